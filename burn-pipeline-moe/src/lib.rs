@@ -1,0 +1,1 @@
+//! Mixture-of-experts models on top of `burn-pipeline`.

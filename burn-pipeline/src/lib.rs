@@ -1,0 +1,9 @@
+//! Pipeline parallelism for the Burn deep learning framework.
+//!
+//! A schedule is data: it is built by a pure function, rewritten by passes, checked by proof, priced by a
+//! simulator, drawn by a tracer and run by one interpreter, and all of them read the same type, the
+//! [`Plan`](plan::Plan).
+
+pub mod pass;
+pub mod plan;
+pub mod schedule;

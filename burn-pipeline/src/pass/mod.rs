@@ -1,0 +1,1 @@
+//! Passes: `Plan -> Plan` rewrites.

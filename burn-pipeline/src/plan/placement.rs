@@ -1,0 +1,344 @@
+//! Where stages live: which rank holds which stage of which replica, and the routes that microbatches take.
+//!
+//! Guarantees: every stage of every replica has exactly one rank; both replicas have the same number of
+//! stages; every rank named is below the number of ranks. A *route* is the ordered list of stages a microbatch
+//! visits: one route for loop, V, wave and free placements, two (one a replica) for bidirectional ones.
+//!
+//! ```text
+//! loop p=2 v=2     V p=2           wave p=2 v=4            bidirectional p=4
+//! rank 0: 0 2      rank 0: 0 3     rank 0: 0 3 4 7         rank 0: 0 '3
+//! rank 1: 1 3      rank 1: 1 2     rank 1: 1 2 5 6         rank 1: 1 '2
+//!                                                          rank 2: 2 '1
+//!                                                          rank 3: 3 '0
+//! ```
+
+use super::action::{Action, Stage};
+use serde::{Deserialize, Serialize};
+
+/// The shape of a [`Placement`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PlacementKind {
+    /// Stage `s` on rank `s mod p` (Megatron's interleaving).
+    Loop,
+    /// Rank `r` holds stages `r` and `2p-1-r` (ZB-V, DualPipeV).
+    V,
+    /// Zigzag: chunk `c` goes up the ranks if `c` is even, down if odd (Hanayo).
+    Wave,
+    /// Rank `r` holds stage `r` of replica 0 and stage `p-1-r` of replica 1 (DualPipe, Chimera).
+    Bidirectional,
+    /// Any map.
+    Free,
+}
+
+impl std::fmt::Display for PlacementKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            PlacementKind::Loop => "loop",
+            PlacementKind::V => "V",
+            PlacementKind::Wave => "wave",
+            PlacementKind::Bidirectional => "bidirectional",
+            PlacementKind::Free => "free",
+        })
+    }
+}
+
+/// Why a stage-to-rank map is not a placement.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PlacementError {
+    /// There is nothing to place or nowhere to place it.
+    #[error("a placement needs at least one rank and one stage, got {ranks} ranks and {stages} stages")]
+    Empty {
+        /// Ranks asked for.
+        ranks: usize,
+        /// Stages a replica.
+        stages: usize,
+    },
+    /// More stages or ranks than an action can name.
+    #[error("{stages} stages on {ranks} ranks: a plan holds at most 65535 of each")]
+    TooLarge {
+        /// Ranks asked for.
+        ranks: usize,
+        /// Stages a replica.
+        stages: usize,
+    },
+    /// A replica count other than one or two, or replicas of unequal length.
+    #[error("a placement has one route, or two of equal length; got lengths {lengths:?}")]
+    Routes {
+        /// Stages of each route.
+        lengths: Vec<usize>,
+    },
+    /// A stage is mapped to a rank that does not exist.
+    #[error("stage {stage} is placed on rank {rank}, but there are only {ranks} ranks")]
+    NoSuchRank {
+        /// The stage.
+        stage: Stage,
+        /// Where it was put.
+        rank: usize,
+        /// How many ranks there are.
+        ranks: usize,
+    },
+    /// Two ranks run the same stage.
+    #[error("stage {stage} is run by rank {first} and by rank {second}; a stage lives on one rank")]
+    TwoRanks {
+        /// The stage.
+        stage: Stage,
+        /// One rank.
+        first: usize,
+        /// The other.
+        second: usize,
+    },
+    /// A stage between 0 and the last one is run by no rank.
+    #[error("stage {stage} is run by no rank, though the plan has {stages} stages a replica")]
+    Missing {
+        /// The stage.
+        stage: Stage,
+        /// Stages a replica.
+        stages: usize,
+    },
+}
+
+/// Which rank holds which stage.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(try_from = "PlacementMap", into = "PlacementMap")]
+pub struct Placement {
+    kind: PlacementKind,
+    ranks: usize,
+    routes: Vec<Vec<u16>>,
+}
+
+/// The plain form in which a placement is stored.
+#[derive(Clone, Serialize, Deserialize)]
+struct PlacementMap {
+    ranks: usize,
+    routes: Vec<Vec<usize>>,
+}
+
+impl From<Placement> for PlacementMap {
+    fn from(p: Placement) -> Self {
+        let routes = p.routes.iter().map(|route| route.iter().map(|&r| r as usize).collect()).collect();
+        Self { ranks: p.ranks, routes }
+    }
+}
+
+impl TryFrom<PlacementMap> for Placement {
+    type Error = PlacementError;
+
+    fn try_from(map: PlacementMap) -> Result<Self, PlacementError> {
+        Placement::from_map(map.ranks, map.routes)
+    }
+}
+
+impl Placement {
+    /// `chunks` stages a rank, stage `s` on rank `s mod ranks`.
+    pub fn looped(ranks: usize, chunks: usize) -> Result<Self, PlacementError> {
+        Self::from_rule(PlacementKind::Loop, ranks, ranks.saturating_mul(chunks), 1, |_, s| s % ranks)
+    }
+
+    /// Two stages a rank: rank `r` holds `r` and `2 * ranks - 1 - r`.
+    pub fn v(ranks: usize) -> Result<Self, PlacementError> {
+        Self::from_rule(PlacementKind::V, ranks, ranks.saturating_mul(2), 1, |_, s| zigzag(ranks, s))
+    }
+
+    /// `chunks` stages a rank, up and down the ranks in turn.
+    pub fn wave(ranks: usize, chunks: usize) -> Result<Self, PlacementError> {
+        Self::from_rule(PlacementKind::Wave, ranks, ranks.saturating_mul(chunks), 1, |_, s| zigzag(ranks, s))
+    }
+
+    /// Two replicas that run through the ranks in opposite directions.
+    pub fn bidirectional(ranks: usize) -> Result<Self, PlacementError> {
+        let rule = |replica, s| if replica == 0 { s } else { ranks - 1 - s };
+        Self::from_rule(PlacementKind::Bidirectional, ranks, ranks, 2, rule)
+    }
+
+    /// Any map: `rank_of_stage[s]` is the rank of stage `s`. Ranks may hold different numbers of stages.
+    pub fn free(ranks: usize, rank_of_stage: Vec<usize>) -> Result<Self, PlacementError> {
+        Self::from_map(ranks, vec![rank_of_stage])
+    }
+
+    /// Any map for one or two routes; its kind is recognised.
+    pub fn from_map(ranks: usize, routes: Vec<Vec<usize>>) -> Result<Self, PlacementError> {
+        let lengths: Vec<usize> = routes.iter().map(Vec::len).collect();
+        let stages = lengths.first().copied().unwrap_or(0);
+        if !(1..=2).contains(&lengths.len()) || lengths.iter().any(|&l| l != stages) {
+            return Err(PlacementError::Routes { lengths });
+        }
+        let in_bounds = Self::within_limits(ranks, stages);
+        for (replica, route) in routes.iter().enumerate().filter(|_| in_bounds.is_ok()) {
+            for (index, &rank) in route.iter().enumerate().filter(|&(_, &rank)| rank >= ranks) {
+                return Err(PlacementError::NoSuchRank { stage: Stage::in_replica(replica, index), rank, ranks });
+            }
+        }
+        in_bounds?;
+        let known = [
+            Self::looped(ranks, stages / ranks),
+            Self::v(ranks),
+            Self::wave(ranks, stages / ranks),
+            Self::bidirectional(ranks),
+        ];
+        let narrow = |route: &Vec<usize>| route.iter().map(|&r| r as u16).collect();
+        let routes: Vec<Vec<u16>> = routes.iter().map(narrow).collect();
+        Ok(known.into_iter().flatten().find(|p| p.routes == routes).unwrap_or(Self {
+            kind: PlacementKind::Free,
+            ranks,
+            routes,
+        }))
+    }
+
+    /// The placement that a plan's rows imply: each stage lives where it is computed.
+    pub fn infer(rows: &[Vec<Action>]) -> Result<Self, PlacementError> {
+        let mut routes: Vec<Vec<Option<usize>>> = vec![Vec::new()];
+        for (rank, row) in rows.iter().enumerate() {
+            for task in row.iter().flat_map(|a| a.tasks()) {
+                let (replica, index) = (task.stage().replica(), task.stage().index());
+                routes.resize(routes.len().max(replica + 1), Vec::new());
+                let route = &mut routes[replica];
+                route.resize(route.len().max(index + 1), None);
+                match route[index] {
+                    Some(first) if first != rank => {
+                        return Err(PlacementError::TwoRanks { stage: task.stage(), first, second: rank });
+                    }
+                    _ => route[index] = Some(rank),
+                }
+            }
+        }
+        let stages = routes.iter().map(Vec::len).max().unwrap_or(0);
+        let mut map = Vec::with_capacity(routes.len());
+        for (replica, mut route) in routes.into_iter().enumerate() {
+            route.resize(stages, None);
+            let whole = route.into_iter().enumerate().map(|(index, rank)| {
+                rank.ok_or(PlacementError::Missing { stage: Stage::in_replica(replica, index), stages })
+            });
+            map.push(whole.collect::<Result<Vec<_>, _>>()?);
+        }
+        Self::from_map(rows.len(), map)
+    }
+
+    fn within_limits(ranks: usize, stages: usize) -> Result<(), PlacementError> {
+        if ranks == 0 || stages == 0 {
+            return Err(PlacementError::Empty { ranks, stages });
+        }
+        if ranks > u16::MAX as usize || stages > u16::MAX as usize {
+            return Err(PlacementError::TooLarge { ranks, stages });
+        }
+        Ok(())
+    }
+
+    fn from_rule(
+        kind: PlacementKind,
+        ranks: usize,
+        stages: usize,
+        replicas: usize,
+        rank_of: impl Fn(usize, usize) -> usize,
+    ) -> Result<Self, PlacementError> {
+        Self::within_limits(ranks, stages)?;
+        let route = |replica| (0..stages).map(|s| rank_of(replica, s) as u16).collect();
+        Ok(Self { kind, ranks, routes: (0..replicas).map(route).collect() })
+    }
+
+    /// Which family of maps this is.
+    pub fn kind(&self) -> PlacementKind {
+        self.kind
+    }
+
+    /// Number of ranks.
+    pub fn ranks(&self) -> usize {
+        self.ranks
+    }
+
+    /// Number of stages of the model (of one replica).
+    pub fn stages(&self) -> usize {
+        self.routes[0].len()
+    }
+
+    /// Number of routes, which is the number of replicas: 1 or 2.
+    pub fn routes(&self) -> usize {
+        self.routes.len()
+    }
+
+    /// Does the placement hold this stage?
+    pub fn contains(&self, stage: Stage) -> bool {
+        stage.replica() < self.routes() && stage.index() < self.stages()
+    }
+
+    /// The rank that holds a stage.
+    ///
+    /// # Panics
+    /// If the placement does not hold the stage.
+    pub fn rank_of(&self, stage: Stage) -> usize {
+        self.routes[stage.replica()][stage.index()] as usize
+    }
+
+    /// A dense number for a stage, below [`Placement::slots`]: replica 0 first, each in model order.
+    pub fn slot(&self, stage: Stage) -> usize {
+        stage.replica() * self.stages() + stage.index()
+    }
+
+    /// Number of stages over all replicas.
+    pub fn slots(&self) -> usize {
+        self.stages() * self.routes()
+    }
+
+    /// All stages: replica 0 first, each in model order.
+    pub fn all_stages(&self) -> impl Iterator<Item = Stage> + '_ {
+        (0..self.routes()).flat_map(|replica| (0..self.stages()).map(move |s| Stage::in_replica(replica, s)))
+    }
+
+    /// The stages that a rank holds: replica 0 first, each in model order.
+    pub fn stages_of(&self, rank: usize) -> Vec<Stage> {
+        self.all_stages().filter(|&s| self.rank_of(s) == rank).collect()
+    }
+
+    /// The stage that follows, if any.
+    pub fn next(&self, stage: Stage) -> Option<Stage> {
+        stage.next(self.stages())
+    }
+
+    /// Must the output of `stage` cross from one rank to another to reach the next stage?
+    pub fn crosses_after(&self, stage: Stage) -> bool {
+        self.next(stage).is_some_and(|next| self.rank_of(next) != self.rank_of(stage))
+    }
+}
+
+fn zigzag(ranks: usize, stage: usize) -> usize {
+    let (chunk, offset) = (stage / ranks, stage % ranks);
+    if chunk.is_multiple_of(2) { offset } else { ranks - 1 - offset }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn on(placement: &Placement, rank: usize) -> String {
+        placement.stages_of(rank).iter().map(Stage::to_string).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn the_four_shapes_are_as_drawn() {
+        assert_eq!(on(&Placement::looped(2, 2).unwrap(), 1), "1 3");
+        assert_eq!(on(&Placement::v(2).unwrap(), 0), "0 3");
+        assert_eq!(on(&Placement::wave(2, 4).unwrap(), 1), "1 2 5 6");
+        assert_eq!(on(&Placement::bidirectional(4).unwrap(), 1), "1 '2");
+    }
+
+    #[test]
+    fn a_map_is_recognised() {
+        let kind = |ranks, map: &[usize]| Placement::free(ranks, map.to_vec()).unwrap().kind();
+        assert_eq!(kind(2, &[0, 1, 0, 1]), PlacementKind::Loop);
+        assert_eq!(kind(2, &[0, 1, 1, 0]), PlacementKind::V);
+        assert_eq!(kind(2, &[0, 1, 1, 0, 0, 1]), PlacementKind::Wave);
+        assert_eq!(kind(2, &[0, 0, 1, 1, 0]), PlacementKind::Free);
+    }
+
+    #[test]
+    fn bad_maps_are_refused() {
+        assert!(matches!(Placement::free(2, vec![0, 2]), Err(PlacementError::NoSuchRank { rank: 2, .. })));
+        assert!(matches!(Placement::looped(0, 1), Err(PlacementError::Empty { .. })));
+        assert!(matches!(Placement::looped(70_000, 1), Err(PlacementError::TooLarge { .. })));
+        assert!(matches!(Placement::from_map(2, vec![vec![0], vec![0, 1]]), Err(PlacementError::Routes { .. })));
+        let twice = vec![vec![Action::forward(0, 0)], vec![Action::forward(0, 0)]];
+        assert!(matches!(Placement::infer(&twice), Err(PlacementError::TwoRanks { .. })));
+        let hole = vec![vec![Action::forward(0, 0), Action::forward(2, 0)]];
+        assert!(matches!(Placement::infer(&hole), Err(PlacementError::Missing { .. })));
+    }
+}

@@ -1,0 +1,114 @@
+//! The text form of stages, tasks and actions: `2F0`, `1UNSHARD`, `'3SEND_F1`, `(0F7;7B3)OVERLAP_F_B`.
+//!
+//! Guarantees: what [`Display`](std::fmt::Display) prints parses back to the same value; nothing else parses
+//! but surrounding spaces, leading zeros of numbers, and an empty text for an idle slot. PyTorch's parser
+//! takes `0F0junk` for `0F0`; this one refuses it, and says which part it could not read.
+
+use super::action::{Action, Op, Stage, Task};
+use std::str::FromStr;
+
+/// Why a text is not an action.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{text}` is not an action: {reason}; write [stage][operation][microbatch], e.g. 2F0, 1UNSHARD, '3SEND_F1 or (0F7;7B3)OVERLAP_F_B"
+)]
+pub struct ParseActionError {
+    /// The text that was refused.
+    pub text: String,
+    /// What is wrong with it.
+    pub reason: &'static str,
+}
+
+impl FromStr for Action {
+    type Err = ParseActionError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let trimmed = text.trim();
+        let parsed = match trimmed.strip_prefix('(') {
+            _ if trimmed.is_empty() => Ok(Action::Idle),
+            Some(rest) => overlap(rest),
+            None => task(trimmed).map(Action::Single),
+        };
+        parsed.map_err(|reason| ParseActionError { text: text.to_owned(), reason })
+    }
+}
+
+impl FromStr for Task {
+    type Err = ParseActionError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        task(text.trim()).map_err(|reason| ParseActionError { text: text.to_owned(), reason })
+    }
+}
+
+fn overlap(rest: &str) -> Result<Action, &'static str> {
+    let inside = rest.strip_suffix(")OVERLAP_F_B").ok_or("a fused action ends in `)OVERLAP_F_B`")?;
+    let (first, second) = inside.split_once(';').ok_or("a fused action holds two tasks with `;` between them")?;
+    let (first, second) = (task(first.trim())?, task(second.trim())?);
+    if first.op() != Op::Forward || !second.op().gives_input_gradient() {
+        return Err("a fused action holds a forward, then a backward (B or I)");
+    }
+    Ok(Action::Overlap(first, second))
+}
+
+fn task(text: &str) -> Result<Task, &'static str> {
+    let (replica, text) = match text.strip_prefix('\'') {
+        Some(rest) => (1, rest),
+        None => (0, text),
+    };
+    let (stage, rest) = text.split_at(digits(text));
+    let (letters, microbatch) = rest.split_at(rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len()));
+    if stage.is_empty() {
+        return Err("it does not start with a stage number");
+    }
+    let stage: u16 = stage.parse().map_err(|_| "its stage number is above 65535")?;
+    let stage = Stage::in_replica(replica, stage.into());
+    let op = Op::from_letters(letters).ok_or("its operation is unknown")?;
+    match (op.has_microbatch(), microbatch) {
+        (true, "") => Err("its operation needs a microbatch"),
+        (true, text) if digits(text) < text.len() => Err("there is something after the microbatch"),
+        (true, text) => match text.parse::<usize>() {
+            Ok(m) if m <= Task::MAX_MICROBATCHES => Ok(Task::new(stage, op, m)),
+            _ => Err("its microbatch number is too large"),
+        },
+        (false, "") => Ok(Task::whole_stage(stage, op)),
+        (false, _) => Err("its operation takes no microbatch"),
+    }
+}
+
+/// Length of the run of digits at the start.
+fn digits(text: &str) -> usize {
+    text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_form_parses_and_prints_the_same() {
+        for text in ["2F0", "0I3", "1W12", "7B3", "3SEND_F1", "3RECV_F1", "0SEND_B4", "0RECV_B4", "'3F0"] {
+            assert_eq!(text.parse::<Action>().unwrap().to_string(), text);
+        }
+        for text in ["1UNSHARD", "1RESHARD", "'2REDUCE_GRAD", "(0F7;7B3)OVERLAP_F_B", "('2F2;1B0)OVERLAP_F_B", ""] {
+            assert_eq!(text.parse::<Action>().unwrap().to_string(), text);
+        }
+        assert_eq!(" 2F0 ".parse::<Action>(), Ok(Action::forward(2, 0)));
+    }
+
+    #[test]
+    fn anything_else_is_refused_with_its_reason() {
+        let reason = |text: &str| text.parse::<Action>().unwrap_err().reason;
+        assert_eq!(reason("0F0junk"), "there is something after the microbatch");
+        assert_eq!(reason("F0"), "it does not start with a stage number");
+        assert_eq!(reason("0X0"), "its operation is unknown");
+        assert_eq!(reason("0F"), "its operation needs a microbatch");
+        assert_eq!(reason("0UNSHARD3"), "its operation takes no microbatch");
+        assert_eq!(reason("70000F0"), "its stage number is above 65535");
+        assert_eq!(reason("0F99999999999"), "its microbatch number is too large");
+        assert_eq!(reason("(0F1;1F0)OVERLAP_F_B"), "a fused action holds a forward, then a backward (B or I)");
+        assert_eq!(reason("(0F1)OVERLAP_F_B"), "a fused action holds two tasks with `;` between them");
+        assert_eq!(reason("(0F1;1B0)"), "a fused action ends in `)OVERLAP_F_B`");
+        assert_eq!(reason("0é0"), "its operation is unknown");
+    }
+}

@@ -1,0 +1,54 @@
+//! Forward only: every microbatch through every stage, no backward. What `eval` runs.
+//!
+//! ```text
+//! rank 0: 0F0 0F1 0F2
+//! rank 1:     1F0 1F1 1F2
+//! ```
+//!
+//! With several chunks a rank, each microbatch is taken as far as the loop goes, chunk by chunk.
+//! Source: PyTorch `_ScheduleForwardOnly` (one chunk); more chunks are ours.
+
+use super::{Chunks, Family, Schedule, ScheduleError, Size, refuse_empty};
+use crate::plan::{Action, Placement, PlacementKind, Plan};
+
+/// The forward-only schedule.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ForwardOnly;
+
+impl ForwardOnly {
+    /// The forward-only plan over any placement: what evaluates a model that another schedule trains, since its
+    /// stages already live where that schedule put them.
+    ///
+    /// Each rank takes its (stage, microbatch) pairs in the order in which a microbatch that enters at every
+    /// tick could reach them, so no rank waits for one that waits for it.
+    pub fn over(placement: Placement, microbatches: Vec<usize>) -> Result<Plan, ScheduleError> {
+        let row = |rank| {
+            let mut cells: Vec<(usize, usize, crate::plan::Stage)> = Vec::new();
+            for stage in placement.stages_of(rank) {
+                let count = microbatches.get(stage.replica()).copied().unwrap_or(0);
+                cells.extend((0..count).map(|m| (m + stage.index(), stage.index(), stage)));
+            }
+            cells.sort_unstable();
+            cells.into_iter().map(|(tick, index, stage)| Action::forward(stage, tick - index)).collect()
+        };
+        let rows = (0..placement.ranks()).map(row).collect();
+        Ok(Plan::new("ForwardOnly", placement, microbatches, rows)?)
+    }
+}
+
+impl Schedule for ForwardOnly {
+    fn family(&self) -> Family {
+        Family {
+            name: "ForwardOnly",
+            placement: PlacementKind::Loop,
+            chunks: Chunks::Any,
+            microbatches: "any m >= 1",
+            source: "PyTorch _ScheduleForwardOnly",
+        }
+    }
+
+    fn build(&self, size: Size) -> Result<Plan, ScheduleError> {
+        refuse_empty(&self.family(), size)?;
+        Self::over(Placement::looped(size.ranks, size.chunks)?, vec![size.microbatches])
+    }
+}

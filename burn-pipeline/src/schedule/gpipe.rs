@@ -1,0 +1,39 @@
+//! GPipe: all forwards, then all backwards. One stage a rank.
+//!
+//! ```text
+//! rank 0: 0F0 0F1 0F2             0B0 0B1 0B2
+//! rank 1:     1F0 1F1 1F2 1B0 1B1 1B2
+//! ```
+//!
+//! Bubble (p-1)(F+B+W); every rank holds all m activations at its peak.
+//! Source: Huang et al., GPipe (2019); order as PyTorch `ScheduleGPipe`.
+
+use super::{Chunks, Family, Schedule, ScheduleError, Size, refuse_empty};
+use crate::plan::{Action, Placement, PlacementKind, Plan};
+
+/// The GPipe schedule.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct GPipe;
+
+impl Schedule for GPipe {
+    fn family(&self) -> Family {
+        Family {
+            name: "GPipe",
+            placement: PlacementKind::Loop,
+            chunks: Chunks::Exactly(1),
+            microbatches: "any m >= 1",
+            source: "Huang et al. 2019, arXiv:1811.06965",
+        }
+    }
+
+    fn build(&self, size: Size) -> Result<Plan, ScheduleError> {
+        refuse_empty(&self.family(), size)?;
+        let m = size.microbatches;
+        let row = |rank: usize| {
+            let forwards = (0..m).map(|mb| Action::forward(rank, mb));
+            forwards.chain((0..m).map(|mb| Action::backward(rank, mb))).collect()
+        };
+        let placement = Placement::looped(size.ranks, 1)?;
+        Ok(Plan::new(self.family().name, placement, vec![m], (0..size.ranks).map(row).collect())?)
+    }
+}
