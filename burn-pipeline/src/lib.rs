@@ -4,6 +4,8 @@
 //! simulator, drawn by a tracer and run by one interpreter, and all of them read the same type, the
 //! [`Plan`](plan::Plan).
 
+pub mod cost;
 pub mod pass;
 pub mod plan;
 pub mod schedule;
+pub mod trace;
