@@ -8,4 +8,5 @@ pub mod cost;
 pub mod pass;
 pub mod plan;
 pub mod schedule;
+pub mod simulate;
 pub mod trace;

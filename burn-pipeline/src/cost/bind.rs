@@ -53,20 +53,25 @@ impl<'a> Costs<'a> {
         }
     }
 
-    /// Seconds for which an action occupies its rank.
+    /// Seconds of a fused action that has a cost of its own, where both parts end together.
     ///
     /// A fused `F` and `B` takes the forward stage's `overlap`; fused with an `I`, it takes that less the
-    /// backward's `W`, but never less than the longer of its two parts.
-    pub fn action_seconds(&self, action: Action) -> f64 {
-        let Action::Overlap(forward, backward) = action else {
-            return action.tasks().map(|task| self.task_seconds(task)).sum();
-        };
-        let (f, b) = (self.task_seconds(forward), self.task_seconds(backward));
-        match (self.stage(forward.stage()).overlap, backward.op()) {
-            (None, _) => f + b,
-            (Some(overlap), Op::Backward) => overlap,
-            (Some(overlap), _) => (overlap - self.stage(backward.stage()).weight_backward()).max(f).max(b),
+    /// backward's `W`, but never less than the longer of its two parts. Without an `overlap`, and for anything but
+    /// a fused action, `None`: its tasks run one after the other.
+    pub fn fused_seconds(&self, action: Action) -> Option<f64> {
+        let Action::Overlap(forward, backward) = action else { return None };
+        let overlap = self.stage(forward.stage()).overlap?;
+        if backward.op() == Op::Backward {
+            return Some(overlap);
         }
+        let rest = overlap - self.stage(backward.stage()).weight_backward();
+        Some(rest.max(self.task_seconds(forward)).max(self.task_seconds(backward)))
+    }
+
+    /// Seconds for which an action occupies its rank.
+    pub fn action_seconds(&self, action: Action) -> f64 {
+        let serial = || action.tasks().map(|task| self.task_seconds(task)).sum();
+        self.fused_seconds(action).unwrap_or_else(serial)
     }
 
     /// The link from one rank to another.
