@@ -1,0 +1,1 @@
+//! Plans held against PyTorch, papers and properties; see each module.
