@@ -1,0 +1,8 @@
+//! Plans held against something independent: PyTorch's own orders, rows and tables of the papers, closed
+//! formulas, and properties over random sizes.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests fail by panicking and print what they covered")]
+
+mod check;
+mod golden_text;
+mod lowering;
