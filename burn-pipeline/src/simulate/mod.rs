@@ -33,7 +33,7 @@ pub use report::{Idle, IdleCause, RankReport, Simulation};
 pub use unit_steps::unit_steps;
 
 use crate::cost::Profile;
-use crate::plan::Plan;
+use crate::plan::{Plan, Transport};
 use finish::report_of;
 
 /// How a lowered plan's transfers behave; an unlowered plan's values cross by themselves, and neither matters.
@@ -61,16 +61,4 @@ impl Default for SimulateOptions {
 pub fn simulate(plan: &Plan, profile: &Profile, options: &SimulateOptions) -> Result<Simulation, SimulateError> {
     let costs = profile.costs(plan.placement())?;
     engine::Engine::new(plan, costs, *options)?.run()
-}
-
-/// TEMP
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
-pub enum Transport {
-    /// A
-    #[default]
-    Rendezvous,
-    /// B
-    Buffered(usize),
-    /// C
-    Unbounded,
 }

@@ -10,11 +10,10 @@
 //!    and the computation that needs the message waits for it. The same holds for `UNSHARD` and `REDUCE_GRAD`,
 //!    which then have a lane of their own.
 
-use super::Transport;
 use super::engine::{Arrival, Engine, NEVER};
 use super::memory::Held;
 use super::report::IdleCause;
-use crate::plan::{Op, Stage, Task};
+use crate::plan::{Op, Stage, Task, Transport};
 use crate::trace::Event;
 use std::collections::HashMap;
 

@@ -10,5 +10,8 @@ mod golden_orders;
 mod golden_text;
 mod lowering;
 mod orders;
+mod paper_tables;
 mod rows;
+mod simulate;
 mod tables;
+mod trace;
