@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests fail by panicking and print what they covered")]
 
 mod check;
+mod drawings;
 mod event;
 mod golden;
 mod golden_orders;

@@ -145,8 +145,6 @@ fn sorted_backwards(slots: &Slots) -> Vec<usize> {
 /// Replaces a value of a sorted list by a smaller one.
 fn replace_sorted(sorted: &mut [usize], old: usize, new: usize) {
     let (to, from) = (sorted.partition_point(|&s| s < new), sorted.partition_point(|&s| s < old));
-    if to < from {
-        sorted[to..=from].rotate_right(1);
-        sorted[to] = new;
-    }
+    sorted[to..=from].rotate_right(1);
+    sorted[to] = new;
 }
