@@ -11,11 +11,15 @@
 //! The form follows PyTorch's `torch.distributed.pipelining` (`_Action`, `pipeline_order`).
 
 mod action;
+pub mod check;
 mod csv;
+pub(crate) mod edges;
+pub mod grid;
 mod placement;
 mod text;
 
 pub use action::{Action, Op, Stage, Task, Tasks};
+pub use check::{CheckError, CheckOptions, CheckedPlan, Transport};
 pub use csv::PlanCsvError;
 pub use placement::{Placement, PlacementError, PlacementKind};
 pub use text::ParseActionError;

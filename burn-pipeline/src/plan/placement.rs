@@ -165,7 +165,7 @@ impl Placement {
         }
         let in_bounds = Self::within_limits(ranks, stages);
         for (replica, route) in routes.iter().enumerate().filter(|_| in_bounds.is_ok()) {
-            for (index, &rank) in route.iter().enumerate().filter(|&(_, &rank)| rank >= ranks) {
+            if let Some((index, &rank)) = route.iter().enumerate().find(|&(_, &rank)| rank >= ranks) {
                 return Err(PlacementError::NoSuchRank { stage: Stage::in_replica(replica, index), rank, ranks });
             }
         }

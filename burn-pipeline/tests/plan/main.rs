@@ -3,10 +3,16 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests fail by panicking and print what they covered")]
 
+mod check;
 mod drawings;
 mod event;
 mod golden;
 mod golden_orders;
+mod golden_text;
+mod lowering;
 mod orders;
+mod paper_tables;
 mod rows;
+mod simulate;
 mod tables;
+mod trace;

@@ -1,0 +1,179 @@
+//! Channels: ordered pairs of ranks, and the order of what goes through them.
+//!
+//! Guarantees: after [`refuse_disorder`] has passed, the j-th send of every channel is the j-th receive at its
+//! other end. It relies on the scan: each transfer stands once, so both ends hold the same set.
+//!
+//! 1. Each stage has up to four channels (input in, output out, and the same for gradients), numbered densely
+//!    by sorting the pairs of ranks that occur.
+//! 2. A transfer is one word: its channel, its end, and the number of the value that it moves. Both ends write
+//!    the same number, that of the sending pair and its direction.
+//! 3. The sends are laid out channel by channel in one array (a counting sort); the receives read along.
+
+use super::error::{CheckError, Excerpt};
+use crate::plan::edges::{Edges, Side};
+use crate::plan::{Action, Op, Plan, Task};
+
+/// Two ranks, the first of which sends to the second.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct Channel {
+    pub(super) from: u32,
+    pub(super) to: u32,
+}
+
+/// One send or receive: 43 bits of value, 20 of channel, 1 of end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Transfer(u64);
+
+impl Transfer {
+    const CHANNEL_BITS: u32 = 20;
+
+    fn new(value: usize, channel: u32, sends: bool) -> Self {
+        Self((value as u64) << (Self::CHANNEL_BITS + 1) | u64::from(channel) << 1 | u64::from(sends))
+    }
+
+    #[inline]
+    pub(super) fn sends(self) -> bool {
+        self.0 & 1 != 0
+    }
+
+    #[inline]
+    pub(super) fn channel(self) -> usize {
+        (self.0 >> 1) as usize & ((1 << Self::CHANNEL_BITS) - 1)
+    }
+
+    /// The same on both ends.
+    #[inline]
+    pub(super) fn value(self) -> u64 {
+        self.0 >> (Self::CHANNEL_BITS + 1)
+    }
+}
+
+/// The channels of one stage, by operation; unused ones are 0 and never read.
+#[derive(Clone, Copy, Default, Debug)]
+struct Ports {
+    send_forward: u32,
+    receive_forward: u32,
+    send_backward: u32,
+    receive_backward: u32,
+}
+
+/// All transfers of a plan, rank by rank in running order.
+#[derive(Debug)]
+pub(super) struct Transfers {
+    pub(super) channels: Vec<Channel>,
+    ports: Vec<Ports>,
+    list: Vec<Transfer>,
+    starts: Vec<usize>,
+}
+
+impl Transfers {
+    /// An empty list, with the channels that the placement can use.
+    pub(super) fn new(plan: &Plan, edges: &Edges, training: bool) -> Self {
+        let slots = edges.slots();
+        let crossing = || (0..slots.len()).filter(|&slot| slots[slot].after == Side::OtherRank);
+        let ends = |slot: usize| (slots[slot].rank as u32, slots[slot + 1].rank as u32);
+        let both = |slot| {
+            let (from, to) = ends(slot);
+            [Channel { from, to }, Channel { from: to, to: from }]
+        };
+        let mut channels: Vec<Channel> =
+            if plan.is_lowered() { crossing().flat_map(both).collect() } else { Vec::new() };
+        channels.sort_unstable();
+        channels.dedup();
+        let mut ports = vec![Ports::default(); slots.len()];
+        let mut values = 0;
+        for slot in crossing().filter(|_| !channels.is_empty()) {
+            let [onward, back] = both(slot).map(|channel| channels.partition_point(|c| *c < channel) as u32);
+            ports[slot] = Ports { send_forward: onward, receive_backward: back, ..ports[slot] };
+            ports[slot + 1] = Ports { receive_forward: onward, send_backward: back, ..ports[slot + 1] };
+            values += slots[slot].microbatches;
+        }
+        let list = Vec::with_capacity(values * if training { 4 } else { 2 });
+        let mut starts = Vec::with_capacity(plan.ranks() + 1);
+        starts.push(0);
+        Self { channels, ports, list, starts }
+    }
+
+    /// Adds a transfer of the current rank.
+    #[inline]
+    pub(super) fn push(&mut self, slot: usize, microbatches: usize, pair: usize, op: Op) {
+        let ports = self.ports[slot];
+        let (value, channel, sends) = match op {
+            Op::SendForward => (pair * 2, ports.send_forward, true),
+            Op::ReceiveForward => ((pair - microbatches) * 2, ports.receive_forward, false),
+            Op::SendBackward => (pair * 2 + 1, ports.send_backward, true),
+            _ => ((pair + microbatches) * 2 + 1, ports.receive_backward, false),
+        };
+        self.list.push(Transfer::new(value, channel, sends));
+    }
+
+    /// The current rank's row has ended.
+    pub(super) fn end_row(&mut self) {
+        self.starts.push(self.list.len());
+    }
+
+    /// The transfers of one rank.
+    #[inline]
+    pub(super) fn of(&self, rank: usize) -> &[Transfer] {
+        &self.list[self.starts[rank]..self.starts[rank + 1]]
+    }
+
+    fn all(&self) -> &[Transfer] {
+        &self.list
+    }
+}
+
+/// The cell and task of a rank's n-th transfer. Only errors ask.
+pub(super) fn locate(plan: &Plan, rank: usize, n: usize) -> Option<(usize, Action, Task)> {
+    let cells = plan.row(rank).iter().enumerate();
+    let tasks = cells.flat_map(|(step, action)| action.tasks().map(move |task| (step, *action, task)));
+    tasks.filter(|(_, _, task)| task.op().is_transfer()).nth(n)
+}
+
+/// The values of all sends, channel by channel in sending order.
+#[derive(Debug)]
+pub(super) struct Order {
+    /// Where each channel begins.
+    pub(super) starts: Vec<usize>,
+    pub(super) values: Vec<u64>,
+}
+
+/// Refuses a channel whose two ends disagree on the order.
+pub(super) fn refuse_disorder(plan: &Plan, transfers: &Transfers) -> Result<Order, Box<CheckError>> {
+    let mut starts = vec![0usize; transfers.channels.len() + 1];
+    transfers.all().iter().filter(|t| t.sends()).for_each(|t| starts[t.channel() + 1] += 1);
+    for channel in 1..starts.len() {
+        starts[channel] += starts[channel - 1];
+    }
+    let mut values = vec![0u64; starts.last().copied().unwrap_or(0)];
+    let mut next = starts.clone();
+    for transfer in transfers.all().iter().filter(|t| t.sends()) {
+        values[next[transfer.channel()]] = transfer.value();
+        next[transfer.channel()] += 1;
+    }
+    next.copy_from_slice(&starts);
+    for transfer in transfers.all().iter().filter(|t| !t.sends()) {
+        let channel = transfer.channel();
+        if values[next[channel]] != transfer.value() {
+            return Err(disorder(plan, transfers, channel, next[channel] - starts[channel]));
+        }
+        next[channel] += 1;
+    }
+    Ok(Order { starts, values })
+}
+
+#[cold]
+fn disorder(plan: &Plan, transfers: &Transfers, channel: usize, position: usize) -> Box<CheckError> {
+    let Channel { from, to } = transfers.channels[channel];
+    let (from, rank) = (from as usize, to as usize);
+    let at = |rank: usize, sends: bool| {
+        let own = transfers.of(rank).iter().enumerate().filter(|(_, t)| t.channel() == channel && t.sends() == sends);
+        own.map(|(n, _)| n).nth(position).and_then(|n| locate(plan, rank, n))
+    };
+    // Both ends hold as many transfers as the scan counted, so both are found.
+    let nothing = (0, Action::Idle, Task::new(0, Op::Forward, 0));
+    let (sent_step, _, sent) = at(from, true).unwrap_or(nothing);
+    let (step, _, received) = at(rank, false).unwrap_or(nothing);
+    let grid = Excerpt::new(plan.rows(), rank, step);
+    Box::new(CheckError::ChannelOrder { rank, step, received, from, sent, sent_step, position, grid })
+}

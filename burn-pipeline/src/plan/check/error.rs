@@ -1,0 +1,140 @@
+//! What [`Plan::check`](crate::plan::Plan::check) refuses, each with where it stands and the grid around it.
+
+use super::Transport;
+use crate::plan::{Action, Stage, Task, grid};
+use std::fmt;
+
+/// The part of a plan's grid around an error, with the step marked.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Excerpt(String);
+
+impl Excerpt {
+    pub(super) fn new(rows: &[Vec<Action>], rank: usize, step: usize) -> Self {
+        Self(grid::excerpt(rows, rank, step))
+    }
+}
+
+impl fmt::Display for Excerpt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0.trim_end_matches('\n'))
+    }
+}
+
+impl fmt::Debug for Excerpt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Excerpt")
+    }
+}
+
+/// One rank of a deadlock: where it stands and what it waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Waiting {
+    /// The rank.
+    pub rank: usize,
+    /// Index of the cell in the rank's row.
+    pub step: usize,
+    /// The cell.
+    pub action: Action,
+    /// The task that it waits for, on the next rank of the cycle.
+    pub needs: Task,
+}
+
+/// Why a plan cannot be run. `rank` and `step` (index of the cell in the rank's row, idle cells counted) say
+/// where; a fused `action` holds the `task` in question. Steps beyond the row's end stand for what is missing.
+#[derive(Clone, PartialEq, Debug, thiserror::Error)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "rank, step, action, task and grid mean the same in every variant")]
+pub enum CheckError {
+    /// The placement does not hold the stage at all.
+    #[error(
+        "rank {rank}, step {step}: {action} is on a stage that the placement does not hold; it has {stages} stages a replica and {replicas} replicas\n{grid}"
+    )]
+    NoSuchStage { rank: usize, step: usize, action: Action, stages: usize, replicas: usize, grid: Excerpt },
+    /// The stage lives on another rank.
+    #[error(
+        "rank {rank}, step {step}: {action} belongs on rank {placed}, which holds the stage; move it there or change the placement\n{grid}"
+    )]
+    WrongRank { rank: usize, step: usize, action: Action, placed: usize, grid: Excerpt },
+    /// The microbatch number is beyond the route's count.
+    #[error(
+        "rank {rank}, step {step}: {action} is beyond the route's {microbatches} microbatches, which count from 0\n{grid}"
+    )]
+    NoSuchMicrobatch { rank: usize, step: usize, action: Action, microbatches: usize, grid: Excerpt },
+    /// A fused cell holds something else than a forward and a backward that can be interleaved.
+    #[error(
+        "rank {rank}, step {step}: {action} does not fuse a forward with a backward (B or I) of something else; split it\n{grid}"
+    )]
+    NotFusible { rank: usize, step: usize, action: Action, grid: Excerpt },
+    /// A task that has run before runs again.
+    #[error("rank {rank}, step {step}: {task} has run before, in step {first}; remove one of the two\n{grid}")]
+    Duplicate { rank: usize, step: usize, action: Action, task: Task, first: usize, grid: Excerpt },
+    /// A whole backward and a split one of the same stage and microbatch.
+    #[error(
+        "rank {rank}, step {step}: {task} repeats a backward that step {first} has run in the other form; write either B, or I and W\n{grid}"
+    )]
+    BothBackwards { rank: usize, step: usize, action: Action, task: Task, first: usize, grid: Excerpt },
+    /// A task runs before another one of its own rank that it needs. Where `needs` is a `B`, an `I` will do.
+    #[error("rank {rank}, step {step}: {task} needs {needs} earlier in the row\n{grid}")]
+    Unmet { rank: usize, step: usize, action: Action, task: Task, needs: Task, grid: Excerpt },
+    /// A task that the plan needs is never run. `step` is the end of the row. Where `task` is a `B`, `I` and `W`
+    /// will do.
+    #[error("rank {rank} never runs {task}; insert it\n{grid}")]
+    Missing { rank: usize, step: usize, task: Task, grid: Excerpt },
+    /// A send or receive where the value does not cross ranks.
+    #[error("rank {rank}, step {step}: {action} moves nothing: {}; remove it\n{grid}", neighbour.map_or("the model ends there".to_owned(), |n| format!("stage {n} is on the same rank")))]
+    NeedlessTransfer { rank: usize, step: usize, action: Action, neighbour: Option<Stage>, grid: Excerpt },
+    /// The two ends of a channel disagree on the order.
+    #[error(
+        "rank {rank}, step {step}: receives {received} as number {position} from rank {from}, which sends {sent} then (its step {sent_step}); order both ends alike\n{grid}"
+    )]
+    ChannelOrder {
+        rank: usize,
+        step: usize,
+        received: Task,
+        from: usize,
+        sent: Task,
+        sent_step: usize,
+        position: usize,
+        grid: Excerpt,
+    },
+    /// Ranks wait for one another in a circle. Each one needs a task of the next one, the last one of the first.
+    #[error("deadlock under {}: {}; reorder these rows\n{grid}", transport.map_or("any transport".to_owned(), |t| t.to_string()), circle(cycle))]
+    Deadlock { transport: Option<Transport>, cycle: Vec<Waiting>, grid: Excerpt },
+    /// A stage computes, or is released, while its parameters are not gathered.
+    #[error("rank {rank}, step {step}: {task} finds its stage's parameters sharded; put {} before it\n{grid}", format_args!("{}UNSHARD", task.stage()))]
+    Sharded { rank: usize, step: usize, action: Action, task: Task, grid: Excerpt },
+    /// A stage is gathered that is gathered already.
+    #[error(
+        "rank {rank}, step {step}: {action} finds its stage's parameters gathered; remove it, or put a RESHARD before it\n{grid}"
+    )]
+    UnshardedTwice { rank: usize, step: usize, action: Action, grid: Excerpt },
+    /// Gradients are reduced before all of them are there.
+    #[error(
+        "rank {rank}, step {step}: {action} comes after {done} of {microbatches} weight gradients of its stage; move it behind the last\n{grid}"
+    )]
+    ReducedEarly { rank: usize, step: usize, action: Action, done: usize, microbatches: usize, grid: Excerpt },
+    /// More activations are alive than allowed.
+    #[error(
+        "rank {rank}, step {step}: {action} raises live activations to {live} rank-microbatches, above the cap of {cap}; use a schedule that holds fewer\n{grid}"
+    )]
+    ActivationCap { rank: usize, step: usize, action: Action, live: f64, cap: f64, grid: Excerpt },
+    /// More payloads are received and unused than allowed.
+    #[error(
+        "rank {rank}, step {step}: {action} raises received and unused payloads to {held}, above the cap of {cap}; receive later\n{grid}"
+    )]
+    ReceivedCap { rank: usize, step: usize, action: Action, held: usize, cap: usize, grid: Excerpt },
+    /// An unlowered plan does not say when payloads arrive.
+    #[error("a cap of {cap} received payloads can only be checked in a plan with transfers; insert them first")]
+    ReceivedCapUnlowered { cap: usize },
+}
+
+fn circle(cycle: &[Waiting]) -> String {
+    let peers = cycle.iter().cycle().skip(1);
+    let one = |(w, peer): (&Waiting, &Waiting)| {
+        format!(
+            "rank {} stands at step {} ({}) and waits for {} of rank {}",
+            w.rank, w.step, w.action, w.needs, peer.rank
+        )
+    };
+    cycle.iter().zip(peers).map(one).collect::<Vec<_>>().join("; ")
+}

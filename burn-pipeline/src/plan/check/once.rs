@@ -1,0 +1,339 @@
+//! What a rank can see in its own row: every task once, on the right rank, after what it needs there.
+//!
+//! Guarantees: after [`scan`] has passed, each pair of stage and microbatch has exactly the events that the plan
+//! owes it, in a legal order on its rank. What may still be wrong needs two ranks to see.
+//!
+//! 1. A plan with fewer tasks than forwards due is refused before any table is made ([`refuse_short`]), so the
+//!    table, one byte a pair, is never larger than the plan.
+//! 2. Each row is read once, in order. A task looks at the bits of its own pair, and of its neighbour's where
+//!    that lives on the same rank: a bit that should be there and is not is an unmet need, one that should not be
+//!    there is a duplicate. Counters of live activations and received payloads go along.
+//! 3. At the end each pair must have exactly the bits that its stage owes.
+
+mod complete;
+mod refusals;
+
+pub(super) use complete::refuse_short;
+
+use super::error::CheckError;
+use super::{CheckOptions, channels::Transfers};
+use crate::plan::edges::{Edges, Side, Slot};
+use crate::plan::{Action, Op, Plan, Task};
+
+/// Events of one pair. `WHOLE` tells a `B` from an `I` and a `W`.
+const F: u8 = 1;
+const I: u8 = 2;
+const W: u8 = 4;
+const WHOLE: u8 = 8;
+const RECEIVED_F: u8 = 16;
+const RECEIVED_B: u8 = 32;
+const SENT_F: u8 = 64;
+const SENT_B: u8 = 128;
+
+type Refusal = Box<CheckError>;
+
+/// Reads every row once; returns the transfers of each rank in order.
+pub(super) fn scan(plan: &Plan, edges: &Edges, options: &CheckOptions) -> Result<Transfers, Refusal> {
+    let lowered = plan.is_lowered();
+    let crosses = edges.slots().iter().any(|slot| slot.after == Side::OtherRank);
+    if let (false, true, Some(cap)) = (lowered, crosses, options.received_cap) {
+        return Err(Box::new(CheckError::ReceivedCapUnlowered { cap }));
+    }
+    let training = plan.has_backward();
+    let mut scan = Scan {
+        plan,
+        edges,
+        options,
+        lowered,
+        training,
+        events: vec![0; edges.pairs()],
+        shards: vec![Shard::default(); edges.slots().len()],
+        weights: vec![0; edges.slots().len()],
+        reduced: vec![false; edges.slots().len()],
+        transfers: Transfers::new(plan, edges, training),
+        row: Row::default(),
+    };
+    let mut stages_of = vec![0usize; plan.ranks()];
+    edges.slots().iter().for_each(|slot| stages_of[slot.rank] += 1);
+    for (rank, stages) in stages_of.into_iter().enumerate() {
+        scan.row = Row { rank, stages, ..Row::default() };
+        scan.row()?;
+    }
+    scan.refuse_incomplete()?;
+    scan.refuse_bare()?;
+    Ok(scan.transfers)
+}
+
+/// Where the scan stands, and what its rank holds there.
+#[derive(Clone, Copy, Debug)]
+struct Row {
+    rank: usize,
+    step: usize,
+    action: Action,
+    stages: usize,
+    live: usize,
+    held: usize,
+}
+
+impl Default for Row {
+    fn default() -> Self {
+        Self { rank: 0, step: 0, action: Action::Idle, stages: 0, live: 0, held: 0 }
+    }
+}
+
+/// What has happened to a stage's parameters.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+struct Shard {
+    gathered: bool,
+    /// Was it ever gathered or released?
+    managed: bool,
+    /// Did it compute while not gathered?
+    bare: bool,
+}
+
+struct Scan<'a> {
+    plan: &'a Plan,
+    edges: &'a Edges,
+    options: &'a CheckOptions,
+    lowered: bool,
+    training: bool,
+    events: Vec<u8>,
+    shards: Vec<Shard>,
+    /// Weight gradients done, by stage.
+    weights: Vec<usize>,
+    reduced: Vec<bool>,
+    transfers: Transfers,
+    row: Row,
+}
+
+impl Scan<'_> {
+    fn row(&mut self) -> Result<(), Refusal> {
+        let row = self.plan.row(self.row.rank);
+        for (step, &action) in row.iter().enumerate() {
+            self.row.step = step;
+            self.row.action = action;
+            match action {
+                Action::Idle => {}
+                Action::Single(task) => self.task(task)?,
+                Action::Overlap(first, second) => {
+                    if !fusible(first, second) {
+                        return Err(self.refuse(|rank, step, action, grid| CheckError::NotFusible {
+                            rank,
+                            step,
+                            action,
+                            grid,
+                        }));
+                    }
+                    self.task(first)?;
+                    self.task(second)?;
+                }
+            }
+        }
+        self.transfers.end_row();
+        Ok(())
+    }
+
+    #[inline]
+    fn task(&mut self, task: Task) -> Result<(), Refusal> {
+        let Some(slot) = self.edges.find(task.stage()) else { return Err(self.no_such_stage()) };
+        let at = self.edges.slots()[slot];
+        if at.rank != self.row.rank {
+            return Err(self.refuse(|rank, step, action, grid| CheckError::WrongRank {
+                rank,
+                step,
+                action,
+                placed: at.rank,
+                grid,
+            }));
+        }
+        let Some(microbatch) = task.microbatch() else { return self.whole_stage(slot, at, task) };
+        if microbatch >= at.microbatches {
+            let microbatches = at.microbatches;
+            return Err(self.refuse(|rank, step, action, grid| CheckError::NoSuchMicrobatch {
+                rank,
+                step,
+                action,
+                microbatches,
+                grid,
+            }));
+        }
+        let pair = at.base + microbatch;
+        if task.op().is_compute() { self.compute(slot, at, pair, task) } else { self.transfer(slot, at, pair, task) }
+    }
+
+    #[inline]
+    fn compute(&mut self, slot: usize, at: Slot, pair: usize, task: Task) -> Result<(), Refusal> {
+        let events = self.events[pair];
+        self.shards[slot].bare |= !self.shards[slot].gathered;
+        if self.shards[slot].managed && !self.shards[slot].gathered {
+            return Err(self.sharded(task));
+        }
+        match task.op() {
+            Op::Forward => {
+                self.refuse_twice(events & F, task)?;
+                match at.before {
+                    Side::SameRank => self.require(self.events[pair - at.microbatches] & F, task, Op::Forward, -1)?,
+                    Side::OtherRank if self.lowered => {
+                        self.require(events & RECEIVED_F, task, Op::ReceiveForward, 0)?;
+                        self.row.held -= 1;
+                    }
+                    _ => {}
+                }
+                self.events[pair] |= F;
+                if self.training { self.hold_activation() } else { Ok(()) }
+            }
+            Op::BackwardWeight => {
+                if events & WHOLE != 0 {
+                    return Err(self.both_backwards(task, Op::Backward));
+                }
+                self.refuse_twice(events & W, task)?;
+                self.require(events & I, task, Op::BackwardInput, 0)?;
+                self.events[pair] |= W;
+                self.release(slot);
+                Ok(())
+            }
+            op => {
+                let whole = op == Op::Backward;
+                self.refuse_backward_again(events, task)?;
+                self.require(events & F, task, Op::Forward, 0)?;
+                match at.after {
+                    Side::SameRank => self.require(self.events[pair + at.microbatches] & I, task, Op::Backward, 1)?,
+                    Side::OtherRank if self.lowered => {
+                        self.require(events & RECEIVED_B, task, Op::ReceiveBackward, 0)?;
+                        self.row.held -= 1;
+                    }
+                    _ => {}
+                }
+                self.events[pair] |= if whole { I | W | WHOLE } else { I };
+                if whole {
+                    self.release(slot);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    #[inline]
+    fn transfer(&mut self, slot: usize, at: Slot, pair: usize, task: Task) -> Result<(), Refusal> {
+        let events = self.events[pair];
+        let (side, event, own) = match task.op() {
+            Op::SendForward => (at.after, SENT_F, Some((F, Op::Forward))),
+            Op::ReceiveForward => (at.before, RECEIVED_F, None),
+            Op::SendBackward => (at.before, SENT_B, Some((I, Op::Backward))),
+            _ => (at.after, RECEIVED_B, None),
+        };
+        if side != Side::OtherRank {
+            return Err(self.needless(task));
+        }
+        self.refuse_twice(events & event, task)?;
+        match own {
+            Some((made, op)) => self.require(events & made, task, op, 0)?,
+            None => self.hold_received()?,
+        }
+        self.events[pair] |= event;
+        self.transfers.push(slot, at.microbatches, pair, task.op());
+        Ok(())
+    }
+
+    fn whole_stage(&mut self, slot: usize, at: Slot, task: Task) -> Result<(), Refusal> {
+        let shard = &mut self.shards[slot];
+        match task.op() {
+            Op::Unshard if shard.gathered => {
+                return Err(self.refuse(|rank, step, action, grid| CheckError::UnshardedTwice {
+                    rank,
+                    step,
+                    action,
+                    grid,
+                }));
+            }
+            Op::Unshard => *shard = Shard { gathered: true, managed: true, ..*shard },
+            Op::Reshard if !shard.gathered => return Err(self.sharded(task)),
+            Op::Reshard => shard.gathered = false,
+            _ => {
+                let (done, microbatches) = (self.weights[slot], at.microbatches);
+                self.refuse_twice(u8::from(self.reduced[slot]), task)?;
+                if done < microbatches {
+                    return Err(self.refuse(|rank, step, action, grid| CheckError::ReducedEarly {
+                        rank,
+                        step,
+                        action,
+                        done,
+                        microbatches,
+                        grid,
+                    }));
+                }
+                self.reduced[slot] = true;
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn hold_activation(&mut self) -> Result<(), Refusal> {
+        self.row.live += 1;
+        let Some(cap) = self.options.activation_cap else { return Ok(()) };
+        let live = self.row.live as f64 / self.row.stages as f64;
+        if live > cap {
+            return Err(self.refuse(|rank, step, action, grid| CheckError::ActivationCap {
+                rank,
+                step,
+                action,
+                live,
+                cap,
+                grid,
+            }));
+        }
+        Ok(())
+    }
+
+    /// A weight gradient is done: its activation goes.
+    #[inline]
+    fn release(&mut self, slot: usize) {
+        self.row.live -= 1;
+        self.weights[slot] += 1;
+    }
+
+    #[inline]
+    fn hold_received(&mut self) -> Result<(), Refusal> {
+        self.row.held += 1;
+        let held = self.row.held;
+        match self.options.received_cap {
+            Some(cap) if held > cap => Err(self.refuse(|rank, step, action, grid| CheckError::ReceivedCap {
+                rank,
+                step,
+                action,
+                held,
+                cap,
+                grid,
+            })),
+            _ => Ok(()),
+        }
+    }
+
+    #[inline]
+    fn refuse_twice(&self, seen: u8, task: Task) -> Result<(), Refusal> {
+        if seen == 0 { Ok(()) } else { Err(self.duplicate(task)) }
+    }
+
+    #[inline]
+    fn refuse_backward_again(&self, events: u8, task: Task) -> Result<(), Refusal> {
+        match (events & I != 0, (events & WHOLE != 0) == (task.op() == Op::Backward)) {
+            (false, _) => Ok(()),
+            (true, true) => Err(self.duplicate(task)),
+            (true, false) if task.op() == Op::Backward => Err(self.both_backwards(task, Op::BackwardInput)),
+            (true, false) => Err(self.both_backwards(task, Op::Backward)),
+        }
+    }
+
+    /// The bit of what a task needs must be set: `op` of the stage `offset` further on, same microbatch.
+    #[inline]
+    fn require(&self, seen: u8, task: Task, op: Op, offset: isize) -> Result<(), Refusal> {
+        if seen != 0 { Ok(()) } else { Err(self.unmet(task, op, offset)) }
+    }
+}
+
+/// A forward and a backward, and not of the same thing: the two may be interleaved.
+fn fusible(first: Task, second: Task) -> bool {
+    let same = first.stage() == second.stage() && first.microbatch() == second.microbatch();
+    first.op() == Op::Forward && second.op().gives_input_gradient() && !same
+}

@@ -1,0 +1,92 @@
+//! Whether everything that a plan owes is there.
+//!
+//! Guarantees: names the first thing missing, by stage and then by microbatch, or else there is none.
+
+use super::refusals::missing;
+use super::{F, I, RECEIVED_B, RECEIVED_F, Refusal, Row, SENT_B, SENT_F, Scan, W, WHOLE};
+use crate::plan::edges::{Edges, Side};
+use crate::plan::{Op, Plan, Stage, Task};
+
+/// Refuses a plan that has not even one task a pair, naming the first forward that is missing.
+pub(in crate::plan::check) fn refuse_short(plan: &Plan, edges: &Edges) -> Result<(), Refusal> {
+    let cells: usize = plan.rows().iter().map(Vec::len).sum();
+    if edges.pairs() <= 2 * cells {
+        return Ok(());
+    }
+    let mut forwards = vec![0usize; edges.slots().len()];
+    let tasks = || plan.rows().iter().flatten().flat_map(|action| action.tasks());
+    let slot_of = |task: Task| (task.op() == Op::Forward).then(|| edges.find(task.stage())).flatten();
+    tasks().filter_map(slot_of).for_each(|slot| forwards[slot] += 1);
+    let short = (0..forwards.len()).find(|&slot| forwards[slot] < edges.slots()[slot].microbatches);
+    let Some(slot) = short else { return Ok(()) };
+    // Of n forwards, the lowest number that is missing is at most n.
+    let mut seen = vec![false; forwards[slot] + 1];
+    for task in tasks().filter(|&task| slot_of(task) == Some(slot)) {
+        if let Some(seen) = task.microbatch().and_then(|m| seen.get_mut(m)) {
+            *seen = true;
+        }
+    }
+    let microbatch = seen.iter().position(|&seen| !seen).unwrap_or(0);
+    Err(missing(plan, edges.slots()[slot].rank, Task::new(edges.stage(slot), Op::Forward, microbatch)))
+}
+
+impl Scan<'_> {
+    /// Every pair must have the events that its stage owes, and nothing that its peer cannot have.
+    pub(super) fn refuse_incomplete(&self) -> Result<(), Refusal> {
+        for (slot, at) in self.edges.slots().iter().enumerate() {
+            let crosses = |side: Side| self.lowered && side == Side::OtherRank;
+            let (before, after) = (crosses(at.before), crosses(at.after));
+            let due = [
+                (F, true, Op::Forward),
+                (I, self.training, Op::Backward),
+                (W, self.training, Op::BackwardWeight),
+                (RECEIVED_F, before, Op::ReceiveForward),
+                (SENT_F, after, Op::SendForward),
+                (RECEIVED_B, after && self.training, Op::ReceiveBackward),
+                (SENT_B, before && self.training, Op::SendBackward),
+            ];
+            let owed = due.iter().filter(|(_, owed, _)| *owed).fold(0, |bits, (bit, _, _)| bits | bit);
+            let pairs = &self.events[at.base..at.base + at.microbatches];
+            let Some(microbatch) = pairs.iter().position(|events| events & !WHOLE != owed) else { continue };
+            let stage = self.edges.stage(slot);
+            let events = pairs[microbatch];
+            let absent = due.iter().find(|(bit, owed, _)| *owed && events & bit == 0);
+            return Err(match absent {
+                Some(&(_, _, op)) => missing(self.plan, at.rank, Task::new(stage, op, microbatch)),
+                // All that is left over is a gradient received in a plan that computes none.
+                None => {
+                    let sender = self.edges.slots()[slot + 1].rank;
+                    let next = Stage::in_replica(stage.replica(), stage.index() + 1);
+                    missing(self.plan, sender, Task::new(next, Op::SendBackward, microbatch))
+                }
+            });
+        }
+        let unreduced = self.reduced.iter().position(|reduced| !reduced);
+        match unreduced.filter(|_| self.reduced.contains(&true)) {
+            Some(slot) => {
+                let task = Task::whole_stage(self.edges.stage(slot), Op::ReduceGrad);
+                Err(missing(self.plan, self.edges.slots()[slot].rank, task))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// If any stage's parameters are gathered in writing, all must be.
+    pub(super) fn refuse_bare(&mut self) -> Result<(), Refusal> {
+        if !self.shards.iter().any(|shard| shard.managed) {
+            return Ok(());
+        }
+        let Some(slot) = self.shards.iter().position(|shard| shard.bare) else { return Ok(()) };
+        let (stage, rank) = (self.edges.stage(slot), self.edges.slots()[slot].rank);
+        let computes = |task: &Task| task.stage() == stage && task.op().is_compute();
+        let row = self.plan.row(rank).iter().enumerate();
+        let first = row.flat_map(|(step, action)| action.tasks().map(move |task| (step, *action, task)));
+        match first.into_iter().find(|(_, _, task)| computes(task)) {
+            Some((step, action, task)) => {
+                self.row = Row { rank, step, action, ..self.row };
+                Err(self.sharded(task))
+            }
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! The errors of the scan: out of the way of the loop that decides, since it is run once for each task and these
+//! at most once.
+
+use super::super::error::{CheckError, Excerpt};
+use super::{Refusal, Row, Scan};
+use crate::plan::{Action, Op, Plan, Stage, Task};
+
+impl Scan<'_> {
+    #[cold]
+    pub(super) fn refuse(&self, kind: impl FnOnce(usize, usize, Action, Excerpt) -> CheckError) -> Refusal {
+        let Row { rank, step, action, .. } = self.row;
+        Box::new(kind(rank, step, action, Excerpt::new(self.plan.rows(), rank, step)))
+    }
+
+    #[cold]
+    pub(super) fn no_such_stage(&self) -> Refusal {
+        let (stages, replicas) = (self.plan.stages(), self.plan.placement().routes());
+        self.refuse(|rank, step, action, grid| CheckError::NoSuchStage { rank, step, action, stages, replicas, grid })
+    }
+
+    #[cold]
+    pub(super) fn duplicate(&self, task: Task) -> Refusal {
+        let first = self.first(task);
+        self.refuse(|rank, step, action, grid| CheckError::Duplicate { rank, step, action, task, first, grid })
+    }
+
+    #[cold]
+    pub(super) fn both_backwards(&self, task: Task, other: Op) -> Refusal {
+        let first = task.microbatch().map_or(0, |m| self.first(Task::new(task.stage(), other, m)));
+        self.refuse(|rank, step, action, grid| CheckError::BothBackwards { rank, step, action, task, first, grid })
+    }
+
+    #[cold]
+    pub(super) fn unmet(&self, task: Task, op: Op, offset: isize) -> Refusal {
+        let stage = Stage::in_replica(task.stage().replica(), task.stage().index().saturating_add_signed(offset));
+        let needs = Task::new(stage, op, task.microbatch().unwrap_or(0));
+        self.refuse(|rank, step, action, grid| CheckError::Unmet { rank, step, action, task, needs, grid })
+    }
+
+    #[cold]
+    pub(super) fn needless(&self, task: Task) -> Refusal {
+        let forward = matches!(task.op(), Op::SendForward | Op::ReceiveBackward);
+        let placement = self.plan.placement();
+        let neighbour = if forward { placement.next(task.stage()) } else { task.stage().previous() };
+        self.refuse(|rank, step, action, grid| CheckError::NeedlessTransfer { rank, step, action, neighbour, grid })
+    }
+
+    #[cold]
+    pub(super) fn sharded(&self, task: Task) -> Refusal {
+        self.refuse(|rank, step, action, grid| CheckError::Sharded { rank, step, action, task, grid })
+    }
+
+    /// The step of this rank in which a task first stands.
+    fn first(&self, task: Task) -> usize {
+        self.plan.row(self.row.rank).iter().position(|action| action.tasks().any(|t| t == task)).unwrap_or(0)
+    }
+}
+
+#[cold]
+pub(super) fn missing(plan: &Plan, rank: usize, task: Task) -> Refusal {
+    let step = plan.row(rank).len();
+    Box::new(CheckError::Missing { rank, step, task, grid: Excerpt::new(plan.rows(), rank, step) })
+}

@@ -1,0 +1,98 @@
+//! The dense numbering behind passes and checks: every (stage, microbatch) pair has one index, and a stage's
+//! neighbours are found by adding or subtracting its microbatch count.
+//!
+//! Guarantees: building it takes time and memory in the number of stages; no table here grows with microbatches.
+//!
+//! 1. Stages are numbered by [`Placement::slot`]: replica 0 first, each in model order.
+//! 2. The pairs of a stage follow one another, `base .. base + microbatches`; both neighbours of a stage belong
+//!    to its replica and so have as many microbatches, hence the pair of the next stage is `pair + microbatches`.
+//! 3. Each side of a stage is an end of the model, a neighbour on the same rank, or one across ranks.
+
+use super::{Placement, Plan, Stage};
+
+/// What lies beyond one side of a stage.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Side {
+    /// Nothing: the model begins or ends here.
+    End,
+    /// A stage on the same rank: the value is handed over, not sent.
+    SameRank,
+    /// A stage on another rank: the value is sent.
+    OtherRank,
+}
+
+/// One stage of one replica, with what passes and checks ask of it most.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Slot {
+    /// The rank that holds the stage.
+    pub(crate) rank: usize,
+    /// Index of its pair with microbatch 0.
+    pub(crate) base: usize,
+    /// Microbatches on its route.
+    pub(crate) microbatches: usize,
+    /// Where its input comes from.
+    pub(crate) before: Side,
+    /// Where its output goes.
+    pub(crate) after: Side,
+}
+
+/// All stages of a plan under the dense numbering.
+#[derive(Debug)]
+pub(crate) struct Edges {
+    slots: Vec<Slot>,
+    stages: usize,
+    pairs: usize,
+}
+
+impl Edges {
+    /// Numbers the stages of a plan.
+    pub(crate) fn new(plan: &Plan) -> Self {
+        let placement = plan.placement();
+        let mut pairs = 0;
+        let number = |stage: Stage| {
+            let microbatches = plan.microbatches()[stage.replica()];
+            let base = pairs;
+            pairs += microbatches;
+            let before = stage.previous().map_or(Side::End, |previous| side(placement, previous));
+            let after = placement.next(stage).map_or(Side::End, |_| side(placement, stage));
+            Slot { rank: placement.rank_of(stage), base, microbatches, before, after }
+        };
+        let slots = placement.all_stages().map(number).collect();
+        Self { slots, stages: placement.stages(), pairs }
+    }
+
+    /// The dense number of a stage, if the placement holds it.
+    #[inline]
+    pub(crate) fn find(&self, stage: Stage) -> Option<usize> {
+        let slot = stage.replica() * self.stages + stage.index();
+        (stage.index() < self.stages && slot < self.slots.len()).then_some(slot)
+    }
+
+    /// The stage with this dense number.
+    pub(crate) fn stage(&self, slot: usize) -> Stage {
+        Stage::in_replica(slot / self.stages, slot % self.stages)
+    }
+
+    /// All stages by dense number.
+    #[inline]
+    pub(crate) fn slots(&self) -> &[Slot] {
+        &self.slots
+    }
+
+    /// Does the plan number far more work than it holds, so that a table over pairs would dwarf its rows
+    /// (`0F4000000000` is one cell)? A complete plan has at least half a cell for each pair.
+    pub(crate) fn is_sparse(&self, plan: &Plan) -> bool {
+        let cells = plan.rows().iter().map(Vec::len).sum::<usize>();
+        self.pairs > 1 << 16 && self.pairs / 64 > cells
+    }
+
+    /// Number of (stage, microbatch) pairs, over all replicas.
+    pub(crate) fn pairs(&self) -> usize {
+        self.pairs
+    }
+}
+
+/// What lies between a stage and the next one.
+fn side(placement: &Placement, stage: Stage) -> Side {
+    if placement.crosses_after(stage) { Side::OtherRank } else { Side::SameRank }
+}
