@@ -134,6 +134,38 @@ pub enum ScheduleError {
 }
 
 /// A family of schedules: a pure function from a [`Size`] to a [`Plan`] of compute actions.
+///
+/// # Example
+/// A family of one's own, in any crate: one microbatch at a time, there and back.
+/// ```
+/// use burn_pipeline::plan::{Action, Placement, PlacementKind, Plan};
+/// use burn_pipeline::schedule::{Chunks, Family, Schedule, ScheduleError, Size, refuse_empty};
+///
+/// #[derive(Debug)]
+/// struct OneByOne;
+///
+/// impl Schedule for OneByOne {
+///     fn family(&self) -> Family {
+///         Family {
+///             name: "OneByOne",
+///             placement: PlacementKind::Loop,
+///             chunks: Chunks::Exactly(1),
+///             microbatches: "any m >= 1",
+///             source: "this example",
+///         }
+///     }
+///
+///     fn build(&self, size: Size) -> Result<Plan, ScheduleError> {
+///         refuse_empty(&self.family(), size)?;
+///         let row = |rank| (0..size.microbatches).flat_map(|m| [Action::forward(rank, m), Action::backward(rank, m)]);
+///         let rows = (0..size.ranks).map(|rank| row(rank).collect()).collect();
+///         Ok(Plan::new("OneByOne", Placement::looped(size.ranks, 1)?, vec![size.microbatches], rows)?)
+///     }
+/// }
+///
+/// assert_eq!(OneByOne.build(Size::new(2, 2))?.row(1).len(), 4);
+/// # Ok::<(), ScheduleError>(())
+/// ```
 pub trait Schedule: std::fmt::Debug + Send + Sync {
     /// What the family is and accepts.
     fn family(&self) -> Family;
