@@ -155,7 +155,7 @@ impl Executor {
         microbatch: usize,
     ) -> Result<(), ExecuteError> {
         let header = produced(placement, task, microbatch).ok_or_else(|| self.no_input(task))?;
-        let payload = pass.values.to_send(header).ok_or_else(|| self.no_input(task))?;
+        let payload = pass.values.take_outgoing(header).ok_or_else(|| self.no_input(task))?;
         let deadline = self.deadline();
         let sent = self.link.send(placement.rank_of(header.stage), Message { header, payload }, deadline);
         sent.map_err(|source| self.link_error(task, source))
@@ -165,7 +165,7 @@ impl Executor {
         let (placement, stage) = (plan.placement(), task.stage());
         let sample = plan.sample(stage, microbatch);
         let input = match stage.previous() {
-            None => self.from_batch(pass.run.batch.input(sample))?,
+            None => self.brought(pass.run.batch.input(sample))?,
             Some(_) => self.take(pass, placement, task, microbatch)?,
         };
         let ends_route = placement.next(stage).is_none();
@@ -180,7 +180,7 @@ impl Executor {
         let (output, loss) = if pass.run.train {
             match self.guarded(task, |stage| stage.forward(call))? {
                 Outcome::Output(output) => (Some(output), None),
-                Outcome::Loss(loss) => (None, Some(loss)),
+                Outcome::Loss(loss) => (None, Some(*loss)),
             }
         } else {
             let (output, loss) = self.guarded(task, |stage| stage.evaluate(call))?;
@@ -259,10 +259,10 @@ impl Executor {
 
     fn extra(&self, batch: &Microbatches, stage: Stage, sample: usize) -> Result<Payload, ExecuteError> {
         let held = self.stages.get(&stage).ok_or(ExecuteError::NoStage { rank: self.rank(), stage })?;
-        self.from_batch(batch.extra(stage.index(), &held.extras(), sample))
+        self.brought(batch.extra(stage.index(), &held.extras(), sample))
     }
 
-    fn from_batch(&self, piece: Result<Payload, crate::stage::MicrobatchError>) -> Result<Payload, ExecuteError> {
+    fn brought(&self, piece: Result<Payload, crate::stage::MicrobatchError>) -> Result<Payload, ExecuteError> {
         piece.map(|piece| self.link.bring(piece)).map_err(|source| self.batch_error(source))
     }
 

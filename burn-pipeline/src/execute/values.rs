@@ -41,7 +41,7 @@ impl Values {
     }
 
     /// Takes out what is to be sent.
-    pub(super) fn to_send(&mut self, header: Header) -> Option<Payload> {
+    pub(super) fn take_outgoing(&mut self, header: Header) -> Option<Payload> {
         self.outbox.remove(&header)
     }
 

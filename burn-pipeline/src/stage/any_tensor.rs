@@ -176,7 +176,7 @@ impl AnyTensor {
     }
 
     /// The sum of two float tensors of one shape; the left one's storage is reused where nobody else holds it.
-    pub fn add(self, other: Self) -> Self {
+    pub fn plus(self, other: Self) -> Self {
         Self(Dispatch::float_add(self.0, other.0))
     }
 

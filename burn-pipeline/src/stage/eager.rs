@@ -105,7 +105,7 @@ impl<M: Stage> Engine<M> for Eager {
             Computed::Loss(loss) => {
                 let value = AnyTensor::new(loss.value);
                 let part = LossPart { value: value.clone().inner(), weight: loss.weight };
-                (Outcome::Loss(part), vec![value])
+                (Outcome::Loss(Box::new(part)), vec![value])
             }
         };
         let mut outputs: Vec<Form> =

@@ -31,7 +31,7 @@ pub enum Outcome {
     /// Outputs, for the next stage.
     Output(Payload),
     /// The loss of a stage that ends its route.
-    Loss(LossPart),
+    Loss(Box<LossPart>),
 }
 
 /// One gradient a tensor of a payload; `None` for a tensor that has none.

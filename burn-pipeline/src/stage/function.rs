@@ -15,7 +15,7 @@ pub enum Computed {
     /// The outputs.
     Output(Payload),
     /// The loss over them.
-    Loss(Loss),
+    Loss(Box<Loss>),
 }
 
 /// The forward of a stage's module, with the user's loss where it is the last.
@@ -82,7 +82,7 @@ impl<M: Stage> StageFunction<M> {
     pub fn train(&self, module: &M, call: ForwardCall) -> Result<Computed, StageError> {
         let output = self.output(module, call.input, call.extra)?;
         if call.ends_route {
-            return Ok(Computed::Loss(self.loss(output, call.target)?));
+            return Ok(Computed::Loss(Box::new(self.loss(output, call.target)?)));
         }
         Ok(Computed::Output(output.into_payload()))
     }

@@ -74,7 +74,7 @@ impl GradientStore {
     fn sum(&mut self, gradients: WeightGradients) {
         for (id, gradient) in gradients {
             let sum = match self.sums.remove(&id) {
-                Some(sum) => sum.add(gradient),
+                Some(sum) => sum.plus(gradient),
                 None => gradient,
             };
             self.sums.insert(id, sum);

@@ -52,7 +52,7 @@ pub(super) fn sum_gradients(executor: &mut Executor, placement: &Placement) -> R
             let ours = held.gradients().remove(id);
             let (first, second) = if stage.replica() == 0 { (ours, theirs) } else { (theirs, ours) };
             let sum = match (first, second) {
-                (Some(first), Some(second)) => Some(first.add(second)),
+                (Some(first), Some(second)) => Some(first.plus(second)),
                 (one, other) => one.or(other),
             };
             if let Some(sum) = sum {
