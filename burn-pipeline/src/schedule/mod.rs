@@ -2,13 +2,47 @@
 //!
 //! A user adds a family by implementing [`Schedule`] in their own crate; nothing here needs to know of it.
 
+mod building_block;
+mod chimera;
+mod dropping;
+mod dual_pipe;
+mod dual_pipe_v;
+mod eight_steps;
 mod forward_only;
+mod gis;
+mod gis_h;
 mod gpipe;
+mod interleave;
+mod interleaved;
+mod interleaved_zero_bubble;
+mod looped_bfs;
 mod one_f_one_b;
+mod registry;
+mod v_half;
+mod v_min;
+mod zb_auto;
+mod zb_h1;
+mod zb_h2;
+mod zbv;
 
+pub use chimera::Chimera;
+pub use dual_pipe::DualPipe;
+pub use dual_pipe_v::DualPipeV;
 pub use forward_only::ForwardOnly;
+pub use gis::Gis;
+pub use gis_h::GisH;
 pub use gpipe::GPipe;
+pub use interleaved::Interleaved1F1B;
+pub use interleaved_zero_bubble::InterleavedZeroBubble;
+pub use looped_bfs::LoopedBfs;
 pub use one_f_one_b::OneFOneB;
+pub use registry::{all, by_name};
+pub use v_half::VHalf;
+pub use v_min::VMin;
+pub use zb_auto::{MemoryLimit, StageCost, ZbAuto};
+pub use zb_h1::ZbH1;
+pub use zb_h2::ZbH2;
+pub use zbv::ZbvZeroBubble;
 
 use crate::plan::{PlacementError, PlacementKind, Plan, PlanError, Task};
 
@@ -110,19 +144,67 @@ pub trait Schedule: std::fmt::Debug + Send + Sync {
     fn build(&self, size: Size) -> Result<Plan, ScheduleError>;
 }
 
-/// Refuses sizes that no family can build: nothing to place, nothing to run, too much to number.
+/// The most forwards that a plan may hold over all ranks: beyond it the rows would not fit in memory.
+pub const MAX_FORWARDS: usize = 1 << 27;
+
+/// Refuses sizes that no family can build: nothing to place, nothing to run, too much to number or to hold.
+///
+/// # Errors
+/// [`ScheduleError::Unsupported`], which says what is too small or too large.
 pub fn refuse_empty(family: &Family, size: Size) -> Result<(), ScheduleError> {
-    let accepts = |accepts: String| Err(ScheduleError::Unsupported { family: family.name, size, accepts });
-    match (size, family.chunks) {
-        (Size { ranks: 0, .. }, _) => accepts("it needs at least one rank".into()),
-        (Size { chunks: 0, .. }, _) => accepts("it needs at least one chunk a rank".into()),
-        (Size { microbatches: 0, .. }, _) => accepts("it needs at least one microbatch".into()),
-        (Size { chunks, .. }, Chunks::Exactly(n)) if chunks != n => {
-            accepts(format!("it places exactly {n} chunk{} a rank", if n == 1 { "" } else { "s" }))
-        }
-        (Size { microbatches, .. }, _) if microbatches > Task::MAX_MICROBATCHES => {
-            accepts(format!("it numbers at most {} microbatches", Task::MAX_MICROBATCHES))
-        }
-        _ => Ok(()),
+    let accepts = |accepts: String| refuse(family, size, accepts);
+    let Size { ranks, chunks, microbatches } = size;
+    if ranks == 0 {
+        return accepts("it needs at least one rank".into());
     }
+    if chunks == 0 {
+        return accepts("it needs at least one chunk a rank".into());
+    }
+    if microbatches == 0 {
+        return accepts("it needs at least one microbatch".into());
+    }
+    if let Chunks::Exactly(n) = family.chunks
+        && chunks != n
+    {
+        return accepts(format!("it places exactly {n} chunk{} a rank", if n == 1 { "" } else { "s" }));
+    }
+    if ranks.saturating_mul(chunks) > u16::MAX.into() {
+        return accepts(format!("it places at most {} stages", u16::MAX));
+    }
+    if microbatches > Task::MAX_MICROBATCHES {
+        return accepts(format!("it numbers at most {} microbatches", Task::MAX_MICROBATCHES));
+    }
+    refuse_large(family, size, microbatches)
+}
+
+/// Refuses a size whose order is too long to hold when built for `microbatches` of them.
+fn refuse_large(family: &Family, size: Size, microbatches: usize) -> Result<(), ScheduleError> {
+    if size.ranks.saturating_mul(size.chunks).saturating_mul(microbatches) <= MAX_FORWARDS {
+        return Ok(());
+    }
+    let built = if microbatches == size.microbatches {
+        String::new()
+    } else {
+        format!(" (it builds for {microbatches} microbatches first)")
+    };
+    refuse(family, size, format!("it holds at most {MAX_FORWARDS} forwards over all stages{built}"))
+}
+
+/// Refuses a size, with a sentence that says what the family would accept.
+fn refuse<T>(family: &Family, size: Size, accepts: String) -> Result<T, ScheduleError> {
+    Err(ScheduleError::Unsupported { family: family.name, size, accepts })
+}
+
+/// Refuses an odd number of ranks for families whose two directions meet between two middle ranks.
+fn refuse_odd(family: &Family, size: Size) -> Result<(), ScheduleError> {
+    if size.ranks.is_multiple_of(2) {
+        return Ok(());
+    }
+    let middle = "its two directions meet between two middle ranks (one middle rank would get both at once)";
+    refuse(family, size, format!("{middle}, so it takes an even number of ranks"))
+}
+
+/// Microbatches of each direction: half each, the odd one to the first.
+fn both_directions(microbatches: usize) -> [usize; 2] {
+    [microbatches.div_ceil(2), microbatches / 2]
 }

@@ -4,5 +4,11 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests fail by panicking and print what they covered")]
 
 mod check;
+mod event;
+mod golden;
+mod golden_orders;
 mod golden_text;
 mod lowering;
+mod orders;
+mod rows;
+mod tables;

@@ -1,0 +1,152 @@
+//! Moves the passes of warm-up and cool-down forward in time without raising the peak of activations.
+//!
+//! 1. Passes are visited in running order. The warm-up ends with rank 0's first last backward (B0), the cool-down
+//!    begins with the last microbatch's first forward (F0); what lies between stays.
+//! 2. A pass may go to any free slot after its latest input; it takes the first one at which no slot of its rank
+//!    holds more activations than the unmoved order ever did on any rank.
+//! 3. A rank's memory is a running count by slot ([`Rank`]). A move changes it between the new slot and the old
+//!    one only, so it is recounted from the new slot until it is what it was.
+
+use super::{B0, B1, F0, F1, Slots, W, in_order, latest_input, occupancy};
+
+/// One rank's slots, and what is held after each.
+struct Rank {
+    cells: Vec<Option<usize>>,
+    after: Vec<Held>,
+    weights_fill: bool,
+}
+
+/// Activations held (chunks), and W that have not run though their backward has.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+struct Held {
+    activations: usize,
+    owed: usize,
+}
+
+impl Held {
+    /// After a slot. With `weights_fill`, a free slot runs a W if one is owed.
+    fn then(self, cell: Option<usize>, weights_fill: bool) -> Self {
+        let Held { activations, owed } = self;
+        match cell {
+            Some(F0 | F1) => Held { activations: activations + 1, owed },
+            Some(B1 | B0) => Held { activations, owed: owed + 1 },
+            Some(_) => Held { activations: activations.saturating_sub(1), owed: owed.saturating_sub(1) },
+            None if weights_fill && owed > 0 => Held { activations: activations - 1, owed: owed - 1 },
+            None => self,
+        }
+    }
+}
+
+impl Rank {
+    fn new(slots: &Slots, weights_fill: bool) -> Self {
+        let cells: Vec<Option<usize>> = occupancy(slots).into_iter().map(|cell| cell.map(|(pass, _)| pass)).collect();
+        let mut held = Held::default();
+        let count = |&cell: &Option<usize>| {
+            held = held.then(cell, weights_fill);
+            held
+        };
+        let after = cells.iter().map(count).collect();
+        Self { cells, after, weights_fill }
+    }
+
+    fn peak(&self) -> usize {
+        self.after.iter().map(|held| held.activations).max().unwrap_or(0)
+    }
+
+    /// Moves the pass at slot `from` to the free slot `to` before it, or says at which slot the cap is broken.
+    fn try_move(&mut self, from: usize, to: usize, cap: usize) -> Result<(), usize> {
+        self.cells.swap(from, to);
+        let mut held = if to == 0 { Held::default() } else { self.after[to - 1] };
+        let mut recounted = Vec::with_capacity(from - to + 1);
+        for (slot, &cell) in self.cells.iter().enumerate().skip(to) {
+            held = held.then(cell, self.weights_fill);
+            if held.activations > cap {
+                self.cells.swap(from, to);
+                return Err(slot);
+            }
+            if slot >= from && held == self.after[slot] {
+                break;
+            }
+            recounted.push(held);
+        }
+        self.after[to..to + recounted.len()].copy_from_slice(&recounted);
+        Ok(())
+    }
+
+    /// Moves the pass at slot `from` to the first slot from `earliest` on that keeps the cap; says where it is then.
+    fn move_forward(&mut self, from: usize, earliest: usize, cap: usize) -> usize {
+        let mut to = earliest;
+        while to < from {
+            if self.cells[to].is_none() {
+                match self.try_move(from, to, cap) {
+                    Ok(()) => return to,
+                    // Where W are placed, an F that breaks the cap at a slot does so from anywhere before it.
+                    Err(broken) if !self.weights_fill => to = broken,
+                    Err(_) => {}
+                }
+            }
+            to += 1;
+        }
+        from
+    }
+}
+
+/// Moves warm-up and cool-down passes, with W as passes of their own.
+pub(super) fn with_weights(ranks: &mut [Slots]) {
+    reorder(ranks, false);
+}
+
+/// Moves cool-down passes; W are not placed and fill free slots by themselves.
+pub(super) fn without_weights(ranks: &mut [Slots]) {
+    reorder(ranks, true);
+}
+
+#[derive(PartialEq)]
+enum Phase {
+    WarmUp,
+    Steady,
+    CoolDown,
+}
+
+fn reorder(ranks: &mut [Slots], weights_fill: bool) {
+    let mut timelines: Vec<Rank> = ranks.iter().map(|slots| Rank::new(slots, weights_fill)).collect();
+    let mut backwards: Vec<Vec<usize>> = ranks.iter().map(sorted_backwards).collect();
+    let cap = timelines.iter().map(Rank::peak).max().unwrap_or(0);
+    let last = ranks.first().map_or(0, |slots| slots[F0].len().saturating_sub(1));
+    let mut phase = Phase::WarmUp;
+    for (slot, rank, pass, mb) in in_order(ranks) {
+        if phase == Phase::WarmUp && pass == B0 && rank == 0 {
+            phase = Phase::Steady;
+        }
+        if phase == Phase::Steady && pass == F0 && mb == last {
+            phase = Phase::CoolDown;
+            continue;
+        }
+        if phase == Phase::Steady || (phase == Phase::WarmUp && weights_fill) {
+            continue;
+        }
+        let own_backward = (pass == W).then(|| backwards[rank][mb]);
+        let earliest = latest_input(ranks, rank, pass, mb).max(own_backward).map_or(0, |input| input + 1);
+        let moved = timelines[rank].move_forward(slot, earliest, cap);
+        ranks[rank][pass][mb] = moved;
+        if matches!(pass, B1 | B0) {
+            replace_sorted(&mut backwards[rank], slot, moved);
+        }
+    }
+}
+
+/// The slots of both chunks' backwards, which is the order in which W become due.
+fn sorted_backwards(slots: &Slots) -> Vec<usize> {
+    let mut backwards: Vec<usize> = slots[B1].iter().chain(&slots[B0]).copied().collect();
+    backwards.sort_unstable();
+    backwards
+}
+
+/// Replaces a value of a sorted list by a smaller one.
+fn replace_sorted(sorted: &mut [usize], old: usize, new: usize) {
+    let (to, from) = (sorted.partition_point(|&s| s < new), sorted.partition_point(|&s| s < old));
+    if to < from {
+        sorted[to..=from].rotate_right(1);
+        sorted[to] = new;
+    }
+}

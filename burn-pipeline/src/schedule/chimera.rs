@@ -1,0 +1,69 @@
+//! Chimera: two replicas of the model run through the ranks in opposite directions and fill each other's bubbles.
+//!
+//! ```text
+//! p=4 m=4 (' marks the second replica)
+//! rank 0:  0F0      0F1 '3F0 '3B0 '3F1 '3B1  0B0       0B1
+//! rank 1:      1F0 '2F0  1F1 '2F1 '2B0  1B0 '2B1  1B1
+//! rank 2:     '1F0  2F0 '1F1  2F1  2B0 '1B0  2B1 '1B1
+//! rank 3: '0F0     '0F1  3F0  3B0  3F1  3B1 '0B0      '0B1
+//! ```
+//!
+//! 1. A unit is p microbatches, p/2 a direction. In slots of one F or one B: stage s runs the forward of its j-th
+//!    microbatch at `s + 2j` and the backward at `2p-1-s + 2j`. With p even, the two directions never meet.
+//! 2. Units follow each other every 2p slots, so that the next unit's forwards fill this one's gaps.
+//! 3. A rank's row is its operations by slot. Microbatches that are not there are dropped; the first direction
+//!    takes the odd one.
+//!
+//! Bubble rate `(p-2)/(2m+p-2)` where F = B+W; `(p-2)/(1.5m+p-2)` where B+W = 2F and m = p. Peak between p/2+1
+//! and p microbatches, with twice the parameters; the replicas' gradients are summed.
+//! Source: Li and Hoefler, Chimera (2021).
+
+use super::dropping::drop_beyond;
+use super::{Chunks, Family, Schedule, ScheduleError, Size, both_directions, refuse_empty, refuse_odd};
+use crate::plan::{Action, Op, Placement, PlacementKind, Plan, Stage, Task};
+
+/// The Chimera schedule, with one replica in each direction.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Chimera;
+
+impl Schedule for Chimera {
+    fn family(&self) -> Family {
+        Family {
+            name: "Chimera",
+            placement: PlacementKind::Bidirectional,
+            chunks: Chunks::Exactly(1),
+            microbatches: "any m >= 1, with an even number of ranks",
+            source: "Li and Hoefler 2021, arXiv:2107.06925",
+        }
+    }
+
+    fn build(&self, size: Size) -> Result<Plan, ScheduleError> {
+        refuse_empty(&self.family(), size)?;
+        refuse_odd(&self.family(), size)?;
+        let counts = both_directions(size.microbatches);
+        let units = size.microbatches.div_ceil(size.ranks);
+        let row = |rank| {
+            let mut row = row(size.ranks, rank, units);
+            drop_beyond(&mut row, &counts);
+            row
+        };
+        let rows = (0..size.ranks).map(row).collect();
+        Ok(Plan::new(self.family().name, Placement::bidirectional(size.ranks)?, counts.to_vec(), rows)?)
+    }
+}
+
+/// Whole units on one rank, by slot.
+fn row(ranks: usize, rank: usize, units: usize) -> Vec<Action> {
+    let half = ranks / 2;
+    let mut cells: Vec<(usize, Action)> = Vec::with_capacity(2 * units * ranks);
+    for (replica, index) in [(0, rank), (1, ranks - 1 - rank)] {
+        let stage = Stage::in_replica(replica, index);
+        for microbatch in 0..units * half {
+            let start = 2 * ranks * (microbatch / half) + 2 * (microbatch % half);
+            cells.push((start + index, Task::new(stage, Op::Forward, microbatch).into()));
+            cells.push((start + 2 * ranks - 1 - index, Task::new(stage, Op::Backward, microbatch).into()));
+        }
+    }
+    cells.sort_unstable_by_key(|&(slot, _)| slot);
+    cells.into_iter().map(|(_, action)| action).collect()
+}

@@ -1,0 +1,45 @@
+//! The degenerate case of families that need more microbatches than there are: build for enough, then drop.
+//!
+//! Dropping keeps a plan legal: what an operation waits for is always of its own microbatch, so an order that runs
+//! to the end still does so when whole microbatches are taken out of it.
+
+use crate::plan::{Action, Task};
+
+/// Takes out every task whose microbatch is not below its route's count; of a fused pair the other task stays.
+pub(super) fn drop_beyond(row: &mut Vec<Action>, microbatches: &[usize]) {
+    let keeps = |task: &Task| {
+        let count = microbatches.get(task.stage().replica()).copied().unwrap_or(0);
+        task.microbatch().is_none_or(|m| m < count)
+    };
+    row.retain_mut(|action| {
+        *action = match *action {
+            Action::Overlap(first, second) => match (keeps(&first), keeps(&second)) {
+                (true, true) => return true,
+                (true, false) => first.into(),
+                (false, true) => second.into(),
+                (false, false) => return false,
+            },
+            other => other,
+        };
+        action.tasks().all(|task| keeps(&task))
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{Op, Stage};
+
+    #[test]
+    fn tasks_beyond_the_count_go_and_a_half_of_a_fused_pair_stays() {
+        let back = Task::new(Stage::in_replica(1, 3), Op::Backward, 0);
+        let fused = Action::Overlap(Task::new(0, Op::Forward, 1), back);
+        let mut row = vec![Action::forward(0, 0), fused, Action::forward(0, 2)];
+        drop_beyond(&mut row, &[2, 1]);
+        assert_eq!(row, [Action::forward(0, 0), fused]);
+        drop_beyond(&mut row, &[1, 1]);
+        assert_eq!(row, [Action::forward(0, 0), back.into()]);
+        drop_beyond(&mut row, &[1, 0]);
+        assert_eq!(row, [Action::forward(0, 0)]);
+    }
+}

@@ -1,0 +1,57 @@
+//! DualPipe: two replicas in opposite directions, a forward of one fused with a backward of the other.
+//!
+//! ```text
+//! p=4 m=8 (' marks the second replica; parentheses a fused pair)
+//! rank 0: 0F0 0F1 0F2 '3F0 '3I0 '3W0 '3F1 (0F3;'3B1) ('3F2;0B0) '3B2 ('3F3;0B1) '3B3 0I2 0W2 0I3 0W3
+//! rank 1: 1F0 '2F0 1F1 '2F1 1F2 '2B0 ('2F2;1B0) (1F3;'2B1) ('2F3;1B1) '2B2 1B2 '2I3 1I3 '2W3 1W3
+//! rank 2: '1F0 2F0 '1F1 2F1 '1F2 2B0 (2F2;'1B0) ('1F3;2B1) (2F3;'1B1) 2B2 '1B2 2I3 '1I3 2W3 '1W3
+//! rank 3: '0F0 '0F1 '0F2 3F0 3I0 3W0 3F1 ('0F3;3B1) (3F2;'0B0) 3B2 (3F3;'0B1) 3B3 '0I2 '0W2 '0I3 '0W3
+//! ```
+//!
+//! Each half of the ranks runs the eight steps of [`eight_steps`](super::eight_steps), its own direction first. The
+//! rule needs p even and at least 2p microbatches, as many in each direction; for fewer or an odd number the order
+//! for enough is built and the rest dropped, and the first direction takes the odd one.
+//!
+//! Bubble, as makespan less work: `(p/2-1)(F&B + B - 3W)`, B the whole backward. Peak p+1 activations, with twice
+//! the parameters; the replicas' gradients are summed.
+//! Source: DeepSeek-AI, DualPipe (2025).
+
+use super::dropping::drop_beyond;
+use super::{
+    Chunks, Family, Schedule, ScheduleError, Size, both_directions, eight_steps, refuse_empty, refuse_large, refuse_odd,
+};
+use crate::plan::{Placement, PlacementKind, Plan, Stage};
+
+/// The bidirectional schedule of DeepSeek-V3.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DualPipe;
+
+impl Schedule for DualPipe {
+    fn family(&self) -> Family {
+        Family {
+            name: "DualPipe",
+            placement: PlacementKind::Bidirectional,
+            chunks: Chunks::Exactly(1),
+            microbatches: "any m >= 1, with an even number of ranks (below 2p the order for 2p with the rest dropped)",
+            source: "DeepSeek-AI 2025, github.com/deepseek-ai/DualPipe",
+        }
+    }
+
+    fn build(&self, size: Size) -> Result<Plan, ScheduleError> {
+        refuse_empty(&self.family(), size)?;
+        refuse_odd(&self.family(), size)?;
+        let counts = both_directions(size.microbatches);
+        let each = counts[0].max(size.ranks);
+        refuse_large(&self.family(), size, 2 * each)?;
+        let row = |rank: usize| {
+            let (near, far) = (rank, size.ranks - 1 - rank);
+            let (near, far) = (Stage::in_replica(0, near), Stage::in_replica(1, far));
+            let (stages, hop) = if rank < size.ranks / 2 { ([near, far], rank) } else { ([far, near], far.index()) };
+            let mut row = eight_steps::row(stages, size.ranks / 2, hop, each);
+            drop_beyond(&mut row, &counts);
+            row
+        };
+        let rows = (0..size.ranks).map(row).collect();
+        Ok(Plan::new(self.family().name, Placement::bidirectional(size.ranks)?, counts.to_vec(), rows)?)
+    }
+}

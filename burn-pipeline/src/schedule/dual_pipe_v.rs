@@ -1,0 +1,49 @@
+//! DualPipeV: DualPipe folded on a V, so that one copy of the parameters on half the ranks is enough.
+//!
+//! ```text
+//! p=2 m=4 (parentheses: a fused pair)
+//! rank 0: 0F0 0F1 0F2 3F0 3I0 3W0 3F1 (0F3;3B1) (3F2;0B0) 3B2 (3F3;0B1) 3B3 0I2 0W2 0I3 0W3
+//! rank 1: 1F0 2F0 1F1 2F1 1F2 2B0 (2F2;1B0) (1F3;2B1) (2F3;1B1) 2B2 1B2 2I3 1I3 2W3 1W3
+//! ```
+//!
+//! Each rank runs the eight steps of [`eight_steps`](super::eight_steps) with its two stages r and 2p-1-r. The rule
+//! needs 2p microbatches; for fewer the order for 2p is built and the rest dropped.
+//!
+//! Bubble, as makespan less work and in costs of a chunk: `(p-1)(F&B + B - 3W)`, B the whole backward. Peak 2p+1
+//! chunk activations.
+//! Source: Sea AI Lab's cut-in-half of DualPipe (2025); order as PyTorch 2.15's `ScheduleDualPipeV`.
+
+use super::dropping::drop_beyond;
+use super::{Chunks, Family, Schedule, ScheduleError, Size, eight_steps, refuse_empty, refuse_large};
+use crate::plan::{Placement, PlacementKind, Plan, Stage};
+
+/// The V-shaped form of DualPipe.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DualPipeV;
+
+impl Schedule for DualPipeV {
+    fn family(&self) -> Family {
+        Family {
+            name: "DualPipeV",
+            placement: PlacementKind::V,
+            chunks: Chunks::Exactly(2),
+            microbatches: "any m >= 1 (below 2p the order for 2p with the rest dropped)",
+            source: "DeepSeek-AI and Sea AI Lab 2025; PyTorch 2.15 ScheduleDualPipeV",
+        }
+    }
+
+    fn build(&self, size: Size) -> Result<Plan, ScheduleError> {
+        refuse_empty(&self.family(), size)?;
+        let m = size.microbatches;
+        let built = m.max(2 * size.ranks);
+        refuse_large(&self.family(), size, built)?;
+        let row = |rank: usize| {
+            let stages = [Stage::new(rank), Stage::new(2 * size.ranks - 1 - rank)];
+            let mut row = eight_steps::row(stages, size.ranks, rank, built);
+            drop_beyond(&mut row, &[m]);
+            row
+        };
+        let placement = Placement::v(size.ranks)?;
+        Ok(Plan::new(self.family().name, placement, vec![m], (0..size.ranks).map(row).collect())?)
+    }
+}

@@ -1,0 +1,78 @@
+//! GIS: grouped interleaving with a split backward, for memory that follows the size of the group.
+//!
+//! ```text
+//! p=2 v=2 m=2
+//! rank 0: 0F0 0F1 2F0     2F1 2I0 2W0 2I1 2W1 0I0 0W0 0I1 0W1
+//! rank 1:     1F0 1F1 3F0 3I0 3W0 3F1 3I1 3W1 1I0 1W0 1I1 1W1
+//! ```
+//!
+//! 1. Groups of `g` microbatches run chunk by chunk, as in interleaved 1F1B.
+//! 2. Warm-up: `(v-1) g + (p-1-r)` forwards.
+//! 3. Steady: forward, `I`, `W`; then `I`, `W` for what is left. With `delayed_weight`, the `W` comes `r`
+//!    backwards later.
+//!
+//! Bubble `(p-1)(F+B)/v` with groups of p, where a rank holds p microbatches at its peak. Smaller groups hold
+//! `(g(v-1)+p)/v` and stall `(p-g)(v-1)` chunk slots more (unit costs, g dividing m). With delayed `W` and groups
+//! of p it is [`InterleavedZeroBubble`](super::InterleavedZeroBubble).
+//! Source: Wan et al., PipeOffload (2025).
+
+use super::interleave::{self, Backward, Groups};
+use super::{Chunks, Family, Schedule, ScheduleError, Size, refuse, refuse_empty};
+use crate::plan::{PlacementKind, Plan};
+
+/// The grouped interleaved schedule.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Gis {
+    /// Microbatches that go through a chunk before the next chunk starts: `None` for about p (groups as even as
+    /// can be, none shorter), or a number from `(p-1)/2` rounded up.
+    pub group: Option<usize>,
+    /// Hold each `W` back by as many backwards as the rank's number.
+    pub delayed_weight: bool,
+}
+
+impl Schedule for Gis {
+    fn family(&self) -> Family {
+        Family {
+            name: "GIS",
+            placement: PlacementKind::Loop,
+            chunks: Chunks::Any,
+            microbatches: "any m >= 1",
+            source: "Wan et al. 2025, PipeOffload, arXiv:2503.01328",
+        }
+    }
+
+    fn build(&self, size: Size) -> Result<Plan, ScheduleError> {
+        let family = self.family();
+        refuse_empty(&family, size)?;
+        let shortest = (size.ranks - 1).div_ceil(2);
+        let groups = match self.group {
+            None => Groups::even(size.microbatches, size.ranks),
+            Some(g) if g == 0 || (g < shortest && g < size.microbatches && size.chunks > 1) => {
+                let least = shortest.max(1);
+                return refuse(
+                    &family,
+                    size,
+                    format!(
+                        "groups of {g} would wait for each other; it takes groups of at least {least}, or one group of all microbatches"
+                    ),
+                );
+            }
+            Some(g) => Groups::exact(size.microbatches, g, shortest),
+        };
+        build_grouped(family.name, size, groups, self.delayed_weight)
+    }
+}
+
+/// The rows that GIS and GIS-H share.
+pub(super) fn build_grouped(
+    name: &'static str,
+    size: Size,
+    groups: Groups,
+    delayed_weight: bool,
+) -> Result<Plan, ScheduleError> {
+    let ahead = (size.chunks - 1) * groups.largest();
+    interleave::plan(name, size, |rank| {
+        let lag = if delayed_weight { rank } else { 0 };
+        interleave::row(groups, size, rank, ahead + size.ranks - 1 - rank, Backward::Split { lag })
+    })
+}

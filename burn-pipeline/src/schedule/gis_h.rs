@@ -1,0 +1,42 @@
+//! GIS-H: GIS with groups of half the ranks, for about half of 1F1B's memory.
+//!
+//! ```text
+//! p=2 v=2 m=2
+//! rank 0: 0F0 2F0... one microbatch at a time, since half of two ranks is one
+//! ```
+//!
+//! Everything is as in [`Gis`](super::Gis) with `g = ceil(p/2)` (groups as even as can be, none shorter). With
+//! `delayed_weight` it holds the same memory and stalls less at p=8, v=4 than V-Half; elsewhere it depends.
+//!
+//! Bubble `(p-1)(F+B)/v + (v-1)(p/2)(F+B-W)/v`; peak `(v+1)/(2v) p` microbatches.
+//! Source: Wan et al., PipeOffload (2025); the delayed `W` is ours, after PyTorch's interleaved zero bubble.
+
+use super::gis::build_grouped;
+use super::interleave::Groups;
+use super::{Chunks, Family, Schedule, ScheduleError, Size, refuse_empty};
+use crate::plan::{PlacementKind, Plan};
+
+/// The grouped interleaved schedule at half memory.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct GisH {
+    /// Hold each `W` back by as many backwards as the rank's number.
+    pub delayed_weight: bool,
+}
+
+impl Schedule for GisH {
+    fn family(&self) -> Family {
+        Family {
+            name: "GISH",
+            placement: PlacementKind::Loop,
+            chunks: Chunks::Any,
+            microbatches: "any m >= 1",
+            source: "Wan et al. 2025, PipeOffload, arXiv:2503.01328",
+        }
+    }
+
+    fn build(&self, size: Size) -> Result<Plan, ScheduleError> {
+        refuse_empty(&self.family(), size)?;
+        let groups = Groups::even(size.microbatches, size.ranks.div_ceil(2));
+        build_grouped(self.family().name, size, groups, self.delayed_weight)
+    }
+}

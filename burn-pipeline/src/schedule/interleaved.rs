@@ -1,0 +1,65 @@
+//! Interleaved 1F1B: 1F1B over several chunks a rank, which cuts the bubble by the number of chunks.
+//!
+//! ```text
+//! p=2 v=2 m=4
+//! rank 0: 0F0 0F1 2F0 2F1 0F2 2B0 0F3 2B1 2F2 0B0 2F3 0B1 2B2 2B3 0B2 0B3
+//! rank 1:     1F0 1F1 3F0 3B0 3F1 3B1 1F2 1B0 1F3 1B1 3F2 3B2 3F3 3B3 1B2 1B3
+//! ```
+//!
+//! 1. Cut the microbatches into groups (see the field `group`); a group runs chunk by chunk.
+//! 2. Warm-up: `(v-1) g + 2(p-1-r)` forwards, `g` the largest group.
+//! 3. One forward, one backward in turn; then the backwards that are left.
+//!
+//! Bubble `(p-1)(F+B+W)/v`; rank 0 holds `(pv+p-1)/v` microbatches at its peak.
+//! Source: Narayanan et al., Megatron-LM (2021); groups as PyTorch's `ScheduleInterleaved1F1B`, where it builds.
+
+use super::interleave::{self, Backward, Groups};
+use super::{Chunks, Family, Schedule, ScheduleError, Size, refuse, refuse_empty};
+use crate::plan::{PlacementKind, Plan};
+
+/// The interleaved 1F1B schedule.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Interleaved1F1B {
+    /// Microbatches that go through a chunk before the next chunk starts.
+    ///
+    /// `None` is PyTorch's rule: `max(1, m / p)` groups, and where they do not come out even (PyTorch refuses)
+    /// some hold one more. `Some(g)` is Megatron's microbatch group size: groups of `g`, the last one shorter;
+    /// a remainder below `p` (Megatron refuses) joins the group before it. `Some(m)` is breadth-first.
+    pub group: Option<usize>,
+}
+
+impl Schedule for Interleaved1F1B {
+    fn family(&self) -> Family {
+        Family {
+            name: "Interleaved1F1B",
+            placement: PlacementKind::Loop,
+            chunks: Chunks::Any,
+            microbatches: "any m >= 1",
+            source: "Narayanan et al. 2021, arXiv:2104.04473",
+        }
+    }
+
+    fn build(&self, size: Size) -> Result<Plan, ScheduleError> {
+        let family = self.family();
+        refuse_empty(&family, size)?;
+        let shortest = size.ranks - 1;
+        let groups = match self.group {
+            None => Groups::even(size.microbatches, size.ranks),
+            Some(g) if g == 0 || (g < shortest && g < size.microbatches && size.chunks > 1) => {
+                let least = shortest.max(1);
+                return refuse(
+                    &family,
+                    size,
+                    format!(
+                        "groups of {g} would wait for each other; it takes groups of at least {least}, or one group of all microbatches"
+                    ),
+                );
+            }
+            Some(g) => Groups::exact(size.microbatches, g, size.ranks),
+        };
+        let ahead = (size.chunks - 1) * groups.largest();
+        interleave::plan(family.name, size, |rank| {
+            interleave::row(groups, size, rank, ahead + 2 * (size.ranks - 1 - rank), Backward::Whole)
+        })
+    }
+}

@@ -1,0 +1,46 @@
+//! Looped breadth-first: every microbatch through a chunk before the next chunk starts; backwards mirrored.
+//!
+//! ```text
+//! p=2 v=2 m=2
+//! rank 0: 0F0 0F1 2F0 2F1         2B1 2B0 0B1 0B0
+//! rank 1:     1F0 1F1 3F0 3F1 3B1 3B0 1B1 1B0
+//! ```
+//!
+//! 1. Forwards: chunk by chunk from the first, microbatches in order.
+//! 2. Backwards: chunk by chunk from the last, microbatches in reverse.
+//!
+//! Bubble `(p-1)(F+B+W)/v`; every rank holds all m microbatches at its peak. A stage's weights are needed in one
+//! stretch forward and one backward, which is what sharded parameters want.
+//! Source: Lamy-Poirier, Breadth-First Pipeline Parallelism (2022); order as PyTorch's `ScheduleLoopedBFS`.
+
+use super::interleave;
+use super::{Chunks, Family, Schedule, ScheduleError, Size, refuse_empty};
+use crate::plan::{Action, PlacementKind, Plan};
+
+/// The looped breadth-first schedule.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LoopedBfs;
+
+impl Schedule for LoopedBfs {
+    fn family(&self) -> Family {
+        Family {
+            name: "LoopedBFS",
+            placement: PlacementKind::Loop,
+            chunks: Chunks::Any,
+            microbatches: "any m >= 1",
+            source: "Lamy-Poirier 2022, arXiv:2211.05953",
+        }
+    }
+
+    fn build(&self, size: Size) -> Result<Plan, ScheduleError> {
+        refuse_empty(&self.family(), size)?;
+        let m = size.microbatches;
+        interleave::plan(self.family().name, size, |rank| {
+            let stages = (0..size.chunks).map(|chunk| chunk * size.ranks + rank);
+            let mut row = Vec::with_capacity(2 * m * size.chunks);
+            row.extend(stages.clone().flat_map(|stage| (0..m).map(move |mb| Action::forward(stage, mb))));
+            row.extend(stages.rev().flat_map(|stage| (0..m).rev().map(move |mb| Action::backward(stage, mb))));
+            row
+        })
+    }
+}

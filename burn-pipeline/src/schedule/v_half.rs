@@ -1,0 +1,41 @@
+//! V-Half: about half of 1F1B's activations, for about half of its bubble.
+//!
+//! ```text
+//! p=2 m=2
+//! TODO_DRAW_VHALF
+//! ```
+//!
+//! The [building block](super::building_block) puts, on rank r, F0 at slot `2r`, F1 at `3p-2-r`, B1 at
+//! `3p+d+2r-1` and B0 at `6p+d-2-r`, where d is 3 if p is even, else 0.
+//!
+//! Peak `(p+2)/2` microbatches rounded down. No bubble repeats as long as `W+2B >= 2F` and `W+2F >= 2B`; the order
+//! itself is that for F = B = W, whatever the costs.
+//! Source: Qi et al., Pipeline Parallelism with Controllable Memory (2024).
+
+use super::{Chunks, Family, Schedule, ScheduleError, Size, building_block, refuse_empty};
+use crate::plan::{PlacementKind, Plan};
+
+/// The V-shaped schedule at half of 1F1B's memory.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct VHalf;
+
+impl Schedule for VHalf {
+    fn family(&self) -> Family {
+        Family {
+            name: "VHalf",
+            placement: PlacementKind::V,
+            chunks: Chunks::Exactly(2),
+            microbatches: "any m >= 1",
+            source: "Qi et al. 2024, arXiv:2405.15362",
+        }
+    }
+
+    fn build(&self, size: Size) -> Result<Plan, ScheduleError> {
+        refuse_empty(&self.family(), size)?;
+        let p = size.ranks;
+        let shift = if p.is_multiple_of(2) { 3 } else { 0 };
+        building_block::build(&self.family(), size, |r| {
+            [2 * r, 3 * p - 2 - r, 3 * p + shift + 2 * r - 1, 6 * p + shift - 2 - r]
+        })
+    }
+}

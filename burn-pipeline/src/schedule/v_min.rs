@@ -1,0 +1,39 @@
+//! V-Min: about a third of 1F1B's activations, for about two thirds of its bubble.
+//!
+//! ```text
+//! p=2 m=2
+//! TODO_DRAW_VMIN
+//! ```
+//!
+//! The [building block](super::building_block) puts, on rank r, F0 at slot `r`, F1 at `2p-1-r`, B1 at `2p+d+r` and
+//! B0 at `4p+d-1-r`, where d is 2 if p is a multiple of 3, else 0.
+//!
+//! Peak `(p+4)/3` microbatches rounded down. Where F, B and W differ, a bubble repeats with every microbatch; the
+//! order itself is that for F = B = W, whatever the costs.
+//! Source: Qi et al., Pipeline Parallelism with Controllable Memory (2024).
+
+use super::{Chunks, Family, Schedule, ScheduleError, Size, building_block, refuse_empty};
+use crate::plan::{PlacementKind, Plan};
+
+/// The V-shaped schedule at a third of 1F1B's memory.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct VMin;
+
+impl Schedule for VMin {
+    fn family(&self) -> Family {
+        Family {
+            name: "VMin",
+            placement: PlacementKind::V,
+            chunks: Chunks::Exactly(2),
+            microbatches: "any m >= 1",
+            source: "Qi et al. 2024, arXiv:2405.15362",
+        }
+    }
+
+    fn build(&self, size: Size) -> Result<Plan, ScheduleError> {
+        refuse_empty(&self.family(), size)?;
+        let p = size.ranks;
+        let shift = if p.is_multiple_of(3) { 2 } else { 0 };
+        building_block::build(&self.family(), size, |r| [r, 2 * p - 1 - r, 2 * p + shift + r, 4 * p + shift - 1 - r])
+    }
+}

@@ -1,0 +1,268 @@
+//! The heuristic behind [`ZbAuto`](super::ZbAuto).
+//!
+//! Guarantees: every F, I and W once on every rank, I after its F and W after its I, microbatches in order, and
+//! the memory limit kept, for any limit of at least one activation.
+//!
+//! 1. Warm-up: one F on every rank; then, from the last rank back, as many more as fit in memory before the first
+//!    I can arrive (flag `late_first_input`: also one that delays it). Rank r keeps at least one F ahead of r+1.
+//! 2. Steady, for each microbatch after the first: a round of F down the ranks, then a round of I back up. Before
+//!    either, W is put where the gap holds it whole, where memory is full, or where the gap is shorter but would
+//!    otherwise make this rank's bubble the largest (flag `fill_small_gaps`: wherever there is any gap).
+//! 3. A rank two or more F ahead of the next may skip an F that would hold up the next rank's I (flag
+//!    `inputs_first`), and then all ranks before it do.
+//! 4. Rank 0 puts every W it has once it is out of F; what is left comes last.
+//!
+//! Time is whole ticks, a millionth of the largest cost each, so that ties are ties whatever the unit.
+
+use super::super::Size;
+use super::ZbAuto;
+
+/// What a step of the heuristic places.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Pass {
+    Forward,
+    Input,
+    Weight,
+}
+
+/// Costs in ticks, memory as given.
+pub(super) struct Problem {
+    ranks: usize,
+    microbatches: usize,
+    costs: Vec<[u64; 3]>,
+    transfer: u64,
+    memory: [f64; 3],
+    limit: f64,
+}
+
+impl Problem {
+    /// The problem that the fields of `auto` pose at this size; they have been found sound.
+    pub(super) fn new(auto: &ZbAuto, size: Size, limit: f64) -> Self {
+        let of_rank = |rank: usize| {
+            let cost = &auto.costs[rank.min(auto.costs.len() - 1)];
+            [cost.forward, cost.input, cost.weight]
+        };
+        let largest = (0..size.ranks).flat_map(of_rank).fold(auto.transfer, f64::max);
+        let ticks = |cost: f64| (cost / largest * 1e6).round() as u64;
+        let (all, kept) = (auto.activation, auto.weight_activation);
+        Self {
+            ranks: size.ranks,
+            microbatches: size.microbatches,
+            costs: (0..size.ranks).map(|rank| of_rank(rank).map(ticks)).collect(),
+            transfer: ticks(auto.transfer),
+            memory: [all, kept - all, -kept],
+            limit: limit * (1.0 + 1e-9),
+        }
+    }
+}
+
+/// The three choices.
+#[derive(Clone, Copy)]
+struct Flags {
+    late_first_input: bool,
+    inputs_first: bool,
+    fill_small_gaps: bool,
+}
+
+/// One rank's passes so far.
+#[derive(Clone, Default)]
+struct Rank {
+    done: [usize; 3],
+    now: u64,
+    memory: f64,
+    bubble: u64,
+    start: Option<u64>,
+    ends: [Vec<u64>; 2],
+    order: Vec<(Pass, usize)>,
+}
+
+/// An order under construction.
+struct Run<'a> {
+    problem: &'a Problem,
+    flags: Flags,
+    ranks: Vec<Rank>,
+    largest_bubble: u64,
+}
+
+/// The orders, one a rank, of the shortest of the 8 runs; the first one where several are.
+pub(super) fn shortest(problem: &Problem) -> Vec<Vec<(Pass, usize)>> {
+    let choices = [true, false];
+    let combinations = [false, true].into_iter().flat_map(|late_first_input| {
+        choices.into_iter().flat_map(move |inputs_first| {
+            choices.into_iter().map(move |fill_small_gaps| Flags { late_first_input, inputs_first, fill_small_gaps })
+        })
+    });
+    let runs = combinations.map(|flags| Run::new(problem, flags).finish());
+    let best = runs.min_by_key(|(length, _)| *length);
+    best.map(|(_, orders)| orders).unwrap_or_default()
+}
+
+impl<'a> Run<'a> {
+    fn new(problem: &'a Problem, flags: Flags) -> Self {
+        let m = problem.microbatches;
+        let rank = Rank { order: Vec::with_capacity(3 * m), ..Rank::default() };
+        Self { problem, flags, ranks: vec![rank; problem.ranks], largest_bubble: 0 }
+    }
+
+    fn finish(mut self) -> (u64, Vec<Vec<(Pass, usize)>>) {
+        self.warm_up();
+        for _ in 1..self.problem.microbatches {
+            self.forward_round();
+            for rank in (0..self.problem.ranks).rev() {
+                self.input(rank);
+            }
+        }
+        for rank in 0..self.problem.ranks {
+            while self.ranks[rank].done[2] < self.problem.microbatches {
+                self.put(rank, Pass::Weight);
+            }
+        }
+        let length = self.ranks.iter().map(|r| r.now - r.start.unwrap_or(0)).max().unwrap_or(0);
+        (length, self.ranks.into_iter().map(|r| r.order).collect())
+    }
+
+    fn cost(&self, rank: usize, pass: Pass) -> u64 {
+        self.problem.costs[rank][pass as usize]
+    }
+
+    fn has_weight(&self, rank: usize) -> bool {
+        self.ranks[rank].done[2] < self.ranks[rank].done[1]
+    }
+
+    fn has_forward(&self, rank: usize) -> bool {
+        self.ranks[rank].done[0] < self.problem.microbatches
+    }
+
+    /// When the next F or I of a rank has its input, if that comes from another rank.
+    fn arrival(&self, rank: usize, pass: Pass) -> Option<u64> {
+        let from = match pass {
+            Pass::Forward => rank.checked_sub(1)?,
+            Pass::Input => Some(rank + 1).filter(|&next| next < self.problem.ranks)?,
+            Pass::Weight => return None,
+        };
+        let ends = &self.ranks[from].ends[pass as usize];
+        ends.get(self.ranks[rank].done[pass as usize]).map(|end| end + self.problem.transfer)
+    }
+
+    fn put(&mut self, rank: usize, pass: Pass) {
+        let start = self.arrival(rank, pass).unwrap_or(0).max(self.ranks[rank].now);
+        let end = start + self.cost(rank, pass);
+        let state = &mut self.ranks[rank];
+        if state.done[0] > 0 {
+            state.bubble += start - state.now;
+            self.largest_bubble = self.largest_bubble.max(state.bubble);
+        }
+        state.start.get_or_insert(start);
+        state.now = end;
+        state.memory += self.problem.memory[pass as usize];
+        if let Some(ends) = state.ends.get_mut(pass as usize) {
+            ends.push(end);
+        }
+        state.order.push((pass, state.done[pass as usize]));
+        state.done[pass as usize] += 1;
+    }
+
+    fn warm_up(&mut self) {
+        for rank in 0..self.problem.ranks {
+            self.put(rank, Pass::Forward);
+        }
+        let mut more = self.forwards_before_first_input();
+        for rank in 1..self.problem.ranks {
+            // With one F each so far, staying ahead of the next rank means having put more of them, or all of them.
+            if more[rank] >= more[rank - 1] && 1 + more[rank - 1] < self.problem.microbatches {
+                more[rank] = more[rank].min(more[rank - 1].saturating_sub(1));
+            }
+        }
+        for (rank, more) in more.into_iter().enumerate() {
+            for _ in 0..more {
+                self.put(rank, Pass::Forward);
+            }
+        }
+        for rank in (0..self.problem.ranks).rev() {
+            self.put(rank, Pass::Input);
+        }
+    }
+
+    /// How many F each rank has time and memory for until the first I reaches it.
+    fn forwards_before_first_input(&self) -> Vec<usize> {
+        let mut more = vec![0; self.problem.ranks];
+        let last = self.problem.ranks - 1;
+        let mut first_input = self.ranks[last].now + self.cost(last, Pass::Input);
+        for rank in (0..last).rev() {
+            let arrival = first_input + self.problem.transfer;
+            let forward = self.cost(rank, Pass::Forward);
+            let mut now = self.ranks[rank].now;
+            let mut memory = self.ranks[rank].memory + self.problem.memory[0];
+            while 1 + more[rank] < self.problem.microbatches && memory <= self.problem.limit {
+                let too_late = if self.flags.late_first_input { now >= arrival } else { now + forward > arrival };
+                if too_late {
+                    break;
+                }
+                memory += self.problem.memory[0];
+                now += forward;
+                more[rank] += 1;
+            }
+            first_input = now.max(arrival) + self.cost(rank, Pass::Input);
+        }
+        more
+    }
+
+    fn forward_round(&mut self) {
+        let mut wanted: Vec<bool> =
+            (0..self.problem.ranks).map(|rank| self.has_forward(rank) && !self.skips_forward(rank)).collect();
+        for rank in (1..self.problem.ranks).rev() {
+            wanted[rank - 1] &= wanted[rank];
+        }
+        for rank in (0..self.problem.ranks).filter(|&rank| wanted[rank]) {
+            self.make_room_and_fill(rank, Pass::Forward);
+            self.put(rank, Pass::Forward);
+        }
+    }
+
+    fn input(&mut self, rank: usize) {
+        self.make_room_and_fill(rank, Pass::Input);
+        while rank == 0 && !self.has_forward(rank) && self.has_weight(rank) {
+            self.put(rank, Pass::Weight);
+        }
+        self.put(rank, Pass::Input);
+    }
+
+    /// W where memory is full, then W in the gap before the next pass.
+    fn make_room_and_fill(&mut self, rank: usize, next: Pass) {
+        while self.ranks[rank].memory + self.problem.memory[next as usize] > self.problem.limit && self.has_weight(rank)
+        {
+            self.put(rank, Pass::Weight);
+        }
+        let Some(arrival) = self.arrival(rank, next) else { return };
+        let weight = self.cost(rank, Pass::Weight);
+        while self.has_weight(rank) && self.ranks[rank].now + weight <= arrival {
+            self.put(rank, Pass::Weight);
+        }
+        let gap = arrival.saturating_sub(self.ranks[rank].now);
+        let spare = self.largest_bubble - self.ranks[rank].bubble;
+        if self.has_weight(rank) && gap > 0 && (gap > spare || self.flags.fill_small_gaps) {
+            self.put(rank, Pass::Weight);
+        }
+    }
+
+    /// Should a rank that is well ahead leave out its F, because it would hold up the next rank's I?
+    fn skips_forward(&self, rank: usize) -> bool {
+        let Some(next) = self.ranks.get(rank + 1) else { return false };
+        let state = &self.ranks[rank];
+        if !self.flags.inputs_first || state.done[0] < next.done[0] + 2 {
+            return false;
+        }
+        let next_pair = self.cost(rank + 1, Pass::Forward) + self.cost(rank + 1, Pass::Input);
+        let due = next.now + next_pair + self.problem.transfer;
+        if state.now >= due {
+            return true;
+        }
+        let (mut memory, mut weights) = (state.memory + self.problem.memory[0], 0);
+        while memory > self.problem.limit && state.done[2] + weights < state.done[1] {
+            memory += self.problem.memory[2];
+            weights += 1;
+        }
+        let end = state.now + self.cost(rank, Pass::Forward) + weights as u64 * self.cost(rank, Pass::Weight);
+        end > due && due - state.now <= self.largest_bubble - state.bubble
+    }
+}

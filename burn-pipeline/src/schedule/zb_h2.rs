@@ -1,0 +1,39 @@
+//! ZB-H2, handcrafted: no bubble when F = B = W, at twice 1F1B's memory.
+//!
+//! ```text
+//! p=2 m=3
+//! rank 0: 0F0 0F1 0F2 0I0 0W0 0I1 0W1 0I2 0W2
+//! rank 1:     1F0 1I0 1F1 1I1 1F2 1I2 1W0 1W1 1W2
+//! ```
+//!
+//! As [`ZbH1`](super::ZbH1), with twice the lag: I of microbatch x - 2(p-1-r), W of microbatch x - 2(p-1).
+//!
+//! Bubble `(p-1)(F+B-2W)`; every rank holds 2p-1 activations at its peak.
+//! Source: Qi et al., Zero Bubble Pipeline Parallelism (2023), section 3.2.
+
+use super::zb_h1::lagged_row;
+use super::{Chunks, Family, Schedule, ScheduleError, Size, interleave, refuse_empty};
+use crate::plan::{PlacementKind, Plan};
+
+/// The second handcrafted zero-bubble schedule.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ZbH2;
+
+impl Schedule for ZbH2 {
+    fn family(&self) -> Family {
+        Family {
+            name: "ZBH2",
+            placement: PlacementKind::Loop,
+            chunks: Chunks::Exactly(1),
+            microbatches: "any m >= 1",
+            source: "Qi et al. 2023, arXiv:2401.10241",
+        }
+    }
+
+    fn build(&self, size: Size) -> Result<Plan, ScheduleError> {
+        refuse_empty(&self.family(), size)?;
+        interleave::plan(self.family().name, size, |rank| {
+            lagged_row(rank, size.microbatches, 2 * (size.ranks - 1 - rank), 2 * (size.ranks - 1))
+        })
+    }
+}

@@ -1,0 +1,188 @@
+//! A second, small event simulator, so that orders are judged without the library's own.
+//!
+//! Each rank runs its row in order; an operation starts when its rank is free and its input is there; a value that
+//! crosses ranks takes `transfer` longer, and does not occupy the rank. A chunk costs one v-th of the rank's cost.
+
+use burn_pipeline::plan::{Action, Op, Plan, Stage, Task};
+
+/// Costs a rank and microbatch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Costs {
+    pub(crate) forward: f64,
+    pub(crate) input: f64,
+    pub(crate) weight: f64,
+    pub(crate) transfer: f64,
+    /// What a fused pair costs; `None` runs its two tasks one after the other.
+    pub(crate) fused: Option<f64>,
+}
+
+impl Costs {
+    pub(crate) const fn new(forward: f64, input: f64, weight: f64, transfer: f64) -> Self {
+        Self { forward, input, weight, transfer, fused: None }
+    }
+
+    fn of(&self, task: Task) -> f64 {
+        match task.op() {
+            Op::Forward => self.forward,
+            Op::BackwardInput => self.input,
+            Op::BackwardWeight => self.weight,
+            _ => self.input + self.weight,
+        }
+    }
+}
+
+/// What one rank did.
+#[derive(Clone, Debug)]
+pub(crate) struct RankTime {
+    pub(crate) start: f64,
+    pub(crate) end: f64,
+    pub(crate) busy: f64,
+    /// Most activations held at once, in microbatches of the rank, released at `W` or `B`.
+    pub(crate) peak: f64,
+}
+
+/// What all ranks did.
+#[derive(Clone, Debug)]
+pub(crate) struct Times(pub(crate) Vec<RankTime>);
+
+impl Times {
+    pub(crate) fn makespan(&self) -> f64 {
+        self.0.iter().map(|r| r.end).fold(0.0, f64::max)
+    }
+
+    /// Largest span of a rank.
+    pub(crate) fn span(&self) -> f64 {
+        self.0.iter().map(|r| r.end - r.start).fold(0.0, f64::max)
+    }
+
+    /// Bubble rate over the span, as the zero-bubble papers count it.
+    pub(crate) fn rate_over_span(&self) -> f64 {
+        (self.span() - self.0[0].busy) / self.span()
+    }
+
+    /// Bubble rate over the makespan.
+    pub(crate) fn rate_over_makespan(&self) -> f64 {
+        (self.makespan() - self.0[0].busy) / self.makespan()
+    }
+
+    pub(crate) fn peak(&self) -> f64 {
+        self.0.iter().map(|r| r.peak).fold(0.0, f64::max)
+    }
+
+    pub(crate) fn lowest_peak(&self) -> f64 {
+        self.0.iter().map(|r| r.peak).fold(f64::INFINITY, f64::min)
+    }
+}
+
+struct State<'a> {
+    plan: &'a Plan,
+    costs: Costs,
+    /// When each (stage slot, microbatch) ended: forward, input gradient.
+    ends: [Vec<Option<f64>>; 2],
+    width: usize,
+}
+
+impl State<'_> {
+    fn cell(&self, stage: Stage, microbatch: usize) -> usize {
+        self.plan.placement().slot(stage) * self.width + microbatch
+    }
+
+    fn end(&self, pass: usize, stage: Stage, microbatch: usize, to: usize) -> Option<f64> {
+        let end = self.ends[pass][self.cell(stage, microbatch)]?;
+        Some(end + if self.plan.placement().rank_of(stage) == to { 0.0 } else { self.costs.transfer })
+    }
+
+    /// When a task's inputs are there, if they are. Of a fused pair the backward may use the pair's own forward
+    /// only if it runs after it.
+    fn ready(&self, task: Task, rank: usize) -> Option<f64> {
+        let (stage, m) = (task.stage(), task.microbatch().unwrap());
+        match task.op() {
+            Op::Forward => stage.previous().map_or(Some(0.0), |s| self.end(0, s, m, rank)),
+            Op::BackwardWeight => self.end(1, stage, m, rank),
+            _ => {
+                let own = self.end(0, stage, m, rank)?;
+                let above = self.plan.placement().next(stage);
+                Some(own.max(above.map_or(Some(0.0), |s| self.end(1, s, m, rank))?))
+            }
+        }
+    }
+
+    fn finish(&mut self, task: Task, end: f64) {
+        let cell = self.cell(task.stage(), task.microbatch().unwrap());
+        match task.op() {
+            Op::Forward => self.ends[0][cell] = Some(end),
+            op if op.gives_input_gradient() => self.ends[1][cell] = Some(end),
+            _ => {}
+        }
+    }
+}
+
+/// Runs the plan; the error names the ranks that wait for ever and what for.
+pub(crate) fn run(plan: &Plan, costs: Costs) -> Result<Times, String> {
+    let chunks = (plan.stages() * plan.placement().routes()) as f64 / plan.ranks() as f64;
+    let share = 1.0 / if plan.placement().routes() == 2 { chunks / 2.0 } else { chunks };
+    let width = plan.microbatches().iter().copied().max().unwrap();
+    let cells = plan.placement().slots() * width;
+    let mut state = State { plan, costs, ends: [vec![None; cells], vec![None; cells]], width };
+    let steps: Vec<Vec<Vec<Task>>> = plan.rows().iter().map(|row| steps(row, costs.fused.is_some())).collect();
+    let mut next = vec![0; plan.ranks()];
+    let mut now: Vec<Option<f64>> = vec![None; plan.ranks()];
+    let mut starts = vec![f64::INFINITY; plan.ranks()];
+    let mut busy = vec![0.0; plan.ranks()];
+    loop {
+        let mut moved = false;
+        for rank in 0..plan.ranks() {
+            while let Some(step) = steps[rank].get(next[rank]) {
+                let inputs: Option<Vec<f64>> = step.iter().map(|&task| state.ready(task, rank)).collect();
+                let Some(inputs) = inputs else { break };
+                let start = inputs.into_iter().fold(now[rank].unwrap_or(0.0), f64::max);
+                let cost = match (step.as_slice(), costs.fused) {
+                    ([_, _], Some(fused)) => fused,
+                    _ => step.iter().map(|&task| costs.of(task)).sum(),
+                } * share;
+                step.iter().for_each(|&task| state.finish(task, start + cost));
+                starts[rank] = starts[rank].min(start);
+                busy[rank] += cost;
+                now[rank] = Some(start + cost);
+                next[rank] += 1;
+                moved = true;
+            }
+        }
+        if !moved {
+            break;
+        }
+    }
+    let stuck = |rank: &usize| next[*rank] < steps[*rank].len();
+    if let Some(rank) = (0..plan.ranks()).find(stuck) {
+        return Err(format!("{}: rank {rank} waits for ever at {:?}", plan.name(), steps[rank][next[rank]]));
+    }
+    let of = |rank: usize| RankTime {
+        start: if starts[rank].is_finite() { starts[rank] } else { 0.0 },
+        end: now[rank].unwrap_or(0.0),
+        busy: busy[rank],
+        peak: peak(plan, rank) as f64 * share,
+    };
+    Ok(Times((0..plan.ranks()).map(of).collect()))
+}
+
+/// The steps of a row: a fused pair as one step, or as its two tasks.
+fn steps(row: &[Action], fused: bool) -> Vec<Vec<Task>> {
+    let cell = |action: &Action| {
+        if fused { vec![action.tasks().collect()] } else { action.tasks().map(|task| vec![task]).collect::<Vec<_>>() }
+    };
+    row.iter().filter(|action| !action.is_idle()).flat_map(cell).collect()
+}
+
+/// Most chunks held at once.
+fn peak(plan: &Plan, rank: usize) -> usize {
+    let (mut held, mut peak) = (0_usize, 0);
+    for task in plan.tasks(rank) {
+        match task.op() {
+            Op::Forward => held += 1,
+            op if op.gives_weight_gradient() => held -= 1,
+            _ => {}
+        }
+        peak = peak.max(held);
+    }
+    peak
+}

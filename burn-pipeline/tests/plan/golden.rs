@@ -1,0 +1,40 @@
+//! Reads the archives under `goldens/` (their README says what they are and how they were made).
+//!
+//! An archive holds one block a configuration: a header `@ Schedule p=2 v=1 m=4`, then one line a rank with the
+//! cells separated by blanks and idle cells left out. Where PyTorch refused, the header goes on with
+//! `refused ErrorType: message` and no lines follow.
+
+/// One configuration of an archive.
+pub(crate) struct Golden {
+    pub(crate) schedule: &'static str,
+    pub(crate) ranks: usize,
+    pub(crate) chunks: usize,
+    pub(crate) microbatches: usize,
+    /// One row of cells a rank, or the message of the refusal.
+    pub(crate) rows: Result<Vec<Vec<&'static str>>, &'static str>,
+}
+
+impl Golden {
+    /// A name for messages.
+    pub(crate) fn name(&self) -> String {
+        format!("{} p={} v={} m={}", self.schedule, self.ranks, self.chunks, self.microbatches)
+    }
+}
+
+/// All configurations of an archive.
+pub(crate) fn read(archive: &'static str) -> Vec<Golden> {
+    archive.split("@ ").skip(1).map(block).collect()
+}
+
+fn block(text: &'static str) -> Golden {
+    let (header, body) = text.split_once('\n').unwrap();
+    let mut words = header.splitn(6, ' ');
+    let schedule = words.next().unwrap();
+    let mut number = |key: &str| words.next().unwrap().strip_prefix(key).unwrap().parse().unwrap();
+    let (ranks, chunks, microbatches) = (number("p="), number("v="), number("m="));
+    let rows = match words.next() {
+        Some("refused") => Err(words.next().unwrap()),
+        _ => Ok(body.lines().map(|line| line.split(' ').collect()).collect()),
+    };
+    Golden { schedule, ranks, chunks, microbatches, rows }
+}
