@@ -3,12 +3,15 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests fail by panicking and print what they covered")]
 
+mod brute_force;
 mod check;
 mod event;
 mod golden;
 mod golden_orders;
 mod golden_text;
 mod lowering;
+mod misc;
+mod mutation;
 mod orders;
 mod rows;
 mod tables;
