@@ -4,6 +4,8 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests fail by panicking and print what they covered")]
 
 mod check;
+#[cfg(feature = "cli")]
+mod command_line;
 mod drawings;
 mod event;
 mod golden;
