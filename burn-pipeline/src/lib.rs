@@ -10,3 +10,14 @@ pub mod plan;
 pub mod schedule;
 pub mod simulate;
 pub mod trace;
+
+#[cfg(feature = "runtime")]
+pub mod execute;
+#[cfg(feature = "runtime")]
+pub mod link;
+#[cfg(feature = "runtime")]
+pub mod ops;
+#[cfg(feature = "runtime")]
+pub mod stage;
+#[cfg(feature = "runtime")]
+pub mod train;

@@ -60,17 +60,8 @@ impl Times {
         (self.span() - self.0[0].busy) / self.span()
     }
 
-    /// Bubble rate over the makespan.
-    pub(crate) fn rate_over_makespan(&self) -> f64 {
-        (self.makespan() - self.0[0].busy) / self.makespan()
-    }
-
     pub(crate) fn peak(&self) -> f64 {
         self.0.iter().map(|r| r.peak).fold(0.0, f64::max)
-    }
-
-    pub(crate) fn lowest_peak(&self) -> f64 {
-        self.0.iter().map(|r| r.peak).fold(f64::INFINITY, f64::min)
     }
 }
 

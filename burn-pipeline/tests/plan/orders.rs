@@ -126,13 +126,21 @@ proptest! {
 }
 
 #[test]
-fn a_row_taken_from_another_family_deadlocks_in_the_judge_used_here() {
+fn crossed_rows_deadlock_in_the_judge_used_here() {
     // The judge must be able to say no: rank 1 wants the backward that rank 0 only runs after rank 1's next forward.
     let rows = [["0F0", "0B0", "0F1", "0B1"], ["1F0", "1F1", "1B0", "1B1"]];
     let parse = |row: &[&str; 4]| row.iter().map(|cell| cell.parse().unwrap()).collect();
     let plan = Plan::infer("crossed", rows.iter().map(parse).collect()).unwrap();
     let message = run(&plan, Costs::new(1.0, 1.0, 1.0, 0.0)).unwrap_err();
     assert!(message.contains("rank 0 waits for ever at [0B0]"), "{message}");
+}
+
+#[test]
+#[should_panic(expected = "stage 1 runs F, I, W, B of 0 [1, 1, 0, 0] times")]
+fn a_row_without_one_of_its_operations_is_found_out_by_the_judge_used_here() {
+    let mut rows = by_name("ZBH1").unwrap().build(Size::new(2, 2)).unwrap().rows().to_vec();
+    rows[1].retain(|action| action.to_string() != "1W0");
+    assert_complete(&Plan::infer("W forgotten", rows).unwrap());
 }
 
 #[test]
