@@ -161,7 +161,11 @@ impl Plan {
 
     /// Does any rank run an action that satisfies the test?
     pub fn any_task(&self, test: impl Fn(Task) -> bool) -> bool {
-        self.rows.iter().flatten().any(|a| a.tasks().any(&test))
+        self.rows.iter().flatten().any(|action| match *action {
+            Action::Idle => false,
+            Action::Single(task) => test(task),
+            Action::Overlap(first, second) => test(first) || test(second),
+        })
     }
 
     /// Are sends and receives written down?
