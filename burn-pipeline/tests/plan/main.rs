@@ -5,6 +5,11 @@
 
 mod brute_force;
 mod check;
+<<<<<<< HEAD
+=======
+#[cfg(feature = "cli")]
+mod command_line;
+>>>>>>> simulate
 mod drawings;
 mod event;
 mod golden;
@@ -18,5 +23,10 @@ mod orders;
 mod paper_tables;
 mod rows;
 mod simulate;
+mod simulate_properties;
 mod tables;
 mod trace;
+<<<<<<< HEAD
+=======
+mod unit_steps;
+>>>>>>> simulate
