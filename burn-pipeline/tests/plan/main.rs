@@ -14,5 +14,7 @@ mod orders;
 mod paper_tables;
 mod rows;
 mod simulate;
+mod simulate_properties;
 mod tables;
 mod trace;
+mod unit_steps;
