@@ -5,11 +5,8 @@
 
 mod brute_force;
 mod check;
-<<<<<<< HEAD
-=======
 #[cfg(feature = "cli")]
 mod command_line;
->>>>>>> simulate
 mod drawings;
 mod event;
 mod golden;
@@ -26,7 +23,4 @@ mod simulate;
 mod simulate_properties;
 mod tables;
 mod trace;
-<<<<<<< HEAD
-=======
 mod unit_steps;
->>>>>>> simulate
