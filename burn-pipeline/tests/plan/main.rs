@@ -12,6 +12,7 @@ mod golden;
 mod golden_orders;
 mod golden_text;
 mod lowering;
+mod order_traps;
 mod orders;
 mod paper_tables;
 mod rows;
