@@ -47,6 +47,7 @@ pub(super) struct StageFacts {
     pub(super) extras: Vec<&'static str>,
     pub(super) has_loss: bool,
     pub(super) engine: &'static str,
+    pub(super) weight_bytes: usize,
 }
 
 /// A command's answer, with the rank that gives it.
@@ -135,7 +136,8 @@ fn build(seat: &Seat, link: Box<dyn Link>) -> Result<(Rank, Vec<StageFacts>), Ex
         held.prepare(seat.builder.accumulation, seat.builder.optimizers.as_ref().map(|make| make()));
         tracing::info!(rank, %stage, module = held.module_type(), engine = held.engine(), "stage built");
         let (extras, has_loss, engine) = (held.extras(), held.has_loss(), held.engine());
-        facts.push(StageFacts { stage, extras, has_loss, engine });
+        let weight_bytes = held.weights().iter().map(|(_, weight)| weight.bytes()).sum();
+        facts.push(StageFacts { stage, extras, has_loss, engine, weight_bytes });
         stages.insert(stage, held);
     }
     let options = RunOptions { deadline: seat.builder.deadline, synchronize: seat.builder.synchronize };
