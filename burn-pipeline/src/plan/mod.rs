@@ -58,6 +58,15 @@ pub enum PlanError {
         /// Routes of the placement.
         routes: usize,
     },
+    /// More microbatches than an action can name.
+    #[error(
+        "the plan counts {microbatches} microbatches on a route; at most {} can be numbered",
+        Task::MAX_MICROBATCHES
+    )]
+    TooManyMicrobatches {
+        /// Microbatches of the route.
+        microbatches: usize,
+    },
     /// There is no microbatch to run.
     #[error("the plan has no microbatch on any route; a step needs at least one")]
     NoMicrobatch,
@@ -76,6 +85,9 @@ impl Plan {
         }
         if microbatches.len() != placement.routes() {
             return Err(PlanError::Routes { counts: microbatches.len(), routes: placement.routes() });
+        }
+        if let Some(&microbatches) = microbatches.iter().find(|&&m| m > Task::MAX_MICROBATCHES + 1) {
+            return Err(PlanError::TooManyMicrobatches { microbatches });
         }
         if microbatches.iter().all(|&m| m == 0) {
             return Err(PlanError::NoMicrobatch);

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests fail by panicking and print what they covered")]
 
+mod brute_force;
 mod check;
 #[cfg(feature = "cli")]
 mod command_line;
@@ -12,6 +13,8 @@ mod golden;
 mod golden_orders;
 mod golden_text;
 mod lowering;
+mod misc;
+mod mutation;
 mod order_traps;
 mod orders;
 mod paper_formulas;
