@@ -1,1 +1,3 @@
-//! Support code of the examples.
+//! What the examples, tests and benches share: a GPT cut into stages.
+
+pub mod gpt;

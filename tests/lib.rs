@@ -1,1 +1,4 @@
-//! Support code of the tests.
+//! What the runtime's tests share: small models, and the plain loop that a pipeline must equal.
+
+pub mod mlp;
+pub mod reference;

@@ -4,6 +4,20 @@
 //! simulator, drawn by a tracer and run by one interpreter, and all of them read the same type, the
 //! [`Plan`](plan::Plan).
 
+pub mod cost;
 pub mod pass;
 pub mod plan;
 pub mod schedule;
+pub mod simulate;
+pub mod trace;
+
+#[cfg(feature = "runtime")]
+pub mod execute;
+#[cfg(feature = "runtime")]
+pub mod link;
+#[cfg(feature = "runtime")]
+pub mod ops;
+#[cfg(feature = "runtime")]
+pub mod stage;
+#[cfg(feature = "runtime")]
+pub mod train;

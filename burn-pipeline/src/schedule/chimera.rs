@@ -1,11 +1,11 @@
 //! Chimera: two replicas of the model run through the ranks in opposite directions and fill each other's bubbles.
 //!
 //! ```text
-//! p=4 m=4 (' marks the second replica)
-//! rank 0:  0F0      0F1 '3F0 '3B0 '3F1 '3B1  0B0       0B1
-//! rank 1:      1F0 '2F0  1F1 '2F1 '2B0  1B0 '2B1  1B1
-//! rank 2:     '1F0  2F0 '1F1  2F1  2B0 '1B0  2B1 '1B1
-//! rank 3: '0F0     '0F1  3F0  3B0  3F1  3B1 '0B0      '0B1
+//! p=4 v=1 m=4 (' marks the second replica)
+//! rank 0: 0F0  0F1       '3F0 '3B0 '3F1 '3B1 0B0       0B1
+//! rank 1:      1F0  '2F0 1F1  '2F1 '2B0 1B0  '2B1 1B1
+//! rank 2:      '1F0 2F0  '1F1 2F1  2B0  '1B0 2B1  '1B1
+//! rank 3: '0F0 '0F1      3F0  3B0  3F1  3B1  '0B0      '0B1
 //! ```
 //!
 //! 1. A unit is p microbatches, p/2 a direction. In slots of one F or one B: stage s runs the forward of its j-th

@@ -1,9 +1,9 @@
 //! DualPipeV: DualPipe folded on a V, so that one copy of the parameters on half the ranks is enough.
 //!
 //! ```text
-//! p=2 m=4 (parentheses: a fused pair)
-//! rank 0: 0F0 0F1 0F2 3F0 3I0 3W0 3F1 (0F3;3B1) (3F2;0B0) 3B2 (3F3;0B1) 3B3 0I2 0W2 0I3 0W3
-//! rank 1: 1F0 2F0 1F1 2F1 1F2 2B0 (2F2;1B0) (1F3;2B1) (2F3;1B1) 2B2 1B2 2I3 1I3 2W3 1W3
+//! p=2 v=2 m=4 (parentheses: a fused pair)
+//! rank 0: 0F0 0F1 0F2 3F0 3I0 3W0 3F1 (0F3;3B1) (3F2;0B0) 3B2       (3F3;0B1) 3B3 0I2 0W2 0I3 0W3
+//! rank 1:     1F0 2F0 1F1 2F1 1F2 2B0 (2F2;1B0) (1F3;2B1) (2F3;1B1) 2B2       1B2 2I3 1I3 2W3 1W3
 //! ```
 //!
 //! Each rank runs the eight steps of [`eight_steps`](super::eight_steps) with its two stages r and 2p-1-r. The rule

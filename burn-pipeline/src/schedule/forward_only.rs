@@ -1,6 +1,7 @@
 //! Forward only: every microbatch through every stage, no backward. What `eval` runs.
 //!
 //! ```text
+//! p=2 v=1 m=3
 //! rank 0: 0F0 0F1 0F2
 //! rank 1:     1F0 1F1 1F2
 //! ```

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! p=2 v=2 m=2
-//! rank 0: 0F0 2F0... one microbatch at a time, since half of two ranks is one
+//! rank 0: 0F0     2F0 0F1     2I0 2W0 2F1 0I0 0W0     2I1 2W1 0I1 0W1
+//! rank 1:     1F0     3F0 3I0 3W0 1F1 1I0 1W0 3F1 3I1 3W1 1I1 1W1
 //! ```
 //!
 //! Everything is as in [`Gis`](super::Gis) with `g = ceil(p/2)` (groups as even as can be, none shorter). With

@@ -1,7 +1,8 @@
 //! GPipe: all forwards, then all backwards. One stage a rank.
 //!
 //! ```text
-//! rank 0: 0F0 0F1 0F2             0B0 0B1 0B2
+//! p=2 v=1 m=3
+//! rank 0: 0F0 0F1 0F2         0B0 0B1 0B2
 //! rank 1:     1F0 1F1 1F2 1B0 1B1 1B2
 //! ```
 //!

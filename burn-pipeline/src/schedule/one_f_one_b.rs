@@ -1,8 +1,9 @@
 //! 1F1B: after a warm-up of forwards, one forward and one backward in turn. One stage a rank.
 //!
 //! ```text
-//! rank 0: 0F0 0F1         0B0 0F2 0B1     0B2
-//! rank 1:     1F0 1B0 1F1 1B1     1F2 1B2
+//! p=2 v=1 m=3
+//! rank 0: 0F0 0F1     0B0 0F2 0B1     0B2
+//! rank 1:     1F0 1B0 1F1 1B1 1F2 1B2
 //! ```
 //!
 //! 1. Warm-up: min(p-1-r, m) forwards.

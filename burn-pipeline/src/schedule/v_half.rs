@@ -1,8 +1,9 @@
 //! V-Half: about half of 1F1B's activations, for about half of its bubble.
 //!
 //! ```text
-//! p=2 m=2
-//! TODO_DRAW_VHALF
+//! p=2 v=2 m=3
+//! rank 0: 0F0 0F1 0F2 3F0 3I0 3W0 3F1     0I0 3I1 3W1 3F2 3I2 0I1 3W2 0I2 0W0 0W1 0W2
+//! rank 1:     1F0 2F0 1F1 2F1 2I0 2W0 1I0 1W0 1F2 2F2 2I1 1I1 2I2 1I2 2W1 2W2 1W1 1W2
 //! ```
 //!
 //! The [building block](super::building_block) puts, on rank r, F0 at slot `2r`, F1 at `3p-2-r`, B1 at

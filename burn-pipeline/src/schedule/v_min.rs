@@ -1,8 +1,9 @@
 //! V-Min: about a third of 1F1B's activations, for about two thirds of its bubble.
 //!
 //! ```text
-//! p=2 m=2
-//! TODO_DRAW_VMIN
+//! p=2 v=2 m=3
+//! rank 0: 0F0 0F1     3F0 3I0 3W0     0I0 0W0 3F1 3I1 3W1 0F2 0I1 0W1 3F2 3I2 3W2     0I2 0W2
+//! rank 1:     1F0 2F0         2I0 1I0 1F1 2F1 2W0 1W0 2I1 1I1 1F2 2F2 2W1 1W1 2I2 1I2 2W2 1W2
 //! ```
 //!
 //! The [building block](super::building_block) puts, on rank r, F0 at slot `r`, F1 at `2p-1-r`, B1 at `2p+d+r` and

@@ -1,7 +1,7 @@
 //! ZBAuto: the zero-bubble heuristic, which orders operations by what they cost and by the memory there is.
 //!
 //! ```text
-//! p=2 m=3, F = I = W = 1, memory for two activations (ZB-1P)
+//! p=2 v=1 m=3, F = I = W = 1, memory for two activations (ZB-1P)
 //! rank 0: 0F0 0F1     0I0 0W0 0F2 0I1 0W1 0I2 0W2
 //! rank 1:     1F0 1I0 1F1 1I1 1W0 1F2 1I2 1W1 1W2
 //! ```

@@ -1,7 +1,7 @@
 //! ZB-H2, handcrafted: no bubble when F = B = W, at twice 1F1B's memory.
 //!
 //! ```text
-//! p=2 m=3
+//! p=2 v=1 m=3
 //! rank 0: 0F0 0F1 0F2 0I0 0W0 0I1 0W1 0I2 0W2
 //! rank 1:     1F0 1I0 1F1 1I1 1F2 1I2 1W0 1W1 1W2
 //! ```

@@ -5,6 +5,7 @@
 
 mod brute_force;
 mod check;
+mod drawings;
 mod event;
 mod golden;
 mod golden_orders;
@@ -12,6 +13,10 @@ mod golden_text;
 mod lowering;
 mod misc;
 mod mutation;
+mod order_traps;
 mod orders;
+mod paper_tables;
 mod rows;
+mod simulate;
 mod tables;
+mod trace;

@@ -12,7 +12,8 @@
 //!    `inputs_first`), and then all ranks before it do.
 //! 4. Rank 0 puts every W it has once it is out of F; what is left comes last.
 //!
-//! Time is whole ticks, a millionth of the largest cost each, so that ties are ties whatever the unit.
+//! Time is whole ticks of a millionth of the largest cost's power of ten, so that costs written with few digits stay
+//! exact and ties are ties, whatever the unit.
 
 use super::super::Size;
 use super::ZbAuto;
@@ -43,7 +44,8 @@ impl Problem {
             [cost.forward, cost.input, cost.weight]
         };
         let largest = (0..size.ranks).flat_map(of_rank).fold(auto.transfer, f64::max);
-        let ticks = |cost: f64| (cost / largest * 1e6).round() as u64;
+        let tick = 10_f64.powf(largest.log10().floor() - 6.0).max(f64::MIN_POSITIVE);
+        let ticks = |cost: f64| (cost / tick).round() as u64;
         let (all, kept) = (auto.activation, auto.weight_activation);
         Self {
             ranks: size.ranks,

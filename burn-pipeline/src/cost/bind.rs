@@ -1,0 +1,128 @@
+//! A profile bound to a placement: the questions that the simulator and the planner ask of costs.
+
+use super::profile::{Link, Profile, ProfileError, StageCost};
+use crate::plan::{Action, Op, Placement, Stage, Task};
+
+/// Costs of one placement's actions and edges; made by [`Profile::costs`], which checks that they fit.
+#[derive(Clone, Copy, Debug)]
+pub struct Costs<'a> {
+    profile: &'a Profile,
+    placement: &'a Placement,
+}
+
+impl Profile {
+    /// Binds the profile to a placement.
+    ///
+    /// # Errors
+    /// If it has another number of stages than the placement, or names a rank that the placement lacks.
+    pub fn costs<'a>(&'a self, placement: &'a Placement) -> Result<Costs<'a>, ProfileError> {
+        let (profile, plan) = (self.stages().len(), placement.stages());
+        if profile != plan {
+            return Err(ProfileError::Stages { profile, plan });
+        }
+        let ranks = placement.ranks();
+        if let Some(b) = self.links().between.iter().find(|b| b.from >= ranks || b.to >= ranks) {
+            return Err(ProfileError::NoSuchRank { from: b.from, to: b.to, ranks });
+        }
+        Ok(Costs { profile: self, placement })
+    }
+}
+
+impl<'a> Costs<'a> {
+    /// The placement that the costs are bound to.
+    pub fn placement(&self) -> &'a Placement {
+        self.placement
+    }
+
+    /// Costs of a stage (the same in both replicas).
+    pub fn stage(&self, stage: Stage) -> &'a StageCost {
+        &self.profile.stages()[stage.index()]
+    }
+
+    /// Seconds for which a task occupies its rank; zero for sends and receives, see [`Costs::link`].
+    pub fn task_seconds(&self, task: Task) -> f64 {
+        let stage = self.stage(task.stage());
+        match task.op() {
+            Op::Forward => stage.forward,
+            Op::BackwardInput => stage.input_backward(),
+            Op::BackwardWeight => stage.weight_backward(),
+            Op::Backward => stage.full_backward(),
+            Op::Unshard => stage.unshard,
+            Op::ReduceGrad => stage.reduce_grad,
+            Op::Reshard | Op::SendForward | Op::ReceiveForward | Op::SendBackward | Op::ReceiveBackward => 0.0,
+        }
+    }
+
+    /// Seconds of a fused action that has a cost of its own, where both parts end together.
+    ///
+    /// A fused `F` and `B` takes the forward stage's `overlap`; fused with an `I`, it takes that less the
+    /// backward's `W`, but never less than the longer of its two parts. Without an `overlap`, and for anything but
+    /// a fused action, `None`: its tasks run one after the other.
+    pub fn fused_seconds(&self, action: Action) -> Option<f64> {
+        let Action::Overlap(forward, backward) = action else { return None };
+        let overlap = self.stage(forward.stage()).overlap?;
+        if backward.op() == Op::Backward {
+            return Some(overlap);
+        }
+        let rest = overlap - self.stage(backward.stage()).weight_backward();
+        Some(rest.max(self.task_seconds(forward)).max(self.task_seconds(backward)))
+    }
+
+    /// Seconds for which an action occupies its rank.
+    pub fn action_seconds(&self, action: Action) -> f64 {
+        let serial = || action.tasks().map(|task| self.task_seconds(task)).sum();
+        self.fused_seconds(action).unwrap_or_else(serial)
+    }
+
+    /// The link from one rank to another.
+    pub fn link(&self, from: usize, to: usize) -> Link {
+        self.profile.links().link(from, to)
+    }
+
+    /// Bytes of the message that carries the output of `stage`, or the gradient for it.
+    pub fn message_bytes(&self, stage: Stage) -> f64 {
+        self.stage(stage).message_bytes
+    }
+
+    /// Seconds from the end of an action to its output's arrival on another rank; zero on the same rank.
+    ///
+    /// `output_of` is the stage whose output, or whose output's gradient, crosses.
+    pub fn crossing_seconds(&self, from: usize, to: usize, output_of: Stage) -> f64 {
+        if from == to {
+            return 0.0;
+        }
+        let link = self.link(from, to);
+        link.latency + link.occupied(self.message_bytes(output_of))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cost::{LinkBetween, Links, Uniform};
+
+    #[test]
+    fn a_profile_of_another_cut_is_refused() {
+        let profile = Profile::uniform(&Placement::looped(2, 1).unwrap(), Uniform::new(1.0, 1.0, 1.0)).unwrap();
+        let error = profile.costs(&Placement::looped(2, 2).unwrap()).unwrap_err();
+        assert_eq!(error, ProfileError::Stages { profile: 2, plan: 4 });
+        let between = vec![LinkBetween { from: 0, to: 2, latency: 0.0, bandwidth: None }];
+        let profile = profile.with_links(Links { between, ..Links::default() }).unwrap();
+        let error = profile.costs(&Placement::looped(2, 1).unwrap()).unwrap_err();
+        assert_eq!(error, ProfileError::NoSuchRank { from: 0, to: 2, ranks: 2 });
+    }
+
+    #[test]
+    fn a_fused_action_has_a_cost_of_its_own() {
+        let placement = Placement::v(2).unwrap();
+        let cost = |costs, action: &str| {
+            let profile = Profile::uniform(&placement, costs).unwrap();
+            profile.costs(&placement).unwrap().action_seconds(action.parse().unwrap())
+        };
+        let serial = Uniform::new(2.0, 2.0, 2.0);
+        assert_eq!(cost(serial, "(0F1;3B0)OVERLAP_F_B"), 3.0);
+        assert_eq!(cost(serial.with_overlap(5.0), "(0F1;3B0)OVERLAP_F_B"), 2.5);
+        assert_eq!(cost(serial.with_overlap(5.0), "(0F1;3I0)OVERLAP_F_B"), 1.5);
+        assert_eq!(cost(serial.with_overlap(3.0), "(0F1;3I0)OVERLAP_F_B"), 1.0);
+    }
+}

@@ -1,0 +1,327 @@
+//! What is known of a model cut into stages: seconds and bytes of each stage, latency and bandwidth of links.
+//!
+//! Guarantees: a [`Profile`] holds at least one stage, and no number in it is negative or not a number.
+//!
+//! 1. [`StageCost`] is one stage: what its actions take and hold. `B` defaults to `I + W`, and where only `B`
+//!    was measured, `I` and `W` share it.
+//! 2. [`Links`] is the network: one default link, and exceptions for named pairs of ranks.
+
+use super::json::ProfileForm;
+use serde::{Deserialize, Serialize};
+
+/// Seconds and bytes of one stage, for one microbatch where that makes a difference.
+///
+/// ```
+/// use burn_pipeline::cost::StageCost;
+/// let stage = StageCost { forward: 1.0, input: Some(1.2), weight: Some(0.8), ..StageCost::default() };
+/// assert_eq!(stage.full_backward(), 2.0);
+/// ```
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StageCost {
+    /// Seconds of `F`.
+    pub forward: f64,
+    /// Seconds of `I`; without it, what `B` leaves beside `W`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub input: Option<f64>,
+    /// Seconds of `W`; without it, what `B` leaves beside `I`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weight: Option<f64>,
+    /// Seconds of `B`; without it, `I + W`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backward: Option<f64>,
+    /// Seconds of this stage's `F` fused with a `B` on the same rank; without it, both one after the other.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub overlap: Option<f64>,
+    /// Seconds of `UNSHARD`.
+    #[serde(default)]
+    pub unshard: f64,
+    /// Seconds of `REDUCE_GRAD`.
+    #[serde(default)]
+    pub reduce_grad: f64,
+    /// Bytes that `F` leaves behind for the backward, held until `W` (or `B`) ends.
+    #[serde(default)]
+    pub activation_bytes: f64,
+    /// The part of `activation_bytes` that `I` already gives back.
+    #[serde(default)]
+    pub freed_at_input_bytes: f64,
+    /// Bytes of parameters that stay on the rank during the whole step (the shard, where they are sharded).
+    #[serde(default)]
+    pub weight_bytes: f64,
+    /// Bytes held beside them between `UNSHARD` and `RESHARD`.
+    #[serde(default)]
+    pub unsharded_bytes: f64,
+    /// Bytes of the stage's output, which are also those of the gradient that comes back for it.
+    #[serde(default)]
+    pub message_bytes: f64,
+}
+
+impl StageCost {
+    /// Seconds of the whole backward.
+    pub fn full_backward(&self) -> f64 {
+        self.backward.unwrap_or_else(|| self.input.unwrap_or(0.0) + self.weight.unwrap_or(0.0))
+    }
+
+    /// Seconds of the backward for the input.
+    pub fn input_backward(&self) -> f64 {
+        self.input.unwrap_or_else(|| self.share(self.weight))
+    }
+
+    /// Seconds of the backward for the weights.
+    pub fn weight_backward(&self) -> f64 {
+        self.weight.unwrap_or_else(|| self.share(self.input))
+    }
+
+    /// What a part of the backward takes when it was not measured: the rest, or half of the whole.
+    fn share(&self, other: Option<f64>) -> f64 {
+        let whole = self.full_backward();
+        other.map_or(whole / 2.0, |other| (whole - other).max(0.0))
+    }
+
+    /// Every number with its name, to be checked.
+    fn numbers(&self) -> [(&'static str, f64); 12] {
+        [
+            ("forward", self.forward),
+            ("input", self.input.unwrap_or(0.0)),
+            ("weight", self.weight.unwrap_or(0.0)),
+            ("backward", self.backward.unwrap_or(0.0)),
+            ("overlap", self.overlap.unwrap_or(0.0)),
+            ("unshard", self.unshard),
+            ("reduce_grad", self.reduce_grad),
+            ("activation_bytes", self.activation_bytes),
+            ("freed_at_input_bytes", self.freed_at_input_bytes),
+            ("weight_bytes", self.weight_bytes),
+            ("unsharded_bytes", self.unsharded_bytes),
+            ("message_bytes", self.message_bytes),
+        ]
+    }
+}
+
+/// A one-way connection: a message of `b` bytes takes `latency + b / bandwidth` seconds.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Link {
+    /// Seconds before the first byte arrives.
+    #[serde(default)]
+    pub latency: f64,
+    /// Bytes a second; without it, messages cost their latency alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bandwidth: Option<f64>,
+}
+
+impl Link {
+    /// Seconds that a message occupies the link: bytes over bandwidth.
+    pub fn occupied(&self, bytes: f64) -> f64 {
+        self.bandwidth.map_or(0.0, |bandwidth| bytes / bandwidth)
+    }
+}
+
+/// A link from one rank to another that differs from the default.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LinkBetween {
+    /// Sending rank.
+    pub from: usize,
+    /// Receiving rank.
+    pub to: usize,
+    /// Seconds before the first byte arrives.
+    #[serde(default)]
+    pub latency: f64,
+    /// Bytes a second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bandwidth: Option<f64>,
+}
+
+/// All links: a default one, and exceptions. Where a pair is named twice, the last one holds.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Links {
+    /// Any pair that is not listed.
+    #[serde(default)]
+    pub default: Link,
+    /// Pairs that differ.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub between: Vec<LinkBetween>,
+}
+
+impl Links {
+    /// The link from one rank to another.
+    pub fn link(&self, from: usize, to: usize) -> Link {
+        let exception = self.between.iter().rev().find(|b| (b.from, b.to) == (from, to));
+        exception.map_or(self.default, |b| Link { latency: b.latency, bandwidth: b.bandwidth })
+    }
+}
+
+/// Costs of every stage and link; what the runtime writes and the simulator reads.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(try_from = "ProfileForm", into = "ProfileForm")]
+pub struct Profile {
+    stages: Vec<StageCost>,
+    links: Links,
+}
+
+/// Why numbers are not a profile, or not one for this plan.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ProfileError {
+    /// There is no stage.
+    #[error("the profile lists no stage; give one entry a stage of the model")]
+    NoStage,
+    /// A number is negative, infinite or not a number.
+    #[error("stage {stage}: `{field}` is {value}; it has to be zero or a positive number")]
+    Stage {
+        /// The stage.
+        stage: usize,
+        /// Which number.
+        field: &'static str,
+        /// The value, as text.
+        value: String,
+    },
+    /// More is freed at `I` than was held.
+    #[error("stage {stage}: `freed_at_input_bytes` is above `activation_bytes`; `I` cannot free more than `F` left")]
+    FreesTooMuch {
+        /// The stage.
+        stage: usize,
+    },
+    /// A link's number is negative, infinite or not a number.
+    #[error("link {link}: `{field}` is {value}; it has to be {accepts}")]
+    Link {
+        /// `default` or `FROM -> TO`.
+        link: String,
+        /// Which number.
+        field: &'static str,
+        /// The value, as text.
+        value: String,
+        /// What would be accepted.
+        accepts: &'static str,
+    },
+    /// A uniform cost is negative, infinite or not a number.
+    #[error("the uniform cost `{field}` is {value}; it has to be zero or a positive number")]
+    Uniform {
+        /// Which number.
+        field: &'static str,
+        /// The value, as text.
+        value: String,
+    },
+    /// The profile is about another model or another cut of it.
+    #[error(
+        "the profile has {profile} stages, but the plan has {plan}; profile the model with the plan's cut, or list one entry a stage"
+    )]
+    Stages {
+        /// Stages of the profile.
+        profile: usize,
+        /// Stages of the plan (of one replica).
+        plan: usize,
+    },
+    /// A link names a rank that the plan does not have.
+    #[error("the profile has a link {from} -> {to}, but the plan has {ranks} ranks, numbered from 0")]
+    NoSuchRank {
+        /// Sending rank.
+        from: usize,
+        /// Receiving rank.
+        to: usize,
+        /// Ranks of the plan.
+        ranks: usize,
+    },
+    /// The text is not the JSON of a profile.
+    #[error("the profile is not readable: {0}")]
+    Json(String),
+}
+
+fn is_amount(value: f64) -> bool {
+    value.is_finite() && value >= 0.0
+}
+
+impl Profile {
+    /// A profile of one entry a stage (in model order, of one replica) and the links between ranks.
+    ///
+    /// # Errors
+    /// If there is no stage, or a number is negative, infinite or not a number.
+    pub fn new(stages: Vec<StageCost>, links: Links) -> Result<Self, ProfileError> {
+        if stages.is_empty() {
+            return Err(ProfileError::NoStage);
+        }
+        for (stage, cost) in stages.iter().enumerate() {
+            if let Some((field, value)) = cost.numbers().into_iter().find(|&(_, value)| !is_amount(value)) {
+                return Err(ProfileError::Stage { stage, field, value: value.to_string() });
+            }
+            if cost.freed_at_input_bytes > cost.activation_bytes {
+                return Err(ProfileError::FreesTooMuch { stage });
+            }
+        }
+        check_link("default".into(), links.default.latency, links.default.bandwidth)?;
+        for b in &links.between {
+            check_link(format!("{} -> {}", b.from, b.to), b.latency, b.bandwidth)?;
+        }
+        Ok(Self { stages, links })
+    }
+
+    /// Costs of the stages, in model order.
+    pub fn stages(&self) -> &[StageCost] {
+        &self.stages
+    }
+
+    /// The links between ranks.
+    pub fn links(&self) -> &Links {
+        &self.links
+    }
+
+    /// The same stages over other links.
+    ///
+    /// # Errors
+    /// As [`Profile::new`].
+    pub fn with_links(self, links: Links) -> Result<Self, ProfileError> {
+        Self::new(self.stages, links)
+    }
+}
+
+fn check_link(link: String, latency: f64, bandwidth: Option<f64>) -> Result<(), ProfileError> {
+    let refuse =
+        |link, field, value: f64, accepts| Err(ProfileError::Link { link, field, value: value.to_string(), accepts });
+    match bandwidth {
+        _ if !is_amount(latency) => refuse(link, "latency", latency, "zero or a positive number"),
+        Some(value) if !is_amount(value) || value == 0.0 => refuse(link, "bandwidth", value, "a positive number"),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_of_the_backward_complete_each_other() {
+        let cost = |input, weight, backward| StageCost { input, weight, backward, ..StageCost::default() };
+        assert_eq!(cost(Some(1.0), Some(2.0), None).full_backward(), 3.0);
+        assert_eq!(cost(Some(1.0), Some(2.0), Some(2.5)).full_backward(), 2.5);
+        assert_eq!(cost(Some(1.0), None, Some(2.5)).weight_backward(), 1.5);
+        assert_eq!(cost(None, Some(2.0), Some(2.5)).input_backward(), 0.5);
+        assert_eq!(cost(None, None, Some(3.0)).input_backward(), 1.5);
+        assert_eq!(cost(None, None, Some(3.0)).weight_backward(), 1.5);
+    }
+
+    #[test]
+    fn the_last_exception_of_a_pair_holds() {
+        let between = |latency| LinkBetween { from: 0, to: 1, latency, bandwidth: Some(2.0) };
+        let links =
+            Links { default: Link { latency: 9.0, bandwidth: None }, between: vec![between(1.0), between(3.0)] };
+        assert_eq!(links.link(0, 1).latency, 3.0);
+        assert_eq!(links.link(0, 1).occupied(10.0), 5.0);
+        assert_eq!(links.link(1, 0).latency, 9.0);
+        assert_eq!(links.link(1, 0).occupied(10.0), 0.0);
+    }
+
+    #[test]
+    fn numbers_that_are_no_amounts_are_refused_by_name() {
+        let with = |cost| Profile::new(vec![StageCost::default(), cost], Links::default()).unwrap_err();
+        let error = with(StageCost { forward: -1.0, ..StageCost::default() });
+        assert_eq!(error, ProfileError::Stage { stage: 1, field: "forward", value: "-1".into() });
+        let error = with(StageCost { weight: Some(f64::NAN), ..StageCost::default() });
+        assert_eq!(error, ProfileError::Stage { stage: 1, field: "weight", value: "NaN".into() });
+        let error = with(StageCost { freed_at_input_bytes: 1.0, ..StageCost::default() });
+        assert_eq!(error, ProfileError::FreesTooMuch { stage: 1 });
+        assert_eq!(Profile::new(vec![], Links::default()), Err(ProfileError::NoStage));
+        let links = Links { default: Link { latency: 0.0, bandwidth: Some(0.0) }, between: vec![] };
+        let error = Profile::new(vec![StageCost::default()], links).unwrap_err();
+        assert!(matches!(error, ProfileError::Link { field: "bandwidth", .. }), "{error}");
+    }
+}

@@ -1,0 +1,113 @@
+//! What can go wrong while a rank runs its plan.
+
+use crate::link::LinkError;
+use crate::plan::{Op, Stage, Task};
+use crate::stage::{MicrobatchError, StageError};
+
+/// An error of a rank's run; all fields that are known are there.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum ExecuteError {
+    /// A stage refused what it got, or its device reported an error.
+    #[error("rank {rank}, stage {stage}, microbatch {microbatch}, {op}: {source}")]
+    Stage {
+        /// The rank.
+        rank: usize,
+        /// The stage.
+        stage: Stage,
+        /// The microbatch, within its route.
+        microbatch: usize,
+        /// The operation.
+        op: Op,
+        /// What went wrong.
+        source: StageError,
+    },
+    /// User code panicked.
+    #[error("rank {rank}, stage {stage}, microbatch {microbatch}, {op}: the stage's code panicked: {message}")]
+    Panic {
+        /// The rank.
+        rank: usize,
+        /// The stage.
+        stage: Stage,
+        /// The microbatch, within its route.
+        microbatch: usize,
+        /// The operation.
+        op: Op,
+        /// What the panic said.
+        message: String,
+    },
+    /// Code outside a task panicked (initialising a stage, stepping its weights).
+    #[error("rank {rank} panicked while {doing}: {message}")]
+    RankPanic {
+        /// The rank.
+        rank: usize,
+        /// What it was at.
+        doing: &'static str,
+        /// What the panic said.
+        message: String,
+    },
+    /// Another rank failed or did not answer.
+    #[error("rank {rank}{}: {source}", at(.task))]
+    Link {
+        /// The rank.
+        rank: usize,
+        /// What it was about to do.
+        task: Option<Task>,
+        /// What the link reported.
+        source: LinkError,
+    },
+    /// The batch does not hold what a stage reads.
+    #[error("rank {rank}: {source}")]
+    Batch {
+        /// The rank.
+        rank: usize,
+        /// What is missing.
+        source: MicrobatchError,
+    },
+    /// A task's input is neither here nor on its way.
+    #[error(
+        "rank {rank}, {task}: its input is neither here nor announced by a receive; lower the plan with `pass::insert_transfers`"
+    )]
+    NoInput {
+        /// The rank.
+        rank: usize,
+        /// The task.
+        task: Task,
+    },
+    /// The plan names a stage that the rank was not given.
+    #[error("rank {rank} has no stage {stage}, which the plan runs there")]
+    NoStage {
+        /// The rank.
+        rank: usize,
+        /// The stage.
+        stage: Stage,
+    },
+    /// The plan asks for an operation that nothing here carries out.
+    #[error(
+        "rank {rank}, {task}: this rank has no sharded parameters; build the plan without UNSHARD, RESHARD and REDUCE_GRAD"
+    )]
+    Unsupported {
+        /// The rank.
+        rank: usize,
+        /// The task.
+        task: Task,
+    },
+    /// A device reported an error outside a stage's task.
+    #[error("rank {rank}: the device reported: {message}")]
+    Device {
+        /// The rank.
+        rank: usize,
+        /// What it said.
+        message: String,
+    },
+}
+
+fn at(task: &Option<Task>) -> String {
+    task.map(|task| format!(", at {task}")).unwrap_or_default()
+}
+
+impl ExecuteError {
+    /// Is this rank only reporting what another one did?
+    pub fn is_secondary(&self) -> bool {
+        matches!(self, ExecuteError::Link { source: LinkError::Peer(_) | LinkError::Deadline { .. }, .. })
+    }
+}

@@ -1,0 +1,71 @@
+//! The executor: runs one rank's row of a checked plan.
+//!
+//! Guarantees: tasks run in the plan's order and in no other; a receive is posted where the plan says and
+//! awaited where its value is used; every value is moved, used once, and gone; only a [`CheckedPlan`] is taken,
+//! so nothing here can deadlock (see the README beside this file); a panic in user code, a refusal, or a lost
+//! peer ends the run of every rank with an error that names it.
+//!
+//! 1. [`Executor::run`] walks the rank's tasks. `F` takes its input from the batch (first stage) or the inbox.
+//! 2. What a task produces goes to the inbox (next stage on this rank: moved, not copied) or the outbox.
+//! 3. `SEND_*` hands the outbox's value to the link; `RECV_*` notes that it is to come.
+//! 4. A task whose input is not in the inbox takes messages off the link, in the order in which the plan posted
+//!    their receives, until it has its own.
+//! 5. The loss of a stage that ends its route is kept on the device, and read once the row is done.
+
+mod error;
+mod interpreter;
+mod values;
+
+pub use error::ExecuteError;
+pub(crate) use interpreter::panic_message;
+pub use interpreter::{Executor, Run, RunOptions};
+
+use crate::stage::{Microbatches, Payload, Reduction};
+use crate::trace::Event;
+
+#[cfg(doc)]
+use crate::plan::CheckedPlan;
+
+/// How a microbatch's backward is seeded so that the sum over microbatches is the batch's gradient, up to one
+/// factor at the end; see [`Reduction`].
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Seeding {
+    /// What the user's loss is.
+    pub reduction: Reduction,
+    /// Samples of the microbatch whose backward is seeded with 1.
+    pub reference: usize,
+}
+
+impl Seeding {
+    /// The seed of one microbatch's loss.
+    pub fn seed(&self, batch: &Microbatches, sample: usize) -> f64 {
+        match self.reduction {
+            Reduction::Mean => batch.size(sample) as f64 / self.reference as f64,
+            Reduction::Sum | Reduction::Weighted => 1.0,
+        }
+    }
+}
+
+/// One microbatch's loss, read from the device.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct MicrobatchLoss {
+    /// The microbatch, numbered over the whole batch.
+    pub sample: usize,
+    /// What the stage's loss function returned.
+    pub loss: f64,
+    /// What it weighs in the batch's loss (samples, 1, or the weight that the loss function gave).
+    pub weight: f64,
+}
+
+/// What one rank's run gave.
+#[derive(Debug, Default)]
+pub struct RankOutcome {
+    /// Losses of the whole batch, the same on every rank, by microbatch.
+    pub losses: Vec<MicrobatchLoss>,
+    /// Outputs of the last stage, by microbatch, where an evaluation ended on this rank.
+    pub outputs: Vec<(usize, Payload)>,
+    /// What was done when, by the step's clock.
+    pub events: Vec<Event>,
+    /// The largest number of microbatches held at once between forward and the end of backward, over all stages.
+    pub peak_held: usize,
+}

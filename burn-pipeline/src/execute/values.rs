@@ -1,0 +1,69 @@
+//! The values that wait on a rank: what has come and was not used, what is to come, what is to go.
+
+use crate::link::{Header, Link, LinkError};
+use crate::plan::{Op, Placement, Task};
+use crate::stage::Payload;
+use std::collections::{HashMap, VecDeque};
+use std::time::Instant;
+
+use crate::link::Direction;
+
+/// Inbox, outbox and announced receives of one rank during one run.
+#[derive(Debug, Default)]
+pub(super) struct Values {
+    inbox: HashMap<Header, Payload>,
+    outbox: HashMap<Header, Payload>,
+    posted: HashMap<usize, VecDeque<Header>>,
+}
+
+/// The header of what a compute task takes from its neighbour.
+pub(super) fn wanted(task: Task, microbatch: usize) -> Header {
+    let direction = if task.op() == Op::Forward { Direction::Forward } else { Direction::Backward };
+    Header { stage: task.stage(), microbatch, direction }
+}
+
+/// The header under which a task's product, or a send's message, reaches the neighbour; `None` at the route's end.
+pub(super) fn produced(placement: &Placement, task: Task, microbatch: usize) -> Option<Header> {
+    let forward = matches!(task.op(), Op::Forward | Op::SendForward);
+    let (stage, direction) = match forward {
+        true => (placement.next(task.stage())?, Direction::Forward),
+        false => (task.stage().previous()?, Direction::Backward),
+    };
+    Some(Header { stage, microbatch, direction })
+}
+
+impl Values {
+    /// Keeps a product for the stage that it is for: here, or to be sent.
+    pub(super) fn keep(&mut self, placement: &Placement, rank: usize, header: Header, payload: Payload) {
+        let here = placement.rank_of(header.stage) == rank;
+        let place = if here { &mut self.inbox } else { &mut self.outbox };
+        place.insert(header, payload);
+    }
+
+    /// Takes out what is to be sent.
+    pub(super) fn take_outgoing(&mut self, header: Header) -> Option<Payload> {
+        self.outbox.remove(&header)
+    }
+
+    /// Notes that a message is to come from a rank, after those already noted.
+    pub(super) fn post(&mut self, from: usize, header: Header) {
+        self.posted.entry(from).or_default().push_back(header);
+    }
+
+    /// Takes the value out of the inbox, or off the link: messages that come before it go to the inbox.
+    /// `None` if it was neither kept nor posted.
+    pub(super) fn take(
+        &mut self,
+        link: &mut dyn Link,
+        header: Header,
+        from: usize,
+        deadline: Instant,
+    ) -> Result<Option<Payload>, LinkError> {
+        while !self.inbox.contains_key(&header) {
+            let Some(next) = self.posted.get_mut(&from).and_then(VecDeque::pop_front) else { return Ok(None) };
+            let payload = link.receive(from, next, deadline)?;
+            self.inbox.insert(next, payload);
+        }
+        Ok(self.inbox.remove(&header))
+    }
+}

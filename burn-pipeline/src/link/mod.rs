@@ -1,0 +1,181 @@
+//! Links: how ranks reach each other. One trait, one file a transport.
+//!
+//! A link moves [`Message`]s between ranks and gathers small tables of numbers over all of them. It knows
+//! nothing of stages' types or of schedules; the plan says what is sent when, and the executor asks for it.
+//! Every wait has a deadline, and a rank that fails wakes every other one.
+//!
+//! | transport | file | ranks are |
+//! |---|---|---|
+//! | threads | `threads.rs` | threads of this process |
+
+mod threads;
+
+pub use threads::{ThreadLink, Threads};
+
+use crate::plan::{Stage, Transport};
+use crate::stage::Payload;
+use std::time::Instant;
+
+/// Which way a message goes through the model.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum Direction {
+    /// A stage's output, on its way to the next stage.
+    Forward,
+    /// The gradient of a stage's input, on its way to the stage before.
+    Backward,
+    /// The weight gradients (or, at the start, the weights) of a stage, on their way to its other replica.
+    Replica,
+}
+
+/// What a message is about: its receiving stage, its microbatch within the route, and its direction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub struct Header {
+    /// The stage that receives it.
+    pub stage: Stage,
+    /// The microbatch, within the stage's route.
+    pub microbatch: usize,
+    /// Forward or backward.
+    pub direction: Direction,
+}
+
+impl std::fmt::Display for Header {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let what = match self.direction {
+            Direction::Forward => "input",
+            Direction::Backward => "output gradient",
+            Direction::Replica => return write!(f, "the other replica's tensors for stage {}", self.stage),
+        };
+        write!(f, "the {what} of stage {} for microbatch {}", self.stage, self.microbatch)
+    }
+}
+
+/// What crosses between two ranks.
+#[derive(Clone, Debug)]
+pub struct Message {
+    /// What it is about.
+    pub header: Header,
+    /// The tensors.
+    pub payload: Payload,
+}
+
+/// What a failing rank tells the others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// The rank that failed.
+    pub rank: usize,
+    /// What happened, naming stage, microbatch and operation where there is one.
+    pub message: String,
+}
+
+/// Why a link could not do what it was asked.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum LinkError {
+    /// Another rank failed.
+    #[error("rank {} failed: {}", .0.rank, .0.message)]
+    Peer(Failure),
+    /// The deadline passed.
+    #[error(
+        "rank {rank} waited {seconds:.1} s for {what} from rank {peer}, which {peer_state}; look there first, or raise the deadline"
+    )]
+    Deadline {
+        /// The rank that waited.
+        rank: usize,
+        /// The rank it waited for.
+        peer: usize,
+        /// What it waited for.
+        what: String,
+        /// How long.
+        seconds: f64,
+        /// What the other rank was last seen doing.
+        peer_state: String,
+    },
+    /// Messages came in another order than the plan says.
+    #[error("rank {rank} expected {expected} from rank {peer}, but {got} came; do both ranks run the same plan?")]
+    Order {
+        /// The rank that received.
+        rank: usize,
+        /// The rank that sent.
+        peer: usize,
+        /// What the plan says.
+        expected: String,
+        /// What came.
+        got: String,
+    },
+    /// A rank that does not exist.
+    #[error("there is no rank {rank}: the link has {ranks}")]
+    NoSuchRank {
+        /// The rank asked for.
+        rank: usize,
+        /// How many there are.
+        ranks: usize,
+    },
+}
+
+/// One rank's end of a link.
+///
+/// Messages from one rank to another arrive in the order in which they were sent.
+pub trait Link: Send {
+    /// This rank.
+    fn rank(&self) -> usize;
+
+    /// How many ranks there are.
+    fn ranks(&self) -> usize;
+
+    /// The transport model that plans must be proved for.
+    fn transport(&self) -> Transport;
+
+    /// Brings tensors that this process holds to this rank's device; a handle that is there already is moved.
+    fn bring(&self, payload: Payload) -> Payload;
+
+    /// Says what this rank is doing, for the messages of ranks that wait for it.
+    fn announce(&mut self, activity: Activity);
+
+    /// Sends a message; returns once the payload may be let go of here.
+    ///
+    /// # Errors
+    /// If another rank failed, or the deadline passed.
+    fn send(&mut self, to: usize, message: Message, deadline: Instant) -> Result<(), LinkError>;
+
+    /// Waits for the message with this header, which must be the next one from that rank that was not asked for.
+    ///
+    /// # Errors
+    /// If another rank failed, the deadline passed, or another message is next.
+    fn receive(&mut self, from: usize, header: Header, deadline: Instant) -> Result<Payload, LinkError>;
+
+    /// Gives every rank the numbers of every rank, in rank order. All ranks must call it, in the same order.
+    ///
+    /// # Errors
+    /// If another rank failed, or the deadline passed.
+    fn all_gather(&mut self, numbers: Vec<f64>, deadline: Instant) -> Result<Vec<Vec<f64>>, LinkError>;
+
+    /// Tells all other ranks that this one failed; the first failure counts.
+    fn abort(&mut self, message: String);
+}
+
+/// What a rank is doing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Activity {
+    /// Nothing: between two steps.
+    #[default]
+    Idle,
+    /// Running a task of the plan.
+    Task(crate::plan::Task),
+    /// Waiting for another rank.
+    Waiting(Header, usize),
+    /// Gathering numbers from all ranks.
+    Gathering,
+    /// Stepping the weights.
+    Optimizing,
+}
+
+impl std::fmt::Display for Activity {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Activity::Idle => f.write_str("is between two steps"),
+            Activity::Task(task) => write!(f, "is running {task}"),
+            Activity::Waiting(header, peer) => write!(f, "is itself waiting for {header} from rank {peer}"),
+            Activity::Gathering => f.write_str("is gathering the ranks' losses and norms"),
+            Activity::Optimizing => f.write_str("is stepping its weights"),
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! Ranks as threads of one process: payloads are moved, never copied through host memory.
+//!
+//! Guarantees: a send never blocks; messages of one sender keep their order; a failure wakes every waiting rank
+//! at once; every wait ends at its deadline.
+//!
+//! 1. Each rank has a mailbox: one queue a sender, under one lock with one condition variable.
+//! 2. `send` pushes into the receiver's mailbox. Where the receiver has another device, it is the receiver that
+//!    brings the payload there, under one lock that all ranks share, so that transfers between devices are
+//!    issued in one global order (two threads that issue opposing transfers at once could otherwise order the
+//!    two devices' queues oppositely and hang).
+//! 3. `all_gather` fills a round's table; the last rank to come wakes the others.
+//! 4. `abort` notes the first failure and wakes everybody.
+
+use super::{Activity, Failure, Header, Link, LinkError, Message};
+use crate::plan::Transport;
+use crate::stage::Payload;
+use burn::tensor::Device;
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// What all ranks of a group of threads share; makes their [`ThreadLink`]s.
+#[derive(Debug, Clone)]
+pub struct Threads {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    mailboxes: Vec<Mailbox>,
+    rounds: Mutex<Rounds>,
+    round_done: Condvar,
+    activities: Vec<Mutex<Activity>>,
+    announced: AtomicU64,
+    failure: Mutex<Option<Failure>>,
+    between_devices: Mutex<()>,
+}
+
+#[derive(Debug)]
+struct Mailbox {
+    queues: Mutex<Vec<VecDeque<Message>>>,
+    arrived: Condvar,
+}
+
+/// Tables being gathered: a rank may be one round ahead of a slow one, never two.
+#[derive(Debug, Default)]
+struct Rounds {
+    open: VecDeque<Round>,
+    first: u64,
+}
+
+#[derive(Debug, Clone)]
+struct Round {
+    rows: Vec<Option<Vec<f64>>>,
+    taken: usize,
+}
+
+/// Poisoning is of no interest: a panicking rank is reported through `abort`, and queues stay whole.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Threads {
+    /// A group of `ranks` threads.
+    pub fn new(ranks: usize) -> Self {
+        let mailbox = || Mailbox { queues: Mutex::new(vec![VecDeque::new(); ranks]), arrived: Condvar::new() };
+        Self {
+            shared: Arc::new(Shared {
+                mailboxes: (0..ranks).map(|_| mailbox()).collect(),
+                rounds: Mutex::default(),
+                round_done: Condvar::new(),
+                activities: (0..ranks).map(|_| Mutex::default()).collect(),
+                announced: AtomicU64::new(0),
+                failure: Mutex::default(),
+                between_devices: Mutex::default(),
+            }),
+        }
+    }
+
+    /// The end of one rank; payloads it receives are brought to `device`.
+    pub fn link(&self, rank: usize, device: Device) -> ThreadLink {
+        ThreadLink { shared: self.shared.clone(), rank, device, round: 0 }
+    }
+
+    /// What a rank is doing.
+    pub fn activity(&self, rank: usize) -> Activity {
+        *lock(&self.shared.activities[rank])
+    }
+
+    /// A number that changes whenever any rank turns to something else.
+    pub fn progress(&self) -> u64 {
+        self.shared.announced.load(Ordering::Relaxed)
+    }
+
+    /// Notes a failure that somebody else saw (a rank that does not answer), and wakes everybody.
+    pub fn abort(&self, failure: Failure) {
+        self.shared.abort(failure);
+    }
+
+    /// The first failure, if there was one.
+    pub fn failure(&self) -> Option<Failure> {
+        lock(&self.shared.failure).clone()
+    }
+}
+
+impl Shared {
+    fn abort(&self, failure: Failure) {
+        lock(&self.failure).get_or_insert(failure);
+        // Taking each lock makes sure that no rank is between its look at `failure` and its wait.
+        for mailbox in &self.mailboxes {
+            let _queues = lock(&mailbox.queues);
+            mailbox.arrived.notify_all();
+        }
+        let _rounds = lock(&self.rounds);
+        self.round_done.notify_all();
+    }
+
+    fn fail_if_aborted(&self) -> Result<(), LinkError> {
+        lock(&self.failure).clone().map_or(Ok(()), |failure| Err(LinkError::Peer(failure)))
+    }
+}
+
+/// One thread's end of the link; see the module's header.
+#[derive(Debug, Clone)]
+pub struct ThreadLink {
+    shared: Arc<Shared>,
+    rank: usize,
+    device: Device,
+    round: u64,
+}
+
+impl ThreadLink {
+    fn too_late(&self, peer: usize, what: String, since: Instant) -> LinkError {
+        let peer_state = lock(&self.shared.activities[peer]).to_string();
+        LinkError::Deadline { rank: self.rank, peer, what, seconds: since.elapsed().as_secs_f64(), peer_state }
+    }
+}
+
+impl Link for ThreadLink {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn ranks(&self) -> usize {
+        self.shared.mailboxes.len()
+    }
+
+    fn transport(&self) -> Transport {
+        Transport::Unbounded
+    }
+
+    fn bring(&self, payload: Payload) -> Payload {
+        if payload.tensors().all(|tensor| tensor.device() == self.device) {
+            return payload;
+        }
+        let _turn = lock(&self.shared.between_devices);
+        let Ok(payload) = payload.map_tensors(|_, tensor| Ok::<_, Infallible>(tensor.to_device(&self.device)));
+        payload
+    }
+
+    fn announce(&mut self, activity: Activity) {
+        self.shared.announced.fetch_add(1, Ordering::Relaxed);
+        *lock(&self.shared.activities[self.rank]) = activity;
+    }
+
+    fn send(&mut self, to: usize, message: Message, _: Instant) -> Result<(), LinkError> {
+        self.shared.fail_if_aborted()?;
+        let missing = LinkError::NoSuchRank { rank: to, ranks: self.ranks() };
+        let mailbox = self.shared.mailboxes.get(to).ok_or(missing)?;
+        lock(&mailbox.queues)[self.rank].push_back(message);
+        mailbox.arrived.notify_all();
+        Ok(())
+    }
+
+    fn receive(&mut self, from: usize, header: Header, deadline: Instant) -> Result<Payload, LinkError> {
+        let since = Instant::now();
+        let mailbox = &self.shared.mailboxes[self.rank];
+        let mut queues = lock(&mailbox.queues);
+        if from >= queues.len() {
+            return Err(LinkError::NoSuchRank { rank: from, ranks: queues.len() });
+        }
+        loop {
+            if let Some(message) = queues[from].pop_front() {
+                drop(queues);
+                if message.header == header {
+                    return Ok(self.bring(message.payload));
+                }
+                let (expected, got) = (header.to_string(), message.header.to_string());
+                return Err(LinkError::Order { rank: self.rank, peer: from, expected, got });
+            }
+            self.shared.fail_if_aborted()?;
+            let left = remaining(deadline).ok_or_else(|| self.too_late(from, header.to_string(), since))?;
+            let waited = mailbox.arrived.wait_timeout(queues, left);
+            queues = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    fn all_gather(&mut self, numbers: Vec<f64>, deadline: Instant) -> Result<Vec<Vec<f64>>, LinkError> {
+        let since = Instant::now();
+        let ranks = self.ranks();
+        let mut rounds = lock(&self.shared.rounds);
+        let place = (self.round - rounds.first) as usize;
+        if place == rounds.open.len() {
+            rounds.open.push_back(Round { rows: vec![None; ranks], taken: 0 });
+        }
+        rounds.open[place].rows[self.rank] = Some(numbers);
+        self.shared.round_done.notify_all();
+        loop {
+            let place = (self.round - rounds.first) as usize;
+            let round = &mut rounds.open[place];
+            if let Some(table) = round.rows.iter().cloned().collect::<Option<Vec<_>>>() {
+                round.taken += 1;
+                if round.taken == ranks {
+                    rounds.open.pop_front();
+                    rounds.first += 1;
+                }
+                self.round += 1;
+                return Ok(table);
+            }
+            let missing = round.rows.iter().position(Option::is_none).unwrap_or(self.rank);
+            self.shared.fail_if_aborted()?;
+            let Some(left) = remaining(deadline) else {
+                return Err(self.too_late(missing, "its losses and norms".to_owned(), since));
+            };
+            let waited = self.shared.round_done.wait_timeout(rounds, left);
+            rounds = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    fn abort(&mut self, message: String) {
+        self.shared.abort(Failure { rank: self.rank, message });
+    }
+}
+
+/// Time left until a deadline; `None` once it has passed.
+fn remaining(deadline: Instant) -> Option<Duration> {
+    deadline.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())
+}

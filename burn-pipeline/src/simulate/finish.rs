@@ -1,0 +1,50 @@
+//! From the engine's last state to the report.
+
+use super::engine::{Engine, RankState};
+use super::memory::MemoryPoint;
+use super::report::{Idle, IdleCause, RankReport, Simulation};
+use crate::cost::Costs;
+
+/// Puts the report together once every rank is done.
+pub(super) fn report_of(engine: Engine<'_>) -> Simulation {
+    let (costs, mut events) = (engine.costs, engine.events);
+    let makespan = events.iter().map(|event| event.end).fold(0.0, f64::max);
+    let ranks: Vec<RankReport> =
+        engine.ranks.into_iter().enumerate().map(|(rank, state)| rank_report(rank, state, &costs, makespan)).collect();
+    events.sort_by(|a, b| a.rank.cmp(&b.rank).then(a.start.total_cmp(&b.start)));
+    Simulation {
+        makespan,
+        span: ranks.iter().map(|rank| rank.end - rank.start).fold(0.0, f64::max),
+        work: ranks.iter().map(|rank| rank.busy).sum::<f64>() / ranks.len() as f64,
+        ranks,
+        events,
+    }
+}
+
+fn rank_report(rank: usize, state: RankState, costs: &Costs<'_>, makespan: f64) -> RankReport {
+    let placement = costs.placement();
+    let start = state.first.unwrap_or(makespan);
+    let end = if state.first.is_some() { state.last } else { makespan };
+    // Before its first computation and after its last one, a rank's reason is that alone.
+    let warm_up = Idle { start: 0.0, end: start, cause: IdleCause::WarmUp };
+    let cool_down = Idle { start: end, end: makespan, cause: IdleCause::CoolDown };
+    let between = state.idle.into_iter().filter(|idle| idle.start >= start && idle.end <= end);
+    let idle: Vec<Idle> =
+        std::iter::once(warm_up).chain(between).chain([cool_down]).filter(|idle| idle.end > idle.start).collect();
+    let idle_inside: f64 = idle.iter().filter(|i| i.start >= start && i.end <= end).map(|i| i.end - i.start).sum();
+    let share = placement.ranks() as f64 / placement.stages() as f64;
+    let weight_bytes: f64 = placement.stages_of(rank).into_iter().map(|stage| costs.stage(stage).weight_bytes).sum();
+    let peak_activations = state.memory.most_live() as f64 * share;
+    let memory = state.memory.curve();
+    RankReport {
+        start,
+        end,
+        busy: state.busy,
+        occupied: (end - start - state.busy - idle_inside).max(0.0),
+        idle,
+        peak_activations,
+        weight_bytes,
+        peak_bytes: weight_bytes + memory.iter().map(MemoryPoint::total).fold(0.0, f64::max),
+        memory,
+    }
+}

@@ -1,0 +1,229 @@
+//! A tensor whose rank and kind are known only when it is there: what crosses a stage boundary.
+//!
+//! Guarantees: wrapping and unwrapping moves a handle, never data; a wrong kind or rank is an error that says
+//! what was expected and what came, not a panic.
+
+use burn::backend::ops::{BoolTensorOps, FloatTensorOps, IntTensorOps};
+use burn::backend::{AutodiffBackend, Dispatch, DispatchTensor, TensorMetadata};
+use burn::tensor::kind::Basic;
+use burn::tensor::{DType, Device, GradientCheckpointingStrategy, Shape, Slice, Tensor, TensorData};
+
+/// Float, int or bool.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum Kind {
+    /// Floating point, of any width.
+    Float,
+    /// Integer, signed or not.
+    Int,
+    /// Boolean.
+    Bool,
+}
+
+impl Kind {
+    fn of(dtype: DType) -> Self {
+        match dtype {
+            dtype if dtype.is_bool() => Kind::Bool,
+            dtype if dtype.is_int() || dtype.is_uint() => Kind::Int,
+            _ => Kind::Float,
+        }
+    }
+}
+
+impl std::fmt::Display for Kind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Kind::Float => "float",
+            Kind::Int => "int",
+            Kind::Bool => "bool",
+        })
+    }
+}
+
+/// A tensor of any rank, kind and device.
+#[derive(Clone, Debug)]
+pub struct AnyTensor(DispatchTensor);
+
+impl AnyTensor {
+    /// Wraps a Burn tensor.
+    pub fn new<const D: usize, K: Basic>(tensor: Tensor<D, K>) -> Self {
+        Self(tensor.into_dispatch())
+    }
+
+    /// Wraps what Burn's dispatch layer works on.
+    pub fn from_dispatch(tensor: DispatchTensor) -> Self {
+        Self(tensor)
+    }
+
+    /// Unwraps to what Burn's dispatch layer works on.
+    pub fn into_dispatch(self) -> DispatchTensor {
+        self.0
+    }
+
+    /// Borrows what Burn's dispatch layer works on.
+    pub fn as_dispatch(&self) -> &DispatchTensor {
+        &self.0
+    }
+
+    /// Unwraps a tensor of rank `D` and kind `K`.
+    ///
+    /// # Errors
+    /// Gives the tensor's own kind and rank back if they are others.
+    pub fn into_tensor<const D: usize, K: Basic + KindOf>(self) -> Result<Tensor<D, K>, (Kind, usize)> {
+        match (self.kind(), self.rank()) {
+            (kind, rank) if kind == <K as KindOf>::KIND && rank == D => Ok(Tensor::from_dispatch(self.0)),
+            other => Err(other),
+        }
+    }
+
+    /// Float, int or bool.
+    pub fn kind(&self) -> Kind {
+        Kind::of(self.0.dtype())
+    }
+
+    /// Number of dimensions.
+    pub fn rank(&self) -> usize {
+        self.0.shape().num_dims()
+    }
+
+    /// Shape.
+    pub fn shape(&self) -> Shape {
+        self.0.shape()
+    }
+
+    /// Element type.
+    pub fn dtype(&self) -> DType {
+        self.0.dtype()
+    }
+
+    /// Bytes that its elements take.
+    pub fn bytes(&self) -> usize {
+        self.shape().num_elements() * self.dtype().size()
+    }
+
+    /// The device that holds it.
+    pub fn device(&self) -> Device {
+        Device::new(self.0.device())
+    }
+
+    /// The same tensor without autodiff.
+    pub fn inner(self) -> Self {
+        if !self.device_is_autodiff() {
+            return self;
+        }
+        Self(match self.kind() {
+            Kind::Float => Dispatch::inner(self.0),
+            Kind::Int => Dispatch::int_inner(self.0),
+            Kind::Bool => Dispatch::bool_inner(self.0),
+        })
+    }
+
+    fn device_is_autodiff(&self) -> bool {
+        self.0.autodiff != burn::backend::DispatchAutodiffContext::Disabled
+    }
+
+    /// The same tensor as a leaf of a new graph; `tracked` asks for its gradient (floats only).
+    pub fn leaf(self, strategy: GradientCheckpointingStrategy, tracked: bool) -> Self {
+        let plain = self.inner();
+        let mut tensor = match plain.kind() {
+            Kind::Float => Dispatch::from_inner(plain.0),
+            Kind::Int => Dispatch::int_from_inner(plain.0),
+            Kind::Bool => Dispatch::bool_from_inner(plain.0),
+        };
+        tensor.autodiff = burn::backend::DispatchAutodiffContext::Enabled(strategy);
+        let float = Kind::of(tensor.dtype()) == Kind::Float;
+        Self(if float && tracked { Dispatch::float_set_require_grad(tensor, true) } else { tensor })
+    }
+
+    /// Does its graph lead to anything that needs a gradient?
+    pub fn is_tracked(&self) -> bool {
+        self.kind() == Kind::Float && self.device_is_autodiff() && Dispatch::is_tracked(&self.0)
+    }
+
+    /// The same tensor on another device; the handle itself if it is there already.
+    pub fn to_device(self, device: &Device) -> Self {
+        if &self.device() == device {
+            return self;
+        }
+        let target = device.as_dispatch();
+        Self(match self.kind() {
+            Kind::Float => Dispatch::float_to_device(self.0, target),
+            Kind::Int => Dispatch::int_to_device(self.0, target),
+            Kind::Bool => Dispatch::bool_to_device(self.0, target),
+        })
+    }
+
+    /// The part `[start, end)` along a dimension.
+    pub fn narrow(self, dim: usize, start: usize, end: usize) -> Self {
+        let shape = self.shape();
+        let whole = |d: usize| if d == dim { Slice::from(start..end) } else { Slice::from(0..shape[d]) };
+        let slices: Vec<Slice> = (0..shape.num_dims()).map(whole).collect();
+        Self(match self.kind() {
+            Kind::Float => Dispatch::float_slice(self.0, &slices),
+            Kind::Int => Dispatch::int_slice(self.0, &slices),
+            Kind::Bool => Dispatch::bool_slice(self.0, &slices),
+        })
+    }
+
+    /// Joins pieces of one kind along a dimension; `None` if there is none.
+    pub fn cat(pieces: Vec<AnyTensor>, dim: usize) -> Option<Self> {
+        let kind = pieces.first()?.kind();
+        let pieces: Vec<DispatchTensor> = pieces.into_iter().map(|t| t.0).collect();
+        Some(Self(match kind {
+            Kind::Float => Dispatch::float_cat(pieces, dim),
+            Kind::Int => Dispatch::int_cat(pieces, dim),
+            Kind::Bool => Dispatch::bool_cat(pieces, dim),
+        }))
+    }
+
+    /// The sum of two float tensors of one shape; the left one's storage is reused where nobody else holds it.
+    pub fn plus(self, other: Self) -> Self {
+        Self(Dispatch::float_add(self.0, other.0))
+    }
+
+    /// Each element times a factor; storage is reused where nobody else holds it.
+    pub fn scale(self, factor: f64) -> Self {
+        Self(Dispatch::float_mul_scalar(self.0, factor.into()))
+    }
+
+    /// The sum of squares, read back to the host (waits for the device).
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn squared_norm(&self) -> Result<f64, String> {
+        let sum = Dispatch::float_sum(Dispatch::float_mul(self.0.clone(), self.0.clone()));
+        let sum = Tensor::<1>::from_dispatch(sum).try_into_data().map_err(|e| e.to_string())?;
+        sum.iter::<f64>().next().ok_or_else(|| "the sum of squares has no element".to_owned())
+    }
+
+    /// Its elements on the host (waits for the device).
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn to_data(&self) -> Result<TensorData, String> {
+        let tensor = self.0.clone();
+        let read = match self.kind() {
+            Kind::Float => burn::tensor::try_read_sync(Dispatch::float_into_data(tensor)),
+            Kind::Int => burn::tensor::try_read_sync(Dispatch::int_into_data(tensor)),
+            Kind::Bool => burn::tensor::try_read_sync(Dispatch::bool_into_data(tensor)),
+        };
+        read.ok_or("the device cannot be read without waiting")?.map_err(|e| e.to_string())
+    }
+}
+
+/// Ties Burn's tensor kinds to [`Kind`].
+pub trait KindOf {
+    /// The kind.
+    const KIND: Kind;
+}
+
+impl KindOf for burn::tensor::Float {
+    const KIND: Kind = Kind::Float;
+}
+
+impl KindOf for burn::tensor::Int {
+    const KIND: Kind = Kind::Int;
+}
+
+impl KindOf for burn::tensor::Bool {
+    const KIND: Kind = Kind::Bool;
+}

@@ -1,0 +1,84 @@
+//! How a stage's forward and backward are carried out: one trait, several ways with the same numbers.
+
+use super::Stage;
+use super::any_tensor::AnyTensor;
+use super::boundary::Payload;
+use super::error::StageError;
+use super::function::StageFunction;
+use super::gradients::GradientStore;
+use super::loss::LossPart;
+
+/// What a forward gets.
+#[derive(Clone, Debug)]
+pub struct ForwardCall {
+    /// The microbatch, numbered over the whole batch.
+    pub sample: usize,
+    /// The stage's input, without autodiff.
+    pub input: Payload,
+    /// What it reads beside, without autodiff.
+    pub extra: Payload,
+    /// The target, on a stage that ends its route.
+    pub target: Option<Payload>,
+    /// Does the stage end its route, so that its loss is wanted instead of its outputs?
+    pub ends_route: bool,
+    /// Is the gradient of the input wanted (on all stages but the first)?
+    pub wants_input_gradient: bool,
+}
+
+/// What a training forward hands on, without autodiff.
+#[derive(Clone, Debug)]
+pub enum Outcome {
+    /// Outputs, for the next stage.
+    Output(Payload),
+    /// The loss of a stage that ends its route.
+    Loss(Box<LossPart>),
+}
+
+/// One gradient a tensor of a payload; `None` for a tensor that has none.
+pub type Gradients = Vec<Option<AnyTensor>>;
+
+/// A way to run a stage's forwards and backwards. It holds what backwards need, per microbatch.
+///
+/// Whatever the way, `backward` equals `backward_input` followed by `backward_weight`.
+pub trait Engine<M: Stage>: Send {
+    /// Its name, for reports (`eager`, `traced`).
+    fn name(&self) -> &'static str;
+
+    /// Runs the forward of a microbatch and holds what its backward needs.
+    ///
+    /// # Errors
+    /// If the call's parts do not fit the stage.
+    fn forward(&mut self, function: &StageFunction<M>, module: &M, call: ForwardCall) -> Result<Outcome, StageError>;
+
+    /// `B`: gives the gradients of the input and adds those of the weights to the store.
+    ///
+    /// `seeds` holds the gradient of each output tensor, or the loss's seed.
+    ///
+    /// # Errors
+    /// If the microbatch is not held or a gradient does not fit its output.
+    fn backward(
+        &mut self,
+        module: &M,
+        sample: usize,
+        seeds: Gradients,
+        store: &mut GradientStore,
+    ) -> Result<Gradients, StageError>;
+
+    /// `I`: gives the gradients of the input and holds what `backward_weight` needs.
+    ///
+    /// # Errors
+    /// As `backward`.
+    fn backward_input(&mut self, module: &M, sample: usize, seeds: Gradients) -> Result<Gradients, StageError>;
+
+    /// `W`: adds the gradients of the weights to the store.
+    ///
+    /// # Errors
+    /// If no `backward_input` of this microbatch is held.
+    fn backward_weight(&mut self, module: &M, sample: usize, store: &mut GradientStore) -> Result<(), StageError>;
+
+    /// Microbatches held between forward and the last part of their backward.
+    fn held(&self) -> usize;
+
+    /// Lets go of everything held (after a failure).
+    fn clear(&mut self);
+}

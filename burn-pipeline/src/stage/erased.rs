@@ -1,0 +1,272 @@
+//! A stage with its module's type hidden: what a rank holds and the executor drives.
+//!
+//! Guarantees: the executor sees payloads and gradients, never a module's type. The module, its engine, its
+//! gradient sums and its optimizer live together, on the rank that built them.
+
+use super::Stage;
+use super::any_tensor::AnyTensor;
+use super::boundary::{Boundary, Payload};
+use super::eager::{Eager, parameter_ids};
+use super::engine::{Engine, ForwardCall, Gradients, Outcome};
+use super::error::StageError;
+use super::function::StageFunction;
+use super::gradients::{Accumulation, GradientStore};
+use super::loss::{Loss, LossPart};
+use burn::module::{ModuleMapper, ModuleVisitor, Param, ParamId};
+use burn::optim::{GradientsParams, ModuleOptimizer};
+use burn::tensor::Tensor;
+use std::any::Any;
+
+/// A stage of any module type, as the factory of a pipeline returns it.
+pub struct StageBox(Box<dyn ErasedStage>);
+
+impl std::fmt::Debug for StageBox {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("StageBox").field(&self.0.module_type()).finish()
+    }
+}
+
+impl StageBox {
+    /// A stage that hands its outputs on.
+    pub fn new<M: Stage>(module: M) -> Self {
+        Self::from_parts(module, StageFunction::forward_only())
+    }
+
+    /// The last stage of a model, with the loss over its outputs and the batch's target.
+    ///
+    /// The loss is a `Tensor<1>` of one element, or a [`Loss`] with a weight.
+    pub fn with_loss<M: Stage, T: Boundary, L: Into<Loss>>(
+        module: M,
+        loss: impl Fn(M::Output, T) -> L + Send + Sync + 'static,
+    ) -> Self {
+        Self::from_parts(module, StageFunction::with_loss(loss))
+    }
+
+    fn from_parts<M: Stage>(module: M, function: StageFunction<M>) -> Self {
+        Self(Box::new(Typed {
+            module: Some(module),
+            function,
+            engine: Box::new(Eager::default()),
+            store: GradientStore::default(),
+            optimizer: None,
+        }))
+    }
+
+    /// The stage, to be driven.
+    pub fn into_inner(self) -> Box<dyn ErasedStage> {
+        self.0
+    }
+}
+
+/// What the executor needs of a stage.
+pub trait ErasedStage: Send {
+    /// The module's type, for messages.
+    fn module_type(&self) -> &'static str;
+    /// How its forwards and backwards are run.
+    fn engine(&self) -> &'static str;
+    /// Names of the extras it reads.
+    fn extras(&self) -> Vec<&'static str>;
+    /// Has it a loss?
+    fn has_loss(&self) -> bool;
+    /// Sets how gradients are added and who steps the weights.
+    fn prepare(&mut self, accumulation: Accumulation, optimizer: Option<ModuleOptimizer>);
+    /// Starts a pass over a batch: ordered sums start at microbatch `first`; `None` holds all gradients back
+    /// until they are released.
+    fn begin(&mut self, first: Option<usize>);
+    /// A training forward.
+    ///
+    /// # Errors
+    /// See [`Engine::forward`].
+    fn forward(&mut self, call: ForwardCall) -> Result<Outcome, StageError>;
+    /// A forward without autodiff: the outputs and, where there is a loss and a target, the loss.
+    ///
+    /// # Errors
+    /// If the call's parts do not fit the stage.
+    fn evaluate(&self, call: ForwardCall) -> Result<(Payload, Option<LossPart>), StageError>;
+    /// `B`.
+    ///
+    /// # Errors
+    /// See [`Engine::backward`].
+    fn backward(&mut self, sample: usize, seeds: Gradients) -> Result<Gradients, StageError>;
+    /// `I`.
+    ///
+    /// # Errors
+    /// See [`Engine::backward_input`].
+    fn backward_input(&mut self, sample: usize, seeds: Gradients) -> Result<Gradients, StageError>;
+    /// `W`.
+    ///
+    /// # Errors
+    /// See [`Engine::backward_weight`].
+    fn backward_weight(&mut self, sample: usize) -> Result<(), StageError>;
+    /// The gathered weight gradients.
+    fn gradients(&mut self) -> &mut GradientStore;
+    /// Parameters in visiting order.
+    fn parameters(&self) -> Vec<ParamId>;
+    /// The value of every parameter, in visiting order, without autodiff.
+    fn weights(&self) -> Vec<(ParamId, AnyTensor)>;
+    /// Replaces the value of every parameter, in visiting order.
+    fn set_weights(&mut self, weights: Vec<AnyTensor>);
+    /// Steps the weights with the gathered gradients, and forgets them.
+    fn optimize(&mut self, learning_rate: f64);
+    /// Microbatches held between forward and the last part of their backward.
+    fn held(&self) -> usize;
+    /// Lets go of everything held, and of the gradients (after a failure).
+    fn clear(&mut self);
+    /// A copy of the module, behind `Any` (its type is the factory's).
+    fn module(&self) -> Box<dyn Any + Send>;
+}
+
+struct Typed<M: Stage> {
+    /// `None` only while the optimizer, which takes and returns it, is at work.
+    module: Option<M>,
+    function: StageFunction<M>,
+    engine: Box<dyn Engine<M>>,
+    store: GradientStore,
+    optimizer: Option<ModuleOptimizer>,
+}
+
+const LOST: &str = "the optimizer panicked and took the stage's module with it; build the pipeline anew";
+
+impl<M: Stage> Typed<M> {
+    fn lent(module: &Option<M>) -> Result<&M, StageError> {
+        module.as_ref().ok_or_else(|| StageError::Unsupported(LOST.to_owned()))
+    }
+}
+
+impl<M: Stage> ErasedStage for Typed<M> {
+    fn module_type(&self) -> &'static str {
+        std::any::type_name::<M>()
+    }
+
+    fn engine(&self) -> &'static str {
+        self.engine.name()
+    }
+
+    fn extras(&self) -> Vec<&'static str> {
+        self.module.as_ref().map(M::extras).unwrap_or_default()
+    }
+
+    fn has_loss(&self) -> bool {
+        self.function.has_loss()
+    }
+
+    fn prepare(&mut self, accumulation: Accumulation, optimizer: Option<ModuleOptimizer>) {
+        self.store = GradientStore::new(accumulation);
+        self.optimizer = optimizer;
+    }
+
+    fn begin(&mut self, first: Option<usize>) {
+        self.store.begin(first);
+    }
+
+    fn forward(&mut self, call: ForwardCall) -> Result<Outcome, StageError> {
+        self.engine.forward(&self.function, Self::lent(&self.module)?, call)
+    }
+
+    fn evaluate(&self, call: ForwardCall) -> Result<(Payload, Option<LossPart>), StageError> {
+        let module = Self::lent(&self.module)?.valid();
+        let output = self.function.output(&module, call.input, call.extra)?.into_payload();
+        if !self.has_loss() || call.target.is_none() {
+            return Ok((output, None));
+        }
+        let loss =
+            self.function.loss(M::Output::from_payload(output.clone()).map_err(StageError::Input)?, call.target)?;
+        Ok((output, Some(LossPart { value: AnyTensor::new(loss.value), weight: loss.weight })))
+    }
+
+    fn backward(&mut self, sample: usize, seeds: Gradients) -> Result<Gradients, StageError> {
+        self.engine.backward(Self::lent(&self.module)?, sample, seeds, &mut self.store)
+    }
+
+    fn backward_input(&mut self, sample: usize, seeds: Gradients) -> Result<Gradients, StageError> {
+        self.engine.backward_input(Self::lent(&self.module)?, sample, seeds)
+    }
+
+    fn backward_weight(&mut self, sample: usize) -> Result<(), StageError> {
+        self.engine.backward_weight(Self::lent(&self.module)?, sample, &mut self.store)
+    }
+
+    fn gradients(&mut self) -> &mut GradientStore {
+        &mut self.store
+    }
+
+    fn parameters(&self) -> Vec<ParamId> {
+        self.module.as_ref().map(parameter_ids).unwrap_or_default()
+    }
+
+    fn weights(&self) -> Vec<(ParamId, AnyTensor)> {
+        struct Weights(Vec<(ParamId, AnyTensor)>);
+
+        impl ModuleVisitor for Weights {
+            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+                self.0.push((param.id, AnyTensor::new(param.val().inner())));
+            }
+        }
+
+        let mut weights = Weights(Vec::new());
+        if let Some(module) = &self.module {
+            module.visit(&mut weights);
+        }
+        weights.0
+    }
+
+    fn set_weights(&mut self, weights: Vec<AnyTensor>) {
+        let mut replace = Replace { weights: weights.into_iter() };
+        self.module = self.module.take().map(|module| module.map(&mut replace));
+    }
+
+    fn optimize(&mut self, learning_rate: f64) {
+        let (Some(optimizer), Some(module)) = (&mut self.optimizer, self.module.take()) else { return };
+        let mut collect = Collect { store: &mut self.store, gradients: GradientsParams::new() };
+        module.visit(&mut collect);
+        let gradients = collect.gradients;
+        self.module = Some(optimizer.step(learning_rate, module, gradients));
+        self.store.clear();
+    }
+
+    fn held(&self) -> usize {
+        self.engine.held()
+    }
+
+    fn clear(&mut self) {
+        self.engine.clear();
+        self.store.clear();
+    }
+
+    fn module(&self) -> Box<dyn Any + Send> {
+        Box::new(self.module.clone())
+    }
+}
+
+/// Gives parameters new values, in visiting order; each stays trainable or frozen as it was.
+struct Replace {
+    weights: std::vec::IntoIter<AnyTensor>,
+}
+
+impl ModuleMapper for Replace {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let Some(weight) = self.weights.next() else { return param };
+        let device = param.lazy_device();
+        let (trainable, strategy) = (param.is_require_grad(), device.gradient_checkpointing_strategy());
+        let (id, _, mapper) = param.consume();
+        let leaf = match strategy {
+            Some(strategy) => weight.leaf(strategy, trainable),
+            None => weight,
+        };
+        Param::from_mapped_value(id, Tensor::from_dispatch(leaf.into_dispatch()), mapper)
+    }
+}
+
+/// Moves gathered gradients into the form that Burn's optimizers take.
+struct Collect<'a> {
+    store: &'a mut GradientStore,
+    gradients: GradientsParams,
+}
+
+impl ModuleVisitor for Collect<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if let Some(gradient) = self.store.remove(param.id) {
+            self.gradients.register(param.id, Tensor::<D>::from_dispatch(gradient.into_dispatch()));
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! What can go wrong within one stage.
+
+use super::boundary::BoundaryError;
+
+/// An error inside one stage; the executor adds rank, stage, microbatch and operation.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StageError {
+    /// What arrived is not the stage's input.
+    #[error("what arrived does not fit the stage's input: {0}; the stage before must hand on what this one takes")]
+    Input(#[source] BoundaryError),
+    /// The extras are not what the stage reads.
+    #[error("the batch's extras do not fit what the stage reads: {0}")]
+    Extra(#[source] BoundaryError),
+    /// The target is not what the loss takes.
+    #[error("the batch's target does not fit what the loss takes: {0}")]
+    Target(#[source] BoundaryError),
+    /// The last stage of a training step has no loss.
+    #[error("the last stage has no loss to start the backward from; build it with `StageBox::with_loss`")]
+    NoLoss,
+    /// There is a loss, but no target for it.
+    #[error("the loss needs a target; give the batch one with `Batch::target`")]
+    NoTarget,
+    /// The loss is not one number.
+    #[error("the loss has shape {shape:?}; it must be one number, of shape [1]")]
+    LossShape {
+        /// Its shape.
+        shape: Vec<usize>,
+    },
+    /// Gradients arrived that do not match the stage's outputs in number.
+    #[error("{got} gradients arrived for {expected} outputs of the stage")]
+    GradientCount {
+        /// How many came.
+        got: usize,
+        /// How many outputs there are.
+        expected: usize,
+    },
+    /// A gradient's shape or element type is not its output's.
+    #[error("the gradient of output {output} is {got}, but the output is {expected}")]
+    GradientForm {
+        /// Which output, from 0.
+        output: usize,
+        /// Shape and element type that came.
+        got: String,
+        /// Shape and element type of the output.
+        expected: String,
+    },
+    /// A backward for a microbatch of which no forward is held.
+    #[error("no forward of this microbatch is held; its forward did not run, or its backward ran already")]
+    NotHeld,
+    /// The stage cannot be run this way.
+    #[error("{0}")]
+    Unsupported(String),
+    /// The device reported an error.
+    #[error("the device reported: {0}")]
+    Device(String),
+}

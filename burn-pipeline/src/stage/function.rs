@@ -1,0 +1,89 @@
+//! A stage as a function of tensors: module forward and, on the last stage, the loss on top.
+
+use super::Stage;
+use super::boundary::{Boundary, BoundaryError, Payload};
+use super::engine::ForwardCall;
+use super::error::StageError;
+use super::loss::Loss;
+use std::sync::Arc;
+
+type LossFunction<O> = Arc<dyn Fn(O, Payload) -> Result<Loss, BoundaryError> + Send + Sync>;
+
+/// What a stage computes for one microbatch, before autodiff is taken off.
+#[derive(Debug)]
+pub enum Computed {
+    /// The outputs.
+    Output(Payload),
+    /// The loss over them.
+    Loss(Box<Loss>),
+}
+
+/// The forward of a stage's module, with the user's loss where it is the last.
+pub struct StageFunction<M: Stage> {
+    loss: Option<LossFunction<M::Output>>,
+}
+
+impl<M: Stage> Clone for StageFunction<M> {
+    fn clone(&self) -> Self {
+        Self { loss: self.loss.clone() }
+    }
+}
+
+impl<M: Stage> std::fmt::Debug for StageFunction<M> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StageFunction").field("loss", &self.loss.is_some()).finish()
+    }
+}
+
+impl<M: Stage> StageFunction<M> {
+    /// The module's forward alone.
+    pub fn forward_only() -> Self {
+        Self { loss: None }
+    }
+
+    /// The module's forward with a loss on top.
+    pub fn with_loss<T: Boundary, L: Into<Loss>>(loss: impl Fn(M::Output, T) -> L + Send + Sync + 'static) -> Self {
+        let erased = move |output: M::Output, target: Payload| Ok(loss(output, T::from_payload(target)?).into());
+        Self { loss: Some(Arc::new(erased)) }
+    }
+
+    /// Has it a loss?
+    pub fn has_loss(&self) -> bool {
+        self.loss.is_some()
+    }
+
+    /// The module's outputs for a microbatch.
+    ///
+    /// # Errors
+    /// If input or extras are not what the module takes.
+    pub fn output(&self, module: &M, input: Payload, extra: Payload) -> Result<M::Output, StageError> {
+        let input = M::Input::from_payload(input).map_err(StageError::Input)?;
+        let extra = M::Extra::from_payload(extra).map_err(StageError::Extra)?;
+        Ok(module.forward(input, extra))
+    }
+
+    /// The loss of outputs against a target.
+    ///
+    /// # Errors
+    /// If there is no loss, no target, or one that the loss does not take; or if the loss is not one number.
+    pub fn loss(&self, output: M::Output, target: Option<Payload>) -> Result<Loss, StageError> {
+        let loss = self.loss.as_ref().ok_or(StageError::NoLoss)?;
+        let loss = loss(output, target.ok_or(StageError::NoTarget)?).map_err(StageError::Target)?;
+        match loss.value.dims() {
+            [1] => Ok(loss),
+            shape => Err(StageError::LossShape { shape: shape.to_vec() }),
+        }
+    }
+
+    /// What a training forward computes: the loss on a stage that ends its route, else the outputs.
+    ///
+    /// # Errors
+    /// As [`StageFunction::output`] and [`StageFunction::loss`].
+    pub fn train(&self, module: &M, call: ForwardCall) -> Result<Computed, StageError> {
+        let output = self.output(module, call.input, call.extra)?;
+        if call.ends_route {
+            return Ok(Computed::Loss(Box::new(self.loss(output, call.target)?)));
+        }
+        Ok(Computed::Output(output.into_payload()))
+    }
+}

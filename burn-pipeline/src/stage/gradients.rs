@@ -1,0 +1,118 @@
+//! Where a stage's weight gradients gather over a step.
+//!
+//! Guarantees: a gradient is added as it arrives, in place; or, with [`Accumulation::Ordered`], in microbatch
+//! order whatever the order of execution, so that every schedule gives bit-equal sums. Ordered sums hold back
+//! gradients that come early: memory for as many sets as the schedule runs ahead of the order.
+
+use super::any_tensor::AnyTensor;
+use burn::module::ParamId;
+use std::collections::{BTreeMap, HashMap};
+
+/// In which order gradients of microbatches are added.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Accumulation {
+    /// As backwards end: no memory beside the sum.
+    #[default]
+    AsTheyCome,
+    /// In microbatch order: bit-equal over all schedules.
+    Ordered,
+}
+
+/// The weight gradients of one microbatch, by parameter.
+pub type WeightGradients = Vec<(ParamId, AnyTensor)>;
+
+/// The sum of weight gradients over microbatches, by parameter.
+#[derive(Debug, Default)]
+pub struct GradientStore {
+    accumulation: Accumulation,
+    sums: HashMap<ParamId, AnyTensor>,
+    early: BTreeMap<usize, WeightGradients>,
+    next: usize,
+    added: usize,
+}
+
+impl GradientStore {
+    /// An empty store.
+    pub fn new(accumulation: Accumulation) -> Self {
+        Self { accumulation, ..Self::default() }
+    }
+
+    /// Starts a pass over microbatches `first`, `first + 1` and so on, on top of what was gathered before.
+    ///
+    /// With ordered sums, `None` holds all gradients back until [`GradientStore::release`].
+    pub fn begin(&mut self, first: Option<usize>) {
+        self.next = first.unwrap_or(usize::MAX);
+        self.added = 0;
+        self.early.clear();
+    }
+
+    /// In which order gradients are added.
+    pub fn accumulation(&self) -> Accumulation {
+        self.accumulation
+    }
+
+    /// Adds the gradients that were held back, in microbatch order.
+    pub fn release(&mut self) {
+        for gradients in std::mem::take(&mut self.early).into_values() {
+            self.sum(gradients);
+        }
+    }
+
+    /// Takes the gradients of one microbatch.
+    pub fn add(&mut self, sample: usize, gradients: WeightGradients) {
+        self.added += 1;
+        if self.accumulation == Accumulation::AsTheyCome {
+            return self.sum(gradients);
+        }
+        self.early.insert(sample, gradients);
+        while let Some(gradients) = self.early.remove(&self.next) {
+            self.next += 1;
+            self.sum(gradients);
+        }
+    }
+
+    fn sum(&mut self, gradients: WeightGradients) {
+        for (id, gradient) in gradients {
+            let sum = match self.sums.remove(&id) {
+                Some(sum) => sum.plus(gradient),
+                None => gradient,
+            };
+            self.sums.insert(id, sum);
+        }
+    }
+
+    /// How many microbatches were added since [`GradientStore::begin`].
+    pub fn added(&self) -> usize {
+        self.added
+    }
+
+    /// Multiplies every sum by a factor, in place; 1 costs nothing.
+    pub fn scale(&mut self, factor: f64) {
+        if factor != 1.0 {
+            let scaled = self.sums.drain().map(|(id, sum)| (id, sum.scale(factor))).collect();
+            self.sums = scaled;
+        }
+    }
+
+    /// The sum of one parameter.
+    pub fn get(&self, id: ParamId) -> Option<&AnyTensor> {
+        self.sums.get(&id)
+    }
+
+    /// Replaces the sum of one parameter.
+    pub fn set(&mut self, id: ParamId, gradient: AnyTensor) {
+        self.sums.insert(id, gradient);
+    }
+
+    /// Takes the sum of one parameter out.
+    pub fn remove(&mut self, id: ParamId) -> Option<AnyTensor> {
+        self.sums.remove(&id)
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        self.sums.clear();
+        self.early.clear();
+        self.added = 0;
+    }
+}

@@ -1,0 +1,106 @@
+//! The loss contract: what the user's loss means for the whole batch.
+//!
+//! Guarantees: for every schedule, cut and accumulation, loss and gradients are those of one loss over the
+//! whole batch (over all accumulated batches), with
+//!
+//! | [`Reduction`] | the stage's loss of microbatch i is | the batch's loss is |
+//! |---|---|---|
+//! | `Mean` | the mean over its `n_i` samples | sum of `n_i * loss_i`, over sum of `n_i` |
+//! | `Sum` | a sum | sum of `loss_i` |
+//! | `Weighted` | a sum, with its weight `w_i` ([`Loss::weighted`]; number of tokens, say) | sum of `loss_i`, over sum of `w_i` |
+//!
+//! Each backward is seeded with the microbatch's share relative to the first (1 where pieces are even), and the
+//! accumulated gradients are scaled once, after the last backward.
+
+use super::any_tensor::AnyTensor;
+use burn::tensor::Tensor;
+
+/// What the user's loss is over a microbatch; see the module's table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Reduction {
+    /// The mean over samples.
+    #[default]
+    Mean,
+    /// A sum.
+    Sum,
+    /// A sum that comes with its weight.
+    Weighted,
+}
+
+/// What a microbatch's loss weighs, known on the host or computed on the device.
+#[derive(Clone, Debug)]
+pub enum Weight {
+    /// A number.
+    Host(f64),
+    /// A tensor of one element, read once the step is over.
+    Device(AnyTensor),
+}
+
+impl From<f64> for Weight {
+    fn from(weight: f64) -> Self {
+        Weight::Host(weight)
+    }
+}
+
+impl<K: burn::tensor::kind::Basic> From<Tensor<1, K>> for Weight {
+    fn from(weight: Tensor<1, K>) -> Self {
+        Weight::Device(AnyTensor::new(weight))
+    }
+}
+
+impl Weight {
+    /// The number, read from the device if it is there.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn read(&self) -> Result<f64, String> {
+        match self {
+            Weight::Host(weight) => Ok(*weight),
+            Weight::Device(tensor) => first(tensor),
+        }
+    }
+}
+
+/// The first element of a tensor.
+fn first(tensor: &AnyTensor) -> Result<f64, String> {
+    tensor.to_data()?.iter::<f64>().next().ok_or_else(|| "a tensor without elements was read".to_owned())
+}
+
+/// What a user's loss function returns: a `Tensor<1>` as it is, or one with a weight.
+#[derive(Clone, Debug)]
+pub struct Loss {
+    pub(crate) value: Tensor<1>,
+    pub(crate) weight: Option<Weight>,
+}
+
+impl Loss {
+    /// A sum over the microbatch with what it weighs (for [`Reduction::Weighted`]).
+    pub fn weighted(sum: Tensor<1>, weight: impl Into<Weight>) -> Self {
+        Self { value: sum, weight: Some(weight.into()) }
+    }
+}
+
+impl From<Tensor<1>> for Loss {
+    fn from(value: Tensor<1>) -> Self {
+        Self { value, weight: None }
+    }
+}
+
+/// One microbatch's loss as a stage hands it to the executor, without autodiff.
+#[derive(Clone, Debug)]
+pub struct LossPart {
+    /// The loss.
+    pub value: AnyTensor,
+    /// Its weight, if the loss function gave one.
+    pub weight: Option<Weight>,
+}
+
+impl LossPart {
+    /// The loss, read from the device.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn read(&self) -> Result<f64, String> {
+        first(&self.value)
+    }
+}

@@ -1,0 +1,324 @@
+//! Cutting a batch into microbatches, and joining outputs back.
+//!
+//! Guarantees: pieces differ in size by at most one sample, earlier ones are the larger ones, and none is empty:
+//! a batch of fewer samples than microbatches asked for gives as many microbatches as it has samples
+//! ([`Microbatches::len`] says how many). Inputs, extras and targets are cut alike. Joining pieces of equal
+//! form gives the batch back.
+//!
+//! Behaviour follows PyTorch's `_microbatch.py` (`TensorChunkSpec`, `_Replicate`, `split_args_kwargs_into_chunks`,
+//! `merge_chunks`), without its trap of cutting targets into more pieces than inputs.
+
+use super::any_tensor::AnyTensor;
+use super::boundary::{Boundary, Part, Payload};
+use std::collections::BTreeMap;
+
+/// How one tensor of a batch is cut.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Split {
+    /// Along this dimension.
+    Dim(usize),
+    /// Not at all: every microbatch gets the whole tensor.
+    Replicate,
+}
+
+/// Why a batch cannot be cut, or outputs not be joined.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum MicrobatchError {
+    /// The number of split rules is not the number of tensors.
+    #[error("{what} holds {tensors} tensor(s), but {splits} split rule(s) were given; give one a tensor")]
+    SplitCount {
+        /// Input, target or an extra's name.
+        what: String,
+        /// Tensors there.
+        tensors: usize,
+        /// Rules given.
+        splits: usize,
+    },
+    /// The dimension to cut does not exist.
+    #[error(
+        "tensor {tensor} of {what} has rank {rank} and cannot be cut along dimension {dim}; name an existing one or `Split::Replicate`"
+    )]
+    NoSuchDim {
+        /// Input, target or an extra's name.
+        what: String,
+        /// Which tensor, from 0.
+        tensor: usize,
+        /// Its rank.
+        rank: usize,
+        /// The dimension asked for.
+        dim: usize,
+    },
+    /// Tensors disagree on the number of samples.
+    #[error(
+        "tensor {tensor} of {what} has {got} samples along the dimension to cut, others have {expected}; all must agree"
+    )]
+    SampleCount {
+        /// Input, target or an extra's name.
+        what: String,
+        /// Which tensor, from 0.
+        tensor: usize,
+        /// Samples it has.
+        got: usize,
+        /// Samples of the others.
+        expected: usize,
+    },
+    /// Nothing can be cut.
+    #[error("the batch has no tensor to cut along a dimension, so it has no samples; give at least one a `Split::Dim`")]
+    NothingToCut,
+    /// A batch of zero samples.
+    #[error("the batch has no samples")]
+    Empty,
+    /// An extra that a stage reads is not in the batch.
+    #[error("stage {stage} reads the extra `{name}`, which the batch does not hold; add it with `Batch::extra`")]
+    MissingExtra {
+        /// The stage.
+        stage: usize,
+        /// The extra's name.
+        name: String,
+    },
+    /// Outputs to join do not have the same form.
+    #[error("the outputs of microbatches do not have the same form and cannot be joined")]
+    Form,
+}
+
+/// A payload with its split rules; `None` is dimension 0 for every tensor.
+#[derive(Clone, Debug)]
+struct Cuttable {
+    payload: Payload,
+    splits: Option<Vec<Split>>,
+}
+
+impl Cuttable {
+    fn split(&self, what: &str, tensor: usize) -> Result<Split, MicrobatchError> {
+        let Some(splits) = &self.splits else { return Ok(Split::Dim(0)) };
+        splits.get(tensor).copied().ok_or_else(|| self.count_error(what, splits.len()))
+    }
+
+    fn count_error(&self, what: &str, splits: usize) -> MicrobatchError {
+        MicrobatchError::SplitCount { what: what.to_owned(), tensors: self.payload.tensors().count(), splits }
+    }
+
+    /// Checks the rules and returns the number of samples, which must be `expected` if that is known.
+    fn samples(&self, what: &str, mut expected: Option<usize>) -> Result<Option<usize>, MicrobatchError> {
+        if let Some(splits) = self.splits.as_ref().filter(|splits| splits.len() != self.payload.tensors().count()) {
+            return Err(self.count_error(what, splits.len()));
+        }
+        for (index, tensor) in self.payload.tensors().enumerate() {
+            let Split::Dim(dim) = self.split(what, index)? else { continue };
+            let (what, tensor, rank) = (what.to_owned(), index, tensor.rank());
+            let Some(&got) = self.payload.tensors().nth(index).and_then(|t| t.shape().get(dim).copied()).as_ref()
+            else {
+                return Err(MicrobatchError::NoSuchDim { what, tensor, rank, dim });
+            };
+            match expected {
+                Some(expected) if expected != got => {
+                    return Err(MicrobatchError::SampleCount { what, tensor, got, expected });
+                }
+                _ => expected = Some(got),
+            }
+        }
+        Ok(expected)
+    }
+
+    fn piece(&self, what: &str, start: usize, end: usize) -> Result<Payload, MicrobatchError> {
+        self.payload.clone().map_tensors(|index, tensor| match self.split(what, index)? {
+            Split::Replicate => Ok(tensor),
+            Split::Dim(dim) => Ok(tensor.narrow(dim, start, end)),
+        })
+    }
+}
+
+/// One training or evaluation batch: an input, and what the loss and the stages read beside it.
+///
+/// Every tensor is cut along dimension 0 unless told otherwise.
+#[derive(Clone, Debug)]
+pub struct Batch {
+    input: Cuttable,
+    target: Option<Cuttable>,
+    extras: BTreeMap<String, Cuttable>,
+}
+
+impl Batch {
+    /// A batch of inputs for the first stage.
+    pub fn new(input: impl Boundary) -> Self {
+        Self { input: Cuttable { payload: input.into_payload(), splits: None }, target: None, extras: BTreeMap::new() }
+    }
+
+    /// Adds what the loss compares with.
+    pub fn target(mut self, target: impl Boundary) -> Self {
+        self.target = Some(Cuttable { payload: target.into_payload(), splits: None });
+        self
+    }
+
+    /// Adds something that stages read beside their input, by name (see `Stage::extras`).
+    pub fn extra(mut self, name: impl Into<String>, value: impl Boundary) -> Self {
+        self.extras.insert(name.into(), Cuttable { payload: value.into_payload(), splits: None });
+        self
+    }
+
+    /// Says how the input's tensors are cut, one rule a tensor.
+    pub fn split_input(mut self, splits: Vec<Split>) -> Self {
+        self.input.splits = Some(splits);
+        self
+    }
+
+    /// Says how the target's tensors are cut, one rule a tensor.
+    pub fn split_target(mut self, splits: Vec<Split>) -> Self {
+        if let Some(target) = &mut self.target {
+            target.splits = Some(splits);
+        }
+        self
+    }
+
+    /// Says how an extra's tensors are cut, one rule a tensor.
+    pub fn split_extra(mut self, name: &str, splits: Vec<Split>) -> Self {
+        if let Some(extra) = self.extras.get_mut(name) {
+            extra.splits = Some(splits);
+        }
+        self
+    }
+
+    /// Has it a target?
+    pub fn has_target(&self) -> bool {
+        self.target.is_some()
+    }
+
+    /// Checks all split rules and cuts into at most `count` microbatches.
+    ///
+    /// # Errors
+    /// If rules do not fit tensors, or tensors disagree on the number of samples.
+    pub fn cut(self, count: usize) -> Result<Microbatches, MicrobatchError> {
+        let mut samples = self.input.samples("the input", None)?;
+        for (name, extra) in &self.extras {
+            samples = extra.samples(&format!("the extra `{name}`"), samples)?;
+        }
+        if let Some(target) = &self.target {
+            samples = target.samples("the target", samples)?;
+        }
+        let samples = samples.ok_or(MicrobatchError::NothingToCut)?;
+        if samples == 0 || count == 0 {
+            return Err(MicrobatchError::Empty);
+        }
+        Ok(Microbatches { batch: self, bounds: bounds(samples, count.min(samples)) })
+    }
+}
+
+/// Boundaries of `count` pieces of `samples` samples; the first `samples mod count` pieces hold one more.
+fn bounds(samples: usize, count: usize) -> Vec<usize> {
+    let (size, larger) = (samples / count, samples % count);
+    (0..=count).map(|piece| piece * size + piece.min(larger)).collect()
+}
+
+/// A batch that has been cut; pieces are views, made when asked for.
+#[derive(Clone, Debug)]
+pub struct Microbatches {
+    batch: Batch,
+    bounds: Vec<usize>,
+}
+
+impl Microbatches {
+    /// How many microbatches there are.
+    pub fn len(&self) -> usize {
+        self.bounds.len() - 1
+    }
+
+    /// Never: there is always at least one.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// Samples of the whole batch.
+    pub fn samples(&self) -> usize {
+        self.bounds[self.len()]
+    }
+
+    /// Samples of one microbatch.
+    pub fn size(&self, microbatch: usize) -> usize {
+        self.bounds[microbatch + 1] - self.bounds[microbatch]
+    }
+
+    /// Has the batch a target?
+    pub fn has_target(&self) -> bool {
+        self.batch.has_target()
+    }
+
+    /// One microbatch's input.
+    ///
+    /// # Errors
+    /// None after a successful cut; the type is shared with the other parts.
+    pub fn input(&self, microbatch: usize) -> Result<Payload, MicrobatchError> {
+        self.piece(&self.batch.input, "the input", microbatch)
+    }
+
+    /// One microbatch's target, if there is one.
+    ///
+    /// # Errors
+    /// As [`Microbatches::input`].
+    pub fn target(&self, microbatch: usize) -> Result<Option<Payload>, MicrobatchError> {
+        self.batch.target.as_ref().map(|target| self.piece(target, "the target", microbatch)).transpose()
+    }
+
+    /// What a stage reads beside its input for one microbatch: its named extras in order.
+    ///
+    /// # Errors
+    /// If the batch does not hold one of them.
+    pub fn extra(&self, stage: usize, names: &[&str], microbatch: usize) -> Result<Payload, MicrobatchError> {
+        let mut parts = Vec::new();
+        for &name in names {
+            let missing = || MicrobatchError::MissingExtra { stage, name: name.to_owned() };
+            let extra = self.batch.extras.get(name).ok_or_else(missing)?;
+            parts.extend(self.piece(extra, name, microbatch)?.into_parts());
+        }
+        Ok(Payload::from_parts(parts))
+    }
+
+    fn piece(&self, part: &Cuttable, what: &str, microbatch: usize) -> Result<Payload, MicrobatchError> {
+        part.piece(what, self.bounds[microbatch], self.bounds[microbatch + 1])
+    }
+
+    /// Joins the outputs of all microbatches, in order, along `dim`.
+    ///
+    /// # Errors
+    /// If they do not have the same form.
+    pub fn join(outputs: Vec<Payload>, dim: usize) -> Result<Payload, MicrobatchError> {
+        let mut columns: Vec<Vec<Part>> = Vec::new();
+        for (row, output) in outputs.into_iter().enumerate() {
+            let parts: Vec<Part> = output.into_parts().collect();
+            if row == 0 {
+                columns = parts.iter().map(|_| Vec::new()).collect();
+            }
+            if parts.len() != columns.len() {
+                return Err(MicrobatchError::Form);
+            }
+            columns.iter_mut().zip(parts).for_each(|(column, part)| column.push(part));
+        }
+        Ok(Payload::from_parts(columns.into_iter().map(|column| join(column, dim)).collect::<Result<Vec<_>, _>>()?))
+    }
+}
+
+/// Joins one part of all microbatches: tensors along `dim`, forms if they are all equal.
+fn join(column: Vec<Part>, dim: usize) -> Result<Part, MicrobatchError> {
+    let mut tensors: Vec<AnyTensor> = Vec::new();
+    let mut form = None;
+    for part in column {
+        match part {
+            Part::Tensor(tensor) => tensors.push(tensor),
+            Part::Form(number) if form.is_none_or(|form| form == number) => form = Some(number),
+            Part::Form(_) => return Err(MicrobatchError::Form),
+        }
+    }
+    let alike = tensors.windows(2).all(|pair| joinable(&pair[0], &pair[1], dim));
+    match (form, tensors.is_empty()) {
+        (Some(form), true) => Ok(Part::Form(form)),
+        (None, false) if alike => AnyTensor::cat(tensors, dim).map(Part::Tensor).ok_or(MicrobatchError::Form),
+        _ => Err(MicrobatchError::Form),
+    }
+}
+
+fn joinable(a: &AnyTensor, b: &AnyTensor, dim: usize) -> bool {
+    let (left, right) = (a.shape(), b.shape());
+    a.dtype() == b.dtype()
+        && left.num_dims() == right.num_dims()
+        && dim < left.num_dims()
+        && (0..left.num_dims()).all(|d| d == dim || left[d] == right[d])
+}

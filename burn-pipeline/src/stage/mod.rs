@@ -1,0 +1,102 @@
+//! Stages: a user's module part behind a boundary that tensors cross.
+//!
+//! A user splits an existing Burn model by its layers: each part is a module that implements [`Stage`], says
+//! what it takes and what it hands on, and is built on its own rank and device, so the whole model never
+//! exists in one place. The last part gets a loss.
+//!
+//! # A plain stack of layers
+//!
+//! ```
+//! use burn::module::Module;
+//! use burn::nn::{Linear, LinearConfig};
+//! use burn::tensor::{Device, Tensor, activation::relu};
+//! use burn_pipeline::stage::{Stage, StageBox};
+//!
+//! /// Some consecutive layers of the stack.
+//! #[derive(Module, Debug)]
+//! struct Slice {
+//!     layers: Vec<Linear>,
+//! }
+//!
+//! impl Stage for Slice {
+//!     type Input = Tensor<2>;
+//!     type Extra = ();
+//!     type Output = Tensor<2>;
+//!
+//!     fn forward(&self, x: Tensor<2>, _: ()) -> Tensor<2> {
+//!         self.layers.iter().fold(x, |x, layer| relu(layer.forward(x)))
+//!     }
+//! }
+//!
+//! /// Called on the rank of stage `index`: layers 2 * index and 2 * index + 1 of the whole stack.
+//! fn build(index: usize, stages: usize, device: &Device) -> StageBox {
+//!     let layers = (0..2).map(|_| LinearConfig::new(16, 16).init(device)).collect();
+//!     let slice = Slice { layers };
+//!     if index + 1 < stages {
+//!         StageBox::new(slice)
+//!     } else {
+//!         StageBox::with_loss(slice, |y: Tensor<2>, target: Tensor<2>| (y - target).square().mean())
+//!     }
+//! }
+//! ```
+//!
+//! # A transformer
+//!
+//! The first stage takes token ids and the others hidden states. Either write three modules (embedding and
+//! blocks; blocks; blocks and head) and return the right one for each stage, or one module with optional parts
+//! and an enum at its boundary; `examples/train_gpt` does the latter, so that any number of stages, one
+//! included, is built by the same few lines:
+//!
+//! ```
+//! use burn::tensor::{Int, Tensor};
+//! use burn_pipeline::boundary;
+//!
+//! enum Signal {
+//!     Tokens(Tensor<2, Int>),
+//!     Hidden(Tensor<3>),
+//! }
+//! boundary!(enum Signal { Tokens(t), Hidden(t) });
+//! ```
+
+mod any_tensor;
+mod boundary;
+mod eager;
+mod engine;
+mod erased;
+mod error;
+mod function;
+mod gradients;
+mod init;
+mod loss;
+mod microbatch;
+
+pub use any_tensor::{AnyTensor, Kind, KindOf};
+pub use boundary::{Boundary, BoundaryError, Part, Payload, PayloadReader};
+pub use engine::{Engine, ForwardCall, Gradients, Outcome};
+pub use erased::{ErasedStage, StageBox};
+pub use error::StageError;
+pub use function::{Computed, StageFunction};
+pub use gradients::{Accumulation, GradientStore, WeightGradients};
+pub use init::init_seeded;
+pub use loss::{Loss, LossPart, Reduction, Weight};
+pub use microbatch::{Batch, MicrobatchError, Microbatches, Split};
+
+use burn::module::Module;
+
+/// A contiguous part of a model, as a Burn module.
+pub trait Stage: Module + Sync + 'static {
+    /// What arrives from the stage before, or from the batch on the first stage.
+    type Input: Boundary;
+    /// What the stage reads beside its input, cut per microbatch (masks, document ids); `()` for nothing.
+    type Extra: Boundary;
+    /// What goes to the next stage, or to the loss on the last one.
+    type Output: Boundary;
+
+    /// Names of the batch's extras that make up [`Stage::Extra`], in its order.
+    fn extras(&self) -> Vec<&'static str> {
+        Vec::new()
+    }
+
+    /// The part's forward pass.
+    fn forward(&self, input: Self::Input, extra: Self::Extra) -> Self::Output;
+}

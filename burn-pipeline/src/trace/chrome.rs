@@ -1,0 +1,85 @@
+//! Traces as JSON that Perfetto (`ui.perfetto.dev`) and `chrome://tracing` open.
+//!
+//! Guarantees: valid JSON in the Trace Event Format; times in microseconds; no two events of one thread overlap.
+//!
+//! 1. A track is a process, a rank a thread of it. Transfers and collectives, which may run beside computations,
+//!    have threads of their own below their rank.
+//! 2. `F`, `I`, `W` and `B` are `computation`, the rest `communication`.
+//! 3. [`chrome_steps`] is PyTorch's `_dump_chrometrace`: one microsecond a cell, a process a rank. It differs in one
+//!    thing: PyTorch files `I` under `communication`.
+
+use super::event::{Event, Track};
+use super::kind::{Kind, is_compute};
+use super::lanes::lanes;
+use crate::plan::{Action, Task};
+use serde_json::{Value, json};
+
+/// Writes tracks below each other, for instance what was predicted and what was measured.
+pub fn chrome(tracks: &[Track]) -> String {
+    let mut events = Vec::new();
+    for (process, track) in tracks.iter().enumerate() {
+        let ranks = track.rows();
+        events.push(named("process_name", process, 0, &json!(track.name)));
+        for rank in 0..ranks {
+            name_thread(&mut events, process, rank, &format!("rank {rank}"), rank * 1000);
+        }
+        let computing = track.events.iter().filter(|event| is_compute(event));
+        events.extend(computing.map(|event| complete(event, process, event.rank)));
+        let beside = lanes(track);
+        let most = beside.iter().map(|&(lane, _)| lane + 1).max().unwrap_or(0);
+        for rank in 0..ranks {
+            for lane in 0..most {
+                let used = beside.iter().any(|&(l, event)| (l, event.rank) == (lane, rank));
+                if used {
+                    let name = format!("rank {rank} transfers {lane}");
+                    name_thread(&mut events, process, ranks * (lane + 1) + rank, &name, rank * 1000 + lane + 1);
+                }
+            }
+        }
+        events.extend(beside.iter().map(|&(lane, event)| complete(event, process, ranks * (lane + 1) + event.rank)));
+    }
+    json!({ "traceEvents": events, "displayTimeUnit": "ms" }).to_string()
+}
+
+/// Writes rows of cells, one microsecond a cell, as PyTorch's `_dump_chrometrace` does.
+pub fn chrome_steps(rows: &[Vec<Action>]) -> String {
+    let cells = rows.iter().enumerate().flat_map(|(rank, row)| row.iter().enumerate().map(move |cell| (rank, cell)));
+    let events: Vec<Value> = cells
+        .filter(|(_, (_, action))| !action.is_idle())
+        .map(|(rank, (step, action))| {
+            json!({ "name": action.to_string(), "cat": kind(*action).category(), "ph": "X",
+                    "pid": rank, "tid": rank, "ts": step, "dur": 1 })
+        })
+        .collect();
+    json!({ "traceEvents": events }).to_string()
+}
+
+/// The kind of an action; of a fused one, that of its second part.
+fn kind(action: Action) -> Kind {
+    action.tasks().last().map_or(Kind::Collective, Kind::of)
+}
+
+fn complete(event: &Event, process: usize, thread: usize) -> Value {
+    let kind = kind(event.action);
+    json!({
+        "name": event.action.to_string(), "cat": kind.category(), "cname": kind.chrome_name(), "ph": "X",
+        "pid": process, "tid": thread, "ts": event.start * 1e6, "dur": (event.end - event.start) * 1e6,
+        "args": { "tasks": event.action.tasks().map(describe).collect::<Vec<_>>() },
+    })
+}
+
+fn describe(task: Task) -> Value {
+    let stage = task.stage();
+    json!({ "operation": task.op().letters(), "stage": stage.index(), "replica": stage.replica(),
+            "microbatch": task.microbatch() })
+}
+
+fn named(what: &str, process: usize, thread: usize, name: &Value) -> Value {
+    json!({ "name": what, "ph": "M", "pid": process, "tid": thread, "args": { "name": name } })
+}
+
+fn name_thread(events: &mut Vec<Value>, process: usize, thread: usize, name: &str, place: usize) {
+    events.push(named("thread_name", process, thread, &json!(name)));
+    events.push(json!({ "name": "thread_sort_index", "ph": "M", "pid": process, "tid": thread,
+                        "args": { "sort_index": place } }));
+}

@@ -1,0 +1,90 @@
+//! How actions are told apart in drawings: a kind, and with it a colour and a category.
+//!
+//! The colours are those of Okabe and Ito, which people with any colour vision can tell apart; chunks of a rank
+//! are shades of them.
+
+use super::event::{Event, Track};
+use crate::plan::{Op, Stage, Task};
+use std::collections::BTreeSet;
+
+/// What a task is for the eye.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Kind {
+    Forward,
+    Backward,
+    Input,
+    Weight,
+    Transfer,
+    Collective,
+}
+
+impl Kind {
+    pub(super) fn of(task: Task) -> Self {
+        match task.op() {
+            Op::Forward => Kind::Forward,
+            Op::Backward => Kind::Backward,
+            Op::BackwardInput => Kind::Input,
+            Op::BackwardWeight => Kind::Weight,
+            op if op.is_transfer() => Kind::Transfer,
+            _ => Kind::Collective,
+        }
+    }
+
+    /// Red, green and blue of its first chunk.
+    pub(super) fn colour(self) -> [u8; 3] {
+        match self {
+            Kind::Forward => [0, 114, 178],
+            Kind::Backward => [213, 94, 0],
+            Kind::Input => [230, 159, 0],
+            Kind::Weight => [0, 158, 115],
+            Kind::Transfer => [130, 130, 130],
+            Kind::Collective => [204, 121, 167],
+        }
+    }
+
+    /// What a legend says.
+    pub(super) fn words(self) -> &'static str {
+        match self {
+            Kind::Forward => "F forward",
+            Kind::Backward => "B backward",
+            Kind::Input => "I backward for the input",
+            Kind::Weight => "W backward for the weights",
+            Kind::Transfer => "transfer",
+            Kind::Collective => "collective",
+        }
+    }
+
+    /// The category in a Chrome trace.
+    pub(super) fn category(self) -> &'static str {
+        match self {
+            Kind::Transfer | Kind::Collective => "communication",
+            _ => "computation",
+        }
+    }
+
+    /// The closest of the colours that Chrome's trace viewer knows by name.
+    pub(super) fn chrome_name(self) -> &'static str {
+        match self {
+            Kind::Forward => "rail_response",
+            Kind::Backward => "terrible",
+            Kind::Input => "thread_state_iowait",
+            Kind::Weight => "good",
+            Kind::Transfer => "grey",
+            Kind::Collective => "rail_animation",
+        }
+    }
+}
+
+/// Does the event compute (and so keep its rank), rather than move data?
+pub(super) fn is_compute(event: &Event) -> bool {
+    event.action.tasks().any(|task| task.op().is_compute())
+}
+
+/// The stages of each rank that compute, in model order: a stage's place there is its chunk.
+pub(super) fn chunks(track: &Track) -> Vec<Vec<Stage>> {
+    let mut stages = vec![BTreeSet::new(); track.rows()];
+    for event in track.events.iter().filter(|event| is_compute(event)) {
+        stages[event.rank].extend(event.action.tasks().map(Task::stage));
+    }
+    stages.into_iter().map(|stages| stages.into_iter().collect()).collect()
+}

@@ -1,0 +1,20 @@
+//! Traces: what ran when, predicted or measured, in one event type and three drawings.
+//!
+//! The simulator predicts [`Event`]s and the runtime records them, so both can be laid side by side:
+//!
+//! - [`chrome()`]: JSON for Perfetto or `chrome://tracing`, several tracks below each other;
+//! - [`svg()`]: a timeline for a paper;
+//! - [`ascii()`]: the same for a terminal.
+
+mod ascii;
+mod axis;
+mod chrome;
+mod event;
+mod kind;
+mod lanes;
+mod svg;
+
+pub use ascii::ascii;
+pub use chrome::{chrome, chrome_steps};
+pub use event::{Event, Track};
+pub use svg::{SvgOptions, svg};

@@ -1,0 +1,266 @@
+//! Setting a pipeline up: what the user chooses, and what is checked before anything runs.
+
+use super::pipeline::{Pipeline, PipelineError};
+use crate::pass::{PassError, insert_transfers};
+use crate::plan::{CheckError, CheckOptions, CheckedPlan, Placement, Plan, Transport};
+use crate::schedule::{ForwardOnly, Schedule, ScheduleError, Size};
+use crate::stage::{Accumulation, Reduction, StageBox};
+use burn::optim::ModuleOptimizer;
+use burn::tensor::Device;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Where a stage is to be built.
+#[derive(Debug, Clone)]
+pub struct StageContext {
+    /// The stage, 0 at the model's input.
+    pub index: usize,
+    /// How many stages the model has.
+    pub stages: usize,
+    /// The rank that builds it.
+    pub rank: usize,
+    /// The rank's device, with autodiff.
+    pub device: Device,
+}
+
+impl StageContext {
+    /// This stage's share of `layers` layers, in order; earlier stages take one more where it is not even.
+    pub fn layers(&self, layers: usize) -> std::ops::Range<usize> {
+        let (each, more) = (layers / self.stages, layers % self.stages);
+        let start = self.index * each + self.index.min(more);
+        start..start + each + usize::from(self.index < more)
+    }
+
+    /// Is it the first stage?
+    pub fn is_first(&self) -> bool {
+        self.index == 0
+    }
+
+    /// Is it the last stage?
+    pub fn is_last(&self) -> bool {
+        self.index + 1 == self.stages
+    }
+}
+
+/// Why a pipeline cannot be built, or a plan not be made for a batch.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum BuildError {
+    /// The schedule refuses the size.
+    #[error(transparent)]
+    Schedule(#[from] ScheduleError),
+    /// Transfers could not be inserted.
+    #[error(transparent)]
+    Pass(#[from] PassError),
+    /// The plan is not legal.
+    #[error(transparent)]
+    Check(#[from] Box<CheckError>),
+    /// Nothing says how stages are made.
+    #[error("no stages were given; call `Builder::stages`")]
+    NoStages,
+    /// Nothing says what to run.
+    #[error("no schedule and no plan was given; call `Builder::schedule` or `Builder::plan`")]
+    NoSchedule,
+    /// One device a rank is needed.
+    #[error("{devices} device(s) were given for {ranks} ranks; give one, or one a rank")]
+    Devices {
+        /// Devices given.
+        devices: usize,
+        /// Ranks.
+        ranks: usize,
+    },
+    /// A fixed plan runs one number of microbatches.
+    #[error(
+        "the plan runs {planned} microbatches, but the batch was cut into {wanted}; give a batch of at least {planned} samples, or a schedule instead of a plan"
+    )]
+    FixedPlan {
+        /// Microbatches that the plan runs.
+        planned: usize,
+        /// Microbatches wanted.
+        wanted: usize,
+    },
+    /// A schedule places stages elsewhere at another number of microbatches.
+    #[error("{schedule} places stages differently for {microbatches} microbatches, and stages cannot move")]
+    Moved {
+        /// The schedule's name.
+        schedule: String,
+        /// Microbatches wanted.
+        microbatches: usize,
+    },
+    /// Stages could not be made.
+    #[error("building the stages failed: {0}")]
+    Stages(Box<PipelineError>),
+}
+
+pub(super) type Factory = Arc<dyn Fn(&StageContext) -> StageBox + Send + Sync>;
+pub(super) type Optimizers = Arc<dyn Fn() -> ModuleOptimizer + Send + Sync>;
+
+/// What is to be run: a family at a size, or one given plan.
+#[derive(Clone)]
+pub(super) enum Source {
+    Schedule(Arc<dyn Schedule>, Size),
+    Plan(Arc<Plan>),
+}
+
+impl Source {
+    fn plan(&self, microbatches: usize) -> Result<Plan, BuildError> {
+        match self {
+            Source::Schedule(schedule, size) => Ok(schedule.build(Size { microbatches, ..*size })?),
+            Source::Plan(plan) if plan.total_microbatches() == microbatches => Ok(Plan::clone(plan)),
+            Source::Plan(plan) => {
+                Err(BuildError::FixedPlan { planned: plan.total_microbatches(), wanted: microbatches })
+            }
+        }
+    }
+
+    /// Microbatches that were asked for.
+    pub(super) fn microbatches(&self) -> usize {
+        match self {
+            Source::Schedule(_, size) => size.microbatches,
+            Source::Plan(plan) => plan.total_microbatches(),
+        }
+    }
+
+    /// The lowered, checked plan that trains this many microbatches.
+    pub(super) fn training_plan(&self, microbatches: usize) -> Result<CheckedPlan, BuildError> {
+        lower_and_check(&self.plan(microbatches)?)
+    }
+
+    /// The lowered, checked plan that evaluates this many microbatches over the same placement.
+    pub(super) fn evaluation_plan(
+        &self,
+        placement: &Placement,
+        microbatches: usize,
+    ) -> Result<CheckedPlan, BuildError> {
+        let counts = match placement.routes() {
+            1 => vec![microbatches],
+            _ => vec![microbatches.div_ceil(2), microbatches / 2],
+        };
+        lower_and_check(&ForwardOnly::over(placement.clone(), counts)?)
+    }
+}
+
+fn lower_and_check(plan: &Plan) -> Result<CheckedPlan, BuildError> {
+    // Rendezvous is the strictest model: what is proved for it cannot deadlock on any link.
+    let options = CheckOptions { transport: Transport::Rendezvous, ..CheckOptions::default() };
+    Ok(insert_transfers(plan)?.check(&options)?)
+}
+
+/// Everything that a pipeline is built from; see [`Pipeline::builder`].
+#[derive(Clone)]
+pub struct Builder {
+    pub(super) source: Option<Source>,
+    pub(super) factory: Option<Factory>,
+    pub(super) optimizers: Option<Optimizers>,
+    pub(super) reduction: Reduction,
+    pub(super) devices: Vec<Device>,
+    pub(super) threads: usize,
+    pub(super) deadline: Duration,
+    pub(super) clip_norm: Option<f64>,
+    pub(super) accumulation: Accumulation,
+    pub(super) synchronize: bool,
+}
+
+impl std::fmt::Debug for Builder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Builder")
+            .field("devices", &self.devices)
+            .field("threads", &self.threads)
+            .field("deadline", &self.deadline)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Default for Builder {
+    fn default() -> Self {
+        Self {
+            source: None,
+            factory: None,
+            optimizers: None,
+            reduction: Reduction::default(),
+            devices: vec![Device::default()],
+            threads: 1,
+            deadline: Duration::from_secs(120),
+            clip_norm: None,
+            accumulation: Accumulation::default(),
+            synchronize: false,
+        }
+    }
+}
+
+impl Builder {
+    /// Runs this family at this size; a batch of fewer samples gets fewer microbatches.
+    pub fn schedule(mut self, schedule: Box<dyn Schedule>, size: Size) -> Self {
+        self.source = Some(Source::Schedule(Arc::from(schedule), size));
+        self
+    }
+
+    /// Runs this plan, and only its number of microbatches. Transfers are inserted if it has none.
+    pub fn plan(mut self, plan: Plan) -> Self {
+        self.source = Some(Source::Plan(Arc::new(plan)));
+        self
+    }
+
+    /// Makes a stage. Called on the rank that holds it, so that the whole model never exists in one place; in a
+    /// bidirectional placement it is called for both replicas, of which the second takes over the first's weights.
+    pub fn stages(mut self, factory: impl Fn(&StageContext) -> StageBox + Send + Sync + 'static) -> Self {
+        self.factory = Some(Arc::new(factory));
+        self
+    }
+
+    /// Makes the optimizer of each stage. Without one, `step` gathers gradients but leaves weights as they are.
+    pub fn optimizer(mut self, make: impl Fn() -> ModuleOptimizer + Send + Sync + 'static) -> Self {
+        self.optimizers = Some(Arc::new(make));
+        self
+    }
+
+    /// What the loss is over a microbatch; [`Reduction::Mean`] unless said otherwise.
+    pub fn reduction(mut self, reduction: Reduction) -> Self {
+        self.reduction = reduction;
+        self
+    }
+
+    /// The device of every rank, or one a rank (autodiff is added). Burn's default device unless said otherwise.
+    pub fn devices(mut self, devices: Vec<Device>) -> Self {
+        self.devices = devices;
+        self
+    }
+
+    /// Compute threads a rank, 1 unless said otherwise. Each rank has a pool of its own: ranks that share one
+    /// get in each other's way.
+    pub fn threads(mut self, threads: usize) -> Self {
+        self.threads = threads.max(1);
+        self
+    }
+
+    /// The longest that any wait may take, 120 s unless said otherwise. A stage's first run may compile kernels.
+    pub fn deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = deadline;
+        self
+    }
+
+    /// Clips gradients so that their norm over all ranks is at most this.
+    pub fn clip_norm(mut self, norm: f64) -> Self {
+        self.clip_norm = Some(norm);
+        self
+    }
+
+    /// In which order gradients of microbatches are added.
+    pub fn accumulation(mut self, accumulation: Accumulation) -> Self {
+        self.accumulation = accumulation;
+        self
+    }
+
+    /// Waits for the device after every task, so that timelines show what tasks took there (for profiling).
+    pub fn synchronize(mut self, synchronize: bool) -> Self {
+        self.synchronize = synchronize;
+        self
+    }
+
+    /// Checks the plan, starts one thread a rank, and builds the stages there.
+    ///
+    /// # Errors
+    /// If something is missing, the plan is not legal, or a stage cannot be made.
+    pub fn build(self) -> Result<Pipeline, BuildError> {
+        Pipeline::start(self)
+    }
+}

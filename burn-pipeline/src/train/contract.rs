@@ -1,0 +1,138 @@
+//! The loss contract over one step: from microbatch losses to the batch's loss and the gradients' factor.
+//!
+//! Guarantees: however the step was cut and however many batches were accumulated, the loss and the gradients
+//! after scaling are those of one loss over all samples; see [`Reduction`].
+
+use crate::execute::{MicrobatchLoss, Seeding};
+use crate::stage::{Microbatches, Reduction};
+
+/// What a step has gathered since the weights were last stepped.
+#[derive(Debug, Clone)]
+pub struct Contract {
+    reduction: Reduction,
+    reference: Option<usize>,
+    loss: f64,
+    weight: f64,
+    microbatches: usize,
+}
+
+impl Contract {
+    /// An empty step.
+    pub fn new(reduction: Reduction) -> Self {
+        Self { reduction, reference: None, loss: 0.0, weight: 0.0, microbatches: 0 }
+    }
+
+    /// How the backwards of the next batch are seeded. The first batch of a step sets the reference for all.
+    pub fn seeding(&mut self, batch: &Microbatches) -> Seeding {
+        let reference = *self.reference.get_or_insert_with(|| batch.size(0));
+        Seeding { reduction: self.reduction, reference }
+    }
+
+    /// The microbatches gathered so far; the next batch's are numbered after them.
+    pub fn microbatches(&self) -> usize {
+        self.microbatches
+    }
+
+    /// Takes the losses of one batch and returns that batch's own loss.
+    pub fn gather(&mut self, losses: &[MicrobatchLoss]) -> f64 {
+        let (loss, weight) = totals(self.reduction, losses);
+        self.loss += loss;
+        self.weight += weight;
+        self.microbatches += losses.len();
+        mean(self.reduction, loss, weight)
+    }
+
+    /// The loss over all gathered batches.
+    pub fn loss(&self) -> f64 {
+        mean(self.reduction, self.loss, self.weight)
+    }
+
+    /// The factor that turns accumulated gradients into those of [`Contract::loss`].
+    pub fn scale(&self) -> f64 {
+        match self.reduction {
+            Reduction::Sum => 1.0,
+            Reduction::Mean => self.reference.unwrap_or(1) as f64 / self.weight,
+            Reduction::Weighted if self.weight == 0.0 => 0.0,
+            Reduction::Weighted => 1.0 / self.weight,
+        }
+    }
+}
+
+/// The loss of a batch that was only evaluated.
+pub fn evaluated_loss(reduction: Reduction, losses: &[MicrobatchLoss]) -> f64 {
+    let (loss, weight) = totals(reduction, losses);
+    mean(reduction, loss, weight)
+}
+
+/// Sums over microbatches, in their order.
+fn totals(reduction: Reduction, losses: &[MicrobatchLoss]) -> (f64, f64) {
+    let weighted =
+        |part: &MicrobatchLoss| if reduction == Reduction::Mean { part.loss * part.weight } else { part.loss };
+    (losses.iter().map(weighted).sum(), losses.iter().map(|part| part.weight).sum())
+}
+
+fn mean(reduction: Reduction, loss: f64, weight: f64) -> f64 {
+    match reduction {
+        Reduction::Sum => loss,
+        // No token counts: there is nothing to be wrong about.
+        Reduction::Weighted if weight == 0.0 => 0.0,
+        Reduction::Mean | Reduction::Weighted => loss / weight,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stage::Batch;
+    use burn::tensor::{Device, Tensor};
+
+    fn cut(samples: usize, count: usize) -> Microbatches {
+        Batch::new(Tensor::<2>::zeros([samples, 1], &Device::flex())).cut(count).unwrap()
+    }
+
+    fn parts(batch: &Microbatches, losses: &[f64]) -> Vec<MicrobatchLoss> {
+        let part = |(sample, &loss)| MicrobatchLoss { sample, loss, weight: batch.size(sample) as f64 };
+        losses.iter().enumerate().map(part).collect()
+    }
+
+    #[test]
+    fn uneven_microbatches_weigh_as_their_samples_do() {
+        // Means over 3 and 2 samples of values 1..=5: the mean of all is 3.
+        let (batch, mut contract) = (cut(5, 2), Contract::new(Reduction::Mean));
+        let seeding = contract.seeding(&batch);
+        assert_eq!(contract.gather(&parts(&batch, &[2.0, 4.5])), 3.0);
+        // A gradient that is 1 a sample: seeds and scale give 1 over the batch.
+        let gradient: f64 = (0..2).map(|i| seeding.seed(&batch, i) * 1.0).sum();
+        assert!((gradient * contract.scale() - 1.0).abs() < 1e-15);
+    }
+
+    #[test]
+    fn even_microbatches_are_seeded_with_one() {
+        let (batch, mut contract) = (cut(8, 4), Contract::new(Reduction::Mean));
+        let seeding = contract.seeding(&batch);
+        assert!((0..4).all(|i| seeding.seed(&batch, i) == 1.0));
+        contract.gather(&parts(&batch, &[1.0; 4]));
+        assert_eq!(contract.scale(), 0.25);
+    }
+
+    #[test]
+    fn accumulated_batches_count_as_one() {
+        let (small, large, mut contract) = (cut(2, 1), cut(6, 2), Contract::new(Reduction::Mean));
+        contract.seeding(&small);
+        contract.gather(&parts(&small, &[8.0]));
+        contract.seeding(&large);
+        contract.gather(&parts(&large, &[1.0, 3.0]));
+        assert_eq!(contract.loss(), (8.0 * 2.0 + 1.0 * 3.0 + 3.0 * 3.0) / 8.0);
+    }
+
+    #[test]
+    fn weights_divide_the_sum_of_sums() {
+        let mut contract = Contract::new(Reduction::Weighted);
+        let part = |sample, loss, weight| MicrobatchLoss { sample, loss, weight };
+        contract.gather(&[part(0, 6.0, 3.0), part(1, 0.0, 0.0), part(2, 4.0, 1.0)]);
+        assert_eq!((contract.loss(), contract.scale()), (2.5, 0.25));
+        let mut padding = Contract::new(Reduction::Weighted);
+        padding.gather(&[part(0, 0.0, 0.0)]);
+        assert_eq!((padding.loss(), padding.scale()), (0.0, 0.0));
+    }
+}

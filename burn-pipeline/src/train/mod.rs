@@ -1,0 +1,19 @@
+//! Training: what happens around a plan's run, and the type that a user holds.
+//!
+//! [`Pipeline`] is the front door: build it from stages, a schedule and a loss reduction; call
+//! [`step`](Pipeline::step) and [`eval`](Pipeline::eval). It drives one [`Rank`] a thread; a program that runs one
+//! rank a process drives its own.
+
+mod builder;
+mod contract;
+mod pipeline;
+mod rank;
+mod replica;
+mod report;
+mod worker;
+
+pub use builder::{BuildError, Builder, StageContext};
+pub use contract::{Contract, evaluated_loss};
+pub use pipeline::{Pipeline, PipelineError};
+pub use rank::{ApplyOutcome, BatchOutcome, Rank};
+pub use report::{EvalReport, StepReport};

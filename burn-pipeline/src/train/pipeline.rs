@@ -1,0 +1,430 @@
+//! The type that a user holds: a pipeline of ranks on threads of this process.
+//!
+//! Guarantees: every call returns within the deadline, with a result or an error that names what failed; after
+//! a failure of a rank every later call says so at once (nothing is half-run silently); dropping the pipeline
+//! never waits for a stuck rank.
+
+use super::builder::{BuildError, Builder, Source};
+use super::report::{EvalReport, StepReport};
+use super::worker::{Answer, Command, Reply, Seat, StageFacts, run};
+use crate::execute::ExecuteError;
+use crate::link::{Activity, Failure, Threads};
+use crate::plan::{CheckedPlan, Placement, Stage};
+use crate::stage::{AnyTensor, Batch, MicrobatchError, Microbatches, Stage as StageModule};
+use crate::trace::Track;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+/// Why a call on a pipeline failed.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum PipelineError {
+    /// The batch cannot be cut, or does not hold what stages read. Nothing was run; the pipeline is as before.
+    #[error(transparent)]
+    Batch(#[from] MicrobatchError),
+    /// No plan can be made for the batch. Nothing was run; the pipeline is as before.
+    #[error(transparent)]
+    Plan(Box<BuildError>),
+    /// A training batch without target, or a last stage without loss. Nothing was run.
+    #[error(
+        "a training step needs a loss on the last stage (`StageBox::with_loss`) and a target (`Batch::target`); {missing} is missing"
+    )]
+    NoLoss {
+        /// Which of the two.
+        missing: &'static str,
+    },
+    /// A rank failed; the pipeline is closed.
+    #[error("{0}")]
+    Rank(ExecuteError),
+    /// A rank did not answer in time; the pipeline is closed.
+    #[error(
+        "rank {rank} did not answer within {seconds:.1} s: it {activity}; the pipeline is closed, build it anew or raise the deadline"
+    )]
+    Silent {
+        /// The rank.
+        rank: usize,
+        /// The deadline.
+        seconds: f64,
+        /// What it was last seen doing.
+        activity: Activity,
+    },
+    /// An earlier failure closed the pipeline.
+    #[error("the pipeline was closed by an earlier failure of rank {}: {}; build it anew", .0.rank, .0.message)]
+    Closed(Failure),
+    /// No such stage, or a stage of another module type.
+    #[error("stage {stage} is not a `{wanted}`, or there is no such stage")]
+    NoSuchModule {
+        /// The stage.
+        stage: usize,
+        /// The type asked for.
+        wanted: &'static str,
+    },
+}
+
+/// A pipeline of ranks on threads of this process.
+///
+/// ```
+/// use burn::module::Module;
+/// use burn::nn::{Linear, LinearConfig};
+/// use burn::optim::SgdConfig;
+/// use burn::tensor::{Device, Tensor};
+/// use burn_pipeline::schedule::{GPipe, Size};
+/// use burn_pipeline::stage::{Batch, Stage, StageBox};
+/// use burn_pipeline::train::Pipeline;
+///
+/// #[derive(Module, Debug)]
+/// struct Layer(Linear);
+///
+/// impl Stage for Layer {
+///     type Input = Tensor<2>;
+///     type Extra = ();
+///     type Output = Tensor<2>;
+///
+///     fn forward(&self, x: Tensor<2>, _: ()) -> Tensor<2> {
+///         self.0.forward(x)
+///     }
+/// }
+///
+/// let mut pipeline = Pipeline::builder()
+///     .schedule(Box::new(GPipe), Size::new(2, 4))
+///     .stages(|at| {
+///         let layer = Layer(LinearConfig::new(3, 3).init(&at.device));
+///         match at.is_last() {
+///             false => StageBox::new(layer),
+///             true => StageBox::with_loss(layer, |y: Tensor<2>, t: Tensor<2>| (y - t).square().mean()),
+///         }
+///     })
+///     .optimizer(|| SgdConfig::new().init())
+///     .build()?;
+/// let x = Tensor::<2>::ones([8, 3], &Device::flex());
+/// let first = pipeline.step(Batch::new(x.clone()).target(x.clone()), 0.1)?;
+/// let second = pipeline.step(Batch::new(x.clone()).target(x), 0.1)?;
+/// assert!(second.loss < first.loss);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Pipeline {
+    source: Arc<SourceBox>,
+    placement: Placement,
+    training: HashMap<usize, Arc<CheckedPlan>>,
+    evaluation: HashMap<usize, Arc<CheckedPlan>>,
+    facts: Vec<StageFacts>,
+    threads: Threads,
+    commands: Vec<Sender<Command>>,
+    replies: Receiver<Reply>,
+    deadline: Duration,
+    closed: Option<Failure>,
+}
+
+/// `Source` without a need for `Debug` on schedules' insides.
+struct SourceBox(Source);
+
+impl std::fmt::Debug for SourceBox {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("..")
+    }
+}
+
+impl Pipeline {
+    /// Starts to set a pipeline up.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    pub(super) fn start(builder: Builder) -> Result<Self, BuildError> {
+        let source = builder.source.clone().ok_or(BuildError::NoSchedule)?;
+        if builder.factory.is_none() {
+            return Err(BuildError::NoStages);
+        }
+        let plan = Arc::new(source.training_plan(source.microbatches())?);
+        let placement = plan.plan().placement().clone();
+        let ranks = placement.ranks();
+        let devices = match builder.devices.as_slice() {
+            [one] => vec![one.clone(); ranks],
+            several if several.len() == ranks => several.to_vec(),
+            others => return Err(BuildError::Devices { devices: others.len(), ranks }),
+        };
+        let threads = Threads::new(ranks);
+        let (answer, replies) = channel();
+        let mut commands = Vec::with_capacity(ranks);
+        for (rank, device) in devices.into_iter().enumerate() {
+            let (command, orders) = channel();
+            commands.push(command);
+            let (placement, threads, replies) = (placement.clone(), threads.clone(), answer.clone());
+            let device = if device.is_autodiff() { device } else { device.autodiff() };
+            let seat = Seat { rank, device, placement, threads, builder: builder.clone(), commands: orders, replies };
+            let spawned = std::thread::Builder::new().name(format!("rank {rank}")).spawn(move || run(seat));
+            if let Err(error) = spawned {
+                let error = ExecuteError::Device { rank, message: format!("no thread: {error}") };
+                return Err(BuildError::Stages(Box::new(PipelineError::Rank(error))));
+            }
+        }
+        let mut pipeline = Self {
+            training: HashMap::from([(plan.plan().total_microbatches(), plan)]),
+            evaluation: HashMap::new(),
+            source: Arc::new(SourceBox(source)),
+            facts: Vec::new(),
+            deadline: builder.deadline,
+            closed: None,
+            placement,
+            threads,
+            commands,
+            replies,
+        };
+        let answers = pipeline.answers().map_err(|error| BuildError::Stages(Box::new(error)))?;
+        for answer in answers {
+            if let Answer::Ready(facts) = answer {
+                pipeline.facts.extend(facts);
+            }
+        }
+        pipeline.facts.sort_by_key(|facts| facts.stage);
+        Ok(pipeline)
+    }
+
+    /// Where stages live.
+    pub fn placement(&self) -> &Placement {
+        &self.placement
+    }
+
+    /// How each stage's forward and backward are run (`eager`, `traced`), in model order.
+    pub fn engines(&self) -> Vec<(Stage, &'static str)> {
+        self.facts.iter().map(|facts| (facts.stage, facts.engine)).collect()
+    }
+
+    /// The lowered plan that trains a batch of this many microbatches.
+    ///
+    /// # Errors
+    /// If the schedule cannot be built for that many.
+    pub fn plan(&mut self, microbatches: usize) -> Result<Arc<CheckedPlan>, BuildError> {
+        if let Some(plan) = self.training.get(&microbatches) {
+            return Ok(plan.clone());
+        }
+        let plan = Arc::new(self.source.0.training_plan(microbatches)?);
+        if plan.plan().placement() != &self.placement {
+            return Err(BuildError::Moved { schedule: plan.plan().name().to_owned(), microbatches });
+        }
+        self.training.insert(microbatches, plan.clone());
+        Ok(plan)
+    }
+
+    /// Trains on one batch: forwards, backwards, and one step of the weights.
+    ///
+    /// # Errors
+    /// A batch that does not fit is refused before anything runs; a failing rank closes the pipeline.
+    pub fn step(&mut self, batch: Batch, learning_rate: f64) -> Result<StepReport, PipelineError> {
+        let began = Instant::now();
+        let mut report = self.accumulate(batch)?;
+        for answer in self.ask(&Command::Apply { learning_rate })? {
+            if let Answer::Applied(applied) = answer {
+                (report.loss, report.gradient_norm) = (applied.loss, applied.gradient_norm);
+            }
+        }
+        report.seconds = began.elapsed().as_secs_f64();
+        Ok(report)
+    }
+
+    /// Runs forwards and backwards of one batch and leaves the weights: the next [`Pipeline::step`] steps them
+    /// with all batches since the last, as if they had been one.
+    ///
+    /// # Errors
+    /// As [`Pipeline::step`]. The report's loss is this batch's own.
+    pub fn accumulate(&mut self, batch: Batch) -> Result<StepReport, PipelineError> {
+        let began = Instant::now();
+        let batch = Arc::new(self.cut(batch)?);
+        if !batch.has_target() {
+            return Err(PipelineError::NoLoss { missing: "the target" });
+        }
+        if self.facts.iter().any(|f| f.stage.index() + 1 == self.placement.stages() && !f.has_loss) {
+            return Err(PipelineError::NoLoss { missing: "the loss" });
+        }
+        let plan = self.plan(batch.len()).map_err(|error| PipelineError::Plan(Box::new(error)))?;
+        let command = Command::Accumulate { plan, batch: batch.clone(), began };
+        let mut report = StepReport {
+            loss: 0.0,
+            gradient_norm: None,
+            microbatches: batch.len(),
+            samples: batch.samples(),
+            seconds: 0.0,
+            peak_held: Vec::new(),
+            timeline: Track { name: "measured".to_owned(), ranks: self.placement.ranks(), events: Vec::new() },
+        };
+        for answer in self.ask(&command)? {
+            if let Answer::Batch(outcome) = answer {
+                report.loss = outcome.loss;
+                report.peak_held.push(outcome.peak_held);
+                report.timeline.events.extend(outcome.events);
+            }
+        }
+        report.seconds = began.elapsed().as_secs_f64();
+        Ok(report)
+    }
+
+    /// Runs forwards alone over one batch: outputs joined, and the loss if the batch has a target.
+    ///
+    /// # Errors
+    /// As [`Pipeline::step`].
+    pub fn eval(&mut self, batch: Batch) -> Result<EvalReport, PipelineError> {
+        let began = Instant::now();
+        let batch = Arc::new(self.cut(batch)?);
+        let has_loss = batch.has_target() && self.facts.iter().any(|facts| facts.has_loss);
+        let plan = match self.evaluation.get(&batch.len()) {
+            Some(plan) => plan.clone(),
+            None => {
+                let plan = self.source.0.evaluation_plan(&self.placement, batch.len());
+                let plan = Arc::new(plan.map_err(|error| PipelineError::Plan(Box::new(error)))?);
+                self.evaluation.insert(batch.len(), plan.clone());
+                plan
+            }
+        };
+        let (mut loss, mut outputs) = (0.0, Vec::new());
+        for answer in self.ask(&Command::Evaluate { plan, batch: batch.clone(), began })? {
+            if let Answer::Batch(outcome) = answer {
+                loss = outcome.loss;
+                outputs.extend(outcome.outputs);
+            }
+        }
+        outputs.sort_by_key(|(sample, _)| *sample);
+        let output = Microbatches::join(outputs.into_iter().map(|(_, output)| output).collect(), 0)?;
+        Ok(EvalReport { loss: has_loss.then_some(loss), microbatches: batch.len(), samples: batch.samples(), output })
+    }
+
+    /// The gradients gathered since the last step, scaled by the loss contract and clipped, as the optimizer
+    /// would get them: one list a stage, in model order of stages and parameters. Forgets them.
+    ///
+    /// # Errors
+    /// As [`Pipeline::step`].
+    pub fn take_gradients(&mut self) -> Result<Vec<Vec<Option<AnyTensor>>>, PipelineError> {
+        self.ask(&Command::FinishGradients)?;
+        let gradients = self.tensors(&Command::Gradients)?;
+        self.ask(&Command::Forget)?;
+        Ok(gradients)
+    }
+
+    /// The weights: one list a stage, in model order of stages and parameters.
+    ///
+    /// # Errors
+    /// As [`Pipeline::step`].
+    pub fn weights(&mut self) -> Result<Vec<Vec<AnyTensor>>, PipelineError> {
+        let weights = self.tensors(&Command::Weights)?;
+        Ok(weights.into_iter().map(|stage| stage.into_iter().flatten().collect()).collect())
+    }
+
+    /// A copy of the module of one stage (its tensors are shared until one side changes them).
+    ///
+    /// # Errors
+    /// If the stage is not an `M`, or a rank does not answer.
+    pub fn module<M: StageModule>(&mut self, stage: usize) -> Result<M, PipelineError> {
+        for answer in self.ask(&Command::Modules)? {
+            let Answer::Modules(modules) = answer else { continue };
+            for (at, module) in modules {
+                if at.index() == stage
+                    && at.replica() == 0
+                    && let Ok(module) = module.downcast::<Option<M>>()
+                {
+                    return (*module).ok_or(PipelineError::NoSuchModule { stage, wanted: std::any::type_name::<M>() });
+                }
+            }
+        }
+        Err(PipelineError::NoSuchModule { stage, wanted: std::any::type_name::<M>() })
+    }
+
+    fn tensors(&mut self, command: &Command) -> Result<Vec<Vec<Option<AnyTensor>>>, PipelineError> {
+        let mut rows = Vec::new();
+        for answer in self.ask(command)? {
+            if let Answer::Tensors(stages) = answer {
+                rows.extend(stages.into_iter().filter(|(stage, _)| stage.replica() == 0));
+            }
+        }
+        rows.sort_by_key(|(stage, _)| *stage);
+        Ok(rows.into_iter().map(|(_, tensors)| tensors).collect())
+    }
+
+    /// Cuts the batch, and makes sure that it holds what stages read.
+    fn cut(&self, batch: Batch) -> Result<Microbatches, PipelineError> {
+        let wanted = self.source.0.microbatches();
+        let batch = batch.cut(wanted)?;
+        for facts in &self.facts {
+            batch.extra(facts.stage.index(), &facts.extras, 0)?;
+        }
+        if batch.len() < wanted {
+            tracing::warn!(samples = batch.samples(), wanted, "fewer samples than microbatches: running one a sample");
+        }
+        Ok(batch)
+    }
+
+    /// Gives every rank a command and waits for all answers.
+    fn ask(&mut self, command: &Command) -> Result<Vec<Answer>, PipelineError> {
+        if let Some(failure) = &self.closed {
+            return Err(PipelineError::Closed(failure.clone()));
+        }
+        for sender in &self.commands {
+            // A rank whose thread has ended does not answer, which is noticed below.
+            let _ = sender.send(command.clone());
+        }
+        self.answers()
+    }
+
+    /// One answer a rank. The error that is returned is the first cause, not its echoes.
+    fn answers(&mut self) -> Result<Vec<Answer>, PipelineError> {
+        let ranks = self.placement.ranks();
+        let mut answers: Vec<Option<Answer>> = (0..ranks).map(|_| None).collect();
+        let mut errors: Vec<(usize, ExecuteError)> = Vec::new();
+        let mut outstanding: Vec<usize> = (0..ranks).collect();
+        // Ranks give up waiting at the deadline, so one that makes no progress for longer is stuck in its own
+        // code. A step may take many times the deadline as long as somebody goes on.
+        let mut progress = self.threads.progress();
+        let grace = self.deadline + self.deadline / 4 + Duration::from_millis(200);
+        while !outstanding.is_empty() {
+            // Once something failed, the others answer at once, or are stuck.
+            let wait = if errors.is_empty() { grace } else { Duration::from_millis(500).min(grace) };
+            match self.replies.recv_timeout(wait) {
+                Ok((rank, answer)) => {
+                    outstanding.retain(|&r| r != rank);
+                    match answer {
+                        Ok(answer) => answers[rank] = Some(answer),
+                        Err(error) => errors.push((rank, error)),
+                    }
+                }
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => {
+                    let now = self.threads.progress();
+                    if now == progress || !errors.is_empty() {
+                        break;
+                    }
+                    progress = now;
+                }
+            }
+        }
+        if errors.is_empty() && outstanding.is_empty() {
+            return Ok(answers.into_iter().flatten().collect());
+        }
+        Err(self.close(errors, &outstanding))
+    }
+
+    /// Closes the pipeline and names the first cause.
+    fn close(&mut self, mut errors: Vec<(usize, ExecuteError)>, outstanding: &[usize]) -> PipelineError {
+        // A rank's own error comes before what others say of it.
+        errors.sort_by_key(|(_, error)| error.is_secondary());
+        let own = errors.first().filter(|(_, error)| !error.is_secondary()).cloned();
+        let stuck = outstanding.first().map(|&rank| (rank, self.threads.activity(rank)));
+        let error = match (own, stuck, errors.into_iter().next()) {
+            (Some((_, error)), ..) => PipelineError::Rank(error),
+            (None, Some((rank, activity)), _) => {
+                PipelineError::Silent { rank, seconds: self.deadline.as_secs_f64(), activity }
+            }
+            (None, None, Some((_, error))) => PipelineError::Rank(error),
+            (None, None, None) => {
+                PipelineError::Silent { rank: 0, seconds: self.deadline.as_secs_f64(), activity: Activity::Idle }
+            }
+        };
+        let rank = match &error {
+            PipelineError::Silent { rank, .. } => *rank,
+            _ => self.threads.failure().map_or(0, |failure| failure.rank),
+        };
+        let failure = Failure { rank, message: error.to_string() };
+        self.threads.abort(failure.clone());
+        self.closed = Some(failure);
+        error
+    }
+}

@@ -1,0 +1,194 @@
+//! One rank of a training job: its stages, and what happens to their weights.
+//!
+//! Guarantees: all ranks that call the same functions in the same order see the same losses, the same gradient
+//! norm and the same scaling, whatever the transport; a function that fails has told every other rank.
+//!
+//! 1. [`Rank::accumulate`] runs one batch through the plan: gradients gather in the stages.
+//! 2. [`Rank::apply`] adds up the replicas of a stage (bidirectional placements), scales by the loss contract,
+//!    clips by the norm over all ranks, and steps the weights.
+
+use super::contract::{Contract, evaluated_loss};
+use super::replica;
+use crate::execute::{ExecuteError, Executor, RankOutcome, Run};
+use crate::link::Activity;
+use crate::plan::{CheckedPlan, Placement};
+use crate::stage::{ErasedStage, Microbatches, Payload, Reduction};
+use crate::trace::Event;
+use std::time::Instant;
+
+/// One rank of a training job.
+#[derive(Debug)]
+pub struct Rank {
+    executor: Executor,
+    placement: Placement,
+    contract: Contract,
+    reduction: Reduction,
+}
+
+/// What one batch gave on one rank.
+#[derive(Debug, Default)]
+pub struct BatchOutcome {
+    /// The batch's loss, the same on every rank.
+    pub loss: f64,
+    /// Outputs of the last stage by microbatch, where an evaluation ended on this rank.
+    pub outputs: Vec<(usize, Payload)>,
+    /// What was done when.
+    pub events: Vec<Event>,
+    /// The largest number of microbatches held at once.
+    pub peak_held: usize,
+}
+
+/// What stepping the weights gave.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ApplyOutcome {
+    /// The loss over all batches since the last step.
+    pub loss: f64,
+    /// The norm of all gradients over all ranks before clipping, where clipping was asked for.
+    pub gradient_norm: Option<f64>,
+}
+
+impl Rank {
+    /// A rank around an executor. In bidirectional placements, replica 1 starts from replica 0's weights.
+    ///
+    /// # Errors
+    /// If the other replica's rank failed.
+    pub fn new(executor: Executor, placement: Placement, reduction: Reduction) -> Result<Self, ExecuteError> {
+        let mut rank = Self { executor, placement, contract: Contract::new(reduction), reduction };
+        let copied = replica::copy_weights(&mut rank.executor, &rank.placement);
+        rank.told(copied)?;
+        Ok(rank)
+    }
+
+    /// Runs forwards and backwards of one batch; gradients are added to those already gathered.
+    ///
+    /// # Errors
+    /// See [`Executor::run`].
+    pub fn accumulate(
+        &mut self,
+        plan: &CheckedPlan,
+        batch: &Microbatches,
+        began: Instant,
+    ) -> Result<BatchOutcome, ExecuteError> {
+        let seeding = self.contract.seeding(batch);
+        for (&stage, held) in self.executor.stages().iter_mut() {
+            // Replica 1's gradients come after replica 0's in the batch's order: see `replica::chain`.
+            held.begin((stage.replica() == 0).then_some(0));
+        }
+        let outcome = self.executor.run(Run { plan, batch, seeding, train: true, began })?;
+        let chained = replica::chain(&mut self.executor, &self.placement);
+        self.told(chained)?;
+        let loss = self.contract.gather(&outcome.losses);
+        Ok(BatchOutcome::new(loss, outcome))
+    }
+
+    /// Steps the weights with what was gathered, and forgets it.
+    ///
+    /// # Errors
+    /// If another rank failed, or a device reports an error.
+    pub fn apply(&mut self, learning_rate: f64, clip_norm: Option<f64>) -> Result<ApplyOutcome, ExecuteError> {
+        let gradient_norm = self.finish_gradients(clip_norm)?;
+        self.executor.link().announce(Activity::Optimizing);
+        for stage in self.executor.stages().values_mut() {
+            stage.optimize(learning_rate);
+        }
+        self.executor.link().announce(Activity::Idle);
+        let loss = self.contract.loss();
+        self.contract = Contract::new(self.reduction);
+        Ok(ApplyOutcome { loss, gradient_norm })
+    }
+
+    /// Replicas summed, contract applied, norm clipped: the gradients as the optimizer gets them.
+    ///
+    /// # Errors
+    /// As [`Rank::apply`].
+    pub fn finish_gradients(&mut self, clip_norm: Option<f64>) -> Result<Option<f64>, ExecuteError> {
+        let summed = replica::sum_gradients(&mut self.executor, &self.placement);
+        self.told(summed)?;
+        let scale = self.contract.scale();
+        for stage in self.executor.stages().values_mut() {
+            stage.gradients().scale(scale);
+        }
+        let Some(limit) = clip_norm else { return Ok(None) };
+        let norm = self.gradient_norm();
+        let norm = self.told(norm)?;
+        if norm > limit {
+            let factor = limit / (norm + 1e-6);
+            self.executor.stages().values_mut().for_each(|stage| stage.gradients().scale(factor));
+        }
+        Ok(Some(norm))
+    }
+
+    /// The norm over all ranks. Squares are added in the model's order, so that any cut gives the same number.
+    fn gradient_norm(&mut self) -> Result<f64, ExecuteError> {
+        let rank = self.executor.rank();
+        let mut numbers = Vec::new();
+        for (&stage, held) in self.executor.stages().iter_mut().filter(|(stage, _)| stage.replica() == 0) {
+            let squares = squares(held.as_mut()).map_err(|message| ExecuteError::Device { rank, message })?;
+            numbers.extend([stage.index() as f64, squares.len() as f64]);
+            numbers.extend(squares);
+        }
+        let deadline = self.executor.deadline();
+        let link = self.executor.link();
+        link.announce(Activity::Gathering);
+        let table = link.all_gather(numbers, deadline);
+        let table = table.map_err(|source| ExecuteError::Link { rank, task: None, source })?;
+        let mut by_stage: Vec<(f64, &[f64])> = table.iter().flat_map(|numbers| unpack(numbers)).collect();
+        by_stage.sort_by(|a, b| a.0.total_cmp(&b.0));
+        Ok(by_stage.iter().flat_map(|(_, squares)| squares.iter()).sum::<f64>().sqrt())
+    }
+
+    /// Runs forwards alone, without autodiff.
+    ///
+    /// # Errors
+    /// See [`Executor::run`].
+    pub fn evaluate(
+        &mut self,
+        plan: &CheckedPlan,
+        batch: &Microbatches,
+        began: Instant,
+    ) -> Result<BatchOutcome, ExecuteError> {
+        let seeding = Contract::new(self.reduction).seeding(batch);
+        let outcome = self.executor.run(Run { plan, batch, seeding, train: false, began })?;
+        let loss = evaluated_loss(self.reduction, &outcome.losses);
+        Ok(BatchOutcome::new(loss, outcome))
+    }
+
+    /// The rank's executor, and through it its stages.
+    pub fn executor(&mut self) -> &mut Executor {
+        &mut self.executor
+    }
+
+    /// Forgets gradients and losses gathered since the last step.
+    pub fn forget(&mut self) {
+        self.executor.stages().values_mut().for_each(|stage| stage.clear());
+        self.contract = Contract::new(self.reduction);
+    }
+
+    fn told<T>(&mut self, result: Result<T, ExecuteError>) -> Result<T, ExecuteError> {
+        result.inspect_err(|error| self.executor.fail(error))
+    }
+}
+
+impl BatchOutcome {
+    fn new(loss: f64, outcome: RankOutcome) -> Self {
+        Self { loss, outputs: outcome.outputs, events: outcome.events, peak_held: outcome.peak_held }
+    }
+}
+
+/// The squared norm of each parameter's gradient, in visiting order.
+fn squares(stage: &mut dyn ErasedStage) -> Result<Vec<f64>, String> {
+    let parameters = stage.parameters();
+    let store = stage.gradients();
+    parameters.into_iter().filter_map(|id| store.get(id)).map(|gradient| gradient.squared_norm()).collect()
+}
+
+/// Takes `[stage, count, count numbers]*` apart.
+fn unpack(mut numbers: &[f64]) -> Vec<(f64, &[f64])> {
+    let mut rows = Vec::new();
+    while let [stage, count, rest @ ..] = numbers {
+        let (squares, left) = rest.split_at((*count as usize).min(rest.len()));
+        rows.push((*stage, squares));
+        numbers = left;
+    }
+    rows
+}

@@ -1,0 +1,45 @@
+//! What a step or an evaluation tells its caller.
+
+use crate::stage::{Boundary, BoundaryError, Payload};
+use crate::trace::Track;
+
+/// What [`Pipeline::step`](super::Pipeline::step) tells.
+#[derive(Debug, Clone)]
+pub struct StepReport {
+    /// The loss over all batches since the weights were last stepped, by the loss contract.
+    pub loss: f64,
+    /// The norm of all gradients before clipping, where clipping was asked for.
+    pub gradient_norm: Option<f64>,
+    /// Microbatches run: fewer than asked for if the batch had fewer samples.
+    pub microbatches: usize,
+    /// Samples in the batch.
+    pub samples: usize,
+    /// Seconds from call to return.
+    pub seconds: f64,
+    /// The most microbatches that each rank held at once, summed over its stages.
+    pub peak_held: Vec<usize>,
+    /// What every rank did when.
+    pub timeline: Track,
+}
+
+/// What [`Pipeline::eval`](super::Pipeline::eval) tells.
+#[derive(Debug, Clone)]
+pub struct EvalReport {
+    /// The loss, if the batch had a target.
+    pub loss: Option<f64>,
+    /// Microbatches run.
+    pub microbatches: usize,
+    /// Samples in the batch.
+    pub samples: usize,
+    pub(super) output: Payload,
+}
+
+impl EvalReport {
+    /// The last stage's outputs, of all microbatches joined along dimension 0.
+    ///
+    /// # Errors
+    /// If the last stage does not put out an `O`.
+    pub fn output<O: Boundary>(&self) -> Result<O, BoundaryError> {
+        O::from_payload(self.output.clone())
+    }
+}

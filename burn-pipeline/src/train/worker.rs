@@ -1,0 +1,172 @@
+//! A rank's thread: builds the rank's stages, then answers commands until the pipeline is dropped.
+//!
+//! Each thread works inside a compute pool of its own, so that ranks do not fight over one. A panic outside a
+//! stage's task (in a factory or an optimizer) is caught here, named, and told to the other ranks.
+
+use super::builder::{Builder, StageContext};
+use super::rank::{ApplyOutcome, BatchOutcome, Rank};
+use crate::execute::{ExecuteError, Executor, RunOptions, panic_message};
+use crate::link::{Link, Threads};
+use crate::plan::{CheckedPlan, Placement, Stage};
+use crate::stage::{AnyTensor, ErasedStage, Microbatches};
+use burn::tensor::Device;
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender};
+use std::time::Instant;
+
+/// What a rank is asked to do. All ranks get the same commands in the same order.
+#[derive(Clone)]
+pub(super) enum Command {
+    Accumulate { plan: Arc<CheckedPlan>, batch: Arc<Microbatches>, began: Instant },
+    Apply { learning_rate: f64 },
+    Evaluate { plan: Arc<CheckedPlan>, batch: Arc<Microbatches>, began: Instant },
+    FinishGradients,
+    Gradients,
+    Weights,
+    Modules,
+    Forget,
+}
+
+/// What a rank answers.
+pub(super) enum Answer {
+    Ready(Vec<StageFacts>),
+    Batch(BatchOutcome),
+    Applied(ApplyOutcome),
+    Tensors(Vec<(Stage, Vec<Option<AnyTensor>>)>),
+    Modules(Vec<(Stage, Box<dyn Any + Send>)>),
+    Done,
+}
+
+/// What a stage says of itself once it is built.
+#[derive(Debug, Clone)]
+pub(super) struct StageFacts {
+    pub(super) stage: Stage,
+    pub(super) extras: Vec<&'static str>,
+    pub(super) has_loss: bool,
+    pub(super) engine: &'static str,
+}
+
+/// A command's answer, with the rank that gives it.
+pub(super) type Reply = (usize, Result<Answer, ExecuteError>);
+
+/// What a rank's thread starts from.
+pub(super) struct Seat {
+    pub(super) rank: usize,
+    pub(super) device: Device,
+    pub(super) placement: Placement,
+    pub(super) threads: Threads,
+    pub(super) builder: Builder,
+    pub(super) commands: Receiver<Command>,
+    pub(super) replies: Sender<Reply>,
+}
+
+/// The thread's whole life.
+pub(super) fn run(seat: Seat) {
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(seat.builder.threads);
+    let named = pool.thread_name({
+        let rank = seat.rank;
+        move |thread| format!("rank {rank} compute {thread}")
+    });
+    match named.build() {
+        Ok(pool) => pool.install(|| serve(seat)),
+        Err(error) => {
+            let error = ExecuteError::Device { rank: seat.rank, message: format!("no compute threads: {error}") };
+            // A send fails only when the pipeline is gone, and then nobody wants the answer.
+            let _ = seat.replies.send((seat.rank, Err(error)));
+        }
+    }
+}
+
+fn serve(seat: Seat) {
+    let (rank_number, link) = (seat.rank, seat.threads.link(seat.rank, seat.device.clone().inner()));
+    let mut aborter = link.clone();
+    let doing = "building its stages";
+    let built = caught(rank_number, doing, || build(&seat, Box::new(link)));
+    let mut rank = match built {
+        Ok((rank, facts)) => {
+            let _ = seat.replies.send((rank_number, Ok(Answer::Ready(facts))));
+            rank
+        }
+        Err(error) => {
+            aborter.abort(error.to_string());
+            let _ = seat.replies.send((rank_number, Err(error)));
+            return;
+        }
+    };
+    while let Ok(command) = seat.commands.recv() {
+        let clip_norm = seat.builder.clip_norm;
+        let answer = caught(rank_number, doing_of(&command), || obey(&mut rank, command, clip_norm));
+        if let Err(error @ ExecuteError::RankPanic { .. }) = &answer {
+            rank.executor().fail(error);
+        }
+        if seat.replies.send((rank_number, answer)).is_err() {
+            return;
+        }
+    }
+}
+
+fn caught<T>(rank: usize, doing: &'static str, f: impl FnOnce() -> Result<T, ExecuteError>) -> Result<T, ExecuteError> {
+    catch_unwind(AssertUnwindSafe(f))
+        .unwrap_or_else(|panic| Err(ExecuteError::RankPanic { rank, doing, message: panic_message(panic.as_ref()) }))
+}
+
+fn doing_of(command: &Command) -> &'static str {
+    match command {
+        Command::Accumulate { .. } => "running a training batch",
+        Command::Apply { .. } => "stepping its weights",
+        Command::Evaluate { .. } => "running an evaluation",
+        Command::FinishGradients => "finishing its gradients",
+        Command::Gradients | Command::Weights | Command::Modules => "reading its stages",
+        Command::Forget => "forgetting its gradients",
+    }
+}
+
+fn build(seat: &Seat, link: Box<dyn Link>) -> Result<(Rank, Vec<StageFacts>), ExecuteError> {
+    let mut stages: BTreeMap<Stage, Box<dyn ErasedStage>> = BTreeMap::new();
+    let mut facts = Vec::new();
+    for stage in seat.placement.stages_of(seat.rank) {
+        let (rank, device) = (seat.rank, seat.device.clone());
+        let context = StageContext { index: stage.index(), stages: seat.placement.stages(), rank, device };
+        let factory = seat.builder.factory.as_ref().ok_or(ExecuteError::NoStage { rank, stage })?;
+        let mut held = factory(&context).into_inner();
+        held.prepare(seat.builder.accumulation, seat.builder.optimizers.as_ref().map(|make| make()));
+        tracing::info!(rank, %stage, module = held.module_type(), engine = held.engine(), "stage built");
+        let (extras, has_loss, engine) = (held.extras(), held.has_loss(), held.engine());
+        facts.push(StageFacts { stage, extras, has_loss, engine });
+        stages.insert(stage, held);
+    }
+    let options = RunOptions { deadline: seat.builder.deadline, synchronize: seat.builder.synchronize };
+    let executor = Executor::new(link, stages, seat.device.clone(), options);
+    Ok((Rank::new(executor, seat.placement.clone(), seat.builder.reduction)?, facts))
+}
+
+fn obey(rank: &mut Rank, command: Command, clip_norm: Option<f64>) -> Result<Answer, ExecuteError> {
+    match command {
+        Command::Accumulate { plan, batch, began } => rank.accumulate(&plan, &batch, began).map(Answer::Batch),
+        Command::Apply { learning_rate } => rank.apply(learning_rate, clip_norm).map(Answer::Applied),
+        Command::Evaluate { plan, batch, began } => rank.evaluate(&plan, &batch, began).map(Answer::Batch),
+        Command::FinishGradients => rank.finish_gradients(clip_norm).map(|_| Answer::Done),
+        Command::Forget => {
+            rank.forget();
+            Ok(Answer::Done)
+        }
+        Command::Gradients => {
+            let gradients = |stage: &mut Box<dyn ErasedStage>| {
+                let parameters = stage.parameters();
+                parameters.into_iter().map(|id| stage.gradients().get(id).cloned()).collect()
+            };
+            Ok(Answer::Tensors(rank.executor().stages().iter_mut().map(|(&s, held)| (s, gradients(held))).collect()))
+        }
+        Command::Weights => {
+            let weights =
+                |stage: &mut Box<dyn ErasedStage>| stage.weights().into_iter().map(|(_, w)| Some(w)).collect();
+            Ok(Answer::Tensors(rank.executor().stages().iter_mut().map(|(&s, held)| (s, weights(held))).collect()))
+        }
+        Command::Modules => {
+            Ok(Answer::Modules(rank.executor().stages().iter().map(|(&s, held)| (s, held.module())).collect()))
+        }
+    }
+}

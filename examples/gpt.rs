@@ -1,0 +1,204 @@
+//! A byte-level, decoder-only GPT as pipeline stages: pre-norm blocks, GELU of four times the width, learned
+//! positions, explicit softmax attention.
+//!
+//! One module type serves every stage: the first holds the embeddings, the last the head, each its share of the
+//! blocks. Every layer draws its initial values from its own seed, so that the weights are the same however the
+//! model is cut.
+
+use burn::config::Config;
+use burn::module::Module;
+use burn::nn::loss::CrossEntropyLossConfig;
+use burn::nn::{Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig, Linear, LinearConfig};
+use burn::tensor::activation::{gelu, softmax};
+use burn::tensor::{Bool, Device, Int, Tensor};
+use burn_pipeline::boundary;
+use burn_pipeline::stage::{Stage, StageBox, init_seeded};
+use burn_pipeline::train::StageContext;
+
+/// The model's size.
+#[derive(Config, Debug)]
+pub struct GptConfig {
+    /// Width of the hidden state.
+    #[config(default = 128)]
+    pub d_model: usize,
+    /// Blocks.
+    #[config(default = 4)]
+    pub layers: usize,
+    /// Attention heads; they divide the width.
+    #[config(default = 4)]
+    pub heads: usize,
+    /// The longest sequence.
+    #[config(default = 64)]
+    pub seq: usize,
+    /// Different tokens.
+    #[config(default = 256)]
+    pub vocab: usize,
+    /// Initial values depend on this alone.
+    #[config(default = 0)]
+    pub seed: u64,
+}
+
+/// What crosses between stages.
+#[derive(Debug, Clone)]
+pub enum Signal {
+    /// Token ids `[batch, seq]`, into the first stage.
+    Tokens(Tensor<2, Int>),
+    /// Hidden states `[batch, seq, d_model]`, between stages.
+    Hidden(Tensor<3>),
+    /// Scores of the next token `[batch, seq, vocab]`, out of the last stage.
+    Logits(Tensor<3>),
+}
+
+boundary!(
+    enum Signal {
+        Tokens(a),
+        Hidden(a),
+        Logits(a),
+    }
+);
+
+/// Token and position embeddings.
+#[derive(Module, Debug)]
+pub struct Embed {
+    token: Embedding,
+    position: Embedding,
+}
+
+/// One pre-norm block.
+#[derive(Module, Debug)]
+pub struct Block {
+    norm_attention: LayerNorm,
+    query_key_value: Linear,
+    project: Linear,
+    norm_mlp: LayerNorm,
+    up: Linear,
+    down: Linear,
+    heads: usize,
+}
+
+/// Final norm and scores.
+#[derive(Module, Debug)]
+pub struct Head {
+    norm: LayerNorm,
+    scores: Linear,
+}
+
+/// A contiguous part of the model.
+#[derive(Module, Debug)]
+pub struct GptPart {
+    embed: Option<Embed>,
+    blocks: Vec<Block>,
+    head: Option<Head>,
+}
+
+impl GptConfig {
+    /// The part of the model that a stage holds.
+    pub fn part(&self, at: &StageContext) -> GptPart {
+        let (d, device) = (self.d_model, &at.device);
+        let seeded = |layer: usize| self.seed.wrapping_mul(1_000_003).wrapping_add(layer as u64);
+        let embed = at.is_first().then(|| {
+            init_seeded(seeded(0), device, |device| Embed {
+                token: EmbeddingConfig::new(self.vocab, d).with_initializer(SMALL).init(device),
+                position: EmbeddingConfig::new(self.seq, d).with_initializer(SMALL).init(device),
+            })
+        });
+        let block = |layer| init_seeded(seeded(layer + 1), device, |device| self.block(device));
+        let head = at.is_last().then(|| {
+            init_seeded(seeded(self.layers + 1), device, |device| Head {
+                norm: LayerNormConfig::new(d).init(device),
+                scores: LinearConfig::new(d, self.vocab).with_initializer(SMALL).init(device),
+            })
+        });
+        GptPart { embed, blocks: at.layers(self.layers).map(block).collect(), head }
+    }
+
+    fn block(&self, device: &Device) -> Block {
+        let d = self.d_model;
+        let linear = |from, to| LinearConfig::new(from, to).with_initializer(SMALL).init(device);
+        Block {
+            norm_attention: LayerNormConfig::new(d).init(device),
+            query_key_value: linear(d, 3 * d),
+            project: linear(d, d),
+            norm_mlp: LayerNormConfig::new(d).init(device),
+            up: linear(d, 4 * d),
+            down: linear(4 * d, d),
+            heads: self.heads,
+        }
+    }
+
+    /// A stage of the model, with the loss on the last one: what a pipeline's factory returns.
+    pub fn stage(&self, at: &StageContext) -> StageBox {
+        let part = self.part(at);
+        if at.is_last() { StageBox::with_loss(part, next_token_loss) } else { StageBox::new(part) }
+    }
+
+    /// Floating-point operations of a forward and a backward over one token, by the usual count: six a weight,
+    /// and attention's products.
+    pub fn flops_per_token(&self) -> f64 {
+        let (d, s, l, v) = (self.d_model as f64, self.seq as f64, self.layers as f64, self.vocab as f64);
+        6.0 * (l * 12.0 * d * d + d * v) + 12.0 * l * s * d
+    }
+}
+
+/// The usual small normal initial values of GPT-2.
+const SMALL: burn::nn::Initializer = burn::nn::Initializer::Normal { mean: 0.0, std: 0.02 };
+
+/// The mean cross-entropy of the next token, in nats.
+pub fn next_token_loss(output: Signal, target: Tensor<2, Int>) -> Tensor<1> {
+    let (Signal::Logits(logits) | Signal::Hidden(logits)) = output else {
+        panic!("the last stage puts out logits; was it built with a head?")
+    };
+    let [batch, seq, vocab] = logits.dims();
+    let loss = CrossEntropyLossConfig::new().init(&logits.device());
+    loss.forward(logits.reshape([batch * seq, vocab]), target.reshape([batch * seq]))
+}
+
+impl Stage for GptPart {
+    type Input = Signal;
+    type Extra = ();
+    type Output = Signal;
+
+    fn forward(&self, input: Signal, (): ()) -> Signal {
+        let hidden = match (input, &self.embed) {
+            (Signal::Tokens(tokens), Some(embed)) => embed.forward(tokens),
+            (Signal::Hidden(hidden), None) => hidden,
+            (other, _) => panic!("a stage takes tokens if it is the first, else hidden states; got {other:?}"),
+        };
+        let hidden = self.blocks.iter().fold(hidden, |hidden, block| block.forward(hidden));
+        match &self.head {
+            Some(head) => Signal::Logits(head.scores.forward(head.norm.forward(hidden))),
+            None => Signal::Hidden(hidden),
+        }
+    }
+}
+
+impl Embed {
+    fn forward(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
+        let [_, seq] = tokens.dims();
+        let positions = Tensor::<1, Int>::arange(0..seq as i64, &tokens.device()).unsqueeze::<2>();
+        self.token.forward(tokens) + self.position.forward(positions)
+    }
+}
+
+impl Block {
+    fn forward(&self, x: Tensor<3>) -> Tensor<3> {
+        let x = x.clone() + self.attention(self.norm_attention.forward(x));
+        let wide = gelu(self.up.forward(self.norm_mlp.forward(x.clone())));
+        x + self.down.forward(wide)
+    }
+
+    /// Causal self-attention of `[batch, seq, d_model]`.
+    fn attention(&self, x: Tensor<3>) -> Tensor<3> {
+        let [batch, seq, d] = x.dims();
+        let head = d / self.heads;
+        let split = |part: Tensor<3>| part.reshape([batch, seq, self.heads, head]).swap_dims(1, 2);
+        let parts = self.query_key_value.forward(x).chunk(3, 2);
+        let [query, key, value] = <[Tensor<3>; 3]>::try_from(parts).expect("three equal chunks of three widths");
+        let (query, key, value) = (split(query), split(key), split(value));
+        let future = Tensor::<2, Bool>::tril_mask([seq, seq], 0, &query.device());
+        let scores = query.matmul(key.swap_dims(2, 3)).div_scalar((head as f64).sqrt());
+        let scores = scores.mask_fill(future.unsqueeze::<4>(), -1.0e9);
+        let mixed = softmax(scores, 3).matmul(value);
+        self.project.forward(mixed.swap_dims(1, 2).reshape([batch, seq, d]))
+    }
+}

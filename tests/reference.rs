@@ -1,0 +1,122 @@
+//! The plain loop on one device that every pipeline must equal: the whole model, microbatch by microbatch, with
+//! Burn's own `backward` and nothing of this project's runtime.
+
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::optim::{AdamWConfig, GradientsAccumulator, GradientsParams, ModuleOptimizer};
+use burn::tensor::{Device, Tensor};
+use burn_pipeline::train::StageContext;
+
+/// The place of the whole model: stage 0 of 1.
+pub fn whole() -> StageContext {
+    StageContext { index: 0, stages: 1, rank: 0, device: Device::flex().autodiff() }
+}
+
+/// A model that is trained by the plain loop.
+#[allow(missing_debug_implementations, reason = "Burn's optimizer has none")]
+pub struct Reference<M: Module> {
+    /// The whole model.
+    pub model: M,
+    optimizer: ModuleOptimizer,
+}
+
+/// What one step of the plain loop gave.
+#[derive(Debug)]
+pub struct ReferenceStep {
+    /// The loss over the batch.
+    pub loss: f64,
+    /// The gradients as the optimizer gets them, in visiting order.
+    pub gradients: Vec<Vec<f32>>,
+    /// Their norm before clipping.
+    pub norm: f64,
+}
+
+impl<M: Module> Reference<M> {
+    /// A model to be trained with AdamW.
+    pub fn new(model: M) -> Self {
+        Self { model, optimizer: AdamWConfig::new().init() }
+    }
+
+    /// One step: `loss_of(model, i)` is the loss of microbatch `i`, which holds `sizes[i]` samples. The batch's
+    /// loss is the mean over samples; backwards run in microbatch order, each seeded with its size over the
+    /// first one's, and the sum is scaled once.
+    pub fn step(
+        &mut self,
+        sizes: &[usize],
+        learning_rate: f64,
+        clip: Option<f64>,
+        loss_of: impl Fn(&M, usize) -> Tensor<1>,
+    ) -> ReferenceStep
+    where
+        M: Clone,
+    {
+        let mut sum = GradientsAccumulator::new();
+        let (mut loss, samples) = (0.0, sizes.iter().sum::<usize>() as f64);
+        for (i, &size) in sizes.iter().enumerate() {
+            let value = loss_of(&self.model, i);
+            loss += value.clone().into_scalar::<f32>() as f64 * size as f64;
+            let share = size as f64 / sizes[0] as f64;
+            let seeded = if share == 1.0 { value } else { value.mul_scalar(share) };
+            sum.accumulate(&self.model, GradientsParams::from_grads(seeded.backward(), &self.model));
+        }
+        let mut gradients = Scale { factor: sizes[0] as f64 / samples, gradients: sum.grads(), squares: 0.0 };
+        self.model.visit(&mut gradients);
+        let norm = gradients.squares.sqrt();
+        if let Some(limit) = clip.filter(|&limit| norm > limit) {
+            gradients.factor = limit / (norm + 1e-6);
+            self.model.visit(&mut gradients);
+        }
+        let mut read = Read { gradients: &gradients.gradients, rows: Vec::new() };
+        self.model.visit(&mut read);
+        let rows = read.rows;
+        self.model = self.optimizer.step(learning_rate, self.model.clone(), gradients.gradients);
+        ReferenceStep { loss: loss / samples, gradients: rows, norm }
+    }
+
+    /// The weights, in visiting order.
+    pub fn weights(&self) -> Vec<Vec<f32>> {
+        weights(&self.model)
+    }
+}
+
+/// A module's weights, in visiting order.
+pub fn weights<M: Module>(model: &M) -> Vec<Vec<f32>> {
+    struct Weights(Vec<Vec<f32>>);
+
+    impl ModuleVisitor for Weights {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            self.0.push(param.val().into_data().iter::<f32>().collect());
+        }
+    }
+
+    let mut weights = Weights(Vec::new());
+    model.visit(&mut weights);
+    weights.0
+}
+
+struct Scale {
+    factor: f64,
+    gradients: GradientsParams,
+    squares: f64,
+}
+
+impl ModuleVisitor for Scale {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if let Some(gradient) = self.gradients.remove::<D>(param.id) {
+            let scaled = if self.factor == 1.0 { gradient } else { gradient.mul_scalar(self.factor) };
+            self.squares += (scaled.clone() * scaled.clone()).sum().into_scalar::<f32>() as f64;
+            self.gradients.register(param.id, scaled);
+        }
+    }
+}
+
+struct Read<'a> {
+    gradients: &'a GradientsParams,
+    rows: Vec<Vec<f32>>,
+}
+
+impl ModuleVisitor for Read<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let gradient = self.gradients.get::<D>(param.id);
+        self.rows.push(gradient.map(|g| g.into_data().iter::<f32>().collect()).unwrap_or_default());
+    }
+}

@@ -1,0 +1,3 @@
+//! Tests of the runtime, in one binary.
+
+mod parity;
