@@ -15,7 +15,7 @@ use std::collections::HashMap;
 pub struct Bounds {
     /// The longest chain of actions and crossings of one microbatch.
     pub critical_path: f64,
-    /// The work of the busiest rank.
+    /// The compute seconds of the busiest rank.
     pub busiest_rank: f64,
     /// Idle seconds of rank 0 that its number of warm-up forwards makes unavoidable; for one chunk a rank in
     /// loop placement, where stages cost the same, else `None`.
@@ -27,7 +27,10 @@ pub struct Bounds {
 impl Bounds {
     /// The bounds of a plan under the costs of its placement.
     pub fn new(plan: &Plan, costs: &Costs<'_>) -> Self {
-        let work = |row: &Vec<Action>| row.iter().map(|&action| costs.action_seconds(action)).sum::<f64>();
+        // Collectives may run beside computations, so they do not count.
+        let computes = |action: &Action| action.tasks().any(|t| t.op().is_compute());
+        let seconds = |&action: &Action| if computes(&action) { costs.action_seconds(action) } else { 0.0 };
+        let work = |row: &Vec<Action>| row.iter().map(seconds).sum::<f64>();
         Self {
             critical_path: critical_path(plan, costs),
             busiest_rank: plan.rows().iter().map(work).fold(0.0, f64::max),

@@ -34,6 +34,12 @@ pub enum PipelineError {
         /// Which of the two.
         missing: &'static str,
     },
+    /// The plan runs forwards alone. Nothing was run.
+    #[error("{schedule} runs no backwards, so it cannot train; choose another schedule, or call `eval`")]
+    ForwardOnly {
+        /// The plan's name.
+        schedule: String,
+    },
     /// A rank failed; the pipeline is closed.
     #[error("{0}")]
     Rank(ExecuteError),
@@ -239,6 +245,9 @@ impl Pipeline {
             return Err(PipelineError::NoLoss { missing: "the loss" });
         }
         let plan = self.plan(batch.len()).map_err(|error| PipelineError::Plan(Box::new(error)))?;
+        if !plan.plan().has_backward() {
+            return Err(PipelineError::ForwardOnly { schedule: plan.plan().name().to_owned() });
+        }
         let command = Command::Accumulate { plan, batch: batch.clone(), began };
         let mut report = StepReport {
             loss: 0.0,

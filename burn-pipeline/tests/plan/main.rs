@@ -5,6 +5,8 @@
 
 mod brute_force;
 mod check;
+#[cfg(feature = "cli")]
+mod command_line;
 mod drawings;
 mod event;
 mod golden;
@@ -18,5 +20,7 @@ mod orders;
 mod paper_tables;
 mod rows;
 mod simulate;
+mod simulate_properties;
 mod tables;
 mod trace;
+mod unit_steps;

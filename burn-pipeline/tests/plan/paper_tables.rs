@@ -126,13 +126,16 @@ fn the_zero_bubble_papers_rates_come_out_to_the_printed_digits() {
 
 #[test]
 fn the_papers_interleaved_column_is_a_closed_form_that_the_real_order_does_not_reach() {
-    // The column charges (2pv-p-2)c for transfers; the order as built pays (2pv-2)c, so its rates are higher.
+    // The column charges (2pv-p-2)c for transfers; the order as built pays (2pv-2)c, so its rates are higher. Chunks
+    // are single layers: 24 on 8 ranks in the small model, 32 in the large one (embedding and head counted as one
+    // layer each).
     for row in &TABLE {
         let costs = Uniform::new(row.forward, row.input, row.weight).with_transfer(row.transfer);
-        let (p, v) = (row.ranks as f64, 3.0);
+        let chunks = if row.shape == SMALL { 3 } else { 4 };
+        let (p, v) = (row.ranks as f64, chunks as f64);
         let work = row.microbatches as f64 * (row.forward + row.input + row.weight);
         let bubble = (p - 1.0) / v * (row.forward + row.input + row.weight) + (2.0 * p * v - p - 2.0) * row.transfer;
-        let plan = build("Interleaved1F1B", Size::new(row.ranks, row.microbatches).with_chunks(3));
+        let plan = build("Interleaved1F1B", Size::new(row.ranks, row.microbatches).with_chunks(chunks));
         let simulated = price(&plan, costs).bubble_rate_span();
         assert_eq!([four(bubble / (bubble + work)), four(simulated)], row.interleaved);
     }
@@ -208,7 +211,10 @@ fn every_family_under_four_cost_models_on_eight_ranks() {
 
 #[test]
 fn the_cost_driven_schedule_under_four_cost_models() {
-    // These rows were made with `I` giving back all of an activation (`M_W` = 0).
+    // These rows were made with `I` giving back all of an activation (`M_W` = 0). The family is a search for the
+    // shortest order and not one order: in three cells it finds a shorter one than the program that made the rows
+    // (0.1426 for 0.1629; 0.0110 for 0.0137, twice). Longer it may never be.
+    let mut equal = 0;
     let rows = [
         (4, 8, 1.0, ["0.1111", "0.1304", "0.1304", "0.1629"], 27.0),
         (4, 8, 2.0, ["0.0000", "0.0244", "0.0476", "0.1156"], 27.0),
@@ -221,9 +227,14 @@ fn the_cost_driven_schedule_under_four_cost_models() {
             let auto = ZbAuto { weight_activation: 0.0, limit: MemoryLimit::TimesRanks(times), ..auto };
             price(&auto.build(Size::new(ranks, microbatches)).unwrap(), model(costs))
         });
-        println!("{ranks} {times} {:?} {:?}", steps.each_ref().map(|s| four(s.bubble_rate_span())), rates);
+        for (step, printed) in steps.iter().zip(rates) {
+            let rate = four(step.bubble_rate_span());
+            assert!(rate.as_str() <= printed, "p={ranks} limit {times}: {rate} is above {printed}");
+            equal += usize::from(rate == printed);
+        }
         assert_near(steps[0].makespan, makespan, "makespan");
     }
+    assert_eq!(equal, 13, "cells that come out to the printed digits");
 }
 
 /// Sizes and costs over which closed formulas are tried. Formulas of the zero-bubble families hold where `W` is no
