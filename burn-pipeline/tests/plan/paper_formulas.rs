@@ -3,9 +3,9 @@
 //! arXiv:2405.15362; DualPipe, github.com/deepseek-ai/DualPipe; Chimera, arXiv:2107.06925).
 
 use crate::pricing::{assert_near, build, four, price};
-use burn_pipeline::cost::Uniform;
-use burn_pipeline::schedule::Size;
-use burn_pipeline::simulate::Simulation;
+use burn_pipeline::cost::{Links, Profile, StageCost, Uniform};
+use burn_pipeline::schedule::{Gis, Schedule, Size};
+use burn_pipeline::simulate::{SimulateOptions, Simulation, simulate};
 
 /// Sizes and costs over which closed formulas are tried. Formulas of the zero-bubble families hold where `W` is no
 /// longer than `F` and `I`, and all need m large enough for a steady phase.
@@ -81,6 +81,39 @@ fn gis_h_halves_the_memory_for_the_bubble_that_the_formula_says() {
         let formula = 2.0 * (p as f64 - 1.0) / chunks + (chunks - 1.0) * half / chunks;
         assert_near(bubble(&step), formula, &format!("p={p} m={m} v={v}"));
         assert_near(step.peak_activations(), (chunks + 1.0) / (2.0 * chunks) * p as f64, "peak");
+    }
+}
+
+#[test]
+fn smaller_groups_of_gis_trade_slots_for_memory() {
+    for (p, m, v, group) in [(4, 12, 2, 3), (4, 12, 3, 2), (8, 24, 2, 6), (8, 24, 4, 4), (8, 24, 3, 8)] {
+        let gis = Gis { group: Some(group), ..Gis::default() };
+        let step = price(&gis.build(Size::new(p, m).with_chunks(v)).unwrap(), Uniform::new(1.0, 1.0, 1.0));
+        let (p, chunks, g) = (p as f64, v as f64, group as f64);
+        let formula = 2.0 * (p - 1.0) / chunks + (p - g) * (chunks - 1.0) / chunks;
+        assert_near(bubble(&step), formula, &format!("p={p} m={m} v={v} g={group}"));
+        assert_near(step.peak_activations(), (g * (chunks - 1.0) + p) / chunks, "peak");
+    }
+}
+
+#[test]
+fn zb_h1_holds_whole_activations_on_early_ranks_and_parts_for_w_on_late_ones() {
+    // Worker i of p, from 1: (p-i+1) M_B + (i-1) M_W, where B gives back M_B - M_W.
+    for (p, m, whole, for_weights) in [(4, 8, 10.0, 4.0), (8, 24, 34.0, 32.0), (6, 13, 3.0, 1.0)] {
+        let cost = StageCost {
+            forward: 1.0,
+            input: Some(1.0),
+            weight: Some(1.0),
+            activation_bytes: whole,
+            freed_at_input_bytes: whole - for_weights,
+            ..StageCost::default()
+        };
+        let profile = Profile::new(vec![cost; p], Links::default()).unwrap();
+        let step = simulate(&build("ZB-H1", Size::new(p, m)), &profile, &SimulateOptions::default()).unwrap();
+        for (rank, report) in step.ranks.iter().enumerate() {
+            let formula = (p - rank) as f64 * whole + rank as f64 * for_weights;
+            assert_near(report.peak_bytes, formula, &format!("p={p} m={m} rank {rank}"));
+        }
     }
 }
 
