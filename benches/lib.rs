@@ -1,1 +1,5 @@
-//! Support code of the benches.
+//! What the benchmarks share.
+
+pub mod heap;
+pub mod plain;
+pub mod spread;

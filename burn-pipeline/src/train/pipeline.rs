@@ -270,6 +270,8 @@ impl Pipeline {
             samples: batch.samples(),
             seconds: 0.0,
             peak_held: Vec::new(),
+            weight_bytes: self.weight_bytes(),
+            message_bytes: vec![0; self.placement.stages()],
             timeline: Track { name: "measured".to_owned(), ranks: self.placement.ranks(), events: Vec::new() },
         };
         for answer in self.ask(&command)? {
@@ -277,6 +279,10 @@ impl Pipeline {
                 report.loss = outcome.loss;
                 report.peak_held.push(outcome.peak_held);
                 report.timeline.events.extend(outcome.events);
+                for (stage, bytes) in outcome.message_bytes {
+                    let most = &mut report.message_bytes[stage.index()];
+                    *most = bytes.max(*most);
+                }
             }
         }
         report.seconds = began.elapsed().as_secs_f64();
@@ -361,6 +367,11 @@ impl Pipeline {
         }
         rows.sort_by_key(|(stage, _)| *stage);
         Ok(rows.into_iter().map(|(_, tensors)| tensors).collect())
+    }
+
+    /// Bytes of each stage's parameters, in model order.
+    fn weight_bytes(&self) -> Vec<usize> {
+        self.facts.iter().filter(|facts| facts.stage.replica() == 0).map(|facts| facts.weight_bytes).collect()
     }
 
     /// Cuts the batch, and makes sure that it holds what stages read.

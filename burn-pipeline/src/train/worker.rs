@@ -48,6 +48,7 @@ pub(super) struct StageFacts {
     pub(super) stage: Stage,
     pub(super) extras: Vec<&'static str>,
     pub(super) has_loss: bool,
+    pub(super) weight_bytes: usize,
 }
 
 /// A command's answer, with the rank that gives it.
@@ -139,7 +140,8 @@ fn build(seat: &Seat, link: Box<dyn Link>) -> Result<(Rank, Vec<StageFacts>), Ex
         chosen.map_err(|error| ExecuteError::Device { rank, message: error.to_string() })?;
         held.prepare(seat.builder.accumulation, seat.builder.optimizers.as_ref().map(|make| make()));
         tracing::info!(rank, %stage, module = held.module_type(), engine = held.engine(), "stage built");
-        facts.push(StageFacts { stage, extras: held.extras(), has_loss: held.has_loss() });
+        let weight_bytes = held.weights().iter().map(|(_, weight)| weight.bytes()).sum();
+        facts.push(StageFacts { stage, extras: held.extras(), has_loss: held.has_loss(), weight_bytes });
         stages.insert(stage, held);
     }
     let options = RunOptions { deadline: seat.builder.deadline, synchronize: seat.builder.synchronize };

@@ -2,7 +2,8 @@
 
 use crate::golden_text::{self as golden, canonical, fnv};
 use burn_pipeline::pass::{self, PassError};
-use burn_pipeline::plan::Plan;
+use burn_pipeline::plan::{CheckOptions, Plan};
+use burn_pipeline::schedule::{Size, by_name};
 use std::collections::BTreeMap;
 
 #[test]
@@ -95,6 +96,14 @@ fn stages_are_unsharded_as_pytorch_does_it() {
         assert_eq!(fnv(&sharded.to_csv()), words[2], "{line}");
     }
     println!("unshard passes compared with PyTorch 2.7.1: {}", lines.len());
+}
+
+#[test]
+fn the_plan_that_the_bench_times_has_787136_actions() {
+    let plan = by_name("Interleaved1F1B").unwrap().build(Size::new(64, 512).with_chunks(4)).unwrap();
+    let lowered = pass::insert_transfers(&pass::insert_unshard(&plan, 3).unwrap()).unwrap();
+    assert_eq!(lowered.rows().iter().map(Vec::len).sum::<usize>(), 787_136);
+    lowered.check(&CheckOptions::default()).unwrap();
 }
 
 /// Hand-made orders. PyTorch 2.15 also reshards every stage after its last use and waits for each reduction in

@@ -73,7 +73,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Fai
         write(path, &chrome(std::slice::from_ref(&track)))?;
     }
     if let Some(path) = &arguments.svg {
-        write(path, &svg(&track, &SvgOptions::default()))?;
+        write(path, &svg(&track, &SvgOptions::fitting(&track)))?;
     }
     if arguments.json {
         writeln!(out, "{}", report(&plan, &step, &bounds))?;
