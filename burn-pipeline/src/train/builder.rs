@@ -2,11 +2,12 @@
 
 use super::pipeline::{Pipeline, PipelineError};
 use crate::pass::{PassError, insert_transfers};
-use crate::plan::{CheckError, CheckOptions, CheckedPlan, Placement, Plan, Transport};
+use crate::plan::{CheckError, CheckOptions, CheckedPlan, Op, Placement, Plan, Stage, Transport};
 use crate::schedule::{ForwardOnly, Schedule, ScheduleError, Size};
 use crate::stage::{Accumulation, Reduction, SplitBackward, StageBox};
 use burn::optim::ModuleOptimizer;
 use burn::tensor::Device;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -143,6 +144,12 @@ fn lower_and_check(plan: &Plan) -> Result<CheckedPlan, BuildError> {
     // Rendezvous is the strictest model: what is proved for it cannot deadlock on any link.
     let options = CheckOptions { transport: Transport::Rendezvous, ..CheckOptions::default() };
     Ok(insert_transfers(plan)?.check(&options)?)
+}
+
+/// The stages whose backward a plan splits.
+pub(super) fn split_stages(plan: &Plan) -> BTreeSet<Stage> {
+    let tasks = (0..plan.placement().ranks()).flat_map(|rank| plan.row(rank)).flat_map(|action| action.tasks());
+    tasks.filter(|task| matches!(task.op(), Op::BackwardInput | Op::BackwardWeight)).map(|task| task.stage()).collect()
 }
 
 /// Everything that a pipeline is built from; see [`Pipeline::builder`].

@@ -4,15 +4,15 @@
 //! a failure of a rank every later call says so at once (nothing is half-run silently); dropping the pipeline
 //! never waits for a stuck rank.
 
-use super::builder::{BuildError, Builder, Source};
+use super::builder::{BuildError, Builder, Source, split_stages};
 use super::report::{EvalReport, StepReport};
 use super::worker::{Answer, Command, Reply, Seat, StageFacts, run};
 use crate::execute::ExecuteError;
 use crate::link::{Activity, Failure, Threads};
-use crate::plan::{CheckedPlan, Op, Placement, Plan, Stage};
+use crate::plan::{CheckedPlan, Placement, Stage};
 use crate::stage::{AnyTensor, Batch, EngineReport, MicrobatchError, Microbatches, Stage as StageModule};
 use crate::trace::Track;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
@@ -461,10 +461,4 @@ impl Pipeline {
         self.closed = Some(failure);
         error
     }
-}
-
-/// The stages whose backward a plan splits.
-fn split_stages(plan: &Plan) -> BTreeSet<Stage> {
-    let tasks = (0..plan.placement().ranks()).flat_map(|rank| plan.row(rank)).flat_map(|action| action.tasks());
-    tasks.filter(|task| matches!(task.op(), Op::BackwardInput | Op::BackwardWeight)).map(|task| task.stage()).collect()
 }

@@ -8,12 +8,15 @@ use burn_pipeline::schedule::{Size, by_name};
 use burn_pipeline::stage::{Batch, EngineReport, SplitBackward, StageBox};
 use burn_pipeline::train::{Pipeline, PipelineError};
 
+/// The loss, the gradients, and each stage's engine.
+type Ran = (f64, Vec<Vec<f32>>, Vec<(StageId, EngineReport)>);
+
 /// Runs two ranks, of which the second is this stage, and returns loss, weights and engines.
 fn run(
     stage: impl Fn() -> StageBox + Send + Sync + 'static,
     split: SplitBackward,
     target: &Tensor<2>,
-) -> Result<(f64, Vec<Vec<f32>>, Vec<(StageId, EngineReport)>), PipelineError> {
+) -> Result<Ran, PipelineError> {
     let mut pipeline = Pipeline::builder()
         .schedule(by_name("ZBH1").unwrap(), Size::new(2, 2))
         .devices(vec![Device::flex()])

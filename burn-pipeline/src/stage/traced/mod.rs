@@ -19,44 +19,26 @@
 //! [`SplitBackward::Eager`](super::SplitBackward::Eager).
 
 mod captured;
+mod flight;
 mod parameters;
 mod record;
 mod signature;
 
 use super::Stage;
-use super::any_tensor::AnyTensor;
-use super::boundary::{Part, Payload};
 use super::eager::Eager;
 use super::engine::{Engine, EngineReport, ForwardCall, Gradients, Outcome};
 use super::error::StageError;
 use super::function::StageFunction;
-use super::gradients::{GradientStore, WeightGradients};
-use super::loss::{LossPart, Weight};
-use crate::program::{Program, Replay, StagePrograms, interpreter, on_device};
+use super::gradients::GradientStore;
+use crate::program::{StagePrograms, on_device};
 use burn::backend::ir::TensorId;
-use burn::backend::{Dispatch, DispatchTensor, ops::FloatTensorOps};
-use burn::module::ParamId;
 use burn::tensor::Device;
+use flight::{Flight, Ready};
 use parameters::Parameters;
-use record::{Refusal, Shape, WeightShape};
+use record::Refusal;
 use signature::Signature;
 use std::collections::HashMap;
 use std::sync::Arc;
-
-/// A captured stage, ready to run on its device.
-struct Ready {
-    programs: Arc<StagePrograms>,
-    shape: Shape,
-    parameters: Vec<ParamId>,
-    constants: Vec<(TensorId, DispatchTensor)>,
-}
-
-/// One microbatch on its way through the programs.
-struct Flight {
-    ready: Arc<Ready>,
-    replay: Box<dyn Replay>,
-    device: Device,
-}
 
 /// Runs a stage from its captured programs; see the module's header.
 pub(crate) struct Traced {
@@ -96,13 +78,13 @@ impl Traced {
         }
         let began = std::time::Instant::now();
         let found = match record::record(&mut self.capture, function, module, call, parameters) {
-            Ok((programs, shape, device)) => {
+            Ok((programs, form, device)) => {
                 let constant = |(id, data): &(TensorId, _)| (*id, on_device(Clone::clone(data), &device));
                 let constants = programs.constants.iter().map(constant).collect();
                 let milliseconds = began.elapsed().as_secs_f64() * 1e3;
                 let (deferrable, parameters) = (programs.deferrable(), parameters.ids());
                 tracing::info!(milliseconds, deferrable, "stage captured: its backward is split");
-                Ok(Arc::new(Ready { programs: Arc::new(programs), shape, parameters, constants }))
+                Ok(Arc::new(Ready { programs: Arc::new(programs), form, parameters, constants }))
             }
             Err(Refusal::Stage(error)) => return Err(error),
             Err(Refusal::Cannot(reason)) if self.strict => {
@@ -117,86 +99,6 @@ impl Traced {
         Ok(found)
     }
 }
-
-impl Flight {
-    /// Starts a microbatch: feeds what arrived and the parameters, and runs the forward.
-    fn forward(
-        ready: Arc<Ready>,
-        call: ForwardCall,
-        parameters: Parameters,
-    ) -> Result<(Self, Vec<DispatchTensor>), StageError> {
-        let device = parameters.device(&call);
-        let replay = interpreter(&device).ok_or_else(|| StageError::Unsupported(NO_REPLAY.to_owned()))?;
-        let mut flight = Self { replay, device, ready: ready.clone() };
-        let edges = &ready.programs.edges;
-        let target = call.target.filter(|_| call.ends_route).into_iter();
-        let arrived = [call.input, call.extra].into_iter().chain(target).flat_map(tensors);
-        let fed = edges.inputs.iter().chain(&edges.parameters).zip(arrived.chain(parameters.values));
-        let program = ready.programs.forward();
-        for (edge, tensor) in fed.filter(|(edge, _)| program.reads(edge)) {
-            flight.feed(edge.id, tensor)?;
-        }
-        for (id, tensor) in &ready.constants {
-            if program.feeds().iter().any(|fed| fed.id == *id) {
-                flight.feed(*id, tensor.clone())?;
-            }
-        }
-        let outputs = flight.run(program);
-        Ok((flight, outputs))
-    }
-
-    fn feed(&mut self, id: TensorId, tensor: DispatchTensor) -> Result<(), StageError> {
-        self.replay.feed(id, tensor).map_err(StageError::Unsupported)
-    }
-
-    fn run(&mut self, program: &Program) -> Vec<DispatchTensor> {
-        self.replay.run(program.ir());
-        program.takes().iter().map(|tensor| self.replay.take(tensor)).collect()
-    }
-
-    /// Feeds the received gradients; one that did not come is zero.
-    fn seed(&mut self, seeds: Gradients, program: &Program) -> Result<(), StageError> {
-        let ready = self.ready.clone();
-        let expected = ready.shape.outputs();
-        if seeds.len() != expected {
-            return Err(StageError::GradientCount { got: seeds.len(), expected });
-        }
-        for (output, (edge, seed)) in ready.programs.edges.seeds.iter().zip(seeds).enumerate() {
-            let Some(edge) = edge else { continue };
-            if let Some(seed) = &seed
-                && (seed.shape() != edge.shape || seed.dtype() != edge.dtype)
-            {
-                let form = |shape: &burn::tensor::Shape, dtype| format!("{shape:?} of {dtype:?}");
-                let (got, expected) = (form(&seed.shape(), seed.dtype()), form(&edge.shape, edge.dtype));
-                return Err(StageError::GradientForm { output, got, expected });
-            }
-            if program.reads(edge) {
-                let zero = || {
-                    let device = self.device.clone().inner();
-                    Dispatch::float_zeros(edge.shape.clone(), device.as_dispatch(), edge.dtype.into())
-                };
-                let seed = seed.map_or_else(zero, AnyTensor::into_dispatch);
-                self.feed(edge.id, seed)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// The gradients of the input, one a tensor, from those that a program gave.
-    fn input_gradients(&self, given: &mut impl Iterator<Item = DispatchTensor>) -> Gradients {
-        let edges = &self.ready.programs.edges;
-        let take = |edge: &Option<_>| edge.as_ref().and_then(|_| given.next()).map(AnyTensor::from_dispatch);
-        edges.input_gradients.iter().map(take).collect()
-    }
-
-    /// The gradients of the weights, from those that a program gave.
-    fn weight_gradients(&self, given: impl Iterator<Item = DispatchTensor>) -> WeightGradients {
-        let places = self.ready.programs.edges.weight_gradients.iter().map(|(place, _)| *place);
-        places.zip(given).map(|(place, g)| (self.ready.parameters[place], AnyTensor::from_dispatch(g))).collect()
-    }
-}
-
-const NO_REPLAY: &str = "stages are replayed on Flex and CubeCL devices only";
 
 impl<M: Stage> Engine<M> for Traced {
     fn name(&self) -> &'static str {
@@ -228,7 +130,7 @@ impl<M: Stage> Engine<M> for Traced {
                 let sample = call.sample;
                 let (flight, outputs) = Flight::forward(ready.clone(), call, parameters)?;
                 self.forwarded.insert(sample, flight);
-                Ok(ready.shape.outcome(outputs))
+                ready.form.outcome(outputs)
             }
         }
     }
@@ -281,51 +183,5 @@ impl<M: Stage> Engine<M> for Traced {
         self.forwarded.clear();
         self.halfway.clear();
         Engine::<M>::clear(&mut self.eager);
-    }
-}
-
-/// A payload's tensors, moved out.
-fn tensors(payload: Payload) -> impl Iterator<Item = DispatchTensor> {
-    payload.into_parts().filter_map(|part| match part {
-        Part::Tensor(tensor) => Some(tensor.inner().into_dispatch()),
-        Part::Form(_) => None,
-    })
-}
-
-impl Shape {
-    /// How many gradients a backward takes.
-    fn outputs(&self) -> usize {
-        match self {
-            Shape::Output(parts) => parts.iter().filter(|part| part.is_none()).count(),
-            Shape::Loss(_) => 1,
-        }
-    }
-
-    /// What a training forward hands on, from what the program gave.
-    fn outcome(&self, outputs: Vec<DispatchTensor>) -> Outcome {
-        let mut outputs = outputs.into_iter().map(AnyTensor::from_dispatch);
-        match self {
-            Shape::Output(parts) => {
-                let part = |part: &Option<usize>| match part {
-                    Some(form) => Some(Part::Form(*form)),
-                    None => outputs.next().map(Part::Tensor),
-                };
-                Outcome::Output(Payload::from_parts(parts.iter().filter_map(part).collect::<Vec<_>>()))
-            }
-            Shape::Loss(weight) => {
-                // A loss program gives the loss first.
-                let value = outputs.next().map(|value| (value, outputs.next()));
-                let (value, computed) = match value {
-                    Some(pair) => pair,
-                    None => return Outcome::Output(Payload::default()),
-                };
-                let weight = match weight {
-                    WeightShape::None => None,
-                    WeightShape::Host(weight) => Some(Weight::Host(*weight)),
-                    WeightShape::Device => computed.map(Weight::Device),
-                };
-                Outcome::Loss(Box::new(LossPart { value, weight }))
-            }
-        }
     }
 }

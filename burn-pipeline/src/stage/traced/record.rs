@@ -48,16 +48,16 @@ impl From<String> for Refusal {
 
 /// The form of what a forward hands on.
 #[derive(Clone, Debug)]
-pub(super) enum Shape {
+pub(super) enum OutcomeForm {
     /// Outputs: form numbers, `None` at the place of tensors.
     Output(Vec<Option<usize>>),
     /// A loss.
-    Loss(WeightShape),
+    Loss(WeightForm),
 }
 
 /// Where a loss's weight comes from.
 #[derive(Clone, Debug)]
-pub(super) enum WeightShape {
+pub(super) enum WeightForm {
     None,
     Host(f64),
     Device,
@@ -70,10 +70,10 @@ pub(super) fn record<M: Stage>(
     module: &M,
     call: &ForwardCall,
     parameters: &Parameters,
-) -> Result<(StagePrograms, Shape, Device), Refusal> {
+) -> Result<(StagePrograms, OutcomeForm, Device), Refusal> {
     let device = parameters.device(call);
     if interpreter(&device).is_none() {
-        return Err(Refusal::Cannot(super::NO_REPLAY.to_owned()));
+        return Err(Refusal::Cannot(super::flight::NO_REPLAY.to_owned()));
     }
     let mut traced = Err(Refusal::Cannot("it was not run".to_owned()));
     let recorded = catch_unwind(AssertUnwindSafe(|| {
@@ -107,7 +107,7 @@ fn trace<M: Stage>(
     module: &M,
     call: &ForwardCall,
     parameters: &Parameters,
-) -> Result<(Edges, Shape), Refusal> {
+) -> Result<(Edges, OutcomeForm), Refusal> {
     let strategy = strategy_of(module);
     let (module, leaves) = captured_module(module, parameters, device, strategy)?;
     let mut edges = Edges { parameters: edges(&leaves)?, ..Edges::default() };
@@ -167,27 +167,27 @@ fn attach(
 }
 
 /// The tensors that a backward starts from, noted as edges, and the form of what is handed on.
-fn outputs(computed: Computed, edges: &mut Edges) -> Result<(Vec<AnyTensor>, Shape), String> {
+fn outputs(computed: Computed, edges: &mut Edges) -> Result<(Vec<AnyTensor>, OutcomeForm), String> {
     let (outputs, shape) = match computed {
         Computed::Output(payload) => {
             let form = |part: &Part| match part {
                 Part::Tensor(_) => None,
                 Part::Form(form) => Some(*form),
             };
-            (payload.tensors().cloned().collect(), Shape::Output(payload.parts().map(form).collect()))
+            (payload.tensors().cloned().collect(), OutcomeForm::Output(payload.parts().map(form).collect()))
         }
         Computed::Loss(loss) => {
             let (value, weight) = (AnyTensor::new(loss.value), loss.weight);
             edges.outputs.push(captured::edge(value.as_dispatch())?);
             let weight = match weight {
-                None => WeightShape::None,
-                Some(Weight::Host(weight)) => WeightShape::Host(weight),
+                None => WeightForm::None,
+                Some(Weight::Host(weight)) => WeightForm::Host(weight),
                 Some(Weight::Device(weight)) => {
                     edges.outputs.push(captured::edge(weight.as_dispatch())?);
-                    WeightShape::Device
+                    WeightForm::Device
                 }
             };
-            return Ok((vec![value], Shape::Loss(weight)));
+            return Ok((vec![value], OutcomeForm::Loss(weight)));
         }
     };
     for output in &outputs {

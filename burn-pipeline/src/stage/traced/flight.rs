@@ -1,0 +1,156 @@
+//! One microbatch's way through the programs of a stage, in an interpreter of its own.
+
+use super::parameters::Parameters;
+use super::record::{OutcomeForm, WeightForm};
+use crate::program::{Program, Replay, StagePrograms, interpreter};
+use crate::stage::any_tensor::AnyTensor;
+use crate::stage::boundary::{Part, Payload};
+use crate::stage::engine::{ForwardCall, Gradients, Outcome};
+use crate::stage::error::StageError;
+use crate::stage::gradients::WeightGradients;
+use crate::stage::loss::{LossPart, Weight};
+use burn::backend::ir::TensorId;
+use burn::backend::{Dispatch, DispatchTensor, ops::FloatTensorOps};
+use burn::module::ParamId;
+use burn::tensor::Device;
+use std::sync::Arc;
+
+pub(super) const NO_REPLAY: &str = "stages are replayed on Flex and CubeCL devices only";
+
+/// A captured stage, ready to run on its device.
+pub(super) struct Ready {
+    pub(super) programs: Arc<StagePrograms>,
+    pub(super) form: OutcomeForm,
+    pub(super) parameters: Vec<ParamId>,
+    pub(super) constants: Vec<(TensorId, DispatchTensor)>,
+}
+
+/// One microbatch on its way through the programs.
+pub(super) struct Flight {
+    pub(super) ready: Arc<Ready>,
+    replay: Box<dyn Replay>,
+    device: Device,
+}
+
+impl Flight {
+    /// Starts a microbatch: feeds what arrived and the parameters, and runs the forward.
+    pub(super) fn forward(
+        ready: Arc<Ready>,
+        call: ForwardCall,
+        parameters: Parameters,
+    ) -> Result<(Self, Vec<DispatchTensor>), StageError> {
+        let device = parameters.device(&call);
+        let replay = interpreter(&device).ok_or_else(|| StageError::Unsupported(NO_REPLAY.to_owned()))?;
+        let mut flight = Self { replay, device, ready: ready.clone() };
+        let edges = &ready.programs.edges;
+        let target = call.target.filter(|_| call.ends_route).into_iter();
+        let arrived = [call.input, call.extra].into_iter().chain(target).flat_map(tensors);
+        let fed = edges.inputs.iter().chain(&edges.parameters).zip(arrived.chain(parameters.values));
+        let program = ready.programs.forward();
+        for (edge, tensor) in fed.filter(|(edge, _)| program.reads(edge)) {
+            flight.feed(edge.id, tensor)?;
+        }
+        for (id, tensor) in &ready.constants {
+            if program.feeds().iter().any(|fed| fed.id == *id) {
+                flight.feed(*id, tensor.clone())?;
+            }
+        }
+        let outputs = flight.run(program);
+        Ok((flight, outputs))
+    }
+
+    fn feed(&mut self, id: TensorId, tensor: DispatchTensor) -> Result<(), StageError> {
+        self.replay.feed(id, tensor).map_err(StageError::Unsupported)
+    }
+
+    pub(super) fn run(&mut self, program: &Program) -> Vec<DispatchTensor> {
+        self.replay.run(program.ir());
+        program.takes().iter().map(|tensor| self.replay.take(tensor)).collect()
+    }
+
+    /// Feeds the received gradients; one that did not come is zero.
+    pub(super) fn seed(&mut self, seeds: Gradients, program: &Program) -> Result<(), StageError> {
+        let ready = self.ready.clone();
+        let expected = ready.form.outputs();
+        if seeds.len() != expected {
+            return Err(StageError::GradientCount { got: seeds.len(), expected });
+        }
+        for (output, (edge, seed)) in ready.programs.edges.seeds.iter().zip(seeds).enumerate() {
+            let Some(edge) = edge else { continue };
+            if let Some(seed) = &seed
+                && (seed.shape() != edge.shape || seed.dtype() != edge.dtype)
+            {
+                let form = |shape: &burn::tensor::Shape, dtype| format!("{shape:?} of {dtype:?}");
+                let (got, expected) = (form(&seed.shape(), seed.dtype()), form(&edge.shape, edge.dtype));
+                return Err(StageError::GradientForm { output, got, expected });
+            }
+            if program.reads(edge) {
+                let zero = || {
+                    let device = self.device.clone().inner();
+                    Dispatch::float_zeros(edge.shape.clone(), device.as_dispatch(), edge.dtype.into())
+                };
+                let seed = seed.map_or_else(zero, AnyTensor::into_dispatch);
+                self.feed(edge.id, seed)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The gradients of the input, one a tensor, from those that a program gave.
+    pub(super) fn input_gradients(&self, given: &mut impl Iterator<Item = DispatchTensor>) -> Gradients {
+        let edges = &self.ready.programs.edges;
+        let take = |edge: &Option<_>| edge.as_ref().and_then(|_| given.next()).map(AnyTensor::from_dispatch);
+        edges.input_gradients.iter().map(take).collect()
+    }
+
+    /// The gradients of the weights, from those that a program gave.
+    pub(super) fn weight_gradients(&self, given: impl Iterator<Item = DispatchTensor>) -> WeightGradients {
+        let places = self.ready.programs.edges.weight_gradients.iter().map(|(place, _)| *place);
+        places.zip(given).map(|(place, g)| (self.ready.parameters[place], AnyTensor::from_dispatch(g))).collect()
+    }
+}
+
+/// A payload's tensors, moved out.
+fn tensors(payload: Payload) -> impl Iterator<Item = DispatchTensor> {
+    payload.into_parts().filter_map(|part| match part {
+        Part::Tensor(tensor) => Some(tensor.inner().into_dispatch()),
+        Part::Form(_) => None,
+    })
+}
+
+impl OutcomeForm {
+    /// How many gradients a backward takes.
+    fn outputs(&self) -> usize {
+        match self {
+            OutcomeForm::Output(parts) => parts.iter().filter(|part| part.is_none()).count(),
+            OutcomeForm::Loss(_) => 1,
+        }
+    }
+
+    /// What a training forward hands on, from what the program gave.
+    ///
+    /// # Errors
+    /// If a loss was to be handed on and none was given.
+    pub(super) fn outcome(&self, outputs: Vec<DispatchTensor>) -> Result<Outcome, StageError> {
+        let mut outputs = outputs.into_iter().map(AnyTensor::from_dispatch);
+        match self {
+            OutcomeForm::Output(parts) => {
+                let part = |part: &Option<usize>| match part {
+                    Some(form) => Some(Part::Form(*form)),
+                    None => outputs.next().map(Part::Tensor),
+                };
+                Ok(Outcome::Output(Payload::from_parts(parts.iter().filter_map(part).collect::<Vec<_>>())))
+            }
+            OutcomeForm::Loss(weight) => {
+                // The loss comes first, then its weight if that was computed.
+                let value = outputs.next().ok_or(StageError::NoLoss)?;
+                let weight = match weight {
+                    WeightForm::None => None,
+                    WeightForm::Host(weight) => Some(Weight::Host(*weight)),
+                    WeightForm::Device => outputs.next().map(Weight::Device),
+                };
+                Ok(Outcome::Loss(Box::new(LossPart { value, weight })))
+            }
+        }
+    }
+}
