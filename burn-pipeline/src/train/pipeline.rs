@@ -9,10 +9,10 @@ use super::report::{EvalReport, StepReport};
 use super::worker::{Answer, Command, Reply, Seat, StageFacts, run};
 use crate::execute::ExecuteError;
 use crate::link::{Activity, Failure, Threads};
-use crate::plan::{CheckedPlan, Placement, Stage};
-use crate::stage::{AnyTensor, Batch, MicrobatchError, Microbatches, Stage as StageModule};
+use crate::plan::{CheckedPlan, Op, Placement, Plan, Stage};
+use crate::stage::{AnyTensor, Batch, EngineReport, MicrobatchError, Microbatches, Stage as StageModule};
 use crate::trace::Track;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
@@ -152,14 +152,17 @@ impl Pipeline {
             others => return Err(BuildError::Devices { devices: others.len(), ranks }),
         };
         let threads = Threads::new(ranks);
+        let splits = Arc::new(split_stages(plan.plan()));
         let (answer, replies) = channel();
         let mut commands = Vec::with_capacity(ranks);
         for (rank, device) in devices.into_iter().enumerate() {
             let (command, orders) = channel();
             commands.push(command);
             let (placement, threads, replies) = (placement.clone(), threads.clone(), answer.clone());
+            let splits = splits.clone();
             let device = if device.is_autodiff() { device } else { device.autodiff() };
-            let seat = Seat { rank, device, placement, threads, builder: builder.clone(), commands: orders, replies };
+            let seat =
+                Seat { rank, device, placement, splits, threads, builder: builder.clone(), commands: orders, replies };
             let spawned = std::thread::Builder::new().name(format!("rank {rank}")).spawn(move || run(seat));
             if let Err(error) = spawned {
                 let error = ExecuteError::Device { rank, message: format!("no thread: {error}") };
@@ -193,9 +196,20 @@ impl Pipeline {
         &self.placement
     }
 
-    /// How each stage's forward and backward are run (`eager`, `traced`), in model order.
-    pub fn engines(&self) -> Vec<(Stage, &'static str)> {
-        self.facts.iter().map(|facts| (facts.stage, facts.engine)).collect()
+    /// Which way each stage's forward and backward are run, and why, in model order. Whether a stage can be
+    /// captured is known once it has run.
+    ///
+    /// # Errors
+    /// As [`Pipeline::step`].
+    pub fn engines(&mut self) -> Result<Vec<(Stage, EngineReport)>, PipelineError> {
+        let mut engines = Vec::new();
+        for answer in self.ask(&Command::Engines)? {
+            if let Answer::Engines(stages) = answer {
+                engines.extend(stages);
+            }
+        }
+        engines.sort_by_key(|(stage, _)| *stage);
+        Ok(engines)
     }
 
     /// The lowered plan that trains a batch of this many microbatches.
@@ -447,4 +461,10 @@ impl Pipeline {
         self.closed = Some(failure);
         error
     }
+}
+
+/// The stages whose backward a plan splits.
+fn split_stages(plan: &Plan) -> BTreeSet<Stage> {
+    let tasks = (0..plan.placement().ranks()).flat_map(|rank| plan.row(rank)).flat_map(|action| action.tasks());
+    tasks.filter(|task| matches!(task.op(), Op::BackwardInput | Op::BackwardWeight)).map(|task| task.stage()).collect()
 }
