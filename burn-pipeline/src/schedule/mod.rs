@@ -157,7 +157,7 @@ pub enum ScheduleError {
 ///
 ///     fn build(&self, size: Size) -> Result<Plan, ScheduleError> {
 ///         refuse_empty(&self.family(), size)?;
-///         let row = |rank| (0..size.microbatches).flat_map(|m| [Action::forward(rank, m), Action::backward(rank, m)]);
+///         let row = |rank: usize| (0..size.microbatches).flat_map(move |m| [Action::forward(rank, m), Action::backward(rank, m)]);
 ///         let rows = (0..size.ranks).map(|rank| row(rank).collect()).collect();
 ///         Ok(Plan::new("OneByOne", Placement::looped(size.ranks, 1)?, vec![size.microbatches], rows)?)
 ///     }

@@ -140,6 +140,12 @@ fn simulate_takes_plans_and_profiles_from_files() {
     let report = json(&print(&format!("simulate --plan {plan} --profile {profile} --json")));
     // Rank 1 starts at 1, runs 3 times 2 and 3 times 4; the last backward of rank 0 takes 2 more.
     assert!(near(&report["makespan"], 21.0), "{report}");
+    let lowered = file("lowered.csv", &print("schedule --name 1F1B --ranks 4 --microbatches 8 --lower"));
+    let report = json(&print(&format!("simulate --plan {lowered} --json")));
+    assert!(near(&report["makespan"], 33.0), "transfers that take no time change nothing: {report}");
+    let crossed = file("both_send.csv", "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1\n");
+    assert_eq!(run(&format!("simulate --plan {crossed}")).code, 1);
+    assert_eq!(run(&format!("simulate --plan {crossed} --transport buffered=1")).code, 0);
     let wrong = file("wrong.json", r#"{"stages": [{"forward": 1}]}"#);
     let outcome = run(&format!("simulate --plan {plan} --profile {wrong}"));
     assert!(

@@ -47,7 +47,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Fai
 
 fn summary(plan: &Plan, lowered: bool, transport: Transport, out: &mut impl Write) -> Result<(), Failure> {
     let profile = Profile::uniform(plan.placement(), Uniform::new(1.0, 1.0, 1.0))?;
-    let step = simulate(plan, &profile, &SimulateOptions { transport, overlap: false })?;
+    let step = simulate(plan, &profile, &SimulateOptions { transport, ..Default::default() })?;
     let actions = plan.rows().iter().flatten().filter(|action| !action.is_idle()).count();
     let transfers = plan.rows().iter().flatten().filter(|a| a.tasks().any(|t| t.op().is_transfer())).count();
     writeln!(out, "{}: ok under {transport}", plan.name())?;

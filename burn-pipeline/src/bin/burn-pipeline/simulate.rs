@@ -35,9 +35,9 @@ pub(crate) struct Arguments {
     /// What a send of a lowered plan waits for: rendezvous, buffered=K or unbounded.
     #[arg(long, default_value = "rendezvous", value_parser = transport)]
     transport: Transport,
-    /// Transfers of a lowered plan run beside computations.
+    /// Transfers of a lowered plan keep their ranks from computing.
     #[arg(long)]
-    overlap: bool,
+    blocking: bool,
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
@@ -65,7 +65,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Fai
         return print_unit_steps(&plan, out);
     }
     let profile = arguments.costs.profile(plan.placement())?;
-    let options = SimulateOptions { transport: arguments.transport, overlap: arguments.overlap };
+    let options = SimulateOptions { transport: arguments.transport, overlap: !arguments.blocking };
     let step = simulate(&plan, &profile, &options)?;
     let bounds = Bounds::new(&plan, &profile.costs(plan.placement())?);
     let track = step.track(title(&plan));
