@@ -189,21 +189,29 @@ impl Scan<'_> {
                 self.events[pair] |= W;
                 self.release(slot);
             }
-            op => {
-                self.require(events & F, task, Op::Forward, 0)?;
-                match at.after {
-                    Side::SameRank => self.require(self.events[pair + at.microbatches] & I, task, Op::Backward, 1)?,
-                    Side::OtherRank if self.lowered => {
-                        self.require(events & RECEIVED_B, task, Op::ReceiveBackward, 0)?;
-                        self.row.held -= 1;
-                    }
-                    _ => {}
-                }
-                self.events[pair] |= if op == Op::Backward { I | W | WHOLE } else { I };
-                if op == Op::Backward {
-                    self.release(slot);
-                }
+            _ => return self.backward(slot, at, pair, task),
+        }
+        Ok(())
+    }
+
+    /// `B` or `I`.
+    #[inline]
+    fn backward(&mut self, slot: usize, at: Slot, pair: usize, task: Task) -> Result<(), Refusal> {
+        let events = self.events[pair];
+        self.require(events & F, task, Op::Forward, 0)?;
+        match at.after {
+            Side::SameRank => self.require(self.events[pair + at.microbatches] & I, task, Op::Backward, 1)?,
+            Side::OtherRank if self.lowered => {
+                self.require(events & RECEIVED_B, task, Op::ReceiveBackward, 0)?;
+                self.row.held -= 1;
             }
+            _ => {}
+        }
+        if task.op() == Op::Backward {
+            self.events[pair] |= I | W | WHOLE;
+            self.release(slot);
+        } else {
+            self.events[pair] |= I;
         }
         Ok(())
     }
