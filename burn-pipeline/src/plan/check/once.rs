@@ -53,10 +53,8 @@ pub(super) fn scan(plan: &Plan, edges: &Edges, options: &CheckOptions) -> Result
         transfers: Transfers::new(plan, edges, training),
         row: Row::default(),
     };
-    let mut stages_of = vec![0usize; plan.ranks()];
-    edges.slots().iter().for_each(|slot| stages_of[slot.rank] += 1);
-    for (rank, stages) in stages_of.into_iter().enumerate() {
-        scan.row = Row { rank, stages, ..Row::default() };
+    for rank in 0..plan.ranks() {
+        scan.row = Row { rank, ..Row::default() };
         scan.row()?;
     }
     scan.refuse_incomplete()?;
@@ -70,14 +68,13 @@ struct Row {
     rank: usize,
     step: usize,
     action: Action,
-    stages: usize,
     live: usize,
     held: usize,
 }
 
 impl Default for Row {
     fn default() -> Self {
-        Self { rank: 0, step: 0, action: Action::Idle, stages: 0, live: 0, held: 0 }
+        Self { rank: 0, step: 0, action: Action::Idle, live: 0, held: 0 }
     }
 }
 
@@ -275,7 +272,7 @@ impl Scan<'_> {
     fn hold_activation(&mut self) -> Result<(), Refusal> {
         self.row.live += 1;
         let Some(cap) = self.options.activation_cap else { return Ok(()) };
-        let live = self.row.live as f64 / self.row.stages as f64;
+        let live = self.row.live as f64 * (self.plan.ranks() as f64 / self.plan.stages() as f64);
         if live > cap {
             return Err(self.refuse(|rank, step, action, grid| CheckError::ActivationCap {
                 rank,
