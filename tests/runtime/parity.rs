@@ -13,14 +13,14 @@ use pipeline_tests::reference::Reference;
 const RATE: f64 = 1e-2;
 
 /// A pipeline of this case, all on Flex.
-fn builder<C: Case>(schedule: &dyn Schedule, size: Size) -> Builder {
+pub(crate) fn builder<C: Case>(schedule: &dyn Schedule, size: Size) -> Builder {
     let name = schedule.family().name;
     let builder = Pipeline::builder().schedule(burn_pipeline::schedule::by_name(name).unwrap(), size);
     builder.devices(vec![Device::flex()]).stages(C::stage).optimizer(|| AdamWConfig::new().init())
 }
 
 /// Gradients of the first step and loss and weights of three equal the plain loop's, bit for bit.
-fn assert_parity<C: Case>(case: &C, builder: &Builder, microbatches: usize, samples: usize, name: &str) {
+pub(crate) fn assert_parity<C: Case>(case: &C, builder: &Builder, microbatches: usize, samples: usize, name: &str) {
     let sizes = sizes(samples, microbatches.min(samples));
     let mut reference = Reference::new(case.model());
     let mut pipeline = builder.clone().build().unwrap();

@@ -55,7 +55,9 @@ impl Recording {
         mut edges: Edges,
     ) -> Self {
         let fed: HashSet<TensorId> = edges.fed().map(|tensor| tensor.id).collect();
-        operations.retain(|op| !op.outputs().any(|output| fed.contains(&output.id)));
+        // Placeholders and constants are fed, not made.
+        let is_fed = |op: &OperationIr| op.outputs().any(|output| fed.contains(&output.id));
+        operations.retain(|op| !matches!(op, OperationIr::Init(_)) && !is_fed(op));
         let mut numbers = Numbers::default();
         // What is fed is numbered first, the rest where operations make it.
         edges.fed_mut().for_each(|tensor| numbers.visit_tensor_mut(tensor));

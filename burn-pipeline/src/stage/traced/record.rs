@@ -77,9 +77,11 @@ pub(super) fn record<M: Stage>(
     }
     let mut traced = Err(Refusal::Cannot("it was not run".to_owned()));
     let recorded = catch_unwind(AssertUnwindSafe(|| {
-        let capture = capture_device(capture, &device)?;
+        let known = capture.is_some();
+        let capture = capture.get_or_insert_with(Device::capture).clone();
         let scope = capture.capture_scope(|scope| {
-            traced = trace(&capture, function, module, call, parameters);
+            let configured = if known { Ok(()) } else { configure(capture.clone(), &device) };
+            traced = configured.and_then(|()| trace(&capture, function, module, call, parameters));
             scope.complete([], [])
         });
         scope.map_err(|error| error.to_string())
@@ -90,15 +92,12 @@ pub(super) fn record<M: Stage>(
     Ok((StagePrograms::new(recording), shape, device))
 }
 
-/// The engine's capture device, made on first use with the defaults of the device that it stands for.
-fn capture_device(kept: &mut Option<Device>, like: &Device) -> Result<Device, String> {
-    if let Some(device) = kept {
-        return Ok(device.clone());
-    }
-    let (mut device, settings) = (Device::capture(), like.clone().inner().settings());
+/// Gives a new capture device, in an open scope, the defaults of the device that it stands for.
+fn configure(mut capture: Device, like: &Device) -> Result<(), Refusal> {
+    let settings = like.clone().inner().settings();
     let config = DeviceConfig::default().float_dtype(settings.float_dtype).int_dtype(settings.int_dtype);
-    device.configure(config.bool_dtype(settings.bool_dtype)).map_err(|error| error.to_string())?;
-    Ok(kept.insert(device).clone())
+    let configured = capture.configure(config.bool_dtype(settings.bool_dtype));
+    configured.map_err(|error| Refusal::Cannot(error.to_string()))
 }
 
 /// Runs the stage on placeholders, in an open scope.
