@@ -1,4 +1,8 @@
 //! Tests of the runtime, in one binary.
 
 mod cases;
+mod faults;
+mod faulty;
+mod hooked;
 mod parity;
+mod watchdog;
