@@ -9,7 +9,7 @@ use super::boundary::{Boundary, Payload};
 use super::eager::{Eager, parameter_ids};
 use super::engine::{Engine, EngineReport, ForwardCall, Gradients, Outcome, SplitBackward};
 use super::error::StageError;
-use super::function::StageFunction;
+use super::function::{StageFunction, Takes};
 use super::gradients::{Accumulation, GradientStore};
 use super::loss::{Loss, LossPart};
 #[cfg(feature = "traced")]
@@ -76,6 +76,8 @@ pub trait ErasedStage: Send {
     fn choose(&mut self, split: SplitBackward, splits: bool) -> Result<(), StageError>;
     /// Names of the extras it reads.
     fn extras(&self) -> Vec<&'static str>;
+    /// What it takes from the batch.
+    fn takes(&self) -> Takes;
     /// Has it a loss?
     fn has_loss(&self) -> bool;
     /// Sets how gradients are added and who steps the weights.
@@ -177,6 +179,10 @@ impl<M: Stage> ErasedStage for Typed<M> {
 
     fn extras(&self) -> Vec<&'static str> {
         self.module.as_ref().map(M::extras).unwrap_or_default()
+    }
+
+    fn takes(&self) -> Takes {
+        self.function.takes()
     }
 
     fn has_loss(&self) -> bool {
