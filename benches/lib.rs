@@ -1,1 +1,4 @@
-//! Support code of the benches.
+//! What the benchmarks share.
+
+pub mod plain;
+pub mod spread;

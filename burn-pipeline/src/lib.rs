@@ -17,6 +17,8 @@ pub mod execute;
 pub mod link;
 #[cfg(feature = "runtime")]
 pub mod ops;
+#[cfg(feature = "traced")]
+pub mod program;
 #[cfg(feature = "runtime")]
 pub mod stage;
 #[cfg(feature = "runtime")]

@@ -1,3 +1,4 @@
 //! Tests of the runtime, in one binary.
 
+mod cases;
 mod parity;

@@ -1,140 +1,34 @@
 //! A pipeline computes what one device computes: loss, every gradient, and the weights after three AdamW steps
 //! equal the plain loop on the same microbatches, bit for bit where gradients are added in the same order.
 
-use burn::module::Module;
+use crate::cases::{Case, Stack, Text, range, read, sizes};
 use burn::optim::AdamWConfig;
-use burn::tensor::{Device, Distribution, Int, Tensor};
-use burn_pipeline::schedule::{GPipe, OneFOneB, Schedule, Size};
-use burn_pipeline::stage::{AnyTensor, Batch, StageBox};
-use burn_pipeline::train::{Pipeline, StageContext};
-use pipeline_examples::gpt::{GptConfig, Signal, next_token_loss};
-use pipeline_tests::mlp;
-use pipeline_tests::reference::{Reference, whole};
+use burn::tensor::Device;
+use burn_pipeline::plan::PlacementKind;
+use burn_pipeline::schedule::{Chunks, GPipe, OneFOneB, Schedule, Size, all};
+use burn_pipeline::stage::Accumulation;
+use burn_pipeline::train::{Builder, Pipeline};
+use pipeline_tests::reference::Reference;
 
 const RATE: f64 = 1e-2;
 
-/// Sizes of `count` pieces of `samples` samples, as one would cut by hand: as even as can be, larger first.
-fn sizes(samples: usize, count: usize) -> Vec<usize> {
-    let mut left = samples;
-    (0..count)
-        .rev()
-        .map(|after| {
-            let size = left.div_ceil(after + 1);
-            left -= size;
-            size
-        })
-        .collect()
-}
-
-fn range(sizes: &[usize], piece: usize) -> std::ops::Range<usize> {
-    let start: usize = sizes[..piece].iter().sum();
-    start..start + sizes[piece]
-}
-
-fn read(tensor: &AnyTensor) -> Vec<f32> {
-    tensor.to_data().unwrap().iter::<f32>().collect()
-}
-
-/// A model as the tests see it: how to make it, its data, and its loss over a range of samples.
-trait Case {
-    type Model: Module;
-    fn model(&self) -> Self::Model;
-    fn stage(at: &StageContext) -> StageBox;
-    fn batch(&self) -> Batch;
-    fn loss(&self, model: &Self::Model, samples: std::ops::Range<usize>) -> Tensor<1>;
-}
-
-struct Stack {
-    x: Tensor<2>,
-    ids: Tensor<2, Int>,
-    target: Tensor<2>,
-}
-
-impl Stack {
-    fn new(samples: usize) -> Self {
-        let device = Device::flex();
-        let noise = || Tensor::random([samples, mlp::WIDTH], Distribution::Normal(0.0, 1.0), &device);
-        let ids = Tensor::<1, Int>::arange(0..samples as i64, &device).remainder_scalar(3).reshape([samples, 1]);
-        Self { x: noise(), ids, target: noise() }
-    }
-}
-
-impl Case for Stack {
-    type Model = mlp::Mlp;
-
-    fn model(&self) -> mlp::Mlp {
-        mlp::part(&whole())
-    }
-
-    fn stage(at: &StageContext) -> StageBox {
-        mlp::stage(at)
-    }
-
-    fn batch(&self) -> Batch {
-        Batch::new((self.x.clone(), self.ids.clone())).target(self.target.clone())
-    }
-
-    fn loss(&self, model: &mlp::Mlp, samples: std::ops::Range<usize>) -> Tensor<1> {
-        use burn_pipeline::stage::Stage;
-        let (x, ids) = (self.x.clone().slice([samples.clone()]), self.ids.clone().slice([samples.clone()]));
-        let output = model.forward((x.autodiff(), ids.autodiff()), ());
-        mlp::loss(output, self.target.clone().slice([samples]).autodiff())
-    }
-}
-
-struct Text {
-    tokens: Tensor<2, Int>,
-    next: Tensor<2, Int>,
-}
-
-fn small_gpt() -> GptConfig {
-    GptConfig::new().with_d_model(8).with_layers(4).with_heads(2).with_seq(6).with_vocab(17).with_seed(3)
-}
-
-impl Text {
-    fn new(samples: usize) -> Self {
-        let device = Device::flex();
-        let draw = || Tensor::<2>::random([samples, 6], Distribution::Uniform(0.0, 17.0), &device).int();
-        Self { tokens: draw(), next: draw() }
-    }
-}
-
-impl Case for Text {
-    type Model = pipeline_examples::gpt::GptPart;
-
-    fn model(&self) -> Self::Model {
-        small_gpt().part(&whole())
-    }
-
-    fn stage(at: &StageContext) -> StageBox {
-        small_gpt().stage(at)
-    }
-
-    fn batch(&self) -> Batch {
-        Batch::new(Signal::Tokens(self.tokens.clone())).target(self.next.clone())
-    }
-
-    fn loss(&self, model: &Self::Model, samples: std::ops::Range<usize>) -> Tensor<1> {
-        use burn_pipeline::stage::Stage;
-        let tokens = self.tokens.clone().slice([samples.clone()]).autodiff();
-        next_token_loss(model.forward(Signal::Tokens(tokens), ()), self.next.clone().slice([samples]).autodiff())
-    }
-}
-
-fn assert_parity<C: Case>(case: &C, schedule: Box<dyn Schedule>, size: Size, samples: usize) {
-    let sizes = sizes(samples, size.microbatches.min(samples));
+/// A pipeline of this case, all on Flex.
+fn builder<C: Case>(schedule: &dyn Schedule, size: Size) -> Builder {
     let name = schedule.family().name;
-    let build = || {
-        let builder = Pipeline::builder().schedule(burn_pipeline::schedule::by_name(name).unwrap(), size);
-        builder.devices(vec![Device::flex()]).stages(C::stage).optimizer(|| AdamWConfig::new().init()).build().unwrap()
-    };
+    let builder = Pipeline::builder().schedule(burn_pipeline::schedule::by_name(name).unwrap(), size);
+    builder.devices(vec![Device::flex()]).stages(C::stage).optimizer(|| AdamWConfig::new().init())
+}
+
+/// Gradients of the first step and loss and weights of three equal the plain loop's, bit for bit.
+fn assert_parity<C: Case>(case: &C, builder: &Builder, microbatches: usize, samples: usize, name: &str) {
+    let sizes = sizes(samples, microbatches.min(samples));
     let mut reference = Reference::new(case.model());
-    let mut pipeline = build();
+    let mut pipeline = builder.clone().build().unwrap();
     for step in 0..3 {
-        let place = format!("{name}, {size:?}, {samples} samples, step {step}");
+        let place = format!("{name}, {microbatches} microbatches, {samples} samples, step {step}");
         let expected = reference.step(&sizes, RATE, None, |model, i| case.loss(model, range(&sizes, i)));
         if step == 0 {
-            let mut other = build();
+            let mut other = builder.clone().build().unwrap();
             other.accumulate(case.batch()).unwrap();
             let gradients = other.take_gradients().unwrap();
             let gradients: Vec<Vec<f32>> =
@@ -155,8 +49,11 @@ fn for_all_sizes<C: Case>(new: impl Fn(usize) -> C) {
             // One sample a microbatch, and uneven pieces.
             for samples in [microbatches, microbatches + microbatches / 2 + 1] {
                 let case = new(samples);
-                assert_parity(&case, Box::new(GPipe), Size::new(ranks, microbatches), samples);
-                assert_parity(&case, Box::new(OneFOneB), Size::new(ranks, microbatches), samples);
+                for schedule in [&GPipe as &dyn Schedule, &OneFOneB] {
+                    let builder = builder::<C>(schedule, Size::new(ranks, microbatches));
+                    let name = format!("{} on {ranks} ranks", schedule.family().name);
+                    assert_parity(&case, &builder, microbatches, samples, &name);
+                }
             }
         }
     }
@@ -170,4 +67,36 @@ fn a_stack_with_an_integer_input_equals_the_plain_loop_bit_for_bit() {
 #[test]
 fn a_transformer_equals_the_plain_loop_bit_for_bit() {
     for_all_sizes(Text::new);
+}
+
+/// Chunks a rank to try: at most eight stages.
+fn chunks(schedule: &dyn Schedule, ranks: usize) -> Vec<usize> {
+    match schedule.family().chunks {
+        Chunks::Exactly(n) => vec![n],
+        Chunks::Any => (1..=3).filter(|v| v * ranks <= 8).collect(),
+    }
+}
+
+#[test]
+fn every_family_equals_the_plain_loop_bit_for_bit_with_ordered_accumulation() {
+    let mut proved = 0;
+    for schedule in all().into_iter().filter(|schedule| schedule.family().name != "ForwardOnly") {
+        for ranks in 1..=4 {
+            for chunks in chunks(schedule.as_ref(), ranks) {
+                for microbatches in 1..=12 {
+                    let size = Size { ranks, chunks, microbatches };
+                    if schedule.build(size).is_err() {
+                        let bidirectional = schedule.family().placement == PlacementKind::Bidirectional;
+                        assert!(bidirectional && ranks % 2 == 1, "{} refuses {size:?}", schedule.family().name);
+                        continue;
+                    }
+                    let builder = builder::<Text>(schedule.as_ref(), size).accumulation(Accumulation::Ordered);
+                    let name = format!("{} on {ranks} ranks with {chunks} chunks", schedule.family().name);
+                    assert_parity(&Text::new(microbatches), &builder, microbatches, microbatches, &name);
+                    proved += 1;
+                }
+            }
+        }
+    }
+    println!("{proved} configurations equal the plain loop");
 }

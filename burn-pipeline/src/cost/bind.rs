@@ -1,6 +1,8 @@
 //! A profile bound to a placement: the questions that the simulator and the planner ask of costs.
 
-use super::profile::{Link, Profile, ProfileError, StageCost};
+use super::error::ProfileError;
+use super::link::Link;
+use super::profile::{Profile, StageCost};
 use crate::plan::{Action, Op, Placement, Stage, Task};
 
 /// Costs of one placement's actions and edges; made by [`Profile::costs`], which checks that they fit.

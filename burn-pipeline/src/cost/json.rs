@@ -7,7 +7,9 @@
 //!
 //! Guarantees: what is read went through [`Profile::new`]; a field that is not known is refused by name.
 
-use super::profile::{Links, Profile, ProfileError, StageCost};
+use super::error::ProfileError;
+use super::link::Links;
+use super::profile::{Profile, StageCost};
 use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Serialize, Deserialize)]

@@ -5,10 +5,14 @@
 //! [`Costs`], which binds it to a placement and refuses one that does not fit.
 
 mod bind;
+mod error;
 mod json;
+mod link;
 mod profile;
 mod uniform;
 
 pub use bind::Costs;
-pub use profile::{Link, LinkBetween, Links, Profile, ProfileError, StageCost};
+pub use error::ProfileError;
+pub use link::{Link, LinkBetween, Links};
+pub use profile::{Profile, StageCost};
 pub use uniform::Uniform;

@@ -4,9 +4,11 @@
 //!
 //! 1. [`StageCost`] is one stage: what its actions take and hold. `B` defaults to `I + W`, and where only `B`
 //!    was measured, `I` and `W` share it.
-//! 2. [`Links`] is the network: one default link, and exceptions for named pairs of ranks.
+//! 2. [`Links`] is the network.
 
+use super::error::ProfileError;
 use super::json::ProfileForm;
+use super::link::Links;
 use serde::{Deserialize, Serialize};
 
 /// Seconds and bytes of one stage, for one microbatch where that makes a difference.
@@ -97,134 +99,12 @@ impl StageCost {
     }
 }
 
-/// A one-way connection: a message of `b` bytes takes `latency + b / bandwidth` seconds.
-#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Link {
-    /// Seconds before the first byte arrives.
-    #[serde(default)]
-    pub latency: f64,
-    /// Bytes a second; without it, messages cost their latency alone.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub bandwidth: Option<f64>,
-}
-
-impl Link {
-    /// Seconds that a message occupies the link: bytes over bandwidth.
-    pub fn occupied(&self, bytes: f64) -> f64 {
-        self.bandwidth.map_or(0.0, |bandwidth| bytes / bandwidth)
-    }
-}
-
-/// A link from one rank to another that differs from the default.
-#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct LinkBetween {
-    /// Sending rank.
-    pub from: usize,
-    /// Receiving rank.
-    pub to: usize,
-    /// Seconds before the first byte arrives.
-    #[serde(default)]
-    pub latency: f64,
-    /// Bytes a second.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub bandwidth: Option<f64>,
-}
-
-/// All links: a default one, and exceptions. Where a pair is named twice, the last one holds.
-#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Links {
-    /// Any pair that is not listed.
-    #[serde(default)]
-    pub default: Link,
-    /// Pairs that differ.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub between: Vec<LinkBetween>,
-}
-
-impl Links {
-    /// The link from one rank to another.
-    pub fn link(&self, from: usize, to: usize) -> Link {
-        let exception = self.between.iter().rev().find(|b| (b.from, b.to) == (from, to));
-        exception.map_or(self.default, |b| Link { latency: b.latency, bandwidth: b.bandwidth })
-    }
-}
-
 /// Costs of every stage and link; what the runtime writes and the simulator reads.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(try_from = "ProfileForm", into = "ProfileForm")]
 pub struct Profile {
     stages: Vec<StageCost>,
     links: Links,
-}
-
-/// Why numbers are not a profile, or not one for this plan.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ProfileError {
-    /// There is no stage.
-    #[error("the profile lists no stage; give one entry a stage of the model")]
-    NoStage,
-    /// A number is negative, infinite or not a number.
-    #[error("stage {stage}: `{field}` is {value}; it has to be zero or a positive number")]
-    Stage {
-        /// The stage.
-        stage: usize,
-        /// Which number.
-        field: &'static str,
-        /// The value, as text.
-        value: String,
-    },
-    /// More is freed at `I` than was held.
-    #[error("stage {stage}: `freed_at_input_bytes` is above `activation_bytes`; `I` cannot free more than `F` left")]
-    FreesTooMuch {
-        /// The stage.
-        stage: usize,
-    },
-    /// A link's number is negative, infinite or not a number.
-    #[error("link {link}: `{field}` is {value}; it has to be {accepts}")]
-    Link {
-        /// `default` or `FROM -> TO`.
-        link: String,
-        /// Which number.
-        field: &'static str,
-        /// The value, as text.
-        value: String,
-        /// What would be accepted.
-        accepts: &'static str,
-    },
-    /// A uniform cost is negative, infinite or not a number.
-    #[error("the uniform cost `{field}` is {value}; it has to be zero or a positive number")]
-    Uniform {
-        /// Which number.
-        field: &'static str,
-        /// The value, as text.
-        value: String,
-    },
-    /// The profile is about another model or another cut of it.
-    #[error(
-        "the profile has {profile} stages, but the plan has {plan}; profile the model with the plan's cut, or list one entry a stage"
-    )]
-    Stages {
-        /// Stages of the profile.
-        profile: usize,
-        /// Stages of the plan (of one replica).
-        plan: usize,
-    },
-    /// A link names a rank that the plan does not have.
-    #[error("the profile has a link {from} -> {to}, but the plan has {ranks} ranks, numbered from 0")]
-    NoSuchRank {
-        /// Sending rank.
-        from: usize,
-        /// Receiving rank.
-        to: usize,
-        /// Ranks of the plan.
-        ranks: usize,
-    },
-    /// The text is not the JSON of a profile.
-    #[error("the profile is not readable: {0}")]
-    Json(String),
 }
 
 fn is_amount(value: f64) -> bool {
@@ -287,6 +167,7 @@ fn check_link(link: String, latency: f64, bandwidth: Option<f64>) -> Result<(), 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cost::Link;
 
     #[test]
     fn parts_of_the_backward_complete_each_other() {
@@ -297,17 +178,6 @@ mod tests {
         assert_eq!(cost(None, Some(2.0), Some(2.5)).input_backward(), 0.5);
         assert_eq!(cost(None, None, Some(3.0)).input_backward(), 1.5);
         assert_eq!(cost(None, None, Some(3.0)).weight_backward(), 1.5);
-    }
-
-    #[test]
-    fn the_last_exception_of_a_pair_holds() {
-        let between = |latency| LinkBetween { from: 0, to: 1, latency, bandwidth: Some(2.0) };
-        let links =
-            Links { default: Link { latency: 9.0, bandwidth: None }, between: vec![between(1.0), between(3.0)] };
-        assert_eq!(links.link(0, 1).latency, 3.0);
-        assert_eq!(links.link(0, 1).occupied(10.0), 5.0);
-        assert_eq!(links.link(1, 0).latency, 9.0);
-        assert_eq!(links.link(1, 0).occupied(10.0), 0.0);
     }
 
     #[test]

@@ -4,7 +4,9 @@
 //! with different numbers of chunks are compared on the same model. An activation is 1 byte per rank and
 //! microbatch: with this profile, bytes read as rank-microbatches.
 
-use super::profile::{Link, Links, Profile, ProfileError, StageCost};
+use super::error::ProfileError;
+use super::link::{Link, Links};
+use super::profile::{Profile, StageCost};
 use crate::plan::Placement;
 
 /// Costs per rank and microbatch, and the latency of an edge between ranks.

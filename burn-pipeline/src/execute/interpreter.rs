@@ -190,7 +190,11 @@ impl Executor {
             pass.losses.insert(sample, loss);
         }
         match (output, produced(placement, task, microbatch)) {
-            (Some(output), Some(header)) => pass.values.keep(placement, self.rank(), header, output),
+            (Some(output), Some(header)) => {
+                let bytes = pass.outcome.message_bytes.entry(stage).or_default();
+                *bytes = output.bytes().max(*bytes);
+                pass.values.keep(placement, self.rank(), header, output);
+            }
             (Some(output), None) => pass.outcome.outputs.push((sample, output)),
             (None, _) => {}
         }

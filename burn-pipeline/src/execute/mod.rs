@@ -20,8 +20,10 @@ pub use error::ExecuteError;
 pub(crate) use interpreter::panic_message;
 pub use interpreter::{Executor, Run, RunOptions};
 
+use crate::plan::Stage;
 use crate::stage::{Microbatches, Payload, Reduction};
 use crate::trace::Event;
+use std::collections::BTreeMap;
 
 #[cfg(doc)]
 use crate::plan::CheckedPlan;
@@ -66,6 +68,8 @@ pub struct RankOutcome {
     pub outputs: Vec<(usize, Payload)>,
     /// What was done when, by the step's clock.
     pub events: Vec<Event>,
+    /// Bytes that each stage of this rank handed on, for its largest microbatch.
+    pub message_bytes: BTreeMap<Stage, usize>,
     /// The largest number of microbatches held at once between forward and the end of backward, over all stages.
     pub peak_held: usize,
 }

@@ -87,8 +87,10 @@ impl Window<'_> {
                     }
                 }
             }
-            sharded.extend(gone.drain(..).map(|stage| Action::from(Task::whole_stage(stage, Op::Reshard))));
-            sharded.extend(come.drain(..).map(|stage| Action::from(Task::whole_stage(stage, Op::Unshard))));
+            if !gone.is_empty() || !come.is_empty() {
+                sharded.extend(gone.drain(..).map(|stage| Action::from(Task::whole_stage(stage, Op::Reshard))));
+                sharded.extend(come.drain(..).map(|stage| Action::from(Task::whole_stage(stage, Op::Unshard))));
+            }
             sharded.push(action);
             for stage in action.tasks().filter(compute).map(Task::stage) {
                 if self.edges.find(stage).is_some_and(|slot| self.leave(slot)) {
@@ -113,6 +115,7 @@ impl Window<'_> {
     }
 
     /// A use of a stage enters the window; is it the only one there?
+    #[inline]
     fn enter(&mut self, slot: usize) -> bool {
         self.tasks += 1;
         self.uses[slot] += 1;
@@ -122,6 +125,7 @@ impl Window<'_> {
     }
 
     /// A use of a stage leaves the window; was it the last one there?
+    #[inline]
     fn leave(&mut self, slot: usize) -> bool {
         self.tasks -= 1;
         self.uses[slot] -= 1;

@@ -58,6 +58,15 @@ pub enum PlanError {
         /// Routes of the placement.
         routes: usize,
     },
+    /// More microbatches than an action can name.
+    #[error(
+        "the plan counts {microbatches} microbatches on a route; at most {} can be numbered",
+        Task::MAX_MICROBATCHES
+    )]
+    TooManyMicrobatches {
+        /// Microbatches of the route.
+        microbatches: usize,
+    },
     /// There is no microbatch to run.
     #[error("the plan has no microbatch on any route; a step needs at least one")]
     NoMicrobatch,
@@ -76,6 +85,9 @@ impl Plan {
         }
         if microbatches.len() != placement.routes() {
             return Err(PlanError::Routes { counts: microbatches.len(), routes: placement.routes() });
+        }
+        if let Some(&microbatches) = microbatches.iter().find(|&&m| m > Task::MAX_MICROBATCHES + 1) {
+            return Err(PlanError::TooManyMicrobatches { microbatches });
         }
         if microbatches.iter().all(|&m| m == 0) {
             return Err(PlanError::NoMicrobatch);
@@ -161,7 +173,11 @@ impl Plan {
 
     /// Does any rank run an action that satisfies the test?
     pub fn any_task(&self, test: impl Fn(Task) -> bool) -> bool {
-        self.rows.iter().flatten().any(|a| a.tasks().any(&test))
+        self.rows.iter().flatten().any(|action| match *action {
+            Action::Idle => false,
+            Action::Single(task) => test(task),
+            Action::Overlap(first, second) => test(first) || test(second),
+        })
     }
 
     /// Are sends and receives written down?

@@ -1,4 +1,4 @@
-//! Schedules made of one repeated building block on a V, with memory set by the block (V-Half, V-Min).
+//! Schedules made of one repeated building block on a V, with memory set by the block (V-Half, V-Min, 1F1B-V).
 //!
 //! Guarantees: every F, I and W once on every rank, in an order that data dependencies allow, for any m >= 1;
 //! the peak of activations (chunks, released at W) never above that of the plain repetition.
@@ -39,14 +39,7 @@ pub(super) type Slots = [Vec<usize>; 5];
 /// Builds a plan from the slots of [F0, F1, B1, B0] of the first microbatch on each rank.
 pub(super) fn build(family: &Family, size: Size, block: impl Fn(usize) -> [usize; 4]) -> Result<Plan, ScheduleError> {
     refuse_large(family, size, size.microbatches + size.ranks)?;
-    let m = size.microbatches;
-    let unroll = |offset: usize| (0..m).map(|mb| offset + PERIOD * mb).collect::<Vec<_>>();
-    let mut ranks: Vec<Slots> = (0..size.ranks)
-        .map(|rank| {
-            let [f0, f1, b1, b0] = block(rank).map(unroll);
-            [f0, f1, b1, b0, Vec::new()]
-        })
-        .collect();
+    let mut ranks: Vec<Slots> = (0..size.ranks).map(|rank| unroll(block(rank), size.microbatches)).collect();
     ranks.iter_mut().for_each(place_weights);
     reorder::with_weights(&mut ranks);
     squeeze(&mut ranks);
@@ -56,7 +49,43 @@ pub(super) fn build(family: &Family, size: Size, block: impl Fn(usize) -> [usize
     squeeze(&mut ranks);
     ranks.iter_mut().for_each(place_weights);
     let rows = ranks.iter().enumerate().map(|(rank, slots)| row(slots, rank, size.ranks)).collect();
-    Ok(Plan::new(family.name, Placement::v(size.ranks)?, vec![m], rows)?)
+    Ok(Plan::new(family.name, Placement::v(size.ranks)?, vec![size.microbatches], rows)?)
+}
+
+/// Builds a plan with whole backwards, which take two slots (the second is kept as a W in [`Slots`]), from the
+/// slots of [F0, F1, B1, B0] of the first microbatch on each rank: unrolled, and every pass moved as in 2.
+pub(super) fn build_whole(
+    family: &Family,
+    size: Size,
+    block: impl Fn(usize) -> [usize; 4],
+) -> Result<Plan, ScheduleError> {
+    refuse_large(family, size, size.microbatches + size.ranks)?;
+    let mut ranks: Vec<Slots> = (0..size.ranks).map(|rank| unroll(block(rank), size.microbatches)).collect();
+    for slots in &mut ranks {
+        let mut seconds: Vec<usize> = slots[B1].iter().chain(&slots[B0]).map(|slot| slot + 1).collect();
+        seconds.sort_unstable();
+        slots[W] = seconds;
+    }
+    reorder::whole_backwards(&mut ranks);
+    let row = |(rank, slots): (usize, &Slots)| {
+        let (first, last) = (rank, 2 * size.ranks - 1 - rank);
+        let action = |(pass, mb): (usize, usize)| match pass {
+            F0 => Some(Action::forward(first, mb)),
+            F1 => Some(Action::forward(last, mb)),
+            B1 => Some(Action::backward(last, mb)),
+            B0 => Some(Action::backward(first, mb)),
+            _ => None,
+        };
+        occupancy(slots).into_iter().flatten().filter_map(action).collect()
+    };
+    let rows = ranks.iter().enumerate().map(row).collect();
+    Ok(Plan::new(family.name, Placement::v(size.ranks)?, vec![size.microbatches], rows)?)
+}
+
+/// A block's passes, repeated once a microbatch.
+fn unroll(block: [usize; 4], microbatches: usize) -> Slots {
+    let [f0, f1, b1, b0] = block.map(|offset| (0..microbatches).map(|mb| offset + PERIOD * mb).collect());
+    [f0, f1, b1, b0, Vec::new()]
 }
 
 /// What each slot of a rank holds: a pass and which one of its kind.

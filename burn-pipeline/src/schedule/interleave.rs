@@ -56,16 +56,47 @@ impl Groups {
         self.head.0 * self.head.1 + self.tail.0 * self.tail.1
     }
 
-    fn ranges(self) -> impl Iterator<Item = Range<usize>> + Clone {
-        let (head, tail) = (self.head, self.tail);
-        let after = head.0 * head.1;
-        let first = (0..head.0).map(move |g| g * head.1..(g + 1) * head.1);
-        first.chain((0..tail.0).map(move |g| after + g * tail.1..after + (g + 1) * tail.1))
+    /// The virtual table: (microbatch, chunk), group by group, chunk by chunk.
+    fn pairs(self, chunks: usize) -> Pairs {
+        let whole = self.head.0 * self.head.1;
+        let size = if self.head.0 > 0 { self.head.1 } else { self.tail.1 };
+        Pairs { chunks, whole, tail: self.tail.1, group: 0..size, next: 0, chunk: 0 }
+    }
+}
+
+/// Walks the virtual table of some [`Groups`]; it does not end by itself, since each user knows how far it goes.
+#[derive(Clone, Debug)]
+struct Pairs {
+    chunks: usize,
+    /// Microbatches in groups of the first size.
+    whole: usize,
+    /// Size of the groups after them.
+    tail: usize,
+    group: Range<usize>,
+    next: usize,
+    chunk: usize,
+}
+
+impl Pairs {
+    /// The next microbatch and its chunk.
+    #[inline]
+    fn step(&mut self) -> (usize, usize) {
+        if self.next == self.group.end {
+            self.turn();
+        }
+        self.next += 1;
+        (self.next - 1, self.chunk)
     }
 
-    /// The virtual table: (microbatch, chunk), group by group, chunk by chunk.
-    fn pairs(self, chunks: usize) -> impl Iterator<Item = (usize, usize)> + Clone {
-        self.ranges().flat_map(move |group| (0..chunks).flat_map(move |c| group.clone().map(move |m| (m, c))))
+    /// To the group's next chunk, or to the next group.
+    fn turn(&mut self) {
+        self.chunk += 1;
+        if self.chunk == self.chunks {
+            self.chunk = 0;
+            let size = if self.group.end < self.whole { self.group.len() } else { self.tail };
+            self.group = self.group.end..self.group.end + size;
+        }
+        self.next = self.group.start;
     }
 }
 
@@ -84,27 +115,40 @@ pub(super) enum Backward {
 /// One rank's row: `warmup` forwards, then forward and backward in turn, then what is left.
 pub(super) fn row(groups: Groups, size: Size, rank: usize, warmup: usize, backward: Backward) -> Vec<Action> {
     let stage = |chunk: usize| Stage::new(chunk * size.ranks + rank);
+    let last = size.chunks - 1;
     let total = groups.microbatches() * size.chunks;
-    let mut forwards = groups.pairs(size.chunks).map(|(m, c)| Action::forward(stage(c), m));
-    let backwards = groups.pairs(size.chunks).map(|(m, c)| (stage(size.chunks - 1 - c), m));
-    let mut weights = backwards.clone().map(|(stage, m)| Action::backward_weight(stage, m));
+    let mut forwards = groups.pairs(size.chunks);
+    let mut backwards = forwards.clone();
+    let mut weights = forwards.clone();
+    let mut forward = || {
+        let (m, chunk) = forwards.step();
+        Action::forward(stage(chunk), m)
+    };
+    let mut weight = || {
+        let (m, chunk) = weights.step();
+        Action::backward_weight(stage(last - chunk), m)
+    };
 
+    let warmup = warmup.min(total);
     let mut row = Vec::with_capacity(total * if backward == Backward::Whole { 2 } else { 3 });
-    row.extend(forwards.by_ref().take(warmup.min(total)));
-    for (done, (stage, m)) in backwards.enumerate() {
-        row.extend(forwards.next());
+    row.extend((0..warmup).map(|_| forward()));
+    for done in 0..total {
+        if done < total - warmup {
+            row.push(forward());
+        }
+        let (m, chunk) = backwards.step();
         match backward {
-            Backward::Whole => row.push(Action::backward(stage, m)),
+            Backward::Whole => row.push(Action::backward(stage(last - chunk), m)),
             Backward::Split { lag } => {
-                row.push(Action::backward_input(stage, m));
+                row.push(Action::backward_input(stage(last - chunk), m));
                 if done >= lag {
-                    row.extend(weights.next());
+                    row.push(weight());
                 }
             }
         }
     }
-    if backward != Backward::Whole {
-        row.extend(weights);
+    if let Backward::Split { lag } = backward {
+        row.extend((0..lag.min(total)).map(|_| weight()));
     }
     row
 }
@@ -123,8 +167,15 @@ pub(super) fn plan(
 mod tests {
     use super::*;
 
+    /// (microbatch, chunk) of a whole table.
+    fn table(groups: Groups, chunks: usize) -> Vec<(usize, usize)> {
+        let mut pairs = groups.pairs(chunks);
+        (0..groups.microbatches() * chunks).map(|_| pairs.step()).collect()
+    }
+
+    /// Group sizes, read off where the second chunk begins.
     fn sizes(groups: Groups) -> Vec<usize> {
-        groups.ranges().map(|g| g.len()).collect()
+        table(groups, 2).chunk_by(|a, b| a.1 == b.1).step_by(2).map(<[_]>::len).collect()
     }
 
     #[test]
@@ -146,7 +197,9 @@ mod tests {
 
     #[test]
     fn the_virtual_table_takes_a_group_through_all_chunks() {
-        let pairs: Vec<_> = Groups::even(5, 2).pairs(2).collect();
-        assert_eq!(pairs, [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1), (3, 0), (4, 0), (3, 1), (4, 1)]);
+        assert_eq!(
+            table(Groups::even(5, 2), 2),
+            [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1), (3, 0), (4, 0), (3, 1), (4, 1)]
+        );
     }
 }

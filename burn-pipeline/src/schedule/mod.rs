@@ -17,6 +17,7 @@ mod interleaved;
 mod interleaved_zero_bubble;
 mod looped_bfs;
 mod one_f_one_b;
+mod one_f_one_b_v;
 mod registry;
 mod v_half;
 mod v_min;
@@ -36,6 +37,7 @@ pub use interleaved::Interleaved1F1B;
 pub use interleaved_zero_bubble::InterleavedZeroBubble;
 pub use looped_bfs::LoopedBfs;
 pub use one_f_one_b::OneFOneB;
+pub use one_f_one_b_v::OneFOneBV;
 pub use registry::{all, by_name};
 pub use v_half::VHalf;
 pub use v_min::VMin;
@@ -132,6 +134,38 @@ pub enum ScheduleError {
 }
 
 /// A family of schedules: a pure function from a [`Size`] to a [`Plan`] of compute actions.
+///
+/// # Example
+/// A family of one's own, in any crate: one microbatch at a time, there and back.
+/// ```
+/// use burn_pipeline::plan::{Action, Placement, PlacementKind, Plan};
+/// use burn_pipeline::schedule::{Chunks, Family, Schedule, ScheduleError, Size, refuse_empty};
+///
+/// #[derive(Debug)]
+/// struct OneByOne;
+///
+/// impl Schedule for OneByOne {
+///     fn family(&self) -> Family {
+///         Family {
+///             name: "OneByOne",
+///             placement: PlacementKind::Loop,
+///             chunks: Chunks::Exactly(1),
+///             microbatches: "any m >= 1",
+///             source: "this example",
+///         }
+///     }
+///
+///     fn build(&self, size: Size) -> Result<Plan, ScheduleError> {
+///         refuse_empty(&self.family(), size)?;
+///         let row = |rank: usize| (0..size.microbatches).flat_map(move |m| [Action::forward(rank, m), Action::backward(rank, m)]);
+///         let rows = (0..size.ranks).map(|rank| row(rank).collect()).collect();
+///         Ok(Plan::new("OneByOne", Placement::looped(size.ranks, 1)?, vec![size.microbatches], rows)?)
+///     }
+/// }
+///
+/// assert_eq!(OneByOne.build(Size::new(2, 2))?.row(1).len(), 4);
+/// # Ok::<(), ScheduleError>(())
+/// ```
 pub trait Schedule: std::fmt::Debug + Send + Sync {
     /// What the family is and accepts.
     fn family(&self) -> Family;

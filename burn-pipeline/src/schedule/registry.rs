@@ -5,7 +5,7 @@
 
 use super::{
     Chimera, DualPipe, DualPipeV, ForwardOnly, GPipe, Gis, GisH, Interleaved1F1B, InterleavedZeroBubble, LoopedBfs,
-    OneFOneB, Schedule, ScheduleError, VHalf, VMin, ZbAuto, ZbH1, ZbH2, ZbvZeroBubble,
+    OneFOneB, OneFOneBV, Schedule, ScheduleError, VHalf, VMin, ZbAuto, ZbH1, ZbH2, ZbvZeroBubble,
 };
 
 /// Other names in use, and the family that each means.
@@ -33,6 +33,7 @@ pub fn all() -> Vec<Box<dyn Schedule>> {
         Box::new(ZbAuto::default()),
         Box::new(VHalf),
         Box::new(VMin),
+        Box::new(OneFOneBV),
         Box::new(DualPipe),
         Box::new(DualPipeV),
         Box::new(Chimera),

@@ -29,7 +29,7 @@ pub(super) struct RankState {
     /// Index of the next action in its row.
     pub(super) next: usize,
     /// Is the first task of a fused action done, and the second not?
-    half: bool,
+    pub(super) half: bool,
     /// Has the transfer that it stands at been posted?
     pub(super) posted: bool,
     /// When it is free.
@@ -187,59 +187,6 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// When what a computation needs is there, or the task and rank that it waits for.
-    fn needs(&self, task: Task) -> Result<Arrival, (Task, usize)> {
-        let (stage, placement) = (task.stage(), self.plan.placement());
-        let own = self.at(stage, task);
-        let missing = |op| (self.same(task, stage, op), placement.rank_of(stage));
-        let nothing = Arrival { sent: 0.0, arrived: 0.0, cause: IdleCause::Input };
-        let value = match task.op() {
-            Op::Forward => match stage.previous() {
-                None => Ok(nothing),
-                Some(previous) => self.value(task, previous),
-            },
-            Op::BackwardWeight if self.gradients[own].is_nan() => Err(missing(Op::BackwardInput)),
-            Op::BackwardWeight => Ok(nothing),
-            _ if self.outputs[own].is_nan() => Err(missing(Op::Forward)),
-            _ => match placement.next(stage) {
-                None => Ok(nothing),
-                Some(next) => self.value(task, next),
-            },
-        }?;
-        let parameters = self.unsharded[placement.slot(stage)].unwrap_or(0.0);
-        Ok(Arrival { arrived: value.arrived.max(parameters), ..value })
-    }
-
-    /// The neighbour stage's output, or its gradient, as it reaches the task.
-    fn value(&self, task: Task, from: Stage) -> Result<Arrival, (Task, usize)> {
-        let (stage, placement) = (task.stage(), self.plan.placement());
-        let forward = task.op() == Op::Forward;
-        let (source, target) = (placement.rank_of(from), placement.rank_of(stage));
-        let cause = if forward { IdleCause::Input } else { IdleCause::Gradient };
-        if self.lowered && source != target {
-            let receive = self.same(task, stage, if forward { Op::ReceiveForward } else { Op::ReceiveBackward });
-            return self.transfers.arrival(self.at(stage, task), forward).ok_or((receive, target));
-        }
-        let made = if forward { self.outputs[self.at(from, task)] } else { self.gradients[self.at(from, task)] };
-        if made.is_nan() {
-            let op = if forward { Op::Forward } else { self.backward_of(from, task) };
-            return Err((self.same(task, from, op), source));
-        }
-        let crossing = self.costs.crossing_seconds(source, target, if forward { from } else { stage });
-        Ok(Arrival { sent: made, arrived: made + crossing, cause })
-    }
-
-    fn same(&self, task: Task, stage: Stage, op: Op) -> Task {
-        Task::new(stage, op, task.microbatch().unwrap_or(0))
-    }
-
-    /// `I` where the plan splits this backward, else `B`.
-    pub(super) fn backward_of(&self, stage: Stage, task: Task) -> Op {
-        let split = self.same(task, stage, Op::BackwardInput);
-        let row = self.plan.placement().rank_of(stage);
-        if self.plan.tasks(row).any(|t| t == split) { Op::BackwardInput } else { Op::Backward }
-    }
-
     /// Runs one computation, or two fused ones, whose needs arrive as given.
     fn compute(&mut self, rank: usize, action: Action, tasks: &[Task], needs: &[Arrival], seconds: f64) {
         let state = &mut self.ranks[rank];
@@ -296,17 +243,5 @@ impl<'a> Engine<'a> {
         if let Some(target) = to.map(|to| placement.rank_of(to)).filter(|&target| target != rank && !self.lowered) {
             self.wake(target);
         }
-    }
-
-    /// Why a rank that has not finished cannot go on.
-    fn blocked(&self, rank: usize) -> Option<Blocked> {
-        let state = &self.ranks[rank];
-        let &action = self.plan.row(rank).get(state.next)?;
-        let mut tasks = action.tasks().skip(usize::from(state.half));
-        let (awaits, on) = tasks.find_map(|task| match task.op().is_transfer() {
-            true => Some(self.transfer_awaits(task)),
-            false => self.needs(task).err(),
-        })?;
-        Some(Blocked { rank, step: state.next, action, awaits, on })
     }
 }

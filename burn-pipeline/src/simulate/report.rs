@@ -78,7 +78,8 @@ pub struct RankReport {
 impl RankReport {
     /// Idle seconds of one cause.
     pub fn idle_of(&self, cause: IdleCause) -> f64 {
-        self.idle.iter().filter(|idle| idle.cause == cause).map(|idle| idle.end - idle.start).sum()
+        // Not `sum`, which gives -0 for nothing.
+        self.idle.iter().filter(|idle| idle.cause == cause).fold(0.0, |sum, idle| sum + idle.end - idle.start)
     }
 }
 

@@ -232,7 +232,7 @@ impl Engine<'_> {
         let rank_of = |stage| self.plan.placement().rank_of(stage);
         let (own, other) = match task.op() {
             Op::SendForward => (Some(Op::Forward), Op::ReceiveForward),
-            Op::SendBackward => (Some(self.backward_of(task.stage(), task)), Op::ReceiveBackward),
+            Op::SendBackward => (Some(Op::Backward), Op::ReceiveBackward),
             Op::ReceiveForward => (None, Op::SendForward),
             _ => (None, Op::SendBackward),
         };

@@ -11,7 +11,7 @@
 use super::Stage;
 use super::any_tensor::{AnyTensor, Kind};
 use super::boundary::{Part, Payload};
-use super::engine::{Engine, ForwardCall, Gradients, Outcome};
+use super::engine::{Engine, EngineReport, ForwardCall, Gradients, Outcome};
 use super::error::StageError;
 use super::function::{Computed, StageFunction};
 use super::gradients::{GradientStore, WeightGradients};
@@ -43,11 +43,18 @@ struct Held {
 /// Runs a stage with Burn's autodiff; see the module's header.
 #[derive(Default)]
 pub(crate) struct Eager {
+    /// Why the stage is run this way.
+    reason: String,
     held: HashMap<usize, Held>,
     deferred: HashMap<usize, WeightGradients>,
 }
 
 impl Eager {
+    /// An engine that says why it was chosen.
+    pub(crate) fn because(reason: impl Into<String>) -> Self {
+        Self { reason: reason.into(), ..Self::default() }
+    }
+
     fn run_backward(
         &mut self,
         sample: usize,
@@ -85,6 +92,10 @@ impl Eager {
 impl<M: Stage> Engine<M> for Eager {
     fn name(&self) -> &'static str {
         "eager"
+    }
+
+    fn report(&self) -> EngineReport {
+        EngineReport::eager(self.reason.clone())
     }
 
     fn forward(

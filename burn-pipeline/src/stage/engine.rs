@@ -37,12 +37,51 @@ pub enum Outcome {
 /// One gradient a tensor of a payload; `None` for a tensor that has none.
 pub type Gradients = Vec<Option<AnyTensor>>;
 
+/// Which way stages run their backwards.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum SplitBackward {
+    /// Split for real (`traced`) where the plan runs `I` and `W` and the stage can be captured, else plainly.
+    #[default]
+    Auto,
+    /// Plainly: Burn's autodiff computes both gradients in `I`, and `W` only adds the weights'.
+    Eager,
+    /// From captured programs, whatever the plan; a stage that cannot be captured fails and says why.
+    Traced,
+}
+
+/// Which way a stage is run, and why.
+#[derive(Clone, Debug)]
+pub struct EngineReport {
+    /// The engine's name (`eager`, `traced`).
+    pub engine: &'static str,
+    /// Why this one.
+    pub reason: String,
+    /// The programs that the stage was captured as, one for each form of its inputs.
+    #[cfg(feature = "traced")]
+    pub programs: Vec<std::sync::Arc<crate::program::StagePrograms>>,
+}
+
+impl EngineReport {
+    /// A stage run by Burn's autodiff.
+    pub fn eager(reason: impl Into<String>) -> Self {
+        Self {
+            engine: "eager",
+            reason: reason.into(),
+            #[cfg(feature = "traced")]
+            programs: Vec::new(),
+        }
+    }
+}
+
 /// A way to run a stage's forwards and backwards. It holds what backwards need, per microbatch.
 ///
 /// Whatever the way, `backward` equals `backward_input` followed by `backward_weight`.
 pub trait Engine<M: Stage>: Send {
     /// Its name, for reports (`eager`, `traced`).
     fn name(&self) -> &'static str;
+
+    /// Which way the stage is run, and why.
+    fn report(&self) -> EngineReport;
 
     /// Runs the forward of a microbatch and holds what its backward needs.
     ///

@@ -7,11 +7,13 @@ use super::Stage;
 use super::any_tensor::AnyTensor;
 use super::boundary::{Boundary, Payload};
 use super::eager::{Eager, parameter_ids};
-use super::engine::{Engine, ForwardCall, Gradients, Outcome};
+use super::engine::{Engine, EngineReport, ForwardCall, Gradients, Outcome, SplitBackward};
 use super::error::StageError;
 use super::function::StageFunction;
 use super::gradients::{Accumulation, GradientStore};
 use super::loss::{Loss, LossPart};
+#[cfg(feature = "traced")]
+use super::traced::Traced;
 use burn::module::{ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::optim::{GradientsParams, ModuleOptimizer};
 use burn::tensor::Tensor;
@@ -46,7 +48,7 @@ impl StageBox {
         Self(Box::new(Typed {
             module: Some(module),
             function,
-            engine: Box::new(Eager::default()),
+            engine: Box::new(Eager::because(NOT_CHOSEN)),
             store: GradientStore::default(),
             optimizer: None,
         }))
@@ -64,6 +66,14 @@ pub trait ErasedStage: Send {
     fn module_type(&self) -> &'static str;
     /// How its forwards and backwards are run.
     fn engine(&self) -> &'static str;
+    /// How they are run, why, and what the stage was captured as.
+    fn report(&self) -> EngineReport;
+    /// Chooses how they are run; `splits` says whether the plan runs `I` and `W` on this stage. Before any
+    /// forward.
+    ///
+    /// # Errors
+    /// If that way is not built in.
+    fn choose(&mut self, split: SplitBackward, splits: bool) -> Result<(), StageError>;
     /// Names of the extras it reads.
     fn extras(&self) -> Vec<&'static str>;
     /// Has it a loss?
@@ -125,6 +135,9 @@ struct Typed<M: Stage> {
     optimizer: Option<ModuleOptimizer>,
 }
 
+const NOT_CHOSEN: &str = "no other way was chosen";
+#[cfg(not(feature = "traced"))]
+const NOT_BUILT: &str = "burn-pipeline was built without its feature `traced`";
 const LOST: &str = "the optimizer panicked and took the stage's module with it; build the pipeline anew";
 
 impl<M: Stage> Typed<M> {
@@ -140,6 +153,26 @@ impl<M: Stage> ErasedStage for Typed<M> {
 
     fn engine(&self) -> &'static str {
         self.engine.name()
+    }
+
+    fn report(&self) -> EngineReport {
+        self.engine.report()
+    }
+
+    fn choose(&mut self, split: SplitBackward, splits: bool) -> Result<(), StageError> {
+        self.engine = match (split, splits) {
+            (SplitBackward::Eager, _) => Box::new(Eager::because("it was asked for")),
+            (SplitBackward::Auto, false) => Box::new(Eager::because("the plan does not split its backward")),
+            #[cfg(feature = "traced")]
+            (SplitBackward::Auto, true) => Box::new(Traced::new(false)),
+            #[cfg(feature = "traced")]
+            (SplitBackward::Traced, _) => Box::new(Traced::new(true)),
+            #[cfg(not(feature = "traced"))]
+            (SplitBackward::Auto, true) => Box::new(Eager::because(NOT_BUILT)),
+            #[cfg(not(feature = "traced"))]
+            (SplitBackward::Traced, _) => return Err(StageError::Unsupported(NOT_BUILT.to_owned())),
+        };
+        Ok(())
     }
 
     fn extras(&self) -> Vec<&'static str> {

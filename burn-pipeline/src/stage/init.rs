@@ -13,7 +13,8 @@ static DRAWING: Mutex<()> = Mutex::new(());
 /// Makes a module, its values drawn from `seed` alone. Give every layer its own seed.
 ///
 /// Values are drawn before this returns (Burn would otherwise wait for their first use). Calls from several
-/// threads take turns. `make` must not call this function again.
+/// threads take turns; nothing else may draw random numbers on the same device kind meanwhile, since Burn has
+/// one generator for all. `make` must not call this function again.
 pub fn init_seeded<M: Module>(seed: u64, device: &Device, make: impl FnOnce(&Device) -> M) -> M {
     let _turn = DRAWING.lock().unwrap_or_else(PoisonError::into_inner);
     device.seed(seed);

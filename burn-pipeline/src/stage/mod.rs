@@ -69,10 +69,12 @@ mod gradients;
 mod init;
 mod loss;
 mod microbatch;
+#[cfg(feature = "traced")]
+mod traced;
 
 pub use any_tensor::{AnyTensor, Kind, KindOf};
 pub use boundary::{Boundary, BoundaryError, Part, Payload, PayloadReader};
-pub use engine::{Engine, ForwardCall, Gradients, Outcome};
+pub use engine::{Engine, EngineReport, ForwardCall, Gradients, Outcome, SplitBackward};
 pub use erased::{ErasedStage, StageBox};
 pub use error::StageError;
 pub use function::{Computed, StageFunction};

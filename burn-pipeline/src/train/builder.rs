@@ -4,7 +4,7 @@ use super::pipeline::{Pipeline, PipelineError};
 use crate::pass::{PassError, insert_transfers};
 use crate::plan::{CheckError, CheckOptions, CheckedPlan, Placement, Plan, Transport};
 use crate::schedule::{ForwardOnly, Schedule, ScheduleError, Size};
-use crate::stage::{Accumulation, Reduction, StageBox};
+use crate::stage::{Accumulation, Reduction, SplitBackward, StageBox};
 use burn::optim::ModuleOptimizer;
 use burn::tensor::Device;
 use std::sync::Arc;
@@ -158,6 +158,7 @@ pub struct Builder {
     pub(super) clip_norm: Option<f64>,
     pub(super) accumulation: Accumulation,
     pub(super) synchronize: bool,
+    pub(super) split: SplitBackward,
 }
 
 impl std::fmt::Debug for Builder {
@@ -183,6 +184,7 @@ impl Default for Builder {
             clip_norm: None,
             accumulation: Accumulation::default(),
             synchronize: false,
+            split: SplitBackward::default(),
         }
     }
 }
@@ -247,6 +249,13 @@ impl Builder {
     /// In which order gradients of microbatches are added.
     pub fn accumulation(mut self, accumulation: Accumulation) -> Self {
         self.accumulation = accumulation;
+        self
+    }
+
+    /// Which way stages run their backwards, [`SplitBackward::Auto`] unless said otherwise;
+    /// [`Pipeline::engines`] says which way each stage went, and why.
+    pub fn split(mut self, split: SplitBackward) -> Self {
+        self.split = split;
         self
     }
 

@@ -7,6 +7,7 @@
 mod builder;
 mod contract;
 mod pipeline;
+mod profile;
 mod rank;
 mod replica;
 mod report;
@@ -15,5 +16,6 @@ mod worker;
 pub use builder::{BuildError, Builder, StageContext};
 pub use contract::{Contract, evaluated_loss};
 pub use pipeline::{Pipeline, PipelineError};
+pub use profile::measured_profile;
 pub use rank::{ApplyOutcome, BatchOutcome, Rank};
 pub use report::{EvalReport, StepReport};

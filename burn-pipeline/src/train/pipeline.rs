@@ -9,10 +9,10 @@ use super::report::{EvalReport, StepReport};
 use super::worker::{Answer, Command, Reply, Seat, StageFacts, run};
 use crate::execute::ExecuteError;
 use crate::link::{Activity, Failure, Threads};
-use crate::plan::{CheckedPlan, Placement, Stage};
-use crate::stage::{AnyTensor, Batch, MicrobatchError, Microbatches, Stage as StageModule};
+use crate::plan::{CheckedPlan, Op, Placement, Plan, Stage};
+use crate::stage::{AnyTensor, Batch, EngineReport, MicrobatchError, Microbatches, Stage as StageModule};
 use crate::trace::Track;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
@@ -33,6 +33,12 @@ pub enum PipelineError {
     NoLoss {
         /// Which of the two.
         missing: &'static str,
+    },
+    /// The plan runs forwards alone. Nothing was run.
+    #[error("{schedule} runs no backwards, so it cannot train; choose another schedule, or call `eval`")]
+    ForwardOnly {
+        /// The plan's name.
+        schedule: String,
     },
     /// A rank failed; the pipeline is closed.
     #[error("{0}")]
@@ -146,14 +152,17 @@ impl Pipeline {
             others => return Err(BuildError::Devices { devices: others.len(), ranks }),
         };
         let threads = Threads::new(ranks);
+        let splits = Arc::new(split_stages(plan.plan()));
         let (answer, replies) = channel();
         let mut commands = Vec::with_capacity(ranks);
         for (rank, device) in devices.into_iter().enumerate() {
             let (command, orders) = channel();
             commands.push(command);
             let (placement, threads, replies) = (placement.clone(), threads.clone(), answer.clone());
+            let splits = splits.clone();
             let device = if device.is_autodiff() { device } else { device.autodiff() };
-            let seat = Seat { rank, device, placement, threads, builder: builder.clone(), commands: orders, replies };
+            let seat =
+                Seat { rank, device, placement, splits, threads, builder: builder.clone(), commands: orders, replies };
             let spawned = std::thread::Builder::new().name(format!("rank {rank}")).spawn(move || run(seat));
             if let Err(error) = spawned {
                 let error = ExecuteError::Device { rank, message: format!("no thread: {error}") };
@@ -187,9 +196,20 @@ impl Pipeline {
         &self.placement
     }
 
-    /// How each stage's forward and backward are run (`eager`, `traced`), in model order.
-    pub fn engines(&self) -> Vec<(Stage, &'static str)> {
-        self.facts.iter().map(|facts| (facts.stage, facts.engine)).collect()
+    /// Which way each stage's forward and backward are run, and why, in model order. Whether a stage can be
+    /// captured is known once it has run.
+    ///
+    /// # Errors
+    /// As [`Pipeline::step`].
+    pub fn engines(&mut self) -> Result<Vec<(Stage, EngineReport)>, PipelineError> {
+        let mut engines = Vec::new();
+        for answer in self.ask(&Command::Engines)? {
+            if let Answer::Engines(stages) = answer {
+                engines.extend(stages);
+            }
+        }
+        engines.sort_by_key(|(stage, _)| *stage);
+        Ok(engines)
     }
 
     /// The lowered plan that trains a batch of this many microbatches.
@@ -239,6 +259,9 @@ impl Pipeline {
             return Err(PipelineError::NoLoss { missing: "the loss" });
         }
         let plan = self.plan(batch.len()).map_err(|error| PipelineError::Plan(Box::new(error)))?;
+        if !plan.plan().has_backward() {
+            return Err(PipelineError::ForwardOnly { schedule: plan.plan().name().to_owned() });
+        }
         let command = Command::Accumulate { plan, batch: batch.clone(), began };
         let mut report = StepReport {
             loss: 0.0,
@@ -247,6 +270,8 @@ impl Pipeline {
             samples: batch.samples(),
             seconds: 0.0,
             peak_held: Vec::new(),
+            weight_bytes: self.weight_bytes(),
+            message_bytes: vec![0; self.placement.stages()],
             timeline: Track { name: "measured".to_owned(), ranks: self.placement.ranks(), events: Vec::new() },
         };
         for answer in self.ask(&command)? {
@@ -254,6 +279,10 @@ impl Pipeline {
                 report.loss = outcome.loss;
                 report.peak_held.push(outcome.peak_held);
                 report.timeline.events.extend(outcome.events);
+                for (stage, bytes) in outcome.message_bytes {
+                    let most = &mut report.message_bytes[stage.index()];
+                    *most = bytes.max(*most);
+                }
             }
         }
         report.seconds = began.elapsed().as_secs_f64();
@@ -338,6 +367,11 @@ impl Pipeline {
         }
         rows.sort_by_key(|(stage, _)| *stage);
         Ok(rows.into_iter().map(|(_, tensors)| tensors).collect())
+    }
+
+    /// Bytes of each stage's parameters, in model order.
+    fn weight_bytes(&self) -> Vec<usize> {
+        self.facts.iter().filter(|facts| facts.stage.replica() == 0).map(|facts| facts.weight_bytes).collect()
     }
 
     /// Cuts the batch, and makes sure that it holds what stages read.
@@ -427,4 +461,10 @@ impl Pipeline {
         self.closed = Some(failure);
         error
     }
+}
+
+/// The stages whose backward a plan splits.
+fn split_stages(plan: &Plan) -> BTreeSet<Stage> {
+    let tasks = (0..plan.placement().ranks()).flat_map(|rank| plan.row(rank)).flat_map(|action| action.tasks());
+    tasks.filter(|task| matches!(task.op(), Op::BackwardInput | Op::BackwardWeight)).map(|task| task.stage()).collect()
 }

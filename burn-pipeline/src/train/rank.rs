@@ -11,9 +11,10 @@ use super::contract::{Contract, evaluated_loss};
 use super::replica;
 use crate::execute::{ExecuteError, Executor, RankOutcome, Run};
 use crate::link::Activity;
-use crate::plan::{CheckedPlan, Placement};
+use crate::plan::{CheckedPlan, Placement, Stage};
 use crate::stage::{ErasedStage, Microbatches, Payload, Reduction};
 use crate::trace::Event;
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 /// One rank of a training job.
@@ -34,6 +35,8 @@ pub struct BatchOutcome {
     pub outputs: Vec<(usize, Payload)>,
     /// What was done when.
     pub events: Vec<Event>,
+    /// Bytes that each stage of this rank handed on, for its largest microbatch.
+    pub message_bytes: BTreeMap<Stage, usize>,
     /// The largest number of microbatches held at once.
     pub peak_held: usize,
 }
@@ -171,7 +174,8 @@ impl Rank {
 
 impl BatchOutcome {
     fn new(loss: f64, outcome: RankOutcome) -> Self {
-        Self { loss, outputs: outcome.outputs, events: outcome.events, peak_held: outcome.peak_held }
+        let RankOutcome { outputs, events, message_bytes, peak_held, .. } = outcome;
+        Self { loss, outputs, events, message_bytes, peak_held }
     }
 }
 

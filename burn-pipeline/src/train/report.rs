@@ -18,6 +18,10 @@ pub struct StepReport {
     pub seconds: f64,
     /// The most microbatches that each rank held at once, summed over its stages.
     pub peak_held: Vec<usize>,
+    /// Bytes of each stage's parameters, in model order.
+    pub weight_bytes: Vec<usize>,
+    /// Bytes that each stage handed on for the largest microbatch, in model order; 0 for the last.
+    pub message_bytes: Vec<usize>,
     /// What every rank did when.
     pub timeline: Track,
 }

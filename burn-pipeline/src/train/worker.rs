@@ -8,10 +8,10 @@ use super::rank::{ApplyOutcome, BatchOutcome, Rank};
 use crate::execute::{ExecuteError, Executor, RunOptions, panic_message};
 use crate::link::{Link, Threads};
 use crate::plan::{CheckedPlan, Placement, Stage};
-use crate::stage::{AnyTensor, ErasedStage, Microbatches};
+use crate::stage::{AnyTensor, EngineReport, ErasedStage, Microbatches};
 use burn::tensor::Device;
 use std::any::Any;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
@@ -27,6 +27,7 @@ pub(super) enum Command {
     Gradients,
     Weights,
     Modules,
+    Engines,
     Forget,
 }
 
@@ -37,6 +38,7 @@ pub(super) enum Answer {
     Applied(ApplyOutcome),
     Tensors(Vec<(Stage, Vec<Option<AnyTensor>>)>),
     Modules(Vec<(Stage, Box<dyn Any + Send>)>),
+    Engines(Vec<(Stage, EngineReport)>),
     Done,
 }
 
@@ -46,7 +48,7 @@ pub(super) struct StageFacts {
     pub(super) stage: Stage,
     pub(super) extras: Vec<&'static str>,
     pub(super) has_loss: bool,
-    pub(super) engine: &'static str,
+    pub(super) weight_bytes: usize,
 }
 
 /// A command's answer, with the rank that gives it.
@@ -57,6 +59,8 @@ pub(super) struct Seat {
     pub(super) rank: usize,
     pub(super) device: Device,
     pub(super) placement: Placement,
+    /// Stages whose backward the plan splits.
+    pub(super) splits: Arc<BTreeSet<Stage>>,
     pub(super) threads: Threads,
     pub(super) builder: Builder,
     pub(super) commands: Receiver<Command>,
@@ -119,7 +123,7 @@ fn doing_of(command: &Command) -> &'static str {
         Command::Apply { .. } => "stepping its weights",
         Command::Evaluate { .. } => "running an evaluation",
         Command::FinishGradients => "finishing its gradients",
-        Command::Gradients | Command::Weights | Command::Modules => "reading its stages",
+        Command::Gradients | Command::Weights | Command::Modules | Command::Engines => "reading its stages",
         Command::Forget => "forgetting its gradients",
     }
 }
@@ -132,10 +136,12 @@ fn build(seat: &Seat, link: Box<dyn Link>) -> Result<(Rank, Vec<StageFacts>), Ex
         let context = StageContext { index: stage.index(), stages: seat.placement.stages(), rank, device };
         let factory = seat.builder.factory.as_ref().ok_or(ExecuteError::NoStage { rank, stage })?;
         let mut held = factory(&context).into_inner();
+        let chosen = held.choose(seat.builder.split, seat.splits.contains(&stage));
+        chosen.map_err(|error| ExecuteError::Device { rank, message: error.to_string() })?;
         held.prepare(seat.builder.accumulation, seat.builder.optimizers.as_ref().map(|make| make()));
         tracing::info!(rank, %stage, module = held.module_type(), engine = held.engine(), "stage built");
-        let (extras, has_loss, engine) = (held.extras(), held.has_loss(), held.engine());
-        facts.push(StageFacts { stage, extras, has_loss, engine });
+        let weight_bytes = held.weights().iter().map(|(_, weight)| weight.bytes()).sum();
+        facts.push(StageFacts { stage, extras: held.extras(), has_loss: held.has_loss(), weight_bytes });
         stages.insert(stage, held);
     }
     let options = RunOptions { deadline: seat.builder.deadline, synchronize: seat.builder.synchronize };
@@ -164,6 +170,9 @@ fn obey(rank: &mut Rank, command: Command, clip_norm: Option<f64>) -> Result<Ans
             let weights =
                 |stage: &mut Box<dyn ErasedStage>| stage.weights().into_iter().map(|(_, w)| Some(w)).collect();
             Ok(Answer::Tensors(rank.executor().stages().iter_mut().map(|(&s, held)| (s, weights(held))).collect()))
+        }
+        Command::Engines => {
+            Ok(Answer::Engines(rank.executor().stages().iter().map(|(&s, held)| (s, held.report())).collect()))
         }
         Command::Modules => {
             Ok(Answer::Modules(rank.executor().stages().iter().map(|(&s, held)| (s, held.module())).collect()))

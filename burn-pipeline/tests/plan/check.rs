@@ -3,6 +3,7 @@
 use crate::golden_text as golden;
 use burn_pipeline::pass;
 use burn_pipeline::plan::{Action, CheckError, CheckOptions, Op, Placement, Plan, Stage, Task, Transport};
+use burn_pipeline::schedule::{Size, by_name};
 
 const TRANSPORTS: [Transport; 4] =
     [Transport::Rendezvous, Transport::Buffered(1), Transport::Buffered(3), Transport::Unbounded];
@@ -21,7 +22,7 @@ fn refused(text: &str) -> CheckError {
 
 #[test]
 fn every_golden_order_is_proved_lowered_and_unlowered() {
-    let orders = golden::orders().into_iter().chain(golden::dualpipev());
+    let orders = golden::orders().into_iter().chain(golden::orders_2_15());
     let mut proofs = 0;
     for (_, order) in orders {
         let sharded = pass::insert_unshard(&pass::insert_reduce_grad(&order), 3).unwrap();
@@ -242,4 +243,69 @@ fn an_error_shows_the_grid_around_it() {
                     Step 3: 0B0    1B1   \n\
                     Step 4: 0B1          ";
     assert_eq!(error, expected);
+}
+
+#[test]
+fn an_error_in_a_large_plan_shows_only_what_is_around_it() {
+    let mut rows = by_name("1F1B").unwrap().build(Size::new(64, 100)).unwrap().rows().to_vec();
+    rows[40].remove(150);
+    let plan = Plan::infer("test", rows).unwrap();
+    let error = plan.check(&CheckOptions::default()).unwrap_err();
+    let CheckError::Missing { rank: 40, step: 199, .. } = *error else { panic!("{error}") };
+    let text = error.to_string();
+    assert_eq!(text.lines().count(), 1 + 1 + 5, "{text}");
+    assert!(text.contains(" Rank 36 ") && text.contains("Rank 43") && !text.contains("Rank 44"), "{text}");
+    assert!(text.lines().last().unwrap().starts_with("Step 199: "), "{text}");
+    assert_eq!(text.matches("<-- ERROR HERE").count(), 1);
+}
+
+/// The most that a running count of +1s and -1s reaches, per rank.
+fn peaks(plan: &Plan, change: impl Fn(Task) -> i64) -> Vec<i64> {
+    let peak = |rank: usize| {
+        let mut sum = 0;
+        plan.tasks(rank)
+            .map(|task| {
+                sum += change(task);
+                sum
+            })
+            .max()
+            .unwrap_or(0)
+            .max(0)
+    };
+    (0..plan.ranks()).map(peak).collect()
+}
+
+#[test]
+fn a_plan_fits_its_own_peaks_and_nothing_smaller() {
+    let mut tried = 0;
+    for (_, order) in golden::orders_2_15() {
+        let plan = pass::insert_transfers(&order).unwrap();
+        let activations = peaks(&plan, |task| match task.op() {
+            Op::Forward => 1,
+            op => -i64::from(op.gives_weight_gradient()),
+        });
+        let stages = |rank| plan.placement().stages_of(rank).len() as f64;
+        let peak = activations.iter().enumerate().map(|(rank, &n)| n as f64 / stages(rank)).fold(0.0, f64::max);
+        let with = |cap| CheckOptions { activation_cap: Some(cap), ..CheckOptions::default() };
+        assert!(plan.clone().check(&with(peak)).is_ok(), "{}", plan.name());
+        let error = plan.clone().check(&with(peak - 0.01)).unwrap_err();
+        assert!(matches!(*error, CheckError::ActivationCap { live, .. } if live == peak), "{}: {error}", plan.name());
+
+        let crosses = |stage: Option<Stage>| stage.is_some_and(|s| plan.placement().crosses_after(s));
+        let received = peaks(&plan, |task| match task.op() {
+            Op::ReceiveForward | Op::ReceiveBackward => 1,
+            Op::Forward => -i64::from(crosses(task.stage().previous())),
+            op if op.gives_input_gradient() => -i64::from(crosses(Some(task.stage()))),
+            _ => 0,
+        });
+        let peak = received.into_iter().max().unwrap() as usize;
+        let with = |cap| CheckOptions { received_cap: Some(cap), ..CheckOptions::default() };
+        assert!(plan.clone().check(&with(peak)).is_ok(), "{}", plan.name());
+        if let Some(less) = peak.checked_sub(1) {
+            let error = plan.clone().check(&with(less)).unwrap_err();
+            assert!(matches!(*error, CheckError::ReceivedCap { held, .. } if held == peak), "{}: {error}", plan.name());
+        }
+        tried += 1;
+    }
+    println!("orders checked against their own peaks: {tried}");
 }

@@ -3,7 +3,7 @@
 use burn_pipeline::schedule::{Size, all, by_name};
 
 /// Each family's file.
-const FILES: [(&str, &str); 17] = [
+const FILES: [(&str, &str); 18] = [
     ("ForwardOnly", include_str!("../../src/schedule/forward_only.rs")),
     ("GPipe", include_str!("../../src/schedule/gpipe.rs")),
     ("1F1B", include_str!("../../src/schedule/one_f_one_b.rs")),
@@ -16,6 +16,7 @@ const FILES: [(&str, &str); 17] = [
     ("ZBAuto", include_str!("../../src/schedule/zb_auto.rs")),
     ("VHalf", include_str!("../../src/schedule/v_half.rs")),
     ("VMin", include_str!("../../src/schedule/v_min.rs")),
+    ("1F1B-V", include_str!("../../src/schedule/one_f_one_b_v.rs")),
     ("DualPipe", include_str!("../../src/schedule/dual_pipe.rs")),
     ("DualPipeV", include_str!("../../src/schedule/dual_pipe_v.rs")),
     ("Chimera", include_str!("../../src/schedule/chimera.rs")),

@@ -60,26 +60,29 @@ impl Times {
         (self.span() - self.0[0].busy) / self.span()
     }
 
-    /// Bubble rate over the makespan.
-    pub(crate) fn rate_over_makespan(&self) -> f64 {
-        (self.makespan() - self.0[0].busy) / self.makespan()
-    }
-
     pub(crate) fn peak(&self) -> f64 {
         self.0.iter().map(|r| r.peak).fold(0.0, f64::max)
-    }
-
-    pub(crate) fn lowest_peak(&self) -> f64 {
-        self.0.iter().map(|r| r.peak).fold(f64::INFINITY, f64::min)
     }
 }
 
 struct State<'a> {
     plan: &'a Plan,
     costs: Costs,
+    /// What a chunk costs, and holds, of its rank.
+    share: f64,
     /// When each (stage slot, microbatch) ended: forward, input gradient.
     ends: [Vec<Option<f64>>; 2],
     width: usize,
+    ranks: Vec<Rank>,
+}
+
+/// One rank on its way.
+struct Rank {
+    steps: Vec<Vec<Task>>,
+    next: usize,
+    start: Option<f64>,
+    now: f64,
+    busy: f64,
 }
 
 impl State<'_> {
@@ -92,8 +95,7 @@ impl State<'_> {
         Some(end + if self.plan.placement().rank_of(stage) == to { 0.0 } else { self.costs.transfer })
     }
 
-    /// When a task's inputs are there, if they are. Of a fused pair the backward may use the pair's own forward
-    /// only if it runs after it.
+    /// When a task's inputs are there, if they are.
     fn ready(&self, task: Task, rank: usize) -> Option<f64> {
         let (stage, m) = (task.stage(), task.microbatch().unwrap());
         match task.op() {
@@ -107,62 +109,70 @@ impl State<'_> {
         }
     }
 
-    fn finish(&mut self, task: Task, end: f64) {
-        let cell = self.cell(task.stage(), task.microbatch().unwrap());
-        match task.op() {
-            Op::Forward => self.ends[0][cell] = Some(end),
-            op if op.gives_input_gradient() => self.ends[1][cell] = Some(end),
-            _ => {}
+    /// Runs a rank's next step, if it has one and its inputs are there.
+    fn advance(&mut self, rank: usize) -> Option<()> {
+        let step = self.ranks[rank].steps.get(self.ranks[rank].next)?.clone();
+        let inputs = step.iter().map(|&task| self.ready(task, rank)).collect::<Option<Vec<f64>>>()?;
+        let cost = match (step.as_slice(), self.costs.fused) {
+            ([_, _], Some(fused)) => fused,
+            _ => step.iter().map(|&task| self.costs.of(task)).sum(),
+        } * self.share;
+        let state = &mut self.ranks[rank];
+        let start = inputs.into_iter().fold(state.now, f64::max);
+        state.start.get_or_insert(start);
+        state.now = start + cost;
+        state.busy += cost;
+        state.next += 1;
+        for task in step {
+            let cell = self.cell(task.stage(), task.microbatch().unwrap());
+            match task.op() {
+                Op::Forward => self.ends[0][cell] = Some(start + cost),
+                op if op.gives_input_gradient() => self.ends[1][cell] = Some(start + cost),
+                _ => {}
+            }
         }
+        Some(())
     }
 }
 
-/// Runs the plan; the error names the ranks that wait for ever and what for.
+/// Runs the plan; the error names a rank that waits for ever and what for.
 pub(crate) fn run(plan: &Plan, costs: Costs) -> Result<Times, String> {
-    let chunks = (plan.stages() * plan.placement().routes()) as f64 / plan.ranks() as f64;
-    let share = 1.0 / if plan.placement().routes() == 2 { chunks / 2.0 } else { chunks };
     let width = plan.microbatches().iter().copied().max().unwrap();
     let cells = plan.placement().slots() * width;
-    let mut state = State { plan, costs, ends: [vec![None; cells], vec![None; cells]], width };
-    let steps: Vec<Vec<Vec<Task>>> = plan.rows().iter().map(|row| steps(row, costs.fused.is_some())).collect();
-    let mut next = vec![0; plan.ranks()];
-    let mut now: Vec<Option<f64>> = vec![None; plan.ranks()];
-    let mut starts = vec![f64::INFINITY; plan.ranks()];
-    let mut busy = vec![0.0; plan.ranks()];
-    loop {
-        let mut moved = false;
+    let rank = |row: &Vec<Action>| Rank {
+        steps: steps(row, costs.fused.is_some()),
+        next: 0,
+        start: None,
+        now: 0.0,
+        busy: 0.0,
+    };
+    let mut state = State {
+        plan,
+        costs,
+        share: plan.ranks() as f64 / plan.stages() as f64,
+        ends: [vec![None; cells], vec![None; cells]],
+        width,
+        ranks: plan.rows().iter().map(rank).collect(),
+    };
+    let mut moved = true;
+    while moved {
+        moved = false;
         for rank in 0..plan.ranks() {
-            while let Some(step) = steps[rank].get(next[rank]) {
-                let inputs: Option<Vec<f64>> = step.iter().map(|&task| state.ready(task, rank)).collect();
-                let Some(inputs) = inputs else { break };
-                let start = inputs.into_iter().fold(now[rank].unwrap_or(0.0), f64::max);
-                let cost = match (step.as_slice(), costs.fused) {
-                    ([_, _], Some(fused)) => fused,
-                    _ => step.iter().map(|&task| costs.of(task)).sum(),
-                } * share;
-                step.iter().for_each(|&task| state.finish(task, start + cost));
-                starts[rank] = starts[rank].min(start);
-                busy[rank] += cost;
-                now[rank] = Some(start + cost);
-                next[rank] += 1;
+            while state.advance(rank).is_some() {
                 moved = true;
             }
         }
-        if !moved {
-            break;
-        }
     }
-    let stuck = |rank: &usize| next[*rank] < steps[*rank].len();
-    if let Some(rank) = (0..plan.ranks()).find(stuck) {
-        return Err(format!("{}: rank {rank} waits for ever at {:?}", plan.name(), steps[rank][next[rank]]));
+    if let Some((rank, stuck)) = state.ranks.iter().enumerate().find(|(_, rank)| rank.next < rank.steps.len()) {
+        return Err(format!("{}: rank {rank} waits for ever at {:?}", plan.name(), stuck.steps[stuck.next]));
     }
-    let of = |rank: usize| RankTime {
-        start: if starts[rank].is_finite() { starts[rank] } else { 0.0 },
-        end: now[rank].unwrap_or(0.0),
-        busy: busy[rank],
-        peak: peak(plan, rank) as f64 * share,
+    let time = |(rank, state_of): (usize, &Rank)| RankTime {
+        start: state_of.start.unwrap_or(0.0),
+        end: state_of.now,
+        busy: state_of.busy,
+        peak: peak(plan, rank) as f64 * state.share,
     };
-    Ok(Times((0..plan.ranks()).map(of).collect()))
+    Ok(Times(state.ranks.iter().enumerate().map(time).collect()))
 }
 
 /// The steps of a row: a fused pair as one step, or as its two tasks.

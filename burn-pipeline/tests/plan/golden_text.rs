@@ -1,6 +1,8 @@
 //! Reads the golden texts under `goldens/passes` (see the README there).
 
+use crate::golden::{Golden, read};
 use burn_pipeline::plan::{Action, Placement, Plan};
+use std::collections::BTreeMap;
 
 /// One `= name rest` block.
 pub(crate) struct Block<'a> {
@@ -67,13 +69,22 @@ pub(crate) fn fnv(text: &str) -> String {
     format!("{hash:016x}")
 }
 
-pub(crate) fn orders() -> Vec<(String, Plan)> {
-    let blocks = blocks(include_str!("goldens/passes/orders.txt"));
-    blocks.iter().map(|b| (b.name.to_owned(), Plan::infer(b.name, rows(b.body)).unwrap())).collect()
+/// PyTorch 2.7.1's orders by name, without idle cells.
+pub(crate) fn orders() -> BTreeMap<String, Plan> {
+    archive(include_str!("goldens/orders-2.7.1.txt"))
 }
 
-pub(crate) fn dualpipev() -> Vec<(String, Plan)> {
-    let blocks = blocks(include_str!("goldens/passes/dualpipev.txt"));
-    let words = |b: &Block<'_>| b.value("sendrecv").unwrap().to_owned();
-    blocks.iter().map(|b| (words(b), Plan::infer(b.name, rows(b.body)).unwrap())).collect()
+/// PyTorch 2.15.0's orders by name, DualPipeV's among them, without idle cells.
+pub(crate) fn orders_2_15() -> BTreeMap<String, Plan> {
+    archive(include_str!("goldens/orders-2.15.0.txt"))
+}
+
+fn archive(text: &'static str) -> BTreeMap<String, Plan> {
+    let order = |golden: Golden| {
+        let name = format!("{}_p{}_v{}_m{}", golden.schedule, golden.ranks, golden.chunks, golden.microbatches);
+        let row = |row: &Vec<&str>| row.iter().map(|cell| cell.parse().unwrap()).collect();
+        let rows = golden.rows.ok()?.iter().map(row).collect();
+        Some((name.clone(), Plan::infer(name, rows).unwrap()))
+    };
+    read(text).into_iter().filter_map(order).collect()
 }

@@ -3,15 +3,23 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests fail by panicking and print what they covered")]
 
+mod brute_force;
 mod check;
+#[cfg(feature = "cli")]
+mod command_line;
 mod drawings;
 mod event;
 mod golden;
 mod golden_orders;
 mod golden_text;
 mod lowering;
+mod misc;
+mod mutation;
+mod order_traps;
 mod orders;
+mod paper_formulas;
 mod paper_tables;
+mod pricing;
 mod rows;
 mod simulate;
 mod simulate_properties;

@@ -25,6 +25,9 @@ fn times(step: &Simulation) -> Vec<(String, f64, f64)> {
     step.events.iter().map(|e| (e.action.to_string(), e.start, e.end)).collect()
 }
 
+/// Sends and receives keep their ranks, under rendezvous.
+const BLOCKING: SimulateOptions = SimulateOptions { transport: Transport::Rendezvous, overlap: false };
+
 const TWO: &str = "0F0,0B0\n1F0,1B0\n";
 const TWO_LOWERED: &str = "0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n";
 
@@ -63,7 +66,7 @@ fn bytes_take_time_on_the_link_that_they_cross() {
 #[test]
 fn a_lowered_plans_transfers_keep_both_ranks_under_rendezvous() {
     let profile = Profile::new(vec![stage(1.0, 1.0, 1.0); 2], latency(0.5)).unwrap();
-    let step = run(TWO_LOWERED, &profile, SimulateOptions::default());
+    let step = run(TWO_LOWERED, &profile, BLOCKING);
     let expected = [
         ("0F0", 0.0, 1.0),
         ("0SEND_F0", 1.0, 1.5),
@@ -126,7 +129,7 @@ fn memory_is_held_from_f_freed_in_part_at_i_and_all_at_w() {
         ..stage(1.0, 1.0, 1.0)
     };
     let profile = Profile::new(vec![cost], Links::default()).unwrap();
-    let step = run("0UNSHARD,0F0,0F1,0I0,0W0,0I1,0RESHARD,0W1\n", &profile, SimulateOptions::default());
+    let step = run("0UNSHARD,0F0,0F1,0I0,0W0,0I1,0RESHARD,0W1\n", &profile, BLOCKING);
     let rank = &step.ranks[0];
     let curve: Vec<_> = rank.memory.iter().map(|p| (p.time, p.activations, p.unsharded)).collect();
     let expected = [
@@ -149,7 +152,7 @@ fn a_receive_buffer_lives_until_its_value_is_used() {
         vec![StageCost { message_bytes: 7.0, ..stage(1.0, 1.0, 1.0) }, stage(1.0, 1.0, 1.0)],
         latency(0.5),
     );
-    let step = run(TWO_LOWERED, &profile.unwrap(), SimulateOptions::default());
+    let step = run(TWO_LOWERED, &profile.unwrap(), BLOCKING);
     let buffers = |rank: usize| {
         let points = step.ranks[rank].memory.iter();
         points.map(|p| (p.time, p.receive_buffers)).collect::<Vec<_>>()

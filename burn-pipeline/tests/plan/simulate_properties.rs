@@ -155,10 +155,20 @@ proptest! {
     }
 
     #[test]
+    fn transfers_that_take_no_time_change_nothing((plan, profile) in priced(8, 24), transport in transport()) {
+        let fuse = |cost: &StageCost| StageCost { overlap: Some(cost.overlap.unwrap_or(3.0)), ..*cost };
+        let profile = Profile::new(profile.stages().iter().map(fuse).collect(), Links::default()).unwrap();
+        let options = SimulateOptions { transport, overlap: true };
+        let lowered = simulate(&insert_transfers(&plan).unwrap(), &profile, &options).unwrap();
+        let unlowered = simulate(&plan, &profile, &options).unwrap();
+        prop_assert!(near(lowered.makespan, unlowered.makespan), "{} and {}", lowered.makespan, unlowered.makespan);
+    }
+
+    #[test]
     fn what_check_refuses_as_a_deadlock_deadlocks_and_what_it_accepts_does_not(
         (plan, profile) in priced(5, 8),
         transport in transport(),
-        lower in any::<bool>(),
+        (lower, overlap) in any::<(bool, bool)>(),
         swaps in prop::collection::vec(any::<(prop::sample::Index, prop::sample::Index, prop::sample::Index)>(), 1..4),
     ) {
         let plan = if lower { insert_transfers(&plan).unwrap() } else { plan };
@@ -173,7 +183,7 @@ proptest! {
         }
         let plan = plan.with_rows(rows);
         let verdict = plan.clone().check(&CheckOptions { transport, ..CheckOptions::default() });
-        let outcome = simulate(&plan, &profile, &SimulateOptions { transport, overlap: false });
+        let outcome = simulate(&plan, &profile, &SimulateOptions { transport, overlap });
         match verdict {
             Ok(_) => prop_assert!(outcome.is_ok(), "{outcome:?}"),
             Err(error) if matches!(*error, CheckError::Deadlock { .. }) => {

@@ -16,10 +16,10 @@
 //!
 //! Time and memory are linear in the plan, with dense tables and no hashing:
 //!
-//! 1. [`once`]: one scan over each row, with one byte for each pair of stage and microbatch. All rules that one
+//! 1. `once`: one scan over each row, with one byte for each pair of stage and microbatch. All rules that one
 //!    rank can see for itself are decided here, since a rank runs its row in order.
-//! 2. [`channels`]: the sends of a channel, in order, against its receives.
-//! 3. [`deadlock`]: ranks are run against each other, transfers alone (or, unlowered, dependencies alone);
+//! 2. `channels`: the sends of a channel, in order, against its receives.
+//! 3. `deadlock`: ranks are run against each other, transfers alone (or, unlowered, dependencies alone);
 //!    whatever is left standing holds a cycle.
 //!
 //! The rules are those of PyTorch's `_validate_schedule` and of its unit-step dry run, made strict: see the tests

@@ -164,13 +164,13 @@ impl Scan<'_> {
     #[inline]
     fn compute(&mut self, slot: usize, at: Slot, pair: usize, task: Task) -> Result<(), Refusal> {
         let events = self.events[pair];
+        self.refuse_again(events, task)?;
         self.shards[slot].bare |= !self.shards[slot].gathered;
         if self.shards[slot].managed && !self.shards[slot].gathered {
             return Err(self.sharded(task));
         }
         match task.op() {
             Op::Forward => {
-                self.refuse_twice(events & F, task)?;
                 match at.before {
                     Side::SameRank => self.require(self.events[pair - at.microbatches] & F, task, Op::Forward, -1)?,
                     Side::OtherRank if self.lowered => {
@@ -180,37 +180,40 @@ impl Scan<'_> {
                     _ => {}
                 }
                 self.events[pair] |= F;
-                if self.training { self.hold_activation() } else { Ok(()) }
+                if self.training {
+                    self.hold_activation()?;
+                }
             }
             Op::BackwardWeight => {
-                if events & WHOLE != 0 {
-                    return Err(self.both_backwards(task, Op::Backward));
-                }
-                self.refuse_twice(events & W, task)?;
                 self.require(events & I, task, Op::BackwardInput, 0)?;
                 self.events[pair] |= W;
                 self.release(slot);
-                Ok(())
             }
-            op => {
-                let whole = op == Op::Backward;
-                self.refuse_backward_again(events, task)?;
-                self.require(events & F, task, Op::Forward, 0)?;
-                match at.after {
-                    Side::SameRank => self.require(self.events[pair + at.microbatches] & I, task, Op::Backward, 1)?,
-                    Side::OtherRank if self.lowered => {
-                        self.require(events & RECEIVED_B, task, Op::ReceiveBackward, 0)?;
-                        self.row.held -= 1;
-                    }
-                    _ => {}
-                }
-                self.events[pair] |= if whole { I | W | WHOLE } else { I };
-                if whole {
-                    self.release(slot);
-                }
-                Ok(())
-            }
+            _ => return self.backward(slot, at, pair, task),
         }
+        Ok(())
+    }
+
+    /// `B` or `I`.
+    #[inline]
+    fn backward(&mut self, slot: usize, at: Slot, pair: usize, task: Task) -> Result<(), Refusal> {
+        let events = self.events[pair];
+        self.require(events & F, task, Op::Forward, 0)?;
+        match at.after {
+            Side::SameRank => self.require(self.events[pair + at.microbatches] & I, task, Op::Backward, 1)?,
+            Side::OtherRank if self.lowered => {
+                self.require(events & RECEIVED_B, task, Op::ReceiveBackward, 0)?;
+                self.row.held -= 1;
+            }
+            _ => {}
+        }
+        if task.op() == Op::Backward {
+            self.events[pair] |= I | W | WHOLE;
+            self.release(slot);
+        } else {
+            self.events[pair] |= I;
+        }
+        Ok(())
     }
 
     #[inline]
@@ -315,13 +318,16 @@ impl Scan<'_> {
         if seen == 0 { Ok(()) } else { Err(self.duplicate(task)) }
     }
 
+    /// No computation runs twice, and no backward in both forms.
     #[inline]
-    fn refuse_backward_again(&self, events: u8, task: Task) -> Result<(), Refusal> {
-        match (events & I != 0, (events & WHOLE != 0) == (task.op() == Op::Backward)) {
-            (false, _) => Ok(()),
-            (true, true) => Err(self.duplicate(task)),
-            (true, false) if task.op() == Op::Backward => Err(self.both_backwards(task, Op::BackwardInput)),
-            (true, false) => Err(self.both_backwards(task, Op::Backward)),
+    fn refuse_again(&self, events: u8, task: Task) -> Result<(), Refusal> {
+        match task.op() {
+            Op::Forward => self.refuse_twice(events & F, task),
+            Op::Backward if events & (I | WHOLE) == I => Err(self.both_backwards(task, Op::BackwardInput)),
+            Op::Backward => self.refuse_twice(events & WHOLE, task),
+            _ if events & WHOLE != 0 => Err(self.both_backwards(task, Op::Backward)),
+            Op::BackwardInput => self.refuse_twice(events & I, task),
+            _ => self.refuse_twice(events & W, task),
         }
     }
 

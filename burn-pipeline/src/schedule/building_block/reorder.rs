@@ -73,6 +73,21 @@ impl Rank {
         Ok(())
     }
 
+    /// Moves a backward and the W right after it to the first two free slots from `earliest` on; says where it is
+    /// then. Giving memory back earlier breaks no cap.
+    fn move_pair_forward(&mut self, from: usize, earliest: usize) -> usize {
+        let fits = |to: &usize| self.cells[*to].is_none() && self.cells[to + 1].is_none();
+        let Some(to) = (earliest..from).find(fits) else { return from };
+        self.cells.swap(from, to);
+        self.cells.swap(from + 1, to + 1);
+        let mut held = if to == 0 { Held::default() } else { self.after[to - 1] };
+        for slot in to..=from + 1 {
+            held = held.then(self.cells[slot], self.weights_fill);
+            self.after[slot] = held;
+        }
+        to
+    }
+
     /// Moves the pass at slot `from` to the first slot from `earliest` on that keeps the cap; says where it is then.
     fn move_forward(&mut self, from: usize, earliest: usize, cap: usize) -> usize {
         let mut to = earliest;
@@ -88,6 +103,29 @@ impl Rank {
             to += 1;
         }
         from
+    }
+}
+
+/// Moves every pass, of any phase; a backward and the slot after it move together, into two free slots.
+pub(super) fn whole_backwards(ranks: &mut [Slots]) {
+    let mut timelines: Vec<Rank> = ranks.iter().map(|slots| Rank::new(slots, false)).collect();
+    let cap = timelines.iter().map(Rank::peak).max().unwrap_or(0);
+    for (slot, rank, pass, mb) in in_order(ranks) {
+        let input = latest_input(ranks, rank, pass, mb);
+        match pass {
+            W => {}
+            F0 | F1 => {
+                let earliest = input.map_or(0, |input| input + 1);
+                ranks[rank][pass][mb] = timelines[rank].move_forward(slot, earliest, cap);
+            }
+            // Its inputs are backwards of two slots, but for the turn at rank 0, where a B1 follows an F1.
+            _ => {
+                let earliest = input.map_or(0, |input| input + 1 + usize::from(pass == B0 || rank > 0));
+                let moved = timelines[rank].move_pair_forward(slot, earliest);
+                ranks[rank][pass][mb] = moved;
+                replace_sorted(&mut ranks[rank][W], slot + 1, moved + 1);
+            }
+        }
     }
 }
 

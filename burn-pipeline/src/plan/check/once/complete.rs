@@ -61,7 +61,14 @@ impl Scan<'_> {
                 }
             });
         }
-        let unreduced = self.reduced.iter().position(|reduced| !reduced);
+        self.refuse_unreduced()
+    }
+
+    /// If any stage's gradients are reduced in writing, all must be.
+    fn refuse_unreduced(&self) -> Result<(), Refusal> {
+        // A stage whose route carries no microbatch has no gradient to reduce.
+        let mut slots = self.edges.slots().iter().zip(&self.reduced);
+        let unreduced = slots.position(|(at, reduced)| !reduced && at.microbatches > 0);
         match unreduced.filter(|_| self.reduced.contains(&true)) {
             Some(slot) => {
                 let task = Task::whole_stage(self.edges.stage(slot), Op::ReduceGrad);

@@ -10,12 +10,15 @@
 //! 3. Transfers and collectives are thin bars below their rank's boxes.
 //! 4. The legend names what occurs.
 
-use super::axis::{short, ticks};
+mod frame;
+mod paint;
+
+use super::axis::short;
 use super::event::{Event, Track};
 use super::kind::{Kind, chunks, is_compute};
 use super::lanes::lanes;
 use crate::plan::{Action, Stage, Task};
-use std::collections::BTreeSet;
+use paint::{escape, hex, luminance};
 use std::fmt::Write;
 
 /// Sizes and words of a drawing.
@@ -39,11 +42,27 @@ impl Default for SvgOptions {
     }
 }
 
+impl SvgOptions {
+    /// The defaults, but as wide as it takes to read the numbers in boxes of the usual length (up to 8000 pixels).
+    pub fn fitting(track: &Track) -> Self {
+        let mut lengths: Vec<f64> =
+            track.events.iter().filter(|e| is_compute(e)).map(|e| e.end - e.start).filter(|&l| l > 0.0).collect();
+        lengths.sort_by(f64::total_cmp);
+        let usual = lengths.get(lengths.len() / 2).copied().unwrap_or(1.0);
+        let digits = digits(track);
+        let wanted = LEFT + RIGHT + track.end() / usual * (6.5 * digits as f64).max(8.0);
+        let least = Self::default();
+        Self { width: if wanted.is_finite() { wanted.clamp(least.width, 8000.0) } else { least.width }, ..least }
+    }
+}
+
 const LEFT: f64 = 58.0;
 const RIGHT: f64 = 14.0;
 const TITLE: f64 = 30.0;
 const GAP: f64 = 6.0;
 const LANE: f64 = 5.0;
+/// The smallest number that is still drawn.
+const SMALLEST: f64 = 5.0;
 const FONT: &str = "Helvetica, Arial, sans-serif";
 
 /// Draws a track.
@@ -64,6 +83,7 @@ struct Drawing<'a> {
     options: &'a SvgOptions,
     chunks: Vec<Vec<Stage>>,
     bars: Vec<(usize, &'a Event)>,
+    digits: usize,
     pitch: f64,
     end: f64,
     bottom: f64,
@@ -77,7 +97,8 @@ impl<'a> Drawing<'a> {
         let pitch = options.row_height + lanes as f64 * LANE + GAP;
         let end = options.until.unwrap_or(0.0).max(track.end());
         let bottom = TITLE + pitch * track.rows() as f64;
-        Self { track, options, chunks: chunks(track), bars, pitch, end, bottom, body: String::new() }
+        let digits = digits(track);
+        Self { track, options, chunks: chunks(track), bars, digits, pitch, end, bottom, body: String::new() }
     }
 
     fn put(&mut self, text: std::fmt::Arguments<'_>) {
@@ -130,8 +151,9 @@ impl<'a> Drawing<'a> {
             other => other.tasks().for_each(|task| self.task(event.rank, task, [x, y, width, height])),
         }
         let (action, start, end) = (escape(&event.action.to_string()), short(event.start), short(event.end));
+        let edge = (width * 0.1).min(0.8);
         self.put(format_args!(
-            r##"<rect x="{x:.2}" y="{y:.2}" width="{width:.2}" height="{height:.2}" fill="none" stroke="#fff" stroke-width="0.8"><title>{action}: {start} to {end}</title></rect>"##
+            r##"<rect x="{x:.2}" y="{y:.2}" width="{width:.2}" height="{height:.2}" fill="none" stroke="#fff" stroke-width="{edge:.2}"><title>{action}: {start} to {end}</title></rect>"##
         ));
     }
 
@@ -150,8 +172,10 @@ impl<'a> Drawing<'a> {
             ));
         }
         let Some(number) = task.microbatch().map(|m| m.to_string()) else { return };
-        let size = (height * 0.52).max(9.5).min(height * 0.8).min(width * 1.5 / number.len() as f64).min(14.0);
-        if size >= 4.0 {
+        // All numbers as large as the longest one may be, so that boxes of one length look alike.
+        let fitting = width * 1.25 / self.digits as f64;
+        let size = (height * 0.52).max(9.5).min(height * 0.8).min(fitting).min(14.0);
+        if size >= SMALLEST {
             self.put(format_args!(
                 r#"<text x="{:.2}" y="{:.2}" text-anchor="middle" font-size="{size:.1}" fill="{ink}">{number}</text>"#,
                 x + width / 2.0,
@@ -184,106 +208,10 @@ impl<'a> Drawing<'a> {
             ));
         }
     }
-
-    fn axis(&mut self) {
-        let (y, right) = (self.bottom + 2.0, self.x(self.end));
-        self.put(format_args!(
-            r##"<line x1="{LEFT}" y1="{y:.2}" x2="{right:.2}" y2="{y:.2}" stroke="#222" stroke-width="1"/>"##
-        ));
-        for tick in ticks(self.end, 12) {
-            let (x, label) = (self.x(tick), short(tick));
-            self.put(format_args!(
-                r##"<line x1="{x:.2}" y1="{y:.2}" x2="{x:.2}" y2="{:.2}" stroke="#222" stroke-width="1"/>"##,
-                y + 4.0
-            ));
-            self.put(format_args!(
-                r##"<text x="{x:.2}" y="{:.2}" text-anchor="middle" font-size="11" fill="#222">{label}</text>"##,
-                y + 16.0
-            ));
-        }
-        let label = escape(&self.options.time_label);
-        self.put(format_args!(
-            r##"<text x="{:.2}" y="{:.2}" text-anchor="middle" font-size="12" fill="#222">{label}</text>"##,
-            LEFT + self.plot_width() / 2.0,
-            y + 32.0
-        ));
-    }
-
-    fn legend(&mut self) {
-        let computing = self.track.events.iter().filter(|e| is_compute(e) || self.options.transfers);
-        let tasks: Vec<Task> = computing.flat_map(|e| e.action.tasks()).collect();
-        let kinds: BTreeSet<Kind> = tasks.iter().map(|&task| Kind::of(task)).collect();
-        let mut entries: Vec<(String, String)> =
-            kinds.into_iter().map(|kind| (hex(kind.colour()), kind.words().to_owned())).collect();
-        let most = self.chunks.iter().map(|s| s.iter().filter(|s| s.replica() == 0).count()).max().unwrap_or(0);
-        entries.push(("url(#idle)".into(), "idle".into()));
-        if tasks.iter().any(|t| t.stage().replica() == 1) {
-            entries.push(("url(#replica)".into(), "second replica".into()));
-        }
-        if most > 1 {
-            entries.push(("url(#chunks)".into(), format!("chunks 0 to {}, later ones lighter", most - 1)));
-        }
-        let (mut x, mut y) = (LEFT, self.bottom + 48.0);
-        for (fill, words) in entries {
-            let width = 28.0 + words.len() as f64 * 6.3;
-            if x + width > self.options.width && x > LEFT {
-                (x, y) = (LEFT, y + 20.0);
-            }
-            self.put(format_args!(
-                r##"<rect x="{x:.2}" y="{y:.2}" width="16" height="12" fill="{fill}" stroke="#999" stroke-width="0.5"/>"##
-            ));
-            self.put(format_args!(
-                r##"<text x="{:.2}" y="{:.2}" font-size="12" fill="#222">{words}</text>"##,
-                x + 21.0,
-                y + 10.5
-            ));
-            x += width + 12.0;
-        }
-        self.bottom = y + 12.0;
-    }
-
-    fn finish(self) -> String {
-        let (width, height) = (self.options.width, self.bottom + 10.0);
-        let forward = Kind::Forward.colour();
-        let light = hex(forward.map(|c| (f64::from(c) + (255.0 - f64::from(c)) * 0.6).round() as u8));
-        format!(
-            r##"<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0}" height="{height:.0}" viewBox="0 0 {width:.0} {height:.0}" font-family="{FONT}">
-<defs>
-<pattern id="idle" width="6" height="6" patternUnits="userSpaceOnUse"><rect width="6" height="6" fill="#f4f4f4"/><path d="M-1,1 l2,-2 M0,6 l6,-6 M5,7 l2,-2" stroke="#d9d9d9" stroke-width="0.8"/></pattern>
-<pattern id="replica" width="1" height="1" patternUnits="objectBoundingBox" patternContentUnits="objectBoundingBox"><rect width="1" height="1" fill="#fff"/><rect y="0.75" width="1" height="0.25" fill="#222"/></pattern>
-<linearGradient id="chunks"><stop offset="0" stop-color="{}"/><stop offset="1" stop-color="{light}"/></linearGradient>
-</defs>
-<rect width="100%" height="100%" fill="#fff"/>
-{}</svg>
-"##,
-            hex(forward),
-            self.body
-        )
-    }
 }
 
-fn hex([r, g, b]: [u8; 3]) -> String {
-    format!("#{r:02x}{g:02x}{b:02x}")
-}
-
-/// Perceived brightness from 0 to 1 (Rec. 601 weights).
-fn luminance([r, g, b]: [u8; 3]) -> f64 {
-    (0.299 * f64::from(r) + 0.587 * f64::from(g) + 0.114 * f64::from(b)) / 255.0
-}
-
-/// Text as XML takes it; characters that XML forbids are left out.
-fn escape(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => escaped.push_str("&amp;"),
-            '<' => escaped.push_str("&lt;"),
-            '>' => escaped.push_str("&gt;"),
-            '"' => escaped.push_str("&quot;"),
-            '\'' => escaped.push_str("&#39;"),
-            c if c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}') => {}
-            c => escaped.push(c),
-        }
-    }
-    escaped
+/// Digits of the largest microbatch number.
+fn digits(track: &Track) -> usize {
+    let numbers = track.events.iter().flat_map(|event| event.action.tasks()).filter_map(Task::microbatch);
+    numbers.max().map_or(1, |largest| largest.to_string().len())
 }

@@ -1,0 +1,134 @@
+//! Whole training steps: every family on two ranks of one thread each, against the plain loop on one thread.
+//!
+//! `cargo bench -p benches --bench step [-- FILTER] [-- --rounds N] [--families A,B]`
+//!
+//! 1. Every contestant is built first: same model, same batch, same optimizer.
+//! 2. Rounds run all contestants one after the other, so that whatever else the machine does hits all alike.
+//! 3. A step is timed from call to return: every rank has finished and synchronised by then. The first rounds
+//!    warm up and are not counted.
+//! 4. Each pipeline's measured action times go into a profile, and the simulator's makespan for it stands beside
+//!    the measured pass (a step without the optimizer).
+
+#![allow(missing_docs, clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints and may stop")]
+
+use benches::plain::PlainLoop;
+use benches::spread::Spread;
+use burn::optim::AdamWConfig;
+use burn::tensor::{Device, Int, Tensor};
+use burn_pipeline::schedule::{Chunks, Schedule, Size, all};
+use burn_pipeline::simulate::{SimulateOptions, simulate};
+use burn_pipeline::stage::Batch;
+use burn_pipeline::train::{Pipeline, StepReport, measured_profile};
+use pipeline_examples::gpt::{GptConfig, Signal};
+use std::time::Instant;
+
+const RANKS: usize = 2;
+const MICROBATCHES: usize = 8;
+const BATCH: usize = 32;
+const RATE: f64 = 1e-4;
+
+struct Contestant {
+    name: String,
+    pipeline: Pipeline,
+    steps: Vec<f64>,
+    reports: Vec<StepReport>,
+    size: Size,
+}
+
+fn config() -> GptConfig {
+    GptConfig::new().with_d_model(256).with_layers(8).with_heads(4).with_seq(128)
+}
+
+fn tokens() -> (Tensor<2, Int>, Tensor<2, Int>) {
+    let seq = config().seq;
+    let draw = |salt: i64| {
+        let tokens = Tensor::<1, Int>::arange(0..(BATCH * seq) as i64, &Device::flex());
+        tokens.mul_scalar(7919 + salt).remainder_scalar(251).reshape([BATCH, seq])
+    };
+    (draw(0), draw(31))
+}
+
+fn contestant(schedule: Box<dyn Schedule>) -> Option<Contestant> {
+    let family = schedule.family();
+    let chunks = match family.chunks {
+        Chunks::Exactly(n) => n,
+        Chunks::Any => 2,
+    };
+    let size = Size { ranks: RANKS, chunks, microbatches: MICROBATCHES };
+    let pipeline = Pipeline::builder()
+        .schedule(schedule, size)
+        .devices(vec![Device::flex()])
+        .stages(|at| config().stage(at))
+        .optimizer(|| AdamWConfig::new().init())
+        .build()
+        .ok()?;
+    Some(Contestant { name: family.name.to_owned(), pipeline, steps: Vec::new(), reports: Vec::new(), size })
+}
+
+fn argument(name: &str) -> Option<String> {
+    let mut arguments = std::env::args().skip_while(|argument| argument != name);
+    arguments.nth(1)
+}
+
+fn main() {
+    let rounds: usize = argument("--rounds").and_then(|n| n.parse().ok()).unwrap_or(9);
+    let wanted = argument("--families").map(|names| names.to_lowercase());
+    let chosen = |name: &str| wanted.as_ref().is_none_or(|w| w.split(',').any(|w| w == name.to_lowercase()));
+    let mut contestants: Vec<Contestant> = all()
+        .into_iter()
+        .filter(|schedule| schedule.family().name != "ForwardOnly" && chosen(schedule.family().name))
+        .filter_map(contestant)
+        .collect();
+    let (input, target) = tokens();
+    let mut plain = PlainLoop::new(config(), 1, MICROBATCHES);
+    let mut plain_seconds = Vec::new();
+    for round in 0..rounds + 2 {
+        let seconds = plain.step(&input, &target, RATE);
+        if round >= 2 {
+            plain_seconds.push(seconds);
+        }
+        for contestant in &mut contestants {
+            let batch = Batch::new(Signal::Tokens(input.clone())).target(target.clone());
+            let began = Instant::now();
+            let report = contestant.pipeline.step(batch, RATE).unwrap();
+            if round >= 2 {
+                contestant.steps.push(began.elapsed().as_secs_f64());
+                contestant.reports.push(report);
+            }
+        }
+    }
+    print(&Spread::of(&plain_seconds), &mut contestants);
+}
+
+fn print(plain: &Spread, contestants: &mut [Contestant]) {
+    println!(
+        "{RANKS} ranks x 1 thread, {MICROBATCHES} microbatches of {} sequences, {:?}",
+        BATCH / MICROBATCHES,
+        config()
+    );
+    println!("plain loop, 1 thread: {plain} ms");
+    println!(
+        "| schedule | chunks | step ms (min..max) | speed-up | pass ms | simulated ms | pass / simulated | measured bubble | simulated bubble |"
+    );
+    println!("|---|---|---|---|---|---|---|---|---|");
+    for contestant in contestants {
+        let steps = Spread::of(&contestant.steps);
+        let pass = Spread::of(&contestant.reports.iter().map(|r| r.timeline.end()).collect::<Vec<_>>());
+        let placement = contestant.pipeline.placement().clone();
+        let profile = measured_profile(&placement, &contestant.reports).unwrap();
+        let plan = contestant.pipeline.plan(MICROBATCHES).unwrap();
+        let simulated = simulate(plan.plan(), &profile, &SimulateOptions::default()).unwrap();
+        let busy: f64 = simulated.ranks.iter().map(|rank| rank.busy).sum();
+        println!(
+            "| {} | {} | {steps} | {:.2} | {:.0} | {:.0} | {:.3} | {:.3} | {:.3} |",
+            contestant.name,
+            contestant.size.chunks,
+            plain.median / steps.median,
+            pass.median * 1e3,
+            simulated.makespan * 1e3,
+            pass.median / simulated.makespan,
+            1.0 - busy / (pass.median * RANKS as f64),
+            1.0 - busy / (simulated.makespan * RANKS as f64),
+        );
+    }
+}

@@ -1,0 +1,68 @@
+//! Why costs are refused.
+
+/// Why numbers are not a profile, or not one for this plan.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ProfileError {
+    /// There is no stage.
+    #[error("the profile lists no stage; give one entry a stage of the model")]
+    NoStage,
+    /// A number is negative, infinite or not a number.
+    #[error("stage {stage}: `{field}` is {value}; it has to be zero or a positive number")]
+    Stage {
+        /// The stage.
+        stage: usize,
+        /// Which number.
+        field: &'static str,
+        /// The value, as text.
+        value: String,
+    },
+    /// More is freed at `I` than was held.
+    #[error("stage {stage}: `freed_at_input_bytes` is above `activation_bytes`; `I` cannot free more than `F` left")]
+    FreesTooMuch {
+        /// The stage.
+        stage: usize,
+    },
+    /// A link's number is negative, infinite or not a number.
+    #[error("link {link}: `{field}` is {value}; it has to be {accepts}")]
+    Link {
+        /// `default` or `FROM -> TO`.
+        link: String,
+        /// Which number.
+        field: &'static str,
+        /// The value, as text.
+        value: String,
+        /// What would be accepted.
+        accepts: &'static str,
+    },
+    /// A uniform cost is negative, infinite or not a number.
+    #[error("the uniform cost `{field}` is {value}; it has to be zero or a positive number")]
+    Uniform {
+        /// Which number.
+        field: &'static str,
+        /// The value, as text.
+        value: String,
+    },
+    /// The profile is about another model or another cut of it.
+    #[error(
+        "the profile has {profile} stages, but the plan has {plan}; profile the model with the plan's cut, or list one entry a stage"
+    )]
+    Stages {
+        /// Stages of the profile.
+        profile: usize,
+        /// Stages of the plan (of one replica).
+        plan: usize,
+    },
+    /// A link names a rank that the plan does not have.
+    #[error("the profile has a link {from} -> {to}, but the plan has {ranks} ranks, numbered from 0")]
+    NoSuchRank {
+        /// Sending rank.
+        from: usize,
+        /// Receiving rank.
+        to: usize,
+        /// Ranks of the plan.
+        ranks: usize,
+    },
+    /// The text is not the JSON of a profile.
+    #[error("the profile is not readable: {0}")]
+    Json(String),
+}

@@ -1,0 +1,79 @@
+//! Programs as text: one operation a line, with its tensors' numbers, element types and shapes.
+//!
+//! `!` after a tensor marks its last use. A program that is not read by anything prints its head alone.
+
+use super::stage_programs::{Phase, Program, StagePrograms};
+use burn::backend::ir::{OperationIr, TensorIr, TensorStatus};
+use std::fmt::{Debug, Display, Formatter, Result};
+
+impl Display for Phase {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        f.write_str(match self {
+            Phase::Forward => "F",
+            Phase::Input => "I",
+            Phase::Weight => "W",
+            Phase::Backward => "B",
+        })
+    }
+}
+
+impl Display for Program {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        let count = self.operations().count();
+        let (mflop, mib) = (self.flops as f64 / 1e6, |bytes: f64| bytes / (1 << 20) as f64);
+        write!(f, "{}: {count} operations, {mflop:.3} MFLOP, {:.3} MiB moved, ", self.phase, mib(self.bytes as f64))?;
+        writeln!(f, "{:.3} MiB at most, {:.3} MiB held after it", mib(self.peak as f64), mib(self.held as f64))?;
+        list(f, "  takes", &self.feeds)?;
+        for op in &self.operations {
+            if let OperationIr::Drop(tensor) = op {
+                writeln!(f, "  drop %{}", tensor.id.value())?;
+                continue;
+            }
+            let outputs = op.outputs().map(text).collect::<Vec<_>>().join(", ");
+            let inputs = op.inputs().map(text).collect::<Vec<_>>().join(", ");
+            writeln!(f, "  {outputs} = {}({inputs})", name(op))?;
+        }
+        list(f, "  gives", &self.takes)
+    }
+}
+
+impl Display for StagePrograms {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        write!(f, "{}{}{}", self.forward(), self.input(), self.weight())
+    }
+}
+
+fn list(f: &mut Formatter<'_>, what: &str, tensors: &[TensorIr]) -> Result {
+    match tensors.is_empty() {
+        true => Ok(()),
+        false => writeln!(f, "{what} {}", tensors.iter().map(text).collect::<Vec<_>>().join(", ")),
+    }
+}
+
+fn text(tensor: &TensorIr) -> String {
+    let last = if tensor.status == TensorStatus::ReadWrite { "!" } else { "" };
+    format!("%{}{last} {:?}{:?}", tensor.id.value(), tensor.dtype, tensor.shape.to_vec())
+}
+
+/// The name of an operation in Burn's IR.
+pub(super) fn name(op: &OperationIr) -> String {
+    match op {
+        OperationIr::BaseFloat(op) | OperationIr::BaseInt(op) | OperationIr::BaseBool(op) => head(op),
+        OperationIr::NumericFloat(_, op) | OperationIr::NumericInt(_, op) => head(op),
+        OperationIr::Bool(op) => head(op),
+        OperationIr::Int(op) => head(op),
+        OperationIr::Float(_, op) => head(op),
+        OperationIr::Module(op) => head(op),
+        OperationIr::Activation(op) => head(op),
+        OperationIr::Distributed(op) => head(op),
+        OperationIr::Custom(op) => op.id.clone(),
+        OperationIr::Init(_) => "Init".to_owned(),
+        OperationIr::Drop(_) => "Drop".to_owned(),
+    }
+}
+
+/// The variant's name: what an enum's debug text starts with.
+fn head(op: &impl Debug) -> String {
+    let text = format!("{op:?}");
+    text.split(['(', ' ', '{']).next().unwrap_or_default().to_owned()
+}

@@ -1,0 +1,159 @@
+//! Last uses along a sequence of parts: what is given up where, and what is held in between.
+//!
+//! 1. The last operation, of any part, that reads a tensor is found; handing it out after a part counts as a read.
+//! 2. There its status becomes `ReadWrite`: the interpreter gives the storage up, and the backend may write in its
+//!    place. An operation that reads one tensor twice leaves it, and an explicit drop follows.
+//! 3. What is made and never read is dropped at once.
+//! 4. Walking along, storage that lives at the end of each part is counted; parameters and constants, which the
+//!    module holds in any case, are not.
+
+use super::cost;
+use super::recording::Recording;
+use super::stage_programs::{Phase, Program};
+use super::storage::Storages;
+use burn::backend::ir::{IrVisitorMut, OperationIr, TensorId, TensorIr, TensorStatus};
+use std::collections::{HashMap, HashSet};
+
+/// A part before last uses are known.
+#[derive(Debug)]
+pub(super) struct Draft {
+    pub(super) phase: Phase,
+    pub(super) operations: Vec<OperationIr>,
+    /// What can be fed before it; only what is read is.
+    pub(super) feeds: Vec<TensorIr>,
+    /// What is handed out after it.
+    pub(super) takes: Vec<TensorIr>,
+}
+
+/// A place in a sequence of parts: part, then operation; hand-outs come after all operations.
+type Point = (usize, usize);
+
+/// Turns the parts of one sequence into programs.
+pub(super) fn programs(drafts: Vec<Draft>, recording: &Recording) -> Vec<Program> {
+    let last = last_uses(&drafts);
+    let mut live = Live::new(recording);
+    drafts.into_iter().enumerate().map(|(part, draft)| program(part, draft, &last, &mut live)).collect()
+}
+
+fn last_uses(drafts: &[Draft]) -> HashMap<TensorId, Point> {
+    let mut last = HashMap::new();
+    for (part, draft) in drafts.iter().enumerate() {
+        for (place, op) in draft.operations.iter().enumerate() {
+            last.extend(op.inputs().map(|input| (input.id, (part, place))));
+        }
+        last.extend(draft.takes.iter().map(|taken| (taken.id, (part, draft.operations.len()))));
+    }
+    last
+}
+
+fn program(part: usize, draft: Draft, last: &HashMap<TensorId, Point>, live: &mut Live) -> Program {
+    let end = draft.operations.len();
+    let mut fed = HashSet::new();
+    let feeds: Vec<TensorIr> =
+        draft.feeds.into_iter().filter(|tensor| last.contains_key(&tensor.id) && fed.insert(tensor.id)).collect();
+    feeds.iter().for_each(|tensor| live.feed(tensor));
+    let (mut flops, mut bytes) = (0, 0);
+    let mut operations = Vec::with_capacity(end);
+    live.start();
+    for (place, mut op) in draft.operations.into_iter().enumerate() {
+        (flops, bytes) = (flops + cost::flops(&op), bytes + cost::bytes(&op));
+        let dropped = mark(&mut op, (part, place), last);
+        live.run(&op, &dropped);
+        operations.push(op);
+        operations.extend(dropped.into_iter().map(OperationIr::Drop));
+    }
+    let mut takes = draft.takes;
+    let mut given = HashSet::new();
+    for taken in takes.iter_mut().rev() {
+        let gives_up = last.get(&taken.id) == Some(&(part, end)) && given.insert(taken.id);
+        taken.status = if gives_up { TensorStatus::ReadWrite } else { TensorStatus::ReadOnly };
+        if gives_up {
+            live.release(taken.id);
+        }
+    }
+    let (peak, held) = (live.peak, live.bytes());
+    Program { phase: draft.phase, operations, feeds, takes, flops, bytes, peak, held }
+}
+
+/// Sets the status of an operation's tensors; returns what is to be dropped after it.
+fn mark(op: &mut OperationIr, point: Point, last: &HashMap<TensorId, Point>) -> Vec<TensorIr> {
+    let outputs: Vec<TensorIr> = op.outputs().cloned().collect();
+    let mut reads: HashMap<TensorId, usize> = HashMap::new();
+    op.inputs().for_each(|input| *reads.entry(input.id).or_default() += 1);
+    let mut twice: Vec<TensorIr> = Vec::new();
+    for input in op.inputs() {
+        let known = twice.iter().any(|tensor| tensor.id == input.id);
+        if reads[&input.id] > 1 && last.get(&input.id) == Some(&point) && !known {
+            twice.push(input.clone());
+        }
+    }
+    let unread = outputs.iter().filter(|output| !last.contains_key(&output.id)).cloned();
+    let dropped = twice.into_iter().chain(unread).map(|t| TensorIr { status: TensorStatus::ReadWrite, ..t }).collect();
+    op.visit_mut(&mut Mark { outputs: &outputs, reads: &reads, point, last });
+    dropped
+}
+
+struct Mark<'a> {
+    outputs: &'a [TensorIr],
+    reads: &'a HashMap<TensorId, usize>,
+    point: Point,
+    last: &'a HashMap<TensorId, Point>,
+}
+
+impl IrVisitorMut for Mark<'_> {
+    fn visit_tensor_mut(&mut self, tensor: &mut TensorIr) {
+        let output = self.outputs.iter().any(|output| output.id == tensor.id);
+        let once = self.reads.get(&tensor.id) == Some(&1);
+        tensor.status = match output {
+            true => TensorStatus::NotInit,
+            false if once && self.last.get(&tensor.id) == Some(&self.point) => TensorStatus::ReadWrite,
+            false => TensorStatus::ReadOnly,
+        };
+    }
+}
+
+/// What is alive while walking along.
+struct Live {
+    tensors: HashSet<TensorId>,
+    storages: Storages,
+    /// Storage that the module holds.
+    lent: HashSet<TensorId>,
+    peak: usize,
+}
+
+impl Live {
+    fn new(recording: &Recording) -> Self {
+        let constants = recording.constants.iter().map(|(id, _)| *id);
+        let lent = recording.edges.parameters.iter().map(|tensor| tensor.id).chain(constants).collect();
+        Self { tensors: HashSet::new(), storages: Storages::default(), lent, peak: 0 }
+    }
+
+    fn feed(&mut self, tensor: &TensorIr) {
+        self.storages.own(tensor);
+        self.tensors.insert(tensor.id);
+    }
+
+    fn start(&mut self) {
+        self.peak = self.bytes();
+    }
+
+    fn run(&mut self, op: &OperationIr, dropped: &[TensorIr]) {
+        self.storages.note(op);
+        self.tensors.extend(op.outputs().map(|output| output.id));
+        self.peak = self.peak.max(self.bytes());
+        let read = op.inputs().filter(|input| input.status == TensorStatus::ReadWrite);
+        read.chain(dropped).for_each(|tensor| {
+            self.tensors.remove(&tensor.id);
+        });
+    }
+
+    fn release(&mut self, tensor: TensorId) {
+        self.tensors.remove(&tensor);
+    }
+
+    /// Bytes of the storages behind all live tensors.
+    fn bytes(&self) -> usize {
+        let roots: HashSet<TensorId> = self.tensors.iter().map(|&tensor| self.storages.root(tensor)).collect();
+        roots.iter().filter(|root| !self.lent.contains(root)).map(|&root| self.storages.bytes(root)).sum()
+    }
+}

@@ -1,0 +1,72 @@
+//! Cutting a recording into what the forward, the input's gradients and the weights' gradients need.
+
+use super::recording::Recording;
+use burn::backend::ir::{TensorId, TensorIr};
+use std::collections::HashMap;
+
+/// The places of the operations of each part, in recorded order. What nobody needs is in none.
+#[derive(Debug, Default)]
+pub(super) struct Slices {
+    pub(super) forward: Vec<usize>,
+    pub(super) input: Vec<usize>,
+    pub(super) weight: Vec<usize>,
+}
+
+pub(super) fn slices(recording: &Recording) -> Slices {
+    let graph = Graph::new(recording);
+    let edges = &recording.edges;
+    let forward = graph.needed_for(edges.outputs.iter());
+    let input = match edges.input_gradients.iter().flatten().count() {
+        0 => graph.needed_by_several(edges.weight_gradients.iter().map(|(_, gradient)| gradient)),
+        _ => graph.needed_for(edges.input_gradients.iter().flatten()),
+    };
+    let weight = graph.needed_for(edges.weight_gradients.iter().map(|(_, gradient)| gradient));
+    let mut slices = Slices::default();
+    for place in 0..recording.operations.len() {
+        if forward[place] {
+            slices.forward.push(place);
+        } else if input[place] {
+            slices.input.push(place);
+        } else if weight[place] {
+            slices.weight.push(place);
+        }
+    }
+    slices
+}
+
+struct Graph<'a> {
+    recording: &'a Recording,
+    producers: HashMap<TensorId, usize>,
+}
+
+impl<'a> Graph<'a> {
+    fn new(recording: &'a Recording) -> Self {
+        let made = |(place, op): (usize, &'a burn::backend::ir::OperationIr)| {
+            op.outputs().map(move |output| (output.id, place)).collect::<Vec<_>>()
+        };
+        Self { recording, producers: recording.operations.iter().enumerate().flat_map(made).collect() }
+    }
+
+    /// Which operations these tensors need.
+    fn needed_for<'t>(&self, tensors: impl Iterator<Item = &'t TensorIr>) -> Vec<bool> {
+        let mut needed = vec![false; self.recording.operations.len()];
+        let mut left: Vec<usize> = tensors.filter_map(|tensor| self.producers.get(&tensor.id).copied()).collect();
+        while let Some(place) = left.pop() {
+            if !std::mem::replace(&mut needed[place], true) {
+                let inputs = self.recording.operations[place].inputs();
+                left.extend(inputs.filter_map(|input| self.producers.get(&input.id).copied()));
+            }
+        }
+        needed
+    }
+
+    /// Which operations at least two of these tensors need.
+    fn needed_by_several<'t>(&self, tensors: impl Iterator<Item = &'t TensorIr>) -> Vec<bool> {
+        let mut counts = vec![0_usize; self.recording.operations.len()];
+        for tensor in tensors {
+            let needed = self.needed_for(std::iter::once(tensor));
+            counts.iter_mut().zip(needed).for_each(|(count, needed)| *count += usize::from(needed));
+        }
+        counts.into_iter().map(|count| count > 1).collect()
+    }
+}

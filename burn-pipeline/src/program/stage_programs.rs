@@ -1,0 +1,177 @@
+//! The programs of one captured stage, as values.
+
+use super::cost;
+use super::liveness::{Draft, programs};
+use super::recording::Recording;
+use super::slices::slices;
+use burn::backend::ir::{OperationIr, TensorId, TensorIr};
+use burn::tensor::TensorData;
+
+/// A part of a stage's work on one microbatch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum Phase {
+    /// `F`.
+    Forward,
+    /// `I`: the gradients of the input.
+    Input,
+    /// `W`: the gradients of the weights.
+    Weight,
+    /// `B`: both.
+    Backward,
+}
+
+/// A list of operations with its edges and its cost.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Program {
+    pub(super) phase: Phase,
+    pub(super) operations: Vec<OperationIr>,
+    pub(super) feeds: Vec<TensorIr>,
+    pub(super) takes: Vec<TensorIr>,
+    pub(super) flops: u64,
+    pub(super) bytes: u64,
+    pub(super) peak: usize,
+    pub(super) held: usize,
+}
+
+/// One operation of a program, for those who look at it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Operation {
+    /// Its name in Burn's IR (`Matmul`, `ReluBackward`).
+    pub name: String,
+    /// Floating-point operations.
+    pub flops: u64,
+    /// Bytes read and written.
+    pub bytes: u64,
+}
+
+impl Program {
+    /// Which part of the stage's work it does.
+    pub fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// Its operations, in order; drops, which compute nothing, are left out.
+    pub fn operations(&self) -> impl Iterator<Item = Operation> {
+        let computes = self.operations.iter().filter(|op| !matches!(op, OperationIr::Drop(_)));
+        computes.map(|op| Operation { name: super::display::name(op), flops: cost::flops(op), bytes: cost::bytes(op) })
+    }
+
+    /// Floating-point operations of one run.
+    pub fn flops(&self) -> u64 {
+        self.flops
+    }
+
+    /// Bytes that the operations of one run read and write.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Bytes held of a microbatch after this part, for the parts after it: parameters and constants not counted.
+    pub fn held_bytes(&self) -> usize {
+        self.held
+    }
+
+    /// The most bytes alive during a run, what was held before it included, if nothing is written in place.
+    pub fn peak_bytes(&self) -> usize {
+        self.peak
+    }
+
+    pub(crate) fn ir(&self) -> &[OperationIr] {
+        &self.operations
+    }
+
+    /// What is to be fed before a run.
+    pub(crate) fn feeds(&self) -> &[TensorIr] {
+        &self.feeds
+    }
+
+    pub(crate) fn reads(&self, tensor: &TensorIr) -> bool {
+        self.feeds.iter().any(|fed| fed.id == tensor.id)
+    }
+
+    /// What is handed out after a run, in the order of the stage's outputs or gradients.
+    pub(crate) fn takes(&self) -> &[TensorIr] {
+        &self.takes
+    }
+}
+
+/// All programs of a stage for one form of its inputs.
+#[derive(Clone, PartialEq, Debug)]
+pub struct StagePrograms {
+    forward: Program,
+    input: Program,
+    weight: Program,
+    backward: Program,
+    pub(crate) constants: Vec<(TensorId, TensorData)>,
+    pub(crate) edges: super::Edges,
+}
+
+impl StagePrograms {
+    pub(crate) fn new(recording: Recording) -> Self {
+        let parts = slices(&recording);
+        let mut both: Vec<usize> = parts.input.iter().chain(&parts.weight).copied().collect();
+        both.sort_unstable();
+        let pick = |places: &[usize]| places.iter().map(|&place| recording.operations[place].clone()).collect();
+        let edges = &recording.edges;
+        let inputs: Vec<TensorIr> = edges.input_gradients.iter().flatten().cloned().collect();
+        let weights: Vec<TensorIr> = edges.weight_gradients.iter().map(|(_, gradient)| gradient.clone()).collect();
+        let seeds: Vec<TensorIr> = edges.seeds.iter().flatten().cloned().collect();
+        let constants: Vec<TensorId> = recording.constants.iter().map(|(id, _)| *id).collect();
+        let read = recording.operations.iter().flat_map(OperationIr::inputs).chain(&edges.outputs);
+        let constant = read.filter(|tensor| constants.contains(&tensor.id));
+        let fed: Vec<TensorIr> = edges.inputs.iter().chain(&edges.parameters).chain(constant).cloned().collect();
+        let forward = || Draft {
+            phase: Phase::Forward,
+            operations: pick(&parts.forward),
+            feeds: fed.clone(),
+            takes: edges.outputs.clone(),
+        };
+        let back = |phase, places: &[usize], feeds: &[TensorIr], takes: Vec<TensorIr>| Draft {
+            phase,
+            operations: pick(places),
+            feeds: feeds.to_vec(),
+            takes,
+        };
+        let split = vec![
+            forward(),
+            back(Phase::Input, &parts.input, &seeds, inputs.clone()),
+            back(Phase::Weight, &parts.weight, &[], weights.clone()),
+        ];
+        let all = inputs.into_iter().chain(weights).collect();
+        let whole = vec![forward(), back(Phase::Backward, &both, &seeds, all)];
+        let mut split = programs(split, &recording);
+        let mut whole = programs(whole, &recording);
+        // Both sequences were just built, of three parts and of two.
+        let (weight, input, forward) = (split.remove(2), split.remove(1), split.remove(0));
+        let backward = whole.remove(1);
+        Self { forward, input, weight, backward, constants: recording.constants, edges: recording.edges }
+    }
+
+    /// `F`.
+    pub fn forward(&self) -> &Program {
+        &self.forward
+    }
+
+    /// `I`.
+    pub fn input(&self) -> &Program {
+        &self.input
+    }
+
+    /// `W`.
+    pub fn weight(&self) -> &Program {
+        &self.weight
+    }
+
+    /// `B`: `I` and `W` in the order in which autodiff runs them.
+    pub fn backward(&self) -> &Program {
+        &self.backward
+    }
+
+    /// The share of the backward's floating-point operations that can wait.
+    pub fn deferrable(&self) -> f64 {
+        match self.input.flops + self.weight.flops {
+            0 => 0.0,
+            all => self.weight.flops as f64 / all as f64,
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! 1F1B-V: 1F1B on a V with whole backwards, at about two thirds of 1F1B's memory.
+//!
+//! ```text
+//! p=2 v=2 m=3
+//! rank 0: 0F0 0F1 0F2 3F0 3B0 3F1 3B1 0B0     3F2 3B2 0B1     0B2
+//! rank 1:     1F0 2F0 1F1 2F1 2B0 1B0 1F2 2F2 2B1 1B1 2B2 1B2
+//! ```
+//!
+//! The [building block](super::building_block) goes down the ranks with F0, up with F1, down with B1 and up with
+//! B0, each pass as soon as the one before it allows: an F takes one slot, a B two. After every third B there is a
+//! pause, placed so that a rank's passes fill a period of six slots without meeting (see [`block`]).
+//!
+//! Peak about 2p/3 microbatches (3, 6, 11 for p = 4, 8, 16).
+//! Source: Qi et al., Pipeline Parallelism with Controllable Memory (2024), and its scheduler by Sea AI Lab.
+
+use super::{Chunks, Family, Schedule, ScheduleError, Size, building_block, refuse_empty};
+use crate::plan::{PlacementKind, Plan};
+
+/// The V-shaped schedule with whole backwards.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct OneFOneBV;
+
+impl Schedule for OneFOneBV {
+    fn family(&self) -> Family {
+        Family {
+            name: "1F1B-V",
+            placement: PlacementKind::V,
+            chunks: Chunks::Exactly(2),
+            microbatches: "any m >= 1",
+            source: "Qi et al. 2024, arXiv:2405.15362",
+        }
+    }
+
+    fn build(&self, size: Size) -> Result<Plan, ScheduleError> {
+        refuse_empty(&self.family(), size)?;
+        let block = block(size.ranks);
+        building_block::build_whole(&self.family(), size, |rank| block[rank])
+    }
+}
+
+/// Slots of [F0, F1, B1, B0] on every rank.
+///
+/// A rank's two F lie an odd distance apart, and so do its two B; what could collide in a period of six are F and
+/// B slots. A pause of 3 slots after every third B keeps each rank's B on slots that its F do not have; p decides at
+/// which B the count of three starts, and where p is a multiple of 3 there is one more pause before the first B.
+fn block(ranks: usize) -> Vec<[usize; 4]> {
+    let mut block: Vec<[usize; 4]> = (0..ranks).map(|rank| [rank, 2 * ranks - 1 - rank, 0, 0]).collect();
+    let mut slot = 2 * ranks + if ranks.is_multiple_of(3) { 3 } else { 0 };
+    let mut since_pause = (3 - (ranks + 2) % 3) % 3;
+    for step in 0..2 * ranks {
+        let (rank, pass) = if step < ranks { (step, 2) } else { (2 * ranks - 1 - step, 3) };
+        block[rank][pass] = slot;
+        since_pause += 1;
+        slot += if since_pause == 3 { 5 } else { 2 };
+        since_pause %= 3;
+    }
+    block
+}

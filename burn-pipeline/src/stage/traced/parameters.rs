@@ -1,0 +1,173 @@
+//! A module's parameters and buffers in visiting order: as values to feed, and as placeholders of a capture.
+
+use super::captured::{self, leaf, lowered, placeholder};
+use crate::stage::any_tensor::AnyTensor;
+use burn::backend::autodiff::NodeId;
+use burn::backend::ir::TensorIr;
+use burn::backend::{BackendTensor, DispatchTensor, DispatchTensorKind};
+use burn::module::{Flag, Module, ModuleMapper, ModuleVisitor, Param, ParamId};
+use burn::tensor::kind::Basic;
+use burn::tensor::{Bool, DType, Device, GradientCheckpointingStrategy, Int, Tensor};
+
+/// What a capture needs to know of a parameter.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(super) struct ParameterForm {
+    pub(super) shape: Vec<usize>,
+    pub(super) dtype: DType,
+    /// Is its gradient wanted?
+    pub(super) trainable: bool,
+    /// The earlier parameter that is the same leaf of autodiff's graph (tied weights).
+    pub(super) same_as: Option<usize>,
+}
+
+/// Parameters, buffers and flags of a module, in visiting order.
+#[derive(Debug, Default)]
+pub(super) struct Parameters {
+    pub(super) forms: Vec<ParameterForm>,
+    pub(super) values: Vec<DispatchTensor>,
+    pub(super) flags: Vec<bool>,
+    ids: Vec<ParamId>,
+    nodes: Vec<Option<NodeId>>,
+}
+
+impl Parameters {
+    /// Reads a module; lazy parameters are drawn now.
+    pub(super) fn of<M: Module>(module: &M) -> Self {
+        let mut parameters = Self::default();
+        module.visit(&mut parameters);
+        parameters
+    }
+
+    pub(super) fn ids(&self) -> Vec<ParamId> {
+        self.ids.clone()
+    }
+
+    fn add<const D: usize, K: Basic>(&mut self, id: ParamId, value: Tensor<D, K>) {
+        let value = AnyTensor::new(value);
+        let trainable = value.is_tracked();
+        let node = if trainable { node(value.as_dispatch()) } else { None };
+        let same_as = node.and_then(|node| self.nodes.iter().position(|&other| other == Some(node)));
+        self.forms.push(ParameterForm { shape: value.shape().to_vec(), dtype: value.dtype(), trainable, same_as });
+        self.nodes.push(node);
+        self.ids.push(id);
+        self.values.push(value.inner().into_dispatch());
+    }
+}
+
+impl ModuleVisitor for Parameters {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        self.add(param.id, param.base());
+    }
+
+    fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
+        self.add(param.id, param.base());
+    }
+
+    fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
+        self.add(param.id, param.base());
+    }
+
+    fn visit_flag(&mut self, flag: &Param<Flag>) {
+        self.flags.push(flag.val().is_enabled());
+    }
+}
+
+/// The node of autodiff's graph behind a tracked tensor.
+fn node(tensor: &DispatchTensor) -> Option<NodeId> {
+    let DispatchTensorKind::Autodiff(inner) = &tensor.kind else { return None };
+    match &**inner {
+        #[cfg(feature = "flex")]
+        DispatchTensorKind::Flex(BackendTensor::Autodiff(tensor)) => Some(tensor.id()),
+        #[cfg(feature = "cubecl-backend")]
+        DispatchTensorKind::Cube(BackendTensor::Autodiff(tensor)) => Some(tensor.id()),
+        _ => None,
+    }
+}
+
+/// What a mapper does to a module on its way into, through, and out of a capture.
+enum Step<'a> {
+    /// Every parameter becomes a placeholder on the capture device.
+    Empty { device: &'a Device },
+    /// Every placeholder becomes a leaf of autodiff's graph.
+    Lift { strategy: GradientCheckpointingStrategy },
+    /// Autodiff is taken off again.
+    Lower,
+}
+
+struct Map<'a> {
+    step: Step<'a>,
+    forms: &'a [ParameterForm],
+    flags: std::slice::Iter<'a, bool>,
+    done: Vec<DispatchTensor>,
+}
+
+/// A copy of a module with placeholders for parameters, as leaves of autodiff's graph, in an open capture scope;
+/// and those leaves.
+pub(super) fn captured_module<M: Module>(
+    module: &M,
+    parameters: &Parameters,
+    device: &Device,
+    strategy: GradientCheckpointingStrategy,
+) -> Result<(M, Vec<DispatchTensor>), String> {
+    // `valid` gives buffers that change in forward a state of their own, and takes autodiff off constants.
+    let (module, _) = map(module.valid(), parameters, Step::Empty { device });
+    let (module, leaves) = map(module.to_device(device), parameters, Step::Lift { strategy });
+    match leaves.len() == parameters.forms.len() {
+        true => Ok((module, leaves)),
+        false => Err("its parameters are not visited and mapped alike".to_owned()),
+    }
+}
+
+/// The same module without autodiff.
+pub(super) fn lowered_module<M: Module>(module: M, parameters: &Parameters) -> M {
+    map(module, parameters, Step::Lower).0
+}
+
+/// The placeholders of leaves.
+pub(super) fn edges(leaves: &[DispatchTensor]) -> Result<Vec<TensorIr>, String> {
+    leaves.iter().map(captured::edge).collect()
+}
+
+fn map<M: Module>(module: M, parameters: &Parameters, step: Step<'_>) -> (M, Vec<DispatchTensor>) {
+    let mut map = Map { step, forms: &parameters.forms, flags: parameters.flags.iter(), done: Vec::new() };
+    let module = module.map(&mut map);
+    (module, map.done)
+}
+
+impl Map<'_> {
+    fn next(&mut self, tensor: DispatchTensor) -> DispatchTensor {
+        let Some(form) = self.forms.get(self.done.len()) else { return tensor };
+        let shared = form.same_as.and_then(|place| self.done.get(place)).cloned();
+        let next = shared.unwrap_or_else(|| match &self.step {
+            Step::Empty { device } => placeholder(&form.shape, form.dtype, device),
+            Step::Lift { strategy } => leaf(tensor, *strategy, form.trainable),
+            Step::Lower => lowered(tensor),
+        });
+        self.done.push(next.clone());
+        next
+    }
+}
+
+impl ModuleMapper for Map<'_> {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let (id, tensor, mapper) = param.consume();
+        Param::from_mapped_value(id, Tensor::from_dispatch(self.next(tensor.into_dispatch())), mapper)
+    }
+
+    fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {
+        let (id, tensor, mapper) = param.consume();
+        Param::from_mapped_value(id, Tensor::from_dispatch(self.next(tensor.into_dispatch())), mapper)
+    }
+
+    fn map_bool<const D: usize>(&mut self, param: Param<Tensor<D, Bool>>) -> Param<Tensor<D, Bool>> {
+        let (id, tensor, mapper) = param.consume();
+        Param::from_mapped_value(id, Tensor::from_dispatch(self.next(tensor.into_dispatch())), mapper)
+    }
+
+    fn map_flag(&mut self, flag: Param<Flag>) -> Param<Flag> {
+        match self.flags.next() {
+            Some(&value) => flag.with_value(value),
+            None => flag,
+        }
+    }
+}

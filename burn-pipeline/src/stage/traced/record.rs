@@ -1,0 +1,214 @@
+//! Recording one forward and its seeded backward of a stage.
+//!
+//! 1. Everything that is fed becomes a placeholder on a capture device, which has the stage's device's defaults;
+//!    parameters are not copied. Constants of the module are.
+//! 2. The stage's forward (with the loss, on the last stage) runs on them under autodiff; then the backward from
+//!    [`seed_root`], its slots filled with placeholders for the gradients.
+//! 3. Names of placeholders, outputs and gradients make the edges of the recording.
+//!
+//! All of it runs under `catch_unwind`: what cannot be captured panics somewhere in Burn.
+
+use super::captured::{self, leaf, placeholder};
+use super::parameters::{Parameters, captured_module, edges, lowered_module};
+use crate::ops::seed_root;
+use crate::program::{Edges, Recording, StagePrograms, interpreter};
+use crate::stage::Stage;
+use crate::stage::any_tensor::{AnyTensor, Kind};
+use crate::stage::boundary::{Part, Payload};
+use crate::stage::eager::strategy_of;
+use crate::stage::engine::ForwardCall;
+use crate::stage::error::StageError;
+use crate::stage::function::{Computed, StageFunction};
+use crate::stage::loss::Weight;
+use burn::backend::ir::TensorIr;
+use burn::module::Module;
+use burn::tensor::{Device, DeviceConfig, GradientCheckpointingStrategy};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Why there is no recording.
+#[derive(Debug)]
+pub(super) enum Refusal {
+    /// The call does not fit the stage: the error that a plain forward gives.
+    Stage(StageError),
+    /// The stage cannot be captured.
+    Cannot(String),
+}
+
+impl From<StageError> for Refusal {
+    fn from(error: StageError) -> Self {
+        Refusal::Stage(error)
+    }
+}
+
+impl From<String> for Refusal {
+    fn from(reason: String) -> Self {
+        Refusal::Cannot(reason)
+    }
+}
+
+/// The form of what a forward hands on.
+#[derive(Clone, Debug)]
+pub(super) enum Shape {
+    /// Outputs: form numbers, `None` at the place of tensors.
+    Output(Vec<Option<usize>>),
+    /// A loss.
+    Loss(WeightShape),
+}
+
+/// Where a loss's weight comes from.
+#[derive(Clone, Debug)]
+pub(super) enum WeightShape {
+    None,
+    Host(f64),
+    Device,
+}
+
+/// Captures a stage. `capture` keeps the capture device: the process has few.
+pub(super) fn record<M: Stage>(
+    capture: &mut Option<Device>,
+    function: &StageFunction<M>,
+    module: &M,
+    call: &ForwardCall,
+    parameters: &Parameters,
+) -> Result<(StagePrograms, Shape, Device), Refusal> {
+    let device = parameters.device(call);
+    if interpreter(&device).is_none() {
+        return Err(Refusal::Cannot(super::NO_REPLAY.to_owned()));
+    }
+    let mut traced = Err(Refusal::Cannot("it was not run".to_owned()));
+    let recorded = catch_unwind(AssertUnwindSafe(|| {
+        let capture = capture_device(capture, &device)?;
+        let scope = capture.capture_scope(|scope| {
+            traced = trace(&capture, function, module, call, parameters);
+            scope.complete([], [])
+        });
+        scope.map_err(|error| error.to_string())
+    }));
+    let recorded = recorded.map_err(|panic| Refusal::Cannot(crate::execute::panic_message(panic.as_ref())))??;
+    let (edges, shape) = traced?;
+    let recording = Recording::new(recorded.graph.operations, recorded.values, edges);
+    Ok((StagePrograms::new(recording), shape, device))
+}
+
+/// The engine's capture device, made on first use with the defaults of the device that it stands for.
+fn capture_device(kept: &mut Option<Device>, like: &Device) -> Result<Device, String> {
+    if let Some(device) = kept {
+        return Ok(device.clone());
+    }
+    let (mut device, settings) = (Device::capture(), like.clone().inner().settings());
+    let config = DeviceConfig::default().float_dtype(settings.float_dtype).int_dtype(settings.int_dtype);
+    device.configure(config.bool_dtype(settings.bool_dtype)).map_err(|error| error.to_string())?;
+    Ok(kept.insert(device).clone())
+}
+
+/// Runs the stage on placeholders, in an open scope.
+fn trace<M: Stage>(
+    device: &Device,
+    function: &StageFunction<M>,
+    module: &M,
+    call: &ForwardCall,
+    parameters: &Parameters,
+) -> Result<(Edges, Shape), Refusal> {
+    let strategy = strategy_of(module);
+    let (module, leaves) = captured_module(module, parameters, device, strategy)?;
+    let mut edges = Edges { parameters: edges(&leaves)?, ..Edges::default() };
+    let mut attach = |payload: &Payload, tracked| attach(payload, device, strategy, tracked, &mut edges.inputs);
+    let (input, inputs) = attach(&call.input, call.wants_input_gradient)?;
+    let (extra, _) = attach(&call.extra, false)?;
+    let target = call.target.as_ref().filter(|_| call.ends_route);
+    let target = target.map(|target| attach(target, false)).transpose()?.map(|(target, _)| target);
+    let computed = function.train(&module, ForwardCall { input, extra, target, ..call.clone() })?;
+    unchanged(module, parameters)?;
+    let (outputs, shape) = outputs(computed, &mut edges)?;
+    let Some((root, slots)) = seed_root(floats(&outputs)) else {
+        edges.seeds = outputs.iter().map(|_| None).collect();
+        edges.input_gradients = inputs.iter().map(|_| None).collect();
+        return Ok((edges, shape));
+    };
+    let mut slots = slots.into_iter();
+    for output in &outputs {
+        let slot = if output.kind() == Kind::Float { slots.next() } else { None };
+        let seed = slot.map(|slot| {
+            let seed = placeholder(&output.shape(), output.dtype(), device);
+            slot.set(seed.clone());
+            captured::edge(&seed)
+        });
+        edges.seeds.push(seed.transpose()?);
+    }
+    drop(outputs);
+    let gradients = captured::backward(&root)?;
+    let of =
+        |leaf: &Option<AnyTensor>| leaf.as_ref().and_then(|leaf| captured::gradient(leaf.as_dispatch(), &gradients));
+    edges.input_gradients = inputs.iter().map(of).collect();
+    for (place, (leaf, form)) in leaves.iter().zip(&parameters.forms).enumerate() {
+        if form.trainable && form.same_as.is_none() {
+            edges.weight_gradients.extend(captured::gradient(leaf, &gradients).map(|gradient| (place, gradient)));
+        }
+    }
+    Ok((edges, shape))
+}
+
+/// Placeholders for a payload's tensors, under autodiff; and the leaves whose gradient is wanted.
+fn attach(
+    payload: &Payload,
+    device: &Device,
+    strategy: GradientCheckpointingStrategy,
+    tracked: bool,
+    edges: &mut Vec<TensorIr>,
+) -> Result<(Payload, Vec<Option<AnyTensor>>), String> {
+    let mut leaves = Vec::new();
+    let attached = payload.clone().map_tensors(|_, tensor| {
+        let plain = placeholder(&tensor.shape(), tensor.dtype(), device);
+        edges.push(captured::edge(&plain)?);
+        let leaf = AnyTensor::from_dispatch(leaf(plain, strategy, tracked));
+        leaves.push((tracked && leaf.kind() == Kind::Float).then(|| leaf.clone()));
+        Ok::<_, String>(leaf)
+    })?;
+    Ok((attached, leaves))
+}
+
+/// The tensors that a backward starts from, noted as edges, and the form of what is handed on.
+fn outputs(computed: Computed, edges: &mut Edges) -> Result<(Vec<AnyTensor>, Shape), String> {
+    let (outputs, shape) = match computed {
+        Computed::Output(payload) => {
+            let form = |part: &Part| match part {
+                Part::Tensor(_) => None,
+                Part::Form(form) => Some(*form),
+            };
+            (payload.tensors().cloned().collect(), Shape::Output(payload.parts().map(form).collect()))
+        }
+        Computed::Loss(loss) => {
+            let (value, weight) = (AnyTensor::new(loss.value), loss.weight);
+            edges.outputs.push(captured::edge(value.as_dispatch())?);
+            let weight = match weight {
+                None => WeightShape::None,
+                Some(Weight::Host(weight)) => WeightShape::Host(weight),
+                Some(Weight::Device(weight)) => {
+                    edges.outputs.push(captured::edge(weight.as_dispatch())?);
+                    WeightShape::Device
+                }
+            };
+            return Ok((vec![value], Shape::Loss(weight)));
+        }
+    };
+    for output in &outputs {
+        edges.outputs.push(captured::edge(AnyTensor::as_dispatch(output))?);
+    }
+    Ok((outputs, shape))
+}
+
+fn floats(outputs: &[AnyTensor]) -> Vec<burn::backend::DispatchTensor> {
+    outputs.iter().filter(|output| output.kind() == Kind::Float).cloned().map(AnyTensor::into_dispatch).collect()
+}
+
+/// Refuses a stage whose forward changed a buffer: a replay would not.
+///
+/// Burn's `RunningState` keeps updates aside until the state is next read; `valid` reads it, and fails on what the
+/// capture's autodiff computed.
+fn unchanged<M: Module>(module: M, parameters: &Parameters) -> Result<(), String> {
+    if parameters.forms.iter().all(|form| form.trainable) {
+        return Ok(());
+    }
+    let read = catch_unwind(AssertUnwindSafe(|| drop(lowered_module(module, parameters).valid())));
+    read.map_err(|_| "its forward changes a buffer (running statistics), which a replay would not".to_owned())
+}

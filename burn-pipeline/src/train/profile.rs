@@ -1,0 +1,50 @@
+//! The costs of a model's stages as a run measured them: what the simulator and planners read.
+//!
+//! 1. Every compute event counts for its stage and operation; both replicas of a stage count alike.
+//! 2. Each cost is the median over all steps given, so that a first, compiling step does no harm among others.
+//! 3. A receive's event is the time a rank stood waiting, which says how the schedule fits and nothing of the link;
+//!    a link between threads moves handles, so its latency is left at zero.
+
+use super::report::StepReport;
+use crate::cost::{Links, Profile, ProfileError, StageCost};
+use crate::plan::{Op, Placement};
+use std::collections::HashMap;
+
+/// The profile that some steps' timelines show.
+///
+/// Build the pipeline with `Builder::synchronize` where the device computes asynchronously: otherwise events show
+/// how long work took to be submitted.
+///
+/// # Errors
+/// If a stage's forward was never run.
+pub fn measured_profile(placement: &Placement, steps: &[StepReport]) -> Result<Profile, ProfileError> {
+    let mut seconds: HashMap<(usize, Op), Vec<f64>> = HashMap::new();
+    for event in steps.iter().flat_map(|step| &step.timeline.events) {
+        for task in event.action.tasks().filter(|task| task.op().is_compute()) {
+            seconds.entry((task.stage().index(), task.op())).or_default().push(event.end - event.start);
+        }
+    }
+    let mut cost = |index: usize, op: Op| seconds.get_mut(&(index, op)).map(|seconds| median(seconds));
+    let stage = |index: usize| {
+        let bytes = |of: fn(&StepReport) -> &[usize]| {
+            steps.iter().filter_map(|step| of(step).get(index).copied()).max().unwrap_or(0) as f64
+        };
+        StageCost {
+            // Not a number where it never ran: refused below.
+            forward: cost(index, Op::Forward).unwrap_or(f64::NAN),
+            input: cost(index, Op::BackwardInput),
+            weight: cost(index, Op::BackwardWeight),
+            backward: cost(index, Op::Backward),
+            weight_bytes: bytes(|step| &step.weight_bytes),
+            message_bytes: bytes(|step| &step.message_bytes),
+            ..StageCost::default()
+        }
+    };
+    Profile::new((0..placement.stages()).map(stage).collect(), Links::default())
+}
+
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    if values.len().is_multiple_of(2) { (values[middle - 1] + values[middle]) / 2.0 } else { values[middle] }
+}

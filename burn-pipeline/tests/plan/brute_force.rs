@@ -1,0 +1,220 @@
+//! A second opinion on plans, written for plainness: sets, queues and trying every rank over and over.
+//! It shares no code and no data structure with the library's check.
+
+use burn_pipeline::plan::{Action, Op, Plan, Stage, Task, Transport};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// Can the plan be run to its end, and has it then done all it owes, each thing once?
+pub(crate) fn is_legal(plan: &Plan, transport: Transport) -> bool {
+    let mut run = Run::new(plan);
+    while !run.broken && (0..plan.ranks()).any(|rank| run.step(rank, transport)) {}
+    // A route without microbatches leaves its stages nothing to reduce; they may all the same.
+    run.done.retain(|task| task.op() != Op::ReduceGrad || plan.microbatches()[task.stage().replica()] > 0);
+    let ended = (0..plan.ranks()).all(|rank| run.position[rank] == run.rows[rank].len());
+    !run.broken && ended && run.done == owed(plan) && run.bracketed()
+}
+
+/// One thing that a rank does: a cell of the row.
+struct Run<'a> {
+    plan: &'a Plan,
+    rows: Vec<Vec<Action>>,
+    position: Vec<usize>,
+    done: BTreeSet<Task>,
+    queues: BTreeMap<(usize, usize), VecDeque<Task>>,
+    gathered: BTreeSet<Stage>,
+    bare: bool,
+    manages: bool,
+    broken: bool,
+}
+
+impl<'a> Run<'a> {
+    fn new(plan: &'a Plan) -> Self {
+        let rows = plan.rows().iter().map(|row| row.iter().copied().filter(|a| !a.is_idle()).collect()).collect();
+        Self {
+            plan,
+            rows,
+            position: vec![0; plan.ranks()],
+            done: BTreeSet::new(),
+            queues: BTreeMap::new(),
+            gathered: BTreeSet::new(),
+            bare: false,
+            manages: false,
+            broken: false,
+        }
+    }
+
+    fn head(&self, rank: usize) -> Option<Action> {
+        self.rows[rank].get(self.position[rank]).copied()
+    }
+
+    /// Runs the next cell of a rank if it can be run now.
+    fn step(&mut self, rank: usize, transport: Transport) -> bool {
+        let Some(action) = self.head(rank) else { return false };
+        let tasks: Vec<Task> = action.tasks().collect();
+        if tasks.len() == 2 {
+            let same = (tasks[0].stage(), tasks[0].microbatch()) == (tasks[1].stage(), tasks[1].microbatch());
+            self.broken |= same || tasks[0].op() != Op::Forward || !tasks[1].op().gives_input_gradient();
+        }
+        let homeless = |task: &Task| {
+            let placement = self.plan.placement();
+            !placement.contains(task.stage())
+                || placement.rank_of(task.stage()) != rank
+                || task.microbatch().is_some_and(|m| m >= self.plan.microbatches()[task.stage().replica()])
+        };
+        if self.broken || tasks.iter().any(homeless) {
+            self.broken = true;
+            return false;
+        }
+        if tasks[0].op().is_transfer() {
+            return self.transfer(rank, tasks[0], transport);
+        }
+        if !tasks.iter().all(|task| self.inputs(*task).iter().all(|any| any.iter().any(|t| self.done.contains(t)))) {
+            return false;
+        }
+        tasks.into_iter().for_each(|task| self.finish(task));
+        self.position[rank] += 1;
+        true
+    }
+
+    fn finish(&mut self, task: Task) {
+        match task.op() {
+            Op::Unshard => {
+                self.manages = true;
+                self.broken |= !self.gathered.insert(task.stage());
+            }
+            Op::Reshard => {
+                self.manages = true;
+                self.broken |= !self.gathered.remove(&task.stage());
+            }
+            op => {
+                self.broken |= !self.done.insert(task);
+                self.bare |= op.is_compute() && !self.gathered.contains(&task.stage());
+            }
+        }
+    }
+
+    fn bracketed(&self) -> bool {
+        !(self.manages && self.bare)
+    }
+
+    /// What must have been done before: of each list, one.
+    fn inputs(&self, task: Task) -> Vec<Vec<Task>> {
+        let Some(mb) = task.microbatch() else { return self.inputs_of_reduction(task) };
+        let (stage, placement) = (task.stage(), self.plan.placement());
+        let other = |s: Stage| placement.rank_of(s) != placement.rank_of(stage);
+        let lowered = self.plan.is_lowered();
+        match task.op() {
+            Op::Forward => match stage.previous() {
+                Some(before) if other(before) && lowered => vec![vec![Task::new(stage, Op::ReceiveForward, mb)]],
+                Some(before) => vec![vec![Task::new(before, Op::Forward, mb)]],
+                None => vec![],
+            },
+            Op::Backward | Op::BackwardInput => {
+                let mut needs = vec![vec![Task::new(stage, Op::Forward, mb)]];
+                match placement.next(stage) {
+                    Some(after) if other(after) && lowered => {
+                        needs.push(vec![Task::new(stage, Op::ReceiveBackward, mb)])
+                    }
+                    Some(after) => {
+                        needs.push(vec![Task::new(after, Op::Backward, mb), Task::new(after, Op::BackwardInput, mb)])
+                    }
+                    None => {}
+                }
+                needs
+            }
+            _ => vec![vec![Task::new(stage, Op::BackwardInput, mb)]],
+        }
+    }
+
+    fn inputs_of_reduction(&self, task: Task) -> Vec<Vec<Task>> {
+        if task.op() != Op::ReduceGrad {
+            return vec![];
+        }
+        let all = 0..self.plan.microbatches()[task.stage().replica()];
+        let either =
+            |mb| vec![Task::new(task.stage(), Op::Backward, mb), Task::new(task.stage(), Op::BackwardWeight, mb)];
+        all.map(either).collect()
+    }
+
+    /// A send or a receive.
+    fn transfer(&mut self, rank: usize, task: Task, transport: Transport) -> bool {
+        let (stage, mb) = (task.stage(), task.microbatch().unwrap());
+        let forward = matches!(task.op(), Op::SendForward | Op::ReceiveForward);
+        let sends = matches!(task.op(), Op::SendForward | Op::SendBackward);
+        let other_stage = if forward == sends { self.plan.placement().next(stage) } else { stage.previous() };
+        let peer = other_stage.map(|s| self.plan.placement().rank_of(s));
+        let (Some(other_stage), Some(peer)) = (other_stage, peer.filter(|&peer| peer != rank)) else {
+            self.broken = true;
+            return false;
+        };
+        let made = if forward { [Op::Forward; 2] } else { [Op::Backward, Op::BackwardInput] };
+        if sends && !made.iter().any(|&op| self.done.contains(&Task::new(stage, op, mb))) {
+            return false;
+        }
+        let counterpart = match task.op() {
+            Op::SendForward => Op::ReceiveForward,
+            Op::ReceiveForward => Op::SendForward,
+            Op::SendBackward => Op::ReceiveBackward,
+            _ => Op::SendBackward,
+        };
+        let counterpart = Task::new(other_stage, counterpart, mb);
+        match transport {
+            Transport::Rendezvous | Transport::Buffered(0) => {
+                // Both ends move at once, when the sender has something to send: the receiver never moves alone.
+                if !sends || self.head(peer) != Some(counterpart.into()) {
+                    return false;
+                }
+                self.finish(counterpart);
+                self.position[peer] += 1;
+            }
+            Transport::Buffered(capacity) if sends => {
+                let queue = self.queues.entry((rank, peer)).or_default();
+                if queue.len() >= capacity {
+                    return false;
+                }
+                queue.push_back(counterpart);
+            }
+            Transport::Unbounded if sends => self.queues.entry((rank, peer)).or_default().push_back(counterpart),
+            _ => {
+                let queue = self.queues.entry((peer, rank)).or_default();
+                match queue.pop_front() {
+                    None => return false,
+                    Some(arrived) => self.broken |= arrived != task,
+                }
+            }
+        }
+        self.finish(task);
+        self.position[rank] += 1;
+        true
+    }
+}
+
+/// Every task of a complete plan, given what form its backwards have.
+fn owed(plan: &Plan) -> BTreeSet<Task> {
+    let tasks: BTreeSet<Task> = plan.rows().iter().flatten().flat_map(|action| action.tasks()).collect();
+    let (training, lowered) = (plan.has_backward(), plan.is_lowered());
+    let reduces = tasks.iter().any(|task| task.op() == Op::ReduceGrad);
+    let mut owed = BTreeSet::new();
+    for stage in plan.placement().all_stages() {
+        let crosses_before = stage.previous().is_some_and(|before| plan.placement().crosses_after(before));
+        let crosses_after = plan.placement().crosses_after(stage);
+        if reduces && plan.microbatches()[stage.replica()] > 0 {
+            owed.insert(Task::whole_stage(stage, Op::ReduceGrad));
+        }
+        for mb in 0..plan.microbatches()[stage.replica()] {
+            let split = tasks.contains(&Task::new(stage, Op::BackwardInput, mb));
+            let due = [
+                (Op::Forward, true),
+                (Op::Backward, training && !split),
+                (Op::BackwardInput, training && split),
+                (Op::BackwardWeight, training && split),
+                (Op::ReceiveForward, lowered && crosses_before),
+                (Op::SendForward, lowered && crosses_after),
+                (Op::ReceiveBackward, lowered && training && crosses_after),
+                (Op::SendBackward, lowered && training && crosses_before),
+            ];
+            owed.extend(due.iter().filter(|(_, due)| *due).map(|(op, _)| Task::new(stage, *op, mb)));
+        }
+    }
+    owed
+}

@@ -1,0 +1,129 @@
+//! The models that parity is proved on, with their data and their plain loss.
+
+use burn::module::Module;
+use burn::tensor::{Device, Int, Tensor};
+use burn_pipeline::stage::{AnyTensor, Batch, Stage, StageBox};
+use burn_pipeline::train::StageContext;
+use pipeline_examples::gpt::{GptConfig, GptPart, Signal, next_token_loss};
+use pipeline_tests::mlp;
+use pipeline_tests::reference::whole;
+
+/// Sizes of `count` pieces of `samples` samples, as one would cut by hand: as even as can be, larger first.
+pub(crate) fn sizes(samples: usize, count: usize) -> Vec<usize> {
+    let mut left = samples;
+    (0..count)
+        .rev()
+        .map(|after| {
+            let size = left.div_ceil(after + 1);
+            left -= size;
+            size
+        })
+        .collect()
+}
+
+pub(crate) fn range(sizes: &[usize], piece: usize) -> std::ops::Range<usize> {
+    let start: usize = sizes[..piece].iter().sum();
+    start..start + sizes[piece]
+}
+
+/// Numbers in [-1, 1). Burn's own generator is left alone: initial weights are drawn from it meanwhile.
+fn noise(seed: u64, count: usize) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 40) as f32 / (1u32 << 23) as f32 - 1.0
+    };
+    (0..count).map(|_| next()).collect()
+}
+
+pub(crate) fn read(tensor: &AnyTensor) -> Vec<f32> {
+    tensor.to_data().unwrap().iter::<f32>().collect()
+}
+
+/// A model as the tests see it: how to make it, its data, and its loss over a range of samples.
+pub(crate) trait Case: 'static {
+    type Model: Module;
+    fn model(&self) -> Self::Model;
+    fn stage(at: &StageContext) -> StageBox;
+    fn batch(&self) -> Batch;
+    fn loss(&self, model: &Self::Model, samples: std::ops::Range<usize>) -> Tensor<1>;
+}
+
+pub(crate) struct Stack {
+    x: Tensor<2>,
+    ids: Tensor<2, Int>,
+    target: Tensor<2>,
+}
+
+impl Stack {
+    pub(crate) fn new(samples: usize) -> Self {
+        let device = Device::flex();
+        let noise = |seed| Tensor::<1>::from_floats(&*noise(seed, samples * mlp::WIDTH), &device);
+        let noise = |seed| noise(seed).reshape([samples, mlp::WIDTH]);
+        let ids = Tensor::<1, Int>::arange(0..samples as i64, &device).remainder_scalar(3).reshape([samples, 1]);
+        Self { x: noise(1), ids, target: noise(2) }
+    }
+}
+
+impl Case for Stack {
+    type Model = mlp::Mlp;
+
+    fn model(&self) -> mlp::Mlp {
+        mlp::part(&whole())
+    }
+
+    fn stage(at: &StageContext) -> StageBox {
+        mlp::stage(at)
+    }
+
+    fn batch(&self) -> Batch {
+        Batch::new((self.x.clone(), self.ids.clone())).target(self.target.clone())
+    }
+
+    fn loss(&self, model: &mlp::Mlp, samples: std::ops::Range<usize>) -> Tensor<1> {
+        let (x, ids) = (self.x.clone().slice([samples.clone()]), self.ids.clone().slice([samples.clone()]));
+        let output = model.forward((x.autodiff(), ids.autodiff()), ());
+        mlp::loss(output, self.target.clone().slice([samples]).autodiff())
+    }
+}
+
+pub(crate) struct Text {
+    tokens: Tensor<2, Int>,
+    next: Tensor<2, Int>,
+}
+
+pub(crate) fn small_gpt() -> GptConfig {
+    GptConfig::new().with_d_model(8).with_layers(8).with_heads(2).with_seq(6).with_vocab(17).with_seed(3)
+}
+
+impl Text {
+    pub(crate) fn new(samples: usize) -> Self {
+        let device = Device::flex();
+        let draw = |seed| {
+            let tokens: Vec<i32> = noise(seed, samples * 6).iter().map(|x| ((x + 1.0) * 8.5) as i32).collect();
+            Tensor::<1, Int>::from_ints(&*tokens, &device).reshape([samples, 6])
+        };
+        Self { tokens: draw(3), next: draw(4) }
+    }
+}
+
+impl Case for Text {
+    type Model = GptPart;
+
+    fn model(&self) -> Self::Model {
+        small_gpt().part(&whole())
+    }
+
+    fn stage(at: &StageContext) -> StageBox {
+        small_gpt().stage(at)
+    }
+
+    fn batch(&self) -> Batch {
+        Batch::new(Signal::Tokens(self.tokens.clone())).target(self.next.clone())
+    }
+
+    fn loss(&self, model: &Self::Model, samples: std::ops::Range<usize>) -> Tensor<1> {
+        let tokens = self.tokens.clone().slice([samples.clone()]).autodiff();
+        next_token_loss(model.forward(Signal::Tokens(tokens), ()), self.next.clone().slice([samples]).autodiff())
+    }
+}
