@@ -132,6 +132,14 @@ impl GptConfig {
         if at.is_last() { StageBox::with_loss(part, next_token_loss) } else { StageBox::new(part) }
     }
 
+    /// Weights of the whole model.
+    pub fn parameters(&self) -> usize {
+        let (d, v) = (self.d_model, self.vocab);
+        // Two norms, four products with their biases; embeddings; the last norm and the scores.
+        let block = 4 * d + (3 * d * d + 3 * d) + (d * d + d) + (4 * d * d + 4 * d) + (4 * d * d + d);
+        self.layers * block + (v + self.seq) * d + 2 * d + d * v + v
+    }
+
     /// Floating-point operations of a forward and a backward over one token, by the usual count: six a weight,
     /// and attention's products.
     pub fn flops_per_token(&self) -> f64 {
