@@ -1,4 +1,5 @@
 //! What the benchmarks share.
 
+pub mod heap;
 pub mod plain;
 pub mod spread;

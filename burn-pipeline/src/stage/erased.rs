@@ -68,12 +68,13 @@ pub trait ErasedStage: Send {
     fn engine(&self) -> &'static str;
     /// How they are run, why, and what the stage was captured as.
     fn report(&self) -> EngineReport;
-    /// Chooses how they are run; `splits` says whether the plan runs `I` and `W` on this stage. Before any
+    /// Chooses how they are run; `splits` says whether the plan runs `I` and `W` on this stage, `keep_outputs`
+    /// whether the eager way holds outputs until their backward. Before any
     /// forward.
     ///
     /// # Errors
     /// If that way is not built in.
-    fn choose(&mut self, split: SplitBackward, splits: bool) -> Result<(), StageError>;
+    fn choose(&mut self, split: SplitBackward, splits: bool, keep_outputs: bool) -> Result<(), StageError>;
     /// Names of the extras it reads.
     fn extras(&self) -> Vec<&'static str>;
     /// What it takes from the batch.
@@ -161,16 +162,17 @@ impl<M: Stage> ErasedStage for Typed<M> {
         self.engine.report()
     }
 
-    fn choose(&mut self, split: SplitBackward, splits: bool) -> Result<(), StageError> {
+    fn choose(&mut self, split: SplitBackward, splits: bool, keep_outputs: bool) -> Result<(), StageError> {
+        let eager = |reason| Box::new(Eager::because(reason).keeping_outputs(keep_outputs));
         self.engine = match (split, splits) {
-            (SplitBackward::Eager, _) => Box::new(Eager::because("it was asked for")),
-            (SplitBackward::Auto, false) => Box::new(Eager::because("the plan does not split its backward")),
+            (SplitBackward::Eager, _) => eager("it was asked for"),
+            (SplitBackward::Auto, false) => eager("the plan does not split its backward"),
             #[cfg(feature = "traced")]
             (SplitBackward::Auto, true) => Box::new(Traced::new(false)),
             #[cfg(feature = "traced")]
             (SplitBackward::Traced, _) => Box::new(Traced::new(true)),
             #[cfg(not(feature = "traced"))]
-            (SplitBackward::Auto, true) => Box::new(Eager::because(NOT_BUILT)),
+            (SplitBackward::Auto, true) => eager(NOT_BUILT),
             #[cfg(not(feature = "traced"))]
             (SplitBackward::Traced, _) => return Err(StageError::Unsupported(NOT_BUILT.to_owned())),
         };

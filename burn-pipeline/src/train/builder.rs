@@ -159,6 +159,7 @@ pub struct Builder {
     pub(super) accumulation: Accumulation,
     pub(super) synchronize: bool,
     pub(super) split: SplitBackward,
+    pub(super) keep_outputs: bool,
 }
 
 impl std::fmt::Debug for Builder {
@@ -185,6 +186,7 @@ impl Default for Builder {
             accumulation: Accumulation::default(),
             synchronize: false,
             split: SplitBackward::default(),
+            keep_outputs: false,
         }
     }
 }
@@ -256,6 +258,13 @@ impl Builder {
     /// [`Pipeline::engines`] says which way each stage went, and why.
     pub fn split(mut self, split: SplitBackward) -> Self {
         self.split = split;
+        self
+    }
+
+    /// Holds the outputs of stages until their backward instead of releasing them once they were handed on: what a
+    /// plain autodiff loop does, to measure what the release saves.
+    pub fn keep_outputs(mut self, keep: bool) -> Self {
+        self.keep_outputs = keep;
         self
     }
 

@@ -148,7 +148,7 @@ fn build(seat: &Seat, mut link: Box<dyn Link>) -> Result<(Rank, Vec<StageFacts>)
             || format!("building stage {stage}"),
             || {
                 let mut held = factory(&context).into_inner();
-                let chosen = held.choose(seat.builder.split, seat.splits.contains(&stage));
+                let chosen = held.choose(seat.builder.split, seat.splits.contains(&stage), seat.builder.keep_outputs);
                 chosen.map_err(|error| ExecuteError::Device { rank, message: error.to_string() })?;
                 held.prepare(seat.builder.accumulation, seat.builder.optimizers.as_ref().map(|make| make()));
                 Ok(held)
