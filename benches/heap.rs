@@ -25,6 +25,24 @@ thread_local! {
 #[derive(Debug)]
 pub struct Counting;
 
+impl Counting {
+    /// The allocator; all of them count into the same accounts.
+    pub const fn new() -> Self {
+        Self
+    }
+
+    /// Bytes that are allocated now, over all ranks.
+    pub fn live(&self) -> usize {
+        NOW.iter().map(|now| now.load(Ordering::Relaxed)).sum()
+    }
+}
+
+impl Default for Counting {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 /// The largest number of bytes that a rank's threads had allocated at once since [`restart`].
 pub fn peak_of_rank(rank: usize) -> usize {
     PEAK[rank.min(NOBODY)].load(Ordering::Relaxed)

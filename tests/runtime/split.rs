@@ -1,60 +1,100 @@
-//! The backward is split for real, and right: programs against the plain engine, what they hold, and refusals.
+//! The backward is split for real, and right: captured programs against the plain engine, tensor by tensor.
 
-use burn::module::Module;
-use burn::nn::{Linear, LinearConfig};
-use burn::tensor::activation::relu;
-use burn::tensor::{Device, Distribution, Tensor};
-use burn_pipeline::stage::{Boundary, ErasedStage, ForwardCall, SplitBackward, Stage, StageBox};
+use crate::cases::{Case, Stack, Text, read};
+use crate::parity::{assert_parity, builder};
+use burn::tensor::Tensor;
+use burn_pipeline::schedule::{Size, by_name};
+use burn_pipeline::stage::{SplitBackward, StageBox};
+use burn_pipeline::train::{Builder, StageContext};
 
-fn device() -> Device {
-    Device::flex().autodiff()
+mod agreement;
+mod models;
+mod programs;
+mod refusals;
+
+/// Every stage's engine after one batch.
+fn engines<C: Case>(builder: &Builder, case: &C) -> Vec<(String, usize)> {
+    let mut pipeline = builder.clone().build().unwrap();
+    pipeline.accumulate(case.batch()).unwrap();
+    let engines = pipeline.engines().unwrap();
+    engines.into_iter().map(|(_, report)| (report.engine.to_owned(), report.programs.len())).collect()
 }
 
-#[derive(Module, Debug)]
-struct Tower {
-    layers: Vec<Linear>,
-}
-
-impl Tower {
-    fn new(layers: usize, width: usize) -> Self {
-        Self { layers: (0..layers).map(|_| LinearConfig::new(width, width).init(&device())).collect() }
+fn assert_split<C: Case>(new: impl Fn(usize) -> C, name: &str, ranks: usize, chunks: usize) {
+    let schedule = by_name(name).unwrap();
+    for (microbatches, samples) in [(1, 1), (3, 5), (5, 5), (8, 11)] {
+        let case = new(samples);
+        let builder = builder::<C>(schedule.as_ref(), Size { ranks, chunks, microbatches });
+        assert_parity(&case, &builder, microbatches, samples, &format!("{name} on {ranks} ranks"));
+        let sizes = if samples % microbatches == 0 { 1 } else { 2 };
+        let expected = vec![("traced".to_owned(), sizes); ranks * chunks];
+        assert_eq!(engines(&builder, &case), expected, "{name} on {ranks} ranks");
     }
-}
-
-impl Stage for Tower {
-    type Input = Tensor<2>;
-    type Extra = ();
-    type Output = Tensor<2>;
-
-    fn forward(&self, x: Tensor<2>, (): ()) -> Tensor<2> {
-        self.layers.iter().fold(x, |x, layer| relu(layer.forward(x)))
-    }
-}
-
-fn traced(stage: StageBox) -> Box<dyn ErasedStage> {
-    let mut stage = stage.into_inner();
-    stage.choose(SplitBackward::Traced, true).unwrap();
-    stage
-}
-
-fn call(sample: usize, input: impl Boundary) -> ForwardCall {
-    let (input, extra) = (input.into_payload(), ().into_payload());
-    ForwardCall { sample, input, extra, target: None, ends_route: false, wants_input_gradient: true }
-}
-
-fn noise<const D: usize>(shape: [usize; D]) -> Tensor<D> {
-    Tensor::random(shape, Distribution::Normal(0.0, 1.0), &Device::flex())
 }
 
 #[test]
-fn show() {
-    let mut stage = traced(StageBox::new(Tower::new(2, 8)));
-    stage.forward(call(0, noise([4, 8]))).unwrap();
-    println!("{}", stage.report().programs[0]);
-    println!("{}", stage.report().programs[0].backward());
-    let gpt = crate::cases::small_gpt().part(&pipeline_tests::reference::whole());
-    let mut stage = traced(StageBox::new(gpt));
-    let ids = Tensor::<2, burn::tensor::Int>::zeros([2, 6], &Device::flex());
-    stage.forward(call(0, pipeline_examples::gpt::Signal::Tokens(ids))).unwrap();
-    println!("{}", stage.report().programs[0]);
+fn split_schedules_run_captured_stages_that_equal_the_plain_loop_bit_for_bit() {
+    for ranks in 1..=4 {
+        assert_split(Stack::new, "ZBH1", ranks, 1);
+        assert_split(Text::new, "ZBH1", ranks, 1);
+    }
+    for ranks in [1, 2, 4] {
+        assert_split(Stack::new, "InterleavedZeroBubble", ranks, 2);
+        assert_split(Text::new, "ZBVZeroBubble", ranks, 2);
+    }
+}
+
+#[test]
+fn captured_stages_run_whole_backwards_too() {
+    for name in ["GPipe", "1F1B"] {
+        let schedule = by_name(name).unwrap();
+        let case = Text::new(5);
+        let builder = builder::<Text>(schedule.as_ref(), Size::new(2, 3)).split(SplitBackward::Traced);
+        assert_parity(&case, &builder, 3, 5, name);
+        assert_eq!(engines(&builder, &case), vec![("traced".to_owned(), 2); 2]);
+    }
+}
+
+#[test]
+fn plans_that_do_not_split_are_run_plainly_and_say_so() {
+    let schedule = by_name("1F1B").unwrap();
+    let mut pipeline = builder::<Stack>(schedule.as_ref(), Size::new(2, 2)).build().unwrap();
+    for (_, report) in pipeline.engines().unwrap() {
+        assert_eq!((report.engine, report.reason.as_str()), ("eager", "the plan does not split its backward"));
+    }
+    let schedule = by_name("ZBH1").unwrap();
+    let asked = builder::<Stack>(schedule.as_ref(), Size::new(2, 2)).split(SplitBackward::Eager);
+    for (_, report) in asked.build().unwrap().engines().unwrap() {
+        assert_eq!((report.engine, report.reason.as_str()), ("eager", "it was asked for"));
+    }
+}
+
+/// A loss that is a sum with its weight computed on the device.
+struct Weighted;
+
+impl Weighted {
+    fn stage(at: &StageContext) -> StageBox {
+        let part = pipeline_tests::mlp::part(at);
+        if !at.is_last() {
+            return StageBox::new(part);
+        }
+        StageBox::with_loss(part, |(y, _): (Tensor<2>, Tensor<2, burn::tensor::Int>), target: Tensor<2>| {
+            let near = y.clone().lower_elem(1.0).float();
+            let sum = ((y - target).square() * near.clone()).sum();
+            burn_pipeline::stage::Loss::weighted(sum, near.sum())
+        })
+    }
+}
+
+#[test]
+fn weighted_losses_with_a_weight_from_the_device_equal_the_plain_engine() {
+    let run = |split| {
+        let schedule = by_name("ZBH1").unwrap();
+        let builder = builder::<Stack>(schedule.as_ref(), Size::new(2, 3)).stages(Weighted::stage).split(split);
+        let mut pipeline = builder.reduction(burn_pipeline::stage::Reduction::Weighted).build().unwrap();
+        let losses: Vec<f64> = (0..3).map(|_| pipeline.step(Stack::new(5).batch(), 1e-2).unwrap().loss).collect();
+        let weights: Vec<Vec<f32>> = pipeline.weights().unwrap().iter().flatten().map(read).collect();
+        (losses, weights)
+    };
+    assert_eq!(run(SplitBackward::Traced), run(SplitBackward::Eager));
 }

@@ -1,0 +1,210 @@
+//! How well a stage's backward splits, and what replaying captured programs costs against Burn's autodiff.
+//!
+//! `cargo bench -p benches --bench split [-- --rounds N]`
+//!
+//! 1. Each stage is built twice from the same weights: run plainly, and captured. Everything runs on one thread.
+//! 2. Rounds alternate plain `F, B`, replayed `F, B` and replayed `F, I, W`, so that whatever else the machine does
+//!    hits all alike; the first round, which captures, is timed apart and not counted.
+//! 3. What the programs say they hold after `F` and after `I` stands beside what the allocator saw: live bytes
+//!    after the part, with the outputs that were handed on dropped, less those before the forward.
+
+#![allow(missing_docs, clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints and may stop")]
+
+use benches::heap::Counting;
+use benches::spread::Spread;
+use burn::module::Module;
+use burn::nn::{Linear, LinearConfig};
+use burn::tensor::activation::relu;
+use burn::tensor::{Device, Distribution, Tensor};
+use burn_pipeline::stage::{
+    AnyTensor, Boundary, ErasedStage, ForwardCall, Gradients, Outcome, Payload, SplitBackward, Stage, StageBox,
+};
+use burn_pipeline::train::StageContext;
+use pipeline_examples::gpt::{GptConfig, Signal};
+use std::time::Instant;
+
+#[global_allocator]
+static HEAP: Counting = Counting::new();
+
+#[derive(Module, Debug)]
+struct Stack {
+    layers: Vec<Linear>,
+}
+
+impl Stage for Stack {
+    type Input = Tensor<2>;
+    type Extra = ();
+    type Output = Tensor<2>;
+
+    fn forward(&self, x: Tensor<2>, (): ()) -> Tensor<2> {
+        self.layers.iter().fold(x, |x, layer| relu(layer.forward(x)))
+    }
+}
+
+/// A stage with what goes in and the gradient that comes back.
+struct Subject {
+    name: &'static str,
+    build: fn() -> StageBox,
+    input: Payload,
+    seed: AnyTensor,
+}
+
+impl Subject {
+    /// Input and gradient as they would arrive: held by nobody else.
+    fn fresh(&self) -> (Payload, Gradients) {
+        let input = self.input.clone().map_tensors(|_, tensor| Ok::<_, ()>(copy(tensor))).unwrap();
+        (input, vec![Some(copy(self.seed.clone()))])
+    }
+}
+
+fn noise<const D: usize>(shape: [usize; D]) -> Tensor<D> {
+    Tensor::random(shape, Distribution::Normal(0.0, 1.0), &Device::flex())
+}
+
+fn stack() -> StageBox {
+    let device = Device::flex().autodiff();
+    StageBox::new(Stack { layers: (0..6).map(|_| LinearConfig::new(1024, 1024).init(&device)).collect() })
+}
+
+/// One block: stage 1 of 3 of a model with three.
+fn block() -> StageBox {
+    let config = GptConfig::new().with_d_model(256).with_layers(3).with_heads(4).with_seq(128);
+    let at = StageContext { index: 1, stages: 3, rank: 0, device: Device::flex().autodiff() };
+    config.stage(&at)
+}
+
+fn subjects() -> Vec<Subject> {
+    vec![
+        Subject {
+            name: "6 x Linear(1024) + relu, 1024 rows",
+            build: stack,
+            input: noise([1024, 1024]).into_payload(),
+            seed: AnyTensor::new(noise([1024, 1024])),
+        },
+        Subject {
+            name: "transformer block, d_model 256, seq 128, batch 4",
+            build: block,
+            input: Signal::Hidden(noise([4, 128, 256])).into_payload(),
+            seed: AnyTensor::new(noise([4, 128, 256])),
+        },
+    ]
+}
+
+/// A stage with its engine chosen.
+fn stage(subject: &Subject, split: SplitBackward) -> Box<dyn ErasedStage> {
+    let mut stage = (subject.build)().into_inner();
+    stage.choose(split, true).unwrap();
+    stage
+}
+
+/// The same numbers in storage of their own.
+fn copy(tensor: AnyTensor) -> AnyTensor {
+    tensor.scale(1.0)
+}
+
+fn forward(stage: &mut dyn ErasedStage, input: Payload) -> Outcome {
+    let extra = ().into_payload();
+    let call = ForwardCall { sample: 0, input, extra, target: None, ends_route: false, wants_input_gradient: true };
+    stage.forward(call).unwrap()
+}
+
+fn seconds<T>(f: impl FnOnce() -> T) -> (f64, T) {
+    let began = Instant::now();
+    let value = f();
+    (began.elapsed().as_secs_f64(), value)
+}
+
+#[derive(Default)]
+struct Times {
+    eager: [Vec<f64>; 2],
+    replayed: [Vec<f64>; 2],
+    split: [Vec<f64>; 3],
+}
+
+fn forward_backward(stage: &mut dyn ErasedStage, subject: &Subject, times: &mut [Vec<f64>; 2]) {
+    let (input, seed) = subject.fresh();
+    times[0].push(seconds(|| drop(forward(stage, input))).0);
+    times[1].push(seconds(|| drop(stage.backward(0, seed).unwrap())).0);
+    stage.clear();
+}
+
+fn split(stage: &mut dyn ErasedStage, subject: &Subject, times: &mut [Vec<f64>; 3]) -> [usize; 2] {
+    let before = HEAP.live();
+    let (input, seed) = subject.fresh();
+    let arrived = subject.seed.bytes();
+    times[0].push(seconds(|| drop(forward(stage, input))).0);
+    let after_forward = HEAP.live() - before - arrived;
+    times[1].push(seconds(|| drop(stage.backward_input(0, seed).unwrap())).0);
+    let after_input = HEAP.live() - before;
+    times[2].push(seconds(|| stage.backward_weight(0).unwrap()).0);
+    stage.clear();
+    [after_forward, after_input]
+}
+
+fn measure(subject: &Subject, rounds: usize) {
+    let mut eager = stage(subject, SplitBackward::Eager);
+    let mut traced = stage(subject, SplitBackward::Traced);
+    let (first, _) = seconds(|| drop(forward(traced.as_mut(), subject.fresh().0)));
+    traced.clear();
+    let mut times = Times::default();
+    let mut held = [0, 0];
+    for _ in 0..rounds {
+        forward_backward(eager.as_mut(), subject, &mut times.eager);
+        forward_backward(traced.as_mut(), subject, &mut times.replayed);
+        held = split(traced.as_mut(), subject, &mut times.split);
+    }
+    print(subject, &traced.report().programs[0], first, &times, held);
+}
+
+fn print(
+    subject: &Subject,
+    programs: &burn_pipeline::program::StagePrograms,
+    first: f64,
+    times: &Times,
+    [after_forward, after_input]: [usize; 2],
+) {
+    let ms = |times: &[f64]| {
+        let Spread { min, median, max } = Spread::of(times);
+        format!("{:.2} ({:.2}..{:.2})", median * 1e3, min * 1e3, max * 1e3)
+    };
+    let median = |times: &[f64]| Spread::of(times).median;
+    let (whole, input, weight) = (median(&times.replayed[1]), median(&times.split[1]), median(&times.split[2]));
+    let (replayed, eager) = (median(&times.replayed[0]), median(&times.eager[0]));
+    println!("\n{}", subject.name);
+    println!("| | F ms | B ms | I ms | W ms |\n|---|---|---|---|---|");
+    println!("| eager | {} | {} | | |", ms(&times.eager[0]), ms(&times.eager[1]));
+    println!(
+        "| replayed | {} | {} | {} | {} |",
+        ms(&times.replayed[0]),
+        ms(&times.replayed[1]),
+        ms(&times.split[1]),
+        ms(&times.split[2])
+    );
+    println!("I / B {:.3}, W / B {:.3}, (I + W) / B {:.3}", input / whole, weight / whole, (input + weight) / whole);
+    println!("replayed over eager: F {:.3}, B {:.3}", replayed / eager, whole / median(&times.eager[1]));
+    println!(
+        "capture and first forward {:.1} ms, of which capture about {:.1} ms",
+        first * 1e3,
+        (first - replayed) * 1e3
+    );
+    let [f, i, w] = [programs.forward(), programs.input(), programs.weight()];
+    let total = (f.flops() + i.flops() + w.flops()) as f64;
+    let share = |flops: u64| 100.0 * flops as f64 / total;
+    println!(
+        "operations by count: F {:.1} %, I {:.1} %, W {:.1} % of {:.3} GFLOP",
+        share(f.flops()),
+        share(i.flops()),
+        share(w.flops()),
+        total / 1e9
+    );
+    let mib = |bytes: usize| bytes as f64 / (1 << 20) as f64;
+    println!("held F to I: predicted {:.2} MiB, measured {:.2} MiB", mib(f.held_bytes()), mib(after_forward));
+    println!("held I to W: predicted {:.2} MiB, measured {:.2} MiB", mib(i.held_bytes()), mib(after_input));
+}
+
+fn main() {
+    let mut arguments = std::env::args().skip_while(|argument| argument != "--rounds");
+    let rounds = arguments.nth(1).and_then(|n| n.parse().ok()).unwrap_or(15);
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
+    pool.install(|| subjects().iter().for_each(|subject| measure(subject, rounds)));
+}

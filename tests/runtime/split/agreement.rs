@@ -1,0 +1,246 @@
+//! The captured engine gives what the plain engine gives: outputs, gradients of inputs and of weights, and errors.
+
+use super::models::{
+    Bare, Constant, Detached, Frozen, Lookup, Noisy, Several, Through, Tied, Tower, Twice, WIDTH, device, noise,
+};
+use crate::cases::read;
+use burn::module::Module;
+use burn::optim::SgdConfig;
+use burn::tensor::{Device, Int, Tensor};
+use burn_pipeline::stage::{
+    Accumulation, AnyTensor, Boundary, ErasedStage, ForwardCall, Gradients, Kind, Outcome, Payload, SplitBackward,
+    Stage, StageBox, StageError,
+};
+
+/// What one microbatch gave: outputs, gradients of the input.
+type Given = (Vec<Vec<f32>>, Vec<Option<Vec<f32>>>);
+
+fn call(sample: usize, input: Payload, extra: Payload) -> ForwardCall {
+    ForwardCall { sample, input, extra, target: None, ends_route: false, wants_input_gradient: true }
+}
+
+fn choose(stage: StageBox, split: SplitBackward) -> Box<dyn ErasedStage> {
+    let mut stage = stage.into_inner();
+    stage.choose(split, true).unwrap();
+    stage.prepare(Accumulation::AsTheyCome, Some(SgdConfig::new().init()));
+    stage
+}
+
+/// The gradient of every float output: its own numbers, turned around; every third one does not come.
+fn seeds(outputs: &Payload, missing: bool) -> Gradients {
+    let seed = |(place, output): (usize, &AnyTensor)| {
+        let comes = output.kind() == Kind::Float && !(missing && place % 3 == 0);
+        comes.then(|| output.clone().scale(-0.5))
+    };
+    outputs.tensors().enumerate().map(seed).collect()
+}
+
+fn forward(stage: &mut dyn ErasedStage, call: ForwardCall) -> Payload {
+    match stage.forward(call).unwrap() {
+        Outcome::Output(output) => output,
+        Outcome::Loss(_) => panic!("the stage does not end its route"),
+    }
+}
+
+/// Two steps of three microbatches each, the backward whole or split, with microbatches in flight together.
+fn run(stage: &mut dyn ErasedStage, input: &dyn Fn() -> (Payload, Payload), wants: bool, split: bool) -> Vec<Given> {
+    let mut given = Vec::new();
+    for step in 0..2 {
+        stage.begin(Some(0));
+        let outputs: Vec<Payload> = (0..3)
+            .map(|sample| {
+                let (input, extra) = input();
+                let output = forward(stage, ForwardCall { wants_input_gradient: wants, ..call(sample, input, extra) });
+                assert_eq!(stage.held(), sample + 1);
+                output
+            })
+            .collect();
+        let mut gradients = Vec::new();
+        for (sample, output) in outputs.iter().enumerate() {
+            let seeds = seeds(output, step == 1);
+            gradients.push(match split {
+                true => stage.backward_input(sample, seeds).unwrap(),
+                false => stage.backward(sample, seeds).unwrap(),
+            });
+            assert_eq!(stage.held(), if split { 3 } else { 2 - sample });
+        }
+        for sample in (0..3).filter(|_| split) {
+            stage.backward_weight(sample).unwrap();
+            assert_eq!(stage.held(), 2 - sample);
+        }
+        for (output, gradients) in outputs.iter().zip(gradients) {
+            let inputs = gradients.iter().map(|g| g.as_ref().map(read)).collect();
+            given.push((output.tensors().map(read).collect(), inputs));
+        }
+        let parameters = stage.parameters();
+        let weights = parameters.into_iter().map(|id| stage.gradients().get(id).map(read)).collect();
+        given.push((Vec::new(), weights));
+        stage.optimize(0.1);
+        given.push((stage.weights().iter().map(|(_, weight)| read(weight)).collect(), Vec::new()));
+    }
+    given
+}
+
+fn assert_agreement<M: Stage>(module: &M, input: impl Fn() -> (Payload, Payload)) {
+    let kept = input();
+    let input = || kept.clone();
+    for wants in [true, false] {
+        let stage = |split| choose(StageBox::new(module.clone()), split);
+        let expected = run(stage(SplitBackward::Eager).as_mut(), &input, wants, false);
+        for split in [true, false] {
+            let mut traced = stage(SplitBackward::Traced);
+            let given = run(traced.as_mut(), &input, wants, split);
+            let name = std::any::type_name::<M>();
+            assert_eq!(given, expected, "{name}, input gradient {wants}, split {split}");
+            assert_eq!(traced.report().engine, "traced");
+        }
+    }
+}
+
+fn floats() -> (Payload, Payload) {
+    (noise([4, WIDTH]).into_payload(), ().into_payload())
+}
+
+fn ids<const D: usize>(shape: [usize; D]) -> Tensor<D, Int> {
+    let count = shape.iter().product::<usize>() as i64;
+    Tensor::<1, Int>::arange(0..count, &Device::flex()).mul_scalar(7).remainder_scalar(5).reshape(shape)
+}
+
+#[test]
+fn a_tower_of_linear_layers() {
+    assert_agreement(&Tower::new(3), floats);
+}
+
+#[test]
+fn one_weight_used_twice() {
+    assert_agreement(&Twice::new(), floats);
+}
+
+#[test]
+fn tied_weights() {
+    assert_agreement(&Tied::new(), floats);
+}
+
+#[test]
+fn several_outputs_of_which_one_is_a_function_of_another_one_the_input_and_one_untracked() {
+    assert_agreement(&Several::new(), || ((noise([4, WIDTH]), ids([4, WIDTH])).into_payload(), ().into_payload()));
+}
+
+#[test]
+fn frozen_weights() {
+    assert_agreement(&Frozen::new(), floats);
+    assert_agreement(&Frozen::all(), floats);
+}
+
+#[test]
+fn integer_inputs_options_and_extras() {
+    let extra = || (noise([2, 3]), vec![ids([2, 3]), ids([2, 3])]).into_payload();
+    let without = || (ids([2, 3]), None::<Tensor<3>>).into_payload();
+    assert_agreement(&Lookup::new(), || (without(), extra()));
+    let with = || (ids([2, 3]), Some(noise([2, 3, WIDTH]))).into_payload();
+    assert_agreement(&Lookup::new(), || (with(), extra()));
+}
+
+#[test]
+fn constants_of_the_module() {
+    assert_agreement(&Constant::new(), floats);
+}
+
+#[test]
+fn no_parameters() {
+    assert_agreement(&Bare::new(), floats);
+}
+
+#[test]
+fn an_input_handed_on_twice() {
+    assert_agreement(&Through::new(), floats);
+}
+
+#[test]
+fn detached_parts() {
+    assert_agreement(&Detached::new(), floats);
+}
+
+#[test]
+fn dropout_that_is_switched_off() {
+    assert_agreement(&Noisy::frozen(), floats);
+}
+
+#[test]
+fn gradient_checkpointing() {
+    let device = device().gradient_checkpointing();
+    let tower = Tower::new(3).fork(&device);
+    assert_agreement(&tower, floats);
+}
+
+#[test]
+fn shapes_that_change_are_captured_each_and_kept() {
+    let mut stage = choose(StageBox::new(Tower::new(2)), SplitBackward::Traced);
+    for (sample, rows) in [4, 2, 4, 3, 2].into_iter().enumerate() {
+        forward(stage.as_mut(), call(sample, noise([rows, WIDTH]).into_payload(), ().into_payload()));
+    }
+    assert_eq!(stage.report().programs.len(), 3);
+}
+
+#[test]
+fn dropout_uses_one_mask_for_all_parts_and_a_new_one_each_microbatch() {
+    let module = Noisy::new();
+    let weight: Vec<f32> = read(&AnyTensor::new(module.weight.val().inner()));
+    let mut stage = choose(StageBox::new(module), SplitBackward::Traced);
+    let rows = 64;
+    let x = noise([rows, WIDTH]);
+    let mut masks = Vec::new();
+    for sample in 0..2 {
+        stage.begin(Some(0));
+        let output = forward(stage.as_mut(), call(sample, x.clone().into_payload(), ().into_payload()));
+        let y = read(output.tensors().next().unwrap());
+        let ones = AnyTensor::new(Tensor::<2>::ones([rows, WIDTH], &Device::flex()));
+        let dx = read(stage.backward_input(sample, vec![Some(ones)]).unwrap()[0].as_ref().unwrap());
+        stage.backward_weight(sample).unwrap();
+        let id = stage.parameters()[0];
+        let dw = read(&stage.gradients().remove(id).unwrap());
+        let x: Vec<f32> = x.to_data().iter::<f32>().collect();
+        let mask: Vec<bool> = y.iter().map(|&y| y != 0.0).collect();
+        let mut sums = [0.0f32; WIDTH];
+        for place in 0..rows * WIDTH {
+            let kept = if mask[place] { 2.0 } else { 0.0 };
+            assert_eq!(dx[place], weight[place % WIDTH] * kept, "the input's gradient uses the forward's mask");
+            sums[place % WIDTH] += x[place] * kept;
+        }
+        for (dw, sum) in dw.iter().zip(sums) {
+            assert!((dw - sum).abs() < 1e-4, "the weight's gradient uses the forward's mask: {dw} and {sum}");
+        }
+        let kept = mask.iter().filter(|&&kept| kept).count() as f64 / mask.len() as f64;
+        assert!((0.3..0.7).contains(&kept), "{kept} of all elements were kept");
+        masks.push(mask);
+    }
+    assert_ne!(masks[0], masks[1]);
+}
+
+#[test]
+fn errors_are_those_of_the_plain_engine() {
+    let errors = |split| {
+        let mut stage = choose(StageBox::new(Tower::new(1)), split);
+        let mut errors: Vec<StageError> = Vec::new();
+        let mut start = |stage: &mut Box<dyn ErasedStage>| {
+            forward(stage.as_mut(), call(0, noise([4, WIDTH]).into_payload(), ().into_payload()));
+        };
+        errors.push(stage.forward(call(0, ids([4, 2]).into_payload(), ().into_payload())).unwrap_err());
+        errors.push(stage.forward(call(0, floats().0, noise([1, 1]).into_payload())).unwrap_err());
+        let ends = ForwardCall { ends_route: true, ..call(0, floats().0, ().into_payload()) };
+        errors.push(stage.forward(ends).unwrap_err());
+        errors.push(stage.backward_input(7, Vec::new()).unwrap_err());
+        errors.push(stage.backward_weight(7).unwrap_err());
+        errors.push(stage.backward(7, Vec::new()).unwrap_err());
+        start(&mut stage);
+        errors.push(stage.backward_input(0, Vec::new()).unwrap_err());
+        start(&mut stage);
+        errors.push(stage.backward(0, vec![Some(AnyTensor::new(noise([4, 1])))]).unwrap_err());
+        errors.push(stage.backward(0, vec![None]).unwrap_err());
+        start(&mut stage);
+        stage.clear();
+        assert_eq!(stage.held(), 0);
+        errors
+    };
+    assert_eq!(errors(SplitBackward::Traced), errors(SplitBackward::Eager));
+}
