@@ -1,8 +1,10 @@
 //! Tests of the runtime, in one binary.
 
 mod cases;
+mod contract;
 mod faults;
 mod faulty;
 mod hooked;
 mod parity;
+mod refusals;
 mod watchdog;
