@@ -1,5 +1,6 @@
 //! Tests of the runtime, in one binary.
 
+mod boundary;
 mod cases;
 mod contract;
 mod faults;
@@ -7,4 +8,5 @@ mod faulty;
 mod hooked;
 mod parity;
 mod refusals;
+mod seam;
 mod watchdog;
