@@ -2,10 +2,12 @@
 
 mod boundary;
 mod cases;
+mod concurrency;
 mod contract;
 mod faults;
 mod faulty;
 mod hooked;
+mod microbatches;
 mod parity;
 mod refusals;
 mod seam;
