@@ -119,7 +119,7 @@ pub trait ErasedStage: Send {
     fn weights(&self) -> Vec<(ParamId, AnyTensor)>;
     /// Replaces the value of every parameter, in visiting order.
     fn set_weights(&mut self, weights: Vec<AnyTensor>);
-    /// Steps the weights with the gathered gradients, and forgets them.
+    /// Steps the weights with the gathered gradients, and forgets them; without an optimizer it only forgets.
     fn optimize(&mut self, learning_rate: f64);
     /// Microbatches held between forward and the last part of their backward.
     fn held(&self) -> usize;
@@ -257,11 +257,14 @@ impl<M: Stage> ErasedStage for Typed<M> {
     }
 
     fn optimize(&mut self, learning_rate: f64) {
-        let (Some(optimizer), Some(module)) = (&mut self.optimizer, self.module.take()) else { return };
-        let mut collect = Collect { store: &mut self.store, gradients: GradientsParams::new() };
-        module.visit(&mut collect);
-        let gradients = collect.gradients;
-        self.module = Some(optimizer.step(learning_rate, module, gradients));
+        if let Some(optimizer) = &mut self.optimizer
+            && let Some(module) = self.module.take()
+        {
+            let mut collect = Collect { store: &mut self.store, gradients: GradientsParams::new() };
+            module.visit(&mut collect);
+            let gradients = collect.gradients;
+            self.module = Some(optimizer.step(learning_rate, module, gradients));
+        }
         self.store.clear();
     }
 

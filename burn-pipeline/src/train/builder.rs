@@ -211,7 +211,8 @@ impl Builder {
         self
     }
 
-    /// Makes the optimizer of each stage. Without one, `step` gathers gradients but leaves weights as they are.
+    /// Makes the optimizer of each stage. Without one, `step` leaves weights as they are and forgets gradients;
+    /// [`Pipeline::accumulate`] and [`Pipeline::take_gradients`] give them.
     pub fn optimizer(mut self, make: impl Fn() -> ModuleOptimizer + Send + Sync + 'static) -> Self {
         self.optimizers = Some(Arc::new(make));
         self
