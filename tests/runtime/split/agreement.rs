@@ -21,7 +21,7 @@ fn call(sample: usize, input: Payload, extra: Payload) -> ForwardCall {
 
 fn choose(stage: StageBox, split: SplitBackward) -> Box<dyn ErasedStage> {
     let mut stage = stage.into_inner();
-    stage.choose(split, true).unwrap();
+    stage.choose(split, true, false).unwrap();
     stage.prepare(Accumulation::AsTheyCome, Some(SgdConfig::new().init()));
     stage
 }
@@ -222,7 +222,7 @@ fn errors_are_those_of_the_plain_engine() {
     let errors = |split| {
         let mut stage = choose(StageBox::new(Tower::new(1)), split);
         let mut errors: Vec<StageError> = Vec::new();
-        let mut start = |stage: &mut Box<dyn ErasedStage>| {
+        let start = |stage: &mut Box<dyn ErasedStage>| {
             forward(stage.as_mut(), call(0, noise([4, WIDTH]).into_payload(), ().into_payload()));
         };
         errors.push(stage.forward(call(0, ids([4, 2]).into_payload(), ().into_payload())).unwrap_err());
