@@ -91,9 +91,12 @@ fn json_alone_is_on_standard_output_and_the_timeline_is_where_it_says() {
     let trace = std::fs::read_to_string(folder.join("trace.json")).unwrap();
     let trace: serde_json::Value = serde_json::from_str(&trace).unwrap();
     let events = trace["traceEvents"].as_array().unwrap();
-    // Three steps of two ranks and four microbatches, forward and backward.
-    let computations = events.iter().filter(|event| event["cat"] == "computation").count();
-    assert_eq!(computations, 3 * 2 * 4 * 2);
+    // Three measured steps (process 0) and a predicted one, each of two ranks and four microbatches, forward and
+    // backward.
+    for (process, steps) in [(0, 3), (1, 1)] {
+        let here = |event: &&serde_json::Value| event["pid"] == process && event["cat"] == "computation";
+        assert_eq!(events.iter().filter(here).count(), steps * 2 * 4 * 2);
+    }
     assert!(std::fs::read_to_string(folder.join("timeline.svg")).unwrap().starts_with("<svg"));
     std::fs::remove_dir_all(folder).unwrap();
 }
