@@ -1,6 +1,8 @@
 //! `train_gpt` from flags to output, at a size that takes seconds: what it prints where, that its losses do not
 //! depend on the cut, and that bad flags end it with one message.
 
+#![allow(clippy::unwrap_used, reason = "the helpers of tests may panic as tests do")]
+
 use clap::Parser;
 use pipeline_examples::options::Options;
 use pipeline_examples::run;
