@@ -210,3 +210,37 @@ impl Block {
         self.project.forward(mixed.swap_dims(1, 2).reshape([batch, seq, d]))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part(config: &GptConfig, index: usize, stages: usize) -> GptPart {
+        config.part(&StageContext { index, stages, rank: 0, device: Device::flex() })
+    }
+
+    #[test]
+    fn the_count_of_weights_is_that_of_the_modules_however_they_are_cut() {
+        let config = GptConfig::new().with_d_model(12).with_layers(3).with_heads(2).with_seq(7).with_vocab(29);
+        for stages in 1..=3 {
+            let counted: usize = (0..stages).map(|index| part(&config, index, stages).num_params()).sum();
+            assert_eq!(counted, config.parameters(), "{stages} stages");
+        }
+    }
+
+    #[test]
+    fn a_byte_is_not_seen_before_its_time() {
+        let config = GptConfig::new().with_d_model(12).with_layers(2).with_heads(2).with_seq(5).with_vocab(9);
+        let model = part(&config, 0, 1);
+        let scores = |tokens: [i32; 5]| {
+            let tokens = Tensor::<2, Int>::from_data([tokens], &Device::flex());
+            let (Signal::Logits(scores) | Signal::Hidden(scores)) = model.forward(Signal::Tokens(tokens), ()) else {
+                panic!("tokens came out")
+            };
+            scores.into_data().iter::<f32>().collect::<Vec<f32>>()
+        };
+        let (one, other) = (scores([1, 2, 3, 4, 5]), scores([1, 2, 3, 8, 0]));
+        assert_eq!(one[..3 * 9], other[..3 * 9]);
+        assert_ne!(one[3 * 9..4 * 9], other[3 * 9..4 * 9]);
+    }
+}

@@ -123,9 +123,10 @@ fn conclude(
     let evaluation = trainer.evaluate()?;
     let (loss, bigram, bytes) = (evaluation.loss, evaluation.bigram, evaluation.bytes);
     writeln!(told, "held-out loss {loss:.4} nats a byte over {bytes} bytes; a table of byte pairs has {bigram:.4}")?;
-    let (paths, track) = (trainer.setup().trace.clone(), trainer.timeline());
-    paths.write(&track)?;
-    writeln!(told, "{}: {} (open it in ui.perfetto.dev), {}", track.name, paths.chrome.display(), paths.svg.display())?;
+    let (paths, measured, predicted) = (trainer.setup().trace.clone(), trainer.timeline(), trainer.predicted()?);
+    paths.write(&measured, &predicted)?;
+    let (chrome, svg) = (paths.chrome.display(), paths.svg.display());
+    writeln!(told, "{}: {chrome} (open it in ui.perfetto.dev), {svg}", measured.name)?;
     let sampling = Sampling { length: SAMPLE, temperature: TEMPERATURE, seed: trainer.setup().options.seed };
     let text = trainer.sample(b"\n", &sampling)?;
     writeln!(told, "\na sample at temperature {TEMPERATURE}:\n{}", readable(&text))?;

@@ -1,7 +1,8 @@
 //! Files for a measured timeline: a Chrome trace and an SVG drawing.
 //!
 //! 1. A path ending in `.json` or `.svg` names both files, up to their ending; any other names a folder.
-//! 2. Steps are laid end to end: the events of each begin where the one before returned.
+//! 2. The Chrome trace holds measured and predicted tracks below each other, the drawing the measured one.
+//! 3. Steps are laid end to end: the events of each begin where the one before returned.
 
 use burn_pipeline::trace::{SvgOptions, Track, chrome, svg};
 use std::io;
@@ -48,12 +49,12 @@ impl TracePaths {
     ///
     /// # Errors
     /// If one cannot be written.
-    pub fn write(&self, track: &Track) -> Result<(), TraceError> {
+    pub fn write(&self, measured: &Track, predicted: &Track) -> Result<(), TraceError> {
         let write = |path: &Path, text: String| {
             std::fs::write(path, text).map_err(|source| TraceError { path: path.to_owned(), source })
         };
-        write(&self.chrome, chrome(std::slice::from_ref(track)))?;
-        write(&self.svg, svg(track, &SvgOptions::default()))
+        write(&self.chrome, chrome(&[measured.clone(), predicted.clone()]))?;
+        write(&self.svg, svg(measured, &SvgOptions::default()))
     }
 }
 

@@ -11,9 +11,11 @@ use crate::options::Setup;
 use crate::traces::end_to_end;
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Int, Tensor, TensorData};
+use burn_pipeline::cost::ProfileError;
+use burn_pipeline::simulate::{SimulateError, SimulateOptions, simulate};
 use burn_pipeline::stage::{Batch, BoundaryError};
 use burn_pipeline::trace::Track;
-use burn_pipeline::train::{BuildError, Pipeline, PipelineError};
+use burn_pipeline::train::{BuildError, Pipeline, PipelineError, StepReport, measured_profile};
 use serde::Serialize;
 use std::collections::VecDeque;
 
@@ -37,6 +39,12 @@ pub enum TrainError {
     /// The last stage put out no scores.
     #[error("the last stage put out tokens, not scores")]
     NoScores,
+    /// No step has run that could say what actions cost.
+    #[error(transparent)]
+    Profile(#[from] ProfileError),
+    /// The plan cannot be simulated.
+    #[error(transparent)]
+    Simulate(#[from] SimulateError),
 }
 
 /// What a step tells; a line of `--log json`.
@@ -73,7 +81,7 @@ pub struct Trainer {
     setup: Setup,
     pipeline: Pipeline,
     done: usize,
-    recent: VecDeque<(f64, Track)>,
+    recent: VecDeque<StepReport>,
 }
 
 impl Trainer {
@@ -111,18 +119,19 @@ impl Trainer {
         let windows = self.setup.corpus.batch(options.seed, self.done, options.batch, options.seq);
         let report = self.pipeline.step(self.batch(&windows), learning_rate)?;
         self.done += 1;
-        self.recent.push_back((report.seconds, report.timeline));
-        if self.recent.len() > KEPT_STEPS {
-            self.recent.pop_front();
-        }
-        Ok(Some(StepRecord {
+        let record = StepRecord {
             step: self.done,
             loss: report.loss,
             learning_rate,
             gradient_norm: report.gradient_norm.unwrap_or(0.0),
             step_seconds: report.seconds,
             tokens_per_second: windows.inputs.len() as f64 / report.seconds,
-        }))
+        };
+        self.recent.push_back(report);
+        if self.recent.len() > KEPT_STEPS {
+            self.recent.pop_front();
+        }
+        Ok(Some(record))
     }
 
     /// The losses of the model and of a table of byte pairs over all held-out windows.
@@ -155,7 +164,17 @@ impl Trainer {
     pub fn timeline(&self) -> Track {
         let first = self.done + 1 - self.recent.len().min(self.done);
         let name = format!("{}, measured, steps {first} to {}", self.setup.plan.name(), self.done);
-        end_to_end(name, self.recent.iter().map(|(seconds, track)| (*seconds, track)))
+        end_to_end(name, self.recent.iter().map(|report| (report.seconds, &report.timeline)))
+    }
+
+    /// What the simulator expects of one step whose actions take what they took in the last few.
+    ///
+    /// # Errors
+    /// If no step has run yet.
+    pub fn predicted(&mut self) -> Result<Track, TrainError> {
+        let profile = measured_profile(self.setup.plan.placement(), self.recent.make_contiguous())?;
+        let simulation = simulate(&self.setup.plan, &profile, &SimulateOptions::default())?;
+        Ok(simulation.track(format!("{}, simulated from the measured actions, one step", self.setup.plan.name())))
     }
 
     fn batch(&self, windows: &Windows) -> Batch {

@@ -1,6 +1,8 @@
 //! `train_gpt` from flags to output, at a size that takes seconds: what it prints where, that its losses do not
 //! depend on the cut, and that bad flags end it with one message.
 
+#![allow(clippy::unwrap_used, reason = "the helpers of tests may panic as tests do")]
+
 use clap::Parser;
 use pipeline_examples::options::Options;
 use pipeline_examples::run;
@@ -91,9 +93,12 @@ fn json_alone_is_on_standard_output_and_the_timeline_is_where_it_says() {
     let trace = std::fs::read_to_string(folder.join("trace.json")).unwrap();
     let trace: serde_json::Value = serde_json::from_str(&trace).unwrap();
     let events = trace["traceEvents"].as_array().unwrap();
-    // Three steps of two ranks and four microbatches, forward and backward.
-    let computations = events.iter().filter(|event| event["cat"] == "computation").count();
-    assert_eq!(computations, 3 * 2 * 4 * 2);
+    // Three measured steps (process 0) and a predicted one, each of two ranks and four microbatches, forward and
+    // backward.
+    for (process, steps) in [(0, 3), (1, 1)] {
+        let here = |event: &&serde_json::Value| event["pid"] == process && event["cat"] == "computation";
+        assert_eq!(events.iter().filter(here).count(), steps * 2 * 4 * 2);
+    }
     assert!(std::fs::read_to_string(folder.join("timeline.svg")).unwrap().starts_with("<svg"));
     std::fs::remove_dir_all(folder).unwrap();
 }
