@@ -1,12 +1,14 @@
 //! The captured engine gives what the plain engine gives: outputs, gradients of inputs and of weights, and errors.
 
 use super::models::{
-    Bare, Constant, Detached, Frozen, Lookup, Noisy, Several, Through, Tied, Tower, Twice, WIDTH, device, noise,
+    Bare, Constant, Detached, Frozen, Lookup, Noisy, Running, Several, Through, Tied, Tower, Twice, WIDTH, device,
+    noise,
 };
 use crate::cases::read;
 use burn::module::Module;
+use burn::nn::LinearConfig;
 use burn::optim::SgdConfig;
-use burn::tensor::{Device, Int, Tensor};
+use burn::tensor::{Device, GradientCheckpointingStrategy, Int, Tensor};
 use burn_pipeline::stage::{
     Accumulation, AnyTensor, Boundary, ErasedStage, ForwardCall, Gradients, Kind, Outcome, Payload, SplitBackward,
     Stage, StageBox, StageError,
@@ -167,9 +169,17 @@ fn dropout_that_is_switched_off() {
 }
 
 #[test]
+fn running_statistics_that_stay() {
+    assert_agreement(&Running::frozen(), floats);
+}
+
+#[test]
 fn gradient_checkpointing() {
     let device = device().gradient_checkpointing();
-    let tower = Tower::new(3).fork(&device);
+    let layer = |_| LinearConfig::new(WIDTH, WIDTH).init(&device);
+    let tower = Tower { layers: (0..3).map(layer).collect() };
+    let strategy = tower.devices()[0].gradient_checkpointing_strategy();
+    assert_eq!(strategy, Some(GradientCheckpointingStrategy::Balanced));
     assert_agreement(&tower, floats);
 }
 

@@ -247,6 +247,12 @@ impl Running {
     pub(super) fn new() -> Self {
         Self { layer: linear(), norm: BatchNormConfig::new(WIDTH).init(&device()) }
     }
+
+    /// Statistics that stay.
+    pub(super) fn frozen() -> Self {
+        let Self { layer, norm } = Self::new();
+        Self { layer, norm: norm.freeze() }
+    }
 }
 
 stage!(Running, Tensor<2>, (), Tensor<2>, |this, x, ()| this.norm.forward(this.layer.forward(x)));

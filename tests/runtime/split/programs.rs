@@ -2,6 +2,7 @@
 
 use super::models::{Noisy, Tower, WIDTH, noise};
 use crate::cases::small_gpt;
+use burn::nn::LinearConfig;
 use burn::tensor::{Device, Int, Tensor};
 use burn_pipeline::program::{Phase, Program, StagePrograms};
 use burn_pipeline::stage::{Boundary, ForwardCall, Payload, SplitBackward, StageBox};
@@ -82,6 +83,16 @@ fn what_is_held_is_what_the_formulas_say() {
     assert_eq!(programs.input().held_bytes(), 2 * layers * activation);
     assert_eq!(programs.weight().held_bytes(), 0);
     assert_eq!(programs.backward().held_bytes(), 0);
+}
+
+#[test]
+fn checkpointing_holds_less_and_computes_again() {
+    let (layers, device) = (5, Device::flex().autodiff().gradient_checkpointing());
+    let layer = |_| LinearConfig::new(WIDTH, WIDTH).init(&device);
+    let stage = StageBox::new(Tower { layers: (0..layers).map(layer).collect() });
+    let (kept, again) = (tower(layers), programs(stage, noise([ROWS, WIDTH]).into_payload(), true));
+    assert!(again.forward().held_bytes() < kept.forward().held_bytes(), "{again}");
+    assert!(again.backward().flops() > kept.backward().flops());
 }
 
 #[test]

@@ -88,7 +88,7 @@ fn node(tensor: &DispatchTensor) -> Option<NodeId> {
 enum Step<'a> {
     /// Every parameter becomes a placeholder on the capture device.
     Empty { device: &'a Device },
-    /// Every placeholder becomes a leaf of autodiff's graph.
+    /// Every placeholder of a trained parameter becomes a leaf of autodiff's graph.
     Lift { strategy: GradientCheckpointingStrategy },
     /// Autodiff is taken off again.
     Lower,
@@ -140,7 +140,9 @@ impl Map<'_> {
         let shared = form.same_as.and_then(|place| self.done.get(place)).cloned();
         let next = shared.unwrap_or_else(|| match &self.step {
             Step::Empty { device } => placeholder(&form.shape, form.dtype, device),
-            Step::Lift { strategy } => leaf(tensor, *strategy, form.trainable),
+            // Buffers stay without autodiff: Burn cannot move tensors under autodiff to where they are already.
+            Step::Lift { strategy } if form.trainable => leaf(tensor, *strategy, true),
+            Step::Lift { .. } => tensor,
             Step::Lower => lowered(tensor),
         });
         self.done.push(next.clone());
