@@ -1,21 +1,39 @@
-//! An allocator that counts live bytes, for benchmarks of memory.
+//! A counting allocator that charges every allocation to the rank whose thread made it.
+//!
+//! 1. A thread's rank is read off its name (`rank 1`, `rank 1 compute 0`) at its first allocation.
+//! 2. Each block starts with a header that says which rank is charged, so that whoever frees it credits the same
+//!    rank.
+//! 3. Peaks are kept per rank, and start anew with [`restart`].
 
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The system's allocator with a count of the bytes that are allocated now.
+/// Ranks that are told apart; the last account is everybody else's.
+const ACCOUNTS: usize = 9;
+const NOBODY: usize = ACCOUNTS - 1;
+const UNKNOWN: usize = usize::MAX;
+
+static NOW: [AtomicUsize; ACCOUNTS] = [const { AtomicUsize::new(0) }; ACCOUNTS];
+static PEAK: [AtomicUsize; ACCOUNTS] = [const { AtomicUsize::new(0) }; ACCOUNTS];
+
+thread_local! {
+    static RANK: Cell<usize> = const { Cell::new(UNKNOWN) };
+}
+
+/// The allocator; set it with `#[global_allocator]`.
 #[derive(Debug)]
-pub struct Counting(AtomicUsize);
+pub struct Counting;
 
 impl Counting {
-    /// Nothing allocated yet.
+    /// The allocator; all of them count into the same accounts.
     pub const fn new() -> Self {
-        Self(AtomicUsize::new(0))
+        Self
     }
 
-    /// Bytes allocated and not freed.
+    /// Bytes that are allocated now, over all ranks.
     pub fn live(&self) -> usize {
-        self.0.load(Ordering::Relaxed)
+        NOW.iter().map(|now| now.load(Ordering::Relaxed)).sum()
     }
 }
 
@@ -25,19 +43,73 @@ impl Default for Counting {
     }
 }
 
-// SAFETY: every call goes to the system's allocator with the layout that it came with; counting touches no memory
-// that was allocated.
-#[allow(unsafe_code, reason = "an allocator is an unsafe trait")]
+/// The largest number of bytes that a rank's threads had allocated at once since [`restart`].
+pub fn peak_of_rank(rank: usize) -> usize {
+    PEAK[rank.min(NOBODY)].load(Ordering::Relaxed)
+}
+
+/// Starts all peaks anew from what is allocated now.
+pub fn restart() {
+    for (now, peak) in NOW.iter().zip(&PEAK) {
+        peak.store(now.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+}
+
+/// The account of the thread that asks.
+fn account() -> usize {
+    // A thread that is being torn down has no cell any more.
+    RANK.try_with(|cell| match cell.get() {
+        UNKNOWN => {
+            // Asking for the name may allocate: those bytes are nobody's.
+            cell.set(NOBODY);
+            let thread = std::thread::current();
+            let number = thread.name().and_then(|name| name.strip_prefix("rank ")?.split(' ').next()?.parse().ok());
+            let account = number.filter(|&rank: &usize| rank < NOBODY).unwrap_or(NOBODY);
+            cell.set(account);
+            account
+        }
+        account => account,
+    })
+    .unwrap_or(NOBODY)
+}
+
+/// The layout of a block with its header in front, and the header's size.
+fn with_header(layout: Layout) -> Option<(Layout, usize)> {
+    let header = layout.align().max(size_of::<usize>());
+    Some((Layout::from_size_align(layout.size().checked_add(header)?, header).ok()?, header))
+}
+
+// SAFETY: blocks come from `System` with a layout that is the caller's plus a header of at least the caller's
+// alignment, so the pointer behind the header is aligned and has the caller's size; `dealloc` steps back over the
+// same header and frees with the same enlarged layout. The header's usize is written before the pointer is given
+// out, at an address aligned for it.
+#[allow(unsafe_code, reason = "a global allocator is an unsafe trait")]
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        self.0.fetch_add(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller keeps the contract of `alloc`.
-        unsafe { System.alloc(layout) }
+        let Some((whole, header)) = with_header(layout) else { return std::ptr::null_mut() };
+        // SAFETY: `whole` has a size above zero, since the header has one.
+        let block = unsafe { System.alloc(whole) };
+        if block.is_null() {
+            return block;
+        }
+        let account = account();
+        let now = NOW[account].fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
+        PEAK[account].fetch_max(now, Ordering::Relaxed);
+        // SAFETY: the block is at least `header` bytes long and aligned for a usize.
+        unsafe {
+            block.cast::<usize>().write(account);
+            block.add(header)
+        }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        self.0.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: the pointer came from `alloc` above with this layout.
-        unsafe { System.dealloc(pointer, layout) }
+        let Some((whole, header)) = with_header(layout) else { return };
+        // SAFETY: the pointer was given out by `alloc` with this layout, `header` bytes into its block.
+        unsafe {
+            let block = pointer.sub(header);
+            let account = block.cast::<usize>().read();
+            NOW[account].fetch_sub(layout.size(), Ordering::Relaxed);
+            System.dealloc(block, whole);
+        }
     }
 }

@@ -132,6 +132,14 @@ impl GptConfig {
         if at.is_last() { StageBox::with_loss(part, next_token_loss) } else { StageBox::new(part) }
     }
 
+    /// Weights of the whole model.
+    pub fn parameters(&self) -> usize {
+        let (d, v) = (self.d_model, self.vocab);
+        // Two norms, four products with their biases; embeddings; the last norm and the scores.
+        let block = 4 * d + (3 * d * d + 3 * d) + (d * d + d) + (4 * d * d + 4 * d) + (4 * d * d + d);
+        self.layers * block + (v + self.seq) * d + 2 * d + d * v + v
+    }
+
     /// Floating-point operations of a forward and a backward over one token, by the usual count: six a weight,
     /// and attention's products.
     pub fn flops_per_token(&self) -> f64 {
@@ -200,5 +208,39 @@ impl Block {
         let scores = scores.mask_fill(future.unsqueeze::<4>(), -1.0e9);
         let mixed = softmax(scores, 3).matmul(value);
         self.project.forward(mixed.swap_dims(1, 2).reshape([batch, seq, d]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part(config: &GptConfig, index: usize, stages: usize) -> GptPart {
+        config.part(&StageContext { index, stages, rank: 0, device: Device::flex() })
+    }
+
+    #[test]
+    fn the_count_of_weights_is_that_of_the_modules_however_they_are_cut() {
+        let config = GptConfig::new().with_d_model(12).with_layers(3).with_heads(2).with_seq(7).with_vocab(29);
+        for stages in 1..=3 {
+            let counted: usize = (0..stages).map(|index| part(&config, index, stages).num_params()).sum();
+            assert_eq!(counted, config.parameters(), "{stages} stages");
+        }
+    }
+
+    #[test]
+    fn a_byte_is_not_seen_before_its_time() {
+        let config = GptConfig::new().with_d_model(12).with_layers(2).with_heads(2).with_seq(5).with_vocab(9);
+        let model = part(&config, 0, 1);
+        let scores = |tokens: [i32; 5]| {
+            let tokens = Tensor::<2, Int>::from_data([tokens], &Device::flex());
+            let (Signal::Logits(scores) | Signal::Hidden(scores)) = model.forward(Signal::Tokens(tokens), ()) else {
+                panic!("tokens came out")
+            };
+            scores.into_data().iter::<f32>().collect::<Vec<f32>>()
+        };
+        let (one, other) = (scores([1, 2, 3, 4, 5]), scores([1, 2, 3, 8, 0]));
+        assert_eq!(one[..3 * 9], other[..3 * 9]);
+        assert_ne!(one[3 * 9..4 * 9], other[3 * 9..4 * 9]);
     }
 }

@@ -41,7 +41,7 @@ pub enum ExecuteError {
         /// The rank.
         rank: usize,
         /// What it was at.
-        doing: &'static str,
+        doing: String,
         /// What the panic said.
         message: String,
     },

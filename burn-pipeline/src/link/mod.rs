@@ -158,6 +158,8 @@ pub enum Activity {
     /// Nothing: between two steps.
     #[default]
     Idle,
+    /// Building a stage.
+    Building(Stage),
     /// Running a task of the plan.
     Task(crate::plan::Task),
     /// Waiting for another rank.
@@ -172,6 +174,7 @@ impl std::fmt::Display for Activity {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Activity::Idle => f.write_str("is between two steps"),
+            Activity::Building(stage) => write!(f, "is building stage {stage}"),
             Activity::Task(task) => write!(f, "is running {task}"),
             Activity::Waiting(header, peer) => write!(f, "is itself waiting for {header} from rank {peer}"),
             Activity::Gathering => f.write_str("is gathering the ranks' losses and norms"),

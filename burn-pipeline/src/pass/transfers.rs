@@ -66,6 +66,9 @@ struct Lowering<'a> {
     arrived: Vec<u8>,
     /// Index of each rank's next cell.
     next: Vec<usize>,
+    /// That cell, read right after the one before it was run: rows lie far apart in memory, and by the rank's
+    /// next turn the read has been waited for in passing.
+    heads: Vec<Option<Action>>,
     /// One bit a rank: is it worth asking in its turn?
     awake: Vec<u64>,
     rows: Vec<Vec<Action>>,
@@ -87,6 +90,7 @@ impl<'a> Lowering<'a> {
             edges,
             arrived: vec![0; edges.pairs()],
             next: vec![0; ranks],
+            heads: plan.rows().iter().map(|row| row.first().copied()).collect(),
             awake,
             rows: sizes.into_iter().map(Vec::with_capacity).collect(),
         }
@@ -118,7 +122,7 @@ impl<'a> Lowering<'a> {
     /// Runs one cell of a rank; false if its inputs have not arrived or the row has ended.
     #[inline]
     fn turn(&mut self, rank: usize) -> Result<bool, PassError> {
-        let Some(&action) = self.plan.row(rank).get(self.next[rank]) else { return Ok(false) };
+        let Some(action) = self.heads[rank] else { return Ok(false) };
         match action {
             Action::Idle => {}
             Action::Single(task) => {
@@ -140,6 +144,7 @@ impl<'a> Lowering<'a> {
             }
         }
         self.next[rank] += 1;
+        self.heads[rank] = self.plan.row(rank).get(self.next[rank]).copied();
         Ok(true)
     }
 
@@ -200,7 +205,7 @@ impl<'a> Lowering<'a> {
     }
 
     fn finish(self) -> Result<Plan, PassError> {
-        let cell = |rank: usize| Some((rank, self.next[rank], *self.plan.row(rank).get(self.next[rank])?));
+        let cell = |rank: usize| Some((rank, self.next[rank], self.heads[rank]?));
         let unfinished: Vec<_> = (0..self.plan.ranks()).filter_map(cell).collect();
         if unfinished.is_empty() {
             return Ok(self.plan.with_rows(self.rows));

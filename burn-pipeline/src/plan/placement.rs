@@ -98,14 +98,23 @@ pub enum PlacementError {
     },
 }
 
-/// Which rank holds which stage.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+/// Which rank holds which stage. Placements are equal if their maps are, whatever kind they were made as (on one
+/// rank, a V is a loop).
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(try_from = "PlacementMap", into = "PlacementMap")]
 pub struct Placement {
     kind: PlacementKind,
     ranks: usize,
     routes: Vec<Vec<u16>>,
 }
+
+impl PartialEq for Placement {
+    fn eq(&self, other: &Self) -> bool {
+        self.ranks == other.ranks && self.routes == other.routes
+    }
+}
+
+impl Eq for Placement {}
 
 /// The plain form in which a placement is stored.
 #[derive(Clone, Serialize, Deserialize)]
@@ -319,6 +328,12 @@ mod tests {
         assert_eq!(on(&Placement::v(2).unwrap(), 0), "0 3");
         assert_eq!(on(&Placement::wave(2, 4).unwrap(), 1), "1 2 5 6");
         assert_eq!(on(&Placement::bidirectional(4).unwrap(), 1), "1 '2");
+    }
+
+    #[test]
+    fn placements_with_one_map_are_equal() {
+        assert_eq!(Placement::v(1).unwrap(), Placement::looped(1, 2).unwrap());
+        assert_ne!(Placement::v(2).unwrap(), Placement::looped(2, 2).unwrap());
     }
 
     #[test]

@@ -38,6 +38,8 @@ struct Held {
     leaves: Vec<Option<AnyTensor>>,
     root: Option<DispatchTensor>,
     outputs: Vec<Form>,
+    /// The outputs themselves, where they are not to be released.
+    _kept: Vec<AnyTensor>,
 }
 
 /// Runs a stage with Burn's autodiff; see the module's header.
@@ -45,6 +47,8 @@ struct Held {
 pub(crate) struct Eager {
     /// Why the stage is run this way.
     reason: String,
+    /// Hold outputs until their backward, as a plain autodiff loop does?
+    keeps_outputs: bool,
     held: HashMap<usize, Held>,
     deferred: HashMap<usize, WeightGradients>,
 }
@@ -53,6 +57,11 @@ impl Eager {
     /// An engine that says why it was chosen.
     pub(crate) fn because(reason: impl Into<String>) -> Self {
         Self { reason: reason.into(), ..Self::default() }
+    }
+
+    /// The same engine, which holds outputs until their backward if `keeps`.
+    pub(crate) fn keeping_outputs(self, keeps: bool) -> Self {
+        Self { keeps_outputs: keeps, ..self }
     }
 
     fn run_backward(
@@ -119,6 +128,8 @@ impl<M: Stage> Engine<M> for Eager {
                 (Outcome::Loss(Box::new(part)), vec![value])
             }
         };
+        let kept =
+            if self.keeps_outputs { tracked.iter().cloned().map(AnyTensor::inner).collect() } else { Vec::new() };
         let mut outputs: Vec<Form> =
             tracked.iter().map(|t| Form { shape: t.shape(), dtype: t.dtype(), slot: None }).collect();
         let differentiable: Vec<usize> = (0..tracked.len()).filter(|&i| tracked[i].kind() == Kind::Float).collect();
@@ -129,7 +140,7 @@ impl<M: Stage> Engine<M> for Eager {
             }
             root
         });
-        self.held.insert(sample, Held { leaves, root, outputs });
+        self.held.insert(sample, Held { leaves, root, outputs, _kept: kept });
         Ok(outcome)
     }
 

@@ -9,7 +9,7 @@ use super::boundary::{Boundary, Payload};
 use super::eager::{Eager, parameter_ids};
 use super::engine::{Engine, EngineReport, ForwardCall, Gradients, Outcome, SplitBackward};
 use super::error::StageError;
-use super::function::StageFunction;
+use super::function::{StageFunction, Takes};
 use super::gradients::{Accumulation, GradientStore};
 use super::loss::{Loss, LossPart};
 #[cfg(feature = "traced")]
@@ -68,14 +68,17 @@ pub trait ErasedStage: Send {
     fn engine(&self) -> &'static str;
     /// How they are run, why, and what the stage was captured as.
     fn report(&self) -> EngineReport;
-    /// Chooses how they are run; `splits` says whether the plan runs `I` and `W` on this stage. Before any
+    /// Chooses how they are run; `splits` says whether the plan runs `I` and `W` on this stage, `keep_outputs`
+    /// whether the eager way holds outputs until their backward. Before any
     /// forward.
     ///
     /// # Errors
     /// If that way is not built in.
-    fn choose(&mut self, split: SplitBackward, splits: bool) -> Result<(), StageError>;
+    fn choose(&mut self, split: SplitBackward, splits: bool, keep_outputs: bool) -> Result<(), StageError>;
     /// Names of the extras it reads.
     fn extras(&self) -> Vec<&'static str>;
+    /// What it takes from the batch.
+    fn takes(&self) -> Takes;
     /// Has it a loss?
     fn has_loss(&self) -> bool;
     /// Sets how gradients are added and who steps the weights.
@@ -116,7 +119,7 @@ pub trait ErasedStage: Send {
     fn weights(&self) -> Vec<(ParamId, AnyTensor)>;
     /// Replaces the value of every parameter, in visiting order.
     fn set_weights(&mut self, weights: Vec<AnyTensor>);
-    /// Steps the weights with the gathered gradients, and forgets them.
+    /// Steps the weights with the gathered gradients, and forgets them; without an optimizer it only forgets.
     fn optimize(&mut self, learning_rate: f64);
     /// Microbatches held between forward and the last part of their backward.
     fn held(&self) -> usize;
@@ -159,16 +162,17 @@ impl<M: Stage> ErasedStage for Typed<M> {
         self.engine.report()
     }
 
-    fn choose(&mut self, split: SplitBackward, splits: bool) -> Result<(), StageError> {
+    fn choose(&mut self, split: SplitBackward, splits: bool, keep_outputs: bool) -> Result<(), StageError> {
+        let eager = |reason| Box::new(Eager::because(reason).keeping_outputs(keep_outputs));
         self.engine = match (split, splits) {
-            (SplitBackward::Eager, _) => Box::new(Eager::because("it was asked for")),
-            (SplitBackward::Auto, false) => Box::new(Eager::because("the plan does not split its backward")),
+            (SplitBackward::Eager, _) => eager("it was asked for"),
+            (SplitBackward::Auto, false) => eager("the plan does not split its backward"),
             #[cfg(feature = "traced")]
             (SplitBackward::Auto, true) => Box::new(Traced::new(false)),
             #[cfg(feature = "traced")]
             (SplitBackward::Traced, _) => Box::new(Traced::new(true)),
             #[cfg(not(feature = "traced"))]
-            (SplitBackward::Auto, true) => Box::new(Eager::because(NOT_BUILT)),
+            (SplitBackward::Auto, true) => eager(NOT_BUILT),
             #[cfg(not(feature = "traced"))]
             (SplitBackward::Traced, _) => return Err(StageError::Unsupported(NOT_BUILT.to_owned())),
         };
@@ -177,6 +181,10 @@ impl<M: Stage> ErasedStage for Typed<M> {
 
     fn extras(&self) -> Vec<&'static str> {
         self.module.as_ref().map(M::extras).unwrap_or_default()
+    }
+
+    fn takes(&self) -> Takes {
+        self.function.takes()
     }
 
     fn has_loss(&self) -> bool {
@@ -249,11 +257,14 @@ impl<M: Stage> ErasedStage for Typed<M> {
     }
 
     fn optimize(&mut self, learning_rate: f64) {
-        let (Some(optimizer), Some(module)) = (&mut self.optimizer, self.module.take()) else { return };
-        let mut collect = Collect { store: &mut self.store, gradients: GradientsParams::new() };
-        module.visit(&mut collect);
-        let gradients = collect.gradients;
-        self.module = Some(optimizer.step(learning_rate, module, gradients));
+        if let Some(optimizer) = &mut self.optimizer
+            && let Some(module) = self.module.take()
+        {
+            let mut collect = Collect { store: &mut self.store, gradients: GradientsParams::new() };
+            module.visit(&mut collect);
+            let gradients = collect.gradients;
+            self.module = Some(optimizer.step(learning_rate, module, gradients));
+        }
         self.store.clear();
     }
 

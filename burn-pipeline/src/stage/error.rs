@@ -6,7 +6,9 @@ use super::boundary::BoundaryError;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StageError {
     /// What arrived is not the stage's input.
-    #[error("what arrived does not fit the stage's input: {0}; the stage before must hand on what this one takes")]
+    #[error(
+        "what arrived does not fit the stage's input: {0}; the stage before, or the batch, must hand on what this one takes"
+    )]
     Input(#[source] BoundaryError),
     /// The extras are not what the stage reads.
     #[error("the batch's extras do not fit what the stage reads: {0}")]

@@ -7,6 +7,24 @@ use super::error::StageError;
 use super::loss::Loss;
 use std::sync::Arc;
 
+/// Tells whether a payload is of the form that something takes.
+pub type Check = fn(Payload) -> Result<(), BoundaryError>;
+
+/// What a stage takes from the batch, so that a batch of another form can be refused before anything runs.
+#[derive(Clone, Copy, Debug)]
+pub struct Takes {
+    /// The input (it comes from the batch on the first stage only).
+    pub input: Check,
+    /// The extras.
+    pub extra: Check,
+    /// The target, where there is a loss.
+    pub target: Option<Check>,
+}
+
+fn check<T: Boundary>(payload: Payload) -> Result<(), BoundaryError> {
+    T::from_payload(payload).map(drop)
+}
+
 type LossFunction<O> = Arc<dyn Fn(O, Payload) -> Result<Loss, BoundaryError> + Send + Sync>;
 
 /// What a stage computes for one microbatch, before autodiff is taken off.
@@ -21,11 +39,12 @@ pub enum Computed {
 /// The forward of a stage's module, with the user's loss where it is the last.
 pub struct StageFunction<M: Stage> {
     loss: Option<LossFunction<M::Output>>,
+    target: Option<Check>,
 }
 
 impl<M: Stage> Clone for StageFunction<M> {
     fn clone(&self) -> Self {
-        Self { loss: self.loss.clone() }
+        Self { loss: self.loss.clone(), target: self.target }
     }
 }
 
@@ -38,18 +57,23 @@ impl<M: Stage> std::fmt::Debug for StageFunction<M> {
 impl<M: Stage> StageFunction<M> {
     /// The module's forward alone.
     pub fn forward_only() -> Self {
-        Self { loss: None }
+        Self { loss: None, target: None }
     }
 
     /// The module's forward with a loss on top.
     pub fn with_loss<T: Boundary, L: Into<Loss>>(loss: impl Fn(M::Output, T) -> L + Send + Sync + 'static) -> Self {
         let erased = move |output: M::Output, target: Payload| Ok(loss(output, T::from_payload(target)?).into());
-        Self { loss: Some(Arc::new(erased)) }
+        Self { loss: Some(Arc::new(erased)), target: Some(check::<T>) }
     }
 
     /// Has it a loss?
     pub fn has_loss(&self) -> bool {
         self.loss.is_some()
+    }
+
+    /// What the stage takes from the batch.
+    pub fn takes(&self) -> Takes {
+        Takes { input: check::<M::Input>, extra: check::<M::Extra>, target: self.target }
     }
 
     /// The module's outputs for a microbatch.

@@ -178,6 +178,29 @@ impl Batch {
         self
     }
 
+    /// The input of all samples.
+    pub fn whole_input(&self) -> &Payload {
+        &self.input.payload
+    }
+
+    /// The target of all samples, if there is one.
+    pub fn whole_target(&self) -> Option<&Payload> {
+        self.target.as_ref().map(|target| &target.payload)
+    }
+
+    /// What a stage reads beside its input for all samples: its named extras in order.
+    ///
+    /// # Errors
+    /// If the batch does not hold one of them.
+    pub fn whole_extra(&self, stage: usize, names: &[&str]) -> Result<Payload, MicrobatchError> {
+        let mut parts = Vec::new();
+        for &name in names {
+            let missing = || MicrobatchError::MissingExtra { stage, name: name.to_owned() };
+            parts.extend(self.extras.get(name).ok_or_else(missing)?.payload.parts().cloned());
+        }
+        Ok(Payload::from_parts(parts))
+    }
+
     /// Has it a target?
     pub fn has_target(&self) -> bool {
         self.target.is_some()
@@ -240,6 +263,11 @@ impl Microbatches {
     /// Has the batch a target?
     pub fn has_target(&self) -> bool {
         self.batch.has_target()
+    }
+
+    /// The whole batch, as it was before it was cut; every part has the form that its microbatches have.
+    pub fn whole(&self) -> &Batch {
+        &self.batch
     }
 
     /// One microbatch's input.

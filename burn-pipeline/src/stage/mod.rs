@@ -77,7 +77,7 @@ pub use boundary::{Boundary, BoundaryError, Part, Payload, PayloadReader};
 pub use engine::{Engine, EngineReport, ForwardCall, Gradients, Outcome, SplitBackward};
 pub use erased::{ErasedStage, StageBox};
 pub use error::StageError;
-pub use function::{Computed, StageFunction};
+pub use function::{Check, Computed, StageFunction, Takes};
 pub use gradients::{Accumulation, GradientStore, WeightGradients};
 pub use init::init_seeded;
 pub use loss::{Loss, LossPart, Reduction, Weight};

@@ -166,6 +166,7 @@ pub struct Builder {
     pub(super) accumulation: Accumulation,
     pub(super) synchronize: bool,
     pub(super) split: SplitBackward,
+    pub(super) keep_outputs: bool,
 }
 
 impl std::fmt::Debug for Builder {
@@ -192,6 +193,7 @@ impl Default for Builder {
             accumulation: Accumulation::default(),
             synchronize: false,
             split: SplitBackward::default(),
+            keep_outputs: false,
         }
     }
 }
@@ -216,7 +218,8 @@ impl Builder {
         self
     }
 
-    /// Makes the optimizer of each stage. Without one, `step` gathers gradients but leaves weights as they are.
+    /// Makes the optimizer of each stage. Without one, `step` leaves weights as they are and forgets gradients;
+    /// [`Pipeline::accumulate`] and [`Pipeline::take_gradients`] give them.
     pub fn optimizer(mut self, make: impl Fn() -> ModuleOptimizer + Send + Sync + 'static) -> Self {
         self.optimizers = Some(Arc::new(make));
         self
@@ -263,6 +266,13 @@ impl Builder {
     /// [`Pipeline::engines`] says which way each stage went, and why.
     pub fn split(mut self, split: SplitBackward) -> Self {
         self.split = split;
+        self
+    }
+
+    /// Holds the outputs of stages until their backward instead of releasing them once they were handed on: what a
+    /// plain autodiff loop does, to measure what the release saves.
+    pub fn keep_outputs(mut self, keep: bool) -> Self {
+        self.keep_outputs = keep;
         self
     }
 

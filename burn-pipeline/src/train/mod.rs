@@ -4,6 +4,7 @@
 //! [`step`](Pipeline::step) and [`eval`](Pipeline::eval). It drives one [`Rank`] a thread; a program that runs one
 //! rank a process drives its own.
 
+mod admit;
 mod builder;
 mod contract;
 mod pipeline;

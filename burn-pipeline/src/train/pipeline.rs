@@ -4,13 +4,14 @@
 //! a failure of a rank every later call says so at once (nothing is half-run silently); dropping the pipeline
 //! never waits for a stuck rank.
 
+use super::admit::admit;
 use super::builder::{BuildError, Builder, Source, split_stages};
 use super::report::{EvalReport, StepReport};
 use super::worker::{Answer, Command, Reply, Seat, StageFacts, run};
 use crate::execute::ExecuteError;
 use crate::link::{Activity, Failure, Threads};
 use crate::plan::{CheckedPlan, Placement, Stage};
-use crate::stage::{AnyTensor, Batch, EngineReport, MicrobatchError, Microbatches, Stage as StageModule};
+use crate::stage::{AnyTensor, Batch, EngineReport, MicrobatchError, Microbatches, Stage as StageModule, StageError};
 use crate::trace::Track;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,6 +24,14 @@ pub enum PipelineError {
     /// The batch cannot be cut, or does not hold what stages read. Nothing was run; the pipeline is as before.
     #[error(transparent)]
     Batch(#[from] MicrobatchError),
+    /// The batch's tensors are not what a stage takes. Nothing was run; the pipeline is as before.
+    #[error("stage {stage} does not take this batch: {source}")]
+    Refused {
+        /// The stage.
+        stage: Stage,
+        /// What does not fit.
+        source: StageError,
+    },
     /// No plan can be made for the batch. Nothing was run; the pipeline is as before.
     #[error(transparent)]
     Plan(Box<BuildError>),
@@ -251,7 +260,7 @@ impl Pipeline {
     /// As [`Pipeline::step`]. The report's loss is this batch's own.
     pub fn accumulate(&mut self, batch: Batch) -> Result<StepReport, PipelineError> {
         let began = Instant::now();
-        let batch = Arc::new(self.cut(batch)?);
+        let batch = Arc::new(admit(batch, self.source.0.microbatches(), &self.facts)?);
         if !batch.has_target() {
             return Err(PipelineError::NoLoss { missing: "the target" });
         }
@@ -295,7 +304,7 @@ impl Pipeline {
     /// As [`Pipeline::step`].
     pub fn eval(&mut self, batch: Batch) -> Result<EvalReport, PipelineError> {
         let began = Instant::now();
-        let batch = Arc::new(self.cut(batch)?);
+        let batch = Arc::new(admit(batch, self.source.0.microbatches(), &self.facts)?);
         let has_loss = batch.has_target() && self.facts.iter().any(|facts| facts.has_loss);
         let plan = match self.evaluation.get(&batch.len()) {
             Some(plan) => plan.clone(),
@@ -372,19 +381,6 @@ impl Pipeline {
     /// Bytes of each stage's parameters, in model order.
     fn weight_bytes(&self) -> Vec<usize> {
         self.facts.iter().filter(|facts| facts.stage.replica() == 0).map(|facts| facts.weight_bytes).collect()
-    }
-
-    /// Cuts the batch, and makes sure that it holds what stages read.
-    fn cut(&self, batch: Batch) -> Result<Microbatches, PipelineError> {
-        let wanted = self.source.0.microbatches();
-        let batch = batch.cut(wanted)?;
-        for facts in &self.facts {
-            batch.extra(facts.stage.index(), &facts.extras, 0)?;
-        }
-        if batch.len() < wanted {
-            tracing::warn!(samples = batch.samples(), wanted, "fewer samples than microbatches: running one a sample");
-        }
-        Ok(batch)
     }
 
     /// Gives every rank a command and waits for all answers.

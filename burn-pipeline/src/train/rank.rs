@@ -9,6 +9,7 @@
 
 use super::contract::{Contract, evaluated_loss};
 use super::replica;
+use super::worker::caught;
 use crate::execute::{ExecuteError, Executor, RankOutcome, Run};
 use crate::link::Activity;
 use crate::plan::{CheckedPlan, Placement, Stage};
@@ -91,9 +92,15 @@ impl Rank {
     pub fn apply(&mut self, learning_rate: f64, clip_norm: Option<f64>) -> Result<ApplyOutcome, ExecuteError> {
         let gradient_norm = self.finish_gradients(clip_norm)?;
         self.executor.link().announce(Activity::Optimizing);
-        for stage in self.executor.stages().values_mut() {
-            stage.optimize(learning_rate);
-        }
+        let rank = self.executor.rank();
+        let stepped = self.executor.stages().iter_mut().try_for_each(|(stage, held)| {
+            let doing = || format!("stepping the weights of stage {stage}");
+            caught(rank, doing, || {
+                held.optimize(learning_rate);
+                Ok(())
+            })
+        });
+        self.told(stepped)?;
         self.executor.link().announce(Activity::Idle);
         let loss = self.contract.loss();
         self.contract = Contract::new(self.reduction);

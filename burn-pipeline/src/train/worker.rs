@@ -6,9 +6,9 @@
 use super::builder::{Builder, StageContext};
 use super::rank::{ApplyOutcome, BatchOutcome, Rank};
 use crate::execute::{ExecuteError, Executor, RunOptions, panic_message};
-use crate::link::{Link, Threads};
+use crate::link::{Activity, Link, Threads};
 use crate::plan::{CheckedPlan, Placement, Stage};
-use crate::stage::{AnyTensor, EngineReport, ErasedStage, Microbatches};
+use crate::stage::{AnyTensor, EngineReport, ErasedStage, Microbatches, Takes};
 use burn::tensor::Device;
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
@@ -48,6 +48,7 @@ pub(super) struct StageFacts {
     pub(super) stage: Stage,
     pub(super) extras: Vec<&'static str>,
     pub(super) has_loss: bool,
+    pub(super) takes: Takes,
     pub(super) weight_bytes: usize,
 }
 
@@ -87,8 +88,7 @@ pub(super) fn run(seat: Seat) {
 fn serve(seat: Seat) {
     let (rank_number, link) = (seat.rank, seat.threads.link(seat.rank, seat.device.clone().inner()));
     let mut aborter = link.clone();
-    let doing = "building its stages";
-    let built = caught(rank_number, doing, || build(&seat, Box::new(link)));
+    let built = caught(rank_number, || "building its stages".to_owned(), || build(&seat, Box::new(link)));
     let mut rank = match built {
         Ok((rank, facts)) => {
             let _ = seat.replies.send((rank_number, Ok(Answer::Ready(facts))));
@@ -102,7 +102,8 @@ fn serve(seat: Seat) {
     };
     while let Ok(command) = seat.commands.recv() {
         let clip_norm = seat.builder.clip_norm;
-        let answer = caught(rank_number, doing_of(&command), || obey(&mut rank, command, clip_norm));
+        let doing = doing_of(&command);
+        let answer = caught(rank_number, || doing.to_owned(), || obey(&mut rank, command, clip_norm));
         if let Err(error @ ExecuteError::RankPanic { .. }) = &answer {
             rank.executor().fail(error);
         }
@@ -112,9 +113,15 @@ fn serve(seat: Seat) {
     }
 }
 
-fn caught<T>(rank: usize, doing: &'static str, f: impl FnOnce() -> Result<T, ExecuteError>) -> Result<T, ExecuteError> {
-    catch_unwind(AssertUnwindSafe(f))
-        .unwrap_or_else(|panic| Err(ExecuteError::RankPanic { rank, doing, message: panic_message(panic.as_ref()) }))
+/// Runs user code outside a stage's task: a panic becomes an error that says what the rank was doing.
+pub(super) fn caught<T>(
+    rank: usize,
+    doing: impl FnOnce() -> String,
+    f: impl FnOnce() -> Result<T, ExecuteError>,
+) -> Result<T, ExecuteError> {
+    catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|panic| {
+        Err(ExecuteError::RankPanic { rank, doing: doing(), message: panic_message(panic.as_ref()) })
+    })
 }
 
 fn doing_of(command: &Command) -> &'static str {
@@ -128,22 +135,32 @@ fn doing_of(command: &Command) -> &'static str {
     }
 }
 
-fn build(seat: &Seat, link: Box<dyn Link>) -> Result<(Rank, Vec<StageFacts>), ExecuteError> {
+fn build(seat: &Seat, mut link: Box<dyn Link>) -> Result<(Rank, Vec<StageFacts>), ExecuteError> {
     let mut stages: BTreeMap<Stage, Box<dyn ErasedStage>> = BTreeMap::new();
     let mut facts = Vec::new();
     for stage in seat.placement.stages_of(seat.rank) {
         let (rank, device) = (seat.rank, seat.device.clone());
         let context = StageContext { index: stage.index(), stages: seat.placement.stages(), rank, device };
         let factory = seat.builder.factory.as_ref().ok_or(ExecuteError::NoStage { rank, stage })?;
-        let mut held = factory(&context).into_inner();
-        let chosen = held.choose(seat.builder.split, seat.splits.contains(&stage));
-        chosen.map_err(|error| ExecuteError::Device { rank, message: error.to_string() })?;
-        held.prepare(seat.builder.accumulation, seat.builder.optimizers.as_ref().map(|make| make()));
+        link.announce(Activity::Building(stage));
+        let held = caught(
+            rank,
+            || format!("building stage {stage}"),
+            || {
+                let mut held = factory(&context).into_inner();
+                let chosen = held.choose(seat.builder.split, seat.splits.contains(&stage), seat.builder.keep_outputs);
+                chosen.map_err(|error| ExecuteError::Device { rank, message: error.to_string() })?;
+                held.prepare(seat.builder.accumulation, seat.builder.optimizers.as_ref().map(|make| make()));
+                Ok(held)
+            },
+        )?;
         tracing::info!(rank, %stage, module = held.module_type(), engine = held.engine(), "stage built");
         let weight_bytes = held.weights().iter().map(|(_, weight)| weight.bytes()).sum();
-        facts.push(StageFacts { stage, extras: held.extras(), has_loss: held.has_loss(), weight_bytes });
+        let (extras, has_loss, takes) = (held.extras(), held.has_loss(), held.takes());
+        facts.push(StageFacts { stage, extras, has_loss, weight_bytes, takes });
         stages.insert(stage, held);
     }
+    link.announce(Activity::Idle);
     let options = RunOptions { deadline: seat.builder.deadline, synchronize: seat.builder.synchronize };
     let executor = Executor::new(link, stages, seat.device.clone(), options);
     Ok((Rank::new(executor, seat.placement.clone(), seat.builder.reduction)?, facts))

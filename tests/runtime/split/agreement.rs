@@ -23,7 +23,7 @@ fn call(sample: usize, input: Payload, extra: Payload) -> ForwardCall {
 
 fn choose(stage: StageBox, split: SplitBackward) -> Box<dyn ErasedStage> {
     let mut stage = stage.into_inner();
-    stage.choose(split, true).unwrap();
+    stage.choose(split, true, false).unwrap();
     stage.prepare(Accumulation::AsTheyCome, Some(SgdConfig::new().init()));
     stage
 }

@@ -15,7 +15,7 @@ const FLOAT: usize = 4;
 
 fn programs(stage: StageBox, input: Payload, wants_input_gradient: bool) -> Arc<StagePrograms> {
     let mut stage = stage.into_inner();
-    stage.choose(SplitBackward::Traced, true).unwrap();
+    stage.choose(SplitBackward::Traced, true, false).unwrap();
     let extra = ().into_payload();
     let call = ForwardCall { sample: 0, input, extra, target: None, ends_route: false, wants_input_gradient };
     stage.forward(call).unwrap();

@@ -63,8 +63,10 @@ impl std::fmt::Display for Transport {
 pub struct CheckOptions {
     /// The transport under which nothing may deadlock. Unlowered plans have none: their values travel by magic.
     pub transport: Transport,
-    /// The most activations that a rank may hold, in microbatches of the whole rank: a forward of one of its n
-    /// stages adds 1/n, the `W` or `B` takes it away. Forward-only plans hold none.
+    /// The most activations that a rank may hold, in rank-microbatches as the simulator counts them: of a model of
+    /// S stages on p ranks, a forward of one stage adds p/S, its `W` or `B` takes it away. (A rank of a
+    /// bidirectional placement holds a stage of each replica, and each counts as a whole.) Forward-only plans
+    /// hold none.
     pub activation_cap: Option<f64>,
     /// The most payloads that a rank may have received and not used yet. Only a lowered plan can be checked for it.
     pub received_cap: Option<usize>,

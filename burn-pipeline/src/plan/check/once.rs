@@ -53,10 +53,8 @@ pub(super) fn scan(plan: &Plan, edges: &Edges, options: &CheckOptions) -> Result
         transfers: Transfers::new(plan, edges, training),
         row: Row::default(),
     };
-    let mut stages_of = vec![0usize; plan.ranks()];
-    edges.slots().iter().for_each(|slot| stages_of[slot.rank] += 1);
-    for (rank, stages) in stages_of.into_iter().enumerate() {
-        scan.row = Row { rank, stages, ..Row::default() };
+    for rank in 0..plan.ranks() {
+        scan.row = Row { rank, ..Row::default() };
         scan.row()?;
     }
     scan.refuse_incomplete()?;
@@ -70,14 +68,13 @@ struct Row {
     rank: usize,
     step: usize,
     action: Action,
-    stages: usize,
     live: usize,
     held: usize,
 }
 
 impl Default for Row {
     fn default() -> Self {
-        Self { rank: 0, step: 0, action: Action::Idle, stages: 0, live: 0, held: 0 }
+        Self { rank: 0, step: 0, action: Action::Idle, live: 0, held: 0 }
     }
 }
 
@@ -189,21 +186,29 @@ impl Scan<'_> {
                 self.events[pair] |= W;
                 self.release(slot);
             }
-            op => {
-                self.require(events & F, task, Op::Forward, 0)?;
-                match at.after {
-                    Side::SameRank => self.require(self.events[pair + at.microbatches] & I, task, Op::Backward, 1)?,
-                    Side::OtherRank if self.lowered => {
-                        self.require(events & RECEIVED_B, task, Op::ReceiveBackward, 0)?;
-                        self.row.held -= 1;
-                    }
-                    _ => {}
-                }
-                self.events[pair] |= if op == Op::Backward { I | W | WHOLE } else { I };
-                if op == Op::Backward {
-                    self.release(slot);
-                }
+            _ => return self.backward(slot, at, pair, task),
+        }
+        Ok(())
+    }
+
+    /// `B` or `I`.
+    #[inline]
+    fn backward(&mut self, slot: usize, at: Slot, pair: usize, task: Task) -> Result<(), Refusal> {
+        let events = self.events[pair];
+        self.require(events & F, task, Op::Forward, 0)?;
+        match at.after {
+            Side::SameRank => self.require(self.events[pair + at.microbatches] & I, task, Op::Backward, 1)?,
+            Side::OtherRank if self.lowered => {
+                self.require(events & RECEIVED_B, task, Op::ReceiveBackward, 0)?;
+                self.row.held -= 1;
             }
+            _ => {}
+        }
+        if task.op() == Op::Backward {
+            self.events[pair] |= I | W | WHOLE;
+            self.release(slot);
+        } else {
+            self.events[pair] |= I;
         }
         Ok(())
     }
@@ -267,7 +272,7 @@ impl Scan<'_> {
     fn hold_activation(&mut self) -> Result<(), Refusal> {
         self.row.live += 1;
         let Some(cap) = self.options.activation_cap else { return Ok(()) };
-        let live = self.row.live as f64 / self.row.stages as f64;
+        let live = self.row.live as f64 * (self.plan.ranks() as f64 / self.plan.stages() as f64);
         if live > cap {
             return Err(self.refuse(|rank, step, action, grid| CheckError::ActivationCap {
                 rank,

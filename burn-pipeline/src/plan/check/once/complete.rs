@@ -61,6 +61,11 @@ impl Scan<'_> {
                 }
             });
         }
+        self.refuse_unreduced()
+    }
+
+    /// If any stage's gradients are reduced in writing, all must be.
+    fn refuse_unreduced(&self) -> Result<(), Refusal> {
         // A stage whose route carries no microbatch has no gradient to reduce.
         let mut slots = self.edges.slots().iter().zip(&self.reduced);
         let unreduced = slots.position(|(at, reduced)| !reduced && at.microbatches > 0);

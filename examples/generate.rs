@@ -1,0 +1,94 @@
+//! Text from a trained model, byte by byte, through the pipeline's own forward pass.
+//!
+//! Each byte is drawn from the model's scores after a division by the temperature; the draws depend on the seed
+//! alone.
+
+use crate::gpt::Signal;
+use crate::random::SplitMix64;
+use crate::training::{TrainError, tokens};
+use burn::tensor::Device;
+use burn_pipeline::stage::Batch;
+use burn_pipeline::train::Pipeline;
+
+/// How to draw.
+#[derive(Debug, Clone)]
+pub struct Sampling {
+    /// Bytes to draw.
+    pub length: usize,
+    /// Below 1, likely bytes become likelier; it is more than 0.
+    pub temperature: f64,
+    /// What the draws depend on.
+    pub seed: u64,
+}
+
+/// Continues `prompt`, of which the model sees the last `seq` bytes; gives the new bytes.
+///
+/// # Errors
+/// If a rank fails, or the model puts out no scores.
+pub fn generate(
+    pipeline: &mut Pipeline,
+    device: &Device,
+    seq: usize,
+    prompt: &[u8],
+    sampling: &Sampling,
+) -> Result<Vec<u8>, TrainError> {
+    let mut random = SplitMix64::new(sampling.seed);
+    let mut text = prompt.to_vec();
+    for _ in 0..sampling.length {
+        let seen = &text[text.len().saturating_sub(seq)..];
+        let batch = Batch::new(Signal::Tokens(tokens(seen, seen.len(), device)));
+        let (Signal::Logits(scores) | Signal::Hidden(scores)) = pipeline.eval(batch)?.output()? else {
+            return Err(TrainError::NoScores);
+        };
+        let last = scores.slice([0..1, seen.len() - 1..seen.len()]).into_data();
+        let scores: Vec<f64> = last.iter::<f64>().collect();
+        text.push(draw(&scores, sampling.temperature, &mut random));
+    }
+    Ok(text.split_off(prompt.len()))
+}
+
+/// Draws an index with probabilities in proportion to `exp(score / temperature)`.
+fn draw(scores: &[f64], temperature: f64, random: &mut SplitMix64) -> u8 {
+    let highest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let weights: Vec<f64> = scores.iter().map(|score| ((score - highest) / temperature).exp()).collect();
+    let mut left = random.unit() * weights.iter().sum::<f64>();
+    let drawn = weights.iter().position(|weight| {
+        left -= weight;
+        left < 0.0
+    });
+    // Rounding can leave nothing to draw at the very end: then it is the last index that has any weight.
+    let last = || weights.iter().rposition(|&weight| weight > 0.0).unwrap_or(0);
+    drawn.unwrap_or_else(last) as u8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_drawn_as_often_as_their_scores_say() {
+        // Weights 1, 2 and 5 at temperature 1; squares of them at temperature a half.
+        let scores = [1f64.ln(), 2f64.ln(), 5f64.ln()];
+        for (temperature, weights) in [(1.0, [1.0, 2.0, 5.0]), (0.5, [1.0, 4.0, 25.0])] {
+            let (mut counts, mut random) = ([0.0; 3], SplitMix64::new(9));
+            (0..100_000).for_each(|_| counts[usize::from(draw(&scores, temperature, &mut random))] += 1.0);
+            let total: f64 = weights.iter().sum();
+            for (count, weight) in counts.iter().zip(weights) {
+                // Six standard deviations at the most.
+                assert!((count / 100_000.0 - weight / total).abs() < 0.01, "{counts:?} at {temperature}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_low_temperature_takes_the_highest_score() {
+        let mut random = SplitMix64::new(0);
+        assert!((0..1000).all(|_| draw(&[3.0, -1.0, 3.5, 0.0], 0.01, &mut random) == 2));
+    }
+
+    #[test]
+    fn impossible_bytes_are_never_drawn() {
+        let (mut random, no) = (SplitMix64::new(0), f64::NEG_INFINITY);
+        assert!((0..1000).all(|_| draw(&[no, 0.0, no], 1.0, &mut random) == 1));
+    }
+}

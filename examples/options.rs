@@ -1,0 +1,312 @@
+//! The flags of `train_gpt`, and what they are checked for before anything runs.
+//!
+//! Guarantees: a [`Setup`] can be trained, up to what the machine does: its plan exists and has backwards, the
+//! heads divide the width, a window fits into the text. Everything else is an [`OptionsError`] that says what to do.
+
+use crate::corpus::{Corpus, TooShort};
+use crate::device::{DeviceError, DeviceName};
+use crate::gpt::GptConfig;
+use crate::learning_rate::{RateError, learning_rates};
+use crate::traces::TracePaths;
+use burn::tensor::Device;
+use burn_pipeline::plan::{Plan, PlanCsvError};
+use burn_pipeline::schedule::{ScheduleError, Size, by_name};
+use clap::{Parser, ValueEnum};
+use std::path::PathBuf;
+
+/// Trains a byte-level GPT on Shakespeare's plays, as a pipeline of stages over ranks of this process.
+#[derive(Parser, Debug, Clone)]
+#[command(name = "train_gpt")]
+pub struct Options {
+    /// Family of schedules, such as 1F1B, GPipe, Interleaved1F1B or ZBVZeroBubble.
+    #[arg(long, default_value = "1F1B", value_name = "NAME")]
+    pub schedule: String,
+    /// Ranks, each a thread with its own stages and its own compute threads.
+    #[arg(long, default_value_t = 2, value_name = "N")]
+    pub ranks: usize,
+    /// Stages a rank [default: what the schedule asks for, else 1].
+    #[arg(long, value_name = "N")]
+    pub chunks: Option<usize>,
+    /// Microbatches that a batch is cut into.
+    #[arg(long, default_value_t = 4, value_name = "N")]
+    pub microbatches: usize,
+    /// Training steps.
+    #[arg(long, default_value_t = 2000, value_parser = at_least_one, value_name = "N")]
+    pub steps: usize,
+    /// Windows of text a step.
+    #[arg(long, default_value_t = 8, value_parser = at_least_one, value_name = "N")]
+    pub batch: usize,
+    /// Bytes of a window.
+    #[arg(long, default_value_t = 128, value_parser = at_least_one, value_name = "N")]
+    pub seq: usize,
+    /// Width of the hidden state.
+    #[arg(long, default_value_t = 128, value_parser = at_least_one, value_name = "N")]
+    pub d_model: usize,
+    /// Transformer blocks.
+    #[arg(long, default_value_t = 4, value_parser = at_least_one, value_name = "N")]
+    pub layers: usize,
+    /// Attention heads; they divide the width.
+    #[arg(long, default_value_t = 4, value_parser = at_least_one, value_name = "N")]
+    pub heads: usize,
+    /// Learning rate at its highest: it rises linearly, then falls to a tenth along a cosine.
+    #[arg(long, default_value_t = 3e-3, value_name = "RATE")]
+    pub lr: f64,
+    /// What initial weights, the order of data and the sample depend on.
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub seed: u64,
+    /// Where to compute.
+    #[arg(long, value_enum, default_value_t = DeviceName::Flex, value_name = "NAME")]
+    pub device: DeviceName,
+    /// Compute threads of each rank (flex).
+    #[arg(long, default_value_t = 1, value_parser = at_least_one, value_name = "N")]
+    pub threads: usize,
+    /// Where the timeline of the last steps goes: a folder, or a file ending in .json or .svg (both are written).
+    #[arg(long, default_value = "runs/train_gpt", value_name = "PATH")]
+    pub trace: PathBuf,
+    /// A plan as CSV (a row a rank, a cell an action) to run instead of a schedule; it sets ranks, chunks and
+    /// microbatches.
+    #[arg(long, value_name = "FILE.csv")]
+    pub plan: Option<PathBuf>,
+    /// `text` draws a progress bar; `json` writes one line a step on standard output and all else elsewhere.
+    #[arg(long, value_enum, default_value_t = LogFormat::Text, value_name = "FORMAT")]
+    pub log: LogFormat,
+}
+
+/// What steps are told in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// A progress bar, and a line now and then.
+    Text,
+    /// One JSON object a step.
+    Json,
+}
+
+/// Options that were checked, with what they stand for.
+#[derive(Debug, Clone)]
+pub struct Setup {
+    /// The flags.
+    pub options: Options,
+    /// The plan of a whole step, without transfers.
+    pub plan: Plan,
+    /// The model's size.
+    pub model: GptConfig,
+    /// The text.
+    pub corpus: Corpus<'static>,
+    /// The learning rate of each step.
+    pub rates: Vec<f64>,
+    /// Where ranks compute.
+    pub device: Device,
+    /// Where the timeline goes.
+    pub trace: TracePaths,
+}
+
+/// Why the flags do not describe a run.
+#[derive(Debug, thiserror::Error)]
+pub enum OptionsError {
+    /// No such schedule, or not at this size.
+    #[error(transparent)]
+    Schedule(#[from] ScheduleError),
+    /// The plan's file cannot be read.
+    #[error("the plan {} cannot be read: {source}", path.display())]
+    ReadPlan {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// The plan's file holds no plan.
+    #[error("{} is not a plan: {source}", path.display())]
+    ParsePlan {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        source: PlanCsvError,
+    },
+    /// The plan only evaluates.
+    #[error("{plan} runs forwards alone, so it trains nothing; choose a schedule with backwards, such as 1F1B")]
+    NoBackward {
+        /// The plan's name.
+        plan: String,
+    },
+    /// A file's plan runs a fixed number of microbatches.
+    #[error("the plan runs {microbatches} microbatches, more than the {batch} windows of a batch; raise --batch")]
+    BatchTooSmall {
+        /// Microbatches of the plan.
+        microbatches: usize,
+        /// Windows of a batch.
+        batch: usize,
+    },
+    /// Heads of unequal width.
+    #[error("--heads {heads} does not divide --d-model {d_model}")]
+    Heads {
+        /// Attention heads.
+        heads: usize,
+        /// Width.
+        d_model: usize,
+    },
+    /// The window is longer than the text.
+    #[error(transparent)]
+    Corpus(#[from] TooShort),
+    /// The learning rate is not one.
+    #[error(transparent)]
+    Rate(#[from] RateError),
+    /// The device is not there.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+}
+
+impl Options {
+    /// Checks the flags and makes what they stand for.
+    ///
+    /// # Errors
+    /// [`OptionsError`] for flags that no run can have.
+    pub fn check(self) -> Result<Setup, OptionsError> {
+        let (heads, d_model) = (self.heads, self.d_model);
+        if !d_model.is_multiple_of(heads) {
+            return Err(OptionsError::Heads { heads, d_model });
+        }
+        let corpus = Corpus::shakespeare();
+        corpus.fits(self.seq)?;
+        let plan = match &self.plan {
+            Some(path) => self.read_plan(path)?,
+            None => self.build_plan()?,
+        };
+        if !plan.has_backward() {
+            return Err(OptionsError::NoBackward { plan: plan.name().to_owned() });
+        }
+        let model = GptConfig::new().with_d_model(d_model).with_layers(self.layers).with_heads(heads);
+        Ok(Setup {
+            model: model.with_seq(self.seq).with_seed(self.seed),
+            rates: learning_rates(self.lr, self.steps)?,
+            device: self.device.open()?,
+            trace: TracePaths::new(&self.trace),
+            plan,
+            corpus,
+            options: self,
+        })
+    }
+
+    fn read_plan(&self, path: &std::path::Path) -> Result<Plan, OptionsError> {
+        let path = path.to_owned();
+        let text = std::fs::read_to_string(&path);
+        let text = text.map_err(|source| OptionsError::ReadPlan { path: path.clone(), source })?;
+        let plan = Plan::from_csv(path.display().to_string(), &text);
+        let plan = plan.map_err(|source| OptionsError::ParsePlan { path, source })?;
+        let (microbatches, batch) = (plan.total_microbatches(), self.batch);
+        if microbatches > batch {
+            return Err(OptionsError::BatchTooSmall { microbatches, batch });
+        }
+        Ok(plan)
+    }
+
+    /// The schedule's plan. A batch of fewer windows than microbatches gets one microbatch a window.
+    fn build_plan(&self) -> Result<Plan, OptionsError> {
+        let schedule = by_name(&self.schedule)?;
+        let asked = match schedule.family().chunks {
+            burn_pipeline::schedule::Chunks::Exactly(chunks) => chunks,
+            burn_pipeline::schedule::Chunks::Any => 1,
+        };
+        let (ranks, chunks) = (self.ranks, self.chunks.unwrap_or(asked));
+        Ok(schedule.build(Size { ranks, chunks, microbatches: self.microbatches.min(self.batch) })?)
+    }
+}
+
+fn at_least_one(text: &str) -> Result<usize, String> {
+    match text.parse::<usize>() {
+        Ok(0) => Err("it is at least 1".to_owned()),
+        other => other.map_err(|_| "it is a whole number of at least 1".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(flags: &str) -> Result<Options, clap::Error> {
+        Options::try_parse_from(std::iter::once("train_gpt").chain(flags.split_whitespace()))
+    }
+
+    fn refusal(flags: &str) -> String {
+        parse(flags).unwrap().check().unwrap_err().to_string()
+    }
+
+    fn with_plan(name: &str, text: &str, flags: &str) -> Result<Setup, OptionsError> {
+        let path = std::env::temp_dir().join(format!("train-gpt-{}-{name}.csv", std::process::id()));
+        std::fs::write(&path, text).unwrap();
+        let setup = parse(&format!("{flags} --plan {}", path.display())).unwrap().check();
+        std::fs::remove_file(path).unwrap();
+        setup
+    }
+
+    #[test]
+    fn the_defaults_describe_a_run() {
+        let setup = parse("").unwrap().check().unwrap();
+        assert_eq!((setup.plan.name(), setup.plan.ranks()), ("1F1B", 2));
+        assert_eq!(setup.rates.len(), setup.options.steps);
+    }
+
+    #[test]
+    fn every_schedule_that_trains_is_taken_by_its_name() {
+        for schedule in burn_pipeline::schedule::all() {
+            let name = schedule.family().name;
+            let setup = parse(&format!("--schedule {name} --ranks 2 --microbatches 8")).unwrap().check();
+            match name {
+                "ForwardOnly" => assert!(matches!(setup, Err(OptionsError::NoBackward { .. }))),
+                _ => assert_eq!(setup.map_err(|e| e.to_string()).unwrap().plan.total_microbatches(), 8, "{name}"),
+            }
+        }
+    }
+
+    #[test]
+    fn flags_that_no_run_can_have_are_refused_with_what_to_do() {
+        for (flags, says) in [
+            ("--schedule 2F2B", "known are ForwardOnly, GPipe, 1F1B"),
+            ("--ranks 0", "at least one rank"),
+            ("--chunks 0", "at least one chunk"),
+            ("--microbatches 0", "at least one microbatch"),
+            ("--chunks 2", "exactly 1 chunk"),
+            ("--schedule DualPipe --ranks 3 --microbatches 6", "even number of ranks"),
+            ("--heads 3", "--heads 3 does not divide --d-model 128"),
+            ("--seq 200000", "--seq of at most 111538"),
+            ("--lr 0", "--lr 0"),
+            ("--lr 2", "--lr 2"),
+            ("--lr NaN", "--lr NaN"),
+            ("--plan /no/such/plan.csv", "/no/such/plan.csv cannot be read"),
+        ] {
+            let message = refusal(flags);
+            assert!(message.contains(says), "{flags}: {message}");
+            assert!(!message.contains('\n'), "{flags}: {message}");
+        }
+    }
+
+    #[test]
+    fn flags_that_are_no_numbers_are_refused_by_name() {
+        for flags in ["--steps 0", "--batch=-1", "--seq x", "--threads 0", "--device tpu", "--log xml", "--speed 3"] {
+            let error = parse(flags).unwrap_err();
+            assert_eq!(error.exit_code(), 2, "{flags}");
+            assert!(error.to_string().contains(flags.split([' ', '=']).next().unwrap()), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_plan_from_a_file_sets_ranks_and_microbatches() {
+        let setup = with_plan("good", "0F0,0F1,0F2,0B0,0B1,0B2\n1F0,1B0,1F1,1B1,1F2,1B2\n", "--ranks 7").unwrap();
+        assert_eq!((setup.plan.ranks(), setup.plan.total_microbatches()), (2, 3));
+    }
+
+    #[test]
+    fn a_plan_that_cannot_be_run_is_refused() {
+        let message = with_plan("typo", "0F0,0X0\n", "").unwrap_err().to_string();
+        assert!(message.contains("is not a plan: line 1, cell 2"), "{message}");
+        let message = with_plan("large", "0F0,0F1,0F2,0B0,0B1,0B2\n", "--batch 2").unwrap_err().to_string();
+        assert!(message.contains("3 microbatches, more than the 2 windows"), "{message}");
+        let message = with_plan("forward", "0F0\n", "").unwrap_err().to_string();
+        assert!(message.contains("forwards alone"), "{message}");
+    }
+
+    #[test]
+    fn a_small_batch_gets_one_microbatch_a_window() {
+        let setup = parse("--batch 3 --microbatches 8").unwrap().check().unwrap();
+        assert_eq!(setup.plan.total_microbatches(), 3);
+    }
+}

@@ -1,0 +1,140 @@
+//! The whole of `train_gpt`, from its arguments to its exit code.
+//!
+//! Guarantees: with `--log json`, standard output holds the steps' JSON lines and nothing else; flags that no run
+//! can have end it with one message and code 2, a run that fails with one message and code 1.
+
+use crate::generate::Sampling;
+use crate::options::{LogFormat, Options, OptionsError, Setup};
+use crate::step_log::StepLog;
+use crate::traces::TraceError;
+use crate::training::{StepRecord, TrainError, Trainer};
+use clap::Parser;
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::time::{Duration, Instant};
+
+/// Bytes of the sample.
+const SAMPLE: usize = 400;
+/// The sample's temperature: a little below 1, for fewer odd bytes.
+const TEMPERATURE: f64 = 0.8;
+
+/// Why a run ended early.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// Flags that no run can have.
+    #[error(transparent)]
+    Options(#[from] OptionsError),
+    /// Training failed.
+    #[error(transparent)]
+    Train(#[from] TrainError),
+    /// The timeline cannot be written.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+    /// Standard output or standard error is closed.
+    #[error("the output cannot be written: {0}")]
+    Output(#[from] io::Error),
+}
+
+impl RunError {
+    /// The process's exit code.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            RunError::Options(_) => 2,
+            _ => 1,
+        }
+    }
+}
+
+/// Parses the arguments and runs; gives the exit code.
+pub fn main(arguments: impl Iterator<Item = OsString>, out: &mut dyn Write, err: &mut dyn Write) -> u8 {
+    let options = match Options::try_parse_from(arguments) {
+        Ok(options) => options,
+        Err(error) => {
+            // Help and version go to standard output, refusals to standard error; a closed one is no news.
+            let _ = if error.use_stderr() { write!(err, "{error}") } else { write!(out, "{error}") };
+            return error.exit_code() as u8;
+        }
+    };
+    match run(options, out, err) {
+        Ok(()) => 0,
+        Err(error) => {
+            let _ = writeln!(err, "error: {error}");
+            error.exit_code()
+        }
+    }
+}
+
+/// Trains, evaluates, draws a sample and writes the timeline.
+///
+/// # Errors
+/// [`RunError`].
+pub fn run(options: Options, out: &mut dyn Write, err: &mut dyn Write) -> Result<(), RunError> {
+    let setup = options.check()?;
+    setup.trace.prepare()?;
+    let format = setup.options.log;
+    let mut trainer = Trainer::new(setup)?;
+    {
+        let told: &mut dyn Write = if format == LogFormat::Text { out } else { err };
+        introduce(trainer.setup(), told)?;
+    }
+    let (records, elapsed) = train(&mut trainer, out)?;
+    let told: &mut dyn Write = if format == LogFormat::Text { out } else { err };
+    conclude(&mut trainer, &records, elapsed, told)
+}
+
+fn introduce(setup: &Setup, told: &mut dyn Write) -> io::Result<()> {
+    let (options, plan) = (&setup.options, &setup.plan);
+    let (ranks, stages, microbatches) = (plan.ranks(), plan.stages(), plan.total_microbatches());
+    writeln!(
+        told,
+        "{} over {ranks} rank(s), {stages} stage(s), {microbatches} microbatch(es); {} compute thread(s) a rank",
+        plan.name(),
+        options.threads
+    )?;
+    if options.plan.is_none() && microbatches < options.microbatches {
+        writeln!(told, "a batch of {} windows makes no more than {microbatches} microbatches", options.batch)?;
+    }
+    let (training, held_out) = (setup.corpus.training().len(), setup.corpus.held_out().len());
+    writeln!(told, "{} parameters; {training} bytes to learn from, {held_out} held out", setup.model.parameters())
+}
+
+/// Runs all steps; gives what they told, and how long they took together.
+fn train(trainer: &mut Trainer, out: &mut dyn Write) -> Result<(Vec<StepRecord>, Duration), RunError> {
+    let options = &trainer.setup().options;
+    let mut log = StepLog::new(options.log, options.steps, out);
+    let began = Instant::now();
+    let mut records = Vec::new();
+    while let Some(record) = trainer.step()? {
+        log.step(&record)?;
+        records.push(record);
+    }
+    Ok((records, began.elapsed()))
+}
+
+fn conclude(
+    trainer: &mut Trainer,
+    records: &[StepRecord],
+    elapsed: Duration,
+    told: &mut dyn Write,
+) -> Result<(), RunError> {
+    let (steps, seconds) = (records.len(), elapsed.as_secs_f64());
+    let tokens = steps * trainer.setup().options.batch * trainer.setup().options.seq;
+    writeln!(told, "\n{steps} steps in {seconds:.1} s: {:.0} tokens/s", tokens as f64 / seconds)?;
+    let evaluation = trainer.evaluate()?;
+    let (loss, bigram, bytes) = (evaluation.loss, evaluation.bigram, evaluation.bytes);
+    writeln!(told, "held-out loss {loss:.4} nats a byte over {bytes} bytes; a table of byte pairs has {bigram:.4}")?;
+    let (paths, measured, predicted) = (trainer.setup().trace.clone(), trainer.timeline(), trainer.predicted()?);
+    paths.write(&measured, &predicted)?;
+    let (chrome, svg) = (paths.chrome.display(), paths.svg.display());
+    writeln!(told, "{}: {chrome} (open it in ui.perfetto.dev), {svg}", measured.name)?;
+    let sampling = Sampling { length: SAMPLE, temperature: TEMPERATURE, seed: trainer.setup().options.seed };
+    let text = trainer.sample(b"\n", &sampling)?;
+    writeln!(told, "\na sample at temperature {TEMPERATURE}:\n{}", readable(&text))?;
+    Ok(())
+}
+
+/// Text as it can be put on a terminal: bytes that are no printable ASCII become dots.
+fn readable(text: &[u8]) -> String {
+    let show = |&byte: &u8| if byte == b'\n' || byte == b' ' || byte.is_ascii_graphic() { byte as char } else { '.' };
+    text.iter().map(show).collect()
+}

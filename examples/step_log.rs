@@ -1,0 +1,108 @@
+//! How steps are told while they run: a progress bar with a line now and then, or JSON lines.
+
+use crate::options::LogFormat;
+use crate::training::StepRecord;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::io::{self, Write};
+
+/// Steps between two lines of the text form.
+const EVERY: usize = 50;
+
+/// Tells steps to a user (`Text`, beside a bar on standard error) or a program (`Json`).
+pub struct StepLog<'a> {
+    format: LogFormat,
+    steps: usize,
+    bar: ProgressBar,
+    out: &'a mut dyn Write,
+}
+
+impl std::fmt::Debug for StepLog<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StepLog").field("format", &self.format).finish_non_exhaustive()
+    }
+}
+
+impl<'a> StepLog<'a> {
+    /// A log of `steps` steps; lines go to `out`.
+    pub fn new(format: LogFormat, steps: usize, out: &'a mut dyn Write) -> Self {
+        let target = match format {
+            // Draws nothing unless standard error is a terminal.
+            LogFormat::Text => ProgressDrawTarget::stderr(),
+            LogFormat::Json => ProgressDrawTarget::hidden(),
+        };
+        let template = "{bar:32} {pos}/{len} steps, {elapsed} + {eta} | {msg}";
+        let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+        let bar = ProgressBar::with_draw_target(Some(steps as u64), target).with_style(style);
+        Self { format, steps, bar, out }
+    }
+
+    /// Tells one step.
+    ///
+    /// # Errors
+    /// If the line cannot be written.
+    pub fn step(&mut self, record: &StepRecord) -> io::Result<()> {
+        match self.format {
+            LogFormat::Json => {
+                let line = serde_json::to_string(record).map_err(io::Error::other)?;
+                writeln!(self.out, "{line}")?;
+                self.out.flush()
+            }
+            LogFormat::Text => {
+                self.bar.set_message(format!("loss {:.4}, {:.0} tokens/s", record.loss, record.tokens_per_second));
+                self.bar.inc(1);
+                if record.step == 1 || record.step.is_multiple_of(EVERY) || record.step == self.steps {
+                    return self.bar.suspend(|| self.out.write_all(text_line(record).as_bytes()));
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Drop for StepLog<'_> {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+fn text_line(record: &StepRecord) -> String {
+    let StepRecord { step, loss, learning_rate, tokens_per_second, .. } = record;
+    format!("step {step:>5}  loss {loss:.4}  learning rate {learning_rate:.2e}  {tokens_per_second:>7.0} tokens/s\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(step: usize) -> StepRecord {
+        let (learning_rate, gradient_norm) = (1e-3, 0.5);
+        StepRecord { step, loss: 2.5, learning_rate, gradient_norm, step_seconds: 0.25, tokens_per_second: 8192.0 }
+    }
+
+    fn logged(format: LogFormat, steps: usize) -> String {
+        let mut out = Vec::new();
+        let mut log = StepLog::new(format, steps, &mut out);
+        (1..=steps).for_each(|step| log.step(&record(step)).unwrap());
+        drop(log);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn json_is_one_object_a_step_with_what_machines_compare() {
+        let text = logged(LogFormat::Json, 3);
+        let lines: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(lines.len(), 3);
+        for (index, line) in lines.iter().enumerate() {
+            assert_eq!(line["step"], index + 1);
+            assert_eq!((&line["loss"], &line["step_seconds"]), (&2.5.into(), &0.25.into()));
+            assert_eq!(line["tokens_per_second"], 8192.0);
+        }
+    }
+
+    #[test]
+    fn text_tells_the_first_the_last_and_every_fiftieth_step() {
+        let text = logged(LogFormat::Text, 120);
+        let steps: Vec<&str> = text.lines().map(|line| line.split_whitespace().nth(1).unwrap()).collect();
+        assert_eq!(steps, ["1", "50", "100", "120"]);
+    }
+}

@@ -1,0 +1,110 @@
+//! Files for a measured timeline: a Chrome trace and an SVG drawing.
+//!
+//! 1. A path ending in `.json` or `.svg` names both files, up to their ending; any other names a folder.
+//! 2. The Chrome trace holds measured and predicted tracks below each other, the drawing the measured one.
+//! 3. Steps are laid end to end: the events of each begin where the one before returned.
+
+use burn_pipeline::trace::{SvgOptions, Track, chrome, svg};
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Where the two files go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TracePaths {
+    /// For Perfetto or `chrome://tracing`.
+    pub chrome: PathBuf,
+    /// The drawing.
+    pub svg: PathBuf,
+}
+
+/// A file or its folder cannot be written.
+#[derive(Debug, thiserror::Error)]
+#[error("the timeline cannot be written to {}: {source}", path.display())]
+pub struct TraceError {
+    /// What cannot be written.
+    pub path: PathBuf,
+    /// What the system says.
+    pub source: io::Error,
+}
+
+impl TracePaths {
+    /// The files for a path as a user gives it.
+    pub fn new(path: &Path) -> Self {
+        match path.extension().and_then(|extension| extension.to_str()) {
+            Some("json" | "svg") => Self { chrome: path.with_extension("json"), svg: path.with_extension("svg") },
+            _ => Self { chrome: path.join("trace.json"), svg: path.join("timeline.svg") },
+        }
+    }
+
+    /// Makes the folder, so that a path that cannot be written is known before training and not after it.
+    ///
+    /// # Errors
+    /// If the folder cannot be made.
+    pub fn prepare(&self) -> Result<(), TraceError> {
+        let Some(folder) = self.chrome.parent() else { return Ok(()) };
+        std::fs::create_dir_all(folder).map_err(|source| TraceError { path: folder.to_owned(), source })
+    }
+
+    /// Writes both files.
+    ///
+    /// # Errors
+    /// If one cannot be written.
+    pub fn write(&self, measured: &Track, predicted: &Track) -> Result<(), TraceError> {
+        let write = |path: &Path, text: String| {
+            std::fs::write(path, text).map_err(|source| TraceError { path: path.to_owned(), source })
+        };
+        write(&self.chrome, chrome(&[measured.clone(), predicted.clone()]))?;
+        write(&self.svg, svg(measured, &SvgOptions::default()))
+    }
+}
+
+/// One track of several steps, each given with its length in seconds.
+pub fn end_to_end<'a>(name: String, steps: impl Iterator<Item = (f64, &'a Track)>) -> Track {
+    let mut joined = Track { name, ..Track::default() };
+    let mut offset = 0.0;
+    for (seconds, step) in steps {
+        joined.ranks = joined.ranks.max(step.ranks);
+        joined.events.extend(step.events.iter().cloned().map(|mut event| {
+            event.start += offset;
+            event.end += offset;
+            event
+        }));
+        offset += seconds;
+    }
+    joined
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use burn_pipeline::trace::Event;
+
+    #[test]
+    fn a_path_names_a_folder_or_both_files() {
+        let folder = TracePaths::new(Path::new("runs/a.b"));
+        assert_eq!(folder.chrome, Path::new("runs/a.b/trace.json"));
+        assert_eq!(folder.svg, Path::new("runs/a.b/timeline.svg"));
+        for given in ["x/steps.json", "x/steps.svg"] {
+            let files = TracePaths::new(Path::new(given));
+            assert_eq!(
+                (files.chrome.as_path(), files.svg.as_path()),
+                (Path::new("x/steps.json"), Path::new("x/steps.svg"))
+            );
+        }
+    }
+
+    #[test]
+    fn a_folder_below_a_file_is_refused_by_name() {
+        let error = TracePaths::new(Path::new("/dev/null/runs")).prepare().unwrap_err().to_string();
+        assert!(error.contains("/dev/null/runs"), "{error}");
+    }
+
+    #[test]
+    fn steps_are_laid_end_to_end() {
+        let event = |start, end| Event { rank: 1, action: "0F0".parse().unwrap(), start, end };
+        let step = Track { name: "s".into(), ranks: 2, events: vec![event(0.25, 0.5)] };
+        let track = end_to_end("both".into(), [(1.0, &step), (2.0, &step), (3.0, &step)].into_iter());
+        assert_eq!(track.events, [event(0.25, 0.5), event(1.25, 1.5), event(3.25, 3.5)]);
+        assert_eq!((track.ranks, track.name.as_str()), (2, "both"));
+    }
+}

@@ -1,0 +1,12 @@
+//! Trains a byte-level GPT on Shakespeare's plays, its layers cut into stages over in-process ranks.
+//!
+//! `cargo run --release --example train_gpt` takes a few minutes on two cores; `-- --help` lists the flags. What
+//! it does is in this package's library: `options` checks the flags, `training` runs the steps, `run` tells the
+//! whole in order.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let (mut out, mut err) = (std::io::stdout(), std::io::stderr());
+    ExitCode::from(pipeline_examples::run::main(std::env::args_os(), &mut out, &mut err))
+}

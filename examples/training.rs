@@ -1,0 +1,190 @@
+//! A GPT in training: pipeline, data and learning rate, one step at a time.
+//!
+//! Guarantees: the loss of every step depends on the seed, the batch and the model's size; on the schedule and
+//! its cut only where they change the order in which numbers are added.
+
+use crate::bigram::Bigram;
+use crate::corpus::Windows;
+use crate::generate::{Sampling, generate};
+use crate::gpt::Signal;
+use crate::options::Setup;
+use crate::traces::end_to_end;
+use burn::optim::AdamWConfig;
+use burn::tensor::{Device, Int, Tensor, TensorData};
+use burn_pipeline::cost::ProfileError;
+use burn_pipeline::simulate::{SimulateError, SimulateOptions, simulate};
+use burn_pipeline::stage::{Batch, BoundaryError};
+use burn_pipeline::trace::Track;
+use burn_pipeline::train::{BuildError, Pipeline, PipelineError, StepReport, measured_profile};
+use serde::Serialize;
+use std::collections::VecDeque;
+
+/// Gradients are clipped to this norm.
+const CLIP_NORM: f64 = 1.0;
+/// Steps whose timeline is kept.
+const KEPT_STEPS: usize = 3;
+
+/// Why training stopped.
+#[derive(Debug, thiserror::Error)]
+pub enum TrainError {
+    /// The pipeline cannot be built.
+    #[error(transparent)]
+    Build(#[from] BuildError),
+    /// A step or an evaluation failed.
+    #[error(transparent)]
+    Pipeline(#[from] PipelineError),
+    /// What the last stage put out is not the model's output.
+    #[error(transparent)]
+    Output(#[from] BoundaryError),
+    /// The last stage put out no scores.
+    #[error("the last stage put out tokens, not scores")]
+    NoScores,
+    /// No step has run that could say what actions cost.
+    #[error(transparent)]
+    Profile(#[from] ProfileError),
+    /// The plan cannot be simulated.
+    #[error(transparent)]
+    Simulate(#[from] SimulateError),
+}
+
+/// What a step tells; a line of `--log json`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct StepRecord {
+    /// The step, from 1.
+    pub step: usize,
+    /// The loss over the batch before the step, in nats a byte.
+    pub loss: f64,
+    /// The learning rate.
+    pub learning_rate: f64,
+    /// The norm of all gradients before clipping.
+    pub gradient_norm: f64,
+    /// Seconds from the batch to the stepped weights.
+    pub step_seconds: f64,
+    /// Bytes of text a second.
+    pub tokens_per_second: f64,
+}
+
+/// Losses on held-out text.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Evaluation {
+    /// The model's loss, in nats a byte.
+    pub loss: f64,
+    /// The loss of a table of byte pairs over the same bytes.
+    pub bigram: f64,
+    /// Bytes that were predicted.
+    pub bytes: usize,
+}
+
+/// A GPT in training.
+#[derive(Debug)]
+pub struct Trainer {
+    setup: Setup,
+    pipeline: Pipeline,
+    done: usize,
+    recent: VecDeque<StepReport>,
+}
+
+impl Trainer {
+    /// Builds the pipeline: the stages are made on their ranks.
+    ///
+    /// # Errors
+    /// If the plan is not legal, or a rank cannot make its stages.
+    pub fn new(setup: Setup) -> Result<Self, TrainError> {
+        let (options, model) = (&setup.options, setup.model.clone());
+        // Moments of gradients over a hundred steps and a clear weight decay suit short runs over small batches.
+        let optimizer = AdamWConfig::new().with_beta_2(0.99).with_epsilon(1e-8).with_weight_decay(0.1);
+        let pipeline = Pipeline::builder()
+            .plan(setup.plan.clone())
+            .stages(move |at| model.stage(at))
+            .optimizer(move || optimizer.init())
+            .clip_norm(CLIP_NORM)
+            .devices(vec![setup.device.clone()])
+            .threads(options.threads)
+            .build()?;
+        Ok(Self { pipeline, done: 0, recent: VecDeque::new(), setup })
+    }
+
+    /// What is trained, and how.
+    pub fn setup(&self) -> &Setup {
+        &self.setup
+    }
+
+    /// The next step; `None` once all are done.
+    ///
+    /// # Errors
+    /// If a rank fails.
+    pub fn step(&mut self) -> Result<Option<StepRecord>, TrainError> {
+        let Some(&learning_rate) = self.setup.rates.get(self.done) else { return Ok(None) };
+        let options = &self.setup.options;
+        let windows = self.setup.corpus.batch(options.seed, self.done, options.batch, options.seq);
+        let report = self.pipeline.step(self.batch(&windows), learning_rate)?;
+        self.done += 1;
+        let record = StepRecord {
+            step: self.done,
+            loss: report.loss,
+            learning_rate,
+            gradient_norm: report.gradient_norm.unwrap_or(0.0),
+            step_seconds: report.seconds,
+            tokens_per_second: windows.inputs.len() as f64 / report.seconds,
+        };
+        self.recent.push_back(report);
+        if self.recent.len() > KEPT_STEPS {
+            self.recent.pop_front();
+        }
+        Ok(Some(record))
+    }
+
+    /// The losses of the model and of a table of byte pairs over all held-out windows.
+    ///
+    /// # Errors
+    /// If a rank fails.
+    pub fn evaluate(&mut self) -> Result<Evaluation, TrainError> {
+        let (corpus, rows, seq) = (self.setup.corpus, self.setup.options.batch, self.setup.options.seq);
+        let (mut sum, mut bytes) = (0.0, 0);
+        for windows in corpus.held_out_batches(rows, seq) {
+            let loss = self.pipeline.eval(self.batch(&windows))?.loss.unwrap_or(f64::NAN);
+            sum += loss * windows.inputs.len() as f64;
+            bytes += windows.inputs.len();
+        }
+        let pairs: Vec<(u8, u8)> =
+            corpus.held_out_batches(rows, seq).flat_map(|w| w.pairs().collect::<Vec<_>>()).collect();
+        let bigram = Bigram::fit(corpus.training()).loss(pairs.into_iter());
+        Ok(Evaluation { loss: sum / bytes as f64, bigram, bytes })
+    }
+
+    /// Text that continues `prompt`.
+    ///
+    /// # Errors
+    /// If a rank fails.
+    pub fn sample(&mut self, prompt: &[u8], sampling: &Sampling) -> Result<Vec<u8>, TrainError> {
+        generate(&mut self.pipeline, &self.setup.device, self.setup.options.seq, prompt, sampling)
+    }
+
+    /// What the ranks did when in the last few steps, end to end.
+    pub fn timeline(&self) -> Track {
+        let first = self.done + 1 - self.recent.len().min(self.done);
+        let name = format!("{}, measured, steps {first} to {}", self.setup.plan.name(), self.done);
+        end_to_end(name, self.recent.iter().map(|report| (report.seconds, &report.timeline)))
+    }
+
+    /// What the simulator expects of one step whose actions take what they took in the last few.
+    ///
+    /// # Errors
+    /// If no step has run yet.
+    pub fn predicted(&mut self) -> Result<Track, TrainError> {
+        let profile = measured_profile(self.setup.plan.placement(), self.recent.make_contiguous())?;
+        let simulation = simulate(&self.setup.plan, &profile, &SimulateOptions::default())?;
+        Ok(simulation.track(format!("{}, simulated from the measured actions, one step", self.setup.plan.name())))
+    }
+
+    fn batch(&self, windows: &Windows) -> Batch {
+        let tokens = |bytes: &[u8]| tokens(bytes, windows.seq, &self.setup.device);
+        Batch::new(Signal::Tokens(tokens(&windows.inputs))).target(tokens(&windows.targets))
+    }
+}
+
+/// Bytes as token ids `[rows, seq]`.
+pub(crate) fn tokens(bytes: &[u8], seq: usize, device: &Device) -> Tensor<2, Int> {
+    let ids: Vec<i32> = bytes.iter().copied().map(i32::from).collect();
+    Tensor::from_data(TensorData::new(ids, [bytes.len() / seq, seq]), device)
+}

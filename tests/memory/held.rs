@@ -1,0 +1,113 @@
+//! What ranks hold is what their plans say: microbatches held for every family, and the heap of two of them.
+
+use crate::heap::{peak_of, settle, turn};
+use burn::module::Module;
+use burn::nn::{Linear, LinearConfig};
+use burn::tensor::{Device, Int, Tensor};
+use burn_pipeline::plan::{Op, Plan};
+use burn_pipeline::schedule::{Chunks, Schedule, Size, all, by_name};
+use burn_pipeline::stage::{Batch, Stage, StageBox};
+use burn_pipeline::train::Pipeline;
+use pipeline_tests::mlp;
+use std::collections::HashSet;
+
+/// The most microbatches that each rank holds by its row: from a forward to the backward that frees it.
+fn predicted(plan: &Plan) -> Vec<usize> {
+    let peak = |row| {
+        let (mut held, mut peak) = (HashSet::new(), 0);
+        for task in plan.tasks(row) {
+            let key = (task.stage(), task.microbatch());
+            match task.op() {
+                Op::Forward => assert!(held.insert(key)),
+                Op::Backward | Op::BackwardWeight => assert!(held.remove(&key)),
+                _ => {}
+            }
+            peak = peak.max(held.len());
+        }
+        assert!(held.is_empty());
+        peak
+    };
+    (0..plan.ranks()).map(peak).collect()
+}
+
+fn batch(samples: usize) -> Batch {
+    let device = Device::flex();
+    let x = Tensor::<2>::ones([samples, mlp::WIDTH], &device);
+    Batch::new((x.clone(), Tensor::<2, Int>::zeros([samples, 1], &device))).target(x)
+}
+
+fn chunks(schedule: &dyn Schedule) -> usize {
+    match schedule.family().chunks {
+        Chunks::Exactly(chunks) => chunks,
+        Chunks::Any => 2,
+    }
+}
+
+#[test]
+fn every_family_holds_as_many_microbatches_as_its_plan_says() {
+    let _turn = turn();
+    let mut proved = HashSet::new();
+    for schedule in all().into_iter().filter(|schedule| schedule.family().name != "ForwardOnly") {
+        for ranks in 1..=4 {
+            for microbatches in [1, 2, 5, 8, 12] {
+                let size = Size::new(ranks, microbatches).with_chunks(chunks(schedule.as_ref()));
+                let Ok(plan) = schedule.build(size) else { continue };
+                let name = schedule.family().name;
+                let builder = Pipeline::builder().schedule(by_name(name).unwrap(), size).stages(mlp::stage);
+                let mut pipeline = builder.devices(vec![Device::flex()]).build().unwrap();
+                let report = pipeline.accumulate(batch(microbatches)).unwrap();
+                assert_eq!(report.peak_held, predicted(&plan), "{name} at {size:?}");
+                proved.insert(name);
+            }
+        }
+    }
+    assert_eq!(proved.len(), all().len() - 1, "some family was built at no size: {proved:?}");
+}
+
+const WIDTH: usize = 256;
+const ROWS: usize = 128;
+const MICROBATCHES: usize = 16;
+
+/// Layers whose activations outweigh their weights by far.
+#[derive(Module, Debug)]
+struct Wide {
+    layers: Vec<Linear>,
+}
+
+impl Stage for Wide {
+    type Input = Tensor<3>;
+    type Extra = ();
+    type Output = Tensor<3>;
+
+    fn forward(&self, x: Tensor<3>, (): ()) -> Tensor<3> {
+        self.layers.iter().fold(x, |x, layer| layer.forward(x).tanh())
+    }
+}
+
+/// The peak of a step's heap, once the pipeline is warm.
+fn heap(schedule: &str) -> usize {
+    settle();
+    let builder = Pipeline::builder().schedule(by_name(schedule).unwrap(), Size::new(2, MICROBATCHES));
+    let builder = builder.devices(vec![Device::flex()]).stages(|at| {
+        let layer = |_| LinearConfig::new(WIDTH, WIDTH).init(&at.device);
+        let wide = Wide { layers: (0..3).map(layer).collect() };
+        match at.is_last() {
+            true => StageBox::with_loss(wide, |y: Tensor<3>, target: Tensor<3>| (y - target).square().mean()),
+            false => StageBox::new(wide),
+        }
+    });
+    let mut pipeline = builder.build().unwrap();
+    let x = Tensor::<3>::ones([MICROBATCHES, ROWS, WIDTH], &Device::flex());
+    let mut step = || drop(pipeline.step(Batch::new(x.clone()).target(x.clone()), 0.0).unwrap());
+    step();
+    peak_of(step)
+}
+
+#[test]
+fn gpipe_needs_more_heap_than_1f1b_at_many_microbatches() {
+    let _turn = turn();
+    let (gpipe, one_f_one_b) = (heap("GPipe"), heap("1F1B"));
+    println!("peak heap of a step: GPipe {gpipe} bytes, 1F1B {one_f_one_b} bytes");
+    // Rank 0 holds 16 microbatches against 2, rank 1 holds 16 against 1; what does not grow with them is small.
+    assert!(gpipe > 3 * one_f_one_b, "GPipe {gpipe} bytes, 1F1B {one_f_one_b} bytes");
+}

@@ -1,0 +1,222 @@
+//! The autodiff seam: a stage's backward, seeded with gradients that arrive later, equals Burn's own backward of
+//! the sum of output times gradient, bit for bit.
+
+use crate::cases::noise;
+use burn::backend::{AutodiffBackend, Dispatch};
+use burn::module::{Module, Param};
+use burn::tensor::activation::{gelu, relu};
+use burn::tensor::{Device, Int, Tensor};
+use burn_pipeline::ops::seed_root;
+use burn_pipeline::stage::{
+    AnyTensor, Boundary, ErasedStage, ForwardCall, Gradients, Outcome, Payload, Stage, StageBox, StageError,
+};
+
+const ROWS: usize = 5;
+const WIDTH: usize = 7;
+
+fn numbers(seed: u64, device: &Device) -> Tensor<2> {
+    Tensor::<1>::from_floats(&*noise(seed, ROWS * WIDTH), device).reshape([ROWS, WIDTH])
+}
+
+fn devices() -> [(&'static str, Device); 2] {
+    let device = Device::flex().autodiff();
+    [("plain", device.clone()), ("checkpointing", device.gradient_checkpointing())]
+}
+
+/// Three outputs that share a trunk.
+fn outputs(x: &Tensor<2>, w: &Tensor<2>) -> [Tensor<2>; 3] {
+    let trunk = gelu(x.clone() * w.clone());
+    [relu(trunk.clone()), trunk.clone().exp(), trunk * x.clone()]
+}
+
+fn floats(tensor: Tensor<2>) -> Vec<f32> {
+    tensor.into_data().iter::<f32>().collect()
+}
+
+/// Leaf gradients by multiply-and-sum over the outputs that have a gradient.
+fn by_sum(device: &Device, used: [bool; 3]) -> [Vec<f32>; 2] {
+    let leaves = [1, 2].map(|seed| numbers(seed, device).require_grad());
+    let terms = outputs(&leaves[0], &leaves[1]).into_iter().zip(10..).zip(used).filter(|(_, used)| *used);
+    let sum = terms.map(|((y, seed), _)| (y * numbers(seed, device)).sum()).reduce(|a, b| a + b).unwrap();
+    let gradients = sum.backward();
+    leaves.map(|leaf| floats(leaf.grad(&gradients).unwrap()))
+}
+
+/// The same by a seeded root, whose backward may run on another thread.
+fn by_seed(device: &Device, used: [bool; 3], elsewhere: bool) -> [Vec<f32>; 2] {
+    let leaves = [1, 2].map(|seed| numbers(seed, device).require_grad());
+    let outputs = outputs(&leaves[0], &leaves[1]).map(Tensor::into_dispatch).into();
+    let (root, slots) = seed_root(outputs).unwrap();
+    for ((slot, seed), _) in slots.iter().zip(10..).zip(used).filter(|(_, used)| *used) {
+        slot.set(numbers(seed, &Device::flex()).into_dispatch());
+    }
+    let gradients = match elsewhere {
+        true => std::thread::spawn(move || Dispatch::backward(root)).join().unwrap(),
+        false => Dispatch::backward(root),
+    };
+    leaves.map(|leaf| floats(Tensor::from_dispatch(Dispatch::grad(&leaf.into_dispatch(), &gradients).unwrap())))
+}
+
+#[test]
+fn a_seeded_backward_equals_multiply_and_sum_bit_for_bit() {
+    for (name, device) in devices() {
+        for pattern in 1..8 {
+            let used = [0, 1, 2].map(|bit| pattern >> bit & 1 == 1);
+            for elsewhere in [false, true] {
+                let expected = by_sum(&device, used);
+                assert!(expected.iter().flatten().any(|&g| g != 0.0));
+                assert_eq!(by_seed(&device, used, elsewhere), expected, "{name}, outputs {used:?}, {elsewhere}");
+            }
+        }
+    }
+}
+
+#[test]
+fn without_any_received_gradient_all_gradients_are_zero() {
+    for (name, device) in devices() {
+        let gradients = by_seed(&device, [false; 3], false);
+        assert!(gradients.iter().flatten().all(|&g| g == 0.0), "{name}");
+    }
+}
+
+#[test]
+fn outputs_that_need_no_gradient_have_no_root() {
+    for (name, device) in devices() {
+        let y = numbers(1, &device).exp();
+        assert!(seed_root(vec![y.into_dispatch()]).is_none(), "{name}");
+    }
+    assert!(seed_root(Vec::new()).is_none());
+}
+
+/// A stage with a float output that is tracked, an integer one, one that tracks nothing, and another tracked one.
+#[derive(Module, Debug)]
+struct Forked {
+    w: Param<Tensor<2>>,
+}
+
+impl Stage for Forked {
+    type Input = (Tensor<2>, Tensor<2, Int>);
+    type Extra = ();
+    type Output = (Tensor<2>, Tensor<2, Int>, Tensor<2>, Tensor<2>);
+
+    fn forward(&self, (x, ids): Self::Input, (): ()) -> Self::Output {
+        let [y, z, _] = outputs(&x, &self.w.val());
+        (y, ids, x.ones_like(), z)
+    }
+}
+
+fn forked(device: &Device) -> Box<dyn ErasedStage> {
+    let w = Param::from_tensor(numbers(2, device));
+    let mut stage = StageBox::new(Forked { w }).into_inner();
+    stage.begin(Some(0));
+    stage
+}
+
+fn call(sample: usize) -> ForwardCall {
+    let (x, ids) = (numbers(1, &Device::flex()), Tensor::<2, Int>::ones([ROWS, 1], &Device::flex()));
+    ForwardCall {
+        sample,
+        input: (x, ids).into_payload(),
+        extra: Payload::default(),
+        target: None,
+        ends_route: false,
+        wants_input_gradient: true,
+    }
+}
+
+fn seed(seed: u64) -> Option<AnyTensor> {
+    Some(AnyTensor::new(numbers(seed, &Device::flex())))
+}
+
+fn read(tensor: &AnyTensor) -> Vec<f32> {
+    tensor.to_data().unwrap().iter::<f32>().collect()
+}
+
+/// The gradients of the input, and that of the weight.
+fn run(stage: &mut dyn ErasedStage, seeds: Gradients, split: bool) -> (Gradients, Vec<f32>) {
+    stage.forward(call(0)).unwrap();
+    let inputs = match split {
+        false => stage.backward(0, seeds).unwrap(),
+        true => {
+            let inputs = stage.backward_input(0, seeds).unwrap();
+            assert_eq!((stage.held(), stage.gradients().added()), (1, 0));
+            stage.backward_weight(0).unwrap();
+            inputs
+        }
+    };
+    assert_eq!((stage.held(), stage.gradients().added()), (0, 1));
+    let id = stage.parameters()[0];
+    let weight = read(stage.gradients().get(id).unwrap());
+    (inputs, weight)
+}
+
+#[test]
+fn a_stage_with_integer_and_untracked_outputs_gives_the_gradients_of_the_others() {
+    for (name, device) in devices() {
+        for (used, seeds) in [
+            ([true, true, false], vec![seed(10), None, None, seed(11)]),
+            // What comes for an output that tracks nothing goes nowhere.
+            ([true, true, false], vec![seed(10), None, seed(12), seed(11)]),
+            ([false, true, false], vec![None, None, None, seed(11)]),
+        ] {
+            for split in [false, true] {
+                let (inputs, weight) = run(forked(&device).as_mut(), seeds.clone(), split);
+                let [x, w] = by_sum(&device, used);
+                assert_eq!(inputs.len(), 2, "{name}");
+                assert_eq!(inputs[0].as_ref().map(read), Some(x), "{name}, {used:?}, {split}");
+                assert!(inputs[1].is_none(), "{name}: an integer has no gradient");
+                assert_eq!(weight, w, "{name}, {used:?}, {split}");
+            }
+        }
+    }
+}
+
+#[test]
+fn outputs_leave_a_stage_without_autodiff_and_as_they_were() {
+    let device = Device::flex().autodiff();
+    let Outcome::Output(payload) = forked(&device).forward(call(0)).unwrap() else { panic!("a loss came") };
+    assert!(payload.tensors().all(|tensor| !tensor.is_tracked() && !tensor.device().is_autodiff()));
+    let [y, z, _] = outputs(&numbers(1, &device), &numbers(2, &device));
+    let (got_y, ids, ones, got_z) = <Forked as Stage>::Output::from_payload(payload).unwrap();
+    assert_eq!([floats(got_y), floats(got_z)], [floats(y), floats(z)]);
+    assert_eq!(ids.into_data().iter::<i64>().collect::<Vec<_>>(), [1; ROWS]);
+    assert_eq!(floats(ones), [1.0; ROWS * WIDTH]);
+}
+
+#[test]
+fn a_seed_that_does_not_fit_its_output_is_refused() {
+    let device = Device::flex().autodiff();
+    let refuse = |seeds: Gradients| {
+        let mut stage = forked(&device);
+        stage.forward(call(0)).unwrap();
+        stage.backward(0, seeds).unwrap_err()
+    };
+    assert_eq!(refuse(vec![seed(10)]), StageError::GradientCount { got: 1, expected: 4 });
+    let narrow = seed(10).map(|seed| seed.narrow(1, 0, 1));
+    let error = refuse(vec![None, None, None, narrow]);
+    assert!(matches!(&error, StageError::GradientForm { output: 3, .. }), "{error}");
+    let double = Tensor::<2>::ones([ROWS, WIDTH], &Device::flex()).cast(burn::tensor::DType::F64);
+    let error = refuse(vec![Some(AnyTensor::new(double)), None, None, None]);
+    assert!(matches!(&error, StageError::GradientForm { output: 0, .. }), "{error}");
+}
+
+#[test]
+fn backwards_that_were_not_prepared_are_refused() {
+    let mut stage = forked(&Device::flex().autodiff());
+    assert_eq!(stage.backward(0, vec![None; 4]).unwrap_err(), StageError::NotHeld);
+    stage.forward(call(0)).unwrap();
+    assert_eq!(stage.backward_weight(0).unwrap_err(), StageError::NotHeld);
+    assert_eq!(stage.backward(1, vec![None; 4]).unwrap_err(), StageError::NotHeld);
+    stage.backward(0, vec![None; 4]).unwrap();
+    assert_eq!(stage.backward(0, vec![None; 4]).unwrap_err(), StageError::NotHeld);
+}
+
+#[test]
+fn a_stage_made_on_one_thread_runs_its_backward_on_another() {
+    let device = Device::flex().autodiff();
+    let mut stage = forked(&device);
+    stage.forward(call(0)).unwrap();
+    let seeds = vec![seed(10), None, None, seed(11)];
+    let inputs = std::thread::spawn(move || stage.backward(0, seeds).unwrap()).join().unwrap();
+    assert_eq!(inputs[0].as_ref().map(read), Some(by_sum(&device, [true, true, false])[0].clone()));
+}
