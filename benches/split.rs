@@ -93,7 +93,7 @@ fn subjects() -> Vec<Subject> {
 /// A stage with its engine chosen.
 fn stage(subject: &Subject, split: SplitBackward) -> Box<dyn ErasedStage> {
     let mut stage = (subject.build)().into_inner();
-    stage.choose(split, true).unwrap();
+    stage.choose(split, true, false).unwrap();
     stage
 }
 
