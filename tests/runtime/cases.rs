@@ -27,7 +27,7 @@ pub(crate) fn range(sizes: &[usize], piece: usize) -> std::ops::Range<usize> {
 }
 
 /// Numbers in [-1, 1). Burn's own generator is left alone: initial weights are drawn from it meanwhile.
-fn noise(seed: u64, count: usize) -> Vec<f32> {
+pub(crate) fn noise(seed: u64, count: usize) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

@@ -1,6 +1,7 @@
 //! Tests of the runtime, in one binary.
 
 mod cases;
+mod deferred;
 mod faults;
 mod faulty;
 mod hooked;

@@ -33,7 +33,7 @@ impl Stage for Tower {
 
 fn traced(stage: StageBox) -> Box<dyn ErasedStage> {
     let mut stage = stage.into_inner();
-    stage.choose(SplitBackward::Traced, true).unwrap();
+    stage.choose(SplitBackward::Traced, true, false).unwrap();
     stage
 }
 
