@@ -52,7 +52,7 @@ pub enum StageError {
     NotHeld,
     /// A deferred operation gave a gradient that does not fit.
     #[error(transparent)]
-    Deferred(#[from] DeferredError),
+    Deferred(#[from] Box<DeferredError>),
     /// The stage cannot be run this way.
     #[error("{0}")]
     Unsupported(String),

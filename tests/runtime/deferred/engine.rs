@@ -1,16 +1,16 @@
 //! The eager engine runs `I` and `W` apart for layers that defer: numbers, what is reported, and what goes wrong.
 
+use super::own::Wrong;
+use crate::cases::read;
 use burn::module::{Module, Param};
 use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig};
 use burn::tensor::activation::relu;
 use burn::tensor::{Device, Distribution, Int, Tensor};
-use burn_pipeline::ops::DeferredForward;
+use burn_pipeline::ops::{DeferredForward, deferred};
 use burn_pipeline::stage::{
     Accumulation, AnyTensor, Boundary, DeferredShare, ErasedStage, ForwardCall, Outcome, SplitBackward, Stage,
     StageBox, StageError,
 };
-
-use crate::cases::read;
 
 /// Runs one microbatch with the weight gradients computed by `B`, or by `I` and then `W`.
 struct Ran {
@@ -149,6 +149,16 @@ stages! {
         let hidden = self.a.forward_deferred(x);
         (hidden.clone(), self.b.forward_deferred(relu(hidden)))
     }
+    /// A forward that reads a value, so that it cannot be captured.
+    Reads { a: Linear, b: Linear } (self, x: Tensor<2>) -> Tensor<2> {
+        let y = self.a.forward_deferred(x);
+        if y.clone().sum().into_scalar::<f32>() > 0.0 { self.b.forward_deferred(relu(y)) } else { relu(y) }
+    }
+    /// An operation whose gradient of the weight has a wrong shape.
+    Mistaken { linear: Linear } (self, x: Tensor<2>) -> Tensor<2> {
+        let operands = vec![x.into_dispatch(), self.linear.weight.val().into_dispatch()];
+        Tensor::from_dispatch(deferred(Wrong { operand: 1 }, operands))
+    }
     /// Two weights that go one after the other, of which the first does not matter to the output.
     Unused { used: Linear, unused: Linear } (self, x: Tensor<2>) -> Tensor<2> {
         drop(self.unused.forward_deferred(x.clone()));
@@ -240,6 +250,36 @@ fn a_weight_gradient_without_its_input_gradient_is_refused() {
     stage.backward_input(0, seeds(&outputs)).unwrap();
     stage.backward_weight(0).unwrap();
     assert_eq!(stage.backward_weight(0), Err(StageError::NotHeld));
+}
+
+#[test]
+fn a_stage_that_cannot_be_captured_defers_where_the_library_chooses() {
+    let module = Reads { a: square(), b: square() };
+    let plain = run(&module, false, true, Tensor::<2>::ones([4, 6], &Device::flex()));
+    let mut stage = StageBox::new(module).into_inner();
+    stage.choose(SplitBackward::Auto, true, false).unwrap();
+    stage.prepare(Accumulation::Ordered, None);
+    stage.begin(Some(0));
+    for sample in 0..2 {
+        let outputs = forward(stage.as_mut(), sample, Tensor::<2>::ones([4, 6], &Device::flex()));
+        stage.backward_input(sample, seeds(&outputs)).unwrap();
+        stage.backward_weight(sample).unwrap();
+    }
+    assert_eq!(weights(stage.as_mut()), plain.weights);
+    let report = stage.report();
+    assert_eq!((report.engine, report.deferred.unwrap().share()), ("eager", 1.0));
+    assert!(report.reason.contains("cannot be captured"), "{}", report.reason);
+}
+
+#[test]
+fn a_gradient_that_does_not_fit_fails_w_by_name() {
+    let linear = LinearConfig::new(6, 3).with_bias(false).init(&device());
+    let mut stage = stage(&Mistaken { linear }, true);
+    let outputs = forward(stage.as_mut(), 0, noise());
+    stage.backward_input(0, seeds(&outputs)).unwrap();
+    let error = stage.backward_weight(0).unwrap_err();
+    assert!(matches!(&error, StageError::Deferred(error) if error.operand == 1), "{error}");
+    assert!(error.to_string().contains("`wrong` gave a gradient of shape [4, 3] for operand 1"), "{error}");
 }
 
 #[test]

@@ -2,4 +2,5 @@
 
 mod engine;
 mod operations;
+mod own;
 mod parity;

@@ -1,12 +1,13 @@
 //! Each deferred operation against Burn's own, bit for bit; what waits, what does not, and what is refused.
 
-use burn::backend::{AutodiffBackend, Dispatch, DispatchTensor};
+use super::own::Affine;
+use burn::backend::{AutodiffBackend, Dispatch};
 use burn::module::Param;
 use burn::nn::conv::{Conv1dConfig, Conv2dConfig};
 use burn::nn::{EmbeddingConfig, LinearConfig, PaddingConfig1d, PaddingConfig2d};
 use burn::tensor::activation::relu;
 use burn::tensor::{Device, Int, Tensor};
-use burn_pipeline::ops::{Deferral, DeferredForward, DeferredOp, MAX_OPERANDS, RawGradients, deferred, expert_matmul};
+use burn_pipeline::ops::{Deferral, DeferredForward, RawGradients, deferred, expert_matmul};
 
 fn device() -> Device {
     Device::flex().autodiff()
@@ -19,7 +20,7 @@ fn values<const D: usize>(seed: usize, shape: [usize; D]) -> Tensor<D> {
     Tensor::<1>::from_floats(&*numbers, &device()).reshape(shape)
 }
 
-fn leaf<const D: usize>(seed: usize, shape: [usize; D]) -> Tensor<D> {
+pub(super) fn leaf<const D: usize>(seed: usize, shape: [usize; D]) -> Tensor<D> {
     values(seed, shape).detach().require_grad()
 }
 
@@ -28,21 +29,21 @@ fn read<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
 }
 
 /// A loss whose gradient differs from element to element.
-fn backward<const D: usize>(y: Tensor<D>) -> RawGradients {
+pub(super) fn backward<const D: usize>(y: Tensor<D>) -> RawGradients {
     let shape = y.dims();
     Dispatch::backward((y * values(9, shape)).sum().into_dispatch())
 }
 
 /// Gradients of some tensors, `None` where there is none.
-type Rows = Vec<Option<Vec<f32>>>;
+pub(super) type Rows = Vec<Option<Vec<f32>>>;
 
-fn row<const D: usize>(tensor: &Tensor<D>, gradients: &RawGradients) -> Option<Vec<f32>> {
+pub(super) fn row<const D: usize>(tensor: &Tensor<D>, gradients: &RawGradients) -> Option<Vec<f32>> {
     Dispatch::grad(&tensor.clone().into_dispatch(), gradients).map(|g| read(Tensor::<D>::from_dispatch(g)))
 }
 
 /// Runs `forward` plainly and in a scope, where the gradients of the first `inputs` tensors must be there after
 /// backward and those of the others only after the tasks ran; all equal the plain ones bit for bit.
-fn assert_deferred<const D: usize>(
+pub(super) fn assert_deferred<const D: usize>(
     what: &str,
     inputs: usize,
     operations: usize,
@@ -323,96 +324,4 @@ fn a_scope_ends_with_its_call_and_is_seen_by_its_thread_only() {
     assert!(!Deferral::is_open());
     let panicked = std::panic::catch_unwind(|| deferral.scope(|| std::panic::resume_unwind(Box::new(()))));
     assert!(panicked.is_err() && !Deferral::is_open());
-}
-
-/// `y = x w + b` with any number of biases: an operation of a user's own.
-#[derive(Debug)]
-struct Affine;
-
-fn matrix(tensor: &DispatchTensor) -> Tensor<2> {
-    Tensor::from_dispatch(tensor.clone())
-}
-
-impl DeferredOp for Affine {
-    fn name(&self) -> &'static str {
-        "affine"
-    }
-
-    fn inputs(&self) -> usize {
-        1
-    }
-
-    fn forward(&self, operands: &[DispatchTensor]) -> DispatchTensor {
-        let y = matrix(&operands[0]).matmul(matrix(&operands[1]));
-        operands[2..].iter().fold(y, |y, bias| y + matrix(bias)).into_dispatch()
-    }
-
-    fn gradient(&self, operand: usize, operands: &[DispatchTensor], of_output: &DispatchTensor) -> DispatchTensor {
-        let gradient = match operand {
-            0 => matrix(of_output).matmul(matrix(&operands[1]).transpose()),
-            1 => matrix(&operands[0]).transpose().matmul(matrix(of_output)),
-            _ => matrix(of_output).sum_dim(0),
-        };
-        gradient.into_dispatch()
-    }
-}
-
-#[test]
-fn an_operation_of_a_users_own_is_deferred_with_up_to_four_operands() {
-    for biases in 0..4 {
-        let (x, w) = (leaf(1, [7, 5]), leaf(2, [5, 3]));
-        let biases: Vec<Tensor<2>> = (0..biases).map(|i| leaf(3 + i, [1, 3])).collect();
-        let operands = || -> Vec<DispatchTensor> {
-            let biases = biases.iter().map(|bias| bias.clone().into_dispatch());
-            [x.clone().into_dispatch(), w.clone().into_dispatch()].into_iter().chain(biases).collect()
-        };
-        let run = || Tensor::<2>::from_dispatch(deferred(Affine, operands()));
-        let rows = |g: &RawGradients| -> Rows { [&x, &w].into_iter().chain(&biases).map(|t| row(t, g)).collect() };
-        if operands().len() <= MAX_OPERANDS {
-            assert_deferred("affine", 1, 1, run, run, rows);
-        } else {
-            let (expected, deferral) = (rows(&backward(run())), Deferral::default());
-            assert_eq!((rows(&backward(deferral.scope(run))), deferral.waiting()), (expected, 0));
-        }
-    }
-}
-
-/// An operation that gives the output's gradient as that of one operand, whatever its shape.
-#[derive(Debug)]
-struct Wrong {
-    operand: usize,
-}
-
-impl DeferredOp for Wrong {
-    fn name(&self) -> &'static str {
-        "wrong"
-    }
-
-    fn inputs(&self) -> usize {
-        1
-    }
-
-    fn forward(&self, operands: &[DispatchTensor]) -> DispatchTensor {
-        Affine.forward(operands)
-    }
-
-    fn gradient(&self, operand: usize, operands: &[DispatchTensor], of_output: &DispatchTensor) -> DispatchTensor {
-        if operand == self.operand { of_output.clone() } else { Affine.gradient(operand, operands, of_output) }
-    }
-}
-
-#[test]
-fn a_gradient_of_the_wrong_shape_is_refused_by_name() {
-    for operand in [0, 1] {
-        let (x, w, deferral) = (leaf(1, [7, 5]), leaf(2, [5, 3]), Deferral::default());
-        let operands = vec![x.mul_scalar(2.0).into_dispatch(), w.into_dispatch()];
-        let y = Tensor::<2>::from_dispatch(deferral.scope(|| deferred(Wrong { operand }, operands)));
-        let mut gradients = backward(y);
-        assert_eq!(deferral.check().is_err(), operand == 0, "an input's gradient is refused in backward");
-        if operand == 1 {
-            let error = deferral.run(&mut gradients).unwrap_err();
-            assert_eq!((error.operation, error.operand), ("wrong", 1));
-            assert_eq!((error.got, error.expected), ([7, 3].into(), [5, 3].into()));
-        }
-    }
 }

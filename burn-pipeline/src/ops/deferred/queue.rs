@@ -4,7 +4,6 @@
 //! A scope ends with the call that opened it, panics included, and is seen by its own thread only.
 
 use burn::backend::{AutodiffBackend, Dispatch};
-use burn::tensor::Shape;
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -24,15 +23,15 @@ pub struct DeferredError {
     /// Which operand, from 0.
     pub operand: usize,
     /// Shape that came.
-    pub got: Shape,
+    pub got: Vec<usize>,
     /// Shape of the operand.
-    pub expected: Shape,
+    pub expected: Vec<usize>,
 }
 
 #[derive(Default)]
 struct Waiting {
     tasks: Vec<Task>,
-    error: Option<DeferredError>,
+    error: Option<Box<DeferredError>>,
 }
 
 /// The weight gradients of one microbatch that are still to be computed; clones share them.
@@ -83,7 +82,7 @@ impl Deferral {
     ///
     /// # Errors
     /// If an operation gave a gradient that does not fit its operand, now or in backward.
-    pub fn run(&self, gradients: &mut RawGradients) -> Result<(), DeferredError> {
+    pub fn run(&self, gradients: &mut RawGradients) -> Result<(), Box<DeferredError>> {
         let tasks = std::mem::take(&mut self.lock().tasks);
         tasks.into_iter().for_each(|task| task(gradients));
         self.check()
@@ -93,7 +92,7 @@ impl Deferral {
     ///
     /// # Errors
     /// The first that did not.
-    pub fn check(&self) -> Result<(), DeferredError> {
+    pub fn check(&self) -> Result<(), Box<DeferredError>> {
         self.lock().error.take().map_or(Ok(()), Err)
     }
 
@@ -104,7 +103,7 @@ impl Deferral {
 
     /// Notes what went wrong; a step of a backward has no other way to say it.
     pub(super) fn fail(&self, error: DeferredError) {
-        self.lock().error.get_or_insert(error);
+        self.lock().error.get_or_insert_with(|| Box::new(error));
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting> {

@@ -49,7 +49,8 @@ impl DeferredCall {
         let (got, expected) = (gradient.shape(), of.shape());
         let fits = got == expected && gradient.dtype() == of.dtype();
         primitive::<B>(gradient).filter(|_| fits).unwrap_or_else(|| {
-            self.deferral.fail(DeferredError { operation: self.op.name(), operand, got, expected: expected.clone() });
+            let (got, operation) = (got.to_vec(), self.op.name());
+            self.deferral.fail(DeferredError { operation, operand, got, expected: expected.to_vec() });
             B::float_zeros(expected, device, of.dtype().into())
         })
     }
