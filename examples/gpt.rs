@@ -6,11 +6,11 @@
 //! model is cut.
 
 use burn::config::Config;
-use burn::module::Module;
+use burn::module::{Module, Param};
 use burn::nn::loss::CrossEntropyLossConfig;
 use burn::nn::{Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig, Linear, LinearConfig};
 use burn::tensor::activation::{gelu, softmax};
-use burn::tensor::{Bool, Device, Int, Tensor};
+use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 use burn_pipeline::boundary;
 use burn_pipeline::stage::{Stage, StageBox, init_seeded};
 use burn_pipeline::train::StageContext;
@@ -99,7 +99,7 @@ impl GptConfig {
         let embed = at.is_first().then(|| {
             init_seeded(seeded(0), device, |device| Embed {
                 token: EmbeddingConfig::new(self.vocab, d).with_initializer(SMALL).init(device),
-                position: EmbeddingConfig::new(self.seq, d).with_initializer(SMALL).init(device),
+                position: Embedding { weight: Param::from_tensor(waves(self.seq, d, device)) },
             })
         });
         let block = |layer| init_seeded(seeded(layer + 1), device, |device| self.block(device));
@@ -150,6 +150,19 @@ impl GptConfig {
 
 /// The usual small normal initial values of GPT-2.
 const SMALL: burn::nn::Initializer = burn::nn::Initializer::Normal { mean: 0.0, std: 0.02 };
+
+/// Positions start as the waves of Vaswani et al. (2017, section 3.5), at the size of the other initial values, and
+/// are learned from there: among waves a step back is a rotation, which attention to the bytes just before finds
+/// sooner than it finds a way among random positions.
+fn waves(seq: usize, d: usize, device: &Device) -> Tensor<2> {
+    let value = |at: usize, i: usize| {
+        let angle = at as f64 / 10_000f64.powf((i / 2 * 2) as f64 / d as f64);
+        let wave = if i.is_multiple_of(2) { angle.sin() } else { angle.cos() };
+        (wave * 0.02 * std::f64::consts::SQRT_2) as f32
+    };
+    let values: Vec<f32> = (0..seq).flat_map(|at| (0..d).map(move |i| value(at, i))).collect();
+    Tensor::from_data(TensorData::new(values, [seq, d]), device)
+}
 
 /// The mean cross-entropy of the next token, in nats.
 pub fn next_token_loss(output: Signal, target: Tensor<2, Int>) -> Tensor<1> {

@@ -31,7 +31,7 @@ pub struct Options {
     #[arg(long, default_value_t = 4, value_name = "N")]
     pub microbatches: usize,
     /// Training steps.
-    #[arg(long, default_value_t = 2000, value_parser = at_least_one, value_name = "N")]
+    #[arg(long, default_value_t = 1800, value_parser = at_least_one, value_name = "N")]
     pub steps: usize,
     /// Windows of text a step.
     #[arg(long, default_value_t = 8, value_parser = at_least_one, value_name = "N")]

@@ -1,11 +1,10 @@
 //! Tests of the runtime, in one binary.
 
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "helpers of tests stop where something fails")]
-
 mod boundary;
 mod cases;
 mod concurrency;
 mod contract;
+mod deferred;
 mod faults;
 mod faulty;
 mod hooked;

@@ -3,12 +3,19 @@
 //! [`PipelineOps`] is a backend extension: one trait, implemented for every backend and for autodiff over it,
 //! so that a `Tensor` of any device reaches it through Burn's dispatch. One file an operation.
 
+mod deferred;
 mod seed;
 
+pub use deferred::{
+    Deferral, DeferredCall, DeferredError, DeferredForward, DeferredOp, MAX_OPERANDS, RawGradients, deferred,
+    expert_matmul,
+};
 pub use seed::{GradientSlot, seed_root};
 
+use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::tensor::FloatTensor;
-use burn::backend::{Backend, backend_extension};
+use burn::backend::{Autodiff, Backend, DispatchKindConversion, DispatchTensor, backend_extension};
+use deferred::record::join;
 
 /// Operations that a pipeline needs beyond Burn's own; users reach them through functions, not this trait.
 #[backend_extension(
@@ -25,6 +32,50 @@ pub trait PipelineOps: Backend {
         let _ = (output, slot);
         chain
     }
+
+    /// Joins an output to the graph as the child of one operand, whose gradient may wait; see [`deferred`](fn@deferred).
+    ///
+    /// Without autodiff there is no graph: the output is returned unchanged, here and with more operands.
+    fn defer_one(output: FloatTensor<Self>, a: FloatTensor<Self>, call: DeferredCall) -> FloatTensor<Self> {
+        let _ = (a, call);
+        output
+    }
+
+    /// As `defer_one`, with two operands.
+    fn defer_two(
+        output: FloatTensor<Self>,
+        a: FloatTensor<Self>,
+        b: FloatTensor<Self>,
+        call: DeferredCall,
+    ) -> FloatTensor<Self> {
+        let _ = (a, b, call);
+        output
+    }
+
+    /// As `defer_one`, with three operands.
+    fn defer_three(
+        output: FloatTensor<Self>,
+        a: FloatTensor<Self>,
+        b: FloatTensor<Self>,
+        c: FloatTensor<Self>,
+        call: DeferredCall,
+    ) -> FloatTensor<Self> {
+        let _ = (a, b, c, call);
+        output
+    }
+
+    /// As `defer_one`, with four operands.
+    fn defer_four(
+        output: FloatTensor<Self>,
+        a: FloatTensor<Self>,
+        b: FloatTensor<Self>,
+        c: FloatTensor<Self>,
+        d: FloatTensor<Self>,
+        call: DeferredCall,
+    ) -> FloatTensor<Self> {
+        let _ = (a, b, c, d, call);
+        output
+    }
 }
 
 #[cfg(feature = "flex")]
@@ -36,3 +87,46 @@ impl PipelineOps for burn::backend::Cube {}
 
 #[cfg(feature = "traced")]
 impl PipelineOps for burn::backend::Capture {}
+
+impl<B: Backend + PipelineOps, C: CheckpointStrategy> PipelineOps for Autodiff<B, C>
+where
+    DispatchTensor: DispatchKindConversion<B>,
+{
+    fn seed_output(chain: FloatTensor<Self>, output: FloatTensor<Self>, slot: GradientSlot) -> FloatTensor<Self> {
+        seed::join::<B, C>(chain, output, slot)
+    }
+
+    fn defer_one(output: FloatTensor<Self>, a: FloatTensor<Self>, call: DeferredCall) -> FloatTensor<Self> {
+        join::<B, C, 1>(output, [a], call)
+    }
+
+    fn defer_two(
+        output: FloatTensor<Self>,
+        a: FloatTensor<Self>,
+        b: FloatTensor<Self>,
+        call: DeferredCall,
+    ) -> FloatTensor<Self> {
+        join::<B, C, 2>(output, [a, b], call)
+    }
+
+    fn defer_three(
+        output: FloatTensor<Self>,
+        a: FloatTensor<Self>,
+        b: FloatTensor<Self>,
+        c: FloatTensor<Self>,
+        call: DeferredCall,
+    ) -> FloatTensor<Self> {
+        join::<B, C, 3>(output, [a, b, c], call)
+    }
+
+    fn defer_four(
+        output: FloatTensor<Self>,
+        a: FloatTensor<Self>,
+        b: FloatTensor<Self>,
+        c: FloatTensor<Self>,
+        d: FloatTensor<Self>,
+        call: DeferredCall,
+    ) -> FloatTensor<Self> {
+        join::<B, C, 4>(output, [a, b, c, d], call)
+    }
+}

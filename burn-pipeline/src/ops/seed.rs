@@ -95,26 +95,29 @@ where
 }
 
 /// The backend's own tensor inside a dispatched one; `None` for another backend's.
-fn primitive<B: Backend>(tensor: DispatchTensor) -> Option<B::FloatTensorPrimitive>
+pub(super) fn primitive<B: Backend>(tensor: DispatchTensor) -> Option<B::FloatTensorPrimitive>
 where
     DispatchTensor: DispatchKindConversion<B>,
 {
     <DispatchTensor as DispatchKindConversion<B>>::try_into_backend(tensor).ok().map(|t| t.float())
 }
 
-impl<B: Backend + PipelineOps, C: CheckpointStrategy> PipelineOps for Autodiff<B, C>
+/// Joins an output to a chain, giving the output's storage back.
+pub(super) fn join<B: Backend, C: CheckpointStrategy>(
+    chain: FloatTensor<Autodiff<B, C>>,
+    output: FloatTensor<Autodiff<B, C>>,
+    slot: GradientSlot,
+) -> FloatTensor<Autodiff<B, C>>
 where
     DispatchTensor: DispatchKindConversion<B>,
 {
-    fn seed_output(chain: FloatTensor<Self>, output: FloatTensor<Self>, slot: GradientSlot) -> FloatTensor<Self> {
-        let (chain, chain_node) = chain.into_parts();
-        let (shape, dtype, device) = (output.shape(), output.dtype(), output.device());
-        let (storage, output_node) = output.into_parts();
-        // Here the storage is given back; the node's guard keeps the graph alive until the step is registered.
-        drop(storage);
-        match SeedOutput.prepare::<C>([chain_node, output_node]).compute_bound().stateful() {
-            OpsKind::Tracked(prep) => prep.finish(Seed { slot, shape, dtype, device }, chain),
-            OpsKind::UnTracked(prep) => prep.finish(chain),
-        }
+    let (chain, chain_node) = chain.into_parts();
+    let (shape, dtype, device) = (output.shape(), output.dtype(), output.device());
+    let (storage, output_node) = output.into_parts();
+    // Here the storage is given back; the node's guard keeps the graph alive until the step is registered.
+    drop(storage);
+    match SeedOutput.prepare::<C>([chain_node, output_node]).compute_bound().stateful() {
+        OpsKind::Tracked(prep) => prep.finish(Seed { slot, shape, dtype, device }, chain),
+        OpsKind::UnTracked(prep) => prep.finish(chain),
     }
 }

@@ -6,23 +6,23 @@
 //! 2. Backward: the received gradients go into the root's slots, one backward runs, and the gradients of inputs
 //!    and weights are read.
 //! 3. `I` and `W`: Burn computes both gradients at once, so `I` runs the whole backward and holds the weights'
-//!    gradients until `W` adds them. Right under every schedule, but only a true split takes work off `I`.
+//!    gradients until `W` adds them. Right under every schedule, but it takes no work off `I`.
+//! 4. In a plan that splits, forwards run inside a [`Deferral`](crate::ops::Deferral): layers that defer leave their
+//!    weight gradients to `W`, which computes them and adds them to those that `I` held. `B` runs both at once.
 
 use super::Stage;
 use super::any_tensor::{AnyTensor, Kind};
 use super::boundary::{Part, Payload};
-use super::engine::{Engine, EngineReport, ForwardCall, Gradients, Outcome};
+use super::engine::{DeferredShare, Engine, EngineReport, ForwardCall, Gradients, Outcome};
 use super::error::StageError;
 use super::function::{Computed, StageFunction};
 use super::gradients::{GradientStore, WeightGradients};
 use super::loss::LossPart;
-use crate::ops::{GradientSlot, seed_root};
+use crate::ops::{Deferral, GradientSlot, RawGradients, seed_root};
 use burn::backend::{AutodiffBackend, Dispatch, DispatchTensor};
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::{DType, GradientCheckpointingStrategy, Shape, Tensor};
 use std::collections::HashMap;
-
-type RawGradients = <Dispatch as AutodiffBackend>::Gradients;
 
 /// Shape and element type of an output, its storage being gone.
 #[derive(Debug)]
@@ -40,6 +40,15 @@ struct Held {
     outputs: Vec<Form>,
     /// The outputs themselves, where they are not to be released.
     _kept: Vec<AnyTensor>,
+    /// Where layers that defer leave their weight gradients in backward.
+    deferral: Option<Deferral>,
+}
+
+/// What is held of a microbatch between `I` and `W`.
+struct Halfway {
+    /// The gradients that the backward computed, of weights among others; `None` where there was none to run.
+    gradients: Option<RawGradients>,
+    deferral: Option<Deferral>,
 }
 
 /// Runs a stage with Burn's autodiff; see the module's header.
@@ -49,8 +58,11 @@ pub(crate) struct Eager {
     reason: String,
     /// Hold outputs until their backward, as a plain autodiff loop does?
     keeps_outputs: bool,
+    /// May layers defer their weight gradients?
+    defers: bool,
+    share: Option<DeferredShare>,
     held: HashMap<usize, Held>,
-    deferred: HashMap<usize, WeightGradients>,
+    halfway: HashMap<usize, Halfway>,
 }
 
 impl Eager {
@@ -64,11 +76,13 @@ impl Eager {
         Self { keeps_outputs: keeps, ..self }
     }
 
-    fn run_backward(
-        &mut self,
-        sample: usize,
-        seeds: Gradients,
-    ) -> Result<(Gradients, Option<RawGradients>), StageError> {
+    /// The same engine, whose layers may defer their weight gradients if `defers`: for plans that split.
+    pub(crate) fn deferring(self, defers: bool) -> Self {
+        Self { defers, ..self }
+    }
+
+    /// Runs the backward of a microbatch, but for the weight gradients that layers defer.
+    fn run_backward(&mut self, sample: usize, seeds: Gradients) -> Result<(Gradients, Halfway), StageError> {
         let held = self.held.remove(&sample).ok_or(StageError::NotHeld)?;
         if seeds.len() != held.outputs.len() {
             return Err(StageError::GradientCount { got: seeds.len(), expected: held.outputs.len() });
@@ -85,16 +99,33 @@ impl Eager {
             }
             slot.set(seed.into_dispatch());
         }
+        let deferral = held.deferral;
         let Some(root) = held.root else {
-            return Ok((held.leaves.iter().map(|_| None).collect(), None));
+            return Ok((held.leaves.iter().map(|_| None).collect(), Halfway { gradients: None, deferral }));
         };
         let mut gradients = Dispatch::backward(root);
+        deferral.as_ref().map_or(Ok(()), Deferral::check)?;
         let take = |leaf: Option<AnyTensor>| {
             leaf.and_then(|leaf| Dispatch::grad_remove(leaf.as_dispatch(), &mut gradients))
                 .map(AnyTensor::from_dispatch)
         };
         let inputs = held.leaves.into_iter().map(take).collect();
-        Ok((inputs, Some(gradients)))
+        Ok((inputs, Halfway { gradients: Some(gradients), deferral }))
+    }
+
+    /// Runs what layers deferred, and gives the gradients of all weights.
+    fn finish<M: Module>(&mut self, module: &M, halfway: Halfway) -> Result<WeightGradients, StageError> {
+        let Halfway { gradients: Some(mut gradients), deferral } = halfway else { return Ok(Vec::new()) };
+        let Some(deferral) = deferral else { return Ok(weight_gradients(module, gradients)) };
+        let operations = deferral.waiting();
+        let early = self.share.is_none().then(|| elements_present(module, &gradients));
+        deferral.run(&mut gradients)?;
+        let weights = weight_gradients(module, gradients);
+        if let Some(early) = early {
+            let of: usize = weights.iter().map(|(_, gradient)| gradient.shape().num_elements()).sum();
+            self.share = Some(DeferredShare { operations, elements: of.saturating_sub(early), of });
+        }
+        Ok(weights)
     }
 }
 
@@ -104,7 +135,7 @@ impl<M: Stage> Engine<M> for Eager {
     }
 
     fn report(&self) -> EngineReport {
-        EngineReport::eager(self.reason.clone())
+        EngineReport { deferred: self.share, ..EngineReport::eager(self.reason.clone()) }
     }
 
     fn forward(
@@ -120,7 +151,12 @@ impl<M: Stage> Engine<M> for Eager {
         call.input = attach(call.input, strategy, wants_gradient, Some(&mut leaves));
         call.extra = attach(call.extra, strategy, false, None);
         call.target = call.target.map(|target| attach(target, strategy, false, None));
-        let (outcome, tracked) = match function.train(module, call)? {
+        let deferral = self.defers.then(Deferral::default);
+        let computed = match &deferral {
+            Some(deferral) => deferral.scope(|| function.train(module, call)),
+            None => function.train(module, call),
+        };
+        let (outcome, tracked) = match computed? {
             Computed::Output(payload) => detach(payload),
             Computed::Loss(loss) => {
                 let value = AnyTensor::new(loss.value);
@@ -140,7 +176,7 @@ impl<M: Stage> Engine<M> for Eager {
             }
             root
         });
-        self.held.insert(sample, Held { leaves, root, outputs, _kept: kept });
+        self.held.insert(sample, Held { leaves, root, outputs, _kept: kept, deferral });
         Ok(outcome)
     }
 
@@ -151,29 +187,30 @@ impl<M: Stage> Engine<M> for Eager {
         seeds: Gradients,
         store: &mut GradientStore,
     ) -> Result<Gradients, StageError> {
-        let (inputs, gradients) = self.run_backward(sample, seeds)?;
-        store.add(sample, gradients.map(|g| weight_gradients(module, g)).unwrap_or_default());
+        let (inputs, halfway) = self.run_backward(sample, seeds)?;
+        store.add(sample, self.finish(module, halfway)?);
         Ok(inputs)
     }
 
-    fn backward_input(&mut self, module: &M, sample: usize, seeds: Gradients) -> Result<Gradients, StageError> {
-        let (inputs, gradients) = self.run_backward(sample, seeds)?;
-        self.deferred.insert(sample, gradients.map(|g| weight_gradients(module, g)).unwrap_or_default());
+    fn backward_input(&mut self, _: &M, sample: usize, seeds: Gradients) -> Result<Gradients, StageError> {
+        let (inputs, halfway) = self.run_backward(sample, seeds)?;
+        self.halfway.insert(sample, halfway);
         Ok(inputs)
     }
 
-    fn backward_weight(&mut self, _: &M, sample: usize, store: &mut GradientStore) -> Result<(), StageError> {
-        store.add(sample, self.deferred.remove(&sample).ok_or(StageError::NotHeld)?);
+    fn backward_weight(&mut self, module: &M, sample: usize, store: &mut GradientStore) -> Result<(), StageError> {
+        let halfway = self.halfway.remove(&sample).ok_or(StageError::NotHeld)?;
+        store.add(sample, self.finish(module, halfway)?);
         Ok(())
     }
 
     fn held(&self) -> usize {
-        self.held.len() + self.deferred.len()
+        self.held.len() + self.halfway.len()
     }
 
     fn clear(&mut self) {
         self.held.clear();
-        self.deferred.clear();
+        self.halfway.clear();
     }
 }
 
@@ -234,6 +271,27 @@ fn weight_gradients<M: Module>(module: &M, gradients: RawGradients) -> WeightGra
     let mut take = Take { gradients, taken: Vec::new() };
     module.visit(&mut take);
     take.taken
+}
+
+/// Elements of the parameters whose gradient is there, each parameter counted once.
+fn elements_present<M: Module>(module: &M, gradients: &RawGradients) -> usize {
+    struct Count<'a> {
+        gradients: &'a RawGradients,
+        seen: HashMap<ParamId, usize>,
+    }
+
+    impl ModuleVisitor for Count<'_> {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let value = AnyTensor::new(param.val());
+            if value.is_tracked() && Dispatch::grad(value.as_dispatch(), self.gradients).is_some() {
+                self.seen.insert(param.id, value.shape().num_elements());
+            }
+        }
+    }
+
+    let mut count = Count { gradients, seen: HashMap::new() };
+    module.visit(&mut count);
+    count.seen.into_values().sum()
 }
 
 /// The identifiers of a module's float parameters, in visiting order.

@@ -43,10 +43,31 @@ pub enum SplitBackward {
     /// Split for real (`traced`) where the plan runs `I` and `W` and the stage can be captured, else plainly.
     #[default]
     Auto,
-    /// Plainly: Burn's autodiff computes both gradients in `I`, and `W` only adds the weights'.
+    /// By Burn's autodiff: `I` computes both gradients and `W` only adds the weights', but for the layers that
+    /// defer theirs (see [`DeferredForward`](crate::ops::DeferredForward)).
     Eager,
     /// From captured programs, whatever the plan; a stage that cannot be captured fails and says why.
     Traced,
+}
+
+/// How much of a stage's weight gradients its `I` leaves to its `W`, measured on one microbatch.
+///
+/// A parameter counts as deferred if no part of its gradient is computed in `I`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DeferredShare {
+    /// Operations that left weight gradients for `W`.
+    pub operations: usize,
+    /// Elements of the parameters whose gradient was deferred.
+    pub elements: usize,
+    /// Elements of all parameters that got a gradient.
+    pub of: usize,
+}
+
+impl DeferredShare {
+    /// Deferred elements over all, between 0 and 1; 0 where there are no parameters.
+    pub fn share(&self) -> f64 {
+        self.elements as f64 / self.of.max(1) as f64
+    }
 }
 
 /// Which way a stage is run, and why.
@@ -56,6 +77,9 @@ pub struct EngineReport {
     pub engine: &'static str,
     /// Why this one.
     pub reason: String,
+    /// What deferred operations left for `W`; `None` before the first `W`, and where no operation can defer (in a
+    /// plan that does not split, and from captured programs, whose report is their own).
+    pub deferred: Option<DeferredShare>,
     /// The programs that the stage was captured as, one for each form of its inputs.
     #[cfg(feature = "traced")]
     pub programs: Vec<std::sync::Arc<crate::program::StagePrograms>>,
@@ -67,6 +91,7 @@ impl EngineReport {
         Self {
             engine: "eager",
             reason: reason.into(),
+            deferred: None,
             #[cfg(feature = "traced")]
             programs: Vec::new(),
         }

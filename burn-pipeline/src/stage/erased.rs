@@ -163,7 +163,7 @@ impl<M: Stage> ErasedStage for Typed<M> {
     }
 
     fn choose(&mut self, split: SplitBackward, splits: bool, keep_outputs: bool) -> Result<(), StageError> {
-        let eager = |reason| Box::new(Eager::because(reason).keeping_outputs(keep_outputs));
+        let eager = |reason| Box::new(Eager::because(reason).keeping_outputs(keep_outputs).deferring(splits));
         self.engine = match (split, splits) {
             (SplitBackward::Eager, _) => eager("it was asked for"),
             (SplitBackward::Auto, false) => eager("the plan does not split its backward"),

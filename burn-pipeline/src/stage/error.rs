@@ -1,6 +1,7 @@
 //! What can go wrong within one stage.
 
 use super::boundary::BoundaryError;
+use crate::ops::DeferredError;
 
 /// An error inside one stage; the executor adds rank, stage, microbatch and operation.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -49,6 +50,9 @@ pub enum StageError {
     /// A backward for a microbatch of which no forward is held.
     #[error("no forward of this microbatch is held; its forward did not run, or its backward ran already")]
     NotHeld,
+    /// A deferred operation gave a gradient that does not fit.
+    #[error(transparent)]
+    Deferred(#[from] Box<DeferredError>),
     /// The stage cannot be run this way.
     #[error("{0}")]
     Unsupported(String),

@@ -60,7 +60,8 @@ impl Traced {
             known: HashMap::new(),
             forwarded: HashMap::new(),
             halfway: HashMap::new(),
-            eager: Eager::default(),
+            // Where this engine is chosen, the plan splits: what cannot be captured may still defer.
+            eager: Eager::default().deferring(true),
         }
     }
 
@@ -119,7 +120,8 @@ impl<M: Stage> Engine<M> for Traced {
             (0, refused) => format!("it cannot be captured: {}", refused.join("; ")),
             (_, refused) => format!("captured for some forms of its inputs, not for others: {}", refused.join("; ")),
         };
-        EngineReport { engine: Engine::<M>::name(self), reason, programs }
+        let deferred = Engine::<M>::report(&self.eager).deferred;
+        EngineReport { engine: Engine::<M>::name(self), reason, deferred, programs }
     }
 
     fn forward(&mut self, function: &StageFunction<M>, module: &M, call: ForwardCall) -> Result<Outcome, StageError> {

@@ -1,0 +1,91 @@
+//! Burn's convolutions of one and two dimensions, their weight and bias gradients deferred.
+
+use super::padding::{padding_1d, padding_2d};
+use super::{DeferredForward, DeferredOp, deferred, defers, operands};
+use burn::backend::ops::ModuleOps;
+use burn::backend::{Dispatch, DispatchTensor};
+use burn::nn::conv::{Conv1d, Conv2d};
+use burn::tensor::Tensor;
+use burn::tensor::ops::ConvOptions;
+
+/// Operands: input `[b, i, l]`, weight `[o, i / groups, k]` and, where there is one, bias `[o]`.
+#[derive(Debug)]
+struct Conv1dOp(ConvOptions<1>);
+
+impl DeferredOp for Conv1dOp {
+    fn name(&self) -> &'static str {
+        "conv1d"
+    }
+
+    fn inputs(&self) -> usize {
+        1
+    }
+
+    fn forward(&self, operands: &[DispatchTensor]) -> DispatchTensor {
+        Dispatch::conv1d(operands[0].clone(), operands[1].clone(), operands.get(2).cloned(), self.0.clone())
+    }
+
+    fn gradient(&self, operand: usize, operands: &[DispatchTensor], of_output: &DispatchTensor) -> DispatchTensor {
+        let (x, of_output) = (operands[0].clone(), of_output.clone());
+        match operand {
+            0 => Dispatch::conv1d_x_backward(x, operands[1].clone(), of_output, self.0.clone()),
+            1 => Dispatch::conv1d_weight_backward(x, operands[1].clone(), of_output, self.0.clone()),
+            _ => Dispatch::conv1d_bias_backward(x, operands[2].clone(), of_output),
+        }
+    }
+}
+
+/// Operands: input `[b, i, h, w]`, weight `[o, i / groups, k, k]` and, where there is one, bias `[o]`.
+#[derive(Debug)]
+struct Conv2dOp(ConvOptions<2>);
+
+impl DeferredOp for Conv2dOp {
+    fn name(&self) -> &'static str {
+        "conv2d"
+    }
+
+    fn inputs(&self) -> usize {
+        1
+    }
+
+    fn forward(&self, operands: &[DispatchTensor]) -> DispatchTensor {
+        Dispatch::conv2d(operands[0].clone(), operands[1].clone(), operands.get(2).cloned(), self.0.clone())
+    }
+
+    fn gradient(&self, operand: usize, operands: &[DispatchTensor], of_output: &DispatchTensor) -> DispatchTensor {
+        let (x, of_output) = (operands[0].clone(), of_output.clone());
+        match operand {
+            0 => Dispatch::conv2d_x_backward(x, operands[1].clone(), of_output, self.0.clone()),
+            1 => Dispatch::conv2d_weight_backward(x, operands[1].clone(), of_output, self.0.clone()),
+            _ => Dispatch::conv2d_bias_backward(x, operands[2].clone(), of_output),
+        }
+    }
+}
+
+impl DeferredForward<Tensor<3>> for Conv1d {
+    type Output = Tensor<3>;
+
+    fn forward_deferred(&self, input: Tensor<3>) -> Tensor<3> {
+        if !defers(&self.weight) {
+            return self.forward(input);
+        }
+        let [_, _, length] = input.dims();
+        let padding = padding_1d(&self.padding, length, self.kernel_size, self.stride);
+        let options = ConvOptions::new_with_padding([self.stride], padding, [self.dilation], self.groups);
+        Tensor::from_dispatch(deferred(Conv1dOp(options), operands(input, &self.weight, self.bias.as_ref())))
+    }
+}
+
+impl DeferredForward<Tensor<4>> for Conv2d {
+    type Output = Tensor<4>;
+
+    fn forward_deferred(&self, input: Tensor<4>) -> Tensor<4> {
+        if !defers(&self.weight) {
+            return self.forward(input);
+        }
+        let [_, _, height, width] = input.dims();
+        let padding = padding_2d(&self.padding, [height, width], self.kernel_size, self.stride);
+        let options = ConvOptions::new_with_padding(self.stride, padding, self.dilation, self.groups);
+        Tensor::from_dispatch(deferred(Conv2dOp(options), operands(input, &self.weight, self.bias.as_ref())))
+    }
+}

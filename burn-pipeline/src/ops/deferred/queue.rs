@@ -1,0 +1,112 @@
+//! Where weight gradients wait between `I` and `W`.
+//!
+//! Guarantees: a task runs once, in the order of the backward that left it, and what it holds is released as it ends.
+//! A scope ends with the call that opened it, panics included, and is seen by its own thread only.
+
+use burn::backend::{AutodiffBackend, Dispatch};
+use std::cell::RefCell;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The gradients of one backward, by node of the graph.
+pub type RawGradients = <Dispatch as AutodiffBackend>::Gradients;
+
+type Task = Box<dyn FnOnce(&mut RawGradients) + Send>;
+
+/// A gradient that does not fit what it is the gradient of.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the deferred operation `{operation}` gave a gradient of shape {got:?} for operand {operand}, which has shape {expected:?}; shape, element type and backend must be the operand's"
+)]
+pub struct DeferredError {
+    /// The operation's name.
+    pub operation: &'static str,
+    /// Which operand, from 0.
+    pub operand: usize,
+    /// Shape that came.
+    pub got: Vec<usize>,
+    /// Shape of the operand.
+    pub expected: Vec<usize>,
+}
+
+#[derive(Default)]
+struct Waiting {
+    tasks: Vec<Task>,
+    error: Option<Box<DeferredError>>,
+}
+
+/// The weight gradients of one microbatch that are still to be computed; clones share them.
+#[derive(Clone, Default)]
+pub struct Deferral(Arc<Mutex<Waiting>>);
+
+thread_local! {
+    static OPEN: RefCell<Option<Deferral>> = const { RefCell::new(None) };
+}
+
+impl std::fmt::Debug for Deferral {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Deferral").field("waiting", &self.waiting()).finish()
+    }
+}
+
+impl Deferral {
+    /// Runs a forward whose deferred operations leave their weight gradients here.
+    pub fn scope<T>(&self, forward: impl FnOnce() -> T) -> T {
+        struct Reopen(Option<Deferral>);
+
+        impl Drop for Reopen {
+            fn drop(&mut self) {
+                OPEN.replace(self.0.take());
+            }
+        }
+
+        let _outer = Reopen(OPEN.replace(Some(self.clone())));
+        forward()
+    }
+
+    /// The innermost scope that this thread is in.
+    pub fn open() -> Option<Self> {
+        OPEN.with_borrow(Clone::clone)
+    }
+
+    /// Is this thread in a scope?
+    pub fn is_open() -> bool {
+        OPEN.with_borrow(Option::is_some)
+    }
+
+    /// How many operations wait for their weight gradients: none before backward, none after [`Deferral::run`].
+    pub fn waiting(&self) -> usize {
+        self.lock().tasks.len()
+    }
+
+    /// Computes the weight gradients and adds them to those of the backward that left them.
+    ///
+    /// # Errors
+    /// If an operation gave a gradient that does not fit its operand, now or in backward.
+    pub fn run(&self, gradients: &mut RawGradients) -> Result<(), Box<DeferredError>> {
+        let tasks = std::mem::take(&mut self.lock().tasks);
+        tasks.into_iter().for_each(|task| task(gradients));
+        self.check()
+    }
+
+    /// Did every gradient so far fit its operand?
+    ///
+    /// # Errors
+    /// The first that did not.
+    pub fn check(&self) -> Result<(), Box<DeferredError>> {
+        self.lock().error.take().map_or(Ok(()), Err)
+    }
+
+    /// Leaves a task for [`Deferral::run`].
+    pub(super) fn push(&self, task: impl FnOnce(&mut RawGradients) + Send + 'static) {
+        self.lock().tasks.push(Box::new(task));
+    }
+
+    /// Notes what went wrong; a step of a backward has no other way to say it.
+    pub(super) fn fail(&self, error: DeferredError) {
+        self.lock().error.get_or_insert_with(|| Box::new(error));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,6 @@
+//! Weight gradients that wait for `W`: the operations, the engine that runs them, and whole pipelines.
+
+mod engine;
+mod operations;
+mod own;
+mod parity;
