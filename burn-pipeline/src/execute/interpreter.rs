@@ -89,8 +89,13 @@ impl Executor {
     /// # Errors
     /// [`ExecuteError`] names rank, stage, microbatch and operation of what went wrong, here or elsewhere.
     pub fn run(&mut self, run: Run<'_>) -> Result<RankOutcome, ExecuteError> {
-        let mut pass =
-            Pass { run, values: Values::default(), outcome: RankOutcome::default(), losses: BTreeMap::new() };
+        let mut pass = Pass {
+            run,
+            values: Values::default(),
+            outcome: RankOutcome::default(),
+            losses: BTreeMap::new(),
+            started: Duration::ZERO,
+        };
         let result = self.run_row(&mut pass).and_then(|()| self.gather_losses(&mut pass));
         self.link.announce(Activity::Idle);
         if let Err(error) = result {
@@ -114,11 +119,11 @@ impl Executor {
             for task in action.tasks() {
                 self.link.announce(Activity::Task(task));
                 let _span = tracing::trace_span!("task", rank = self.link.rank(), task = %task).entered();
-                let start = pass.run.began.elapsed();
+                pass.started = pass.run.began.elapsed();
                 self.run_task(pass, plan, task)?;
                 let held: usize = self.stages.values().map(|stage| stage.held()).sum();
                 pass.outcome.peak_held = pass.outcome.peak_held.max(held);
-                pass.note(self.link.rank(), task, start);
+                pass.note(self.link.rank(), task, pass.started);
             }
         }
         Ok(())
@@ -258,6 +263,8 @@ impl Executor {
             let op = if task.op() == Op::Forward { Op::ReceiveForward } else { Op::ReceiveBackward };
             pass.note(self.rank(), Task::new(task.stage(), op, microbatch), start);
         }
+        // The task itself starts when its input is here: the wait before is the receive's.
+        pass.started = pass.run.began.elapsed();
         Ok(taken)
     }
 
@@ -336,6 +343,8 @@ struct Pass<'a> {
     values: Values,
     outcome: RankOutcome,
     losses: BTreeMap<usize, LossPart>,
+    /// When the current task began, by the step's clock.
+    started: Duration,
 }
 
 impl Pass<'_> {
