@@ -1,6 +1,7 @@
 //! Setting a pipeline up: what the user chooses, and what is checked before anything runs.
 
-use super::pipeline::{Pipeline, PipelineError};
+use super::error::PipelineError;
+use super::pipeline::Pipeline;
 use crate::pass::{PassError, insert_transfers};
 use crate::plan::{CheckError, CheckOptions, CheckedPlan, Op, Placement, Plan, Stage, Transport};
 use crate::schedule::{ForwardOnly, Schedule, ScheduleError, Size};

@@ -7,6 +7,7 @@
 mod admit;
 mod builder;
 mod contract;
+mod error;
 mod pipeline;
 mod profile;
 mod rank;
@@ -16,7 +17,8 @@ mod worker;
 
 pub use builder::{BuildError, Builder, StageContext};
 pub use contract::{Contract, evaluated_loss};
-pub use pipeline::{Pipeline, PipelineError};
+pub use error::PipelineError;
+pub use pipeline::Pipeline;
 pub use profile::measured_profile;
 pub use rank::{ApplyOutcome, BatchOutcome, Rank};
 pub use report::{EvalReport, StepReport};

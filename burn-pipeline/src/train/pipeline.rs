@@ -6,76 +6,18 @@
 
 use super::admit::admit;
 use super::builder::{BuildError, Builder, Source, split_stages};
+use super::error::PipelineError;
 use super::report::{EvalReport, StepReport};
 use super::worker::{Answer, Command, Reply, Seat, StageFacts, run};
 use crate::execute::ExecuteError;
 use crate::link::{Activity, Failure, Threads};
 use crate::plan::{CheckedPlan, Placement, Stage};
-use crate::stage::{AnyTensor, Batch, EngineReport, MicrobatchError, Microbatches, Stage as StageModule, StageError};
+use crate::stage::{AnyTensor, Batch, EngineReport, Microbatches, Stage as StageModule};
 use crate::trace::Track;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
-
-/// Why a call on a pipeline failed.
-#[derive(Debug, Clone, thiserror::Error)]
-pub enum PipelineError {
-    /// The batch cannot be cut, or does not hold what stages read. Nothing was run; the pipeline is as before.
-    #[error(transparent)]
-    Batch(#[from] MicrobatchError),
-    /// The batch's tensors are not what a stage takes. Nothing was run; the pipeline is as before.
-    #[error("stage {stage} does not take this batch: {source}")]
-    Refused {
-        /// The stage.
-        stage: Stage,
-        /// What does not fit.
-        source: StageError,
-    },
-    /// No plan can be made for the batch. Nothing was run; the pipeline is as before.
-    #[error(transparent)]
-    Plan(Box<BuildError>),
-    /// A training batch without target, or a last stage without loss. Nothing was run.
-    #[error(
-        "a training step needs a loss on the last stage (`StageBox::with_loss`) and a target (`Batch::target`); {missing} is missing"
-    )]
-    NoLoss {
-        /// Which of the two.
-        missing: &'static str,
-    },
-    /// The plan runs forwards alone. Nothing was run.
-    #[error("{schedule} runs no backwards, so it cannot train; choose another schedule, or call `eval`")]
-    ForwardOnly {
-        /// The plan's name.
-        schedule: String,
-    },
-    /// A rank failed; the pipeline is closed.
-    #[error("{0}")]
-    Rank(ExecuteError),
-    /// A rank did not answer in time; the pipeline is closed.
-    #[error(
-        "rank {rank} did not answer within {seconds:.1} s: it {activity}; the pipeline is closed, build it anew or raise the deadline"
-    )]
-    Silent {
-        /// The rank.
-        rank: usize,
-        /// The deadline.
-        seconds: f64,
-        /// What it was last seen doing.
-        activity: Activity,
-    },
-    /// An earlier failure closed the pipeline.
-    #[error("the pipeline was closed by an earlier failure of rank {}: {}; build it anew", .0.rank, .0.message)]
-    Closed(Failure),
-    /// No such stage, or a stage of another module type.
-    #[error("stage {stage} is not a `{wanted}`, or there is no such stage")]
-    NoSuchModule {
-        /// The stage.
-        stage: usize,
-        /// The type asked for.
-        wanted: &'static str,
-    },
-}
 
 /// A pipeline of ranks on threads of this process.
 ///
