@@ -14,5 +14,6 @@ mod microbatches;
 mod parity;
 mod refusals;
 mod seam;
+mod seeded;
 mod split;
 mod watchdog;

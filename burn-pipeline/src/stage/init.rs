@@ -1,41 +1,60 @@
 //! Initial weights that depend on a seed and a layer, not on which rank makes them.
 //!
 //! Burn draws initial values from one generator a device. Ranks on threads of one process would take turns at it
-//! in an order that nobody fixed, so the same seed would give other weights on every run and cut. Here one layer
-//! at a time seeds the generator and draws, whoever makes it.
+//! in an order that nobody fixed, so the same seed would give other weights on every run and cut. Here:
+//!
+//! 1. One layer at a time seeds the generator and draws, whoever makes it.
+//! 2. Code elsewhere (a data loader, a dropout) may draw from the same generator meanwhile. So a layer is drawn
+//!    again until two draws agree to the last bit: what both saw, nobody disturbed.
 
 use burn::module::{Module, ModuleVisitor, Param};
-use burn::tensor::{Bool, Device, Int, Tensor};
+use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 use std::sync::{Mutex, PoisonError};
 
 static DRAWING: Mutex<()> = Mutex::new(());
 
+/// Draws before a layer counts as one that is not made from its seed alone.
+const ATTEMPTS: usize = 64;
+
 /// Makes a module, its values drawn from `seed` alone. Give every layer its own seed.
 ///
-/// Values are drawn before this returns (Burn would otherwise wait for their first use). Calls from several
-/// threads take turns; nothing else may draw random numbers on the same device kind meanwhile, since Burn has
-/// one generator for all. `make` must not call this function again.
-pub fn init_seeded<M: Module>(seed: u64, device: &Device, make: impl FnOnce(&Device) -> M) -> M {
+/// Values are drawn before this returns (Burn would otherwise wait for their first use), at least twice. Calls
+/// from several threads take turns; `make` must not call this function again. Where draws never agree, because
+/// `make` uses another source of chance, the last one is returned and a warning is traced.
+pub fn init_seeded<M: Module>(seed: u64, device: &Device, make: impl Fn(&Device) -> M) -> M {
     let _turn = DRAWING.lock().unwrap_or_else(PoisonError::into_inner);
-    device.seed(seed);
-    let module = make(device);
-    module.visit(&mut Draw);
+    let draw = || {
+        device.seed(seed);
+        let module = make(device);
+        let mut values = Values(Vec::new());
+        module.visit(&mut values);
+        (module, values.0)
+    };
+    let (mut module, mut values) = draw();
+    for _ in 0..ATTEMPTS {
+        let (again, same) = draw();
+        if values == same {
+            return module;
+        }
+        (module, values) = (again, same);
+    }
+    tracing::warn!(seed, module = std::any::type_name::<M>(), "initial values are not drawn from the seed alone");
     module
 }
 
 /// Visiting a lazy parameter's value makes Burn draw it.
-struct Draw;
+struct Values(Vec<TensorData>);
 
-impl ModuleVisitor for Draw {
+impl ModuleVisitor for Values {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let _ = param.val();
+        self.0.push(param.val().into_data());
     }
 
     fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
-        let _ = param.val();
+        self.0.push(param.val().into_data());
     }
 
     fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
-        let _ = param.val();
+        self.0.push(param.val().into_data());
     }
 }
