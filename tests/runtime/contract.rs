@@ -1,6 +1,8 @@
 //! The loss contract: however a batch is cut, and over however many batches gradients gather, loss, gradients
 //! and weights are those of one loss over all samples; evaluation leaves everything as it was.
 
+#![allow(clippy::single_range_in_vec_init, reason = "a list of ranges may hold one")]
+
 use crate::cases::{noise, read, sizes};
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::{AdamWConfig, GradientsAccumulator, GradientsParams};

@@ -64,7 +64,7 @@ impl Stage for Faulty {
             Some(How::WrongShape) => AnyTensor::new(Tensor::cat(vec![y.clone(), y], 1)),
             Some(How::WrongRank) => AnyTensor::new(y.unsqueeze::<3>()),
             Some(How::WrongKind) => AnyTensor::new(y.int()),
-            Some(How::EmptyOutput) => AnyTensor::new(y.slice([0..0])),
+            Some(How::EmptyOutput) => AnyTensor::new(y.slice(0..0)),
             Some(How::NeverAnswer) => {
                 std::thread::sleep(FOREVER);
                 AnyTensor::new(y)
@@ -81,7 +81,7 @@ fn loss((y, ids): (AnyTensor, Tensor<2, Int>), target: Tensor<2>, fault: Option<
     match fault.filter(|fault| fault.microbatch == number(&ids)).map(|fault| fault.how) {
         Some(How::LossPanics) => panic!("a broken loss"),
         Some(How::LossOfManyNumbers) => squares.reshape([-1]),
-        Some(How::LossOfNoNumber) => squares.reshape([-1]).slice([0..0]),
+        Some(How::LossOfNoNumber) => squares.reshape([-1]).slice(0..0),
         _ => squares.mean(),
     }
 }

@@ -223,3 +223,15 @@ fn outputs_of_different_forms_cannot_be_joined() {
     }
     assert_eq!(Microbatches::join(Vec::new(), 0).unwrap().parts().count(), 0);
 }
+
+#[test]
+fn split_rules_may_come_first_but_never_for_something_that_is_not_there() {
+    let (x, mask) = (floats([4, 1]), floats([3, 1]));
+    let early = || Batch::new(x.clone()).split_extra("mask", vec![Split::Replicate]);
+    let cut = early().extra("mask", mask).cut(2).unwrap();
+    assert_eq!(cut.extra(0, &["mask"], 1).unwrap().tensors().next().unwrap().shape()[0], 3);
+    let named = |what: &str| MicrobatchError::SplitOfNothing { what: what.to_owned() };
+    assert_eq!(early().cut(2).unwrap_err(), named("the extra `mask`"));
+    let target = Batch::new(x).split_target(vec![Split::Dim(0)]);
+    assert_eq!(target.cut(2).unwrap_err(), named("the target"));
+}

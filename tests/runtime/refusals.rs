@@ -62,11 +62,14 @@ fn weights(pipeline: &mut Pipeline) -> Vec<Vec<f32>> {
     pipeline.weights().unwrap().iter().flatten().map(read).collect()
 }
 
+/// A batch, and what its refusal must say.
+type Bad = (Batch, Box<dyn Fn(&PipelineError) -> bool>);
+
 /// Batches that do not fit, and why.
-fn bad() -> Vec<(Batch, Box<dyn Fn(&PipelineError) -> bool>)> {
+fn bad() -> Vec<Bad> {
     let ints = || Tensor::<2, Int>::zeros([SAMPLES, WIDTH], &Device::flex());
     let empty = || Tensor::<2>::zeros([0, WIDTH], &Device::flex());
-    let mut bad: Vec<(Batch, Box<dyn Fn(&PipelineError) -> bool>)> = Vec::new();
+    let mut bad: Vec<Bad> = Vec::new();
     let mut add = |batch, test: fn(&PipelineError) -> bool| bad.push((batch, Box::new(test)));
     let masked = |batch: Batch| batch.extra("mask", rows(3));
     add(
@@ -101,7 +104,7 @@ fn bad() -> Vec<(Batch, Box<dyn Fn(&PipelineError) -> bool>)> {
     add(masked(Batch::new(rows(1)).target(rows(2))).split_target(vec![Split::Dim(2)]), |e| {
         matches!(e, PipelineError::Batch(MicrobatchError::NoSuchDim { rank: 2, dim: 2, .. }))
     });
-    add(masked(Batch::new(rows(1)).target(rows(2).slice([0..4]))), |e| {
+    add(masked(Batch::new(rows(1)).target(rows(2).slice(0..4))), |e| {
         matches!(e, PipelineError::Batch(MicrobatchError::SampleCount { got: 4, expected: SAMPLES, .. }))
     });
     add(Batch::new(empty()).target(empty()).extra("mask", empty()), |e| {

@@ -62,6 +62,12 @@ pub enum MicrobatchError {
         /// Samples of the others.
         expected: usize,
     },
+    /// Split rules for something that the batch does not hold.
+    #[error("split rules were given for {what}, which the batch does not hold; check its name, or add it")]
+    SplitOfNothing {
+        /// The target, or an extra's name.
+        what: String,
+    },
     /// Nothing can be cut.
     #[error("the batch has no tensor to cut along a dimension, so it has no samples; give at least one a `Split::Dim`")]
     NothingToCut,
@@ -136,23 +142,28 @@ pub struct Batch {
     input: Cuttable,
     target: Option<Cuttable>,
     extras: BTreeMap<String, Cuttable>,
+    /// Split rules that came before what they are for: the target's under no name.
+    early: BTreeMap<Option<String>, Vec<Split>>,
 }
 
 impl Batch {
     /// A batch of inputs for the first stage.
     pub fn new(input: impl Boundary) -> Self {
-        Self { input: Cuttable { payload: input.into_payload(), splits: None }, target: None, extras: BTreeMap::new() }
+        let input = Cuttable { payload: input.into_payload(), splits: None };
+        Self { input, target: None, extras: BTreeMap::new(), early: BTreeMap::new() }
     }
 
     /// Adds what the loss compares with.
     pub fn target(mut self, target: impl Boundary) -> Self {
-        self.target = Some(Cuttable { payload: target.into_payload(), splits: None });
+        self.target = Some(Cuttable { payload: target.into_payload(), splits: self.early.remove(&None) });
         self
     }
 
     /// Adds something that stages read beside their input, by name (see `Stage::extras`).
     pub fn extra(mut self, name: impl Into<String>, value: impl Boundary) -> Self {
-        self.extras.insert(name.into(), Cuttable { payload: value.into_payload(), splits: None });
+        let name = name.into();
+        let splits = self.early.remove(&Some(name.clone()));
+        self.extras.insert(name, Cuttable { payload: value.into_payload(), splits });
         self
     }
 
@@ -164,16 +175,18 @@ impl Batch {
 
     /// Says how the target's tensors are cut, one rule a tensor.
     pub fn split_target(mut self, splits: Vec<Split>) -> Self {
-        if let Some(target) = &mut self.target {
-            target.splits = Some(splits);
+        match &mut self.target {
+            Some(target) => target.splits = Some(splits),
+            None => _ = self.early.insert(None, splits),
         }
         self
     }
 
     /// Says how an extra's tensors are cut, one rule a tensor.
     pub fn split_extra(mut self, name: &str, splits: Vec<Split>) -> Self {
-        if let Some(extra) = self.extras.get_mut(name) {
-            extra.splits = Some(splits);
+        match self.extras.get_mut(name) {
+            Some(extra) => extra.splits = Some(splits),
+            None => _ = self.early.insert(Some(name.to_owned()), splits),
         }
         self
     }
@@ -211,6 +224,10 @@ impl Batch {
     /// # Errors
     /// If rules do not fit tensors, or tensors disagree on the number of samples.
     pub fn cut(self, count: usize) -> Result<Microbatches, MicrobatchError> {
+        if let Some(name) = self.early.keys().next() {
+            let what = name.as_ref().map_or("the target".to_owned(), |name| format!("the extra `{name}`"));
+            return Err(MicrobatchError::SplitOfNothing { what });
+        }
         let mut samples = self.input.samples("the input", None)?;
         for (name, extra) in &self.extras {
             samples = extra.samples(&format!("the extra `{name}`"), samples)?;

@@ -41,7 +41,7 @@ impl Stack {
     fn part(at: &StageContext) -> Self {
         let layer = |index: usize| {
             init_seeded(300 + index as u64, &at.device, |device| Layer {
-                linear: LinearConfig::new(WIDTH, WIDTH).with_bias(index % 2 == 0).init(device),
+                linear: LinearConfig::new(WIDTH, WIDTH).with_bias(index.is_multiple_of(2)).init(device),
                 rows: EmbeddingConfig::new(3, WIDTH).init(device),
             })
         };
