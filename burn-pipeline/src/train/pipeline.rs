@@ -31,7 +31,9 @@ use std::time::{Duration, Instant};
 /// use burn_pipeline::train::Pipeline;
 ///
 /// #[derive(Module, Debug)]
-/// struct Layer(Linear);
+/// struct Layer {
+///     linear: Linear,
+/// }
 ///
 /// impl Stage for Layer {
 ///     type Input = Tensor<2>;
@@ -39,14 +41,14 @@ use std::time::{Duration, Instant};
 ///     type Output = Tensor<2>;
 ///
 ///     fn forward(&self, x: Tensor<2>, _: ()) -> Tensor<2> {
-///         self.0.forward(x)
+///         self.linear.forward(x)
 ///     }
 /// }
 ///
 /// let mut pipeline = Pipeline::builder()
 ///     .schedule(Box::new(GPipe), Size::new(2, 4))
 ///     .stages(|at| {
-///         let layer = Layer(LinearConfig::new(3, 3).init(&at.device));
+///         let layer = Layer { linear: LinearConfig::new(3, 3).init(&at.device) };
 ///         match at.is_last() {
 ///             false => StageBox::new(layer),
 ///             true => StageBox::with_loss(layer, |y: Tensor<2>, t: Tensor<2>| (y - t).square().mean()),
