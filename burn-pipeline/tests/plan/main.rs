@@ -26,3 +26,4 @@ mod simulate_properties;
 mod tables;
 mod trace;
 mod unit_steps;
+mod waits;
