@@ -1,6 +1,6 @@
 //! The interpreter of one rank's row; see the numbered steps in the room's header.
 
-use super::values::{Values, produced, wanted};
+use super::values::{Values, neighbour, produced, received, wanted};
 use super::{ExecuteError, MicrobatchLoss, RankOutcome, Seeding};
 use crate::link::{Activity, Link, LinkError, Message};
 use crate::plan::{Action, CheckedPlan, Op, Placement, Plan, Stage, Task};
@@ -385,22 +385,6 @@ impl Pass<'_> {
             }
         }
     }
-}
-
-/// The rank of the stage before (`forward`) or after.
-fn neighbour(placement: &Placement, task: Task, forward: bool) -> Option<usize> {
-    let stage = if forward { task.stage().previous() } else { placement.next(task.stage()) };
-    stage.map(|stage| placement.rank_of(stage))
-}
-
-/// The header of the message that a receive is for.
-fn received(task: Task, microbatch: usize) -> Option<crate::link::Header> {
-    let op = match task.op() {
-        Op::ReceiveForward => Op::Forward,
-        Op::ReceiveBackward => Op::Backward,
-        _ => return None,
-    };
-    Some(wanted(Task::new(task.stage(), op, microbatch), microbatch))
 }
 
 /// What a panic said.

@@ -32,6 +32,22 @@ pub(super) fn produced(placement: &Placement, task: Task, microbatch: usize) -> 
     Some(Header { stage, microbatch, direction })
 }
 
+/// The rank of the stage before (`forward`) or after.
+pub(super) fn neighbour(placement: &Placement, task: Task, forward: bool) -> Option<usize> {
+    let stage = if forward { task.stage().previous() } else { placement.next(task.stage()) };
+    stage.map(|stage| placement.rank_of(stage))
+}
+
+/// The header of the message that a receive is for.
+pub(super) fn received(task: Task, microbatch: usize) -> Option<Header> {
+    let op = match task.op() {
+        Op::ReceiveForward => Op::Forward,
+        Op::ReceiveBackward => Op::Backward,
+        _ => return None,
+    };
+    Some(wanted(Task::new(task.stage(), op, microbatch), microbatch))
+}
+
 impl Values {
     /// Keeps a product for the stage that it is for: here, or to be sent.
     pub(super) fn keep(&mut self, placement: &Placement, rank: usize, header: Header, payload: Payload) {

@@ -20,13 +20,12 @@ fn check(plan: &Plan, transport: Transport) -> Result<(), CheckError> {
 fn plans() -> impl Strategy<Value = Plan> {
     let size = (1..=5usize, 1..=3usize, 1..=6usize);
     let placing = || prop_oneof![Just(Placing::Implicit), Just(Placing::AtOnce), Just(Placing::Late)];
-    let waits =
-        prop_oneof![
-            Just(WaitOptions::default()),
-            (placing(), placing(), placing(), placing()).prop_map(|(sends, receives, unshards, reductions)| {
-                WaitOptions { sends, receives, unshards, reductions }
-            })
-        ];
+    let waits = prop_oneof![
+        Just(WaitOptions::default()),
+        (placing(), placing(), placing(), placing()).prop_map(|(sends, receives, unshards, reductions)| {
+            WaitOptions { sends, receives, unshards, reductions }
+        })
+    ];
     let form = (any::<[bool; 4]>(), waits);
     (0..all().len(), size, form).prop_map(|(family, (p, v, m), ([merge, shard, reduce, lower], waits))| {
         let build = |v| all()[family].build(Size::new(p, m).with_chunks(v));
