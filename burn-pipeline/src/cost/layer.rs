@@ -10,6 +10,7 @@
 
 use super::dtype::Dtype;
 use super::partition::PartitionError;
+use super::profile::{Profile, StageCost};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -85,6 +86,12 @@ pub struct Layer {
     /// Seconds of the backward for the weights.
     #[serde(default)]
     pub weight: f64,
+    /// Seconds of the whole backward; without it, `input + weight`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backward: Option<f64>,
+    /// Seconds of its forward fused with a whole backward; without it, both one after the other.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub overlap: Option<f64>,
     /// Bytes that the forward leaves behind for the backward.
     #[serde(default)]
     pub activation_bytes: f64,
@@ -107,6 +114,8 @@ impl Layer {
             forward: 0.0,
             input: 0.0,
             weight: 0.0,
+            backward: None,
+            overlap: None,
             activation_bytes: 0.0,
             freed_at_input_bytes: 0.0,
             output_bytes: 0.0,
@@ -139,9 +148,14 @@ impl Layer {
         self.with_seconds(seconds, seconds, weight)
     }
 
-    /// Seconds of `F`, `I` and `W` together.
+    /// Seconds of the whole backward.
+    pub fn full_backward(&self) -> f64 {
+        self.backward.unwrap_or(self.input + self.weight)
+    }
+
+    /// Seconds of the forward and the whole backward together.
     pub fn seconds(&self) -> f64 {
-        self.forward + self.input + self.weight
+        self.forward + self.full_backward()
     }
 
     /// Bytes of the parameters, of all element types.
@@ -150,12 +164,14 @@ impl Layer {
     }
 
     /// Every number that is not a count, with its name, to be checked.
-    fn numbers(&self) -> [(&'static str, f64); 7] {
+    fn numbers(&self) -> [(&'static str, f64); 9] {
         [
             ("flops", self.flops),
             ("forward", self.forward),
             ("input", self.input),
             ("weight", self.weight),
+            ("backward", self.full_backward()),
+            ("overlap", self.overlap.unwrap_or(0.0)),
             ("activation_bytes", self.activation_bytes),
             ("freed_at_input_bytes", self.freed_at_input_bytes),
             ("output_bytes", self.output_bytes),
@@ -206,17 +222,42 @@ impl Layers {
         self.0.len()
     }
 
-    /// The same layers for microbatches of `factor` times the size: seconds, FLOPs and bytes of activations and
-    /// messages grow with it, parameters do not.
+    /// The stages of a profile as layers of kind `S`, to be cut more coarsely or left as they are; what a stage takes
+    /// to unshard and reduce its parameters is left out.
     ///
     /// # Errors
-    /// [`PartitionError::Layer`] if the factor is no amount.
-    pub fn scaled(&self, factor: f64) -> Result<Self, PartitionError> {
+    /// [`PartitionError::TooManyLayers`].
+    pub fn of_profile(profile: &Profile) -> Result<Self, PartitionError> {
+        let layer = |stage: &StageCost| Layer {
+            bytes: BTreeMap::from([(Dtype::I8, stage.weight_bytes.ceil() as u64)]),
+            forward: stage.forward,
+            input: stage.input_backward(),
+            weight: stage.weight_backward(),
+            backward: stage.backward,
+            overlap: stage.overlap,
+            activation_bytes: stage.activation_bytes,
+            freed_at_input_bytes: stage.freed_at_input_bytes,
+            output_bytes: stage.message_bytes,
+            ..Layer::new(Kind('S'))
+        };
+        Self::new(profile.stages().iter().map(layer).collect())
+    }
+
+    /// The same layers for microbatches of `factor` times the size: seconds, FLOPs and bytes of activations and
+    /// messages grow with it, parameters do not. Of the seconds of each operation, `fixed` stay whatever the size (or
+    /// all of them, where there are fewer).
+    ///
+    /// # Errors
+    /// [`PartitionError::Layer`] if a number is no amount any more.
+    pub fn scaled(&self, factor: f64, fixed: f64) -> Result<Self, PartitionError> {
+        let seconds = |of: f64| fixed.min(of) + (of - fixed).max(0.0) * factor;
         let scale = |layer: &Layer| Layer {
             flops: layer.flops * factor,
-            forward: layer.forward * factor,
-            input: layer.input * factor,
-            weight: layer.weight * factor,
+            forward: seconds(layer.forward),
+            input: seconds(layer.input),
+            weight: seconds(layer.weight),
+            backward: layer.backward.map(seconds),
+            overlap: layer.overlap.map(seconds),
             activation_bytes: layer.activation_bytes * factor,
             freed_at_input_bytes: layer.freed_at_input_bytes * factor,
             output_bytes: layer.output_bytes * factor,

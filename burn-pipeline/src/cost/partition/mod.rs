@@ -158,10 +158,13 @@ impl Partition {
         let stage = |range: Range<usize>| {
             let inside = &layers.all()[range];
             let sum = |of: fn(&Layer) -> f64| inside.iter().map(of).sum::<f64>();
+            let whole = inside.iter().any(|l| l.backward.is_some());
             StageCost {
                 forward: sum(|l| l.forward),
                 input: Some(sum(|l| l.input)),
                 weight: Some(sum(|l| l.weight)),
+                backward: whole.then(|| sum(Layer::full_backward)),
+                overlap: inside.iter().map(|l| l.overlap).sum(),
                 activation_bytes: sum(|l| l.activation_bytes),
                 // Rounding must not make the part larger than the whole.
                 freed_at_input_bytes: sum(|l| l.freed_at_input_bytes).min(sum(|l| l.activation_bytes)),
