@@ -226,6 +226,10 @@ impl<'a> Engine<'a> {
             self.ranks[rank].memory.change(start, Held::Activations, bytes);
             self.ranks[rank].memory.activate();
         }
+        for task in tasks.iter().filter(|task| task.op().gives_input_gradient()) {
+            let bytes = self.costs.stage(task.stage()).recomputed_bytes;
+            self.ranks[rank].memory.change(start, Held::Activations, bytes);
+        }
         for (&task, need) in tasks.iter().zip(needs) {
             self.finish(rank, task, *need, end);
         }
@@ -235,12 +239,12 @@ impl<'a> Engine<'a> {
     fn finish(&mut self, rank: usize, task: Task, need: Arrival, end: f64) {
         let (stage, placement) = (task.stage(), self.plan.placement());
         let (own, cost) = (self.at(stage, task), self.costs.stage(stage));
-        let rest = cost.activation_bytes - cost.freed_at_input_bytes;
+        let all = cost.activation_bytes + cost.recomputed_bytes;
         let (freed, over) = match task.op() {
             Op::Forward => (if self.training { 0.0 } else { cost.activation_bytes }, !self.training),
             Op::BackwardInput => (cost.freed_at_input_bytes, false),
-            Op::BackwardWeight => (rest, true),
-            _ => (cost.activation_bytes, true),
+            Op::BackwardWeight => (all - cost.freed_at_input_bytes, true),
+            _ => (all, true),
         };
         let memory = &mut self.ranks[rank].memory;
         memory.change(end, Held::Activations, -freed);

@@ -9,6 +9,7 @@ mod builder;
 mod contract;
 mod error;
 mod pipeline;
+mod probe;
 mod profile;
 mod rank;
 mod replica;

@@ -124,6 +124,8 @@ impl Pricing<'_> {
         let mut role = Role::Compute;
         for task in action.tasks() {
             let cost = self.costs.stage(task.stage());
+            // What a recomputing stage makes anew is there from `I` (or `B`) on.
+            let all = cost.activation_bytes + cost.recomputed_bytes;
             let payload = payload_of(task).map_or(0.0, |stage| self.costs.message_bytes(stage));
             match task.op() {
                 Op::Forward => {
@@ -133,11 +135,12 @@ impl Pricing<'_> {
                 }
                 Op::BackwardInput | Op::Backward => {
                     let whole = task.op() == Op::Backward;
-                    free += if whole { cost.activation_bytes } else { cost.freed_at_input_bytes };
+                    alloc += cost.recomputed_bytes;
+                    free += if whole { all } else { cost.freed_at_input_bytes };
                     let next = self.plan.placement().next(task.stage());
                     free += self.received(rank, next, Some(task.stage()));
                 }
-                Op::BackwardWeight => free += cost.activation_bytes - cost.freed_at_input_bytes,
+                Op::BackwardWeight => free += all - cost.freed_at_input_bytes,
                 Op::ReceiveForward | Op::ReceiveBackward => alloc += payload,
                 Op::SendForward | Op::SendBackward if awaited => alloc += payload,
                 Op::WaitSendForward | Op::WaitSendBackward => free += payload,
