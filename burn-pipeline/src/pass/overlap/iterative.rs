@@ -20,6 +20,9 @@ use super::report::{Limit, Moved};
 use super::rules::{are_tied, may_swap};
 use super::{OverlapError, OverlapOptions};
 
+/// Swaps for each computation that may be passed: its sends, receives and waits stand around it.
+const SWAPS: usize = 8;
+
 /// A row's new order, and what became of each start (or wait).
 pub(super) struct Outcome {
     pub(super) order: Vec<u32>,
@@ -107,6 +110,11 @@ impl<'a> Mover<'a> {
         computation >= communication * (1.0 + self.options.margin)
     }
 
+    /// The most swaps of one start or wait: of cells that compute nothing, too, it passes only so many.
+    fn most_moves(&self) -> usize {
+        self.options.reach.saturating_add(1).saturating_mul(SWAPS)
+    }
+
     fn raise(&mut self, start: u32) -> Result<Moved, OverlapError> {
         let mut moved = Moved::default();
         let mut passed = 0;
@@ -130,6 +138,9 @@ impl<'a> Mover<'a> {
                 self.group.insert(0, candidate);
                 moved.grouped += 1;
                 continue;
+            }
+            if moved.moves >= self.most_moves() {
+                break Limit::Reach;
             }
             if let Some(limit) = self.refuse_raise(start, candidate, passed) {
                 break limit;
@@ -193,6 +204,9 @@ impl<'a> Mover<'a> {
                 self.group.push(candidate);
                 moved.grouped += 1;
                 continue;
+            }
+            if moved.moves >= self.most_moves() {
+                break Limit::Reach;
             }
             if let Some(limit) = self.refuse_sink(start, candidate, passed) {
                 break limit;

@@ -22,7 +22,7 @@ pub enum Limit {
         /// What it would have held, in bytes (weights not counted).
         bytes: f64,
     },
-    /// It passed as many computations as it may.
+    /// It passed as many computations, or other cells around them, as it may.
     Reach,
     /// What goes along would expose more elsewhere than is gained.
     Exposes {
