@@ -4,6 +4,7 @@
 
 mod boundary;
 mod cases;
+mod checkpoint;
 mod concurrency;
 mod contract;
 mod deferred;
