@@ -5,7 +5,9 @@
 //! 1. Each stage is built twice from the same weights: run plainly, and captured. Everything runs on one thread.
 //! 2. Rounds alternate plain `F, B`, replayed `F, B` and replayed `F, I, W`, so that whatever else the machine does
 //!    hits all alike; the first round, which captures, is timed apart and not counted.
-//! 3. What the programs say they hold after `F` and after `I` stands beside what the allocator saw: live bytes
+//! 3. `W` of 2, 4 and 8 microbatches is timed one by one and merged, in alternating rounds; gradients of both ways are
+//!    compared.
+//! 4. What the programs say they hold after `F` and after `I` stands beside what the allocator saw: live bytes
 //!    after the part, with the outputs that were handed on dropped, less those before the forward.
 
 #![allow(missing_docs, clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints and may stop")]
@@ -71,6 +73,16 @@ fn block() -> StageBox {
     let config = GptConfig::new().with_d_model(256).with_layers(3).with_heads(4).with_seq(128);
     let at = StageContext { index: 1, stages: 3, rank: 0, device: Device::flex().autodiff() };
     config.stage(&at)
+}
+
+/// Short microbatches of wide layers: what merging is for.
+fn short() -> Subject {
+    Subject {
+        name: "6 x Linear(1024) + relu, 32 rows",
+        build: stack,
+        input: noise([32, 1024]).into_payload(),
+        seed: AnyTensor::new(noise([32, 1024])),
+    }
 }
 
 fn subjects() -> Vec<Subject> {
@@ -163,10 +175,6 @@ fn print(
     times: &Times,
     [after_forward, after_input]: [usize; 2],
 ) {
-    let ms = |times: &[f64]| {
-        let Spread { min, median, max } = Spread::of(times);
-        format!("{:.2} ({:.2}..{:.2})", median * 1e3, min * 1e3, max * 1e3)
-    };
     let median = |times: &[f64]| Spread::of(times).median;
     let (whole, input, weight) = (median(&times.replayed[1]), median(&times.split[1]), median(&times.split[2]));
     let (replayed, eager) = (median(&times.replayed[0]), median(&times.eager[0]));
@@ -202,9 +210,66 @@ fn print(
     println!("held I to W: predicted {:.2} MiB, measured {:.2} MiB", mib(i.held_bytes()), mib(after_input));
 }
 
+/// `F` and `I` of some microbatches, so that only their `W`s are left.
+fn halfway(stage: &mut dyn ErasedStage, subject: &Subject, microbatches: usize) {
+    stage.begin(Some(0));
+    for sample in 0..microbatches {
+        let (input, seed) = subject.fresh();
+        let extra = ().into_payload();
+        let call = ForwardCall { sample, input, extra, target: None, ends_route: false, wants_input_gradient: true };
+        drop(stage.forward(call).unwrap());
+        drop(stage.backward_input(sample, seed).unwrap());
+    }
+}
+
+/// All gathered gradients, and forgets them.
+fn gradients(stage: &mut dyn ErasedStage) -> Vec<f32> {
+    let ids = stage.parameters();
+    let read = |id| stage.gradients().get(id).unwrap().to_data().unwrap().iter::<f32>().collect::<Vec<f32>>();
+    let gradients = ids.into_iter().flat_map(read).collect();
+    stage.clear();
+    gradients
+}
+
+fn merge(subject: &Subject, rounds: usize) {
+    let mut stage = stage(subject, SplitBackward::Traced);
+    println!("\n{}", subject.name);
+    println!(
+        "| W of | one by one, ms | merged, ms | merged over one by one | largest difference |\n|---|---|---|---|---|"
+    );
+    for microbatches in [2, 4, 8] {
+        let samples: Vec<usize> = (0..microbatches).collect();
+        let (mut apart, mut together) = (Vec::new(), Vec::new());
+        let mut off = 0.0f32;
+        for _ in 0..rounds {
+            halfway(stage.as_mut(), subject, microbatches);
+            apart.push(seconds(|| samples.iter().for_each(|&s| stage.backward_weight(s).unwrap())).0);
+            let expected = gradients(stage.as_mut());
+            halfway(stage.as_mut(), subject, microbatches);
+            together.push(seconds(|| stage.backward_weights(&samples).unwrap()).0);
+            let got = gradients(stage.as_mut());
+            let largest = expected.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
+            let differ = got.iter().zip(&expected).map(|(a, b)| (a - b).abs() / largest);
+            off = differ.fold(off, f32::max);
+        }
+        let median = |times: &[f64]| Spread::of(times).median;
+        let ratio = median(&together) / median(&apart);
+        println!("| {microbatches} | {} | {} | {ratio:.3} | {off:.1e} |", ms(&apart), ms(&together));
+    }
+}
+
+fn ms(times: &[f64]) -> String {
+    let Spread { min, median, max } = Spread::of(times);
+    format!("{:.2} ({:.2}..{:.2})", median * 1e3, min * 1e3, max * 1e3)
+}
+
 fn main() {
     let mut arguments = std::env::args().skip_while(|argument| argument != "--rounds");
     let rounds = arguments.nth(1).and_then(|n| n.parse().ok()).unwrap_or(15);
     let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
-    pool.install(|| subjects().iter().for_each(|subject| measure(subject, rounds)));
+    pool.install(|| {
+        subjects().iter().for_each(|subject| measure(subject, rounds));
+        println!("\nMerging the weights' backwards");
+        subjects().iter().chain(&[short()]).for_each(|subject| merge(subject, rounds));
+    });
 }

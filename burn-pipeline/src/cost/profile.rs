@@ -44,7 +44,8 @@ pub struct StageCost {
     /// Bytes that `F` leaves behind for the backward, held until `W` (or `B`) ends.
     #[serde(default)]
     pub activation_bytes: f64,
-    /// The part of `activation_bytes` that `I` already gives back.
+    /// The part of `activation_bytes` that `I` already gives back; negative where `I` leaves more for `W` (gradients of
+    /// hidden states) than it gives back.
     #[serde(default)]
     pub freed_at_input_bytes: f64,
     /// Bytes of parameters that stay on the rank during the whole step (the shard, where they are sharded).
@@ -81,7 +82,7 @@ impl StageCost {
     }
 
     /// Every number with its name, to be checked.
-    fn numbers(&self) -> [(&'static str, f64); 12] {
+    fn numbers(&self) -> [(&'static str, f64); 11] {
         [
             ("forward", self.forward),
             ("input", self.input.unwrap_or(0.0)),
@@ -91,7 +92,6 @@ impl StageCost {
             ("unshard", self.unshard),
             ("reduce_grad", self.reduce_grad),
             ("activation_bytes", self.activation_bytes),
-            ("freed_at_input_bytes", self.freed_at_input_bytes),
             ("weight_bytes", self.weight_bytes),
             ("unsharded_bytes", self.unsharded_bytes),
             ("message_bytes", self.message_bytes),
@@ -124,7 +124,7 @@ impl Profile {
             if let Some((field, value)) = cost.numbers().into_iter().find(|&(_, value)| !is_amount(value)) {
                 return Err(ProfileError::Stage { stage, field, value: value.to_string() });
             }
-            if cost.freed_at_input_bytes > cost.activation_bytes {
+            if !cost.freed_at_input_bytes.is_finite() || cost.freed_at_input_bytes > cost.activation_bytes {
                 return Err(ProfileError::FreesTooMuch { stage });
             }
         }

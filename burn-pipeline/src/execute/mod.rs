@@ -10,15 +10,18 @@
 //! 3. `SEND_*` hands the outbox's value to the link; `RECV_*` notes that it is to come.
 //! 4. A task whose input is not in the inbox takes messages off the link, in the order in which the plan posted
 //!    their receives, until it has its own.
-//! 5. The loss of a stage that ends its route is kept on the device, and read once the row is done.
+//! 5. Fused actions may be interleaved, and `W`s that stand side by side run at once, where the user chose that.
+//! 6. The loss of a stage that ends its route is kept on the device, and read once the row is done.
 
 mod error;
+mod interleave;
 mod interpreter;
+mod row;
 mod values;
 
 pub use error::ExecuteError;
 pub(crate) use interpreter::panic_message;
-pub use interpreter::{Executor, Run, RunOptions};
+pub use interpreter::{Executor, FusedActions, Run, RunOptions};
 
 use crate::plan::Stage;
 use crate::stage::{Microbatches, Payload, Reduction};
@@ -72,4 +75,7 @@ pub struct RankOutcome {
     pub message_bytes: BTreeMap<Stage, usize>,
     /// The largest number of microbatches held at once between forward and the end of backward, over all stages.
     pub peak_held: usize,
+    /// The most bytes held at once between forward and the end of backward, parameters not counted; `None` if some
+    /// stage's engine could not tell.
+    pub peak_held_bytes: Option<usize>,
 }

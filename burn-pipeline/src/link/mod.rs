@@ -25,6 +25,8 @@ pub enum Direction {
     Backward,
     /// The weight gradients (or, at the start, the weights) of a stage, on their way to its other replica.
     Replica,
+    /// A message that is only to be timed.
+    Probe,
 }
 
 /// What a message is about: its receiving stage, its microbatch within the route, and its direction.
@@ -43,6 +45,7 @@ impl std::fmt::Display for Header {
         let what = match self.direction {
             Direction::Forward => "input",
             Direction::Backward => "output gradient",
+            Direction::Probe => return f.write_str("a message that is timed"),
             Direction::Replica => return write!(f, "the other replica's tensors for stage {}", self.stage),
         };
         write!(f, "the {what} of stage {} for microbatch {}", self.stage, self.microbatch)

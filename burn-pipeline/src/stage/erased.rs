@@ -8,7 +8,10 @@ use super::any_tensor::AnyTensor;
 use super::boundary::{Boundary, Payload};
 use super::draws::Draws;
 use super::eager::{Eager, parameter_ids};
-use super::engine::{Engine, EngineReport, ForwardCall, Gradients, Outcome, SplitBackward};
+use super::engine::{
+    ActivationBytes, Begun, Done, Engine, EngineReport, ForwardCall, Gradients, Outcome, SplitBackward, Work,
+    WorkDirection,
+};
 use super::error::StageError;
 use super::function::{StageFunction, Takes};
 use super::gradients::{Accumulation, GradientStore};
@@ -128,6 +131,26 @@ pub trait ErasedStage: Send {
     /// # Errors
     /// See [`Engine::backward_weight`].
     fn backward_weight(&mut self, sample: usize) -> Result<(), StageError>;
+    /// `W` of several microbatches at once.
+    ///
+    /// # Errors
+    /// See [`Engine::backward_weights`].
+    fn backward_weights(&mut self, samples: &[usize]) -> Result<(), StageError>;
+    /// Starts work that is done piece by piece.
+    ///
+    /// # Errors
+    /// See [`Engine::begin`].
+    fn begin_work(&mut self, work: Work) -> Result<Begun, StageError>;
+    /// Runs the next pieces of it.
+    ///
+    /// # Errors
+    /// See [`Engine::advance`].
+    fn advance_work(&mut self, direction: WorkDirection, pieces: usize) -> Result<(), StageError>;
+    /// Runs what is left of it.
+    ///
+    /// # Errors
+    /// See [`Engine::complete`].
+    fn complete_work(&mut self, direction: WorkDirection) -> Result<Done, StageError>;
     /// The gathered weight gradients.
     fn gradients(&mut self) -> &mut GradientStore;
     /// Parameters in visiting order.
@@ -160,6 +183,10 @@ pub trait ErasedStage: Send {
     fn optimize(&mut self, learning_rate: f64);
     /// Microbatches held between forward and the last part of their backward.
     fn held(&self) -> usize;
+    /// Bytes held between forward and the last part of their backward, where the engine can tell.
+    fn held_bytes(&self) -> Option<usize>;
+    /// What the largest microbatch so far leaves behind, where the engine can tell.
+    fn activation(&self) -> Option<ActivationBytes>;
     /// Lets go of everything held, and of the gradients (after a failure).
     fn clear(&mut self);
     /// A copy of the module, behind `Any` (its type is the factory's).
@@ -274,6 +301,22 @@ impl<M: Stage> ErasedStage for Typed<M> {
         self.engine.backward_weight(Self::lent(&self.module)?, sample, &mut self.store)
     }
 
+    fn backward_weights(&mut self, samples: &[usize]) -> Result<(), StageError> {
+        self.engine.backward_weights(Self::lent(&self.module)?, samples, &mut self.store)
+    }
+
+    fn begin_work(&mut self, work: Work) -> Result<Begun, StageError> {
+        self.engine.begin(&self.function, Self::lent(&self.module)?, work, &mut self.store)
+    }
+
+    fn advance_work(&mut self, direction: WorkDirection, pieces: usize) -> Result<(), StageError> {
+        self.engine.advance(direction, pieces)
+    }
+
+    fn complete_work(&mut self, direction: WorkDirection) -> Result<Done, StageError> {
+        self.engine.complete(direction, &mut self.store)
+    }
+
     fn gradients(&mut self) -> &mut GradientStore {
         &mut self.store
     }
@@ -358,6 +401,14 @@ impl<M: Stage> ErasedStage for Typed<M> {
 
     fn held(&self) -> usize {
         self.engine.held()
+    }
+
+    fn held_bytes(&self) -> Option<usize> {
+        self.engine.held_bytes()
+    }
+
+    fn activation(&self) -> Option<ActivationBytes> {
+        self.engine.activation()
     }
 
     fn clear(&mut self) {

@@ -79,7 +79,10 @@ pub use any_tensor::{AnyTensor, Kind, KindOf};
 pub use boundary::{Boundary, BoundaryError, Part, Payload, PayloadReader};
 pub use draws::Draws;
 pub(crate) use draws::mixed;
-pub use engine::{DeferredShare, Engine, EngineReport, ForwardCall, Gradients, Outcome, SplitBackward};
+pub use engine::{
+    ActivationBytes, Begun, DeferredShare, Done, Engine, EngineReport, ForwardCall, Gradients, Outcome, SplitBackward,
+    Work, WorkDirection,
+};
 pub use erased::{ErasedStage, StageBox};
 pub use error::StageError;
 pub use function::{Check, Computed, StageFunction, Takes};

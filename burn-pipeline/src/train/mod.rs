@@ -11,6 +11,7 @@ mod checkpoint;
 mod contract;
 mod error;
 mod pipeline;
+mod probe;
 mod profile;
 mod rank;
 mod replica;

@@ -10,10 +10,11 @@ use super::checkpoint::Progress;
 use super::error::PipelineError;
 use super::report::{EvalReport, StepReport};
 use super::worker::{Answer, Command, Reply, Seat, StageFacts, run};
+use crate::cost::Links;
 use crate::execute::ExecuteError;
 use crate::link::{Failure, Threads};
 use crate::plan::{CheckedPlan, Placement, Stage};
-use crate::stage::{AnyTensor, Batch, EngineReport, Microbatches, Stage as StageModule, mixed};
+use crate::stage::{Accumulation, AnyTensor, Batch, EngineReport, Microbatches, Stage as StageModule, mixed};
 use crate::trace::Track;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -100,6 +101,9 @@ impl Pipeline {
         let source = builder.source.clone().ok_or(BuildError::NoSchedule)?;
         if builder.factory.is_none() {
             return Err(BuildError::NoStages);
+        }
+        if builder.merge_weights && builder.accumulation == Accumulation::Ordered {
+            return Err(BuildError::MergedAndOrdered);
         }
         let plan = Arc::new(source.training_plan(source.microbatches())?);
         let placement = plan.plan().placement().clone();
@@ -241,6 +245,8 @@ impl Pipeline {
             samples: batch.samples(),
             seconds: 0.0,
             peak_held: Vec::new(),
+            peak_held_bytes: Vec::new(),
+            activations: vec![None; self.placement.stages()],
             weight_bytes: self.weight_bytes(),
             message_bytes: vec![0; self.placement.stages()],
             timeline: Track { name: "measured".to_owned(), ranks: self.placement.ranks(), events: Vec::new() },
@@ -249,6 +255,11 @@ impl Pipeline {
             if let Answer::Batch(outcome) = answer {
                 report.loss = outcome.loss;
                 report.peak_held.push(outcome.peak_held);
+                report.peak_held_bytes.push(outcome.peak_held_bytes);
+                for (stage, bytes) in outcome.activations {
+                    let most = &mut report.activations[stage.index()];
+                    *most = Some(bytes).max(*most);
+                }
                 report.timeline.events.extend(outcome.events);
                 for (stage, bytes) in outcome.message_bytes {
                     let most = &mut report.message_bytes[stage.index()];
@@ -290,6 +301,24 @@ impl Pipeline {
         outputs.sort_by_key(|(sample, _)| *sample);
         let output = Microbatches::join(outputs.into_iter().map(|(_, output)| output).collect(), 0)?;
         Ok(EvalReport { loss: has_loss.then_some(loss), microbatches: batch.len(), samples: batch.samples(), output })
+    }
+
+    /// Measures the links between ranks that hand tensors to each other: half a round trip of a small and of a large
+    /// message, the median of several.
+    ///
+    /// Where a large message takes no longer than a small one (threads that move handles on one device), the link has
+    /// no bandwidth limit.
+    ///
+    /// # Errors
+    /// As [`Pipeline::step`].
+    pub fn measure_links(&mut self) -> Result<Links, PipelineError> {
+        let mut between = Vec::new();
+        for answer in self.ask(&Command::MeasureLinks)? {
+            if let Answer::Links(links) = answer {
+                between.extend(links);
+            }
+        }
+        Ok(Links { between, ..Links::default() })
     }
 
     /// The gradients gathered since the last step, scaled by the loss contract and clipped, as the optimizer

@@ -5,7 +5,9 @@
 
 use super::builder::{Builder, StageContext};
 use super::checkpoint::{Checkpoint, CheckpointError, Parts, SavedStage};
+use super::probe;
 use super::rank::{ApplyOutcome, BatchOutcome, Rank};
+use crate::cost::LinkBetween;
 use crate::execute::{ExecuteError, Executor, RunOptions, panic_message};
 use crate::link::{Activity, Link, Threads};
 use crate::plan::{CheckedPlan, Placement, Stage};
@@ -41,6 +43,7 @@ pub(super) enum Command {
     Weights,
     Modules,
     Engines,
+    MeasureLinks,
     Forget,
     NamedWeights,
     /// Write the stages' files of a checkpoint.
@@ -69,6 +72,7 @@ pub(super) enum Answer {
     NamedWeights(Vec<(Stage, Vec<NamedWeight>)>),
     Saved(Result<Vec<SavedStage>, CheckpointError>),
     Offered(Result<BTreeSet<usize>, CheckpointError>),
+    Links(Vec<LinkBetween>),
     Done,
 }
 
@@ -163,6 +167,7 @@ fn doing_of(command: &Command) -> &'static str {
         Command::Evaluate { .. } => "running an evaluation",
         Command::FinishGradients => "finishing its gradients",
         Command::Gradients | Command::Weights | Command::Modules | Command::Engines => "reading its stages",
+        Command::MeasureLinks => "measuring its links",
         Command::Forget => "forgetting its gradients",
         Command::NamedWeights => "reading its stages",
         Command::Save { .. } => "writing a checkpoint",
@@ -197,7 +202,12 @@ fn build(seat: &Seat, mut link: Box<dyn Link>) -> Result<(Rank, Vec<StageFacts>)
         stages.insert(stage, held);
     }
     link.announce(Activity::Idle);
-    let options = RunOptions { deadline: seat.builder.deadline, synchronize: seat.builder.synchronize };
+    let options = RunOptions {
+        deadline: seat.builder.deadline,
+        synchronize: seat.builder.synchronize,
+        merge_weights: seat.builder.merge_weights,
+        fused: seat.builder.fused,
+    };
     let executor = Executor::new(link, stages, seat.device.clone(), options);
     Ok((Rank::new(executor, seat.placement.clone(), seat.builder.reduction)?, facts))
 }
@@ -237,6 +247,7 @@ fn obey(rank: &mut Rank, command: Command, clip_norm: Option<f64>) -> Result<Ans
                 |stage: &mut Box<dyn ErasedStage>| stage.weights().into_iter().map(|(_, w)| Some(w)).collect();
             Ok(Answer::Tensors(rank.executor().stages().iter_mut().map(|(&s, held)| (s, weights(held))).collect()))
         }
+        Command::MeasureLinks => probe::measure(rank).map(Answer::Links),
         Command::Engines => {
             Ok(Answer::Engines(rank.executor().stages().iter().map(|(&s, held)| (s, held.report())).collect()))
         }
