@@ -48,6 +48,10 @@ pub struct StageCost {
     /// hidden states) than it gives back.
     #[serde(default)]
     pub freed_at_input_bytes: f64,
+    /// Bytes beside `activation_bytes` while `F`, and then `I` or `B`, is running, where `F` keeps its input alone and
+    /// the backward computes the rest anew (activation recomputation).
+    #[serde(default)]
+    pub recomputed_bytes: f64,
     /// Bytes of parameters that stay on the rank during the whole step (the shard, where they are sharded).
     #[serde(default)]
     pub weight_bytes: f64,
@@ -60,6 +64,30 @@ pub struct StageCost {
 }
 
 impl StageCost {
+    /// The same stage where only its input, of so many bytes, is kept from `F` to the backward, which then computes
+    /// the rest anew: `B`, or `I` where the backward is split, takes a forward longer.
+    ///
+    /// ```
+    /// use burn_pipeline::cost::StageCost;
+    /// let kept = StageCost { forward: 1.0, backward: Some(2.0), activation_bytes: 64.0, ..StageCost::default() };
+    /// let recomputed = kept.recomputed(4.0);
+    /// assert_eq!((recomputed.full_backward(), recomputed.input_backward()), (3.0, 2.0));
+    /// assert_eq!((recomputed.activation_bytes, recomputed.recomputed_bytes), (4.0, 60.0));
+    /// ```
+    pub fn recomputed(self, input_bytes: f64) -> Self {
+        let after_input = self.activation_bytes - self.freed_at_input_bytes;
+        Self {
+            input: Some(self.input_backward() + self.forward),
+            weight: Some(self.weight_backward()),
+            backward: Some(self.full_backward() + self.forward),
+            overlap: self.overlap.map(|overlap| overlap + self.forward),
+            activation_bytes: input_bytes,
+            recomputed_bytes: (self.activation_bytes - input_bytes).max(0.0),
+            freed_at_input_bytes: input_bytes - after_input,
+            ..self
+        }
+    }
+
     /// Seconds of the whole backward.
     pub fn full_backward(&self) -> f64 {
         self.backward.unwrap_or_else(|| self.input.unwrap_or(0.0) + self.weight.unwrap_or(0.0))
@@ -82,7 +110,7 @@ impl StageCost {
     }
 
     /// Every number with its name, to be checked.
-    fn numbers(&self) -> [(&'static str, f64); 11] {
+    fn numbers(&self) -> [(&'static str, f64); 12] {
         [
             ("forward", self.forward),
             ("input", self.input.unwrap_or(0.0)),
@@ -92,6 +120,7 @@ impl StageCost {
             ("unshard", self.unshard),
             ("reduce_grad", self.reduce_grad),
             ("activation_bytes", self.activation_bytes),
+            ("recomputed_bytes", self.recomputed_bytes),
             ("weight_bytes", self.weight_bytes),
             ("unsharded_bytes", self.unsharded_bytes),
             ("message_bytes", self.message_bytes),

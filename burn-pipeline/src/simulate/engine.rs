@@ -205,6 +205,13 @@ impl<'a> Engine<'a> {
             self.ranks[rank].memory.change(start, Held::Activations, bytes);
             self.ranks[rank].memory.activate();
         }
+        // Without backwards nothing was to be kept, so nothing is computed anew.
+        let anew = |task: &&Task| self.training && matches!(task.op(), Op::Forward | Op::BackwardInput | Op::Backward);
+        for &task in tasks.iter().filter(anew) {
+            let bytes = self.costs.stage(task.stage()).recomputed_bytes;
+            self.ranks[rank].memory.change(start, Held::Activations, bytes);
+            self.ranks[rank].memory.change(end, Held::Activations, -bytes);
+        }
         for (&task, need) in tasks.iter().zip(needs) {
             self.finish(rank, task, *need, end);
         }

@@ -2,6 +2,7 @@
 //!
 //! 1. Activations: all bytes from the start of `F`; the part that `I` frees goes at its end, the rest at the end of
 //!    `W` (or everything at the end of `B`). In a plan without backwards they go at the end of `F`.
+//!    A stage that recomputes holds the rest of its activations while `F`, `I` or `B` runs, too.
 //! 2. Receive buffers: from the start of a message's transfer to the end of the action that uses it.
 //! 3. Parameters: the stages' own during the whole step; unsharded ones from `UNSHARD` to `RESHARD`.
 //!

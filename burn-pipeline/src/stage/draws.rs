@@ -24,6 +24,11 @@ impl Draws {
         Self { seed }
     }
 
+    /// Is the generator seeded?
+    pub(crate) fn are_seeded(&self) -> bool {
+        self.seed.is_some()
+    }
+
     /// Seeds the generator for a microbatch; nobody else does until the guard is dropped.
     pub(crate) fn begin<M: Module>(&self, sample: usize, module: &M) -> Option<MutexGuard<'static, ()>> {
         let turn = self.seed.map(|_| generator());

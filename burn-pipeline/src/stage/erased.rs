@@ -17,6 +17,7 @@ use super::function::{StageFunction, Takes};
 use super::gradients::{Accumulation, GradientStore};
 use super::loss::{Loss, LossPart};
 use super::names::Names;
+use super::recompute::Recompute;
 use super::state::{NamedWeight, ParameterState, StageState, named_weights, optimizer_state};
 use super::state::{with_optimizer_state, with_weights};
 #[cfg(feature = "traced")]
@@ -62,6 +63,7 @@ impl StageBox {
             names: Names::default(),
             offered: None,
             draws: Draws::default(),
+            recompute: false,
         }))
     }
 
@@ -69,6 +71,13 @@ impl StageBox {
     /// by their paths within the stage.
     pub fn named(mut self, names: Names) -> Self {
         self.0.set_names(names);
+        self
+    }
+
+    /// Keeps the stage's input alone from its forward to its backward, and runs the forward again there: less memory
+    /// for each microbatch that waits, and one forward more to compute.
+    pub fn recomputed(mut self, recompute: bool) -> Self {
+        self.0.set_recompute(recompute);
         self
     }
 
@@ -161,6 +170,8 @@ pub trait ErasedStage: Send {
     fn set_weights(&mut self, weights: Vec<AnyTensor>);
     /// Has it an optimizer?
     fn has_optimizer(&self) -> bool;
+    /// Says whether its activations are recomputed; before it is chosen how the stage is run.
+    fn set_recompute(&mut self, recompute: bool);
     /// Says how its parameters are called in the whole model.
     fn set_names(&mut self, names: Names);
     /// All its parameters and buffers, in visiting order.
@@ -202,6 +213,7 @@ struct Typed<M: Stage> {
     optimizer: Option<ModuleOptimizer>,
     names: Names,
     draws: Draws,
+    recompute: bool,
     /// What a checkpoint offers, until all ranks have found theirs in order.
     offered: Option<(HashMap<ParamId, AnyTensor>, Option<ModuleOptimizer>)>,
 }
@@ -214,6 +226,11 @@ const LOST: &str = "the optimizer panicked and took the stage's module with it; 
 impl<M: Stage> Typed<M> {
     fn lent(module: &Option<M>) -> Result<&M, StageError> {
         module.as_ref().ok_or_else(|| StageError::Unsupported(LOST.to_owned()))
+    }
+
+    /// The engine, or the one around it that recomputes.
+    fn wrapped(&self, engine: Box<dyn Engine<M>>) -> Box<dyn Engine<M>> {
+        if self.recompute { Box::new(Recompute::new(engine, self.function.clone())) } else { engine }
     }
 }
 
@@ -232,7 +249,7 @@ impl<M: Stage> ErasedStage for Typed<M> {
 
     fn choose(&mut self, split: SplitBackward, splits: bool, keep_outputs: bool) -> Result<(), StageError> {
         let eager = |reason| Box::new(Eager::because(reason).keeping_outputs(keep_outputs).deferring(splits));
-        self.engine = match (split, splits) {
+        let engine: Box<dyn Engine<M>> = match (split, splits) {
             (SplitBackward::Eager, _) => eager("it was asked for"),
             (SplitBackward::Auto, false) => eager("the plan does not split its backward"),
             #[cfg(feature = "traced")]
@@ -244,6 +261,7 @@ impl<M: Stage> ErasedStage for Typed<M> {
             #[cfg(not(feature = "traced"))]
             (SplitBackward::Traced, _) => return Err(StageError::Unsupported(NOT_BUILT.to_owned())),
         };
+        self.engine = self.wrapped(engine);
         Ok(())
     }
 
@@ -265,6 +283,7 @@ impl<M: Stage> ErasedStage for Typed<M> {
     }
 
     fn draw_from(&mut self, draws: Draws) {
+        self.engine.draw_from(draws);
         self.draws = draws;
     }
 
@@ -306,7 +325,11 @@ impl<M: Stage> ErasedStage for Typed<M> {
     }
 
     fn begin_work(&mut self, work: Work) -> Result<Begun, StageError> {
-        self.engine.begin(&self.function, Self::lent(&self.module)?, work, &mut self.store)
+        match work {
+            // It has its turn to draw as a whole.
+            Work::Forward(call) if self.draws.are_seeded() => Ok(Begun::Whole(Done::Forward(self.forward(call)?))),
+            work => self.engine.begin(&self.function, Self::lent(&self.module)?, work, &mut self.store),
+        }
     }
 
     fn advance_work(&mut self, direction: WorkDirection, pieces: usize) -> Result<(), StageError> {
@@ -349,6 +372,11 @@ impl<M: Stage> ErasedStage for Typed<M> {
 
     fn has_optimizer(&self) -> bool {
         self.optimizer.is_some()
+    }
+
+    fn set_recompute(&mut self, recompute: bool) {
+        self.recompute = recompute;
+        self.engine = self.wrapped(Box::new(Eager::because(NOT_CHOSEN)));
     }
 
     fn set_names(&mut self, names: Names) {

@@ -71,6 +71,7 @@ mod init;
 mod loss;
 mod microbatch;
 mod names;
+mod recompute;
 mod state;
 #[cfg(feature = "traced")]
 mod traced;
