@@ -4,6 +4,7 @@
 
 mod boundary;
 mod cases;
+mod checkpoint;
 mod concurrency;
 mod contract;
 mod deferred;
@@ -13,10 +14,13 @@ mod hooked;
 mod interleave;
 mod merged;
 mod microbatches;
+mod noisy;
 mod parity;
 mod profile;
+mod recompute;
 mod refusals;
 mod seam;
 mod seeded;
 mod split;
+mod waits;
 mod watchdog;

@@ -48,8 +48,8 @@ pub struct StageCost {
     /// for `W` (gradients of hidden states) than it gives back.
     #[serde(default)]
     pub freed_at_input_bytes: f64,
-    /// Bytes held beside them from the start of `I` (or `B`) until the same end: a stage that recomputes its forward
-    /// makes them anew, see [`StageCost::recomputing`].
+    /// Bytes held beside them while `F` runs, and again from the start of `I` (or `B`) until the same end: a stage that
+    /// recomputes its forward makes them anew, see [`StageCost::recomputing`].
     #[serde(default, skip_serializing_if = "is_zero")]
     pub recomputed_bytes: f64,
     /// Bytes of parameters that stay on the rank during the whole step (the shard, where they are sharded).

@@ -106,6 +106,11 @@ impl Executor {
         &mut self.stages
     }
 
+    /// The rank's stages with its end of the link.
+    pub(crate) fn stages_and_link(&mut self) -> (&mut BTreeMap<Stage, Box<dyn ErasedStage>>, &mut dyn Link) {
+        (&mut self.stages, self.link.as_mut())
+    }
+
     /// When a wait that starts now must end.
     pub fn deadline(&self) -> Instant {
         Instant::now() + self.options.deadline

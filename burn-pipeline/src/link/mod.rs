@@ -171,6 +171,10 @@ pub enum Activity {
     Gathering,
     /// Stepping the weights.
     Optimizing,
+    /// Writing a checkpoint.
+    Saving,
+    /// Reading a checkpoint.
+    Loading,
 }
 
 impl std::fmt::Display for Activity {
@@ -182,6 +186,8 @@ impl std::fmt::Display for Activity {
             Activity::Waiting(header, peer) => write!(f, "is itself waiting for {header} from rank {peer}"),
             Activity::Gathering => f.write_str("is gathering the ranks' losses and norms"),
             Activity::Optimizing => f.write_str("is stepping its weights"),
+            Activity::Saving => f.write_str("is writing a checkpoint"),
+            Activity::Loading => f.write_str("is reading a checkpoint"),
         }
     }
 }

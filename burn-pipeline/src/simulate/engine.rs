@@ -222,9 +222,15 @@ impl<'a> Engine<'a> {
         state.last = end;
         self.events.push(Event { rank, action, start, end });
         for &task in tasks.iter().filter(|task| task.op() == Op::Forward) {
-            let bytes = self.costs.stage(task.stage()).activation_bytes;
-            self.ranks[rank].memory.change(start, Held::Activations, bytes);
-            self.ranks[rank].memory.activate();
+            let cost = self.costs.stage(task.stage());
+            let memory = &mut self.ranks[rank].memory;
+            memory.change(start, Held::Activations, cost.activation_bytes);
+            // Without backwards nothing was to be kept, so nothing will be computed anew.
+            if self.training {
+                memory.change(start, Held::Activations, cost.recomputed_bytes);
+                memory.change(end, Held::Activations, -cost.recomputed_bytes);
+            }
+            memory.activate();
         }
         for task in tasks.iter().filter(|task| task.op().gives_input_gradient()) {
             let bytes = self.costs.stage(task.stage()).recomputed_bytes;

@@ -1,7 +1,8 @@
 //! Memory of one rank over time.
 //!
 //! 1. Activations: all bytes from the start of `F`; the part that `I` frees goes at its end, the rest at the end of
-//!    `W` (or everything at the end of `B`). What a stage recomputes is added at the start of `I` or `B`. In a plan
+//!    `W` (or everything at the end of `B`). What a stage recomputes is there while `F` runs, and again from
+//!    the start of `I` or `B`. In a plan
 //!    without backwards they go at the end of `F`.
 //! 2. Receive buffers: from the start of a message's transfer to the end of the action that uses it.
 //! 3. Send buffers: from a send to its wait, where it has one of its own (else it is over when its cell is).

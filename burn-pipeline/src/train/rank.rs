@@ -13,7 +13,7 @@ use super::worker::caught;
 use crate::execute::{ExecuteError, Executor, RankOutcome, Run};
 use crate::link::Activity;
 use crate::plan::{CheckedPlan, Placement, Stage};
-use crate::stage::{ActivationBytes, ErasedStage, Microbatches, Payload, Reduction};
+use crate::stage::{ActivationBytes, Draws, ErasedStage, Microbatches, Payload, Reduction, mixed};
 use crate::trace::Event;
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -65,6 +65,14 @@ impl Rank {
         let copied = replica::copy_weights(&mut rank.executor, &rank.placement);
         rank.told(copied)?;
         Ok(rank)
+    }
+
+    /// Has the forwards of the next batch draw random numbers from this seed, the stage and the microbatch alone;
+    /// `None` leaves the generator as it is. All ranks are given the same.
+    pub fn draw_from(&mut self, seed: Option<u64>) {
+        for (stage, held) in self.executor.stages().iter_mut() {
+            held.draw_from(Draws::new(seed.map(|seed| mixed(seed, stage.index() as u64))));
+        }
     }
 
     /// Runs forwards and backwards of one batch; gradients are added to those already gathered.

@@ -23,7 +23,7 @@ fn plans() -> impl Strategy<Value = Plan> {
     let waits = prop_oneof![
         Just(WaitOptions::default()),
         (placing(), placing(), placing(), placing()).prop_map(|(sends, receives, unshards, reductions)| {
-            WaitOptions { sends, receives, unshards, reductions }
+            WaitOptions { sends, receives, unshards, reductions, outstanding: None }
         })
     ];
     let form = (any::<[bool; 4]>(), waits);
@@ -142,8 +142,9 @@ proptest! {
         let action = plan.row(rank)[step];
         let to = step + 1 + later % (plan.row(rank).len() - step);
         match agreed(&edited(&plan, rank, |row| row.insert(to, action))) {
-            Err(CheckError::Duplicate { step: found, first, task, .. }) if task.op().has_microbatch() => {
-                assert_eq!((found, first), (to, step));
+            Err(CheckError::Duplicate { step: found, first, task, .. }) => {
+                // Gathering, releasing and their waits alternate: a copy may make a later one the one too many.
+                assert!((found, first) == (to, step) || !task.op().has_microbatch(), "{action}: {found} and {first}");
                 assert!(action.tasks().any(|t| t == task));
             }
             // Gathering, its wait and releasing may be repeated, as long as they alternate.

@@ -12,15 +12,19 @@ use burn_pipeline::simulate::{SimulateOptions, simulate};
 use proptest::prelude::{Just, Strategy, any, prop_oneof};
 use proptest::test_runner::{Config, TestCaseError};
 use proptest::{prop_assert, prop_assert_eq, proptest};
+use std::num::NonZeroUsize;
 
 fn waits() -> impl Strategy<Value = WaitOptions> {
     let placing = || prop_oneof![1 => Just(Placing::Implicit), 3 => Just(Placing::AtOnce), 3 => Just(Placing::Late)];
-    (placing(), placing(), placing(), placing()).prop_map(|(sends, receives, unshards, reductions)| WaitOptions {
-        sends,
-        receives,
-        unshards,
-        reductions,
-    })
+    (placing(), placing(), placing(), placing(), 0..4usize).prop_map(
+        |(sends, receives, unshards, reductions, outstanding)| WaitOptions {
+            sends,
+            receives,
+            unshards,
+            reductions,
+            outstanding: NonZeroUsize::new(outstanding),
+        },
+    )
 }
 
 /// A lowered plan with waits, and costs for it.
