@@ -123,7 +123,7 @@ proptest! {
         let options = OverlapOptions { simulate, extra_bytes: 1e9, reach: usize::MAX, ..OverlapOptions::default() };
         let pass = Pass::ALL[pass];
         let once = run_passes(&plan, &profile, &[pass], &options).unwrap();
-        if once.reports[0].kept.is_none() {
+        if once.reports[0].kept.is_none() && once.reports[0].reach == usize::MAX {
             let twice = run_passes(&once.plan, &profile, &[pass], &options).unwrap();
             prop_assert_eq!(twice.plan, once.plan);
         }

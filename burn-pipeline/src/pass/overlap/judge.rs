@@ -1,23 +1,20 @@
 //! The judge: a plan is only exchanged for one that is legal, not slower, and within the budget of memory.
 
+use super::attempt::attempt;
 use super::cell::{self, Cell, units};
 use super::memory::{peak, recount};
-use super::report::{Kept, PassReport, PassRow};
-use super::{OverlapError, OverlapOptions, Pass, attempt};
+use super::report::{Kept, PassReport};
+use super::{OverlapError, OverlapOptions, Pass};
 use crate::cost::Profile;
-use crate::plan::{Action, CheckOptions, Plan};
+use crate::plan::{CheckOptions, Plan};
 use crate::simulate::{Simulation, simulate};
 
 /// Room for rounding: times and bytes are sums of many.
 const ROUNDING: f64 = 1e-9;
 
-/// What a pass would make of a plan.
-#[derive(Default)]
-pub(super) struct Attempt {
-    pub(super) rows: Vec<Vec<Action>>,
-    pub(super) table: Vec<PassRow>,
-    pub(super) recounts: usize,
-}
+/// The longest reach that is shortened step by step, and by what.
+const LONGEST: usize = 64;
+const SHORTER: usize = 4;
 
 /// A plan that passed, with what it takes and what it may take.
 pub(super) struct Judge<'a> {
@@ -72,13 +69,28 @@ impl<'a> Judge<'a> {
         self.most[rank]
     }
 
-    /// Runs a pass; the plan becomes its result if that is no worse.
+    /// Runs a pass; the plan becomes its result if that is no worse. A greedy pass whose result is refused is tried
+    /// again with a shorter reach, and then has to be faster.
     pub(super) fn run(&mut self, pass: Pass) -> Result<PassReport, OverlapError> {
-        let attempt = attempt(self, pass)?;
+        let first = self.run_within(pass, self.options.reach, ROUNDING)?;
+        let mut reach = self.options.reach.min(LONGEST);
+        while pass.is_greedy() && first.kept.is_some() && reach > 0 {
+            reach /= SHORTER;
+            let again = self.run_within(pass, reach, -ROUNDING)?;
+            if again.makespan_after < again.makespan_before {
+                return Ok(again);
+            }
+        }
+        Ok(first)
+    }
+
+    fn run_within(&mut self, pass: Pass, reach: usize, room: f64) -> Result<PassReport, OverlapError> {
+        let attempt = attempt(self, pass, reach)?;
         let (makespan_before, peak_before) = (self.step.makespan, self.step.peak_bytes());
-        let kept = self.admit(self.plan.with_rows(attempt.rows)).err();
+        let kept = self.admit_within(self.plan.with_rows(attempt.rows), room).err();
         Ok(PassReport {
             pass: pass.name(),
+            reach,
             rows: attempt.table,
             makespan_before,
             makespan_after: self.step.makespan,
@@ -91,6 +103,11 @@ impl<'a> Judge<'a> {
 
     /// Takes a plan in the place of the one before, or says why not.
     pub(super) fn admit(&mut self, plan: Plan) -> Result<(), Kept> {
+        self.admit_within(plan, ROUNDING)
+    }
+
+    /// The same, where the step may take longer by a share of `room`, or (below zero) has to be shorter.
+    fn admit_within(&mut self, plan: Plan, room: f64) -> Result<(), Kept> {
         if plan == self.plan {
             return Ok(());
         }
@@ -98,7 +115,7 @@ impl<'a> Judge<'a> {
         let plan = checked.into_plan();
         let step = simulate(&plan, self.profile, &self.options.simulate);
         let step = step.map_err(|error| Kept::Refused(error.to_string()))?;
-        if step.makespan > self.step.makespan * (1.0 + ROUNDING) {
+        if step.makespan > self.step.makespan * (1.0 + room) {
             return Err(Kept::Slower { makespan: step.makespan });
         }
         let over = |(rank, most): (usize, &f64)| {

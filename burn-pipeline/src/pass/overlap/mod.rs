@@ -20,6 +20,7 @@
 //!
 //! The passes are those of PyTorch's `torch/_inductor/comms.py`, where the rows are those of a compiled program.
 
+mod attempt;
 mod cell;
 mod exposed;
 mod graph;
@@ -37,14 +38,10 @@ pub use report::{Kept, Limit, PassReport, PassRow};
 
 use super::{Placing, WaitOptions, insert_waits};
 use crate::cost::{Profile, ProfileError};
-use crate::plan::edges::Edges;
 use crate::plan::{Action, CheckError, Plan, Task};
 use crate::simulate::{SimulateError, SimulateOptions};
-use cell::{Cell, Role};
-use graph::{Graph, Uses};
-use judge::{Attempt, Judge};
-use report::Moved;
-use std::collections::HashMap;
+use cell::Cell;
+use judge::Judge;
 
 /// A pass over the communication of a plan.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -92,6 +89,11 @@ impl Pass {
     /// The pass of that name.
     pub fn from_name(name: &str) -> Option<Self> {
         Pass::ALL.into_iter().find(|pass| pass.name() == name)
+    }
+
+    /// Does it place all cells of a row at once, within a reach?
+    fn is_greedy(self) -> bool {
+        matches!(self, Pass::SinkWaits | Pass::RaiseCommunication | Pass::ReorderCompute)
     }
 
     fn aim(self) -> greedy::Aim {
@@ -257,81 +259,4 @@ pub fn exposed_communication(plan: &Plan, profile: &Profile) -> Result<Vec<Expos
         cells.iter().enumerate().filter_map(one).collect::<Vec<_>>()
     };
     Ok(cell::rows(plan, &costs).into_iter().enumerate().flat_map(row).collect())
-}
-
-/// Attempts a pass, rank by rank.
-fn attempt(judge: &Judge<'_>, pass: Pass) -> Result<Attempt, OverlapError> {
-    let plan = judge.plan();
-    let costs = judge.profile().costs(plan.placement())?;
-    let rows = cell::rows(plan, &costs);
-    let places = match pass {
-        Pass::OrderCommunication if communication_order(plan).is_none() => Some(order::by_time(plan, judge.step())),
-        _ => None,
-    };
-    let mut attempt = Attempt::default();
-    let edges = Edges::new(plan);
-    let mut uses = Uses::new(&edges);
-    for (rank, cells) in rows.iter().enumerate() {
-        let (order, moved, recounts) = match pass {
-            Pass::OrderCommunication => (ordered(plan, cells, &mut uses, places.as_ref()), None, 0),
-            Pass::SinkWaitsIteratively => {
-                iterated(iterative::sink_waits(rank, cells, judge.most(rank), judge.options())?)
-            }
-            Pass::ReorderCommunication => {
-                iterated(iterative::raise_starts(rank, cells, judge.most(rank), judge.options())?)
-            }
-            _ => (scheduled(cells, &mut uses, pass, judge.options()), None, 0),
-        };
-        attempt.recounts += recounts;
-        attempt.table.extend(table(rank, cells, &order, moved));
-        attempt.rows.push(order.iter().map(|&cell| cells[cell as usize].action).collect());
-    }
-    Ok(attempt)
-}
-
-type Row = (Vec<u32>, Option<HashMap<u32, Moved>>, usize);
-
-fn iterated(outcome: iterative::Outcome) -> Row {
-    (outcome.order, Some(outcome.moved.into_iter().collect()), outcome.recounts)
-}
-
-fn scheduled(cells: &[Cell], uses: &mut Uses<'_>, pass: Pass, options: &OverlapOptions) -> Vec<u32> {
-    let mut needs = uses.of(cells);
-    needs.extend(graph::starts(cells));
-    needs.extend(graph::reach(cells, options.reach));
-    greedy::schedule(cells, &Graph::new(cells.len(), &needs), pass.aim())
-}
-
-fn ordered(plan: &Plan, cells: &[Cell], uses: &mut Uses<'_>, places: Option<&HashMap<Task, u32>>) -> Vec<u32> {
-    let Some(places) = places else { return (0..cells.len() as u32).collect() };
-    let mut needs = uses.of(cells);
-    needs.extend(order::chain(plan, cells, places));
-    greedy::schedule(cells, &Graph::new(cells.len(), &needs), greedy::Aim::default())
-}
-
-/// What became of each start of a row with a wait of its own.
-fn table(rank: usize, cells: &[Cell], order: &[u32], moved: Option<HashMap<u32, Moved>>) -> Vec<PassRow> {
-    let place: Vec<u32> = (0..cells.len() as u32).collect();
-    let (before, after) = (exposed::of_starts(cells, &place), exposed::of_starts(cells, order));
-    let mut position = vec![0; cells.len()];
-    order.iter().enumerate().for_each(|(at, &cell)| position[cell as usize] = at);
-    let displaced = |cell: u32| position.get(cell as usize).map_or(0, |at| at.abs_diff(cell as usize));
-    let row = |(cell, content): (usize, &Cell)| {
-        let start = content.task().filter(|_| content.role == Role::Start)?;
-        let placed = || Moved { moves: displaced(cell as u32) + displaced(content.partner), ..Moved::default() };
-        let Moved { moves, grouped, limit } =
-            moved.as_ref().map_or_else(placed, |moved| moved.get(&(cell as u32)).copied().unwrap_or_default());
-        Some(PassRow {
-            rank,
-            start,
-            communication: content.comm,
-            hidden: after[cell].hidden(),
-            exposed_before: before[cell].exposed(),
-            exposed_after: after[cell].exposed(),
-            moves,
-            grouped,
-            limit,
-        })
-    };
-    cells.iter().enumerate().filter_map(row).collect()
 }

@@ -113,6 +113,8 @@ impl fmt::Display for Kept {
 pub struct PassReport {
     /// The pass.
     pub pass: &'static str,
+    /// Computations that a cell might pass: those of the options, or fewer where a greedy pass was tried again.
+    pub reach: usize,
     /// One row a start, by rank and by place.
     pub rows: Vec<PassRow>,
     /// Seconds of the step before.
