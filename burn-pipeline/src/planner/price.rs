@@ -5,6 +5,7 @@ use super::ground::Ground;
 use super::passes::PassChoice;
 use super::request::{Recompute, Request};
 use crate::cost::{Profile, StageCost};
+use crate::pass::{insert_transfers, strip_idle};
 use crate::plan::{CheckOptions, CheckedPlan, Plan};
 use crate::simulate::{Simulation, simulate};
 
@@ -58,6 +59,18 @@ pub(super) fn price(
     }
 }
 
+/// Prices a plan with these stages recomputing, as it is built.
+pub(super) fn price_as(
+    request: &Request,
+    ground: &Ground,
+    plan: &Plan,
+    recomputing: Vec<usize>,
+) -> Result<Priced, DropReason> {
+    let profile = recomputed(request, ground, &recomputing)?;
+    let lowered = insert_transfers(&strip_idle(plan))?;
+    within(request, finish(request, ground, lowered, profile, recomputing))
+}
+
 /// The stages of ranks above the cap.
 fn over(priced: &Priced, cap: f64) -> Vec<usize> {
     let full = priced.simulation.ranks.iter().enumerate().filter(|(_, report)| report.peak_bytes > cap);
@@ -87,15 +100,26 @@ fn run(
         Ok(profile) => profile,
         Err(reason) => return Some(Err(reason)),
     };
-    let lowered = passes.lower(plan, &profile)?;
-    let check = CheckOptions { transport: request.simulate.transport, ..CheckOptions::default() };
-    let run = || {
-        let plan = lowered?.check(&check)?;
-        let simulation = simulate(plan.plan(), &profile, &request.simulate)?;
-        let seconds = simulation.makespan + ground.reduction;
-        Ok(Priced { plan, profile, simulation, seconds, recomputing })
+    let lowered = match passes.lower(plan, &profile)? {
+        Ok(lowered) => lowered,
+        Err(error) => return Some(Err(error.into())),
     };
-    Some(run())
+    Some(finish(request, ground, lowered, profile, recomputing))
+}
+
+/// Checks and simulates a lowered plan.
+fn finish(
+    request: &Request,
+    ground: &Ground,
+    lowered: Plan,
+    profile: Profile,
+    recomputing: Vec<usize>,
+) -> Result<Priced, DropReason> {
+    let check = CheckOptions { transport: request.simulate.transport, ..CheckOptions::default() };
+    let plan = lowered.check(&check)?;
+    let simulation = simulate(plan.plan(), &profile, &request.simulate)?;
+    let seconds = simulation.makespan + ground.reduction;
+    Ok(Priced { plan, profile, simulation, seconds, recomputing })
 }
 
 /// The ground's profile with these stages recomputing: each keeps its input alone.

@@ -15,15 +15,18 @@ use super::bound::bound;
 use super::error::{DropReason, PlannerError};
 use super::ground::{Ground, NoGround, grounds};
 use super::passes::PassChoice;
-use super::price::{Priced, price, recomputed};
+use super::price::{Priced, price, price_as, recomputed};
 use super::request::{Recompute, Request};
-use super::synthesis::Synthesis;
+use super::synthesis::{Synthesis, SynthesisError};
 use crate::plan::{PlacementKind, Plan};
 use crate::schedule::{Chunks, ForwardOnly, MemoryLimit, Schedule, Size, StageCost, ZbAuto, all};
 use rayon::prelude::*;
 
 /// Grounds on which a schedule is made with full effort.
 const FINALISTS: usize = 3;
+
+/// How much less a quick list schedule tries.
+const QUICKER: usize = 16;
 
 /// Catalogue plans from which each of them starts too.
 const SEEDS: usize = 2;
@@ -33,8 +36,8 @@ const SEEDS: usize = 2;
 enum Maker {
     /// By the catalogue's family at this place of the ground's list.
     Family(usize),
-    /// For the profile, with this effort, from these plans.
-    Synthesis(Synthesis, Vec<Plan>),
+    /// For the profile, with this effort, from these plans, where these stages recompute.
+    Synthesis(Synthesis, Vec<Plan>, Vec<usize>),
     /// It is there.
     Given(Plan, Way),
 }
@@ -80,10 +83,10 @@ pub fn best_plan(request: &Request) -> Result<Planned, PlannerError> {
     }
     for ground in &grounds {
         let families = (0..families(request, ground).len()).map(Maker::Family);
-        let quick = request.synthesis.map(|s| Maker::Synthesis(Synthesis { starts: 0, ..s }, Vec::new()));
-        for maker in families.chain(quick) {
+        for maker in families {
             jobs.extend(variants(request, ground, &maker));
         }
+        jobs.extend(quick(request, ground));
     }
     let mut found = price_all(request, jobs, &mut dropped);
     if let Some(synthesis) = request.synthesis {
@@ -154,6 +157,24 @@ fn activations(request: &Request, ground: &Ground) -> Option<f64> {
     room.min_by(f64::total_cmp).filter(|room| *room >= 1.0)
 }
 
+/// A quick list schedule on a ground, with nothing and with everything recomputed; it merges backwards itself.
+fn quick<'a>(request: &Request, ground: &'a Ground) -> Vec<Job<'a>> {
+    let stages = ground.partition.stages();
+    let recomputing = |recompute| match recompute {
+        Recompute::Never => Some(Vec::new()),
+        Recompute::Everywhere => Some((0..stages).collect()),
+        Recompute::WhereNeeded => None,
+    };
+    let passes = PassChoice::AsBuilt;
+    let job = |synthesis: Synthesis, recompute: Recompute| {
+        let synthesis = Synthesis { starts: 0, listing: synthesis.listing / QUICKER, ..synthesis };
+        let maker = Maker::Synthesis(synthesis, Vec::new(), recomputing(recompute)?);
+        Some(Job { ground, maker, recompute, passes })
+    };
+    let wanted = request.synthesis.filter(|_| request.passes.contains(&passes));
+    wanted.map_or(Vec::new(), |s| request.recompute.iter().filter_map(|&recompute| job(s, recompute)).collect())
+}
+
 fn variants<'a>(request: &Request, ground: &'a Ground, maker: &Maker) -> Vec<Job<'a>> {
     let mut jobs = Vec::new();
     for &recompute in &request.recompute {
@@ -196,7 +217,9 @@ fn run(request: &Request, job: &Job<'_>) -> Option<Result<(Plan, Priced), DropRe
     let plan = match &job.maker {
         Maker::Given(plan, _) => Ok(plan.clone()),
         Maker::Family(index) => build(request, ground, *index),
-        Maker::Synthesis(synthesis, starts) => return synthesise(request, job, *synthesis, starts),
+        Maker::Synthesis(synthesis, starts, recomputing) => {
+            return Some(synthesise(request, job, *synthesis, starts, recomputing));
+        }
     };
     match plan {
         Ok(plan) => Some(price(request, ground, &plan, job.recompute, job.passes)?.map(|priced| (plan, priced))),
@@ -214,42 +237,51 @@ fn build(request: &Request, ground: &Ground, family: usize) -> Result<Plan, Drop
 /// How often the cap is lowered for what lowering adds.
 const TIGHTENINGS: usize = 3;
 
-/// Makes a schedule for the ground, with nothing or everything recomputed, and prices it.
+/// Makes a schedule for the ground, and prices it.
 fn synthesise(
     request: &Request,
     job: &Job<'_>,
     synthesis: Synthesis,
     starts: &[Plan],
-) -> Option<Result<(Plan, Priced), DropReason>> {
-    let (ground, stages) = (job.ground, job.ground.partition.stages());
-    // The synthesis merges backwards itself, and is made for given costs.
-    if job.passes != PassChoice::AsBuilt || job.recompute == Recompute::WhereNeeded {
-        return None;
-    }
-    let recomputing = if job.recompute == Recompute::Everywhere { (0..stages).collect() } else { Vec::new() };
+    recomputing: &[usize],
+) -> Result<(Plan, Priced), DropReason> {
+    let ground = job.ground;
     let microbatches = request.workloads[ground.workload].microbatches;
     let counts = match ground.placement.routes() {
         1 => vec![microbatches],
         _ => vec![microbatches.div_ceil(2), microbatches / 2],
     };
-    let made = || {
-        let profile = recomputed(request, ground, &recomputing)?;
-        let mut limit = request.cap;
-        let mut last = None;
+    let profile = recomputed(request, ground, recomputing)?;
+    let attempt = |effort: Synthesis, cap: Option<f64>| {
+        let made = Synthesis { cap, ..effort }.build(&profile, &ground.placement, &counts, starts)?;
+        let priced = price_as(request, ground, &made.plan, recomputing.to_vec())?;
+        Ok((made.plan, priced))
+    };
+    // As in the synthesis: what lowered messages need is found with little effort.
+    let quick = Synthesis { starts: 0, listing: synthesis.listing / QUICKER, ..synthesis };
+    let efforts = if synthesis.starts == 0 { vec![synthesis] } else { vec![quick, synthesis] };
+    let (mut limit, mut best, mut refused) = (request.cap, None::<(Plan, Priced)>, None);
+    for effort in efforts {
         for _ in 0..TIGHTENINGS {
-            let made = Synthesis { cap: limit, ..synthesis }.build(&profile, &ground.placement, &counts, starts)?;
-            match price(request, ground, &made.plan, job.recompute, job.passes) {
-                Some(Err(DropReason::OverCap { peak, cap, makespan })) => {
-                    limit = limit.map(|limit| limit - (peak - cap) * (1.0 + 1e-9));
-                    last = Some(DropReason::OverCap { peak, cap, makespan });
+            match attempt(effort, limit) {
+                Ok(new) => {
+                    let faster = best.as_ref().is_none_or(|(_, old)| new.1.seconds < old.seconds);
+                    best = if faster { Some(new) } else { best };
+                    break;
                 }
-                Some(priced) => return priced.map(|priced| Some((made.plan, priced))),
-                None => return Ok(None),
+                Err(reason) => {
+                    let DropReason::OverCap { peak, cap, .. } = reason else {
+                        refused.get_or_insert(reason);
+                        break;
+                    };
+                    limit = limit.map(|limit| limit - (peak - cap) * (1.0 + 1e-9));
+                    refused.get_or_insert(reason);
+                }
             }
         }
-        last.map_or(Ok(None), Err)
-    };
-    made().transpose()
+    }
+    let nothing = || SynthesisError::DoesNotFit { cap: request.cap.unwrap_or(f64::INFINITY) }.into();
+    best.ok_or_else(|| refused.unwrap_or_else(nothing))
 }
 
 fn way(request: &Request, job: &Job<'_>) -> Way {
@@ -299,15 +331,14 @@ fn not_grounded(request: &Request, refusal: &NoGround) -> Dropped {
 fn finalists<'a>(request: &Request, found: &[Found<'a>], synthesis: Synthesis) -> Vec<Job<'a>> {
     let mut order: Vec<&Found<'a>> = found.iter().filter(|f| !matches!(f.job.maker, Maker::Given(..))).collect();
     order.sort_by(|a, b| a.candidate.seconds.total_cmp(&b.candidate.seconds));
-    let mut chosen: Vec<(&Ground, Recompute)> = Vec::new();
+    let mut chosen: Vec<(&Ground, &[usize])> = Vec::new();
     for found in &order {
-        let all = found.candidate.choice.recomputing.len() == found.job.ground.partition.stages();
-        let key = (found.job.ground, if all { Recompute::Everywhere } else { Recompute::Never });
+        let key = (found.job.ground, found.candidate.choice.recomputing.as_slice());
         if chosen.len() < FINALISTS && !chosen.iter().any(|c| std::ptr::eq(c.0, key.0) && c.1 == key.1) {
             chosen.push(key);
         }
     }
-    let job = |(ground, recompute): (&'a Ground, Recompute)| {
+    let job = |(ground, recomputing): (&'a Ground, &[usize])| {
         let here = order.iter().filter(|f| std::ptr::eq(f.job.ground, ground));
         let built = here.filter_map(|f| match f.job.maker {
             Maker::Family(index) => build(request, ground, index).ok(),
@@ -319,10 +350,12 @@ fn finalists<'a>(request: &Request, found: &[Found<'a>], synthesis: Synthesis) -
                 starts.push(plan);
             }
         }
-        Job { ground, maker: Maker::Synthesis(synthesis, starts), recompute, passes: PassChoice::AsBuilt }
+        let recompute = if recomputing.is_empty() { Recompute::Never } else { Recompute::WhereNeeded };
+        let maker = Maker::Synthesis(synthesis, starts, recomputing.to_vec());
+        Job { ground, maker, recompute, passes: PassChoice::AsBuilt }
     };
     let wanted = request.passes.contains(&PassChoice::AsBuilt);
-    chosen.into_iter().filter(|_| wanted).map(|(ground, recompute)| job((ground, recompute))).collect()
+    chosen.into_iter().filter(|_| wanted).map(job).collect()
 }
 
 fn answer(request: &Request, found: Vec<Found<'_>>, dropped: Vec<Dropped>) -> Result<Planned, PlannerError> {
