@@ -4,14 +4,20 @@
 
 mod boundary;
 mod cases;
+mod checkpoint;
 mod concurrency;
 mod contract;
 mod deferred;
 mod faults;
 mod faulty;
 mod hooked;
+mod interleave;
+mod merged;
 mod microbatches;
+mod noisy;
 mod parity;
+mod profile;
+mod recompute;
 mod refusals;
 mod seam;
 mod seeded;

@@ -44,11 +44,12 @@ pub struct StageCost {
     /// Bytes that `F` leaves behind for the backward, held until `W` (or `B`) ends.
     #[serde(default)]
     pub activation_bytes: f64,
-    /// The part of `activation_bytes` and `recomputed_bytes` that `I` already gives back.
+    /// The part of `activation_bytes` and `recomputed_bytes` that `I` already gives back; negative where `I` leaves more
+    /// for `W` (gradients of hidden states) than it gives back.
     #[serde(default)]
     pub freed_at_input_bytes: f64,
-    /// Bytes held beside them from the start of `I` (or `B`) until the same end: a stage that recomputes its forward
-    /// makes them anew, see [`StageCost::recomputing`].
+    /// Bytes held beside them while `F` runs, and again from the start of `I` (or `B`) until the same end: a stage that
+    /// recomputes its forward makes them anew, see [`StageCost::recomputing`].
     #[serde(default, skip_serializing_if = "is_zero")]
     pub recomputed_bytes: f64,
     /// Bytes of parameters that stay on the rank during the whole step (the shard, where they are sharded).
@@ -107,7 +108,7 @@ impl StageCost {
     }
 
     /// Every number with its name, to be checked.
-    fn numbers(&self) -> [(&'static str, f64); 13] {
+    fn numbers(&self) -> [(&'static str, f64); 12] {
         [
             ("forward", self.forward),
             ("input", self.input.unwrap_or(0.0)),
@@ -117,7 +118,6 @@ impl StageCost {
             ("unshard", self.unshard),
             ("reduce_grad", self.reduce_grad),
             ("activation_bytes", self.activation_bytes),
-            ("freed_at_input_bytes", self.freed_at_input_bytes),
             ("recomputed_bytes", self.recomputed_bytes),
             ("weight_bytes", self.weight_bytes),
             ("unsharded_bytes", self.unsharded_bytes),
@@ -155,7 +155,8 @@ impl Profile {
             if let Some((field, value)) = cost.numbers().into_iter().find(|&(_, value)| !is_amount(value)) {
                 return Err(ProfileError::Stage { stage, field, value: value.to_string() });
             }
-            if cost.freed_at_input_bytes > cost.activation_bytes + cost.recomputed_bytes {
+            let freed = cost.freed_at_input_bytes;
+            if !freed.is_finite() || freed > cost.activation_bytes + cost.recomputed_bytes {
                 return Err(ProfileError::FreesTooMuch { stage });
             }
         }

@@ -1,6 +1,6 @@
 //! The interpreter of one rank's row; see the numbered steps in the room's header.
 
-use super::values::{Values, produced, wanted};
+use super::values::{Values, neighbour, produced, received, wanted};
 use super::{ExecuteError, MicrobatchLoss, RankOutcome, Seeding};
 use crate::link::{Activity, Link, LinkError, Message};
 use crate::plan::{Action, CheckedPlan, Op, Placement, Plan, Stage, Task};
@@ -22,6 +22,28 @@ pub struct RunOptions {
     pub deadline: Duration,
     /// Wait for the device after every compute task, so that events show what it took there.
     pub synchronize: bool,
+    /// Run `W`s of one stage that stand side by side at once, where that is faster.
+    pub merge_weights: bool,
+    /// How fused actions are run.
+    pub fused: FusedActions,
+}
+
+/// How an action that fuses a forward with a backward is run.
+///
+/// The contract of interleaving (`overlapped_forward_backward` elsewhere): both parts' inputs are awaited first; then
+/// their operations are handed to the device alternately, from one thread, so that both end together; results are
+/// those of running one after the other, bit for bit. A device that computes asynchronously can then overlap what
+/// either part waits for (communication inside a layer, small kernels) with the other. Stages that were not captured
+/// cannot be taken apart: they run one after the other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum FusedActions {
+    /// Interleaved on devices that compute asynchronously (all but Flex), else in sequence.
+    #[default]
+    Auto,
+    /// One after the other, in the plan's order.
+    Sequence,
+    /// Interleaved wherever both stages were captured.
+    Interleave,
 }
 
 /// One run: which plan over which batch, by which clock.
@@ -41,10 +63,10 @@ pub struct Run<'a> {
 
 /// One rank: its stages and its end of the link.
 pub struct Executor {
-    link: Box<dyn Link>,
-    stages: BTreeMap<Stage, Box<dyn ErasedStage>>,
-    device: Device,
-    options: RunOptions,
+    pub(super) link: Box<dyn Link>,
+    pub(super) stages: BTreeMap<Stage, Box<dyn ErasedStage>>,
+    pub(super) device: Device,
+    pub(super) options: RunOptions,
 }
 
 impl std::fmt::Debug for Executor {
@@ -74,9 +96,19 @@ impl Executor {
         self.link.as_mut()
     }
 
+    /// The rank's device.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
     /// The rank's stages, in model order.
     pub fn stages(&mut self) -> &mut BTreeMap<Stage, Box<dyn ErasedStage>> {
         &mut self.stages
+    }
+
+    /// The rank's stages with its end of the link.
+    pub(crate) fn stages_and_link(&mut self) -> (&mut BTreeMap<Stage, Box<dyn ErasedStage>>, &mut dyn Link) {
+        (&mut self.stages, self.link.as_mut())
     }
 
     /// When a wait that starts now must end.
@@ -92,7 +124,7 @@ impl Executor {
         let mut pass = Pass {
             run,
             values: Values::default(),
-            outcome: RankOutcome::default(),
+            outcome: RankOutcome { peak_held_bytes: Some(0), ..RankOutcome::default() },
             losses: BTreeMap::new(),
             started: Duration::ZERO,
         };
@@ -113,23 +145,7 @@ impl Executor {
         self.stages.values_mut().for_each(|stage| stage.clear());
     }
 
-    fn run_row(&mut self, pass: &mut Pass<'_>) -> Result<(), ExecuteError> {
-        let plan = pass.run.plan.plan();
-        for action in plan.row(self.rank()) {
-            for task in action.tasks() {
-                self.link.announce(Activity::Task(task));
-                let _span = tracing::trace_span!("task", rank = self.link.rank(), task = %task).entered();
-                pass.started = pass.run.began.elapsed();
-                self.run_task(pass, plan, task)?;
-                let held: usize = self.stages.values().map(|stage| stage.held()).sum();
-                pass.outcome.peak_held = pass.outcome.peak_held.max(held);
-                pass.note(self.link.rank(), task, pass.started);
-            }
-        }
-        Ok(())
-    }
-
-    fn run_task(&mut self, pass: &mut Pass<'_>, plan: &Plan, task: Task) -> Result<(), ExecuteError> {
+    pub(super) fn run_task(&mut self, pass: &mut Pass<'_>, plan: &Plan, task: Task) -> Result<(), ExecuteError> {
         let placement = plan.placement();
         let Some(microbatch) = task.microbatch() else {
             return Err(ExecuteError::Unsupported { rank: self.rank(), task });
@@ -148,7 +164,13 @@ impl Executor {
                 let sample = plan.sample(task.stage(), microbatch);
                 self.guarded(task, |stage| stage.backward_weight(sample))
             }
-            Op::Unshard | Op::Reshard | Op::ReduceGrad => Err(ExecuteError::Unsupported { rank: self.rank(), task }),
+            Op::WaitReceiveForward => self.arrive(pass, placement, task, Op::Forward, microbatch).map(drop),
+            Op::WaitReceiveBackward => self.arrive(pass, placement, task, Op::Backward, microbatch).map(drop),
+            // `Link::send` returns once the payload may be let go of: there is nothing left to wait for.
+            Op::WaitSendForward | Op::WaitSendBackward => Ok(()),
+            Op::Unshard | Op::Reshard | Op::ReduceGrad | Op::WaitUnshard | Op::WaitReduceGrad => {
+                Err(ExecuteError::Unsupported { rank: self.rank(), task })
+            }
         }
     }
 
@@ -167,6 +189,29 @@ impl Executor {
     }
 
     fn forward(&mut self, pass: &mut Pass<'_>, plan: &Plan, task: Task, microbatch: usize) -> Result<(), ExecuteError> {
+        let call = self.forward_call(pass, plan, task, microbatch)?;
+        let sample = call.sample;
+        let (output, loss) = if pass.run.train {
+            match self.guarded(task, |stage| stage.forward(call))? {
+                Outcome::Output(output) => (Some(output), None),
+                Outcome::Loss(loss) => (None, Some(*loss)),
+            }
+        } else {
+            let (output, loss) = self.guarded(task, |stage| stage.evaluate(call))?;
+            (Some(output), loss)
+        };
+        self.forwarded(pass, plan.placement(), task, sample, output, loss);
+        Ok(())
+    }
+
+    /// What a forward gets, awaited.
+    pub(super) fn forward_call(
+        &mut self,
+        pass: &mut Pass<'_>,
+        plan: &Plan,
+        task: Task,
+        microbatch: usize,
+    ) -> Result<ForwardCall, ExecuteError> {
         let (placement, stage) = (plan.placement(), task.stage());
         let sample = plan.sample(stage, microbatch);
         let input = match stage.previous() {
@@ -181,29 +226,32 @@ impl Executor {
         };
         let target = target.map(|target| self.link.bring(target));
         let wants_input_gradient = stage.index() > 0;
-        let call = ForwardCall { sample, input, extra, target, ends_route, wants_input_gradient };
-        let (output, loss) = if pass.run.train {
-            match self.guarded(task, |stage| stage.forward(call))? {
-                Outcome::Output(output) => (Some(output), None),
-                Outcome::Loss(loss) => (None, Some(*loss)),
-            }
-        } else {
-            let (output, loss) = self.guarded(task, |stage| stage.evaluate(call))?;
-            (Some(output), loss)
-        };
+        Ok(ForwardCall { sample, input, extra, target, ends_route, wants_input_gradient })
+    }
+
+    /// Keeps what a forward made.
+    pub(super) fn forwarded(
+        &self,
+        pass: &mut Pass<'_>,
+        placement: &Placement,
+        task: Task,
+        sample: usize,
+        output: Option<Payload>,
+        loss: Option<LossPart>,
+    ) {
         if let Some(loss) = loss {
             pass.losses.insert(sample, loss);
         }
-        match (output, produced(placement, task, microbatch)) {
+        let header = task.microbatch().and_then(|microbatch| produced(placement, task, microbatch));
+        match (output, header) {
             (Some(output), Some(header)) => {
-                let bytes = pass.outcome.message_bytes.entry(stage).or_default();
+                let bytes = pass.outcome.message_bytes.entry(task.stage()).or_default();
                 *bytes = output.bytes().max(*bytes);
                 pass.values.keep(placement, self.rank(), header, output);
             }
             (Some(output), None) => pass.outcome.outputs.push((sample, output)),
             (None, _) => {}
         }
-        Ok(())
     }
 
     fn backward(
@@ -213,24 +261,41 @@ impl Executor {
         task: Task,
         microbatch: usize,
     ) -> Result<(), ExecuteError> {
-        let (placement, stage) = (plan.placement(), task.stage());
-        let sample = plan.sample(stage, microbatch);
-        let seeds: Gradients = match placement.next(stage) {
-            None => vec![Some(self.loss_seed(pass, task, sample)?)],
-            Some(_) => {
-                let payload = self.take(pass, placement, task, microbatch)?;
-                let read = Gradients::from_payload(payload).map_err(StageError::Input);
-                read.map_err(|source| self.stage_error(task, source))?
-            }
-        };
+        let seeds = self.seeds(pass, plan, task, microbatch)?;
+        let sample = plan.sample(task.stage(), microbatch);
         let gradients = match task.op() {
             Op::BackwardInput => self.guarded(task, |stage| stage.backward_input(sample, seeds))?,
             _ => self.guarded(task, |stage| stage.backward(sample, seeds))?,
         };
-        if let Some(header) = produced(placement, task, microbatch) {
+        self.backwarded(pass, plan.placement(), task, gradients);
+        Ok(())
+    }
+
+    /// The gradients that a backward starts from, awaited.
+    pub(super) fn seeds(
+        &mut self,
+        pass: &mut Pass<'_>,
+        plan: &Plan,
+        task: Task,
+        microbatch: usize,
+    ) -> Result<Gradients, ExecuteError> {
+        let (placement, stage) = (plan.placement(), task.stage());
+        match placement.next(stage) {
+            None => Ok(vec![Some(self.loss_seed(pass, task, plan.sample(stage, microbatch))?)]),
+            Some(_) => {
+                let payload = self.take(pass, placement, task, microbatch)?;
+                let read = Gradients::from_payload(payload).map_err(StageError::Input);
+                read.map_err(|source| self.stage_error(task, source))
+            }
+        }
+    }
+
+    /// Keeps what a backward made.
+    pub(super) fn backwarded(&self, pass: &mut Pass<'_>, placement: &Placement, task: Task, gradients: Gradients) {
+        let header = task.microbatch().and_then(|microbatch| produced(placement, task, microbatch));
+        if let Some(header) = header {
             pass.values.keep(placement, self.rank(), header, gradients.into_payload());
         }
-        Ok(())
     }
 
     /// The seed of a loss: the microbatch's share, with the loss's element type.
@@ -244,6 +309,25 @@ impl Executor {
         Ok(AnyTensor::from_dispatch(full))
     }
 
+    /// Waits until the neighbour's product that `user` needs is in the inbox; returns the neighbour's rank.
+    fn arrive(
+        &mut self,
+        pass: &mut Pass<'_>,
+        placement: &Placement,
+        task: Task,
+        user: Op,
+        microbatch: usize,
+    ) -> Result<usize, ExecuteError> {
+        let user = Task::new(task.stage(), user, microbatch);
+        let from = neighbour(placement, user, user.op() == Op::Forward).ok_or_else(|| self.no_input(task))?;
+        let (header, deadline) = (wanted(user, microbatch), self.deadline());
+        self.link.announce(Activity::Waiting(header, from));
+        let here = pass.values.arrive(self.link.as_mut(), header, from, deadline);
+        let here = here.map_err(|source| self.link_error(task, source))?;
+        self.link.announce(Activity::Task(task));
+        if here { Ok(from) } else { Err(self.no_input(task)) }
+    }
+
     /// The neighbour's product that a task needs.
     fn take(
         &mut self,
@@ -252,16 +336,12 @@ impl Executor {
         task: Task,
         microbatch: usize,
     ) -> Result<Payload, ExecuteError> {
-        let from = neighbour(placement, task, task.op() == Op::Forward).ok_or_else(|| self.no_input(task))?;
-        let (header, deadline) = (wanted(task, microbatch), self.deadline());
-        self.link.announce(Activity::Waiting(header, from));
         let start = pass.run.began.elapsed();
-        let taken = pass.values.take(self.link.as_mut(), header, from, deadline);
-        let taken = taken.map_err(|source| self.link_error(task, source))?.ok_or_else(|| self.no_input(task))?;
-        self.link.announce(Activity::Task(task));
+        let from = self.arrive(pass, placement, task, task.op(), microbatch)?;
+        let taken = pass.values.take(wanted(task, microbatch)).ok_or_else(|| self.no_input(task))?;
         if from != self.rank() {
             let op = if task.op() == Op::Forward { Op::ReceiveForward } else { Op::ReceiveBackward };
-            pass.note(self.rank(), Task::new(task.stage(), op, microbatch), start);
+            pass.note(self.rank(), Action::Single(Task::new(task.stage(), op, microbatch)), start);
         }
         // The task itself starts when its input is here: the wait before is the receive's.
         pass.started = pass.run.began.elapsed();
@@ -277,27 +357,41 @@ impl Executor {
         piece.map(|piece| self.link.bring(piece)).map_err(|source| self.batch_error(source))
     }
 
+    /// Runs user code of the task's stage, and waits for the device where that was asked for.
+    pub(super) fn guarded<T>(
+        &mut self,
+        task: Task,
+        f: impl FnOnce(&mut dyn ErasedStage) -> Result<T, StageError>,
+    ) -> Result<T, ExecuteError> {
+        let result = self.caught(task, f)?;
+        self.synchronize(task)?;
+        Ok(result)
+    }
+
+    /// Waits for the device where that was asked for.
+    pub(super) fn synchronize(&mut self, task: Task) -> Result<(), ExecuteError> {
+        if !self.options.synchronize {
+            return Ok(());
+        }
+        self.device.sync().map_err(|e| self.stage_error(task, StageError::Device(e.to_string())))
+    }
+
     /// Runs user code of the task's stage: a panic becomes an error with its name and place.
-    fn guarded<T>(
+    pub(super) fn caught<T>(
         &mut self,
         task: Task,
         f: impl FnOnce(&mut dyn ErasedStage) -> Result<T, StageError>,
     ) -> Result<T, ExecuteError> {
         let rank = self.rank();
         let stage = self.stages.get_mut(&task.stage()).ok_or(ExecuteError::NoStage { rank, stage: task.stage() })?;
-        let result = match catch_unwind(AssertUnwindSafe(|| f(stage.as_mut()))) {
-            Ok(result) => result.map_err(|source| self.stage_error(task, source))?,
+        match catch_unwind(AssertUnwindSafe(|| f(stage.as_mut()))) {
+            Ok(result) => result.map_err(|source| self.stage_error(task, source)),
             Err(panic) => {
                 let (stage, microbatch) = (task.stage(), task.microbatch().unwrap_or(0));
                 let message = panic_message(panic.as_ref());
-                return Err(ExecuteError::Panic { rank, stage, microbatch, op: task.op(), message });
+                Err(ExecuteError::Panic { rank, stage, microbatch, op: task.op(), message })
             }
-        };
-        if self.options.synchronize {
-            let synced = self.device.sync();
-            synced.map_err(|e| self.stage_error(task, StageError::Device(e.to_string())))?;
         }
-        Ok(result)
     }
 
     /// Reads this rank's losses from the device and gives every rank all of them.
@@ -319,7 +413,7 @@ impl Executor {
         Ok(())
     }
 
-    fn stage_error(&self, task: Task, source: StageError) -> ExecuteError {
+    pub(super) fn stage_error(&self, task: Task, source: StageError) -> ExecuteError {
         let microbatch = task.microbatch().unwrap_or(0);
         ExecuteError::Stage { rank: self.rank(), stage: task.stage(), microbatch, op: task.op(), source }
     }
@@ -338,19 +432,19 @@ impl Executor {
 }
 
 /// What a run gathers.
-struct Pass<'a> {
-    run: Run<'a>,
+pub(super) struct Pass<'a> {
+    pub(super) run: Run<'a>,
     values: Values,
-    outcome: RankOutcome,
+    pub(super) outcome: RankOutcome,
     losses: BTreeMap<usize, LossPart>,
     /// When the current task began, by the step's clock.
-    started: Duration,
+    pub(super) started: Duration,
 }
 
 impl Pass<'_> {
-    fn note(&mut self, rank: usize, task: Task, start: Duration) {
+    pub(super) fn note(&mut self, rank: usize, action: Action, start: Duration) {
         let (start, end) = (start.as_secs_f64(), self.run.began.elapsed().as_secs_f64());
-        self.outcome.events.push(Event { rank, action: Action::Single(task), start, end });
+        self.outcome.events.push(Event { rank, action, start, end });
     }
 
     /// What a microbatch's loss weighs in the batch's.
@@ -364,22 +458,6 @@ impl Pass<'_> {
             }
         }
     }
-}
-
-/// The rank of the stage before (`forward`) or after.
-fn neighbour(placement: &Placement, task: Task, forward: bool) -> Option<usize> {
-    let stage = if forward { task.stage().previous() } else { placement.next(task.stage()) };
-    stage.map(|stage| placement.rank_of(stage))
-}
-
-/// The header of the message that a receive is for.
-fn received(task: Task, microbatch: usize) -> Option<crate::link::Header> {
-    let op = match task.op() {
-        Op::ReceiveForward => Op::Forward,
-        Op::ReceiveBackward => Op::Backward,
-        _ => return None,
-    };
-    Some(wanted(Task::new(task.stage(), op, microbatch), microbatch))
 }
 
 /// What a panic said.

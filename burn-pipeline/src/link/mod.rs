@@ -25,6 +25,8 @@ pub enum Direction {
     Backward,
     /// The weight gradients (or, at the start, the weights) of a stage, on their way to its other replica.
     Replica,
+    /// A message that is only to be timed.
+    Probe,
 }
 
 /// What a message is about: its receiving stage, its microbatch within the route, and its direction.
@@ -43,6 +45,7 @@ impl std::fmt::Display for Header {
         let what = match self.direction {
             Direction::Forward => "input",
             Direction::Backward => "output gradient",
+            Direction::Probe => return f.write_str("a message that is timed"),
             Direction::Replica => return write!(f, "the other replica's tensors for stage {}", self.stage),
         };
         write!(f, "the {what} of stage {} for microbatch {}", self.stage, self.microbatch)
@@ -168,6 +171,10 @@ pub enum Activity {
     Gathering,
     /// Stepping the weights.
     Optimizing,
+    /// Writing a checkpoint.
+    Saving,
+    /// Reading a checkpoint.
+    Loading,
 }
 
 impl std::fmt::Display for Activity {
@@ -179,6 +186,8 @@ impl std::fmt::Display for Activity {
             Activity::Waiting(header, peer) => write!(f, "is itself waiting for {header} from rank {peer}"),
             Activity::Gathering => f.write_str("is gathering the ranks' losses and norms"),
             Activity::Optimizing => f.write_str("is stepping its weights"),
+            Activity::Saving => f.write_str("is writing a checkpoint"),
+            Activity::Loading => f.write_str("is reading a checkpoint"),
         }
     }
 }

@@ -5,10 +5,13 @@
 //! rank a process drives its own.
 
 mod admit;
+mod ask;
 mod builder;
+mod checkpoint;
 mod contract;
 mod error;
 mod pipeline;
+mod probe;
 mod profile;
 mod rank;
 mod replica;
@@ -16,6 +19,9 @@ mod report;
 mod worker;
 
 pub use builder::{BuildError, Builder, StageContext};
+pub use checkpoint::{
+    Checkpoint, CheckpointError, Checkpoints, FileEntry, ParameterEntry, Progress, SavedStage, StateEntry,
+};
 pub use contract::{Contract, evaluated_loss};
 pub use error::PipelineError;
 pub use pipeline::Pipeline;

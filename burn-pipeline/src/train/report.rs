@@ -1,6 +1,6 @@
 //! What a step or an evaluation tells its caller.
 
-use crate::stage::{Boundary, BoundaryError, Payload};
+use crate::stage::{ActivationBytes, Boundary, BoundaryError, Payload};
 use crate::trace::Track;
 
 /// What [`Pipeline::step`](super::Pipeline::step) tells.
@@ -18,6 +18,11 @@ pub struct StepReport {
     pub seconds: f64,
     /// The most microbatches that each rank held at once, summed over its stages.
     pub peak_held: Vec<usize>,
+    /// The most bytes that each rank held for backwards at once, parameters not counted; `None` where a stage's engine
+    /// cannot tell (captured ones can).
+    pub peak_held_bytes: Vec<Option<usize>>,
+    /// What each stage's largest microbatch leaves behind for its backward, in model order, where its engine can tell.
+    pub activations: Vec<Option<ActivationBytes>>,
     /// Bytes of each stage's parameters, in model order.
     pub weight_bytes: Vec<usize>,
     /// Bytes that each stage handed on for the largest microbatch, in model order; 0 for the last.

@@ -28,3 +28,4 @@ mod tables;
 mod trace;
 mod unit_steps;
 mod virtual_stages;
+mod waits;
