@@ -8,6 +8,7 @@ mod checkpoint;
 mod concurrency;
 mod contract;
 mod deferred;
+mod evaluation;
 mod faults;
 mod faulty;
 mod hooked;
