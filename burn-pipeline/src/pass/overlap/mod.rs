@@ -166,7 +166,8 @@ pub struct Overlapped {
     pub reports: Vec<PassReport>,
 }
 
-/// Runs passes one after the other over a lowered plan, as it stands: only starts with waits of their own move.
+/// Runs passes one after the other over a lowered plan, as it stands: only starts with waits of their own move. Idle
+/// cells are dropped.
 ///
 /// The budget of memory is for all of them together, over the plan given.
 ///

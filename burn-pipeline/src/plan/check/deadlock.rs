@@ -76,6 +76,9 @@ impl<'a> Lowered<'a> {
 
     /// Runs a rank until it has to wait; the peer of what it started becomes ready.
     fn advance(&mut self, rank: usize, ready: &mut Vec<usize>) {
+        if self.capacity == 0 && self.numbers.is_empty() {
+            return self.advance_jointly(rank, ready);
+        }
         while let Some(&transfer) = self.lists[rank].get(self.next[rank]) {
             if transfer.starts() && !self.posted[rank] {
                 let started = &mut self.started[transfer.channel()][usize::from(transfer.sends())];
@@ -95,6 +98,22 @@ impl<'a> Lowered<'a> {
             }
             self.posted[rank] = false;
             self.next[rank] += 1;
+        }
+    }
+
+    /// The same under rendezvous where nothing has a wait of its own: both ends of a transfer move at once, or none.
+    fn advance_jointly(&mut self, rank: usize, ready: &mut Vec<usize>) {
+        while let Some(&transfer) = self.lists[rank].get(self.next[rank]) {
+            let peer = peer(self.transfers.channels[transfer.channel()], transfer);
+            let meets = |other: &&Transfer| other.channel() == transfer.channel() && other.sends() != transfer.sends();
+            if self.lists[peer].get(self.next[peer]).filter(meets).is_none() {
+                return;
+            }
+            self.next[peer] += 1;
+            self.next[rank] += 1;
+            if ready.last() != Some(&peer) {
+                ready.push(peer);
+            }
         }
     }
 
