@@ -15,5 +15,6 @@ mod parity;
 mod refusals;
 mod seam;
 mod seeded;
+mod shared;
 mod split;
 mod watchdog;

@@ -12,6 +12,7 @@ use super::error::StageError;
 use super::function::{StageFunction, Takes};
 use super::gradients::{Accumulation, GradientStore};
 use super::loss::{Loss, LossPart};
+use super::named::{NamedParameter, named_parameters, retie};
 #[cfg(feature = "traced")]
 use super::traced::Traced;
 use burn::module::{ModuleMapper, ModuleVisitor, Param, ParamId};
@@ -115,6 +116,8 @@ pub trait ErasedStage: Send {
     fn gradients(&mut self) -> &mut GradientStore;
     /// Parameters in visiting order.
     fn parameters(&self) -> Vec<ParamId>;
+    /// Parameters by name, in visiting order; one that sits in several places comes once for each.
+    fn named_parameters(&self) -> Vec<NamedParameter>;
     /// The value of every parameter, in visiting order, without autodiff.
     fn weights(&self) -> Vec<(ParamId, AnyTensor)>;
     /// Replaces the value of every parameter, in visiting order.
@@ -235,6 +238,10 @@ impl<M: Stage> ErasedStage for Typed<M> {
         self.module.as_ref().map(parameter_ids).unwrap_or_default()
     }
 
+    fn named_parameters(&self) -> Vec<NamedParameter> {
+        self.module.as_ref().map(named_parameters).unwrap_or_default()
+    }
+
     fn weights(&self) -> Vec<(ParamId, AnyTensor)> {
         struct Weights(Vec<(ParamId, AnyTensor)>);
 
@@ -263,7 +270,7 @@ impl<M: Stage> ErasedStage for Typed<M> {
             let mut collect = Collect { store: &mut self.store, gradients: GradientsParams::new() };
             module.visit(&mut collect);
             let gradients = collect.gradients;
-            self.module = Some(optimizer.step(learning_rate, module, gradients));
+            self.module = Some(retie(optimizer.step(learning_rate, module, gradients)));
         }
         self.store.clear();
     }

@@ -69,6 +69,8 @@ mod gradients;
 mod init;
 mod loss;
 mod microbatch;
+mod named;
+mod shared_error;
 #[cfg(feature = "traced")]
 mod traced;
 
@@ -82,6 +84,8 @@ pub use gradients::{Accumulation, GradientStore, WeightGradients};
 pub use init::init_seeded;
 pub use loss::{Loss, LossPart, Reduction, Weight};
 pub use microbatch::{Batch, MicrobatchError, Microbatches, Split};
+pub use named::NamedParameter;
+pub use shared_error::SharedError;
 
 use burn::module::Module;
 

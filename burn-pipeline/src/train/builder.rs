@@ -2,6 +2,7 @@
 
 use super::error::PipelineError;
 use super::pipeline::Pipeline;
+use super::shared::SharedParameter;
 use crate::pass::{PassError, insert_transfers};
 use crate::plan::{CheckError, CheckOptions, CheckedPlan, Op, Placement, Plan, Stage, Transport};
 use crate::schedule::{ForwardOnly, Schedule, ScheduleError, Size};
@@ -168,6 +169,7 @@ pub struct Builder {
     pub(super) synchronize: bool,
     pub(super) split: SplitBackward,
     pub(super) keep_outputs: bool,
+    pub(super) shared: Vec<SharedParameter>,
 }
 
 impl std::fmt::Debug for Builder {
@@ -195,6 +197,7 @@ impl Default for Builder {
             synchronize: false,
             split: SplitBackward::default(),
             keep_outputs: false,
+            shared: Vec::new(),
         }
     }
 }
@@ -274,6 +277,13 @@ impl Builder {
     /// plain autodiff loop does, to measure what the release saves.
     pub fn keep_outputs(mut self, keep: bool) -> Self {
         self.keep_outputs = keep;
+        self
+    }
+
+    /// Declares a parameter that several stages hold: its copies start equal and get the sum of all their gradients.
+    /// [`Pipeline::shared`] says where it was found.
+    pub fn share(mut self, parameter: SharedParameter) -> Self {
+        self.shared.push(parameter);
         self
     }
 

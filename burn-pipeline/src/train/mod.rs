@@ -13,6 +13,7 @@ mod profile;
 mod rank;
 mod replica;
 mod report;
+mod shared;
 mod worker;
 
 pub use builder::{BuildError, Builder, StageContext};
@@ -22,3 +23,4 @@ pub use pipeline::Pipeline;
 pub use profile::measured_profile;
 pub use rank::{ApplyOutcome, BatchOutcome, Rank};
 pub use report::{EvalReport, StepReport};
+pub use shared::{SharedCopy, SharedParameter, SharedReport};

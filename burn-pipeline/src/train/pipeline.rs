@@ -8,6 +8,7 @@ use super::admit::admit;
 use super::builder::{BuildError, Builder, Source, split_stages};
 use super::error::PipelineError;
 use super::report::{EvalReport, StepReport};
+use super::shared::SharedReport;
 use super::worker::{Answer, Command, Reply, Seat, StageFacts, run};
 use crate::execute::ExecuteError;
 use crate::link::{Activity, Failure, Threads};
@@ -69,6 +70,7 @@ pub struct Pipeline {
     training: HashMap<usize, Arc<CheckedPlan>>,
     evaluation: HashMap<usize, Arc<CheckedPlan>>,
     facts: Vec<StageFacts>,
+    shared: Vec<SharedReport>,
     threads: Threads,
     commands: Vec<Sender<Command>>,
     replies: Receiver<Reply>,
@@ -127,6 +129,7 @@ impl Pipeline {
             evaluation: HashMap::new(),
             source: Arc::new(SourceBox(source)),
             facts: Vec::new(),
+            shared: Vec::new(),
             deadline: builder.deadline,
             closed: None,
             placement,
@@ -136,8 +139,9 @@ impl Pipeline {
         };
         let answers = pipeline.answers().map_err(|error| BuildError::Stages(Box::new(error)))?;
         for answer in answers {
-            if let Answer::Ready(facts) = answer {
+            if let Answer::Ready(facts, shared) = answer {
                 pipeline.facts.extend(facts);
+                pipeline.shared = shared;
             }
         }
         pipeline.facts.sort_by_key(|facts| facts.stage);
@@ -147,6 +151,11 @@ impl Pipeline {
     /// Where stages live.
     pub fn placement(&self) -> &Placement {
         &self.placement
+    }
+
+    /// The shared parameters as they were found, and how their gradients are summed.
+    pub fn shared(&self) -> &[SharedReport] {
+        &self.shared
     }
 
     /// Which way each stage's forward and backward are run, and why, in model order. Whether a stage can be

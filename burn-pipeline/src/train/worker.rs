@@ -5,6 +5,7 @@
 
 use super::builder::{Builder, StageContext};
 use super::rank::{ApplyOutcome, BatchOutcome, Rank};
+use super::shared::SharedReport;
 use crate::execute::{ExecuteError, Executor, RunOptions, panic_message};
 use crate::link::{Activity, Link, Threads};
 use crate::plan::{CheckedPlan, Placement, Stage};
@@ -33,7 +34,7 @@ pub(super) enum Command {
 
 /// What a rank answers.
 pub(super) enum Answer {
-    Ready(Vec<StageFacts>),
+    Ready(Vec<StageFacts>, Vec<SharedReport>),
     Batch(BatchOutcome),
     Applied(ApplyOutcome),
     Tensors(Vec<(Stage, Vec<Option<AnyTensor>>)>),
@@ -90,8 +91,8 @@ fn serve(seat: Seat) {
     let mut aborter = link.clone();
     let built = caught(rank_number, || "building its stages".to_owned(), || build(&seat, Box::new(link)));
     let mut rank = match built {
-        Ok((rank, facts)) => {
-            let _ = seat.replies.send((rank_number, Ok(Answer::Ready(facts))));
+        Ok((rank, facts, shared)) => {
+            let _ = seat.replies.send((rank_number, Ok(Answer::Ready(facts, shared))));
             rank
         }
         Err(error) => {
@@ -135,7 +136,9 @@ fn doing_of(command: &Command) -> &'static str {
     }
 }
 
-fn build(seat: &Seat, mut link: Box<dyn Link>) -> Result<(Rank, Vec<StageFacts>), ExecuteError> {
+type Built = (Rank, Vec<StageFacts>, Vec<SharedReport>);
+
+fn build(seat: &Seat, mut link: Box<dyn Link>) -> Result<Built, ExecuteError> {
     let mut stages: BTreeMap<Stage, Box<dyn ErasedStage>> = BTreeMap::new();
     let mut facts = Vec::new();
     for stage in seat.placement.stages_of(seat.rank) {
@@ -163,7 +166,9 @@ fn build(seat: &Seat, mut link: Box<dyn Link>) -> Result<(Rank, Vec<StageFacts>)
     link.announce(Activity::Idle);
     let options = RunOptions { deadline: seat.builder.deadline, synchronize: seat.builder.synchronize };
     let executor = Executor::new(link, stages, seat.device.clone(), options);
-    Ok((Rank::new(executor, seat.placement.clone(), seat.builder.reduction)?, facts))
+    let mut rank = Rank::new(executor, seat.placement.clone(), seat.builder.reduction)?;
+    let shared = rank.share(&seat.builder.shared)?.to_vec();
+    Ok((rank, facts, shared))
 }
 
 fn obey(rank: &mut Rank, command: Command, clip_norm: Option<f64>) -> Result<Answer, ExecuteError> {
