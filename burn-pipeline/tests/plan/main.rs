@@ -23,6 +23,7 @@ mod pricing;
 mod rows;
 mod simulate;
 mod simulate_properties;
+mod skips;
 mod tables;
 mod trace;
 mod unit_steps;

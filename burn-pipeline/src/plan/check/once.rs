@@ -12,6 +12,7 @@
 
 mod complete;
 mod refusals;
+mod skips;
 
 pub(super) use complete::refuse_short;
 
@@ -36,6 +37,7 @@ type Refusal = Box<CheckError>;
 pub(super) fn scan(plan: &Plan, edges: &Edges, options: &CheckOptions) -> Result<Transfers, Refusal> {
     let lowered = plan.is_lowered();
     let crosses = edges.slots().iter().any(|slot| slot.after == Side::OtherRank);
+    let crosses = crosses || edges.skips().iter().any(|skip| skip.crosses);
     if let (false, true, Some(cap)) = (lowered, crosses, options.received_cap) {
         return Err(Box::new(CheckError::ReceivedCapUnlowered { cap }));
     }
@@ -47,6 +49,7 @@ pub(super) fn scan(plan: &Plan, edges: &Edges, options: &CheckOptions) -> Result
         lowered,
         training,
         events: vec![0; edges.pairs()],
+        skip_events: vec![0; edges.skip_pairs()],
         shards: vec![Shard::default(); edges.slots().len()],
         weights: vec![0; edges.slots().len()],
         reduced: vec![false; edges.slots().len()],
@@ -95,6 +98,8 @@ struct Scan<'a> {
     lowered: bool,
     training: bool,
     events: Vec<u8>,
+    /// Sends and receives of every value that goes past a neighbour.
+    skip_events: Vec<u8>,
     shards: Vec<Shard>,
     /// Weight gradients done, by stage.
     weights: Vec<usize>,
@@ -155,6 +160,9 @@ impl Scan<'_> {
             }));
         }
         let pair = at.base + microbatch;
+        if task.is_skip() {
+            return self.skip_transfer(pair, microbatch, task);
+        }
         if task.op().is_compute() { self.compute(slot, at, pair, task) } else { self.transfer(slot, at, pair, task) }
     }
 
@@ -176,6 +184,7 @@ impl Scan<'_> {
                     }
                     _ => {}
                 }
+                self.use_skips(slot, pair - at.base, task)?;
                 self.events[pair] |= F;
                 if self.training {
                     self.hold_activation()?;
@@ -204,6 +213,7 @@ impl Scan<'_> {
             }
             _ => {}
         }
+        self.use_skips(slot, pair - at.base, task)?;
         if task.op() == Op::Backward {
             self.events[pair] |= I | W | WHOLE;
             self.release(slot);
