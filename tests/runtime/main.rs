@@ -16,5 +16,6 @@ mod refusals;
 mod seam;
 mod seeded;
 mod shared;
+mod skips;
 mod split;
 mod watchdog;

@@ -1,6 +1,7 @@
 //! The interpreter of one rank's row; see the numbered steps in the room's header.
 
-use super::values::{Values, produced, wanted};
+use super::skips::outgoing;
+use super::values::{Values, neighbour, produced, received, wanted};
 use super::{ExecuteError, MicrobatchLoss, RankOutcome, Seeding};
 use crate::link::{Activity, Link, LinkError, Message};
 use crate::plan::{Action, CheckedPlan, Op, Placement, Plan, Stage, Task};
@@ -11,7 +12,7 @@ use crate::stage::{
 use crate::trace::Event;
 use burn::backend::{Dispatch, ops::FloatTensorOps};
 use burn::tensor::{Device, Shape};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
@@ -94,6 +95,7 @@ impl Executor {
             values: Values::default(),
             outcome: RankOutcome::default(),
             losses: BTreeMap::new(),
+            pieces: HashMap::new(),
             started: Duration::ZERO,
         };
         let result = self.run_row(&mut pass).and_then(|()| self.gather_losses(&mut pass));
@@ -159,7 +161,7 @@ impl Executor {
         task: Task,
         microbatch: usize,
     ) -> Result<(), ExecuteError> {
-        let header = produced(placement, task, microbatch).ok_or_else(|| self.no_input(task))?;
+        let header = outgoing(placement, task, microbatch).ok_or_else(|| self.no_input(task))?;
         let payload = pass.values.take_outgoing(header).ok_or_else(|| self.no_input(task))?;
         let deadline = self.deadline();
         let sent = self.link.send(placement.rank_of(header.stage), Message { header, payload }, deadline);
@@ -173,6 +175,7 @@ impl Executor {
             None => self.brought(pass.run.batch.input(sample))?,
             Some(_) => self.take(pass, placement, task, microbatch)?,
         };
+        let input = self.join_input(pass, plan, (task, microbatch), input)?;
         let ends_route = placement.next(stage).is_none();
         let extra = self.extra(pass.run.batch, stage, sample)?;
         let target = match ends_route {
@@ -191,6 +194,8 @@ impl Executor {
             let (output, loss) = self.guarded(task, |stage| stage.evaluate(call))?;
             (Some(output), loss)
         };
+        let split = |output| self.split_output(pass, plan, (task, microbatch), output);
+        let output = output.map(split).transpose()?;
         if let Some(loss) = loss {
             pass.losses.insert(sample, loss);
         }
@@ -223,10 +228,12 @@ impl Executor {
                 read.map_err(|source| self.stage_error(task, source))?
             }
         };
+        let seeds = self.join_gradients(pass, plan, (task, microbatch), seeds)?;
         let gradients = match task.op() {
             Op::BackwardInput => self.guarded(task, |stage| stage.backward_input(sample, seeds))?,
             _ => self.guarded(task, |stage| stage.backward(sample, seeds))?,
         };
+        let gradients = self.split_gradients(pass, plan, (task, microbatch), gradients);
         if let Some(header) = produced(placement, task, microbatch) {
             pass.values.keep(placement, self.rank(), header, gradients.into_payload());
         }
@@ -319,12 +326,12 @@ impl Executor {
         Ok(())
     }
 
-    fn stage_error(&self, task: Task, source: StageError) -> ExecuteError {
+    pub(super) fn stage_error(&self, task: Task, source: StageError) -> ExecuteError {
         let microbatch = task.microbatch().unwrap_or(0);
         ExecuteError::Stage { rank: self.rank(), stage: task.stage(), microbatch, op: task.op(), source }
     }
 
-    fn link_error(&self, task: Task, source: LinkError) -> ExecuteError {
+    pub(super) fn link_error(&self, task: Task, source: LinkError) -> ExecuteError {
         ExecuteError::Link { rank: self.rank(), task: Some(task), source }
     }
 
@@ -332,23 +339,25 @@ impl Executor {
         ExecuteError::Batch { rank: self.rank(), source }
     }
 
-    fn no_input(&self, task: Task) -> ExecuteError {
+    pub(super) fn no_input(&self, task: Task) -> ExecuteError {
         ExecuteError::NoInput { rank: self.rank(), task }
     }
 }
 
 /// What a run gathers.
-struct Pass<'a> {
-    run: Run<'a>,
-    values: Values,
-    outcome: RankOutcome,
+pub(super) struct Pass<'a> {
+    pub(super) run: Run<'a>,
+    pub(super) values: Values,
+    pub(super) outcome: RankOutcome,
     losses: BTreeMap<usize, LossPart>,
     /// When the current task began, by the step's clock.
-    started: Duration,
+    pub(super) started: Duration,
+    /// How many tensors of a stage's input came from its neighbour, and how many along each edge past it.
+    pub(super) pieces: HashMap<(Stage, usize), Vec<usize>>,
 }
 
 impl Pass<'_> {
-    fn note(&mut self, rank: usize, task: Task, start: Duration) {
+    pub(super) fn note(&mut self, rank: usize, task: Task, start: Duration) {
         let (start, end) = (start.as_secs_f64(), self.run.began.elapsed().as_secs_f64());
         self.outcome.events.push(Event { rank, action: Action::Single(task), start, end });
     }
@@ -364,22 +373,6 @@ impl Pass<'_> {
             }
         }
     }
-}
-
-/// The rank of the stage before (`forward`) or after.
-fn neighbour(placement: &Placement, task: Task, forward: bool) -> Option<usize> {
-    let stage = if forward { task.stage().previous() } else { placement.next(task.stage()) };
-    stage.map(|stage| placement.rank_of(stage))
-}
-
-/// The header of the message that a receive is for.
-fn received(task: Task, microbatch: usize) -> Option<crate::link::Header> {
-    let op = match task.op() {
-        Op::ReceiveForward => Op::Forward,
-        Op::ReceiveBackward => Op::Backward,
-        _ => return None,
-    };
-    Some(wanted(Task::new(task.stage(), op, microbatch), microbatch))
 }
 
 /// What a panic said.

@@ -14,6 +14,7 @@
 
 mod error;
 mod interpreter;
+mod skips;
 mod values;
 
 pub use error::ExecuteError;
@@ -70,6 +71,8 @@ pub struct RankOutcome {
     pub events: Vec<Event>,
     /// Bytes that each stage of this rank handed on, for its largest microbatch.
     pub message_bytes: BTreeMap<Stage, usize>,
+    /// Bytes of the largest value that each stage of this rank handed past the next one.
+    pub skip_bytes: BTreeMap<Stage, usize>,
     /// The largest number of microbatches held at once between forward and the end of backward, over all stages.
     pub peak_held: usize,
 }

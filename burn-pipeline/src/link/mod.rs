@@ -24,6 +24,16 @@ pub enum Direction {
     Forward,
     /// The gradient of a stage's input, on its way to the stage before.
     Backward,
+    /// A stage's value, on its way past the next stage.
+    Skip {
+        /// The stage that made it.
+        from: usize,
+    },
+    /// The gradient of such a value, on its way back.
+    SkipGradient {
+        /// The stage that used it.
+        from: usize,
+    },
     /// The weight gradients (or, at the start, the weights) of a stage, on their way to its other replica.
     Replica,
     /// What the ranks that hold one shared parameter tell each other.
@@ -46,6 +56,11 @@ impl std::fmt::Display for Header {
         let what = match self.direction {
             Direction::Forward => "input",
             Direction::Backward => "output gradient",
+            Direction::Skip { from } | Direction::SkipGradient { from } => {
+                let what = if matches!(self.direction, Direction::Skip { .. }) { "value" } else { "gradient" };
+                let Self { stage, microbatch, .. } = self;
+                return write!(f, "the {what} from stage {from} for stage {stage}, microbatch {microbatch}");
+            }
             Direction::Replica => return write!(f, "the other replica's tensors for stage {}", self.stage),
             Direction::Shared => return write!(f, "the shared parameters of group {}", self.microbatch),
         };

@@ -37,6 +37,16 @@ pub enum StageError {
         /// How many outputs there are.
         expected: usize,
     },
+    /// The stage's output does not hold one value for each edge that starts at it.
+    #[error(
+        "the stage's output holds {got} value(s) that go past the next stage, but {expected} edge(s) start here; put out one `Skip` for each `Builder::skip`"
+    )]
+    SkipCount {
+        /// Values put out.
+        got: usize,
+        /// Edges that start at the stage.
+        expected: usize,
+    },
     /// A gradient's shape or element type is not its output's.
     #[error("the gradient of output {output} is {got}, but the output is {expected}")]
     GradientForm {

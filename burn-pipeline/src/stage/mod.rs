@@ -71,6 +71,7 @@ mod loss;
 mod microbatch;
 mod named;
 mod shared_error;
+mod skip;
 #[cfg(feature = "traced")]
 mod traced;
 
@@ -86,6 +87,7 @@ pub use loss::{Loss, LossPart, Reduction, Weight};
 pub use microbatch::{Batch, MicrobatchError, Microbatches, Split};
 pub use named::NamedParameter;
 pub use shared_error::SharedError;
+pub use skip::{Skip, Skips};
 
 use burn::module::Module;
 

@@ -4,7 +4,7 @@ use super::error::PipelineError;
 use super::pipeline::Pipeline;
 use super::shared::SharedParameter;
 use crate::pass::{PassError, insert_transfers};
-use crate::plan::{CheckError, CheckOptions, CheckedPlan, Op, Placement, Plan, Stage, Transport};
+use crate::plan::{CheckError, CheckOptions, CheckedPlan, Op, Placement, Plan, PlanError, SkipEdge, Stage, Transport};
 use crate::schedule::{ForwardOnly, Schedule, ScheduleError, Size};
 use crate::stage::{Accumulation, Reduction, SplitBackward, StageBox};
 use burn::optim::ModuleOptimizer;
@@ -57,6 +57,9 @@ pub enum BuildError {
     /// The plan is not legal.
     #[error(transparent)]
     Check(#[from] Box<CheckError>),
+    /// An edge past the next stage is none, or a plan that is lowered already lacks it.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
     /// Nothing says how stages are made.
     #[error("no stages were given; call `Builder::stages`")]
     NoStages,
@@ -102,11 +105,27 @@ pub(super) type Optimizers = Arc<dyn Fn() -> ModuleOptimizer + Send + Sync>;
 pub(super) enum Source {
     Schedule(Arc<dyn Schedule>, Size),
     Plan(Arc<Plan>),
+    /// For a model with edges past the next stage.
+    WithSkips(Box<Source>, Arc<[SkipEdge]>),
 }
 
 impl Source {
+    /// The same for a model with these edges, beside those that a given plan has.
+    pub(super) fn with_skips(self, skips: &[SkipEdge]) -> Self {
+        let mut skips = skips.to_vec();
+        if let Source::Plan(plan) = &self {
+            skips.extend(plan.skips());
+        }
+        if skips.is_empty() { self } else { Source::WithSkips(Box::new(self), skips.into()) }
+    }
+
+    fn skips(&self) -> Vec<SkipEdge> {
+        if let Source::WithSkips(_, skips) = self { skips.to_vec() } else { Vec::new() }
+    }
+
     fn plan(&self, microbatches: usize) -> Result<Plan, BuildError> {
         match self {
+            Source::WithSkips(source, skips) => Ok(source.plan(microbatches)?.with_skips(skips.to_vec())?),
             Source::Schedule(schedule, size) => Ok(schedule.build(Size { microbatches, ..*size })?),
             Source::Plan(plan) if plan.total_microbatches() == microbatches => Ok(Plan::clone(plan)),
             Source::Plan(plan) => {
@@ -118,6 +137,7 @@ impl Source {
     /// Microbatches that were asked for.
     pub(super) fn microbatches(&self) -> usize {
         match self {
+            Source::WithSkips(source, _) => source.microbatches(),
             Source::Schedule(_, size) => size.microbatches,
             Source::Plan(plan) => plan.total_microbatches(),
         }
@@ -138,7 +158,7 @@ impl Source {
             1 => vec![microbatches],
             _ => vec![microbatches.div_ceil(2), microbatches / 2],
         };
-        lower_and_check(&ForwardOnly::over(placement.clone(), counts)?)
+        lower_and_check(&ForwardOnly::over(placement.clone(), counts)?.with_skips(self.skips())?)
     }
 }
 
@@ -170,6 +190,7 @@ pub struct Builder {
     pub(super) split: SplitBackward,
     pub(super) keep_outputs: bool,
     pub(super) shared: Vec<SharedParameter>,
+    pub(super) skips: Vec<SkipEdge>,
 }
 
 impl std::fmt::Debug for Builder {
@@ -198,6 +219,7 @@ impl Default for Builder {
             split: SplitBackward::default(),
             keep_outputs: false,
             shared: Vec::new(),
+            skips: Vec::new(),
         }
     }
 }
@@ -277,6 +299,13 @@ impl Builder {
     /// plain autodiff loop does, to measure what the release saves.
     pub fn keep_outputs(mut self, keep: bool) -> Self {
         self.keep_outputs = keep;
+        self
+    }
+
+    /// Hands a value of stage `from` straight to stage `to`, past those between: stage `from` puts out a
+    /// [`Skip`](crate::stage::Skip) for it, and stage `to` takes one in.
+    pub fn skip(mut self, from: usize, to: usize) -> Self {
+        self.skips.push(SkipEdge { from, to });
         self
     }
 

@@ -95,6 +95,7 @@ impl Pipeline {
 
     pub(super) fn start(builder: Builder) -> Result<Self, BuildError> {
         let source = builder.source.clone().ok_or(BuildError::NoSchedule)?;
+        let source = source.with_skips(&builder.skips);
         if builder.factory.is_none() {
             return Err(BuildError::NoStages);
         }
@@ -234,6 +235,7 @@ impl Pipeline {
             peak_held: Vec::new(),
             weight_bytes: self.weight_bytes(),
             message_bytes: vec![0; self.placement.stages()],
+            skip_bytes: vec![0; self.placement.stages()],
             timeline: Track { name: "measured".to_owned(), ranks: self.placement.ranks(), events: Vec::new() },
         };
         for answer in self.ask(&command)? {
@@ -241,10 +243,8 @@ impl Pipeline {
                 report.loss = outcome.loss;
                 report.peak_held.push(outcome.peak_held);
                 report.timeline.events.extend(outcome.events);
-                for (stage, bytes) in outcome.message_bytes {
-                    let most = &mut report.message_bytes[stage.index()];
-                    *most = bytes.max(*most);
-                }
+                most(&mut report.message_bytes, outcome.message_bytes);
+                most(&mut report.skip_bytes, outcome.skip_bytes);
             }
         }
         report.seconds = began.elapsed().as_secs_f64();
@@ -410,4 +410,9 @@ impl Pipeline {
         self.closed = Some(failure);
         error
     }
+}
+
+/// Keeps the larger of what is known and what came, stage by stage.
+fn most(known: &mut [usize], came: std::collections::BTreeMap<Stage, usize>) {
+    came.into_iter().for_each(|(stage, bytes)| known[stage.index()] = bytes.max(known[stage.index()]));
 }

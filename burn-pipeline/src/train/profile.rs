@@ -37,6 +37,7 @@ pub fn measured_profile(placement: &Placement, steps: &[StepReport]) -> Result<P
             backward: cost(index, Op::Backward),
             weight_bytes: bytes(|step| &step.weight_bytes),
             message_bytes: bytes(|step| &step.message_bytes),
+            skip_bytes: bytes(|step| &step.skip_bytes),
             ..StageCost::default()
         }
     };

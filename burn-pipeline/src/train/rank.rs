@@ -40,6 +40,8 @@ pub struct BatchOutcome {
     pub events: Vec<Event>,
     /// Bytes that each stage of this rank handed on, for its largest microbatch.
     pub message_bytes: BTreeMap<Stage, usize>,
+    /// Bytes of the largest value that each stage of this rank handed past the next one.
+    pub skip_bytes: BTreeMap<Stage, usize>,
     /// The largest number of microbatches held at once.
     pub peak_held: usize,
 }
@@ -203,8 +205,8 @@ impl Rank {
 
 impl BatchOutcome {
     fn new(loss: f64, outcome: RankOutcome) -> Self {
-        let RankOutcome { outputs, events, message_bytes, peak_held, .. } = outcome;
-        Self { loss, outputs, events, message_bytes, peak_held }
+        let RankOutcome { outputs, events, message_bytes, skip_bytes, peak_held, .. } = outcome;
+        Self { loss, outputs, events, message_bytes, skip_bytes, peak_held }
     }
 }
 

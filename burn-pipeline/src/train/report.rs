@@ -22,6 +22,8 @@ pub struct StepReport {
     pub weight_bytes: Vec<usize>,
     /// Bytes that each stage handed on for the largest microbatch, in model order; 0 for the last.
     pub message_bytes: Vec<usize>,
+    /// Bytes of the largest value that each stage handed past the next one, in model order; 0 where no edge starts.
+    pub skip_bytes: Vec<usize>,
     /// What every rank did when.
     pub timeline: Track,
 }
