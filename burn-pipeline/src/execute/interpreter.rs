@@ -1,15 +1,15 @@
 //! The interpreter of one rank's row; see the numbered steps in the room's header.
 
+use super::inspect::Inspection;
+use super::pass::Pass;
 use super::skips::outgoing;
 use super::values::{Values, neighbour, produced, received, wanted};
 use super::{ExecuteError, MicrobatchLoss, RankOutcome, Seeding};
 use crate::link::{Activity, Link, LinkError, Message};
-use crate::plan::{Action, CheckedPlan, Op, Placement, Plan, Stage, Task};
+use crate::plan::{CheckedPlan, Op, Placement, Plan, Stage, Task};
 use crate::stage::{
-    AnyTensor, Boundary, ErasedStage, ForwardCall, Gradients, LossPart, Microbatches, Outcome, Payload, Reduction,
-    StageError,
+    AnyTensor, Boundary, ErasedStage, ForwardCall, Gradients, Microbatches, Outcome, Payload, Port, StageError,
 };
-use crate::trace::Event;
 use burn::backend::{Dispatch, ops::FloatTensorOps};
 use burn::tensor::{Device, Shape};
 use std::collections::{BTreeMap, HashMap};
@@ -46,6 +46,7 @@ pub struct Executor {
     stages: BTreeMap<Stage, Box<dyn ErasedStage>>,
     device: Device,
     options: RunOptions,
+    inspection: Inspection,
 }
 
 impl std::fmt::Debug for Executor {
@@ -62,7 +63,7 @@ impl Executor {
         device: Device,
         options: RunOptions,
     ) -> Self {
-        Self { link, stages, device, options }
+        Self { link, stages, device, options, inspection: Inspection::Off }
     }
 
     /// This rank.
@@ -78,6 +79,16 @@ impl Executor {
     /// The rank's stages, in model order.
     pub fn stages(&mut self) -> &mut BTreeMap<Stage, Box<dyn ErasedStage>> {
         &mut self.stages
+    }
+
+    /// What is done with the forms of what crosses stage boundaries in training.
+    pub fn inspection(&self) -> &Inspection {
+        &self.inspection
+    }
+
+    /// Changes what is done with them; what was learned is taken out here.
+    pub fn inspection_mut(&mut self) -> &mut Inspection {
+        &mut self.inspection
     }
 
     /// When a wait that starts now must end.
@@ -176,6 +187,9 @@ impl Executor {
             Some(_) => self.take(pass, placement, task, microbatch)?,
         };
         let input = self.join_input(pass, plan, (task, microbatch), input)?;
+        if pass.run.train {
+            self.inspect(task, Port::Input, || input.clone())?;
+        }
         let ends_route = placement.next(stage).is_none();
         let extra = self.extra(pass.run.batch, stage, sample)?;
         let target = match ends_route {
@@ -194,6 +208,9 @@ impl Executor {
             let (output, loss) = self.guarded(task, |stage| stage.evaluate(call))?;
             (Some(output), loss)
         };
+        if let (true, Some(output)) = (pass.run.train, &output) {
+            self.inspect(task, Port::Output, || output.clone())?;
+        }
         let split = |output| self.split_output(pass, plan, (task, microbatch), output);
         let output = output.map(split).transpose()?;
         if let Some(loss) = loss {
@@ -229,10 +246,14 @@ impl Executor {
             }
         };
         let seeds = self.join_gradients(pass, plan, (task, microbatch), seeds)?;
+        if placement.next(stage).is_some() {
+            self.inspect(task, Port::OutputGradient, || seeds.clone().into_payload())?;
+        }
         let gradients = match task.op() {
             Op::BackwardInput => self.guarded(task, |stage| stage.backward_input(sample, seeds))?,
             _ => self.guarded(task, |stage| stage.backward(sample, seeds))?,
         };
+        self.inspect(task, Port::InputGradient, || gradients.clone().into_payload())?;
         let gradients = self.split_gradients(pass, plan, (task, microbatch), gradients);
         if let Some(header) = produced(placement, task, microbatch) {
             pass.values.keep(placement, self.rank(), header, gradients.into_payload());
@@ -341,37 +362,6 @@ impl Executor {
 
     pub(super) fn no_input(&self, task: Task) -> ExecuteError {
         ExecuteError::NoInput { rank: self.rank(), task }
-    }
-}
-
-/// What a run gathers.
-pub(super) struct Pass<'a> {
-    pub(super) run: Run<'a>,
-    pub(super) values: Values,
-    pub(super) outcome: RankOutcome,
-    losses: BTreeMap<usize, LossPart>,
-    /// When the current task began, by the step's clock.
-    pub(super) started: Duration,
-    /// How many tensors of a stage's input came from its neighbour, and how many along each edge past it.
-    pub(super) pieces: HashMap<(Stage, usize), Vec<usize>>,
-}
-
-impl Pass<'_> {
-    pub(super) fn note(&mut self, rank: usize, task: Task, start: Duration) {
-        let (start, end) = (start.as_secs_f64(), self.run.began.elapsed().as_secs_f64());
-        self.outcome.events.push(Event { rank, action: Action::Single(task), start, end });
-    }
-
-    /// What a microbatch's loss weighs in the batch's.
-    fn weight(&self, sample: usize, part: &LossPart) -> Result<f64, String> {
-        match (self.run.seeding.reduction, &part.weight) {
-            (Reduction::Mean, _) => Ok(self.run.batch.size(sample) as f64),
-            (Reduction::Sum, _) => Ok(1.0),
-            (Reduction::Weighted, Some(weight)) => weight.read(),
-            (Reduction::Weighted, None) => {
-                Err("the reduction is `Weighted`, but the loss came without a weight; return `Loss::weighted`".into())
-            }
-        }
     }
 }
 

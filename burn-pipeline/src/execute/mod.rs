@@ -13,11 +13,14 @@
 //! 5. The loss of a stage that ends its route is kept on the device, and read once the row is done.
 
 mod error;
+mod inspect;
 mod interpreter;
+mod pass;
 mod skips;
 mod values;
 
 pub use error::ExecuteError;
+pub use inspect::Inspection;
 pub(crate) use interpreter::panic_message;
 pub use interpreter::{Executor, Run, RunOptions};
 

@@ -9,7 +9,8 @@
 //! 2. What `F` puts out is cut at its marks: one piece for the next stage, one for each edge that starts there.
 //! 3. `I` or `B` joins the gradients of these pieces alike, and cuts the input's gradients by the numbers noted.
 
-use super::interpreter::{Executor, Pass};
+use super::interpreter::Executor;
+use super::pass::Pass;
 use super::{ExecuteError, values};
 use crate::link::{Activity, Direction, Header};
 use crate::plan::{Op, Plan, Stage, Task};

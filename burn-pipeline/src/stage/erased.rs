@@ -9,13 +9,15 @@ use super::boundary::{Boundary, Payload};
 use super::eager::{Eager, parameter_ids};
 use super::engine::{Engine, EngineReport, ForwardCall, Gradients, Outcome, SplitBackward};
 use super::error::StageError;
+use super::form::Form;
 use super::function::{StageFunction, Takes};
 use super::gradients::{Accumulation, GradientStore};
 use super::loss::{Loss, LossPart};
+use super::metadata::StageMetadata;
 use super::named::{NamedParameter, named_parameters, retie};
 #[cfg(feature = "traced")]
 use super::traced::Traced;
-use burn::module::{ModuleMapper, ModuleVisitor, Param, ParamId};
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::optim::{GradientsParams, ModuleOptimizer};
 use burn::tensor::Tensor;
 use std::any::Any;
@@ -52,7 +54,15 @@ impl StageBox {
             engine: Box::new(Eager::because(NOT_CHOSEN)),
             store: GradientStore::default(),
             optimizer: None,
+            declared: None,
         }))
+    }
+
+    /// Declares what the stage takes and hands on; see [`StageMetadata`]. The last stage, which gives a loss, has no
+    /// output to declare.
+    pub fn declare(mut self, input: Form, output: Option<Form>) -> Self {
+        self.0.set_declared(StageMetadata { input: Some(input), output, ..StageMetadata::default() });
+        self
     }
 
     /// The stage, to be driven.
@@ -82,6 +92,10 @@ pub trait ErasedStage: Send {
     fn takes(&self) -> Takes;
     /// Has it a loss?
     fn has_loss(&self) -> bool;
+    /// What was declared of its boundary.
+    fn declared(&self) -> Option<&StageMetadata>;
+    /// Declares what it takes and hands on.
+    fn set_declared(&mut self, metadata: StageMetadata);
     /// Sets how gradients are added and who steps the weights.
     fn prepare(&mut self, accumulation: Accumulation, optimizer: Option<ModuleOptimizer>);
     /// Starts a pass over a batch: ordered sums start at microbatch `first`; `None` holds all gradients back
@@ -120,6 +134,8 @@ pub trait ErasedStage: Send {
     fn named_parameters(&self) -> Vec<NamedParameter>;
     /// The value of every parameter, in visiting order, without autodiff.
     fn weights(&self) -> Vec<(ParamId, AnyTensor)>;
+    /// Brings running statistics up to date: Burn keeps the last update of each thread aside.
+    fn settle(&mut self);
     /// Replaces the value of every parameter, in visiting order.
     fn set_weights(&mut self, weights: Vec<AnyTensor>);
     /// Steps the weights with the gathered gradients, and forgets them; without an optimizer it only forgets.
@@ -139,6 +155,7 @@ struct Typed<M: Stage> {
     engine: Box<dyn Engine<M>>,
     store: GradientStore,
     optimizer: Option<ModuleOptimizer>,
+    declared: Option<StageMetadata>,
 }
 
 const NOT_CHOSEN: &str = "no other way was chosen";
@@ -192,6 +209,14 @@ impl<M: Stage> ErasedStage for Typed<M> {
 
     fn has_loss(&self) -> bool {
         self.function.has_loss()
+    }
+
+    fn declared(&self) -> Option<&StageMetadata> {
+        self.declared.as_ref()
+    }
+
+    fn set_declared(&mut self, metadata: StageMetadata) {
+        self.declared = Some(metadata);
     }
 
     fn prepare(&mut self, accumulation: Accumulation, optimizer: Option<ModuleOptimizer>) {
@@ -256,6 +281,11 @@ impl<M: Stage> ErasedStage for Typed<M> {
             module.visit(&mut weights);
         }
         weights.0
+    }
+
+    fn settle(&mut self) {
+        // The copy is thrown away; making it takes the updates in.
+        drop(self.module.as_ref().map(Module::valid));
     }
 
     fn set_weights(&mut self, weights: Vec<AnyTensor>) {

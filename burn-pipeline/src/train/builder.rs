@@ -6,7 +6,7 @@ use super::shared::SharedParameter;
 use crate::pass::{PassError, insert_transfers};
 use crate::plan::{CheckError, CheckOptions, CheckedPlan, Op, Placement, Plan, PlanError, SkipEdge, Stage, Transport};
 use crate::schedule::{ForwardOnly, Schedule, ScheduleError, Size};
-use crate::stage::{Accumulation, Reduction, SplitBackward, StageBox};
+use crate::stage::{Accumulation, Reduction, SplitBackward, StageBox, Validate};
 use burn::optim::ModuleOptimizer;
 use burn::tensor::Device;
 use std::collections::BTreeSet;
@@ -119,7 +119,7 @@ impl Source {
         if skips.is_empty() { self } else { Source::WithSkips(Box::new(self), skips.into()) }
     }
 
-    fn skips(&self) -> Vec<SkipEdge> {
+    pub(super) fn skips(&self) -> Vec<SkipEdge> {
         if let Source::WithSkips(_, skips) = self { skips.to_vec() } else { Vec::new() }
     }
 
@@ -191,6 +191,7 @@ pub struct Builder {
     pub(super) keep_outputs: bool,
     pub(super) shared: Vec<SharedParameter>,
     pub(super) skips: Vec<SkipEdge>,
+    pub(super) validate: Validate,
 }
 
 impl std::fmt::Debug for Builder {
@@ -220,6 +221,7 @@ impl Default for Builder {
             keep_outputs: false,
             shared: Vec::new(),
             skips: Vec::new(),
+            validate: Validate::Off,
         }
     }
 }
@@ -306,6 +308,13 @@ impl Builder {
     /// [`Skip`](crate::stage::Skip) for it, and stage `to` takes one in.
     pub fn skip(mut self, from: usize, to: usize) -> Self {
         self.skips.push(SkipEdge { from, to });
+        self
+    }
+
+    /// Which forms of what crosses stage boundaries are compared with the stages' metadata while training; none unless
+    /// said otherwise. See [`StageMetadata`](crate::stage::StageMetadata) for where that comes from.
+    pub fn validate(mut self, validate: Validate) -> Self {
+        self.validate = validate;
         self
     }
 

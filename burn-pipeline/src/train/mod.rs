@@ -8,6 +8,7 @@ mod admit;
 mod builder;
 mod contract;
 mod error;
+mod learn;
 mod pipeline;
 mod profile;
 mod rank;

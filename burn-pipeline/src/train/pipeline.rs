@@ -4,6 +4,9 @@
 //! a failure of a rank every later call says so at once (nothing is half-run silently); dropping the pipeline
 //! never waits for a stuck rank.
 
+mod ask;
+mod metadata;
+
 use super::admit::admit;
 use super::builder::{BuildError, Builder, Source, split_stages};
 use super::error::PipelineError;
@@ -11,13 +14,13 @@ use super::report::{EvalReport, StepReport};
 use super::shared::SharedReport;
 use super::worker::{Answer, Command, Reply, Seat, StageFacts, run};
 use crate::execute::ExecuteError;
-use crate::link::{Activity, Failure, Threads};
+use crate::link::{Failure, Threads};
 use crate::plan::{CheckedPlan, Placement, Stage};
-use crate::stage::{AnyTensor, Batch, EngineReport, Microbatches, Stage as StageModule};
+use crate::stage::{AnyTensor, Batch, EngineReport, Microbatches, Stage as StageModule, Validate};
 use crate::trace::Track;
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 /// A pipeline of ranks on threads of this process.
@@ -75,6 +78,8 @@ pub struct Pipeline {
     commands: Vec<Sender<Command>>,
     replies: Receiver<Reply>,
     deadline: Duration,
+    validate: Validate,
+    learned: bool,
     closed: Option<Failure>,
 }
 
@@ -132,6 +137,8 @@ impl Pipeline {
             facts: Vec::new(),
             shared: Vec::new(),
             deadline: builder.deadline,
+            validate: builder.validate,
+            learned: false,
             closed: None,
             placement,
             threads,
@@ -214,17 +221,12 @@ impl Pipeline {
     /// As [`Pipeline::step`]. The report's loss is this batch's own.
     pub fn accumulate(&mut self, batch: Batch) -> Result<StepReport, PipelineError> {
         let began = Instant::now();
-        let batch = Arc::new(admit(batch, self.source.0.microbatches(), &self.facts)?);
-        if !batch.has_target() {
-            return Err(PipelineError::NoLoss { missing: "the target" });
-        }
-        if self.facts.iter().any(|f| f.stage.index() + 1 == self.placement.stages() && !f.has_loss) {
-            return Err(PipelineError::NoLoss { missing: "the loss" });
-        }
+        let batch = Arc::new(self.admitted(batch)?);
         let plan = self.plan(batch.len()).map_err(|error| PipelineError::Plan(Box::new(error)))?;
         if !plan.plan().has_backward() {
             return Err(PipelineError::ForwardOnly { schedule: plan.plan().name().to_owned() });
         }
+        self.learn_once(&batch)?;
         let command = Command::Accumulate { plan, batch: batch.clone(), began };
         let mut report = StepReport {
             loss: 0.0,
@@ -249,6 +251,18 @@ impl Pipeline {
         }
         report.seconds = began.elapsed().as_secs_f64();
         Ok(report)
+    }
+
+    /// A batch that can be trained on, cut.
+    fn admitted(&self, batch: Batch) -> Result<Microbatches, PipelineError> {
+        let batch = admit(batch, self.source.0.microbatches(), &self.facts)?;
+        if !batch.has_target() {
+            return Err(PipelineError::NoLoss { missing: "the target" });
+        }
+        if self.facts.iter().any(|f| f.stage.index() + 1 == self.placement.stages() && !f.has_loss) {
+            return Err(PipelineError::NoLoss { missing: "the loss" });
+        }
+        Ok(batch)
     }
 
     /// Runs forwards alone over one batch: outputs joined, and the loss if the batch has a target.
@@ -334,81 +348,6 @@ impl Pipeline {
     /// Bytes of each stage's parameters, in model order.
     fn weight_bytes(&self) -> Vec<usize> {
         self.facts.iter().filter(|facts| facts.stage.replica() == 0).map(|facts| facts.weight_bytes).collect()
-    }
-
-    /// Gives every rank a command and waits for all answers.
-    fn ask(&mut self, command: &Command) -> Result<Vec<Answer>, PipelineError> {
-        if let Some(failure) = &self.closed {
-            return Err(PipelineError::Closed(failure.clone()));
-        }
-        for sender in &self.commands {
-            // A rank whose thread has ended does not answer, which is noticed below.
-            let _ = sender.send(command.clone());
-        }
-        self.answers()
-    }
-
-    /// One answer a rank. The error that is returned is the first cause, not its echoes.
-    fn answers(&mut self) -> Result<Vec<Answer>, PipelineError> {
-        let ranks = self.placement.ranks();
-        let mut answers: Vec<Option<Answer>> = (0..ranks).map(|_| None).collect();
-        let mut errors: Vec<(usize, ExecuteError)> = Vec::new();
-        let mut outstanding: Vec<usize> = (0..ranks).collect();
-        // Ranks give up waiting at the deadline, so one that makes no progress for longer is stuck in its own
-        // code. A step may take many times the deadline as long as somebody goes on.
-        let mut progress = self.threads.progress();
-        let grace = self.deadline + self.deadline / 4 + Duration::from_millis(200);
-        while !outstanding.is_empty() {
-            // Once something failed, the others answer at once, or are stuck.
-            let wait = if errors.is_empty() { grace } else { Duration::from_millis(500).min(grace) };
-            match self.replies.recv_timeout(wait) {
-                Ok((rank, answer)) => {
-                    outstanding.retain(|&r| r != rank);
-                    match answer {
-                        Ok(answer) => answers[rank] = Some(answer),
-                        Err(error) => errors.push((rank, error)),
-                    }
-                }
-                Err(RecvTimeoutError::Disconnected) => break,
-                Err(RecvTimeoutError::Timeout) => {
-                    let now = self.threads.progress();
-                    if now == progress || !errors.is_empty() {
-                        break;
-                    }
-                    progress = now;
-                }
-            }
-        }
-        if errors.is_empty() && outstanding.is_empty() {
-            return Ok(answers.into_iter().flatten().collect());
-        }
-        Err(self.close(errors, &outstanding))
-    }
-
-    /// Closes the pipeline and names the first cause.
-    fn close(&mut self, mut errors: Vec<(usize, ExecuteError)>, outstanding: &[usize]) -> PipelineError {
-        // A rank's own error comes before what others say of it.
-        errors.sort_by_key(|(_, error)| error.is_secondary());
-        let own = errors.first().filter(|(_, error)| !error.is_secondary()).cloned();
-        let stuck = outstanding.first().map(|&rank| (rank, self.threads.activity(rank)));
-        let error = match (own, stuck, errors.into_iter().next()) {
-            (Some((_, error)), ..) => PipelineError::Rank(error),
-            (None, Some((rank, activity)), _) => {
-                PipelineError::Silent { rank, seconds: self.deadline.as_secs_f64(), activity }
-            }
-            (None, None, Some((_, error))) => PipelineError::Rank(error),
-            (None, None, None) => {
-                PipelineError::Silent { rank: 0, seconds: self.deadline.as_secs_f64(), activity: Activity::Idle }
-            }
-        };
-        let rank = match &error {
-            PipelineError::Silent { rank, .. } => *rank,
-            _ => self.threads.failure().map_or(0, |failure| failure.rank),
-        };
-        let failure = Failure { rank, message: error.to_string() };
-        self.threads.abort(failure.clone());
-        self.closed = Some(failure);
-        error
     }
 }
 

@@ -11,10 +11,10 @@ use super::contract::{Contract, evaluated_loss};
 use super::replica;
 use super::shared::{SharedParameter, SharedReport, Sharing};
 use super::worker::caught;
-use crate::execute::{ExecuteError, Executor, RankOutcome, Run};
+use crate::execute::{ExecuteError, Executor, Inspection, RankOutcome, Run};
 use crate::link::Activity;
 use crate::plan::{CheckedPlan, Placement, Stage};
-use crate::stage::{ErasedStage, Microbatches, Payload, Reduction};
+use crate::stage::{ErasedStage, Microbatches, Payload, Reduction, StageMetadata, Validate};
 use crate::trace::Event;
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -27,6 +27,7 @@ pub struct Rank {
     contract: Contract,
     reduction: Reduction,
     sharing: Sharing,
+    validate: Validate,
 }
 
 /// What one batch gave on one rank.
@@ -62,7 +63,8 @@ impl Rank {
     /// If the other replica's rank failed.
     pub fn new(executor: Executor, placement: Placement, reduction: Reduction) -> Result<Self, ExecuteError> {
         let (contract, sharing) = (Contract::new(reduction), Sharing::default());
-        let mut rank = Self { executor, placement, contract, reduction, sharing };
+        let validate = Validate::Off;
+        let mut rank = Self { executor, placement, contract, reduction, sharing, validate };
         let copied = replica::copy_weights(&mut rank.executor, &rank.placement);
         rank.told(copied)?;
         Ok(rank)
@@ -123,6 +125,9 @@ impl Rank {
         let watched = self.sharing.watch(&mut self.executor);
         self.told(watched)?;
         self.executor.link().announce(Activity::Idle);
+        if self.validate == Validate::FirstStep {
+            *self.executor.inspection_mut() = Inspection::Off;
+        }
         let loss = self.contract.loss();
         self.contract = Contract::new(self.reduction);
         Ok(ApplyOutcome { loss, gradient_norm })
@@ -198,7 +203,21 @@ impl Rank {
         self.contract = Contract::new(self.reduction);
     }
 
-    fn told<T>(&mut self, result: Result<T, ExecuteError>) -> Result<T, ExecuteError> {
+    /// Compares forms with these from now on, as far as asked for.
+    pub(super) fn watch_forms(&mut self, validate: Validate, known: BTreeMap<Stage, StageMetadata>) {
+        self.validate = validate;
+        *self.executor.inspection_mut() = match validate {
+            Validate::Off => Inspection::Off,
+            Validate::FirstStep | Validate::EveryMicrobatch => Inspection::Compare(known),
+        };
+    }
+
+    /// What the loss is over a microbatch.
+    pub(super) fn reduction(&self) -> Reduction {
+        self.reduction
+    }
+
+    pub(super) fn told<T>(&mut self, result: Result<T, ExecuteError>) -> Result<T, ExecuteError> {
         result.inspect_err(|error| self.executor.fail(error))
     }
 }

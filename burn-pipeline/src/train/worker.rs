@@ -9,7 +9,7 @@ use super::shared::SharedReport;
 use crate::execute::{ExecuteError, Executor, RunOptions, panic_message};
 use crate::link::{Activity, Link, Threads};
 use crate::plan::{CheckedPlan, Placement, Stage};
-use crate::stage::{AnyTensor, EngineReport, ErasedStage, Microbatches, Takes};
+use crate::stage::{AnyTensor, EngineReport, ErasedStage, MetadataMode, Microbatches, StageMetadata, Takes, Validate};
 use burn::tensor::Device;
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,6 +24,7 @@ pub(super) enum Command {
     Accumulate { plan: Arc<CheckedPlan>, batch: Arc<Microbatches>, began: Instant },
     Apply { learning_rate: f64 },
     Evaluate { plan: Arc<CheckedPlan>, batch: Arc<Microbatches>, began: Instant },
+    Learn { plan: Arc<CheckedPlan>, zeros: Arc<[Microbatches]> },
     FinishGradients,
     Gradients,
     Weights,
@@ -40,6 +41,7 @@ pub(super) enum Answer {
     Tensors(Vec<(Stage, Vec<Option<AnyTensor>>)>),
     Modules(Vec<(Stage, Box<dyn Any + Send>)>),
     Engines(Vec<(Stage, EngineReport)>),
+    Learned(MetadataMode, Vec<(Stage, StageMetadata)>),
     Done,
 }
 
@@ -102,9 +104,9 @@ fn serve(seat: Seat) {
         }
     };
     while let Ok(command) = seat.commands.recv() {
-        let clip_norm = seat.builder.clip_norm;
+        let (clip_norm, validate) = (seat.builder.clip_norm, seat.builder.validate);
         let doing = doing_of(&command);
-        let answer = caught(rank_number, || doing.to_owned(), || obey(&mut rank, command, clip_norm));
+        let answer = caught(rank_number, || doing.to_owned(), || obey(&mut rank, command, clip_norm, validate));
         if let Err(error @ ExecuteError::RankPanic { .. }) = &answer {
             rank.executor().fail(error);
         }
@@ -130,6 +132,7 @@ fn doing_of(command: &Command) -> &'static str {
         Command::Accumulate { .. } => "running a training batch",
         Command::Apply { .. } => "stepping its weights",
         Command::Evaluate { .. } => "running an evaluation",
+        Command::Learn { .. } => "learning its stages' metadata",
         Command::FinishGradients => "finishing its gradients",
         Command::Gradients | Command::Weights | Command::Modules | Command::Engines => "reading its stages",
         Command::Forget => "forgetting its gradients",
@@ -171,8 +174,12 @@ fn build(seat: &Seat, mut link: Box<dyn Link>) -> Result<Built, ExecuteError> {
     Ok((rank, facts, shared))
 }
 
-fn obey(rank: &mut Rank, command: Command, clip_norm: Option<f64>) -> Result<Answer, ExecuteError> {
+fn obey(rank: &mut Rank, command: Command, clip_norm: Option<f64>, validate: Validate) -> Result<Answer, ExecuteError> {
     match command {
+        Command::Learn { plan, zeros } => {
+            let (mode, known) = rank.learn(&plan, &zeros, validate)?;
+            Ok(Answer::Learned(mode, known.into_iter().collect()))
+        }
         Command::Accumulate { plan, batch, began } => rank.accumulate(&plan, &batch, began).map(Answer::Batch),
         Command::Apply { learning_rate } => rank.apply(learning_rate, clip_norm).map(Answer::Applied),
         Command::Evaluate { plan, batch, began } => rank.evaluate(&plan, &batch, began).map(Answer::Batch),
