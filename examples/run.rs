@@ -123,10 +123,11 @@ fn conclude(
     let evaluation = trainer.evaluate()?;
     let (loss, bigram, bytes) = (evaluation.loss, evaluation.bigram, evaluation.bytes);
     writeln!(told, "held-out loss {loss:.4} nats a byte over {bytes} bytes; a table of byte pairs has {bigram:.4}")?;
-    let (paths, measured, predicted) = (trainer.setup().trace.clone(), trainer.timeline(), trainer.predicted()?);
-    paths.write(&measured, &predicted)?;
+    let (paths, measured, profile) = (trainer.setup().trace.clone(), trainer.timeline(), trainer.profile()?);
+    paths.write(&measured, &trainer.predicted(&profile)?, &profile)?;
     let (chrome, svg) = (paths.chrome.display(), paths.svg.display());
     writeln!(told, "{}: {chrome} (open it in ui.perfetto.dev), {svg}", measured.name)?;
+    writeln!(told, "costs for `burn-pipeline simulate --profile`: {}", paths.profile.display())?;
     let sampling = Sampling { length: SAMPLE, temperature: TEMPERATURE, seed: trainer.setup().options.seed };
     let text = trainer.sample(b"\n", &sampling)?;
     writeln!(told, "\na sample at temperature {TEMPERATURE}:\n{}", readable(&text))?;

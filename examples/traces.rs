@@ -1,20 +1,23 @@
-//! Files for a measured timeline: a Chrome trace and an SVG drawing.
+//! Files for a measured timeline: a Chrome trace, an SVG drawing, and the profile that the simulator reads.
 //!
-//! 1. A path ending in `.json` or `.svg` names both files, up to their ending; any other names a folder.
+//! 1. A path ending in `.json` or `.svg` names all files, up to their ending; any other names a folder.
 //! 2. The Chrome trace holds measured and predicted tracks below each other, the drawing the measured one.
 //! 3. Steps are laid end to end: the events of each begin where the one before returned.
 
+use burn_pipeline::cost::Profile;
 use burn_pipeline::trace::{SvgOptions, Track, chrome, svg};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Where the two files go.
+/// Where the files go.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TracePaths {
     /// For Perfetto or `chrome://tracing`.
     pub chrome: PathBuf,
     /// The drawing.
     pub svg: PathBuf,
+    /// The measured costs, for `burn-pipeline simulate --profile`.
+    pub profile: PathBuf,
 }
 
 /// A file or its folder cannot be written.
@@ -31,8 +34,16 @@ impl TracePaths {
     /// The files for a path as a user gives it.
     pub fn new(path: &Path) -> Self {
         match path.extension().and_then(|extension| extension.to_str()) {
-            Some("json" | "svg") => Self { chrome: path.with_extension("json"), svg: path.with_extension("svg") },
-            _ => Self { chrome: path.join("trace.json"), svg: path.join("timeline.svg") },
+            Some("json" | "svg") => Self {
+                chrome: path.with_extension("json"),
+                svg: path.with_extension("svg"),
+                profile: path.with_extension("profile.json"),
+            },
+            _ => Self {
+                chrome: path.join("trace.json"),
+                svg: path.join("timeline.svg"),
+                profile: path.join("profile.json"),
+            },
         }
     }
 
@@ -45,16 +56,17 @@ impl TracePaths {
         std::fs::create_dir_all(folder).map_err(|source| TraceError { path: folder.to_owned(), source })
     }
 
-    /// Writes both files.
+    /// Writes all files.
     ///
     /// # Errors
     /// If one cannot be written.
-    pub fn write(&self, measured: &Track, predicted: &Track) -> Result<(), TraceError> {
+    pub fn write(&self, measured: &Track, predicted: &Track, profile: &Profile) -> Result<(), TraceError> {
         let write = |path: &Path, text: String| {
             std::fs::write(path, text).map_err(|source| TraceError { path: path.to_owned(), source })
         };
         write(&self.chrome, chrome(&[measured.clone(), predicted.clone()]))?;
-        write(&self.svg, svg(measured, &SvgOptions::default()))
+        write(&self.svg, svg(measured, &SvgOptions::default()))?;
+        write(&self.profile, profile.to_json())
     }
 }
 
@@ -80,10 +92,11 @@ mod tests {
     use burn_pipeline::trace::Event;
 
     #[test]
-    fn a_path_names_a_folder_or_both_files() {
+    fn a_path_names_a_folder_or_the_files() {
         let folder = TracePaths::new(Path::new("runs/a.b"));
         assert_eq!(folder.chrome, Path::new("runs/a.b/trace.json"));
         assert_eq!(folder.svg, Path::new("runs/a.b/timeline.svg"));
+        assert_eq!(folder.profile, Path::new("runs/a.b/profile.json"));
         for given in ["x/steps.json", "x/steps.svg"] {
             let files = TracePaths::new(Path::new(given));
             assert_eq!(

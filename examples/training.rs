@@ -11,7 +11,7 @@ use crate::options::Setup;
 use crate::traces::end_to_end;
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Int, Tensor, TensorData};
-use burn_pipeline::cost::ProfileError;
+use burn_pipeline::cost::{Profile, ProfileError};
 use burn_pipeline::simulate::{SimulateError, SimulateOptions, simulate};
 use burn_pipeline::stage::{Batch, BoundaryError};
 use burn_pipeline::trace::Track;
@@ -167,13 +167,21 @@ impl Trainer {
         end_to_end(name, self.recent.iter().map(|report| (report.seconds, &report.timeline)))
     }
 
-    /// What the simulator expects of one step whose actions take what they took in the last few.
+    /// What the last few steps cost, and the links between ranks.
     ///
     /// # Errors
-    /// If no step has run yet.
-    pub fn predicted(&mut self) -> Result<Track, TrainError> {
+    /// If no step has run yet, or a rank fails.
+    pub fn profile(&mut self) -> Result<Profile, TrainError> {
         let profile = measured_profile(self.setup.plan.placement(), self.recent.make_contiguous())?;
-        let simulation = simulate(&self.setup.plan, &profile, &SimulateOptions::default())?;
+        Ok(profile.with_links(self.pipeline.measure_links()?)?)
+    }
+
+    /// What the simulator expects of one step at these costs.
+    ///
+    /// # Errors
+    /// If the profile is of another model.
+    pub fn predicted(&self, profile: &Profile) -> Result<Track, TrainError> {
+        let simulation = simulate(&self.setup.plan, profile, &SimulateOptions::default())?;
         Ok(simulation.track(format!("{}, simulated from the measured actions, one step", self.setup.plan.name())))
     }
 

@@ -4,7 +4,7 @@ use burn::module::Module;
 use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig};
 use burn::tensor::activation::relu;
 use burn::tensor::{Int, Tensor};
-use burn_pipeline::stage::{Stage, StageBox, init_seeded};
+use burn_pipeline::stage::{Names, Stage, StageBox, init_seeded};
 use burn_pipeline::train::StageContext;
 
 /// Width of the stack.
@@ -59,5 +59,6 @@ pub fn loss((y, _): (Tensor<2>, Tensor<2, Int>), target: Tensor<2>) -> Tensor<1>
 /// What a pipeline's factory returns.
 pub fn stage(at: &StageContext) -> StageBox {
     let part = part(at);
-    if at.is_last() { StageBox::with_loss(part, loss) } else { StageBox::new(part) }
+    let stage = if at.is_last() { StageBox::with_loss(part, loss) } else { StageBox::new(part) };
+    stage.named(Names::default().layers_from("layers", at.layers(LAYERS).start))
 }

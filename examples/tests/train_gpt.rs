@@ -100,6 +100,10 @@ fn json_alone_is_on_standard_output_and_the_timeline_is_where_it_says() {
         assert_eq!(events.iter().filter(here).count(), steps * 2 * 4 * 2);
     }
     assert!(std::fs::read_to_string(folder.join("timeline.svg")).unwrap().starts_with("<svg"));
+    let profile = std::fs::read_to_string(folder.join("profile.json")).unwrap();
+    let profile = burn_pipeline::cost::Profile::from_json(&profile).unwrap();
+    assert!(profile.stages().iter().all(|stage| stage.forward > 0.0));
+    assert!(profile.links().between.iter().all(|link| link.latency > 0.0));
     std::fs::remove_dir_all(folder).unwrap();
 }
 

@@ -106,6 +106,28 @@ proptest! {
 }
 
 #[test]
+fn an_evaluation_gives_the_outputs_of_every_length() {
+    let builder = Pipeline::builder().schedule(by_name("1F1B").unwrap(), Size::new(2, 2)).devices(vec![Device::flex()]);
+    let mut pipeline = builder.stages(|at| small_gpt().stage(at)).build().unwrap();
+    let (pieces, model) = (pieces(0, &[(2, 3), (1, 6), (2, 3)]), small_gpt().part(&whole()));
+    let report = pipeline.eval(ready(&pieces)).unwrap();
+    let expected: f64 =
+        pieces.iter().map(|p| p.loss(&model).into_scalar::<f32>() as f64 * p.next.dims()[0] as f64).sum();
+    assert!((report.loss.unwrap() - expected / 5.0).abs() < 1e-12);
+    let outputs = report.outputs::<Signal>().unwrap();
+    for (output, piece) in outputs.into_iter().zip(&pieces) {
+        let Signal::Logits(scores) = output else { panic!("the last stage puts out logits") };
+        // Without autodiff, as an evaluation runs.
+        let tokens = Signal::Tokens(piece.tokens.clone());
+        let Signal::Logits(plain) = burn_pipeline::stage::Stage::forward(&model.valid(), tokens, ()) else {
+            panic!("the last stage puts out logits")
+        };
+        assert_eq!(scores.into_data(), plain.into_data());
+    }
+    assert!(report.output::<Signal>().unwrap_err().to_string().contains("read them with `outputs`"));
+}
+
+#[test]
 fn pieces_that_do_not_fit_each_other_are_refused_and_cost_nothing() {
     let piece = |shape| Piece::new(1, shape);
     let builder = Pipeline::builder().schedule(by_name("1F1B").unwrap(), Size::new(2, 2)).devices(vec![Device::flex()]);

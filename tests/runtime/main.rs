@@ -4,6 +4,7 @@
 
 mod boundary;
 mod cases;
+mod checkpoint;
 mod concurrency;
 mod contract;
 mod deferred;
@@ -11,10 +12,15 @@ mod edges;
 mod faults;
 mod faulty;
 mod hooked;
+mod interleave;
 mod lengths;
+mod merged;
 mod metadata;
 mod microbatches;
+mod noisy;
 mod parity;
+mod profile;
+mod recompute;
 mod refusals;
 mod seam;
 mod seeded;

@@ -3,15 +3,14 @@
 use super::inspect::Inspection;
 use super::pass::Pass;
 use super::skips::outgoing;
-use super::values::{Values, neighbour, produced, received, wanted};
-use super::{ExecuteError, MicrobatchLoss, RankOutcome, Seeding};
+use super::values::{Values, neighbour, produced, received};
+use super::{ExecuteError, RankOutcome, Seeding};
 use crate::link::{Activity, Link, LinkError, Message};
 use crate::plan::{CheckedPlan, Op, Placement, Plan, Stage, Task};
 use crate::stage::{
-    AnyTensor, Boundary, ErasedStage, ForwardCall, Gradients, Microbatches, Outcome, Payload, Port, StageError,
+    Boundary, ErasedStage, ForwardCall, Gradients, LossPart, Microbatches, Outcome, Payload, Port, StageError,
 };
-use burn::backend::{Dispatch, ops::FloatTensorOps};
-use burn::tensor::{Device, Shape};
+use burn::tensor::Device;
 use std::collections::{BTreeMap, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
@@ -23,6 +22,28 @@ pub struct RunOptions {
     pub deadline: Duration,
     /// Wait for the device after every compute task, so that events show what it took there.
     pub synchronize: bool,
+    /// Run `W`s of one stage that stand side by side at once, where that is faster.
+    pub merge_weights: bool,
+    /// How fused actions are run.
+    pub fused: FusedActions,
+}
+
+/// How an action that fuses a forward with a backward is run.
+///
+/// The contract of interleaving (`overlapped_forward_backward` elsewhere): both parts' inputs are awaited first; then
+/// their operations are handed to the device alternately, from one thread, so that both end together; results are
+/// those of running one after the other, bit for bit. A device that computes asynchronously can then overlap what
+/// either part waits for (communication inside a layer, small kernels) with the other. Stages that were not captured
+/// cannot be taken apart: they run one after the other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum FusedActions {
+    /// Interleaved on devices that compute asynchronously (all but Flex), else in sequence.
+    #[default]
+    Auto,
+    /// One after the other, in the plan's order.
+    Sequence,
+    /// Interleaved wherever both stages were captured.
+    Interleave,
 }
 
 /// One run: which plan over which batch, by which clock.
@@ -42,10 +63,10 @@ pub struct Run<'a> {
 
 /// One rank: its stages and its end of the link.
 pub struct Executor {
-    link: Box<dyn Link>,
-    stages: BTreeMap<Stage, Box<dyn ErasedStage>>,
-    device: Device,
-    options: RunOptions,
+    pub(super) link: Box<dyn Link>,
+    pub(super) stages: BTreeMap<Stage, Box<dyn ErasedStage>>,
+    pub(super) device: Device,
+    pub(super) options: RunOptions,
     inspection: Inspection,
 }
 
@@ -76,6 +97,11 @@ impl Executor {
         self.link.as_mut()
     }
 
+    /// The rank's device.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
     /// The rank's stages, in model order.
     pub fn stages(&mut self) -> &mut BTreeMap<Stage, Box<dyn ErasedStage>> {
         &mut self.stages
@@ -91,6 +117,11 @@ impl Executor {
         &mut self.inspection
     }
 
+    /// The rank's stages with its end of the link.
+    pub(crate) fn stages_and_link(&mut self) -> (&mut BTreeMap<Stage, Box<dyn ErasedStage>>, &mut dyn Link) {
+        (&mut self.stages, self.link.as_mut())
+    }
+
     /// When a wait that starts now must end.
     pub fn deadline(&self) -> Instant {
         Instant::now() + self.options.deadline
@@ -104,7 +135,7 @@ impl Executor {
         let mut pass = Pass {
             run,
             values: Values::default(),
-            outcome: RankOutcome::default(),
+            outcome: RankOutcome { peak_held_bytes: Some(0), ..RankOutcome::default() },
             losses: BTreeMap::new(),
             pieces: HashMap::new(),
             started: Duration::ZERO,
@@ -126,23 +157,7 @@ impl Executor {
         self.stages.values_mut().for_each(|stage| stage.clear());
     }
 
-    fn run_row(&mut self, pass: &mut Pass<'_>) -> Result<(), ExecuteError> {
-        let plan = pass.run.plan.plan();
-        for action in plan.row(self.rank()) {
-            for task in action.tasks() {
-                self.link.announce(Activity::Task(task));
-                let _span = tracing::trace_span!("task", rank = self.link.rank(), task = %task).entered();
-                pass.started = pass.run.began.elapsed();
-                self.run_task(pass, plan, task)?;
-                let held: usize = self.stages.values().map(|stage| stage.held()).sum();
-                pass.outcome.peak_held = pass.outcome.peak_held.max(held);
-                pass.note(self.link.rank(), task, pass.started);
-            }
-        }
-        Ok(())
-    }
-
-    fn run_task(&mut self, pass: &mut Pass<'_>, plan: &Plan, task: Task) -> Result<(), ExecuteError> {
+    pub(super) fn run_task(&mut self, pass: &mut Pass<'_>, plan: &Plan, task: Task) -> Result<(), ExecuteError> {
         let placement = plan.placement();
         let Some(microbatch) = task.microbatch() else {
             return Err(ExecuteError::Unsupported { rank: self.rank(), task });
@@ -161,7 +176,13 @@ impl Executor {
                 let sample = plan.sample(task.stage(), microbatch);
                 self.guarded(task, |stage| stage.backward_weight(sample))
             }
-            Op::Unshard | Op::Reshard | Op::ReduceGrad => Err(ExecuteError::Unsupported { rank: self.rank(), task }),
+            Op::WaitReceiveForward => self.arrive(pass, placement, task, Op::Forward, microbatch).map(drop),
+            Op::WaitReceiveBackward => self.arrive(pass, placement, task, Op::Backward, microbatch).map(drop),
+            // `Link::send` returns once the payload may be let go of: there is nothing left to wait for.
+            Op::WaitSendForward | Op::WaitSendBackward => Ok(()),
+            Op::Unshard | Op::Reshard | Op::ReduceGrad | Op::WaitUnshard | Op::WaitReduceGrad => {
+                Err(ExecuteError::Unsupported { rank: self.rank(), task })
+            }
         }
     }
 
@@ -180,6 +201,27 @@ impl Executor {
     }
 
     fn forward(&mut self, pass: &mut Pass<'_>, plan: &Plan, task: Task, microbatch: usize) -> Result<(), ExecuteError> {
+        let call = self.forward_call(pass, plan, task, microbatch)?;
+        let (output, loss) = if pass.run.train {
+            match self.guarded(task, |stage| stage.forward(call))? {
+                Outcome::Output(output) => (Some(output), None),
+                Outcome::Loss(loss) => (None, Some(*loss)),
+            }
+        } else {
+            let (output, loss) = self.guarded(task, |stage| stage.evaluate(call))?;
+            (Some(output), loss)
+        };
+        self.forwarded(pass, plan, task, output, loss)
+    }
+
+    /// What a forward gets, awaited.
+    pub(super) fn forward_call(
+        &mut self,
+        pass: &mut Pass<'_>,
+        plan: &Plan,
+        task: Task,
+        microbatch: usize,
+    ) -> Result<ForwardCall, ExecuteError> {
         let (placement, stage) = (plan.placement(), task.stage());
         let sample = plan.sample(stage, microbatch);
         let input = match stage.previous() {
@@ -198,16 +240,20 @@ impl Executor {
         };
         let target = target.map(|target| self.link.bring(target));
         let wants_input_gradient = stage.index() > 0;
-        let call = ForwardCall { sample, input, extra, target, ends_route, wants_input_gradient };
-        let (output, loss) = if pass.run.train {
-            match self.guarded(task, |stage| stage.forward(call))? {
-                Outcome::Output(output) => (Some(output), None),
-                Outcome::Loss(loss) => (None, Some(*loss)),
-            }
-        } else {
-            let (output, loss) = self.guarded(task, |stage| stage.evaluate(call))?;
-            (Some(output), loss)
-        };
+        Ok(ForwardCall { sample, input, extra, target, ends_route, wants_input_gradient })
+    }
+
+    /// Keeps what a forward made.
+    pub(super) fn forwarded(
+        &mut self,
+        pass: &mut Pass<'_>,
+        plan: &Plan,
+        task: Task,
+        output: Option<Payload>,
+        loss: Option<LossPart>,
+    ) -> Result<(), ExecuteError> {
+        let Some(microbatch) = task.microbatch() else { return Err(self.no_input(task)) };
+        let sample = plan.sample(task.stage(), microbatch);
         if let (true, Some(output)) = (pass.run.train, &output) {
             self.inspect(task, Port::Output, || output.clone())?;
         }
@@ -216,11 +262,11 @@ impl Executor {
         if let Some(loss) = loss {
             pass.losses.insert(sample, loss);
         }
-        match (output, produced(placement, task, microbatch)) {
+        match (output, produced(plan.placement(), task, microbatch)) {
             (Some(output), Some(header)) => {
-                let bytes = pass.outcome.message_bytes.entry(stage).or_default();
+                let bytes = pass.outcome.message_bytes.entry(task.stage()).or_default();
                 *bytes = output.bytes().max(*bytes);
-                pass.values.keep(placement, self.rank(), header, output);
+                pass.values.keep(plan.placement(), self.rank(), header, output);
             }
             (Some(output), None) => pass.outcome.outputs.push((sample, output)),
             (None, _) => {}
@@ -235,116 +281,87 @@ impl Executor {
         task: Task,
         microbatch: usize,
     ) -> Result<(), ExecuteError> {
-        let (placement, stage) = (plan.placement(), task.stage());
-        let sample = plan.sample(stage, microbatch);
-        let seeds: Gradients = match placement.next(stage) {
-            None => vec![Some(self.loss_seed(pass, task, sample)?)],
-            Some(_) => {
-                let payload = self.take(pass, placement, task, microbatch)?;
-                let read = Gradients::from_payload(payload).map_err(StageError::Input);
-                read.map_err(|source| self.stage_error(task, source))?
-            }
-        };
-        let seeds = self.join_gradients(pass, plan, (task, microbatch), seeds)?;
-        if placement.next(stage).is_some() {
-            self.inspect(task, Port::OutputGradient, || seeds.clone().into_payload())?;
-        }
+        let seeds = self.seeds(pass, plan, task, microbatch)?;
+        let sample = plan.sample(task.stage(), microbatch);
         let gradients = match task.op() {
             Op::BackwardInput => self.guarded(task, |stage| stage.backward_input(sample, seeds))?,
             _ => self.guarded(task, |stage| stage.backward(sample, seeds))?,
         };
+        self.backwarded(pass, plan, task, gradients)
+    }
+
+    /// The gradients that a backward starts from, awaited.
+    pub(super) fn seeds(
+        &mut self,
+        pass: &mut Pass<'_>,
+        plan: &Plan,
+        task: Task,
+        microbatch: usize,
+    ) -> Result<Gradients, ExecuteError> {
+        let (placement, stage) = (plan.placement(), task.stage());
+        if placement.next(stage).is_none() {
+            return Ok(vec![Some(self.loss_seed(pass, task, plan.sample(stage, microbatch))?)]);
+        }
+        let payload = self.take(pass, placement, task, microbatch)?;
+        let seeds = Gradients::from_payload(payload).map_err(StageError::Input);
+        let seeds = seeds.map_err(|source| self.stage_error(task, source))?;
+        let seeds = self.join_gradients(pass, plan, (task, microbatch), seeds)?;
+        self.inspect(task, Port::OutputGradient, || seeds.clone().into_payload())?;
+        Ok(seeds)
+    }
+
+    /// Keeps what a backward made.
+    pub(super) fn backwarded(
+        &mut self,
+        pass: &mut Pass<'_>,
+        plan: &Plan,
+        task: Task,
+        gradients: Gradients,
+    ) -> Result<(), ExecuteError> {
+        let Some(microbatch) = task.microbatch() else { return Err(self.no_input(task)) };
         self.inspect(task, Port::InputGradient, || gradients.clone().into_payload())?;
         let gradients = self.split_gradients(pass, plan, (task, microbatch), gradients);
-        if let Some(header) = produced(placement, task, microbatch) {
-            pass.values.keep(placement, self.rank(), header, gradients.into_payload());
+        if let Some(header) = produced(plan.placement(), task, microbatch) {
+            pass.values.keep(plan.placement(), self.rank(), header, gradients.into_payload());
         }
         Ok(())
     }
 
-    /// The seed of a loss: the microbatch's share, with the loss's element type.
-    fn loss_seed(&self, pass: &Pass<'_>, task: Task, sample: usize) -> Result<AnyTensor, ExecuteError> {
-        let loss = pass.losses.get(&sample).ok_or_else(|| self.stage_error(task, StageError::NotHeld))?;
-        let seed = pass.run.seeding.seed(pass.run.batch, sample);
-        let dispatch = loss.value.as_dispatch();
-        let device = loss.value.device();
-        let dtype = burn::backend::TensorMetadata::dtype(dispatch).into();
-        let full = Dispatch::float_full(Shape::new([1]), seed.into(), device.as_dispatch(), dtype);
-        Ok(AnyTensor::from_dispatch(full))
-    }
-
-    /// The neighbour's product that a task needs.
-    fn take(
+    /// Runs user code of the task's stage, and waits for the device where that was asked for.
+    pub(super) fn guarded<T>(
         &mut self,
-        pass: &mut Pass<'_>,
-        placement: &Placement,
         task: Task,
-        microbatch: usize,
-    ) -> Result<Payload, ExecuteError> {
-        let from = neighbour(placement, task, task.op() == Op::Forward).ok_or_else(|| self.no_input(task))?;
-        let (header, deadline) = (wanted(task, microbatch), self.deadline());
-        self.link.announce(Activity::Waiting(header, from));
-        let start = pass.run.began.elapsed();
-        let taken = pass.values.take(self.link.as_mut(), header, from, deadline);
-        let taken = taken.map_err(|source| self.link_error(task, source))?.ok_or_else(|| self.no_input(task))?;
-        self.link.announce(Activity::Task(task));
-        if from != self.rank() {
-            let op = if task.op() == Op::Forward { Op::ReceiveForward } else { Op::ReceiveBackward };
-            pass.note(self.rank(), Task::new(task.stage(), op, microbatch), start);
+        f: impl FnOnce(&mut dyn ErasedStage) -> Result<T, StageError>,
+    ) -> Result<T, ExecuteError> {
+        let result = self.caught(task, f)?;
+        self.synchronize(task)?;
+        Ok(result)
+    }
+
+    /// Waits for the device where that was asked for.
+    pub(super) fn synchronize(&mut self, task: Task) -> Result<(), ExecuteError> {
+        if !self.options.synchronize {
+            return Ok(());
         }
-        // The task itself starts when its input is here: the wait before is the receive's.
-        pass.started = pass.run.began.elapsed();
-        Ok(taken)
-    }
-
-    fn extra(&self, batch: &Microbatches, stage: Stage, sample: usize) -> Result<Payload, ExecuteError> {
-        let held = self.stages.get(&stage).ok_or(ExecuteError::NoStage { rank: self.rank(), stage })?;
-        self.brought(batch.extra(stage.index(), &held.extras(), sample))
-    }
-
-    fn brought(&self, piece: Result<Payload, crate::stage::MicrobatchError>) -> Result<Payload, ExecuteError> {
-        piece.map(|piece| self.link.bring(piece)).map_err(|source| self.batch_error(source))
+        self.device.sync().map_err(|e| self.stage_error(task, StageError::Device(e.to_string())))
     }
 
     /// Runs user code of the task's stage: a panic becomes an error with its name and place.
-    fn guarded<T>(
+    pub(super) fn caught<T>(
         &mut self,
         task: Task,
         f: impl FnOnce(&mut dyn ErasedStage) -> Result<T, StageError>,
     ) -> Result<T, ExecuteError> {
         let rank = self.rank();
         let stage = self.stages.get_mut(&task.stage()).ok_or(ExecuteError::NoStage { rank, stage: task.stage() })?;
-        let result = match catch_unwind(AssertUnwindSafe(|| f(stage.as_mut()))) {
-            Ok(result) => result.map_err(|source| self.stage_error(task, source))?,
+        match catch_unwind(AssertUnwindSafe(|| f(stage.as_mut()))) {
+            Ok(result) => result.map_err(|source| self.stage_error(task, source)),
             Err(panic) => {
                 let (stage, microbatch) = (task.stage(), task.microbatch().unwrap_or(0));
                 let message = panic_message(panic.as_ref());
-                return Err(ExecuteError::Panic { rank, stage, microbatch, op: task.op(), message });
+                Err(ExecuteError::Panic { rank, stage, microbatch, op: task.op(), message })
             }
-        };
-        if self.options.synchronize {
-            let synced = self.device.sync();
-            synced.map_err(|e| self.stage_error(task, StageError::Device(e.to_string())))?;
         }
-        Ok(result)
-    }
-
-    /// Reads this rank's losses from the device and gives every rank all of them.
-    fn gather_losses(&mut self, pass: &mut Pass<'_>) -> Result<(), ExecuteError> {
-        let rank = self.rank();
-        self.link.announce(Activity::Gathering);
-        let mut numbers = Vec::new();
-        for (&sample, part) in &pass.losses {
-            let read = part.read().and_then(|loss| Ok((loss, pass.weight(sample, part)?)));
-            let (loss, weight) = read.map_err(|message| ExecuteError::Device { rank, message })?;
-            numbers.extend([sample as f64, loss, weight]);
-        }
-        let deadline = self.deadline();
-        let table = self.link.all_gather(numbers, deadline);
-        let table = table.map_err(|source| ExecuteError::Link { rank, task: None, source })?;
-        let row = |n: &[f64]| MicrobatchLoss { sample: n[0] as usize, loss: n[1], weight: n[2] };
-        pass.outcome.losses = table.iter().flat_map(|numbers| numbers.chunks_exact(3).map(row)).collect();
-        pass.outcome.losses.sort_by_key(|loss| loss.sample);
-        Ok(())
     }
 
     pub(super) fn stage_error(&self, task: Task, source: StageError) -> ExecuteError {
@@ -356,7 +373,7 @@ impl Executor {
         ExecuteError::Link { rank: self.rank(), task: Some(task), source }
     }
 
-    fn batch_error(&self, source: crate::stage::MicrobatchError) -> ExecuteError {
+    pub(super) fn batch_error(&self, source: crate::stage::MicrobatchError) -> ExecuteError {
         ExecuteError::Batch { rank: self.rank(), source }
     }
 

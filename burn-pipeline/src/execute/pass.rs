@@ -2,7 +2,7 @@
 
 use super::values::Values;
 use super::{RankOutcome, Run};
-use crate::plan::{Action, Stage, Task};
+use crate::plan::{Action, Stage};
 use crate::stage::{LossPart, Reduction};
 use crate::trace::Event;
 use std::collections::{BTreeMap, HashMap};
@@ -21,9 +21,9 @@ pub(super) struct Pass<'a> {
 }
 
 impl Pass<'_> {
-    pub(super) fn note(&mut self, rank: usize, task: Task, start: Duration) {
+    pub(super) fn note(&mut self, rank: usize, action: Action, start: Duration) {
         let (start, end) = (start.as_secs_f64(), self.run.began.elapsed().as_secs_f64());
-        self.outcome.events.push(Event { rank, action: Action::Single(task), start, end });
+        self.outcome.events.push(Event { rank, action, start, end });
     }
 
     /// What a microbatch's loss weighs in the batch's.

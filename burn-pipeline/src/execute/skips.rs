@@ -136,12 +136,14 @@ impl Executor {
         let header = towards(task.stage(), peer, microbatch, forward);
         self.link().announce(Activity::Waiting(header, from));
         let start = pass.run.began.elapsed();
-        let taken = pass.values.take(self.link(), header, from, deadline);
-        let taken = taken.map_err(|source| self.link_error(task, source))?.ok_or_else(|| self.no_input(task))?;
+        let here = pass.values.arrive(self.link(), header, from, deadline);
+        here.map_err(|source| self.link_error(task, source))?;
+        let taken = pass.values.take(header).ok_or_else(|| self.no_input(task))?;
         self.link().announce(Activity::Task(task));
         if from != self.rank() {
             let op = if forward { Op::ReceiveForward } else { Op::ReceiveBackward };
-            pass.note(self.rank(), Task::skip(task.stage(), op, microbatch, peer.index()), start);
+            let receive = Task::skip(task.stage(), op, microbatch, peer.index());
+            pass.note(self.rank(), receive.into(), start);
         }
         pass.started = pass.run.began.elapsed();
         Ok(taken)

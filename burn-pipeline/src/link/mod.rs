@@ -38,6 +38,8 @@ pub enum Direction {
     Replica,
     /// What the ranks that hold one shared parameter tell each other.
     Shared,
+    /// A message that is only to be timed.
+    Probe,
 }
 
 /// What a message is about: its receiving stage, its microbatch within the route, and its direction.
@@ -61,6 +63,7 @@ impl std::fmt::Display for Header {
                 let Self { stage, microbatch, .. } = self;
                 return write!(f, "the {what} from stage {from} for stage {stage}, microbatch {microbatch}");
             }
+            Direction::Probe => return f.write_str("a message that is timed"),
             Direction::Replica => return write!(f, "the other replica's tensors for stage {}", self.stage),
             Direction::Shared => return write!(f, "the shared parameters of group {}", self.microbatch),
         };
@@ -228,6 +231,10 @@ pub enum Activity {
     Gathering,
     /// Stepping the weights.
     Optimizing,
+    /// Writing a checkpoint.
+    Saving,
+    /// Reading a checkpoint.
+    Loading,
 }
 
 impl std::fmt::Display for Activity {
@@ -239,6 +246,8 @@ impl std::fmt::Display for Activity {
             Activity::Waiting(header, peer) => write!(f, "is itself waiting for {header} from rank {peer}"),
             Activity::Gathering => f.write_str("is gathering the ranks' losses and norms"),
             Activity::Optimizing => f.write_str("is stepping its weights"),
+            Activity::Saving => f.write_str("is writing a checkpoint"),
+            Activity::Loading => f.write_str("is reading a checkpoint"),
         }
     }
 }

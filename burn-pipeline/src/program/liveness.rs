@@ -15,7 +15,7 @@ use burn::backend::ir::{IrVisitorMut, OperationIr, TensorId, TensorIr, TensorSta
 use std::collections::{HashMap, HashSet};
 
 /// A part before last uses are known.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Draft {
     pub(super) phase: Phase,
     pub(super) operations: Vec<OperationIr>,

@@ -21,12 +21,14 @@
 mod cost;
 mod display;
 mod liveness;
+mod merge;
 mod recording;
 mod replay;
 mod slices;
 mod stage_programs;
 mod storage;
 
+pub use merge::{MergedWeight, Product};
 pub use stage_programs::{Operation, Phase, Program, StagePrograms};
 
 pub(crate) use recording::{Edges, Recording};

@@ -2,6 +2,7 @@
 
 use super::cost;
 use super::liveness::{Draft, programs};
+use super::merge::{MergedWeight, products};
 use super::recording::Recording;
 use super::slices::slices;
 use burn::backend::ir::{OperationIr, TensorId, TensorIr};
@@ -102,6 +103,7 @@ pub struct StagePrograms {
     input: Program,
     weight: Program,
     backward: Program,
+    merged: MergedWeight,
     pub(crate) constants: Vec<(TensorId, TensorData)>,
     pub(crate) edges: super::Edges,
 }
@@ -137,14 +139,32 @@ impl StagePrograms {
             back(Phase::Input, &parts.input, &seeds, inputs.clone()),
             back(Phase::Weight, &parts.weight, &[], weights.clone()),
         ];
+        let (products, replaced) = products(&recording, &parts);
+        let rest: Vec<usize> = parts.weight.iter().copied().filter(|place| !replaced.contains(place)).collect();
+        let others: Vec<usize> = (0..weights.len()).filter(|at| products.iter().all(|p| p.gradient != *at)).collect();
+        let operands = products.iter().flat_map(|product| [product.x.clone(), product.g.clone()]);
+        let left = operands.chain(others.iter().map(|&at| weights[at].clone())).collect();
+        let merged = vec![split[0].clone(), split[1].clone(), back(Phase::Weight, &rest, &[], left)];
         let all = inputs.into_iter().chain(weights).collect();
         let whole = vec![forward(), back(Phase::Backward, &both, &seeds, all)];
         let mut split = programs(split, &recording);
         let mut whole = programs(whole, &recording);
-        // Both sequences were just built, of three parts and of two.
+        let mut merged = programs(merged, &recording);
+        // The sequences were just built, of three parts and of two.
         let (weight, input, forward) = (split.remove(2), split.remove(1), split.remove(0));
         let backward = whole.remove(1);
-        Self { forward, input, weight, backward, constants: recording.constants, edges: recording.edges }
+        let merged = MergedWeight { program: merged.remove(2), products, others };
+        Self { forward, input, weight, backward, merged, constants: recording.constants, edges: recording.edges }
+    }
+
+    /// The program of one part.
+    pub fn program(&self, phase: Phase) -> &Program {
+        match phase {
+            Phase::Forward => &self.forward,
+            Phase::Input => &self.input,
+            Phase::Weight => &self.weight,
+            Phase::Backward => &self.backward,
+        }
     }
 
     /// `F`.
@@ -165,6 +185,11 @@ impl StagePrograms {
     /// `B`: `I` and `W` in the order in which autodiff runs them.
     pub fn backward(&self) -> &Program {
         &self.backward
+    }
+
+    /// `W`, cut so that the products of several microbatches can be one.
+    pub fn merged_weight(&self) -> &MergedWeight {
+        &self.merged
     }
 
     /// The share of the backward's floating-point operations that can wait.

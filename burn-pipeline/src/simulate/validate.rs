@@ -40,7 +40,7 @@ fn fault(plan: &Plan, rank: usize, task: Task) -> Option<&'static str> {
         let known = edge_of(task).is_some_and(|edge| plan.skips().contains(&edge));
         return (!known).then_some("the plan has no edge between these stages");
     }
-    let peer = match task.op() {
+    let peer = match task.op().awaits().unwrap_or(task.op()) {
         Op::SendForward | Op::ReceiveBackward => placement.next(stage),
         Op::SendBackward | Op::ReceiveForward => stage.previous(),
         _ => return None,

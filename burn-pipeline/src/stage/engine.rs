@@ -3,6 +3,7 @@
 use super::Stage;
 use super::any_tensor::AnyTensor;
 use super::boundary::Payload;
+use super::draws::Draws;
 use super::error::StageError;
 use super::function::StageFunction;
 use super::gradients::GradientStore;
@@ -36,6 +37,55 @@ pub enum Outcome {
 
 /// One gradient a tensor of a payload; `None` for a tensor that has none.
 pub type Gradients = Vec<Option<AnyTensor>>;
+
+/// Bytes that a microbatch leaves behind for its backward, parameters not counted.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub struct ActivationBytes {
+    /// After `F`.
+    pub after_forward: usize,
+    /// After `I`.
+    pub after_input: usize,
+    /// What the backward makes anew before it runs, beyond what `F` left, where activations are recomputed.
+    pub recomputed: usize,
+}
+
+/// Work that is done piece by piece, so that a forward and a backward can be interleaved.
+#[derive(Clone, Debug)]
+pub enum Work {
+    /// `F`.
+    Forward(ForwardCall),
+    /// `B` of a microbatch.
+    Backward(usize, Gradients),
+    /// `I` of a microbatch.
+    BackwardInput(usize, Gradients),
+}
+
+/// Which of the two pieces of work that a stage may have begun: one forward and one backward.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WorkDirection {
+    /// A forward.
+    Forward,
+    /// A backward, `B` or `I`.
+    Backward,
+}
+
+/// What beginning a piece of work gave.
+#[derive(Clone, Debug)]
+pub enum Begun {
+    /// It can be done in so many pieces: each enqueues one operation on the device.
+    Pieces(usize),
+    /// It cannot be done in pieces, and was done.
+    Whole(Done),
+}
+
+/// What work gave.
+#[derive(Clone, Debug)]
+pub enum Done {
+    /// Of a forward.
+    Forward(Outcome),
+    /// Of a backward: the gradients of the input.
+    Backward(Gradients),
+}
 
 /// Which way stages run their backwards.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -114,6 +164,22 @@ pub trait Engine<M: Stage>: Send {
     /// If the call's parts do not fit the stage.
     fn forward(&mut self, function: &StageFunction<M>, module: &M, call: ForwardCall) -> Result<Outcome, StageError>;
 
+    /// Runs the forward of a microbatch as in training and holds nothing of it.
+    ///
+    /// # Errors
+    /// As `forward`.
+    fn forward_only(
+        &mut self,
+        function: &StageFunction<M>,
+        module: &M,
+        call: ForwardCall,
+    ) -> Result<Outcome, StageError>;
+
+    /// Says where forwards that it runs again by itself draw from.
+    fn draw_from(&mut self, draws: Draws) {
+        let _ = draws;
+    }
+
     /// `B`: gives the gradients of the input and adds those of the weights to the store.
     ///
     /// `seeds` holds the gradient of each output tensor, or the loss's seed.
@@ -140,8 +206,63 @@ pub trait Engine<M: Stage>: Send {
     /// If no `backward_input` of this microbatch is held.
     fn backward_weight(&mut self, module: &M, sample: usize, store: &mut GradientStore) -> Result<(), StageError>;
 
+    /// `W` of several microbatches at once: the same gradients up to the order of additions.
+    ///
+    /// # Errors
+    /// As `backward_weight`.
+    fn backward_weights(&mut self, module: &M, samples: &[usize], store: &mut GradientStore) -> Result<(), StageError> {
+        samples.iter().try_for_each(|&sample| self.backward_weight(module, sample, store))
+    }
+
+    /// Starts a forward or a backward of which the caller decides how far it goes when; see [`Begun`].
+    ///
+    /// # Errors
+    /// As the work by itself.
+    fn begin(
+        &mut self,
+        function: &StageFunction<M>,
+        module: &M,
+        work: Work,
+        store: &mut GradientStore,
+    ) -> Result<Begun, StageError> {
+        Ok(Begun::Whole(match work {
+            Work::Forward(call) => Done::Forward(self.forward(function, module, call)?),
+            Work::Backward(sample, seeds) => Done::Backward(self.backward(module, sample, seeds, store)?),
+            Work::BackwardInput(sample, seeds) => Done::Backward(self.backward_input(module, sample, seeds)?),
+        }))
+    }
+
+    /// Runs the next pieces of work that was begun.
+    ///
+    /// # Errors
+    /// If no such work was begun.
+    fn advance(&mut self, direction: WorkDirection, pieces: usize) -> Result<(), StageError> {
+        let _ = (direction, pieces);
+        Err(StageError::NotHeld)
+    }
+
+    /// Runs what is left of work that was begun, and hands its results out.
+    ///
+    /// # Errors
+    /// If no such work was begun.
+    fn complete(&mut self, direction: WorkDirection, store: &mut GradientStore) -> Result<Done, StageError> {
+        let _ = (direction, store);
+        Err(StageError::NotHeld)
+    }
+
     /// Microbatches held between forward and the last part of their backward.
     fn held(&self) -> usize;
+
+    /// Bytes held between forward and the last part of their backward, parameters not counted; `None` where the
+    /// engine cannot tell.
+    fn held_bytes(&self) -> Option<usize> {
+        None
+    }
+
+    /// What the largest microbatch so far leaves behind; `None` where the engine cannot tell.
+    fn activation(&self) -> Option<ActivationBytes> {
+        None
+    }
 
     /// Lets go of everything held (after a failure).
     fn clear(&mut self);

@@ -71,6 +71,12 @@ impl GradientStore {
         }
     }
 
+    /// Takes gradients that are sums over microbatches already: for sums in any order, whose microbatches are counted
+    /// as their other gradients are added.
+    pub(crate) fn add_merged(&mut self, gradients: WeightGradients) {
+        self.sum(gradients);
+    }
+
     fn sum(&mut self, gradients: WeightGradients) {
         for (id, gradient) in gradients {
             let sum = match self.sums.remove(&id) {

@@ -60,6 +60,7 @@
 
 mod any_tensor;
 mod boundary;
+mod draws;
 mod eager;
 mod engine;
 mod erased;
@@ -73,15 +74,23 @@ mod loss;
 mod metadata;
 mod microbatch;
 mod named;
+mod names;
 mod ready;
+mod recompute;
 mod shared_error;
 mod skip;
+mod state;
 #[cfg(feature = "traced")]
 mod traced;
 
 pub use any_tensor::{AnyTensor, Kind, KindOf};
 pub use boundary::{Boundary, BoundaryError, Part, Payload, PayloadReader};
-pub use engine::{DeferredShare, Engine, EngineReport, ForwardCall, Gradients, Outcome, SplitBackward};
+pub use draws::Draws;
+pub(crate) use draws::mixed;
+pub use engine::{
+    ActivationBytes, Begun, DeferredShare, Done, Engine, EngineReport, ForwardCall, Gradients, Outcome, SplitBackward,
+    Work, WorkDirection,
+};
 pub use erased::{ErasedStage, StageBox};
 pub use error::StageError;
 pub use form::{Form, FormPart, Mismatch, TensorForm};
@@ -92,8 +101,13 @@ pub use loss::{Loss, LossPart, Reduction, Weight};
 pub use metadata::{MetadataMode, Port, StageMetadata, Validate};
 pub use microbatch::{Batch, MicrobatchError, Microbatches, Split};
 pub use named::NamedParameter;
+pub use names::Names;
 pub use shared_error::SharedError;
 pub use skip::{Skip, Skips};
+pub use state::{
+    NamedWeight, ParameterState, StageState, StateValue, named_weights, optimizer_state, with_optimizer_state,
+    with_weights,
+};
 
 use burn::module::Module;
 

@@ -3,6 +3,7 @@
 use super::error::PipelineError;
 use super::pipeline::Pipeline;
 use super::shared::SharedParameter;
+use crate::execute::FusedActions;
 use crate::pass::{PassError, insert_transfers};
 use crate::plan::{CheckError, CheckOptions, CheckedPlan, Op, Placement, Plan, PlanError, SkipEdge, Stage, Transport};
 use crate::schedule::{ForwardOnly, Schedule, ScheduleError, Size};
@@ -92,6 +93,11 @@ pub enum BuildError {
         /// Microbatches wanted.
         microbatches: usize,
     },
+    /// Merged products are sums over microbatches in no order.
+    #[error(
+        "`merge_weights` adds gradients in another order than `Accumulation::Ordered` asks for; choose one of them"
+    )]
+    MergedAndOrdered,
     /// Stages could not be made.
     #[error("building the stages failed: {0}")]
     Stages(Box<PipelineError>),
@@ -192,6 +198,9 @@ pub struct Builder {
     pub(super) shared: Vec<SharedParameter>,
     pub(super) skips: Vec<SkipEdge>,
     pub(super) validate: Validate,
+    pub(super) seed: Option<u64>,
+    pub(super) merge_weights: bool,
+    pub(super) fused: FusedActions,
 }
 
 impl std::fmt::Debug for Builder {
@@ -222,6 +231,9 @@ impl Default for Builder {
             shared: Vec::new(),
             skips: Vec::new(),
             validate: Validate::Off,
+            seed: None,
+            merge_weights: false,
+            fused: FusedActions::default(),
         }
     }
 }
@@ -322,6 +334,29 @@ impl Builder {
     /// [`Pipeline::shared`] says where it was found.
     pub fn share(mut self, parameter: SharedParameter) -> Self {
         self.shared.push(parameter);
+        self
+    }
+
+    /// Has every forward of a training batch draw its random numbers (dropout, noise) from this seed, the number of
+    /// the batch, the stage and the microbatch alone: so a job that is taken up again draws what it would have drawn,
+    /// whatever the schedule. Forwards of ranks in one process take turns then, as Burn has one generator for all.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = Some(seed);
+        self
+    }
+
+    /// Runs `W`s of one stage that a rank has side by side at once: the products of a captured stage's linear layers
+    /// then go over the rows of several microbatches, wherever that moves fewer bytes (many short microbatches, wide
+    /// layers). Sums are added in another order, so gradients differ from the plain ones by rounding: not to be had
+    /// with [`Accumulation::Ordered`].
+    pub fn merge_weights(mut self, merge: bool) -> Self {
+        self.merge_weights = merge;
+        self
+    }
+
+    /// How fused actions (`OVERLAP_F_B`, as DualPipe has them) are run, [`FusedActions::Auto`] unless said otherwise.
+    pub fn fused(mut self, fused: FusedActions) -> Self {
+        self.fused = fused;
         self
     }
 

@@ -5,11 +5,14 @@
 //! rank a process drives its own.
 
 mod admit;
+mod ask;
 mod builder;
+mod checkpoint;
 mod contract;
 mod error;
 mod learn;
 mod pipeline;
+mod probe;
 mod profile;
 mod rank;
 mod replica;
@@ -18,6 +21,9 @@ mod shared;
 mod worker;
 
 pub use builder::{BuildError, Builder, StageContext};
+pub use checkpoint::{
+    Checkpoint, CheckpointError, Checkpoints, FileEntry, ParameterEntry, Progress, SavedStage, StateEntry,
+};
 pub use contract::{Contract, evaluated_loss};
 pub use error::PipelineError;
 pub use pipeline::Pipeline;

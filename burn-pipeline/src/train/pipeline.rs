@@ -4,19 +4,20 @@
 //! a failure of a rank every later call says so at once (nothing is half-run silently); dropping the pipeline
 //! never waits for a stuck rank.
 
-mod ask;
 mod metadata;
 
 use super::admit::admit;
 use super::builder::{BuildError, Builder, Source, split_stages};
+use super::checkpoint::Progress;
 use super::error::PipelineError;
-use super::report::{EvalReport, StepReport};
+use super::report::{EvalReport, StepReport, most};
 use super::shared::SharedReport;
 use super::worker::{Answer, Command, Reply, Seat, StageFacts, run};
+use crate::cost::Links;
 use crate::execute::ExecuteError;
 use crate::link::{Failure, Threads};
 use crate::plan::{CheckedPlan, Placement, Stage};
-use crate::stage::{AnyTensor, Batch, EngineReport, Microbatches, Stage as StageModule, Validate};
+use crate::stage::{Accumulation, AnyTensor, Batch, EngineReport, Microbatches, Stage as StageModule, Validate, mixed};
 use crate::trace::Track;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -72,15 +73,19 @@ pub struct Pipeline {
     placement: Placement,
     training: HashMap<usize, Arc<CheckedPlan>>,
     evaluation: HashMap<usize, Arc<CheckedPlan>>,
-    facts: Vec<StageFacts>,
+    pub(super) facts: Vec<StageFacts>,
     shared: Vec<SharedReport>,
-    threads: Threads,
-    commands: Vec<Sender<Command>>,
-    replies: Receiver<Reply>,
-    deadline: Duration,
+    pub(super) threads: Threads,
+    pub(super) commands: Vec<Sender<Command>>,
+    pub(super) replies: Receiver<Reply>,
+    pub(super) deadline: Duration,
     validate: Validate,
     learned: bool,
-    closed: Option<Failure>,
+    pub(super) closed: Option<Failure>,
+    pub(super) progress: Progress,
+    /// Batches whose gradients no step has used yet.
+    pub(super) waiting: usize,
+    pub(super) seed: Option<u64>,
 }
 
 /// `Source` without a need for `Debug` on schedules' insides.
@@ -103,6 +108,9 @@ impl Pipeline {
         let source = source.with_skips(&builder.skips);
         if builder.factory.is_none() {
             return Err(BuildError::NoStages);
+        }
+        if builder.merge_weights && builder.accumulation == Accumulation::Ordered {
+            return Err(BuildError::MergedAndOrdered);
         }
         let plan = Arc::new(source.training_plan(source.microbatches())?);
         let placement = plan.plan().placement().clone();
@@ -140,6 +148,9 @@ impl Pipeline {
             validate: builder.validate,
             learned: false,
             closed: None,
+            progress: Progress { seed: builder.seed, ..Progress::default() },
+            waiting: 0,
+            seed: builder.seed,
             placement,
             threads,
             commands,
@@ -153,6 +164,9 @@ impl Pipeline {
             }
         }
         pipeline.facts.sort_by_key(|facts| facts.stage);
+        if let Some((name, first, second)) = pipeline.claimed_twice() {
+            tracing::warn!(name, first, second, "two stages claim one name: this pipeline cannot be saved");
+        }
         Ok(pipeline)
     }
 
@@ -180,6 +194,10 @@ impl Pipeline {
         }
         engines.sort_by_key(|(stage, _)| *stage);
         Ok(engines)
+    }
+
+    pub(super) fn plan_name(&self) -> String {
+        self.training.values().next().map(|plan| plan.plan().name().to_owned()).unwrap_or_default()
     }
 
     /// The lowered plan that trains a batch of this many microbatches.
@@ -210,6 +228,8 @@ impl Pipeline {
                 (report.loss, report.gradient_norm) = (applied.loss, applied.gradient_norm);
             }
         }
+        self.waiting = 0;
+        self.progress.steps += 1;
         report.seconds = began.elapsed().as_secs_f64();
         Ok(report)
     }
@@ -227,7 +247,8 @@ impl Pipeline {
             return Err(PipelineError::ForwardOnly { schedule: plan.plan().name().to_owned() });
         }
         self.learn_once(&batch)?;
-        let command = Command::Accumulate { plan, batch: batch.clone(), began };
+        let seed = self.seed.map(|seed| mixed(seed, self.progress.batches));
+        let command = Command::Accumulate { plan, batch: batch.clone(), began, seed };
         let mut report = StepReport {
             loss: 0.0,
             gradient_norm: None,
@@ -235,6 +256,8 @@ impl Pipeline {
             samples: batch.samples(),
             seconds: 0.0,
             peak_held: Vec::new(),
+            peak_held_bytes: Vec::new(),
+            activations: vec![None; self.placement.stages()],
             weight_bytes: self.weight_bytes(),
             message_bytes: vec![0; self.placement.stages()],
             skip_bytes: vec![0; self.placement.stages()],
@@ -244,25 +267,21 @@ impl Pipeline {
             if let Answer::Batch(outcome) = answer {
                 report.loss = outcome.loss;
                 report.peak_held.push(outcome.peak_held);
+                report.peak_held_bytes.push(outcome.peak_held_bytes);
+                for (stage, bytes) in outcome.activations {
+                    let most = &mut report.activations[stage.index()];
+                    *most = Some(bytes).max(*most);
+                }
                 report.timeline.events.extend(outcome.events);
                 most(&mut report.message_bytes, outcome.message_bytes);
                 most(&mut report.skip_bytes, outcome.skip_bytes);
             }
         }
+        self.waiting += 1;
+        self.progress.batches += 1;
+        self.progress.samples += report.samples as u64;
         report.seconds = began.elapsed().as_secs_f64();
         Ok(report)
-    }
-
-    /// A batch that can be trained on, cut.
-    fn admitted(&self, batch: Batch) -> Result<Microbatches, PipelineError> {
-        let batch = admit(batch, self.source.0.microbatches(), &self.facts)?;
-        if !batch.has_target() {
-            return Err(PipelineError::NoLoss { missing: "the target" });
-        }
-        if self.facts.iter().any(|f| f.stage.index() + 1 == self.placement.stages() && !f.has_loss) {
-            return Err(PipelineError::NoLoss { missing: "the loss" });
-        }
-        Ok(batch)
     }
 
     /// Runs forwards alone over one batch: outputs joined, and the loss if the batch has a target.
@@ -290,8 +309,26 @@ impl Pipeline {
             }
         }
         outputs.sort_by_key(|(sample, _)| *sample);
-        let output = Microbatches::join(outputs.into_iter().map(|(_, output)| output).collect(), 0)?;
-        Ok(EvalReport { loss: has_loss.then_some(loss), microbatches: batch.len(), samples: batch.samples(), output })
+        let (loss, outputs) = (has_loss.then_some(loss), outputs.into_iter().map(|(_, output)| output).collect());
+        Ok(EvalReport { loss, microbatches: batch.len(), samples: batch.samples(), outputs })
+    }
+
+    /// Measures the links between ranks that hand tensors to each other: half a round trip of a small and of a large
+    /// message, the median of several.
+    ///
+    /// Where a large message takes no longer than a small one (threads that move handles on one device), the link has
+    /// no bandwidth limit.
+    ///
+    /// # Errors
+    /// As [`Pipeline::step`].
+    pub fn measure_links(&mut self) -> Result<Links, PipelineError> {
+        let mut between = Vec::new();
+        for answer in self.ask(&Command::MeasureLinks)? {
+            if let Answer::Links(links) = answer {
+                between.extend(links);
+            }
+        }
+        Ok(Links { between, ..Links::default() })
     }
 
     /// The gradients gathered since the last step, scaled by the loss contract and clipped, as the optimizer
@@ -303,6 +340,7 @@ impl Pipeline {
         self.ask(&Command::FinishGradients)?;
         let gradients = self.tensors(&Command::Gradients)?;
         self.ask(&Command::Forget)?;
+        self.waiting = 0;
         Ok(gradients)
     }
 
@@ -349,9 +387,4 @@ impl Pipeline {
     fn weight_bytes(&self) -> Vec<usize> {
         self.facts.iter().filter(|facts| facts.stage.replica() == 0).map(|facts| facts.weight_bytes).collect()
     }
-}
-
-/// Keeps the larger of what is known and what came, stage by stage.
-fn most(known: &mut [usize], came: std::collections::BTreeMap<Stage, usize>) {
-    came.into_iter().for_each(|(stage, bytes)| known[stage.index()] = bytes.max(known[stage.index()]));
 }

@@ -2,12 +2,14 @@
 //!
 //! 1. Every compute event counts for its stage and operation; both replicas of a stage count alike.
 //! 2. Each cost is the median over all steps given, so that a first, compiling step does no harm among others.
-//! 3. A receive's event is the time a rank stood waiting, which says how the schedule fits and nothing of the link;
-//!    a link between threads moves handles, so its latency is left at zero.
+//! 3. A fused action that was interleaved counts for the `overlap` of its forward's stage, and for nothing else.
+//! 4. What a microbatch leaves behind after `F` and after `I` is known of captured stages; of others it is left at 0.
+//! 5. A receive's event is the time a rank stood waiting, which says how the schedule fits and nothing of the link:
+//!    links are measured by themselves (`Pipeline::measure_links`, `Profile::with_links`).
 
 use super::report::StepReport;
 use crate::cost::{Links, Profile, ProfileError, StageCost};
-use crate::plan::{Op, Placement};
+use crate::plan::{Action, Op, Placement};
 use std::collections::HashMap;
 
 /// The profile that some steps' timelines show.
@@ -19,9 +21,18 @@ use std::collections::HashMap;
 /// If a stage's forward was never run.
 pub fn measured_profile(placement: &Placement, steps: &[StepReport]) -> Result<Profile, ProfileError> {
     let mut seconds: HashMap<(usize, Op), Vec<f64>> = HashMap::new();
+    let mut overlaps: HashMap<usize, Vec<f64>> = HashMap::new();
     for event in steps.iter().flat_map(|step| &step.timeline.events) {
-        for task in event.action.tasks().filter(|task| task.op().is_compute()) {
-            seconds.entry((task.stage().index(), task.op())).or_default().push(event.end - event.start);
+        let took = event.end - event.start;
+        match event.action {
+            Action::Single(task) if task.op().is_compute() => {
+                seconds.entry((task.stage().index(), task.op())).or_default().push(took);
+            }
+            Action::Overlap(a, b) => {
+                let forward = if a.op() == Op::Forward { a } else { b };
+                overlaps.entry(forward.stage().index()).or_default().push(took);
+            }
+            Action::Single(_) | Action::Idle => {}
         }
     }
     let mut cost = |index: usize, op: Op| seconds.get_mut(&(index, op)).map(|seconds| median(seconds));
@@ -29,12 +40,18 @@ pub fn measured_profile(placement: &Placement, steps: &[StepReport]) -> Result<P
         let bytes = |of: fn(&StepReport) -> &[usize]| {
             steps.iter().filter_map(|step| of(step).get(index).copied()).max().unwrap_or(0) as f64
         };
+        let held = steps.iter().filter_map(|step| step.activations.get(index).copied().flatten()).max();
+        let held = held.unwrap_or_default();
         StageCost {
             // Not a number where it never ran: refused below.
             forward: cost(index, Op::Forward).unwrap_or(f64::NAN),
             input: cost(index, Op::BackwardInput),
             weight: cost(index, Op::BackwardWeight),
             backward: cost(index, Op::Backward),
+            overlap: overlaps.get_mut(&index).map(|seconds| median(seconds)),
+            activation_bytes: held.after_forward as f64,
+            recomputed_bytes: held.recomputed as f64,
+            freed_at_input_bytes: (held.after_forward + held.recomputed) as f64 - held.after_input as f64,
             weight_bytes: bytes(|step| &step.weight_bytes),
             message_bytes: bytes(|step| &step.message_bytes),
             skip_bytes: bytes(|step| &step.skip_bytes),

@@ -14,7 +14,9 @@ use super::worker::caught;
 use crate::execute::{ExecuteError, Executor, Inspection, RankOutcome, Run};
 use crate::link::Activity;
 use crate::plan::{CheckedPlan, Placement, Stage};
-use crate::stage::{ErasedStage, Microbatches, Payload, Reduction, StageMetadata, Validate};
+use crate::stage::{
+    ActivationBytes, Draws, ErasedStage, Microbatches, Payload, Reduction, StageMetadata, Validate, mixed,
+};
 use crate::trace::Event;
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -45,6 +47,10 @@ pub struct BatchOutcome {
     pub skip_bytes: BTreeMap<Stage, usize>,
     /// The largest number of microbatches held at once.
     pub peak_held: usize,
+    /// The most bytes held for backwards at once, where the stages' engines can tell.
+    pub peak_held_bytes: Option<usize>,
+    /// What each stage's largest microbatch leaves behind, where its engine can tell.
+    pub activations: BTreeMap<Stage, ActivationBytes>,
 }
 
 /// What stepping the weights gave.
@@ -84,6 +90,14 @@ impl Rank {
         Ok(self.sharing.reports())
     }
 
+    /// Has the forwards of the next batch draw random numbers from this seed, the stage and the microbatch alone;
+    /// `None` leaves the generator as it is. All ranks are given the same.
+    pub fn draw_from(&mut self, seed: Option<u64>) {
+        for (stage, held) in self.executor.stages().iter_mut() {
+            held.draw_from(Draws::new(seed.map(|seed| mixed(seed, stage.index() as u64))));
+        }
+    }
+
     /// Runs forwards and backwards of one batch; gradients are added to those already gathered.
     ///
     /// # Errors
@@ -103,7 +117,8 @@ impl Rank {
         let chained = replica::chain(&mut self.executor, &self.placement);
         self.told(chained)?;
         let loss = self.contract.gather(&outcome.losses);
-        Ok(BatchOutcome::new(loss, outcome))
+        let activations = self.executor.stages().iter().filter_map(|(&stage, held)| Some((stage, held.activation()?)));
+        Ok(BatchOutcome { activations: activations.collect(), ..BatchOutcome::new(loss, outcome) })
     }
 
     /// Steps the weights with what was gathered, and forgets it.
@@ -197,6 +212,11 @@ impl Rank {
         &mut self.executor
     }
 
+    /// Where stages live.
+    pub fn placement(&self) -> &Placement {
+        &self.placement
+    }
+
     /// Forgets gradients and losses gathered since the last step.
     pub fn forget(&mut self) {
         self.executor.stages().values_mut().for_each(|stage| stage.clear());
@@ -224,8 +244,9 @@ impl Rank {
 
 impl BatchOutcome {
     fn new(loss: f64, outcome: RankOutcome) -> Self {
-        let RankOutcome { outputs, events, message_bytes, skip_bytes, peak_held, .. } = outcome;
-        Self { loss, outputs, events, message_bytes, skip_bytes, peak_held }
+        let RankOutcome { outputs, events, message_bytes, skip_bytes, peak_held, peak_held_bytes, .. } = outcome;
+        let activations = BTreeMap::new();
+        Self { loss, outputs, events, message_bytes, skip_bytes, peak_held, peak_held_bytes, activations }
     }
 }
 

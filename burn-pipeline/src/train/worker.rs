@@ -4,16 +4,22 @@
 //! stage's task (in a factory or an optimizer) is caught here, named, and told to the other ranks.
 
 use super::builder::{Builder, StageContext};
+use super::checkpoint::{Checkpoint, CheckpointError, Parts, SavedStage};
+use super::probe;
 use super::rank::{ApplyOutcome, BatchOutcome, Rank};
 use super::shared::SharedReport;
+use crate::cost::LinkBetween;
 use crate::execute::{ExecuteError, Executor, RunOptions, panic_message};
 use crate::link::{Activity, Link, Threads};
 use crate::plan::{CheckedPlan, Placement, Stage};
-use crate::stage::{AnyTensor, EngineReport, ErasedStage, MetadataMode, Microbatches, StageMetadata, Takes, Validate};
+use crate::stage::{
+    AnyTensor, EngineReport, ErasedStage, MetadataMode, Microbatches, NamedWeight, StageMetadata, Takes, Validate,
+};
 use burn::tensor::Device;
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::Instant;
@@ -21,16 +27,45 @@ use std::time::Instant;
 /// What a rank is asked to do. All ranks get the same commands in the same order.
 #[derive(Clone)]
 pub(super) enum Command {
-    Accumulate { plan: Arc<CheckedPlan>, batch: Arc<Microbatches>, began: Instant },
-    Apply { learning_rate: f64 },
-    Evaluate { plan: Arc<CheckedPlan>, batch: Arc<Microbatches>, began: Instant },
-    Learn { plan: Arc<CheckedPlan>, zeros: Arc<[Microbatches]> },
+    Accumulate {
+        plan: Arc<CheckedPlan>,
+        batch: Arc<Microbatches>,
+        began: Instant,
+        seed: Option<u64>,
+    },
+    Apply {
+        learning_rate: f64,
+    },
+    Evaluate {
+        plan: Arc<CheckedPlan>,
+        batch: Arc<Microbatches>,
+        began: Instant,
+    },
+    Learn {
+        plan: Arc<CheckedPlan>,
+        zeros: Arc<[Microbatches]>,
+    },
     FinishGradients,
     Gradients,
     Weights,
     Modules,
     Engines,
+    MeasureLinks,
     Forget,
+    NamedWeights,
+    /// Write the stages' files of a checkpoint.
+    Save {
+        folder: Arc<Path>,
+    },
+    /// Read a checkpoint and keep it aside.
+    Offer {
+        checkpoint: Arc<Checkpoint>,
+        parts: Parts,
+    },
+    /// Adopt what was kept aside, or let go of it.
+    Conclude {
+        adopt: bool,
+    },
 }
 
 /// What a rank answers.
@@ -42,6 +77,10 @@ pub(super) enum Answer {
     Modules(Vec<(Stage, Box<dyn Any + Send>)>),
     Engines(Vec<(Stage, EngineReport)>),
     Learned(MetadataMode, Vec<(Stage, StageMetadata)>),
+    NamedWeights(Vec<(Stage, Vec<NamedWeight>)>),
+    Saved(Result<Vec<SavedStage>, CheckpointError>),
+    Offered(Result<BTreeSet<usize>, CheckpointError>),
+    Links(Vec<LinkBetween>),
     Done,
 }
 
@@ -53,6 +92,8 @@ pub(super) struct StageFacts {
     pub(super) has_loss: bool,
     pub(super) takes: Takes,
     pub(super) weight_bytes: usize,
+    /// Names of its parameters in the whole model.
+    pub(super) names: Vec<String>,
 }
 
 /// A command's answer, with the rank that gives it.
@@ -135,7 +176,11 @@ fn doing_of(command: &Command) -> &'static str {
         Command::Learn { .. } => "learning its stages' metadata",
         Command::FinishGradients => "finishing its gradients",
         Command::Gradients | Command::Weights | Command::Modules | Command::Engines => "reading its stages",
+        Command::MeasureLinks => "measuring its links",
         Command::Forget => "forgetting its gradients",
+        Command::NamedWeights => "reading its stages",
+        Command::Save { .. } => "writing a checkpoint",
+        Command::Offer { .. } | Command::Conclude { .. } => "reading a checkpoint",
     }
 }
 
@@ -163,11 +208,17 @@ fn build(seat: &Seat, mut link: Box<dyn Link>) -> Result<Built, ExecuteError> {
         tracing::info!(rank, %stage, module = held.module_type(), engine = held.engine(), "stage built");
         let weight_bytes = held.weights().iter().map(|(_, weight)| weight.bytes()).sum();
         let (extras, has_loss, takes) = (held.extras(), held.has_loss(), held.takes());
-        facts.push(StageFacts { stage, extras, has_loss, weight_bytes, takes });
+        let names = held.named_weights().into_iter().flat_map(|weight| weight.names).collect();
+        facts.push(StageFacts { stage, extras, has_loss, weight_bytes, takes, names });
         stages.insert(stage, held);
     }
     link.announce(Activity::Idle);
-    let options = RunOptions { deadline: seat.builder.deadline, synchronize: seat.builder.synchronize };
+    let options = RunOptions {
+        deadline: seat.builder.deadline,
+        synchronize: seat.builder.synchronize,
+        merge_weights: seat.builder.merge_weights,
+        fused: seat.builder.fused,
+    };
     let executor = Executor::new(link, stages, seat.device.clone(), options);
     let mut rank = Rank::new(executor, seat.placement.clone(), seat.builder.reduction)?;
     let shared = rank.share(&seat.builder.shared)?.to_vec();
@@ -180,12 +231,25 @@ fn obey(rank: &mut Rank, command: Command, clip_norm: Option<f64>, validate: Val
             let (mode, known) = rank.learn(&plan, &zeros, validate)?;
             Ok(Answer::Learned(mode, known.into_iter().collect()))
         }
-        Command::Accumulate { plan, batch, began } => rank.accumulate(&plan, &batch, began).map(Answer::Batch),
+        Command::Accumulate { plan, batch, began, seed } => {
+            rank.draw_from(seed);
+            rank.accumulate(&plan, &batch, began).map(Answer::Batch)
+        }
         Command::Apply { learning_rate } => rank.apply(learning_rate, clip_norm).map(Answer::Applied),
         Command::Evaluate { plan, batch, began } => rank.evaluate(&plan, &batch, began).map(Answer::Batch),
         Command::FinishGradients => rank.finish_gradients(clip_norm).map(|_| Answer::Done),
         Command::Forget => {
             rank.forget();
+            Ok(Answer::Done)
+        }
+        Command::NamedWeights => {
+            let stages = rank.executor().stages().iter();
+            Ok(Answer::NamedWeights(stages.map(|(&stage, held)| (stage, held.named_weights())).collect()))
+        }
+        Command::Save { folder } => Ok(Answer::Saved(rank.save(&folder))),
+        Command::Offer { checkpoint, parts } => Ok(Answer::Offered(rank.offer(&checkpoint, parts))),
+        Command::Conclude { adopt } => {
+            rank.conclude(adopt);
             Ok(Answer::Done)
         }
         Command::Gradients => {
@@ -200,6 +264,7 @@ fn obey(rank: &mut Rank, command: Command, clip_norm: Option<f64>, validate: Val
                 |stage: &mut Box<dyn ErasedStage>| stage.weights().into_iter().map(|(_, w)| Some(w)).collect();
             Ok(Answer::Tensors(rank.executor().stages().iter_mut().map(|(&s, held)| (s, weights(held))).collect()))
         }
+        Command::MeasureLinks => probe::measure(rank).map(Answer::Links),
         Command::Engines => {
             Ok(Answer::Engines(rank.executor().stages().iter().map(|(&s, held)| (s, held.report())).collect()))
         }

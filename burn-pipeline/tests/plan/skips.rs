@@ -51,6 +51,23 @@ proptest! {
         }
         let checked = lowered.clone().check(&options(Transport::Rendezvous));
         assert!(checked.is_ok(), "{}", checked.unwrap_err());
+        // Waits of neighbours' transfers leave those past them alone.
+        for placing in [pass::Placing::AtOnce, pass::Placing::Late] {
+            let waiting = pass::insert_waits(&lowered, &pass::WaitOptions::all(placing));
+            assert!(is_legal(&waiting, Transport::Rendezvous), "{}", waiting.grid());
+            let checked = waiting.clone().check(&options(Transport::Rendezvous));
+            assert!(checked.is_ok(), "{}", checked.unwrap_err());
+            assert_eq!(pass::strip_waits(&waiting), lowered);
+            let awaited = |task: &Task| task.op().is_transfer_wait() && waiting.any_task(|other| other == *task);
+            let skips = transfers(&lowered);
+            let wait = |task: &Task| Task::new(task.stage(), task.op().wait().unwrap(), task.microbatch().unwrap());
+            let neighbours: std::collections::BTreeSet<Task> =
+                (0..plan.ranks()).flat_map(|rank| lowered.tasks(rank)).filter(|task| !task.is_skip()).collect();
+            for task in &skips {
+                let own = Task::new(task.stage(), task.op(), task.microbatch().unwrap());
+                assert_eq!(awaited(&wait(task)), neighbours.contains(&own), "{task}");
+            }
+        }
         // Each value crosses once, and its gradient comes back once.
         let training = plan.has_backward();
         let crossing = |replica: usize, edge: &&SkipEdge| {

@@ -1,6 +1,6 @@
 //! Why a command failed, and with which exit code.
 
-use burn_pipeline::cost::ProfileError;
+use burn_pipeline::cost::{PartitionError, ProfileError};
 use burn_pipeline::pass::PassError;
 use burn_pipeline::plan::{CheckError, PlanCsvError};
 use burn_pipeline::schedule::ScheduleError;
@@ -48,6 +48,15 @@ impl From<SimulateError> for Failure {
 impl From<ProfileError> for Failure {
     fn from(error: ProfileError) -> Self {
         Failure::Input(error.to_string())
+    }
+}
+
+impl From<PartitionError> for Failure {
+    fn from(error: PartitionError) -> Self {
+        match error {
+            PartitionError::DoesNotFit { .. } | PartitionError::Stages { .. } => Failure::Refused(error.to_string()),
+            _ => Failure::Input(error.to_string()),
+        }
     }
 }
 

@@ -13,6 +13,7 @@ use burn::backend::ir::TensorId;
 use burn::backend::{Dispatch, DispatchTensor, ops::FloatTensorOps};
 use burn::module::ParamId;
 use burn::tensor::Device;
+use std::ops::Range;
 use std::sync::Arc;
 
 pub(super) const NO_REPLAY: &str = "stages are replayed on Flex and CubeCL devices only";
@@ -25,6 +26,13 @@ pub(super) struct Ready {
     pub(super) constants: Vec<(TensorId, DispatchTensor)>,
 }
 
+impl Ready {
+    /// The parameter that a weight gradient is of.
+    pub(super) fn weight(&self, gradient: usize) -> ParamId {
+        self.parameters[self.programs.edges.weight_gradients[gradient].0]
+    }
+}
+
 /// One microbatch on its way through the programs.
 pub(super) struct Flight {
     pub(super) ready: Arc<Ready>,
@@ -33,12 +41,8 @@ pub(super) struct Flight {
 }
 
 impl Flight {
-    /// Starts a microbatch: feeds what arrived and the parameters, and runs the forward.
-    pub(super) fn forward(
-        ready: Arc<Ready>,
-        call: ForwardCall,
-        parameters: Parameters,
-    ) -> Result<(Self, Vec<DispatchTensor>), StageError> {
+    /// Starts a microbatch: feeds what arrived and the parameters.
+    pub(super) fn board(ready: Arc<Ready>, call: ForwardCall, parameters: Parameters) -> Result<Self, StageError> {
         let device = parameters.device(&call);
         let replay = interpreter(&device).ok_or_else(|| StageError::Unsupported(NO_REPLAY.to_owned()))?;
         let mut flight = Self { replay, device, ready: ready.clone() };
@@ -55,17 +59,26 @@ impl Flight {
                 flight.feed(*id, tensor.clone())?;
             }
         }
-        let outputs = flight.run(program);
-        Ok((flight, outputs))
+        Ok(flight)
     }
 
     fn feed(&mut self, id: TensorId, tensor: DispatchTensor) -> Result<(), StageError> {
         self.replay.feed(id, tensor).map_err(StageError::Unsupported)
     }
 
-    pub(super) fn run(&mut self, program: &Program) -> Vec<DispatchTensor> {
-        self.replay.run(program.ir());
+    /// Runs some operations of a program, and hands nothing out.
+    pub(super) fn run_part(&mut self, program: &Program, operations: Range<usize>) {
+        self.replay.run(&program.ir()[operations]);
+    }
+
+    /// Hands a program's results out, once all its operations have run.
+    pub(super) fn land(&mut self, program: &Program) -> Vec<DispatchTensor> {
         program.takes().iter().map(|tensor| self.replay.take(tensor)).collect()
+    }
+
+    pub(super) fn run(&mut self, program: &Program) -> Vec<DispatchTensor> {
+        self.run_part(program, 0..program.ir().len());
+        self.land(program)
     }
 
     /// Feeds the received gradients; one that did not come is zero.

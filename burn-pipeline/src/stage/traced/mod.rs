@@ -20,21 +20,26 @@
 
 mod captured;
 mod flight;
+mod merged;
 mod parameters;
+mod piecewise;
 mod record;
 mod signature;
 
 use super::Stage;
 use super::eager::Eager;
-use super::engine::{Engine, EngineReport, ForwardCall, Gradients, Outcome};
+use super::engine::{
+    ActivationBytes, Begun, Done, Engine, EngineReport, ForwardCall, Gradients, Outcome, Work, WorkDirection,
+};
 use super::error::StageError;
 use super::function::StageFunction;
-use super::gradients::GradientStore;
-use crate::program::{StagePrograms, on_device};
+use super::gradients::{Accumulation, GradientStore};
+use crate::program::{Phase, StagePrograms, on_device};
 use burn::backend::ir::TensorId;
 use burn::tensor::Device;
 use flight::{Flight, Ready};
 use parameters::Parameters;
+use piecewise::Piecewise;
 use record::Refusal;
 use signature::Signature;
 use std::collections::HashMap;
@@ -48,6 +53,9 @@ pub(crate) struct Traced {
     known: HashMap<Signature, Result<Arc<Ready>, String>>,
     forwarded: HashMap<usize, Flight>,
     halfway: HashMap<usize, Flight>,
+    /// A forward and a backward that are done piece by piece.
+    forward: Option<Piecewise>,
+    backward: Option<Piecewise>,
     eager: Eager,
 }
 
@@ -60,6 +68,8 @@ impl Traced {
             known: HashMap::new(),
             forwarded: HashMap::new(),
             halfway: HashMap::new(),
+            forward: None,
+            backward: None,
             // Where this engine is chosen, the plan splits: what cannot be captured may still defer.
             eager: Eager::default().deferring(true),
         }
@@ -101,6 +111,65 @@ impl Traced {
     }
 }
 
+/// The parts of the work, each once.
+impl Traced {
+    /// A forward, fed; the call back where the stage could not be captured.
+    fn start_forward<M: Stage>(
+        &mut self,
+        function: &StageFunction<M>,
+        module: &M,
+        call: ForwardCall,
+    ) -> Result<Result<Piecewise, ForwardCall>, StageError> {
+        let parameters = Parameters::of(module);
+        match self.ready(function, module, &call, &parameters)? {
+            Err(_) => Ok(Err(call)),
+            Ok(ready) => Ok(Ok(Piecewise::forward(ready, call, parameters)?)),
+        }
+    }
+
+    fn finish_forward(&mut self, begun: Piecewise) -> Result<Outcome, StageError> {
+        let (sample, (flight, outputs)) = (begun.sample, begun.finish());
+        let ready = flight.ready.clone();
+        self.forwarded.insert(sample, flight);
+        ready.form.outcome(outputs)
+    }
+
+    /// A backward, fed; the seeds back where the forward was not run here.
+    fn start_backward(
+        &mut self,
+        sample: usize,
+        seeds: Gradients,
+        phase: Phase,
+    ) -> Result<Result<Piecewise, Gradients>, StageError> {
+        match self.forwarded.remove(&sample) {
+            None => Ok(Err(seeds)),
+            Some(flight) => Ok(Ok(Piecewise::backward(flight, sample, seeds, phase)?)),
+        }
+    }
+
+    fn finish_backward(&mut self, begun: Piecewise, store: &mut GradientStore) -> Gradients {
+        let (sample, (flight, given)) = (begun.sample, begun.finish());
+        let mut given = given.into_iter();
+        let inputs = flight.input_gradients(&mut given);
+        store.add(sample, flight.weight_gradients(given));
+        inputs
+    }
+
+    fn finish_input(&mut self, begun: Piecewise) -> Gradients {
+        let (sample, (flight, given)) = (begun.sample, begun.finish());
+        let inputs = flight.input_gradients(&mut given.into_iter());
+        self.halfway.insert(sample, flight);
+        inputs
+    }
+
+    fn begun(&mut self, direction: WorkDirection) -> &mut Option<Piecewise> {
+        match direction {
+            WorkDirection::Forward => &mut self.forward,
+            WorkDirection::Backward => &mut self.backward,
+        }
+    }
+}
+
 impl<M: Stage> Engine<M> for Traced {
     fn name(&self) -> &'static str {
         match self.known.is_empty() || self.known.values().any(Result::is_ok) {
@@ -125,14 +194,23 @@ impl<M: Stage> Engine<M> for Traced {
     }
 
     fn forward(&mut self, function: &StageFunction<M>, module: &M, call: ForwardCall) -> Result<Outcome, StageError> {
-        let parameters = Parameters::of(module);
-        match self.ready(function, module, &call, &parameters)? {
-            Err(_) => self.eager.forward(function, module, call),
-            Ok(ready) => {
-                let sample = call.sample;
-                let (flight, outputs) = Flight::forward(ready.clone(), call, parameters)?;
-                self.forwarded.insert(sample, flight);
-                ready.form.outcome(outputs)
+        match self.start_forward(function, module, call)? {
+            Err(call) => self.eager.forward(function, module, call),
+            Ok(begun) => self.finish_forward(begun),
+        }
+    }
+
+    fn forward_only(
+        &mut self,
+        function: &StageFunction<M>,
+        module: &M,
+        call: ForwardCall,
+    ) -> Result<Outcome, StageError> {
+        match self.start_forward(function, module, call)? {
+            Err(call) => self.eager.forward_only(function, module, call),
+            Ok(begun) => {
+                let (flight, outputs) = begun.finish();
+                flight.ready.form.outcome(outputs)
             }
         }
     }
@@ -144,27 +222,17 @@ impl<M: Stage> Engine<M> for Traced {
         seeds: Gradients,
         store: &mut GradientStore,
     ) -> Result<Gradients, StageError> {
-        let Some(mut flight) = self.forwarded.remove(&sample) else {
-            return self.eager.backward(module, sample, seeds, store);
-        };
-        let programs = flight.ready.programs.clone();
-        flight.seed(seeds, programs.backward())?;
-        let mut given = flight.run(programs.backward()).into_iter();
-        let inputs = flight.input_gradients(&mut given);
-        store.add(sample, flight.weight_gradients(given));
-        Ok(inputs)
+        match self.start_backward(sample, seeds, Phase::Backward)? {
+            Err(seeds) => self.eager.backward(module, sample, seeds, store),
+            Ok(begun) => Ok(self.finish_backward(begun, store)),
+        }
     }
 
     fn backward_input(&mut self, module: &M, sample: usize, seeds: Gradients) -> Result<Gradients, StageError> {
-        let Some(mut flight) = self.forwarded.remove(&sample) else {
-            return self.eager.backward_input(module, sample, seeds);
-        };
-        let programs = flight.ready.programs.clone();
-        flight.seed(seeds, programs.input())?;
-        let mut given = flight.run(programs.input()).into_iter();
-        let inputs = flight.input_gradients(&mut given);
-        self.halfway.insert(sample, flight);
-        Ok(inputs)
+        match self.start_backward(sample, seeds, Phase::Input)? {
+            Err(seeds) => self.eager.backward_input(module, sample, seeds),
+            Ok(begun) => Ok(self.finish_input(begun)),
+        }
     }
 
     fn backward_weight(&mut self, module: &M, sample: usize, store: &mut GradientStore) -> Result<(), StageError> {
@@ -177,13 +245,84 @@ impl<M: Stage> Engine<M> for Traced {
         Ok(())
     }
 
+    fn backward_weights(&mut self, module: &M, samples: &[usize], store: &mut GradientStore) -> Result<(), StageError> {
+        match self.mergeable(samples) && store.accumulation() == Accumulation::AsTheyCome {
+            true => self.merge_weights(samples, store),
+            false => samples.iter().try_for_each(|&sample| self.backward_weight(module, sample, store)),
+        }
+    }
+
+    fn begin(
+        &mut self,
+        function: &StageFunction<M>,
+        module: &M,
+        work: Work,
+        store: &mut GradientStore,
+    ) -> Result<Begun, StageError> {
+        let (direction, begun) = match work {
+            Work::Forward(call) => match self.start_forward(function, module, call)? {
+                Err(call) => return Ok(Begun::Whole(Done::Forward(self.eager.forward(function, module, call)?))),
+                Ok(begun) => (WorkDirection::Forward, begun),
+            },
+            Work::Backward(sample, seeds) => match self.start_backward(sample, seeds, Phase::Backward)? {
+                Err(seeds) => {
+                    return Ok(Begun::Whole(Done::Backward(self.eager.backward(module, sample, seeds, store)?)));
+                }
+                Ok(begun) => (WorkDirection::Backward, begun),
+            },
+            Work::BackwardInput(sample, seeds) => match self.start_backward(sample, seeds, Phase::Input)? {
+                Err(seeds) => {
+                    return Ok(Begun::Whole(Done::Backward(self.eager.backward_input(module, sample, seeds)?)));
+                }
+                Ok(begun) => (WorkDirection::Backward, begun),
+            },
+        };
+        let pieces = begun.left();
+        *self.begun(direction) = Some(begun);
+        Ok(Begun::Pieces(pieces))
+    }
+
+    fn advance(&mut self, direction: WorkDirection, pieces: usize) -> Result<(), StageError> {
+        self.begun(direction).as_mut().ok_or(StageError::NotHeld)?.advance(pieces);
+        Ok(())
+    }
+
+    fn complete(&mut self, direction: WorkDirection, store: &mut GradientStore) -> Result<Done, StageError> {
+        let begun = self.begun(direction).take().ok_or(StageError::NotHeld)?;
+        Ok(match begun.phase {
+            Phase::Forward => Done::Forward(self.finish_forward(begun)?),
+            Phase::Input => Done::Backward(self.finish_input(begun)),
+            Phase::Backward | Phase::Weight => Done::Backward(self.finish_backward(begun, store)),
+        })
+    }
+
     fn held(&self) -> usize {
         self.forwarded.len() + self.halfway.len() + Engine::<M>::held(&self.eager)
+    }
+
+    fn held_bytes(&self) -> Option<usize> {
+        if Engine::<M>::held(&self.eager) > 0 {
+            return None;
+        }
+        let after = |flights: &HashMap<usize, Flight>, phase| {
+            flights.values().map(|flight| flight.ready.programs.program(phase).held_bytes()).sum::<usize>()
+        };
+        Some(after(&self.forwarded, Phase::Forward) + after(&self.halfway, Phase::Input))
+    }
+
+    fn activation(&self) -> Option<ActivationBytes> {
+        let of = |programs: &StagePrograms| ActivationBytes {
+            after_forward: programs.forward().held_bytes(),
+            after_input: programs.input().held_bytes(),
+            recomputed: 0,
+        };
+        self.known.values().map(|known| known.as_ref().ok().map(|ready| of(&ready.programs))).max().flatten()
     }
 
     fn clear(&mut self) {
         self.forwarded.clear();
         self.halfway.clear();
+        (self.forward, self.backward) = (None, None);
         Engine::<M>::clear(&mut self.eager);
     }
 }

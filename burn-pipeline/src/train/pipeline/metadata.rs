@@ -1,5 +1,6 @@
 //! What crosses the boundaries of a pipeline's stages, learned before anything trains.
 
+use super::super::admit::admit;
 use super::super::error::PipelineError;
 use super::super::learn::learning_plan;
 use super::super::worker::{Answer, Command};
@@ -19,6 +20,18 @@ impl Pipeline {
     pub fn metadata(&mut self, batch: Batch) -> Result<(MetadataMode, Vec<(Stage, StageMetadata)>), PipelineError> {
         let batch = self.admitted(batch)?;
         self.learn(&batch)
+    }
+
+    /// A batch that can be trained on, cut.
+    pub(super) fn admitted(&self, batch: Batch) -> Result<Microbatches, PipelineError> {
+        let batch = admit(batch, self.source.0.microbatches(), &self.facts)?;
+        if !batch.has_target() {
+            return Err(PipelineError::NoLoss { missing: "the target" });
+        }
+        if self.facts.iter().any(|f| f.stage.index() + 1 == self.placement.stages() && !f.has_loss) {
+            return Err(PipelineError::NoLoss { missing: "the loss" });
+        }
+        Ok(batch)
     }
 
     /// Learns the metadata before the first step that is to be validated.

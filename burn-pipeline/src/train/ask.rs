@@ -1,8 +1,11 @@
-//! Commands to all ranks and their answers; the first failure closes the pipeline.
+//! Asking all ranks of a pipeline, and what is made of silence and errors.
+//!
+//! Guarantees: an answer comes within the deadline of the last sign of life; of several errors the first cause is
+//! returned; after one, the pipeline is closed.
 
-use super::super::error::PipelineError;
-use super::super::worker::{Answer, Command};
-use super::Pipeline;
+use super::error::PipelineError;
+use super::pipeline::Pipeline;
+use super::worker::{Answer, Command};
 use crate::execute::ExecuteError;
 use crate::link::{Activity, Failure};
 use std::sync::mpsc::RecvTimeoutError;
@@ -23,7 +26,7 @@ impl Pipeline {
 
     /// One answer a rank. The error that is returned is the first cause, not its echoes.
     pub(super) fn answers(&mut self) -> Result<Vec<Answer>, PipelineError> {
-        let ranks = self.placement.ranks();
+        let ranks = self.placement().ranks();
         let mut answers: Vec<Option<Answer>> = (0..ranks).map(|_| None).collect();
         let mut errors: Vec<(usize, ExecuteError)> = Vec::new();
         let mut outstanding: Vec<usize> = (0..ranks).collect();

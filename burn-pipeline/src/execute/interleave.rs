@@ -1,0 +1,151 @@
+//! Fused actions, interleaved: a forward and a backward whose operations are handed to the device alternately.
+//!
+//! 1. Inputs of both parts are awaited. A checked plan posts both receives before the fused action, so this waits for
+//!    nothing that the action itself would have to make.
+//! 2. Both stages begin. One that was not captured does its work whole, right away; the other then follows whole.
+//! 3. If both can be taken apart, the next operation always comes from the part of which less is done, so that both
+//!    end together. The timeline shows one event for both.
+//!
+//! DualPipe's `overlapped_forward_backward` leaves this to the model's author; here it is done for any captured stage.
+
+use super::ExecuteError;
+use super::interpreter::{Executor, FusedActions};
+use super::pass::Pass;
+use crate::plan::{Action, Op, Plan, Task};
+use crate::stage::{Begun, Done, Outcome, Work, WorkDirection};
+use burn::tensor::Device;
+
+/// The two parts of a fused action.
+#[derive(Clone, Copy)]
+pub(super) struct Fused {
+    action: Action,
+    forward: (Task, usize),
+    backward: (Task, usize),
+}
+
+impl Fused {
+    /// A forward fused with a backward; `None` for every other action.
+    pub(super) fn of(action: &Action) -> Option<Self> {
+        let Action::Overlap(a, b) = *action else { return None };
+        let (forward, backward) = if a.op() == Op::Forward { (a, b) } else { (b, a) };
+        let fits = forward.op() == Op::Forward && matches!(backward.op(), Op::Backward | Op::BackwardInput);
+        let numbered = |task: Task| Some((task, task.microbatch()?));
+        Some(Self { action: *action, forward: numbered(forward)?, backward: numbered(backward)? }).filter(|_| fits)
+    }
+}
+
+impl Executor {
+    /// Are fused actions interleaved on this rank?
+    pub(super) fn interleaves(&self) -> bool {
+        match self.options.fused {
+            FusedActions::Sequence => false,
+            FusedActions::Interleave => true,
+            FusedActions::Auto => computes_asynchronously(&self.device),
+        }
+    }
+
+    pub(super) fn run_interleaved(
+        &mut self,
+        pass: &mut Pass<'_>,
+        plan: &Plan,
+        fused: Fused,
+    ) -> Result<(), ExecuteError> {
+        let ((forward, f), (backward, b)) = (fused.forward, fused.backward);
+        self.start(pass, forward);
+        let call = self.forward_call(pass, plan, forward, f)?;
+        let seeds = self.seeds(pass, plan, backward, b)?;
+        let sample = plan.sample(backward.stage(), b);
+        let work = match backward.op() {
+            Op::BackwardInput => Work::BackwardInput(sample, seeds),
+            _ => Work::Backward(sample, seeds),
+        };
+        let _span = tracing::trace_span!("fused", rank = self.link.rank(), %forward, %backward).entered();
+        pass.started = pass.run.began.elapsed();
+        let first = self.caught(forward, |stage| stage.begin_work(Work::Forward(call)))?;
+        let whole = matches!(first, Begun::Whole(_));
+        let first = self.completed(pass, plan, forward, first)?;
+        let second = self.caught(backward, |stage| stage.begin_work(work))?;
+        let both = first.zip(pieces(&second));
+        if let Some((pieces, of)) = both {
+            self.alternate([(forward, pieces), (backward, of)])?;
+        }
+        if !whole {
+            let done = self.guarded(forward, |stage| stage.complete_work(WorkDirection::Forward))?;
+            self.keep(pass, plan, forward, done)?;
+            if both.is_none() {
+                pass.note(self.rank(), Action::Single(forward), pass.started);
+            }
+        }
+        let done = match second {
+            Begun::Whole(done) => done,
+            Begun::Pieces(_) => self.guarded(backward, |stage| stage.complete_work(WorkDirection::Backward))?,
+        };
+        self.keep(pass, plan, backward, done)?;
+        self.count_held(pass);
+        let action = if both.is_some() { fused.action } else { Action::Single(backward) };
+        pass.note(self.rank(), action, pass.started);
+        Ok(())
+    }
+
+    /// Keeps what a forward that could not be taken apart made; otherwise says how many pieces there are.
+    fn completed(
+        &mut self,
+        pass: &mut Pass<'_>,
+        plan: &Plan,
+        task: Task,
+        begun: Begun,
+    ) -> Result<Option<usize>, ExecuteError> {
+        match begun {
+            Begun::Pieces(pieces) => Ok(Some(pieces)),
+            Begun::Whole(done) => {
+                self.synchronize(task)?;
+                self.keep(pass, plan, task, done)?;
+                pass.note(self.rank(), Action::Single(task), pass.started);
+                pass.started = pass.run.began.elapsed();
+                Ok(None)
+            }
+        }
+    }
+
+    fn keep(&mut self, pass: &mut Pass<'_>, plan: &Plan, task: Task, done: Done) -> Result<(), ExecuteError> {
+        match done {
+            Done::Forward(Outcome::Output(output)) => self.forwarded(pass, plan, task, Some(output), None),
+            Done::Forward(Outcome::Loss(loss)) => self.forwarded(pass, plan, task, None, Some(*loss)),
+            Done::Backward(gradients) => self.backwarded(pass, plan, task, gradients),
+        }
+    }
+
+    /// Runs the pieces of a forward and a backward alternately, until one is through.
+    fn alternate(&mut self, [forward, backward]: [(Task, usize); 2]) -> Result<(), ExecuteError> {
+        let (mut forwards, mut backwards) = (0, 0);
+        while forwards < forward.1 && backwards < backward.1 {
+            if forwards * backward.1 <= backwards * forward.1 {
+                forwards += 1;
+                self.caught(forward.0, |stage| stage.advance_work(WorkDirection::Forward, 1))?;
+            } else {
+                backwards += 1;
+                self.caught(backward.0, |stage| stage.advance_work(WorkDirection::Backward, 1))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn pieces(begun: &Begun) -> Option<usize> {
+    match begun {
+        Begun::Pieces(pieces) => Some(*pieces),
+        Begun::Whole(_) => None,
+    }
+}
+
+/// Flex computes where it is called: there is nothing to overlap with.
+fn computes_asynchronously(device: &Device) -> bool {
+    #[cfg(feature = "flex")]
+    let flex = matches!(device.clone().inner().as_dispatch(), burn::backend::DispatchDevice::Flex(_));
+    #[cfg(not(feature = "flex"))]
+    let flex = {
+        let _ = device;
+        false
+    };
+    !flex
+}

@@ -1,0 +1,90 @@
+//! Walking a rank's row: which actions are run one by one, and which together.
+//!
+//! 1. Actions run in the plan's order, the tasks of a fused action one after the other.
+//! 2. A fused action is interleaved where that was chosen and both stages were captured; see
+//!    [`FusedActions`](super::FusedActions).
+//! 3. `W`s of one stage that stand side by side are run at once where that was chosen; the timeline gives each an
+//!    even share of the time.
+//! 4. After every action, what is held is counted.
+
+use super::ExecuteError;
+use super::interleave::Fused;
+use super::interpreter::Executor;
+use super::pass::Pass;
+use crate::link::Activity;
+use crate::plan::{Action, Op, Plan, Task};
+use crate::trace::Event;
+
+impl Executor {
+    pub(super) fn run_row(&mut self, pass: &mut Pass<'_>) -> Result<(), ExecuteError> {
+        let plan = pass.run.plan.plan();
+        let mut left = plan.row(self.rank());
+        while let [action, rest @ ..] = left {
+            let weights = if self.options.merge_weights { weights_of_one_stage(left) } else { Vec::new() };
+            if weights.len() > 1 {
+                self.run_weights(pass, plan, &weights)?;
+                left = &left[weights.len()..];
+            } else {
+                self.run_action(pass, plan, action)?;
+                left = rest;
+            }
+        }
+        Ok(())
+    }
+
+    fn run_action(&mut self, pass: &mut Pass<'_>, plan: &Plan, action: &Action) -> Result<(), ExecuteError> {
+        if let Some(fused) = Fused::of(action).filter(|_| pass.run.train && self.interleaves()) {
+            return self.run_interleaved(pass, plan, fused);
+        }
+        for task in action.tasks() {
+            self.start(pass, task);
+            let _span = tracing::trace_span!("task", rank = self.link.rank(), task = %task).entered();
+            self.run_task(pass, plan, task)?;
+            self.count_held(pass);
+            pass.note(self.link.rank(), Action::Single(task), pass.started);
+        }
+        Ok(())
+    }
+
+    pub(super) fn start(&mut self, pass: &mut Pass<'_>, task: Task) {
+        self.link.announce(Activity::Task(task));
+        pass.started = pass.run.began.elapsed();
+    }
+
+    pub(super) fn count_held(&self, pass: &mut Pass<'_>) {
+        let held: usize = self.stages.values().map(|stage| stage.held()).sum();
+        pass.outcome.peak_held = pass.outcome.peak_held.max(held);
+        let bytes = self.stages.values().map(|stage| stage.held_bytes()).sum::<Option<usize>>();
+        pass.outcome.peak_held_bytes = pass.outcome.peak_held_bytes.zip(bytes).map(|(peak, bytes)| peak.max(bytes));
+    }
+
+    /// `W`s of one stage at once.
+    fn run_weights(&mut self, pass: &mut Pass<'_>, plan: &Plan, tasks: &[Task]) -> Result<(), ExecuteError> {
+        let first = tasks[0];
+        self.start(pass, first);
+        let _span =
+            tracing::trace_span!("weights", rank = self.link.rank(), task = %first, tasks = tasks.len()).entered();
+        let samples: Vec<usize> =
+            tasks.iter().filter_map(|task| task.microbatch().map(|at| plan.sample(task.stage(), at))).collect();
+        self.guarded(first, |stage| stage.backward_weights(&samples))?;
+        self.count_held(pass);
+        let (start, end) = (pass.started.as_secs_f64(), pass.run.began.elapsed().as_secs_f64());
+        let share = (end - start) / tasks.len() as f64;
+        for (at, &task) in tasks.iter().enumerate() {
+            let start = start + share * at as f64;
+            let action = Action::Single(task);
+            pass.outcome.events.push(Event { rank: self.link.rank(), action, start, end: start + share });
+        }
+        Ok(())
+    }
+}
+
+/// The `W`s of one stage that a row starts with.
+fn weights_of_one_stage(row: &[Action]) -> Vec<Task> {
+    let task = |action: &Action| match action {
+        Action::Single(task) if task.op() == Op::BackwardWeight => Some(*task),
+        _ => None,
+    };
+    let Some(first) = row.first().and_then(task) else { return Vec::new() };
+    row.iter().map_while(task).take_while(|task| task.stage() == first.stage()).collect()
+}

@@ -1,0 +1,185 @@
+//! `W` of several microbatches at once: one product over all their rows instead of a product each and a sum.
+//!
+//! Guarantees: the same gradients up to the order of additions; nothing more is held between `I` and `W`.
+//!
+//! 1. The gradient of a linear layer's weight is `xᵀ·g` over the rows of a microbatch: a matrix product whose left
+//!    side is swapped, maybe summed over a leading dimension, maybe reshaped. Such chains at the end of `W`, read by
+//!    nothing else, are found and cut off: what is left of `W` hands out `x` and `g`, and all other gradients.
+//! 2. For `k` microbatches, the rows of all `x` and of all `g` are put one below the other and multiplied once. A
+//!    leading dimension that was summed over becomes rows as well.
+//! 3. That copies `x` and `g`, and saves writing and adding `k` gradients. It is done for a product only where it
+//!    moves fewer bytes ([`Product::is_worth`]): many short microbatches of a wide layer. Otherwise each
+//!    microbatch's product is computed by itself and added.
+//!
+//! Sums over rows are then added in another order than microbatch by microbatch, so results differ by rounding.
+
+use super::recording::Recording;
+use super::slices::Slices;
+use super::stage_programs::Program;
+use burn::backend::ir::{BaseOperationIr, FloatOperationIr, NumericOperationIr, OperationIr, TensorId, TensorIr};
+use burn::backend::ops::FloatTensorOps;
+use burn::backend::{Dispatch, DispatchTensor};
+use burn::tensor::Shape;
+use std::collections::{HashMap, HashSet};
+
+/// A weight gradient that is a product over rows.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Product {
+    /// Its place among the stage's weight gradients.
+    pub(crate) gradient: usize,
+    pub(super) x: TensorIr,
+    pub(super) g: TensorIr,
+    /// Is the leading dimension summed over?
+    summed: bool,
+    shape: Shape,
+}
+
+impl Product {
+    /// Does one product over `microbatches` microbatches move fewer bytes than one each?
+    ///
+    /// Counted in elements: putting rows together reads and writes every `x` and `g`; products by themselves write
+    /// a gradient each (one a leading index, which is read again to be summed), and adding one to another reads
+    /// two and writes one.
+    pub fn is_worth(&self, microbatches: usize) -> bool {
+        let (x, g) = (self.x.shape.num_elements(), self.g.shape.num_elements());
+        let gradient = self.shape.num_elements();
+        let leading = if self.summed { self.x.shape[0] } else { 1 };
+        let copied = if microbatches > 1 { 2 * microbatches * (x + g) } else { 0 };
+        let each = if leading > 1 { 2 * leading + 1 } else { 1 };
+        let apart = gradient * (microbatches * each + 3 * microbatches.saturating_sub(1));
+        gradient + copied < apart
+    }
+
+    /// The gradient over all microbatches, from the `x` and `g` of each.
+    pub(crate) fn over(&self, operands: Vec<(DispatchTensor, DispatchTensor)>) -> Option<DispatchTensor> {
+        let count = operands.len();
+        let (xs, gs): (Vec<_>, Vec<_>) =
+            operands.into_iter().map(|(x, g)| (self.rows(x, &self.x), self.rows(g, &self.g))).unzip();
+        let dim = self.rank() - 2;
+        let multiply = |x: DispatchTensor, g| Dispatch::float_matmul(Dispatch::float_swap_dims(x, dim, dim + 1), g);
+        let product = if count > 1 && self.is_worth(count) {
+            multiply(Dispatch::float_cat(xs, dim), Dispatch::float_cat(gs, dim))
+        } else {
+            xs.into_iter().zip(gs).map(|(x, g)| multiply(x, g)).reduce(Dispatch::float_add)?
+        };
+        Some(Dispatch::float_reshape(product, self.shape.clone()))
+    }
+
+    /// Dimensions of the operands of the product.
+    fn rank(&self) -> usize {
+        if self.summed { 2 } else { self.x.shape.num_dims() }
+    }
+
+    /// A leading dimension that is summed over, as rows.
+    fn rows(&self, tensor: DispatchTensor, form: &TensorIr) -> DispatchTensor {
+        match self.summed {
+            true => {
+                let [leading, rows, columns] = [0, 1, 2].map(|dim| form.shape[dim]);
+                Dispatch::float_reshape(tensor, Shape::new([leading * rows, columns]))
+            }
+            false => tensor,
+        }
+    }
+}
+
+/// `W`, cut so that products over several microbatches can be one.
+#[derive(Clone, PartialEq, Debug)]
+pub struct MergedWeight {
+    /// What each microbatch runs by itself; hands out operands of products, then the other gradients.
+    pub(super) program: Program,
+    pub(super) products: Vec<Product>,
+    /// Places of the other gradients.
+    pub(super) others: Vec<usize>,
+}
+
+impl MergedWeight {
+    /// What each microbatch runs by itself.
+    pub fn program(&self) -> &Program {
+        &self.program
+    }
+
+    /// The gradients that are products over rows.
+    pub fn products(&self) -> &[Product] {
+        &self.products
+    }
+
+    /// Places of the gradients that are not, in the order in which the program hands them out.
+    pub(crate) fn others(&self) -> &[usize] {
+        &self.others
+    }
+}
+
+/// The products of a recording, and the operations of `W` that they replace.
+pub(super) fn products(recording: &Recording, parts: &Slices) -> (Vec<Product>, HashSet<usize>) {
+    let graph = Ends::new(recording, parts);
+    let (mut products, mut replaced) = (Vec::new(), HashSet::new());
+    for (gradient, (_, tensor)) in recording.edges.weight_gradients.iter().enumerate() {
+        if let Some((product, operations)) = graph.product(gradient, tensor) {
+            products.push(product);
+            replaced.extend(operations);
+        }
+    }
+    (products, replaced)
+}
+
+/// Who makes and who reads the tensors of `W`.
+struct Ends<'a> {
+    recording: &'a Recording,
+    made: HashMap<TensorId, usize>,
+    /// Reads, and hand-outs as a gradient.
+    uses: HashMap<TensorId, usize>,
+}
+
+impl<'a> Ends<'a> {
+    fn new(recording: &'a Recording, parts: &Slices) -> Self {
+        let (mut made, mut uses) = (HashMap::new(), HashMap::new());
+        for &place in &parts.weight {
+            let op = &recording.operations[place];
+            made.extend(op.outputs().map(|output| (output.id, place)));
+            op.inputs().for_each(|input| *uses.entry(input.id).or_default() += 1);
+        }
+        for (_, gradient) in &recording.edges.weight_gradients {
+            *uses.entry(gradient.id).or_default() += 1;
+        }
+        Self { recording, made, uses }
+    }
+
+    /// The operation of `W` that makes a tensor which nothing but the chain reads.
+    fn maker(&self, tensor: &TensorIr) -> Option<(usize, &'a OperationIr)> {
+        let place = *self.made.get(&tensor.id)?;
+        (self.uses.get(&tensor.id) == Some(&1)).then(|| (place, &self.recording.operations[place]))
+    }
+
+    /// Walks back from a gradient to the product that it is.
+    fn product(&self, gradient: usize, tensor: &TensorIr) -> Option<(Product, Vec<usize>)> {
+        let (mut chain, mut summed, mut at) = (Vec::new(), false, tensor);
+        loop {
+            let (place, op) = self.maker(at)?;
+            chain.push(place);
+            match op {
+                OperationIr::BaseFloat(BaseOperationIr::Reshape(reshape)) if !summed => at = &reshape.input,
+                OperationIr::NumericFloat(_, NumericOperationIr::SumDim(sum))
+                    if !summed && sum.axis == 0 && sum.input.shape.num_dims() == 3 =>
+                {
+                    (summed, at) = (true, &sum.input);
+                }
+                OperationIr::Float(_, FloatOperationIr::Matmul(product)) => {
+                    let (place, OperationIr::BaseFloat(BaseOperationIr::SwapDims(swap))) = self.maker(&product.lhs)?
+                    else {
+                        return None;
+                    };
+                    chain.push(place);
+                    let last = swap.input.shape.num_dims() - 1;
+                    let dims = [swap.dim1.min(swap.dim2), swap.dim1.max(swap.dim2)];
+                    let alike = swap.input.shape[..last - 1] == product.rhs.shape[..last - 1];
+                    if dims != [last - 1, last] || !alike {
+                        return None;
+                    }
+                    let (x, g, shape) = (swap.input.clone(), product.rhs.clone(), tensor.shape.clone());
+                    return Some((Product { gradient, x, g, summed, shape }, chain));
+                }
+                _ => return None,
+            }
+        }
+    }
+}

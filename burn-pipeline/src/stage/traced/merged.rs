@@ -1,0 +1,44 @@
+//! `W` of several microbatches at once; see `program::merge`.
+
+use super::Traced;
+use super::flight::Flight;
+use crate::program::Product;
+use crate::stage::any_tensor::AnyTensor;
+use crate::stage::error::StageError;
+use crate::stage::gradients::GradientStore;
+use std::sync::Arc;
+
+impl Traced {
+    /// Were these microbatches captured alike, and is it worth it to put their products together?
+    pub(super) fn mergeable(&self, samples: &[usize]) -> bool {
+        let flights: Option<Vec<&Flight>> = samples.iter().map(|sample| self.halfway.get(sample)).collect();
+        let Some((first, rest)) = flights.as_deref().and_then(<[_]>::split_first) else { return false };
+        let products = first.ready.programs.merged_weight().products();
+        rest.iter().all(|flight| Arc::ptr_eq(&flight.ready, &first.ready))
+            && products.iter().any(|product| product.is_worth(samples.len()))
+    }
+
+    /// Runs what each microbatch must run by itself, then the products over all.
+    pub(super) fn merge_weights(&mut self, samples: &[usize], store: &mut GradientStore) -> Result<(), StageError> {
+        let mut operands: Vec<Vec<_>> = Vec::new();
+        let mut alike = None;
+        for &sample in samples {
+            let mut flight = self.halfway.remove(&sample).ok_or(StageError::NotHeld)?;
+            let ready = flight.ready.clone();
+            let merged = ready.programs.merged_weight();
+            let mut given = flight.run(merged.program()).into_iter();
+            operands.resize_with(merged.products().len(), Vec::new);
+            operands.iter_mut().for_each(|pairs| pairs.extend(given.next().zip(given.next())));
+            let gradient = |(&place, gradient)| (ready.weight(place), AnyTensor::from_dispatch(gradient));
+            store.add(sample, merged.others().iter().zip(given).map(gradient).collect());
+            alike = Some(ready.clone());
+        }
+        let Some(ready) = alike else { return Ok(()) };
+        let products = ready.programs.merged_weight().products().iter().zip(operands);
+        let gradient = |(product, operands): (&Product, _)| {
+            product.over(operands).map(|sum| (ready.weight(product.gradient), AnyTensor::from_dispatch(sum)))
+        };
+        store.add_merged(products.filter_map(gradient).collect());
+        Ok(())
+    }
+}

@@ -1,0 +1,41 @@
+//! The runtime on CubeCL devices: on processors with feature `cpu`, on a GPU with `cuda`. Small sizes, because matrix
+//! products on CubeCL's CPU runtime are slow; `tests/runtime` proves the numbers at length on Flex.
+
+#![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
+
+mod release;
+mod seam;
+mod training;
+
+use burn::tensor::Device;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The devices of this build.
+fn devices() -> Vec<Device> {
+    vec![
+        #[cfg(feature = "cpu")]
+        Device::cpu(),
+        #[cfg(feature = "cuda")]
+        Device::cuda(0),
+    ]
+}
+
+/// One test at a time: they share a device, and one of them reads how much of its memory is in use.
+fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn floats<const D: usize>(tensor: burn::tensor::Tensor<D>) -> Vec<f32> {
+    tensor.into_data().iter::<f32>().collect()
+}
+
+/// Equal up to rounding, relative to the largest number there is.
+fn assert_close(got: &[f32], expected: &[f32], place: &str) {
+    assert_eq!(got.len(), expected.len(), "{place}");
+    let largest = expected.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
+    for (index, (got, expected)) in got.iter().zip(expected).enumerate() {
+        let off = (got - expected).abs();
+        assert!(off <= 2e-6 * largest.max(1e-3), "{place}: number {index} is {got}, expected {expected}");
+    }
+}

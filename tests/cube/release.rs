@@ -1,0 +1,62 @@
+//! A stage's output is free on the device once it has been handed on, while its graph lives.
+
+use crate::{devices, floats, turn};
+use burn::module::{Module, Param};
+use burn::tensor::{Device, Tensor};
+use burn_pipeline::stage::{AnyTensor, Boundary, ForwardCall, Outcome, Payload, Stage, StageBox};
+
+/// 32 MiB.
+const SHAPE: [usize; 2] = [2048, 4096];
+const BYTES: u64 = (SHAPE[0] * SHAPE[1] * size_of::<f32>()) as u64;
+
+/// Every row by the same factors; the backward needs no output.
+#[derive(Module, Debug)]
+struct Rows {
+    factors: Param<Tensor<2>>,
+}
+
+impl Stage for Rows {
+    type Input = Tensor<2>;
+    type Extra = ();
+    type Output = Tensor<2>;
+
+    fn forward(&self, x: Tensor<2>, (): ()) -> Tensor<2> {
+        x * self.factors.val()
+    }
+}
+
+fn in_use(device: &Device) -> u64 {
+    device.sync().unwrap();
+    device.memory_pool_usage().unwrap().bytes_in_use
+}
+
+#[test]
+fn an_output_that_was_handed_on_is_free_on_the_device_while_its_graph_lives() {
+    let _turn = turn();
+    for device in devices() {
+        let factors = Tensor::full([1, SHAPE[1]], 0.5, &device.clone().autodiff());
+        let mut stage = StageBox::new(Rows { factors: Param::from_tensor(factors) }).into_inner();
+        let call = ForwardCall {
+            sample: 0,
+            // One column, so that only the output is large.
+            input: Tensor::<2>::ones([SHAPE[0], 1], &device).into_payload(),
+            extra: Payload::default(),
+            target: None,
+            ends_route: false,
+            wants_input_gradient: true,
+        };
+        stage.begin(Some(0));
+        let before = in_use(&device);
+        let Outcome::Output(output) = stage.forward(call).unwrap() else { panic!("a loss came") };
+        let with_output = in_use(&device);
+        assert!((with_output - before) * 10 >= BYTES * 9, "the output does not show: {before}, then {with_output}");
+        drop(output);
+        let freed = with_output - in_use(&device);
+        assert!(freed * 10 >= BYTES * 9, "only {freed} of {BYTES} bytes are free");
+
+        let seed = Tensor::<2>::ones(SHAPE, &device);
+        let gradients = stage.backward(0, vec![Some(AnyTensor::new(seed))]).unwrap();
+        let input = gradients.into_iter().next().unwrap().unwrap().into_tensor::<2, burn::tensor::Float>().unwrap();
+        assert!(floats(input).iter().all(|g| *g == 0.5 * SHAPE[1] as f32));
+    }
+}

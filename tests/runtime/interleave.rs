@@ -1,0 +1,68 @@
+//! Fused actions: interleaved or one after the other, the numbers are the same.
+
+use crate::cases::{Case, Stack, Text};
+use crate::parity::{assert_parity, builder};
+use burn_pipeline::execute::FusedActions;
+use burn_pipeline::plan::Action;
+use burn_pipeline::schedule::{Size, by_name};
+use burn_pipeline::stage::{Accumulation, SplitBackward};
+use burn_pipeline::train::{Builder, measured_profile};
+
+const FAMILIES: [(&str, usize, usize); 3] = [("DualPipe", 2, 1), ("DualPipe", 4, 1), ("DualPipeV", 2, 2)];
+
+fn fused<C: Case>((name, ranks, chunks): (&str, usize, usize), microbatches: usize) -> Builder {
+    let size = Size { ranks, chunks, microbatches };
+    let builder = builder::<C>(by_name(name).unwrap().as_ref(), size).accumulation(Accumulation::Ordered);
+    builder.fused(FusedActions::Interleave)
+}
+
+fn overlaps(actions: impl Iterator<Item = Action>) -> usize {
+    actions.filter(|action| matches!(action, Action::Overlap(..))).count()
+}
+
+#[test]
+fn interleaved_captured_stages_equal_the_plain_loop_bit_for_bit() {
+    for family in FAMILIES {
+        for microbatches in [8, 11] {
+            let builder = fused::<Text>(family, microbatches).split(SplitBackward::Traced);
+            assert_parity(&Text::new(microbatches), &builder, microbatches, microbatches, family.0);
+            let builder = fused::<Stack>(family, microbatches).split(SplitBackward::Traced);
+            assert_parity(&Stack::new(microbatches), &builder, microbatches, microbatches, family.0);
+        }
+    }
+}
+
+#[test]
+fn stages_that_cannot_be_taken_apart_run_one_after_the_other() {
+    for family in FAMILIES {
+        let builder = fused::<Text>(family, 8).split(SplitBackward::Eager);
+        assert_parity(&Text::new(8), &builder, 8, 8, family.0);
+        let report = builder.build().unwrap().accumulate(Text::new(8).batch()).unwrap();
+        assert_eq!(overlaps(report.timeline.events.iter().map(|event| event.action)), 0);
+    }
+}
+
+#[test]
+fn the_timeline_shows_every_fused_action_that_was_interleaved() {
+    for family in FAMILIES {
+        let builder = fused::<Text>(family, 8).split(SplitBackward::Traced);
+        let mut pipeline = builder.clone().build().unwrap();
+        let report = pipeline.accumulate(Text::new(8).batch()).unwrap();
+        let plan = pipeline.plan(8).unwrap();
+        let planned = overlaps(plan.plan().rows().iter().flatten().copied());
+        assert!(planned > 0, "{} has no fused action at this size", family.0);
+        assert_eq!(overlaps(report.timeline.events.iter().map(|event| event.action)), planned, "{}", family.0);
+
+        // Flex computes where it is called: by default nothing is interleaved on it.
+        let report = builder.fused(FusedActions::Auto).build().unwrap().accumulate(Text::new(8).batch()).unwrap();
+        assert_eq!(overlaps(report.timeline.events.iter().map(|event| event.action)), 0);
+    }
+}
+
+#[test]
+fn interleaved_actions_are_measured_as_such() {
+    let mut pipeline = fused::<Text>(("DualPipeV", 2, 2), 8).split(SplitBackward::Traced).build().unwrap();
+    let reports: Vec<_> = (0..2).map(|_| pipeline.step(Text::new(8).batch(), 1e-3).unwrap()).collect();
+    let profile = measured_profile(pipeline.placement(), &reports).unwrap();
+    assert!(profile.stages().iter().any(|stage| stage.overlap.is_some_and(|seconds| seconds > 0.0)));
+}

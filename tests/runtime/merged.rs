@@ -1,0 +1,137 @@
+//! `W` merged over microbatches: the same gradients up to rounding, by products that really are one.
+
+use crate::cases::{Case, Stack, Text, noise, read};
+use crate::parity::builder;
+use burn::module::{Module, Param};
+use burn::tensor::{Device, Tensor};
+use burn_pipeline::schedule::{Size, by_name};
+use burn_pipeline::stage::{
+    Accumulation, AnyTensor, Boundary, ErasedStage, ForwardCall, Payload, SplitBackward, Stage, StageBox,
+};
+use burn_pipeline::train::{BuildError, Builder};
+
+const ROWS: usize = 3;
+const WIDTH: usize = 16;
+const MICROBATCHES: usize = 5;
+
+/// A product with a weight, over the last dimension of an input with or without a leading one.
+#[derive(Module, Debug)]
+struct Product {
+    w: Param<Tensor<2>>,
+}
+
+impl Stage for Product {
+    type Input = Tensor<2>;
+    type Extra = ();
+    type Output = Tensor<2>;
+
+    fn forward(&self, x: Tensor<2>, (): ()) -> Tensor<2> {
+        x.matmul(self.w.val())
+    }
+}
+
+fn numbers(seed: u64, rows: usize) -> Tensor<2> {
+    Tensor::<1>::from_floats(&*noise(seed, rows * WIDTH), &Device::flex()).reshape([rows, WIDTH])
+}
+
+/// A captured stage with `F` and `I` of some microbatches done.
+fn halfway(rows: impl Fn(usize) -> usize) -> Box<dyn ErasedStage> {
+    let w = numbers(99, WIDTH).autodiff();
+    let mut stage = StageBox::new(Product { w: Param::from_tensor(w) }).into_inner();
+    stage.choose(SplitBackward::Traced, true, false).unwrap();
+    stage.begin(Some(0));
+    for sample in 0..MICROBATCHES {
+        let (input, extra) = (numbers(sample as u64, rows(sample)).into_payload(), Payload::default());
+        let call = ForwardCall { sample, input, extra, target: None, ends_route: false, wants_input_gradient: true };
+        stage.forward(call).unwrap();
+        let seed = AnyTensor::new(numbers(50 + sample as u64, rows(sample)));
+        stage.backward_input(sample, vec![Some(seed)]).unwrap();
+    }
+    stage
+}
+
+fn gradient(stage: &mut dyn ErasedStage) -> Vec<f32> {
+    let id = stage.parameters()[0];
+    read(stage.gradients().get(id).unwrap())
+}
+
+fn assert_close(got: &[f32], expected: &[f32], place: &str) {
+    let largest = expected.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
+    for (got, expected) in got.iter().zip(expected) {
+        assert!((got - expected).abs() <= 1e-5 * largest, "{place}: {got}, expected {expected}");
+    }
+}
+
+#[test]
+fn a_merged_weight_gradient_is_one_product_over_all_rows() {
+    let samples: Vec<usize> = (0..MICROBATCHES).collect();
+    let mut merged = halfway(|_| ROWS);
+    assert!(merged.report().programs[0].merged_weight().products()[0].is_worth(MICROBATCHES));
+    merged.backward_weights(&samples).unwrap();
+    assert_eq!((merged.held(), merged.gradients().added()), (0, MICROBATCHES));
+    let by_hand = {
+        let rows = |from: u64| Tensor::cat((0..MICROBATCHES as u64).map(|s| numbers(from + s, ROWS)).collect(), 0);
+        read(&AnyTensor::new(rows(0).transpose().matmul(rows(50))))
+    };
+    assert_eq!(gradient(merged.as_mut()), by_hand);
+
+    let mut plain = halfway(|_| ROWS);
+    samples.iter().for_each(|&sample| plain.backward_weight(sample).unwrap());
+    let plain = gradient(plain.as_mut());
+    assert_ne!(plain, by_hand, "the two ways cannot be told apart by these numbers");
+    assert_close(&by_hand, &plain, "merged");
+}
+
+#[test]
+fn microbatches_of_several_sizes_are_not_merged_and_right() {
+    let rows = |sample: usize| if sample < 2 { ROWS + 1 } else { ROWS };
+    let (mut merged, mut plain) = (halfway(rows), halfway(rows));
+    let samples: Vec<usize> = (0..MICROBATCHES).collect();
+    merged.backward_weights(&samples).unwrap();
+    samples.iter().for_each(|&sample| plain.backward_weight(sample).unwrap());
+    assert_eq!(gradient(merged.as_mut()), gradient(plain.as_mut()));
+}
+
+#[test]
+fn products_are_merged_only_where_that_moves_fewer_bytes() {
+    let worth = |rows: usize, microbatches| {
+        let stage = halfway(|_| rows);
+        stage.report().programs[0].merged_weight().products()[0].is_worth(microbatches)
+    };
+    // 16 x 16 gradients: two short microbatches move 256 + 2 * 2 * 96 against 5 * 256 elements.
+    assert!(worth(ROWS, 2));
+    // Long ones: 256 + 2 * 2 * 2 * 1,024 against 5 * 256.
+    assert!(!worth(64, 2));
+    // One microbatch: there is nothing to put together.
+    assert!(!worth(ROWS, 1));
+}
+
+fn weights<C: Case>(builder: Builder, case: &C) -> Vec<f32> {
+    let mut pipeline = builder.build().unwrap();
+    (0..3).for_each(|_| drop(pipeline.step(case.batch(), 1e-3).unwrap()));
+    pipeline.weights().unwrap().iter().flatten().flat_map(read).collect()
+}
+
+fn assert_merging_changes_only_rounding<C: Case>(new: impl Fn(usize) -> C) {
+    for (name, ranks, chunks) in [("ZBH1", 2, 1), ("ZBH1", 4, 1), ("ZBVZeroBubble", 2, 2), ("DualPipeV", 2, 2)] {
+        let size = Size { ranks, chunks, microbatches: 8 };
+        let builder = builder::<C>(by_name(name).unwrap().as_ref(), size);
+        let case = new(8);
+        let plain = weights(builder.clone(), &case);
+        assert_close(&weights(builder.merge_weights(true), &case), &plain, name);
+    }
+}
+
+#[test]
+fn training_with_merged_weights_differs_from_plain_training_by_rounding() {
+    assert_merging_changes_only_rounding(Stack::new);
+    assert_merging_changes_only_rounding(Text::new);
+}
+
+#[test]
+fn merged_weights_and_ordered_sums_exclude_each_other() {
+    let schedule = by_name("ZBH1").unwrap();
+    let builder = builder::<Stack>(schedule.as_ref(), Size::new(2, 4)).merge_weights(true);
+    let error = builder.accumulation(Accumulation::Ordered).build().unwrap_err();
+    assert!(matches!(error, BuildError::MergedAndOrdered), "{error}");
+}
