@@ -9,6 +9,7 @@ mod concurrency;
 mod contract;
 mod deferred;
 mod edges;
+mod evaluation;
 mod faults;
 mod faulty;
 mod hooked;

@@ -40,6 +40,8 @@ pub enum Direction {
     Shared,
     /// A message that is only to be timed.
     Probe,
+    /// An output of the last stage, on its way to a rank that asked for it.
+    Output,
 }
 
 /// What a message is about: its receiving stage, its microbatch within the route, and its direction.
@@ -63,6 +65,7 @@ impl std::fmt::Display for Header {
                 let Self { stage, microbatch, .. } = self;
                 return write!(f, "the {what} from stage {from} for stage {stage}, microbatch {microbatch}");
             }
+            Direction::Output => "output",
             Direction::Probe => return f.write_str("a message that is timed"),
             Direction::Replica => return write!(f, "the other replica's tensors for stage {}", self.stage),
             Direction::Shared => return write!(f, "the shared parameters of group {}", self.microbatch),

@@ -9,6 +9,7 @@ mod ask;
 mod builder;
 mod checkpoint;
 mod contract;
+mod deliver;
 mod error;
 mod learn;
 mod pipeline;
@@ -21,9 +22,7 @@ mod shared;
 mod worker;
 
 pub use builder::{BuildError, Builder, StageContext};
-pub use checkpoint::{
-    Checkpoint, CheckpointError, Checkpoints, FileEntry, ParameterEntry, Progress, SavedStage, StateEntry,
-};
+pub use checkpoint::{Checkpoint, CheckpointError, Checkpoints, FileEntry, ParameterEntry, Progress, StateEntry};
 pub use contract::{Contract, evaluated_loss};
 pub use error::PipelineError;
 pub use pipeline::Pipeline;

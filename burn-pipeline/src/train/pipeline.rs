@@ -17,7 +17,7 @@ use crate::cost::Links;
 use crate::execute::ExecuteError;
 use crate::link::{Failure, Threads};
 use crate::plan::{CheckedPlan, Placement, Stage};
-use crate::stage::{Accumulation, AnyTensor, Batch, EngineReport, Microbatches, Stage as StageModule, Validate, mixed};
+use crate::stage::{Accumulation, AnyTensor, Batch, EngineReport, Stage as StageModule, Validate, mixed};
 use crate::trace::Track;
 use std::collections::HashMap;
 use std::sync::Arc;

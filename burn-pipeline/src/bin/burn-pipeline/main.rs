@@ -11,6 +11,7 @@ mod compare;
 mod costs;
 mod failure;
 mod partition;
+mod plan;
 mod schedule;
 mod schedules;
 mod simulate;
@@ -43,6 +44,8 @@ enum Command {
     Compare(compare::Arguments),
     /// Cut a model's layers into stages and report what each holds.
     Partition(partition::Arguments),
+    /// Find the best schedule for a model, ranks, links and a memory cap.
+    Plan(Box<plan::Arguments>),
 }
 
 fn main() -> ExitCode {
@@ -62,6 +65,7 @@ fn main() -> ExitCode {
         Command::Simulate(arguments) => simulate::run(&arguments, &mut out),
         Command::Compare(arguments) => compare::run(&arguments, &mut out),
         Command::Partition(arguments) => partition::run(&arguments, &mut out),
+        Command::Plan(arguments) => plan::run(&arguments, &mut out),
     };
     match run.and_then(|()| Ok(out.flush()?)) {
         Ok(()) => ExitCode::SUCCESS,

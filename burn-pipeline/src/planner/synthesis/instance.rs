@@ -50,6 +50,10 @@ pub(super) struct Slot {
 pub(super) struct Instance {
     pub(super) slots: Vec<Slot>,
     pub(super) slots_of: Vec<Vec<usize>>,
+    /// The last slot of each slot's route.
+    pub(super) last_of: Vec<usize>,
+    /// The most bytes that one backward recomputes on each rank.
+    pub(super) again: Vec<f64>,
     /// Bytes of parameters on each rank.
     pub(super) weights: Vec<f64>,
     pub(super) cap: f64,
@@ -84,7 +88,11 @@ impl Instance {
             ranks.map(|rank| (0..slots.len()).filter(|&slot| slots[slot].rank == rank).collect()).collect();
         let bytes = |rank| placement.stages_of(rank).into_iter().map(|stage| costs.stage(stage).weight_bytes).sum();
         let weights = (0..placement.ranks()).map(bytes).collect();
-        Self { slots, slots_of, weights, cap, split, pairs }
+        let stages = placement.stages();
+        let last_of = (0..slots.len()).map(|slot| slot / stages * stages + stages - 1).collect();
+        let most = |of: &Vec<usize>| of.iter().map(|&slot| slots[slot].added[1]).fold(0.0, f64::max);
+        let again = slots_of.iter().map(most).collect();
+        Self { slots, slots_of, last_of, again, weights, cap, split, pairs }
     }
 
     /// The same in which each backward takes the less of both forms, for bounds.

@@ -103,6 +103,10 @@ struct Run<'a> {
     ends: [Vec<f64>; 2],
     rows: Vec<Vec<Step>>,
     proposals: Vec<Option<Proposal>>,
+    /// Their starts; infinite where there is none.
+    starts: Vec<f64>,
+    /// A buffer, used again and again.
+    ready: Vec<Proposal>,
 }
 
 /// Rows by that rule; none if they do not fit.
@@ -118,12 +122,15 @@ pub(super) fn schedule(instance: &Instance, rule: Rule) -> Option<Vec<Vec<Step>>
         ends: [vec![f64::NAN; instance.pairs], vec![f64::NAN; instance.pairs]],
         rows: vec![Vec::new(); ranks],
         proposals: vec![None; ranks],
+        starts: vec![f64::INFINITY; ranks],
+        ready: Vec::new(),
     };
-    (0..ranks).for_each(|rank| run.proposals[rank] = run.propose(rank));
+    (0..ranks).for_each(|rank| run.look(rank));
     let mut left = instance.steps();
     loop {
-        let next = (0..ranks).filter_map(|rank| run.proposals[rank].map(|p| (rank, p)));
-        let Some((rank, proposal)) = next.min_by(|a, b| a.1.start.total_cmp(&b.1.start)) else { break };
+        let soonest = run.starts.iter().copied().fold(f64::INFINITY, f64::min);
+        let next = run.starts.iter().position(|&start| start == soonest);
+        let Some((rank, proposal)) = next.and_then(|rank| Some((rank, run.proposals[rank]?))) else { break };
         run.commit(rank, proposal);
         left -= 1;
     }
@@ -144,10 +151,24 @@ fn forwards_ahead(instance: &Instance, multiple: f64) -> Vec<usize> {
 }
 
 impl Run<'_> {
+    /// Looks anew at what a rank would do next.
+    fn look(&mut self, rank: usize) {
+        self.proposals[rank] = self.propose(rank);
+        self.starts[rank] = self.proposals[rank].map_or(f64::INFINITY, |proposal| proposal.start);
+    }
+
     /// What a rank would do next, if anything is known that it could.
-    fn propose(&self, rank: usize) -> Option<Proposal> {
+    fn propose(&mut self, rank: usize) -> Option<Proposal> {
+        let mut ready = std::mem::take(&mut self.ready);
+        let proposal = self.propose_from(rank, &mut ready);
+        ready.clear();
+        self.ready = ready;
+        proposal
+    }
+
+    fn propose_from(&self, rank: usize, ready: &mut Vec<Proposal>) -> Option<Proposal> {
         let clock = self.clock[rank];
-        let (mut ready, mut short, mut weight, mut to_come) = (Vec::new(), false, None::<Step>, false);
+        let (mut short, mut weight, mut to_come) = (false, None::<Step>, false);
         for &slot in &self.instance.slots_of[rank] {
             let [forwards, inputs, weights] = self.done[slot];
             to_come |= inputs < self.instance.slots[slot].microbatches;
@@ -167,7 +188,7 @@ impl Run<'_> {
                 weight = Some(step(Pass::Weight, weights));
             }
         }
-        let first = self.first(&ready);
+        let first = self.first(ready);
         let Some(weight) = weight else { return first };
         let at_once = match (self.rule.weights, first) {
             (Weights::AtOnce, _) => true,
@@ -228,8 +249,7 @@ impl Run<'_> {
             return true;
         }
         let slots = &self.instance.slots;
-        let again = self.instance.slots_of[rank].iter().map(|&s| slots[s].added[1]).fold(0.0, f64::max);
-        let mut bytes = self.held[rank] + slots[slot].added[0] + again;
+        let mut bytes = self.held[rank] + slots[slot].added[0] + self.instance.again[rank];
         for &other in &self.instance.slots_of[rank] {
             let owed = self.done[other][0] == self.oldest(other) && self.done[other][0] < slots[other].microbatches;
             if owed && other != slot {
@@ -242,11 +262,7 @@ impl Run<'_> {
 
     /// The oldest microbatch of a slot's route that has not been through the last stage.
     fn oldest(&self, slot: usize) -> usize {
-        let mut last = slot;
-        while self.instance.slots[last].after.is_some() {
-            last += 1;
-        }
-        self.done[last][0]
+        self.done[self.instance.last_of[slot]][0]
     }
 
     fn commit(&mut self, rank: usize, Proposal { start, step }: Proposal) {
@@ -260,19 +276,19 @@ impl Run<'_> {
         if let Some(ends) = self.ends.get_mut(step.pass as usize) {
             ends[slot.base + step.microbatch] = end;
         }
-        self.proposals[rank] = self.propose(rank);
+        self.look(rank);
         let other = match step.pass {
             Pass::Forward => slot.after.map(|_| step.slot + 1),
             Pass::Input => slot.before.map(|_| step.slot - 1),
             Pass::Weight => None,
         };
         if let Some(other) = other.map(|other| self.instance.slots[other].rank) {
-            self.proposals[other] = self.propose(other);
+            self.look(other);
         }
         let limited = self.instance.cap.is_finite();
         if limited && step.pass == Pass::Forward && slot.after.is_none() {
             // Another microbatch is the oldest now: ranks that kept room for this one may go on.
-            (0..self.rows.len()).for_each(|rank| self.proposals[rank] = self.propose(rank));
+            (0..self.rows.len()).for_each(|rank| self.look(rank));
         }
     }
 }
