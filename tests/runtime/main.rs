@@ -24,4 +24,5 @@ mod refusals;
 mod seam;
 mod seeded;
 mod split;
+mod waits;
 mod watchdog;
