@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests fail by panicking and print what they covered")]
 
+mod auto;
 mod boundary;
 mod cases;
 mod checkpoint;
@@ -28,4 +29,5 @@ mod seeded;
 mod shared;
 mod skips;
 mod split;
+mod waits;
 mod watchdog;
