@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests fail by panicking and print what they covered")]
 
+mod auto;
 mod boundary;
 mod cases;
 mod checkpoint;
@@ -23,4 +24,5 @@ mod refusals;
 mod seam;
 mod seeded;
 mod split;
+mod waits;
 mod watchdog;

@@ -80,7 +80,8 @@ impl StageCost {
     }
 
     /// The same stage keeping only its input of `input_bytes` and running its forward again at the start of the
-    /// backward: `I` and `B` take `F` longer, and what the forward leaves behind is there only from then on.
+    /// backward: `I` and `B` take `F` longer, and what the forward leaves behind is there only from then on. A stage
+    /// that recomputes already stays as it is.
     ///
     /// ```
     /// use burn_pipeline::cost::StageCost;
@@ -89,6 +90,9 @@ impl StageCost {
     /// assert_eq!((again.activation_bytes, again.recomputed_bytes, again.input_backward()), (2.0, 7.0, 2.0));
     /// ```
     pub fn recomputing(self, input_bytes: f64) -> Self {
+        if self.recomputed_bytes > 0.0 {
+            return self;
+        }
         let kept = input_bytes.min(self.activation_bytes);
         Self {
             input: Some(self.input_backward() + self.forward),

@@ -6,6 +6,7 @@
 
 mod admit;
 mod ask;
+mod auto;
 mod builder;
 mod checkpoint;
 mod contract;
@@ -19,6 +20,7 @@ mod replica;
 mod report;
 mod worker;
 
+pub use auto::{AutoError, AutoOptions, AutoPipeline, Decision};
 pub use builder::{BuildError, Builder, StageContext};
 pub use checkpoint::{Checkpoint, CheckpointError, Checkpoints, FileEntry, ParameterEntry, Progress, StateEntry};
 pub use contract::{Contract, evaluated_loss};

@@ -2,5 +2,6 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests fail by panicking and print what they measured")]
 
+mod auto;
 mod exact;
 mod synthesis;

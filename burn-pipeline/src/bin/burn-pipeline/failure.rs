@@ -3,6 +3,7 @@
 use burn_pipeline::cost::{PartitionError, ProfileError};
 use burn_pipeline::pass::PassError;
 use burn_pipeline::plan::{CheckError, PlanCsvError};
+use burn_pipeline::planner::PlannerError;
 use burn_pipeline::schedule::ScheduleError;
 use burn_pipeline::simulate::SimulateError;
 
@@ -55,6 +56,15 @@ impl From<PartitionError> for Failure {
     fn from(error: PartitionError) -> Self {
         match error {
             PartitionError::DoesNotFit { .. } | PartitionError::Stages { .. } => Failure::Refused(error.to_string()),
+            _ => Failure::Input(error.to_string()),
+        }
+    }
+}
+
+impl From<PlannerError> for Failure {
+    fn from(error: PlannerError) -> Self {
+        match error {
+            PlannerError::NothingFits { .. } => Failure::Refused(error.to_string()),
             _ => Failure::Input(error.to_string()),
         }
     }

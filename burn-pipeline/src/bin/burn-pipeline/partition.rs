@@ -122,7 +122,7 @@ impl Weight {
 }
 
 /// Parses a positive number.
-fn positive(text: &str) -> Result<f64, String> {
+pub(crate) fn positive(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(value) if value.is_finite() && value > 0.0 => Ok(value),
         _ => Err("write a positive number".into()),

@@ -1,7 +1,6 @@
 //! List scheduling: at each instant every free rank starts what a rule ranks first among what is ready and fits.
 //!
-//! Guarantees: rows that hold every step once in an order that inputs allow, with memory under the cap; or nothing,
-//! where one microbatch alone does not fit.
+//! Guarantees: rows that hold every step once in an order that inputs allow, with memory under the cap; or nothing.
 //!
 //! 1. Ranks act in order of time, so a decision knows all that was there by then.
 //! 2. Microbatches go through each stage in order. A stage runs at most so many `F` ahead of its `I` as the rule says: a
@@ -103,6 +102,10 @@ struct Run<'a> {
     ends: [Vec<f64>; 2],
     rows: Vec<Vec<Step>>,
     proposals: Vec<Option<Proposal>>,
+    /// Their starts; infinite where there is none.
+    starts: Vec<f64>,
+    /// A buffer, used again and again.
+    ready: Vec<Proposal>,
 }
 
 /// Rows by that rule; none if they do not fit.
@@ -118,16 +121,39 @@ pub(super) fn schedule(instance: &Instance, rule: Rule) -> Option<Vec<Vec<Step>>
         ends: [vec![f64::NAN; instance.pairs], vec![f64::NAN; instance.pairs]],
         rows: vec![Vec::new(); ranks],
         proposals: vec![None; ranks],
+        starts: vec![f64::INFINITY; ranks],
+        ready: Vec::new(),
     };
-    (0..ranks).for_each(|rank| run.proposals[rank] = run.propose(rank));
+    (0..ranks).for_each(|rank| run.look(rank));
     let mut left = instance.steps();
     loop {
-        let next = (0..ranks).filter_map(|rank| run.proposals[rank].map(|p| (rank, p)));
-        let Some((rank, proposal)) = next.min_by(|a, b| a.1.start.total_cmp(&b.1.start)) else { break };
+        let soonest = run.starts.iter().copied().fold(f64::INFINITY, f64::min);
+        let next = run.starts.iter().position(|&start| start == soonest);
+        let Some((rank, proposal)) = next.and_then(|rank| Some((rank, run.proposals[rank]?))) else { break };
         run.commit(rank, proposal);
         left -= 1;
     }
     (left == 0).then_some(run.rows)
+}
+
+/// Rows of one microbatch at a time, there and back: slow, and as lean as any.
+pub(super) fn one_by_one(instance: &Instance) -> Vec<Vec<Step>> {
+    let mut rows = vec![Vec::new(); instance.ranks()];
+    let most = instance.slots.iter().map(|slot| slot.microbatches).max().unwrap_or(0);
+    let firsts = (0..instance.slots.len()).filter(|&slot| instance.slots[slot].before.is_none());
+    let routes: Vec<_> = firsts.map(|first| first..instance.last_of[first] + 1).collect();
+    for (microbatch, route) in (0..most).flat_map(|m| routes.iter().map(move |route| (m, route))) {
+        let here = |slot: &usize| microbatch < instance.slots[*slot].microbatches;
+        let mut push = |pass, slot: usize| rows[instance.slots[slot].rank].push(Step { pass, slot, microbatch });
+        route.clone().filter(here).for_each(|slot| push(Pass::Forward, slot));
+        for slot in route.clone().rev().filter(here) {
+            push(Pass::Input, slot);
+            if instance.split {
+                push(Pass::Weight, slot);
+            }
+        }
+    }
+    rows
 }
 
 /// How many `F` each slot may run ahead of its `I`.
@@ -144,10 +170,24 @@ fn forwards_ahead(instance: &Instance, multiple: f64) -> Vec<usize> {
 }
 
 impl Run<'_> {
+    /// Looks anew at what a rank would do next.
+    fn look(&mut self, rank: usize) {
+        self.proposals[rank] = self.propose(rank);
+        self.starts[rank] = self.proposals[rank].map_or(f64::INFINITY, |proposal| proposal.start);
+    }
+
     /// What a rank would do next, if anything is known that it could.
-    fn propose(&self, rank: usize) -> Option<Proposal> {
+    fn propose(&mut self, rank: usize) -> Option<Proposal> {
+        let mut ready = std::mem::take(&mut self.ready);
+        let proposal = self.propose_from(rank, &mut ready);
+        ready.clear();
+        self.ready = ready;
+        proposal
+    }
+
+    fn propose_from(&self, rank: usize, ready: &mut Vec<Proposal>) -> Option<Proposal> {
         let clock = self.clock[rank];
-        let (mut ready, mut short, mut weight, mut to_come) = (Vec::new(), false, None::<Step>, false);
+        let (mut short, mut weight, mut to_come) = (false, None::<Step>, false);
         for &slot in &self.instance.slots_of[rank] {
             let [forwards, inputs, weights] = self.done[slot];
             to_come |= inputs < self.instance.slots[slot].microbatches;
@@ -158,7 +198,7 @@ impl Run<'_> {
                 ready.extend(fits.then(|| Proposal { start: at.max(clock), step: step(Pass::Forward, forwards) }));
             }
             if let Some(at) = self.input_ready(slot) {
-                let fits = self.instance.fits(self.held[rank] + self.instance.slots[slot].added[1]);
+                let fits = self.instance.fits(self.held[rank] + self.instance.slots[slot].backward_adds());
                 short |= !fits;
                 ready.extend(fits.then(|| Proposal { start: at.max(clock), step: step(Pass::Input, inputs) }));
             }
@@ -167,7 +207,7 @@ impl Run<'_> {
                 weight = Some(step(Pass::Weight, weights));
             }
         }
-        let first = self.first(&ready);
+        let first = self.first(ready);
         let Some(weight) = weight else { return first };
         let at_once = match (self.rule.weights, first) {
             (Weights::AtOnce, _) => true,
@@ -228,12 +268,11 @@ impl Run<'_> {
             return true;
         }
         let slots = &self.instance.slots;
-        let again = self.instance.slots_of[rank].iter().map(|&s| slots[s].added[1]).fold(0.0, f64::max);
-        let mut bytes = self.held[rank] + slots[slot].added[0] + again;
+        let mut bytes = self.held[rank] + slots[slot].kept() + self.instance.again[rank].max(slots[slot].freed[0]);
         for &other in &self.instance.slots_of[rank] {
             let owed = self.done[other][0] == self.oldest(other) && self.done[other][0] < slots[other].microbatches;
             if owed && other != slot {
-                bytes += slots[other].added[0];
+                bytes += slots[other].kept();
             }
             // The next `F` of this slot is the oldest one itself, or that one has run here.
         }
@@ -242,11 +281,7 @@ impl Run<'_> {
 
     /// The oldest microbatch of a slot's route that has not been through the last stage.
     fn oldest(&self, slot: usize) -> usize {
-        let mut last = slot;
-        while self.instance.slots[last].after.is_some() {
-            last += 1;
-        }
-        self.done[last][0]
+        self.done[self.instance.last_of[slot]][0]
     }
 
     fn commit(&mut self, rank: usize, Proposal { start, step }: Proposal) {
@@ -260,19 +295,19 @@ impl Run<'_> {
         if let Some(ends) = self.ends.get_mut(step.pass as usize) {
             ends[slot.base + step.microbatch] = end;
         }
-        self.proposals[rank] = self.propose(rank);
+        self.look(rank);
         let other = match step.pass {
             Pass::Forward => slot.after.map(|_| step.slot + 1),
             Pass::Input => slot.before.map(|_| step.slot - 1),
             Pass::Weight => None,
         };
         if let Some(other) = other.map(|other| self.instance.slots[other].rank) {
-            self.proposals[other] = self.propose(other);
+            self.look(other);
         }
         let limited = self.instance.cap.is_finite();
         if limited && step.pass == Pass::Forward && slot.after.is_none() {
             // Another microbatch is the oldest now: ranks that kept room for this one may go on.
-            (0..self.rows.len()).for_each(|rank| self.proposals[rank] = self.propose(rank));
+            (0..self.rows.len()).for_each(|rank| self.look(rank));
         }
     }
 }
