@@ -259,10 +259,10 @@ fn synthesise(
     };
     // As in the synthesis: what lowered messages need is found with little effort.
     let quick = Synthesis { starts: 0, listing: synthesis.listing / QUICKER, ..synthesis };
-    let efforts = if synthesis.starts == 0 { vec![synthesis] } else { vec![quick, synthesis] };
+    let efforts = if synthesis.starts == 0 { vec![(synthesis, 2)] } else { vec![(quick, TIGHTENINGS), (synthesis, 2)] };
     let (mut limit, mut best, mut refused) = (request.cap, None::<(Plan, Priced)>, None);
-    for effort in efforts {
-        for _ in 0..TIGHTENINGS {
+    for (effort, times) in efforts {
+        for _ in 0..times {
             match attempt(effort, limit) {
                 Ok(new) => {
                     let faster = best.as_ref().is_none_or(|(_, old)| new.1.seconds < old.seconds);
