@@ -2,12 +2,14 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests fail by panicking and print what they covered")]
 
+mod auto;
 mod boundary;
 mod cases;
 mod checkpoint;
 mod concurrency;
 mod contract;
 mod deferred;
+mod evaluation;
 mod faults;
 mod faulty;
 mod hooked;
@@ -22,4 +24,5 @@ mod refusals;
 mod seam;
 mod seeded;
 mod split;
+mod waits;
 mod watchdog;

@@ -27,6 +27,8 @@ pub enum Direction {
     Replica,
     /// A message that is only to be timed.
     Probe,
+    /// An output of the last stage, on its way to a rank that asked for it.
+    Output,
 }
 
 /// What a message is about: its receiving stage, its microbatch within the route, and its direction.
@@ -45,6 +47,7 @@ impl std::fmt::Display for Header {
         let what = match self.direction {
             Direction::Forward => "input",
             Direction::Backward => "output gradient",
+            Direction::Output => "output",
             Direction::Probe => return f.write_str("a message that is timed"),
             Direction::Replica => return write!(f, "the other replica's tensors for stage {}", self.stage),
         };

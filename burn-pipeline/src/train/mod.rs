@@ -6,9 +6,11 @@
 
 mod admit;
 mod ask;
+mod auto;
 mod builder;
 mod checkpoint;
 mod contract;
+mod deliver;
 mod error;
 mod pipeline;
 mod probe;
@@ -18,10 +20,9 @@ mod replica;
 mod report;
 mod worker;
 
+pub use auto::{AutoError, AutoOptions, AutoPipeline, Decision};
 pub use builder::{BuildError, Builder, StageContext};
-pub use checkpoint::{
-    Checkpoint, CheckpointError, Checkpoints, FileEntry, ParameterEntry, Progress, SavedStage, StateEntry,
-};
+pub use checkpoint::{Checkpoint, CheckpointError, Checkpoints, FileEntry, ParameterEntry, Progress, StateEntry};
 pub use contract::{Contract, evaluated_loss};
 pub use error::PipelineError;
 pub use pipeline::Pipeline;

@@ -6,6 +6,7 @@ mod export;
 mod folder;
 mod kill;
 mod names;
+mod random;
 mod resume;
 
 use crate::cases::{Case, Text};

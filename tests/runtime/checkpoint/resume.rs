@@ -73,6 +73,18 @@ fn every_cut_takes_up_what_one_of_them_has_saved() {
 }
 
 #[test]
+fn both_replicas_of_a_bidirectional_placement_take_up_one_copy() {
+    let (folder, expected) = (Folder::new("resume-replicas"), plain());
+    let one_way = Cut { family: "1F1B", ranks: 3, chunks: 1 };
+    for both_ways in [Cut { family: "DualPipe", ranks: 2, chunks: 1 }, Cut { family: "Chimera", ranks: 4, chunks: 1 }] {
+        let checkpoint = saved_after(2, both_ways, &folder);
+        assert_eq!(checkpoint.parameters().len(), saved_after(2, one_way, &folder).parameters().len());
+        goes_on(&checkpoint, one_way, &expected);
+        goes_on(&saved_after(2, one_way, &folder), both_ways, &expected);
+    }
+}
+
+#[test]
 fn the_unpipelined_model_takes_up_what_every_cut_has_saved() {
     let (folder, expected) = (Folder::new("resume-plain"), plain());
     for cut in cuts() {

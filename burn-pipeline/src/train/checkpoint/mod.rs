@@ -40,6 +40,6 @@ mod tensors;
 pub use error::CheckpointError;
 pub use folder::Checkpoints;
 pub use manifest::{FileEntry, ParameterEntry, Progress, StateEntry};
-pub use rank::SavedStage;
+pub(in crate::train) use rank::SavedStage;
 pub use stored::Checkpoint;
 pub(in crate::train) use stored::Parts;

@@ -15,15 +15,15 @@ use std::path::Path;
 
 /// What a rank has written of one stage.
 #[derive(Clone, Debug)]
-pub struct SavedStage {
+pub(in crate::train) struct SavedStage {
     /// The stage.
-    pub stage: usize,
+    pub(super) stage: usize,
     /// Its file.
-    pub file: FileEntry,
+    pub(super) file: FileEntry,
     /// Its parameters; `file` in them is to be set by who gathers the ranks' answers.
-    pub parameters: Vec<ParameterEntry>,
+    pub(super) parameters: Vec<ParameterEntry>,
     /// Was an optimizer's state saved?
-    pub optimizer: bool,
+    pub(super) optimizer: bool,
 }
 
 impl Rank {
@@ -32,7 +32,7 @@ impl Rank {
     ///
     /// # Errors
     /// If a tensor cannot be read from its device, or the file not be written.
-    pub fn save(&mut self, folder: &Path) -> Result<Vec<SavedStage>, CheckpointError> {
+    pub(in crate::train) fn save(&mut self, folder: &Path) -> Result<Vec<SavedStage>, CheckpointError> {
         let (stages, link) = self.executor().stages_and_link();
         let first = stages.iter().filter(|(stage, _)| stage.replica() == 0);
         let saved = first.map(|(&stage, held)| save(stage, held.as_ref(), link, folder)).collect();

@@ -1,7 +1,7 @@
 //! Tensors in a file: safetensors, written one tensor at a time.
 //!
-//! 1. The header needs shapes and element types only, so tensors are read from their devices one by one, as their
-//!    turn comes: beside what the model holds, a save needs memory for its largest tensor.
+//! 1. The header needs shapes and element types only, so weights are read from their devices one by one, as their
+//!    turn comes. (What an optimizer keeps is on the host as a whole by then: Burn gives no part of its record.)
 //! 2. The checksum is taken of what is written, on its way; the file is synchronised before it counts as written.
 //! 3. A file is read whole, its size and checksum compared first: no byte of a damaged one is looked at.
 
