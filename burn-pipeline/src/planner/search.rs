@@ -26,8 +26,9 @@ use rayon::prelude::*;
 /// Grounds on which a schedule is made with full effort.
 const FINALISTS: usize = 3;
 
-/// Candidates whose communication is moved.
-const OVERLAPPED: usize = 3;
+/// Candidates whose communication is moved, where transfers run beside computations and where they do not: there it
+/// changes more, and what is best before says less.
+const OVERLAPPED: [usize; 2] = [3, 12];
 
 /// How much less a quick list schedule tries.
 const QUICKER: usize = 16;
@@ -396,8 +397,9 @@ fn overlapped<'a>(request: &Request, found: &[Found<'a>]) -> Vec<Job<'a>> {
         Some(Job { ground, maker, recompute: found.job.recompute, passes })
     };
     let wanted = request.passes.contains(&passes);
+    let most = OVERLAPPED[usize::from(!request.simulate.overlap)];
     let crosses = |f: &&&Found<'a>| f.job.ground.partition.stages() > 1;
-    order.iter().filter(|_| wanted).filter(crosses).take(OVERLAPPED).filter_map(job).collect()
+    order.iter().filter(|_| wanted).filter(crosses).take(most).filter_map(job).collect()
 }
 
 fn answer(request: &Request, found: Vec<Found<'_>>, dropped: Vec<Dropped>) -> Result<Planned, PlannerError> {
