@@ -3,6 +3,7 @@
 use super::synthesis::SynthesisError;
 use crate::cost::{PartitionError, ProfileError};
 use crate::pass::PassError;
+use crate::pass::overlap::OverlapError;
 use crate::plan::CheckError;
 use crate::schedule::ScheduleError;
 use crate::simulate::SimulateError;
@@ -32,6 +33,9 @@ pub enum DropReason {
     /// A pass refused the plan.
     #[error(transparent)]
     Pass(#[from] PassError),
+    /// A pass over communication refused the plan.
+    #[error(transparent)]
+    Overlap(#[from] Box<OverlapError>),
     /// The plan does not pass the check.
     #[error(transparent)]
     Check(#[from] Box<CheckError>),

@@ -5,7 +5,6 @@ use super::ground::Ground;
 use super::passes::PassChoice;
 use super::request::{Recompute, Request};
 use crate::cost::{Profile, StageCost};
-use crate::pass::{insert_transfers, strip_idle};
 use crate::plan::{CheckOptions, CheckedPlan, Plan};
 use crate::simulate::{Simulation, simulate};
 
@@ -59,16 +58,15 @@ pub(super) fn price(
     }
 }
 
-/// Prices a plan with these stages recomputing, as it is built.
+/// Prices a plan with these stages recomputing; none where the pass changes nothing.
 pub(super) fn price_as(
     request: &Request,
     ground: &Ground,
     plan: &Plan,
     recomputing: Vec<usize>,
-) -> Result<Priced, DropReason> {
-    let profile = recomputed(request, ground, &recomputing)?;
-    let lowered = insert_transfers(&strip_idle(plan))?;
-    within(request, finish(request, ground, lowered, profile, recomputing))
+    passes: PassChoice,
+) -> Option<Result<Priced, DropReason>> {
+    Some(within(request, run(request, ground, plan, recomputing, passes)?))
 }
 
 /// The stages of ranks above the cap.
@@ -100,9 +98,9 @@ fn run(
         Ok(profile) => profile,
         Err(reason) => return Some(Err(reason)),
     };
-    let lowered = match passes.lower(plan, &profile)? {
+    let lowered = match passes.lower(plan, &profile, request.simulate)? {
         Ok(lowered) => lowered,
-        Err(error) => return Some(Err(error.into())),
+        Err(reason) => return Some(Err(reason)),
     };
     Some(finish(request, ground, lowered, profile, recomputing))
 }

@@ -7,7 +7,8 @@
 //!    is (the cost-driven one with several limits), and a quick list schedule; each with every recomputation and pass.
 //! 2. On the grounds of the best few so far, a schedule is made with full effort, starting from the catalogue's best
 //!    there as well.
-//! 3. What does not fit is dropped with its reason; the rest is ranked.
+//! 3. The best few are tried with their communication moved.
+//! 4. What does not fit is dropped with its reason; the rest is ranked.
 
 use super::alone;
 use super::answer::{Best, Candidate, Choice, Dropped, Limits, Planned, Way, rank};
@@ -25,6 +26,10 @@ use rayon::prelude::*;
 /// Grounds on which a schedule is made with full effort.
 const FINALISTS: usize = 3;
 
+/// Candidates whose communication is moved, where transfers run beside computations and where they do not: there it
+/// changes more, and what is best before says less.
+const OVERLAPPED: [usize; 2] = [3, 12];
+
 /// How much less a quick list schedule tries.
 const QUICKER: usize = 16;
 
@@ -40,6 +45,8 @@ enum Maker {
     Synthesis(Synthesis, Vec<Plan>, Vec<usize>),
     /// It is there.
     Given(Plan, Way),
+    /// It is there, with the stages that recompute.
+    Made(Plan, Way, Vec<usize>),
 }
 
 /// One candidate to price.
@@ -93,6 +100,9 @@ pub fn best_plan(request: &Request) -> Result<Planned, PlannerError> {
         let finals = finalists(request, &found, synthesis);
         found.extend(price_all(request, finals, &mut dropped));
     }
+    let overlapped = price_all(request, overlapped(request, &found), &mut dropped);
+    let best = found.iter().map(|f| f.candidate.seconds).fold(f64::INFINITY, f64::min);
+    found.extend(overlapped.into_iter().filter(|f| f.candidate.seconds < best));
     answer(request, found, dropped)
 }
 
@@ -178,7 +188,7 @@ fn quick<'a>(request: &Request, ground: &'a Ground) -> Vec<Job<'a>> {
 fn variants<'a>(request: &Request, ground: &'a Ground, maker: &Maker) -> Vec<Job<'a>> {
     let mut jobs = Vec::new();
     for &recompute in &request.recompute {
-        for &passes in &request.passes {
+        for &passes in request.passes.iter().filter(|passes| passes.is_cheap()) {
             jobs.push(Job { ground, maker: maker.clone(), recompute, passes });
         }
     }
@@ -191,14 +201,21 @@ fn price_all<'a>(request: &Request, jobs: Vec<Job<'a>>, dropped: &mut Vec<Droppe
         .into_par_iter()
         .filter_map(|job| {
             let priced = run(request, &job)?;
-            let outcome = priced.map(|(plan, priced)| candidate(request, &job, &plan, &priced));
+            let outcome = priced.map(|(plan, priced)| (candidate(request, &job, &plan, &priced), plan));
             Some((job, outcome))
         })
         .collect();
     let mut found = Vec::new();
     for (job, outcome) in priced {
         match outcome {
-            Ok(candidate) => found.push(Found { candidate, job }),
+            Ok((candidate, plan)) => {
+                // What took long to make is kept; families build anew what little is wanted again.
+                let maker = match &job.maker {
+                    Maker::Synthesis(..) => Maker::Made(plan, Way::Synthesised, candidate.choice.recomputing.clone()),
+                    other => other.clone(),
+                };
+                found.push(Found { candidate, job: Job { maker, ..job } });
+            }
             Err(reason) => {
                 let what = describe(request, &job);
                 // A family that cannot be built is told once, not for every pass and recomputation.
@@ -216,6 +233,10 @@ fn run(request: &Request, job: &Job<'_>) -> Option<Result<(Plan, Priced), DropRe
     let ground = job.ground;
     let plan = match &job.maker {
         Maker::Given(plan, _) => Ok(plan.clone()),
+        Maker::Made(plan, _, recomputing) => {
+            let priced = price_as(request, ground, plan, recomputing.clone(), job.passes)?;
+            return Some(priced.map(|priced| (plan.clone(), priced)));
+        }
         Maker::Family(index) => build(request, ground, *index),
         Maker::Synthesis(synthesis, starts, recomputing) => {
             return Some(synthesise(request, job, *synthesis, starts, recomputing));
@@ -254,15 +275,17 @@ fn synthesise(
     let profile = recomputed(request, ground, recomputing)?;
     let attempt = |effort: Synthesis, cap: Option<f64>| {
         let made = Synthesis { cap, ..effort }.build(&profile, &ground.placement, &counts, starts)?;
-        let priced = price_as(request, ground, &made.plan, recomputing.to_vec())?;
+        let priced = price_as(request, ground, &made.plan, recomputing.to_vec(), PassChoice::AsBuilt);
+        // As it is built, a plan is always priced.
+        let priced = priced.unwrap_or(Err(SynthesisError::DoesNotFit { cap: cap.unwrap_or(f64::INFINITY) }.into()))?;
         Ok((made.plan, priced))
     };
     // As in the synthesis: what lowered messages need is found with little effort.
     let quick = Synthesis { starts: 0, listing: synthesis.listing / QUICKER, ..synthesis };
-    let efforts = if synthesis.starts == 0 { vec![synthesis] } else { vec![quick, synthesis] };
+    let efforts = if synthesis.starts == 0 { vec![(synthesis, 2)] } else { vec![(quick, TIGHTENINGS), (synthesis, 2)] };
     let (mut limit, mut best, mut refused) = (request.cap, None::<(Plan, Priced)>, None);
-    for effort in efforts {
-        for _ in 0..TIGHTENINGS {
+    for (effort, times) in efforts {
+        for _ in 0..times {
             match attempt(effort, limit) {
                 Ok(new) => {
                     let faster = best.as_ref().is_none_or(|(_, old)| new.1.seconds < old.seconds);
@@ -286,7 +309,7 @@ fn synthesise(
 
 fn way(request: &Request, job: &Job<'_>) -> Way {
     match &job.maker {
-        Maker::Given(_, way) => way.clone(),
+        Maker::Given(_, way) | Maker::Made(_, way, _) => way.clone(),
         Maker::Family(index) => Way::Family(families(request, job.ground).swap_remove(*index).0),
         Maker::Synthesis(..) => Way::Synthesised,
     }
@@ -356,6 +379,27 @@ fn finalists<'a>(request: &Request, found: &[Found<'a>], synthesis: Synthesis) -
     };
     let wanted = request.passes.contains(&PassChoice::AsBuilt);
     chosen.into_iter().filter(|_| wanted).map(job).collect()
+}
+
+/// The best few so far with their communication moved.
+fn overlapped<'a>(request: &Request, found: &[Found<'a>]) -> Vec<Job<'a>> {
+    let passes = PassChoice::Overlap;
+    let mut order: Vec<&Found<'a>> = found.iter().filter(|f| f.job.passes == PassChoice::AsBuilt).collect();
+    order.sort_by(|a, b| a.candidate.seconds.total_cmp(&b.candidate.seconds));
+    let job = |found: &&Found<'a>| {
+        let (ground, choice) = (found.job.ground, &found.candidate.choice);
+        let plan = match &found.job.maker {
+            Maker::Made(plan, ..) | Maker::Given(plan, _) => plan.clone(),
+            Maker::Family(index) => build(request, ground, *index).ok()?,
+            Maker::Synthesis(..) => return None,
+        };
+        let maker = Maker::Made(plan, choice.way.clone(), choice.recomputing.clone());
+        Some(Job { ground, maker, recompute: found.job.recompute, passes })
+    };
+    let wanted = request.passes.contains(&passes);
+    let most = OVERLAPPED[usize::from(!request.simulate.overlap)];
+    let crosses = |f: &&&Found<'a>| f.job.ground.partition.stages() > 1;
+    order.iter().filter(|_| wanted).filter(crosses).take(most).filter_map(job).collect()
 }
 
 fn answer(request: &Request, found: Vec<Found<'_>>, dropped: Vec<Dropped>) -> Result<Planned, PlannerError> {

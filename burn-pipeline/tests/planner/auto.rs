@@ -6,7 +6,7 @@ use burn_pipeline::cost::{
 use burn_pipeline::pass::{insert_transfers, strip_idle};
 use burn_pipeline::plan::{CheckOptions, Plan, Stage};
 use burn_pipeline::planner::{
-    Cut, DropReason, Planned, PlannerError, Recompute, Request, Synthesis, Way, Workload, best_plan,
+    Cut, DropReason, PassChoice, Planned, PlannerError, Recompute, Request, Synthesis, Way, Workload, best_plan,
 };
 use burn_pipeline::schedule::{Chunks, Size, all};
 use burn_pipeline::simulate::{SimulateOptions, simulate};
@@ -172,6 +172,25 @@ fn the_answer_does_not_depend_on_the_threads() {
         pool.install(|| best_plan(&request).unwrap())
     };
     assert_eq!(with(1), with(4));
+}
+
+#[test]
+fn where_ranks_stand_still_in_transfers_moving_communication_pays() {
+    let layers = Layers::new(vec![layer([1.0; 3], 50, 20.0, 30.0); 8]).unwrap();
+    let slow = Links { default: Link { latency: 0.3, bandwidth: Some(60.0) }, between: vec![] };
+    let with = |passes: Vec<PassChoice>| {
+        let simulate = SimulateOptions { overlap: false, ..SimulateOptions::default() };
+        let request = Request { passes, simulate, alone: false, ..request(layers.clone(), 4, 8, slow.clone(), None) };
+        best_plan(&request).unwrap()
+    };
+    let (still, moved) = (with(vec![PassChoice::AsBuilt, PassChoice::MergeBackward]), with(PassChoice::ALL.to_vec()));
+    assert_eq!(moved.best.candidate.choice.passes, PassChoice::Overlap);
+    assert!(moved.best.candidate.seconds < 0.95 * still.best.candidate.seconds);
+    assert!(moved.best.plan.plan().any_task(|task| task.op().is_wait()));
+    println!(
+        "{} s as built, {} s with communication moved",
+        still.best.candidate.seconds, moved.best.candidate.seconds
+    );
 }
 
 #[test]

@@ -28,7 +28,7 @@ mod timing;
 use crate::cost::{Profile, ProfileError};
 use crate::pass::merge_backward;
 use crate::plan::{Placement, Plan, PlanError};
-use crate::simulate::{SimulateError, SimulateOptions, simulate};
+use crate::simulate::{SimulateError, SimulateOptions, Simulation, simulate};
 use instance::{Instance, Step};
 use rayon::prelude::*;
 
@@ -137,10 +137,11 @@ impl Synthesis {
         let (mut limit, mut found) = (cap, None);
         // How much room messages need is found with little effort; then comes all of it.
         let quick = Self { starts: 0, listing: self.listing / 8, ..*self };
-        let efforts = if self.starts == 0 { vec![*self] } else { vec![quick, *self] };
-        for effort in efforts {
-            for _ in 0..TIGHTENINGS {
-                let made = effort.attempt(profile, placement, microbatches, starts, limit)?;
+        let efforts =
+            if self.starts == 0 { vec![(*self, TIGHTENINGS)] } else { vec![(quick, TIGHTENINGS), (*self, 2)] };
+        for (effort, times) in efforts {
+            for _ in 0..times {
+                let made = effort.attempt(profile, placement, microbatches, starts, (limit, cap))?;
                 let Some((made, peak)) = made else { break };
                 if peak <= cap * (1.0 + 1e-9) {
                     let slower = |other: &Synthesised| made.makespan < other.makespan;
@@ -153,14 +154,15 @@ impl Synthesis {
         found.ok_or(SynthesisError::DoesNotFit { cap })
     }
 
-    /// The best plan under a limit that leaves messages out, and its peak with them.
+    /// The best plan under a limit that leaves messages out, and its peak with them: one that is under the cap, if any of
+    /// the improved ones is.
     fn attempt(
         &self,
         profile: &Profile,
         placement: &Placement,
         microbatches: &[usize],
         starts: &[Plan],
-        limit: f64,
+        (limit, cap): (f64, f64),
     ) -> Result<Option<(Synthesised, f64)>, SynthesisError> {
         let costs = profile.costs(placement)?;
         let split = Instance::new(&costs, microbatches, limit, true);
@@ -181,20 +183,24 @@ impl Synthesis {
                 None => order,
             }
         });
-        let improved: Vec<Order> = improved.collect();
-        let Some(best) = improved.into_iter().min_by(|a, b| a.makespan.total_cmp(&b.makespan)) else {
-            return Ok(None);
-        };
-        let rows = instance(&best).actions(&costs, &best.rows);
-        let plan = Plan::new("Synthesised", placement.clone(), microbatches.to_vec(), rows)?;
-        let options = SimulateOptions::default();
-        let (merged, apart) = (merge_backward(&plan), simulate(&plan, profile, &options)?);
-        let together = simulate(&merged, profile, &options)?;
-        let fits = together.peak_bytes() <= apart.peak_bytes().max(limit);
-        let (plan, step) = if together.makespan <= apart.makespan && fits { (merged, together) } else { (plan, apart) };
+        let mut improved: Vec<Order> = improved.collect();
+        improved.sort_by(|a, b| a.makespan.total_cmp(&b.makespan));
         let lower_bound = split.relaxed(&whole).lower_bound();
-        let made = Synthesised { makespan: step.makespan, lower_bound, start: best.start, plan };
-        Ok(Some((made, step.peak_bytes())))
+        let mut leanest = None::<(Synthesised, f64)>;
+        for order in improved {
+            let rows = instance(&order).actions(&costs, &order.rows);
+            let plan = Plan::new("Synthesised", placement.clone(), microbatches.to_vec(), rows)?;
+            let (plan, step) = merged_or_not(plan, profile)?;
+            let peak = step.peak_bytes();
+            let made = Synthesised { makespan: step.makespan, lower_bound, start: order.start, plan };
+            if peak <= cap * (1.0 + 1e-9) {
+                return Ok(Some((made, peak)));
+            }
+            if leanest.as_ref().is_none_or(|(_, least)| peak < *least) {
+                leanest = Some((made, peak));
+            }
+        }
+        Ok(leanest)
     }
 
     /// What the rules of the list scheduler give, spread over all rules where the plan is long.
@@ -210,6 +216,15 @@ impl Synthesis {
         orders.extend(order_of(instance, list::one_by_one(instance), "one microbatch at a time".into()));
         orders
     }
+}
+
+/// The plan with every `I` and the `W` right behind it as one `B`, if that is neither slower nor larger.
+fn merged_or_not(plan: Plan, profile: &Profile) -> Result<(Plan, Simulation), SimulateError> {
+    let options = SimulateOptions::default();
+    let merged = merge_backward(&plan);
+    let (apart, together) = (simulate(&plan, profile, &options)?, simulate(&merged, profile, &options)?);
+    let better = together.makespan <= apart.makespan && together.peak_bytes() <= apart.peak_bytes();
+    Ok(if better { (merged, together) } else { (plan, apart) })
 }
 
 /// Rows with their makespan, if they are complete, can be run and fit.
