@@ -6,6 +6,7 @@ pub mod device;
 pub mod generate;
 pub mod gpt;
 pub mod learning_rate;
+pub mod moe_gpt;
 pub mod options;
 pub mod random;
 pub mod run;

@@ -5,8 +5,8 @@ use super::{ExecuteError, MicrobatchLoss, RankOutcome, Seeding};
 use crate::link::{Activity, Link, LinkError, Message};
 use crate::plan::{Action, CheckedPlan, Op, Placement, Plan, Stage, Task};
 use crate::stage::{
-    AnyTensor, Boundary, ErasedStage, ForwardCall, Gradients, LossPart, Microbatches, Outcome, Payload, Reduction,
-    StageError,
+    AnyTensor, Boundary, ErasedStage, ForwardCall, Gradients, LOSS_SEED, LossPart, Microbatches, Outcome, Part,
+    Payload, Reduction, StageError, loss_seed,
 };
 use crate::trace::Event;
 use burn::backend::{Dispatch, ops::FloatTensorOps};
@@ -208,7 +208,7 @@ impl Executor {
             Some(_) => self.take(pass, placement, task, microbatch)?,
         };
         let ends_route = placement.next(stage).is_none();
-        let extra = self.extra(pass.run.batch, stage, sample)?;
+        let extra = self.extra(&pass.run, stage, sample)?;
         let target = match ends_route {
             true => pass.run.batch.target(sample).map_err(|source| self.batch_error(source))?,
             false => None,
@@ -322,9 +322,17 @@ impl Executor {
         Ok(taken)
     }
 
-    fn extra(&self, batch: &Microbatches, stage: Stage, sample: usize) -> Result<Payload, ExecuteError> {
+    fn extra(&self, run: &Run<'_>, stage: Stage, sample: usize) -> Result<Payload, ExecuteError> {
         let held = self.stages.get(&stage).ok_or(ExecuteError::NoStage { rank: self.rank(), stage })?;
-        self.brought(batch.extra(stage.index(), &held.extras(), sample))
+        let mut parts = Vec::new();
+        for name in held.extras() {
+            if name == LOSS_SEED {
+                parts.push(Part::Tensor(loss_seed(run.seeding.seed(run.batch, sample), &self.device)));
+            } else {
+                parts.extend(self.brought(run.batch.extra(stage.index(), &[name], sample))?.into_parts());
+            }
+        }
+        Ok(Payload::from_parts(parts))
     }
 
     fn brought(&self, piece: Result<Payload, crate::stage::MicrobatchError>) -> Result<Payload, ExecuteError> {
@@ -376,14 +384,16 @@ impl Executor {
         for (&sample, part) in &pass.losses {
             let read = part.read().and_then(|loss| Ok((loss, pass.weight(sample, part)?)));
             let (loss, weight) = read.map_err(|message| ExecuteError::Device { rank, message })?;
-            numbers.extend([sample as f64, loss, weight]);
+            let observed = part.read_observed().map_err(|message| ExecuteError::Device { rank, message })?;
+            numbers.extend([sample as f64, loss, weight, observed.len() as f64]);
+            numbers.extend(observed);
         }
         let deadline = self.deadline();
         let table = self.link.all_gather(numbers, deadline);
         let table = table.map_err(|source| ExecuteError::Link { rank, task: None, source })?;
-        let row = |n: &[f64]| MicrobatchLoss { sample: n[0] as usize, loss: n[1], weight: n[2] };
-        pass.outcome.losses = table.iter().flat_map(|numbers| numbers.chunks_exact(3).map(row)).collect();
-        pass.outcome.losses.sort_by_key(|loss| loss.sample);
+        let mut rows: Vec<_> = table.iter().flat_map(|numbers| loss_rows(numbers)).collect();
+        rows.sort_by_key(|(loss, _)| loss.sample);
+        (pass.outcome.losses, pass.outcome.observed) = rows.into_iter().unzip();
         Ok(())
     }
 
@@ -432,6 +442,17 @@ impl Pass<'_> {
             }
         }
     }
+}
+
+/// Takes `[sample, loss, weight, count, count numbers]*` apart.
+fn loss_rows(mut numbers: &[f64]) -> Vec<(MicrobatchLoss, Vec<f64>)> {
+    let mut rows = Vec::new();
+    while let [sample, loss, weight, count, rest @ ..] = numbers {
+        let (observed, left) = rest.split_at((*count as usize).min(rest.len()));
+        rows.push((MicrobatchLoss { sample: *sample as usize, loss: *loss, weight: *weight }, observed.to_vec()));
+        numbers = left;
+    }
+    rows
 }
 
 /// The rank of the stage before (`forward`) or after.

@@ -159,8 +159,8 @@ impl<M: Stage> Engine<M> for Eager {
         let (outcome, tracked) = match computed? {
             Computed::Output(payload) => detach(payload),
             Computed::Loss(loss) => {
-                let value = AnyTensor::new(loss.value);
-                let part = LossPart { value: value.clone().inner(), weight: loss.weight };
+                let value = AnyTensor::new(loss.value.clone());
+                let part = LossPart::from(*loss);
                 (Outcome::Loss(Box::new(part)), vec![value])
             }
         };

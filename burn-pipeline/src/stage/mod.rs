@@ -83,7 +83,8 @@ pub use error::StageError;
 pub use function::{Check, Computed, StageFunction, Takes};
 pub use gradients::{Accumulation, GradientStore, WeightGradients};
 pub use init::init_seeded;
-pub use loss::{Loss, LossPart, Reduction, Weight};
+pub(crate) use loss::loss_seed;
+pub use loss::{LOSS_SEED, Loss, LossPart, Reduction, Weight};
 pub use microbatch::{Batch, MicrobatchError, Microbatches, Split};
 
 use burn::module::Module;
