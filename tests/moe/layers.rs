@@ -112,7 +112,7 @@ fn a_shared_expert_adds_to_every_token_dropped_ones_included() {
     assert!(dropped >= 4);
     // The shared layer's weights come last.
     let weights = weights(&layer);
-    let shared = FeedForwardConfig::new(D, 10).init(&Device::flex());
+    let shared = init_seeded(4, &Device::flex(), |device| FeedForwardConfig::new(D, 10).init(device));
     let mut values = weights[weights.len() - 3..].iter();
     let shared = shared.map(&mut Set(&mut values));
     let expected = floats(shared.forward(x(1, 6)));

@@ -3,6 +3,7 @@
 use crate::cases::noise;
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Int, Tensor};
+use burn_pipeline::stage::init_seeded;
 use burn_pipeline_moe::router::{Capacity, Places, RouterConfig, Scoring, top_k};
 use proptest::prelude::{ProptestConfig, Strategy, prop_assert, prop_assert_eq, proptest};
 
@@ -107,7 +108,7 @@ fn gates_are_scores_of_the_chosen_normalised_where_asked() {
         (Scoring::Sigmoid, true, 3),
     ] {
         let config = RouterConfig::new(4, 5).with_top_k(k).with_scoring(scoring).with_normalize(normalize);
-        let router = config.init(&Device::flex());
+        let router = init_seeded(21, &Device::flex(), |device| config.init(device));
         let routing = router.forward(x.clone());
         let (logits, probabilities) = (floats(routing.logits), floats(routing.probabilities));
         let (experts, gates) = (ints(routing.experts), floats(routing.gates));
@@ -132,7 +133,8 @@ fn gates_are_scores_of_the_chosen_normalised_where_asked() {
 #[test]
 fn an_expert_bias_changes_who_is_chosen_but_not_the_gates_and_moves_towards_balance() {
     let device = Device::flex();
-    let mut router = RouterConfig::new(4, 3).with_expert_bias(true).with_scoring(Scoring::Sigmoid).init(&device);
+    let config = RouterConfig::new(4, 3).with_expert_bias(true).with_scoring(Scoring::Sigmoid);
+    let mut router = init_seeded(22, &device, |device| config.init(device));
     let x = matrix(&noise(6, 8 * 4), 4);
     router.bias = router.bias.map(|bias| Param::initialized(bias.id, Tensor::from_floats([0.0, 0.0, 5.0], &device)));
     let routing = router.forward(x.clone());
@@ -142,7 +144,7 @@ fn an_expert_bias_changes_who_is_chosen_but_not_the_gates_and_moves_towards_bala
     // The overloaded expert's bias falls, the others' rise, by the rate, whatever the difference.
     let moved = router.balanced(&[2.0, 4.0, 30.0], 0.25).bias.unwrap().val();
     assert_eq!(floats(moved), [0.25, 0.25, 4.75]);
-    let trained = RouterConfig::new(4, 3).with_expert_bias(true).init(&device.autodiff());
+    let trained = init_seeded(23, &device.autodiff(), |device| config.init(device));
     assert!(!trained.bias.as_ref().unwrap().val().is_require_grad(), "it is no parameter of gradient descent");
     assert_eq!(trained.num_params(), 4 * 3 + 3);
 }
