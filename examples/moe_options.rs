@@ -2,10 +2,12 @@
 
 use crate::moe_gpt::{Injection, MoeGptConfig};
 use crate::options::{Options, OptionsError, Setup};
+use crate::saved::RunFlags;
 use burn_pipeline_moe::auxiliary::AuxiliaryWeights;
 use burn_pipeline_moe::layers::{PatternError, parse_pattern};
 use burn_pipeline_moe::router::{Capacity, Scoring};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, ValueEnum};
+use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 
 /// Trains a byte-level GPT with blocks of experts on Shakespeare's plays, as a pipeline of stages over ranks of this
@@ -22,7 +24,7 @@ pub struct MoeOptions {
 }
 
 /// The flags of experts and their losses.
-#[derive(Args, Debug, Clone)]
+#[derive(Args, Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ExpertOptions {
     /// Blocks, repeated until there are `--layers`: D dense, E experts, d and e the same with tokens going around.
     #[arg(long, default_value = "DE", value_name = "LETTERS")]
@@ -63,7 +65,7 @@ pub struct ExpertOptions {
 }
 
 /// A way of scoring.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub enum ScoringName {
     /// Experts compete.
     Softmax,
@@ -72,7 +74,7 @@ pub enum ScoringName {
 }
 
 /// Which stages inject.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub enum InjectionName {
     /// All.
     All,
@@ -91,6 +93,19 @@ pub struct MoeSetup {
     pub model: MoeGptConfig,
     /// The byte that begins a document.
     pub bos: Option<u8>,
+    /// The flags that losses depend on, as a checkpoint keeps them.
+    pub flags: MoeRunFlags,
+}
+
+/// The flags that losses depend on.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct MoeRunFlags {
+    /// Those that `train_gpt` has too.
+    #[serde(flatten)]
+    pub common: RunFlags,
+    /// The experts'.
+    #[serde(flatten)]
+    pub experts: ExpertOptions,
 }
 
 /// Why the flags do not describe a run.
@@ -166,7 +181,8 @@ impl MoeOptions {
             InjectionName::LastStage => Injection::LastStage,
             InjectionName::Nowhere => Injection::Nowhere,
         });
-        Ok(MoeSetup { common, model, bos })
+        let flags = MoeRunFlags { common: RunFlags::of(&common.options), experts: self.experts };
+        Ok(MoeSetup { common, model, bos, flags })
     }
 }
 

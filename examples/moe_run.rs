@@ -103,6 +103,9 @@ fn conclude(
     let evaluation = trainer.evaluate()?;
     let (loss, bigram, bytes) = (evaluation.loss, evaluation.bigram, evaluation.bytes);
     writeln!(told, "held-out loss {loss:.4} nats a byte over {bytes} bytes; a table of byte pairs has {bigram:.4}")?;
+    if records.is_empty() {
+        return Ok(());
+    }
     for (layer, imbalance) in expert_load::imbalance(records, LAST).into_iter().enumerate() {
         writeln!(
             told,

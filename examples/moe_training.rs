@@ -2,7 +2,8 @@
 
 use crate::corpus::Windows;
 use crate::moe_gpt::{DOCUMENTS, MoeSignal, stage};
-use crate::moe_options::MoeSetup;
+use crate::moe_options::{MoeRunFlags, MoeSetup};
+use crate::saved::same_flags;
 use crate::traces::end_to_end;
 use crate::training::{Evaluation, StepRecord, TrainError, tokens};
 use burn::optim::AdamWConfig;
@@ -11,7 +12,7 @@ use burn_pipeline::cost::Profile;
 use burn_pipeline::simulate::{SimulateOptions, simulate};
 use burn_pipeline::stage::{AnyTensor, Batch};
 use burn_pipeline::trace::Track;
-use burn_pipeline::train::{Pipeline, StepReport, measured_profile};
+use burn_pipeline::train::{CheckpointError, Checkpoints, Pipeline, StepReport, measured_profile};
 use burn_pipeline_moe::auxiliary::{LayerObservation, over_microbatches};
 use burn_pipeline_moe::layers::PatternError;
 use burn_pipeline_moe::structure::{Structure, StructureError, documents};
@@ -22,6 +23,8 @@ use std::collections::VecDeque;
 const CLIP_NORM: f64 = 1.0;
 /// Steps whose timeline is kept.
 const KEPT_STEPS: usize = 3;
+/// Checkpoints that are kept.
+const KEPT_CHECKPOINTS: usize = 3;
 
 /// Why training stopped.
 #[derive(Debug, thiserror::Error)]
@@ -64,23 +67,25 @@ pub struct MoeTrainer {
     /// Which blocks have experts, and which let tokens around.
     kinds: Vec<(bool, bool)>,
     pipeline: Pipeline,
+    checkpoints: Option<Checkpoints>,
     done: usize,
     recent: VecDeque<StepReport>,
 }
 
 impl MoeTrainer {
-    /// Builds the pipeline: the stages are made on their ranks.
+    /// Builds the pipeline: the stages are made on their ranks. Goes on from the latest checkpoint, if that was asked
+    /// for and there is one.
     ///
     /// # Errors
-    /// If the plan is not legal, or a rank cannot make its stages.
+    /// If the plan is not legal, a rank cannot make its stages, or the checkpoint cannot be read or is of another run.
     pub fn new(setup: MoeSetup) -> Result<Self, MoeTrainError> {
-        let model = setup.model.clone();
+        let (model, recompute) = (setup.model.clone(), setup.common.options.recompute);
         let kinds = model.blocks()?.into_iter().map(|kind| (kind.has_experts(), kind.has_depths())).collect();
         let optimizer = AdamWConfig::new().with_beta_2(0.99).with_epsilon(1e-8).with_weight_decay(0.1);
         let pipeline = Pipeline::builder()
             .plan(setup.common.plan.clone())
             .stages(move |at| match model.part(at) {
-                Ok(part) => stage(part, at),
+                Ok(part) => stage(part, at).recomputed(recompute),
                 Err(error) => panic!("the pattern was checked before: {error}"),
             })
             .optimizer(move || optimizer.init())
@@ -89,7 +94,35 @@ impl MoeTrainer {
             .threads(setup.common.options.threads)
             .build()
             .map_err(TrainError::from)?;
-        Ok(Self { setup, kinds, pipeline, done: 0, recent: VecDeque::new() })
+        let saves = setup.common.options.save.as_ref();
+        let checkpoints = saves.map(|folder| Checkpoints::new(folder).keep(KEPT_CHECKPOINTS));
+        let mut trainer = Self { setup, kinds, pipeline, checkpoints, done: 0, recent: VecDeque::new() };
+        if trainer.setup.common.options.resume {
+            trainer.resume()?;
+        }
+        Ok(trainer)
+    }
+
+    fn resume(&mut self) -> Result<(), TrainError> {
+        let Some(checkpoints) = &self.checkpoints else { return Ok(()) };
+        let checkpoint = match checkpoints.latest() {
+            Err(CheckpointError::None { .. }) => return Ok(()),
+            checkpoint => checkpoint?,
+        };
+        same_flags(&self.setup.flags, &checkpoint.beside::<MoeRunFlags>()?)?;
+        self.pipeline.load(&checkpoint)?;
+        self.done = self.pipeline.progress().steps as usize;
+        Ok(())
+    }
+
+    /// Saves a checkpoint after the last step and after every so many.
+    fn save(&mut self) -> Result<(), TrainError> {
+        let Some(checkpoints) = &self.checkpoints else { return Ok(()) };
+        let every = self.setup.common.options.save_every.is_some_and(|every| self.done.is_multiple_of(every));
+        if every || self.done == self.setup.common.rates.len() {
+            self.pipeline.save(checkpoints, &self.setup.flags)?;
+        }
+        Ok(())
     }
 
     /// What is trained, and how.
@@ -97,10 +130,10 @@ impl MoeTrainer {
         &self.setup
     }
 
-    /// The next step; `None` once all are done.
+    /// The next step; `None` once all are done. A checkpoint that is due is saved.
     ///
     /// # Errors
-    /// If a rank fails.
+    /// If a rank fails, or the checkpoint cannot be written.
     pub fn step(&mut self) -> Result<Option<MoeStepRecord>, MoeTrainError> {
         let Some(&learning_rate) = self.setup.common.rates.get(self.done) else { return Ok(None) };
         let options = &self.setup.common.options;
@@ -122,6 +155,7 @@ impl MoeTrainer {
         if self.recent.len() > KEPT_STEPS {
             self.recent.pop_front();
         }
+        self.save()?;
         Ok(Some(record))
     }
 

@@ -7,6 +7,7 @@ use crate::corpus::{Corpus, TooShort};
 use crate::device::{DeviceError, DeviceName};
 use crate::gpt::GptConfig;
 use crate::learning_rate::{RateError, learning_rates};
+use crate::saved::RunFlags;
 use crate::traces::TracePaths;
 use burn::tensor::Device;
 use burn_pipeline::plan::{Plan, PlanCsvError};
@@ -67,6 +68,18 @@ pub struct Options {
     /// microbatches.
     #[arg(long, value_name = "FILE.csv")]
     pub plan: Option<PathBuf>,
+    /// A folder for checkpoints: one is saved at the end, the last three are kept.
+    #[arg(long, value_name = "FOLDER")]
+    pub save: Option<PathBuf>,
+    /// Saves a checkpoint every so many steps, too.
+    #[arg(long, requires = "save", value_parser = at_least_one, value_name = "N")]
+    pub save_every: Option<usize>,
+    /// Goes on from the latest checkpoint in the folder, if there is one; schedule, ranks and device may be others.
+    #[arg(long, requires = "save")]
+    pub resume: bool,
+    /// Keeps only the inputs of stages from forward to backward, and computes the rest again: less memory, more time.
+    #[arg(long)]
+    pub recompute: bool,
     /// `text` draws a progress bar; `json` writes one line a step on standard output and all else elsewhere.
     #[arg(long, value_enum, default_value_t = LogFormat::Text, value_name = "FORMAT")]
     pub log: LogFormat,
@@ -174,9 +187,8 @@ impl Options {
         if !plan.has_backward() {
             return Err(OptionsError::NoBackward { plan: plan.name().to_owned() });
         }
-        let model = GptConfig::new().with_d_model(d_model).with_layers(self.layers).with_heads(heads);
         Ok(Setup {
-            model: model.with_seq(self.seq).with_seed(self.seed),
+            model: RunFlags::of(&self).model(),
             rates: learning_rates(self.lr, self.steps)?,
             device: self.device.open()?,
             trace: TracePaths::new(&self.trace),

@@ -59,7 +59,7 @@ impl<'a> StepLog<'a> {
             }
             LogFormat::Text => {
                 self.bar.set_message(format!("loss {:.4}, {:.0} tokens/s", record.loss, record.tokens_per_second));
-                self.bar.inc(1);
+                self.bar.set_position(record.step as u64);
                 if record.step == 1 || record.step.is_multiple_of(EVERY) || record.step == self.steps {
                     let line = format!("{}{more}\n", text_line(record));
                     return self.bar.suspend(|| self.out.write_all(line.as_bytes()));

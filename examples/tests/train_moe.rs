@@ -38,6 +38,32 @@ fn losses_and_loads_do_not_depend_on_the_cut() {
 }
 
 #[test]
+fn a_run_goes_on_from_its_checkpoint_and_refuses_another_runs() {
+    let folder = std::env::temp_dir().join(format!("train-moe-resume-{}", std::process::id()));
+    let save = format!("--save {} --save-every 2", folder.display());
+    let whole = curve(&save);
+    // The checkpoint after the last step is lost: step 3 is run again, on another cut.
+    let last = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).max().unwrap();
+    std::fs::remove_dir_all(last).unwrap();
+    let again = curve(&format!("{save} --resume --schedule GPipe --ranks 4"));
+    assert_eq!(again.len(), 1);
+    assert_eq!((again[0].step.step, &again[0].load), (3, &whole[2].load));
+    assert!((again[0].step.loss - whole[2].step.loss).abs() < 1e-6);
+    let options = MoeOptions::from_arguments(arguments(&format!("{TINY} {save} --resume --top-k 1"))).unwrap();
+    let error = MoeTrainer::new(options.check().unwrap()).unwrap_err().to_string();
+    assert!(error.contains("--top-k 2, not 1"), "{error}");
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn recomputed_stages_learn_the_same() {
+    assert_eq!(
+        curve("--recompute").iter().map(|record| record.step.loss).collect::<Vec<f64>>(),
+        curve("").iter().map(|record| record.step.loss).collect::<Vec<f64>>()
+    );
+}
+
+#[test]
 fn injection_reaches_the_gradients() {
     let (on, off) = (curve(""), curve("--injection nowhere"));
     assert_eq!(on[0].step.loss, off[0].step.loss);

@@ -4,6 +4,7 @@
 use crate::cases::{Distance, builder, config, distance, pipelined, plain};
 use burn_pipeline::plan::PlacementKind;
 use burn_pipeline::schedule::{Chunks, Schedule, Size, all};
+use pipeline_examples::moe_gpt::stage;
 
 /// Gradients are sums of the same numbers in another order, so they differ by rounding.
 pub(crate) const ROUNDING: f64 = 2e-5;
@@ -68,5 +69,19 @@ fn more_ranks_and_stages_without_experts_make_no_difference() {
         let expected = plain(&config, &[9, 7], 4);
         let builder = builder(schedule.as_ref(), Size { ranks, chunks, microbatches: 4 }, &config, |part, _| part);
         assert_close(&distance(&config, &pipelined(builder, &[9, 7], config.experts), &expected), name);
+    }
+}
+
+#[test]
+fn recomputed_stages_inject_once() {
+    let config = config();
+    for (name, chunks) in [("1F1B", 1), ("ZBVZeroBubble", 2)] {
+        let schedule = burn_pipeline::schedule::by_name(name).unwrap();
+        let size = Size { ranks: 2, chunks, microbatches: 3 };
+        let model = config.clone();
+        let builder = builder(schedule.as_ref(), size, &config, |part, _| part);
+        let builder = builder.stages(move |at| stage(model.part(at).unwrap(), at).recomputed(true));
+        let got = pipelined(builder, &[5, 4], config.experts);
+        assert_close(&distance(&config, &got, &plain(&config, &[5, 4], 3)), name);
     }
 }

@@ -4,17 +4,22 @@
 
 mod boundary;
 mod cases;
+mod checkpoint;
 mod concurrency;
 mod contract;
 mod deferred;
+mod evaluation;
 mod faults;
 mod faulty;
 mod hooked;
 mod interleave;
 mod merged;
 mod microbatches;
+mod noisy;
+mod observed;
 mod parity;
 mod profile;
+mod recompute;
 mod refusals;
 mod seam;
 mod seeded;

@@ -27,6 +27,8 @@ pub enum Direction {
     Replica,
     /// A message that is only to be timed.
     Probe,
+    /// An output of the last stage, on its way to a rank that asked for it.
+    Output,
 }
 
 /// What a message is about: its receiving stage, its microbatch within the route, and its direction.
@@ -45,6 +47,7 @@ impl std::fmt::Display for Header {
         let what = match self.direction {
             Direction::Forward => "input",
             Direction::Backward => "output gradient",
+            Direction::Output => "output",
             Direction::Probe => return f.write_str("a message that is timed"),
             Direction::Replica => return write!(f, "the other replica's tensors for stage {}", self.stage),
         };
@@ -171,6 +174,10 @@ pub enum Activity {
     Gathering,
     /// Stepping the weights.
     Optimizing,
+    /// Writing a checkpoint.
+    Saving,
+    /// Reading a checkpoint.
+    Loading,
 }
 
 impl std::fmt::Display for Activity {
@@ -182,6 +189,8 @@ impl std::fmt::Display for Activity {
             Activity::Waiting(header, peer) => write!(f, "is itself waiting for {header} from rank {peer}"),
             Activity::Gathering => f.write_str("is gathering the ranks' losses and norms"),
             Activity::Optimizing => f.write_str("is stepping its weights"),
+            Activity::Saving => f.write_str("is writing a checkpoint"),
+            Activity::Loading => f.write_str("is reading a checkpoint"),
         }
     }
 }

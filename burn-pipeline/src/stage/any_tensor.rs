@@ -27,6 +27,11 @@ impl Kind {
             _ => Kind::Float,
         }
     }
+
+    /// The kind of tensor that holds these elements.
+    pub(crate) fn of_data(data: &TensorData) -> Self {
+        Self::of(data.dtype())
+    }
 }
 
 impl std::fmt::Display for Kind {
@@ -52,6 +57,19 @@ impl AnyTensor {
     /// Wraps what Burn's dispatch layer works on.
     pub fn from_dispatch(tensor: DispatchTensor) -> Self {
         Self(tensor)
+    }
+
+    /// Puts elements from the host on a device, without autodiff; floats keep their element type, integers and
+    /// booleans get the device's.
+    pub fn from_data(data: TensorData, device: &Device) -> Self {
+        let plain = device.clone().inner();
+        let settings = plain.settings();
+        let target = plain.as_dispatch();
+        Self(match Kind::of_data(&data) {
+            Kind::Float => Dispatch::float_from_data(data, target),
+            Kind::Int => Dispatch::int_from_data(data.convert_dtype(settings.int_dtype.into()), target),
+            Kind::Bool => Dispatch::bool_from_data(data.convert_dtype(settings.bool_dtype.into()), target),
+        })
     }
 
     /// Unwraps to what Burn's dispatch layer works on.

@@ -5,8 +5,11 @@
 //! rank a process drives its own.
 
 mod admit;
+mod ask;
 mod builder;
+mod checkpoint;
 mod contract;
+mod deliver;
 mod error;
 mod pipeline;
 mod probe;
@@ -17,6 +20,7 @@ mod report;
 mod worker;
 
 pub use builder::{BuildError, Builder, StageContext};
+pub use checkpoint::{Checkpoint, CheckpointError, Checkpoints, FileEntry, ParameterEntry, Progress, StateEntry};
 pub use contract::{Contract, evaluated_loss};
 pub use error::PipelineError;
 pub use pipeline::Pipeline;

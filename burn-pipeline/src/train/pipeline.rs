@@ -6,18 +6,19 @@
 
 use super::admit::admit;
 use super::builder::{BuildError, Builder, Source, split_stages};
+use super::checkpoint::Progress;
 use super::error::PipelineError;
 use super::report::{EvalReport, StepReport};
 use super::worker::{Answer, Command, Reply, Seat, StageFacts, run};
 use crate::cost::Links;
 use crate::execute::ExecuteError;
-use crate::link::{Activity, Failure, Threads};
+use crate::link::{Failure, Threads};
 use crate::plan::{CheckedPlan, Placement, Stage};
-use crate::stage::{Accumulation, AnyTensor, Batch, EngineReport, Microbatches, Stage as StageModule};
+use crate::stage::{Accumulation, AnyTensor, Batch, EngineReport, Microbatches, Stage as StageModule, mixed};
 use crate::trace::Track;
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 /// A pipeline of ranks on threads of this process.
@@ -69,12 +70,16 @@ pub struct Pipeline {
     placement: Placement,
     training: HashMap<usize, Arc<CheckedPlan>>,
     evaluation: HashMap<usize, Arc<CheckedPlan>>,
-    facts: Vec<StageFacts>,
-    threads: Threads,
-    commands: Vec<Sender<Command>>,
-    replies: Receiver<Reply>,
-    deadline: Duration,
-    closed: Option<Failure>,
+    pub(super) facts: Vec<StageFacts>,
+    pub(super) threads: Threads,
+    pub(super) commands: Vec<Sender<Command>>,
+    pub(super) replies: Receiver<Reply>,
+    pub(super) deadline: Duration,
+    pub(super) closed: Option<Failure>,
+    pub(super) progress: Progress,
+    /// Batches whose gradients no step has used yet.
+    pub(super) waiting: usize,
+    pub(super) seed: Option<u64>,
 }
 
 /// `Source` without a need for `Debug` on schedules' insides.
@@ -133,6 +138,9 @@ impl Pipeline {
             facts: Vec::new(),
             deadline: builder.deadline,
             closed: None,
+            progress: Progress { seed: builder.seed, ..Progress::default() },
+            waiting: 0,
+            seed: builder.seed,
             placement,
             threads,
             commands,
@@ -145,6 +153,9 @@ impl Pipeline {
             }
         }
         pipeline.facts.sort_by_key(|facts| facts.stage);
+        if let Some((name, first, second)) = pipeline.claimed_twice() {
+            tracing::warn!(name, first, second, "two stages claim one name: this pipeline cannot be saved");
+        }
         Ok(pipeline)
     }
 
@@ -167,6 +178,10 @@ impl Pipeline {
         }
         engines.sort_by_key(|(stage, _)| *stage);
         Ok(engines)
+    }
+
+    pub(super) fn plan_name(&self) -> String {
+        self.training.values().next().map(|plan| plan.plan().name().to_owned()).unwrap_or_default()
     }
 
     /// The lowered plan that trains a batch of this many microbatches.
@@ -197,6 +212,8 @@ impl Pipeline {
                 (report.loss, report.gradient_norm) = (applied.loss, applied.gradient_norm);
             }
         }
+        self.waiting = 0;
+        self.progress.steps += 1;
         report.seconds = began.elapsed().as_secs_f64();
         Ok(report)
     }
@@ -219,7 +236,8 @@ impl Pipeline {
         if !plan.plan().has_backward() {
             return Err(PipelineError::ForwardOnly { schedule: plan.plan().name().to_owned() });
         }
-        let command = Command::Accumulate { plan, batch: batch.clone(), began };
+        let seed = self.seed.map(|seed| mixed(seed, self.progress.batches));
+        let command = Command::Accumulate { plan, batch: batch.clone(), began, seed };
         let mut report = StepReport {
             loss: 0.0,
             gradient_norm: None,
@@ -250,6 +268,9 @@ impl Pipeline {
                 }
             }
         }
+        self.waiting += 1;
+        self.progress.batches += 1;
+        self.progress.samples += report.samples as u64;
         report.seconds = began.elapsed().as_secs_f64();
         Ok(report)
     }
@@ -311,6 +332,7 @@ impl Pipeline {
         self.ask(&Command::FinishGradients)?;
         let gradients = self.tensors(&Command::Gradients)?;
         self.ask(&Command::Forget)?;
+        self.waiting = 0;
         Ok(gradients)
     }
 
@@ -356,80 +378,5 @@ impl Pipeline {
     /// Bytes of each stage's parameters, in model order.
     fn weight_bytes(&self) -> Vec<usize> {
         self.facts.iter().filter(|facts| facts.stage.replica() == 0).map(|facts| facts.weight_bytes).collect()
-    }
-
-    /// Gives every rank a command and waits for all answers.
-    fn ask(&mut self, command: &Command) -> Result<Vec<Answer>, PipelineError> {
-        if let Some(failure) = &self.closed {
-            return Err(PipelineError::Closed(failure.clone()));
-        }
-        for sender in &self.commands {
-            // A rank whose thread has ended does not answer, which is noticed below.
-            let _ = sender.send(command.clone());
-        }
-        self.answers()
-    }
-
-    /// One answer a rank. The error that is returned is the first cause, not its echoes.
-    fn answers(&mut self) -> Result<Vec<Answer>, PipelineError> {
-        let ranks = self.placement.ranks();
-        let mut answers: Vec<Option<Answer>> = (0..ranks).map(|_| None).collect();
-        let mut errors: Vec<(usize, ExecuteError)> = Vec::new();
-        let mut outstanding: Vec<usize> = (0..ranks).collect();
-        // Ranks give up waiting at the deadline, so one that makes no progress for longer is stuck in its own
-        // code. A step may take many times the deadline as long as somebody goes on.
-        let mut progress = self.threads.progress();
-        let grace = self.deadline + self.deadline / 4 + Duration::from_millis(200);
-        while !outstanding.is_empty() {
-            // Once something failed, the others answer at once, or are stuck.
-            let wait = if errors.is_empty() { grace } else { Duration::from_millis(500).min(grace) };
-            match self.replies.recv_timeout(wait) {
-                Ok((rank, answer)) => {
-                    outstanding.retain(|&r| r != rank);
-                    match answer {
-                        Ok(answer) => answers[rank] = Some(answer),
-                        Err(error) => errors.push((rank, error)),
-                    }
-                }
-                Err(RecvTimeoutError::Disconnected) => break,
-                Err(RecvTimeoutError::Timeout) => {
-                    let now = self.threads.progress();
-                    if now == progress || !errors.is_empty() {
-                        break;
-                    }
-                    progress = now;
-                }
-            }
-        }
-        if errors.is_empty() && outstanding.is_empty() {
-            return Ok(answers.into_iter().flatten().collect());
-        }
-        Err(self.close(errors, &outstanding))
-    }
-
-    /// Closes the pipeline and names the first cause.
-    fn close(&mut self, mut errors: Vec<(usize, ExecuteError)>, outstanding: &[usize]) -> PipelineError {
-        // A rank's own error comes before what others say of it.
-        errors.sort_by_key(|(_, error)| error.is_secondary());
-        let own = errors.first().filter(|(_, error)| !error.is_secondary()).cloned();
-        let stuck = outstanding.first().map(|&rank| (rank, self.threads.activity(rank)));
-        let error = match (own, stuck, errors.into_iter().next()) {
-            (Some((_, error)), ..) => PipelineError::Rank(error),
-            (None, Some((rank, activity)), _) => {
-                PipelineError::Silent { rank, seconds: self.deadline.as_secs_f64(), activity }
-            }
-            (None, None, Some((_, error))) => PipelineError::Rank(error),
-            (None, None, None) => {
-                PipelineError::Silent { rank: 0, seconds: self.deadline.as_secs_f64(), activity: Activity::Idle }
-            }
-        };
-        let rank = match &error {
-            PipelineError::Silent { rank, .. } => *rank,
-            _ => self.threads.failure().map_or(0, |failure| failure.rank),
-        };
-        let failure = Failure { rank, message: error.to_string() };
-        self.threads.abort(failure.clone());
-        self.closed = Some(failure);
-        error
     }
 }

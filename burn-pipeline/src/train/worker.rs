@@ -4,17 +4,19 @@
 //! stage's task (in a factory or an optimizer) is caught here, named, and told to the other ranks.
 
 use super::builder::{Builder, StageContext};
+use super::checkpoint::{Checkpoint, CheckpointError, Parts, SavedStage};
 use super::probe;
 use super::rank::{ApplyOutcome, BatchOutcome, Rank};
 use crate::cost::LinkBetween;
 use crate::execute::{ExecuteError, Executor, RunOptions, panic_message};
 use crate::link::{Activity, Link, Threads};
 use crate::plan::{CheckedPlan, Placement, Stage};
-use crate::stage::{AnyTensor, EngineReport, ErasedStage, Microbatches, Takes};
+use crate::stage::{AnyTensor, EngineReport, ErasedStage, Microbatches, NamedWeight, Takes};
 use burn::tensor::Device;
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::Instant;
@@ -22,9 +24,20 @@ use std::time::Instant;
 /// What a rank is asked to do. All ranks get the same commands in the same order.
 #[derive(Clone)]
 pub(super) enum Command {
-    Accumulate { plan: Arc<CheckedPlan>, batch: Arc<Microbatches>, began: Instant },
-    Apply { learning_rate: f64 },
-    Evaluate { plan: Arc<CheckedPlan>, batch: Arc<Microbatches>, began: Instant },
+    Accumulate {
+        plan: Arc<CheckedPlan>,
+        batch: Arc<Microbatches>,
+        began: Instant,
+        seed: Option<u64>,
+    },
+    Apply {
+        learning_rate: f64,
+    },
+    Evaluate {
+        plan: Arc<CheckedPlan>,
+        batch: Arc<Microbatches>,
+        began: Instant,
+    },
     FinishGradients,
     Gradients,
     Weights,
@@ -32,6 +45,20 @@ pub(super) enum Command {
     Engines,
     MeasureLinks,
     Forget,
+    NamedWeights,
+    /// Write the stages' files of a checkpoint.
+    Save {
+        folder: Arc<Path>,
+    },
+    /// Read a checkpoint and keep it aside.
+    Offer {
+        checkpoint: Arc<Checkpoint>,
+        parts: Parts,
+    },
+    /// Adopt what was kept aside, or let go of it.
+    Conclude {
+        adopt: bool,
+    },
 }
 
 /// What a rank answers.
@@ -42,6 +69,9 @@ pub(super) enum Answer {
     Tensors(Vec<(Stage, Vec<Option<AnyTensor>>)>),
     Modules(Vec<(Stage, Box<dyn Any + Send>)>),
     Engines(Vec<(Stage, EngineReport)>),
+    NamedWeights(Vec<(Stage, Vec<NamedWeight>)>),
+    Saved(Result<Vec<SavedStage>, CheckpointError>),
+    Offered(Result<BTreeSet<usize>, CheckpointError>),
     Links(Vec<LinkBetween>),
     Done,
 }
@@ -54,6 +84,8 @@ pub(super) struct StageFacts {
     pub(super) has_loss: bool,
     pub(super) takes: Takes,
     pub(super) weight_bytes: usize,
+    /// Names of its parameters in the whole model.
+    pub(super) names: Vec<String>,
 }
 
 /// A command's answer, with the rank that gives it.
@@ -137,6 +169,9 @@ fn doing_of(command: &Command) -> &'static str {
         Command::Gradients | Command::Weights | Command::Modules | Command::Engines => "reading its stages",
         Command::MeasureLinks => "measuring its links",
         Command::Forget => "forgetting its gradients",
+        Command::NamedWeights => "reading its stages",
+        Command::Save { .. } => "writing a checkpoint",
+        Command::Offer { .. } | Command::Conclude { .. } => "reading a checkpoint",
     }
 }
 
@@ -162,7 +197,8 @@ fn build(seat: &Seat, mut link: Box<dyn Link>) -> Result<(Rank, Vec<StageFacts>)
         tracing::info!(rank, %stage, module = held.module_type(), engine = held.engine(), "stage built");
         let weight_bytes = held.weights().iter().map(|(_, weight)| weight.bytes()).sum();
         let (extras, has_loss, takes) = (held.extras(), held.has_loss(), held.takes());
-        facts.push(StageFacts { stage, extras, has_loss, weight_bytes, takes });
+        let names = held.named_weights().into_iter().flat_map(|weight| weight.names).collect();
+        facts.push(StageFacts { stage, extras, has_loss, weight_bytes, takes, names });
         stages.insert(stage, held);
     }
     link.announce(Activity::Idle);
@@ -178,12 +214,25 @@ fn build(seat: &Seat, mut link: Box<dyn Link>) -> Result<(Rank, Vec<StageFacts>)
 
 fn obey(rank: &mut Rank, command: Command, clip_norm: Option<f64>) -> Result<Answer, ExecuteError> {
     match command {
-        Command::Accumulate { plan, batch, began } => rank.accumulate(&plan, &batch, began).map(Answer::Batch),
+        Command::Accumulate { plan, batch, began, seed } => {
+            rank.draw_from(seed);
+            rank.accumulate(&plan, &batch, began).map(Answer::Batch)
+        }
         Command::Apply { learning_rate } => rank.apply(learning_rate, clip_norm).map(Answer::Applied),
         Command::Evaluate { plan, batch, began } => rank.evaluate(&plan, &batch, began).map(Answer::Batch),
         Command::FinishGradients => rank.finish_gradients(clip_norm).map(|_| Answer::Done),
         Command::Forget => {
             rank.forget();
+            Ok(Answer::Done)
+        }
+        Command::NamedWeights => {
+            let stages = rank.executor().stages().iter();
+            Ok(Answer::NamedWeights(stages.map(|(&stage, held)| (stage, held.named_weights())).collect()))
+        }
+        Command::Save { folder } => Ok(Answer::Saved(rank.save(&folder))),
+        Command::Offer { checkpoint, parts } => Ok(Answer::Offered(rank.offer(&checkpoint, parts))),
+        Command::Conclude { adopt } => {
+            rank.conclude(adopt);
             Ok(Answer::Done)
         }
         Command::Gradients => {

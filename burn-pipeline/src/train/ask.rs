@@ -1,0 +1,89 @@
+//! Asking all ranks of a pipeline, and what is made of silence and errors.
+//!
+//! Guarantees: an answer comes within the deadline of the last sign of life; of several errors the first cause is
+//! returned; after one, the pipeline is closed.
+
+use super::error::PipelineError;
+use super::pipeline::Pipeline;
+use super::worker::{Answer, Command};
+use crate::execute::ExecuteError;
+use crate::link::{Activity, Failure};
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::Duration;
+
+impl Pipeline {
+    /// Gives every rank a command and waits for all answers.
+    pub(super) fn ask(&mut self, command: &Command) -> Result<Vec<Answer>, PipelineError> {
+        if let Some(failure) = &self.closed {
+            return Err(PipelineError::Closed(failure.clone()));
+        }
+        for sender in &self.commands {
+            // A rank whose thread has ended does not answer, which is noticed below.
+            let _ = sender.send(command.clone());
+        }
+        self.answers()
+    }
+
+    /// One answer a rank. The error that is returned is the first cause, not its echoes.
+    pub(super) fn answers(&mut self) -> Result<Vec<Answer>, PipelineError> {
+        let ranks = self.placement().ranks();
+        let mut answers: Vec<Option<Answer>> = (0..ranks).map(|_| None).collect();
+        let mut errors: Vec<(usize, ExecuteError)> = Vec::new();
+        let mut outstanding: Vec<usize> = (0..ranks).collect();
+        // Ranks give up waiting at the deadline, so one that makes no progress for longer is stuck in its own
+        // code. A step may take many times the deadline as long as somebody goes on.
+        let mut progress = self.threads.progress();
+        let grace = self.deadline + self.deadline / 4 + Duration::from_millis(200);
+        while !outstanding.is_empty() {
+            // Once something failed, the others answer at once, or are stuck.
+            let wait = if errors.is_empty() { grace } else { Duration::from_millis(500).min(grace) };
+            match self.replies.recv_timeout(wait) {
+                Ok((rank, answer)) => {
+                    outstanding.retain(|&r| r != rank);
+                    match answer {
+                        Ok(answer) => answers[rank] = Some(answer),
+                        Err(error) => errors.push((rank, error)),
+                    }
+                }
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => {
+                    let now = self.threads.progress();
+                    if now == progress || !errors.is_empty() {
+                        break;
+                    }
+                    progress = now;
+                }
+            }
+        }
+        if errors.is_empty() && outstanding.is_empty() {
+            return Ok(answers.into_iter().flatten().collect());
+        }
+        Err(self.close(errors, &outstanding))
+    }
+
+    /// Closes the pipeline and names the first cause.
+    fn close(&mut self, mut errors: Vec<(usize, ExecuteError)>, outstanding: &[usize]) -> PipelineError {
+        // A rank's own error comes before what others say of it.
+        errors.sort_by_key(|(_, error)| error.is_secondary());
+        let own = errors.first().filter(|(_, error)| !error.is_secondary()).cloned();
+        let stuck = outstanding.first().map(|&rank| (rank, self.threads.activity(rank)));
+        let error = match (own, stuck, errors.into_iter().next()) {
+            (Some((_, error)), ..) => PipelineError::Rank(error),
+            (None, Some((rank, activity)), _) => {
+                PipelineError::Silent { rank, seconds: self.deadline.as_secs_f64(), activity }
+            }
+            (None, None, Some((_, error))) => PipelineError::Rank(error),
+            (None, None, None) => {
+                PipelineError::Silent { rank: 0, seconds: self.deadline.as_secs_f64(), activity: Activity::Idle }
+            }
+        };
+        let rank = match &error {
+            PipelineError::Silent { rank, .. } => *rank,
+            _ => self.threads.failure().map_or(0, |failure| failure.rank),
+        };
+        let failure = Failure { rank, message: error.to_string() };
+        self.threads.abort(failure.clone());
+        self.closed = Some(failure);
+        error
+    }
+}
