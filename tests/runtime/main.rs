@@ -2,18 +2,22 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests fail by panicking and print what they covered")]
 
+mod auto;
 mod boundary;
 mod cases;
 mod checkpoint;
 mod concurrency;
 mod contract;
 mod deferred;
+mod edges;
 mod evaluation;
 mod faults;
 mod faulty;
 mod hooked;
 mod interleave;
+mod lengths;
 mod merged;
+mod metadata;
 mod microbatches;
 mod noisy;
 mod observed;
@@ -23,5 +27,8 @@ mod recompute;
 mod refusals;
 mod seam;
 mod seeded;
+mod shared;
+mod skips;
 mod split;
+mod waits;
 mod watchdog;

@@ -14,6 +14,10 @@ use super::profile::{Profile, StageCost};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
+fn is_zero(value: &f64) -> bool {
+    *value == 0.0
+}
+
 /// What kind of layer: one ASCII letter of the model's choice, case matters.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(try_from = "char", into = "char")]
@@ -95,9 +99,13 @@ pub struct Layer {
     /// Bytes that the forward leaves behind for the backward.
     #[serde(default)]
     pub activation_bytes: f64,
-    /// The part of `activation_bytes` that the backward for the input gives back.
+    /// The part of `activation_bytes` that the backward for the input gives back; negative where it leaves more for the
+    /// weights' backward than it gives back.
     #[serde(default)]
     pub freed_at_input_bytes: f64,
+    /// Bytes held beside them while the forward runs and in the backward: a layer that recomputes its forward.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub recomputed_bytes: f64,
     /// Bytes of the output, which a cut after this layer sends on.
     #[serde(default)]
     pub output_bytes: f64,
@@ -118,6 +126,7 @@ impl Layer {
             overlap: None,
             activation_bytes: 0.0,
             freed_at_input_bytes: 0.0,
+            recomputed_bytes: 0.0,
             output_bytes: 0.0,
         }
     }
@@ -173,7 +182,7 @@ impl Layer {
             ("backward", self.full_backward()),
             ("overlap", self.overlap.unwrap_or(0.0)),
             ("activation_bytes", self.activation_bytes),
-            ("freed_at_input_bytes", self.freed_at_input_bytes),
+            ("recomputed_bytes", self.recomputed_bytes),
             ("output_bytes", self.output_bytes),
         ]
     }
@@ -203,8 +212,9 @@ impl Layers {
             if let Some((field, value)) = layer.numbers().into_iter().find(|(_, v)| !(v.is_finite() && *v >= 0.0)) {
                 return Err(PartitionError::Layer { layer: index, field, value: value.to_string() });
             }
-            if layer.freed_at_input_bytes > layer.activation_bytes {
-                let value = format!("{}, above `activation_bytes`", layer.freed_at_input_bytes);
+            let (freed, held) = (layer.freed_at_input_bytes, layer.activation_bytes + layer.recomputed_bytes);
+            if !freed.is_finite() || freed > held {
+                let value = format!("{freed}, with {held} bytes held");
                 return Err(PartitionError::Layer { layer: index, field: "freed_at_input_bytes", value });
             }
         }
@@ -237,6 +247,7 @@ impl Layers {
             overlap: stage.overlap,
             activation_bytes: stage.activation_bytes,
             freed_at_input_bytes: stage.freed_at_input_bytes,
+            recomputed_bytes: stage.recomputed_bytes,
             output_bytes: stage.message_bytes,
             ..Layer::new(Kind('S'))
         };
@@ -260,6 +271,7 @@ impl Layers {
             overlap: layer.overlap.map(seconds),
             activation_bytes: layer.activation_bytes * factor,
             freed_at_input_bytes: layer.freed_at_input_bytes * factor,
+            recomputed_bytes: layer.recomputed_bytes * factor,
             output_bytes: layer.output_bytes * factor,
             ..layer.clone()
         };

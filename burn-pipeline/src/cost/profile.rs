@@ -61,6 +61,10 @@ pub struct StageCost {
     /// Bytes of the stage's output, which are also those of the gradient that comes back for it.
     #[serde(default)]
     pub message_bytes: f64,
+    /// Bytes of each value that the stage hands to one past the next ([`SkipEdge`](crate::plan::SkipEdge)), which
+    /// are also those of the gradient that comes back for it.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub skip_bytes: f64,
 }
 
 impl StageCost {
@@ -80,7 +84,8 @@ impl StageCost {
     }
 
     /// The same stage keeping only its input of `input_bytes` and running its forward again at the start of the
-    /// backward: `I` and `B` take `F` longer, and what the forward leaves behind is there only from then on.
+    /// backward: `I` and `B` take `F` longer, and what the forward leaves behind is there only from then on. A stage
+    /// that recomputes already stays as it is.
     ///
     /// ```
     /// use burn_pipeline::cost::StageCost;
@@ -89,6 +94,9 @@ impl StageCost {
     /// assert_eq!((again.activation_bytes, again.recomputed_bytes, again.input_backward()), (2.0, 7.0, 2.0));
     /// ```
     pub fn recomputing(self, input_bytes: f64) -> Self {
+        if self.recomputed_bytes > 0.0 {
+            return self;
+        }
         let kept = input_bytes.min(self.activation_bytes);
         Self {
             input: Some(self.input_backward() + self.forward),
@@ -108,7 +116,7 @@ impl StageCost {
     }
 
     /// Every number with its name, to be checked.
-    fn numbers(&self) -> [(&'static str, f64); 12] {
+    fn numbers(&self) -> [(&'static str, f64); 13] {
         [
             ("forward", self.forward),
             ("input", self.input.unwrap_or(0.0)),
@@ -122,6 +130,7 @@ impl StageCost {
             ("weight_bytes", self.weight_bytes),
             ("unsharded_bytes", self.unsharded_bytes),
             ("message_bytes", self.message_bytes),
+            ("skip_bytes", self.skip_bytes),
         ]
     }
 }

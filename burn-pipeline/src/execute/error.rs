@@ -2,7 +2,7 @@
 
 use crate::link::LinkError;
 use crate::plan::{Op, Stage, Task};
-use crate::stage::{MicrobatchError, StageError};
+use crate::stage::{MicrobatchError, SharedError, StageError};
 
 /// An error of a rank's run; all fields that are known are there.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -90,6 +90,14 @@ pub enum ExecuteError {
         rank: usize,
         /// The task.
         task: Task,
+    },
+    /// Copies of a parameter would drift apart.
+    #[error("{source}")]
+    Shared {
+        /// The rank.
+        rank: usize,
+        /// Which, and why.
+        source: Box<SharedError>,
     },
     /// A device reported an error outside a stage's task.
     #[error("rank {rank}: the device reported: {message}")]

@@ -6,19 +6,23 @@
 
 mod admit;
 mod ask;
+mod auto;
 mod builder;
 mod checkpoint;
 mod contract;
 mod deliver;
 mod error;
+mod learn;
 mod pipeline;
 mod probe;
 mod profile;
 mod rank;
 mod replica;
 mod report;
+mod shared;
 mod worker;
 
+pub use auto::{AutoError, AutoOptions, AutoPipeline, Decision};
 pub use builder::{BuildError, Builder, StageContext};
 pub use checkpoint::{Checkpoint, CheckpointError, Checkpoints, FileEntry, ParameterEntry, Progress, StateEntry};
 pub use contract::{Contract, evaluated_loss};
@@ -27,3 +31,4 @@ pub use pipeline::Pipeline;
 pub use profile::measured_profile;
 pub use rank::{ApplyOutcome, BatchOutcome, Rank};
 pub use report::{EvalReport, StepReport};
+pub use shared::{SharedCopy, SharedParameter, SharedReport};

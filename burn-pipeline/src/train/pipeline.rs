@@ -4,17 +4,20 @@
 //! a failure of a rank every later call says so at once (nothing is half-run silently); dropping the pipeline
 //! never waits for a stuck rank.
 
+mod metadata;
+
 use super::admit::admit;
 use super::builder::{BuildError, Builder, Source, split_stages};
 use super::checkpoint::Progress;
 use super::error::PipelineError;
-use super::report::{EvalReport, StepReport};
+use super::report::{EvalReport, StepReport, most};
+use super::shared::SharedReport;
 use super::worker::{Answer, Command, Reply, Seat, StageFacts, run};
 use crate::cost::Links;
 use crate::execute::ExecuteError;
 use crate::link::{Failure, Threads};
 use crate::plan::{CheckedPlan, Placement, Stage};
-use crate::stage::{Accumulation, AnyTensor, Batch, EngineReport, Microbatches, Stage as StageModule, mixed};
+use crate::stage::{Accumulation, AnyTensor, Batch, EngineReport, Stage as StageModule, Validate, mixed};
 use crate::trace::Track;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -71,10 +74,13 @@ pub struct Pipeline {
     training: HashMap<usize, Arc<CheckedPlan>>,
     evaluation: HashMap<usize, Arc<CheckedPlan>>,
     pub(super) facts: Vec<StageFacts>,
+    shared: Vec<SharedReport>,
     pub(super) threads: Threads,
     pub(super) commands: Vec<Sender<Command>>,
     pub(super) replies: Receiver<Reply>,
     pub(super) deadline: Duration,
+    validate: Validate,
+    learned: bool,
     pub(super) closed: Option<Failure>,
     pub(super) progress: Progress,
     /// Batches whose gradients no step has used yet.
@@ -99,6 +105,7 @@ impl Pipeline {
 
     pub(super) fn start(builder: Builder) -> Result<Self, BuildError> {
         let source = builder.source.clone().ok_or(BuildError::NoSchedule)?;
+        let source = source.with_skips(&builder.skips);
         if builder.factory.is_none() {
             return Err(BuildError::NoStages);
         }
@@ -136,7 +143,10 @@ impl Pipeline {
             evaluation: HashMap::new(),
             source: Arc::new(SourceBox(source)),
             facts: Vec::new(),
+            shared: Vec::new(),
             deadline: builder.deadline,
+            validate: builder.validate,
+            learned: false,
             closed: None,
             progress: Progress { seed: builder.seed, ..Progress::default() },
             waiting: 0,
@@ -148,8 +158,9 @@ impl Pipeline {
         };
         let answers = pipeline.answers().map_err(|error| BuildError::Stages(Box::new(error)))?;
         for answer in answers {
-            if let Answer::Ready(facts) = answer {
+            if let Answer::Ready(facts, shared) = answer {
                 pipeline.facts.extend(facts);
+                pipeline.shared = shared;
             }
         }
         pipeline.facts.sort_by_key(|facts| facts.stage);
@@ -162,6 +173,11 @@ impl Pipeline {
     /// Where stages live.
     pub fn placement(&self) -> &Placement {
         &self.placement
+    }
+
+    /// The shared parameters as they were found, and how their gradients are summed.
+    pub fn shared(&self) -> &[SharedReport] {
+        &self.shared
     }
 
     /// Which way each stage's forward and backward are run, and why, in model order. Whether a stage can be
@@ -225,17 +241,12 @@ impl Pipeline {
     /// As [`Pipeline::step`]. The report's loss is this batch's own.
     pub fn accumulate(&mut self, batch: Batch) -> Result<StepReport, PipelineError> {
         let began = Instant::now();
-        let batch = Arc::new(admit(batch, self.source.0.microbatches(), &self.facts)?);
-        if !batch.has_target() {
-            return Err(PipelineError::NoLoss { missing: "the target" });
-        }
-        if self.facts.iter().any(|f| f.stage.index() + 1 == self.placement.stages() && !f.has_loss) {
-            return Err(PipelineError::NoLoss { missing: "the loss" });
-        }
+        let batch = Arc::new(self.admitted(batch)?);
         let plan = self.plan(batch.len()).map_err(|error| PipelineError::Plan(Box::new(error)))?;
         if !plan.plan().has_backward() {
             return Err(PipelineError::ForwardOnly { schedule: plan.plan().name().to_owned() });
         }
+        self.learn_once(&batch)?;
         let seed = self.seed.map(|seed| mixed(seed, self.progress.batches));
         let command = Command::Accumulate { plan, batch: batch.clone(), began, seed };
         let mut report = StepReport {
@@ -250,6 +261,7 @@ impl Pipeline {
             activations: vec![None; self.placement.stages()],
             weight_bytes: self.weight_bytes(),
             message_bytes: vec![0; self.placement.stages()],
+            skip_bytes: vec![0; self.placement.stages()],
             timeline: Track { name: "measured".to_owned(), ranks: self.placement.ranks(), events: Vec::new() },
         };
         for answer in self.ask(&command)? {
@@ -262,10 +274,8 @@ impl Pipeline {
                     *most = Some(bytes).max(*most);
                 }
                 report.timeline.events.extend(outcome.events);
-                for (stage, bytes) in outcome.message_bytes {
-                    let most = &mut report.message_bytes[stage.index()];
-                    *most = bytes.max(*most);
-                }
+                most(&mut report.message_bytes, outcome.message_bytes);
+                most(&mut report.skip_bytes, outcome.skip_bytes);
             }
         }
         self.waiting += 1;
@@ -300,9 +310,8 @@ impl Pipeline {
             }
         }
         outputs.sort_by_key(|(sample, _)| *sample);
-        let output = Microbatches::join(outputs.into_iter().map(|(_, output)| output).collect(), 0)?;
-        let loss = has_loss.then_some(loss);
-        Ok(EvalReport { loss, observed, microbatches: batch.len(), samples: batch.samples(), output })
+        let (loss, outputs) = (has_loss.then_some(loss), outputs.into_iter().map(|(_, output)| output).collect());
+        Ok(EvalReport { loss, observed, microbatches: batch.len(), samples: batch.samples(), outputs })
     }
 
     /// Measures the links between ranks that hand tensors to each other: half a round trip of a small and of a large

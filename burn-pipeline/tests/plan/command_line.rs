@@ -200,17 +200,17 @@ fn compare_sorts_marks_the_front_and_says_what_was_refused() {
     assert_eq!(run("compare --ranks 4 --microbatches 8 --cap 0.1").code, 1);
 }
 
-/// Eight blocks, and a head that weighs five of them.
-fn model() -> String {
+/// Eight blocks, and a head that weighs five of them; one file a test, since they run side by side.
+fn model(test: &str) -> String {
     let kinds = r#"{"kind": "E", "parameters": 1000, "bytes": {"f32": 4000}, "output_bytes": 64},
         {"kind": "A", "forward": 1, "input": 1, "weight": 1, "flops": 8, "activation_bytes": 100, "output_bytes": 64},
         {"kind": "L", "forward": 5, "input": 5, "weight": 5, "flops": 40}"#;
-    file("model.json", &format!(r#"{{"kinds": [{kinds}], "pattern": "EA*4|A*4L"}}"#))
+    file(&format!("{test}.json"), &format!(r#"{{"kinds": [{kinds}], "pattern": "EA*4|A*4L"}}"#))
 }
 
 #[test]
 fn partition_cuts_reports_and_hands_its_profile_on() {
-    let model = model();
+    let model = model("partition_cuts_reports_and_hands_its_profile_on");
     let best = json(&print(&format!("partition --layers {model} --ranks 2 --json")));
     assert_eq!((best["pattern"].as_str(), best["optimal"]["proved"].as_bool()), (Some("EA*6|AAL"), Some(true)));
     assert!(near(&best["optimal"]["largest"], 21.0) && near(&best["rank_seconds"][0], 18.0), "{best}");
@@ -233,13 +233,55 @@ fn partition_cuts_reports_and_hands_its_profile_on() {
 }
 
 #[test]
+fn plan_answers_with_a_plan_that_checks_and_costs_that_simulate_alike() {
+    let (model, csv, costs) = (
+        model("plan_answers_with_a_plan_that_checks_and_costs_that_simulate_alike"),
+        file("best.csv", ""),
+        file("best.json", ""),
+    );
+    let flags =
+        "--ranks 2 --microbatches 4,8 --measured-at 8 --fixed 0.1 --latency 0.1 --bandwidth 1000 --chunks 1,2,8";
+    let answer =
+        json(&print(&format!("plan --layers {model} {flags} --pipeline-only --csv {csv} --costs {costs} --json")));
+    let best = &answer["best"];
+    let seconds = best["seconds"].as_f64().unwrap();
+    assert!(answer["bound"].as_f64().unwrap() <= seconds && best["pareto"] == true, "{best}");
+    let candidates = answer["candidates"].as_array().unwrap();
+    assert!(candidates.iter().all(|c| c["seconds"].as_f64().unwrap() >= seconds));
+    assert!(candidates.iter().any(|c| c["way"] == "1F1B") && candidates.iter().any(|c| c["way"] == "synthesised"));
+    assert!(!answer["dropped"].as_array().unwrap().is_empty());
+    assert!(print(&format!("check {csv} --lowered")).contains("ok under rendezvous"));
+    let step = json(&print(&format!("simulate --plan {csv} --profile {costs} --json")));
+    let reduction = answer["limits"]["reduction"].as_f64().unwrap();
+    assert!(near(&step["makespan"], seconds - reduction), "{step}");
+}
+
+#[test]
+fn plan_says_what_limits_it_and_what_was_dropped() {
+    let model = model("plan_says_what_limits_it_and_what_was_dropped");
+    let flags = "--ranks 2 --microbatches 6 --bandwidth 100 --cap 9000 --no-synthesis --dropped";
+    let words = print(&format!("plan --layers {model} {flags}"));
+    for part in ["best: ", "no candidate can beat", "work of a rank on average", "nothing is both faster and leaner"] {
+        assert!(words.contains(part), "{part}: {words}");
+    }
+    assert!(words.contains("above the cap of 9.0000e3") && !words.contains("synthesised"), "{words}");
+    let stages = file("stages.json", r#"{"stages": [{"forward": 1, "backward": 2}, {"forward": 3, "backward": 6}]}"#);
+    let kept = json(&print(&format!("plan --profile {stages} --ranks 2 --microbatches 4 --pipeline-only --json")));
+    assert!(kept["candidates"].as_array().unwrap().iter().all(|c| c["partition"] == "1+1"), "{kept}");
+    let odd = run(&format!("plan --profile {stages} --ranks 3 --microbatches 4"));
+    assert!(odd.code == 2 && odd.err.contains("2 stages do not go onto 3 ranks evenly"), "{}", odd.err);
+    let full = run(&format!("plan --layers {model} --ranks 2 --microbatches 4 --cap 10"));
+    assert!(full.code == 1 && full.err.contains("the leanest holds"), "{}", full.err);
+}
+
+#[test]
 fn bad_input_gives_one_message_and_an_exit_code() {
     let broken = file("broken.csv", "0F0,0B0\n1F0,1X0\n");
     let deadlock = file("deadlock.csv", "0F0,0B0\n1B0,1F0\n");
     let profile = file("negative.json", r#"{"stages": [{"forward": -1}]}"#);
     let binary = std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("binary.csv");
     std::fs::write(&binary, [0xff, 0xfe, 0x00]).unwrap();
-    let model = model();
+    let model = model("bad_input_gives_one_message_and_an_exit_code");
     let cut = |flags: &str| format!("partition --layers {model} {flags}");
     let cases = [
         (cut("--ranks 11"), 1, "ask for 1 to 10"),
@@ -250,6 +292,9 @@ fn bad_input_gives_one_message_and_an_exit_code() {
         (cut("--ranks 3 --by pattern"), 2, "the cut has 2 stages, but there are 3"),
         (cut("--ranks 0"), 2, "at least one rank"),
         (cut("--ranks 2 --rate 0"), 2, "a positive number"),
+        (format!("plan --layers {model} --ranks 2 --microbatches 0"), 2, "at least one microbatch"),
+        (format!("plan --layers {model} --ranks 0 --microbatches 2"), 2, "0 ranks"),
+        ("plan --ranks 2 --microbatches 2".to_owned(), 2, "--layers"),
         ("schedule --name foo --ranks 2 --microbatches 2".to_owned(), 2, "no schedule named `foo`; known are"),
         ("schedule --name 1F1B --ranks 0 --microbatches 2".to_owned(), 1, "at least one rank"),
         ("schedule --name 1F1B --ranks 2 --microbatches 0".to_owned(), 1, "at least one microbatch"),
@@ -290,4 +335,45 @@ fn a_reader_that_stops_listening_is_no_failure() {
     drop(out);
     let outcome = child.wait_with_output().unwrap();
     assert_eq!((&first, outcome.status.code(), outcome.stderr.len()), (b"0F0", Some(0), 0));
+}
+
+#[test]
+fn waits_are_written_and_checked() {
+    let size = "--name 1f1b --ranks 2 --microbatches 1 --lower";
+    let late = print(&format!("schedule {size} --waits late"));
+    assert_eq!(
+        late,
+        "0F0,0SEND_F0,0RECV_B0,0WAIT_RECV_B0,0B0,0WAIT_SEND_F0\n1RECV_F0,1WAIT_RECV_F0,1F0,1B0,1SEND_B0,1WAIT_SEND_B0\n"
+    );
+    let torch = print(&format!("schedule {size} --waits pytorch"));
+    assert_eq!(torch, "0F0,0SEND_F0,0RECV_B0,0B0,0WAIT_SEND_F0\n1RECV_F0,1F0,1B0,1SEND_B0,1WAIT_SEND_B0\n");
+    print(&format!("check {}", file("waits.csv", &late)));
+    let bad = file("bad_waits.csv", &late.replace("0WAIT_RECV_B0,0B0", "0B0,0WAIT_RECV_B0"));
+    let refused = run(&format!("check {bad}"));
+    assert_eq!(refused.code, 1);
+    assert!(refused.err.contains("0WAIT_RECV_B0 comes after 0B0"), "{}", refused.err);
+}
+
+#[test]
+fn overlap_prints_a_table_a_pass_and_writes_the_plan() {
+    let size = "--name zbh1 --ranks 4 --microbatches 8 --transfer 0.5 --blocking --extra-bytes 2";
+    let out = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("overlapped.csv");
+    let table = print(&format!("overlap {size} --out {}", out.display()));
+    for pass in ["reorder-compute:", "sink-waits-iteratively:", "reorder-communication:"] {
+        assert!(table.contains(pass), "{table}");
+    }
+    assert_eq!(table.matches("stopped by").count(), 3);
+    let last = table.lines().last().unwrap();
+    let times: Vec<f64> = last.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    assert!(last.starts_with("ZBH1: step") && times[1] < times[0], "{last}");
+    let plan = out.to_str().unwrap();
+    print(&format!("check {plan}"));
+    // The plan that was written takes what the last line says.
+    let step = json(&print(&format!("simulate --plan {plan} --transfer 0.5 --blocking --json")));
+    assert!((step["makespan"].as_f64().unwrap() - times[1]).abs() < 1e-4, "{last}");
+    let only = print(&format!("overlap {size} --passes sink-waits"));
+    assert_eq!(only.matches("stopped by").count(), 1);
+    let wrong = run(&format!("overlap {size} --passes sink"));
+    assert_eq!(wrong.code, 2);
+    assert!(wrong.err.contains("reorder-communication"), "{}", wrong.err);
 }

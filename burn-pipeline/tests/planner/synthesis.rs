@@ -1,10 +1,13 @@
 //! Schedules made for a profile, held against the exact optimum, against the catalogue and against the simulator.
 
 use crate::exact::{Small, optimum};
-use burn_pipeline::cost::{Link, Links, Profile, StageCost};
-use burn_pipeline::plan::{CheckOptions, Placement};
+use burn_pipeline::cost::{Link, Links, Profile, StageCost, Uniform};
+use burn_pipeline::plan::{Action, CheckOptions, Placement, Plan};
 use burn_pipeline::planner::{Synthesis, SynthesisError};
+use burn_pipeline::schedule::{Schedule, Size, ZbvZeroBubble};
 use burn_pipeline::simulate::{SimulateOptions, simulate};
+use proptest::prelude::{Just, Strategy, prop, prop_oneof};
+use proptest::{prop_assert, prop_assert_eq, proptest};
 
 /// The same instance as the synthesis takes it.
 fn profile(small: &Small) -> (Profile, Placement) {
@@ -115,6 +118,85 @@ fn with_two_stages_a_rank_the_optimum_is_met_or_the_gap_is_small() {
     }
     let (missed, largest) = compare("two stages a rank", &instances);
     assert!(missed <= instances.len() / 20 && largest < 0.05);
+}
+
+/// One microbatch at a time, there and back.
+fn one_by_one(placement: &Placement, microbatches: usize) -> Plan {
+    let mut rows = vec![Vec::new(); placement.ranks()];
+    for m in 0..microbatches {
+        placement.all_stages().for_each(|s| rows[placement.rank_of(s)].push(Action::forward(s, m)));
+        for stage in placement.all_stages().collect::<Vec<_>>().into_iter().rev() {
+            let backward = [Action::backward_input(stage, m), Action::backward_weight(stage, m)];
+            rows[placement.rank_of(stage)].extend(backward);
+        }
+    }
+    Plan::new("one by one", placement.clone(), vec![microbatches], rows).unwrap()
+}
+
+fn stage_costs() -> impl Strategy<Value = StageCost> {
+    let amounts = (0.1..3.0f64, 0.1..3.0f64, 0.1..3.0f64, prop::option::of(0.1..5.0f64));
+    // `I` may give back most of it, or leave more for `W` than there was; some stages recompute.
+    let bytes = (1.0..10.0f64, -0.8..0.9f64, prop::option::of(0.0..5.0f64), 0.0..20.0f64);
+    (amounts, bytes).prop_map(|((forward, input, weight, backward), (activations, freed, again, parameters))| {
+        let stage = StageCost {
+            forward,
+            input: Some(input),
+            weight: Some(weight),
+            backward,
+            activation_bytes: activations,
+            freed_at_input_bytes: freed * activations,
+            weight_bytes: parameters,
+            ..StageCost::default()
+        };
+        again.map_or(stage, |input| stage.recomputing(input))
+    })
+}
+
+proptest! {
+    #![proptest_config(proptest::test_runner::Config { cases: 60, ..Default::default() })]
+
+    #[test]
+    fn whatever_the_memory_there_is_a_plan_under_the_cap_wherever_one_microbatch_at_a_time_fits(
+        (placement, stages) in (1..=4usize, 0..4usize).prop_flat_map(|(ranks, shape)| {
+            let placement = match shape {
+                0 => Placement::looped(ranks, 1),
+                1 => Placement::looped(ranks, 2),
+                2 => Placement::v(ranks),
+                _ => Placement::wave(ranks, 3),
+            };
+            let placement = placement.unwrap();
+            let stages = prop::collection::vec(stage_costs(), placement.stages());
+            (Just(placement), stages)
+        }),
+        microbatches in 1..6usize,
+        room in prop_oneof![Just(1.0), 1.0..2.0f64],
+        latency in 0.0..1.0f64,
+    ) {
+        let links = Links { default: Link { latency, bandwidth: None }, between: vec![] };
+        let profile = Profile::new(stages, links).unwrap();
+        let slow = simulate(&one_by_one(&placement, microbatches), &profile, &SimulateOptions::default()).unwrap();
+        let cap = slow.peak_bytes() * room;
+        let synthesis = Synthesis { cap: Some(cap), effort: EFFORT, ..Synthesis::default() };
+        let made = synthesis.build(&profile, &placement, &[microbatches], &[]).unwrap();
+        let step = simulate(&made.plan, &profile, &SimulateOptions::default()).unwrap();
+        prop_assert!(step.peak_bytes() <= cap * (1.0 + 1e-9));
+        prop_assert_eq!(step.makespan, made.makespan);
+        prop_assert!(made.makespan <= slow.makespan * (1.0 + 1e-9));
+        prop_assert!(made.makespan >= made.lower_bound * (1.0 - 1e-9));
+        prop_assert!(made.plan.check(&CheckOptions::default()).is_ok());
+    }
+}
+
+#[test]
+fn a_given_plan_is_never_made_worse() {
+    let placement = Placement::v(4).unwrap();
+    let costs = Uniform::new(1.0, 1.0, 1.0).with_transfer(0.1);
+    let profile = Profile::uniform(&placement, costs).unwrap();
+    let given = ZbvZeroBubble.build(Size::new(4, 8).with_chunks(2)).unwrap();
+    let before = simulate(&given, &profile, &SimulateOptions::default()).unwrap();
+    let synthesis = Synthesis { cap: Some(before.peak_bytes()), effort: EFFORT, ..Synthesis::default() };
+    let made = synthesis.build(&profile, &placement, &[8], &[given]).unwrap();
+    assert!(made.makespan <= before.makespan, "{} and {}", made.makespan, before.makespan);
 }
 
 #[test]

@@ -167,7 +167,9 @@ impl Partition {
                 overlap: inside.iter().map(|l| l.overlap).sum(),
                 activation_bytes: sum(|l| l.activation_bytes),
                 // Rounding must not make the part larger than the whole.
-                freed_at_input_bytes: sum(|l| l.freed_at_input_bytes).min(sum(|l| l.activation_bytes)),
+                freed_at_input_bytes: sum(|l| l.freed_at_input_bytes)
+                    .min(sum(|l| l.activation_bytes) + sum(|l| l.recomputed_bytes)),
+                recomputed_bytes: sum(|l| l.recomputed_bytes),
                 weight_bytes: sum(|l| l.parameter_bytes() as f64),
                 message_bytes: inside.last().map_or(0.0, |l| l.output_bytes),
                 ..StageCost::default()

@@ -5,8 +5,9 @@
 //! 1. Stages of all replicas are *slots* in [`Placement::slot`] order; the pairs (slot, microbatch) follow one another
 //!    as in the passes, so that a neighbour's pair is found by adding or subtracting the microbatch count.
 //! 2. Where backwards are not split, `I` stands for the whole `B` and there is no `W`.
-//! 3. Along a row memory does not depend on times: `F` holds its activations from its start, `I` holds what it
-//!    recomputes from its start and gives back its part at its end, `W` gives back the rest.
+//! 3. Along a row memory does not depend on times: `F` holds its activations from its start, and while it runs what
+//!    will be recomputed; `I` holds that again from its start and gives back its part at its end (or leaves more than
+//!    it gives back), `W` gives back the rest.
 
 use crate::cost::Costs;
 use crate::plan::{Action, Plan, Task};
@@ -39,10 +40,22 @@ pub(super) struct Slot {
     pub(super) after: Option<f64>,
     /// Seconds of `F`, `I` and `W`.
     pub(super) seconds: [f64; 3],
-    /// Bytes that `F` adds at its start, and `I`.
-    pub(super) added: [f64; 2],
-    /// Bytes that `I` gives back at its end, and `W`.
-    pub(super) freed: [f64; 2],
+    /// Bytes that `F`, `I` and `W` add at their starts.
+    pub(super) added: [f64; 3],
+    /// Bytes that they give back at their ends.
+    pub(super) freed: [f64; 3],
+}
+
+impl Slot {
+    /// Bytes that one `I` adds at most, while it runs or when it is over.
+    pub(super) fn backward_adds(&self) -> f64 {
+        self.added[1].max(self.added[1] - self.freed[1])
+    }
+
+    /// Bytes that an `F` leaves behind.
+    pub(super) fn kept(&self) -> f64 {
+        self.added[0] - self.freed[0]
+    }
 }
 
 /// A placement with its costs, and the cap.
@@ -52,7 +65,7 @@ pub(super) struct Instance {
     pub(super) slots_of: Vec<Vec<usize>>,
     /// The last slot of each slot's route.
     pub(super) last_of: Vec<usize>,
-    /// The most bytes that one backward recomputes on each rank.
+    /// The most bytes that one backward adds on each rank, while it runs or until its `W`.
     pub(super) again: Vec<f64>,
     /// Bytes of parameters on each rank.
     pub(super) weights: Vec<f64>,
@@ -70,6 +83,7 @@ impl Instance {
             let (cost, rank, count) = (costs.stage(stage), placement.rank_of(stage), microbatches[stage.replica()]);
             let crossing = |from, to, output_of| costs.crossing_seconds(from, to, output_of);
             let all = cost.activation_bytes + cost.recomputed_bytes;
+            let freed = if split { cost.freed_at_input_bytes } else { all };
             let (input, weight) = (cost.input_backward(), cost.weight_backward());
             slots.push(Slot {
                 rank,
@@ -78,8 +92,8 @@ impl Instance {
                 before: stage.previous().map(|previous| crossing(placement.rank_of(previous), rank, previous)),
                 after: placement.next(stage).map(|next| crossing(placement.rank_of(next), rank, stage)),
                 seconds: if split { [cost.forward, input, weight] } else { [cost.forward, cost.full_backward(), 0.0] },
-                added: [cost.activation_bytes, cost.recomputed_bytes],
-                freed: if split { [cost.freed_at_input_bytes, all - cost.freed_at_input_bytes] } else { [all, 0.0] },
+                added: [all, cost.recomputed_bytes, 0.0],
+                freed: [cost.recomputed_bytes, freed, all - freed],
             });
             pairs += count;
         }
@@ -90,7 +104,7 @@ impl Instance {
         let weights = (0..placement.ranks()).map(bytes).collect();
         let stages = placement.stages();
         let last_of = (0..slots.len()).map(|slot| slot / stages * stages + stages - 1).collect();
-        let most = |of: &Vec<usize>| of.iter().map(|&slot| slots[slot].added[1]).fold(0.0, f64::max);
+        let most = |of: &Vec<usize>| of.iter().map(|&slot| slots[slot].backward_adds()).fold(0.0, f64::max);
         let again = slots_of.iter().map(most).collect();
         Self { slots, slots_of, last_of, again, weights, cap, split, pairs }
     }
@@ -132,11 +146,7 @@ impl Instance {
     /// Bytes more at the start of a step, and fewer at its end.
     pub(super) fn bytes(&self, step: Step) -> (f64, f64) {
         let slot = &self.slots[step.slot];
-        match step.pass {
-            Pass::Forward => (slot.added[0], 0.0),
-            Pass::Input => (slot.added[1], slot.freed[0]),
-            Pass::Weight => (0.0, slot.freed[1]),
-        }
+        (slot.added[step.pass as usize], slot.freed[step.pass as usize])
     }
 
     /// The most bytes that a rank holds while it runs a row, messages left out.
@@ -147,6 +157,7 @@ impl Instance {
             held += more;
             peak = f64::max(peak, held);
             held -= fewer;
+            peak = f64::max(peak, held);
         }
         peak
     }

@@ -1,7 +1,6 @@
 //! List scheduling: at each instant every free rank starts what a rule ranks first among what is ready and fits.
 //!
-//! Guarantees: rows that hold every step once in an order that inputs allow, with memory under the cap; or nothing,
-//! where one microbatch alone does not fit.
+//! Guarantees: rows that hold every step once in an order that inputs allow, with memory under the cap; or nothing.
 //!
 //! 1. Ranks act in order of time, so a decision knows all that was there by then.
 //! 2. Microbatches go through each stage in order. A stage runs at most so many `F` ahead of its `I` as the rule says: a
@@ -137,6 +136,26 @@ pub(super) fn schedule(instance: &Instance, rule: Rule) -> Option<Vec<Vec<Step>>
     (left == 0).then_some(run.rows)
 }
 
+/// Rows of one microbatch at a time, there and back: slow, and as lean as any.
+pub(super) fn one_by_one(instance: &Instance) -> Vec<Vec<Step>> {
+    let mut rows = vec![Vec::new(); instance.ranks()];
+    let most = instance.slots.iter().map(|slot| slot.microbatches).max().unwrap_or(0);
+    let firsts = (0..instance.slots.len()).filter(|&slot| instance.slots[slot].before.is_none());
+    let routes: Vec<_> = firsts.map(|first| first..instance.last_of[first] + 1).collect();
+    for (microbatch, route) in (0..most).flat_map(|m| routes.iter().map(move |route| (m, route))) {
+        let here = |slot: &usize| microbatch < instance.slots[*slot].microbatches;
+        let mut push = |pass, slot: usize| rows[instance.slots[slot].rank].push(Step { pass, slot, microbatch });
+        route.clone().filter(here).for_each(|slot| push(Pass::Forward, slot));
+        for slot in route.clone().rev().filter(here) {
+            push(Pass::Input, slot);
+            if instance.split {
+                push(Pass::Weight, slot);
+            }
+        }
+    }
+    rows
+}
+
 /// How many `F` each slot may run ahead of its `I`.
 fn forwards_ahead(instance: &Instance, multiple: f64) -> Vec<usize> {
     let seconds =
@@ -179,7 +198,7 @@ impl Run<'_> {
                 ready.extend(fits.then(|| Proposal { start: at.max(clock), step: step(Pass::Forward, forwards) }));
             }
             if let Some(at) = self.input_ready(slot) {
-                let fits = self.instance.fits(self.held[rank] + self.instance.slots[slot].added[1]);
+                let fits = self.instance.fits(self.held[rank] + self.instance.slots[slot].backward_adds());
                 short |= !fits;
                 ready.extend(fits.then(|| Proposal { start: at.max(clock), step: step(Pass::Input, inputs) }));
             }
@@ -249,11 +268,11 @@ impl Run<'_> {
             return true;
         }
         let slots = &self.instance.slots;
-        let mut bytes = self.held[rank] + slots[slot].added[0] + self.instance.again[rank];
+        let mut bytes = self.held[rank] + slots[slot].kept() + self.instance.again[rank].max(slots[slot].freed[0]);
         for &other in &self.instance.slots_of[rank] {
             let owed = self.done[other][0] == self.oldest(other) && self.done[other][0] < slots[other].microbatches;
             if owed && other != slot {
-                bytes += slots[other].added[0];
+                bytes += slots[other].kept();
             }
             // The next `F` of this slot is the oldest one itself, or that one has run here.
         }

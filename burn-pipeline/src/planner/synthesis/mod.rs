@@ -7,10 +7,11 @@
 //! ```
 //!
 //! Guarantees: the plan is complete and in a legal order; simulated with the same profile it keeps every rank under
-//! the cap; the same input gives the same plan.
+//! the cap; the same input gives the same plan; where messages take no room, there is a plan whenever one microbatch at
+//! a time fits.
 //!
-//! 1. Some hundred rules of a list scheduler ([`list`]), with backwards split and, where that is cheaper, whole; and
-//!    the plans given as starts, where they fit.
+//! 1. Some hundred rules of a list scheduler ([`list`]), with backwards split and, where that is cheaper, whole; one
+//!    microbatch at a time; and the plans given as starts, where they fit.
 //! 2. The best few are improved by moving steps along the longest chain ([`local`]).
 //! 3. An `I` and the `W` right behind it become one `B` where that is no slower.
 //! 4. Messages on their way are not counted while building: where the simulation finds too much memory, the cap is
@@ -204,13 +205,19 @@ impl Synthesis {
         // A stride that shares no factor with the lists of choices goes through all of them.
         let stride = if stride > 1 { stride | 1 } else { 1 };
         let chosen: Vec<list::Rule> = rules.into_iter().step_by(stride).collect();
-        let order = |rule: list::Rule| {
-            let rows = list::schedule(instance, rule)?;
-            let makespan = timing::Timing::new(instance).run(instance, &rows)?;
-            Some(Order { makespan, start: rule.to_string(), rows, split: instance.split })
-        };
-        chosen.into_par_iter().filter_map(order).collect()
+        let order = |rule: list::Rule| order_of(instance, list::schedule(instance, rule)?, rule.to_string());
+        let mut orders: Vec<Order> = chosen.into_par_iter().filter_map(order).collect();
+        orders.extend(order_of(instance, list::one_by_one(instance), "one microbatch at a time".into()));
+        orders
     }
+}
+
+/// Rows with their makespan, if they are complete, can be run and fit.
+fn order_of(instance: &Instance, rows: Vec<Vec<Step>>, start: String) -> Option<Order> {
+    let fits = rows.iter().enumerate().all(|(rank, row)| instance.fits(instance.peak(rank, row)));
+    let complete = rows.iter().map(Vec::len).sum::<usize>() == instance.steps();
+    let makespan = timing::Timing::new(instance).run(instance, &rows).filter(|_| fits && complete)?;
+    Some(Order { makespan, start, rows, split: instance.split })
 }
 
 /// The given plans that are about this placement, in the form of the instance that they fit.
@@ -220,13 +227,7 @@ fn placement_starts(
     microbatches: &[usize],
     starts: &[Plan],
 ) -> Vec<Order> {
-    let order = |plan: &Plan, instance: &Instance| {
-        let rows = instance.rows_of(plan)?;
-        let fits = rows.iter().enumerate().all(|(rank, row)| instance.fits(instance.peak(rank, row)));
-        let complete = rows.iter().map(Vec::len).sum::<usize>() == instance.steps();
-        let makespan = timing::Timing::new(instance).run(instance, &rows).filter(|_| fits && complete)?;
-        Some(Order { makespan, start: plan.name().to_owned(), rows, split: instance.split })
-    };
+    let order = |plan: &Plan, instance: &Instance| order_of(instance, instance.rows_of(plan)?, plan.name().to_owned());
     let alike = starts.iter().filter(|plan| plan.placement() == placement && plan.microbatches() == microbatches);
     alike.flat_map(|plan| instances.iter().filter_map(move |instance| order(plan, instance))).collect()
 }

@@ -1,0 +1,55 @@
+//! Losses of a rank's run: what backwards are seeded with, and what all ranks get to know in the end.
+
+use super::interpreter::Executor;
+use super::pass::Pass;
+use super::{ExecuteError, MicrobatchLoss};
+use crate::link::Activity;
+use crate::plan::Task;
+use crate::stage::{AnyTensor, StageError};
+use burn::backend::{Dispatch, ops::FloatTensorOps};
+use burn::tensor::Shape;
+
+impl Executor {
+    /// The seed of a loss: the microbatch's share, with the loss's element type.
+    pub(super) fn loss_seed(&self, pass: &Pass<'_>, task: Task, sample: usize) -> Result<AnyTensor, ExecuteError> {
+        let loss = pass.losses.get(&sample).ok_or_else(|| self.stage_error(task, StageError::NotHeld))?;
+        let seed = pass.run.seeding.seed(pass.run.batch, sample);
+        let dispatch = loss.value.as_dispatch();
+        let device = loss.value.device();
+        let dtype = burn::backend::TensorMetadata::dtype(dispatch).into();
+        let full = Dispatch::float_full(Shape::new([1]), seed.into(), device.as_dispatch(), dtype);
+        Ok(AnyTensor::from_dispatch(full))
+    }
+
+    /// Reads this rank's losses from the device and gives every rank all of them.
+    pub(super) fn gather_losses(&mut self, pass: &mut Pass<'_>) -> Result<(), ExecuteError> {
+        let rank = self.rank();
+        self.link.announce(Activity::Gathering);
+        let mut numbers = Vec::new();
+        for (&sample, part) in &pass.losses {
+            let read = part.read().and_then(|loss| Ok((loss, pass.weight(sample, part)?)));
+            let (loss, weight) = read.map_err(|message| ExecuteError::Device { rank, message })?;
+            let observed = part.read_observed().map_err(|message| ExecuteError::Device { rank, message })?;
+            numbers.extend([sample as f64, loss, weight, observed.len() as f64]);
+            numbers.extend(observed);
+        }
+        let deadline = self.deadline();
+        let table = self.link.all_gather(numbers, deadline);
+        let table = table.map_err(|source| ExecuteError::Link { rank, task: None, source })?;
+        let mut rows: Vec<_> = table.iter().flat_map(|numbers| loss_rows(numbers)).collect();
+        rows.sort_by_key(|(loss, _)| loss.sample);
+        (pass.outcome.losses, pass.outcome.observed) = rows.into_iter().unzip();
+        Ok(())
+    }
+}
+
+/// Takes `[sample, loss, weight, count, count numbers]*` apart.
+fn loss_rows(mut numbers: &[f64]) -> Vec<(MicrobatchLoss, Vec<f64>)> {
+    let mut rows = Vec::new();
+    while let [sample, loss, weight, count, rest @ ..] = numbers {
+        let (observed, left) = rest.split_at((*count as usize).min(rest.len()));
+        rows.push((MicrobatchLoss { sample: *sample as usize, loss: *loss, weight: *weight }, observed.to_vec()));
+        numbers = left;
+    }
+    rows
+}
