@@ -3,10 +3,15 @@
 pub mod bigram;
 pub mod corpus;
 pub mod device;
+pub mod expert_load;
 pub mod generate;
 pub mod generation;
 pub mod gpt;
 pub mod learning_rate;
+pub mod moe_gpt;
+pub mod moe_options;
+pub mod moe_run;
+pub mod moe_training;
 pub mod options;
 pub mod random;
 pub mod run;

@@ -59,16 +59,24 @@ impl RunFlags {
     /// # Errors
     /// The first flag that is another.
     pub fn same_as(&self, saved: &RunFlags) -> Result<(), OtherRun> {
-        let (asked, saved) = (fields(self), fields(saved));
-        let differs = asked.iter().zip(&saved).find(|(asked, saved)| asked != saved);
-        differs.map_or(Ok(()), |((flag, asked), (_, saved))| {
-            Err(OtherRun { flag: flag.replace('_', "-"), saved: saved.clone(), asked: asked.clone() })
-        })
+        same_flags(self, saved)
     }
 }
 
+/// Are two sets of flags of one type equal?
+///
+/// # Errors
+/// The first flag that is another.
+pub fn same_flags<T: Serialize>(asked: &T, saved: &T) -> Result<(), OtherRun> {
+    let (asked, saved) = (fields(asked), fields(saved));
+    let differs = asked.iter().zip(&saved).find(|(asked, saved)| asked != saved);
+    differs.map_or(Ok(()), |((flag, asked), (_, saved))| {
+        Err(OtherRun { flag: flag.replace('_', "-"), saved: saved.clone(), asked: asked.clone() })
+    })
+}
+
 /// Every flag with its value, both as text: numbers compare as they were written.
-fn fields(flags: &RunFlags) -> Vec<(String, String)> {
+fn fields(flags: &impl Serialize) -> Vec<(String, String)> {
     let value = serde_json::to_value(flags).unwrap_or(Value::Null);
     let fields = value.as_object().into_iter().flatten();
     fields.map(|(name, value)| (name.clone(), value.to_string())).collect()

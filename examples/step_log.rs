@@ -3,6 +3,7 @@
 use crate::options::LogFormat;
 use crate::training::StepRecord;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
 use std::io::{self, Write};
 
 /// Steps between two lines of the text form.
@@ -41,9 +42,18 @@ impl<'a> StepLog<'a> {
     /// # Errors
     /// If the line cannot be written.
     pub fn step(&mut self, record: &StepRecord) -> io::Result<()> {
+        self.step_with(record, record, "")
+    }
+
+    /// Tells one step with more than a plain record: `whole` is the object of the JSON form, `more` follows the line of
+    /// the text form.
+    ///
+    /// # Errors
+    /// If the line cannot be written.
+    pub fn step_with(&mut self, record: &StepRecord, whole: &impl Serialize, more: &str) -> io::Result<()> {
         match self.format {
             LogFormat::Json => {
-                let line = serde_json::to_string(record).map_err(io::Error::other)?;
+                let line = serde_json::to_string(whole).map_err(io::Error::other)?;
                 writeln!(self.out, "{line}")?;
                 self.out.flush()
             }
@@ -51,7 +61,8 @@ impl<'a> StepLog<'a> {
                 self.bar.set_message(format!("loss {:.4}, {:.0} tokens/s", record.loss, record.tokens_per_second));
                 self.bar.set_position(record.step as u64);
                 if record.step == 1 || record.step.is_multiple_of(EVERY) || record.step == self.steps {
-                    return self.bar.suspend(|| self.out.write_all(text_line(record).as_bytes()));
+                    let line = format!("{}{more}\n", text_line(record));
+                    return self.bar.suspend(|| self.out.write_all(line.as_bytes()));
                 }
                 Ok(())
             }
@@ -67,7 +78,7 @@ impl Drop for StepLog<'_> {
 
 fn text_line(record: &StepRecord) -> String {
     let StepRecord { step, loss, learning_rate, tokens_per_second, .. } = record;
-    format!("step {step:>5}  loss {loss:.4}  learning rate {learning_rate:.2e}  {tokens_per_second:>7.0} tokens/s\n")
+    format!("step {step:>5}  loss {loss:.4}  learning rate {learning_rate:.2e}  {tokens_per_second:>7.0} tokens/s")
 }
 
 #[cfg(test)]

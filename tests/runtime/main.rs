@@ -20,6 +20,7 @@ mod merged;
 mod metadata;
 mod microbatches;
 mod noisy;
+mod observed;
 mod parity;
 mod profile;
 mod recompute;

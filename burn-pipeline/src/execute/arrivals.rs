@@ -1,12 +1,12 @@
 //! What a task uses: the neighbour's product, awaited, and its pieces of the batch.
 
 use super::ExecuteError;
-use super::interpreter::Executor;
+use super::interpreter::{Executor, Run};
 use super::pass::Pass;
 use super::values::{neighbour, wanted};
 use crate::link::Activity;
 use crate::plan::{Op, Placement, Stage, Task};
-use crate::stage::{MicrobatchError, Microbatches, Payload};
+use crate::stage::{LOSS_SEED, MicrobatchError, Part, Payload, loss_seed};
 
 impl Executor {
     /// Waits until the neighbour's product that `user` needs is in the inbox; returns the neighbour's rank.
@@ -48,9 +48,18 @@ impl Executor {
         Ok(taken)
     }
 
-    pub(super) fn extra(&self, batch: &Microbatches, stage: Stage, sample: usize) -> Result<Payload, ExecuteError> {
+    /// What a stage reads beside its input: pieces of the batch and, where it is asked for, the loss's seed.
+    pub(super) fn extra(&self, run: &Run<'_>, stage: Stage, sample: usize) -> Result<Payload, ExecuteError> {
         let held = self.stages.get(&stage).ok_or(ExecuteError::NoStage { rank: self.rank(), stage })?;
-        self.brought(batch.extra(stage.index(), &held.extras(), sample))
+        let mut parts = Vec::new();
+        for name in held.extras() {
+            if name == LOSS_SEED {
+                parts.push(Part::Tensor(loss_seed(run.seeding.seed(run.batch, sample), &self.device)));
+            } else {
+                parts.extend(self.brought(run.batch.extra(stage.index(), &[name], sample))?.into_parts());
+            }
+        }
+        Ok(Payload::from_parts(parts))
     }
 
     pub(super) fn brought(&self, piece: Result<Payload, MicrobatchError>) -> Result<Payload, ExecuteError> {

@@ -233,7 +233,7 @@ impl Executor {
             self.inspect(task, Port::Input, || input.clone())?;
         }
         let ends_route = placement.next(stage).is_none();
-        let extra = self.extra(pass.run.batch, stage, sample)?;
+        let extra = self.extra(&pass.run, stage, sample)?;
         let target = match ends_route {
             true => pass.run.batch.target(sample).map_err(|source| self.batch_error(source))?,
             false => None,

@@ -29,14 +29,27 @@ impl Executor {
         for (&sample, part) in &pass.losses {
             let read = part.read().and_then(|loss| Ok((loss, pass.weight(sample, part)?)));
             let (loss, weight) = read.map_err(|message| ExecuteError::Device { rank, message })?;
-            numbers.extend([sample as f64, loss, weight]);
+            let observed = part.read_observed().map_err(|message| ExecuteError::Device { rank, message })?;
+            numbers.extend([sample as f64, loss, weight, observed.len() as f64]);
+            numbers.extend(observed);
         }
         let deadline = self.deadline();
         let table = self.link.all_gather(numbers, deadline);
         let table = table.map_err(|source| ExecuteError::Link { rank, task: None, source })?;
-        let row = |n: &[f64]| MicrobatchLoss { sample: n[0] as usize, loss: n[1], weight: n[2] };
-        pass.outcome.losses = table.iter().flat_map(|numbers| numbers.chunks_exact(3).map(row)).collect();
-        pass.outcome.losses.sort_by_key(|loss| loss.sample);
+        let mut rows: Vec<_> = table.iter().flat_map(|numbers| loss_rows(numbers)).collect();
+        rows.sort_by_key(|(loss, _)| loss.sample);
+        (pass.outcome.losses, pass.outcome.observed) = rows.into_iter().unzip();
         Ok(())
     }
+}
+
+/// Takes `[sample, loss, weight, count, count numbers]*` apart.
+fn loss_rows(mut numbers: &[f64]) -> Vec<(MicrobatchLoss, Vec<f64>)> {
+    let mut rows = Vec::new();
+    while let [sample, loss, weight, count, rest @ ..] = numbers {
+        let (observed, left) = rest.split_at((*count as usize).min(rest.len()));
+        rows.push((MicrobatchLoss { sample: *sample as usize, loss: *loss, weight: *weight }, observed.to_vec()));
+        numbers = left;
+    }
+    rows
 }

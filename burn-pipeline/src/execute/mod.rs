@@ -76,6 +76,8 @@ pub struct MicrobatchLoss {
 pub struct RankOutcome {
     /// Losses of the whole batch, the same on every rank, by microbatch.
     pub losses: Vec<MicrobatchLoss>,
+    /// Numbers that the loss function wants observed, the same on every rank, by microbatch.
+    pub observed: Vec<Vec<f64>>,
     /// Outputs of the last stage, by microbatch, where an evaluation ended on this rank.
     pub outputs: Vec<(usize, Payload)>,
     /// What was done when, by the step's clock.

@@ -252,9 +252,8 @@ fn hand_on(computed: Computed) -> (Outcome, Vec<AnyTensor>) {
     match computed {
         Computed::Output(payload) => detach(payload),
         Computed::Loss(loss) => {
-            let value = AnyTensor::new(loss.value);
-            let part = LossPart { value: value.clone().inner(), weight: loss.weight };
-            (Outcome::Loss(Box::new(part)), vec![value])
+            let value = AnyTensor::new(loss.value.clone());
+            (Outcome::Loss(Box::new(LossPart::from(*loss))), vec![value])
         }
     }
 }

@@ -333,7 +333,7 @@ impl<M: Stage> ErasedStage for Typed<M> {
         }
         let loss =
             self.function.loss(M::Output::from_payload(output.clone()).map_err(StageError::Input)?, call.target)?;
-        Ok((output, Some(LossPart { value: AnyTensor::new(loss.value), weight: loss.weight })))
+        Ok((output, Some(LossPart::from(loss))))
     }
 
     fn backward(&mut self, sample: usize, seeds: Gradients) -> Result<Gradients, StageError> {

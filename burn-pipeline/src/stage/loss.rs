@@ -13,7 +13,20 @@
 //! accumulated gradients are scaled once, after the last backward.
 
 use super::any_tensor::AnyTensor;
-use burn::tensor::Tensor;
+use burn::tensor::{Device, Tensor};
+
+/// The extra that the runtime gives by itself: a `Tensor<1>` of one element, the seed of the microbatch's loss.
+///
+/// A stage that names it among its extras can add gradients of its own that count as the loss's do: whatever is
+/// seeded with this number is cut, accumulated and scaled as the loss of the same microbatch. It is 1 for
+/// [`Reduction::Sum`] and [`Reduction::Weighted`], and the microbatch's share relative to the first for
+/// [`Reduction::Mean`]. A batch does not hold it.
+pub const LOSS_SEED: &str = "burn-pipeline/loss-seed";
+
+/// What a stage gets as [`LOSS_SEED`].
+pub(crate) fn loss_seed(seed: f64, device: &Device) -> AnyTensor {
+    AnyTensor::new(Tensor::<1>::full([1], seed, &device.clone().inner()))
+}
 
 /// What the user's loss is over a microbatch; see the module's table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -71,18 +84,25 @@ fn first(tensor: &AnyTensor) -> Result<f64, String> {
 pub struct Loss {
     pub(crate) value: Tensor<1>,
     pub(crate) weight: Option<Weight>,
+    pub(crate) observed: Option<Tensor<1>>,
 }
 
 impl Loss {
     /// A sum over the microbatch with what it weighs (for [`Reduction::Weighted`]).
     pub fn weighted(sum: Tensor<1>, weight: impl Into<Weight>) -> Self {
-        Self { value: sum, weight: Some(weight.into()) }
+        Self { value: sum, weight: Some(weight.into()), observed: None }
+    }
+
+    /// The same loss, with numbers of the microbatch that every rank is to know once the step is over (auxiliary
+    /// losses, counts); they are read with the losses and take no part in the backward.
+    pub fn observing(self, numbers: Tensor<1>) -> Self {
+        Self { observed: Some(numbers), ..self }
     }
 }
 
 impl From<Tensor<1>> for Loss {
     fn from(value: Tensor<1>) -> Self {
-        Self { value, weight: None }
+        Self { value, weight: None, observed: None }
     }
 }
 
@@ -93,9 +113,27 @@ pub struct LossPart {
     pub value: AnyTensor,
     /// Its weight, if the loss function gave one.
     pub weight: Option<Weight>,
+    /// Numbers that every rank is to know, if the loss function gave some.
+    pub observed: Option<AnyTensor>,
+}
+
+impl From<Loss> for LossPart {
+    fn from(loss: Loss) -> Self {
+        let observed = loss.observed.map(|numbers| AnyTensor::new(numbers).inner());
+        Self { value: AnyTensor::new(loss.value).inner(), weight: loss.weight, observed }
+    }
 }
 
 impl LossPart {
+    /// The observed numbers, read from the device; none if the loss function gave none.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn read_observed(&self) -> Result<Vec<f64>, String> {
+        let Some(observed) = &self.observed else { return Ok(Vec::new()) };
+        Ok(observed.to_data()?.iter::<f64>().collect())
+    }
+
     /// The loss, read from the device.
     ///
     /// # Errors

@@ -8,7 +8,9 @@
 //! Behaviour follows PyTorch's `_microbatch.py` (`TensorChunkSpec`, `_Replicate`, `split_args_kwargs_into_chunks`,
 //! `merge_chunks`), without its trap of cutting targets into more pieces than inputs.
 
-use super::boundary::{Boundary, Payload};
+use super::any_tensor::AnyTensor;
+use super::boundary::{Boundary, Part, Payload};
+use super::loss::{LOSS_SEED, loss_seed};
 use std::collections::BTreeMap;
 
 /// How one tensor of a batch is cut.
@@ -215,13 +217,18 @@ impl Batch {
         self.target.as_ref().map(|target| &target.payload)
     }
 
-    /// What a stage reads beside its input for all samples: its named extras in order.
+    /// What a stage reads beside its input for all samples: its named extras in order, with 1 for [`LOSS_SEED`].
     ///
     /// # Errors
     /// If the batch does not hold one of them.
     pub fn whole_extra(&self, stage: usize, names: &[&str]) -> Result<Payload, MicrobatchError> {
         let mut parts = Vec::new();
         for &name in names {
+            if name == LOSS_SEED {
+                let device = self.input.payload.tensors().next().map(AnyTensor::device).unwrap_or_default();
+                parts.push(Part::Tensor(loss_seed(1.0, &device)));
+                continue;
+            }
             let missing = || MicrobatchError::MissingExtra { stage, name: name.to_owned() };
             parts.extend(self.extras.get(name).ok_or_else(missing)?.payload.parts().cloned());
         }

@@ -252,6 +252,7 @@ impl Pipeline {
         let mut report = StepReport {
             loss: 0.0,
             gradient_norm: None,
+            observed: Vec::new(),
             microbatches: batch.len(),
             samples: batch.samples(),
             seconds: 0.0,
@@ -265,7 +266,7 @@ impl Pipeline {
         };
         for answer in self.ask(&command)? {
             if let Answer::Batch(outcome) = answer {
-                report.loss = outcome.loss;
+                (report.loss, report.observed) = (outcome.loss, outcome.observed);
                 report.peak_held.push(outcome.peak_held);
                 report.peak_held_bytes.push(outcome.peak_held_bytes);
                 for (stage, bytes) in outcome.activations {
@@ -301,16 +302,16 @@ impl Pipeline {
                 plan
             }
         };
-        let (mut loss, mut outputs) = (0.0, Vec::new());
+        let (mut loss, mut observed, mut outputs) = (0.0, Vec::new(), Vec::new());
         for answer in self.ask(&Command::Evaluate { plan, batch: batch.clone(), began })? {
             if let Answer::Batch(outcome) = answer {
-                loss = outcome.loss;
+                (loss, observed) = (outcome.loss, outcome.observed);
                 outputs.extend(outcome.outputs);
             }
         }
         outputs.sort_by_key(|(sample, _)| *sample);
         let (loss, outputs) = (has_loss.then_some(loss), outputs.into_iter().map(|(_, output)| output).collect());
-        Ok(EvalReport { loss, microbatches: batch.len(), samples: batch.samples(), outputs })
+        Ok(EvalReport { loss, observed, microbatches: batch.len(), samples: batch.samples(), outputs })
     }
 
     /// Measures the links between ranks that hand tensors to each other: half a round trip of a small and of a large

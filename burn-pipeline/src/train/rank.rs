@@ -38,6 +38,8 @@ pub struct Rank {
 pub struct BatchOutcome {
     /// The batch's loss, the same on every rank.
     pub loss: f64,
+    /// Numbers that the loss function wants observed, by microbatch, the same on every rank.
+    pub observed: Vec<Vec<f64>>,
     /// Outputs of the last stage by microbatch, where an evaluation ended on this rank.
     pub outputs: Vec<(usize, Payload)>,
     /// What was done when.
@@ -263,9 +265,10 @@ impl Rank {
 
 impl BatchOutcome {
     fn new(loss: f64, outcome: RankOutcome) -> Self {
-        let RankOutcome { outputs, events, message_bytes, skip_bytes, peak_held, peak_held_bytes, .. } = outcome;
+        let RankOutcome { observed, outputs, events, message_bytes, skip_bytes, peak_held, peak_held_bytes, .. } =
+            outcome;
         let activations = BTreeMap::new();
-        Self { loss, outputs, events, message_bytes, skip_bytes, peak_held, peak_held_bytes, activations }
+        Self { loss, observed, outputs, events, message_bytes, skip_bytes, peak_held, peak_held_bytes, activations }
     }
 }
 

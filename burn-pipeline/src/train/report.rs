@@ -12,6 +12,9 @@ pub struct StepReport {
     pub loss: f64,
     /// The norm of all gradients before clipping, where clipping was asked for.
     pub gradient_norm: Option<f64>,
+    /// The numbers of this batch that the loss function wants observed, by microbatch; see
+    /// [`Loss::observing`](crate::stage::Loss::observing).
+    pub observed: Vec<Vec<f64>>,
     /// Microbatches run: fewer than asked for if the batch had fewer samples.
     pub microbatches: usize,
     /// Samples in the batch.
@@ -40,6 +43,8 @@ pub struct StepReport {
 pub struct EvalReport {
     /// The loss, if the batch had a target.
     pub loss: Option<f64>,
+    /// The numbers that the loss function wants observed, by microbatch.
+    pub observed: Vec<Vec<f64>>,
     /// Microbatches run.
     pub microbatches: usize,
     /// Samples in the batch.

@@ -136,7 +136,7 @@ impl OutcomeForm {
     fn outputs(&self) -> usize {
         match self {
             OutcomeForm::Output(parts) => parts.iter().filter(|part| part.is_none()).count(),
-            OutcomeForm::Loss(_) => 1,
+            OutcomeForm::Loss(..) => 1,
         }
     }
 
@@ -154,15 +154,16 @@ impl OutcomeForm {
                 };
                 Ok(Outcome::Output(Payload::from_parts(parts.iter().filter_map(part).collect::<Vec<_>>())))
             }
-            OutcomeForm::Loss(weight) => {
-                // The loss comes first, then its weight if that was computed.
+            OutcomeForm::Loss(weight, observed) => {
+                // The loss comes first, then its weight if that was computed, then what is observed.
                 let value = outputs.next().ok_or(StageError::NoLoss)?;
                 let weight = match weight {
                     WeightForm::None => None,
                     WeightForm::Host(weight) => Some(Weight::Host(*weight)),
                     WeightForm::Device => outputs.next().map(Weight::Device),
                 };
-                Ok(Outcome::Loss(Box::new(LossPart { value, weight })))
+                let observed = if *observed { outputs.next() } else { None };
+                Ok(Outcome::Loss(Box::new(LossPart { value, weight, observed })))
             }
         }
     }

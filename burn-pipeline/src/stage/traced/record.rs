@@ -51,8 +51,8 @@ impl From<String> for Refusal {
 pub(super) enum OutcomeForm {
     /// Outputs: form numbers, `None` at the place of tensors.
     Output(Vec<Option<usize>>),
-    /// A loss.
-    Loss(WeightForm),
+    /// A loss, and whether numbers to be observed come after it and its weight.
+    Loss(WeightForm, bool),
 }
 
 /// Where a loss's weight comes from.
@@ -187,7 +187,10 @@ fn outputs(computed: Computed, edges: &mut Edges) -> Result<(Vec<AnyTensor>, Out
                     WeightForm::Device
                 }
             };
-            return Ok((vec![value], OutcomeForm::Loss(weight)));
+            if let Some(observed) = loss.observed.clone() {
+                edges.outputs.push(captured::edge(AnyTensor::new(observed).as_dispatch())?);
+            }
+            return Ok((vec![value], OutcomeForm::Loss(weight, loss.observed.is_some())));
         }
     };
     for output in &outputs {

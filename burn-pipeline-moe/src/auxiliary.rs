@@ -1,0 +1,162 @@
+//! Auxiliary losses of a stage's layers: weighted, averaged over the whole model, injected, and reported.
+//!
+//! Guarantees: with every stage injecting its own layers' share, the parameters get the gradients of
+//!
+//! ```text
+//! main + sum over kinds of (weight of the kind) * (mean over the layers of the whole model that have it)
+//! ```
+//!
+//! where the mean's divisor is the model's number of such layers, not the stage's: a stage with one of eight layers
+//! counts for an eighth. (A mean per stage, added up, would weigh layers by how the model is cut.)
+//!
+//! 1. Each layer's values go into a bucket per kind; [`AuxiliaryLosses::total`] weighs and adds them.
+//! 2. [`AuxiliaryLosses::inject`] joins the total to the hidden states; its gradient is the seed of the microbatch's
+//!    loss, so cutting, accumulation and scaling treat both alike.
+//! 3. [`observe`] writes values and counts into one row a layer, without autodiff, which travels downstream with the
+//!    hidden states; the last stage hands all rows to `Loss::observing`, so every rank gets them; [`read`] takes them
+//!    apart again.
+//!
+//! With `Reduction::Weighted` the main loss is a sum that is divided by its weight at the end, so the total must be
+//! multiplied by the microbatch's weight: pass `seed * weight` to [`AuxiliaryLosses::inject`], the weight from an
+//! extra (a mask, say). With `Reduction::Sum` nothing is divided, and the auxiliary losses of microbatches add up.
+
+use crate::layers::{BlockKind, LayerAuxiliary};
+use crate::ops::inject;
+use burn::config::Config;
+use burn::tensor::{DType, Device, Int, Tensor};
+
+/// What each kind weighs beside the main loss.
+#[derive(Config, Debug, Copy, PartialEq)]
+pub struct AuxiliaryWeights {
+    /// Of the load-balancing loss.
+    #[config(default = 0.01)]
+    pub load_balance: f64,
+    /// Of the router z-loss.
+    #[config(default = 0.001)]
+    pub router_z: f64,
+    /// Of the router loss of a mixture of depths.
+    #[config(default = 0.01)]
+    pub depth_router: f64,
+}
+
+/// The auxiliary losses of a model: weights, and how many layers of the whole model have which.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct AuxiliaryLosses {
+    weights: AuxiliaryWeights,
+    with_experts: usize,
+    with_depths: usize,
+}
+
+impl AuxiliaryLosses {
+    /// The losses of a model of these blocks, all of them, whatever part of them a stage holds.
+    pub fn new(weights: AuxiliaryWeights, blocks: &[BlockKind]) -> Self {
+        let count = |has: fn(BlockKind) -> bool| blocks.iter().filter(|&&block| has(block)).count();
+        Self { weights, with_experts: count(BlockKind::has_experts), with_depths: count(BlockKind::has_depths) }
+    }
+
+    /// The part that these layers have in the model's auxiliary loss; `None` if they have none.
+    pub fn total(&self, layers: &[LayerAuxiliary]) -> Option<Tensor<1>> {
+        type Bucket = (fn(&LayerAuxiliary) -> &Option<Tensor<1>>, f64, usize);
+        let buckets: [Bucket; 3] = [
+            (|layer| &layer.load_balance, self.weights.load_balance, self.with_experts),
+            (|layer| &layer.router_z, self.weights.router_z, self.with_experts),
+            (|layer| &layer.depth_router, self.weights.depth_router, self.with_depths),
+        ];
+        let of_kind = |(value, weight, layers_with): Bucket| {
+            let sum = layers.iter().filter_map(|layer| value(layer).clone()).reduce(|a, b| a + b)?;
+            Some(sum.mul_scalar(weight / layers_with.max(1) as f64))
+        };
+        buckets.into_iter().filter_map(of_kind).reduce(|a, b| a + b)
+    }
+
+    /// Joins the layers' part to the hidden states that leave them. `scale` is the loss's seed, one element.
+    ///
+    /// # Panics
+    /// If the scale has more or less than one element.
+    pub fn inject<const D: usize>(&self, hidden: Tensor<D>, layers: &[LayerAuxiliary], scale: Tensor<1>) -> Tensor<D> {
+        match self.total(layers) {
+            Some(total) => inject(hidden, total, scale),
+            None => hidden,
+        }
+    }
+}
+
+/// Columns before the loads.
+const COLUMNS: usize = 4;
+
+/// The rows of these layers, `[layers, 4 + experts]`, without gradient, after those that came from upstream.
+///
+/// `None` where neither has a row.
+pub fn observe(
+    upstream: Option<Tensor<2>>,
+    layers: &[LayerAuxiliary],
+    experts: usize,
+    device: &Device,
+) -> Option<Tensor<2>> {
+    let options = (device, DType::F32);
+    let zero = |count: usize| Tensor::<1>::zeros([count], options);
+    let value = |value: &Option<Tensor<1>>| value.clone().map_or_else(|| zero(1), |v| v.detach().cast(DType::F32));
+    let counts = |counts: &Option<Tensor<1, Int>>, width| {
+        counts.clone().map_or_else(|| zero(width), |counts| counts.float().cast(DType::F32))
+    };
+    let row = |layer: &LayerAuxiliary| {
+        let values = [value(&layer.load_balance), value(&layer.router_z), value(&layer.depth_router)];
+        let counted = [counts(&layer.dropped, 1), counts(&layer.load, experts)];
+        Tensor::cat(values.into_iter().chain(counted).collect(), 0).unsqueeze::<2>()
+    };
+    let rows: Vec<_> = upstream.map(Tensor::detach).into_iter().chain(layers.iter().map(row)).collect();
+    (!rows.is_empty()).then(|| Tensor::cat(rows, 0))
+}
+
+/// One layer's auxiliary losses and counts, on the host.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct LayerObservation {
+    /// Load-balancing loss; 0 without experts.
+    pub load_balance: f64,
+    /// Router z-loss; 0 without experts.
+    pub router_z: f64,
+    /// Router loss of a mixture of depths; 0 without.
+    pub depth_router: f64,
+    /// Choices that found their expert full.
+    pub dropped: f64,
+    /// Choices that fell on each expert.
+    pub load: Vec<f64>,
+}
+
+impl LayerObservation {
+    /// The largest load over the mean one: 1 where balanced; 1 too where nothing was routed.
+    pub fn imbalance(&self) -> f64 {
+        let total: f64 = self.load.iter().sum();
+        let largest = self.load.iter().copied().fold(0.0, f64::max);
+        if total == 0.0 { 1.0 } else { largest * self.load.len() as f64 / total }
+    }
+}
+
+/// Takes apart what [`observe`] wrote for one microbatch: one observation a layer of the model, in order.
+pub fn read(numbers: &[f64], experts: usize) -> Vec<LayerObservation> {
+    let row = |row: &[f64]| LayerObservation {
+        load_balance: row[0],
+        router_z: row[1],
+        depth_router: row[2],
+        dropped: row[3],
+        load: row[COLUMNS..].to_vec(),
+    };
+    numbers.chunks_exact(COLUMNS + experts).map(row).collect()
+}
+
+/// One observation a layer over several microbatches: losses are averaged, counts added up.
+pub fn over_microbatches(microbatches: &[Vec<f64>], experts: usize) -> Vec<LayerObservation> {
+    let mut layers: Vec<LayerObservation> = Vec::new();
+    let share = 1.0 / microbatches.len().max(1) as f64;
+    for microbatch in microbatches.iter().map(|numbers| read(numbers, experts)) {
+        layers.resize(microbatch.len(), LayerObservation { load: vec![0.0; experts], ..LayerObservation::default() });
+        for (sum, one) in layers.iter_mut().zip(microbatch) {
+            sum.load_balance += one.load_balance * share;
+            sum.router_z += one.router_z * share;
+            sum.depth_router += one.depth_router * share;
+            sum.dropped += one.dropped;
+            sum.load.iter_mut().zip(one.load).for_each(|(sum, one)| *sum += one);
+        }
+    }
+    layers
+}

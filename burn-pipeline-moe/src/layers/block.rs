@@ -1,0 +1,168 @@
+//! Transformer blocks, dense or with experts, and the pattern string that mixes them.
+
+use super::{
+    Attention, AttentionConfig, FeedForward, FeedForwardConfig, LayerAuxiliary, MixtureOfDepths, MixtureOfExperts,
+    MixtureOfExpertsConfig,
+};
+use burn::config::Config;
+use burn::module::Module;
+use burn::nn::{LayerNorm, LayerNormConfig};
+use burn::tensor::{Device, Int, Tensor};
+
+/// One letter of a pattern.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum BlockKind {
+    /// `D`: a dense block.
+    Dense,
+    /// `E`: a block with experts.
+    Experts,
+    /// `d`: a dense block that some tokens go around.
+    DenseDepths,
+    /// `e`: a block with experts that some tokens go around.
+    ExpertsDepths,
+}
+
+impl BlockKind {
+    /// Has it experts, and so a load-balancing and a z-loss?
+    pub fn has_experts(self) -> bool {
+        matches!(self, Self::Experts | Self::ExpertsDepths)
+    }
+
+    /// Is it a mixture of depths?
+    pub fn has_depths(self) -> bool {
+        matches!(self, Self::DenseDepths | Self::ExpertsDepths)
+    }
+}
+
+/// Why a pattern is none.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PatternError {
+    /// A letter without meaning.
+    #[error(
+        "`{letter}` at place {place} is no block; use D (dense), E (experts), d or e (the same with tokens around)"
+    )]
+    Letter {
+        /// The letter.
+        letter: char,
+        /// Its place, from 0.
+        place: usize,
+    },
+    /// No letter at all.
+    #[error("the pattern names no block; give at least one letter")]
+    Empty,
+}
+
+/// The blocks of a model, one letter a block; see [`BlockKind`].
+///
+/// ```
+/// use burn_pipeline_moe::layers::{BlockKind, parse_pattern};
+///
+/// assert_eq!(parse_pattern("DE")?, [BlockKind::Dense, BlockKind::Experts]);
+/// assert!(parse_pattern("DX").is_err());
+/// # Ok::<(), burn_pipeline_moe::layers::PatternError>(())
+/// ```
+///
+/// # Errors
+/// If a letter has no meaning, or there is none.
+pub fn parse_pattern(pattern: &str) -> Result<Vec<BlockKind>, PatternError> {
+    let kind = |(place, letter)| match letter {
+        'D' => Ok(BlockKind::Dense),
+        'E' => Ok(BlockKind::Experts),
+        'd' => Ok(BlockKind::DenseDepths),
+        'e' => Ok(BlockKind::ExpertsDepths),
+        letter => Err(PatternError::Letter { letter, place }),
+    };
+    let kinds = pattern.chars().enumerate().map(kind).collect::<Result<Vec<_>, _>>()?;
+    if kinds.is_empty() { Err(PatternError::Empty) } else { Ok(kinds) }
+}
+
+/// What all blocks of a model have in common.
+#[derive(Config, Debug)]
+pub struct BlockConfig {
+    /// Attention.
+    pub attention: AttentionConfig,
+    /// Width inside a dense feed-forward layer.
+    pub d_dense: usize,
+    /// Experts, where a block has them.
+    pub mixture: MixtureOfExpertsConfig,
+    /// The share of tokens that take a block of a mixture of depths.
+    #[config(default = 0.5)]
+    pub depth_capacity: f64,
+}
+
+impl BlockConfig {
+    /// A block.
+    ///
+    /// # Panics
+    /// As [`AttentionConfig::init`] and [`MixtureOfExpertsConfig::init`].
+    pub fn init(&self, kind: BlockKind, device: &Device) -> Block {
+        let d = self.attention.d_model;
+        let mix = if kind.has_experts() {
+            Mix::Experts(self.mixture.init(device))
+        } else {
+            Mix::Dense(FeedForwardConfig::new(d, self.d_dense).init(device))
+        };
+        let inner = Inner {
+            norm_attention: LayerNormConfig::new(d).init(device),
+            attention: self.attention.init(device),
+            norm_mix: LayerNormConfig::new(d).init(device),
+            mix,
+        };
+        match kind.has_depths() {
+            true => Block::Some(MixtureOfDepths::new(inner, d, self.depth_capacity, device)),
+            false => Block::All(inner),
+        }
+    }
+}
+
+/// A block that all tokens take, or some.
+#[derive(Module, Debug)]
+pub enum Block {
+    /// All tokens.
+    All(Inner),
+    /// Some tokens; the others go around.
+    Some(MixtureOfDepths),
+}
+
+/// The second half of a block.
+#[derive(Module, Debug)]
+#[allow(clippy::large_enum_variant, reason = "a model has few blocks, and modules are not boxed in Burn")]
+pub enum Mix {
+    /// One feed-forward layer.
+    Dense(FeedForward),
+    /// Experts.
+    Experts(MixtureOfExperts),
+}
+
+/// A pre-norm transformer block.
+#[derive(Module, Debug)]
+pub struct Inner {
+    norm_attention: LayerNorm,
+    attention: Attention,
+    norm_mix: LayerNorm,
+    /// The second half.
+    pub mix: Mix,
+}
+
+impl Block {
+    /// Runs the block on `[batch, seq, d_model]` with the document of each token, `[batch, seq]`.
+    pub fn forward(&self, x: Tensor<3>, documents: Tensor<2, Int>) -> (Tensor<3>, LayerAuxiliary) {
+        match self {
+            Block::All(inner) => inner.forward(x, documents),
+            Block::Some(depths) => depths.forward(x, documents),
+        }
+    }
+}
+
+impl Inner {
+    /// As [`Block::forward`].
+    pub fn forward(&self, x: Tensor<3>, documents: Tensor<2, Int>) -> (Tensor<3>, LayerAuxiliary) {
+        let x = x.clone() + self.attention.forward(self.norm_attention.forward(x), documents);
+        let normed = self.norm_mix.forward(x.clone());
+        let (y, auxiliary) = match &self.mix {
+            Mix::Dense(dense) => (dense.forward(normed), LayerAuxiliary::default()),
+            Mix::Experts(mixture) => mixture.forward(normed),
+        };
+        (x + y, auxiliary)
+    }
+}

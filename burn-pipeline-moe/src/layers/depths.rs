@@ -1,0 +1,74 @@
+//! Mixture of depths: some tokens of a sequence go through a block, the others around it.
+//!
+//! Raposo et al., "Mixture-of-Depths" (2024): a router scores tokens, the best of each sequence take the block, and
+//! their change is weighted by the router's score, which is how the router learns. The choice compares tokens with
+//! later ones, so it is not causal; the router loss trains a score that can be asked token by token.
+//!
+//! 1. A token is chosen if fewer than the capacity have a better score (of equal ones the earlier is better).
+//! 2. Chosen tokens, in their order, make a shorter sequence for the block.
+//! 3. What the block changed, times the sigmoid of the score, is added to them in place.
+
+use super::{Inner, LayerAuxiliary, SMALL};
+use crate::losses::depth_router;
+use burn::module::Module;
+use burn::nn::{Linear, LinearConfig};
+use burn::tensor::activation::sigmoid;
+use burn::tensor::{Bool, Device, IndexingUpdateOp, Int, Tensor};
+use burn_pipeline::ops::DeferredForward;
+
+/// A block that only some tokens take.
+#[derive(Module, Debug)]
+pub struct MixtureOfDepths {
+    router: Linear,
+    inner: Inner,
+    capacity: f64,
+}
+
+/// Who takes the block.
+struct Chosen {
+    /// `[batch, seq]`.
+    mask: Tensor<2, Bool>,
+    /// Their places in order, `[batch, count]`.
+    places: Tensor<2, Int>,
+}
+
+impl MixtureOfDepths {
+    /// A block of width `d_model`, taken by the share `capacity` of each sequence (at least one token).
+    pub fn new(inner: Inner, d_model: usize, capacity: f64, device: &Device) -> Self {
+        let router = LinearConfig::new(d_model, 1).with_bias(false).with_initializer(SMALL).init(device);
+        Self { router, inner, capacity }
+    }
+
+    /// Runs the block on `[batch, seq, d_model]` with the document of each token, `[batch, seq]`.
+    pub fn forward(&self, x: Tensor<3>, documents: Tensor<2, Int>) -> (Tensor<3>, LayerAuxiliary) {
+        let [batch, seq, d] = x.dims();
+        let count = ((self.capacity * seq as f64).ceil() as usize).clamp(1, seq);
+        let logits = self.router.forward_deferred(x.clone()).reshape([batch, seq]);
+        let Chosen { mask, places } = choose(logits.clone().detach(), count);
+        let rows = places.clone().unsqueeze_dim::<3>(2).expand([batch, count, d]);
+        let short = x.clone().gather(1, rows.clone());
+        let (through, mut auxiliary) = self.inner.forward(short.clone(), documents.gather(1, places.clone()));
+        let gate = sigmoid(logits.clone().gather(1, places)).reshape([batch, count, 1]);
+        let y = x.scatter(1, rows, (through - short) * gate, IndexingUpdateOp::Add);
+        auxiliary.depth_router = Some(depth_router(logits, mask));
+        (y, auxiliary)
+    }
+}
+
+/// The `count` best of each row.
+fn choose(scores: Tensor<2>, count: usize) -> Chosen {
+    let ([batch, seq], device) = (scores.dims(), scores.device());
+    let cube = [batch, seq, seq];
+    let mine = scores.clone().unsqueeze_dim::<3>(2).expand(cube);
+    let theirs = scores.unsqueeze_dim::<3>(1).expand(cube);
+    // True where the other token comes before this one.
+    let earlier = Tensor::<2, Bool>::triu_mask([seq, seq], 0, &device).unsqueeze::<3>().expand(cube);
+    let better = theirs.clone().greater(mine.clone()).bool_or(theirs.equal(mine).bool_and(earlier));
+    let rank = better.int().sum_dim(2).reshape([batch, seq]);
+    let mask = rank.lower_scalar(count as i64);
+    let nth = mask.clone().int().cumsum(1).sub_scalar(1).mask_fill(mask.clone().bool_not(), count as i64);
+    let all = Tensor::<1, Int>::arange(0..seq as i64, &device).unsqueeze::<2>().expand([batch, seq]);
+    // Tokens that are not chosen meet in a place of no token's.
+    let places = Tensor::<2, Int>::zeros([batch, count + 1], &device).scatter(1, nth, all, IndexingUpdateOp::Add);
+    Chosen { mask, places: places.narrow(1, 0, count) }
+}

@@ -1,0 +1,52 @@
+//! Experts: gated feed-forward layers side by side, run as batched products.
+
+use super::SMALL;
+use burn::config::Config;
+use burn::module::{Module, Param};
+use burn::tensor::activation::silu;
+use burn::tensor::{Device, Tensor};
+use burn_pipeline::ops::expert_matmul;
+
+/// The experts' size.
+#[derive(Config, Debug)]
+pub struct ExpertsConfig {
+    /// How many.
+    pub experts: usize,
+    /// Width of a token.
+    pub d_model: usize,
+    /// Width inside an expert.
+    pub d_hidden: usize,
+}
+
+impl ExpertsConfig {
+    /// The experts, without biases.
+    pub fn init(&self, device: &Device) -> Experts {
+        let (e, d, h) = (self.experts, self.d_model, self.d_hidden);
+        Experts {
+            gate: SMALL.init([e, d, h], device),
+            up: SMALL.init([e, d, h], device),
+            down: SMALL.init([e, h, d], device),
+        }
+    }
+}
+
+/// Feed-forward layers side by side: `down(silu(gate(x)) * up(x))`, each on rows of its own.
+#[derive(Module, Debug)]
+pub struct Experts {
+    gate: Param<Tensor<3>>,
+    up: Param<Tensor<3>>,
+    down: Param<Tensor<3>>,
+}
+
+impl Experts {
+    /// How many.
+    pub fn count(&self) -> usize {
+        self.gate.lazy_shape()[0]
+    }
+
+    /// Runs each expert on its rows `[experts, rows, d_model]`.
+    pub fn forward(&self, x: Tensor<3>) -> Tensor<3> {
+        let gate = silu(expert_matmul(x.clone(), &self.gate));
+        expert_matmul(gate * expert_matmul(x, &self.up), &self.down)
+    }
+}

@@ -1,0 +1,88 @@
+//! A mixture of experts in place of a feed-forward layer.
+
+use super::{Experts, ExpertsConfig, FeedForward, FeedForwardConfig, LayerAuxiliary};
+use crate::losses::{load_balance, router_z};
+use crate::router::{Capacity, Places, Router, RouterConfig, Scoring};
+use burn::config::Config;
+use burn::module::Module;
+use burn::tensor::{Device, Tensor};
+
+/// A mixture's size and ways.
+#[derive(Config, Debug)]
+pub struct MixtureOfExpertsConfig {
+    /// Width of a token.
+    pub d_model: usize,
+    /// Width inside an expert.
+    pub d_hidden: usize,
+    /// Experts to choose from.
+    pub experts: usize,
+    /// Experts a token goes to.
+    #[config(default = 2)]
+    pub top_k: usize,
+    /// Experts that every token goes to beside (one feed-forward layer of their joint width).
+    #[config(default = 0)]
+    pub shared: usize,
+    /// How many tokens an expert takes.
+    #[config(default = "Capacity::Factor(1.25)")]
+    pub capacity: Capacity,
+    /// How logits become scores.
+    #[config(default = "Scoring::Softmax")]
+    pub scoring: Scoring,
+    /// Divide the gates of a token by their sum; see [`RouterConfig::normalize`].
+    #[config(default = true)]
+    pub normalize: bool,
+    /// Add a bias to the scores when choosing; see [`RouterConfig::expert_bias`].
+    #[config(default = false)]
+    pub expert_bias: bool,
+}
+
+impl MixtureOfExpertsConfig {
+    /// The layer.
+    ///
+    /// # Panics
+    /// As [`RouterConfig::init`].
+    pub fn init(&self, device: &Device) -> MixtureOfExperts {
+        let router = RouterConfig::new(self.d_model, self.experts).with_top_k(self.top_k).with_scoring(self.scoring);
+        let router = router.with_normalize(self.normalize).with_expert_bias(self.expert_bias);
+        let shared = FeedForwardConfig::new(self.d_model, self.shared * self.d_hidden);
+        MixtureOfExperts {
+            router: router.init(device),
+            experts: ExpertsConfig::new(self.experts, self.d_model, self.d_hidden).init(device),
+            shared: (self.shared > 0).then(|| shared.init(device)),
+            capacity: self.capacity,
+        }
+    }
+}
+
+/// Tokens go to the experts that their router chose, and to the shared ones.
+#[derive(Module, Debug)]
+pub struct MixtureOfExperts {
+    /// Who goes where.
+    pub router: Router,
+    experts: Experts,
+    shared: Option<FeedForward>,
+    #[module(skip)]
+    capacity: Capacity,
+}
+
+impl MixtureOfExperts {
+    /// Runs the layer on `[batch, seq, d_model]`; capacities are those of the whole call.
+    pub fn forward(&self, x: Tensor<3>) -> (Tensor<3>, LayerAuxiliary) {
+        let [batch, seq, d] = x.dims();
+        let tokens = x.reshape([batch * seq, d]);
+        let routing = self.router.forward(tokens.clone());
+        let places = Places::new(routing.experts, self.experts.count(), self.capacity);
+        let mut y = places.combine(self.experts.forward(places.gather(tokens.clone())), routing.gates);
+        if let Some(shared) = &self.shared {
+            y = y + shared.forward(tokens);
+        }
+        let auxiliary = LayerAuxiliary {
+            load_balance: Some(load_balance(routing.probabilities, places.load.clone())),
+            router_z: Some(router_z(routing.logits)),
+            load: Some(places.load),
+            dropped: Some(places.dropped),
+            depth_router: None,
+        };
+        (y.reshape([batch, seq, d]), auxiliary)
+    }
+}

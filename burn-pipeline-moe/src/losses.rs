@@ -1,0 +1,41 @@
+//! Auxiliary losses of routers, as functions of what a router puts out.
+//!
+//! Each is a mean over the tokens of one call (a microbatch), one element, at the scale of its source; weights and
+//! averages over layers are [`auxiliary`](crate::auxiliary)'s.
+
+use burn::tensor::activation::log_sigmoid;
+use burn::tensor::{Bool, Int, Tensor};
+
+/// Load-balancing loss `E * sum_e f_e P_e` of a router over `E` experts.
+///
+/// `f_e` is the share of choices that fell on expert `e` (no gradient), `P_e` its mean probability. 1 where both are
+/// even, up to `E` where one expert gets all. Fedus et al., "Switch Transformers" (2021), equation 4, with `k`
+/// choices a token counted as in GShard.
+///
+/// Shapes: probabilities `[tokens, E]`, load (choices that fell on each expert) `[E]`.
+pub fn load_balance(probabilities: Tensor<2>, load: Tensor<1, Int>) -> Tensor<1> {
+    let [_, experts] = probabilities.dims();
+    let mean = probabilities.mean_dim(0).reshape([experts]);
+    let load = load.float().cast(mean.dtype());
+    let share = load.clone() / load.sum().clamp_min(1.0).expand([experts]);
+    (mean * share).sum().mul_scalar(experts as f64)
+}
+
+/// Router z-loss: the mean over tokens of `logsumexp(logits)^2`, which keeps logits small.
+///
+/// Zoph et al., "ST-MoE" (2022), equation 5. Shape of the logits: `[tokens, experts]`.
+pub fn router_z(logits: Tensor<2>) -> Tensor<1> {
+    let largest = logits.clone().detach().max_dim(1);
+    let log_sum = (logits - largest.clone()).exp().sum_dim(1).log() + largest;
+    log_sum.square().mean()
+}
+
+/// Router loss of a mixture of depths: the binary cross-entropy of "this token was among the chosen".
+///
+/// It lets the router decide token by token when there is no later token to compare with. Raposo et al.,
+/// "Mixture-of-Depths" (2024), section 3.5. Shapes: `[batch, sequence]` both.
+pub fn depth_router(logits: Tensor<2>, chosen: Tensor<2, Bool>) -> Tensor<1> {
+    let of_chosen = log_sigmoid(logits.clone());
+    let of_others = log_sigmoid(logits.neg());
+    of_others.mask_where(chosen, of_chosen).mean().neg()
+}

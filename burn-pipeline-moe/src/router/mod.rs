@@ -1,0 +1,136 @@
+//! Routers: which experts a token goes to, and with what weight.
+//!
+//! 1. [`Router`] scores tokens against experts and chooses the `k` best of each.
+//! 2. [`Places`] gives every choice a row with its expert, or drops it where the expert is full.
+
+mod places;
+mod top_k;
+
+pub use places::{Capacity, Places};
+pub use top_k::top_k;
+
+use burn::config::Config;
+use burn::module::{Module, Param};
+use burn::nn::{Initializer, Linear, LinearConfig};
+use burn::tensor::activation::{sigmoid, softmax};
+use burn::tensor::{Device, Int, Tensor};
+use burn_pipeline::ops::DeferredForward;
+
+/// How logits become scores.
+#[derive(Config, Debug, Copy, PartialEq, Eq)]
+pub enum Scoring {
+    /// Experts compete: scores of a token add up to 1.
+    Softmax,
+    /// Each expert by itself (DeepSeek-V3).
+    Sigmoid,
+}
+
+/// A router's size and ways.
+#[derive(Config, Debug)]
+pub struct RouterConfig {
+    /// Width of a token.
+    pub d_model: usize,
+    /// Experts to choose from.
+    pub experts: usize,
+    /// Experts a token goes to.
+    #[config(default = 2)]
+    pub top_k: usize,
+    /// How logits become scores.
+    #[config(default = "Scoring::Softmax")]
+    pub scoring: Scoring,
+    /// Divide the gates of a token by their sum. With one choice of softmax scores the gate would be 1 whatever the
+    /// router says, so it is then left as it is.
+    #[config(default = true)]
+    pub normalize: bool,
+    /// Add a bias to the scores when choosing, which balances load without a loss (Wang et al., 2024). It is no
+    /// parameter of gradient descent: see [`Router::balanced`].
+    #[config(default = false)]
+    pub expert_bias: bool,
+}
+
+impl RouterConfig {
+    /// The router, its scores small at first.
+    ///
+    /// # Panics
+    /// If a token is to go to no expert, or to more than there are.
+    pub fn init(&self, device: &Device) -> Router {
+        let fits = self.top_k > 0 && self.top_k <= self.experts;
+        assert!(fits, "a token cannot go to {} of {} experts; choose 1 to {1}", self.top_k, self.experts);
+        let scores = LinearConfig::new(self.d_model, self.experts).with_bias(false);
+        let scores = scores.with_initializer(Initializer::Normal { mean: 0.0, std: 0.02 }).init(device);
+        let zeros = || Param::from_tensor(Tensor::zeros([self.experts], device)).set_require_grad(false);
+        Router {
+            scores,
+            bias: self.expert_bias.then(zeros),
+            top_k: self.top_k,
+            sigmoid: self.scoring == Scoring::Sigmoid,
+            normalize: self.normalize && (self.top_k > 1 || self.scoring == Scoring::Sigmoid),
+        }
+    }
+}
+
+/// Scores tokens against experts and chooses the best.
+#[derive(Module, Debug)]
+pub struct Router {
+    /// The product that gives logits, `[d_model, experts]`.
+    pub scores: Linear,
+    /// What is added to scores when choosing, `[experts]`.
+    pub bias: Option<Param<Tensor<1>>>,
+    top_k: usize,
+    sigmoid: bool,
+    normalize: bool,
+}
+
+/// What a router says of `t` tokens, `e` experts and `k` choices.
+#[derive(Debug, Clone)]
+pub struct Routing {
+    /// Logits `[t, e]`.
+    pub logits: Tensor<2>,
+    /// Scores that add up to 1 for each token, `[t, e]`; what load balancing looks at.
+    pub probabilities: Tensor<2>,
+    /// The chosen experts, best first, `[t, k]`.
+    pub experts: Tensor<2, Int>,
+    /// Weights of their outputs `[t, k]`.
+    pub gates: Tensor<2>,
+}
+
+impl Router {
+    /// Routes tokens `[t, d_model]`.
+    pub fn forward(&self, tokens: Tensor<2>) -> Routing {
+        let logits = self.scores.forward_deferred(tokens);
+        let scores = if self.sigmoid { sigmoid(logits.clone()) } else { softmax(logits.clone(), 1) };
+        let probabilities =
+            if self.sigmoid { scores.clone() / (scores.clone().sum_dim(1) + TINY) } else { scores.clone() };
+        let compared = match &self.bias {
+            Some(bias) => scores.clone().detach() + bias.val().detach().unsqueeze::<2>(),
+            None => scores.clone().detach(),
+        };
+        let experts = top_k(compared, self.top_k);
+        let gates = scores.gather(1, experts.clone());
+        let gates = if self.normalize { gates.clone() / (gates.sum_dim(1) + TINY) } else { gates };
+        Routing { logits, probabilities, experts, gates }
+    }
+
+    /// The same router, its bias moved by `rate` towards an even load: up for experts that got less than the mean of
+    /// `load` choices, down for those that got more. Without a bias it is returned as it is.
+    ///
+    /// Wang et al., "Auxiliary-Loss-Free Load Balancing" (2024), algorithm 1.
+    pub fn balanced(mut self, load: &[f64], rate: f64) -> Self {
+        let mean = load.iter().sum::<f64>() / load.len().max(1) as f64;
+        let moves: Vec<f32> = load.iter().map(|&got| (rate * direction(mean - got)) as f32).collect();
+        self.bias = self.bias.take().map(|bias| {
+            bias.map(|value| {
+                let device = value.device();
+                value.clone().detach() + Tensor::<1>::from_floats(moves.as_slice(), &device).cast(value.dtype())
+            })
+        });
+        self
+    }
+}
+
+/// Keeps a sum of scores that all went to zero from dividing by zero.
+const TINY: f64 = 1e-20;
+
+fn direction(difference: f64) -> f64 {
+    if difference == 0.0 { 0.0 } else { difference.signum() }
+}

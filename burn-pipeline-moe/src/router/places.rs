@@ -1,0 +1,103 @@
+//! Where each choice of a router goes: rows of experts, in order of arrival.
+//!
+//! Guarantees: every expert has the same number of rows, its capacity; first choices of all tokens come before second
+//! choices, tokens in order within each; a choice that finds its expert full is dropped and adds nothing; every kept
+//! choice has a row of its own. Shapes depend on sizes alone, so a captured stage can replay this, but for
+//! [`Capacity::Dropless`], which reads the largest load.
+//!
+//! 1. A choice's place in its expert's queue is the running count of choices of that expert.
+//! 2. [`Places::gather`] brings tokens to experts by index; rows without a token are zero.
+//! 3. [`Places::combine`] brings results back by index, weighted by the gates; dropped choices read a zero row.
+//!
+//! Priority of choices follows Lepikhin et al., "GShard" (2020), algorithm 1.
+
+use burn::config::Config;
+use burn::tensor::{Int, Tensor};
+
+/// How many tokens an expert takes.
+#[derive(Config, Debug, Copy, PartialEq)]
+pub enum Capacity {
+    /// This many times its even share, at most all tokens; choices beyond are dropped.
+    Factor(f64),
+    /// As many as want it: nothing is dropped. All experts get the rows of the fullest one, which is read from the
+    /// device in every forward.
+    Dropless,
+}
+
+/// The rows that choices go to.
+#[derive(Debug, Clone)]
+pub struct Places {
+    /// Choices that fell on each expert, dropped ones included, `[experts]`.
+    pub load: Tensor<1, Int>,
+    /// Choices that found their expert full, `[1]`.
+    pub dropped: Tensor<1, Int>,
+    /// Rows of each expert.
+    pub capacity: usize,
+    experts: usize,
+    tokens: usize,
+    top_k: usize,
+    /// The token in each row; the number of tokens for an empty one.
+    token_of_row: Tensor<1, Int>,
+    /// The row of each choice, first choices first; the number of rows for a dropped one.
+    row_of_choice: Tensor<1, Int>,
+}
+
+impl Places {
+    /// Places for choices `[tokens, k]` among `experts` experts.
+    pub fn new(chosen: Tensor<2, Int>, experts: usize, capacity: Capacity) -> Self {
+        let ([tokens, top_k], device) = (chosen.dims(), chosen.device());
+        let choices = tokens * top_k;
+        let chosen = chosen.swap_dims(0, 1).reshape([choices, 1]);
+        let all = Tensor::<1, Int>::arange(0..experts as i64, &device).unsqueeze::<2>().expand([choices, experts]);
+        let falls_on = chosen.clone().expand([choices, experts]).equal(all).int();
+        let load: Tensor<1, Int> = falls_on.clone().sum_dim(0).reshape([experts]);
+        let before = (falls_on.clone().cumsum(0) * falls_on).sum_dim(1).sub_scalar(1);
+        let capacity = rows(capacity, &load, tokens, choices);
+        let full = before.clone().greater_equal_scalar(capacity as i64);
+        let dropped = full.clone().int().sum();
+        let row = chosen.mul_scalar(capacity as i64) + before;
+        let row_of_choice = row.mask_fill(full, (experts * capacity) as i64).reshape([choices]);
+        // Rows start as "no token"; a choice adds what makes it its token. Dropped ones meet in a row of no expert.
+        let token = Tensor::<1, Int>::arange(0..choices as i64, &device).remainder_scalar(tokens as i64);
+        let empty = Tensor::<1, Int>::full([experts * capacity + 1], tokens as i64, &device);
+        let from_empty = token.sub_scalar(tokens as i64);
+        let filled = empty.scatter(0, row_of_choice.clone(), from_empty, burn::tensor::IndexingUpdateOp::Add);
+        let token_of_row = filled.narrow(0, 0, experts * capacity);
+        Self { load, dropped, capacity, experts, tokens, top_k, token_of_row, row_of_choice }
+    }
+
+    /// Tokens `[tokens, d]` as rows of experts `[experts, capacity, d]`.
+    pub fn gather(&self, tokens: Tensor<2>) -> Tensor<3> {
+        let [_, d] = tokens.dims();
+        let rows = with_zero_row(tokens).select(0, self.token_of_row.clone());
+        rows.reshape([self.experts, self.capacity, d])
+    }
+
+    /// Results of experts `[experts, capacity, d]` as sums over each token's choices `[tokens, d]`, weighted by gates
+    /// `[tokens, k]`.
+    pub fn combine(&self, rows: Tensor<3>, gates: Tensor<2>) -> Tensor<2> {
+        let [experts, capacity, d] = rows.dims();
+        let of_choice = with_zero_row(rows.reshape([experts * capacity, d])).select(0, self.row_of_choice.clone());
+        let of_choice = of_choice.reshape([self.top_k, self.tokens, d]);
+        let gates = gates.swap_dims(0, 1).reshape([self.top_k, self.tokens, 1]);
+        (of_choice * gates).sum_dim(0).reshape([self.tokens, d])
+    }
+}
+
+/// Rows of each expert.
+fn rows(capacity: Capacity, load: &Tensor<1, Int>, tokens: usize, choices: usize) -> usize {
+    let [experts] = load.dims();
+    match capacity {
+        Capacity::Factor(factor) => {
+            let share = (factor * choices as f64 / experts as f64).ceil() as usize;
+            share.clamp(1, tokens)
+        }
+        Capacity::Dropless => load.clone().max().into_scalar::<i64>() as usize,
+    }
+}
+
+fn with_zero_row(rows: Tensor<2>) -> Tensor<2> {
+    let [_, d] = rows.dims();
+    let zero = Tensor::zeros([1, d], (&rows.device(), rows.dtype()));
+    Tensor::cat(vec![rows, zero], 0)
+}

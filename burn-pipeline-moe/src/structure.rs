@@ -1,0 +1,110 @@
+//! Side data of a batch: document ids, masks, tables.
+//!
+//! Guarantees: what belongs to samples is cut with them, what does not is given whole to every microbatch, and a stage
+//! reads the piece of the microbatch that it runs, in whatever order microbatches come: pieces are looked up by
+//! microbatch, there is no counter to fall out of step.
+//!
+//! 1. [`documents`] tells documents of a packed sequence apart by their first token.
+//! 2. [`Structure`] gathers named tensors. One whose dimension 0 is the batch's number of samples is cut along it,
+//!    any other is replicated (tables, numbers of one element). Where sizes are equal by chance,
+//!    [`Structure::whole`] says so.
+//! 3. [`Structure::attach`] makes them extras of the batch, which stages name.
+
+use burn::tensor::{Int, Tensor};
+use burn_pipeline::stage::{AnyTensor, Batch, Split};
+
+/// The document of each token of packed sequences `[batch, seq]`: it grows by one at every `bos` token, which is its
+/// document's first.
+///
+/// ```
+/// use burn::tensor::{Device, Int, Tensor};
+/// use burn_pipeline_moe::structure::documents;
+///
+/// let tokens = Tensor::<2, Int>::from_ints([[5, 0, 7, 0, 0, 9]], &Device::flex());
+/// let found: Vec<i64> = documents(tokens, 0).into_data().iter::<i64>().collect();
+/// assert_eq!(found, [0, 1, 1, 2, 3, 3]);
+/// ```
+pub fn documents(tokens: Tensor<2, Int>, bos: i64) -> Tensor<2, Int> {
+    tokens.equal_scalar(bos).int().cumsum(1)
+}
+
+/// Named side data of a batch.
+#[derive(Debug, Clone, Default)]
+pub struct Structure {
+    entries: Vec<(String, AnyTensor, Option<Split>)>,
+}
+
+/// Why side data cannot be attached.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StructureError {
+    /// A tensor that was said to belong to samples does not.
+    #[error(
+        "`{name}` has {got:?} entries along its dimension 0, but the batch has {samples} samples; use `whole` for what belongs to no sample"
+    )]
+    Samples {
+        /// The tensor's name.
+        name: String,
+        /// Its size along dimension 0; `None` for a rank of 0.
+        got: Option<usize>,
+        /// Samples of the batch.
+        samples: usize,
+    },
+}
+
+impl Structure {
+    /// No side data yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a tensor; whether it belongs to samples is told by its first dimension.
+    pub fn with(self, name: impl Into<String>, tensor: AnyTensor) -> Self {
+        self.add(name, tensor, None)
+    }
+
+    /// Adds a tensor that belongs to samples, one entry of dimension 0 each.
+    pub fn by_sample(self, name: impl Into<String>, tensor: AnyTensor) -> Self {
+        self.add(name, tensor, Some(Split::Dim(0)))
+    }
+
+    /// Adds a tensor that every microbatch gets whole, whatever its size.
+    pub fn whole(self, name: impl Into<String>, tensor: AnyTensor) -> Self {
+        self.add(name, tensor, Some(Split::Replicate))
+    }
+
+    fn add(mut self, name: impl Into<String>, tensor: AnyTensor, split: Option<Split>) -> Self {
+        self.entries.push((name.into(), tensor, split));
+        self
+    }
+
+    /// How each tensor is cut in a batch of so many samples.
+    ///
+    /// # Errors
+    /// If a tensor that was said to belong to samples has another size.
+    pub fn splits(&self, samples: usize) -> Result<Vec<(&str, Split)>, StructureError> {
+        let split = |(name, tensor, asked): &'_ (String, AnyTensor, Option<Split>)| {
+            let got = tensor.shape().first().copied();
+            let belongs = got == Some(samples) && (samples > 1 || tensor.rank() > 1);
+            match asked {
+                Some(Split::Dim(_)) if got != Some(samples) => {
+                    Err(StructureError::Samples { name: name.clone(), got, samples })
+                }
+                Some(split) => Ok(*split),
+                None => Ok(if belongs { Split::Dim(0) } else { Split::Replicate }),
+            }
+        };
+        self.entries.iter().map(|entry| Ok((entry.0.as_str(), split(entry)?))).collect()
+    }
+
+    /// Makes the tensors extras of a batch of so many samples.
+    ///
+    /// # Errors
+    /// As [`Structure::splits`].
+    pub fn attach(self, batch: Batch, samples: usize) -> Result<Batch, StructureError> {
+        let splits: Vec<Split> = self.splits(samples)?.into_iter().map(|(_, split)| split).collect();
+        let attach = |batch: Batch, ((name, tensor, _), split): ((String, AnyTensor, _), Split)| {
+            batch.split_extra(&name, vec![split]).extra(name, tensor)
+        };
+        Ok(self.entries.into_iter().zip(splits).fold(batch, attach))
+    }
+}

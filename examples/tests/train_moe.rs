@@ -1,0 +1,94 @@
+//! `train_moe` from flags to output, at a size that takes seconds.
+
+#![allow(clippy::unwrap_used, reason = "the helpers of tests may panic as tests do")]
+
+use pipeline_examples::moe_options::MoeOptions;
+use pipeline_examples::moe_run;
+use pipeline_examples::moe_training::{MoeStepRecord, MoeTrainer};
+use std::ffi::OsString;
+
+const TINY: &str = "--d-model 16 --layers 4 --heads 2 --seq 16 --batch 8 --steps 3 --lr 0.01 --experts 4 --d-hidden 8 \
+                    --pattern DEe --bos 10 --load-balance 0.1";
+
+fn arguments(flags: &str) -> impl Iterator<Item = OsString> {
+    let words = format!("train_moe {flags}");
+    words.split_whitespace().map(OsString::from).collect::<Vec<_>>().into_iter()
+}
+
+fn curve(flags: &str) -> Vec<MoeStepRecord> {
+    let options = MoeOptions::from_arguments(arguments(&format!("{TINY} {flags}"))).unwrap();
+    let mut trainer = MoeTrainer::new(options.check().unwrap()).unwrap();
+    std::iter::from_fn(|| trainer.step().unwrap()).collect()
+}
+
+#[test]
+fn losses_and_loads_do_not_depend_on_the_cut() {
+    let alone = curve("--ranks 1");
+    assert!(alone[0].step.loss > alone[2].step.loss, "it learns: {alone:?}");
+    assert_eq!(alone[0].load.len(), 2, "DEeD has two layers with experts");
+    // Eight windows of sixteen bytes to two experts each; half of them go around the third block.
+    assert_eq!(alone[0].load.iter().map(|load| load.iter().sum()).collect::<Vec<f64>>(), [256.0, 128.0]);
+    for flags in ["--ranks 2", "--schedule ZBVZeroBubble --ranks 2", "--schedule DualPipe --ranks 2"] {
+        for (got, alone) in curve(flags).iter().zip(&alone) {
+            assert!((got.step.loss - alone.step.loss).abs() < 1e-4, "{flags}: {got:?}");
+            assert!((got.load_balance - alone.load_balance).abs() < 1e-3, "{flags}: {got:?}");
+            assert!((got.step.gradient_norm / alone.step.gradient_norm - 1.0).abs() < 1e-3, "{flags}: {got:?}");
+        }
+    }
+}
+
+#[test]
+fn a_run_goes_on_from_its_checkpoint_and_refuses_another_runs() {
+    let folder = std::env::temp_dir().join(format!("train-moe-resume-{}", std::process::id()));
+    let save = format!("--save {} --save-every 2", folder.display());
+    let whole = curve(&save);
+    // The checkpoint after the last step is lost: step 3 is run again, on another cut.
+    let last = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).max().unwrap();
+    std::fs::remove_dir_all(last).unwrap();
+    let again = curve(&format!("{save} --resume --schedule GPipe --ranks 4"));
+    assert_eq!(again.len(), 1);
+    assert_eq!((again[0].step.step, &again[0].load), (3, &whole[2].load));
+    assert!((again[0].step.loss - whole[2].step.loss).abs() < 1e-6);
+    let options = MoeOptions::from_arguments(arguments(&format!("{TINY} {save} --resume --top-k 1"))).unwrap();
+    let error = MoeTrainer::new(options.check().unwrap()).unwrap_err().to_string();
+    assert!(error.contains("--top-k 2, not 1"), "{error}");
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn recomputed_stages_learn_the_same() {
+    assert_eq!(
+        curve("--recompute").iter().map(|record| record.step.loss).collect::<Vec<f64>>(),
+        curve("").iter().map(|record| record.step.loss).collect::<Vec<f64>>()
+    );
+}
+
+#[test]
+fn injection_reaches_the_gradients() {
+    let (on, off) = (curve(""), curve("--injection nowhere"));
+    assert_eq!(on[0].step.loss, off[0].step.loss);
+    assert_ne!(on[0].step.gradient_norm, off[0].step.gradient_norm);
+}
+
+#[test]
+fn a_run_tells_steps_as_json_and_writes_its_drawings() {
+    let folder = std::env::temp_dir().join(format!("train-moe-{}", std::process::id()));
+    let (mut out, mut err) = (Vec::new(), Vec::new());
+    let flags = format!("{TINY} --log json --trace {}", folder.display());
+    assert_eq!(moe_run::main(arguments(&flags), &mut out, &mut err), 0, "{}", String::from_utf8_lossy(&err));
+    let (out, err) = (String::from_utf8(out).unwrap(), String::from_utf8(err).unwrap());
+    let lines: Vec<serde_json::Value> = out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines.len(), 3);
+    assert!(lines.iter().all(|line| line["loss"].is_f64() && line["imbalance"].as_array().unwrap().len() == 2));
+    assert!(err.contains("held-out loss") && err.contains("max/mean load"), "{err}");
+    let drawing = std::fs::read_to_string(folder.join("expert_load.svg")).unwrap();
+    assert!(drawing.starts_with("<svg") && folder.join("timeline.svg").exists());
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn bad_flags_end_it_with_one_message_and_code_2() {
+    let (mut out, mut err) = (Vec::new(), Vec::new());
+    assert_eq!(moe_run::main(arguments("--pattern DQ"), &mut out, &mut err), 2);
+    assert!(out.is_empty() && String::from_utf8(err).unwrap().starts_with("error: --pattern"));
+}

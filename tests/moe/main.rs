@@ -1,0 +1,15 @@
+//! Tests of mixture-of-experts models: layers, losses, and their training in a pipeline, in one binary.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests fail by panicking and print what they covered")]
+
+mod cases;
+mod depths;
+mod injection;
+mod layers;
+mod losses;
+mod parity;
+mod planted;
+mod reductions;
+mod routing;
+mod structure;
+mod traced;

@@ -1,0 +1,93 @@
+//! Side data: what is cut with the samples, what is given whole, and that every microbatch reads its own piece
+//! whatever the order of execution.
+
+use burn::module::{Module, Param};
+use burn::tensor::{Device, Int, Tensor};
+use burn_pipeline::schedule::{Size, all};
+use burn_pipeline::stage::{AnyTensor, Batch, LOSS_SEED, Loss, Split, Stage, StageBox};
+use burn_pipeline::train::Pipeline;
+use burn_pipeline_moe::structure::{Structure, StructureError, documents};
+
+fn floats<const D: usize>(shape: [usize; D]) -> AnyTensor {
+    AnyTensor::new(Tensor::<D>::zeros(shape, &Device::flex()))
+}
+
+#[test]
+fn documents_grow_at_every_first_token() {
+    let tokens = Tensor::<2, Int>::from_ints([[7, 1, 1, 7, 2], [1, 7, 7, 7, 7], [7, 7, 7, 7, 7]], &Device::flex());
+    let found: Vec<i64> = documents(tokens, 7).into_data().iter::<i64>().collect();
+    assert_eq!(found, [1, 1, 1, 2, 2, 0, 1, 2, 3, 4, 1, 2, 3, 4, 5]);
+}
+
+#[test]
+fn what_has_the_batchs_size_is_cut_and_the_rest_is_replicated() {
+    let structure = Structure::new()
+        .with("table", floats([9, 3]))
+        .with("ids", floats([6, 4]))
+        .with("number", floats([1]))
+        .with("by chance", floats([6, 2]))
+        .whole("by chance too", floats([6, 2]))
+        .by_sample("asked", floats([6]));
+    let splits = structure.splits(6).unwrap();
+    let cut = |name: &str| splits.iter().find(|(found, _)| *found == name).unwrap().1;
+    // The first tensor is a table: the batch's size is not taken from it.
+    assert_eq!([cut("table"), cut("number"), cut("by chance too")], [Split::Replicate; 3]);
+    assert_eq!([cut("ids"), cut("by chance"), cut("asked")], [Split::Dim(0); 3]);
+    let error = Structure::new().by_sample("mask", floats([5, 2])).splits(6).unwrap_err();
+    assert_eq!(error, StructureError::Samples { name: "mask".to_owned(), got: Some(5), samples: 6 });
+    assert!(error.to_string().contains("`mask` has Some(5)"), "{error}");
+}
+
+/// Adds to a sum what it reads: the sample's number from its input must be that of its side data on every stage.
+#[derive(Module, Debug)]
+struct Reader {
+    weight: Param<Tensor<1>>,
+}
+
+impl Stage for Reader {
+    type Input = (Tensor<2>, Tensor<2>);
+    type Extra = (Tensor<2, Int>, Tensor<2>, Tensor<1>);
+    type Output = (Tensor<2>, Tensor<2>);
+
+    fn extras(&self) -> Vec<&'static str> {
+        vec!["ids", "table", LOSS_SEED]
+    }
+
+    fn forward(&self, (x, wrong): Self::Input, (ids, table, _): Self::Extra) -> Self::Output {
+        assert_eq!((ids.dims()[0], table.dims()), (x.dims()[0], [5, 1]), "cut with the samples; given whole");
+        let differs = (x.clone().detach() - ids.float()).abs();
+        (x + (self.weight.val() * 0.0).unsqueeze::<2>(), wrong.detach() + differs)
+    }
+}
+
+fn reader(pipeline: &burn_pipeline::train::StageContext) -> StageBox {
+    let reader = Reader { weight: Param::from_tensor(Tensor::ones([1], &pipeline.device)) };
+    match pipeline.is_last() {
+        false => StageBox::new(reader),
+        true => StageBox::with_loss(reader, |(x, wrong): (Tensor<2>, Tensor<2>), _: Tensor<2>| {
+            let [samples, _] = wrong.dims();
+            Loss::from(x.sum()).observing(wrong.reshape([samples]))
+        }),
+    }
+}
+
+#[test]
+fn every_stage_reads_the_piece_of_the_microbatch_that_it_runs_in_every_family() {
+    let device = Device::flex();
+    let count = |n: i64| Tensor::<1, Int>::arange(0..n, &device).reshape([n as usize, 1]);
+    for schedule in all().into_iter().filter(|schedule| schedule.family().name != "ForwardOnly") {
+        let chunks = match schedule.family().chunks {
+            burn_pipeline::schedule::Chunks::Exactly(n) => n,
+            burn_pipeline::schedule::Chunks::Any => 2,
+        };
+        let name = schedule.family().name;
+        let builder = Pipeline::builder().schedule(schedule, Size { ranks: 2, chunks, microbatches: 6 });
+        let mut pipeline = builder.devices(vec![device.clone()]).stages(reader).build().unwrap();
+        let (x, wrong) = (count(8).float(), Tensor::<2>::zeros([8, 1], &device));
+        let structure = Structure::new().with("table", floats([5, 1])).with("ids", AnyTensor::new(count(8)));
+        let batch = Batch::new((x, wrong.clone())).target(wrong);
+        let report = pipeline.accumulate(structure.attach(batch, 8).unwrap()).unwrap();
+        let observed: Vec<f64> = report.observed.concat();
+        assert_eq!(observed, [0.0; 8], "{name}: no sample met another's side data");
+    }
+}

@@ -1,0 +1,42 @@
+//! Captured stages inject what eager ones do: the scale is fed anew with every replay.
+
+use crate::cases::{builder, config, distance, pipelined, plain};
+use crate::parity::assert_close;
+use burn_pipeline::schedule::{Size, by_name};
+use burn_pipeline::stage::SplitBackward;
+
+#[test]
+fn captured_stages_equal_the_plain_loop_with_uneven_microbatches() {
+    let config = config();
+    for (name, chunks) in [("ZBH1", 1), ("ZBVZeroBubble", 2), ("DualPipe", 1)] {
+        let schedule = by_name(name).unwrap();
+        // Sizes 3, 2, 2, 2 and then 2, 2, 2, 1: one program meets seeds of 1, 2/3 and 1/3.
+        let batches = [9, 7];
+        let size = Size { ranks: 2, chunks, microbatches: 4 };
+        let builder = builder(schedule.as_ref(), size, &config, |part, _| part).split(SplitBackward::Traced);
+        let got = pipelined(builder.clone(), &batches, config.experts);
+        assert_close(&distance(&config, &got, &plain(&config, &batches, 4)), name);
+        let mut pipeline = builder.build().unwrap();
+        pipeline.accumulate(crate::cases::Text::new(1, 8).batch()).unwrap();
+        for (stage, report) in pipeline.engines().unwrap() {
+            assert_eq!(report.engine, "traced", "{name}: stage {stage:?}: {}", report.reason);
+        }
+    }
+}
+
+#[test]
+fn a_dropless_model_cannot_be_captured_and_defers_instead() {
+    let config = config().with_capacity(burn_pipeline_moe::router::Capacity::Dropless);
+    let schedule = by_name("ZBH1").unwrap();
+    let size = Size { ranks: 2, chunks: 1, microbatches: 3 };
+    let builder = builder(schedule.as_ref(), size, &config, |part, _| part).split(SplitBackward::Auto);
+    let got = pipelined(builder.clone(), &[5], config.experts);
+    assert_close(&distance(&config, &got, &plain(&config, &[5], 3)), "dropless");
+    assert!(got.observed.iter().flatten().all(|layer| layer.dropped == 0.0));
+    let mut pipeline = builder.build().unwrap();
+    pipeline.accumulate(crate::cases::Text::new(1, 5).batch()).unwrap();
+    for (stage, report) in pipeline.engines().unwrap() {
+        assert_eq!(report.engine, "eager", "stage {stage:?}: {}", report.reason);
+        assert!(report.deferred.is_some_and(|deferred| deferred.operations > 0), "stage {stage:?}");
+    }
+}
