@@ -11,7 +11,7 @@ use super::report::{EvalReport, StepReport};
 use super::worker::{Answer, Command, Reply, Seat, StageFacts, run};
 use crate::cost::Links;
 use crate::execute::ExecuteError;
-use crate::link::{Activity, Failure, Threads};
+use crate::link::{Activity, Failure, Threads, Watch};
 use crate::plan::{CheckedPlan, Placement, Stage};
 use crate::stage::{Accumulation, AnyTensor, Batch, EngineReport, Microbatches, Stage as StageModule};
 use crate::trace::Track;
