@@ -106,6 +106,11 @@ impl Executor {
         &mut self.stages
     }
 
+    /// The longest that any wait may take.
+    pub fn patience(&self) -> Duration {
+        self.options.deadline
+    }
+
     /// When a wait that starts now must end.
     pub fn deadline(&self) -> Instant {
         Instant::now() + self.options.deadline

@@ -19,7 +19,7 @@ mod interpreter;
 mod row;
 mod values;
 
-pub use error::ExecuteError;
+pub use error::{ExecuteError, HandshakeError};
 pub(crate) use interpreter::panic_message;
 pub use interpreter::{Executor, FusedActions, Run, RunOptions};
 

@@ -23,6 +23,7 @@ pub use launch::{Launch, LaunchError, Launcher};
 #[cfg(feature = "mpi")]
 pub use mpi::{Mpi, MpiError, MpiLink};
 pub use threads::{ThreadLink, Threads};
+pub(crate) use wire::checksum;
 pub use wire::{Frame, Packed, WIRE_VERSION, WireError};
 
 use crate::plan::{Stage, Transport};

@@ -355,7 +355,7 @@ fn dtype_of(code: u8) -> Result<DType, WireError> {
 }
 
 /// FNV-1a, 64 bits (Fowler, Noll, Vo): any change of one byte changes it.
-fn checksum(bytes: &[u8]) -> u64 {
+pub(crate) fn checksum(bytes: &[u8]) -> u64 {
     let mix = |hash: u64, &byte: &u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, mix)
 }

@@ -3,6 +3,7 @@
 use super::error::PipelineError;
 use super::pipeline::Pipeline;
 use crate::execute::FusedActions;
+use crate::link::Link;
 use crate::pass::{PassError, insert_transfers};
 use crate::plan::{CheckError, CheckOptions, CheckedPlan, Op, Placement, Plan, Stage, Transport};
 use crate::schedule::{ForwardOnly, Schedule, ScheduleError, Size};
@@ -57,6 +58,17 @@ pub enum BuildError {
     /// The plan is not legal.
     #[error(transparent)]
     Check(#[from] Box<CheckError>),
+    /// The link joins another number of ranks than the plan has.
+    #[error("the plan has {ranks} rank(s), and the link joins {linked}; start as many processes as the plan has ranks")]
+    Ranks {
+        /// Ranks of the plan.
+        ranks: usize,
+        /// Ranks of the link.
+        linked: usize,
+    },
+    /// The executor relies on the order of messages.
+    #[error("the link does not keep messages of one rank to another in order, which plans are proved for")]
+    Unordered,
     /// Nothing says how stages are made.
     #[error("no stages were given; call `Builder::stages`")]
     NoStages,
@@ -129,8 +141,8 @@ impl Source {
     }
 
     /// The lowered, checked plan that trains this many microbatches.
-    pub(super) fn training_plan(&self, microbatches: usize) -> Result<CheckedPlan, BuildError> {
-        lower_and_check(&self.plan(microbatches)?)
+    pub(super) fn training_plan(&self, microbatches: usize, transport: Transport) -> Result<CheckedPlan, BuildError> {
+        lower_and_check(&self.plan(microbatches)?, transport)
     }
 
     /// The lowered, checked plan that evaluates this many microbatches over the same placement.
@@ -138,18 +150,18 @@ impl Source {
         &self,
         placement: &Placement,
         microbatches: usize,
+        transport: Transport,
     ) -> Result<CheckedPlan, BuildError> {
         let counts = match placement.routes() {
             1 => vec![microbatches],
             _ => vec![microbatches.div_ceil(2), microbatches / 2],
         };
-        lower_and_check(&ForwardOnly::over(placement.clone(), counts)?)
+        lower_and_check(&ForwardOnly::over(placement.clone(), counts)?, transport)
     }
 }
 
-fn lower_and_check(plan: &Plan) -> Result<CheckedPlan, BuildError> {
-    // Rendezvous is the strictest model: what is proved for it cannot deadlock on any link.
-    let options = CheckOptions { transport: Transport::Rendezvous, ..CheckOptions::default() };
+fn lower_and_check(plan: &Plan, transport: Transport) -> Result<CheckedPlan, BuildError> {
+    let options = CheckOptions { transport, ..CheckOptions::default() };
     Ok(insert_transfers(plan)?.check(&options)?)
 }
 
@@ -176,6 +188,7 @@ pub struct Builder {
     pub(super) keep_outputs: bool,
     pub(super) merge_weights: bool,
     pub(super) fused: FusedActions,
+    pub(super) model: Option<String>,
 }
 
 impl std::fmt::Debug for Builder {
@@ -205,6 +218,7 @@ impl Default for Builder {
             keep_outputs: false,
             merge_weights: false,
             fused: FusedActions::default(),
+            model: None,
         }
     }
 }
@@ -308,11 +322,33 @@ impl Builder {
         self
     }
 
+    /// Describes the model (its configuration as text, say): ranks that are processes compare it before they build
+    /// their stages, so that one which was started with another model is named at once.
+    pub fn model(mut self, description: impl Into<String>) -> Self {
+        self.model = Some(description.into());
+        self
+    }
+
     /// Checks the plan, starts one thread a rank, and builds the stages there.
     ///
     /// # Errors
     /// If something is missing, the plan is not legal, or a stage cannot be made.
     pub fn build(self) -> Result<Pipeline, BuildError> {
         Pipeline::start(self)
+    }
+
+    /// Builds one rank, which reaches the others through `link`: they are other processes, each of which calls this
+    /// with its own end of the link and otherwise the same. All of them then make the same calls, with the same
+    /// batches, in the same order, and get the same losses, reports, outputs and weights. Each cuts the batch and
+    /// takes the parts that its stages read.
+    ///
+    /// The deadline is also how far processes may be apart: between two calls, one may not be busy with something
+    /// else for longer.
+    ///
+    /// # Errors
+    /// As [`Builder::build`]; and if the link joins another number of ranks than the plan has, or some rank runs
+    /// another version, plan, model, loss contract or data types, which is named.
+    pub fn build_rank(self, link: Box<dyn Link>) -> Result<Pipeline, BuildError> {
+        Pipeline::start_rank(self, link)
     }
 }

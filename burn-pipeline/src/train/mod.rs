@@ -1,8 +1,9 @@
 //! Training: what happens around a plan's run, and the type that a user holds.
 //!
 //! [`Pipeline`] is the front door: build it from stages, a schedule and a loss reduction; call
-//! [`step`](Pipeline::step) and [`eval`](Pipeline::eval). It drives one [`Rank`] a thread; a program that runs one
-//! rank a process drives its own.
+//! [`step`](Pipeline::step) and [`eval`](Pipeline::eval). It drives one [`Rank`] a thread
+//! ([`build`](Builder::build)), or one in each of several processes that all make the same calls
+//! ([`build_rank`](Builder::build_rank)).
 
 mod admit;
 mod builder;
@@ -14,6 +15,9 @@ mod profile;
 mod rank;
 mod replica;
 mod report;
+mod shared;
+mod start;
+mod together;
 mod worker;
 
 pub use builder::{BuildError, Builder, StageContext};

@@ -1,26 +1,27 @@
-//! The type that a user holds: a pipeline of ranks on threads of this process.
+//! The type that a user holds: a pipeline of ranks on threads of this process, or of processes.
 //!
 //! Guarantees: every call returns within the deadline, with a result or an error that names what failed; after
 //! a failure of a rank every later call says so at once (nothing is half-run silently); dropping the pipeline
 //! never waits for a stuck rank.
 
 use super::admit::admit;
-use super::builder::{BuildError, Builder, Source, split_stages};
+use super::builder::{BuildError, Builder, Source};
 use super::error::PipelineError;
 use super::report::{EvalReport, StepReport};
-use super::worker::{Answer, Command, Reply, Seat, StageFacts, run};
+use super::worker::{Answer, Command, Reply, StageFacts};
 use crate::cost::Links;
 use crate::execute::ExecuteError;
-use crate::link::{Activity, Failure, Threads, Watch};
-use crate::plan::{CheckedPlan, Placement, Stage};
-use crate::stage::{Accumulation, AnyTensor, Batch, EngineReport, Microbatches, Stage as StageModule};
+use crate::link::{Activity, Failure, Watch};
+use crate::plan::{CheckedPlan, Placement, Stage, Transport};
+use crate::stage::{AnyTensor, Batch, EngineReport, Microbatches, Stage as StageModule};
 use crate::trace::Track;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
-/// A pipeline of ranks on threads of this process.
+/// A pipeline of ranks on threads of this process ([`Builder::build`]), or of one rank in each of several processes
+/// ([`Builder::build_rank`]).
 ///
 /// ```
 /// use burn::module::Module;
@@ -65,20 +66,25 @@ use std::time::{Duration, Instant};
 /// ```
 #[derive(Debug)]
 pub struct Pipeline {
-    source: Arc<SourceBox>,
-    placement: Placement,
-    training: HashMap<usize, Arc<CheckedPlan>>,
-    evaluation: HashMap<usize, Arc<CheckedPlan>>,
-    facts: Vec<StageFacts>,
-    threads: Threads,
-    commands: Vec<Sender<Command>>,
-    replies: Receiver<Reply>,
-    deadline: Duration,
-    closed: Option<Failure>,
+    pub(super) source: Arc<SourceBox>,
+    pub(super) placement: Placement,
+    pub(super) training: HashMap<usize, Arc<CheckedPlan>>,
+    pub(super) evaluation: HashMap<usize, Arc<CheckedPlan>>,
+    pub(super) facts: Vec<StageFacts>,
+    /// The ranks of this process.
+    pub(super) members: Vec<usize>,
+    /// Are there ranks in other processes?
+    pub(super) together: bool,
+    pub(super) transport: Transport,
+    pub(super) watch: Arc<dyn Watch>,
+    pub(super) commands: Vec<Sender<Command>>,
+    pub(super) replies: Receiver<Reply>,
+    pub(super) deadline: Duration,
+    pub(super) closed: Option<Failure>,
 }
 
 /// `Source` without a need for `Debug` on schedules' insides.
-struct SourceBox(Source);
+pub(super) struct SourceBox(pub(super) Source);
 
 impl std::fmt::Debug for SourceBox {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -86,66 +92,13 @@ impl std::fmt::Debug for SourceBox {
     }
 }
 
+/// A batch that may be run, and the plan that runs it.
+type Admitted = (Arc<CheckedPlan>, Arc<Microbatches>);
+
 impl Pipeline {
     /// Starts to set a pipeline up.
     pub fn builder() -> Builder {
         Builder::default()
-    }
-
-    pub(super) fn start(builder: Builder) -> Result<Self, BuildError> {
-        let source = builder.source.clone().ok_or(BuildError::NoSchedule)?;
-        if builder.factory.is_none() {
-            return Err(BuildError::NoStages);
-        }
-        if builder.merge_weights && builder.accumulation == Accumulation::Ordered {
-            return Err(BuildError::MergedAndOrdered);
-        }
-        let plan = Arc::new(source.training_plan(source.microbatches())?);
-        let placement = plan.plan().placement().clone();
-        let ranks = placement.ranks();
-        let devices = match builder.devices.as_slice() {
-            [one] => vec![one.clone(); ranks],
-            several if several.len() == ranks => several.to_vec(),
-            others => return Err(BuildError::Devices { devices: others.len(), ranks }),
-        };
-        let threads = Threads::new(ranks);
-        let splits = Arc::new(split_stages(plan.plan()));
-        let (answer, replies) = channel();
-        let mut commands = Vec::with_capacity(ranks);
-        for (rank, device) in devices.into_iter().enumerate() {
-            let (command, orders) = channel();
-            commands.push(command);
-            let (placement, threads, replies) = (placement.clone(), threads.clone(), answer.clone());
-            let splits = splits.clone();
-            let device = if device.is_autodiff() { device } else { device.autodiff() };
-            let seat =
-                Seat { rank, device, placement, splits, threads, builder: builder.clone(), commands: orders, replies };
-            let spawned = std::thread::Builder::new().name(format!("rank {rank}")).spawn(move || run(seat));
-            if let Err(error) = spawned {
-                let error = ExecuteError::Device { rank, message: format!("no thread: {error}") };
-                return Err(BuildError::Stages(Box::new(PipelineError::Rank(error))));
-            }
-        }
-        let mut pipeline = Self {
-            training: HashMap::from([(plan.plan().total_microbatches(), plan)]),
-            evaluation: HashMap::new(),
-            source: Arc::new(SourceBox(source)),
-            facts: Vec::new(),
-            deadline: builder.deadline,
-            closed: None,
-            placement,
-            threads,
-            commands,
-            replies,
-        };
-        let answers = pipeline.answers().map_err(|error| BuildError::Stages(Box::new(error)))?;
-        for answer in answers {
-            if let Answer::Ready(facts) = answer {
-                pipeline.facts.extend(facts);
-            }
-        }
-        pipeline.facts.sort_by_key(|facts| facts.stage);
-        Ok(pipeline)
     }
 
     /// Where stages live.
@@ -154,7 +107,7 @@ impl Pipeline {
     }
 
     /// Which way each stage's forward and backward are run, and why, in model order. Whether a stage can be
-    /// captured is known once it has run.
+    /// captured is known once it has run. Where ranks are processes, of this process's stages.
     ///
     /// # Errors
     /// As [`Pipeline::step`].
@@ -177,7 +130,7 @@ impl Pipeline {
         if let Some(plan) = self.training.get(&microbatches) {
             return Ok(plan.clone());
         }
-        let plan = Arc::new(self.source.0.training_plan(microbatches)?);
+        let plan = Arc::new(self.source.0.training_plan(microbatches, self.transport)?);
         if plan.plan().placement() != &self.placement {
             return Err(BuildError::Moved { schedule: plan.plan().name().to_owned(), microbatches });
         }
@@ -208,17 +161,8 @@ impl Pipeline {
     /// As [`Pipeline::step`]. The report's loss is this batch's own.
     pub fn accumulate(&mut self, batch: Batch) -> Result<StepReport, PipelineError> {
         let began = Instant::now();
-        let batch = Arc::new(admit(batch, self.source.0.microbatches(), &self.facts)?);
-        if !batch.has_target() {
-            return Err(PipelineError::NoLoss { missing: "the target" });
-        }
-        if self.facts.iter().any(|f| f.stage.index() + 1 == self.placement.stages() && !f.has_loss) {
-            return Err(PipelineError::NoLoss { missing: "the loss" });
-        }
-        let plan = self.plan(batch.len()).map_err(|error| PipelineError::Plan(Box::new(error)))?;
-        if !plan.plan().has_backward() {
-            return Err(PipelineError::ForwardOnly { schedule: plan.plan().name().to_owned() });
-        }
+        let admitted = self.admit_training(batch);
+        let (plan, batch) = self.agreed(admitted)?;
         let command = Command::Accumulate { plan, batch: batch.clone(), began };
         let mut report = StepReport {
             loss: 0.0,
@@ -253,23 +197,51 @@ impl Pipeline {
         Ok(report)
     }
 
+    /// What a training batch must be, checked before any rank hears of it.
+    fn admit_training(&mut self, batch: Batch) -> Result<Admitted, PipelineError> {
+        let batch = Arc::new(admit(batch, self.source.0.microbatches(), &self.facts)?);
+        if !batch.has_target() {
+            return Err(PipelineError::NoLoss { missing: "the target" });
+        }
+        if self.facts.iter().any(|f| f.stage.index() + 1 == self.placement.stages() && !f.has_loss) {
+            return Err(PipelineError::NoLoss { missing: "the loss" });
+        }
+        let plan = self.plan(batch.len()).map_err(|error| PipelineError::Plan(Box::new(error)))?;
+        if !plan.plan().has_backward() {
+            return Err(PipelineError::ForwardOnly { schedule: plan.plan().name().to_owned() });
+        }
+        Ok((plan, batch))
+    }
+
+    fn admit_evaluation(&mut self, batch: Batch) -> Result<Admitted, PipelineError> {
+        let batch = Arc::new(admit(batch, self.source.0.microbatches(), &self.facts)?);
+        if let Some(plan) = self.evaluation.get(&batch.len()) {
+            return Ok((plan.clone(), batch));
+        }
+        let plan = self.source.0.evaluation_plan(&self.placement, batch.len(), self.transport);
+        let plan = Arc::new(plan.map_err(|error| PipelineError::Plan(Box::new(error)))?);
+        self.evaluation.insert(batch.len(), plan.clone());
+        Ok((plan, batch))
+    }
+
+    /// Tells the other processes of a refusal, so that they do not run what this one did not admit.
+    fn agreed<T>(&mut self, admitted: Result<T, PipelineError>) -> Result<T, PipelineError> {
+        if let (true, Err(refusal)) = (self.together, &admitted) {
+            // What comes back is this very refusal, or a failure that the next call reports.
+            let _ = self.ask(&Command::Refuse(refusal.to_string()));
+        }
+        admitted
+    }
+
     /// Runs forwards alone over one batch: outputs joined, and the loss if the batch has a target.
     ///
     /// # Errors
     /// As [`Pipeline::step`].
     pub fn eval(&mut self, batch: Batch) -> Result<EvalReport, PipelineError> {
         let began = Instant::now();
-        let batch = Arc::new(admit(batch, self.source.0.microbatches(), &self.facts)?);
+        let admitted = self.admit_evaluation(batch);
+        let (plan, batch) = self.agreed(admitted)?;
         let has_loss = batch.has_target() && self.facts.iter().any(|facts| facts.has_loss);
-        let plan = match self.evaluation.get(&batch.len()) {
-            Some(plan) => plan.clone(),
-            None => {
-                let plan = self.source.0.evaluation_plan(&self.placement, batch.len());
-                let plan = Arc::new(plan.map_err(|error| PipelineError::Plan(Box::new(error)))?);
-                self.evaluation.insert(batch.len(), plan.clone());
-                plan
-            }
-        };
         let (mut loss, mut outputs) = (0.0, Vec::new());
         for answer in self.ask(&Command::Evaluate { plan, batch: batch.clone(), began })? {
             if let Answer::Batch(outcome) = answer {
@@ -321,7 +293,8 @@ impl Pipeline {
         Ok(weights.into_iter().map(|stage| stage.into_iter().flatten().collect()).collect())
     }
 
-    /// A copy of the module of one stage (its tensors are shared until one side changes them).
+    /// A copy of the module of one stage (its tensors are shared until one side changes them). Where ranks are
+    /// processes, only the one that holds the stage has it.
     ///
     /// # Errors
     /// If the stage is not an `M`, or a rank does not answer.
@@ -365,18 +338,30 @@ impl Pipeline {
             // A rank whose thread has ended does not answer, which is noticed below.
             let _ = sender.send(command.clone());
         }
-        self.answers()
+        let answers = self.answers()?;
+        for answer in &answers {
+            match answer {
+                Answer::Refused { rank, message } => {
+                    return Err(PipelineError::Elsewhere { rank: *rank, message: message.clone() });
+                }
+                Answer::Apart { rank, theirs, others } => {
+                    let (rank, theirs, others) = (*rank, theirs.clone(), others.clone());
+                    return Err(PipelineError::Apart { rank, theirs, others });
+                }
+                _ => {}
+            }
+        }
+        Ok(answers)
     }
 
-    /// One answer a rank. The error that is returned is the first cause, not its echoes.
-    fn answers(&mut self) -> Result<Vec<Answer>, PipelineError> {
-        let ranks = self.placement.ranks();
-        let mut answers: Vec<Option<Answer>> = (0..ranks).map(|_| None).collect();
+    /// One answer a rank, in the order of ranks. The error that is returned is the first cause, not its echoes.
+    pub(super) fn answers(&mut self) -> Result<Vec<Answer>, PipelineError> {
+        let mut answers: BTreeMap<usize, Vec<Answer>> = BTreeMap::new();
         let mut errors: Vec<(usize, ExecuteError)> = Vec::new();
-        let mut outstanding: Vec<usize> = (0..ranks).collect();
+        let mut outstanding = self.members.clone();
         // Ranks give up waiting at the deadline, so one that makes no progress for longer is stuck in its own
         // code. A step may take many times the deadline as long as somebody goes on.
-        let mut progress = self.threads.progress();
+        let mut progress = self.watch.progress();
         let grace = self.deadline + self.deadline / 4 + Duration::from_millis(200);
         while !outstanding.is_empty() {
             // Once something failed, the others answer at once, or are stuck.
@@ -385,13 +370,13 @@ impl Pipeline {
                 Ok((rank, answer)) => {
                     outstanding.retain(|&r| r != rank);
                     match answer {
-                        Ok(answer) => answers[rank] = Some(answer),
+                        Ok(answer) => drop(answers.insert(rank, answer)),
                         Err(error) => errors.push((rank, error)),
                     }
                 }
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {
-                    let now = self.threads.progress();
+                    let now = self.watch.progress();
                     if now == progress || !errors.is_empty() {
                         break;
                     }
@@ -400,7 +385,7 @@ impl Pipeline {
             }
         }
         if errors.is_empty() && outstanding.is_empty() {
-            return Ok(answers.into_iter().flatten().collect());
+            return Ok(answers.into_values().flatten().collect());
         }
         Err(self.close(errors, &outstanding))
     }
@@ -410,7 +395,7 @@ impl Pipeline {
         // A rank's own error comes before what others say of it.
         errors.sort_by_key(|(_, error)| error.is_secondary());
         let own = errors.first().filter(|(_, error)| !error.is_secondary()).cloned();
-        let stuck = outstanding.first().map(|&rank| (rank, self.threads.activity(rank)));
+        let stuck = outstanding.first().map(|&rank| (rank, self.watch.activity(rank)));
         let error = match (own, stuck, errors.into_iter().next()) {
             (Some((_, error)), ..) => PipelineError::Rank(error),
             (None, Some((rank, activity)), _) => {
@@ -423,10 +408,10 @@ impl Pipeline {
         };
         let rank = match &error {
             PipelineError::Silent { rank, .. } => *rank,
-            _ => self.threads.failure().map_or(0, |failure| failure.rank),
+            _ => self.watch.failure().map_or(0, |failure| failure.rank),
         };
         let failure = Failure { rank, message: error.to_string() };
-        self.threads.abort(failure.clone());
+        self.watch.abort(failure.clone());
         self.closed = Some(failure);
         error
     }

@@ -1,16 +1,21 @@
 //! A rank's thread: builds the rank's stages, then answers commands until the pipeline is dropped.
 //!
+//! Where ranks are processes there is one such thread in each, and what ranks tell each other of a command goes over
+//! the link: see `together.rs`.
+//!
 //! Each thread works inside a compute pool of its own, so that ranks do not fight over one. A panic outside a
 //! stage's task (in a factory or an optimizer) is caught here, named, and told to the other ranks.
 
 use super::builder::{Builder, StageContext};
 use super::probe;
 use super::rank::{ApplyOutcome, BatchOutcome, Rank};
+use super::together::{Job, agree_on_job, obey_together, share_facts};
 use crate::cost::LinkBetween;
 use crate::execute::{ExecuteError, Executor, RunOptions, panic_message};
-use crate::link::{Activity, Link, Threads};
+use crate::link::{Activity, Failure, Link};
 use crate::plan::{CheckedPlan, Placement, Stage};
 use crate::stage::{AnyTensor, EngineReport, ErasedStage, Microbatches, Takes};
+use burn::module::ParamId;
 use burn::tensor::Device;
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,9 +27,19 @@ use std::time::Instant;
 /// What a rank is asked to do. All ranks get the same commands in the same order.
 #[derive(Clone)]
 pub(super) enum Command {
-    Accumulate { plan: Arc<CheckedPlan>, batch: Arc<Microbatches>, began: Instant },
-    Apply { learning_rate: f64 },
-    Evaluate { plan: Arc<CheckedPlan>, batch: Arc<Microbatches>, began: Instant },
+    Accumulate {
+        plan: Arc<CheckedPlan>,
+        batch: Arc<Microbatches>,
+        began: Instant,
+    },
+    Apply {
+        learning_rate: f64,
+    },
+    Evaluate {
+        plan: Arc<CheckedPlan>,
+        batch: Arc<Microbatches>,
+        began: Instant,
+    },
     FinishGradients,
     Gradients,
     Weights,
@@ -32,6 +47,8 @@ pub(super) enum Command {
     Engines,
     MeasureLinks,
     Forget,
+    /// This process refused the call.
+    Refuse(String),
 }
 
 /// What a rank answers.
@@ -43,6 +60,17 @@ pub(super) enum Answer {
     Modules(Vec<(Stage, Box<dyn Any + Send>)>),
     Engines(Vec<(Stage, EngineReport)>),
     Links(Vec<LinkBetween>),
+    /// A rank refused the call.
+    Refused {
+        rank: usize,
+        message: String,
+    },
+    /// Ranks made different calls.
+    Apart {
+        rank: usize,
+        theirs: String,
+        others: String,
+    },
     Done,
 }
 
@@ -54,10 +82,12 @@ pub(super) struct StageFacts {
     pub(super) has_loss: bool,
     pub(super) takes: Takes,
     pub(super) weight_bytes: usize,
+    /// Element types and shapes of its parameters, in visiting order.
+    pub(super) parameters: String,
 }
 
-/// A command's answer, with the rank that gives it.
-pub(super) type Reply = (usize, Result<Answer, ExecuteError>);
+/// A command's answers, with the rank that gives them: its own, or all ranks' where the others are processes.
+pub(super) type Reply = (usize, Result<Vec<Answer>, ExecuteError>);
 
 /// What a rank's thread starts from.
 pub(super) struct Seat {
@@ -66,21 +96,22 @@ pub(super) struct Seat {
     pub(super) placement: Placement,
     /// Stages whose backward the plan splits.
     pub(super) splits: Arc<BTreeSet<Stage>>,
-    pub(super) threads: Threads,
+    /// What all ranks must have in common, where they are processes.
+    pub(super) job: Option<Job>,
     pub(super) builder: Builder,
     pub(super) commands: Receiver<Command>,
     pub(super) replies: Sender<Reply>,
 }
 
 /// The thread's whole life.
-pub(super) fn run(seat: Seat) {
+pub(super) fn run(seat: Seat, link: Box<dyn Link>) {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(seat.builder.threads);
     let named = pool.thread_name({
         let rank = seat.rank;
         move |thread| format!("rank {rank} compute {thread}")
     });
     match named.build() {
-        Ok(pool) => pool.install(|| serve(seat)),
+        Ok(pool) => pool.install(move || serve(&seat, link)),
         Err(error) => {
             let error = ExecuteError::Device { rank: seat.rank, message: format!("no compute threads: {error}") };
             // A send fails only when the pipeline is gone, and then nobody wants the answer.
@@ -89,17 +120,16 @@ pub(super) fn run(seat: Seat) {
     }
 }
 
-fn serve(seat: Seat) {
-    let (rank_number, link) = (seat.rank, seat.threads.link(seat.rank, seat.device.clone().inner()));
-    let mut aborter = link.clone();
-    let built = caught(rank_number, || "building its stages".to_owned(), || build(&seat, Box::new(link)));
+fn serve(seat: &Seat, link: Box<dyn Link>) {
+    let (rank_number, watch) = (seat.rank, link.watch());
+    let built = caught(rank_number, || "building its stages".to_owned(), || build(seat, link));
     let mut rank = match built {
         Ok((rank, facts)) => {
-            let _ = seat.replies.send((rank_number, Ok(Answer::Ready(facts))));
+            let _ = seat.replies.send((rank_number, Ok(vec![Answer::Ready(facts)])));
             rank
         }
         Err(error) => {
-            aborter.abort(error.to_string());
+            watch.abort(Failure { rank: rank_number, message: error.to_string() });
             let _ = seat.replies.send((rank_number, Err(error)));
             return;
         }
@@ -107,7 +137,14 @@ fn serve(seat: Seat) {
     while let Ok(command) = seat.commands.recv() {
         let clip_norm = seat.builder.clip_norm;
         let doing = doing_of(&command);
-        let answer = caught(rank_number, || doing.to_owned(), || obey(&mut rank, command, clip_norm));
+        let answer = caught(
+            rank_number,
+            || doing.to_owned(),
+            || match seat.job {
+                None => obey(&mut rank, command, clip_norm).map(|answer| vec![answer]),
+                Some(_) => obey_together(&mut rank, command, clip_norm),
+            },
+        );
         if let Err(error @ ExecuteError::RankPanic { .. }) = &answer {
             rank.executor().fail(error);
         }
@@ -137,12 +174,41 @@ fn doing_of(command: &Command) -> &'static str {
         Command::Gradients | Command::Weights | Command::Modules | Command::Engines => "reading its stages",
         Command::MeasureLinks => "measuring its links",
         Command::Forget => "forgetting its gradients",
+        Command::Refuse(_) => "refusing a call",
     }
+}
+
+impl Command {
+    /// What it is, for comparing the calls of processes.
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Command::Accumulate { .. } => "training",
+            Command::Apply { .. } => "a step of the weights",
+            Command::Evaluate { .. } => "evaluation",
+            Command::FinishGradients => "finishing of gradients",
+            Command::Gradients => "reading of gradients",
+            Command::Weights => "reading of weights",
+            Command::Modules => "reading of modules",
+            Command::Engines => "reading of engines",
+            Command::MeasureLinks => "measuring of links",
+            Command::Forget => "forgetting of gradients",
+            Command::Refuse(_) => "refusal",
+        }
+    }
+}
+
+/// Element types and shapes, in visiting order.
+fn described(weights: &[(ParamId, AnyTensor)]) -> String {
+    let described = weights.iter().map(|(_, weight)| format!("{:?}{:?}", weight.dtype(), weight.shape().to_vec()));
+    described.collect::<Vec<_>>().join(" ")
 }
 
 fn build(seat: &Seat, mut link: Box<dyn Link>) -> Result<(Rank, Vec<StageFacts>), ExecuteError> {
     let mut stages: BTreeMap<Stage, Box<dyn ErasedStage>> = BTreeMap::new();
     let mut facts = Vec::new();
+    if let Some(job) = &seat.job {
+        agree_on_job(link.as_mut(), job, seat.builder.deadline)?;
+    }
     for stage in seat.placement.stages_of(seat.rank) {
         let (rank, device) = (seat.rank, seat.device.clone());
         let context = StageContext { index: stage.index(), stages: seat.placement.stages(), rank, device };
@@ -160,10 +226,14 @@ fn build(seat: &Seat, mut link: Box<dyn Link>) -> Result<(Rank, Vec<StageFacts>)
             },
         )?;
         tracing::info!(rank, %stage, module = held.module_type(), engine = held.engine(), "stage built");
-        let weight_bytes = held.weights().iter().map(|(_, weight)| weight.bytes()).sum();
+        let weights = held.weights();
+        let (weight_bytes, parameters) = (weights.iter().map(|(_, w)| w.bytes()).sum(), described(&weights));
         let (extras, has_loss, takes) = (held.extras(), held.has_loss(), held.takes());
-        facts.push(StageFacts { stage, extras, has_loss, weight_bytes, takes });
+        facts.push(StageFacts { stage, extras, has_loss, weight_bytes, takes, parameters });
         stages.insert(stage, held);
+    }
+    if seat.job.is_some() {
+        facts = share_facts(link.as_mut(), facts, seat.builder.deadline)?;
     }
     link.announce(Activity::Idle);
     let options = RunOptions {
@@ -176,7 +246,7 @@ fn build(seat: &Seat, mut link: Box<dyn Link>) -> Result<(Rank, Vec<StageFacts>)
     Ok((Rank::new(executor, seat.placement.clone(), seat.builder.reduction)?, facts))
 }
 
-fn obey(rank: &mut Rank, command: Command, clip_norm: Option<f64>) -> Result<Answer, ExecuteError> {
+pub(super) fn obey(rank: &mut Rank, command: Command, clip_norm: Option<f64>) -> Result<Answer, ExecuteError> {
     match command {
         Command::Accumulate { plan, batch, began } => rank.accumulate(&plan, &batch, began).map(Answer::Batch),
         Command::Apply { learning_rate } => rank.apply(learning_rate, clip_norm).map(Answer::Applied),
@@ -198,6 +268,7 @@ fn obey(rank: &mut Rank, command: Command, clip_norm: Option<f64>) -> Result<Ans
                 |stage: &mut Box<dyn ErasedStage>| stage.weights().into_iter().map(|(_, w)| Some(w)).collect();
             Ok(Answer::Tensors(rank.executor().stages().iter_mut().map(|(&s, held)| (s, weights(held))).collect()))
         }
+        Command::Refuse(_) => Ok(Answer::Done),
         Command::MeasureLinks => probe::measure(rank).map(Answer::Links),
         Command::Engines => {
             Ok(Answer::Engines(rank.executor().stages().iter().map(|(&s, held)| (s, held.report())).collect()))
