@@ -1,5 +1,6 @@
 //! What the benchmarks share.
 
+pub mod deferring;
 pub mod heap;
 pub mod plain;
 pub mod spread;

@@ -2,7 +2,8 @@
 //!
 //! `cargo bench -p benches --bench memory [-- --microbatches M] [--families A,B]`
 //!
-//! 1. The parent starts itself once a family (twice for GPipe and 1F1B: outputs released, and kept).
+//! 1. The parent starts itself once a family; for some of them once more with outputs kept, and with activations
+//!    recomputed.
 //! 2. The child trains three steps on two ranks. Every allocation is counted on the rank whose thread made it
 //!    ([`benches::heap`]); what a rank hands on stays on its account until whoever holds it lets go.
 //! 3. It reports the peak of each rank's heap, and the process's peak resident memory as Linux counts it.
@@ -23,6 +24,12 @@ use std::process::Command;
 static HEAP: Counting = Counting;
 
 const RANKS: usize = 2;
+/// Outputs are let go of once they were handed on; what backwards need is kept.
+const RELEASED: &str = "kept, outputs released";
+/// Outputs are kept, too.
+const KEPT: &str = "kept, with outputs";
+/// Inputs of stages alone are kept.
+const RECOMPUTED: &str = "recomputed";
 
 fn argument(name: &str) -> Option<String> {
     std::env::args().skip_while(|argument| argument != name).nth(1)
@@ -31,7 +38,7 @@ fn argument(name: &str) -> Option<String> {
 fn main() {
     let microbatches: usize = argument("--microbatches").and_then(|n| n.parse().ok()).unwrap_or(16);
     match argument("--one") {
-        Some(name) => one(&name, microbatches, std::env::args().any(|argument| argument == "--keep")),
+        Some(name) => one(&name, microbatches, &argument("--way").unwrap_or_default()),
         None => parent(microbatches),
     }
 }
@@ -40,24 +47,28 @@ fn parent(microbatches: usize) {
     let wanted = argument("--families").map(|names| names.to_lowercase());
     println!("{RANKS} ranks, {microbatches} microbatches of 2 sequences, d_model 256, 8 layers, seq 128; MiB");
     println!(
-        "| schedule | outputs | heap peak rank 0 | heap peak rank 1 | both | resident peak | predicted activations by rank |"
+        "| schedule | activations | heap peak rank 0 | heap peak rank 1 | both | resident peak | predicted activations by rank |"
     );
     println!("|---|---|---|---|---|---|---|");
     for name in all().iter().map(|schedule| schedule.family().name).filter(|name| *name != "ForwardOnly") {
         if wanted.as_ref().is_some_and(|w| !w.split(',').any(|w| w == name.to_lowercase())) {
             continue;
         }
-        let ways: &[bool] = if ["GPipe", "1F1B"].contains(&name) { &[false, true] } else { &[false] };
-        for &keep in ways {
+        let ways: &[&str] = match name {
+            "GPipe" | "1F1B" => &[RELEASED, KEPT, RECOMPUTED],
+            "Interleaved1F1B" | "ZBVZeroBubble" => &[RELEASED, RECOMPUTED],
+            _ => &[RELEASED],
+        };
+        for way in ways {
             let mut child = Command::new(std::env::current_exe().unwrap());
-            child.args(["--one", name, "--microbatches", &microbatches.to_string()]);
-            child.args(keep.then_some("--keep"));
+            child.args(["--one", name, "--microbatches", &microbatches.to_string(), "--way", way]);
             print!("{}", String::from_utf8_lossy(&child.output().unwrap().stdout));
         }
     }
 }
 
-fn one(name: &str, microbatches: usize, keep: bool) {
+fn one(name: &str, microbatches: usize, way: &str) {
+    let (keep, recompute) = (way == KEPT, way == RECOMPUTED);
     let schedule = by_name(name).unwrap();
     let chunks = match schedule.family().chunks {
         Chunks::Exactly(n) => n,
@@ -67,7 +78,7 @@ fn one(name: &str, microbatches: usize, keep: bool) {
     let Ok(mut pipeline) = Pipeline::builder()
         .schedule(schedule, Size { ranks: RANKS, chunks, microbatches })
         .devices(vec![Device::flex()])
-        .stages(move |at| config.stage(at))
+        .stages(move |at| config.stage(at).recomputed(recompute))
         .optimizer(|| AdamWConfig::new().init())
         .keep_outputs(keep)
         .build()
@@ -92,8 +103,7 @@ fn one(name: &str, microbatches: usize, keep: bool) {
     let simulated = simulate(plan.plan(), &profile, &SimulateOptions::default()).unwrap();
     let predicted: Vec<String> = simulated.ranks.iter().map(|rank| format!("{:.1}", rank.peak_activations)).collect();
     println!(
-        "| {name} | {} | {first:.0} | {second:.0} | {:.0} | {:.0} | {} |",
-        if keep { "kept" } else { "released" },
+        "| {name} | {way} | {first:.0} | {second:.0} | {:.0} | {:.0} | {} |",
         first + second,
         resident_peak().unwrap_or(f64::NAN),
         predicted.join(", "),

@@ -1,10 +1,13 @@
-//! From nothing to a proved plan: build, shard, lower and check Interleaved1F1B on 64 ranks with 4 chunks each.
+//! From nothing to a proved plan: build, shard, lower and check Interleaved1F1B on 64 ranks with 4 chunks each; and the
+//! planner, from a model's layers to the best plan.
 //!
 //! The middle size (512 microbatches, 787,136 actions once lowered) is the one that PyTorch 2.7.1 was timed on:
 //! about 4.0 s on two cores for build, validate, unshard and send/recv. The others show how it grows.
 
+use burn_pipeline::cost::{Dtype, Kind, Layer, Layers, Link, Links, PartitionError, Profile, Uniform};
 use burn_pipeline::pass::{insert_transfers, insert_unshard};
-use burn_pipeline::plan::{CheckOptions, CheckedPlan, Plan, Transport};
+use burn_pipeline::plan::{CheckOptions, CheckedPlan, Placement, Plan, Transport};
+use burn_pipeline::planner::{Request, Synthesis, Workload, best_plan};
 use burn_pipeline::schedule::{Size, by_name};
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use std::hint::black_box;
@@ -66,9 +69,55 @@ fn steps(c: &mut Criterion) {
     group.finish();
 }
 
+/// A GPT of 62 blocks with a head as heavy as five of them, for 4 microbatches a rank.
+fn request(ranks: usize, cap: Option<f64>) -> Result<Request, PartitionError> {
+    let block =
+        Layer { activation_bytes: 9e7, freed_at_input_bytes: 3e7, output_bytes: 8e6, ..Layer::new(Kind::new('A')?) };
+    let block = block.with_seconds(0.0040, 0.0042, 0.0036).with_parameters(12_500_000, Dtype::F32);
+    let embedding = Layer { output_bytes: 8e6, ..Layer::new(Kind::new('E')?) };
+    let embedding = embedding.with_seconds(0.0002, 0.0001, 0.0004).with_parameters(32_768_000, Dtype::F32);
+    let head = Layer { activation_bytes: 2e8, ..Layer::new(Kind::new('L')?) };
+    let head = head.with_seconds(0.02, 0.02, 0.02).with_parameters(32_768_000, Dtype::F32);
+    let layers = Layers::new([vec![embedding], vec![block; 62], vec![head]].concat())?;
+    let links = Links { default: Link { latency: 1e-5, bandwidth: Some(2e10) }, between: Vec::new() };
+    Ok(Request { cap, ..Request::new(vec![Workload::new(4 * ranks, layers)], ranks, links) })
+}
+
+/// The whole search, with and without a cap that makes it recompute.
+fn planner(c: &mut Criterion) {
+    let mut group = c.benchmark_group("planner");
+    for ranks in [2, 4, 8, 16] {
+        for (name, cap) in [("no cap", None), ("cap", Some(5.0e10 / ranks as f64))] {
+            let request = request(ranks, cap).expect("layers of finite costs");
+            group.bench_function(BenchmarkId::new(name, ranks), |b| {
+                b.iter(|| best_plan(black_box(&request)).expect("some candidate fits"));
+            });
+        }
+    }
+    group.finish();
+}
+
+/// One schedule made for a profile: the growth of list scheduling, and of it with local search.
+fn synthesis(c: &mut Criterion) {
+    let placement = Placement::v(8).expect("eight ranks");
+    let profile = Profile::uniform(&placement, Uniform::new(1.0, 1.0, 1.0)).expect("finite costs");
+    let mut group = c.benchmark_group("synthesis, V of 8 ranks");
+    for microbatches in [8, 16, 32, 64, 128] {
+        group.throughput(Throughput::Elements(3 * 16 * microbatches as u64));
+        // As many rules whatever the length, so that the growth is that of one schedule.
+        let list = Synthesis { starts: 0, listing: 16 * 3 * 16 * microbatches, ..Synthesis::default() };
+        for (name, made) in [("16 list schedules", list), ("default effort", Synthesis::default())] {
+            group.bench_function(BenchmarkId::new(name, microbatches), |b| {
+                b.iter(|| made.build(&profile, &placement, black_box(&[microbatches]), &[]).expect("no cap"));
+            });
+        }
+    }
+    group.finish();
+}
+
 criterion_group! {
     name = benches;
     config = Criterion::default().sample_size(10);
-    targets = whole, steps
+    targets = whole, steps, planner, synthesis
 }
 criterion_main!(benches);

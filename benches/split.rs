@@ -5,13 +5,15 @@
 //! 1. Each stage is built twice from the same weights: run plainly, and captured. Everything runs on one thread.
 //! 2. Rounds alternate plain `F, B`, replayed `F, B` and replayed `F, I, W`, so that whatever else the machine does
 //!    hits all alike; the first round, which captures, is timed apart and not counted.
-//! 3. `W` of 2, 4 and 8 microbatches is timed one by one and merged, in alternating rounds; gradients of both ways are
+//! 3. The same layers, deferring their weight gradients by themselves, are split without a capture.
+//! 4. `W` of 2, 4 and 8 microbatches is timed one by one and merged, in alternating rounds; gradients of both ways are
 //!    compared.
-//! 4. What the programs say they hold after `F` and after `I` stands beside what the allocator saw: live bytes
+//! 5. What the programs say they hold after `F` and after `I` stands beside what the allocator saw: live bytes
 //!    after the part, with the outputs that were handed on dropped, less those before the forward.
 
 #![allow(missing_docs, clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints and may stop")]
 
+use benches::deferring;
 use benches::heap::Counting;
 use benches::spread::Spread;
 use burn::module::Module;
@@ -47,6 +49,9 @@ impl Stage for Stack {
 struct Subject {
     name: &'static str,
     build: fn() -> StageBox,
+    /// The same with layers that defer, and its input where that is of another form.
+    deferring: fn() -> StageBox,
+    deferring_input: Option<Payload>,
     input: Payload,
     seed: AnyTensor,
 }
@@ -80,6 +85,8 @@ fn short() -> Subject {
     Subject {
         name: "6 x Linear(1024) + relu, 32 rows",
         build: stack,
+        deferring: deferring::stack,
+        deferring_input: None,
         input: noise([32, 1024]).into_payload(),
         seed: AnyTensor::new(noise([32, 1024])),
     }
@@ -90,12 +97,16 @@ fn subjects() -> Vec<Subject> {
         Subject {
             name: "6 x Linear(1024) + relu, 1024 rows",
             build: stack,
+            deferring: deferring::stack,
+            deferring_input: None,
             input: noise([1024, 1024]).into_payload(),
             seed: AnyTensor::new(noise([1024, 1024])),
         },
         Subject {
             name: "transformer block, d_model 256, seq 128, batch 4",
             build: block,
+            deferring: deferring::block,
+            deferring_input: Some(noise([4, 128, 256]).into_payload()),
             input: Signal::Hidden(noise([4, 128, 256])).into_payload(),
             seed: AnyTensor::new(noise([4, 128, 256])),
         },
@@ -210,6 +221,43 @@ fn print(
     println!("held I to W: predicted {:.2} MiB, measured {:.2} MiB", mib(i.held_bytes()), mib(after_input));
 }
 
+/// Layers that defer by themselves: whole and split, by Burn's autodiff.
+fn defer(subject: &Subject, rounds: usize) {
+    let input = subject.deferring_input.clone().unwrap_or_else(|| subject.input.clone());
+    let subject = Subject {
+        name: subject.name,
+        build: subject.deferring,
+        input,
+        seed: subject.seed.clone(),
+        deferring_input: None,
+        ..*subject
+    };
+    let mut stage = stage(&subject, SplitBackward::Eager);
+    let mut times = Times::default();
+    for _ in 0..rounds {
+        forward_backward(stage.as_mut(), &subject, &mut times.eager);
+        split(stage.as_mut(), &subject, &mut times.split);
+    }
+    let median = |times: &[f64]| Spread::of(times).median;
+    let (whole, input, weight) = (median(&times.eager[1]), median(&times.split[1]), median(&times.split[2]));
+    let share = stage.report().deferred.unwrap();
+    println!(
+        "| deferring | {} | {} | {} | {} |",
+        ms(&times.eager[0]),
+        ms(&times.eager[1]),
+        ms(&times.split[1]),
+        ms(&times.split[2])
+    );
+    println!(
+        "deferring: I / B {:.3}, W / B {:.3}, (I + W) / B {:.3}; {} operations deferred {:.1} % of the weights' elements",
+        input / whole,
+        weight / whole,
+        (input + weight) / whole,
+        share.operations,
+        100.0 * share.share()
+    );
+}
+
 /// `F` and `I` of some microbatches, so that only their `W`s are left.
 fn halfway(stage: &mut dyn ErasedStage, subject: &Subject, microbatches: usize) {
     stage.begin(Some(0));
@@ -268,7 +316,10 @@ fn main() {
     let rounds = arguments.nth(1).and_then(|n| n.parse().ok()).unwrap_or(15);
     let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
     pool.install(|| {
-        subjects().iter().for_each(|subject| measure(subject, rounds));
+        for subject in subjects() {
+            measure(&subject, rounds);
+            defer(&subject, rounds);
+        }
         println!("\nMerging the weights' backwards");
         subjects().iter().chain(&[short()]).for_each(|subject| merge(subject, rounds));
     });

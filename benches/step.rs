@@ -1,6 +1,7 @@
 //! Whole training steps: every family on two ranks of one thread each, against the plain loop on one thread.
 //!
-//! `cargo bench -p benches --bench step [-- FILTER] [-- --rounds N] [--families A,B]`
+//! `cargo bench -p benches --bench step [-- [--rounds N] [--families A,B] [--merge]]`: with `--merge`, families that split
+//! their backward run a second time with `Builder::merge_weights`.
 //!
 //! 1. Every contestant is built first: same model, same batch, same optimizer.
 //! 2. Rounds run all contestants one after the other, so that whatever else the machine does hits all alike.
@@ -15,6 +16,7 @@ use benches::plain::PlainLoop;
 use benches::spread::Spread;
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Int, Tensor};
+use burn_pipeline::plan::Op;
 use burn_pipeline::schedule::{Chunks, Schedule, Size, all};
 use burn_pipeline::simulate::{SimulateOptions, simulate};
 use burn_pipeline::stage::Batch;
@@ -48,7 +50,7 @@ fn tokens() -> (Tensor<2, Int>, Tensor<2, Int>) {
     (draw(0), draw(31))
 }
 
-fn contestant(schedule: Box<dyn Schedule>) -> Option<Contestant> {
+fn contestant(schedule: Box<dyn Schedule>, merge: bool) -> Option<Contestant> {
     let family = schedule.family();
     let chunks = match family.chunks {
         Chunks::Exactly(n) => n,
@@ -60,9 +62,11 @@ fn contestant(schedule: Box<dyn Schedule>) -> Option<Contestant> {
         .devices(vec![Device::flex()])
         .stages(|at| config().stage(at))
         .optimizer(|| AdamWConfig::new().init())
+        .merge_weights(merge)
         .build()
         .ok()?;
-    Some(Contestant { name: family.name.to_owned(), pipeline, steps: Vec::new(), reports: Vec::new(), size })
+    let name = if merge { format!("{}, merged W", family.name) } else { family.name.to_owned() };
+    Some(Contestant { name, pipeline, steps: Vec::new(), reports: Vec::new(), size })
 }
 
 fn argument(name: &str) -> Option<String> {
@@ -74,11 +78,21 @@ fn main() {
     let rounds: usize = argument("--rounds").and_then(|n| n.parse().ok()).unwrap_or(9);
     let wanted = argument("--families").map(|names| names.to_lowercase());
     let chosen = |name: &str| wanted.as_ref().is_none_or(|w| w.split(',').any(|w| w == name.to_lowercase()));
-    let mut contestants: Vec<Contestant> = all()
-        .into_iter()
-        .filter(|schedule| schedule.family().name != "ForwardOnly" && chosen(schedule.family().name))
-        .filter_map(contestant)
-        .collect();
+    let families = || {
+        let trains = |name| name != "ForwardOnly" && chosen(name);
+        all().into_iter().filter(move |schedule| trains(schedule.family().name))
+    };
+    let mut contestants: Vec<Contestant> = families().filter_map(|schedule| contestant(schedule, false)).collect();
+    if std::env::args().any(|argument| argument == "--merge") {
+        let splits = |c: &mut Contestant| {
+            let plan = c.pipeline.plan(MICROBATCHES).unwrap();
+            (0..RANKS).any(|rank| plan.plan().tasks(rank).any(|task| task.op() == Op::BackwardWeight))
+        };
+        let merged = families()
+            .filter_map(|schedule| contestant(schedule, true))
+            .filter_map(|mut c| splits(&mut c).then_some(c));
+        contestants.extend(merged.collect::<Vec<_>>());
+    }
     let (input, target) = tokens();
     let mut plain = PlainLoop::new(config(), 1, MICROBATCHES);
     let mut plain_seconds = Vec::new();

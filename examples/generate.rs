@@ -1,6 +1,6 @@
 //! Text from a trained model, byte by byte, through the pipeline's own forward pass.
 //!
-//! Each byte is drawn from the model's scores after a division by the temperature; the draws depend on the seed
+//! Texts that are written side by side go through the ranks as microbatches. Each byte is drawn from the model's scores after a division by the temperature; the draws depend on the seed
 //! alone.
 
 use crate::gpt::Signal;
@@ -15,13 +15,15 @@ use burn_pipeline::train::Pipeline;
 pub struct Sampling {
     /// Bytes to draw.
     pub length: usize,
+    /// Texts to write side by side.
+    pub texts: usize,
     /// Below 1, likely bytes become likelier; it is more than 0.
     pub temperature: f64,
-    /// What the draws depend on.
+    /// What the draws depend on; the next text's draws on the next number.
     pub seed: u64,
 }
 
-/// Continues `prompt`, of which the model sees the last `seq` bytes; gives the new bytes.
+/// Continues `prompt`, of which the model sees the last `seq` bytes; gives each text's new bytes.
 ///
 /// # Errors
 /// If a rank fails, or the model puts out no scores.
@@ -31,20 +33,25 @@ pub fn generate(
     seq: usize,
     prompt: &[u8],
     sampling: &Sampling,
-) -> Result<Vec<u8>, TrainError> {
-    let mut random = SplitMix64::new(sampling.seed);
-    let mut text = prompt.to_vec();
-    for _ in 0..sampling.length {
-        let seen = &text[text.len().saturating_sub(seq)..];
-        let batch = Batch::new(Signal::Tokens(tokens(seen, seen.len(), device)));
+) -> Result<Vec<Vec<u8>>, TrainError> {
+    let random = |text| SplitMix64::new(sampling.seed.wrapping_add(text as u64));
+    let mut texts: Vec<(Vec<u8>, SplitMix64)> = (0..sampling.texts).map(|i| (prompt.to_vec(), random(i))).collect();
+    for added in 0..sampling.length {
+        let length = prompt.len() + added;
+        let from = length.saturating_sub(seq);
+        let seen: Vec<u8> = texts.iter().flat_map(|(text, _)| &text[from..]).copied().collect();
+        let batch = Batch::new(Signal::Tokens(tokens(&seen, length - from, device)));
         let (Signal::Logits(scores) | Signal::Hidden(scores)) = pipeline.eval(batch)?.output()? else {
             return Err(TrainError::NoScores);
         };
-        let last = scores.slice([0..1, seen.len() - 1..seen.len()]).into_data();
+        let [rows, seen, bytes] = scores.dims();
+        let last = scores.slice([0..rows, seen - 1..seen]).into_data();
         let scores: Vec<f64> = last.iter::<f64>().collect();
-        text.push(draw(&scores, sampling.temperature, &mut random));
+        for ((text, random), scores) in texts.iter_mut().zip(scores.chunks_exact(bytes)) {
+            text.push(draw(scores, sampling.temperature, random));
+        }
     }
-    Ok(text.split_off(prompt.len()))
+    Ok(texts.into_iter().map(|(mut text, _)| text.split_off(prompt.len())).collect())
 }
 
 /// Draws an index with probabilities in proportion to `exp(score / temperature)`.

@@ -12,7 +12,7 @@ use burn::nn::{Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig, Linear, L
 use burn::tensor::activation::{gelu, softmax};
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 use burn_pipeline::boundary;
-use burn_pipeline::stage::{Stage, StageBox, init_seeded};
+use burn_pipeline::stage::{Names, Stage, StageBox, init_seeded};
 use burn_pipeline::train::StageContext;
 
 /// The model's size.
@@ -129,7 +129,8 @@ impl GptConfig {
     /// A stage of the model, with the loss on the last one: what a pipeline's factory returns.
     pub fn stage(&self, at: &StageContext) -> StageBox {
         let part = self.part(at);
-        if at.is_last() { StageBox::with_loss(part, next_token_loss) } else { StageBox::new(part) }
+        let stage = if at.is_last() { StageBox::with_loss(part, next_token_loss) } else { StageBox::new(part) };
+        stage.named(Names::default().layers_from("blocks", at.layers(self.layers).start))
     }
 
     /// Weights of the whole model.

@@ -7,6 +7,7 @@ use crate::corpus::{Corpus, TooShort};
 use crate::device::{DeviceError, DeviceName};
 use crate::gpt::GptConfig;
 use crate::learning_rate::{RateError, learning_rates};
+use crate::saved::RunFlags;
 use crate::traces::TracePaths;
 use burn::tensor::Device;
 use burn_pipeline::link::{Launch, LaunchError};
@@ -72,6 +73,18 @@ pub struct Options {
     /// microbatches.
     #[arg(long, value_name = "FILE.csv")]
     pub plan: Option<PathBuf>,
+    /// A folder for checkpoints: one is saved at the end, the last three are kept.
+    #[arg(long, value_name = "FOLDER")]
+    pub save: Option<PathBuf>,
+    /// Saves a checkpoint every so many steps, too.
+    #[arg(long, requires = "save", value_parser = at_least_one, value_name = "N")]
+    pub save_every: Option<usize>,
+    /// Goes on from the latest checkpoint in the folder, if there is one; schedule, ranks and device may be others.
+    #[arg(long, requires = "save")]
+    pub resume: bool,
+    /// Keeps only the inputs of stages from forward to backward, and computes the rest again: less memory, more time.
+    #[arg(long)]
+    pub recompute: bool,
     /// `text` draws a progress bar; `json` writes one line a step on standard output and all else elsewhere.
     #[arg(long, value_enum, default_value_t = LogFormat::Text, value_name = "FORMAT")]
     pub log: LogFormat,
@@ -167,6 +180,9 @@ pub enum OptionsError {
     /// The launcher's variables make no sense.
     #[error(transparent)]
     Launch(#[from] LaunchError),
+    /// Checkpoints are written by one process.
+    #[error("--save does not go with --link mpi: checkpoints are written where all ranks are threads of one process")]
+    SaveOverMpi,
     /// MPI was not compiled in.
     #[error("--link mpi is not in this build; build with --features mpi")]
     NoMpi,
@@ -188,6 +204,9 @@ impl Options {
         if self.link == LinkName::Mpi && !cfg!(feature = "mpi") {
             return Err(OptionsError::NoMpi);
         }
+        if self.link == LinkName::Mpi && self.save.is_some() {
+            return Err(OptionsError::SaveOverMpi);
+        }
         let corpus = Corpus::shakespeare();
         corpus.fits(self.seq)?;
         let plan = match &self.plan {
@@ -197,9 +216,8 @@ impl Options {
         if !plan.has_backward() {
             return Err(OptionsError::NoBackward { plan: plan.name().to_owned() });
         }
-        let model = GptConfig::new().with_d_model(d_model).with_layers(self.layers).with_heads(heads);
         Ok(Setup {
-            model: model.with_seq(self.seq).with_seed(self.seed),
+            model: RunFlags::of(&self).model(),
             rates: learning_rates(self.lr, self.steps)?,
             device: self.device.open()?,
             trace: TracePaths::new(&self.trace),

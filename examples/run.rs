@@ -85,6 +85,9 @@ fn over_mpi(options: Options, out: &mut dyn Write, err: &mut dyn Write) -> Resul
     let setup = options.check()?;
     let mpi = Mpi::connect(PATIENCE)?;
     let done = mpi.link(setup.device.clone()).map_err(RunError::from).and_then(|link| {
+        if mpi.rank() == 0 {
+            setup.trace.prepare()?;
+        }
         let trainer = Trainer::over(setup, Some(Box::new(link)))?;
         match mpi.rank() {
             0 => run_trainer(trainer, true, out, err),
@@ -114,13 +117,13 @@ pub fn run(options: Options, out: &mut dyn Write, err: &mut dyn Write) -> Result
 
 /// All that is run, on every rank; the leading one writes the timeline.
 fn run_trainer(mut trainer: Trainer, leads: bool, out: &mut dyn Write, err: &mut dyn Write) -> Result<(), RunError> {
-    if leads {
-        trainer.setup().trace.prepare()?;
-    }
     let format = trainer.setup().options.log;
     {
         let told: &mut dyn Write = if format == LogFormat::Text { out } else { err };
         introduce(trainer.setup(), told)?;
+        if trainer.done() > 0 {
+            writeln!(told, "goes on after step {}", trainer.done())?;
+        }
     }
     let (records, elapsed) = train(&mut trainer, out)?;
     let told: &mut dyn Write = if format == LogFormat::Text { out } else { err };
@@ -165,10 +168,29 @@ fn conclude(
 ) -> Result<(), RunError> {
     let (steps, seconds) = (records.len(), elapsed.as_secs_f64());
     let tokens = steps * trainer.setup().options.batch * trainer.setup().options.seq;
-    writeln!(told, "\n{steps} steps in {seconds:.1} s: {:.0} tokens/s", tokens as f64 / seconds)?;
+    match steps {
+        0 => writeln!(told, "\nall steps were done before")?,
+        _ => writeln!(told, "\n{steps} steps in {seconds:.1} s: {:.0} tokens/s", tokens as f64 / seconds)?,
+    }
     let evaluation = trainer.evaluate()?;
     let (loss, bigram, bytes) = (evaluation.loss, evaluation.bigram, evaluation.bytes);
     writeln!(told, "held-out loss {loss:.4} nats a byte over {bytes} bytes; a table of byte pairs has {bigram:.4}")?;
+    if steps > 0 {
+        timelines(trainer, leads, told)?;
+    }
+    if let Some(folder) = &trainer.setup().options.save {
+        writeln!(told, "checkpoints: {} (for --resume, and for `generate_gpt --from`)", folder.display())?;
+    }
+    let seed = trainer.setup().options.seed;
+    let sampling = Sampling { length: SAMPLE, texts: 1, temperature: TEMPERATURE, seed };
+    for text in trainer.sample(b"\n", &sampling)? {
+        writeln!(told, "\na sample at temperature {TEMPERATURE}:\n{}", readable(&text))?;
+    }
+    Ok(())
+}
+
+/// Writes what the last steps took, measured and predicted.
+fn timelines(trainer: &mut Trainer, leads: bool, told: &mut dyn Write) -> Result<(), RunError> {
     let (paths, measured, profile) = (trainer.setup().trace.clone(), trainer.timeline(), trainer.profile()?);
     if leads {
         paths.write(&measured, &trainer.predicted(&profile)?, &profile)?;
@@ -176,9 +198,6 @@ fn conclude(
     let (chrome, svg) = (paths.chrome.display(), paths.svg.display());
     writeln!(told, "{}: {chrome} (open it in ui.perfetto.dev), {svg}", measured.name)?;
     writeln!(told, "costs for `burn-pipeline simulate --profile`: {}", paths.profile.display())?;
-    let sampling = Sampling { length: SAMPLE, temperature: TEMPERATURE, seed: trainer.setup().options.seed };
-    let text = trainer.sample(b"\n", &sampling)?;
-    writeln!(told, "\na sample at temperature {TEMPERATURE}:\n{}", readable(&text))?;
     Ok(())
 }
 

@@ -49,7 +49,7 @@ impl<'a> StepLog<'a> {
             }
             LogFormat::Text => {
                 self.bar.set_message(format!("loss {:.4}, {:.0} tokens/s", record.loss, record.tokens_per_second));
-                self.bar.inc(1);
+                self.bar.set_position(record.step as u64);
                 if record.step == 1 || record.step.is_multiple_of(EVERY) || record.step == self.steps {
                     return self.bar.suspend(|| self.out.write_all(text_line(record).as_bytes()));
                 }

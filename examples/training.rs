@@ -8,6 +8,7 @@ use crate::corpus::Windows;
 use crate::generate::{Sampling, generate};
 use crate::gpt::Signal;
 use crate::options::Setup;
+use crate::saved::{OtherRun, RunFlags};
 use crate::traces::end_to_end;
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Int, Tensor, TensorData};
@@ -16,7 +17,9 @@ use burn_pipeline::link::Link;
 use burn_pipeline::simulate::{SimulateError, SimulateOptions, simulate};
 use burn_pipeline::stage::{Batch, BoundaryError};
 use burn_pipeline::trace::Track;
-use burn_pipeline::train::{BuildError, Pipeline, PipelineError, StepReport, measured_profile};
+use burn_pipeline::train::{
+    BuildError, CheckpointError, Checkpoints, Pipeline, PipelineError, StepReport, measured_profile,
+};
 use serde::Serialize;
 use std::collections::VecDeque;
 
@@ -24,6 +27,8 @@ use std::collections::VecDeque;
 const CLIP_NORM: f64 = 1.0;
 /// Steps whose timeline is kept.
 const KEPT_STEPS: usize = 3;
+/// Checkpoints that are kept.
+const KEPT_CHECKPOINTS: usize = 3;
 
 /// Why training stopped.
 #[derive(Debug, thiserror::Error)]
@@ -34,6 +39,12 @@ pub enum TrainError {
     /// A step or an evaluation failed.
     #[error(transparent)]
     Pipeline(#[from] PipelineError),
+    /// A checkpoint cannot be written or read.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// The checkpoint is of another run.
+    #[error(transparent)]
+    OtherRun(#[from] OtherRun),
     /// What the last stage put out is not the model's output.
     #[error(transparent)]
     Output(#[from] BoundaryError),
@@ -81,15 +92,17 @@ pub struct Evaluation {
 pub struct Trainer {
     setup: Setup,
     pipeline: Pipeline,
+    checkpoints: Option<Checkpoints>,
     done: usize,
     recent: VecDeque<StepReport>,
 }
 
 impl Trainer {
-    /// Builds the pipeline: the stages are made on their ranks.
+    /// Builds the pipeline: the stages are made on their ranks. Goes on from the latest checkpoint, if that was asked
+    /// for and there is one.
     ///
     /// # Errors
-    /// If the plan is not legal, or a rank cannot make its stages.
+    /// If the plan is not legal, a rank cannot make its stages, or the checkpoint cannot be read or is of another run.
     pub fn new(setup: Setup) -> Result<Self, TrainError> {
         Self::over(setup, None)
     }
@@ -100,13 +113,13 @@ impl Trainer {
     /// # Errors
     /// As [`Trainer::new`], and if the ranks were not started for the same job.
     pub fn over(setup: Setup, link: Option<Box<dyn Link>>) -> Result<Self, TrainError> {
-        let (options, model) = (&setup.options, setup.model.clone());
+        let (options, model, recompute) = (&setup.options, setup.model.clone(), setup.options.recompute);
         // Moments of gradients over a hundred steps and a clear weight decay suit short runs over small batches.
         let optimizer = AdamWConfig::new().with_beta_2(0.99).with_epsilon(1e-8).with_weight_decay(0.1);
         let builder = Pipeline::builder()
             .model(format!("{model:?}"))
             .plan(setup.plan.clone())
-            .stages(move |at| model.stage(at))
+            .stages(move |at| model.stage(at).recomputed(recompute))
             .optimizer(move || optimizer.init())
             .clip_norm(CLIP_NORM)
             .devices(vec![setup.device.clone()])
@@ -115,7 +128,39 @@ impl Trainer {
             None => builder.build()?,
             Some(link) => builder.build_rank(link)?,
         };
-        Ok(Self { pipeline, done: 0, recent: VecDeque::new(), setup })
+        let checkpoints = options.save.as_ref().map(|folder| Checkpoints::new(folder).keep(KEPT_CHECKPOINTS));
+        let mut trainer = Self { pipeline, checkpoints, done: 0, recent: VecDeque::new(), setup };
+        if trainer.setup.options.resume {
+            trainer.resume()?;
+        }
+        Ok(trainer)
+    }
+
+    fn resume(&mut self) -> Result<(), TrainError> {
+        let Some(checkpoints) = &self.checkpoints else { return Ok(()) };
+        let checkpoint = match checkpoints.latest() {
+            Err(CheckpointError::None { .. }) => return Ok(()),
+            checkpoint => checkpoint?,
+        };
+        RunFlags::of(&self.setup.options).same_as(&checkpoint.beside()?)?;
+        self.pipeline.load(&checkpoint)?;
+        self.done = self.pipeline.progress().steps as usize;
+        Ok(())
+    }
+
+    /// Steps that are done, those before a checkpoint among them.
+    pub fn done(&self) -> usize {
+        self.done
+    }
+
+    /// Saves a checkpoint after the last step and after every so many.
+    fn save(&mut self) -> Result<(), TrainError> {
+        let Some(checkpoints) = &self.checkpoints else { return Ok(()) };
+        let every = self.setup.options.save_every.is_some_and(|every| self.done.is_multiple_of(every));
+        if every || self.done == self.setup.rates.len() {
+            self.pipeline.save(checkpoints, &RunFlags::of(&self.setup.options))?;
+        }
+        Ok(())
     }
 
     /// What is trained, and how.
@@ -123,10 +168,10 @@ impl Trainer {
         &self.setup
     }
 
-    /// The next step; `None` once all are done.
+    /// The next step; `None` once all are done. A checkpoint that is due is saved.
     ///
     /// # Errors
-    /// If a rank fails.
+    /// If a rank fails, or the checkpoint cannot be written.
     pub fn step(&mut self) -> Result<Option<StepRecord>, TrainError> {
         let Some(&learning_rate) = self.setup.rates.get(self.done) else { return Ok(None) };
         let options = &self.setup.options;
@@ -145,6 +190,7 @@ impl Trainer {
         if self.recent.len() > KEPT_STEPS {
             self.recent.pop_front();
         }
+        self.save()?;
         Ok(Some(record))
     }
 
@@ -166,11 +212,11 @@ impl Trainer {
         Ok(Evaluation { loss: sum / bytes as f64, bigram, bytes })
     }
 
-    /// Text that continues `prompt`.
+    /// Texts that continue `prompt`.
     ///
     /// # Errors
     /// If a rank fails.
-    pub fn sample(&mut self, prompt: &[u8], sampling: &Sampling) -> Result<Vec<u8>, TrainError> {
+    pub fn sample(&mut self, prompt: &[u8], sampling: &Sampling) -> Result<Vec<Vec<u8>>, TrainError> {
         generate(&mut self.pipeline, &self.setup.device, self.setup.options.seq, prompt, sampling)
     }
 

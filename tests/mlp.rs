@@ -4,8 +4,9 @@ use burn::module::Module;
 use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig};
 use burn::tensor::activation::relu;
 use burn::tensor::{Int, Tensor};
-use burn_pipeline::stage::{Stage, StageBox, init_seeded};
+use burn_pipeline::stage::{Names, Stage, StageBox, init_seeded};
 use burn_pipeline::train::StageContext;
+use std::ops::Range;
 
 /// Width of the stack.
 pub const WIDTH: usize = 6;
@@ -42,13 +43,18 @@ impl Stage for Mlp {
 
 /// The part of the stack that a stage holds.
 pub fn part(at: &StageContext) -> Mlp {
+    layers(at.layers(LAYERS), at)
+}
+
+/// Some layers of the stack.
+fn layers(range: Range<usize>, at: &StageContext) -> Mlp {
     let layer = |index: usize| {
         init_seeded(100 + index as u64, &at.device, |device| Layer {
             linear: LinearConfig::new(WIDTH, WIDTH).init(device),
             rows: EmbeddingConfig::new(3, WIDTH).init(device),
         })
     };
-    Mlp { layers: at.layers(LAYERS).map(layer).collect() }
+    Mlp { layers: range.map(layer).collect() }
 }
 
 /// The mean of squared distances.
@@ -58,6 +64,12 @@ pub fn loss((y, _): (Tensor<2>, Tensor<2, Int>), target: Tensor<2>) -> Tensor<1>
 
 /// What a pipeline's factory returns.
 pub fn stage(at: &StageContext) -> StageBox {
-    let part = part(at);
-    if at.is_last() { StageBox::with_loss(part, loss) } else { StageBox::new(part) }
+    stage_of(at.layers(LAYERS), at)
+}
+
+/// A stage of these layers.
+pub fn stage_of(range: Range<usize>, at: &StageContext) -> StageBox {
+    let (first, part) = (range.start, layers(range, at));
+    let stage = if at.is_last() { StageBox::with_loss(part, loss) } else { StageBox::new(part) };
+    stage.named(Names::default().layers_from("layers", first))
 }

@@ -36,6 +36,11 @@ impl<M: Module> Reference<M> {
         Self { model, optimizer: AdamWConfig::new().init() }
     }
 
+    /// A model that goes on training with an optimizer that has state already.
+    pub fn resumed(model: M, optimizer: ModuleOptimizer) -> Self {
+        Self { model, optimizer }
+    }
+
     /// One step: `loss_of(model, i)` is the loss of microbatch `i`, which holds `sizes[i]` samples. The batch's
     /// loss is the mean over samples; backwards run in microbatch order, each seeded with its size over the
     /// first one's, and the sum is scaled once.

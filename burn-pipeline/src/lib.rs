@@ -7,6 +7,7 @@
 pub mod cost;
 pub mod pass;
 pub mod plan;
+pub mod planner;
 pub mod schedule;
 pub mod simulate;
 pub mod trace;

@@ -3,9 +3,15 @@
 
 #![allow(clippy::unwrap_used, reason = "the helpers of tests may panic as tests do")]
 
+use burn::tensor::{Device, Int, Tensor};
+use burn_pipeline::stage::{Names, Stage};
+use burn_pipeline::train::{Checkpoints, StageContext};
 use clap::Parser;
+use pipeline_examples::generation::{self, GenerateOptions, texts};
+use pipeline_examples::gpt::Signal;
 use pipeline_examples::options::Options;
 use pipeline_examples::run;
+use pipeline_examples::saved::RunFlags;
 use pipeline_examples::training::Trainer;
 use std::ffi::OsString;
 
@@ -15,11 +21,26 @@ fn arguments(flags: &str) -> impl Iterator<Item = OsString> {
     ["train_gpt"].into_iter().chain(flags.split_whitespace()).map(OsString::from).collect::<Vec<_>>().into_iter()
 }
 
+/// The options of a tiny run; flags come before those of `TINY`.
+fn options(flags: &str) -> Options {
+    let given = |pair: &&str| pair.split(' ').next().is_some_and(|name| flags.contains(&format!("--{name} ")));
+    let rest = TINY.split("--").filter(|pair| !pair.is_empty() && !given(pair));
+    let rest: String = rest.map(|pair| format!(" --{}", pair.trim())).collect();
+    Options::try_parse_from(arguments(&format!("{flags}{rest}"))).unwrap()
+}
+
+fn trainer(flags: &str) -> Trainer {
+    Trainer::new(options(flags).check().unwrap()).unwrap()
+}
+
+/// Losses and gradient norms of the steps that are left.
+fn steps(trainer: &mut Trainer) -> Vec<(f64, f64)> {
+    std::iter::from_fn(|| trainer.step().unwrap()).map(|record| (record.loss, record.gradient_norm)).collect()
+}
+
 /// Losses and gradient norms of all steps.
 fn curve(flags: &str) -> Vec<(f64, f64)> {
-    let options = Options::try_parse_from(arguments(&format!("{TINY} {flags}"))).unwrap();
-    let mut trainer = Trainer::new(options.check().unwrap()).unwrap();
-    std::iter::from_fn(|| trainer.step().unwrap()).map(|record| (record.loss, record.gradient_norm)).collect()
+    steps(&mut trainer(flags))
 }
 
 /// Exit code, standard output and standard error.
@@ -105,6 +126,112 @@ fn json_alone_is_on_standard_output_and_the_timeline_is_where_it_says() {
     assert!(profile.stages().iter().all(|stage| stage.forward > 0.0));
     assert!(profile.links().between.iter().all(|link| link.latency > 0.0));
     std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// A folder for a test's checkpoints, gone once it is over.
+struct Folder(std::path::PathBuf);
+
+impl Folder {
+    fn new(test: &str) -> Self {
+        Self(std::env::temp_dir().join(format!("train-gpt-{test}-{}", std::process::id())))
+    }
+
+    fn flags(&self, flags: &str) -> String {
+        format!("{flags} --save {}", self.0.display())
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn a_run_that_was_stopped_goes_on_as_if_it_had_not_been() {
+    let folder = Folder::new("resume");
+    let whole = curve("--steps 6 --ranks 2");
+    let mut stopped = trainer(&folder.flags("--steps 6 --save-every 2 --ranks 2"));
+    let first: Vec<_> = (0..3).map(|_| stopped.step().unwrap().unwrap().loss).collect();
+    assert_eq!(first, whole[..3].iter().map(|(loss, _)| *loss).collect::<Vec<_>>());
+    drop(stopped);
+    // Step 3 was not saved: it is done again, on other ranks.
+    let mut resumed = trainer(&folder.flags("--steps 6 --save-every 2 --resume --ranks 4 --schedule GPipe"));
+    assert_eq!(resumed.done(), 2);
+    assert_eq!(steps(&mut resumed), whole[2..]);
+    let mut done = trainer(&folder.flags("--steps 6 --resume"));
+    assert_eq!((done.done(), steps(&mut done).len()), (6, 0));
+    let refused = |flags: &str| {
+        let options = options(&folder.flags(flags));
+        Trainer::new(options.check().unwrap()).unwrap_err().to_string()
+    };
+    let other = refused("--steps 6 --resume --batch 4");
+    let says = "the checkpoint is of a run with --batch 8, not 4; give the same, or another folder to --save";
+    assert_eq!(other, says);
+}
+
+#[test]
+fn resuming_without_a_checkpoint_starts_at_the_beginning() {
+    let folder = Folder::new("resume-none");
+    assert_eq!(curve(&folder.flags("--resume")), curve(""));
+}
+
+#[test]
+fn recomputing_changes_no_loss() {
+    let kept = curve("--ranks 2");
+    assert_eq!(curve("--ranks 2 --recompute"), kept);
+    assert_eq!(curve("--ranks 2 --recompute --schedule GPipe"), kept);
+}
+
+#[test]
+fn a_saved_model_writes_the_same_texts_over_any_number_of_ranks_and_alone() {
+    let folder = Folder::new("generate");
+    curve(&folder.flags(""));
+    let options = |flags: &str| {
+        let flags = format!("generate_gpt --from {} --length 24 {flags}", folder.0.display());
+        GenerateOptions::try_parse_from(flags.split_whitespace()).unwrap()
+    };
+    let alone = texts(&options("--prompt ROMEO: --ranks 1 --texts 3")).unwrap();
+    assert_eq!(alone.iter().map(Vec::len).collect::<Vec<_>>(), [24; 3]);
+    assert!(alone[0] != alone[1] && alone[1] != alone[2], "every text has draws of its own");
+    for ranks in 2..=4 {
+        let flags = format!("--prompt ROMEO: --ranks {ranks} --texts 3");
+        assert_eq!(texts(&options(&flags)).unwrap(), alone, "{ranks} ranks");
+    }
+    assert_eq!(texts(&options("--prompt ROMEO:")).unwrap(), alone[..1]);
+
+    // At a temperature near 0, the likeliest byte is drawn: the unpipelined model's, byte by byte.
+    let checkpoint = Checkpoints::new(&folder.0).latest().unwrap();
+    let (config, device) = (checkpoint.beside::<RunFlags>().unwrap().model(), Device::flex());
+    let whole = config.part(&StageContext { index: 0, stages: 1, rank: 0, device: device.clone() });
+    let whole = checkpoint.load_module(whole, &Names::default()).unwrap();
+    let mut text = b"ROMEO:".to_vec();
+    for _ in 0..24 {
+        let seen: Vec<i32> = text[text.len().saturating_sub(config.seq)..].iter().copied().map(i32::from).collect();
+        let tokens = Tensor::<1, Int>::from_ints(&*seen, &device).unsqueeze::<2>();
+        let Signal::Logits(scores) = whole.forward(Signal::Tokens(tokens), ()) else { panic!("no scores") };
+        let likeliest = scores.slice([0..1, seen.len() - 1..seen.len()]).argmax(2).into_scalar::<i64>();
+        text.push(likeliest as u8);
+    }
+    let written = texts(&options("--prompt ROMEO: --ranks 3 --temperature 0.0000001")).unwrap();
+    assert_eq!(written[0], text[6..]);
+}
+
+#[test]
+fn texts_that_cannot_be_written_end_with_one_message() {
+    for (flags, says) in [
+        ("--from /no/such/folder", "there is no checkpoint in /no/such/folder"),
+        ("--from /no/such/folder --texts 0", "--texts 0 asks for no text"),
+        ("--from /no/such/folder --temperature 0", "--temperature 0 is not a temperature"),
+        ("--from /no/such/folder --temperature NaN", "--temperature NaN is not a temperature"),
+        ("--from /no/such/folder --prompt=", "--prompt is empty"),
+    ] {
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        let code = generation::main(arguments(flags), &mut out, &mut err);
+        let err = String::from_utf8(err).unwrap();
+        assert_eq!((code, out.len()), (1, 0), "{flags}");
+        assert!(err.starts_with("error: ") && err.contains(says), "{flags}: {err}");
+    }
 }
 
 #[test]

@@ -66,11 +66,11 @@ fn every_family_holds_as_many_microbatches_as_its_plan_says() {
 
 const WIDTH: usize = 256;
 const ROWS: usize = 128;
-const MICROBATCHES: usize = 16;
+pub(crate) const MICROBATCHES: usize = 16;
 
 /// Layers whose activations outweigh their weights by far.
 #[derive(Module, Debug)]
-struct Wide {
+pub(crate) struct Wide {
     layers: Vec<Linear>,
 }
 
@@ -84,21 +84,28 @@ impl Stage for Wide {
     }
 }
 
+pub(crate) fn wide(device: &Device) -> Wide {
+    Wide { layers: (0..3).map(|_| LinearConfig::new(WIDTH, WIDTH).init(device)).collect() }
+}
+
+pub(crate) fn batch_of(samples: usize) -> Batch {
+    let x = Tensor::<3>::ones([samples, ROWS, WIDTH], &Device::flex());
+    Batch::new(x.clone()).target(x)
+}
+
 /// The peak of a step's heap, once the pipeline is warm.
 fn heap(schedule: &str) -> usize {
     settle();
     let builder = Pipeline::builder().schedule(by_name(schedule).unwrap(), Size::new(2, MICROBATCHES));
     let builder = builder.devices(vec![Device::flex()]).stages(|at| {
-        let layer = |_| LinearConfig::new(WIDTH, WIDTH).init(&at.device);
-        let wide = Wide { layers: (0..3).map(layer).collect() };
+        let wide = wide(&at.device);
         match at.is_last() {
             true => StageBox::with_loss(wide, |y: Tensor<3>, target: Tensor<3>| (y - target).square().mean()),
             false => StageBox::new(wide),
         }
     });
     let mut pipeline = builder.build().unwrap();
-    let x = Tensor::<3>::ones([MICROBATCHES, ROWS, WIDTH], &Device::flex());
-    let mut step = || drop(pipeline.step(Batch::new(x.clone()).target(x.clone()), 0.0).unwrap());
+    let mut step = || drop(pipeline.step(batch_of(MICROBATCHES), 0.0).unwrap());
     step();
     peak_of(step)
 }

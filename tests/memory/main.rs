@@ -4,4 +4,5 @@
 
 mod heap;
 mod held;
+mod recompute;
 mod release;

@@ -7,6 +7,7 @@
     reason = "a test's program fails by panicking, and tells"
 )]
 
+#[allow(dead_code, reason = "the tests on threads use all of it")]
 #[path = "../runtime/cases.rs"]
 mod cases;
 mod conform;

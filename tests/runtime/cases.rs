@@ -107,6 +107,13 @@ impl Text {
     }
 }
 
+impl Text {
+    /// The tokens of some samples, and those that follow them.
+    pub(crate) fn tokens(&self, samples: std::ops::Range<usize>) -> [Tensor<2, Int>; 2] {
+        [self.tokens.clone().slice([samples.clone()]), self.next.clone().slice([samples])]
+    }
+}
+
 impl Case for Text {
     type Model = GptPart;
 

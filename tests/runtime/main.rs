@@ -2,11 +2,14 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests fail by panicking and print what they covered")]
 
+mod auto;
 mod boundary;
 mod cases;
+mod checkpoint;
 mod concurrency;
 mod contract;
 mod deferred;
+mod evaluation;
 mod faults;
 mod faulty;
 mod hooked;
@@ -14,8 +17,10 @@ mod interleave;
 mod links;
 mod merged;
 mod microbatches;
+mod noisy;
 mod parity;
 mod profile;
+mod recompute;
 mod refusals;
 mod seam;
 mod seeded;

@@ -49,7 +49,14 @@ fn piece() -> impl Strategy<Value = Piece> {
 }
 
 fn header() -> impl Strategy<Value = Header> {
-    let directions = [Direction::Forward, Direction::Backward, Direction::Replica, Direction::Probe, Direction::Shared];
+    let directions = [
+        Direction::Forward,
+        Direction::Backward,
+        Direction::Replica,
+        Direction::Probe,
+        Direction::Shared,
+        Direction::Output,
+    ];
     let direction = (0..directions.len()).prop_map(move |index| directions[index]);
     (0..2usize, 0..=65_535usize, any::<usize>(), direction).prop_map(|(replica, index, microbatch, direction)| Header {
         stage: Stage::in_replica(replica, index),
@@ -63,7 +70,7 @@ fn message(header: Header, pieces: &[Piece]) -> Message {
         Piece::Form(form) => Part::Form(*form),
         Piece::Tensor(dtype, shape, bytes) => {
             let data = TensorData::from_bytes_vec(bytes.clone(), shape.clone(), *dtype);
-            Part::Tensor(AnyTensor::from_data(data, Kind::of(*dtype), &Device::flex()))
+            Part::Tensor(AnyTensor::from_data_exact(data, &Device::flex()))
         }
     };
     Message { header, payload: Payload::from_parts(pieces.iter().map(part)) }
@@ -219,7 +226,7 @@ fn a_payload_of_all_kinds_comes_back() {
 fn a_tensor_that_nobody_else_holds_is_sent_from_where_it_is() {
     let data = TensorData::new(vec![1.0f32; 1 << 16], [1 << 16]);
     let place = data.as_bytes().as_ptr();
-    let tensor = AnyTensor::from_data(data, Kind::Float, &Device::flex());
+    let tensor = AnyTensor::from_data_exact(data, &Device::flex());
     let mut payload = Payload::default();
     payload.push_tensor(tensor);
     let packed = Packed::new(Message { header: some_header(), payload }).unwrap();

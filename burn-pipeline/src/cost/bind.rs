@@ -41,7 +41,8 @@ impl<'a> Costs<'a> {
         &self.profile.stages()[stage.index()]
     }
 
-    /// Seconds for which a task occupies its rank; zero for sends and receives, see [`Costs::link`].
+    /// Seconds for which a task occupies its rank; zero for sends and receives (see [`Costs::link`]) and for
+    /// waits.
     pub fn task_seconds(&self, task: Task) -> f64 {
         let stage = self.stage(task.stage());
         match task.op() {
@@ -51,7 +52,7 @@ impl<'a> Costs<'a> {
             Op::Backward => stage.full_backward(),
             Op::Unshard => stage.unshard,
             Op::ReduceGrad => stage.reduce_grad,
-            Op::Reshard | Op::SendForward | Op::ReceiveForward | Op::SendBackward | Op::ReceiveBackward => 0.0,
+            _ => 0.0,
         }
     }
 

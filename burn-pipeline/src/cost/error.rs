@@ -17,7 +17,7 @@ pub enum ProfileError {
         value: String,
     },
     /// More is freed at `I` than was held.
-    #[error("stage {stage}: `freed_at_input_bytes` is above `activation_bytes`; `I` cannot free more than `F` left")]
+    #[error("stage {stage}: `freed_at_input_bytes` is above `activation_bytes`; `I` cannot free more than is held")]
     FreesTooMuch {
         /// The stage.
         stage: usize,

@@ -3,16 +3,28 @@
 //! A [`Profile`] is plain data. The runtime measures one and writes it, a person may write one by hand, and
 //! [`Profile::uniform`] makes the idealised one that papers reason with. The simulator reads it through
 //! [`Costs`], which binds it to a placement and refuses one that does not fit.
+//!
+//! Before a model is cut it is a list of [`Layers`]; a [`Partition`] cuts it into stages and gives their profile.
 
 mod bind;
+mod dtype;
 mod error;
 mod json;
+mod layer;
+mod layers_json;
 mod link;
+mod partition;
 mod profile;
 mod uniform;
 
 pub use bind::Costs;
+pub use dtype::Dtype;
 pub use error::ProfileError;
+pub use layer::{Kind, Layer, Layers};
 pub use link::{Link, LinkBetween, Links};
+pub use partition::{
+    Measure, MemoryLimits, Optimal, OptimalOptions, Partition, PartitionError, PartitionReport, Pattern, PatternError,
+    PatternProblem, StageReport, optimal,
+};
 pub use profile::{Profile, StageCost};
 pub use uniform::Uniform;

@@ -44,10 +44,14 @@ pub struct StageCost {
     /// Bytes that `F` leaves behind for the backward, held until `W` (or `B`) ends.
     #[serde(default)]
     pub activation_bytes: f64,
-    /// The part of `activation_bytes` that `I` already gives back; negative where `I` leaves more for `W` (gradients of
-    /// hidden states) than it gives back.
+    /// The part of `activation_bytes` and `recomputed_bytes` that `I` already gives back; negative where `I` leaves more
+    /// for `W` (gradients of hidden states) than it gives back.
     #[serde(default)]
     pub freed_at_input_bytes: f64,
+    /// Bytes held beside them while `F` runs, and again from the start of `I` (or `B`) until the same end: a stage that
+    /// recomputes its forward makes them anew, see [`StageCost::recomputing`].
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub recomputed_bytes: f64,
     /// Bytes of parameters that stay on the rank during the whole step (the shard, where they are sharded).
     #[serde(default)]
     pub weight_bytes: f64,
@@ -75,6 +79,32 @@ impl StageCost {
         self.weight.unwrap_or_else(|| self.share(self.input))
     }
 
+    /// The same stage keeping only its input of `input_bytes` and running its forward again at the start of the
+    /// backward: `I` and `B` take `F` longer, and what the forward leaves behind is there only from then on. A stage
+    /// that recomputes already stays as it is.
+    ///
+    /// ```
+    /// use burn_pipeline::cost::StageCost;
+    /// let stage = StageCost { forward: 1.0, input: Some(1.0), activation_bytes: 9.0, ..StageCost::default() };
+    /// let again = stage.recomputing(2.0);
+    /// assert_eq!((again.activation_bytes, again.recomputed_bytes, again.input_backward()), (2.0, 7.0, 2.0));
+    /// ```
+    pub fn recomputing(self, input_bytes: f64) -> Self {
+        if self.recomputed_bytes > 0.0 {
+            return self;
+        }
+        let kept = input_bytes.min(self.activation_bytes);
+        Self {
+            input: Some(self.input_backward() + self.forward),
+            weight: Some(self.weight_backward()),
+            backward: self.backward.map(|backward| backward + self.forward),
+            overlap: self.overlap.map(|overlap| overlap + self.forward),
+            activation_bytes: kept,
+            recomputed_bytes: self.activation_bytes - kept,
+            ..self
+        }
+    }
+
     /// What a part of the backward takes when it was not measured: the rest, or half of the whole.
     fn share(&self, other: Option<f64>) -> f64 {
         let whole = self.full_backward();
@@ -82,7 +112,7 @@ impl StageCost {
     }
 
     /// Every number with its name, to be checked.
-    fn numbers(&self) -> [(&'static str, f64); 11] {
+    fn numbers(&self) -> [(&'static str, f64); 12] {
         [
             ("forward", self.forward),
             ("input", self.input.unwrap_or(0.0)),
@@ -92,6 +122,7 @@ impl StageCost {
             ("unshard", self.unshard),
             ("reduce_grad", self.reduce_grad),
             ("activation_bytes", self.activation_bytes),
+            ("recomputed_bytes", self.recomputed_bytes),
             ("weight_bytes", self.weight_bytes),
             ("unsharded_bytes", self.unsharded_bytes),
             ("message_bytes", self.message_bytes),
@@ -105,6 +136,10 @@ impl StageCost {
 pub struct Profile {
     stages: Vec<StageCost>,
     links: Links,
+}
+
+fn is_zero(value: &f64) -> bool {
+    *value == 0.0
 }
 
 fn is_amount(value: f64) -> bool {
@@ -124,7 +159,8 @@ impl Profile {
             if let Some((field, value)) = cost.numbers().into_iter().find(|&(_, value)| !is_amount(value)) {
                 return Err(ProfileError::Stage { stage, field, value: value.to_string() });
             }
-            if !cost.freed_at_input_bytes.is_finite() || cost.freed_at_input_bytes > cost.activation_bytes {
+            let freed = cost.freed_at_input_bytes;
+            if !freed.is_finite() || freed > cost.activation_bytes + cost.recomputed_bytes {
                 return Err(ProfileError::FreesTooMuch { stage });
             }
         }

@@ -1,6 +1,6 @@
 //! The interpreter of one rank's row; see the numbered steps in the room's header.
 
-use super::values::{Values, produced, wanted};
+use super::values::{Values, neighbour, produced, received, wanted};
 use super::{ExecuteError, MicrobatchLoss, RankOutcome, Seeding};
 use crate::link::{Activity, Link, LinkError, Message};
 use crate::plan::{Action, CheckedPlan, Op, Placement, Plan, Stage, Task};
@@ -106,6 +106,11 @@ impl Executor {
         &mut self.stages
     }
 
+    /// The rank's stages with its end of the link.
+    pub(crate) fn stages_and_link(&mut self) -> (&mut BTreeMap<Stage, Box<dyn ErasedStage>>, &mut dyn Link) {
+        (&mut self.stages, self.link.as_mut())
+    }
+
     /// The longest that any wait may take.
     pub fn patience(&self) -> Duration {
         self.options.deadline
@@ -164,7 +169,13 @@ impl Executor {
                 let sample = plan.sample(task.stage(), microbatch);
                 self.guarded(task, |stage| stage.backward_weight(sample))
             }
-            Op::Unshard | Op::Reshard | Op::ReduceGrad => Err(ExecuteError::Unsupported { rank: self.rank(), task }),
+            Op::WaitReceiveForward => self.arrive(pass, placement, task, Op::Forward, microbatch).map(drop),
+            Op::WaitReceiveBackward => self.arrive(pass, placement, task, Op::Backward, microbatch).map(drop),
+            // `Link::send` returns once the payload may be let go of: there is nothing left to wait for.
+            Op::WaitSendForward | Op::WaitSendBackward => Ok(()),
+            Op::Unshard | Op::Reshard | Op::ReduceGrad | Op::WaitUnshard | Op::WaitReduceGrad => {
+                Err(ExecuteError::Unsupported { rank: self.rank(), task })
+            }
         }
     }
 
@@ -303,6 +314,25 @@ impl Executor {
         Ok(AnyTensor::from_dispatch(full))
     }
 
+    /// Waits until the neighbour's product that `user` needs is in the inbox; returns the neighbour's rank.
+    fn arrive(
+        &mut self,
+        pass: &mut Pass<'_>,
+        placement: &Placement,
+        task: Task,
+        user: Op,
+        microbatch: usize,
+    ) -> Result<usize, ExecuteError> {
+        let user = Task::new(task.stage(), user, microbatch);
+        let from = neighbour(placement, user, user.op() == Op::Forward).ok_or_else(|| self.no_input(task))?;
+        let (header, deadline) = (wanted(user, microbatch), self.deadline());
+        self.link.announce(Activity::Waiting(header, from));
+        let here = pass.values.arrive(self.link.as_mut(), header, from, deadline);
+        let here = here.map_err(|source| self.link_error(task, source))?;
+        self.link.announce(Activity::Task(task));
+        if here { Ok(from) } else { Err(self.no_input(task)) }
+    }
+
     /// The neighbour's product that a task needs.
     fn take(
         &mut self,
@@ -311,13 +341,9 @@ impl Executor {
         task: Task,
         microbatch: usize,
     ) -> Result<Payload, ExecuteError> {
-        let from = neighbour(placement, task, task.op() == Op::Forward).ok_or_else(|| self.no_input(task))?;
-        let (header, deadline) = (wanted(task, microbatch), self.deadline());
-        self.link.announce(Activity::Waiting(header, from));
         let start = pass.run.began.elapsed();
-        let taken = pass.values.take(self.link.as_mut(), header, from, deadline);
-        let taken = taken.map_err(|source| self.link_error(task, source))?.ok_or_else(|| self.no_input(task))?;
-        self.link.announce(Activity::Task(task));
+        let from = self.arrive(pass, placement, task, task.op(), microbatch)?;
+        let taken = pass.values.take(wanted(task, microbatch)).ok_or_else(|| self.no_input(task))?;
         if from != self.rank() {
             let op = if task.op() == Op::Forward { Op::ReceiveForward } else { Op::ReceiveBackward };
             pass.note(self.rank(), Action::Single(Task::new(task.stage(), op, microbatch)), start);
@@ -437,22 +463,6 @@ impl Pass<'_> {
             }
         }
     }
-}
-
-/// The rank of the stage before (`forward`) or after.
-fn neighbour(placement: &Placement, task: Task, forward: bool) -> Option<usize> {
-    let stage = if forward { task.stage().previous() } else { placement.next(task.stage()) };
-    stage.map(|stage| placement.rank_of(stage))
-}
-
-/// The header of the message that a receive is for.
-fn received(task: Task, microbatch: usize) -> Option<crate::link::Header> {
-    let op = match task.op() {
-        Op::ReceiveForward => Op::Forward,
-        Op::ReceiveBackward => Op::Backward,
-        _ => return None,
-    };
-    Some(wanted(Task::new(task.stage(), op, microbatch), microbatch))
 }
 
 /// What a panic said.

@@ -10,8 +10,11 @@
 //! 3. `SEND_*` hands the outbox's value to the link; `RECV_*` notes that it is to come.
 //! 4. A task whose input is not in the inbox takes messages off the link, in the order in which the plan posted
 //!    their receives, until it has its own.
-//! 5. Fused actions may be interleaved, and `W`s that stand side by side run at once, where the user chose that.
-//! 6. The loss of a stage that ends its route is kept on the device, and read once the row is done.
+//! 5. `WAIT_RECV_*` does the same where it stands, so that its task finds the value in the inbox; without one, the task
+//!    itself waits. `WAIT_SEND_*` finds its send over: a link's send returns once its payload may be let go of, which a
+//!    link that sends in the background has to keep to by holding the payload itself.
+//! 6. Fused actions may be interleaved, and `W`s that stand side by side run at once, where the user chose that.
+//! 7. The loss of a stage that ends its route is kept on the device, and read once the row is done.
 
 mod error;
 mod interleave;

@@ -32,6 +32,22 @@ pub(super) fn produced(placement: &Placement, task: Task, microbatch: usize) -> 
     Some(Header { stage, microbatch, direction })
 }
 
+/// The rank of the stage before (`forward`) or after.
+pub(super) fn neighbour(placement: &Placement, task: Task, forward: bool) -> Option<usize> {
+    let stage = if forward { task.stage().previous() } else { placement.next(task.stage()) };
+    stage.map(|stage| placement.rank_of(stage))
+}
+
+/// The header of the message that a receive is for.
+pub(super) fn received(task: Task, microbatch: usize) -> Option<Header> {
+    let op = match task.op() {
+        Op::ReceiveForward => Op::Forward,
+        Op::ReceiveBackward => Op::Backward,
+        _ => return None,
+    };
+    Some(wanted(Task::new(task.stage(), op, microbatch), microbatch))
+}
+
 impl Values {
     /// Keeps a product for the stage that it is for: here, or to be sent.
     pub(super) fn keep(&mut self, placement: &Placement, rank: usize, header: Header, payload: Payload) {
@@ -50,20 +66,25 @@ impl Values {
         self.posted.entry(from).or_default().push_back(header);
     }
 
-    /// Takes the value out of the inbox, or off the link: messages that come before it go to the inbox.
-    /// `None` if it was neither kept nor posted.
-    pub(super) fn take(
+    /// Takes messages off the link into the inbox until the one with this header is there.
+    /// False if it was neither kept nor posted.
+    pub(super) fn arrive(
         &mut self,
         link: &mut dyn Link,
         header: Header,
         from: usize,
         deadline: Instant,
-    ) -> Result<Option<Payload>, LinkError> {
+    ) -> Result<bool, LinkError> {
         while !self.inbox.contains_key(&header) {
-            let Some(next) = self.posted.get_mut(&from).and_then(VecDeque::pop_front) else { return Ok(None) };
+            let Some(next) = self.posted.get_mut(&from).and_then(VecDeque::pop_front) else { return Ok(false) };
             let payload = link.receive(from, next, deadline)?;
             self.inbox.insert(next, payload);
         }
-        Ok(self.inbox.remove(&header))
+        Ok(true)
+    }
+
+    /// Takes a value out of the inbox.
+    pub(super) fn take(&mut self, header: Header) -> Option<Payload> {
+        self.inbox.remove(&header)
     }
 }

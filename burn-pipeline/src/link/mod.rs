@@ -44,6 +44,8 @@ pub enum Direction {
     Probe,
     /// Tensors of a stage that every rank is given: outputs of an evaluation, weights that were asked for.
     Shared,
+    /// An output of the last stage, on its way to a rank that asked for it.
+    Output,
 }
 
 /// What a message is about: its receiving stage, its microbatch within the route, and its direction.
@@ -62,6 +64,7 @@ impl std::fmt::Display for Header {
         let what = match self.direction {
             Direction::Forward => "input",
             Direction::Backward => "output gradient",
+            Direction::Output => "output",
             Direction::Probe => return f.write_str("a message that is timed"),
             Direction::Shared => return write!(f, "tensors of stage {} for all ranks", self.stage),
             Direction::Replica => return write!(f, "the other replica's tensors for stage {}", self.stage),
@@ -241,6 +244,10 @@ pub enum Activity {
     Gathering,
     /// Stepping the weights.
     Optimizing,
+    /// Writing a checkpoint.
+    Saving,
+    /// Reading a checkpoint.
+    Loading,
 }
 
 impl std::fmt::Display for Activity {
@@ -252,6 +259,8 @@ impl std::fmt::Display for Activity {
             Activity::Waiting(header, peer) => write!(f, "is itself waiting for {header} from rank {peer}"),
             Activity::Gathering => f.write_str("is gathering the ranks' losses and norms"),
             Activity::Optimizing => f.write_str("is stepping its weights"),
+            Activity::Saving => f.write_str("is writing a checkpoint"),
+            Activity::Loading => f.write_str("is reading a checkpoint"),
         }
     }
 }

@@ -233,12 +233,12 @@ impl Frame {
         for slot in self.parts {
             match slot {
                 Slot::Form(form) => payload.push_form(form),
-                Slot::Tensor { kind, dtype, shape, bytes } => {
+                Slot::Tensor { dtype, shape, bytes, .. } => {
                     let (index, body) =
                         bodies.next().ok_or(WireError::Body { index: tensors, got: 0, expected: bytes })?;
                     let wrong = WireError::Body { index, got: body.len(), expected: bytes };
                     let data = TensorData::try_from_bytes(body, shape, dtype).map_err(|_| wrong)?;
-                    payload.push_tensor(AnyTensor::from_data(data, kind, device));
+                    payload.push_tensor(AnyTensor::from_data_exact(data, device));
                     tensors += 1;
                 }
             }
@@ -297,8 +297,14 @@ fn beyond(what: &'static str, value: usize) -> WireError {
     WireError::Beyond { what, value }
 }
 
-const DIRECTIONS: [Direction; 5] =
-    [Direction::Forward, Direction::Backward, Direction::Replica, Direction::Probe, Direction::Shared];
+const DIRECTIONS: [Direction; 6] = [
+    Direction::Forward,
+    Direction::Backward,
+    Direction::Replica,
+    Direction::Probe,
+    Direction::Shared,
+    Direction::Output,
+];
 const KINDS: [Kind; 3] = [Kind::Float, Kind::Int, Kind::Bool];
 const DTYPES: [DType; 16] = [
     DType::F64,
@@ -326,6 +332,7 @@ fn direction_code(direction: Direction) -> u8 {
         Direction::Replica => 2,
         Direction::Probe => 3,
         Direction::Shared => 4,
+        Direction::Output => 5,
     }
 }
 

@@ -11,9 +11,11 @@
 //! [`grid`](crate::plan::Plan::grid) can be read as one moment. Every cell stands as early as that allows.
 //!
 //! A cell needs the one before it in its row, its stage's neighbour (of an unlowered plan, on any rank; of a
-//! lowered one, on the same rank), and, if it is a receive, its send.
+//! lowered one, on the same rank), and, if it is a receive, its send. A receive with a wait of its own needs nothing;
+//! the wait needs the send.
 
 use crate::plan::edges::{Edges, Side};
+use crate::plan::waits::Awaited;
 use crate::plan::{Action, Op, Plan, Task};
 
 /// The same plan without idle cells.
@@ -42,6 +44,7 @@ pub fn align_idle(plan: &Plan) -> Plan {
     let mut clock = Clock {
         plan: &stripped,
         edges: &edges,
+        awaited: Awaited::new(&stripped, &edges),
         lowered: plan.is_lowered(),
         ended: vec![[0; 4]; edges.pairs()],
         waiting: vec![None; plan.ranks()],
@@ -69,6 +72,7 @@ const SENT_BACKWARD: usize = 3;
 struct Clock<'a> {
     plan: &'a Plan,
     edges: &'a Edges,
+    awaited: Awaited,
     lowered: bool,
     /// For each pair and event, the step after the one in which it happened; 0 if it has not.
     ended: Vec<[usize; 4]>,
@@ -83,7 +87,8 @@ impl Clock<'_> {
     fn run(&mut self, rank: usize, ready: &mut Vec<usize>) {
         while let Some(&action) = self.plan.row(rank).get(self.next[rank]) {
             let mut start = self.rows[rank].len();
-            for value in action.tasks().filter_map(|task| self.needs(task)) {
+            let starts = self.awaited.at(rank, self.next[rank]);
+            for value in action.tasks().filter(|_| !starts).filter_map(|task| self.needs(task)) {
                 let ended = self.ended[value.0][value.1];
                 if ended == 0 {
                     self.waiting[rank] = Some(value);
@@ -113,8 +118,12 @@ impl Clock<'_> {
         match task.op() {
             Op::Forward if crosses(at.before) => Some((pair - at.microbatches, FORWARD)),
             Op::BackwardInput | Op::Backward if crosses(at.after) => Some((pair + at.microbatches, BACKWARD)),
-            Op::ReceiveForward if at.before != Side::End => Some((pair - at.microbatches, SENT_FORWARD)),
-            Op::ReceiveBackward if at.after != Side::End => Some((pair + at.microbatches, SENT_BACKWARD)),
+            Op::ReceiveForward | Op::WaitReceiveForward if at.before != Side::End => {
+                Some((pair - at.microbatches, SENT_FORWARD))
+            }
+            Op::ReceiveBackward | Op::WaitReceiveBackward if at.after != Side::End => {
+                Some((pair + at.microbatches, SENT_BACKWARD))
+            }
             _ => None,
         }
     }

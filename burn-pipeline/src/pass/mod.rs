@@ -10,6 +10,7 @@ mod merge_backward;
 mod reduce_grad;
 mod transfers;
 mod unshard;
+mod waits;
 
 pub use error::{PassError, Stuck};
 pub use idle::{align_idle, strip_idle};
@@ -17,3 +18,4 @@ pub use merge_backward::merge_backward;
 pub use reduce_grad::insert_reduce_grad;
 pub use transfers::insert_transfers;
 pub use unshard::insert_unshard;
+pub use waits::{Placing, WaitOptions, insert_waits, strip_waits};

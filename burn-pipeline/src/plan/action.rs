@@ -7,6 +7,7 @@
 //! The letters and the text form are those of PyTorch's `torch.distributed.pipelining` IR; the quote before
 //! a stage of the second replica is ours (bidirectional placements have no text form there).
 
+use super::op::Op;
 use std::fmt;
 
 /// One stage of a model, in one of its replicas.
@@ -79,104 +80,6 @@ impl fmt::Debug for Stage {
     }
 }
 
-/// An operation of a plan, written with PyTorch's letters.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-#[repr(u8)]
-pub enum Op {
-    /// `F`: forward.
-    Forward,
-    /// `I`: backward for the input.
-    BackwardInput,
-    /// `W`: backward for the weights.
-    BackwardWeight,
-    /// `B`: both backwards at once.
-    Backward,
-    /// `SEND_F`: hand the stage's output to the next stage's rank.
-    SendForward,
-    /// `RECV_F`: take the stage's input from the previous stage's rank.
-    ReceiveForward,
-    /// `SEND_B`: hand the gradient of the stage's input to the previous stage's rank.
-    SendBackward,
-    /// `RECV_B`: take the gradient of the stage's output from the next stage's rank.
-    ReceiveBackward,
-    /// `UNSHARD`: gather the stage's sharded parameters.
-    Unshard,
-    /// `RESHARD`: give the gathered parameters back.
-    Reshard,
-    /// `REDUCE_GRAD`: reduce the stage's gradients over data-parallel replicas.
-    ReduceGrad,
-}
-
-impl Op {
-    /// All operations, in declaration order.
-    pub const ALL: [Op; 11] = [
-        Op::Forward,
-        Op::BackwardInput,
-        Op::BackwardWeight,
-        Op::Backward,
-        Op::SendForward,
-        Op::ReceiveForward,
-        Op::SendBackward,
-        Op::ReceiveBackward,
-        Op::Unshard,
-        Op::Reshard,
-        Op::ReduceGrad,
-    ];
-
-    /// The letters that stand for the operation in text.
-    pub fn letters(self) -> &'static str {
-        match self {
-            Op::Forward => "F",
-            Op::BackwardInput => "I",
-            Op::BackwardWeight => "W",
-            Op::Backward => "B",
-            Op::SendForward => "SEND_F",
-            Op::ReceiveForward => "RECV_F",
-            Op::SendBackward => "SEND_B",
-            Op::ReceiveBackward => "RECV_B",
-            Op::Unshard => "UNSHARD",
-            Op::Reshard => "RESHARD",
-            Op::ReduceGrad => "REDUCE_GRAD",
-        }
-    }
-
-    /// The operation with these letters, if there is one.
-    pub fn from_letters(letters: &str) -> Option<Self> {
-        Op::ALL.into_iter().find(|op| op.letters() == letters)
-    }
-
-    /// Does it run the stage's module (`F`, `I`, `W`, `B`)?
-    pub fn is_compute(self) -> bool {
-        matches!(self, Op::Forward | Op::BackwardInput | Op::BackwardWeight | Op::Backward)
-    }
-
-    /// Does it produce the input's gradient (`I`, `B`)?
-    pub fn gives_input_gradient(self) -> bool {
-        matches!(self, Op::BackwardInput | Op::Backward)
-    }
-
-    /// Does it produce the weights' gradients (`W`, `B`)?
-    pub fn gives_weight_gradient(self) -> bool {
-        matches!(self, Op::BackwardWeight | Op::Backward)
-    }
-
-    /// Is it a send or a receive?
-    pub fn is_transfer(self) -> bool {
-        matches!(self, Op::SendForward | Op::ReceiveForward | Op::SendBackward | Op::ReceiveBackward)
-    }
-
-    /// Does it belong to one microbatch (all but `UNSHARD`, `RESHARD`, `REDUCE_GRAD`)?
-    pub fn has_microbatch(self) -> bool {
-        !matches!(self, Op::Unshard | Op::Reshard | Op::ReduceGrad)
-    }
-}
-
-impl fmt::Display for Op {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.letters())
-    }
-}
-
 /// One operation on one stage, for one microbatch where the operation has one.
 ///
 /// The microbatch is counted within the stage's route: in a bidirectional placement both routes start at 0
@@ -198,7 +101,7 @@ impl Task {
     /// An operation that belongs to a microbatch.
     ///
     /// # Panics
-    /// If the operation has no microbatch (`UNSHARD`, `RESHARD`, `REDUCE_GRAD`) or the number is above
+    /// If the operation has no microbatch (see [`Op::has_microbatch`]) or the number is above
     /// [`Task::MAX_MICROBATCHES`].
     pub fn new(stage: impl Into<Stage>, op: Op, microbatch: usize) -> Self {
         assert!(op.has_microbatch(), "{op} has no microbatch");

@@ -8,6 +8,11 @@
 //! A plan is *unlowered* when it holds compute actions alone (values appear on the other rank by magic), and
 //! *lowered* once [`insert_transfers`](crate::pass::insert_transfers) has written down every send and receive.
 //!
+//! A send, a receive, `UNSHARD` or `REDUCE_GRAD` may be followed, later in its row, by its own wait (`WAIT_...`): then
+//! it only starts there, what follows runs beside it, and the wait is where the rank stands until it is over. One
+//! without a wait means what it says: a send or receive is over when its cell is, parameters are awaited where they
+//! are used, a reduction at the end of the step. [`insert_waits`](crate::pass::insert_waits) writes waits down.
+//!
 //! The form follows PyTorch's `torch.distributed.pipelining` (`_Action`, `pipeline_order`).
 
 mod action;
@@ -15,12 +20,15 @@ pub mod check;
 mod csv;
 pub(crate) mod edges;
 pub mod grid;
+mod op;
 mod placement;
 mod text;
+pub(crate) mod waits;
 
-pub use action::{Action, Op, Stage, Task, Tasks};
+pub use action::{Action, Stage, Task, Tasks};
 pub use check::{CheckError, CheckOptions, CheckedPlan, Transport};
 pub use csv::PlanCsvError;
+pub use op::Op;
 pub use placement::{Placement, PlacementError, PlacementKind};
 pub use text::ParseActionError;
 
@@ -183,6 +191,11 @@ impl Plan {
     /// Are sends and receives written down?
     pub fn is_lowered(&self) -> bool {
         self.any_task(|t| t.op().is_transfer())
+    }
+
+    /// Is anything awaited in writing?
+    pub fn has_waits(&self) -> bool {
+        self.any_task(|t| t.op().is_wait())
     }
 
     /// Does it run backwards (training), or forwards alone (evaluation)?

@@ -4,7 +4,8 @@
 //! but surrounding spaces, leading zeros of numbers, and an empty text for an idle slot. PyTorch's parser
 //! takes `0F0junk` for `0F0`; this one refuses it, and says which part it could not read.
 
-use super::action::{Action, Op, Stage, Task};
+use super::action::{Action, Stage, Task};
+use super::op::Op;
 use std::str::FromStr;
 
 /// Why a text is not an action.
@@ -93,6 +94,11 @@ mod tests {
         for text in ["1UNSHARD", "1RESHARD", "'2REDUCE_GRAD", "(0F7;7B3)OVERLAP_F_B", "('2F2;1B0)OVERLAP_F_B", ""] {
             assert_eq!(text.parse::<Action>().unwrap().to_string(), text);
         }
+        for text in
+            ["2WAIT_SEND_F3", "2WAIT_RECV_F3", "'2WAIT_SEND_B3", "2WAIT_RECV_B3", "1WAIT_UNSHARD", "1WAIT_REDUCE_GRAD"]
+        {
+            assert_eq!(text.parse::<Action>().unwrap().to_string(), text);
+        }
         assert_eq!(" 2F0 ".parse::<Action>(), Ok(Action::forward(2, 0)));
     }
 
@@ -104,6 +110,9 @@ mod tests {
         assert_eq!(reason("0X0"), "its operation is unknown");
         assert_eq!(reason("0F"), "its operation needs a microbatch");
         assert_eq!(reason("0UNSHARD3"), "its operation takes no microbatch");
+        assert_eq!(reason("0WAIT_SEND_F"), "its operation needs a microbatch");
+        assert_eq!(reason("0WAIT_UNSHARD3"), "its operation takes no microbatch");
+        assert_eq!(reason("0WAIT_RESHARD"), "its operation is unknown");
         assert_eq!(reason("70000F0"), "its stage number is above 65535");
         assert_eq!(reason("0F99999999999"), "its microbatch number is too large");
         assert_eq!(reason("(0F1;1F0)OVERLAP_F_B"), "a fused action holds a forward, then a backward (B or I)");

@@ -17,6 +17,8 @@ use super::report::{Idle, IdleCause, Simulation};
 use super::transfers::Transfers;
 use super::{SimulateOptions, report_of, validate::validate};
 use crate::cost::Costs;
+use crate::plan::edges::Edges;
+use crate::plan::waits::Awaited;
 use crate::plan::{Action, Op, Plan, Stage, Task};
 use crate::trace::Event;
 
@@ -75,6 +77,10 @@ pub(super) struct Engine<'a> {
     pub(super) gradients: Vec<f64>,
     /// When the gathered parameters of a stage are there; `None` while it is not unsharded.
     pub(super) unsharded: Vec<Option<f64>>,
+    /// When the reduction of a stage's gradients is over; `None` before it starts.
+    pub(super) reduced: Vec<Option<f64>>,
+    /// Which starts have waits of their own.
+    awaited: Awaited,
     pub(super) transfers: Transfers,
     pub(super) ranks: Vec<RankState>,
     pub(super) events: Vec<Event>,
@@ -86,7 +92,7 @@ impl<'a> Engine<'a> {
         validate(plan)?;
         let stride = plan.microbatches().iter().copied().max().unwrap_or(0);
         let (slots, lowered) = (plan.placement().slots(), plan.is_lowered());
-        Ok(Self {
+        let mut engine = Self {
             plan,
             costs,
             options,
@@ -96,11 +102,15 @@ impl<'a> Engine<'a> {
             outputs: vec![NEVER; slots * stride],
             gradients: vec![NEVER; slots * stride],
             unsharded: vec![None; slots],
+            reduced: vec![None; slots],
+            awaited: Awaited::new(plan, &Edges::new(plan)),
             transfers: Transfers::new(if lowered { slots * stride } else { 0 }),
             ranks: vec![RankState::default(); plan.ranks()],
             events: Vec::with_capacity(plan.rows().iter().map(Vec::len).sum()),
             queue: (0..plan.ranks()).rev().collect(),
-        })
+        };
+        engine.mark_awaited();
+        Ok(engine)
     }
 
     /// Runs the plan to its end.
@@ -120,6 +130,16 @@ impl<'a> Engine<'a> {
     /// Looks at a rank again.
     pub(super) fn wake(&mut self, rank: usize) {
         self.queue.push(rank);
+    }
+
+    /// Does the cell that a rank stands at start something that goes on beside what follows?
+    pub(super) fn runs_beside(&self, rank: usize) -> bool {
+        self.options.overlap || self.is_awaited(rank, self.ranks[rank].next)
+    }
+
+    /// Does a cell start something that has a wait of its own?
+    pub(super) fn is_awaited(&self, rank: usize, step: usize) -> bool {
+        self.awaited.at(rank, step)
     }
 
     fn advance(&mut self, rank: usize) {
@@ -160,6 +180,7 @@ impl<'a> Engine<'a> {
                 self.collective(rank, task);
                 true
             }
+            op if op.is_wait() => self.wait(rank, task),
             _ => match self.needs(task) {
                 Ok(arrival) => {
                     self.compute(rank, task.into(), &[task], &[arrival], self.costs.task_seconds(task));
@@ -201,9 +222,19 @@ impl<'a> Engine<'a> {
         state.last = end;
         self.events.push(Event { rank, action, start, end });
         for &task in tasks.iter().filter(|task| task.op() == Op::Forward) {
-            let bytes = self.costs.stage(task.stage()).activation_bytes;
+            let cost = self.costs.stage(task.stage());
+            let memory = &mut self.ranks[rank].memory;
+            memory.change(start, Held::Activations, cost.activation_bytes);
+            // Without backwards nothing was to be kept, so nothing will be computed anew.
+            if self.training {
+                memory.change(start, Held::Activations, cost.recomputed_bytes);
+                memory.change(end, Held::Activations, -cost.recomputed_bytes);
+            }
+            memory.activate();
+        }
+        for task in tasks.iter().filter(|task| task.op().gives_input_gradient()) {
+            let bytes = self.costs.stage(task.stage()).recomputed_bytes;
             self.ranks[rank].memory.change(start, Held::Activations, bytes);
-            self.ranks[rank].memory.activate();
         }
         for (&task, need) in tasks.iter().zip(needs) {
             self.finish(rank, task, *need, end);
@@ -214,12 +245,12 @@ impl<'a> Engine<'a> {
     fn finish(&mut self, rank: usize, task: Task, need: Arrival, end: f64) {
         let (stage, placement) = (task.stage(), self.plan.placement());
         let (own, cost) = (self.at(stage, task), self.costs.stage(stage));
-        let rest = cost.activation_bytes - cost.freed_at_input_bytes;
+        let all = cost.activation_bytes + cost.recomputed_bytes;
         let (freed, over) = match task.op() {
             Op::Forward => (if self.training { 0.0 } else { cost.activation_bytes }, !self.training),
             Op::BackwardInput => (cost.freed_at_input_bytes, false),
-            Op::BackwardWeight => (rest, true),
-            _ => (cost.activation_bytes, true),
+            Op::BackwardWeight => (all - cost.freed_at_input_bytes, true),
+            _ => (all, true),
         };
         let memory = &mut self.ranks[rank].memory;
         memory.change(end, Held::Activations, -freed);

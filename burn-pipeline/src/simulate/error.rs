@@ -60,7 +60,7 @@ pub enum SimulateError {
     },
     /// The unit-step simulation knows computations and transfers alone.
     #[error(
-        "rank {rank}: the unit-step simulation cannot run {action}; it knows F, I, W, B, sends and receives, so lower the plan without sharding and split fused actions"
+        "rank {rank}: the unit-step simulation cannot run {action}; it knows F, I, W, B, sends and receives, so lower the plan without sharding, strip its waits and split fused actions"
     )]
     Unsupported {
         /// The rank.

@@ -1,9 +1,12 @@
 //! Memory of one rank over time.
 //!
 //! 1. Activations: all bytes from the start of `F`; the part that `I` frees goes at its end, the rest at the end of
-//!    `W` (or everything at the end of `B`). In a plan without backwards they go at the end of `F`.
+//!    `W` (or everything at the end of `B`). What a stage recomputes is there while `F` runs, and again from
+//!    the start of `I` or `B`. In a plan
+//!    without backwards they go at the end of `F`.
 //! 2. Receive buffers: from the start of a message's transfer to the end of the action that uses it.
-//! 3. Parameters: the stages' own during the whole step; unsharded ones from `UNSHARD` to `RESHARD`.
+//! 3. Send buffers: from a send to its wait, where it has one of its own (else it is over when its cell is).
+//! 4. Parameters: the stages' own during the whole step; unsharded ones from `UNSHARD` to `RESHARD`.
 //!
 //! Changes are noted in the rank's running order and sorted by time with ties left in that order, so a release and
 //! the allocation that follows it at the same instant do not add up.
@@ -17,6 +20,8 @@ pub struct MemoryPoint {
     pub activations: f64,
     /// Messages received or being received, not yet used up.
     pub receive_buffers: f64,
+    /// Messages sent whose wait is still to come.
+    pub send_buffers: f64,
     /// Gathered parameters, beside the stages' own.
     pub unsharded: f64,
 }
@@ -24,7 +29,7 @@ pub struct MemoryPoint {
 impl MemoryPoint {
     /// All of it, without the parameters that are always there.
     pub fn total(&self) -> f64 {
-        self.activations + self.receive_buffers + self.unsharded
+        self.activations + self.receive_buffers + self.send_buffers + self.unsharded
     }
 }
 
@@ -33,6 +38,7 @@ impl MemoryPoint {
 pub(super) enum Held {
     Activations,
     ReceiveBuffers,
+    SendBuffers,
     Unsharded,
 }
 
@@ -78,6 +84,7 @@ impl Ledger {
             match held {
                 Held::Activations => now.activations += bytes,
                 Held::ReceiveBuffers => now.receive_buffers += bytes,
+                Held::SendBuffers => now.send_buffers += bytes,
                 Held::Unsharded => now.unsharded += bytes,
             }
             curve.push(now);

@@ -26,6 +26,7 @@ mod report;
 mod transfers;
 mod unit_steps;
 mod validate;
+mod waits;
 
 pub use bounds::{Bounds, forwards_without_bubble, memory_bubble};
 pub use error::{Blocked, SimulateError};
@@ -42,7 +43,8 @@ use finish::report_of;
 pub struct SimulateOptions {
     /// What a message waits for.
     pub transport: Transport,
-    /// Do transfers and collectives run beside computations (else they keep their ranks from computing)?
+    /// Do transfers and collectives run beside computations (else they keep their ranks from computing)? What has a
+    /// wait of its own always runs beside what stands before the wait.
     ///
     /// It changes times and not what is legal: a plan that deadlocks where a rank waits in its sends and receives is
     /// refused either way.

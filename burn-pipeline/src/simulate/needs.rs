@@ -9,7 +9,7 @@
 use super::engine::{Arrival, Engine};
 use super::error::Blocked;
 use super::report::IdleCause;
-use crate::plan::{Op, Stage, Task};
+use crate::plan::{Action, Op, Stage, Task};
 
 impl Engine<'_> {
     /// When what a computation needs is there, or the task and rank that it waits for.
@@ -70,6 +70,11 @@ impl Engine<'_> {
     pub(super) fn blocked(&self, rank: usize) -> Option<Blocked> {
         let state = &self.ranks[rank];
         let &action = self.plan.row(rank).get(state.next)?;
+        if let Action::Single(task) = action
+            && task.op().is_wait()
+        {
+            return self.wait_blocked(rank, task);
+        }
         let mut tasks = action.tasks().skip(usize::from(state.half));
         let (awaits, on) = tasks.find_map(|task| match task.op().is_transfer() {
             true => Some(self.transfer_awaits(task)),

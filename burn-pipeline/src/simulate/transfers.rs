@@ -8,7 +8,8 @@
 //! 3. Without overlap, a rank does nothing else meanwhile: a receive lasts until the arrival; a send lasts until the
 //!    arrival under rendezvous, and until the last byte has left with buffers. With overlap both ranks go on at once,
 //!    and the computation that needs the message waits for it. The same holds for `UNSHARD` and `REDUCE_GRAD`,
-//!    which then have a lane of their own.
+//!    which then have a lane of their own. Where an end has a wait of its own, it goes on at once in either case, and
+//!    stands at the wait ([`super::waits`]).
 
 use super::engine::{Arrival, Engine, NEVER};
 use super::memory::Held;
@@ -19,18 +20,20 @@ use std::collections::HashMap;
 
 /// The times of one message.
 #[derive(Clone, Copy, Debug)]
-struct Message {
+pub(super) struct Message {
     /// When its receive was posted.
-    wanted: f64,
+    pub(super) wanted: f64,
     /// When its transfer started.
-    sent: f64,
+    pub(super) sent: f64,
     /// When its last byte left.
-    left: f64,
+    pub(super) left: f64,
     /// When it was there.
-    arrived: f64,
+    pub(super) arrived: f64,
+    /// Have the two ends waits of their own: the sender, the receiver?
+    pub(super) awaited: [bool; 2],
 }
 
-const NO_MESSAGE: Message = Message { wanted: NEVER, sent: NEVER, left: NEVER, arrived: NEVER };
+const NO_MESSAGE: Message = Message { wanted: NEVER, sent: NEVER, left: NEVER, arrived: NEVER, awaited: [false; 2] };
 
 /// A message posted on a channel.
 #[derive(Clone, Copy, Debug)]
@@ -74,13 +77,17 @@ impl Transfers {
     }
 }
 
-fn is_forward(task: Task) -> bool {
+pub(super) fn is_forward(task: Task) -> bool {
     matches!(task.op(), Op::SendForward | Op::ReceiveForward)
+}
+
+pub(super) fn is_send(task: Task) -> bool {
+    matches!(task.op(), Op::SendForward | Op::SendBackward)
 }
 
 impl Engine<'_> {
     /// The stage at the other end of a transfer; validation made sure that there is one.
-    fn peer(&self, task: Task) -> Stage {
+    pub(super) fn peer(&self, task: Task) -> Stage {
         let stage = task.stage();
         let peer = match task.op() {
             Op::SendForward | Op::ReceiveBackward => self.plan.placement().next(stage),
@@ -90,11 +97,8 @@ impl Engine<'_> {
     }
 
     /// The message that a send or a receive is about.
-    fn message_of(&mut self, task: Task) -> &mut Message {
-        let receiver = match task.op() {
-            Op::SendForward | Op::SendBackward => self.peer(task),
-            _ => task.stage(),
-        };
+    pub(super) fn message_of(&mut self, task: Task) -> &mut Message {
+        let receiver = if is_send(task) { self.peer(task) } else { task.stage() };
         let at = self.at(receiver, task);
         self.transfers.message(at, is_forward(task))
     }
@@ -113,10 +117,14 @@ impl Engine<'_> {
             let at = self.ranks[rank].clock;
             self.transfers.channels.entry(channel).or_default().messages.push(Posted { send: task, at });
             self.ranks[rank].posted = true;
+            if self.is_awaited(rank, self.ranks[rank].next) {
+                let bytes = self.sent_bytes(task);
+                self.ranks[rank].memory.change(at, Held::SendBuffers, bytes);
+            }
             self.start_messages(channel);
         }
         let (rendezvous, message) = (self.rendezvous(), *self.message_of(task));
-        if !self.options.overlap {
+        if !self.runs_beside(rank) {
             if message.arrived.is_nan() {
                 return false;
             }
@@ -138,7 +146,7 @@ impl Engine<'_> {
             self.start_messages(channel);
         }
         let message = *self.message_of(task);
-        if !self.options.overlap {
+        if !self.runs_beside(rank) {
             if message.arrived.is_nan() {
                 return false;
             }
@@ -153,7 +161,7 @@ impl Engine<'_> {
         true
     }
 
-    fn rendezvous(&self) -> bool {
+    pub(super) fn rendezvous(&self) -> bool {
         matches!(self.options.transport, Transport::Rendezvous | Transport::Buffered(0))
     }
 
@@ -168,25 +176,31 @@ impl Engine<'_> {
                 return;
             }
             let start = at.max(gate).max(free);
-            let output_of = if is_forward(send) { send.stage() } else { self.peer(send) };
             let link = self.costs.link(from, to);
-            let left = start + link.occupied(self.costs.message_bytes(output_of));
+            let left = start + link.occupied(self.sent_bytes(send));
             let arrived = left + link.latency;
-            let wanted = self.message_of(send).wanted;
-            *self.message_of(send) = Message { wanted, sent: start, left, arrived };
+            let before = *self.message_of(send);
+            *self.message_of(send) = Message { sent: start, left, arrived, ..before };
             if let Some(channel) = self.transfers.channels.get_mut(&(from, to)) {
                 channel.started += 1;
                 channel.free = left;
             }
-            if self.options.overlap {
+            if self.options.overlap || before.awaited[0] {
+                self.events.push(Event { rank: from, action: send.into(), start, end: arrived });
+            }
+            if self.options.overlap || before.awaited[1] {
                 let receive = if is_forward(send) { Op::ReceiveForward } else { Op::ReceiveBackward };
                 let receive = Task::new(self.peer(send), receive, send.microbatch().unwrap_or(0));
-                self.events.push(Event { rank: from, action: send.into(), start, end: arrived });
                 self.events.push(Event { rank: to, action: receive.into(), start, end: arrived });
             }
             self.wake(from);
             self.wake(to);
         }
+    }
+
+    /// Bytes of the message that a send hands over.
+    pub(super) fn sent_bytes(&self, send: Task) -> f64 {
+        self.costs.message_bytes(if is_forward(send) { send.stage() } else { self.peer(send) })
     }
 
     /// From when on the transport lets message `number` of a channel start; not a number while that is open.
@@ -207,8 +221,8 @@ impl Engine<'_> {
     pub(super) fn collective(&mut self, rank: usize, task: Task) {
         let (stage, seconds) = (task.stage(), self.costs.task_seconds(task));
         let (slot, bytes) = (self.plan.placement().slot(stage), self.costs.stage(stage).unsharded_bytes);
+        let aside = self.runs_beside(rank) && task.op() != Op::Reshard;
         let state = &mut self.ranks[rank];
-        let aside = self.options.overlap && task.op() != Op::Reshard;
         let start = if aside { state.clock.max(state.lane) } else { state.clock };
         let end = start + seconds;
         *(if aside { &mut state.lane } else { &mut state.clock }) = end;
@@ -221,6 +235,7 @@ impl Engine<'_> {
                 state.memory.change(start, Held::Unsharded, -bytes);
                 self.unsharded[slot] = None;
             }
+            (Op::ReduceGrad, _) => self.reduced[slot] = Some(end),
             _ => {}
         }
         self.events.push(Event { rank, action: task.into(), start, end });

@@ -17,7 +17,7 @@ use std::collections::HashSet;
 /// One row a rank, one cell a step; rows end when their rank is done.
 ///
 /// # Errors
-/// [`SimulateError::Unsupported`] for fused actions, `UNSHARD`, `RESHARD` and `REDUCE_GRAD`;
+/// [`SimulateError::Unsupported`] for fused actions, `UNSHARD`, `RESHARD`, `REDUCE_GRAD` and waits;
 /// [`SimulateError::Foreign`] where a stage is not in the placement; [`SimulateError::Deadlock`] where a step
 /// makes no progress.
 ///
@@ -50,7 +50,7 @@ impl<'a> Steps<'a> {
             Action::Single(task) if !placement.contains(task.stage()) => {
                 Err(SimulateError::Foreign { rank, step, action, reason: "the plan has no such stage" })
             }
-            Action::Single(task) if task.op().has_microbatch() => Ok(task),
+            Action::Single(task) if task.op().has_microbatch() && !task.op().is_wait() => Ok(task),
             _ => Err(SimulateError::Unsupported { rank, action }),
         };
         let row = |(rank, row): (usize, &Vec<Action>)| {

@@ -35,7 +35,7 @@ fn fault(plan: &Plan, rank: usize, task: Task) -> Option<&'static str> {
     if task.microbatch().is_some_and(|m| m >= plan.microbatches()[stage.replica()]) {
         return Some("the stage's route has fewer microbatches");
     }
-    let peer = match task.op() {
+    let peer = match task.op().awaits().unwrap_or(task.op()) {
         Op::SendForward | Op::ReceiveBackward => placement.next(stage),
         Op::SendBackward | Op::ReceiveForward => stage.previous(),
         _ => return None,

@@ -28,6 +28,11 @@ impl Kind {
             _ => Kind::Float,
         }
     }
+
+    /// The kind of tensor that holds these elements.
+    pub(crate) fn of_data(data: &TensorData) -> Self {
+        Self::of(data.dtype())
+    }
 }
 
 impl std::fmt::Display for Kind {
@@ -53,6 +58,30 @@ impl AnyTensor {
     /// Wraps what Burn's dispatch layer works on.
     pub fn from_dispatch(tensor: DispatchTensor) -> Self {
         Self(tensor)
+    }
+
+    /// Puts elements from the host on a device, without autodiff; floats keep their element type, integers and
+    /// booleans get the device's.
+    pub fn from_data(data: TensorData, device: &Device) -> Self {
+        let plain = device.clone().inner();
+        let settings = plain.settings();
+        let target = plain.as_dispatch();
+        Self(match Kind::of_data(&data) {
+            Kind::Float => Dispatch::float_from_data(data, target),
+            Kind::Int => Dispatch::int_from_data(data.convert_dtype(settings.int_dtype.into()), target),
+            Kind::Bool => Dispatch::bool_from_data(data.convert_dtype(settings.bool_dtype.into()), target),
+        })
+    }
+
+    /// As [`AnyTensor::from_data`], but every element type stays what it is.
+    pub fn from_data_exact(data: TensorData, device: &Device) -> Self {
+        let plain = device.clone().inner();
+        let target = plain.as_dispatch();
+        Self(match Kind::of(data.dtype()) {
+            Kind::Float => Dispatch::float_from_data(data, target),
+            Kind::Int => Dispatch::int_from_data(data, target),
+            Kind::Bool => Dispatch::bool_from_data(data, target),
+        })
     }
 
     /// Unwraps to what Burn's dispatch layer works on.
@@ -215,16 +244,6 @@ impl AnyTensor {
             Kind::Bool => burn::tensor::try_read_sync(Dispatch::bool_into_data(self.0)),
         };
         read.ok_or("the device cannot be read without waiting")?.map_err(|e| e.to_string())
-    }
-
-    /// A tensor of these elements, of the kind that they are.
-    pub fn from_data(data: TensorData, kind: Kind, device: &Device) -> Self {
-        let device = device.as_dispatch();
-        Self(match kind {
-            Kind::Float => Dispatch::float_from_data(data, device),
-            Kind::Int => Dispatch::int_from_data(data, device),
-            Kind::Bool => Dispatch::bool_from_data(data, device),
-        })
     }
 }
 

@@ -156,14 +156,7 @@ impl<M: Stage> Engine<M> for Eager {
             Some(deferral) => deferral.scope(|| function.train(module, call)),
             None => function.train(module, call),
         };
-        let (outcome, tracked) = match computed? {
-            Computed::Output(payload) => detach(payload),
-            Computed::Loss(loss) => {
-                let value = AnyTensor::new(loss.value);
-                let part = LossPart { value: value.clone().inner(), weight: loss.weight };
-                (Outcome::Loss(Box::new(part)), vec![value])
-            }
-        };
+        let (outcome, tracked) = hand_on(computed?);
         let kept =
             if self.keeps_outputs { tracked.iter().cloned().map(AnyTensor::inner).collect() } else { Vec::new() };
         let mut outputs: Vec<Form> =
@@ -178,6 +171,21 @@ impl<M: Stage> Engine<M> for Eager {
         });
         self.held.insert(sample, Held { leaves, root, outputs, _kept: kept, deferral });
         Ok(outcome)
+    }
+
+    fn forward_only(
+        &mut self,
+        function: &StageFunction<M>,
+        module: &M,
+        mut call: ForwardCall,
+    ) -> Result<Outcome, StageError> {
+        let strategy = strategy_of(module);
+        call.input = attach(call.input, strategy, false, None);
+        call.extra = attach(call.extra, strategy, false, None);
+        call.target = call.target.map(|target| attach(target, strategy, false, None));
+        // Still under autodiff, so that layers that look for it (dropout) do as in training; but nothing is tracked.
+        let computed = function.train(&module.clone().no_grad(), call)?;
+        Ok(hand_on(computed).0)
     }
 
     fn backward(
@@ -237,6 +245,18 @@ fn attach(
         Part::Tensor(leaf)
     };
     Payload::from_parts(payload.into_parts().map(attach))
+}
+
+/// What to hand on, and the same tensors with their graph.
+fn hand_on(computed: Computed) -> (Outcome, Vec<AnyTensor>) {
+    match computed {
+        Computed::Output(payload) => detach(payload),
+        Computed::Loss(loss) => {
+            let value = AnyTensor::new(loss.value);
+            let part = LossPart { value: value.clone().inner(), weight: loss.weight };
+            (Outcome::Loss(Box::new(part)), vec![value])
+        }
+    }
 }
 
 /// The payload to hand on, and the same tensors with their graph.

@@ -3,6 +3,7 @@
 use super::Stage;
 use super::any_tensor::AnyTensor;
 use super::boundary::Payload;
+use super::draws::Draws;
 use super::error::StageError;
 use super::function::StageFunction;
 use super::gradients::GradientStore;
@@ -44,6 +45,8 @@ pub struct ActivationBytes {
     pub after_forward: usize,
     /// After `I`.
     pub after_input: usize,
+    /// What the backward makes anew before it runs, beyond what `F` left, where activations are recomputed.
+    pub recomputed: usize,
 }
 
 /// Work that is done piece by piece, so that a forward and a backward can be interleaved.
@@ -160,6 +163,22 @@ pub trait Engine<M: Stage>: Send {
     /// # Errors
     /// If the call's parts do not fit the stage.
     fn forward(&mut self, function: &StageFunction<M>, module: &M, call: ForwardCall) -> Result<Outcome, StageError>;
+
+    /// Runs the forward of a microbatch as in training and holds nothing of it.
+    ///
+    /// # Errors
+    /// As `forward`.
+    fn forward_only(
+        &mut self,
+        function: &StageFunction<M>,
+        module: &M,
+        call: ForwardCall,
+    ) -> Result<Outcome, StageError>;
+
+    /// Says where forwards that it runs again by itself draw from.
+    fn draw_from(&mut self, draws: Draws) {
+        let _ = draws;
+    }
 
     /// `B`: gives the gradients of the input and adds those of the weights to the store.
     ///

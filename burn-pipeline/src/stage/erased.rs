@@ -6,6 +6,7 @@
 use super::Stage;
 use super::any_tensor::AnyTensor;
 use super::boundary::{Boundary, Payload};
+use super::draws::Draws;
 use super::eager::{Eager, parameter_ids};
 use super::engine::{
     ActivationBytes, Begun, Done, Engine, EngineReport, ForwardCall, Gradients, Outcome, SplitBackward, Work,
@@ -15,12 +16,17 @@ use super::error::StageError;
 use super::function::{StageFunction, Takes};
 use super::gradients::{Accumulation, GradientStore};
 use super::loss::{Loss, LossPart};
+use super::names::Names;
+use super::recompute::Recompute;
+use super::state::{NamedWeight, ParameterState, StageState, named_weights, optimizer_state};
+use super::state::{with_optimizer_state, with_weights};
 #[cfg(feature = "traced")]
 use super::traced::Traced;
-use burn::module::{ModuleMapper, ModuleVisitor, Param, ParamId};
+use burn::module::{ModuleVisitor, Param, ParamId};
 use burn::optim::{GradientsParams, ModuleOptimizer};
 use burn::tensor::Tensor;
 use std::any::Any;
+use std::collections::HashMap;
 
 /// A stage of any module type, as the factory of a pipeline returns it.
 pub struct StageBox(Box<dyn ErasedStage>);
@@ -54,7 +60,25 @@ impl StageBox {
             engine: Box::new(Eager::because(NOT_CHOSEN)),
             store: GradientStore::default(),
             optimizer: None,
+            names: Names::default(),
+            offered: None,
+            draws: Draws::default(),
+            recompute: false,
         }))
+    }
+
+    /// Says how the stage's parameters are called in the whole model, so that checkpoints fit other cuts; by default
+    /// by their paths within the stage.
+    pub fn named(mut self, names: Names) -> Self {
+        self.0.set_names(names);
+        self
+    }
+
+    /// Keeps the stage's input alone from its forward to its backward, and runs the forward again there: less memory
+    /// for each microbatch that waits, and one forward more to compute.
+    pub fn recomputed(mut self, recompute: bool) -> Self {
+        self.0.set_recompute(recompute);
+        self
     }
 
     /// The stage, to be driven.
@@ -86,6 +110,8 @@ pub trait ErasedStage: Send {
     fn has_loss(&self) -> bool;
     /// Sets how gradients are added and who steps the weights.
     fn prepare(&mut self, accumulation: Accumulation, optimizer: Option<ModuleOptimizer>);
+    /// Says where the forwards of the next batches draw random numbers from.
+    fn draw_from(&mut self, draws: Draws);
     /// Starts a pass over a batch: ordered sums start at microbatch `first`; `None` holds all gradients back
     /// until they are released.
     fn begin(&mut self, first: Option<usize>);
@@ -142,6 +168,28 @@ pub trait ErasedStage: Send {
     fn weights(&self) -> Vec<(ParamId, AnyTensor)>;
     /// Replaces the value of every parameter, in visiting order.
     fn set_weights(&mut self, weights: Vec<AnyTensor>);
+    /// Has it an optimizer?
+    fn has_optimizer(&self) -> bool;
+    /// Says whether its activations are recomputed; before it is chosen how the stage is run.
+    fn set_recompute(&mut self, recompute: bool);
+    /// Says how its parameters are called in the whole model.
+    fn set_names(&mut self, names: Names);
+    /// All its parameters and buffers, in visiting order.
+    fn named_weights(&self) -> Vec<NamedWeight>;
+    /// What its optimizer keeps, by parameter; `None` without an optimizer.
+    ///
+    /// # Errors
+    /// What Burn says of the optimizer's record.
+    fn optimizer_state(&self) -> Result<Option<HashMap<ParamId, ParameterState>>, StageError>;
+    /// Takes other values and other optimizer state, to be adopted later; nothing changes yet.
+    ///
+    /// # Errors
+    /// If the optimizer does not keep what it is given.
+    fn offer(&mut self, state: StageState) -> Result<(), StageError>;
+    /// Adopts what was offered, if anything was, and forgets gradients and everything held.
+    fn adopt(&mut self);
+    /// Lets go of what was offered.
+    fn decline(&mut self);
     /// Steps the weights with the gathered gradients, and forgets them; without an optimizer it only forgets.
     fn optimize(&mut self, learning_rate: f64);
     /// Microbatches held between forward and the last part of their backward.
@@ -163,6 +211,11 @@ struct Typed<M: Stage> {
     engine: Box<dyn Engine<M>>,
     store: GradientStore,
     optimizer: Option<ModuleOptimizer>,
+    names: Names,
+    draws: Draws,
+    recompute: bool,
+    /// What a checkpoint offers, until all ranks have found theirs in order.
+    offered: Option<(HashMap<ParamId, AnyTensor>, Option<ModuleOptimizer>)>,
 }
 
 const NOT_CHOSEN: &str = "no other way was chosen";
@@ -173,6 +226,11 @@ const LOST: &str = "the optimizer panicked and took the stage's module with it; 
 impl<M: Stage> Typed<M> {
     fn lent(module: &Option<M>) -> Result<&M, StageError> {
         module.as_ref().ok_or_else(|| StageError::Unsupported(LOST.to_owned()))
+    }
+
+    /// The engine, or the one around it that recomputes.
+    fn wrapped(&self, engine: Box<dyn Engine<M>>) -> Box<dyn Engine<M>> {
+        if self.recompute { Box::new(Recompute::new(engine, self.function.clone())) } else { engine }
     }
 }
 
@@ -191,7 +249,7 @@ impl<M: Stage> ErasedStage for Typed<M> {
 
     fn choose(&mut self, split: SplitBackward, splits: bool, keep_outputs: bool) -> Result<(), StageError> {
         let eager = |reason| Box::new(Eager::because(reason).keeping_outputs(keep_outputs).deferring(splits));
-        self.engine = match (split, splits) {
+        let engine: Box<dyn Engine<M>> = match (split, splits) {
             (SplitBackward::Eager, _) => eager("it was asked for"),
             (SplitBackward::Auto, false) => eager("the plan does not split its backward"),
             #[cfg(feature = "traced")]
@@ -203,6 +261,7 @@ impl<M: Stage> ErasedStage for Typed<M> {
             #[cfg(not(feature = "traced"))]
             (SplitBackward::Traced, _) => return Err(StageError::Unsupported(NOT_BUILT.to_owned())),
         };
+        self.engine = self.wrapped(engine);
         Ok(())
     }
 
@@ -223,12 +282,19 @@ impl<M: Stage> ErasedStage for Typed<M> {
         self.optimizer = optimizer;
     }
 
+    fn draw_from(&mut self, draws: Draws) {
+        self.engine.draw_from(draws);
+        self.draws = draws;
+    }
+
     fn begin(&mut self, first: Option<usize>) {
         self.store.begin(first);
     }
 
     fn forward(&mut self, call: ForwardCall) -> Result<Outcome, StageError> {
-        self.engine.forward(&self.function, Self::lent(&self.module)?, call)
+        let module = Self::lent(&self.module)?;
+        let _turn = self.draws.begin(call.sample, module);
+        self.engine.forward(&self.function, module, call)
     }
 
     fn evaluate(&self, call: ForwardCall) -> Result<(Payload, Option<LossPart>), StageError> {
@@ -259,7 +325,11 @@ impl<M: Stage> ErasedStage for Typed<M> {
     }
 
     fn begin_work(&mut self, work: Work) -> Result<Begun, StageError> {
-        self.engine.begin(&self.function, Self::lent(&self.module)?, work, &mut self.store)
+        match work {
+            // It has its turn to draw as a whole.
+            Work::Forward(call) if self.draws.are_seeded() => Ok(Begun::Whole(Done::Forward(self.forward(call)?))),
+            work => self.engine.begin(&self.function, Self::lent(&self.module)?, work, &mut self.store),
+        }
     }
 
     fn advance_work(&mut self, direction: WorkDirection, pieces: usize) -> Result<(), StageError> {
@@ -295,8 +365,54 @@ impl<M: Stage> ErasedStage for Typed<M> {
     }
 
     fn set_weights(&mut self, weights: Vec<AnyTensor>) {
-        let mut replace = Replace { weights: weights.into_iter() };
-        self.module = self.module.take().map(|module| module.map(&mut replace));
+        let ids = self.weights().into_iter().map(|(id, _)| id);
+        let weights = ids.zip(weights).collect();
+        self.module = self.module.take().map(|module| with_weights(module, &weights));
+    }
+
+    fn has_optimizer(&self) -> bool {
+        self.optimizer.is_some()
+    }
+
+    fn set_recompute(&mut self, recompute: bool) {
+        self.recompute = recompute;
+        self.engine = self.wrapped(Box::new(Eager::because(NOT_CHOSEN)));
+    }
+
+    fn set_names(&mut self, names: Names) {
+        self.names = names;
+    }
+
+    fn named_weights(&self) -> Vec<NamedWeight> {
+        self.module.as_ref().map(|module| named_weights(module, &self.names)).unwrap_or_default()
+    }
+
+    fn optimizer_state(&self) -> Result<Option<HashMap<ParamId, ParameterState>>, StageError> {
+        self.optimizer.as_ref().map(optimizer_state).transpose().map_err(StageError::OptimizerState)
+    }
+
+    fn offer(&mut self, state: StageState) -> Result<(), StageError> {
+        let optimizer = match (&self.optimizer, &state.optimizer) {
+            (Some(optimizer), Some(states)) => {
+                let paths = self.named_weights().into_iter().map(|weight| (weight.id, weight.path)).collect();
+                let loaded = with_optimizer_state(optimizer.clone(), states, &paths);
+                Some(loaded.map_err(StageError::OptimizerState)?)
+            }
+            _ => None,
+        };
+        self.offered = Some((state.weights, optimizer));
+        Ok(())
+    }
+
+    fn adopt(&mut self) {
+        let Some((weights, optimizer)) = self.offered.take() else { return };
+        self.module = self.module.take().map(|module| with_weights(module, &weights));
+        self.optimizer = optimizer.or(self.optimizer.take());
+        self.clear();
+    }
+
+    fn decline(&mut self) {
+        self.offered = None;
     }
 
     fn optimize(&mut self, learning_rate: f64) {
@@ -330,25 +446,6 @@ impl<M: Stage> ErasedStage for Typed<M> {
 
     fn module(&self) -> Box<dyn Any + Send> {
         Box::new(self.module.clone())
-    }
-}
-
-/// Gives parameters new values, in visiting order; each stays trainable or frozen as it was.
-struct Replace {
-    weights: std::vec::IntoIter<AnyTensor>,
-}
-
-impl ModuleMapper for Replace {
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let Some(weight) = self.weights.next() else { return param };
-        let device = param.lazy_device();
-        let (trainable, strategy) = (param.is_require_grad(), device.gradient_checkpointing_strategy());
-        let (id, _, mapper) = param.consume();
-        let leaf = match strategy {
-            Some(strategy) => weight.leaf(strategy, trainable),
-            None => weight,
-        };
-        Param::from_mapped_value(id, Tensor::from_dispatch(leaf.into_dispatch()), mapper)
     }
 }
 

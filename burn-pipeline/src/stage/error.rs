@@ -53,6 +53,9 @@ pub enum StageError {
     /// A deferred operation gave a gradient that does not fit.
     #[error(transparent)]
     Deferred(#[from] Box<DeferredError>),
+    /// The optimizer's state cannot be taken out or put back.
+    #[error("the optimizer's state: {0}")]
+    OptimizerState(String),
     /// The stage cannot be run this way.
     #[error("{0}")]
     Unsupported(String),

@@ -9,12 +9,17 @@
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 static DRAWING: Mutex<()> = Mutex::new(());
 
 /// Draws before a layer counts as one that is not made from its seed alone.
 const ATTEMPTS: usize = 64;
+
+/// The turn to seed the generator and draw from it.
+pub(super) fn generator() -> MutexGuard<'static, ()> {
+    DRAWING.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Makes a module, its values drawn from `seed` alone. Give every layer its own seed.
 ///
@@ -22,7 +27,7 @@ const ATTEMPTS: usize = 64;
 /// from several threads take turns; `make` must not call this function again. Where draws never agree, because
 /// `make` uses another source of chance, the last one is returned and a warning is traced.
 pub fn init_seeded<M: Module>(seed: u64, device: &Device, make: impl Fn(&Device) -> M) -> M {
-    let _turn = DRAWING.lock().unwrap_or_else(PoisonError::into_inner);
+    let _turn = generator();
     let draw = || {
         device.seed(seed);
         let module = make(device);

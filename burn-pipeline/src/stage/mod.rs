@@ -60,6 +60,7 @@
 
 mod any_tensor;
 mod boundary;
+mod draws;
 mod eager;
 mod engine;
 mod erased;
@@ -69,11 +70,16 @@ mod gradients;
 mod init;
 mod loss;
 mod microbatch;
+mod names;
+mod recompute;
+mod state;
 #[cfg(feature = "traced")]
 mod traced;
 
 pub use any_tensor::{AnyTensor, Kind, KindOf};
 pub use boundary::{Boundary, BoundaryError, Part, Payload, PayloadReader};
+pub use draws::Draws;
+pub(crate) use draws::mixed;
 pub use engine::{
     ActivationBytes, Begun, DeferredShare, Done, Engine, EngineReport, ForwardCall, Gradients, Outcome, SplitBackward,
     Work, WorkDirection,
@@ -85,6 +91,11 @@ pub use gradients::{Accumulation, GradientStore, WeightGradients};
 pub use init::init_seeded;
 pub use loss::{Loss, LossPart, Reduction, Weight};
 pub use microbatch::{Batch, MicrobatchError, Microbatches, Split};
+pub use names::Names;
+pub use state::{
+    NamedWeight, ParameterState, StageState, StateValue, named_weights, optimizer_state, with_optimizer_state,
+    with_weights,
+};
 
 use burn::module::Module;
 

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Each action starts with its text, or as much of it as tells it apart in its room, and goes on with `-`; a dot
-//! is idle time. Transfers that keep a rank from computing are `>` (sends), `<` (receives) and `=` (collectives).
+//! is idle time. Transfers that keep a rank from computing are `>` (sends), `<` (receives) and `=` (collectives), waits `~`.
 
 use super::axis::short;
 use super::event::{Event, Track};
@@ -50,6 +50,7 @@ fn text(action: Action, width: usize) -> Vec<char> {
         Some(Op::SendForward | Op::SendBackward) => '>',
         Some(Op::ReceiveForward | Op::ReceiveBackward) => '<',
         Some(op) if op.is_compute() => '-',
+        Some(op) if op.is_wait() => '~',
         _ => '=',
     };
     let named = task.filter(|_| fill == '-').and_then(|task| {

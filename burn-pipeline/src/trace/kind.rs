@@ -16,6 +16,7 @@ pub(super) enum Kind {
     Weight,
     Transfer,
     Collective,
+    Wait,
 }
 
 impl Kind {
@@ -26,6 +27,7 @@ impl Kind {
             Op::BackwardInput => Kind::Input,
             Op::BackwardWeight => Kind::Weight,
             op if op.is_transfer() => Kind::Transfer,
+            op if op.is_wait() => Kind::Wait,
             _ => Kind::Collective,
         }
     }
@@ -39,6 +41,7 @@ impl Kind {
             Kind::Weight => [0, 158, 115],
             Kind::Transfer => [130, 130, 130],
             Kind::Collective => [204, 121, 167],
+            Kind::Wait => [190, 190, 190],
         }
     }
 
@@ -51,13 +54,14 @@ impl Kind {
             Kind::Weight => "W backward for the weights",
             Kind::Transfer => "transfer",
             Kind::Collective => "collective",
+            Kind::Wait => "wait",
         }
     }
 
     /// The category in a Chrome trace.
     pub(super) fn category(self) -> &'static str {
         match self {
-            Kind::Transfer | Kind::Collective => "communication",
+            Kind::Transfer | Kind::Collective | Kind::Wait => "communication",
             _ => "computation",
         }
     }
@@ -71,6 +75,7 @@ impl Kind {
             Kind::Weight => "good",
             Kind::Transfer => "grey",
             Kind::Collective => "rail_animation",
+            Kind::Wait => "white",
         }
     }
 }

@@ -186,6 +186,7 @@ pub struct Builder {
     pub(super) synchronize: bool,
     pub(super) split: SplitBackward,
     pub(super) keep_outputs: bool,
+    pub(super) seed: Option<u64>,
     pub(super) merge_weights: bool,
     pub(super) fused: FusedActions,
     pub(super) model: Option<String>,
@@ -216,6 +217,7 @@ impl Default for Builder {
             synchronize: false,
             split: SplitBackward::default(),
             keep_outputs: false,
+            seed: None,
             merge_weights: false,
             fused: FusedActions::default(),
             model: None,
@@ -298,6 +300,14 @@ impl Builder {
     /// plain autodiff loop does, to measure what the release saves.
     pub fn keep_outputs(mut self, keep: bool) -> Self {
         self.keep_outputs = keep;
+        self
+    }
+
+    /// Has every forward of a training batch draw its random numbers (dropout, noise) from this seed, the number of
+    /// the batch, the stage and the microbatch alone: so a job that is taken up again draws what it would have drawn,
+    /// whatever the schedule. Forwards of ranks in one process take turns then, as Burn has one generator for all.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = Some(seed);
         self
     }
 

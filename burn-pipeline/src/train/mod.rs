@@ -6,8 +6,12 @@
 //! ([`build_rank`](Builder::build_rank)).
 
 mod admit;
+mod ask;
+mod auto;
 mod builder;
+mod checkpoint;
 mod contract;
+mod deliver;
 mod error;
 mod pipeline;
 mod probe;
@@ -20,7 +24,9 @@ mod start;
 mod together;
 mod worker;
 
+pub use auto::{AutoError, AutoOptions, AutoPipeline, Decision};
 pub use builder::{BuildError, Builder, StageContext};
+pub use checkpoint::{Checkpoint, CheckpointError, Checkpoints, FileEntry, ParameterEntry, Progress, StateEntry};
 pub use contract::{Contract, evaluated_loss};
 pub use error::PipelineError;
 pub use pipeline::Pipeline;

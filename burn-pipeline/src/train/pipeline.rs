@@ -6,18 +6,18 @@
 
 use super::admit::admit;
 use super::builder::{BuildError, Builder, Source};
+use super::checkpoint::Progress;
 use super::error::PipelineError;
 use super::report::{EvalReport, StepReport};
 use super::worker::{Answer, Command, Reply, StageFacts};
 use crate::cost::Links;
-use crate::execute::ExecuteError;
-use crate::link::{Activity, Failure, Watch};
+use crate::link::{Failure, Watch};
 use crate::plan::{CheckedPlan, Placement, Stage, Transport};
-use crate::stage::{AnyTensor, Batch, EngineReport, Microbatches, Stage as StageModule};
+use crate::stage::{AnyTensor, Batch, EngineReport, Microbatches, Stage as StageModule, mixed};
 use crate::trace::Track;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
 /// A pipeline of ranks on threads of this process ([`Builder::build`]), or of one rank in each of several processes
@@ -81,6 +81,10 @@ pub struct Pipeline {
     pub(super) replies: Receiver<Reply>,
     pub(super) deadline: Duration,
     pub(super) closed: Option<Failure>,
+    pub(super) progress: Progress,
+    /// Batches whose gradients no step has used yet.
+    pub(super) waiting: usize,
+    pub(super) seed: Option<u64>,
 }
 
 /// `Source` without a need for `Debug` on schedules' insides.
@@ -122,6 +126,10 @@ impl Pipeline {
         Ok(engines)
     }
 
+    pub(super) fn plan_name(&self) -> String {
+        self.training.values().next().map(|plan| plan.plan().name().to_owned()).unwrap_or_default()
+    }
+
     /// The lowered plan that trains a batch of this many microbatches.
     ///
     /// # Errors
@@ -150,6 +158,8 @@ impl Pipeline {
                 (report.loss, report.gradient_norm) = (applied.loss, applied.gradient_norm);
             }
         }
+        self.waiting = 0;
+        self.progress.steps += 1;
         report.seconds = began.elapsed().as_secs_f64();
         Ok(report)
     }
@@ -163,7 +173,8 @@ impl Pipeline {
         let began = Instant::now();
         let admitted = self.admit_training(batch);
         let (plan, batch) = self.agreed(admitted)?;
-        let command = Command::Accumulate { plan, batch: batch.clone(), began };
+        let seed = self.seed.map(|seed| mixed(seed, self.progress.batches));
+        let command = Command::Accumulate { plan, batch: batch.clone(), began, seed };
         let mut report = StepReport {
             loss: 0.0,
             gradient_norm: None,
@@ -193,6 +204,9 @@ impl Pipeline {
                 }
             }
         }
+        self.waiting += 1;
+        self.progress.batches += 1;
+        self.progress.samples += report.samples as u64;
         report.seconds = began.elapsed().as_secs_f64();
         Ok(report)
     }
@@ -281,6 +295,7 @@ impl Pipeline {
         self.ask(&Command::FinishGradients)?;
         let gradients = self.tensors(&Command::Gradients)?;
         self.ask(&Command::Forget)?;
+        self.waiting = 0;
         Ok(gradients)
     }
 
@@ -327,92 +342,5 @@ impl Pipeline {
     /// Bytes of each stage's parameters, in model order.
     fn weight_bytes(&self) -> Vec<usize> {
         self.facts.iter().filter(|facts| facts.stage.replica() == 0).map(|facts| facts.weight_bytes).collect()
-    }
-
-    /// Gives every rank a command and waits for all answers.
-    fn ask(&mut self, command: &Command) -> Result<Vec<Answer>, PipelineError> {
-        if let Some(failure) = &self.closed {
-            return Err(PipelineError::Closed(failure.clone()));
-        }
-        for sender in &self.commands {
-            // A rank whose thread has ended does not answer, which is noticed below.
-            let _ = sender.send(command.clone());
-        }
-        let answers = self.answers()?;
-        for answer in &answers {
-            match answer {
-                Answer::Refused { rank, message } => {
-                    return Err(PipelineError::Elsewhere { rank: *rank, message: message.clone() });
-                }
-                Answer::Apart { rank, theirs, others } => {
-                    let (rank, theirs, others) = (*rank, theirs.clone(), others.clone());
-                    return Err(PipelineError::Apart { rank, theirs, others });
-                }
-                _ => {}
-            }
-        }
-        Ok(answers)
-    }
-
-    /// One answer a rank, in the order of ranks. The error that is returned is the first cause, not its echoes.
-    pub(super) fn answers(&mut self) -> Result<Vec<Answer>, PipelineError> {
-        let mut answers: BTreeMap<usize, Vec<Answer>> = BTreeMap::new();
-        let mut errors: Vec<(usize, ExecuteError)> = Vec::new();
-        let mut outstanding = self.members.clone();
-        // Ranks give up waiting at the deadline, so one that makes no progress for longer is stuck in its own
-        // code. A step may take many times the deadline as long as somebody goes on.
-        let mut progress = self.watch.progress();
-        let grace = self.deadline + self.deadline / 4 + Duration::from_millis(200);
-        while !outstanding.is_empty() {
-            // Once something failed, the others answer at once, or are stuck.
-            let wait = if errors.is_empty() { grace } else { Duration::from_millis(500).min(grace) };
-            match self.replies.recv_timeout(wait) {
-                Ok((rank, answer)) => {
-                    outstanding.retain(|&r| r != rank);
-                    match answer {
-                        Ok(answer) => drop(answers.insert(rank, answer)),
-                        Err(error) => errors.push((rank, error)),
-                    }
-                }
-                Err(RecvTimeoutError::Disconnected) => break,
-                Err(RecvTimeoutError::Timeout) => {
-                    let now = self.watch.progress();
-                    if now == progress || !errors.is_empty() {
-                        break;
-                    }
-                    progress = now;
-                }
-            }
-        }
-        if errors.is_empty() && outstanding.is_empty() {
-            return Ok(answers.into_values().flatten().collect());
-        }
-        Err(self.close(errors, &outstanding))
-    }
-
-    /// Closes the pipeline and names the first cause.
-    fn close(&mut self, mut errors: Vec<(usize, ExecuteError)>, outstanding: &[usize]) -> PipelineError {
-        // A rank's own error comes before what others say of it.
-        errors.sort_by_key(|(_, error)| error.is_secondary());
-        let own = errors.first().filter(|(_, error)| !error.is_secondary()).cloned();
-        let stuck = outstanding.first().map(|&rank| (rank, self.watch.activity(rank)));
-        let error = match (own, stuck, errors.into_iter().next()) {
-            (Some((_, error)), ..) => PipelineError::Rank(error),
-            (None, Some((rank, activity)), _) => {
-                PipelineError::Silent { rank, seconds: self.deadline.as_secs_f64(), activity }
-            }
-            (None, None, Some((_, error))) => PipelineError::Rank(error),
-            (None, None, None) => {
-                PipelineError::Silent { rank: 0, seconds: self.deadline.as_secs_f64(), activity: Activity::Idle }
-            }
-        };
-        let rank = match &error {
-            PipelineError::Silent { rank, .. } => *rank,
-            _ => self.watch.failure().map_or(0, |failure| failure.rank),
-        };
-        let failure = Failure { rank, message: error.to_string() };
-        self.watch.abort(failure.clone());
-        self.closed = Some(failure);
-        error
     }
 }

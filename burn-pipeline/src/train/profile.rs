@@ -50,7 +50,8 @@ pub fn measured_profile(placement: &Placement, steps: &[StepReport]) -> Result<P
             backward: cost(index, Op::Backward),
             overlap: overlaps.get_mut(&index).map(|seconds| median(seconds)),
             activation_bytes: held.after_forward as f64,
-            freed_at_input_bytes: held.after_forward as f64 - held.after_input as f64,
+            recomputed_bytes: held.recomputed as f64,
+            freed_at_input_bytes: (held.after_forward + held.recomputed) as f64 - held.after_input as f64,
             weight_bytes: bytes(|step| &step.weight_bytes),
             message_bytes: bytes(|step| &step.message_bytes),
             ..StageCost::default()

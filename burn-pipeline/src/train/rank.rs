@@ -8,14 +8,15 @@
 //!    clips by the norm over all ranks, and steps the weights.
 
 use super::contract::{Contract, evaluated_loss};
+use super::deliver::deliver;
 use super::replica;
 use super::worker::caught;
 use crate::execute::{ExecuteError, Executor, RankOutcome, Run};
 use crate::link::Activity;
 use crate::plan::{CheckedPlan, Placement, Stage};
-use crate::stage::{ActivationBytes, ErasedStage, Microbatches, Payload, Reduction};
+use crate::stage::{ActivationBytes, Draws, ErasedStage, Microbatches, Payload, Reduction, mixed};
 use crate::trace::Event;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 /// One rank of a training job.
@@ -65,6 +66,14 @@ impl Rank {
         let copied = replica::copy_weights(&mut rank.executor, &rank.placement);
         rank.told(copied)?;
         Ok(rank)
+    }
+
+    /// Has the forwards of the next batch draw random numbers from this seed, the stage and the microbatch alone;
+    /// `None` leaves the generator as it is. All ranks are given the same.
+    pub fn draw_from(&mut self, seed: Option<u64>) {
+        for (stage, held) in self.executor.stages().iter_mut() {
+            held.draw_from(Draws::new(seed.map(|seed| mixed(seed, stage.index() as u64))));
+        }
     }
 
     /// Runs forwards and backwards of one batch; gradients are added to those already gathered.
@@ -166,6 +175,24 @@ impl Rank {
         let outcome = self.executor.run(Run { plan, batch, seeding, train: false, began })?;
         let loss = evaluated_loss(self.reduction, &outcome.losses);
         Ok(BatchOutcome::new(loss, outcome))
+    }
+
+    /// As [`Rank::evaluate`], and gives the outputs of all microbatches to the ranks that ask for them, wherever the
+    /// last stage is. All ranks name the same; the loss is on every rank in any case.
+    ///
+    /// # Errors
+    /// As [`Rank::evaluate`]; if there is no such rank.
+    pub fn evaluate_for(
+        &mut self,
+        plan: &CheckedPlan,
+        batch: &Microbatches,
+        began: Instant,
+        asking: &BTreeSet<usize>,
+    ) -> Result<BatchOutcome, ExecuteError> {
+        let mut outcome = self.evaluate(plan, batch, began)?;
+        let outputs = deliver(&mut self.executor, plan.plan(), outcome.outputs, asking);
+        outcome.outputs = self.told(outputs)?;
+        Ok(outcome)
     }
 
     /// The rank's executor, and through it its stages.

@@ -26,14 +26,15 @@ pub(super) struct SharedOutcome {
     message_bytes: Vec<((usize, usize), usize)>,
     peak_held: usize,
     peak_held_bytes: Option<usize>,
-    activations: Vec<((usize, usize), usize, usize)>,
+    activations: Vec<((usize, usize), [usize; 3])>,
 }
 
 impl SharedOutcome {
     pub(super) fn of(outcome: &BatchOutcome) -> Self {
         let event = |event: &Event| (event.action.to_string(), event.start, event.end);
-        let activation =
-            |(&stage, bytes): (&Stage, &ActivationBytes)| (numbers(stage), bytes.after_forward, bytes.after_input);
+        let activation = |(&stage, bytes): (&Stage, &ActivationBytes)| {
+            (numbers(stage), [bytes.after_forward, bytes.after_input, bytes.recomputed])
+        };
         Self {
             outputs: outcome.outputs.iter().map(|(sample, _)| *sample).collect(),
             events: outcome.events.iter().map(event).collect(),
@@ -48,8 +49,9 @@ impl SharedOutcome {
         let event =
             |(action, start, end): (String, f64, f64)| Some(Event { rank, action: action.parse().ok()?, start, end });
         let bytes = |(place, bytes)| Some((stage(place)?, bytes));
-        let activation =
-            |(place, after_forward, after_input)| Some((stage(place)?, ActivationBytes { after_forward, after_input }));
+        let activation = |(place, [after_forward, after_input, recomputed]): ((usize, usize), [usize; 3])| {
+            Some((stage(place)?, ActivationBytes { after_forward, after_input, recomputed }))
+        };
         BatchOutcome {
             loss,
             outputs,
@@ -90,6 +92,7 @@ impl SharedFacts {
             takes: Takes { input: |_| Ok(()), extra: |_| Ok(()), target: None },
             weight_bytes: self.weight_bytes,
             parameters: self.parameters.clone(),
+            names: Vec::new(),
         })
     }
 }

@@ -6,6 +6,7 @@
 //!    what that link declares, and before stages are built all ranks compare their jobs ([`job`]).
 
 use super::builder::{BuildError, Builder, split_stages};
+use super::checkpoint::Progress;
 use super::error::PipelineError;
 use super::pipeline::{Pipeline, SourceBox};
 use super::together::Job;
@@ -79,6 +80,9 @@ impl Pipeline {
             facts: Vec::new(),
             deadline: builder.deadline,
             closed: None,
+            progress: Progress { seed: builder.seed, ..Progress::default() },
+            waiting: 0,
+            seed: builder.seed,
             together: job.is_some(),
             members,
             placement,
@@ -93,6 +97,9 @@ impl Pipeline {
             }
         }
         pipeline.facts.sort_by_key(|facts| facts.stage);
+        if let Some((name, first, second)) = pipeline.claimed_twice() {
+            tracing::warn!(name, first, second, "two stages claim one name: this pipeline cannot be saved");
+        }
         Ok(pipeline)
     }
 }
@@ -137,10 +144,12 @@ fn job(builder: &Builder, plan: &CheckedPlan, device: &Device) -> Job {
     let settings = device.clone().inner().settings();
     let numbers = format!("{:?} and {:?}", settings.float_dtype, settings.int_dtype);
     let (reduction, accumulation, clip) = (builder.reduction, builder.accumulation, builder.clip_norm);
+    let seed = builder.seed;
     vec![
         ("the version of burn-pipeline", format!("{} (messages {WIRE_VERSION})", env!("CARGO_PKG_VERSION"))),
         ("the plan", format!("{} #{:016x}", plan.name(), fingerprint(plan))),
         ("the loss contract", format!("{reduction:?}, {accumulation:?} accumulation, clip norm {clip:?}")),
+        ("the seed", format!("{seed:?}")),
         ("the default data types", numbers),
         ("the model", builder.model.clone().unwrap_or_else(|| "no description".to_owned())),
     ]

@@ -7,6 +7,7 @@
 //! stage's task (in a factory or an optimizer) is caught here, named, and told to the other ranks.
 
 use super::builder::{Builder, StageContext};
+use super::checkpoint::{Checkpoint, CheckpointError, Parts, SavedStage};
 use super::probe;
 use super::rank::{ApplyOutcome, BatchOutcome, Rank};
 use super::together::{Job, agree_on_job, obey_together, share_facts};
@@ -14,12 +15,13 @@ use crate::cost::LinkBetween;
 use crate::execute::{ExecuteError, Executor, RunOptions, panic_message};
 use crate::link::{Activity, Failure, Link};
 use crate::plan::{CheckedPlan, Placement, Stage};
-use crate::stage::{AnyTensor, EngineReport, ErasedStage, Microbatches, Takes};
+use crate::stage::{AnyTensor, EngineReport, ErasedStage, Microbatches, NamedWeight, Takes};
 use burn::module::ParamId;
 use burn::tensor::Device;
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::Instant;
@@ -31,6 +33,7 @@ pub(super) enum Command {
         plan: Arc<CheckedPlan>,
         batch: Arc<Microbatches>,
         began: Instant,
+        seed: Option<u64>,
     },
     Apply {
         learning_rate: f64,
@@ -49,6 +52,20 @@ pub(super) enum Command {
     Forget,
     /// This process refused the call.
     Refuse(String),
+    NamedWeights,
+    /// Write the stages' files of a checkpoint.
+    Save {
+        folder: Arc<Path>,
+    },
+    /// Read a checkpoint and keep it aside.
+    Offer {
+        checkpoint: Arc<Checkpoint>,
+        parts: Parts,
+    },
+    /// Adopt what was kept aside, or let go of it.
+    Conclude {
+        adopt: bool,
+    },
 }
 
 /// What a rank answers.
@@ -59,6 +76,9 @@ pub(super) enum Answer {
     Tensors(Vec<(Stage, Vec<Option<AnyTensor>>)>),
     Modules(Vec<(Stage, Box<dyn Any + Send>)>),
     Engines(Vec<(Stage, EngineReport)>),
+    NamedWeights(Vec<(Stage, Vec<NamedWeight>)>),
+    Saved(Result<Vec<SavedStage>, CheckpointError>),
+    Offered(Result<BTreeSet<usize>, CheckpointError>),
     Links(Vec<LinkBetween>),
     /// A rank refused the call.
     Refused {
@@ -84,6 +104,8 @@ pub(super) struct StageFacts {
     pub(super) weight_bytes: usize,
     /// Element types and shapes of its parameters, in visiting order.
     pub(super) parameters: String,
+    /// Names of its parameters in the whole model.
+    pub(super) names: Vec<String>,
 }
 
 /// A command's answers, with the rank that gives them: its own, or all ranks' where the others are processes.
@@ -175,6 +197,9 @@ fn doing_of(command: &Command) -> &'static str {
         Command::MeasureLinks => "measuring its links",
         Command::Forget => "forgetting its gradients",
         Command::Refuse(_) => "refusing a call",
+        Command::NamedWeights => "reading its stages",
+        Command::Save { .. } => "writing a checkpoint",
+        Command::Offer { .. } | Command::Conclude { .. } => "reading a checkpoint",
     }
 }
 
@@ -192,6 +217,9 @@ impl Command {
             Command::Engines => "reading of engines",
             Command::MeasureLinks => "measuring of links",
             Command::Forget => "forgetting of gradients",
+            Command::NamedWeights => "reading of named weights",
+            Command::Save { .. } => "writing of a checkpoint",
+            Command::Offer { .. } | Command::Conclude { .. } => "reading of a checkpoint",
             Command::Refuse(_) => "refusal",
         }
     }
@@ -229,7 +257,8 @@ fn build(seat: &Seat, mut link: Box<dyn Link>) -> Result<(Rank, Vec<StageFacts>)
         let weights = held.weights();
         let (weight_bytes, parameters) = (weights.iter().map(|(_, w)| w.bytes()).sum(), described(&weights));
         let (extras, has_loss, takes) = (held.extras(), held.has_loss(), held.takes());
-        facts.push(StageFacts { stage, extras, has_loss, weight_bytes, takes, parameters });
+        let names = held.named_weights().into_iter().flat_map(|weight| weight.names).collect();
+        facts.push(StageFacts { stage, extras, has_loss, weight_bytes, takes, parameters, names });
         stages.insert(stage, held);
     }
     if seat.job.is_some() {
@@ -248,12 +277,25 @@ fn build(seat: &Seat, mut link: Box<dyn Link>) -> Result<(Rank, Vec<StageFacts>)
 
 pub(super) fn obey(rank: &mut Rank, command: Command, clip_norm: Option<f64>) -> Result<Answer, ExecuteError> {
     match command {
-        Command::Accumulate { plan, batch, began } => rank.accumulate(&plan, &batch, began).map(Answer::Batch),
+        Command::Accumulate { plan, batch, began, seed } => {
+            rank.draw_from(seed);
+            rank.accumulate(&plan, &batch, began).map(Answer::Batch)
+        }
         Command::Apply { learning_rate } => rank.apply(learning_rate, clip_norm).map(Answer::Applied),
         Command::Evaluate { plan, batch, began } => rank.evaluate(&plan, &batch, began).map(Answer::Batch),
         Command::FinishGradients => rank.finish_gradients(clip_norm).map(|_| Answer::Done),
         Command::Forget => {
             rank.forget();
+            Ok(Answer::Done)
+        }
+        Command::NamedWeights => {
+            let stages = rank.executor().stages().iter();
+            Ok(Answer::NamedWeights(stages.map(|(&stage, held)| (stage, held.named_weights())).collect()))
+        }
+        Command::Save { folder } => Ok(Answer::Saved(rank.save(&folder))),
+        Command::Offer { checkpoint, parts } => Ok(Answer::Offered(rank.offer(&checkpoint, parts))),
+        Command::Conclude { adopt } => {
+            rank.conclude(adopt);
             Ok(Answer::Done)
         }
         Command::Gradients => {

@@ -10,6 +10,12 @@ pub(crate) fn is_legal(plan: &Plan, transport: Transport) -> bool {
     while !run.broken && (0..plan.ranks()).any(|rank| run.step(rank, transport)) {}
     // A route without microbatches leaves its stages nothing to reduce; they may all the same.
     run.done.retain(|task| task.op() != Op::ReduceGrad || plan.microbatches()[task.stage().replica()] > 0);
+    run.done.retain(|task| !task.op().is_wait());
+    // Both ends of a channel must have started the same values in the same order.
+    for ends in run.started.values() {
+        let values: Vec<Task> = ends[0].iter().map(|send| counterpart(plan, *send).unwrap()).collect();
+        run.broken |= values != ends[1];
+    }
     let ended = (0..plan.ranks()).all(|rank| run.position[rank] == run.rows[rank].len());
     !run.broken && ended && run.done == owed(plan) && run.bracketed()
 }
@@ -17,6 +23,12 @@ pub(crate) fn is_legal(plan: &Plan, transport: Transport) -> bool {
 /// One thing that a rank does: a cell of the row.
 struct Run<'a> {
     plan: &'a Plan,
+    waits: bool,
+    /// Transfers started on a channel, by end: sends, then receives.
+    started: BTreeMap<(usize, usize), [Vec<Task>; 2]>,
+    /// Did the rank start the transfer that it stands at?
+    posted: Vec<bool>,
+    used: BTreeSet<Stage>,
     rows: Vec<Vec<Action>>,
     position: Vec<usize>,
     done: BTreeSet<Task>,
@@ -32,6 +44,10 @@ impl<'a> Run<'a> {
         let rows = plan.rows().iter().map(|row| row.iter().copied().filter(|a| !a.is_idle()).collect()).collect();
         Self {
             plan,
+            waits: plan.any_task(|task| task.op().is_wait()),
+            started: BTreeMap::new(),
+            posted: vec![false; plan.ranks()],
+            used: BTreeSet::new(),
             rows,
             position: vec![0; plan.ranks()],
             done: BTreeSet::new(),
@@ -65,6 +81,9 @@ impl<'a> Run<'a> {
             self.broken = true;
             return false;
         }
+        if self.waits && (tasks[0].op().is_transfer() || tasks[0].op().is_transfer_wait()) {
+            return self.awaited_transfer(rank, tasks[0], transport);
+        }
         if tasks[0].op().is_transfer() {
             return self.transfer(rank, tasks[0], transport);
         }
@@ -81,6 +100,12 @@ impl<'a> Run<'a> {
             Op::Unshard => {
                 self.manages = true;
                 self.broken |= !self.gathered.insert(task.stage());
+                self.used.remove(&task.stage());
+                self.done.remove(&Task::whole_stage(task.stage(), Op::WaitUnshard));
+            }
+            Op::WaitUnshard => {
+                let late = !self.gathered.contains(&task.stage()) || self.used.contains(&task.stage());
+                self.broken |= late || !self.done.insert(task);
             }
             Op::Reshard => {
                 self.manages = true;
@@ -88,6 +113,9 @@ impl<'a> Run<'a> {
             }
             op => {
                 self.broken |= !self.done.insert(task);
+                if op.is_compute() {
+                    self.used.insert(task.stage());
+                }
                 self.bare |= op.is_compute() && !self.gathered.contains(&task.stage());
             }
         }
@@ -127,6 +155,9 @@ impl<'a> Run<'a> {
     }
 
     fn inputs_of_reduction(&self, task: Task) -> Vec<Vec<Task>> {
+        if task.op() == Op::WaitReduceGrad {
+            return vec![vec![Task::whole_stage(task.stage(), Op::ReduceGrad)]];
+        }
         if task.op() != Op::ReduceGrad {
             return vec![];
         }
@@ -187,6 +218,80 @@ impl<'a> Run<'a> {
         self.position[rank] += 1;
         true
     }
+}
+
+impl Run<'_> {
+    /// A send, a receive or the wait for one, in a plan that has waits: a transfer is posted where it starts, and is
+    /// over where its channel says so. Without a wait of its own a rank does not leave it before that.
+    fn awaited_transfer(&mut self, rank: usize, task: Task, transport: Transport) -> bool {
+        let start = task.op().awaits().map_or(task, |op| Task::new(task.stage(), op, task.microbatch().unwrap()));
+        let Some(there) = counterpart(self.plan, start) else {
+            self.broken = true;
+            return false;
+        };
+        let sends = matches!(start.op(), Op::SendForward | Op::SendBackward);
+        let peer = self.plan.placement().rank_of(there.stage());
+        if peer == rank {
+            self.broken = true;
+            return false;
+        }
+        let channel = if sends { (rank, peer) } else { (peer, rank) };
+        if !task.op().is_wait() && !self.posted[rank] {
+            let made = match start.op() {
+                Op::SendForward => vec![Op::Forward],
+                Op::SendBackward => vec![Op::Backward, Op::BackwardInput],
+                _ => vec![],
+            };
+            let is_made = |op: &Op| self.done.contains(&Task::new(start.stage(), *op, start.microbatch().unwrap()));
+            self.broken |= self.done.contains(&start) || (sends && !made.iter().any(is_made));
+            self.finish(start);
+            self.started.entry(channel).or_default()[usize::from(!sends)].push(start);
+            self.posted[rank] = true;
+        }
+        let wait = Task::new(start.stage(), start.op().wait().unwrap(), start.microbatch().unwrap());
+        let user = match wait.op() {
+            Op::WaitReceiveForward => vec![Op::Forward],
+            Op::WaitReceiveBackward => vec![Op::Backward, Op::BackwardInput],
+            _ => vec![],
+        };
+        let used = |op: &Op| self.done.contains(&Task::new(start.stage(), *op, start.microbatch().unwrap()));
+        if task.op().is_wait() {
+            self.broken |= !self.done.contains(&start) || self.done.contains(&wait) || user.iter().any(used);
+        }
+        let later = self.rows[rank][self.position[rank] + 1..].contains(&wait.into());
+        let stands = task.op().is_wait() || !later;
+        if self.broken || (stands && !self.is_over(channel, start, sends, transport)) {
+            return false;
+        }
+        if task.op().is_wait() {
+            self.finish(task);
+        }
+        self.posted[rank] = false;
+        self.position[rank] += 1;
+        true
+    }
+
+    fn is_over(&self, channel: (usize, usize), start: Task, sends: bool, transport: Transport) -> bool {
+        let ends = &self.started[&channel];
+        let number = ends[usize::from(!sends)].iter().position(|t| *t == start).unwrap();
+        match (sends, transport) {
+            (false, _) => ends[0].len() > number,
+            (true, Transport::Rendezvous) => ends[1].len() > number,
+            (true, Transport::Buffered(room)) => ends[1].len() + room > number,
+            (true, Transport::Unbounded) => true,
+        }
+    }
+}
+
+/// The transfer at the other end.
+fn counterpart(plan: &Plan, transfer: Task) -> Option<Task> {
+    let (op, stage) = match transfer.op() {
+        Op::SendForward => (Op::ReceiveForward, plan.placement().next(transfer.stage())?),
+        Op::ReceiveBackward => (Op::SendBackward, plan.placement().next(transfer.stage())?),
+        Op::ReceiveForward => (Op::SendForward, transfer.stage().previous()?),
+        _ => (Op::ReceiveBackward, transfer.stage().previous()?),
+    };
+    Some(Task::new(stage, op, transfer.microbatch()?))
 }
 
 /// Every task of a complete plan, given what form its backwards have.

@@ -200,6 +200,80 @@ fn compare_sorts_marks_the_front_and_says_what_was_refused() {
     assert_eq!(run("compare --ranks 4 --microbatches 8 --cap 0.1").code, 1);
 }
 
+/// Eight blocks, and a head that weighs five of them; one file a test, since they run side by side.
+fn model(test: &str) -> String {
+    let kinds = r#"{"kind": "E", "parameters": 1000, "bytes": {"f32": 4000}, "output_bytes": 64},
+        {"kind": "A", "forward": 1, "input": 1, "weight": 1, "flops": 8, "activation_bytes": 100, "output_bytes": 64},
+        {"kind": "L", "forward": 5, "input": 5, "weight": 5, "flops": 40}"#;
+    file(&format!("{test}.json"), &format!(r#"{{"kinds": [{kinds}], "pattern": "EA*4|A*4L"}}"#))
+}
+
+#[test]
+fn partition_cuts_reports_and_hands_its_profile_on() {
+    let model = model("partition_cuts_reports_and_hands_its_profile_on");
+    let best = json(&print(&format!("partition --layers {model} --ranks 2 --json")));
+    assert_eq!((best["pattern"].as_str(), best["optimal"]["proved"].as_bool()), (Some("EA*6|AAL"), Some(true)));
+    assert!(near(&best["optimal"]["largest"], 21.0) && near(&best["rank_seconds"][0], 18.0), "{best}");
+    assert_eq!(best["stages"][0]["kinds"]["A"], 6);
+    let (even, told) = ("--by even", "--by pattern");
+    for cut in [even, told, "--boundaries 5", "--pattern EA*4|A*4L"] {
+        let report = print(&format!("partition --layers {model} --ranks 2 {cut}"));
+        assert!(report.starts_with("EA*4|A*4L   (5+5 layers, loop placement)"), "{report}");
+        assert!(report.contains("A4 L1") && report.contains("f32 4000"), "{report}");
+        assert!(report.contains("rank 1: 27.0000 s") && report.contains("average: 1.3846"), "{report}");
+    }
+    let estimated = print(&format!("partition --layers {model} --ranks 2 --measure flops --rate 2"));
+    assert!(estimated.contains("busiest rank by Flops: 56.000000 (no cut is better)"), "{estimated}");
+    let v = json(&print(&format!("partition --layers {model} --ranks 2 --placement v --json")));
+    assert!(near(&v["optimal"]["largest"], 21.0) && v["stages"].as_array().unwrap().len() == 4, "{v}");
+    let profile = file("cut.json", "");
+    print(&format!("partition --layers {model} --ranks 2 --profile {profile}"));
+    let step = json(&print(&format!("simulate --name 1F1B --ranks 2 --microbatches 1 --profile {profile} --json")));
+    assert!(near(&step["makespan"], 39.0), "{step}");
+}
+
+#[test]
+fn plan_answers_with_a_plan_that_checks_and_costs_that_simulate_alike() {
+    let (model, csv, costs) = (
+        model("plan_answers_with_a_plan_that_checks_and_costs_that_simulate_alike"),
+        file("best.csv", ""),
+        file("best.json", ""),
+    );
+    let flags =
+        "--ranks 2 --microbatches 4,8 --measured-at 8 --fixed 0.1 --latency 0.1 --bandwidth 1000 --chunks 1,2,8";
+    let answer =
+        json(&print(&format!("plan --layers {model} {flags} --pipeline-only --csv {csv} --costs {costs} --json")));
+    let best = &answer["best"];
+    let seconds = best["seconds"].as_f64().unwrap();
+    assert!(answer["bound"].as_f64().unwrap() <= seconds && best["pareto"] == true, "{best}");
+    let candidates = answer["candidates"].as_array().unwrap();
+    assert!(candidates.iter().all(|c| c["seconds"].as_f64().unwrap() >= seconds));
+    assert!(candidates.iter().any(|c| c["way"] == "1F1B") && candidates.iter().any(|c| c["way"] == "synthesised"));
+    assert!(!answer["dropped"].as_array().unwrap().is_empty());
+    assert!(print(&format!("check {csv} --lowered")).contains("ok under rendezvous"));
+    let step = json(&print(&format!("simulate --plan {csv} --profile {costs} --json")));
+    let reduction = answer["limits"]["reduction"].as_f64().unwrap();
+    assert!(near(&step["makespan"], seconds - reduction), "{step}");
+}
+
+#[test]
+fn plan_says_what_limits_it_and_what_was_dropped() {
+    let model = model("plan_says_what_limits_it_and_what_was_dropped");
+    let flags = "--ranks 2 --microbatches 6 --bandwidth 100 --cap 9000 --no-synthesis --dropped";
+    let words = print(&format!("plan --layers {model} {flags}"));
+    for part in ["best: ", "no candidate can beat", "work of a rank on average", "nothing is both faster and leaner"] {
+        assert!(words.contains(part), "{part}: {words}");
+    }
+    assert!(words.contains("above the cap of 9.0000e3") && !words.contains("synthesised"), "{words}");
+    let stages = file("stages.json", r#"{"stages": [{"forward": 1, "backward": 2}, {"forward": 3, "backward": 6}]}"#);
+    let kept = json(&print(&format!("plan --profile {stages} --ranks 2 --microbatches 4 --pipeline-only --json")));
+    assert!(kept["candidates"].as_array().unwrap().iter().all(|c| c["partition"] == "1+1"), "{kept}");
+    let odd = run(&format!("plan --profile {stages} --ranks 3 --microbatches 4"));
+    assert!(odd.code == 2 && odd.err.contains("2 stages do not go onto 3 ranks evenly"), "{}", odd.err);
+    let full = run(&format!("plan --layers {model} --ranks 2 --microbatches 4 --cap 10"));
+    assert!(full.code == 1 && full.err.contains("the leanest holds"), "{}", full.err);
+}
+
 #[test]
 fn bad_input_gives_one_message_and_an_exit_code() {
     let broken = file("broken.csv", "0F0,0B0\n1F0,1X0\n");
@@ -207,7 +281,20 @@ fn bad_input_gives_one_message_and_an_exit_code() {
     let profile = file("negative.json", r#"{"stages": [{"forward": -1}]}"#);
     let binary = std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("binary.csv");
     std::fs::write(&binary, [0xff, 0xfe, 0x00]).unwrap();
+    let model = model("bad_input_gives_one_message_and_an_exit_code");
+    let cut = |flags: &str| format!("partition --layers {model} {flags}");
     let cases = [
+        (cut("--ranks 11"), 1, "ask for 1 to 10"),
+        (cut("--ranks 2 --cap 10"), 1, "no cut into 2 stages fits 10 bytes"),
+        (cut("--ranks 2 --pattern EA*4||A*4L"), 2, "--pattern: column 6: the stage that ends here has no layer"),
+        (cut("--ranks 2 --pattern EA*5|A*4L"), 2, "layer 9 is of kind `L`, but the pattern has `A` there"),
+        (cut("--ranks 2 --boundaries 5,3"), 2, "boundary 1 is layer 3"),
+        (cut("--ranks 3 --by pattern"), 2, "the cut has 2 stages, but there are 3"),
+        (cut("--ranks 0"), 2, "at least one rank"),
+        (cut("--ranks 2 --rate 0"), 2, "a positive number"),
+        (format!("plan --layers {model} --ranks 2 --microbatches 0"), 2, "at least one microbatch"),
+        (format!("plan --layers {model} --ranks 0 --microbatches 2"), 2, "0 ranks"),
+        ("plan --ranks 2 --microbatches 2".to_owned(), 2, "--layers"),
         ("schedule --name foo --ranks 2 --microbatches 2".to_owned(), 2, "no schedule named `foo`; known are"),
         ("schedule --name 1F1B --ranks 0 --microbatches 2".to_owned(), 1, "at least one rank"),
         ("schedule --name 1F1B --ranks 2 --microbatches 0".to_owned(), 1, "at least one microbatch"),

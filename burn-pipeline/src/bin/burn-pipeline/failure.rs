@@ -1,8 +1,9 @@
 //! Why a command failed, and with which exit code.
 
-use burn_pipeline::cost::ProfileError;
+use burn_pipeline::cost::{PartitionError, ProfileError};
 use burn_pipeline::pass::PassError;
 use burn_pipeline::plan::{CheckError, PlanCsvError};
+use burn_pipeline::planner::PlannerError;
 use burn_pipeline::schedule::ScheduleError;
 use burn_pipeline::simulate::SimulateError;
 
@@ -48,6 +49,24 @@ impl From<SimulateError> for Failure {
 impl From<ProfileError> for Failure {
     fn from(error: ProfileError) -> Self {
         Failure::Input(error.to_string())
+    }
+}
+
+impl From<PartitionError> for Failure {
+    fn from(error: PartitionError) -> Self {
+        match error {
+            PartitionError::DoesNotFit { .. } | PartitionError::Stages { .. } => Failure::Refused(error.to_string()),
+            _ => Failure::Input(error.to_string()),
+        }
+    }
+}
+
+impl From<PlannerError> for Failure {
+    fn from(error: PlannerError) -> Self {
+        match error {
+            PlannerError::NothingFits { .. } => Failure::Refused(error.to_string()),
+            _ => Failure::Input(error.to_string()),
+        }
     }
 }
 

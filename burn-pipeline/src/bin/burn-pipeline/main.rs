@@ -10,6 +10,8 @@ mod check;
 mod compare;
 mod costs;
 mod failure;
+mod partition;
+mod plan;
 mod schedule;
 mod schedules;
 mod simulate;
@@ -40,6 +42,10 @@ enum Command {
     Simulate(simulate::Arguments),
     /// Set all families side by side under the same costs.
     Compare(compare::Arguments),
+    /// Cut a model's layers into stages and report what each holds.
+    Partition(partition::Arguments),
+    /// Find the best schedule for a model, ranks, links and a memory cap.
+    Plan(Box<plan::Arguments>),
 }
 
 fn main() -> ExitCode {
@@ -58,6 +64,8 @@ fn main() -> ExitCode {
         Command::Check(arguments) => check::run(&arguments, &mut out),
         Command::Simulate(arguments) => simulate::run(&arguments, &mut out),
         Command::Compare(arguments) => compare::run(&arguments, &mut out),
+        Command::Partition(arguments) => partition::run(&arguments, &mut out),
+        Command::Plan(arguments) => plan::run(&arguments, &mut out),
     };
     match run.and_then(|()| Ok(out.flush()?)) {
         Ok(()) => ExitCode::SUCCESS,

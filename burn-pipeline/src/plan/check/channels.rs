@@ -5,9 +5,9 @@
 //!
 //! 1. Each stage has up to four channels (input in, output out, and the same for gradients), numbered densely
 //!    by sorting the pairs of ranks that occur.
-//! 2. A transfer is one word: its channel, its end, and the number of the value that it moves. Both ends write
-//!    the same number, that of the sending pair and its direction.
-//! 3. The sends are laid out channel by channel in one array (a counting sort); the receives read along.
+//! 2. A transfer is one word: its channel, its end, whether it is started or awaited there (or both), and the number
+//!    of the value that it moves. Both ends write the same number, that of the sending pair and its direction.
+//! 3. Only starts make an order. The sends are laid out channel by channel in one array (a counting sort); the receives read along.
 
 use super::error::{CheckError, Excerpt};
 use crate::plan::edges::{Edges, Side};
@@ -20,15 +20,28 @@ pub(super) struct Channel {
     pub(super) to: u32,
 }
 
-/// One send or receive: 43 bits of value, 20 of channel, 1 of end.
+/// What a cell does of a send or a receive.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Part {
+    /// Starts it; a wait follows in a cell of its own.
+    Start = 2,
+    /// Waits for one that was started.
+    Wait = 4,
+    /// Starts it and is not over before it is.
+    Whole = 6,
+}
+
+/// One send or receive, or a part of it: 41 bits of value, 20 of channel, 2 of part, 1 of end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Transfer(u64);
 
 impl Transfer {
     const CHANNEL_BITS: u32 = 20;
+    const LOW_BITS: u32 = 3;
 
-    fn new(value: usize, channel: u32, sends: bool) -> Self {
-        Self((value as u64) << (Self::CHANNEL_BITS + 1) | u64::from(channel) << 1 | u64::from(sends))
+    fn new(value: usize, channel: u32, sends: bool, part: Part) -> Self {
+        let low = u64::from(channel) << Self::LOW_BITS | part as u64 | u64::from(sends);
+        Self((value as u64) << (Self::CHANNEL_BITS + Self::LOW_BITS) | low)
     }
 
     #[inline]
@@ -36,15 +49,27 @@ impl Transfer {
         self.0 & 1 != 0
     }
 
+    /// Does it start the transfer?
+    #[inline]
+    pub(super) fn starts(self) -> bool {
+        self.0 & Part::Start as u64 != 0
+    }
+
+    /// Does it wait for the transfer?
+    #[inline]
+    pub(super) fn waits(self) -> bool {
+        self.0 & Part::Wait as u64 != 0
+    }
+
     #[inline]
     pub(super) fn channel(self) -> usize {
-        (self.0 >> 1) as usize & ((1 << Self::CHANNEL_BITS) - 1)
+        (self.0 >> Self::LOW_BITS) as usize & ((1 << Self::CHANNEL_BITS) - 1)
     }
 
     /// The same on both ends.
     #[inline]
     pub(super) fn value(self) -> u64 {
-        self.0 >> (Self::CHANNEL_BITS + 1)
+        self.0 >> (Self::CHANNEL_BITS + Self::LOW_BITS)
     }
 }
 
@@ -63,7 +88,7 @@ pub(super) struct Transfers {
     pub(super) channels: Vec<Channel>,
     ports: Vec<Ports>,
     list: Vec<Transfer>,
-    starts: Vec<usize>,
+    rows: Vec<usize>,
 }
 
 impl Transfers {
@@ -89,14 +114,14 @@ impl Transfers {
             values += slots[slot].microbatches;
         }
         let list = Vec::with_capacity(values * if training { 4 } else { 2 });
-        let mut starts = Vec::with_capacity(plan.ranks() + 1);
-        starts.push(0);
-        Self { channels, ports, list, starts }
+        let mut rows = Vec::with_capacity(plan.ranks() + 1);
+        rows.push(0);
+        Self { channels, ports, list, rows }
     }
 
-    /// Adds a transfer of the current rank.
+    /// Adds a transfer of the current rank, or a part of it; `op` is that of the start.
     #[inline]
-    pub(super) fn push(&mut self, slot: usize, microbatches: usize, pair: usize, op: Op) {
+    pub(super) fn push(&mut self, slot: usize, microbatches: usize, pair: usize, op: Op, part: Part) {
         let ports = self.ports[slot];
         let (value, channel, sends) = match op {
             Op::SendForward => (pair * 2, ports.send_forward, true),
@@ -104,30 +129,36 @@ impl Transfers {
             Op::SendBackward => (pair * 2 + 1, ports.send_backward, true),
             _ => ((pair + microbatches) * 2 + 1, ports.receive_backward, false),
         };
-        self.list.push(Transfer::new(value, channel, sends));
+        self.list.push(Transfer::new(value, channel, sends, part));
     }
 
     /// The current rank's row has ended.
     pub(super) fn end_row(&mut self) {
-        self.starts.push(self.list.len());
+        self.rows.push(self.list.len());
     }
 
     /// The transfers of one rank.
     #[inline]
     pub(super) fn of(&self, rank: usize) -> &[Transfer] {
-        &self.list[self.starts[rank]..self.starts[rank + 1]]
+        &self.list[self.rows[rank]..self.rows[rank + 1]]
     }
 
-    fn all(&self) -> &[Transfer] {
-        &self.list
+    /// All starts of one end, rank by rank.
+    fn starts(&self, sends: bool) -> impl Iterator<Item = &Transfer> {
+        self.list.iter().filter(move |t| t.starts() && t.sends() == sends)
+    }
+
+    /// Is anything awaited in a cell of its own?
+    pub(super) fn has_waits(&self) -> bool {
+        self.list.iter().any(|t| !t.starts())
     }
 }
 
-/// The cell and task of a rank's n-th transfer. Only errors ask.
+/// The cell and task of a rank's n-th transfer (or part of one). Only errors ask.
 pub(super) fn locate(plan: &Plan, rank: usize, n: usize) -> Option<(usize, Action, Task)> {
     let cells = plan.row(rank).iter().enumerate();
     let tasks = cells.flat_map(|(step, action)| action.tasks().map(move |task| (step, *action, task)));
-    tasks.filter(|(_, _, task)| task.op().is_transfer()).nth(n)
+    tasks.filter(|(_, _, task)| task.op().is_transfer() || task.op().is_transfer_wait()).nth(n)
 }
 
 /// The values of all sends, channel by channel in sending order.
@@ -141,18 +172,18 @@ pub(super) struct Order {
 /// Refuses a channel whose two ends disagree on the order.
 pub(super) fn refuse_disorder(plan: &Plan, transfers: &Transfers) -> Result<Order, Box<CheckError>> {
     let mut starts = vec![0usize; transfers.channels.len() + 1];
-    transfers.all().iter().filter(|t| t.sends()).for_each(|t| starts[t.channel() + 1] += 1);
+    transfers.starts(true).for_each(|t| starts[t.channel() + 1] += 1);
     for channel in 1..starts.len() {
         starts[channel] += starts[channel - 1];
     }
     let mut values = vec![0u64; starts.last().copied().unwrap_or(0)];
     let mut next = starts.clone();
-    for transfer in transfers.all().iter().filter(|t| t.sends()) {
+    for transfer in transfers.starts(true) {
         values[next[transfer.channel()]] = transfer.value();
         next[transfer.channel()] += 1;
     }
     next.copy_from_slice(&starts);
-    for transfer in transfers.all().iter().filter(|t| !t.sends()) {
+    for transfer in transfers.starts(false) {
         let channel = transfer.channel();
         if values[next[channel]] != transfer.value() {
             return Err(disorder(plan, transfers, channel, next[channel] - starts[channel]));
@@ -167,7 +198,11 @@ fn disorder(plan: &Plan, transfers: &Transfers, channel: usize, position: usize)
     let Channel { from, to } = transfers.channels[channel];
     let (from, rank) = (from as usize, to as usize);
     let at = |rank: usize, sends: bool| {
-        let own = transfers.of(rank).iter().enumerate().filter(|(_, t)| t.channel() == channel && t.sends() == sends);
+        let own = transfers
+            .of(rank)
+            .iter()
+            .enumerate()
+            .filter(|(_, t)| t.starts() && t.channel() == channel && t.sends() == sends);
         own.map(|(n, _)| n).nth(position).and_then(|n| locate(plan, rank, n))
     };
     // Both ends hold as many transfers as the scan counted, so both are found.

@@ -6,8 +6,10 @@
 //! left standing in every one.
 //!
 //! 1. Lowered: only transfers matter, since a compute cell needs nothing that its own row does not give it
-//!    ([`once`](super::once)). Under rendezvous a send and its receive are carried out together, once both ranks
-//!    stand there. Under a buffer of K the send goes ahead while the channel holds fewer than K payloads.
+//!    ([`once`](super::once)), and collectives run on a group of their own. A start never waits. A receive is over
+//!    once its send has started. A send is over once its receive has started (rendezvous), or, under a buffer of K,
+//!    the receive that comes K before its own. Where a rank stands until that is so, it says: at the transfer itself,
+//!    or at its wait.
 //! 2. Unlowered: a cell waits for the cell of the neighbouring stage, wherever that is. A fused cell waits for
 //!    what both its tasks need, as it will once it is lowered and its sends follow it.
 //! 3. A rank left standing waits for something that another one has in its row and has not reached, so that one
@@ -26,90 +28,106 @@ pub(super) fn refuse_lowered(
     order: &Order,
     transport: Transport,
 ) -> Result<(), Box<CheckError>> {
-    let capacity = match transport {
-        Transport::Rendezvous => 0,
-        Transport::Buffered(payloads) => payloads,
-        Transport::Unbounded => usize::MAX,
-    };
-    let ranks = plan.ranks();
-    let lists: Vec<&[Transfer]> = (0..ranks).map(|rank| transfers.of(rank)).collect();
-    let mut next = vec![0usize; ranks];
-    let mut counts = vec![Counts::default(); transfers.channels.len()];
-    let mut ready: Vec<usize> = (0..ranks).rev().collect();
+    let mut run = Lowered::new(plan, transfers, order, transport);
+    let mut ready: Vec<usize> = (0..plan.ranks()).rev().collect();
     while let Some(rank) = ready.pop() {
-        while let Some(&transfer) = lists[rank].get(next[rank]) {
-            let peer = peer(transfers.channels[transfer.channel()], transfer);
-            if capacity == 0 {
-                let meets =
-                    |other: &&Transfer| other.channel() == transfer.channel() && other.sends() != transfer.sends();
-                if lists[peer].get(next[peer]).filter(meets).is_none() {
-                    break;
-                }
-                next[peer] += 1;
-            } else if !counts[transfer.channel()].carry_out(transfer, capacity) {
-                break;
-            }
-            next[rank] += 1;
-            // The peer may stand where this lets it go on. It is asked at most once for each transfer carried out.
-            if ready.last() != Some(&peer) {
-                ready.push(peer);
-            }
-        }
+        run.advance(rank, &mut ready);
     }
-    match (0..ranks).find(|&rank| next[rank] < lists[rank].len()) {
+    match (0..plan.ranks()).find(|&rank| run.next[rank] < run.lists[rank].len()) {
         None => Ok(()),
-        Some(rank) => {
-            let waits = |rank: usize| lowered_wait(plan, transfers, order, capacity, &next, rank);
-            Err(deadlock(plan, rank, waits, Some(transport)))
-        }
+        Some(rank) => Err(deadlock(plan, rank, |rank| run.wait(plan, rank), Some(transport))),
     }
 }
 
-/// Payloads that have gone into a channel and come out of it.
-#[derive(Clone, Copy, Default)]
-struct Counts {
-    sent: usize,
-    received: usize,
+struct Lowered<'a> {
+    transfers: &'a Transfers,
+    order: &'a Order,
+    /// Payloads that a channel holds.
+    capacity: usize,
+    lists: Vec<&'a [Transfer]>,
+    next: Vec<usize>,
+    /// Has the rank started the transfer that it stands at?
+    posted: Vec<bool>,
+    /// Sends and receives started, by channel.
+    started: Vec<[usize; 2]>,
+    /// The place of each value in its channel, once an end has started it; empty in a plan without waits.
+    numbers: Vec<u32>,
 }
 
-impl Counts {
-    /// Carries a transfer out if the channel lets it.
+impl<'a> Lowered<'a> {
+    fn new(plan: &Plan, transfers: &'a Transfers, order: &'a Order, transport: Transport) -> Self {
+        let capacity = match transport {
+            Transport::Rendezvous => 0,
+            Transport::Buffered(payloads) => payloads,
+            Transport::Unbounded => usize::MAX,
+        };
+        let values = if transfers.has_waits() { order.values.iter().max().map_or(0, |&v| v as usize + 1) } else { 0 };
+        Self {
+            transfers,
+            order,
+            capacity,
+            lists: (0..plan.ranks()).map(|rank| transfers.of(rank)).collect(),
+            next: vec![0; plan.ranks()],
+            posted: vec![false; plan.ranks()],
+            started: vec![[0; 2]; transfers.channels.len()],
+            numbers: vec![0; values],
+        }
+    }
+
+    /// Runs a rank until it has to wait; the peer of what it started becomes ready.
+    fn advance(&mut self, rank: usize, ready: &mut Vec<usize>) {
+        while let Some(&transfer) = self.lists[rank].get(self.next[rank]) {
+            if transfer.starts() && !self.posted[rank] {
+                let started = &mut self.started[transfer.channel()][usize::from(transfer.sends())];
+                if let Some(number) = self.numbers.get_mut(transfer.value() as usize) {
+                    *number = *started as u32;
+                }
+                *started += 1;
+                self.posted[rank] = true;
+                // The peer may stand where this lets it go on. It is asked at most once for each start.
+                let peer = peer(self.transfers.channels[transfer.channel()], transfer);
+                if ready.last() != Some(&peer) {
+                    ready.push(peer);
+                }
+            }
+            if transfer.waits() && !self.is_over(transfer) {
+                return;
+            }
+            self.posted[rank] = false;
+            self.next[rank] += 1;
+        }
+    }
+
+    /// Is a transfer that its rank has started over?
     #[inline]
-    fn carry_out(&mut self, transfer: Transfer, capacity: usize) -> bool {
-        let inside = self.sent - self.received;
-        let free = if transfer.sends() { inside < capacity } else { inside > 0 };
-        self.sent += usize::from(free && transfer.sends());
-        self.received += usize::from(free && !transfer.sends());
-        free
+    fn is_over(&self, transfer: Transfer) -> bool {
+        let [received, sent] = self.started[transfer.channel()];
+        let own = if transfer.sends() { sent } else { received };
+        let number = if transfer.starts() { own - 1 } else { self.numbers[transfer.value() as usize] as usize };
+        // A send waits for the receive that makes room for it, a receive for its send.
+        if transfer.sends() { number < self.capacity || received > number - self.capacity } else { sent > number }
+    }
+
+    /// What a standing rank waits for, and the rank that has it.
+    fn wait(&self, plan: &Plan, rank: usize) -> Option<(Waiting, usize)> {
+        let transfer = *self.lists[rank].get(self.next[rank])?;
+        let (channel, starts) = (transfer.channel(), &self.order.starts);
+        let values = &self.order.values[starts[channel]..starts[channel + 1]];
+        let own = values.iter().position(|&value| value == transfer.value())?;
+        let wanted = if transfer.sends() { own.checked_sub(self.capacity)? } else { own };
+        let value = *values.get(wanted)?;
+        let peer = peer(self.transfers.channels[channel], transfer);
+        let started = |t: &Transfer| t.starts() && t.channel() == channel && t.sends() != transfer.sends();
+        let there = self.lists[peer].iter().position(|t| started(t) && t.value() == value)?;
+        let (step, action, _) = locate(plan, rank, self.next[rank])?;
+        let (_, _, needs) = locate(plan, peer, there)?;
+        Some((Waiting { rank, step, action, needs }, peer))
     }
 }
 
 #[inline]
 fn peer(channel: Channel, transfer: Transfer) -> usize {
     if transfer.sends() { channel.to as usize } else { channel.from as usize }
-}
-
-/// What a standing rank waits for, and the rank that has it: a receive waits for its send; a send for its
-/// receive, or for the one that makes room in the buffer.
-fn lowered_wait(
-    plan: &Plan,
-    transfers: &Transfers,
-    order: &Order,
-    capacity: usize,
-    next: &[usize],
-    rank: usize,
-) -> Option<(Waiting, usize)> {
-    let transfer = *transfers.of(rank).get(next[rank])?;
-    let channel = transfer.channel();
-    let same = |t: &Transfer, sends: bool| t.channel() == channel && t.sends() == sends;
-    let own = transfers.of(rank)[..next[rank]].iter().filter(|t| same(t, transfer.sends())).count();
-    let wanted = if transfer.sends() { own.checked_sub(capacity)? } else { own };
-    let value = order.values.get(order.starts[channel] + wanted)?;
-    let peer = peer(transfers.channels[channel], transfer);
-    let there = transfers.of(peer).iter().position(|t| same(t, !transfer.sends()) && t.value() == *value)?;
-    let (step, action, _) = locate(plan, rank, next[rank])?;
-    let (_, _, needs) = locate(plan, peer, there)?;
-    Some((Waiting { rank, step, action, needs }, peer))
 }
 
 /// The circle that a standing rank's waits lead to, as an error.

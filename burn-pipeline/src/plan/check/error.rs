@@ -76,6 +76,16 @@ pub enum CheckError {
     /// A task runs before another one of its own rank that it needs. Where `needs` is a `B`, an `I` will do.
     #[error("rank {rank}, step {step}: {task} needs {needs} earlier in the row\n{grid}")]
     Unmet { rank: usize, step: usize, action: Action, task: Task, needs: Task, grid: Excerpt },
+    /// A wait that comes after what it waits for was used.
+    #[error(
+        "rank {rank}, step {step}: {task} comes after {user} (step {first}), which uses what it waits for; move it before that\n{grid}"
+    )]
+    LateWait { rank: usize, step: usize, action: Action, task: Task, user: Task, first: usize, grid: Excerpt },
+    /// More payloads are sent and not awaited than allowed.
+    #[error(
+        "rank {rank}, step {step}: {action} raises sent payloads that no wait has let go of to {held}, above the cap of {cap}; wait for an earlier send before it\n{grid}"
+    )]
+    SentCap { rank: usize, step: usize, action: Action, held: usize, cap: usize, grid: Excerpt },
     /// A task that the plan needs is never run. `step` is the end of the row. Where `task` is a `B`, `I` and `W`
     /// will do.
     #[error("rank {rank} never runs {task}; insert it\n{grid}")]

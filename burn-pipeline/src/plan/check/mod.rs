@@ -7,6 +7,7 @@
 //! - if the plan is lowered, each value that crosses ranks is sent once after it is made and received once
 //!   before it is used, nothing else is sent, and both ends of a channel (an ordered pair of ranks) agree on the
 //!   order;
+//! - each wait comes once, after the one start that it is for and before anything that uses what it waits for;
 //! - if stages are unsharded at all, each is unsharded whenever it computes; if gradients are reduced at all,
 //!   each stage's are, once, after its last weight gradient;
 //! - it cannot deadlock: run under that transport, or any laxer one, every rank reaches the end of its row;
@@ -38,7 +39,8 @@ use super::edges::Edges;
 /// How a link between two ranks behaves; each is laxer than the one before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
 pub enum Transport {
-    /// A send ends when its receive is posted, and the other way round: one joint event. The strictest.
+    /// A send ends when its receive is posted, and the other way round: one joint event. The strictest. One that is
+    /// awaited in a cell of its own ends there, and is posted where it starts.
     #[default]
     Rendezvous,
     /// A channel holds this many payloads: send number `j` waits for receive number `j - K`. With 0 it is a
@@ -70,6 +72,9 @@ pub struct CheckOptions {
     pub activation_cap: Option<f64>,
     /// The most payloads that a rank may have received and not used yet. Only a lowered plan can be checked for it.
     pub received_cap: Option<usize>,
+    /// The most payloads that a rank may have sent whose `WAIT_SEND_...` is still to come: they cannot be let go of.
+    /// A send without a wait of its own is over when its cell is, and does not count.
+    pub sent_cap: Option<usize>,
 }
 
 /// A plan that has passed [`Plan::check`], which is the only way to make one.

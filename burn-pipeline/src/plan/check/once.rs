@@ -8,16 +8,20 @@
 //! 2. Each row is read once, in order. A task looks at the bits of its own pair, and of its neighbour's where
 //!    that lives on the same rank: a bit that should be there and is not is an unmet need, one that should not be
 //!    there is a duplicate. Counters of live activations and received payloads go along.
-//! 3. At the end each pair must have exactly the bits that its stage owes.
+//! 3. A wait ([`waits`]) comes after its start and before anything that uses what it waits for.
+//! 4. At the end each pair must have exactly the bits that its stage owes.
 
 mod complete;
 mod refusals;
+mod waits;
 
 pub(super) use complete::refuse_short;
 
+use super::CheckOptions;
+use super::channels::{Part, Transfers};
 use super::error::CheckError;
-use super::{CheckOptions, channels::Transfers};
 use crate::plan::edges::{Edges, Side, Slot};
+use crate::plan::waits::Awaited;
 use crate::plan::{Action, Op, Plan, Task};
 
 /// Events of one pair. `WHOLE` tells a `B` from an `I` and a `W`.
@@ -47,9 +51,11 @@ pub(super) fn scan(plan: &Plan, edges: &Edges, options: &CheckOptions) -> Result
         lowered,
         training,
         events: vec![0; edges.pairs()],
+        awaited: Awaited::new(plan, edges),
+        waits: vec![0; if plan.has_waits() { edges.pairs() } else { 0 }],
         shards: vec![Shard::default(); edges.slots().len()],
         weights: vec![0; edges.slots().len()],
-        reduced: vec![false; edges.slots().len()],
+        reduced: vec![Reduction::No; edges.slots().len()],
         transfers: Transfers::new(plan, edges, training),
         row: Row::default(),
     };
@@ -70,11 +76,13 @@ struct Row {
     action: Action,
     live: usize,
     held: usize,
+    /// Payloads sent whose wait is still to come.
+    sent: usize,
 }
 
 impl Default for Row {
     fn default() -> Self {
-        Self { rank: 0, step: 0, action: Action::Idle, live: 0, held: 0 }
+        Self { rank: 0, step: 0, action: Action::Idle, live: 0, held: 0, sent: 0 }
     }
 }
 
@@ -86,6 +94,18 @@ struct Shard {
     managed: bool,
     /// Did it compute while not gathered?
     bare: bool,
+    /// Did it compute since it was gathered?
+    used: bool,
+    /// Was the gathering awaited in writing?
+    awaited: bool,
+}
+
+/// How far the reduction of a stage's gradients has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Reduction {
+    No,
+    Started,
+    Awaited,
 }
 
 struct Scan<'a> {
@@ -95,10 +115,14 @@ struct Scan<'a> {
     lowered: bool,
     training: bool,
     events: Vec<u8>,
+    /// Which starts have waits of their own.
+    awaited: Awaited,
+    /// The waits of a pair that have come, as the bits of what they wait for; empty in a plan without waits.
+    waits: Vec<u8>,
     shards: Vec<Shard>,
     /// Weight gradients done, by stage.
     weights: Vec<usize>,
-    reduced: Vec<bool>,
+    reduced: Vec<Reduction>,
     transfers: Transfers,
     row: Row,
 }
@@ -155,7 +179,11 @@ impl Scan<'_> {
             }));
         }
         let pair = at.base + microbatch;
-        if task.op().is_compute() { self.compute(slot, at, pair, task) } else { self.transfer(slot, at, pair, task) }
+        match task.op() {
+            op if op.is_compute() => self.compute(slot, at, pair, task),
+            op if op.is_transfer() => self.transfer(slot, at, pair, task),
+            _ => self.wait(slot, at, pair, task),
+        }
     }
 
     #[inline]
@@ -163,6 +191,7 @@ impl Scan<'_> {
         let events = self.events[pair];
         self.refuse_again(events, task)?;
         self.shards[slot].bare |= !self.shards[slot].gathered;
+        self.shards[slot].used = true;
         if self.shards[slot].managed && !self.shards[slot].gathered {
             return Err(self.sharded(task));
         }
@@ -231,7 +260,11 @@ impl Scan<'_> {
             None => self.hold_received()?,
         }
         self.events[pair] |= event;
-        self.transfers.push(slot, at.microbatches, pair, task.op());
+        let part = if self.awaited.at(self.row.rank, self.row.step) { Part::Start } else { Part::Whole };
+        if part == Part::Start && own.is_some() {
+            self.hold_sent()?;
+        }
+        self.transfers.push(slot, at.microbatches, pair, task.op(), part);
         Ok(())
     }
 
@@ -246,12 +279,14 @@ impl Scan<'_> {
                     grid,
                 }));
             }
-            Op::Unshard => *shard = Shard { gathered: true, managed: true, ..*shard },
+            Op::Unshard => *shard = Shard { gathered: true, managed: true, used: false, awaited: false, ..*shard },
             Op::Reshard if !shard.gathered => return Err(self.sharded(task)),
             Op::Reshard => shard.gathered = false,
+            Op::WaitUnshard => return self.wait_unshard(slot, task),
+            Op::WaitReduceGrad => return self.wait_reduction(slot, task),
             _ => {
                 let (done, microbatches) = (self.weights[slot], at.microbatches);
-                self.refuse_twice(u8::from(self.reduced[slot]), task)?;
+                self.refuse_twice(u8::from(self.reduced[slot] != Reduction::No), task)?;
                 if done < microbatches {
                     return Err(self.refuse(|rank, step, action, grid| CheckError::ReducedEarly {
                         rank,
@@ -262,7 +297,7 @@ impl Scan<'_> {
                         grid,
                     }));
                 }
-                self.reduced[slot] = true;
+                self.reduced[slot] = Reduction::Started;
             }
         }
         Ok(())

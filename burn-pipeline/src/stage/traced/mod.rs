@@ -200,6 +200,21 @@ impl<M: Stage> Engine<M> for Traced {
         }
     }
 
+    fn forward_only(
+        &mut self,
+        function: &StageFunction<M>,
+        module: &M,
+        call: ForwardCall,
+    ) -> Result<Outcome, StageError> {
+        match self.start_forward(function, module, call)? {
+            Err(call) => self.eager.forward_only(function, module, call),
+            Ok(begun) => {
+                let (flight, outputs) = begun.finish();
+                flight.ready.form.outcome(outputs)
+            }
+        }
+    }
+
     fn backward(
         &mut self,
         module: &M,
@@ -299,6 +314,7 @@ impl<M: Stage> Engine<M> for Traced {
         let of = |programs: &StagePrograms| ActivationBytes {
             after_forward: programs.forward().held_bytes(),
             after_input: programs.input().held_bytes(),
+            recomputed: 0,
         };
         self.known.values().map(|known| known.as_ref().ok().map(|ready| of(&ready.programs))).max().flatten()
     }

@@ -3,7 +3,7 @@
 //! Guarantees: names the first thing missing, by stage and then by microbatch, or else there is none.
 
 use super::refusals::missing;
-use super::{F, I, RECEIVED_B, RECEIVED_F, Refusal, Row, SENT_B, SENT_F, Scan, W, WHOLE};
+use super::{F, I, RECEIVED_B, RECEIVED_F, Reduction, Refusal, Row, SENT_B, SENT_F, Scan, W, WHOLE};
 use crate::plan::edges::{Edges, Side};
 use crate::plan::{Op, Plan, Stage, Task};
 
@@ -68,8 +68,8 @@ impl Scan<'_> {
     fn refuse_unreduced(&self) -> Result<(), Refusal> {
         // A stage whose route carries no microbatch has no gradient to reduce.
         let mut slots = self.edges.slots().iter().zip(&self.reduced);
-        let unreduced = slots.position(|(at, reduced)| !reduced && at.microbatches > 0);
-        match unreduced.filter(|_| self.reduced.contains(&true)) {
+        let unreduced = slots.position(|(at, &reduced)| reduced == Reduction::No && at.microbatches > 0);
+        match unreduced.filter(|_| self.reduced.iter().any(|&reduced| reduced != Reduction::No)) {
             Some(slot) => {
                 let task = Task::whole_stage(self.edges.stage(slot), Op::ReduceGrad);
                 Err(missing(self.plan, self.edges.slots()[slot].rank, task))

@@ -46,13 +46,38 @@ impl Scan<'_> {
     }
 
     #[cold]
+    pub(super) fn unstarted(&self, task: Task, start: Op) -> Refusal {
+        let needs = Task::whole_stage(task.stage(), start);
+        self.refuse(|rank, step, action, grid| CheckError::Unmet { rank, step, action, task, needs, grid })
+    }
+
+    #[cold]
+    pub(super) fn late_wait(&self, task: Task, user: Task) -> Refusal {
+        // Where the user is a backward, it may stand there in either form.
+        let split = user.microbatch().map(|m| Task::new(user.stage(), Op::BackwardInput, m));
+        let used = self.plan.tasks(self.row.rank).any(|t| t == user);
+        let user = if used { user } else { split.unwrap_or(user) };
+        let first = self.first(user);
+        self.refuse(|rank, step, action, grid| CheckError::LateWait { rank, step, action, task, user, first, grid })
+    }
+
+    /// The last computation of a stage before this step.
+    #[cold]
+    pub(super) fn last_use(&self, task: Task) -> Task {
+        let row = &self.plan.row(self.row.rank)[..self.row.step];
+        let mut tasks = row.iter().rev().flat_map(|action| action.tasks());
+        tasks.find(|t| t.stage() == task.stage() && t.op().is_compute()).unwrap_or(task)
+    }
+
+    #[cold]
     pub(super) fn sharded(&self, task: Task) -> Refusal {
         self.refuse(|rank, step, action, grid| CheckError::Sharded { rank, step, action, task, grid })
     }
 
-    /// The step of this rank in which a task first stands.
+    /// The step before this one in which a task stands (the last one, of a wait that may come more than once).
     fn first(&self, task: Task) -> usize {
-        self.plan.row(self.row.rank).iter().position(|action| action.tasks().any(|t| t == task)).unwrap_or(0)
+        let before = &self.plan.row(self.row.rank)[..self.row.step];
+        before.iter().rposition(|action| action.tasks().any(|t| t == task)).unwrap_or(0)
     }
 }
 

@@ -1,0 +1,123 @@
+//! Dynamic programming over (stage, layers so far, loads of all ranks), for placements with several stages a rank.
+//!
+//! Guarantees: what it returns fits and its largest load is below the bound given; where no state was left out, there
+//! is nothing better, and if it returns nothing then nothing below the bound fits.
+//!
+//! 1. A *label* is one way to cut the layers so far into the stages so far, with the loads and bytes of all bins.
+//! 2. A label is dropped where a bin reaches the bound or the cap; where the bins that have stages to come have less
+//!    room than the layers to come need; and where another label of the same stage and layers is no worse in any bin.
+//! 3. At most `states` labels of a stage and layers are kept, the most even ones.
+
+use super::search::Problem;
+
+/// One way to cut the layers so far.
+#[derive(Clone, Debug)]
+struct Label {
+    weights: Vec<f64>,
+    bytes: Vec<f64>,
+    largest: f64,
+    boundaries: Vec<usize>,
+    /// Sum of squares of all loads and of how full bins are: lower is more even.
+    unevenness: f64,
+}
+
+/// The best cut below the bound, and whether every cut was looked at.
+pub(super) fn search(problem: &Problem, bound: f64, states: usize) -> (Option<Vec<usize>>, bool) {
+    let (layers, stages) = (problem.layers(), problem.stages());
+    let bound = bound * (1.0 - 1e-12);
+    let mut complete = true;
+    let start = Label {
+        weights: vec![0.0; problem.bins()],
+        bytes: vec![0.0; problem.bins()],
+        largest: 0.0,
+        boundaries: Vec::new(),
+        unevenness: 0.0,
+    };
+    let mut labels: Vec<Vec<Label>> = vec![Vec::new(); layers + 1];
+    labels[0].push(start);
+    for stage in 0..stages {
+        let open = open_bins(problem, stage + 1);
+        let mut next: Vec<Vec<Label>> = vec![Vec::new(); layers + 1];
+        for (from, labels) in labels.iter().enumerate() {
+            for label in labels {
+                extend(problem, label, (stage, from), bound, &open, &mut next);
+            }
+        }
+        for labels in &mut next {
+            complete &= keep(labels, &open, states);
+        }
+        labels = next;
+    }
+    let best = labels[layers].iter().min_by(|a, b| a.largest.total_cmp(&b.largest));
+    (best.map(|label| label.boundaries.clone()), complete)
+}
+
+/// The bins that have a stage from `stage` on.
+fn open_bins(problem: &Problem, stage: usize) -> Vec<usize> {
+    let mut bins: Vec<usize> =
+        (stage..problem.stages()).flat_map(|s| problem.shares(s)).map(|share| share.bin).collect();
+    bins.sort_unstable();
+    bins.dedup();
+    bins
+}
+
+/// Gives the stage that comes next every end that it can have.
+fn extend(
+    problem: &Problem,
+    label: &Label,
+    (stage, from): (usize, usize),
+    bound: f64,
+    open: &[usize],
+    next: &mut [Vec<Label>],
+) {
+    let (layers, to_come) = (problem.layers(), problem.stages() - stage - 1);
+    let ends = if to_come == 0 { layers..=layers } else { from + 1..=layers - to_come };
+    for to in ends {
+        let mut new = label.clone();
+        for &share in problem.shares(stage) {
+            let load = problem.load(stage, share, from, to);
+            new.weights[share.bin] += load.weight;
+            new.bytes[share.bin] += load.bytes;
+            new.largest = new.largest.max(new.weights[share.bin]);
+            if !problem.fits(new.bytes[share.bin]) {
+                return;
+            }
+        }
+        if new.largest >= bound {
+            return;
+        }
+        let room: f64 = open.iter().map(|&bin| bound - new.weights[bin]).sum();
+        if problem.to_come(stage + 1, to) > room * (1.0 + 1e-12) {
+            continue;
+        }
+        if to_come > 0 {
+            new.boundaries.push(to);
+        }
+        let squares = new.weights.iter().map(|w| w * w).sum::<f64>() / (1.0 + new.largest * new.largest);
+        new.unevenness = squares + new.bytes.iter().map(|&b| problem.fullness(b).powi(2)).sum::<f64>();
+        next[to].push(new);
+    }
+}
+
+/// Keeps the labels that no other is better than in everything, at most `states` of them; false if some were left out.
+fn keep(labels: &mut Vec<Label>, open: &[usize], states: usize) -> bool {
+    labels.sort_by(|a, b| a.unevenness.total_cmp(&b.unevenness).then(a.boundaries.cmp(&b.boundaries)));
+    let mut kept: Vec<Label> = Vec::with_capacity(labels.len().min(states));
+    let mut complete = true;
+    for label in labels.drain(..) {
+        if kept.iter().any(|other| no_worse(other, &label, open)) {
+            continue;
+        }
+        if kept.len() == states {
+            complete = false;
+            break;
+        }
+        kept.push(label);
+    }
+    *labels = kept;
+    complete
+}
+
+fn no_worse(a: &Label, b: &Label, open: &[usize]) -> bool {
+    a.largest <= b.largest && open.iter().all(|&bin| a.weights[bin] <= b.weights[bin] && a.bytes[bin] <= b.bytes[bin])
+}

@@ -1,0 +1,252 @@
+//! What the search for a best cut knows of layers and placement, and the two plain searches.
+//!
+//! Guarantees: [`Problem::one_a_rank`] is the best cut there is; [`Problem::improve`] never returns a worse cut than it
+//! was given, and only ones that fit.
+//!
+//! 1. Ranks that hold the same stages are counted once (the two ends of a bidirectional placement): a *bin*.
+//! 2. Sums over layers come from prefix sums.
+//! 3. Moving boundaries: each boundary in turn goes to the best place between its neighbours, until none moves. Cuts
+//!    are compared by their largest load, then by the sum of squared loads.
+
+use super::OptimalOptions;
+use super::optimal::MemoryLimits;
+use crate::cost::{Layer, Layers};
+use crate::plan::Placement;
+use std::cmp::Ordering;
+
+/// How far above the cap rounding may lead.
+const ROUNDING: f64 = 1.0 + 1e-12;
+
+/// A bin that a stage is in.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Share {
+    /// The bin.
+    pub(super) bin: usize,
+    /// How often the stage is on its ranks: twice on the middle rank of a bidirectional placement.
+    times: f64,
+}
+
+/// Layers, bins and limits.
+pub(super) struct Problem {
+    /// Sums of weight, state bytes and activation bytes of the layers before each.
+    weight: Vec<f64>,
+    state: Vec<f64>,
+    activations: Vec<f64>,
+    memory: Option<MemoryLimits>,
+    shares: Vec<Vec<Share>>,
+    bins: usize,
+    routes: f64,
+}
+
+/// What a stage adds to a bin.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Load {
+    pub(super) weight: f64,
+    pub(super) bytes: f64,
+}
+
+impl Problem {
+    pub(super) fn new(layers: &Layers, placement: &Placement, options: &OptimalOptions) -> Self {
+        let mut bins: Vec<Vec<usize>> = Vec::new();
+        for rank in 0..placement.ranks() {
+            let mut held: Vec<usize> = placement.stages_of(rank).into_iter().map(|stage| stage.index()).collect();
+            held.sort_unstable();
+            if !held.is_empty() && !bins.contains(&held) {
+                bins.push(held);
+            }
+        }
+        let share = |stage: usize| {
+            let times = |held: &Vec<usize>| held.iter().filter(|&&s| s == stage).count();
+            let inside = bins.iter().enumerate().map(|(bin, held)| Share { bin, times: times(held) as f64 });
+            inside.filter(|share| share.times > 0.0).collect()
+        };
+        let factor = options.memory.as_ref().map_or(0.0, |memory| memory.state_factor);
+        Self {
+            weight: prefix(layers, |layer| options.measure.of(layer)),
+            state: prefix(layers, |layer| layer.parameter_bytes() as f64 * factor),
+            activations: prefix(layers, |layer| layer.activation_bytes),
+            memory: options.memory.clone(),
+            shares: (0..placement.stages()).map(share).collect(),
+            bins: bins.len(),
+            routes: placement.routes() as f64,
+        }
+    }
+
+    pub(super) fn layers(&self) -> usize {
+        self.weight.len() - 1
+    }
+
+    pub(super) fn stages(&self) -> usize {
+        self.shares.len()
+    }
+
+    pub(super) fn bins(&self) -> usize {
+        self.bins
+    }
+
+    /// The bins of a stage.
+    pub(super) fn shares(&self, stage: usize) -> &[Share] {
+        &self.shares[stage]
+    }
+
+    /// What the stage adds to one of its bins if it holds these layers.
+    pub(super) fn load(&self, stage: usize, share: Share, from: usize, to: usize) -> Load {
+        let held = self.memory.as_ref().map_or(0.0, |memory| memory.held_by(stage));
+        let bytes = self.state[to] - self.state[from] + held * (self.activations[to] - self.activations[from]);
+        Load { weight: share.times * (self.weight[to] - self.weight[from]) / self.routes, bytes: share.times * bytes }
+    }
+
+    /// Does a rank with so many bytes fit?
+    pub(super) fn fits(&self, bytes: f64) -> bool {
+        self.memory.as_ref().is_none_or(|memory| bytes <= memory.cap * ROUNDING)
+    }
+
+    /// Bytes as a share of the cap, to compare states by.
+    pub(super) fn fullness(&self, bytes: f64) -> f64 {
+        self.memory.as_ref().filter(|memory| memory.cap > 0.0).map_or(0.0, |memory| bytes / memory.cap)
+    }
+
+    /// The least that the stages from `stage` on, with the layers from `from` on, add to all bins together.
+    pub(super) fn to_come(&self, stage: usize, from: usize) -> f64 {
+        let times = |shares: &Vec<Share>| shares.iter().map(|share| share.times).sum::<f64>();
+        let least = self.shares[stage..].iter().map(times).fold(f64::INFINITY, f64::min);
+        if least.is_finite() { (self.weight[self.layers()] - self.weight[from]) * least / self.routes } else { 0.0 }
+    }
+
+    /// Is every rank one stage, so that loads do not add up?
+    pub(super) fn is_simple(&self) -> bool {
+        self.bins == self.stages() && self.shares.iter().all(|shares| shares.len() == 1)
+    }
+
+    /// No cut's largest load is below it: an even share of everything, or the heaviest layer.
+    pub(super) fn lower_bound(&self) -> f64 {
+        let share = self.to_come(0, 0) / self.bins as f64;
+        let heaviest = self.weight.windows(2).map(|pair| pair[1] - pair[0]).fold(0.0, f64::max);
+        let once = self.shares.iter().flatten().map(|share| share.times).fold(f64::INFINITY, f64::min);
+        share.max(heaviest * once / self.routes)
+    }
+
+    /// Loads of all bins, and their bytes.
+    fn totals(&self, boundaries: &[usize]) -> Vec<Load> {
+        let mut totals = vec![Load { weight: 0.0, bytes: 0.0 }; self.bins];
+        let ends = boundaries.iter().copied().chain([self.layers()]);
+        let mut from = 0;
+        for (stage, to) in ends.enumerate() {
+            for &share in &self.shares[stage] {
+                let load = self.load(stage, share, from, to);
+                totals[share.bin].weight += load.weight;
+                totals[share.bin].bytes += load.bytes;
+            }
+            from = to;
+        }
+        totals
+    }
+
+    /// Loads of all bins.
+    pub(super) fn loads(&self, boundaries: &[usize]) -> Vec<f64> {
+        self.totals(boundaries).into_iter().map(|load| load.weight).collect()
+    }
+
+    /// Load of the fullest bin.
+    pub(super) fn largest(&self, boundaries: &[usize]) -> f64 {
+        self.loads(boundaries).into_iter().fold(0.0, f64::max)
+    }
+
+    /// Largest load, then sum of squares; bytes above the cap come before both.
+    fn score(&self, boundaries: &[usize]) -> [f64; 3] {
+        let totals = self.totals(boundaries);
+        let excess = totals.iter().map(|load| if self.fits(load.bytes) { 0.0 } else { self.fullness(load.bytes) });
+        let largest = totals.iter().map(|load| load.weight).fold(0.0, f64::max);
+        [excess.sum(), largest, totals.iter().map(|load| load.weight * load.weight).sum()]
+    }
+
+    pub(super) fn compare(&self, a: &[usize], b: &[usize]) -> Ordering {
+        compare(&self.score(a), &self.score(b))
+    }
+
+    /// Moves boundaries one at a time while that makes the cut better; none if it does not come to fit.
+    pub(super) fn improve(&self, mut boundaries: Vec<usize>) -> Option<Vec<usize>> {
+        let mut best = self.score(&boundaries);
+        let mut moved = true;
+        while moved {
+            moved = false;
+            for index in 0..boundaries.len() {
+                let from = index.checked_sub(1).map_or(1, |before| boundaries[before] + 1);
+                let to = boundaries.get(index + 1).copied().unwrap_or(self.layers());
+                let mut kept = boundaries[index];
+                for place in from..to {
+                    boundaries[index] = place;
+                    let score = self.score(&boundaries);
+                    if improves(&score, &best) {
+                        (best, kept, moved) = (score, place, true);
+                    }
+                }
+                boundaries[index] = kept;
+            }
+        }
+        (best[0] == 0.0).then_some(boundaries)
+    }
+
+    /// The best cut where every rank has one stage, if any fits.
+    pub(super) fn one_a_rank(&self) -> Option<Vec<usize>> {
+        let worst = |so_far: f64, load: f64| so_far.max(load);
+        let (largest, _) = self.chain(f64::INFINITY, worst)?;
+        let (_, boundaries) = self.chain(largest * ROUNDING, |so_far, load| so_far + load * load)?;
+        Some(boundaries)
+    }
+
+    /// Dynamic programming over (stage, layers so far): the least value that `add` makes of the loads of stages that
+    /// fit and weigh at most `most`, and where it is reached.
+    fn chain(&self, most: f64, add: impl Fn(f64, f64) -> f64) -> Option<(f64, Vec<usize>)> {
+        let (layers, stages) = (self.layers(), self.stages());
+        let mut best = vec![f64::INFINITY; layers + 1];
+        best[0] = 0.0;
+        let mut came_from = vec![vec![0; layers + 1]; stages];
+        for (stage, from_of) in came_from.iter_mut().enumerate() {
+            let share = self.shares[stage][0];
+            let mut next = vec![f64::INFINITY; layers + 1];
+            let reached = best.iter().enumerate().take(layers).skip(stage).filter(|(_, value)| value.is_finite());
+            for (from, &value) in reached {
+                for to in from + 1..=layers + 1 + stage - stages {
+                    let load = self.load(stage, share, from, to);
+                    if load.weight > most || !self.fits(load.bytes) {
+                        break;
+                    }
+                    let value = add(value, load.weight);
+                    if value < next[to] {
+                        (next[to], from_of[to]) = (value, from);
+                    }
+                }
+            }
+            best = next;
+        }
+        let value = best[layers];
+        let mut boundaries = Vec::with_capacity(stages - 1);
+        let mut end = layers;
+        for from_of in came_from.iter().skip(1).rev() {
+            end = from_of[end];
+            boundaries.push(end);
+        }
+        boundaries.reverse();
+        value.is_finite().then_some((value, boundaries))
+    }
+}
+
+fn prefix(layers: &Layers, of: impl Fn(&Layer) -> f64) -> Vec<f64> {
+    let sums = layers.all().iter().scan(0.0, |sum, layer| {
+        *sum += of(layer);
+        Some(*sum)
+    });
+    std::iter::once(0.0).chain(sums).collect()
+}
+
+fn compare(a: &[f64; 3], b: &[f64; 3]) -> Ordering {
+    a[0].total_cmp(&b[0]).then(a[1].total_cmp(&b[1])).then(a[2].total_cmp(&b[2]))
+}
+
+/// Is it better by more than rounding? Else boundaries could move back and forth.
+fn improves(new: &[f64; 3], old: &[f64; 3]) -> bool {
+    let close = |a: f64, b: f64| (a - b).abs() <= 1e-12 * a.abs().max(b.abs());
+    let first = (0..3).find(|&i| !close(new[i], old[i]));
+    first.is_some_and(|i| new[i] < old[i])
+}

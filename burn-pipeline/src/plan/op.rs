@@ -1,0 +1,183 @@
+//! The operations that a plan can name, written with PyTorch's letters.
+//!
+//! Guarantees: every operation has letters of its own, and reading them gives it back. `WAIT_SEND_F`, `WAIT_SEND_B`
+//! and `WAIT_REDUCE_GRAD` are PyTorch 2.15's; `WAIT_RECV_F`, `WAIT_RECV_B` and `WAIT_UNSHARD` are ours, formed alike
+//! (PyTorch's runtime awaits these three where they are used).
+
+use std::fmt;
+
+/// An operation of a plan, written with PyTorch's letters.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+#[repr(u8)]
+pub enum Op {
+    /// `F`: forward.
+    Forward,
+    /// `I`: backward for the input.
+    BackwardInput,
+    /// `W`: backward for the weights.
+    BackwardWeight,
+    /// `B`: both backwards at once.
+    Backward,
+    /// `SEND_F`: hand the stage's output to the next stage's rank.
+    SendForward,
+    /// `RECV_F`: take the stage's input from the previous stage's rank.
+    ReceiveForward,
+    /// `SEND_B`: hand the gradient of the stage's input to the previous stage's rank.
+    SendBackward,
+    /// `RECV_B`: take the gradient of the stage's output from the next stage's rank.
+    ReceiveBackward,
+    /// `UNSHARD`: gather the stage's sharded parameters.
+    Unshard,
+    /// `RESHARD`: give the gathered parameters back.
+    Reshard,
+    /// `REDUCE_GRAD`: reduce the stage's gradients over data-parallel replicas.
+    ReduceGrad,
+    /// `WAIT_SEND_F`: wait until the output that `SEND_F` hands over may be let go of.
+    WaitSendForward,
+    /// `WAIT_RECV_F`: wait until the input that `RECV_F` asked for is here.
+    WaitReceiveForward,
+    /// `WAIT_SEND_B`: wait until the gradient that `SEND_B` hands over may be let go of.
+    WaitSendBackward,
+    /// `WAIT_RECV_B`: wait until the gradient that `RECV_B` asked for is here.
+    WaitReceiveBackward,
+    /// `WAIT_UNSHARD`: wait until the gathered parameters are here.
+    WaitUnshard,
+    /// `WAIT_REDUCE_GRAD`: wait until the reduced gradients are here.
+    WaitReduceGrad,
+}
+
+impl Op {
+    /// All operations, in declaration order.
+    pub const ALL: [Op; 17] = [
+        Op::Forward,
+        Op::BackwardInput,
+        Op::BackwardWeight,
+        Op::Backward,
+        Op::SendForward,
+        Op::ReceiveForward,
+        Op::SendBackward,
+        Op::ReceiveBackward,
+        Op::Unshard,
+        Op::Reshard,
+        Op::ReduceGrad,
+        Op::WaitSendForward,
+        Op::WaitReceiveForward,
+        Op::WaitSendBackward,
+        Op::WaitReceiveBackward,
+        Op::WaitUnshard,
+        Op::WaitReduceGrad,
+    ];
+
+    /// The letters that stand for the operation in text.
+    pub fn letters(self) -> &'static str {
+        match self {
+            Op::Forward => "F",
+            Op::BackwardInput => "I",
+            Op::BackwardWeight => "W",
+            Op::Backward => "B",
+            Op::SendForward => "SEND_F",
+            Op::ReceiveForward => "RECV_F",
+            Op::SendBackward => "SEND_B",
+            Op::ReceiveBackward => "RECV_B",
+            Op::Unshard => "UNSHARD",
+            Op::Reshard => "RESHARD",
+            Op::ReduceGrad => "REDUCE_GRAD",
+            Op::WaitSendForward => "WAIT_SEND_F",
+            Op::WaitReceiveForward => "WAIT_RECV_F",
+            Op::WaitSendBackward => "WAIT_SEND_B",
+            Op::WaitReceiveBackward => "WAIT_RECV_B",
+            Op::WaitUnshard => "WAIT_UNSHARD",
+            Op::WaitReduceGrad => "WAIT_REDUCE_GRAD",
+        }
+    }
+
+    /// The operation with these letters, if there is one.
+    pub fn from_letters(letters: &str) -> Option<Self> {
+        Op::ALL.into_iter().find(|op| op.letters() == letters)
+    }
+
+    /// Does it run the stage's module (`F`, `I`, `W`, `B`)?
+    pub fn is_compute(self) -> bool {
+        matches!(self, Op::Forward | Op::BackwardInput | Op::BackwardWeight | Op::Backward)
+    }
+
+    /// Does it produce the input's gradient (`I`, `B`)?
+    pub fn gives_input_gradient(self) -> bool {
+        matches!(self, Op::BackwardInput | Op::Backward)
+    }
+
+    /// Does it produce the weights' gradients (`W`, `B`)?
+    pub fn gives_weight_gradient(self) -> bool {
+        matches!(self, Op::BackwardWeight | Op::Backward)
+    }
+
+    /// Is it a send or a receive?
+    pub fn is_transfer(self) -> bool {
+        matches!(self, Op::SendForward | Op::ReceiveForward | Op::SendBackward | Op::ReceiveBackward)
+    }
+
+    /// Is it the wait for something that an earlier action started (`WAIT_...`)?
+    pub fn is_wait(self) -> bool {
+        self.awaits().is_some()
+    }
+
+    /// Is it the wait for a send or a receive?
+    pub fn is_transfer_wait(self) -> bool {
+        self.awaits().is_some_and(Op::is_transfer)
+    }
+
+    /// The operation that a wait waits for: `SEND_F` for `WAIT_SEND_F`.
+    pub fn awaits(self) -> Option<Op> {
+        match self {
+            Op::WaitSendForward => Some(Op::SendForward),
+            Op::WaitReceiveForward => Some(Op::ReceiveForward),
+            Op::WaitSendBackward => Some(Op::SendBackward),
+            Op::WaitReceiveBackward => Some(Op::ReceiveBackward),
+            Op::WaitUnshard => Some(Op::Unshard),
+            Op::WaitReduceGrad => Some(Op::ReduceGrad),
+            _ => None,
+        }
+    }
+
+    /// The wait for an operation that can be started and awaited: `WAIT_SEND_F` for `SEND_F`. `None` for all others
+    /// (a computation, `RESHARD`, a wait).
+    pub fn wait(self) -> Option<Op> {
+        match self {
+            Op::SendForward => Some(Op::WaitSendForward),
+            Op::ReceiveForward => Some(Op::WaitReceiveForward),
+            Op::SendBackward => Some(Op::WaitSendBackward),
+            Op::ReceiveBackward => Some(Op::WaitReceiveBackward),
+            Op::Unshard => Some(Op::WaitUnshard),
+            Op::ReduceGrad => Some(Op::WaitReduceGrad),
+            _ => None,
+        }
+    }
+
+    /// Does it belong to one microbatch (all but `UNSHARD`, `RESHARD`, `REDUCE_GRAD` and their waits)?
+    pub fn has_microbatch(self) -> bool {
+        !matches!(self, Op::Unshard | Op::Reshard | Op::ReduceGrad | Op::WaitUnshard | Op::WaitReduceGrad)
+    }
+}
+
+impl fmt::Display for Op {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.letters())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_start_and_its_wait_name_each_other() {
+        for op in Op::ALL {
+            assert_eq!(Op::from_letters(op.letters()), Some(op));
+            assert!(
+                op.wait().is_none_or(|wait| wait.awaits() == Some(op) && wait.has_microbatch() == op.has_microbatch())
+            );
+            assert!(op.awaits().is_none_or(|start| start.wait() == Some(op)));
+        }
+        assert_eq!(Op::ALL.into_iter().filter(|op| op.is_wait()).count(), 6);
+    }
+}

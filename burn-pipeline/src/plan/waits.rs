@@ -1,0 +1,95 @@
+//! Which starts have a wait of their own, cell by cell.
+//!
+//! Guarantees: linear in the plan and free of hashing; takes any plan, also one that [`check`](super::check) refuses
+//! (what the placement does not hold has no wait); a plan without waits costs one scan and no table.
+//!
+//! 1. Each row is read from its end. A wait is noted for its pair of stage and microbatch, or for its stage.
+//! 2. The start that comes before it takes the note away and is an awaited one. So each `UNSHARD` of a stage that is
+//!    gathered several times has the wait that follows it.
+
+use super::edges::Edges;
+use super::{Action, Op, Plan, Task};
+
+/// For each cell of each row: does it start something that has a wait of its own?
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Awaited(Vec<Vec<bool>>);
+
+impl Awaited {
+    /// Reads the waits of a plan.
+    pub(crate) fn new(plan: &Plan, edges: &Edges) -> Self {
+        if !plan.has_waits() || edges.is_sparse(plan) {
+            return Self::default();
+        }
+        let mut notes = Notes { pairs: vec![0; edges.pairs()], slots: vec![0; edges.slots().len()], edges };
+        let row = |row: &Vec<Action>| {
+            let mut awaited = vec![false; row.len()];
+            for (step, action) in row.iter().enumerate().rev() {
+                if let Action::Single(task) = *action {
+                    awaited[step] = notes.take(task);
+                }
+            }
+            awaited
+        };
+        Self(plan.rows().iter().map(row).collect())
+    }
+
+    /// Does this cell start something that is awaited elsewhere?
+    #[inline]
+    pub(crate) fn at(&self, rank: usize, step: usize) -> bool {
+        self.0.get(rank).is_some_and(|row| row[step])
+    }
+}
+
+struct Notes<'a> {
+    pairs: Vec<u8>,
+    slots: Vec<u8>,
+    edges: &'a Edges,
+}
+
+impl Notes<'_> {
+    /// Notes a wait; of a start, takes the note of its wait away and says whether there was one.
+    fn take(&mut self, task: Task) -> bool {
+        let Some(bit) = bit(task.op().awaits().unwrap_or(task.op())) else { return false };
+        let Some(slot) = self.edges.find(task.stage()) else { return false };
+        let at = &self.edges.slots()[slot];
+        let notes = match task.microbatch() {
+            None => &mut self.slots[slot],
+            Some(microbatch) if microbatch < at.microbatches => &mut self.pairs[at.base + microbatch],
+            Some(_) => return false,
+        };
+        if task.op().is_wait() {
+            *notes |= bit;
+            return false;
+        }
+        let noted = *notes & bit != 0;
+        *notes &= !bit;
+        noted
+    }
+}
+
+/// The note of an operation that can be awaited.
+fn bit(start: Op) -> Option<u8> {
+    match start {
+        Op::SendForward => Some(1),
+        Op::ReceiveForward => Some(2),
+        Op::SendBackward => Some(4),
+        Op::ReceiveBackward => Some(8),
+        Op::Unshard => Some(16),
+        Op::ReduceGrad => Some(32),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_start_finds_the_wait_that_follows_it() {
+        let text = "0UNSHARD,0WAIT_UNSHARD,0F0,0SEND_F0,0RESHARD,0UNSHARD,0RECV_B0,0WAIT_RECV_B0,0B0,0WAIT_SEND_F0\n1RECV_F0,1F0,1B0,1SEND_B0\n";
+        let plan = Plan::from_csv("waits", text).unwrap();
+        let awaited = Awaited::new(&plan, &Edges::new(&plan));
+        let steps = |rank: usize| (0..plan.row(rank).len()).filter(|&s| awaited.at(rank, s)).collect::<Vec<_>>();
+        assert_eq!((steps(0), steps(1)), (vec![0, 3, 6], vec![]));
+    }
+}

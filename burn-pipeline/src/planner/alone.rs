@@ -1,0 +1,56 @@
+//! Not to pipeline: one device that does everything, or the whole model on each rank.
+//!
+//! 1. One device runs all microbatches, forward and backward in turn.
+//! 2. Data parallel: each rank runs its share of the microbatches, rounded up, and then all ranks add up their
+//!    gradients around a ring: `2(p-1)/p` of their bytes over the slowest link of the ring, and `2(p-1)` latencies.
+
+use super::error::DropReason;
+use super::ground::{Ground, Shape, with_state};
+use super::request::{Cut, Request};
+use crate::cost::{Link, Links, Partition};
+use crate::plan::{Placement, PlacementKind, Plan};
+use crate::schedule::{OneFOneB, Schedule, ScheduleError, Size};
+
+/// The whole model on one rank, for a workload; replicas reduce their gradients.
+pub(super) fn whole(request: &Request, workload: usize, replicas: usize) -> Result<(Ground, Plan), DropReason> {
+    let layers = &request.workloads[workload].layers;
+    let partition = Partition::even(layers.len(), 1)?;
+    // Nothing crosses; links between ranks that this placement lacks are left out.
+    let links = Links { default: request.links.default, between: Vec::new() };
+    let profile = partition.profile(layers, links)?;
+    let parameters: f64 = profile.stages().iter().map(|stage| stage.weight_bytes).sum();
+    let share = request.workloads[workload].microbatches.div_ceil(replicas);
+    let plan = OneFOneB.build(Size::new(1, share))?;
+    let ground = Ground {
+        workload,
+        shape: Shape { kind: PlacementKind::Loop, chunks: 1 },
+        cut: Cut::Even,
+        placement: Placement::looped(1, 1).map_err(ScheduleError::from)?,
+        partition,
+        profile: with_state(&profile, request.state_factor)?,
+        reduction: all_reduce(&request.links, replicas, parameters),
+    };
+    Ok((ground, plan))
+}
+
+/// Seconds of a ring all-reduce.
+fn all_reduce(links: &Links, ranks: usize, bytes: f64) -> f64 {
+    if ranks < 2 {
+        return 0.0;
+    }
+    let (p, hops) = (ranks as f64, 2.0 * (ranks as f64 - 1.0));
+    let hop = |link: Link| link.latency + link.occupied(bytes / p);
+    hops * (0..ranks).map(|rank| hop(links.link(rank, (rank + 1) % ranks))).fold(0.0, f64::max)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ring_moves_each_byte_almost_twice() {
+        let links = Links { default: Link { latency: 0.5, bandwidth: Some(10.0) }, between: Vec::new() };
+        assert_eq!(all_reduce(&links, 4, 40.0), 6.0 * 1.5);
+        assert_eq!(all_reduce(&links, 1, 40.0), 0.0);
+    }
+}

@@ -1,0 +1,226 @@
+//! The planner's answer: the best candidate with its plan, all others, what was dropped and why, and what limits it.
+
+use super::error::DropReason;
+use super::passes::PassChoice;
+use super::request::Cut;
+use crate::cost::{Partition, Profile};
+use crate::plan::{CheckedPlan, PlacementKind};
+use crate::simulate::{IdleCause, Simulation};
+use std::fmt;
+
+/// What a candidate does with the ranks.
+#[derive(Clone, PartialEq, Eq, Debug, Hash)]
+pub enum Way {
+    /// One rank runs everything.
+    OneDevice,
+    /// Each rank runs its share of the microbatches through the whole model.
+    DataParallel,
+    /// A pipeline by a family of the catalogue.
+    Family(String),
+    /// A pipeline made for the profile.
+    Synthesised,
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Way::OneDevice => "one device",
+            Way::DataParallel => "data parallel",
+            Way::Family(name) => name,
+            Way::Synthesised => "synthesised",
+        })
+    }
+}
+
+/// Everything that was chosen.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Choice {
+    /// What is done with the ranks.
+    pub way: Way,
+    /// Where stages are placed.
+    pub placement: PlacementKind,
+    /// Stages a rank (of one replica).
+    pub chunks: usize,
+    /// How the cut was found.
+    pub cut: Cut,
+    /// The cut.
+    pub partition: Partition,
+    /// Microbatches of the step.
+    pub microbatches: usize,
+    /// Stages that run their forward again in the backward.
+    pub recomputing: Vec<usize>,
+    /// Passes over the plan.
+    pub passes: PassChoice,
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, {} microbatches", self.way, self.microbatches)?;
+        if self.partition.stages() > 1 {
+            write!(f, ", {} placement of {} a rank, {} cut {}", self.placement, self.chunks, self.cut, self.partition)?;
+        }
+        match (self.recomputing.len(), self.partition.stages()) {
+            (0, _) => {}
+            (some, all) if some == all => f.write_str(", recomputing everywhere")?,
+            _ => write!(f, ", recomputing in stages {:?}", self.recomputing)?,
+        }
+        if self.passes == PassChoice::AsBuilt { Ok(()) } else { write!(f, ", {}", self.passes) }
+    }
+}
+
+/// A candidate that can be used.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Candidate {
+    /// What was chosen.
+    pub choice: Choice,
+    /// Seconds of the step, with the reduction of replicated gradients.
+    pub seconds: f64,
+    /// Bytes of the fullest rank.
+    pub peak_bytes: f64,
+    /// Does nothing beat it in both?
+    pub pareto: bool,
+}
+
+/// A candidate that cannot be used.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Dropped {
+    /// What was tried, in words.
+    pub what: String,
+    /// Why it was dropped.
+    pub reason: DropReason,
+}
+
+/// Where the seconds of the best step go; all parts add up to them.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Limits {
+    /// Work of a rank, on average.
+    pub work: f64,
+    /// What the busiest rank works longer than the average.
+    pub imbalance: f64,
+    /// Idle seconds of the busiest rank before its first action and after its last one.
+    pub ends: f64,
+    /// Idle seconds of the busiest rank while what it needs is still computed elsewhere.
+    pub waiting: f64,
+    /// Idle or occupied seconds of the busiest rank because of transfers.
+    pub transfer: f64,
+    /// Seconds after the last action in which replicas add up their gradients.
+    pub reduction: f64,
+}
+
+impl Limits {
+    pub(super) fn new(simulation: &Simulation, seconds: f64) -> Self {
+        let busiest = simulation.ranks.iter().max_by(|a, b| a.busy.total_cmp(&b.busy));
+        let idle = |causes: &[IdleCause]| busiest.map_or(0.0, |rank| causes.iter().map(|&c| rank.idle_of(c)).sum());
+        Self {
+            work: simulation.work,
+            imbalance: busiest.map_or(0.0, |rank| rank.busy) - simulation.work,
+            ends: idle(&[IdleCause::WarmUp, IdleCause::CoolDown]),
+            waiting: idle(&[IdleCause::Input, IdleCause::Gradient]),
+            transfer: idle(&[IdleCause::Transfer]) + busiest.map_or(0.0, |rank| rank.occupied),
+            reduction: seconds - simulation.makespan,
+        }
+    }
+
+    /// The parts with their names, largest loss first; work is not one.
+    pub fn losses(&self) -> Vec<(&'static str, f64)> {
+        let mut losses = vec![
+            ("the busiest rank works longer than the others", self.imbalance),
+            ("it idles before its first and after its last action", self.ends),
+            ("it waits for what other ranks compute", self.waiting),
+            ("it waits for transfers", self.transfer),
+            ("replicas add up their gradients", self.reduction),
+        ];
+        losses.sort_by(|a, b| b.1.total_cmp(&a.1));
+        losses
+    }
+}
+
+/// The best candidate, ready to run.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Best {
+    /// What was chosen, and what it costs.
+    pub candidate: Candidate,
+    /// The plan of the pipeline; of one rank where there is none (data parallel ranks all run it).
+    pub plan: CheckedPlan,
+    /// The costs that it was priced with.
+    pub profile: Profile,
+    /// The simulation.
+    pub simulation: Simulation,
+    /// Where its seconds go.
+    pub limits: Limits,
+}
+
+/// The answer.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Planned {
+    /// The fastest candidate; of several, the leanest.
+    pub best: Best,
+    /// All that can be used, fastest first.
+    pub candidates: Vec<Candidate>,
+    /// All that cannot, and why.
+    pub dropped: Vec<Dropped>,
+    /// Seconds that no candidate can beat.
+    pub bound: f64,
+}
+
+impl Planned {
+    /// The candidates that nothing beats in both seconds and memory, fastest first.
+    pub fn front(&self) -> impl Iterator<Item = &Candidate> {
+        self.candidates.iter().filter(|candidate| candidate.pareto)
+    }
+
+    /// The fastest of those that were dropped for memory alone, if it would have been faster than the best.
+    pub fn faster_without_cap(&self) -> Option<(&Dropped, f64)> {
+        let over = self.dropped.iter().filter_map(|dropped| match dropped.reason {
+            DropReason::OverCap { makespan, .. } => Some((dropped, makespan)),
+            _ => None,
+        });
+        over.filter(|(_, seconds)| *seconds < self.best.candidate.seconds).min_by(|a, b| a.1.total_cmp(&b.1))
+    }
+}
+
+/// The answer in words, with the front as a table.
+impl fmt::Display for Planned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let best = &self.best.candidate;
+        writeln!(f, "best: {}", best.choice)?;
+        writeln!(f, "  {:.6} s a step, {:.4e} bytes on the fullest rank", best.seconds, best.peak_bytes)?;
+        writeln!(
+            f,
+            "  no candidate can beat {:.6} s ({:.2} % below)",
+            self.bound,
+            100.0 * (1.0 - self.bound / best.seconds)
+        )?;
+        writeln!(f, "\nwhere its seconds go:")?;
+        writeln!(f, "  {:>12.6}  work of a rank on average", self.best.limits.work)?;
+        for (what, seconds) in self.best.limits.losses().into_iter().filter(|(_, seconds)| *seconds > 0.0) {
+            writeln!(f, "  {seconds:>12.6}  {what}")?;
+        }
+        if let Some((dropped, seconds)) = self.faster_without_cap() {
+            writeln!(
+                f,
+                "\nthe cap costs {:.6} s: {} would take {seconds:.6} s, but {}",
+                best.seconds - seconds,
+                dropped.what,
+                dropped.reason
+            )?;
+        }
+        writeln!(f, "\nnothing is both faster and leaner than:")?;
+        writeln!(f, "  {:>12} {:>12}  what", "seconds", "bytes")?;
+        for candidate in self.front() {
+            writeln!(f, "  {:>12.6} {:>12.4e}  {}", candidate.seconds, candidate.peak_bytes, candidate.choice)?;
+        }
+        write!(f, "\n{} candidates can be used, {} were dropped", self.candidates.len(), self.dropped.len())
+    }
+}
+
+/// Sorts by seconds, then memory, and marks what nothing beats in both.
+pub(super) fn rank(candidates: &mut [Candidate]) {
+    // Stable, so that equal ones stay in the order in which they were tried.
+    candidates.sort_by(|a, b| a.seconds.total_cmp(&b.seconds).then(a.peak_bytes.total_cmp(&b.peak_bytes)));
+    let mut least = f64::INFINITY;
+    for candidate in candidates {
+        candidate.pareto = candidate.peak_bytes < least;
+        least = least.min(candidate.peak_bytes);
+    }
+}

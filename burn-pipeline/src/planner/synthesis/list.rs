@@ -1,0 +1,313 @@
+//! List scheduling: at each instant every free rank starts what a rule ranks first among what is ready and fits.
+//!
+//! Guarantees: rows that hold every step once in an order that inputs allow, with memory under the cap; or nothing.
+//!
+//! 1. Ranks act in order of time, so a decision knows all that was there by then.
+//! 2. Microbatches go through each stage in order. A stage runs at most so many `F` ahead of its `I` as the rule says: a
+//!    multiple of the number that fills the way there and back.
+//! 3. `W` runs right after its `I`, or in gaps, or last, as the rule says; and always when memory is short.
+//! 4. An `F` is started only if, beside it, what the oldest microbatch of each route still has to run on the rank
+//!    keeps fitting: so that one can always be finished, gives its memory back, and the next is the oldest.
+
+use super::instance::{Instance, Pass, Step};
+
+/// What comes first among steps that are ready.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Order {
+    /// `I` before `F`, later chunks first.
+    BackwardDeep,
+    /// `I` before `F`, earlier chunks first.
+    BackwardShallow,
+    /// `F` before `I`, later chunks first.
+    ForwardDeep,
+    /// The oldest microbatch, then `I` before `F`.
+    Oldest,
+}
+
+/// When `W` runs.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) enum Weights {
+    /// Right after its `I`.
+    AtOnce,
+    /// In a gap at least this share of it.
+    InGaps(f64),
+    /// When nothing else is left to start.
+    Last,
+}
+
+/// A rule of the scheduler.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) struct Rule {
+    pub(super) order: Order,
+    pub(super) weights: Weights,
+    /// Multiple of the `F` that fill the way there and back; infinite for no limit.
+    pub(super) ahead: f64,
+    /// Wait for something ranked higher that comes within this share of the step that is ready.
+    pub(super) patience: f64,
+}
+
+impl std::fmt::Display for Rule {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let order = match self.order {
+            Order::BackwardDeep => "backwards first, deep first",
+            Order::BackwardShallow => "backwards first, shallow first",
+            Order::ForwardDeep => "forwards first",
+            Order::Oldest => "oldest first",
+        };
+        let weights = match self.weights {
+            Weights::AtOnce => "W at once".to_owned(),
+            Weights::InGaps(share) => format!("W in gaps from {share}"),
+            Weights::Last => "W last".to_owned(),
+        };
+        write!(f, "{order}, {weights}, {} ahead, patience {}", self.ahead, self.patience)
+    }
+}
+
+/// Every rule that is tried, in order.
+pub(super) fn rules(split: bool) -> Vec<Rule> {
+    let orders = [Order::BackwardDeep, Order::BackwardShallow, Order::ForwardDeep, Order::Oldest];
+    let aheads = [1.0, 1.5, 2.0, 3.0, f64::INFINITY, 0.5];
+    let weights: &[Weights] = if split {
+        &[Weights::InGaps(1.0), Weights::InGaps(0.4), Weights::AtOnce, Weights::Last]
+    } else {
+        &[Weights::AtOnce]
+    };
+    let mut rules = Vec::new();
+    for ahead in aheads {
+        for order in orders {
+            for &weights in weights {
+                rules.extend([0.0, 0.6].map(|patience| Rule { order, weights, ahead, patience }));
+            }
+        }
+    }
+    rules
+}
+
+/// A step that a rank would start, and when.
+#[derive(Clone, Copy, Debug)]
+struct Proposal {
+    start: f64,
+    step: Step,
+}
+
+struct Run<'a> {
+    instance: &'a Instance,
+    rule: Rule,
+    ahead: Vec<usize>,
+    clock: Vec<f64>,
+    held: Vec<f64>,
+    /// Steps done of each slot: `F`, `I`, `W`.
+    done: Vec<[usize; 3]>,
+    /// Ends of `F` and of `I`, by pair.
+    ends: [Vec<f64>; 2],
+    rows: Vec<Vec<Step>>,
+    proposals: Vec<Option<Proposal>>,
+    /// Their starts; infinite where there is none.
+    starts: Vec<f64>,
+    /// A buffer, used again and again.
+    ready: Vec<Proposal>,
+}
+
+/// Rows by that rule; none if they do not fit.
+pub(super) fn schedule(instance: &Instance, rule: Rule) -> Option<Vec<Vec<Step>>> {
+    let ranks = instance.ranks();
+    let mut run = Run {
+        instance,
+        rule,
+        ahead: forwards_ahead(instance, rule.ahead),
+        clock: vec![0.0; ranks],
+        held: instance.weights.clone(),
+        done: vec![[0; 3]; instance.slots.len()],
+        ends: [vec![f64::NAN; instance.pairs], vec![f64::NAN; instance.pairs]],
+        rows: vec![Vec::new(); ranks],
+        proposals: vec![None; ranks],
+        starts: vec![f64::INFINITY; ranks],
+        ready: Vec::new(),
+    };
+    (0..ranks).for_each(|rank| run.look(rank));
+    let mut left = instance.steps();
+    loop {
+        let soonest = run.starts.iter().copied().fold(f64::INFINITY, f64::min);
+        let next = run.starts.iter().position(|&start| start == soonest);
+        let Some((rank, proposal)) = next.and_then(|rank| Some((rank, run.proposals[rank]?))) else { break };
+        run.commit(rank, proposal);
+        left -= 1;
+    }
+    (left == 0).then_some(run.rows)
+}
+
+/// Rows of one microbatch at a time, there and back: slow, and as lean as any.
+pub(super) fn one_by_one(instance: &Instance) -> Vec<Vec<Step>> {
+    let mut rows = vec![Vec::new(); instance.ranks()];
+    let most = instance.slots.iter().map(|slot| slot.microbatches).max().unwrap_or(0);
+    let firsts = (0..instance.slots.len()).filter(|&slot| instance.slots[slot].before.is_none());
+    let routes: Vec<_> = firsts.map(|first| first..instance.last_of[first] + 1).collect();
+    for (microbatch, route) in (0..most).flat_map(|m| routes.iter().map(move |route| (m, route))) {
+        let here = |slot: &usize| microbatch < instance.slots[*slot].microbatches;
+        let mut push = |pass, slot: usize| rows[instance.slots[slot].rank].push(Step { pass, slot, microbatch });
+        route.clone().filter(here).for_each(|slot| push(Pass::Forward, slot));
+        for slot in route.clone().rev().filter(here) {
+            push(Pass::Input, slot);
+            if instance.split {
+                push(Pass::Weight, slot);
+            }
+        }
+    }
+    rows
+}
+
+/// How many `F` each slot may run ahead of its `I`.
+fn forwards_ahead(instance: &Instance, multiple: f64) -> Vec<usize> {
+    let seconds =
+        |slots: &Vec<usize>| slots.iter().map(|&s| instance.slots[s].seconds.iter().sum::<f64>()).sum::<f64>();
+    let period = instance.slots_of.iter().map(seconds).fold(0.0, f64::max);
+    let ahead = |slot: usize| {
+        let way = instance.way_back(slot) / period;
+        // The cast saturates: no limit, and no period, are the largest number.
+        if way.is_finite() && multiple.is_finite() { ((multiple * way).ceil() as usize).max(1) } else { usize::MAX }
+    };
+    (0..instance.slots.len()).map(ahead).collect()
+}
+
+impl Run<'_> {
+    /// Looks anew at what a rank would do next.
+    fn look(&mut self, rank: usize) {
+        self.proposals[rank] = self.propose(rank);
+        self.starts[rank] = self.proposals[rank].map_or(f64::INFINITY, |proposal| proposal.start);
+    }
+
+    /// What a rank would do next, if anything is known that it could.
+    fn propose(&mut self, rank: usize) -> Option<Proposal> {
+        let mut ready = std::mem::take(&mut self.ready);
+        let proposal = self.propose_from(rank, &mut ready);
+        ready.clear();
+        self.ready = ready;
+        proposal
+    }
+
+    fn propose_from(&self, rank: usize, ready: &mut Vec<Proposal>) -> Option<Proposal> {
+        let clock = self.clock[rank];
+        let (mut short, mut weight, mut to_come) = (false, None::<Step>, false);
+        for &slot in &self.instance.slots_of[rank] {
+            let [forwards, inputs, weights] = self.done[slot];
+            to_come |= inputs < self.instance.slots[slot].microbatches;
+            let step = |pass, microbatch| Step { pass, slot, microbatch };
+            if let Some(at) = self.forward_ready(slot) {
+                let fits = self.forward_fits(rank, slot);
+                short |= !fits;
+                ready.extend(fits.then(|| Proposal { start: at.max(clock), step: step(Pass::Forward, forwards) }));
+            }
+            if let Some(at) = self.input_ready(slot) {
+                let fits = self.instance.fits(self.held[rank] + self.instance.slots[slot].backward_adds());
+                short |= !fits;
+                ready.extend(fits.then(|| Proposal { start: at.max(clock), step: step(Pass::Input, inputs) }));
+            }
+            let older = weight.is_none_or(|w| weights < w.microbatch);
+            if self.instance.split && weights < inputs && older {
+                weight = Some(step(Pass::Weight, weights));
+            }
+        }
+        let first = self.first(ready);
+        let Some(weight) = weight else { return first };
+        let at_once = match (self.rule.weights, first) {
+            (Weights::AtOnce, _) => true,
+            (Weights::InGaps(_), None) => true,
+            (Weights::InGaps(share), Some(f)) => clock + share * self.instance.seconds(weight) <= f.start,
+            (Weights::Last, None) => !to_come,
+            (Weights::Last, Some(_)) => false,
+        };
+        let room = short && first.is_none_or(|f| f.start > clock);
+        if at_once || room { Some(Proposal { start: clock, step: weight }) } else { first }
+    }
+
+    /// The highest ranked of what is ready soonest, or soon enough.
+    fn first(&self, ready: &[Proposal]) -> Option<Proposal> {
+        let soonest = ready.iter().min_by(|a, b| a.start.total_cmp(&b.start))?;
+        let until = soonest.start + self.rule.patience * self.instance.seconds(soonest.step);
+        let in_time = ready.iter().filter(|p| p.start <= until);
+        in_time.min_by(|a, b| self.key(a.step).cmp(&self.key(b.step)).then(a.start.total_cmp(&b.start))).copied()
+    }
+
+    /// Lower comes first.
+    fn key(&self, step: Step) -> (usize, usize, usize) {
+        let (backward, last) = (usize::from(step.pass == Pass::Forward), self.instance.slots.len() - step.slot);
+        // Deep is late in the microbatch's way: for backwards that is the earlier stage.
+        let deep = if step.pass == Pass::Forward { last } else { step.slot };
+        match self.rule.order {
+            Order::BackwardDeep => (backward, deep, step.microbatch),
+            Order::BackwardShallow => (backward, usize::MAX - deep, step.microbatch),
+            Order::ForwardDeep => (1 - backward, deep, step.microbatch),
+            Order::Oldest => (step.microbatch, backward, deep),
+        }
+    }
+
+    fn forward_ready(&self, slot: usize) -> Option<f64> {
+        let (at, [forwards, inputs, _]) = (&self.instance.slots[slot], self.done[slot]);
+        if forwards == at.microbatches || forwards - inputs >= self.ahead[slot] {
+            return None;
+        }
+        let Some(crossing) = at.before else { return Some(0.0) };
+        let arrived = self.ends[0][at.base - at.microbatches + forwards] + crossing;
+        (!arrived.is_nan()).then_some(arrived)
+    }
+
+    fn input_ready(&self, slot: usize) -> Option<f64> {
+        let (at, [forwards, inputs, _]) = (&self.instance.slots[slot], self.done[slot]);
+        if inputs == forwards {
+            return None;
+        }
+        let own = self.ends[0][at.base + inputs];
+        let Some(crossing) = at.after else { return Some(own) };
+        let arrived = self.ends[1][at.base + at.microbatches + inputs] + crossing;
+        (!arrived.is_nan()).then_some(arrived.max(own))
+    }
+
+    /// Does the next `F` of a slot leave room for the oldest microbatches to be finished?
+    fn forward_fits(&self, rank: usize, slot: usize) -> bool {
+        if self.instance.cap.is_infinite() {
+            return true;
+        }
+        let slots = &self.instance.slots;
+        let mut bytes = self.held[rank] + slots[slot].kept() + self.instance.again[rank].max(slots[slot].freed[0]);
+        for &other in &self.instance.slots_of[rank] {
+            let owed = self.done[other][0] == self.oldest(other) && self.done[other][0] < slots[other].microbatches;
+            if owed && other != slot {
+                bytes += slots[other].kept();
+            }
+            // The next `F` of this slot is the oldest one itself, or that one has run here.
+        }
+        self.instance.fits(bytes)
+    }
+
+    /// The oldest microbatch of a slot's route that has not been through the last stage.
+    fn oldest(&self, slot: usize) -> usize {
+        self.done[self.instance.last_of[slot]][0]
+    }
+
+    fn commit(&mut self, rank: usize, Proposal { start, step }: Proposal) {
+        let slot = &self.instance.slots[step.slot];
+        let end = start + self.instance.seconds(step);
+        let (more, fewer) = self.instance.bytes(step);
+        self.clock[rank] = end;
+        self.held[rank] += more - fewer;
+        self.done[step.slot][step.pass as usize] += 1;
+        self.rows[rank].push(step);
+        if let Some(ends) = self.ends.get_mut(step.pass as usize) {
+            ends[slot.base + step.microbatch] = end;
+        }
+        self.look(rank);
+        let other = match step.pass {
+            Pass::Forward => slot.after.map(|_| step.slot + 1),
+            Pass::Input => slot.before.map(|_| step.slot - 1),
+            Pass::Weight => None,
+        };
+        if let Some(other) = other.map(|other| self.instance.slots[other].rank) {
+            self.look(other);
+        }
+        let limited = self.instance.cap.is_finite();
+        if limited && step.pass == Pass::Forward && slot.after.is_none() {
+            // Another microbatch is the oldest now: ranks that kept room for this one may go on.
+            (0..self.rows.len()).for_each(|rank| self.look(rank));
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! Schedules made for a profile: list scheduling under costs and a memory cap, then local search.
+//!
+//! ```text
+//! p=2 v=1 m=3, F = I = W = 1
+//! rank 0: 0F0 0F1     0I0 0F2 0I1 0W0 0I2 0W1 0W2
+//! rank 1:     1F0 1I0 1F1 1I1 1F2 1I2 1W0 1W1 1W2
+//! ```
+//!
+//! Guarantees: the plan is complete and in a legal order; simulated with the same profile it keeps every rank under
+//! the cap; the same input gives the same plan; where messages take no room, there is a plan whenever one microbatch at
+//! a time fits.
+//!
+//! 1. Some hundred rules of a list scheduler ([`list`]), with backwards split and, where that is cheaper, whole; one
+//!    microbatch at a time; and the plans given as starts, where they fit.
+//! 2. The best few are improved by moving steps along the longest chain ([`local`]).
+//! 3. An `I` and the `W` right behind it become one `B` where that is no slower.
+//! 4. Messages on their way are not counted while building: where the simulation finds too much memory, the cap is
+//!    lowered by the excess, and all begins anew.
+//!
+//! Source: list scheduling as in Hanayo (Liu et al. 2023) and the heuristic of Zero Bubble (Qi et al. 2023), section
+//! 3.1; local search as for job shops.
+
+mod instance;
+mod list;
+mod local;
+mod timing;
+
+use crate::cost::{Profile, ProfileError};
+use crate::pass::merge_backward;
+use crate::plan::{Placement, Plan, PlanError};
+use crate::simulate::{SimulateError, SimulateOptions, simulate};
+use instance::{Instance, Step};
+use rayon::prelude::*;
+
+/// How hard to search, and within what memory.
+///
+/// ```
+/// use burn_pipeline::cost::{Profile, Uniform};
+/// use burn_pipeline::plan::Placement;
+/// use burn_pipeline::planner::Synthesis;
+///
+/// let placement = Placement::looped(2, 1)?;
+/// let profile = Profile::uniform(&placement, Uniform::new(1.0, 1.0, 1.0))?;
+/// let made = Synthesis::default().build(&profile, &placement, &[3], &[])?;
+/// assert_eq!((made.makespan, made.lower_bound), (10.0, 10.0));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Synthesis {
+    /// Bytes that a rank may hold, as [`simulate`] counts them; no limit where there is none.
+    pub cap: Option<f64>,
+    /// How many of the best orders are improved. 0 leaves the best one as it is.
+    pub starts: usize,
+    /// Steps timed while one order is improved: each evaluation of a plan of `n` steps takes `n` of them.
+    pub effort: usize,
+    /// Steps of all list schedules together: a plan of `n` steps is built by this many over `n` rules, of some hundred.
+    pub listing: usize,
+}
+
+impl Default for Synthesis {
+    fn default() -> Self {
+        Self { cap: None, starts: 4, effort: 5_000_000, listing: 1_000_000 }
+    }
+}
+
+/// A plan made for a profile.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Synthesised {
+    /// The plan, without transfers, named `Synthesised`.
+    pub plan: Plan,
+    /// Its simulated seconds, without transfers written down.
+    pub makespan: f64,
+    /// No order of the same placement and costs is faster.
+    pub lower_bound: f64,
+    /// Where its search began: a rule of the list scheduler, or a given plan.
+    pub start: String,
+}
+
+/// Why no plan was made.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum SynthesisError {
+    /// One microbatch count a route is needed, and at least one microbatch.
+    #[error("{counts:?} microbatches for {routes} routes; give one count a route, and at least one microbatch")]
+    Microbatches {
+        /// Counts given.
+        counts: Vec<usize>,
+        /// Routes of the placement.
+        routes: usize,
+    },
+    /// Even one microbatch at a time does not fit.
+    #[error(
+        "no order was found that holds at most {cap} bytes a rank; the stages need more even for one microbatch at a time, or their messages do"
+    )]
+    DoesNotFit {
+        /// The cap.
+        cap: f64,
+    },
+    /// The profile is about another placement.
+    #[error(transparent)]
+    Profile(#[from] ProfileError),
+    /// The rows do not make a plan.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// The plan cannot be simulated.
+    #[error(transparent)]
+    Simulate(#[from] SimulateError),
+}
+
+/// How often the cap is lowered for messages.
+const TIGHTENINGS: usize = 5;
+
+/// An order, and where it came from.
+struct Order {
+    makespan: f64,
+    start: String,
+    rows: Vec<Vec<Step>>,
+    split: bool,
+}
+
+impl Synthesis {
+    /// A plan for `microbatches` (one count a route) that takes as little time as can be found under the cap. `starts`
+    /// are plans of the same placement and counts to improve beside the rules' own.
+    ///
+    /// # Errors
+    /// [`SynthesisError`]; most of all [`SynthesisError::DoesNotFit`].
+    pub fn build(
+        &self,
+        profile: &Profile,
+        placement: &Placement,
+        microbatches: &[usize],
+        starts: &[Plan],
+    ) -> Result<Synthesised, SynthesisError> {
+        if microbatches.len() != placement.routes() || microbatches.iter().all(|&m| m == 0) {
+            return Err(SynthesisError::Microbatches { counts: microbatches.to_vec(), routes: placement.routes() });
+        }
+        let cap = self.cap.unwrap_or(f64::INFINITY);
+        let (mut limit, mut found) = (cap, None);
+        // How much room messages need is found with little effort; then comes all of it.
+        let quick = Self { starts: 0, listing: self.listing / 8, ..*self };
+        let efforts = if self.starts == 0 { vec![*self] } else { vec![quick, *self] };
+        for effort in efforts {
+            for _ in 0..TIGHTENINGS {
+                let made = effort.attempt(profile, placement, microbatches, starts, limit)?;
+                let Some((made, peak)) = made else { break };
+                if peak <= cap * (1.0 + 1e-9) {
+                    let slower = |other: &Synthesised| made.makespan < other.makespan;
+                    found = if found.as_ref().is_none_or(slower) { Some(made) } else { found };
+                    break;
+                }
+                limit -= (peak - cap) * (1.0 + 1e-9);
+            }
+        }
+        found.ok_or(SynthesisError::DoesNotFit { cap })
+    }
+
+    /// The best plan under a limit that leaves messages out, and its peak with them.
+    fn attempt(
+        &self,
+        profile: &Profile,
+        placement: &Placement,
+        microbatches: &[usize],
+        starts: &[Plan],
+        limit: f64,
+    ) -> Result<Option<(Synthesised, f64)>, SynthesisError> {
+        let costs = profile.costs(placement)?;
+        let split = Instance::new(&costs, microbatches, limit, true);
+        let whole = Instance::new(&costs, microbatches, limit, false);
+        let cheaper = profile.stages().iter().any(|s| s.full_backward() < s.input_backward() + s.weight_backward());
+        let given = placement_starts(&[&split, &whole], placement, microbatches, starts);
+        let mut orders = self.listed(&split);
+        orders.extend(if cheaper { self.listed(&whole) } else { Vec::new() });
+        orders.extend(given);
+        orders.sort_by(|a, b| a.makespan.total_cmp(&b.makespan));
+        orders.dedup_by(|a, b| a.rows == b.rows);
+        orders.truncate(self.starts.max(1));
+        let instance = |order: &Order| if order.split { &split } else { &whole };
+        let improved = orders.into_par_iter().map(|order| {
+            let evaluations = if self.starts == 0 { 0 } else { self.effort / instance(&order).steps().max(1) };
+            match local::improve(instance(&order), order.rows.clone(), evaluations) {
+                Some((makespan, rows)) => Order { makespan, rows, ..order },
+                None => order,
+            }
+        });
+        let improved: Vec<Order> = improved.collect();
+        let Some(best) = improved.into_iter().min_by(|a, b| a.makespan.total_cmp(&b.makespan)) else {
+            return Ok(None);
+        };
+        let rows = instance(&best).actions(&costs, &best.rows);
+        let plan = Plan::new("Synthesised", placement.clone(), microbatches.to_vec(), rows)?;
+        let options = SimulateOptions::default();
+        let (merged, apart) = (merge_backward(&plan), simulate(&plan, profile, &options)?);
+        let together = simulate(&merged, profile, &options)?;
+        let fits = together.peak_bytes() <= apart.peak_bytes().max(limit);
+        let (plan, step) = if together.makespan <= apart.makespan && fits { (merged, together) } else { (plan, apart) };
+        let lower_bound = split.relaxed(&whole).lower_bound();
+        let made = Synthesised { makespan: step.makespan, lower_bound, start: best.start, plan };
+        Ok(Some((made, step.peak_bytes())))
+    }
+
+    /// What the rules of the list scheduler give, spread over all rules where the plan is long.
+    fn listed(&self, instance: &Instance) -> Vec<Order> {
+        let rules = list::rules(instance.split);
+        let most = (self.listing / instance.steps().max(1)).clamp(8, rules.len());
+        let stride = rules.len().div_ceil(most);
+        // A stride that shares no factor with the lists of choices goes through all of them.
+        let stride = if stride > 1 { stride | 1 } else { 1 };
+        let chosen: Vec<list::Rule> = rules.into_iter().step_by(stride).collect();
+        let order = |rule: list::Rule| order_of(instance, list::schedule(instance, rule)?, rule.to_string());
+        let mut orders: Vec<Order> = chosen.into_par_iter().filter_map(order).collect();
+        orders.extend(order_of(instance, list::one_by_one(instance), "one microbatch at a time".into()));
+        orders
+    }
+}
+
+/// Rows with their makespan, if they are complete, can be run and fit.
+fn order_of(instance: &Instance, rows: Vec<Vec<Step>>, start: String) -> Option<Order> {
+    let fits = rows.iter().enumerate().all(|(rank, row)| instance.fits(instance.peak(rank, row)));
+    let complete = rows.iter().map(Vec::len).sum::<usize>() == instance.steps();
+    let makespan = timing::Timing::new(instance).run(instance, &rows).filter(|_| fits && complete)?;
+    Some(Order { makespan, start, rows, split: instance.split })
+}
+
+/// The given plans that are about this placement, in the form of the instance that they fit.
+fn placement_starts(
+    instances: &[&Instance],
+    placement: &Placement,
+    microbatches: &[usize],
+    starts: &[Plan],
+) -> Vec<Order> {
+    let order = |plan: &Plan, instance: &Instance| order_of(instance, instance.rows_of(plan)?, plan.name().to_owned());
+    let alike = starts.iter().filter(|plan| plan.placement() == placement && plan.microbatches() == microbatches);
+    alike.flat_map(|plan| instances.iter().filter_map(move |instance| order(plan, instance))).collect()
+}

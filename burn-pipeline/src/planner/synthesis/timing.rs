@@ -1,0 +1,110 @@
+//! How long given rows take: every step as early as its inputs and its rank allow.
+//!
+//! Guarantees: the makespan is that of the simulator for the same plan without transfers written down.
+
+use super::instance::{Instance, Pass, Step};
+
+/// Starts and ends of all steps; buffers that are used again for each evaluation.
+#[derive(Clone, Debug)]
+pub(super) struct Timing {
+    pub(super) start: Vec<f64>,
+    pub(super) end: Vec<f64>,
+    next: Vec<usize>,
+    queue: Vec<usize>,
+}
+
+impl Timing {
+    pub(super) fn new(instance: &Instance) -> Self {
+        let steps = 3 * instance.pairs;
+        Self { start: vec![0.0; steps], end: vec![f64::NAN; steps], next: vec![0; instance.ranks()], queue: Vec::new() }
+    }
+
+    /// Times the rows and gives their makespan; none if some rank can never go on.
+    pub(super) fn run(&mut self, instance: &Instance, rows: &[Vec<Step>]) -> Option<f64> {
+        self.end.fill(f64::NAN);
+        self.next.fill(0);
+        self.queue.clear();
+        self.queue.extend((0..rows.len()).rev());
+        let mut makespan: f64 = 0.0;
+        while let Some(rank) = self.queue.pop() {
+            let row = &rows[rank];
+            let mut free = self.next[rank].checked_sub(1).map_or(0.0, |last| self.end[instance.index(row[last])]);
+            while let Some(&step) = row.get(self.next[rank]) {
+                let Some(ready) = self.ready(instance, step) else { break };
+                let (index, start) = (instance.index(step), f64::max(free, ready));
+                free = start + instance.seconds(step);
+                self.start[index] = start;
+                self.end[index] = free;
+                self.next[rank] += 1;
+                if let Some(other) = receiver(instance, step).filter(|&other| other != rank) {
+                    self.queue.push(other);
+                }
+            }
+            makespan = makespan.max(free);
+        }
+        let ended = rows.iter().zip(&self.next).all(|(row, &next)| row.len() == next);
+        ended.then_some(makespan)
+    }
+
+    /// When the inputs of a step are there; none while one of them is not made.
+    pub(super) fn ready(&self, instance: &Instance, step: Step) -> Option<f64> {
+        let (slot, index) = (&instance.slots[step.slot], instance.index(step));
+        let known = |end: f64| (!end.is_nan()).then_some(end);
+        match step.pass {
+            Pass::Forward => match slot.before {
+                None => Some(0.0),
+                Some(crossing) => known(self.end[index - slot.microbatches] + crossing),
+            },
+            Pass::Input => {
+                let own = known(self.end[index - instance.pairs])?;
+                match slot.after {
+                    None => Some(own),
+                    Some(crossing) => known(self.end[index + slot.microbatches] + crossing).map(|g| g.max(own)),
+                }
+            }
+            Pass::Weight => known(self.end[index - instance.pairs]),
+        }
+    }
+
+    /// The steps of one longest chain, last one first, each with its place in its row.
+    pub(super) fn critical(&self, instance: &Instance, rows: &[Vec<Step>], places: &[usize]) -> Vec<(usize, usize)> {
+        let last = |rank: &usize| rows[*rank].last().map_or(0.0, |&step| self.end[instance.index(step)]);
+        let Some(mut rank) = (0..rows.len()).max_by(|a, b| last(a).total_cmp(&last(b)).then(b.cmp(a))) else {
+            return Vec::new();
+        };
+        let Some(mut place) = rows[rank].len().checked_sub(1) else { return Vec::new() };
+        let mut chain = vec![(rank, place)];
+        loop {
+            let step = rows[rank][place];
+            let start = self.start[instance.index(step)];
+            let before = place.checked_sub(1).filter(|&p| self.end[instance.index(rows[rank][p])] >= start);
+            if let Some(before) = before {
+                place = before;
+            } else {
+                let Some(maker) = maker(instance, step) else { return chain };
+                (rank, place) = (instance.slots[maker.slot].rank, places[instance.index(maker)]);
+            }
+            chain.push((rank, place));
+        }
+    }
+}
+
+/// The rank that uses what a step makes.
+fn receiver(instance: &Instance, step: Step) -> Option<usize> {
+    let slot = &instance.slots[step.slot];
+    match step.pass {
+        Pass::Forward => slot.after.map(|_| instance.slots[step.slot + 1].rank),
+        Pass::Input => slot.before.map(|_| instance.slots[step.slot - 1].rank),
+        Pass::Weight => None,
+    }
+}
+
+/// The neighbour's step that a step waits for.
+fn maker(instance: &Instance, step: Step) -> Option<Step> {
+    let slot = &instance.slots[step.slot];
+    match step.pass {
+        Pass::Forward => slot.before.map(|_| Step { slot: step.slot - 1, ..step }),
+        Pass::Input => slot.after.map(|_| Step { slot: step.slot + 1, ..step }),
+        Pass::Weight => None,
+    }
+}

@@ -1,0 +1,93 @@
+//! Waits: where a rank stands until what it started earlier is over.
+//!
+//! 1. A send is over, and its payload may be let go of, when it has arrived (rendezvous) or its last byte has left
+//!    (with buffers); a receive when it has arrived; a collective when its time on the rank's lane is up.
+//! 2. What was started runs beside everything up to its wait, whatever the options say of transfers without one.
+
+use super::engine::Engine;
+use super::error::Blocked;
+use super::memory::Held;
+use super::report::IdleCause;
+use super::transfers::{is_forward, is_send};
+use crate::plan::{Action, Op, Task};
+use crate::trace::Event;
+
+impl Engine<'_> {
+    /// Notes on every message which of its ends are awaited in writing.
+    pub(super) fn mark_awaited(&mut self) {
+        let plan = self.plan;
+        if !plan.has_waits() || !self.lowered {
+            return;
+        }
+        for (rank, row) in plan.rows().iter().enumerate() {
+            for (step, action) in row.iter().enumerate() {
+                match *action {
+                    Action::Single(task) if task.op().is_transfer() && self.is_awaited(rank, step) => {
+                        self.message_of(task).awaited[usize::from(!is_send(task))] = true;
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// Stands at a wait until it is over; false if that is not known yet.
+    pub(super) fn wait(&mut self, rank: usize, task: Task) -> bool {
+        let slot = self.plan.placement().slot(task.stage());
+        let over = match task.op() {
+            Op::WaitUnshard => self.unsharded[slot],
+            Op::WaitReduceGrad => self.reduced[slot],
+            _ => return self.wait_transfer(rank, start_of(task)),
+        };
+        let Some(over) = over else { return false };
+        self.stand(rank, task, over, over, IdleCause::Transfer);
+        true
+    }
+
+    fn wait_transfer(&mut self, rank: usize, start: Task) -> bool {
+        if !self.lowered {
+            return false;
+        }
+        let (rendezvous, message) = (self.rendezvous(), *self.message_of(start));
+        if message.arrived.is_nan() {
+            return false;
+        }
+        let wait = Task::new(start.stage(), start.op().wait().unwrap_or(start.op()), start.microbatch().unwrap_or(0));
+        if is_send(start) {
+            let over = if rendezvous { message.arrived } else { message.left };
+            self.stand(rank, wait, message.sent, over, IdleCause::Transfer);
+            let (bytes, now) = (self.sent_bytes(start), self.ranks[rank].clock);
+            self.ranks[rank].memory.change(now, Held::SendBuffers, -bytes);
+        } else {
+            let cause = if is_forward(start) { IdleCause::Input } else { IdleCause::Gradient };
+            self.stand(rank, wait, message.sent, message.arrived, cause);
+        }
+        true
+    }
+
+    /// Idles until `sent` for a cause, then until `over` for the transfer.
+    fn stand(&mut self, rank: usize, task: Task, sent: f64, over: f64, cause: IdleCause) {
+        let state = &mut self.ranks[rank];
+        let start = state.clock;
+        state.idle_until(sent.min(over), cause);
+        state.idle_until(over, IdleCause::Transfer);
+        self.events.push(Event { rank, action: task.into(), start, end: state.clock });
+    }
+
+    /// Why a rank stands at a wait: its own start has not come, or the peer's has not.
+    pub(super) fn wait_blocked(&self, rank: usize, wait: Task) -> Option<Blocked> {
+        let (step, start) = (self.ranks[rank].next, start_of(wait));
+        let here = self.plan.row(rank)[..step].contains(&Action::Single(start));
+        let (awaits, on) = if here && start.op().is_transfer() { self.transfer_awaits(start) } else { (start, rank) };
+        Some(Blocked { rank, step, action: wait.into(), awaits, on })
+    }
+}
+
+/// The start that a wait is for.
+fn start_of(wait: Task) -> Task {
+    let op = wait.op().awaits().unwrap_or(wait.op());
+    match wait.microbatch() {
+        Some(microbatch) => Task::new(wait.stage(), op, microbatch),
+        None => Task::whole_stage(wait.stage(), op),
+    }
+}

@@ -1,0 +1,96 @@
+//! How the parameters of a stage are called in the whole model.
+//!
+//! Guarantees: a name depends on the model and not on its cut, once the stage has said where its layers stand; so
+//! what one cut has saved, another one finds.
+//!
+//! 1. A parameter's path is that of Burn's visitors: fields and positions in lists, joined by dots
+//!    (`blocks.0.up.weight`).
+//! 2. By default the name is the path: right for a whole model, and where stages share no paths.
+//! 3. A stage that holds layers 4 to 7 of a list has them at positions 0 to 3 of its own:
+//!    [`Names::layers_from`]`("blocks", 4)` counts on from there.
+//! 4. [`Names::renamed`] changes what is left, last.
+//!
+//! Two stages that claim one name cannot be saved: a pipeline warns when it is built, and refuses to save.
+
+use std::sync::Arc;
+
+type Rename = Arc<dyn Fn(&str) -> String + Send + Sync>;
+
+/// Turns the paths of a stage's parameters into their names in the whole model.
+///
+/// ```
+/// use burn_pipeline::stage::Names;
+///
+/// let names = Names::default().layers_from("blocks", 4);
+/// assert_eq!(names.in_model("blocks.1.up.weight"), "blocks.5.up.weight");
+/// assert_eq!(names.in_model("head.norm.gamma"), "head.norm.gamma");
+/// ```
+#[derive(Clone, Default)]
+pub struct Names {
+    lists: Vec<(String, usize)>,
+    rename: Option<Rename>,
+}
+
+impl std::fmt::Debug for Names {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Names").field("lists", &self.lists).field("renames", &self.rename.is_some()).finish()
+    }
+}
+
+impl Names {
+    /// Position 0 of the list at path `list` is layer `first` of the model's.
+    pub fn layers_from(mut self, list: impl Into<String>, first: usize) -> Self {
+        self.lists.push((list.into(), first));
+        self
+    }
+
+    /// Gives names that `rename` makes of those that come out of the rules before it.
+    pub fn renamed(mut self, rename: impl Fn(&str) -> String + Send + Sync + 'static) -> Self {
+        self.rename = Some(Arc::new(rename));
+        self
+    }
+
+    /// The name in the whole model of the parameter at a path of the stage.
+    pub fn in_model(&self, path: &str) -> String {
+        let moved = self.lists.iter().find_map(|(list, first)| moved(path, list, *first));
+        let name = moved.unwrap_or_else(|| path.to_owned());
+        match &self.rename {
+            Some(rename) => rename(&name),
+            None => name,
+        }
+    }
+}
+
+/// The path with its position in the list counted from `first`; `None` if it does not lead through the list.
+fn moved(path: &str, list: &str, first: usize) -> Option<String> {
+    let rest = path.strip_prefix(list)?.strip_prefix('.')?;
+    let (position, inside) = rest.split_once('.').unwrap_or((rest, ""));
+    let layer = position.parse::<usize>().ok()? + first;
+    Some(if inside.is_empty() { format!("{list}.{layer}") } else { format!("{list}.{layer}.{inside}") })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_paths_through_the_list_are_counted_on() {
+        let names = Names::default().layers_from("net.blocks", 3).layers_from("skips", 1);
+        for (path, name) in [
+            ("net.blocks.0.up.weight", "net.blocks.3.up.weight"),
+            ("net.blocks.12", "net.blocks.15"),
+            ("skips.0", "skips.1"),
+            ("blocks.0.up.weight", "blocks.0.up.weight"),
+            ("net.blocks_more.0.weight", "net.blocks_more.0.weight"),
+            ("net.blocks.norm.gamma", "net.blocks.norm.gamma"),
+        ] {
+            assert_eq!(names.in_model(path), name);
+        }
+    }
+
+    #[test]
+    fn renaming_comes_last() {
+        let names = Names::default().layers_from("blocks", 2).renamed(|name| format!("decoder.{name}"));
+        assert_eq!(names.in_model("blocks.0.bias"), "decoder.blocks.2.bias");
+    }
+}

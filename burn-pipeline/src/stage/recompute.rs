@@ -1,0 +1,199 @@
+//! Activation recomputation: a stage keeps the input of its forward alone, and runs the forward again when its
+//! backward comes (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016, with the stage as segment).
+//!
+//! Guarantees: the gradients of a stage that keeps its activations, bit for bit; between `F` and the backward a
+//! microbatch holds what arrived and nothing else. The price is one more forward in `B`, or in `I` where the plan
+//! splits; `W` then uses what `I` has left.
+//!
+//! 1. `F` runs without a graph (or, captured, gives its interpreter up), and what it was called with is kept.
+//! 2. `B` and `I` run the forward as it was called, this time holding what backwards need, and go on from there.
+//! 3. Running statistics, which the first forward has counted along, are put back after the second.
+//! 4. The second forward must give what the first gave. It draws from the same seed (see [`Draws`]); and on a stage's
+//!    first microbatch its outputs are compared with the first one's, so that a forward that draws without a seed,
+//!    or that counts its calls, is refused.
+
+use super::Stage;
+use super::any_tensor::AnyTensor;
+use super::boundary::Payload;
+use super::draws::Draws;
+use super::engine::{ActivationBytes, Engine, EngineReport, ForwardCall, Gradients, Outcome};
+use super::error::StageError;
+use super::function::StageFunction;
+use super::gradients::GradientStore;
+use super::names::Names;
+use super::state::{named_weights, with_weights};
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::tensor::Tensor;
+use std::collections::HashMap;
+
+/// Another engine's stage, recomputed; see the module's header.
+pub(crate) struct Recompute<M: Stage> {
+    inner: Box<dyn Engine<M>>,
+    function: StageFunction<M>,
+    draws: Draws,
+    calls: HashMap<usize, ForwardCall>,
+    /// The most that a call holds.
+    call_bytes: usize,
+    /// Has the module buffers? `None` before the first forward.
+    buffers: Option<bool>,
+}
+
+const DIFFERS: &str = "its forward gives other numbers when it runs again, so its activations cannot be recomputed; if it draws random numbers, give the pipeline a seed (`Builder::seed`)";
+
+impl<M: Stage> Recompute<M> {
+    pub(crate) fn new(inner: Box<dyn Engine<M>>, function: StageFunction<M>) -> Self {
+        let draws = Draws::default();
+        Self { inner, function, draws, calls: HashMap::new(), call_bytes: 0, buffers: None }
+    }
+
+    /// Runs something that may count buffers along, and puts them back.
+    fn uncounted<T>(
+        &mut self,
+        module: &M,
+        run: impl FnOnce(&mut Self) -> Result<T, StageError>,
+    ) -> Result<T, StageError> {
+        if self.buffers != Some(true) {
+            return run(self);
+        }
+        let before = values(module);
+        let result = run(self);
+        // Buffers are shared with the copy, which is all that changes here.
+        drop(with_weights(module.clone(), &before));
+        result
+    }
+
+    /// The forward again, this time holding what backwards need.
+    fn again(&mut self, module: &M, sample: usize) -> Result<(), StageError> {
+        let call = self.calls.remove(&sample).ok_or(StageError::NotHeld)?;
+        self.uncounted(module, |this| {
+            let _turn = this.draws.begin(sample, module);
+            this.inner.forward(&this.function, module, call).map(drop)
+        })
+    }
+
+    /// Refuses a forward that does not give the same numbers twice.
+    fn prove(&mut self, module: &M, call: ForwardCall, first: &Outcome) -> Result<(), StageError> {
+        self.draws.again(call.sample, module);
+        let second = self.uncounted(module, |this| this.inner.forward_only(&this.function, module, call))?;
+        match bits(first)? == bits(&second)? {
+            true => Ok(()),
+            false => Err(StageError::Unsupported(DIFFERS.to_owned())),
+        }
+    }
+}
+
+impl<M: Stage> Engine<M> for Recompute<M> {
+    fn name(&self) -> &'static str {
+        self.inner.name()
+    }
+
+    fn report(&self) -> EngineReport {
+        let report = self.inner.report();
+        EngineReport { reason: format!("{}; its activations are recomputed", report.reason), ..report }
+    }
+
+    fn draw_from(&mut self, draws: Draws) {
+        self.draws = draws;
+    }
+
+    fn forward(&mut self, function: &StageFunction<M>, module: &M, call: ForwardCall) -> Result<Outcome, StageError> {
+        let proved = self.buffers.is_some();
+        if !proved {
+            // Draws lazy parameters, too: what runs without a graph must not draw a copy's.
+            drop(values(module));
+            self.buffers = Some(has_buffers(module));
+        }
+        let outcome = self.inner.forward_only(function, module, call.clone())?;
+        if !proved {
+            self.prove(module, call.clone(), &outcome).inspect_err(|_| self.buffers = None)?;
+        }
+        self.call_bytes = self.call_bytes.max(bytes(&call));
+        self.calls.insert(call.sample, call);
+        Ok(outcome)
+    }
+
+    fn forward_only(
+        &mut self,
+        function: &StageFunction<M>,
+        module: &M,
+        call: ForwardCall,
+    ) -> Result<Outcome, StageError> {
+        self.inner.forward_only(function, module, call)
+    }
+
+    fn backward(
+        &mut self,
+        module: &M,
+        sample: usize,
+        seeds: Gradients,
+        store: &mut GradientStore,
+    ) -> Result<Gradients, StageError> {
+        self.again(module, sample)?;
+        self.inner.backward(module, sample, seeds, store)
+    }
+
+    fn backward_input(&mut self, module: &M, sample: usize, seeds: Gradients) -> Result<Gradients, StageError> {
+        self.again(module, sample)?;
+        self.inner.backward_input(module, sample, seeds)
+    }
+
+    fn backward_weight(&mut self, module: &M, sample: usize, store: &mut GradientStore) -> Result<(), StageError> {
+        self.inner.backward_weight(module, sample, store)
+    }
+
+    fn backward_weights(&mut self, module: &M, samples: &[usize], store: &mut GradientStore) -> Result<(), StageError> {
+        self.inner.backward_weights(module, samples, store)
+    }
+
+    fn held(&self) -> usize {
+        self.calls.len() + self.inner.held()
+    }
+
+    fn held_bytes(&self) -> Option<usize> {
+        Some(self.calls.values().map(bytes).sum::<usize>() + self.inner.held_bytes()?)
+    }
+
+    fn activation(&self) -> Option<ActivationBytes> {
+        let kept = self.inner.activation()?;
+        let recomputed = kept.after_forward.saturating_sub(self.call_bytes);
+        Some(ActivationBytes { after_forward: self.call_bytes, recomputed, ..kept })
+    }
+
+    fn clear(&mut self) {
+        self.calls.clear();
+        self.inner.clear();
+    }
+}
+
+/// What a call holds.
+fn bytes(call: &ForwardCall) -> usize {
+    call.input.bytes() + call.extra.bytes() + call.target.as_ref().map_or(0, Payload::bytes)
+}
+
+fn values<M: Module>(module: &M) -> HashMap<ParamId, AnyTensor> {
+    named_weights(module, &Names::default()).into_iter().map(|weight| (weight.id, weight.value)).collect()
+}
+
+/// Has the module float parameters that are not trained? Running statistics are among them.
+fn has_buffers<M: Module>(module: &M) -> bool {
+    struct Find(bool);
+
+    impl ModuleVisitor for Find {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            self.0 |= !param.is_require_grad();
+        }
+    }
+
+    let mut find = Find(false);
+    module.visit(&mut find);
+    find.0
+}
+
+/// The bits of what a forward handed on.
+fn bits(outcome: &Outcome) -> Result<Vec<Vec<u8>>, StageError> {
+    let read = |tensor: &AnyTensor| tensor.to_data().map(|data| data.as_bytes().to_vec()).map_err(StageError::Device);
+    match outcome {
+        Outcome::Output(payload) => payload.tensors().map(read).collect(),
+        Outcome::Loss(loss) => Ok(vec![read(&loss.value)?]),
+    }
+}

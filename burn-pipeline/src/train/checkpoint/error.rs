@@ -1,0 +1,149 @@
+//! Why a checkpoint could not be written or read. Nothing of the model has changed where loading gives one of these.
+
+use crate::train::error::PipelineError;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Why a checkpoint could not be written or read.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckpointError {
+    /// The file system refused.
+    #[error("{doing} {} failed: {source}", path.display())]
+    Io {
+        /// What was tried.
+        doing: &'static str,
+        /// Where.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The folder holds no checkpoint.
+    #[error("there is no checkpoint in {}", root.display())]
+    None {
+        /// The folder.
+        root: PathBuf,
+    },
+    /// A file of the checkpoint is not there.
+    #[error("{} is missing, so this checkpoint cannot be read; an earlier one may be intact", path.display())]
+    Missing {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A file is not what was written.
+    #[error("{} is damaged: {what}; an earlier checkpoint may be intact", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// Another version of the format.
+    #[error("{} is of format version {found}, but this library reads version {reads}", path.display())]
+    Version {
+        /// The manifest.
+        path: PathBuf,
+        /// Its version.
+        found: u32,
+        /// The version that is read.
+        reads: u32,
+    },
+    /// Two stages call different parameters the same.
+    #[error(
+        "stages {first} and {second} both claim a parameter named `{name}`; say where their layers stand in the model with `StageBox::named`"
+    )]
+    SameName {
+        /// The name.
+        name: String,
+        /// One stage.
+        first: usize,
+        /// The other.
+        second: usize,
+    },
+    /// A parameter of the model is not in the checkpoint.
+    #[error("the checkpoint holds no parameter named `{name}`{}, which the model has", in_stage(stage))]
+    MissingParameter {
+        /// The name.
+        name: String,
+        /// The stage that has it; `None` for a module of its own.
+        stage: Option<usize>,
+    },
+    /// Parameters of the checkpoint are not in the model.
+    #[error("the checkpoint holds {} parameter(s) that the model does not have: {}", names.len(), names.join(", "))]
+    UnknownParameters {
+        /// Their names.
+        names: Vec<String>,
+    },
+    /// A parameter has another shape or element type.
+    #[error("`{name}` was saved as {saved}, but the model's is {wanted}")]
+    Form {
+        /// The parameter.
+        name: String,
+        /// What was saved.
+        saved: String,
+        /// What the model holds.
+        wanted: String,
+    },
+    /// Copies of a parameter that the model holds once are not equal.
+    #[error("the model holds `{first}` and `{second}` as one parameter, but they were saved with different values")]
+    Copies {
+        /// One copy.
+        first: String,
+        /// The other.
+        second: String,
+    },
+    /// There is an optimizer to load, and nothing was saved of one.
+    #[error(
+        "the checkpoint holds no optimizer state; load its weights alone, or save from a pipeline with an optimizer"
+    )]
+    NoOptimizerState,
+    /// The state of an optimizer cannot be taken out or put back.
+    #[error("{0}")]
+    OptimizerState(String),
+    /// Gradients were gathered, and no step has used them: they would be lost.
+    #[error("gradients were gathered since the last step, and a checkpoint holds none; step or take them first")]
+    MidStep,
+    /// An element type that the format does not have.
+    #[error("`{name}` has element type {dtype}, which safetensors cannot hold")]
+    ElementType {
+        /// The tensor.
+        name: String,
+        /// Its element type.
+        dtype: String,
+    },
+    /// What the caller saved beside the model cannot be written, or is not what it is read as.
+    #[error("what was saved beside the model: {0}")]
+    Beside(String),
+    /// A tensor could not be read from its device.
+    #[error("reading `{name}` from its device failed: {message}")]
+    Device {
+        /// The tensor.
+        name: String,
+        /// What the device reports.
+        message: String,
+    },
+    /// A rank failed.
+    #[error(transparent)]
+    Pipeline(#[from] PipelineError),
+}
+
+fn in_stage(stage: &Option<usize>) -> String {
+    stage.map(|stage| format!(" (stage {stage})")).unwrap_or_default()
+}
+
+impl CheckpointError {
+    /// Wraps what the file system says.
+    pub(super) fn io(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| match source.kind() {
+            io::ErrorKind::NotFound if doing == READING => CheckpointError::Missing { path },
+            _ => CheckpointError::Io { doing, path, source },
+        }
+    }
+
+    pub(super) fn damaged(path: &Path, what: impl Into<String>) -> Self {
+        CheckpointError::Damaged { path: path.to_owned(), what: what.into() }
+    }
+}
+
+/// What is being done where a file that is not there is a missing part of a checkpoint.
+pub(super) const READING: &str = "reading";

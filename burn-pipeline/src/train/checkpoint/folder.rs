@@ -1,0 +1,196 @@
+//! The folder that a job's checkpoints are kept in, and how one gets there whole or not at all.
+//!
+//! Guarantees: whenever the process or the machine stops, what is named `step-…` is complete, `LATEST` is absent or
+//! names one of them, and what was there before is untouched. It assumes what POSIX says of `rename` and `fsync`.
+//!
+//! 1. Files are written into a folder named `….partial`, each synchronised; the manifest comes last.
+//! 2. The folder is synchronised, renamed to `step-<number>`, and the folder around it synchronised.
+//! 3. `LATEST` is written beside itself, synchronised, and renamed into place.
+//! 4. Only then are checkpoints beyond those to keep removed: each is first renamed to `….partial`, so that none is
+//!    seen half gone. What another process left as `.partial` is removed by the next save: one job a folder.
+
+use super::error::{CheckpointError, READING};
+use super::manifest::Manifest;
+use super::stored::Checkpoint;
+use std::fs::{self, File};
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+const LATEST: &str = "LATEST";
+const PARTIAL: &str = ".partial";
+
+/// A folder of checkpoints, one job's.
+#[derive(Clone, Debug)]
+pub struct Checkpoints {
+    root: PathBuf,
+    keep: Option<usize>,
+}
+
+impl Checkpoints {
+    /// The checkpoints in this folder, which is made when first needed. All are kept.
+    pub fn new(root: impl Into<PathBuf>) -> Self {
+        Self { root: root.into(), keep: None }
+    }
+
+    /// Keeps this many, at least one: older ones are removed once a new one is complete.
+    pub fn keep(mut self, checkpoints: usize) -> Self {
+        self.keep = Some(checkpoints.max(1));
+        self
+    }
+
+    /// The checkpoint that was completed last.
+    ///
+    /// # Errors
+    /// If there is none, or it is damaged: its manifest is read here, its files when it is loaded.
+    pub fn latest(&self) -> Result<Checkpoint, CheckpointError> {
+        let path = self.root.join(LATEST);
+        match fs::read_to_string(&path) {
+            Ok(name) if is_checkpoint(name.trim()) => Checkpoint::open(self.root.join(name.trim())),
+            Ok(_) => Err(CheckpointError::damaged(&path, "it names no checkpoint")),
+            // The very first one was complete, but not yet named.
+            Err(error) if error.kind() == ErrorKind::NotFound => match self.all()?.pop() {
+                Some(folder) => Checkpoint::open(folder),
+                None => Err(CheckpointError::None { root: self.root.clone() }),
+            },
+            Err(error) => Err(CheckpointError::io(READING, &path)(error)),
+        }
+    }
+
+    /// The last checkpoint of which every byte is as it was written; damaged ones are passed over with a warning.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn latest_intact(&self) -> Result<Checkpoint, CheckpointError> {
+        for folder in self.all()?.into_iter().rev() {
+            match Checkpoint::open(&folder).and_then(|checkpoint| checkpoint.verify().map(|()| checkpoint)) {
+                Ok(checkpoint) => return Ok(checkpoint),
+                Err(error) => tracing::warn!(folder = %folder.display(), %error, "checkpoint passed over"),
+            }
+        }
+        Err(CheckpointError::None { root: self.root.clone() })
+    }
+
+    /// The folders of all complete checkpoints, in the order of their steps.
+    ///
+    /// # Errors
+    /// If the folder cannot be read; one that does not exist holds none.
+    pub fn all(&self) -> Result<Vec<PathBuf>, CheckpointError> {
+        let names = names(&self.root)?;
+        let mut found: Vec<(u64, u64, PathBuf)> = names
+            .iter()
+            .filter_map(|name| numbers(name).map(|(step, again)| (step, again, self.root.join(name))))
+            .collect();
+        found.sort();
+        Ok(found.into_iter().map(|(_, _, path)| path).collect())
+    }
+
+    /// Starts a checkpoint; what earlier processes left half-written is removed.
+    pub(super) fn begin(&self, step: u64) -> Result<Staging, CheckpointError> {
+        fs::create_dir_all(&self.root).map_err(CheckpointError::io("creating", &self.root))?;
+        for name in names(&self.root)?.iter().filter(|name| name.ends_with(PARTIAL)) {
+            remove(&self.root.join(name))?;
+        }
+        // A job that was taken up again from an earlier step comes by steps that were saved before.
+        let taken = |name: &String| self.root.join(name).exists();
+        let name = (1..).map(|again| name_of(step, again)).find(|name| !taken(name)).unwrap_or_default();
+        let folder = self.root.join(format!("{name}{PARTIAL}"));
+        fs::create_dir(&folder).map_err(CheckpointError::io("creating", &folder))?;
+        Ok(Staging { checkpoints: self.clone(), name, folder })
+    }
+
+    /// Removes all but the newest ones and the one just completed, which need not be of the latest step.
+    fn remove_old(&self, complete: &Path) -> Result<(), CheckpointError> {
+        let Some(keep) = self.keep else { return Ok(()) };
+        let others: Vec<PathBuf> = self.all()?.into_iter().filter(|folder| folder != complete).collect();
+        for folder in &others[..(others.len() + 1).saturating_sub(keep)] {
+            let mut doomed = folder.clone().into_os_string();
+            doomed.push(PARTIAL);
+            fs::rename(folder, &doomed).map_err(CheckpointError::io("removing", folder))?;
+            remove(Path::new(&doomed))?;
+        }
+        Ok(())
+    }
+}
+
+/// A checkpoint that is being written; dropped before it is complete, it is removed.
+#[derive(Debug)]
+pub(super) struct Staging {
+    checkpoints: Checkpoints,
+    name: String,
+    folder: PathBuf,
+}
+
+impl Staging {
+    /// Where ranks write their files.
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Makes the checkpoint complete: steps 1 to 4 of the header. Returns its folder.
+    pub(super) fn commit(self, manifest: Manifest) -> Result<PathBuf, CheckpointError> {
+        let root = &self.checkpoints.root;
+        manifest.write(&self.folder)?;
+        synchronise(&self.folder)?;
+        let complete = root.join(&self.name);
+        fs::rename(&self.folder, &complete).map_err(CheckpointError::io("completing", &complete))?;
+        synchronise(root)?;
+        let (latest, beside) = (root.join(LATEST), root.join(format!("{LATEST}{PARTIAL}")));
+        let named = File::create(&beside).and_then(|mut file| {
+            file.write_all(self.name.as_bytes())?;
+            file.sync_all()
+        });
+        named.map_err(CheckpointError::io("writing", &beside))?;
+        fs::rename(&beside, &latest).map_err(CheckpointError::io("writing", &latest))?;
+        synchronise(root)?;
+        self.checkpoints.remove_old(&complete)?;
+        Ok(complete)
+    }
+}
+
+impl Drop for Staging {
+    fn drop(&mut self) {
+        // Once it was renamed, there is nothing left to remove.
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn names(root: &Path) -> Result<Vec<String>, CheckpointError> {
+    let entries = match fs::read_dir(root) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.map_err(CheckpointError::io(READING, root))?,
+    };
+    let names = entries.map(|entry| entry.map(|entry| entry.file_name().to_string_lossy().into_owned()));
+    names.collect::<Result<_, _>>().map_err(CheckpointError::io(READING, root))
+}
+
+fn remove(path: &Path) -> Result<(), CheckpointError> {
+    let removed = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
+    removed.map_err(CheckpointError::io("removing", path))
+}
+
+fn name_of(step: u64, again: u64) -> String {
+    if again == 1 { format!("step-{step:08}") } else { format!("step-{step:08}-{again}") }
+}
+
+/// The step in a checkpoint's name, and the how-manieth of that step it is.
+fn numbers(name: &str) -> Option<(u64, u64)> {
+    let (step, again) = match name.strip_prefix("step-")?.split_once('-') {
+        Some((step, again)) => (step, again.parse().ok()?),
+        None => (name.strip_prefix("step-")?, 1),
+    };
+    Some((step.parse().ok()?, again))
+}
+
+fn is_checkpoint(name: &str) -> bool {
+    numbers(name).is_some()
+}
+
+/// Makes what was renamed within a folder outlast the machine's stop.
+fn synchronise(folder: &Path) -> Result<(), CheckpointError> {
+    // Elsewhere folders cannot be opened; there, renames are as durable as the system makes them.
+    if cfg!(unix) {
+        let opened = File::open(folder).and_then(|folder| folder.sync_all());
+        opened.map_err(CheckpointError::io("synchronising", folder))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,183 @@
+//! The manifest: what a checkpoint holds, as JSON beside its files.
+//!
+//! Guarantees: it is written last, and names every file with its size and checksum; its own checksum is over the
+//! rest of it, so a manifest that was changed or cut short is noticed.
+
+use super::error::{CheckpointError, READING};
+use crate::stage::StateValue;
+use burn::tensor::DType;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+
+/// The file's name within a checkpoint's folder.
+pub(super) const MANIFEST: &str = "manifest.json";
+const VERSION: u32 = 1;
+
+/// How far a training job has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Progress {
+    /// Steps of the weights.
+    pub steps: u64,
+    /// Batches run forward and backward; more than steps where several count as one.
+    pub batches: u64,
+    /// Samples in these batches: where a loader that goes through the data in order stands.
+    pub samples: u64,
+    /// The seed that forwards draw from, see [`Builder::seed`](crate::train::Builder::seed).
+    pub seed: Option<u64>,
+}
+
+/// A file of a checkpoint.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct FileEntry {
+    /// Its name within the folder.
+    pub name: String,
+    /// Its size.
+    pub bytes: u64,
+    /// The CRC-32 of its bytes.
+    pub crc32: u32,
+}
+
+/// A parameter of a checkpoint.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ParameterEntry {
+    /// Its names in the model; its tensor has the first.
+    pub names: Vec<String>,
+    /// Its element type.
+    pub dtype: String,
+    /// Its shape.
+    pub shape: Vec<usize>,
+    /// Which of the files holds it.
+    pub file: usize,
+    /// What the optimizer keeps for it.
+    #[serde(default)]
+    pub state: BTreeMap<String, StateEntry>,
+}
+
+/// What the optimizer keeps in one field.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StateEntry {
+    /// A tensor of the file.
+    Tensor,
+    /// A signed number.
+    Int(i64),
+    /// A number that is not negative.
+    Uint(u64),
+    /// The bits of a floating-point number: text would round it.
+    FloatBits(u64),
+    /// A flag.
+    Bool(bool),
+}
+
+/// What a checkpoint holds.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) struct Manifest {
+    pub(super) version: u32,
+    pub(super) progress: Progress,
+    /// The caller's own, as JSON text: kept to the letter.
+    pub(super) beside: String,
+    pub(super) plan: String,
+    pub(super) stages: usize,
+    pub(super) optimizer: bool,
+    pub(super) files: Vec<FileEntry>,
+    pub(super) parameters: Vec<ParameterEntry>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Sealed {
+    crc32: u32,
+    checkpoint: Manifest,
+}
+
+impl Manifest {
+    pub(super) fn new(progress: Progress, beside: String, plan: String, stages: usize) -> Self {
+        let (version, optimizer) = (VERSION, false);
+        Self { version, progress, beside, plan, stages, optimizer, files: Vec::new(), parameters: Vec::new() }
+    }
+
+    fn sum(&self) -> Result<u32, serde_json::Error> {
+        serde_json::to_vec(self).map(|text| crc32fast::hash(&text))
+    }
+
+    /// Writes it into a folder and synchronises the file.
+    pub(super) fn write(self, folder: &Path) -> Result<(), CheckpointError> {
+        let path = folder.join(MANIFEST);
+        let text = self.sum().and_then(|crc32| serde_json::to_vec_pretty(&Sealed { crc32, checkpoint: self }));
+        let text = text.map_err(|e| CheckpointError::Beside(e.to_string()))?;
+        let written = File::create(&path).and_then(|mut file| {
+            file.write_all(&text)?;
+            file.sync_all()
+        });
+        written.map_err(CheckpointError::io("writing", &path))
+    }
+
+    /// Reads it from a folder.
+    pub(super) fn read(folder: &Path) -> Result<Self, CheckpointError> {
+        let path = folder.join(MANIFEST);
+        let text = std::fs::read(&path).map_err(CheckpointError::io(READING, &path))?;
+        let value: serde_json::Value =
+            serde_json::from_slice(&text).map_err(|e| CheckpointError::damaged(&path, e.to_string()))?;
+        // Another version may look otherwise: it is asked for before all else.
+        let found = value["checkpoint"]["version"].as_u64().and_then(|found| u32::try_from(found).ok());
+        if let Some(found) = found.filter(|&found| found != VERSION) {
+            return Err(CheckpointError::Version { path, found, reads: VERSION });
+        }
+        let sealed: Sealed =
+            serde_json::from_value(value).map_err(|e| CheckpointError::damaged(&path, e.to_string()))?;
+        let sum = sealed.checkpoint.sum().map_err(|e| CheckpointError::damaged(&path, e.to_string()))?;
+        let manifest = sealed.checkpoint;
+        let whole = manifest.parameters.iter().all(|p| p.file < manifest.files.len() && !p.names.is_empty());
+        let inside = manifest.files.iter().all(|file| Path::new(&file.name).file_name() == Some(file.name.as_ref()));
+        match sum == sealed.crc32 && whole && inside {
+            true => Ok(manifest),
+            false => Err(CheckpointError::damaged(&path, "its checksum is not that of what it says")),
+        }
+    }
+}
+
+impl ParameterEntry {
+    /// The name of its tensor in the file.
+    pub(super) fn key(&self) -> &str {
+        &self.names[0]
+    }
+
+    /// The name in the file of a tensor that the optimizer keeps for a parameter.
+    pub(super) fn state_key(name: &str, field: &str) -> String {
+        format!("optimizer/{name}/{field}")
+    }
+}
+
+impl StateEntry {
+    pub(super) fn of(value: &StateValue) -> Self {
+        match value {
+            StateValue::Tensor(_) => StateEntry::Tensor,
+            StateValue::Int(value) => StateEntry::Int(*value),
+            StateValue::UInt(value) => StateEntry::Uint(*value),
+            StateValue::Float(value) => StateEntry::FloatBits(value.to_bits()),
+            StateValue::Bool(value) => StateEntry::Bool(*value),
+        }
+    }
+
+    /// The number; `None` for a tensor.
+    pub(super) fn value(&self) -> Option<StateValue> {
+        Some(match self {
+            StateEntry::Tensor => return None,
+            StateEntry::Int(value) => StateValue::Int(*value),
+            StateEntry::Uint(value) => StateValue::UInt(*value),
+            StateEntry::FloatBits(bits) => StateValue::Float(f64::from_bits(*bits)),
+            StateEntry::Bool(value) => StateValue::Bool(*value),
+        })
+    }
+}
+
+/// An element type's name in a manifest.
+pub(super) fn dtype_name(dtype: DType) -> String {
+    match dtype {
+        DType::Bool(_) => "bool".to_owned(),
+        DType::Flex32 => "f32".to_owned(),
+        dtype => format!("{dtype:?}").to_lowercase(),
+    }
+}

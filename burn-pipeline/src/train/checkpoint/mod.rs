@@ -1,0 +1,45 @@
+//! Checkpoints: what a training job needs to be taken up again, on the same ranks or on others.
+//!
+//! Guarantees: a checkpoint is there whole or not at all, wherever saving was stopped; a damaged one is refused with
+//! the file that is wrong, before anything of the model changes; a job that goes on from one has the same losses, bit
+//! for bit, as one that was never stopped, where both add numbers in the same order.
+//!
+//! 1. A checkpoint is a folder: one safetensors file a stage, with weights by their names in the model
+//!    ([`Names`](crate::stage::Names)) and what the optimizer keeps for each; and a manifest in JSON with progress,
+//!    sizes and checksums. See `folder` for how it gets there.
+//! 2. [`Pipeline::save`](crate::train::Pipeline::save) has every rank write its own stages.
+//! 3. [`Pipeline::load`](crate::train::Pipeline::load) looks every parameter up by name, in whatever file it is: ranks,
+//!    chunks, placement and schedule may be others. All ranks read and compare first, then all adopt.
+//! 4. [`Checkpoint::load_module`] and [`Checkpoint::load_optimizer`] do the same for a module of one's own: the
+//!    unpipelined model.
+//!
+//! ```no_run
+//! # fn take(pipeline: &mut burn_pipeline::train::Pipeline) -> Result<(), Box<dyn std::error::Error>> {
+//! use burn_pipeline::train::Checkpoints;
+//!
+//! let checkpoints = Checkpoints::new("runs/checkpoints").keep(3);
+//! let epoch = 7;
+//! pipeline.save(&checkpoints, &epoch)?;
+//!
+//! let checkpoint = checkpoints.latest()?;
+//! pipeline.load(&checkpoint)?;
+//! let (epoch, steps) = (checkpoint.beside::<u32>()?, checkpoint.progress().steps);
+//! # let _ = (epoch, steps);
+//! # Ok(())
+//! # }
+//! ```
+
+mod error;
+mod folder;
+mod manifest;
+mod pipeline;
+mod rank;
+mod stored;
+mod tensors;
+
+pub use error::CheckpointError;
+pub use folder::Checkpoints;
+pub use manifest::{FileEntry, ParameterEntry, Progress, StateEntry};
+pub(in crate::train) use rank::SavedStage;
+pub use stored::Checkpoint;
+pub(in crate::train) use stored::Parts;

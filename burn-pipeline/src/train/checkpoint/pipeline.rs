@@ -1,0 +1,152 @@
+//! Saving and loading a whole pipeline.
+
+use super::error::CheckpointError;
+use super::folder::Checkpoints;
+use super::manifest::{Manifest, Progress};
+use super::rank::SavedStage;
+use super::stored::{Checkpoint, Parts};
+use super::tensors::{Item, write};
+use crate::stage::NamedWeight;
+use crate::train::pipeline::Pipeline;
+use crate::train::worker::{Answer, Command};
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+impl Pipeline {
+    /// How far training has come.
+    pub fn progress(&self) -> Progress {
+        self.progress
+    }
+
+    /// Saves weights, optimizers and progress, and `beside`, what the caller needs to take its own work up again (its
+    /// place in the data; `&()` for nothing). Every rank writes its stages' files; returns the checkpoint's folder.
+    ///
+    /// # Errors
+    /// If two stages claim a parameter's name, gradients wait for a step, or something cannot be written: the
+    /// checkpoints that were there are untouched, and the pipeline can go on.
+    pub fn save(&mut self, checkpoints: &Checkpoints, beside: &impl Serialize) -> Result<PathBuf, CheckpointError> {
+        self.refuse_processes("saving a checkpoint")?;
+        if self.waiting > 0 {
+            return Err(CheckpointError::MidStep);
+        }
+        if let Some((name, first, second)) = self.claimed_twice() {
+            return Err(CheckpointError::SameName { name, first, second });
+        }
+        let beside = serde_json::to_string(beside).map_err(|e| CheckpointError::Beside(e.to_string()))?;
+        let mut manifest = Manifest::new(self.progress, beside, self.plan_name(), self.placement().stages());
+        let staging = checkpoints.begin(self.progress.steps)?;
+        let folder = Arc::from(staging.folder());
+        for stage in self.saved(folder)? {
+            manifest.optimizer |= stage.optimizer;
+            let file = manifest.files.len();
+            manifest.files.push(stage.file);
+            manifest.parameters.extend(stage.parameters.into_iter().map(|mut parameter| {
+                parameter.file = file;
+                parameter
+            }));
+        }
+        staging.commit(manifest)
+    }
+
+    /// What all ranks have written, in model order.
+    fn saved(&mut self, folder: Arc<Path>) -> Result<Vec<SavedStage>, CheckpointError> {
+        let mut stages = Vec::new();
+        // Every rank has answered, so that nobody writes any more, before an error is returned.
+        for answer in self.ask(&Command::Save { folder })? {
+            if let Answer::Saved(saved) = answer {
+                stages.push(saved);
+            }
+        }
+        let mut stages: Vec<SavedStage> = stages.into_iter().collect::<Result<Vec<_>, _>>()?.concat();
+        stages.sort_by_key(|stage| stage.stage);
+        Ok(stages)
+    }
+
+    /// Takes over a checkpoint's weights, optimizer state and progress, whatever cut it was saved from. Gathered
+    /// gradients are forgotten.
+    ///
+    /// # Errors
+    /// If names, shapes or element types do not fit, or a file is missing or damaged: the pipeline is as before.
+    pub fn load(&mut self, checkpoint: &Checkpoint) -> Result<(), CheckpointError> {
+        self.take_over(checkpoint, Parts::All)?;
+        self.progress = checkpoint.progress();
+        self.seed = self.progress.seed.or(self.seed);
+        Ok(())
+    }
+
+    /// Takes over a checkpoint's weights alone: to evaluate, generate, or train anew from them.
+    ///
+    /// # Errors
+    /// As [`Pipeline::load`].
+    pub fn load_weights(&mut self, checkpoint: &Checkpoint) -> Result<(), CheckpointError> {
+        self.take_over(checkpoint, Parts::Weights)
+    }
+
+    fn take_over(&mut self, checkpoint: &Checkpoint, parts: Parts) -> Result<(), CheckpointError> {
+        self.refuse_processes("loading a checkpoint")?;
+        let command = Command::Offer { checkpoint: Arc::new(checkpoint.clone()), parts };
+        let mut answers = Vec::new();
+        for answer in self.ask(&command)? {
+            if let Answer::Offered(used) = answer {
+                answers.push(used);
+            }
+        }
+        let used: Result<Vec<BTreeSet<usize>>, CheckpointError> = answers.into_iter().collect();
+        let found = used.and_then(|used| match checkpoint.others(&used.into_iter().flatten().collect()) {
+            names if names.is_empty() => Ok(()),
+            names => Err(CheckpointError::UnknownParameters { names }),
+        });
+        self.ask(&Command::Conclude { adopt: found.is_ok() })?;
+        found?;
+        self.waiting = 0;
+        Ok(())
+    }
+
+    /// Writes the weights of the whole model into one safetensors file, by their names.
+    ///
+    /// # Errors
+    /// If two stages claim a parameter's name, or the file cannot be written.
+    pub fn export(&mut self, path: impl AsRef<Path>) -> Result<(), CheckpointError> {
+        if let Some((name, first, second)) = self.claimed_twice() {
+            return Err(CheckpointError::SameName { name, first, second });
+        }
+        let items = self.named_weights()?.into_iter().flatten().map(|weight| {
+            let (dtype, shape) = (weight.value.dtype(), weight.value.shape().to_vec());
+            let NamedWeight { mut names, value, .. } = weight;
+            Item { name: names.swap_remove(0), dtype, shape, read: Box::new(move || value.to_data()) }
+        });
+        write(path.as_ref(), items.collect(), &[("format", "pt".to_owned())], &mut || ()).map(drop)
+    }
+
+    /// All parameters and buffers with their names in the model: one list a stage, in model order.
+    ///
+    /// # Errors
+    /// As [`Pipeline::step`].
+    pub fn named_weights(&mut self) -> Result<Vec<Vec<NamedWeight>>, crate::train::PipelineError> {
+        self.refuse_processes("reading weights by name")?;
+        let mut rows = Vec::new();
+        for answer in self.ask(&Command::NamedWeights)? {
+            if let Answer::NamedWeights(stages) = answer {
+                rows.extend(stages.into_iter().filter(|(stage, _)| stage.replica() == 0));
+            }
+        }
+        rows.sort_by_key(|(stage, _)| *stage);
+        Ok(rows.into_iter().map(|(_, weights)| weights).collect())
+    }
+
+    /// A name that two stages claim, and the stages.
+    pub(in crate::train) fn claimed_twice(&self) -> Option<(String, usize, usize)> {
+        let mut claimed: BTreeMap<&str, usize> = BTreeMap::new();
+        for facts in self.facts.iter().filter(|facts| facts.stage.replica() == 0) {
+            let stage = facts.stage.index();
+            for name in &facts.names {
+                if let Some(first) = claimed.insert(name, stage) {
+                    return Some((name.clone(), first, stage));
+                }
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,252 @@
+//! A complete checkpoint, to be read.
+//!
+//! 1. [`Checkpoint::open`] reads the manifest. Names, shapes and element types are compared with a model's before any
+//!    file is opened.
+//! 2. A file is read once, whole, and its checksum compared; what a stage needs is copied out of it.
+//! 3. Nothing of a model changes until all of it was found in order.
+
+use super::error::CheckpointError;
+use super::manifest::{Manifest, ParameterEntry, Progress, dtype_name};
+use super::tensors::{Item, Tensors, write};
+use crate::stage::{
+    AnyTensor, Kind, NamedWeight, Names, ParameterState, StageState, named_weights, with_optimizer_state, with_weights,
+};
+use burn::module::{Module, ParamId};
+use burn::optim::ModuleOptimizer;
+use burn::tensor::TensorData;
+use serde::de::DeserializeOwned;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::{Path, PathBuf};
+
+/// A complete checkpoint.
+#[derive(Clone, Debug)]
+pub struct Checkpoint {
+    folder: PathBuf,
+    manifest: Manifest,
+    /// The parameters' places by each of their names.
+    places: BTreeMap<String, usize>,
+}
+
+/// Which parts of a checkpoint to load.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::train) enum Parts {
+    /// Weights, and the optimizer's state where there is an optimizer.
+    All,
+    /// Weights alone.
+    Weights,
+}
+
+impl Checkpoint {
+    /// Opens the checkpoint in a folder and reads its manifest.
+    ///
+    /// # Errors
+    /// If the manifest is missing, damaged, or of another version.
+    pub fn open(folder: impl Into<PathBuf>) -> Result<Self, CheckpointError> {
+        let folder = folder.into();
+        let manifest = Manifest::read(&folder)?;
+        let named = |(place, entry): (usize, &ParameterEntry)| {
+            entry.names.iter().map(move |name| (name.clone(), place)).collect::<Vec<_>>()
+        };
+        let places = manifest.parameters.iter().enumerate().flat_map(named).collect();
+        Ok(Self { folder, manifest, places })
+    }
+
+    /// Its folder.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// How far the job had come.
+    pub fn progress(&self) -> Progress {
+        self.manifest.progress
+    }
+
+    /// The plan that was run, by name, and its stages.
+    pub fn plan(&self) -> (&str, usize) {
+        (&self.manifest.plan, self.manifest.stages)
+    }
+
+    /// What the caller saved beside the model.
+    ///
+    /// # Errors
+    /// If that is no `T`.
+    pub fn beside<T: DeserializeOwned>(&self) -> Result<T, CheckpointError> {
+        serde_json::from_str(&self.manifest.beside).map_err(|e| CheckpointError::Beside(e.to_string()))
+    }
+
+    /// Every parameter that it holds.
+    pub fn parameters(&self) -> &[ParameterEntry] {
+        &self.manifest.parameters
+    }
+
+    /// Reads every file and compares its checksum.
+    ///
+    /// # Errors
+    /// The first file that is missing or damaged.
+    pub fn verify(&self) -> Result<(), CheckpointError> {
+        self.manifest.files.iter().try_for_each(|file| Tensors::read(&self.folder, file).map(drop))
+    }
+
+    /// A module of any part of the model, or all of it, with the weights that were saved.
+    ///
+    /// # Errors
+    /// If a parameter is missing or has another form, or a file is not what was written.
+    pub fn load_module<M: Module>(&self, module: M, names: &Names) -> Result<M, CheckpointError> {
+        let weights = named_weights(&module, names);
+        let (state, _) = self.state_for(&weights, None, Parts::Weights, false, &mut || ())?;
+        Ok(with_weights(module, &state.weights))
+    }
+
+    /// An optimizer with the state that was saved for a module's parameters.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::load_module`]; if nothing was saved of an optimizer, or of one of another family.
+    pub fn load_optimizer<M: Module>(
+        &self,
+        optimizer: ModuleOptimizer,
+        module: &M,
+        names: &Names,
+    ) -> Result<ModuleOptimizer, CheckpointError> {
+        let weights = named_weights(module, names);
+        let (state, _) = self.state_for(&weights, None, Parts::All, true, &mut || ())?;
+        let paths = weights.into_iter().map(|weight| (weight.id, weight.path)).collect();
+        let states = state.optimizer.unwrap_or_default();
+        with_optimizer_state(optimizer, &states, &paths).map_err(CheckpointError::OptimizerState)
+    }
+
+    /// Writes the weights of the whole model into one safetensors file, by their names.
+    ///
+    /// # Errors
+    /// If a file of the checkpoint is not what was written, or the new one cannot be written.
+    pub fn export(&self, path: impl AsRef<Path>) -> Result<(), CheckpointError> {
+        let mut tensors: BTreeMap<&str, TensorData> = BTreeMap::new();
+        for (place, file) in self.manifest.files.iter().enumerate() {
+            let here = self.manifest.parameters.iter().filter(|entry| entry.file == place);
+            tensors.extend(Tensors::read(&self.folder, file)?.take(here.map(ParameterEntry::key))?);
+        }
+        let items = tensors.into_iter().map(|(name, data)| Item {
+            name: name.to_owned(),
+            dtype: data.dtype(),
+            shape: data.shape().to_vec(),
+            read: Box::new(move || Ok(data)),
+        });
+        write(path.as_ref(), items.collect(), &[("format", "pt".to_owned())], &mut || ()).map(drop)
+    }
+
+    /// The parameters that none of these places is.
+    pub(super) fn others(&self, used: &BTreeSet<usize>) -> Vec<String> {
+        let entries = self.manifest.parameters.iter().enumerate();
+        entries.filter(|(place, _)| !used.contains(place)).map(|(_, entry)| entry.key().to_owned()).collect()
+    }
+
+    /// What a stage takes over, and the places of the entries that it comes from.
+    pub(super) fn state_for(
+        &self,
+        weights: &[NamedWeight],
+        stage: Option<usize>,
+        parts: Parts,
+        has_optimizer: bool,
+        told: &mut dyn FnMut(),
+    ) -> Result<(StageState, BTreeSet<usize>), CheckpointError> {
+        let with_optimizer = parts == Parts::All && has_optimizer;
+        if with_optimizer && !self.manifest.optimizer {
+            return Err(CheckpointError::NoOptimizerState);
+        }
+        let found: Vec<Vec<usize>> = weights.iter().map(|weight| self.find(weight, stage)).collect::<Result<_, _>>()?;
+        let used: BTreeSet<usize> = found.iter().flatten().copied().collect();
+        let mut read = self.read(&used, with_optimizer, told)?;
+        let mut state = StageState { optimizer: with_optimizer.then(HashMap::new), ..StageState::default() };
+        for (weight, places) in weights.iter().zip(found) {
+            let mut copies = places.iter().filter_map(|place| read.get(place).map(|(data, _)| (place, data)));
+            let Some((_, first)) = copies.next() else { continue };
+            if let Some((other, _)) = copies.find(|(_, data)| data.as_bytes() != first.as_bytes()) {
+                let name = |place: usize| self.manifest.parameters[place].key().to_owned();
+                return Err(CheckpointError::Copies { first: name(places[0]), second: name(*other) });
+            }
+            let Some((data, kept)) = read.remove(&places[0]) else { continue };
+            state.weights.insert(weight.id, AnyTensor::from_data(data, &weight.value.device()));
+            if let Some(states) = state.optimizer.as_mut().filter(|_| !kept.is_empty()) {
+                states.insert(weight.id, kept);
+            }
+        }
+        Ok((state, used))
+    }
+
+    /// The places of the entries for a parameter: one, or one a name where copies of it were saved.
+    fn find(&self, weight: &NamedWeight, stage: Option<usize>) -> Result<Vec<usize>, CheckpointError> {
+        let mut places: Vec<usize> = weight.names.iter().filter_map(|name| self.places.get(name).copied()).collect();
+        places.dedup();
+        if places.is_empty() {
+            return Err(CheckpointError::MissingParameter { name: weight.names[0].clone(), stage });
+        }
+        let (value, wanted) = (&weight.value, dtype_name(weight.value.dtype()));
+        let shape = value.shape().to_vec();
+        for &place in &places {
+            let entry = &self.manifest.parameters[place];
+            // Integers and booleans are stored differently from device to device.
+            let same_type =
+                entry.dtype == wanted || (value.kind() != Kind::Float && kind_of(&entry.dtype) == value.kind());
+            if !same_type || entry.shape != shape {
+                let (saved, wanted) =
+                    (format!("{:?} of {}", entry.shape, entry.dtype), format!("{shape:?} of {wanted}"));
+                return Err(CheckpointError::Form { name: entry.key().to_owned(), saved, wanted });
+            }
+        }
+        Ok(places)
+    }
+
+    /// Reads the entries at these places, file by file.
+    fn read(
+        &self,
+        places: &BTreeSet<usize>,
+        with_optimizer: bool,
+        told: &mut dyn FnMut(),
+    ) -> Result<HashMap<usize, (TensorData, ParameterState)>, CheckpointError> {
+        let mut read = HashMap::new();
+        for (index, file) in self.manifest.files.iter().enumerate() {
+            let here: Vec<usize> =
+                places.iter().copied().filter(|&place| self.manifest.parameters[place].file == index).collect();
+            if here.is_empty() {
+                continue;
+            }
+            let tensors = Tensors::read(&self.folder, file)?;
+            told();
+            for place in here {
+                let entry = &self.manifest.parameters[place];
+                let data = tensors.take(std::iter::once(entry.key()))?.remove(entry.key());
+                let state = if with_optimizer { self.kept(entry, &tensors)? } else { ParameterState::new() };
+                read.extend(data.map(|data| (place, (data, state))));
+            }
+        }
+        Ok(read)
+    }
+
+    /// What the optimizer kept for a parameter.
+    fn kept(&self, entry: &ParameterEntry, tensors: &Tensors) -> Result<ParameterState, CheckpointError> {
+        let mut state = ParameterState::new();
+        for (field, kept) in &entry.state {
+            let value = match kept.value() {
+                Some(number) => Some(number),
+                None => {
+                    let key = ParameterEntry::state_key(entry.key(), field);
+                    tensors.take(std::iter::once(&*key))?.remove(&*key).map(crate::stage::StateValue::Tensor)
+                }
+            };
+            state.extend(value.map(|value| (field.clone(), value)));
+        }
+        Ok(state)
+    }
+}
+
+/// The kind of tensor that an element type's name stands for.
+fn kind_of(dtype: &str) -> Kind {
+    match dtype.as_bytes().first() {
+        Some(b'f') => Kind::Float,
+        Some(b'b') if dtype == "bool" => Kind::Bool,
+        Some(b'b') => Kind::Float,
+        _ => Kind::Int,
+    }
+}
+
+/// The ids of a stage's parameters with what an optimizer keeps for them.
+pub(super) type States = HashMap<ParamId, ParameterState>;

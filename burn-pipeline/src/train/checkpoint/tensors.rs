@@ -1,0 +1,187 @@
+//! Tensors in a file: safetensors, written one tensor at a time.
+//!
+//! 1. The header needs shapes and element types only, so weights are read from their devices one by one, as their
+//!    turn comes. (What an optimizer keeps is on the host as a whole by then: Burn gives no part of its record.)
+//! 2. The checksum is taken of what is written, on its way; the file is synchronised before it counts as written.
+//! 3. A file is read whole, its size and checksum compared first: no byte of a damaged one is looked at.
+
+use super::error::{CheckpointError, READING};
+use super::manifest::FileEntry;
+use burn::tensor::{BoolStore, DType, TensorData};
+use safetensors::tensor::{Metadata, TensorInfo};
+use safetensors::{Dtype, SafeTensors};
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+
+/// A tensor to be written.
+pub(super) struct Item<'a> {
+    pub(super) name: String,
+    pub(super) dtype: DType,
+    pub(super) shape: Vec<usize>,
+    pub(super) read: Box<dyn FnOnce() -> Result<TensorData, String> + 'a>,
+}
+
+/// Writes tensors and synchronises the file; `told` hears of every tensor.
+pub(super) fn write(
+    path: &Path,
+    mut items: Vec<Item<'_>>,
+    about: &[(&str, String)],
+    told: &mut dyn FnMut(),
+) -> Result<FileEntry, CheckpointError> {
+    let mut forms = Vec::with_capacity(items.len());
+    for item in &items {
+        forms.push((stored(item.dtype).ok_or_else(|| unstored(item))?, item.name.clone()));
+    }
+    // Wider elements first keeps every tensor aligned; then by name, so that equal models give equal files.
+    let mut order: Vec<usize> = (0..items.len()).collect();
+    order.sort_by(|&a, &b| forms[b].0.cmp(&forms[a].0).then_with(|| forms[a].1.cmp(&forms[b].1)));
+    let (mut offset, mut header) = (0, Vec::with_capacity(items.len()));
+    for &place in &order {
+        let (dtype, shape) = (forms[place].0, items[place].shape.clone());
+        let end = offset + shape.iter().product::<usize>() * dtype.bitsize() / 8;
+        header.push((forms[place].1.clone(), TensorInfo { dtype, shape, data_offsets: (offset, end) }));
+        offset = end;
+    }
+    let about = about.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect();
+    let header = Metadata::new(Some(about), header).map_err(|e| format(path, &e))?;
+    let mut header = serde_json::to_vec(&header).map_err(|e| format(path, &e))?;
+    header.resize(header.len().next_multiple_of(8), b' ');
+    let mut out = Checked::create(path)?;
+    out.write(&(header.len() as u64).to_le_bytes())?;
+    out.write(&header)?;
+    let mut items: Vec<Option<Item<'_>>> = items.drain(..).map(Some).collect();
+    for place in order {
+        let Some(item) = items[place].take() else { continue };
+        let device = |message| CheckpointError::Device { name: item.name.clone(), message };
+        let data = plain((item.read)().map_err(device)?);
+        out.write(data.as_bytes())?;
+        told();
+    }
+    out.finish()
+}
+
+fn unstored(item: &Item<'_>) -> CheckpointError {
+    CheckpointError::ElementType { name: item.name.clone(), dtype: format!("{:?}", item.dtype) }
+}
+
+fn format(path: &Path, error: &dyn std::fmt::Display) -> CheckpointError {
+    CheckpointError::damaged(path, error.to_string())
+}
+
+/// Booleans as one byte each; everything else as it is.
+fn plain(data: TensorData) -> TensorData {
+    if data.dtype().is_bool() { data.convert_dtype(DType::Bool(BoolStore::Native)) } else { data }
+}
+
+fn stored(dtype: DType) -> Option<Dtype> {
+    Some(match dtype {
+        DType::F64 => Dtype::F64,
+        DType::F32 | DType::Flex32 => Dtype::F32,
+        DType::F16 => Dtype::F16,
+        DType::BF16 => Dtype::BF16,
+        DType::I64 => Dtype::I64,
+        DType::I32 => Dtype::I32,
+        DType::I16 => Dtype::I16,
+        DType::I8 => Dtype::I8,
+        DType::U64 => Dtype::U64,
+        DType::U32 => Dtype::U32,
+        DType::U16 => Dtype::U16,
+        DType::U8 => Dtype::U8,
+        DType::Bool(_) => Dtype::BOOL,
+        DType::QFloat(_) => return None,
+    })
+}
+
+fn read_as(dtype: Dtype) -> Option<DType> {
+    Some(match dtype {
+        Dtype::F64 => DType::F64,
+        Dtype::F32 => DType::F32,
+        Dtype::F16 => DType::F16,
+        Dtype::BF16 => DType::BF16,
+        Dtype::I64 => DType::I64,
+        Dtype::I32 => DType::I32,
+        Dtype::I16 => DType::I16,
+        Dtype::I8 => DType::I8,
+        Dtype::U64 => DType::U64,
+        Dtype::U32 => DType::U32,
+        Dtype::U16 => DType::U16,
+        Dtype::U8 => DType::U8,
+        Dtype::BOOL => DType::Bool(BoolStore::Native),
+        _ => return None,
+    })
+}
+
+/// A file that is being written, with the checksum of what was written so far.
+struct Checked<'a> {
+    path: &'a Path,
+    file: BufWriter<File>,
+    bytes: u64,
+    sum: crc32fast::Hasher,
+}
+
+impl<'a> Checked<'a> {
+    fn create(path: &'a Path) -> Result<Self, CheckpointError> {
+        let file = File::create(path).map_err(CheckpointError::io("creating", path))?;
+        let file = BufWriter::with_capacity(1 << 20, file);
+        Ok(Self { path, file, bytes: 0, sum: crc32fast::Hasher::new() })
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<(), CheckpointError> {
+        self.sum.update(bytes);
+        self.bytes += bytes.len() as u64;
+        self.file.write_all(bytes).map_err(CheckpointError::io("writing", self.path))
+    }
+
+    fn finish(self) -> Result<FileEntry, CheckpointError> {
+        let Self { path, file, bytes, sum } = self;
+        let written = file.into_inner().map_err(|error| error.into_error()).and_then(|file| file.sync_all());
+        written.map_err(CheckpointError::io("writing", path))?;
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        Ok(FileEntry { name, bytes, crc32: sum.finalize() })
+    }
+}
+
+/// A file that was read, and is what was written.
+pub(super) struct Tensors {
+    path: std::path::PathBuf,
+    buffer: Vec<u8>,
+}
+
+impl Tensors {
+    /// Reads a file and compares its size and checksum.
+    pub(super) fn read(folder: &Path, entry: &FileEntry) -> Result<Self, CheckpointError> {
+        let path = folder.join(&entry.name);
+        let bytes = std::fs::metadata(&path).map_err(CheckpointError::io(READING, &path))?.len();
+        if bytes != entry.bytes {
+            return Err(CheckpointError::damaged(&path, format!("it has {bytes} bytes instead of {}", entry.bytes)));
+        }
+        let buffer = std::fs::read(&path).map_err(CheckpointError::io(READING, &path))?;
+        let sum = crc32fast::hash(&buffer);
+        if sum != entry.crc32 {
+            let what = format!("its checksum is {sum:08x} instead of {:08x}", entry.crc32);
+            return Err(CheckpointError::damaged(&path, what));
+        }
+        Ok(Self { path, buffer })
+    }
+
+    /// Copies tensors out, by name.
+    pub(super) fn take<'n>(
+        &self,
+        names: impl Iterator<Item = &'n str>,
+    ) -> Result<HashMap<&'n str, TensorData>, CheckpointError> {
+        let tensors = SafeTensors::deserialize(&self.buffer).map_err(|e| format(&self.path, &e))?;
+        let mut taken = HashMap::new();
+        for name in names {
+            let view = tensors.tensor(name).map_err(|e| format(&self.path, &e))?;
+            let dtype = read_as(view.dtype()).ok_or_else(|| CheckpointError::ElementType {
+                name: name.to_owned(),
+                dtype: format!("{:?}", view.dtype()),
+            })?;
+            let data = TensorData::from_bytes_vec(view.data().to_vec(), view.shape().to_vec(), dtype);
+            taken.insert(name, data);
+        }
+        Ok(taken)
+    }
+}

@@ -1,0 +1,259 @@
+//! The exact optimum of small instances, by branch and bound; it shares no code with the synthesis.
+//!
+//! 1. Stages with whole numbers of seconds for `F`, `I`, `W`, one latency between ranks, activations of one unit that
+//!    live from `F` to `W`, and a cap on how many a rank holds. Microbatches are alike, so each stage takes them in
+//!    order without loss.
+//! 2. Branching as Giffler and Thompson (1960): of all steps that could be next, the one that would end first fixes a
+//!    rank; one of that rank's steps that start before that end comes next. With a cap that holds for one stage a
+//!    rank: moving an `F` before `I`s and `W`s only needs the room that is there now. So caps are for such instances.
+//! 3. A state is dropped where its bound reaches the best known, or where a state with the same steps done had all
+//!    its times no later.
+
+use std::collections::HashMap;
+
+/// A small instance.
+#[derive(Clone, Debug)]
+pub(crate) struct Small {
+    /// Rank of each stage.
+    pub(crate) ranks: Vec<usize>,
+    /// Seconds of `F`, `I`, `W` of each stage.
+    pub(crate) seconds: Vec<[u32; 3]>,
+    /// Seconds between two ranks.
+    pub(crate) latency: u32,
+    pub(crate) microbatches: usize,
+    /// Activations that a rank may hold.
+    pub(crate) cap: usize,
+}
+
+#[derive(Clone)]
+struct State {
+    /// `F`, `I` and `W` done of each stage.
+    done: Vec<[u8; 3]>,
+    clock: Vec<u32>,
+    /// Ends of `F` and `I` of each stage, by microbatch.
+    ends: [Vec<Vec<u32>>; 2],
+}
+
+struct Search<'a> {
+    small: &'a Small,
+    best: u32,
+    seen: HashMap<Vec<u8>, Vec<Vec<u32>>>,
+    nodes: u64,
+    most: u64,
+}
+
+/// The least makespan below `known`, or `known` if there is none; none if more than `most` states would be looked at.
+pub(crate) fn optimum(small: &Small, known: u32, most: u64) -> Option<u32> {
+    let stages = small.ranks.len();
+    let ranks = small.ranks.iter().max().unwrap() + 1;
+    let state = State {
+        done: vec![[0; 3]; stages],
+        clock: vec![0; ranks],
+        ends: [vec![Vec::new(); stages], vec![Vec::new(); stages]],
+    };
+    let mut search = Search { small, best: known, seen: HashMap::new(), nodes: 0, most };
+    search.visit(&state);
+    (search.nodes <= most).then_some(search.best)
+}
+
+impl Search<'_> {
+    fn crossing(&self, a: usize, b: usize) -> u32 {
+        if self.small.ranks[a] == self.small.ranks[b] { 0 } else { self.small.latency }
+    }
+
+    /// When the next step of a stage could start, if its inputs are known and it fits.
+    fn start(&self, state: &State, stage: usize, pass: usize) -> Option<u32> {
+        let [f, i, w] = state.done[stage].map(usize::from);
+        let rank = self.small.ranks[stage];
+        let arrival = match pass {
+            0 if f == self.small.microbatches => return None,
+            0 => {
+                let on = (0..state.done.len()).filter(|&s| self.small.ranks[s] == rank);
+                let held: usize = on.map(|s| usize::from(state.done[s][0] - state.done[s][2])).sum();
+                if held >= self.small.cap {
+                    return None;
+                }
+                if stage == 0 { 0 } else { state.ends[0][stage - 1].get(f)? + self.crossing(stage - 1, stage) }
+            }
+            1 => {
+                let own = *state.ends[0][stage].get(i)?;
+                if stage + 1 == state.done.len() {
+                    own
+                } else {
+                    own.max(state.ends[1][stage + 1].get(i)? + self.crossing(stage, stage + 1))
+                }
+            }
+            _ => *state.ends[1][stage].get(w)?,
+        };
+        Some(arrival.max(state.clock[rank]))
+    }
+
+    fn visit(&mut self, state: &State) {
+        self.nodes += 1;
+        if self.nodes > self.most || self.bound(state) >= self.best || self.is_dominated(state) {
+            return;
+        }
+        let steps = (0..state.done.len()).flat_map(|stage| (0..3).map(move |pass| (stage, pass)));
+        let ready: Vec<(u32, usize, usize)> =
+            steps.filter_map(|(stage, pass)| self.start(state, stage, pass).map(|at| (at, stage, pass))).collect();
+        let end = |&(at, stage, pass): &(u32, usize, usize)| at + self.small.seconds[stage][pass];
+        let Some(first) = ready.iter().min_by_key(|step| end(step)) else {
+            if state.done.iter().all(|d| d.iter().all(|&n| usize::from(n) == self.small.microbatches)) {
+                self.best = self.best.min(*state.clock.iter().max().unwrap());
+            }
+            return;
+        };
+        let (until, rank) = (end(first), self.small.ranks[first.1]);
+        let mut next: Vec<_> =
+            ready.iter().filter(|&&(at, stage, _)| self.small.ranks[stage] == rank && at < until).collect();
+        // `I` first, then `F`, then `W`: good orders early make the bound strong.
+        next.sort_by_key(|&&(at, _, pass)| (at, [1, 0, 2][pass]));
+        for &(at, stage, pass) in next {
+            let mut state = state.clone();
+            let end = at + self.small.seconds[stage][pass];
+            state.done[stage][pass] += 1;
+            state.clock[rank] = end;
+            if pass < 2 {
+                state.ends[pass][stage].push(end);
+            }
+            self.visit(&state);
+        }
+    }
+
+    /// A makespan that no completion beats.
+    fn bound(&self, state: &State) -> u32 {
+        let stages = state.done.len();
+        let left = |stage: usize, pass: usize| {
+            (self.small.microbatches as u32 - u32::from(state.done[stage][pass])) * self.small.seconds[stage][pass]
+        };
+        let mut bound = 0;
+        for (rank, &clock) in state.clock.iter().enumerate() {
+            let own = (0..stages).filter(|&s| self.small.ranks[s] == rank);
+            let work: u32 = own.clone().map(|s| (0..3).map(|pass| left(s, pass)).sum::<u32>()).sum();
+            let soonest =
+                own.clone().filter(|&s| left(s, 0) + left(s, 1) + left(s, 2) > 0).map(|s| self.soonest(state, s));
+            bound = bound.max(soonest.min().map_or(clock, |at| at.max(clock)) + work);
+            for stage in own {
+                // The last `F` here still goes up and comes down; the last `I` still goes down.
+                let back: u32 = (0..stage).map(|s| self.small.seconds[s][1] + self.crossing(s, s + 1)).sum();
+                let up: u32 = (stage + 1..stages)
+                    .map(|s| self.small.seconds[s][0] + self.small.seconds[s][1] + 2 * self.crossing(s - 1, s))
+                    .sum();
+                let last = self.small.seconds[0][2];
+                if left(stage, 0) > 0 {
+                    bound = bound.max(clock + left(stage, 0) + up + self.small.seconds[stage][1] + back + last);
+                }
+                if left(stage, 1) > 0 {
+                    bound = bound.max(clock + left(stage, 1) + back + last);
+                }
+            }
+        }
+        bound
+    }
+
+    /// The earliest that anything of a stage can still start.
+    fn soonest(&self, state: &State, stage: usize) -> u32 {
+        if (0..3).any(|pass| self.start(state, stage, pass).is_some()) {
+            return (0..3).filter_map(|pass| self.start(state, stage, pass)).min().unwrap();
+        }
+        0
+    }
+
+    fn is_dominated(&mut self, state: &State) -> bool {
+        let stages = state.done.len();
+        let key: Vec<u8> = state.done.iter().flatten().copied().collect();
+        let mut times = state.clock.clone();
+        for stage in 0..stages {
+            let used = |pass: usize, other: usize| usize::from(state.done[other][pass]);
+            if stage + 1 < stages {
+                times.extend(&state.ends[0][stage][used(0, stage + 1)..]);
+            }
+            if stage > 0 {
+                times.extend(&state.ends[1][stage][used(1, stage - 1)..]);
+            }
+        }
+        let seen = self.seen.entry(key).or_default();
+        if seen.iter().any(|other| other.iter().zip(&times).all(|(a, b)| a <= b)) {
+            return true;
+        }
+        seen.retain(|other| !times.iter().zip(other).all(|(a, b)| a <= b));
+        seen.push(times);
+        false
+    }
+}
+
+#[test]
+fn the_optimum_of_instances_that_can_be_done_by_hand() {
+    let small = |ranks: Vec<usize>, microbatches, cap| {
+        let seconds = vec![[1, 1, 1]; ranks.len()];
+        Small { ranks, seconds, latency: 0, microbatches, cap }
+    };
+    // One rank works without pause.
+    assert_eq!(optimum(&small(vec![0], 3, 3), 1000, 1 << 20), Some(9));
+    // Two ranks, room for one activation: 0F 1F 1I 0I 0W, and again: rank 0 cannot start before its W.
+    assert_eq!(optimum(&small(vec![0, 1], 2, 1), 1000, 1 << 20), Some(10));
+    // With room enough only the way to rank 1 is idle there.
+    assert_eq!(optimum(&small(vec![0, 1], 2, 2), 1000, 1 << 20), Some(7));
+    assert_eq!(optimum(&small(vec![0, 1, 1, 0], 1, 2), 1000, 1 << 20), Some(9));
+}
+
+#[test]
+fn branch_and_bound_agrees_with_looking_at_every_order() {
+    // Two ranks, two or three microbatches: every pair of rows, timed directly.
+    for (seconds, latency) in [([[1, 1, 1], [1, 1, 1]], 0), ([[2, 3, 1], [1, 2, 2]], 1), ([[3, 1, 2], [2, 2, 1]], 2)] {
+        for microbatches in 1..=3 {
+            for cap in 1..=microbatches {
+                let small = Small { ranks: vec![0, 1], seconds: seconds.to_vec(), latency, microbatches, cap };
+                let rows = words(microbatches, cap);
+                let spans = rows.iter().flat_map(|a| rows.iter().filter_map(|b| span(&small, [a, b])));
+                assert_eq!(optimum(&small, 1000, 1 << 22), spans.min(), "{small:?}");
+            }
+        }
+    }
+}
+
+/// Every row of passes with at most `cap` activations held.
+fn words(microbatches: usize, cap: usize) -> Vec<Vec<usize>> {
+    let mut words: Vec<(Vec<usize>, [usize; 3])> = vec![(Vec::new(), [0; 3])];
+    for _ in 0..3 * microbatches {
+        let next = words.iter().flat_map(|(word, done)| {
+            let fits = [done[0] < microbatches && done[0] - done[2] < cap, done[1] < done[0], done[2] < done[1]];
+            (0..3).filter(move |&pass| fits[pass]).map(move |pass| {
+                let mut done = *done;
+                done[pass] += 1;
+                ([word.as_slice(), &[pass]].concat(), done)
+            })
+        });
+        words = next.collect();
+    }
+    words.into_iter().map(|(word, _)| word).collect()
+}
+
+/// Makespan of two rows, by going over them until nothing moves.
+fn span(small: &Small, rows: [&Vec<usize>; 2]) -> Option<u32> {
+    let mut ends: [[Vec<u32>; 3]; 2] = Default::default();
+    let (mut next, mut clock) = ([0; 2], [0; 2]);
+    loop {
+        let mut moved = false;
+        for rank in 0..2 {
+            let Some(&pass) = rows[rank].get(next[rank]) else { continue };
+            let (n, c) = (ends[rank][pass].len(), small.latency);
+            let ready = match (pass, rank) {
+                (0, 0) => Some(0),
+                (0, _) => ends[0][0].get(n).map(|end| end + c),
+                (1, 0) => ends[1][1].get(n).map(|end| end + c),
+                _ => Some(0),
+            };
+            if let Some(ready) = ready {
+                clock[rank] = clock[rank].max(ready) + small.seconds[rank][pass];
+                ends[rank][pass].push(clock[rank]);
+                next[rank] += 1;
+                moved = true;
+            }
+        }
+        if !moved {
+            let ended = (0..2).all(|rank| next[rank] == rows[rank].len());
+            return ended.then(|| clock[0].max(clock[1]));
+        }
+    }
+}

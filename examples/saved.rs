@@ -1,0 +1,75 @@
+//! What `train_gpt` saves beside the model: the flags that its losses depend on.
+//!
+//! Guarantees: a run goes on from a checkpoint only if it would have come by it itself, up to the schedule, the ranks
+//! and the device, which are free.
+
+use crate::gpt::GptConfig;
+use crate::options::Options;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// The flags that losses depend on.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RunFlags {
+    /// Width of the hidden state.
+    pub d_model: usize,
+    /// Transformer blocks.
+    pub layers: usize,
+    /// Attention heads.
+    pub heads: usize,
+    /// Bytes of a window.
+    pub seq: usize,
+    /// Windows of text a step.
+    pub batch: usize,
+    /// Training steps, which the learning rate's curve goes over.
+    pub steps: usize,
+    /// The highest learning rate.
+    pub lr: f64,
+    /// The seed of weights and data.
+    pub seed: u64,
+}
+
+/// A checkpoint of a run with other flags.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the checkpoint is of a run with --{flag} {saved}, not {asked}; give the same, or another folder to --save")]
+pub struct OtherRun {
+    /// The flag.
+    pub flag: String,
+    /// What it was.
+    pub saved: String,
+    /// What it is.
+    pub asked: String,
+}
+
+impl RunFlags {
+    /// The flags of a run.
+    pub fn of(options: &Options) -> Self {
+        let Options { d_model, layers, heads, seq, batch, steps, lr, seed, .. } = *options;
+        Self { d_model, layers, heads, seq, batch, steps, lr, seed }
+    }
+
+    /// The model that they describe.
+    pub fn model(&self) -> GptConfig {
+        let model = GptConfig::new().with_d_model(self.d_model).with_layers(self.layers).with_heads(self.heads);
+        model.with_seq(self.seq).with_seed(self.seed)
+    }
+
+    /// Is what was saved of a run with these flags?
+    ///
+    /// # Errors
+    /// The first flag that is another.
+    pub fn same_as(&self, saved: &RunFlags) -> Result<(), OtherRun> {
+        let (asked, saved) = (fields(self), fields(saved));
+        let differs = asked.iter().zip(&saved).find(|(asked, saved)| asked != saved);
+        differs.map_or(Ok(()), |((flag, asked), (_, saved))| {
+            Err(OtherRun { flag: flag.replace('_', "-"), saved: saved.clone(), asked: asked.clone() })
+        })
+    }
+}
+
+/// Every flag with its value, both as text: numbers compare as they were written.
+fn fields(flags: &RunFlags) -> Vec<(String, String)> {
+    let value = serde_json::to_value(flags).unwrap_or(Value::Null);
+    let fields = value.as_object().into_iter().flatten();
+    fields.map(|(name, value)| (name.clone(), value.to_string())).collect()
+}

@@ -1,0 +1,132 @@
+//! A process that is killed while it saves leaves a checkpoint that can be taken up, fifty times in a row.
+//!
+//! The job is a process of its own: this test's binary, told to run `saves_until_it_is_killed` alone. Each time it
+//! takes up what the last one left, trains, says that it starts to save, and is killed a random time after that: a
+//! kill counts if the save had not returned by then. Every checkpoint that is left is taken up here too: its next
+//! loss must be that of a job that never stopped.
+
+use super::{Cut, Folder, RATE, SAMPLES};
+use crate::cases::{Case, Text, noise};
+use burn_pipeline::train::{CheckpointError, Checkpoints};
+use std::io::{BufRead, BufReader, Lines};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const FOLDER: &str = "BURN_PIPELINE_KILL_TEST_FOLDER";
+/// Kills amid a save.
+const KILLS: usize = 50;
+const CUT: Cut = Cut { family: "1F1B", ranks: 2, chunks: 1 };
+
+#[test]
+#[ignore = "the job that another test starts and kills"]
+fn saves_until_it_is_killed() {
+    let Ok(folder) = std::env::var(FOLDER) else { return };
+    let (checkpoints, mut pipeline) = (Checkpoints::new(folder).keep(2), CUT.pipeline());
+    match checkpoints.latest() {
+        Ok(checkpoint) => pipeline.load(&checkpoint).unwrap(),
+        Err(CheckpointError::None { .. }) => {}
+        Err(error) => panic!("{error}"),
+    }
+    println!("ready");
+    loop {
+        pipeline.step(Text::new(SAMPLES).batch(), RATE).unwrap();
+        println!("saving {}", pipeline.progress().steps);
+        pipeline.save(&checkpoints, &()).unwrap();
+        println!("saved {}", pipeline.progress().steps);
+    }
+}
+
+/// A job, with the lines that it says.
+struct Job {
+    child: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Job {
+    fn start(folder: &Path) -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "checkpoint::kill::saves_until_it_is_killed", "--ignored", "--nocapture"]);
+        let command = command.env(FOLDER, folder).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut job = Self { child, lines };
+        job.wait_for("ready");
+        job
+    }
+
+    fn wait_for(&mut self, word: &str) {
+        let came = self.lines.by_ref().any(|line| line.unwrap().contains(word));
+        assert!(came, "the job ended before it was {word}: it could not take up what was left");
+    }
+
+    /// Kills it; returns the last step that it said it had saved, and whether it was saving another one.
+    fn kill(mut self) -> (u64, bool) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        let (mut saved, mut saving) = (0, true);
+        for line in self.lines.map(Result::unwrap) {
+            saving = line.starts_with("saving");
+            saved = line.strip_prefix("saved ").map_or(saved, |step| step.parse().unwrap());
+        }
+        (saved, saving)
+    }
+}
+
+/// How long a save takes, said by one that was left alone.
+fn save_time() -> Duration {
+    let folder = Folder::new("kill-time");
+    let mut job = Job::start(&folder);
+    let time = (0..5).map(|_| {
+        job.wait_for("saving");
+        let began = Instant::now();
+        job.wait_for("saved");
+        began.elapsed()
+    });
+    let time = time.max().unwrap();
+    job.kill();
+    time
+}
+
+#[test]
+fn fifty_kills_while_saving_leave_fifty_checkpoints_to_go_on_from() {
+    let (folder, time) = (Folder::new("kill"), save_time());
+    let checkpoints = Checkpoints::new(&*folder);
+    // The job that is never stopped, as far as it is needed.
+    let mut uninterrupted = CUT.pipeline();
+    let mut losses = Vec::new();
+    let mut loss_of = |step: usize| {
+        while losses.len() <= step {
+            losses.push(uninterrupted.step(Text::new(SAMPLES).batch(), RATE).unwrap().loss);
+        }
+        losses[step]
+    };
+    let (mut amid, mut reached, mut partial) = (0, 0, 0);
+    let mut shares = noise(20, 20 * KILLS).into_iter().map(|share| (share + 1.0) / 2.0);
+    while amid < KILLS {
+        let mut job = Job::start(&folder);
+        for _ in 0..=(shares.next().unwrap() * 3.0) as usize {
+            job.wait_for("saving");
+        }
+        std::thread::sleep(time.mul_f32(shares.next().unwrap()));
+        let (saved, saving) = job.kill();
+        amid += usize::from(saving);
+        let left = std::fs::read_dir(&*folder).unwrap().flatten();
+        partial += usize::from(left.filter(|e| e.file_name().to_string_lossy().ends_with(".partial")).count() > 0);
+        let checkpoint = match checkpoints.latest() {
+            Ok(checkpoint) => checkpoint,
+            Err(CheckpointError::None { .. }) if saved.max(reached) == 0 => continue,
+            Err(error) => panic!("after {amid} kills: {error}"),
+        };
+        checkpoint.verify().unwrap();
+        let steps = checkpoint.progress().steps;
+        assert!(steps >= saved.max(reached), "step {saved} was saved, and step {steps} is left");
+        reached = steps;
+        let mut pipeline = CUT.pipeline();
+        pipeline.load(&checkpoint).unwrap();
+        let loss = pipeline.step(Text::new(SAMPLES).batch(), RATE).unwrap().loss;
+        assert_eq!(loss, loss_of(steps as usize), "after {amid} kills, step {steps}");
+    }
+    println!("{amid} kills amid saves of {time:?}; {partial} left files behind; {reached} steps were reached");
+    assert!(partial > KILLS / 4, "only {partial} kills left files behind");
+}

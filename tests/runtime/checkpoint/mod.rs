@@ -1,0 +1,90 @@
+//! Checkpoints: taken up again on any cut, killed while they are written, damaged on the disk.
+
+mod damage;
+mod draws;
+mod export;
+mod folder;
+mod kill;
+mod names;
+mod random;
+mod resume;
+
+use crate::cases::{Case, Text};
+use burn::optim::AdamWConfig;
+use burn::tensor::Device;
+use burn_pipeline::schedule::{Chunks, Size, by_name};
+use burn_pipeline::stage::Accumulation;
+use burn_pipeline::train::{Builder, Pipeline};
+use std::path::{Path, PathBuf};
+
+const RATE: f64 = 1e-2;
+const SAMPLES: usize = 6;
+
+/// A folder that is gone once the test is over.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(test: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("burn-pipeline-{test}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        Self(path)
+    }
+}
+
+impl std::ops::Deref for Folder {
+    type Target = Path;
+
+    fn deref(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A cut of the small GPT: a family, its ranks and chunks.
+#[derive(Clone, Copy, Debug)]
+struct Cut {
+    family: &'static str,
+    ranks: usize,
+    chunks: usize,
+}
+
+/// The families of the issue on 1 to 4 ranks, with at most one stage a layer.
+fn cuts() -> Vec<Cut> {
+    let mut cuts = Vec::new();
+    for family in ["GPipe", "1F1B", "Interleaved1F1B", "ZBVZeroBubble"] {
+        for ranks in 1..=4 {
+            let chunks = match by_name(family).unwrap().family().chunks {
+                Chunks::Exactly(chunks) => chunks,
+                Chunks::Any => 2,
+            };
+            cuts.push(Cut { family, ranks, chunks });
+        }
+    }
+    cuts
+}
+
+impl Cut {
+    fn builder(self) -> Builder {
+        let size = Size { ranks: self.ranks, chunks: self.chunks, microbatches: SAMPLES };
+        let builder = Pipeline::builder().schedule(by_name(self.family).unwrap(), size);
+        let builder = builder.devices(vec![Device::flex()]).accumulation(Accumulation::Ordered);
+        builder.stages(Text::stage).optimizer(|| AdamWConfig::new().init())
+    }
+
+    fn pipeline(self) -> Pipeline {
+        self.builder().build().unwrap()
+    }
+}
+
+/// The bits of a pipeline's weights.
+fn weights(pipeline: &mut Pipeline) -> Vec<Vec<u32>> {
+    let bits = |weight: &burn_pipeline::stage::AnyTensor| {
+        crate::cases::read(weight).into_iter().map(f32::to_bits).collect::<Vec<u32>>()
+    };
+    pipeline.weights().unwrap().iter().flatten().map(bits).collect()
+}

@@ -1,0 +1,111 @@
+//! Names, shapes, element types and optimizers that do not fit are refused before anything changes.
+
+use super::{Cut, Folder, RATE, SAMPLES, weights};
+use crate::cases::{Case, Text, small_gpt};
+use burn::module::Module;
+use burn::nn::{Linear, LinearConfig};
+use burn::optim::{AdamWConfig, SgdConfig};
+use burn::tensor::{Device, Tensor};
+use burn_pipeline::schedule::{GPipe, Size};
+use burn_pipeline::stage::{Names, Stage, StageBox};
+use burn_pipeline::train::{Builder, Checkpoint, CheckpointError, Checkpoints, Pipeline, StageContext};
+
+const CUT: Cut = Cut { family: "1F1B", ranks: 2, chunks: 1 };
+
+fn saved(pipeline: &mut Pipeline, folder: &Folder) -> Checkpoint {
+    let checkpoints = Checkpoints::new(&**folder);
+    pipeline.step(Text::new(SAMPLES).batch(), RATE).unwrap();
+    pipeline.save(&checkpoints, &()).unwrap();
+    checkpoints.latest().unwrap()
+}
+
+/// Loading is refused with this message, and changes nothing.
+fn refused(builder: Builder, checkpoint: &Checkpoint) -> String {
+    let mut pipeline = builder.build().unwrap();
+    let before = weights(&mut pipeline);
+    let error = pipeline.load(checkpoint).unwrap_err();
+    assert_eq!(weights(&mut pipeline), before, "{error}");
+    error.to_string()
+}
+
+#[derive(Module, Debug)]
+struct Layer {
+    linear: Linear,
+}
+
+impl Stage for Layer {
+    type Input = Tensor<2>;
+    type Extra = ();
+    type Output = Tensor<2>;
+
+    fn forward(&self, x: Tensor<2>, (): ()) -> Tensor<2> {
+        self.linear.forward(x)
+    }
+}
+
+fn layers(stage: impl Fn(StageBox, &StageContext) -> StageBox + Send + Sync + 'static) -> Builder {
+    let builder = Pipeline::builder().schedule(Box::new(GPipe), Size::new(2, 1)).devices(vec![Device::flex()]);
+    builder.stages(move |at| {
+        let layer = Layer { linear: LinearConfig::new(3, 3).init(&at.device) };
+        stage(StageBox::new(layer), at)
+    })
+}
+
+#[test]
+fn two_stages_that_claim_one_name_cannot_be_saved_and_are_told_why() {
+    let folder = Folder::new("names-twice");
+    let mut pipeline = layers(|stage, _| stage).build().unwrap();
+    let error = pipeline.save(&Checkpoints::new(&*folder), &()).unwrap_err();
+    let says = "stages 0 and 1 both claim a parameter named `linear.weight`; say where their layers stand in the model with `StageBox::named`";
+    assert_eq!(error.to_string(), says);
+    assert!(matches!(pipeline.export(folder.join("model")), Err(CheckpointError::SameName { .. })));
+    assert!(!folder.exists());
+    // Once every stage says what it is called, it can.
+    let mut pipeline = layers(|stage, at| {
+        let index = at.index;
+        stage.named(Names::default().renamed(move |path| format!("layers.{index}.{path}")))
+    });
+    let mut pipeline = pipeline_of(&mut pipeline);
+    pipeline.save(&Checkpoints::new(&*folder), &()).unwrap();
+    let names: Vec<String> = pipeline.named_weights().unwrap().concat().into_iter().flat_map(|w| w.names).collect();
+    assert_eq!(names[..2], ["layers.0.linear.weight", "layers.0.linear.bias"]);
+    assert_eq!(names[2..], ["layers.1.linear.weight", "layers.1.linear.bias"]);
+}
+
+fn pipeline_of(builder: &mut Builder) -> Pipeline {
+    builder.clone().build().unwrap()
+}
+
+#[test]
+fn a_larger_model_lacks_parameters_and_a_smaller_one_has_too_few() {
+    let folder = Folder::new("names-size");
+    let checkpoint = saved(&mut CUT.pipeline(), &folder);
+    let larger = refused(CUT.builder().stages(|at| small_gpt().with_layers(9).stage(at)), &checkpoint);
+    let says = "the checkpoint holds no parameter named `blocks.8.norm_attention.gamma` (stage 1), which the model has";
+    assert_eq!(larger, says);
+    let smaller = refused(CUT.builder().stages(|at| small_gpt().with_layers(7).stage(at)), &checkpoint);
+    assert!(smaller.starts_with("the checkpoint holds 12 parameter(s) that the model does not have: "), "{smaller}");
+    assert!(smaller.contains("blocks.7.norm_attention.gamma"), "{smaller}");
+}
+
+#[test]
+fn a_model_of_another_width_is_refused_with_both_shapes() {
+    let folder = Folder::new("names-width");
+    let checkpoint = saved(&mut CUT.pipeline(), &folder);
+    let wider = refused(CUT.builder().stages(|at| small_gpt().with_vocab(19).stage(at)), &checkpoint);
+    assert_eq!(wider, "`embed.token.weight` was saved as [17, 8] of f32, but the model's is [19, 8] of f32");
+}
+
+#[test]
+fn optimizers_must_be_of_one_family_and_have_been_saved() {
+    let folder = Folder::new("names-optimizer");
+    let checkpoint = saved(&mut CUT.pipeline(), &folder);
+    let sgd = refused(CUT.builder().optimizer(|| SgdConfig::new().init()), &checkpoint);
+    assert!(sgd.contains("the optimizer does not keep what was saved for `"), "{sgd}");
+    let folder = Folder::new("names-no-optimizer");
+    let without = CUT.builder();
+    let none = Pipeline::builder().schedule(Box::new(GPipe), Size::new(2, SAMPLES)).devices(vec![Device::flex()]);
+    let checkpoint = saved(&mut none.stages(Text::stage).build().unwrap(), &folder);
+    let says = refused(without.optimizer(|| AdamWConfig::new().init()), &checkpoint);
+    assert!(says.starts_with("the checkpoint holds no optimizer state"), "{says}");
+}

@@ -1,0 +1,61 @@
+//! A model whose forward draws random numbers and counts along, for what must come out the same all the same.
+
+use crate::cases::noise;
+use burn::module::Module;
+use burn::nn::{BatchNorm, BatchNormConfig, Dropout, DropoutConfig, Linear, LinearConfig};
+use burn::optim::AdamWConfig;
+use burn::tensor::{Device, Tensor, TensorData};
+use burn_pipeline::schedule::{Size, by_name};
+use burn_pipeline::stage::{Accumulation, Batch, Names, SplitBackward, Stage, StageBox, init_seeded};
+use burn_pipeline::train::{Builder, Pipeline, StageContext};
+
+const WIDTH: usize = 6;
+const SAMPLES: usize = 8;
+
+/// A layer with noise, a norm that counts along, and a weight that is not trained.
+#[derive(Module, Debug)]
+pub(crate) struct Noisy {
+    linear: Linear,
+    frozen: Linear,
+    norm: BatchNorm,
+    dropout: Dropout,
+}
+
+impl Stage for Noisy {
+    type Input = Tensor<2>;
+    type Extra = ();
+    type Output = Tensor<2>;
+
+    fn forward(&self, x: Tensor<2>, (): ()) -> Tensor<2> {
+        let [rows, width] = x.dims();
+        let hidden = self.frozen.forward(self.linear.forward(x.clone()));
+        let normed: Tensor<3> = self.norm.forward(hidden.reshape([rows, width, 1]));
+        x + self.dropout.forward(normed.reshape([rows, width]))
+    }
+}
+
+pub(crate) fn stage(at: &StageContext) -> StageBox {
+    let noisy = init_seeded(at.index as u64, &at.device, |device| Noisy {
+        linear: LinearConfig::new(WIDTH, WIDTH).init(device),
+        frozen: LinearConfig::new(WIDTH, WIDTH).init(device).no_grad(),
+        norm: BatchNormConfig::new(WIDTH).init(device),
+        dropout: DropoutConfig::new(0.5).init(),
+    });
+    let index = at.index;
+    let names = Names::default().renamed(move |path| format!("{index}.{path}"));
+    let loss = |y: Tensor<2>, target: Tensor<2>| (y - target).square().mean();
+    if at.is_last() { StageBox::with_loss(noisy, loss).named(names) } else { StageBox::new(noisy).named(names) }
+}
+
+pub(crate) fn builder(family: &str) -> Builder {
+    let size = Size::new(2, 4).with_chunks(if family == "ZBVZeroBubble" { 2 } else { 1 });
+    let builder = Pipeline::builder().schedule(by_name(family).unwrap(), size).devices(vec![Device::flex()]);
+    let builder = builder.stages(stage).optimizer(|| AdamWConfig::new().init());
+    builder.accumulation(Accumulation::Ordered).split(SplitBackward::Eager)
+}
+
+pub(crate) fn batch(step: usize) -> Batch {
+    let noise = |seed| TensorData::new(noise(seed, SAMPLES * WIDTH), [SAMPLES, WIDTH]);
+    let tensor = |seed| Tensor::<2>::from_data(noise(seed), &Device::flex());
+    Batch::new(tensor(2 * step as u64)).target(tensor(2 * step as u64 + 1))
+}

@@ -1,0 +1,180 @@
+//! A stage that recomputes its activations gives the numbers of one that keeps them, and the plan's memory knows.
+
+use crate::cases::{Case, Text};
+use crate::noisy;
+use crate::parity::{assert_parity, builder};
+use burn::optim::AdamWConfig;
+use burn_pipeline::cost::{Links, Profile, StageCost};
+use burn_pipeline::plan::Op;
+use burn_pipeline::schedule::{Chunks, Schedule, Size, all, by_name};
+use burn_pipeline::simulate::{SimulateOptions, simulate};
+use burn_pipeline::stage::{Accumulation, SplitBackward, StageBox};
+use burn_pipeline::train::{Builder, Pipeline, StageContext, measured_profile};
+
+const RATE: f64 = 1e-2;
+const SAMPLES: usize = 6;
+
+fn size(schedule: &dyn Schedule, ranks: usize) -> Size {
+    let chunks = match schedule.family().chunks {
+        Chunks::Exactly(chunks) => chunks,
+        Chunks::Any => 2,
+    };
+    Size { ranks, chunks, microbatches: SAMPLES }
+}
+
+fn recomputed(at: &StageContext) -> StageBox {
+    Text::stage(at).recomputed(true)
+}
+
+/// Every other stage.
+fn some_recomputed(at: &StageContext) -> StageBox {
+    Text::stage(at).recomputed(at.index.is_multiple_of(2))
+}
+
+#[test]
+fn recomputed_stages_equal_the_plain_loop_bit_for_bit() {
+    for name in ["GPipe", "1F1B", "Interleaved1F1B", "ZBVZeroBubble"] {
+        for ranks in 1..=4 {
+            let schedule = by_name(name).unwrap();
+            let size = size(schedule.as_ref(), ranks);
+            for (way, split) in [("eager", SplitBackward::Eager), ("traced", SplitBackward::Traced)] {
+                let builder = builder::<Text>(schedule.as_ref(), size).split(split);
+                let builder = builder.accumulation(Accumulation::Ordered);
+                let place = format!("{name} on {ranks} ranks, {way}");
+                assert_parity(&Text::new(SAMPLES), &builder.clone().stages(recomputed), SAMPLES, SAMPLES, &place);
+                assert_parity(&Text::new(SAMPLES), &builder.stages(some_recomputed), SAMPLES, SAMPLES, &place);
+            }
+        }
+    }
+}
+
+#[test]
+fn every_other_family_recomputes_too() {
+    for schedule in all() {
+        let name = schedule.family().name;
+        let size = Size { microbatches: 8, ..size(schedule.as_ref(), 2) };
+        if ["ForwardOnly", "GPipe", "1F1B", "Interleaved1F1B", "ZBVZeroBubble"].contains(&name) {
+            continue;
+        }
+        let builder = builder::<Text>(schedule.as_ref(), size).accumulation(Accumulation::Ordered);
+        assert_parity(&Text::new(8), &builder.stages(recomputed), 8, 8, name);
+    }
+}
+
+fn losses(builder: Builder) -> Vec<f64> {
+    let mut pipeline = builder.build().unwrap();
+    let mut losses: Vec<f64> = (0..3).map(|step| pipeline.step(noisy::batch(step), RATE).unwrap().loss).collect();
+    losses.push(pipeline.eval(noisy::batch(9)).unwrap().loss.unwrap());
+    losses
+}
+
+#[test]
+fn noise_is_drawn_again_and_running_statistics_are_counted_once() {
+    for name in ["GPipe", "1F1B", "ZBVZeroBubble"] {
+        let kept = losses(noisy::builder(name).seed(3));
+        let recomputed = noisy::builder(name).seed(3).stages(|at| noisy::stage(at).recomputed(true));
+        assert_eq!(losses(recomputed), kept, "{name}");
+    }
+}
+
+#[test]
+fn a_forward_that_draws_without_a_seed_is_refused() {
+    let builder = noisy::builder("1F1B").stages(|at| noisy::stage(at).recomputed(true));
+    let error = builder.build().unwrap().step(noisy::batch(0), RATE).unwrap_err().to_string();
+    assert!(error.contains("its forward gives other numbers when it runs again"), "{error}");
+    assert!(error.contains("`Builder::seed`"), "{error}");
+}
+
+/// A step's report, of captured stages.
+fn stepped(name: &str, stage: fn(&StageContext) -> StageBox) -> (Pipeline, burn_pipeline::train::StepReport) {
+    let schedule = by_name(name).unwrap();
+    let size = size(schedule.as_ref(), 2);
+    let builder = builder::<Text>(schedule.as_ref(), size).split(SplitBackward::Traced).stages(stage);
+    let mut pipeline = builder.optimizer(|| AdamWConfig::new().init()).build().unwrap();
+    let report = pipeline.step(Text::new(SAMPLES).batch(), RATE).unwrap();
+    (pipeline, report)
+}
+
+#[test]
+fn a_stage_that_recomputes_holds_its_input_alone_until_its_backward() {
+    for name in ["GPipe", "ZBVZeroBubble"] {
+        let ((_, kept), (_, recomputed)) = (stepped(name, Text::stage), stepped(name, recomputed));
+        assert_eq!(recomputed.peak_held, kept.peak_held);
+        for (stage, (kept, recomputed)) in kept.activations.iter().zip(&recomputed.activations).enumerate() {
+            let (kept, recomputed) = (kept.unwrap(), recomputed.unwrap());
+            assert!(recomputed.after_forward * 4 < kept.after_forward, "{name}, stage {stage}: {recomputed:?}");
+            assert_eq!(recomputed.after_forward + recomputed.recomputed, kept.after_forward);
+            assert_eq!(recomputed.after_input, kept.after_input);
+        }
+    }
+}
+
+#[test]
+fn the_plan_s_memory_and_time_know_of_recomputation() {
+    let size = Size::new(4, 8);
+    let plan = by_name("1F1B").unwrap().build(size).unwrap();
+    let kept = StageCost { forward: 1.0, backward: Some(2.0), activation_bytes: 100.0, ..StageCost::default() };
+    let of = |cost: StageCost| {
+        let profile = Profile::new(vec![cost; 4], Links::default()).unwrap();
+        simulate(&plan, &profile, &SimulateOptions::default()).unwrap()
+    };
+    let (kept, recomputed) = (of(kept), of(kept.recomputing(10.0)));
+    // (m + p - 1) times forward and backward, and a backward is a forward longer.
+    assert_eq!((kept.makespan, recomputed.makespan), (11.0 * 3.0, 11.0 * 4.0));
+    for rank in 0..4 {
+        // Rank r of p holds p - r microbatches; of these one at a time is whole again.
+        let held = (4 - rank) as f64;
+        assert_eq!(kept.ranks[rank].peak_bytes, held * 100.0);
+        assert_eq!(recomputed.ranks[rank].peak_bytes, held * 10.0 + 90.0);
+        assert_eq!(recomputed.ranks[rank].memory.last().unwrap().total(), 0.0);
+    }
+}
+
+#[test]
+fn the_split_backward_holds_what_it_recomputed_until_w() {
+    let size = Size { ranks: 2, chunks: 2, microbatches: 4 };
+    let plan = by_name("ZBVZeroBubble").unwrap().build(size).unwrap();
+    let kept = StageCost {
+        forward: 1.0,
+        input: Some(1.0),
+        weight: Some(1.0),
+        activation_bytes: 100.0,
+        freed_at_input_bytes: 60.0,
+        ..StageCost::default()
+    };
+    let recomputed = kept.recomputing(10.0);
+    assert_eq!(
+        (recomputed.input_backward(), recomputed.weight_backward(), recomputed.full_backward()),
+        (2.0, 1.0, 3.0)
+    );
+    let profile = Profile::new(vec![recomputed; 4], Links::default()).unwrap();
+    let simulation = simulate(&plan, &profile, &SimulateOptions::default()).unwrap();
+    for (rank, report) in simulation.ranks.iter().enumerate() {
+        // Walk along the row by hand: F leaves 10, I or B has 100 while it runs, I leaves 40, W and B nothing.
+        let (mut held, mut peak) = (0.0_f64, 0.0_f64);
+        for task in plan.tasks(rank) {
+            let (during, after) = match task.op() {
+                Op::Forward => (100.0, 10.0),
+                Op::BackwardInput => (90.0, 30.0),
+                Op::BackwardWeight => (0.0, -40.0),
+                Op::Backward => (90.0, -10.0),
+                _ => continue,
+            };
+            peak = peak.max(held + during);
+            held += after;
+        }
+        assert_eq!((report.peak_bytes, held), (peak, 0.0), "rank {rank}");
+    }
+}
+
+#[test]
+fn a_measured_profile_tells_what_is_kept_and_what_is_recomputed() {
+    let (pipeline, report) = stepped("1F1B", recomputed);
+    let profile = measured_profile(pipeline.placement(), std::slice::from_ref(&report)).unwrap();
+    for (cost, activation) in profile.stages().iter().zip(&report.activations) {
+        let activation = activation.unwrap();
+        assert_eq!(cost.activation_bytes, activation.after_forward as f64);
+        assert_eq!(cost.recomputed_bytes, activation.recomputed as f64);
+        assert!(cost.recomputed_bytes > cost.activation_bytes);
+    }
+}
