@@ -1,14 +1,16 @@
-//! From nothing to a proved plan: build, shard, lower and check Interleaved1F1B on 64 ranks with 4 chunks each; and the
-//! planner, from a model's layers to the best plan.
+//! From nothing to a proved plan: build, shard, lower and check Interleaved1F1B on 64 ranks with 4 chunks each; waits
+//! written down and the passes over communication; and the planner, from a model's layers to the best plan.
 //!
 //! The middle size (512 microbatches, 787,136 actions once lowered) is the one that PyTorch 2.7.1 was timed on:
 //! about 4.0 s on two cores for build, validate, unshard and send/recv. The others show how it grows.
 
-use burn_pipeline::cost::{Dtype, Kind, Layer, Layers, Link, Links, PartitionError, Profile, Uniform};
-use burn_pipeline::pass::{insert_transfers, insert_unshard};
+use burn_pipeline::cost::{Dtype, Kind, Layer, Layers, Link, Links, PartitionError, Profile, StageCost, Uniform};
+use burn_pipeline::pass::overlap::{OverlapOptions, Pass, run_passes};
+use burn_pipeline::pass::{Placing, WaitOptions, insert_transfers, insert_unshard, insert_waits};
 use burn_pipeline::plan::{CheckOptions, CheckedPlan, Placement, Plan, Transport};
 use burn_pipeline::planner::{Request, Synthesis, Workload, best_plan};
 use burn_pipeline::schedule::{Size, by_name};
+use burn_pipeline::simulate::{SimulateOptions, simulate};
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use std::hint::black_box;
 
@@ -115,9 +117,51 @@ fn synthesis(c: &mut Criterion) {
     group.finish();
 }
 
+/// Transfers that take as long as a computation, and room for a few of them.
+fn priced(plan: &Plan) -> (Profile, OverlapOptions) {
+    let stage = StageCost {
+        forward: 1.0,
+        input: Some(1.0),
+        weight: Some(1.0),
+        activation_bytes: 4.0,
+        message_bytes: 1.0,
+        unshard: 1.0,
+        unsharded_bytes: 2.0,
+        ..StageCost::default()
+    };
+    let links = Links { default: Link { latency: 0.5, bandwidth: Some(2.0) }, between: Vec::new() };
+    let profile = Profile::new(vec![stage; plan.stages()], links).expect("numbers that are amounts");
+    let simulate = SimulateOptions { overlap: false, ..SimulateOptions::default() };
+    (profile, OverlapOptions { simulate, extra_bytes: 8.0, ..OverlapOptions::default() })
+}
+
+/// Waits, a simulation, and each pass over communication, from 32 to 256 microbatches. A pass simulates and checks the
+/// plan before and after, so two of the simulations beside it are in its time.
+fn passes(c: &mut Criterion) {
+    let mut group = c.benchmark_group("communication");
+    for microbatches in [32, 64, 128, 256] {
+        let lowered = lower(&shard(&build(microbatches)));
+        let waits = insert_waits(&lowered, &WaitOptions::all(Placing::Late));
+        let (profile, options) = priced(&waits);
+        group.throughput(Throughput::Elements(actions(&waits)));
+        group.bench_function(BenchmarkId::new("insert waits", microbatches), |b| {
+            b.iter(|| insert_waits(black_box(&lowered), &WaitOptions::all(Placing::Late)));
+        });
+        group.bench_function(BenchmarkId::new("simulate", microbatches), |b| {
+            b.iter(|| simulate(black_box(&waits), &profile, &options.simulate).expect("lowered plans run"));
+        });
+        for pass in Pass::ALL {
+            group.bench_function(BenchmarkId::new(pass.name(), microbatches), |b| {
+                b.iter(|| run_passes(black_box(&waits), &profile, &[pass], &options).expect("lowered plans run"));
+            });
+        }
+    }
+    group.finish();
+}
+
 criterion_group! {
     name = benches;
     config = Criterion::default().sample_size(10);
-    targets = whole, steps, planner, synthesis
+    targets = passes, whole, steps, planner, synthesis
 }
 criterion_main!(benches);

@@ -25,5 +25,6 @@ mod refusals;
 mod seam;
 mod seeded;
 mod split;
+mod waits;
 mod watchdog;
 mod wire;

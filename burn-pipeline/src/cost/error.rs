@@ -52,6 +52,17 @@ pub enum ProfileError {
         /// Stages of the plan (of one replica).
         plan: usize,
     },
+    /// There is nothing to take a median of.
+    #[error("there is no profile to merge; give one a rank")]
+    NoProfile,
+    /// Profiles to be merged are about different cuts of the model.
+    #[error("one profile has {first} stages, another one {other}; measure all of them with the same cut")]
+    Unlike {
+        /// Stages of the first profile.
+        first: usize,
+        /// Stages of one that differs.
+        other: usize,
+    },
     /// A link names a rank that the plan does not have.
     #[error("the profile has a link {from} -> {to}, but the plan has {ranks} ranks, numbered from 0")]
     NoSuchRank {

@@ -4,6 +4,8 @@
 //! [`Profile::uniform`] makes the idealised one that papers reason with. The simulator reads it through
 //! [`Costs`], which binds it to a placement and refuses one that does not fit.
 //!
+//! Ranks that each measured a profile share their [median](Profile::median), so that they decide alike.
+//!
 //! Before a model is cut it is a list of [`Layers`]; a [`Partition`] cuts it into stages and gives their profile.
 
 mod bind;
@@ -13,6 +15,7 @@ mod json;
 mod layer;
 mod layers_json;
 mod link;
+mod median;
 mod partition;
 mod profile;
 mod uniform;

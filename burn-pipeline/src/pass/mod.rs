@@ -2,11 +2,13 @@
 //!
 //! The usual order is [`merge_backward`] (where a split backward gains nothing), [`insert_unshard`],
 //! [`insert_reduce_grad`], then [`insert_transfers`]: the last one gives every cell that it finds a turn, so what
-//! stands in the rows when it runs decides where receives land.
+//! stands in the rows when it runs decides where receives land. [`insert_waits`] then parts the start of what was
+//! inserted from its end, and [`overlap`] moves both where computation hides what lies between.
 
 mod error;
 mod idle;
 mod merge_backward;
+pub mod overlap;
 mod reduce_grad;
 mod transfers;
 mod unshard;

@@ -10,20 +10,23 @@
 //! [`strip_waits`] undoes [`insert_waits`]. A plan that passes [`check`](crate::plan::check) passes with its waits
 //! under the same transport: a wait holds up what follows it, a send or receive without one holds up more.
 //! [`WaitOptions::pytorch`] gives the cells of PyTorch 2.15's `_add_wait_send` and of the wait that its
-//! `_add_reduce_grad` writes.
+//! `_add_reduce_grad` writes; with [`outstanding`](WaitOptions) those of
+//! `max_outstanding_sends`, where that awaits the oldest send, as it mostly does.
 //!
 //! 1. *At once*: right behind the start. It means what the start alone means where transfers keep a rank from going on.
 //! 2. *Late*: a send is awaited right behind the computation that uses the reply to it (the gradient of what `SEND_F`
 //!    handed over: the peer must have received that to compute it), else, as every `SEND_B`, at the end of the row in
 //!    the order of sends; a receive and `UNSHARD` right before the first computation that uses what they bring; a
 //!    reduction before the rank's next one, so that one is under way at a time, or at the end of the row.
+//! 3. Where the number of sends under way is bounded, the oldest is awaited before the one that would be too many.
 //!
 //! Both run in linear time.
 
 use crate::plan::edges::Edges;
 use crate::plan::waits::Awaited;
 use crate::plan::{Action, Op, Plan, Stage, Task};
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::num::NonZeroUsize;
 
 /// Where the waits of one kind of start go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
@@ -48,12 +51,15 @@ pub struct WaitOptions {
     pub unshards: Placing,
     /// Waits of `REDUCE_GRAD`.
     pub reductions: Placing,
+    /// The most sends of a rank that may be under way where they are awaited late: before one more, the oldest is
+    /// awaited, and so a payload is let go of. PyTorch's `max_outstanding_sends`.
+    pub outstanding: Option<NonZeroUsize>,
 }
 
 impl WaitOptions {
     /// All kinds alike.
     pub fn all(placing: Placing) -> Self {
-        Self { sends: placing, receives: placing, unshards: placing, reductions: placing }
+        Self { sends: placing, receives: placing, unshards: placing, reductions: placing, outstanding: None }
     }
 
     /// What PyTorch 2.15 writes down: sends late, reductions at once; the rest is awaited where it is used.
@@ -91,7 +97,8 @@ impl WaitOptions {
 pub fn insert_waits(plan: &Plan, options: &WaitOptions) -> Plan {
     let awaited = Awaited::new(plan, &Edges::new(plan));
     let row = |(rank, row): (usize, &Vec<Action>)| {
-        let mut writer = Writer { row: Vec::with_capacity(row.len() * 3 / 2), ..Writer::default() };
+        let most = options.outstanding.map_or(usize::MAX, NonZeroUsize::get);
+        let mut writer = Writer { row: Vec::with_capacity(row.len() * 3 / 2), most, ..Writer::default() };
         for (step, &action) in row.iter().enumerate() {
             let placing = match action {
                 Action::Single(task) if !awaited.at(rank, step) => options.of(task.op()),
@@ -117,8 +124,10 @@ pub fn strip_waits(plan: &Plan) -> Plan {
 #[derive(Default)]
 struct Writer {
     row: Vec<Action>,
+    /// The most sends that may be under way.
+    most: usize,
     /// Waits of sends, in order, and those of them that are still to be written.
-    sends: Vec<Task>,
+    sends: VecDeque<Task>,
     unreplied: HashSet<Task>,
     receives: HashSet<Task>,
     unshards: HashMap<Stage, Task>,
@@ -133,6 +142,9 @@ impl Writer {
         if let (Action::Single(task), Some(wait)) = (action, action.tasks().next().and_then(wait_of)) {
             if task.op() == Op::ReduceGrad {
                 self.row.extend(self.reduction.take().map(Action::from));
+            }
+            if placing == Placing::Late && matches!(task.op(), Op::SendForward | Op::SendBackward) {
+                self.make_room();
             }
             self.row.push(action);
             match placing {
@@ -152,7 +164,7 @@ impl Writer {
     fn keep(&mut self, start: Task, wait: Task) {
         match start.op() {
             Op::SendForward | Op::SendBackward => {
-                self.sends.push(wait);
+                self.sends.push_back(wait);
                 self.unreplied.insert(wait);
             }
             Op::Unshard => drop(self.unshards.insert(start.stage(), wait)),
@@ -171,6 +183,16 @@ impl Writer {
         };
         let wait = task.microbatch().map(|m| Task::new(task.stage(), op, m));
         self.row.extend(wait.filter(|wait| self.receives.remove(wait)).map(Action::from));
+    }
+
+    /// Awaits the oldest sends until there is room for one more.
+    fn make_room(&mut self) {
+        while self.unreplied.len() >= self.most {
+            let Some(oldest) = self.sends.pop_front() else { return };
+            if self.unreplied.remove(&oldest) {
+                self.row.push(oldest.into());
+            }
+        }
     }
 
     /// A backward has used the gradient of what its stage sent: that has been received.

@@ -336,3 +336,44 @@ fn a_reader_that_stops_listening_is_no_failure() {
     let outcome = child.wait_with_output().unwrap();
     assert_eq!((&first, outcome.status.code(), outcome.stderr.len()), (b"0F0", Some(0), 0));
 }
+
+#[test]
+fn waits_are_written_and_checked() {
+    let size = "--name 1f1b --ranks 2 --microbatches 1 --lower";
+    let late = print(&format!("schedule {size} --waits late"));
+    assert_eq!(
+        late,
+        "0F0,0SEND_F0,0RECV_B0,0WAIT_RECV_B0,0B0,0WAIT_SEND_F0\n1RECV_F0,1WAIT_RECV_F0,1F0,1B0,1SEND_B0,1WAIT_SEND_B0\n"
+    );
+    let torch = print(&format!("schedule {size} --waits pytorch"));
+    assert_eq!(torch, "0F0,0SEND_F0,0RECV_B0,0B0,0WAIT_SEND_F0\n1RECV_F0,1F0,1B0,1SEND_B0,1WAIT_SEND_B0\n");
+    print(&format!("check {}", file("waits.csv", &late)));
+    let bad = file("bad_waits.csv", &late.replace("0WAIT_RECV_B0,0B0", "0B0,0WAIT_RECV_B0"));
+    let refused = run(&format!("check {bad}"));
+    assert_eq!(refused.code, 1);
+    assert!(refused.err.contains("0WAIT_RECV_B0 comes after 0B0"), "{}", refused.err);
+}
+
+#[test]
+fn overlap_prints_a_table_a_pass_and_writes_the_plan() {
+    let size = "--name zbh1 --ranks 4 --microbatches 8 --transfer 0.5 --blocking --extra-bytes 2";
+    let out = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("overlapped.csv");
+    let table = print(&format!("overlap {size} --out {}", out.display()));
+    for pass in ["reorder-compute:", "sink-waits-iteratively:", "reorder-communication:"] {
+        assert!(table.contains(pass), "{table}");
+    }
+    assert_eq!(table.matches("stopped by").count(), 3);
+    let last = table.lines().last().unwrap();
+    let times: Vec<f64> = last.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    assert!(last.starts_with("ZBH1: step") && times[1] < times[0], "{last}");
+    let plan = out.to_str().unwrap();
+    print(&format!("check {plan}"));
+    // The plan that was written takes what the last line says.
+    let step = json(&print(&format!("simulate --plan {plan} --transfer 0.5 --blocking --json")));
+    assert!((step["makespan"].as_f64().unwrap() - times[1]).abs() < 1e-4, "{last}");
+    let only = print(&format!("overlap {size} --passes sink-waits"));
+    assert_eq!(only.matches("stopped by").count(), 1);
+    let wrong = run(&format!("overlap {size} --passes sink"));
+    assert_eq!(wrong.code, 2);
+    assert!(wrong.err.contains("reorder-communication"), "{}", wrong.err);
+}

@@ -17,6 +17,8 @@ mod misc;
 mod mutation;
 mod order_traps;
 mod orders;
+mod overlap;
+mod overlap_properties;
 mod paper_formulas;
 mod paper_tables;
 mod partition;

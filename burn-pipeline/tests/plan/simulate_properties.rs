@@ -33,13 +33,15 @@ fn stage() -> impl Strategy<Value = StageCost> {
             activation_bytes: 2.0,
             freed_at_input_bytes: 0.5,
             unshard: 0.25,
+            unsharded_bytes: 1.25,
+            reduce_grad: 0.75,
             ..StageCost::default()
         },
     )
 }
 
 /// A plan with costs of its own for every stage, and links.
-fn priced(ranks: usize, microbatches: usize) -> impl Strategy<Value = (Plan, Profile)> {
+pub(crate) fn priced(ranks: usize, microbatches: usize) -> impl Strategy<Value = (Plan, Profile)> {
     plans(ranks, microbatches).prop_flat_map(|plan| {
         let stages = prop::collection::vec(stage(), plan.stages());
         let link = (0.0..1.0f64, prop::option::of(0.5..4.0f64));
@@ -50,7 +52,7 @@ fn priced(ranks: usize, microbatches: usize) -> impl Strategy<Value = (Plan, Pro
     })
 }
 
-fn transport() -> impl Strategy<Value = Transport> {
+pub(crate) fn transport() -> impl Strategy<Value = Transport> {
     prop_oneof![Just(Transport::Rendezvous), (0..4usize).prop_map(Transport::Buffered), Just(Transport::Unbounded)]
 }
 

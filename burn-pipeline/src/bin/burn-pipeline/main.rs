@@ -10,6 +10,7 @@ mod check;
 mod compare;
 mod costs;
 mod failure;
+mod overlap;
 mod partition;
 mod plan;
 mod schedule;
@@ -40,6 +41,8 @@ enum Command {
     Check(check::Arguments),
     /// Price a plan: makespan, bubbles and their causes, memory; draw it.
     Simulate(simulate::Arguments),
+    /// Move communication where computation hides it, and say what each pass did.
+    Overlap(overlap::Arguments),
     /// Set all families side by side under the same costs.
     Compare(compare::Arguments),
     /// Cut a model's layers into stages and report what each holds.
@@ -63,6 +66,7 @@ fn main() -> ExitCode {
         Command::Schedule(arguments) => schedule::run(&arguments, &mut out),
         Command::Check(arguments) => check::run(&arguments, &mut out),
         Command::Simulate(arguments) => simulate::run(&arguments, &mut out),
+        Command::Overlap(arguments) => overlap::run(&arguments, &mut out),
         Command::Compare(arguments) => compare::run(&arguments, &mut out),
         Command::Partition(arguments) => partition::run(&arguments, &mut out),
         Command::Plan(arguments) => plan::run(&arguments, &mut out),

@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use crate::source::{Wanted, build, family};
-use burn_pipeline::pass::{insert_transfers, insert_unshard};
+use burn_pipeline::pass::{Placing, WaitOptions, insert_transfers, insert_unshard, insert_waits};
 use std::io::Write;
 
 /// How many stages of a rank `--shard` keeps gathered at once.
@@ -17,6 +17,27 @@ enum Format {
     Grid,
     /// With its name, placement and microbatches.
     Json,
+}
+
+/// Which starts get waits of their own, and where.
+#[derive(clap::ValueEnum, Clone, Copy, Debug)]
+enum Waits {
+    /// Of all, right behind the start.
+    AtOnce,
+    /// Of all, as late as the use of what they wait for allows.
+    Late,
+    /// Where PyTorch 2.15 writes them down: of sends late, of reductions at once.
+    Pytorch,
+}
+
+impl Waits {
+    fn options(self) -> WaitOptions {
+        match self {
+            Waits::AtOnce => WaitOptions::all(Placing::AtOnce),
+            Waits::Late => WaitOptions::all(Placing::Late),
+            Waits::Pytorch => WaitOptions::pytorch(),
+        }
+    }
 }
 
 /// The flags of `schedule`.
@@ -40,6 +61,9 @@ pub(crate) struct Arguments {
     /// Insert UNSHARD and RESHARD, for at most 3 gathered stages a rank (before --lower).
     #[arg(long)]
     shard: bool,
+    /// Insert waits, after --lower for those of sends and receives.
+    #[arg(long, value_enum)]
+    waits: Option<Waits>,
     /// How to print it.
     #[arg(long, value_enum, default_value = "csv")]
     format: Format,
@@ -54,6 +78,9 @@ pub(crate) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Fai
     }
     if arguments.lower {
         plan = insert_transfers(&plan)?;
+    }
+    if let Some(waits) = arguments.waits {
+        plan = insert_waits(&plan, &waits.options());
     }
     match arguments.format {
         Format::Csv => write!(out, "{}", plan.to_csv())?,

@@ -1,0 +1,210 @@
+//! One rank's row as the passes see it: what each cell takes, holds and gives back, and which wait is whose.
+//!
+//! Guarantees: linear in the row. Bytes are whole numbers (of 1/1024 byte), so that memory that is kept up to date by
+//! adding and subtracting is the very number that a recount gives.
+//!
+//! Memory is counted along the row, not in time: what a cell allocates is there before it runs, what it gives back is
+//! gone after it. `F` leaves its activation, `I`, `W` and `B` free their parts of it; a receive's buffer is there from
+//! the receive to the end of its use; a send's, where it has a wait of its own, from the send to that wait; gathered
+//! parameters from `UNSHARD` to `RESHARD`.
+
+use super::super::strip_idle;
+use crate::cost::Costs;
+use crate::plan::edges::Edges;
+use crate::plan::waits::Awaited;
+use crate::plan::{Action, Op, Plan, Stage, Task};
+use std::collections::HashMap;
+
+/// Fractions of a byte that are told apart.
+const UNITS: f64 = 1024.0;
+
+/// No cell.
+pub(super) const NONE: u32 = u32::MAX;
+
+/// What a cell is to the passes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Role {
+    /// Computes.
+    Compute,
+    /// Starts a transfer or a collective that has a wait of its own.
+    Start,
+    /// A transfer or a collective without one: it starts and is over in its place.
+    Whole,
+    /// Waits for one.
+    Wait,
+    /// Gives parameters back.
+    Release,
+}
+
+impl Role {
+    pub(super) fn starts(self) -> bool {
+        matches!(self, Role::Start | Role::Whole)
+    }
+
+    pub(super) fn waits(self) -> bool {
+        matches!(self, Role::Wait | Role::Whole)
+    }
+}
+
+/// One cell with its costs.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cell {
+    pub(super) action: Action,
+    pub(super) role: Role,
+    /// Seconds that it computes.
+    pub(super) seconds: f64,
+    /// Seconds that what it starts takes.
+    pub(super) comm: f64,
+    /// Held from before the cell on.
+    pub(super) alloc: i64,
+    /// Given back after the cell.
+    pub(super) free: i64,
+    /// The wait of a start, the start of a wait; else [`NONE`].
+    pub(super) partner: u32,
+}
+
+impl Cell {
+    /// The task of a cell that is not fused.
+    pub(super) fn task(&self) -> Option<Task> {
+        self.action.tasks().next()
+    }
+}
+
+/// A memory amount in bytes.
+pub(super) fn bytes(units: i64) -> f64 {
+    units as f64 / UNITS
+}
+
+/// Bytes as a memory amount.
+pub(super) fn units(bytes: f64) -> i64 {
+    (bytes * UNITS).round() as i64
+}
+
+/// The rows of a plan, without idle cells.
+pub(super) fn rows(plan: &Plan, costs: &Costs<'_>) -> Vec<Vec<Cell>> {
+    let plan = strip_idle(plan);
+    let edges = Edges::new(&plan);
+    let awaited = Awaited::new(&plan, &edges);
+    let pricing = Pricing { plan: &plan, costs, training: plan.has_backward(), lowered: plan.is_lowered() };
+    (0..plan.ranks()).map(|rank| pricing.row(rank, &awaited)).collect()
+}
+
+struct Pricing<'a> {
+    plan: &'a Plan,
+    costs: &'a Costs<'a>,
+    training: bool,
+    lowered: bool,
+}
+
+impl Pricing<'_> {
+    fn row(&self, rank: usize, awaited: &Awaited) -> Vec<Cell> {
+        let mut open: HashMap<Task, u32> = HashMap::new();
+        let mut cells: Vec<Cell> = Vec::with_capacity(self.plan.row(rank).len());
+        for (step, &action) in self.plan.row(rank).iter().enumerate() {
+            let mut cell = self.cell(rank, action, awaited.at(rank, step));
+            let task = action.tasks().next();
+            match (cell.role, task) {
+                (Role::Start, Some(task)) => drop(open.insert(task, step as u32)),
+                (Role::Wait, Some(task)) => {
+                    let start = started_by(task).and_then(|start| open.remove(&start)).unwrap_or(NONE);
+                    cell.partner = start;
+                    if let Some(start) = cells.get_mut(start as usize) {
+                        start.partner = step as u32;
+                    }
+                }
+                _ => {}
+            }
+            cells.push(cell);
+        }
+        cells
+    }
+
+    fn cell(&self, rank: usize, action: Action, awaited: bool) -> Cell {
+        let (mut alloc, mut free, mut comm) = (0.0, 0.0, 0.0);
+        let mut role = Role::Compute;
+        for task in action.tasks() {
+            let cost = self.costs.stage(task.stage());
+            // What a recomputing stage makes anew is there from `I` (or `B`) on.
+            let all = cost.activation_bytes + cost.recomputed_bytes;
+            let payload = payload_of(task).map_or(0.0, |stage| self.costs.message_bytes(stage));
+            match task.op() {
+                Op::Forward => {
+                    alloc += cost.activation_bytes;
+                    free += if self.training { 0.0 } else { cost.activation_bytes };
+                    free += self.received(rank, task.stage().previous(), task.stage().previous());
+                }
+                Op::BackwardInput | Op::Backward => {
+                    let whole = task.op() == Op::Backward;
+                    alloc += cost.recomputed_bytes;
+                    free += if whole { all } else { cost.freed_at_input_bytes };
+                    let next = self.plan.placement().next(task.stage());
+                    free += self.received(rank, next, Some(task.stage()));
+                }
+                Op::BackwardWeight => free += all - cost.freed_at_input_bytes,
+                Op::ReceiveForward | Op::ReceiveBackward => alloc += payload,
+                Op::SendForward | Op::SendBackward if awaited => alloc += payload,
+                Op::WaitSendForward | Op::WaitSendBackward => free += payload,
+                Op::Unshard => alloc += cost.unsharded_bytes,
+                Op::Reshard => free += cost.unsharded_bytes,
+                _ => {}
+            }
+            role = role_of(task.op(), awaited);
+            comm += if role.starts() { self.seconds(rank, task) } else { 0.0 };
+        }
+        let seconds = if role == Role::Compute { self.costs.action_seconds(action) } else { 0.0 };
+        Cell { action, role, seconds, comm, alloc: units(alloc), free: units(free), partner: NONE }
+    }
+
+    /// Bytes of a value that came from another rank: they go once it is used.
+    fn received(&self, rank: usize, from: Option<Stage>, output_of: Option<Stage>) -> f64 {
+        match (from, output_of) {
+            (Some(from), Some(stage)) if self.lowered && self.plan.placement().rank_of(from) != rank => {
+                self.costs.message_bytes(stage)
+            }
+            _ => 0.0,
+        }
+    }
+
+    /// Seconds of a transfer or a collective.
+    fn seconds(&self, rank: usize, task: Task) -> f64 {
+        let (placement, stage) = (self.plan.placement(), task.stage());
+        let peer = match task.op() {
+            Op::SendForward | Op::ReceiveBackward => placement.next(stage),
+            Op::SendBackward | Op::ReceiveForward => stage.previous(),
+            _ => return self.costs.task_seconds(task),
+        };
+        let (Some(peer), Some(output_of)) = (peer, payload_of(task)) else { return 0.0 };
+        let peer = placement.rank_of(peer);
+        let sends = matches!(task.op(), Op::SendForward | Op::SendBackward);
+        let (from, to) = if sends { (rank, peer) } else { (peer, rank) };
+        self.costs.crossing_seconds(from, to, output_of)
+    }
+}
+
+fn role_of(op: Op, awaited: bool) -> Role {
+    match op {
+        Op::Reshard => Role::Release,
+        op if op.is_compute() => Role::Compute,
+        op if op.is_wait() => Role::Wait,
+        _ if awaited => Role::Start,
+        _ => Role::Whole,
+    }
+}
+
+/// The stage whose output, or the gradient for it, a transfer or its wait is about.
+fn payload_of(task: Task) -> Option<Stage> {
+    match task.op().awaits().unwrap_or(task.op()) {
+        Op::SendForward | Op::ReceiveBackward => Some(task.stage()),
+        Op::SendBackward | Op::ReceiveForward => task.stage().previous(),
+        _ => None,
+    }
+}
+
+/// The start that a wait is for.
+fn started_by(wait: Task) -> Option<Task> {
+    let op = wait.op().awaits()?;
+    Some(match wait.microbatch() {
+        Some(microbatch) => Task::new(wait.stage(), op, microbatch),
+        None => Task::whole_stage(wait.stage(), op),
+    })
+}

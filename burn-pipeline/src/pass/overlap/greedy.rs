@@ -1,0 +1,110 @@
+//! One greedy list scheduler with three scores: waits sink, communication rises, computations fill the time between.
+//!
+//! Guarantees: rows follow the edges of [`graph`](super::graph), so plans stay legal; `O(n log n)` in the row. Where
+//! nothing bounds how far cells may go, a second run changes nothing.
+//!
+//! 1. Each cell has three scores, the lower the sooner: the number of the first start that it leads to (if
+//!    communication is raised; a cell that leads to none comes last), whether it is a wait (if waits sink), and its
+//!    place in the row.
+//! 2. Of all cells whose predecessors have run, the one with the lowest scores runs next.
+//! 3. To reorder for overlap, a start is followed by ready computations, lowest scores first, until they cover what it
+//!    takes; then the next start's turn comes.
+//!
+//! Follows `_schedule_for_comm` of PyTorch's `torch/_inductor/comms.py`.
+
+use super::cell::{Cell, NONE, Role};
+use super::graph::Graph;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// What the scheduler is to do.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Aim {
+    pub(super) raise: bool,
+    pub(super) sink: bool,
+    pub(super) overlap: bool,
+}
+
+/// Scores and cell, lowest first.
+type Scored = Reverse<(u32, bool, u32)>;
+
+/// A new order of a row's cells.
+pub(super) fn schedule(cells: &[Cell], graph: &Graph, aim: Aim) -> Vec<u32> {
+    let leads = if aim.raise { leads_to(cells, graph) } else { vec![NONE; cells.len()] };
+    let score = |cell: u32| Reverse((leads[cell as usize], aim.sink && cells[cell as usize].role == Role::Wait, cell));
+    let mut run = Run {
+        cells,
+        graph,
+        entering: graph.entering.clone(),
+        computations: BinaryHeap::new(),
+        others: BinaryHeap::new(),
+        order: Vec::with_capacity(cells.len()),
+        score: &score,
+    };
+    for cell in 0..cells.len() as u32 {
+        if run.entering[cell as usize] == 0 {
+            run.ready(cell);
+        }
+    }
+    while let Some(cell) = run.take_lowest() {
+        run.run(cell);
+        if aim.overlap && cells[cell as usize].role == Role::Start {
+            let mut left = cells[cell as usize].comm;
+            while left > 0.0 {
+                let Some(Reverse((_, _, computation))) = run.computations.pop() else { break };
+                run.run(computation);
+                left -= cells[computation as usize].seconds;
+            }
+        }
+    }
+    run.order
+}
+
+/// The number of the first start that each cell leads to; [`NONE`] for none.
+fn leads_to(cells: &[Cell], graph: &Graph) -> Vec<u32> {
+    let mut leads = vec![NONE; cells.len()];
+    let mut number = cells.iter().filter(|cell| cell.role.starts()).count() as u32;
+    for cell in (0..cells.len()).rev() {
+        let after = graph.after(cell as u32).iter().map(|&next| leads[next as usize]).min().unwrap_or(NONE);
+        if cells[cell].role.starts() {
+            number -= 1;
+        }
+        leads[cell] = if cells[cell].role.starts() { number.min(after) } else { after };
+    }
+    leads
+}
+
+struct Run<'a, S: Fn(u32) -> Scored> {
+    cells: &'a [Cell],
+    graph: &'a Graph,
+    entering: Vec<u32>,
+    computations: BinaryHeap<Scored>,
+    others: BinaryHeap<Scored>,
+    order: Vec<u32>,
+    score: &'a S,
+}
+
+impl<S: Fn(u32) -> Scored> Run<'_, S> {
+    fn ready(&mut self, cell: u32) {
+        let computes = matches!(self.cells[cell as usize].role, Role::Compute | Role::Release);
+        let heap = if computes { &mut self.computations } else { &mut self.others };
+        heap.push((self.score)(cell));
+    }
+
+    fn take_lowest(&mut self) -> Option<u32> {
+        // The scores are reversed: the higher one is the lower.
+        let other_first = self.others.peek() > self.computations.peek();
+        let heap = if other_first { &mut self.others } else { &mut self.computations };
+        heap.pop().map(|Reverse((_, _, cell))| cell)
+    }
+
+    fn run(&mut self, cell: u32) {
+        self.order.push(cell);
+        for &next in self.graph.after(cell) {
+            self.entering[next as usize] -= 1;
+            if self.entering[next as usize] == 0 {
+                self.ready(next);
+            }
+        }
+    }
+}

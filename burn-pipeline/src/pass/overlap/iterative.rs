@@ -1,0 +1,294 @@
+//! Swap by swap: starts rise and waits sink as far as it hides something and memory allows.
+//!
+//! Guarantees: only swaps that [`rules`](super::rules) allow; no swap takes the row's memory above its peak before and
+//! the extra that was granted; what limited each move is said; time is linear in the row for a given reach and group.
+//!
+//! 1. Starts are taken from the first to the last, waits from the last to the first. Each changes places with its
+//!    neighbour as long as it is exposed.
+//! 2. A neighbour that it needs (or that needs it) joins it, up to a number of cells, and the group moves on together.
+//!    Only computations, waits (when starts rise) and releases join; another start never does.
+//! 3. A group that holds waits makes those end sooner, so the neighbour's computation no longer hides what they wait
+//!    for: it moves only if the start gains more than they lose.
+//!
+//! Follows `_reorder_communication_preserving_peak_memory_internal` and `sink_waits_iterative` of PyTorch's
+//! `torch/_inductor/comms.py`; estimates are kept up to date by what was moved where these recompute them.
+
+use super::cell::{Cell, NONE, Role, bytes};
+use super::exposed::{Exposure, of_starts, of_waits};
+use super::memory::Order;
+use super::report::{Limit, Moved};
+use super::rules::{are_tied, may_swap};
+use super::{OverlapError, OverlapOptions};
+
+/// Swaps for each computation that may be passed: its sends, receives and waits stand around it.
+const SWAPS: usize = 8;
+
+/// A row's new order, and what became of each start (or wait).
+pub(super) struct Outcome {
+    pub(super) order: Vec<u32>,
+    pub(super) moved: Vec<(u32, Moved)>,
+    pub(super) recounts: usize,
+}
+
+/// Raises every start of a row; `most` is what it may hold.
+pub(super) fn raise_starts(
+    rank: usize,
+    cells: &[Cell],
+    most: i64,
+    options: &OverlapOptions,
+) -> Result<Outcome, OverlapError> {
+    let order: Vec<u32> = (0..cells.len() as u32).collect();
+    let mut mover = Mover::new(rank, cells, most, options, of_starts(cells, &order));
+    for &start in order.iter().filter(|&&cell| cells[cell as usize].role == Role::Start) {
+        let moved = mover.raise(start)?;
+        mover.moved.push((start, moved));
+    }
+    Ok(mover.finish())
+}
+
+/// Sinks every wait of a row; `most` is what it may hold.
+pub(super) fn sink_waits(
+    rank: usize,
+    cells: &[Cell],
+    most: i64,
+    options: &OverlapOptions,
+) -> Result<Outcome, OverlapError> {
+    let order: Vec<u32> = (0..cells.len() as u32).collect();
+    // Estimates are kept with the start, whichever end moves.
+    let mut exposures = of_starts(cells, &order);
+    for (wait, exposure) in of_waits(cells, &order).into_iter().enumerate() {
+        let start = cells[wait].partner;
+        if cells[wait].role == Role::Wait && start != NONE {
+            exposures[start as usize] = exposure;
+        }
+    }
+    let mut mover = Mover::new(rank, cells, most, options, exposures);
+    for &wait in order.iter().rev().filter(|&&cell| cells[cell as usize].role == Role::Wait) {
+        let moved = mover.sink(wait)?;
+        mover.moved.push((cells[wait as usize].partner, moved));
+    }
+    Ok(mover.finish())
+}
+
+struct Mover<'a> {
+    rank: usize,
+    options: &'a OverlapOptions,
+    order: Order<'a>,
+    /// The most that the row may hold.
+    most: i64,
+    exposures: Vec<Exposure>,
+    group: Vec<u32>,
+    moved: Vec<(u32, Moved)>,
+    recounts: usize,
+}
+
+impl<'a> Mover<'a> {
+    fn new(rank: usize, cells: &'a [Cell], most: i64, options: &'a OverlapOptions, exposures: Vec<Exposure>) -> Self {
+        Self {
+            rank,
+            options,
+            order: Order::new(cells),
+            most,
+            exposures,
+            group: Vec::new(),
+            moved: Vec::new(),
+            recounts: 0,
+        }
+    }
+
+    fn finish(self) -> Outcome {
+        Outcome { order: self.order.iter().collect(), moved: self.moved, recounts: self.recounts }
+    }
+
+    fn cell(&self, cell: u32) -> &'a Cell {
+        &self.order.cells[cell as usize]
+    }
+
+    /// Does computation cover what a start takes, and the margin on top?
+    fn is_hidden(&self, start: u32) -> bool {
+        let Exposure { communication, computation } = self.exposures[start as usize];
+        computation >= communication * (1.0 + self.options.margin)
+    }
+
+    /// The most swaps of one start or wait: of cells that compute nothing, too, it passes only so many.
+    fn most_moves(&self) -> usize {
+        self.options.reach.saturating_add(1).saturating_mul(SWAPS)
+    }
+
+    fn raise(&mut self, start: u32) -> Result<Moved, OverlapError> {
+        let mut moved = Moved::default();
+        let mut passed = 0;
+        self.group = vec![start];
+        moved.limit = loop {
+            let candidate = self.order.previous[self.group[0] as usize];
+            if candidate == NONE {
+                break Limit::End;
+            }
+            if self.is_hidden(start) {
+                break Limit::Hidden;
+            }
+            let cell = self.cell(candidate);
+            if cell.role.starts() {
+                break Limit::Order(cell.action);
+            }
+            if self.group.iter().any(|&member| are_tied(cell, self.cell(member))) {
+                if self.group.len() > self.options.group {
+                    break Limit::Data(cell.action);
+                }
+                self.group.insert(0, candidate);
+                moved.grouped += 1;
+                continue;
+            }
+            if moved.moves >= self.most_moves() {
+                break Limit::Reach;
+            }
+            if let Some(limit) = self.refuse_raise(start, candidate, passed) {
+                break limit;
+            }
+            self.order.raise(candidate, &self.group);
+            self.recount(candidate)?;
+            passed += usize::from(cell.role == Role::Compute);
+            moved.moves += 1;
+        };
+        Ok(moved)
+    }
+
+    /// Why the group may not go before the candidate, if so; else the estimates are those of afterwards.
+    fn refuse_raise(&mut self, start: u32, candidate: u32, passed: usize) -> Option<Limit> {
+        let cell = self.cell(candidate);
+        if passed >= self.options.reach && cell.role == Role::Compute {
+            return Some(Limit::Reach);
+        }
+        if !self.group.iter().all(|&member| may_swap(cell, self.cell(member))) {
+            return Some(Limit::Order(cell.action));
+        }
+        let peak = self.order.peak_if_raised(candidate, &self.group);
+        if peak > self.most {
+            return Some(Limit::Memory { bytes: bytes(peak) });
+        }
+        // The starts whose waits go with the group lose what the candidate computes, the raised one gains it.
+        let sooner: Vec<u32> = self.partners_of_group();
+        let group_seconds: f64 = self.group.iter().map(|&member| self.cell(member).seconds).sum();
+        let loss = self.loss(&sooner, cell.seconds);
+        let gain =
+            self.gain(start, cell.seconds) + self.awaited_by(candidate).map_or(0.0, |s| self.gain(s, group_seconds));
+        if loss > gain {
+            return Some(Limit::Exposes { seconds: loss - gain });
+        }
+        self.hide(&sooner, -cell.seconds);
+        self.hide(&[start], cell.seconds);
+        let later: Vec<u32> = self.awaited_by(candidate).into_iter().collect();
+        self.hide(&later, group_seconds);
+        None
+    }
+
+    fn sink(&mut self, wait: u32) -> Result<Moved, OverlapError> {
+        let mut moved = Moved::default();
+        let start = self.cell(wait).partner;
+        let mut passed = 0;
+        self.group = vec![wait];
+        moved.limit = loop {
+            let candidate = self.group.last().map_or(NONE, |&last| self.order.next[last as usize]);
+            if candidate == NONE {
+                break Limit::End;
+            }
+            if start == NONE || self.is_hidden(start) {
+                break Limit::Hidden;
+            }
+            let cell = self.cell(candidate);
+            if self.group.iter().any(|&member| are_tied(self.cell(member), cell)) {
+                let joins = matches!(cell.role, Role::Compute | Role::Release);
+                if !joins || self.group.len() > self.options.group {
+                    break Limit::Data(cell.action);
+                }
+                self.group.push(candidate);
+                moved.grouped += 1;
+                continue;
+            }
+            if moved.moves >= self.most_moves() {
+                break Limit::Reach;
+            }
+            if let Some(limit) = self.refuse_sink(start, candidate, passed) {
+                break limit;
+            }
+            self.order.sink(&self.group, candidate);
+            self.recount(candidate)?;
+            passed += usize::from(cell.role == Role::Compute);
+            moved.moves += 1;
+        };
+        Ok(moved)
+    }
+
+    /// Why the group may not go behind the candidate, if so; else the estimates are those of afterwards.
+    fn refuse_sink(&mut self, start: u32, candidate: u32, passed: usize) -> Option<Limit> {
+        let cell = self.cell(candidate);
+        if passed >= self.options.reach && cell.role == Role::Compute {
+            return Some(Limit::Reach);
+        }
+        if !self.group.iter().all(|&member| may_swap(self.cell(member), cell)) {
+            return Some(Limit::Order(cell.action));
+        }
+        let peak = self.order.peak_if_sunk(&self.group, candidate);
+        if peak > self.most {
+            return Some(Limit::Memory { bytes: bytes(peak) });
+        }
+        let group_seconds: f64 = self.group.iter().map(|&member| self.cell(member).seconds).sum();
+        // A wait that goes before the group's computations ends sooner.
+        let sooner: Vec<u32> = self.awaited_by(candidate).into_iter().collect();
+        let (loss, gain) = (self.loss(&sooner, group_seconds), self.gain(start, cell.seconds));
+        if loss > gain {
+            return Some(Limit::Exposes { seconds: loss - gain });
+        }
+        self.hide(&sooner, -group_seconds);
+        self.hide(&[start], cell.seconds);
+        if cell.role == Role::Start {
+            self.hide(&[candidate], group_seconds);
+        }
+        None
+    }
+
+    /// The start that a wait is for.
+    fn awaited_by(&self, wait: u32) -> Option<u32> {
+        let cell = self.cell(wait);
+        (cell.role == Role::Wait && cell.partner != NONE).then_some(cell.partner)
+    }
+
+    fn partners_of_group(&self) -> Vec<u32> {
+        self.group.iter().filter_map(|&member| self.awaited_by(member)).collect()
+    }
+
+    /// Seconds more exposed if `seconds` of computation no longer hide these starts.
+    fn loss(&self, starts: &[u32], seconds: f64) -> f64 {
+        let one = |&start: &u32| {
+            let exposure = self.exposures[start as usize];
+            let less = Exposure { computation: exposure.computation - seconds, ..exposure };
+            less.exposed() - exposure.exposed()
+        };
+        starts.iter().map(one).sum()
+    }
+
+    /// Seconds less exposed if `seconds` of computation more hide a start.
+    fn gain(&self, start: u32, seconds: f64) -> f64 {
+        let exposure = self.exposures[start as usize];
+        let more = Exposure { computation: exposure.computation + seconds, ..exposure };
+        exposure.exposed() - more.exposed()
+    }
+
+    fn hide(&mut self, starts: &[u32], seconds: f64) {
+        for &start in starts {
+            self.exposures[start as usize].computation += seconds;
+        }
+    }
+
+    /// Compares the levels with a recount, if that was asked for.
+    fn recount(&mut self, cell: u32) -> Result<(), OverlapError> {
+        if !self.options.recount {
+            return Ok(());
+        }
+        self.recounts += 1;
+        if self.order.recounts() {
+            return Ok(());
+        }
+        Err(OverlapError::Recount { rank: self.rank, action: self.cell(cell).action })
+    }
+}

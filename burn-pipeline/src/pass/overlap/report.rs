@@ -1,0 +1,177 @@
+//! What a pass did, start by start.
+
+use crate::plan::{Action, Task};
+use std::fmt;
+
+/// What kept a start from rising, or a wait from sinking, any further.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub enum Limit {
+    /// The pass places all cells at once and has no single limit to name.
+    #[default]
+    None,
+    /// The row ended.
+    End,
+    /// Nothing of it is exposed any more, by the estimates.
+    Hidden,
+    /// Starts keep their order, and waits do not go before starts: this cell is in the way.
+    Order(Action),
+    /// This cell makes what it needs or uses what it brings, and may not go along.
+    Data(Action),
+    /// The rank would have held more than its peak and the extra granted.
+    Memory {
+        /// What it would have held, in bytes (weights not counted).
+        bytes: f64,
+    },
+    /// It passed as many computations, or other cells around them, as it may.
+    Reach,
+    /// What goes along would expose more elsewhere than is gained.
+    Exposes {
+        /// Seconds more on balance.
+        seconds: f64,
+    },
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Limit::None => f.write_str("-"),
+            Limit::End => f.write_str("end of the row"),
+            Limit::Hidden => f.write_str("hidden by estimates"),
+            Limit::Order(action) => write!(f, "order of communication: {action}"),
+            Limit::Data(action) => write!(f, "data: {action}"),
+            Limit::Memory { bytes } => write!(f, "memory: {bytes:.0} bytes"),
+            Limit::Reach => f.write_str("reach"),
+            Limit::Exposes { seconds } => write!(f, "exposes {seconds:.4} s elsewhere"),
+        }
+    }
+}
+
+/// How a start or a wait was moved.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub(super) struct Moved {
+    pub(super) moves: usize,
+    pub(super) grouped: usize,
+    pub(super) limit: Limit,
+}
+
+/// One started transfer or collective.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct PassRow {
+    /// The rank.
+    pub rank: usize,
+    /// The start.
+    pub start: Task,
+    /// Seconds that it takes.
+    pub communication: f64,
+    /// Seconds of that which computation hides afterwards.
+    pub hidden: f64,
+    /// Seconds that nothing hid before.
+    pub exposed_before: f64,
+    /// Seconds that nothing hides afterwards.
+    pub exposed_after: f64,
+    /// Swaps that moved it; for the passes that place all cells at once, places that its start and its wait moved.
+    pub moves: usize,
+    /// Cells that went along.
+    pub grouped: usize,
+    /// What stopped it.
+    pub limit: Limit,
+}
+
+/// Why a pass left the plan as it was.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Kept {
+    /// Its result takes longer, in simulation.
+    Slower {
+        /// Seconds of the step with the result.
+        makespan: f64,
+    },
+    /// Its result holds more than the budget allows, in simulation.
+    Memory {
+        /// The rank.
+        rank: usize,
+        /// Its peak with the result, in bytes.
+        bytes: f64,
+    },
+    /// Its result was refused, as text. The passes are built so that this does not happen.
+    Refused(String),
+}
+
+impl fmt::Display for Kept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Kept::Slower { makespan } => write!(f, "the step would take {makespan:.4} s"),
+            Kept::Memory { rank, bytes } => write!(f, "rank {rank} would hold {bytes:.0} bytes"),
+            Kept::Refused(reason) => write!(f, "the result was refused: {reason}"),
+        }
+    }
+}
+
+/// What a pass did and what it changed, by estimate (the rows) and in simulation (the rest).
+///
+/// Where the plan was kept as it was, the rows tell of the attempt.
+#[derive(Clone, PartialEq, Debug)]
+pub struct PassReport {
+    /// The pass.
+    pub pass: &'static str,
+    /// Computations that a cell might pass: those of the options, or fewer where a greedy pass was tried again.
+    pub reach: usize,
+    /// One row a start, by rank and by place.
+    pub rows: Vec<PassRow>,
+    /// Seconds of the step before.
+    pub makespan_before: f64,
+    /// Seconds of the step with the plan returned.
+    pub makespan_after: f64,
+    /// Bytes held at most on any rank before.
+    pub peak_before: f64,
+    /// Bytes held at most on any rank with the plan returned.
+    pub peak_after: f64,
+    /// Why the plan was left as it was, if it was.
+    pub kept: Option<Kept>,
+    /// Moves after which memory was recounted and compared.
+    pub recounts: usize,
+}
+
+impl PassReport {
+    /// Moves of all rows.
+    pub fn moves(&self) -> usize {
+        self.rows.iter().map(|row| row.moves).sum()
+    }
+
+    /// Exposed seconds of all rows, before and after.
+    pub fn exposed(&self) -> (f64, f64) {
+        let add = |sums: (f64, f64), row: &PassRow| (sums.0 + row.exposed_before, sums.1 + row.exposed_after);
+        self.rows.iter().fold((0.0, 0.0), add)
+    }
+}
+
+impl fmt::Display for PassReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (before, after) = self.exposed();
+        let moves = self.moves();
+        writeln!(f, "{}: {before:.4} s exposed before, {after:.4} s after, {moves} moves", self.pass)?;
+        let (makespan, peak) = (self.makespan_before, self.peak_before);
+        writeln!(
+            f,
+            "step {makespan:.4} s -> {:.4} s, peak {peak:.0} -> {:.0} bytes",
+            self.makespan_after, self.peak_after
+        )?;
+        if let Some(kept) = &self.kept {
+            writeln!(f, "the plan was left as it was: {kept}; the rows tell of the attempt")?;
+        }
+        let start = self.rows.iter().map(|row| row.start.to_string().len()).fold("start".len(), usize::max);
+        writeln!(
+            f,
+            "{:>4} {:<start$} {:>10} {:>10} {:>14} {:>13} {:>5} {:>7}  stopped by",
+            "rank", "start", "takes", "hidden", "exposed before", "exposed after", "moves", "grouped"
+        )?;
+        for row in &self.rows {
+            let (rank, task) = (row.rank, row.start.to_string());
+            writeln!(
+                f,
+                "{rank:>4} {task:<start$} {:>10.4} {:>10.4} {:>14.4} {:>13.4} {:>5} {:>7}  {}",
+                row.communication, row.hidden, row.exposed_before, row.exposed_after, row.moves, row.grouped, row.limit
+            )?;
+        }
+        Ok(())
+    }
+}
