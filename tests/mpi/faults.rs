@@ -79,6 +79,25 @@ fn a_rank_that_comes_late_is_named() {
     }
 }
 
+/// As many as `FAULTS` says, else a few: each takes the deadline.
+#[test]
+fn faults_at_random_points_are_named() {
+    let count = std::env::var("FAULTS").ok().and_then(|count| count.parse().ok()).unwrap_or(4);
+    let mut state = 0x5eed_u64;
+    let mut below = |limit: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % limit
+    };
+    for number in 0..count {
+        let fault = ["kill", "stop", "hang", "lose", "panic"][below(5) as usize];
+        let ranks = 2 + below(3) as usize;
+        let (failing, at) = (below(ranks as u64) as usize, 1 + below(60) as usize);
+        println!("fault {number}: {fault} on rank {failing} of {ranks}, at its use {at} of the link");
+        let run = strike(fault, ranks, failing, at);
+        assert_told(&run, ranks, failing, &[&format!("rank {failing}")]);
+    }
+}
+
 #[test]
 fn without_recovery_mpirun_ends_the_job_and_names_the_killed_rank() {
     let run = mpirun(3, &[], &["fault", "kill", "1", "20"]);
