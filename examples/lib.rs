@@ -1,4 +1,4 @@
-//! What the examples, tests and benches share: a GPT cut into stages, and its training on a text.
+//! What the examples, tests and benches share: a GPT cut into stages with its training on a text, and a U-Net.
 
 pub mod bigram;
 pub mod corpus;
@@ -14,3 +14,4 @@ pub mod saved;
 pub mod step_log;
 pub mod traces;
 pub mod training;
+pub mod unet;

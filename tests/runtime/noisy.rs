@@ -17,7 +17,7 @@ const SAMPLES: usize = 8;
 pub(crate) struct Noisy {
     linear: Linear,
     frozen: Linear,
-    norm: BatchNorm,
+    norm: Option<BatchNorm>,
     dropout: Dropout,
 }
 
@@ -29,16 +29,28 @@ impl Stage for Noisy {
     fn forward(&self, x: Tensor<2>, (): ()) -> Tensor<2> {
         let [rows, width] = x.dims();
         let hidden = self.frozen.forward(self.linear.forward(x.clone()));
-        let normed: Tensor<3> = self.norm.forward(hidden.reshape([rows, width, 1]));
-        x + self.dropout.forward(normed.reshape([rows, width]))
+        let hidden = match &self.norm {
+            Some(norm) => norm.forward::<3>(hidden.reshape([rows, width, 1])).reshape([rows, width]),
+            None => hidden,
+        };
+        x + self.dropout.forward(hidden)
     }
 }
 
 pub(crate) fn stage(at: &StageContext) -> StageBox {
+    noisy(at, true)
+}
+
+/// The same without the norm, which cannot be captured.
+pub(crate) fn drawing(at: &StageContext) -> StageBox {
+    noisy(at, false)
+}
+
+fn noisy(at: &StageContext, counts: bool) -> StageBox {
     let noisy = init_seeded(at.index as u64, &at.device, |device| Noisy {
         linear: LinearConfig::new(WIDTH, WIDTH).init(device),
         frozen: LinearConfig::new(WIDTH, WIDTH).init(device).no_grad(),
-        norm: BatchNormConfig::new(WIDTH).init(device),
+        norm: counts.then(|| BatchNormConfig::new(WIDTH).init(device)),
         dropout: DropoutConfig::new(0.5).init(),
     });
     let index = at.index;

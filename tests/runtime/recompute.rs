@@ -78,6 +78,19 @@ fn noise_is_drawn_again_and_running_statistics_are_counted_once() {
 }
 
 #[test]
+fn captured_noise_is_drawn_again_too() {
+    for name in ["1F1B", "ZBVZeroBubble"] {
+        let traced = || noisy::builder(name).split(SplitBackward::Traced);
+        let kept = losses(traced().seed(3).stages(noisy::drawing));
+        assert_eq!(losses(traced().seed(3).stages(|at| noisy::drawing(at).recomputed(true))), kept, "{name}");
+        assert_ne!(losses(traced().seed(4).stages(noisy::drawing)), kept, "{name}");
+        let unseeded = traced().stages(|at| noisy::drawing(at).recomputed(true));
+        let error = unseeded.build().unwrap().step(noisy::batch(0), RATE).unwrap_err().to_string();
+        assert!(error.contains("`Builder::seed`"), "{error}");
+    }
+}
+
+#[test]
 fn a_forward_that_draws_without_a_seed_is_refused() {
     let builder = noisy::builder("1F1B").stages(|at| noisy::stage(at).recomputed(true));
     let error = builder.build().unwrap().step(noisy::batch(0), RATE).unwrap_err().to_string();

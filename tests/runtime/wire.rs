@@ -54,8 +54,11 @@ fn header() -> impl Strategy<Value = Header> {
         Direction::Backward,
         Direction::Replica,
         Direction::Probe,
-        Direction::Shared,
+        Direction::Spread,
         Direction::Output,
+        Direction::Shared,
+        Direction::Skip { from: 3 },
+        Direction::SkipGradient { from: 65_535 },
     ];
     let direction = (0..directions.len()).prop_map(move |index| directions[index]);
     (0..2usize, 0..=65_535usize, any::<usize>(), direction).prop_map(|(replica, index, microbatch, direction)| Header {
@@ -181,24 +184,25 @@ fn forged(at: usize, bytes: &[u8]) -> Result<Frame, WireError> {
 
 #[test]
 fn forged_fields_are_named() {
-    // Layout: magic 0, version 4, direction 6, replica 7, stage 8, parts 12, microbatch 16, part 24, kind 25,
-    // element type 26, dimensions 27, sizes 28.
+    // Layout: magic 0, version 4, direction 6, replica 7, stage 8, parts 12, microbatch 16, other stage 24, part 32,
+    // kind 33, element type 34, dimensions 35, sizes 36.
     let field = |what, value| Err(WireError::Field { what, value });
     assert!(forged(0, b"bplk").is_ok());
     assert_eq!(forged(0, b"bplx"), Err(WireError::Checksum));
     assert_eq!(forged(4, &[WIRE_VERSION as u8 + 1]), Err(WireError::Version { got: WIRE_VERSION + 1 }));
     assert_eq!(forged(6, &[9]), field("direction", 9));
+    assert_eq!(forged(24, &[1]), field("direction", 1));
     assert_eq!(forged(7, &[2]), field("stage", 3));
     assert_eq!(forged(8, &65_536u32.to_le_bytes()), field("stage", 65_536));
-    assert_eq!(forged(24, &[2]), field("part", 2));
-    assert_eq!(forged(25, &[3]), field("kind", 3));
-    assert_eq!(forged(26, &[200]), field("element type", 200));
-    assert_eq!(forged(25, &[1]), Err(WireError::Mixed { kind: Kind::Int, dtype: DType::F32 }));
+    assert_eq!(forged(32, &[2]), field("part", 2));
+    assert_eq!(forged(33, &[3]), field("kind", 3));
+    assert_eq!(forged(34, &[200]), field("element type", 200));
+    assert_eq!(forged(33, &[1]), Err(WireError::Mixed { kind: Kind::Int, dtype: DType::F32 }));
     let huge = u64::MAX / 2;
-    assert_eq!(forged(28, &huge.to_le_bytes()), Err(WireError::TooLarge { shape: vec![huge, 3] }));
+    assert_eq!(forged(36, &huge.to_le_bytes()), Err(WireError::TooLarge { shape: vec![huge, 3] }));
     assert!(matches!(forged(12, &u32::MAX.to_le_bytes()), Err(WireError::Length { .. })));
     assert!(matches!(forged(12, &0u32.to_le_bytes()), Err(WireError::Length { .. })));
-    assert!(matches!(forged(27, &[200]), Err(WireError::Length { .. })));
+    assert!(matches!(forged(35, &[200]), Err(WireError::Length { .. })));
 }
 
 #[test]

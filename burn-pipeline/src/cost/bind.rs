@@ -87,6 +87,20 @@ impl<'a> Costs<'a> {
         self.stage(stage).message_bytes
     }
 
+    /// Bytes of a message that carries a value of `stage` past the next stage, or the gradient for it.
+    pub fn skip_bytes(&self, stage: Stage) -> f64 {
+        self.stage(stage).skip_bytes
+    }
+
+    /// As [`Costs::crossing_seconds`], for a value that goes past the next stage.
+    pub fn skip_crossing_seconds(&self, from: usize, to: usize, value_of: Stage) -> f64 {
+        if from == to {
+            return 0.0;
+        }
+        let link = self.link(from, to);
+        link.latency + link.occupied(self.skip_bytes(value_of))
+    }
+
     /// Seconds from the end of an action to its output's arrival on another rank; zero on the same rank.
     ///
     /// `output_of` is the stage whose output, or whose output's gradient, crosses.

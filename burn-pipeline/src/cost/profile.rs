@@ -61,6 +61,10 @@ pub struct StageCost {
     /// Bytes of the stage's output, which are also those of the gradient that comes back for it.
     #[serde(default)]
     pub message_bytes: f64,
+    /// Bytes of each value that the stage hands to one past the next ([`SkipEdge`](crate::plan::SkipEdge)), which
+    /// are also those of the gradient that comes back for it.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub skip_bytes: f64,
 }
 
 impl StageCost {
@@ -112,7 +116,7 @@ impl StageCost {
     }
 
     /// Every number with its name, to be checked.
-    fn numbers(&self) -> [(&'static str, f64); 12] {
+    fn numbers(&self) -> [(&'static str, f64); 13] {
         [
             ("forward", self.forward),
             ("input", self.input.unwrap_or(0.0)),
@@ -126,6 +130,7 @@ impl StageCost {
             ("weight_bytes", self.weight_bytes),
             ("unsharded_bytes", self.unsharded_bytes),
             ("message_bytes", self.message_bytes),
+            ("skip_bytes", self.skip_bytes),
         ]
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::link::LinkError;
 use crate::plan::{Op, Stage, Task};
-use crate::stage::{MicrobatchError, StageError};
+use crate::stage::{MicrobatchError, SharedError, StageError};
 
 /// Ranks of one job that do not have in common what they must.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -112,6 +112,14 @@ pub enum ExecuteError {
         rank: usize,
         /// The task.
         task: Task,
+    },
+    /// Copies of a parameter would drift apart.
+    #[error("{source}")]
+    Shared {
+        /// The rank.
+        rank: usize,
+        /// Which, and why.
+        source: Box<SharedError>,
     },
     /// A device reported an error outside a stage's task.
     #[error("rank {rank}: the device reported: {message}")]

@@ -9,7 +9,8 @@
 //! DualPipe's `overlapped_forward_backward` leaves this to the model's author; here it is done for any captured stage.
 
 use super::ExecuteError;
-use super::interpreter::{Executor, FusedActions, Pass};
+use super::interpreter::{Executor, FusedActions};
+use super::pass::Pass;
 use crate::plan::{Action, Op, Plan, Task};
 use crate::stage::{Begun, Done, Outcome, Work, WorkDirection};
 use burn::tensor::Device;
@@ -53,7 +54,7 @@ impl Executor {
         self.start(pass, forward);
         let call = self.forward_call(pass, plan, forward, f)?;
         let seeds = self.seeds(pass, plan, backward, b)?;
-        let (call_sample, sample) = (call.sample, plan.sample(backward.stage(), b));
+        let sample = plan.sample(backward.stage(), b);
         let work = match backward.op() {
             Op::BackwardInput => Work::BackwardInput(sample, seeds),
             _ => Work::Backward(sample, seeds),
@@ -62,7 +63,7 @@ impl Executor {
         pass.started = pass.run.began.elapsed();
         let first = self.caught(forward, |stage| stage.begin_work(Work::Forward(call)))?;
         let whole = matches!(first, Begun::Whole(_));
-        let first = self.completed(pass, plan, forward, call_sample, first)?;
+        let first = self.completed(pass, plan, forward, first)?;
         let second = self.caught(backward, |stage| stage.begin_work(work))?;
         let both = first.zip(pieces(&second));
         if let Some((pieces, of)) = both {
@@ -70,7 +71,7 @@ impl Executor {
         }
         if !whole {
             let done = self.guarded(forward, |stage| stage.complete_work(WorkDirection::Forward))?;
-            self.keep(pass, plan, forward, call_sample, done);
+            self.keep(pass, plan, forward, done)?;
             if both.is_none() {
                 pass.note(self.rank(), Action::Single(forward), pass.started);
             }
@@ -79,7 +80,7 @@ impl Executor {
             Begun::Whole(done) => done,
             Begun::Pieces(_) => self.guarded(backward, |stage| stage.complete_work(WorkDirection::Backward))?,
         };
-        self.keep(pass, plan, backward, sample, done);
+        self.keep(pass, plan, backward, done)?;
         self.count_held(pass);
         let action = if both.is_some() { fused.action } else { Action::Single(backward) };
         pass.note(self.rank(), action, pass.started);
@@ -92,14 +93,13 @@ impl Executor {
         pass: &mut Pass<'_>,
         plan: &Plan,
         task: Task,
-        sample: usize,
         begun: Begun,
     ) -> Result<Option<usize>, ExecuteError> {
         match begun {
             Begun::Pieces(pieces) => Ok(Some(pieces)),
             Begun::Whole(done) => {
                 self.synchronize(task)?;
-                self.keep(pass, plan, task, sample, done);
+                self.keep(pass, plan, task, done)?;
                 pass.note(self.rank(), Action::Single(task), pass.started);
                 pass.started = pass.run.began.elapsed();
                 Ok(None)
@@ -107,14 +107,11 @@ impl Executor {
         }
     }
 
-    fn keep(&mut self, pass: &mut Pass<'_>, plan: &Plan, task: Task, sample: usize, done: Done) {
-        let placement = plan.placement();
+    fn keep(&mut self, pass: &mut Pass<'_>, plan: &Plan, task: Task, done: Done) -> Result<(), ExecuteError> {
         match done {
-            Done::Forward(Outcome::Output(output)) => {
-                self.forwarded(pass, placement, task, sample, Some(output), None);
-            }
-            Done::Forward(Outcome::Loss(loss)) => self.forwarded(pass, placement, task, sample, None, Some(*loss)),
-            Done::Backward(gradients) => self.backwarded(pass, placement, task, gradients),
+            Done::Forward(Outcome::Output(output)) => self.forwarded(pass, plan, task, Some(output), None),
+            Done::Forward(Outcome::Loss(loss)) => self.forwarded(pass, plan, task, None, Some(*loss)),
+            Done::Backward(gradients) => self.backwarded(pass, plan, task, gradients),
         }
     }
 

@@ -1,17 +1,17 @@
 //! The interpreter of one rank's row; see the numbered steps in the room's header.
 
-use super::values::{Values, neighbour, produced, received, wanted};
-use super::{ExecuteError, MicrobatchLoss, RankOutcome, Seeding};
+use super::inspect::Inspection;
+use super::pass::Pass;
+use super::skips::outgoing;
+use super::values::{Values, neighbour, produced, received};
+use super::{ExecuteError, RankOutcome, Seeding};
 use crate::link::{Activity, Link, LinkError, Message};
-use crate::plan::{Action, CheckedPlan, Op, Placement, Plan, Stage, Task};
+use crate::plan::{CheckedPlan, Op, Placement, Plan, Stage, Task};
 use crate::stage::{
-    AnyTensor, Boundary, ErasedStage, ForwardCall, Gradients, LossPart, Microbatches, Outcome, Payload, Reduction,
-    StageError,
+    Boundary, ErasedStage, ForwardCall, Gradients, LossPart, Microbatches, Outcome, Payload, Port, StageError,
 };
-use crate::trace::Event;
-use burn::backend::{Dispatch, ops::FloatTensorOps};
-use burn::tensor::{Device, Shape};
-use std::collections::BTreeMap;
+use burn::tensor::Device;
+use std::collections::{BTreeMap, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
@@ -67,6 +67,7 @@ pub struct Executor {
     pub(super) stages: BTreeMap<Stage, Box<dyn ErasedStage>>,
     pub(super) device: Device,
     pub(super) options: RunOptions,
+    inspection: Inspection,
 }
 
 impl std::fmt::Debug for Executor {
@@ -83,7 +84,7 @@ impl Executor {
         device: Device,
         options: RunOptions,
     ) -> Self {
-        Self { link, stages, device, options }
+        Self { link, stages, device, options, inspection: Inspection::Off }
     }
 
     /// This rank.
@@ -104,6 +105,16 @@ impl Executor {
     /// The rank's stages, in model order.
     pub fn stages(&mut self) -> &mut BTreeMap<Stage, Box<dyn ErasedStage>> {
         &mut self.stages
+    }
+
+    /// What is done with the forms of what crosses stage boundaries in training.
+    pub fn inspection(&self) -> &Inspection {
+        &self.inspection
+    }
+
+    /// Changes what is done with them; what was learned is taken out here.
+    pub fn inspection_mut(&mut self) -> &mut Inspection {
+        &mut self.inspection
     }
 
     /// The rank's stages with its end of the link.
@@ -131,6 +142,7 @@ impl Executor {
             values: Values::default(),
             outcome: RankOutcome { peak_held_bytes: Some(0), ..RankOutcome::default() },
             losses: BTreeMap::new(),
+            pieces: HashMap::new(),
             started: Duration::ZERO,
         };
         let result = self.run_row(&mut pass).and_then(|()| self.gather_losses(&mut pass));
@@ -186,7 +198,7 @@ impl Executor {
         task: Task,
         microbatch: usize,
     ) -> Result<(), ExecuteError> {
-        let header = produced(placement, task, microbatch).ok_or_else(|| self.no_input(task))?;
+        let header = outgoing(placement, task, microbatch).ok_or_else(|| self.no_input(task))?;
         let payload = pass.values.take_outgoing(header).ok_or_else(|| self.no_input(task))?;
         let deadline = self.deadline();
         let sent = self.link.send(placement.rank_of(header.stage), Message { header, payload }, deadline);
@@ -195,7 +207,6 @@ impl Executor {
 
     fn forward(&mut self, pass: &mut Pass<'_>, plan: &Plan, task: Task, microbatch: usize) -> Result<(), ExecuteError> {
         let call = self.forward_call(pass, plan, task, microbatch)?;
-        let sample = call.sample;
         let (output, loss) = if pass.run.train {
             match self.guarded(task, |stage| stage.forward(call))? {
                 Outcome::Output(output) => (Some(output), None),
@@ -205,8 +216,7 @@ impl Executor {
             let (output, loss) = self.guarded(task, |stage| stage.evaluate(call))?;
             (Some(output), loss)
         };
-        self.forwarded(pass, plan.placement(), task, sample, output, loss);
-        Ok(())
+        self.forwarded(pass, plan, task, output, loss)
     }
 
     /// What a forward gets, awaited.
@@ -223,6 +233,10 @@ impl Executor {
             None => self.brought(pass.run.batch.input(sample))?,
             Some(_) => self.take(pass, placement, task, microbatch)?,
         };
+        let input = self.join_input(pass, plan, (task, microbatch), input)?;
+        if pass.run.train {
+            self.inspect(task, Port::Input, || input.clone())?;
+        }
         let ends_route = placement.next(stage).is_none();
         let extra = self.extra(pass.run.batch, stage, sample)?;
         let target = match ends_route {
@@ -236,27 +250,33 @@ impl Executor {
 
     /// Keeps what a forward made.
     pub(super) fn forwarded(
-        &self,
+        &mut self,
         pass: &mut Pass<'_>,
-        placement: &Placement,
+        plan: &Plan,
         task: Task,
-        sample: usize,
         output: Option<Payload>,
         loss: Option<LossPart>,
-    ) {
+    ) -> Result<(), ExecuteError> {
+        let Some(microbatch) = task.microbatch() else { return Err(self.no_input(task)) };
+        let sample = plan.sample(task.stage(), microbatch);
+        if let (true, Some(output)) = (pass.run.train, &output) {
+            self.inspect(task, Port::Output, || output.clone())?;
+        }
+        let split = |output| self.split_output(pass, plan, (task, microbatch), output);
+        let output = output.map(split).transpose()?;
         if let Some(loss) = loss {
             pass.losses.insert(sample, loss);
         }
-        let header = task.microbatch().and_then(|microbatch| produced(placement, task, microbatch));
-        match (output, header) {
+        match (output, produced(plan.placement(), task, microbatch)) {
             (Some(output), Some(header)) => {
                 let bytes = pass.outcome.message_bytes.entry(task.stage()).or_default();
                 *bytes = output.bytes().max(*bytes);
-                pass.values.keep(placement, self.rank(), header, output);
+                pass.values.keep(plan.placement(), self.rank(), header, output);
             }
             (Some(output), None) => pass.outcome.outputs.push((sample, output)),
             (None, _) => {}
         }
+        Ok(())
     }
 
     fn backward(
@@ -272,8 +292,7 @@ impl Executor {
             Op::BackwardInput => self.guarded(task, |stage| stage.backward_input(sample, seeds))?,
             _ => self.guarded(task, |stage| stage.backward(sample, seeds))?,
         };
-        self.backwarded(pass, plan.placement(), task, gradients);
-        Ok(())
+        self.backwarded(pass, plan, task, gradients)
     }
 
     /// The gradients that a backward starts from, awaited.
@@ -285,81 +304,32 @@ impl Executor {
         microbatch: usize,
     ) -> Result<Gradients, ExecuteError> {
         let (placement, stage) = (plan.placement(), task.stage());
-        match placement.next(stage) {
-            None => Ok(vec![Some(self.loss_seed(pass, task, plan.sample(stage, microbatch))?)]),
-            Some(_) => {
-                let payload = self.take(pass, placement, task, microbatch)?;
-                let read = Gradients::from_payload(payload).map_err(StageError::Input);
-                read.map_err(|source| self.stage_error(task, source))
-            }
+        if placement.next(stage).is_none() {
+            return Ok(vec![Some(self.loss_seed(pass, task, plan.sample(stage, microbatch))?)]);
         }
+        let payload = self.take(pass, placement, task, microbatch)?;
+        let seeds = Gradients::from_payload(payload).map_err(StageError::Input);
+        let seeds = seeds.map_err(|source| self.stage_error(task, source))?;
+        let seeds = self.join_gradients(pass, plan, (task, microbatch), seeds)?;
+        self.inspect(task, Port::OutputGradient, || seeds.clone().into_payload())?;
+        Ok(seeds)
     }
 
     /// Keeps what a backward made.
-    pub(super) fn backwarded(&self, pass: &mut Pass<'_>, placement: &Placement, task: Task, gradients: Gradients) {
-        let header = task.microbatch().and_then(|microbatch| produced(placement, task, microbatch));
-        if let Some(header) = header {
-            pass.values.keep(placement, self.rank(), header, gradients.into_payload());
-        }
-    }
-
-    /// The seed of a loss: the microbatch's share, with the loss's element type.
-    fn loss_seed(&self, pass: &Pass<'_>, task: Task, sample: usize) -> Result<AnyTensor, ExecuteError> {
-        let loss = pass.losses.get(&sample).ok_or_else(|| self.stage_error(task, StageError::NotHeld))?;
-        let seed = pass.run.seeding.seed(pass.run.batch, sample);
-        let dispatch = loss.value.as_dispatch();
-        let device = loss.value.device();
-        let dtype = burn::backend::TensorMetadata::dtype(dispatch).into();
-        let full = Dispatch::float_full(Shape::new([1]), seed.into(), device.as_dispatch(), dtype);
-        Ok(AnyTensor::from_dispatch(full))
-    }
-
-    /// Waits until the neighbour's product that `user` needs is in the inbox; returns the neighbour's rank.
-    fn arrive(
+    pub(super) fn backwarded(
         &mut self,
         pass: &mut Pass<'_>,
-        placement: &Placement,
+        plan: &Plan,
         task: Task,
-        user: Op,
-        microbatch: usize,
-    ) -> Result<usize, ExecuteError> {
-        let user = Task::new(task.stage(), user, microbatch);
-        let from = neighbour(placement, user, user.op() == Op::Forward).ok_or_else(|| self.no_input(task))?;
-        let (header, deadline) = (wanted(user, microbatch), self.deadline());
-        self.link.announce(Activity::Waiting(header, from));
-        let here = pass.values.arrive(self.link.as_mut(), header, from, deadline);
-        let here = here.map_err(|source| self.link_error(task, source))?;
-        self.link.announce(Activity::Task(task));
-        if here { Ok(from) } else { Err(self.no_input(task)) }
-    }
-
-    /// The neighbour's product that a task needs.
-    fn take(
-        &mut self,
-        pass: &mut Pass<'_>,
-        placement: &Placement,
-        task: Task,
-        microbatch: usize,
-    ) -> Result<Payload, ExecuteError> {
-        let start = pass.run.began.elapsed();
-        let from = self.arrive(pass, placement, task, task.op(), microbatch)?;
-        let taken = pass.values.take(wanted(task, microbatch)).ok_or_else(|| self.no_input(task))?;
-        if from != self.rank() {
-            let op = if task.op() == Op::Forward { Op::ReceiveForward } else { Op::ReceiveBackward };
-            pass.note(self.rank(), Action::Single(Task::new(task.stage(), op, microbatch)), start);
+        gradients: Gradients,
+    ) -> Result<(), ExecuteError> {
+        let Some(microbatch) = task.microbatch() else { return Err(self.no_input(task)) };
+        self.inspect(task, Port::InputGradient, || gradients.clone().into_payload())?;
+        let gradients = self.split_gradients(pass, plan, (task, microbatch), gradients);
+        if let Some(header) = produced(plan.placement(), task, microbatch) {
+            pass.values.keep(plan.placement(), self.rank(), header, gradients.into_payload());
         }
-        // The task itself starts when its input is here: the wait before is the receive's.
-        pass.started = pass.run.began.elapsed();
-        Ok(taken)
-    }
-
-    fn extra(&self, batch: &Microbatches, stage: Stage, sample: usize) -> Result<Payload, ExecuteError> {
-        let held = self.stages.get(&stage).ok_or(ExecuteError::NoStage { rank: self.rank(), stage })?;
-        self.brought(batch.extra(stage.index(), &held.extras(), sample))
-    }
-
-    fn brought(&self, piece: Result<Payload, crate::stage::MicrobatchError>) -> Result<Payload, ExecuteError> {
-        piece.map(|piece| self.link.bring(piece)).map_err(|source| self.batch_error(source))
+        Ok(())
     }
 
     /// Runs user code of the task's stage, and waits for the device where that was asked for.
@@ -399,69 +369,21 @@ impl Executor {
         }
     }
 
-    /// Reads this rank's losses from the device and gives every rank all of them.
-    fn gather_losses(&mut self, pass: &mut Pass<'_>) -> Result<(), ExecuteError> {
-        let rank = self.rank();
-        self.link.announce(Activity::Gathering);
-        let mut numbers = Vec::new();
-        for (&sample, part) in &pass.losses {
-            let read = part.read().and_then(|loss| Ok((loss, pass.weight(sample, part)?)));
-            let (loss, weight) = read.map_err(|message| ExecuteError::Device { rank, message })?;
-            numbers.extend([sample as f64, loss, weight]);
-        }
-        let deadline = self.deadline();
-        let table = self.link.all_gather(numbers, deadline);
-        let table = table.map_err(|source| ExecuteError::Link { rank, task: None, source })?;
-        let row = |n: &[f64]| MicrobatchLoss { sample: n[0] as usize, loss: n[1], weight: n[2] };
-        pass.outcome.losses = table.iter().flat_map(|numbers| numbers.chunks_exact(3).map(row)).collect();
-        pass.outcome.losses.sort_by_key(|loss| loss.sample);
-        Ok(())
-    }
-
     pub(super) fn stage_error(&self, task: Task, source: StageError) -> ExecuteError {
         let microbatch = task.microbatch().unwrap_or(0);
         ExecuteError::Stage { rank: self.rank(), stage: task.stage(), microbatch, op: task.op(), source }
     }
 
-    fn link_error(&self, task: Task, source: LinkError) -> ExecuteError {
+    pub(super) fn link_error(&self, task: Task, source: LinkError) -> ExecuteError {
         ExecuteError::Link { rank: self.rank(), task: Some(task), source }
     }
 
-    fn batch_error(&self, source: crate::stage::MicrobatchError) -> ExecuteError {
+    pub(super) fn batch_error(&self, source: crate::stage::MicrobatchError) -> ExecuteError {
         ExecuteError::Batch { rank: self.rank(), source }
     }
 
-    fn no_input(&self, task: Task) -> ExecuteError {
+    pub(super) fn no_input(&self, task: Task) -> ExecuteError {
         ExecuteError::NoInput { rank: self.rank(), task }
-    }
-}
-
-/// What a run gathers.
-pub(super) struct Pass<'a> {
-    pub(super) run: Run<'a>,
-    values: Values,
-    pub(super) outcome: RankOutcome,
-    losses: BTreeMap<usize, LossPart>,
-    /// When the current task began, by the step's clock.
-    pub(super) started: Duration,
-}
-
-impl Pass<'_> {
-    pub(super) fn note(&mut self, rank: usize, action: Action, start: Duration) {
-        let (start, end) = (start.as_secs_f64(), self.run.began.elapsed().as_secs_f64());
-        self.outcome.events.push(Event { rank, action, start, end });
-    }
-
-    /// What a microbatch's loss weighs in the batch's.
-    fn weight(&self, sample: usize, part: &LossPart) -> Result<f64, String> {
-        match (self.run.seeding.reduction, &part.weight) {
-            (Reduction::Mean, _) => Ok(self.run.batch.size(sample) as f64),
-            (Reduction::Sum, _) => Ok(1.0),
-            (Reduction::Weighted, Some(weight)) => weight.read(),
-            (Reduction::Weighted, None) => {
-                Err("the reduction is `Weighted`, but the loss came without a weight; return `Loss::weighted`".into())
-            }
-        }
     }
 }
 

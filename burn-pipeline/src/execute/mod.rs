@@ -16,13 +16,19 @@
 //! 6. Fused actions may be interleaved, and `W`s that stand side by side run at once, where the user chose that.
 //! 7. The loss of a stage that ends its route is kept on the device, and read once the row is done.
 
+mod arrivals;
 mod error;
+mod inspect;
 mod interleave;
 mod interpreter;
+mod losses;
+mod pass;
 mod row;
+mod skips;
 mod values;
 
 pub use error::{ExecuteError, HandshakeError};
+pub use inspect::Inspection;
 pub(crate) use interpreter::panic_message;
 pub use interpreter::{Executor, FusedActions, Run, RunOptions};
 
@@ -76,6 +82,8 @@ pub struct RankOutcome {
     pub events: Vec<Event>,
     /// Bytes that each stage of this rank handed on, for its largest microbatch.
     pub message_bytes: BTreeMap<Stage, usize>,
+    /// Bytes of the largest value that each stage of this rank handed past the next one.
+    pub skip_bytes: BTreeMap<Stage, usize>,
     /// The largest number of microbatches held at once between forward and the end of backward, over all stages.
     pub peak_held: usize,
     /// The most bytes held at once between forward and the end of backward, parameters not counted; `None` if some

@@ -9,7 +9,8 @@
 
 use super::ExecuteError;
 use super::interleave::Fused;
-use super::interpreter::{Executor, Pass};
+use super::interpreter::Executor;
+use super::pass::Pass;
 use crate::link::Activity;
 use crate::plan::{Action, Op, Plan, Task};
 use crate::trace::Event;

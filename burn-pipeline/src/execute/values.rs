@@ -1,5 +1,6 @@
 //! The values that wait on a rank: what has come and was not used, what is to come, what is to go.
 
+use super::skips;
 use crate::link::{Header, Link, LinkError};
 use crate::plan::{Op, Placement, Task};
 use crate::stage::Payload;
@@ -34,12 +35,21 @@ pub(super) fn produced(placement: &Placement, task: Task, microbatch: usize) -> 
 
 /// The rank of the stage before (`forward`) or after.
 pub(super) fn neighbour(placement: &Placement, task: Task, forward: bool) -> Option<usize> {
-    let stage = if forward { task.stage().previous() } else { placement.next(task.stage()) };
+    let stage = if task.is_skip() {
+        task.skip_peer()
+    } else if forward {
+        task.stage().previous()
+    } else {
+        placement.next(task.stage())
+    };
     stage.map(|stage| placement.rank_of(stage))
 }
 
 /// The header of the message that a receive is for.
 pub(super) fn received(task: Task, microbatch: usize) -> Option<Header> {
+    if task.is_skip() {
+        return skips::header(task, microbatch);
+    }
     let op = match task.op() {
         Op::ReceiveForward => Op::Forward,
         Op::ReceiveBackward => Op::Backward,

@@ -15,6 +15,7 @@ mod bytes;
 mod launch;
 #[cfg(feature = "mpi")]
 mod mpi;
+mod reduce;
 mod threads;
 mod wire;
 
@@ -27,7 +28,7 @@ pub(crate) use wire::checksum;
 pub use wire::{Frame, Packed, WIRE_VERSION, WireError};
 
 use crate::plan::{Stage, Transport};
-use crate::stage::Payload;
+use crate::stage::{AnyTensor, Payload};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -38,12 +39,24 @@ pub enum Direction {
     Forward,
     /// The gradient of a stage's input, on its way to the stage before.
     Backward,
+    /// A stage's value, on its way past the next stage.
+    Skip {
+        /// The stage that made it.
+        from: usize,
+    },
+    /// The gradient of such a value, on its way back.
+    SkipGradient {
+        /// The stage that used it.
+        from: usize,
+    },
     /// The weight gradients (or, at the start, the weights) of a stage, on their way to its other replica.
     Replica,
+    /// What the ranks that hold one shared parameter tell each other.
+    Shared,
     /// A message that is only to be timed.
     Probe,
     /// Tensors of a stage that every rank is given: outputs of an evaluation, weights that were asked for.
-    Shared,
+    Spread,
     /// An output of the last stage, on its way to a rank that asked for it.
     Output,
 }
@@ -64,10 +77,16 @@ impl std::fmt::Display for Header {
         let what = match self.direction {
             Direction::Forward => "input",
             Direction::Backward => "output gradient",
+            Direction::Skip { from } | Direction::SkipGradient { from } => {
+                let what = if matches!(self.direction, Direction::Skip { .. }) { "value" } else { "gradient" };
+                let Self { stage, microbatch, .. } = self;
+                return write!(f, "the {what} from stage {from} for stage {stage}, microbatch {microbatch}");
+            }
             Direction::Output => "output",
             Direction::Probe => return f.write_str("a message that is timed"),
-            Direction::Shared => return write!(f, "tensors of stage {} for all ranks", self.stage),
+            Direction::Spread => return write!(f, "tensors of stage {} for all ranks", self.stage),
             Direction::Replica => return write!(f, "the other replica's tensors for stage {}", self.stage),
+            Direction::Shared => return write!(f, "the shared parameters of group {}", self.microbatch),
         };
         write!(f, "the {what} of stage {} for microbatch {}", self.stage, self.microbatch)
     }
@@ -143,6 +162,16 @@ pub enum LinkError {
         /// Why.
         message: String,
     },
+    /// Members of a group sent lists that do not fit each other.
+    #[error("rank {rank} and rank {peer} hold different lists of shared parameters: {reason}")]
+    Lists {
+        /// The rank that received.
+        rank: usize,
+        /// The rank that sent.
+        peer: usize,
+        /// What does not fit.
+        reason: String,
+    },
     /// A rank that does not exist.
     #[error("there is no rank {rank}: the link has {ranks}")]
     NoSuchRank {
@@ -197,6 +226,37 @@ pub trait Link: Send {
     /// # Errors
     /// If another rank failed, or the deadline passed.
     fn all_gather(&mut self, numbers: Vec<f64>, deadline: Instant) -> Result<Vec<Vec<f64>>, LinkError>;
+
+    /// Forms groups of ranks for [`Link::all_reduce`]. All ranks call it once, with the same list, members or not:
+    /// transports that make a communicator for each group need every rank to be there, in the same order.
+    ///
+    /// # Errors
+    /// If another rank failed, or the deadline passed.
+    fn form_groups(&mut self, groups: &[Vec<usize>], deadline: Instant) -> Result<(), LinkError> {
+        let _ = (groups, deadline);
+        Ok(())
+    }
+
+    /// Sums lists of tensors over a group of ranks: every member gets the same sums, to the last bit. A tensor
+    /// that one member lacks counts as zero there; one that all lack stays `None`.
+    ///
+    /// All members call it for the same groups in the same order. `number` is the group's place in the list given to
+    /// [`Link::form_groups`], `ranks` its members in ascending order.
+    ///
+    /// Unless a transport has something better: the lowest rank receives the others' lists in rank order, adds them
+    /// in that order, and sends the sums back, so each other member sends and receives one message.
+    ///
+    /// # Errors
+    /// If another rank failed, or the deadline passed.
+    fn all_reduce(
+        &mut self,
+        number: usize,
+        ranks: &[usize],
+        tensors: Vec<Option<AnyTensor>>,
+        deadline: Instant,
+    ) -> Result<Vec<Option<AnyTensor>>, LinkError> {
+        reduce::by_messages(self, number, ranks, tensors, deadline)
+    }
 
     /// Tells all other ranks that this one failed; the first failure counts.
     fn abort(&mut self, message: String);

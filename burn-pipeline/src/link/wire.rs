@@ -9,7 +9,8 @@
 //! The frame, little-endian:
 //!
 //! 1. `bplk`, the version (2 bytes), the direction and the stage's replica (1 byte each);
-//! 2. the stage (4 bytes), the number of parts (4), the microbatch (8);
+//! 2. the stage (4 bytes), the number of parts (4), the microbatch (8), the stage at the other end of an edge past the
+//!    next stage (8, else 0);
 //! 3. the parts, in order: a form number (0, then 8 bytes), or a tensor (1, then kind, element type and number of
 //!    dimensions, 1 byte each, then 8 bytes a dimension);
 //! 4. a checksum over all of it (FNV-1a, 8 bytes).
@@ -133,12 +134,14 @@ impl Packed {
         let mut frame = Vec::with_capacity(128);
         frame.extend(MAGIC);
         frame.extend(WIRE_VERSION.to_le_bytes());
-        frame.extend([direction_code(direction), stage.replica() as u8]);
+        let (direction, from) = direction_code(direction);
+        frame.extend([direction, stage.replica() as u8]);
         let parts: Vec<Part> = message.payload.into_parts().collect();
         let count = u32::try_from(parts.len()).map_err(|_| beyond("the number of parts", parts.len()))?;
         frame.extend((stage.index() as u32).to_le_bytes());
         frame.extend(count.to_le_bytes());
         frame.extend(wide("microbatch", microbatch)?);
+        frame.extend(wide("stage", from)?);
         let mut bodies = Vec::new();
         for part in parts {
             match part {
@@ -188,7 +191,6 @@ impl Frame {
             return Err(WireError::Version { got });
         }
         let [direction, replica] = reader.take("direction and replica")?;
-        let direction = direction_of(direction)?;
         let index = u32::from_le_bytes(reader.take("the stage")?);
         if replica > 1 || index > u32::from(u16::MAX) {
             return Err(WireError::Field { what: "stage", value: u64::from(index) });
@@ -196,6 +198,7 @@ impl Frame {
         let stage = Stage::in_replica(usize::from(replica), index as usize);
         let count = u32::from_le_bytes(reader.take("the number of parts")?);
         let microbatch = reader.size("the microbatch")?;
+        let direction = direction_of(direction, reader.size("the other stage")?)?;
         let parts = (0..count).map(|_| reader.part()).collect::<Result<_, _>>()?;
         match reader.left.len() {
             0 => Ok(Self { header: Header { stage, microbatch, direction }, parts }),
@@ -297,14 +300,6 @@ fn beyond(what: &'static str, value: usize) -> WireError {
     WireError::Beyond { what, value }
 }
 
-const DIRECTIONS: [Direction; 6] = [
-    Direction::Forward,
-    Direction::Backward,
-    Direction::Replica,
-    Direction::Probe,
-    Direction::Shared,
-    Direction::Output,
-];
 const KINDS: [Kind; 3] = [Kind::Float, Kind::Int, Kind::Bool];
 const DTYPES: [DType; 16] = [
     DType::F64,
@@ -325,19 +320,34 @@ const DTYPES: [DType; 16] = [
     DType::Bool(BoolStore::U32),
 ];
 
-fn direction_code(direction: Direction) -> u8 {
+/// Its code, and the stage at the other end of an edge past the next stage (else 0).
+fn direction_code(direction: Direction) -> (u8, usize) {
     match direction {
-        Direction::Forward => 0,
-        Direction::Backward => 1,
-        Direction::Replica => 2,
-        Direction::Probe => 3,
-        Direction::Shared => 4,
-        Direction::Output => 5,
+        Direction::Forward => (0, 0),
+        Direction::Backward => (1, 0),
+        Direction::Replica => (2, 0),
+        Direction::Probe => (3, 0),
+        Direction::Spread => (4, 0),
+        Direction::Output => (5, 0),
+        Direction::Shared => (6, 0),
+        Direction::Skip { from } => (7, from),
+        Direction::SkipGradient { from } => (8, from),
     }
 }
 
-fn direction_of(code: u8) -> Result<Direction, WireError> {
-    DIRECTIONS.get(usize::from(code)).copied().ok_or(WireError::Field { what: "direction", value: u64::from(code) })
+fn direction_of(code: u8, from: usize) -> Result<Direction, WireError> {
+    match (code, from) {
+        (0, 0) => Ok(Direction::Forward),
+        (1, 0) => Ok(Direction::Backward),
+        (2, 0) => Ok(Direction::Replica),
+        (3, 0) => Ok(Direction::Probe),
+        (4, 0) => Ok(Direction::Spread),
+        (5, 0) => Ok(Direction::Output),
+        (6, 0) => Ok(Direction::Shared),
+        (7, from) => Ok(Direction::Skip { from }),
+        (8, from) => Ok(Direction::SkipGradient { from }),
+        _ => Err(WireError::Field { what: "direction", value: u64::from(code) }),
+    }
 }
 
 fn kind_code(kind: Kind) -> u8 {

@@ -46,7 +46,7 @@ pub fn align_idle(plan: &Plan) -> Plan {
         edges: &edges,
         awaited: Awaited::new(&stripped, &edges),
         lowered: plan.is_lowered(),
-        ended: vec![[0; 4]; edges.pairs()],
+        ended: vec![[0; 4]; edges.pairs() + edges.skip_pairs()],
         waiting: vec![None; plan.ranks()],
         next: vec![0; plan.ranks()],
         rows: stripped.rows().iter().map(|row| Vec::with_capacity(row.len() * 2)).collect(),
@@ -114,6 +114,9 @@ impl Clock<'_> {
     fn needs(&self, task: Task) -> Option<Value> {
         let (slot, pair) = pair(self.edges, task)?;
         let at = &self.edges.slots()[slot];
+        if task.is_skip() {
+            return skip_value(self.edges, task).filter(|_| !task.op().is_send());
+        }
         let crosses = |side: Side| side == Side::SameRank || (side == Side::OtherRank && !self.lowered);
         match task.op() {
             Op::Forward if crosses(at.before) => Some((pair - at.microbatches, FORWARD)),
@@ -136,10 +139,21 @@ fn pair(edges: &Edges, task: Task) -> Option<(usize, usize)> {
     task.microbatch().filter(|&m| m < at.microbatches).map(|m| (slot, at.base + m))
 }
 
+/// The value that a transfer past a neighbour moves: numbered after those of all pairs.
+fn skip_value(edges: &Edges, task: Task) -> Option<Value> {
+    let (base, microbatch) = (edges.skips()[edges.find_skip(task)?].base, task.microbatch()?);
+    let forward = matches!(task.op(), Op::SendForward | Op::ReceiveForward);
+    Some((edges.pairs() + base + microbatch, if forward { SENT_FORWARD } else { SENT_BACKWARD }))
+}
+
 /// The value that a task makes, and the rank that may wait for it.
 fn gives(edges: &Edges, task: Task) -> Option<(Value, usize)> {
     let (slot, pair) = pair(edges, task)?;
     let at = &edges.slots()[slot];
+    if let Some(peer) = task.skip_peer() {
+        let peer = edges.find(peer).map(|slot| edges.slots()[slot].rank);
+        return skip_value(edges, task).filter(|_| task.op().is_send()).zip(peer);
+    }
     let (event, side, neighbour) = match task.op() {
         Op::Forward => (FORWARD, at.after, slot + 1),
         Op::SendForward => (SENT_FORWARD, at.after, slot + 1),

@@ -132,6 +132,7 @@ impl<'a> Lowering<'a> {
                 }
                 self.rows[rank].push(action);
                 self.deliver(rank, task, pair);
+                self.deliver_skips(rank, task, pair);
             }
             Action::Overlap(first, second) => {
                 let pairs = (self.pair(rank, action, first)?, self.pair(rank, action, second)?);
@@ -140,7 +141,9 @@ impl<'a> Lowering<'a> {
                 }
                 self.rows[rank].push(action);
                 self.deliver(rank, first, pairs.0);
+                self.deliver_skips(rank, first, pairs.0);
                 self.deliver(rank, second, pairs.1);
+                self.deliver_skips(rank, second, pairs.1);
             }
         }
         self.next[rank] += 1;
@@ -201,6 +204,24 @@ impl<'a> Lowering<'a> {
             self.rows[rank].push(Task::new(task.stage(), send, microbatch).into());
             self.rows[peer].push(Task::new(self.edges.stage(neighbour), receive, microbatch).into());
             self.awake[peer / 64] |= 1 << (peer % 64);
+        }
+    }
+
+    /// Hands a task's values to stages past its neighbour, on other ranks. No task there waits for them: the
+    /// neighbour's value comes later.
+    #[inline]
+    fn deliver_skips(&mut self, rank: usize, task: Task, (slot, pair): (usize, usize)) {
+        let (into, send, receive) = match task.op() {
+            Op::Forward => (false, Op::SendForward, Op::ReceiveForward),
+            Op::BackwardInput | Op::Backward => (true, Op::SendBackward, Op::ReceiveBackward),
+            _ => return,
+        };
+        let (edges, microbatch) = (self.edges, pair - self.edges.slots()[slot].base);
+        for (_, skip) in edges.crossing_skips(slot, into) {
+            let other = if into { skip.from } else { skip.to };
+            let (stage, peer) = (task.stage(), edges.stage(other));
+            self.rows[rank].push(Task::skip(stage, send, microbatch, peer.index()).into());
+            self.rows[edges.slots()[other].rank].push(Task::skip(peer, receive, microbatch, stage.index()).into());
         }
     }
 

@@ -20,6 +20,8 @@
 //!    reduction before the rank's next one, so that one is under way at a time, or at the end of the row.
 //! 3. Where the number of sends under way is bounded, the oldest is awaited before the one that would be too many.
 //!
+//! A transfer past a neighbour is over when its cell is: it gets no wait.
+//!
 //! Both run in linear time.
 
 use crate::plan::edges::Edges;
@@ -101,7 +103,7 @@ pub fn insert_waits(plan: &Plan, options: &WaitOptions) -> Plan {
         let mut writer = Writer { row: Vec::with_capacity(row.len() * 3 / 2), most, ..Writer::default() };
         for (step, &action) in row.iter().enumerate() {
             let placing = match action {
-                Action::Single(task) if !awaited.at(rank, step) => options.of(task.op()),
+                Action::Single(task) if !task.is_skip() && !awaited.at(rank, step) => options.of(task.op()),
                 _ => Placing::Implicit,
             };
             writer.cell(action, placing);

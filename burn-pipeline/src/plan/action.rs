@@ -88,6 +88,7 @@ impl fmt::Debug for Stage {
 pub struct Task {
     microbatch: u32,
     stage: u16,
+    /// The replica in the lowest bit; above it the span of a skip transfer, 0 for all else.
     replica: u8,
     op: Op,
 }
@@ -97,6 +98,26 @@ const NO_MICROBATCH: u32 = u32::MAX;
 impl Task {
     /// The largest number of microbatches that a plan may count.
     pub const MAX_MICROBATCHES: usize = (u32::MAX - 1) as usize;
+
+    /// The most stages that an edge past the next stage may span.
+    pub const MAX_SKIP: usize = 127;
+
+    /// A send or receive of a value that goes past the next stage: `peer` is the stage at its other end.
+    ///
+    /// Text form: `0SEND_F2>3` hands stage 0's value to stage 3, which takes it with `3RECV_F2<0`; the gradient comes
+    /// back with `3SEND_B2>0` and `0RECV_B2<3`.
+    ///
+    /// # Panics
+    /// If the operation is no transfer, or `peer` is not 2 to [`Task::MAX_SKIP`] stages further on (of a `SEND_F` or
+    /// `RECV_B`) or before (of a `RECV_F` or `SEND_B`).
+    pub fn skip(stage: impl Into<Stage>, op: Op, microbatch: usize, peer: usize) -> Self {
+        let stage = stage.into();
+        let span = if op.is_towards_next() { peer.checked_sub(stage.index()) } else { stage.index().checked_sub(peer) };
+        let span = span.filter(|span| op.is_transfer() && (2..=Self::MAX_SKIP).contains(span));
+        let Some(span) = span else { panic!("{op} of stage {stage} cannot reach stage {peer} past a neighbour") };
+        let task = Self::new(stage, op, microbatch);
+        Self { replica: task.replica | (span as u8) << 1, ..task }
+    }
 
     /// An operation that belongs to a microbatch.
     ///
@@ -124,7 +145,20 @@ impl Task {
 
     /// The stage it works on.
     pub fn stage(self) -> Stage {
-        Stage { replica: self.replica, index: self.stage }
+        Stage { replica: self.replica & 1, index: self.stage }
+    }
+
+    /// Is it a transfer past a neighbour?
+    #[inline]
+    pub fn is_skip(self) -> bool {
+        self.replica > 1
+    }
+
+    /// The stage at the other end of a transfer past a neighbour.
+    pub fn skip_peer(self) -> Option<Stage> {
+        let span = u16::from(self.replica >> 1);
+        let index = if self.op.is_towards_next() { self.stage.checked_add(span) } else { self.stage.checked_sub(span) };
+        index.filter(|_| self.is_skip()).map(|index| Stage { replica: self.replica & 1, index })
     }
 
     /// What it does.
@@ -141,7 +175,9 @@ impl Task {
 impl fmt::Display for Task {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}", self.stage(), self.op)?;
-        self.microbatch().map_or(Ok(()), |m| m.fmt(f))
+        self.microbatch().map_or(Ok(()), |m| m.fmt(f))?;
+        let sign = if self.op.is_send() { '>' } else { '<' };
+        self.skip_peer().map_or(Ok(()), |peer| write!(f, "{sign}{}", peer.index()))
     }
 }
 

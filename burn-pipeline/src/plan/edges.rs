@@ -8,7 +8,7 @@
 //!    to its replica and so have as many microbatches, hence the pair of the next stage is `pair + microbatches`.
 //! 3. Each side of a stage is an end of the model, a neighbour on the same rank, or one across ranks.
 
-use super::{Placement, Plan, Stage};
+use super::{Placement, Plan, Stage, Task, skips};
 
 /// What lies beyond one side of a stage.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,10 +36,25 @@ pub(crate) struct Slot {
     pub(crate) after: Side,
 }
 
+/// An edge past the next stage, in one replica.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Skip {
+    /// Dense number of the earlier stage.
+    pub(crate) from: usize,
+    /// Dense number of the later stage.
+    pub(crate) to: usize,
+    /// Must its value be sent?
+    pub(crate) crosses: bool,
+    /// Number of its value for microbatch 0, among those of all such edges.
+    pub(crate) base: usize,
+}
+
 /// All stages of a plan under the dense numbering.
 #[derive(Debug)]
 pub(crate) struct Edges {
     slots: Vec<Slot>,
+    skips: Vec<Skip>,
+    skip_pairs: usize,
     stages: usize,
     pairs: usize,
 }
@@ -57,8 +72,41 @@ impl Edges {
             let after = placement.next(stage).map_or(Side::End, |_| side(placement, stage));
             Slot { rank: placement.rank_of(stage), base, microbatches, before, after }
         };
-        let slots = placement.all_stages().map(number).collect();
-        Self { slots, stages: placement.stages(), pairs }
+        let slots: Vec<Slot> = placement.all_stages().map(number).collect();
+        let mut skip_pairs = 0;
+        let replicas = (0..placement.routes()).flat_map(|replica| plan.skips().iter().map(move |&e| (replica, e)));
+        let skip = |(replica, edge)| {
+            let (from, to) = skips::ends(edge, replica);
+            let base = skip_pairs;
+            skip_pairs += plan.microbatches()[replica];
+            let crosses = placement.rank_of(from) != placement.rank_of(to);
+            Skip { from: placement.slot(from), to: placement.slot(to), crosses, base }
+        };
+        let skips = replicas.map(skip).collect();
+        Self { slots, skips, skip_pairs, stages: placement.stages(), pairs }
+    }
+
+    /// All edges past the next stage.
+    #[inline]
+    pub(crate) fn skips(&self) -> &[Skip] {
+        &self.skips
+    }
+
+    /// Number of values of these edges, over all microbatches.
+    pub(crate) fn skip_pairs(&self) -> usize {
+        self.skip_pairs
+    }
+
+    /// Those that lead to a stage, and those that start there, over ranks only, with their numbers.
+    pub(crate) fn crossing_skips(&self, slot: usize, into: bool) -> impl Iterator<Item = (usize, &Skip)> {
+        let ends_here = move |skip: &Skip| if into { skip.to == slot } else { skip.from == slot };
+        self.skips.iter().enumerate().filter(move |(_, skip)| skip.crosses && ends_here(skip))
+    }
+
+    /// The number of the edge that a transfer past a neighbour is about.
+    pub(crate) fn find_skip(&self, task: Task) -> Option<usize> {
+        let (own, peer) = (self.find(task.stage())?, self.find(task.skip_peer()?)?);
+        self.skips.iter().position(|skip| (skip.from, skip.to) == (own.min(peer), own.max(peer)))
     }
 
     /// The dense number of a stage, if the placement holds it.

@@ -22,6 +22,7 @@ pub(crate) mod edges;
 pub mod grid;
 mod op;
 mod placement;
+pub(crate) mod skips;
 mod text;
 pub(crate) mod waits;
 
@@ -30,6 +31,7 @@ pub use check::{CheckError, CheckOptions, CheckedPlan, Transport};
 pub use csv::PlanCsvError;
 pub use op::Op;
 pub use placement::{Placement, PlacementError, PlacementKind};
+pub use skips::{SkipEdge, SkipError};
 pub use text::ParseActionError;
 
 use serde::{Deserialize, Serialize};
@@ -42,6 +44,7 @@ pub struct Plan {
     placement: Placement,
     microbatches: Vec<usize>,
     rows: Vec<Vec<Action>>,
+    skips: Vec<SkipEdge>,
 }
 
 /// What a plan's rows say about themselves that does not fit together.
@@ -75,6 +78,9 @@ pub enum PlanError {
         /// Microbatches of the route.
         microbatches: usize,
     },
+    /// An edge past the next stage is none.
+    #[error(transparent)]
+    Skip(#[from] SkipError),
     /// There is no microbatch to run.
     #[error("the plan has no microbatch on any route; a step needs at least one")]
     NoMicrobatch,
@@ -100,7 +106,7 @@ impl Plan {
         if microbatches.iter().all(|&m| m == 0) {
             return Err(PlanError::NoMicrobatch);
         }
-        Ok(Self { name: name.into(), placement, microbatches, rows })
+        Ok(Self { name: name.into(), placement, microbatches, rows, skips: Vec::new() })
     }
 
     /// A plan whose placement and microbatch counts are read off its rows: a stage lives where it is named,
@@ -112,7 +118,27 @@ impl Plan {
             let count = &mut microbatches[task.stage().replica()];
             *count = task.microbatch().map_or(*count, |m| (*count).max(m + 1));
         }
-        Self::new(name, placement, microbatches, rows)
+        let tasks = rows.iter().flatten().flat_map(|action| action.tasks());
+        let skips: std::collections::BTreeSet<SkipEdge> = tasks.filter_map(skips::edge_of).collect();
+        Self::new(name, placement, microbatches, rows)?.with_skips(skips.into_iter().collect())
+    }
+
+    /// The same plan for a model with these edges past the next stage. Transfers are written down for them too by
+    /// [`insert_transfers`](crate::pass::insert_transfers); in a plan that is lowered already they must be there.
+    ///
+    /// ```
+    /// use burn_pipeline::{pass, plan::Plan};
+    /// let plan = Plan::from_csv("mine", "0F0\n1F0\n2F0\n")?.with_skips(vec![(0, 2).into()])?;
+    /// let csv = pass::insert_transfers(&plan)?.to_csv();
+    /// assert_eq!(csv, "0F0,0SEND_F0,0SEND_F0>2\n1RECV_F0,1F0,1SEND_F0\n2RECV_F0<0,2RECV_F0,2F0\n");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`PlanError::Skip`] if an edge is none.
+    pub fn with_skips(self, skips: Vec<SkipEdge>) -> Result<Self, PlanError> {
+        let skips = skips::checked(skips, &self.placement)?;
+        Ok(Self { skips, ..self })
     }
 
     /// The same plan with other rows: what a pass returns.
@@ -126,6 +152,7 @@ impl Plan {
             placement: self.placement.clone(),
             microbatches: self.microbatches.clone(),
             rows,
+            skips: self.skips.clone(),
         }
     }
 
@@ -137,6 +164,11 @@ impl Plan {
     /// Where stages live.
     pub fn placement(&self) -> &Placement {
         &self.placement
+    }
+
+    /// Edges past the next stage, sorted.
+    pub fn skips(&self) -> &[SkipEdge] {
+        &self.skips
     }
 
     /// Number of ranks.
@@ -206,7 +238,7 @@ impl Plan {
 
 /// The stored form: actions as text, so that a person can read and write it.
 mod json {
-    use super::{Action, ParseActionError, Placement, Plan, PlanError};
+    use super::{Action, ParseActionError, Placement, Plan, PlanError, SkipEdge};
     use serde::{Deserialize, Serialize};
 
     #[derive(Clone, Serialize, Deserialize)]
@@ -216,6 +248,8 @@ mod json {
         placement: Placement,
         microbatches: Vec<usize>,
         rows: Vec<Vec<String>>,
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        skips: Vec<SkipEdge>,
     }
 
     /// Why a stored plan could not be read.
@@ -230,7 +264,13 @@ mod json {
     impl From<Plan> for PlanForm {
         fn from(plan: Plan) -> Self {
             let rows = plan.rows.iter().map(|row| row.iter().map(Action::to_string).collect()).collect();
-            Self { name: plan.name, placement: plan.placement, microbatches: plan.microbatches, rows }
+            Self {
+                name: plan.name,
+                placement: plan.placement,
+                microbatches: plan.microbatches,
+                rows,
+                skips: plan.skips,
+            }
         }
     }
 
@@ -240,7 +280,7 @@ mod json {
         fn try_from(form: PlanForm) -> Result<Self, PlanFormError> {
             let row = |row: &Vec<String>| row.iter().map(|cell| cell.parse()).collect::<Result<Vec<Action>, _>>();
             let rows = form.rows.iter().map(row).collect::<Result<_, _>>()?;
-            Ok(Plan::new(form.name, form.placement, form.microbatches, rows)?)
+            Ok(Plan::new(form.name, form.placement, form.microbatches, rows)?.with_skips(form.skips)?)
         }
     }
 }

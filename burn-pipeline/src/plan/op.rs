@@ -116,6 +116,16 @@ impl Op {
         matches!(self, Op::SendForward | Op::ReceiveForward | Op::SendBackward | Op::ReceiveBackward)
     }
 
+    /// Is it a send?
+    pub fn is_send(self) -> bool {
+        matches!(self, Op::SendForward | Op::SendBackward)
+    }
+
+    /// Is the other end of this transfer a later stage (`SEND_F`, `RECV_B`)?
+    pub fn is_towards_next(self) -> bool {
+        matches!(self, Op::SendForward | Op::ReceiveBackward)
+    }
+
     /// Is it the wait for something that an earlier action started (`WAIT_...`)?
     pub fn is_wait(self) -> bool {
         self.awaits().is_some()

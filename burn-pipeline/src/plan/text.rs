@@ -67,14 +67,31 @@ fn task(text: &str) -> Result<Task, &'static str> {
     let op = Op::from_letters(letters).ok_or("its operation is unknown")?;
     match (op.has_microbatch(), microbatch) {
         (true, "") => Err("its operation needs a microbatch"),
-        (true, text) if digits(text) < text.len() => Err("there is something after the microbatch"),
-        (true, text) => match text.parse::<usize>() {
-            Ok(m) if m <= Task::MAX_MICROBATCHES => Ok(Task::new(stage, op, m)),
-            _ => Err("its microbatch number is too large"),
-        },
+        (true, text) => {
+            let sign = if op.is_send() { '>' } else { '<' };
+            let (number, peer) = match text.split_once(sign) {
+                Some((number, peer)) if op.is_transfer() => (number, Some(peer)),
+                _ => (text, None),
+            };
+            if digits(number) < number.len() {
+                return Err("there is something after the microbatch");
+            }
+            let microbatch = number.parse().ok().filter(|&m| m <= Task::MAX_MICROBATCHES);
+            let microbatch = microbatch.ok_or("its microbatch number is too large")?;
+            peer.map_or(Ok(Task::new(stage, op, microbatch)), |peer| skip(stage, op, microbatch, peer))
+        }
         (false, "") => Ok(Task::whole_stage(stage, op)),
         (false, _) => Err("its operation takes no microbatch"),
     }
+}
+
+/// A transfer past a neighbour.
+fn skip(stage: Stage, op: Op, microbatch: usize, peer: &str) -> Result<Task, &'static str> {
+    let bad = "the stage at its other end must be a number, 2 to 127 stages on in the transfer's direction";
+    let peer = if digits(peer) == peer.len() { peer.parse::<usize>().map_err(|_| bad)? } else { return Err(bad) };
+    let (before, after) = if op.is_towards_next() { (stage.index(), peer) } else { (peer, stage.index()) };
+    let span = after.checked_sub(before).filter(|span| (2..=Task::MAX_SKIP).contains(span));
+    span.map(|_| Task::skip(stage, op, microbatch, peer)).ok_or(bad)
 }
 
 /// Length of the run of digits at the start.
@@ -92,6 +109,9 @@ mod tests {
             assert_eq!(text.parse::<Action>().unwrap().to_string(), text);
         }
         for text in ["1UNSHARD", "1RESHARD", "'2REDUCE_GRAD", "(0F7;7B3)OVERLAP_F_B", "('2F2;1B0)OVERLAP_F_B", ""] {
+            assert_eq!(text.parse::<Action>().unwrap().to_string(), text);
+        }
+        for text in ["0SEND_F2>3", "3RECV_F2<0", "'3SEND_B2>0", "'0RECV_B2<127"] {
             assert_eq!(text.parse::<Action>().unwrap().to_string(), text);
         }
         for text in
@@ -114,6 +134,14 @@ mod tests {
         assert_eq!(reason("0WAIT_UNSHARD3"), "its operation takes no microbatch");
         assert_eq!(reason("0WAIT_RESHARD"), "its operation is unknown");
         assert_eq!(reason("70000F0"), "its stage number is above 65535");
+        for text in
+            ["0SEND_F2>1", "0SEND_F2>128", "3RECV_F2<4", "0SEND_B0>2", "0SEND_F2>", "0SEND_F2>x", "0SEND_F2>3>4"]
+        {
+            assert!(reason(text).starts_with("the stage at its other end"), "{text}");
+        }
+        for text in ["0F2>3", "0SEND_F2<3", "3RECV_F2>0"] {
+            assert_eq!(reason(text), "there is something after the microbatch", "{text}");
+        }
         assert_eq!(reason("0F99999999999"), "its microbatch number is too large");
         assert_eq!(reason("(0F1;1F0)OVERLAP_F_B"), "a fused action holds a forward, then a backward (B or I)");
         assert_eq!(reason("(0F1)OVERLAP_F_B"), "a fused action holds two tasks with `;` between them");

@@ -49,6 +49,10 @@ struct Notes<'a> {
 impl Notes<'_> {
     /// Notes a wait; of a start, takes the note of its wait away and says whether there was one.
     fn take(&mut self, task: Task) -> bool {
+        // A transfer past a neighbour has no wait; the neighbour's may have one of the same number.
+        if task.is_skip() {
+            return false;
+        }
         let Some(bit) = bit(task.op().awaits().unwrap_or(task.op())) else { return false };
         let Some(slot) = self.edges.find(task.stage()) else { return false };
         let at = &self.edges.slots()[slot];

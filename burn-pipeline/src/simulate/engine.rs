@@ -70,7 +70,7 @@ pub(super) struct Engine<'a> {
     pub(super) options: SimulateOptions,
     pub(super) lowered: bool,
     training: bool,
-    stride: usize,
+    pub(super) stride: usize,
     /// End of `F`, by stage and microbatch.
     pub(super) outputs: Vec<f64>,
     /// End of `I` or `B`, by stage and microbatch.
@@ -92,6 +92,7 @@ impl<'a> Engine<'a> {
         validate(plan)?;
         let stride = plan.microbatches().iter().copied().max().unwrap_or(0);
         let (slots, lowered) = (plan.placement().slots(), plan.is_lowered());
+        let skips = plan.skips().len() * plan.placement().routes();
         let mut engine = Self {
             plan,
             costs,
@@ -104,7 +105,7 @@ impl<'a> Engine<'a> {
             unsharded: vec![None; slots],
             reduced: vec![None; slots],
             awaited: Awaited::new(plan, &Edges::new(plan)),
-            transfers: Transfers::new(if lowered { slots * stride } else { 0 }),
+            transfers: Transfers::new(if lowered { (slots + skips) * stride } else { 0 }),
             ranks: vec![RankState::default(); plan.ranks()],
             events: Vec::with_capacity(plan.rows().iter().map(Vec::len).sum()),
             queue: (0..plan.ranks()).rev().collect(),
@@ -269,6 +270,7 @@ impl<'a> Engine<'a> {
             memory.change(need.sent, Held::ReceiveBuffers, bytes);
             memory.change(end, Held::ReceiveBuffers, -bytes);
         }
+        self.free_skips(rank, task, end);
         let table = if task.op() == Op::Forward { &mut self.outputs } else { &mut self.gradients };
         table[own] = end;
         if let Some(target) = to.map(|to| placement.rank_of(to)).filter(|&target| target != rank && !self.lowered) {

@@ -23,6 +23,7 @@ mod finish;
 mod memory;
 mod needs;
 mod report;
+mod skips;
 mod transfers;
 mod unit_steps;
 mod validate;

@@ -31,6 +31,7 @@ impl Engine<'_> {
                 Some(next) => self.value(task, next),
             },
         }?;
+        let value = self.with_skips(task, value)?;
         let parameters = self.unsharded[placement.slot(stage)].unwrap_or(0.0);
         Ok(Arrival { arrived: value.arrived.max(parameters), ..value })
     }

@@ -14,6 +14,7 @@
 use super::engine::{Arrival, Engine, NEVER};
 use super::memory::Held;
 use super::report::IdleCause;
+use super::skips::other_end;
 use crate::plan::{Op, Stage, Task, Transport};
 use crate::trace::Event;
 use std::collections::HashMap;
@@ -89,6 +90,9 @@ impl Engine<'_> {
     /// The stage at the other end of a transfer; validation made sure that there is one.
     pub(super) fn peer(&self, task: Task) -> Stage {
         let stage = task.stage();
+        if let Some(peer) = task.skip_peer() {
+            return peer;
+        }
         let peer = match task.op() {
             Op::SendForward | Op::ReceiveBackward => self.plan.placement().next(stage),
             _ => stage.previous(),
@@ -99,7 +103,7 @@ impl Engine<'_> {
     /// The message that a send or a receive is about.
     pub(super) fn message_of(&mut self, task: Task) -> &mut Message {
         let receiver = if is_send(task) { self.peer(task) } else { task.stage() };
-        let at = self.at(receiver, task);
+        let at = self.entry(receiver, task);
         self.transfers.message(at, is_forward(task))
     }
 
@@ -190,7 +194,7 @@ impl Engine<'_> {
             }
             if self.options.overlap || before.awaited[1] {
                 let receive = if is_forward(send) { Op::ReceiveForward } else { Op::ReceiveBackward };
-                let receive = Task::new(self.peer(send), receive, send.microbatch().unwrap_or(0));
+                let receive = other_end(send, receive, self.peer(send));
                 self.events.push(Event { rank: to, action: receive.into(), start, end: arrived });
             }
             self.wake(from);
@@ -200,7 +204,8 @@ impl Engine<'_> {
 
     /// Bytes of the message that a send hands over.
     pub(super) fn sent_bytes(&self, send: Task) -> f64 {
-        self.costs.message_bytes(if is_forward(send) { send.stage() } else { self.peer(send) })
+        let output_of = if is_forward(send) { send.stage() } else { self.peer(send) };
+        if send.is_skip() { self.costs.skip_bytes(output_of) } else { self.costs.message_bytes(output_of) }
     }
 
     /// From when on the transport lets message `number` of a channel start; not a number while that is open.
@@ -255,7 +260,7 @@ impl Engine<'_> {
             Some(op) if self.value_of(task).is_nan() => {
                 (Task::new(task.stage(), op, microbatch), rank_of(task.stage()))
             }
-            _ => (Task::new(peer, other, microbatch), rank_of(peer)),
+            _ => (other_end(task, other, peer), rank_of(peer)),
         }
     }
 }

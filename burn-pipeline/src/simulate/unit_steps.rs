@@ -111,6 +111,12 @@ impl<'a> Steps<'a> {
         let (previous, next) = (stage.previous(), self.placement.next(stage));
         let of = |stage, op| Task::new(stage, op, microbatch);
         let backwards = |stage| [of(stage, Op::BackwardInput), of(stage, Op::Backward)];
+        if let (Some(peer), false) = (task.skip_peer(), task.op().is_send()) {
+            let send = if task.op() == Op::ReceiveForward { Op::SendForward } else { Op::SendBackward };
+            let send = Task::skip(peer, send, microbatch, stage.index());
+            let sent = self.done[self.placement.rank_of(peer)].contains(&send);
+            return if sent { Vec::new() } else { vec![send] };
+        }
         // Each alternative with the stage on whose rank it is looked for.
         let any: Vec<Task> = match (task.op(), previous, next) {
             (Op::Forward, Some(previous), _) => vec![of(stage, Op::ReceiveForward), of(previous, Op::Forward)],

@@ -1,6 +1,7 @@
 //! What the engine takes for granted: that a plan's actions are about the plan's own stages and microbatches.
 
 use super::error::SimulateError;
+use crate::plan::skips::edge_of;
 use crate::plan::{Op, Plan, Task};
 
 /// Tables of this many entries are always made, however few actions the plan has.
@@ -34,6 +35,10 @@ fn fault(plan: &Plan, rank: usize, task: Task) -> Option<&'static str> {
     }
     if task.microbatch().is_some_and(|m| m >= plan.microbatches()[stage.replica()]) {
         return Some("the stage's route has fewer microbatches");
+    }
+    if task.is_skip() {
+        let known = edge_of(task).is_some_and(|edge| plan.skips().contains(&edge));
+        return (!known).then_some("the plan has no edge between these stages");
     }
     let peer = match task.op().awaits().unwrap_or(task.op()) {
         Op::SendForward | Op::ReceiveBackward => placement.next(stage),

@@ -169,6 +169,16 @@ impl AnyTensor {
         self.kind() == Kind::Float && self.device_is_autodiff() && Dispatch::is_tracked(&self.0)
     }
 
+    /// Zeros (false, of booleans) of this kind, element type and device, without autodiff.
+    pub fn zeros(&self, shape: Shape) -> Self {
+        let (device, dtype) = (self.device().inner(), self.dtype());
+        Self(match self.kind() {
+            Kind::Float => Dispatch::float_zeros(shape, device.as_dispatch(), dtype.into()),
+            Kind::Int => Dispatch::int_zeros(shape, device.as_dispatch(), dtype.into()),
+            Kind::Bool => Dispatch::bool_zeros(shape, device.as_dispatch(), dtype.into()),
+        })
+    }
+
     /// The same tensor on another device; the handle itself if it is there already.
     pub fn to_device(self, device: &Device) -> Self {
         if &self.device() == device {

@@ -17,6 +17,7 @@
 //! ```
 
 use super::any_tensor::{AnyTensor, Kind, KindOf};
+use super::skip::EDGE;
 use burn::tensor::Tensor;
 use burn::tensor::kind::Basic;
 use std::collections::VecDeque;
@@ -196,6 +197,20 @@ impl PayloadReader {
         match self.next("a tensor")? {
             Part::Tensor(tensor) => Ok(tensor),
             Part::Form(_) => Err(BoundaryError::Form { expected: "a tensor" }),
+        }
+    }
+
+    /// Does a value follow that goes past the next stage?
+    pub(super) fn is_at_edge(&self) -> bool {
+        matches!(self.parts.front(), Some(Part::Form(EDGE)))
+    }
+
+    /// Takes the mark before such a value.
+    pub(super) fn edge(&mut self) -> Result<(), BoundaryError> {
+        let expected = "a value from past the neighbouring stage";
+        match self.next(expected)? {
+            Part::Form(EDGE) => Ok(()),
+            _ => Err(BoundaryError::Form { expected }),
         }
     }
 

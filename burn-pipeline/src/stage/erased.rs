@@ -13,16 +13,19 @@ use super::engine::{
     WorkDirection,
 };
 use super::error::StageError;
+use super::form::Form;
 use super::function::{StageFunction, Takes};
 use super::gradients::{Accumulation, GradientStore};
 use super::loss::{Loss, LossPart};
+use super::metadata::StageMetadata;
+use super::named::{NamedParameter, named_parameters, retie};
 use super::names::Names;
 use super::recompute::Recompute;
 use super::state::{NamedWeight, ParameterState, StageState, named_weights, optimizer_state};
 use super::state::{with_optimizer_state, with_weights};
 #[cfg(feature = "traced")]
 use super::traced::Traced;
-use burn::module::{ModuleVisitor, Param, ParamId};
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::{GradientsParams, ModuleOptimizer};
 use burn::tensor::Tensor;
 use std::any::Any;
@@ -60,11 +63,19 @@ impl StageBox {
             engine: Box::new(Eager::because(NOT_CHOSEN)),
             store: GradientStore::default(),
             optimizer: None,
+            declared: None,
             names: Names::default(),
             offered: None,
             draws: Draws::default(),
             recompute: false,
         }))
+    }
+
+    /// Declares what the stage takes and hands on; see [`StageMetadata`]. The last stage, which gives a loss, has no
+    /// output to declare.
+    pub fn declare(mut self, input: Form, output: Option<Form>) -> Self {
+        self.0.set_declared(StageMetadata { input: Some(input), output, ..StageMetadata::default() });
+        self
     }
 
     /// Says how the stage's parameters are called in the whole model, so that checkpoints fit other cuts; by default
@@ -108,6 +119,10 @@ pub trait ErasedStage: Send {
     fn takes(&self) -> Takes;
     /// Has it a loss?
     fn has_loss(&self) -> bool;
+    /// What was declared of its boundary.
+    fn declared(&self) -> Option<&StageMetadata>;
+    /// Declares what it takes and hands on.
+    fn set_declared(&mut self, metadata: StageMetadata);
     /// Sets how gradients are added and who steps the weights.
     fn prepare(&mut self, accumulation: Accumulation, optimizer: Option<ModuleOptimizer>);
     /// Says where the forwards of the next batches draw random numbers from.
@@ -164,8 +179,12 @@ pub trait ErasedStage: Send {
     fn gradients(&mut self) -> &mut GradientStore;
     /// Parameters in visiting order.
     fn parameters(&self) -> Vec<ParamId>;
+    /// Parameters by name, in visiting order; one that sits in several places comes once for each.
+    fn named_parameters(&self) -> Vec<NamedParameter>;
     /// The value of every parameter, in visiting order, without autodiff.
     fn weights(&self) -> Vec<(ParamId, AnyTensor)>;
+    /// Brings running statistics up to date: Burn keeps the last update of each thread aside.
+    fn settle(&mut self);
     /// Replaces the value of every parameter, in visiting order.
     fn set_weights(&mut self, weights: Vec<AnyTensor>);
     /// Has it an optimizer?
@@ -211,6 +230,7 @@ struct Typed<M: Stage> {
     engine: Box<dyn Engine<M>>,
     store: GradientStore,
     optimizer: Option<ModuleOptimizer>,
+    declared: Option<StageMetadata>,
     names: Names,
     draws: Draws,
     recompute: bool,
@@ -275,6 +295,14 @@ impl<M: Stage> ErasedStage for Typed<M> {
 
     fn has_loss(&self) -> bool {
         self.function.has_loss()
+    }
+
+    fn declared(&self) -> Option<&StageMetadata> {
+        self.declared.as_ref()
+    }
+
+    fn set_declared(&mut self, metadata: StageMetadata) {
+        self.declared = Some(metadata);
     }
 
     fn prepare(&mut self, accumulation: Accumulation, optimizer: Option<ModuleOptimizer>) {
@@ -348,6 +376,10 @@ impl<M: Stage> ErasedStage for Typed<M> {
         self.module.as_ref().map(parameter_ids).unwrap_or_default()
     }
 
+    fn named_parameters(&self) -> Vec<NamedParameter> {
+        self.module.as_ref().map(named_parameters).unwrap_or_default()
+    }
+
     fn weights(&self) -> Vec<(ParamId, AnyTensor)> {
         struct Weights(Vec<(ParamId, AnyTensor)>);
 
@@ -362,6 +394,11 @@ impl<M: Stage> ErasedStage for Typed<M> {
             module.visit(&mut weights);
         }
         weights.0
+    }
+
+    fn settle(&mut self) {
+        // The copy is thrown away; making it takes the updates in.
+        drop(self.module.as_ref().map(Module::valid));
     }
 
     fn set_weights(&mut self, weights: Vec<AnyTensor>) {
@@ -422,7 +459,7 @@ impl<M: Stage> ErasedStage for Typed<M> {
             let mut collect = Collect { store: &mut self.store, gradients: GradientsParams::new() };
             module.visit(&mut collect);
             let gradients = collect.gradients;
-            self.module = Some(optimizer.step(learning_rate, module, gradients));
+            self.module = Some(retie(optimizer.step(learning_rate, module, gradients)));
         }
         self.store.clear();
     }

@@ -1,6 +1,7 @@
 //! What can go wrong within one stage.
 
 use super::boundary::BoundaryError;
+use super::metadata::Port;
 use crate::ops::DeferredError;
 
 /// An error inside one stage; the executor adds rank, stage, microbatch and operation.
@@ -36,6 +37,31 @@ pub enum StageError {
         got: usize,
         /// How many outputs there are.
         expected: usize,
+    },
+    /// The stage's output does not hold one value for each edge that starts at it.
+    #[error(
+        "the stage's output holds {got} value(s) that go past the next stage, but {expected} edge(s) start here; put out one `Skip` for each `Builder::skip`"
+    )]
+    SkipCount {
+        /// Values put out.
+        got: usize,
+        /// Edges that start at the stage.
+        expected: usize,
+    },
+    /// What crosses the stage's boundary is not what its metadata says.
+    #[error(
+        "{} of the stage's {port}: expected {expected}, got {got}; correct what makes it, or declare the size free (`Form::free`)",
+        tensor.map_or("the form".to_owned(), |tensor| format!("tensor {tensor}"))
+    )]
+    Metadata {
+        /// Where.
+        port: Port,
+        /// Which tensor, from 0; `None` where it is not a tensor that differs.
+        tensor: Option<usize>,
+        /// What the metadata says.
+        expected: String,
+        /// What came.
+        got: String,
     },
     /// A gradient's shape or element type is not its output's.
     #[error("the gradient of output {output} is {got}, but the output is {expected}")]

@@ -8,8 +8,7 @@
 //! Behaviour follows PyTorch's `_microbatch.py` (`TensorChunkSpec`, `_Replicate`, `split_args_kwargs_into_chunks`,
 //! `merge_chunks`), without its trap of cutting targets into more pieces than inputs.
 
-use super::any_tensor::AnyTensor;
-use super::boundary::{Boundary, Part, Payload};
+use super::boundary::{Boundary, Payload};
 use std::collections::BTreeMap;
 
 /// How one tensor of a batch is cut.
@@ -82,6 +81,14 @@ pub enum MicrobatchError {
         /// The extra's name.
         name: String,
     },
+    /// Some microbatches of a batch that came cut have a target, and some have none.
+    #[error("{targets} of {pieces} microbatches have a target; give one to all or to none")]
+    SomeTargets {
+        /// Microbatches with a target.
+        targets: usize,
+        /// Microbatches.
+        pieces: usize,
+    },
     /// Outputs to join do not have the same form.
     #[error("the outputs of microbatches do not have the same form and cannot be joined")]
     Form,
@@ -89,15 +96,20 @@ pub enum MicrobatchError {
 
 /// A payload with its split rules; `None` is dimension 0 for every tensor.
 #[derive(Clone, Debug)]
-struct Cuttable {
-    payload: Payload,
-    splits: Option<Vec<Split>>,
+pub(super) struct Cuttable {
+    pub(super) payload: Payload,
+    pub(super) splits: Option<Vec<Split>>,
 }
 
 impl Cuttable {
     fn split(&self, what: &str, tensor: usize) -> Result<Split, MicrobatchError> {
         let Some(splits) = &self.splits else { return Ok(Split::Dim(0)) };
         splits.get(tensor).copied().ok_or_else(|| self.count_error(what, splits.len()))
+    }
+
+    /// How a tensor is cut, where the rules are known to fit.
+    pub(super) fn rule(&self, tensor: usize) -> Split {
+        self.splits.as_ref().and_then(|splits| splits.get(tensor).copied()).unwrap_or(Split::Dim(0))
     }
 
     fn count_error(&self, what: &str, splits: usize) -> MicrobatchError {
@@ -139,18 +151,20 @@ impl Cuttable {
 /// Every tensor is cut along dimension 0 unless told otherwise.
 #[derive(Clone, Debug)]
 pub struct Batch {
-    input: Cuttable,
-    target: Option<Cuttable>,
-    extras: BTreeMap<String, Cuttable>,
+    pub(super) input: Cuttable,
+    pub(super) target: Option<Cuttable>,
+    pub(super) extras: BTreeMap<String, Cuttable>,
     /// Split rules that came before what they are for: the target's under no name.
-    early: BTreeMap<Option<String>, Vec<Split>>,
+    pub(super) early: BTreeMap<Option<String>, Vec<Split>>,
+    /// The microbatches, of a batch that is cut already; the fields above are then those of the first.
+    pub(super) pieces: Vec<Batch>,
 }
 
 impl Batch {
     /// A batch of inputs for the first stage.
     pub fn new(input: impl Boundary) -> Self {
         let input = Cuttable { payload: input.into_payload(), splits: None };
-        Self { input, target: None, extras: BTreeMap::new(), early: BTreeMap::new() }
+        Self { input, target: None, extras: BTreeMap::new(), early: BTreeMap::new(), pieces: Vec::new() }
     }
 
     /// Adds what the loss compares with.
@@ -224,6 +238,9 @@ impl Batch {
     /// # Errors
     /// If rules do not fit tensors, or tensors disagree on the number of samples.
     pub fn cut(self, count: usize) -> Result<Microbatches, MicrobatchError> {
+        if !self.pieces.is_empty() {
+            return self.cut_ready();
+        }
         if let Some(name) = self.early.keys().next() {
             let what = name.as_ref().map_or("the target".to_owned(), |name| format!("the extra `{name}`"));
             return Err(MicrobatchError::SplitOfNothing { what });
@@ -287,12 +304,27 @@ impl Microbatches {
         &self.batch
     }
 
+    pub(super) fn from_bounds(batch: Batch, bounds: Vec<usize>) -> Self {
+        Self { batch, bounds }
+    }
+
+    /// The batch that a microbatch is a piece of: itself, of a batch that came cut.
+    pub(super) fn piece_batch(&self, microbatch: usize) -> &Batch {
+        self.batch.pieces.get(microbatch).unwrap_or(&self.batch)
+    }
+
+    /// Whole batches, whose forms are those of all microbatches: one, or the pieces of a batch that came cut.
+    pub fn wholes(&self) -> impl Iterator<Item = &Batch> {
+        let pieces = self.batch.pieces.iter();
+        pieces.chain(std::iter::once(&self.batch).filter(|batch| batch.pieces.is_empty()))
+    }
+
     /// One microbatch's input.
     ///
     /// # Errors
     /// None after a successful cut; the type is shared with the other parts.
     pub fn input(&self, microbatch: usize) -> Result<Payload, MicrobatchError> {
-        self.piece(&self.batch.input, "the input", microbatch)
+        self.piece(&self.piece_batch(microbatch).input, "the input", microbatch)
     }
 
     /// One microbatch's target, if there is one.
@@ -300,7 +332,11 @@ impl Microbatches {
     /// # Errors
     /// As [`Microbatches::input`].
     pub fn target(&self, microbatch: usize) -> Result<Option<Payload>, MicrobatchError> {
-        self.batch.target.as_ref().map(|target| self.piece(target, "the target", microbatch)).transpose()
+        self.piece_batch(microbatch)
+            .target
+            .as_ref()
+            .map(|target| self.piece(target, "the target", microbatch))
+            .transpose()
     }
 
     /// What a stage reads beside its input for one microbatch: its named extras in order.
@@ -311,59 +347,16 @@ impl Microbatches {
         let mut parts = Vec::new();
         for &name in names {
             let missing = || MicrobatchError::MissingExtra { stage, name: name.to_owned() };
-            let extra = self.batch.extras.get(name).ok_or_else(missing)?;
+            let extra = self.piece_batch(microbatch).extras.get(name).ok_or_else(missing)?;
             parts.extend(self.piece(extra, name, microbatch)?.into_parts());
         }
         Ok(Payload::from_parts(parts))
     }
 
     fn piece(&self, part: &Cuttable, what: &str, microbatch: usize) -> Result<Payload, MicrobatchError> {
+        if !self.batch.pieces.is_empty() {
+            return Ok(part.payload.clone());
+        }
         part.piece(what, self.bounds[microbatch], self.bounds[microbatch + 1])
     }
-
-    /// Joins the outputs of all microbatches, in order, along `dim`.
-    ///
-    /// # Errors
-    /// If they do not have the same form.
-    pub fn join(outputs: Vec<Payload>, dim: usize) -> Result<Payload, MicrobatchError> {
-        let mut columns: Vec<Vec<Part>> = Vec::new();
-        for (row, output) in outputs.into_iter().enumerate() {
-            let parts: Vec<Part> = output.into_parts().collect();
-            if row == 0 {
-                columns = parts.iter().map(|_| Vec::new()).collect();
-            }
-            if parts.len() != columns.len() {
-                return Err(MicrobatchError::Form);
-            }
-            columns.iter_mut().zip(parts).for_each(|(column, part)| column.push(part));
-        }
-        Ok(Payload::from_parts(columns.into_iter().map(|column| join(column, dim)).collect::<Result<Vec<_>, _>>()?))
-    }
-}
-
-/// Joins one part of all microbatches: tensors along `dim`, forms if they are all equal.
-fn join(column: Vec<Part>, dim: usize) -> Result<Part, MicrobatchError> {
-    let mut tensors: Vec<AnyTensor> = Vec::new();
-    let mut form = None;
-    for part in column {
-        match part {
-            Part::Tensor(tensor) => tensors.push(tensor),
-            Part::Form(number) if form.is_none_or(|form| form == number) => form = Some(number),
-            Part::Form(_) => return Err(MicrobatchError::Form),
-        }
-    }
-    let alike = tensors.windows(2).all(|pair| joinable(&pair[0], &pair[1], dim));
-    match (form, tensors.is_empty()) {
-        (Some(form), true) => Ok(Part::Form(form)),
-        (None, false) if alike => AnyTensor::cat(tensors, dim).map(Part::Tensor).ok_or(MicrobatchError::Form),
-        _ => Err(MicrobatchError::Form),
-    }
-}
-
-fn joinable(a: &AnyTensor, b: &AnyTensor, dim: usize) -> bool {
-    let (left, right) = (a.shape(), b.shape());
-    a.dtype() == b.dtype()
-        && left.num_dims() == right.num_dims()
-        && dim < left.num_dims()
-        && (0..left.num_dims()).all(|d| d == dim || left[d] == right[d])
 }

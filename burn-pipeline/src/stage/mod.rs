@@ -65,13 +65,20 @@ mod eager;
 mod engine;
 mod erased;
 mod error;
+mod form;
 mod function;
 mod gradients;
 mod init;
+mod join;
 mod loss;
+mod metadata;
 mod microbatch;
+mod named;
 mod names;
+mod ready;
 mod recompute;
+mod shared_error;
+mod skip;
 mod state;
 #[cfg(feature = "traced")]
 mod traced;
@@ -86,12 +93,17 @@ pub use engine::{
 };
 pub use erased::{ErasedStage, StageBox};
 pub use error::StageError;
+pub use form::{Form, FormPart, Mismatch, TensorForm};
 pub use function::{Check, Computed, StageFunction, Takes};
 pub use gradients::{Accumulation, GradientStore, WeightGradients};
 pub use init::init_seeded;
 pub use loss::{Loss, LossPart, Reduction, Weight};
+pub use metadata::{MetadataMode, Port, StageMetadata, Validate};
 pub use microbatch::{Batch, MicrobatchError, Microbatches, Split};
+pub use named::NamedParameter;
 pub use names::Names;
+pub use shared_error::SharedError;
+pub use skip::{Skip, Skips};
 pub use state::{
     NamedWeight, ParameterState, StageState, StateValue, named_weights, optimizer_state, with_optimizer_state,
     with_weights,

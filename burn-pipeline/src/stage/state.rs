@@ -77,6 +77,7 @@ impl Gather<'_> {
         let path = self.path.join(".");
         let name = self.names.in_model(&path);
         match self.weights.iter_mut().find(|weight| weight.id == id) {
+            Some(known) if known.names.contains(&name) => {}
             Some(known) => known.names.push(name),
             None => {
                 let value = AnyTensor::new(value).inner();

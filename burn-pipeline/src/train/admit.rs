@@ -10,8 +10,8 @@ use crate::stage::{Batch, Microbatches, StageError};
 /// Cuts the batch into at most `wanted` microbatches, and makes sure that it holds what stages take.
 pub(super) fn admit(batch: Batch, wanted: usize, stages: &[StageFacts]) -> Result<Microbatches, PipelineError> {
     let batch = batch.cut(wanted)?;
-    for facts in stages {
-        fits(batch.whole(), facts)?;
+    for (facts, whole) in stages.iter().flat_map(|facts| batch.wholes().map(move |whole| (facts, whole))) {
+        fits(whole, facts)?;
     }
     if batch.len() < wanted {
         tracing::warn!(samples = batch.samples(), wanted, "fewer samples than microbatches: running one a sample");

@@ -2,12 +2,13 @@
 
 use super::error::PipelineError;
 use super::pipeline::Pipeline;
+use super::shared::SharedParameter;
 use crate::execute::FusedActions;
 use crate::link::Link;
 use crate::pass::{PassError, insert_transfers};
-use crate::plan::{CheckError, CheckOptions, CheckedPlan, Op, Placement, Plan, Stage, Transport};
+use crate::plan::{CheckError, CheckOptions, CheckedPlan, Op, Placement, Plan, PlanError, SkipEdge, Stage, Transport};
 use crate::schedule::{ForwardOnly, Schedule, ScheduleError, Size};
-use crate::stage::{Accumulation, Reduction, SplitBackward, StageBox};
+use crate::stage::{Accumulation, Reduction, SplitBackward, StageBox, Validate};
 use burn::optim::ModuleOptimizer;
 use burn::tensor::Device;
 use std::collections::BTreeSet;
@@ -69,6 +70,9 @@ pub enum BuildError {
     /// The executor relies on the order of messages.
     #[error("the link does not keep messages of one rank to another in order, which plans are proved for")]
     Unordered,
+    /// An edge past the next stage is none, or a plan that is lowered already lacks it.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
     /// Nothing says how stages are made.
     #[error("no stages were given; call `Builder::stages`")]
     NoStages,
@@ -119,11 +123,27 @@ pub(super) type Optimizers = Arc<dyn Fn() -> ModuleOptimizer + Send + Sync>;
 pub(super) enum Source {
     Schedule(Arc<dyn Schedule>, Size),
     Plan(Arc<Plan>),
+    /// For a model with edges past the next stage.
+    WithSkips(Box<Source>, Arc<[SkipEdge]>),
 }
 
 impl Source {
+    /// The same for a model with these edges, beside those that a given plan has.
+    pub(super) fn with_skips(self, skips: &[SkipEdge]) -> Self {
+        let mut skips = skips.to_vec();
+        if let Source::Plan(plan) = &self {
+            skips.extend(plan.skips());
+        }
+        if skips.is_empty() { self } else { Source::WithSkips(Box::new(self), skips.into()) }
+    }
+
+    pub(super) fn skips(&self) -> Vec<SkipEdge> {
+        if let Source::WithSkips(_, skips) = self { skips.to_vec() } else { Vec::new() }
+    }
+
     fn plan(&self, microbatches: usize) -> Result<Plan, BuildError> {
         match self {
+            Source::WithSkips(source, skips) => Ok(source.plan(microbatches)?.with_skips(skips.to_vec())?),
             Source::Schedule(schedule, size) => Ok(schedule.build(Size { microbatches, ..*size })?),
             Source::Plan(plan) if plan.total_microbatches() == microbatches => Ok(Plan::clone(plan)),
             Source::Plan(plan) => {
@@ -135,6 +155,7 @@ impl Source {
     /// Microbatches that were asked for.
     pub(super) fn microbatches(&self) -> usize {
         match self {
+            Source::WithSkips(source, _) => source.microbatches(),
             Source::Schedule(_, size) => size.microbatches,
             Source::Plan(plan) => plan.total_microbatches(),
         }
@@ -156,7 +177,7 @@ impl Source {
             1 => vec![microbatches],
             _ => vec![microbatches.div_ceil(2), microbatches / 2],
         };
-        lower_and_check(&ForwardOnly::over(placement.clone(), counts)?, transport)
+        lower_and_check(&ForwardOnly::over(placement.clone(), counts)?.with_skips(self.skips())?, transport)
     }
 }
 
@@ -186,6 +207,9 @@ pub struct Builder {
     pub(super) synchronize: bool,
     pub(super) split: SplitBackward,
     pub(super) keep_outputs: bool,
+    pub(super) shared: Vec<SharedParameter>,
+    pub(super) skips: Vec<SkipEdge>,
+    pub(super) validate: Validate,
     pub(super) seed: Option<u64>,
     pub(super) merge_weights: bool,
     pub(super) fused: FusedActions,
@@ -217,6 +241,9 @@ impl Default for Builder {
             synchronize: false,
             split: SplitBackward::default(),
             keep_outputs: false,
+            shared: Vec::new(),
+            skips: Vec::new(),
+            validate: Validate::Off,
             seed: None,
             merge_weights: false,
             fused: FusedActions::default(),
@@ -300,6 +327,27 @@ impl Builder {
     /// plain autodiff loop does, to measure what the release saves.
     pub fn keep_outputs(mut self, keep: bool) -> Self {
         self.keep_outputs = keep;
+        self
+    }
+
+    /// Hands a value of stage `from` straight to stage `to`, past those between: stage `from` puts out a
+    /// [`Skip`](crate::stage::Skip) for it, and stage `to` takes one in.
+    pub fn skip(mut self, from: usize, to: usize) -> Self {
+        self.skips.push(SkipEdge { from, to });
+        self
+    }
+
+    /// Which forms of what crosses stage boundaries are compared with the stages' metadata while training; none unless
+    /// said otherwise. See [`StageMetadata`](crate::stage::StageMetadata) for where that comes from.
+    pub fn validate(mut self, validate: Validate) -> Self {
+        self.validate = validate;
+        self
+    }
+
+    /// Declares a parameter that several stages hold: its copies start equal and get the sum of all their gradients.
+    /// [`Pipeline::shared`] says where it was found.
+    pub fn share(mut self, parameter: SharedParameter) -> Self {
+        self.shared.push(parameter);
         self
     }
 

@@ -4,16 +4,19 @@
 //! a failure of a rank every later call says so at once (nothing is half-run silently); dropping the pipeline
 //! never waits for a stuck rank.
 
+mod metadata;
+
 use super::admit::admit;
 use super::builder::{BuildError, Builder, Source};
 use super::checkpoint::Progress;
 use super::error::PipelineError;
-use super::report::{EvalReport, StepReport};
+use super::report::{EvalReport, StepReport, most};
+use super::shared::SharedReport;
 use super::worker::{Answer, Command, Reply, StageFacts};
 use crate::cost::Links;
 use crate::link::{Failure, Watch};
 use crate::plan::{CheckedPlan, Placement, Stage, Transport};
-use crate::stage::{AnyTensor, Batch, EngineReport, Microbatches, Stage as StageModule, mixed};
+use crate::stage::{AnyTensor, Batch, EngineReport, Microbatches, Stage as StageModule, Validate, mixed};
 use crate::trace::Track;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -71,6 +74,7 @@ pub struct Pipeline {
     pub(super) training: HashMap<usize, Arc<CheckedPlan>>,
     pub(super) evaluation: HashMap<usize, Arc<CheckedPlan>>,
     pub(super) facts: Vec<StageFacts>,
+    pub(super) shared: Vec<SharedReport>,
     /// The ranks of this process.
     pub(super) members: Vec<usize>,
     /// Are there ranks in other processes?
@@ -80,6 +84,8 @@ pub struct Pipeline {
     pub(super) commands: Vec<Sender<Command>>,
     pub(super) replies: Receiver<Reply>,
     pub(super) deadline: Duration,
+    validate: Validate,
+    learned: bool,
     pub(super) closed: Option<Failure>,
     pub(super) progress: Progress,
     /// Batches whose gradients no step has used yet.
@@ -108,6 +114,11 @@ impl Pipeline {
     /// Where stages live.
     pub fn placement(&self) -> &Placement {
         &self.placement
+    }
+
+    /// The shared parameters as they were found, and how their gradients are summed.
+    pub fn shared(&self) -> &[SharedReport] {
+        &self.shared
     }
 
     /// Which way each stage's forward and backward are run, and why, in model order. Whether a stage can be
@@ -173,6 +184,7 @@ impl Pipeline {
         let began = Instant::now();
         let admitted = self.admit_training(batch);
         let (plan, batch) = self.agreed(admitted)?;
+        self.learn_once(&batch)?;
         let seed = self.seed.map(|seed| mixed(seed, self.progress.batches));
         let command = Command::Accumulate { plan, batch: batch.clone(), began, seed };
         let mut report = StepReport {
@@ -186,6 +198,7 @@ impl Pipeline {
             activations: vec![None; self.placement.stages()],
             weight_bytes: self.weight_bytes(),
             message_bytes: vec![0; self.placement.stages()],
+            skip_bytes: vec![0; self.placement.stages()],
             timeline: Track { name: "measured".to_owned(), ranks: self.placement.ranks(), events: Vec::new() },
         };
         for answer in self.ask(&command)? {
@@ -198,10 +211,8 @@ impl Pipeline {
                     *most = Some(bytes).max(*most);
                 }
                 report.timeline.events.extend(outcome.events);
-                for (stage, bytes) in outcome.message_bytes {
-                    let most = &mut report.message_bytes[stage.index()];
-                    *most = bytes.max(*most);
-                }
+                most(&mut report.message_bytes, outcome.message_bytes);
+                most(&mut report.skip_bytes, outcome.skip_bytes);
             }
         }
         self.waiting += 1;
@@ -213,13 +224,7 @@ impl Pipeline {
 
     /// What a training batch must be, checked before any rank hears of it.
     fn admit_training(&mut self, batch: Batch) -> Result<Admitted, PipelineError> {
-        let batch = Arc::new(admit(batch, self.source.0.microbatches(), &self.facts)?);
-        if !batch.has_target() {
-            return Err(PipelineError::NoLoss { missing: "the target" });
-        }
-        if self.facts.iter().any(|f| f.stage.index() + 1 == self.placement.stages() && !f.has_loss) {
-            return Err(PipelineError::NoLoss { missing: "the loss" });
-        }
+        let batch = Arc::new(self.admitted(batch)?);
         let plan = self.plan(batch.len()).map_err(|error| PipelineError::Plan(Box::new(error)))?;
         if !plan.plan().has_backward() {
             return Err(PipelineError::ForwardOnly { schedule: plan.plan().name().to_owned() });
@@ -264,8 +269,8 @@ impl Pipeline {
             }
         }
         outputs.sort_by_key(|(sample, _)| *sample);
-        let output = Microbatches::join(outputs.into_iter().map(|(_, output)| output).collect(), 0)?;
-        Ok(EvalReport { loss: has_loss.then_some(loss), microbatches: batch.len(), samples: batch.samples(), output })
+        let (loss, outputs) = (has_loss.then_some(loss), outputs.into_iter().map(|(_, output)| output).collect());
+        Ok(EvalReport { loss, microbatches: batch.len(), samples: batch.samples(), outputs })
     }
 
     /// Measures the links between ranks that hand tensors to each other: half a round trip of a small and of a large

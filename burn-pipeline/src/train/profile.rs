@@ -54,6 +54,7 @@ pub fn measured_profile(placement: &Placement, steps: &[StepReport]) -> Result<P
             freed_at_input_bytes: (held.after_forward + held.recomputed) as f64 - held.after_input as f64,
             weight_bytes: bytes(|step| &step.weight_bytes),
             message_bytes: bytes(|step| &step.message_bytes),
+            skip_bytes: bytes(|step| &step.skip_bytes),
             ..StageCost::default()
         }
     };

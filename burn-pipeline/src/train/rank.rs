@@ -4,17 +4,20 @@
 //! norm and the same scaling, whatever the transport; a function that fails has told every other rank.
 //!
 //! 1. [`Rank::accumulate`] runs one batch through the plan: gradients gather in the stages.
-//! 2. [`Rank::apply`] adds up the replicas of a stage (bidirectional placements), scales by the loss contract,
-//!    clips by the norm over all ranks, and steps the weights.
+//! 2. [`Rank::apply`] adds up the replicas of a stage (bidirectional placements) and the copies of shared
+//!    parameters, scales by the loss contract, clips by the norm over all ranks, and steps the weights.
 
 use super::contract::{Contract, evaluated_loss};
 use super::deliver::deliver;
 use super::replica;
+use super::shared::{SharedParameter, SharedReport, Sharing};
 use super::worker::caught;
-use crate::execute::{ExecuteError, Executor, RankOutcome, Run};
+use crate::execute::{ExecuteError, Executor, Inspection, RankOutcome, Run};
 use crate::link::Activity;
 use crate::plan::{CheckedPlan, Placement, Stage};
-use crate::stage::{ActivationBytes, Draws, ErasedStage, Microbatches, Payload, Reduction, mixed};
+use crate::stage::{
+    ActivationBytes, Draws, ErasedStage, Microbatches, Payload, Reduction, StageMetadata, Validate, mixed,
+};
 use crate::trace::Event;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -26,6 +29,8 @@ pub struct Rank {
     placement: Placement,
     contract: Contract,
     reduction: Reduction,
+    sharing: Sharing,
+    validate: Validate,
 }
 
 /// What one batch gave on one rank.
@@ -39,6 +44,8 @@ pub struct BatchOutcome {
     pub events: Vec<Event>,
     /// Bytes that each stage of this rank handed on, for its largest microbatch.
     pub message_bytes: BTreeMap<Stage, usize>,
+    /// Bytes of the largest value that each stage of this rank handed past the next one.
+    pub skip_bytes: BTreeMap<Stage, usize>,
     /// The largest number of microbatches held at once.
     pub peak_held: usize,
     /// The most bytes held for backwards at once, where the stages' engines can tell.
@@ -62,10 +69,26 @@ impl Rank {
     /// # Errors
     /// If the other replica's rank failed.
     pub fn new(executor: Executor, placement: Placement, reduction: Reduction) -> Result<Self, ExecuteError> {
-        let mut rank = Self { executor, placement, contract: Contract::new(reduction), reduction };
+        let (contract, sharing) = (Contract::new(reduction), Sharing::default());
+        let validate = Validate::Off;
+        let mut rank = Self { executor, placement, contract, reduction, sharing, validate };
         let copied = replica::copy_weights(&mut rank.executor, &rank.placement);
         rank.told(copied)?;
         Ok(rank)
+    }
+
+    /// Finds the shared parameters, gives all their copies the first one's value, and sums their gradients from now
+    /// on. All ranks call it once, with the same declarations, before the first batch; also without any, since that
+    /// refuses what is shared and not declared.
+    ///
+    /// # Errors
+    /// [`ExecuteError::Shared`] where copies would drift apart, the same on every rank; or if another rank failed.
+    pub fn share(&mut self, declared: &[SharedParameter]) -> Result<&[SharedReport], ExecuteError> {
+        let agreed = Sharing::agree(&mut self.executor, &self.placement, declared);
+        self.sharing = self.told(agreed)?;
+        let copied = self.sharing.copy_first(&mut self.executor);
+        self.told(copied)?;
+        Ok(self.sharing.reports())
     }
 
     /// Has the forwards of the next batch draw random numbers from this seed, the stage and the microbatch alone;
@@ -115,7 +138,12 @@ impl Rank {
             })
         });
         self.told(stepped)?;
+        let watched = self.sharing.watch(&mut self.executor);
+        self.told(watched)?;
         self.executor.link().announce(Activity::Idle);
+        if self.validate == Validate::FirstStep {
+            *self.executor.inspection_mut() = Inspection::Off;
+        }
         let loss = self.contract.loss();
         self.contract = Contract::new(self.reduction);
         Ok(ApplyOutcome { loss, gradient_norm })
@@ -128,6 +156,8 @@ impl Rank {
     pub fn finish_gradients(&mut self, clip_norm: Option<f64>) -> Result<Option<f64>, ExecuteError> {
         let summed = replica::sum_gradients(&mut self.executor, &self.placement);
         self.told(summed)?;
+        let shared = self.sharing.sum_gradients(&mut self.executor);
+        self.told(shared)?;
         let scale = self.contract.scale();
         for stage in self.executor.stages().values_mut() {
             stage.gradients().scale(scale);
@@ -147,7 +177,8 @@ impl Rank {
         let rank = self.executor.rank();
         let mut numbers = Vec::new();
         for (&stage, held) in self.executor.stages().iter_mut().filter(|(stage, _)| stage.replica() == 0) {
-            let squares = squares(held.as_mut()).map_err(|message| ExecuteError::Device { rank, message })?;
+            let squares = squares(stage, held.as_mut(), &self.sharing)
+                .map_err(|message| ExecuteError::Device { rank, message })?;
             numbers.extend([stage.index() as f64, squares.len() as f64]);
             numbers.extend(squares);
         }
@@ -211,6 +242,20 @@ impl Rank {
         self.contract = Contract::new(self.reduction);
     }
 
+    /// Compares forms with these from now on, as far as asked for.
+    pub(super) fn watch_forms(&mut self, validate: Validate, known: BTreeMap<Stage, StageMetadata>) {
+        self.validate = validate;
+        *self.executor.inspection_mut() = match validate {
+            Validate::Off => Inspection::Off,
+            Validate::FirstStep | Validate::EveryMicrobatch => Inspection::Compare(known),
+        };
+    }
+
+    /// What the loss is over a microbatch.
+    pub(super) fn reduction(&self) -> Reduction {
+        self.reduction
+    }
+
     pub(super) fn told<T>(&mut self, result: Result<T, ExecuteError>) -> Result<T, ExecuteError> {
         result.inspect_err(|error| self.executor.fail(error))
     }
@@ -218,16 +263,17 @@ impl Rank {
 
 impl BatchOutcome {
     fn new(loss: f64, outcome: RankOutcome) -> Self {
-        let RankOutcome { outputs, events, message_bytes, peak_held, peak_held_bytes, .. } = outcome;
-        Self { loss, outputs, events, message_bytes, peak_held, peak_held_bytes, activations: BTreeMap::new() }
+        let RankOutcome { outputs, events, message_bytes, skip_bytes, peak_held, peak_held_bytes, .. } = outcome;
+        let activations = BTreeMap::new();
+        Self { loss, outputs, events, message_bytes, skip_bytes, peak_held, peak_held_bytes, activations }
     }
 }
 
-/// The squared norm of each parameter's gradient, in visiting order.
-fn squares(stage: &mut dyn ErasedStage) -> Result<Vec<f64>, String> {
-    let parameters = stage.parameters();
-    let store = stage.gradients();
-    parameters.into_iter().filter_map(|id| store.get(id)).map(|gradient| gradient.squared_norm()).collect()
+/// The squared norm of each parameter's gradient, in visiting order; a shared parameter counts on its first stage.
+fn squares(stage: Stage, held: &mut dyn ErasedStage, sharing: &Sharing) -> Result<Vec<f64>, String> {
+    let parameters = held.parameters().into_iter().filter(|&id| !sharing.repeats(stage, id));
+    let store = held.gradients();
+    parameters.filter_map(|id| store.get(id)).map(|gradient| gradient.squared_norm()).collect()
 }
 
 /// Takes `[stage, count, count numbers]*` apart.

@@ -1,7 +1,9 @@
 //! What a step or an evaluation tells its caller.
 
-use crate::stage::{ActivationBytes, Boundary, BoundaryError, Payload};
+use crate::plan::Stage;
+use crate::stage::{ActivationBytes, Boundary, BoundaryError, Microbatches, Payload};
 use crate::trace::Track;
+use std::collections::BTreeMap;
 
 /// What [`Pipeline::step`](super::Pipeline::step) tells.
 #[derive(Debug, Clone)]
@@ -27,6 +29,8 @@ pub struct StepReport {
     pub weight_bytes: Vec<usize>,
     /// Bytes that each stage handed on for the largest microbatch, in model order; 0 for the last.
     pub message_bytes: Vec<usize>,
+    /// Bytes of the largest value that each stage handed past the next one, in model order; 0 where no edge starts.
+    pub skip_bytes: Vec<usize>,
     /// What every rank did when.
     pub timeline: Track,
 }
@@ -40,15 +44,31 @@ pub struct EvalReport {
     pub microbatches: usize,
     /// Samples in the batch.
     pub samples: usize,
-    pub(super) output: Payload,
+    /// One a microbatch, in order.
+    pub(super) outputs: Vec<Payload>,
 }
 
 impl EvalReport {
     /// The last stage's outputs, of all microbatches joined along dimension 0.
     ///
     /// # Errors
-    /// If the last stage does not put out an `O`.
+    /// If the last stage does not put out an `O`, or microbatches put out tensors that differ in more than their
+    /// number of samples (see [`EvalReport::outputs`]).
     pub fn output<O: Boundary>(&self) -> Result<O, BoundaryError> {
-        O::from_payload(self.output.clone())
+        let unlike = |_| BoundaryError::Form { expected: "outputs that can be joined (read them with `outputs`)" };
+        O::from_payload(Microbatches::join(self.outputs.clone(), 0).map_err(unlike)?)
     }
+
+    /// The last stage's outputs, one a microbatch, in order: of a batch that came cut, each of a shape of its own.
+    ///
+    /// # Errors
+    /// If the last stage does not put out an `O`.
+    pub fn outputs<O: Boundary>(&self) -> Result<Vec<O>, BoundaryError> {
+        self.outputs.iter().cloned().map(O::from_payload).collect()
+    }
+}
+
+/// Keeps the larger of what is known and what came, stage by stage.
+pub(super) fn most(known: &mut [usize], came: BTreeMap<Stage, usize>) {
+    came.into_iter().for_each(|(stage, bytes)| known[stage.index()] = bytes.max(known[stage.index()]));
 }

@@ -53,7 +53,7 @@ impl Pipeline {
         watch: Arc<dyn Watch>,
         job: Option<Job>,
     ) -> Result<Self, BuildError> {
-        let source = builder.source.clone().ok_or(BuildError::NoSchedule)?;
+        let source = builder.source.clone().ok_or(BuildError::NoSchedule)?.with_skips(&builder.skips);
         let placement = plan.plan().placement().clone();
         let splits = Arc::new(split_stages(plan.plan()));
         let (answer, replies) = channel();
@@ -78,6 +78,9 @@ impl Pipeline {
             evaluation: HashMap::new(),
             source: Arc::new(SourceBox(source)),
             facts: Vec::new(),
+            shared: Vec::new(),
+            validate: builder.validate,
+            learned: false,
             deadline: builder.deadline,
             closed: None,
             progress: Progress { seed: builder.seed, ..Progress::default() },
@@ -92,8 +95,9 @@ impl Pipeline {
         };
         let answers = pipeline.answers().map_err(|error| BuildError::Stages(Box::new(error)))?;
         for answer in answers {
-            if let Answer::Ready(facts) = answer {
+            if let Answer::Ready(facts, shared) = answer {
                 pipeline.facts.extend(facts);
+                pipeline.shared = shared;
             }
         }
         pipeline.facts.sort_by_key(|facts| facts.stage);
@@ -105,7 +109,7 @@ impl Pipeline {
 }
 
 fn first_plan(builder: &Builder, transport: Transport) -> Result<Arc<CheckedPlan>, BuildError> {
-    let source = builder.source.as_ref().ok_or(BuildError::NoSchedule)?;
+    let source = builder.source.clone().ok_or(BuildError::NoSchedule)?.with_skips(&builder.skips);
     if builder.factory.is_none() {
         return Err(BuildError::NoStages);
     }

@@ -10,12 +10,12 @@
 //! 3. What each rank then has to tell (its events, its outputs, its weights) is given to every rank.
 
 use super::rank::{BatchOutcome, Rank};
-use super::shared::{self, SharedFacts, SharedOutcome};
+use super::told::{self, SharedFacts, SharedOutcome};
 use super::worker::{Answer, Command, StageFacts, obey};
 use crate::execute::{ExecuteError, HandshakeError};
 use crate::link::{Activity, Direction, Header, Link, LinkError, Message, all_gather_bytes};
 use crate::plan::Stage;
-use crate::stage::{AnyTensor, Boundary, Payload};
+use crate::stage::{AnyTensor, Boundary, Payload, Validate};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::time::{Duration, Instant};
@@ -79,10 +79,11 @@ pub(super) fn obey_together(
     rank: &mut Rank,
     mut command: Command,
     clip_norm: Option<f64>,
+    validate: Validate,
 ) -> Result<Vec<Answer>, ExecuteError> {
     if matches!(command, Command::Modules | Command::Engines) {
         // What cannot be told to another process: each gets its own.
-        return Ok(vec![obey(rank, command, clip_norm)?]);
+        return Ok(vec![obey(rank, command, clip_norm, validate)?]);
     }
     if let Some(apart) = announce(rank, &command)? {
         return Ok(vec![apart]);
@@ -91,7 +92,7 @@ pub(super) fn obey_together(
         // All ranks are here now: the nearest to one clock that processes have.
         *began = Instant::now();
     }
-    let answer = obey(rank, command, clip_norm)?;
+    let answer = obey(rank, command, clip_norm, validate)?;
     let shared = share(rank, answer);
     rank.executor().link().announce(Activity::Idle);
     rank.told(shared)
@@ -173,7 +174,7 @@ fn share_tensors(rank: &mut Rank, stages: OfStages) -> Result<OfStages, ExecuteE
     let me = rank.executor().rank();
     let all = table.into_iter().zip(spread).flat_map(|(stages, payloads)| stages.into_iter().zip(payloads));
     all.map(|(stage, payload)| {
-        let stage = shared::stage(stage).unwrap_or(Stage::new(0));
+        let stage = told::stage(stage).unwrap_or(Stage::new(0));
         let tensors = Vec::<Option<AnyTensor>>::from_payload(payload);
         let tensors = tensors.map_err(|e| ExecuteError::Device { rank: me, message: e.to_string() })?;
         Ok((stage, tensors))
@@ -188,7 +189,7 @@ fn spread(rank: &mut Rank, own: Vec<Payload>, counts: &[usize]) -> Result<Vec<Ve
     let mut all = Vec::with_capacity(counts.len());
     for (holder, &count) in counts.iter().enumerate() {
         let stage = rank.placement().stages_of(holder).first().copied().unwrap_or(Stage::new(0));
-        let header = |microbatch| Header { stage, microbatch, direction: Direction::Shared };
+        let header = |microbatch| Header { stage, microbatch, direction: Direction::Spread };
         let deadline = rank.executor().deadline();
         let link = rank.executor().link();
         if holder != me {

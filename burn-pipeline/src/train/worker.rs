@@ -10,12 +10,15 @@ use super::builder::{Builder, StageContext};
 use super::checkpoint::{Checkpoint, CheckpointError, Parts, SavedStage};
 use super::probe;
 use super::rank::{ApplyOutcome, BatchOutcome, Rank};
+use super::shared::SharedReport;
 use super::together::{Job, agree_on_job, obey_together, share_facts};
 use crate::cost::LinkBetween;
 use crate::execute::{ExecuteError, Executor, RunOptions, panic_message};
 use crate::link::{Activity, Failure, Link};
 use crate::plan::{CheckedPlan, Placement, Stage};
-use crate::stage::{AnyTensor, EngineReport, ErasedStage, Microbatches, NamedWeight, Takes};
+use crate::stage::{
+    AnyTensor, EngineReport, ErasedStage, MetadataMode, Microbatches, NamedWeight, StageMetadata, Takes, Validate,
+};
 use burn::module::ParamId;
 use burn::tensor::Device;
 use std::any::Any;
@@ -42,6 +45,10 @@ pub(super) enum Command {
         plan: Arc<CheckedPlan>,
         batch: Arc<Microbatches>,
         began: Instant,
+    },
+    Learn {
+        plan: Arc<CheckedPlan>,
+        zeros: Arc<[Microbatches]>,
     },
     FinishGradients,
     Gradients,
@@ -70,12 +77,13 @@ pub(super) enum Command {
 
 /// What a rank answers.
 pub(super) enum Answer {
-    Ready(Vec<StageFacts>),
+    Ready(Vec<StageFacts>, Vec<SharedReport>),
     Batch(BatchOutcome),
     Applied(ApplyOutcome),
     Tensors(Vec<(Stage, Vec<Option<AnyTensor>>)>),
     Modules(Vec<(Stage, Box<dyn Any + Send>)>),
     Engines(Vec<(Stage, EngineReport)>),
+    Learned(MetadataMode, Vec<(Stage, StageMetadata)>),
     NamedWeights(Vec<(Stage, Vec<NamedWeight>)>),
     Saved(Result<Vec<SavedStage>, CheckpointError>),
     Offered(Result<BTreeSet<usize>, CheckpointError>),
@@ -146,8 +154,8 @@ fn serve(seat: &Seat, link: Box<dyn Link>) {
     let (rank_number, watch) = (seat.rank, link.watch());
     let built = caught(rank_number, || "building its stages".to_owned(), || build(seat, link));
     let mut rank = match built {
-        Ok((rank, facts)) => {
-            let _ = seat.replies.send((rank_number, Ok(vec![Answer::Ready(facts)])));
+        Ok((rank, facts, shared)) => {
+            let _ = seat.replies.send((rank_number, Ok(vec![Answer::Ready(facts, shared)])));
             rank
         }
         Err(error) => {
@@ -157,14 +165,14 @@ fn serve(seat: &Seat, link: Box<dyn Link>) {
         }
     };
     while let Ok(command) = seat.commands.recv() {
-        let clip_norm = seat.builder.clip_norm;
+        let (clip_norm, validate) = (seat.builder.clip_norm, seat.builder.validate);
         let doing = doing_of(&command);
         let answer = caught(
             rank_number,
             || doing.to_owned(),
             || match seat.job {
-                None => obey(&mut rank, command, clip_norm).map(|answer| vec![answer]),
-                Some(_) => obey_together(&mut rank, command, clip_norm),
+                None => obey(&mut rank, command, clip_norm, validate).map(|answer| vec![answer]),
+                Some(_) => obey_together(&mut rank, command, clip_norm, validate),
             },
         );
         if let Err(error @ ExecuteError::RankPanic { .. }) = &answer {
@@ -192,6 +200,7 @@ fn doing_of(command: &Command) -> &'static str {
         Command::Accumulate { .. } => "running a training batch",
         Command::Apply { .. } => "stepping its weights",
         Command::Evaluate { .. } => "running an evaluation",
+        Command::Learn { .. } => "learning its stages' metadata",
         Command::FinishGradients => "finishing its gradients",
         Command::Gradients | Command::Weights | Command::Modules | Command::Engines => "reading its stages",
         Command::MeasureLinks => "measuring its links",
@@ -210,6 +219,7 @@ impl Command {
             Command::Accumulate { .. } => "training",
             Command::Apply { .. } => "a step of the weights",
             Command::Evaluate { .. } => "evaluation",
+            Command::Learn { .. } => "learning of metadata",
             Command::FinishGradients => "finishing of gradients",
             Command::Gradients => "reading of gradients",
             Command::Weights => "reading of weights",
@@ -231,7 +241,9 @@ fn described(weights: &[(ParamId, AnyTensor)]) -> String {
     described.collect::<Vec<_>>().join(" ")
 }
 
-fn build(seat: &Seat, mut link: Box<dyn Link>) -> Result<(Rank, Vec<StageFacts>), ExecuteError> {
+type Built = (Rank, Vec<StageFacts>, Vec<SharedReport>);
+
+fn build(seat: &Seat, mut link: Box<dyn Link>) -> Result<Built, ExecuteError> {
     let mut stages: BTreeMap<Stage, Box<dyn ErasedStage>> = BTreeMap::new();
     let mut facts = Vec::new();
     if let Some(job) = &seat.job {
@@ -272,11 +284,22 @@ fn build(seat: &Seat, mut link: Box<dyn Link>) -> Result<(Rank, Vec<StageFacts>)
         fused: seat.builder.fused,
     };
     let executor = Executor::new(link, stages, seat.device.clone(), options);
-    Ok((Rank::new(executor, seat.placement.clone(), seat.builder.reduction)?, facts))
+    let mut rank = Rank::new(executor, seat.placement.clone(), seat.builder.reduction)?;
+    let shared = rank.share(&seat.builder.shared)?.to_vec();
+    Ok((rank, facts, shared))
 }
 
-pub(super) fn obey(rank: &mut Rank, command: Command, clip_norm: Option<f64>) -> Result<Answer, ExecuteError> {
+pub(super) fn obey(
+    rank: &mut Rank,
+    command: Command,
+    clip_norm: Option<f64>,
+    validate: Validate,
+) -> Result<Answer, ExecuteError> {
     match command {
+        Command::Learn { plan, zeros } => {
+            let (mode, known) = rank.learn(&plan, &zeros, validate)?;
+            Ok(Answer::Learned(mode, known.into_iter().collect()))
+        }
         Command::Accumulate { plan, batch, began, seed } => {
             rank.draw_from(seed);
             rank.accumulate(&plan, &batch, began).map(Answer::Batch)

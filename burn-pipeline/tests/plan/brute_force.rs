@@ -131,6 +131,26 @@ impl<'a> Run<'a> {
         let (stage, placement) = (task.stage(), self.plan.placement());
         let other = |s: Stage| placement.rank_of(s) != placement.rank_of(stage);
         let lowered = self.plan.is_lowered();
+        let mut needs = self.neighbours(task, mb);
+        // What comes past neighbours: values into a forward, gradients into a backward.
+        for edge in self.plan.skips().iter().filter(|_| lowered) {
+            let ends = [edge.from, edge.to].map(|index| Stage::in_replica(stage.replica(), index));
+            let (own, peer, op) = match task.op() {
+                Op::Forward => (ends[1], ends[0], Op::ReceiveForward),
+                Op::Backward | Op::BackwardInput => (ends[0], ends[1], Op::ReceiveBackward),
+                _ => continue,
+            };
+            if own == stage && other(peer) {
+                needs.push(vec![Task::skip(stage, op, mb, peer.index())]);
+            }
+        }
+        needs
+    }
+
+    fn neighbours(&self, task: Task, mb: usize) -> Vec<Vec<Task>> {
+        let (stage, placement) = (task.stage(), self.plan.placement());
+        let other = |s: Stage| placement.rank_of(s) != placement.rank_of(stage);
+        let lowered = self.plan.is_lowered();
         match task.op() {
             Op::Forward => match stage.previous() {
                 Some(before) if other(before) && lowered => vec![vec![Task::new(stage, Op::ReceiveForward, mb)]],
@@ -173,6 +193,9 @@ impl<'a> Run<'a> {
         let forward = matches!(task.op(), Op::SendForward | Op::ReceiveForward);
         let sends = matches!(task.op(), Op::SendForward | Op::SendBackward);
         let other_stage = if forward == sends { self.plan.placement().next(stage) } else { stage.previous() };
+        let edge = |peer: Stage| (stage.index().min(peer.index()), stage.index().max(peer.index()));
+        let known = task.skip_peer().is_none_or(|peer| self.plan.skips().contains(&edge(peer).into()));
+        let other_stage = task.skip_peer().or(other_stage).filter(|_| known);
         let peer = other_stage.map(|s| self.plan.placement().rank_of(s));
         let (Some(other_stage), Some(peer)) = (other_stage, peer.filter(|&peer| peer != rank)) else {
             self.broken = true;
@@ -188,7 +211,10 @@ impl<'a> Run<'a> {
             Op::SendBackward => Op::ReceiveBackward,
             _ => Op::SendBackward,
         };
-        let counterpart = Task::new(other_stage, counterpart, mb);
+        let counterpart = match task.is_skip() {
+            true => Task::skip(other_stage, counterpart, mb, stage.index()),
+            false => Task::new(other_stage, counterpart, mb),
+        };
         match transport {
             Transport::Rendezvous | Transport::Buffered(0) => {
                 // Both ends move at once, when the sender has something to send: the receiver never moves alone.
@@ -319,6 +345,16 @@ fn owed(plan: &Plan) -> BTreeSet<Task> {
                 (Op::SendBackward, lowered && training && crosses_before),
             ];
             owed.extend(due.iter().filter(|(_, due)| *due).map(|(op, _)| Task::new(stage, *op, mb)));
+            let rank = |index| plan.placement().rank_of(Stage::in_replica(stage.replica(), index));
+            for edge in plan.skips().iter().filter(|edge| lowered && rank(edge.from) != rank(edge.to)) {
+                let due = match stage.index() {
+                    index if index == edge.from => [(Op::SendForward, true), (Op::ReceiveBackward, training)],
+                    index if index == edge.to => [(Op::ReceiveForward, true), (Op::SendBackward, training)],
+                    _ => continue,
+                };
+                let peer = edge.from + edge.to - stage.index();
+                owed.extend(due.iter().filter(|(_, due)| *due).map(|(op, _)| Task::skip(stage, *op, mb, peer)));
+            }
         }
     }
     owed

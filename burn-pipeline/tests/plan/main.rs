@@ -26,6 +26,7 @@ mod pricing;
 mod rows;
 mod simulate;
 mod simulate_properties;
+mod skips;
 mod tables;
 mod trace;
 mod unit_steps;

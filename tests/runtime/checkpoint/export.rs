@@ -30,5 +30,7 @@ fn an_exported_model_holds_every_weight_under_its_name_whatever_the_cut() {
         }
         assert_eq!(tensors.len(), held);
     }
+    let missing = Cut { family: "GPipe", ranks: 1, chunks: 1 }.pipeline().export(folder.join("no/such/folder/model"));
+    assert!(missing.unwrap_err().to_string().contains("no/such/folder/model"));
     assert!(files.windows(2).all(|pair| pair[0] == pair[1]), "the cut shows in the file");
 }

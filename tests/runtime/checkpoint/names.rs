@@ -2,7 +2,7 @@
 
 use super::{Cut, Folder, RATE, SAMPLES, weights};
 use crate::cases::{Case, Text, small_gpt};
-use burn::module::Module;
+use burn::module::{Module, Param};
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::{AdamWConfig, SgdConfig};
 use burn::tensor::{Device, Tensor};
@@ -74,6 +74,40 @@ fn two_stages_that_claim_one_name_cannot_be_saved_and_are_told_why() {
 
 fn pipeline_of(builder: &mut Builder) -> Pipeline {
     builder.clone().build().unwrap()
+}
+
+/// A model that holds one weight at two places.
+#[derive(Module, Debug)]
+struct Tied {
+    first: Param<Tensor<2>>,
+    second: Param<Tensor<2>>,
+}
+
+#[test]
+fn copies_of_a_weight_that_a_model_holds_once_must_be_equal() {
+    let folder = Folder::new("names-copies");
+    let saved = |value: fn(usize) -> f32| {
+        let stages = move |at: &StageContext| {
+            let weight = Tensor::full([3, 3], value(at.index), &at.device);
+            let names = ["first", "second"];
+            let name = names[at.index];
+            let layer = Layer { linear: Linear { weight: Param::from_tensor(weight), bias: None } };
+            StageBox::new(layer).named(Names::default().renamed(move |_| name.to_owned()))
+        };
+        let builder = Pipeline::builder().schedule(Box::new(GPipe), Size::new(2, 1)).devices(vec![Device::flex()]);
+        let checkpoints = Checkpoints::new(&*folder);
+        builder.stages(stages).build().unwrap().save(&checkpoints, &()).unwrap();
+        checkpoints.latest().unwrap()
+    };
+    let tied = || {
+        let first = Param::from_tensor(Tensor::<2>::zeros([3, 3], &Device::flex()));
+        Tied { second: first.clone(), first }
+    };
+    let loaded = saved(|_| 2.5).load_module(tied(), &Names::default()).unwrap();
+    assert!(loaded.second.val().into_data().iter::<f32>().all(|x| x == 2.5));
+    let error = saved(|stage| stage as f32).load_module(tied(), &Names::default()).unwrap_err();
+    let says = "the model holds `first` and `second` as one parameter, but they were saved with different values";
+    assert_eq!(error.to_string(), says);
 }
 
 #[test]

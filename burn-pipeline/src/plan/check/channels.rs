@@ -10,7 +10,7 @@
 //! 3. Only starts make an order. The sends are laid out channel by channel in one array (a counting sort); the receives read along.
 
 use super::error::{CheckError, Excerpt};
-use crate::plan::edges::{Edges, Side};
+use crate::plan::edges::{Edges, Side, Skip};
 use crate::plan::{Action, Op, Plan, Task};
 
 /// Two ranks, the first of which sends to the second.
@@ -87,6 +87,8 @@ struct Ports {
 pub(super) struct Transfers {
     pub(super) channels: Vec<Channel>,
     ports: Vec<Ports>,
+    /// The channels of each edge past the next stage: onward, and back.
+    skip_ports: Vec<[u32; 2]>,
     list: Vec<Transfer>,
     rows: Vec<usize>,
 }
@@ -101,8 +103,13 @@ impl Transfers {
             let (from, to) = ends(slot);
             [Channel { from, to }, Channel { from: to, to: from }]
         };
+        let of_skip = |skip: &Skip| {
+            let (from, to) = (slots[skip.from].rank as u32, slots[skip.to].rank as u32);
+            [Channel { from, to }, Channel { from: to, to: from }]
+        };
+        let skips = || edges.skips().iter().filter(|skip| skip.crosses).flat_map(of_skip);
         let mut channels: Vec<Channel> =
-            if plan.is_lowered() { crossing().flat_map(both).collect() } else { Vec::new() };
+            if plan.is_lowered() { crossing().flat_map(both).chain(skips()).collect() } else { Vec::new() };
         channels.sort_unstable();
         channels.dedup();
         let mut ports = vec![Ports::default(); slots.len()];
@@ -113,10 +120,12 @@ impl Transfers {
             ports[slot + 1] = Ports { receive_forward: onward, send_backward: back, ..ports[slot + 1] };
             values += slots[slot].microbatches;
         }
+        let place = |channel: Channel| channels.partition_point(|c| *c < channel) as u32;
+        let skip_ports = edges.skips().iter().map(|skip| of_skip(skip).map(place)).collect();
         let list = Vec::with_capacity(values * if training { 4 } else { 2 });
         let mut rows = Vec::with_capacity(plan.ranks() + 1);
         rows.push(0);
-        Self { channels, ports, list, rows }
+        Self { channels, ports, skip_ports, list, rows }
     }
 
     /// Adds a transfer of the current rank, or a part of it; `op` is that of the start.
@@ -130,6 +139,16 @@ impl Transfers {
             _ => ((pair + microbatches) * 2 + 1, ports.receive_backward, false),
         };
         self.list.push(Transfer::new(value, channel, sends, part));
+    }
+
+    /// Adds a transfer past a neighbour: `skip` is its edge, `value` its value's number, above those of all pairs.
+    pub(super) fn push_skip(&mut self, skip: usize, value: usize, op: Op) {
+        let [onward, back] = self.skip_ports[skip];
+        let (value, channel) = match op {
+            Op::SendForward | Op::ReceiveForward => (value * 2, onward),
+            _ => (value * 2 + 1, back),
+        };
+        self.list.push(Transfer::new(value, channel, op.is_send(), Part::Whole));
     }
 
     /// The current rank's row has ended.

@@ -93,6 +93,11 @@ pub enum CheckError {
     /// A send or receive where the value does not cross ranks.
     #[error("rank {rank}, step {step}: {action} moves nothing: {}; remove it\n{grid}", neighbour.map_or("the model ends there".to_owned(), |n| format!("stage {n} is on the same rank")))]
     NeedlessTransfer { rank: usize, step: usize, action: Action, neighbour: Option<Stage>, grid: Excerpt },
+    /// A send or receive past a neighbour where the plan has no such edge.
+    #[error(
+        "rank {rank}, step {step}: {action} moves a value along an edge that the plan does not have; remove it, or add the edge with `Plan::with_skips`\n{grid}"
+    )]
+    NoSuchSkip { rank: usize, step: usize, action: Action, grid: Excerpt },
     /// The two ends of a channel disagree on the order.
     #[error(
         "rank {rank}, step {step}: receives {received} as number {position} from rank {from}, which sends {sent} then (its step {sent_step}); order both ends alike\n{grid}"

@@ -7,6 +7,7 @@
 //! - if the plan is lowered, each value that crosses ranks is sent once after it is made and received once
 //!   before it is used, nothing else is sent, and both ends of a channel (an ordered pair of ranks) agree on the
 //!   order;
+//! - values that go past a neighbour ([`SkipEdge`](crate::plan::SkipEdge)) are held to the same rules;
 //! - each wait comes once, after the one start that it is for and before anything that uses what it waits for;
 //! - if stages are unsharded at all, each is unsharded whenever it computes; if gradients are reduced at all,
 //!   each stage's are, once, after its last weight gradient;
@@ -102,7 +103,9 @@ impl CheckedPlan {
 
     /// Can it be run as it stands: is every value that crosses ranks sent and received in writing?
     pub fn is_runnable(&self) -> bool {
-        self.plan.is_lowered() || !self.plan.placement().all_stages().any(|s| self.plan.placement().crosses_after(s))
+        let skips = Edges::new(&self.plan).skips().iter().any(|skip| skip.crosses);
+        let crosses = skips || self.plan.placement().all_stages().any(|s| self.plan.placement().crosses_after(s));
+        self.plan.is_lowered() || !crosses
     }
 }
 

@@ -13,6 +13,7 @@
 
 mod complete;
 mod refusals;
+mod skips;
 mod waits;
 
 pub(super) use complete::refuse_short;
@@ -40,6 +41,7 @@ type Refusal = Box<CheckError>;
 pub(super) fn scan(plan: &Plan, edges: &Edges, options: &CheckOptions) -> Result<Transfers, Refusal> {
     let lowered = plan.is_lowered();
     let crosses = edges.slots().iter().any(|slot| slot.after == Side::OtherRank);
+    let crosses = crosses || edges.skips().iter().any(|skip| skip.crosses);
     if let (false, true, Some(cap)) = (lowered, crosses, options.received_cap) {
         return Err(Box::new(CheckError::ReceivedCapUnlowered { cap }));
     }
@@ -51,6 +53,7 @@ pub(super) fn scan(plan: &Plan, edges: &Edges, options: &CheckOptions) -> Result
         lowered,
         training,
         events: vec![0; edges.pairs()],
+        skip_events: vec![0; edges.skip_pairs()],
         awaited: Awaited::new(plan, edges),
         waits: vec![0; if plan.has_waits() { edges.pairs() } else { 0 }],
         shards: vec![Shard::default(); edges.slots().len()],
@@ -115,6 +118,8 @@ struct Scan<'a> {
     lowered: bool,
     training: bool,
     events: Vec<u8>,
+    /// Sends and receives of every value that goes past a neighbour.
+    skip_events: Vec<u8>,
     /// Which starts have waits of their own.
     awaited: Awaited,
     /// The waits of a pair that have come, as the bits of what they wait for; empty in a plan without waits.
@@ -179,6 +184,9 @@ impl Scan<'_> {
             }));
         }
         let pair = at.base + microbatch;
+        if task.is_skip() {
+            return self.skip_transfer(pair, microbatch, task);
+        }
         match task.op() {
             op if op.is_compute() => self.compute(slot, at, pair, task),
             op if op.is_transfer() => self.transfer(slot, at, pair, task),
@@ -205,6 +213,7 @@ impl Scan<'_> {
                     }
                     _ => {}
                 }
+                self.use_skips(slot, pair - at.base, task)?;
                 self.events[pair] |= F;
                 if self.training {
                     self.hold_activation()?;
@@ -233,6 +242,7 @@ impl Scan<'_> {
             }
             _ => {}
         }
+        self.use_skips(slot, pair - at.base, task)?;
         if task.op() == Op::Backward {
             self.events[pair] |= I | W | WHOLE;
             self.release(slot);

@@ -2,7 +2,8 @@
 //!
 //! Guarantees: a checkpoint is there whole or not at all, wherever saving was stopped; a damaged one is refused with
 //! the file that is wrong, before anything of the model changes; a job that goes on from one has the same losses, bit
-//! for bit, as one that was never stopped, where both add numbers in the same order.
+//! for bit, as one that was never stopped, where both add numbers in the same order; and where forwards draw random
+//! numbers, if they draw from a seed ([`Builder::seed`](crate::train::Builder::seed)).
 //!
 //! 1. A checkpoint is a folder: one safetensors file a stage, with weights by their names in the model
 //!    ([`Names`](crate::stage::Names)) and what the optimizer keeps for each; and a manifest in JSON with progress,

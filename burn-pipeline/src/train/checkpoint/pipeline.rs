@@ -5,7 +5,7 @@ use super::folder::Checkpoints;
 use super::manifest::{Manifest, Progress};
 use super::rank::SavedStage;
 use super::stored::{Checkpoint, Parts};
-use super::tensors::{Item, write};
+use super::tensors::{Item, write_model};
 use crate::stage::NamedWeight;
 use crate::train::pipeline::Pipeline;
 use crate::train::worker::{Answer, Command};
@@ -65,7 +65,8 @@ impl Pipeline {
     }
 
     /// Takes over a checkpoint's weights, optimizer state and progress, whatever cut it was saved from. Gathered
-    /// gradients are forgotten.
+    /// gradients are forgotten. Settings (the optimizer's, clipping, the loss's reduction) are those that this pipeline
+    /// was built with.
     ///
     /// # Errors
     /// If names, shapes or element types do not fit, or a file is missing or damaged: the pipeline is as before.
@@ -117,7 +118,7 @@ impl Pipeline {
             let NamedWeight { mut names, value, .. } = weight;
             Item { name: names.swap_remove(0), dtype, shape, read: Box::new(move || value.to_data()) }
         });
-        write(path.as_ref(), items.collect(), &[("format", "pt".to_owned())], &mut || ()).map(drop)
+        write_model(path.as_ref(), items.collect())
     }
 
     /// All parameters and buffers with their names in the model: one list a stage, in model order.

@@ -7,7 +7,7 @@
 
 use super::error::CheckpointError;
 use super::manifest::{Manifest, ParameterEntry, Progress, dtype_name};
-use super::tensors::{Item, Tensors, write};
+use super::tensors::{Item, Tensors, write_model};
 use crate::stage::{
     AnyTensor, Kind, NamedWeight, Names, ParameterState, StageState, named_weights, with_optimizer_state, with_weights,
 };
@@ -130,7 +130,7 @@ impl Checkpoint {
             shape: data.shape().to_vec(),
             read: Box::new(move || Ok(data)),
         });
-        write(path.as_ref(), items.collect(), &[("format", "pt".to_owned())], &mut || ()).map(drop)
+        write_model(path.as_ref(), items.collect())
     }
 
     /// The parameters that none of these places is.
@@ -154,7 +154,7 @@ impl Checkpoint {
         }
         let found: Vec<Vec<usize>> = weights.iter().map(|weight| self.find(weight, stage)).collect::<Result<_, _>>()?;
         let used: BTreeSet<usize> = found.iter().flatten().copied().collect();
-        let mut read = self.read(&used, with_optimizer, told)?;
+        let read = self.read(&used, with_optimizer, told)?;
         let mut state = StageState { optimizer: with_optimizer.then(HashMap::new), ..StageState::default() };
         for (weight, places) in weights.iter().zip(found) {
             let mut copies = places.iter().filter_map(|place| read.get(place).map(|(data, _)| (place, data)));
@@ -163,7 +163,7 @@ impl Checkpoint {
                 let name = |place: usize| self.manifest.parameters[place].key().to_owned();
                 return Err(CheckpointError::Copies { first: name(places[0]), second: name(*other) });
             }
-            let Some((data, kept)) = read.remove(&places[0]) else { continue };
+            let Some((data, kept)) = read.get(&places[0]).cloned() else { continue };
             state.weights.insert(weight.id, AnyTensor::from_data(data, &weight.value.device()));
             if let Some(states) = state.optimizer.as_mut().filter(|_| !kept.is_empty()) {
                 states.insert(weight.id, kept);

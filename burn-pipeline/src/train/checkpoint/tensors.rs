@@ -62,6 +62,20 @@ pub(super) fn write(
     out.finish()
 }
 
+/// Writes a model's weights for others to read: whole, or not at all.
+pub(super) fn write_model(path: &Path, items: Vec<Item<'_>>) -> Result<(), CheckpointError> {
+    let mut partial = path.as_os_str().to_owned();
+    partial.push(".partial");
+    let partial = Path::new(&partial);
+    // The reader that most models meet asks for this entry.
+    let written = write(partial, items, &[("format", "pt".to_owned())], &mut || ());
+    let written = written.and_then(|_| std::fs::rename(partial, path).map_err(CheckpointError::io("writing", path)));
+    written.inspect_err(|_| {
+        // What could not be completed is of no use; that it cannot be removed either is not the news.
+        let _ = std::fs::remove_file(partial);
+    })
+}
+
 fn unstored(item: &Item<'_>) -> CheckpointError {
     CheckpointError::ElementType { name: item.name.clone(), dtype: format!("{:?}", item.dtype) }
 }

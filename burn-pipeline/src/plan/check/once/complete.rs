@@ -61,6 +61,7 @@ impl Scan<'_> {
                 }
             });
         }
+        self.refuse_incomplete_skips()?;
         self.refuse_unreduced()
     }
 

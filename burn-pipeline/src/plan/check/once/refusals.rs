@@ -42,6 +42,7 @@ impl Scan<'_> {
         let forward = matches!(task.op(), Op::SendForward | Op::ReceiveBackward);
         let placement = self.plan.placement();
         let neighbour = if forward { placement.next(task.stage()) } else { task.stage().previous() };
+        let neighbour = task.skip_peer().or(neighbour);
         self.refuse(|rank, step, action, grid| CheckError::NeedlessTransfer { rank, step, action, neighbour, grid })
     }
 

@@ -1,0 +1,59 @@
+//! What a task uses: the neighbour's product, awaited, and its pieces of the batch.
+
+use super::ExecuteError;
+use super::interpreter::Executor;
+use super::pass::Pass;
+use super::values::{neighbour, wanted};
+use crate::link::Activity;
+use crate::plan::{Op, Placement, Stage, Task};
+use crate::stage::{MicrobatchError, Microbatches, Payload};
+
+impl Executor {
+    /// Waits until the neighbour's product that `user` needs is in the inbox; returns the neighbour's rank.
+    pub(super) fn arrive(
+        &mut self,
+        pass: &mut Pass<'_>,
+        placement: &Placement,
+        task: Task,
+        user: Op,
+        microbatch: usize,
+    ) -> Result<usize, ExecuteError> {
+        let user = Task::new(task.stage(), user, microbatch);
+        let from = neighbour(placement, user, user.op() == Op::Forward).ok_or_else(|| self.no_input(task))?;
+        let (header, deadline) = (wanted(user, microbatch), self.deadline());
+        self.link.announce(Activity::Waiting(header, from));
+        let here = pass.values.arrive(self.link.as_mut(), header, from, deadline);
+        let here = here.map_err(|source| self.link_error(task, source))?;
+        self.link.announce(Activity::Task(task));
+        if here { Ok(from) } else { Err(self.no_input(task)) }
+    }
+
+    /// The neighbour's product that a task needs.
+    pub(super) fn take(
+        &mut self,
+        pass: &mut Pass<'_>,
+        placement: &Placement,
+        task: Task,
+        microbatch: usize,
+    ) -> Result<Payload, ExecuteError> {
+        let start = pass.run.began.elapsed();
+        let from = self.arrive(pass, placement, task, task.op(), microbatch)?;
+        let taken = pass.values.take(wanted(task, microbatch)).ok_or_else(|| self.no_input(task))?;
+        if from != self.rank() {
+            let op = if task.op() == Op::Forward { Op::ReceiveForward } else { Op::ReceiveBackward };
+            pass.note(self.rank(), Task::new(task.stage(), op, microbatch).into(), start);
+        }
+        // The task itself starts when its input is here: the wait before is the receive's.
+        pass.started = pass.run.began.elapsed();
+        Ok(taken)
+    }
+
+    pub(super) fn extra(&self, batch: &Microbatches, stage: Stage, sample: usize) -> Result<Payload, ExecuteError> {
+        let held = self.stages.get(&stage).ok_or(ExecuteError::NoStage { rank: self.rank(), stage })?;
+        self.brought(batch.extra(stage.index(), &held.extras(), sample))
+    }
+
+    pub(super) fn brought(&self, piece: Result<Payload, MicrobatchError>) -> Result<Payload, ExecuteError> {
+        piece.map(|piece| self.link.bring(piece)).map_err(|source| self.batch_error(source))
+    }
+}

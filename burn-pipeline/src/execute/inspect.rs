@@ -1,0 +1,56 @@
+//! What crosses stage boundaries, looked at: to learn its forms, or to compare them with what is known.
+
+use super::ExecuteError;
+use super::interpreter::Executor;
+use crate::plan::{Stage, Task};
+use crate::stage::{Form, Mismatch, Payload, Port, StageError, StageMetadata};
+use std::collections::BTreeMap;
+
+/// What an executor does with the forms that it sees in training.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum Inspection {
+    /// Nothing.
+    #[default]
+    Off,
+    /// Notes them.
+    Learn(BTreeMap<Stage, StageMetadata>),
+    /// Compares them: an error names the first tensor that differs. What is not known may be anything.
+    Compare(BTreeMap<Stage, StageMetadata>),
+}
+
+impl Inspection {
+    /// Looks at what is at a port of a stage.
+    fn look(&mut self, stage: Stage, port: Port, payload: &Payload) -> Result<(), StageError> {
+        let differs = |Mismatch { tensor, expected, got }| StageError::Metadata { port, tensor, expected, got };
+        match self {
+            Inspection::Off => Ok(()),
+            Inspection::Learn(known) => {
+                let noted = known.entry(stage).or_default().note(port, Form::of_payload(payload));
+                noted.map_err(|(expected, got)| {
+                    let same = Mismatch { tensor: None, expected: expected.to_string(), got: got.to_string() };
+                    differs(got.mismatch(&expected).unwrap_or(same))
+                })
+            }
+            Inspection::Compare(known) => {
+                let Some(expected) = known.get(&stage).and_then(|known| known.at(port)) else { return Ok(()) };
+                Form::of_payload(payload).mismatch(expected).map_or(Ok(()), |mismatch| Err(differs(mismatch)))
+            }
+        }
+    }
+}
+
+impl Executor {
+    /// Looks at what is at a port of a task's stage, where that was asked for.
+    pub(super) fn inspect(
+        &mut self,
+        task: Task,
+        port: Port,
+        payload: impl FnOnce() -> Payload,
+    ) -> Result<(), ExecuteError> {
+        if self.inspection() == &Inspection::Off {
+            return Ok(());
+        }
+        let looked = self.inspection_mut().look(task.stage(), port, &payload());
+        looked.map_err(|source| self.stage_error(task, source))
+    }
+}

@@ -1,0 +1,156 @@
+//! Values that go past a neighbour, on a rank: joined to a stage's input, taken off its output, and their gradients
+//! the other way round.
+//!
+//! Guarantees: a stage sees one input and one list of gradients, whatever edges end at it; each value is moved, used
+//! once, and gone, like a neighbour's.
+//!
+//! 1. `F` takes the values of all edges that end at its stage, in the order of their stages, and joins them to the
+//!    neighbour's; how many tensors each piece holds is noted for the way back.
+//! 2. What `F` puts out is cut at its marks: one piece for the next stage, one for each edge that starts there.
+//! 3. `I` or `B` joins the gradients of these pieces alike, and cuts the input's gradients by the numbers noted.
+
+use super::interpreter::Executor;
+use super::pass::Pass;
+use super::{ExecuteError, values};
+use crate::link::{Activity, Direction, Header};
+use crate::plan::{Op, Plan, Stage, Task};
+use crate::stage::{Boundary, Gradients, Payload, StageError};
+
+/// The stages at the other ends of a stage's edges, in order: those that lead to it, or those that start there.
+fn peers(plan: &Plan, stage: Stage, into: bool) -> Vec<Stage> {
+    let edges = plan.skips().iter();
+    let ends = edges.filter_map(|edge| match into {
+        true => (edge.to == stage.index()).then_some(edge.from),
+        false => (edge.from == stage.index()).then_some(edge.to),
+    });
+    ends.map(|index| Stage::in_replica(stage.replica(), index)).collect()
+}
+
+/// The header of the message that a transfer past a neighbour is about.
+pub(super) fn header(task: Task, microbatch: usize) -> Option<Header> {
+    let peer = task.skip_peer()?;
+    let (to, from) = if task.op().is_send() { (peer, task.stage()) } else { (task.stage(), peer) };
+    Some(towards(to, from, microbatch, matches!(task.op(), Op::SendForward | Op::ReceiveForward)))
+}
+
+fn towards(stage: Stage, from: Stage, microbatch: usize, forward: bool) -> Header {
+    let from = from.index();
+    let direction = if forward { Direction::Skip { from } } else { Direction::SkipGradient { from } };
+    Header { stage, microbatch, direction }
+}
+
+impl Executor {
+    /// The input of a stage with all that comes past its neighbour.
+    pub(super) fn join_input(
+        &mut self,
+        pass: &mut Pass<'_>,
+        plan: &Plan,
+        (task, microbatch): (Task, usize),
+        input: Payload,
+    ) -> Result<Payload, ExecuteError> {
+        let peers = peers(plan, task.stage(), true);
+        if peers.is_empty() {
+            return Ok(input);
+        }
+        let mut counts = vec![input.tensors().count()];
+        let mut pieces = Vec::with_capacity(peers.len());
+        for peer in peers {
+            let piece = self.take_past(pass, plan, (task, microbatch), peer)?;
+            counts.push(piece.tensors().count());
+            pieces.push(piece);
+        }
+        if pass.run.train {
+            pass.pieces.insert((task.stage(), microbatch), counts);
+        }
+        Ok(input.join_skips(pieces))
+    }
+
+    /// Keeps what goes past the next stage for those that it is for, and returns the rest.
+    pub(super) fn split_output(
+        &mut self,
+        pass: &mut Pass<'_>,
+        plan: &Plan,
+        (task, microbatch): (Task, usize),
+        output: Payload,
+    ) -> Result<Payload, ExecuteError> {
+        let (output, pieces) = output.split_skips();
+        let stage = task.stage();
+        let peers = peers(plan, stage, false);
+        if peers.len() != pieces.len() {
+            let (got, expected) = (pieces.len(), peers.len());
+            return Err(self.stage_error(task, StageError::SkipCount { got, expected }));
+        }
+        for (peer, piece) in peers.into_iter().zip(pieces) {
+            let most = pass.outcome.skip_bytes.entry(stage).or_default();
+            *most = piece.bytes().max(*most);
+            pass.values.keep(plan.placement(), self.rank(), towards(peer, stage, microbatch, true), piece);
+        }
+        Ok(output)
+    }
+
+    /// Adds the gradients of what went past the next stage to those of what went to it.
+    pub(super) fn join_gradients(
+        &mut self,
+        pass: &mut Pass<'_>,
+        plan: &Plan,
+        (task, microbatch): (Task, usize),
+        mut gradients: Gradients,
+    ) -> Result<Gradients, ExecuteError> {
+        for peer in peers(plan, task.stage(), false) {
+            let payload = self.take_past(pass, plan, (task, microbatch), peer)?;
+            let read = Gradients::from_payload(payload).map_err(StageError::Input);
+            gradients.extend(read.map_err(|source| self.stage_error(task, source))?);
+        }
+        Ok(gradients)
+    }
+
+    /// Keeps the gradients of what came past the neighbour for those who made it, and returns the rest.
+    pub(super) fn split_gradients(
+        &mut self,
+        pass: &mut Pass<'_>,
+        plan: &Plan,
+        (task, microbatch): (Task, usize),
+        mut gradients: Gradients,
+    ) -> Gradients {
+        let stage = task.stage();
+        let Some(counts) = pass.pieces.remove(&(stage, microbatch)) else { return gradients };
+        let mut rest = gradients.split_off(counts[0].min(gradients.len()));
+        for (peer, count) in peers(plan, stage, true).into_iter().zip(&counts[1..]) {
+            let after = rest.split_off((*count).min(rest.len()));
+            let header = towards(peer, stage, microbatch, false);
+            pass.values.keep(plan.placement(), self.rank(), header, std::mem::replace(&mut rest, after).into_payload());
+        }
+        gradients
+    }
+
+    /// Waits for what comes from a stage past the neighbour.
+    fn take_past(
+        &mut self,
+        pass: &mut Pass<'_>,
+        plan: &Plan,
+        (task, microbatch): (Task, usize),
+        peer: Stage,
+    ) -> Result<Payload, ExecuteError> {
+        let forward = task.op() == Op::Forward;
+        let (from, deadline) = (plan.placement().rank_of(peer), self.deadline());
+        let header = towards(task.stage(), peer, microbatch, forward);
+        self.link().announce(Activity::Waiting(header, from));
+        let start = pass.run.began.elapsed();
+        let here = pass.values.arrive(self.link(), header, from, deadline);
+        here.map_err(|source| self.link_error(task, source))?;
+        let taken = pass.values.take(header).ok_or_else(|| self.no_input(task))?;
+        self.link().announce(Activity::Task(task));
+        if from != self.rank() {
+            let op = if forward { Op::ReceiveForward } else { Op::ReceiveBackward };
+            let receive = Task::skip(task.stage(), op, microbatch, peer.index());
+            pass.note(self.rank(), receive.into(), start);
+        }
+        pass.started = pass.run.began.elapsed();
+        Ok(taken)
+    }
+}
+
+/// The header under which a task's product, or a send's message, reaches the stage that it is for.
+pub(super) fn outgoing(placement: &crate::plan::Placement, task: Task, microbatch: usize) -> Option<Header> {
+    header(task, microbatch).or_else(|| values::produced(placement, task, microbatch))
+}

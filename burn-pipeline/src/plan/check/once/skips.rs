@@ -1,0 +1,84 @@
+//! Values that go past a neighbour: each that crosses ranks is sent once after it is made and received once before
+//! it is used, and so is its gradient.
+
+use super::refusals::missing;
+use super::{CheckError, F, I, RECEIVED_B, RECEIVED_F, Refusal, SENT_B, SENT_F, Scan};
+use crate::plan::{Op, Task};
+
+impl Scan<'_> {
+    /// A send or receive past a neighbour; `pair` is that of its own stage.
+    pub(super) fn skip_transfer(&mut self, pair: usize, microbatch: usize, task: Task) -> Result<(), Refusal> {
+        let number = self.edges.find_skip(task);
+        let Some((number, skip)) = number.map(|n| (n, self.edges.skips()[n])).filter(|(_, skip)| skip.crosses) else {
+            return Err(match number {
+                Some(_) => self.needless(task),
+                None => self.refuse(|rank, step, action, grid| CheckError::NoSuchSkip { rank, step, action, grid }),
+            });
+        };
+        let value = skip.base + microbatch;
+        let (event, own) = match task.op() {
+            Op::SendForward => (SENT_F, Some((F, Op::Forward))),
+            Op::ReceiveForward => (RECEIVED_F, None),
+            Op::SendBackward => (SENT_B, Some((I, Op::Backward))),
+            _ => (RECEIVED_B, None),
+        };
+        self.refuse_twice(self.skip_events[value] & event, task)?;
+        match own {
+            Some((made, op)) => self.require(self.events[pair] & made, task, op, 0)?,
+            None => self.hold_received()?,
+        }
+        self.skip_events[value] |= event;
+        self.transfers.push_skip(number, self.edges.pairs() + value, task.op());
+        Ok(())
+    }
+
+    /// A computation takes what came past its neighbours: `F` the values, `B` or `I` their gradients.
+    #[inline]
+    pub(super) fn use_skips(&mut self, slot: usize, microbatch: usize, task: Task) -> Result<(), Refusal> {
+        if !self.lowered || self.edges.skips().is_empty() {
+            return Ok(());
+        }
+        let forward = task.op() == Op::Forward;
+        let (event, op) = if forward { (RECEIVED_F, Op::ReceiveForward) } else { (RECEIVED_B, Op::ReceiveBackward) };
+        for (_, skip) in self.edges.crossing_skips(slot, forward) {
+            if self.skip_events[skip.base + microbatch] & event == 0 {
+                let peer = self.edges.stage(if forward { skip.from } else { skip.to });
+                let needs = Task::skip(task.stage(), op, microbatch, peer.index());
+                return Err(self.refuse(|rank, step, action, grid| CheckError::Unmet {
+                    rank,
+                    step,
+                    action,
+                    task,
+                    needs,
+                    grid,
+                }));
+            }
+            self.row.held -= 1;
+        }
+        Ok(())
+    }
+
+    /// Every value that crosses must have been sent and received, and nothing else.
+    pub(super) fn refuse_incomplete_skips(&self) -> Result<(), Refusal> {
+        for skip in self.edges.skips().iter().filter(|skip| skip.crosses && self.lowered) {
+            let (from, to) = (self.edges.stage(skip.from), self.edges.stage(skip.to));
+            let due = [
+                (SENT_F, true, from, Op::SendForward, to),
+                (RECEIVED_F, true, to, Op::ReceiveForward, from),
+                (SENT_B, self.training, to, Op::SendBackward, from),
+                (RECEIVED_B, self.training, from, Op::ReceiveBackward, to),
+            ];
+            for microbatch in 0..self.edges.slots()[skip.from].microbatches {
+                let events = self.skip_events[skip.base + microbatch];
+                let absent = due.iter().find(|(bit, owed, ..)| *owed && events & bit == 0);
+                // In a plan without backwards a gradient that is received is one that nobody sends.
+                let unsent = due.iter().filter(|_| !self.training && events & RECEIVED_B != 0).nth(2);
+                if let Some(&(_, _, stage, op, peer)) = absent.or(unsent) {
+                    let rank = self.plan.placement().rank_of(stage);
+                    return Err(missing(self.plan, rank, Task::skip(stage, op, microbatch, peer.index())));
+                }
+            }
+        }
+        Ok(())
+    }
+}

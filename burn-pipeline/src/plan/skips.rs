@@ -1,0 +1,106 @@
+//! Edges past the next stage: what a stage hands to a later one, around those between (the long connections of
+//! U-Nets, an encoder's output that every decoder stage reads).
+//!
+//! Guarantees: the edges of a plan are sorted and distinct, each leads forward past at least one stage, and both its
+//! ends are stages of the plan.
+//!
+//! An edge adds transfers and no order: its later stage runs after all those between, and so after its earlier one;
+//! in backward it is the other way round. Each value crosses once, from rank to rank; its gradient comes back once.
+
+use super::{Placement, Stage, Task};
+use serde::{Deserialize, Serialize};
+
+/// An edge from a stage to one that is not the next, in every replica of the model.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(from = "(usize, usize)", into = "(usize, usize)")]
+pub struct SkipEdge {
+    /// The stage that makes the value.
+    pub from: usize,
+    /// The stage that reads it.
+    pub to: usize,
+}
+
+impl From<(usize, usize)> for SkipEdge {
+    fn from((from, to): (usize, usize)) -> Self {
+        Self { from, to }
+    }
+}
+
+impl From<SkipEdge> for (usize, usize) {
+    fn from(edge: SkipEdge) -> Self {
+        (edge.from, edge.to)
+    }
+}
+
+impl std::fmt::Display for SkipEdge {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} -> {}", self.from, self.to)
+    }
+}
+
+/// Why an edge cannot be part of a plan.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SkipError {
+    /// It does not lead to a later stage.
+    #[error("the edge {edge} does not lead to a later stage; values go forward through the model")]
+    Backward {
+        /// The edge.
+        edge: SkipEdge,
+    },
+    /// It leads to the next stage.
+    #[error("the edge {edge} leads to the next stage; hand the value on in the stage's output instead")]
+    Next {
+        /// The edge.
+        edge: SkipEdge,
+    },
+    /// It leads further than an action can name.
+    #[error("the edge {edge} spans more than {} stages; hand the value on in two edges", Task::MAX_SKIP)]
+    TooLong {
+        /// The edge.
+        edge: SkipEdge,
+    },
+    /// It leads to a stage that the plan does not have.
+    #[error("the edge {edge} needs a stage {}, but the plan has {stages}", .edge.to)]
+    NoSuchStage {
+        /// The edge.
+        edge: SkipEdge,
+        /// Stages of the plan.
+        stages: usize,
+    },
+    /// It is there twice.
+    #[error("the edge {edge} is there twice; hand several values on as one tuple")]
+    Twice {
+        /// The edge.
+        edge: SkipEdge,
+    },
+}
+
+/// Sorts a plan's edges, or says what is wrong with one.
+pub(super) fn checked(mut edges: Vec<SkipEdge>, placement: &Placement) -> Result<Vec<SkipEdge>, SkipError> {
+    let stages = placement.stages();
+    for &edge in &edges {
+        match edge.to.checked_sub(edge.from) {
+            None | Some(0) => return Err(SkipError::Backward { edge }),
+            _ if edge.to >= stages => return Err(SkipError::NoSuchStage { edge, stages }),
+            Some(1) => return Err(SkipError::Next { edge }),
+            Some(span) if span > Task::MAX_SKIP => return Err(SkipError::TooLong { edge }),
+            Some(_) => {}
+        }
+    }
+    edges.sort_unstable();
+    match edges.windows(2).find(|pair| pair[0] == pair[1]) {
+        Some(pair) => Err(SkipError::Twice { edge: pair[0] }),
+        None => Ok(edges),
+    }
+}
+
+/// The edge that a transfer is about, if it is not about a neighbour's value.
+pub(crate) fn edge_of(task: Task) -> Option<SkipEdge> {
+    let (own, peer) = (task.stage().index(), task.skip_peer()?.index());
+    Some(SkipEdge { from: own.min(peer), to: own.max(peer) })
+}
+
+/// Both ends of an edge in one replica.
+pub(crate) fn ends(edge: SkipEdge, replica: usize) -> (Stage, Stage) {
+    (Stage::in_replica(replica, edge.from), Stage::in_replica(replica, edge.to))
+}

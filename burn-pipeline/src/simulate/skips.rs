@@ -1,0 +1,100 @@
+//! Values that go past a neighbour, in time: when they reach the computation that uses them.
+//!
+//! 1. Their transfers are messages like any other, on the same channels; each has an entry of its own.
+//! 2. `F` waits for all its inputs, `I` and `B` for all gradients of their outputs; the last to come names the cause.
+//! 3. What came early stands in a receive buffer from its transfer to the end of the computation that uses it.
+
+use super::engine::{Arrival, Engine};
+use super::memory::Held;
+use super::report::IdleCause;
+use crate::plan::skips::ends;
+use crate::plan::{Op, Stage, Task};
+
+impl Engine<'_> {
+    /// The entry of the message that a transfer is about; `receiver` is the stage that gets it.
+    pub(super) fn entry(&self, receiver: Stage, task: Task) -> usize {
+        match task.skip_peer() {
+            None => self.at(receiver, task),
+            Some(peer) => self.skip_entry(task.stage(), peer, task),
+        }
+    }
+
+    /// The entry of the value between two stages for a task's microbatch.
+    fn skip_entry(&self, one: Stage, other: Stage, task: Task) -> usize {
+        let edge = (one.index().min(other.index()), one.index().max(other.index())).into();
+        let skips = self.plan.skips();
+        let number = one.replica() * skips.len() + skips.binary_search(&edge).unwrap_or(0);
+        self.outputs.len() + number * self.stride + task.microbatch().unwrap_or(0)
+    }
+
+    /// The stages whose values a computation takes past its neighbours.
+    fn past(&self, task: Task) -> Vec<Stage> {
+        let (stage, skips) = (task.stage(), self.plan.skips());
+        let both = |edge| ends(edge, stage.replica());
+        match task.op() {
+            _ if skips.is_empty() => Vec::new(),
+            Op::Forward => {
+                skips.iter().map(|&e| both(e)).filter(|(_, to)| *to == stage).map(|(from, _)| from).collect()
+            }
+            Op::BackwardInput | Op::Backward => {
+                skips.iter().map(|&e| both(e)).filter(|(from, _)| *from == stage).map(|(_, to)| to).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// What comes past the neighbours, if it comes later than what the neighbour gives.
+    pub(super) fn with_skips(&self, task: Task, neighbour: Arrival) -> Result<Arrival, (Task, usize)> {
+        let mut last = neighbour;
+        for from in self.past(task) {
+            let arrival = self.past_value(task, from)?;
+            if arrival.arrived > last.arrived {
+                last = arrival;
+            }
+        }
+        Ok(last)
+    }
+
+    fn past_value(&self, task: Task, from: Stage) -> Result<Arrival, (Task, usize)> {
+        let (stage, placement) = (task.stage(), self.plan.placement());
+        let (forward, microbatch) = (task.op() == Op::Forward, task.microbatch().unwrap_or(0));
+        let (source, target) = (placement.rank_of(from), placement.rank_of(stage));
+        if self.lowered && source != target {
+            let op = if forward { Op::ReceiveForward } else { Op::ReceiveBackward };
+            let receive = Task::skip(stage, op, microbatch, from.index());
+            return self.transfers.arrival(self.entry(stage, receive), forward).ok_or((receive, target));
+        }
+        let made = if forward { self.outputs[self.at(from, task)] } else { self.gradients[self.at(from, task)] };
+        if made.is_nan() {
+            return Err((Task::new(from, if forward { Op::Forward } else { Op::Backward }, microbatch), source));
+        }
+        let maker = if forward { from } else { stage };
+        let cause = if forward { IdleCause::Input } else { IdleCause::Gradient };
+        let crossing = self.costs.skip_crossing_seconds(source, target, maker);
+        Ok(Arrival { sent: made, arrived: made + crossing, cause })
+    }
+
+    /// Notes the buffers in which values stood that came past neighbours.
+    pub(super) fn free_skips(&mut self, rank: usize, task: Task, end: f64) {
+        let forward = task.op() == Op::Forward;
+        for from in self.past(task) {
+            if self.plan.placement().rank_of(from) == rank {
+                continue;
+            }
+            let Ok(Arrival { sent, .. }) = self.past_value(task, from) else { continue };
+            let bytes = self.costs.skip_bytes(if forward { from } else { task.stage() });
+            let memory = &mut self.ranks[rank].memory;
+            memory.change(sent, Held::ReceiveBuffers, bytes);
+            memory.change(end, Held::ReceiveBuffers, -bytes);
+        }
+    }
+}
+
+/// The transfer at the other end, of this operation.
+pub(super) fn other_end(task: Task, op: Op, peer: Stage) -> Task {
+    let microbatch = task.microbatch().unwrap_or(0);
+    match task.is_skip() {
+        true => Task::skip(peer, op, microbatch, task.stage().index()),
+        false => Task::new(peer, op, microbatch),
+    }
+}

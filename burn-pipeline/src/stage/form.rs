@@ -1,0 +1,172 @@
+//! The form of a payload without its values: what is expected at a stage's boundary, and what came.
+
+use super::any_tensor::{AnyTensor, Kind};
+use super::boundary::{Boundary, Part, Payload};
+use burn::tensor::{DType, Shape};
+
+/// The form of one tensor; `None` for what may be anything.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TensorForm {
+    /// Float, int or bool.
+    pub kind: Kind,
+    /// Element type.
+    pub dtype: Option<DType>,
+    /// Size of each dimension.
+    pub dims: Vec<Option<usize>>,
+}
+
+/// One entry of a [`Form`], as of a payload.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum FormPart {
+    /// A tensor.
+    Tensor(TensorForm),
+    /// A number that says what follows (an option, a list's length, a variant).
+    Number(usize),
+}
+
+/// The form of a payload: kinds, element types and sizes of its tensors, and its form numbers.
+///
+/// ```
+/// use burn::tensor::{Device, Tensor};
+/// use burn_pipeline::stage::Form;
+/// // Hidden states of width 8, however many samples and however long.
+/// let example = Tensor::<3>::zeros([1, 1, 8], &Device::flex());
+/// let form = Form::of(example).free(0).free(1);
+/// assert_eq!(form.to_string(), "(float F32 [?, ?, 8])");
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Form(Vec<FormPart>);
+
+/// The first place where a payload has another form than expected.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Mismatch {
+    /// Which tensor, from 0; `None` where it is not a tensor that differs.
+    pub tensor: Option<usize>,
+    /// What was expected.
+    pub expected: String,
+    /// What came.
+    pub got: String,
+}
+
+impl TensorForm {
+    fn of(tensor: &AnyTensor) -> Self {
+        let dims = tensor.shape().iter().map(|&size| Some(size)).collect();
+        Self { kind: tensor.kind(), dtype: Some(tensor.dtype()), dims }
+    }
+
+    fn fits(&self, expected: &Self) -> bool {
+        let any = |wanted: Option<usize>, got: Option<usize>| wanted.is_none() || wanted == got;
+        self.kind == expected.kind
+            && (expected.dtype.is_none() || self.dtype == expected.dtype)
+            && self.dims.len() == expected.dims.len()
+            && expected.dims.iter().zip(&self.dims).all(|(&wanted, &got)| any(wanted, got))
+    }
+}
+
+impl std::fmt::Display for TensorForm {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let dims: Vec<String> = self.dims.iter().map(|d| d.map_or("?".to_owned(), |d| d.to_string())).collect();
+        match self.dtype {
+            Some(dtype) => write!(f, "{} {dtype:?} [{}]", self.kind, dims.join(", ")),
+            None => write!(f, "{} [{}]", self.kind, dims.join(", ")),
+        }
+    }
+}
+
+impl std::fmt::Display for FormPart {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            FormPart::Tensor(tensor) => tensor.fmt(f),
+            FormPart::Number(number) => write!(f, "form {number}"),
+        }
+    }
+}
+
+impl std::fmt::Display for Form {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let parts: Vec<String> = self.0.iter().map(FormPart::to_string).collect();
+        write!(f, "({})", parts.join("; "))
+    }
+}
+
+impl Form {
+    /// The form of a value.
+    pub fn of(value: impl Boundary) -> Self {
+        Self::of_payload(&value.into_payload())
+    }
+
+    /// The form of a payload.
+    pub fn of_payload(payload: &Payload) -> Self {
+        let part = |part: &Part| match part {
+            Part::Tensor(tensor) => FormPart::Tensor(TensorForm::of(tensor)),
+            Part::Form(number) => FormPart::Number(*number),
+        };
+        Self(payload.parts().map(part).collect())
+    }
+
+    /// A form of given parts.
+    pub fn from_parts(parts: impl IntoIterator<Item = FormPart>) -> Self {
+        Self(parts.into_iter().collect())
+    }
+
+    /// Its parts.
+    pub fn parts(&self) -> &[FormPart] {
+        &self.0
+    }
+
+    /// The same form with dimension `dim` of every tensor that has it free.
+    pub fn free(mut self, dim: usize) -> Self {
+        for part in &mut self.0 {
+            if let FormPart::Tensor(tensor) = part
+                && let Some(size) = tensor.dims.get_mut(dim)
+            {
+                *size = None;
+            }
+        }
+        self
+    }
+
+    /// The form that both fit: sizes in which they differ are free. `None` if they differ in more.
+    pub fn join(&self, other: &Self) -> Option<Self> {
+        let both = |(one, other): (&FormPart, &FormPart)| match (one, other) {
+            (FormPart::Tensor(one), FormPart::Tensor(other)) => {
+                let alike = one.kind == other.kind && one.dtype == other.dtype && one.dims.len() == other.dims.len();
+                let dims = one.dims.iter().zip(&other.dims).map(|(a, b)| a.filter(|_| a == b)).collect();
+                alike.then_some(FormPart::Tensor(TensorForm { dims, ..one.clone() }))
+            }
+            (one, other) => (one == other).then(|| one.clone()),
+        };
+        let parts = self.0.iter().zip(&other.0).map(both).collect::<Option<Vec<_>>>();
+        parts.filter(|_| self.0.len() == other.0.len()).map(Self)
+    }
+
+    /// Where this form does not fit what is expected, first.
+    pub fn mismatch(&self, expected: &Self) -> Option<Mismatch> {
+        let mut tensors = 0;
+        for place in 0..self.0.len().max(expected.0.len()) {
+            let (got, wanted) = (self.0.get(place), expected.0.get(place));
+            let fits = match (got, wanted) {
+                (Some(FormPart::Tensor(got)), Some(FormPart::Tensor(wanted))) => got.fits(wanted),
+                (got, wanted) => got == wanted,
+            };
+            let tensor = matches!(got, Some(FormPart::Tensor(_))) || matches!(wanted, Some(FormPart::Tensor(_)));
+            if !fits {
+                let text = |part: Option<&FormPart>| part.map_or("nothing".to_owned(), FormPart::to_string);
+                let (expected, got) = (text(wanted), text(got));
+                return Some(Mismatch { tensor: tensor.then_some(tensors), expected, got });
+            }
+            tensors += usize::from(tensor);
+        }
+        None
+    }
+}
+
+/// A payload of zeros (false, of booleans) of another's form; `resize` may change the shape of each tensor.
+pub(super) fn zeros_like(payload: &Payload, resize: impl Fn(usize, Shape) -> Shape) -> Payload {
+    let zeros = |place: usize, tensor: AnyTensor| {
+        let shape = resize(place, tensor.shape());
+        Ok::<_, std::convert::Infallible>(tensor.zeros(shape))
+    };
+    let Ok(zeros) = payload.clone().map_tensors(zeros);
+    zeros
+}

@@ -1,0 +1,53 @@
+//! Joining the outputs of microbatches back to one.
+
+use super::any_tensor::AnyTensor;
+use super::boundary::{Part, Payload};
+use super::microbatch::{MicrobatchError, Microbatches};
+
+impl Microbatches {
+    /// Joins the outputs of all microbatches, in order, along `dim`.
+    ///
+    /// # Errors
+    /// If they do not have the same form.
+    pub fn join(outputs: Vec<Payload>, dim: usize) -> Result<Payload, MicrobatchError> {
+        let mut columns: Vec<Vec<Part>> = Vec::new();
+        for (row, output) in outputs.into_iter().enumerate() {
+            let parts: Vec<Part> = output.into_parts().collect();
+            if row == 0 {
+                columns = parts.iter().map(|_| Vec::new()).collect();
+            }
+            if parts.len() != columns.len() {
+                return Err(MicrobatchError::Form);
+            }
+            columns.iter_mut().zip(parts).for_each(|(column, part)| column.push(part));
+        }
+        Ok(Payload::from_parts(columns.into_iter().map(|column| join(column, dim)).collect::<Result<Vec<_>, _>>()?))
+    }
+}
+
+/// Joins one part of all microbatches: tensors along `dim`, forms if they are all equal.
+fn join(column: Vec<Part>, dim: usize) -> Result<Part, MicrobatchError> {
+    let mut tensors: Vec<AnyTensor> = Vec::new();
+    let mut form = None;
+    for part in column {
+        match part {
+            Part::Tensor(tensor) => tensors.push(tensor),
+            Part::Form(number) if form.is_none_or(|form| form == number) => form = Some(number),
+            Part::Form(_) => return Err(MicrobatchError::Form),
+        }
+    }
+    let alike = tensors.windows(2).all(|pair| joinable(&pair[0], &pair[1], dim));
+    match (form, tensors.is_empty()) {
+        (Some(form), true) => Ok(Part::Form(form)),
+        (None, false) if alike => AnyTensor::cat(tensors, dim).map(Part::Tensor).ok_or(MicrobatchError::Form),
+        _ => Err(MicrobatchError::Form),
+    }
+}
+
+fn joinable(a: &AnyTensor, b: &AnyTensor, dim: usize) -> bool {
+    let (left, right) = (a.shape(), b.shape());
+    a.dtype() == b.dtype()
+        && left.num_dims() == right.num_dims()
+        && dim < left.num_dims()
+        && (0..left.num_dims()).all(|d| d == dim || left[d] == right[d])
+}

@@ -1,0 +1,93 @@
+//! A module's float parameters by name: where each sits, and what two copies of one must agree on.
+
+use super::any_tensor::AnyTensor;
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
+use burn::tensor::{DType, Tensor};
+use std::collections::HashMap;
+
+/// One float parameter of a module.
+#[derive(Clone, PartialEq, Debug)]
+pub struct NamedParameter {
+    /// Its path in the module, field names and places in lists joined by dots (`blocks.0.norm.gamma`).
+    pub path: String,
+    /// Its identifier.
+    pub id: ParamId,
+    /// Shape.
+    pub shape: Vec<usize>,
+    /// Element type.
+    pub dtype: DType,
+    /// Does it get gradients?
+    pub trainable: bool,
+}
+
+/// A module's float parameters in visiting order; one that sits in several places comes once for each.
+pub(super) fn named_parameters<M: Module>(module: &M) -> Vec<NamedParameter> {
+    #[derive(Default)]
+    struct Names {
+        path: Vec<String>,
+        found: Vec<NamedParameter>,
+    }
+
+    impl ModuleVisitor for Names {
+        fn enter_module(&mut self, name: &str, _: &str) {
+            self.path.push(name.to_owned());
+        }
+
+        fn exit_module(&mut self, _: &str, _: &str) {
+            self.path.pop();
+        }
+
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let value = AnyTensor::new(param.val());
+            self.found.push(NamedParameter {
+                path: self.path.join("."),
+                id: param.id,
+                shape: value.shape().to_vec(),
+                dtype: value.dtype(),
+                trainable: param.is_require_grad(),
+            });
+        }
+    }
+
+    let mut names = Names::default();
+    module.visit(&mut names);
+    names.found
+}
+
+/// Gives every place of a parameter the value of its first place, as one leaf of autodiff's graph.
+///
+/// Burn's optimizers step a parameter that sits in several places of a module in the first of them alone.
+pub(super) fn retie<M: Module>(module: M) -> M {
+    struct Places(Vec<ParamId>);
+
+    impl ModuleVisitor for Places {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            self.0.push(param.id);
+        }
+    }
+
+    struct Retie(HashMap<ParamId, AnyTensor>);
+
+    impl ModuleMapper for Retie {
+        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+            let id = param.id;
+            match self.0.get(&id).cloned() {
+                None => {
+                    self.0.insert(id, AnyTensor::new(param.val()));
+                    param
+                }
+                Some(first) => {
+                    let (id, _, mapper) = param.consume();
+                    Param::from_mapped_value(id, Tensor::from_dispatch(first.into_dispatch()), mapper)
+                }
+            }
+        }
+    }
+
+    let mut places = Places(Vec::new());
+    module.visit(&mut places);
+    let count = places.0.len();
+    places.0.sort_unstable();
+    places.0.dedup();
+    if places.0.len() == count { module } else { module.map(&mut Retie(HashMap::new())) }
+}

@@ -1,0 +1,64 @@
+//! Batches that come in microbatches already, each of a shape of its own (sequences of several lengths), and batches
+//! of zeros.
+
+use super::form::zeros_like;
+use super::microbatch::{Batch, Cuttable, MicrobatchError, Microbatches, Split};
+use burn::tensor::Shape;
+
+impl Batch {
+    /// A batch that is cut already: one microbatch a piece, of shapes of its own; weighed by its samples.
+    ///
+    /// ```
+    /// use burn::tensor::{Device, Int, Tensor};
+    /// use burn_pipeline::stage::Batch;
+    /// let text = |samples: usize, length: usize| {
+    ///     let tokens = Tensor::<2, Int>::zeros([samples, length], &Device::flex());
+    ///     Batch::new(tokens.clone()).target(tokens)
+    /// };
+    /// let batch = Batch::ready(vec![text(2, 7), text(2, 11), text(1, 32)]).cut(3)?;
+    /// assert_eq!((batch.len(), batch.samples(), batch.size(2)), (3, 5, 1));
+    /// # Ok::<(), burn_pipeline::stage::MicrobatchError>(())
+    /// ```
+    pub fn ready(pieces: Vec<Batch>) -> Self {
+        let first = pieces.first().cloned().unwrap_or_else(|| Batch::new(()));
+        Self { pieces, ..first }
+    }
+
+    /// The pieces as microbatches, however many were asked for.
+    pub(super) fn cut_ready(self) -> Result<Microbatches, MicrobatchError> {
+        let (mut bounds, mut targets) = (vec![0], 0);
+        for piece in &self.pieces {
+            let alone = Batch { pieces: Vec::new(), ..piece.clone() }.cut(1)?;
+            bounds.push(bounds[bounds.len() - 1] + alone.samples());
+            targets += usize::from(piece.has_target());
+        }
+        if targets != 0 && targets != self.pieces.len() {
+            return Err(MicrobatchError::SomeTargets { targets, pieces: self.pieces.len() });
+        }
+        Ok(Microbatches::from_bounds(self, bounds))
+    }
+}
+
+impl Microbatches {
+    /// Zeros of the first microbatch's shape, with `more` samples added, as `count` microbatches.
+    ///
+    /// # Errors
+    /// None after a successful cut; the type is shared with the other parts.
+    pub fn zeros(&self, count: usize, more: usize) -> Result<Self, MicrobatchError> {
+        let batch = self.piece_batch(0);
+        let samples = count * (self.size(0) + more);
+        let zeros = |part: &Cuttable| {
+            let resize = |tensor: usize, mut shape: Shape| {
+                match part.rule(tensor) {
+                    Split::Dim(dim) => shape[dim] = samples,
+                    Split::Replicate => {}
+                }
+                shape
+            };
+            Cuttable { payload: zeros_like(&part.payload, resize), splits: part.splits.clone() }
+        };
+        let extras = batch.extras.iter().map(|(name, extra)| (name.clone(), zeros(extra))).collect();
+        let (input, target) = (zeros(&batch.input), batch.target.as_ref().map(zeros));
+        Batch { input, target, extras, early: batch.early.clone(), pieces: Vec::new() }.cut(count)
+    }
+}

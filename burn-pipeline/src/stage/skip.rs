@@ -1,0 +1,80 @@
+//! Values that go past the next stage: how a stage puts them out and takes them in.
+//!
+//! 1. A stage's [`Output`](super::Stage::Output) is what goes to the next stage, followed by one [`Skip`] for each
+//!    edge that starts there, in the order of the stages that they lead to.
+//! 2. Its [`Input`](super::Stage::Input) is what comes from the stage before (or the batch), followed by one [`Skip`]
+//!    for each edge that ends there, in the order of the stages that they come from.
+//! 3. Which edges there are is said with `Builder::skip`. Where the number of edges differs from stage to stage of one
+//!    module type, [`Skips`] takes as many as come.
+//!
+//! ```
+//! use burn::tensor::Tensor;
+//! use burn_pipeline::stage::{Boundary, Skip};
+//! // The left half of a U-Net hands its picture down, and across to the other side.
+//! type Output = (Tensor<4>, Skip<Tensor<4>>);
+//! # fn boundary<T: Boundary>() {}
+//! # boundary::<Output>();
+//! ```
+
+use super::boundary::{Boundary, BoundaryError, Part, Payload, PayloadReader};
+
+/// The form number that stands before each value that goes past the next stage; no list is as long.
+pub(super) const EDGE: usize = usize::MAX;
+
+/// A value that goes past the next stage, to the stage at the other end of an edge.
+///
+/// In a stage's input or output it stands after everything that is no `Skip`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Skip<T>(pub T);
+
+/// As many [`Skip`]s as edges start or end at a stage, for module types that serve stages with several numbers of them.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Skips<T>(pub Vec<T>);
+
+impl<T: Boundary> Boundary for Skip<T> {
+    fn write(self, payload: &mut Payload) {
+        payload.push_form(EDGE);
+        self.0.write(payload);
+    }
+
+    fn read(payload: &mut PayloadReader) -> Result<Self, BoundaryError> {
+        payload.edge()?;
+        T::read(payload).map(Skip)
+    }
+}
+
+impl<T: Boundary> Boundary for Skips<T> {
+    fn write(self, payload: &mut Payload) {
+        self.0.into_iter().for_each(|value| Skip(value).write(payload));
+    }
+
+    fn read(payload: &mut PayloadReader) -> Result<Self, BoundaryError> {
+        let mut values = Vec::new();
+        while payload.is_at_edge() {
+            values.push(Skip::read(payload)?.0);
+        }
+        Ok(Self(values))
+    }
+}
+
+impl Payload {
+    /// What goes to the next stage, and each value that goes past it, in order.
+    pub fn split_skips(self) -> (Self, Vec<Self>) {
+        let mut pieces = vec![Vec::new()];
+        for part in self.into_parts() {
+            match (part, pieces.last_mut()) {
+                (Part::Form(EDGE), _) => pieces.push(Vec::new()),
+                (part, Some(piece)) => piece.push(part),
+                (_, None) => {}
+            }
+        }
+        let mut pieces = pieces.into_iter().map(Payload::from_parts);
+        (pieces.next().unwrap_or_default(), pieces.collect())
+    }
+
+    /// Puts what [`Payload::split_skips`] took apart together again.
+    pub fn join_skips(self, skips: Vec<Self>) -> Self {
+        let marked = |skip: Self| std::iter::once(Part::Form(EDGE)).chain(skip.into_parts());
+        Self::from_parts(self.into_parts().chain(skips.into_iter().flat_map(marked)))
+    }
+}

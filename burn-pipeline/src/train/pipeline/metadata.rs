@@ -1,0 +1,63 @@
+//! What crosses the boundaries of a pipeline's stages, learned before anything trains.
+
+use super::super::admit::admit;
+use super::super::error::PipelineError;
+use super::super::learn::learning_plan;
+use super::super::worker::{Answer, Command};
+use super::Pipeline;
+use crate::plan::Stage;
+use crate::stage::{Batch, MetadataMode, Microbatches, StageMetadata, Validate};
+use std::sync::Arc;
+
+impl Pipeline {
+    /// What crosses the boundary of each stage, in model order, and how that is known: as all stages declared it
+    /// (`StageBox::declare`), or else from a run on zeros of the shape of the batch's first microbatch. Nothing is
+    /// trained by it; a stage that draws random numbers draws some. Where ranks are processes, of this process's stages.
+    ///
+    /// # Errors
+    /// As [`Pipeline::step`]. Where some stages declared their forms and others did not, it also fails if a declared
+    /// form is not the one found.
+    pub fn metadata(&mut self, batch: Batch) -> Result<(MetadataMode, Vec<(Stage, StageMetadata)>), PipelineError> {
+        let admitted = self.admitted(batch);
+        let batch = self.agreed(admitted)?;
+        self.learn(&batch)
+    }
+
+    /// A batch that can be trained on, cut.
+    pub(super) fn admitted(&self, batch: Batch) -> Result<Microbatches, PipelineError> {
+        let batch = admit(batch, self.source.0.microbatches(), &self.facts)?;
+        if !batch.has_target() {
+            return Err(PipelineError::NoLoss { missing: "the target" });
+        }
+        if self.facts.iter().any(|f| f.stage.index() + 1 == self.placement.stages() && !f.has_loss) {
+            return Err(PipelineError::NoLoss { missing: "the loss" });
+        }
+        Ok(batch)
+    }
+
+    /// Learns the metadata before the first step that is to be validated.
+    pub(super) fn learn_once(&mut self, batch: &Microbatches) -> Result<(), PipelineError> {
+        if self.validate == Validate::Off || self.learned {
+            return Ok(());
+        }
+        self.learn(batch).map(drop)
+    }
+
+    fn learn(&mut self, batch: &Microbatches) -> Result<(MetadataMode, Vec<(Stage, StageMetadata)>), PipelineError> {
+        let plan = learning_plan(&self.placement, self.source.0.skips());
+        let plan = Arc::new(plan.map_err(|error| PipelineError::Plan(Box::new(error)))?);
+        let routes = self.placement.routes();
+        let zeros: Arc<[Microbatches]> = [batch.zeros(routes, 0)?, batch.zeros(routes, 1)?].into();
+        let (mut mode, mut known) = (MetadataMode::Static, Vec::new());
+        for answer in self.ask(&Command::Learn { plan, zeros })? {
+            if let Answer::Learned(rank_mode, stages) = answer {
+                mode = rank_mode;
+                known.extend(stages);
+            }
+        }
+        known.sort_by_key(|(stage, _)| *stage);
+        self.learned = true;
+        tracing::info!(?mode, stages = known.len(), "stage metadata known");
+        Ok((mode, known))
+    }
+}

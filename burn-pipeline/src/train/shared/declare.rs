@@ -1,0 +1,60 @@
+//! What a user says of a shared parameter.
+
+/// A parameter of the model that several stages hold, declared once for all of them.
+///
+/// A path names a place in a stage's module as Burn visits it, field names and places in lists joined by dots; `*`
+/// stands for any one of them. A stage that has nothing there does not hold the parameter.
+///
+/// ```
+/// use burn_pipeline::train::SharedParameter;
+/// // The input embedding and the head's weight are one.
+/// let tied = SharedParameter::new("embedding").at("embed.token.weight").at("head.weight");
+/// assert!(tied.holds("head.weight") && !tied.holds("head.bias"));
+/// // A bias that every block of every stage reads.
+/// let bias = SharedParameter::new("positions").at("blocks.*.bias");
+/// assert!(bias.holds("blocks.3.bias") && !bias.holds("blocks.3.norm.bias"));
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SharedParameter {
+    name: String,
+    paths: Vec<String>,
+}
+
+impl SharedParameter {
+    /// A shared parameter of this name (for messages and reports), to be found nowhere yet.
+    pub fn new(name: impl Into<String>) -> Self {
+        Self { name: name.into(), paths: Vec::new() }
+    }
+
+    /// It is what modules hold at this path, too.
+    pub fn at(mut self, path: impl Into<String>) -> Self {
+        self.paths.push(path.into());
+        self
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Where it is to be found.
+    pub fn paths(&self) -> &[String] {
+        &self.paths
+    }
+
+    /// Is a module's parameter at this path it?
+    pub fn holds(&self, path: &str) -> bool {
+        self.paths.iter().any(|pattern| matches(pattern, path))
+    }
+}
+
+pub(super) fn matches(pattern: &str, path: &str) -> bool {
+    let (mut wanted, mut there) = (pattern.split('.'), path.split('.'));
+    loop {
+        match (wanted.next(), there.next()) {
+            (None, None) => return true,
+            (Some(wanted), Some(there)) if wanted == "*" || wanted == there => {}
+            _ => return false,
+        }
+    }
+}

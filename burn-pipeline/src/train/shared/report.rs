@@ -1,0 +1,62 @@
+//! What was agreed on at the start, for a user to read.
+
+use std::fmt;
+
+/// One copy of a shared parameter.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SharedCopy {
+    /// The stage that holds it.
+    pub stage: usize,
+    /// The rank that holds the stage (of the first replica).
+    pub rank: usize,
+    /// Its path in the stage's module.
+    pub path: String,
+}
+
+/// A shared parameter as it was found, and how its gradients are summed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SharedReport {
+    /// The declaration's name.
+    pub name: String,
+    /// Shape of every copy.
+    pub shape: Vec<usize>,
+    /// Bytes of one copy.
+    pub bytes: usize,
+    /// The copies, in model order; the first one's value is that of all at the start.
+    pub copies: Vec<SharedCopy>,
+    /// The ranks that reduce it, ascending; fewer than two where no reduction is needed.
+    pub ranks: Vec<usize>,
+    /// Names of the shared parameters that travel in the same reduction, itself among them.
+    pub reduced_with: Vec<String>,
+    /// Do copies get gradients?
+    pub trainable: bool,
+}
+
+impl fmt::Display for SharedReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}` {:?}, {} bytes, on", self.name, self.shape, self.bytes)?;
+        for (place, copy) in self.copies.iter().enumerate() {
+            let comma = if place == 0 { "" } else { "," };
+            write!(f, "{comma} stage {} (`{}`, rank {})", copy.stage, copy.path, copy.rank)?;
+        }
+        match (self.trainable, self.copies.len(), self.ranks.len()) {
+            (false, ..) => f.write_str(": frozen, nothing to sum"),
+            (_, 1, _) => f.write_str(": one copy, nothing to sum"),
+            (_, _, 0 | 1) => f.write_str(": gradients are added up on the rank"),
+            _ => {
+                write!(f, ": gradients are summed once a step over ranks {:?}", self.ranks)?;
+                match self.reduced_with.len() {
+                    0 | 1 => Ok(()),
+                    _ => write!(f, ", together with {}", self.others()),
+                }
+            }
+        }
+    }
+}
+
+impl SharedReport {
+    fn others(&self) -> String {
+        let others = self.reduced_with.iter().filter(|name| **name != self.name);
+        others.map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+    }
+}

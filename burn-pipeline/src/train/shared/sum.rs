@@ -1,0 +1,77 @@
+//! What groups do: one value for all copies at the start, one sum of gradients at every step.
+
+use super::agree::{Copy, Group, Sharing};
+use crate::execute::{ExecuteError, Executor};
+use crate::link::{Activity, LinkError};
+use crate::stage::{AnyTensor, ErasedStage};
+
+type Tensors = Vec<Option<AnyTensor>>;
+
+/// Gives every copy the value of the first one.
+pub(super) fn copy_first(sharing: &Sharing, executor: &mut Executor) -> Result<(), ExecuteError> {
+    for (number, group) in sharing.groups.iter().enumerate() {
+        let first = |executor: &mut Executor, copies: &[Copy]| {
+            let (stage, id) = (copies[0].stage, copies[0].id);
+            let weights = executor.stages().get(&stage).map(|held| held.weights()).unwrap_or_default();
+            weights.into_iter().find(|(other, _)| *other == id).map(|(_, weight)| weight)
+        };
+        // Only the rank of the first copy gives a value, so the sum over the ranks is that value.
+        let Some(values) = reduce(executor, number, group, first)? else { continue };
+        for (member, value) in group.members.iter().zip(values) {
+            let Some(value) = value else { continue };
+            for copy in &member.copies {
+                executor.stages().get_mut(&copy.stage).into_iter().for_each(|held| set(held.as_mut(), copy, &value));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Replaces the gradient of every copy by the sum over all copies.
+pub(super) fn sum_gradients(sharing: &Sharing, executor: &mut Executor) -> Result<(), ExecuteError> {
+    for (number, group) in sharing.groups.iter().enumerate() {
+        let Some(sums) = reduce(executor, number, group, own_sum)? else { continue };
+        for (member, sum) in group.members.iter().zip(sums) {
+            let Some(sum) = sum else { continue };
+            for copy in &member.copies {
+                if let Some(held) = executor.stages().get_mut(&copy.stage) {
+                    held.gradients().set(copy.id, sum.clone());
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The gradients of this rank's copies of one parameter, added up in model order.
+fn own_sum(executor: &mut Executor, copies: &[Copy]) -> Option<AnyTensor> {
+    let take = |copy: &Copy| executor.stages().get_mut(&copy.stage)?.gradients().remove(copy.id);
+    copies.iter().filter_map(take).reduce(AnyTensor::plus)
+}
+
+/// Reduces what `of` gives for each member over the group's ranks; `None` on ranks that do not belong to it.
+fn reduce(
+    executor: &mut Executor,
+    number: usize,
+    group: &Group,
+    of: impl Fn(&mut Executor, &[Copy]) -> Option<AnyTensor>,
+) -> Result<Option<Tensors>, ExecuteError> {
+    let (rank, deadline) = (executor.rank(), executor.deadline());
+    if !group.ranks.contains(&rank) {
+        return Ok(None);
+    }
+    let tensors: Tensors = group.members.iter().map(|member| of(executor, &member.copies)).collect();
+    if group.ranks.len() == 1 {
+        return Ok(Some(tensors));
+    }
+    let link = executor.link();
+    link.announce(Activity::Gathering);
+    let reduced = link.all_reduce(number, &group.ranks, tensors, deadline);
+    reduced.map(Some).map_err(|source: LinkError| ExecuteError::Link { rank, task: None, source })
+}
+
+/// Sets one parameter's value, in every place where it sits.
+fn set(held: &mut dyn ErasedStage, copy: &Copy, value: &AnyTensor) {
+    let weights = held.weights().into_iter();
+    held.set_weights(weights.map(|(id, weight)| if id == copy.id { value.clone() } else { weight }).collect());
+}

@@ -1,0 +1,46 @@
+//! Compares copies once, after the first step: they got the same gradient, but did they take the same step?
+//!
+//! An optimizer may treat paths differently (no weight decay here, another rate there), which no declaration shows.
+
+use super::agree::Sharing;
+use crate::execute::{ExecuteError, Executor};
+use crate::stage::SharedError;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+/// Compares all copies bit for bit, by a hash of their values. All ranks must call it.
+pub(super) fn refuse_diverged(sharing: &Sharing, executor: &mut Executor) -> Result<(), ExecuteError> {
+    let rank = executor.rank();
+    let copies =
+        || sharing.groups.iter().flat_map(|group| &group.members).flat_map(|m| m.copies.iter().map(move |c| (m, c)));
+    let mut numbers = Vec::new();
+    for (place, (_, copy)) in copies().enumerate() {
+        let Some(held) = executor.stages().get(&copy.stage) else { continue };
+        let Some((_, weight)) = held.weights().into_iter().find(|(id, _)| *id == copy.id) else { continue };
+        let data = weight.to_data().map_err(|message| ExecuteError::Device { rank, message })?;
+        let mut hasher = DefaultHasher::new();
+        data.as_bytes().hash(&mut hasher);
+        // A number holds 53 bits.
+        numbers.extend([place as f64, (hasher.finish() >> 11) as f64]);
+    }
+    let deadline = executor.deadline();
+    let table = executor.link().all_gather(numbers, deadline);
+    let table = table.map_err(|source| ExecuteError::Link { rank, task: None, source })?;
+    let hashes: Vec<(usize, f64)> =
+        table.iter().flat_map(|row| row.chunks_exact(2).map(|pair| (pair[0] as usize, pair[1]))).collect();
+    let hash = |place: usize| hashes.iter().find(|(at, _)| *at == place).map(|(_, hash)| *hash);
+    for (place, (member, copy)) in copies().enumerate() {
+        let first = &member.copies[0];
+        let first_place = copies().position(|(m, c)| std::ptr::eq(m, member) && std::ptr::eq(c, first));
+        if hash(place) != first_place.and_then(hash) {
+            let source = SharedError::Diverged {
+                name: member.name.clone(),
+                stage: copy.stage.index(),
+                path: copy.path.clone(),
+                first_stage: first.stage.index(),
+                first_path: first.path.clone(),
+            };
+            return Err(ExecuteError::Shared { rank, source: Box::new(source) });
+        }
+    }
+    Ok(())
+}

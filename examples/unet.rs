@@ -1,0 +1,226 @@
+//! A U-Net as pipeline stages (Ronneberger et al., 2015): pictures go down through ever coarser levels and up again,
+//! and on every level the way down hands its picture across to the way up.
+//!
+//! ```text
+//! block      0 ──────────────────────────────► 4
+//!              ╲ 1 ──────────────────────► 3 ╱
+//!                  ╲──────► 2 ──────────╱
+//! stage     0 0 │       1        │     2         2 levels, 5 blocks, 3 stages: one edge, 0 -> 2
+//! ```
+//!
+//! Wherever the model is cut, what crosses it between blocks takes the shortest way: within one stage it is a
+//! variable; to the next stage it goes along in the ordinary message; past that it is an edge of the pipeline
+//! ([`UNetConfig::edges`]), sent once from the stage that made it to the one that reads it.
+
+use burn::config::Config;
+use burn::module::Module;
+use burn::nn::PaddingConfig2d;
+use burn::nn::conv::{Conv2d, Conv2dConfig};
+use burn::nn::pool::{AvgPool2d, AvgPool2dConfig};
+use burn::tensor::activation::relu;
+use burn::tensor::{Device, Tensor};
+use burn_pipeline::boundary;
+use burn_pipeline::stage::{Skips, Stage, StageBox, init_seeded};
+use burn_pipeline::train::StageContext;
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// The model's size. Pictures are squares of one channel whose side two divides `levels` times.
+#[derive(Config, Debug)]
+pub struct UNetConfig {
+    /// How often the picture is halved.
+    #[config(default = 3)]
+    pub levels: usize,
+    /// Channels inside.
+    #[config(default = 8)]
+    pub channels: usize,
+    /// Initial values depend on this alone.
+    #[config(default = 0)]
+    pub seed: u64,
+}
+
+/// What crosses between stages, in and out.
+#[derive(Debug)]
+pub struct Signal {
+    /// The picture on its way `[batch, channels, side, side]`.
+    pub x: Tensor<4>,
+    /// Levels that the next stage takes across, coarsest last.
+    pub near: Vec<Tensor<4>>,
+    /// Levels that go to later stages, together where they go to one.
+    pub far: Skips<Vec<Tensor<4>>>,
+}
+boundary!(struct Signal { x, near, far });
+
+/// One block: the way down, the bottom, or the way up.
+#[derive(Module, Debug)]
+struct Block {
+    convolution: Conv2d,
+    /// On the last block: to one channel.
+    out: Option<Conv2d>,
+}
+
+/// A contiguous part of the model.
+#[derive(Module, Debug)]
+pub struct UNetPart {
+    blocks: Vec<Block>,
+    pool: AvgPool2d,
+    levels: usize,
+    /// Number of its first block.
+    first: usize,
+    /// The first block of every stage, and the number of blocks.
+    #[module(skip)]
+    bounds: Vec<usize>,
+}
+
+impl UNetConfig {
+    /// Blocks of the whole model: down, bottom, up.
+    pub fn blocks(&self) -> usize {
+        2 * self.levels + 1
+    }
+
+    fn bounds(&self, stages: usize) -> Vec<usize> {
+        let start = |index| {
+            let device = Device::default();
+            StageContext { index, stages, rank: 0, device }.layers(self.blocks()).start
+        };
+        (0..stages).map(start).chain([self.blocks()]).collect()
+    }
+
+    /// The edges past the next stage that the model needs when it is cut into so many stages.
+    pub fn edges(&self, stages: usize) -> Vec<(usize, usize)> {
+        let bounds = self.bounds(stages);
+        let edge = |level| (stage_of(&bounds, level), stage_of(&bounds, 2 * self.levels - level));
+        let edges: std::collections::BTreeSet<_> =
+            (0..self.levels).map(edge).filter(|(from, to)| to - from > 1).collect();
+        edges.into_iter().collect()
+    }
+
+    /// The part of the model that a stage holds.
+    pub fn part(&self, at: &StageContext) -> UNetPart {
+        let block =
+            |number: usize| init_seeded(self.seed + number as u64, &at.device, |device| self.block(number, device));
+        let blocks = at.layers(self.blocks());
+        UNetPart {
+            first: blocks.start,
+            blocks: blocks.map(block).collect(),
+            pool: AvgPool2dConfig::new([2, 2]).init(),
+            levels: self.levels,
+            bounds: self.bounds(at.stages),
+        }
+    }
+
+    fn block(&self, number: usize, device: &Device) -> Block {
+        let convolution = |from, to, side| {
+            let config = Conv2dConfig::new([from, to], [side, side]);
+            config.with_padding(PaddingConfig2d::Same).init(device)
+        };
+        let from = match number {
+            0 => 1,
+            _ if number > self.levels => 2 * self.channels,
+            _ => self.channels,
+        };
+        let is_last = number + 1 == self.blocks();
+        Block {
+            convolution: convolution(from, self.channels, 3),
+            out: is_last.then(|| convolution(self.channels, 1, 1)),
+        }
+    }
+
+    /// A stage of the model, with the mean squared error on the last one.
+    pub fn stage(&self, at: &StageContext) -> StageBox {
+        let part = self.part(at);
+        if at.is_last() { StageBox::with_loss(part, squared_error) } else { StageBox::new(part) }
+    }
+}
+
+/// The mean squared error of a picture.
+pub fn squared_error(output: Signal, target: Tensor<4>) -> Tensor<1> {
+    (output.x - target).square().mean()
+}
+
+/// A batch's picture as the first stage takes it.
+pub fn picture(x: Tensor<4>) -> Signal {
+    Signal { x, near: Vec::new(), far: Skips(Vec::new()) }
+}
+
+fn stage_of(bounds: &[usize], block: usize) -> usize {
+    bounds.partition_point(|&start| start <= block) - 1
+}
+
+impl UNetPart {
+    fn range(&self) -> Range<usize> {
+        self.first..self.first + self.blocks.len()
+    }
+
+    fn index(&self) -> usize {
+        stage_of(&self.bounds, self.first)
+    }
+
+    /// The block on the way up that takes a level.
+    fn up(&self, level: usize) -> usize {
+        2 * self.levels - level
+    }
+
+    /// Levels that come from before this stage, by the stage that made them, each in order.
+    fn coming(&self) -> BTreeMap<usize, Vec<usize>> {
+        let mut coming: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        for level in 0..self.levels.min(self.first) {
+            if self.range().contains(&self.up(level)) {
+                coming.entry(stage_of(&self.bounds, level)).or_default().push(level);
+            }
+        }
+        coming
+    }
+
+    /// Levels that this stage makes for later ones, by the stage that takes them, each in order.
+    fn going(&self) -> BTreeMap<usize, Vec<usize>> {
+        let mut going: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        for level in self.range().filter(|&level| level < self.levels && !self.range().contains(&self.up(level))) {
+            going.entry(stage_of(&self.bounds, self.up(level))).or_default().push(level);
+        }
+        going
+    }
+}
+
+impl Stage for UNetPart {
+    type Input = Signal;
+    type Extra = ();
+    type Output = Signal;
+
+    fn forward(&self, input: Signal, (): ()) -> Signal {
+        let (mut x, mut near, mut far) = (input.x, Some(input.near), input.far.0.into_iter());
+        let mut across: BTreeMap<usize, Tensor<4>> = BTreeMap::new();
+        for (from, levels) in self.coming() {
+            let pictures = if from + 1 == self.index() { near.take() } else { far.next() };
+            across.extend(levels.into_iter().zip(pictures.unwrap_or_default()));
+        }
+        for (number, block) in self.range().zip(&self.blocks) {
+            if number > self.levels {
+                let level = self.up(number);
+                let other = across.remove(&level).expect("a level that was made on the way down");
+                x = Tensor::cat(vec![doubled(x), other], 1);
+            }
+            x = relu(block.convolution.forward(x));
+            if number < self.levels {
+                across.insert(number, x.clone());
+                x = self.pool.forward(x);
+            }
+            if let Some(out) = &block.out {
+                x = out.forward(x);
+            }
+        }
+        let (mut near, mut far) = (Vec::new(), Vec::new());
+        for (to, levels) in self.going() {
+            let pictures: Vec<Tensor<4>> = levels.iter().filter_map(|level| across.remove(level)).collect();
+            if to == self.index() + 1 { near = pictures } else { far.push(pictures) }
+        }
+        Signal { x, near, far: Skips(far) }
+    }
+}
+
+/// Every pixel twice in both directions.
+fn doubled(x: Tensor<4>) -> Tensor<4> {
+    let [batch, channels, height, width] = x.dims();
+    let wide = x.reshape([batch, channels, height, 1, width, 1]).expand([batch, channels, height, 2, width, 2]);
+    wide.reshape([batch, channels, 2 * height, 2 * width])
+}

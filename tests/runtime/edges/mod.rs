@@ -1,0 +1,37 @@
+//! Everything that may cross a boundary, through whole pipelines: nested structs, whole numbers, booleans, values
+//! without gradient, outputs that nobody uses, frozen and parameterless stages, and extras cut each in its own way.
+
+mod lookup;
+mod rich;
+
+use crate::cases::Case;
+use crate::parity::{assert_parity, builder};
+use burn_pipeline::schedule::{Size, by_name};
+use burn_pipeline::stage::{Accumulation, SplitBackward, Validate};
+
+fn over_every_kind_of_schedule<C: Case>(new: impl Fn(usize) -> C) {
+    for (family, chunks) in [("GPipe", 1), ("1F1B", 1), ("Interleaved1F1B", 2), ("ZBV", 2)] {
+        for ranks in 1..=4 {
+            for (microbatches, samples) in [(1, 3), (3, 5), (4, 4)] {
+                let size = Size { ranks, chunks, microbatches };
+                let builder = builder::<C>(by_name(family).unwrap().as_ref(), size);
+                let split = if microbatches == 3 { SplitBackward::Auto } else { SplitBackward::Eager };
+                // Validation sees every form at every port.
+                let validate = if microbatches == 4 { Validate::EveryMicrobatch } else { Validate::Off };
+                let builder = builder.accumulation(Accumulation::Ordered).split(split).validate(validate);
+                let name = format!("{family} on {ranks} ranks with {chunks} chunks");
+                assert_parity(&new(samples), &builder, microbatches, samples, &name);
+            }
+        }
+    }
+}
+
+#[test]
+fn nested_structs_unused_outputs_and_extras_of_their_own_cut_equal_the_plain_loop_bit_for_bit() {
+    over_every_kind_of_schedule(rich::Rich::new);
+}
+
+#[test]
+fn stages_without_parameters_and_inputs_without_gradients_equal_the_plain_loop_bit_for_bit() {
+    over_every_kind_of_schedule(lookup::Lookup::new);
+}

@@ -1,0 +1,196 @@
+//! Shared parameters: copies start equal, stay bit-equal, and the model trains as the one on a single device does
+//! that holds each of them once.
+
+mod model;
+mod reduce;
+mod refusals;
+
+use crate::cases::{range, read, sizes};
+use burn::optim::AdamWConfig;
+use burn::tensor::Device;
+use burn_pipeline::schedule::{Size as PlanSize, by_name};
+use burn_pipeline::stage::Accumulation;
+use burn_pipeline::train::{Builder, Pipeline, SharedCopy};
+use model::{SMALL, Size, Text, declared, part, stage};
+use pipeline_tests::reference::{Reference, whole};
+use proptest::prelude::{ProptestConfig, Strategy};
+use proptest::proptest;
+
+const RATE: f64 = 1e-2;
+
+/// Families with a placement of each kind, and chunks a rank.
+const FAMILIES: [(&str, usize); 5] =
+    [("GPipe", 1), ("1F1B", 1), ("Interleaved1F1B", 2), ("ZBV", 2), ("InterleavedZeroBubble", 2)];
+
+fn builder(size: Size, family: &str, plan: PlanSize) -> Builder {
+    let builder = Pipeline::builder().schedule(by_name(family).unwrap(), plan).devices(vec![Device::flex()]);
+    let builder = builder.stages(stage(size)).optimizer(|| AdamWConfig::new().init());
+    declared().into_iter().fold(builder, Builder::share)
+}
+
+/// The values of all copies of a shared parameter, in model order.
+fn copies(pipeline: &mut Pipeline, shared: &str) -> Vec<Vec<f32>> {
+    let report = pipeline.shared().iter().find(|report| report.name == shared).unwrap().clone();
+    let weights = pipeline.weights().unwrap();
+    let value = |copy: &SharedCopy| {
+        let stage = &weights[copy.stage];
+        // Visiting order: token, blocks, bias, scores; a table has two dimensions.
+        let tables = usize::from(stage[stage.len() - 1].shape().num_dims() == 2);
+        let place = match copy.path.as_str() {
+            "token" => 0,
+            "scores" => stage.len() - 1,
+            _ => stage.len() - 1 - tables,
+        };
+        read(&stage[place])
+    };
+    report.copies.iter().map(value).collect()
+}
+
+fn assert_close(got: &[f32], expected: &[f32], tolerance: f32, what: &str) {
+    assert_eq!(got.len(), expected.len(), "{what}");
+    for (place, (got, expected)) in got.iter().zip(expected).enumerate() {
+        let close = (got - expected).abs() <= tolerance * expected.abs().max(1.0);
+        assert!(close, "{what}: element {place} is {got}, on one device {expected}");
+    }
+}
+
+/// The weights of all stages as one device holds them: the table, every block, the bias.
+fn once(pipeline: &mut Pipeline) -> Vec<Vec<f32>> {
+    let (table, bias) = (copies(pipeline, "table").swap_remove(0), copies(pipeline, "bias").swap_remove(0));
+    let weights = pipeline.weights().unwrap();
+    let stages = weights.len();
+    let mut blocks = Vec::new();
+    for (index, stage) in weights.iter().enumerate() {
+        let after = 1 + usize::from(index + 1 == stages && stages > 1);
+        blocks.extend(stage[usize::from(index == 0)..stage.len() - after].iter().map(read));
+    }
+    [vec![table], blocks, vec![bias]].concat()
+}
+
+/// Trains the pipeline and the model on one device side by side.
+fn assert_equals_one_device(size: Size, family: &str, plan: PlanSize, samples: usize, steps: usize, clip: Option<f64>) {
+    let name = format!("{family} {plan:?}, {samples} samples");
+    let mut builder = builder(size, family, plan);
+    if let Some(norm) = clip {
+        builder = builder.clip_norm(norm);
+    }
+    let mut pipeline = builder.build().unwrap();
+    let cut = sizes(samples, plan.microbatches.min(samples));
+    let mut reference = Reference::new(part(size, &whole()));
+    for step in 0..steps {
+        let text = Text::new(size, samples, 10 + 2 * step as u64);
+        let expected = reference.step(&cut, RATE, clip, |model, i| text.loss(model, range(&cut, i)));
+        let report = pipeline.step(text.batch(), RATE).unwrap();
+        assert_close(&[report.loss as f32], &[expected.loss as f32], 1e-5, &format!("{name}, loss of step {step}"));
+        if let Some(norm) = report.gradient_norm {
+            assert_close(&[norm as f32], &[expected.norm as f32], 1e-4, &format!("{name}, norm of step {step}"));
+        }
+        for shared in ["table", "bias"] {
+            let copies = copies(&mut pipeline, shared);
+            assert!(
+                copies.iter().all(|copy| *copy == copies[0]),
+                "{name}: copies of {shared} differ after step {step}"
+            );
+        }
+    }
+    for (place, (got, expected)) in once(&mut pipeline).iter().zip(reference.weights()).enumerate() {
+        assert_close(got, &expected, 2e-4, &format!("{name}, weight {place} after {steps} steps"));
+    }
+}
+
+#[test]
+fn tied_copies_stay_bit_equal_for_20_steps_and_train_as_the_tied_model_on_one_device() {
+    for (family, chunks) in FAMILIES {
+        for ranks in 1..=4 {
+            let plan = PlanSize { ranks, chunks, microbatches: 4 };
+            // Seven samples in four microbatches: uneven.
+            assert_equals_one_device(SMALL, family, plan, 7, 20, (ranks % 2 == 0).then_some(0.5));
+        }
+    }
+}
+
+#[test]
+fn both_replicas_of_a_bidirectional_placement_share_alike() {
+    for family in ["DualPipe", "Chimera"] {
+        let plan = PlanSize { ranks: 4, chunks: 2, microbatches: 8 };
+        if by_name(family).is_ok_and(|schedule| schedule.build(plan).is_ok()) {
+            assert_equals_one_device(SMALL, family, plan, 9, 5, Some(1.0));
+        } else {
+            let plan = PlanSize { chunks: 1, ..plan };
+            assert_equals_one_device(SMALL, family, plan, 9, 5, Some(1.0));
+        }
+    }
+}
+
+#[test]
+fn with_ordered_accumulation_the_cut_does_not_show_in_a_single_bit() {
+    // Two copies: their sum does not depend on the order, so neither rank nor schedule may show. (Several biases
+    // are added up rank by rank, so only the tables are declared, and biases are each stage's own.)
+    let train = |family: &str, ranks, chunks| {
+        let plan = PlanSize { ranks, chunks, microbatches: 4 };
+        let builder = Pipeline::builder().schedule(by_name(family).unwrap(), plan).devices(vec![Device::flex()]);
+        let builder = builder.stages(stage(SMALL)).optimizer(|| AdamWConfig::new().init());
+        let [tables, _] = declared();
+        let mut pipeline = builder.share(tables).accumulation(Accumulation::Ordered).build().unwrap();
+        for step in 0..5 {
+            pipeline.step(Text::new(SMALL, 6, 30 + step).batch(), RATE).unwrap();
+        }
+        pipeline.weights().unwrap().iter().flatten().map(read).collect::<Vec<_>>()
+    };
+    let expected = train("GPipe", 4, 1);
+    assert_eq!(train("1F1B", 4, 1), expected);
+    assert_eq!(train("Interleaved1F1B", 2, 2), expected);
+    assert_eq!(train("ZBV", 2, 2), expected);
+    assert_eq!(train("Interleaved1F1B", 1, 4), expected);
+}
+
+fn shapes() -> impl Strategy<Value = (Size, usize, usize, usize, usize)> {
+    let size = (2usize..9, 1usize..6, 1usize..5, 4usize..9);
+    let size = size.prop_map(|(vocab, width, length, layers)| Size { vocab, width, length, layers });
+    (size, 0usize..FAMILIES.len(), 1usize..=4, 1usize..=5, 1usize..=8)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+    #[test]
+    fn any_shape_any_cut_and_any_uneven_batch_trains_as_on_one_device(
+        (size, family, ranks, microbatches, samples) in shapes(),
+    ) {
+        let (family, chunks) = FAMILIES[family];
+        // Every stage has a layer.
+        let ranks = ranks.min(size.layers / chunks).max(1);
+        let plan = PlanSize { ranks, chunks, microbatches };
+        assert_equals_one_device(size, family, plan, samples, 2, None);
+    }
+}
+
+#[test]
+fn accumulated_batches_are_reduced_once() {
+    let plan = PlanSize { ranks: 2, chunks: 1, microbatches: 2 };
+    let (first, second) = (Text::new(SMALL, 2, 40), Text::new(SMALL, 2, 50));
+    let mut pipeline = builder(SMALL, "1F1B", plan).build().unwrap();
+    pipeline.accumulate(first.batch()).unwrap();
+    pipeline.step(second.batch(), RATE).unwrap();
+    let both = |i: usize| if i < 2 { (&first, i) } else { (&second, i - 2) };
+    let mut reference = Reference::new(part(SMALL, &whole()));
+    reference.step(&[1; 4], RATE, None, |model, i| both(i).0.loss(model, both(i).1..both(i).1 + 1));
+    for (got, expected) in once(&mut pipeline).iter().zip(reference.weights()) {
+        assert_close(got, &expected, 1e-4, "weights after one step of two batches");
+    }
+}
+
+#[test]
+fn the_report_says_what_is_shared_and_how_it_will_be_reduced() {
+    let pipeline = builder(SMALL, "ZBV", PlanSize { ranks: 2, chunks: 2, microbatches: 2 }).build().unwrap();
+    let said: Vec<String> = pipeline.shared().iter().map(ToString::to_string).collect();
+    let table = "`table` [11, 6], 264 bytes, on stage 0 (`token`, rank 0), stage 3 (`scores`, rank 0): \
+                 gradients are added up on the rank";
+    let bias = "`bias` [6], 24 bytes, on stage 0 (`bias`, rank 0), stage 1 (`bias`, rank 1), stage 2 (`bias`, rank 1), \
+                stage 3 (`bias`, rank 0): gradients are summed once a step over ranks [0, 1]";
+    assert_eq!(said, [table, bias]);
+    let pipeline = builder(SMALL, "GPipe", PlanSize { ranks: 2, chunks: 1, microbatches: 2 }).build().unwrap();
+    let said: Vec<String> = pipeline.shared().iter().map(ToString::to_string).collect();
+    assert!(said[0].ends_with("gradients are summed once a step over ranks [0, 1], together with `bias`"), "{said:?}");
+    let pipeline = builder(SMALL, "GPipe", PlanSize { ranks: 1, chunks: 1, microbatches: 2 }).build().unwrap();
+    assert!(pipeline.shared().iter().all(|report| report.to_string().ends_with("one copy, nothing to sum")));
+}

@@ -1,0 +1,127 @@
+//! The sum over some ranks: right, bit-equal everywhere, and free of deadlock even where every send waits for its
+//! receive.
+
+use burn::tensor::{Device, Tensor};
+use burn_pipeline::link::{Activity, Header, Link, LinkError, Message, ThreadLink, Threads};
+use burn_pipeline::plan::Transport;
+use burn_pipeline::stage::{AnyTensor, Payload};
+use proptest::prelude::{ProptestConfig, Strategy};
+use proptest::{prop_assert_eq, proptest};
+use std::time::{Duration, Instant};
+
+/// A link whose sends end only once the message was received: the strictest transport.
+struct Rendezvous {
+    messages: ThreadLink,
+    receipts: ThreadLink,
+}
+
+impl Link for Rendezvous {
+    fn rank(&self) -> usize {
+        self.messages.rank()
+    }
+
+    fn ranks(&self) -> usize {
+        self.messages.ranks()
+    }
+
+    fn transport(&self) -> Transport {
+        Transport::Rendezvous
+    }
+
+    fn bring(&self, payload: Payload) -> Payload {
+        self.messages.bring(payload)
+    }
+
+    fn announce(&mut self, activity: Activity) {
+        self.messages.announce(activity);
+    }
+
+    fn send(&mut self, to: usize, message: Message, deadline: Instant) -> Result<(), LinkError> {
+        let header = message.header;
+        self.messages.send(to, message, deadline)?;
+        self.receipts.receive(to, header, deadline).map(drop)
+    }
+
+    fn receive(&mut self, from: usize, header: Header, deadline: Instant) -> Result<Payload, LinkError> {
+        let payload = self.messages.receive(from, header, deadline)?;
+        self.receipts.send(from, Message { header, payload: Payload::default() }, deadline)?;
+        Ok(payload)
+    }
+
+    fn all_gather(&mut self, numbers: Vec<f64>, deadline: Instant) -> Result<Vec<Vec<f64>>, LinkError> {
+        self.messages.all_gather(numbers, deadline)
+    }
+
+    fn abort(&mut self, message: String) {
+        self.messages.abort(message);
+    }
+}
+
+fn one(number: f32) -> AnyTensor {
+    AnyTensor::new(Tensor::<1>::from_floats([number, number / 3.0], &Device::flex()))
+}
+
+/// A group, and for each rank whether it has something to add.
+type Group = (Vec<usize>, Vec<bool>);
+
+fn groups() -> impl Strategy<Value = Vec<Group>> {
+    let ranks = proptest::collection::btree_set(0usize..5, 1..=5).prop_map(|ranks| ranks.into_iter().collect());
+    proptest::collection::vec((ranks, proptest::collection::vec(proptest::bool::ANY, 5)), 1..6)
+}
+
+/// What one rank has after all groups were reduced: of each group that it belongs to, the sum's first element.
+fn run(rank: usize, link: &mut Rendezvous, groups: &[Group]) -> Vec<Option<f32>> {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let lists: Vec<Vec<usize>> = groups.iter().map(|(ranks, _)| ranks.clone()).collect();
+    link.form_groups(&lists, deadline).unwrap();
+    let mut sums = Vec::new();
+    for (number, (ranks, gives)) in groups.iter().enumerate().filter(|(_, (ranks, _))| ranks.contains(&rank)) {
+        let tensors = vec![gives[rank].then(|| one(0.1 * (rank + 1) as f32))];
+        let sum = link.all_reduce(number, ranks, tensors, deadline).unwrap().swap_remove(0);
+        sums.push(sum.map(|sum| sum.to_data().unwrap().iter::<f32>().next().unwrap()));
+    }
+    sums
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
+    #[test]
+    fn overlapping_groups_are_summed_in_rank_order_under_rendezvous(groups in groups()) {
+        let (messages, receipts) = (Threads::new(5), Threads::new(5));
+        let threads: Vec<_> = (0..5)
+            .map(|rank| {
+                let link = |threads: &Threads| threads.link(rank, Device::flex());
+                let (mut link, groups) =
+                    (Rendezvous { messages: link(&messages), receipts: link(&receipts) }, groups.clone());
+                std::thread::spawn(move || run(rank, &mut link, &groups))
+            })
+            .collect();
+        let sums: Vec<Vec<Option<f32>>> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+        for (rank, sums) in sums.into_iter().enumerate() {
+            let mine = groups.iter().filter(|(ranks, _)| ranks.contains(&rank));
+            let expected: Vec<Option<f32>> = mine
+                .map(|(ranks, gives)| {
+                    ranks.iter().filter(|&&r| gives[r]).map(|&r| 0.1 * (r + 1) as f32).reduce(|a, b| a + b)
+                })
+                .collect();
+            prop_assert_eq!(sums, expected);
+        }
+    }
+}
+
+#[test]
+fn lists_that_do_not_fit_each_other_are_refused_with_both_ranks() {
+    let threads = Threads::new(2);
+    let deadline = || Instant::now() + Duration::from_secs(5);
+    let other = threads.link(1, Device::flex());
+    let peer = std::thread::spawn(move || {
+        let mut other = other;
+        let error = other.all_reduce(0, &[0, 1], vec![Some(one(1.0)), None], deadline());
+        drop(error);
+    });
+    let mut link = threads.link(0, Device::flex());
+    let error = link.all_reduce(0, &[0, 1], vec![Some(one(1.0))], deadline()).unwrap_err();
+    assert!(matches!(&error, LinkError::Lists { rank: 0, peer: 1, .. }), "{error}");
+    link.abort(error.to_string());
+    peer.join().unwrap();
+}

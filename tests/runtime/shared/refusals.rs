@@ -1,0 +1,170 @@
+//! What would let copies drift apart unseen is refused, with the place.
+
+use super::model::{SMALL, Size, Text, Tied, loss, part, stage, table, vector};
+use super::{PlanSize, RATE};
+use burn::module::{Param, ParamGroup};
+use burn::optim::{AdamWConfig, SgdConfig};
+use burn::tensor::{Device, Tensor};
+use burn_pipeline::execute::ExecuteError;
+use burn_pipeline::schedule::GPipe;
+use burn_pipeline::stage::{SharedError, StageBox};
+use burn_pipeline::train::{BuildError, Builder, Pipeline, PipelineError, SharedParameter, StageContext};
+
+type Factory = fn(&StageContext) -> StageBox;
+
+fn builder(factory: impl Fn(&StageContext) -> StageBox + Send + Sync + 'static) -> Builder {
+    let builder = Pipeline::builder().schedule(Box::new(GPipe), PlanSize::new(2, 2)).devices(vec![Device::flex()]);
+    builder.stages(factory).optimizer(|| AdamWConfig::new().init())
+}
+
+fn refused(builder: Builder) -> SharedError {
+    match builder.build() {
+        Err(BuildError::Stages(error)) => shared(*error),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn shared(error: PipelineError) -> SharedError {
+    match error {
+        PipelineError::Rank(ExecuteError::Shared { source, .. }) => *source,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn tables() -> SharedParameter {
+    SharedParameter::new("table").at("token").at("scores")
+}
+
+/// The usual stages, but for what `change` does to the last one.
+fn changed(change: fn(&mut Tied, &StageContext)) -> impl Fn(&StageContext) -> StageBox + Send + Sync + 'static {
+    move |at| {
+        let mut last = part(SMALL, at);
+        if !at.is_last() {
+            return StageBox::new(last);
+        }
+        change(&mut last, at);
+        StageBox::with_loss(last, loss)
+    }
+}
+
+#[test]
+fn a_path_that_leads_nowhere_is_refused_with_some_that_do() {
+    let error = refused(builder(stage(SMALL)).share(tables().at("score")));
+    let SharedError::NotFound { name, path, there } = &error else { panic!("{error}") };
+    assert_eq!((name.as_str(), path.as_str()), ("table", "score"));
+    assert!(there.contains("`bias`") && there.contains("`blocks.0.weight`"), "{there}");
+    let error = refused(builder(stage(SMALL)).share(SharedParameter::new("nothing")));
+    assert!(matches!(error, SharedError::NotFound { .. }), "{error}");
+}
+
+#[test]
+fn a_parameter_that_is_declared_twice_is_refused() {
+    let error = refused(builder(stage(SMALL)).share(tables()).share(SharedParameter::new("again").at("token")));
+    let expected =
+        SharedError::DeclaredTwice { stage: 0, path: "token".into(), first: "table".into(), second: "again".into() };
+    assert_eq!(error, expected);
+}
+
+#[test]
+fn copies_of_other_shape_are_refused() {
+    let other = changed(|last, at| last.scores = Some(table(3, SMALL.width, SMALL.vocab, &at.device)));
+    let error = refused(builder(other).share(tables()));
+    let said = "shared parameter `table`: `scores` of stage 1 is [6, 11] of F32, trained, but `token` of stage 0 is [11, 6] of F32, trained; copies must be alike";
+    assert_eq!(error.to_string(), said);
+}
+
+#[test]
+fn a_copy_that_is_frozen_while_others_are_trained_is_refused() {
+    let frozen = changed(|last, _| {
+        last.scores = last.scores.take().map(|scores| scores.set_require_grad(false));
+    });
+    let error = refused(builder(frozen).share(tables()));
+    assert!(matches!(&error, SharedError::Unlike { got, .. } if got.ends_with("frozen")), "{error}");
+}
+
+#[test]
+fn one_identifier_on_two_stages_without_a_declaration_is_refused() {
+    // As if parts of a whole model were handed out, its one table to both ends.
+    let whole: Param<Tensor<2>> = table(1, SMALL.vocab, SMALL.width, &Device::flex().autodiff());
+    let stages = move |at: &StageContext| {
+        let mut part = part(SMALL, at);
+        match at.is_last() {
+            false => {
+                part.token = Some(whole.clone());
+                StageBox::new(part)
+            }
+            true => {
+                part.scores = Some(whole.clone());
+                StageBox::with_loss(part, loss)
+            }
+        }
+    };
+    let error = refused(builder(stages.clone()));
+    let expected =
+        SharedError::Undeclared { first_stage: 0, first_path: "token".into(), stage: 1, path: "scores".into() };
+    assert_eq!(error, expected);
+    // Declared, it trains.
+    let mut pipeline = builder(stages).share(tables()).build().unwrap();
+    pipeline.step(Text::new(SMALL, 4, 1).batch(), RATE).unwrap();
+}
+
+#[test]
+fn an_optimizer_that_treats_copies_differently_is_refused_after_the_first_step() {
+    let uneven =
+        || AdamWConfig::new().init().with_group(ParamGroup::from_predicate("scores"), SgdConfig::new().build(), None);
+    let builder = builder(stage(SMALL)).share(tables());
+    let mut pipeline = builder.clone().optimizer(uneven).build().unwrap();
+    let error = shared(pipeline.step(Text::new(SMALL, 4, 1).batch(), RATE).unwrap_err());
+    let expected = SharedError::Diverged {
+        name: "table".into(),
+        stage: 1,
+        path: "scores".into(),
+        first_stage: 0,
+        first_path: "token".into(),
+    };
+    assert_eq!(error, expected);
+}
+
+/// A part that holds one parameter in two places of its module.
+#[test]
+fn one_parameter_in_two_places_of_a_stage_is_stepped_in_both() {
+    let twice: Factory = |at| {
+        let mut part = part(SMALL, at);
+        part.scores = part.token.clone();
+        StageBox::with_loss(part, loss)
+    };
+    let run = |factory: Factory| {
+        let plan = PlanSize::new(1, 2);
+        let builder = Pipeline::builder().schedule(Box::new(GPipe), plan).devices(vec![Device::flex()]);
+        let mut pipeline = builder.stages(factory).optimizer(|| AdamWConfig::new().init()).build().unwrap();
+        let losses: Vec<f64> =
+            (0..5).map(|step| pipeline.step(Text::new(SMALL, 4, step).batch(), RATE).unwrap().loss).collect();
+        (losses, pipeline.weights().unwrap().swap_remove(0))
+    };
+    let (losses, weights) = run(twice);
+    let once: Factory = |at| StageBox::with_loss(part(SMALL, at), loss);
+    let (expected, _) = run(once);
+    assert_eq!(losses, expected);
+    let (first, last) = (crate::cases::read(&weights[0]), crate::cases::read(weights.last().unwrap()));
+    assert_eq!(first, last);
+}
+
+#[test]
+fn what_is_frozen_everywhere_may_be_shared_and_starts_equal() {
+    let size = Size { layers: 2, ..SMALL };
+    let frozen = move |at: &StageContext| {
+        let mut part = part(size, at);
+        part.bias = vector(60 + at.index as u64, size.width, &at.device).set_require_grad(false);
+        match at.is_last() {
+            true => StageBox::with_loss(part, loss),
+            false => StageBox::new(part),
+        }
+    };
+    let bias = SharedParameter::new("bias").at("bias");
+    let mut pipeline = builder(frozen).share(tables()).share(bias).build().unwrap();
+    assert!(pipeline.shared()[1].to_string().ends_with("frozen, nothing to sum"));
+    pipeline.step(Text::new(size, 4, 1).batch(), RATE).unwrap();
+    let copies = super::copies(&mut pipeline, "bias");
+    assert_eq!(copies[0], copies[1]);
+    assert_eq!(copies[0], crate::cases::noise(60, size.width));
+}

@@ -1,0 +1,117 @@
+//! Edges past the next stage: a U-Net and random graphs train as on one device, whatever the cut.
+
+mod graph;
+mod refusals;
+
+use crate::cases::{Case, noise, range, sizes};
+use crate::parity::{assert_parity, builder};
+use burn::tensor::{Device, Tensor, TensorData};
+use burn_pipeline::plan::Op;
+use burn_pipeline::schedule::{Size, by_name};
+use burn_pipeline::stage::{Accumulation, Batch, SplitBackward};
+use burn_pipeline::train::{Builder, StageContext};
+use pipeline_examples::unet::{UNetConfig, UNetPart, picture, squared_error};
+use pipeline_tests::reference::whole;
+
+/// Nine blocks on pictures of 16 x 16.
+fn config() -> UNetConfig {
+    UNetConfig::new().with_levels(4).with_channels(2).with_seed(5)
+}
+
+const SIDE: usize = 16;
+
+struct Pictures {
+    noisy: Tensor<4>,
+    clean: Tensor<4>,
+}
+
+impl Pictures {
+    fn new(samples: usize) -> Self {
+        let draw = |seed| {
+            let values = TensorData::new(noise(seed, samples * SIDE * SIDE), [samples, 1, SIDE, SIDE]);
+            Tensor::from_data(values, &Device::flex())
+        };
+        Self { noisy: draw(21), clean: draw(22) }
+    }
+}
+
+impl Case for Pictures {
+    type Model = UNetPart;
+
+    fn model(&self) -> UNetPart {
+        config().part(&whole())
+    }
+
+    fn stage(at: &StageContext) -> burn_pipeline::stage::StageBox {
+        config().stage(at)
+    }
+
+    fn batch(&self) -> Batch {
+        Batch::new(picture(self.noisy.clone())).target(self.clean.clone())
+    }
+
+    fn loss(&self, model: &UNetPart, samples: std::ops::Range<usize>) -> Tensor<1> {
+        let noisy = self.noisy.clone().slice([samples.clone()]).autodiff();
+        let output = burn_pipeline::stage::Stage::forward(model, picture(noisy), ());
+        squared_error(output, self.clean.clone().slice([samples]).autodiff())
+    }
+}
+
+fn with_edges(builder: Builder, stages: usize) -> Builder {
+    config().edges(stages).into_iter().fold(builder, |builder, (from, to)| builder.skip(from, to))
+}
+
+#[test]
+fn a_u_net_equals_the_plain_loop_bit_for_bit_over_every_kind_of_schedule() {
+    let mut edges = 0;
+    for (family, chunks) in [("GPipe", 1), ("1F1B", 1), ("Interleaved1F1B", 2), ("ZBV", 2)] {
+        for ranks in 1..=4 {
+            let stages = ranks * chunks;
+            edges += config().edges(stages).len();
+            for (microbatches, samples) in [(1, 1), (3, 4), (4, 4)] {
+                let size = Size { ranks, chunks, microbatches };
+                let schedule = by_name(family).unwrap();
+                let builder = builder::<Pictures>(schedule.as_ref(), size).accumulation(Accumulation::Ordered);
+                // Some sizes run captured programs where the schedule splits.
+                let split = if microbatches == 3 { SplitBackward::Auto } else { SplitBackward::Eager };
+                let builder = with_edges(builder, stages).split(split);
+                let name = format!("{family} on {ranks} ranks, {stages} stages");
+                assert_parity(&Pictures::new(samples), &builder, microbatches, samples, &name);
+            }
+        }
+    }
+    assert!(edges > 10, "only {edges} edges were used");
+}
+
+#[test]
+fn both_routes_of_a_bidirectional_placement_have_the_edges() {
+    let size = Size { ranks: 4, chunks: 1, microbatches: 8 };
+    let schedule = by_name("DualPipe").unwrap();
+    let builder = builder::<Pictures>(schedule.as_ref(), size).accumulation(Accumulation::Ordered);
+    assert_parity(&Pictures::new(8), &with_edges(builder, 4), 8, 8, "DualPipe");
+}
+
+#[test]
+fn evaluation_and_the_step_report_know_the_edges() {
+    let pictures = Pictures::new(5);
+    let size = Size::new(4, 2);
+    let mut pipeline = with_edges(builder::<Pictures>(&burn_pipeline::schedule::GPipe, size), 4).build().unwrap();
+    let model = config().part(&whole());
+    let cut = sizes(5, 2);
+    let expected: f64 =
+        (0..2).map(|i| pictures.loss(&model, range(&cut, i)).into_scalar::<f32>() as f64 * cut[i] as f64 / 5.0).sum();
+    let report = pipeline.eval(pictures.batch()).unwrap();
+    assert!((report.loss.unwrap() - expected).abs() < 1e-12);
+    let output: pipeline_examples::unet::Signal = report.output().unwrap();
+    assert_eq!(output.x.dims(), [5, 1, SIDE, SIDE]);
+    let step = pipeline.step(pictures.batch(), 1e-3).unwrap();
+    // Stage 0 of nine blocks in four holds three levels: 0 and 1 go to the last stage, 2 to the one before.
+    assert_eq!(config().edges(4), [(0, 2), (0, 3)]);
+    let level = |level: usize| 3 * 2 * (SIDE >> level) * (SIDE >> level) * 4;
+    assert_eq!(step.skip_bytes, [level(0) + level(1), 0, 0, 0]);
+    let received = |stage: usize| {
+        let events = step.timeline.events.iter().flat_map(|event| event.action.tasks());
+        events.filter(|task| task.is_skip() && task.stage().index() == stage && task.op() == Op::ReceiveForward).count()
+    };
+    assert_eq!([received(2), received(3)].iter().filter(|&&count| count >= 2).count(), 2);
+}

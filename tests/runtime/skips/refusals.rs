@@ -1,0 +1,81 @@
+//! Edges that stages and pipeline do not agree on are refused, with the stage.
+
+use burn::module::Module;
+use burn::nn::{Linear, LinearConfig};
+use burn::tensor::{Device, Tensor};
+use burn_pipeline::execute::ExecuteError;
+use burn_pipeline::pass;
+use burn_pipeline::plan::{CheckError, PlanError, SkipEdge, SkipError};
+use burn_pipeline::schedule::{GPipe, Schedule, Size};
+use burn_pipeline::stage::{Batch, Skips, Stage, StageBox, StageError};
+use burn_pipeline::train::{BuildError, Builder, Pipeline, PipelineError, StageContext};
+
+/// Puts out as many values past the next stage as it is told to, and takes all that come.
+#[derive(Module, Debug)]
+struct Loose {
+    linear: Linear,
+    gives: usize,
+}
+
+impl Stage for Loose {
+    type Input = (Tensor<2>, Skips<Tensor<2>>);
+    type Extra = ();
+    type Output = (Tensor<2>, Skips<Tensor<2>>);
+
+    fn forward(&self, (x, past): Self::Input, (): ()) -> Self::Output {
+        let y = past.0.into_iter().fold(self.linear.forward(x), |y, past| y + past);
+        (y.clone(), Skips(vec![y; self.gives]))
+    }
+}
+
+fn builder(gives: &'static [usize]) -> Builder {
+    let stage = |at: &StageContext, gives: usize| {
+        let loose = Loose { linear: LinearConfig::new(2, 2).init(&at.device), gives };
+        match at.is_last() {
+            true => StageBox::with_loss(loose, |(y, _): (Tensor<2>, Skips<Tensor<2>>), t: Tensor<2>| (y - t).mean()),
+            false => StageBox::new(loose),
+        }
+    };
+    let builder = Pipeline::builder().schedule(Box::new(GPipe), Size::new(gives.len(), 2));
+    builder.devices(vec![Device::flex()]).stages(move |at| stage(at, gives[at.index]))
+}
+
+fn batch() -> Batch {
+    let x = Tensor::<2>::ones([2, 2], &Device::flex());
+    Batch::new((x.clone(), Skips::<Tensor<2>>(vec![]))).target(x)
+}
+
+#[test]
+fn a_stage_that_puts_out_more_or_fewer_values_than_edges_is_refused() {
+    for (gives, got, expected) in [(&[0, 0, 0], 0, 1), (&[2, 0, 0], 2, 1)] {
+        let mut pipeline = builder(gives).skip(0, 2).build().unwrap();
+        let error = pipeline.step(batch(), 0.1).unwrap_err();
+        let PipelineError::Rank(ExecuteError::Stage { stage, source, .. }) = error else { panic!("{error}") };
+        assert_eq!((stage.index(), source), (0, StageError::SkipCount { got, expected }));
+    }
+    let mut pipeline = builder(&[0, 1, 0]).build().unwrap();
+    let error = pipeline.eval(batch()).unwrap_err();
+    assert!(error.to_string().contains("put out one `Skip` for each `Builder::skip`"), "{error}");
+    builder(&[1, 0, 0]).skip(0, 2).build().unwrap().step(batch(), 0.1).unwrap();
+}
+
+#[test]
+fn edges_that_are_none_are_refused_when_the_pipeline_is_built() {
+    let refused = |from, to| match builder(&[0, 0, 0]).skip(from, to).build() {
+        Err(BuildError::Plan(PlanError::Skip(error))) => error,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(refused(0, 1), SkipError::Next { edge: SkipEdge { from: 0, to: 1 } });
+    assert_eq!(refused(2, 0), SkipError::Backward { edge: SkipEdge { from: 2, to: 0 } });
+    assert_eq!(refused(0, 3), SkipError::NoSuchStage { edge: SkipEdge { from: 0, to: 3 }, stages: 3 });
+}
+
+#[test]
+fn a_given_plan_brings_its_edges_or_lacks_their_transfers() {
+    let plan = GPipe.build(Size::new(3, 2)).unwrap();
+    let with_edge = plan.clone().with_skips(vec![(0, 2).into()]).unwrap();
+    builder(&[1, 0, 0]).plan(with_edge).build().unwrap().step(batch(), 0.1).unwrap();
+    let lowered = pass::insert_transfers(&plan).unwrap();
+    let error = builder(&[1, 0, 0]).plan(lowered).skip(0, 2).build().unwrap_err();
+    assert!(matches!(&error, BuildError::Check(error) if matches!(**error, CheckError::Unmet { .. })), "{error}");
+}
