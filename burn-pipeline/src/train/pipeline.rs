@@ -7,11 +7,12 @@
 mod metadata;
 
 use super::admit::admit;
-use super::builder::{BuildError, Builder, Source};
+use super::builder::{BuildError, Builder};
 use super::checkpoint::Progress;
 use super::error::PipelineError;
 use super::report::{EvalReport, StepReport, most};
 use super::shared::SharedReport;
+use super::source::Source;
 use super::worker::{Answer, Command, Reply, StageFacts};
 use crate::cost::Links;
 use crate::link::{Failure, Watch};
@@ -84,8 +85,8 @@ pub struct Pipeline {
     pub(super) commands: Vec<Sender<Command>>,
     pub(super) replies: Receiver<Reply>,
     pub(super) deadline: Duration,
-    validate: Validate,
-    learned: bool,
+    pub(super) validate: Validate,
+    pub(super) learned: bool,
     pub(super) closed: Option<Failure>,
     pub(super) progress: Progress,
     /// Batches whose gradients no step has used yet.

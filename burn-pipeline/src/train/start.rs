@@ -5,10 +5,11 @@
 //! 2. [`Pipeline::start_rank`] holds one rank, and a link to the others, which are processes. Plans are proved for
 //!    what that link declares, and before stages are built all ranks compare their jobs ([`job`]).
 
-use super::builder::{BuildError, Builder, split_stages};
+use super::builder::{BuildError, Builder};
 use super::checkpoint::Progress;
 use super::error::PipelineError;
 use super::pipeline::{Pipeline, SourceBox};
+use super::source::split_stages;
 use super::together::Job;
 use super::worker::{Answer, Seat, run};
 use crate::execute::ExecuteError;
