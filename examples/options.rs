@@ -10,21 +10,26 @@ use crate::learning_rate::{RateError, learning_rates};
 use crate::saved::RunFlags;
 use crate::traces::TracePaths;
 use burn::tensor::Device;
+use burn_pipeline::link::{Launch, LaunchError};
 use burn_pipeline::plan::{Plan, PlanCsvError};
 use burn_pipeline::schedule::{ScheduleError, Size, by_name};
 use clap::{Parser, ValueEnum};
 use std::path::PathBuf;
 
-/// Trains a byte-level GPT on Shakespeare's plays, as a pipeline of stages over ranks of this process.
+/// Trains a byte-level GPT on Shakespeare's plays, as a pipeline of stages over ranks.
 #[derive(Parser, Debug, Clone)]
 #[command(name = "train_gpt")]
 pub struct Options {
     /// Family of schedules, such as 1F1B, GPipe, Interleaved1F1B or ZBVZeroBubble.
     #[arg(long, default_value = "1F1B", value_name = "NAME")]
     pub schedule: String,
-    /// Ranks, each a thread with its own stages and its own compute threads.
-    #[arg(long, default_value_t = 2, value_name = "N")]
-    pub ranks: usize,
+    /// Ranks, each with its own stages and its own compute threads [default: 2; with `--link mpi`, as many as
+    /// `mpirun` started].
+    #[arg(long, value_name = "N")]
+    pub ranks: Option<usize>,
+    /// What ranks are, and how they reach each other.
+    #[arg(long, value_enum, default_value_t = LinkName::Threads, value_name = "NAME")]
+    pub link: LinkName,
     /// Stages a rank [default: what the schedule asks for, else 1].
     #[arg(long, value_name = "N")]
     pub chunks: Option<usize>,
@@ -83,6 +88,15 @@ pub struct Options {
     /// `text` draws a progress bar; `json` writes one line a step on standard output and all else elsewhere.
     #[arg(long, value_enum, default_value_t = LogFormat::Text, value_name = "FORMAT")]
     pub log: LogFormat,
+}
+
+/// What ranks are, and how they reach each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LinkName {
+    /// Threads of this process.
+    Threads,
+    /// Processes that `mpirun` started, on one machine or many; feature `mpi`.
+    Mpi,
 }
 
 /// What steps are told in.
@@ -163,6 +177,15 @@ pub enum OptionsError {
     /// The learning rate is not one.
     #[error(transparent)]
     Rate(#[from] RateError),
+    /// The launcher's variables make no sense.
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
+    /// Checkpoints are written by one process.
+    #[error("--save does not go with --link mpi: checkpoints are written where all ranks are threads of one process")]
+    SaveOverMpi,
+    /// MPI was not compiled in.
+    #[error("--link mpi is not in this build; build with --features mpi")]
+    NoMpi,
     /// The device is not there.
     #[error(transparent)]
     Device(#[from] DeviceError),
@@ -177,6 +200,12 @@ impl Options {
         let (heads, d_model) = (self.heads, self.d_model);
         if !d_model.is_multiple_of(heads) {
             return Err(OptionsError::Heads { heads, d_model });
+        }
+        if self.link == LinkName::Mpi && !cfg!(feature = "mpi") {
+            return Err(OptionsError::NoMpi);
+        }
+        if self.link == LinkName::Mpi && self.save.is_some() {
+            return Err(OptionsError::SaveOverMpi);
         }
         let corpus = Corpus::shakespeare();
         corpus.fits(self.seq)?;
@@ -218,8 +247,18 @@ impl Options {
             burn_pipeline::schedule::Chunks::Exactly(chunks) => chunks,
             burn_pipeline::schedule::Chunks::Any => 1,
         };
-        let (ranks, chunks) = (self.ranks, self.chunks.unwrap_or(asked));
+        let (ranks, chunks) = (self.ranks()?, self.chunks.unwrap_or(asked));
         Ok(schedule.build(Size { ranks, chunks, microbatches: self.microbatches.min(self.batch) })?)
+    }
+}
+
+impl Options {
+    fn ranks(&self) -> Result<usize, OptionsError> {
+        let started = match self.link {
+            LinkName::Threads => None,
+            LinkName::Mpi => Launch::from_environment()?.map(|launch| launch.ranks),
+        };
+        Ok(self.ranks.or(started).unwrap_or(2))
     }
 }
 

@@ -4,10 +4,12 @@
 //! can have end it with one message and code 2, a run that fails with one message and code 1.
 
 use crate::generate::Sampling;
-use crate::options::{LogFormat, Options, OptionsError, Setup};
+use crate::options::{LinkName, LogFormat, Options, OptionsError, Setup};
 use crate::step_log::StepLog;
 use crate::traces::TraceError;
 use crate::training::{StepRecord, TrainError, Trainer};
+#[cfg(feature = "mpi")]
+use burn_pipeline::link::{Mpi, MpiError};
 use clap::Parser;
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -18,6 +20,10 @@ const SAMPLE: usize = 400;
 /// The sample's temperature: a little below 1, for fewer odd bytes.
 const TEMPERATURE: f64 = 0.8;
 
+/// The longest that processes may take to find each other, and to part.
+#[cfg(feature = "mpi")]
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// Why a run ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
@@ -27,6 +33,10 @@ pub enum RunError {
     /// Training failed.
     #[error(transparent)]
     Train(#[from] TrainError),
+    /// MPI cannot be used.
+    #[cfg(feature = "mpi")]
+    #[error(transparent)]
+    Mpi(#[from] MpiError),
     /// The timeline cannot be written.
     #[error(transparent)]
     Trace(#[from] TraceError),
@@ -55,13 +65,44 @@ pub fn main(arguments: impl Iterator<Item = OsString>, out: &mut dyn Write, err:
             return error.exit_code() as u8;
         }
     };
-    match run(options, out, err) {
-        Ok(()) => 0,
-        Err(error) => {
-            let _ = writeln!(err, "error: {error}");
-            error.exit_code()
+    let done = match options.link {
+        LinkName::Threads => run(options, out, err),
+        LinkName::Mpi => over_mpi(options, out, err),
+    };
+    done.map_or_else(|error| tell(&error, err), |()| 0)
+}
+
+/// One message, and the exit code.
+fn tell(error: &RunError, err: &mut dyn Write) -> u8 {
+    // A closed standard error is no news.
+    let _ = writeln!(err, "error: {error}");
+    error.exit_code()
+}
+
+/// This process is one rank of those that `mpirun` started; rank 0 tells.
+#[cfg(feature = "mpi")]
+fn over_mpi(options: Options, out: &mut dyn Write, err: &mut dyn Write) -> Result<(), RunError> {
+    let setup = options.check()?;
+    let mpi = Mpi::connect(PATIENCE)?;
+    let done = mpi.link(setup.device.clone()).map_err(RunError::from).and_then(|link| {
+        if mpi.rank() == 0 {
+            setup.trace.prepare()?;
         }
-    }
+        let trainer = Trainer::over(setup, Some(Box::new(link)))?;
+        match mpi.rank() {
+            0 => run_trainer(trainer, true, out, err),
+            _ => run_trainer(trainer, false, &mut io::sink(), &mut io::sink()),
+        }
+    });
+    // MPI cannot go on without a rank, and a process that merely ended would leave stopped ones behind.
+    done.or_else(|error| mpi.end_job(i32::from(tell(&error, err))))
+}
+
+#[cfg(not(feature = "mpi"))]
+fn over_mpi(options: Options, _: &mut dyn Write, _: &mut dyn Write) -> Result<(), RunError> {
+    // Refuses it.
+    options.check()?;
+    Ok(())
 }
 
 /// Trains, evaluates, draws a sample and writes the timeline.
@@ -71,8 +112,12 @@ pub fn main(arguments: impl Iterator<Item = OsString>, out: &mut dyn Write, err:
 pub fn run(options: Options, out: &mut dyn Write, err: &mut dyn Write) -> Result<(), RunError> {
     let setup = options.check()?;
     setup.trace.prepare()?;
-    let format = setup.options.log;
-    let mut trainer = Trainer::new(setup)?;
+    run_trainer(Trainer::new(setup)?, true, out, err)
+}
+
+/// All that is run, on every rank; the leading one writes the timeline.
+fn run_trainer(mut trainer: Trainer, leads: bool, out: &mut dyn Write, err: &mut dyn Write) -> Result<(), RunError> {
+    let format = trainer.setup().options.log;
     {
         let told: &mut dyn Write = if format == LogFormat::Text { out } else { err };
         introduce(trainer.setup(), told)?;
@@ -82,7 +127,7 @@ pub fn run(options: Options, out: &mut dyn Write, err: &mut dyn Write) -> Result
     }
     let (records, elapsed) = train(&mut trainer, out)?;
     let told: &mut dyn Write = if format == LogFormat::Text { out } else { err };
-    conclude(&mut trainer, &records, elapsed, told)
+    conclude(&mut trainer, leads, &records, elapsed, told)
 }
 
 fn introduce(setup: &Setup, told: &mut dyn Write) -> io::Result<()> {
@@ -116,6 +161,7 @@ fn train(trainer: &mut Trainer, out: &mut dyn Write) -> Result<(Vec<StepRecord>,
 
 fn conclude(
     trainer: &mut Trainer,
+    leads: bool,
     records: &[StepRecord],
     elapsed: Duration,
     told: &mut dyn Write,
@@ -130,7 +176,7 @@ fn conclude(
     let (loss, bigram, bytes) = (evaluation.loss, evaluation.bigram, evaluation.bytes);
     writeln!(told, "held-out loss {loss:.4} nats a byte over {bytes} bytes; a table of byte pairs has {bigram:.4}")?;
     if steps > 0 {
-        timelines(trainer, told)?;
+        timelines(trainer, leads, told)?;
     }
     if let Some(folder) = &trainer.setup().options.save {
         writeln!(told, "checkpoints: {} (for --resume, and for `generate_gpt --from`)", folder.display())?;
@@ -144,9 +190,11 @@ fn conclude(
 }
 
 /// Writes what the last steps took, measured and predicted.
-fn timelines(trainer: &mut Trainer, told: &mut dyn Write) -> Result<(), RunError> {
+fn timelines(trainer: &mut Trainer, leads: bool, told: &mut dyn Write) -> Result<(), RunError> {
     let (paths, measured, profile) = (trainer.setup().trace.clone(), trainer.timeline(), trainer.profile()?);
-    paths.write(&measured, &trainer.predicted(&profile)?, &profile)?;
+    if leads {
+        paths.write(&measured, &trainer.predicted(&profile)?, &profile)?;
+    }
     let (chrome, svg) = (paths.chrome.display(), paths.svg.display());
     writeln!(told, "{}: {chrome} (open it in ui.perfetto.dev), {svg}", measured.name)?;
     writeln!(told, "costs for `burn-pipeline simulate --profile`: {}", paths.profile.display())?;

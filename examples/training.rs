@@ -13,6 +13,7 @@ use crate::traces::end_to_end;
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use burn_pipeline::cost::{Profile, ProfileError};
+use burn_pipeline::link::Link;
 use burn_pipeline::simulate::{SimulateError, SimulateOptions, simulate};
 use burn_pipeline::stage::{Batch, BoundaryError};
 use burn_pipeline::trace::Track;
@@ -103,17 +104,30 @@ impl Trainer {
     /// # Errors
     /// If the plan is not legal, a rank cannot make its stages, or the checkpoint cannot be read or is of another run.
     pub fn new(setup: Setup) -> Result<Self, TrainError> {
+        Self::over(setup, None)
+    }
+
+    /// As [`Trainer::new`], or with this process as one rank that reaches the others through a link: all processes
+    /// then make the same calls.
+    ///
+    /// # Errors
+    /// As [`Trainer::new`], and if the ranks were not started for the same job.
+    pub fn over(setup: Setup, link: Option<Box<dyn Link>>) -> Result<Self, TrainError> {
         let (options, model, recompute) = (&setup.options, setup.model.clone(), setup.options.recompute);
         // Moments of gradients over a hundred steps and a clear weight decay suit short runs over small batches.
         let optimizer = AdamWConfig::new().with_beta_2(0.99).with_epsilon(1e-8).with_weight_decay(0.1);
-        let pipeline = Pipeline::builder()
+        let builder = Pipeline::builder()
+            .model(format!("{model:?}"))
             .plan(setup.plan.clone())
             .stages(move |at| model.stage(at).recomputed(recompute))
             .optimizer(move || optimizer.init())
             .clip_norm(CLIP_NORM)
             .devices(vec![setup.device.clone()])
-            .threads(options.threads)
-            .build()?;
+            .threads(options.threads);
+        let pipeline = match link {
+            None => builder.build()?,
+            Some(link) => builder.build_rank(link)?,
+        };
         let checkpoints = options.save.as_ref().map(|folder| Checkpoints::new(folder).keep(KEPT_CHECKPOINTS));
         let mut trainer = Self { pipeline, checkpoints, done: 0, recent: VecDeque::new(), setup };
         if trainer.setup.options.resume {

@@ -1,4 +1,5 @@
 //! What the runtime's tests share: small models, and the plain loop that a pipeline must equal.
 
+pub mod conformance;
 pub mod mlp;
 pub mod reference;

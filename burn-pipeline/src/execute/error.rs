@@ -4,6 +4,20 @@ use crate::link::LinkError;
 use crate::plan::{Op, Stage, Task};
 use crate::stage::{MicrobatchError, SharedError, StageError};
 
+/// Ranks of one job that do not have in common what they must.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("rank {rank} differs from the others in {what}: it has {theirs}, and they have {others}")]
+pub struct HandshakeError {
+    /// The rank that differs from most (of two, the later one).
+    pub rank: usize,
+    /// In what.
+    pub what: String,
+    /// What it has.
+    pub theirs: String,
+    /// What most have.
+    pub others: String,
+}
+
 /// An error of a rank's run; all fields that are known are there.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ExecuteError {
@@ -54,6 +68,14 @@ pub enum ExecuteError {
         task: Option<Task>,
         /// What the link reported.
         source: LinkError,
+    },
+    /// The ranks were not started for the same job.
+    #[error("rank {rank}: {source}; start every rank with the same program, options and data types")]
+    Handshake {
+        /// The rank that reports it.
+        rank: usize,
+        /// Which rank differs, and in what.
+        source: HandshakeError,
     },
     /// The batch does not hold what a stage reads.
     #[error("rank {rank}: {source}")]

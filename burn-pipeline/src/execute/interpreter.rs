@@ -122,6 +122,11 @@ impl Executor {
         (&mut self.stages, self.link.as_mut())
     }
 
+    /// The longest that any wait may take.
+    pub fn patience(&self) -> Duration {
+        self.options.deadline
+    }
+
     /// When a wait that starts now must end.
     pub fn deadline(&self) -> Instant {
         Instant::now() + self.options.deadline

@@ -27,7 +27,7 @@ mod row;
 mod skips;
 mod values;
 
-pub use error::ExecuteError;
+pub use error::{ExecuteError, HandshakeError};
 pub use inspect::Inspection;
 pub(crate) use interpreter::panic_message;
 pub use interpreter::{Executor, FusedActions, Run, RunOptions};

@@ -7,14 +7,29 @@
 //! | transport | file | ranks are |
 //! |---|---|---|
 //! | threads | `threads.rs` | threads of this process |
+//! | MPI | `mpi/` (feature `mpi`) | processes, on one machine or many |
+//!
+//! Links between processes carry messages as bytes: `wire.rs`.
 
+mod bytes;
+mod launch;
+#[cfg(feature = "mpi")]
+mod mpi;
 mod reduce;
 mod threads;
+mod wire;
 
+pub use bytes::all_gather_bytes;
+pub use launch::{Launch, LaunchError, Launcher};
+#[cfg(feature = "mpi")]
+pub use mpi::{Mpi, MpiError, MpiLink};
 pub use threads::{ThreadLink, Threads};
+pub(crate) use wire::checksum;
+pub use wire::{Frame, Packed, WIRE_VERSION, WireError};
 
 use crate::plan::{Stage, Transport};
 use crate::stage::{AnyTensor, Payload};
+use std::sync::Arc;
 use std::time::Instant;
 
 /// Which way a message goes through the model.
@@ -40,6 +55,8 @@ pub enum Direction {
     Shared,
     /// A message that is only to be timed.
     Probe,
+    /// Tensors of a stage that every rank is given: outputs of an evaluation, weights that were asked for.
+    Spread,
     /// An output of the last stage, on its way to a rank that asked for it.
     Output,
 }
@@ -67,6 +84,7 @@ impl std::fmt::Display for Header {
             }
             Direction::Output => "output",
             Direction::Probe => return f.write_str("a message that is timed"),
+            Direction::Spread => return write!(f, "tensors of stage {} for all ranks", self.stage),
             Direction::Replica => return write!(f, "the other replica's tensors for stage {}", self.stage),
             Direction::Shared => return write!(f, "the shared parameters of group {}", self.microbatch),
         };
@@ -126,6 +144,24 @@ pub enum LinkError {
         /// What came.
         got: String,
     },
+    /// What came is no message, or what is to go cannot be one.
+    #[error("rank {rank}, message from or to rank {peer}: {source}")]
+    Wire {
+        /// This rank.
+        rank: usize,
+        /// The rank at the other end.
+        peer: usize,
+        /// What is wrong.
+        source: WireError,
+    },
+    /// The transport under the link has ended.
+    #[error("rank {rank}: the link is closed: {message}")]
+    Closed {
+        /// This rank.
+        rank: usize,
+        /// Why.
+        message: String,
+    },
     /// Members of a group sent lists that do not fit each other.
     #[error("rank {rank} and rank {peer} hold different lists of shared parameters: {reason}")]
     Lists {
@@ -158,6 +194,14 @@ pub trait Link: Send {
 
     /// The transport model that plans must be proved for.
     fn transport(&self) -> Transport;
+
+    /// What the link can do: plans are proved for it.
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { transport: self.transport(), ordered: true, overlaps: true }
+    }
+
+    /// A view of the link for somebody who does not hold it.
+    fn watch(&self) -> Arc<dyn Watch>;
 
     /// Brings tensors that this process holds to this rank's device; a handle that is there already is moved.
     fn bring(&self, payload: Payload) -> Payload;
@@ -216,6 +260,32 @@ pub trait Link: Send {
 
     /// Tells all other ranks that this one failed; the first failure counts.
     fn abort(&mut self, message: String);
+}
+
+/// What a link can do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Capabilities {
+    /// When sends end: plans are proved not to deadlock under it.
+    pub transport: Transport,
+    /// Messages from one rank to another arrive in the order in which they were sent, which the executor relies on.
+    pub ordered: bool,
+    /// Messages travel while ranks compute.
+    pub overlaps: bool,
+}
+
+/// A view of a link for somebody who does not hold it: the thread that waits for a rank of this process.
+pub trait Watch: Send + Sync + std::fmt::Debug {
+    /// What a rank was last seen doing; of ranks in other processes, what they said last.
+    fn activity(&self, rank: usize) -> Activity;
+
+    /// A number that changes whenever a rank of this process turns to something else.
+    fn progress(&self) -> u64;
+
+    /// Notes a failure that somebody else saw (a rank that does not answer), and tells every rank.
+    fn abort(&self, failure: Failure);
+
+    /// The first failure, if there was one.
+    fn failure(&self) -> Option<Failure>;
 }
 
 /// What a rank is doing.

@@ -11,7 +11,7 @@
 //! 3. `all_gather` fills a round's table; the last rank to come wakes the others.
 //! 4. `abort` notes the first failure and wakes everybody.
 
-use super::{Activity, Failure, Header, Link, LinkError, Message};
+use super::{Activity, Failure, Header, Link, LinkError, Message, Watch};
 use crate::plan::Transport;
 use crate::stage::Payload;
 use burn::tensor::Device;
@@ -83,24 +83,22 @@ impl Threads {
     pub fn link(&self, rank: usize, device: Device) -> ThreadLink {
         ThreadLink { shared: self.shared.clone(), rank, device, round: 0 }
     }
+}
 
-    /// What a rank is doing.
-    pub fn activity(&self, rank: usize) -> Activity {
+impl Watch for Threads {
+    fn activity(&self, rank: usize) -> Activity {
         *lock(&self.shared.activities[rank])
     }
 
-    /// A number that changes whenever any rank turns to something else.
-    pub fn progress(&self) -> u64 {
+    fn progress(&self) -> u64 {
         self.shared.announced.load(Ordering::Relaxed)
     }
 
-    /// Notes a failure that somebody else saw (a rank that does not answer), and wakes everybody.
-    pub fn abort(&self, failure: Failure) {
+    fn abort(&self, failure: Failure) {
         self.shared.abort(failure);
     }
 
-    /// The first failure, if there was one.
-    pub fn failure(&self) -> Option<Failure> {
+    fn failure(&self) -> Option<Failure> {
         lock(&self.shared.failure).clone()
     }
 }
@@ -151,6 +149,10 @@ impl Link for ThreadLink {
         Transport::Unbounded
     }
 
+    fn watch(&self) -> Arc<dyn Watch> {
+        Arc::new(Threads { shared: self.shared.clone() })
+    }
+
     fn bring(&self, payload: Payload) -> Payload {
         if payload.tensors().all(|tensor| tensor.device() == self.device) {
             return payload;
@@ -198,6 +200,7 @@ impl Link for ThreadLink {
     }
 
     fn all_gather(&mut self, numbers: Vec<f64>, deadline: Instant) -> Result<Vec<Vec<f64>>, LinkError> {
+        self.shared.fail_if_aborted()?;
         let since = Instant::now();
         let ranks = self.ranks();
         let mut rounds = lock(&self.shared.rounds);

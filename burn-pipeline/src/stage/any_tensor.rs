@@ -20,7 +20,8 @@ pub enum Kind {
 }
 
 impl Kind {
-    fn of(dtype: DType) -> Self {
+    /// The kind of tensors with these elements.
+    pub fn of(dtype: DType) -> Self {
         match dtype {
             dtype if dtype.is_bool() => Kind::Bool,
             dtype if dtype.is_int() || dtype.is_uint() => Kind::Int,
@@ -69,6 +70,17 @@ impl AnyTensor {
             Kind::Float => Dispatch::float_from_data(data, target),
             Kind::Int => Dispatch::int_from_data(data.convert_dtype(settings.int_dtype.into()), target),
             Kind::Bool => Dispatch::bool_from_data(data.convert_dtype(settings.bool_dtype.into()), target),
+        })
+    }
+
+    /// As [`AnyTensor::from_data`], but every element type stays what it is.
+    pub fn from_data_exact(data: TensorData, device: &Device) -> Self {
+        let plain = device.clone().inner();
+        let target = plain.as_dispatch();
+        Self(match Kind::of(data.dtype()) {
+            Kind::Float => Dispatch::float_from_data(data, target),
+            Kind::Int => Dispatch::int_from_data(data, target),
+            Kind::Bool => Dispatch::bool_from_data(data, target),
         })
     }
 
@@ -228,11 +240,18 @@ impl AnyTensor {
     /// # Errors
     /// What the device reports.
     pub fn to_data(&self) -> Result<TensorData, String> {
-        let tensor = self.0.clone();
+        self.clone().into_data()
+    }
+
+    /// Its elements on the host (waits for the device); not copied where the host holds them and nobody else does.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn into_data(self) -> Result<TensorData, String> {
         let read = match self.kind() {
-            Kind::Float => burn::tensor::try_read_sync(Dispatch::float_into_data(tensor)),
-            Kind::Int => burn::tensor::try_read_sync(Dispatch::int_into_data(tensor)),
-            Kind::Bool => burn::tensor::try_read_sync(Dispatch::bool_into_data(tensor)),
+            Kind::Float => burn::tensor::try_read_sync(Dispatch::float_into_data(self.0)),
+            Kind::Int => burn::tensor::try_read_sync(Dispatch::int_into_data(self.0)),
+            Kind::Bool => burn::tensor::try_read_sync(Dispatch::bool_into_data(self.0)),
         };
         read.ok_or("the device cannot be read without waiting")?.map_err(|e| e.to_string())
     }

@@ -8,6 +8,7 @@ use super::pipeline::Pipeline;
 use super::worker::{Answer, Command};
 use crate::execute::ExecuteError;
 use crate::link::{Activity, Failure};
+use std::collections::BTreeMap;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
@@ -21,18 +22,35 @@ impl Pipeline {
             // A rank whose thread has ended does not answer, which is noticed below.
             let _ = sender.send(command.clone());
         }
-        self.answers()
+        let answers = self.answers()?;
+        for answer in &answers {
+            match answer {
+                Answer::Refused { rank, message } => {
+                    return Err(PipelineError::Elsewhere { rank: *rank, message: message.clone() });
+                }
+                Answer::Apart { rank, theirs, others } => {
+                    let (rank, theirs, others) = (*rank, theirs.clone(), others.clone());
+                    return Err(PipelineError::Apart { rank, theirs, others });
+                }
+                _ => {}
+            }
+        }
+        Ok(answers)
     }
 
-    /// One answer a rank. The error that is returned is the first cause, not its echoes.
+    /// For calls that need all ranks in one process.
+    pub(super) fn refuse_processes(&self, what: &'static str) -> Result<(), PipelineError> {
+        if self.together { Err(PipelineError::Processes { what }) } else { Ok(()) }
+    }
+
+    /// The ranks' answers, in the order of ranks. The error that is returned is the first cause, not its echoes.
     pub(super) fn answers(&mut self) -> Result<Vec<Answer>, PipelineError> {
-        let ranks = self.placement().ranks();
-        let mut answers: Vec<Option<Answer>> = (0..ranks).map(|_| None).collect();
+        let mut answers: BTreeMap<usize, Vec<Answer>> = BTreeMap::new();
         let mut errors: Vec<(usize, ExecuteError)> = Vec::new();
-        let mut outstanding: Vec<usize> = (0..ranks).collect();
+        let mut outstanding = self.members.clone();
         // Ranks give up waiting at the deadline, so one that makes no progress for longer is stuck in its own
         // code. A step may take many times the deadline as long as somebody goes on.
-        let mut progress = self.threads.progress();
+        let mut progress = self.watch.progress();
         let grace = self.deadline + self.deadline / 4 + Duration::from_millis(200);
         while !outstanding.is_empty() {
             // Once something failed, the others answer at once, or are stuck.
@@ -41,13 +59,13 @@ impl Pipeline {
                 Ok((rank, answer)) => {
                     outstanding.retain(|&r| r != rank);
                     match answer {
-                        Ok(answer) => answers[rank] = Some(answer),
+                        Ok(answer) => drop(answers.insert(rank, answer)),
                         Err(error) => errors.push((rank, error)),
                     }
                 }
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {
-                    let now = self.threads.progress();
+                    let now = self.watch.progress();
                     if now == progress || !errors.is_empty() {
                         break;
                     }
@@ -56,7 +74,7 @@ impl Pipeline {
             }
         }
         if errors.is_empty() && outstanding.is_empty() {
-            return Ok(answers.into_iter().flatten().collect());
+            return Ok(answers.into_values().flatten().collect());
         }
         Err(self.close(errors, &outstanding))
     }
@@ -66,7 +84,7 @@ impl Pipeline {
         // A rank's own error comes before what others say of it.
         errors.sort_by_key(|(_, error)| error.is_secondary());
         let own = errors.first().filter(|(_, error)| !error.is_secondary()).cloned();
-        let stuck = outstanding.first().map(|&rank| (rank, self.threads.activity(rank)));
+        let stuck = outstanding.first().map(|&rank| (rank, self.watch.activity(rank)));
         let error = match (own, stuck, errors.into_iter().next()) {
             (Some((_, error)), ..) => PipelineError::Rank(error),
             (None, Some((rank, activity)), _) => {
@@ -79,10 +97,10 @@ impl Pipeline {
         };
         let rank = match &error {
             PipelineError::Silent { rank, .. } => *rank,
-            _ => self.threads.failure().map_or(0, |failure| failure.rank),
+            _ => self.watch.failure().map_or(0, |failure| failure.rank),
         };
         let failure = Failure { rank, message: error.to_string() };
-        self.threads.abort(failure.clone());
+        self.watch.abort(failure.clone());
         self.closed = Some(failure);
         error
     }

@@ -3,14 +3,15 @@
 use super::error::PipelineError;
 use super::pipeline::Pipeline;
 use super::shared::SharedParameter;
+use super::source::Source;
 use crate::execute::FusedActions;
-use crate::pass::{PassError, insert_transfers};
-use crate::plan::{CheckError, CheckOptions, CheckedPlan, Op, Placement, Plan, PlanError, SkipEdge, Stage, Transport};
-use crate::schedule::{ForwardOnly, Schedule, ScheduleError, Size};
+use crate::link::Link;
+use crate::pass::PassError;
+use crate::plan::{CheckError, Plan, PlanError, SkipEdge};
+use crate::schedule::{Schedule, ScheduleError, Size};
 use crate::stage::{Accumulation, Reduction, SplitBackward, StageBox, Validate};
 use burn::optim::ModuleOptimizer;
 use burn::tensor::Device;
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -58,6 +59,17 @@ pub enum BuildError {
     /// The plan is not legal.
     #[error(transparent)]
     Check(#[from] Box<CheckError>),
+    /// The link joins another number of ranks than the plan has.
+    #[error("the plan has {ranks} rank(s), and the link joins {linked}; start as many processes as the plan has ranks")]
+    Ranks {
+        /// Ranks of the plan.
+        ranks: usize,
+        /// Ranks of the link.
+        linked: usize,
+    },
+    /// The executor relies on the order of messages.
+    #[error("the link does not keep messages of one rank to another in order, which plans are proved for")]
+    Unordered,
     /// An edge past the next stage is none, or a plan that is lowered already lacks it.
     #[error(transparent)]
     Plan(#[from] PlanError),
@@ -106,80 +118,6 @@ pub enum BuildError {
 pub(super) type Factory = Arc<dyn Fn(&StageContext) -> StageBox + Send + Sync>;
 pub(super) type Optimizers = Arc<dyn Fn() -> ModuleOptimizer + Send + Sync>;
 
-/// What is to be run: a family at a size, or one given plan.
-#[derive(Clone)]
-pub(super) enum Source {
-    Schedule(Arc<dyn Schedule>, Size),
-    Plan(Arc<Plan>),
-    /// For a model with edges past the next stage.
-    WithSkips(Box<Source>, Arc<[SkipEdge]>),
-}
-
-impl Source {
-    /// The same for a model with these edges, beside those that a given plan has.
-    pub(super) fn with_skips(self, skips: &[SkipEdge]) -> Self {
-        let mut skips = skips.to_vec();
-        if let Source::Plan(plan) = &self {
-            skips.extend(plan.skips());
-        }
-        if skips.is_empty() { self } else { Source::WithSkips(Box::new(self), skips.into()) }
-    }
-
-    pub(super) fn skips(&self) -> Vec<SkipEdge> {
-        if let Source::WithSkips(_, skips) = self { skips.to_vec() } else { Vec::new() }
-    }
-
-    fn plan(&self, microbatches: usize) -> Result<Plan, BuildError> {
-        match self {
-            Source::WithSkips(source, skips) => Ok(source.plan(microbatches)?.with_skips(skips.to_vec())?),
-            Source::Schedule(schedule, size) => Ok(schedule.build(Size { microbatches, ..*size })?),
-            Source::Plan(plan) if plan.total_microbatches() == microbatches => Ok(Plan::clone(plan)),
-            Source::Plan(plan) => {
-                Err(BuildError::FixedPlan { planned: plan.total_microbatches(), wanted: microbatches })
-            }
-        }
-    }
-
-    /// Microbatches that were asked for.
-    pub(super) fn microbatches(&self) -> usize {
-        match self {
-            Source::WithSkips(source, _) => source.microbatches(),
-            Source::Schedule(_, size) => size.microbatches,
-            Source::Plan(plan) => plan.total_microbatches(),
-        }
-    }
-
-    /// The lowered, checked plan that trains this many microbatches.
-    pub(super) fn training_plan(&self, microbatches: usize) -> Result<CheckedPlan, BuildError> {
-        lower_and_check(&self.plan(microbatches)?)
-    }
-
-    /// The lowered, checked plan that evaluates this many microbatches over the same placement.
-    pub(super) fn evaluation_plan(
-        &self,
-        placement: &Placement,
-        microbatches: usize,
-    ) -> Result<CheckedPlan, BuildError> {
-        let counts = match placement.routes() {
-            1 => vec![microbatches],
-            _ => vec![microbatches.div_ceil(2), microbatches / 2],
-        };
-        lower_and_check(&ForwardOnly::over(placement.clone(), counts)?.with_skips(self.skips())?)
-    }
-}
-
-fn lower_and_check(plan: &Plan) -> Result<CheckedPlan, BuildError> {
-    // Rendezvous is the strictest model: what is proved for it cannot deadlock on any link.
-    let options = CheckOptions { transport: Transport::Rendezvous, ..CheckOptions::default() };
-    Ok(insert_transfers(plan)?.check(&options)?)
-}
-
-/// The stages whose backward a plan splits.
-pub(super) fn split_stages(plan: &Plan) -> BTreeSet<Stage> {
-    let tasks = (0..plan.placement().ranks()).flat_map(|rank| plan.row(rank)).flat_map(|action| action.tasks());
-    tasks.filter(|task| matches!(task.op(), Op::BackwardInput | Op::BackwardWeight)).map(|task| task.stage()).collect()
-}
-
 /// Everything that a pipeline is built from; see [`Pipeline::builder`].
 #[derive(Clone)]
 pub struct Builder {
@@ -201,6 +139,7 @@ pub struct Builder {
     pub(super) seed: Option<u64>,
     pub(super) merge_weights: bool,
     pub(super) fused: FusedActions,
+    pub(super) model: Option<String>,
 }
 
 impl std::fmt::Debug for Builder {
@@ -234,6 +173,7 @@ impl Default for Builder {
             seed: None,
             merge_weights: false,
             fused: FusedActions::default(),
+            model: None,
         }
     }
 }
@@ -366,11 +306,33 @@ impl Builder {
         self
     }
 
+    /// Describes the model (its configuration as text, say): ranks that are processes compare it before they build
+    /// their stages, so that one which was started with another model is named at once.
+    pub fn model(mut self, description: impl Into<String>) -> Self {
+        self.model = Some(description.into());
+        self
+    }
+
     /// Checks the plan, starts one thread a rank, and builds the stages there.
     ///
     /// # Errors
     /// If something is missing, the plan is not legal, or a stage cannot be made.
     pub fn build(self) -> Result<Pipeline, BuildError> {
         Pipeline::start(self)
+    }
+
+    /// Builds one rank, which reaches the others through `link`: they are other processes, each of which calls this
+    /// with its own end of the link and otherwise the same. All of them then make the same calls, with the same
+    /// batches, in the same order, and get the same losses, reports, outputs and weights. Each cuts the batch and
+    /// takes the parts that its stages read.
+    ///
+    /// The deadline is also how far processes may be apart: between two calls, one may not be busy with something
+    /// else for longer.
+    ///
+    /// # Errors
+    /// As [`Builder::build`]; and if the link joins another number of ranks than the plan has, or some rank runs
+    /// another version, plan, model, loss contract or data types, which is named.
+    pub fn build_rank(self, link: Box<dyn Link>) -> Result<Pipeline, BuildError> {
+        Pipeline::start_rank(self, link)
     }
 }

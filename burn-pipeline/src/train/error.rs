@@ -37,6 +37,30 @@ pub enum PipelineError {
         /// The plan's name.
         schedule: String,
     },
+    /// Another process refused the call. Nothing was run; the pipeline is as before.
+    #[error("rank {rank} refused this call, so that no rank ran it: {message}")]
+    Elsewhere {
+        /// The rank.
+        rank: usize,
+        /// What it said.
+        message: String,
+    },
+    /// The processes did not make the same call. Nothing was run.
+    #[error("rank {rank} calls {theirs}, while others call {others}; all processes must make the same calls")]
+    Apart {
+        /// The rank that differs from most.
+        rank: usize,
+        /// Its call.
+        theirs: String,
+        /// The others'.
+        others: String,
+    },
+    /// A call that needs all ranks in one process. Nothing was run.
+    #[error("{what} needs all ranks in one process, and here each is one of its own; use `Builder::build` for it")]
+    Processes {
+        /// What was asked for.
+        what: &'static str,
+    },
     /// A rank failed; the pipeline is closed.
     #[error("{0}")]
     Rank(ExecuteError),
@@ -56,7 +80,7 @@ pub enum PipelineError {
     #[error("the pipeline was closed by an earlier failure of rank {}: {}; build it anew", .0.rank, .0.message)]
     Closed(Failure),
     /// No such stage, or a stage of another module type.
-    #[error("stage {stage} is not a `{wanted}`, or there is no such stage")]
+    #[error("stage {stage} is not a `{wanted}`, or this process has no such stage")]
     NoSuchModule {
         /// The stage.
         stage: usize,

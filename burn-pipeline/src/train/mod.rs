@@ -1,8 +1,9 @@
 //! Training: what happens around a plan's run, and the type that a user holds.
 //!
 //! [`Pipeline`] is the front door: build it from stages, a schedule and a loss reduction; call
-//! [`step`](Pipeline::step) and [`eval`](Pipeline::eval). It drives one [`Rank`] a thread; a program that runs one
-//! rank a process drives its own.
+//! [`step`](Pipeline::step) and [`eval`](Pipeline::eval). It drives one [`Rank`] a thread
+//! ([`build`](Builder::build)), or one in each of several processes that all make the same calls
+//! ([`build_rank`](Builder::build_rank)).
 
 mod admit;
 mod ask;
@@ -20,6 +21,10 @@ mod rank;
 mod replica;
 mod report;
 mod shared;
+mod source;
+mod start;
+mod together;
+mod told;
 mod worker;
 
 pub use auto::{AutoError, AutoOptions, AutoPipeline, Decision};

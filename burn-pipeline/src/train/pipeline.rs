@@ -1,4 +1,4 @@
-//! The type that a user holds: a pipeline of ranks on threads of this process.
+//! The type that a user holds: a pipeline of ranks on threads of this process, or of processes.
 //!
 //! Guarantees: every call returns within the deadline, with a result or an error that names what failed; after
 //! a failure of a rank every later call says so at once (nothing is half-run silently); dropping the pipeline
@@ -7,24 +7,25 @@
 mod metadata;
 
 use super::admit::admit;
-use super::builder::{BuildError, Builder, Source, split_stages};
+use super::builder::{BuildError, Builder};
 use super::checkpoint::Progress;
 use super::error::PipelineError;
 use super::report::{EvalReport, StepReport, most};
 use super::shared::SharedReport;
-use super::worker::{Answer, Command, Reply, Seat, StageFacts, run};
+use super::source::Source;
+use super::worker::{Answer, Command, Reply, StageFacts};
 use crate::cost::Links;
-use crate::execute::ExecuteError;
-use crate::link::{Failure, Threads};
-use crate::plan::{CheckedPlan, Placement, Stage};
-use crate::stage::{Accumulation, AnyTensor, Batch, EngineReport, Stage as StageModule, Validate, mixed};
+use crate::link::{Failure, Watch};
+use crate::plan::{CheckedPlan, Placement, Stage, Transport};
+use crate::stage::{AnyTensor, Batch, EngineReport, Microbatches, Stage as StageModule, Validate, mixed};
 use crate::trace::Track;
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
-/// A pipeline of ranks on threads of this process.
+/// A pipeline of ranks on threads of this process ([`Builder::build`]), or of one rank in each of several processes
+/// ([`Builder::build_rank`]).
 ///
 /// ```
 /// use burn::module::Module;
@@ -69,18 +70,23 @@ use std::time::{Duration, Instant};
 /// ```
 #[derive(Debug)]
 pub struct Pipeline {
-    source: Arc<SourceBox>,
-    placement: Placement,
-    training: HashMap<usize, Arc<CheckedPlan>>,
-    evaluation: HashMap<usize, Arc<CheckedPlan>>,
+    pub(super) source: Arc<SourceBox>,
+    pub(super) placement: Placement,
+    pub(super) training: HashMap<usize, Arc<CheckedPlan>>,
+    pub(super) evaluation: HashMap<usize, Arc<CheckedPlan>>,
     pub(super) facts: Vec<StageFacts>,
-    shared: Vec<SharedReport>,
-    pub(super) threads: Threads,
+    pub(super) shared: Vec<SharedReport>,
+    /// The ranks of this process.
+    pub(super) members: Vec<usize>,
+    /// Are there ranks in other processes?
+    pub(super) together: bool,
+    pub(super) transport: Transport,
+    pub(super) watch: Arc<dyn Watch>,
     pub(super) commands: Vec<Sender<Command>>,
     pub(super) replies: Receiver<Reply>,
     pub(super) deadline: Duration,
-    validate: Validate,
-    learned: bool,
+    pub(super) validate: Validate,
+    pub(super) learned: bool,
     pub(super) closed: Option<Failure>,
     pub(super) progress: Progress,
     /// Batches whose gradients no step has used yet.
@@ -89,7 +95,7 @@ pub struct Pipeline {
 }
 
 /// `Source` without a need for `Debug` on schedules' insides.
-struct SourceBox(Source);
+pub(super) struct SourceBox(pub(super) Source);
 
 impl std::fmt::Debug for SourceBox {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -97,77 +103,13 @@ impl std::fmt::Debug for SourceBox {
     }
 }
 
+/// A batch that may be run, and the plan that runs it.
+type Admitted = (Arc<CheckedPlan>, Arc<Microbatches>);
+
 impl Pipeline {
     /// Starts to set a pipeline up.
     pub fn builder() -> Builder {
         Builder::default()
-    }
-
-    pub(super) fn start(builder: Builder) -> Result<Self, BuildError> {
-        let source = builder.source.clone().ok_or(BuildError::NoSchedule)?;
-        let source = source.with_skips(&builder.skips);
-        if builder.factory.is_none() {
-            return Err(BuildError::NoStages);
-        }
-        if builder.merge_weights && builder.accumulation == Accumulation::Ordered {
-            return Err(BuildError::MergedAndOrdered);
-        }
-        let plan = Arc::new(source.training_plan(source.microbatches())?);
-        let placement = plan.plan().placement().clone();
-        let ranks = placement.ranks();
-        let devices = match builder.devices.as_slice() {
-            [one] => vec![one.clone(); ranks],
-            several if several.len() == ranks => several.to_vec(),
-            others => return Err(BuildError::Devices { devices: others.len(), ranks }),
-        };
-        let threads = Threads::new(ranks);
-        let splits = Arc::new(split_stages(plan.plan()));
-        let (answer, replies) = channel();
-        let mut commands = Vec::with_capacity(ranks);
-        for (rank, device) in devices.into_iter().enumerate() {
-            let (command, orders) = channel();
-            commands.push(command);
-            let (placement, threads, replies) = (placement.clone(), threads.clone(), answer.clone());
-            let splits = splits.clone();
-            let device = if device.is_autodiff() { device } else { device.autodiff() };
-            let seat =
-                Seat { rank, device, placement, splits, threads, builder: builder.clone(), commands: orders, replies };
-            let spawned = std::thread::Builder::new().name(format!("rank {rank}")).spawn(move || run(seat));
-            if let Err(error) = spawned {
-                let error = ExecuteError::Device { rank, message: format!("no thread: {error}") };
-                return Err(BuildError::Stages(Box::new(PipelineError::Rank(error))));
-            }
-        }
-        let mut pipeline = Self {
-            training: HashMap::from([(plan.plan().total_microbatches(), plan)]),
-            evaluation: HashMap::new(),
-            source: Arc::new(SourceBox(source)),
-            facts: Vec::new(),
-            shared: Vec::new(),
-            deadline: builder.deadline,
-            validate: builder.validate,
-            learned: false,
-            closed: None,
-            progress: Progress { seed: builder.seed, ..Progress::default() },
-            waiting: 0,
-            seed: builder.seed,
-            placement,
-            threads,
-            commands,
-            replies,
-        };
-        let answers = pipeline.answers().map_err(|error| BuildError::Stages(Box::new(error)))?;
-        for answer in answers {
-            if let Answer::Ready(facts, shared) = answer {
-                pipeline.facts.extend(facts);
-                pipeline.shared = shared;
-            }
-        }
-        pipeline.facts.sort_by_key(|facts| facts.stage);
-        if let Some((name, first, second)) = pipeline.claimed_twice() {
-            tracing::warn!(name, first, second, "two stages claim one name: this pipeline cannot be saved");
-        }
-        Ok(pipeline)
     }
 
     /// Where stages live.
@@ -181,7 +123,7 @@ impl Pipeline {
     }
 
     /// Which way each stage's forward and backward are run, and why, in model order. Whether a stage can be
-    /// captured is known once it has run.
+    /// captured is known once it has run. Where ranks are processes, of this process's stages.
     ///
     /// # Errors
     /// As [`Pipeline::step`].
@@ -208,7 +150,7 @@ impl Pipeline {
         if let Some(plan) = self.training.get(&microbatches) {
             return Ok(plan.clone());
         }
-        let plan = Arc::new(self.source.0.training_plan(microbatches)?);
+        let plan = Arc::new(self.source.0.training_plan(microbatches, self.transport)?);
         if plan.plan().placement() != &self.placement {
             return Err(BuildError::Moved { schedule: plan.plan().name().to_owned(), microbatches });
         }
@@ -241,11 +183,8 @@ impl Pipeline {
     /// As [`Pipeline::step`]. The report's loss is this batch's own.
     pub fn accumulate(&mut self, batch: Batch) -> Result<StepReport, PipelineError> {
         let began = Instant::now();
-        let batch = Arc::new(self.admitted(batch)?);
-        let plan = self.plan(batch.len()).map_err(|error| PipelineError::Plan(Box::new(error)))?;
-        if !plan.plan().has_backward() {
-            return Err(PipelineError::ForwardOnly { schedule: plan.plan().name().to_owned() });
-        }
+        let admitted = self.admit_training(batch);
+        let (plan, batch) = self.agreed(admitted)?;
         self.learn_once(&batch)?;
         let seed = self.seed.map(|seed| mixed(seed, self.progress.batches));
         let command = Command::Accumulate { plan, batch: batch.clone(), began, seed };
@@ -285,23 +224,45 @@ impl Pipeline {
         Ok(report)
     }
 
+    /// What a training batch must be, checked before any rank hears of it.
+    fn admit_training(&mut self, batch: Batch) -> Result<Admitted, PipelineError> {
+        let batch = Arc::new(self.admitted(batch)?);
+        let plan = self.plan(batch.len()).map_err(|error| PipelineError::Plan(Box::new(error)))?;
+        if !plan.plan().has_backward() {
+            return Err(PipelineError::ForwardOnly { schedule: plan.plan().name().to_owned() });
+        }
+        Ok((plan, batch))
+    }
+
+    fn admit_evaluation(&mut self, batch: Batch) -> Result<Admitted, PipelineError> {
+        let batch = Arc::new(admit(batch, self.source.0.microbatches(), &self.facts)?);
+        if let Some(plan) = self.evaluation.get(&batch.len()) {
+            return Ok((plan.clone(), batch));
+        }
+        let plan = self.source.0.evaluation_plan(&self.placement, batch.len(), self.transport);
+        let plan = Arc::new(plan.map_err(|error| PipelineError::Plan(Box::new(error)))?);
+        self.evaluation.insert(batch.len(), plan.clone());
+        Ok((plan, batch))
+    }
+
+    /// Tells the other processes of a refusal, so that they do not run what this one did not admit.
+    fn agreed<T>(&mut self, admitted: Result<T, PipelineError>) -> Result<T, PipelineError> {
+        if let (true, Err(refusal)) = (self.together, &admitted) {
+            // What comes back is this very refusal, or a failure that the next call reports.
+            let _ = self.ask(&Command::Refuse(refusal.to_string()));
+        }
+        admitted
+    }
+
     /// Runs forwards alone over one batch: outputs joined, and the loss if the batch has a target.
     ///
     /// # Errors
     /// As [`Pipeline::step`].
     pub fn eval(&mut self, batch: Batch) -> Result<EvalReport, PipelineError> {
         let began = Instant::now();
-        let batch = Arc::new(admit(batch, self.source.0.microbatches(), &self.facts)?);
+        let admitted = self.admit_evaluation(batch);
+        let (plan, batch) = self.agreed(admitted)?;
         let has_loss = batch.has_target() && self.facts.iter().any(|facts| facts.has_loss);
-        let plan = match self.evaluation.get(&batch.len()) {
-            Some(plan) => plan.clone(),
-            None => {
-                let plan = self.source.0.evaluation_plan(&self.placement, batch.len());
-                let plan = Arc::new(plan.map_err(|error| PipelineError::Plan(Box::new(error)))?);
-                self.evaluation.insert(batch.len(), plan.clone());
-                plan
-            }
-        };
         let (mut loss, mut observed, mut outputs) = (0.0, Vec::new(), Vec::new());
         for answer in self.ask(&Command::Evaluate { plan, batch: batch.clone(), began })? {
             if let Answer::Batch(outcome) = answer {
@@ -354,7 +315,8 @@ impl Pipeline {
         Ok(weights.into_iter().map(|stage| stage.into_iter().flatten().collect()).collect())
     }
 
-    /// A copy of the module of one stage (its tensors are shared until one side changes them).
+    /// A copy of the module of one stage (its tensors are shared until one side changes them). Where ranks are
+    /// processes, only the one that holds the stage has it.
     ///
     /// # Errors
     /// If the stage is not an `M`, or a rank does not answer.

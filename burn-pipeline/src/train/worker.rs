@@ -1,5 +1,8 @@
 //! A rank's thread: builds the rank's stages, then answers commands until the pipeline is dropped.
 //!
+//! Where ranks are processes there is one such thread in each, and what ranks tell each other of a command goes over
+//! the link: see `together.rs`.
+//!
 //! Each thread works inside a compute pool of its own, so that ranks do not fight over one. A panic outside a
 //! stage's task (in a factory or an optimizer) is caught here, named, and told to the other ranks.
 
@@ -8,13 +11,15 @@ use super::checkpoint::{Checkpoint, CheckpointError, Parts, SavedStage};
 use super::probe;
 use super::rank::{ApplyOutcome, BatchOutcome, Rank};
 use super::shared::SharedReport;
+use super::together::{Job, agree_on_job, obey_together, share_facts};
 use crate::cost::LinkBetween;
 use crate::execute::{ExecuteError, Executor, RunOptions, panic_message};
-use crate::link::{Activity, Link, Threads};
+use crate::link::{Activity, Failure, Link};
 use crate::plan::{CheckedPlan, Placement, Stage};
 use crate::stage::{
     AnyTensor, EngineReport, ErasedStage, MetadataMode, Microbatches, NamedWeight, StageMetadata, Takes, Validate,
 };
+use burn::module::ParamId;
 use burn::tensor::Device;
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
@@ -52,6 +57,8 @@ pub(super) enum Command {
     Engines,
     MeasureLinks,
     Forget,
+    /// This process refused the call.
+    Refuse(String),
     NamedWeights,
     /// Write the stages' files of a checkpoint.
     Save {
@@ -81,6 +88,17 @@ pub(super) enum Answer {
     Saved(Result<Vec<SavedStage>, CheckpointError>),
     Offered(Result<BTreeSet<usize>, CheckpointError>),
     Links(Vec<LinkBetween>),
+    /// A rank refused the call.
+    Refused {
+        rank: usize,
+        message: String,
+    },
+    /// Ranks made different calls.
+    Apart {
+        rank: usize,
+        theirs: String,
+        others: String,
+    },
     Done,
 }
 
@@ -92,12 +110,14 @@ pub(super) struct StageFacts {
     pub(super) has_loss: bool,
     pub(super) takes: Takes,
     pub(super) weight_bytes: usize,
+    /// Element types and shapes of its parameters, in visiting order.
+    pub(super) parameters: String,
     /// Names of its parameters in the whole model.
     pub(super) names: Vec<String>,
 }
 
-/// A command's answer, with the rank that gives it.
-pub(super) type Reply = (usize, Result<Answer, ExecuteError>);
+/// A command's answers, with the rank that gives them: its own, or all ranks' where the others are processes.
+pub(super) type Reply = (usize, Result<Vec<Answer>, ExecuteError>);
 
 /// What a rank's thread starts from.
 pub(super) struct Seat {
@@ -106,21 +126,22 @@ pub(super) struct Seat {
     pub(super) placement: Placement,
     /// Stages whose backward the plan splits.
     pub(super) splits: Arc<BTreeSet<Stage>>,
-    pub(super) threads: Threads,
+    /// What all ranks must have in common, where they are processes.
+    pub(super) job: Option<Job>,
     pub(super) builder: Builder,
     pub(super) commands: Receiver<Command>,
     pub(super) replies: Sender<Reply>,
 }
 
 /// The thread's whole life.
-pub(super) fn run(seat: Seat) {
+pub(super) fn run(seat: Seat, link: Box<dyn Link>) {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(seat.builder.threads);
     let named = pool.thread_name({
         let rank = seat.rank;
         move |thread| format!("rank {rank} compute {thread}")
     });
     match named.build() {
-        Ok(pool) => pool.install(|| serve(seat)),
+        Ok(pool) => pool.install(move || serve(&seat, link)),
         Err(error) => {
             let error = ExecuteError::Device { rank: seat.rank, message: format!("no compute threads: {error}") };
             // A send fails only when the pipeline is gone, and then nobody wants the answer.
@@ -129,17 +150,16 @@ pub(super) fn run(seat: Seat) {
     }
 }
 
-fn serve(seat: Seat) {
-    let (rank_number, link) = (seat.rank, seat.threads.link(seat.rank, seat.device.clone().inner()));
-    let mut aborter = link.clone();
-    let built = caught(rank_number, || "building its stages".to_owned(), || build(&seat, Box::new(link)));
+fn serve(seat: &Seat, link: Box<dyn Link>) {
+    let (rank_number, watch) = (seat.rank, link.watch());
+    let built = caught(rank_number, || "building its stages".to_owned(), || build(seat, link));
     let mut rank = match built {
         Ok((rank, facts, shared)) => {
-            let _ = seat.replies.send((rank_number, Ok(Answer::Ready(facts, shared))));
+            let _ = seat.replies.send((rank_number, Ok(vec![Answer::Ready(facts, shared)])));
             rank
         }
         Err(error) => {
-            aborter.abort(error.to_string());
+            watch.abort(Failure { rank: rank_number, message: error.to_string() });
             let _ = seat.replies.send((rank_number, Err(error)));
             return;
         }
@@ -147,7 +167,14 @@ fn serve(seat: Seat) {
     while let Ok(command) = seat.commands.recv() {
         let (clip_norm, validate) = (seat.builder.clip_norm, seat.builder.validate);
         let doing = doing_of(&command);
-        let answer = caught(rank_number, || doing.to_owned(), || obey(&mut rank, command, clip_norm, validate));
+        let answer = caught(
+            rank_number,
+            || doing.to_owned(),
+            || match seat.job {
+                None => obey(&mut rank, command, clip_norm, validate).map(|answer| vec![answer]),
+                Some(_) => obey_together(&mut rank, command, clip_norm, validate),
+            },
+        );
         if let Err(error @ ExecuteError::RankPanic { .. }) = &answer {
             rank.executor().fail(error);
         }
@@ -178,10 +205,40 @@ fn doing_of(command: &Command) -> &'static str {
         Command::Gradients | Command::Weights | Command::Modules | Command::Engines => "reading its stages",
         Command::MeasureLinks => "measuring its links",
         Command::Forget => "forgetting its gradients",
+        Command::Refuse(_) => "refusing a call",
         Command::NamedWeights => "reading its stages",
         Command::Save { .. } => "writing a checkpoint",
         Command::Offer { .. } | Command::Conclude { .. } => "reading a checkpoint",
     }
+}
+
+impl Command {
+    /// What it is, for comparing the calls of processes.
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Command::Accumulate { .. } => "training",
+            Command::Apply { .. } => "a step of the weights",
+            Command::Evaluate { .. } => "evaluation",
+            Command::Learn { .. } => "learning of metadata",
+            Command::FinishGradients => "finishing of gradients",
+            Command::Gradients => "reading of gradients",
+            Command::Weights => "reading of weights",
+            Command::Modules => "reading of modules",
+            Command::Engines => "reading of engines",
+            Command::MeasureLinks => "measuring of links",
+            Command::Forget => "forgetting of gradients",
+            Command::NamedWeights => "reading of named weights",
+            Command::Save { .. } => "writing of a checkpoint",
+            Command::Offer { .. } | Command::Conclude { .. } => "reading of a checkpoint",
+            Command::Refuse(_) => "refusal",
+        }
+    }
+}
+
+/// Element types and shapes, in visiting order.
+fn described(weights: &[(ParamId, AnyTensor)]) -> String {
+    let described = weights.iter().map(|(_, weight)| format!("{:?}{:?}", weight.dtype(), weight.shape().to_vec()));
+    described.collect::<Vec<_>>().join(" ")
 }
 
 type Built = (Rank, Vec<StageFacts>, Vec<SharedReport>);
@@ -189,6 +246,9 @@ type Built = (Rank, Vec<StageFacts>, Vec<SharedReport>);
 fn build(seat: &Seat, mut link: Box<dyn Link>) -> Result<Built, ExecuteError> {
     let mut stages: BTreeMap<Stage, Box<dyn ErasedStage>> = BTreeMap::new();
     let mut facts = Vec::new();
+    if let Some(job) = &seat.job {
+        agree_on_job(link.as_mut(), job, seat.builder.deadline)?;
+    }
     for stage in seat.placement.stages_of(seat.rank) {
         let (rank, device) = (seat.rank, seat.device.clone());
         let context = StageContext { index: stage.index(), stages: seat.placement.stages(), rank, device };
@@ -206,11 +266,15 @@ fn build(seat: &Seat, mut link: Box<dyn Link>) -> Result<Built, ExecuteError> {
             },
         )?;
         tracing::info!(rank, %stage, module = held.module_type(), engine = held.engine(), "stage built");
-        let weight_bytes = held.weights().iter().map(|(_, weight)| weight.bytes()).sum();
+        let weights = held.weights();
+        let (weight_bytes, parameters) = (weights.iter().map(|(_, w)| w.bytes()).sum(), described(&weights));
         let (extras, has_loss, takes) = (held.extras(), held.has_loss(), held.takes());
         let names = held.named_weights().into_iter().flat_map(|weight| weight.names).collect();
-        facts.push(StageFacts { stage, extras, has_loss, weight_bytes, takes, names });
+        facts.push(StageFacts { stage, extras, has_loss, weight_bytes, takes, parameters, names });
         stages.insert(stage, held);
+    }
+    if seat.job.is_some() {
+        facts = share_facts(link.as_mut(), facts, seat.builder.deadline)?;
     }
     link.announce(Activity::Idle);
     let options = RunOptions {
@@ -225,7 +289,12 @@ fn build(seat: &Seat, mut link: Box<dyn Link>) -> Result<Built, ExecuteError> {
     Ok((rank, facts, shared))
 }
 
-fn obey(rank: &mut Rank, command: Command, clip_norm: Option<f64>, validate: Validate) -> Result<Answer, ExecuteError> {
+pub(super) fn obey(
+    rank: &mut Rank,
+    command: Command,
+    clip_norm: Option<f64>,
+    validate: Validate,
+) -> Result<Answer, ExecuteError> {
     match command {
         Command::Learn { plan, zeros } => {
             let (mode, known) = rank.learn(&plan, &zeros, validate)?;
@@ -264,6 +333,7 @@ fn obey(rank: &mut Rank, command: Command, clip_norm: Option<f64>, validate: Val
                 |stage: &mut Box<dyn ErasedStage>| stage.weights().into_iter().map(|(_, w)| Some(w)).collect();
             Ok(Answer::Tensors(rank.executor().stages().iter_mut().map(|(&s, held)| (s, weights(held))).collect()))
         }
+        Command::Refuse(_) => Ok(Answer::Done),
         Command::MeasureLinks => probe::measure(rank).map(Answer::Links),
         Command::Engines => {
             Ok(Answer::Engines(rank.executor().stages().iter().map(|(&s, held)| (s, held.report())).collect()))

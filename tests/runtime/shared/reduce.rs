@@ -2,11 +2,12 @@
 //! receive.
 
 use burn::tensor::{Device, Tensor};
-use burn_pipeline::link::{Activity, Header, Link, LinkError, Message, ThreadLink, Threads};
+use burn_pipeline::link::{Activity, Header, Link, LinkError, Message, ThreadLink, Threads, Watch};
 use burn_pipeline::plan::Transport;
 use burn_pipeline::stage::{AnyTensor, Payload};
 use proptest::prelude::{ProptestConfig, Strategy};
 use proptest::{prop_assert_eq, proptest};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A link whose sends end only once the message was received: the strictest transport.
@@ -26,6 +27,10 @@ impl Link for Rendezvous {
 
     fn transport(&self) -> Transport {
         Transport::Rendezvous
+    }
+
+    fn watch(&self) -> Arc<dyn Watch> {
+        self.messages.watch()
     }
 
     fn bring(&self, payload: Payload) -> Payload {

@@ -1,5 +1,5 @@
 //! Communication moved where computation hides it: passes over lowered plans whose starts have waits of their own
-//! ([`insert_waits`](super::insert_waits)).
+//! (`insert_waits`).
 //!
 //! Guarantees, of every pass here:
 //!

@@ -27,6 +27,7 @@ impl Pipeline {
     /// If two stages claim a parameter's name, gradients wait for a step, or something cannot be written: the
     /// checkpoints that were there are untouched, and the pipeline can go on.
     pub fn save(&mut self, checkpoints: &Checkpoints, beside: &impl Serialize) -> Result<PathBuf, CheckpointError> {
+        self.refuse_processes("saving a checkpoint")?;
         if self.waiting > 0 {
             return Err(CheckpointError::MidStep);
         }
@@ -85,6 +86,7 @@ impl Pipeline {
     }
 
     fn take_over(&mut self, checkpoint: &Checkpoint, parts: Parts) -> Result<(), CheckpointError> {
+        self.refuse_processes("loading a checkpoint")?;
         let command = Command::Offer { checkpoint: Arc::new(checkpoint.clone()), parts };
         let mut answers = Vec::new();
         for answer in self.ask(&command)? {
@@ -124,6 +126,7 @@ impl Pipeline {
     /// # Errors
     /// As [`Pipeline::step`].
     pub fn named_weights(&mut self) -> Result<Vec<Vec<NamedWeight>>, crate::train::PipelineError> {
+        self.refuse_processes("reading weights by name")?;
         let mut rows = Vec::new();
         for answer in self.ask(&Command::NamedWeights)? {
             if let Answer::NamedWeights(stages) = answer {

@@ -12,13 +12,14 @@ use std::sync::Arc;
 impl Pipeline {
     /// What crosses the boundary of each stage, in model order, and how that is known: as all stages declared it
     /// (`StageBox::declare`), or else from a run on zeros of the shape of the batch's first microbatch. Nothing is
-    /// trained by it; a stage that draws random numbers draws some.
+    /// trained by it; a stage that draws random numbers draws some. Where ranks are processes, of this process's stages.
     ///
     /// # Errors
     /// As [`Pipeline::step`]. Where some stages declared their forms and others did not, it also fails if a declared
     /// form is not the one found.
     pub fn metadata(&mut self, batch: Batch) -> Result<(MetadataMode, Vec<(Stage, StageMetadata)>), PipelineError> {
-        let batch = self.admitted(batch)?;
+        let admitted = self.admitted(batch);
+        let batch = self.agreed(admitted)?;
         self.learn(&batch)
     }
 

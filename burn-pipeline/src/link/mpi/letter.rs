@@ -1,0 +1,103 @@
+//! What the progress threads of two ranks tell each other: messages, rows of a gather, questions, failures.
+//!
+//! One byte says which; a [`Frame`](crate::link::Frame) follows as it is, other fields little-endian.
+
+use crate::link::Failure;
+
+/// What one progress thread tells another.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Letter {
+    /// The frame of a message; its tensors follow.
+    Message(Vec<u8>),
+    /// This rank's row of a gather.
+    Row { round: u64, numbers: Vec<f64> },
+    /// A rank failed.
+    Failed(Failure),
+    /// What are you doing?
+    Ask { question: u64 },
+    /// The answer to a question.
+    Answer { question: u64, activity: String },
+    /// Nothing more comes on this link.
+    Bye,
+}
+
+impl Letter {
+    /// As bytes.
+    pub(super) fn write(&self) -> Vec<u8> {
+        let (code, rest) = match self {
+            Letter::Message(frame) => (0, frame.clone()),
+            Letter::Row { round, numbers } => {
+                let numbers = numbers.iter().flat_map(|number| number.to_le_bytes());
+                (1, round.to_le_bytes().into_iter().chain(numbers).collect())
+            }
+            Letter::Failed(failure) => (2, numbered(failure.rank as u64, &failure.message)),
+            Letter::Ask { question } => (3, question.to_le_bytes().to_vec()),
+            Letter::Answer { question, activity } => (4, numbered(*question, activity)),
+            Letter::Bye => (5, Vec::new()),
+        };
+        let mut bytes = Vec::with_capacity(rest.len() + 1);
+        bytes.push(code);
+        bytes.extend(rest);
+        bytes
+    }
+
+    /// From bytes; `None` if they are no letter.
+    pub(super) fn read(bytes: &[u8]) -> Option<Self> {
+        let (&code, rest) = bytes.split_first()?;
+        match code {
+            0 => Some(Letter::Message(rest.to_vec())),
+            1 => {
+                let (&round, rest) = rest.split_first_chunk()?;
+                let (numbers, left) = rest.as_chunks();
+                let numbers = numbers.iter().map(|&number| f64::from_le_bytes(number)).collect();
+                left.is_empty().then_some(Letter::Row { round: u64::from_le_bytes(round), numbers })
+            }
+            2 => read_numbered(rest).map(|(rank, message)| Letter::Failed(Failure { rank: rank as usize, message })),
+            3 => rest.try_into().ok().map(|question| Letter::Ask { question: u64::from_le_bytes(question) }),
+            4 => read_numbered(rest).map(|(question, activity)| Letter::Answer { question, activity }),
+            5 => rest.is_empty().then_some(Letter::Bye),
+            _ => None,
+        }
+    }
+}
+
+fn numbered(number: u64, text: &str) -> Vec<u8> {
+    number.to_le_bytes().into_iter().chain(text.bytes()).collect()
+}
+
+fn read_numbered(bytes: &[u8]) -> Option<(u64, String)> {
+    let (&number, text) = bytes.split_first_chunk()?;
+    Some((u64::from_le_bytes(number), String::from_utf8(text.to_vec()).ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_letter_reads_back() {
+        let failure = Failure { rank: 3, message: "rank 3, stage 1: ä".to_owned() };
+        let letters = [
+            Letter::Message(vec![1, 2, 3]),
+            Letter::Row { round: u64::MAX, numbers: vec![0.1, f64::INFINITY, -0.0] },
+            Letter::Row { round: 0, numbers: Vec::new() },
+            Letter::Failed(failure),
+            Letter::Ask { question: 7 },
+            Letter::Answer { question: 7, activity: "is running 1F2".to_owned() },
+            Letter::Bye,
+        ];
+        for letter in letters {
+            assert_eq!(Letter::read(&letter.write()), Some(letter));
+        }
+    }
+
+    #[test]
+    fn other_bytes_are_no_letter() {
+        for bytes in [&[][..], &[6], &[5, 0], &[1, 0, 0], &[3, 1], &[2, 0, 0, 0, 0, 0, 0, 0, 0, 0xff]] {
+            assert_eq!(Letter::read(bytes), None, "{bytes:?}");
+        }
+        let mut row = Letter::Row { round: 1, numbers: vec![1.0] }.write();
+        row.pop();
+        assert_eq!(Letter::read(&row), None);
+    }
+}

@@ -1,0 +1,140 @@
+//! One rank's end of a link over MPI.
+
+use super::letter::Letter;
+use super::mailbox::{Awaited, Contents, Mailbox};
+use super::progress::Order;
+use crate::link::{Activity, Header, Link, LinkError, Message, Packed, Watch};
+use crate::plan::Transport;
+use crate::stage::Payload;
+use burn::tensor::{Bytes, Device};
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::time::Instant;
+
+/// One rank's end of a link over MPI; see the module's header.
+///
+/// Sends are unbounded: what is sent waits in this process's memory until the receiver takes it.
+#[derive(Debug)]
+pub struct MpiLink {
+    link: usize,
+    mailbox: Arc<Mailbox>,
+    orders: Sender<Order>,
+    device: Device,
+    round: u64,
+}
+
+impl MpiLink {
+    pub(super) fn new(link: usize, mailbox: Arc<Mailbox>, orders: Sender<Order>, device: Device) -> Self {
+        Self { link, mailbox, orders, device, round: 0 }
+    }
+
+    fn order(&self, to: usize, letter: Letter, bodies: Vec<Bytes>) -> Result<(), LinkError> {
+        let order = Order::Send { link: self.link, to, letter, bodies };
+        self.orders.send(order).map_err(|_| LinkError::Closed {
+            rank: self.mailbox.rank,
+            message: "MPI has ended; drop `Mpi` after the pipelines that use it".to_owned(),
+        })
+    }
+
+    /// Asks all others what they are doing. If MPI has ended nobody answers, which is what the error then says.
+    fn ask(&self, question: u64) {
+        for rank in self.others() {
+            let _ = self.order(rank, Letter::Ask { question }, Vec::new());
+        }
+    }
+
+    fn others(&self) -> impl Iterator<Item = usize> {
+        let me = self.mailbox.rank;
+        (0..self.mailbox.ranks).filter(move |&rank| rank != me)
+    }
+
+    fn known(&self, rank: usize) -> Result<usize, LinkError> {
+        let ranks = self.mailbox.ranks;
+        if rank < ranks { Ok(rank) } else { Err(LinkError::NoSuchRank { rank, ranks }) }
+    }
+
+    fn wire(&self, peer: usize, source: crate::link::WireError) -> LinkError {
+        LinkError::Wire { rank: self.mailbox.rank, peer, source }
+    }
+}
+
+impl Link for MpiLink {
+    fn rank(&self) -> usize {
+        self.mailbox.rank
+    }
+
+    fn ranks(&self) -> usize {
+        self.mailbox.ranks
+    }
+
+    fn transport(&self) -> Transport {
+        Transport::Unbounded
+    }
+
+    fn watch(&self) -> Arc<dyn Watch> {
+        self.mailbox.clone()
+    }
+
+    fn bring(&self, payload: Payload) -> Payload {
+        let Ok(payload) = payload.map_tensors(|_, tensor| Ok::<_, Infallible>(tensor.to_device(&self.device)));
+        payload
+    }
+
+    fn announce(&mut self, activity: Activity) {
+        self.mailbox.announce(activity);
+    }
+
+    fn send(&mut self, to: usize, message: Message, _: Instant) -> Result<(), LinkError> {
+        let to = self.known(to)?;
+        self.mailbox.fail_if_failed()?;
+        let Packed { frame, bodies } = Packed::new(message).map_err(|source| self.wire(to, source))?;
+        self.order(to, Letter::Message(frame), bodies)
+    }
+
+    fn receive(&mut self, from: usize, header: Header, deadline: Instant) -> Result<Payload, LinkError> {
+        let from = self.known(from)?;
+        let awaited = Awaited { peer: &|_| from, what: &|| header.to_string(), ask: &|question| self.ask(question) };
+        let arrived = self.mailbox.wait(deadline, &awaited, |contents| contents.inbox[from].pop_front());
+        let (frame, bodies) = arrived?;
+        if frame.header() != header {
+            let (expected, got) = (header.to_string(), frame.header().to_string());
+            return Err(LinkError::Order { rank: self.mailbox.rank, peer: from, expected, got });
+        }
+        let message = frame.message(bodies, &self.device).map_err(|source| self.wire(from, source))?;
+        Ok(message.payload)
+    }
+
+    fn all_gather(&mut self, numbers: Vec<f64>, deadline: Instant) -> Result<Vec<Vec<f64>>, LinkError> {
+        self.mailbox.fail_if_failed()?;
+        let round = self.round;
+        self.round += 1;
+        for rank in self.others() {
+            self.order(rank, Letter::Row { round, numbers: numbers.clone() }, Vec::new())?;
+        }
+        let (me, ranks) = (self.mailbox.rank, self.mailbox.ranks);
+        self.mailbox.contents().rows.entry(round).or_insert_with(|| vec![None; ranks])[me] = Some(numbers);
+        let missing = |contents: &Contents| {
+            let rows = contents.rows.get(&round);
+            rows.and_then(|rows| rows.iter().position(Option::is_none)).unwrap_or(me)
+        };
+        let what = || "its losses and norms".to_owned();
+        let awaited = Awaited { peer: &missing, what: &what, ask: &|question| self.ask(question) };
+        self.mailbox.wait(deadline, &awaited, |contents| {
+            let whole = contents.rows.get(&round)?.iter().all(Option::is_some);
+            let rows = if whole { contents.rows.remove(&round) } else { None };
+            rows.map(|rows| rows.into_iter().flatten().collect())
+        })
+    }
+
+    fn abort(&mut self, message: String) {
+        self.mailbox.abort(crate::link::Failure { rank: self.mailbox.rank, message });
+    }
+}
+
+impl Drop for MpiLink {
+    fn drop(&mut self) {
+        // If MPI has ended there is nothing to close.
+        let _ = self.orders.send(Order::Close { link: self.link });
+    }
+}

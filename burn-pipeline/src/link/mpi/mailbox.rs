@@ -1,0 +1,196 @@
+//! What the progress thread and the computing thread of one rank share: what has come, and who failed.
+//!
+//! Guarantees: a wait ends at its deadline, or at once when a failure is known; before it gives up, every rank was
+//! asked what it is doing, so that the error can tell a rank that is busy from one that is gone.
+
+use crate::link::{Activity, Failure, Frame, LinkError, Watch};
+use burn::tensor::Bytes;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+/// What is said of a rank that a question did not reach, or whose answer did not come.
+const GONE: &str = "does not answer (killed, stopped, or its machine is lost)";
+
+/// One rank's mailbox on one link.
+#[derive(Debug)]
+pub(super) struct Mailbox {
+    pub(super) rank: usize,
+    pub(super) ranks: usize,
+    contents: Mutex<Contents>,
+    changed: Condvar,
+    activity: Mutex<Activity>,
+    announced: AtomicU64,
+    waiting: AtomicBool,
+}
+
+/// What has come.
+#[derive(Debug, Default)]
+pub(super) struct Contents {
+    /// Whole messages of each rank, in order.
+    pub(super) inbox: Vec<VecDeque<(Frame, Vec<Bytes>)>>,
+    /// Rows of gathers that are not complete or not taken yet, by round.
+    pub(super) rows: BTreeMap<u64, Vec<Option<Vec<f64>>>>,
+    /// The first failure that is known here.
+    pub(super) failure: Option<Failure>,
+    /// The last question, and each rank's answer to it.
+    pub(super) question: u64,
+    pub(super) answers: Vec<Option<String>>,
+    /// Ranks that send nothing more.
+    pub(super) byes: Vec<bool>,
+    /// Why nothing more can come, if so.
+    pub(super) broken: Option<LinkError>,
+    /// A failure that the other ranks are to hear of.
+    pub(super) outgoing_failure: Option<Failure>,
+}
+
+impl Contents {
+    /// Was there a failure, here or elsewhere?
+    pub(super) fn failed(&self) -> bool {
+        self.failure.is_some() || self.broken.is_some()
+    }
+}
+
+/// What a wait is for, for its error.
+pub(super) struct Awaited<'a> {
+    /// The rank that is waited for.
+    pub(super) peer: &'a dyn Fn(&Contents) -> usize,
+    /// What is to come.
+    pub(super) what: &'a dyn Fn() -> String,
+    /// Asks all ranks what they are doing.
+    pub(super) ask: &'a dyn Fn(u64),
+}
+
+impl Mailbox {
+    pub(super) fn new(rank: usize, ranks: usize) -> Self {
+        let contents = Contents {
+            inbox: (0..ranks).map(|_| VecDeque::new()).collect(),
+            answers: vec![None; ranks],
+            byes: vec![false; ranks],
+            ..Contents::default()
+        };
+        Self {
+            rank,
+            ranks,
+            contents: Mutex::new(contents),
+            changed: Condvar::new(),
+            activity: Mutex::default(),
+            announced: AtomicU64::new(0),
+            waiting: AtomicBool::new(false),
+        }
+    }
+
+    /// The contents, to be read or changed; [`Mailbox::wake`] afterwards where somebody may wait for the change.
+    pub(super) fn contents(&self) -> MutexGuard<'_, Contents> {
+        // Poisoning is of no interest: contents stay whole.
+        self.contents.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn wake(&self) {
+        self.changed.notify_all();
+    }
+
+    pub(super) fn announce(&self, activity: Activity) {
+        self.announced.fetch_add(1, Ordering::Relaxed);
+        *self.activity.lock().unwrap_or_else(PoisonError::into_inner) = activity;
+    }
+
+    pub(super) fn own_activity(&self) -> Activity {
+        *self.activity.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does the computing thread stand waiting?
+    pub(super) fn is_waiting(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    /// Fails if a failure is known.
+    pub(super) fn fail_if_failed(&self) -> Result<(), LinkError> {
+        refuse_failed(&self.contents())
+    }
+
+    /// Waits until `take` gives something.
+    pub(super) fn wait<T>(
+        &self,
+        deadline: Instant,
+        awaited: &Awaited<'_>,
+        mut take: impl FnMut(&mut Contents) -> Option<T>,
+    ) -> Result<T, LinkError> {
+        let since = Instant::now();
+        let doubtful = since + deadline.saturating_duration_since(since) / 2;
+        let mut asked = false;
+        let mut contents = self.contents();
+        self.waiting.store(true, Ordering::Relaxed);
+        let result = loop {
+            if let Some(taken) = take(&mut contents) {
+                break Ok(taken);
+            }
+            if let Err(error) = refuse_failed(&contents) {
+                break Err(error);
+            }
+            let now = Instant::now();
+            if now >= deadline {
+                break Err(self.too_late(&contents, awaited, since, asked));
+            }
+            if now >= doubtful && !asked {
+                asked = true;
+                contents.question += 1;
+                contents.answers = vec![None; self.ranks];
+                (awaited.ask)(contents.question);
+            }
+            let until = if asked { deadline } else { doubtful };
+            let left = until.saturating_duration_since(now);
+            contents = self.changed.wait_timeout(contents, left).unwrap_or_else(PoisonError::into_inner).0;
+        };
+        self.waiting.store(false, Ordering::Relaxed);
+        result
+    }
+
+    fn too_late(&self, contents: &Contents, awaited: &Awaited<'_>, since: Instant, asked: bool) -> LinkError {
+        let peer = (awaited.peer)(contents);
+        let silent = |rank: usize| contents.answers[rank].is_none();
+        let mut peer_state = match &contents.answers[peer] {
+            _ if !asked => "had no time to answer".to_owned(),
+            Some(activity) => activity.clone(),
+            None => GONE.to_owned(),
+        };
+        for rank in (0..self.ranks).filter(|&rank| asked && rank != self.rank && rank != peer && silent(rank)) {
+            peer_state += &format!("; rank {rank} {GONE}");
+        }
+        let (seconds, what) = (since.elapsed().as_secs_f64(), (awaited.what)());
+        LinkError::Deadline { rank: self.rank, peer, what, seconds, peer_state }
+    }
+}
+
+fn refuse_failed(contents: &Contents) -> Result<(), LinkError> {
+    if let Some(broken) = &contents.broken {
+        return Err(broken.clone());
+    }
+    contents.failure.clone().map_or(Ok(()), |failure| Err(LinkError::Peer(failure)))
+}
+
+impl Watch for Mailbox {
+    fn activity(&self, rank: usize) -> Activity {
+        // What others do is asked only where a wait is about to fail, and then told in the error.
+        if rank == self.rank { self.own_activity() } else { Activity::Idle }
+    }
+
+    fn progress(&self) -> u64 {
+        self.announced.load(Ordering::Relaxed)
+    }
+
+    fn abort(&self, failure: Failure) {
+        let mut contents = self.contents();
+        if contents.failure.is_none() {
+            contents.failure = Some(failure.clone());
+            contents.outgoing_failure = Some(failure);
+        }
+        drop(contents);
+        self.wake();
+    }
+
+    fn failure(&self) -> Option<Failure> {
+        self.contents().failure.clone()
+    }
+}

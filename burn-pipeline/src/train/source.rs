@@ -1,0 +1,82 @@
+//! What a pipeline runs, and the plans that are made of it: lowered, and proved for the transport they will run on.
+
+use super::builder::BuildError;
+use crate::pass::insert_transfers;
+use crate::plan::{CheckOptions, CheckedPlan, Op, Placement, Plan, SkipEdge, Stage, Transport};
+use crate::schedule::{ForwardOnly, Schedule, Size};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// What is to be run: a family at a size, or one given plan.
+#[derive(Clone)]
+pub(super) enum Source {
+    Schedule(Arc<dyn Schedule>, Size),
+    Plan(Arc<Plan>),
+    /// For a model with edges past the next stage.
+    WithSkips(Box<Source>, Arc<[SkipEdge]>),
+}
+
+impl Source {
+    /// The same for a model with these edges, beside those that a given plan has.
+    pub(super) fn with_skips(self, skips: &[SkipEdge]) -> Self {
+        let mut skips = skips.to_vec();
+        if let Source::Plan(plan) = &self {
+            skips.extend(plan.skips());
+        }
+        if skips.is_empty() { self } else { Source::WithSkips(Box::new(self), skips.into()) }
+    }
+
+    pub(super) fn skips(&self) -> Vec<SkipEdge> {
+        if let Source::WithSkips(_, skips) = self { skips.to_vec() } else { Vec::new() }
+    }
+
+    fn plan(&self, microbatches: usize) -> Result<Plan, BuildError> {
+        match self {
+            Source::WithSkips(source, skips) => Ok(source.plan(microbatches)?.with_skips(skips.to_vec())?),
+            Source::Schedule(schedule, size) => Ok(schedule.build(Size { microbatches, ..*size })?),
+            Source::Plan(plan) if plan.total_microbatches() == microbatches => Ok(Plan::clone(plan)),
+            Source::Plan(plan) => {
+                Err(BuildError::FixedPlan { planned: plan.total_microbatches(), wanted: microbatches })
+            }
+        }
+    }
+
+    /// Microbatches that were asked for.
+    pub(super) fn microbatches(&self) -> usize {
+        match self {
+            Source::WithSkips(source, _) => source.microbatches(),
+            Source::Schedule(_, size) => size.microbatches,
+            Source::Plan(plan) => plan.total_microbatches(),
+        }
+    }
+
+    /// The lowered, checked plan that trains this many microbatches.
+    pub(super) fn training_plan(&self, microbatches: usize, transport: Transport) -> Result<CheckedPlan, BuildError> {
+        lower_and_check(&self.plan(microbatches)?, transport)
+    }
+
+    /// The lowered, checked plan that evaluates this many microbatches over the same placement.
+    pub(super) fn evaluation_plan(
+        &self,
+        placement: &Placement,
+        microbatches: usize,
+        transport: Transport,
+    ) -> Result<CheckedPlan, BuildError> {
+        let counts = match placement.routes() {
+            1 => vec![microbatches],
+            _ => vec![microbatches.div_ceil(2), microbatches / 2],
+        };
+        lower_and_check(&ForwardOnly::over(placement.clone(), counts)?.with_skips(self.skips())?, transport)
+    }
+}
+
+fn lower_and_check(plan: &Plan, transport: Transport) -> Result<CheckedPlan, BuildError> {
+    let options = CheckOptions { transport, ..CheckOptions::default() };
+    Ok(insert_transfers(plan)?.check(&options)?)
+}
+
+/// The stages whose backward a plan splits.
+pub(super) fn split_stages(plan: &Plan) -> BTreeSet<Stage> {
+    let tasks = (0..plan.placement().ranks()).flat_map(|rank| plan.row(rank)).flat_map(|action| action.tasks());
+    tasks.filter(|task| matches!(task.op(), Op::BackwardInput | Op::BackwardWeight)).map(|task| task.stage()).collect()
+}

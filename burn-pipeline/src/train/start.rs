@@ -1,0 +1,167 @@
+//! Starting a pipeline: the first plan is proved, then each rank of this process gets its thread.
+//!
+//! 1. [`Pipeline::start`] holds all ranks: threads with a link between them. Plans are proved for rendezvous, the
+//!    strictest transport.
+//! 2. [`Pipeline::start_rank`] holds one rank, and a link to the others, which are processes. Plans are proved for
+//!    what that link declares, and before stages are built all ranks compare their jobs ([`job`]).
+
+use super::builder::{BuildError, Builder};
+use super::checkpoint::Progress;
+use super::error::PipelineError;
+use super::pipeline::{Pipeline, SourceBox};
+use super::source::split_stages;
+use super::together::Job;
+use super::worker::{Answer, Seat, run};
+use crate::execute::ExecuteError;
+use crate::link::{Link, Threads, WIRE_VERSION, Watch, checksum};
+use crate::plan::{CheckedPlan, Plan, Transport};
+use crate::stage::Accumulation;
+use burn::tensor::Device;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+
+impl Pipeline {
+    /// All ranks on threads of this process.
+    pub(super) fn start(builder: Builder) -> Result<Self, BuildError> {
+        // Rendezvous is the strictest model: what is proved for it cannot deadlock on any link.
+        let plan = first_plan(&builder, Transport::Rendezvous)?;
+        let ranks = plan.plan().ranks();
+        let threads = Threads::new(ranks);
+        let links: Vec<(Box<dyn Link>, Device)> = (0..ranks)
+            .map(|rank| {
+                let device = device_of(&builder, rank, ranks)?;
+                Ok((Box::new(threads.link(rank, device.clone().inner())) as Box<dyn Link>, device))
+            })
+            .collect::<Result<_, BuildError>>()?;
+        Self::over(builder, plan, links, Arc::new(threads), None)
+    }
+
+    /// One rank of processes that all do the same.
+    pub(super) fn start_rank(builder: Builder, mut link: Box<dyn Link>) -> Result<Self, BuildError> {
+        let prepared = prepare_rank(&builder, link.as_ref());
+        // The others hear of it now, and not when they have waited for this rank in vain.
+        let prepared = prepared.inspect_err(|error| link.abort(error.to_string()));
+        let (plan, device) = prepared?;
+        let (watch, job) = (link.watch(), job(&builder, &plan, &device));
+        Self::over(builder, plan, vec![(link, device)], watch, Some(job))
+    }
+
+    fn over(
+        builder: Builder,
+        plan: Arc<CheckedPlan>,
+        links: Vec<(Box<dyn Link>, Device)>,
+        watch: Arc<dyn Watch>,
+        job: Option<Job>,
+    ) -> Result<Self, BuildError> {
+        let source = builder.source.clone().ok_or(BuildError::NoSchedule)?.with_skips(&builder.skips);
+        let placement = plan.plan().placement().clone();
+        let splits = Arc::new(split_stages(plan.plan()));
+        let (answer, replies) = channel();
+        let (mut commands, mut members) = (Vec::new(), Vec::new());
+        for (link, device) in links {
+            let (command, orders) = channel();
+            let rank = link.rank();
+            commands.push(command);
+            members.push(rank);
+            let (placement, replies, splits) = (placement.clone(), answer.clone(), splits.clone());
+            let (job, builder) = (job.clone(), builder.clone());
+            let seat = Seat { rank, device, placement, splits, job, builder, commands: orders, replies };
+            let spawned = std::thread::Builder::new().name(format!("rank {rank}")).spawn(move || run(seat, link));
+            if let Err(error) = spawned {
+                let error = ExecuteError::Device { rank, message: format!("no thread: {error}") };
+                return Err(BuildError::Stages(Box::new(PipelineError::Rank(error))));
+            }
+        }
+        let mut pipeline = Self {
+            transport: plan.transport(),
+            training: HashMap::from([(plan.plan().total_microbatches(), plan)]),
+            evaluation: HashMap::new(),
+            source: Arc::new(SourceBox(source)),
+            facts: Vec::new(),
+            shared: Vec::new(),
+            validate: builder.validate,
+            learned: false,
+            deadline: builder.deadline,
+            closed: None,
+            progress: Progress { seed: builder.seed, ..Progress::default() },
+            waiting: 0,
+            seed: builder.seed,
+            together: job.is_some(),
+            members,
+            placement,
+            watch,
+            commands,
+            replies,
+        };
+        let answers = pipeline.answers().map_err(|error| BuildError::Stages(Box::new(error)))?;
+        for answer in answers {
+            if let Answer::Ready(facts, shared) = answer {
+                pipeline.facts.extend(facts);
+                pipeline.shared = shared;
+            }
+        }
+        pipeline.facts.sort_by_key(|facts| facts.stage);
+        if let Some((name, first, second)) = pipeline.claimed_twice() {
+            tracing::warn!(name, first, second, "two stages claim one name: this pipeline cannot be saved");
+        }
+        Ok(pipeline)
+    }
+}
+
+fn first_plan(builder: &Builder, transport: Transport) -> Result<Arc<CheckedPlan>, BuildError> {
+    let source = builder.source.clone().ok_or(BuildError::NoSchedule)?.with_skips(&builder.skips);
+    if builder.factory.is_none() {
+        return Err(BuildError::NoStages);
+    }
+    if builder.merge_weights && builder.accumulation == Accumulation::Ordered {
+        return Err(BuildError::MergedAndOrdered);
+    }
+    Ok(Arc::new(source.training_plan(source.microbatches(), transport)?))
+}
+
+/// The device of a rank, with autodiff.
+fn device_of(builder: &Builder, rank: usize, ranks: usize) -> Result<Device, BuildError> {
+    let device = match builder.devices.as_slice() {
+        [one] => one.clone(),
+        several if several.len() == ranks => several[rank].clone(),
+        others => return Err(BuildError::Devices { devices: others.len(), ranks }),
+    };
+    Ok(if device.is_autodiff() { device } else { device.autodiff() })
+}
+
+fn prepare_rank(builder: &Builder, link: &dyn Link) -> Result<(Arc<CheckedPlan>, Device), BuildError> {
+    let capabilities = link.capabilities();
+    if !capabilities.ordered {
+        return Err(BuildError::Unordered);
+    }
+    let plan = first_plan(builder, capabilities.transport)?;
+    let (ranks, linked) = (plan.plan().ranks(), link.ranks());
+    if ranks != linked {
+        return Err(BuildError::Ranks { ranks, linked });
+    }
+    Ok((plan, device_of(builder, link.rank(), ranks)?))
+}
+
+/// What all ranks of a job must have in common.
+fn job(builder: &Builder, plan: &CheckedPlan, device: &Device) -> Job {
+    let plan = plan.plan();
+    let settings = device.clone().inner().settings();
+    let numbers = format!("{:?} and {:?}", settings.float_dtype, settings.int_dtype);
+    let (reduction, accumulation, clip) = (builder.reduction, builder.accumulation, builder.clip_norm);
+    let seed = builder.seed;
+    vec![
+        ("the version of burn-pipeline", format!("{} (messages {WIRE_VERSION})", env!("CARGO_PKG_VERSION"))),
+        ("the plan", format!("{} #{:016x}", plan.name(), fingerprint(plan))),
+        ("the loss contract", format!("{reduction:?}, {accumulation:?} accumulation, clip norm {clip:?}")),
+        ("the seed", format!("{seed:?}")),
+        ("the default data types", numbers),
+        ("the model", builder.model.clone().unwrap_or_else(|| "no description".to_owned())),
+    ]
+}
+
+/// A number for all of a plan: placement, microbatches, and every action of every rank.
+fn fingerprint(plan: &Plan) -> u64 {
+    // Plans are plain numbers and text: writing one cannot fail, and if it did, all ranks would agree on that.
+    checksum(&serde_json::to_vec(plan).unwrap_or_default())
+}

@@ -1,0 +1,258 @@
+//! What every link must do. Each case is run by all ranks at once, each with its own end of one fresh link.
+
+#![allow(clippy::unwrap_used, reason = "cases fail by panicking")]
+
+use burn::tensor::{Bool, DType, Device, Int, Tensor, TensorData};
+use burn_pipeline::link::{Activity, Direction, Header, Link, LinkError, Message, all_gather_bytes};
+use burn_pipeline::plan::{Op, Stage, Task, Transport};
+use burn_pipeline::stage::{AnyTensor, Boundary, Kind, Payload};
+use std::time::{Duration, Instant};
+
+/// A case: its name, and what each rank does.
+pub type Case = (&'static str, fn(&mut dyn Link));
+
+/// All cases. They take two ranks or more.
+pub const CASES: &[Case] = &[
+    ("messages keep their order and their contents", keeps_order),
+    ("every kind of tensor arrives bit for bit", carries_every_kind),
+    ("large messages cross each other", carries_large_messages),
+    ("sends do not wait for receives", sends_ahead),
+    ("messages travel while ranks compute", overlaps),
+    ("gathers give every row to every rank", gathers),
+    ("bytes are gathered", gathers_bytes),
+    ("a message out of order is refused", refuses_disorder),
+    ("ranks that there are not are refused", refuses_unknown_ranks),
+    ("a wait ends at its deadline and says what the peer is doing", keeps_deadlines),
+    ("a gather names the rank that is missing", names_the_missing),
+    ("a failure wakes every rank", wakes_everybody),
+];
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn soon() -> Instant {
+    Instant::now() + PATIENCE
+}
+
+fn header(microbatch: usize) -> Header {
+    Header { stage: Stage::new(1), microbatch, direction: Direction::Forward }
+}
+
+fn message(microbatch: usize, payload: Payload) -> Message {
+    Message { header: header(microbatch), payload }
+}
+
+fn others(link: &dyn Link) -> Vec<usize> {
+    (0..link.ranks()).filter(|&rank| rank != link.rank()).collect()
+}
+
+/// All ranks are here; what was sent before has not necessarily arrived.
+fn meet(link: &mut dyn Link) {
+    link.all_gather(Vec::new(), soon()).unwrap();
+}
+
+fn numbers(from: usize, to: usize, microbatch: usize, count: usize) -> Tensor<1> {
+    let seed = (from * 31 + to) * 1009 + microbatch;
+    let values: Vec<f32> = (0..count).map(|i| ((seed + i) % 997) as f32 - 0.5).collect();
+    Tensor::from_data(TensorData::new(values, [count]), &Device::flex())
+}
+
+fn same(payload: &Payload, expected: &Payload) {
+    let read = |payload: &Payload| -> Vec<(Kind, DType, Vec<usize>, Vec<u8>)> {
+        let tensor = |tensor: &AnyTensor| {
+            let data = tensor.to_data().unwrap();
+            (tensor.kind(), data.dtype(), tensor.shape().to_vec(), data.as_bytes().to_vec())
+        };
+        payload.tensors().map(tensor).collect()
+    };
+    assert_eq!(payload.parts().count(), expected.parts().count());
+    assert!(read(payload) == read(expected), "another payload came");
+}
+
+fn keeps_order(link: &mut dyn Link) {
+    let (me, ranks) = (link.rank(), others(link));
+    for microbatch in 0..20 {
+        for &to in &ranks {
+            let payload = numbers(me, to, microbatch, 1 + microbatch * 300).into_payload();
+            link.send(to, message(microbatch, payload), soon()).unwrap();
+        }
+    }
+    for &from in ranks.iter().rev() {
+        for microbatch in 0..20 {
+            let payload = link.receive(from, header(microbatch), soon()).unwrap();
+            same(&payload, &numbers(from, me, microbatch, 1 + microbatch * 300).into_payload());
+        }
+    }
+}
+
+/// Floats of every width, integers, booleans; no elements, no dimensions, and forms in between.
+pub fn mixed_payload() -> Payload {
+    let device = Device::flex();
+    let x = Tensor::<2>::from_floats([[f32::MIN_POSITIVE / 2.0, -0.0, f32::INFINITY], [1e-8, 0.1, -3.5]], &device);
+    let ids = Tensor::<1, Int>::from_ints([i32::MAX, i32::MIN, -1, 0, 7], &device);
+    let mask: Tensor<1, Bool> = ids.clone().greater_elem(0);
+    let empty = Tensor::<3>::zeros([4, 0, 3], &device);
+    let casts = vec![DType::F64, DType::F16, DType::BF16];
+    let wide: Vec<AnyTensor> = casts.into_iter().map(|dtype| AnyTensor::new(x.clone().cast(dtype))).collect();
+    let ints = [DType::I64, DType::I16, DType::I8, DType::U32, DType::U8];
+    let ints: Vec<AnyTensor> = ints.into_iter().map(|dtype| AnyTensor::new(ids.clone().cast(dtype))).collect();
+    ((Some(x), None::<Tensor<1>>), (ids, mask), (empty, wide), ints, Vec::<Tensor<1>>::new()).into_payload()
+}
+
+fn carries_every_kind(link: &mut dyn Link) {
+    for to in others(link) {
+        link.send(to, message(0, mixed_payload()), soon()).unwrap();
+        link.send(to, message(1, Payload::default()), soon()).unwrap();
+    }
+    for from in others(link) {
+        same(&link.receive(from, header(0), soon()).unwrap(), &mixed_payload());
+        same(&link.receive(from, header(1), soon()).unwrap(), &Payload::default());
+    }
+}
+
+/// 12 MiB: no transport takes that eagerly.
+const LARGE: usize = 3 << 20;
+
+fn carries_large_messages(link: &mut dyn Link) {
+    let me = link.rank();
+    for to in others(link) {
+        link.send(to, message(0, numbers(me, to, 0, LARGE).into_payload()), soon()).unwrap();
+    }
+    for from in others(link) {
+        same(&link.receive(from, header(0), soon()).unwrap(), &numbers(from, me, 0, LARGE).into_payload());
+    }
+}
+
+fn sends_ahead(link: &mut dyn Link) {
+    let ahead = match link.capabilities().transport {
+        Transport::Rendezvous => return,
+        Transport::Buffered(payloads) => payloads,
+        Transport::Unbounded => 64,
+    };
+    let me = link.rank();
+    for to in others(link) {
+        for microbatch in 0..ahead {
+            link.send(to, message(microbatch, numbers(me, to, 0, 1 << 15).into_payload()), soon()).unwrap();
+        }
+    }
+    meet(link);
+    for from in others(link) {
+        for microbatch in 0..ahead {
+            link.receive(from, header(microbatch), soon()).unwrap();
+        }
+    }
+}
+
+fn overlaps(link: &mut dyn Link) {
+    if !link.capabilities().overlaps {
+        return;
+    }
+    let me = link.rank();
+    for to in others(link) {
+        link.send(to, message(0, numbers(me, to, 0, LARGE).into_payload()), soon()).unwrap();
+    }
+    // The computation: nothing here calls the link. What was sent above must then be here.
+    std::thread::sleep(Duration::from_secs(2));
+    meet(link);
+    for from in others(link) {
+        let almost_now = Instant::now() + Duration::from_millis(300);
+        link.receive(from, header(0), almost_now).unwrap();
+    }
+    meet(link);
+}
+
+fn gathers(link: &mut dyn Link) {
+    let (me, ranks) = (link.rank(), link.ranks());
+    let odd = [f64::NAN, -0.0, f64::INFINITY, 1.0 / 3.0, f64::MIN_POSITIVE / 8.0];
+    let row = |rank: usize, round: usize| -> Vec<f64> {
+        (0..(rank * 3 + round) % 7).map(|i| if i < 5 { odd[i] } else { (rank * 100 + round) as f64 }).collect()
+    };
+    let bits = |row: &[f64]| -> Vec<u64> { row.iter().map(|x| x.to_bits()).collect() };
+    for round in 0..50 {
+        if round % 10 == me {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let table = link.all_gather(row(me, round), soon()).unwrap();
+        assert_eq!(table.len(), ranks);
+        for (rank, got) in table.iter().enumerate() {
+            assert_eq!(bits(got), bits(&row(rank, round)), "row of rank {rank}, round {round}");
+        }
+    }
+}
+
+fn gathers_bytes(link: &mut dyn Link) {
+    let bytes = |rank: usize| -> Vec<u8> { (0..rank * 5 + 1).map(|i| (i * 37 + 255 * rank) as u8).collect() };
+    let me = link.rank();
+    let table = all_gather_bytes(link, &bytes(me), soon()).unwrap();
+    assert!(table.iter().enumerate().all(|(rank, got)| *got == bytes(rank)), "{table:?}");
+    assert!(all_gather_bytes(link, &[], soon()).unwrap().iter().all(Vec::is_empty));
+}
+
+fn refuses_disorder(link: &mut dyn Link) {
+    let (me, ranks) = (link.rank(), link.ranks());
+    let (next, before) = ((me + 1) % ranks, (me + ranks - 1) % ranks);
+    link.send(next, message(4, numbers(me, next, 0, 3).into_payload()), soon()).unwrap();
+    let error = link.receive(before, header(5), soon()).unwrap_err();
+    let (expected, got) = (header(5).to_string(), header(4).to_string());
+    assert_eq!(error, LinkError::Order { rank: me, peer: before, expected, got });
+    meet(link);
+}
+
+fn refuses_unknown_ranks(link: &mut dyn Link) {
+    let ranks = link.ranks();
+    let missing = LinkError::NoSuchRank { rank: ranks, ranks };
+    assert_eq!(link.send(ranks, message(0, Payload::default()), soon()).unwrap_err(), missing);
+    assert_eq!(link.receive(ranks, header(0), soon()).unwrap_err(), missing);
+    meet(link);
+}
+
+fn keeps_deadlines(link: &mut dyn Link) {
+    let wait = Duration::from_secs(1);
+    if link.rank() == 0 {
+        meet(link);
+        let began = Instant::now();
+        let error = link.receive(1, header(3), began + wait).unwrap_err();
+        let took = began.elapsed();
+        assert!(took >= wait && took < wait * 3, "{took:?}");
+        let LinkError::Deadline { rank: 0, peer: 1, what, peer_state, .. } = &error else { panic!("{error}") };
+        assert_eq!((what.as_str(), peer_state.as_str()), (header(3).to_string().as_str(), "is running 1F7"));
+    } else {
+        link.announce(Activity::Task(Task::new(1, Op::Forward, 7)));
+        meet(link);
+    }
+    // A deadline that has passed spoils nothing: the others come here while rank 0 still waits.
+    meet(link);
+}
+
+fn names_the_missing(link: &mut dyn Link) {
+    let last = link.ranks() - 1;
+    meet(link);
+    if link.rank() == last {
+        std::thread::sleep(Duration::from_secs(3));
+        return;
+    }
+    let error = link.all_gather(vec![1.0], Instant::now() + Duration::from_secs(1)).unwrap_err();
+    assert!(matches!(&error, LinkError::Deadline { peer, .. } if *peer == last), "{error}");
+}
+
+fn wakes_everybody(link: &mut dyn Link) {
+    let last = link.ranks() - 1;
+    meet(link);
+    let began = Instant::now();
+    if link.rank() == last {
+        link.abort("the loss is no number".to_owned());
+    } else if link.rank().is_multiple_of(2) {
+        expect_failure(link.receive(last, header(0), soon()).map(drop), last);
+    } else {
+        expect_failure(link.all_gather(Vec::new(), soon()).map(drop), last);
+    }
+    assert!(began.elapsed() < PATIENCE / 4, "the failure came after {:?}", began.elapsed());
+    assert_eq!(link.watch().failure().map(|failure| failure.rank), Some(last));
+    let to = usize::from(link.rank() == 0);
+    expect_failure(link.send(to, message(0, Payload::default()), soon()), last);
+    expect_failure(link.all_gather(Vec::new(), soon()).map(drop), last);
+}
+
+fn expect_failure(result: Result<(), LinkError>, failed: usize) {
+    let Err(LinkError::Peer(failure)) = result else { panic!("{result:?}") };
+    assert_eq!((failure.rank, failure.message.as_str()), (failed, "the loss is no number"));
+}

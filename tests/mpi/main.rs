@@ -1,0 +1,66 @@
+//! Tests over MPI: each runs `mpirun` on the program in `tests/ranks`.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests fail by panicking and print what they covered")]
+
+mod faults;
+mod mpirun;
+mod training;
+
+use mpirun::{Run, mpirun};
+
+/// Runs a test of the program that must pass on every rank, and leave nothing; gives standard output.
+fn passes(ranks: usize, test: &str) -> String {
+    let Run { code, out, err, left } = mpirun(ranks, &[], &[test]);
+    assert_eq!(code, Some(0), "{test} on {ranks} ranks: {out}{err}");
+    assert!(left.is_empty(), "{test} on {ranks} ranks left {left:?}");
+    out
+}
+
+#[test]
+fn mpi_is_a_link() {
+    for ranks in [2, 3] {
+        let out = passes(ranks, "conformance");
+        let passed = out.lines().filter(|line| line.starts_with("passed: ")).count();
+        assert_eq!(passed, pipeline_tests::conformance::CASES.len(), "{out}");
+    }
+}
+
+#[test]
+fn groups_of_ranks_have_links_of_their_own() {
+    for ranks in [3, 4] {
+        passes(ranks, "groups");
+    }
+}
+
+#[test]
+fn mpi_is_initialised_once() {
+    passes(2, "again");
+}
+
+#[test]
+fn processes_compute_what_threads_and_the_plain_loop_compute() {
+    for ranks in [2, 4] {
+        println!("{ranks} processes: {}", passes(ranks, "parity").trim());
+    }
+}
+
+#[test]
+fn ranks_of_another_job_are_named_before_anything_is_built() {
+    for ranks in [2, 3] {
+        passes(ranks, "strangers");
+    }
+}
+
+#[test]
+fn calls_that_differ_are_refused_on_every_rank() {
+    for ranks in [2, 3] {
+        passes(ranks, "calls");
+    }
+}
+
+#[test]
+fn outputs_modules_and_links_are_read_as_on_threads() {
+    for ranks in [2, 3] {
+        passes(ranks, "reads");
+    }
+}

@@ -1,0 +1,70 @@
+//! `train_gpt --link mpi` prints what `train_gpt` prints.
+
+use crate::mpirun::{Run, mpirun};
+use pipeline_examples::run;
+use std::ffi::OsString;
+
+const TINY: &[&str] = &[
+    "train_gpt",
+    "--d-model",
+    "16",
+    "--layers",
+    "4",
+    "--heads",
+    "2",
+    "--seq",
+    "16",
+    "--batch",
+    "8",
+    "--steps",
+    "6",
+    "--lr",
+    "0.01",
+    "--log",
+    "json",
+];
+
+/// Losses and gradient norms of JSON lines, as they are printed: enough digits to tell any two numbers apart.
+fn curve(out: &str) -> Vec<(String, String)> {
+    let lines = out.lines().filter(|line| line.starts_with('{'));
+    let field = |line: &serde_json::Value, name: &str| line[name].to_string();
+    let parsed = lines.map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    parsed.map(|line| (field(&line, "loss"), field(&line, "gradient_norm"))).collect()
+}
+
+fn folder(name: &str) -> std::path::PathBuf {
+    std::env::temp_dir().join(format!("train-gpt-mpi-{}-{name}", std::process::id()))
+}
+
+#[test]
+fn train_gpt_over_processes_has_the_losses_of_threads_bit_for_bit() {
+    for (ranks, flags) in [(2, &[][..]), (4, &["--schedule", "ZBH1"]), (2, &["--schedule", "ZBVZeroBubble"])] {
+        let (here, there) = (folder("threads"), folder("processes"));
+        let count = ranks.to_string();
+        let threads = [TINY, flags, &["--ranks", &count, "--trace", here.to_str().unwrap()]].concat();
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        let code = run::main(threads.iter().map(OsString::from), &mut out, &mut err);
+        assert_eq!(code, 0, "{}", String::from_utf8_lossy(&err));
+        let expected = curve(&String::from_utf8(out).unwrap());
+        assert_eq!(expected.len(), 6);
+        let processes = [TINY, flags, &["--link", "mpi", "--trace", there.to_str().unwrap()]].concat();
+        let Run { code, out, err, left } = mpirun(ranks, &[], &processes);
+        assert_eq!(code, Some(0), "{ranks} ranks, {flags:?}: {out}{err}");
+        assert_eq!(curve(&out), expected, "{ranks} ranks, {flags:?}");
+        assert!(left.is_empty(), "{left:?}");
+        assert!(there.join("timeline.svg").exists(), "rank 0 writes the timeline");
+        let text = |err: &str| err.split("a sample at").nth(1).map(str::to_owned);
+        assert!(text(&err).is_some(), "{err}");
+        for folder in [here, there] {
+            std::fs::remove_dir_all(folder).unwrap();
+        }
+    }
+}
+
+#[test]
+fn flags_that_no_run_can_have_end_every_rank_with_a_message() {
+    let Run { code, err, left, .. } = mpirun(2, &[], &[TINY, &["--link", "mpi", "--ranks", "3"]].concat());
+    assert!(code.is_some_and(|code| code != 0), "{err}");
+    assert!(err.contains("the plan has 3 rank(s), and the link joins 2"), "{err}");
+    assert!(left.is_empty(), "{left:?}");
+}

@@ -1,0 +1,110 @@
+//! Ranks that were not started for the same job, or do not make the same calls, are named before anything runs.
+
+use crate::cases::{Case, Text};
+use burn::optim::AdamWConfig;
+use burn::tensor::{Device, Int, Tensor};
+use burn_pipeline::link::Mpi;
+use burn_pipeline::schedule::{GPipe, OneFOneB, Schedule, Size};
+use burn_pipeline::stage::{Batch, Reduction};
+use burn_pipeline::train::{BuildError, Builder, Pipeline, PipelineError};
+use pipeline_examples::gpt::{GptPart, Signal};
+use std::time::{Duration, Instant};
+
+const DEADLINE: Duration = Duration::from_secs(20);
+
+fn builder(mpi: &Mpi, microbatches: usize) -> Builder {
+    scheduled(Box::new(OneFOneB), mpi.ranks(), microbatches)
+}
+
+fn scheduled(schedule: Box<dyn Schedule>, ranks: usize, microbatches: usize) -> Builder {
+    Pipeline::builder()
+        .schedule(schedule, Size::new(ranks, microbatches))
+        .devices(vec![Device::flex()])
+        .stages(Text::stage)
+        .optimizer(|| AdamWConfig::new().init())
+        .deadline(DEADLINE)
+        .model("a small one")
+}
+
+fn build(mpi: &Mpi, builder: Builder) -> Result<Pipeline, BuildError> {
+    builder.build_rank(Box::new(mpi.link(Device::flex()).unwrap()))
+}
+
+/// Another plan, model, or loss contract on the last rank; all ranks say the same of it, at once.
+pub(crate) fn strangers(mpi: &Mpi) {
+    let (last, ranks) = (mpi.ranks() - 1, mpi.ranks());
+    let odd = mpi.rank() == last;
+    let choose = |strange: Builder| if odd { strange } else { builder(mpi, 4) };
+    let cases = [
+        (choose(scheduled(Box::new(GPipe), ranks, 4)), "the plan: it has GPipe #"),
+        (choose(builder(mpi, 5)), "the plan: it has 1F1B #"),
+        (choose(builder(mpi, 4).model("a large one")), "the model: it has a large one, and they have a small one"),
+        (choose(builder(mpi, 4).reduction(Reduction::Sum)), "the loss contract: it has Sum"),
+    ];
+    for (builder, says) in cases {
+        let began = Instant::now();
+        let error = build(mpi, builder).unwrap_err().to_string();
+        let named = format!("rank {last} differs from the others in {says}");
+        assert!(error.contains(&named), "{error} does not say {named}");
+        assert!(began.elapsed() < DEADLINE / 2, "{:?}", began.elapsed());
+    }
+    // A plan for another number of ranks is noticed by the rank itself, which tells the others.
+    let error = build(mpi, choose(scheduled(Box::new(GPipe), ranks + 1, 4))).unwrap_err().to_string();
+    let said = format!("the plan has {} rank(s), and the link joins {ranks}", ranks + 1);
+    assert!(error.contains(&said), "{error}");
+    assert!(odd || error.contains(&format!("rank {last} failed")), "{error}");
+}
+
+/// Calls that differ are refused everywhere, and the pipeline goes on.
+pub(crate) fn calls(mpi: &Mpi) {
+    let last = mpi.ranks() - 1;
+    let odd = mpi.rank() == last;
+    let mut pipeline = build(mpi, builder(mpi, 4)).unwrap();
+    let text = Text::new(4);
+    let first = pipeline.step(text.batch(), 0.0).unwrap().loss;
+    // One rank's batch has no target: it says why, and the others that it said so.
+    let (whole, tokens) = (text.batch(), Tensor::<2, Int>::zeros([4, 6], &Device::flex()));
+    let error = match odd {
+        true => pipeline.step(Batch::new(Signal::Tokens(tokens)), 0.0).unwrap_err(),
+        false => pipeline.step(whole, 0.0).unwrap_err(),
+    };
+    match (odd, &error) {
+        (true, PipelineError::NoLoss { .. }) => {}
+        (false, PipelineError::Elsewhere { rank, message }) if *rank == last => {
+            assert!(message.contains("the target is missing"), "{message}");
+        }
+        _ => panic!("{error}"),
+    }
+    // Another batch, another learning rate, another call.
+    let other = if odd { Text::new(6) } else { Text::new(4) };
+    apart(&pipeline.step(other.batch(), 0.0).unwrap_err(), last, "6 samples");
+    let error = if odd { pipeline.eval(text.batch()).map(drop) } else { pipeline.step(text.batch(), 0.0).map(drop) };
+    apart(&error.unwrap_err(), last, "evaluation");
+    let again = pipeline.step(text.batch(), 0.0).unwrap().loss;
+    assert_eq!(first, again, "refused calls left something behind");
+}
+
+fn apart(error: &PipelineError, odd: usize, says: &str) {
+    let PipelineError::Apart { rank, theirs, .. } = error else { panic!("{error}") };
+    assert!(*rank == odd && theirs.contains(says), "{error}");
+}
+
+/// Outputs of the last stage, modules of each.
+pub(crate) fn reads(mpi: &Mpi) {
+    let mut pipeline = build(mpi, builder(mpi, 3)).unwrap();
+    let text = Text::new(5);
+    let mut alone = scheduled(Box::new(OneFOneB), 1, 3).build().unwrap();
+    let output = |pipeline: &mut Pipeline| {
+        let report = pipeline.eval(text.batch()).unwrap();
+        let (Signal::Logits(scores) | Signal::Hidden(scores)) = report.output().unwrap() else { panic!("no scores") };
+        (report.loss, scores.into_data().iter::<f32>().collect::<Vec<f32>>())
+    };
+    assert_eq!(output(&mut pipeline), output(&mut alone));
+    for stage in 0..mpi.ranks() {
+        let module = pipeline.module::<GptPart>(stage);
+        assert_eq!(module.is_ok(), stage == mpi.rank(), "stage {stage}");
+    }
+    let links = pipeline.measure_links().unwrap();
+    assert_eq!(links.between.len(), 2 * (mpi.ranks() - 1));
+    assert!(links.between.iter().all(|link| link.latency > 0.0));
+}

@@ -1,0 +1,67 @@
+//! One rank of the tests over MPI: `tests/mpi` runs it under `mpirun`. The argument says what it does.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a test's program fails by panicking, and tells"
+)]
+
+#[allow(dead_code, reason = "the tests on threads use all of it")]
+#[path = "../runtime/cases.rs"]
+mod cases;
+mod conform;
+mod faults;
+mod jobs;
+mod parity;
+
+use burn_pipeline::link::Mpi;
+use std::ffi::OsString;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// The longest that starting and ending may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    if arguments.first() == Some(&"train_gpt") {
+        let (mut out, mut err) = (std::io::stdout(), std::io::stderr());
+        let own = arguments.iter().take(arguments.len() - 1).map(OsString::from);
+        return ExitCode::from(pipeline_examples::run::main(own, &mut out, &mut err));
+    }
+    let mpi = match Mpi::connect(PATIENCE) {
+        Ok(mpi) => mpi,
+        Err(error) => {
+            eprintln!("error: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let number = |text: &str| text.parse::<usize>().unwrap();
+    // The last argument only marks the processes, so that those left behind can be told.
+    let done = catch_unwind(AssertUnwindSafe(|| match arguments.as_slice() {
+        ["conformance", _] => passed(|| conform::all(&mpi)),
+        ["groups", _] => passed(|| conform::groups(&mpi)),
+        ["again", _] => passed(conform::once_only),
+        ["parity", _] => passed(|| parity::every_family(&mpi)),
+        ["strangers", _] => passed(|| jobs::strangers(&mpi)),
+        ["calls", _] => passed(|| jobs::calls(&mpi)),
+        ["reads", _] => passed(|| jobs::reads(&mpi)),
+        ["late", failing, _] => faults::late(&mpi, number(failing)),
+        ["fault", fault, failing, at, _] => faults::strike(&mpi, fault, number(failing), number(at)),
+        other => panic!("there is no test {other:?}"),
+    }));
+    match done {
+        Ok(Ok(())) => ExitCode::SUCCESS,
+        // Told already.
+        Ok(Err(_)) => mpi.end_job(1),
+        Err(_) => mpi.end_job(101),
+    }
+}
+
+fn passed(test: impl FnOnce()) -> Result<(), String> {
+    test();
+    Ok(())
+}

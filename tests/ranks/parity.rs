@@ -1,0 +1,108 @@
+//! One rank a process computes what threads compute and what the plain loop computes, bit for bit.
+
+use crate::cases::{Case, Stack, Text, range, read, sizes};
+use burn::optim::AdamWConfig;
+use burn::tensor::Device;
+use burn_pipeline::link::Mpi;
+use burn_pipeline::schedule::{Chunks, Size, all, by_name};
+use burn_pipeline::stage::Accumulation;
+use burn_pipeline::train::{Builder, Pipeline};
+use pipeline_tests::reference::Reference;
+use std::time::Duration;
+
+const RATE: f64 = 1e-2;
+/// Small enough that gradients are clipped.
+const CLIP: f64 = 0.05;
+
+fn builder<C: Case>(name: &str, size: Size) -> Builder {
+    Pipeline::builder()
+        .schedule(by_name(name).unwrap(), size)
+        .devices(vec![Device::flex()])
+        .stages(C::stage)
+        .optimizer(|| AdamWConfig::new().init())
+        .accumulation(Accumulation::Ordered)
+        .clip_norm(CLIP)
+        .deadline(Duration::from_secs(60))
+}
+
+/// What a pipeline gave: per step the loss, the norm and all weights; then the outputs of an evaluation.
+#[derive(Debug, PartialEq)]
+struct Trace {
+    steps: Vec<(f64, Option<f64>, Vec<Vec<f32>>)>,
+    gradients: Vec<Vec<f32>>,
+    evaluation: (Option<f64>, usize),
+}
+
+fn trace<C: Case>(case: &C, pipeline: &mut Pipeline) -> Trace {
+    let mut steps = Vec::new();
+    for _ in 0..2 {
+        let report = pipeline.step(case.batch(), RATE).unwrap();
+        let weights = pipeline.weights().unwrap().iter().flatten().map(read).collect();
+        let ranks = pipeline.placement().ranks();
+        assert_eq!((report.peak_held.len(), report.timeline.ranks), (ranks, ranks));
+        for rank in 0..ranks {
+            assert!(report.timeline.events.iter().any(|event| event.rank == rank), "no events of rank {rank}");
+        }
+        steps.push((report.loss, report.gradient_norm, weights));
+    }
+    // Two batches that count as one.
+    pipeline.accumulate(case.batch()).unwrap();
+    pipeline.accumulate(case.batch()).unwrap();
+    let gradients = pipeline.take_gradients().unwrap();
+    let gradients = gradients.iter().flatten().map(|g| g.as_ref().map(read).unwrap_or_default()).collect();
+    let evaluation = pipeline.eval(case.batch()).unwrap();
+    Trace { steps, gradients, evaluation: (evaluation.loss, evaluation.samples) }
+}
+
+fn assert_parity<C: Case>(mpi: &Mpi, case: &C, name: &str, size: Size, samples: usize) {
+    let place = format!("{name}, {size:?}, {samples} samples");
+    let link = mpi.link(Device::flex()).unwrap();
+    let mut apart = builder::<C>(name, size).build_rank(Box::new(link)).unwrap();
+    let processes = trace(case, &mut apart);
+    drop(apart);
+    let threads = trace(case, &mut builder::<C>(name, size).build().unwrap());
+    assert!(processes == threads, "{place}: processes {processes:?}, threads {threads:?}");
+    let sizes = sizes(samples, size.microbatches.min(samples));
+    let mut reference = Reference::new(case.model());
+    for (step, (loss, norm, weights)) in processes.steps.into_iter().enumerate() {
+        let expected = reference.step(&sizes, RATE, Some(CLIP), |model, i| case.loss(model, range(&sizes, i)));
+        assert_eq!((loss, norm), (expected.loss, Some(expected.norm)), "{place}, step {step}");
+        assert_eq!(weights, reference.weights(), "{place}, step {step}");
+    }
+}
+
+/// Every family that can be built for this many ranks.
+pub(crate) fn every_family(mpi: &Mpi) {
+    let ranks = mpi.ranks();
+    let mut proved = 0;
+    for schedule in all().into_iter().filter(|schedule| schedule.family().name != "ForwardOnly") {
+        let family = schedule.family();
+        let chunks = match family.chunks {
+            Chunks::Exactly(chunks) => chunks,
+            Chunks::Any => {
+                if ranks <= 4 {
+                    2
+                } else {
+                    1
+                }
+            }
+        };
+        for microbatches in [1, 4, 7] {
+            let size = Size { ranks, chunks, microbatches };
+            if schedule.build(size).is_err() {
+                continue;
+            }
+            assert_parity(mpi, &Text::new(microbatches), family.name, size, microbatches);
+            proved += 1;
+        }
+    }
+    // Uneven microbatches, and an integer tensor beside a float one.
+    for (name, microbatches, samples) in [("GPipe", 3, 8), ("1F1B", 4, 7), ("ZBH1", 5, 11)] {
+        let size = Size { ranks, chunks: 1, microbatches };
+        assert_parity(mpi, &Stack::new(samples), name, size, samples);
+        proved += 1;
+    }
+    if mpi.rank() == 0 {
+        println!("{proved} configurations");
+    }
+}

@@ -1,0 +1,253 @@
+//! Messages as bytes: they come back bit for bit, and nothing else is taken for one.
+
+use burn::tensor::quantization::QuantScheme;
+use burn::tensor::{BoolStore, Bytes, DType, Device, Tensor, TensorData};
+use burn_pipeline::link::{Direction, Frame, Header, Message, Packed, WIRE_VERSION, WireError};
+use burn_pipeline::plan::Stage;
+use burn_pipeline::stage::{AnyTensor, Kind, Part, Payload};
+use pipeline_tests::conformance::mixed_payload;
+use proptest::prelude::{Just, Strategy, any, prop_oneof};
+use proptest::{collection::vec, prop_assert, prop_assert_eq, proptest, test_runner::Config};
+
+/// Every element type that Flex holds.
+const DTYPES: [DType; 13] = [
+    DType::F64,
+    DType::F32,
+    DType::F16,
+    DType::BF16,
+    DType::I64,
+    DType::I32,
+    DType::I16,
+    DType::I8,
+    DType::U64,
+    DType::U32,
+    DType::U16,
+    DType::U8,
+    DType::Bool(BoolStore::Native),
+];
+
+/// A tensor as data: element type, shape, and bits.
+#[derive(Clone, Debug)]
+enum Piece {
+    Form(usize),
+    Tensor(DType, Vec<usize>, Vec<u8>),
+}
+
+fn piece() -> impl Strategy<Value = Piece> {
+    let dtype = (0..DTYPES.len()).prop_map(|index| DTYPES[index]);
+    let tensor = (dtype, vec(0..4usize, 0..5), any::<u64>()).prop_map(|(dtype, shape, seed)| {
+        let count = shape.iter().product::<usize>() * dtype.size();
+        let mut state = seed | 1;
+        let byte = |_| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let byte = (state >> 56) as u8;
+            if dtype.is_bool() { byte & 1 } else { byte }
+        };
+        Piece::Tensor(dtype, shape, (0..count).map(byte).collect())
+    });
+    prop_oneof![1 => any::<usize>().prop_map(Piece::Form), 4 => tensor]
+}
+
+fn header() -> impl Strategy<Value = Header> {
+    let directions = [
+        Direction::Forward,
+        Direction::Backward,
+        Direction::Replica,
+        Direction::Probe,
+        Direction::Spread,
+        Direction::Output,
+        Direction::Shared,
+        Direction::Skip { from: 3 },
+        Direction::SkipGradient { from: 65_535 },
+    ];
+    let direction = (0..directions.len()).prop_map(move |index| directions[index]);
+    (0..2usize, 0..=65_535usize, any::<usize>(), direction).prop_map(|(replica, index, microbatch, direction)| Header {
+        stage: Stage::in_replica(replica, index),
+        microbatch,
+        direction,
+    })
+}
+
+fn message(header: Header, pieces: &[Piece]) -> Message {
+    let part = |piece: &Piece| match piece {
+        Piece::Form(form) => Part::Form(*form),
+        Piece::Tensor(dtype, shape, bytes) => {
+            let data = TensorData::from_bytes_vec(bytes.clone(), shape.clone(), *dtype);
+            Part::Tensor(AnyTensor::from_data_exact(data, &Device::flex()))
+        }
+    };
+    Message { header, payload: Payload::from_parts(pieces.iter().map(part)) }
+}
+
+/// What a link does: the bytes land in the memory that the frame asked for.
+fn land(frame: &Frame, bodies: &[Bytes]) -> Vec<Bytes> {
+    let mut landings = frame.landings();
+    assert_eq!(landings.len(), bodies.len());
+    for (landing, body) in landings.iter_mut().zip(bodies) {
+        assert_eq!(landing.len(), body.len());
+        landing.copy_from_slice(body);
+    }
+    landings
+}
+
+fn assert_pieces(payload: Payload, pieces: &[Piece]) {
+    let parts: Vec<Part> = payload.into_parts().collect();
+    assert_eq!(parts.len(), pieces.len());
+    for (part, piece) in parts.into_iter().zip(pieces) {
+        match (part, piece) {
+            (Part::Form(got), Piece::Form(form)) => assert_eq!(got, *form),
+            (Part::Tensor(tensor), Piece::Tensor(dtype, shape, bytes)) => {
+                assert_eq!((tensor.kind(), tensor.dtype()), (Kind::of(*dtype), *dtype));
+                assert_eq!(tensor.shape().to_vec(), *shape);
+                assert_eq!(tensor.into_data().unwrap().as_bytes(), bytes.as_slice());
+            }
+            (part, piece) => panic!("{part:?} came for {piece:?}"),
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(Config::with_cases(300))]
+
+    #[test]
+    fn every_message_comes_back(header in header(), pieces in vec(piece(), 0..6)) {
+        let packed = Packed::new(message(header, &pieces)).unwrap();
+        let frame = Frame::read(&packed.frame).unwrap();
+        prop_assert_eq!(frame.header(), header);
+        let landed = land(&frame, &packed.bodies);
+        let back = frame.message(landed, &Device::flex()).unwrap();
+        prop_assert_eq!(back.header, header);
+        assert_pieces(back.payload, &pieces);
+    }
+
+    #[test]
+    fn a_frame_with_a_changed_byte_is_refused(
+        header in header(), pieces in vec(piece(), 0..4), at in any::<u32>(), change in 1..=255u8,
+    ) {
+        let mut frame = Packed::new(message(header, &pieces)).unwrap().frame;
+        let at = at as usize % frame.len();
+        frame[at] ^= change;
+        prop_assert_eq!(Frame::read(&frame), Err(WireError::Checksum));
+    }
+
+    #[test]
+    fn a_frame_of_another_length_is_refused(
+        header in header(), pieces in vec(piece(), 0..4), cut in any::<u32>(), more in vec(any::<u8>(), 1..20),
+    ) {
+        let frame = Packed::new(message(header, &pieces)).unwrap().frame;
+        prop_assert!(Frame::read(&frame[..cut as usize % frame.len()]).is_err());
+        prop_assert!(Frame::read(&[frame.as_slice(), &more].concat()).is_err());
+    }
+
+    #[test]
+    fn other_bytes_are_no_frame(bytes in vec(any::<u8>(), 0..200)) {
+        prop_assert!(Frame::read(&bytes).is_err());
+    }
+
+    #[test]
+    fn fields_that_no_frame_has_are_refused_even_with_a_right_checksum(
+        pieces in vec(piece(), 1..4), at in any::<u32>(), value in any::<u8>(), header in Just(some_header()),
+    ) {
+        let mut frame = Packed::new(message(header, &pieces)).unwrap().frame;
+        let content = frame.len() - 8;
+        frame[at as usize % content] = value;
+        sign(&mut frame);
+        // Another message perhaps, but never a panic; and reading it takes no memory for what it claims.
+        if let Ok(other) = Frame::read(&frame) {
+            let _ = other.header();
+        }
+    }
+}
+
+fn some_header() -> Header {
+    Header { stage: Stage::new(3), microbatch: 5, direction: Direction::Backward }
+}
+
+/// Puts the checksum right after a change, with an FNV-1a of the test's own.
+fn sign(frame: &mut [u8]) {
+    let content = frame.len() - 8;
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    for &byte in &frame[..content] {
+        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    }
+    frame[content..].copy_from_slice(&hash.to_le_bytes());
+}
+
+/// The frame of one float tensor of shape [2, 3], with some bytes replaced.
+fn forged(at: usize, bytes: &[u8]) -> Result<Frame, WireError> {
+    let tensor = Piece::Tensor(DType::F32, vec![2, 3], vec![0; 24]);
+    let mut frame = Packed::new(message(some_header(), &[tensor])).unwrap().frame;
+    frame[at..at + bytes.len()].copy_from_slice(bytes);
+    sign(&mut frame);
+    Frame::read(&frame)
+}
+
+#[test]
+fn forged_fields_are_named() {
+    // Layout: magic 0, version 4, direction 6, replica 7, stage 8, parts 12, microbatch 16, other stage 24, part 32,
+    // kind 33, element type 34, dimensions 35, sizes 36.
+    let field = |what, value| Err(WireError::Field { what, value });
+    assert!(forged(0, b"bplk").is_ok());
+    assert_eq!(forged(0, b"bplx"), Err(WireError::Checksum));
+    assert_eq!(forged(4, &[WIRE_VERSION as u8 + 1]), Err(WireError::Version { got: WIRE_VERSION + 1 }));
+    assert_eq!(forged(6, &[9]), field("direction", 9));
+    assert_eq!(forged(24, &[1]), field("direction", 1));
+    assert_eq!(forged(7, &[2]), field("stage", 3));
+    assert_eq!(forged(8, &65_536u32.to_le_bytes()), field("stage", 65_536));
+    assert_eq!(forged(32, &[2]), field("part", 2));
+    assert_eq!(forged(33, &[3]), field("kind", 3));
+    assert_eq!(forged(34, &[200]), field("element type", 200));
+    assert_eq!(forged(33, &[1]), Err(WireError::Mixed { kind: Kind::Int, dtype: DType::F32 }));
+    let huge = u64::MAX / 2;
+    assert_eq!(forged(36, &huge.to_le_bytes()), Err(WireError::TooLarge { shape: vec![huge, 3] }));
+    assert!(matches!(forged(12, &u32::MAX.to_le_bytes()), Err(WireError::Length { .. })));
+    assert!(matches!(forged(12, &0u32.to_le_bytes()), Err(WireError::Length { .. })));
+    assert!(matches!(forged(35, &[200]), Err(WireError::Length { .. })));
+}
+
+#[test]
+fn bodies_that_are_not_announced_are_refused() {
+    let pack = || Packed::new(message(some_header(), &[Piece::Tensor(DType::F32, vec![2, 3], vec![0; 24])])).unwrap();
+    let body = |bytes: usize| Bytes::from_elems(vec![0u8; bytes]);
+    let refused =
+        |bodies: Vec<Bytes>| Frame::read(&pack().frame).unwrap().message(bodies, &Device::flex()).unwrap_err();
+    assert_eq!(refused(vec![]), WireError::Body { index: 0, got: 0, expected: 24 });
+    assert_eq!(refused(vec![body(23)]), WireError::Body { index: 0, got: 23, expected: 24 });
+    assert_eq!(refused(vec![body(24), body(4)]), WireError::Body { index: 1, got: 4, expected: 0 });
+}
+
+#[test]
+fn a_payload_of_all_kinds_comes_back() {
+    let packed = Packed::new(Message { header: some_header(), payload: mixed_payload() }).unwrap();
+    let frame = Frame::read(&packed.frame).unwrap();
+    let landed = land(&frame, &packed.bodies);
+    let back = frame.message(landed, &Device::flex()).unwrap().payload;
+    let read = |payload: &Payload| -> Vec<TensorData> { payload.tensors().map(|t| t.to_data().unwrap()).collect() };
+    assert!(read(&back) == read(&mixed_payload()));
+}
+
+#[test]
+fn a_tensor_that_nobody_else_holds_is_sent_from_where_it_is() {
+    let data = TensorData::new(vec![1.0f32; 1 << 16], [1 << 16]);
+    let place = data.as_bytes().as_ptr();
+    let tensor = AnyTensor::from_data_exact(data, &Device::flex());
+    let mut payload = Payload::default();
+    payload.push_tensor(tensor);
+    let packed = Packed::new(Message { header: some_header(), payload }).unwrap();
+    assert_eq!(packed.bodies[0].as_ptr(), place, "copied on the sending side");
+    let landing = Frame::read(&packed.frame).unwrap().landings().remove(0);
+    let place = landing.as_ptr();
+    let message = Frame::read(&packed.frame).unwrap().message(vec![landing], &Device::flex()).unwrap();
+    let tensor = message.payload.tensors().next().unwrap().clone();
+    drop(message);
+    assert_eq!(tensor.into_data().unwrap().as_bytes().as_ptr(), place, "copied on the receiving side");
+}
+
+#[test]
+fn quantised_tensors_do_not_travel() {
+    let tensor = Tensor::<2>::ones([32, 32], &Device::flex()).quantize_dynamic(&QuantScheme::default());
+    let mut payload = Payload::default();
+    payload.push_tensor(AnyTensor::new(tensor));
+    let error = Packed::new(Message { header: some_header(), payload }).unwrap_err();
+    assert!(matches!(error, WireError::Quantised { .. }), "{error}");
+}
