@@ -284,7 +284,8 @@ impl Run<'_> {
         if task.op().is_wait() {
             self.broken |= !self.done.contains(&start) || self.done.contains(&wait) || user.iter().any(used);
         }
-        let later = self.rows[rank][self.position[rank] + 1..].contains(&wait.into());
+        // A transfer past neighbours has no wait of its own.
+        let later = !start.is_skip() && self.rows[rank][self.position[rank] + 1..].contains(&wait.into());
         let stands = task.op().is_wait() || !later;
         if self.broken || (stands && !self.is_over(channel, start, sends, transport)) {
             return false;
@@ -311,13 +312,16 @@ impl Run<'_> {
 
 /// The transfer at the other end.
 fn counterpart(plan: &Plan, transfer: Task) -> Option<Task> {
-    let (op, stage) = match transfer.op() {
-        Op::SendForward => (Op::ReceiveForward, plan.placement().next(transfer.stage())?),
-        Op::ReceiveBackward => (Op::SendBackward, plan.placement().next(transfer.stage())?),
-        Op::ReceiveForward => (Op::SendForward, transfer.stage().previous()?),
-        _ => (Op::ReceiveBackward, transfer.stage().previous()?),
+    let (op, neighbour) = match transfer.op() {
+        Op::SendForward => (Op::ReceiveForward, plan.placement().next(transfer.stage())),
+        Op::ReceiveBackward => (Op::SendBackward, plan.placement().next(transfer.stage())),
+        Op::ReceiveForward => (Op::SendForward, transfer.stage().previous()),
+        _ => (Op::ReceiveBackward, transfer.stage().previous()),
     };
-    Some(Task::new(stage, op, transfer.microbatch()?))
+    match transfer.skip_peer() {
+        Some(peer) => Some(Task::skip(peer, op, transfer.microbatch()?, transfer.stage().index())),
+        None => Some(Task::new(neighbour?, op, transfer.microbatch()?)),
+    }
 }
 
 /// Every task of a complete plan, given what form its backwards have.

@@ -192,7 +192,12 @@ fn role_of(op: Op, awaited: bool) -> Role {
 }
 
 /// The stage whose output, or the gradient for it, a transfer or its wait is about.
+///
+/// Transfers past neighbours have no waits and never move; what they hold is left to the simulation.
 fn payload_of(task: Task) -> Option<Stage> {
+    if task.is_skip() {
+        return None;
+    }
     match task.op().awaits().unwrap_or(task.op()) {
         Op::SendForward | Op::ReceiveBackward => Some(task.stage()),
         Op::SendBackward | Op::ReceiveForward => task.stage().previous(),

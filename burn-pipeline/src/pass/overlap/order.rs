@@ -63,6 +63,10 @@ fn sent_by(plan: &Plan, task: Task) -> Option<Task> {
     let microbatch = task.microbatch()?;
     match task.op() {
         Op::SendForward | Op::SendBackward => Some(task),
+        Op::ReceiveForward | Op::ReceiveBackward if task.is_skip() => {
+            let send = if task.op() == Op::ReceiveForward { Op::SendForward } else { Op::SendBackward };
+            Some(Task::skip(task.skip_peer()?, send, microbatch, task.stage().index()))
+        }
         Op::ReceiveForward => Some(Task::new(task.stage().previous()?, Op::SendForward, microbatch)),
         Op::ReceiveBackward => Some(Task::new(plan.placement().next(task.stage())?, Op::SendBackward, microbatch)),
         _ => None,
