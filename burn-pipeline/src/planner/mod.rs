@@ -13,6 +13,7 @@ mod alone;
 mod answer;
 mod bound;
 mod error;
+mod families;
 mod ground;
 mod passes;
 mod price;

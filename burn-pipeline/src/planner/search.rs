@@ -14,13 +14,14 @@ use super::alone;
 use super::answer::{Best, Candidate, Choice, Dropped, Limits, Planned, Way, rank};
 use super::bound::bound;
 use super::error::{DropReason, PlannerError};
+use super::families::families;
 use super::ground::{Ground, NoGround, grounds};
 use super::passes::PassChoice;
 use super::price::{Priced, price, price_as, recomputed};
 use super::request::{Recompute, Request};
 use super::synthesis::{Synthesis, SynthesisError};
-use crate::plan::{PlacementKind, Plan};
-use crate::schedule::{Chunks, ForwardOnly, MemoryLimit, Schedule, Size, StageCost, ZbAuto, all};
+use crate::plan::Plan;
+use crate::schedule::Size;
 use rayon::prelude::*;
 
 /// Grounds on which a schedule is made with full effort.
@@ -118,53 +119,6 @@ fn whole_models(request: &Request) -> Vec<Option<(Ground, Plan, Way)>> {
         }
     }
     alone
-}
-
-/// The families whose placement the ground's is.
-fn families(request: &Request, ground: &Ground) -> Vec<(String, Box<dyn Schedule>)> {
-    let (auto, forward) = (ZbAuto::default().family().name, ForwardOnly.family().name);
-    let mut families: Vec<(String, Box<dyn Schedule>)> = Vec::new();
-    for family in all() {
-        let about = family.family();
-        let chunks = match about.chunks {
-            Chunks::Exactly(n) => n == ground.shape.chunks,
-            Chunks::Any => true,
-        };
-        let wave = (about.placement, ground.shape.kind) == (PlacementKind::Wave, PlacementKind::V);
-        if !chunks || (about.placement != ground.shape.kind && !wave) || about.name == forward {
-            continue;
-        }
-        if about.name != auto {
-            families.push((about.name.to_owned(), family));
-            continue;
-        }
-        let mut limits = vec![("1p", MemoryLimit::TimesRanks(1.0)), ("2p", MemoryLimit::TimesRanks(2.0))];
-        limits.extend(activations(request, ground).map(|n| ("cap", MemoryLimit::Absolute(n))));
-        for (name, limit) in limits {
-            families.push((format!("{} {name}", about.name), Box::new(zb_auto(ground, limit))));
-        }
-    }
-    families
-}
-
-/// The cost-driven family under the ground's costs.
-fn zb_auto(ground: &Ground, limit: MemoryLimit) -> ZbAuto {
-    let stages = ground.profile.stages();
-    let costs =
-        stages.iter().map(|s| StageCost { forward: s.forward, input: s.input_backward(), weight: s.weight_backward() });
-    let crossing = (1..stages.len()).map(|rank| {
-        let link = ground.profile.links().link(rank - 1, rank);
-        link.latency + link.occupied(stages[rank - 1].message_bytes)
-    });
-    ZbAuto { costs: costs.collect(), transfer: crossing.fold(0.0, f64::max), limit, ..ZbAuto::default() }
-}
-
-/// Activations that every rank has room for under the cap.
-fn activations(request: &Request, ground: &Ground) -> Option<f64> {
-    let cap = request.cap?;
-    let stages = ground.profile.stages().iter().filter(|stage| stage.activation_bytes > 0.0);
-    let room = stages.map(|stage| ((cap - stage.weight_bytes) / stage.activation_bytes).floor());
-    room.min_by(f64::total_cmp).filter(|room| *room >= 1.0)
 }
 
 /// A quick list schedule on a ground, with nothing and with everything recomputed; it merges backwards itself.
