@@ -57,6 +57,7 @@ fn stage_cost(costs: &[StageCost]) -> StageCost {
         weight_bytes: number(|c| c.weight_bytes),
         unsharded_bytes: number(|c| c.unsharded_bytes),
         message_bytes: number(|c| c.message_bytes),
+        skip_bytes: number(|c| c.skip_bytes),
     }
 }
 
