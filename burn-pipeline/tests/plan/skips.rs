@@ -54,7 +54,6 @@ proptest! {
         // Waits of neighbours' transfers leave those past them alone.
         for placing in [pass::Placing::AtOnce, pass::Placing::Late] {
             let waiting = pass::insert_waits(&lowered, &pass::WaitOptions::all(placing));
-            assert!(is_legal(&waiting, Transport::Rendezvous), "{}", waiting.grid());
             let checked = waiting.clone().check(&options(Transport::Rendezvous));
             assert!(checked.is_ok(), "{}", checked.unwrap_err());
             assert_eq!(pass::strip_waits(&waiting), lowered);
@@ -145,6 +144,22 @@ proptest! {
             let ours = edited.clone().check(&options(transport));
             let legal = is_legal(&edited, transport);
             assert_eq!(ours.is_ok(), legal, "{transport}: {:?}\n{}", ours.map_err(|e| e.to_string()), edited.grid());
+        }
+    }
+
+    #[test]
+    fn passes_over_communication_keep_plans_with_edges_legal(plan in plans()) {
+        let cost = StageCost { forward: 1.0, input: Some(1.0), weight: Some(1.0), message_bytes: 1.0, skip_bytes: 3.0, ..StageCost::default() };
+        let links = Links { default: Link { latency: 0.1, bandwidth: Some(4.0) }, between: vec![] };
+        let profile = Profile::new(vec![cost; plan.stages()], links).unwrap();
+        let lowered = pass::insert_transfers(&plan).unwrap();
+        if lowered.is_lowered() {
+            let given = pass::overlap::OverlapOptions::default();
+            let moved = pass::overlap::overlap(&lowered, &profile, &pass::overlap::Pass::ALL, &given).unwrap();
+            let checked = moved.plan.clone().check(&options(Transport::Rendezvous));
+            assert!(checked.is_ok(), "{}", checked.unwrap_err());
+            let time = |plan: &Plan| simulate(plan, &profile, &SimulateOptions::default()).unwrap().makespan;
+            assert!(time(&moved.plan) <= time(&lowered) + 1e-9);
         }
     }
 

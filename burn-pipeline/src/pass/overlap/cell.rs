@@ -126,7 +126,9 @@ impl Pricing<'_> {
             let cost = self.costs.stage(task.stage());
             // What a recomputing stage makes anew is there from `I` (or `B`) on.
             let all = cost.activation_bytes + cost.recomputed_bytes;
-            let payload = payload_of(task).map_or(0.0, |stage| self.costs.message_bytes(stage));
+            // A value past a neighbour never moves: what it holds is left to the simulation that judges.
+            let payload = payload_of(task).filter(|_| !task.is_skip());
+            let payload = payload.map_or(0.0, |stage| self.costs.message_bytes(stage));
             match task.op() {
                 Op::Forward => {
                     alloc += cost.activation_bytes;
@@ -173,11 +175,15 @@ impl Pricing<'_> {
             Op::SendBackward | Op::ReceiveForward => stage.previous(),
             _ => return self.costs.task_seconds(task),
         };
-        let (Some(peer), Some(output_of)) = (peer, payload_of(task)) else { return 0.0 };
+        let (Some(peer), Some(output_of)) = (task.skip_peer().or(peer), payload_of(task)) else { return 0.0 };
         let peer = placement.rank_of(peer);
         let sends = matches!(task.op(), Op::SendForward | Op::SendBackward);
         let (from, to) = if sends { (rank, peer) } else { (peer, rank) };
-        self.costs.crossing_seconds(from, to, output_of)
+        match task.is_skip() {
+            true if task.op().is_towards_next() => self.costs.skip_crossing_seconds(from, to, stage),
+            true => self.costs.skip_crossing_seconds(from, to, task.skip_peer().unwrap_or(stage)),
+            false => self.costs.crossing_seconds(from, to, output_of),
+        }
     }
 }
 

@@ -61,12 +61,11 @@ fn messages(plan: &Plan, rank: usize) -> impl Iterator<Item = Task> + '_ {
 /// The send of a message, given its send or its receive.
 fn sent_by(plan: &Plan, task: Task) -> Option<Task> {
     let microbatch = task.microbatch()?;
+    let past = |op| task.skip_peer().map(|peer| Task::skip(peer, op, microbatch, task.stage().index()));
     match task.op() {
         Op::SendForward | Op::SendBackward => Some(task),
-        Op::ReceiveForward | Op::ReceiveBackward if task.is_skip() => {
-            let send = if task.op() == Op::ReceiveForward { Op::SendForward } else { Op::SendBackward };
-            Some(Task::skip(task.skip_peer()?, send, microbatch, task.stage().index()))
-        }
+        Op::ReceiveForward if task.is_skip() => past(Op::SendForward),
+        Op::ReceiveBackward if task.is_skip() => past(Op::SendBackward),
         Op::ReceiveForward => Some(Task::new(task.stage().previous()?, Op::SendForward, microbatch)),
         Op::ReceiveBackward => Some(Task::new(plan.placement().next(task.stage())?, Op::SendBackward, microbatch)),
         _ => None,
