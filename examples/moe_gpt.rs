@@ -11,7 +11,7 @@ use burn::nn::{Embedding, EmbeddingConfig, Initializer, LayerNorm, LayerNormConf
 use burn::tensor::{Device, Int, Tensor};
 use burn_pipeline::boundary;
 use burn_pipeline::ops::DeferredForward;
-use burn_pipeline::stage::{LOSS_SEED, Loss, Stage, StageBox, init_seeded};
+use burn_pipeline::stage::{LOSS_SEED, Loss, Names, Stage, StageBox, init_seeded};
 use burn_pipeline::train::StageContext;
 use burn_pipeline_moe::auxiliary::{AuxiliaryLosses, AuxiliaryWeights, observe};
 use burn_pipeline_moe::layers::{
@@ -180,6 +180,11 @@ impl MoeGptConfig {
         let attention = AttentionConfig { d_model: self.d_model, heads: self.heads, window: None };
         let d_dense = (self.top_k + self.shared) * self.d_hidden;
         BlockConfig::new(attention, d_dense, mixture.with_scoring(self.scoring))
+    }
+
+    /// How a stage's parameters are called in the whole model.
+    pub fn names(&self, at: &StageContext) -> Names {
+        Names::default().layers_from("blocks", at.layers(self.pattern.chars().count()).start)
     }
 
     /// The part of the model that a stage holds.

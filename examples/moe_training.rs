@@ -85,7 +85,7 @@ impl MoeTrainer {
         let pipeline = Pipeline::builder()
             .plan(setup.common.plan.clone())
             .stages(move |at| match model.part(at) {
-                Ok(part) => stage(part, at).recomputed(recompute),
+                Ok(part) => stage(part, at).named(model.names(at)).recomputed(recompute),
                 Err(error) => panic!("the pattern was checked before: {error}"),
             })
             .optimizer(move || optimizer.init())
