@@ -79,9 +79,11 @@ mod ready;
 mod recompute;
 mod shared_error;
 mod skip;
+mod stage_box;
 mod state;
 #[cfg(feature = "traced")]
 mod traced;
+mod typed;
 
 pub use any_tensor::{AnyTensor, Kind, KindOf};
 pub use boundary::{Boundary, BoundaryError, Part, Payload, PayloadReader};
@@ -91,7 +93,7 @@ pub use engine::{
     ActivationBytes, Begun, DeferredShare, Done, Engine, EngineReport, ForwardCall, Gradients, Outcome, SplitBackward,
     Work, WorkDirection,
 };
-pub use erased::{ErasedStage, StageBox};
+pub use erased::ErasedStage;
 pub use error::StageError;
 pub use form::{Form, FormPart, Mismatch, TensorForm};
 pub use function::{Check, Computed, StageFunction, Takes};
@@ -105,6 +107,7 @@ pub use named::NamedParameter;
 pub use names::Names;
 pub use shared_error::SharedError;
 pub use skip::{Skip, Skips};
+pub use stage_box::StageBox;
 pub use state::{
     NamedWeight, ParameterState, StageState, StateValue, named_weights, optimizer_state, with_optimizer_state,
     with_weights,

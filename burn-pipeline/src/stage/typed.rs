@@ -1,0 +1,323 @@
+//! A stage of a known module type, behind [`ErasedStage`]: the module, its engine, its gradient sums and its optimizer,
+//! together on the rank that built them.
+
+use super::Stage;
+use super::any_tensor::AnyTensor;
+use super::boundary::{Boundary, Payload};
+use super::draws::Draws;
+use super::eager::{Eager, parameter_ids};
+use super::engine::{
+    ActivationBytes, Begun, Done, Engine, EngineReport, ForwardCall, Gradients, Outcome, SplitBackward, Work,
+    WorkDirection,
+};
+use super::error::StageError;
+use super::function::{StageFunction, Takes};
+use super::gradients::{Accumulation, GradientStore};
+use super::loss::LossPart;
+use super::metadata::StageMetadata;
+use super::named::{NamedParameter, named_parameters, retie};
+use super::names::Names;
+use super::recompute::Recompute;
+use super::state::{NamedWeight, ParameterState, StageState, named_weights, optimizer_state};
+use super::state::{with_optimizer_state, with_weights};
+#[cfg(feature = "traced")]
+use super::traced::Traced;
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::optim::{GradientsParams, ModuleOptimizer};
+use burn::tensor::Tensor;
+use std::any::Any;
+use std::collections::HashMap;
+
+use super::erased::ErasedStage;
+
+pub(super) struct Typed<M: Stage> {
+    /// `None` only while the optimizer, which takes and returns it, is at work.
+    module: Option<M>,
+    function: StageFunction<M>,
+    engine: Box<dyn Engine<M>>,
+    store: GradientStore,
+    optimizer: Option<ModuleOptimizer>,
+    declared: Option<StageMetadata>,
+    names: Names,
+    draws: Draws,
+    recompute: bool,
+    /// What a checkpoint offers, until all ranks have found theirs in order.
+    offered: Option<(HashMap<ParamId, AnyTensor>, Option<ModuleOptimizer>)>,
+}
+
+const NOT_CHOSEN: &str = "no other way was chosen";
+#[cfg(not(feature = "traced"))]
+const NOT_BUILT: &str = "burn-pipeline was built without its feature `traced`";
+const LOST: &str = "the optimizer panicked and took the stage's module with it; build the pipeline anew";
+
+impl<M: Stage> Typed<M> {
+    pub(super) fn new(module: M, function: StageFunction<M>) -> Self {
+        Self {
+            module: Some(module),
+            function,
+            engine: Box::new(Eager::because(NOT_CHOSEN)),
+            store: GradientStore::default(),
+            optimizer: None,
+            declared: None,
+            names: Names::default(),
+            offered: None,
+            draws: Draws::default(),
+            recompute: false,
+        }
+    }
+
+    fn lent(module: &Option<M>) -> Result<&M, StageError> {
+        module.as_ref().ok_or_else(|| StageError::Unsupported(LOST.to_owned()))
+    }
+
+    /// The engine, or the one around it that recomputes.
+    fn wrapped(&self, engine: Box<dyn Engine<M>>) -> Box<dyn Engine<M>> {
+        if self.recompute { Box::new(Recompute::new(engine, self.function.clone())) } else { engine }
+    }
+}
+
+impl<M: Stage> ErasedStage for Typed<M> {
+    fn module_type(&self) -> &'static str {
+        std::any::type_name::<M>()
+    }
+
+    fn engine(&self) -> &'static str {
+        self.engine.name()
+    }
+
+    fn report(&self) -> EngineReport {
+        self.engine.report()
+    }
+
+    fn choose(&mut self, split: SplitBackward, splits: bool, keep_outputs: bool) -> Result<(), StageError> {
+        let eager = |reason| Box::new(Eager::because(reason).keeping_outputs(keep_outputs).deferring(splits));
+        let engine: Box<dyn Engine<M>> = match (split, splits) {
+            (SplitBackward::Eager, _) => eager("it was asked for"),
+            (SplitBackward::Auto, false) => eager("the plan does not split its backward"),
+            #[cfg(feature = "traced")]
+            (SplitBackward::Auto, true) => Box::new(Traced::new(false)),
+            #[cfg(feature = "traced")]
+            (SplitBackward::Traced, _) => Box::new(Traced::new(true)),
+            #[cfg(not(feature = "traced"))]
+            (SplitBackward::Auto, true) => eager(NOT_BUILT),
+            #[cfg(not(feature = "traced"))]
+            (SplitBackward::Traced, _) => return Err(StageError::Unsupported(NOT_BUILT.to_owned())),
+        };
+        self.engine = self.wrapped(engine);
+        Ok(())
+    }
+
+    fn extras(&self) -> Vec<&'static str> {
+        self.module.as_ref().map(M::extras).unwrap_or_default()
+    }
+
+    fn takes(&self) -> Takes {
+        self.function.takes()
+    }
+
+    fn has_loss(&self) -> bool {
+        self.function.has_loss()
+    }
+
+    fn declared(&self) -> Option<&StageMetadata> {
+        self.declared.as_ref()
+    }
+
+    fn set_declared(&mut self, metadata: StageMetadata) {
+        self.declared = Some(metadata);
+    }
+
+    fn prepare(&mut self, accumulation: Accumulation, optimizer: Option<ModuleOptimizer>) {
+        self.store = GradientStore::new(accumulation);
+        self.optimizer = optimizer;
+    }
+
+    fn draw_from(&mut self, draws: Draws) {
+        self.engine.draw_from(draws);
+        self.draws = draws;
+    }
+
+    fn begin(&mut self, first: Option<usize>) {
+        self.store.begin(first);
+    }
+
+    fn forward(&mut self, call: ForwardCall) -> Result<Outcome, StageError> {
+        let module = Self::lent(&self.module)?;
+        let _turn = self.draws.begin(call.sample, module);
+        self.engine.forward(&self.function, module, call)
+    }
+
+    fn evaluate(&self, call: ForwardCall) -> Result<(Payload, Option<LossPart>), StageError> {
+        let module = Self::lent(&self.module)?.valid();
+        let output = self.function.output(&module, call.input, call.extra)?.into_payload();
+        if !self.has_loss() || call.target.is_none() {
+            return Ok((output, None));
+        }
+        let loss =
+            self.function.loss(M::Output::from_payload(output.clone()).map_err(StageError::Input)?, call.target)?;
+        Ok((output, Some(LossPart::from(loss))))
+    }
+
+    fn backward(&mut self, sample: usize, seeds: Gradients) -> Result<Gradients, StageError> {
+        self.engine.backward(Self::lent(&self.module)?, sample, seeds, &mut self.store)
+    }
+
+    fn backward_input(&mut self, sample: usize, seeds: Gradients) -> Result<Gradients, StageError> {
+        self.engine.backward_input(Self::lent(&self.module)?, sample, seeds)
+    }
+
+    fn backward_weight(&mut self, sample: usize) -> Result<(), StageError> {
+        self.engine.backward_weight(Self::lent(&self.module)?, sample, &mut self.store)
+    }
+
+    fn backward_weights(&mut self, samples: &[usize]) -> Result<(), StageError> {
+        self.engine.backward_weights(Self::lent(&self.module)?, samples, &mut self.store)
+    }
+
+    fn begin_work(&mut self, work: Work) -> Result<Begun, StageError> {
+        match work {
+            // It has its turn to draw as a whole.
+            Work::Forward(call) if self.draws.are_seeded() => Ok(Begun::Whole(Done::Forward(self.forward(call)?))),
+            work => self.engine.begin(&self.function, Self::lent(&self.module)?, work, &mut self.store),
+        }
+    }
+
+    fn advance_work(&mut self, direction: WorkDirection, pieces: usize) -> Result<(), StageError> {
+        self.engine.advance(direction, pieces)
+    }
+
+    fn complete_work(&mut self, direction: WorkDirection) -> Result<Done, StageError> {
+        self.engine.complete(direction, &mut self.store)
+    }
+
+    fn gradients(&mut self) -> &mut GradientStore {
+        &mut self.store
+    }
+
+    fn parameters(&self) -> Vec<ParamId> {
+        self.module.as_ref().map(parameter_ids).unwrap_or_default()
+    }
+
+    fn named_parameters(&self) -> Vec<NamedParameter> {
+        self.module.as_ref().map(named_parameters).unwrap_or_default()
+    }
+
+    fn weights(&self) -> Vec<(ParamId, AnyTensor)> {
+        struct Weights(Vec<(ParamId, AnyTensor)>);
+
+        impl ModuleVisitor for Weights {
+            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+                self.0.push((param.id, AnyTensor::new(param.val().inner())));
+            }
+        }
+
+        let mut weights = Weights(Vec::new());
+        if let Some(module) = &self.module {
+            module.visit(&mut weights);
+        }
+        weights.0
+    }
+
+    fn settle(&mut self) {
+        // The copy is thrown away; making it takes the updates in.
+        drop(self.module.as_ref().map(Module::valid));
+    }
+
+    fn set_weights(&mut self, weights: Vec<AnyTensor>) {
+        let ids = self.weights().into_iter().map(|(id, _)| id);
+        let weights = ids.zip(weights).collect();
+        self.module = self.module.take().map(|module| with_weights(module, &weights));
+    }
+
+    fn has_optimizer(&self) -> bool {
+        self.optimizer.is_some()
+    }
+
+    fn set_recompute(&mut self, recompute: bool) {
+        self.recompute = recompute;
+        self.engine = self.wrapped(Box::new(Eager::because(NOT_CHOSEN)));
+    }
+
+    fn set_names(&mut self, names: Names) {
+        self.names = names;
+    }
+
+    fn named_weights(&self) -> Vec<NamedWeight> {
+        self.module.as_ref().map(|module| named_weights(module, &self.names)).unwrap_or_default()
+    }
+
+    fn optimizer_state(&self) -> Result<Option<HashMap<ParamId, ParameterState>>, StageError> {
+        self.optimizer.as_ref().map(optimizer_state).transpose().map_err(StageError::OptimizerState)
+    }
+
+    fn offer(&mut self, state: StageState) -> Result<(), StageError> {
+        let optimizer = match (&self.optimizer, &state.optimizer) {
+            (Some(optimizer), Some(states)) => {
+                let paths = self.named_weights().into_iter().map(|weight| (weight.id, weight.path)).collect();
+                let loaded = with_optimizer_state(optimizer.clone(), states, &paths);
+                Some(loaded.map_err(StageError::OptimizerState)?)
+            }
+            _ => None,
+        };
+        self.offered = Some((state.weights, optimizer));
+        Ok(())
+    }
+
+    fn adopt(&mut self) {
+        let Some((weights, optimizer)) = self.offered.take() else { return };
+        self.module = self.module.take().map(|module| with_weights(module, &weights));
+        self.optimizer = optimizer.or(self.optimizer.take());
+        self.clear();
+    }
+
+    fn decline(&mut self) {
+        self.offered = None;
+    }
+
+    fn optimize(&mut self, learning_rate: f64) {
+        if let Some(optimizer) = &mut self.optimizer
+            && let Some(module) = self.module.take()
+        {
+            let mut collect = Collect { store: &mut self.store, gradients: GradientsParams::new() };
+            module.visit(&mut collect);
+            let gradients = collect.gradients;
+            self.module = Some(retie(optimizer.step(learning_rate, module, gradients)));
+        }
+        self.store.clear();
+    }
+
+    fn held(&self) -> usize {
+        self.engine.held()
+    }
+
+    fn held_bytes(&self) -> Option<usize> {
+        self.engine.held_bytes()
+    }
+
+    fn activation(&self) -> Option<ActivationBytes> {
+        self.engine.activation()
+    }
+
+    fn clear(&mut self) {
+        self.engine.clear();
+        self.store.clear();
+    }
+
+    fn module(&self) -> Box<dyn Any + Send> {
+        Box::new(self.module.clone())
+    }
+}
+
+/// Moves gathered gradients into the form that Burn's optimizers take.
+struct Collect<'a> {
+    store: &'a mut GradientStore,
+    gradients: GradientsParams,
+}
+
+impl ModuleVisitor for Collect<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if let Some(gradient) = self.store.remove(param.id) {
+            self.gradients.register(param.id, Tensor::<D>::from_dispatch(gradient.into_dispatch()));
+        }
+    }
+}
