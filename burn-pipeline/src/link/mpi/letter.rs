@@ -15,8 +15,8 @@ pub(super) enum Letter {
     Failed(Failure),
     /// What are you doing?
     Ask { question: u64 },
-    /// The answer to a question.
-    Answer { question: u64, activity: String },
+    /// The answer to a question; `waits_for` is the rank that the answering one waits for, if it does.
+    Answer { question: u64, waits_for: Option<usize>, activity: String },
     /// Nothing more comes on this link.
     Bye,
 }
@@ -32,7 +32,10 @@ impl Letter {
             }
             Letter::Failed(failure) => (2, numbered(failure.rank as u64, &failure.message)),
             Letter::Ask { question } => (3, question.to_le_bytes().to_vec()),
-            Letter::Answer { question, activity } => (4, numbered(*question, activity)),
+            Letter::Answer { question, waits_for, activity } => {
+                let waits_for = waits_for.map_or(u64::MAX, |rank| rank as u64);
+                (4, question.to_le_bytes().into_iter().chain(numbered(waits_for, activity)).collect())
+            }
             Letter::Bye => (5, Vec::new()),
         };
         let mut bytes = Vec::with_capacity(rest.len() + 1);
@@ -54,7 +57,12 @@ impl Letter {
             }
             2 => read_numbered(rest).map(|(rank, message)| Letter::Failed(Failure { rank: rank as usize, message })),
             3 => rest.try_into().ok().map(|question| Letter::Ask { question: u64::from_le_bytes(question) }),
-            4 => read_numbered(rest).map(|(question, activity)| Letter::Answer { question, activity }),
+            4 => {
+                let (&question, rest) = rest.split_first_chunk()?;
+                let (waits_for, activity) = read_numbered(rest)?;
+                let waits_for = Some(waits_for as usize).filter(|_| waits_for != u64::MAX);
+                Some(Letter::Answer { question: u64::from_le_bytes(question), waits_for, activity })
+            }
             5 => rest.is_empty().then_some(Letter::Bye),
             _ => None,
         }
@@ -83,7 +91,8 @@ mod tests {
             Letter::Row { round: 0, numbers: Vec::new() },
             Letter::Failed(failure),
             Letter::Ask { question: 7 },
-            Letter::Answer { question: 7, activity: "is running 1F2".to_owned() },
+            Letter::Answer { question: 7, waits_for: None, activity: "is running 1F2".to_owned() },
+            Letter::Answer { question: 8, waits_for: Some(0), activity: "is itself waiting".to_owned() },
             Letter::Bye,
         ];
         for letter in letters {
@@ -93,7 +102,7 @@ mod tests {
 
     #[test]
     fn other_bytes_are_no_letter() {
-        for bytes in [&[][..], &[6], &[5, 0], &[1, 0, 0], &[3, 1], &[2, 0, 0, 0, 0, 0, 0, 0, 0, 0xff]] {
+        for bytes in [&[][..], &[6], &[5, 0], &[1, 0, 0], &[3, 1], &[2, 0, 0, 0, 0, 0, 0, 0, 0, 0xff], &[4; 12]] {
             assert_eq!(Letter::read(bytes), None, "{bytes:?}");
         }
         let mut row = Letter::Row { round: 1, numbers: vec![1.0] }.write();

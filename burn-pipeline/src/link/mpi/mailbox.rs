@@ -34,9 +34,9 @@ pub(super) struct Contents {
     pub(super) rows: BTreeMap<u64, Vec<Option<Vec<f64>>>>,
     /// The first failure that is known here.
     pub(super) failure: Option<Failure>,
-    /// The last question, and each rank's answer to it.
+    /// The last question, and each rank's answer to it: what it is doing, and which rank it waits for, if it does.
     pub(super) question: u64,
-    pub(super) answers: Vec<Option<String>>,
+    pub(super) answers: Vec<Option<(String, Option<usize>)>>,
     /// Ranks that send nothing more.
     pub(super) byes: Vec<bool>,
     /// Why nothing more can come, if so.
@@ -149,17 +149,23 @@ impl Mailbox {
 
     fn too_late(&self, contents: &Contents, awaited: &Awaited<'_>, since: Instant, asked: bool) -> LinkError {
         let peer = (awaited.peer)(contents);
-        let silent = |rank: usize| contents.answers[rank].is_none();
-        let mut peer_state = match &contents.answers[peer] {
-            _ if !asked => "had no time to answer".to_owned(),
-            Some(activity) => activity.clone(),
-            None => GONE.to_owned(),
-        };
-        for rank in (0..self.ranks).filter(|&rank| asked && rank != self.rank && rank != peer && silent(rank)) {
-            peer_state += &format!("; rank {rank} {GONE}");
-        }
+        let peer_state = if asked { self.chain(contents, peer) } else { "had no time to answer".to_owned() };
         let (seconds, what) = (since.elapsed().as_secs_f64(), (awaited.what)());
         LinkError::Deadline { rank: self.rank, peer, what, seconds, peer_state }
+    }
+
+    /// What a rank is doing, and the one that it waits for, and so on; then all that do not answer.
+    fn chain(&self, contents: &Contents, peer: usize) -> String {
+        let (mut parts, mut named, mut next) = (Vec::new(), vec![self.rank], Some(peer));
+        while let Some(rank) = next.filter(|rank| *rank < self.ranks && !named.contains(rank)) {
+            named.push(rank);
+            let (state, waits_for) = contents.answers[rank].clone().unwrap_or_else(|| (GONE.to_owned(), None));
+            parts.push(if parts.is_empty() { state } else { format!("rank {rank} {state}") });
+            next = waits_for;
+        }
+        let silent = (0..self.ranks).filter(|rank| !named.contains(rank) && contents.answers[*rank].is_none());
+        parts.extend(silent.map(|rank| format!("rank {rank} {GONE}")));
+        parts.join("; ")
     }
 }
 

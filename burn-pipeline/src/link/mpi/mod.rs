@@ -23,7 +23,9 @@
 //! deadline. A process that is stopped is no news to `mpirun` in either mode, and the ranks find out the same way.
 //! MPI itself cannot go on without a rank (that takes ULFM, which Open MPI 4 does not have), so a program whose rank
 //! failed should end with [`Mpi::end_job`], which gives the other ranks time to report and then makes `mpirun` end
-//! all processes, stopped ones included. Errors inside MPI end the job, as MPI's default handler has it.
+//! all processes, stopped ones included (it also removes the shared memory that Open MPI leaves behind a killed rank).
+//! With `--enable-recovery`, `mpirun` itself ends with code 0 whatever the ranks end with. Errors inside MPI end the
+//! job, as MPI's default handler has it.
 
 mod in_flight;
 mod letter;

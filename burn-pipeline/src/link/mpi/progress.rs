@@ -9,7 +9,7 @@
 use super::in_flight::InFlight;
 use super::letter::Letter;
 use super::mailbox::Mailbox;
-use crate::link::{Failure, Frame, LinkError, Watch};
+use crate::link::{Activity, Failure, Frame, LinkError, Watch};
 use burn::tensor::Bytes;
 use mpi::Tag;
 use mpi::datatype::Equivalence;
@@ -66,6 +66,7 @@ pub(super) fn run(universe: Universe, orders: &Receiver<Order>) {
     let whole = progress.serve(orders).is_some_and(|leave| {
         let whole = progress.leave(orders, leave.within);
         if let Some(code) = leave.kill_job {
+            remove_shared_memory();
             progress.world.abort(code);
         }
         whole
@@ -74,6 +75,21 @@ pub(super) fn run(universe: Universe, orders: &Receiver<Order>) {
     forget(progress);
     if !whole {
         forget(universe);
+    }
+}
+
+/// Unlinks the shared memory of this job's ranks on this machine, which Open MPI leaves behind when a rank was killed.
+/// Who has it open keeps it. Elsewhere, or under another MPI, there is nothing of that name.
+fn remove_shared_memory() {
+    let job = std::env::var("OMPI_MCA_ess_base_jobid").ok().and_then(|job| job.parse::<u32>().ok());
+    let (Some(job), Ok(files)) = (job, std::fs::read_dir("/dev/shm")) else { return };
+    let of_job = format!(".{job:x}.");
+    for file in files.flatten() {
+        let name = file.file_name().to_string_lossy().into_owned();
+        if name.starts_with("vader_segment.") && name.contains(&of_job) {
+            // Another rank may have been faster.
+            let _ = std::fs::remove_file(file.path());
+        }
     }
 }
 
@@ -268,11 +284,16 @@ impl Traffic {
             Letter::Failed(failure) => drop(contents.failure.get_or_insert(failure)),
             Letter::Ask { question } => {
                 drop(contents);
-                let activity = self.mailbox.own_activity().to_string();
-                return self.send(from, &Letter::Answer { question, activity }, Vec::new());
+                let activity = self.mailbox.own_activity();
+                let waits_for = match activity {
+                    Activity::Waiting(_, peer) => Some(peer),
+                    _ => None,
+                };
+                let answer = Letter::Answer { question, waits_for, activity: activity.to_string() };
+                return self.send(from, &answer, Vec::new());
             }
-            Letter::Answer { question, activity } if question == contents.question => {
-                contents.answers[from] = Some(activity);
+            Letter::Answer { question, waits_for, activity } if question == contents.question => {
+                contents.answers[from] = Some((activity, waits_for));
             }
             Letter::Answer { .. } => {}
             Letter::Bye => contents.byes[from] = true,
