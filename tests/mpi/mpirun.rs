@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::io::Read;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The longest that any run may take.
@@ -22,9 +23,13 @@ pub(crate) struct Run {
     pub(crate) left: Vec<String>,
 }
 
-/// Runs this many ranks of the test program.
+/// Runs this many ranks of the test program. One run at a time: shared memory tells no run from another, and more
+/// ranks than cores find their deadlines tight.
 pub(crate) fn mpirun(ranks: usize, flags: &[&str], arguments: &[&str]) -> Run {
     static RUNS: AtomicUsize = AtomicUsize::new(0);
+    static TURN: Mutex<()> = Mutex::new(());
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let before = shared_memory();
     let mark = format!("mark-{}-{}", std::process::id(), RUNS.fetch_add(1, Ordering::Relaxed));
     let mut command = Command::new("mpirun");
     command.args(["-n", &ranks.to_string(), "--oversubscribe", "--allow-run-as-root"]).args(flags);
@@ -33,6 +38,7 @@ pub(crate) fn mpirun(ranks: usize, flags: &[&str], arguments: &[&str]) -> Run {
     // A killed process takes a moment to go.
     for _ in 0..50 {
         run.left = left(&mark);
+        run.left.extend(shared_memory().difference(&before).map(|name| format!("shared memory {name}")));
         if run.left.is_empty() {
             break;
         }
@@ -80,7 +86,7 @@ fn left(mark: &str) -> Vec<String> {
 }
 
 /// Open MPI's pieces of shared memory.
-pub(crate) fn shared_memory() -> BTreeSet<String> {
+fn shared_memory() -> BTreeSet<String> {
     let names = std::fs::read_dir("/dev/shm").into_iter().flatten().flatten();
     let names = names.map(|entry| entry.file_name().to_string_lossy().into_owned());
     names.filter(|name| name.contains("vader") || name.contains("ompi")).collect()
