@@ -4,7 +4,7 @@ use crate::{assert_close, devices, floats, turn};
 use burn::backend::{AutodiffBackend, Dispatch};
 use burn::tensor::activation::gelu;
 use burn::tensor::{Device, Distribution, Tensor};
-use burn_pipeline::ops::seed_root;
+use burn_pipeline::ops::HeldOutputs;
 
 const SHAPE: [usize; 2] = [5, 7];
 
@@ -31,10 +31,8 @@ fn a_seeded_backward_equals_that_of_the_sum_of_output_times_gradient() {
 
         let seeded = leaves();
         let outputs = outputs(&seeded[0], &seeded[1]).map(Tensor::into_dispatch).into();
-        let (root, slots) = seed_root(outputs).unwrap();
-        for (slot, seed) in slots.iter().zip(&seeds) {
-            slot.set(seed.clone().into_dispatch());
-        }
+        let given = seeds.iter().map(|seed| Some(seed.clone().into_dispatch())).collect();
+        let root = HeldOutputs::new(outputs).unwrap().seed(given).unwrap();
         let gradients = Dispatch::backward(root);
         for (leaf, expected) in seeded.into_iter().zip(&expected) {
             let got = Dispatch::grad(&leaf.into_dispatch(), &gradients).unwrap();

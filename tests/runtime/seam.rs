@@ -6,7 +6,7 @@ use burn::backend::{AutodiffBackend, Dispatch};
 use burn::module::{Module, Param};
 use burn::tensor::activation::{gelu, relu};
 use burn::tensor::{Device, Int, Tensor};
-use burn_pipeline::ops::seed_root;
+use burn_pipeline::ops::HeldOutputs;
 use burn_pipeline::stage::{
     AnyTensor, Boundary, ErasedStage, ForwardCall, Gradients, Outcome, Payload, Stage, StageBox, StageError,
 };
@@ -46,10 +46,8 @@ fn by_sum(device: &Device, used: [bool; 3]) -> [Vec<f32>; 2] {
 fn by_seed(device: &Device, used: [bool; 3], elsewhere: bool) -> [Vec<f32>; 2] {
     let leaves = [1, 2].map(|seed| numbers(seed, device).require_grad());
     let outputs = outputs(&leaves[0], &leaves[1]).map(Tensor::into_dispatch).into();
-    let (root, slots) = seed_root(outputs).unwrap();
-    for ((slot, seed), _) in slots.iter().zip(10..).zip(used).filter(|(_, used)| *used) {
-        slot.set(numbers(seed, &Device::flex()).into_dispatch());
-    }
+    let given = (10..).zip(used).map(|(seed, used)| used.then(|| numbers(seed, &Device::flex()).into_dispatch()));
+    let root = HeldOutputs::new(outputs).unwrap().seed(given.collect()).unwrap();
     let gradients = match elsewhere {
         true => std::thread::spawn(move || Dispatch::backward(root)).join().unwrap(),
         false => Dispatch::backward(root),
@@ -72,20 +70,36 @@ fn a_seeded_backward_equals_multiply_and_sum_bit_for_bit() {
 }
 
 #[test]
-fn without_any_received_gradient_all_gradients_are_zero() {
+fn without_any_received_gradient_there_is_no_backward() {
     for (name, device) in devices() {
-        let gradients = by_seed(&device, [false; 3], false);
-        assert!(gradients.iter().flatten().all(|&g| g == 0.0), "{name}");
+        let leaves = [1, 2].map(|seed| numbers(seed, &device).require_grad());
+        let outputs = outputs(&leaves[0], &leaves[1]).map(Tensor::into_dispatch).into();
+        assert!(HeldOutputs::new(outputs).unwrap().seed(vec![None; 3]).is_none(), "{name}");
     }
 }
 
 #[test]
-fn outputs_that_need_no_gradient_have_no_root() {
+fn what_only_an_unused_output_depends_on_has_no_gradient() {
+    for (name, device) in devices() {
+        let [used, unused] = [1, 2].map(|seed| numbers(seed, &device).require_grad());
+        let outputs = [used.clone().exp(), unused.clone().exp() * used.clone()].map(Tensor::into_dispatch);
+        let seed = numbers(3, &Device::flex()).into_dispatch();
+        let root = HeldOutputs::new(outputs.into()).unwrap().seed(vec![Some(seed), None]).unwrap();
+        let gradients = Dispatch::backward(root);
+        let expected = numbers(3, &Device::flex()) * numbers(1, &Device::flex()).exp();
+        let got = Dispatch::grad(&used.into_dispatch(), &gradients).unwrap();
+        assert_eq!(floats(Tensor::from_dispatch(got)), floats(expected), "{name}");
+        assert!(Dispatch::grad(&unused.into_dispatch(), &gradients).is_none(), "{name}");
+    }
+}
+
+#[test]
+fn outputs_that_need_no_gradient_have_no_backward() {
     for (name, device) in devices() {
         let y = numbers(1, &device).exp();
-        assert!(seed_root(vec![y.into_dispatch()]).is_none(), "{name}");
+        assert!(HeldOutputs::new(vec![y.into_dispatch()]).is_none(), "{name}");
     }
-    assert!(seed_root(Vec::new()).is_none());
+    assert!(HeldOutputs::new(Vec::new()).is_none());
 }
 
 /// A stage with a float output that is tracked, an integer one, one that tracks nothing, and another tracked one.

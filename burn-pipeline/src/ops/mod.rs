@@ -10,7 +10,7 @@ pub use deferred::{
     Deferral, DeferredCall, DeferredError, DeferredForward, DeferredOp, MAX_OPERANDS, RawGradients, deferred,
     expert_matmul,
 };
-pub use seed::{GradientSlot, seed_root};
+pub use seed::{HeldNode, HeldOutputs, OutputGradient};
 
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::tensor::FloatTensor;
@@ -25,11 +25,19 @@ use deferred::record::join;
     Autodiff,
 )]
 pub trait PipelineOps: Backend {
-    /// Joins an output to a chain of outputs whose backward is seeded later; see [`seed_root`].
+    /// Keeps the graph node of an output, and returns the output without it; see [`HeldOutputs`].
+    ///
+    /// Without autodiff there is no node: the output is returned unchanged.
+    fn hold_output(output: FloatTensor<Self>, held: HeldNode) -> FloatTensor<Self> {
+        let _ = held;
+        output
+    }
+
+    /// Joins an output to a chain of outputs that have a gradient; see [`HeldOutputs`].
     ///
     /// Without autodiff there is nothing to seed: the chain is returned unchanged.
-    fn seed_output(chain: FloatTensor<Self>, output: FloatTensor<Self>, slot: GradientSlot) -> FloatTensor<Self> {
-        let _ = (output, slot);
+    fn seed_output(chain: FloatTensor<Self>, held: HeldNode, gradient: OutputGradient) -> FloatTensor<Self> {
+        let _ = (held, gradient);
         chain
     }
 
@@ -92,8 +100,12 @@ impl<B: Backend + PipelineOps, C: CheckpointStrategy> PipelineOps for Autodiff<B
 where
     DispatchTensor: DispatchKindConversion<B>,
 {
-    fn seed_output(chain: FloatTensor<Self>, output: FloatTensor<Self>, slot: GradientSlot) -> FloatTensor<Self> {
-        seed::join::<B, C>(chain, output, slot)
+    fn hold_output(output: FloatTensor<Self>, held: HeldNode) -> FloatTensor<Self> {
+        seed::hold::<B, C>(output, held)
+    }
+
+    fn seed_output(chain: FloatTensor<Self>, held: HeldNode, gradient: OutputGradient) -> FloatTensor<Self> {
+        seed::join::<B, C>(chain, held, gradient)
     }
 
     fn defer_one(output: FloatTensor<Self>, a: FloatTensor<Self>, call: DeferredCall) -> FloatTensor<Self> {

@@ -1,53 +1,82 @@
 //! Backward of several outputs, seeded with gradients that arrive later, without touching the outputs' storage.
 //!
-//! Guarantees: the gradients equal those of `sum(output * gradient)` bit for bit, but no pass over the
-//! activation is made, and each output's storage is free as soon as its last other holder lets go: only its
-//! graph node is kept (what Megatron calls `deallocate_output_tensor`).
+//! Guarantees: the gradients equal those of `sum(output * gradient)` over the outputs that have a gradient, bit for
+//! bit, but no pass over the activation is made, and each output's storage is free as soon as its last other holder
+//! lets go: only its graph node is kept (what Megatron calls `deallocate_output_tensor`). An output without a gradient,
+//! which nothing downstream used, has no part in the backward: what only it depends on gets no gradient at all, as on
+//! one device, and not zeros, which an optimizer would step with (weight decay, moments).
 //!
-//! 1. [`seed_root`] chains one binary operation an output, starting from a scalar that tracks nothing; each
-//!    operation drops the output's primitive at once and remembers a [`GradientSlot`].
-//! 2. Before `backward` of the root, the received gradients are put into the slots.
-//! 3. In backward, each operation hands its slot's gradient to its output's node; an empty slot means that
-//!    nothing downstream used the output, whose gradient is then zero.
+//! 1. [`HeldOutputs::new`] gives the outputs' storage back and keeps their nodes.
+//! 2. [`HeldOutputs::seed`] chains one binary operation for each output that has a gradient, starting from a scalar
+//!    that tracks nothing; the end of the chain is the root of the backward.
+//! 3. In backward, each operation hands its gradient to its output's node.
 
 use super::PipelineOps;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::autodiff::grads::Gradients;
-use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
+use burn::backend::autodiff::ops::{Backward, NodeGuard, Ops, OpsKind};
 use burn::backend::tensor::FloatTensor;
-use burn::backend::{Autodiff, Backend, Dispatch, DispatchKindConversion, DispatchTensor, TensorMetadata};
+use burn::backend::{
+    Autodiff, AutodiffBackend, Backend, Dispatch, DispatchKindConversion, DispatchTensor, TensorMetadata,
+};
 use burn::tensor::{DType, Shape};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Where the gradient of one output is put before backward; clones share the slot.
-#[derive(Debug, Clone, Default)]
-pub struct GradientSlot(Arc<Mutex<Option<DispatchTensor>>>);
+/// The graph node of an output, its storage being gone; clones share it.
+#[derive(Clone, Default)]
+pub struct HeldNode(Arc<Mutex<Option<NodeGuard>>>);
 
-impl GradientSlot {
-    /// Puts the gradient in: without autodiff, of the output's shape, element type and device.
-    pub fn set(&self, gradient: DispatchTensor) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(gradient);
+impl std::fmt::Debug for HeldNode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("HeldNode")
+    }
+}
+
+impl HeldNode {
+    fn set(&self, node: NodeGuard) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(node);
     }
 
-    fn take(&self) -> Option<DispatchTensor> {
+    fn take(&self) -> Option<NodeGuard> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
-/// The root of the backward of `outputs`, with one slot an output to seed it with.
-///
-/// Takes float outputs as they leave a stage (with autodiff). Returns `None` where no output depends on
-/// anything that needs a gradient: there is then no backward to run.
-pub fn seed_root(outputs: Vec<DispatchTensor>) -> Option<(DispatchTensor, Vec<GradientSlot>)> {
-    let like = outputs.iter().find(|output| Dispatch::is_tracked(output))?;
-    let zero = scalar_like(like);
-    let slots: Vec<GradientSlot> = outputs.iter().map(|_| GradientSlot::default()).collect();
-    let root = outputs
-        .into_iter()
-        .zip(&slots)
-        .fold(zero, |chain, (output, slot)| Dispatch::seed_output(chain, output, slot.clone()));
-    Some((root, slots))
+/// The gradient of one output on its way into a backward.
+#[derive(Debug, Clone)]
+pub struct OutputGradient(DispatchTensor);
+
+/// The outputs of a forward, between it and its backward: graph nodes without storage.
+#[derive(Debug)]
+pub struct HeldOutputs {
+    /// A scalar that tracks nothing.
+    start: DispatchTensor,
+    nodes: Vec<HeldNode>,
+}
+
+impl HeldOutputs {
+    /// Takes float outputs as they leave a stage (with autodiff). Returns `None` where no output depends on anything
+    /// that needs a gradient: there is then no backward to run.
+    pub fn new(outputs: Vec<DispatchTensor>) -> Option<Self> {
+        let like = outputs.iter().find(|output| Dispatch::is_tracked(output))?;
+        let start = scalar_like(like);
+        let nodes = outputs.into_iter().map(|output| {
+            let node = HeldNode::default();
+            drop(Dispatch::hold_output(output, node.clone()));
+            node
+        });
+        Some(Self { nodes: nodes.collect(), start })
+    }
+
+    /// The root of the backward, given the gradient of each output in order: without autodiff, of the output's shape,
+    /// element type and device. `None` where no output that depends on anything has a gradient.
+    pub fn seed(self, gradients: Vec<Option<DispatchTensor>>) -> Option<DispatchTensor> {
+        let given = self.nodes.into_iter().zip(gradients).filter_map(|(node, gradient)| Some((node, gradient?)));
+        let root = given
+            .fold(self.start, |chain, (node, gradient)| Dispatch::seed_output(chain, node, OutputGradient(gradient)));
+        Some(root).filter(Dispatch::is_tracked)
+    }
 }
 
 /// A zero of shape `[1]` that tracks nothing, on the output's device and with its element type.
@@ -64,20 +93,11 @@ fn float_dtype(dtype: DType) -> burn::tensor::FloatDType {
 #[derive(Debug)]
 struct SeedOutput;
 
-/// What backward needs of an output, its storage being gone.
-#[derive(Debug, Clone)]
-struct Seed<D> {
-    slot: GradientSlot,
-    shape: Shape,
-    dtype: DType,
-    device: D,
-}
-
 impl<B: Backend> Backward<B, 2> for SeedOutput
 where
     DispatchTensor: DispatchKindConversion<B>,
 {
-    type State = Seed<B::Device>;
+    type State = OutputGradient;
 
     fn backward(self, ops: Ops<Self::State, 2>, grads: &mut Gradients, _: &mut Checkpointer) {
         let upstream = grads.consume::<B>(&ops.node);
@@ -85,10 +105,7 @@ where
         if let Some(node) = chain {
             grads.register::<B>(node.id, upstream);
         }
-        if let Some(node) = output {
-            let Seed { slot, shape, dtype, device } = ops.state;
-            let received = slot.take().and_then(primitive::<B>);
-            let gradient = received.unwrap_or_else(|| B::float_zeros(shape, &device, float_dtype(dtype)));
+        if let (Some(node), Some(gradient)) = (output, primitive::<B>(ops.state.0)) {
             grads.register::<B>(node.id, gradient);
         }
     }
@@ -102,22 +119,30 @@ where
     <DispatchTensor as DispatchKindConversion<B>>::try_into_backend(tensor).ok().map(|t| t.float())
 }
 
-/// Joins an output to a chain, giving the output's storage back.
+/// Keeps an output's node, and gives its storage back.
+pub(super) fn hold<B: Backend, C: CheckpointStrategy>(
+    output: FloatTensor<Autodiff<B, C>>,
+    held: HeldNode,
+) -> FloatTensor<Autodiff<B, C>> {
+    let (storage, node) = output.into_parts();
+    held.set(node);
+    <Autodiff<B, C> as AutodiffBackend>::from_inner(storage)
+}
+
+/// Joins an output's node to a chain.
 pub(super) fn join<B: Backend, C: CheckpointStrategy>(
     chain: FloatTensor<Autodiff<B, C>>,
-    output: FloatTensor<Autodiff<B, C>>,
-    slot: GradientSlot,
+    held: HeldNode,
+    gradient: OutputGradient,
 ) -> FloatTensor<Autodiff<B, C>>
 where
     DispatchTensor: DispatchKindConversion<B>,
 {
+    let Some(output_node) = held.take() else { return chain };
     let (chain, chain_node) = chain.into_parts();
-    let (shape, dtype, device) = (output.shape(), output.dtype(), output.device());
-    let (storage, output_node) = output.into_parts();
-    // Here the storage is given back; the node's guard keeps the graph alive until the step is registered.
-    drop(storage);
+    // The node's guard keeps the graph alive until the step is registered.
     match SeedOutput.prepare::<C>([chain_node, output_node]).compute_bound().stateful() {
-        OpsKind::Tracked(prep) => prep.finish(Seed { slot, shape, dtype, device }, chain),
+        OpsKind::Tracked(prep) => prep.finish(gradient, chain),
         OpsKind::UnTracked(prep) => prep.finish(chain),
     }
 }

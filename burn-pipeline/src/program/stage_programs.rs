@@ -5,8 +5,9 @@ use super::liveness::{Draft, programs};
 use super::merge::{MergedWeight, products};
 use super::recording::Recording;
 use super::slices::slices;
-use burn::backend::ir::{OperationIr, TensorId, TensorIr};
+use burn::backend::ir::{OperationIr, TensorId, TensorIr, TensorStatus};
 use burn::tensor::TensorData;
+use std::collections::HashSet;
 
 /// A part of a stage's work on one microbatch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -86,6 +87,17 @@ impl Program {
         &self.feeds
     }
 
+    /// Is this tensor there after a run?
+    fn leaves(&self, id: TensorId) -> bool {
+        let there = self.feeds.iter().chain(self.operations.iter().flat_map(OperationIr::outputs)).any(|t| t.id == id);
+        let given_up = |tensor: &TensorIr| tensor.id == id && tensor.status == TensorStatus::ReadWrite;
+        let gone = self.operations.iter().any(|op| match op {
+            OperationIr::Drop(tensor) => tensor.id == id,
+            op => op.inputs().any(given_up),
+        });
+        there && !gone && !self.takes.iter().any(given_up)
+    }
+
     pub(crate) fn reads(&self, tensor: &TensorIr) -> bool {
         self.feeds.iter().any(|fed| fed.id == tensor.id)
     }
@@ -155,6 +167,23 @@ impl StagePrograms {
         let backward = whole.remove(1);
         let merged = MergedWeight { program: merged.remove(2), products, others };
         Self { forward, input, weight, backward, merged, constants: recording.constants, edges: recording.edges }
+    }
+
+    /// Can a microbatch that ran another capture's forward go on with the backward of this one? Both forwards must
+    /// be the same operations on the same tensors, and the other one must leave all that this backward reads of it.
+    pub(crate) fn continues(&self, other: &Self) -> bool {
+        let listed = |program: &Program| {
+            let computes = program.operations.iter().filter(|op| !matches!(op, OperationIr::Drop(_)));
+            let ids = |op: &OperationIr| op.nodes().into_iter().map(|tensor| tensor.id).collect::<Vec<_>>();
+            computes.map(|op| (super::display::name(op), ids(op))).collect::<Vec<_>>()
+        };
+        let made =
+            self.backward.operations.iter().flat_map(OperationIr::outputs).chain(self.edges.seeds.iter().flatten());
+        let made: HashSet<TensorId> = made.map(|tensor| tensor.id).collect();
+        let mut read = self.backward.operations.iter().flat_map(OperationIr::inputs).chain(&self.backward.takes);
+        listed(&self.forward) == listed(&other.forward)
+            && self.edges.outputs == other.edges.outputs
+            && read.all(|tensor| made.contains(&tensor.id) || other.forward.leaves(tensor.id))
     }
 
     /// The program of one part.

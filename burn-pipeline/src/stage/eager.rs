@@ -1,10 +1,10 @@
 //! The plain way to run a stage: Burn's own autodiff, its backward seeded with the received gradients.
 //!
 //! 1. Forward: each float input becomes a leaf of a new graph, the module runs, and the outputs are handed on
-//!    without autodiff; of the graph only a root is kept ([`seed_root`](crate::ops::seed_root)), so an output's
-//!    storage is free once it has been handed on.
-//! 2. Backward: the received gradients go into the root's slots, one backward runs, and the gradients of inputs
-//!    and weights are read.
+//!    without autodiff; of them only the graph's nodes are kept ([`HeldOutputs`]), so an output's storage is free once
+//!    it has been handed on.
+//! 2. Backward: it starts from the outputs that have a gradient. One that nothing downstream used has none: nothing is
+//!    computed for it, and what only it depends on, weights and inputs, has none either.
 //! 3. `I` and `W`: Burn computes both gradients at once, so `I` runs the whole backward and holds the weights'
 //!    gradients until `W` adds them. Right under every schedule, but it takes no work off `I`.
 //! 4. In a plan that splits, forwards run inside a [`Deferral`](crate::ops::Deferral): layers that defer leave their
@@ -18,8 +18,8 @@ use super::error::StageError;
 use super::function::{Computed, StageFunction};
 use super::gradients::{GradientStore, WeightGradients};
 use super::loss::LossPart;
-use crate::ops::{Deferral, GradientSlot, RawGradients, seed_root};
-use burn::backend::{AutodiffBackend, Dispatch, DispatchTensor};
+use crate::ops::{Deferral, HeldOutputs, RawGradients};
+use burn::backend::{AutodiffBackend, Dispatch};
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::{DType, GradientCheckpointingStrategy, Shape, Tensor};
 use std::collections::HashMap;
@@ -29,14 +29,16 @@ use std::collections::HashMap;
 struct Form {
     shape: Shape,
     dtype: DType,
-    slot: Option<GradientSlot>,
+    /// Can it have a gradient?
+    differentiable: bool,
 }
 
 /// What is held of a microbatch between forward and backward.
 struct Held {
     /// The float inputs whose gradient is wanted; `None` at the place of the others.
     leaves: Vec<Option<AnyTensor>>,
-    root: Option<DispatchTensor>,
+    /// The nodes of those that can have a gradient; `None` where there is no backward to run.
+    nodes: Option<HeldOutputs>,
     outputs: Vec<Form>,
     /// The outputs themselves, where they are not to be released.
     _kept: Vec<AnyTensor>,
@@ -87,20 +89,20 @@ impl Eager {
         if seeds.len() != held.outputs.len() {
             return Err(StageError::GradientCount { got: seeds.len(), expected: held.outputs.len() });
         }
+        let mut given = Vec::new();
         for (output, (form, seed)) in held.outputs.iter().zip(seeds).enumerate() {
-            let (Some(slot), Some(seed)) = (&form.slot, seed) else { continue };
-            if seed.shape() != form.shape || seed.dtype() != form.dtype {
-                let got = format!("{:?} of {:?}", seed.shape(), seed.dtype());
-                return Err(StageError::GradientForm {
-                    output,
-                    got,
-                    expected: format!("{:?} of {:?}", form.shape, form.dtype),
-                });
+            if !form.differentiable {
+                continue;
             }
-            slot.set(seed.into_dispatch());
+            if let Some(seed) = seed.as_ref().filter(|seed| seed.shape() != form.shape || seed.dtype() != form.dtype) {
+                let got = format!("{:?} of {:?}", seed.shape(), seed.dtype());
+                let expected = format!("{:?} of {:?}", form.shape, form.dtype);
+                return Err(StageError::GradientForm { output, got, expected });
+            }
+            given.push(seed.map(AnyTensor::into_dispatch));
         }
         let deferral = held.deferral;
-        let Some(root) = held.root else {
+        let Some(root) = held.nodes.and_then(|nodes| nodes.seed(given)) else {
             return Ok((held.leaves.iter().map(|_| None).collect(), Halfway { gradients: None, deferral }));
         };
         let mut gradients = Dispatch::backward(root);
@@ -159,17 +161,11 @@ impl<M: Stage> Engine<M> for Eager {
         let (outcome, tracked) = hand_on(computed?);
         let kept =
             if self.keeps_outputs { tracked.iter().cloned().map(AnyTensor::inner).collect() } else { Vec::new() };
-        let mut outputs: Vec<Form> =
-            tracked.iter().map(|t| Form { shape: t.shape(), dtype: t.dtype(), slot: None }).collect();
-        let differentiable: Vec<usize> = (0..tracked.len()).filter(|&i| tracked[i].kind() == Kind::Float).collect();
+        let form = |t: &AnyTensor| Form { shape: t.shape(), dtype: t.dtype(), differentiable: t.kind() == Kind::Float };
+        let outputs = tracked.iter().map(form).collect();
         let floats = tracked.into_iter().filter(|t| t.kind() == Kind::Float).map(AnyTensor::into_dispatch).collect();
-        let root = seed_root(floats).map(|(root, slots)| {
-            for (output, slot) in differentiable.into_iter().zip(slots) {
-                outputs[output].slot = Some(slot);
-            }
-            root
-        });
-        self.held.insert(sample, Held { leaves, root, outputs, _kept: kept, deferral });
+        let nodes = HeldOutputs::new(floats);
+        self.held.insert(sample, Held { leaves, nodes, outputs, _kept: kept, deferral });
         Ok(outcome)
     }
 

@@ -95,9 +95,9 @@ impl<M: Stage> ErasedStage for Typed<M> {
             (SplitBackward::Eager, _) => eager("it was asked for"),
             (SplitBackward::Auto, false) => eager("the plan does not split its backward"),
             #[cfg(feature = "traced")]
-            (SplitBackward::Auto, true) => Box::new(Traced::new(false)),
+            (SplitBackward::Auto, true) => Box::new(Traced::new(self.function.clone(), false)),
             #[cfg(feature = "traced")]
-            (SplitBackward::Traced, _) => Box::new(Traced::new(true)),
+            (SplitBackward::Traced, _) => Box::new(Traced::new(self.function.clone(), true)),
             #[cfg(not(feature = "traced"))]
             (SplitBackward::Auto, true) => eager(NOT_BUILT),
             #[cfg(not(feature = "traced"))]

@@ -3,19 +3,24 @@
 
 mod lookup;
 mod rich;
+mod unused;
 
 use crate::cases::Case;
 use crate::parity::{assert_parity, builder};
 use burn_pipeline::schedule::{Size, by_name};
 use burn_pipeline::stage::{Accumulation, SplitBackward, Validate};
 
-fn over_every_kind_of_schedule<C: Case>(new: impl Fn(usize) -> C) {
+fn over_every_kind_of_schedule<C: Case>(traced: bool, new: impl Fn(usize) -> C) {
     for (family, chunks) in [("GPipe", 1), ("1F1B", 1), ("Interleaved1F1B", 2), ("ZBV", 2)] {
         for ranks in 1..=4 {
             for (microbatches, samples) in [(1, 3), (3, 5), (4, 4)] {
                 let size = Size { ranks, chunks, microbatches };
                 let builder = builder::<C>(by_name(family).unwrap().as_ref(), size);
-                let split = if microbatches == 3 { SplitBackward::Auto } else { SplitBackward::Eager };
+                let split = match microbatches {
+                    3 => SplitBackward::Auto,
+                    4 if traced => SplitBackward::Traced,
+                    _ => SplitBackward::Eager,
+                };
                 // Validation sees every form at every port.
                 let validate = if microbatches == 4 { Validate::EveryMicrobatch } else { Validate::Off };
                 let builder = builder.accumulation(Accumulation::Ordered).split(split).validate(validate);
@@ -28,10 +33,15 @@ fn over_every_kind_of_schedule<C: Case>(new: impl Fn(usize) -> C) {
 
 #[test]
 fn nested_structs_unused_outputs_and_extras_of_their_own_cut_equal_the_plain_loop_bit_for_bit() {
-    over_every_kind_of_schedule(rich::Rich::new);
+    over_every_kind_of_schedule(false, rich::Rich::new);
 }
 
 #[test]
 fn stages_without_parameters_and_inputs_without_gradients_equal_the_plain_loop_bit_for_bit() {
-    over_every_kind_of_schedule(lookup::Lookup::new);
+    over_every_kind_of_schedule(false, lookup::Lookup::new);
+}
+
+#[test]
+fn outputs_that_nobody_uses_leave_weights_alone_as_on_one_device_bit_for_bit() {
+    over_every_kind_of_schedule(true, unused::Unused::new);
 }

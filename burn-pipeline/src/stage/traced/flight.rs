@@ -2,6 +2,7 @@
 
 use super::parameters::Parameters;
 use super::record::{OutcomeForm, WeightForm};
+use super::signature::Signature;
 use crate::program::{Program, Replay, StagePrograms, interpreter};
 use crate::stage::any_tensor::AnyTensor;
 use crate::stage::boundary::{Part, Payload};
@@ -24,9 +25,18 @@ pub(super) struct Ready {
     pub(super) form: OutcomeForm,
     pub(super) parameters: Vec<ParamId>,
     pub(super) constants: Vec<(TensorId, DispatchTensor)>,
+    /// What it was captured for.
+    pub(super) signature: Signature,
 }
 
 impl Ready {
+    /// The places of outputs whose gradient the backward reads and did not come.
+    pub(super) fn absent(&self, seeds: &Gradients) -> Vec<usize> {
+        let read = |edge: &Option<_>| edge.as_ref().is_some_and(|edge| self.programs.backward().reads(edge));
+        let edges = self.programs.edges.seeds.iter().zip(seeds).enumerate();
+        edges.filter(|(_, (edge, seed))| seed.is_none() && read(edge)).map(|(place, _)| place).collect()
+    }
+
     /// The parameter that a weight gradient is of.
     pub(super) fn weight(&self, gradient: usize) -> ParamId {
         self.parameters[self.programs.edges.weight_gradients[gradient].0]
@@ -81,7 +91,17 @@ impl Flight {
         self.land(program)
     }
 
-    /// Feeds the received gradients; one that did not come is zero.
+    /// Where it runs.
+    pub(super) fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// The same microbatch, its backward run by programs that were captured alike but for it.
+    pub(super) fn with_backward(self, ready: Arc<Ready>) -> Self {
+        Self { ready, ..self }
+    }
+
+    /// Feeds the received gradients; one that is read and did not come is zero.
     pub(super) fn seed(&mut self, seeds: Gradients, program: &Program) -> Result<(), StageError> {
         let ready = self.ready.clone();
         let expected = ready.form.outputs();

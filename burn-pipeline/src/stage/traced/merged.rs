@@ -3,12 +3,13 @@
 use super::Traced;
 use super::flight::Flight;
 use crate::program::Product;
+use crate::stage::Stage;
 use crate::stage::any_tensor::AnyTensor;
 use crate::stage::error::StageError;
 use crate::stage::gradients::GradientStore;
 use std::sync::Arc;
 
-impl Traced {
+impl<M: Stage> Traced<M> {
     /// Were these microbatches captured alike, and is it worth it to put their products together?
     pub(super) fn mergeable(&self, samples: &[usize]) -> bool {
         let flights: Option<Vec<&Flight>> = samples.iter().map(|sample| self.halfway.get(sample)).collect();

@@ -9,7 +9,8 @@
 //! 3. The forward program runs in an interpreter of its own for the microbatch, fed with the module's present
 //!    parameters; what `I` and `W` need stays in it.
 //! 4. `I` is fed the received gradients and hands the input's on; `W` empties the interpreter; `B` does both in
-//!    the order of autodiff.
+//!    the order of autodiff. Where outputs have no gradient, since nothing downstream used them, other programs run that
+//!    have no part for them; see `partial`.
 //!
 //! What is refused, and run the plain way: a forward that reads values (`into_scalar`, control flow on them), that
 //! changes buffers (batch norm's running statistics), that uses tensors it does not get as input, extra, target or
@@ -22,6 +23,7 @@ mod captured;
 mod flight;
 mod merged;
 mod parameters;
+mod partial;
 mod piecewise;
 mod record;
 mod signature;
@@ -46,11 +48,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Runs a stage from its captured programs; see the module's header.
-pub(crate) struct Traced {
+pub(crate) struct Traced<M: Stage> {
+    function: StageFunction<M>,
     /// Fail instead of falling back?
     strict: bool,
     capture: Option<Device>,
     known: HashMap<Signature, Result<Arc<Ready>, String>>,
+    /// The same without the gradients of some outputs; `None` where that could not be captured.
+    partial: HashMap<(Signature, Vec<usize>), Option<Arc<Ready>>>,
     forwarded: HashMap<usize, Flight>,
     halfway: HashMap<usize, Flight>,
     /// A forward and a backward that are done piece by piece.
@@ -59,13 +64,15 @@ pub(crate) struct Traced {
     eager: Eager,
 }
 
-impl Traced {
+impl<M: Stage> Traced<M> {
     /// A new engine; `strict` makes a refused capture an error.
-    pub(crate) fn new(strict: bool) -> Self {
+    pub(crate) fn new(function: StageFunction<M>, strict: bool) -> Self {
         Self {
+            function,
             strict,
             capture: None,
             known: HashMap::new(),
+            partial: HashMap::new(),
             forwarded: HashMap::new(),
             halfway: HashMap::new(),
             forward: None,
@@ -76,7 +83,7 @@ impl Traced {
     }
 
     /// The programs for a call: known, or captured now. `Err` inside says why there are none.
-    fn ready<M: Stage>(
+    fn ready(
         &mut self,
         function: &StageFunction<M>,
         module: &M,
@@ -88,14 +95,15 @@ impl Traced {
             return Ok(known.clone());
         }
         let began = std::time::Instant::now();
-        let found = match record::record(&mut self.capture, function, module, call, parameters) {
+        let found = match record::record(&mut self.capture, function, module, call, parameters, &[]) {
             Ok((programs, form, device)) => {
                 let constant = |(id, data): &(TensorId, _)| (*id, on_device(Clone::clone(data), &device));
                 let constants = programs.constants.iter().map(constant).collect();
                 let milliseconds = began.elapsed().as_secs_f64() * 1e3;
                 let (deferrable, parameters) = (programs.deferrable(), parameters.ids());
                 tracing::info!(milliseconds, deferrable, "stage captured: its backward is split");
-                Ok(Arc::new(Ready { programs: Arc::new(programs), form, parameters, constants }))
+                let (programs, signature) = (Arc::new(programs), signature.clone());
+                Ok(Arc::new(Ready { programs, form, parameters, constants, signature }))
             }
             Err(Refusal::Stage(error)) => return Err(error),
             Err(Refusal::Cannot(reason)) if self.strict => {
@@ -112,9 +120,9 @@ impl Traced {
 }
 
 /// The parts of the work, each once.
-impl Traced {
+impl<M: Stage> Traced<M> {
     /// A forward, fed; the call back where the stage could not be captured.
-    fn start_forward<M: Stage>(
+    fn start_forward(
         &mut self,
         function: &StageFunction<M>,
         module: &M,
@@ -137,14 +145,19 @@ impl Traced {
     /// A backward, fed; the seeds back where the forward was not run here.
     fn start_backward(
         &mut self,
+        module: &M,
         sample: usize,
         seeds: Gradients,
         phase: Phase,
     ) -> Result<Result<Piecewise, Gradients>, StageError> {
-        match self.forwarded.remove(&sample) {
-            None => Ok(Err(seeds)),
-            Some(flight) => Ok(Ok(Piecewise::backward(flight, sample, seeds, phase)?)),
-        }
+        let Some(flight) = self.forwarded.remove(&sample) else { return Ok(Err(seeds)) };
+        let absent = flight.ready.absent(&seeds);
+        let ready = if absent.is_empty() { None } else { self.partial(module, &flight, absent) };
+        let flight = match ready {
+            Some(ready) => flight.with_backward(ready),
+            None => flight,
+        };
+        Ok(Ok(Piecewise::backward(flight, sample, seeds, phase)?))
     }
 
     fn finish_backward(&mut self, begun: Piecewise, store: &mut GradientStore) -> Gradients {
@@ -170,7 +183,7 @@ impl Traced {
     }
 }
 
-impl<M: Stage> Engine<M> for Traced {
+impl<M: Stage> Engine<M> for Traced<M> {
     fn name(&self) -> &'static str {
         match self.known.is_empty() || self.known.values().any(Result::is_ok) {
             true => "traced",
@@ -222,14 +235,14 @@ impl<M: Stage> Engine<M> for Traced {
         seeds: Gradients,
         store: &mut GradientStore,
     ) -> Result<Gradients, StageError> {
-        match self.start_backward(sample, seeds, Phase::Backward)? {
+        match self.start_backward(module, sample, seeds, Phase::Backward)? {
             Err(seeds) => self.eager.backward(module, sample, seeds, store),
             Ok(begun) => Ok(self.finish_backward(begun, store)),
         }
     }
 
     fn backward_input(&mut self, module: &M, sample: usize, seeds: Gradients) -> Result<Gradients, StageError> {
-        match self.start_backward(sample, seeds, Phase::Input)? {
+        match self.start_backward(module, sample, seeds, Phase::Input)? {
             Err(seeds) => self.eager.backward_input(module, sample, seeds),
             Ok(begun) => Ok(self.finish_input(begun)),
         }
@@ -264,13 +277,13 @@ impl<M: Stage> Engine<M> for Traced {
                 Err(call) => return Ok(Begun::Whole(Done::Forward(self.eager.forward(function, module, call)?))),
                 Ok(begun) => (WorkDirection::Forward, begun),
             },
-            Work::Backward(sample, seeds) => match self.start_backward(sample, seeds, Phase::Backward)? {
+            Work::Backward(sample, seeds) => match self.start_backward(module, sample, seeds, Phase::Backward)? {
                 Err(seeds) => {
                     return Ok(Begun::Whole(Done::Backward(self.eager.backward(module, sample, seeds, store)?)));
                 }
                 Ok(begun) => (WorkDirection::Backward, begun),
             },
-            Work::BackwardInput(sample, seeds) => match self.start_backward(sample, seeds, Phase::Input)? {
+            Work::BackwardInput(sample, seeds) => match self.start_backward(module, sample, seeds, Phase::Input)? {
                 Err(seeds) => {
                     return Ok(Begun::Whole(Done::Backward(self.eager.backward_input(module, sample, seeds)?)));
                 }

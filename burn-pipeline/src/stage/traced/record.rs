@@ -2,15 +2,16 @@
 //!
 //! 1. Everything that is fed becomes a placeholder on a capture device, which has the stage's device's defaults;
 //!    parameters are not copied. Constants of the module are.
-//! 2. The stage's forward (with the loss, on the last stage) runs on them under autodiff; then the backward from
-//!    [`seed_root`], its slots filled with placeholders for the gradients.
-//! 3. Names of placeholders, outputs and gradients make the edges of the recording.
+//! 2. The stage's forward (with the loss, on the last stage) runs on them under autodiff; then the backward, from
+//!    placeholders for the gradients of all outputs but those that are said to be absent ([`HeldOutputs`]).
+//! 3. Names of placeholders, outputs and gradients make the edges of the recording. Gradients that are absent keep their
+//!    placeholder, so that tensors are numbered alike whatever is absent.
 //!
 //! All of it runs under `catch_unwind`: what cannot be captured panics somewhere in Burn.
 
 use super::captured::{self, leaf, placeholder};
 use super::parameters::{Parameters, captured_module, edges, lowered_module};
-use crate::ops::seed_root;
+use crate::ops::HeldOutputs;
 use crate::program::{Edges, Recording, StagePrograms, interpreter};
 use crate::stage::Stage;
 use crate::stage::any_tensor::{AnyTensor, Kind};
@@ -63,13 +64,15 @@ pub(super) enum WeightForm {
     Device,
 }
 
-/// Captures a stage. `capture` keeps the capture device: the process has few.
+/// Captures a stage; the outputs at the places in `absent` have no gradient. `capture` keeps the capture device: the
+/// process has few.
 pub(super) fn record<M: Stage>(
     capture: &mut Option<Device>,
     function: &StageFunction<M>,
     module: &M,
     call: &ForwardCall,
     parameters: &Parameters,
+    absent: &[usize],
 ) -> Result<(StagePrograms, OutcomeForm, Device), Refusal> {
     let device = parameters.device(call);
     if interpreter(&device).is_none() {
@@ -81,7 +84,7 @@ pub(super) fn record<M: Stage>(
         let capture = capture.get_or_insert_with(Device::capture).clone();
         let scope = capture.capture_scope(|scope| {
             let configured = if known { Ok(()) } else { configure(capture.clone(), &device) };
-            traced = configured.and_then(|()| trace(&capture, function, module, call, parameters));
+            traced = configured.and_then(|()| trace(&capture, function, module, call, parameters, absent));
             scope.complete([], [])
         });
         scope.map_err(|error| error.to_string())
@@ -107,6 +110,7 @@ fn trace<M: Stage>(
     module: &M,
     call: &ForwardCall,
     parameters: &Parameters,
+    absent: &[usize],
 ) -> Result<(Edges, OutcomeForm), Refusal> {
     let strategy = strategy_of(module);
     let (module, leaves) = captured_module(module, parameters, device, strategy)?;
@@ -119,22 +123,23 @@ fn trace<M: Stage>(
     let computed = function.train(&module, ForwardCall { input, extra, target, ..call.clone() })?;
     unchanged(module, parameters)?;
     let (outputs, shape) = outputs(computed, &mut edges)?;
-    let Some((root, slots)) = seed_root(floats(&outputs)) else {
+    let Some(nodes) = HeldOutputs::new(floats(&outputs)) else {
         edges.seeds = outputs.iter().map(|_| None).collect();
         edges.input_gradients = inputs.iter().map(|_| None).collect();
         return Ok((edges, shape));
     };
-    let mut slots = slots.into_iter();
-    for output in &outputs {
-        let slot = if output.kind() == Kind::Float { slots.next() } else { None };
-        let seed = slot.map(|slot| {
-            let seed = placeholder(&output.shape(), output.dtype(), device);
-            slot.set(seed.clone());
-            captured::edge(&seed)
-        });
-        edges.seeds.push(seed.transpose()?);
+    let mut given = Vec::new();
+    for (place, output) in outputs.iter().enumerate() {
+        let float = output.kind() == Kind::Float;
+        let seed = float.then(|| placeholder(&output.shape(), output.dtype(), device));
+        edges.seeds.push(seed.as_ref().map(captured::edge).transpose()?);
+        given.extend(seed.map(|seed| (!absent.contains(&place)).then_some(seed)));
     }
     drop(outputs);
+    let Some(root) = nodes.seed(given) else {
+        edges.input_gradients = inputs.iter().map(|_| None).collect();
+        return Ok((edges, shape));
+    };
     let gradients = captured::backward(&root)?;
     let of =
         |leaf: &Option<AnyTensor>| leaf.as_ref().and_then(|leaf| captured::gradient(leaf.as_dispatch(), &gradients));

@@ -1,9 +1,12 @@
 //! What decides whether a captured stage fits a call: forms, shapes and element types, and nothing of the values.
 
 use super::parameters::{ParameterForm, Parameters};
+use crate::stage::any_tensor::AnyTensor;
 use crate::stage::boundary::{Part, Payload};
 use crate::stage::engine::ForwardCall;
-use burn::tensor::{DType, Device};
+use burn::backend::Dispatch;
+use burn::backend::ops::{BoolTensorOps, FloatTensorOps, IntTensorOps};
+use burn::tensor::{DType, Device, Shape};
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum PartForm {
@@ -34,6 +37,37 @@ impl Signature {
             parameters: parameters.forms.clone(),
             flags: parameters.flags.clone(),
         }
+    }
+}
+
+impl Signature {
+    /// A call of this form, of zeros.
+    pub(super) fn call(&self, device: &Device) -> ForwardCall {
+        let payload = |parts: &[PartForm]| Payload::from_parts(parts.iter().map(|part| part.zeros(device)));
+        ForwardCall {
+            sample: 0,
+            input: payload(&self.input),
+            extra: payload(&self.extra),
+            target: self.target.as_deref().map(payload),
+            ends_route: self.ends_route,
+            wants_input_gradient: self.wants_input_gradient,
+        }
+    }
+}
+
+impl PartForm {
+    fn zeros(&self, device: &Device) -> Part {
+        let (shape, dtype) = match self {
+            PartForm::Form(form) => return Part::Form(*form),
+            PartForm::Tensor(shape, dtype) => (Shape::from(shape.clone()), *dtype),
+        };
+        let device = device.clone().inner();
+        let device = device.as_dispatch();
+        Part::Tensor(AnyTensor::from_dispatch(match dtype {
+            dtype if dtype.is_bool() => Dispatch::bool_zeros(shape, device, dtype.into()),
+            dtype if dtype.is_int() || dtype.is_uint() => Dispatch::int_zeros(shape, device, dtype.into()),
+            dtype => Dispatch::float_zeros(shape, device, dtype.into()),
+        }))
     }
 }
 

@@ -1,0 +1,219 @@
+//! Outputs that nobody downstream uses: they get no gradient, and neither does what only they depend on. A gradient of
+//! zeros would show: AdamW would let the weights decay.
+
+use crate::cases::{Case, noise, read};
+use crate::parity::builder;
+use burn::module::{Module, Param};
+use burn::nn::{Linear, LinearConfig};
+use burn::tensor::activation::tanh;
+use burn::tensor::{Device, Tensor, TensorData};
+use burn_pipeline::boundary;
+use burn_pipeline::schedule::{GPipe, Size};
+use burn_pipeline::stage::{
+    AnyTensor, Batch, Boundary, ErasedStage, FormPart, ForwardCall, Payload, SplitBackward, Stage, StageBox,
+    init_seeded,
+};
+use burn_pipeline::train::StageContext;
+use pipeline_tests::reference::whole;
+
+const WIDTH: usize = 4;
+const LAYERS: usize = 8;
+
+/// What crosses between layers.
+#[derive(Debug, Clone)]
+pub(super) struct Wide {
+    /// Made anew by every layer and used by none.
+    aside: Option<Tensor<2>>,
+    x: Tensor<2>,
+    /// Made by the first layer and handed on by all, used by none.
+    carried: Option<Tensor<2>>,
+    /// Made by the first layer and handed on by all, used by the last.
+    late: Option<Tensor<2>>,
+}
+boundary!(struct Wide { aside, x, carried, late });
+
+#[derive(Module, Debug)]
+struct Layer {
+    linear: Linear,
+    aside: Linear,
+    carried: Option<Linear>,
+    index: usize,
+}
+
+impl Layer {
+    fn forward(&self, input: Wide) -> Wide {
+        let mut x = tanh(self.linear.forward(input.x));
+        if self.index + 1 == LAYERS {
+            x = x + input.late.clone().expect("the first layer made it");
+        }
+        let carried = input.carried.or_else(|| self.carried.as_ref().map(|made| made.forward(x.clone())));
+        let late = input.late.or_else(|| Some(x.clone().square()));
+        Wide { aside: Some(self.aside.forward(x.clone())), x, carried, late }
+    }
+}
+
+#[derive(Module, Debug)]
+pub(super) struct Part {
+    layers: Vec<Layer>,
+}
+
+impl Part {
+    fn new(at: &StageContext) -> Self {
+        let linear = |seed: usize| {
+            init_seeded(seed as u64, &at.device, |device: &Device| LinearConfig::new(WIDTH, WIDTH).init(device))
+        };
+        let layer = |index: usize| Layer {
+            linear: linear(500 + index),
+            aside: linear(600 + index),
+            carried: (index == 0).then(|| linear(700)),
+            index,
+        };
+        Self { layers: at.layers(LAYERS).map(layer).collect() }
+    }
+}
+
+impl Stage for Part {
+    type Input = Wide;
+    type Extra = ();
+    type Output = Wide;
+
+    fn forward(&self, input: Wide, (): ()) -> Wide {
+        self.layers.iter().fold(input, |input, layer| layer.forward(input))
+    }
+}
+
+fn loss(output: Wide, target: Tensor<2>) -> Tensor<1> {
+    (output.x - target).square().mean()
+}
+
+pub(super) struct Unused {
+    x: Tensor<2>,
+    target: Tensor<2>,
+}
+
+impl Unused {
+    pub(super) fn new(samples: usize) -> Self {
+        let draw =
+            |seed| Tensor::from_data(TensorData::new(noise(seed, samples * WIDTH), [samples, WIDTH]), &Device::flex());
+        Self { x: draw(1), target: draw(2) }
+    }
+}
+
+fn enters(x: Tensor<2>) -> Wide {
+    Wide { aside: None, x, carried: None, late: None }
+}
+
+impl Case for Unused {
+    type Model = Part;
+
+    fn model(&self) -> Part {
+        Part::new(&whole())
+    }
+
+    fn stage(at: &StageContext) -> StageBox {
+        match at.is_last() {
+            true => StageBox::with_loss(Part::new(at), loss),
+            false => StageBox::new(Part::new(at)),
+        }
+    }
+
+    fn batch(&self) -> Batch {
+        Batch::new(enters(self.x.clone())).target(self.target.clone())
+    }
+
+    fn loss(&self, model: &Part, samples: std::ops::Range<usize>) -> Tensor<1> {
+        let x = self.x.clone().slice([samples.clone()]).autodiff();
+        loss(model.forward(enters(x), ()), self.target.clone().slice([samples]).autodiff())
+    }
+}
+
+/// The tensors of a list of gradients that are there.
+fn present(parts: &[FormPart]) -> Vec<bool> {
+    let flags = parts[1..].iter().filter_map(|part| match part {
+        FormPart::Number(number) => Some(*number == 1),
+        FormPart::Tensor(_) => None,
+    });
+    flags.collect()
+}
+
+#[test]
+fn nothing_is_handed_back_for_an_output_that_nobody_uses() {
+    for split in [SplitBackward::Eager, SplitBackward::Traced] {
+        let mut pipeline = builder::<Unused>(&GPipe, Size::new(3, 2)).split(split).build().unwrap();
+        let (_, known) = pipeline.metadata(Unused::new(4).batch()).unwrap();
+        let form = |stage: usize, back: bool| {
+            let known = &known[stage].1;
+            let form = if back { &known.input_gradients } else { &known.output_gradients };
+            present(form.as_ref().unwrap().parts())
+        };
+        // In the order of the struct: aside, x, carried, late.
+        let expected = [false, true, false, true];
+        assert_eq!([form(0, false), form(1, false), form(1, true), form(2, true)], [expected; 4], "{split:?}");
+    }
+}
+
+/// Two outputs, each of an input and a weight of its own.
+#[derive(Module, Debug)]
+struct Two {
+    first: Param<Tensor<2>>,
+    second: Param<Tensor<2>>,
+}
+
+impl Stage for Two {
+    type Input = (Tensor<2>, Tensor<2>);
+    type Extra = ();
+    type Output = (Tensor<2>, Tensor<2>);
+
+    fn forward(&self, (a, b): Self::Input, (): ()) -> Self::Output {
+        (a.exp() * self.first.val(), b.exp() * self.second.val())
+    }
+}
+
+fn ones(device: &Device) -> Tensor<2> {
+    Tensor::ones([2, 3], device)
+}
+
+fn two(split: SplitBackward, recompute: bool) -> Box<dyn ErasedStage> {
+    let weight = |value: f64| Param::from_tensor(ones(&Device::flex().autodiff()).mul_scalar(value));
+    let mut stage = StageBox::new(Two { first: weight(2.0), second: weight(3.0) }).recomputed(recompute).into_inner();
+    stage.choose(split, true, false).unwrap();
+    stage.begin(Some(0));
+    stage
+}
+
+#[test]
+fn each_set_of_used_outputs_has_the_gradients_of_what_it_depends_on_and_no_others() {
+    let e = 1f32.exp();
+    for split in [SplitBackward::Eager, SplitBackward::Traced] {
+        for (recompute, halves) in [(false, false), (false, true), (true, false), (true, true)] {
+            let mut stage = two(split, recompute);
+            // The same stage for all sets, in turn, with several microbatches under way.
+            for sample in 0..8 {
+                let input = (ones(&Device::flex()), ones(&Device::flex())).into_payload();
+                let (extra, target) = (Payload::default(), None);
+                let call = ForwardCall { sample, input, extra, target, ends_route: false, wants_input_gradient: true };
+                stage.forward(call).unwrap();
+            }
+            for sample in 0..8 {
+                let used = [sample % 2 == 1, sample / 2 % 2 == 1];
+                let seeds = used.map(|used| used.then(|| AnyTensor::new(ones(&Device::flex())))).to_vec();
+                let inputs = match halves {
+                    false => stage.backward(sample, seeds).unwrap(),
+                    true => {
+                        let inputs = stage.backward_input(sample, seeds).unwrap();
+                        stage.backward_weight(sample).unwrap();
+                        inputs
+                    }
+                };
+                let place = format!("{split:?}, recomputed {recompute}, in halves {halves}, used {used:?}");
+                let ids = stage.parameters();
+                for (at, (id, weight)) in ids.into_iter().zip([2.0, 3.0]).enumerate() {
+                    let expected = |value: f32| used[at].then(|| vec![value; 6]);
+                    assert_eq!(inputs[at].as_ref().map(read), expected(e * weight), "{place}");
+                    assert_eq!(stage.gradients().remove(id).as_ref().map(read), expected(e), "{place}");
+                }
+            }
+            assert_eq!((stage.held(), stage.gradients().added()), (0, 8));
+        }
+    }
+}
