@@ -12,8 +12,10 @@ use burn::nn::{Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig, Linear, L
 use burn::tensor::activation::{gelu, softmax};
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 use burn_pipeline::boundary;
+use burn_pipeline::cost::Partition;
 use burn_pipeline::stage::{Names, Stage, StageBox, init_seeded};
 use burn_pipeline::train::StageContext;
+use std::ops::Range;
 
 /// The model's size.
 #[derive(Config, Debug)]
@@ -92,24 +94,42 @@ pub struct GptPart {
 }
 
 impl GptConfig {
-    /// The part of the model that a stage holds.
+    /// The part of the model that a stage holds, cut by blocks.
     pub fn part(&self, at: &StageContext) -> GptPart {
-        let (d, device) = (self.d_model, &at.device);
+        let blocks = at.layers(self.layers);
+        let start = if at.is_first() { 0 } else { blocks.start + 1 };
+        self.span(start..blocks.end + 1 + usize::from(at.is_last()), &at.device)
+    }
+
+    /// Layers of the model as partitioners count them: the embedding, the blocks, the head.
+    pub fn all_layers(&self) -> usize {
+        self.layers + 2
+    }
+
+    /// The layers' kinds, in order: `E`, an `A` a block, `L`.
+    pub fn kinds(&self) -> String {
+        format!("E{}L", "A".repeat(self.layers))
+    }
+
+    /// Some layers in a row.
+    pub fn span(&self, layers: Range<usize>, device: &Device) -> GptPart {
+        let d = self.d_model;
         let seeded = |layer: usize| self.seed.wrapping_mul(1_000_003).wrapping_add(layer as u64);
-        let embed = at.is_first().then(|| {
+        let embed = layers.contains(&0).then(|| {
             init_seeded(seeded(0), device, |device| Embed {
                 token: EmbeddingConfig::new(self.vocab, d).with_initializer(SMALL).init(device),
                 position: Embedding { weight: Param::from_tensor(waves(self.seq, d, device)) },
             })
         });
-        let block = |layer| init_seeded(seeded(layer + 1), device, |device| self.block(device));
-        let head = at.is_last().then(|| {
+        let block = |layer| init_seeded(seeded(layer), device, |device| self.block(device));
+        let blocks = layers.clone().filter(|layer| (1..=self.layers).contains(layer)).map(block).collect();
+        let head = layers.contains(&(self.layers + 1)).then(|| {
             init_seeded(seeded(self.layers + 1), device, |device| Head {
                 norm: LayerNormConfig::new(d).init(device),
                 scores: LinearConfig::new(d, self.vocab).with_initializer(SMALL).init(device),
             })
         });
-        GptPart { embed, blocks: at.layers(self.layers).map(block).collect(), head }
+        GptPart { embed, blocks, head }
     }
 
     fn block(&self, device: &Device) -> Block {
@@ -128,9 +148,20 @@ impl GptConfig {
 
     /// A stage of the model, with the loss on the last one: what a pipeline's factory returns.
     pub fn stage(&self, at: &StageContext) -> StageBox {
-        let part = self.part(at);
+        self.boxed(at, self.part(at), at.layers(self.layers).start)
+    }
+
+    /// The same for a cut of all layers, embedding and head among them.
+    pub fn stage_of(&self, at: &StageContext, cut: &Partition) -> StageBox {
+        // A stage that the cut does not have is an empty part, which the pipeline refuses when it runs.
+        let layers = cut.ranges().nth(at.index).unwrap_or_default();
+        let first_block = layers.start.saturating_sub(1);
+        self.boxed(at, self.span(layers, &at.device), first_block)
+    }
+
+    fn boxed(&self, at: &StageContext, part: GptPart, first_block: usize) -> StageBox {
         let stage = if at.is_last() { StageBox::with_loss(part, next_token_loss) } else { StageBox::new(part) };
-        stage.named(Names::default().layers_from("blocks", at.layers(self.layers).start))
+        stage.named(Names::default().layers_from("blocks", first_block))
     }
 
     /// Weights of the whole model.
@@ -239,6 +270,21 @@ mod tests {
         for stages in 1..=3 {
             let counted: usize = (0..stages).map(|index| part(&config, index, stages).num_params()).sum();
             assert_eq!(counted, config.parameters(), "{stages} stages");
+        }
+    }
+
+    #[test]
+    fn a_cut_of_all_layers_holds_each_of_them_once_with_the_same_values() {
+        let config = GptConfig::new().with_d_model(8).with_layers(3).with_heads(2).with_seq(5).with_vocab(11);
+        let values = |part: &GptPart| {
+            let weights = burn_pipeline::stage::named_weights(part, &Names::default());
+            weights.iter().map(|weight| weight.value.to_data().unwrap()).collect::<Vec<_>>()
+        };
+        let whole = values(&part(&config, 0, 1));
+        for boundaries in [vec![1, 4], vec![2], vec![1, 2, 3, 4]] {
+            let cut = Partition::from_boundaries(config.all_layers(), &boundaries).unwrap();
+            let parts = cut.ranges().flat_map(|layers| values(&config.span(layers, &Device::flex())));
+            assert_eq!(parts.collect::<Vec<_>>(), whole, "{cut}");
         }
     }
 

@@ -2,6 +2,7 @@
 
 pub mod bigram;
 pub mod corpus;
+pub mod cut;
 pub mod device;
 pub mod expert_load;
 pub mod generate;

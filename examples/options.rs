@@ -4,6 +4,7 @@
 //! heads divide the width, a window fits into the text. Everything else is an [`OptionsError`] that says what to do.
 
 use crate::corpus::{Corpus, TooShort};
+use crate::cut::{Cut, CutError};
 use crate::device::{DeviceError, DeviceName};
 use crate::gpt::GptConfig;
 use crate::learning_rate::{RateError, learning_rates};
@@ -73,6 +74,13 @@ pub struct Options {
     /// microbatches.
     #[arg(long, value_name = "FILE.csv")]
     pub plan: Option<PathBuf>,
+    /// Where to cut the model: `even` (by number of blocks), `optimal` (by what its layers take, measured first), or
+    /// stages such as EAA|AAL (E the embedding, A a block, L the head).
+    #[arg(long, default_value = "even", value_name = "CUT")]
+    pub cut: Cut,
+    /// The layers' costs for `--cut optimal`: read if the file is there, else measured and written.
+    #[arg(long, value_name = "FILE.json")]
+    pub costs: Option<PathBuf>,
     /// A folder for checkpoints: one is saved at the end, the last three are kept.
     #[arg(long, value_name = "FOLDER")]
     pub save: Option<PathBuf>,
@@ -183,6 +191,9 @@ pub enum OptionsError {
     /// Checkpoints are written by one process.
     #[error("--save does not go with --link mpi: checkpoints are written where all ranks are threads of one process")]
     SaveOverMpi,
+    /// The model cannot be cut like that.
+    #[error(transparent)]
+    Cut(#[from] CutError),
     /// MPI was not compiled in.
     #[error("--link mpi is not in this build; build with --features mpi")]
     NoMpi,
@@ -206,6 +217,12 @@ impl Options {
         }
         if self.link == LinkName::Mpi && self.save.is_some() {
             return Err(OptionsError::SaveOverMpi);
+        }
+        if self.link == LinkName::Mpi
+            && self.cut == Cut::Optimal
+            && !self.costs.as_ref().is_some_and(|path| path.exists())
+        {
+            return Err(CutError::NoCosts.into());
         }
         let corpus = Corpus::shakespeare();
         corpus.fits(self.seq)?;

@@ -5,6 +5,7 @@
 
 use crate::bigram::Bigram;
 use crate::corpus::Windows;
+use crate::cut::{CutError, measured};
 use crate::generate::{Sampling, generate};
 use crate::gpt::Signal;
 use crate::options::Setup;
@@ -12,13 +13,13 @@ use crate::saved::{OtherRun, RunFlags};
 use crate::traces::end_to_end;
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Int, Tensor, TensorData};
-use burn_pipeline::cost::{Profile, ProfileError};
+use burn_pipeline::cost::{Partition, Profile, ProfileError};
 use burn_pipeline::link::Link;
 use burn_pipeline::simulate::{SimulateError, SimulateOptions, simulate};
 use burn_pipeline::stage::{Batch, BoundaryError};
 use burn_pipeline::trace::Track;
 use burn_pipeline::train::{
-    BuildError, CheckpointError, Checkpoints, Pipeline, PipelineError, StepReport, measured_profile,
+    BuildError, Builder, CheckpointError, Checkpoints, Pipeline, PipelineError, StepReport, measured_profile,
 };
 use serde::Serialize;
 use std::collections::VecDeque;
@@ -36,6 +37,9 @@ pub enum TrainError {
     /// The pipeline cannot be built.
     #[error(transparent)]
     Build(#[from] BuildError),
+    /// The model cannot be cut as told.
+    #[error(transparent)]
+    Cut(#[from] CutError),
     /// A step or an evaluation failed.
     #[error(transparent)]
     Pipeline(#[from] PipelineError),
@@ -102,7 +106,8 @@ impl Trainer {
     /// for and there is one.
     ///
     /// # Errors
-    /// If the plan is not legal, a rank cannot make its stages, or the checkpoint cannot be read or is of another run.
+    /// If the plan is not legal, the model cannot be cut as told, a rank cannot make its stages, or the checkpoint cannot
+    /// be read or is of another run.
     pub fn new(setup: Setup) -> Result<Self, TrainError> {
         Self::over(setup, None)
     }
@@ -119,11 +124,18 @@ impl Trainer {
         let builder = Pipeline::builder()
             .model(format!("{model:?}"))
             .plan(setup.plan.clone())
-            .stages(move |at| model.stage(at).recomputed(recompute))
             .optimizer(move || optimizer.init())
             .clip_norm(CLIP_NORM)
             .devices(vec![setup.device.clone()])
             .threads(options.threads);
+        let cut = cut(&setup, &builder)?;
+        let builder = builder.stages(move |at| {
+            let stage = match &cut {
+                None => model.stage(at),
+                Some(cut) => model.stage_of(at, cut),
+            };
+            stage.recomputed(recompute)
+        });
         let pipeline = match link {
             None => builder.build()?,
             Some(link) => builder.build_rank(link)?,
@@ -227,6 +239,15 @@ impl Trainer {
         end_to_end(name, self.recent.iter().map(|report| (report.seconds, &report.timeline)))
     }
 
+    /// The names of each stage's weights, in model order.
+    ///
+    /// # Errors
+    /// If a rank fails.
+    pub fn stage_weights(&mut self) -> Result<Vec<Vec<String>>, TrainError> {
+        let stages = self.pipeline.named_weights()?.into_iter();
+        Ok(stages.map(|stage| stage.into_iter().flat_map(|weight| weight.names).collect()).collect())
+    }
+
     /// What the last few steps cost, and the links between ranks.
     ///
     /// # Errors
@@ -246,9 +267,23 @@ impl Trainer {
     }
 
     fn batch(&self, windows: &Windows) -> Batch {
-        let tokens = |bytes: &[u8]| tokens(bytes, windows.seq, &self.setup.device);
-        Batch::new(Signal::Tokens(tokens(&windows.inputs))).target(tokens(&windows.targets))
+        batch(windows, &self.setup.device)
     }
+}
+
+fn batch(windows: &Windows, device: &Device) -> Batch {
+    let tokens = |bytes: &[u8]| tokens(bytes, windows.seq, device);
+    Batch::new(Signal::Tokens(tokens(&windows.inputs))).target(tokens(&windows.targets))
+}
+
+/// Where the model is cut; `None` where blocks are counted. Layers are measured on the first windows of the text.
+fn cut(setup: &Setup, builder: &Builder) -> Result<Option<Partition>, CutError> {
+    let options = &setup.options;
+    options.cut.partition(&setup.model, setup.plan.placement(), options.costs.as_deref(), |kinds| {
+        let rows = options.batch.div_ceil(setup.plan.total_microbatches());
+        let windows = setup.corpus.batch(options.seed, 0, rows, options.seq);
+        measured(&setup.model, builder, kinds, batch(&windows, &setup.device))
+    })
 }
 
 /// Bytes as token ids `[rows, seq]`.

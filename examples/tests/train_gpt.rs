@@ -33,6 +33,10 @@ fn trainer(flags: &str) -> Trainer {
     Trainer::new(options(flags).check().unwrap()).unwrap()
 }
 
+fn trainer_error(flags: &str) -> String {
+    Trainer::new(options(flags).check().unwrap()).unwrap_err().to_string()
+}
+
 /// Losses and gradient norms of the steps that are left.
 fn steps(trainer: &mut Trainer) -> Vec<(f64, f64)> {
     std::iter::from_fn(|| trainer.step().unwrap()).map(|record| (record.loss, record.gradient_norm)).collect()
@@ -96,6 +100,39 @@ fn a_plan_from_a_file_trains_like_its_schedule() {
     let planned = curve(&format!("--plan {}", path.display()));
     std::fs::remove_file(path).unwrap();
     assert_eq!(planned, curve("--ranks 2 --microbatches 4"));
+}
+
+#[test]
+fn a_cut_by_measured_costs_and_one_that_was_told_change_no_loss() {
+    let costs = std::env::temp_dir().join(format!("train-gpt-costs-{}.json", std::process::id()));
+    let _ = std::fs::remove_file(&costs);
+    let even = curve("--ranks 3");
+    assert_eq!(curve("--ranks 3 --cut EA|AAA|L"), even);
+    assert_eq!(curve(&format!("--ranks 3 --cut optimal --costs {}", costs.display())), even);
+    // What was measured is there, for the next run and for the command line.
+    let text = std::fs::read_to_string(&costs).unwrap();
+    let (layers, _) = burn_pipeline::cost::Layers::from_json(&text).unwrap();
+    let kinds: String = layers.all().iter().map(|layer| layer.kind.letter()).collect();
+    assert_eq!(kinds, "EAAAAL");
+    assert!(layers.all().iter().all(|layer| layer.forward > 0.0 && layer.parameters > 0));
+    // Costs by hand: all the weight is in the head, so the other rank gets everything else.
+    let heavy = layers.all().iter().map(|layer| {
+        let seconds = if layer.kind.letter() == 'L' { 9.0 } else { 1.0 };
+        layer.clone().with_seconds(seconds, 0.0, 0.0)
+    });
+    let heavy = heavy.map(|layer| burn_pipeline::cost::Layer { backward: None, ..layer });
+    let heavy = burn_pipeline::cost::Layers::new(heavy.collect()).unwrap();
+    std::fs::write(&costs, heavy.to_json().unwrap()).unwrap();
+    let mut trainer = trainer(&format!("--cut optimal --costs {}", costs.display()));
+    let blocks = trainer.stage_weights().unwrap();
+    assert!(blocks[0].iter().any(|name| name.starts_with("blocks.3.")), "{:?}", blocks[0]);
+    assert!(blocks[1].iter().all(|name| name.starts_with("head.")), "{:?}", blocks[1]);
+    assert_eq!(steps(&mut trainer), even);
+    let refused = |flags: &str| trainer_error(&format!("{flags} --ranks 3"));
+    assert!(refused("--cut EAA|AAL").contains("2 stages, and the schedule runs 3"));
+    assert!(refused("--cut EA|A|L").contains("EAAL, and the model is EAAAAL"));
+    assert!(refused(&format!("--layers 2 --cut optimal --costs {}", costs.display())).contains("holds 6 layers"));
+    std::fs::remove_file(costs).unwrap();
 }
 
 #[test]

@@ -15,6 +15,7 @@ mod faults;
 mod faulty;
 mod hooked;
 mod interleave;
+mod layers;
 mod lengths;
 mod links;
 mod merged;

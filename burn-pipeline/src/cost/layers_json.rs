@@ -43,6 +43,15 @@ impl Layers {
         }
     }
 
+    /// Writes the JSON form, every layer for itself; reading it gives the same layers, numbers up to their last bit.
+    ///
+    /// # Errors
+    /// [`PartitionError::Json`], which no layers that were checked give.
+    pub fn to_json(&self) -> Result<String, PartitionError> {
+        let form = serde_json::json!({ "layers": self.all() });
+        serde_json::to_string_pretty(&form).map_err(|e| PartitionError::Json(e.to_string()))
+    }
+
     /// The layers that a pattern lists, each described by its kind.
     ///
     /// # Errors

@@ -181,6 +181,9 @@ impl Executor {
                 let sample = plan.sample(task.stage(), microbatch);
                 self.guarded(task, |stage| stage.backward_weight(sample))
             }
+            Op::WaitReceiveForward | Op::WaitReceiveBackward if task.is_skip() => {
+                self.arrive_past(pass, placement, task, microbatch)
+            }
             Op::WaitReceiveForward => self.arrive(pass, placement, task, Op::Forward, microbatch).map(drop),
             Op::WaitReceiveBackward => self.arrive(pass, placement, task, Op::Backward, microbatch).map(drop),
             // `Link::send` returns once the payload may be let go of: there is nothing left to wait for.

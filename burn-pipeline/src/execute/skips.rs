@@ -13,7 +13,7 @@ use super::interpreter::Executor;
 use super::pass::Pass;
 use super::{ExecuteError, values};
 use crate::link::{Activity, Direction, Header};
-use crate::plan::{Op, Plan, Stage, Task};
+use crate::plan::{Op, Placement, Plan, Stage, Task};
 use crate::stage::{Boundary, Gradients, Payload, StageError};
 
 /// The stages at the other ends of a stage's edges, in order: those that lead to it, or those that start there.
@@ -123,6 +123,24 @@ impl Executor {
         gradients
     }
 
+    /// Waits until what a receive past a neighbour asked for is in the inbox.
+    pub(super) fn arrive_past(
+        &mut self,
+        pass: &mut Pass<'_>,
+        placement: &Placement,
+        wait: Task,
+        microbatch: usize,
+    ) -> Result<(), ExecuteError> {
+        let asked = wait.awaits().and_then(|receive| header(receive, microbatch)).zip(wait.skip_peer());
+        let (header, peer) = asked.ok_or_else(|| self.no_input(wait))?;
+        let (from, deadline) = (placement.rank_of(peer), self.deadline());
+        self.link().announce(Activity::Waiting(header, from));
+        let here = pass.values.arrive(self.link(), header, from, deadline);
+        let here = here.map_err(|source| self.link_error(wait, source))?;
+        self.link().announce(Activity::Task(wait));
+        if here { Ok(()) } else { Err(self.no_input(wait)) }
+    }
+
     /// Waits for what comes from a stage past the neighbour.
     fn take_past(
         &mut self,
@@ -151,6 +169,6 @@ impl Executor {
 }
 
 /// The header under which a task's product, or a send's message, reaches the stage that it is for.
-pub(super) fn outgoing(placement: &crate::plan::Placement, task: Task, microbatch: usize) -> Option<Header> {
+pub(super) fn outgoing(placement: &Placement, task: Task, microbatch: usize) -> Option<Header> {
     header(task, microbatch).or_else(|| values::produced(placement, task, microbatch))
 }

@@ -115,7 +115,8 @@ impl Clock<'_> {
         let (slot, pair) = pair(self.edges, task)?;
         let at = &self.edges.slots()[slot];
         if task.is_skip() {
-            return skip_value(self.edges, task).filter(|_| !task.op().is_send());
+            let sends = task.op().awaits().unwrap_or(task.op()).is_send();
+            return skip_value(self.edges, task).filter(|_| !sends);
         }
         let crosses = |side: Side| side == Side::SameRank || (side == Side::OtherRank && !self.lowered);
         match task.op() {
@@ -142,7 +143,7 @@ fn pair(edges: &Edges, task: Task) -> Option<(usize, usize)> {
 /// The value that a transfer past a neighbour moves: numbered after those of all pairs.
 fn skip_value(edges: &Edges, task: Task) -> Option<Value> {
     let (base, microbatch) = (edges.skips()[edges.find_skip(task)?].base, task.microbatch()?);
-    let forward = matches!(task.op(), Op::SendForward | Op::ReceiveForward);
+    let forward = matches!(task.op().awaits().unwrap_or(task.op()), Op::SendForward | Op::ReceiveForward);
     Some((edges.pairs() + base + microbatch, if forward { SENT_FORWARD } else { SENT_BACKWARD }))
 }
 

@@ -20,7 +20,8 @@
 //!    reduction before the rank's next one, so that one is under way at a time, or at the end of the row.
 //! 3. Where the number of sends under way is bounded, the oldest is awaited before the one that would be too many.
 //!
-//! A transfer past a neighbour is over when its cell is: it gets no wait.
+//! A transfer past a neighbour is awaited alike where that was asked for ([`WaitOptions::skips`]); else it is over when
+//! its cell is.
 //!
 //! Both run in linear time.
 
@@ -56,12 +57,21 @@ pub struct WaitOptions {
     /// The most sends of a rank that may be under way where they are awaited late: before one more, the oldest is
     /// awaited, and so a payload is let go of. PyTorch's `max_outstanding_sends`.
     pub outstanding: Option<NonZeroUsize>,
+    /// Are transfers past a neighbour awaited like those to and from it? Else they get no wait.
+    pub skips: bool,
 }
 
 impl WaitOptions {
     /// All kinds alike.
     pub fn all(placing: Placing) -> Self {
-        Self { sends: placing, receives: placing, unshards: placing, reductions: placing, outstanding: None }
+        Self {
+            sends: placing,
+            receives: placing,
+            unshards: placing,
+            reductions: placing,
+            outstanding: None,
+            skips: true,
+        }
     }
 
     /// What PyTorch 2.15 writes down: sends late, reductions at once; the rest is awaited where it is used.
@@ -103,7 +113,8 @@ pub fn insert_waits(plan: &Plan, options: &WaitOptions) -> Plan {
         let mut writer = Writer { row: Vec::with_capacity(row.len() * 3 / 2), most, ..Writer::default() };
         for (step, &action) in row.iter().enumerate() {
             let placing = match action {
-                Action::Single(task) if !task.is_skip() && !awaited.at(rank, step) => options.of(task.op()),
+                Action::Single(task) if task.is_skip() && !options.skips => Placing::Implicit,
+                Action::Single(task) if !awaited.at(rank, step) => options.of(task.op()),
                 _ => Placing::Implicit,
             };
             writer.cell(action, placing);
@@ -131,7 +142,10 @@ struct Writer {
     /// Waits of sends, in order, and those of them that are still to be written.
     sends: VecDeque<Task>,
     unreplied: HashSet<Task>,
-    receives: HashSet<Task>,
+    /// Waits of sends and of receives by what the neighbour's would be: a stage's transfers of one microbatch and
+    /// direction are replied to, or used, together.
+    replies: HashMap<Task, Vec<Task>>,
+    receives: HashMap<Task, Vec<Task>>,
     unshards: HashMap<Stage, Task>,
     reduction: Option<Task>,
 }
@@ -141,7 +155,7 @@ impl Writer {
         for task in action.tasks().filter(|task| task.op().is_compute() || task.op() == Op::Reshard) {
             self.before_use(task);
         }
-        if let (Action::Single(task), Some(wait)) = (action, action.tasks().next().and_then(wait_of)) {
+        if let (Action::Single(task), Some(wait)) = (action, action.tasks().next().and_then(Task::wait)) {
             if task.op() == Op::ReduceGrad {
                 self.row.extend(self.reduction.take().map(Action::from));
             }
@@ -168,10 +182,11 @@ impl Writer {
             Op::SendForward | Op::SendBackward => {
                 self.sends.push_back(wait);
                 self.unreplied.insert(wait);
+                self.replies.entry(neighbours(wait)).or_default().push(wait);
             }
             Op::Unshard => drop(self.unshards.insert(start.stage(), wait)),
             Op::ReduceGrad => self.reduction = Some(wait),
-            _ => drop(self.receives.insert(wait)),
+            _ => self.receives.entry(neighbours(wait)).or_default().push(wait),
         }
     }
 
@@ -184,7 +199,8 @@ impl Writer {
             _ => return,
         };
         let wait = task.microbatch().map(|m| Task::new(task.stage(), op, m));
-        self.row.extend(wait.filter(|wait| self.receives.remove(wait)).map(Action::from));
+        let waits = wait.and_then(|wait| self.receives.remove(&wait)).unwrap_or_default();
+        self.row.extend(waits.into_iter().map(Action::from));
     }
 
     /// Awaits the oldest sends until there is room for one more.
@@ -200,8 +216,10 @@ impl Writer {
     /// A backward has used the gradient of what its stage sent: that has been received.
     fn behind_reply(&mut self, task: Task) {
         let Some(wait) = task.microbatch().map(|m| Task::new(task.stage(), Op::WaitSendForward, m)) else { return };
-        if self.unreplied.remove(&wait) {
-            self.row.push(wait.into());
+        for wait in self.replies.remove(&wait).unwrap_or_default() {
+            if self.unreplied.remove(&wait) {
+                self.row.push(wait.into());
+            }
         }
     }
 
@@ -214,11 +232,7 @@ impl Writer {
     }
 }
 
-/// The wait of a task that can be started and awaited.
-fn wait_of(start: Task) -> Option<Task> {
-    let op = start.op().wait()?;
-    Some(match start.microbatch() {
-        Some(microbatch) => Task::new(start.stage(), op, microbatch),
-        None => Task::whole_stage(start.stage(), op),
-    })
+/// The wait of the same kind for the transfer to or from the neighbour.
+fn neighbours(wait: Task) -> Task {
+    wait.microbatch().map_or(wait, |microbatch| Task::new(wait.stage(), wait.op(), microbatch))
 }

@@ -102,18 +102,20 @@ impl Task {
     /// The most stages that an edge past the next stage may span.
     pub const MAX_SKIP: usize = 127;
 
-    /// A send or receive of a value that goes past the next stage: `peer` is the stage at its other end.
+    /// A send or receive of a value that goes past the next stage, or the wait for one: `peer` is the stage at its other
+    /// end.
     ///
     /// Text form: `0SEND_F2>3` hands stage 0's value to stage 3, which takes it with `3RECV_F2<0`; the gradient comes
-    /// back with `3SEND_B2>0` and `0RECV_B2<3`.
+    /// back with `3SEND_B2>0` and `0RECV_B2<3`. Waits are written alike: `0WAIT_SEND_F2>3`.
     ///
     /// # Panics
-    /// If the operation is no transfer, or `peer` is not 2 to [`Task::MAX_SKIP`] stages further on (of a `SEND_F` or
+    /// If the operation is no transfer and no wait for one, or `peer` is not 2 to [`Task::MAX_SKIP`] stages further on (of a `SEND_F` or
     /// `RECV_B`) or before (of a `RECV_F` or `SEND_B`).
     pub fn skip(stage: impl Into<Stage>, op: Op, microbatch: usize, peer: usize) -> Self {
         let stage = stage.into();
         let span = if op.is_towards_next() { peer.checked_sub(stage.index()) } else { stage.index().checked_sub(peer) };
-        let span = span.filter(|span| op.is_transfer() && (2..=Self::MAX_SKIP).contains(span));
+        let moves = op.is_transfer() || op.is_transfer_wait();
+        let span = span.filter(|span| moves && (2..=Self::MAX_SKIP).contains(span));
         let Some(span) = span else { panic!("{op} of stage {stage} cannot reach stage {peer} past a neighbour") };
         let task = Self::new(stage, op, microbatch);
         Self { replica: task.replica | (span as u8) << 1, ..task }
@@ -148,13 +150,23 @@ impl Task {
         Stage { replica: self.replica & 1, index: self.stage }
     }
 
-    /// Is it a transfer past a neighbour?
+    /// The wait for this start, of the same stage, microbatch and peer; `None` for what cannot be awaited.
+    pub fn wait(self) -> Option<Self> {
+        self.op.wait().map(|op| Self { op, ..self })
+    }
+
+    /// The start that this wait waits for; `None` for all else.
+    pub fn awaits(self) -> Option<Self> {
+        self.op.awaits().map(|op| Self { op, ..self })
+    }
+
+    /// Is it a transfer past a neighbour, or the wait for one?
     #[inline]
     pub fn is_skip(self) -> bool {
         self.replica > 1
     }
 
-    /// The stage at the other end of a transfer past a neighbour.
+    /// The stage at the other end of a transfer past a neighbour, or of the one that a wait waits for.
     pub fn skip_peer(self) -> Option<Stage> {
         let span = u16::from(self.replica >> 1);
         let index = if self.op.is_towards_next() { self.stage.checked_add(span) } else { self.stage.checked_sub(span) };
@@ -176,7 +188,7 @@ impl fmt::Display for Task {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}", self.stage(), self.op)?;
         self.microbatch().map_or(Ok(()), |m| m.fmt(f))?;
-        let sign = if self.op.is_send() { '>' } else { '<' };
+        let sign = if self.op.awaits().unwrap_or(self.op).is_send() { '>' } else { '<' };
         self.skip_peer().map_or(Ok(()), |peer| write!(f, "{sign}{}", peer.index()))
     }
 }

@@ -121,9 +121,9 @@ impl Op {
         matches!(self, Op::SendForward | Op::SendBackward)
     }
 
-    /// Is the other end of this transfer a later stage (`SEND_F`, `RECV_B`)?
+    /// Is the other end of this transfer, or of the one that this waits for, a later stage (`SEND_F`, `RECV_B`)?
     pub fn is_towards_next(self) -> bool {
-        matches!(self, Op::SendForward | Op::ReceiveBackward)
+        matches!(self.awaits().unwrap_or(self), Op::SendForward | Op::ReceiveBackward)
     }
 
     /// Is it the wait for something that an earlier action started (`WAIT_...`)?

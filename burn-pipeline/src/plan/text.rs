@@ -68,9 +68,10 @@ fn task(text: &str) -> Result<Task, &'static str> {
     match (op.has_microbatch(), microbatch) {
         (true, "") => Err("its operation needs a microbatch"),
         (true, text) => {
-            let sign = if op.is_send() { '>' } else { '<' };
+            let moved = op.awaits().unwrap_or(op);
+            let sign = if moved.is_send() { '>' } else { '<' };
             let (number, peer) = match text.split_once(sign) {
-                Some((number, peer)) if op.is_transfer() => (number, Some(peer)),
+                Some((number, peer)) if moved.is_transfer() => (number, Some(peer)),
                 _ => (text, None),
             };
             if digits(number) < number.len() {
@@ -111,7 +112,16 @@ mod tests {
         for text in ["1UNSHARD", "1RESHARD", "'2REDUCE_GRAD", "(0F7;7B3)OVERLAP_F_B", "('2F2;1B0)OVERLAP_F_B", ""] {
             assert_eq!(text.parse::<Action>().unwrap().to_string(), text);
         }
-        for text in ["0SEND_F2>3", "3RECV_F2<0", "'3SEND_B2>0", "'0RECV_B2<127"] {
+        for text in [
+            "0SEND_F2>3",
+            "3RECV_F2<0",
+            "'3SEND_B2>0",
+            "'0RECV_B2<127",
+            "0WAIT_SEND_F2>3",
+            "3WAIT_RECV_F2<0",
+            "'3WAIT_SEND_B2>0",
+            "'0WAIT_RECV_B2<127",
+        ] {
             assert_eq!(text.parse::<Action>().unwrap().to_string(), text);
         }
         for text in
@@ -139,7 +149,7 @@ mod tests {
         {
             assert!(reason(text).starts_with("the stage at its other end"), "{text}");
         }
-        for text in ["0F2>3", "0SEND_F2<3", "3RECV_F2>0"] {
+        for text in ["0F2>3", "0SEND_F2<3", "3RECV_F2>0", "0WAIT_SEND_F2<3", "3WAIT_RECV_F2>0"] {
             assert_eq!(reason(text), "there is something after the microbatch", "{text}");
         }
         assert_eq!(reason("0F99999999999"), "its microbatch number is too large");

@@ -20,7 +20,8 @@ impl Awaited {
         if !plan.has_waits() || edges.is_sparse(plan) {
             return Self::default();
         }
-        let mut notes = Notes { pairs: vec![0; edges.pairs()], slots: vec![0; edges.slots().len()], edges };
+        let (pairs, slots) = (vec![0; edges.pairs()], vec![0; edges.slots().len()]);
+        let mut notes = Notes { pairs, slots, skips: vec![0; edges.skip_pairs()], edges };
         let row = |row: &Vec<Action>| {
             let mut awaited = vec![false; row.len()];
             for (step, action) in row.iter().enumerate().rev() {
@@ -43,20 +44,25 @@ impl Awaited {
 struct Notes<'a> {
     pairs: Vec<u8>,
     slots: Vec<u8>,
+    /// By value of an edge past the next stage.
+    skips: Vec<u8>,
     edges: &'a Edges,
 }
 
 impl Notes<'_> {
     /// Notes a wait; of a start, takes the note of its wait away and says whether there was one.
     fn take(&mut self, task: Task) -> bool {
-        // A transfer past a neighbour has no wait; the neighbour's may have one of the same number.
-        if task.is_skip() {
-            return false;
-        }
         let Some(bit) = bit(task.op().awaits().unwrap_or(task.op())) else { return false };
         let Some(slot) = self.edges.find(task.stage()) else { return false };
         let at = &self.edges.slots()[slot];
         let notes = match task.microbatch() {
+            Some(microbatch) if task.is_skip() => {
+                let skip = self.edges.find_skip(task).map(|number| self.edges.skips()[number]);
+                match skip.filter(|_| microbatch < at.microbatches) {
+                    Some(skip) => &mut self.skips[skip.base + microbatch],
+                    None => return false,
+                }
+            }
             None => &mut self.slots[slot],
             Some(microbatch) if microbatch < at.microbatches => &mut self.pairs[at.base + microbatch],
             Some(_) => return false,

@@ -1,7 +1,7 @@
 //! What an operation costs: floating-point operations and bytes moved.
 //!
 //! Products of matrices and convolutions count two operations a multiply-add; everything else counts one an
-//! element, of what it writes or of what it reduces; views are free.
+//! element, of what it writes or of what it reduces; views and lookups are free.
 
 use super::storage::bytes_of;
 use burn::backend::ir::{BaseOperationIr, FloatOperationIr, ModuleOperationIr, OperationIr, TensorIr};
@@ -57,6 +57,9 @@ fn module_flops(op: &ModuleOperationIr) -> Option<u64> {
         Op::ConvTranspose1d(op) => convolution(&op.x, &op.weight),
         Op::ConvTranspose2d(op) => convolution(&op.x, &op.weight),
         Op::ConvTranspose3d(op) => convolution(&op.x, &op.weight),
+        // Rows are looked up; in backward, those of one token are added. The table's size plays no part.
+        Op::Embedding(_) => 0,
+        Op::EmbeddingBackward(op) => elements(&op.out_grad),
         // Scores from queries and keys, then a mix of values.
         Op::Attention(op) => 2 * (elements(&op.query) + elements(&op.out)) * second_last(&op.key),
         _ => return None,

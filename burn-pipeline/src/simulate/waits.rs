@@ -52,7 +52,7 @@ impl Engine<'_> {
         if message.arrived.is_nan() {
             return false;
         }
-        let wait = Task::new(start.stage(), start.op().wait().unwrap_or(start.op()), start.microbatch().unwrap_or(0));
+        let wait = start.wait().unwrap_or(start);
         if is_send(start) {
             let over = if rendezvous { message.arrived } else { message.left };
             self.stand(rank, wait, message.sent, over, IdleCause::Transfer);
@@ -85,9 +85,5 @@ impl Engine<'_> {
 
 /// The start that a wait is for.
 fn start_of(wait: Task) -> Task {
-    let op = wait.op().awaits().unwrap_or(wait.op());
-    match wait.microbatch() {
-        Some(microbatch) => Task::new(wait.stage(), op, microbatch),
-        None => Task::whole_stage(wait.stage(), op),
-    }
+    wait.awaits().unwrap_or(wait)
 }

@@ -61,7 +61,7 @@ pub fn measured_profile(placement: &Placement, steps: &[StepReport]) -> Result<P
     Profile::new((0..placement.stages()).map(stage).collect(), Links::default())
 }
 
-fn median(values: &mut [f64]) -> f64 {
+pub(super) fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
     if values.len().is_multiple_of(2) { (values[middle - 1] + values[middle]) / 2.0 } else { values[middle] }

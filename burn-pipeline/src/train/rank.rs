@@ -93,6 +93,11 @@ impl Rank {
         Ok(self.sharing.reports())
     }
 
+    /// What is shared among stages.
+    pub(super) fn sharing(&self) -> &Sharing {
+        &self.sharing
+    }
+
     /// Has the forwards of the next batch draw random numbers from this seed, the stage and the microbatch alone;
     /// `None` leaves the generator as it is. All ranks are given the same.
     pub fn draw_from(&mut self, seed: Option<u64>) {

@@ -250,7 +250,11 @@ impl Run<'_> {
     /// A send, a receive or the wait for one, in a plan that has waits: a transfer is posted where it starts, and is
     /// over where its channel says so. Without a wait of its own a rank does not leave it before that.
     fn awaited_transfer(&mut self, rank: usize, task: Task, transport: Transport) -> bool {
-        let start = task.op().awaits().map_or(task, |op| Task::new(task.stage(), op, task.microbatch().unwrap()));
+        let start = match (task.op().awaits(), task.skip_peer()) {
+            (None, _) => task,
+            (Some(op), Some(peer)) => Task::skip(task.stage(), op, task.microbatch().unwrap(), peer.index()),
+            (Some(op), None) => Task::new(task.stage(), op, task.microbatch().unwrap()),
+        };
         let Some(there) = counterpart(self.plan, start) else {
             self.broken = true;
             return false;
@@ -274,7 +278,11 @@ impl Run<'_> {
             self.started.entry(channel).or_default()[usize::from(!sends)].push(start);
             self.posted[rank] = true;
         }
-        let wait = Task::new(start.stage(), start.op().wait().unwrap(), start.microbatch().unwrap());
+        let (op, microbatch) = (start.op().wait().unwrap(), start.microbatch().unwrap());
+        let wait = match start.skip_peer() {
+            Some(peer) => Task::skip(start.stage(), op, microbatch, peer.index()),
+            None => Task::new(start.stage(), op, microbatch),
+        };
         let user = match wait.op() {
             Op::WaitReceiveForward => vec![Op::Forward],
             Op::WaitReceiveBackward => vec![Op::Backward, Op::BackwardInput],
@@ -284,8 +292,7 @@ impl Run<'_> {
         if task.op().is_wait() {
             self.broken |= !self.done.contains(&start) || self.done.contains(&wait) || user.iter().any(used);
         }
-        // A transfer past neighbours has no wait of its own.
-        let later = !start.is_skip() && self.rows[rank][self.position[rank] + 1..].contains(&wait.into());
+        let later = self.rows[rank][self.position[rank] + 1..].contains(&wait.into());
         let stands = task.op().is_wait() || !later;
         if self.broken || (stands && !self.is_over(channel, start, sends, transport)) {
             return false;

@@ -23,7 +23,7 @@ fn plans() -> impl Strategy<Value = Plan> {
     let waits = prop_oneof![
         Just(WaitOptions::default()),
         (placing(), placing(), placing(), placing()).prop_map(|(sends, receives, unshards, reductions)| {
-            WaitOptions { sends, receives, unshards, reductions, outstanding: None }
+            WaitOptions { sends, receives, unshards, reductions, ..WaitOptions::default() }
         })
     ];
     let form = (any::<[bool; 4]>(), waits);

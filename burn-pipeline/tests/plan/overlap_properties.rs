@@ -23,6 +23,7 @@ fn waits() -> impl Strategy<Value = WaitOptions> {
             unshards,
             reductions,
             outstanding: NonZeroUsize::new(outstanding),
+            ..WaitOptions::default()
         },
     )
 }

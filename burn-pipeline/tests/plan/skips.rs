@@ -51,20 +51,24 @@ proptest! {
         }
         let checked = lowered.clone().check(&options(Transport::Rendezvous));
         assert!(checked.is_ok(), "{}", checked.unwrap_err());
-        // Waits of neighbours' transfers leave those past them alone.
         for placing in [pass::Placing::AtOnce, pass::Placing::Late] {
-            let waiting = pass::insert_waits(&lowered, &pass::WaitOptions::all(placing));
-            let checked = waiting.clone().check(&options(Transport::Rendezvous));
-            assert!(checked.is_ok(), "{}", checked.unwrap_err());
-            assert_eq!(pass::strip_waits(&waiting), lowered);
-            let awaited = |task: &Task| task.op().is_transfer_wait() && waiting.any_task(|other| other == *task);
-            let skips = transfers(&lowered);
-            let wait = |task: &Task| Task::new(task.stage(), task.op().wait().unwrap(), task.microbatch().unwrap());
-            let neighbours: std::collections::BTreeSet<Task> =
-                (0..plan.ranks()).flat_map(|rank| lowered.tasks(rank)).filter(|task| !task.is_skip()).collect();
-            for task in &skips {
-                let own = Task::new(task.stage(), task.op(), task.microbatch().unwrap());
-                assert_eq!(awaited(&wait(task)), neighbours.contains(&own), "{task}");
+            for skips in [false, true] {
+                let given = pass::WaitOptions { skips, ..pass::WaitOptions::all(placing) };
+                let waiting = pass::insert_waits(&lowered, &given);
+                for transport in TRANSPORTS {
+                    let checked = waiting.clone().check(&options(transport));
+                    assert!(checked.is_ok(), "{}", checked.unwrap_err());
+                    assert!(is_legal(&waiting, transport), "{transport}\n{}", waiting.grid());
+                }
+                assert_eq!(pass::strip_waits(&waiting), lowered);
+                assert_eq!(pass::insert_waits(&waiting, &given), waiting);
+                // Every start has its wait, of the same stage, microbatch and peer; past neighbours if asked for.
+                let there: std::collections::BTreeSet<Task> = (0..plan.ranks()).flat_map(|r| waiting.tasks(r)).collect();
+                for task in (0..plan.ranks()).flat_map(|r| lowered.tasks(r)).filter(|task| task.op().is_transfer()) {
+                    assert_eq!(there.contains(&task.wait().unwrap()), skips || !task.is_skip(), "{task}");
+                }
+                let tasks: usize = (0..plan.ranks()).map(|rank| waiting.tasks(rank).count()).sum();
+                assert_eq!(there.len(), tasks, "no task comes twice");
             }
         }
         // Each value crosses once, and its gradient comes back once.
@@ -89,6 +93,13 @@ proptest! {
     #[test]
     fn a_plan_with_edges_survives_csv_json_and_alignment(plan in plans()) {
         let lowered = pass::insert_transfers(&plan).unwrap();
+        let waiting = pass::insert_waits(&lowered, &pass::WaitOptions::all(pass::Placing::Late));
+        let json = serde_json::to_string(&waiting).unwrap();
+        assert_eq!(serde_json::from_str::<Plan>(&json).unwrap(), waiting);
+        if plan.placement().routes() == 1 {
+            assert_eq!(Plan::from_csv("read", &waiting.to_csv()).unwrap().rows(), waiting.rows());
+        }
+        assert_eq!(pass::strip_idle(&pass::align_idle(&waiting)), waiting);
         let json = serde_json::to_string(&lowered).unwrap();
         assert_eq!(serde_json::from_str::<Plan>(&json).unwrap(), lowered);
         if plan.placement().routes() == 1 {
@@ -116,9 +127,10 @@ proptest! {
 
     #[test]
     fn check_and_a_plain_executor_agree_on_plans_with_one_thing_wrong(
-        plan in plans(), at in any::<usize>(), other in any::<usize>(), edit in 0..4usize,
+        plan in plans(), at in any::<usize>(), other in any::<usize>(), edit in 0..4usize, waits in 0..3usize,
     ) {
-        let lowered = pass::insert_transfers(&plan).unwrap();
+        let placing = [pass::Placing::Implicit, pass::Placing::AtOnce, pass::Placing::Late][waits];
+        let lowered = pass::insert_waits(&pass::insert_transfers(&plan).unwrap(), &pass::WaitOptions::all(placing));
         let mut rows = lowered.rows().to_vec();
         let skip = |action: &Action| action.tasks().any(|task| task.is_skip());
         let places: Vec<(usize, usize)> = rows.iter().enumerate()
@@ -153,7 +165,10 @@ proptest! {
         let links = Links { default: Link { latency: 0.1, bandwidth: Some(4.0) }, between: vec![] };
         let profile = Profile::new(vec![cost; plan.stages()], links).unwrap();
         let lowered = pass::insert_transfers(&plan).unwrap();
-        if lowered.is_lowered() {
+        for lowered in [pass::insert_waits(&lowered, &pass::WaitOptions::all(pass::Placing::AtOnce)), lowered] {
+            if !lowered.is_lowered() {
+                continue;
+            }
             let given = pass::overlap::OverlapOptions::default();
             let moved = pass::overlap::overlap(&lowered, &profile, &pass::overlap::Pass::ALL, &given).unwrap();
             let checked = moved.plan.clone().check(&options(Transport::Rendezvous));
@@ -172,6 +187,8 @@ proptest! {
         let bare = plan.clone().with_skips(vec![]).unwrap();
         let lowered = |plan: &Plan| pass::insert_transfers(plan).unwrap();
         assert_eq!(time(&plan), time(&bare));
+        let late = pass::WaitOptions::all(pass::Placing::Late);
+        assert_eq!(time(&pass::insert_waits(&lowered(&plan), &late)), time(&lowered(&bare)));
         assert_eq!(time(&lowered(&plan)), time(&lowered(&bare)));
     }
 }
@@ -264,4 +281,51 @@ fn a_slow_edge_holds_its_later_stage_back_and_stands_in_a_buffer() {
     let step = simulate(&training, &profile, &SimulateOptions::default()).unwrap();
     // Forward along the edge: 1 + 10.5 = 11.5; 3B0 ends at 14.5; the gradient is back at 25.
     assert_eq!(step.makespan, 27.0);
+}
+
+#[test]
+fn a_wait_past_a_neighbour_follows_its_start_once_and_comes_before_the_use() {
+    let text = |task: &str| task.parse::<Task>().unwrap();
+    let plan = |first: &str, last: &str| format!("{first}\n1RECV_F0,1F0,1SEND_F0\n{last}\n");
+    let (first, last) = ("0F0,0SEND_F0,0SEND_F0>2,0WAIT_SEND_F0>2", "2RECV_F0<0,2RECV_F0,2WAIT_RECV_F0<0,2F0");
+    let good = plan(first, last);
+    let read = Plan::from_csv("good", &good).unwrap();
+    assert_eq!(read.to_csv(), good);
+    assert!(read.check(&options(Transport::Rendezvous)).is_ok());
+    let error = refusal(&plan("0F0,0SEND_F0,0WAIT_SEND_F0>2,0SEND_F0>2", last), &[(0, 2)]);
+    assert!(matches!(error, CheckError::Unmet { step: 2, needs, .. } if needs == text("0SEND_F0>2")), "{error}");
+    let error = refusal(&plan(&format!("{first},0WAIT_SEND_F0>2"), last), &[(0, 2)]);
+    assert!(matches!(error, CheckError::Duplicate { rank: 0, step: 4, first: 3, .. }), "{error}");
+    let error = refusal(&plan(first, "2RECV_F0<0,2RECV_F0,2F0,2WAIT_RECV_F0<0"), &[(0, 2)]);
+    assert!(matches!(error, CheckError::LateWait { rank: 2, step: 3, first: 2, .. }), "{error}");
+    let error = refusal(&good, &[]);
+    assert!(matches!(error, CheckError::NoSuchSkip { rank: 0, step: 2, .. }), "{error}");
+    let capped = CheckOptions { sent_cap: Some(0), ..options(Transport::Rendezvous) };
+    let error = *Plan::from_csv("good", &good).unwrap().check(&capped).unwrap_err();
+    assert!(matches!(error, CheckError::SentCap { rank: 0, held: 1, .. }), "{error}");
+}
+
+#[test]
+fn a_started_value_past_a_neighbour_crosses_beside_computations_and_its_wait_stands() {
+    // Stages of 1 s; the edge 0 -> 2 takes 10 bytes at 2 bytes/s and 0.5 s, messages between neighbours 0.5 s.
+    let cost = StageCost { forward: 1.0, backward: Some(2.0), skip_bytes: 10.0, ..StageCost::default() };
+    let links = Links { default: Link { latency: 0.5, bandwidth: Some(2.0) }, between: vec![] };
+    let profile = Profile::new(vec![cost; 3], links).unwrap();
+    let rest = "1RECV_F0,1F0,1SEND_F0,1RECV_F1,1F1,1SEND_F1\n2RECV_F0<0,2RECV_F0,2F0,2RECV_F1<0,2RECV_F1,2F1\n";
+    let blocking = format!("0F0,0SEND_F0,0SEND_F0>2,0F1,0SEND_F1,0SEND_F1>2\n{rest}");
+    let started = format!("0F0,0SEND_F0,0SEND_F0>2,0F1,0WAIT_SEND_F0>2,0SEND_F1,0SEND_F1>2\n{rest}");
+    let given = SimulateOptions { overlap: false, ..SimulateOptions::default() };
+    let run = |text: &str| simulate(&Plan::from_csv("mine", text).unwrap(), &profile, &given).unwrap();
+    let span = |text: &str, name: &str| {
+        let step = run(text);
+        let event = step.events.iter().find(|event| event.action.to_string() == name).unwrap();
+        (event.start, event.end)
+    };
+    // 0F0 ends at 1, its message to stage 1 is there at 1.5; the value takes from then to 7.
+    assert_eq!(span(&blocking, "0F1"), (7.0, 8.0));
+    assert_eq!((span(&started, "0SEND_F0>2"), span(&started, "0F1")), ((1.5, 7.0), (1.5, 2.5)));
+    assert_eq!(span(&started, "0WAIT_SEND_F0>2"), (2.5, 7.0));
+    let held = run(&started).ranks[0].memory.iter().map(|point| point.send_buffers).fold(0.0, f64::max);
+    assert_eq!(held, 10.0);
+    assert!(run(&started).makespan <= run(&blocking).makespan);
 }

@@ -8,6 +8,7 @@ mod kill;
 mod names;
 mod random;
 mod resume;
+mod tied;
 
 use crate::cases::{Case, Text};
 use burn::optim::AdamWConfig;

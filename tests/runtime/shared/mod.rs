@@ -1,7 +1,7 @@
 //! Shared parameters: copies start equal, stay bit-equal, and the model trains as the one on a single device does
 //! that holds each of them once.
 
-mod model;
+pub(crate) mod model;
 mod reduce;
 mod refusals;
 

@@ -14,19 +14,19 @@ use pipeline_examples::unet::{UNetConfig, UNetPart, picture, squared_error};
 use pipeline_tests::reference::whole;
 
 /// Nine blocks on pictures of 16 x 16.
-fn config() -> UNetConfig {
+pub(crate) fn unet() -> UNetConfig {
     UNetConfig::new().with_levels(4).with_channels(2).with_seed(5)
 }
 
 const SIDE: usize = 16;
 
-struct Pictures {
+pub(crate) struct Pictures {
     noisy: Tensor<4>,
     clean: Tensor<4>,
 }
 
 impl Pictures {
-    fn new(samples: usize) -> Self {
+    pub(crate) fn new(samples: usize) -> Self {
         let draw = |seed| {
             let values = TensorData::new(noise(seed, samples * SIDE * SIDE), [samples, 1, SIDE, SIDE]);
             Tensor::from_data(values, &Device::flex())
@@ -39,11 +39,11 @@ impl Case for Pictures {
     type Model = UNetPart;
 
     fn model(&self) -> UNetPart {
-        config().part(&whole())
+        unet().part(&whole())
     }
 
     fn stage(at: &StageContext) -> burn_pipeline::stage::StageBox {
-        config().stage(at)
+        unet().stage(at)
     }
 
     fn batch(&self) -> Batch {
@@ -58,7 +58,7 @@ impl Case for Pictures {
 }
 
 fn with_edges(builder: Builder, stages: usize) -> Builder {
-    config().edges(stages).into_iter().fold(builder, |builder, (from, to)| builder.skip(from, to))
+    unet().edges(stages).into_iter().fold(builder, |builder, (from, to)| builder.skip(from, to))
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn a_u_net_equals_the_plain_loop_bit_for_bit_over_every_kind_of_schedule() {
     for (family, chunks) in [("GPipe", 1), ("1F1B", 1), ("Interleaved1F1B", 2), ("ZBV", 2)] {
         for ranks in 1..=4 {
             let stages = ranks * chunks;
-            edges += config().edges(stages).len();
+            edges += unet().edges(stages).len();
             for (microbatches, samples) in [(1, 1), (3, 4), (4, 4)] {
                 let size = Size { ranks, chunks, microbatches };
                 let schedule = by_name(family).unwrap();
@@ -96,7 +96,7 @@ fn evaluation_and_the_step_report_know_the_edges() {
     let pictures = Pictures::new(5);
     let size = Size::new(4, 2);
     let mut pipeline = with_edges(builder::<Pictures>(&burn_pipeline::schedule::GPipe, size), 4).build().unwrap();
-    let model = config().part(&whole());
+    let model = unet().part(&whole());
     let cut = sizes(5, 2);
     let expected: f64 =
         (0..2).map(|i| pictures.loss(&model, range(&cut, i)).into_scalar::<f32>() as f64 * cut[i] as f64 / 5.0).sum();
@@ -106,7 +106,7 @@ fn evaluation_and_the_step_report_know_the_edges() {
     assert_eq!(output.x.dims(), [5, 1, SIDE, SIDE]);
     let step = pipeline.step(pictures.batch(), 1e-3).unwrap();
     // Stage 0 of nine blocks in four holds three levels: 0 and 1 go to the last stage, 2 to the one before.
-    assert_eq!(config().edges(4), [(0, 2), (0, 3)]);
+    assert_eq!(unet().edges(4), [(0, 2), (0, 3)]);
     let level = |level: usize| 3 * 2 * (SIDE >> level) * (SIDE >> level) * 4;
     assert_eq!(step.skip_bytes, [level(0) + level(1), 0, 0, 0]);
     let received = |stage: usize| {
@@ -114,4 +114,27 @@ fn evaluation_and_the_step_report_know_the_edges() {
         events.filter(|task| task.is_skip() && task.stage().index() == stage && task.op() == Op::ReceiveForward).count()
     };
     assert_eq!([received(2), received(3)].iter().filter(|&&count| count >= 2).count(), 2);
+}
+
+#[test]
+fn awaited_values_past_neighbours_equal_the_plain_loop_bit_for_bit() {
+    use burn_pipeline::pass::{Placing, WaitOptions, insert_transfers, insert_waits};
+    for (family, ranks, chunks) in [("1F1B", 4, 1), ("ZBVZeroBubble", 3, 2), ("Interleaved1F1B", 2, 3)] {
+        let size = Size { ranks, chunks, microbatches: 4 };
+        let plan = by_name(family).unwrap().build(size).unwrap();
+        let edges = unet().edges(ranks * chunks).into_iter().map(Into::into).collect();
+        let lowered = insert_transfers(&plan.with_skips(edges).unwrap()).unwrap();
+        for placing in [Placing::AtOnce, Placing::Late] {
+            let waiting = insert_waits(&lowered, &WaitOptions::all(placing));
+            let awaited = (0..ranks).flat_map(|rank| waiting.tasks(rank)).filter(|t| t.is_skip() && t.op().is_wait());
+            let awaited = awaited.count();
+            assert!(awaited > 0, "{family}");
+            let builder = builder::<Pictures>(by_name(family).unwrap().as_ref(), size).plan(waiting);
+            let builder = builder.accumulation(Accumulation::Ordered).split(SplitBackward::Eager);
+            assert_parity(&Pictures::new(4), &builder, 4, 4, family);
+            let report = builder.build().unwrap().accumulate(Pictures::new(4).batch()).unwrap();
+            let shown = report.timeline.events.iter().flat_map(|event| event.action.tasks());
+            assert_eq!(shown.filter(|t| t.is_skip() && t.op().is_wait()).count(), awaited, "{family}");
+        }
+    }
 }

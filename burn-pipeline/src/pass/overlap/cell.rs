@@ -106,7 +106,7 @@ impl Pricing<'_> {
             match (cell.role, task) {
                 (Role::Start, Some(task)) => drop(open.insert(task, step as u32)),
                 (Role::Wait, Some(task)) => {
-                    let start = started_by(task).and_then(|start| open.remove(&start)).unwrap_or(NONE);
+                    let start = task.awaits().and_then(|start| open.remove(&start)).unwrap_or(NONE);
                     cell.partner = start;
                     if let Some(start) = cells.get_mut(start as usize) {
                         start.partner = step as u32;
@@ -209,13 +209,4 @@ fn payload_of(task: Task) -> Option<Stage> {
         Op::SendBackward | Op::ReceiveForward => task.stage().previous(),
         _ => None,
     }
-}
-
-/// The start that a wait is for.
-fn started_by(wait: Task) -> Option<Task> {
-    let op = wait.op().awaits()?;
-    Some(match wait.microbatch() {
-        Some(microbatch) => Task::new(wait.stage(), op, microbatch),
-        None => Task::whole_stage(wait.stage(), op),
-    })
 }

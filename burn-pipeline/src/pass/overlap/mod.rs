@@ -214,11 +214,12 @@ pub fn overlap(
     options: &OverlapOptions,
 ) -> Result<Overlapped, OverlapError> {
     let mut judge = Judge::new(plan, profile, options)?;
-    let late = WaitOptions::all(Placing::Late);
+    // A transfer past a neighbour stays where it is: its cell ends when it does.
+    let late = WaitOptions { skips: false, ..WaitOptions::all(Placing::Late) };
     let placings = [
         late,
         WaitOptions { sends: Placing::AtOnce, ..late },
-        WaitOptions::all(Placing::AtOnce),
+        WaitOptions { skips: false, ..WaitOptions::all(Placing::AtOnce) },
         WaitOptions { sends: Placing::Implicit, ..late },
     ];
     for placing in placings {

@@ -141,14 +141,15 @@ impl Transfers {
         self.list.push(Transfer::new(value, channel, sends, part));
     }
 
-    /// Adds a transfer past a neighbour: `skip` is its edge, `value` its value's number, above those of all pairs.
-    pub(super) fn push_skip(&mut self, skip: usize, value: usize, op: Op) {
+    /// Adds a transfer past a neighbour, or a part of it: `skip` is its edge, `value` its value's number, above those of
+    /// all pairs, and `op` the operation of the start.
+    pub(super) fn push_skip(&mut self, skip: usize, value: usize, op: Op, part: Part) {
         let [onward, back] = self.skip_ports[skip];
         let (value, channel) = match op {
             Op::SendForward | Op::ReceiveForward => (value * 2, onward),
             _ => (value * 2 + 1, back),
         };
-        self.list.push(Transfer::new(value, channel, op.is_send(), Part::Whole));
+        self.list.push(Transfer::new(value, channel, op.is_send(), part));
     }
 
     /// The current rank's row has ended.

@@ -54,6 +54,7 @@ pub(super) fn scan(plan: &Plan, edges: &Edges, options: &CheckOptions) -> Result
         training,
         events: vec![0; edges.pairs()],
         skip_events: vec![0; edges.skip_pairs()],
+        skip_waits: vec![0; edges.skip_pairs()],
         awaited: Awaited::new(plan, edges),
         waits: vec![0; if plan.has_waits() { edges.pairs() } else { 0 }],
         shards: vec![Shard::default(); edges.slots().len()],
@@ -120,6 +121,7 @@ struct Scan<'a> {
     events: Vec<u8>,
     /// Sends and receives of every value that goes past a neighbour.
     skip_events: Vec<u8>,
+    skip_waits: Vec<u8>,
     /// Which starts have waits of their own.
     awaited: Awaited,
     /// The waits of a pair that have come, as the bits of what they wait for; empty in a plan without waits.

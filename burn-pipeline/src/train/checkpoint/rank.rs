@@ -1,15 +1,19 @@
 //! What one rank does for a checkpoint: writes its stages' files, and reads them back.
 //!
 //! Loading takes two calls, so that no rank has other weights before every rank has found its own in order.
+//!
+//! A copy of a shared parameter has the declaration's name beside its own, when it is written and when it is looked
+//! for: so a cut with more copies, or fewer, or in other places, finds the value of the one parameter that they are.
 
 use super::error::CheckpointError;
 use super::manifest::{FileEntry, ParameterEntry, StateEntry, dtype_name};
-use super::stored::{Checkpoint, Parts, States};
+use super::stored::{Checkpoint, Parts, SHARED, States};
 use super::tensors::{Item, write};
 use crate::link::{Activity, Link};
 use crate::plan::Stage;
 use crate::stage::{ErasedStage, NamedWeight, StateValue};
 use crate::train::rank::Rank;
+use crate::train::shared::Sharing;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -33,9 +37,10 @@ impl Rank {
     /// # Errors
     /// If a tensor cannot be read from its device, or the file not be written.
     pub(in crate::train) fn save(&mut self, folder: &Path) -> Result<Vec<SavedStage>, CheckpointError> {
+        let sharing = self.sharing().clone();
         let (stages, link) = self.executor().stages_and_link();
         let first = stages.iter().filter(|(stage, _)| stage.replica() == 0);
-        let saved = first.map(|(&stage, held)| save(stage, held.as_ref(), link, folder)).collect();
+        let saved = first.map(|(&stage, held)| save(stage, held.as_ref(), &sharing, link, folder)).collect();
         link.announce(Activity::Idle);
         saved
     }
@@ -49,10 +54,11 @@ impl Rank {
         checkpoint: &Checkpoint,
         parts: Parts,
     ) -> Result<BTreeSet<usize>, CheckpointError> {
+        let sharing = self.sharing().clone();
         let (stages, link) = self.executor().stages_and_link();
         let mut used = BTreeSet::new();
-        for (stage, held) in stages {
-            let weights = held.named_weights();
+        for (&stage, held) in stages {
+            let weights = named_weights(held.as_ref(), stage, &sharing);
             let mut told = || link.announce(Activity::Loading);
             let index = Some(stage.index());
             let (state, places) = checkpoint.state_for(&weights, index, parts, held.has_optimizer(), &mut told)?;
@@ -74,9 +80,19 @@ impl Rank {
     }
 }
 
+/// A stage's weights with their names, those that copies of a shared parameter have in common among them.
+fn named_weights(held: &dyn ErasedStage, stage: Stage, sharing: &Sharing) -> Vec<NamedWeight> {
+    let mut weights = held.named_weights();
+    for weight in &mut weights {
+        weight.names.extend(sharing.name_of(stage, &weight.path).map(|name| format!("{SHARED}{name}")));
+    }
+    weights
+}
+
 fn save(
     stage: Stage,
     held: &dyn ErasedStage,
+    sharing: &Sharing,
     link: &mut dyn Link,
     folder: &Path,
 ) -> Result<SavedStage, CheckpointError> {
@@ -85,7 +101,7 @@ fn save(
     let optimizer = states.is_some();
     let mut states = states.unwrap_or_default();
     let (mut parameters, mut items) = (Vec::new(), Vec::new());
-    for weight in held.named_weights() {
+    for weight in named_weights(held, stage, sharing) {
         let (entry, tensors) = entry(weight, &mut states);
         parameters.push(entry);
         items.extend(tensors);

@@ -23,9 +23,12 @@ use std::path::{Path, PathBuf};
 pub struct Checkpoint {
     folder: PathBuf,
     manifest: Manifest,
-    /// The parameters' places by each of their names.
-    places: BTreeMap<String, usize>,
+    /// The parameters' places by each of their names; copies of a shared parameter have one in common.
+    places: BTreeMap<String, Vec<usize>>,
 }
+
+/// What the name begins with that all copies of a shared parameter have in common: no path in a module is like it.
+pub(super) const SHARED: &str = "shared/";
 
 /// Which parts of a checkpoint to load.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,10 +47,12 @@ impl Checkpoint {
     pub fn open(folder: impl Into<PathBuf>) -> Result<Self, CheckpointError> {
         let folder = folder.into();
         let manifest = Manifest::read(&folder)?;
-        let named = |(place, entry): (usize, &ParameterEntry)| {
-            entry.names.iter().map(move |name| (name.clone(), place)).collect::<Vec<_>>()
-        };
-        let places = manifest.parameters.iter().enumerate().flat_map(named).collect();
+        let mut places: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+        for (place, entry) in manifest.parameters.iter().enumerate() {
+            for name in &entry.names {
+                places.entry(name.clone()).or_default().push(place);
+            }
+        }
         Ok(Self { folder, manifest, places })
     }
 
@@ -133,10 +138,16 @@ impl Checkpoint {
         write_model(path.as_ref(), items.collect())
     }
 
-    /// The parameters that none of these places is.
+    /// The parameters that none of these places is, nor a copy of one that is.
     pub(super) fn others(&self, used: &BTreeSet<usize>) -> Vec<String> {
-        let entries = self.manifest.parameters.iter().enumerate();
-        entries.filter(|(place, _)| !used.contains(place)).map(|(_, entry)| entry.key().to_owned()).collect()
+        let shared = |entry: &'_ ParameterEntry| entry.names.iter().find(|name| name.starts_with(SHARED)).cloned();
+        let taken: BTreeSet<String> =
+            used.iter().filter_map(|&place| shared(&self.manifest.parameters[place])).collect();
+        let entries =
+            self.manifest.parameters.iter().enumerate().filter(|(place, entry)| {
+                !used.contains(place) && !shared(entry).is_some_and(|name| taken.contains(&name))
+            });
+        entries.map(|(_, entry)| entry.key().to_owned()).collect()
     }
 
     /// What a stage takes over, and the places of the entries that it comes from.
@@ -172,10 +183,14 @@ impl Checkpoint {
         Ok((state, used))
     }
 
-    /// The places of the entries for a parameter: one, or one a name where copies of it were saved.
+    /// The places of the entries for a parameter: one, or several where copies of it were saved.
     fn find(&self, weight: &NamedWeight, stage: Option<usize>) -> Result<Vec<usize>, CheckpointError> {
-        let mut places: Vec<usize> = weight.names.iter().filter_map(|name| self.places.get(name).copied()).collect();
-        places.dedup();
+        let mut places = Vec::new();
+        for &place in weight.names.iter().filter_map(|name| self.places.get(name)).flatten() {
+            if !places.contains(&place) {
+                places.push(place);
+            }
+        }
         if places.is_empty() {
             return Err(CheckpointError::MissingParameter { name: weight.names[0].clone(), stage });
         }

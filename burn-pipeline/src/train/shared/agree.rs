@@ -188,6 +188,13 @@ impl Sharing {
         self.repeats.contains(&(stage, id.val()))
     }
 
+    /// The declaration's name of the shared parameter that a stage holds first at this path.
+    pub(in crate::train) fn name_of(&self, stage: Stage, path: &str) -> Option<&str> {
+        let holds =
+            |report: &&SharedReport| report.copies.iter().any(|copy| copy.stage == stage.index() && copy.path == path);
+        self.reports.iter().find(holds).map(|report| report.name.as_str())
+    }
+
     /// What is shared, and how.
     pub(in crate::train) fn reports(&self) -> &[SharedReport] {
         &self.reports

@@ -1,21 +1,20 @@
 //! Values that go past a neighbour: each that crosses ranks is sent once after it is made and received once before
-//! it is used, and so is its gradient.
+//! it is used, and so is its gradient. A wait follows its start, once, before the use.
 
+use super::super::channels::Part;
 use super::refusals::missing;
 use super::{CheckError, F, I, RECEIVED_B, RECEIVED_F, Refusal, SENT_B, SENT_F, Scan};
+use crate::plan::edges::Skip;
 use crate::plan::{Op, Task};
 
 impl Scan<'_> {
     /// A send or receive past a neighbour; `pair` is that of its own stage.
     pub(super) fn skip_transfer(&mut self, pair: usize, microbatch: usize, task: Task) -> Result<(), Refusal> {
-        let number = self.edges.find_skip(task);
-        let Some((number, skip)) = number.map(|n| (n, self.edges.skips()[n])).filter(|(_, skip)| skip.crosses) else {
-            return Err(match number {
-                Some(_) => self.needless(task),
-                None => self.refuse(|rank, step, action, grid| CheckError::NoSuchSkip { rank, step, action, grid }),
-            });
-        };
+        let (number, skip) = self.crossing_skip(task)?;
         let value = skip.base + microbatch;
+        if let Some(start) = task.awaits() {
+            return self.skip_wait(pair, (number, value), task, start);
+        }
         let (event, own) = match task.op() {
             Op::SendForward => (SENT_F, Some((F, Op::Forward))),
             Op::ReceiveForward => (RECEIVED_F, None),
@@ -28,7 +27,60 @@ impl Scan<'_> {
             None => self.hold_received()?,
         }
         self.skip_events[value] |= event;
-        self.transfers.push_skip(number, self.edges.pairs() + value, task.op());
+        let part = if self.awaited.at(self.row.rank, self.row.step) { Part::Start } else { Part::Whole };
+        if part == Part::Start && own.is_some() {
+            self.hold_sent()?;
+        }
+        self.transfers.push_skip(number, self.edges.pairs() + value, task.op(), part);
+        Ok(())
+    }
+
+    /// The edge that a transfer or a wait is about, with its number; it must lead from rank to rank.
+    fn crossing_skip(&self, task: Task) -> Result<(usize, Skip), Refusal> {
+        let number = self.edges.find_skip(task);
+        let skip = number.map(|n| (n, self.edges.skips()[n])).filter(|(_, skip)| skip.crosses);
+        skip.ok_or_else(|| match number {
+            Some(_) => self.needless(task),
+            None => self.refuse(|rank, step, action, grid| CheckError::NoSuchSkip { rank, step, action, grid }),
+        })
+    }
+
+    /// The wait for a transfer past a neighbour: after its start, once, and before what uses the value.
+    fn skip_wait(
+        &mut self,
+        pair: usize,
+        (number, value): (usize, usize),
+        task: Task,
+        start: Task,
+    ) -> Result<(), Refusal> {
+        let (event, user) = match start.op() {
+            Op::SendForward => (SENT_F, None),
+            Op::ReceiveForward => (RECEIVED_F, Some((F, Op::Forward))),
+            Op::SendBackward => (SENT_B, None),
+            _ => (RECEIVED_B, Some((I, Op::Backward))),
+        };
+        if self.skip_events[value] & event == 0 {
+            let needs = start;
+            return Err(self.refuse(|rank, step, action, grid| CheckError::Unmet {
+                rank,
+                step,
+                action,
+                task,
+                needs,
+                grid,
+            }));
+        }
+        self.refuse_twice(self.skip_waits[value] & event, task)?;
+        match user {
+            Some((used, op)) if self.events[pair] & used != 0 => {
+                let user = Task::new(task.stage(), op, task.microbatch().unwrap_or(0));
+                return Err(self.late_wait(task, user));
+            }
+            Some(_) => {}
+            None => self.row.sent -= 1,
+        }
+        self.skip_waits[value] |= event;
+        self.transfers.push_skip(number, self.edges.pairs() + value, start.op(), Part::Wait);
         Ok(())
     }
 

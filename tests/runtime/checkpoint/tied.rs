@@ -1,0 +1,163 @@
+//! Checkpoints of models that hold one parameter in several places: the number of copies depends on the cut, what is
+//! trained does not.
+
+use super::{Folder, RATE};
+use crate::cases::{range, read, sizes};
+use crate::shared::model::{SMALL, Text, Tied, declared, part, stage};
+use burn::optim::AdamWConfig;
+use burn::tensor::Device;
+use burn_pipeline::schedule::{Size, by_name};
+use burn_pipeline::stage::{Accumulation, Names};
+use burn_pipeline::train::{Builder, Checkpoint, CheckpointError, Checkpoints, Pipeline};
+use pipeline_tests::reference::{Reference, whole};
+
+const SAMPLES: usize = 4;
+
+#[derive(Clone, Copy, Debug)]
+struct Cut(&'static str, usize, usize);
+
+/// From one stage, which holds the table and the bias once, to eight biases.
+const CUTS: [Cut; 7] = [
+    Cut("GPipe", 1, 1),
+    Cut("1F1B", 2, 1),
+    Cut("Interleaved1F1B", 3, 2),
+    Cut("1F1B", 4, 1),
+    Cut("ZBV", 2, 2),
+    Cut("Interleaved1F1B", 4, 2),
+    Cut("Interleaved1F1B", 1, 3),
+];
+
+/// The table is shared; the bias, too, if `biases`.
+fn builder(Cut(family, ranks, chunks): Cut, biases: bool) -> Builder {
+    let size = Size { ranks, chunks, microbatches: SAMPLES };
+    let make = stage(SMALL);
+    let builder = Pipeline::builder().schedule(by_name(family).unwrap(), size).devices(vec![Device::flex()]);
+    let builder = builder.accumulation(Accumulation::Ordered).optimizer(|| AdamWConfig::new().init());
+    let builder = builder.stages(move |at| {
+        let (first, index) = (at.layers(SMALL.layers).start, at.index);
+        // Every stage's bias has a name of its own, so that a cut knows names that another one does not.
+        let renamed = move |name: &str| if name == "bias" { format!("biases.{index}") } else { name.to_owned() };
+        make(at).named(Names::default().layers_from("blocks", first).renamed(renamed))
+    });
+    let [tables, bias] = declared();
+    let builder = builder.share(tables);
+    if biases { builder.share(bias) } else { builder }
+}
+
+fn text(step: u64) -> Text {
+    Text::new(SMALL, SAMPLES, 60 + 2 * step)
+}
+
+fn saved(pipeline: &mut Pipeline, folder: &Folder) -> Checkpoint {
+    let checkpoints = Checkpoints::new(&**folder);
+    pipeline.save(&checkpoints, &()).unwrap();
+    checkpoints.latest().unwrap()
+}
+
+fn assert_close(got: f64, expected: f64, what: &str) {
+    assert!((got - expected).abs() <= 1e-5 * expected.abs().max(1.0), "{what}: {got} for {expected}");
+}
+
+#[test]
+fn any_cut_takes_up_any_other_with_the_losses_of_the_tied_model_on_one_device() {
+    let mut reference = Reference::new(part(SMALL, &whole()));
+    let cut = sizes(SAMPLES, SAMPLES);
+    let mut folder = Folder::new("tied-ring");
+    let mut pipeline = builder(CUTS[0], true).build().unwrap();
+    for (step, next) in (0..).zip(CUTS.into_iter().cycle().skip(1).take(2 * CUTS.len())) {
+        let text = text(step);
+        let expected = reference.step(&cut, RATE, None, |model, i| text.loss(model, range(&cut, i)));
+        let loss = pipeline.step(text.batch(), RATE).unwrap().loss;
+        assert_close(loss, expected.loss, &format!("step {step}, before {next:?}"));
+        let checkpoint = saved(&mut pipeline, &folder);
+        pipeline = builder(next, true).build().unwrap();
+        pipeline.load(&checkpoint).unwrap();
+        folder = Folder::new(&format!("tied-ring-{step}"));
+    }
+}
+
+#[test]
+fn a_cut_that_takes_up_another_is_bit_equal_to_one_that_never_moved() {
+    // Two copies of the table have one sum, whatever the order; so biases are not declared, and each cut has those of
+    // its own: only cuts of one number of stages are compared.
+    let folder = Folder::new("tied-bits");
+    let mut stays = builder(Cut("1F1B", 4, 1), false).build().unwrap();
+    let losses: Vec<f64> = (0..6).map(|step| stays.step(text(step).batch(), RATE).unwrap().loss).collect();
+    let mut moves = builder(Cut("1F1B", 4, 1), false).build().unwrap();
+    for (step, next) in [Cut("ZBV", 2, 2), Cut("Interleaved1F1B", 1, 4), Cut("GPipe", 4, 1)].into_iter().enumerate() {
+        for step in 2 * step..2 * step + 2 {
+            let loss = moves.step(text(step as u64).batch(), RATE).unwrap().loss;
+            assert_eq!(loss, losses[step], "step {step}, before {next:?}");
+        }
+        let checkpoint = saved(&mut moves, &folder);
+        moves = builder(next, false).build().unwrap();
+        moves.load(&checkpoint).unwrap();
+    }
+    let weights = |pipeline: &mut Pipeline| pipeline.weights().unwrap().iter().flatten().map(read).collect::<Vec<_>>();
+    assert_eq!(weights(&mut moves), weights(&mut stays));
+}
+
+#[test]
+fn the_tied_model_on_one_device_takes_up_every_cut_with_its_optimizer() {
+    let cut = sizes(SAMPLES, SAMPLES);
+    for from in CUTS {
+        let folder = Folder::new("tied-plain");
+        let mut pipeline = builder(from, true).build().unwrap();
+        for step in 0..2 {
+            pipeline.step(text(step).batch(), RATE).unwrap();
+        }
+        let checkpoint = saved(&mut pipeline, &folder);
+        let names =
+            || Names::default().renamed(|name| if name == "bias" { "biases.0".to_owned() } else { name.to_owned() });
+        let model: Tied = checkpoint.load_module(part(SMALL, &whole()), &names()).unwrap();
+        let optimizer = checkpoint.load_optimizer(AdamWConfig::new().init(), &model, &names()).unwrap();
+        let mut reference = Reference::resumed(model, optimizer);
+        for step in 2..4 {
+            let text = text(step);
+            let expected = reference.step(&cut, RATE, None, |model, i| text.loss(model, range(&cut, i)));
+            let loss = pipeline.step(text.batch(), RATE).unwrap().loss;
+            assert_close(loss, expected.loss, &format!("{from:?}, step {step}"));
+        }
+    }
+}
+
+#[test]
+fn a_stage_that_does_not_declare_what_it_holds_alone_takes_up_all_copies() {
+    let folder = Folder::new("tied-undeclared");
+    let mut pipeline = builder(Cut("1F1B", 2, 1), true).build().unwrap();
+    pipeline.step(text(0).batch(), RATE).unwrap();
+    let checkpoint = saved(&mut pipeline, &folder);
+    // Stages that hold a parameter alone need no declaration.
+    let size = Size { ranks: 1, chunks: 1, microbatches: SAMPLES };
+    let one = Pipeline::builder().schedule(by_name("GPipe").unwrap(), size).devices(vec![Device::flex()]);
+    let one = one.accumulation(Accumulation::Ordered).optimizer(|| AdamWConfig::new().init());
+    let make = stage(SMALL);
+    let renamed = |name: &str| if name == "bias" { "biases.0".to_owned() } else { name.to_owned() };
+    let one = one.stages(move |at| make(at).named(Names::default().renamed(renamed)));
+    let mut one = one.build().unwrap();
+    one.load(&checkpoint).unwrap();
+    let (got, expected) = [&mut one, &mut pipeline].map(|p| p.step(text(1).batch(), RATE).unwrap().loss).into();
+    assert_close(got, expected, "the step after");
+}
+
+#[test]
+fn copies_that_were_saved_unequal_are_refused() {
+    let folder = Folder::new("tied-unequal");
+    // Nothing ties the tables here: they start apart and are trained apart.
+    let [_, bias] = declared();
+    let Cut(family, ranks, chunks) = CUTS[1];
+    let size = Size { ranks, chunks, microbatches: SAMPLES };
+    let make = stage(SMALL);
+    let apart = Pipeline::builder().schedule(by_name(family).unwrap(), size).devices(vec![Device::flex()]);
+    let apart = apart.optimizer(|| AdamWConfig::new().init()).share(bias).stages(move |at| {
+        let (first, index) = (at.layers(SMALL.layers).start, at.index);
+        let renamed = move |name: &str| if name == "bias" { format!("biases.{index}") } else { name.to_owned() };
+        make(at).named(Names::default().layers_from("blocks", first).renamed(renamed))
+    });
+    let mut pipeline = apart.build().unwrap();
+    pipeline.step(text(0).batch(), RATE).unwrap();
+    let checkpoint = saved(&mut pipeline, &folder);
+    // Where they are one parameter, the last stage's table is one that the model does not have.
+    let error = builder(CUTS[0], true).build().unwrap().load(&checkpoint).unwrap_err();
+    assert!(matches!(&error, CheckpointError::UnknownParameters { names } if names == &["scores"]), "{error}");
+}
