@@ -27,10 +27,13 @@ const PATIENCE: Duration = Duration::from_secs(60);
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    if arguments.first() == Some(&"train_gpt") {
+    if let Some(example @ ("train_gpt" | "train_moe")) = arguments.first().copied() {
         let (mut out, mut err) = (std::io::stdout(), std::io::stderr());
         let own = arguments.iter().take(arguments.len() - 1).map(OsString::from);
-        return ExitCode::from(pipeline_examples::run::main(own, &mut out, &mut err));
+        return ExitCode::from(match example {
+            "train_gpt" => pipeline_examples::run::main(own, &mut out, &mut err),
+            _ => pipeline_examples::moe_run::main(own, &mut out, &mut err),
+        });
     }
     let mpi = match Mpi::connect(PATIENCE) {
         Ok(mpi) => mpi,
