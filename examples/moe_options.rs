@@ -309,7 +309,7 @@ mod tests {
             ("--heads 3", "--heads 3 does not divide"),
             ("--ahead DX", "tokens ahead: `X` at place 1"),
             ("--ahead DD --seq 2", "--seq 2 has no room for"),
-            ("--ahead-weight -1", "--ahead-weight -1"),
+            ("--ahead-weight=-1", "--ahead-weight -1"),
             ("--ngram 9000000", "--ngram 9000000"),
             ("--cut flops --ranks 5", "--cut: "),
         ] {

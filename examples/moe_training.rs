@@ -12,12 +12,13 @@ use burn::optim::AdamWConfig;
 use burn_pipeline::cost::Profile;
 use burn_pipeline::link::Link;
 use burn_pipeline::simulate::{SimulateOptions, simulate};
-use burn_pipeline::stage::Batch;
+use burn_pipeline::stage::{Batch, SplitBackward};
 use burn_pipeline::trace::Track;
 use burn_pipeline::train::{
     Builder, CheckpointError, Checkpoints, Pipeline, StageContext, StepReport, measured_profile,
 };
 use burn_pipeline_moe::auxiliary::{LayerObservation, over_microbatches};
+use burn_pipeline_moe::router::Capacity;
 use burn_pipeline_moe::structure::StructureError;
 use serde::Serialize;
 use std::collections::VecDeque;
@@ -112,7 +113,10 @@ impl MoeTrainer {
     fn builder(setup: &MoeSetup) -> Builder {
         let (model, recompute) = (setup.model.clone(), setup.common.options.recompute);
         let optimizer = AdamWConfig::new().with_beta_2(0.99).with_epsilon(1e-8).with_weight_decay(0.1);
+        // Places of experts without a capacity are read from the device, which no capture can replay.
+        let split = if model.capacity == Capacity::Dropless { SplitBackward::Eager } else { SplitBackward::Auto };
         let builder = Pipeline::builder()
+            .split(split)
             .model(format!("{model:?}"))
             .plan(setup.common.plan.clone())
             .optimizer(move || optimizer.init())
