@@ -49,11 +49,14 @@ pub fn svg(title: &str, curves: &[LoadCurve]) -> String {
             colour,
             dashed,
         };
-        [line("inner stages", &curve.inner, false), line("last", &curve.last, true)]
+        [line("inner", &curve.inner, false), line("last", &curve.last, true)]
     };
     let drawn: Vec<Line> = curves.iter().enumerate().flat_map(both).collect();
-    let caption = format!("largest load over mean load of the worst layer, over {WINDOW} steps; auxiliary losses of");
-    lines(&mut out, &drawn, 125.0, &format!("{caption}: all stages, the last stage alone, none"));
+    let caption = format!(
+        "max/mean load of the worst layer over {WINDOW} steps: inner stages solid, last stage dashed; by whose auxiliary \
+         losses reach routers"
+    );
+    lines(&mut out, &drawn, 120.0, &caption);
     out.push_str("</svg>\n");
     out
 }

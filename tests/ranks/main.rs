@@ -11,6 +11,10 @@
 #[path = "../runtime/cases.rs"]
 mod cases;
 mod conform;
+mod experts;
+#[allow(dead_code, reason = "the tests on threads use all of it")]
+#[path = "../moe/cases.rs"]
+mod experts_cases;
 mod faults;
 mod jobs;
 mod parity;
@@ -52,6 +56,7 @@ fn main() -> ExitCode {
         ["strangers", _] => passed(|| jobs::strangers(&mpi)),
         ["calls", _] => passed(|| jobs::calls(&mpi)),
         ["reads", _] => passed(|| jobs::reads(&mpi)),
+        ["experts", _] => passed(|| experts::metrics(&mpi)),
         ["late", failing, _] => faults::late(&mpi, number(failing)),
         ["fault", fault, failing, at, _] => faults::strike(&mpi, fault, number(failing), number(at)),
         other => panic!("there is no test {other:?}"),
