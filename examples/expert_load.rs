@@ -3,15 +3,11 @@
 //! 1. Above, for each layer with experts, the largest load over the mean one, step by step; 1 is even.
 //! 2. Below, one row a layer and one cell an expert: its share of the last steps' choices, over the even share.
 
+use crate::line_chart::{HEIGHT, Line, MARGIN, WIDTH, begin, lines};
 use crate::moe_training::MoeStepRecord;
 use std::fmt::Write;
 
-const WIDTH: f64 = 720.0;
-const CURVES: f64 = 220.0;
-const MARGIN: f64 = 48.0;
 const ROW: f64 = 26.0;
-/// Line colours that are told apart by colour-blind readers too (Okabe and Ito).
-const COLOURS: [&str; 7] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"];
 
 /// Choices that fell on each expert of each layer over the last `last` steps.
 fn loads(records: &[MoeStepRecord], last: usize) -> Vec<Vec<f64>> {
@@ -40,61 +36,23 @@ fn relative(load: &[f64]) -> Vec<f64> {
 /// The drawing, as SVG.
 pub fn svg(title: &str, records: &[MoeStepRecord], last: usize) -> String {
     let loads = loads(records, last);
-    let height = 2.0 * MARGIN + CURVES + 30.0 + ROW * loads.len() as f64 + 20.0;
-    let width = WIDTH + 2.0 * MARGIN;
-    let mut out = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" font-family=\"sans-serif\" \
-         font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n\
-         <text x=\"{MARGIN}\" y=\"24\" font-size=\"15\">{}</text>\n",
-        escaped(title)
-    );
-    curves(&mut out, records);
+    let mut out = begin(title, 2.0 * MARGIN + HEIGHT + 30.0 + ROW * loads.len() as f64 + 20.0);
+    let layers = records.first().map_or(0, |record| record.imbalance.len());
+    let line = |layer: usize| Line {
+        name: format!("layer {layer}"),
+        values: records.iter().map(|record| record.imbalance[layer]).collect(),
+        colour: layer,
+        dashed: false,
+    };
+    let curves: Vec<Line> = (0..layers).map(line).collect();
+    lines(&mut out, &curves, 70.0, "largest load over mean load, step by step");
     cells(&mut out, &loads, last.min(records.len()));
     out.push_str("</svg>\n");
     out
 }
 
-fn curves(out: &mut String, records: &[MoeStepRecord]) {
-    let layers = records.first().map_or(0, |record| record.imbalance.len());
-    let most = records.iter().flat_map(|record| &record.imbalance).copied().fold(2.0, f64::max).ceil();
-    let (bottom, steps) = (MARGIN + CURVES, records.len().max(2) - 1);
-    let y = |value: f64| bottom - (value - 1.0) / (most - 1.0) * CURVES;
-    for tick in 1..=most as usize {
-        let at = y(tick as f64);
-        // Writing to a string does not fail.
-        let _ = writeln!(
-            out,
-            "<line x1=\"{MARGIN}\" x2=\"{}\" y1=\"{at:.1}\" y2=\"{at:.1}\" stroke=\"#ddd\"/>\
-             <text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{tick}</text>",
-            MARGIN + WIDTH,
-            MARGIN - 6.0,
-            at + 4.0
-        );
-    }
-    for layer in 0..layers {
-        let point = |(step, record): (usize, &MoeStepRecord)| {
-            format!("{:.1},{:.1}", MARGIN + WIDTH * step as f64 / steps as f64, y(record.imbalance[layer]))
-        };
-        let points: Vec<String> = records.iter().enumerate().map(point).collect();
-        let colour = COLOURS[layer % COLOURS.len()];
-        let _ = writeln!(
-            out,
-            "<polyline fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.2\" points=\"{}\"/>\
-             <text x=\"{:.1}\" y=\"{:.1}\" fill=\"{colour}\">layer {layer}</text>",
-            points.join(" "),
-            MARGIN + 70.0 * layer as f64,
-            MARGIN - 8.0
-        );
-    }
-    let _ = writeln!(
-        out,
-        "<text x=\"{MARGIN}\" y=\"{:.1}\">largest load over mean load, step by step</text>",
-        bottom + 16.0
-    );
-}
-
 fn cells(out: &mut String, loads: &[Vec<f64>], last: usize) {
-    let top = MARGIN + CURVES + 44.0;
+    let top = MARGIN + HEIGHT + 44.0;
     let _ = writeln!(out, "<text x=\"{MARGIN}\" y=\"{:.1}\">load over mean load, last {last} steps</text>", top - 8.0);
     for (layer, load) in loads.iter().enumerate() {
         let width = WIDTH / load.len().max(1) as f64;
@@ -122,10 +80,6 @@ fn cells(out: &mut String, loads: &[Vec<f64>], last: usize) {
     }
 }
 
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -135,6 +89,7 @@ mod tests {
         let (loss, learning_rate, gradient_norm, step_seconds, tokens_per_second) = (1.0, 1.0, 1.0, 1.0, 1.0);
         MoeStepRecord {
             step: StepRecord { step, loss, learning_rate, gradient_norm, step_seconds, tokens_per_second },
+            ahead: 0.0,
             load_balance: 1.0,
             router_z: 1.0,
             depth_router: 0.0,

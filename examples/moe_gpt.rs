@@ -1,26 +1,24 @@
 //! A byte-level GPT with blocks with experts, dense blocks and mixtures of depths, mixed by a pattern string.
 //!
-//! One module type serves every stage, as in [`gpt`](crate::gpt). Beside hidden states, one row of numbers a layer
-//! travels downstream (auxiliary losses, loads), which the loss hands to the runtime; see
-//! [`auxiliary`](burn_pipeline_moe::auxiliary).
+//! Here is what the model consists of, and which part of it a stage holds; [`moe_part`](crate::moe_part) runs it. Every
+//! layer draws its initial values from its own seed, so that the weights are the same however the model is cut. What
+//! several stages hold a copy of is declared by [`MoeGptConfig::shared`], to be given to the pipeline's builder.
 
+use crate::moe_enrich::{DynamicTanh, NGramHash, RelationBias, SMALL};
+use crate::moe_part::{Ahead, Embed, Head, MoeGptPart, next_token_loss};
+use crate::moe_signal::MoeSignal;
 use burn::config::Config;
-use burn::module::{Module, Param};
-use burn::nn::loss::CrossEntropyLossConfig;
-use burn::nn::{Embedding, EmbeddingConfig, Initializer, LayerNorm, LayerNormConfig, Linear, LinearConfig};
-use burn::tensor::{Device, Int, Tensor};
-use burn_pipeline::boundary;
-use burn_pipeline::ops::DeferredForward;
-use burn_pipeline::stage::{LOSS_SEED, Loss, Names, Stage, StageBox, init_seeded};
-use burn_pipeline::train::StageContext;
-use burn_pipeline_moe::auxiliary::{AuxiliaryLosses, AuxiliaryWeights, observe};
+use burn::nn::{Embedding, EmbeddingConfig, LayerNormConfig, LinearConfig};
+use burn::tensor::Device;
+use burn_pipeline::cost::{Partition, PartitionError};
+use burn_pipeline::stage::{Names, Stage, StageBox, init_seeded};
+use burn_pipeline::train::{SharedParameter, StageContext};
+use burn_pipeline_moe::auxiliary::{AuxiliaryLosses, AuxiliaryWeights, LayerObservation, read};
 use burn_pipeline_moe::layers::{
-    AttentionConfig, Block, BlockConfig, BlockKind, LayerAuxiliary, MixtureOfExpertsConfig, PatternError, parse_pattern,
+    AttentionConfig, BlockConfig, BlockKind, MixtureOfExpertsConfig, MultiTokenPrediction, PatternError, parse_pattern,
 };
 use burn_pipeline_moe::router::{Capacity, Scoring};
-
-/// The extra that holds the document of each token.
-pub const DOCUMENTS: &str = "documents";
+use std::ops::Range;
 
 /// Which stages' auxiliary losses reach their routers.
 #[derive(Config, Debug, Copy, PartialEq, Eq)]
@@ -75,235 +73,238 @@ pub struct MoeGptConfig {
     /// Which stages' auxiliary losses reach their routers.
     #[config(default = "Injection::All")]
     pub injection: Injection,
+    /// How many tokens back each block sees, itself included, in turns; 0 for all, as all do if there is none.
+    #[config(default = "Vec::new()")]
+    pub windows: Vec<usize>,
+    /// Turn queries and keys by position, in place of learned positions.
+    #[config(default = false)]
+    pub rotary: bool,
+    /// Blocks that do not, counted from 0.
+    #[config(default = "Vec::new()")]
+    pub without_rotary: Vec<usize>,
+    /// Rows of each table of hashed n-grams; 0 for no such table.
+    #[config(default = 0)]
+    pub ngram_buckets: usize,
+    /// Different structure ids; 0 for no such embedding.
+    #[config(default = 0)]
+    pub structures: usize,
+    /// Different platforms; 0 for no such embedding.
+    #[config(default = 0)]
+    pub platforms: usize,
+    /// Squash embeddings by a [`DynamicTanh`].
+    #[config(default = false)]
+    pub squash: bool,
+    /// Relations between tokens that scores of attention get a bias for; 0 for no bias.
+    #[config(default = 0)]
+    pub relations: usize,
+    /// One letter, as the pattern's, for each token to predict after the next one.
+    #[config(default = "String::new()")]
+    pub ahead: String,
+    /// What the mean loss of these tokens weighs beside the next one's (DeepSeek-V3: 0.3, later 0.1).
+    #[config(default = 0.3)]
+    pub ahead_weight: f64,
+    /// The blocks at which stages begin, without the first; even if there is none.
+    #[config(default = "Vec::new()")]
+    pub boundaries: Vec<usize>,
     /// Initial values depend on this alone.
     #[config(default = 0)]
     pub seed: u64,
 }
 
-/// Hidden states, and one row of numbers for each layer so far.
-#[derive(Debug, Clone)]
-pub struct Hidden {
-    /// `[batch, seq, d_model]`, or scores `[batch, seq, vocab]` out of the last stage.
-    pub x: Tensor<3>,
-    /// `[layers, numbers]`.
-    pub observed: Option<Tensor<2>>,
+/// Why there is no such model, or no such part of it.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum MoeGptError {
+    /// The pattern is none.
+    #[error(transparent)]
+    Pattern(#[from] PatternError),
+    /// The tokens ahead have another letter.
+    #[error("tokens ahead: {0}")]
+    Ahead(PatternError),
+    /// The boundaries are none.
+    #[error(transparent)]
+    Boundaries(#[from] PartitionError),
+    /// The cut is of another number of stages than the plan.
+    #[error("the model is cut into {cut} stages, and the plan has {stages}; give one boundary fewer than stages")]
+    Stages {
+        /// Stages of the cut.
+        cut: usize,
+        /// Stages of the plan.
+        stages: usize,
+    },
 }
 
-boundary!(
-    struct Hidden {
-        x,
-        observed,
-    }
-);
-
-/// What crosses between stages.
-#[derive(Debug, Clone)]
-pub enum MoeSignal {
-    /// Token ids `[batch, seq]`, into the first stage.
-    Tokens(Tensor<2, Int>),
-    /// Between stages.
-    Hidden(Hidden),
-    /// Scores of the next token, out of the last stage.
-    Logits(Hidden),
+/// What the loss hands to the runtime for one microbatch, taken apart.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Observed {
+    /// Each block, those of tokens ahead last.
+    pub layers: Vec<LayerObservation>,
+    /// The mean loss of the next token.
+    pub next: f64,
+    /// Those of the tokens after it.
+    pub ahead: Vec<f64>,
 }
-
-boundary!(
-    enum MoeSignal {
-        Tokens(a),
-        Hidden(a),
-        Logits(a),
-    }
-);
-
-/// What a stage reads beside: the loss's seed from the runtime, and the document of each token.
-#[derive(Debug, Clone)]
-pub struct MoeExtras {
-    /// One element.
-    pub seed: Tensor<1>,
-    /// `[batch, seq]`.
-    pub documents: Tensor<2, Int>,
-}
-
-boundary!(
-    struct MoeExtras {
-        seed,
-        documents,
-    }
-);
-
-#[derive(Module, Debug)]
-struct Embed {
-    token: Embedding,
-    position: Param<Tensor<2>>,
-}
-
-#[derive(Module, Debug)]
-struct Head {
-    norm: LayerNorm,
-    scores: Linear,
-}
-
-/// A contiguous part of the model.
-#[derive(Module, Debug)]
-pub struct MoeGptPart {
-    embed: Option<Embed>,
-    blocks: Vec<Block>,
-    head: Option<Head>,
-    experts: usize,
-    injects: bool,
-    #[module(skip)]
-    losses: AuxiliaryLosses,
-}
-
-const SMALL: Initializer = Initializer::Normal { mean: 0.0, std: 0.02 };
 
 impl MoeGptConfig {
-    /// The blocks of the whole model.
+    /// The blocks of the whole model, those of tokens ahead last.
     ///
     /// # Errors
-    /// If the pattern has a letter without meaning, or none.
-    pub fn blocks(&self) -> Result<Vec<BlockKind>, PatternError> {
-        parse_pattern(&self.pattern)
+    /// If a pattern has a letter without meaning, or the main one none.
+    pub fn blocks(&self) -> Result<Vec<BlockKind>, MoeGptError> {
+        Ok([parse_pattern(&self.pattern)?, self.ahead_blocks()?].concat())
+    }
+
+    /// The blocks of tokens ahead.
+    pub(crate) fn ahead_blocks(&self) -> Result<Vec<BlockKind>, MoeGptError> {
+        match &*self.ahead {
+            "" => Ok(Vec::new()),
+            ahead => parse_pattern(ahead).map_err(MoeGptError::Ahead),
+        }
     }
 
     /// The auxiliary losses of the whole model.
     ///
     /// # Errors
     /// As [`MoeGptConfig::blocks`].
-    pub fn losses(&self) -> Result<AuxiliaryLosses, PatternError> {
+    pub fn losses(&self) -> Result<AuxiliaryLosses, MoeGptError> {
         Ok(AuxiliaryLosses::new(self.auxiliary, &self.blocks()?))
     }
 
-    fn block_config(&self) -> BlockConfig {
+    /// A block at its place; those after the last are of tokens ahead.
+    pub(crate) fn block_config(&self, block: usize) -> BlockConfig {
         let mixture = MixtureOfExpertsConfig::new(self.d_model, self.d_hidden, self.experts);
         let mixture = mixture.with_top_k(self.top_k).with_shared(self.shared).with_capacity(self.capacity);
-        let attention = AttentionConfig { d_model: self.d_model, heads: self.heads, window: None };
+        let window = if self.windows.is_empty() { 0 } else { self.windows[block % self.windows.len()] };
+        let attention = AttentionConfig::new(self.d_model, self.heads)
+            .with_window((window > 0).then_some(window))
+            .with_rotary(self.rotary && !self.without_rotary.contains(&block));
         let d_dense = (self.top_k + self.shared) * self.d_hidden;
         BlockConfig::new(attention, d_dense, mixture.with_scoring(self.scoring))
     }
 
+    /// The blocks that a stage holds.
+    ///
+    /// # Errors
+    /// If the boundaries are none, or of a cut into another number of stages (but for the whole model's one).
+    pub fn layers(&self, at: &StageContext) -> Result<Range<usize>, MoeGptError> {
+        let blocks = self.pattern.chars().count();
+        if self.boundaries.is_empty() || at.stages == 1 {
+            return Ok(at.layers(blocks));
+        }
+        let cut = Partition::from_boundaries(blocks, &self.boundaries)?;
+        let (stages, of) = (at.stages, cut.stages());
+        let range = cut.ranges().nth(at.index).filter(|_| stages == of);
+        range.ok_or(MoeGptError::Stages { cut: of, stages })
+    }
+
     /// How a stage's parameters are called in the whole model.
-    pub fn names(&self, at: &StageContext) -> Names {
-        Names::default().layers_from("blocks", at.layers(self.pattern.chars().count()).start)
+    ///
+    /// # Errors
+    /// As [`MoeGptConfig::layers`].
+    pub fn names(&self, at: &StageContext) -> Result<Names, MoeGptError> {
+        let names = Names::default().layers_from("blocks", self.layers(at)?.start);
+        // The copy is the first stage's table.
+        Ok(names.renamed(|name| {
+            name.strip_prefix("ahead.token.").map_or_else(|| name.to_owned(), |rest| format!("embed.token.{rest}"))
+        }))
+    }
+
+    /// The parameters that several stages hold a copy of.
+    pub fn shared(&self) -> Vec<SharedParameter> {
+        let token = SharedParameter::new("embedding").at("embed.token.weight").at("ahead.token.weight");
+        let relation = SharedParameter::new("relation bias").at("relation.table");
+        let declared = [(!self.ahead.is_empty(), token), (self.relations > 0, relation)];
+        declared.into_iter().filter_map(|(there, parameter)| there.then_some(parameter)).collect()
+    }
+
+    /// Takes apart what the loss handed to the runtime.
+    pub fn read(&self, numbers: &[f64]) -> Observed {
+        let losses = numbers.len().saturating_sub(1 + self.ahead.chars().count());
+        let (rows, losses) = numbers.split_at(losses);
+        let (next, ahead) = losses.split_first().map_or((f64::NAN, &[][..]), |(next, ahead)| (*next, ahead));
+        Observed { layers: read(rows, self.experts), next, ahead: ahead.to_vec() }
     }
 
     /// The part of the model that a stage holds.
     ///
     /// # Errors
-    /// As [`MoeGptConfig::blocks`].
-    pub fn part(&self, at: &StageContext) -> Result<MoeGptPart, PatternError> {
-        let (d, device, kinds) = (self.d_model, &at.device, self.blocks()?);
+    /// As [`MoeGptConfig::blocks`] and [`MoeGptConfig::layers`].
+    pub fn part(&self, at: &StageContext) -> Result<MoeGptPart, MoeGptError> {
+        let (device, kinds, layers) = (&at.device, self.blocks()?, self.layers(at)?);
         let seeded = |layer: usize| self.seed.wrapping_mul(1_000_003).wrapping_add(layer as u64);
-        let embed = at.is_first().then(|| {
-            init_seeded(seeded(0), device, |device| Embed {
-                token: EmbeddingConfig::new(self.vocab, d).with_initializer(SMALL).init(device),
-                position: SMALL.init([self.seq, d], device),
-            })
+        let count = self.pattern.chars().count();
+        let after = count + 2;
+        let embed = at.is_first().then(|| self.embed(seeded(0), seeded(after), device));
+        let relation = (self.relations > 0).then(|| {
+            init_seeded(seeded(after + 1), device, |device| RelationBias::new(self.relations, self.heads, device))
         });
-        let config = self.block_config();
-        let block = |layer: usize| init_seeded(seeded(layer + 1), device, |device| config.init(kinds[layer], device));
-        let head = at.is_last().then(|| {
-            init_seeded(seeded(kinds.len() + 1), device, |device| Head {
-                norm: LayerNormConfig::new(d).init(device),
-                scores: LinearConfig::new(d, self.vocab).with_initializer(SMALL).init(device),
-            })
+        let block = |layer: usize| {
+            init_seeded(seeded(layer + 1), device, |device| self.block_config(layer).init(kinds[layer], device))
+        };
+        let ahead = (at.is_last() && !self.ahead.is_empty()).then(|| Ahead {
+            token: (!at.is_first()).then(|| self.token_table(seeded(0), device)),
+            modules: (count..kinds.len())
+                .map(|place| {
+                    let config = self.block_config(place);
+                    let make = |device: &Device| MultiTokenPrediction::new(&config, kinds[place], device);
+                    init_seeded(seeded(place + 4), device, make)
+                })
+                .collect(),
         });
+        let head = at.is_last().then(|| init_seeded(seeded(count + 1), device, |device| self.head(device)));
         let injects = match self.injection {
             Injection::All => true,
             Injection::LastStage => at.is_last(),
             Injection::Nowhere => false,
         };
-        let blocks = at.layers(kinds.len()).map(block).collect();
-        Ok(MoeGptPart { embed, blocks, head, experts: self.experts, injects, losses: self.losses()? })
-    }
-}
-
-/// A stage of the model, with the loss on the last one.
-pub fn stage<M>(part: M, at: &StageContext) -> StageBox
-where
-    M: Stage<Output = MoeSignal>,
-{
-    if at.is_last() { StageBox::with_loss(part, next_token_loss) } else { StageBox::new(part) }
-}
-
-/// The mean cross-entropy of the next token, in nats, with the rows of all layers to be observed.
-pub fn next_token_loss(output: MoeSignal, target: Tensor<2, Int>) -> Loss {
-    let (MoeSignal::Logits(out) | MoeSignal::Hidden(out)) = output else {
-        panic!("the last stage puts out logits; was it built with a head?")
-    };
-    let loss = Loss::from(cross_entropy(out.x, target));
-    match out.observed {
-        Some(rows) => loss.observing(rows.flatten(0, 1)),
-        None => loss,
-    }
-}
-
-/// The mean cross-entropy of scores `[batch, seq, vocab]`.
-pub fn cross_entropy(logits: Tensor<3>, target: Tensor<2, Int>) -> Tensor<1> {
-    let [batch, seq, vocab] = logits.dims();
-    let loss = CrossEntropyLossConfig::new().init(&logits.device());
-    loss.forward(logits.reshape([batch * seq, vocab]), target.reshape([batch * seq]))
-}
-
-impl MoeGptPart {
-    /// Embedding of tokens, where the part has one.
-    fn embed(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
-        let [_, seq] = tokens.dims();
-        match &self.embed {
-            Some(embed) => {
-                let position = embed.position.val().narrow(0, 0, seq).unsqueeze::<3>();
-                embed.token.forward_deferred(tokens) + position
-            }
-            None => panic!("tokens came to a stage without an embedding; only the first one has it"),
-        }
+        let (blocks, losses) = (layers.map(block).collect(), self.losses()?);
+        Ok(MoeGptPart { embed, relation, blocks, ahead, head, experts: self.experts, injects, losses })
     }
 
-    /// Runs the blocks and gives what their routers left.
-    fn run(&self, x: Tensor<3>, documents: &Tensor<2, Int>) -> (Tensor<3>, Vec<LayerAuxiliary>) {
-        let mut left = Vec::with_capacity(self.blocks.len());
-        let x = self.blocks.iter().fold(x, |x, block| {
-            let (x, auxiliary) = block.forward(x, documents.clone());
-            left.push(auxiliary);
-            x
-        });
-        (x, left)
+    fn token_table(&self, seed: u64, device: &Device) -> Embedding {
+        let make =
+            |device: &Device| EmbeddingConfig::new(self.vocab, self.d_model).with_initializer(SMALL).init(device);
+        init_seeded(seed, device, make)
     }
 
-    /// Scores of a whole model and what its routers left, with nothing injected: what a plain loop adds up.
-    pub fn whole(&self, tokens: Tensor<2, Int>, documents: Tensor<2, Int>) -> (Tensor<3>, Vec<LayerAuxiliary>) {
-        let (x, left) = self.run(self.embed(tokens), &documents);
-        (self.scores(x), left)
-    }
-
-    fn scores(&self, x: Tensor<3>) -> Tensor<3> {
-        match &self.head {
-            Some(head) => head.scores.forward_deferred(head.norm.forward(x)),
-            None => x,
-        }
-    }
-}
-
-impl Stage for MoeGptPart {
-    type Input = MoeSignal;
-    type Extra = MoeExtras;
-    type Output = MoeSignal;
-
-    fn extras(&self) -> Vec<&'static str> {
-        vec![LOSS_SEED, DOCUMENTS]
-    }
-
-    fn forward(&self, input: MoeSignal, extra: MoeExtras) -> MoeSignal {
-        let (x, upstream) = match input {
-            MoeSignal::Tokens(tokens) => (self.embed(tokens), None),
-            MoeSignal::Hidden(hidden) | MoeSignal::Logits(hidden) => (hidden.x, hidden.observed),
+    fn embed(&self, seed: u64, enriched: u64, device: &Device) -> Embed {
+        let d = self.d_model;
+        let table = |rows: usize, device: &Device| {
+            (rows > 0).then(|| EmbeddingConfig::new(rows, d).with_initializer(SMALL).init(device))
         };
-        let device: Device = x.device();
-        let (x, left) = self.run(x, &extra.documents);
-        let observed = observe(upstream, &left, self.experts, &device);
-        let x = if self.injects { self.losses.inject(x, &left, extra.seed) } else { x };
-        match &self.head {
-            Some(_) => MoeSignal::Logits(Hidden { x: self.scores(x), observed }),
-            None => MoeSignal::Hidden(Hidden { x, observed }),
+        let (token, position) = init_seeded(seed, device, |device| {
+            let token = EmbeddingConfig::new(self.vocab, d).with_initializer(SMALL).init(device);
+            (token, (!self.rotary).then(|| SMALL.init([self.seq, d], device)))
+        });
+        init_seeded(enriched, device, |device| Embed {
+            token: token.clone(),
+            position: position.clone(),
+            ngram: (self.ngram_buckets > 0).then(|| NGramHash::new(self.ngram_buckets, d, device)),
+            structure: table(self.structures, device),
+            platform: table(self.platforms, device),
+            squash: self.squash.then(|| DynamicTanh::new(d, device)),
+        })
+    }
+
+    fn head(&self, device: &Device) -> Head {
+        Head {
+            norm: LayerNormConfig::new(self.d_model).init(device),
+            scores: LinearConfig::new(self.d_model, self.vocab).with_initializer(SMALL).init(device),
         }
+    }
+
+    /// A stage of the model, or something around one, with the loss on the last one.
+    ///
+    /// # Errors
+    /// As [`MoeGptConfig::layers`].
+    pub fn stage<M>(&self, part: M, at: &StageContext) -> Result<StageBox, MoeGptError>
+    where
+        M: Stage<Output = MoeSignal>,
+    {
+        let weight = self.ahead_weight;
+        let stage = match at.is_last() {
+            true => StageBox::with_loss(part, move |output, target| next_token_loss(output, target, weight)),
+            false => StageBox::new(part),
+        };
+        Ok(stage.named(self.names(at)?))
     }
 }

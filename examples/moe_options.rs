@@ -1,14 +1,18 @@
 //! The flags of `train_moe`: those of `train_gpt`, and the experts'.
 
-use crate::moe_gpt::{Injection, MoeGptConfig};
+use crate::moe_gpt::{Injection, MoeGptConfig, MoeGptError};
+use crate::moe_part_options::{MOST_BUCKETS, PartOptions};
 use crate::options::{Options, OptionsError, Setup};
 use crate::saved::RunFlags;
+use burn_pipeline::cost::{Dtype, Layers, Measure, OptimalOptions, Partition, PartitionError, optimal};
 use burn_pipeline_moe::auxiliary::AuxiliaryWeights;
+use burn_pipeline_moe::cost::MicrobatchSize;
 use burn_pipeline_moe::layers::{PatternError, parse_pattern};
 use burn_pipeline_moe::router::{Capacity, Scoring};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, ValueEnum};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
+use std::path::PathBuf;
 
 /// Trains a byte-level GPT with blocks of experts on Shakespeare's plays, as a pipeline of stages over ranks of this
 /// process.
@@ -21,6 +25,16 @@ pub struct MoeOptions {
     /// Experts and their losses.
     #[command(flatten)]
     pub experts: ExpertOptions,
+    /// Parts beside blocks.
+    #[command(flatten)]
+    pub parts: PartOptions,
+    /// How blocks are cut into stages.
+    #[arg(long, value_enum, default_value_t = CutName::Even, value_name = "NAME")]
+    pub cut: CutName,
+    /// Trains three times, with auxiliary losses of all stages, of the last one and of none, and draws how uneven the
+    /// load of experts was.
+    #[arg(long, value_name = "FILE.svg", conflicts_with_all = ["save", "resume"])]
+    pub curves: Option<PathBuf>,
 }
 
 /// The flags of experts and their losses.
@@ -64,6 +78,17 @@ pub struct ExpertOptions {
     pub bos: Option<u8>,
 }
 
+/// A way of cutting blocks into stages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum CutName {
+    /// As many blocks in each.
+    Even,
+    /// By parameters, all experts counted: as much memory in each.
+    Parameters,
+    /// By FLOPs, the experts counted that tokens go to: as much time on each rank.
+    Flops,
+}
+
 /// A way of scoring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub enum ScoringName {
@@ -95,6 +120,8 @@ pub struct MoeSetup {
     pub bos: Option<u8>,
     /// The flags that losses depend on, as a checkpoint keeps them.
     pub flags: MoeRunFlags,
+    /// Where curves of three trainings go, if they are asked for.
+    pub curves: Option<PathBuf>,
 }
 
 /// The flags that losses depend on.
@@ -106,6 +133,9 @@ pub struct MoeRunFlags {
     /// The experts'.
     #[serde(flatten)]
     pub experts: ExpertOptions,
+    /// The other parts'.
+    #[serde(flatten)]
+    pub parts: PartOptions,
 }
 
 /// Why the flags do not describe a run.
@@ -117,6 +147,26 @@ pub enum MoeOptionsError {
     /// The pattern is none.
     #[error("--pattern: {0}")]
     Pattern(#[from] PatternError),
+    /// There is no such model.
+    #[error(transparent)]
+    Model(#[from] MoeGptError),
+    /// The model cannot be cut so.
+    #[error("--cut: {0}")]
+    Cut(#[from] PartitionError),
+    /// Windows are too short for so many tokens ahead.
+    #[error("--ahead {ahead} predicts {} tokens after the next one, which --seq {seq} has no room for", ahead.len())]
+    Ahead {
+        /// The letters.
+        ahead: String,
+        /// Bytes of a window.
+        seq: usize,
+    },
+    /// Buckets that hashes of 32 bits cannot number.
+    #[error("--ngram {buckets} is more than {MOST_BUCKETS} rows")]
+    Buckets {
+        /// Rows of a table.
+        buckets: usize,
+    },
     /// Tokens cannot go to so many experts.
     #[error("--top-k {top_k} is not between 1 and --experts {experts}")]
     TopK {
@@ -181,8 +231,36 @@ impl MoeOptions {
             InjectionName::LastStage => Injection::LastStage,
             InjectionName::Nowhere => Injection::Nowhere,
         });
-        let flags = MoeRunFlags { common: RunFlags::of(&common.options), experts: self.experts };
-        Ok(MoeSetup { common, model, bos, flags })
+        let model = self.parts.model(model)?;
+        let model = self.cut.of(&model, &common)?;
+        let flags = MoeRunFlags { common: RunFlags::of(&common.options), experts: self.experts, parts: self.parts };
+        Ok(MoeSetup { common, model, bos, flags, curves: self.curves })
+    }
+}
+
+/// FLOPs a second that seconds are estimated at; a cut does not depend on it.
+const RATE: f64 = 1e10;
+
+impl CutName {
+    /// The model with the boundaries of its stages.
+    fn of(self, model: &MoeGptConfig, setup: &Setup) -> Result<MoeGptConfig, MoeOptionsError> {
+        let plan = &setup.plan;
+        let batch = setup.options.batch.div_ceil(plan.total_microbatches());
+        let size = MicrobatchSize { batch, seq: model.seq, dtype: Dtype::F32 };
+        let cut = match self {
+            CutName::Even => return Ok(model.clone()),
+            CutName::Parameters => {
+                let weights: Vec<f64> =
+                    model.cost_layers(size)?.all().iter().map(|layer| Measure::Parameters.of(layer)).collect();
+                Partition::weighted(&weights, plan.stages())?
+            }
+            CutName::Flops => {
+                let layers = model.cost_layers(size)?;
+                let timed = layers.all().iter().map(|layer| layer.clone().estimated(RATE)).collect();
+                optimal(&Layers::new(timed)?, plan.placement(), &OptimalOptions::default())?.partition
+            }
+        };
+        Ok(model.clone().with_boundaries(cut.boundaries().to_vec()))
     }
 }
 
@@ -229,10 +307,27 @@ mod tests {
             ("--load-balance NaN", "--load-balance NaN"),
             ("--capacity inf", "--capacity inf"),
             ("--heads 3", "--heads 3 does not divide"),
+            ("--ahead DX", "tokens ahead: `X` at place 1"),
+            ("--ahead DD --seq 2", "--seq 2 has no room for"),
+            ("--ahead-weight=-1", "--ahead-weight -1"),
+            ("--ngram 9000000", "--ngram 9000000"),
+            ("--cut flops --ranks 5", "--cut: "),
         ] {
             let message = parse(flags).unwrap().check().unwrap_err().to_string();
             assert!(message.contains(says), "{flags}: {message}");
         }
+        assert!(parse("--without-rotary 1").is_err(), "there is no rotary position to leave out");
         assert_eq!(parse("--injection some").unwrap_err().exit_code(), 2);
+    }
+
+    #[test]
+    fn a_cut_counts_the_experts_that_are_held_or_those_that_compute() {
+        let boundaries = |cut: &str| {
+            let flags = format!("--pattern EDDD --experts 32 --cut {cut}");
+            parse(&flags).unwrap().check().unwrap().model.boundaries
+        };
+        assert!(boundaries("even").is_empty());
+        assert_eq!(boundaries("parameters"), [1], "one block with 32 experts outweighs three dense ones");
+        assert_eq!(boundaries("flops"), [2], "each token goes to two of them");
     }
 }

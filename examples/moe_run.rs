@@ -4,14 +4,23 @@
 //! else; flags that no run can have end it with one message and code 2, a run that fails with one message and code 1.
 
 use crate::expert_load;
-use crate::moe_options::{MoeOptions, MoeOptionsError};
+use crate::load_curves::{self, LoadCurve};
+use crate::moe_gpt::Injection;
+use crate::moe_options::{MoeOptions, MoeOptionsError, MoeSetup};
 use crate::moe_training::{MoeStepRecord, MoeTrainError, MoeTrainer};
-use crate::options::LogFormat;
+use crate::options::{LinkName, LogFormat};
 use crate::step_log::StepLog;
 use crate::traces::TraceError;
+#[cfg(feature = "mpi")]
+use burn_pipeline::link::{Mpi, MpiError};
 use std::ffi::OsString;
 use std::io::{self, Write};
+use std::path::Path;
 use std::time::Instant;
+
+/// The longest that processes may take to find each other, and to part.
+#[cfg(feature = "mpi")]
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
 
 /// Steps at the end over which loads are told.
 const LAST: usize = 50;
@@ -25,6 +34,10 @@ pub enum MoeRunError {
     /// Training failed.
     #[error(transparent)]
     Train(#[from] MoeTrainError),
+    /// MPI cannot be used.
+    #[cfg(feature = "mpi")]
+    #[error(transparent)]
+    Mpi(#[from] MpiError),
     /// A file cannot be written.
     #[error(transparent)]
     Trace(#[from] TraceError),
@@ -43,42 +56,123 @@ pub fn main(arguments: impl Iterator<Item = OsString>, out: &mut dyn Write, err:
             return error.exit_code() as u8;
         }
     };
-    match run(options, out, err) {
-        Ok(()) => 0,
-        Err(error) => {
-            let _ = writeln!(err, "error: {error}");
-            if matches!(error, MoeRunError::Options(_)) { 2 } else { 1 }
-        }
-    }
+    let done = match options.common.link {
+        LinkName::Threads => run(options, out, err),
+        LinkName::Mpi => over_mpi(options, out, err),
+    };
+    done.map_or_else(|error| tell(&error, err), |()| 0)
 }
 
-/// Trains, evaluates, and writes the timeline and the experts' load.
+/// One message, and the exit code.
+fn tell(error: &MoeRunError, err: &mut dyn Write) -> u8 {
+    // A closed standard error is no news.
+    let _ = writeln!(err, "error: {error}");
+    if matches!(error, MoeRunError::Options(_)) { 2 } else { 1 }
+}
+
+/// This process is one rank of those that `mpirun` started; rank 0 tells.
+#[cfg(feature = "mpi")]
+fn over_mpi(options: MoeOptions, out: &mut dyn Write, err: &mut dyn Write) -> Result<(), MoeRunError> {
+    let setup = options.check()?;
+    let mpi = Mpi::connect(PATIENCE)?;
+    let done = mpi.link(setup.common.device.clone()).map_err(MoeRunError::from).and_then(|link| {
+        if mpi.rank() == 0 {
+            setup.common.trace.prepare()?;
+        }
+        let trainer = MoeTrainer::over(setup, Some(Box::new(link)))?;
+        match mpi.rank() {
+            0 => run_trainer(trainer, true, out, err),
+            _ => run_trainer(trainer, false, &mut io::sink(), &mut io::sink()),
+        }
+    });
+    // MPI cannot go on without a rank, and a process that merely ended would leave stopped ones behind.
+    done.or_else(|error| mpi.end_job(i32::from(tell(&error, err))))
+}
+
+#[cfg(not(feature = "mpi"))]
+fn over_mpi(options: MoeOptions, _: &mut dyn Write, _: &mut dyn Write) -> Result<(), MoeRunError> {
+    // Refuses it.
+    options.check()?;
+    Ok(())
+}
+
+/// Trains, evaluates, and writes the timeline and the experts' load; or draws curves of three trainings.
 ///
 /// # Errors
 /// [`MoeRunError`].
 pub fn run(options: MoeOptions, out: &mut dyn Write, err: &mut dyn Write) -> Result<(), MoeRunError> {
     let setup = options.check()?;
+    if let Some(path) = setup.curves.clone() {
+        return curves(setup, &path, out, err);
+    }
     setup.common.trace.prepare()?;
-    let format = setup.common.options.log;
-    let mut trainer = MoeTrainer::new(setup)?;
+    run_trainer(MoeTrainer::new(setup)?, true, out, err)
+}
+
+/// All that is run, on every rank; the leading one writes files.
+fn run_trainer(
+    mut trainer: MoeTrainer,
+    leads: bool,
+    out: &mut dyn Write,
+    err: &mut dyn Write,
+) -> Result<(), MoeRunError> {
+    let format = trainer.setup().common.options.log;
     introduce(&trainer, if format == LogFormat::Text { out } else { err })?;
     let began = Instant::now();
-    let mut records = Vec::new();
-    {
-        let mut log = StepLog::new(format, trainer.setup().common.options.steps, out);
-        while let Some(record) = trainer.step()? {
-            log.step_with(&record.step, &record, &more(&record))?;
-            records.push(record);
-        }
-    }
+    let records = train(&mut trainer, out)?;
     let told: &mut dyn Write = if format == LogFormat::Text { out } else { err };
-    conclude(&mut trainer, &records, began.elapsed().as_secs_f64(), told)
+    conclude(&mut trainer, leads, &records, began.elapsed().as_secs_f64(), told)
+}
+
+/// Runs all steps; gives what they told.
+fn train(trainer: &mut MoeTrainer, out: &mut dyn Write) -> Result<Vec<MoeStepRecord>, MoeRunError> {
+    let options = &trainer.setup().common.options;
+    let mut log = StepLog::new(options.log, options.steps, out);
+    let mut records = Vec::new();
+    while let Some(record) = trainer.step()? {
+        log.step_with(&record.step, &record, &more(&record))?;
+        records.push(record);
+    }
+    Ok(records)
+}
+
+/// Trains with auxiliary losses of all stages, of the last one alone and of none, and draws how uneven the load was.
+fn curves(setup: MoeSetup, path: &Path, out: &mut dyn Write, err: &mut dyn Write) -> Result<(), MoeRunError> {
+    let written = |source| TraceError { path: path.to_owned(), source };
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder).map_err(written)?;
+    }
+    let mut drawn = Vec::new();
+    for (name, injection) in
+        [("all", Injection::All), ("last only", Injection::LastStage), ("none", Injection::Nowhere)]
+    {
+        let setup = MoeSetup { model: setup.model.clone().with_injection(injection), ..setup.clone() };
+        let mut trainer = MoeTrainer::new(setup)?;
+        let told: &mut dyn Write = if trainer.setup().common.options.log == LogFormat::Text { out } else { err };
+        introduce(&trainer, told)?;
+        let inner = trainer.inner_layers()?;
+        let curve = LoadCurve::new(name.to_owned(), &train(&mut trainer, out)?, inner);
+        let told: &mut dyn Write = if trainer.setup().common.options.log == LogFormat::Text { out } else { err };
+        if let (Some(inner), Some(last)) = (curve.inner.last(), curve.last.last()) {
+            let window = load_curves::WINDOW;
+            writeln!(
+                told,
+                "max/mean load over the last {window} steps: inner stages {inner:.2}, last stage {last:.2}"
+            )?;
+        }
+        drawn.push(curve);
+    }
+    std::fs::write(path, load_curves::svg("Load of experts", &drawn)).map_err(written)?;
+    let told: &mut dyn Write = if setup.common.options.log == LogFormat::Text { out } else { err };
+    Ok(writeln!(told, "curves: {}", path.display())?)
 }
 
 /// What follows a step's line.
 fn more(record: &MoeStepRecord) -> String {
     let worst = record.imbalance.iter().copied().fold(1.0, f64::max);
-    format!("  balance {:.3}  z {:.2}  max/mean load {worst:.2}", record.load_balance, record.router_z)
+    let (balance, z) = (record.load_balance, record.router_z);
+    let ahead = if record.ahead > 0.0 { format!("  ahead {:.3}", record.ahead) } else { String::new() };
+    format!("{ahead}  balance {balance:.3}  z {z:.2}  max/mean load {worst:.2}")
 }
 
 fn introduce(trainer: &MoeTrainer, told: &mut dyn Write) -> io::Result<()> {
@@ -88,21 +182,35 @@ fn introduce(trainer: &MoeTrainer, told: &mut dyn Write) -> io::Result<()> {
     let name = plan.name();
     writeln!(told, "{name} over {ranks} rank(s), {stages} stage(s), {microbatches} microbatch(es)")?;
     let (pattern, experts, top_k) = (&model.pattern, model.experts, model.top_k);
-    writeln!(told, "blocks {pattern}, {experts} experts, {top_k} a token; auxiliary losses: {:?}", model.injection)
+    writeln!(told, "blocks {pattern}, {experts} experts, {top_k} a token; auxiliary losses: {:?}", model.injection)?;
+    if !model.boundaries.is_empty() {
+        writeln!(told, "stages begin at blocks 0, {:?}", model.boundaries)?;
+    }
+    match trainer.done() {
+        0 => Ok(()),
+        done => writeln!(told, "goes on after step {done}"),
+    }
 }
 
 fn conclude(
     trainer: &mut MoeTrainer,
+    leads: bool,
     records: &[MoeStepRecord],
     seconds: f64,
     told: &mut dyn Write,
 ) -> Result<(), MoeRunError> {
     let options = &trainer.setup().common.options;
     let (steps, tokens) = (records.len(), records.len() * options.batch * options.seq);
-    writeln!(told, "\n{steps} steps in {seconds:.1} s: {:.0} tokens/s", tokens as f64 / seconds)?;
+    match steps {
+        0 => writeln!(told, "\nall steps were done before")?,
+        _ => writeln!(told, "\n{steps} steps in {seconds:.1} s: {:.0} tokens/s", tokens as f64 / seconds)?,
+    }
     let evaluation = trainer.evaluate()?;
     let (loss, bigram, bytes) = (evaluation.loss, evaluation.bigram, evaluation.bytes);
     writeln!(told, "held-out loss {loss:.4} nats a byte over {bytes} bytes; a table of byte pairs has {bigram:.4}")?;
+    if let Some(folder) = &trainer.setup().common.options.save {
+        writeln!(told, "checkpoints: {} (for --resume)", folder.display())?;
+    }
     if records.is_empty() {
         return Ok(());
     }
@@ -115,6 +223,9 @@ fn conclude(
     }
     let (paths, measured, (profile, predicted)) =
         (trainer.setup().common.trace.clone(), trainer.timeline(), trainer.predicted()?);
+    if !leads {
+        return Ok(());
+    }
     paths.write(&measured, &predicted, &profile)?;
     let path = paths.svg.with_file_name("expert_load.svg");
     let title = format!("Load of experts, auxiliary losses of stages: {:?}", trainer.setup().model.injection);

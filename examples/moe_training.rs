@@ -1,21 +1,25 @@
 //! A GPT with experts in training, one step at a time, and what its routers did.
 
 use crate::corpus::Windows;
-use crate::moe_gpt::{DOCUMENTS, MoeSignal, stage};
+use crate::moe_gpt::{MoeGptError, Observed};
 use crate::moe_options::{MoeRunFlags, MoeSetup};
+use crate::moe_sides::sides;
+use crate::moe_signal::MoeSignal;
 use crate::saved::same_flags;
 use crate::traces::end_to_end;
 use crate::training::{Evaluation, StepRecord, TrainError, tokens};
 use burn::optim::AdamWConfig;
-use burn::tensor::Tensor;
 use burn_pipeline::cost::Profile;
+use burn_pipeline::link::Link;
 use burn_pipeline::simulate::{SimulateOptions, simulate};
-use burn_pipeline::stage::{AnyTensor, Batch};
+use burn_pipeline::stage::{Batch, SplitBackward};
 use burn_pipeline::trace::Track;
-use burn_pipeline::train::{CheckpointError, Checkpoints, Pipeline, StepReport, measured_profile};
+use burn_pipeline::train::{
+    Builder, CheckpointError, Checkpoints, Pipeline, StageContext, StepReport, measured_profile,
+};
 use burn_pipeline_moe::auxiliary::{LayerObservation, over_microbatches};
-use burn_pipeline_moe::layers::PatternError;
-use burn_pipeline_moe::structure::{Structure, StructureError, documents};
+use burn_pipeline_moe::router::Capacity;
+use burn_pipeline_moe::structure::StructureError;
 use serde::Serialize;
 use std::collections::VecDeque;
 
@@ -32,10 +36,10 @@ pub enum MoeTrainError {
     /// Building or running the pipeline failed.
     #[error(transparent)]
     Train(#[from] TrainError),
-    /// The pattern is none.
+    /// There is no such model.
     #[error(transparent)]
-    Pattern(#[from] PatternError),
-    /// The document ids do not fit the batch.
+    Model(#[from] MoeGptError),
+    /// The side data does not fit the batch.
     #[error(transparent)]
     Structure(#[from] StructureError),
 }
@@ -43,9 +47,11 @@ pub enum MoeTrainError {
 /// What a step tells; a line of `--log json`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct MoeStepRecord {
-    /// What any training tells; the loss is the main one.
+    /// What any training tells; the loss is that of the next token.
     #[serde(flatten)]
     pub step: StepRecord,
+    /// Mean loss of the tokens after the next one; 0 where none are predicted.
+    pub ahead: f64,
     /// Mean load-balancing loss over layers with experts: 1 where even.
     pub load_balance: f64,
     /// Mean router z-loss over layers with experts.
@@ -79,21 +85,22 @@ impl MoeTrainer {
     /// # Errors
     /// If the plan is not legal, a rank cannot make its stages, or the checkpoint cannot be read or is of another run.
     pub fn new(setup: MoeSetup) -> Result<Self, MoeTrainError> {
-        let (model, recompute) = (setup.model.clone(), setup.common.options.recompute);
-        let kinds = model.blocks()?.into_iter().map(|kind| (kind.has_experts(), kind.has_depths())).collect();
-        let optimizer = AdamWConfig::new().with_beta_2(0.99).with_epsilon(1e-8).with_weight_decay(0.1);
-        let pipeline = Pipeline::builder()
-            .plan(setup.common.plan.clone())
-            .stages(move |at| match model.part(at) {
-                Ok(part) => stage(part, at).named(model.names(at)).recomputed(recompute),
-                Err(error) => panic!("the pattern was checked before: {error}"),
-            })
-            .optimizer(move || optimizer.init())
-            .clip_norm(CLIP_NORM)
-            .devices(vec![setup.common.device.clone()])
-            .threads(setup.common.options.threads)
-            .build()
-            .map_err(TrainError::from)?;
+        Self::over(setup, None)
+    }
+
+    /// As [`MoeTrainer::new`], or with this process as one rank that reaches the others through a link: all processes
+    /// then make the same calls.
+    ///
+    /// # Errors
+    /// As [`MoeTrainer::new`], and if the ranks were not started for the same job.
+    pub fn over(setup: MoeSetup, link: Option<Box<dyn Link>>) -> Result<Self, MoeTrainError> {
+        let kinds = setup.model.blocks()?.into_iter().map(|kind| (kind.has_experts(), kind.has_depths())).collect();
+        let builder = Self::builder(&setup);
+        let pipeline = match link {
+            None => builder.build(),
+            Some(link) => builder.build_rank(link),
+        };
+        let pipeline = pipeline.map_err(TrainError::from)?;
         let saves = setup.common.options.save.as_ref();
         let checkpoints = saves.map(|folder| Checkpoints::new(folder).keep(KEPT_CHECKPOINTS));
         let mut trainer = Self { setup, kinds, pipeline, checkpoints, done: 0, recent: VecDeque::new() };
@@ -101,6 +108,26 @@ impl MoeTrainer {
             trainer.resume()?;
         }
         Ok(trainer)
+    }
+
+    fn builder(setup: &MoeSetup) -> Builder {
+        let (model, recompute) = (setup.model.clone(), setup.common.options.recompute);
+        let optimizer = AdamWConfig::new().with_beta_2(0.99).with_epsilon(1e-8).with_weight_decay(0.1);
+        // Places of experts without a capacity are read from the device, which no capture can replay.
+        let split = if model.capacity == Capacity::Dropless { SplitBackward::Eager } else { SplitBackward::Auto };
+        let builder = Pipeline::builder()
+            .split(split)
+            .model(format!("{model:?}"))
+            .plan(setup.common.plan.clone())
+            .optimizer(move || optimizer.init())
+            .clip_norm(CLIP_NORM)
+            .devices(vec![setup.common.device.clone()])
+            .threads(setup.common.options.threads);
+        let builder = model.shared().into_iter().fold(builder, Builder::share);
+        builder.stages(move |at| match model.part(at).and_then(|part| model.stage(part, at)) {
+            Ok(stage) => stage.recomputed(recompute),
+            Err(error) => panic!("the model was checked before: {error}"),
+        })
     }
 
     fn resume(&mut self) -> Result<(), TrainError> {
@@ -113,6 +140,11 @@ impl MoeTrainer {
         self.pipeline.load(&checkpoint)?;
         self.done = self.pipeline.progress().steps as usize;
         Ok(())
+    }
+
+    /// Steps that are done, those before a checkpoint among them.
+    pub fn done(&self) -> usize {
+        self.done
     }
 
     /// Saves a checkpoint after the last step and after every so many.
@@ -130,6 +162,17 @@ impl MoeTrainer {
         &self.setup
     }
 
+    /// Layers with experts that are not in the last stage.
+    ///
+    /// # Errors
+    /// If the model cannot be cut as the plan is.
+    pub fn inner_layers(&self) -> Result<usize, MoeTrainError> {
+        let (stages, device) = (self.setup.common.plan.stages(), self.setup.common.device.clone());
+        let last = StageContext { index: stages - 1, stages, rank: 0, device };
+        let start = self.setup.model.layers(&last)?.start;
+        Ok(self.kinds[..start].iter().filter(|kind| kind.0).count())
+    }
+
     /// The next step; `None` once all are done. A checkpoint that is due is saved.
     ///
     /// # Errors
@@ -141,16 +184,16 @@ impl MoeTrainer {
         let batch = self.batch(&windows)?;
         let report = self.pipeline.step(batch, learning_rate).map_err(TrainError::from)?;
         self.done += 1;
+        let observed: Vec<Observed> = report.observed.iter().map(|numbers| self.setup.model.read(numbers)).collect();
         let step = StepRecord {
             step: self.done,
-            loss: report.loss,
+            loss: self.next_loss(report.loss, &observed, windows.rows()),
             learning_rate,
             gradient_norm: report.gradient_norm.unwrap_or(0.0),
             step_seconds: report.seconds,
             tokens_per_second: windows.inputs.len() as f64 / report.seconds,
         };
-        let layers = over_microbatches(&report.observed, self.setup.model.experts);
-        let record = self.record(step, &layers);
+        let record = self.record(step, &observed, windows.rows());
         self.recent.push_back(report);
         if self.recent.len() > KEPT_STEPS {
             self.recent.pop_front();
@@ -159,7 +202,14 @@ impl MoeTrainer {
         Ok(Some(record))
     }
 
-    fn record(&self, step: StepRecord, layers: &[LayerObservation]) -> MoeStepRecord {
+    /// The loss of the next token alone, over all samples.
+    fn next_loss(&self, whole: f64, observed: &[Observed], samples: usize) -> f64 {
+        if self.setup.model.ahead.is_empty() { whole } else { over_samples(observed, samples, |one| one.next) }
+    }
+
+    fn record(&self, step: StepRecord, observed: &[Observed], samples: usize) -> MoeStepRecord {
+        let rows: Vec<&[LayerObservation]> = observed.iter().map(|one| &*one.layers).collect();
+        let layers = &over_microbatches(&rows);
         let of = |has: fn(&(bool, bool)) -> bool| {
             layers.iter().zip(&self.kinds).filter(move |(_, kind)| has(kind)).map(|(layer, _)| layer)
         };
@@ -167,6 +217,7 @@ impl MoeTrainer {
         let choices: f64 = of(|kind| kind.0).flat_map(|layer| layer.load.iter()).sum();
         MoeStepRecord {
             step,
+            ahead: over_samples(observed, samples, |one| mean(one.ahead.clone())),
             load_balance: mean(of(|kind| kind.0).map(|layer| layer.load_balance).collect()),
             router_z: mean(of(|kind| kind.0).map(|layer| layer.router_z).collect()),
             depth_router: mean(of(|kind| kind.1).map(|layer| layer.depth_router).collect()),
@@ -187,7 +238,10 @@ impl MoeTrainer {
         let mut pairs: Vec<(u8, u8)> = Vec::new();
         for windows in corpus.held_out_batches(rows, seq) {
             let batch = self.batch(&windows)?;
-            let loss = self.pipeline.eval(batch).map_err(TrainError::from)?.loss.unwrap_or(f64::NAN);
+            let report = self.pipeline.eval(batch).map_err(TrainError::from)?;
+            let observed: Vec<Observed> =
+                report.observed.iter().map(|numbers| self.setup.model.read(numbers)).collect();
+            let loss = self.next_loss(report.loss.unwrap_or(f64::NAN), &observed, windows.rows());
             sum += loss * windows.inputs.len() as f64;
             bytes += windows.inputs.len();
             pairs.extend(windows.pairs());
@@ -218,13 +272,17 @@ impl MoeTrainer {
     }
 
     fn batch(&self, windows: &Windows) -> Result<Batch, StructureError> {
-        let tokens = |bytes: &[u8]| tokens(bytes, windows.seq, &self.setup.common.device);
-        let inputs = tokens(&windows.inputs);
-        let documents = match self.setup.bos {
-            Some(bos) => documents(inputs.clone(), i64::from(bos)),
-            None => Tensor::zeros_like(&inputs),
-        };
-        let batch = Batch::new(MoeSignal::Tokens(inputs)).target(tokens(&windows.targets));
-        Structure::new().by_sample(DOCUMENTS, AnyTensor::new(documents)).attach(batch, windows.rows())
+        let device = &self.setup.common.device;
+        let tokens = |bytes: &[u8]| tokens(bytes, windows.seq, device);
+        let batch = Batch::new(MoeSignal::Tokens(tokens(&windows.inputs))).target(tokens(&windows.targets));
+        sides(&self.setup.model, windows, self.setup.bos, device).attach(batch, windows.rows())
     }
+}
+
+/// The mean over samples of what microbatches observed: their sizes differ by one at most, larger ones first.
+fn over_samples(observed: &[Observed], samples: usize, value: impl Fn(&Observed) -> f64) -> f64 {
+    let count = observed.len().max(1);
+    let size = |place: usize| samples / count + usize::from(place < samples % count);
+    let sum: f64 = observed.iter().enumerate().map(|(place, one)| value(one) * size(place) as f64).sum();
+    sum / samples.max(1) as f64
 }

@@ -145,17 +145,18 @@ pub fn read(numbers: &[f64], experts: usize) -> Vec<LayerObservation> {
 }
 
 /// One observation a layer over several microbatches: losses are averaged, counts added up.
-pub fn over_microbatches(microbatches: &[Vec<f64>], experts: usize) -> Vec<LayerObservation> {
+pub fn over_microbatches(microbatches: &[&[LayerObservation]]) -> Vec<LayerObservation> {
     let mut layers: Vec<LayerObservation> = Vec::new();
     let share = 1.0 / microbatches.len().max(1) as f64;
-    for microbatch in microbatches.iter().map(|numbers| read(numbers, experts)) {
-        layers.resize(microbatch.len(), LayerObservation { load: vec![0.0; experts], ..LayerObservation::default() });
-        for (sum, one) in layers.iter_mut().zip(microbatch) {
+    for microbatch in microbatches {
+        let none = |one: &LayerObservation| LayerObservation { load: vec![0.0; one.load.len()], ..Default::default() };
+        layers.extend(microbatch.iter().skip(layers.len()).map(none));
+        for (sum, one) in layers.iter_mut().zip(*microbatch) {
             sum.load_balance += one.load_balance * share;
             sum.router_z += one.router_z * share;
             sum.depth_router += one.depth_router * share;
             sum.dropped += one.dropped;
-            sum.load.iter_mut().zip(one.load).for_each(|(sum, one)| *sum += one);
+            sum.load.iter_mut().zip(&one.load).for_each(|(sum, one)| *sum += one);
         }
     }
     layers

@@ -2,11 +2,13 @@
 //! data that stages read.
 //!
 //! 1. [`router`]: scores, top-k choice, gates, and the places of tokens with their experts.
-//! 2. [`layers`]: experts as batched products, shared experts, transformer blocks, mixture of depths.
+//! 2. [`layers`]: experts as batched products, shared experts, transformer blocks, mixture of depths,
+//!    multi-token prediction.
 //! 3. [`losses`]: what a router is to be blamed for, as plain functions of its outputs.
 //! 4. [`auxiliary`]: those values per layer, averaged by kind over the whole model, and injected on each stage.
 //! 5. [`ops`]: the injection itself, an operation beneath Burn's autodiff.
 //! 6. [`structure`]: document ids and other side data of a batch.
+//! 7. [`cost`]: blocks as layers for partitioners, experts counted.
 //!
 //! # Auxiliary losses in a pipeline
 //!
@@ -17,6 +19,7 @@
 //! accumulation and scaling then treat both alike, and gradients equal those of `main + auxiliary` on one device.
 
 pub mod auxiliary;
+pub mod cost;
 pub mod layers;
 pub mod losses;
 pub mod ops;

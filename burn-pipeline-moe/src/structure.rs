@@ -9,9 +9,12 @@
 //!    any other is replicated (tables, numbers of one element). Where sizes are equal by chance,
 //!    [`Structure::whole`] says so.
 //! 3. [`Structure::attach`] makes them extras of the batch, which stages name.
+//! 4. A stage that reads more or less of them, as its layers need, takes them as [`SideData`].
 
+use burn::tensor::kind::Basic;
 use burn::tensor::{Int, Tensor};
-use burn_pipeline::stage::{AnyTensor, Batch, Split};
+use burn_pipeline::stage::{AnyTensor, Batch, Boundary, BoundaryError, KindOf, Payload, PayloadReader, Split};
+use std::collections::VecDeque;
 
 /// The document of each token of packed sequences `[batch, seq]`: it grows by one at every `bos` token, which is its
 /// document's first.
@@ -106,5 +109,68 @@ impl Structure {
             batch.split_extra(&name, vec![split]).extra(name, tensor)
         };
         Ok(self.entries.into_iter().zip(splits).fold(batch, attach))
+    }
+}
+
+/// The side data that one stage reads, in the order in which it names it; how many tensors they are is the stage's own
+/// affair, so one module type can serve stages that read different things.
+///
+/// As the last part of `Stage::Extra` it takes all tensors that follow.
+#[derive(Debug, Clone, Default)]
+pub struct SideData(VecDeque<AnyTensor>);
+
+/// A stage asked for other side data than it named.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SideDataError {
+    /// Nothing is left.
+    #[error("the stage reads `{name}`, but all side data that it names was read before; name it in `Stage::extras`")]
+    Missing {
+        /// What was asked for.
+        name: String,
+    },
+    /// The next tensor is another.
+    #[error("the side data `{name}` is a {kind} tensor of rank {rank}, and the stage takes another; check the batch")]
+    Form {
+        /// What was asked for.
+        name: String,
+        /// The kind that is there.
+        kind: String,
+        /// The rank that is there.
+        rank: usize,
+    },
+}
+
+impl SideData {
+    /// Takes the next tensor; the name is for the message.
+    ///
+    /// # Errors
+    /// If none is left, or it is of another kind or rank.
+    pub fn take<const D: usize, K: Basic + KindOf>(&mut self, name: &str) -> Result<Tensor<D, K>, SideDataError> {
+        let name = name.to_owned();
+        let Some(next) = self.0.pop_front() else { return Err(SideDataError::Missing { name }) };
+        next.into_tensor().map_err(|(kind, rank)| SideDataError::Form { name, kind: kind.to_string(), rank })
+    }
+}
+
+impl FromIterator<AnyTensor> for SideData {
+    fn from_iter<I: IntoIterator<Item = AnyTensor>>(tensors: I) -> Self {
+        Self(tensors.into_iter().collect())
+    }
+}
+
+impl Boundary for SideData {
+    fn write(self, payload: &mut Payload) {
+        self.0.into_iter().for_each(|tensor| payload.push_tensor(tensor));
+    }
+
+    fn read(payload: &mut PayloadReader) -> Result<Self, BoundaryError> {
+        let mut tensors = VecDeque::new();
+        loop {
+            match payload.any_tensor() {
+                Ok(tensor) => tensors.push_back(tensor),
+                Err(BoundaryError::Missing { .. }) => return Ok(Self(tensors)),
+                Err(error) => return Err(error),
+            }
+        }
     }
 }

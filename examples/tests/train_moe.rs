@@ -60,6 +60,51 @@ fn a_run_goes_on_from_its_checkpoint_and_refuses_another_runs() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
+/// Every part that the model may take beside blocks.
+const PARTS: &str = "--ahead De --windows 0,5 --rotary --without-rotary 1 --ngram 97 --structure --platform --squash \
+                     --relations";
+
+#[test]
+fn a_model_of_all_parts_learns_and_goes_on_from_its_checkpoint_on_another_cut() {
+    let folder = std::env::temp_dir().join(format!("train-moe-parts-{}", std::process::id()));
+    let save = format!("{PARTS} --save {} --save-every 2", folder.display());
+    let whole = curve(&format!("{PARTS} --ranks 1"));
+    assert!(whole[0].step.loss > whole[2].step.loss && whole[0].ahead > whole[2].ahead, "it learns: {whole:?}");
+    assert_eq!(whole[0].load.len(), 3, "two blocks with experts, and one of a token ahead");
+    for other in ["--schedule ZBVZeroBubble --cut flops", "--schedule Interleaved1F1B --chunks 2 --cut parameters"] {
+        let got = curve(&format!("{PARTS} {other}"));
+        for (got, whole) in got.iter().zip(&whole) {
+            assert!((got.step.loss - whole.step.loss).abs() < 1e-3, "{other}: {got:?}");
+            assert!((got.ahead - whole.ahead).abs() < 1e-3, "{other}: {got:?}");
+        }
+    }
+    let mut trainer = trainer(&save);
+    assert!((0..2).all(|_| trainer.step().unwrap().is_some()));
+    drop(trainer);
+    let again = curve(&format!("{save} --resume --schedule ZBVZeroBubble --cut parameters"));
+    assert_eq!((again.len(), again[0].step.step), (1, 3));
+    assert!((again[0].step.loss - whole[2].step.loss).abs() < 1e-3, "{again:?}");
+    let other = format!("{TINY} {} --resume", save.replace("--windows 0,5", "--windows 0,4"));
+    let options = MoeOptions::from_arguments(arguments(&other));
+    let error = MoeTrainer::new(options.unwrap().check().unwrap()).unwrap_err().to_string();
+    assert!(error.contains("--windows [0,5], not [0,4]"), "{error}");
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn three_trainings_make_one_drawing() {
+    let folder = std::env::temp_dir().join(format!("train-moe-curves-{}", std::process::id()));
+    let (mut out, mut err) = (Vec::new(), Vec::new());
+    let path = folder.join("load.svg");
+    let flags = format!("{TINY} --log json --curves {}", path.display());
+    assert_eq!(moe_run::main(arguments(&flags), &mut out, &mut err), 0, "{}", String::from_utf8_lossy(&err));
+    let (out, err) = (String::from_utf8(out).unwrap(), String::from_utf8(err).unwrap());
+    assert_eq!((out.lines().count(), err.matches("inner stages").count()), (9, 3), "{err}");
+    let drawing = std::fs::read_to_string(path).unwrap();
+    assert_eq!(drawing.matches("<polyline").count(), 6);
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
 #[test]
 fn recomputed_stages_learn_the_same() {
     assert_eq!(

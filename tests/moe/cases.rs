@@ -2,15 +2,17 @@
 
 #![allow(clippy::single_range_in_vec_init, reason = "a list of ranges may hold one")]
 
-use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Device, Int, Tensor};
 use burn_pipeline::schedule::{Schedule, Size, by_name};
-use burn_pipeline::stage::{AnyTensor, Batch, SplitBackward, Stage};
+use burn_pipeline::stage::{AnyTensor, Batch, SplitBackward, Stage, named_weights};
 use burn_pipeline::train::{Builder, Pipeline, StageContext};
-use burn_pipeline_moe::auxiliary::{AuxiliaryWeights, LayerObservation, read};
-use burn_pipeline_moe::structure::documents;
-use pipeline_examples::moe_gpt::{DOCUMENTS, MoeGptConfig, MoeGptPart, MoeSignal, cross_entropy, stage};
+use burn_pipeline_moe::auxiliary::{AuxiliaryWeights, LayerObservation, observe, read};
+use burn_pipeline_moe::structure::{Structure, documents};
+use pipeline_examples::moe_gpt::{MoeGptConfig, Observed};
+use pipeline_examples::moe_part::{MoeGptPart, cross_entropies, joint_loss};
+use pipeline_examples::moe_signal::{DOCUMENTS, MoeSignal, PLATFORM, RELATIONS, STRUCTURE, Sides, TOKENS};
 use pipeline_tests::reference::{Reference, whole};
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 pub(crate) const SEQ: usize = 6;
@@ -23,6 +25,24 @@ pub(crate) fn config() -> MoeGptConfig {
     config.with_d_model(8).with_heads(2).with_seq(SEQ).with_vocab(VOCAB).with_d_hidden(4).with_experts(4)
 }
 
+const RELATED: usize = 2;
+const STRUCTURES: usize = 3;
+const PLATFORMS: usize = 2;
+
+/// The same with every part that a model may take: enrichments on the first stage, windows, rotary positions on most
+/// layers, a relation bias of all stages.
+pub(crate) fn rich() -> MoeGptConfig {
+    let config =
+        config().with_ngram_buckets(31).with_structures(STRUCTURES).with_platforms(PLATFORMS).with_squash(true);
+    let config = config.with_windows(vec![0, 3, 2]).with_rotary(true).with_without_rotary(vec![1, 4]);
+    config.with_relations(RELATED)
+}
+
+/// The same, which predicts two tokens after the next one, the second by a block with experts.
+pub(crate) fn ahead() -> MoeGptConfig {
+    config().with_ahead("DE".to_owned()).with_ahead_weight(0.8)
+}
+
 /// Numbers in [-1, 1), without Burn's generator, which initial weights are drawn from.
 pub(crate) fn noise(seed: u64, count: usize) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
@@ -33,45 +53,70 @@ pub(crate) fn noise(seed: u64, count: usize) -> Vec<f32> {
     (0..count).map(|_| next()).collect()
 }
 
-/// Samples with their documents and targets.
+/// Samples with their side data and targets.
 pub(crate) struct Text {
     tokens: Tensor<2, Int>,
-    documents: Tensor<2, Int>,
+    sides: Sides,
     next: Tensor<2, Int>,
 }
 
 impl Text {
     pub(crate) fn new(seed: u64, samples: usize) -> Self {
-        let draw = |seed| {
-            let tokens: Vec<i32> =
-                noise(seed, samples * SEQ).iter().map(|x| ((x + 1.0) * 0.5 * VOCAB as f32) as i32).collect();
-            Tensor::<1, Int>::from_ints(&*tokens, &Device::flex()).reshape([samples, SEQ])
+        let draw = |seed, below: usize, shape: [usize; 2]| {
+            let below = |x: &f32| ((x + 1.0) * 0.5 * below as f32) as i32;
+            let values: Vec<i32> = noise(seed, shape.iter().product()).iter().map(below).collect();
+            Tensor::<1, Int>::from_ints(&*values, &Device::flex()).reshape(shape)
         };
-        let tokens: Tensor<2, Int> = draw(2 * seed);
+        let tokens: Tensor<2, Int> = draw(2 * seed, VOCAB, [samples, SEQ]);
         // Three of seventeen tokens start a document, so documents end inside sequences.
         let starts = tokens.clone().lower_scalar(3).int() - 1;
-        Self { documents: documents(starts, 0), tokens, next: draw(2 * seed + 1) }
+        let related = draw(seed + 300, 2, [samples, RELATED * SEQ * SEQ]).float();
+        let sides = Sides {
+            documents: documents(starts, 0),
+            relations: Some(related.reshape([samples, RELATED, SEQ, SEQ])),
+            structure: Some(draw(seed + 100, STRUCTURES, [samples, SEQ])),
+            platform: Some(draw(seed + 200, PLATFORMS, [samples, 1]).flatten(0, 1)),
+            tokens: Some(tokens.clone()),
+        };
+        Self { tokens, sides, next: draw(2 * seed + 1, VOCAB, [samples, SEQ]) }
     }
 
+    /// The batch; all side data is there, and stages read what they name.
     pub(crate) fn batch(&self) -> Batch {
         let batch = Batch::new(MoeSignal::Tokens(self.tokens.clone())).target(self.next.clone());
-        batch.extra(DOCUMENTS, self.documents.clone())
+        let Sides { documents, relations, structure, platform, tokens } = self.sides.clone();
+        let structure = Structure::new()
+            .with(DOCUMENTS, AnyTensor::new(documents))
+            .with(RELATIONS, AnyTensor::new(relations.unwrap()))
+            .with(STRUCTURE, AnyTensor::new(structure.unwrap()))
+            .by_sample(PLATFORM, AnyTensor::new(platform.unwrap()))
+            .with(TOKENS, AnyTensor::new(tokens.unwrap()));
+        structure.attach(batch, self.tokens.dims()[0]).unwrap()
     }
 
-    /// Main and auxiliary loss of some samples on one device, and what is to be observed of each layer.
+    /// Main and auxiliary loss of some samples on one device, and what is to be observed of them.
     pub(crate) fn losses(
         &self,
         config: &MoeGptConfig,
         model: &MoeGptPart,
         samples: Range<usize>,
-    ) -> (Tensor<1>, Option<Tensor<1>>, Vec<LayerObservation>) {
+    ) -> (Tensor<1>, Option<Tensor<1>>, Observed) {
         let cut = |tensor: &Tensor<2, Int>| tensor.clone().slice([samples.clone()]).autodiff();
-        let (logits, left) = model.whole(cut(&self.tokens), cut(&self.documents));
-        let device = logits.device();
-        let rows = burn_pipeline_moe::auxiliary::observe(None, &left, config.experts, &device).unwrap();
-        let rows: Vec<f64> = rows.into_data().iter::<f64>().collect();
-        let observed = read(&rows, config.experts);
-        (cross_entropy(logits, cut(&self.next)), config.losses().unwrap().total(&left), observed)
+        let sides = Sides {
+            documents: cut(&self.sides.documents),
+            relations: self.sides.relations.clone().map(|related| related.slice([samples.clone()]).autodiff()),
+            structure: self.sides.structure.as_ref().map(cut),
+            platform: self.sides.platform.clone().map(|ids| ids.slice([samples.clone()]).autodiff()),
+            tokens: self.sides.tokens.as_ref().map(cut),
+        };
+        let (scores, left) = model.whole(cut(&self.tokens), &sides);
+        let device = scores.next.device();
+        let rows: Vec<f64> = observe(None, &left, config.experts, &device).unwrap().into_data().iter::<f64>().collect();
+        let (next, ahead) = cross_entropies(scores.next, scores.ahead, cut(&self.next));
+        let number = |loss: &Tensor<1>| loss.clone().into_scalar::<f32>() as f64;
+        let layers = read(&rows, config.experts);
+        let observed = Observed { layers, next: number(&next), ahead: ahead.iter().map(number).collect() };
+        (joint_loss(next, ahead, config.ahead_weight), config.losses().unwrap().total(&left), observed)
     }
 }
 
@@ -80,10 +125,10 @@ pub(crate) fn sizes(samples: usize, count: usize) -> Vec<usize> {
     (0..count).map(|piece| samples / count + usize::from(piece < samples % count)).collect()
 }
 
-/// Gradients, what is observed of each layer and microbatch, and the loss that the pipeline reports.
+/// Gradients by the parameters' names, what is observed of each microbatch, and the loss that the pipeline reports.
 pub(crate) struct Got {
-    pub(crate) gradients: Vec<Vec<f32>>,
-    pub(crate) observed: Vec<Vec<LayerObservation>>,
+    pub(crate) gradients: BTreeMap<String, Vec<f32>>,
+    pub(crate) observed: Vec<Observed>,
     pub(crate) loss: f64,
 }
 
@@ -113,7 +158,38 @@ pub(crate) fn plain(config: &MoeGptConfig, batches: &[usize], microbatches: usiz
     });
     let samples: usize = all.iter().sum();
     let loss = mains.into_inner().iter().zip(&all).map(|(loss, &size)| loss * size as f64).sum::<f64>();
-    Got { gradients: step.gradients, observed: observed.into_inner(), loss: loss / samples as f64 }
+    let names = names(config, &whole());
+    let gradients = names.into_iter().zip(step.gradients).collect();
+    Got { gradients, observed: observed.into_inner(), loss: loss / samples as f64 }
+}
+
+/// Names in the whole model of the parameters of a part, in visiting order.
+fn names(config: &MoeGptConfig, at: &StageContext) -> Vec<String> {
+    let (part, names) = (config.part(at).unwrap(), config.names(at).unwrap());
+    named_weights(&part, &names).into_iter().map(|mut weight| weight.names.remove(0)).collect()
+}
+
+/// What each stage of a pipeline has for its parameters, by name. Copies must be equal.
+pub(crate) fn by_name_in_model(
+    config: &MoeGptConfig,
+    stages: impl IntoIterator<Item = Vec<Vec<f32>>>,
+) -> BTreeMap<String, Vec<f32>> {
+    let stages: Vec<_> = stages.into_iter().collect();
+    let (count, mut found) = (stages.len(), BTreeMap::new());
+    for (index, values) in stages.into_iter().enumerate() {
+        let names = names(config, &StageContext { index, stages: count, rank: 0, device: Device::flex() });
+        assert_eq!(names.len(), values.len(), "parameters of stage {index}");
+        for (name, values) in names.into_iter().zip(values) {
+            if let Some(first) = found.insert(name.clone(), values.clone()) {
+                assert_eq!(first, values, "copies of {name}");
+            }
+        }
+    }
+    found
+}
+
+pub(crate) fn floats(tensor: &AnyTensor) -> Vec<f32> {
+    tensor.to_data().unwrap().iter::<f32>().collect()
 }
 
 /// A pipeline of the model; `wrap` may put something around its parts.
@@ -126,47 +202,24 @@ pub(crate) fn builder<M: Stage<Output = MoeSignal>>(
     let config = config.clone();
     let builder = Pipeline::builder().schedule(by_name(schedule.family().name).unwrap(), size);
     let builder = builder.devices(vec![Device::flex()]).split(SplitBackward::Eager);
-    builder.stages(move |at| stage(wrap(config.part(at).unwrap(), at), at))
+    let builder = config.shared().into_iter().fold(builder, Builder::share);
+    builder.stages(move |at| config.stage(wrap(config.part(at).unwrap(), at), at).unwrap())
 }
 
 /// The same step in the pipeline.
-pub(crate) fn pipelined(builder: Builder, batches: &[usize], experts: usize) -> Got {
+pub(crate) fn pipelined(builder: Builder, batches: &[usize], config: &MoeGptConfig) -> Got {
     let mut pipeline = builder.build().unwrap();
     let (mut observed, mut loss) = (Vec::new(), 0.0);
     for (i, &samples) in batches.iter().enumerate() {
         let report = pipeline.accumulate(Text::new(i as u64 + 1, samples).batch()).unwrap();
-        observed.extend(report.observed.iter().map(|numbers| read(numbers, experts)));
+        observed.extend(report.observed.iter().map(|numbers| config.read(numbers)));
         loss += report.loss * samples as f64;
     }
     let gradients = pipeline.take_gradients().unwrap();
-    let numbers = |gradient: &Option<AnyTensor>| {
-        gradient.as_ref().map(|g| g.to_data().unwrap().iter::<f32>().collect()).unwrap_or_default()
-    };
-    let gradients = gradients.iter().flatten().map(numbers).collect();
+    let numbers = |gradient: &Option<AnyTensor>| gradient.as_ref().map(floats).unwrap_or_default();
+    let gradients = gradients.iter().map(|stage| stage.iter().map(numbers).collect());
+    let gradients = by_name_in_model(config, gradients);
     Got { gradients, observed, loss: loss / batches.iter().sum::<usize>() as f64 }
-}
-
-/// For each parameter in visiting order: is it a router's?
-pub(crate) fn routers<M: Module>(model: &M) -> Vec<bool> {
-    struct Routers(Vec<String>, Vec<bool>);
-
-    impl ModuleVisitor for Routers {
-        fn enter_module(&mut self, name: &str, _: &str) {
-            self.0.push(name.to_owned());
-        }
-
-        fn exit_module(&mut self, _: &str, _: &str) {
-            self.0.pop();
-        }
-
-        fn visit_float<const D: usize>(&mut self, _: &Param<Tensor<D>>) {
-            self.1.push(self.0.iter().any(|name| name == "router"));
-        }
-    }
-
-    let mut routers = Routers(Vec::new(), Vec::new());
-    model.visit(&mut routers);
-    routers.1
 }
 
 /// How far a pipeline is from the plain loop: the largest difference of a parameter's gradient, over that gradient's
@@ -180,23 +233,33 @@ pub(crate) struct Distance {
 }
 
 pub(crate) fn distance(config: &MoeGptConfig, got: &Got, expected: &Got) -> Distance {
-    let routers = routers(&config.part(&whole()).unwrap());
-    assert_eq!(routers.iter().filter(|&&router| router).count(), 8, "six layers of experts, two mixtures of depths");
-    assert_eq!((got.gradients.len(), expected.gradients.len()), (routers.len(), routers.len()));
-    let mut distance = Distance { loss: (got.loss - expected.loss).abs(), ..Distance::default() };
-    for ((got, expected), router) in got.gradients.iter().zip(&expected.gradients).zip(routers) {
-        assert_eq!(got.len(), expected.len(), "a gradient is missing");
+    let (mut distance, mut routers) = (Distance { loss: (got.loss - expected.loss).abs(), ..Distance::default() }, 0);
+    let names = |got: &Got| got.gradients.keys().cloned().collect::<Vec<String>>();
+    assert_eq!(names(got), names(expected), "parameters");
+    for ((name, expected), got) in expected.gradients.iter().zip(got.gradients.values()) {
+        let router = name.contains("router");
+        routers += usize::from(router);
+        assert_eq!(got.len(), expected.len(), "the gradient of {name} is missing");
         let largest = expected.iter().fold(0.0f32, |max, x| max.max(x.abs()));
         assert!(largest > 0.0 || !router, "a router without gradient proves nothing");
         let apart = got.iter().zip(expected).fold(0.0f32, |max, (a, b)| max.max((a - b).abs()));
         let worst = if router { &mut distance.routers } else { &mut distance.others };
         *worst = worst.max((apart / largest.max(1e-12)) as f64);
     }
+    let blocks = config.blocks().unwrap();
+    let wanted: usize =
+        blocks.iter().map(|kind| usize::from(kind.has_experts()) + usize::from(kind.has_depths())).sum();
+    assert_eq!(routers, wanted, "a router a layer of experts, and one a mixture of depths");
     assert_eq!(got.observed.len(), expected.observed.len(), "microbatches observed");
-    for (got, expected) in got.observed.iter().flatten().zip(expected.observed.iter().flatten()) {
-        let of = |layer: &LayerObservation| {
-            let losses = [layer.load_balance, layer.router_z, layer.depth_router, layer.dropped];
-            losses.into_iter().chain(layer.load.iter().copied()).collect::<Vec<f64>>()
+    for (got, expected) in got.observed.iter().zip(&expected.observed) {
+        assert_eq!((got.layers.len(), got.ahead.len()), (blocks.len(), config.ahead.len()));
+        let of = |observed: &Observed| {
+            let layer = |layer: &LayerObservation| {
+                let losses = [layer.load_balance, layer.router_z, layer.depth_router, layer.dropped];
+                losses.into_iter().chain(layer.load.iter().copied()).collect::<Vec<f64>>()
+            };
+            let losses = [observed.next].into_iter().chain(observed.ahead.iter().copied());
+            losses.chain(observed.layers.iter().flat_map(layer)).collect::<Vec<f64>>()
         };
         let apart = of(got).iter().zip(of(expected)).fold(0.0f64, |max, (a, b)| max.max((a - b).abs()));
         distance.observed = distance.observed.max(apart);

@@ -10,7 +10,7 @@ use burn_pipeline_moe::layers::{
 const D: usize = 8;
 
 fn config(capacity: f64) -> BlockConfig {
-    let attention = AttentionConfig { d_model: D, heads: 2, window: None };
+    let attention = AttentionConfig::new(D, 2);
     BlockConfig::new(attention, 16, MixtureOfExpertsConfig::new(D, 8, 4)).with_depth_capacity(capacity)
 }
 
@@ -31,7 +31,7 @@ fn tokens_that_are_not_chosen_go_around_untouched_and_as_many_as_there_is_room_f
     for (capacity, taken) in [(0.5, 4), (0.01, 1), (0.8, 6), (1.0, 7)] {
         for kind in [BlockKind::DenseDepths, BlockKind::ExpertsDepths] {
             let documents = Tensor::<2, Int>::zeros([3, 7], &Device::flex());
-            let (y, auxiliary) = block(kind, capacity).forward(x(3, 7), documents);
+            let (y, auxiliary) = block(kind, capacity).forward(x(3, 7), &documents.into());
             let (before, after) = (floats(x(3, 7)), floats(y));
             let changed: Vec<bool> = before.chunks(D).zip(after.chunks(D)).map(|(a, b)| a != b).collect();
             for row in changed.chunks(7) {
@@ -52,8 +52,8 @@ fn with_room_for_all_it_is_the_block_with_its_change_gated() {
     let Block::All(inner) = block(BlockKind::Dense, 1.0) else { panic!("a plain block was asked for") };
     let depths = MixtureOfDepths::new(inner.clone(), D, 1.0, &Device::flex());
     let documents = Tensor::<2, Int>::zeros([2, 5], &Device::flex());
-    let inner = inner.forward(x(2, 5), documents.clone()).0;
-    let (y, _) = depths.forward(x(2, 5), documents);
+    let inner = inner.forward(x(2, 5), &documents.clone().into()).0;
+    let (y, _) = depths.forward(x(2, 5), &documents.into());
     let (before, all, gated) = (floats(x(2, 5)), floats(inner), floats(y));
     for token in 0..10 {
         let at = |values: &[f32], i: usize| values[token * D + i];
@@ -69,11 +69,11 @@ fn with_room_for_all_it_is_the_block_with_its_change_gated() {
 fn chosen_tokens_see_only_chosen_tokens_of_their_document() {
     let block = block(BlockKind::DenseDepths, 1.0);
     let documents = Tensor::<2, Int>::from_ints([[0, 0, 1, 1, 1]], &Device::flex());
-    let one = floats(block.forward(x(1, 5), documents.clone()).0);
+    let one = floats(block.forward(x(1, 5), &documents.clone().into()).0);
     let mut changed = floats(x(1, 5));
     changed[..D].iter_mut().for_each(|x| *x += 1.0);
     let changed = Tensor::<1>::from_floats(&*changed, &Device::flex()).reshape([1, 5, D]);
-    let other = floats(block.forward(changed, documents).0);
+    let other = floats(block.forward(changed, &documents.into()).0);
     assert_ne!(one[D..2 * D], other[D..2 * D], "the second token sees the first");
     assert_eq!(one[2 * D..], other[2 * D..], "the second document does not");
 }

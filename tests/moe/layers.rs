@@ -23,16 +23,16 @@ fn floats<const R: usize>(tensor: Tensor<R>) -> Vec<f32> {
 /// For each pair of tokens: does a change of the second reach the first?
 fn sees(window: Option<usize>, documents: &[i32]) -> Vec<Vec<bool>> {
     let seq = documents.len();
-    let attention = AttentionConfig { d_model: D, heads: 2, window };
+    let attention = AttentionConfig::new(D, 2).with_window(window);
     let attention = init_seeded(1, &Device::flex(), |device| attention.init(device));
     let documents = Tensor::<1, Int>::from_ints(documents, &Device::flex()).unsqueeze::<2>();
-    let before = floats(attention.forward(x(1, seq), documents.clone()));
+    let before = floats(attention.forward(x(1, seq), &documents.clone().into()));
     let mut sees = vec![vec![false; seq]; seq];
     for from in 0..seq {
         let mut values = floats(x(1, seq));
         values[from * D] += 3.0;
         let values = Tensor::<1>::from_floats(&*values, &Device::flex()).reshape([1, seq, D]);
-        let after = floats(attention.forward(values, documents.clone()));
+        let after = floats(attention.forward(values, &documents.clone().into()));
         for to in 0..seq {
             sees[to][from] = before[to * D..][..D] != after[to * D..][..D];
         }

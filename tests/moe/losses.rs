@@ -120,7 +120,7 @@ fn observations_travel_downstream_and_are_read_back() {
     assert_eq!(read(&numbers, 3), expected);
     assert_eq!(expected[1].imbalance(), 5.0 * 3.0 / 8.0);
     assert_eq!(expected[0].imbalance(), 1.0);
-    let twice = over_microbatches(&[numbers.clone(), numbers], 3);
+    let twice = over_microbatches(&[&expected, &expected]);
     assert_eq!((twice[1].load_balance, twice[1].dropped, &*twice[1].load), (1.5, 4.0, &[6.0, 0.0, 10.0][..]));
     assert!(observe(None, &[], 3, &device).is_none());
 }

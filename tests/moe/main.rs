@@ -2,8 +2,12 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests fail by panicking and print what they covered")]
 
+mod ahead;
 mod cases;
+mod cuts;
 mod depths;
+mod enriched;
+mod fused;
 mod injection;
 mod layers;
 mod losses;

@@ -4,7 +4,6 @@
 use crate::cases::{Distance, builder, config, distance, pipelined, plain};
 use burn_pipeline::plan::PlacementKind;
 use burn_pipeline::schedule::{Chunks, Schedule, Size, all};
-use pipeline_examples::moe_gpt::stage;
 
 /// Gradients are sums of the same numbers in another order, so they differ by rounding.
 pub(crate) const ROUNDING: f64 = 2e-5;
@@ -50,7 +49,7 @@ fn every_family_equals_main_plus_auxiliary_on_one_device() {
                 let place = format!("{name}, {microbatches} microbatches, batches of {batches:?}");
                 assert!(schedule.build(size).is_ok(), "{place}: refused");
                 let builder = builder(schedule.as_ref(), size, &config, |part, _| part);
-                let apart = distance(&config, &pipelined(builder, &batches, config.experts), &expected);
+                let apart = distance(&config, &pipelined(builder, &batches, &config), &expected);
                 assert_close(&apart, &place);
                 worst = worst.max(apart.routers);
                 proved += 1;
@@ -68,7 +67,7 @@ fn more_ranks_and_stages_without_experts_make_no_difference() {
         let schedule = burn_pipeline::schedule::by_name(name).unwrap();
         let expected = plain(&config, &[9, 7], 4);
         let builder = builder(schedule.as_ref(), Size { ranks, chunks, microbatches: 4 }, &config, |part, _| part);
-        assert_close(&distance(&config, &pipelined(builder, &[9, 7], config.experts), &expected), name);
+        assert_close(&distance(&config, &pipelined(builder, &[9, 7], &config), &expected), name);
     }
 }
 
@@ -80,8 +79,8 @@ fn recomputed_stages_inject_once() {
         let size = Size { ranks: 2, chunks, microbatches: 3 };
         let model = config.clone();
         let builder = builder(schedule.as_ref(), size, &config, |part, _| part);
-        let builder = builder.stages(move |at| stage(model.part(at).unwrap(), at).recomputed(true));
-        let got = pipelined(builder, &[5, 4], config.experts);
+        let builder = builder.stages(move |at| model.stage(model.part(at).unwrap(), at).unwrap().recomputed(true));
+        let got = pipelined(builder, &[5, 4], &config);
         assert_close(&distance(&config, &got, &plain(&config, &[5, 4], 3)), name);
     }
 }

@@ -6,7 +6,8 @@ use burn::module::Module;
 use burn_pipeline::schedule::Size;
 use burn_pipeline::stage::Stage;
 use burn_pipeline::train::StageContext;
-use pipeline_examples::moe_gpt::{MoeExtras, MoeGptPart, MoeSignal};
+use pipeline_examples::moe_part::MoeGptPart;
+use pipeline_examples::moe_signal::{MoeExtras, MoeSignal};
 
 /// A part of the model that injects with a wrong scale.
 #[derive(Module, Debug)]
@@ -39,7 +40,7 @@ fn distances(accumulation: usize, microbatches: usize, factor: fn(&StageContext,
         let size = Size { ranks: 2, chunks, microbatches };
         let mistaken = move |part, at: &StageContext| Mistaken { part, factor: factor(at, m, a) };
         let builder = builder(schedule.as_ref(), size, &config, mistaken);
-        let apart = distance(&config, &pipelined(builder, &batches, config.experts), &expected);
+        let apart = distance(&config, &pipelined(builder, &batches, &config), &expected);
         // The forward is untouched: only gradients tell.
         assert!(apart.observed < 1e-6 && apart.loss < 1e-5, "{apart:?}");
         apart.routers

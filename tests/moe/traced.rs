@@ -14,7 +14,7 @@ fn captured_stages_equal_the_plain_loop_with_uneven_microbatches() {
         let batches = [9, 7];
         let size = Size { ranks: 2, chunks, microbatches: 4 };
         let builder = builder(schedule.as_ref(), size, &config, |part, _| part).split(SplitBackward::Traced);
-        let got = pipelined(builder.clone(), &batches, config.experts);
+        let got = pipelined(builder.clone(), &batches, &config);
         assert_close(&distance(&config, &got, &plain(&config, &batches, 4)), name);
         let mut pipeline = builder.build().unwrap();
         pipeline.accumulate(crate::cases::Text::new(1, 8).batch()).unwrap();
@@ -30,9 +30,9 @@ fn a_dropless_model_cannot_be_captured_and_defers_instead() {
     let schedule = by_name("ZBH1").unwrap();
     let size = Size { ranks: 2, chunks: 1, microbatches: 3 };
     let builder = builder(schedule.as_ref(), size, &config, |part, _| part).split(SplitBackward::Auto);
-    let got = pipelined(builder.clone(), &[5], config.experts);
+    let got = pipelined(builder.clone(), &[5], &config);
     assert_close(&distance(&config, &got, &plain(&config, &[5], 3)), "dropless");
-    assert!(got.observed.iter().flatten().all(|layer| layer.dropped == 0.0));
+    assert!(got.observed.iter().flat_map(|one| &one.layers).all(|layer| layer.dropped == 0.0));
     let mut pipeline = builder.build().unwrap();
     pipeline.accumulate(crate::cases::Text::new(1, 5).batch()).unwrap();
     for (stage, report) in pipeline.engines().unwrap() {

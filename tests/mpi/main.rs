@@ -64,3 +64,10 @@ fn outputs_modules_and_links_are_read_as_on_threads() {
         passes(ranks, "reads");
     }
 }
+
+#[test]
+fn every_process_knows_the_load_of_all_experts_and_what_was_dropped() {
+    for ranks in [2, 4] {
+        passes(ranks, "experts");
+    }
+}

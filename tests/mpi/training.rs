@@ -61,6 +61,44 @@ fn train_gpt_over_processes_has_the_losses_of_threads_bit_for_bit() {
     }
 }
 
+/// Every number of a line that does not tell time.
+fn numbers(out: &str) -> Vec<serde_json::Value> {
+    let lines = out.lines().filter(|line| line.starts_with('{'));
+    let mut lines: Vec<serde_json::Value> = lines.map(|line| serde_json::from_str(line).unwrap()).collect();
+    for line in &mut lines {
+        for time in ["step_seconds", "tokens_per_second"] {
+            assert!(line.as_object_mut().unwrap().remove(time).is_some());
+        }
+    }
+    lines
+}
+
+#[test]
+fn train_moe_over_processes_tells_the_losses_and_loads_of_threads() {
+    let experts = "--experts 4 --d-hidden 8 --pattern DEe --bos 10 --capacity 1.0 --ahead E --relations --rotary";
+    let experts: Vec<&str> = experts.split_whitespace().collect();
+    let tiny: Vec<&str> = ["train_moe"].into_iter().chain(TINY[1..].iter().copied()).chain(experts).collect();
+    for (ranks, flags) in [(2, &[][..]), (2, &["--schedule", "ZBVZeroBubble"])] {
+        let (here, there) = (folder("moe-threads"), folder("moe-processes"));
+        let count = ranks.to_string();
+        let threads = [&tiny, flags, &["--ranks", &count, "--trace", here.to_str().unwrap()]].concat();
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        let code = pipeline_examples::moe_run::main(threads.iter().map(OsString::from), &mut out, &mut err);
+        assert_eq!(code, 0, "{}", String::from_utf8_lossy(&err));
+        let expected = numbers(&String::from_utf8(out).unwrap());
+        assert!(expected.len() == 6 && expected.iter().all(|line| line["dropped"].as_f64().unwrap() > 0.0));
+        let processes = [&tiny, flags, &["--link", "mpi", "--trace", there.to_str().unwrap()]].concat();
+        let Run { code, out, err, left } = mpirun(ranks, &[], &processes);
+        assert_eq!(code, Some(0), "{flags:?}: {out}{err}");
+        assert_eq!(numbers(&out), expected, "{flags:?}");
+        assert!(left.is_empty(), "{left:?}");
+        assert!(there.join("expert_load.svg").exists(), "rank 0 writes the experts' load");
+        for folder in [here, there] {
+            std::fs::remove_dir_all(folder).unwrap();
+        }
+    }
+}
+
 #[test]
 fn flags_that_no_run_can_have_end_every_rank_with_a_message() {
     let Run { code, err, left, .. } = mpirun(2, &[], &[TINY, &["--link", "mpi", "--ranks", "3"]].concat());

@@ -11,6 +11,10 @@
 #[path = "../runtime/cases.rs"]
 mod cases;
 mod conform;
+mod experts;
+#[allow(dead_code, reason = "the tests on threads use all of it")]
+#[path = "../moe/cases.rs"]
+mod experts_cases;
 mod faults;
 mod jobs;
 mod parity;
@@ -27,10 +31,13 @@ const PATIENCE: Duration = Duration::from_secs(60);
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    if arguments.first() == Some(&"train_gpt") {
+    if let Some(example @ ("train_gpt" | "train_moe")) = arguments.first().copied() {
         let (mut out, mut err) = (std::io::stdout(), std::io::stderr());
         let own = arguments.iter().take(arguments.len() - 1).map(OsString::from);
-        return ExitCode::from(pipeline_examples::run::main(own, &mut out, &mut err));
+        return ExitCode::from(match example {
+            "train_gpt" => pipeline_examples::run::main(own, &mut out, &mut err),
+            _ => pipeline_examples::moe_run::main(own, &mut out, &mut err),
+        });
     }
     let mpi = match Mpi::connect(PATIENCE) {
         Ok(mpi) => mpi,
@@ -49,6 +56,7 @@ fn main() -> ExitCode {
         ["strangers", _] => passed(|| jobs::strangers(&mpi)),
         ["calls", _] => passed(|| jobs::calls(&mpi)),
         ["reads", _] => passed(|| jobs::reads(&mpi)),
+        ["experts", _] => passed(|| experts::metrics(&mpi)),
         ["late", failing, _] => faults::late(&mpi, number(failing)),
         ["fault", fault, failing, at, _] => faults::strike(&mpi, fault, number(failing), number(at)),
         other => panic!("there is no test {other:?}"),

@@ -1,6 +1,8 @@
 //! Causal self-attention within documents.
 
 use super::SMALL;
+use super::context::AttentionContext;
+use super::rotary::rotated;
 use burn::config::Config;
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
@@ -17,24 +19,24 @@ pub struct AttentionConfig {
     pub heads: usize,
     /// How many tokens back a token sees, itself included; all if `None`.
     pub window: Option<usize>,
+    /// Turn queries and keys by their positions (rotary embedding); the width of a head is then even.
+    #[config(default = false)]
+    pub rotary: bool,
 }
 
 impl AttentionConfig {
     /// The layer.
     ///
     /// # Panics
-    /// If the heads do not divide the width.
+    /// If the heads do not divide the width, or are of an odd width that is to be rotated.
     pub fn init(&self, device: &Device) -> Attention {
         let divides = self.heads > 0 && self.d_model.is_multiple_of(self.heads);
         assert!(divides, "{} heads do not divide a width of {}", self.heads, self.d_model);
+        let width = self.d_model / self.heads;
+        assert!(!self.rotary || width.is_multiple_of(2), "heads of the odd width {width} cannot be rotated in pairs");
         let linear = |to| LinearConfig::new(self.d_model, to).with_initializer(SMALL).init(device);
-        let window = self.window;
-        Attention {
-            query_key_value: linear(3 * self.d_model),
-            project: linear(self.d_model),
-            heads: self.heads,
-            window,
-        }
+        let (heads, window, rotary) = (self.heads, self.window, self.rotary);
+        Attention { query_key_value: linear(3 * self.d_model), project: linear(self.d_model), heads, window, rotary }
     }
 }
 
@@ -45,18 +47,26 @@ pub struct Attention {
     project: Linear,
     heads: usize,
     window: Option<usize>,
+    rotary: bool,
 }
 
 impl Attention {
-    /// Runs the layer on `[batch, seq, d_model]` with the document of each token, `[batch, seq]`.
-    pub fn forward(&self, x: Tensor<3>, documents: Tensor<2, Int>) -> Tensor<3> {
+    /// Runs the layer on `[batch, seq, d_model]`.
+    pub fn forward(&self, x: Tensor<3>, context: &AttentionContext) -> Tensor<3> {
         let [batch, seq, d] = x.dims();
         let (width, heads) = (d / self.heads, self.heads);
-        let hidden = self.hidden(documents);
+        let hidden = self.hidden(context.documents.clone());
         let joint = self.query_key_value.forward_deferred(x);
         let part = |i: usize| joint.clone().narrow(2, i * d, d).reshape([batch, seq, heads, width]).swap_dims(1, 2);
-        let (query, key, value) = (part(0), part(1), part(2));
-        let scores = query.matmul(key.swap_dims(2, 3)).div_scalar((width as f64).sqrt());
+        let (mut query, mut key, value) = (part(0), part(1), part(2));
+        if self.rotary {
+            query = rotated(query, &context.positions);
+            key = rotated(key, &context.positions);
+        }
+        let mut scores = query.matmul(key.swap_dims(2, 3)).div_scalar((width as f64).sqrt());
+        if let Some(bias) = &context.bias {
+            scores = scores + bias.clone();
+        }
         let scores = scores.mask_fill(hidden.unsqueeze_dim::<4>(1).expand([batch, heads, seq, seq]), -1.0e9);
         let mixed = softmax(scores, 3).matmul(value);
         self.project.forward_deferred(mixed.swap_dims(1, 2).reshape([batch, seq, d]))

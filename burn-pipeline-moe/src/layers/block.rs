@@ -1,13 +1,14 @@
 //! Transformer blocks, dense or with experts, and the pattern string that mixes them.
 
+use super::depths::depth_tokens;
 use super::{
-    Attention, AttentionConfig, FeedForward, FeedForwardConfig, LayerAuxiliary, MixtureOfDepths, MixtureOfExperts,
-    MixtureOfExpertsConfig,
+    Attention, AttentionConfig, AttentionContext, FeedForward, FeedForwardConfig, LayerAuxiliary, MixtureOfDepths,
+    MixtureOfExperts, MixtureOfExpertsConfig,
 };
 use burn::config::Config;
 use burn::module::Module;
 use burn::nn::{LayerNorm, LayerNormConfig};
-use burn::tensor::{Device, Int, Tensor};
+use burn::tensor::{Device, Tensor};
 
 /// One letter of a pattern.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -31,6 +32,16 @@ impl BlockKind {
     /// Is it a mixture of depths?
     pub fn has_depths(self) -> bool {
         matches!(self, Self::DenseDepths | Self::ExpertsDepths)
+    }
+
+    /// Its letter in a pattern.
+    pub fn letter(self) -> char {
+        match self {
+            Self::Dense => 'D',
+            Self::Experts => 'E',
+            Self::DenseDepths => 'd',
+            Self::ExpertsDepths => 'e',
+        }
     }
 }
 
@@ -115,6 +126,13 @@ impl BlockConfig {
     }
 }
 
+impl BlockConfig {
+    /// Tokens of a sequence of `seq` that take a block of a mixture of depths, at least one.
+    pub(crate) fn depth_tokens(&self, seq: usize) -> usize {
+        depth_tokens(self.depth_capacity, seq)
+    }
+}
+
 /// A block that all tokens take, or some.
 #[derive(Module, Debug)]
 pub enum Block {
@@ -145,19 +163,19 @@ pub struct Inner {
 }
 
 impl Block {
-    /// Runs the block on `[batch, seq, d_model]` with the document of each token, `[batch, seq]`.
-    pub fn forward(&self, x: Tensor<3>, documents: Tensor<2, Int>) -> (Tensor<3>, LayerAuxiliary) {
+    /// Runs the block on `[batch, seq, d_model]`.
+    pub fn forward(&self, x: Tensor<3>, context: &AttentionContext) -> (Tensor<3>, LayerAuxiliary) {
         match self {
-            Block::All(inner) => inner.forward(x, documents),
-            Block::Some(depths) => depths.forward(x, documents),
+            Block::All(inner) => inner.forward(x, context),
+            Block::Some(depths) => depths.forward(x, context),
         }
     }
 }
 
 impl Inner {
     /// As [`Block::forward`].
-    pub fn forward(&self, x: Tensor<3>, documents: Tensor<2, Int>) -> (Tensor<3>, LayerAuxiliary) {
-        let x = x.clone() + self.attention.forward(self.norm_attention.forward(x), documents);
+    pub fn forward(&self, x: Tensor<3>, context: &AttentionContext) -> (Tensor<3>, LayerAuxiliary) {
+        let x = x.clone() + self.attention.forward(self.norm_attention.forward(x), context);
         let normed = self.norm_mix.forward(x.clone());
         let (y, auxiliary) = match &self.mix {
             Mix::Dense(dense) => (dense.forward(normed), LayerAuxiliary::default()),

@@ -8,7 +8,7 @@
 //! 2. Chosen tokens, in their order, make a shorter sequence for the block.
 //! 3. What the block changed, times the sigmoid of the score, is added to them in place.
 
-use super::{Inner, LayerAuxiliary, SMALL};
+use super::{AttentionContext, Inner, LayerAuxiliary, SMALL};
 use crate::losses::depth_router;
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
@@ -39,20 +39,25 @@ impl MixtureOfDepths {
         Self { router, inner, capacity }
     }
 
-    /// Runs the block on `[batch, seq, d_model]` with the document of each token, `[batch, seq]`.
-    pub fn forward(&self, x: Tensor<3>, documents: Tensor<2, Int>) -> (Tensor<3>, LayerAuxiliary) {
+    /// Runs the block on `[batch, seq, d_model]`.
+    pub fn forward(&self, x: Tensor<3>, context: &AttentionContext) -> (Tensor<3>, LayerAuxiliary) {
         let [batch, seq, d] = x.dims();
-        let count = ((self.capacity * seq as f64).ceil() as usize).clamp(1, seq);
+        let count = depth_tokens(self.capacity, seq);
         let logits = self.router.forward_deferred(x.clone()).reshape([batch, seq]);
         let Chosen { mask, places } = choose(logits.clone().detach(), count);
         let rows = places.clone().unsqueeze_dim::<3>(2).expand([batch, count, d]);
         let short = x.clone().gather(1, rows.clone());
-        let (through, mut auxiliary) = self.inner.forward(short.clone(), documents.gather(1, places.clone()));
+        let (through, mut auxiliary) = self.inner.forward(short.clone(), &context.of(places.clone()));
         let gate = sigmoid(logits.clone().gather(1, places)).reshape([batch, count, 1]);
         let y = x.scatter(1, rows, (through - short) * gate, IndexingUpdateOp::Add);
         auxiliary.depth_router = Some(depth_router(logits, mask));
         (y, auxiliary)
     }
+}
+
+/// Tokens of a sequence that take the block.
+pub(super) fn depth_tokens(capacity: f64, seq: usize) -> usize {
+    ((capacity * seq as f64).ceil() as usize).clamp(1, seq)
 }
 
 /// The `count` best of each row.

@@ -5,17 +5,22 @@
 
 mod attention;
 mod block;
+mod context;
 mod depths;
 mod experts;
 mod feed_forward;
 mod mixture;
+mod multi_token;
+mod rotary;
 
 pub use attention::{Attention, AttentionConfig};
 pub use block::{Block, BlockConfig, BlockKind, Inner, Mix, PatternError, parse_pattern};
+pub use context::AttentionContext;
 pub use depths::MixtureOfDepths;
 pub use experts::{Experts, ExpertsConfig};
 pub use feed_forward::{FeedForward, FeedForwardConfig};
 pub use mixture::{MixtureOfExperts, MixtureOfExpertsConfig};
+pub use multi_token::{MultiTokenPrediction, predict_ahead};
 
 use burn::nn::Initializer;
 use burn::tensor::{Int, Tensor};

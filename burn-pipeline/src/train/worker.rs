@@ -112,8 +112,8 @@ pub(super) struct StageFacts {
     pub(super) weight_bytes: usize,
     /// Element types and shapes of its parameters, in visiting order.
     pub(super) parameters: String,
-    /// Names of its parameters in the whole model.
-    pub(super) names: Vec<String>,
+    /// Paths of its parameters, each with a name in the whole model.
+    pub(super) names: Vec<(String, String)>,
 }
 
 /// A command's answers, with the rank that gives them: its own, or all ranks' where the others are processes.
@@ -269,7 +269,8 @@ fn build(seat: &Seat, mut link: Box<dyn Link>) -> Result<Built, ExecuteError> {
         let weights = held.weights();
         let (weight_bytes, parameters) = (weights.iter().map(|(_, w)| w.bytes()).sum(), described(&weights));
         let (extras, has_loss, takes) = (held.extras(), held.has_loss(), held.takes());
-        let names = held.named_weights().into_iter().flat_map(|weight| weight.names).collect();
+        let named = |weight: NamedWeight| weight.names.into_iter().map(move |name| (weight.path.clone(), name));
+        let names = held.named_weights().into_iter().flat_map(named).collect();
         facts.push(StageFacts { stage, extras, has_loss, weight_bytes, takes, parameters, names });
         stages.insert(stage, held);
     }

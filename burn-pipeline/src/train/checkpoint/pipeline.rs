@@ -7,6 +7,7 @@ use super::rank::SavedStage;
 use super::stored::{Checkpoint, Parts};
 use super::tensors::{Item, write_model};
 use crate::stage::NamedWeight;
+use crate::train::SharedReport;
 use crate::train::pipeline::Pipeline;
 use crate::train::worker::{Answer, Command};
 use serde::Serialize;
@@ -23,8 +24,11 @@ impl Pipeline {
     /// Saves weights, optimizers and progress, and `beside`, what the caller needs to take its own work up again (its
     /// place in the data; `&()` for nothing). Every rank writes its stages' files; returns the checkpoint's folder.
     ///
+    /// Copies of a shared parameter that have one name in the model are one parameter of the checkpoint, so that
+    /// another cut, with more copies or fewer, finds it.
+    ///
     /// # Errors
-    /// If two stages claim a parameter's name, gradients wait for a step, or something cannot be written: the
+    /// If two stages claim a name of parameters that are not shared, gradients wait for a step, or something cannot be written: the
     /// checkpoints that were there are untouched, and the pipeline can go on.
     pub fn save(&mut self, checkpoints: &Checkpoints, beside: &impl Serialize) -> Result<PathBuf, CheckpointError> {
         self.refuse_processes("saving a checkpoint")?;
@@ -38,11 +42,14 @@ impl Pipeline {
         let mut manifest = Manifest::new(self.progress, beside, self.plan_name(), self.placement().stages());
         let staging = checkpoints.begin(self.progress.steps)?;
         let folder = Arc::from(staging.folder());
+        let mut known = BTreeSet::new();
         for stage in self.saved(folder)? {
             manifest.optimizer |= stage.optimizer;
             let file = manifest.files.len();
             manifest.files.push(stage.file);
-            manifest.parameters.extend(stage.parameters.into_iter().map(|mut parameter| {
+            // Of a shared parameter's copies, which are equal, the first one's file is named.
+            let first = stage.parameters.into_iter().filter(|parameter| known.insert(parameter.key().to_owned()));
+            manifest.parameters.extend(first.map(|mut parameter| {
                 parameter.file = file;
                 parameter
             }));
@@ -113,7 +120,9 @@ impl Pipeline {
         if let Some((name, first, second)) = self.claimed_twice() {
             return Err(CheckpointError::SameName { name, first, second });
         }
-        let items = self.named_weights()?.into_iter().flatten().map(|weight| {
+        let mut known = BTreeSet::new();
+        let weights = self.named_weights()?.into_iter().flatten();
+        let items = weights.filter(|weight| known.insert(weight.names[0].clone())).map(|weight| {
             let (dtype, shape) = (weight.value.dtype(), weight.value.shape().to_vec());
             let NamedWeight { mut names, value, .. } = weight;
             Item { name: names.swap_remove(0), dtype, shape, read: Box::new(move || value.to_data()) }
@@ -137,17 +146,27 @@ impl Pipeline {
         Ok(rows.into_iter().map(|(_, weights)| weights).collect())
     }
 
-    /// A name that two stages claim, and the stages.
+    /// A name that two stages claim for parameters that are not copies of a shared one, and the stages.
     pub(in crate::train) fn claimed_twice(&self) -> Option<(String, usize, usize)> {
-        let mut claimed: BTreeMap<&str, usize> = BTreeMap::new();
+        let mut claimed: BTreeMap<&str, (usize, Option<usize>)> = BTreeMap::new();
         for facts in self.facts.iter().filter(|facts| facts.stage.replica() == 0) {
             let stage = facts.stage.index();
-            for name in &facts.names {
-                if let Some(first) = claimed.insert(name, stage) {
-                    return Some((name.clone(), first, stage));
+            for (path, name) in &facts.names {
+                let shared = self.shared_at(stage, path);
+                match claimed.insert(name, (stage, shared)) {
+                    Some((first, other)) if shared.is_none() || shared != other => {
+                        return Some((name.clone(), first, stage));
+                    }
+                    _ => {}
                 }
             }
         }
         None
+    }
+
+    /// The place among the shared parameters of the one that a stage holds at this path.
+    fn shared_at(&self, stage: usize, path: &str) -> Option<usize> {
+        let holds = |report: &SharedReport| report.copies.iter().any(|copy| copy.stage == stage && copy.path == path);
+        self.shared().iter().position(holds)
     }
 }

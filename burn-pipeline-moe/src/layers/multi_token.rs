@@ -1,0 +1,79 @@
+//! Multi-token prediction: small modules after the last block that predict the tokens after the next one.
+//!
+//! DeepSeek-AI, "DeepSeek-V3" (2024), section 2.2: module `k` joins the hidden state of module `k - 1` at token `i`
+//! with the embedding of token `i + k`, runs one block, and the model's own head scores token `i + k + 1` from it.
+//! Embedding and head are the main model's, so in a pipeline the last stage holds a copy of the first one's embedding;
+//! that is a shared parameter (`burn_pipeline::train::Builder::share`).
+//!
+//! Module `k` (from 1) sees the first `seq - k` tokens: the others have no token `i + k` in the sequence.
+
+use super::context::AttentionContext;
+use super::{Block, BlockConfig, BlockKind, LayerAuxiliary, SMALL};
+use burn::module::Module;
+use burn::nn::{LayerNorm, LayerNormConfig, Linear, LinearConfig};
+use burn::tensor::{Device, Int, Tensor};
+use burn_pipeline::ops::DeferredForward;
+
+/// Predicts one token more.
+#[derive(Module, Debug)]
+pub struct MultiTokenPrediction {
+    norm_hidden: LayerNorm,
+    norm_token: LayerNorm,
+    join: Linear,
+    block: Block,
+}
+
+impl MultiTokenPrediction {
+    /// A module with a block of this kind.
+    ///
+    /// # Panics
+    /// As [`BlockConfig::init`].
+    pub fn new(config: &BlockConfig, kind: BlockKind, device: &Device) -> Self {
+        let d = config.attention.d_model;
+        Self {
+            norm_hidden: LayerNormConfig::new(d).init(device),
+            norm_token: LayerNormConfig::new(d).init(device),
+            join: LinearConfig::new(2 * d, d).with_bias(false).with_initializer(SMALL).init(device),
+            block: config.init(kind, device),
+        }
+    }
+
+    /// Runs the module on hidden states and the embedded tokens that they are joined with, `[batch, seq, d_model]`
+    /// both.
+    pub fn forward(
+        &self,
+        hidden: Tensor<3>,
+        token: Tensor<3>,
+        context: &AttentionContext,
+    ) -> (Tensor<3>, LayerAuxiliary) {
+        let joint = Tensor::cat(vec![self.norm_hidden.forward(hidden), self.norm_token.forward(token)], 2);
+        self.block.forward(self.join.forward_deferred(joint), context)
+    }
+}
+
+/// Runs modules one after the other on the last block's hidden states `[batch, seq, d_model]` of `tokens`
+/// `[batch, seq]`: for module `k`, from 1, hidden states `[batch, seq - k, d_model]`, to be scored against token
+/// `i + k + 1`, and what its routers left.
+///
+/// # Panics
+/// If there are no fewer modules than tokens of a sequence.
+pub fn predict_ahead(
+    modules: &[MultiTokenPrediction],
+    hidden: Tensor<3>,
+    tokens: &Tensor<2, Int>,
+    embed: impl Fn(Tensor<2, Int>) -> Tensor<3>,
+    context: &AttentionContext,
+) -> Vec<(Tensor<3>, LayerAuxiliary)> {
+    let [_, seq] = tokens.dims();
+    let depths = modules.len();
+    assert!(depths < seq, "{depths} tokens ahead do not fit into sequences of {seq}; take fewer, or longer sequences");
+    let mut hidden = hidden;
+    let run = |(module, k): (&MultiTokenPrediction, usize)| {
+        let left = seq - k;
+        let token = embed(tokens.clone().narrow(1, k, left));
+        let (out, auxiliary) = module.forward(hidden.clone().narrow(1, 0, left), token, &context.first(left));
+        hidden = out.clone();
+        (out, auxiliary)
+    };
+    modules.iter().zip(1..).map(run).collect()
+}

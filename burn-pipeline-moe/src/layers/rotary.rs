@@ -1,0 +1,24 @@
+//! Rotary position embedding.
+//!
+//! Su et al., "RoFormer" (2021): the halves of a head make pairs; pair `i` of `w / 2` is turned by the angle
+//! `position * 10000^(-2i / w)`, so that a query's product with a key depends on their distance alone. Nothing is
+//! learned, and nothing kept: angles are computed from positions where they are needed.
+
+use burn::tensor::{Int, Tensor};
+
+const BASE: f64 = 10_000.0;
+
+/// Turns queries or keys `[batch, heads, seq, width]` by positions `[batch, seq]`.
+pub(super) fn rotated(x: Tensor<4>, positions: &Tensor<2, Int>) -> Tensor<4> {
+    let ([batch, _, seq, width], device) = (x.dims(), x.device());
+    let half = width / 2;
+    let exponents = Tensor::<1, Int>::arange(0..half as i64, &device).float().cast(x.dtype());
+    let rates = exponents.mul_scalar(-BASE.ln() / half as f64).exp().reshape([1, 1, 1, half]);
+    let positions = positions.clone().float().cast(x.dtype()).reshape([batch, 1, seq, 1]);
+    let angles = positions.expand([batch, 1, seq, half]) * rates.expand([batch, 1, seq, half]);
+    let (sin, cos) = (angles.clone().sin(), angles.cos());
+    let (left, right) = (x.clone().narrow(3, 0, half), x.narrow(3, half, half));
+    let turned_left = left.clone() * cos.clone() - right.clone() * sin.clone();
+    let turned_right = left * sin + right * cos;
+    Tensor::cat(vec![turned_left, turned_right], 3)
+}

@@ -1,0 +1,70 @@
+//! Lines over steps, as SVG: a value of 1 at the bottom, whole numbers marked, one legend above.
+
+use std::fmt::Write;
+
+/// Width of the part that lines are drawn in.
+pub(crate) const WIDTH: f64 = 720.0;
+/// Height of the part that lines are drawn in.
+pub(crate) const HEIGHT: f64 = 220.0;
+/// Room on every side.
+pub(crate) const MARGIN: f64 = 48.0;
+/// Line colours that are told apart by colour-blind readers too (Okabe and Ito).
+const COLOURS: [&str; 7] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"];
+
+/// One line.
+#[derive(Debug, Clone)]
+pub(crate) struct Line {
+    /// What the legend calls it.
+    pub(crate) name: String,
+    /// A value a step, at least 1.
+    pub(crate) values: Vec<f64>,
+    /// Lines of one colour belong together.
+    pub(crate) colour: usize,
+    /// Drawn in dashes.
+    pub(crate) dashed: bool,
+}
+
+/// A drawing of this height with a title, its body to follow; `</svg>` ends it.
+pub(crate) fn begin(title: &str, height: f64) -> String {
+    let width = WIDTH + 2.0 * MARGIN;
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" font-family=\"sans-serif\" \
+         font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n\
+         <text x=\"{MARGIN}\" y=\"20\" font-size=\"15\">{}</text>\n",
+        title.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+    )
+}
+
+/// Draws lines below a legend whose entries are `apart` from each other, with a caption under them.
+pub(crate) fn lines(out: &mut String, lines: &[Line], apart: f64, caption: &str) {
+    let most = lines.iter().flat_map(|line| &line.values).copied().fold(2.0, f64::max).ceil();
+    let steps = lines.iter().map(|line| line.values.len()).max().unwrap_or(0).max(2) - 1;
+    let bottom = MARGIN + HEIGHT;
+    let y = |value: f64| bottom - (value - 1.0) / (most - 1.0) * HEIGHT;
+    for tick in 1..=most as usize {
+        let (at, end, left) = (y(tick as f64), MARGIN + WIDTH, MARGIN - 6.0);
+        // Writing to a string does not fail.
+        let _ = writeln!(
+            out,
+            "<line x1=\"{MARGIN}\" x2=\"{end}\" y1=\"{at:.1}\" y2=\"{at:.1}\" stroke=\"#ddd\"/>\
+             <text x=\"{left}\" y=\"{:.1}\" text-anchor=\"end\">{tick}</text>",
+            at + 4.0
+        );
+    }
+    for (place, line) in lines.iter().enumerate() {
+        let point = |(step, &value): (usize, &f64)| {
+            format!("{:.1},{:.1}", MARGIN + WIDTH * step as f64 / steps as f64, y(value))
+        };
+        let points: Vec<String> = line.values.iter().enumerate().map(point).collect();
+        let colour = COLOURS[line.colour % COLOURS.len()];
+        let dashes = if line.dashed { " stroke-dasharray=\"5 3\"" } else { "" };
+        let (x, y, name) = (MARGIN + apart * place as f64, MARGIN - 8.0, &line.name);
+        let _ = writeln!(
+            out,
+            "<polyline fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.2\"{dashes} points=\"{}\"/>\
+             <text x=\"{x:.1}\" y=\"{y:.1}\" fill=\"{colour}\">{name}</text>",
+            points.join(" ")
+        );
+    }
+    let _ = writeln!(out, "<text x=\"{MARGIN}\" y=\"{:.1}\">{caption}</text>", bottom + 16.0);
+}

@@ -1,0 +1,227 @@
+//! A part of the mixture-of-experts model, running: one module type serves every stage, as in [`gpt`](crate::gpt).
+//!
+//! Beside hidden states, one row of numbers a layer travels downstream (auxiliary losses, loads), which the loss hands to
+//! the runtime; see [`auxiliary`](burn_pipeline_moe::auxiliary).
+//!
+//! 1. The first stage embeds tokens, and adds what [`moe_enrich`](crate::moe_enrich) has.
+//! 2. Every stage runs its blocks: each has its window, and turns queries and keys by position or not. The relation
+//!    bias is one table, of which every stage holds a copy.
+//! 3. The last stage scores the next token and, with modules of multi-token prediction, those after it: these read
+//!    the tokens as side data, and embed them with a copy of the first stage's table.
+
+use crate::moe_enrich::{DynamicTanh, NGramHash, RelationBias};
+use crate::moe_signal::{
+    DOCUMENTS, Hidden, MoeExtras, MoeSignal, PLATFORM, RELATIONS, STRUCTURE, Scores, Sides, TOKENS,
+};
+use burn::module::{Module, Param};
+use burn::nn::loss::CrossEntropyLossConfig;
+use burn::nn::{Embedding, LayerNorm, Linear};
+use burn::tensor::{Device, Int, Tensor};
+use burn_pipeline::ops::DeferredForward;
+use burn_pipeline::stage::{LOSS_SEED, Loss, Stage};
+use burn_pipeline_moe::auxiliary::{AuxiliaryLosses, observe};
+use burn_pipeline_moe::layers::{AttentionContext, Block, LayerAuxiliary, MultiTokenPrediction, predict_ahead};
+use burn_pipeline_moe::structure::{SideData, SideDataError};
+
+#[derive(Module, Debug)]
+pub(crate) struct Embed {
+    pub(crate) token: Embedding,
+    pub(crate) position: Option<Param<Tensor<2>>>,
+    pub(crate) ngram: Option<NGramHash>,
+    pub(crate) structure: Option<Embedding>,
+    pub(crate) platform: Option<Embedding>,
+    pub(crate) squash: Option<DynamicTanh>,
+}
+
+/// Predicts tokens after the next one.
+#[derive(Module, Debug)]
+pub(crate) struct Ahead {
+    /// The first stage's table, where that is another stage.
+    pub(crate) token: Option<Embedding>,
+    pub(crate) modules: Vec<MultiTokenPrediction>,
+}
+
+#[derive(Module, Debug)]
+pub(crate) struct Head {
+    pub(crate) norm: LayerNorm,
+    pub(crate) scores: Linear,
+}
+
+/// A contiguous part of the model.
+#[derive(Module, Debug)]
+pub struct MoeGptPart {
+    pub(crate) embed: Option<Embed>,
+    pub(crate) relation: Option<RelationBias>,
+    pub(crate) blocks: Vec<Block>,
+    pub(crate) ahead: Option<Ahead>,
+    pub(crate) head: Option<Head>,
+    pub(crate) experts: usize,
+    pub(crate) injects: bool,
+    #[module(skip)]
+    pub(crate) losses: AuxiliaryLosses,
+}
+
+/// The mean cross-entropy of the next token, in nats, and `ahead_weight` times the mean of those of tokens after it,
+/// with the rows of all layers and each of these losses to be observed.
+///
+/// Each is a mean over the samples' tokens, so microbatches and accumulated batches weigh all of them alike.
+pub fn next_token_loss(output: MoeSignal, target: Tensor<2, Int>, ahead_weight: f64) -> Loss {
+    let MoeSignal::Scores(scores) = output else { panic!("the last stage puts out scores; was it built with a head?") };
+    let Scores { next, ahead, observed } = scores;
+    let (next, ahead) = cross_entropies(next, ahead, target);
+    let told = [next.clone()].into_iter().chain(ahead.clone()).map(Tensor::detach);
+    let rows = observed.map(|rows| rows.flatten::<1>(0, 1).cast(next.dtype()));
+    let told = Tensor::cat(rows.into_iter().chain(told).collect(), 0);
+    Loss::from(joint_loss(next, ahead, ahead_weight)).observing(told)
+}
+
+/// The loss of the next token and `ahead_weight` times the mean of the others.
+pub fn joint_loss(next: Tensor<1>, ahead: Vec<Tensor<1>>, ahead_weight: f64) -> Tensor<1> {
+    let share = ahead_weight / ahead.len().max(1) as f64;
+    match ahead.into_iter().reduce(|a, b| a + b) {
+        Some(ahead) => next + ahead.mul_scalar(share),
+        None => next,
+    }
+}
+
+/// The mean cross-entropies of the next token's scores and of those of the tokens after it.
+pub fn cross_entropies(next: Tensor<3>, ahead: Vec<Tensor<3>>, target: Tensor<2, Int>) -> (Tensor<1>, Vec<Tensor<1>>) {
+    let of = |(scores, k): (Tensor<3>, usize)| {
+        let [_, seq] = target.dims();
+        cross_entropy(scores, target.clone().narrow(1, k, seq - k))
+    };
+    let ahead = ahead.into_iter().zip(1..).map(of).collect();
+    (cross_entropy(next, target), ahead)
+}
+
+/// The mean cross-entropy of scores `[batch, seq, vocab]`.
+pub fn cross_entropy(scores: Tensor<3>, target: Tensor<2, Int>) -> Tensor<1> {
+    let [batch, seq, vocab] = scores.dims();
+    let loss = CrossEntropyLossConfig::new().init(&scores.device());
+    loss.forward(scores.reshape([batch * seq, vocab]), target.reshape([batch * seq]))
+}
+
+impl Embed {
+    fn forward(&self, tokens: Tensor<2, Int>, sides: &Sides) -> Tensor<3> {
+        let [_, seq] = tokens.dims();
+        let mut x = self.token.forward_deferred(tokens.clone());
+        if let Some(position) = &self.position {
+            x = x + position.val().narrow(0, 0, seq).unsqueeze::<3>();
+        }
+        if let Some(ngram) = &self.ngram {
+            x = x + ngram.forward(&tokens);
+        }
+        if let (Some(table), Some(ids)) = (&self.structure, &sides.structure) {
+            x = x + table.forward_deferred(ids.clone());
+        }
+        if let (Some(table), Some(ids)) = (&self.platform, &sides.platform) {
+            x = x + table.forward_deferred(ids.clone().unsqueeze_dim(1));
+        }
+        match &self.squash {
+            Some(squash) => squash.forward(x),
+            None => x,
+        }
+    }
+}
+
+impl MoeGptPart {
+    fn embed(&self, tokens: Tensor<2, Int>, sides: &Sides) -> Tensor<3> {
+        match &self.embed {
+            Some(embed) => embed.forward(tokens, sides),
+            None => panic!("tokens came to a stage without an embedding; only the first one has it"),
+        }
+    }
+
+    /// The side data that this part reads, in the order of [`Stage::extras`].
+    fn sides(&self, mut side: SideData) -> Result<Sides, SideDataError> {
+        let documents = side.take(DOCUMENTS)?;
+        let relations = self.relation.is_some().then(|| side.take(RELATIONS)).transpose()?;
+        let structure = self.has(|embed| &embed.structure).then(|| side.take(STRUCTURE)).transpose()?;
+        let platform = self.has(|embed| &embed.platform).then(|| side.take(PLATFORM)).transpose()?;
+        let tokens = self.ahead.is_some().then(|| side.take(TOKENS)).transpose()?;
+        Ok(Sides { documents, relations, structure, platform, tokens })
+    }
+
+    fn has(&self, table: fn(&Embed) -> &Option<Embedding>) -> bool {
+        self.embed.as_ref().is_some_and(|embed| table(embed).is_some())
+    }
+
+    fn context(&self, sides: &Sides) -> AttentionContext {
+        let bias = self.relation.as_ref().zip(sides.relations.clone()).map(|(bias, related)| bias.forward(related));
+        AttentionContext::new(sides.documents.clone()).with_bias(bias)
+    }
+
+    /// Runs the blocks and, after the last one, the modules of tokens ahead; gives their hidden states and what all
+    /// routers left.
+    fn run(&self, x: Tensor<3>, sides: &Sides) -> (Tensor<3>, Vec<Tensor<3>>, Vec<LayerAuxiliary>) {
+        let context = self.context(sides);
+        let mut left = Vec::with_capacity(self.blocks.len());
+        let x = self.blocks.iter().fold(x, |x, block| {
+            let (x, auxiliary) = block.forward(x, &context);
+            left.push(auxiliary);
+            x
+        });
+        let Some((ahead, tokens)) = self.ahead.as_ref().zip(sides.tokens.as_ref()) else {
+            return (x, Vec::new(), left);
+        };
+        let table = ahead.token.as_ref().or(self.embed.as_ref().map(|embed| &embed.token));
+        let embed = |tokens| match table {
+            Some(table) => table.forward_deferred(tokens),
+            None => panic!("the stage that predicts tokens ahead has no embedding of its own and is not the first"),
+        };
+        let (hidden, of_ahead): (Vec<_>, Vec<_>) =
+            predict_ahead(&ahead.modules, x.clone(), tokens, embed, &context).into_iter().unzip();
+        left.extend(of_ahead);
+        (x, hidden, left)
+    }
+
+    /// Scores of a whole model and what its routers left, with nothing injected: what a plain loop adds up.
+    pub fn whole(&self, tokens: Tensor<2, Int>, sides: &Sides) -> (Scores, Vec<LayerAuxiliary>) {
+        let (x, ahead, left) = self.run(self.embed(tokens, sides), sides);
+        let ahead = ahead.into_iter().map(|x| self.scores(x)).collect();
+        (Scores { next: self.scores(x), ahead, observed: None }, left)
+    }
+
+    fn scores(&self, x: Tensor<3>) -> Tensor<3> {
+        match &self.head {
+            Some(head) => head.scores.forward_deferred(head.norm.forward(x)),
+            None => x,
+        }
+    }
+}
+
+impl Stage for MoeGptPart {
+    type Input = MoeSignal;
+    type Extra = MoeExtras;
+    type Output = MoeSignal;
+
+    fn extras(&self) -> Vec<&'static str> {
+        let named = [
+            (true, LOSS_SEED),
+            (true, DOCUMENTS),
+            (self.relation.is_some(), RELATIONS),
+            (self.has(|embed| &embed.structure), STRUCTURE),
+            (self.has(|embed| &embed.platform), PLATFORM),
+            (self.ahead.is_some(), TOKENS),
+        ];
+        named.into_iter().filter_map(|(reads, name)| reads.then_some(name)).collect()
+    }
+
+    fn forward(&self, input: MoeSignal, extra: MoeExtras) -> MoeSignal {
+        let sides = self.sides(extra.side).unwrap_or_else(|error| panic!("{error}"));
+        let (x, upstream) = match input {
+            MoeSignal::Tokens(tokens) => (self.embed(tokens, &sides), None),
+            MoeSignal::Hidden(hidden) => (hidden.x, hidden.observed),
+            MoeSignal::Scores(_) => panic!("scores came to a stage; only the last one puts them out"),
+        };
+        let device: Device = x.device();
+        let (x, ahead, left) = self.run(x, &sides);
+        let observed = observe(upstream, &left, self.experts, &device);
+        let x = if self.injects { self.losses.inject(x, &left, extra.seed) } else { x };
+        if self.head.is_none() {
+            return MoeSignal::Hidden(Hidden { x, observed });
+        }
+        let ahead = ahead.into_iter().map(|x| self.scores(x)).collect();
+        MoeSignal::Scores(Scores { next: self.scores(x), ahead, observed })
+    }
+}

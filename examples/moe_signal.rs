@@ -1,0 +1,102 @@
+//! What crosses between the stages of the mixture-of-experts model, and what stages read beside it.
+
+use burn::tensor::{Int, Tensor};
+use burn_pipeline::boundary;
+use burn_pipeline_moe::structure::SideData;
+
+/// The extra that holds the document of each token, `[batch, seq]`: every stage reads it.
+pub const DOCUMENTS: &str = "documents";
+/// The extra that holds which pairs of tokens are related, `[batch, relations, seq, seq]` of zeros and ones: every
+/// stage reads it, if the model has a relation bias.
+pub const RELATIONS: &str = "relations";
+/// The extra that holds the structure id of each token, `[batch, seq]`: the first stage reads it, if it has a table.
+pub const STRUCTURE: &str = "structure";
+/// The extra that holds the platform of each sample, `[batch]`: the first stage reads it, if it has a table.
+pub const PLATFORM: &str = "platform";
+/// The extra that holds the tokens once more, `[batch, seq]`: the last stage reads it, if it predicts several ahead.
+pub const TOKENS: &str = "tokens";
+
+/// Hidden states, and one row of numbers for each layer so far.
+#[derive(Debug, Clone)]
+pub struct Hidden {
+    /// `[batch, seq, d_model]`.
+    pub x: Tensor<3>,
+    /// `[layers, numbers]`.
+    pub observed: Option<Tensor<2>>,
+}
+
+boundary!(
+    struct Hidden {
+        x,
+        observed,
+    }
+);
+
+/// What the last stage puts out.
+#[derive(Debug, Clone)]
+pub struct Scores {
+    /// Scores of the next token, `[batch, seq, vocab]`.
+    pub next: Tensor<3>,
+    /// Scores of the tokens after it, `[batch, seq - k, vocab]` for `k` from 1.
+    pub ahead: Vec<Tensor<3>>,
+    /// `[layers, numbers]`.
+    pub observed: Option<Tensor<2>>,
+}
+
+boundary!(
+    struct Scores {
+        next,
+        ahead,
+        observed,
+    }
+);
+
+/// What crosses between stages.
+#[derive(Debug, Clone)]
+pub enum MoeSignal {
+    /// Token ids `[batch, seq]`, into the first stage.
+    Tokens(Tensor<2, Int>),
+    /// Between stages.
+    Hidden(Hidden),
+    /// Out of the last stage.
+    Scores(Scores),
+}
+
+boundary!(
+    enum MoeSignal {
+        Tokens(a),
+        Hidden(a),
+        Scores(a),
+    }
+);
+
+/// What a stage reads beside: the loss's seed from the runtime, and the side data that it names.
+#[derive(Debug, Clone)]
+pub struct MoeExtras {
+    /// One element.
+    pub seed: Tensor<1>,
+    /// The rest, in the stage's order.
+    pub side: SideData,
+}
+
+boundary!(
+    struct MoeExtras {
+        seed,
+        side,
+    }
+);
+
+/// The side data of some samples, all of it or what one stage reads.
+#[derive(Debug, Clone)]
+pub struct Sides {
+    /// See [`DOCUMENTS`].
+    pub documents: Tensor<2, Int>,
+    /// See [`RELATIONS`].
+    pub relations: Option<Tensor<4>>,
+    /// See [`STRUCTURE`].
+    pub structure: Option<Tensor<2, Int>>,
+    /// See [`PLATFORM`].
+    pub platform: Option<Tensor<1, Int>>,
+    /// See [`TOKENS`].
+    pub tokens: Option<Tensor<2, Int>>,
+}

@@ -1,0 +1,34 @@
+//! What routers did is known to every process, whichever stages it holds: loads, dropped tokens, auxiliary losses.
+
+use crate::experts_cases::{Text, builder, plain, rich};
+use burn::tensor::Device;
+use burn_pipeline::link::Mpi;
+use burn_pipeline::schedule::{Size, by_name};
+use burn_pipeline_moe::router::Capacity;
+use std::time::Duration;
+
+/// Every rank compares what it was told with the plain loop, which it runs itself.
+pub(crate) fn metrics(mpi: &Mpi) {
+    let config = rich().with_ahead("E".to_owned()).with_capacity(Capacity::Factor(0.7));
+    let expected = plain(&config, &[5], 3).observed;
+    for (name, chunks) in [("1F1B", 1), ("ZBVZeroBubble", 2)] {
+        let size = Size { ranks: mpi.ranks(), chunks, microbatches: 3 };
+        let builder = builder(by_name(name).unwrap().as_ref(), size, &config, |part, _| part);
+        let link = mpi.link(Device::flex()).unwrap();
+        let mut pipeline = builder.deadline(Duration::from_secs(60)).build_rank(Box::new(link)).unwrap();
+        let report = pipeline.accumulate(Text::new(1, 5).batch()).unwrap();
+        let got: Vec<_> = report.observed.iter().map(|numbers| config.read(numbers)).collect();
+        assert_eq!(got.len(), expected.len());
+        let mut dropped = 0.0;
+        for (got, expected) in got.iter().zip(&expected) {
+            assert!((got.next - expected.next).abs() < 1e-6 && got.layers.len() == expected.layers.len());
+            for (got, expected) in got.layers.iter().zip(&expected.layers) {
+                assert_eq!((&got.load, got.dropped), (&expected.load, expected.dropped), "{name}, rank {}", mpi.rank());
+                let apart = (got.load_balance - expected.load_balance).abs() + (got.router_z - expected.router_z).abs();
+                assert!(apart < 1e-5 && (got.depth_router - expected.depth_router).abs() < 1e-6);
+                dropped += got.dropped;
+            }
+        }
+        assert!(dropped > 0.0, "with so little room some tokens are dropped");
+    }
+}
