@@ -3,6 +3,7 @@
 //! Each is a mean over the tokens of one call (a microbatch), one element, at the scale of its source; weights and
 //! averages over layers are [`auxiliary`](crate::auxiliary)'s.
 
+use crate::ops::z_loss;
 use burn::tensor::activation::log_sigmoid;
 use burn::tensor::{Bool, Int, Tensor};
 
@@ -12,7 +13,7 @@ use burn::tensor::{Bool, Int, Tensor};
 /// even, up to `E` where one expert gets all. Fedus et al., "Switch Transformers" (2021), equation 4, with `k`
 /// choices a token counted as in GShard.
 ///
-/// Shapes: probabilities `[tokens, E]`, load (choices that fell on each expert) `[E]`.
+/// Shapes: probabilities `[tokens, E]` (or their mean, `[1, E]`), load (choices that fell on each expert) `[E]`.
 pub fn load_balance(probabilities: Tensor<2>, load: Tensor<1, Int>) -> Tensor<1> {
     let [_, experts] = probabilities.dims();
     let mean = probabilities.mean_dim(0).reshape([experts]);
@@ -25,9 +26,7 @@ pub fn load_balance(probabilities: Tensor<2>, load: Tensor<1, Int>) -> Tensor<1>
 ///
 /// Zoph et al., "ST-MoE" (2022), equation 5. Shape of the logits: `[tokens, experts]`.
 pub fn router_z(logits: Tensor<2>) -> Tensor<1> {
-    let largest = logits.clone().detach().max_dim(1);
-    let log_sum = (logits - largest.clone()).exp().sum_dim(1).log() + largest;
-    log_sum.square().mean()
+    z_loss(logits)
 }
 
 /// Router loss of a mixture of depths: the binary cross-entropy of "this token was among the chosen".

@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
+mod kernels;
+mod moe;
 mod release;
 mod seam;
 mod training;

@@ -110,7 +110,8 @@ fn gates_are_scores_of_the_chosen_normalised_where_asked() {
         let config = RouterConfig::new(4, 5).with_top_k(k).with_scoring(scoring).with_normalize(normalize);
         let router = init_seeded(21, &Device::flex(), |device| config.init(device));
         let routing = router.forward(x.clone());
-        let (logits, probabilities) = (floats(routing.logits), floats(routing.probabilities));
+        let (logits, means) = (floats(routing.logits), floats(routing.mean_probabilities));
+        let (mut expected_means, mut expected_load) = ([0.0f32; 5], [0usize; 5]);
         let (experts, gates) = (ints(routing.experts), floats(routing.gates));
         for token in 0..6 {
             let row = &logits[token * 5..][..5];
@@ -125,8 +126,12 @@ fn gates_are_scores_of_the_chosen_normalised_where_asked() {
             for (c, &e) in best(row, k).iter().enumerate() {
                 assert!((gates[token * k + c] - score[e] / divisor).abs() < 1e-5, "{scoring:?} {normalize} {k}");
             }
-            assert!((probabilities[token * 5..][..5].iter().sum::<f32>() - 1.0).abs() < 1e-5);
+            let all: f32 = score.iter().sum();
+            expected_means.iter_mut().zip(&score).for_each(|(mean, score)| *mean += score / all / 6.0);
+            best(row, k).into_iter().for_each(|expert| expected_load[expert] += 1);
         }
+        assert!(means.iter().zip(expected_means).all(|(mean, expected)| (mean - expected).abs() < 1e-5));
+        assert_eq!(ints(routing.load), expected_load);
     }
 }
 

@@ -1,10 +1,11 @@
-//! Experts: gated feed-forward layers side by side, run as batched products.
+//! Experts: gated feed-forward layers side by side, run as batched products, or as products of uneven groups of rows.
 
 use super::SMALL;
+use crate::ops::grouped_matmul;
 use burn::config::Config;
 use burn::module::{Module, Param};
 use burn::tensor::activation::silu;
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{Device, Int, Tensor};
 use burn_pipeline::ops::expert_matmul;
 
 /// The experts' size.
@@ -48,5 +49,13 @@ impl Experts {
     pub fn forward(&self, x: Tensor<3>) -> Tensor<3> {
         let gate = silu(expert_matmul(x.clone(), &self.gate));
         expert_matmul(gate * expert_matmul(x, &self.up), &self.down)
+    }
+
+    /// Runs each expert on its rows of `[rows, d_model]`, uneven in number; see
+    /// [`PackedRows`](crate::router::PackedRows).
+    pub fn forward_packed(&self, x: Tensor<2>, offsets: Tensor<1, Int>) -> Tensor<2> {
+        let gate = silu(grouped_matmul(x.clone(), &self.gate, offsets.clone()));
+        let up = grouped_matmul(x, &self.up, offsets.clone());
+        grouped_matmul(gate * up, &self.down, offsets)
     }
 }

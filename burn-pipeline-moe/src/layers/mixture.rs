@@ -2,10 +2,11 @@
 
 use super::{Experts, ExpertsConfig, FeedForward, FeedForwardConfig, LayerAuxiliary};
 use crate::losses::{load_balance, router_z};
-use crate::router::{Capacity, Places, Router, RouterConfig, Scoring};
+use crate::ops::has_kernels;
+use crate::router::{Capacity, PackedRows, Places, Router, RouterConfig, Scoring};
 use burn::config::Config;
 use burn::module::Module;
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{Device, Int, Tensor};
 
 /// A mixture's size and ways.
 #[derive(Config, Debug)]
@@ -71,18 +72,40 @@ impl MixtureOfExperts {
         let [batch, seq, d] = x.dims();
         let tokens = x.reshape([batch * seq, d]);
         let routing = self.router.forward(tokens.clone());
-        let places = Places::new(routing.experts, self.experts.count(), self.capacity);
-        let mut y = places.combine(self.experts.forward(places.gather(tokens.clone())), routing.gates);
+        let (load, means) = (routing.load.clone(), routing.mean_probabilities.unsqueeze::<2>());
+        let (mut y, dropped) = self.mix(tokens.clone(), routing.experts, routing.gates, routing.load);
         if let Some(shared) = &self.shared {
             y = y + shared.forward(tokens);
         }
         let auxiliary = LayerAuxiliary {
-            load_balance: Some(load_balance(routing.probabilities, places.load.clone())),
+            load_balance: Some(load_balance(means, load.clone())),
             router_z: Some(router_z(routing.logits)),
-            load: Some(places.load),
-            dropped: Some(places.dropped),
+            load: Some(load),
+            dropped: Some(dropped),
             depth_router: None,
         };
         (y.reshape([batch, seq, d]), auxiliary)
+    }
+
+    /// The experts' part, and how many choices were dropped: in rows of uneven number where there are kernels for
+    /// them, else in rows of equal number, as batched products and captures need them.
+    fn mix(
+        &self,
+        tokens: Tensor<2>,
+        experts: Tensor<2, Int>,
+        gates: Tensor<2>,
+        load: Tensor<1, Int>,
+    ) -> (Tensor<2>, Tensor<1, Int>) {
+        if !has_kernels(&tokens) {
+            let places = Places::new(experts, self.experts.count(), self.capacity);
+            let y = places.combine(self.experts.forward(places.gather(tokens)), gates);
+            return (y, places.dropped);
+        }
+        let [count, k] = gates.dims();
+        let capacity = self.capacity.limit(count * k, self.experts.count(), count);
+        let dropped = load.clone().sub_scalar(capacity as i64).clamp_min(0).sum();
+        let rows = PackedRows::new(experts, load, capacity);
+        let y = self.experts.forward_packed(rows.permute(tokens), rows.offsets.clone());
+        (rows.unpermute(y, gates), dropped)
     }
 }

@@ -1,18 +1,20 @@
 //! Routers: which experts a token goes to, and with what weight.
 //!
 //! 1. [`Router`] scores tokens against experts and chooses the `k` best of each.
-//! 2. [`Places`] gives every choice a row with its expert, or drops it where the expert is full.
+//! 2. [`Places`] gives every choice a row with its expert, or drops it where the expert is full; [`PackedRows`] does so
+//!    with as many rows an expert as it takes.
 
 mod places;
 mod top_k;
 
+pub use crate::ops::PackedRows;
 pub use places::{Capacity, Places};
 pub use top_k::top_k;
 
+use crate::ops::{RouteOptions, Routed, route};
 use burn::config::Config;
 use burn::module::{Module, Param};
 use burn::nn::{Initializer, Linear, LinearConfig};
-use burn::tensor::activation::{sigmoid, softmax};
 use burn::tensor::{Device, Int, Tensor};
 use burn_pipeline::ops::DeferredForward;
 
@@ -86,29 +88,24 @@ pub struct Router {
 pub struct Routing {
     /// Logits `[t, e]`.
     pub logits: Tensor<2>,
-    /// Scores that add up to 1 for each token, `[t, e]`; what load balancing looks at.
-    pub probabilities: Tensor<2>,
+    /// Scores that add up to 1 for each token, their mean over the tokens, `[e]`; what load balancing looks at.
+    pub mean_probabilities: Tensor<1>,
     /// The chosen experts, best first, `[t, k]`.
     pub experts: Tensor<2, Int>,
     /// Weights of their outputs `[t, k]`.
     pub gates: Tensor<2>,
+    /// Choices that fell on each expert `[e]`.
+    pub load: Tensor<1, Int>,
 }
 
 impl Router {
     /// Routes tokens `[t, d_model]`.
     pub fn forward(&self, tokens: Tensor<2>) -> Routing {
         let logits = self.scores.forward_deferred(tokens);
-        let scores = if self.sigmoid { sigmoid(logits.clone()) } else { softmax(logits.clone(), 1) };
-        let probabilities =
-            if self.sigmoid { scores.clone() / (scores.clone().sum_dim(1) + TINY) } else { scores.clone() };
-        let compared = match &self.bias {
-            Some(bias) => scores.clone().detach() + bias.val().detach().unsqueeze::<2>(),
-            None => scores.clone().detach(),
-        };
-        let experts = top_k(compared, self.top_k);
-        let gates = scores.gather(1, experts.clone());
-        let gates = if self.normalize { gates.clone() / (gates.sum_dim(1) + TINY) } else { gates };
-        Routing { logits, probabilities, experts, gates }
+        let options = RouteOptions { top_k: self.top_k, sigmoid: self.sigmoid, normalize: self.normalize };
+        let bias = self.bias.as_ref().map(|bias| bias.val().detach());
+        let Routed { gates, mean_probabilities, experts, load } = route(logits.clone(), bias, options);
+        Routing { logits, mean_probabilities, experts, gates, load }
     }
 
     /// The same router, its bias moved by `rate` towards an even load: up for experts that got less than the mean of
@@ -127,9 +124,6 @@ impl Router {
         self
     }
 }
-
-/// Keeps a sum of scores that all went to zero from dividing by zero.
-const TINY: f64 = 1e-20;
 
 fn direction(difference: f64) -> f64 {
     if difference == 0.0 { 0.0 } else { difference.signum() }

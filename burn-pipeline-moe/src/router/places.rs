@@ -84,14 +84,25 @@ impl Places {
     }
 }
 
+impl Capacity {
+    /// The most rows that an expert takes of `choices` choices of `tokens` tokens.
+    pub(crate) fn limit(self, choices: usize, experts: usize, tokens: usize) -> usize {
+        match self {
+            Self::Factor(factor) => share(factor, choices, experts, tokens),
+            Self::Dropless => tokens,
+        }
+    }
+}
+
+fn share(factor: f64, choices: usize, experts: usize, tokens: usize) -> usize {
+    ((factor * choices as f64 / experts as f64).ceil() as usize).clamp(1, tokens)
+}
+
 /// Rows of each expert.
 fn rows(capacity: Capacity, load: &Tensor<1, Int>, tokens: usize, choices: usize) -> usize {
     let [experts] = load.dims();
     match capacity {
-        Capacity::Factor(factor) => {
-            let share = (factor * choices as f64 / experts as f64).ceil() as usize;
-            share.clamp(1, tokens)
-        }
+        Capacity::Factor(factor) => share(factor, choices, experts, tokens),
         Capacity::Dropless => load.clone().max().into_scalar::<i64>() as usize,
     }
 }

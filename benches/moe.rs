@@ -1,0 +1,164 @@
+//! The kernels of `burn-pipeline-moe` against the same thing composed of Burn's operations, on the same device.
+//!
+//! `cargo bench -p benches --features cpu --bench moe [-- --rounds N --tokens N --experts N --d-model N --d-hidden N]`
+//! (or `--features cuda`)
+//!
+//! 1. Both sides compute forward and backward from the same numbers, to gradients of all inputs.
+//! 2. The timed region ends with a synchronisation of the device.
+//! 3. Rounds alternate between the two, so that whatever else the machine does hits both alike; the first two rounds,
+//!    which compile, are not counted.
+
+#![allow(missing_docs, clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints and may stop")]
+
+use benches::spread::Spread;
+use burn::module::{Param, ParamId};
+use burn::tensor::activation::softmax;
+use burn::tensor::{Device, Distribution, Int, Tensor};
+use burn_pipeline::ops::expert_matmul;
+use burn_pipeline_moe::ops::{PackedRows, RouteOptions, grouped_matmul, route, z_loss};
+use burn_pipeline_moe::router::{Capacity, Places, top_k};
+use std::time::Instant;
+
+/// Choices of a token.
+const K: usize = 2;
+
+#[derive(Debug, Clone, Copy)]
+struct Sizes {
+    tokens: usize,
+    experts: usize,
+    d_model: usize,
+    d_hidden: usize,
+}
+
+/// The same work done in two ways.
+struct Contest {
+    name: String,
+    kernels: Box<dyn Fn()>,
+    composed: Box<dyn Fn()>,
+}
+
+fn draw<const D: usize>(shape: [usize; D], device: &Device) -> Tensor<D> {
+    Tensor::random(shape, Distribution::Normal(0.0, 1.0), device).require_grad()
+}
+
+/// The devices of this build.
+fn devices() -> Vec<Device> {
+    vec![
+        #[cfg(feature = "cpu")]
+        Device::cpu(),
+        #[cfg(feature = "cuda")]
+        Device::cuda(0),
+    ]
+}
+
+fn z_losses(at: Sizes, device: &Device) -> Contest {
+    let logits = draw([at.tokens, at.experts], device);
+    let other = logits.clone();
+    let composed = move || {
+        let largest = other.clone().detach().max_dim(1);
+        let log_sum = (other.clone() - largest.clone()).exp().sum_dim(1).log() + largest;
+        drop(log_sum.square().mean().backward());
+    };
+    let kernels = move || drop(z_loss(logits.clone()).backward());
+    Contest { name: "z-loss".into(), kernels: Box::new(kernels), composed: Box::new(composed) }
+}
+
+fn routing(at: Sizes, device: &Device) -> Contest {
+    let logits = draw([at.tokens, at.experts], device);
+    let other = logits.clone();
+    let options = RouteOptions { top_k: K, sigmoid: false, normalize: true };
+    let kernels = move || {
+        let routed = route(logits.clone(), None, options);
+        drop((routed.gates.square().sum() + routed.mean_probabilities.square().sum()).backward());
+    };
+    let composed = move || {
+        let scores = softmax(other.clone(), 1);
+        let chosen = top_k(scores.clone().detach(), K);
+        let gates = scores.clone().gather(1, chosen.clone());
+        let gates = gates.clone() / gates.sum_dim(1);
+        let means = scores.mean_dim(0);
+        let shape = [at.tokens * K, at.experts];
+        let all = Tensor::<1, Int>::arange(0..at.experts as i64, &other.device()).unsqueeze::<2>().expand(shape);
+        let _load = chosen.reshape([at.tokens * K, 1]).expand(shape).equal(all).int().sum_dim(0);
+        drop((gates.square().sum() + means.square().sum()).backward());
+    };
+    Contest { name: "routing".into(), kernels: Box::new(kernels), composed: Box::new(composed) }
+}
+
+/// Tokens, gates, choices and their load.
+fn routed(at: Sizes, device: &Device) -> (Tensor<2>, Tensor<2>, Tensor<2, Int>, Tensor<1, Int>) {
+    let options = RouteOptions { top_k: K, sigmoid: false, normalize: true };
+    let routed = route(draw([at.tokens, at.experts], device), None, options);
+    (draw([at.tokens, at.d_model], device), draw([at.tokens, K], device), routed.experts, routed.load)
+}
+
+fn permutation(at: Sizes, device: &Device) -> Contest {
+    let (tokens, gates, chosen, load) = routed(at, device);
+    let (tokens_too, gates_too, chosen_too) = (tokens.clone(), gates.clone(), chosen.clone());
+    let kernels = move || {
+        let rows = PackedRows::new(chosen.clone(), load.clone(), at.tokens);
+        drop(rows.unpermute(rows.permute(tokens.clone()), gates.clone()).sum().backward());
+    };
+    let composed = move || {
+        let places = Places::new(chosen_too.clone(), at.experts, Capacity::Factor(1.25));
+        drop(places.combine(places.gather(tokens_too.clone()), gates_too.clone()).sum().backward());
+    };
+    let name = "permutation there and back".into();
+    Contest { name, kernels: Box::new(kernels), composed: Box::new(composed) }
+}
+
+fn products(at: Sizes, device: &Device) -> Contest {
+    let (tokens, _, chosen, load) = routed(at, device);
+    let weight = Param::initialized(ParamId::new(), draw([at.experts, at.d_model, at.d_hidden], device));
+    let rows = PackedRows::new(chosen.clone(), load, at.tokens);
+    let packed = rows.permute(tokens.clone()).detach().require_grad();
+    let even = Places::new(chosen, at.experts, Capacity::Factor(1.25)).gather(tokens).detach().require_grad();
+    let weight_too = weight.clone();
+    let kernels = move || drop(grouped_matmul(packed.clone(), &weight, rows.offsets.clone()).sum().backward());
+    let composed = move || drop(expert_matmul(even.clone(), &weight_too).sum().backward());
+    let name = "experts' product (uneven; composed: even rows, 1.25 of the share)".into();
+    Contest { name, kernels: Box::new(kernels), composed: Box::new(composed) }
+}
+
+fn main() {
+    let argument = |name: &str, default: usize| {
+        let mut arguments = std::env::args().skip_while(|argument| argument != name);
+        arguments.nth(1).and_then(|n| n.parse().ok()).unwrap_or(default)
+    };
+    let at = Sizes {
+        tokens: argument("--tokens", 1024),
+        experts: argument("--experts", 8),
+        d_model: argument("--d-model", 64),
+        d_hidden: argument("--d-hidden", 64),
+    };
+    let rounds = argument("--rounds", 15);
+    if devices().is_empty() {
+        println!("this build has no CubeCL device: add --features cpu or --features cuda");
+    }
+    for device in devices() {
+        let tracked = device.clone().autodiff();
+        println!("{device:?}, {at:?}, {K} choices a token, forward and backward, {rounds} rounds");
+        println!("| operation | kernels ms (min..max) | composed ms (min..max) | composed / kernels |");
+        println!("|---|---|---|---|");
+        for contest in [z_losses, routing, permutation, products].map(|make| make(at, &tracked)) {
+            let time = |run: &dyn Fn()| {
+                device.sync().unwrap();
+                let start = Instant::now();
+                run();
+                device.sync().unwrap();
+                start.elapsed().as_secs_f64()
+            };
+            let mut times: [Vec<f64>; 2] = Default::default();
+            for round in 0..rounds + 2 {
+                let both = [time(&contest.kernels), time(&contest.composed)];
+                if round >= 2 {
+                    times.iter_mut().zip(both).for_each(|(times, time)| times.push(time));
+                }
+            }
+            let [kernels, composed] = times.map(|times| Spread::of(&times));
+            let ms = |s: Spread| format!("{:.3} ({:.3}..{:.3})", s.median * 1e3, s.min * 1e3, s.max * 1e3);
+            let ratio = composed.median / kernels.median;
+            println!("| {} | {} | {} | {ratio:.2} |", contest.name, ms(kernels), ms(composed));
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! Each expert's rows, as many as it has, times its own matrix.
+//!
+//! Guarantees: an expert without rows costs nothing and its matrix gets a zero gradient; rows of no expert give zeros
+//! and get zero gradients. In a split schedule the gradient of the matrices is computed in `W`, as that of
+//! `burn_pipeline::ops::expert_matmul`.
+//!
+//! 1. On CubeCL devices nothing is read back: kernels find the expert of a block of rows from the offsets.
+//! 2. Composed, the offsets are read once and each expert's rows are a product of their own. That cannot be captured;
+//!    captured stages use rows of equal number instead ([`Places`](crate::router::Places)).
+//!
+//! Gale et al., "MegaBlocks" (2022), without padding to blocks.
+
+use super::MoeOps;
+use burn::backend::autodiff::checkpoint::base::Checkpointer;
+use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
+use burn::backend::autodiff::grads::Gradients;
+use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
+use burn::backend::tensor::{FloatTensor, IntTensor};
+use burn::backend::{Autodiff, AutodiffBackend, Backend, Dispatch, DispatchAutodiffContext, DispatchTensor};
+use burn::module::Param;
+use burn::tensor::{Int, Tensor};
+use burn_pipeline::ops::{Deferral, DeferredOp, deferred};
+
+/// Operands `rows` and `weight`; the offsets are not differentiated.
+#[derive(Debug)]
+struct Grouped {
+    offsets: DispatchTensor,
+}
+
+impl DeferredOp for Grouped {
+    fn name(&self) -> &'static str {
+        "grouped matmul"
+    }
+
+    fn inputs(&self) -> usize {
+        1
+    }
+
+    fn forward(&self, operands: &[DispatchTensor]) -> DispatchTensor {
+        Dispatch::grouped_matmul(operands[0].clone(), operands[1].clone(), self.offsets.clone())
+    }
+
+    fn gradient(&self, operand: usize, operands: &[DispatchTensor], of_output: &DispatchTensor) -> DispatchTensor {
+        let (other, offsets) = (operands[1 - operand].clone(), self.offsets.clone());
+        match operand {
+            0 => Dispatch::grouped_matmul_input(of_output.clone(), other, offsets),
+            _ => Dispatch::grouped_matmul_weight(other, of_output.clone(), offsets),
+        }
+    }
+}
+
+/// Rows `[n, d]` times the matrices of their experts `[experts, d, h]`: `[n, h]`.
+///
+/// Expert `e` has the rows from `offsets[e]` to `offsets[e + 1]`, so there is one offset more than experts; see
+/// [`PackedRows`](super::PackedRows).
+///
+/// # Panics
+/// If widths, or the numbers of matrices and offsets, do not fit.
+pub fn grouped_matmul(rows: Tensor<2>, weight: &Param<Tensor<3>>, offsets: Tensor<1, Int>) -> Tensor<2> {
+    let ([_, d], [experts, inner, _], [bounds]) = (rows.dims(), weight.val().dims(), offsets.dims());
+    assert_eq!((d, bounds), (inner, experts + 1), "width of rows and number of offsets, and what the matrices want");
+    let offsets = offsets.into_dispatch();
+    // What is deferred runs without autodiff.
+    let offsets = if Deferral::is_open() && offsets.autodiff != DispatchAutodiffContext::Disabled {
+        Dispatch::int_inner(offsets)
+    } else {
+        offsets
+    };
+    let operands = vec![rows.into_dispatch(), weight.val().into_dispatch()];
+    Tensor::from_dispatch(deferred(Grouped { offsets }, operands))
+}
+
+/// Where the rows of each expert start and end, on the host.
+fn bounds(offsets: Tensor<1, Int>) -> Vec<(usize, usize)> {
+    let offsets: Vec<usize> = offsets.into_data().iter::<i64>().map(|offset| offset as usize).collect();
+    offsets.windows(2).map(|pair| (pair[0], pair[1] - pair[0])).collect()
+}
+
+pub(super) fn composed(rows: Tensor<2>, weight: Tensor<3>, offsets: Tensor<1, Int>) -> Tensor<2> {
+    let ([n, _], [_, d, h]) = (rows.dims(), weight.dims());
+    let bounds = bounds(offsets);
+    let taken = bounds.last().map_or(0, |(start, count)| start + count);
+    let product = |(expert, &(start, count)): (usize, &(usize, usize))| {
+        let matrix = weight.clone().narrow(0, expert, 1).reshape([d, h]);
+        (count > 0).then(|| rows.clone().narrow(0, start, count).matmul(matrix))
+    };
+    let rest = (n > taken).then(|| Tensor::zeros([n - taken, h], (&rows.device(), rows.dtype())));
+    Tensor::cat(bounds.iter().enumerate().filter_map(product).chain(rest).collect(), 0)
+}
+
+pub(super) fn composed_weight(rows: Tensor<2>, of_output: Tensor<2>, offsets: Tensor<1, Int>) -> Tensor<3> {
+    let ([_, d], [_, h]) = (rows.dims(), of_output.dims());
+    let product = |(start, count): (usize, usize)| match count {
+        0 => Tensor::zeros([1, d, h], (&rows.device(), rows.dtype())),
+        _ => {
+            let of_output = of_output.clone().narrow(0, start, count);
+            rows.clone().narrow(0, start, count).transpose().matmul(of_output).unsqueeze::<3>()
+        }
+    };
+    Tensor::cat(bounds(offsets).into_iter().map(product).collect(), 0)
+}
+
+#[derive(Debug)]
+struct GroupedMatmul;
+
+impl<B: Backend + MoeOps> Backward<B, 2> for GroupedMatmul {
+    type State = (FloatTensor<B>, FloatTensor<B>, IntTensor<B>);
+
+    fn backward(self, ops: Ops<Self::State, 2>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let of_output = grads.consume::<B>(&ops.node);
+        let (rows, weight, offsets) = ops.state;
+        let [rows_node, weight_node] = ops.parents;
+        if let Some(node) = rows_node {
+            let of_rows = B::grouped_matmul_input(of_output.clone(), weight, offsets.clone());
+            grads.register::<B>(node.id, of_rows);
+        }
+        if let Some(node) = weight_node {
+            grads.register::<B>(node.id, B::grouped_matmul_weight(rows, of_output, offsets));
+        }
+    }
+}
+
+pub(super) fn record<B: Backend + MoeOps, C: CheckpointStrategy>(
+    rows: FloatTensor<Autodiff<B, C>>,
+    weight: FloatTensor<Autodiff<B, C>>,
+    offsets: IntTensor<B>,
+) -> FloatTensor<Autodiff<B, C>> {
+    let (rows, rows_node) = rows.into_parts();
+    let (weight, weight_node) = weight.into_parts();
+    let output = B::grouped_matmul(rows.clone(), weight.clone(), offsets.clone());
+    match GroupedMatmul.prepare::<C>([rows_node, weight_node]).compute_bound().stateful() {
+        OpsKind::Tracked(prep) => prep.finish((rows, weight, offsets), output),
+        OpsKind::UnTracked(prep) => prep.finish(output),
+    }
+}

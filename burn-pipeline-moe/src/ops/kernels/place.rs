@@ -1,0 +1,171 @@
+//! The rows of choices: a running count of each expert's choices, in parts.
+//!
+//! 1. Each expert's choices are counted in every part of all choices.
+//! 2. Each expert adds its counts up: how many came before each part, and where its rows start.
+//! 3. Each expert goes through each part once more and gives its choices rows.
+
+use super::{INT, PART, address, empty, filled, grid};
+use burn::backend::TensorMetadata;
+use burn_cubecl::tensor::CubeTensor;
+use cubecl::prelude::*;
+
+/// The expert of a choice; choices are numbered `j * tokens + t`.
+#[cube]
+fn expert_of(chosen: &Tensor<i32>, choice: usize, tokens: usize, #[comptime] k: usize) -> i32 {
+    chosen[choice % tokens * k + choice / tokens]
+}
+
+/// A unit an expert and part.
+#[cube(launch, address_type = "dynamic")]
+fn count_in_parts(
+    chosen: &Tensor<i32>,
+    counts: &mut Tensor<i32>,
+    tokens: usize,
+    experts: usize,
+    parts: usize,
+    #[comptime] k: usize,
+    #[comptime] part: usize,
+) {
+    let index = ABSOLUTE_POS;
+    if index >= parts * experts {
+        terminate!();
+    }
+    let expert = i32::cast_from(index % experts);
+    let first = index / experts * part;
+    let mut count = 0i32;
+    for choice in first..min(first + part, tokens * k) {
+        if expert_of(chosen, choice, tokens, k) == expert {
+            count += 1i32;
+        }
+    }
+    counts[index] = count;
+}
+
+/// A unit an expert: counts become counts before, and the load the expert's share of rows.
+#[cube(launch, address_type = "dynamic")]
+fn count_before_parts(counts: &mut Tensor<i32>, rows: &mut Tensor<i32>, experts: usize, parts: usize, capacity: i32) {
+    let expert = ABSOLUTE_POS;
+    if expert >= experts {
+        terminate!();
+    }
+    let mut before = 0i32;
+    for part in 0..parts {
+        let count = counts[part * experts + expert];
+        counts[part * experts + expert] = before;
+        before += count;
+    }
+    rows[expert] = min(before, capacity);
+}
+
+/// A unit an expert, and one for the end: where rows start.
+#[cube(launch, address_type = "dynamic")]
+fn first_rows(rows: &Tensor<i32>, offsets: &mut Tensor<i32>, experts: usize) {
+    let expert = ABSOLUTE_POS;
+    if expert > experts {
+        terminate!();
+    }
+    let mut first = 0i32;
+    for other in 0..expert {
+        first += rows[other];
+    }
+    offsets[expert] = first;
+}
+
+/// A unit an expert and part.
+#[cube(launch, address_type = "dynamic")]
+fn give_rows(
+    chosen: &Tensor<i32>,
+    before: &Tensor<i32>,
+    offsets: &Tensor<i32>,
+    row_of_choice: &mut Tensor<i32>,
+    choice_of_row: &mut Tensor<i32>,
+    tokens: usize,
+    experts: usize,
+    parts: usize,
+    capacity: i32,
+    #[comptime] k: usize,
+    #[comptime] part: usize,
+) {
+    let index = ABSOLUTE_POS;
+    if index >= parts * experts {
+        terminate!();
+    }
+    let expert = index % experts;
+    let first = index / experts * part;
+    let mut place = before[index];
+    for choice in first..min(first + part, tokens * k) {
+        if expert_of(chosen, choice, tokens, k) == i32::cast_from(expert) {
+            if place < capacity {
+                let row = offsets[expert] + place;
+                row_of_choice[choice] = row;
+                choice_of_row[usize::cast_from(row)] = i32::cast_from(choice);
+            }
+            place += 1i32;
+        }
+    }
+}
+
+/// First rows, rows of choices, and choices of rows, for choices `[t, k]`.
+pub(super) fn forward(chosen: CubeTensor, experts: usize, capacity: usize) -> (CubeTensor, CubeTensor, CubeTensor) {
+    let [tokens, k] = chosen.shape().dims();
+    let choices = tokens * k;
+    let (client, parts, capacity) = (chosen.client.clone(), choices.div_ceil(PART), capacity.min(choices) as i32);
+    let counts = empty(&chosen, [parts, experts], INT);
+    let address = address(&[&chosen, &counts]);
+    let (count, dim) = grid(&chosen, parts * experts);
+    count_in_parts::launch(
+        &client,
+        count.clone(),
+        dim,
+        address,
+        chosen.clone().into_tensor_arg(),
+        counts.clone().into_tensor_arg(),
+        tokens,
+        experts,
+        parts,
+        k,
+        PART,
+    );
+    let rows = empty(&chosen, [experts], INT);
+    let (small, small_dim) = grid(&chosen, experts + 1);
+    count_before_parts::launch(
+        &client,
+        small.clone(),
+        small_dim,
+        address,
+        counts.clone().into_tensor_arg(),
+        rows.clone().into_tensor_arg(),
+        experts,
+        parts,
+        capacity,
+    );
+    let offsets = empty(&chosen, [experts + 1], INT);
+    first_rows::launch(
+        &client,
+        small,
+        small_dim,
+        address,
+        rows.into_tensor_arg(),
+        offsets.clone().into_tensor_arg(),
+        experts,
+    );
+    let (row_of_choice, choice_of_row) = (filled(&chosen, [choices], choices), filled(&chosen, [choices], choices));
+    give_rows::launch(
+        &client,
+        count,
+        dim,
+        address,
+        chosen.into_tensor_arg(),
+        counts.into_tensor_arg(),
+        offsets.clone().into_tensor_arg(),
+        row_of_choice.clone().into_tensor_arg(),
+        choice_of_row.clone().into_tensor_arg(),
+        tokens,
+        experts,
+        parts,
+        capacity,
+        k,
+        PART,
+    );
+    (offsets, row_of_choice, choice_of_row)
+}

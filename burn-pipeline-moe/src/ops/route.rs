@@ -1,0 +1,160 @@
+//! Routing in one operation: scores, the best experts of each token, gates, and the statistics of load balancing.
+//!
+//! Guarantees: gates and mean probabilities are differentiated, choices and load are not; the backward works the
+//! scores out again from the logits instead of keeping them.
+//!
+//! 1. Scores are a softmax over experts, or a sigmoid of each logit; probabilities are the scores, over their sum.
+//! 2. The `k` experts with the largest score plus bias are chosen, best first, of equal ones the first. Gates are
+//!    their scores, over the sum of the chosen ones where they are normalized.
+//! 3. Gates and mean probabilities leave as one row of numbers, as a step of Burn's autodiff has one output.
+//!
+//! Scores and gates follow Shazeer et al. (2017) and DeepSeek-V3 (2024), the statistics Fedus et al., "Switch
+//! Transformers" (2021), equations 5 and 6.
+
+use super::MoeOps;
+use crate::router::top_k;
+use burn::backend::autodiff::checkpoint::base::Checkpointer;
+use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
+use burn::backend::autodiff::grads::Gradients;
+use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
+use burn::backend::tensor::{FloatTensor, IntTensor};
+use burn::backend::{Autodiff, Backend, Dispatch};
+use burn::tensor::activation::{sigmoid, softmax};
+use burn::tensor::{IndexingUpdateOp, Int, Tensor};
+
+/// Keeps a sum of scores that all went to zero from dividing by zero.
+pub(super) const TINY: f32 = 1e-20;
+
+/// How tokens are routed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct RouteOptions {
+    /// Experts a token goes to.
+    pub top_k: usize,
+    /// Score experts one by one instead of with a softmax.
+    pub sigmoid: bool,
+    /// Divide the gates of a token by their sum.
+    pub normalize: bool,
+}
+
+/// What [`route`] gives for `t` tokens, `e` experts and `k` choices.
+#[derive(Debug, Clone)]
+pub struct Routed {
+    /// Weights of the chosen experts `[t, k]`.
+    pub gates: Tensor<2>,
+    /// The probability of each expert, a mean over the tokens, `[e]`.
+    pub mean_probabilities: Tensor<1>,
+    /// The chosen experts, best first, `[t, k]`.
+    pub experts: Tensor<2, Int>,
+    /// Choices that fell on each expert `[e]`.
+    pub load: Tensor<1, Int>,
+}
+
+/// Routes tokens by their logits `[t, e]`, with a bias `[e]` that is added to scores when choosing.
+///
+/// The bias is not differentiated; without one nothing is added.
+///
+/// # Panics
+/// If `top_k` is larger than there are experts, or the bias has another number of them.
+pub fn route(logits: Tensor<2>, bias: Option<Tensor<1>>, options: RouteOptions) -> Routed {
+    let ([tokens, experts], k) = (logits.dims(), options.top_k);
+    assert!(k <= experts, "{k} of {experts} experts cannot be chosen");
+    let none = || Tensor::zeros([experts], (&logits.device(), logits.dtype()));
+    let bias = bias.map_or_else(none, |bias| bias.cast(logits.dtype()));
+    assert_eq!(bias.dims(), [experts], "the bias has one number an expert");
+    let (row, chosen, load) = Dispatch::route(logits.into_dispatch(), bias.into_dispatch(), options);
+    let row = Tensor::<1>::from_dispatch(row);
+    Routed {
+        gates: row.clone().narrow(0, 0, tokens * k).reshape([tokens, k]),
+        mean_probabilities: row.narrow(0, tokens * k, experts),
+        experts: Tensor::from_dispatch(chosen),
+        load: Tensor::from_dispatch(load),
+    }
+}
+
+/// Scores, and probabilities.
+fn scores(logits: Tensor<2>, options: RouteOptions) -> (Tensor<2>, Tensor<2>) {
+    if options.sigmoid {
+        let scores = sigmoid(logits);
+        (scores.clone(), scores.clone() / scores.sum_dim(1).add_scalar(TINY))
+    } else {
+        let scores = softmax(logits, 1);
+        (scores.clone(), scores)
+    }
+}
+
+pub(super) fn composed(
+    logits: Tensor<2>,
+    bias: Tensor<1>,
+    options: RouteOptions,
+) -> (Tensor<1>, Tensor<2, Int>, Tensor<1, Int>) {
+    let ([tokens, experts], k, device) = (logits.dims(), options.top_k, logits.device());
+    let (scores, probabilities) = scores(logits, options);
+    let chosen = top_k(scores.clone() + bias.unsqueeze::<2>(), k);
+    let gates = scores.gather(1, chosen.clone());
+    let gates = if options.normalize { gates.clone() / gates.sum_dim(1).add_scalar(TINY) } else { gates };
+    let mean = probabilities.mean_dim(0).reshape([experts]);
+    let all = Tensor::<1, Int>::arange(0..experts as i64, &device).unsqueeze::<2>().expand([tokens * k, experts]);
+    let falls_on = chosen.clone().reshape([tokens * k, 1]).expand([tokens * k, experts]).equal(all).int();
+    let load = falls_on.sum_dim(0).reshape([experts]);
+    (Tensor::cat(vec![gates.reshape([tokens * k]), mean], 0), chosen, load)
+}
+
+pub(super) fn composed_backward(
+    logits: Tensor<2>,
+    chosen: Tensor<2, Int>,
+    of_row: Tensor<1>,
+    options: RouteOptions,
+) -> Tensor<2> {
+    let ([tokens, experts], k) = (logits.dims(), options.top_k);
+    let (scores, probabilities) = scores(logits, options);
+    let of_gates = of_row.clone().narrow(0, 0, tokens * k).reshape([tokens, k]);
+    let of_mean = of_row.narrow(0, tokens * k, experts).div_scalar(tokens as f64).unsqueeze::<2>();
+    let of_chosen = if options.normalize {
+        let of_chosen = scores.clone().gather(1, chosen.clone());
+        let sum = of_chosen.clone().sum_dim(1).add_scalar(TINY);
+        let along = (of_gates.clone() * of_chosen / sum.clone()).sum_dim(1);
+        (of_gates - along) / sum
+    } else {
+        of_gates
+    };
+    let of_scores = scores.zeros_like().scatter(1, chosen, of_chosen, IndexingUpdateOp::Add);
+    if options.sigmoid {
+        let along = (of_mean.clone() * probabilities).sum_dim(1);
+        let sum = scores.clone().sum_dim(1).add_scalar(TINY);
+        let of_scores = of_scores + (of_mean.expand([tokens, experts]) - along) / sum;
+        of_scores * scores.clone() * (scores.neg() + 1.0)
+    } else {
+        let of_scores = of_scores + of_mean;
+        let along = (of_scores.clone() * scores.clone()).sum_dim(1);
+        scores * (of_scores - along)
+    }
+}
+
+#[derive(Debug)]
+struct Route;
+
+impl<B: Backend + MoeOps> Backward<B, 1> for Route {
+    type State = (FloatTensor<B>, IntTensor<B>, RouteOptions);
+
+    fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let of_row = grads.consume::<B>(&ops.node);
+        let (logits, experts, options) = ops.state;
+        if let [Some(node)] = ops.parents {
+            grads.register::<B>(node.id, B::route_backward(logits, experts, of_row, options));
+        }
+    }
+}
+
+pub(super) fn record<B: Backend + MoeOps, C: CheckpointStrategy>(
+    logits: FloatTensor<Autodiff<B, C>>,
+    bias: FloatTensor<B>,
+    options: RouteOptions,
+) -> (FloatTensor<Autodiff<B, C>>, IntTensor<B>, IntTensor<B>) {
+    let (logits, node) = logits.into_parts();
+    let (row, experts, load) = B::route(logits.clone(), bias, options);
+    let row = match Route.prepare::<C>([node]).compute_bound().stateful() {
+        OpsKind::Tracked(prep) => prep.finish((logits, experts.clone(), options), row),
+        OpsKind::UnTracked(prep) => prep.finish(row),
+    };
+    (row, experts, load)
+}

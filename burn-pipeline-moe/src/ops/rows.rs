@@ -1,0 +1,217 @@
+//! Tokens sorted by expert into rows without gaps, and back.
+//!
+//! Guarantees: rows of an expert stand side by side, experts in order, each with as many rows as it takes; first
+//! choices of all tokens come before second choices, tokens in order within each; a choice that finds its expert full
+//! has no row and adds nothing. There are always `tokens * k` rows; those of no choice come last and are zero. Shapes
+//! depend on sizes alone, and nothing is read back.
+//!
+//! 1. Choices are numbered `j * tokens + t` for choice `j` of token `t`. [`PackedRows::new`] works out the row of each
+//!    choice, and the choice of each row: one is the other's inverse.
+//! 2. [`PackedRows::permute`] copies tokens to rows; its backward adds up each token's rows.
+//! 3. [`PackedRows::unpermute`] adds up each token's rows, weighted by its gates; its backward copies back, weighted,
+//!    and multiplies rows with gradients for the gates. Neither direction needs atomic additions.
+//!
+//! Gale et al., "MegaBlocks" (2022), section 5; the priority of choices is that of Lepikhin et al., "GShard" (2020).
+
+use super::MoeOps;
+use burn::backend::autodiff::checkpoint::base::Checkpointer;
+use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
+use burn::backend::autodiff::grads::Gradients;
+use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
+use burn::backend::tensor::{FloatTensor, IntTensor};
+use burn::backend::{Autodiff, Backend, Dispatch, TensorMetadata};
+use burn::tensor::{IndexingUpdateOp, Int, Tensor};
+
+/// Which row belongs to which choice.
+#[derive(Debug, Clone)]
+pub struct PackedRows {
+    /// The first row of each expert, and the first of none: `[experts + 1]`.
+    pub offsets: Tensor<1, Int>,
+    /// The row of each choice, first choices first; the number of rows for one without a row. `[tokens * k]`.
+    pub row_of_choice: Tensor<1, Int>,
+    /// The choice of each row; the number of choices for a row without one. `[tokens * k]`.
+    pub choice_of_row: Tensor<1, Int>,
+    tokens: usize,
+    top_k: usize,
+}
+
+impl PackedRows {
+    /// Rows for choices `[tokens, k]` whose load is `[experts]`; an expert takes no more than `capacity`.
+    pub fn new(experts: Tensor<2, Int>, load: Tensor<1, Int>, capacity: usize) -> Self {
+        let [tokens, top_k] = experts.dims();
+        let (offsets, row_of_choice, choice_of_row) =
+            Dispatch::place(experts.into_dispatch(), load.into_dispatch(), capacity);
+        Self {
+            offsets: Tensor::from_dispatch(offsets),
+            row_of_choice: Tensor::from_dispatch(row_of_choice),
+            choice_of_row: Tensor::from_dispatch(choice_of_row),
+            tokens,
+            top_k,
+        }
+    }
+
+    /// Tokens `[tokens, d]` as rows `[tokens * k, d]`.
+    ///
+    /// # Panics
+    /// If there are more or fewer tokens than choices were made for.
+    pub fn permute(&self, tokens: Tensor<2>) -> Tensor<2> {
+        assert_eq!(tokens.dims()[0], self.tokens, "tokens, of which there are choices for the second number");
+        let (choices, rows) = (self.choice_of_row.clone(), self.row_of_choice.clone());
+        Tensor::from_dispatch(Dispatch::permute(tokens.into_dispatch(), choices.into_dispatch(), rows.into_dispatch()))
+    }
+
+    /// Rows `[tokens * k, d]` as sums over each token's choices `[tokens, d]`, weighted by gates `[tokens, k]`.
+    ///
+    /// # Panics
+    /// If there are more or fewer rows or gates than choices.
+    pub fn unpermute(&self, rows: Tensor<2>, gates: Tensor<2>) -> Tensor<2> {
+        assert_eq!(gates.dims(), [self.tokens, self.top_k], "gates, one for each choice");
+        assert_eq!(rows.dims()[0], self.tokens * self.top_k, "rows, one for each choice");
+        let (choices, places) = (self.choice_of_row.clone(), self.row_of_choice.clone());
+        let (rows, gates) = (rows.into_dispatch(), gates.into_dispatch());
+        Tensor::from_dispatch(Dispatch::unpermute(rows, gates, choices.into_dispatch(), places.into_dispatch()))
+    }
+}
+
+pub(super) fn composed_place(
+    chosen: Tensor<2, Int>,
+    load: Tensor<1, Int>,
+    capacity: usize,
+) -> (Tensor<1, Int>, Tensor<1, Int>, Tensor<1, Int>) {
+    let ([tokens, k], [experts], device) = (chosen.dims(), load.dims(), chosen.device());
+    let choices = tokens * k;
+    let taken = load.clamp_max(capacity as i64);
+    let zero = Tensor::<1, Int>::zeros([1], (&device, taken.dtype()));
+    let offsets = Tensor::cat(vec![zero, taken.cumsum(0)], 0);
+    let chosen = chosen.swap_dims(0, 1).reshape([choices, 1]);
+    let all = Tensor::<1, Int>::arange(0..experts as i64, &device).unsqueeze::<2>().expand([choices, experts]);
+    let falls_on = chosen.clone().expand([choices, experts]).equal(all).int();
+    let before = (falls_on.clone().cumsum(0) * falls_on).sum_dim(1).sub_scalar(1).reshape([choices]);
+    let full = before.clone().greater_equal_scalar(capacity as i64);
+    let row = offsets.clone().select(0, chosen.reshape([choices])).cast(before.dtype()) + before;
+    let row_of_choice = row.mask_fill(full, choices as i64);
+    // Rows start as "no choice"; a choice adds what makes it its own. Those without a row meet in a row of none.
+    let empty = Tensor::<1, Int>::full([choices + 1], choices as i64, &device);
+    let from_empty = Tensor::<1, Int>::arange(0..choices as i64, &device).sub_scalar(choices as i64);
+    let filled = empty.scatter(0, row_of_choice.clone(), from_empty, IndexingUpdateOp::Add);
+    (offsets, row_of_choice, filled.narrow(0, 0, choices))
+}
+
+fn with_zero_row(rows: Tensor<2>) -> Tensor<2> {
+    let [_, d] = rows.dims();
+    let zero = Tensor::zeros([1, d], (&rows.device(), rows.dtype()));
+    Tensor::cat(vec![rows, zero], 0)
+}
+
+/// Tokens `[t, d]` copied to the rows of their choices, times the gates where there are any.
+pub(super) fn spread(tokens: Tensor<2>, gates: Option<Tensor<2>>, choice_of_row: Tensor<1, Int>) -> Tensor<2> {
+    let ([count, d], [choices]) = (tokens.dims(), choice_of_row.dims());
+    match gates {
+        None => {
+            let none = choice_of_row.clone().greater_equal_scalar(choices as i64);
+            let token = choice_of_row.remainder_scalar(count as i64).mask_fill(none, count as i64);
+            with_zero_row(tokens).select(0, token)
+        }
+        Some(gates) => {
+            let k = choices / count;
+            let of_choice = gates.swap_dims(0, 1).reshape([k, count, 1]) * tokens.unsqueeze::<3>();
+            with_zero_row(of_choice.reshape([choices, d])).select(0, choice_of_row)
+        }
+    }
+}
+
+/// The rows of each choice, `[k, t, d]`; zeros for one without a row.
+fn of_choices(rows: Tensor<2>, row_of_choice: Tensor<1, Int>, tokens: usize) -> Tensor<3> {
+    let [choices, d] = rows.dims();
+    with_zero_row(rows).select(0, row_of_choice).reshape([choices / tokens, tokens, d])
+}
+
+/// The rows of each token's choices added up, times the gates where there are any.
+pub(super) fn collect(
+    rows: Tensor<2>,
+    gates: Option<Tensor<2>>,
+    row_of_choice: Tensor<1, Int>,
+    tokens: usize,
+) -> Tensor<2> {
+    let [choices, d] = rows.dims();
+    let of_choice = of_choices(rows, row_of_choice, tokens);
+    let weighted = match gates {
+        Some(gates) => of_choice * gates.swap_dims(0, 1).reshape([choices / tokens, tokens, 1]),
+        None => of_choice,
+    };
+    weighted.sum_dim(0).reshape([tokens, d])
+}
+
+pub(super) fn composed_gates_backward(
+    of_tokens: Tensor<2>,
+    rows: Tensor<2>,
+    row_of_choice: Tensor<1, Int>,
+) -> Tensor<2> {
+    let ([tokens, _], [choices, _]) = (of_tokens.dims(), rows.dims());
+    let products = of_choices(rows, row_of_choice, tokens) * of_tokens.unsqueeze::<3>();
+    products.sum_dim(2).reshape([choices / tokens, tokens]).swap_dims(0, 1)
+}
+
+#[derive(Debug)]
+struct Permute;
+
+impl<B: Backend + MoeOps> Backward<B, 1> for Permute {
+    type State = (IntTensor<B>, usize);
+
+    fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let of_rows = grads.consume::<B>(&ops.node);
+        let (row_of_choice, tokens) = ops.state;
+        if let [Some(node)] = ops.parents {
+            grads.register::<B>(node.id, B::permute_backward(of_rows, row_of_choice, tokens));
+        }
+    }
+}
+
+pub(super) fn record_permute<B: Backend + MoeOps, C: CheckpointStrategy>(
+    tokens: FloatTensor<Autodiff<B, C>>,
+    choice_of_row: IntTensor<B>,
+    row_of_choice: IntTensor<B>,
+) -> FloatTensor<Autodiff<B, C>> {
+    let (tokens, node) = tokens.into_parts();
+    let count = tokens.shape()[0];
+    let rows = B::permute(tokens, choice_of_row, row_of_choice.clone());
+    match Permute.prepare::<C>([node]).compute_bound().stateful() {
+        OpsKind::Tracked(prep) => prep.finish((row_of_choice, count), rows),
+        OpsKind::UnTracked(prep) => prep.finish(rows),
+    }
+}
+
+#[derive(Debug)]
+struct Unpermute;
+
+impl<B: Backend + MoeOps> Backward<B, 2> for Unpermute {
+    type State = (FloatTensor<B>, FloatTensor<B>, IntTensor<B>, IntTensor<B>);
+
+    fn backward(self, ops: Ops<Self::State, 2>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let of_tokens = grads.consume::<B>(&ops.node);
+        let (rows, gates, choice_of_row, row_of_choice) = ops.state;
+        let [rows_node, gates_node] = ops.parents;
+        if let Some(node) = rows_node {
+            let of_rows = B::unpermute_rows_backward(of_tokens.clone(), gates, choice_of_row);
+            grads.register::<B>(node.id, of_rows);
+        }
+        if let Some(node) = gates_node {
+            grads.register::<B>(node.id, B::unpermute_gates_backward(of_tokens, rows, row_of_choice));
+        }
+    }
+}
+
+pub(super) fn record_unpermute<B: Backend + MoeOps, C: CheckpointStrategy>(
+    rows: FloatTensor<Autodiff<B, C>>,
+    gates: FloatTensor<Autodiff<B, C>>,
+    choice_of_row: IntTensor<B>,
+    row_of_choice: IntTensor<B>,
+) -> FloatTensor<Autodiff<B, C>> {
+    let (rows, rows_node) = rows.into_parts();
+    let (gates, gates_node) = gates.into_parts();
+    let tokens = B::unpermute(rows.clone(), gates.clone(), choice_of_row.clone(), row_of_choice.clone());
+    match Unpermute.prepare::<C>([rows_node, gates_node]).compute_bound().stateful() {
+        OpsKind::Tracked(prep) => prep.finish((rows, gates, choice_of_row, row_of_choice), tokens),
+        OpsKind::UnTracked(prep) => prep.finish(tokens),
+    }
+}

@@ -1,0 +1,62 @@
+//! The router z-loss in one operation.
+//!
+//! Guarantees: the loss is the mean over tokens of `logsumexp(logits)^2`; its gradient is
+//! `2 / tokens * logsumexp * softmax(logits)`, from the log-sum-exps that the forward left. Zoph et al., "ST-MoE"
+//! (2022), equation 5.
+
+use super::{MoeOps, untracked};
+use burn::backend::autodiff::checkpoint::base::Checkpointer;
+use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
+use burn::backend::autodiff::grads::Gradients;
+use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{Autodiff, Backend, Dispatch};
+use burn::tensor::Tensor;
+
+/// The z-loss of logits `[tokens, experts]`, one element.
+pub fn z_loss(logits: Tensor<2>) -> Tensor<1> {
+    let (loss, _) = Dispatch::z_loss(logits.into_dispatch());
+    Tensor::from_dispatch(loss)
+}
+
+/// The loss `[1]` and the log-sum-exp of each token.
+pub(super) fn composed(logits: Tensor<2>) -> (Tensor<1>, Tensor<1>) {
+    let [tokens, _] = logits.dims();
+    let largest = logits.clone().max_dim(1);
+    let log_sums = (logits - largest.clone()).exp().sum_dim(1).log() + largest;
+    (log_sums.clone().square().mean(), log_sums.reshape([tokens]))
+}
+
+pub(super) fn composed_backward(logits: Tensor<2>, log_sums: Tensor<1>, of_loss: Tensor<1>) -> Tensor<2> {
+    let [tokens, _] = logits.dims();
+    let log_sums = log_sums.reshape([tokens, 1]);
+    let of_log_sums = log_sums.clone().mul_scalar(2.0 / tokens as f64) * of_loss.unsqueeze::<2>();
+    (logits - log_sums).exp() * of_log_sums
+}
+
+#[derive(Debug)]
+struct ZLoss;
+
+impl<B: Backend + MoeOps> Backward<B, 1> for ZLoss {
+    type State = (FloatTensor<B>, FloatTensor<B>);
+
+    fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let of_loss = grads.consume::<B>(&ops.node);
+        let (logits, log_sums) = ops.state;
+        if let [Some(node)] = ops.parents {
+            grads.register::<B>(node.id, B::z_loss_backward(logits, log_sums, of_loss));
+        }
+    }
+}
+
+pub(super) fn record<B: Backend + MoeOps, C: CheckpointStrategy>(
+    logits: FloatTensor<Autodiff<B, C>>,
+) -> (FloatTensor<Autodiff<B, C>>, FloatTensor<Autodiff<B, C>>) {
+    let (logits, node) = logits.into_parts();
+    let (loss, log_sums) = B::z_loss(logits.clone());
+    let loss = match ZLoss.prepare::<C>([node]).compute_bound().stateful() {
+        OpsKind::Tracked(prep) => prep.finish((logits, log_sums.clone()), loss),
+        OpsKind::UnTracked(prep) => prep.finish(loss),
+    };
+    (loss, untracked::<B, C>(log_sums))
+}

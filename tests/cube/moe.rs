@@ -1,0 +1,149 @@
+//! A pipeline of mixtures of experts on a CubeCL device equals the plain loop on Flex, auxiliary losses included:
+//! with kernels where stages run eagerly, with their composed forms where stages were captured, and with the experts'
+//! weight gradients in `W` where a stage without capacity cannot be captured.
+
+use crate::{devices, turn};
+use burn::module::Module;
+use burn::tensor::{Device, Tensor, TensorData};
+use burn_pipeline::schedule::{Size, by_name};
+use burn_pipeline::stage::{AnyTensor, Batch, LOSS_SEED, SplitBackward, Stage, StageBox, init_seeded};
+use burn_pipeline::train::{Pipeline, StageContext};
+use burn_pipeline_moe::auxiliary::{AuxiliaryLosses, AuxiliaryWeights};
+use burn_pipeline_moe::layers::{BlockKind, LayerAuxiliary, MixtureOfExperts, MixtureOfExpertsConfig};
+use burn_pipeline_moe::router::Capacity;
+use pipeline_tests::reference::{Reference, whole};
+
+const LAYERS: usize = 4;
+const SHAPE: [usize; 3] = [4, 3, 4];
+const MICROBATCHES: usize = 2;
+
+#[derive(Module, Debug)]
+struct Mixtures {
+    layers: Vec<MixtureOfExperts>,
+    #[module(skip)]
+    losses: AuxiliaryLosses,
+}
+
+impl Mixtures {
+    fn new(at: &StageContext, capacity: Capacity) -> Self {
+        let config = MixtureOfExpertsConfig::new(SHAPE[2], 3, 3).with_capacity(capacity);
+        // Drawn on Flex wherever the stage runs, so that all have the same weights.
+        let draw = |layer| init_seeded(layer as u64, &Device::flex().autodiff(), |device| config.init(device));
+        let weights = AuxiliaryWeights { load_balance: 2.0, router_z: 0.5, depth_router: 0.0 };
+        let losses = AuxiliaryLosses::new(weights, &[BlockKind::Experts; LAYERS]);
+        Self { layers: at.layers(LAYERS).map(draw).collect(), losses }.to_device(&at.device)
+    }
+
+    fn run(&self, x: Tensor<3>) -> (Tensor<3>, Vec<LayerAuxiliary>) {
+        let mut left = Vec::new();
+        let x = self.layers.iter().fold(x, |x, layer| {
+            let (y, auxiliary) = layer.forward(x.clone());
+            left.push(auxiliary);
+            // Initial experts put out next to nothing; a gradient must not vanish behind the sum.
+            x + y * 100.0
+        });
+        (x, left)
+    }
+}
+
+impl Stage for Mixtures {
+    type Input = Tensor<3>;
+    type Extra = Tensor<1>;
+    type Output = Tensor<3>;
+
+    fn extras(&self) -> Vec<&'static str> {
+        vec![LOSS_SEED]
+    }
+
+    fn forward(&self, x: Tensor<3>, seed: Tensor<1>) -> Tensor<3> {
+        let (x, left) = self.run(x);
+        self.losses.inject(x, &left, seed)
+    }
+}
+
+fn data(seed: u64, device: &Device) -> Tensor<3> {
+    let values: Vec<f32> = crate::kernels::noise(seed, SHAPE.iter().product()).iter().map(|x| *x as f32).collect();
+    Tensor::from_data(TensorData::new(values, SHAPE), device)
+}
+
+fn loss(y: Tensor<3>, target: Tensor<3>) -> Tensor<1> {
+    (y - target).square().mean()
+}
+
+/// Gradients of `main + auxiliary`, microbatch by microbatch, on Flex.
+fn plain(capacity: Capacity) -> Vec<Vec<f32>> {
+    let mut reference = Reference::new(Mixtures::new(&whole(), capacity));
+    let size = SHAPE[0] / MICROBATCHES;
+    let step = reference.step(&[size; MICROBATCHES], 1e-3, None, |model, i| {
+        let piece = |seed| data(seed, &Device::flex()).narrow(0, i * size, size).autodiff();
+        let (y, left) = model.run(piece(1));
+        loss(y, piece(2)) + model.losses.total(&left).unwrap()
+    });
+    step.gradients
+}
+
+fn pipelined(device: &Device, name: &str, split: SplitBackward, capacity: Capacity) -> (Vec<Vec<f32>>, Pipeline) {
+    let stage = move |at: &StageContext| match at.is_last() {
+        true => StageBox::with_loss(Mixtures::new(at, capacity), loss),
+        false => StageBox::new(Mixtures::new(at, capacity)),
+    };
+    let chunks = if name == "ZBV" { 2 } else { 1 };
+    let size = Size { ranks: 2, chunks, microbatches: MICROBATCHES };
+    let builder = Pipeline::builder().schedule(by_name(name).unwrap(), size).devices(vec![device.clone()]);
+    let mut pipeline = builder.split(split).stages(stage).build().unwrap();
+    pipeline.accumulate(Batch::new(data(1, device)).target(data(2, device))).unwrap();
+    let gradients = pipeline.take_gradients().unwrap();
+    let numbers = |gradient: &Option<AnyTensor>| -> Vec<f32> {
+        gradient.as_ref().map(|g| g.to_data().unwrap().iter::<f32>().collect()).unwrap_or_default()
+    };
+    (gradients.iter().flatten().map(numbers).collect(), pipeline)
+}
+
+fn assert_gradients(got: &[Vec<f32>], expected: &[Vec<f32>], place: &str) {
+    assert_eq!(got.len(), expected.len(), "{place}");
+    for (index, (got, expected)) in got.iter().zip(expected).enumerate() {
+        assert_eq!(got.len(), expected.len(), "{place}: the gradient of parameter {index}");
+        let largest = expected.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
+        assert!(largest > 0.0, "{place}: parameter {index} proves nothing");
+        let apart = got.iter().zip(expected).fold(0.0f32, |max, (a, b)| max.max((a - b).abs()));
+        assert!(apart <= 5e-5 * largest, "{place}: parameter {index} is {apart} off, its largest number is {largest}");
+    }
+}
+
+#[test]
+fn eager_stages_with_kernels_equal_the_plain_loop_on_flex() {
+    let _turn = turn();
+    for device in devices() {
+        let capacity = Capacity::Factor(1.0);
+        let (got, mut pipeline) = pipelined(&device, "1F1B", SplitBackward::Eager, capacity);
+        assert_gradients(&got, &plain(capacity), "1F1B, eager");
+        assert!(pipeline.engines().unwrap().iter().all(|(_, report)| report.engine == "eager"));
+    }
+}
+
+#[test]
+fn captured_stages_replay_the_composed_forms() {
+    let _turn = turn();
+    for device in devices() {
+        let capacity = Capacity::Factor(1.0);
+        let (got, mut pipeline) = pipelined(&device, "ZBV", SplitBackward::Traced, capacity);
+        assert_gradients(&got, &plain(capacity), "ZBV, captured");
+        for (stage, report) in pipeline.engines().unwrap() {
+            assert_eq!(report.engine, "traced", "stage {stage}: {}", report.reason);
+        }
+    }
+}
+
+#[test]
+fn stages_without_capacity_defer_their_products_to_w() {
+    let _turn = turn();
+    for device in devices() {
+        let (got, mut pipeline) = pipelined(&device, "ZBH1", SplitBackward::Auto, Capacity::Dropless);
+        assert_gradients(&got, &plain(Capacity::Dropless), "ZBH1, dropless");
+        for (stage, report) in pipeline.engines().unwrap() {
+            assert_eq!(report.engine, "eager", "stage {stage}: {}", report.reason);
+            // Of each of two layers the router's product and the experts' three.
+            assert_eq!(report.deferred.map(|deferred| deferred.operations), Some(8), "stage {stage}");
+        }
+    }
+}
