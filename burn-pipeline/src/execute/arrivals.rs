@@ -20,6 +20,7 @@ impl Executor {
     ) -> Result<usize, ExecuteError> {
         let user = Task::new(task.stage(), user, microbatch);
         let from = neighbour(placement, user, user.op() == Op::Forward).ok_or_else(|| self.no_input(task))?;
+        let from = self.grid().rank_of(from);
         let (header, deadline) = (wanted(user, microbatch), self.deadline());
         self.link.announce(Activity::Waiting(header, from));
         let here = pass.values.arrive(self.link.as_mut(), header, from, deadline);

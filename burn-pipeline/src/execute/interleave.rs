@@ -54,7 +54,7 @@ impl Executor {
         self.start(pass, forward);
         let call = self.forward_call(pass, plan, forward, f)?;
         let seeds = self.seeds(pass, plan, backward, b)?;
-        let sample = plan.sample(backward.stage(), b);
+        let sample = pass.run.sample(backward.stage(), b);
         let work = match backward.op() {
             Op::BackwardInput => Work::BackwardInput(sample, seeds),
             _ => Work::Backward(sample, seeds),

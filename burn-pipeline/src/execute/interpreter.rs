@@ -5,6 +5,7 @@ use super::pass::Pass;
 use super::skips::outgoing;
 use super::values::{Values, neighbour, produced, received};
 use super::{ExecuteError, RankOutcome, Seeding};
+use crate::group::{Grid, Group};
 use crate::link::{Activity, Link, LinkError, Message};
 use crate::plan::{CheckedPlan, Op, Placement, Plan, Stage, Task};
 use crate::stage::{
@@ -59,6 +60,26 @@ pub struct Run<'a> {
     pub train: bool,
     /// When the step began, the same for all ranks.
     pub began: Instant,
+    /// Which part of the batch the plan is for.
+    pub part: Part,
+}
+
+/// The part of a batch that a data-parallel replica runs: all of it, where there is one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Part {
+    /// The place of the plan's first microbatch in the batch.
+    pub first: usize,
+    /// Is there nothing to run here? The rank then only tells and hears what all ranks do.
+    pub empty: bool,
+    /// Are gradients reduced over the replicas where the plan says so? Otherwise that is left for later.
+    pub reduce: bool,
+}
+
+impl Run<'_> {
+    /// The place of a stage's microbatch in the whole batch.
+    pub(super) fn sample(&self, stage: Stage, microbatch: usize) -> usize {
+        self.part.first + self.plan.plan().sample(stage, microbatch)
+    }
 }
 
 /// One rank: its stages and its end of the link.
@@ -67,6 +88,7 @@ pub struct Executor {
     pub(super) stages: BTreeMap<Stage, Box<dyn ErasedStage>>,
     pub(super) device: Device,
     pub(super) options: RunOptions,
+    pub(super) group: Group,
     inspection: Inspection,
 }
 
@@ -84,7 +106,20 @@ impl Executor {
         device: Device,
         options: RunOptions,
     ) -> Self {
-        Self { link, stages, device, options, inspection: Inspection::Off }
+        let group = Group::new(Grid::new(link.rank(), 1), std::iter::empty());
+        Self { link, stages, device, options, group, inspection: Inspection::Off }
+    }
+
+    /// The same rank as one of this many data-parallel replicas; see [`Grid`] for which. The link joins all of them.
+    pub fn among(mut self, replicas: usize) -> Self {
+        let stages = self.stages.iter().map(|(&stage, held)| (stage, held.as_ref()));
+        self.group = Group::new(Grid::new(self.link.rank(), replicas), stages);
+        self
+    }
+
+    /// Its place among the ranks of its pipeline, and among replicas.
+    pub fn grid(&self) -> Grid {
+        self.group.grid()
     }
 
     /// This rank.
@@ -145,7 +180,8 @@ impl Executor {
             pieces: HashMap::new(),
             started: Duration::ZERO,
         };
-        let result = self.run_row(&mut pass).and_then(|()| self.gather_losses(&mut pass));
+        let row = if run.part.empty { Ok(()) } else { self.run_row(&mut pass) };
+        let result = row.and_then(|()| self.finish_exchanges()).and_then(|()| self.gather_losses(&mut pass));
         self.link.announce(Activity::Idle);
         if let Err(error) = result {
             self.fail(&error);
@@ -160,17 +196,17 @@ impl Executor {
             self.link.abort(error.to_string());
         }
         self.stages.values_mut().for_each(|stage| stage.clear());
+        self.group.forget();
     }
 
     pub(super) fn run_task(&mut self, pass: &mut Pass<'_>, plan: &Plan, task: Task) -> Result<(), ExecuteError> {
         let placement = plan.placement();
-        let Some(microbatch) = task.microbatch() else {
-            return Err(ExecuteError::Unsupported { rank: self.rank(), task });
-        };
+        let Some(microbatch) = task.microbatch() else { return self.exchange(pass, task) };
         match task.op() {
             Op::SendForward | Op::SendBackward => self.send(pass, placement, task, microbatch),
             Op::ReceiveForward | Op::ReceiveBackward => {
                 let from = neighbour(placement, task, matches!(task.op(), Op::ReceiveForward));
+                let from = from.map(|place| self.grid().rank_of(place));
                 let (from, header) = from.zip(received(task, microbatch)).ok_or_else(|| self.no_input(task))?;
                 pass.values.post(from, header);
                 Ok(())
@@ -178,7 +214,7 @@ impl Executor {
             Op::Forward => self.forward(pass, plan, task, microbatch),
             Op::Backward | Op::BackwardInput => self.backward(pass, plan, task, microbatch),
             Op::BackwardWeight => {
-                let sample = plan.sample(task.stage(), microbatch);
+                let sample = pass.run.sample(task.stage(), microbatch);
                 self.guarded(task, |stage| stage.backward_weight(sample))
             }
             Op::WaitReceiveForward => self.arrive(pass, placement, task, Op::Forward, microbatch).map(drop),
@@ -186,7 +222,7 @@ impl Executor {
             // `Link::send` returns once the payload may be let go of: there is nothing left to wait for.
             Op::WaitSendForward | Op::WaitSendBackward => Ok(()),
             Op::Unshard | Op::Reshard | Op::ReduceGrad | Op::WaitUnshard | Op::WaitReduceGrad => {
-                Err(ExecuteError::Unsupported { rank: self.rank(), task })
+                self.exchange(pass, task)
             }
         }
     }
@@ -201,7 +237,8 @@ impl Executor {
         let header = outgoing(placement, task, microbatch).ok_or_else(|| self.no_input(task))?;
         let payload = pass.values.take_outgoing(header).ok_or_else(|| self.no_input(task))?;
         let deadline = self.deadline();
-        let sent = self.link.send(placement.rank_of(header.stage), Message { header, payload }, deadline);
+        let to = self.grid().rank_of(placement.rank_of(header.stage));
+        let sent = self.link.send(to, Message { header, payload }, deadline);
         sent.map_err(|source| self.link_error(task, source))
     }
 
@@ -228,7 +265,7 @@ impl Executor {
         microbatch: usize,
     ) -> Result<ForwardCall, ExecuteError> {
         let (placement, stage) = (plan.placement(), task.stage());
-        let sample = plan.sample(stage, microbatch);
+        let sample = pass.run.sample(stage, microbatch);
         let input = match stage.previous() {
             None => self.brought(pass.run.batch.input(sample))?,
             Some(_) => self.take(pass, placement, task, microbatch)?,
@@ -258,7 +295,7 @@ impl Executor {
         loss: Option<LossPart>,
     ) -> Result<(), ExecuteError> {
         let Some(microbatch) = task.microbatch() else { return Err(self.no_input(task)) };
-        let sample = plan.sample(task.stage(), microbatch);
+        let sample = pass.run.sample(task.stage(), microbatch);
         if let (true, Some(output)) = (pass.run.train, &output) {
             self.inspect(task, Port::Output, || output.clone())?;
         }
@@ -271,7 +308,7 @@ impl Executor {
             (Some(output), Some(header)) => {
                 let bytes = pass.outcome.message_bytes.entry(task.stage()).or_default();
                 *bytes = output.bytes().max(*bytes);
-                pass.values.keep(plan.placement(), self.rank(), header, output);
+                pass.values.keep(plan.placement(), self.grid().place(), header, output);
             }
             (Some(output), None) => pass.outcome.outputs.push((sample, output)),
             (None, _) => {}
@@ -287,7 +324,7 @@ impl Executor {
         microbatch: usize,
     ) -> Result<(), ExecuteError> {
         let seeds = self.seeds(pass, plan, task, microbatch)?;
-        let sample = plan.sample(task.stage(), microbatch);
+        let sample = pass.run.sample(task.stage(), microbatch);
         let gradients = match task.op() {
             Op::BackwardInput => self.guarded(task, |stage| stage.backward_input(sample, seeds))?,
             _ => self.guarded(task, |stage| stage.backward(sample, seeds))?,
@@ -305,7 +342,7 @@ impl Executor {
     ) -> Result<Gradients, ExecuteError> {
         let (placement, stage) = (plan.placement(), task.stage());
         if placement.next(stage).is_none() {
-            return Ok(vec![Some(self.loss_seed(pass, task, plan.sample(stage, microbatch))?)]);
+            return Ok(vec![Some(self.loss_seed(pass, task, pass.run.sample(stage, microbatch))?)]);
         }
         let payload = self.take(pass, placement, task, microbatch)?;
         let seeds = Gradients::from_payload(payload).map_err(StageError::Input);
@@ -327,7 +364,7 @@ impl Executor {
         self.inspect(task, Port::InputGradient, || gradients.clone().into_payload())?;
         let gradients = self.split_gradients(pass, plan, (task, microbatch), gradients);
         if let Some(header) = produced(plan.placement(), task, microbatch) {
-            pass.values.keep(plan.placement(), self.rank(), header, gradients.into_payload());
+            pass.values.keep(plan.placement(), self.grid().place(), header, gradients.into_payload());
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 use super::error::PipelineError;
 use super::pipeline::Pipeline;
 use super::shared::SharedParameter;
-use super::source::Source;
+use super::source::{Groups, Source};
 use crate::execute::FusedActions;
 use crate::link::Link;
 use crate::pass::PassError;
@@ -22,7 +22,7 @@ pub struct StageContext {
     pub index: usize,
     /// How many stages the model has.
     pub stages: usize,
-    /// The rank that builds it.
+    /// The rank of the job that builds it.
     pub rank: usize,
     /// The rank's device, with autodiff.
     pub device: Device,
@@ -67,6 +67,27 @@ pub enum BuildError {
         /// Ranks of the link.
         linked: usize,
     },
+    /// The link joins another number of ranks than the replicas have together.
+    #[error(
+        "the plan has {ranks} rank(s) in each of {replicas} replicas, and the link joins {linked}; start {} processes",
+        ranks * replicas
+    )]
+    Replicas {
+        /// Ranks of the plan.
+        ranks: usize,
+        /// Data-parallel replicas.
+        replicas: usize,
+        /// Ranks of the link.
+        linked: usize,
+    },
+    /// There is nobody to train.
+    #[error("0 data-parallel replicas were asked for; give at least 1 (`Builder::data_parallel`)")]
+    NoReplicas,
+    /// Replicas send without waiting.
+    #[error(
+        "sends of this link wait for their receives, which data-parallel replicas cannot work with; use another link"
+    )]
+    Rendezvous,
     /// The executor relies on the order of messages.
     #[error("the link does not keep messages of one rank to another in order, which plans are proved for")]
     Unordered,
@@ -140,6 +161,7 @@ pub struct Builder {
     pub(super) merge_weights: bool,
     pub(super) fused: FusedActions,
     pub(super) model: Option<String>,
+    pub(super) replicas: usize,
 }
 
 impl std::fmt::Debug for Builder {
@@ -149,6 +171,13 @@ impl std::fmt::Debug for Builder {
             .field("threads", &self.threads)
             .field("deadline", &self.deadline)
             .finish_non_exhaustive()
+    }
+}
+
+impl Builder {
+    /// What data-parallel replicas ask of plans.
+    pub(super) fn groups(&self) -> Groups {
+        Groups { replicas: self.replicas }
     }
 }
 
@@ -174,6 +203,7 @@ impl Default for Builder {
             merge_weights: false,
             fused: FusedActions::default(),
             model: None,
+            replicas: 1,
         }
     }
 }
@@ -297,6 +327,15 @@ impl Builder {
     /// How fused actions (`OVERLAP_F_B`, as DualPipe has them) are run, [`FusedActions::Auto`] unless said otherwise.
     pub fn fused(mut self, fused: FusedActions) -> Self {
         self.fused = fused;
+        self
+    }
+
+    /// Runs this many replicas of the pipeline, each on a part of every batch: data parallelism. The schedule's ranks and
+    /// microbatches are those of each replica, so the job has `replicas` times as many of both. Losses, gradients and
+    /// weights are those of one pipeline over the whole batch; see [`group`](crate::group) for how, and for which
+    /// rank is which. 1 unless said otherwise.
+    pub fn data_parallel(mut self, replicas: usize) -> Self {
+        self.replicas = replicas;
         self
     }
 

@@ -21,6 +21,7 @@ mod rank;
 mod replica;
 mod report;
 mod shared;
+mod shares;
 mod source;
 mod start;
 mod together;

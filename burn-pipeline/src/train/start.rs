@@ -26,7 +26,7 @@ impl Pipeline {
     pub(super) fn start(builder: Builder) -> Result<Self, BuildError> {
         // Rendezvous is the strictest model: what is proved for it cannot deadlock on any link.
         let plan = first_plan(&builder, Transport::Rendezvous)?;
-        let ranks = plan.plan().ranks();
+        let ranks = plan.plan().ranks() * builder.replicas;
         let threads = Threads::new(ranks);
         let links: Vec<(Box<dyn Link>, Device)> = (0..ranks)
             .map(|rank| {
@@ -82,6 +82,7 @@ impl Pipeline {
             shared: Vec::new(),
             validate: builder.validate,
             learned: false,
+            groups: builder.groups(),
             deadline: builder.deadline,
             closed: None,
             progress: Progress { seed: builder.seed, ..Progress::default() },
@@ -102,6 +103,8 @@ impl Pipeline {
             }
         }
         pipeline.facts.sort_by_key(|facts| facts.stage);
+        // Data-parallel replicas say the same of a stage.
+        pipeline.facts.dedup_by_key(|facts| facts.stage);
         if let Some((name, first, second)) = pipeline.claimed_twice() {
             tracing::warn!(name, first, second, "two stages claim one name: this pipeline cannot be saved");
         }
@@ -114,10 +117,13 @@ fn first_plan(builder: &Builder, transport: Transport) -> Result<Arc<CheckedPlan
     if builder.factory.is_none() {
         return Err(BuildError::NoStages);
     }
+    if builder.replicas == 0 {
+        return Err(BuildError::NoReplicas);
+    }
     if builder.merge_weights && builder.accumulation == Accumulation::Ordered {
         return Err(BuildError::MergedAndOrdered);
     }
-    Ok(Arc::new(source.training_plan(source.microbatches(), transport)?))
+    Ok(Arc::new(source.training_plan(source.microbatches(), transport, builder.groups())?))
 }
 
 /// The device of a rank, with autodiff.
@@ -136,11 +142,17 @@ fn prepare_rank(builder: &Builder, link: &dyn Link) -> Result<(Arc<CheckedPlan>,
         return Err(BuildError::Unordered);
     }
     let plan = first_plan(builder, capabilities.transport)?;
-    let (ranks, linked) = (plan.plan().ranks(), link.ranks());
-    if ranks != linked {
-        return Err(BuildError::Ranks { ranks, linked });
+    let (ranks, replicas, linked) = (plan.plan().ranks(), builder.replicas, link.ranks());
+    if ranks * replicas != linked {
+        return Err(match replicas {
+            1 => BuildError::Ranks { ranks, linked },
+            _ => BuildError::Replicas { ranks, replicas, linked },
+        });
     }
-    Ok((plan, device_of(builder, link.rank(), ranks)?))
+    if replicas > 1 && capabilities.transport == Transport::Rendezvous {
+        return Err(BuildError::Rendezvous);
+    }
+    Ok((plan, device_of(builder, link.rank(), linked)?))
 }
 
 /// What all ranks of a job must have in common.
@@ -149,11 +161,12 @@ fn job(builder: &Builder, plan: &CheckedPlan, device: &Device) -> Job {
     let settings = device.clone().inner().settings();
     let numbers = format!("{:?} and {:?}", settings.float_dtype, settings.int_dtype);
     let (reduction, accumulation, clip) = (builder.reduction, builder.accumulation, builder.clip_norm);
-    let seed = builder.seed;
+    let (seed, replicas) = (builder.seed, builder.replicas);
     vec![
         ("the version of burn-pipeline", format!("{} (messages {WIRE_VERSION})", env!("CARGO_PKG_VERSION"))),
         ("the plan", format!("{} #{:016x}", plan.name(), fingerprint(plan))),
         ("the loss contract", format!("{reduction:?}, {accumulation:?} accumulation, clip norm {clip:?}")),
+        ("the data-parallel replicas", replicas.to_string()),
         ("the seed", format!("{seed:?}")),
         ("the default data types", numbers),
         ("the model", builder.model.clone().unwrap_or_else(|| "no description".to_owned())),
