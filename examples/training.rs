@@ -123,6 +123,8 @@ impl Trainer {
             .optimizer(move || optimizer.init())
             .clip_norm(CLIP_NORM)
             .devices(vec![setup.device.clone()])
+            .data_parallel(options.data_parallel)
+            .sharded(options.sharded)
             .threads(options.threads);
         let pipeline = match link {
             None => builder.build()?,

@@ -6,3 +6,4 @@ mod heap;
 mod held;
 mod recompute;
 mod release;
+mod sharded;

@@ -71,6 +71,8 @@ pub struct Part {
     pub first: usize,
     /// Is there nothing to run here? The rank then only tells and hears what all ranks do.
     pub empty: bool,
+    /// Do all replicas run the same plan? Otherwise they meet before and after it alone.
+    pub together: bool,
     /// Are gradients reduced over the replicas where the plan says so? Otherwise that is left for later.
     pub reduce: bool,
 }
@@ -180,8 +182,9 @@ impl Executor {
             pieces: HashMap::new(),
             started: Duration::ZERO,
         };
-        let row = if run.part.empty { Ok(()) } else { self.run_row(&mut pass) };
-        let result = row.and_then(|()| self.finish_exchanges()).and_then(|()| self.gather_losses(&mut pass));
+        let ready = self.gather_unplanned(&run);
+        let row = ready.and_then(|()| if run.part.empty { Ok(()) } else { self.run_row(&mut pass) });
+        let result = row.and_then(|()| self.end_exchanges()).and_then(|()| self.gather_losses(&mut pass));
         self.link.announce(Activity::Idle);
         if let Err(error) = result {
             self.fail(&error);
@@ -394,6 +397,7 @@ impl Executor {
         task: Task,
         f: impl FnOnce(&mut dyn ErasedStage) -> Result<T, StageError>,
     ) -> Result<T, ExecuteError> {
+        self.await_parameters(task)?;
         let rank = self.rank();
         let stage = self.stages.get_mut(&task.stage()).ok_or(ExecuteError::NoStage { rank, stage: task.stage() })?;
         match catch_unwind(AssertUnwindSafe(|| f(stage.as_mut()))) {

@@ -5,6 +5,7 @@
 
 use super::grid::Grid;
 use super::pieces::{Forms, cut, join, length, pack, unpack};
+use super::shard::Shard;
 use crate::link::{Activity, Direction, Header, Link, LinkError, Message};
 use crate::plan::Stage;
 use crate::stage::{AnyTensor, ErasedStage, NamedParameter, Payload};
@@ -35,9 +36,11 @@ pub(crate) fn trained(held: &dyn ErasedStage) -> Vec<Parameter> {
 /// A rank's end of what the replicas of its stages exchange.
 #[derive(Debug)]
 pub(crate) struct Group {
-    grid: Grid,
+    pub(super) grid: Grid,
     parameters: BTreeMap<Stage, Vec<Parameter>>,
-    mail: Mail,
+    pub(super) mail: Mail,
+    /// What is kept of stages whose parameters are sharded; empty where none are.
+    pub(super) shards: BTreeMap<Stage, Shard>,
     /// Reductions that were started and not finished, in order.
     started: Vec<Started>,
     /// Stages whose gradients are sums over all replicas already.
@@ -53,17 +56,17 @@ struct Started {
 
 /// What came from other replicas and was not used, and what is to come from each, in the order of its sends.
 #[derive(Debug, Default)]
-struct Mail {
+pub(super) struct Mail {
     inbox: HashMap<(usize, Header), Payload>,
     posted: HashMap<usize, VecDeque<Header>>,
 }
 
 impl Mail {
-    fn post(&mut self, from: usize, header: Header) {
+    pub(super) fn post(&mut self, from: usize, header: Header) {
         self.posted.entry(from).or_default().push_back(header);
     }
 
-    fn take(
+    pub(super) fn take(
         &mut self,
         link: &mut dyn Link,
         from: usize,
@@ -95,7 +98,8 @@ impl Group {
             1 => BTreeMap::new(),
             _ => stages.map(|(stage, held)| (stage, trained(held))).collect(),
         };
-        Self { grid, parameters, mail: Mail::default(), started: Vec::new(), reduced: BTreeSet::new() }
+        let (mail, shards) = (Mail::default(), BTreeMap::new());
+        Self { grid, parameters, mail, shards, started: Vec::new(), reduced: BTreeSet::new() }
     }
 
     pub(crate) fn grid(&self) -> Grid {
@@ -103,7 +107,7 @@ impl Group {
     }
 
     /// Other replicas, with the rank of each.
-    fn others(&self) -> Vec<(usize, usize)> {
+    pub(super) fn others(&self) -> Vec<(usize, usize)> {
         let own = self.grid.replica();
         self.grid.peers().enumerate().filter(|(replica, _)| *replica != own).collect()
     }
@@ -112,11 +116,11 @@ impl Group {
         Header { stage, microbatch: usize::from(summed), direction: Direction::Gradient { from } }
     }
 
-    fn parameters_of(&self, stage: Stage) -> &[Parameter] {
+    pub(super) fn parameters_of(&self, stage: Stage) -> &[Parameter] {
         self.parameters.get(&stage).map(Vec::as_slice).unwrap_or_default()
     }
 
-    fn forms(&self, stage: Stage) -> Forms {
+    pub(super) fn forms(&self, stage: Stage) -> Forms {
         let form = |p: &Parameter| (p.dtype, length(p.shape.iter().product(), self.grid.replicas()));
         self.parameters_of(stage).iter().map(form).collect()
     }
@@ -184,6 +188,11 @@ impl Group {
         let mut sums = Vec::new();
         for Started { stage, own } in std::mem::take(&mut self.started) {
             let sum = self.sum(link, stage, own, deadline)?;
+            if self.is_sharded() {
+                self.keep_sums(stage, sum);
+                self.reduced.insert(stage);
+                continue;
+            }
             for (replica, rank) in self.others() {
                 let header = Self::header(stage, self.grid.replica(), true);
                 link.send(rank, Message { header, payload: pack(sum.clone()) }, deadline)?;
@@ -214,14 +223,16 @@ impl Group {
         deadline: Instant,
     ) -> Result<Tensors, LinkError> {
         let lists = self.received(link, stage, own, false, deadline)?;
-        let add = |sum: Tensors, list: Tensors| {
-            let add = |pair| match pair {
-                (Some(a), Some(b)) => Some(AnyTensor::plus(a, b)),
-                (one, other) => one.or(other),
-            };
-            sum.into_iter().zip(list).map(add).collect()
+        Ok(lists.into_iter().reduce(Self::added).unwrap_or_default())
+    }
+
+    /// The sum of two lists, place by place.
+    pub(super) fn added(sum: Tensors, list: Tensors) -> Tensors {
+        let add = |pair| match pair {
+            (Some(a), Some(b)) => Some(AnyTensor::plus(a, b)),
+            (one, other) => one.or(other),
         };
-        Ok(lists.into_iter().reduce(add).unwrap_or_default())
+        sum.into_iter().zip(list).map(add).collect()
     }
 
     /// The lists of all replicas, in their order, this one's own among them.
@@ -247,7 +258,8 @@ impl Group {
         Ok(lists)
     }
 
-    /// Reduces what the plan did not, in the order of stages.
+    /// Reduces what the plan did not, in the order of stages: before a step, and where parameters are sharded after each
+    /// batch.
     pub(crate) fn reduce_the_rest(
         &mut self,
         link: &mut dyn Link,
@@ -266,11 +278,17 @@ impl Group {
         Ok(())
     }
 
+    /// Gives the stages the sums of sharded gradients.
+    pub(crate) fn hand_out(&mut self, stages: &mut BTreeMap<Stage, Box<dyn ErasedStage>>) {
+        stages.iter_mut().for_each(|(&stage, held)| self.hand_out_sums(stage, held.as_mut()));
+    }
+
     /// Forgets what is under way (after a failure, or with the gradients).
     pub(crate) fn forget(&mut self) {
         self.mail.clear();
         self.started.clear();
         self.reduced.clear();
+        self.forget_shards();
     }
 }
 

@@ -33,6 +33,7 @@
 pub(crate) mod exchange;
 mod grid;
 pub(crate) mod pieces;
+pub(crate) mod shard;
 
 pub(crate) use exchange::Group;
 pub use grid::Grid;

@@ -80,6 +80,17 @@ pub enum BuildError {
         /// Ranks of the link.
         linked: usize,
     },
+    /// Nobody to shard over.
+    #[error("parameters are to be sharded over 1 replica; give at least 2 (`Builder::data_parallel`)")]
+    NothingToShardOver,
+    /// Pieces are sums over replicas, and no longer in one order of microbatches.
+    #[error(
+        "sharded gradients are added replica by replica, which `Accumulation::Ordered` excludes; choose one of them"
+    )]
+    ShardedAndOrdered,
+    /// Copies of a parameter are summed whole.
+    #[error("shared parameters (`Builder::share`) cannot be sharded; build without `sharded`, or without sharing")]
+    ShardedAndShared,
     /// There is nobody to train.
     #[error("0 data-parallel replicas were asked for; give at least 1 (`Builder::data_parallel`)")]
     NoReplicas,
@@ -162,6 +173,8 @@ pub struct Builder {
     pub(super) fused: FusedActions,
     pub(super) model: Option<String>,
     pub(super) replicas: usize,
+    pub(super) sharded: bool,
+    pub(super) gathered: usize,
 }
 
 impl std::fmt::Debug for Builder {
@@ -177,7 +190,7 @@ impl std::fmt::Debug for Builder {
 impl Builder {
     /// What data-parallel replicas ask of plans.
     pub(super) fn groups(&self) -> Groups {
-        Groups { replicas: self.replicas }
+        Groups { replicas: self.replicas, gathered: self.sharded.then_some(self.gathered) }
     }
 }
 
@@ -204,6 +217,8 @@ impl Default for Builder {
             fused: FusedActions::default(),
             model: None,
             replicas: 1,
+            sharded: false,
+            gathered: 3,
         }
     }
 }
@@ -336,6 +351,23 @@ impl Builder {
     /// rank is which. 1 unless said otherwise.
     pub fn data_parallel(mut self, replicas: usize) -> Self {
         self.replicas = replicas;
+        self
+    }
+
+    /// Shards the parameters of all stages over the data-parallel replicas, with their gradients and optimizer state: each
+    /// replica keeps a piece, and gathers the whole while it uses the stage. Memory falls, and bytes sent rise; numbers
+    /// are those of replicas that each have everything. Optimizers must step each element by itself; others are refused
+    /// at the start, as far as a trial shows it. Not to be had with [`Accumulation::Ordered`] or shared parameters.
+    pub fn sharded(mut self, sharded: bool) -> Self {
+        self.sharded = sharded;
+        self
+    }
+
+    /// The most stages whose sharded parameters a rank has gathered at a time, 3 unless said otherwise: the one in use,
+    /// and those that come next. A stage that is not recomputed stays gathered while microbatches are between its
+    /// forward and its backward.
+    pub fn gathered_stages(mut self, most: usize) -> Self {
+        self.gathered = most;
         self
     }
 

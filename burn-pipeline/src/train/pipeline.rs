@@ -254,7 +254,8 @@ impl Pipeline {
         if let Some(plan) = self.evaluation.get(&microbatches) {
             return Ok(plan.clone());
         }
-        let plan = Arc::new(self.source.0.evaluation_plan(&self.placement, microbatches, self.transport)?);
+        let plan =
+            Arc::new(self.source.0.evaluation_plan(&self.placement, microbatches, self.transport, self.groups)?);
         self.evaluation.insert(microbatches, plan.clone());
         Ok(plan)
     }

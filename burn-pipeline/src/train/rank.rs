@@ -96,6 +96,15 @@ impl Rank {
         Ok(self.sharing.reports())
     }
 
+    /// Shards the parameters of all stages over the data-parallel replicas from now on.
+    ///
+    /// # Errors
+    /// [`ExecuteError::NotByElement`] where a stage's optimizer cannot step pieces of parameters.
+    pub fn shard(&mut self) -> Result<(), ExecuteError> {
+        let sharded = self.executor.shard();
+        self.told(sharded)
+    }
+
     /// Has the forwards of the next batch draw random numbers from this seed, the stage and the microbatch alone;
     /// `None` leaves the generator as it is. All ranks are given the same.
     pub fn draw_from(&mut self, seed: Option<u64>) {
@@ -138,8 +147,15 @@ impl Rank {
             held.begin((first_replica && stage.replica() == 0).then_some(0));
             ordered |= held.gradients().accumulation() == Accumulation::Ordered;
         }
-        let part = Part { reduce: part.reduce && !ordered, ..part };
+        // Sharded gradients are reduced with every batch, others with the last one.
+        let sharded = self.executor.is_sharded();
+        let reduce = part.together && (part.reduce || sharded) && !ordered;
+        let part = Part { reduce, ..part };
         let outcome = self.executor.run(Run { plan, batch, seeding, train: true, began, part })?;
+        if sharded {
+            let reduced = self.executor.reduce_the_rest();
+            self.told(reduced)?;
+        }
         let chained = replica::chain(&mut self.executor, &self.placement);
         self.told(chained)?;
         let loss = self.contract.gather(&outcome.losses);
@@ -179,8 +195,12 @@ impl Rank {
     /// # Errors
     /// As [`Rank::apply`].
     pub fn finish_gradients(&mut self, clip_norm: Option<f64>) -> Result<Option<f64>, ExecuteError> {
-        let reduced = self.executor.reduce_the_rest();
-        self.told(reduced)?;
+        if self.executor.is_sharded() {
+            self.executor.hand_out();
+        } else {
+            let reduced = self.executor.reduce_the_rest();
+            self.told(reduced)?;
+        }
         let summed = replica::sum_gradients(&mut self.executor, &self.placement);
         self.told(summed)?;
         let shared = self.sharing.sum_gradients(&mut self.executor);
@@ -203,8 +223,8 @@ impl Rank {
     fn gradient_norm(&mut self) -> Result<f64, ExecuteError> {
         let rank = self.executor.rank();
         let mut numbers = Vec::new();
-        // The gradients of data-parallel replicas are equal: one of them counts.
-        let counts = self.executor.grid().replica() == 0;
+        // The gradients of data-parallel replicas are equal, so that one of them counts; or each has its pieces.
+        let counts = self.executor.grid().replica() == 0 || self.executor.is_sharded();
         for (&stage, held) in self.executor.stages().iter_mut().filter(|(stage, _)| counts && stage.replica() == 0) {
             let squares = squares(stage, held.as_mut(), &self.sharing)
                 .map_err(|message| ExecuteError::Device { rank, message })?;

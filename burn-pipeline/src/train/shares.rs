@@ -19,11 +19,11 @@ impl Shares {
     ) -> Result<Self, BuildError> {
         let shares = Grid::shares(microbatches, replicas);
         // Only replicas that run the same plan can meet inside a row.
-        let reduce = shares.iter().all(|(_, count)| *count == shares[0].1);
+        let together = shares.iter().all(|(_, count)| *count == shares[0].1);
         let part = |(first, count): (usize, usize)| {
             // Who has nothing to run is not asked to run the plan, whichever it is.
             let plan = plan(if count == 0 { 1 } else { count })?;
-            Ok((Part { first, empty: count == 0, reduce }, plan))
+            Ok((Part { first, empty: count == 0, together, reduce: false }, plan))
         };
         Ok(Self(shares.into_iter().map(part).collect::<Result<_, BuildError>>()?))
     }

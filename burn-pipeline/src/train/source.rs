@@ -1,7 +1,7 @@
 //! What a pipeline runs, and the plans that are made of it: lowered, and proved for the transport they will run on.
 
 use super::builder::BuildError;
-use crate::pass::{insert_reduce_grad, insert_transfers};
+use crate::pass::{insert_reduce_grad, insert_transfers, insert_unshard};
 use crate::plan::{CheckOptions, CheckedPlan, Op, Placement, Plan, SkipEdge, Stage, Transport};
 use crate::schedule::{ForwardOnly, Schedule, Size};
 use std::collections::BTreeSet;
@@ -11,6 +11,18 @@ use std::sync::Arc;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Groups {
     pub(super) replicas: usize,
+    /// The most stages whose parameters a rank may have gathered, where they are sharded.
+    pub(super) gathered: Option<usize>,
+}
+
+impl Groups {
+    /// The plan with transfers, and with `UNSHARD` and `RESHARD` where parameters are sharded.
+    fn lower(self, plan: &Plan) -> Result<Plan, BuildError> {
+        match self.gathered {
+            None => Ok(insert_transfers(plan)?),
+            Some(most) => Ok(insert_transfers(&insert_unshard(plan, most)?)?),
+        }
+    }
 }
 
 /// What is to be run: a family at a size, or one given plan.
@@ -63,7 +75,7 @@ impl Source {
         transport: Transport,
         groups: Groups,
     ) -> Result<CheckedPlan, BuildError> {
-        let plan = insert_transfers(&self.plan(microbatches)?)?;
+        let plan = groups.lower(&self.plan(microbatches)?)?;
         let reduced = groups.replicas > 1 && plan.has_backward();
         check(if reduced { insert_reduce_grad(&plan) } else { plan }, transport)
     }
@@ -74,13 +86,14 @@ impl Source {
         placement: &Placement,
         microbatches: usize,
         transport: Transport,
+        groups: Groups,
     ) -> Result<CheckedPlan, BuildError> {
         let counts = match placement.routes() {
             1 => vec![microbatches],
             _ => vec![microbatches.div_ceil(2), microbatches / 2],
         };
         let plan = ForwardOnly::over(placement.clone(), counts)?.with_skips(self.skips())?;
-        check(insert_transfers(&plan)?, transport)
+        check(groups.lower(&plan)?, transport)
     }
 }
 

@@ -120,10 +120,22 @@ fn first_plan(builder: &Builder, transport: Transport) -> Result<Arc<CheckedPlan
     if builder.replicas == 0 {
         return Err(BuildError::NoReplicas);
     }
+    if builder.sharded {
+        refuse_sharded(builder)?;
+    }
     if builder.merge_weights && builder.accumulation == Accumulation::Ordered {
         return Err(BuildError::MergedAndOrdered);
     }
     Ok(Arc::new(source.training_plan(source.microbatches(), transport, builder.groups())?))
+}
+
+fn refuse_sharded(builder: &Builder) -> Result<(), BuildError> {
+    match builder {
+        Builder { replicas: 1, .. } => Err(BuildError::NothingToShardOver),
+        Builder { accumulation: Accumulation::Ordered, .. } => Err(BuildError::ShardedAndOrdered),
+        Builder { shared, .. } if !shared.is_empty() => Err(BuildError::ShardedAndShared),
+        _ => Ok(()),
+    }
 }
 
 /// The device of a rank, with autodiff.
@@ -161,12 +173,12 @@ fn job(builder: &Builder, plan: &CheckedPlan, device: &Device) -> Job {
     let settings = device.clone().inner().settings();
     let numbers = format!("{:?} and {:?}", settings.float_dtype, settings.int_dtype);
     let (reduction, accumulation, clip) = (builder.reduction, builder.accumulation, builder.clip_norm);
-    let (seed, replicas) = (builder.seed, builder.replicas);
+    let (seed, groups) = (builder.seed, builder.groups());
     vec![
         ("the version of burn-pipeline", format!("{} (messages {WIRE_VERSION})", env!("CARGO_PKG_VERSION"))),
         ("the plan", format!("{} #{:016x}", plan.name(), fingerprint(plan))),
         ("the loss contract", format!("{reduction:?}, {accumulation:?} accumulation, clip norm {clip:?}")),
-        ("the data-parallel replicas", replicas.to_string()),
+        ("the data-parallel replicas", format!("{groups:?}")),
         ("the seed", format!("{seed:?}")),
         ("the default data types", numbers),
         ("the model", builder.model.clone().unwrap_or_else(|| "no description".to_owned())),

@@ -291,10 +291,39 @@ fn build(seat: &Seat, mut link: Box<dyn Link>) -> Result<Built, ExecuteError> {
     let executor = Executor::new(link, stages, seat.device.clone(), options).among(seat.builder.replicas);
     let mut rank = Rank::new(executor, seat.placement.clone(), seat.builder.reduction)?;
     let shared = rank.share(&seat.builder.shared)?.to_vec();
+    if seat.builder.sharded {
+        rank.shard()?;
+    }
     Ok((rank, facts, shared))
 }
 
+/// Does what it is asked to; where parameters are sharded, with whole ones, if they are to be read.
 pub(super) fn obey(
+    rank: &mut Rank,
+    command: Command,
+    clip_norm: Option<f64>,
+    validate: Validate,
+) -> Result<Answer, ExecuteError> {
+    if !rank.executor().is_sharded() {
+        return obey_whole(rank, command, clip_norm, validate);
+    }
+    if let Command::Gradients = command {
+        let whole = rank.executor().whole_gradients();
+        rank.told(whole)?;
+    }
+    let reads = matches!(command, Command::Weights | Command::NamedWeights | Command::Modules | Command::Save { .. });
+    if reads || matches!(command, Command::Offer { .. }) {
+        let gathered = rank.executor().gather_all();
+        rank.told(gathered)?;
+    }
+    let answer = obey_whole(rank, command, clip_norm, validate);
+    if reads {
+        rank.executor().release_all();
+    }
+    answer
+}
+
+fn obey_whole(
     rank: &mut Rank,
     command: Command,
     clip_norm: Option<f64>,
@@ -309,7 +338,7 @@ pub(super) fn obey(
         Command::Accumulate { shares, batch, began, seed, last } => {
             rank.draw_from(seed);
             let (part, plan) = shares.of(rank.executor().grid().replica());
-            let part = Part { reduce: part.reduce && last, ..part };
+            let part = Part { reduce: last, ..part };
             rank.accumulate_part(plan, &batch, began, part).map(Answer::Batch)
         }
         Command::Apply { learning_rate } => rank.apply(learning_rate, clip_norm).map(Answer::Applied),
@@ -324,16 +353,15 @@ pub(super) fn obey(
         }
         // Data-parallel replicas are equal: the first one tells and writes.
         Command::NamedWeights if !first => Ok(Answer::NamedWeights(Vec::new())),
-        Command::Save { .. } if !first => Ok(Answer::Saved(Ok(Vec::new()))),
         Command::Gradients | Command::Weights if !first => Ok(Answer::Tensors(Vec::new())),
         Command::NamedWeights => {
             let stages = rank.executor().stages().iter();
             Ok(Answer::NamedWeights(stages.map(|(&stage, held)| (stage, held.named_weights())).collect()))
         }
-        Command::Save { folder } => Ok(Answer::Saved(rank.save(&folder))),
+        Command::Save { folder } => rank.save(&folder).map(Answer::Saved),
         Command::Offer { checkpoint, parts } => Ok(Answer::Offered(rank.offer(&checkpoint, parts))),
         Command::Conclude { adopt } => {
-            rank.conclude(adopt);
+            rank.conclude(adopt)?;
             Ok(Answer::Done)
         }
         Command::Gradients => {

@@ -3,7 +3,9 @@
 mod control;
 mod faults;
 mod more;
+mod optimizers;
 mod parity;
+mod sharded;
 
 use crate::cases::{Case, read};
 use burn::optim::AdamWConfig;
