@@ -24,6 +24,11 @@ pub(crate) enum Tamper {
         /// The rank.
         rank: usize,
     },
+    /// This rank's pieces of sharded parameters are lost.
+    LoseShards {
+        /// The rank.
+        rank: usize,
+    },
 }
 
 struct Tampering {
@@ -57,6 +62,10 @@ impl Link for Tampering {
     }
 
     fn send(&mut self, to: usize, mut message: Message, deadline: Instant) -> Result<(), LinkError> {
+        let lost = self.tamper == Tamper::LoseShards { rank: self.rank() };
+        if lost && matches!(message.header.direction, Direction::Shard { .. }) {
+            return Ok(());
+        }
         if matches!(message.header.direction, Direction::Gradient { .. }) && message.header.microbatch == 0 {
             match self.tamper {
                 Tamper::Lose { rank } if rank == self.rank() => return Ok(()),

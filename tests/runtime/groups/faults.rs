@@ -61,6 +61,24 @@ fn lost_gradients_are_missed_by_the_replica_that_waits_for_them() {
 }
 
 #[test]
+fn lost_shards_are_missed_where_they_are_used() {
+    quiet_ranks();
+    within(60, "lost shards", || {
+        let case = Text::new(8);
+        let builder = replicated::<Text>(("1F1B", 1), 4, 2).sharded(true).deadline(Duration::from_secs(2));
+        // Rank 1 is pipeline rank 0 of replica 1; rank 0, of replica 0, needs its shards for its first forward.
+        let errors = on_links(&builder, Tamper::LoseShards { rank: 1 }, |pipeline| {
+            pipeline.step(case.batch(), RATE).unwrap_err().to_string()
+        });
+        let said = "replica 1's shard of stage 0 from rank 1";
+        assert!(errors[0].contains("rank 0, at 0F0") && errors[0].contains(said), "{}", errors[0]);
+        for error in errors {
+            assert!(error.contains("rank 0") || error.contains("rank 1"), "{error}");
+        }
+    });
+}
+
+#[test]
 fn links_of_another_number_of_ranks_are_refused() {
     let threads = Threads::new(3);
     let link = Box::new(threads.link(0, Device::flex()));

@@ -9,7 +9,7 @@ use burn_pipeline::plan::Op;
 use burn_pipeline::schedule::{OneFOneB, Schedule, Size};
 use burn_pipeline::stage::Accumulation;
 use burn_pipeline::trace::Event;
-use burn_pipeline::train::{BuildError, Checkpoint, Checkpoints, Pipeline};
+use burn_pipeline::train::{AutoOptions, AutoPipeline, BuildError, Checkpoint, Checkpoints, Pipeline};
 use pipeline_examples::gpt::Signal;
 use pipeline_tests::reference::Reference;
 
@@ -114,6 +114,34 @@ fn bad_numbers_of_replicas_and_devices_are_refused() {
     let error = builder(2).devices(vec![Device::flex(); 3]).build().unwrap_err().to_string();
     assert!(error.contains("3 device(s) were given for 4 ranks"), "{error}");
     assert!(builder(2).devices(vec![Device::flex(); 4]).build().is_ok());
+}
+
+#[test]
+fn a_schedule_that_is_chosen_by_itself_changes_no_number_of_replicas() {
+    let size = Size::new(2, 4);
+    let case = Text::new(8);
+    let train = |gain: f64, sharded: bool| {
+        let order = if sharded { Accumulation::AsTheyCome } else { Accumulation::Ordered };
+        let builder = replicated::<Text>(("1F1B", 1), 4, 2).accumulation(order).sharded(sharded);
+        let options = AutoOptions { warm_up: 1, measured: 2, gain, ..AutoOptions::default() };
+        let mut auto = AutoPipeline::new(builder, size, options).unwrap();
+        let losses: Vec<f64> = (0..5).map(|_| auto.step(case.batch(), RATE).unwrap().loss).collect();
+        let decided = format!("{:?}", auto.decision());
+        (losses, weights(auto.pipeline()), decided)
+    };
+    for sharded in [false, true] {
+        // A switch is certain, and none.
+        let (losses, switched, decided) = train(-1.0, sharded);
+        assert!(decided.starts_with("Switched"), "{decided}");
+        let (expected, kept, decided) = train(1.0, sharded);
+        assert!(decided.starts_with("Kept"), "{decided}");
+        if sharded {
+            // What runs after the switch may add up microbatches in another order.
+            assert!(losses.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 1e-5), "{losses:?}, {expected:?}");
+        } else {
+            assert_eq!((losses, switched), (expected, kept));
+        }
+    }
 }
 
 #[test]
