@@ -1,9 +1,9 @@
 //! What a task uses: the neighbour's product, awaited, and its pieces of the batch.
 
-use super::ExecuteError;
-use super::interpreter::{Executor, Run};
+use super::interpreter::Executor;
 use super::pass::Pass;
 use super::values::{neighbour, wanted};
+use super::{ExecuteError, Run};
 use crate::link::Activity;
 use crate::plan::{Op, Placement, Stage, Task};
 use crate::stage::{LOSS_SEED, MicrobatchError, Part, Payload, loss_seed};

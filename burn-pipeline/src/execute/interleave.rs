@@ -9,8 +9,9 @@
 //! DualPipe's `overlapped_forward_backward` leaves this to the model's author; here it is done for any captured stage.
 
 use super::ExecuteError;
-use super::interpreter::{Executor, FusedActions};
+use super::interpreter::Executor;
 use super::pass::Pass;
+use super::run::FusedActions;
 use crate::plan::{Action, Op, Plan, Task};
 use crate::stage::{Begun, Done, Outcome, Work, WorkDirection};
 use burn::tensor::Device;

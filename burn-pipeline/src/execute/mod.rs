@@ -26,13 +26,15 @@ mod losses;
 mod pass;
 mod replicas;
 mod row;
+mod run;
 mod skips;
 mod values;
 
 pub use error::{ExecuteError, HandshakeError};
 pub use inspect::Inspection;
+pub use interpreter::Executor;
 pub(crate) use interpreter::panic_message;
-pub use interpreter::{Executor, FusedActions, Part, Run, RunOptions};
+pub use run::{FusedActions, Part, Run, RunOptions};
 
 use crate::plan::Stage;
 use crate::stage::{Microbatches, Payload, Reduction};

@@ -1,8 +1,8 @@
 //! What a row does with the data-parallel replicas of its stages; see [`group`](crate::group).
 
-use super::ExecuteError;
-use super::interpreter::{Executor, Run};
+use super::interpreter::Executor;
 use super::pass::Pass;
+use super::{ExecuteError, Run};
 use crate::link::LinkError;
 use crate::plan::{Op, Stage, Task};
 use crate::stage::{ErasedStage, ParameterState, StageError};

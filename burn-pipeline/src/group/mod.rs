@@ -11,11 +11,11 @@
 //!    replicas one more where it is not even. Losses go to every rank by their place in the whole batch, and a microbatch
 //!    is seeded, weighed and drawn for by that place. So a gradient is a sum over microbatches, whoever ran them, and
 //!    is scaled once, in the end, as without replicas.
-//! 3. *Reduction* ([`exchange`]): at `REDUCE_GRAD` a rank flattens the stage's gradients, cuts them into one piece a
-//!    replica ([`pieces`]), coalesced into one buffer an element type, and sends each replica its piece. Sends do not
+//! 3. *Reduction* (`exchange.rs`): at `REDUCE_GRAD` a rank flattens the stage's gradients, cuts them into one piece a
+//!    replica (`pieces.rs`), coalesced into one buffer an element type, and sends each replica its piece. Sends do not
 //!    wait, so that the row goes on. When the row is done, each replica adds up the pieces that it got, in the order
 //!    of replicas, and hands the sum to the others: a reduce-scatter, then an all-gather.
-//! 4. *Sharded parameters* ([`shard`]) stop after the first half: each replica keeps its piece of every parameter, and
+//! 4. *Sharded parameters* (`shard.rs`) stop after the first half: each replica keeps its piece of every parameter, and
 //!    steps it with its piece of the gradient. `UNSHARD` sends the own piece to all others, and the stage's next task
 //!    waits for theirs; `RESHARD` lets go of all but the own one.
 //! 5. *Order*: replicas that run the same plan start the same exchanges in the same order, and each message is awaited
@@ -34,6 +34,7 @@ pub(crate) mod exchange;
 mod grid;
 pub(crate) mod pieces;
 pub(crate) mod shard;
+mod states;
 
 pub(crate) use exchange::Group;
 pub use grid::Grid;

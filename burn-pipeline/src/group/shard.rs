@@ -18,10 +18,10 @@
 //! 4. Buffers and frozen parameters stay whole, on every replica.
 
 use super::exchange::{Group, Parameter, Tensors};
-use super::pieces::{cut, join, length, pack, unpack};
+use super::pieces::{cut, join, pack, unpack};
 use crate::link::{Direction, Header, Link, LinkError, Message};
 use crate::plan::Stage;
-use crate::stage::{AnyTensor, ErasedStage, ParameterState, StateValue};
+use crate::stage::{AnyTensor, ErasedStage};
 use burn::module::ParamId;
 use burn::tensor::Shape;
 use std::collections::HashMap;
@@ -58,7 +58,7 @@ fn header(stage: Stage, from: usize, of: Of) -> Header {
 }
 
 /// A piece in its parameter's rank.
-fn ranked(piece: AnyTensor, parameter: &Parameter) -> AnyTensor {
+pub(super) fn ranked(piece: AnyTensor, parameter: &Parameter) -> AnyTensor {
     let mut shape = vec![1; parameter.shape.len().max(1)];
     shape.last_mut().into_iter().for_each(|last| *last = piece.shape().num_elements());
     piece.reshape(Shape::from(shape))
@@ -248,80 +248,6 @@ impl Group {
             pieces.map(|pieces| join(pieces, &parameter.shape))
         };
         Ok(self.parameters_of(stage).iter().enumerate().map(whole).collect())
-    }
-
-    /// An optimizer's state with whole tensors. All replicas call it.
-    ///
-    /// # Errors
-    /// If a tensor of the state is not of the form of its parameter.
-    pub(crate) fn whole_states(
-        &mut self,
-        link: &mut dyn Link,
-        stage: Stage,
-        states: &mut HashMap<ParamId, ParameterState>,
-        like: &dyn ErasedStage,
-        deadline: Instant,
-    ) -> Result<Result<(), String>, LinkError> {
-        let Some(device) = like.weights().first().map(|(_, weight)| weight.device()) else { return Ok(Ok(())) };
-        let parameters = self.parameters_of(stage).to_vec();
-        let mut fields: Vec<String> = states
-            .values()
-            .flat_map(|state| state.iter())
-            .filter(|(_, value)| matches!(value, StateValue::Tensor(_)))
-            .map(|(field, _)| field.clone())
-            .collect();
-        fields.sort_unstable();
-        fields.dedup();
-        for field in fields {
-            let mut own = Tensors::new();
-            for parameter in &parameters {
-                own.push(match states.get(&parameter.id).and_then(|state| state.get(&field)) {
-                    Some(StateValue::Tensor(data)) => {
-                        let expected = length(parameter.shape.iter().product(), self.grid.replicas());
-                        if data.num_elements() != expected || data.dtype() != parameter.dtype {
-                            return Ok(Err(format!("`{field}` has not the form of the parameter that it is for")));
-                        }
-                        Some(AnyTensor::from_data_exact(data.clone(), &device))
-                    }
-                    _ => None,
-                });
-            }
-            let whole = self.whole(link, stage, own, deadline)?;
-            for (parameter, tensor) in parameters.iter().zip(whole) {
-                let (Some(tensor), Some(state)) = (tensor, states.get_mut(&parameter.id)) else { continue };
-                match tensor.into_data() {
-                    Ok(data) => drop(state.insert(field.clone(), StateValue::Tensor(data))),
-                    Err(message) => return Ok(Err(message)),
-                }
-            }
-        }
-        Ok(Ok(()))
-    }
-
-    /// This replica's pieces of an optimizer's state.
-    ///
-    /// # Errors
-    /// What a device reports.
-    pub(crate) fn pieces_of_states(
-        &self,
-        stage: Stage,
-        states: &mut HashMap<ParamId, ParameterState>,
-        like: &dyn ErasedStage,
-    ) -> Result<(), String> {
-        let Some(device) = like.weights().first().map(|(_, weight)| weight.device()) else { return Ok(()) };
-        for parameter in self.parameters_of(stage) {
-            let Some(state) = states.get_mut(&parameter.id) else { continue };
-            for value in state.values_mut() {
-                let StateValue::Tensor(data) = value else { continue };
-                if data.shape().to_vec() != parameter.shape {
-                    continue;
-                }
-                let whole = AnyTensor::from_data_exact(data.clone(), &device);
-                let piece = cut(whole, self.grid.replicas()).swap_remove(self.grid.replica());
-                *data = ranked(piece, parameter).into_data()?;
-            }
-        }
-        Ok(())
     }
 
     /// Forgets what is under way, of shards.

@@ -6,7 +6,7 @@
 //!    them, are put back; gradients gathered so far are kept.
 //! 3. Forms that were declared in a pipeline that is not all static are compared with what was found.
 
-use super::builder::BuildError;
+use super::build_error::BuildError;
 use super::rank::Rank;
 use crate::execute::{ExecuteError, Inspection, Part, Run, Seeding};
 use crate::link::Activity;

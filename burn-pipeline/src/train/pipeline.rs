@@ -7,7 +7,8 @@
 mod metadata;
 
 use super::admit::admit;
-use super::builder::{BuildError, Builder};
+use super::build_error::BuildError;
+use super::builder::Builder;
 use super::checkpoint::Progress;
 use super::error::PipelineError;
 use super::report::{EvalReport, StepReport, most};

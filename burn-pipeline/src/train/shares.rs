@@ -1,6 +1,6 @@
 //! Which data-parallel replica runs which part of a batch, by which plan.
 
-use super::builder::BuildError;
+use super::build_error::BuildError;
 use crate::execute::Part;
 use crate::group::Grid;
 use crate::plan::CheckedPlan;

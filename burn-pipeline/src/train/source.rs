@@ -1,6 +1,6 @@
 //! What a pipeline runs, and the plans that are made of it: lowered, and proved for the transport they will run on.
 
-use super::builder::BuildError;
+use super::build_error::BuildError;
 use crate::pass::{insert_reduce_grad, insert_transfers, insert_unshard};
 use crate::plan::{CheckOptions, CheckedPlan, Op, Placement, Plan, SkipEdge, Stage, Transport};
 use crate::schedule::{ForwardOnly, Schedule, Size};

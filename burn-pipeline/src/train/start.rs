@@ -5,7 +5,8 @@
 //! 2. [`Pipeline::start_rank`] holds one rank, and a link to the others, which are processes. Plans are proved for
 //!    what that link declares, and before stages are built all ranks compare their jobs ([`job`]).
 
-use super::builder::{BuildError, Builder};
+use super::build_error::BuildError;
+use super::builder::Builder;
 use super::checkpoint::Progress;
 use super::error::PipelineError;
 use super::pipeline::{Pipeline, SourceBox};
