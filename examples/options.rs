@@ -24,17 +24,23 @@ pub struct Options {
     /// Family of schedules, such as 1F1B, GPipe, Interleaved1F1B or ZBVZeroBubble.
     #[arg(long, default_value = "1F1B", value_name = "NAME")]
     pub schedule: String,
-    /// Ranks, each with its own stages and its own compute threads [default: 2; with `--link mpi`, as many as
-    /// `mpirun` started].
+    /// Ranks of a replica, each with its own stages and its own compute threads [default: 2; with `--link mpi`, as many as
+    /// `mpirun` started, over `--data-parallel`].
     #[arg(long, value_name = "N")]
     pub ranks: Option<usize>,
     /// What ranks are, and how they reach each other.
     #[arg(long, value_enum, default_value_t = LinkName::Threads, value_name = "NAME")]
     pub link: LinkName,
+    /// Replicas of the pipeline, each with ranks of its own, which share every batch out among them.
+    #[arg(long, default_value_t = 1, value_parser = at_least_one, value_name = "N")]
+    pub data_parallel: usize,
+    /// Keeps of each parameter, its gradient and optimizer state one piece a replica, instead of all on every one.
+    #[arg(long)]
+    pub sharded: bool,
     /// Stages a rank [default: what the schedule asks for, else 1].
     #[arg(long, value_name = "N")]
     pub chunks: Option<usize>,
-    /// Microbatches that a batch is cut into.
+    /// Microbatches that a replica cuts its part of a batch into.
     #[arg(long, default_value_t = 4, value_name = "N")]
     pub microbatches: usize,
     /// Training steps.
@@ -171,6 +177,17 @@ pub enum OptionsError {
         /// Windows of a batch.
         batch: usize,
     },
+    /// A replica without a window.
+    #[error("--data-parallel {replicas} needs a --batch of at least {}", replicas * microbatches)]
+    Replicas {
+        /// Replicas.
+        replicas: usize,
+        /// The least microbatches of each.
+        microbatches: usize,
+    },
+    /// Nobody to shard over.
+    #[error("--sharded needs --data-parallel of at least 2")]
+    Sharded,
     /// Heads of unequal width.
     #[error("--heads {heads} does not divide --d-model {d_model}")]
     Heads {
@@ -224,6 +241,13 @@ impl Options {
         {
             return Err(CutError::NoCosts.into());
         }
+        let replicas = self.data_parallel;
+        if self.sharded && replicas < 2 {
+            return Err(OptionsError::Sharded);
+        }
+        if self.batch < replicas {
+            return Err(OptionsError::Replicas { replicas, microbatches: 1 });
+        }
         let corpus = Corpus::shakespeare();
         corpus.fits(self.seq)?;
         let plan = match &self.plan {
@@ -254,10 +278,13 @@ impl Options {
         if microbatches > batch {
             return Err(OptionsError::BatchTooSmall { microbatches, batch });
         }
+        if microbatches * self.data_parallel > batch {
+            return Err(OptionsError::Replicas { replicas: self.data_parallel, microbatches });
+        }
         Ok(plan)
     }
 
-    /// The schedule's plan. A batch of fewer windows than microbatches gets one microbatch a window.
+    /// The schedule's plan. A part of a batch of fewer windows than microbatches gets one microbatch a window.
     fn build_plan(&self) -> Result<Plan, OptionsError> {
         let schedule = by_name(&self.schedule)?;
         let asked = match schedule.family().chunks {
@@ -265,7 +292,11 @@ impl Options {
             burn_pipeline::schedule::Chunks::Any => 1,
         };
         let (ranks, chunks) = (self.ranks()?, self.chunks.unwrap_or(asked));
-        Ok(schedule.build(Size { ranks, chunks, microbatches: self.microbatches.min(self.batch) })?)
+        Ok(schedule.build(Size {
+            ranks,
+            chunks,
+            microbatches: self.microbatches.min(self.batch / self.data_parallel),
+        })?)
     }
 }
 
@@ -275,7 +306,7 @@ impl Options {
             LinkName::Threads => None,
             LinkName::Mpi => Launch::from_environment()?.map(|launch| launch.ranks),
         };
-        Ok(self.ranks.or(started).unwrap_or(2))
+        Ok(self.ranks.or(started.map(|ranks| (ranks / self.data_parallel).max(1))).unwrap_or(2))
     }
 }
 
@@ -335,6 +366,8 @@ mod tests {
             ("--chunks 2", "exactly 1 chunk"),
             ("--schedule DualPipe --ranks 3 --microbatches 6", "even number of ranks"),
             ("--heads 3", "--heads 3 does not divide --d-model 128"),
+            ("--sharded", "--sharded needs --data-parallel of at least 2"),
+            ("--data-parallel 9", "--data-parallel 9 needs a --batch of at least 9"),
             ("--seq 200000", "--seq of at most 111538"),
             ("--lr 0", "--lr 0"),
             ("--lr 2", "--lr 2"),

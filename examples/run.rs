@@ -133,9 +133,14 @@ fn run_trainer(mut trainer: Trainer, leads: bool, out: &mut dyn Write, err: &mut
 fn introduce(setup: &Setup, told: &mut dyn Write) -> io::Result<()> {
     let (options, plan) = (&setup.options, &setup.plan);
     let (ranks, stages, microbatches) = (plan.ranks(), plan.stages(), plan.total_microbatches());
+    let sharded = if options.sharded { ", parameters sharded" } else { "" };
+    let replicas = match options.data_parallel {
+        1 => String::new(),
+        replicas => format!(", in each of {replicas} replicas{sharded}"),
+    };
     writeln!(
         told,
-        "{} over {ranks} rank(s), {stages} stage(s), {microbatches} microbatch(es); {} compute thread(s) a rank",
+        "{} over {ranks} rank(s), {stages} stage(s), {microbatches} microbatch(es){replicas}; {} compute thread(s) a rank",
         plan.name(),
         options.threads
     )?;

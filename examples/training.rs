@@ -127,6 +127,8 @@ impl Trainer {
             .optimizer(move || optimizer.init())
             .clip_norm(CLIP_NORM)
             .devices(vec![setup.device.clone()])
+            .data_parallel(options.data_parallel)
+            .sharded(options.sharded)
             .threads(options.threads);
         let cut = cut(&setup, &builder)?;
         let builder = builder.stages(move |at| {

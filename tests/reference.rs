@@ -54,15 +54,37 @@ impl<M: Module> Reference<M> {
     where
         M: Clone,
     {
+        let all = (0..sizes.len()).collect();
+        self.step_in_parts(sizes, &[all], learning_rate, clip, loss_of)
+    }
+
+    /// As [`Reference::step`], where the gradients of each part's microbatches are added up by themselves, and then the
+    /// parts' sums: the order of additions of several replicas.
+    pub fn step_in_parts(
+        &mut self,
+        sizes: &[usize],
+        parts: &[Vec<usize>],
+        learning_rate: f64,
+        clip: Option<f64>,
+        loss_of: impl Fn(&M, usize) -> Tensor<1>,
+    ) -> ReferenceStep
+    where
+        M: Clone,
+    {
         let mut sum = GradientsAccumulator::new();
-        let (mut loss, samples) = (0.0, sizes.iter().sum::<usize>() as f64);
-        for (i, &size) in sizes.iter().enumerate() {
-            let value = loss_of(&self.model, i);
-            loss += value.clone().into_scalar::<f32>() as f64 * size as f64;
-            let share = size as f64 / sizes[0] as f64;
-            let seeded = if share == 1.0 { value } else { value.mul_scalar(share) };
-            sum.accumulate(&self.model, GradientsParams::from_grads(seeded.backward(), &self.model));
+        let (mut losses, samples) = (vec![0.0; sizes.len()], sizes.iter().sum::<usize>() as f64);
+        for part in parts.iter().filter(|part| !part.is_empty()) {
+            let mut own = GradientsAccumulator::new();
+            for &i in part {
+                let value = loss_of(&self.model, i);
+                losses[i] = value.clone().into_scalar::<f32>() as f64 * sizes[i] as f64;
+                let share = sizes[i] as f64 / sizes[0] as f64;
+                let seeded = if share == 1.0 { value } else { value.mul_scalar(share) };
+                own.accumulate(&self.model, GradientsParams::from_grads(seeded.backward(), &self.model));
+            }
+            sum.accumulate(&self.model, own.grads());
         }
+        let loss: f64 = losses.iter().sum();
         let mut gradients = Scale { factor: sizes[0] as f64 / samples, gradients: sum.grads(), squares: 0.0 };
         self.model.visit(&mut gradients);
         let norm = gradients.squares.sqrt();

@@ -15,6 +15,8 @@ pub mod trace;
 #[cfg(feature = "runtime")]
 pub mod execute;
 #[cfg(feature = "runtime")]
+pub mod group;
+#[cfg(feature = "runtime")]
 pub mod link;
 #[cfg(feature = "runtime")]
 pub mod ops;

@@ -89,6 +89,23 @@ fn every_family_reaches_the_same_losses() {
 }
 
 #[test]
+fn replicas_reach_the_same_losses_with_whole_parameters_and_with_sharded_ones() {
+    let alone = curve("--ranks 1");
+    for flags in [
+        "--ranks 2 --data-parallel 2 --microbatches 2",
+        "--ranks 2 --data-parallel 2 --microbatches 2 --sharded",
+        "--schedule ZBVZeroBubble --ranks 2 --data-parallel 2 --microbatches 4 --sharded",
+        "--ranks 1 --data-parallel 3 --microbatches 2 --sharded",
+    ] {
+        // Sums are added replica by replica, so they round otherwise.
+        for ((loss, norm), (alone_loss, alone_norm)) in curve(flags).iter().zip(&alone) {
+            assert!((loss - alone_loss).abs() < 1e-4, "{flags}: {loss} against {alone_loss}");
+            assert!((norm - alone_norm).abs() < 1e-3, "{flags}: {norm} against {alone_norm}");
+        }
+    }
+}
+
+#[test]
 fn another_seed_gives_other_losses() {
     assert_ne!(curve("--seed 1"), curve("--seed 2"));
 }

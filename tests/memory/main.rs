@@ -7,3 +7,4 @@ mod held;
 mod recompute;
 mod release;
 mod seeded;
+mod sharded;

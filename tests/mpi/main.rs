@@ -45,6 +45,16 @@ fn processes_compute_what_threads_and_the_plain_loop_compute() {
 }
 
 #[test]
+fn replicas_of_processes_compute_what_threads_and_the_plain_loop_compute() {
+    passes(4, "replicas");
+}
+
+#[test]
+fn sharded_processes_compute_what_threads_and_the_plain_loop_compute() {
+    passes(4, "shards");
+}
+
+#[test]
 fn ranks_of_another_job_are_named_before_anything_is_built() {
     for ranks in [2, 3] {
         passes(ranks, "strangers");

@@ -38,9 +38,16 @@ fn folder(name: &str) -> std::path::PathBuf {
 
 #[test]
 fn train_gpt_over_processes_has_the_losses_of_threads_bit_for_bit() {
-    for (ranks, flags) in [(2, &[][..]), (4, &["--schedule", "ZBH1"]), (2, &["--schedule", "ZBVZeroBubble"])] {
+    let sharded = ["--schedule", "ZBVZeroBubble", "--data-parallel", "2", "--microbatches", "2", "--sharded"];
+    for (ranks, replicas, flags) in [
+        (2, 1, &[][..]),
+        (4, 1, &["--schedule", "ZBH1"]),
+        (2, 1, &["--schedule", "ZBVZeroBubble"]),
+        (4, 2, &["--data-parallel", "2"]),
+        (4, 2, &sharded),
+    ] {
         let (here, there) = (folder("threads"), folder("processes"));
-        let count = ranks.to_string();
+        let count = (ranks / replicas).to_string();
         let threads = [TINY, flags, &["--ranks", &count, "--trace", here.to_str().unwrap()]].concat();
         let (mut out, mut err) = (Vec::new(), Vec::new());
         let code = run::main(threads.iter().map(OsString::from), &mut out, &mut err);

@@ -18,6 +18,7 @@ mod experts_cases;
 mod faults;
 mod jobs;
 mod parity;
+mod replicas;
 
 use burn_pipeline::link::Mpi;
 use std::ffi::OsString;
@@ -53,6 +54,8 @@ fn main() -> ExitCode {
         ["groups", _] => passed(|| conform::groups(&mpi)),
         ["again", _] => passed(conform::once_only),
         ["parity", _] => passed(|| parity::every_family(&mpi)),
+        ["replicas", _] => passed(|| replicas::parity(&mpi, false)),
+        ["shards", _] => passed(|| replicas::parity(&mpi, true)),
         ["strangers", _] => passed(|| jobs::strangers(&mpi)),
         ["calls", _] => passed(|| jobs::calls(&mpi)),
         ["reads", _] => passed(|| jobs::reads(&mpi)),

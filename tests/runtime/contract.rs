@@ -17,7 +17,7 @@ use std::ops::Range;
 type Output = (Tensor<2>, Tensor<2, Int>);
 
 /// Samples with targets, and for each element of a target whether it counts.
-struct Data {
+pub(crate) struct Data {
     x: Tensor<2>,
     ids: Tensor<2, Int>,
     target: Tensor<2>,
@@ -25,7 +25,7 @@ struct Data {
 }
 
 impl Data {
-    fn new(samples: usize) -> Self {
+    pub(crate) fn new(samples: usize) -> Self {
         let device = Device::flex();
         let rows = |numbers: Vec<f32>| Tensor::<1>::from_floats(&*numbers, &device).reshape([samples, WIDTH]);
         // Sample i counts in its first i mod (WIDTH + 1) elements: some not at all.
@@ -35,7 +35,7 @@ impl Data {
         Self { x, ids, target, counts: rows(counts.collect()) }
     }
 
-    fn batch(&self, samples: Range<usize>) -> Batch {
+    pub(crate) fn batch(&self, samples: Range<usize>) -> Batch {
         let (x, ids) = (self.x.clone().slice([samples.clone()]), self.ids.clone().slice([samples.clone()]));
         let target = self.target.clone().slice([samples.clone()]);
         Batch::new((x, ids)).target((target, self.counts.clone().slice([samples])))
@@ -78,7 +78,7 @@ fn stage(reduction: Reduction) -> impl Fn(&StageContext) -> StageBox + Send + Sy
     }
 }
 
-fn builder(schedule: &str, ranks: usize, microbatches: usize, reduction: Reduction) -> Builder {
+pub(crate) fn builder(schedule: &str, ranks: usize, microbatches: usize, reduction: Reduction) -> Builder {
     let chunks = if schedule == "ZBVZeroBubble" { 2 } else { 1 };
     let size = Size::new(ranks, microbatches).with_chunks(chunks);
     Pipeline::builder()

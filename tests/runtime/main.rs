@@ -13,6 +13,7 @@ mod edges;
 mod evaluation;
 mod faults;
 mod faulty;
+mod groups;
 mod hooked;
 mod interleave;
 mod layers;

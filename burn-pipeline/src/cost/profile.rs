@@ -109,6 +109,18 @@ impl StageCost {
         }
     }
 
+    /// The same stage with its parameters sharded over this many replicas: each keeps a piece, and holds the whole beside
+    /// it from `UNSHARD` to `RESHARD`. What is sent then takes time that is not known here.
+    ///
+    /// ```
+    /// use burn_pipeline::cost::StageCost;
+    /// let stage = StageCost { weight_bytes: 8.0, ..StageCost::default() }.sharded(4);
+    /// assert_eq!((stage.weight_bytes, stage.unsharded_bytes), (2.0, 8.0));
+    /// ```
+    pub fn sharded(self, replicas: usize) -> Self {
+        Self { weight_bytes: self.weight_bytes / replicas.max(1) as f64, unsharded_bytes: self.weight_bytes, ..self }
+    }
+
     /// What a part of the backward takes when it was not measured: the rest, or half of the whole.
     fn share(&self, other: Option<f64>) -> f64 {
         let whole = self.full_backward();

@@ -1,9 +1,9 @@
 //! What a task uses: the neighbour's product, awaited, and its pieces of the batch.
 
-use super::ExecuteError;
-use super::interpreter::{Executor, Run};
+use super::interpreter::Executor;
 use super::pass::Pass;
 use super::values::{neighbour, wanted};
+use super::{ExecuteError, Run};
 use crate::link::Activity;
 use crate::plan::{Op, Placement, Stage, Task};
 use crate::stage::{LOSS_SEED, MicrobatchError, Part, Payload, loss_seed};
@@ -20,6 +20,7 @@ impl Executor {
     ) -> Result<usize, ExecuteError> {
         let user = Task::new(task.stage(), user, microbatch);
         let from = neighbour(placement, user, user.op() == Op::Forward).ok_or_else(|| self.no_input(task))?;
+        let from = self.grid().rank_of(from);
         let (header, deadline) = (wanted(user, microbatch), self.deadline());
         self.link.announce(Activity::Waiting(header, from));
         let here = pass.values.arrive(self.link.as_mut(), header, from, deadline);

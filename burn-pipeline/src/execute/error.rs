@@ -113,6 +113,16 @@ pub enum ExecuteError {
         /// The task.
         task: Task,
     },
+    /// An optimizer that pieces of parameters cannot be given to.
+    #[error(
+        "rank {rank}, stage {stage}: its optimizer does not step each element by itself (it uses norms or factors of whole parameters), so its parameters cannot be sharded; choose SGD, Adam, AdamW or the like, clip with `Builder::clip_norm`, or build without `sharded`"
+    )]
+    NotByElement {
+        /// The rank.
+        rank: usize,
+        /// The stage.
+        stage: Stage,
+    },
     /// Copies of a parameter would drift apart.
     #[error("{source}")]
     Shared {

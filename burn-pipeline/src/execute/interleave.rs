@@ -9,8 +9,9 @@
 //! DualPipe's `overlapped_forward_backward` leaves this to the model's author; here it is done for any captured stage.
 
 use super::ExecuteError;
-use super::interpreter::{Executor, FusedActions};
+use super::interpreter::Executor;
 use super::pass::Pass;
+use super::run::FusedActions;
 use crate::plan::{Action, Op, Plan, Task};
 use crate::stage::{Begun, Done, Outcome, Work, WorkDirection};
 use burn::tensor::Device;
@@ -54,7 +55,7 @@ impl Executor {
         self.start(pass, forward);
         let call = self.forward_call(pass, plan, forward, f)?;
         let seeds = self.seeds(pass, plan, backward, b)?;
-        let sample = plan.sample(backward.stage(), b);
+        let sample = pass.run.sample(backward.stage(), b);
         let work = match backward.op() {
             Op::BackwardInput => Work::BackwardInput(sample, seeds),
             _ => Work::Backward(sample, seeds),

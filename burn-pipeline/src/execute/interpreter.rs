@@ -4,62 +4,15 @@ use super::inspect::Inspection;
 use super::pass::Pass;
 use super::skips::outgoing;
 use super::values::{Values, neighbour, produced, received};
-use super::{ExecuteError, RankOutcome, Seeding};
+use super::{ExecuteError, RankOutcome, Run, RunOptions};
+use crate::group::{Grid, Group};
 use crate::link::{Activity, Link, LinkError, Message};
-use crate::plan::{CheckedPlan, Op, Placement, Plan, Stage, Task};
-use crate::stage::{
-    Boundary, ErasedStage, ForwardCall, Gradients, LossPart, Microbatches, Outcome, Payload, Port, StageError,
-};
+use crate::plan::{Op, Placement, Plan, Stage, Task};
+use crate::stage::{Boundary, ErasedStage, ForwardCall, Gradients, LossPart, Outcome, Payload, Port, StageError};
 use burn::tensor::Device;
 use std::collections::{BTreeMap, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
-
-/// How runs are carried out.
-#[derive(Clone, Copy, Debug)]
-pub struct RunOptions {
-    /// The longest that any wait may take.
-    pub deadline: Duration,
-    /// Wait for the device after every compute task, so that events show what it took there.
-    pub synchronize: bool,
-    /// Run `W`s of one stage that stand side by side at once, where that is faster.
-    pub merge_weights: bool,
-    /// How fused actions are run.
-    pub fused: FusedActions,
-}
-
-/// How an action that fuses a forward with a backward is run.
-///
-/// The contract of interleaving (`overlapped_forward_backward` elsewhere): both parts' inputs are awaited first; then
-/// their operations are handed to the device alternately, from one thread, so that both end together; results are
-/// those of running one after the other, bit for bit. A device that computes asynchronously can then overlap what
-/// either part waits for (communication inside a layer, small kernels) with the other. Stages that were not captured
-/// cannot be taken apart: they run one after the other.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum FusedActions {
-    /// Interleaved on devices that compute asynchronously (all but Flex), else in sequence.
-    #[default]
-    Auto,
-    /// One after the other, in the plan's order.
-    Sequence,
-    /// Interleaved wherever both stages were captured.
-    Interleave,
-}
-
-/// One run: which plan over which batch, by which clock.
-#[derive(Clone, Copy, Debug)]
-pub struct Run<'a> {
-    /// The plan.
-    pub plan: &'a CheckedPlan,
-    /// The batch.
-    pub batch: &'a Microbatches,
-    /// What the loss means, and how backwards are seeded.
-    pub seeding: Seeding,
-    /// Train, or evaluate: no autodiff, outputs are kept.
-    pub train: bool,
-    /// When the step began, the same for all ranks.
-    pub began: Instant,
-}
 
 /// One rank: its stages and its end of the link.
 pub struct Executor {
@@ -67,6 +20,7 @@ pub struct Executor {
     pub(super) stages: BTreeMap<Stage, Box<dyn ErasedStage>>,
     pub(super) device: Device,
     pub(super) options: RunOptions,
+    pub(super) group: Group,
     inspection: Inspection,
 }
 
@@ -84,7 +38,20 @@ impl Executor {
         device: Device,
         options: RunOptions,
     ) -> Self {
-        Self { link, stages, device, options, inspection: Inspection::Off }
+        let group = Group::new(Grid::new(link.rank(), 1), std::iter::empty());
+        Self { link, stages, device, options, group, inspection: Inspection::Off }
+    }
+
+    /// The same rank as one of this many data-parallel replicas; see [`Grid`] for which. The link joins all of them.
+    pub fn among(mut self, replicas: usize) -> Self {
+        let stages = self.stages.iter().map(|(&stage, held)| (stage, held.as_ref()));
+        self.group = Group::new(Grid::new(self.link.rank(), replicas), stages);
+        self
+    }
+
+    /// Its place among the ranks of its pipeline, and among replicas.
+    pub fn grid(&self) -> Grid {
+        self.group.grid()
     }
 
     /// This rank.
@@ -145,7 +112,9 @@ impl Executor {
             pieces: HashMap::new(),
             started: Duration::ZERO,
         };
-        let result = self.run_row(&mut pass).and_then(|()| self.gather_losses(&mut pass));
+        let ready = self.gather_unplanned(&run);
+        let row = ready.and_then(|()| if run.part.empty { Ok(()) } else { self.run_row(&mut pass) });
+        let result = row.and_then(|()| self.end_exchanges()).and_then(|()| self.gather_losses(&mut pass));
         self.link.announce(Activity::Idle);
         if let Err(error) = result {
             self.fail(&error);
@@ -160,17 +129,17 @@ impl Executor {
             self.link.abort(error.to_string());
         }
         self.stages.values_mut().for_each(|stage| stage.clear());
+        self.group.forget();
     }
 
     pub(super) fn run_task(&mut self, pass: &mut Pass<'_>, plan: &Plan, task: Task) -> Result<(), ExecuteError> {
         let placement = plan.placement();
-        let Some(microbatch) = task.microbatch() else {
-            return Err(ExecuteError::Unsupported { rank: self.rank(), task });
-        };
+        let Some(microbatch) = task.microbatch() else { return self.exchange(pass, task) };
         match task.op() {
             Op::SendForward | Op::SendBackward => self.send(pass, placement, task, microbatch),
             Op::ReceiveForward | Op::ReceiveBackward => {
                 let from = neighbour(placement, task, matches!(task.op(), Op::ReceiveForward));
+                let from = from.map(|place| self.grid().rank_of(place));
                 let (from, header) = from.zip(received(task, microbatch)).ok_or_else(|| self.no_input(task))?;
                 pass.values.post(from, header);
                 Ok(())
@@ -178,7 +147,7 @@ impl Executor {
             Op::Forward => self.forward(pass, plan, task, microbatch),
             Op::Backward | Op::BackwardInput => self.backward(pass, plan, task, microbatch),
             Op::BackwardWeight => {
-                let sample = plan.sample(task.stage(), microbatch);
+                let sample = pass.run.sample(task.stage(), microbatch);
                 self.guarded(task, |stage| stage.backward_weight(sample))
             }
             Op::WaitReceiveForward | Op::WaitReceiveBackward if task.is_skip() => {
@@ -189,7 +158,7 @@ impl Executor {
             // `Link::send` returns once the payload may be let go of: there is nothing left to wait for.
             Op::WaitSendForward | Op::WaitSendBackward => Ok(()),
             Op::Unshard | Op::Reshard | Op::ReduceGrad | Op::WaitUnshard | Op::WaitReduceGrad => {
-                Err(ExecuteError::Unsupported { rank: self.rank(), task })
+                self.exchange(pass, task)
             }
         }
     }
@@ -204,7 +173,8 @@ impl Executor {
         let header = outgoing(placement, task, microbatch).ok_or_else(|| self.no_input(task))?;
         let payload = pass.values.take_outgoing(header).ok_or_else(|| self.no_input(task))?;
         let deadline = self.deadline();
-        let sent = self.link.send(placement.rank_of(header.stage), Message { header, payload }, deadline);
+        let to = self.grid().rank_of(placement.rank_of(header.stage));
+        let sent = self.link.send(to, Message { header, payload }, deadline);
         sent.map_err(|source| self.link_error(task, source))
     }
 
@@ -231,7 +201,7 @@ impl Executor {
         microbatch: usize,
     ) -> Result<ForwardCall, ExecuteError> {
         let (placement, stage) = (plan.placement(), task.stage());
-        let sample = plan.sample(stage, microbatch);
+        let sample = pass.run.sample(stage, microbatch);
         let input = match stage.previous() {
             None => self.brought(pass.run.batch.input(sample))?,
             Some(_) => self.take(pass, placement, task, microbatch)?,
@@ -261,7 +231,7 @@ impl Executor {
         loss: Option<LossPart>,
     ) -> Result<(), ExecuteError> {
         let Some(microbatch) = task.microbatch() else { return Err(self.no_input(task)) };
-        let sample = plan.sample(task.stage(), microbatch);
+        let sample = pass.run.sample(task.stage(), microbatch);
         if let (true, Some(output)) = (pass.run.train, &output) {
             self.inspect(task, Port::Output, || output.clone())?;
         }
@@ -274,7 +244,7 @@ impl Executor {
             (Some(output), Some(header)) => {
                 let bytes = pass.outcome.message_bytes.entry(task.stage()).or_default();
                 *bytes = output.bytes().max(*bytes);
-                pass.values.keep(plan.placement(), self.rank(), header, output);
+                pass.values.keep(plan.placement(), self.grid().place(), header, output);
             }
             (Some(output), None) => pass.outcome.outputs.push((sample, output)),
             (None, _) => {}
@@ -290,7 +260,7 @@ impl Executor {
         microbatch: usize,
     ) -> Result<(), ExecuteError> {
         let seeds = self.seeds(pass, plan, task, microbatch)?;
-        let sample = plan.sample(task.stage(), microbatch);
+        let sample = pass.run.sample(task.stage(), microbatch);
         let gradients = match task.op() {
             Op::BackwardInput => self.guarded(task, |stage| stage.backward_input(sample, seeds))?,
             _ => self.guarded(task, |stage| stage.backward(sample, seeds))?,
@@ -308,7 +278,7 @@ impl Executor {
     ) -> Result<Gradients, ExecuteError> {
         let (placement, stage) = (plan.placement(), task.stage());
         if placement.next(stage).is_none() {
-            return Ok(vec![Some(self.loss_seed(pass, task, plan.sample(stage, microbatch))?)]);
+            return Ok(vec![Some(self.loss_seed(pass, task, pass.run.sample(stage, microbatch))?)]);
         }
         let payload = self.take(pass, placement, task, microbatch)?;
         let seeds = Gradients::from_payload(payload).map_err(StageError::Input);
@@ -330,7 +300,7 @@ impl Executor {
         self.inspect(task, Port::InputGradient, || gradients.clone().into_payload())?;
         let gradients = self.split_gradients(pass, plan, (task, microbatch), gradients);
         if let Some(header) = produced(plan.placement(), task, microbatch) {
-            pass.values.keep(plan.placement(), self.rank(), header, gradients.into_payload());
+            pass.values.keep(plan.placement(), self.grid().place(), header, gradients.into_payload());
         }
         Ok(())
     }
@@ -360,6 +330,7 @@ impl Executor {
         task: Task,
         f: impl FnOnce(&mut dyn ErasedStage) -> Result<T, StageError>,
     ) -> Result<T, ExecuteError> {
+        self.await_parameters(task)?;
         let rank = self.rank();
         let stage = self.stages.get_mut(&task.stage()).ok_or(ExecuteError::NoStage { rank, stage: task.stage() })?;
         match catch_unwind(AssertUnwindSafe(|| f(stage.as_mut()))) {

@@ -14,7 +14,8 @@
 //!    itself waits. `WAIT_SEND_*` finds its send over: a link's send returns once its payload may be let go of, which a
 //!    link that sends in the background has to keep to by holding the payload itself.
 //! 6. Fused actions may be interleaved, and `W`s that stand side by side run at once, where the user chose that.
-//! 7. The loss of a stage that ends its route is kept on the device, and read once the row is done.
+//! 7. `REDUCE_GRAD` sends data-parallel replicas their pieces of a stage's gradients; sums are made when the row is done.
+//! 8. The loss of a stage that ends its route is kept on the device, and read once the row is done.
 
 mod arrivals;
 mod error;
@@ -23,14 +24,17 @@ mod interleave;
 mod interpreter;
 mod losses;
 mod pass;
+mod replicas;
 mod row;
+mod run;
 mod skips;
 mod values;
 
 pub use error::{ExecuteError, HandshakeError};
 pub use inspect::Inspection;
+pub use interpreter::Executor;
 pub(crate) use interpreter::panic_message;
-pub use interpreter::{Executor, FusedActions, Run, RunOptions};
+pub use run::{FusedActions, Part, Run, RunOptions};
 
 use crate::plan::Stage;
 use crate::stage::{Microbatches, Payload, Reduction};

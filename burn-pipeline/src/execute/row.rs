@@ -18,11 +18,11 @@ use crate::trace::Event;
 impl Executor {
     pub(super) fn run_row(&mut self, pass: &mut Pass<'_>) -> Result<(), ExecuteError> {
         let plan = pass.run.plan.plan();
-        let mut left = plan.row(self.rank());
+        let mut left = plan.row(self.grid().place());
         while let [action, rest @ ..] = left {
             let weights = if self.options.merge_weights { weights_of_one_stage(left) } else { Vec::new() };
             if weights.len() > 1 {
-                self.run_weights(pass, plan, &weights)?;
+                self.run_weights(pass, &weights)?;
                 left = &left[weights.len()..];
             } else {
                 self.run_action(pass, plan, action)?;
@@ -59,13 +59,13 @@ impl Executor {
     }
 
     /// `W`s of one stage at once.
-    fn run_weights(&mut self, pass: &mut Pass<'_>, plan: &Plan, tasks: &[Task]) -> Result<(), ExecuteError> {
+    fn run_weights(&mut self, pass: &mut Pass<'_>, tasks: &[Task]) -> Result<(), ExecuteError> {
         let first = tasks[0];
         self.start(pass, first);
         let _span =
             tracing::trace_span!("weights", rank = self.link.rank(), task = %first, tasks = tasks.len()).entered();
         let samples: Vec<usize> =
-            tasks.iter().filter_map(|task| task.microbatch().map(|at| plan.sample(task.stage(), at))).collect();
+            tasks.iter().filter_map(|task| task.microbatch().map(|at| pass.run.sample(task.stage(), at))).collect();
         self.guarded(first, |stage| stage.backward_weights(&samples))?;
         self.count_held(pass);
         let (start, end) = (pass.started.as_secs_f64(), pass.run.began.elapsed().as_secs_f64());

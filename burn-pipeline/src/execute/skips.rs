@@ -83,7 +83,7 @@ impl Executor {
         for (peer, piece) in peers.into_iter().zip(pieces) {
             let most = pass.outcome.skip_bytes.entry(stage).or_default();
             *most = piece.bytes().max(*most);
-            pass.values.keep(plan.placement(), self.rank(), towards(peer, stage, microbatch, true), piece);
+            pass.values.keep(plan.placement(), self.grid().place(), towards(peer, stage, microbatch, true), piece);
         }
         Ok(output)
     }
@@ -118,7 +118,8 @@ impl Executor {
         for (peer, count) in peers(plan, stage, true).into_iter().zip(&counts[1..]) {
             let after = rest.split_off((*count).min(rest.len()));
             let header = towards(peer, stage, microbatch, false);
-            pass.values.keep(plan.placement(), self.rank(), header, std::mem::replace(&mut rest, after).into_payload());
+            let piece = std::mem::replace(&mut rest, after).into_payload();
+            pass.values.keep(plan.placement(), self.grid().place(), header, piece);
         }
         gradients
     }
@@ -150,7 +151,7 @@ impl Executor {
         peer: Stage,
     ) -> Result<Payload, ExecuteError> {
         let forward = task.op() == Op::Forward;
-        let (from, deadline) = (plan.placement().rank_of(peer), self.deadline());
+        let (from, deadline) = (self.grid().rank_of(plan.placement().rank_of(peer)), self.deadline());
         let header = towards(task.stage(), peer, microbatch, forward);
         self.link().announce(Activity::Waiting(header, from));
         let start = pass.run.began.elapsed();

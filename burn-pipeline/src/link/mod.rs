@@ -59,6 +59,17 @@ pub enum Direction {
     Spread,
     /// An output of the last stage, on its way to a rank that asked for it.
     Output,
+    /// A piece of a stage's gradients, on its way between data-parallel replicas: to be added up (microbatch 0), or
+    /// added up (microbatch 1).
+    Gradient {
+        /// The replica that sends it.
+        from: usize,
+    },
+    /// A replica's piece of a stage's sharded tensors.
+    Shard {
+        /// The replica that sends it.
+        from: usize,
+    },
 }
 
 /// What a message is about: its receiving stage, its microbatch within the route, and its direction.
@@ -81,6 +92,10 @@ impl std::fmt::Display for Header {
                 let what = if matches!(self.direction, Direction::Skip { .. }) { "value" } else { "gradient" };
                 let Self { stage, microbatch, .. } = self;
                 return write!(f, "the {what} from stage {from} for stage {stage}, microbatch {microbatch}");
+            }
+            Direction::Gradient { from } | Direction::Shard { from } => {
+                let what = if matches!(self.direction, Direction::Shard { .. }) { "shard" } else { "gradients" };
+                return write!(f, "replica {from}'s {what} of stage {}", self.stage);
             }
             Direction::Output => "output",
             Direction::Probe => return f.write_str("a message that is timed"),
@@ -163,7 +178,7 @@ pub enum LinkError {
         message: String,
     },
     /// Members of a group sent lists that do not fit each other.
-    #[error("rank {rank} and rank {peer} hold different lists of shared parameters: {reason}")]
+    #[error("rank {rank} and rank {peer} hold different lists of parameters: {reason}")]
     Lists {
         /// The rank that received.
         rank: usize,

@@ -332,6 +332,8 @@ fn direction_code(direction: Direction) -> (u8, usize) {
         Direction::Shared => (6, 0),
         Direction::Skip { from } => (7, from),
         Direction::SkipGradient { from } => (8, from),
+        Direction::Gradient { from } => (9, from),
+        Direction::Shard { from } => (10, from),
     }
 }
 
@@ -346,6 +348,8 @@ fn direction_of(code: u8, from: usize) -> Result<Direction, WireError> {
         (6, 0) => Ok(Direction::Shared),
         (7, from) => Ok(Direction::Skip { from }),
         (8, from) => Ok(Direction::SkipGradient { from }),
+        (9, from) => Ok(Direction::Gradient { from }),
+        (10, from) => Ok(Direction::Shard { from }),
         _ => Err(WireError::Field { what: "direction", value: u64::from(code) }),
     }
 }

@@ -97,7 +97,7 @@ pub trait Boundary: Sized + Send + 'static {
     /// # Errors
     /// If the parts are not those of such a value.
     fn from_payload(payload: Payload) -> Result<Self, BoundaryError> {
-        let mut reader = PayloadReader { parts: payload.0, index: 0 };
+        let mut reader = PayloadReader::new(payload);
         let value = Self::read(&mut reader)?;
         match reader.parts.len() {
             0 => Ok(value),
@@ -167,6 +167,11 @@ pub struct PayloadReader {
 }
 
 impl PayloadReader {
+    /// Starts at a payload's front.
+    pub fn new(payload: Payload) -> Self {
+        Self { parts: payload.0, index: 0 }
+    }
+
     fn next(&mut self, expected: &'static str) -> Result<Part, BoundaryError> {
         self.index += 1;
         self.parts.pop_front().ok_or(BoundaryError::Missing { expected })

@@ -253,6 +253,11 @@ pub trait Engine<M: Stage>: Send {
     /// Microbatches held between forward and the last part of their backward.
     fn held(&self) -> usize;
 
+    /// Does anything held refer to the module's parameters, so that they cannot be replaced before its backward?
+    fn pins_weights(&self) -> bool {
+        self.held() > 0
+    }
+
     /// Bytes held between forward and the last part of their backward, parameters not counted; `None` where the
     /// engine cannot tell.
     fn held_bytes(&self) -> Option<usize> {

@@ -136,6 +136,14 @@ pub trait ErasedStage: Send {
     fn decline(&mut self);
     /// Steps the weights with the gathered gradients, and forgets them; without an optimizer it only forgets.
     fn optimize(&mut self, learning_rate: f64);
+    /// Does anything held refer to the parameters, so that they cannot be replaced before its backward?
+    fn pins_weights(&self) -> bool;
+    /// Does the optimizer step each element of a parameter by itself, so that it can step pieces? Tried on a few elements
+    /// of each parameter, two steps long.
+    ///
+    /// # Errors
+    /// What the device reports.
+    fn steps_by_element(&self) -> Result<bool, StageError>;
     /// Microbatches held between forward and the last part of their backward.
     fn held(&self) -> usize;
     /// Bytes held between forward and the last part of their backward, where the engine can tell.

@@ -60,6 +60,7 @@
 
 mod any_tensor;
 mod boundary;
+mod by_element;
 mod draws;
 mod eager;
 mod engine;

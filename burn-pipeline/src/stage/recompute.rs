@@ -149,6 +149,10 @@ impl<M: Stage> Engine<M> for Recompute<M> {
         self.calls.len() + self.inner.held()
     }
 
+    fn pins_weights(&self) -> bool {
+        self.inner.pins_weights()
+    }
+
     fn held_bytes(&self) -> Option<usize> {
         Some(self.calls.values().map(bytes).sum::<usize>() + self.inner.held_bytes()?)
     }

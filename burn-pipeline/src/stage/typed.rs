@@ -28,6 +28,7 @@ use burn::tensor::Tensor;
 use std::any::Any;
 use std::collections::HashMap;
 
+use super::by_element::steps_by_element;
 use super::erased::ErasedStage;
 
 pub(super) struct Typed<M: Stage> {
@@ -278,12 +279,21 @@ impl<M: Stage> ErasedStage for Typed<M> {
         if let Some(optimizer) = &mut self.optimizer
             && let Some(module) = self.module.take()
         {
-            let mut collect = Collect { store: &mut self.store, gradients: GradientsParams::new() };
-            module.visit(&mut collect);
-            let gradients = collect.gradients;
+            let gradients = collected(&module, &mut self.store);
             self.module = Some(retie(optimizer.step(learning_rate, module, gradients)));
         }
         self.store.clear();
+    }
+
+    fn pins_weights(&self) -> bool {
+        self.engine.pins_weights()
+    }
+
+    fn steps_by_element(&self) -> Result<bool, StageError> {
+        match (&self.module, &self.optimizer) {
+            (Some(module), Some(optimizer)) => steps_by_element(module, optimizer).map_err(StageError::Device),
+            _ => Ok(true),
+        }
     }
 
     fn held(&self) -> usize {
@@ -306,6 +316,13 @@ impl<M: Stage> ErasedStage for Typed<M> {
     fn module(&self) -> Box<dyn Any + Send> {
         Box::new(self.module.clone())
     }
+}
+
+/// Gathered gradients in the form that Burn's optimizers take; they leave the store.
+pub(super) fn collected<M: Module>(module: &M, store: &mut GradientStore) -> GradientsParams {
+    let mut collect = Collect { store, gradients: GradientsParams::new() };
+    module.visit(&mut collect);
+    collect.gradients
 }
 
 /// Moves gathered gradients into the form that Burn's optimizers take.

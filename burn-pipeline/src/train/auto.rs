@@ -11,7 +11,8 @@
 //!    new one is built, takes it over, and goes on at the step boundary. Weights and optimizer state move to where
 //!    their stages now live. So stages' parameters must have names of their own; see [`Names`](crate::stage::Names).
 
-use super::builder::{BuildError, Builder};
+use super::build_error::BuildError;
+use super::builder::Builder;
 use super::checkpoint::{CheckpointError, Checkpoints};
 use super::error::PipelineError;
 use super::pipeline::Pipeline;

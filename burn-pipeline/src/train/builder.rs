@@ -1,14 +1,13 @@
 //! Setting a pipeline up: what the user chooses, and what is checked before anything runs.
 
-use super::error::PipelineError;
+use super::build_error::BuildError;
 use super::pipeline::Pipeline;
 use super::shared::SharedParameter;
-use super::source::Source;
+use super::source::{Groups, Source};
 use crate::execute::FusedActions;
 use crate::link::Link;
-use crate::pass::PassError;
-use crate::plan::{CheckError, Plan, PlanError, SkipEdge};
-use crate::schedule::{Schedule, ScheduleError, Size};
+use crate::plan::{Plan, SkipEdge};
+use crate::schedule::{Schedule, Size};
 use crate::stage::{Accumulation, Reduction, SplitBackward, StageBox, Validate};
 use burn::optim::ModuleOptimizer;
 use burn::tensor::Device;
@@ -22,7 +21,7 @@ pub struct StageContext {
     pub index: usize,
     /// How many stages the model has.
     pub stages: usize,
-    /// The rank that builds it.
+    /// The rank of the job that builds it.
     pub rank: usize,
     /// The rank's device, with autodiff.
     pub device: Device,
@@ -45,74 +44,6 @@ impl StageContext {
     pub fn is_last(&self) -> bool {
         self.index + 1 == self.stages
     }
-}
-
-/// Why a pipeline cannot be built, or a plan not be made for a batch.
-#[derive(Debug, Clone, thiserror::Error)]
-pub enum BuildError {
-    /// The schedule refuses the size.
-    #[error(transparent)]
-    Schedule(#[from] ScheduleError),
-    /// Transfers could not be inserted.
-    #[error(transparent)]
-    Pass(#[from] PassError),
-    /// The plan is not legal.
-    #[error(transparent)]
-    Check(#[from] Box<CheckError>),
-    /// The link joins another number of ranks than the plan has.
-    #[error("the plan has {ranks} rank(s), and the link joins {linked}; start as many processes as the plan has ranks")]
-    Ranks {
-        /// Ranks of the plan.
-        ranks: usize,
-        /// Ranks of the link.
-        linked: usize,
-    },
-    /// The executor relies on the order of messages.
-    #[error("the link does not keep messages of one rank to another in order, which plans are proved for")]
-    Unordered,
-    /// An edge past the next stage is none, or a plan that is lowered already lacks it.
-    #[error(transparent)]
-    Plan(#[from] PlanError),
-    /// Nothing says how stages are made.
-    #[error("no stages were given; call `Builder::stages`")]
-    NoStages,
-    /// Nothing says what to run.
-    #[error("no schedule and no plan was given; call `Builder::schedule` or `Builder::plan`")]
-    NoSchedule,
-    /// One device a rank is needed.
-    #[error("{devices} device(s) were given for {ranks} ranks; give one, or one a rank")]
-    Devices {
-        /// Devices given.
-        devices: usize,
-        /// Ranks.
-        ranks: usize,
-    },
-    /// A fixed plan runs one number of microbatches.
-    #[error(
-        "the plan runs {planned} microbatches, but the batch was cut into {wanted}; give a batch of at least {planned} samples, or a schedule instead of a plan"
-    )]
-    FixedPlan {
-        /// Microbatches that the plan runs.
-        planned: usize,
-        /// Microbatches wanted.
-        wanted: usize,
-    },
-    /// A schedule places stages elsewhere at another number of microbatches.
-    #[error("{schedule} places stages differently for {microbatches} microbatches, and stages cannot move")]
-    Moved {
-        /// The schedule's name.
-        schedule: String,
-        /// Microbatches wanted.
-        microbatches: usize,
-    },
-    /// Merged products are sums over microbatches in no order.
-    #[error(
-        "`merge_weights` adds gradients in another order than `Accumulation::Ordered` asks for; choose one of them"
-    )]
-    MergedAndOrdered,
-    /// Stages could not be made.
-    #[error("building the stages failed: {0}")]
-    Stages(Box<PipelineError>),
 }
 
 pub(super) type Factory = Arc<dyn Fn(&StageContext) -> StageBox + Send + Sync>;
@@ -140,6 +71,9 @@ pub struct Builder {
     pub(super) merge_weights: bool,
     pub(super) fused: FusedActions,
     pub(super) model: Option<String>,
+    pub(super) replicas: usize,
+    pub(super) sharded: bool,
+    pub(super) gathered: usize,
 }
 
 impl std::fmt::Debug for Builder {
@@ -149,6 +83,13 @@ impl std::fmt::Debug for Builder {
             .field("threads", &self.threads)
             .field("deadline", &self.deadline)
             .finish_non_exhaustive()
+    }
+}
+
+impl Builder {
+    /// What data-parallel replicas ask of plans.
+    pub(super) fn groups(&self) -> Groups {
+        Groups { replicas: self.replicas, gathered: self.sharded.then_some(self.gathered) }
     }
 }
 
@@ -174,6 +115,9 @@ impl Default for Builder {
             merge_weights: false,
             fused: FusedActions::default(),
             model: None,
+            replicas: 1,
+            sharded: false,
+            gathered: 3,
         }
     }
 }
@@ -297,6 +241,32 @@ impl Builder {
     /// How fused actions (`OVERLAP_F_B`, as DualPipe has them) are run, [`FusedActions::Auto`] unless said otherwise.
     pub fn fused(mut self, fused: FusedActions) -> Self {
         self.fused = fused;
+        self
+    }
+
+    /// Runs this many replicas of the pipeline, each on a part of every batch: data parallelism. The schedule's ranks and
+    /// microbatches are those of each replica, so the job has `replicas` times as many of both. Losses, gradients and
+    /// weights are those of one pipeline over the whole batch; see [`group`](crate::group) for how, and for which
+    /// rank is which. 1 unless said otherwise.
+    pub fn data_parallel(mut self, replicas: usize) -> Self {
+        self.replicas = replicas;
+        self
+    }
+
+    /// Shards the parameters of all stages over the data-parallel replicas, with their gradients and optimizer state: each
+    /// replica keeps a piece, and gathers the whole while it uses the stage. Memory falls, and bytes sent rise; numbers
+    /// are those of replicas that each have everything. Optimizers must step each element by itself; others are refused
+    /// at the start, as far as a trial shows it. Not to be had with [`Accumulation::Ordered`] or shared parameters.
+    pub fn sharded(mut self, sharded: bool) -> Self {
+        self.sharded = sharded;
+        self
+    }
+
+    /// The most stages whose sharded parameters a rank has gathered at a time, 3 unless said otherwise: the one in use,
+    /// and those that come next. A stage that is not recomputed stays gathered while microbatches are between its
+    /// forward and its backward.
+    pub fn gathered_stages(mut self, most: usize) -> Self {
+        self.gathered = most;
         self
     }
 

@@ -1,6 +1,6 @@
 //! Why a call on a pipeline failed, and whether anything was run.
 
-use super::builder::BuildError;
+use super::build_error::BuildError;
 use crate::execute::ExecuteError;
 use crate::link::{Activity, Failure};
 use crate::plan::Stage;

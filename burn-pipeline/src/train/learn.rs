@@ -6,9 +6,9 @@
 //!    them, are put back; gradients gathered so far are kept.
 //! 3. Forms that were declared in a pipeline that is not all static are compared with what was found.
 
-use super::builder::BuildError;
+use super::build_error::BuildError;
 use super::rank::Rank;
-use crate::execute::{ExecuteError, Inspection, Run, Seeding};
+use crate::execute::{ExecuteError, Inspection, Part, Run, Seeding};
 use crate::link::Activity;
 use crate::pass::insert_transfers;
 use crate::plan::{Action, CheckOptions, CheckedPlan, Op, Placement, Plan, SkipEdge, Stage};
@@ -93,7 +93,8 @@ impl Rank {
         for batch in zeros {
             executor.stages().values_mut().for_each(|held| held.begin(Some(0)));
             let seeding = Seeding { reduction, reference: batch.size(0) };
-            executor.run(Run { plan, batch, seeding, train: true, began: Instant::now() })?;
+            let part = Part::default();
+            executor.run(Run { plan, batch, seeding, train: true, began: Instant::now(), part })?;
             executor.stages().values_mut().for_each(|held| held.clear());
         }
         for (held, (weights, store)) in executor.stages().values_mut().zip(kept) {

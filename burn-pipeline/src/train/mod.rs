@@ -8,6 +8,7 @@
 mod admit;
 mod ask;
 mod auto;
+mod build_error;
 mod builder;
 mod checkpoint;
 mod contract;
@@ -22,6 +23,7 @@ mod rank;
 mod replica;
 mod report;
 mod shared;
+mod shares;
 mod source;
 mod start;
 mod together;
@@ -29,7 +31,8 @@ mod told;
 mod worker;
 
 pub use auto::{AutoError, AutoOptions, AutoPipeline, Decision};
-pub use builder::{BuildError, Builder, StageContext};
+pub use build_error::BuildError;
+pub use builder::{Builder, StageContext};
 pub use checkpoint::{Checkpoint, CheckpointError, Checkpoints, FileEntry, ParameterEntry, Progress, StateEntry};
 pub use contract::{Contract, evaluated_loss};
 pub use error::PipelineError;

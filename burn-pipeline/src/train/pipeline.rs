@@ -7,12 +7,14 @@
 mod metadata;
 
 use super::admit::admit;
-use super::builder::{BuildError, Builder};
+use super::build_error::BuildError;
+use super::builder::Builder;
 use super::checkpoint::Progress;
 use super::error::PipelineError;
 use super::report::{EvalReport, StepReport, most};
 use super::shared::SharedReport;
-use super::source::Source;
+use super::shares::Shares;
+use super::source::{Groups, Source};
 use super::worker::{Answer, Command, Reply, StageFacts};
 use crate::cost::Links;
 use crate::link::{Failure, Watch};
@@ -84,6 +86,7 @@ pub struct Pipeline {
     pub(super) watch: Arc<dyn Watch>,
     pub(super) commands: Vec<Sender<Command>>,
     pub(super) replies: Receiver<Reply>,
+    pub(super) groups: Groups,
     pub(super) deadline: Duration,
     pub(super) validate: Validate,
     pub(super) learned: bool,
@@ -103,8 +106,8 @@ impl std::fmt::Debug for SourceBox {
     }
 }
 
-/// A batch that may be run, and the plan that runs it.
-type Admitted = (Arc<CheckedPlan>, Arc<Microbatches>);
+/// A batch that may be run, and the plans that run it.
+type Admitted = (Arc<Shares>, Arc<Microbatches>);
 
 impl Pipeline {
     /// Starts to set a pipeline up.
@@ -135,6 +138,7 @@ impl Pipeline {
             }
         }
         engines.sort_by_key(|(stage, _)| *stage);
+        engines.dedup_by_key(|(stage, _)| *stage);
         Ok(engines)
     }
 
@@ -142,7 +146,7 @@ impl Pipeline {
         self.training.values().next().map(|plan| plan.plan().name().to_owned()).unwrap_or_default()
     }
 
-    /// The lowered plan that trains a batch of this many microbatches.
+    /// The lowered plan that trains a batch of this many microbatches; with data-parallel replicas, one replica's part.
     ///
     /// # Errors
     /// If the schedule cannot be built for that many.
@@ -150,7 +154,7 @@ impl Pipeline {
         if let Some(plan) = self.training.get(&microbatches) {
             return Ok(plan.clone());
         }
-        let plan = Arc::new(self.source.0.training_plan(microbatches, self.transport)?);
+        let plan = Arc::new(self.source.0.training_plan(microbatches, self.transport, self.groups)?);
         if plan.plan().placement() != &self.placement {
             return Err(BuildError::Moved { schedule: plan.plan().name().to_owned(), microbatches });
         }
@@ -164,7 +168,7 @@ impl Pipeline {
     /// A batch that does not fit is refused before anything runs; a failing rank closes the pipeline.
     pub fn step(&mut self, batch: Batch, learning_rate: f64) -> Result<StepReport, PipelineError> {
         let began = Instant::now();
-        let mut report = self.accumulate(batch)?;
+        let mut report = self.run_training(batch, true)?;
         for answer in self.ask(&Command::Apply { learning_rate })? {
             if let Answer::Applied(applied) = answer {
                 (report.loss, report.gradient_norm) = (applied.loss, applied.gradient_norm);
@@ -182,12 +186,17 @@ impl Pipeline {
     /// # Errors
     /// As [`Pipeline::step`]. The report's loss is this batch's own.
     pub fn accumulate(&mut self, batch: Batch) -> Result<StepReport, PipelineError> {
+        self.run_training(batch, false)
+    }
+
+    /// Forwards and backwards of one batch, the last one before a step or not.
+    fn run_training(&mut self, batch: Batch, last: bool) -> Result<StepReport, PipelineError> {
         let began = Instant::now();
         let admitted = self.admit_training(batch);
-        let (plan, batch) = self.agreed(admitted)?;
+        let (shares, batch) = self.agreed(admitted)?;
         self.learn_once(&batch)?;
         let seed = self.seed.map(|seed| mixed(seed, self.progress.batches));
-        let command = Command::Accumulate { plan, batch: batch.clone(), began, seed };
+        let command = Command::Accumulate { shares, batch: batch.clone(), began, seed, last };
         let mut report = StepReport {
             loss: 0.0,
             gradient_norm: None,
@@ -201,7 +210,7 @@ impl Pipeline {
             weight_bytes: self.weight_bytes(),
             message_bytes: vec![0; self.placement.stages()],
             skip_bytes: vec![0; self.placement.stages()],
-            timeline: Track { name: "measured".to_owned(), ranks: self.placement.ranks(), events: Vec::new() },
+            timeline: Track { name: "measured".to_owned(), ranks: self.ranks(), events: Vec::new() },
         };
         for answer in self.ask(&command)? {
             if let Answer::Batch(outcome) = answer {
@@ -227,22 +236,39 @@ impl Pipeline {
     /// What a training batch must be, checked before any rank hears of it.
     fn admit_training(&mut self, batch: Batch) -> Result<Admitted, PipelineError> {
         let batch = Arc::new(self.admitted(batch)?);
-        let plan = self.plan(batch.len()).map_err(|error| PipelineError::Plan(Box::new(error)))?;
-        if !plan.plan().has_backward() {
-            return Err(PipelineError::ForwardOnly { schedule: plan.plan().name().to_owned() });
+        let shares = Shares::new(batch.len(), self.groups.replicas, |count| self.plan(count));
+        let shares = shares.map_err(|error| PipelineError::Plan(Box::new(error)))?;
+        if !shares.has_backward() {
+            return Err(PipelineError::ForwardOnly { schedule: shares.name().to_owned() });
         }
-        Ok((plan, batch))
+        Ok((Arc::new(shares), batch))
     }
 
     fn admit_evaluation(&mut self, batch: Batch) -> Result<Admitted, PipelineError> {
-        let batch = Arc::new(admit(batch, self.source.0.microbatches(), &self.facts)?);
-        if let Some(plan) = self.evaluation.get(&batch.len()) {
-            return Ok((plan.clone(), batch));
+        let batch = Arc::new(admit(batch, self.wanted_microbatches(), &self.facts)?);
+        let shares = Shares::new(batch.len(), self.groups.replicas, |count| self.evaluation_plan(count));
+        let shares = shares.map_err(|error| PipelineError::Plan(Box::new(error)))?;
+        Ok((Arc::new(shares), batch))
+    }
+
+    fn evaluation_plan(&mut self, microbatches: usize) -> Result<Arc<CheckedPlan>, BuildError> {
+        if let Some(plan) = self.evaluation.get(&microbatches) {
+            return Ok(plan.clone());
         }
-        let plan = self.source.0.evaluation_plan(&self.placement, batch.len(), self.transport);
-        let plan = Arc::new(plan.map_err(|error| PipelineError::Plan(Box::new(error)))?);
-        self.evaluation.insert(batch.len(), plan.clone());
-        Ok((plan, batch))
+        let plan =
+            Arc::new(self.source.0.evaluation_plan(&self.placement, microbatches, self.transport, self.groups)?);
+        self.evaluation.insert(microbatches, plan.clone());
+        Ok(plan)
+    }
+
+    /// Microbatches that a batch is cut into, over all replicas.
+    pub(super) fn wanted_microbatches(&self) -> usize {
+        self.source.0.microbatches() * self.groups.replicas
+    }
+
+    /// Ranks of all replicas.
+    fn ranks(&self) -> usize {
+        self.placement.ranks() * self.groups.replicas
     }
 
     /// Tells the other processes of a refusal, so that they do not run what this one did not admit.
@@ -261,10 +287,10 @@ impl Pipeline {
     pub fn eval(&mut self, batch: Batch) -> Result<EvalReport, PipelineError> {
         let began = Instant::now();
         let admitted = self.admit_evaluation(batch);
-        let (plan, batch) = self.agreed(admitted)?;
+        let (shares, batch) = self.agreed(admitted)?;
         let has_loss = batch.has_target() && self.facts.iter().any(|facts| facts.has_loss);
         let (mut loss, mut observed, mut outputs) = (0.0, Vec::new(), Vec::new());
-        for answer in self.ask(&Command::Evaluate { plan, batch: batch.clone(), began })? {
+        for answer in self.ask(&Command::Evaluate { shares, batch: batch.clone(), began })? {
             if let Answer::Batch(outcome) = answer {
                 (loss, observed) = (outcome.loss, outcome.observed);
                 outputs.extend(outcome.outputs);
@@ -343,6 +369,7 @@ impl Pipeline {
             }
         }
         rows.sort_by_key(|(stage, _)| *stage);
+        rows.dedup_by_key(|(stage, _)| *stage);
         Ok(rows.into_iter().map(|(_, tensors)| tensors).collect())
     }
 

@@ -24,17 +24,21 @@ const NOISE: f64 = 1.5;
 
 /// Measures this rank's links; the lower rank of each pair answers, for both ways.
 pub(super) fn measure(rank: &mut Rank) -> Result<Vec<LinkBetween>, ExecuteError> {
+    let grid = rank.executor().grid();
     let mut links = Vec::new();
     for (a, b) in pairs(rank.placement()) {
-        let me = rank.executor().rank();
+        let me = grid.place();
         if me == a {
-            let [small, large] = [1, LARGE].map(|elements| lead(rank, b, elements));
+            let [small, large] = [1, LARGE].map(|elements| lead(rank, grid.rank_of(b), elements));
             let (small, large) = (rank.told(small)?, rank.told(large)?);
             let bytes = (LARGE * size_of::<f32>()) as f64;
             let bandwidth = (large > NOISE * small).then(|| bytes / (large - small));
-            links.extend([(a, b), (b, a)].map(|(from, to)| LinkBetween { from, to, latency: small, bandwidth }));
+            // All replicas measure, at the same time as they will train; the first one answers.
+            let answers = grid.replica() == 0;
+            let both = [(a, b), (b, a)].map(|(from, to)| LinkBetween { from, to, latency: small, bandwidth });
+            links.extend(both.into_iter().filter(|_| answers));
         } else if me == b {
-            let echoed = (0..2 * ROUNDS).try_for_each(|_| echo(rank, a));
+            let echoed = (0..2 * ROUNDS).try_for_each(|_| echo(rank, grid.rank_of(a)));
             rank.told(echoed)?;
         }
     }

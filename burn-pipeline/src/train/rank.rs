@@ -4,19 +4,19 @@
 //! norm and the same scaling, whatever the transport; a function that fails has told every other rank.
 //!
 //! 1. [`Rank::accumulate`] runs one batch through the plan: gradients gather in the stages.
-//! 2. [`Rank::apply`] adds up the replicas of a stage (bidirectional placements) and the copies of shared
-//!    parameters, scales by the loss contract, clips by the norm over all ranks, and steps the weights.
+//! 2. [`Rank::apply`] adds up the replicas of a stage (data-parallel ones, and those of bidirectional placements) and
+//!    the copies of shared parameters, scales by the loss contract, clips by the norm over all ranks, and steps the weights.
 
 use super::contract::{Contract, evaluated_loss};
 use super::deliver::deliver;
 use super::replica;
 use super::shared::{SharedParameter, SharedReport, Sharing};
 use super::worker::caught;
-use crate::execute::{ExecuteError, Executor, Inspection, RankOutcome, Run};
+use crate::execute::{ExecuteError, Executor, Inspection, Part, RankOutcome, Run};
 use crate::link::Activity;
 use crate::plan::{CheckedPlan, Placement, Stage};
 use crate::stage::{
-    ActivationBytes, Draws, ErasedStage, Microbatches, Payload, Reduction, StageMetadata, Validate, mixed,
+    Accumulation, ActivationBytes, Draws, ErasedStage, Microbatches, Payload, Reduction, StageMetadata, Validate, mixed,
 };
 use crate::trace::Event;
 use std::collections::{BTreeMap, BTreeSet};
@@ -66,7 +66,8 @@ pub struct ApplyOutcome {
 }
 
 impl Rank {
-    /// A rank around an executor. In bidirectional placements, replica 1 starts from replica 0's weights.
+    /// A rank around an executor. In bidirectional placements, replica 1 starts from replica 0's weights; of data-parallel
+    /// replicas, all start from the first one's.
     ///
     /// # Errors
     /// If the other replica's rank failed.
@@ -76,6 +77,8 @@ impl Rank {
         let mut rank = Self { executor, placement, contract, reduction, sharing, validate };
         let copied = replica::copy_weights(&mut rank.executor, &rank.placement);
         rank.told(copied)?;
+        let started = rank.executor.equal_start();
+        rank.told(started)?;
         Ok(rank)
     }
 
@@ -98,6 +101,15 @@ impl Rank {
         &self.sharing
     }
 
+    /// Shards the parameters of all stages over the data-parallel replicas from now on.
+    ///
+    /// # Errors
+    /// [`ExecuteError::NotByElement`] where a stage's optimizer cannot step pieces of parameters.
+    pub fn shard(&mut self) -> Result<(), ExecuteError> {
+        let sharded = self.executor.shard();
+        self.told(sharded)
+    }
+
     /// Has the forwards of the next batch draw random numbers from this seed, the stage and the microbatch alone;
     /// `None` leaves the generator as it is. All ranks are given the same.
     pub fn draw_from(&mut self, seed: Option<u64>) {
@@ -116,12 +128,39 @@ impl Rank {
         batch: &Microbatches,
         began: Instant,
     ) -> Result<BatchOutcome, ExecuteError> {
+        self.accumulate_part(plan, batch, began, Part::default())
+    }
+
+    /// As [`Rank::accumulate`], of the part of the batch that is this data-parallel replica's. All ranks call it with
+    /// the whole batch, each with its replica's plan and part. Gradients that are reduced now (`part.reduce`) must be
+    /// applied before the next batch.
+    ///
+    /// # Errors
+    /// See [`Executor::run`].
+    pub fn accumulate_part(
+        &mut self,
+        plan: &CheckedPlan,
+        batch: &Microbatches,
+        began: Instant,
+        part: Part,
+    ) -> Result<BatchOutcome, ExecuteError> {
         let seeding = self.contract.seeding(batch);
+        let first_replica = self.executor.grid().replica() == 0;
+        let mut ordered = false;
         for (&stage, held) in self.executor.stages().iter_mut() {
-            // Replica 1's gradients come after replica 0's in the batch's order: see `replica::chain`.
-            held.begin((stage.replica() == 0).then_some(0));
+            // Other replicas' gradients come after the first one's in the batch's order: see `replica::chain`.
+            held.begin((first_replica && stage.replica() == 0).then_some(0));
+            ordered |= held.gradients().accumulation() == Accumulation::Ordered;
         }
-        let outcome = self.executor.run(Run { plan, batch, seeding, train: true, began })?;
+        // Sharded gradients are reduced with every batch, others with the last one.
+        let sharded = self.executor.is_sharded();
+        let reduce = part.together && (part.reduce || sharded) && !ordered;
+        let part = Part { reduce, ..part };
+        let outcome = self.executor.run(Run { plan, batch, seeding, train: true, began, part })?;
+        if sharded {
+            let reduced = self.executor.reduce_the_rest();
+            self.told(reduced)?;
+        }
         let chained = replica::chain(&mut self.executor, &self.placement);
         self.told(chained)?;
         let loss = self.contract.gather(&outcome.losses);
@@ -161,6 +200,12 @@ impl Rank {
     /// # Errors
     /// As [`Rank::apply`].
     pub fn finish_gradients(&mut self, clip_norm: Option<f64>) -> Result<Option<f64>, ExecuteError> {
+        if self.executor.is_sharded() {
+            self.executor.hand_out();
+        } else {
+            let reduced = self.executor.reduce_the_rest();
+            self.told(reduced)?;
+        }
         let summed = replica::sum_gradients(&mut self.executor, &self.placement);
         self.told(summed)?;
         let shared = self.sharing.sum_gradients(&mut self.executor);
@@ -183,7 +228,9 @@ impl Rank {
     fn gradient_norm(&mut self) -> Result<f64, ExecuteError> {
         let rank = self.executor.rank();
         let mut numbers = Vec::new();
-        for (&stage, held) in self.executor.stages().iter_mut().filter(|(stage, _)| stage.replica() == 0) {
+        // The gradients of data-parallel replicas are equal, so that one of them counts; or each has its pieces.
+        let counts = self.executor.grid().replica() == 0 || self.executor.is_sharded();
+        for (&stage, held) in self.executor.stages().iter_mut().filter(|(stage, _)| counts && stage.replica() == 0) {
             let squares = squares(stage, held.as_mut(), &self.sharing)
                 .map_err(|message| ExecuteError::Device { rank, message })?;
             numbers.extend([stage.index() as f64, squares.len() as f64]);
@@ -209,8 +256,23 @@ impl Rank {
         batch: &Microbatches,
         began: Instant,
     ) -> Result<BatchOutcome, ExecuteError> {
+        self.evaluate_part(plan, batch, began, Part::default())
+    }
+
+    /// As [`Rank::evaluate`], of the part of the batch that is this data-parallel replica's; the loss is the whole
+    /// batch's.
+    ///
+    /// # Errors
+    /// See [`Executor::run`].
+    pub fn evaluate_part(
+        &mut self,
+        plan: &CheckedPlan,
+        batch: &Microbatches,
+        began: Instant,
+        part: Part,
+    ) -> Result<BatchOutcome, ExecuteError> {
         let seeding = Contract::new(self.reduction).seeding(batch);
-        let outcome = self.executor.run(Run { plan, batch, seeding, train: false, began })?;
+        let outcome = self.executor.run(Run { plan, batch, seeding, train: false, began, part })?;
         let loss = evaluated_loss(self.reduction, &outcome.losses);
         Ok(BatchOutcome::new(loss, outcome))
     }
@@ -228,7 +290,8 @@ impl Rank {
         asking: &BTreeSet<usize>,
     ) -> Result<BatchOutcome, ExecuteError> {
         let mut outcome = self.evaluate(plan, batch, began)?;
-        let outputs = deliver(&mut self.executor, plan.plan(), outcome.outputs, asking);
+        let last = Stage::new(self.placement.stages() - 1);
+        let outputs = deliver(&mut self.executor, last, outcome.outputs, asking);
         outcome.outputs = self.told(outputs)?;
         Ok(outcome)
     }
@@ -246,6 +309,7 @@ impl Rank {
     /// Forgets gradients and losses gathered since the last step.
     pub fn forget(&mut self) {
         self.executor.stages().values_mut().for_each(|stage| stage.clear());
+        self.executor.forget_exchanges();
         self.contract = Contract::new(self.reduction);
     }
 

@@ -3,6 +3,8 @@
 //! Guarantees: both replicas of a stage hold bit-equal weights after every step: they start from replica 0's,
 //! and both add the gradients in the same order, replica 0's first.
 //!
+//! With ordered accumulation, data-parallel replicas hand their sums on in the same way: see [`chain`].
+//!
 //! Each rank first sends for all its stages, in model order, and then receives in the same order; so messages
 //! between two ranks come in the order in which both ask for them, and no rank waits for one that waits for it.
 
@@ -27,10 +29,12 @@ pub(super) fn copy_weights(executor: &mut Executor, placement: &Placement) -> Re
     let pairs = pairs(executor, placement);
     for &(stage, other) in pairs.iter().filter(|(stage, _)| stage.replica() == 0) {
         let weights = executor.stages()[&stage].weights().into_iter().map(|(_, weight)| weight).collect::<Vec<_>>();
-        send(executor, placement, other, weights.into_payload())?;
+        let to = holder(executor, placement, other);
+        send(executor, to, other, weights.into_payload())?;
     }
     for &(stage, other) in pairs.iter().filter(|(stage, _)| stage.replica() == 1) {
-        let weights = receive(executor, placement, stage, other)?;
+        let from = holder(executor, placement, other);
+        let weights = receive(executor, stage, from)?;
         if let Some(held) = executor.stages().get_mut(&stage) {
             held.set_weights(weights);
         }
@@ -43,10 +47,12 @@ pub(super) fn sum_gradients(executor: &mut Executor, placement: &Placement) -> R
     let pairs = pairs(executor, placement);
     for &(stage, other) in &pairs {
         let gradients = gathered(executor, stage);
-        send(executor, placement, other, gradients.into_payload())?;
+        let to = holder(executor, placement, other);
+        send(executor, to, other, gradients.into_payload())?;
     }
     for &(stage, other) in &pairs {
-        let theirs: Vec<Option<AnyTensor>> = receive(executor, placement, stage, other)?;
+        let from = holder(executor, placement, other);
+        let theirs: Vec<Option<AnyTensor>> = receive(executor, stage, from)?;
         let Some(held) = executor.stages().get_mut(&stage) else { continue };
         for (id, theirs) in held.parameters().into_iter().zip(theirs) {
             let ours = held.gradients().remove(id);
@@ -63,36 +69,47 @@ pub(super) fn sum_gradients(executor: &mut Executor, placement: &Placement) -> R
     Ok(())
 }
 
-/// With ordered accumulation: adds replica 1's gradients of this batch to replica 0's sum, microbatch by
-/// microbatch, as one device would. Replica 0 then holds the sum, replica 1 nothing.
+/// With ordered accumulation: hands the sum of this batch's gradients from replica to replica, in the order of the
+/// batch's microbatches, as one device would add them. The first then holds the sum, the others nothing.
 ///
-/// Replica 0 hands its sum over; replica 1 adds what it held back, in order, and returns it.
+/// The first hands its sum over; each other one adds what it held back, in order, and hands it on; the last returns it.
 pub(super) fn chain(executor: &mut Executor, placement: &Placement) -> Result<(), ExecuteError> {
     let ordered = |stage: &mut Box<dyn ErasedStage>| stage.gradients().accumulation() == Accumulation::Ordered;
-    if !executor.stages().values_mut().all(ordered) {
+    let (routes, replicas, own) = (placement.routes(), executor.grid().replicas(), executor.grid().replica());
+    let copies = routes * replicas;
+    if copies < 2 || !executor.stages().values_mut().all(ordered) {
         return Ok(());
     }
-    let pairs = pairs(executor, placement);
-    for replica in [0, 1] {
-        for &(stage, other) in pairs.iter().filter(|(stage, _)| stage.replica() == replica) {
-            if replica == 1 {
-                take_over(executor, placement, stage, other)?;
+    let mut stages: Vec<Stage> = executor.stages().keys().copied().collect();
+    stages.sort_by_key(|stage| (stage.index(), stage.replica()));
+    // The stage at a place in the order, and the rank that holds it.
+    let copy = |executor: &Executor, index: usize, place: usize| {
+        let stage = Stage::in_replica(place % routes, index);
+        (stage, executor.grid().rank_in(placement.rank_of(stage), place / routes))
+    };
+    for place in 0..copies {
+        for &stage in stages.iter().filter(|stage| own * routes + stage.replica() == place) {
+            if place > 0 {
+                let (_, from) = copy(executor, stage.index(), place - 1);
+                take_over(executor, stage, from)?;
                 executor.stages().get_mut(&stage).into_iter().for_each(|held| held.gradients().release());
             }
+            let (next, to) = copy(executor, stage.index(), (place + 1) % copies);
             let sums = gathered(executor, stage);
-            send(executor, placement, other, sums.into_payload())?;
+            send(executor, to, next, sums.into_payload())?;
             executor.stages().get_mut(&stage).into_iter().for_each(|held| held.gradients().clear());
         }
     }
-    for &(stage, other) in pairs.iter().filter(|(stage, _)| stage.replica() == 0) {
-        take_over(executor, placement, stage, other)?;
+    for &stage in stages.iter().filter(|stage| own == 0 && stage.replica() == 0) {
+        let (_, from) = copy(executor, stage.index(), copies - 1);
+        take_over(executor, stage, from)?;
     }
     Ok(())
 }
 
-/// Receives the other replica's sums and makes them this stage's.
-fn take_over(executor: &mut Executor, placement: &Placement, stage: Stage, other: Stage) -> Result<(), ExecuteError> {
-    let sums: Vec<Option<AnyTensor>> = receive(executor, placement, stage, other)?;
+/// Receives the sums of the copy before and makes them this stage's.
+fn take_over(executor: &mut Executor, stage: Stage, from: usize) -> Result<(), ExecuteError> {
+    let sums: Vec<Option<AnyTensor>> = receive(executor, stage, from)?;
     let Some(held) = executor.stages().get_mut(&stage) else { return Ok(()) };
     for (id, sum) in held.parameters().into_iter().zip(sums) {
         sum.into_iter().for_each(|sum| held.gradients().set(id, sum));
@@ -111,21 +128,21 @@ fn header(stage: Stage) -> Header {
     Header { stage, microbatch: 0, direction: Direction::Replica }
 }
 
-fn send(executor: &mut Executor, placement: &Placement, to: Stage, payload: Payload) -> Result<(), ExecuteError> {
+fn send(executor: &mut Executor, to: usize, stage: Stage, payload: Payload) -> Result<(), ExecuteError> {
     let (rank, deadline) = (executor.rank(), executor.deadline());
-    let message = Message { header: header(to), payload };
-    let sent = executor.link().send(placement.rank_of(to), message, deadline);
+    let message = Message { header: header(stage), payload };
+    let sent = executor.link().send(to, message, deadline);
     sent.map_err(|source| ExecuteError::Link { rank, task: None, source })
 }
 
-fn receive<T: Boundary>(
-    executor: &mut Executor,
-    placement: &Placement,
-    stage: Stage,
-    from: Stage,
-) -> Result<T, ExecuteError> {
+fn receive<T: Boundary>(executor: &mut Executor, stage: Stage, from: usize) -> Result<T, ExecuteError> {
     let (rank, deadline) = (executor.rank(), executor.deadline());
-    let received = executor.link().receive(placement.rank_of(from), header(stage), deadline);
+    let received = executor.link().receive(from, header(stage), deadline);
     let payload = received.map_err(|source| ExecuteError::Link { rank, task: None, source })?;
     T::from_payload(payload).map_err(|e| ExecuteError::Device { rank, message: e.to_string() })
+}
+
+/// The rank of this pipeline that holds a stage.
+fn holder(executor: &Executor, placement: &Placement, stage: Stage) -> usize {
+    executor.grid().rank_of(placement.rank_of(stage))
 }

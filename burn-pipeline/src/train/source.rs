@@ -1,11 +1,29 @@
 //! What a pipeline runs, and the plans that are made of it: lowered, and proved for the transport they will run on.
 
-use super::builder::BuildError;
-use crate::pass::insert_transfers;
+use super::build_error::BuildError;
+use crate::pass::{insert_reduce_grad, insert_transfers, insert_unshard};
 use crate::plan::{CheckOptions, CheckedPlan, Op, Placement, Plan, SkipEdge, Stage, Transport};
 use crate::schedule::{ForwardOnly, Schedule, Size};
 use std::collections::BTreeSet;
 use std::sync::Arc;
+
+/// What data-parallel replicas ask of a plan.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Groups {
+    pub(super) replicas: usize,
+    /// The most stages whose parameters a rank may have gathered, where they are sharded.
+    pub(super) gathered: Option<usize>,
+}
+
+impl Groups {
+    /// The plan with transfers, and with `UNSHARD` and `RESHARD` where parameters are sharded.
+    fn lower(self, plan: &Plan) -> Result<Plan, BuildError> {
+        match self.gathered {
+            None => Ok(insert_transfers(plan)?),
+            Some(most) => Ok(insert_transfers(&insert_unshard(plan, most)?)?),
+        }
+    }
+}
 
 /// What is to be run: a family at a size, or one given plan.
 #[derive(Clone)]
@@ -50,9 +68,16 @@ impl Source {
         }
     }
 
-    /// The lowered, checked plan that trains this many microbatches.
-    pub(super) fn training_plan(&self, microbatches: usize, transport: Transport) -> Result<CheckedPlan, BuildError> {
-        lower_and_check(&self.plan(microbatches)?, transport)
+    /// The lowered, checked plan that trains this many microbatches, with what `groups` ask for.
+    pub(super) fn training_plan(
+        &self,
+        microbatches: usize,
+        transport: Transport,
+        groups: Groups,
+    ) -> Result<CheckedPlan, BuildError> {
+        let plan = groups.lower(&self.plan(microbatches)?)?;
+        let reduced = groups.replicas > 1 && plan.has_backward();
+        check(if reduced { insert_reduce_grad(&plan) } else { plan }, transport)
     }
 
     /// The lowered, checked plan that evaluates this many microbatches over the same placement.
@@ -61,18 +86,20 @@ impl Source {
         placement: &Placement,
         microbatches: usize,
         transport: Transport,
+        groups: Groups,
     ) -> Result<CheckedPlan, BuildError> {
         let counts = match placement.routes() {
             1 => vec![microbatches],
             _ => vec![microbatches.div_ceil(2), microbatches / 2],
         };
-        lower_and_check(&ForwardOnly::over(placement.clone(), counts)?.with_skips(self.skips())?, transport)
+        let plan = ForwardOnly::over(placement.clone(), counts)?.with_skips(self.skips())?;
+        check(groups.lower(&plan)?, transport)
     }
 }
 
-fn lower_and_check(plan: &Plan, transport: Transport) -> Result<CheckedPlan, BuildError> {
+fn check(plan: Plan, transport: Transport) -> Result<CheckedPlan, BuildError> {
     let options = CheckOptions { transport, ..CheckOptions::default() };
-    Ok(insert_transfers(plan)?.check(&options)?)
+    Ok(plan.check(&options)?)
 }
 
 /// The stages whose backward a plan splits.

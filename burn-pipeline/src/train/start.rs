@@ -5,7 +5,8 @@
 //! 2. [`Pipeline::start_rank`] holds one rank, and a link to the others, which are processes. Plans are proved for
 //!    what that link declares, and before stages are built all ranks compare their jobs ([`job`]).
 
-use super::builder::{BuildError, Builder};
+use super::build_error::BuildError;
+use super::builder::Builder;
 use super::checkpoint::Progress;
 use super::error::PipelineError;
 use super::pipeline::{Pipeline, SourceBox};
@@ -26,7 +27,7 @@ impl Pipeline {
     pub(super) fn start(builder: Builder) -> Result<Self, BuildError> {
         // Rendezvous is the strictest model: what is proved for it cannot deadlock on any link.
         let plan = first_plan(&builder, Transport::Rendezvous)?;
-        let ranks = plan.plan().ranks();
+        let ranks = plan.plan().ranks() * builder.replicas;
         let threads = Threads::new(ranks);
         let links: Vec<(Box<dyn Link>, Device)> = (0..ranks)
             .map(|rank| {
@@ -82,6 +83,7 @@ impl Pipeline {
             shared: Vec::new(),
             validate: builder.validate,
             learned: false,
+            groups: builder.groups(),
             deadline: builder.deadline,
             closed: None,
             progress: Progress { seed: builder.seed, ..Progress::default() },
@@ -102,6 +104,8 @@ impl Pipeline {
             }
         }
         pipeline.facts.sort_by_key(|facts| facts.stage);
+        // Data-parallel replicas say the same of a stage.
+        pipeline.facts.dedup_by_key(|facts| facts.stage);
         if let Some((name, first, second)) = pipeline.claimed_twice() {
             tracing::warn!(name, first, second, "two stages claim one name: this pipeline cannot be saved");
         }
@@ -114,10 +118,25 @@ fn first_plan(builder: &Builder, transport: Transport) -> Result<Arc<CheckedPlan
     if builder.factory.is_none() {
         return Err(BuildError::NoStages);
     }
+    if builder.replicas == 0 {
+        return Err(BuildError::NoReplicas);
+    }
+    if builder.sharded {
+        refuse_sharded(builder)?;
+    }
     if builder.merge_weights && builder.accumulation == Accumulation::Ordered {
         return Err(BuildError::MergedAndOrdered);
     }
-    Ok(Arc::new(source.training_plan(source.microbatches(), transport)?))
+    Ok(Arc::new(source.training_plan(source.microbatches(), transport, builder.groups())?))
+}
+
+fn refuse_sharded(builder: &Builder) -> Result<(), BuildError> {
+    match builder {
+        Builder { replicas: 1, .. } => Err(BuildError::NothingToShardOver),
+        Builder { accumulation: Accumulation::Ordered, .. } => Err(BuildError::ShardedAndOrdered),
+        Builder { shared, .. } if !shared.is_empty() => Err(BuildError::ShardedAndShared),
+        _ => Ok(()),
+    }
 }
 
 /// The device of a rank, with autodiff.
@@ -136,11 +155,17 @@ fn prepare_rank(builder: &Builder, link: &dyn Link) -> Result<(Arc<CheckedPlan>,
         return Err(BuildError::Unordered);
     }
     let plan = first_plan(builder, capabilities.transport)?;
-    let (ranks, linked) = (plan.plan().ranks(), link.ranks());
-    if ranks != linked {
-        return Err(BuildError::Ranks { ranks, linked });
+    let (ranks, replicas, linked) = (plan.plan().ranks(), builder.replicas, link.ranks());
+    if ranks * replicas != linked {
+        return Err(match replicas {
+            1 => BuildError::Ranks { ranks, linked },
+            _ => BuildError::Replicas { ranks, replicas, linked },
+        });
     }
-    Ok((plan, device_of(builder, link.rank(), ranks)?))
+    if replicas > 1 && capabilities.transport == Transport::Rendezvous {
+        return Err(BuildError::Rendezvous);
+    }
+    Ok((plan, device_of(builder, link.rank(), linked)?))
 }
 
 /// What all ranks of a job must have in common.
@@ -149,11 +174,12 @@ fn job(builder: &Builder, plan: &CheckedPlan, device: &Device) -> Job {
     let settings = device.clone().inner().settings();
     let numbers = format!("{:?} and {:?}", settings.float_dtype, settings.int_dtype);
     let (reduction, accumulation, clip) = (builder.reduction, builder.accumulation, builder.clip_norm);
-    let seed = builder.seed;
+    let (seed, groups) = (builder.seed, builder.groups());
     vec![
         ("the version of burn-pipeline", format!("{} (messages {WIRE_VERSION})", env!("CARGO_PKG_VERSION"))),
         ("the plan", format!("{} #{:016x}", plan.name(), fingerprint(plan))),
         ("the loss contract", format!("{reduction:?}, {accumulation:?} accumulation, clip norm {clip:?}")),
+        ("the data-parallel replicas", format!("{groups:?}")),
         ("the seed", format!("{seed:?}")),
         ("the default data types", numbers),
         ("the model", builder.model.clone().unwrap_or_else(|| "no description".to_owned())),

@@ -119,9 +119,9 @@ fn announce(rank: &mut Rank, command: &Command) -> Result<Option<Answer>, Execut
 /// A call with all that must be the same on every rank.
 fn name(command: &Command) -> String {
     match command {
-        Command::Accumulate { plan, batch, .. } | Command::Evaluate { plan, batch, .. } => {
-            let (what, plan) = (command.name(), plan.plan());
-            format!("{what} of {} over {} samples in {} microbatches", plan.name(), batch.samples(), batch.len())
+        Command::Accumulate { shares, batch, .. } | Command::Evaluate { shares, batch, .. } => {
+            let what = command.name();
+            format!("{what} of {} over {} samples in {} microbatches", shares.name(), batch.samples(), batch.len())
         }
         Command::Apply { learning_rate } => format!("{} at learning rate {learning_rate}", command.name()),
         command => command.name().to_owned(),
@@ -188,7 +188,8 @@ fn spread(rank: &mut Rank, own: Vec<Payload>, counts: &[usize]) -> Result<Vec<Ve
     let me = rank.executor().rank();
     let mut all = Vec::with_capacity(counts.len());
     for (holder, &count) in counts.iter().enumerate() {
-        let stage = rank.placement().stages_of(holder).first().copied().unwrap_or(Stage::new(0));
+        let place = rank.executor().grid().place_of(holder);
+        let stage = rank.placement().stages_of(place).first().copied().unwrap_or(Stage::new(0));
         let header = |microbatch| Header { stage, microbatch, direction: Direction::Spread };
         let deadline = rank.executor().deadline();
         let link = rank.executor().link();

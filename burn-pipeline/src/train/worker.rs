@@ -11,9 +11,11 @@ use super::checkpoint::{Checkpoint, CheckpointError, Parts, SavedStage};
 use super::probe;
 use super::rank::{ApplyOutcome, BatchOutcome, Rank};
 use super::shared::SharedReport;
+use super::shares::Shares;
 use super::together::{Job, agree_on_job, obey_together, share_facts};
 use crate::cost::LinkBetween;
-use crate::execute::{ExecuteError, Executor, RunOptions, panic_message};
+use crate::execute::{ExecuteError, Executor, Part, RunOptions, panic_message};
+use crate::group::Grid;
 use crate::link::{Activity, Failure, Link};
 use crate::plan::{CheckedPlan, Placement, Stage};
 use crate::stage::{
@@ -33,16 +35,18 @@ use std::time::Instant;
 #[derive(Clone)]
 pub(super) enum Command {
     Accumulate {
-        plan: Arc<CheckedPlan>,
+        shares: Arc<Shares>,
         batch: Arc<Microbatches>,
         began: Instant,
         seed: Option<u64>,
+        /// Will the weights be stepped before the next batch?
+        last: bool,
     },
     Apply {
         learning_rate: f64,
     },
     Evaluate {
-        plan: Arc<CheckedPlan>,
+        shares: Arc<Shares>,
         batch: Arc<Microbatches>,
         began: Instant,
     },
@@ -249,7 +253,8 @@ fn build(seat: &Seat, mut link: Box<dyn Link>) -> Result<Built, ExecuteError> {
     if let Some(job) = &seat.job {
         agree_on_job(link.as_mut(), job, seat.builder.deadline)?;
     }
-    for stage in seat.placement.stages_of(seat.rank) {
+    let grid = Grid::new(seat.rank, seat.builder.replicas);
+    for stage in seat.placement.stages_of(grid.place()) {
         let (rank, device) = (seat.rank, seat.device.clone());
         let context = StageContext { index: stage.index(), stages: seat.placement.stages(), rank, device };
         let factory = seat.builder.factory.as_ref().ok_or(ExecuteError::NoStage { rank, stage })?;
@@ -284,42 +289,80 @@ fn build(seat: &Seat, mut link: Box<dyn Link>) -> Result<Built, ExecuteError> {
         merge_weights: seat.builder.merge_weights,
         fused: seat.builder.fused,
     };
-    let executor = Executor::new(link, stages, seat.device.clone(), options);
+    let executor = Executor::new(link, stages, seat.device.clone(), options).among(seat.builder.replicas);
     let mut rank = Rank::new(executor, seat.placement.clone(), seat.builder.reduction)?;
     let shared = rank.share(&seat.builder.shared)?.to_vec();
+    if seat.builder.sharded {
+        rank.shard()?;
+    }
     Ok((rank, facts, shared))
 }
 
+/// Does what it is asked to; where parameters are sharded, with whole ones, if they are to be read.
 pub(super) fn obey(
     rank: &mut Rank,
     command: Command,
     clip_norm: Option<f64>,
     validate: Validate,
 ) -> Result<Answer, ExecuteError> {
+    if !rank.executor().is_sharded() {
+        return obey_whole(rank, command, clip_norm, validate);
+    }
+    if let Command::Gradients = command {
+        let whole = rank.executor().whole_gradients();
+        rank.told(whole)?;
+    }
+    let reads = matches!(command, Command::Weights | Command::NamedWeights | Command::Modules | Command::Save { .. });
+    if reads || matches!(command, Command::Offer { .. }) {
+        let gathered = rank.executor().gather_all();
+        rank.told(gathered)?;
+    }
+    let answer = obey_whole(rank, command, clip_norm, validate);
+    if reads {
+        rank.executor().release_all();
+    }
+    answer
+}
+
+fn obey_whole(
+    rank: &mut Rank,
+    command: Command,
+    clip_norm: Option<f64>,
+    validate: Validate,
+) -> Result<Answer, ExecuteError> {
+    let first = rank.executor().grid().replica() == 0;
     match command {
         Command::Learn { plan, zeros } => {
             let (mode, known) = rank.learn(&plan, &zeros, validate)?;
             Ok(Answer::Learned(mode, known.into_iter().collect()))
         }
-        Command::Accumulate { plan, batch, began, seed } => {
+        Command::Accumulate { shares, batch, began, seed, last } => {
             rank.draw_from(seed);
-            rank.accumulate(&plan, &batch, began).map(Answer::Batch)
+            let (part, plan) = shares.of(rank.executor().grid().replica());
+            let part = Part { reduce: last, ..part };
+            rank.accumulate_part(plan, &batch, began, part).map(Answer::Batch)
         }
         Command::Apply { learning_rate } => rank.apply(learning_rate, clip_norm).map(Answer::Applied),
-        Command::Evaluate { plan, batch, began } => rank.evaluate(&plan, &batch, began).map(Answer::Batch),
+        Command::Evaluate { shares, batch, began } => {
+            let (part, plan) = shares.of(rank.executor().grid().replica());
+            rank.evaluate_part(plan, &batch, began, part).map(Answer::Batch)
+        }
         Command::FinishGradients => rank.finish_gradients(clip_norm).map(|_| Answer::Done),
         Command::Forget => {
             rank.forget();
             Ok(Answer::Done)
         }
+        // Data-parallel replicas are equal: the first one tells and writes.
+        Command::NamedWeights if !first => Ok(Answer::NamedWeights(Vec::new())),
+        Command::Gradients | Command::Weights if !first => Ok(Answer::Tensors(Vec::new())),
         Command::NamedWeights => {
             let stages = rank.executor().stages().iter();
             Ok(Answer::NamedWeights(stages.map(|(&stage, held)| (stage, held.named_weights())).collect()))
         }
-        Command::Save { folder } => Ok(Answer::Saved(rank.save(&folder))),
+        Command::Save { folder } => rank.save(&folder).map(Answer::Saved),
         Command::Offer { checkpoint, parts } => Ok(Answer::Offered(rank.offer(&checkpoint, parts))),
         Command::Conclude { adopt } => {
-            rank.conclude(adopt);
+            rank.conclude(adopt)?;
             Ok(Answer::Done)
         }
         Command::Gradients => {

@@ -9,6 +9,7 @@ use super::error::CheckpointError;
 use super::manifest::{FileEntry, ParameterEntry, StateEntry, dtype_name};
 use super::stored::{Checkpoint, Parts, SHARED, States};
 use super::tensors::{Item, write};
+use crate::execute::ExecuteError;
 use crate::link::{Activity, Link};
 use crate::plan::Stage;
 use crate::stage::{ErasedStage, NamedWeight, StateValue};
@@ -36,13 +37,27 @@ impl Rank {
     ///
     /// # Errors
     /// If a tensor cannot be read from its device, or the file not be written.
-    pub(in crate::train) fn save(&mut self, folder: &Path) -> Result<Vec<SavedStage>, CheckpointError> {
+    pub(in crate::train) fn save(
+        &mut self,
+        folder: &Path,
+    ) -> Result<Result<Vec<SavedStage>, CheckpointError>, ExecuteError> {
         let sharing = self.sharing().clone();
-        let (stages, link) = self.executor().stages_and_link();
-        let first = stages.iter().filter(|(stage, _)| stage.replica() == 0);
-        let saved = first.map(|(&stage, held)| save(stage, held.as_ref(), &sharing, link, folder)).collect();
-        link.announce(Activity::Idle);
-        saved
+        let first: Vec<Stage> = self.executor().stages().keys().copied().filter(|s| s.replica() == 0).collect();
+        // All data-parallel replicas go through all stages, also after an error, since they may have to meet.
+        let mut saved = Vec::new();
+        for stage in first {
+            let states = self.executor().whole_states(stage);
+            let states = self.told(states)?.map_err(CheckpointError::OptimizerState);
+            if self.executor().grid().replica() > 0 {
+                continue;
+            }
+            let (stages, link) = self.executor().stages_and_link();
+            let held = stages.get(&stage).map(|held| held.as_ref());
+            let save = |states| held.map(|held| save(stage, held, states, &sharing, link, folder)).transpose();
+            saved.push(states.and_then(save));
+        }
+        self.executor().link().announce(Activity::Idle);
+        Ok(saved.into_iter().filter_map(Result::transpose).collect())
     }
 
     /// Reads what this rank's stages need, and keeps it aside; returns the places of the parameters that it took.
@@ -55,28 +70,39 @@ impl Rank {
         parts: Parts,
     ) -> Result<BTreeSet<usize>, CheckpointError> {
         let sharing = self.sharing().clone();
-        let (stages, link) = self.executor().stages_and_link();
         let mut used = BTreeSet::new();
-        for (&stage, held) in stages {
+        let stages: Vec<Stage> = self.executor().stages().keys().copied().collect();
+        for stage in stages {
+            let (stages, link) = self.executor().stages_and_link();
+            let Some(held) = stages.get(&stage) else { continue };
             let weights = named_weights(held.as_ref(), stage, &sharing);
             let mut told = || link.announce(Activity::Loading);
             let index = Some(stage.index());
             let (state, places) = checkpoint.state_for(&weights, index, parts, held.has_optimizer(), &mut told)?;
             used.extend(places);
-            held.offer(state).map_err(|error| CheckpointError::OptimizerState(error.to_string()))?;
+            self.executor().offer(stage, state).map_err(CheckpointError::OptimizerState)?;
         }
-        link.announce(Activity::Idle);
+        self.executor().link().announce(Activity::Idle);
         Ok(used)
     }
 
     /// Adopts what was kept aside, or lets go of it.
-    pub(in crate::train) fn conclude(&mut self, adopt: bool) {
+    ///
+    /// # Errors
+    /// What a device reports.
+    pub(in crate::train) fn conclude(&mut self, adopt: bool) -> Result<(), ExecuteError> {
         for stage in self.executor().stages().values_mut() {
             if adopt { stage.adopt() } else { stage.decline() }
         }
         if adopt {
             self.forget();
         }
+        if adopt && self.executor().is_sharded() {
+            let sharded = self.executor().shard_again();
+            self.told(sharded)?;
+        }
+        self.executor().release_all();
+        Ok(())
     }
 }
 
@@ -92,12 +118,12 @@ fn named_weights(held: &dyn ErasedStage, stage: Stage, sharing: &Sharing) -> Vec
 fn save(
     stage: Stage,
     held: &dyn ErasedStage,
+    states: Option<States>,
     sharing: &Sharing,
     link: &mut dyn Link,
     folder: &Path,
 ) -> Result<SavedStage, CheckpointError> {
     link.announce(Activity::Saving);
-    let states = held.optimizer_state().map_err(|error| CheckpointError::OptimizerState(error.to_string()))?;
     let optimizer = states.is_some();
     let mut states = states.unwrap_or_default();
     let (mut parameters, mut items) = (Vec::new(), Vec::new());

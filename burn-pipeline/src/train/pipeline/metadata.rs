@@ -25,7 +25,7 @@ impl Pipeline {
 
     /// A batch that can be trained on, cut.
     pub(super) fn admitted(&self, batch: Batch) -> Result<Microbatches, PipelineError> {
-        let batch = admit(batch, self.source.0.microbatches(), &self.facts)?;
+        let batch = admit(batch, self.wanted_microbatches(), &self.facts)?;
         if !batch.has_target() {
             return Err(PipelineError::NoLoss { missing: "the target" });
         }
@@ -56,6 +56,7 @@ impl Pipeline {
             }
         }
         known.sort_by_key(|(stage, _)| *stage);
+        known.dedup_by_key(|(stage, _)| *stage);
         self.learned = true;
         tracing::info!(?mode, stages = known.len(), "stage metadata known");
         Ok((mode, known))

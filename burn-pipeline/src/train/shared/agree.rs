@@ -51,6 +51,8 @@ pub(in crate::train) struct Sharing {
     reports: Vec<SharedReport>,
     /// Were copies compared since the first step?
     watched: bool,
+    /// The number of this data-parallel replica's first group among the groups of all.
+    pub(super) first: usize,
 }
 
 impl Sharing {
@@ -70,10 +72,18 @@ impl Sharing {
         let table = table.map_err(|source| ExecuteError::Link { rank, task: None, source })?;
         let rows: Option<Vec<Vec<Row>>> = table.iter().map(|numbers| read(numbers)).collect();
         let rows = rows.ok_or_else(|| ExecuteError::Device { rank, message: NOT_WHOLE.to_owned() })?;
-        let rows: Vec<Row> = rows.into_iter().flatten().collect();
+        let grid = executor.grid();
+        // Each data-parallel replica shares among its own ranks.
+        let own = |rank: usize| grid.rank_of(grid.place_of(rank)) == rank;
+        let rows: Vec<Row> =
+            rows.into_iter().enumerate().filter(|(rank, _)| own(*rank)).flat_map(|(_, rows)| rows).collect();
         let found = Self::find(rows, placement, declared);
-        let sharing = found.map_err(|source| ExecuteError::Shared { rank, source })?;
-        let groups: Vec<Vec<usize>> = sharing.groups.iter().map(|group| group.ranks.clone()).collect();
+        let mut sharing = found.map_err(|source| ExecuteError::Shared { rank, source })?;
+        let in_replica = |ranks: &[usize], replica| ranks.iter().map(|&place| grid.rank_in(place, replica)).collect();
+        let of = |replica| sharing.groups.iter().map(move |group| in_replica(&group.ranks, replica));
+        let groups: Vec<Vec<usize>> = (0..grid.replicas()).flat_map(of).collect();
+        sharing.first = grid.replica() * sharing.groups.len();
+        sharing.groups.iter_mut().for_each(|group| group.ranks = in_replica(&group.ranks, grid.replica()));
         let formed = executor.link().form_groups(&groups, deadline);
         formed.map_err(|source| ExecuteError::Link { rank, task: None, source })?;
         if rank == 0 {

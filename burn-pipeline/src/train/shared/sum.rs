@@ -16,7 +16,7 @@ pub(super) fn copy_first(sharing: &Sharing, executor: &mut Executor) -> Result<(
             weights.into_iter().find(|(other, _)| *other == id).map(|(_, weight)| weight)
         };
         // Only the rank of the first copy gives a value, so the sum over the ranks is that value.
-        let Some(values) = reduce(executor, number, group, first)? else { continue };
+        let Some(values) = reduce(executor, sharing.first + number, group, first)? else { continue };
         for (member, value) in group.members.iter().zip(values) {
             let Some(value) = value else { continue };
             for copy in &member.copies {
@@ -30,7 +30,7 @@ pub(super) fn copy_first(sharing: &Sharing, executor: &mut Executor) -> Result<(
 /// Replaces the gradient of every copy by the sum over all copies.
 pub(super) fn sum_gradients(sharing: &Sharing, executor: &mut Executor) -> Result<(), ExecuteError> {
     for (number, group) in sharing.groups.iter().enumerate() {
-        let Some(sums) = reduce(executor, number, group, own_sum)? else { continue };
+        let Some(sums) = reduce(executor, sharing.first + number, group, own_sum)? else { continue };
         for (member, sum) in group.members.iter().zip(sums) {
             let Some(sum) = sum else { continue };
             for copy in &member.copies {

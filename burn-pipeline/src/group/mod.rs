@@ -1,0 +1,40 @@
+//! Data-parallel replicas of a pipeline: where their ranks are, and what they tell each other.
+//!
+//! Guarantees: losses, gradients and weights are those of one pipeline over the whole batch (the loss contract holds over
+//! both), and bit-equal on all replicas; replicas cannot wait for each other in a circle; an error of one of them ends all,
+//! with its rank.
+//!
+//! 1. *Layout* ([`Grid`]): a job has `pipeline ranks x replicas` ranks, and rank `p * replicas + r` is pipeline rank `p` of
+//!    replica `r`. So the replicas of a stage, which exchange the most bytes, are neighbours, on one machine where
+//!    ranks are numbered machine by machine (Megatron-Core's order `tp-cp-ep-dp-pp`).
+//! 2. *Batch*: it is cut once, into the microbatches of all replicas; each runs a contiguous part of them, earlier
+//!    replicas one more where it is not even. Losses go to every rank by their place in the whole batch, and a microbatch
+//!    is seeded, weighed and drawn for by that place. So a gradient is a sum over microbatches, whoever ran them, and
+//!    is scaled once, in the end, as without replicas.
+//! 3. *Reduction* (`exchange.rs`): at `REDUCE_GRAD` a rank flattens the stage's gradients, cuts them into one piece a
+//!    replica (`pieces.rs`), coalesced into one buffer an element type, and sends each replica its piece. Sends do not
+//!    wait, so that the row goes on. When the row is done, each replica adds up the pieces that it got, in the order
+//!    of replicas, and hands the sum to the others: a reduce-scatter, then an all-gather.
+//! 4. *Sharded parameters* (`shard.rs`) stop after the first half: each replica keeps its piece of every parameter, and
+//!    steps it with its piece of the gradient. `UNSHARD` sends the own piece to all others, and the stage's next task
+//!    waits for theirs; `RESHARD` lets go of all but the own one.
+//! 5. *Order*: replicas that run the same plan start the same exchanges in the same order, and each message is awaited
+//!    in that order. Nothing that is awaited inside a row was posted later than where the other replica's row is: a
+//!    circle of waits over replicas would be one within the plan, which `check` has excluded. Where replicas run plans
+//!    of other lengths (a batch that is not even), gradients are reduced after the row, and parameters gathered before
+//!    it.
+//! 6. A sum over several batches (`Pipeline::accumulate`) is reduced with the last of them; sharded ones with each. With
+//!    ordered accumulation, the sum is handed from replica to replica instead, each adding its microbatches, so that
+//!    the order of additions is that of one device.
+//!
+//! What follows whom: ZeRO stage 3 (Rajbhandari et al., 2020) by way of PyTorch's FSDP, whose second version cuts each
+//! parameter by itself, as is done here; when to gather is PyTorch's `_add_unshard_reshard`.
+
+pub(crate) mod exchange;
+mod grid;
+pub(crate) mod pieces;
+pub(crate) mod shard;
+mod states;
+
+pub(crate) use exchange::Group;
+pub use grid::Grid;

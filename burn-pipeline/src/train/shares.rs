@@ -1,0 +1,45 @@
+//! Which data-parallel replica runs which part of a batch, by which plan.
+
+use super::build_error::BuildError;
+use crate::execute::Part;
+use crate::group::Grid;
+use crate::plan::CheckedPlan;
+use std::sync::Arc;
+
+/// The parts of a batch, one a replica.
+#[derive(Clone, Debug)]
+pub(super) struct Shares(Vec<(Part, Arc<CheckedPlan>)>);
+
+impl Shares {
+    /// The parts of a batch of this many microbatches (at least one), with the plan for each part's number.
+    pub(super) fn new(
+        microbatches: usize,
+        replicas: usize,
+        mut plan: impl FnMut(usize) -> Result<Arc<CheckedPlan>, BuildError>,
+    ) -> Result<Self, BuildError> {
+        let shares = Grid::shares(microbatches, replicas);
+        // Only replicas that run the same plan can meet inside a row.
+        let together = shares.iter().all(|(_, count)| *count == shares[0].1);
+        let part = |(first, count): (usize, usize)| {
+            // Who has nothing to run is not asked to run the plan, whichever it is.
+            let plan = plan(if count == 0 { 1 } else { count })?;
+            Ok((Part { first, empty: count == 0, together, reduce: false }, plan))
+        };
+        Ok(Self(shares.into_iter().map(part).collect::<Result<_, BuildError>>()?))
+    }
+
+    /// A replica's part, and its plan.
+    pub(super) fn of(&self, replica: usize) -> (Part, &CheckedPlan) {
+        let (part, plan) = &self.0[replica];
+        (*part, plan)
+    }
+
+    /// The plan's name, for messages.
+    pub(super) fn name(&self) -> &str {
+        self.0[0].1.plan().name()
+    }
+
+    pub(super) fn has_backward(&self) -> bool {
+        self.0[0].1.plan().has_backward()
+    }
+}

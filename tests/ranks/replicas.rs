@@ -1,0 +1,71 @@
+//! Data-parallel replicas whose ranks are processes compute what threads compute and what the plain loop computes, bit
+//! for bit, with whole parameters and with sharded ones.
+
+use crate::cases::{Case, Stack, range, read, sizes};
+use burn::optim::AdamWConfig;
+use burn::tensor::Device;
+use burn_pipeline::link::Mpi;
+use burn_pipeline::schedule::{Size, by_name};
+use burn_pipeline::train::{Builder, Pipeline};
+use pipeline_tests::reference::Reference;
+use std::time::Duration;
+
+const RATE: f64 = 1e-2;
+const REPLICAS: usize = 2;
+const MICROBATCHES: usize = 4;
+
+fn builder(family: &str, ranks: usize, chunks: usize, sharded: bool) -> Builder {
+    Pipeline::builder()
+        .schedule(by_name(family).unwrap(), Size { ranks, chunks, microbatches: MICROBATCHES })
+        .devices(vec![Device::flex()])
+        .stages(Stack::stage)
+        .optimizer(|| AdamWConfig::new().init())
+        .data_parallel(REPLICAS)
+        .sharded(sharded)
+        .gathered_stages(1)
+        .deadline(Duration::from_secs(60))
+}
+
+/// Per step the loss, the ranks of the timeline, and all weights; then the gradients of two batches.
+type Trace = (Vec<(f64, usize, Vec<Vec<f32>>)>, Vec<Vec<f32>>);
+
+fn trace(case: &Stack, pipeline: &mut Pipeline) -> Trace {
+    let mut steps = Vec::new();
+    for _ in 0..2 {
+        let report = pipeline.step(case.batch(), RATE).unwrap();
+        let weights = pipeline.weights().unwrap().iter().flatten().map(read).collect();
+        steps.push((report.loss, report.timeline.ranks, weights));
+    }
+    pipeline.accumulate(case.batch()).unwrap();
+    pipeline.accumulate(case.batch()).unwrap();
+    let gradients = pipeline.take_gradients().unwrap();
+    (steps, gradients.iter().flatten().map(|g| g.as_ref().map(read).unwrap_or_default()).collect())
+}
+
+/// Some families, even and uneven batches.
+pub(crate) fn parity(mpi: &Mpi, sharded: bool) {
+    let ranks = mpi.ranks() / REPLICAS;
+    let families = [("GPipe", 1), ("1F1B", 1), ("Interleaved1F1B", 2), ("ZBVZeroBubble", 2)];
+    for (family, chunks) in families {
+        for samples in [8, 13, 7] {
+            let case = Stack::new(samples);
+            let place = format!("{family}, {samples} samples, sharded: {sharded}");
+            let link = mpi.link(Device::flex()).unwrap();
+            let mut apart = builder(family, ranks, chunks, sharded).build_rank(Box::new(link)).unwrap();
+            let processes = trace(&case, &mut apart);
+            drop(apart);
+            let threads = trace(&case, &mut builder(family, ranks, chunks, sharded).build().unwrap());
+            assert!(processes == threads, "{place}: processes {processes:?}, threads {threads:?}");
+            let sizes = sizes(samples, (MICROBATCHES * REPLICAS).min(samples));
+            let half = sizes.len().div_ceil(REPLICAS);
+            let parts = [(0..half).collect(), (half..sizes.len()).collect()];
+            let mut reference = Reference::new(case.model());
+            for (step, (loss, ranks, weights)) in processes.0.into_iter().enumerate() {
+                let loss_of = |model: &_, i: usize| case.loss(model, range(&sizes, i));
+                let expected = reference.step_in_parts(&sizes, &parts, RATE, None, loss_of);
+                assert_eq!((loss, ranks), (expected.loss, mpi.ranks()), "{place}, step {step}");
+                assert_eq!(weights, reference.weights(), "{place}, step {step}");
+            }
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! The loss contract holds over replicas: means, sums and weighted sums, batches of unlike sizes that count as one, and
+//! draws of random numbers. What one pipeline gives is proved against the plain loop elsewhere.
+
+use super::{RATE, apart, gradients, weights};
+use crate::contract::{Data, builder};
+use crate::noisy;
+use burn_pipeline::schedule::{Size, by_name};
+use burn_pipeline::stage::{Accumulation, Reduction};
+use burn_pipeline::train::{Builder, Pipeline};
+
+/// Loss, gradients, and the loss of an evaluation of three batches, the last of which is smaller than two replicas are.
+fn run(builder: Builder) -> (Vec<f64>, Vec<Vec<f32>>) {
+    let data = Data::new(30);
+    let mut pipeline = builder.build().unwrap();
+    let mut losses = Vec::new();
+    for samples in [0..16, 16..29, 29..30] {
+        losses.push(pipeline.accumulate(data.batch(samples.clone())).unwrap().loss);
+        losses.push(pipeline.eval(data.batch(samples)).unwrap().loss.unwrap());
+    }
+    (losses, gradients(&mut pipeline))
+}
+
+#[test]
+fn every_reduction_means_over_replicas_what_it_means_on_one_pipeline() {
+    for reduction in [Reduction::Mean, Reduction::Sum, Reduction::Weighted] {
+        for family in ["1F1B", "ZBVZeroBubble"] {
+            let place = format!("{reduction:?}, {family}");
+            let (losses, alone) = run(builder(family, 2, 8, reduction));
+            // Ordered sums are those of one device.
+            assert_eq!(
+                run(builder(family, 2, 4, reduction).data_parallel(2)),
+                (losses.clone(), alone.clone()),
+                "{place}"
+            );
+            let as_they_come = builder(family, 2, 4, reduction).accumulation(Accumulation::AsTheyCome).data_parallel(2);
+            for (what, builder) in [("whole", as_they_come.clone()), ("sharded", as_they_come.sharded(true))] {
+                let (other, gradients) = run(builder);
+                assert_eq!(other, losses, "{place}, {what}");
+                let largest = alone.iter().flatten().fold(0.0f32, |largest, g| largest.max(g.abs()));
+                let distance = apart(&gradients, &alone);
+                // Seventeen roundings of sums in another order.
+                assert!(distance <= 17.0 * largest * 2.0f32.powi(-24), "{place}, {what}: {distance} of {largest}");
+            }
+        }
+    }
+}
+
+#[test]
+fn replicas_draw_what_one_pipeline_draws() {
+    let run = |builder: Builder| {
+        let mut pipeline: Pipeline = builder.build().unwrap();
+        let losses: Vec<f64> = (0..3).map(|step| pipeline.step(noisy::batch(step), RATE).unwrap().loss).collect();
+        (losses, weights(&mut pipeline))
+    };
+    let drawing = || noisy::builder("1F1B").seed(3).stages(noisy::drawing);
+    let replicas = || drawing().schedule(by_name("1F1B").unwrap(), Size::new(2, 2)).data_parallel(2);
+    let alone = run(drawing());
+    assert_eq!(run(replicas()), alone);
+    assert_ne!(run(replicas().seed(4)), alone);
+    let (losses, _) = run(replicas().accumulation(Accumulation::AsTheyCome).sharded(true));
+    assert_eq!(losses[0], alone.0[0]);
+}

@@ -1,0 +1,146 @@
+//! One rank a caller, as processes have it; and proof that the tests notice what is wrong: without the reduction, or
+//! with another average, numbers are others.
+
+use super::{RATE, apart, parts, replicated, weights};
+use crate::cases::{Case, Stack, range, sizes};
+use burn::tensor::Device;
+use burn_pipeline::link::{Activity, Direction, Header, Link, LinkError, Message, ThreadLink, Threads, Watch};
+use burn_pipeline::plan::Transport;
+use burn_pipeline::stage::{Part, Payload};
+use burn_pipeline::train::{Builder, Pipeline};
+use pipeline_tests::reference::Reference;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// What is done to gradients on their way between replicas.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Tamper {
+    /// Nothing.
+    Not,
+    /// All pieces are this many times what they were.
+    Scale(f64),
+    /// What this rank sends is lost.
+    Lose {
+        /// The rank.
+        rank: usize,
+    },
+    /// This rank's pieces of sharded parameters are lost.
+    LoseShards {
+        /// The rank.
+        rank: usize,
+    },
+}
+
+struct Tampering {
+    link: ThreadLink,
+    tamper: Tamper,
+}
+
+impl Link for Tampering {
+    fn rank(&self) -> usize {
+        self.link.rank()
+    }
+
+    fn ranks(&self) -> usize {
+        self.link.ranks()
+    }
+
+    fn transport(&self) -> Transport {
+        self.link.transport()
+    }
+
+    fn watch(&self) -> Arc<dyn Watch> {
+        self.link.watch()
+    }
+
+    fn bring(&self, payload: Payload) -> Payload {
+        self.link.bring(payload)
+    }
+
+    fn announce(&mut self, activity: Activity) {
+        self.link.announce(activity);
+    }
+
+    fn send(&mut self, to: usize, mut message: Message, deadline: Instant) -> Result<(), LinkError> {
+        let lost = self.tamper == Tamper::LoseShards { rank: self.rank() };
+        if lost && matches!(message.header.direction, Direction::Shard { .. }) {
+            return Ok(());
+        }
+        if matches!(message.header.direction, Direction::Gradient { .. }) && message.header.microbatch == 0 {
+            match self.tamper {
+                Tamper::Lose { rank } if rank == self.rank() => return Ok(()),
+                Tamper::Scale(factor) => {
+                    let scaled = |part| match part {
+                        Part::Tensor(tensor) => Part::Tensor(tensor.scale(factor)),
+                        form => form,
+                    };
+                    message.payload = Payload::from_parts(message.payload.into_parts().map(scaled));
+                }
+                _ => {}
+            }
+        }
+        self.link.send(to, message, deadline)
+    }
+
+    fn receive(&mut self, from: usize, header: Header, deadline: Instant) -> Result<Payload, LinkError> {
+        self.link.receive(from, header, deadline)
+    }
+
+    fn all_gather(&mut self, numbers: Vec<f64>, deadline: Instant) -> Result<Vec<Vec<f64>>, LinkError> {
+        self.link.all_gather(numbers, deadline)
+    }
+
+    fn abort(&mut self, message: String) {
+        self.link.abort(message);
+    }
+}
+
+/// What each of four ranks gets, where each has a caller of its own.
+pub(crate) fn on_links<T: Send>(builder: &Builder, tamper: Tamper, run: impl Fn(&mut Pipeline) -> T + Sync) -> Vec<T> {
+    let threads = Threads::new(4);
+    std::thread::scope(|scope| {
+        let rank = |rank: usize| {
+            let link = Tampering { link: threads.link(rank, Device::flex()), tamper };
+            let (builder, run) = (builder.clone(), &run);
+            scope.spawn(move || run(&mut builder.build_rank(Box::new(link)).unwrap()))
+        };
+        let ranks: Vec<_> = (0..4).map(rank).collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    })
+}
+
+/// How far the weights after two steps are from the plain loop's, and the losses of both steps.
+fn distance(tamper: Tamper) -> (f32, bool) {
+    let case = Stack::new(13);
+    let sizes = sizes(13, 8);
+    let mut reference = Reference::new(case.model());
+    let mut expected = Vec::new();
+    for _ in 0..2 {
+        let loss_of = |model: &_, i: usize| case.loss(model, range(&sizes, i));
+        expected.push(reference.step_in_parts(&sizes, &parts(8, 1, 2), RATE, None, loss_of).loss);
+    }
+    let builder = replicated::<Stack>(("1F1B", 1), 4, 2);
+    let ranks = on_links(&builder, tamper, |pipeline| {
+        let losses: Vec<f64> = (0..2).map(|_| pipeline.step(case.batch(), RATE).unwrap().loss).collect();
+        (losses, weights(pipeline))
+    });
+    let (losses, weights) = &ranks[0];
+    (apart(weights, &reference.weights()), *losses == expected)
+}
+
+#[test]
+fn ranks_with_callers_of_their_own_equal_the_plain_loop_bit_for_bit() {
+    assert_eq!(distance(Tamper::Not), (0.0, true));
+}
+
+#[test]
+fn a_reduction_that_is_left_out_is_noticed() {
+    let (distance, losses) = distance(Tamper::Scale(0.0));
+    assert!(distance > 1e-4 && !losses, "{distance}");
+}
+
+#[test]
+fn another_average_is_noticed() {
+    let (distance, losses) = distance(Tamper::Scale(0.5));
+    assert!(distance > 1e-5 && !losses, "{distance}");
+}

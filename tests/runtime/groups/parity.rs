@@ -1,0 +1,114 @@
+//! Two replicas of a pipeline of two ranks compute what one device computes on the whole batch.
+
+use super::{FAMILIES, RATE, apart, gradients, parts, replicated, weights};
+use crate::cases::{Case, Stack, Text, range, sizes};
+use burn_pipeline::stage::Accumulation;
+use burn_pipeline::train::Builder;
+use pipeline_tests::reference::Reference;
+
+/// Small enough that gradients are clipped.
+const CLIP: f64 = 0.05;
+
+/// How a pipeline's additions are ordered, and so with which plain loop it agrees bit for bit.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Order {
+    /// Microbatch by microbatch, as one device does.
+    Plain,
+    /// Each replica by itself, then the replicas' sums.
+    Parts,
+}
+
+/// Three steps, each over `batches` batches: losses, norms and weights.
+fn assert_equal<C: Case>(case: &C, builder: Builder, order: Order, samples: usize, batches: usize, place: &str) {
+    let mut pipeline = builder.clip_norm(CLIP).build().unwrap();
+    let mut reference = Reference::new(case.model());
+    let count = (4 * 2).min(samples);
+    let of_one = sizes(samples, count);
+    let all: Vec<usize> = (0..batches).flat_map(|_| of_one.clone()).collect();
+    let parts = match order {
+        Order::Plain => vec![(0..all.len()).collect()],
+        Order::Parts => parts(count, batches, 2),
+    };
+    for step in 0..3 {
+        let place = format!("{place}, {samples} samples, {batches} batches, step {step}");
+        let loss_of = |model: &C::Model, i: usize| case.loss(model, range(&of_one, i % count));
+        let expected = reference.step_in_parts(&all, &parts, RATE, Some(CLIP), loss_of);
+        for _ in 1..batches {
+            pipeline.accumulate(case.batch()).unwrap();
+        }
+        let report = pipeline.step(case.batch(), RATE).unwrap();
+        assert_eq!((report.microbatches, report.samples), (count, samples));
+        // Batches' losses are added up by themselves first: as many roundings of 2^-53 as there are batches.
+        let close = |a: f64, b: f64| (a - b).abs() <= b.abs() * 1e-15 * batches as f64;
+        assert!(close(report.loss, expected.loss), "{place}: loss {} for {}", report.loss, expected.loss);
+        assert_eq!(report.gradient_norm, Some(expected.norm), "{place}");
+        assert_eq!(weights(&mut pipeline), reference.weights(), "{place}");
+    }
+}
+
+/// Even and uneven microbatches and replicas, and fewer microbatches than were asked for.
+const SAMPLES: [usize; 4] = [8, 13, 16, 7];
+
+#[test]
+fn replicas_equal_the_plain_loop_bit_for_bit_with_ordered_accumulation() {
+    for family in FAMILIES {
+        for samples in SAMPLES {
+            for batches in [1, 3] {
+                let builder = replicated::<Text>(family, 4, 2).accumulation(Accumulation::Ordered);
+                let place = format!("{family:?}, ordered");
+                assert_equal(&Text::new(samples), builder, Order::Plain, samples, batches, &place);
+            }
+        }
+    }
+}
+
+#[test]
+fn sums_of_replicas_equal_a_plain_loop_that_adds_up_parts_bit_for_bit() {
+    for family in FAMILIES {
+        for samples in SAMPLES {
+            for batches in [1, 3] {
+                let builder = replicated::<Stack>(family, 4, 2);
+                assert_equal(&Stack::new(samples), builder, Order::Parts, samples, batches, &format!("{family:?}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn gradients_equal_the_plain_loop_for_one_to_four_replicas() {
+    for replicas in 1..=4 {
+        for samples in [3, 8, 9] {
+            let case = Stack::new(samples);
+            let count = (2 * replicas).min(samples);
+            let sizes = sizes(samples, count);
+            let expected = Reference::new(case.model()).step_in_parts(
+                &sizes,
+                &parts(count, 1, replicas),
+                RATE,
+                None,
+                |model, i| case.loss(model, range(&sizes, i)),
+            );
+            let mut pipeline = replicated::<Stack>(("1F1B", 1), 2, replicas).build().unwrap();
+            let report = pipeline.accumulate(case.batch()).unwrap();
+            let place = format!("{replicas} replicas, {samples} samples");
+            assert_eq!(report.loss, expected.loss, "{place}");
+            assert_eq!(report.timeline.ranks, 2 * replicas, "{place}");
+            assert_eq!(gradients(&mut pipeline), expected.gradients, "{place}");
+        }
+    }
+}
+
+#[test]
+fn the_order_of_additions_is_all_that_tells_the_two_ways_apart() {
+    let case = Stack::new(13);
+    let run = |accumulation| {
+        let mut pipeline = replicated::<Stack>(("1F1B", 1), 4, 2).accumulation(accumulation).build().unwrap();
+        pipeline.accumulate(case.batch()).unwrap();
+        gradients(&mut pipeline)
+    };
+    let (ordered, as_they_come) = (run(Accumulation::Ordered), run(Accumulation::AsTheyCome));
+    let distance = apart(&ordered, &as_they_come);
+    // Sums of eight numbers, each rounded to 2^-24 of at most the largest.
+    let largest = ordered.iter().flatten().fold(0.0f32, |largest, g| largest.max(g.abs()));
+    assert!(distance > 0.0 && distance < 8.0 * largest * 2.0f32.powi(-24), "{distance} of {largest}");
+}
