@@ -13,6 +13,7 @@ pub mod moe_options;
 pub mod moe_run;
 pub mod moe_training;
 pub mod options;
+pub mod processes;
 pub mod random;
 pub mod run;
 pub mod saved;

@@ -16,6 +16,7 @@ pub const CASES: &[Case] = &[
     ("messages keep their order and their contents", keeps_order),
     ("every kind of tensor arrives bit for bit", carries_every_kind),
     ("large messages cross each other", carries_large_messages),
+    ("shapes repeat and change as they like", lets_shapes_change),
     ("sends do not wait for receives", sends_ahead),
     ("messages travel while ranks compute", overlaps),
     ("gathers give every row to every rank", gathers),
@@ -119,6 +120,43 @@ fn carries_large_messages(link: &mut dyn Link) {
     }
     for from in others(link) {
         same(&link.receive(from, header(0), soon()).unwrap(), &numbers(from, me, 0, LARGE).into_payload());
+    }
+}
+
+/// Elements of the messages of one stream, one after the other: repeated, changed, changed back, none at all, by turns.
+const LENGTHS: [usize; 24] =
+    [5, 5, 5, 5, 9, 5, 5, 5, 5, 0, 0, 0, 0, 7, 0, 7, 0, 40_000, 40_000, 40_000, 40_000, 5, 5, 5];
+
+fn lets_shapes_change(link: &mut dyn Link) {
+    let me = link.rank();
+    // Two streams to and from each rank, with lengths of their own, and a form now and then.
+    let streams = [(Stage::new(1), Direction::Forward), (Stage::new(0), Direction::Backward)];
+    let payload = |from: usize, to: usize, place: usize, stream: usize| {
+        let length = LENGTHS[(place + 3 * stream) % LENGTHS.len()];
+        let second = (place % 5 > 1).then(|| numbers(from, to, place + 100, length / 2));
+        (numbers(from, to, place, length), second).into_payload()
+    };
+    let header = |place: usize, stream: usize| {
+        let (stage, direction) = streams[stream];
+        Header { stage, microbatch: place * 7, direction }
+    };
+    // All ahead of their receives, then each awaited before the next: memory waits for messages, and messages for it.
+    for ahead in [LENGTHS.len(), 1] {
+        for first in (0..LENGTHS.len()).step_by(ahead) {
+            let places = || (first..first + ahead).flat_map(|place| [(place, 0), (place, 1)]);
+            for to in others(link) {
+                for (place, stream) in places() {
+                    let message = Message { header: header(place, stream), payload: payload(me, to, place, stream) };
+                    link.send(to, message, soon()).unwrap();
+                }
+            }
+            for from in others(link) {
+                for (place, stream) in places() {
+                    let got = link.receive(from, header(place, stream), soon()).unwrap();
+                    same(&got, &payload(from, me, place, stream));
+                }
+            }
+        }
     }
 }
 

@@ -2,17 +2,24 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests fail by panicking and print what they covered")]
 
+mod checkpoints;
 mod faults;
 mod mpirun;
+mod random;
+mod restart;
 mod training;
 
 use mpirun::{Run, mpirun};
 
 /// Runs a test of the program that must pass on every rank, and leave nothing; gives standard output.
 fn passes(ranks: usize, test: &str) -> String {
-    let Run { code, out, err, left } = mpirun(ranks, &[], &[test]);
-    assert_eq!(code, Some(0), "{test} on {ranks} ranks: {out}{err}");
-    assert!(left.is_empty(), "{test} on {ranks} ranks left {left:?}");
+    passes_with(ranks, &[test])
+}
+
+fn passes_with(ranks: usize, test: &[&str]) -> String {
+    let Run { code, out, err, left } = mpirun(ranks, &[], test);
+    assert_eq!(code, Some(0), "{test:?} on {ranks} ranks: {out}{err}");
+    assert!(left.is_empty(), "{test:?} on {ranks} ranks left {left:?}");
     out
 }
 

@@ -10,10 +10,12 @@
 #[allow(dead_code, reason = "the tests on threads use all of it")]
 #[path = "../runtime/cases.rs"]
 mod cases;
+mod checkpoints;
 mod conform;
 mod faults;
 mod jobs;
 mod parity;
+mod times;
 
 use burn_pipeline::link::Mpi;
 use std::ffi::OsString;
@@ -49,7 +51,14 @@ fn main() -> ExitCode {
         ["strangers", _] => passed(|| jobs::strangers(&mpi)),
         ["calls", _] => passed(|| jobs::calls(&mpi)),
         ["reads", _] => passed(|| jobs::reads(&mpi)),
-        ["late", failing, _] => faults::late(&mpi, number(failing)),
+        ["save", family, folder, _] => passed(|| checkpoints::save(&mpi, family, folder, false)),
+        ["save-threads", family, folder, _] => passed(|| checkpoints::save(&mpi, family, folder, true)),
+        ["resume", family, folder, _] => passed(|| checkpoints::resume(&mpi, family, folder)),
+        ["refusals", folder, _] => passed(|| checkpoints::refusals(&mpi, folder)),
+        ["until-struck", folder, fault, failing, save, within, _] => {
+            checkpoints::until_struck(&mpi, folder, fault, [failing, save, within].map(|text| number(text)))
+        }
+        ["times", _] => passed(|| times::print(&mpi)),
         ["fault", fault, failing, at, _] => faults::strike(&mpi, fault, number(failing), number(at)),
         other => panic!("there is no test {other:?}"),
     }));

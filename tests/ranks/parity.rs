@@ -10,11 +10,11 @@ use burn_pipeline::train::{Builder, Pipeline};
 use pipeline_tests::reference::Reference;
 use std::time::Duration;
 
-const RATE: f64 = 1e-2;
+pub(crate) const RATE: f64 = 1e-2;
 /// Small enough that gradients are clipped.
 const CLIP: f64 = 0.05;
 
-fn builder<C: Case>(name: &str, size: Size) -> Builder {
+pub(crate) fn builder<C: Case>(name: &str, size: Size) -> Builder {
     Pipeline::builder()
         .schedule(by_name(name).unwrap(), size)
         .devices(vec![Device::flex()])

@@ -17,6 +17,7 @@ mod hooked;
 mod interleave;
 mod lengths;
 mod links;
+mod lost;
 mod merged;
 mod metadata;
 mod microbatches;

@@ -16,6 +16,8 @@ mod launch;
 #[cfg(feature = "mpi")]
 mod mpi;
 mod reduce;
+#[cfg(feature = "mpi")]
+mod repeats;
 mod threads;
 mod wire;
 
@@ -25,7 +27,7 @@ pub use launch::{Launch, LaunchError, Launcher};
 pub use mpi::{Mpi, MpiError, MpiLink};
 pub use threads::{ThreadLink, Threads};
 pub(crate) use wire::checksum;
-pub use wire::{Frame, Packed, WIRE_VERSION, WireError};
+pub use wire::{Frame, Packed, Repeat, WIRE_VERSION, WireError};
 
 use crate::plan::{Stage, Transport};
 use crate::stage::{AnyTensor, Payload};

@@ -35,5 +35,5 @@ pub use error::PipelineError;
 pub use pipeline::Pipeline;
 pub use profile::measured_profile;
 pub use rank::{ApplyOutcome, BatchOutcome, Rank};
-pub use report::{EvalReport, StepReport};
+pub use report::{EvalReport, StepReport, Wants};
 pub use shared::{SharedCopy, SharedParameter, SharedReport};

@@ -29,6 +29,18 @@ impl MpiLink {
         Self { link, mailbox, orders, device, round: 0 }
     }
 
+    /// Sends a message that was packed before, as it is: one that goes to several ranks need not be read off its device
+    /// for each.
+    ///
+    /// # Errors
+    /// As [`Link::send`].
+    pub fn send_packed(&mut self, to: usize, packed: Packed) -> Result<(), LinkError> {
+        let to = self.known(to)?;
+        self.mailbox.fail_if_failed()?;
+        let Packed { frame, bodies } = packed;
+        self.order(to, Letter::Message(frame), bodies)
+    }
+
     fn order(&self, to: usize, letter: Letter, bodies: Vec<Bytes>) -> Result<(), LinkError> {
         let order = Order::Send { link: self.link, to, letter, bodies };
         self.orders.send(order).map_err(|_| LinkError::Closed {
@@ -88,8 +100,8 @@ impl Link for MpiLink {
     fn send(&mut self, to: usize, message: Message, _: Instant) -> Result<(), LinkError> {
         let to = self.known(to)?;
         self.mailbox.fail_if_failed()?;
-        let Packed { frame, bodies } = Packed::new(message).map_err(|source| self.wire(to, source))?;
-        self.order(to, Letter::Message(frame), bodies)
+        let packed = Packed::new(message).map_err(|source| self.wire(to, source))?;
+        self.send_packed(to, packed)
     }
 
     fn receive(&mut self, from: usize, header: Header, deadline: Instant) -> Result<Payload, LinkError> {

@@ -2,28 +2,31 @@
 //!
 //! 1. It takes orders: open a link, send, close, end.
 //! 2. Letters that have arrived are found by a matched probe and received; a message's tensors are received after
-//!    its letter, in order, straight into the memory that becomes the tensor.
+//!    its letter, in order, straight into the memory that becomes the tensor. Where messages repeat, that memory waits
+//!    for them: see `coming.rs`.
 //! 3. Whole messages go to the link's mailbox, where a computing thread waits for them.
 //! 4. With nothing to do it pauses: a few turns giving way, then short sleeps, longer ones while nobody waits.
 
-use super::in_flight::InFlight;
+use super::coming::{BODY, Coming, Incoming, REPEATED, arrived, finish_front};
+use super::in_flight::{InFlight, pieces};
 use super::letter::Letter;
 use super::mailbox::Mailbox;
-use crate::link::{Activity, Failure, Frame, LinkError, Watch};
+use crate::link::repeats::{Noted, Repeats};
+use crate::link::wire::Outline;
+use crate::link::{Activity, Failure, LinkError, Repeat, Watch};
 use burn::tensor::Bytes;
 use mpi::Tag;
 use mpi::datatype::Equivalence;
 use mpi::environment::Universe;
 use mpi::point_to_point::Source;
 use mpi::topology::{Color, Communicator, SimpleCommunicator};
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::mem::forget;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::time::{Duration, Instant};
 
 const LETTER: Tag = 1;
-const BODY: Tag = 2;
 
 /// Turns without work that only give way to other threads.
 const EAGER_TURNS: u32 = 50;
@@ -156,7 +159,7 @@ impl Progress {
 
     /// Says goodbye on all links and waits for the others' goodbyes; `true` if all came, so that all can finalise.
     fn leave(&mut self, orders: &Receiver<Order>, within: Duration) -> bool {
-        self.links.iter_mut().for_each(|link| link.tell_others(&Letter::Bye));
+        self.links.iter_mut().for_each(Traffic::part);
         let since = Instant::now();
         loop {
             while let Ok(order) = orders.try_recv() {
@@ -184,20 +187,20 @@ struct Traffic {
     letters: Vec<VecDeque<InFlight>>,
     /// Of each rank: messages whose letter is here, in order.
     messages: Vec<VecDeque<Coming>>,
+    /// Of each rank: what repeats among its messages.
+    incoming: Vec<Incoming>,
+    /// To each rank: what repeats among the messages.
+    outgoing: Vec<Outgoing>,
     sending: Vec<InFlight>,
     closed: bool,
 }
 
-/// A message whose tensors are on their way.
-struct Coming {
-    frame: Frame,
-    bodies: Vec<Body>,
-}
-
-/// A tensor's bytes. Those of a tensor without elements need not travel.
-enum Body {
-    Here(Bytes),
-    OnItsWay(InFlight),
+/// What repeats among the messages to one rank.
+#[derive(Default)]
+struct Outgoing {
+    repeats: Repeats,
+    /// Transfers that a message under each number takes.
+    transfers: HashMap<u16, usize>,
 }
 
 impl Traffic {
@@ -208,16 +211,62 @@ impl Traffic {
             mailbox: Arc::new(Mailbox::new(rank, ranks)),
             letters: (0..ranks).map(|_| VecDeque::new()).collect(),
             messages: (0..ranks).map(|_| VecDeque::new()).collect(),
+            incoming: (0..ranks).map(|_| Incoming::default()).collect(),
+            outgoing: (0..ranks).map(|_| Outgoing::default()).collect(),
             sending: Vec::new(),
             closed: false,
         }
     }
 
+    /// Sends a letter, and a message's tensors behind it; a message that repeats another goes under a number.
     fn send(&mut self, to: usize, letter: &Letter, bodies: Vec<Bytes>) {
+        let bodies: Vec<Bytes> = bodies.into_iter().filter(|body| !body.is_empty()).collect();
+        let outline = match letter {
+            Letter::Message(frame) => Outline::of(frame),
+            _ => None,
+        };
+        let (mut repeat, mut ends) = (None, None);
+        if let Some(outline) = outline {
+            let outgoing = &mut self.outgoing[to];
+            match outgoing.repeats.note(&outline) {
+                Noted::Repeat(number) => {
+                    // The whole frame was written, so that the microbatch fits.
+                    let short = Repeat { number, microbatch: outline.microbatch }.write();
+                    repeat = short.ok().map(|short| (number, Letter::Message(short)));
+                }
+                Noted::Opens(number) => {
+                    let transfers = bodies.iter().map(|body| pieces(body.len())).sum();
+                    outgoing.transfers.insert(number, transfers);
+                }
+                Noted::Ends(number) => ends = Some(number),
+                Noted::Whole => {}
+            }
+        }
+        self.end_numbers(to, ends);
+        let (tag, letter) =
+            repeat.as_ref().map_or((BODY, letter), |(number, short)| (REPEATED + Tag::from(*number), short));
         let process = self.communicator.process_at_rank(to as i32);
         self.sending.push(InFlight::send(&process, LETTER, Bytes::from_elems(letter.write())));
-        let bodies = bodies.into_iter().filter(|body| !body.is_empty());
-        self.sending.extend(bodies.map(|body| InFlight::send(&process, BODY, body)));
+        self.sending.extend(bodies.into_iter().map(|body| InFlight::send(&process, tag, body)));
+    }
+
+    /// What waits for messages under these numbers is given nothing, so that it is over.
+    fn end_numbers(&mut self, to: usize, numbers: impl IntoIterator<Item = u16>) {
+        let process = self.communicator.process_at_rank(to as i32);
+        for number in numbers {
+            let transfers = self.outgoing[to].transfers.remove(&number).unwrap_or_default();
+            let end = |_| InFlight::send_nothing(&process, REPEATED + Tag::from(number));
+            self.sending.extend((0..transfers).map(end));
+        }
+    }
+
+    /// Says goodbye to all others.
+    fn part(&mut self) {
+        for to in 0..self.outgoing.len() {
+            let numbers = self.outgoing[to].repeats.end();
+            self.end_numbers(to, numbers);
+        }
+        self.tell_others(&Letter::Bye);
     }
 
     fn tell_others(&mut self, letter: &Letter) {
@@ -233,7 +282,10 @@ impl Traffic {
     /// Has everything gone out, and have all others said goodbye?
     fn is_done(&self) -> bool {
         let byes = &self.mailbox.contents().byes;
-        self.sending.is_empty() && byes.iter().enumerate().all(|(rank, &bye)| bye || rank == self.mailbox.rank)
+        let all_came = self.incoming.iter().all(Incoming::is_over);
+        all_came
+            && self.sending.is_empty()
+            && byes.iter().enumerate().all(|(rank, &bye)| bye || rank == self.mailbox.rank)
     }
 
     /// Moves everything on as far as it goes without waiting; `true` if anything moved.
@@ -251,6 +303,7 @@ impl Traffic {
             busy = true;
         }
         for rank in 0..self.letters.len() {
+            busy |= self.incoming[rank].clear();
             while let Some(letter) = finish_front(&mut self.letters[rank]) {
                 self.read(rank, &letter);
                 busy = true;
@@ -296,7 +349,10 @@ impl Traffic {
                 contents.answers[from] = Some((activity, waits_for));
             }
             Letter::Answer { .. } => {}
-            Letter::Bye => contents.byes[from] = true,
+            Letter::Bye => {
+                contents.byes[from] = true;
+                self.incoming[from].end();
+            }
         }
         drop(contents);
         self.mailbox.wake();
@@ -304,22 +360,16 @@ impl Traffic {
 
     /// Starts to receive the tensors of a message.
     fn expect(&mut self, from: usize, frame: &[u8]) {
-        let frame = match Frame::read(frame) {
-            Ok(frame) => frame,
+        let process = self.communicator.process_at_rank(from as i32);
+        match self.incoming[from].expect(&process, frame) {
+            Ok(coming) => self.messages[from].push_back(coming),
             Err(source) => {
                 let error = LinkError::Wire { rank: self.mailbox.rank, peer: from, source };
                 self.fail(from, error.to_string());
                 self.mailbox.contents().broken.get_or_insert(error);
-                return self.mailbox.wake();
+                self.mailbox.wake();
             }
-        };
-        let process = self.communicator.process_at_rank(from as i32);
-        let land = |landing: Bytes| match landing.is_empty() {
-            true => Body::Here(landing),
-            false => Body::OnItsWay(InFlight::receive(&process, BODY, landing)),
-        };
-        let bodies = frame.landings().into_iter().map(land).collect();
-        self.messages[from].push_back(Coming { frame, bodies });
+        }
     }
 
     /// Tells everybody that what came from a rank cannot be used.
@@ -327,34 +377,4 @@ impl Traffic {
         let message = format!("rank {} cannot read what rank {from} sent: {message}", self.mailbox.rank);
         self.mailbox.abort(Failure { rank: from, message });
     }
-}
-
-/// The first transfer, if it is complete.
-fn finish_front(queue: &mut VecDeque<InFlight>) -> Option<Bytes> {
-    match queue.pop_front()?.finish() {
-        Ok(bytes) => Some(bytes),
-        Err(transfer) => {
-            queue.push_front(transfer);
-            None
-        }
-    }
-}
-
-/// The first message, if all of it is here.
-fn arrived(queue: &mut VecDeque<Coming>) -> Option<(Frame, Vec<Bytes>)> {
-    let coming = queue.front_mut()?;
-    let finish = |body| match body {
-        Body::OnItsWay(transfer) => transfer.finish().map_or_else(Body::OnItsWay, Body::Here),
-        here => here,
-    };
-    coming.bodies = std::mem::take(&mut coming.bodies).into_iter().map(finish).collect();
-    if coming.bodies.iter().any(|body| matches!(body, Body::OnItsWay(_))) {
-        return None;
-    }
-    let Coming { frame, bodies } = queue.pop_front()?;
-    let here = |body| match body {
-        Body::Here(bytes) => Some(bytes),
-        Body::OnItsWay(_) => None,
-    };
-    Some((frame, bodies.into_iter().filter_map(here).collect()))
 }

@@ -10,11 +10,12 @@ use crate::link::{Activity, Link};
 use crate::plan::Stage;
 use crate::stage::{ErasedStage, NamedWeight, StateValue};
 use crate::train::rank::Rank;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// What a rank has written of one stage.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(in crate::train) struct SavedStage {
     /// The stage.
     pub(super) stage: usize,
@@ -33,6 +34,9 @@ impl Rank {
     /// # Errors
     /// If a tensor cannot be read from its device, or the file not be written.
     pub(in crate::train) fn save(&mut self, folder: &Path) -> Result<Vec<SavedStage>, CheckpointError> {
+        if !folder.is_dir() {
+            return Err(CheckpointError::NotShared { folder: folder.to_owned() });
+        }
         let (stages, link) = self.executor().stages_and_link();
         let first = stages.iter().filter(|(stage, _)| stage.replica() == 0);
         let saved = first.map(|(&stage, held)| save(stage, held.as_ref(), link, folder)).collect();
