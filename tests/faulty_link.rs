@@ -151,6 +151,25 @@ impl<L: Link> Link for Faulty<L> {
         self.link.all_gather(numbers, deadline)
     }
 
+    fn form_groups(&mut self, groups: &[Vec<usize>], deadline: Instant) -> Result<(), LinkError> {
+        self.strikes(false);
+        self.link.form_groups(groups, deadline)
+    }
+
+    fn send_in(&mut self, group: usize, to: usize, message: Message, deadline: Instant) -> Result<(), LinkError> {
+        self.link.send_in(group, to, message, deadline)
+    }
+
+    fn receive_in(
+        &mut self,
+        group: usize,
+        from: usize,
+        header: Header,
+        deadline: Instant,
+    ) -> Result<Payload, LinkError> {
+        self.link.receive_in(group, from, header, deadline)
+    }
+
     fn abort(&mut self, message: String) {
         self.link.abort(message);
     }

@@ -40,6 +40,13 @@ fn groups_of_ranks_have_links_of_their_own() {
 }
 
 #[test]
+fn groups_on_one_link_have_messages_of_their_own() {
+    for ranks in [2, 4] {
+        passes(ranks, "formed");
+    }
+}
+
+#[test]
 fn mpi_is_initialised_once() {
     passes(2, "again");
 }
@@ -48,6 +55,13 @@ fn mpi_is_initialised_once() {
 fn processes_compute_what_threads_and_the_plain_loop_compute() {
     for ranks in [2, 4] {
         println!("{ranks} processes: {}", passes(ranks, "parity").trim());
+    }
+}
+
+#[test]
+fn shared_parameters_are_summed_over_processes_as_over_threads() {
+    for ranks in [2, 4] {
+        passes(ranks, "shared");
     }
 }
 

@@ -16,9 +16,9 @@ pub(crate) const DEADLINE: Duration = Duration::from_secs(4);
 fn corrupt(link: &mut MpiLink, to: usize, message: Message, _: Instant) -> Result<(), LinkError> {
     let microbatch = message.header.microbatch;
     let mut packed = Packed::new(message).unwrap();
-    // Stage, microbatch or parts; what comes before would be another protocol's.
-    let last = packed.frame.len() - 9;
-    packed.frame[(8 + 7 * microbatch).min(last)] ^= 0x20;
+    // The stage, the microbatch, the stage at the other end, or the end of the parts.
+    let places = [8, 16, 24, packed.frame.len() - 9];
+    packed.frame[places[microbatch % places.len()]] ^= 0x20;
     link.send_packed(to, packed)
 }
 

@@ -15,6 +15,9 @@ mod conform;
 mod faults;
 mod jobs;
 mod parity;
+#[allow(dead_code, reason = "the tests on threads use all of it")]
+#[path = "../runtime/shared/model.rs"]
+mod tied;
 mod times;
 
 use burn_pipeline::link::Mpi;
@@ -46,8 +49,10 @@ fn main() -> ExitCode {
     let done = catch_unwind(AssertUnwindSafe(|| match arguments.as_slice() {
         ["conformance", _] => passed(|| conform::all(&mpi)),
         ["groups", _] => passed(|| conform::groups(&mpi)),
+        ["formed", _] => passed(|| conform::formed(&mpi)),
         ["again", _] => passed(conform::once_only),
         ["parity", _] => passed(|| parity::every_family(&mpi)),
+        ["shared", _] => passed(|| parity::shared(&mpi)),
         ["strangers", _] => passed(|| jobs::strangers(&mpi)),
         ["calls", _] => passed(|| jobs::calls(&mpi)),
         ["reads", _] => passed(|| jobs::reads(&mpi)),

@@ -204,6 +204,15 @@ impl AnyTensor {
         })
     }
 
+    /// The same elements in another shape, which must have as many.
+    pub fn reshape(self, shape: Shape) -> Self {
+        Self(match self.kind() {
+            Kind::Float => Dispatch::float_reshape(self.0, shape),
+            Kind::Int => Dispatch::int_reshape(self.0, shape),
+            Kind::Bool => Dispatch::bool_reshape(self.0, shape),
+        })
+    }
+
     /// Joins pieces of one kind along a dimension; `None` if there is none.
     pub fn cat(pieces: Vec<AnyTensor>, dim: usize) -> Option<Self> {
         let kind = pieces.first()?.kind();
