@@ -22,6 +22,7 @@ pub mod moe_sides;
 pub mod moe_signal;
 pub mod moe_training;
 pub mod options;
+pub mod processes;
 pub mod random;
 pub mod run;
 pub mod saved;

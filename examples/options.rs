@@ -11,7 +11,7 @@ use crate::learning_rate::{RateError, learning_rates};
 use crate::saved::RunFlags;
 use crate::traces::TracePaths;
 use burn::tensor::Device;
-use burn_pipeline::link::{Launch, LaunchError};
+use burn_pipeline::link::{Launch, LaunchError, Launcher};
 use burn_pipeline::plan::{Plan, PlanCsvError};
 use burn_pipeline::schedule::{ScheduleError, Size, by_name};
 use clap::{Parser, ValueEnum};
@@ -37,6 +37,12 @@ pub struct Options {
     /// Keeps of each parameter, its gradient and optimizer state one piece a replica, instead of all on every one.
     #[arg(long)]
     pub sharded: bool,
+    /// Starts so many processes on this machine, with `mpirun`, and runs one rank in each.
+    #[arg(long, conflicts_with_all = ["link", "ranks"], value_parser = at_least_one, value_name = "N")]
+    pub processes: Option<usize>,
+    /// Goes on with the processes that are left when one is lost: from the latest checkpoint, with a plan for so many.
+    #[arg(long, requires = "processes", requires = "save_every")]
+    pub restart: bool,
     /// Stages a rank [default: what the schedule asks for, else 1].
     #[arg(long, value_name = "N")]
     pub chunks: Option<usize>,
@@ -73,6 +79,9 @@ pub struct Options {
     /// Compute threads of each rank (flex).
     #[arg(long, default_value_t = 1, value_parser = at_least_one, value_name = "N")]
     pub threads: usize,
+    /// Seconds that a rank waits for another one before it gives it up for lost.
+    #[arg(long, default_value_t = 120, value_parser = at_least_one_second, value_name = "SECONDS")]
+    pub deadline: u64,
     /// Where the timeline of the last steps goes: a folder, or a file ending in .json or .svg (both are written).
     #[arg(long, default_value = "runs/train_gpt", value_name = "PATH")]
     pub trace: PathBuf,
@@ -205,15 +214,15 @@ pub enum OptionsError {
     /// The launcher's variables make no sense.
     #[error(transparent)]
     Launch(#[from] LaunchError),
-    /// Checkpoints are written by one process.
-    #[error("--save does not go with --link mpi: checkpoints are written where all ranks are threads of one process")]
-    SaveOverMpi,
     /// The model cannot be cut like that.
     #[error(transparent)]
     Cut(#[from] CutError),
     /// MPI was not compiled in.
-    #[error("--link mpi is not in this build; build with --features mpi")]
+    #[error("ranks as processes are not in this build; build with --features mpi")]
     NoMpi,
+    /// Processes that start processes.
+    #[error("--processes starts `mpirun`, and {0} has started this process already; use --link mpi")]
+    Started(Launcher),
     /// The device is not there.
     #[error(transparent)]
     Device(#[from] DeviceError),
@@ -229,11 +238,11 @@ impl Options {
         if !d_model.is_multiple_of(heads) {
             return Err(OptionsError::Heads { heads, d_model });
         }
-        if self.link == LinkName::Mpi && !cfg!(feature = "mpi") {
+        if (self.link == LinkName::Mpi || self.processes.is_some()) && !cfg!(feature = "mpi") {
             return Err(OptionsError::NoMpi);
         }
-        if self.link == LinkName::Mpi && self.save.is_some() {
-            return Err(OptionsError::SaveOverMpi);
+        if let (Some(_), Some(launch)) = (self.processes, Launch::from_environment()?) {
+            return Err(OptionsError::Started(launch.launcher));
         }
         if self.link == LinkName::Mpi
             && self.cut == Cut::Optimal
@@ -250,10 +259,7 @@ impl Options {
         }
         let corpus = Corpus::shakespeare();
         corpus.fits(self.seq)?;
-        let plan = match &self.plan {
-            Some(path) => self.read_plan(path)?,
-            None => self.build_plan()?,
-        };
+        let plan = self.planned()?;
         if !plan.has_backward() {
             return Err(OptionsError::NoBackward { plan: plan.name().to_owned() });
         }
@@ -266,6 +272,18 @@ impl Options {
             corpus,
             options: self,
         })
+    }
+
+    fn planned(&self) -> Result<Plan, OptionsError> {
+        match &self.plan {
+            Some(path) => self.read_plan(path),
+            None => self.build_plan(),
+        }
+    }
+
+    /// The ranks of the plan that these flags make.
+    pub(crate) fn planned_ranks(&self) -> Result<usize, OptionsError> {
+        self.planned().map(|plan| plan.ranks())
     }
 
     fn read_plan(&self, path: &std::path::Path) -> Result<Plan, OptionsError> {
@@ -306,8 +324,13 @@ impl Options {
             LinkName::Threads => None,
             LinkName::Mpi => Launch::from_environment()?.map(|launch| launch.ranks),
         };
-        Ok(self.ranks.or(started.map(|ranks| (ranks / self.data_parallel).max(1))).unwrap_or(2))
+        let processes = self.processes.or(started).map(|processes| (processes / self.data_parallel).max(1));
+        Ok(self.ranks.or(processes).unwrap_or(2))
     }
+}
+
+fn at_least_one_second(text: &str) -> Result<u64, String> {
+    at_least_one(text).map(|seconds| seconds as u64)
 }
 
 fn at_least_one(text: &str) -> Result<usize, String> {

@@ -1,10 +1,12 @@
 //! The whole of `train_gpt`, from its arguments to its exit code.
 //!
 //! Guarantees: with `--log json`, standard output holds the steps' JSON lines and nothing else; flags that no run
-//! can have end it with one message and code 2, a run that fails with one message and code 1.
+//! can have end it with one message and code 2, a run in which a rank failed or was lost with one message and code 3, any
+//! other that fails with one message and code 1.
 
 use crate::generate::Sampling;
 use crate::options::{LinkName, LogFormat, Options, OptionsError, Setup};
+use crate::processes::{self, LOST, ProcessesError};
 use crate::step_log::StepLog;
 use crate::traces::TraceError;
 use crate::training::{StepRecord, TrainError, Trainer};
@@ -37,6 +39,9 @@ pub enum RunError {
     #[cfg(feature = "mpi")]
     #[error(transparent)]
     Mpi(#[from] MpiError),
+    /// Processes cannot be started.
+    #[error(transparent)]
+    Processes(#[from] ProcessesError),
     /// The timeline cannot be written.
     #[error(transparent)]
     Trace(#[from] TraceError),
@@ -50,6 +55,7 @@ impl RunError {
     pub fn exit_code(&self) -> u8 {
         match self {
             RunError::Options(_) => 2,
+            RunError::Train(error) if error.is_of_a_rank() => LOST,
             _ => 1,
         }
     }
@@ -65,11 +71,22 @@ pub fn main(arguments: impl Iterator<Item = OsString>, out: &mut dyn Write, err:
             return error.exit_code() as u8;
         }
     };
+    if let Some(processes) = options.processes {
+        return start(options, processes, err).unwrap_or_else(|error| tell(&error, err));
+    }
     let done = match options.link {
         LinkName::Threads => run(options, out, err),
         LinkName::Mpi => over_mpi(options, out, err),
     };
     done.map_or_else(|error| tell(&error, err), |()| 0)
+}
+
+/// Starts processes that do what this one was asked to do; gives the exit code.
+fn start(options: Options, processes: usize, err: &mut dyn Write) -> Result<u8, RunError> {
+    let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
+    // Flags that no run can have are refused once, here.
+    let options = options.check()?.options;
+    Ok(processes::run(&options, processes, &arguments, err)?)
 }
 
 /// One message, and the exit code.

@@ -14,15 +14,17 @@ use crate::traces::end_to_end;
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use burn_pipeline::cost::{Partition, Profile, ProfileError};
+use burn_pipeline::execute::ExecuteError;
 use burn_pipeline::link::Link;
 use burn_pipeline::simulate::{SimulateError, SimulateOptions, simulate};
 use burn_pipeline::stage::{Batch, BoundaryError};
 use burn_pipeline::trace::Track;
 use burn_pipeline::train::{
-    BuildError, Builder, CheckpointError, Checkpoints, Pipeline, PipelineError, StepReport, measured_profile,
+    BuildError, Builder, CheckpointError, Checkpoints, Pipeline, PipelineError, StepReport, Wants, measured_profile,
 };
 use serde::Serialize;
 use std::collections::VecDeque;
+use std::time::Duration;
 
 /// Gradients are clipped to this norm.
 const CLIP_NORM: f64 = 1.0;
@@ -61,6 +63,22 @@ pub enum TrainError {
     /// The plan cannot be simulated.
     #[error(transparent)]
     Simulate(#[from] SimulateError),
+}
+
+impl TrainError {
+    /// Did a rank fail, or was one lost? What was saved can then be taken up again.
+    pub fn is_of_a_rank(&self) -> bool {
+        let of_a_rank = |error: &PipelineError| match error {
+            PipelineError::Rank(error) => !matches!(error, ExecuteError::Handshake { .. }),
+            PipelineError::Silent { .. } | PipelineError::Closed(_) => true,
+            _ => false,
+        };
+        match self {
+            TrainError::Pipeline(error) | TrainError::Checkpoint(CheckpointError::Pipeline(error)) => of_a_rank(error),
+            TrainError::Build(BuildError::Stages(error)) => of_a_rank(error),
+            _ => false,
+        }
+    }
 }
 
 /// What a step tells; a line of `--log json`.
@@ -129,6 +147,7 @@ impl Trainer {
             .devices(vec![setup.device.clone()])
             .data_parallel(options.data_parallel)
             .sharded(options.sharded)
+            .deadline(Duration::from_secs(options.deadline))
             .threads(options.threads);
         let cut = cut(&setup, &builder)?;
         let builder = builder.stages(move |at| {
@@ -216,7 +235,7 @@ impl Trainer {
         let (corpus, rows, seq) = (self.setup.corpus, self.setup.options.batch, self.setup.options.seq);
         let (mut sum, mut bytes) = (0.0, 0);
         for windows in corpus.held_out_batches(rows, seq) {
-            let loss = self.pipeline.eval(self.batch(&windows))?.loss.unwrap_or(f64::NAN);
+            let loss = self.pipeline.eval_for(self.batch(&windows), Wants::Loss)?.loss.unwrap_or(f64::NAN);
             sum += loss * windows.inputs.len() as f64;
             bytes += windows.inputs.len();
         }

@@ -5,7 +5,7 @@
 use burn::tensor::{Bool, DType, Device, Int, Tensor, TensorData};
 use burn_pipeline::link::{Activity, Direction, Header, Link, LinkError, Message, all_gather_bytes};
 use burn_pipeline::plan::{Op, Stage, Task, Transport};
-use burn_pipeline::stage::{AnyTensor, Boundary, Kind, Payload};
+use burn_pipeline::stage::{AnyTensor, Boundary, Kind, Part, Payload};
 use std::time::{Duration, Instant};
 
 /// A case: its name, and what each rank does.
@@ -16,10 +16,13 @@ pub const CASES: &[Case] = &[
     ("messages keep their order and their contents", keeps_order),
     ("every kind of tensor arrives bit for bit", carries_every_kind),
     ("large messages cross each other", carries_large_messages),
+    ("shapes repeat and change as they like", lets_shapes_change),
     ("sends do not wait for receives", sends_ahead),
     ("messages travel while ranks compute", overlaps),
     ("gathers give every row to every rank", gathers),
     ("bytes are gathered", gathers_bytes),
+    ("groups sum, cut, gather and hand out lists bit for bit", serves_groups),
+    ("lists of a group that do not fit are refused", refuses_other_lists),
     ("a message out of order is refused", refuses_disorder),
     ("ranks that there are not are refused", refuses_unknown_ranks),
     ("a wait ends at its deadline and says what the peer is doing", keeps_deadlines),
@@ -122,6 +125,43 @@ fn carries_large_messages(link: &mut dyn Link) {
     }
 }
 
+/// Elements of the messages of one stream, one after the other: repeated, changed, changed back, none at all, by turns.
+const LENGTHS: [usize; 24] =
+    [5, 5, 5, 5, 9, 5, 5, 5, 5, 0, 0, 0, 0, 7, 0, 7, 0, 40_000, 40_000, 40_000, 40_000, 5, 5, 5];
+
+fn lets_shapes_change(link: &mut dyn Link) {
+    let me = link.rank();
+    // Two streams to and from each rank, with lengths of their own, and a form now and then.
+    let streams = [(Stage::new(1), Direction::Forward), (Stage::new(0), Direction::Backward)];
+    let payload = |from: usize, to: usize, place: usize, stream: usize| {
+        let length = LENGTHS[(place + 3 * stream) % LENGTHS.len()];
+        let second = (place % 5 > 1).then(|| numbers(from, to, place + 100, length / 2));
+        (numbers(from, to, place, length), second).into_payload()
+    };
+    let header = |place: usize, stream: usize| {
+        let (stage, direction) = streams[stream];
+        Header { stage, microbatch: place * 7, direction }
+    };
+    // All ahead of their receives, then each awaited before the next: memory waits for messages, and messages for it.
+    for ahead in [LENGTHS.len(), 1] {
+        for first in (0..LENGTHS.len()).step_by(ahead) {
+            let places = || (first..first + ahead).flat_map(|place| [(place, 0), (place, 1)]);
+            for to in others(link) {
+                for (place, stream) in places() {
+                    let message = Message { header: header(place, stream), payload: payload(me, to, place, stream) };
+                    link.send(to, message, soon()).unwrap();
+                }
+            }
+            for from in others(link) {
+                for (place, stream) in places() {
+                    let got = link.receive(from, header(place, stream), soon()).unwrap();
+                    same(&got, &payload(from, me, place, stream));
+                }
+            }
+        }
+    }
+}
+
 fn sends_ahead(link: &mut dyn Link) {
     let ahead = match link.capabilities().transport {
         Transport::Rendezvous => return,
@@ -185,6 +225,95 @@ fn gathers_bytes(link: &mut dyn Link) {
     let table = all_gather_bytes(link, &bytes(me), soon()).unwrap();
     assert!(table.iter().enumerate().all(|(rank, got)| *got == bytes(rank)), "{table:?}");
     assert!(all_gather_bytes(link, &[], soon()).unwrap().iter().all(Vec::is_empty));
+}
+
+/// Ranks that are members of several groups, in other company each time.
+fn groups_of(ranks: usize) -> Vec<Vec<usize>> {
+    let all = (0..ranks).collect();
+    let pairs = (1..ranks).map(|rank| vec![rank - 1, rank]);
+    std::iter::once(all).chain(pairs).chain([(0..ranks).step_by(2).collect(), vec![ranks - 1]]).collect()
+}
+
+/// A rank's list: lengths that do and do not divide evenly, two element types, no elements, several dimensions.
+fn list_of(rank: usize, group: usize) -> Vec<AnyTensor> {
+    let flat = |length: usize| numbers(rank, group, length, length) * 0.1;
+    let wide = AnyTensor::new(flat(11).cast(DType::F64));
+    vec![AnyTensor::new(flat(13)), AnyTensor::new(flat(24).reshape([2, 3, 4])), wide, AnyTensor::new(flat(0))]
+}
+
+/// What they sum to, added in the order of ranks: flat.
+fn summed(ranks: &[usize], group: usize) -> Vec<AnyTensor> {
+    let lists = ranks.iter().map(|&rank| list_of(rank, group));
+    let add = |sums: Vec<AnyTensor>, list: Vec<AnyTensor>| sums.into_iter().zip(list).map(|(a, b)| a.plus(b)).collect();
+    let flat = |tensor: AnyTensor| {
+        let length = tensor.shape().num_elements();
+        tensor.reshape([length].into())
+    };
+    lists.reduce(add).unwrap().into_iter().map(flat).collect()
+}
+
+fn payload_of(list: &[AnyTensor]) -> Payload {
+    Payload::from_parts(list.iter().cloned().map(Part::Tensor))
+}
+
+fn serves_groups(link: &mut dyn Link) {
+    let (me, groups) = (link.rank(), groups_of(link.ranks()));
+    link.form_groups(&groups, soon()).unwrap();
+    // Twice: a second round looks like the first.
+    for _ in 0..2 {
+        for (number, ranks) in groups.iter().enumerate().filter(|(_, ranks)| ranks.contains(&me)) {
+            let expected = summed(ranks, number);
+            // Every third member lacks the last tensors; the first has them all.
+            let place = ranks.iter().position(|&rank| rank == me).unwrap();
+            let lacks = |place: usize| place % 3 == 1;
+            let own = list_of(me, number).into_iter().enumerate();
+            let own = own.map(|(i, tensor)| (i < 2 || !lacks(place)).then_some(tensor)).chain([None]).collect();
+            let sums = link.all_reduce(number, ranks, own, soon()).unwrap();
+            assert!(sums.len() == 5 && sums[4].is_none());
+            let whole: Vec<usize> =
+                ranks.iter().copied().enumerate().filter(|(p, _)| !lacks(*p)).map(|(_, r)| r).collect();
+            for (i, sum) in sums.into_iter().take(4).enumerate() {
+                let sum = sum.unwrap();
+                assert_eq!(sum.shape(), list_of(me, number)[i].shape());
+                let length = sum.shape().num_elements();
+                let expected = if i < 2 { expected[i].clone() } else { summed(&whole, number)[i].clone() };
+                same(&payload_of(&[sum.reshape([length].into())]), &payload_of(&[expected]));
+            }
+            // Pieces, and whole again.
+            let pieces = link.reduce_scatter(number, ranks, list_of(me, number), soon()).unwrap();
+            for (piece, whole) in pieces.iter().zip(&expected) {
+                let length = whole.shape().num_elements();
+                let each = length.div_ceil(ranks.len());
+                let (start, end) = ((place * each).min(length), ((place + 1) * each).min(length));
+                assert_eq!(piece.shape().num_elements(), end - start);
+                if start < end {
+                    same(&payload_of(std::slice::from_ref(piece)), &payload_of(&[whole.clone().narrow(0, start, end)]));
+                }
+            }
+            let gathered = link.all_gather_pieces(number, ranks, pieces, soon()).unwrap();
+            same(&payload_of(&gathered), &payload_of(&expected));
+            for &root in ranks {
+                let given = link.broadcast(number, ranks, root, list_of(me, number), soon()).unwrap();
+                same(&payload_of(&given), &payload_of(&list_of(root, number)));
+            }
+        }
+    }
+    link.barrier(soon()).unwrap();
+}
+
+fn refuses_other_lists(link: &mut dyn Link) {
+    let (me, all) = (link.rank(), (0..link.ranks()).collect::<Vec<_>>());
+    let last = link.ranks() - 1;
+    link.form_groups(std::slice::from_ref(&all), soon()).unwrap();
+    let mut list = list_of(me, 0);
+    if me == last {
+        list.truncate(3);
+    }
+    match link.reduce_scatter(0, &all, list, soon()) {
+        Err(LinkError::Lists { rank, peer, .. }) => assert!(rank == me && (me == last || peer == last)),
+        other => panic!("{other:?}"),
+    }
+    meet(link);
 }
 
 fn refuses_disorder(link: &mut dyn Link) {

@@ -1,6 +1,8 @@
 //! A rank is lost: every other one says which, in time, and nothing is left behind.
 
 use crate::mpirun::{Run, mpirun};
+use crate::random::Random;
+use pipeline_tests::faulty_link::Fault;
 
 /// What ranks say that live on: `(rank, seconds since the last good step, message)`.
 fn told(out: &str) -> Vec<(usize, f64, String)> {
@@ -31,73 +33,88 @@ fn assert_told(run: &Run, ranks: usize, failing: usize, words: &[&str]) {
     assert!(run.code.is_some(), "mpirun did not end: {run:?}");
 }
 
-fn strike(fault: &str, ranks: usize, failing: usize, at: usize) -> Run {
-    let (failing, at) = (failing.to_string(), at.to_string());
+fn strike(fault: Fault, ranks: usize, failing: usize, at: usize) -> Run {
+    let (name, failing, at) = (format!("{fault:?}"), failing.to_string(), at.to_string());
     // Without it, `mpirun` itself kills all ranks when one is killed: see the last test. (With it, `mpirun` ends with
     // code 0 whatever the ranks end with.)
-    let flags: &[&str] = if fault == "kill" { &["--enable-recovery"] } else { &[] };
-    let run = mpirun(ranks, flags, &["fault", fault, &failing, &at]);
-    assert!(fault == "kill" || run.code != Some(0), "{run:?}");
+    let flags: &[&str] = if fault == Fault::Kill { &["--enable-recovery"] } else { &[] };
+    let run = mpirun(ranks, flags, &["fault", &name, &failing, &at]);
+    assert!(fault == Fault::Kill || run.code != Some(0), "{run:?}");
     run
 }
 
+const GONE: &str = "does not answer (killed, stopped";
+
+/// What is said of the failing rank, beside its number.
+fn says(fault: Fault, failing: usize) -> Vec<String> {
+    let named = format!("rank {failing}");
+    match fault {
+        Fault::Kill | Fault::Stop => vec![named, GONE.to_owned()],
+        Fault::Panic => vec![named, "a broken link".to_owned()],
+        Fault::OtherPlan => vec![format!("rank {failing} differs from the others in the plan: it has GPipe #")],
+        Fault::Hang | Fault::Lose | Fault::Late => vec![named],
+        // Bytes that are no message, or a message that was not expected.
+        Fault::Corrupt => vec![format!("rank {failing}"), "from".to_owned()],
+    }
+}
+
+fn assert_named(fault: Fault, ranks: usize, failing: usize, at: usize) {
+    let run = strike(fault, ranks, failing, at);
+    let words = says(fault, failing);
+    assert_told(&run, ranks, failing, &words.iter().map(String::as_str).collect::<Vec<_>>());
+}
+
 #[test]
-fn a_killed_process_is_named_by_every_other_rank() {
+fn a_rank_that_is_killed_or_stopped_is_named_by_every_other_rank() {
     // In the handshake, in a step, in the gathers between.
-    for (ranks, failing, at) in [(2, 1, 1), (2, 0, 14), (3, 1, 25), (4, 3, 33), (4, 0, 60)] {
-        let run = strike("kill", ranks, failing, at);
-        assert_told(&run, ranks, failing, &[&format!("rank {failing}"), "does not answer (killed, stopped"]);
+    for (ranks, failing, at) in [(3, 1, 1), (2, 0, 14), (4, 3, 33)] {
+        assert_named(Fault::Kill, ranks, failing, at);
+    }
+    for (ranks, failing, at) in [(2, 0, 9), (4, 1, 41)] {
+        assert_named(Fault::Stop, ranks, failing, at);
     }
 }
 
 #[test]
-fn a_stopped_process_is_named_and_ended() {
-    for (ranks, failing, at) in [(2, 0, 9), (3, 2, 17), (4, 1, 41)] {
-        let run = strike("stop", ranks, failing, at);
-        assert_told(&run, ranks, failing, &[&format!("rank {failing}"), "does not answer (killed, stopped"]);
+fn whatever_else_happens_to_a_rank_it_is_named_by_every_other() {
+    for (fault, ranks, failing, at) in [
+        (Fault::Hang, 2, 1, 12),
+        (Fault::Lose, 3, 0, 19),
+        (Fault::Panic, 3, 2, 30),
+        (Fault::Late, 3, 2, 1),
+        (Fault::OtherPlan, 4, 2, 1),
+    ] {
+        assert_named(fault, ranks, failing, at);
     }
 }
 
 #[test]
-fn a_rank_that_hangs_or_panics_or_loses_a_message_is_named() {
-    for (fault, words) in [("hang", ""), ("lose", ""), ("panic", "a broken link")] {
-        for (ranks, failing, at) in [(2, 1, 12), (3, 0, 19)] {
-            let run = strike(fault, ranks, failing, at);
-            assert_told(&run, ranks, failing, &[&format!("rank {failing}"), words]);
-        }
+fn a_header_that_was_changed_on_its_way_is_never_another_message() {
+    // The first messages of a stream and repetitions, in several fields.
+    for (ranks, failing, at) in [(2, 0, 6), (2, 1, 21), (3, 1, 34), (3, 2, 47)] {
+        assert_named(Fault::Corrupt, ranks, failing, at);
     }
 }
 
-#[test]
-fn a_rank_that_comes_late_is_named() {
-    for (ranks, failing) in [(2, 0), (3, 2)] {
-        let run = mpirun(ranks, &[], &["late", &failing.to_string()]);
-        assert_told(&run, ranks, failing, &[&format!("rank {failing}")]);
-    }
-}
-
-/// As many as `FAULTS` says, else a few: each takes the deadline.
+/// As many as `FAULTS` says, else a few: most take the deadline.
 #[test]
 fn faults_at_random_points_are_named() {
     let count = std::env::var("FAULTS").ok().and_then(|count| count.parse().ok()).unwrap_or(4);
-    let mut state = 0x5eed_u64;
-    let mut below = |limit: u64| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 33) % limit
-    };
+    let mut random = Random::of_now();
     for number in 0..count {
-        let fault = ["kill", "stop", "hang", "lose", "panic"][below(5) as usize];
-        let ranks = 2 + below(3) as usize;
-        let (failing, at) = (below(ranks as u64) as usize, 1 + below(60) as usize);
-        println!("fault {number}: {fault} on rank {failing} of {ranks}, at its use {at} of the link");
-        let run = strike(fault, ranks, failing, at);
-        assert_told(&run, ranks, failing, &[&format!("rank {failing}")]);
+        let fault = Fault::ALL[random.below(Fault::ALL.len() as u64) as usize];
+        let ranks = 2 + random.below(3) as usize;
+        // Of two ranks with different plans, neither is the odd one: the later one is named.
+        let (ranks, at) = (if fault == Fault::OtherPlan { ranks.max(3) } else { ranks }, 1 + random.below(60) as usize);
+        let failing = random.below(ranks as u64) as usize;
+        println!("fault {number}: {fault:?} on rank {failing} of {ranks}, at its use {at} of the link");
+        assert_named(fault, ranks, failing, at);
     }
 }
 
 #[test]
 fn without_recovery_mpirun_ends_the_job_and_names_the_killed_rank() {
-    let run = mpirun(3, &[], &["fault", "kill", "1", "20"]);
+    let run = mpirun(3, &[], &["fault", "Kill", "1", "20"]);
     assert!(run.code.is_some_and(|code| code != 0), "{run:?}");
     assert!(run.err.contains("rank 1") && run.err.contains("signal 9"), "{}", run.err);
     assert!(run.left.is_empty(), "left behind: {:?}", run.left);

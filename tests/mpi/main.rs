@@ -2,17 +2,24 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests fail by panicking and print what they covered")]
 
+mod checkpoints;
 mod faults;
 mod mpirun;
+mod random;
+mod restart;
 mod training;
 
 use mpirun::{Run, mpirun};
 
 /// Runs a test of the program that must pass on every rank, and leave nothing; gives standard output.
 fn passes(ranks: usize, test: &str) -> String {
-    let Run { code, out, err, left } = mpirun(ranks, &[], &[test]);
-    assert_eq!(code, Some(0), "{test} on {ranks} ranks: {out}{err}");
-    assert!(left.is_empty(), "{test} on {ranks} ranks left {left:?}");
+    passes_with(ranks, &[test])
+}
+
+fn passes_with(ranks: usize, test: &[&str]) -> String {
+    let Run { code, out, err, left } = mpirun(ranks, &[], test);
+    assert_eq!(code, Some(0), "{test:?} on {ranks} ranks: {out}{err}");
+    assert!(left.is_empty(), "{test:?} on {ranks} ranks left {left:?}");
     out
 }
 
@@ -29,6 +36,13 @@ fn mpi_is_a_link() {
 fn groups_of_ranks_have_links_of_their_own() {
     for ranks in [3, 4] {
         passes(ranks, "groups");
+    }
+}
+
+#[test]
+fn groups_on_one_link_have_messages_of_their_own() {
+    for ranks in [2, 4] {
+        passes(ranks, "formed");
     }
 }
 
@@ -52,6 +66,13 @@ fn replicas_of_processes_compute_what_threads_and_the_plain_loop_compute() {
 #[test]
 fn sharded_processes_compute_what_threads_and_the_plain_loop_compute() {
     passes(4, "shards");
+}
+
+#[test]
+fn shared_parameters_are_summed_over_processes_as_over_threads() {
+    for ranks in [2, 4] {
+        passes(ranks, "shared");
+    }
 }
 
 #[test]

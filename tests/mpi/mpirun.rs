@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::io::Read;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The longest that any run may take.
@@ -26,25 +27,58 @@ pub(crate) struct Run {
 /// Runs this many ranks of the test program. One run at a time: shared memory tells no run from another, and more
 /// ranks than cores find their deadlines tight.
 pub(crate) fn mpirun(ranks: usize, flags: &[&str], arguments: &[&str]) -> Run {
-    static RUNS: AtomicUsize = AtomicUsize::new(0);
-    static TURN: Mutex<()> = Mutex::new(());
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let before = shared_memory();
-    let mark = format!("mark-{}-{}", std::process::id(), RUNS.fetch_add(1, Ordering::Relaxed));
+    let turn = Turn::new();
+    let mark = turn.mark.clone();
     let mut command = Command::new("mpirun");
     command.args(["-n", &ranks.to_string(), "--oversubscribe", "--allow-run-as-root"]).args(flags);
     command.arg(env!("CARGO_BIN_EXE_ranks")).args(arguments).arg(&mark);
-    let mut run = run(&mut command);
-    // A killed process takes a moment to go.
-    for _ in 0..50 {
-        run.left = left(&mark);
-        run.left.extend(shared_memory().difference(&before).map(|name| format!("shared memory {name}")));
-        if run.left.is_empty() {
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(100));
+    let run = run(&mut command);
+    Run { left: turn.left(), ..run }
+}
+
+/// A run's turn, and the mark of its processes.
+pub(crate) struct Turn {
+    /// The last argument of every process of the run.
+    pub(crate) mark: String,
+    before: BTreeSet<String>,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Turn {
+    pub(crate) fn new() -> Self {
+        static RUNS: AtomicUsize = AtomicUsize::new(0);
+        static TURN: Mutex<()> = Mutex::new(());
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let mark = format!("mark-{}-{}", std::process::id(), RUNS.fetch_add(1, Ordering::Relaxed));
+        Self { mark, before: shared_memory(), _turn: turn }
     }
-    run
+
+    /// Processes and shared memory that are still there once the run has ended.
+    pub(crate) fn left(&self) -> Vec<String> {
+        let mut left = Vec::new();
+        // A killed process takes a moment to go.
+        for _ in 0..50 {
+            left = processes(&self.mark).iter().map(|path| format!("process {}", path.display())).collect();
+            left.extend(shared_memory().difference(&self.before).map(|name| format!("shared memory {name}")));
+            if left.is_empty() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        left
+    }
+
+    /// The process of a rank, of this many.
+    pub(crate) fn process_of(&self, rank: usize, ranks: usize) -> Option<u32> {
+        let variables = [format!("OMPI_COMM_WORLD_RANK={rank}"), format!("OMPI_COMM_WORLD_SIZE={ranks}")];
+        let is_it = |path: &PathBuf| {
+            let environment = std::fs::read(path.join("environ")).unwrap_or_default();
+            let has =
+                |variable: &String| environment.split(|&byte| byte == 0).any(|entry| entry == variable.as_bytes());
+            variables.iter().all(has)
+        };
+        processes(&self.mark).into_iter().find(is_it)?.file_name()?.to_str()?.parse().ok()
+    }
 }
 
 fn run(command: &mut Command) -> Run {
@@ -74,13 +108,14 @@ fn run(command: &mut Command) -> Run {
 }
 
 /// Processes that carry the mark and are not merely waiting to be reaped.
-fn left(mark: &str) -> Vec<String> {
+fn processes(mark: &str) -> Vec<PathBuf> {
     let processes = std::fs::read_dir("/proc").unwrap().flatten();
-    let alive = |path: std::path::PathBuf| {
+    let alive = |path: PathBuf| {
         let line = std::fs::read_to_string(path.join("cmdline")).ok()?;
         let state = std::fs::read_to_string(path.join("stat")).ok()?;
         let dead = state.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z'));
-        (line.contains(mark) && !dead).then(|| format!("process {}", path.display()))
+        // Whole arguments: one mark may begin with another.
+        (line.split('\0').any(|argument| argument == mark) && !dead).then_some(path)
     };
     processes.filter_map(|process| alive(process.path())).collect()
 }

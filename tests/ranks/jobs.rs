@@ -6,7 +6,7 @@ use burn::tensor::{Device, Int, Tensor};
 use burn_pipeline::link::Mpi;
 use burn_pipeline::schedule::{GPipe, OneFOneB, Schedule, Size};
 use burn_pipeline::stage::{Batch, Reduction};
-use burn_pipeline::train::{BuildError, Builder, Pipeline, PipelineError};
+use burn_pipeline::train::{BuildError, Builder, Pipeline, PipelineError, Wants};
 use pipeline_examples::gpt::{GptPart, Signal};
 use std::time::{Duration, Instant};
 
@@ -99,7 +99,29 @@ pub(crate) fn reads(mpi: &Mpi) {
         let (Signal::Logits(scores) | Signal::Hidden(scores)) = report.output().unwrap() else { panic!("no scores") };
         (report.loss, scores.into_data().iter::<f32>().collect::<Vec<f32>>())
     };
-    assert_eq!(output(&mut pipeline), output(&mut alone));
+    let expected = output(&mut alone);
+    assert_eq!(output(&mut pipeline), expected);
+    // Only the last rank wants outputs, only the first nothing at all: each says so for itself, and all take part.
+    let me = mpi.rank();
+    let wants = if me + 1 == mpi.ranks() {
+        Wants::All
+    } else if me == 0 {
+        Wants::Nothing
+    } else {
+        Wants::Loss
+    };
+    let report = pipeline.eval_for(text.batch(), wants).unwrap();
+    assert_eq!(report.loss, expected.0.filter(|_| me > 0));
+    assert_eq!(report.outputs::<Signal>().unwrap().len(), if wants == Wants::All { 3 } else { 0 });
+    // The first rank alone: outputs come back from the last one.
+    let wants = if me == 0 { Wants::All } else { Wants::Nothing };
+    let report = pipeline.eval_for(text.batch(), wants).unwrap();
+    if me == 0 {
+        let (Signal::Logits(scores) | Signal::Hidden(scores)) = report.output().unwrap() else { panic!("no scores") };
+        assert_eq!((report.loss, scores.into_data().iter::<f32>().collect::<Vec<f32>>()), expected);
+    } else {
+        assert_eq!((report.loss, report.outputs::<Signal>().unwrap().len()), (None, 0));
+    }
     for stage in 0..mpi.ranks() {
         let module = pipeline.module::<GptPart>(stage);
         assert_eq!(module.is_ok(), stage == mpi.rank(), "stage {stage}");

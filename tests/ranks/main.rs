@@ -10,6 +10,7 @@
 #[allow(dead_code, reason = "the tests on threads use all of it")]
 #[path = "../runtime/cases.rs"]
 mod cases;
+mod checkpoints;
 mod conform;
 mod experts;
 #[allow(dead_code, reason = "the tests on threads use all of it")]
@@ -19,6 +20,10 @@ mod faults;
 mod jobs;
 mod parity;
 mod replicas;
+#[allow(dead_code, reason = "the tests on threads use all of it")]
+#[path = "../runtime/shared/model.rs"]
+mod tied;
+mod times;
 
 use burn_pipeline::link::Mpi;
 use std::ffi::OsString;
@@ -52,6 +57,7 @@ fn main() -> ExitCode {
     let done = catch_unwind(AssertUnwindSafe(|| match arguments.as_slice() {
         ["conformance", _] => passed(|| conform::all(&mpi)),
         ["groups", _] => passed(|| conform::groups(&mpi)),
+        ["formed", _] => passed(|| conform::formed(&mpi)),
         ["again", _] => passed(conform::once_only),
         ["parity", _] => passed(|| parity::every_family(&mpi)),
         ["replicas", _] => passed(|| replicas::parity(&mpi, false)),
@@ -60,7 +66,15 @@ fn main() -> ExitCode {
         ["calls", _] => passed(|| jobs::calls(&mpi)),
         ["reads", _] => passed(|| jobs::reads(&mpi)),
         ["experts", _] => passed(|| experts::metrics(&mpi)),
-        ["late", failing, _] => faults::late(&mpi, number(failing)),
+        ["shared", _] => passed(|| parity::shared(&mpi)),
+        ["save", family, folder, _] => passed(|| checkpoints::save(&mpi, family, folder, false)),
+        ["save-threads", family, folder, _] => passed(|| checkpoints::save(&mpi, family, folder, true)),
+        ["resume", family, folder, _] => passed(|| checkpoints::resume(&mpi, family, folder)),
+        ["refusals", folder, _] => passed(|| checkpoints::refusals(&mpi, folder)),
+        ["until-struck", folder, fault, failing, save, within, _] => {
+            checkpoints::until_struck(&mpi, folder, fault, [failing, save, within].map(|text| number(text)))
+        }
+        ["times", _] => passed(|| times::print(&mpi)),
         ["fault", fault, failing, at, _] => faults::strike(&mpi, fault, number(failing), number(at)),
         other => panic!("there is no test {other:?}"),
     }));

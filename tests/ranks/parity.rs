@@ -1,6 +1,7 @@
 //! One rank a process computes what threads compute and what the plain loop computes, bit for bit.
 
 use crate::cases::{Case, Stack, Text, range, read, sizes};
+use crate::tied;
 use burn::optim::AdamWConfig;
 use burn::tensor::Device;
 use burn_pipeline::link::Mpi;
@@ -10,11 +11,11 @@ use burn_pipeline::train::{Builder, Pipeline};
 use pipeline_tests::reference::Reference;
 use std::time::Duration;
 
-const RATE: f64 = 1e-2;
+pub(crate) const RATE: f64 = 1e-2;
 /// Small enough that gradients are clipped.
 const CLIP: f64 = 0.05;
 
-fn builder<C: Case>(name: &str, size: Size) -> Builder {
+pub(crate) fn builder<C: Case>(name: &str, size: Size) -> Builder {
     Pipeline::builder()
         .schedule(by_name(name).unwrap(), size)
         .devices(vec![Device::flex()])
@@ -104,5 +105,34 @@ pub(crate) fn every_family(mpi: &Mpi) {
     }
     if mpi.rank() == 0 {
         println!("{proved} configurations");
+    }
+}
+
+/// A table on two ranks and a bias on all: summed over groups, as threads sum them.
+pub(crate) fn shared(mpi: &Mpi) {
+    let train = |pipeline: &mut Pipeline| -> Vec<(f64, Vec<Vec<f32>>)> {
+        let step = |step| {
+            let batch = tied::Text::new(tied::SMALL, 7, 10 + step).batch();
+            let loss = pipeline.step(batch, RATE).unwrap().loss;
+            (loss, pipeline.weights().unwrap().iter().flatten().map(read).collect())
+        };
+        (0..3u64).map(step).collect()
+    };
+    for (family, chunks) in [("1F1B", 1), ("ZBV", 2), ("DualPipe", 1)] {
+        let size = Size { ranks: mpi.ranks(), chunks, microbatches: 4 };
+        if by_name(family).unwrap().build(size).is_err() {
+            continue;
+        }
+        let builder = || {
+            let builder = Pipeline::builder().schedule(by_name(family).unwrap(), size).devices(vec![Device::flex()]);
+            let builder = builder.stages(tied::stage(tied::SMALL)).optimizer(|| AdamWConfig::new().init());
+            let builder = builder.accumulation(Accumulation::Ordered).deadline(Duration::from_secs(60));
+            tied::declared().into_iter().fold(builder, Builder::share)
+        };
+        let mut processes = builder().build_rank(Box::new(mpi.link(Device::flex()).unwrap())).unwrap();
+        assert!(processes.shared().iter().any(|report| report.copies.len() == mpi.ranks() * chunks));
+        let got = train(&mut processes);
+        drop(processes);
+        assert_eq!(got, train(&mut builder().build().unwrap()), "{family}");
     }
 }

@@ -19,6 +19,7 @@ mod interleave;
 mod layers;
 mod lengths;
 mod links;
+mod lost;
 mod merged;
 mod metadata;
 mod microbatches;

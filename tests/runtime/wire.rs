@@ -2,7 +2,7 @@
 
 use burn::tensor::quantization::QuantScheme;
 use burn::tensor::{BoolStore, Bytes, DType, Device, Tensor, TensorData};
-use burn_pipeline::link::{Direction, Frame, Header, Message, Packed, WIRE_VERSION, WireError};
+use burn_pipeline::link::{Direction, Frame, Header, Message, Packed, Repeat, WIRE_VERSION, WireError};
 use burn_pipeline::plan::Stage;
 use burn_pipeline::stage::{AnyTensor, Kind, Part, Payload};
 use pipeline_tests::conformance::mixed_payload;
@@ -118,6 +118,29 @@ proptest! {
         let back = frame.message(landed, &Device::flex()).unwrap();
         prop_assert_eq!(back.header, header);
         assert_pieces(back.payload, &pieces);
+    }
+
+    #[test]
+    fn a_repetition_comes_back_as_the_message_for_another_microbatch(
+        header in header(), pieces in vec(piece(), 0..6), number in any::<u16>(), microbatch in any::<usize>(),
+        at in any::<u32>(), change in 1..=255u8, cut in any::<u32>(),
+    ) {
+        let repeat = Repeat { number, microbatch };
+        let mut bytes = repeat.write().unwrap();
+        prop_assert_eq!(Repeat::read(&bytes), Ok(Some(repeat)));
+        prop_assert_eq!(Frame::read(&bytes), Err(WireError::Checksum));
+        let packed = Packed::new(message(header, &pieces)).unwrap();
+        prop_assert_eq!(Repeat::read(&packed.frame), Ok(None));
+        let frame = Frame::read(&packed.frame).unwrap().for_microbatch(microbatch);
+        let back = frame.clone().message(land(&frame, &packed.bodies), &Device::flex()).unwrap();
+        prop_assert_eq!(back.header, Header { microbatch, ..header });
+        assert_pieces(back.payload, &pieces);
+        // Cut or changed, it is nothing: no repetition, and no frame.
+        let short = &bytes[..cut as usize % bytes.len()];
+        prop_assert!(!matches!(Repeat::read(short), Ok(Some(_))) && Frame::read(short).is_err());
+        let at = at as usize % bytes.len();
+        bytes[at] ^= change;
+        prop_assert!(!matches!(Repeat::read(&bytes), Ok(Some(_))) && Frame::read(&bytes).is_err());
     }
 
     #[test]

@@ -12,10 +12,13 @@
 //! Links between processes carry messages as bytes: `wire.rs`.
 
 mod bytes;
+mod group;
 mod launch;
 #[cfg(feature = "mpi")]
 mod mpi;
 mod reduce;
+#[cfg(feature = "mpi")]
+mod repeats;
 mod threads;
 mod wire;
 
@@ -25,7 +28,7 @@ pub use launch::{Launch, LaunchError, Launcher};
 pub use mpi::{Mpi, MpiError, MpiLink};
 pub use threads::{ThreadLink, Threads};
 pub(crate) use wire::checksum;
-pub use wire::{Frame, Packed, WIRE_VERSION, WireError};
+pub use wire::{Frame, Packed, Repeat, WIRE_VERSION, WireError};
 
 use crate::plan::{Stage, Transport};
 use crate::stage::{AnyTensor, Payload};
@@ -187,6 +190,24 @@ pub enum LinkError {
         /// What does not fit.
         reason: String,
     },
+    /// Ranks form different groups.
+    #[error("rank {rank} and rank {peer} form different groups; all ranks must give `form_groups` the same list")]
+    Groups {
+        /// This rank.
+        rank: usize,
+        /// The first rank with another list.
+        peer: usize,
+    },
+    /// A group that was not formed, or that the two ranks are not both in.
+    #[error("there is no group {group} with rank {rank} and rank {other} in it; form it with `form_groups` first")]
+    NoSuchGroup {
+        /// This rank.
+        rank: usize,
+        /// The group's place in the list that was formed.
+        group: usize,
+        /// The rank at the other end.
+        other: usize,
+    },
     /// A rank that does not exist.
     #[error("there is no rank {rank}: the link has {ranks}")]
     NoSuchRank {
@@ -242,8 +263,8 @@ pub trait Link: Send {
     /// If another rank failed, or the deadline passed.
     fn all_gather(&mut self, numbers: Vec<f64>, deadline: Instant) -> Result<Vec<Vec<f64>>, LinkError>;
 
-    /// Forms groups of ranks for [`Link::all_reduce`]. All ranks call it once, with the same list, members or not:
-    /// transports that make a communicator for each group need every rank to be there, in the same order.
+    /// Forms groups of ranks for [`Link::all_reduce`] and the like. All ranks call it once, with the same list, members or
+    /// not: transports that make a communicator for each group (MPI) need every rank to be there, in the same order.
     ///
     /// # Errors
     /// If another rank failed, or the deadline passed.
@@ -258,7 +279,7 @@ pub trait Link: Send {
     /// All members call it for the same groups in the same order. `number` is the group's place in the list given to
     /// [`Link::form_groups`], `ranks` its members in ascending order.
     ///
-    /// Unless a transport has something better: the lowest rank receives the others' lists in rank order, adds them
+    /// The list goes as one buffer an element type. Unless a transport has something better: the lowest rank receives the others' lists in rank order, adds them
     /// in that order, and sends the sums back, so each other member sends and receives one message.
     ///
     /// # Errors
@@ -271,6 +292,85 @@ pub trait Link: Send {
         deadline: Instant,
     ) -> Result<Vec<Option<AnyTensor>>, LinkError> {
         reduce::by_messages(self, number, ranks, tensors, deadline)
+    }
+
+    /// Sends a message to a member of a group: in the order of the group's messages where the transport keeps these
+    /// apart from all others (MPI), else in the order of all messages.
+    ///
+    /// # Errors
+    /// As [`Link::send`]; if there is no such group.
+    fn send_in(&mut self, group: usize, to: usize, message: Message, deadline: Instant) -> Result<(), LinkError> {
+        let _ = group;
+        self.send(to, message, deadline)
+    }
+
+    /// Waits for the next message of a member of a group; see [`Link::send_in`].
+    ///
+    /// # Errors
+    /// As [`Link::receive`]; if there is no such group.
+    fn receive_in(
+        &mut self,
+        group: usize,
+        from: usize,
+        header: Header,
+        deadline: Instant,
+    ) -> Result<Payload, LinkError> {
+        let _ = group;
+        self.receive(from, header, deadline)
+    }
+
+    /// Sums lists of tensors over a group, and gives each member its piece of each sum: the tensor is flattened and cut
+    /// into one piece a member, in the order of ranks, the last ones shorter where it is not even. Members, numbers
+    /// and calls as for [`Link::all_reduce`]; every piece has the bits that a sum in the order of ranks gives.
+    ///
+    /// # Errors
+    /// If another rank failed, the deadline passed, or members give different lists.
+    fn reduce_scatter(
+        &mut self,
+        number: usize,
+        ranks: &[usize],
+        tensors: Vec<AnyTensor>,
+        deadline: Instant,
+    ) -> Result<Vec<AnyTensor>, LinkError> {
+        group::reduce_scatter(self, number, ranks, tensors, deadline)
+    }
+
+    /// Gives every member the flat tensors that the members' pieces make in the order of ranks: what
+    /// [`Link::reduce_scatter`] has cut.
+    ///
+    /// # Errors
+    /// As [`Link::reduce_scatter`].
+    fn all_gather_pieces(
+        &mut self,
+        number: usize,
+        ranks: &[usize],
+        pieces: Vec<AnyTensor>,
+        deadline: Instant,
+    ) -> Result<Vec<AnyTensor>, LinkError> {
+        group::all_gather_pieces(self, number, ranks, pieces, deadline)
+    }
+
+    /// Gives every member the tensors of one of them; what the others give is not looked at.
+    ///
+    /// # Errors
+    /// If another rank failed, or the deadline passed.
+    fn broadcast(
+        &mut self,
+        number: usize,
+        ranks: &[usize],
+        root: usize,
+        tensors: Vec<AnyTensor>,
+        deadline: Instant,
+    ) -> Result<Vec<AnyTensor>, LinkError> {
+        group::broadcast(self, number, ranks, root, tensors, deadline)
+    }
+
+    /// Returns once all ranks have called it.
+    ///
+    /// # Errors
+    /// If another rank failed, or the deadline passed: then a rank that did not come is named.
+    fn barrier(&mut self, deadline: Instant) -> Result<(), LinkError> {
+        self.all_gather(Vec::new(), deadline).map(drop)
     }
 
     /// Tells all other ranks that this one failed; the first failure counts.

@@ -5,12 +5,13 @@
 //! receive, the lowest receives from all before it sends, and ranks that are in several groups go through them in
 //! one order, so the group with the smallest number that is not done can always go on.
 
-use super::{Direction, Header, Link, LinkError, Message};
-use crate::plan::Stage;
-use crate::stage::{AnyTensor, Boundary};
+use super::group::{header, pack, receive};
+use super::{Link, LinkError, Message};
+use crate::stage::AnyTensor;
 use std::time::Instant;
 
-type Tensors = Vec<Option<AnyTensor>>;
+/// A list of tensors, of which some may be missing.
+pub(super) type Tensors = Vec<Option<AnyTensor>>;
 
 /// See [`Link::all_reduce`].
 pub(super) fn by_messages<L: Link + ?Sized>(
@@ -21,35 +22,23 @@ pub(super) fn by_messages<L: Link + ?Sized>(
     deadline: Instant,
 ) -> Result<Tensors, LinkError> {
     let Some((&root, others)) = ranks.split_first() else { return Ok(tensors) };
-    let header = Header { stage: Stage::new(0), microbatch: number, direction: Direction::Shared };
-    let message = |tensors: Tensors| Message { header, payload: tensors.into_payload() };
     if link.rank() != root {
-        link.send(root, message(tensors), deadline)?;
-        return receive(link, root, header, deadline);
+        link.send_in(number, root, Message { header: header(number), payload: pack(tensors) }, deadline)?;
+        return receive(link, number, root, deadline);
     }
     for &peer in others {
-        let theirs = receive(link, peer, header, deadline)?;
+        let theirs = receive(link, number, peer, deadline)?;
         tensors = sum(tensors, theirs).map_err(|reason| LinkError::Lists { rank: root, peer, reason })?;
     }
+    let payload = pack(tensors.clone());
     for &peer in others {
-        link.send(peer, message(tensors.clone()), deadline)?;
+        link.send_in(number, peer, Message { header: header(number), payload: payload.clone() }, deadline)?;
     }
     Ok(tensors)
 }
 
-fn receive<L: Link + ?Sized>(
-    link: &mut L,
-    peer: usize,
-    header: Header,
-    deadline: Instant,
-) -> Result<Tensors, LinkError> {
-    let payload = link.receive(peer, header, deadline)?;
-    let rank = link.rank();
-    Tensors::from_payload(payload).map_err(|error| LinkError::Lists { rank, peer, reason: error.to_string() })
-}
-
 /// The sum of two lists, place by place.
-fn sum(ours: Tensors, theirs: Tensors) -> Result<Tensors, String> {
+pub(super) fn sum(ours: Tensors, theirs: Tensors) -> Result<Tensors, String> {
     if ours.len() != theirs.len() {
         return Err(format!("{} tensors came, {} are held", theirs.len(), ours.len()));
     }

@@ -17,15 +17,21 @@
 //!
 //! Tensors follow in the frame's order, which is their index; the frame gives each one's length. They carry no
 //! checksum: the transports below are reliable, and a sum over activations would cost a pass over memory.
+//!
+//! A message that differs from an earlier one in its microbatch alone may travel under a [`Repeat`] instead: `bplr`,
+//! the version (2 bytes), the number of what is repeated (2), the microbatch (8), the checksum (8). What numbers stand
+//! for is for the transport to say: `repeats.rs`.
 
 use super::{Direction, Header, Message};
 use crate::plan::Stage;
 use crate::stage::{AnyTensor, Kind, Part, Payload};
 use burn::tensor::{BoolStore, Bytes, DType, Device, TensorData};
+use std::sync::Arc;
 
 const MAGIC: [u8; 4] = *b"bplk";
+const REPEAT: [u8; 4] = *b"bplr";
 /// The version of the frame's layout; ranks of different versions refuse each other.
-pub const WIRE_VERSION: u16 = 1;
+pub const WIRE_VERSION: u16 = 2;
 const CHECKSUM: usize = size_of::<u64>();
 
 /// Why bytes are no message, or a message cannot become bytes.
@@ -115,7 +121,79 @@ pub struct Packed {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame {
     header: Header,
-    parts: Vec<Slot>,
+    /// Shared by all messages that repeat it.
+    parts: Arc<[Slot]>,
+}
+
+/// The frame of a message that repeats an earlier one, but for its microbatch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Repeat {
+    /// What is repeated.
+    pub number: u16,
+    /// The microbatch.
+    pub microbatch: usize,
+}
+
+impl Repeat {
+    /// As bytes.
+    ///
+    /// # Errors
+    /// If the microbatch does not fit into a frame.
+    pub fn write(self) -> Result<Vec<u8>, WireError> {
+        let mut bytes = Vec::with_capacity(24);
+        bytes.extend(REPEAT);
+        bytes.extend(WIRE_VERSION.to_le_bytes());
+        bytes.extend(self.number.to_le_bytes());
+        bytes.extend(wide("microbatch", self.microbatch)?);
+        bytes.extend(checksum(&bytes).to_le_bytes());
+        Ok(bytes)
+    }
+
+    /// From bytes; `None` if they begin as a whole frame does, or as nothing that is known.
+    ///
+    /// # Errors
+    /// If they are changed, cut, or of another version.
+    pub fn read(bytes: &[u8]) -> Result<Option<Self>, WireError> {
+        if !bytes.starts_with(&REPEAT) {
+            return Ok(None);
+        }
+        let mut reader = Reader::verified(bytes)?;
+        let number = u16::from_le_bytes(reader.take("the number")?);
+        let microbatch = reader.size("the microbatch")?;
+        reader.end().map(|()| Some(Self { number, microbatch }))
+    }
+}
+
+/// What a frame says, up to its microbatch: whom it is for, and the forms of its parts.
+#[cfg(feature = "mpi")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Outline<'a> {
+    /// Direction, replica, stage, and the stage at the other end.
+    pub(crate) stream: [u8; 14],
+    /// Parts.
+    pub(crate) forms: &'a [u8],
+    /// The microbatch.
+    pub(crate) microbatch: usize,
+}
+
+#[cfg(feature = "mpi")]
+impl<'a> Outline<'a> {
+    /// May the like of it come again? Not so of tensors that are read or handed out for once.
+    pub(crate) fn recurs(&self) -> bool {
+        let once = [Direction::Spread, Direction::Output].map(|direction| direction_code(direction).0);
+        !once.contains(&self.stream[0])
+    }
+
+    /// Of a frame that [`Packed::new`] has written or [`Frame::read`] has taken; `None` for anything shorter.
+    pub(crate) fn of(frame: &'a [u8]) -> Option<Self> {
+        let content = &frame[..frame.len().checked_sub(CHECKSUM)?];
+        let (head, forms) = content.split_first_chunk::<32>()?;
+        let mut stream = [0; 14];
+        stream[..6].copy_from_slice(&head[6..12]);
+        stream[6..].copy_from_slice(&head[24..]);
+        let (microbatch, _) = head[16..].split_first_chunk()?;
+        Some(Self { stream, forms, microbatch: usize::try_from(u64::from_le_bytes(*microbatch)).ok()? })
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -175,21 +253,11 @@ impl Frame {
     /// # Errors
     /// If it is not one, of another version, or was changed.
     pub fn read(bytes: &[u8]) -> Result<Self, WireError> {
-        let length = bytes.len();
-        let end = length.checked_sub(CHECKSUM).ok_or(WireError::Length { length, what: "the checksum" })?;
-        let (content, sum) = bytes.split_at(end);
-        let mut reader = Reader { left: content, length };
-        // Said first, so that ranks of another version hear of that and not of a broken frame.
-        if reader.take::<4>("the first four bytes")? != MAGIC {
+        if bytes.starts_with(&REPEAT) {
+            // For `Repeat::read`, and no frame by itself.
             return Err(WireError::Checksum);
         }
-        let got = u16::from_le_bytes(reader.take("the version")?);
-        if checksum(content).to_le_bytes() != *sum {
-            return Err(WireError::Checksum);
-        }
-        if got != WIRE_VERSION {
-            return Err(WireError::Version { got });
-        }
+        let mut reader = Reader::verified(bytes)?;
         let [direction, replica] = reader.take("direction and replica")?;
         let index = u32::from_le_bytes(reader.take("the stage")?);
         if replica > 1 || index > u32::from(u16::MAX) {
@@ -200,10 +268,12 @@ impl Frame {
         let microbatch = reader.size("the microbatch")?;
         let direction = direction_of(direction, reader.size("the other stage")?)?;
         let parts = (0..count).map(|_| reader.part()).collect::<Result<_, _>>()?;
-        match reader.left.len() {
-            0 => Ok(Self { header: Header { stage, microbatch, direction }, parts }),
-            _ => Err(WireError::Length { length, what: "nothing" }),
-        }
+        reader.end().map(|()| Self { header: Header { stage, microbatch, direction }, parts })
+    }
+
+    /// The frame of the same message for another microbatch.
+    pub fn for_microbatch(&self, microbatch: usize) -> Self {
+        Self { header: Header { microbatch, ..self.header }, parts: self.parts.clone() }
     }
 
     /// What the message is about.
@@ -233,14 +303,15 @@ impl Frame {
         let mut bodies = bodies.into_iter().enumerate();
         let mut payload = Payload::default();
         let mut tensors = 0;
-        for slot in self.parts {
+        for slot in self.parts.iter() {
             match slot {
-                Slot::Form(form) => payload.push_form(form),
+                Slot::Form(form) => payload.push_form(*form),
                 Slot::Tensor { dtype, shape, bytes, .. } => {
+                    let (dtype, bytes) = (*dtype, *bytes);
                     let (index, body) =
                         bodies.next().ok_or(WireError::Body { index: tensors, got: 0, expected: bytes })?;
                     let wrong = WireError::Body { index, got: body.len(), expected: bytes };
-                    let data = TensorData::try_from_bytes(body, shape, dtype).map_err(|_| wrong)?;
+                    let data = TensorData::try_from_bytes(body, shape.clone(), dtype).map_err(|_| wrong)?;
                     payload.push_tensor(AnyTensor::from_data_exact(data, device));
                     tensors += 1;
                 }
@@ -258,7 +329,34 @@ struct Reader<'a> {
     length: usize,
 }
 
-impl Reader<'_> {
+impl<'a> Reader<'a> {
+    /// Reads on after the first four bytes and the version, once the checksum is found right.
+    fn verified(bytes: &'a [u8]) -> Result<Self, WireError> {
+        let length = bytes.len();
+        let end = length.checked_sub(CHECKSUM).ok_or(WireError::Length { length, what: "the checksum" })?;
+        let (content, sum) = bytes.split_at(end);
+        let mut reader = Reader { left: content, length };
+        // Said first, so that ranks of another version hear of that and not of a broken frame.
+        if ![MAGIC, REPEAT].contains(&reader.take::<4>("the first four bytes")?) {
+            return Err(WireError::Checksum);
+        }
+        let got = u16::from_le_bytes(reader.take("the version")?);
+        if checksum(content).to_le_bytes() != *sum {
+            return Err(WireError::Checksum);
+        }
+        if got != WIRE_VERSION {
+            return Err(WireError::Version { got });
+        }
+        Ok(reader)
+    }
+
+    fn end(&self) -> Result<(), WireError> {
+        match self.left.len() {
+            0 => Ok(()),
+            _ => Err(WireError::Length { length: self.length, what: "nothing" }),
+        }
+    }
+
     fn take<const N: usize>(&mut self, what: &'static str) -> Result<[u8; N], WireError> {
         let (taken, left) = self.left.split_first_chunk().ok_or(WireError::Length { length: self.length, what })?;
         self.left = left;

@@ -40,5 +40,5 @@ pub use layers::{MeasureError, MeasuredLayers};
 pub use pipeline::Pipeline;
 pub use profile::measured_profile;
 pub use rank::{ApplyOutcome, BatchOutcome, Rank};
-pub use report::{EvalReport, StepReport};
+pub use report::{EvalReport, StepReport, Wants};
 pub use shared::{SharedCopy, SharedParameter, SharedReport};

@@ -11,7 +11,7 @@ use super::build_error::BuildError;
 use super::builder::Builder;
 use super::checkpoint::Progress;
 use super::error::PipelineError;
-use super::report::{EvalReport, StepReport, most};
+use super::report::{EvalReport, StepReport, Wants, most};
 use super::shared::SharedReport;
 use super::shares::Shares;
 use super::source::{Groups, Source};
@@ -280,20 +280,34 @@ impl Pipeline {
         admitted
     }
 
-    /// Runs forwards alone over one batch: outputs joined, and the loss if the batch has a target.
+    /// Runs forwards alone over one batch: outputs, and the loss if the batch has a target. Where ranks are processes,
+    /// every one gets all of it; see [`Pipeline::eval_for`].
     ///
     /// # Errors
     /// As [`Pipeline::step`].
     pub fn eval(&mut self, batch: Batch) -> Result<EvalReport, PipelineError> {
+        self.eval_for(batch, Wants::All)
+    }
+
+    /// As [`Pipeline::eval`], for what this process wants of it. Where ranks are processes, all call it with the same
+    /// batch, and each says for itself what it wants: outputs travel from the last stage to the ranks that want them,
+    /// and to no other.
+    ///
+    /// # Errors
+    /// As [`Pipeline::step`].
+    pub fn eval_for(&mut self, batch: Batch, wants: Wants) -> Result<EvalReport, PipelineError> {
         let began = Instant::now();
         let admitted = self.admit_evaluation(batch);
         let (shares, batch) = self.agreed(admitted)?;
-        let has_loss = batch.has_target() && self.facts.iter().any(|facts| facts.has_loss);
+        let has_loss = batch.has_target() && self.facts.iter().any(|facts| facts.has_loss) && wants != Wants::Nothing;
         let (mut loss, mut observed, mut outputs) = (0.0, Vec::new(), Vec::new());
-        for answer in self.ask(&Command::Evaluate { shares, batch: batch.clone(), began })? {
+        let asks = wants == Wants::All;
+        for answer in self.ask(&Command::Evaluate { shares, batch: batch.clone(), began, asks })? {
             if let Answer::Batch(outcome) = answer {
-                (loss, observed) = (outcome.loss, outcome.observed);
-                outputs.extend(outcome.outputs);
+                if wants != Wants::Nothing {
+                    (loss, observed) = (outcome.loss, outcome.observed);
+                }
+                outputs.extend(outcome.outputs.into_iter().filter(|_| asks));
             }
         }
         outputs.sort_by_key(|(sample, _)| *sample);

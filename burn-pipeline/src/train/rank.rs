@@ -277,7 +277,7 @@ impl Rank {
         Ok(BatchOutcome::new(loss, outcome))
     }
 
-    /// As [`Rank::evaluate`], and gives the outputs of all microbatches to the ranks that ask for them, wherever the
+    /// As [`Rank::evaluate_part`], and gives the outputs of all microbatches to the ranks that ask for them, wherever the
     /// last stage is. All ranks name the same; the loss is on every rank in any case.
     ///
     /// # Errors
@@ -287,9 +287,10 @@ impl Rank {
         plan: &CheckedPlan,
         batch: &Microbatches,
         began: Instant,
+        part: Part,
         asking: &BTreeSet<usize>,
     ) -> Result<BatchOutcome, ExecuteError> {
-        let mut outcome = self.evaluate(plan, batch, began)?;
+        let mut outcome = self.evaluate_part(plan, batch, began, part)?;
         let last = Stage::new(self.placement.stages() - 1);
         let outputs = deliver(&mut self.executor, last, outcome.outputs, asking);
         outcome.outputs = self.told(outputs)?;

@@ -38,10 +38,22 @@ pub struct StepReport {
     pub timeline: Track,
 }
 
+/// What a process wants of an evaluation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Wants {
+    /// The outputs, and the loss.
+    #[default]
+    All,
+    /// The loss, without outputs.
+    Loss,
+    /// Nothing: it only does its part.
+    Nothing,
+}
+
 /// What [`Pipeline::eval`](super::Pipeline::eval) tells.
 #[derive(Debug, Clone)]
 pub struct EvalReport {
-    /// The loss, if the batch had a target.
+    /// The loss, if the batch had a target and this process wants it.
     pub loss: Option<f64>,
     /// The numbers that the loss function wants observed, by microbatch.
     pub observed: Vec<Vec<f64>>,
@@ -49,7 +61,7 @@ pub struct EvalReport {
     pub microbatches: usize,
     /// Samples in the batch.
     pub samples: usize,
-    /// One a microbatch, in order.
+    /// One a microbatch, in order; none where this process wants none.
     pub(super) outputs: Vec<Payload>,
 }
 

@@ -7,8 +7,10 @@
 //! 1. At the start, [`agree_on_job`] compares what all ranks must have in common; then the facts of all stages are
 //!    exchanged.
 //! 2. Each call is announced to all ranks; only if all announce the same does it run ([`obey_together`]).
-//! 3. What each rank then has to tell (its events, its outputs, its weights) is given to every rank.
+//! 3. What each rank then has to tell (its events, its weights, what it has written of a checkpoint) is given to every
+//!    rank. Outputs of an evaluation go to the ranks that ask for them.
 
+use super::checkpoint::CheckpointError;
 use super::rank::{BatchOutcome, Rank};
 use super::told::{self, SharedFacts, SharedOutcome};
 use super::worker::{Answer, Command, StageFacts, obey};
@@ -18,6 +20,7 @@ use crate::plan::Stage;
 use crate::stage::{AnyTensor, Boundary, Payload, Validate};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 /// What all ranks of a job must have in common: names and values.
@@ -85,35 +88,45 @@ pub(super) fn obey_together(
         // What cannot be told to another process: each gets its own.
         return Ok(vec![obey(rank, command, clip_norm, validate)?]);
     }
-    if let Some(apart) = announce(rank, &command)? {
-        return Ok(vec![apart]);
-    }
+    let asking = match announce(rank, &command)? {
+        Ok(asking) => asking,
+        Err(apart) => return Ok(vec![apart]),
+    };
     if let Command::Accumulate { began, .. } | Command::Evaluate { began, .. } = &mut command {
         // All ranks are here now: the nearest to one clock that processes have.
         *began = Instant::now();
     }
-    let answer = obey(rank, command, clip_norm, validate)?;
+    let answer = match command {
+        Command::Evaluate { shares, batch, began, .. } => {
+            let (part, plan) = shares.of(rank.executor().grid().replica());
+            Answer::Batch(rank.evaluate_for(plan, &batch, began, part, &asking)?)
+        }
+        command => obey(rank, command, clip_norm, validate)?,
+    };
     let shared = share(rank, answer);
     rank.executor().link().announce(Activity::Idle);
     rank.told(shared)
 }
 
-/// Tells all ranks what this one was asked to do. An answer comes back if they were not all asked the same.
-fn announce(rank: &mut Rank, command: &Command) -> Result<Option<Answer>, ExecuteError> {
+/// Tells all ranks what this one was asked to do. Gives the ranks that ask for outputs, or an answer if they were not
+/// all asked the same.
+fn announce(rank: &mut Rank, command: &Command) -> Result<Result<BTreeSet<usize>, Answer>, ExecuteError> {
     let call = match command {
         Command::Refuse(message) => Err(message.clone()),
-        command => Ok(name(command)),
+        command => Ok((name(command), matches!(command, Command::Evaluate { asks: true, .. }))),
     };
     let patience = rank.executor().patience();
     rank.executor().link().announce(Activity::Gathering);
-    let gathered = gather::<_, Result<String, String>>(rank.executor().link(), &call, patience);
+    let gathered = gather::<_, Result<(String, bool), String>>(rank.executor().link(), &call, patience);
     let table = rank.told(gathered)?;
     if let Some((rank, message)) = table.iter().enumerate().find_map(|(r, call)| Some((r, call.as_ref().err()?))) {
-        return Ok(Some(Answer::Refused { rank, message: message.clone() }));
+        return Ok(Err(Answer::Refused { rank, message: message.clone() }));
     }
-    let calls: Vec<String> = table.into_iter().flatten().collect();
-    let apart = odd_one(&calls);
-    Ok(apart.map(|(rank, most)| Answer::Apart { rank, theirs: calls[rank].clone(), others: most.clone() }))
+    let (calls, asks): (Vec<String>, Vec<bool>) = table.into_iter().flatten().unzip();
+    Ok(match odd_one(&calls) {
+        Some((rank, most)) => Err(Answer::Apart { rank, theirs: calls[rank].clone(), others: most.clone() }),
+        None => Ok(asks.iter().enumerate().filter_map(|(rank, &asks)| asks.then_some(rank)).collect()),
+    })
 }
 
 /// A call with all that must be the same on every rank.
@@ -124,6 +137,7 @@ fn name(command: &Command) -> String {
             format!("{what} of {} over {} samples in {} microbatches", shares.name(), batch.samples(), batch.len())
         }
         Command::Apply { learning_rate } => format!("{} at learning rate {learning_rate}", command.name()),
+        Command::Offer { checkpoint, .. } => format!("{} ({})", command.name(), checkpoint.identity()),
         command => command.name().to_owned(),
     }
 }
@@ -131,6 +145,13 @@ fn name(command: &Command) -> String {
 fn share(rank: &mut Rank, answer: Answer) -> Result<Vec<Answer>, ExecuteError> {
     match answer {
         Answer::Batch(outcome) => Ok(share_outcome(rank, outcome)?.into_iter().map(Answer::Batch).collect()),
+        Answer::Saved(saved) => share_result(rank, saved, Answer::Saved),
+        Answer::Offered(used) => share_result(rank, used, Answer::Offered),
+        Answer::Told(text) => {
+            let patience = rank.executor().patience();
+            let table: Vec<String> = gather(rank.executor().link(), &text, patience)?;
+            Ok(table.into_iter().map(Answer::Told).collect())
+        }
         Answer::Tensors(stages) => Ok(vec![Answer::Tensors(share_tensors(rank, stages)?)]),
         Answer::Links(links) => {
             let patience = rank.executor().patience();
@@ -146,20 +167,31 @@ fn share_outcome(rank: &mut Rank, outcome: BatchOutcome) -> Result<Vec<BatchOutc
     let patience = rank.executor().patience();
     let table: Vec<SharedOutcome> = gather(rank.executor().link(), &SharedOutcome::of(&outcome), patience)?;
     let (loss, observed, me) = (outcome.loss, outcome.observed.clone(), rank.executor().rank());
-    let samples: Vec<Vec<usize>> = table.iter().map(|shared| shared.outputs.clone()).collect();
-    let own: Vec<Payload> = outcome.outputs.iter().map(|(_, payload)| payload.clone()).collect();
-    let payloads = spread(rank, own, &samples.iter().map(Vec::len).collect::<Vec<_>>())?;
-    let rows = table.into_iter().zip(samples).zip(payloads).enumerate();
-    let mut outcomes: Vec<BatchOutcome> = rows
-        .map(|(holder, ((shared, samples), payloads))| {
-            let outputs = samples.into_iter().zip(payloads).collect();
-            shared.outcome(holder, loss, observed.clone(), outputs)
-        })
-        .collect();
+    let rows = table.into_iter().enumerate();
+    let mut outcomes: Vec<BatchOutcome> =
+        rows.map(|(holder, shared)| shared.outcome(holder, loss, observed.clone())).collect();
     if let Some(place) = outcomes.get_mut(me) {
         *place = outcome;
     }
     Ok(outcomes)
+}
+
+/// Every rank's result: this one's own error as it is, another's as what it said.
+fn share_result<T: Serialize + DeserializeOwned>(
+    rank: &mut Rank,
+    own: Result<T, CheckpointError>,
+    answer: fn(Result<T, CheckpointError>) -> Answer,
+) -> Result<Vec<Answer>, ExecuteError> {
+    let (patience, me) = (rank.executor().patience(), rank.executor().rank());
+    let said = own.as_ref().map_err(ToString::to_string);
+    let table: Vec<Result<T, String>> = gather(rank.executor().link(), &said, patience)?;
+    let rows = table.into_iter().enumerate();
+    let mut results: Vec<Result<T, CheckpointError>> =
+        rows.map(|(rank, said)| said.map_err(|message| CheckpointError::Elsewhere { rank, message })).collect();
+    if let Some(place) = results.get_mut(me) {
+        *place = own;
+    }
+    Ok(results.into_iter().map(answer).collect())
 }
 
 /// Tensors of some stages.

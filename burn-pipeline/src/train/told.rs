@@ -4,7 +4,7 @@
 use super::rank::BatchOutcome;
 use super::worker::StageFacts;
 use crate::plan::Stage;
-use crate::stage::{ActivationBytes, Payload, Takes};
+use crate::stage::{ActivationBytes, Takes};
 use crate::trace::Event;
 use serde::{Deserialize, Serialize};
 
@@ -17,12 +17,10 @@ fn numbers(stage: Stage) -> (usize, usize) {
     (stage.replica(), stage.index())
 }
 
-/// What a rank's batch gave, but for its outputs' tensors, and for the loss and the observed numbers, which every rank
-/// has.
+/// What a rank's batch gave, but for its outputs, which ranks that asked have, and for the loss and the observed
+/// numbers, which every rank has.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct SharedOutcome {
-    /// Microbatches whose outputs the rank has.
-    pub(super) outputs: Vec<usize>,
     events: Vec<(String, f64, f64)>,
     message_bytes: Vec<((usize, usize), usize)>,
     skip_bytes: Vec<((usize, usize), usize)>,
@@ -38,7 +36,6 @@ impl SharedOutcome {
             (numbers(stage), [bytes.after_forward, bytes.after_input, bytes.recomputed])
         };
         Self {
-            outputs: outcome.outputs.iter().map(|(sample, _)| *sample).collect(),
             events: outcome.events.iter().map(event).collect(),
             message_bytes: outcome.message_bytes.iter().map(|(&stage, &bytes)| (numbers(stage), bytes)).collect(),
             skip_bytes: outcome.skip_bytes.iter().map(|(&stage, &bytes)| (numbers(stage), bytes)).collect(),
@@ -48,13 +45,7 @@ impl SharedOutcome {
         }
     }
 
-    pub(super) fn outcome(
-        self,
-        rank: usize,
-        loss: f64,
-        observed: Vec<Vec<f64>>,
-        outputs: Vec<(usize, Payload)>,
-    ) -> BatchOutcome {
+    pub(super) fn outcome(self, rank: usize, loss: f64, observed: Vec<Vec<f64>>) -> BatchOutcome {
         let event =
             |(action, start, end): (String, f64, f64)| Some(Event { rank, action: action.parse().ok()?, start, end });
         let bytes = |(place, bytes)| Some((stage(place)?, bytes));
@@ -64,7 +55,7 @@ impl SharedOutcome {
         BatchOutcome {
             loss,
             observed,
-            outputs,
+            outputs: Vec::new(),
             events: self.events.into_iter().filter_map(event).collect(),
             message_bytes: self.message_bytes.into_iter().filter_map(bytes).collect(),
             skip_bytes: self.skip_bytes.into_iter().filter_map(bytes).collect(),
@@ -85,13 +76,16 @@ pub(super) struct SharedFacts {
     weight_bytes: usize,
     /// Element types and shapes, in visiting order.
     pub(super) parameters: String,
+    /// Its parameters: path in the stage, and name in the whole model.
+    names: Vec<(String, String)>,
 }
 
 impl SharedFacts {
     pub(super) fn of(facts: &StageFacts) -> Self {
         let StageFacts { stage, has_loss, weight_bytes, .. } = *facts;
         let (replica, index) = numbers(stage);
-        Self { replica, index, has_loss, weight_bytes, parameters: facts.parameters.clone() }
+        let (parameters, names) = (facts.parameters.clone(), facts.names.clone());
+        Self { replica, index, has_loss, weight_bytes, parameters, names }
     }
 
     /// The facts as another process sees them: whether a batch fits the stage is for its holder to say.
@@ -103,7 +97,7 @@ impl SharedFacts {
             takes: Takes { input: |_| Ok(()), extra: |_| Ok(()), target: None },
             weight_bytes: self.weight_bytes,
             parameters: self.parameters.clone(),
-            names: Vec::new(),
+            names: self.names.clone(),
         })
     }
 }

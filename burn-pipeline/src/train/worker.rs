@@ -49,6 +49,8 @@ pub(super) enum Command {
         shares: Arc<Shares>,
         batch: Arc<Microbatches>,
         began: Instant,
+        /// Does this process want the outputs?
+        asks: bool,
     },
     Learn {
         plan: Arc<CheckedPlan>,
@@ -64,6 +66,8 @@ pub(super) enum Command {
     /// This process refused the call.
     Refuse(String),
     NamedWeights,
+    /// Tell all processes something.
+    Tell(String),
     /// Write the stages' files of a checkpoint.
     Save {
         folder: Arc<Path>,
@@ -92,6 +96,8 @@ pub(super) enum Answer {
     Saved(Result<Vec<SavedStage>, CheckpointError>),
     Offered(Result<BTreeSet<usize>, CheckpointError>),
     Links(Vec<LinkBetween>),
+    /// What a process has told.
+    Told(String),
     /// A rank refused the call.
     Refused {
         rank: usize,
@@ -209,7 +215,7 @@ fn doing_of(command: &Command) -> &'static str {
         Command::Gradients | Command::Weights | Command::Modules | Command::Engines => "reading its stages",
         Command::MeasureLinks => "measuring its links",
         Command::Forget => "forgetting its gradients",
-        Command::Refuse(_) => "refusing a call",
+        Command::Refuse(_) | Command::Tell(_) => "telling the other processes",
         Command::NamedWeights => "reading its stages",
         Command::Save { .. } => "writing a checkpoint",
         Command::Offer { .. } | Command::Conclude { .. } => "reading a checkpoint",
@@ -235,6 +241,7 @@ impl Command {
             Command::Save { .. } => "writing of a checkpoint",
             Command::Offer { .. } | Command::Conclude { .. } => "reading of a checkpoint",
             Command::Refuse(_) => "refusal",
+            Command::Tell(_) => "telling",
         }
     }
 }
@@ -343,7 +350,7 @@ fn obey_whole(
             rank.accumulate_part(plan, &batch, began, part).map(Answer::Batch)
         }
         Command::Apply { learning_rate } => rank.apply(learning_rate, clip_norm).map(Answer::Applied),
-        Command::Evaluate { shares, batch, began } => {
+        Command::Evaluate { shares, batch, began, .. } => {
             let (part, plan) = shares.of(rank.executor().grid().replica());
             rank.evaluate_part(plan, &batch, began, part).map(Answer::Batch)
         }
@@ -378,6 +385,7 @@ fn obey_whole(
             Ok(Answer::Tensors(rank.executor().stages().iter_mut().map(|(&s, held)| (s, weights(held))).collect()))
         }
         Command::Refuse(_) => Ok(Answer::Done),
+        Command::Tell(text) => Ok(Answer::Told(text)),
         Command::MeasureLinks => probe::measure(rank).map(Answer::Links),
         Command::Engines => {
             Ok(Answer::Engines(rank.executor().stages().iter().map(|(&s, held)| (s, held.report())).collect()))

@@ -14,6 +14,11 @@ use std::mem::forget;
 /// MPI counts elements with 31 bits: longer bodies go in pieces.
 const LONGEST: usize = 1 << 30;
 
+/// The transfers that this many bytes take.
+pub(super) fn pieces(bytes: usize) -> usize {
+    bytes.div_ceil(LONGEST)
+}
+
 type Piece = Request<'static, [u8], StaticScope>;
 
 /// A transfer on its way.
@@ -31,6 +36,15 @@ impl InFlight {
         let memory: &'static [u8] = unsafe { std::slice::from_raw_parts(bytes.as_ptr(), bytes.len()) };
         let start = |piece| to.immediate_send_with_tag(StaticScope, piece, tag);
         Self { pieces: memory.chunks(LONGEST).map(start).collect(), bytes: Some(bytes) }
+    }
+
+    /// Sends an empty message, for a receive that nothing more comes for.
+    pub(super) fn send_nothing(to: &impl Destination, tag: Tag) -> Self {
+        let nothing: &'static [u8] = &[];
+        Self {
+            pieces: vec![to.immediate_send_with_tag(StaticScope, nothing, tag)],
+            bytes: Some(Bytes::from_elems(Vec::<u8>::new())),
+        }
     }
 
     /// Starts to receive as many bytes as there is memory for.

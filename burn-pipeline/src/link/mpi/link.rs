@@ -3,13 +3,14 @@
 use super::letter::Letter;
 use super::mailbox::{Awaited, Contents, Mailbox};
 use super::progress::Order;
+use crate::link::group::same_groups;
 use crate::link::{Activity, Header, Link, LinkError, Message, Packed, Watch};
 use crate::plan::Transport;
 use crate::stage::Payload;
 use burn::tensor::{Bytes, Device};
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::{Sender, channel};
 use std::time::Instant;
 
 /// One rank's end of a link over MPI; see the module's header.
@@ -22,19 +23,69 @@ pub struct MpiLink {
     orders: Sender<Order>,
     device: Device,
     round: u64,
+    /// The groups that were formed.
+    groups: Vec<Vec<usize>>,
 }
 
 impl MpiLink {
     pub(super) fn new(link: usize, mailbox: Arc<Mailbox>, orders: Sender<Order>, device: Device) -> Self {
-        Self { link, mailbox, orders, device, round: 0 }
+        Self { link, mailbox, orders, device, round: 0, groups: Vec::new() }
+    }
+
+    /// Sends a message that was packed before, as it is: one that goes to several ranks need not be read off its device
+    /// for each.
+    ///
+    /// # Errors
+    /// As [`Link::send`].
+    pub fn send_packed(&mut self, to: usize, packed: Packed) -> Result<(), LinkError> {
+        let to = self.known(to)?;
+        self.mailbox.fail_if_failed()?;
+        let Packed { frame, bodies } = packed;
+        self.order(to, Letter::Message(frame), bodies)
     }
 
     fn order(&self, to: usize, letter: Letter, bodies: Vec<Bytes>) -> Result<(), LinkError> {
-        let order = Order::Send { link: self.link, to, letter, bodies };
+        self.give(Order::Send { link: self.link, group: None, to, letter, bodies })
+    }
+
+    fn give(&self, order: Order) -> Result<(), LinkError> {
         self.orders.send(order).map_err(|_| LinkError::Closed {
             rank: self.mailbox.rank,
             message: "MPI has ended; drop `Mpi` after the pipelines that use it".to_owned(),
         })
+    }
+
+    /// A group that has this rank in it, and another one.
+    fn group(&self, group: usize, other: usize) -> Result<usize, LinkError> {
+        let both = |ranks: &Vec<usize>| ranks.contains(&self.mailbox.rank) && ranks.contains(&other);
+        let rank = self.mailbox.rank;
+        self.groups.get(group).filter(|ranks| both(ranks)).map(|_| group).ok_or(LinkError::NoSuchGroup {
+            rank,
+            group,
+            other,
+        })
+    }
+
+    /// Waits for the next message from a rank, on the link or within a group.
+    fn next(
+        &mut self,
+        group: Option<usize>,
+        from: usize,
+        header: Header,
+        deadline: Instant,
+    ) -> Result<Payload, LinkError> {
+        let awaited = Awaited { peer: &|_| from, what: &|| header.to_string(), ask: &|question| self.ask(question) };
+        let arrived = self.mailbox.wait(deadline, &awaited, |contents| match group {
+            None => contents.inbox[from].pop_front(),
+            Some(group) => contents.group_inbox.get_mut(&(group, from))?.pop_front(),
+        });
+        let (frame, bodies) = arrived?;
+        if frame.header() != header {
+            let (expected, got) = (header.to_string(), frame.header().to_string());
+            return Err(LinkError::Order { rank: self.mailbox.rank, peer: from, expected, got });
+        }
+        let message = frame.message(bodies, &self.device).map_err(|source| self.wire(from, source))?;
+        Ok(message.payload)
     }
 
     /// Asks all others what they are doing. If MPI has ended nobody answers, which is what the error then says.
@@ -88,21 +139,49 @@ impl Link for MpiLink {
     fn send(&mut self, to: usize, message: Message, _: Instant) -> Result<(), LinkError> {
         let to = self.known(to)?;
         self.mailbox.fail_if_failed()?;
-        let Packed { frame, bodies } = Packed::new(message).map_err(|source| self.wire(to, source))?;
-        self.order(to, Letter::Message(frame), bodies)
+        let packed = Packed::new(message).map_err(|source| self.wire(to, source))?;
+        self.send_packed(to, packed)
     }
 
     fn receive(&mut self, from: usize, header: Header, deadline: Instant) -> Result<Payload, LinkError> {
         let from = self.known(from)?;
-        let awaited = Awaited { peer: &|_| from, what: &|| header.to_string(), ask: &|question| self.ask(question) };
-        let arrived = self.mailbox.wait(deadline, &awaited, |contents| contents.inbox[from].pop_front());
-        let (frame, bodies) = arrived?;
-        if frame.header() != header {
-            let (expected, got) = (header.to_string(), frame.header().to_string());
-            return Err(LinkError::Order { rank: self.mailbox.rank, peer: from, expected, got });
+        self.next(None, from, header, deadline)
+    }
+
+    fn send_in(&mut self, group: usize, to: usize, message: Message, _: Instant) -> Result<(), LinkError> {
+        let group = Some(self.group(group, to)?);
+        self.mailbox.fail_if_failed()?;
+        let Packed { frame, bodies } = Packed::new(message).map_err(|source| self.wire(to, source))?;
+        self.give(Order::Send { link: self.link, group, to, letter: Letter::Message(frame), bodies })
+    }
+
+    fn receive_in(
+        &mut self,
+        group: usize,
+        from: usize,
+        header: Header,
+        deadline: Instant,
+    ) -> Result<Payload, LinkError> {
+        let group = self.group(group, from)?;
+        self.next(Some(group), from, header, deadline)
+    }
+
+    fn form_groups(&mut self, groups: &[Vec<usize>], deadline: Instant) -> Result<(), LinkError> {
+        // Making a communicator waits for all ranks, and cannot be called off: only once all are here, with one list.
+        same_groups(self, groups, deadline)?;
+        let rank = self.mailbox.rank;
+        for ranks in groups {
+            let (formed, answer) = channel();
+            self.give(Order::Form { link: self.link, ranks: ranks.clone(), formed })?;
+            let left = deadline.saturating_duration_since(Instant::now());
+            answer.recv_timeout(left).map_err(|_| LinkError::Closed {
+                rank,
+                message: format!("not all ranks came to form the group of ranks {ranks:?}"),
+            })?;
         }
-        let message = frame.message(bodies, &self.device).map_err(|source| self.wire(from, source))?;
-        Ok(message.payload)
+        // Groups are counted from the first list on.
+        self.groups.extend(groups.iter().cloned());
+        Ok(())
     }
 
     fn all_gather(&mut self, numbers: Vec<f64>, deadline: Instant) -> Result<Vec<Vec<f64>>, LinkError> {

@@ -25,11 +25,16 @@ pub(super) struct Mailbox {
     waiting: AtomicBool,
 }
 
+/// A message whose tensors have all come.
+pub(super) type Whole = (Frame, Vec<Bytes>);
+
 /// What has come.
 #[derive(Debug, Default)]
 pub(super) struct Contents {
     /// Whole messages of each rank, in order.
     pub(super) inbox: Vec<VecDeque<(Frame, Vec<Bytes>)>>,
+    /// Whole messages within groups, by group and rank, in order.
+    pub(super) group_inbox: BTreeMap<(usize, usize), VecDeque<Whole>>,
     /// Rows of gathers that are not complete or not taken yet, by round.
     pub(super) rows: BTreeMap<u64, Vec<Option<Vec<f64>>>>,
     /// The first failure that is known here.
@@ -85,6 +90,15 @@ impl Mailbox {
     pub(super) fn contents(&self) -> MutexGuard<'_, Contents> {
         // Poisoning is of no interest: contents stay whole.
         self.contents.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts a message where who waits for it looks.
+    pub(super) fn deliver(&self, group: Option<usize>, from: usize, message: Whole) {
+        let mut contents = self.contents();
+        match group {
+            None => contents.inbox[from].push_back(message),
+            Some(group) => contents.group_inbox.entry((group, from)).or_default().push_back(message),
+        }
     }
 
     pub(super) fn wake(&self) {

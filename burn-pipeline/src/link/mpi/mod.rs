@@ -9,10 +9,14 @@
 //! 2. [`Mpi::link`] opens a link over a communicator of its own, so that nothing else that uses MPI, and no other
 //!    link, gets into its messages; with colours it opens one link a group of ranks.
 //! 3. A message is a letter (its frame), and one transfer a tensor behind it. Letters are found by a matched probe,
-//!    tensors are received where their letter says how long they are.
-//! 4. A gather is a letter from each rank to each other: it can then be told which rank is missing, which
+//!    tensors are received where their letter says how long they are. From the third message of equal shapes on, the
+//!    letter is short, and the receives are posted before it comes.
+//! 4. A group of ranks has a communicator of its own ([`MpiLink::form_groups`](crate::link::Link::form_groups)): all
+//!    ranks make them together, in the order of one list, so that none waits for another. Sums go over it by messages,
+//!    added in the order of ranks: `MPI_Allreduce` may add in another order, and then threads and processes would differ.
+//! 5. A gather is a letter from each rank to each other: it can then be told which rank is missing, which
 //!    `MPI_Allgather` cannot. Rows are a few numbers.
-//! 5. A wait that has used half of its time asks every rank what it is doing. A progress thread answers even while
+//! 6. A wait that has used half of its time asks every rank what it is doing. A progress thread answers even while
 //!    its rank computes, so a rank that does not answer is gone.
 //!
 //! # What can be promised when a process dies
@@ -27,11 +31,13 @@
 //! With `--enable-recovery`, `mpirun` itself ends with code 0 whatever the ranks end with. Errors inside MPI end the
 //! job, as MPI's default handler has it.
 
+mod coming;
 mod in_flight;
 mod letter;
 mod link;
 mod mailbox;
 mod progress;
+mod traffic;
 
 pub use link::MpiLink;
 

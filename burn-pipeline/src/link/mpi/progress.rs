@@ -1,32 +1,27 @@
 //! The progress thread: the only one that calls MPI. It moves messages while the ranks' own threads compute.
 //!
-//! 1. It takes orders: open a link, send, close, end.
+//! 1. It takes orders: open a link, form a group on it, send, close, end.
 //! 2. Letters that have arrived are found by a matched probe and received; a message's tensors are received after
-//!    its letter, in order, straight into the memory that becomes the tensor.
+//!    its letter, in order, straight into the memory that becomes the tensor. Where messages repeat, that memory waits
+//!    for them: see `coming.rs`.
 //! 3. Whole messages go to the link's mailbox, where a computing thread waits for them.
 //! 4. With nothing to do it pauses: a few turns giving way, then short sleeps, longer ones while nobody waits.
 
-use super::in_flight::InFlight;
 use super::letter::Letter;
 use super::mailbox::Mailbox;
-use crate::link::{Activity, Failure, Frame, LinkError, Watch};
+use super::traffic::Traffic;
 use burn::tensor::Bytes;
-use mpi::Tag;
-use mpi::datatype::Equivalence;
 use mpi::environment::Universe;
-use mpi::point_to_point::Source;
 use mpi::topology::{Color, Communicator, SimpleCommunicator};
-use std::collections::VecDeque;
 use std::mem::forget;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::time::{Duration, Instant};
 
-const LETTER: Tag = 1;
-const BODY: Tag = 2;
-
-/// Turns without work that only give way to other threads.
+/// Turns without work that only give way to other threads, while this rank computes.
 const EAGER_TURNS: u32 = 50;
+/// The same while this rank waits, and its core with it: a sleep costs a message more than the message takes.
+const EAGER_TURNS_WAITED: u32 = 1000;
 /// The pause while somebody waits or a transfer is on its way.
 const SHORT_PAUSE: Duration = Duration::from_micros(50);
 /// The pause while nobody waits.
@@ -39,8 +34,10 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 pub(super) enum Order {
     /// Open a link over the ranks that give the same number; all ranks must, in the same order.
     Open { color: i32, opened: Sender<Opened> },
-    /// Send a letter, and a message's tensors behind it.
-    Send { link: usize, to: usize, letter: Letter, bodies: Vec<Bytes> },
+    /// Form a group of a link's ranks, given in ascending order; all ranks of the link must, in the same order.
+    Form { link: usize, ranks: Vec<usize>, formed: Sender<()> },
+    /// Send a letter, and a message's tensors behind it; within a group, by its place in the order of groups.
+    Send { link: usize, group: Option<usize>, to: usize, letter: Letter, bodies: Vec<Bytes> },
     /// Nothing more is sent or taken on this link.
     Close { link: usize },
     /// End.
@@ -118,7 +115,8 @@ impl Progress {
     }
 
     fn next_order(&self, orders: &Receiver<Order>) -> Result<Order, RecvTimeoutError> {
-        if self.idle > EAGER_TURNS {
+        let waited = self.links.iter().any(|link| link.mailbox.is_waiting());
+        if self.idle > if waited { EAGER_TURNS_WAITED } else { EAGER_TURNS } {
             let urgent = self.links.iter().any(Traffic::is_urgent);
             return orders.recv_timeout(if urgent { SHORT_PAUSE } else { LONG_PAUSE });
         }
@@ -148,7 +146,12 @@ impl Progress {
                 // A send fails only where the asker has given up.
                 let _ = opened.send(Opened { link: self.links.len() - 1, mailbox });
             }
-            Order::Send { link, to, letter, bodies } => self.links[link].send(to, &letter, bodies),
+            Order::Form { link, ranks, formed } => {
+                self.links[link].form(&ranks);
+                // A send fails only where the asker has given up.
+                let _ = formed.send(());
+            }
+            Order::Send { link, group, to, letter, bodies } => self.links[link].send(group, to, &letter, bodies),
             Order::Close { link } => self.links[link].closed = true,
             Order::Leave(_) => {}
         }
@@ -156,7 +159,7 @@ impl Progress {
 
     /// Says goodbye on all links and waits for the others' goodbyes; `true` if all came, so that all can finalise.
     fn leave(&mut self, orders: &Receiver<Order>, within: Duration) -> bool {
-        self.links.iter_mut().for_each(|link| link.tell_others(&Letter::Bye));
+        self.links.iter_mut().for_each(Traffic::part);
         let since = Instant::now();
         loop {
             while let Ok(order) = orders.try_recv() {
@@ -174,187 +177,4 @@ impl Progress {
             std::thread::sleep(SHORT_PAUSE);
         }
     }
-}
-
-/// One link: a communicator of its own, and what is on its way.
-struct Traffic {
-    communicator: SimpleCommunicator,
-    mailbox: Arc<Mailbox>,
-    /// Of each rank: letters on their way, in order.
-    letters: Vec<VecDeque<InFlight>>,
-    /// Of each rank: messages whose letter is here, in order.
-    messages: Vec<VecDeque<Coming>>,
-    sending: Vec<InFlight>,
-    closed: bool,
-}
-
-/// A message whose tensors are on their way.
-struct Coming {
-    frame: Frame,
-    bodies: Vec<Body>,
-}
-
-/// A tensor's bytes. Those of a tensor without elements need not travel.
-enum Body {
-    Here(Bytes),
-    OnItsWay(InFlight),
-}
-
-impl Traffic {
-    fn new(communicator: SimpleCommunicator) -> Self {
-        let (rank, ranks) = (communicator.rank() as usize, communicator.size() as usize);
-        Self {
-            communicator,
-            mailbox: Arc::new(Mailbox::new(rank, ranks)),
-            letters: (0..ranks).map(|_| VecDeque::new()).collect(),
-            messages: (0..ranks).map(|_| VecDeque::new()).collect(),
-            sending: Vec::new(),
-            closed: false,
-        }
-    }
-
-    fn send(&mut self, to: usize, letter: &Letter, bodies: Vec<Bytes>) {
-        let process = self.communicator.process_at_rank(to as i32);
-        self.sending.push(InFlight::send(&process, LETTER, Bytes::from_elems(letter.write())));
-        let bodies = bodies.into_iter().filter(|body| !body.is_empty());
-        self.sending.extend(bodies.map(|body| InFlight::send(&process, BODY, body)));
-    }
-
-    fn tell_others(&mut self, letter: &Letter) {
-        let me = self.mailbox.rank;
-        (0..self.mailbox.ranks).filter(|&rank| rank != me).for_each(|rank| self.send(rank, letter, Vec::new()));
-    }
-
-    /// Has work that others wait for?
-    fn is_urgent(&self) -> bool {
-        self.mailbox.is_waiting() || !self.sending.is_empty() || self.messages.iter().any(|coming| !coming.is_empty())
-    }
-
-    /// Has everything gone out, and have all others said goodbye?
-    fn is_done(&self) -> bool {
-        let byes = &self.mailbox.contents().byes;
-        self.sending.is_empty() && byes.iter().enumerate().all(|(rank, &bye)| bye || rank == self.mailbox.rank)
-    }
-
-    /// Moves everything on as far as it goes without waiting; `true` if anything moved.
-    fn turn(&mut self) -> bool {
-        let mut busy = false;
-        let failure = self.mailbox.contents().outgoing_failure.take();
-        if let Some(failure) = failure {
-            self.tell_others(&Letter::Failed(failure));
-            busy = true;
-        }
-        while let Some((message, status)) = self.communicator.any_process().immediate_matched_probe_with_tag(LETTER) {
-            let length = status.count(u8::equivalent_datatype()) as usize;
-            let landing = Bytes::from_elems(vec![0u8; length]);
-            self.letters[status.source_rank() as usize].push_back(InFlight::matched(message, landing));
-            busy = true;
-        }
-        for rank in 0..self.letters.len() {
-            while let Some(letter) = finish_front(&mut self.letters[rank]) {
-                self.read(rank, &letter);
-                busy = true;
-            }
-            while let Some((frame, bodies)) = arrived(&mut self.messages[rank]) {
-                self.mailbox.contents().inbox[rank].push_back((frame, bodies));
-                self.mailbox.wake();
-                busy = true;
-            }
-        }
-        let before = self.sending.len();
-        let left = std::mem::take(&mut self.sending).into_iter().filter_map(|transfer| transfer.finish().err());
-        self.sending = left.collect();
-        busy || self.sending.len() < before
-    }
-
-    fn read(&mut self, from: usize, bytes: &[u8]) {
-        let Some(letter) = Letter::read(bytes) else {
-            return self.fail(from, "it sent what no rank sends; do all ranks run the same build?".to_owned());
-        };
-        let mut contents = self.mailbox.contents();
-        match letter {
-            Letter::Message(frame) => {
-                drop(contents);
-                return self.expect(from, &frame);
-            }
-            Letter::Row { round, numbers } => {
-                let ranks = self.mailbox.ranks;
-                contents.rows.entry(round).or_insert_with(|| vec![None; ranks])[from] = Some(numbers);
-            }
-            Letter::Failed(failure) => drop(contents.failure.get_or_insert(failure)),
-            Letter::Ask { question } => {
-                drop(contents);
-                let activity = self.mailbox.own_activity();
-                let waits_for = match activity {
-                    Activity::Waiting(_, peer) => Some(peer),
-                    _ => None,
-                };
-                let answer = Letter::Answer { question, waits_for, activity: activity.to_string() };
-                return self.send(from, &answer, Vec::new());
-            }
-            Letter::Answer { question, waits_for, activity } if question == contents.question => {
-                contents.answers[from] = Some((activity, waits_for));
-            }
-            Letter::Answer { .. } => {}
-            Letter::Bye => contents.byes[from] = true,
-        }
-        drop(contents);
-        self.mailbox.wake();
-    }
-
-    /// Starts to receive the tensors of a message.
-    fn expect(&mut self, from: usize, frame: &[u8]) {
-        let frame = match Frame::read(frame) {
-            Ok(frame) => frame,
-            Err(source) => {
-                let error = LinkError::Wire { rank: self.mailbox.rank, peer: from, source };
-                self.fail(from, error.to_string());
-                self.mailbox.contents().broken.get_or_insert(error);
-                return self.mailbox.wake();
-            }
-        };
-        let process = self.communicator.process_at_rank(from as i32);
-        let land = |landing: Bytes| match landing.is_empty() {
-            true => Body::Here(landing),
-            false => Body::OnItsWay(InFlight::receive(&process, BODY, landing)),
-        };
-        let bodies = frame.landings().into_iter().map(land).collect();
-        self.messages[from].push_back(Coming { frame, bodies });
-    }
-
-    /// Tells everybody that what came from a rank cannot be used.
-    fn fail(&mut self, from: usize, message: String) {
-        let message = format!("rank {} cannot read what rank {from} sent: {message}", self.mailbox.rank);
-        self.mailbox.abort(Failure { rank: from, message });
-    }
-}
-
-/// The first transfer, if it is complete.
-fn finish_front(queue: &mut VecDeque<InFlight>) -> Option<Bytes> {
-    match queue.pop_front()?.finish() {
-        Ok(bytes) => Some(bytes),
-        Err(transfer) => {
-            queue.push_front(transfer);
-            None
-        }
-    }
-}
-
-/// The first message, if all of it is here.
-fn arrived(queue: &mut VecDeque<Coming>) -> Option<(Frame, Vec<Bytes>)> {
-    let coming = queue.front_mut()?;
-    let finish = |body| match body {
-        Body::OnItsWay(transfer) => transfer.finish().map_or_else(Body::OnItsWay, Body::Here),
-        here => here,
-    };
-    coming.bodies = std::mem::take(&mut coming.bodies).into_iter().map(finish).collect();
-    if coming.bodies.iter().any(|body| matches!(body, Body::OnItsWay(_))) {
-        return None;
-    }
-    let Coming { frame, bodies } = queue.pop_front()?;
-    let here = |body| match body {
-        Body::Here(bytes) => Some(bytes),
-        Body::OnItsWay(_) => None,
-    };
-    Some((frame, bodies.into_iter().filter_map(here).collect()))
 }

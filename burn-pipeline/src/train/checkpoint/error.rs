@@ -121,6 +121,23 @@ pub enum CheckpointError {
         /// What the device reports.
         message: String,
     },
+    /// Ranks of several processes do not see the same folder.
+    #[error(
+        "{} is not there, though it was made for this checkpoint: ranks save into one folder, on a file system that all of their processes see",
+        folder.display()
+    )]
+    NotShared {
+        /// The folder of the checkpoint that is being written.
+        folder: PathBuf,
+    },
+    /// A rank in another process could not do its part.
+    #[error("rank {rank}: {message}")]
+    Elsewhere {
+        /// The rank.
+        rank: usize,
+        /// What it said.
+        message: String,
+    },
     /// A rank failed.
     #[error(transparent)]
     Pipeline(#[from] PipelineError),

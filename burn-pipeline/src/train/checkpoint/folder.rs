@@ -8,6 +8,8 @@
 //! 3. `LATEST` is written beside itself, synchronised, and renamed into place.
 //! 4. Only then are checkpoints beyond those to keep removed: each is first renamed to `….partial`, so that none is
 //!    seen half gone. What another process left as `.partial` is removed by the next save: one job a folder.
+//!
+//! Where ranks are processes, rank 0's starts and completes a checkpoint, and all write into its folder.
 
 use super::error::{CheckpointError, READING};
 use super::manifest::Manifest;
@@ -93,9 +95,19 @@ impl Checkpoints {
         // A job that was taken up again from an earlier step comes by steps that were saved before.
         let taken = |name: &String| self.root.join(name).exists();
         let name = (1..).map(|again| name_of(step, again)).find(|name| !taken(name)).unwrap_or_default();
+        let staging = self.staging(name, true);
+        fs::create_dir(&staging.folder).map_err(CheckpointError::io("creating", &staging.folder))?;
+        Ok(staging)
+    }
+
+    /// Takes part in a checkpoint that another process has started under this name.
+    pub(super) fn join(&self, name: String) -> Staging {
+        self.staging(name, false)
+    }
+
+    fn staging(&self, name: String, leads: bool) -> Staging {
         let folder = self.root.join(format!("{name}{PARTIAL}"));
-        fs::create_dir(&folder).map_err(CheckpointError::io("creating", &folder))?;
-        Ok(Staging { checkpoints: self.clone(), name, folder })
+        Staging { checkpoints: self.clone(), name, folder, leads }
     }
 
     /// Removes all but the newest ones and the one just completed, which need not be of the latest step.
@@ -112,12 +124,13 @@ impl Checkpoints {
     }
 }
 
-/// A checkpoint that is being written; dropped before it is complete, it is removed.
+/// A checkpoint that is being written; dropped before it is complete, it is removed by the process that started it.
 #[derive(Debug)]
 pub(super) struct Staging {
     checkpoints: Checkpoints,
     name: String,
     folder: PathBuf,
+    leads: bool,
 }
 
 impl Staging {
@@ -126,12 +139,21 @@ impl Staging {
         &self.folder
     }
 
-    /// Makes the checkpoint complete: steps 1 to 4 of the header. Returns its folder.
+    /// Its name once it is complete.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Makes the checkpoint complete: steps 1 to 4 of the header; where another process started it, that process does.
+    /// Returns its folder.
     pub(super) fn commit(self, manifest: Manifest) -> Result<PathBuf, CheckpointError> {
         let root = &self.checkpoints.root;
+        let complete = root.join(&self.name);
+        if !self.leads {
+            return Ok(complete);
+        }
         manifest.write(&self.folder)?;
         synchronise(&self.folder)?;
-        let complete = root.join(&self.name);
         fs::rename(&self.folder, &complete).map_err(CheckpointError::io("completing", &complete))?;
         synchronise(root)?;
         let (latest, beside) = (root.join(LATEST), root.join(format!("{LATEST}{PARTIAL}")));
@@ -149,8 +171,10 @@ impl Staging {
 
 impl Drop for Staging {
     fn drop(&mut self) {
-        // Once it was renamed, there is nothing left to remove.
-        let _ = fs::remove_dir_all(&self.folder);
+        if self.leads {
+            // Once it was renamed, there is nothing left to remove.
+            let _ = fs::remove_dir_all(&self.folder);
+        }
     }
 }
 

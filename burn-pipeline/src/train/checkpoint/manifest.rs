@@ -98,7 +98,7 @@ impl Manifest {
         Self { version, progress, beside, plan, stages, optimizer, files: Vec::new(), parameters: Vec::new() }
     }
 
-    fn sum(&self) -> Result<u32, serde_json::Error> {
+    pub(super) fn sum(&self) -> Result<u32, serde_json::Error> {
         serde_json::to_vec(self).map(|text| crc32fast::hash(&text))
     }
 

@@ -8,7 +8,7 @@
 //! 1. A checkpoint is a folder: one safetensors file a stage, with weights by their names in the model
 //!    ([`Names`](crate::stage::Names)) and what the optimizer keeps for each; and a manifest in JSON with progress,
 //!    sizes and checksums. See `folder` for how it gets there.
-//! 2. [`Pipeline::save`](crate::train::Pipeline::save) has every rank write its own stages.
+//! 2. [`Pipeline::save`](crate::train::Pipeline::save) has every rank write its own stages, threads and processes alike.
 //! 3. [`Pipeline::load`](crate::train::Pipeline::load) looks every parameter up by name, in whatever file it is: ranks,
 //!    chunks, placement and schedule may be others. All ranks read and compare first, then all adopt.
 //! 4. [`Checkpoint::load_module`] and [`Checkpoint::load_optimizer`] do the same for a module of one's own: the

@@ -1,7 +1,12 @@
 //! Saving and loading a whole pipeline.
+//!
+//! Ranks that are processes make each call together, as all calls: rank 0's process starts the folder and tells its
+//! name, every process writes its stages' files there, all are told what all have written, and rank 0's completes the
+//! checkpoint. What fails anywhere fails everywhere, before the next step, so nobody trains on with a checkpoint that
+//! others believe in. A process that dies meanwhile leaves the checkpoints that were there.
 
 use super::error::CheckpointError;
-use super::folder::Checkpoints;
+use super::folder::{Checkpoints, Staging};
 use super::manifest::{Manifest, Progress};
 use super::rank::SavedStage;
 use super::stored::{Checkpoint, Parts};
@@ -27,20 +32,17 @@ impl Pipeline {
     /// Copies of a shared parameter that have one name in the model are one parameter of the checkpoint, so that
     /// another cut, with more copies or fewer, finds it.
     ///
+    /// Where ranks are processes, all call it, with folders that are one and the same on a file system that all of
+    /// them see; `beside` is rank 0's.
+    ///
     /// # Errors
-    /// If two stages claim a name of parameters that are not shared, gradients wait for a step, or something cannot be written: the
-    /// checkpoints that were there are untouched, and the pipeline can go on.
+    /// If two stages claim a name of parameters that are not shared, gradients wait for a step, or something cannot be
+    /// written: the checkpoints that were there are untouched, and the pipeline can go on.
     pub fn save(&mut self, checkpoints: &Checkpoints, beside: &impl Serialize) -> Result<PathBuf, CheckpointError> {
-        self.refuse_processes("saving a checkpoint")?;
-        if self.waiting > 0 {
-            return Err(CheckpointError::MidStep);
-        }
-        if let Some((name, first, second)) = self.claimed_twice() {
-            return Err(CheckpointError::SameName { name, first, second });
-        }
-        let beside = serde_json::to_string(beside).map_err(|e| CheckpointError::Beside(e.to_string()))?;
+        let beside = self.ready_to_save(beside);
+        let beside = self.all_ready(beside)?;
         let mut manifest = Manifest::new(self.progress, beside, self.plan_name(), self.placement().stages());
-        let staging = checkpoints.begin(self.progress.steps)?;
+        let staging = self.begin(checkpoints)?;
         let folder = Arc::from(staging.folder());
         let mut known = BTreeSet::new();
         for stage in self.saved(folder)? {
@@ -54,7 +56,65 @@ impl Pipeline {
                 parameter
             }));
         }
-        staging.commit(manifest)
+        let complete = staging.commit(manifest);
+        let name = |path: &PathBuf| path.display().to_string();
+        let told = self.first_process_says(complete.as_ref().map(name).map_err(ToString::to_string));
+        // This process's own error says more than what it told.
+        let complete = complete?;
+        told.map(|_| complete)
+    }
+
+    /// What the caller saves, as text, if there is nothing in the way.
+    fn ready_to_save(&self, beside: &impl Serialize) -> Result<String, CheckpointError> {
+        if self.waiting > 0 {
+            return Err(CheckpointError::MidStep);
+        }
+        if let Some((name, first, second)) = self.claimed_twice() {
+            return Err(CheckpointError::SameName { name, first, second });
+        }
+        serde_json::to_string(beside).map_err(|e| CheckpointError::Beside(e.to_string()))
+    }
+
+    /// Tells the other processes of a refusal.
+    fn all_ready<T>(&mut self, ready: Result<T, CheckpointError>) -> Result<T, CheckpointError> {
+        if let (true, Err(refusal)) = (self.together, &ready) {
+            // What comes back is this very refusal, or a failure that the next call reports.
+            let _ = self.ask(&Command::Refuse(refusal.to_string()));
+        }
+        ready
+    }
+
+    /// Starts a checkpoint, or takes part in the one that rank 0's process starts.
+    fn begin(&mut self, checkpoints: &Checkpoints) -> Result<Staging, CheckpointError> {
+        let step = self.progress.steps;
+        if !self.together {
+            return checkpoints.begin(step);
+        }
+        let begun = if self.members.contains(&0) { Some(checkpoints.begin(step)) } else { None };
+        let said = begun.as_ref().map_or(Ok(String::new()), |begun| match begun {
+            Ok(staging) => Ok(staging.name().to_owned()),
+            Err(error) => Err(error.to_string()),
+        });
+        let name = self.first_process_says(said);
+        match begun {
+            Some(begun) => begun.and_then(|staging| name.map(|_| staging)),
+            None => Ok(checkpoints.join(name?)),
+        }
+    }
+
+    /// What rank 0's process says, on all of them.
+    fn first_process_says(&mut self, said: Result<String, String>) -> Result<String, CheckpointError> {
+        if !self.together {
+            return said.map_err(|message| CheckpointError::Elsewhere { rank: 0, message });
+        }
+        let device = |error: serde_json::Error| CheckpointError::Beside(error.to_string());
+        let text = serde_json::to_string(&said).map_err(device)?;
+        let first = self.ask(&Command::Tell(text))?.into_iter().find_map(|answer| match answer {
+            Answer::Told(text) => Some(text),
+            _ => None,
+        });
+        let first: Result<String, String> = serde_json::from_str(&first.unwrap_or_default()).map_err(device)?;
+        first.map_err(|message| CheckpointError::Elsewhere { rank: 0, message })
     }
 
     /// What all ranks have written, in model order.
@@ -73,7 +133,7 @@ impl Pipeline {
 
     /// Takes over a checkpoint's weights, optimizer state and progress, whatever cut it was saved from. Gathered
     /// gradients are forgotten. Settings (the optimizer's, clipping, the loss's reduction) are those that this pipeline
-    /// was built with.
+    /// was built with. Where ranks are processes, all call it, with the same checkpoint.
     ///
     /// # Errors
     /// If names, shapes or element types do not fit, or a file is missing or damaged: the pipeline is as before.
@@ -93,7 +153,6 @@ impl Pipeline {
     }
 
     fn take_over(&mut self, checkpoint: &Checkpoint, parts: Parts) -> Result<(), CheckpointError> {
-        self.refuse_processes("loading a checkpoint")?;
         let command = Command::Offer { checkpoint: Arc::new(checkpoint.clone()), parts };
         let mut answers = Vec::new();
         for answer in self.ask(&command)? {
@@ -154,7 +213,8 @@ impl Pipeline {
             for (path, name) in &facts.names {
                 let shared = self.shared_at(stage, path);
                 match claimed.insert(name, (stage, shared)) {
-                    Some((first, other)) if shared.is_none() || shared != other => {
+                    // Data-parallel replicas hold the same stage.
+                    Some((first, other)) if first != stage && (shared.is_none() || shared != other) => {
                         return Some((name.clone(), first, stage));
                     }
                     _ => {}

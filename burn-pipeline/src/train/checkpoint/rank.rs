@@ -15,11 +15,12 @@ use crate::plan::Stage;
 use crate::stage::{ErasedStage, NamedWeight, StateValue};
 use crate::train::rank::Rank;
 use crate::train::shared::Sharing;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// What a rank has written of one stage.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(in crate::train) struct SavedStage {
     /// The stage.
     pub(super) stage: usize,
@@ -49,6 +50,10 @@ impl Rank {
             let states = self.executor().whole_states(stage);
             let states = self.told(states)?.map_err(CheckpointError::OptimizerState);
             if self.executor().grid().replica() > 0 {
+                continue;
+            }
+            if !folder.is_dir() {
+                saved.push(Err(CheckpointError::NotShared { folder: folder.to_owned() }));
                 continue;
             }
             let (stages, link) = self.executor().stages_and_link();

@@ -66,6 +66,14 @@ impl Checkpoint {
         self.manifest.progress
     }
 
+    /// Tells it from any other checkpoint: its name, its step, and the sum of its manifest.
+    pub(in crate::train) fn identity(&self) -> String {
+        let name = self.folder.file_name().unwrap_or_default().to_string_lossy();
+        // Numbers and text always become JSON; if they did not, all ranks would agree on that.
+        let sum = self.manifest.sum().unwrap_or_default();
+        format!("{name}, step {}, #{sum:08x}", self.manifest.progress.steps)
+    }
+
     /// The plan that was run, by name, and its stages.
     pub fn plan(&self) -> (&str, usize) {
         (&self.manifest.plan, self.manifest.stages)

@@ -1,0 +1,136 @@
+//! Messages whose letter is here, and memory that waits for messages whose letter is still to come.
+//!
+//! 1. A whole frame says how long the tensors behind it are; they are received as they come, by one tag for all.
+//! 2. Once a stream of messages has a number ([`Repeats`]), receives for the tensors of its next message are posted at
+//!    once, by the number's own tag: the transfer can run before the letter was even looked at. The letter then takes
+//!    them over as they are, without reading a header, and the ones for the message after it are posted. So each numbered
+//!    stream holds the memory of one message.
+//! 3. When a number ends, its sender sends nothing to the receives that wait, and they are let go of.
+
+use super::in_flight::InFlight;
+use crate::link::repeats::{Noted, Repeats};
+use crate::link::wire::{Outline, WireError};
+use crate::link::{Frame, Repeat};
+use burn::tensor::Bytes;
+use mpi::Tag;
+use mpi::point_to_point::Source;
+use std::collections::{HashMap, VecDeque};
+
+/// The tag of tensors behind a whole frame.
+pub(super) const BODY: Tag = 2;
+/// Added to a number: the tag of tensors behind a repetition.
+pub(super) const REPEATED: Tag = 16;
+
+/// A message whose tensors are on their way.
+pub(super) struct Coming {
+    frame: Frame,
+    bodies: Vec<Body>,
+}
+
+/// A tensor's bytes. Those of a tensor without elements need not travel.
+enum Body {
+    Here(Bytes),
+    OnItsWay(InFlight),
+}
+
+/// What repeats among the messages of one rank.
+#[derive(Default)]
+pub(super) struct Incoming {
+    repeats: Repeats,
+    waiting: HashMap<u16, Coming>,
+    /// Receives that nothing more comes for.
+    ended: Vec<InFlight>,
+}
+
+impl Incoming {
+    /// Starts to receive the tensors of a message, or takes over the receives that wait for it.
+    pub(super) fn expect(&mut self, from: &impl Source, frame: &[u8]) -> Result<Coming, WireError> {
+        if let Some(Repeat { number, microbatch }) = Repeat::read(frame)? {
+            let unknown = WireError::Field { what: "a repetition of message", value: u64::from(number) };
+            let waiting = self.waiting.get_mut(&number).ok_or(unknown)?;
+            let next = Coming::post(from, REPEATED + Tag::from(number), waiting.frame.clone());
+            let mut coming = std::mem::replace(waiting, next);
+            coming.frame = coming.frame.for_microbatch(microbatch);
+            return Ok(coming);
+        }
+        let read = Frame::read(frame)?;
+        let coming = Coming::post(from, BODY, read.clone());
+        match Outline::of(frame).map(|outline| self.repeats.note(&outline)) {
+            Some(Noted::Opens(number)) => {
+                self.waiting.insert(number, Coming::post(from, REPEATED + Tag::from(number), read));
+            }
+            Some(Noted::Ends(number)) => {
+                let ended = self.waiting.remove(&number);
+                self.ended.extend(ended.into_iter().flat_map(Coming::into_transfers));
+            }
+            Some(Noted::Repeat(_) | Noted::Whole) | None => {}
+        }
+        Ok(coming)
+    }
+
+    /// Nothing more comes from this rank.
+    pub(super) fn end(&mut self) {
+        self.ended.extend(self.waiting.drain().flat_map(|(_, coming)| coming.into_transfers()));
+    }
+
+    /// Lets go of receives that are over; `true` if there were some.
+    pub(super) fn clear(&mut self) -> bool {
+        let before = self.ended.len();
+        self.ended = std::mem::take(&mut self.ended).into_iter().filter_map(|ended| ended.finish().err()).collect();
+        self.ended.len() < before
+    }
+
+    /// Does nothing wait any more?
+    pub(super) fn is_over(&self) -> bool {
+        self.ended.is_empty() && self.waiting.is_empty()
+    }
+}
+
+impl Coming {
+    /// Posts receives for the tensors that a frame announces.
+    fn post(from: &impl Source, tag: Tag, frame: Frame) -> Self {
+        let land = |landing: Bytes| match landing.is_empty() {
+            true => Body::Here(landing),
+            false => Body::OnItsWay(InFlight::receive(from, tag, landing)),
+        };
+        let bodies = frame.landings().into_iter().map(land).collect();
+        Self { frame, bodies }
+    }
+
+    fn into_transfers(self) -> impl Iterator<Item = InFlight> {
+        self.bodies.into_iter().filter_map(|body| match body {
+            Body::OnItsWay(transfer) => Some(transfer),
+            Body::Here(_) => None,
+        })
+    }
+}
+
+/// The first transfer, if it is complete.
+pub(super) fn finish_front(queue: &mut VecDeque<InFlight>) -> Option<Bytes> {
+    match queue.pop_front()?.finish() {
+        Ok(bytes) => Some(bytes),
+        Err(transfer) => {
+            queue.push_front(transfer);
+            None
+        }
+    }
+}
+
+/// The first message, if all of it is here.
+pub(super) fn arrived(queue: &mut VecDeque<Coming>) -> Option<(Frame, Vec<Bytes>)> {
+    let coming = queue.front_mut()?;
+    let finish = |body| match body {
+        Body::OnItsWay(transfer) => transfer.finish().map_or_else(Body::OnItsWay, Body::Here),
+        here => here,
+    };
+    coming.bodies = std::mem::take(&mut coming.bodies).into_iter().map(finish).collect();
+    if coming.bodies.iter().any(|body| matches!(body, Body::OnItsWay(_))) {
+        return None;
+    }
+    let Coming { frame, bodies } = queue.pop_front()?;
+    let here = |body| match body {
+        Body::Here(bytes) => Some(bytes),
+        Body::OnItsWay(_) => None,
+    };
+    Some((frame, bodies.into_iter().filter_map(here).collect()))
+}

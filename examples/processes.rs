@@ -1,0 +1,148 @@
+//! Ranks as processes of this machine, started by one command, and started again when one of them is lost.
+//!
+//! Guarantees: the processes run the program's own command line, so that what they do is what the user asked for; a run
+//! that cannot start, or ends of itself, is not repeated; each loss leaves one rank fewer, so it ends.
+//!
+//! 1. `mpirun` starts as many copies of this program as `--processes` says, with `--link mpi` in that flag's place. It
+//!    ends all of them when one is killed; ranks end the job with [`LOST`] when one no longer answers.
+//! 2. With `--restart`, what is left goes on: one process fewer, the same family of schedules where it can be built for
+//!    so many, else 1F1B, from the last checkpoint (`--resume` in that flag's place). Without one it begins again.
+//! 3. Steps after that checkpoint are run again, and told again.
+//!
+//! Where several machines are to take part, `mpirun` with a hostfile is called by hand.
+
+use crate::options::{Options, OptionsError};
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::process::{Command, ExitStatus};
+
+/// The exit code of a run in which a rank failed or was lost: it can be taken up again.
+pub const LOST: u8 = 3;
+
+/// Why processes could not be run.
+#[derive(Debug, thiserror::Error)]
+pub enum ProcessesError {
+    /// `mpirun` is not there.
+    #[error("`mpirun` cannot be started: {0}; install Open MPI (Debian: openmpi-bin)")]
+    Start(io::Error),
+    /// This program's own file is not known.
+    #[error("this program's own file cannot be found: {0}")]
+    Program(io::Error),
+}
+
+/// Runs the processes, again and again with `--restart`; gives the exit code. `arguments` are those of this process,
+/// without its name.
+///
+/// # Errors
+/// If `mpirun` cannot be started.
+pub fn run(
+    options: &Options,
+    processes: usize,
+    arguments: &[OsString],
+    err: &mut dyn Write,
+) -> Result<u8, ProcessesError> {
+    let program = std::env::current_exe().map_err(ProcessesError::Program)?;
+    for left in (1..=processes).rev() {
+        let schedule = if left == processes { Schedule::AsAsked } else { Schedule::of(options, left) };
+        let mut command = Command::new("mpirun");
+        command.args(["-n", &left.to_string(), "--oversubscribe"]).arg(&program);
+        command.args(rewritten(arguments, schedule));
+        let status = command.status().map_err(ProcessesError::Start)?;
+        let again = options.restart && left > 1 && was_lost(status);
+        if !again {
+            return Ok(exit_code(status));
+        }
+        // A closed standard error is no news.
+        let _ = writeln!(err, "a rank was lost ({status}); going on with {} of {processes} processes", left - 1);
+    }
+    Ok(LOST)
+}
+
+/// What the processes run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Schedule {
+    /// What the flags say.
+    AsAsked,
+    /// 1F1B, which there is for any number of ranks.
+    Plain,
+}
+
+impl Schedule {
+    /// For fewer ranks than the user asked for.
+    fn of(options: &Options, ranks: usize) -> Self {
+        let fewer = Options { ranks: Some(ranks), ..options.clone() };
+        let fits = |setup: Result<usize, OptionsError>| setup.is_ok_and(|planned| planned == ranks);
+        if fits(fewer.planned_ranks()) { Schedule::AsAsked } else { Schedule::Plain }
+    }
+}
+
+/// Was it a rank that failed, and not the run as such?
+fn was_lost(status: ExitStatus) -> bool {
+    // 128 and more: the number of the signal that ended a process, as shells and `mpirun` tell it.
+    status.code().is_none_or(|code| code == i32::from(LOST) || code >= 128)
+}
+
+fn exit_code(status: ExitStatus) -> u8 {
+    status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(LOST)
+}
+
+/// The command line of the processes: each flag of this helper replaced where it stands.
+fn rewritten(arguments: &[OsString], schedule: Schedule) -> Vec<OsString> {
+    let mut rewritten: Vec<OsString> = Vec::new();
+    let mut arguments = arguments.iter();
+    while let Some(argument) = arguments.next() {
+        let text = argument.to_string_lossy();
+        let (flag, joined) = text.split_once('=').map_or((&*text, false), |(flag, _)| (flag, true));
+        let mut skip_value = || {
+            if !joined {
+                arguments.next();
+            }
+        };
+        match flag {
+            "--processes" => {
+                skip_value();
+                rewritten.extend(["--link", "mpi"].map(OsString::from));
+                if schedule == Schedule::Plain {
+                    rewritten.extend(["--schedule", "1F1B"].map(OsString::from));
+                }
+            }
+            "--restart" => rewritten.push("--resume".into()),
+            "--schedule" | "--plan" | "--chunks" if schedule == Schedule::Plain => skip_value(),
+            _ => rewritten.push(argument.clone()),
+        }
+    }
+    rewritten
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    fn line(text: &str, schedule: Schedule) -> String {
+        let arguments: Vec<OsString> = text.split(' ').map(OsString::from).collect();
+        rewritten(&arguments, schedule).join(" ".as_ref()).into_string().unwrap()
+    }
+
+    #[test]
+    fn the_processes_get_the_command_line_with_the_helpers_flags_replaced_where_they_stand() {
+        let asked = "--steps 9 --processes 4 --save f --restart --schedule=ZBH1 --chunks 1 --log json";
+        let given = line(asked, Schedule::AsAsked);
+        assert_eq!(given, "--steps 9 --link mpi --save f --resume --schedule=ZBH1 --chunks 1 --log json");
+        let plain = line(asked, Schedule::Plain);
+        assert_eq!(plain, "--steps 9 --link mpi --schedule 1F1B --save f --resume --log json");
+        assert_eq!(line("--processes=2 --lr 1", Schedule::AsAsked), "--link mpi --lr 1");
+    }
+
+    #[test]
+    fn the_asked_schedule_is_kept_where_it_can_be_built_for_the_ranks_that_are_left() {
+        let options = |flags: &str| Options::try_parse_from(format!("train_gpt {flags}").split(' ')).unwrap();
+        assert_eq!(Schedule::of(&options("--processes 4"), 3), Schedule::AsAsked);
+        assert_eq!(Schedule::of(&options("--processes 4 --schedule DualPipe --microbatches 8"), 3), Schedule::Plain);
+        let plan = std::env::temp_dir().join(format!("train-gpt-processes-{}.csv", std::process::id()));
+        std::fs::write(&plan, "0F0,0B0\n1F0,1B0\n").unwrap();
+        let planned = options(&format!("--processes 2 --plan {}", plan.display()));
+        assert_eq!((Schedule::of(&planned, 2), Schedule::of(&planned, 1)), (Schedule::AsAsked, Schedule::Plain));
+        std::fs::remove_file(plan).unwrap();
+    }
+}

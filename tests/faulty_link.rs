@@ -1,0 +1,176 @@
+//! A link whose rank fails at a point in its run, whatever the transport below.
+//!
+//! The fault comes with the rank's n-th send, receive or gather, wherever in a step that is.
+
+#![allow(clippy::unwrap_used, reason = "faults are injected in tests")]
+
+use burn_pipeline::link::{Activity, Header, Link, LinkError, Message, Watch};
+use burn_pipeline::plan::Transport;
+use burn_pipeline::stage::Payload;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// What happens to a rank.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fault {
+    /// Its process is killed.
+    Kill,
+    /// Its process is stopped.
+    Stop,
+    /// It computes until it is released.
+    Hang,
+    /// Its code panics.
+    Panic,
+    /// A message that it sends is lost.
+    Lose,
+    /// A message that it sends has another header than it should.
+    Corrupt,
+    /// It comes long after the others.
+    Late,
+    /// It runs another plan.
+    OtherPlan,
+}
+
+impl Fault {
+    /// All of them; the first two are of processes alone.
+    pub const ALL: [Fault; 8] = [
+        Fault::Kill,
+        Fault::Stop,
+        Fault::Hang,
+        Fault::Panic,
+        Fault::Lose,
+        Fault::Corrupt,
+        Fault::Late,
+        Fault::OtherPlan,
+    ];
+
+    /// The fault of this name, as `Debug` prints it.
+    pub fn named(name: &str) -> Self {
+        let found = Self::ALL.into_iter().find(|fault| format!("{fault:?}") == name);
+        found.unwrap_or_else(|| panic!("there is no fault {name}"))
+    }
+}
+
+/// Sends a message with another header than it should have.
+pub type Corrupt<L> = fn(&mut L, usize, Message, Instant) -> Result<(), LinkError>;
+
+/// A link that fails at its n-th use.
+#[derive(Debug)]
+pub struct Faulty<L> {
+    /// The link below.
+    pub link: L,
+    /// What happens.
+    pub fault: Fault,
+    /// Uses of the link until then.
+    pub left: usize,
+    /// How long a late rank takes.
+    pub late: Duration,
+    /// Releases a rank that hangs.
+    pub released: Arc<AtomicBool>,
+    /// How this link's messages are spoilt.
+    pub corrupt: Corrupt<L>,
+}
+
+/// Sends this process a signal.
+pub fn signal(which: &str) {
+    Command::new("kill").args([which, &std::process::id().to_string()]).status().unwrap();
+    // Until it has arrived.
+    std::thread::sleep(Duration::from_secs(600));
+}
+
+impl<L> Faulty<L> {
+    /// A use of the link; `true` if the fault strikes now.
+    fn strikes(&mut self, sends: bool) -> bool {
+        // What is lost or spoilt is the first message that is sent from that point on.
+        let waits = !sends && matches!(self.fault, Fault::Lose | Fault::Corrupt);
+        if self.left == 0 || self.left == 1 && waits {
+            return false;
+        }
+        self.left -= 1;
+        if self.left > 0 {
+            return false;
+        }
+        match self.fault {
+            Fault::Kill => signal("-KILL"),
+            Fault::Stop => signal("-STOP"),
+            Fault::Hang => {
+                while !self.released.load(Ordering::Relaxed) {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+            }
+            Fault::Late => std::thread::sleep(self.late),
+            Fault::Panic => panic!("a broken link"),
+            Fault::Lose | Fault::Corrupt | Fault::OtherPlan => {}
+        }
+        true
+    }
+}
+
+impl<L: Link> Link for Faulty<L> {
+    fn rank(&self) -> usize {
+        self.link.rank()
+    }
+
+    fn ranks(&self) -> usize {
+        self.link.ranks()
+    }
+
+    fn transport(&self) -> Transport {
+        self.link.transport()
+    }
+
+    fn watch(&self) -> Arc<dyn Watch> {
+        self.link.watch()
+    }
+
+    fn bring(&self, payload: Payload) -> Payload {
+        self.link.bring(payload)
+    }
+
+    fn announce(&mut self, activity: Activity) {
+        self.link.announce(activity);
+    }
+
+    fn send(&mut self, to: usize, message: Message, deadline: Instant) -> Result<(), LinkError> {
+        match (self.strikes(true), self.fault) {
+            (true, Fault::Lose) => Ok(()),
+            (true, Fault::Corrupt) => (self.corrupt)(&mut self.link, to, message, deadline),
+            _ => self.link.send(to, message, deadline),
+        }
+    }
+
+    fn receive(&mut self, from: usize, header: Header, deadline: Instant) -> Result<Payload, LinkError> {
+        self.strikes(false);
+        self.link.receive(from, header, deadline)
+    }
+
+    fn all_gather(&mut self, numbers: Vec<f64>, deadline: Instant) -> Result<Vec<Vec<f64>>, LinkError> {
+        self.strikes(false);
+        self.link.all_gather(numbers, deadline)
+    }
+
+    fn form_groups(&mut self, groups: &[Vec<usize>], deadline: Instant) -> Result<(), LinkError> {
+        self.strikes(false);
+        self.link.form_groups(groups, deadline)
+    }
+
+    fn send_in(&mut self, group: usize, to: usize, message: Message, deadline: Instant) -> Result<(), LinkError> {
+        self.link.send_in(group, to, message, deadline)
+    }
+
+    fn receive_in(
+        &mut self,
+        group: usize,
+        from: usize,
+        header: Header,
+        deadline: Instant,
+    ) -> Result<Payload, LinkError> {
+        self.link.receive_in(group, from, header, deadline)
+    }
+
+    fn abort(&mut self, message: String) {
+        self.link.abort(message);
+    }
+}

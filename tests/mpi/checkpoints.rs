@@ -1,0 +1,95 @@
+//! Ranks in processes save together and take up what others saved; a rank that is lost meanwhile takes nothing along.
+
+use crate::mpirun::mpirun;
+use crate::passes_with;
+use crate::random::Random;
+use burn_pipeline::train::{CheckpointError, Checkpoints};
+use std::path::PathBuf;
+
+/// A folder that is gone once the test is over.
+pub(crate) struct Folder(pub(crate) PathBuf);
+
+impl Folder {
+    pub(crate) fn new(test: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("burn-pipeline-mpi-{test}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        Self(path)
+    }
+
+    pub(crate) fn text(&self) -> &str {
+        self.0.to_str().unwrap()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn other_ranks_and_schedules_go_on_bit_for_bit_from_what_processes_saved() {
+    for (ranks, family, takers) in [
+        (4, "1F1B", &[(2, "ZBVZeroBubble"), (3, "GPipe"), (1, "1F1B")][..]),
+        (2, "ZBVZeroBubble", &[(4, "Interleaved1F1B")]),
+        (2, "DualPipe", &[(3, "ZBH1")]),
+    ] {
+        let folder = Folder::new(family);
+        passes_with(ranks, &["save", family, folder.text()]);
+        Checkpoints::new(&folder.0).latest().unwrap().verify().unwrap();
+        for &(ranks, family) in takers {
+            print!("{}", passes_with(ranks, &["resume", family, folder.text()]));
+        }
+    }
+}
+
+#[test]
+fn processes_go_on_from_what_threads_saved() {
+    let folder = Folder::new("threads");
+    passes_with(3, &["save-threads", "1F1B", folder.text()]);
+    passes_with(2, &["resume", "1F1B", folder.text()]);
+}
+
+#[test]
+fn what_one_rank_cannot_save_or_load_is_refused_by_all() {
+    for ranks in [2, 3] {
+        passes_with(ranks, &["refusals", Folder::new("refusals").text()]);
+    }
+}
+
+#[test]
+fn a_rank_that_is_lost_amid_a_save_leaves_the_checkpoints_that_were_there() {
+    let (folder, mut random) = (Folder::new("struck"), Random::of_now());
+    let checkpoints = Checkpoints::new(&folder.0);
+    let (mut reached, mut partial) = (0, 0);
+    for strike in 0..6 {
+        let (ranks, fault) = (2 + random.below(3), ["Kill", "Panic"][strike % 2]);
+        let place = [random.below(ranks), 1 + random.below(3), 1 + random.below(40)];
+        println!("{fault} on rank {} of {ranks}, in its save {}, place {}", place[0], place[1], place[2]);
+        let [failing, save, within] = place.map(|number| number.to_string());
+        let run = mpirun(ranks as usize, &[], &["until-struck", folder.text(), fault, &failing, &save, &within]);
+        assert!(run.code.is_some_and(|code| code != 0) && run.left.is_empty(), "{run:?}");
+        if fault == "Panic" {
+            assert!(run.out.contains("the disk is gone") && run.out.contains(&format!("rank {failing}")), "{run:?}");
+        }
+        let said = run.out.lines().filter_map(|line| line.strip_prefix("saved ")?.parse().ok()).max();
+        let left = std::fs::read_dir(&folder.0).unwrap().flatten();
+        partial += left.filter(|entry| entry.file_name().to_string_lossy().ends_with(".partial")).count();
+        match checkpoints.latest() {
+            Ok(checkpoint) => {
+                checkpoint.verify().unwrap();
+                let steps = checkpoint.progress().steps;
+                assert!(steps >= said.unwrap_or(0).max(reached), "{said:?} was saved, {steps} is left");
+                reached = steps;
+            }
+            Err(CheckpointError::None { .. }) if reached == 0 && said.is_none() => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+    println!("{reached} steps were reached; {partial} times files were left behind");
+    // What is left holds more than four steps by now: begin anew, and stop once.
+    let folder = Folder::new("struck-once");
+    mpirun(3, &[], &["until-struck", folder.text(), "Kill", "1", "3", "5"]);
+    assert_eq!(Checkpoints::new(&folder.0).latest().unwrap().progress().steps, 2);
+    print!("{}", passes_with(2, &["resume", "1F1B", folder.text()]));
+}

@@ -1,0 +1,21 @@
+//! Random numbers that a test can print the seed of.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// A linear congruential generator (Knuth's MMIX).
+pub(crate) struct Random(u64);
+
+impl Random {
+    /// Other numbers every time; the seed is printed, and taken from `SEED` if that is set.
+    pub(crate) fn of_now() -> Self {
+        let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
+        let seed = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(now);
+        println!("seed {seed}");
+        Self(seed)
+    }
+
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % limit
+    }
+}

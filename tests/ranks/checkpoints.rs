@@ -1,0 +1,249 @@
+//! Checkpoints that ranks in processes write and take up, and what is left when one of them is killed meanwhile.
+
+use crate::cases::{Case, Text, read};
+use crate::parity::{RATE, builder};
+use burn::tensor::Device;
+use burn_pipeline::link::{Activity, Header, Link, LinkError, Message, Mpi, Watch};
+use burn_pipeline::plan::Transport;
+use burn_pipeline::schedule::{Chunks, Size, by_name};
+use burn_pipeline::stage::Payload;
+use burn_pipeline::train::{Builder, CheckpointError, Checkpoints, Pipeline, PipelineError};
+use pipeline_tests::faulty_link::{Fault, signal};
+use std::sync::Arc;
+use std::time::Instant;
+
+const SAMPLES: usize = 6;
+/// Steps of a whole run.
+const STEPS: u64 = 4;
+
+fn text() -> Text {
+    Text::new(SAMPLES)
+}
+
+fn cut(family: &str, ranks: usize) -> Builder {
+    let chunks = match by_name(family).unwrap().family().chunks {
+        Chunks::Exactly(chunks) => chunks,
+        Chunks::Any => 1,
+    };
+    builder::<Text>(family, Size { ranks, chunks, microbatches: SAMPLES })
+}
+
+fn linked(mpi: &Mpi, family: &str) -> Pipeline {
+    cut(family, mpi.ranks()).build_rank(Box::new(mpi.link(Device::flex()).unwrap())).unwrap()
+}
+
+fn step(pipeline: &mut Pipeline) -> f64 {
+    pipeline.step(text().batch(), RATE).unwrap().loss
+}
+
+/// Losses and weights from here to the end.
+fn rest(pipeline: &mut Pipeline) -> Vec<(f64, Vec<Vec<f32>>)> {
+    let mut rest = Vec::new();
+    while pipeline.progress().steps < STEPS {
+        let loss = step(pipeline);
+        rest.push((loss, pipeline.weights().unwrap().iter().flatten().map(read).collect()));
+    }
+    rest
+}
+
+/// Trains two steps and saves; with `threads`, rank 0 alone, over as many threads.
+pub(crate) fn save(mpi: &Mpi, family: &str, folder: &str, threads: bool) {
+    if threads && mpi.rank() > 0 {
+        return;
+    }
+    let mut pipeline = if threads { cut(family, mpi.ranks()).build().unwrap() } else { linked(mpi, family) };
+    step(&mut pipeline);
+    step(&mut pipeline);
+    let complete = pipeline.save(&Checkpoints::new(folder), &"two steps").unwrap();
+    assert!(complete.join("manifest.json").exists(), "{}", complete.display());
+}
+
+/// Goes on from what was saved; losses and weights are those of threads that never stopped.
+pub(crate) fn resume(mpi: &Mpi, family: &str, folder: &str) {
+    let checkpoint = Checkpoints::new(folder).latest().unwrap();
+    let done = checkpoint.progress().steps;
+    let mut pipeline = linked(mpi, family);
+    pipeline.load(&checkpoint).unwrap();
+    assert_eq!(pipeline.progress().steps, done);
+    let resumed = rest(&mut pipeline);
+    drop(pipeline);
+    if mpi.rank() == 0 {
+        let mut never_stopped = cut("GPipe", 2).build().unwrap();
+        let whole = rest(&mut never_stopped);
+        assert!(!resumed.is_empty() && resumed == whole[done as usize..], "{resumed:?}, and without a stop {whole:?}");
+        println!("{family} on {} went on after step {done}", mpi.ranks());
+    }
+    // Threads take up the same files.
+    if mpi.rank() == 0 {
+        let mut threads = cut("1F1B", 3).build().unwrap();
+        threads.load(&checkpoint).unwrap();
+        assert_eq!(rest(&mut threads), resumed);
+    }
+}
+
+/// What one rank cannot do is refused on all, and the pipeline goes on.
+pub(crate) fn refusals(mpi: &Mpi, folder: &str) {
+    let last = mpi.ranks() - 1;
+    let odd = mpi.rank() == last;
+    let mut pipeline = linked(mpi, "1F1B");
+    let good = Checkpoints::new(folder);
+    // Nowhere near the folder that rank 0 has made.
+    let elsewhere = if odd { Checkpoints::new(format!("{folder}-of-another-machine")) } else { good.clone() };
+    match (odd, pipeline.save(&elsewhere, &()).unwrap_err()) {
+        (true, CheckpointError::NotShared { folder }) => assert!(folder.ends_with("step-00000000.partial")),
+        (false, CheckpointError::Elsewhere { rank, message }) => {
+            assert!(rank == last && message.contains("on a file system that all of their processes see"), "{message}");
+        }
+        (_, error) => panic!("{error}"),
+    }
+    assert!(good.all().unwrap().is_empty());
+    // Gradients wait: refused on the spot, everywhere.
+    pipeline.accumulate(text().batch()).unwrap();
+    assert!(matches!(pipeline.save(&good, &()), Err(CheckpointError::MidStep)));
+    step(&mut pipeline);
+    let first = pipeline.save(&good, &1).unwrap();
+    step(&mut pipeline);
+    pipeline.save(&good, &2).unwrap();
+    // Two checkpoints: the one that differs is named before anything is read.
+    let latest = good.latest().unwrap();
+    let mine = if odd { burn_pipeline::train::Checkpoint::open(&first).unwrap() } else { latest.clone() };
+    match pipeline.load(&mine).unwrap_err() {
+        CheckpointError::Pipeline(PipelineError::Apart { rank, theirs, .. }) => {
+            assert!(rank == last && theirs.contains("step-00000001, step 1"), "{theirs}");
+        }
+        error => panic!("{error}"),
+    }
+    // A file that is damaged is refused by all, and named by who found it.
+    let file = latest.folder().join(format!("stage-{last:03}.safetensors"));
+    let mut bytes = std::fs::read(&file).unwrap();
+    let place = bytes.len() - 1;
+    bytes[place] ^= 1;
+    pipeline.eval(text().batch()).unwrap();
+    if odd {
+        std::fs::write(&file, &bytes).unwrap();
+    }
+    pipeline.eval(text().batch()).unwrap();
+    let error = pipeline.load(&latest).unwrap_err();
+    assert!(
+        error.to_string().contains("is damaged") && error.to_string().contains(&format!("stage-{last:03}")),
+        "{error}"
+    );
+    assert_eq!(matches!(error, CheckpointError::Damaged { .. }), odd, "{error}");
+    assert_eq!(pipeline.progress().steps, 2);
+    pipeline.load(&burn_pipeline::train::Checkpoint::open(first).unwrap()).unwrap();
+    assert_eq!(pipeline.progress().steps, 1);
+    step(&mut pipeline);
+}
+
+/// A link whose rank is struck in its n-th save, after it has said so many times that it is saving: amid a file, or,
+/// where it has no more to say, at the end of its last one.
+struct StruckWhileSaving {
+    link: Box<dyn Link>,
+    fault: Fault,
+    save: usize,
+    within: usize,
+    saving: bool,
+}
+
+impl Link for StruckWhileSaving {
+    fn rank(&self) -> usize {
+        self.link.rank()
+    }
+
+    fn ranks(&self) -> usize {
+        self.link.ranks()
+    }
+
+    fn transport(&self) -> Transport {
+        self.link.transport()
+    }
+
+    fn watch(&self) -> Arc<dyn Watch> {
+        self.link.watch()
+    }
+
+    fn bring(&self, payload: Payload) -> Payload {
+        self.link.bring(payload)
+    }
+
+    fn announce(&mut self, activity: Activity) {
+        let saving = activity == Activity::Saving;
+        let ends = self.saving && !saving;
+        self.saving = saving;
+        if self.save == 1 && saving {
+            self.within = self.within.saturating_sub(1);
+        }
+        if self.save == 1 && (ends || saving && self.within == 0) {
+            match self.fault {
+                Fault::Kill => signal("-KILL"),
+                _ => panic!("the disk is gone"),
+            }
+        }
+        self.save -= usize::from(ends);
+        self.link.announce(activity);
+    }
+
+    fn send(&mut self, to: usize, message: Message, deadline: Instant) -> Result<(), LinkError> {
+        self.link.send(to, message, deadline)
+    }
+
+    fn receive(&mut self, from: usize, header: Header, deadline: Instant) -> Result<Payload, LinkError> {
+        self.link.receive(from, header, deadline)
+    }
+
+    fn all_gather(&mut self, numbers: Vec<f64>, deadline: Instant) -> Result<Vec<Vec<f64>>, LinkError> {
+        self.link.all_gather(numbers, deadline)
+    }
+
+    fn form_groups(&mut self, groups: &[Vec<usize>], deadline: Instant) -> Result<(), LinkError> {
+        self.link.form_groups(groups, deadline)
+    }
+
+    fn send_in(&mut self, group: usize, to: usize, message: Message, deadline: Instant) -> Result<(), LinkError> {
+        self.link.send_in(group, to, message, deadline)
+    }
+
+    fn receive_in(
+        &mut self,
+        group: usize,
+        from: usize,
+        header: Header,
+        deadline: Instant,
+    ) -> Result<Payload, LinkError> {
+        self.link.receive_in(group, from, header, deadline)
+    }
+
+    fn abort(&mut self, message: String) {
+        self.link.abort(message);
+    }
+}
+
+/// Trains and saves, step by step, going on from what was saved, until a rank is struck amid a file.
+pub(crate) fn until_struck(
+    mpi: &Mpi,
+    folder: &str,
+    fault: &str,
+    [failing, save, within]: [usize; 3],
+) -> Result<(), String> {
+    let checkpoints = Checkpoints::new(folder).keep(2);
+    let mut link: Box<dyn Link> = Box::new(mpi.link(Device::flex()).unwrap());
+    if mpi.rank() == failing {
+        link = Box::new(StruckWhileSaving { link, fault: Fault::named(fault), save, within, saving: false });
+    }
+    let mut pipeline = cut("1F1B", mpi.ranks()).build_rank(link).unwrap();
+    match checkpoints.latest() {
+        Ok(checkpoint) => pipeline.load(&checkpoint).unwrap(),
+        Err(CheckpointError::None { .. }) => {}
+        Err(error) => panic!("{error}"),
+    }
+    loop {
+        step(&mut pipeline);
+        if let Err(error) = pipeline.save(&checkpoints, &()) {
+            println!("rank {} was told: {error}", mpi.rank());
+            return Err(error.to_string());
+        }
+        if mpi.rank() == 0 {
+            println!("saved {}", pipeline.progress().steps);
+        }
+    }
+}
