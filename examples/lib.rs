@@ -12,6 +12,7 @@ pub mod moe_gpt;
 pub mod moe_options;
 pub mod moe_run;
 pub mod moe_training;
+pub mod network;
 pub mod options;
 pub mod random;
 pub mod run;

@@ -97,6 +97,10 @@ pub enum LinkName {
     Threads,
     /// Processes that `mpirun` started, on one machine or many; feature `mpi`.
     Mpi,
+    /// Processes that torchrun, Slurm or RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT made ranks, over TCP.
+    Tcp,
+    /// The same, each with a GPU of its own, over NCCL; feature `nccl`. `--device` is `cuda` then.
+    Nccl,
 }
 
 /// What steps are told in.
@@ -186,6 +190,17 @@ pub enum OptionsError {
     /// MPI was not compiled in.
     #[error("--link mpi is not in this build; build with --features mpi")]
     NoMpi,
+    /// NCCL was not compiled in.
+    #[error("--link nccl is not in this build; build with --features nccl")]
+    NoNccl,
+    /// Nothing has made this process a rank.
+    #[error(
+        "nothing says which rank this process is; start it with torchrun or srun, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT"
+    )]
+    NoLauncher,
+    /// Checkpoints are written by one process.
+    #[error("--save does not go with --link tcp or nccl: use --link mpi or threads")]
+    SaveOverNetwork,
     /// The device is not there.
     #[error(transparent)]
     Device(#[from] DeviceError),
@@ -207,6 +222,12 @@ impl Options {
         if self.link == LinkName::Mpi && self.save.is_some() {
             return Err(OptionsError::SaveOverMpi);
         }
+        if self.link == LinkName::Nccl && !cfg!(feature = "nccl") {
+            return Err(OptionsError::NoNccl);
+        }
+        if matches!(self.link, LinkName::Tcp | LinkName::Nccl) && self.save.is_some() {
+            return Err(OptionsError::SaveOverNetwork);
+        }
         let corpus = Corpus::shakespeare();
         corpus.fits(self.seq)?;
         let plan = match &self.plan {
@@ -219,7 +240,7 @@ impl Options {
         Ok(Setup {
             model: RunFlags::of(&self).model(),
             rates: learning_rates(self.lr, self.steps)?,
-            device: self.device.open()?,
+            device: self.open_device()?,
             trace: TracePaths::new(&self.trace),
             plan,
             corpus,
@@ -253,10 +274,26 @@ impl Options {
 }
 
 impl Options {
+    /// The device; over NCCL the GPU that is this process's among those on its machine.
+    #[cfg(feature = "nccl")]
+    fn open_device(&self) -> Result<Device, OptionsError> {
+        if self.link != LinkName::Nccl {
+            return Ok(self.device.open()?);
+        }
+        let launch = Launch::from_environment()?.ok_or(OptionsError::NoLauncher)?;
+        let gpu = burn_pipeline::link::NcclLink::gpu_of(&launch);
+        gpu.map_err(|error| DeviceError::NotThere { name: "cuda", message: error.to_string() }.into())
+    }
+
+    #[cfg(not(feature = "nccl"))]
+    fn open_device(&self) -> Result<Device, OptionsError> {
+        Ok(self.device.open()?)
+    }
+
     fn ranks(&self) -> Result<usize, OptionsError> {
         let started = match self.link {
             LinkName::Threads => None,
-            LinkName::Mpi => Launch::from_environment()?.map(|launch| launch.ranks),
+            LinkName::Mpi | LinkName::Tcp | LinkName::Nccl => Launch::from_environment()?.map(|launch| launch.ranks),
         };
         Ok(self.ranks.or(started).unwrap_or(2))
     }

@@ -12,6 +12,7 @@ mod builder;
 mod checkpoint;
 mod contract;
 mod deliver;
+mod ending;
 mod error;
 mod learn;
 mod pipeline;

@@ -9,6 +9,7 @@ mod metadata;
 use super::admit::admit;
 use super::builder::{BuildError, Builder};
 use super::checkpoint::Progress;
+use super::ending::Endings;
 use super::error::PipelineError;
 use super::report::{EvalReport, StepReport, most};
 use super::shared::SharedReport;
@@ -84,6 +85,9 @@ pub struct Pipeline {
     pub(super) watch: Arc<dyn Watch>,
     pub(super) commands: Vec<Sender<Command>>,
     pub(super) replies: Receiver<Reply>,
+    /// Dropped after the commands, whose end the rank's thread sees.
+    #[expect(dead_code, reason = "it is there for its drop")]
+    pub(super) endings: Endings,
     pub(super) deadline: Duration,
     pub(super) validate: Validate,
     pub(super) learned: bool,

@@ -28,13 +28,12 @@
 //! job, as MPI's default handler has it.
 
 mod in_flight;
-mod letter;
 mod link;
-mod mailbox;
 mod progress;
 
 pub use link::MpiLink;
 
+use super::{letter, mailbox};
 use burn::tensor::Device;
 use mpi::Threading;
 use progress::{Leave, Opened, Order};
