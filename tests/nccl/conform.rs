@@ -66,7 +66,8 @@ impl Link for OnGpu {
     }
 
     fn send(&mut self, to: usize, message: Message, deadline: Instant) -> Result<(), LinkError> {
-        let payload = match message.payload.tensors().all(is_for_gpus) {
+        let all = message.payload.tensors().all(is_for_gpus);
+        let payload = match all {
             true => Self::moved(message.payload, &self.device),
             false => message.payload,
         };
