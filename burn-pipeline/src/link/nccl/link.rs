@@ -1,11 +1,11 @@
 //! One rank's end of a link over NCCL.
 
 use super::communicator::{self, Collective, Id};
-use super::gpu::{Event, Gpu};
+use super::gpu::Gpu;
 use super::order::Order;
 use super::start::Start;
 use super::tensors::{cuda_device, from_cube, into_cube, is_on};
-use super::turn::{Answer, Collect, Content, Inbox, Slot, Turn};
+use super::turn::{Answer, Answered, Collect, Content, Inbox, Slot, Turn};
 use super::{NcclError, NcclOptions, Ordering};
 use crate::link::bytes::{pack, unpack};
 use crate::link::mailbox::Mailbox;
@@ -231,13 +231,7 @@ impl NcclLink {
     }
 
     /// Waits for the thread's answer; another rank's failure, and the deadline, end it.
-    fn answer<T>(
-        &self,
-        peer: usize,
-        what: &str,
-        answer: &Receiver<Result<(T, Option<Arc<Event>>), LinkError>>,
-        deadline: Instant,
-    ) -> Result<(T, Option<Arc<Event>>), LinkError> {
+    fn answer<T>(&self, peer: usize, what: &str, answer: &Receiver<Answered<T>>, deadline: Instant) -> Answered<T> {
         self.post.wait_for(peer, &|| what.to_owned(), deadline, |_| answer.try_recv().ok())?
     }
 

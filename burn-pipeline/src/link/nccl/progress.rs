@@ -306,8 +306,8 @@ impl Progress {
 
     /// Errors that NCCL found since it was last asked.
     fn sound(&self) -> Result<(), NcclError> {
-        let all = std::iter::once(&self.world).chain(self.groups.iter().flatten());
-        all.map(|communicator| communicator.is_settled("a group of transfers").map(drop)).collect()
+        let mut all = std::iter::once(&self.world).chain(self.groups.iter().flatten());
+        all.try_for_each(|communicator| communicator.is_settled("a group of transfers").map(drop))
     }
 
     /// Waits until what was queued is really on the queue: only then may an event go behind it.

@@ -37,8 +37,11 @@ pub(super) struct Collect {
     pub(super) done: Answer<Vec<Option<CubeTensor>>>,
 }
 
+/// An answer, and the event behind the transfer that brings it, if it may not be over yet.
+pub(super) type Answered<T> = Result<(T, Option<Arc<Event>>), LinkError>;
+
 /// Where an answer goes.
-pub(super) type Answer<T> = Sender<Result<(T, Option<Arc<Event>>), LinkError>>;
+pub(super) type Answer<T> = Sender<Answered<T>>;
 
 /// The place for a message's content in the order of its sender's messages.
 #[derive(Clone, Default)]
@@ -73,7 +76,10 @@ impl Slot {
 
 /// Messages of each rank, in order; contents come when their transfer is done.
 #[derive(Clone)]
-pub(super) struct Inbox(Arc<Mutex<Vec<VecDeque<(Frame, Slot)>>>>);
+pub(super) struct Inbox(Arc<Mutex<Queues>>);
+
+/// Of each rank.
+type Queues = Vec<VecDeque<(Frame, Slot)>>;
 
 impl Inbox {
     pub(super) fn new(ranks: usize) -> Self {
@@ -92,7 +98,7 @@ impl Inbox {
         slot.take().map(|content| (frame, content))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<VecDeque<(Frame, Slot)>>> {
+    fn lock(&self) -> MutexGuard<'_, Queues> {
         // Poisoning is of no interest: queues stay whole.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
