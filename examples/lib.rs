@@ -21,6 +21,7 @@ pub mod moe_run;
 pub mod moe_sides;
 pub mod moe_signal;
 pub mod moe_training;
+pub mod network;
 pub mod options;
 pub mod processes;
 pub mod random;

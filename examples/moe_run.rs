@@ -1,16 +1,20 @@
 //! The whole of `train_moe`, from its arguments to its exit code.
 //!
 //! Guarantees: as those of `train_gpt`: with `--log json`, standard output holds the steps' JSON lines and nothing
-//! else; flags that no run can have end it with one message and code 2, a run that fails with one message and code 1.
+//! else; flags that no run can have end it with one message and code 2, a run in which a rank failed or was lost with one
+//! message and code 3, any other that fails with one message and code 1.
 
 use crate::expert_load;
 use crate::load_curves::{self, LoadCurve};
 use crate::moe_gpt::Injection;
 use crate::moe_options::{MoeOptions, MoeOptionsError, MoeSetup};
 use crate::moe_training::{MoeStepRecord, MoeTrainError, MoeTrainer};
-use crate::options::{LinkName, LogFormat};
+use crate::network::{self, NetworkError};
+use crate::options::{LinkName, LogFormat, OptionsError};
+use crate::processes::{self, LOST, ProcessesError};
 use crate::step_log::StepLog;
 use crate::traces::TraceError;
+use burn_pipeline::link::Launch;
 #[cfg(feature = "mpi")]
 use burn_pipeline::link::{Mpi, MpiError};
 use std::ffi::OsString;
@@ -38,6 +42,12 @@ pub enum MoeRunError {
     #[cfg(feature = "mpi")]
     #[error(transparent)]
     Mpi(#[from] MpiError),
+    /// Processes cannot be started.
+    #[error(transparent)]
+    Processes(#[from] ProcessesError),
+    /// The other ranks cannot be reached.
+    #[error(transparent)]
+    Network(#[from] NetworkError),
     /// A file cannot be written.
     #[error(transparent)]
     Trace(#[from] TraceError),
@@ -56,9 +66,13 @@ pub fn main(arguments: impl Iterator<Item = OsString>, out: &mut dyn Write, err:
             return error.exit_code() as u8;
         }
     };
+    if let Some(processes) = options.common.processes {
+        return start(options, processes, err).unwrap_or_else(|error| tell(&error, err));
+    }
     let done = match options.common.link {
         LinkName::Threads => run(options, out, err),
         LinkName::Mpi => over_mpi(options, out, err),
+        LinkName::Tcp | LinkName::Nccl => over_network(options, out, err),
     };
     done.map_or_else(|error| tell(&error, err), |()| 0)
 }
@@ -67,7 +81,19 @@ pub fn main(arguments: impl Iterator<Item = OsString>, out: &mut dyn Write, err:
 fn tell(error: &MoeRunError, err: &mut dyn Write) -> u8 {
     // A closed standard error is no news.
     let _ = writeln!(err, "error: {error}");
-    if matches!(error, MoeRunError::Options(_)) { 2 } else { 1 }
+    match error {
+        MoeRunError::Options(_) => 2,
+        MoeRunError::Train(MoeTrainError::Train(error)) if error.is_of_a_rank() => LOST,
+        _ => 1,
+    }
+}
+
+/// Starts processes that do what this one was asked to do; gives the exit code.
+fn start(options: MoeOptions, processes: usize, err: &mut dyn Write) -> Result<u8, MoeRunError> {
+    let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
+    // Flags that no run can have are refused once, here.
+    let options = options.check()?.common.options;
+    Ok(processes::run(&options, processes, &arguments, err)?)
 }
 
 /// This process is one rank of those that `mpirun` started; rank 0 tells.
@@ -94,6 +120,23 @@ fn over_mpi(options: MoeOptions, _: &mut dyn Write, _: &mut dyn Write) -> Result
     // Refuses it.
     options.check()?;
     Ok(())
+}
+
+/// This process is one rank of those that a launcher started; rank 0 tells.
+fn over_network(options: MoeOptions, out: &mut dyn Write, err: &mut dyn Write) -> Result<(), MoeRunError> {
+    let setup = options.check()?;
+    let launch = Launch::from_environment().map_err(OptionsError::from).map_err(MoeOptionsError::from)?;
+    let launch = launch.ok_or(OptionsError::NoLauncher).map_err(MoeOptionsError::from)?;
+    let leads = launch.rank == 0;
+    if leads {
+        setup.common.trace.prepare()?;
+    }
+    let link = network::open(&setup.common, &launch)?;
+    let trainer = MoeTrainer::over(setup, Some(link))?;
+    match leads {
+        true => run_trainer(trainer, true, out, err),
+        false => run_trainer(trainer, false, &mut io::sink(), &mut io::sink()),
+    }
 }
 
 /// Trains, evaluates, and writes the timeline and the experts' load; or draws curves of three trainings.

@@ -120,6 +120,10 @@ pub enum LinkName {
     Threads,
     /// Processes that `mpirun` started, on one machine or many; feature `mpi`.
     Mpi,
+    /// Processes that torchrun, Slurm or RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT made ranks, over TCP.
+    Tcp,
+    /// The same, each with a GPU of its own, over NCCL; feature `nccl`. `--device` is `cuda` then.
+    Nccl,
 }
 
 /// What steps are told in.
@@ -223,6 +227,14 @@ pub enum OptionsError {
     /// Processes that start processes.
     #[error("--processes starts `mpirun`, and {0} has started this process already; use --link mpi")]
     Started(Launcher),
+    /// NCCL was not compiled in.
+    #[error("--link nccl is not in this build; build with --features nccl")]
+    NoNccl,
+    /// Nothing has made this process a rank.
+    #[error(
+        "nothing says which rank this process is; start it with torchrun or srun, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT"
+    )]
+    NoLauncher,
     /// The device is not there.
     #[error(transparent)]
     Device(#[from] DeviceError),
@@ -257,6 +269,9 @@ impl Options {
         if self.batch < replicas {
             return Err(OptionsError::Replicas { replicas, microbatches: 1 });
         }
+        if self.link == LinkName::Nccl && !cfg!(feature = "nccl") {
+            return Err(OptionsError::NoNccl);
+        }
         let corpus = Corpus::shakespeare();
         corpus.fits(self.seq)?;
         let plan = self.planned()?;
@@ -266,7 +281,7 @@ impl Options {
         Ok(Setup {
             model: RunFlags::of(&self).model(),
             rates: learning_rates(self.lr, self.steps)?,
-            device: self.device.open()?,
+            device: self.open_device()?,
             trace: TracePaths::new(&self.trace),
             plan,
             corpus,
@@ -319,10 +334,26 @@ impl Options {
 }
 
 impl Options {
+    /// The device; over NCCL the GPU that is this process's among those on its machine.
+    #[cfg(feature = "nccl")]
+    fn open_device(&self) -> Result<Device, OptionsError> {
+        if self.link != LinkName::Nccl {
+            return Ok(self.device.open()?);
+        }
+        let launch = Launch::from_environment()?.ok_or(OptionsError::NoLauncher)?;
+        let gpu = burn_pipeline::link::NcclLink::gpu_of(&launch);
+        gpu.map_err(|error| DeviceError::NotThere { name: "cuda", message: error.to_string() }.into())
+    }
+
+    #[cfg(not(feature = "nccl"))]
+    fn open_device(&self) -> Result<Device, OptionsError> {
+        Ok(self.device.open()?)
+    }
+
     fn ranks(&self) -> Result<usize, OptionsError> {
         let started = match self.link {
             LinkName::Threads => None,
-            LinkName::Mpi => Launch::from_environment()?.map(|launch| launch.ranks),
+            LinkName::Mpi | LinkName::Tcp | LinkName::Nccl => Launch::from_environment()?.map(|launch| launch.ranks),
         };
         let processes = self.processes.or(started).map(|processes| (processes / self.data_parallel).max(1));
         Ok(self.ranks.or(processes).unwrap_or(2))

@@ -5,11 +5,13 @@
 //! other that fails with one message and code 1.
 
 use crate::generate::Sampling;
+use crate::network::{self, NetworkError};
 use crate::options::{LinkName, LogFormat, Options, OptionsError, Setup};
 use crate::processes::{self, LOST, ProcessesError};
 use crate::step_log::StepLog;
 use crate::traces::TraceError;
 use crate::training::{StepRecord, TrainError, Trainer};
+use burn_pipeline::link::Launch;
 #[cfg(feature = "mpi")]
 use burn_pipeline::link::{Mpi, MpiError};
 use clap::Parser;
@@ -42,6 +44,9 @@ pub enum RunError {
     /// Processes cannot be started.
     #[error(transparent)]
     Processes(#[from] ProcessesError),
+    /// The other ranks cannot be reached.
+    #[error(transparent)]
+    Network(#[from] NetworkError),
     /// The timeline cannot be written.
     #[error(transparent)]
     Trace(#[from] TraceError),
@@ -77,6 +82,7 @@ pub fn main(arguments: impl Iterator<Item = OsString>, out: &mut dyn Write, err:
     let done = match options.link {
         LinkName::Threads => run(options, out, err),
         LinkName::Mpi => over_mpi(options, out, err),
+        LinkName::Tcp | LinkName::Nccl => over_network(options, out, err),
     };
     done.map_or_else(|error| tell(&error, err), |()| 0)
 }
@@ -120,6 +126,22 @@ fn over_mpi(options: Options, _: &mut dyn Write, _: &mut dyn Write) -> Result<()
     // Refuses it.
     options.check()?;
     Ok(())
+}
+
+/// This process is one rank of those that a launcher started; rank 0 tells.
+fn over_network(options: Options, out: &mut dyn Write, err: &mut dyn Write) -> Result<(), RunError> {
+    let setup = options.check()?;
+    let launch = Launch::from_environment().map_err(OptionsError::from)?.ok_or(OptionsError::NoLauncher)?;
+    let leads = launch.rank == 0;
+    if leads {
+        setup.trace.prepare()?;
+    }
+    let link = network::open(&setup, &launch)?;
+    let trainer = Trainer::over(setup, Some(link))?;
+    match leads {
+        true => run_trainer(trainer, true, out, err),
+        false => run_trainer(trainer, false, &mut io::sink(), &mut io::sink()),
+    }
 }
 
 /// Trains, evaluates, draws a sample and writes the timeline.

@@ -365,7 +365,12 @@ fn names_the_missing(link: &mut dyn Link) {
 
 fn wakes_everybody(link: &mut dyn Link) {
     let last = link.ranks() - 1;
-    meet(link);
+    // The failure may overtake what other ranks have sent: it comes when all have said that nothing more is to come.
+    if link.rank() == last {
+        others(link).into_iter().for_each(|from| drop(link.receive(from, header(9), soon()).unwrap()));
+    } else {
+        link.send(last, message(9, Payload::default()), soon()).unwrap();
+    }
     let began = Instant::now();
     if link.rank() == last {
         link.abort("the loss is no number".to_owned());

@@ -11,13 +11,16 @@ use std::time::Instant;
 /// # Errors
 /// As [`Link::all_gather`].
 pub fn all_gather_bytes(link: &mut dyn Link, bytes: &[u8], deadline: Instant) -> Result<Vec<Vec<u8>>, LinkError> {
-    let word = |chunk: &[u8]| chunk.iter().rev().fold(0u32, |word, &byte| word << 8 | u32::from(byte));
-    let numbers = std::iter::once(bytes.len() as f64).chain(bytes.chunks(4).map(|chunk| f64::from(word(chunk))));
-    let table = link.all_gather(numbers.collect(), deadline)?;
+    let table = link.all_gather(pack(bytes), deadline)?;
     Ok(table.iter().map(|row| unpack(row)).collect())
 }
 
-fn unpack(row: &[f64]) -> Vec<u8> {
+pub(super) fn pack(bytes: &[u8]) -> Vec<f64> {
+    let word = |chunk: &[u8]| chunk.iter().rev().fold(0u32, |word, &byte| word << 8 | u32::from(byte));
+    std::iter::once(bytes.len() as f64).chain(bytes.chunks(4).map(|chunk| f64::from(word(chunk)))).collect()
+}
+
+pub(super) fn unpack(row: &[f64]) -> Vec<u8> {
     let Some((&length, words)) = row.split_first() else { return Vec::new() };
     let mut bytes: Vec<u8> = words.iter().flat_map(|&word| (word as u32).to_le_bytes()).collect();
     bytes.truncate(length as usize);

@@ -10,9 +10,19 @@
 //! | torchrun, and by hand | `RANK` | `WORLD_SIZE` | `LOCAL_RANK` |
 //! | Slurm `srun` | `SLURM_PROCID` | `SLURM_NTASKS` | `SLURM_LOCALID` |
 //!
-//! torchrun also says where rank 0 is: `MASTER_ADDR` and `MASTER_PORT`.
+//! Where rank 0 is, `MASTER_ADDR` and `MASTER_PORT` say, which torchrun sets and anybody can. Without them:
+//!
+//! - under Slurm, rank 0 is on the first machine of `SLURM_STEP_NODELIST`, and the port follows from `SLURM_JOB_ID`;
+//! - where all ranks are on one machine (`OMPI_COMM_WORLD_LOCAL_SIZE`, `MPI_LOCALNRANKS`, `LOCAL_WORLD_SIZE`), rank 0 is
+//!   here.
+//!
+//! torchrun's own store holds `MASTER_PORT` while `TORCHELASTIC_USE_AGENT_STORE` is `True`: the next port is taken then.
 
+use super::Place;
 use std::fmt;
+
+/// The port where nobody says one: torchrun's own default.
+const PORT: u16 = 29500;
 
 /// What started the processes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -37,6 +47,16 @@ impl Launcher {
             Launcher::Mpich => ["PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"],
             Launcher::Torchrun => ["RANK", "WORLD_SIZE", "LOCAL_RANK"],
             Launcher::Slurm => ["SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"],
+        }
+    }
+
+    /// The variable that says how many ranks are on this machine.
+    fn local_ranks(self) -> &'static str {
+        match self {
+            Launcher::OpenMpi => "OMPI_COMM_WORLD_LOCAL_SIZE",
+            Launcher::Mpich => "MPI_LOCALNRANKS",
+            Launcher::Torchrun => "LOCAL_WORLD_SIZE",
+            Launcher::Slurm => "SLURM_NTASKS_PER_NODE",
         }
     }
 }
@@ -73,6 +93,15 @@ pub enum LaunchError {
         /// The one that is not.
         missing: &'static str,
     },
+    /// Nothing says where rank 0 is.
+    #[error("nothing says where rank 0 is; set MASTER_ADDR and MASTER_PORT to its host and a free port, for all ranks")]
+    NoMeeting,
+    /// A port that there is not.
+    #[error("MASTER_PORT={port} is no port; choose one from 1 to 65535")]
+    Port {
+        /// What the variable holds.
+        port: usize,
+    },
     /// The rank is not below the number of ranks.
     #[error("rank {rank} is not one of {ranks} rank(s), counted from 0")]
     OutOfRange {
@@ -94,7 +123,7 @@ pub struct Launch {
     pub ranks: usize,
     /// This process among those on its machine: which of its GPUs it takes. 0 where the launcher does not say.
     pub local_rank: usize,
-    /// Address and port of rank 0, where the launcher says (torchrun).
+    /// Address and port of rank 0, where the environment says.
     pub master: Option<(String, u16)>,
 }
 
@@ -137,9 +166,45 @@ impl Launch {
         if rank >= ranks {
             return Err(LaunchError::OutOfRange { rank, ranks });
         }
-        let port = number("MASTER_PORT").ok().flatten().and_then(|port| u16::try_from(port).ok());
         let local_rank = number(of_local)?.unwrap_or(0);
-        Ok(Some(Self { launcher, rank, ranks, local_rank, master: get("MASTER_ADDR").zip(port) }))
+        let port = number("MASTER_PORT")?;
+        let port = port.map(|port| u16::try_from(port).ok().filter(|&p| p > 0).ok_or(LaunchError::Port { port }));
+        let taken = get("TORCHELASTIC_USE_AGENT_STORE").is_some_and(|value| value == "True");
+        let port = port.transpose()?.map(|port| if taken { port.saturating_add(1) } else { port });
+        let nodes = ["SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"].into_iter().find_map(&get);
+        // Some launchers say more than a number here, which then says nothing of one machine.
+        let here = get(launcher.local_ranks()).and_then(|count| count.parse().ok()) == Some(ranks);
+        let master = match (get("MASTER_ADDR"), launcher, nodes) {
+            (Some(host), ..) => Some((host, port.unwrap_or(PORT))),
+            (None, Launcher::Slurm, Some(nodes)) => {
+                let job = number("SLURM_JOB_ID")?.unwrap_or(0);
+                Some((first_host(&nodes), port.unwrap_or(PORT + (job % 1000) as u16)))
+            }
+            _ if here => Some(("127.0.0.1".to_owned(), port.unwrap_or(PORT))),
+            _ => None,
+        };
+        Ok(Some(Self { launcher, rank, ranks, local_rank, master }))
+    }
+
+    /// Where the ranks meet, for [`TcpLink::connect`](super::TcpLink::connect).
+    ///
+    /// # Errors
+    /// If nothing says where rank 0 is.
+    pub fn place(&self) -> Result<Place, LaunchError> {
+        let meeting = self.master.clone().ok_or(LaunchError::NoMeeting)?;
+        Ok(Place { rank: self.rank, ranks: self.ranks, meeting })
+    }
+}
+
+/// The first of hosts as Slurm writes them: `gpu[07-09,12],cpu1` begins with `gpu07`.
+fn first_host(list: &str) -> String {
+    match list.split_once('[') {
+        Some((prefix, rest)) if !prefix.contains(',') => {
+            let (inside, after) = rest.split_once(']').unwrap_or((rest, ""));
+            let number = inside.split(['-', ',']).next().unwrap_or_default();
+            format!("{prefix}{number}{}", after.split(',').next().unwrap_or_default())
+        }
+        _ => list.split(',').next().unwrap_or_default().to_owned(),
     }
 }
 
@@ -177,6 +242,49 @@ mod tests {
     fn torchrun_says_where_rank_0_is() {
         let variables = [("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "node7"), ("MASTER_PORT", "29500")];
         assert_eq!(launch(&variables).unwrap().unwrap().master, Some(("node7".to_owned(), 29500)));
+    }
+
+    fn meeting(variables: &[(&str, &str)]) -> Option<(String, u16)> {
+        launch(variables).unwrap().unwrap().master
+    }
+
+    #[test]
+    fn slurm_names_the_machines() {
+        let of = |nodes: &str| {
+            let all = [
+                ("SLURM_PROCID", "1"),
+                ("SLURM_NTASKS", "4"),
+                ("SLURM_STEP_NODELIST", nodes),
+                ("SLURM_JOB_ID", "7012"),
+            ];
+            meeting(&all).unwrap()
+        };
+        assert_eq!(of("gpu[07-09,12],cpu1"), ("gpu07".to_owned(), 29512));
+        assert_eq!(of("a1,b[2-3]").0, "a1");
+        assert_eq!(of("n[3,5]-ib").0, "n3-ib");
+        assert_eq!(of("single").0, "single");
+    }
+
+    #[test]
+    fn ranks_of_one_machine_meet_on_it_and_the_others_must_be_told() {
+        let local = [("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "2"), ("OMPI_COMM_WORLD_LOCAL_SIZE", "2")];
+        assert_eq!(meeting(&local), Some(("127.0.0.1".to_owned(), 29500)));
+        let spread =
+            [("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "4"), ("OMPI_COMM_WORLD_LOCAL_SIZE", "2")];
+        assert_eq!(launch(&spread).unwrap().unwrap().place(), Err(LaunchError::NoMeeting));
+        // Tasks of a Slurm job may be spread in ways that only the list of machines tells.
+        assert_eq!(meeting(&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "8"), ("SLURM_NTASKS_PER_NODE", "4(x2)")]), None);
+    }
+
+    #[test]
+    fn the_port_of_torchruns_own_store_is_left_alone() {
+        let base = [("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "node7"), ("MASTER_PORT", "29500")];
+        let store = [&base[..], &[("TORCHELASTIC_USE_AGENT_STORE", "True")]].concat();
+        assert_eq!(meeting(&store), Some(("node7".to_owned(), 29501)));
+        let place = launch(&base).unwrap().unwrap().place().unwrap();
+        assert_eq!(place, Place { rank: 0, ranks: 2, meeting: ("node7".to_owned(), 29500) });
+        let odd = [&base[..3], &[("MASTER_PORT", "70000")]].concat();
+        assert_eq!(launch(&odd), Err(LaunchError::Port { port: 70000 }));
     }
 
     #[test]

@@ -7,6 +7,8 @@
 //! | transport | file | ranks are |
 //! |---|---|---|
 //! | threads | `threads.rs` | threads of this process |
+//! | TCP | `tcp/` | processes, on one machine or many, without MPI |
+//! | NCCL | `nccl/` (feature `nccl`) | processes or threads, each with its NVIDIA GPU |
 //! | MPI | `mpi/` (feature `mpi`) | processes, on one machine or many |
 //!
 //! Links between processes carry messages as bytes: `wire.rs`.
@@ -14,11 +16,20 @@
 mod bytes;
 mod group;
 mod launch;
+mod letter;
+mod mailbox;
 #[cfg(feature = "mpi")]
 mod mpi;
+#[cfg(feature = "nccl")]
+mod nccl;
+#[cfg(any(test, feature = "nccl"))]
+mod pairing;
 mod reduce;
 #[cfg(feature = "mpi")]
 mod repeats;
+#[cfg(any(test, feature = "nccl"))]
+mod sums;
+mod tcp;
 mod threads;
 mod wire;
 
@@ -26,6 +37,9 @@ pub use bytes::all_gather_bytes;
 pub use launch::{Launch, LaunchError, Launcher};
 #[cfg(feature = "mpi")]
 pub use mpi::{Mpi, MpiError, MpiLink};
+#[cfg(feature = "nccl")]
+pub use nccl::{NcclError, NcclLink, NcclOptions, Ordering};
+pub use tcp::{Place, TcpError, TcpLink};
 pub use threads::{ThreadLink, Threads};
 pub(crate) use wire::checksum;
 pub use wire::{Frame, Packed, Repeat, WIRE_VERSION, WireError};

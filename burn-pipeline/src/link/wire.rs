@@ -22,6 +22,9 @@
 //! the version (2 bytes), the number of what is repeated (2), the microbatch (8), the checksum (8). What numbers stand
 //! for is for the transport to say: `repeats.rs`.
 
+#[cfg(any(test, feature = "nccl"))]
+mod offer;
+
 use super::{Direction, Header, Message};
 use crate::plan::Stage;
 use crate::stage::{AnyTensor, Kind, Part, Payload};
@@ -208,18 +211,8 @@ impl Packed {
     /// # Errors
     /// If a tensor is quantised, cannot be read, or a number does not fit into a frame.
     pub fn new(message: Message) -> Result<Self, WireError> {
-        let Header { stage, microbatch, direction } = message.header;
-        let mut frame = Vec::with_capacity(128);
-        frame.extend(MAGIC);
-        frame.extend(WIRE_VERSION.to_le_bytes());
-        let (direction, from) = direction_code(direction);
-        frame.extend([direction, stage.replica() as u8]);
         let parts: Vec<Part> = message.payload.into_parts().collect();
-        let count = u32::try_from(parts.len()).map_err(|_| beyond("the number of parts", parts.len()))?;
-        frame.extend((stage.index() as u32).to_le_bytes());
-        frame.extend(count.to_le_bytes());
-        frame.extend(wide("microbatch", microbatch)?);
-        frame.extend(wide("stage", from)?);
+        let mut frame = begin(message.header, parts.len())?;
         let mut bodies = Vec::new();
         for part in parts {
             match part {
@@ -235,16 +228,37 @@ impl Packed {
     }
 }
 
+/// All of a frame before its parts.
+fn begin(header: Header, parts: usize) -> Result<Vec<u8>, WireError> {
+    let Header { stage, microbatch, direction } = header;
+    let mut frame = Vec::with_capacity(128);
+    frame.extend(MAGIC);
+    frame.extend(WIRE_VERSION.to_le_bytes());
+    let (direction, from) = direction_code(direction);
+    frame.extend([direction, stage.replica() as u8]);
+    let count = u32::try_from(parts).map_err(|_| beyond("the number of parts", parts))?;
+    frame.extend((stage.index() as u32).to_le_bytes());
+    frame.extend(count.to_le_bytes());
+    frame.extend(wide("microbatch", microbatch)?);
+    frame.extend(wide("stage", from)?);
+    Ok(frame)
+}
+
 fn write_tensor(frame: &mut Vec<u8>, tensor: AnyTensor) -> Result<Bytes, WireError> {
     let kind = tensor.kind();
     dtype_code(tensor.dtype())?;
     let data = tensor.into_data().map_err(|message| WireError::Device { message })?;
-    let dims = u8::try_from(data.shape().len()).map_err(|_| beyond("the number of dimensions", data.shape().len()))?;
-    frame.extend([1, kind_code(kind), dtype_code(data.dtype())?, dims]);
-    for &size in data.shape().iter() {
+    describe(frame, kind, data.dtype(), data.shape())?;
+    Ok(data.into_bytes())
+}
+
+fn describe(frame: &mut Vec<u8>, kind: Kind, dtype: DType, shape: &[usize]) -> Result<(), WireError> {
+    let dims = u8::try_from(shape.len()).map_err(|_| beyond("the number of dimensions", shape.len()))?;
+    frame.extend([1, kind_code(kind), dtype_code(dtype)?, dims]);
+    for &size in shape {
         frame.extend(wide("size", size)?);
     }
-    Ok(data.into_bytes())
+    Ok(())
 }
 
 impl Frame {
@@ -464,12 +478,12 @@ fn kind_of(code: u8) -> Result<Kind, WireError> {
     KINDS.get(usize::from(code)).copied().ok_or(WireError::Field { what: "kind", value: u64::from(code) })
 }
 
-fn dtype_code(dtype: DType) -> Result<u8, WireError> {
+pub(super) fn dtype_code(dtype: DType) -> Result<u8, WireError> {
     let code = DTYPES.iter().position(|&known| known == dtype).ok_or(WireError::Quantised { dtype })?;
     Ok(code as u8)
 }
 
-fn dtype_of(code: u8) -> Result<DType, WireError> {
+pub(super) fn dtype_of(code: u8) -> Result<DType, WireError> {
     DTYPES.get(usize::from(code)).copied().ok_or(WireError::Field { what: "element type", value: u64::from(code) })
 }
 

@@ -5,14 +5,18 @@
 //! 1. A track is a process, a rank a thread of it. Transfers and collectives, which may run beside computations,
 //!    have threads of their own below their rank.
 //! 2. `F`, `I`, `W` and `B` are `computation`, the rest `communication`.
-//! 3. [`chrome_steps`] is PyTorch's `_dump_chrometrace`: one microsecond a cell, a process a rank. It differs in one
+//! 3. Sends and receives say for how long their rank stood still for them, and before that for its neighbour
+//!    (`exposed_us`, `early_us`; see [`exposed()`]).
+//! 4. [`chrome_steps`] is PyTorch's `_dump_chrometrace`: one microsecond a cell, a process a rank. It differs in one
 //!    thing: PyTorch files `I` under `communication`.
 
 use super::event::{Event, Track};
+use super::exposed::exposed;
 use super::kind::{Kind, is_compute};
 use super::lanes::lanes;
 use crate::plan::{Action, Task};
 use serde_json::{Value, json};
+use std::collections::HashMap;
 
 /// Writes tracks below each other, for instance what was predicted and what was measured.
 pub fn chrome(tracks: &[Track]) -> String {
@@ -36,9 +40,23 @@ pub fn chrome(tracks: &[Track]) -> String {
                 }
             }
         }
-        events.extend(beside.iter().map(|&(lane, event)| complete(event, process, ranks * (lane + 1) + event.rank)));
+        let waits = exposed(track);
+        let waits: HashMap<_, _> = waits.iter().map(|wait| (place(&wait.event), wait)).collect();
+        events.extend(beside.iter().map(|&(lane, event)| {
+            let mut json = complete(event, process, ranks * (lane + 1) + event.rank);
+            if let Some(wait) = waits.get(&place(event)) {
+                json["args"]["exposed_us"] = json!(wait.exposed * 1e6);
+                json["args"]["early_us"] = json!(wait.early * 1e6);
+            }
+            json
+        }));
     }
     json!({ "traceEvents": events, "displayTimeUnit": "ms" }).to_string()
+}
+
+/// What tells an event from others of its track.
+fn place(event: &Event) -> (usize, Action, u64) {
+    (event.rank, event.action, event.start.to_bits())
 }
 
 /// Writes rows of cells, one microsecond a cell, as PyTorch's `_dump_chrometrace` does.

@@ -5,11 +5,14 @@
 //! - [`chrome()`]: JSON for Perfetto or `chrome://tracing`, several tracks below each other;
 //! - [`svg()`]: a timeline for a paper;
 //! - [`ascii()`]: the same for a terminal.
+//!
+//! [`exposed()`] tells of each transfer for how long its rank stood still for it; the JSON holds it too.
 
 mod ascii;
 mod axis;
 mod chrome;
 mod event;
+mod exposed;
 mod kind;
 mod lanes;
 mod svg;
@@ -17,4 +20,5 @@ mod svg;
 pub use ascii::ascii;
 pub use chrome::{chrome, chrome_steps};
 pub use event::{Event, Track};
+pub use exposed::{Exposed, exposed};
 pub use svg::{SvgOptions, svg};

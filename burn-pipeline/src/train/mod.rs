@@ -13,6 +13,7 @@ mod builder;
 mod checkpoint;
 mod contract;
 mod deliver;
+mod ending;
 mod error;
 mod layers;
 mod learn;

@@ -10,6 +10,7 @@ use super::admit::admit;
 use super::build_error::BuildError;
 use super::builder::Builder;
 use super::checkpoint::Progress;
+use super::ending::Endings;
 use super::error::PipelineError;
 use super::report::{EvalReport, StepReport, Wants, most};
 use super::shared::SharedReport;
@@ -87,6 +88,9 @@ pub struct Pipeline {
     pub(super) commands: Vec<Sender<Command>>,
     pub(super) replies: Receiver<Reply>,
     pub(super) groups: Groups,
+    /// Dropped after the commands, whose end the rank's thread sees.
+    #[expect(dead_code, reason = "it is there for its drop")]
+    pub(super) endings: Endings,
     pub(super) deadline: Duration,
     pub(super) validate: Validate,
     pub(super) learned: bool,

@@ -8,6 +8,7 @@
 use super::build_error::BuildError;
 use super::builder::Builder;
 use super::checkpoint::Progress;
+use super::ending::Endings;
 use super::error::PipelineError;
 use super::pipeline::{Pipeline, SourceBox};
 use super::source::split_stages;
@@ -59,16 +60,21 @@ impl Pipeline {
         let placement = plan.plan().placement().clone();
         let splits = Arc::new(split_stages(plan.plan()));
         let (answer, replies) = channel();
-        let (mut commands, mut members) = (Vec::new(), Vec::new());
+        let (mut commands, mut members, mut endings) = (Vec::new(), Vec::new(), Endings::default());
         for (link, device) in links {
             let (command, orders) = channel();
             let rank = link.rank();
             commands.push(command);
             members.push(rank);
             let (placement, replies, splits) = (placement.clone(), answer.clone(), splits.clone());
+            let alive = job.is_some().then(|| endings.another());
             let (job, builder) = (job.clone(), builder.clone());
             let seat = Seat { rank, device, placement, splits, job, builder, commands: orders, replies };
-            let spawned = std::thread::Builder::new().name(format!("rank {rank}")).spawn(move || run(seat, link));
+            let body = move || {
+                run(seat, link);
+                drop(alive);
+            };
+            let spawned = std::thread::Builder::new().name(format!("rank {rank}")).spawn(body);
             if let Err(error) = spawned {
                 let error = ExecuteError::Device { rank, message: format!("no thread: {error}") };
                 return Err(BuildError::Stages(Box::new(PipelineError::Rank(error))));
@@ -95,6 +101,7 @@ impl Pipeline {
             watch,
             commands,
             replies,
+            endings,
         };
         let answers = pipeline.answers().map_err(|error| BuildError::Stages(Box::new(error)))?;
         for answer in answers {

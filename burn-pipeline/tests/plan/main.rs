@@ -9,6 +9,7 @@ mod check;
 mod command_line;
 mod drawings;
 mod event;
+mod exposed;
 mod golden;
 mod golden_orders;
 mod golden_text;

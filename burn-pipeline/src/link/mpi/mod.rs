@@ -33,14 +33,13 @@
 
 mod coming;
 mod in_flight;
-mod letter;
 mod link;
-mod mailbox;
 mod progress;
 mod traffic;
 
 pub use link::MpiLink;
 
+use super::{letter, mailbox};
 use burn::tensor::Device;
 use mpi::Threading;
 use progress::{Leave, Opened, Order};

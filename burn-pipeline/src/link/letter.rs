@@ -1,10 +1,10 @@
-//! What the progress threads of two ranks tell each other: messages, rows of a gather, questions, failures.
+//! What two processes tell each other on a link: messages, rows of a gather, questions, failures.
 //!
 //! One byte says which; a [`Frame`](crate::link::Frame) follows as it is, other fields little-endian.
 
 use crate::link::Failure;
 
-/// What one progress thread tells another.
+/// What one process tells another.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Letter {
     /// The frame of a message; its tensors follow.

@@ -1,4 +1,4 @@
-//! What the progress thread and the computing thread of one rank share: what has come, and who failed.
+//! What the computing thread of one rank shares with the threads that serve its link: what has come, and who failed.
 //!
 //! Guarantees: a wait ends at its deadline, or at once when a failure is known; before it gives up, every rank was
 //! asked what it is doing, so that the error can tell a rank that is busy from one that is gone.
@@ -43,6 +43,7 @@ pub(super) struct Contents {
     pub(super) question: u64,
     pub(super) answers: Vec<Option<(String, Option<usize>)>>,
     /// Ranks that send nothing more.
+    #[cfg_attr(not(feature = "mpi"), allow(dead_code, reason = "the thread that calls MPI asks"))]
     pub(super) byes: Vec<bool>,
     /// Why nothing more can come, if so.
     pub(super) broken: Option<LinkError>,
@@ -52,6 +53,7 @@ pub(super) struct Contents {
 
 impl Contents {
     /// Was there a failure, here or elsewhere?
+    #[cfg_attr(not(feature = "mpi"), allow(dead_code, reason = "the thread that calls MPI asks"))]
     pub(super) fn failed(&self) -> bool {
         self.failure.is_some() || self.broken.is_some()
     }
@@ -115,6 +117,7 @@ impl Mailbox {
     }
 
     /// Does the computing thread stand waiting?
+    #[cfg_attr(not(feature = "mpi"), allow(dead_code, reason = "the thread that calls MPI asks"))]
     pub(super) fn is_waiting(&self) -> bool {
         self.waiting.load(Ordering::Relaxed)
     }

@@ -1,0 +1,106 @@
+//! A link on which nothing is sent ahead: a message starts its way when its receiver stands waiting for it.
+//!
+//! It is the control for overlap: the same plan, the same transport, and no transfer beside a computation. What is sent
+//! waits at its sender, where a thread hands it out when it is asked for. Two ranks; each direction has two links of its
+//! own, one for what is asked and one for what is sent.
+
+use burn_pipeline::link::{Activity, Direction, Header, Link, LinkError, Message, Watch};
+use burn_pipeline::plan::{Stage, Transport};
+use burn_pipeline::stage::Payload;
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::time::{Duration, Instant};
+
+/// The longest that a rank may be asked nothing.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The ends of one rank: over which it is asked, asks, sends, receives.
+pub(crate) struct Ends {
+    pub(crate) asked: Box<dyn Link>,
+    pub(crate) asks: Box<dyn Link>,
+    pub(crate) sends: Box<dyn Link>,
+    pub(crate) receives: Box<dyn Link>,
+}
+
+pub(crate) struct Pulled {
+    asks: Box<dyn Link>,
+    receives: Box<dyn Link>,
+    kept: Sender<Message>,
+}
+
+fn question() -> Header {
+    Header { stage: Stage::new(0), microbatch: 0, direction: Direction::Probe }
+}
+
+/// What is asked last: the thread at the other end takes it for no question, and ends.
+fn last() -> Header {
+    Header { microbatch: 1, ..question() }
+}
+
+impl Pulled {
+    pub(crate) fn new(ends: Ends) -> Self {
+        let Ends { mut asked, asks, mut sends, receives } = ends;
+        let (kept, messages) = channel::<Message>();
+        let peer = 1 - asked.rank();
+        // Ends when the other rank asks no more, or this one has nothing more to give.
+        std::thread::spawn(move || {
+            while asked.receive(peer, question(), Instant::now() + PATIENCE).is_ok() {
+                let Ok(message) = messages.recv() else { return };
+                sends.send(peer, message, Instant::now() + PATIENCE).unwrap();
+            }
+        });
+        Self { asks, receives, kept }
+    }
+}
+
+impl Drop for Pulled {
+    fn drop(&mut self) {
+        let peer = 1 - self.asks.rank();
+        // If the other rank is gone, so is its thread.
+        let _ = self.asks.send(peer, Message { header: last(), payload: Payload::default() }, Instant::now());
+    }
+}
+
+impl Link for Pulled {
+    fn rank(&self) -> usize {
+        self.receives.rank()
+    }
+
+    fn ranks(&self) -> usize {
+        self.receives.ranks()
+    }
+
+    fn transport(&self) -> Transport {
+        self.receives.transport()
+    }
+
+    fn watch(&self) -> Arc<dyn Watch> {
+        self.receives.watch()
+    }
+
+    fn bring(&self, payload: Payload) -> Payload {
+        self.receives.bring(payload)
+    }
+
+    fn announce(&mut self, activity: Activity) {
+        self.receives.announce(activity);
+    }
+
+    fn send(&mut self, _: usize, message: Message, _: Instant) -> Result<(), LinkError> {
+        let closed = LinkError::Closed { rank: self.rank(), message: "nobody hands it out".to_owned() };
+        self.kept.send(message).map_err(|_| closed)
+    }
+
+    fn receive(&mut self, from: usize, header: Header, deadline: Instant) -> Result<Payload, LinkError> {
+        self.asks.send(from, Message { header: question(), payload: Payload::default() }, deadline)?;
+        self.receives.receive(from, header, deadline)
+    }
+
+    fn all_gather(&mut self, numbers: Vec<f64>, deadline: Instant) -> Result<Vec<Vec<f64>>, LinkError> {
+        self.receives.all_gather(numbers, deadline)
+    }
+
+    fn abort(&mut self, message: String) {
+        self.receives.abort(message);
+    }
+}

@@ -1,0 +1,338 @@
+//! A communicator of NCCL: made without blocking, polled, aborted when it fails.
+//!
+//! 1. Every call returns at once (`blocking = 0`); [`Communicator::settle`] polls until it is done, until a deadline.
+//! 2. Memory goes in and out as [`Pinned`], which the caller keeps until an event behind the call is over.
+//! 3. A communicator that is dropped is aborted; [`Communicator::close`] ends it in peace.
+//!
+//! `ncclConfig_t` differs between the headers that cudarc can be built for. Here it is what programs have that were
+//! built with NCCL 2.18: its fields, its size and its version, which every later library takes.
+
+use super::NcclError;
+use super::gpu::Stream;
+use super::tensors::Pinned;
+use burn::tensor::DType;
+use cudarc::nccl::{result, sys};
+use std::ffi::{CStr, c_char, c_int, c_uint};
+use std::ptr::{null, null_mut};
+use std::time::{Duration, Instant};
+
+/// The oldest NCCL that can split communicators.
+const OLDEST: c_int = 21800;
+const MAGIC: c_uint = 0xcafe_beef;
+/// "As the library thinks best."
+const UNDEFINED: c_int = i32::MIN;
+/// The colour of ranks that are in no part of a split.
+const NO_COLOR: c_int = -1;
+/// Between two looks.
+const PAUSE: Duration = Duration::from_micros(20);
+
+/// What NCCL needs to know to form a communicator: rank 0 makes it, all get it.
+pub(super) type Id = [u8; 128];
+
+/// `ncclConfig_t` of NCCL 2.18.
+#[repr(C)]
+struct Config {
+    size: usize,
+    magic: c_uint,
+    version: c_uint,
+    blocking: c_int,
+    cga_cluster_size: c_int,
+    min_ctas: c_int,
+    max_ctas: c_int,
+    net_name: *const c_char,
+    split_share: c_int,
+}
+
+impl Config {
+    fn new() -> Self {
+        Self {
+            size: size_of::<Self>(),
+            magic: MAGIC,
+            version: OLDEST as c_uint,
+            blocking: 0,
+            cga_cluster_size: UNDEFINED,
+            min_ctas: UNDEFINED,
+            max_ctas: UNDEFINED,
+            net_name: null(),
+            split_share: UNDEFINED,
+        }
+    }
+
+    fn pointer(&mut self) -> *mut sys::ncclConfig_t {
+        std::ptr::from_mut(self).cast()
+    }
+}
+
+/// Looks for the library; gives its version (2.28.9 is 22809).
+pub(super) fn library() -> Result<c_int, NcclError> {
+    // SAFETY: it loads NCCL's library, if there is one.
+    if !unsafe { sys::is_culib_present() } {
+        return Err(NcclError::NoLibrary);
+    }
+    let version = result::get_nccl_version().map_err(|error| failed("its version", null_mut(), error.0))?;
+    if version < OLDEST { Err(NcclError::Old { version }) } else { Ok(version) }
+}
+
+/// A new id; this process must live until all ranks have joined.
+pub(super) fn new_id() -> Result<Id, NcclError> {
+    let id = result::get_uniqueid().map_err(|error| failed("a new id", null_mut(), error.0))?;
+    Ok(id.internal.map(|byte| byte as u8))
+}
+
+/// What goes where.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    To(usize),
+    From(usize),
+}
+
+/// Operations over all members; of each pair, the first is read and the second is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Collective {
+    /// The sum of all members' elements, on every member.
+    Sum,
+    /// The sum, of which each member gets its share.
+    ShareOfSum,
+    /// All members' elements, one after the other, on every member.
+    Join,
+    /// One member's elements, on every member.
+    Spread { root: usize },
+}
+
+/// A communicator of which this process is one rank.
+#[derive(Debug)]
+pub(super) struct Communicator {
+    handle: sys::ncclComm_t,
+}
+
+// SAFETY: NCCL's calls on one communicator may come from any thread, one at a time; a `Communicator` is not shared.
+unsafe impl Send for Communicator {}
+
+impl Communicator {
+    /// Joins the ranks that have the same id; ends at the deadline, or when `stop` says why.
+    pub(super) fn join(
+        id: &Id,
+        rank: usize,
+        ranks: usize,
+        deadline: Instant,
+        stop: &dyn Fn() -> Option<String>,
+    ) -> Result<Self, NcclError> {
+        let id = sys::ncclUniqueId { internal: id.map(|byte| byte as c_char) };
+        let mut handle = null_mut();
+        let mut config = Config::new();
+        // SAFETY: the handle is written, and the configuration read, before the call returns, and both are alive.
+        let status = unsafe {
+            sys::ncclCommInitRankConfig(&mut handle, ranks as c_int, id, rank as c_int, config.pointer()).result()
+        };
+        status.map_err(|error| failed("joining the other ranks", handle, error.0))?;
+        let communicator = Self { handle };
+        communicator.settle("joining the other ranks", deadline, stop)?;
+        Ok(communicator)
+    }
+
+    /// Makes a communicator of those ranks that say `Some` of the same number, ordered by `key`; `None` if this one
+    /// does not. All ranks must call it.
+    pub(super) fn split(
+        &self,
+        color: Option<u16>,
+        key: usize,
+        deadline: Instant,
+        stop: &dyn Fn() -> Option<String>,
+    ) -> Result<Option<Self>, NcclError> {
+        let what = "making the communicator of a group";
+        let color = color.map_or(NO_COLOR, c_int::from);
+        // NCCL writes it when the parent has settled, which may be after an error here: it must then still be there.
+        let slot: &'static mut sys::ncclComm_t = Box::leak(Box::new(null_mut()));
+        let written = std::ptr::from_mut(slot);
+        let mut config = Config::new();
+        // SAFETY: the communicator is alive; the configuration is read before the call returns; the place for the new
+        // handle lives for ever, or until nothing writes to it any more (below).
+        let status =
+            unsafe { sys::ncclCommSplit(self.handle, color, key as c_int, written, config.pointer()).result() };
+        status.map_err(|error| failed(what, self.handle, error.0))?;
+        self.settle(what, deadline, stop)?;
+        // SAFETY: it came from a box, and the split is over: nobody else has it.
+        let handle = *unsafe { Box::from_raw(written) };
+        if handle.is_null() {
+            return Ok(None);
+        }
+        let part = Self { handle };
+        part.settle(what, deadline, stop)?;
+        Ok(Some(part))
+    }
+
+    /// Sends and receives, all at once, as one group; bytes, whatever the element type.
+    pub(super) fn exchange(&self, stream: &Stream, transfers: &[(Way, Pinned)]) -> Result<(), NcclError> {
+        let (handle, queue) = (self.handle, stream.for_nccl());
+        self.group("a group of transfers", |call| {
+            for (way, memory) in transfers.iter().filter(|(_, memory)| memory.bytes() > 0) {
+                let (pointer, bytes) = (memory.pointer(), memory.bytes());
+                let kind = sys::ncclDataType_t::ncclUint8;
+                // SAFETY: the memory is pinned: neither freed nor moved while `Pinned` lives, which the caller keeps
+                // until an event behind this group is over; it has that many bytes. Communicator and stream are alive.
+                call(unsafe {
+                    match way {
+                        Way::To(peer) => {
+                            sys::ncclSend(pointer.cast_const(), bytes, kind, *peer as c_int, handle, queue)
+                        }
+                        Way::From(peer) => sys::ncclRecv(pointer, bytes, kind, *peer as c_int, handle, queue),
+                    }
+                })?;
+            }
+            Ok(())
+        })
+    }
+
+    /// The same operation on every pair (what is read, what is written), as one group; elements are added as `dtype`.
+    pub(super) fn collective(
+        &self,
+        stream: &Stream,
+        operation: Collective,
+        pairs: &[(DType, Pinned, Pinned)],
+    ) -> Result<(), NcclError> {
+        let (handle, queue) = (self.handle, stream.for_nccl());
+        let sum = sys::ncclRedOp_t::ncclSum;
+        self.group("a collective", |call| {
+            for (dtype, from, to) in pairs {
+                let (kind, width) = element(*dtype)?;
+                let (source, target) = (from.pointer().cast_const(), to.pointer());
+                let (given, taken) = (from.bytes() / width, to.bytes() / width);
+                // SAFETY: as in `exchange`; sizes are checked where the pairs are made: `to` is as large as `from`, or,
+                // by the number of members, smaller (a share) or larger (joined).
+                call(unsafe {
+                    match operation {
+                        Collective::Sum => sys::ncclAllReduce(source, target, given, kind, sum, handle, queue),
+                        Collective::ShareOfSum => {
+                            sys::ncclReduceScatter(source, target, taken, kind, sum, handle, queue)
+                        }
+                        Collective::Join => sys::ncclAllGather(source, target, given, kind, handle, queue),
+                        Collective::Spread { root } => {
+                            sys::ncclBroadcast(source, target, given, kind, root as c_int, handle, queue)
+                        }
+                    }
+                })?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Runs calls as one group, which is ended whatever they say.
+    fn group(
+        &self,
+        what: &'static str,
+        body: impl FnOnce(&dyn Fn(sys::ncclResult_t) -> Result<(), NcclError>) -> Result<(), NcclError>,
+    ) -> Result<(), NcclError> {
+        let check =
+            |status: sys::ncclResult_t| status.result().map(drop).map_err(|error| failed(what, self.handle, error.0));
+        result::group_start().map_err(|error| failed(what, self.handle, error.0))?;
+        let done = body(&check);
+        let ended = result::group_end().map(drop).map_err(|error| failed(what, self.handle, error.0));
+        done.and(ended)
+    }
+
+    /// Looks whether anything went wrong; `false` while a call is still in progress.
+    pub(super) fn is_settled(&self, what: &'static str) -> Result<bool, NcclError> {
+        let mut state = sys::ncclResult_t::ncclSuccess;
+        // SAFETY: the communicator is alive, and the state is written before the call returns.
+        let asked = unsafe { sys::ncclCommGetAsyncError(self.handle, &mut state) };
+        asked.result().map_err(|error| failed(what, self.handle, error.0))?;
+        match state {
+            sys::ncclResult_t::ncclSuccess => Ok(true),
+            sys::ncclResult_t::ncclInProgress => Ok(false),
+            error => Err(failed(what, self.handle, error)),
+        }
+    }
+
+    /// Polls until the last call has done its work on the host.
+    pub(super) fn settle(
+        &self,
+        what: &'static str,
+        deadline: Instant,
+        stop: &dyn Fn() -> Option<String>,
+    ) -> Result<(), NcclError> {
+        while !self.is_settled(what)? {
+            if let Some(reason) = stop() {
+                return Err(NcclError::Stopped { what, reason });
+            }
+            if Instant::now() >= deadline {
+                return Err(NcclError::Late { what });
+            }
+            std::thread::sleep(PAUSE);
+        }
+        Ok(())
+    }
+
+    /// Ends it in peace, which takes all ranks; one that does not come in time ends it without them.
+    pub(super) fn close(self, deadline: Instant) {
+        // SAFETY: the communicator is alive.
+        let begun = unsafe { sys::ncclCommFinalize(self.handle).result() };
+        if begun.is_ok() && self.settle("parting", deadline, &|| None).is_ok() {
+            // SAFETY: it is finalised, and nobody has it any more: dropping it again is avoided.
+            let _ = unsafe { sys::ncclCommDestroy(self.handle) };
+            std::mem::forget(self);
+        }
+    }
+}
+
+impl Drop for Communicator {
+    fn drop(&mut self) {
+        if !self.handle.is_null() {
+            // SAFETY: the communicator is alive, nobody has it any more, and no thread is inside one of its calls. It
+            // wakes what stands in queues.
+            let _ = unsafe { sys::ncclCommAbort(self.handle) };
+        }
+    }
+}
+
+/// What NCCL adds elements as, and their bytes.
+fn element(dtype: DType) -> Result<(sys::ncclDataType_t, usize), NcclError> {
+    let kind = match dtype {
+        DType::F64 => sys::ncclDataType_t::ncclFloat64,
+        DType::F32 | DType::Flex32 => sys::ncclDataType_t::ncclFloat32,
+        DType::F16 => sys::ncclDataType_t::ncclFloat16,
+        DType::BF16 => sys::ncclDataType_t::ncclBfloat16,
+        DType::I64 => sys::ncclDataType_t::ncclInt64,
+        DType::I32 => sys::ncclDataType_t::ncclInt32,
+        DType::I8 => sys::ncclDataType_t::ncclInt8,
+        DType::U64 => sys::ncclDataType_t::ncclUint64,
+        DType::U32 => sys::ncclDataType_t::ncclUint32,
+        DType::U8 => sys::ncclDataType_t::ncclUint8,
+        dtype => return Err(NcclError::Elements { dtype }),
+    };
+    Ok((kind, dtype.size()))
+}
+
+fn failed(what: &'static str, handle: sys::ncclComm_t, status: sys::ncclResult_t) -> NcclError {
+    // SAFETY: both give a text that the library keeps, or nothing; the second takes a communicator or null.
+    let texts = unsafe { [sys::ncclGetErrorString(status), sys::ncclGetLastError(handle)] };
+    let texts = texts.map(|text| match text.is_null() {
+        true => String::new(),
+        // SAFETY: it is a text that ends with a zero, and is not changed while it is read.
+        false => unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned(),
+    });
+    NcclError::Failed { what, error: texts.join(": ").trim_end_matches([':', ' ']).to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The library reads these bytes by the layout of its own header.
+    #[test]
+    fn the_configuration_is_that_of_a_program_built_with_nccl_2_18() {
+        let config = Config::new();
+        assert_eq!((size_of::<Config>(), config.size), (56, 56));
+        assert_eq!(std::mem::offset_of!(Config, blocking), 16);
+        assert_eq!(std::mem::offset_of!(Config, net_name), 32);
+        assert_eq!(std::mem::offset_of!(Config, split_share), 40 + size_of::<usize>() - 8);
+        assert_eq!((config.blocking, config.magic, config.version), (0, 0xcafe_beef, 21800));
+    }
+
+    #[test]
+    fn elements_that_nccl_cannot_add_are_refused() {
+        assert_eq!(element(DType::BF16).unwrap(), (sys::ncclDataType_t::ncclBfloat16, 2));
+        for dtype in [DType::I16, DType::U16, DType::Bool(burn::tensor::BoolStore::U8)] {
+            assert!(matches!(element(dtype), Err(NcclError::Elements { .. })));
+        }
+    }
+}

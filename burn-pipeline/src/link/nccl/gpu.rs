@@ -1,0 +1,167 @@
+//! A GPU of this process, and queues and marks on it: the few calls to CUDA's driver that a link needs.
+//!
+//! CubeCL shows neither its streams nor its events, so nothing here touches them: the only order between its queues and
+//! ours is made on the host, or by marks over the whole context.
+
+use super::NcclError;
+use cudarc::driver::{CudaContext, DriverError, result, sys};
+use std::sync::Arc;
+
+/// A GPU, through its primary context, which is the one that CubeCL uses too.
+#[derive(Debug, Clone)]
+pub(super) struct Gpu {
+    context: Arc<CudaContext>,
+}
+
+/// Records or awaits an event on a whole context.
+type OnContext = unsafe extern "C" fn(sys::CUcontext, sys::CUevent) -> sys::CUresult;
+
+impl Gpu {
+    /// How many GPUs this process sees.
+    pub(super) fn count() -> Result<usize, NcclError> {
+        // SAFETY: as in `open`.
+        if !unsafe { sys::is_culib_present() } {
+            return Err(NcclError::NoDriver);
+        }
+        let count = result::init().and_then(|()| CudaContext::device_count());
+        Ok(count.map_err(said("GPUs cannot be counted"))? as usize)
+    }
+
+    /// Opens the driver, and the GPU, for the thread that calls.
+    pub(super) fn open(index: usize) -> Result<Self, NcclError> {
+        // SAFETY: it loads the driver's library, if there is one; CubeCL loads the same one.
+        if !unsafe { sys::is_culib_present() } {
+            return Err(NcclError::NoDriver);
+        }
+        let context = CudaContext::new(index).map_err(said("the GPU cannot be opened"))?;
+        let gpu = Self { context };
+        gpu.bind()?;
+        Ok(gpu)
+    }
+
+    /// Makes it the GPU of the thread that calls.
+    pub(super) fn bind(&self) -> Result<(), NcclError> {
+        self.context.bind_to_thread().map_err(said("the GPU cannot be bound to a thread"))
+    }
+
+    /// Does the driver know marks over a whole context (CUDA 12.5 or newer)?
+    pub(super) fn knows_context_marks() -> bool {
+        on_context(b"cuCtxRecordEvent\0").and(on_context(b"cuCtxWaitEvent\0")).is_some()
+    }
+
+    /// Marks all work that was given to the GPU so far, in whatever queue of this process.
+    pub(super) fn mark_all(&self, event: &Event) -> Result<(), NcclError> {
+        self.on_context(b"cuCtxRecordEvent\0", event)
+    }
+
+    /// Makes all work that is given to the GPU from now on, in whatever queue of this process, wait for a mark.
+    pub(super) fn await_before_all(&self, event: &Event) -> Result<(), NcclError> {
+        self.on_context(b"cuCtxWaitEvent\0", event)
+    }
+
+    fn on_context(&self, name: &[u8], event: &Event) -> Result<(), NcclError> {
+        let call = on_context(name).ok_or(NcclError::NoContextMarks)?;
+        // SAFETY: the function has this signature since CUDA 12.5, the first version that has it; the context is alive
+        // as long as `self`, the event as long as `event`, and the driver keeps what it needs of either.
+        let done = unsafe { call(self.context.cu_ctx(), event.event) };
+        done.result().map_err(said("a mark over the context failed"))
+    }
+}
+
+/// A function of the driver that older ones lack: cudarc has it only when it was built for a newer CUDA.
+fn on_context(name: &[u8]) -> Option<OnContext> {
+    // SAFETY: the driver is loaded (there is a `Gpu`, or the caller is about to open one after looking for it), stays
+    // loaded as long as the process lives, and its function of this name has this signature.
+    unsafe { sys::is_culib_present().then(|| sys::culib().get::<OnContext>(name).ok().map(|found| *found)).flatten() }
+}
+
+fn said(what: &'static str) -> impl Fn(DriverError) -> NcclError {
+    move |error| NcclError::Driver { what, error: format!("{error:?}") }
+}
+
+/// A queue of our own on a GPU, apart from those that compute.
+#[derive(Debug)]
+pub(super) struct Stream {
+    stream: sys::CUstream,
+    /// Keeps the context alive.
+    _gpu: Gpu,
+}
+
+// SAFETY: a stream's handle may be used from any thread whose context is the stream's; `Gpu::bind` sees to that.
+unsafe impl Send for Stream {}
+
+impl Stream {
+    pub(super) fn new(gpu: &Gpu) -> Result<Self, NcclError> {
+        let stream = result::stream::create(result::stream::StreamKind::NonBlocking);
+        Ok(Self { stream: stream.map_err(said("a stream cannot be made"))?, _gpu: gpu.clone() })
+    }
+
+    /// What NCCL calls it.
+    pub(super) fn for_nccl(&self) -> cudarc::nccl::sys::cudaStream_t {
+        self.stream.cast()
+    }
+
+    /// What is queued from now on starts after the mark.
+    pub(super) fn wait(&self, event: &Event) -> Result<(), NcclError> {
+        let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
+        // SAFETY: both handles are alive.
+        let done = unsafe { result::stream::wait_event(self.stream, event.event, flags) };
+        done.map_err(said("a stream cannot wait for an event"))
+    }
+
+    /// Waits on the host until the queue is empty.
+    pub(super) fn synchronize(&self) -> Result<(), NcclError> {
+        // SAFETY: the handle is alive.
+        unsafe { result::stream::synchronize(self.stream) }.map_err(said("the queue of transfers failed"))
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        // SAFETY: the handle is alive, and nobody has it any more; the driver lets queued work end first.
+        let _ = unsafe { result::stream::destroy(self.stream) };
+    }
+}
+
+/// A mark in a queue.
+#[derive(Debug)]
+pub(super) struct Event {
+    event: sys::CUevent,
+    /// Keeps the context alive.
+    _gpu: Gpu,
+}
+
+// SAFETY: an event's handle may be used from any thread.
+unsafe impl Send for Event {}
+// SAFETY: as above; the driver's calls on events are thread-safe.
+unsafe impl Sync for Event {}
+
+impl Event {
+    pub(super) fn new(gpu: &Gpu) -> Result<Self, NcclError> {
+        let event = result::event::create(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING);
+        Ok(Self { event: event.map_err(said("an event cannot be made"))?, _gpu: gpu.clone() })
+    }
+
+    /// Marks what is in a queue now.
+    pub(super) fn record(&self, stream: &Stream) -> Result<(), NcclError> {
+        // SAFETY: both handles are alive.
+        unsafe { result::event::record(self.event, stream.stream) }.map_err(said("an event cannot be recorded"))
+    }
+
+    /// Has everything before the mark ended?
+    pub(super) fn is_over(&self) -> Result<bool, NcclError> {
+        // SAFETY: the handle is alive.
+        match unsafe { result::event::query(self.event) } {
+            Ok(()) => Ok(true),
+            Err(error) if error.0 == sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+            Err(error) => Err(said("the queue of transfers failed")(error)),
+        }
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        // SAFETY: the handle is alive, and nobody has it any more; the driver keeps a mark that something waits for.
+        let _ = unsafe { result::event::destroy(self.event) };
+    }
+}

@@ -1,0 +1,101 @@
+//! How the thread that serves a link begins: it joins the other ranks, and makes the connections to its neighbours.
+
+use super::communicator::{Communicator, Id, Way};
+use super::gpu::{Event, Gpu, Stream};
+use super::order::Order;
+use super::progress::Progress;
+use super::tensors::{Pinned, zeros};
+use super::{NcclError, NcclOptions};
+use crate::link::pairing::Pairing;
+use crate::link::tcp::Mesh;
+use crate::link::{Watch, sums};
+use burn::tensor::{DType, Device};
+use burn_cubecl::CubeDevice;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// The first transfers, for messages.
+const FIRST: &str = "a first transfer with the neighbours";
+
+/// All that the thread takes with it.
+pub(super) struct Start {
+    pub(super) id: Id,
+    pub(super) index: usize,
+    pub(super) cube: CubeDevice,
+    pub(super) device: Device,
+    pub(super) mesh: Arc<Mesh>,
+    pub(super) options: NcclOptions,
+    pub(super) deadline: Instant,
+}
+
+impl Start {
+    /// Joins all ranks, each of which must do the same.
+    pub(super) fn run(self) -> Result<(Progress, Order), NcclError> {
+        let (rank, ranks) = (self.mesh.mailbox.rank, self.mesh.mailbox.ranks);
+        let gpu = Gpu::open(self.index)?;
+        let stream = Stream::new(&gpu)?;
+        let world = Communicator::join(&self.id, rank, ranks, self.deadline, &|| self.failure())?;
+        let order = Order { ordering: self.options.ordering, gpu, device: self.device.clone() };
+        self.greet(&world, &stream, &order)?;
+        let (outgoing, incoming) = (0..ranks).map(|_| Default::default()).unzip();
+        let progress = Progress {
+            world,
+            stream,
+            order: order.clone(),
+            cube: self.cube,
+            pairing: Pairing::new(rank, ranks, sums::join),
+            mesh: self.mesh,
+            patience: self.options.patience,
+            outgoing,
+            incoming,
+            groups: Vec::new(),
+            collects: Vec::new(),
+            flights: Default::default(),
+        };
+        Ok((progress, order))
+    }
+
+    fn failure(&self) -> Option<String> {
+        self.mesh.failure().map(|failure| failure.message)
+    }
+
+    /// A first transfer makes the connection, and needs both ranks: with all neighbours at once, both ways.
+    fn greet(&self, world: &Communicator, stream: &Stream, order: &Order) -> Result<(), NcclError> {
+        let (rank, ranks) = (self.mesh.mailbox.rank, self.mesh.mailbox.ranks);
+        let mut neighbours = vec![(rank + 1) % ranks, (rank + ranks - 1) % ranks];
+        neighbours.sort_unstable();
+        neighbours.dedup();
+        let mut transfers = Vec::new();
+        for peer in neighbours {
+            for way in [Way::To(peer), Way::From(peer)] {
+                transfers.push((way, Pinned::new(zeros(&self.cube, DType::F32, &[4]))?));
+            }
+        }
+        order.wait_for_this_thread()?;
+        world.exchange(stream, &transfers)?;
+        let event = Event::new(&order.gpu)?;
+        let done = self.watch(world, stream, &event);
+        if done.is_err() {
+            // The memory may still be written to.
+            std::mem::forget(transfers);
+        }
+        done
+    }
+
+    /// Until the first transfers are over.
+    fn watch(&self, world: &Communicator, stream: &Stream, event: &Event) -> Result<(), NcclError> {
+        world.settle(FIRST, self.deadline, &|| self.failure())?;
+        event.record(stream)?;
+        while !event.is_over()? {
+            world.settle(FIRST, self.deadline, &|| self.failure())?;
+            if let Some(reason) = self.failure() {
+                return Err(NcclError::Stopped { what: FIRST, reason });
+            }
+            if Instant::now() >= self.deadline {
+                return Err(NcclError::Late { what: FIRST });
+            }
+            std::thread::yield_now();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,172 @@
+//! Burn's tensors on a CUDA device, and the memory behind them.
+//!
+//! Guarantees: what is sent are the elements in row order, whatever the tensor's layout (rows of CUDA tensors may be
+//! padded, views strided: both are copied first); a pinned tensor's memory is neither freed, nor moved, nor written in
+//! place by others while it is pinned.
+//!
+//! 1. A tensor becomes CubeCL's own ([`into_cube`]); with fusion on, what was queued for it runs first.
+//! 2. [`Pinned`] asks CubeCL for the memory, which makes the asking thread's queue wait for the one that made the
+//!    tensor. It holds the resource (so the memory stays where it is) and the tensor (so that nobody thinks it unused and
+//!    writes over it).
+//! 3. What arrives becomes one of Burn's tensors again ([`from_cube`]), registered with fusion where that is on.
+
+use super::NcclError;
+use crate::stage::{AnyTensor, Kind};
+use burn::tensor::{DType, Shape};
+use burn_cubecl::tensor::CubeTensor;
+use burn_cubecl::{Cube, CubeDevice};
+use burn_dispatch::{BackendTensor, DispatchDevice, DispatchKindConversion, DispatchTensor};
+use cubecl_runtime::runtime::Runtime;
+use cubecl_runtime::server::ServerStorage;
+use cubecl_runtime::storage::{ComputeStorage, ManagedResource};
+use std::ffi::c_void;
+
+type CudaServer = <cubecl::cuda::CudaRuntime as Runtime>::Server;
+type CudaMemory = <<CudaServer as ServerStorage>::Storage as ComputeStorage>::Resource;
+
+/// The CUDA device behind a device of Burn's, and its number.
+pub(super) fn cuda_device(device: &burn::tensor::Device) -> Result<(CubeDevice, usize), NcclError> {
+    let plain = device.clone().inner();
+    match plain.as_dispatch() {
+        DispatchDevice::Cube(CubeDevice::Cuda(cuda)) => Ok((CubeDevice::Cuda(cuda.clone()), cuda.index)),
+        other => Err(NcclError::NoCudaDevice { device: format!("{other:?}") }),
+    }
+}
+
+/// Is it on this device, and of elements that can be sent?
+pub(super) fn is_on(tensor: &AnyTensor, device: &burn::tensor::Device) -> bool {
+    tensor.device().inner() == *device
+}
+
+/// CubeCL's tensor, its elements one after the other.
+pub(super) fn into_cube(tensor: AnyTensor) -> Result<CubeTensor, NcclError> {
+    let tensor = tensor.inner().into_dispatch();
+    let found = <DispatchTensor as DispatchKindConversion<Cube>>::try_into_backend(tensor);
+    let cube = match found.map_err(|device| NcclError::NoCudaDevice { device })? {
+        BackendTensor::Float(tensor) => resolved::float(tensor),
+        BackendTensor::Int(tensor) => resolved::int(tensor),
+        BackendTensor::Bool(tensor) => resolved::bool(tensor),
+        _ => return Err(NcclError::NoCudaDevice { device: "a quantised or tracked tensor".to_owned() }),
+    };
+    // Never the "aligned" one: that leaves rows padded.
+    Ok(burn_cubecl::kernel::into_contiguous(cube))
+}
+
+/// Burn's tensor of a kind.
+pub(super) fn from_cube(kind: Kind, tensor: CubeTensor) -> AnyTensor {
+    let tensor = match kind {
+        Kind::Float => BackendTensor::Float(resolved::registered(tensor)),
+        Kind::Int => BackendTensor::Int(resolved::registered(tensor)),
+        Kind::Bool => BackendTensor::Bool(resolved::registered(tensor)),
+    };
+    AnyTensor::from_dispatch(<DispatchTensor as DispatchKindConversion<Cube>>::from_backend(tensor))
+}
+
+/// New memory for a tensor, its elements one after the other, of no particular values.
+pub(super) fn landing(device: &CubeDevice, dtype: DType, shape: &[usize]) -> CubeTensor {
+    let (client, shape) = (device.client(), Shape::from(shape.to_vec()));
+    burn_cubecl::ops::numeric::empty_device_contiguous_dtype(client, device.clone(), shape, dtype)
+}
+
+/// As [`landing`], of zeros.
+pub(super) fn zeros(device: &CubeDevice, dtype: DType, shape: &[usize]) -> CubeTensor {
+    let zeros = burn_cubecl::ops::numeric::zeros(device.clone(), Shape::from(shape.to_vec()), dtype);
+    burn_cubecl::kernel::into_contiguous(zeros)
+}
+
+#[cfg(not(feature = "fusion"))]
+mod resolved {
+    use super::CubeTensor;
+
+    pub(super) fn float(tensor: CubeTensor) -> CubeTensor {
+        tensor
+    }
+
+    pub(super) fn int(tensor: CubeTensor) -> CubeTensor {
+        tensor
+    }
+
+    pub(super) fn bool(tensor: CubeTensor) -> CubeTensor {
+        tensor
+    }
+
+    pub(super) fn registered(tensor: CubeTensor) -> CubeTensor {
+        tensor
+    }
+}
+
+#[cfg(feature = "fusion")]
+mod resolved {
+    use super::CubeTensor;
+    use burn_cubecl::CubeBackend;
+    use burn_cubecl::fusion::{CubeFusionHandle, FusionCubeRuntime};
+    use burn_fusion::stream::StreamId;
+    use burn_fusion::{FusionTensor, NoOp, get_client};
+    use burn_ir::{InitOperationIr, OperationIr, OperationOutput};
+
+    type Fused = FusionTensor<FusionCubeRuntime>;
+
+    pub(super) fn float(tensor: Fused) -> CubeTensor {
+        tensor.client.clone().resolve_tensor_float::<CubeBackend>(tensor)
+    }
+
+    pub(super) fn int(tensor: Fused) -> CubeTensor {
+        tensor.client.clone().resolve_tensor_int::<CubeBackend>(tensor)
+    }
+
+    pub(super) fn bool(tensor: Fused) -> CubeTensor {
+        tensor.client.clone().resolve_tensor_bool::<CubeBackend>(tensor)
+    }
+
+    pub(super) fn registered(tensor: CubeTensor) -> Fused {
+        let client = get_client::<CubeBackend>(&tensor.device);
+        let (shape, dtype) = (tensor.meta.shape().clone(), tensor.dtype);
+        let handle: CubeFusionHandle = tensor.into();
+        let created = InitOperationIr::create(shape, dtype, || client.register_tensor_handle(handle));
+        let operation = OperationIr::Init(created);
+        client.register(StreamId::current(), operation, NoOp::<CubeBackend>::new()).output()
+    }
+}
+
+/// A tensor whose memory stays where it is, and what it is, until this is dropped.
+pub(super) struct Pinned {
+    resource: ManagedResource<CudaMemory>,
+    /// Also keeps anybody from writing over it in place.
+    tensor: CubeTensor,
+}
+
+impl std::fmt::Debug for Pinned {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Pinned({:?} of {:?})", self.tensor.meta.shape(), self.tensor.dtype)
+    }
+}
+
+impl Pinned {
+    /// Pins a tensor whose elements lie one after the other, as [`into_cube`] and [`landing`] give it. All that was
+    /// launched for it is on the GPU's queues when this returns, and this thread's queue waits for it.
+    pub(super) fn new(tensor: CubeTensor) -> Result<Self, NcclError> {
+        let found = tensor.client.get_resource::<CudaServer>(tensor.handle.clone());
+        let resource = found.map_err(|error| NcclError::Memory { error: format!("{error:?}") })?;
+        let pinned = Self { resource, tensor };
+        let (held, needed) = (pinned.resource.resource().size, pinned.bytes() as u64);
+        match held < needed {
+            true => Err(NcclError::Memory { error: format!("{needed} bytes are sent, and {held} are there") }),
+            false => Ok(pinned),
+        }
+    }
+
+    /// Where its first element is; offsets are in it already.
+    pub(super) fn pointer(&self) -> *mut c_void {
+        self.resource.resource().ptr as *mut c_void
+    }
+
+    /// Bytes of its elements, from its shape: the memory may be larger.
+    pub(super) fn bytes(&self) -> usize {
+        self.tensor.meta.shape().num_elements() * self.tensor.dtype.size()
+    }
+
+    /// The tensor; its memory is no longer pinned.
+    pub(super) fn release(self) -> CubeTensor {
+        self.tensor
+    }
+}

@@ -1,0 +1,288 @@
+//! In which order the ranks put their transfers into their queues, so that no two queues wait for each other.
+//!
+//! A transfer between GPUs occupies the queues of both ranks until both have come to it. If rank 0 queues "send to 1"
+//! before "receive from 1" and rank 1 does likewise, both stand for ever; with three ranks the circle can be longer.
+//!
+//! Guarantees: whatever the ranks send, and whenever: (1) both ends of a transfer put it into a group with the same
+//! others; (2) the orders of all queues fit into one order of groups, so that nothing waits in a circle; (3) every
+//! transfer that was offered is launched after finitely many notes. Proofs are below.
+//!
+//! 1. A sender offers a transfer (its frame goes to the receiver) and goes on computing.
+//! 2. Between two ranks, the lower one proposes a group once there is an offer in either direction: "all that I offered
+//!    so far". From then on it is bound: it launches nothing else until the other has agreed.
+//! 3. The higher rank agrees as soon as it is not bound itself: "and all that I offered so far". It launches the group
+//!    at once; the lower one launches it when it hears so. Opposing transfers of one tick are in one group.
+//! 4. A collective has all its members tell the lowest that they are ready. Then a call goes from member to member
+//!    upwards; each is bound from when it passes the call on. The highest says go to all, and all launch.
+//!
+//! (1) Notes and offers of one rank to another keep their order, so when a proposal or an agreement is read, all offers
+//! that it counts are known. (2) Take the moment at which the highest member of a group binds itself (for pairs: agrees).
+//! At that moment every other member is bound to this group, and has been since its last launch. So on every rank the
+//! launches follow the order of these moments, which is one order of all groups. (3) A bound rank waits for a higher
+//! one, which is free, or bound and waiting for a still higher one; the highest never waits, so all get free.
+//! Who waits for a free rank is answered in the order of arrival, before that rank proposes anything itself.
+
+mod note;
+#[cfg(test)]
+mod tests;
+
+pub(super) use note::Note;
+
+use std::collections::VecDeque;
+
+/// What is to be done, in this order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Deed {
+    /// Tell a rank.
+    Tell(usize, Note),
+    /// Launch these transfers with a rank, as one group: so many of the offers that were made, oldest first, and so
+    /// many of those that came.
+    Exchange { peer: usize, sends: usize, receives: usize },
+    /// Launch this collective; the bytes describe all parts.
+    Collective { group: u32, round: u64, parts: Vec<u8> },
+}
+
+/// What has been offered and launched with one rank.
+#[derive(Debug, Clone, Default)]
+struct Channel {
+    offered: u64,
+    sent: u64,
+    came: u64,
+    received: u64,
+}
+
+impl Channel {
+    fn has_open_offers(&self) -> bool {
+        self.offered > self.sent || self.came > self.received
+    }
+}
+
+/// What this rank has promised.
+#[derive(Debug, PartialEq, Eq)]
+enum Bound {
+    Free,
+    /// It has proposed to a rank, counting so many own offers.
+    Proposed {
+        peer: usize,
+        offered: u64,
+    },
+    /// It has passed the call for a collective on.
+    Called {
+        group: u32,
+        round: u64,
+    },
+}
+
+/// A collective that this rank takes part in and has not launched yet.
+#[derive(Debug)]
+struct Awaited {
+    group: u32,
+    round: u64,
+    members: Vec<usize>,
+    /// At the lowest member: the parts that are here.
+    parts: Vec<Option<Vec<u8>>>,
+}
+
+/// Puts the parts of a collective together, in rank order.
+pub(super) type Join = fn(&[Vec<u8>]) -> Vec<u8>;
+
+/// One rank's side of the agreement.
+#[derive(Debug)]
+pub(super) struct Pairing {
+    rank: usize,
+    channels: Vec<Channel>,
+    bound: Bound,
+    /// Proposals of lower ranks and calls that came while this one was bound, or not ready for the collective.
+    waiting: VecDeque<(usize, Note)>,
+    /// Collectives that this rank is ready for, by start.
+    awaited: Vec<Awaited>,
+    /// Readiness of others for collectives that this rank, their lowest member, has not come to.
+    early: Vec<(usize, u32, u64, Vec<u8>)>,
+    /// What all parts of the collective are that this rank is bound to.
+    called: Vec<u8>,
+    join: Join,
+    deeds: Vec<Deed>,
+    /// Where the next look for open offers begins, so that every rank gets its turn.
+    turn: usize,
+}
+
+impl Pairing {
+    pub(super) fn new(rank: usize, ranks: usize, join: Join) -> Self {
+        Self {
+            rank,
+            channels: vec![Channel::default(); ranks],
+            bound: Bound::Free,
+            waiting: VecDeque::new(),
+            awaited: Vec::new(),
+            early: Vec::new(),
+            called: Vec::new(),
+            join,
+            deeds: Vec::new(),
+            turn: rank + 1,
+        }
+    }
+
+    /// This rank has offered a transfer to a rank: the offer itself is on its way already.
+    pub(super) fn offer(&mut self, to: usize) -> Vec<Deed> {
+        self.channels[to].offered += 1;
+        if to == self.rank {
+            self.channels[to].came += 1;
+        }
+        self.proceed()
+    }
+
+    /// A rank's offer has come.
+    pub(super) fn offered(&mut self, from: usize) -> Vec<Deed> {
+        self.channels[from].came += 1;
+        self.proceed()
+    }
+
+    /// This rank is ready for a collective; `part` describes what it brings. `members` ascend and hold this rank.
+    pub(super) fn ready(&mut self, group: u32, round: u64, members: &[usize], part: Vec<u8>) -> Vec<Deed> {
+        let mut awaited = Awaited { group, round, members: members.to_vec(), parts: vec![None; members.len()] };
+        if awaited.members.first() == Some(&self.rank) {
+            awaited.parts[0] = Some(part);
+            for (from, of, at, part) in std::mem::take(&mut self.early) {
+                match (of, at) == (group, round) {
+                    true => awaited.put(from, part),
+                    false => self.early.push((from, of, at, part)),
+                }
+            }
+        } else if let Some(&lowest) = awaited.members.first() {
+            self.deeds.push(Deed::Tell(lowest, Note::Ready { group, round, part }));
+        }
+        self.awaited.push(awaited);
+        self.proceed()
+    }
+
+    /// A rank has told something.
+    pub(super) fn hear(&mut self, from: usize, note: Note) -> Vec<Deed> {
+        match note {
+            Note::Propose { .. } | Note::Call { .. } => self.waiting.push_back((from, note)),
+            Note::Agree { offered } => {
+                if let Bound::Proposed { peer, offered: own } = self.bound
+                    && peer == from
+                {
+                    self.bound = Bound::Free;
+                    self.exchange(peer, own, offered);
+                }
+            }
+            Note::Ready { group, round, part } => {
+                match self.awaited.iter_mut().find(|awaited| (awaited.group, awaited.round) == (group, round)) {
+                    Some(awaited) => awaited.put(from, part),
+                    None => self.early.push((from, group, round, part)),
+                }
+            }
+            Note::Go { group, round } => {
+                if self.bound == (Bound::Called { group, round }) {
+                    self.bound = Bound::Free;
+                    self.launch(group, round);
+                }
+            }
+        }
+        self.proceed()
+    }
+
+    /// Does all that can be done now.
+    fn proceed(&mut self) -> Vec<Deed> {
+        while self.bound == Bound::Free && self.advance() {}
+        std::mem::take(&mut self.deeds)
+    }
+
+    /// One thing that a free rank can do; `false` if there is none.
+    fn advance(&mut self) -> bool {
+        self.answer() || self.begin_collective() || self.exchange_with_itself() || self.propose()
+    }
+
+    /// Answers who waits longest, of those that can be answered.
+    fn answer(&mut self) -> bool {
+        let answerable = |(_, note): &(usize, Note)| match note {
+            Note::Call { group, round, .. } => self.awaited.iter().any(|a| (a.group, a.round) == (*group, *round)),
+            _ => true,
+        };
+        let Some(place) = self.waiting.iter().position(answerable) else { return false };
+        match self.waiting.remove(place) {
+            Some((from, Note::Propose { offered })) => {
+                let own = self.channels[from].offered;
+                self.deeds.push(Deed::Tell(from, Note::Agree { offered: own }));
+                self.exchange(from, own, offered);
+            }
+            Some((_, Note::Call { group, round, parts })) => self.pass_on(group, round, parts),
+            _ => {}
+        }
+        true
+    }
+
+    /// As the lowest member of a collective that all are ready for: calls for it.
+    fn begin_collective(&mut self) -> bool {
+        let whole = |awaited: &Awaited| awaited.parts.iter().all(Option::is_some);
+        let Some(awaited) = self.awaited.iter().find(|awaited| whole(awaited)) else { return false };
+        let parts: Vec<Vec<u8>> = awaited.parts.iter().flatten().cloned().collect();
+        let (group, round, joined) = (awaited.group, awaited.round, (self.join)(&parts));
+        self.pass_on(group, round, joined);
+        true
+    }
+
+    /// Binds itself to a collective and calls the next member, or, as the last, says go.
+    fn pass_on(&mut self, group: u32, round: u64, parts: Vec<u8>) {
+        let awaited = self.awaited.iter().find(|awaited| (awaited.group, awaited.round) == (group, round));
+        let Some(members) = awaited.map(|awaited| awaited.members.clone()) else { return };
+        self.called.clone_from(&parts);
+        match members.iter().find(|&&member| member > self.rank) {
+            Some(&next) => {
+                self.bound = Bound::Called { group, round };
+                self.deeds.push(Deed::Tell(next, Note::Call { group, round, parts }));
+            }
+            None => {
+                let others = members.iter().filter(|&&member| member != self.rank);
+                self.deeds.extend(others.map(|&member| Deed::Tell(member, Note::Go { group, round })));
+                self.launch(group, round);
+            }
+        }
+    }
+
+    fn launch(&mut self, group: u32, round: u64) {
+        self.awaited.retain(|awaited| (awaited.group, awaited.round) != (group, round));
+        self.deeds.push(Deed::Collective { group, round, parts: std::mem::take(&mut self.called) });
+    }
+
+    fn exchange_with_itself(&mut self) -> bool {
+        let own = &self.channels[self.rank];
+        let (open, offered) = (own.has_open_offers(), own.offered);
+        if open {
+            self.exchange(self.rank, offered, offered);
+        }
+        open
+    }
+
+    /// Proposes a group to the next higher rank with open offers.
+    fn propose(&mut self) -> bool {
+        let (first, ranks) = (self.rank + 1, self.channels.len());
+        let higher = ranks - first;
+        let next = (0..higher).map(|step| first + (self.turn - first + step) % higher);
+        let Some(peer) = next.into_iter().find(|&peer| self.channels[peer].has_open_offers()) else { return false };
+        self.turn = if peer + 1 < ranks { peer + 1 } else { first };
+        let offered = self.channels[peer].offered;
+        self.bound = Bound::Proposed { peer, offered };
+        self.deeds.push(Deed::Tell(peer, Note::Propose { offered }));
+        true
+    }
+
+    /// Launches all own offers up to `own`, and the other's up to `theirs`.
+    fn exchange(&mut self, peer: usize, own: u64, theirs: u64) {
+        let channel = &mut self.channels[peer];
+        let (sends, receives) = ((own - channel.sent) as usize, theirs.saturating_sub(channel.received) as usize);
+        (channel.sent, channel.received) = (own, theirs.max(channel.received));
+        if sends + receives > 0 {
+            self.deeds.push(Deed::Exchange { peer, sends, receives });
+        }
+    }
+}
+
+impl Awaited {
+    fn put(&mut self, from: usize, part: Vec<u8>) {
+        if let Some(place) = self.members.iter().position(|&member| member == from) {
+            self.parts[place] = Some(part);
+        }
+    }
+}

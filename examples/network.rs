@@ -1,0 +1,60 @@
+//! The link between processes that a launcher started, over TCP or NCCL.
+//!
+//! The ranks meet at `MASTER_ADDR` and `MASTER_PORT`, or where the launcher says. Under an MPI that does not say where
+//! rank 0 is, ranks with GPUs meet over MPI, if that is in the build.
+
+#[cfg(feature = "nccl")]
+use crate::options::LinkName;
+use crate::options::Setup;
+use burn_pipeline::link::{Launch, LaunchError, Link, TcpError, TcpLink};
+#[cfg(all(feature = "nccl", feature = "mpi"))]
+use burn_pipeline::link::{Mpi, MpiError};
+#[cfg(feature = "nccl")]
+use burn_pipeline::link::{NcclError, NcclLink, NcclOptions};
+use std::time::Duration;
+
+/// The longest that ranks may take to meet.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Why the other ranks cannot be reached.
+#[derive(Debug, thiserror::Error)]
+pub enum NetworkError {
+    /// Nobody says where rank 0 is.
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
+    /// The ranks did not meet.
+    #[error(transparent)]
+    Tcp(#[from] TcpError),
+    /// NCCL cannot be used.
+    #[cfg(feature = "nccl")]
+    #[error(transparent)]
+    Nccl(#[from] NcclError),
+    /// MPI, over which the ranks were to meet, cannot be used.
+    #[cfg(all(feature = "nccl", feature = "mpi"))]
+    #[error(transparent)]
+    Mpi(#[from] MpiError),
+}
+
+/// This rank's end of the link that was asked for.
+///
+/// # Errors
+/// [`NetworkError`].
+pub fn open(setup: &Setup, launch: &Launch) -> Result<Box<dyn Link>, NetworkError> {
+    #[cfg(feature = "nccl")]
+    if setup.options.link == LinkName::Nccl {
+        return over_nccl(setup, launch);
+    }
+    Ok(Box::new(TcpLink::connect(&launch.place()?, setup.device.clone(), PATIENCE)?))
+}
+
+#[cfg(feature = "nccl")]
+fn over_nccl(setup: &Setup, launch: &Launch) -> Result<Box<dyn Link>, NetworkError> {
+    let options = NcclOptions { patience: PATIENCE, ..NcclOptions::default() };
+    #[cfg(feature = "mpi")]
+    if launch.master.is_none() {
+        let mpi = Mpi::connect(PATIENCE)?;
+        let mut first = mpi.link(burn::tensor::Device::flex())?;
+        return Ok(Box::new(NcclLink::by_link(&mut first, setup.device.clone(), options)?));
+    }
+    Ok(Box::new(NcclLink::connect(&launch.place()?, setup.device.clone(), options)?))
+}

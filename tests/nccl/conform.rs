@@ -1,0 +1,88 @@
+//! The conformance suite, its tensors on the GPU wherever a GPU has their element type.
+
+use crate::link;
+use burn::tensor::{DType, Device};
+use burn_pipeline::link::{Activity, Capabilities, Header, Link, LinkError, Message, Watch};
+use burn_pipeline::plan::Transport;
+use burn_pipeline::stage::{AnyTensor, Payload};
+use pipeline_tests::conformance::CASES;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// One case, by its place.
+pub(crate) fn case(place: usize) {
+    let (link, device) = link();
+    let (_, case) = CASES[place];
+    case(&mut OnGpu { link: Box::new(link), device });
+}
+
+/// The suite makes its tensors on the host and reads them there. This brings those of a message to the GPU before it is
+/// sent, and back after it was received. Messages with an element type that GPUs lack stay on the host, and go the
+/// other way that a link over NCCL has: so both are mixed.
+struct OnGpu {
+    link: Box<dyn Link>,
+    device: Device,
+}
+
+impl OnGpu {
+    fn moved(payload: Payload, device: &Device) -> Payload {
+        let Ok(payload) = payload.map_tensors(|_, tensor| Ok::<_, Infallible>(tensor.to_device(device)));
+        payload
+    }
+}
+
+fn is_for_gpus(tensor: &AnyTensor) -> bool {
+    matches!(tensor.dtype(), DType::F32 | DType::F16 | DType::BF16 | DType::I32 | DType::U32)
+}
+
+impl Link for OnGpu {
+    fn rank(&self) -> usize {
+        self.link.rank()
+    }
+
+    fn ranks(&self) -> usize {
+        self.link.ranks()
+    }
+
+    fn transport(&self) -> Transport {
+        self.link.transport()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.link.capabilities()
+    }
+
+    fn watch(&self) -> Arc<dyn Watch> {
+        self.link.watch()
+    }
+
+    fn bring(&self, payload: Payload) -> Payload {
+        self.link.bring(payload)
+    }
+
+    fn announce(&mut self, activity: Activity) {
+        self.link.announce(activity);
+    }
+
+    fn send(&mut self, to: usize, message: Message, deadline: Instant) -> Result<(), LinkError> {
+        let all = message.payload.tensors().all(is_for_gpus);
+        let payload = match all {
+            true => Self::moved(message.payload, &self.device),
+            false => message.payload,
+        };
+        self.link.send(to, Message { header: message.header, payload }, deadline)
+    }
+
+    fn receive(&mut self, from: usize, header: Header, deadline: Instant) -> Result<Payload, LinkError> {
+        self.link.receive(from, header, deadline).map(|payload| Self::moved(payload, &Device::flex()))
+    }
+
+    fn all_gather(&mut self, numbers: Vec<f64>, deadline: Instant) -> Result<Vec<Vec<f64>>, LinkError> {
+        self.link.all_gather(numbers, deadline)
+    }
+
+    fn abort(&mut self, message: String) {
+        self.link.abort(message);
+    }
+}

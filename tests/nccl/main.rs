@@ -1,0 +1,114 @@
+//! Tests over NCCL, on a machine with an NVIDIA GPU:
+//!
+//! ```text
+//! cargo test --release -p pipeline-tests --features nccl --test nccl -- --test-threads 1
+//! ```
+//!
+//! One GPU is enough: each rank is a process of its own, and several share the GPU, which NCCL takes for as many machines
+//! (`processes.rs` sets what that needs). So these tests say nothing of speed. On machines with more GPUs the ranks take
+//! one each. `ORDERING=context` runs them with events over the whole context in place of waits on the host.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests fail by panicking and print what they covered")]
+
+#[allow(dead_code, reason = "the tests on threads use all of it")]
+#[path = "../runtime/cases.rs"]
+mod cases;
+mod conform;
+mod order;
+mod parity;
+mod processes;
+mod tensors;
+
+use burn::tensor::Device;
+use burn_pipeline::link::{Launch, NcclLink, NcclOptions, Ordering};
+use processes::Processes;
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn ordering() -> Ordering {
+    match std::env::var("ORDERING").as_deref() {
+        Ok("context") => Ordering::Context,
+        Ok("unchecked") => Ordering::Unchecked,
+        _ => Ordering::Host,
+    }
+}
+
+/// This process's end of a new link.
+fn link() -> (NcclLink, Device) {
+    let launch = Launch::from_environment().unwrap().unwrap();
+    let device = NcclLink::gpu_of(&launch).unwrap();
+    let options = NcclOptions { ordering: ordering(), patience: PATIENCE, ordered_sums: false };
+    (NcclLink::connect(&launch.place().unwrap(), device.clone(), options).unwrap(), device)
+}
+
+/// One rank of the tests below, in a process of its own. `PART` says what it does.
+#[test]
+#[ignore = "a process of the other tests"]
+fn a_rank() {
+    let part = std::env::var("PART").unwrap();
+    match part.as_str() {
+        "tensors" => tensors::to_itself(),
+        "conformance" => conform::case(std::env::var("CASE").unwrap().parse().unwrap()),
+        "collectives" => tensors::collectives(),
+        "order" => order::ring(),
+        "parity" => parity::families(),
+        "lost" => parity::until_one_is_lost(),
+        other => panic!("there is no part {other}"),
+    }
+}
+
+#[test]
+fn one_rank_sends_every_tensor_to_itself() {
+    Processes::start(1, "tensors", &[]).all_pass();
+}
+
+#[test]
+fn nccl_is_a_link() {
+    for ranks in [2, 4] {
+        for (case, (name, _)) in pipeline_tests::conformance::CASES.iter().enumerate() {
+            println!("{ranks} ranks: {name}");
+            Processes::start(ranks, "conformance", &[("CASE", &case.to_string())]).all_pass();
+        }
+    }
+}
+
+#[test]
+fn groups_sum_share_join_and_spread() {
+    for ranks in [2, 4] {
+        Processes::start(ranks, "collectives", &[]).all_pass();
+    }
+}
+
+#[test]
+fn what_is_sent_is_what_was_computed() {
+    for ranks in [1, 2, 4] {
+        Processes::start(ranks, "order", &[]).all_pass();
+    }
+}
+
+/// The negative control: without any order between computing and transfers the same check must fail.
+#[test]
+fn without_order_what_is_sent_is_not_what_was_computed() {
+    let told = Processes::start(2, "order", &[("ORDERING", "unchecked")]).end();
+    let wrong = told.iter().any(|(passed, text)| !passed && text.contains("is not what was computed"));
+    assert!(wrong, "the check is not sharp enough: {told:?}");
+}
+
+#[test]
+fn ranks_compute_what_threads_on_one_device_compute() {
+    for ranks in [1, 2, 4] {
+        Processes::start(ranks, "parity", &[]).all_pass();
+    }
+}
+
+#[test]
+fn a_killed_rank_is_named_by_all_others() {
+    let (ranks, killed) = (3, 1);
+    let mut processes = Processes::start(ranks, "lost", &[]);
+    processes.kill_after_steps(killed);
+    for (rank, (_, text)) in processes.end().iter().enumerate().filter(|(rank, _)| *rank != killed) {
+        let failed = text.lines().find(|line| line.starts_with("failed")).unwrap_or("no error");
+        assert!(failed.contains(&format!("rank {killed}")), "rank {rank}: {failed}");
+    }
+}

@@ -1,0 +1,43 @@
+//! Transfers beside computations that change what is sent: a missing dependency shows as a wrong element.
+
+use crate::{PATIENCE, link};
+use burn::tensor::Tensor;
+use burn_pipeline::link::{Direction, Header, Link, Message};
+use burn_pipeline::plan::Stage;
+use burn_pipeline::stage::Boundary;
+use std::time::Instant;
+
+const SIDE: usize = 1024;
+const ROUNDS: usize = 20;
+
+/// Each rank computes for long, sends what comes out to the next, and computes on what it receives. The products are of
+/// permutation matrices, so that every element is known exactly.
+pub(crate) fn ring() {
+    let (mut link, device) = link();
+    let (me, ranks) = (link.rank(), link.ranks());
+    let (next, before) = ((me + 1) % ranks, (me + ranks - 1) % ranks);
+    let shift = Tensor::cat(
+        vec![Tensor::<2>::eye(SIDE, &device).slice([1..SIDE]), Tensor::<2>::eye(SIDE, &device).slice([0..1])],
+        0,
+    );
+    for round in 0..ROUNDS {
+        let base = |rank: usize| (rank * 1000 + round) as f32;
+        let column = Tensor::<1, burn::tensor::Int>::arange(0..SIDE as i64, &device).float().reshape([SIDE, 1]);
+        let mut value = column.clone().repeat_dim(1, SIDE) + base(me);
+        for _ in 0..50 {
+            value = shift.clone().matmul(value);
+        }
+        let header = Header { stage: Stage::new(0), microbatch: round, direction: Direction::Forward };
+        let deadline = Instant::now() + PATIENCE;
+        link.send(next, Message { header, payload: value.into_payload() }, deadline).unwrap();
+        let got = link.receive(before, header, deadline).unwrap();
+        // Used at once, on the GPU.
+        let got = Tensor::<2>::from_payload(got).unwrap() * 2.0;
+        let rotated = |row: usize| ((row + 50) % SIDE) as f32;
+        let values: Vec<f32> = got.into_data().iter::<f32>().collect();
+        for (place, value) in values.into_iter().enumerate() {
+            let expected = 2.0 * (rotated(place / SIDE) + base(before));
+            assert!(value == expected, "round {round}, element {place}: {value} is not what was computed: {expected}");
+        }
+    }
+}

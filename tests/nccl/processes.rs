@@ -1,0 +1,100 @@
+//! Ranks as processes of this test program, several of them on one GPU.
+//!
+//! NCCL refuses two ranks of one machine on one GPU. With a name of its own (`NCCL_HOSTID`) each process counts as a
+//! machine; they then talk over sockets, here on the loopback interface. The other variables switch off what cannot
+//! work between ranks that share a GPU, or what takes its processors away from the others.
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::TcpListener;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// The longest that any test's processes may take.
+const LIMIT: Duration = Duration::from_secs(300);
+
+const SHARED_GPU: &[(&str, &str)] = &[
+    ("NCCL_NET", "Socket"),
+    ("NCCL_SOCKET_IFNAME", "lo"),
+    ("NCCL_IB_DISABLE", "1"),
+    ("NCCL_NET_PLUGIN", "none"),
+    ("NCCL_P2P_DISABLE", "1"),
+    ("NCCL_SHM_DISABLE", "1"),
+    ("NCCL_NVLS_ENABLE", "0"),
+    ("NCCL_MNNVL_ENABLE", "0"),
+    ("NCCL_CUMEM_ENABLE", "0"),
+    ("NCCL_CUMEM_HOST_ENABLE", "0"),
+    ("NCCL_RAS_ENABLE", "0"),
+    ("NCCL_MAX_CTAS", "2"),
+];
+
+/// Processes that are killed when this is dropped.
+pub(crate) struct Processes {
+    children: Vec<Child>,
+    outs: Vec<BufReader<ChildStdout>>,
+    read: Vec<String>,
+}
+
+impl Processes {
+    pub(crate) fn start(ranks: usize, part: &str, more: &[(&str, &str)]) -> Self {
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+        let start = |rank: usize| {
+            let mut command = Command::new(std::env::current_exe().unwrap());
+            command.args(["--exact", "a_rank", "--ignored", "--nocapture", "--test-threads", "1"]);
+            command.env("RANK", rank.to_string()).env("WORLD_SIZE", ranks.to_string());
+            command.env("LOCAL_RANK", rank.to_string()).env("PART", part);
+            command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", &port);
+            command.env_remove("TORCHELASTIC_USE_AGENT_STORE").env("NCCL_HOSTID", format!("pipeline-{rank}"));
+            command.envs(SHARED_GPU.iter().copied()).envs(more.iter().copied());
+            command.stdout(Stdio::piped()).spawn().unwrap()
+        };
+        let mut children: Vec<Child> = (0..ranks).map(start).collect();
+        let outs = children.iter_mut().map(|child| BufReader::new(child.stdout.take().unwrap())).collect();
+        Self { children, outs, read: vec![String::new(); ranks] }
+    }
+
+    /// Kills a rank once it has done some steps.
+    pub(crate) fn kill_after_steps(&mut self, rank: usize) {
+        let mut line = String::new();
+        while !line.starts_with("step 3 ") {
+            line.clear();
+            assert!(self.outs[rank].read_line(&mut line).unwrap() > 0, "rank {rank} has ended");
+        }
+        self.children[rank].kill().unwrap();
+    }
+
+    /// Waits for all: whether each passed, and what it wrote.
+    pub(crate) fn end(mut self) -> Vec<(bool, String)> {
+        let began = Instant::now();
+        for (rank, out) in self.outs.drain(..).enumerate() {
+            let read = std::thread::spawn(move || {
+                let (mut out, mut text) = (out, String::new());
+                out.read_to_string(&mut text).unwrap();
+                text
+            });
+            while !read.is_finished() {
+                if began.elapsed() > LIMIT {
+                    self.children.iter_mut().for_each(|child| drop(child.kill()));
+                }
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            self.read[rank] = read.join().unwrap();
+        }
+        let passed: Vec<bool> = self.children.iter_mut().map(|child| child.wait().unwrap().success()).collect();
+        passed.into_iter().zip(std::mem::take(&mut self.read)).collect()
+    }
+
+    pub(crate) fn all_pass(self) {
+        for (rank, (passed, text)) in self.end().into_iter().enumerate() {
+            assert!(passed, "rank {rank} failed: {text}");
+        }
+    }
+}
+
+impl Drop for Processes {
+    fn drop(&mut self) {
+        for child in &mut self.children {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}

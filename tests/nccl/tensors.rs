@@ -1,0 +1,82 @@
+//! Layouts and element types: padded rows, views, half precision, tracked tensors; and operations over groups.
+
+use crate::{PATIENCE, link};
+use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+use burn_pipeline::link::{Direction, Header, Link, Message};
+use burn_pipeline::plan::Stage;
+use burn_pipeline::stage::{AnyTensor, Boundary, Payload};
+use std::time::Instant;
+
+fn header(microbatch: usize) -> Header {
+    Header { stage: Stage::new(0), microbatch, direction: Direction::Forward }
+}
+
+/// Rows of 65 elements are padded on a GPU.
+fn rows(device: &Device, seed: usize, rows: usize, columns: usize) -> Tensor<2> {
+    let values: Vec<f32> = (0..rows * columns).map(|i| ((i + seed) % 509) as f32 * 0.25 - 31.0).collect();
+    Tensor::from_data(TensorData::new(values, [rows, columns]), device)
+}
+
+fn read(payload: &Payload) -> Vec<TensorData> {
+    payload.tensors().map(|tensor| tensor.to_data().unwrap()).collect()
+}
+
+/// What one rank sends comes back as it was: pointers, layouts and element types, without another rank.
+pub(crate) fn to_itself() {
+    let (mut link, device) = link();
+    let padded = rows(&device, 1, 129, 65);
+    let view = padded.clone().transpose().slice([3..40, 7..100]);
+    let ids = Tensor::<1, Int>::arange(0..77, &device);
+    let tracked = rows(&device.clone().autodiff(), 2, 5, 65).require_grad() * 2.0;
+    let casts: Vec<AnyTensor> =
+        [DType::BF16, DType::F16].into_iter().map(|dtype| AnyTensor::new(padded.clone().cast(dtype))).collect();
+    let empty = Tensor::<2>::zeros([0, 65], &device);
+    let sent = ((padded, view), (ids.clone(), ids.greater_elem(30)), (tracked, empty), casts).into_payload();
+    let deadline = Instant::now() + PATIENCE;
+    for microbatch in 0..3 {
+        link.send(0, Message { header: header(microbatch), payload: sent.clone() }, deadline).unwrap();
+    }
+    for microbatch in 0..3 {
+        let got = link.receive(0, header(microbatch), deadline).unwrap();
+        assert_eq!(read(&got), read(&sent));
+        assert!(got.tensors().all(|tensor| tensor.device().inner() == device));
+    }
+    link.form_groups(&[vec![0]], deadline).unwrap();
+    let summed = link.all_reduce(0, &[0], vec![Some(AnyTensor::new(rows(&device, 3, 4, 65))), None], deadline).unwrap();
+    assert_eq!(summed[0].as_ref().unwrap().to_data().unwrap(), rows(&device, 3, 4, 65).into_data());
+    assert!(summed[1].is_none());
+}
+
+/// Sums that are exact in any order, so that they can be computed here as well.
+pub(crate) fn collectives() {
+    let (mut link, device) = link();
+    let (me, ranks) = (link.rank(), link.ranks());
+    let deadline = Instant::now() + PATIENCE;
+    let all: Vec<usize> = (0..ranks).collect();
+    let outer = vec![0, ranks - 1];
+    link.form_groups(&[all.clone(), outer.clone()], deadline).unwrap();
+    let of = |rank: usize| rows(&device, rank * 7, 4 * ranks, 65);
+    let sum = |members: &[usize]| members.iter().map(|&rank| of(rank)).reduce(|a, b| a + b).unwrap();
+    for (number, members) in [(0, &all), (1, &outer)] {
+        let Some(place) = members.iter().position(|&rank| rank == me) else { continue };
+        let count = members.len();
+        // The second tensor is the last member's alone, the third nobody's.
+        let alone = (place + 1 == count).then(|| AnyTensor::new(of(9)));
+        let mine = vec![Some(AnyTensor::new(of(me))), alone, None];
+        let got = link.all_reduce(number, members, mine, deadline).unwrap();
+        let expected = [Some(sum(members)), Some(of(9)), None];
+        for (got, expected) in got.iter().zip(expected) {
+            assert_eq!(got.as_ref().map(|t| t.to_data().unwrap()), expected.map(Tensor::into_data));
+        }
+        let share = link.reduce_scatter(number, members, vec![AnyTensor::new(of(me))], deadline).unwrap();
+        let height = 4 * ranks / count;
+        let expected = sum(members).narrow(0, place * height, height);
+        assert_eq!(share[0].to_data().unwrap(), expected.into_data());
+        let joined = link.all_gather_tensors(number, members, vec![AnyTensor::new(of(me))], deadline).unwrap();
+        let expected = Tensor::cat(members.iter().map(|&rank| of(rank)).collect(), 0);
+        assert_eq!(joined[0].to_data().unwrap(), expected.into_data());
+        let spread = link.broadcast(number, members, count - 1, vec![AnyTensor::new(of(me))], deadline).unwrap();
+        assert_eq!(spread[0].to_data().unwrap(), of(members[count - 1]).into_data());
+    }
+    link.barrier(deadline).unwrap();
+}

@@ -1,0 +1,256 @@
+//! The conformance suite over TCP, the meeting of ranks, and ranks as processes that are lost.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests fail by panicking and print what they covered")]
+
+#[allow(dead_code, reason = "the tests on threads use all of it")]
+#[path = "../runtime/cases.rs"]
+mod cases;
+
+use burn::optim::SgdConfig;
+use burn::tensor::Device;
+use burn_pipeline::link::{Launch, Link, Place, TcpError, TcpLink, Threads};
+use burn_pipeline::schedule::{OneFOneB, Size};
+use burn_pipeline::train::Pipeline;
+use cases::{Case, Text};
+use pipeline_tests::conformance::CASES;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A port that is free now.
+fn port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+fn place(rank: usize, ranks: usize, port: u16) -> Place {
+    Place { rank, ranks, meeting: ("127.0.0.1".to_owned(), port) }
+}
+
+/// Runs `body` on every rank, each with its own end of one link.
+fn on_links(ranks: usize, body: impl Fn(&mut dyn Link) + Sync) {
+    let (port, body) = (port(), &body);
+    std::thread::scope(|scope| {
+        for rank in 0..ranks {
+            scope.spawn(move || {
+                let mut link = TcpLink::connect(&place(rank, ranks, port), Device::flex(), PATIENCE).unwrap();
+                body(&mut link);
+            });
+        }
+    });
+}
+
+#[test]
+fn tcp_is_a_link() {
+    for ranks in [2, 3, 5] {
+        for (name, case) in CASES {
+            println!("{ranks} ranks: {name}");
+            on_links(ranks, case);
+        }
+    }
+}
+
+#[test]
+fn ranks_meet_over_any_other_link() {
+    let ranks = 3;
+    let threads = Threads::new(ranks);
+    std::thread::scope(|scope| {
+        for rank in 0..ranks {
+            let mut first = threads.link(rank, Device::flex());
+            scope.spawn(move || {
+                let mut link = TcpLink::by_link(&mut first, Device::flex(), PATIENCE).unwrap();
+                assert_eq!((link.rank(), link.ranks()), (rank, ranks));
+                let table = link.all_gather(vec![rank as f64], Instant::now() + PATIENCE).unwrap();
+                assert_eq!(table, [[0.0], [1.0], [2.0]]);
+            });
+        }
+    });
+}
+
+#[test]
+fn a_rank_alone_needs_nobody() {
+    let mut link = TcpLink::connect(&place(0, 1, 1), Device::flex(), PATIENCE).unwrap();
+    assert_eq!(link.all_gather(vec![1.0], Instant::now() + PATIENCE).unwrap(), [[1.0]]);
+}
+
+fn meet(rank: usize, ranks: usize, port: u16, patience: Duration) -> TcpError {
+    TcpLink::connect(&place(rank, ranks, port), Device::flex(), patience).map(drop).unwrap_err()
+}
+
+#[test]
+fn every_rank_hears_who_did_not_come() {
+    let (port, patience) = (port(), Duration::from_secs(1));
+    std::thread::scope(|scope| {
+        let joins = scope.spawn(move || meet(2, 4, port, patience));
+        let error = meet(0, 4, port, patience);
+        assert!(matches!(&error, TcpError::Missing { missing, .. } if missing == &[1, 3]), "{error}");
+        let TcpError::Refused(text) = joins.join().unwrap() else { panic!("another error") };
+        assert_eq!(text, error.to_string());
+    });
+    // Nobody there at all.
+    let error = meet(1, 2, port, Duration::ZERO);
+    assert!(matches!(error, TcpError::Unreachable { rank: 0, .. }), "{error}");
+    assert!(matches!(meet(2, 2, port, patience), TcpError::OutOfRange { rank: 2, ranks: 2 }));
+}
+
+#[test]
+fn strangers_are_refused_and_told_why_and_noise_is_ignored() {
+    for (rank, ranks, says) in [(1, 3, "it expects 3 rank(s), and rank 0 expects 4"), (5, 4, "is not one of 4")] {
+        let port = port();
+        std::thread::scope(|scope| {
+            let host = scope.spawn(move || meet(0, 4, port, Duration::from_secs(2)));
+            let theirs = meet(rank, ranks, port, Duration::from_secs(3)).to_string();
+            assert!(theirs.contains(says), "{theirs}");
+            let ours = host.join().unwrap();
+            assert!(matches!(ours, TcpError::Stranger { .. } | TcpError::Missing { .. }), "{ours}");
+        });
+    }
+    // Two processes with one rank: both hear of it.
+    let port = port();
+    std::thread::scope(|scope| {
+        let [host, first, second] = [0, 1, 1].map(|rank| scope.spawn(move || meet(rank, 3, port, PATIENCE)));
+        assert!(matches!(host.join().unwrap(), TcpError::Stranger { rank: 1, .. }));
+        for joined in [first, second] {
+            let TcpError::Refused(text) = joined.join().unwrap() else { panic!("another error") };
+            assert!(text.contains("another process with that rank was here first"), "{text}");
+        }
+    });
+}
+
+#[test]
+fn what_is_no_rank_does_not_disturb_the_meeting() {
+    let port = port();
+    std::thread::scope(|scope| {
+        let host = scope.spawn(move || TcpLink::connect(&place(0, 2, port), Device::flex(), PATIENCE).map(drop));
+        let mut stream = loop {
+            if let Ok(stream) = TcpStream::connect(("127.0.0.1", port)) {
+                break stream;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n").unwrap();
+        let joined = TcpLink::connect(&place(1, 2, port), Device::flex(), PATIENCE).map(drop);
+        host.join().unwrap().unwrap();
+        joined.unwrap();
+    });
+}
+
+#[test]
+fn a_taken_port_is_named() {
+    let taken = TcpListener::bind("0.0.0.0:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let error = meet(0, 2, port, PATIENCE);
+    assert!(matches!(error, TcpError::Port { port: p, .. } if p == port), "{error}");
+}
+
+/// The longest that a wait may take in the processes below.
+const DEADLINE: Duration = Duration::from_secs(6);
+
+/// One rank, in a process that the tests below start with the variables of torchrun: trains until it is told to end.
+#[test]
+#[ignore = "a process of the tests below"]
+fn one_rank_of_several_processes() {
+    let launch = Launch::from_environment().unwrap().unwrap();
+    let link = TcpLink::connect(&launch.place().unwrap(), Device::flex(), PATIENCE).unwrap();
+    let builder = Pipeline::builder()
+        .schedule(Box::new(OneFOneB), Size::new(launch.ranks, 4))
+        .devices(vec![Device::flex()])
+        .stages(Text::stage)
+        .optimizer(|| SgdConfig::new().init())
+        .deadline(DEADLINE);
+    let mut pipeline = builder.build_rank(Box::new(link)).unwrap();
+    let steps = std::env::var("STEPS").unwrap().parse::<usize>().unwrap();
+    for step in 0..steps {
+        let since = Instant::now();
+        match pipeline.step(Text::new(4).batch(), 0.1) {
+            Ok(report) => println!("step {step} loss {:?}", report.loss),
+            Err(error) => {
+                println!("failed after {:.1} s: {error}", since.elapsed().as_secs_f64());
+                return;
+            }
+        }
+    }
+}
+
+/// Processes that are killed when the test ends, however it ends.
+struct Processes(Vec<Child>);
+
+impl Processes {
+    fn start(ranks: usize, steps: usize) -> Self {
+        let port = port().to_string();
+        let start = |rank: usize| {
+            let mut command = Command::new(std::env::current_exe().unwrap());
+            command.args(["--exact", "one_rank_of_several_processes", "--ignored", "--nocapture"]);
+            command.env("RANK", rank.to_string()).env("WORLD_SIZE", ranks.to_string());
+            command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", &port).env("STEPS", steps.to_string());
+            command.env_remove("TORCHELASTIC_USE_AGENT_STORE");
+            command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
+        };
+        Self((0..ranks).map(start).collect())
+    }
+
+    /// Waits until a rank has done some steps, then gives its output to be read on.
+    fn after_steps(&mut self, rank: usize) -> BufReader<std::process::ChildStdout> {
+        let mut out = BufReader::new(self.0[rank].stdout.take().unwrap());
+        let mut line = String::new();
+        while !line.starts_with("step 3 ") {
+            line.clear();
+            assert!(out.read_line(&mut line).unwrap() > 0, "rank {rank} has ended");
+        }
+        out
+    }
+}
+
+impl Drop for Processes {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+#[test]
+fn processes_have_the_losses_of_threads_bit_for_bit() {
+    let (ranks, steps) = (3, 4);
+    let mut alone = Pipeline::builder()
+        .schedule(Box::new(OneFOneB), Size::new(ranks, 4))
+        .devices(vec![Device::flex()])
+        .stages(Text::stage)
+        .optimizer(|| SgdConfig::new().init())
+        .build()
+        .unwrap();
+    let losses: Vec<String> = (0..steps)
+        .map(|step| format!("step {step} loss {:?}", alone.step(Text::new(4).batch(), 0.1).unwrap().loss))
+        .collect();
+    let mut processes = Processes::start(ranks, steps);
+    for child in &mut processes.0 {
+        let mut text = String::new();
+        child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+        let told: Vec<&str> = text.lines().filter(|line| line.starts_with("step ")).collect();
+        assert_eq!(told, losses, "{text}");
+        assert!(child.wait().unwrap().success());
+    }
+}
+
+#[test]
+fn a_killed_process_is_named_at_once_and_a_stopped_one_within_the_deadline() {
+    for (signal, ranks, failing, limit) in
+        [("-KILL", 3, 1, DEADLINE / 2), ("-KILL", 2, 0, DEADLINE / 2), ("-STOP", 3, 2, DEADLINE * 2)]
+    {
+        let mut processes = Processes::start(ranks, 1_000_000);
+        let mut outs: Vec<_> = (0..ranks).map(|rank| processes.after_steps(rank)).collect();
+        let id = processes.0[failing].id().to_string();
+        Command::new("kill").args([signal, &id]).status().unwrap();
+        let since = Instant::now();
+        for (rank, out) in outs.iter_mut().enumerate().filter(|(rank, _)| *rank != failing) {
+            let mut text = String::new();
+            out.read_to_string(&mut text).unwrap();
+            let failed = text.lines().find(|line| line.starts_with("failed")).unwrap_or("no error");
+            assert!(failed.contains(&format!("rank {failing}")), "rank {rank}, {signal}: {failed}");
+            assert!(since.elapsed() < limit, "rank {rank}, {signal}: {:?}: {failed}", since.elapsed());
+        }
+    }
+}
