@@ -14,11 +14,14 @@ use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use burn_pipeline::cost::{Profile, ProfileError};
 use burn_pipeline::link::Link;
+use burn_pipeline::plan::Plan;
+use burn_pipeline::schedule::Size;
 use burn_pipeline::simulate::{SimulateError, SimulateOptions, simulate};
 use burn_pipeline::stage::{Batch, BoundaryError};
 use burn_pipeline::trace::Track;
 use burn_pipeline::train::{
-    BuildError, CheckpointError, Checkpoints, Pipeline, PipelineError, StepReport, measured_profile,
+    AutoOptions, AutoPipeline, BuildError, Builder, CheckpointError, Checkpoints, Decision, Pipeline, PipelineError,
+    StepReport, measured_profile,
 };
 use serde::Serialize;
 use std::collections::VecDeque;
@@ -91,7 +94,9 @@ pub struct Evaluation {
 #[derive(Debug)]
 pub struct Trainer {
     setup: Setup,
-    pipeline: Pipeline,
+    pipeline: AutoPipeline,
+    /// The plan that runs.
+    plan: Plan,
     checkpoints: Option<Checkpoints>,
     done: usize,
     recent: VecDeque<StepReport>,
@@ -118,18 +123,18 @@ impl Trainer {
         let optimizer = AdamWConfig::new().with_beta_2(0.99).with_epsilon(1e-8).with_weight_decay(0.1);
         let builder = Pipeline::builder()
             .model(format!("{model:?}"))
-            .plan(setup.plan.clone())
             .stages(move |at| model.stage(at).recomputed(recompute))
             .optimizer(move || optimizer.init())
             .clip_norm(CLIP_NORM)
             .devices(vec![setup.device.clone()])
             .threads(options.threads);
-        let pipeline = match link {
-            None => builder.build()?,
-            Some(link) => builder.build_rank(link)?,
+        let pipeline = match setup.auto {
+            Some(size) => choosing(builder, size, link)?,
+            None => given(builder.plan(setup.plan.clone()), link)?,
         };
         let checkpoints = options.save.as_ref().map(|folder| Checkpoints::new(folder).keep(KEPT_CHECKPOINTS));
-        let mut trainer = Self { pipeline, checkpoints, done: 0, recent: VecDeque::new(), setup };
+        let plan = setup.plan.clone();
+        let mut trainer = Self { pipeline, plan, checkpoints, done: 0, recent: VecDeque::new(), setup };
         if trainer.setup.options.resume {
             trainer.resume()?;
         }
@@ -143,8 +148,8 @@ impl Trainer {
             checkpoint => checkpoint?,
         };
         RunFlags::of(&self.setup.options).same_as(&checkpoint.beside()?)?;
-        self.pipeline.load(&checkpoint)?;
-        self.done = self.pipeline.progress().steps as usize;
+        self.pipeline.pipeline().load(&checkpoint)?;
+        self.done = self.pipeline.pipeline().progress().steps as usize;
         Ok(())
     }
 
@@ -158,7 +163,7 @@ impl Trainer {
         let Some(checkpoints) = &self.checkpoints else { return Ok(()) };
         let every = self.setup.options.save_every.is_some_and(|every| self.done.is_multiple_of(every));
         if every || self.done == self.setup.rates.len() {
-            self.pipeline.save(checkpoints, &RunFlags::of(&self.setup.options))?;
+            self.pipeline.pipeline().save(checkpoints, &RunFlags::of(&self.setup.options))?;
         }
         Ok(())
     }
@@ -176,6 +181,7 @@ impl Trainer {
         let Some(&learning_rate) = self.setup.rates.get(self.done) else { return Ok(None) };
         let options = &self.setup.options;
         let windows = self.setup.corpus.batch(options.seed, self.done, options.batch, options.seq);
+        let measuring = matches!(self.pipeline.decision(), Decision::Measuring);
         let report = self.pipeline.step(self.batch(&windows), learning_rate)?;
         self.done += 1;
         let record = StepRecord {
@@ -190,8 +196,23 @@ impl Trainer {
         if self.recent.len() > KEPT_STEPS {
             self.recent.pop_front();
         }
+        if measuring && let Decision::Switched { planned, .. } = self.pipeline.decision() {
+            // What was measured so far is of another plan.
+            self.plan = planned.best.plan.plan().clone();
+            self.recent.clear();
+        }
         self.save()?;
         Ok(Some(record))
+    }
+
+    /// How the schedule was chosen, and why.
+    pub fn decision(&self) -> &Decision {
+        self.pipeline.decision()
+    }
+
+    /// Has the plan that runs now run a step?
+    pub fn is_measured(&self) -> bool {
+        !self.recent.is_empty()
     }
 
     /// The losses of the model and of a table of byte pairs over all held-out windows.
@@ -202,7 +223,8 @@ impl Trainer {
         let (corpus, rows, seq) = (self.setup.corpus, self.setup.options.batch, self.setup.options.seq);
         let (mut sum, mut bytes) = (0.0, 0);
         for windows in corpus.held_out_batches(rows, seq) {
-            let loss = self.pipeline.eval(self.batch(&windows))?.loss.unwrap_or(f64::NAN);
+            let batch = self.batch(&windows);
+            let loss = self.pipeline.pipeline().eval(batch)?.loss.unwrap_or(f64::NAN);
             sum += loss * windows.inputs.len() as f64;
             bytes += windows.inputs.len();
         }
@@ -217,13 +239,13 @@ impl Trainer {
     /// # Errors
     /// If a rank fails.
     pub fn sample(&mut self, prompt: &[u8], sampling: &Sampling) -> Result<Vec<Vec<u8>>, TrainError> {
-        generate(&mut self.pipeline, &self.setup.device, self.setup.options.seq, prompt, sampling)
+        generate(self.pipeline.pipeline(), &self.setup.device, self.setup.options.seq, prompt, sampling)
     }
 
     /// What the ranks did when in the last few steps, end to end.
     pub fn timeline(&self) -> Track {
         let first = self.done + 1 - self.recent.len().min(self.done);
-        let name = format!("{}, measured, steps {first} to {}", self.setup.plan.name(), self.done);
+        let name = format!("{}, measured, steps {first} to {}", self.plan.name(), self.done);
         end_to_end(name, self.recent.iter().map(|report| (report.seconds, &report.timeline)))
     }
 
@@ -232,8 +254,8 @@ impl Trainer {
     /// # Errors
     /// If no step has run yet, or a rank fails.
     pub fn profile(&mut self) -> Result<Profile, TrainError> {
-        let profile = measured_profile(self.setup.plan.placement(), self.recent.make_contiguous())?;
-        Ok(profile.with_links(self.pipeline.measure_links()?)?)
+        let profile = measured_profile(self.plan.placement(), self.recent.make_contiguous())?;
+        Ok(profile.with_links(self.pipeline.pipeline().measure_links()?)?)
     }
 
     /// What the simulator expects of one step at these costs.
@@ -241,13 +263,30 @@ impl Trainer {
     /// # Errors
     /// If the profile is of another model.
     pub fn predicted(&self, profile: &Profile) -> Result<Track, TrainError> {
-        let simulation = simulate(&self.setup.plan, profile, &SimulateOptions::default())?;
-        Ok(simulation.track(format!("{}, simulated from the measured actions, one step", self.setup.plan.name())))
+        let simulation = simulate(&self.plan, profile, &SimulateOptions::default())?;
+        Ok(simulation.track(format!("{}, simulated from the measured actions, one step", self.plan.name())))
     }
 
     fn batch(&self, windows: &Windows) -> Batch {
         let tokens = |bytes: &[u8]| tokens(bytes, windows.seq, &self.setup.device);
         Batch::new(Signal::Tokens(tokens(&windows.inputs))).target(tokens(&windows.targets))
+    }
+}
+
+/// A pipeline whose schedule is given.
+fn given(builder: Builder, link: Option<Box<dyn Link>>) -> Result<AutoPipeline, BuildError> {
+    let pipeline = match link {
+        None => builder.clone().build()?,
+        Some(link) => builder.clone().build_rank(link)?,
+    };
+    Ok(AutoPipeline::given(builder, pipeline))
+}
+
+/// A pipeline that chooses its schedule after a few steps.
+fn choosing(builder: Builder, size: Size, link: Option<Box<dyn Link>>) -> Result<AutoPipeline, BuildError> {
+    match link {
+        None => AutoPipeline::new(builder, size, AutoOptions::default()),
+        Some(link) => AutoPipeline::over(builder, size, AutoOptions::default(), link),
     }
 }
 

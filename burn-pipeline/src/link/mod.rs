@@ -9,9 +9,11 @@
 //! | threads | `threads.rs` | threads of this process |
 //! | MPI | `mpi/` (feature `mpi`) | processes, on one machine or many |
 //!
+//! [`Delayed`] (`delayed.rs`) makes any of them as slow as a given network, for experiments.
 //! Links between processes carry messages as bytes: `wire.rs`.
 
 mod bytes;
+mod delayed;
 mod launch;
 #[cfg(feature = "mpi")]
 mod mpi;
@@ -20,6 +22,7 @@ mod threads;
 mod wire;
 
 pub use bytes::all_gather_bytes;
+pub use delayed::Delayed;
 pub use launch::{Launch, LaunchError, Launcher};
 #[cfg(feature = "mpi")]
 pub use mpi::{Mpi, MpiError, MpiLink};

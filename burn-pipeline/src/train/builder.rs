@@ -4,6 +4,7 @@ use super::error::PipelineError;
 use super::pipeline::Pipeline;
 use super::shared::SharedParameter;
 use super::source::Source;
+use crate::cost::{Links, ProfileError};
 use crate::execute::FusedActions;
 use crate::link::Link;
 use crate::pass::PassError;
@@ -110,6 +111,9 @@ pub enum BuildError {
         "`merge_weights` adds gradients in another order than `Accumulation::Ordered` asks for; choose one of them"
     )]
     MergedAndOrdered,
+    /// The links that messages are to be delayed as are none.
+    #[error(transparent)]
+    Delay(#[from] ProfileError),
     /// Stages could not be made.
     #[error("building the stages failed: {0}")]
     Stages(Box<PipelineError>),
@@ -140,6 +144,7 @@ pub struct Builder {
     pub(super) merge_weights: bool,
     pub(super) fused: FusedActions,
     pub(super) model: Option<String>,
+    pub(super) delay: Option<Links>,
 }
 
 impl std::fmt::Debug for Builder {
@@ -174,6 +179,7 @@ impl Default for Builder {
             merge_weights: false,
             fused: FusedActions::default(),
             model: None,
+            delay: None,
         }
     }
 }
@@ -303,6 +309,13 @@ impl Builder {
     /// Waits for the device after every task, so that timelines show what tasks took there (for profiling).
     pub fn synchronize(mut self, synchronize: bool) -> Self {
         self.synchronize = synchronize;
+        self
+    }
+
+    /// Delivers messages between ranks as late as these links would, so that a slower network can be tried out on one
+    /// machine: see [`Delayed`](crate::link::Delayed).
+    pub fn delayed(mut self, network: Links) -> Self {
+        self.delay = Some(network);
         self
     }
 

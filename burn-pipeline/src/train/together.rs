@@ -137,6 +137,11 @@ fn share(rank: &mut Rank, answer: Answer) -> Result<Vec<Answer>, ExecuteError> {
             let table = gather(rank.executor().link(), &links, patience)?;
             Ok(table.into_iter().map(Answer::Links).collect())
         }
+        Answer::Told(own) => {
+            let patience = rank.executor().patience();
+            let table: Vec<Vec<String>> = gather(rank.executor().link(), &own, patience)?;
+            Ok(table.into_iter().map(Answer::Told).collect())
+        }
         // The same on every rank already.
         answer => Ok(vec![answer]),
     }

@@ -56,6 +56,8 @@ pub(super) enum Command {
     Modules,
     Engines,
     MeasureLinks,
+    /// Give every rank what this one says.
+    Tell(Arc<str>),
     Forget,
     /// This process refused the call.
     Refuse(String),
@@ -88,6 +90,8 @@ pub(super) enum Answer {
     Saved(Result<Vec<SavedStage>, CheckpointError>),
     Offered(Result<BTreeSet<usize>, CheckpointError>),
     Links(Vec<LinkBetween>),
+    /// What ranks said.
+    Told(Vec<String>),
     /// A rank refused the call.
     Refused {
         rank: usize,
@@ -204,6 +208,7 @@ fn doing_of(command: &Command) -> &'static str {
         Command::FinishGradients => "finishing its gradients",
         Command::Gradients | Command::Weights | Command::Modules | Command::Engines => "reading its stages",
         Command::MeasureLinks => "measuring its links",
+        Command::Tell(_) => "telling what it measured or chose",
         Command::Forget => "forgetting its gradients",
         Command::Refuse(_) => "refusing a call",
         Command::NamedWeights => "reading its stages",
@@ -226,6 +231,7 @@ impl Command {
             Command::Modules => "reading of modules",
             Command::Engines => "reading of engines",
             Command::MeasureLinks => "measuring of links",
+            Command::Tell(_) => "telling of what was measured or chosen",
             Command::Forget => "forgetting of gradients",
             Command::NamedWeights => "reading of named weights",
             Command::Save { .. } => "writing of a checkpoint",
@@ -335,6 +341,7 @@ pub(super) fn obey(
         }
         Command::Refuse(_) => Ok(Answer::Done),
         Command::MeasureLinks => probe::measure(rank).map(Answer::Links),
+        Command::Tell(text) => Ok(Answer::Told(vec![text.to_string()])),
         Command::Engines => {
             Ok(Answer::Engines(rank.executor().stages().iter().map(|(&s, held)| (s, held.report())).collect()))
         }

@@ -120,7 +120,7 @@ fn sound(request: &Request, planned: &Planned) {
 fn request(layers: Layers, ranks: usize, microbatches: usize, links: Links, cap: Option<f64>) -> Request {
     let mut workload = Workload::new(microbatches, layers);
     workload.input_bytes = 5.0;
-    let synthesis = Some(Synthesis { effort: 100_000, ..Synthesis::default() });
+    let synthesis = Some(Synthesis { effort: 100_000, nodes: 1_000, ..Synthesis::default() });
     Request { cap, chunks: vec![1, 2, 3], synthesis, ..Request::new(vec![workload], ranks, links) }
 }
 
