@@ -1,4 +1,4 @@
-//! Memory is given back: bytes alive on the heap, measured, in a binary of its own.
+//! What needs a process for itself: bytes alive on the heap, measured, and Burn's one random generator, disturbed.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests fail by panicking and print what they covered")]
 
@@ -6,3 +6,4 @@ mod heap;
 mod held;
 mod recompute;
 mod release;
+mod seeded;

@@ -27,7 +27,6 @@ mod profile;
 mod recompute;
 mod refusals;
 mod seam;
-mod seeded;
 mod shared;
 mod skips;
 mod split;

@@ -5,7 +5,8 @@
 //!
 //! 1. One layer at a time seeds the generator and draws, whoever makes it.
 //! 2. Code elsewhere (a data loader, a dropout) may draw from the same generator meanwhile. So a layer is drawn
-//!    again until two draws agree to the last bit: what both saw, nobody disturbed.
+//!    again until two draws agree to the last bit: what both saw, nobody disturbed, unless a thread draws without a pause
+//!    and falls into step with these. The generator can be neither locked nor read, so that cannot be excluded.
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};

@@ -2,7 +2,7 @@
 
 use crate::costs::{CostArguments, seconds};
 use crate::failure::Failure;
-use crate::source::{Wanted, build, family, load, transport, write};
+use crate::source::{PlanArguments, transport, write};
 use burn_pipeline::pass::overlap::{OverlapError, OverlapOptions, Pass, overlap};
 use burn_pipeline::pass::{insert_transfers, insert_unshard, strip_idle};
 use burn_pipeline::plan::{Plan, Transport};
@@ -12,23 +12,9 @@ use std::path::PathBuf;
 
 /// The flags of `overlap`.
 #[derive(clap::Args, Debug)]
-#[command(group(clap::ArgGroup::new("source").required(true).args(["name", "plan"])))]
 pub(crate) struct Arguments {
-    /// A family, see `schedules`; with --ranks and --microbatches.
-    #[arg(long, requires = "ranks", requires = "microbatches")]
-    name: Option<String>,
-    /// Ranks (devices).
-    #[arg(long, value_name = "P", requires = "name")]
-    ranks: Option<usize>,
-    /// Stages a rank [default: what the family needs, else 2].
-    #[arg(long, value_name = "V", requires = "name")]
-    chunks: Option<usize>,
-    /// Microbatches a step.
-    #[arg(long, value_name = "M", requires = "name")]
-    microbatches: Option<usize>,
-    /// A plan from a file instead, lowered or not, with waits or without.
-    #[arg(long, value_name = "FILE.csv")]
-    plan: Option<PathBuf>,
+    #[command(flatten)]
+    source: PlanArguments,
     #[command(flatten)]
     costs: CostArguments,
     /// What a send waits for: rendezvous, buffered=K or unbounded.
@@ -109,13 +95,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Fai
 }
 
 fn lowered(arguments: &Arguments) -> Result<Plan, Failure> {
-    let plan = match (arguments, &arguments.plan) {
-        (_, Some(path)) => load(path)?,
-        (&Arguments { name: Some(ref name), ranks: Some(ranks), microbatches: Some(microbatches), chunks, .. }, _) => {
-            build(&*family(name, Some(&arguments.costs))?, Wanted { ranks, chunks, microbatches })?
-        }
-        _ => return Err(Failure::Input("give --name, --ranks and --microbatches, or --plan".into())),
-    };
+    let plan = arguments.source.plan(&arguments.costs)?;
     let plan = arguments.shard.map_or(Ok(plan.clone()), |active| insert_unshard(&plan, active))?;
     if plan.is_lowered() { Ok(plan) } else { Ok(insert_transfers(&strip_idle(&plan))?) }
 }

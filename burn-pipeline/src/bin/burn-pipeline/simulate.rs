@@ -2,7 +2,7 @@
 
 use crate::costs::CostArguments;
 use crate::failure::Failure;
-use crate::source::{Wanted, build, family, load, transport, write};
+use crate::source::{PlanArguments, transport, write};
 use burn_pipeline::pass::{insert_transfers, strip_idle};
 use burn_pipeline::plan::{Action, Plan, Transport};
 use burn_pipeline::simulate::{Bounds, IdleCause, SimulateOptions, Simulation, simulate, unit_steps};
@@ -13,23 +13,9 @@ use std::path::PathBuf;
 
 /// The flags of `simulate`.
 #[derive(clap::Args, Debug)]
-#[command(group(clap::ArgGroup::new("source").required(true).args(["name", "plan"])))]
 pub(crate) struct Arguments {
-    /// A family, see `schedules`; with --ranks and --microbatches.
-    #[arg(long, requires = "ranks", requires = "microbatches")]
-    name: Option<String>,
-    /// Ranks (devices).
-    #[arg(long, value_name = "P", requires = "name")]
-    ranks: Option<usize>,
-    /// Stages a rank [default: what the family needs, else 2].
-    #[arg(long, value_name = "V", requires = "name")]
-    chunks: Option<usize>,
-    /// Microbatches a step.
-    #[arg(long, value_name = "M", requires = "name")]
-    microbatches: Option<usize>,
-    /// A plan from a file instead, lowered or not.
-    #[arg(long, value_name = "FILE.csv")]
-    plan: Option<PathBuf>,
+    #[command(flatten)]
+    source: PlanArguments,
     #[command(flatten)]
     costs: CostArguments,
     /// What a send of a lowered plan waits for: rendezvous, buffered=K or unbounded.
@@ -60,7 +46,7 @@ const MOST_COLUMNS: usize = 100_000;
 
 /// Simulates and reports.
 pub(crate) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Failure> {
-    let plan = plan(arguments)?;
+    let plan = arguments.source.plan(&arguments.costs)?;
     if arguments.unit_steps {
         return print_unit_steps(&plan, out);
     }
@@ -84,16 +70,6 @@ pub(crate) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Fai
         write!(out, "\n{}", ascii(&track, columns.min(MOST_COLUMNS)))?;
     }
     Ok(())
-}
-
-fn plan(arguments: &Arguments) -> Result<Plan, Failure> {
-    match (arguments, &arguments.plan) {
-        (_, Some(path)) => load(path),
-        (&Arguments { name: Some(ref name), ranks: Some(ranks), microbatches: Some(microbatches), chunks, .. }, _) => {
-            build(&*family(name, Some(&arguments.costs))?, Wanted { ranks, chunks, microbatches })
-        }
-        _ => Err(Failure::Input("give --name, --ranks and --microbatches, or --plan".into())),
-    }
 }
 
 fn title(plan: &Plan) -> String {

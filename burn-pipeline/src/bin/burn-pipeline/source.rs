@@ -4,7 +4,7 @@ use crate::costs::CostArguments;
 use crate::failure::Failure;
 use burn_pipeline::plan::{Plan, Transport};
 use burn_pipeline::schedule::{Chunks, MemoryLimit, Schedule, Size, ZbAuto, by_name};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Plans above this many actions are refused before they eat the machine's memory.
 const MOST_ACTIONS: usize = 100_000_000;
@@ -20,6 +20,47 @@ pub(crate) struct Wanted {
 /// The chunks a rank that a family gets when none are asked for: what it needs, else 2.
 pub(crate) fn default_chunks(chunks: Chunks) -> usize {
     if let Chunks::Exactly(n) = chunks { n } else { 2 }
+}
+
+/// The flags that say which plan: a family and a size, or a file.
+#[derive(clap::Args, Debug)]
+#[command(group(clap::ArgGroup::new("source").required(true).args(["name", "plan"])))]
+pub(crate) struct PlanArguments {
+    /// A family, see `schedules`; with --ranks and --microbatches.
+    #[arg(long, requires = "ranks", requires = "microbatches")]
+    name: Option<String>,
+    /// Ranks (devices).
+    #[arg(long, value_name = "P", requires = "name")]
+    ranks: Option<usize>,
+    /// Stages a rank [default: what the family needs, else 2].
+    #[arg(long, value_name = "V", requires = "name")]
+    chunks: Option<usize>,
+    /// Microbatches a step.
+    #[arg(long, value_name = "M", requires = "name")]
+    microbatches: Option<usize>,
+    /// A plan from a file instead, lowered or not, with waits or without.
+    #[arg(long, value_name = "FILE.csv")]
+    plan: Option<PathBuf>,
+}
+
+impl PlanArguments {
+    /// Builds or reads the plan; a family that is driven by costs gets these.
+    pub(crate) fn plan(&self, costs: &CostArguments) -> Result<Plan, Failure> {
+        match (self, &self.plan) {
+            (_, Some(path)) => load(path),
+            (
+                &PlanArguments {
+                    name: Some(ref name),
+                    ranks: Some(ranks),
+                    microbatches: Some(microbatches),
+                    chunks,
+                    ..
+                },
+                _,
+            ) => build(&*family(name, Some(costs))?, Wanted { ranks, chunks, microbatches }),
+            _ => Err(Failure::Input("give --name, --ranks and --microbatches, or --plan".into())),
+        }
+    }
 }
 
 /// Builds a family at a size.
