@@ -10,75 +10,27 @@
 
 #![allow(missing_docs, clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints and may stop")]
 
+use benches::heavy_head::{BLOCKS, batch, builder, config};
 use benches::spread::Spread;
-use burn::module::Module;
-use burn::optim::AdamWConfig;
-use burn::tensor::{Device, Int, Tensor};
 use burn_pipeline::cost::{Layers, OptimalOptions, Partition, PartitionReport, Profile, optimal};
 use burn_pipeline::plan::Placement;
 use burn_pipeline::schedule::{Size, by_name};
-use burn_pipeline::stage::{Batch, Stage, StageBox};
-use burn_pipeline::train::{Pipeline, StageContext, StepReport, measured_profile};
-use pipeline_examples::gpt::{GptConfig, GptPart, Signal, next_token_loss};
+use burn_pipeline::train::{Pipeline, StepReport, measured_profile};
 use std::time::Instant;
 
 const RANKS: usize = 2;
 const MICROBATCHES: usize = 8;
-const BLOCKS: usize = 8;
-const VOCABULARY: usize = 32_768;
 const RATE: f64 = 1e-4;
 
-fn config() -> GptConfig {
-    GptConfig::new().with_d_model(128).with_layers(BLOCKS).with_heads(4).with_seq(64).with_vocab(VOCABULARY)
-}
-
-/// Some blocks in a row, each as the model's finest cut has it.
-#[derive(Module, Debug)]
-struct Blocks {
-    parts: Vec<GptPart>,
-}
-
-impl Stage for Blocks {
-    type Input = Signal;
-    type Extra = ();
-    type Output = Signal;
-
-    fn forward(&self, input: Signal, (): ()) -> Signal {
-        self.parts.iter().fold(input, |signal, part| part.forward(signal, ()))
-    }
-}
-
-fn stage(at: &StageContext, partition: &Partition) -> StageBox {
-    let blocks = partition.ranges().nth(at.index).unwrap();
-    let part = |index| config().part(&StageContext { index, stages: BLOCKS, ..at.clone() });
-    let blocks = Blocks { parts: blocks.map(part).collect() };
-    if at.is_last() { StageBox::with_loss(blocks, next_token_loss) } else { StageBox::new(blocks) }
-}
-
-fn batch() -> Batch {
-    let seq = config().seq;
-    let draw = |salt: i64| {
-        let tokens = Tensor::<1, Int>::arange(0..(MICROBATCHES * seq) as i64, &Device::flex());
-        tokens.mul_scalar(7919 + salt).remainder_scalar(VOCABULARY as i64).reshape([MICROBATCHES, seq])
-    };
-    Batch::new(Signal::Tokens(draw(0))).target(draw(31))
-}
-
 fn pipeline(name: &str, size: Size, partition: Partition) -> Pipeline {
-    Pipeline::builder()
-        .schedule(by_name(name).unwrap(), size)
-        .devices(vec![Device::flex()])
-        .stages(move |at| stage(at, &partition))
-        .optimizer(|| AdamWConfig::new().init())
-        .build()
-        .unwrap()
+    builder(partition).schedule(by_name(name).unwrap(), size).build().unwrap()
 }
 
 /// Every block's costs, measured one block a stage.
 fn measured() -> Profile {
     let size = Size { ranks: 1, chunks: BLOCKS, microbatches: MICROBATCHES };
     let mut fine = pipeline("InterleavedZeroBubble", size, Partition::even(BLOCKS, BLOCKS).unwrap());
-    let reports: Vec<StepReport> = (0..5).map(|_| fine.step(batch(), RATE).unwrap()).collect();
+    let reports: Vec<StepReport> = (0..5).map(|_| fine.step(batch(MICROBATCHES), RATE).unwrap()).collect();
     measured_profile(fine.placement(), &reports[2..]).unwrap()
 }
 
@@ -107,7 +59,7 @@ fn main() {
     for round in 0..rounds + 2 {
         for (_, _, pipeline, seconds, reports) in &mut rows {
             let began = Instant::now();
-            let report = pipeline.step(batch(), RATE).unwrap();
+            let report = pipeline.step(batch(MICROBATCHES), RATE).unwrap();
             if round >= 2 {
                 seconds.push(began.elapsed().as_secs_f64());
                 reports.push(report);

@@ -2,5 +2,6 @@
 
 pub mod deferring;
 pub mod heap;
+pub mod heavy_head;
 pub mod plain;
 pub mod spread;

@@ -175,6 +175,9 @@ pub enum MoeOptionsError {
         /// Experts of a block.
         experts: usize,
     },
+    /// Left to `train_gpt`.
+    #[error("--schedule auto is for `train_gpt`; name a schedule, such as 1F1B")]
+    Auto,
     /// A width of zero.
     #[error("--d-hidden is at least 1")]
     Width,
@@ -214,6 +217,9 @@ impl MoeOptions {
         }
         let auxiliary = self.experts.weights()?;
         let common = self.common.check()?;
+        if common.auto.is_some() {
+            return Err(MoeOptionsError::Auto);
+        }
         let options = &common.options;
         let model = MoeGptConfig::new().with_pattern(pattern.chars().cycle().take(options.layers).collect());
         let model = model.with_d_model(options.d_model).with_heads(options.heads).with_seq(options.seq);

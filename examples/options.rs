@@ -13,7 +13,8 @@ use crate::traces::TracePaths;
 use burn::tensor::Device;
 use burn_pipeline::link::{Launch, LaunchError, Launcher};
 use burn_pipeline::plan::{Plan, PlanCsvError};
-use burn_pipeline::schedule::{ScheduleError, Size, by_name};
+use burn_pipeline::schedule::{Chunks, ScheduleError, Size, by_name};
+use burn_pipeline::train::AutoPipeline;
 use clap::{Parser, ValueEnum};
 use std::path::PathBuf;
 
@@ -21,7 +22,8 @@ use std::path::PathBuf;
 #[derive(Parser, Debug, Clone)]
 #[command(name = "train_gpt")]
 pub struct Options {
-    /// Family of schedules, such as 1F1B, GPipe, Interleaved1F1B or ZBVZeroBubble.
+    /// Family of schedules, such as 1F1B, GPipe, Interleaved1F1B or ZBVZeroBubble; `auto` measures a few steps and takes
+    /// up the schedule that the planner finds for them.
     #[arg(long, default_value = "1F1B", value_name = "NAME")]
     pub schedule: String,
     /// Ranks of a replica, each with its own stages and its own compute threads [default: 2; with `--link mpi`, as many as
@@ -140,8 +142,10 @@ pub enum LogFormat {
 pub struct Setup {
     /// The flags.
     pub options: Options,
-    /// The plan of a whole step, without transfers.
+    /// The plan of a whole step, without transfers; of the first steps, where the schedule chooses itself.
     pub plan: Plan,
+    /// The size of a schedule that chooses itself.
+    pub auto: Option<Size>,
     /// The model's size.
     pub model: GptConfig,
     /// The text.
@@ -218,6 +222,9 @@ pub enum OptionsError {
     /// The launcher's variables make no sense.
     #[error(transparent)]
     Launch(#[from] LaunchError),
+    /// A schedule that is chosen later may have other stages.
+    #[error("--cut does not go with --schedule auto, which may choose other stages; leave one of them out")]
+    AutoCut,
     /// The model cannot be cut like that.
     #[error(transparent)]
     Cut(#[from] CutError),
@@ -274,6 +281,10 @@ impl Options {
         }
         let corpus = Corpus::shakespeare();
         corpus.fits(self.seq)?;
+        let auto = if self.plan.is_none() && self.is_auto() { Some(self.size(None)?) } else { None };
+        if auto.is_some() && self.cut != Cut::Even {
+            return Err(OptionsError::AutoCut);
+        }
         let plan = self.planned()?;
         if !plan.has_backward() {
             return Err(OptionsError::NoBackward { plan: plan.name().to_owned() });
@@ -284,6 +295,7 @@ impl Options {
             device: self.open_device()?,
             trace: TracePaths::new(&self.trace),
             plan,
+            auto,
             corpus,
             options: self,
         })
@@ -292,6 +304,7 @@ impl Options {
     fn planned(&self) -> Result<Plan, OptionsError> {
         match &self.plan {
             Some(path) => self.read_plan(path),
+            None if self.is_auto() => Ok(AutoPipeline::first_plan(self.size(None)?)?),
             None => self.build_plan(),
         }
     }
@@ -317,19 +330,26 @@ impl Options {
         Ok(plan)
     }
 
-    /// The schedule's plan. A part of a batch of fewer windows than microbatches gets one microbatch a window.
+    /// The schedule's plan.
     fn build_plan(&self) -> Result<Plan, OptionsError> {
         let schedule = by_name(&self.schedule)?;
-        let asked = match schedule.family().chunks {
-            burn_pipeline::schedule::Chunks::Exactly(chunks) => chunks,
-            burn_pipeline::schedule::Chunks::Any => 1,
+        let chunks = match schedule.family().chunks {
+            Chunks::Exactly(chunks) => Some(chunks),
+            Chunks::Any => None,
         };
-        let (ranks, chunks) = (self.ranks()?, self.chunks.unwrap_or(asked));
-        Ok(schedule.build(Size {
-            ranks,
-            chunks,
-            microbatches: self.microbatches.min(self.batch / self.data_parallel),
-        })?)
+        Ok(schedule.build(self.size(chunks)?)?)
+    }
+
+    /// The size that was asked for, with this many chunks unless said otherwise. A part of a batch of fewer windows than
+    /// microbatches gets one microbatch a window.
+    fn size(&self, chunks: Option<usize>) -> Result<Size, OptionsError> {
+        let chunks = self.chunks.or(chunks).unwrap_or(1);
+        Ok(Size { ranks: self.ranks()?, chunks, microbatches: self.microbatches.min(self.batch / self.data_parallel) })
+    }
+
+    /// Does the schedule choose itself?
+    fn is_auto(&self) -> bool {
+        self.schedule.eq_ignore_ascii_case("auto")
     }
 }
 
@@ -408,6 +428,14 @@ mod tests {
                 _ => assert_eq!(setup.map_err(|e| e.to_string()).unwrap().plan.total_microbatches(), 8, "{name}"),
             }
         }
+    }
+
+    #[test]
+    fn a_schedule_that_chooses_itself_starts_with_one_of_its_size() {
+        let setup = parse("--schedule Auto --ranks 3 --chunks 2 --batch 5 --microbatches 8").unwrap().check().unwrap();
+        assert_eq!(setup.auto, Some(Size { ranks: 3, chunks: 2, microbatches: 5 }));
+        assert_eq!((setup.plan.ranks(), setup.plan.stages(), setup.plan.total_microbatches()), (3, 6, 5));
+        assert_eq!(parse("").unwrap().check().unwrap().auto, None);
     }
 
     #[test]

@@ -183,6 +183,9 @@ fn introduce(setup: &Setup, told: &mut dyn Write) -> io::Result<()> {
         plan.name(),
         options.threads
     )?;
+    if setup.auto.is_some() {
+        writeln!(told, "a few steps are measured, then the planner's best schedule takes over")?;
+    }
     if options.plan.is_none() && microbatches < options.microbatches {
         writeln!(told, "a batch of {} windows makes no more than {microbatches} microbatches", options.batch)?;
     }
@@ -216,10 +219,13 @@ fn conclude(
         0 => writeln!(told, "\nall steps were done before")?,
         _ => writeln!(told, "\n{steps} steps in {seconds:.1} s: {:.0} tokens/s", tokens as f64 / seconds)?,
     }
+    if trainer.setup().auto.is_some() {
+        writeln!(told, "\nthe schedule: {}\n", trainer.decision())?;
+    }
     let evaluation = trainer.evaluate()?;
     let (loss, bigram, bytes) = (evaluation.loss, evaluation.bigram, evaluation.bytes);
     writeln!(told, "held-out loss {loss:.4} nats a byte over {bytes} bytes; a table of byte pairs has {bigram:.4}")?;
-    if steps > 0 {
+    if trainer.is_measured() {
         timelines(trainer, leads, told)?;
     }
     if let Some(folder) = &trainer.setup().options.save {

@@ -16,11 +16,14 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 use burn_pipeline::cost::{Partition, Profile, ProfileError};
 use burn_pipeline::execute::ExecuteError;
 use burn_pipeline::link::Link;
+use burn_pipeline::plan::Plan;
+use burn_pipeline::schedule::Size;
 use burn_pipeline::simulate::{SimulateError, SimulateOptions, simulate};
 use burn_pipeline::stage::{Batch, BoundaryError};
 use burn_pipeline::trace::Track;
 use burn_pipeline::train::{
-    BuildError, Builder, CheckpointError, Checkpoints, Pipeline, PipelineError, StepReport, Wants, measured_profile,
+    AutoOptions, AutoPipeline, BuildError, Builder, CheckpointError, Checkpoints, Decision, Pipeline, PipelineError,
+    StepReport, Wants, measured_profile,
 };
 use serde::Serialize;
 use std::collections::VecDeque;
@@ -113,7 +116,9 @@ pub struct Evaluation {
 #[derive(Debug)]
 pub struct Trainer {
     setup: Setup,
-    pipeline: Pipeline,
+    pipeline: AutoPipeline,
+    /// The plan that runs.
+    plan: Plan,
     checkpoints: Option<Checkpoints>,
     done: usize,
     recent: VecDeque<StepReport>,
@@ -141,7 +146,6 @@ impl Trainer {
         let optimizer = AdamWConfig::new().with_beta_2(0.99).with_epsilon(1e-8).with_weight_decay(0.1);
         let builder = Pipeline::builder()
             .model(format!("{model:?}"))
-            .plan(setup.plan.clone())
             .optimizer(move || optimizer.init())
             .clip_norm(CLIP_NORM)
             .devices(vec![setup.device.clone()])
@@ -157,12 +161,13 @@ impl Trainer {
             };
             stage.recomputed(recompute)
         });
-        let pipeline = match link {
-            None => builder.build()?,
-            Some(link) => builder.build_rank(link)?,
+        let pipeline = match setup.auto {
+            Some(size) => choosing(builder, size, link)?,
+            None => given(builder.plan(setup.plan.clone()), link)?,
         };
         let checkpoints = options.save.as_ref().map(|folder| Checkpoints::new(folder).keep(KEPT_CHECKPOINTS));
-        let mut trainer = Self { pipeline, checkpoints, done: 0, recent: VecDeque::new(), setup };
+        let plan = setup.plan.clone();
+        let mut trainer = Self { pipeline, plan, checkpoints, done: 0, recent: VecDeque::new(), setup };
         if trainer.setup.options.resume {
             trainer.resume()?;
         }
@@ -176,8 +181,8 @@ impl Trainer {
             checkpoint => checkpoint?,
         };
         RunFlags::of(&self.setup.options).same_as(&checkpoint.beside()?)?;
-        self.pipeline.load(&checkpoint)?;
-        self.done = self.pipeline.progress().steps as usize;
+        self.pipeline.pipeline().load(&checkpoint)?;
+        self.done = self.pipeline.pipeline().progress().steps as usize;
         Ok(())
     }
 
@@ -191,7 +196,7 @@ impl Trainer {
         let Some(checkpoints) = &self.checkpoints else { return Ok(()) };
         let every = self.setup.options.save_every.is_some_and(|every| self.done.is_multiple_of(every));
         if every || self.done == self.setup.rates.len() {
-            self.pipeline.save(checkpoints, &RunFlags::of(&self.setup.options))?;
+            self.pipeline.pipeline().save(checkpoints, &RunFlags::of(&self.setup.options))?;
         }
         Ok(())
     }
@@ -209,6 +214,7 @@ impl Trainer {
         let Some(&learning_rate) = self.setup.rates.get(self.done) else { return Ok(None) };
         let options = &self.setup.options;
         let windows = self.setup.corpus.batch(options.seed, self.done, options.batch, options.seq);
+        let measuring = matches!(self.pipeline.decision(), Decision::Measuring);
         let report = self.pipeline.step(self.batch(&windows), learning_rate)?;
         self.done += 1;
         let record = StepRecord {
@@ -223,8 +229,23 @@ impl Trainer {
         if self.recent.len() > KEPT_STEPS {
             self.recent.pop_front();
         }
+        if measuring && let Decision::Switched { planned, .. } = self.pipeline.decision() {
+            // What was measured so far is of another plan.
+            self.plan = planned.best.plan.plan().clone();
+            self.recent.clear();
+        }
         self.save()?;
         Ok(Some(record))
+    }
+
+    /// How the schedule was chosen, and why.
+    pub fn decision(&self) -> &Decision {
+        self.pipeline.decision()
+    }
+
+    /// Has the plan that runs now run a step?
+    pub fn is_measured(&self) -> bool {
+        !self.recent.is_empty()
     }
 
     /// The losses of the model and of a table of byte pairs over all held-out windows.
@@ -235,7 +256,8 @@ impl Trainer {
         let (corpus, rows, seq) = (self.setup.corpus, self.setup.options.batch, self.setup.options.seq);
         let (mut sum, mut bytes) = (0.0, 0);
         for windows in corpus.held_out_batches(rows, seq) {
-            let loss = self.pipeline.eval_for(self.batch(&windows), Wants::Loss)?.loss.unwrap_or(f64::NAN);
+            let batch = self.batch(&windows);
+            let loss = self.pipeline.pipeline().eval_for(batch, Wants::Loss)?.loss.unwrap_or(f64::NAN);
             sum += loss * windows.inputs.len() as f64;
             bytes += windows.inputs.len();
         }
@@ -250,13 +272,13 @@ impl Trainer {
     /// # Errors
     /// If a rank fails.
     pub fn sample(&mut self, prompt: &[u8], sampling: &Sampling) -> Result<Vec<Vec<u8>>, TrainError> {
-        generate(&mut self.pipeline, &self.setup.device, self.setup.options.seq, prompt, sampling)
+        generate(self.pipeline.pipeline(), &self.setup.device, self.setup.options.seq, prompt, sampling)
     }
 
     /// What the ranks did when in the last few steps, end to end.
     pub fn timeline(&self) -> Track {
         let first = self.done + 1 - self.recent.len().min(self.done);
-        let name = format!("{}, measured, steps {first} to {}", self.setup.plan.name(), self.done);
+        let name = format!("{}, measured, steps {first} to {}", self.plan.name(), self.done);
         end_to_end(name, self.recent.iter().map(|report| (report.seconds, &report.timeline)))
     }
 
@@ -265,7 +287,7 @@ impl Trainer {
     /// # Errors
     /// If a rank fails.
     pub fn stage_weights(&mut self) -> Result<Vec<Vec<String>>, TrainError> {
-        let stages = self.pipeline.named_weights()?.into_iter();
+        let stages = self.pipeline.pipeline().named_weights()?.into_iter();
         Ok(stages.map(|stage| stage.into_iter().flat_map(|weight| weight.names).collect()).collect())
     }
 
@@ -274,8 +296,8 @@ impl Trainer {
     /// # Errors
     /// If no step has run yet, or a rank fails.
     pub fn profile(&mut self) -> Result<Profile, TrainError> {
-        let profile = measured_profile(self.setup.plan.placement(), self.recent.make_contiguous())?;
-        Ok(profile.with_links(self.pipeline.measure_links()?)?)
+        let profile = measured_profile(self.plan.placement(), self.recent.make_contiguous())?;
+        Ok(profile.with_links(self.pipeline.pipeline().measure_links()?)?)
     }
 
     /// What the simulator expects of one step at these costs.
@@ -283,8 +305,8 @@ impl Trainer {
     /// # Errors
     /// If the profile is of another model.
     pub fn predicted(&self, profile: &Profile) -> Result<Track, TrainError> {
-        let simulation = simulate(&self.setup.plan, profile, &SimulateOptions::default())?;
-        Ok(simulation.track(format!("{}, simulated from the measured actions, one step", self.setup.plan.name())))
+        let simulation = simulate(&self.plan, profile, &SimulateOptions::default())?;
+        Ok(simulation.track(format!("{}, simulated from the measured actions, one step", self.plan.name())))
     }
 
     fn batch(&self, windows: &Windows) -> Batch {
@@ -305,6 +327,23 @@ fn cut(setup: &Setup, builder: &Builder) -> Result<Option<Partition>, CutError> 
         let windows = setup.corpus.batch(options.seed, 0, rows, options.seq);
         measured(&setup.model, builder, kinds, batch(&windows, &setup.device))
     })
+}
+
+/// A pipeline whose schedule is given.
+fn given(builder: Builder, link: Option<Box<dyn Link>>) -> Result<AutoPipeline, BuildError> {
+    let pipeline = match link {
+        None => builder.clone().build()?,
+        Some(link) => builder.clone().build_rank(link)?,
+    };
+    Ok(AutoPipeline::given(builder, pipeline))
+}
+
+/// A pipeline that chooses its schedule after a few steps.
+fn choosing(builder: Builder, size: Size, link: Option<Box<dyn Link>>) -> Result<AutoPipeline, BuildError> {
+    match link {
+        None => AutoPipeline::new(builder, size, AutoOptions::default()),
+        Some(link) => AutoPipeline::over(builder, size, AutoOptions::default(), link),
+    }
 }
 
 /// Bytes as token ids `[rows, seq]`.

@@ -106,6 +106,36 @@ fn replicas_reach_the_same_losses_with_whole_parameters_and_with_sharded_ones() 
 }
 
 #[test]
+fn a_schedule_that_chooses_itself_says_what_and_why_and_changes_no_loss() {
+    let steps = 9;
+    let alone = curve(&format!("--steps {steps} --ranks 1"));
+    let folder = Folder::new("auto");
+    for flags in ["--schedule auto", "--schedule auto --chunks 2"] {
+        let trace = folder.0.join("trace");
+        let flags =
+            format!("{flags} {} --log json --trace {}", TINY.replace("--steps 3", "--steps 9"), trace.display());
+        let (code, out, err) = output(&flags);
+        assert_eq!(code, 0, "{err}");
+        let losses: Vec<f64> = out
+            .lines()
+            .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap())
+            .map(|line| line["loss"].as_f64().unwrap())
+            .collect();
+        assert_eq!(losses.len(), steps);
+        for (loss, (alone, _)) in losses.iter().zip(&alone) {
+            assert!((loss - alone).abs() < 1e-4, "{flags}: {loss} against {alone}");
+        }
+        for says in ["the planner's best schedule takes over", "s a pass", "best: ", "where its seconds go:"] {
+            assert!(err.contains(says), "{flags}: {says} is missing in {err}");
+        }
+        let profile = std::fs::read_to_string(trace.join("profile.json")).unwrap();
+        assert!(burn_pipeline::cost::Profile::from_json(&profile).is_ok());
+    }
+    let (code, _, err) = output(&format!("{} --schedule auto --trace {}", TINY, folder.0.join("short").display()));
+    assert_eq!(code, 0, "{err}");
+}
+
+#[test]
 fn another_seed_gives_other_losses() {
     assert_ne!(curve("--seed 1"), curve("--seed 2"));
 }

@@ -1,21 +1,114 @@
-//! The conformance suite over threads; `tests/mpi` runs it over processes.
+//! The conformance suite over threads, as they are and delayed; `tests/mpi` runs it over processes.
 
-use burn::tensor::Device;
-use burn_pipeline::link::{Link, Threads};
+use burn::tensor::{Device, Tensor};
+use burn_pipeline::cost::{Link as Speed, LinkBetween, Links, ProfileError};
+use burn_pipeline::link::{Delayed, Direction, Header, Link, LinkError, Message, Threads};
+use burn_pipeline::plan::Stage;
+use burn_pipeline::stage::{Boundary, Payload};
 use pipeline_tests::conformance::CASES;
+use std::time::{Duration, Instant};
 
-#[test]
-fn threads_are_a_link() {
+/// Every case, on links as `wrap` makes them.
+fn conform(wrap: impl Fn(Box<dyn Link>) -> Box<dyn Link> + Sync) {
     for ranks in [2, 3, 5] {
         for (name, case) in CASES {
             println!("{ranks} ranks: {name}");
             let threads = Threads::new(ranks);
             std::thread::scope(|scope| {
                 for rank in 0..ranks {
-                    let mut link = threads.link(rank, Device::flex());
-                    scope.spawn(move || case(&mut link as &mut dyn Link));
+                    let link = Box::new(threads.link(rank, Device::flex()));
+                    let wrap = &wrap;
+                    scope.spawn(move || case(wrap(link).as_mut()));
                 }
             });
         }
     }
+}
+
+#[test]
+fn threads_are_a_link() {
+    conform(|link| link);
+}
+
+#[test]
+fn a_delayed_link_is_a_link() {
+    let slow = Links { default: Speed { latency: 2e-3, bandwidth: Some(1e10) }, between: Vec::new() };
+    conform(|link| Box::new(Delayed::new(link, slow.clone()).unwrap()));
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn header(microbatch: usize) -> Header {
+    Header { stage: Stage::new(1), microbatch, direction: Direction::Forward }
+}
+
+/// 1000 bytes.
+fn message(microbatch: usize) -> Message {
+    let payload = Tensor::<1>::full([250], microbatch as f32, &Device::flex()).into_payload();
+    Message { header: header(microbatch), payload }
+}
+
+/// Both ends of a link of two ranks, as slow as that.
+fn ends(network: &Links) -> [Delayed; 2] {
+    let threads = Threads::new(2);
+    [0, 1].map(|rank| Delayed::new(Box::new(threads.link(rank, Device::flex())), network.clone()).unwrap())
+}
+
+#[test]
+fn messages_take_the_latency_and_queue_for_the_bandwidth_while_the_sender_goes_on() {
+    let one_way = LinkBetween { from: 0, to: 1, latency: 0.06, bandwidth: Some(50e3) };
+    let [mut sender, mut receiver] = ends(&Links { between: vec![one_way], ..Links::default() });
+    let began = Instant::now();
+    for microbatch in 0..3 {
+        sender.send(1, message(microbatch), began + SECOND).unwrap();
+    }
+    let sent = began.elapsed();
+    // 20 ms on the link each, one after the other, and 60 ms on the way.
+    for microbatch in 0..3 {
+        let payload = receiver.receive(0, header(microbatch), began + 10 * SECOND).unwrap();
+        let took = began.elapsed();
+        let due = Duration::from_millis(80 + 20 * microbatch as u64);
+        assert!(took >= due, "message {microbatch} came after {took:?}");
+        let sum = Tensor::<1>::from_payload(payload).unwrap().sum().into_scalar::<f32>();
+        assert_eq!(sum, 250.0 * microbatch as f32);
+    }
+    assert!(sent < Duration::from_millis(20), "sending took {sent:?}");
+    // The other way is as fast as the link below.
+    let began = Instant::now();
+    receiver.send(0, message(7), began + SECOND).unwrap();
+    sender.receive(1, header(7), began + SECOND).unwrap();
+    assert!(began.elapsed() < Duration::from_millis(20));
+}
+
+#[test]
+fn what_is_not_due_at_the_deadline_comes_later_and_a_failure_is_heard_before_it_is_due() {
+    let slow = Links { default: Speed { latency: 0.3, bandwidth: None }, ..Links::default() };
+    let [mut sender, mut receiver] = ends(&slow);
+    sender.send(1, message(0), Instant::now() + SECOND).unwrap();
+    let early = receiver.receive(0, header(0), Instant::now() + SECOND / 10).unwrap_err();
+    assert!(matches!(early, LinkError::Deadline { rank: 1, peer: 0, .. }), "{early}");
+    receiver.receive(0, header(0), Instant::now() + SECOND).unwrap();
+
+    let hour = Links { default: Speed { latency: 3600.0, bandwidth: None }, ..Links::default() };
+    let [mut sender, mut receiver] = ends(&hour);
+    sender.send(1, message(0), Instant::now() + SECOND).unwrap();
+    sender.abort("no more".to_owned());
+    let failed = receiver.receive(0, header(0), Instant::now() + 60 * SECOND).unwrap_err();
+    assert!(matches!(failed, LinkError::Peer(ref failure) if failure.rank == 0), "{failed}");
+}
+
+#[test]
+fn an_end_that_is_not_delayed_and_links_that_are_none_are_refused() {
+    let threads = Threads::new(2);
+    let mut plain = threads.link(0, Device::flex());
+    let mut delayed = Delayed::new(Box::new(threads.link(1, Device::flex())), Links::default()).unwrap();
+    plain.send(1, message(0), Instant::now() + SECOND).unwrap();
+    let error = delayed.receive(0, header(0), Instant::now() + SECOND).unwrap_err().to_string();
+    assert!(error.contains("is every rank's link delayed?"), "{error}");
+    plain.send(1, Message { header: header(1), payload: Payload::default() }, Instant::now() + SECOND).unwrap();
+    assert!(delayed.receive(0, header(1), Instant::now() + SECOND).is_err());
+
+    let negative = Links { default: Speed { latency: -1.0, bandwidth: None }, ..Links::default() };
+    let refused = Delayed::new(Box::new(plain), negative).unwrap_err();
+    assert!(matches!(refused, ProfileError::Link { field: "latency", .. }), "{refused}");
 }

@@ -1,5 +1,7 @@
 //! The network: one default link, and exceptions for named pairs of ranks.
 
+use super::error::ProfileError;
+use super::profile::is_amount;
 use serde::{Deserialize, Serialize};
 
 /// A one-way connection: a message of `b` bytes takes `latency + b / bandwidth` seconds.
@@ -54,6 +56,25 @@ impl Links {
     pub fn link(&self, from: usize, to: usize) -> Link {
         let exception = self.between.iter().rev().find(|b| (b.from, b.to) == (from, to));
         exception.map_or(self.default, |b| Link { latency: b.latency, bandwidth: b.bandwidth })
+    }
+
+    /// Refuses links whose numbers are no amounts.
+    ///
+    /// # Errors
+    /// [`ProfileError::Link`].
+    pub fn check(&self) -> Result<(), ProfileError> {
+        check_link("default".into(), self.default.latency, self.default.bandwidth)?;
+        self.between.iter().try_for_each(|b| check_link(format!("{} -> {}", b.from, b.to), b.latency, b.bandwidth))
+    }
+}
+
+fn check_link(link: String, latency: f64, bandwidth: Option<f64>) -> Result<(), ProfileError> {
+    let refuse =
+        |link, field, value: f64, accepts| Err(ProfileError::Link { link, field, value: value.to_string(), accepts });
+    match bandwidth {
+        _ if !is_amount(latency) => refuse(link, "latency", latency, "zero or a positive number"),
+        Some(value) if !is_amount(value) || value == 0.0 => refuse(link, "bandwidth", value, "a positive number"),
+        _ => Ok(()),
     }
 }
 

@@ -159,7 +159,7 @@ fn is_zero(value: &f64) -> bool {
     *value == 0.0
 }
 
-fn is_amount(value: f64) -> bool {
+pub(super) fn is_amount(value: f64) -> bool {
     value.is_finite() && value >= 0.0
 }
 
@@ -181,10 +181,7 @@ impl Profile {
                 return Err(ProfileError::FreesTooMuch { stage });
             }
         }
-        check_link("default".into(), links.default.latency, links.default.bandwidth)?;
-        for b in &links.between {
-            check_link(format!("{} -> {}", b.from, b.to), b.latency, b.bandwidth)?;
-        }
+        links.check()?;
         Ok(Self { stages, links })
     }
 
@@ -204,16 +201,6 @@ impl Profile {
     /// As [`Profile::new`].
     pub fn with_links(self, links: Links) -> Result<Self, ProfileError> {
         Self::new(self.stages, links)
-    }
-}
-
-fn check_link(link: String, latency: f64, bandwidth: Option<f64>) -> Result<(), ProfileError> {
-    let refuse =
-        |link, field, value: f64, accepts| Err(ProfileError::Link { link, field, value: value.to_string(), accepts });
-    match bandwidth {
-        _ if !is_amount(latency) => refuse(link, "latency", latency, "zero or a positive number"),
-        Some(value) if !is_amount(value) || value == 0.0 => refuse(link, "bandwidth", value, "a positive number"),
-        _ => Ok(()),
     }
 }
 

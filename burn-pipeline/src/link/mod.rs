@@ -11,9 +11,11 @@
 //! | NCCL | `nccl/` (feature `nccl`) | processes or threads, each with its NVIDIA GPU |
 //! | MPI | `mpi/` (feature `mpi`) | processes, on one machine or many |
 //!
+//! [`Delayed`] (`delayed.rs`) makes any of them as slow as a given network, for experiments.
 //! Links between processes carry messages as bytes: `wire.rs`.
 
 mod bytes;
+mod delayed;
 mod group;
 mod launch;
 mod letter;
@@ -34,6 +36,7 @@ mod threads;
 mod wire;
 
 pub use bytes::all_gather_bytes;
+pub use delayed::Delayed;
 pub use launch::{Launch, LaunchError, Launcher};
 #[cfg(feature = "mpi")]
 pub use mpi::{Mpi, MpiError, MpiLink};

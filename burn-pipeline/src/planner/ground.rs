@@ -70,8 +70,9 @@ pub(super) fn shapes(request: &Request) -> Vec<Shape> {
             shapes.push(shape(PlacementKind::Bidirectional, 1));
         }
     }
+    let wanted = |shape: &Shape| request.placements.as_ref().is_none_or(|kinds| kinds.contains(&shape.kind));
     let mut unique = Vec::new();
-    for shape in shapes {
+    for shape in shapes.into_iter().filter(wanted) {
         if !unique.contains(&shape) {
             unique.push(shape);
         }

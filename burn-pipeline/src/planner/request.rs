@@ -3,6 +3,7 @@
 use super::error::PlannerError;
 use super::synthesis::Synthesis;
 use crate::cost::{Layers, Links, PartitionError};
+use crate::plan::PlacementKind;
 use crate::simulate::SimulateOptions;
 
 /// One way to cut the batch into microbatches, with what a layer costs for microbatches of that size.
@@ -91,6 +92,8 @@ pub struct Request {
     pub state_factor: f64,
     /// Stages a rank to try.
     pub chunks: Vec<usize>,
+    /// Kinds of placement to keep to; without it, all are tried.
+    pub placements: Option<Vec<PlacementKind>>,
     /// Cuts to try.
     pub cuts: Vec<Cut>,
     /// Recomputation to try.
@@ -115,6 +118,7 @@ impl Request {
             cap: None,
             state_factor: 2.0,
             chunks: vec![1, 2, 4],
+            placements: None,
             cuts: vec![Cut::Even, Cut::Optimal, Cut::Fitting],
             recompute: vec![Recompute::Never, Recompute::WhereNeeded, Recompute::Everywhere],
             passes: super::PassChoice::ALL.to_vec(),

@@ -7,9 +7,13 @@
 //!    steps warm up; the next ones are measured, and the links after them.
 //! 2. The planner prices everything that can run the same stages on the same ranks, in any placement: the catalogue,
 //!    passes, and a schedule made for the profile.
+//!    Costs are the median of what all ranks measured ([`Pipeline::agree_on_profile`]), so that ranks in processes of
+//!    their own come to the same answer. Plans are priced for the link's own transport; what the passes make of one that
+//!    is proved for a stricter one is legal there, too.
 //! 3. If the best is predicted to be enough faster than what runs, the pipeline is saved into a folder of its own, a
 //!    new one is built, takes it over, and goes on at the step boundary. Weights and optimizer state move to where
 //!    their stages now live. So stages' parameters must have names of their own; see [`Names`](crate::stage::Names).
+//! 4. Ranks in processes of their own keep the placement, so nothing moves: they only take up another plan.
 
 use super::build_error::BuildError;
 use super::builder::Builder;
@@ -18,13 +22,17 @@ use super::error::PipelineError;
 use super::pipeline::Pipeline;
 use super::profile::measured_profile;
 use super::report::StepReport;
+use super::source::Source;
 use crate::cost::{Layers, PartitionError, Profile, ProfileError};
+use crate::link::Link;
 use crate::pass::insert_transfers;
+use crate::plan::Plan;
 use crate::planner::{Cut, PassChoice, Planned, PlannerError, Recompute, Request, Way, Workload, best_plan};
 use crate::schedule::{Schedule, ScheduleError, Size, by_name};
-use crate::simulate::{SimulateError, SimulateOptions, simulate};
+use crate::simulate::{SimulateError, simulate};
 use crate::stage::Batch;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// How a schedule is chosen.
@@ -59,18 +67,40 @@ pub enum Decision {
     Kept {
         /// What the planner found.
         planned: Box<Planned>,
-        /// Predicted seconds of what runs.
+        /// The plan that runs.
+        running: String,
+        /// Its predicted seconds.
         seconds: f64,
     },
     /// Another schedule runs now.
     Switched {
         /// What the planner found; its best runs.
         planned: Box<Planned>,
-        /// Predicted seconds of what ran before.
+        /// The plan that ran before.
+        before: String,
+        /// Its predicted seconds.
         seconds: f64,
     },
     /// What runs is kept, because something failed on the way.
     Failed(AutoError),
+}
+
+/// The decision and its reasons, in words.
+impl std::fmt::Display for Decision {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (planned, before, seconds, kept) = match self {
+            Decision::Measuring => return f.write_str("none yet: steps are still measured"),
+            Decision::Given => return f.write_str("the schedule was given"),
+            Decision::Failed(error) => return write!(f, "what runs is kept: {error}"),
+            Decision::Kept { planned, running, seconds } => (planned, running, seconds, true),
+            Decision::Switched { planned, before, seconds } => (planned, before, seconds, false),
+        };
+        match kept {
+            true => writeln!(f, "{before} is kept, predicted {seconds:.6} s a pass: the best is not enough faster")?,
+            false => writeln!(f, "{before}, predicted {seconds:.6} s a pass, was left for the best")?,
+        }
+        planned.fmt(f)
+    }
 }
 
 /// Why no other schedule could be chosen or taken up.
@@ -121,6 +151,24 @@ impl AutoPipeline {
         Ok(Self { builder, size, options, pipeline, reports: Vec::new(), decision: Decision::Measuring })
     }
 
+    /// As [`AutoPipeline::new`], with this process as one rank that reaches the others through `link`: all processes make
+    /// the same calls ([`Builder::build_rank`]), and take the same decision. Stages stay where they are.
+    ///
+    /// # Errors
+    /// As [`Builder::build_rank`].
+    pub fn over(builder: Builder, size: Size, options: AutoOptions, link: Box<dyn Link>) -> Result<Self, BuildError> {
+        let pipeline = builder.clone().schedule(first_schedule(size)?, size).build_rank(link)?;
+        Ok(Self { builder, size, options, pipeline, reports: Vec::new(), decision: Decision::Measuring })
+    }
+
+    /// The plan that runs while steps are measured, without transfers.
+    ///
+    /// # Errors
+    /// If there is none of that size.
+    pub fn first_plan(size: Size) -> Result<Plan, ScheduleError> {
+        first_schedule(size)?.build(size)
+    }
+
     /// A pipeline whose schedule was given, for those who hold either.
     pub fn given(builder: Builder, pipeline: Pipeline) -> Self {
         let (size, options) = (Size::new(1, 1), AutoOptions::default());
@@ -160,16 +208,18 @@ impl AutoPipeline {
         let measured = &self.reports[self.options.warm_up..];
         let profile = measured_profile(self.pipeline.placement(), measured)?;
         let profile = profile.with_links(self.pipeline.measure_links()?)?;
+        let profile = self.pipeline.agree_on_profile(&profile)?;
         let planned = Box::new(best_plan(&self.request(&profile)?)?);
         let running = self.pipeline.plan(self.size.microbatches)?;
-        let seconds = simulate(running.plan(), &profile, &SimulateOptions::default())?.makespan;
+        let seconds = simulate(running.plan(), &profile, &self.pipeline.travel)?.makespan;
         let best = planned.best.candidate.seconds;
         tracing::info!(running = seconds, best, choice = %planned.best.candidate.choice, "schedules compared");
+        let before = running.plan().name().to_owned();
         if best >= seconds * (1.0 - self.options.gain) {
-            return Ok(Decision::Kept { planned, seconds });
+            return Ok(Decision::Kept { planned, running: before, seconds });
         }
         self.switch(&planned)?;
-        Ok(Decision::Switched { planned, seconds })
+        Ok(Decision::Switched { planned, before, seconds })
     }
 
     /// The question: the same stages on the same ranks.
@@ -180,21 +230,36 @@ impl AutoPipeline {
             cap: self.options.cap,
             state_factor: self.options.state_factor,
             chunks: vec![self.size.chunks],
+            placements: self.pipeline.together.then(|| vec![self.pipeline.placement().kind()]),
             cuts: vec![Cut::Even],
             recompute: vec![Recompute::Never],
             passes: PassChoice::ALL.to_vec(),
             alone: false,
+            simulate: self.pipeline.travel,
             ..request
         })
     }
 
-    /// Builds the best's pipeline and lets it take over; the old one ends only then.
+    /// Lets the best run. Where its stages live elsewhere, its pipeline is built and takes over; the old one ends only
+    /// then.
     fn switch(&mut self, planned: &Planned) -> Result<(), AutoError> {
+        let source = self.source(planned);
+        if self.pipeline.together {
+            return self.pipeline.adopt(source);
+        }
         let folder = Folder::new();
         let checkpoints = Checkpoints::new(&folder.0);
         self.pipeline.save(&checkpoints, &())?;
+        let mut next = Builder { source: Some(source), ..self.builder.clone() }.build()?;
+        next.load(&checkpoints.latest()?)?;
+        self.pipeline = next;
+        Ok(())
+    }
+
+    /// The best's family, if it is the catalogue's as it stands, so that batches of other sizes can be run too; else the
+    /// plan that was made for these costs.
+    fn source(&self, planned: &Planned) -> Source {
         let best = &planned.best;
-        // A family that chose something of its own for these costs is run as the plan that it made.
         let same = |family: &dyn Schedule| {
             let built = family.build(self.size).ok().and_then(|plan| insert_transfers(&plan).ok());
             built.is_some_and(|built| built.rows() == best.plan.plan().rows())
@@ -203,15 +268,10 @@ impl AutoPipeline {
             Way::Family(name) => by_name(name).ok().filter(|family| same(family.as_ref())),
             _ => None,
         };
-        let builder = self.builder.clone();
-        let builder = match family {
-            Some(family) => builder.schedule(family, self.size),
-            None => builder.plan(best.plan.plan().clone()),
-        };
-        let mut next = builder.build()?;
-        next.load(&checkpoints.latest()?)?;
-        self.pipeline = next;
-        Ok(())
+        match family {
+            Some(family) => Source::Schedule(Arc::from(family), self.size),
+            None => Source::Plan(Arc::new(best.plan.plan().clone())),
+        }
     }
 }
 

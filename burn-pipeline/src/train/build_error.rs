@@ -1,6 +1,7 @@
 //! Why a pipeline cannot be built.
 
 use super::error::PipelineError;
+use crate::cost::ProfileError;
 use crate::pass::PassError;
 use crate::plan::{CheckError, PlanError};
 use crate::schedule::ScheduleError;
@@ -100,6 +101,9 @@ pub enum BuildError {
         "`merge_weights` adds gradients in another order than `Accumulation::Ordered` asks for; choose one of them"
     )]
     MergedAndOrdered,
+    /// The links that messages are to be delayed as are none.
+    #[error(transparent)]
+    Delay(#[from] ProfileError),
     /// Stages could not be made.
     #[error("building the stages failed: {0}")]
     Stages(Box<PipelineError>),

@@ -4,6 +4,7 @@ use super::build_error::BuildError;
 use super::pipeline::Pipeline;
 use super::shared::SharedParameter;
 use super::source::{Groups, Source};
+use crate::cost::Links;
 use crate::execute::FusedActions;
 use crate::link::Link;
 use crate::plan::{Plan, SkipEdge};
@@ -74,6 +75,7 @@ pub struct Builder {
     pub(super) replicas: usize,
     pub(super) sharded: bool,
     pub(super) gathered: usize,
+    pub(super) delay: Option<Links>,
 }
 
 impl std::fmt::Debug for Builder {
@@ -118,6 +120,7 @@ impl Default for Builder {
             replicas: 1,
             sharded: false,
             gathered: 3,
+            delay: None,
         }
     }
 }
@@ -273,6 +276,13 @@ impl Builder {
     /// Waits for the device after every task, so that timelines show what tasks took there (for profiling).
     pub fn synchronize(mut self, synchronize: bool) -> Self {
         self.synchronize = synchronize;
+        self
+    }
+
+    /// Delivers messages between ranks as late as these links would, so that a slower network can be tried out on one
+    /// machine: see [`Delayed`](crate::link::Delayed).
+    pub fn delayed(mut self, network: Links) -> Self {
+        self.delay = Some(network);
         self
     }
 

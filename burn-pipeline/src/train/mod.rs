@@ -6,6 +6,7 @@
 //! ([`build_rank`](Builder::build_rank)).
 
 mod admit;
+mod agree;
 mod ask;
 mod auto;
 mod build_error;

@@ -20,6 +20,7 @@ use super::worker::{Answer, Command, Reply, StageFacts};
 use crate::cost::Links;
 use crate::link::{Failure, Watch};
 use crate::plan::{CheckedPlan, Placement, Stage, Transport};
+use crate::simulate::SimulateOptions;
 use crate::stage::{AnyTensor, Batch, EngineReport, Microbatches, Stage as StageModule, Validate, mixed};
 use crate::trace::Track;
 use std::collections::HashMap;
@@ -84,6 +85,8 @@ pub struct Pipeline {
     /// Are there ranks in other processes?
     pub(super) together: bool,
     pub(super) transport: Transport,
+    /// How messages travel, as the simulator has it.
+    pub(super) travel: SimulateOptions,
     pub(super) watch: Arc<dyn Watch>,
     pub(super) commands: Vec<Sender<Command>>,
     pub(super) replies: Receiver<Reply>,

@@ -15,8 +15,9 @@ use super::source::split_stages;
 use super::together::Job;
 use super::worker::{Answer, Seat, run};
 use crate::execute::ExecuteError;
-use crate::link::{Link, Threads, WIRE_VERSION, Watch, checksum};
+use crate::link::{Capabilities, Delayed, Link, Threads, WIRE_VERSION, Watch, checksum};
 use crate::plan::{CheckedPlan, Plan, Transport};
+use crate::simulate::SimulateOptions;
 use crate::stage::Accumulation;
 use burn::tensor::Device;
 use std::collections::HashMap;
@@ -33,7 +34,8 @@ impl Pipeline {
         let links: Vec<(Box<dyn Link>, Device)> = (0..ranks)
             .map(|rank| {
                 let device = device_of(&builder, rank, ranks)?;
-                Ok((Box::new(threads.link(rank, device.clone().inner())) as Box<dyn Link>, device))
+                let link = Box::new(threads.link(rank, device.clone().inner()));
+                Ok((delayed(&builder, link)?, device))
             })
             .collect::<Result<_, BuildError>>()?;
         Self::over(builder, plan, links, Arc::new(threads), None)
@@ -41,6 +43,7 @@ impl Pipeline {
 
     /// One rank of processes that all do the same.
     pub(super) fn start_rank(builder: Builder, mut link: Box<dyn Link>) -> Result<Self, BuildError> {
+        link = delayed(&builder, link)?;
         let prepared = prepare_rank(&builder, link.as_ref());
         // The others hear of it now, and not when they have waited for this rank in vain.
         let prepared = prepared.inspect_err(|error| link.abort(error.to_string()));
@@ -60,6 +63,7 @@ impl Pipeline {
         let placement = plan.plan().placement().clone();
         let splits = Arc::new(split_stages(plan.plan()));
         let (answer, replies) = channel();
+        let travel = links.first().map_or_else(SimulateOptions::default, |(link, _)| travel(link.as_ref()));
         let (mut commands, mut members, mut endings) = (Vec::new(), Vec::new(), Endings::default());
         for (link, device) in links {
             let (command, orders) = channel();
@@ -82,6 +86,7 @@ impl Pipeline {
         }
         let mut pipeline = Self {
             transport: plan.transport(),
+            travel,
             training: HashMap::from([(plan.plan().total_microbatches(), plan)]),
             evaluation: HashMap::new(),
             source: Arc::new(SourceBox(source)),
@@ -146,6 +151,14 @@ fn refuse_sharded(builder: &Builder) -> Result<(), BuildError> {
     }
 }
 
+/// A rank's end of the link, as slow as was asked for.
+fn delayed(builder: &Builder, link: Box<dyn Link>) -> Result<Box<dyn Link>, BuildError> {
+    match &builder.delay {
+        Some(network) => Ok(Box::new(Delayed::new(link, network.clone())?)),
+        None => Ok(link),
+    }
+}
+
 /// The device of a rank, with autodiff.
 fn device_of(builder: &Builder, rank: usize, ranks: usize) -> Result<Device, BuildError> {
     let device = match builder.devices.as_slice() {
@@ -175,6 +188,12 @@ fn prepare_rank(builder: &Builder, link: &dyn Link) -> Result<(Arc<CheckedPlan>,
     Ok((plan, device_of(builder, link.rank(), linked)?))
 }
 
+/// How a link's messages travel: what was proved for a stricter transport is priced for this one.
+fn travel(link: &dyn Link) -> SimulateOptions {
+    let Capabilities { transport, overlaps, .. } = link.capabilities();
+    SimulateOptions { transport, overlap: overlaps }
+}
+
 /// What all ranks of a job must have in common.
 fn job(builder: &Builder, plan: &CheckedPlan, device: &Device) -> Job {
     let plan = plan.plan();
@@ -194,7 +213,7 @@ fn job(builder: &Builder, plan: &CheckedPlan, device: &Device) -> Job {
 }
 
 /// A number for all of a plan: placement, microbatches, and every action of every rank.
-fn fingerprint(plan: &Plan) -> u64 {
+pub(super) fn fingerprint(plan: &Plan) -> u64 {
     // Plans are plain numbers and text: writing one cannot fail, and if it did, all ranks would agree on that.
     checksum(&serde_json::to_vec(plan).unwrap_or_default())
 }

@@ -67,7 +67,7 @@ pub(super) enum Command {
     Refuse(String),
     NamedWeights,
     /// Tell all processes something.
-    Tell(String),
+    Tell(Arc<str>),
     /// Write the stages' files of a checkpoint.
     Save {
         folder: Arc<Path>,
@@ -241,7 +241,7 @@ impl Command {
             Command::Save { .. } => "writing of a checkpoint",
             Command::Offer { .. } | Command::Conclude { .. } => "reading of a checkpoint",
             Command::Refuse(_) => "refusal",
-            Command::Tell(_) => "telling",
+            Command::Tell(_) => "telling of what was measured, chosen or written",
         }
     }
 }
@@ -385,8 +385,8 @@ fn obey_whole(
             Ok(Answer::Tensors(rank.executor().stages().iter_mut().map(|(&s, held)| (s, weights(held))).collect()))
         }
         Command::Refuse(_) => Ok(Answer::Done),
-        Command::Tell(text) => Ok(Answer::Told(text)),
         Command::MeasureLinks => probe::measure(rank).map(Answer::Links),
+        Command::Tell(text) => Ok(Answer::Told(text.to_string())),
         Command::Engines => {
             Ok(Answer::Engines(rank.executor().stages().iter().map(|(&s, held)| (s, held.report())).collect()))
         }

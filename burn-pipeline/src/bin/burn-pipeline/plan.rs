@@ -143,6 +143,7 @@ fn request(arguments: &Arguments) -> Result<Request, Failure> {
         links,
         cap: arguments.cap,
         state_factor: arguments.state_factor,
+        placements: None,
         chunks,
         cuts,
         recompute,

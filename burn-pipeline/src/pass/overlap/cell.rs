@@ -13,7 +13,6 @@ use crate::cost::Costs;
 use crate::plan::edges::Edges;
 use crate::plan::waits::Awaited;
 use crate::plan::{Action, Op, Plan, Stage, Task};
-use std::collections::HashMap;
 
 /// Fractions of a byte that are told apart.
 const UNITS: f64 = 1024.0;
@@ -86,7 +85,43 @@ pub(super) fn rows(plan: &Plan, costs: &Costs<'_>) -> Vec<Vec<Cell>> {
     let edges = Edges::new(&plan);
     let awaited = Awaited::new(&plan, &edges);
     let pricing = Pricing { plan: &plan, costs, training: plan.has_backward(), lowered: plan.is_lowered() };
-    (0..plan.ranks()).map(|rank| pricing.row(rank, &awaited)).collect()
+    let mut open = Open::new(&plan, &edges);
+    (0..plan.ranks()).map(|rank| pricing.row(rank, &awaited, &mut open)).collect()
+}
+
+/// The last start of each value and of each stage's collectives, while its wait is still to come; by dense numbers, as
+/// each lives on one rank.
+struct Open<'a> {
+    edges: &'a Edges,
+    values: Vec<[u32; 4]>,
+    collectives: Vec<[u32; 2]>,
+}
+
+impl<'a> Open<'a> {
+    fn new(plan: &Plan, edges: &'a Edges) -> Self {
+        // Without waits nothing is kept; and a table must not dwarf a plan that numbers more than it holds.
+        let kept = plan.has_waits() && !edges.is_sparse(plan);
+        let (pairs, slots) = if kept { (edges.pairs(), edges.slots().len()) } else { (0, 0) };
+        Self { edges, values: vec![[NONE; 4]; pairs], collectives: vec![[NONE; 2]; slots] }
+    }
+
+    /// The entry of a start, or of what a wait is for. What goes past a neighbour never moves, and has none.
+    fn entry(&mut self, task: Task) -> Option<&mut u32> {
+        if task.is_skip() {
+            return None;
+        }
+        let slot = self.edges.find(task.stage())?;
+        let kind = match task.op().awaits().unwrap_or(task.op()) {
+            Op::SendForward => 0,
+            Op::ReceiveForward => 1,
+            Op::SendBackward => 2,
+            Op::ReceiveBackward => 3,
+            Op::Unshard => return self.collectives.get_mut(slot).map(|of| &mut of[0]),
+            Op::ReduceGrad => return self.collectives.get_mut(slot).map(|of| &mut of[1]),
+            _ => return None,
+        };
+        self.values.get_mut(self.edges.slots()[slot].base + task.microbatch()?).map(|of| &mut of[kind])
+    }
 }
 
 struct Pricing<'a> {
@@ -97,16 +132,15 @@ struct Pricing<'a> {
 }
 
 impl Pricing<'_> {
-    fn row(&self, rank: usize, awaited: &Awaited) -> Vec<Cell> {
-        let mut open: HashMap<Task, u32> = HashMap::new();
+    fn row(&self, rank: usize, awaited: &Awaited, open: &mut Open<'_>) -> Vec<Cell> {
         let mut cells: Vec<Cell> = Vec::with_capacity(self.plan.row(rank).len());
         for (step, &action) in self.plan.row(rank).iter().enumerate() {
             let mut cell = self.cell(rank, action, awaited.at(rank, step));
             let task = action.tasks().next();
             match (cell.role, task) {
-                (Role::Start, Some(task)) => drop(open.insert(task, step as u32)),
+                (Role::Start, Some(task)) => open.entry(task).into_iter().for_each(|start| *start = step as u32),
                 (Role::Wait, Some(task)) => {
-                    let start = task.awaits().and_then(|start| open.remove(&start)).unwrap_or(NONE);
+                    let start = open.entry(task).map_or(NONE, |start| std::mem::replace(start, NONE));
                     cell.partner = start;
                     if let Some(start) = cells.get_mut(start as usize) {
                         start.partner = step as u32;

@@ -167,18 +167,19 @@ impl<'a> Mover<'a> {
             return Some(Limit::Memory { bytes: bytes(peak) });
         }
         // The starts whose waits go with the group lose what the candidate computes, the raised one gains it.
-        let sooner: Vec<u32> = self.partners_of_group();
-        let group_seconds: f64 = self.group.iter().map(|&member| self.cell(member).seconds).sum();
-        let loss = self.loss(&sooner, cell.seconds);
-        let gain =
-            self.gain(start, cell.seconds) + self.awaited_by(candidate).map_or(0.0, |s| self.gain(s, group_seconds));
+        let (group_seconds, later) = (self.group_seconds(), self.awaited_by(candidate));
+        let sooner = self.group.iter().filter_map(|&member| self.awaited_by(member));
+        let loss = sooner.map(|start| self.loss(start, cell.seconds)).sum::<f64>();
+        let gain = self.gain(start, cell.seconds) + later.map_or(0.0, |s| self.gain(s, group_seconds));
         if loss > gain {
             return Some(Limit::Exposes { seconds: loss - gain });
         }
-        self.hide(&sooner, -cell.seconds);
-        self.hide(&[start], cell.seconds);
-        let later: Vec<u32> = self.awaited_by(candidate).into_iter().collect();
-        self.hide(&later, group_seconds);
+        for member in 0..self.group.len() {
+            let sooner = self.awaited_by(self.group[member]);
+            self.hide(sooner, -cell.seconds);
+        }
+        self.hide(Some(start), cell.seconds);
+        self.hide(later, group_seconds);
         None
     }
 
@@ -232,17 +233,18 @@ impl<'a> Mover<'a> {
         if peak > self.most {
             return Some(Limit::Memory { bytes: bytes(peak) });
         }
-        let group_seconds: f64 = self.group.iter().map(|&member| self.cell(member).seconds).sum();
+        let group_seconds = self.group_seconds();
         // A wait that goes before the group's computations ends sooner.
-        let sooner: Vec<u32> = self.awaited_by(candidate).into_iter().collect();
-        let (loss, gain) = (self.loss(&sooner, group_seconds), self.gain(start, cell.seconds));
+        let sooner = self.awaited_by(candidate);
+        let loss = sooner.map_or(0.0, |start| self.loss(start, group_seconds));
+        let gain = self.gain(start, cell.seconds);
         if loss > gain {
             return Some(Limit::Exposes { seconds: loss - gain });
         }
-        self.hide(&sooner, -group_seconds);
-        self.hide(&[start], cell.seconds);
+        self.hide(sooner, -group_seconds);
+        self.hide(Some(start), cell.seconds);
         if cell.role == Role::Start {
-            self.hide(&[candidate], group_seconds);
+            self.hide(Some(candidate), group_seconds);
         }
         None
     }
@@ -253,18 +255,16 @@ impl<'a> Mover<'a> {
         (cell.role == Role::Wait && cell.partner != NONE).then_some(cell.partner)
     }
 
-    fn partners_of_group(&self) -> Vec<u32> {
-        self.group.iter().filter_map(|&member| self.awaited_by(member)).collect()
+    /// Seconds that the group computes.
+    fn group_seconds(&self) -> f64 {
+        self.group.iter().map(|&member| self.cell(member).seconds).sum()
     }
 
-    /// Seconds more exposed if `seconds` of computation no longer hide these starts.
-    fn loss(&self, starts: &[u32], seconds: f64) -> f64 {
-        let one = |&start: &u32| {
-            let exposure = self.exposures[start as usize];
-            let less = Exposure { computation: exposure.computation - seconds, ..exposure };
-            less.exposed() - exposure.exposed()
-        };
-        starts.iter().map(one).sum()
+    /// Seconds more exposed if `seconds` of computation no longer hide a start.
+    fn loss(&self, start: u32, seconds: f64) -> f64 {
+        let exposure = self.exposures[start as usize];
+        let less = Exposure { computation: exposure.computation - seconds, ..exposure };
+        less.exposed() - exposure.exposed()
     }
 
     /// Seconds less exposed if `seconds` of computation more hide a start.
@@ -274,8 +274,8 @@ impl<'a> Mover<'a> {
         exposure.exposed() - more.exposed()
     }
 
-    fn hide(&mut self, starts: &[u32], seconds: f64) {
-        for &start in starts {
+    fn hide(&mut self, start: Option<u32>, seconds: f64) {
+        if let Some(start) = start {
             self.exposures[start as usize].computation += seconds;
         }
     }

@@ -91,6 +91,7 @@ pub(super) struct Transfers {
     skip_ports: Vec<[u32; 2]>,
     list: Vec<Transfer>,
     rows: Vec<usize>,
+    has_waits: bool,
 }
 
 impl Transfers {
@@ -125,7 +126,7 @@ impl Transfers {
         let list = Vec::with_capacity(values * if training { 4 } else { 2 });
         let mut rows = Vec::with_capacity(plan.ranks() + 1);
         rows.push(0);
-        Self { channels, ports, skip_ports, list, rows }
+        Self { channels, ports, skip_ports, list, rows, has_waits: false }
     }
 
     /// Adds a transfer of the current rank, or a part of it; `op` is that of the start.
@@ -138,6 +139,7 @@ impl Transfers {
             Op::SendBackward => (pair * 2 + 1, ports.send_backward, true),
             _ => ((pair + microbatches) * 2 + 1, ports.receive_backward, false),
         };
+        self.has_waits |= part == Part::Wait;
         self.list.push(Transfer::new(value, channel, sends, part));
     }
 
@@ -170,7 +172,7 @@ impl Transfers {
 
     /// Is anything awaited in a cell of its own?
     pub(super) fn has_waits(&self) -> bool {
-        self.list.iter().any(|t| !t.starts())
+        self.has_waits
     }
 }
 

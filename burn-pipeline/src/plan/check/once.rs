@@ -45,7 +45,7 @@ pub(super) fn scan(plan: &Plan, edges: &Edges, options: &CheckOptions) -> Result
     if let (false, true, Some(cap)) = (lowered, crosses, options.received_cap) {
         return Err(Box::new(CheckError::ReceivedCapUnlowered { cap }));
     }
-    let training = plan.has_backward();
+    let (training, has_waits) = (plan.has_backward(), plan.has_waits());
     let mut scan = Scan {
         plan,
         edges,
@@ -55,8 +55,8 @@ pub(super) fn scan(plan: &Plan, edges: &Edges, options: &CheckOptions) -> Result
         events: vec![0; edges.pairs()],
         skip_events: vec![0; edges.skip_pairs()],
         skip_waits: vec![0; edges.skip_pairs()],
-        awaited: Awaited::new(plan, edges),
-        waits: vec![0; if plan.has_waits() { edges.pairs() } else { 0 }],
+        awaited: if has_waits { Awaited::new(plan, edges) } else { Awaited::default() },
+        waits: vec![0; if has_waits { edges.pairs() } else { 0 }],
         shards: vec![Shard::default(); edges.slots().len()],
         weights: vec![0; edges.slots().len()],
         reduced: vec![Reduction::No; edges.slots().len()],

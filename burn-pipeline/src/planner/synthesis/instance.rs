@@ -188,7 +188,7 @@ impl Instance {
     }
 
     /// The earliest that each slot's first `F` can start.
-    fn heads(&self) -> Vec<f64> {
+    pub(super) fn heads(&self) -> Vec<f64> {
         let mut heads = vec![0.0; self.slots.len()];
         for slot in 0..self.slots.len() {
             if let Some(crossing) = self.slots[slot].before {

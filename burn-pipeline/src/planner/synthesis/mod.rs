@@ -12,14 +12,16 @@
 //!
 //! 1. Some hundred rules of a list scheduler ([`list`]), with backwards split and, where that is cheaper, whole; one
 //!    microbatch at a time; and the plans given as starts, where they fit.
-//! 2. The best few are improved by moving steps along the longest chain ([`local`]).
-//! 3. An `I` and the `W` right behind it become one `B` where that is no slower.
-//! 4. Messages on their way are not counted while building: where the simulation finds too much memory, the cap is
+//! 2. Small plans are finished by branch and bound ([`branch`]): the optimum, where no cap binds and its nodes suffice.
+//! 3. Else the best few are improved by moving steps along the longest chain ([`local`]), and finished once more.
+//! 4. An `I` and the `W` right behind it become one `B` where that is no slower.
+//! 5. Messages on their way are not counted while building: where the simulation finds too much memory, the cap is
 //!    lowered by the excess, and all begins anew.
 //!
 //! Source: list scheduling as in Hanayo (Liu et al. 2023) and the heuristic of Zero Bubble (Qi et al. 2023), section
 //! 3.1; local search as for job shops.
 
+mod branch;
 mod instance;
 mod list;
 mod local;
@@ -53,13 +55,15 @@ pub struct Synthesis {
     pub starts: usize,
     /// Steps timed while one order is improved: each evaluation of a plan of `n` steps takes `n` of them.
     pub effort: usize,
+    /// Nodes of branch and bound, over plans of at most 128 steps.
+    pub nodes: usize,
     /// Steps of all list schedules together: a plan of `n` steps is built by this many over `n` rules, of some hundred.
     pub listing: usize,
 }
 
 impl Default for Synthesis {
     fn default() -> Self {
-        Self { cap: None, starts: 4, effort: 5_000_000, listing: 1_000_000 }
+        Self { cap: None, starts: 4, effort: 5_000_000, nodes: 50_000, listing: 1_000_000 }
     }
 }
 
@@ -172,19 +176,8 @@ impl Synthesis {
         let mut orders = self.listed(&split);
         orders.extend(if cheaper { self.listed(&whole) } else { Vec::new() });
         orders.extend(given);
-        orders.sort_by(|a, b| a.makespan.total_cmp(&b.makespan));
-        orders.dedup_by(|a, b| a.rows == b.rows);
-        orders.truncate(self.starts.max(1));
         let instance = |order: &Order| if order.split { &split } else { &whole };
-        let improved = orders.into_par_iter().map(|order| {
-            let evaluations = if self.starts == 0 { 0 } else { self.effort / instance(&order).steps().max(1) };
-            match local::improve(instance(&order), order.rows.clone(), evaluations) {
-                Some((makespan, rows)) => Order { makespan, rows, ..order },
-                None => order,
-            }
-        });
-        let mut improved: Vec<Order> = improved.collect();
-        improved.sort_by(|a, b| a.makespan.total_cmp(&b.makespan));
+        let improved = self.improved([&split, &whole], if cheaper { 2 } else { 1 }, orders);
         let lower_bound = split.relaxed(&whole).lower_bound();
         let mut leanest = None::<(Synthesised, f64)>;
         for order in improved {
@@ -201,6 +194,48 @@ impl Synthesis {
             }
         }
         Ok(leanest)
+    }
+
+    /// The best few orders, improved, the fastest first; the first `forms` of the instances can hold the optimum.
+    fn improved(&self, instances: [&Instance; 2], forms: usize, mut orders: Vec<Order>) -> Vec<Order> {
+        let finished = |orders: &mut Vec<Order>| {
+            let proven: Vec<bool> = instances[..forms].iter().map(|i| self.finish(i, orders)).collect();
+            proven.iter().all(|&proven| proven)
+        };
+        let proven = finished(&mut orders);
+        orders.sort_by(|a, b| a.makespan.total_cmp(&b.makespan));
+        orders.dedup_by(|a, b| a.rows == b.rows);
+        orders.truncate(self.starts.max(1));
+        if proven || self.starts == 0 {
+            return orders;
+        }
+        let improve = |order: Order| {
+            let alike = instances.iter().find(|instance| instance.split == order.split);
+            let better = alike.and_then(|instance| {
+                local::improve(instance, order.rows.clone(), self.effort / instance.steps().max(1))
+            });
+            match better {
+                Some((makespan, rows)) => Order { makespan, rows, ..order },
+                None => order,
+            }
+        };
+        let mut improved: Vec<Order> = orders.into_par_iter().map(improve).collect();
+        finished(&mut improved);
+        improved.sort_by(|a, b| a.makespan.total_cmp(&b.makespan));
+        improved
+    }
+
+    /// Adds what branch and bound finds beyond the best order; true where nothing can be faster than the best then.
+    fn finish(&self, instance: &Instance, orders: &mut Vec<Order>) -> bool {
+        let best = orders.iter().map(|order| order.makespan).fold(f64::INFINITY, f64::min);
+        if self.starts == 0 || best.is_infinite() {
+            return false;
+        }
+        let finished = branch::finish(instance, best, self.nodes);
+        let order =
+            |(makespan, rows)| Order { makespan, start: "branch and bound".into(), rows, split: instance.split };
+        orders.extend(finished.rows.map(order));
+        finished.proven
     }
 
     /// What the rules of the list scheduler give, spread over all rules where the plan is long.

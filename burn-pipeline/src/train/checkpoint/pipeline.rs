@@ -109,7 +109,7 @@ impl Pipeline {
         }
         let device = |error: serde_json::Error| CheckpointError::Beside(error.to_string());
         let text = serde_json::to_string(&said).map_err(device)?;
-        let first = self.ask(&Command::Tell(text))?.into_iter().find_map(|answer| match answer {
+        let first = self.ask(&Command::Tell(text.into()))?.into_iter().find_map(|answer| match answer {
             Answer::Told(text) => Some(text),
             _ => None,
         });
@@ -213,8 +213,7 @@ impl Pipeline {
             for (path, name) in &facts.names {
                 let shared = self.shared_at(stage, path);
                 match claimed.insert(name, (stage, shared)) {
-                    // Data-parallel replicas hold the same stage.
-                    Some((first, other)) if first != stage && (shared.is_none() || shared != other) => {
+                    Some((first, other)) if shared.is_none() || shared != other => {
                         return Some((name.clone(), first, stage));
                     }
                     _ => {}

@@ -1,0 +1,189 @@
+//! A slower network than there is: messages arrive when those of the given [`Links`] would.
+//!
+//! Guarantees: a message is there no sooner than the links say; messages of one sender keep their order; a sender never
+//! waits for the delay, so it goes on computing while its message is on its way; failures and deadlines are those of the
+//! link below.
+//!
+//! 1. The sender writes on each message when it is due. To one rank, messages go one after the other: each occupies the
+//!    link for its tensors' bytes over the bandwidth, and is there a latency later, as the simulator has it
+//!    ([`simulate`](crate::simulate)).
+//! 2. The time travels behind the payload's own parts, in seconds and nanoseconds of the system's clock. So ranks share
+//!    one: they are threads, or processes of one machine; and every rank's end is wrapped.
+//! 3. The receiver takes the message from the link below and stands until it is due, or until another rank fails. One
+//!    that is not due at the deadline is kept for the next time it is asked for.
+//! 4. Gathered numbers are not delayed. Sums over groups are, as they are made of messages.
+//!
+//! For experiments: what a schedule gains on a slow network can be measured on one machine.
+
+use super::{Activity, Capabilities, Header, Link, LinkError, Message, Watch, WireError};
+use crate::cost::{Links, ProfileError};
+use crate::plan::Transport;
+use crate::stage::{Part, Payload};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// The longest that a rank stands before it looks whether another one failed.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// One rank's end of a link, with the delays of a slower network; see the module's header.
+///
+/// `Builder::delayed` wraps the ends of all ranks.
+pub struct Delayed {
+    link: Box<dyn Link>,
+    network: Links,
+    /// When the way to each rank is free.
+    free: Vec<SystemTime>,
+    /// What came from each rank and was not due yet when its wait ended.
+    early: Vec<Option<Arrived>>,
+    watch: Arc<dyn Watch>,
+}
+
+/// A message that has come, and when it is due.
+#[derive(Debug)]
+struct Arrived {
+    header: Header,
+    payload: Payload,
+    due: SystemTime,
+}
+
+impl std::fmt::Debug for Delayed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Delayed")
+            .field("rank", &self.link.rank())
+            .field("network", &self.network)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Delayed {
+    /// Delays what this end sends; messages of all ends are delivered as these links would.
+    ///
+    /// # Errors
+    /// If a latency or bandwidth is no amount.
+    pub fn new(link: Box<dyn Link>, network: Links) -> Result<Self, ProfileError> {
+        network.check()?;
+        let (ranks, watch) = (link.ranks(), link.watch());
+        let early = (0..ranks).map(|_| None).collect();
+        Ok(Self { link, network, free: vec![UNIX_EPOCH; ranks], early, watch })
+    }
+
+    /// When a message that is sent now is there.
+    fn due(&mut self, to: usize, bytes: usize) -> SystemTime {
+        let link = self.network.link(self.link.rank(), to);
+        let now = SystemTime::now();
+        let starts = self.free.get(to).map_or(now, |&free| free.max(now));
+        let left = later(starts, link.occupied(bytes as f64));
+        if let Some(free) = self.free.get_mut(to) {
+            *free = left;
+        }
+        later(left, link.latency)
+    }
+
+    /// The next message from a rank, from the link below or from an earlier wait.
+    fn next(&mut self, from: usize, header: Header, deadline: Instant) -> Result<Arrived, LinkError> {
+        if let Some(early) = self.early.get_mut(from).and_then(Option::take) {
+            return Ok(early);
+        }
+        let stamped = self.link.receive(from, header, deadline)?;
+        let (rank, length) = (self.link.rank(), stamped.parts().count());
+        let (payload, due) = without_due(stamped).ok_or(LinkError::Wire {
+            rank,
+            peer: from,
+            source: WireError::Length { length, what: "the time at which it is due (is every rank's link delayed?)" },
+        })?;
+        Ok(Arrived { header, payload, due })
+    }
+
+    fn too_late(&self, peer: usize, header: Header, since: Instant) -> LinkError {
+        let (rank, seconds) = (self.link.rank(), since.elapsed().as_secs_f64());
+        let peer_state = self.watch.activity(peer).to_string();
+        LinkError::Deadline { rank, peer, what: header.to_string(), seconds, peer_state }
+    }
+}
+
+/// A time so many seconds later; links were checked, and what no clock can hold is as good as now.
+fn later(time: SystemTime, seconds: f64) -> SystemTime {
+    Duration::try_from_secs_f64(seconds).ok().and_then(|wait| time.checked_add(wait)).unwrap_or(time)
+}
+
+/// Takes the time off the end of a payload.
+fn without_due(payload: Payload) -> Option<(Payload, SystemTime)> {
+    let mut parts: Vec<Part> = payload.into_parts().collect();
+    let (Some(Part::Form(nanoseconds)), Some(Part::Form(seconds))) = (parts.pop(), parts.pop()) else { return None };
+    let due = Duration::from_secs(seconds as u64) + Duration::from_nanos(nanoseconds as u64);
+    Some((Payload::from_parts(parts), UNIX_EPOCH.checked_add(due)?))
+}
+
+impl Link for Delayed {
+    fn rank(&self) -> usize {
+        self.link.rank()
+    }
+
+    fn ranks(&self) -> usize {
+        self.link.ranks()
+    }
+
+    fn transport(&self) -> Transport {
+        self.link.transport()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.link.capabilities()
+    }
+
+    fn watch(&self) -> Arc<dyn Watch> {
+        self.watch.clone()
+    }
+
+    fn bring(&self, payload: Payload) -> Payload {
+        self.link.bring(payload)
+    }
+
+    fn announce(&mut self, activity: Activity) {
+        self.link.announce(activity);
+    }
+
+    fn send(&mut self, to: usize, mut message: Message, deadline: Instant) -> Result<(), LinkError> {
+        let due = self.due(to, message.payload.bytes());
+        let since = due.duration_since(UNIX_EPOCH).unwrap_or_default();
+        message.payload.push_form(since.as_secs() as usize);
+        message.payload.push_form(since.subsec_nanos() as usize);
+        self.link.send(to, message, deadline)
+    }
+
+    fn receive(&mut self, from: usize, header: Header, deadline: Instant) -> Result<Payload, LinkError> {
+        let since = Instant::now();
+        let arrived = self.next(from, header, deadline)?;
+        if arrived.header != header {
+            let (expected, got) = (header.to_string(), arrived.header.to_string());
+            return Err(LinkError::Order { rank: self.link.rank(), peer: from, expected, got });
+        }
+        loop {
+            let Ok(left) = arrived.due.duration_since(SystemTime::now()) else { return Ok(arrived.payload) };
+            if left.is_zero() {
+                return Ok(arrived.payload);
+            }
+            if let Some(failure) = self.watch.failure() {
+                return Err(LinkError::Peer(failure));
+            }
+            let patience = deadline.saturating_duration_since(Instant::now());
+            if patience.is_zero() {
+                self.early[from] = Some(arrived);
+                return Err(self.too_late(from, header, since));
+            }
+            std::thread::sleep(left.min(patience).min(LOOK));
+        }
+    }
+
+    fn all_gather(&mut self, numbers: Vec<f64>, deadline: Instant) -> Result<Vec<Vec<f64>>, LinkError> {
+        self.link.all_gather(numbers, deadline)
+    }
+
+    fn form_groups(&mut self, groups: &[Vec<usize>], deadline: Instant) -> Result<(), LinkError> {
+        self.link.form_groups(groups, deadline)
+    }
+
+    fn abort(&mut self, message: String) {
+        self.link.abort(message);
+    }
+}

@@ -1,0 +1,251 @@
+//! Branch and bound: small plans are finished to the optimum, where the other searches stop close to it.
+//!
+//! Guarantees: what it gives is faster than what was known, complete, legal and under the cap; the same input gives the
+//! same rows. Where it ends before its states are used up and no cap binds, nothing is faster than its result (or, if it
+//! gives none, than what was known).
+//!
+//! 1. A node is a part of all rows, timed. Of all steps that could be next, the one that would end first fixes a rank;
+//!    each step of that rank that could start before that end is a branch (Giffler and Thompson 1960). Microbatches are
+//!    alike, so a stage takes them in order.
+//! 2. A node is dropped if its bound is no better than the best: what a rank still has to do once it can go on, and what
+//!    still follows the last `F` and the last `I` of each stage elsewhere.
+//! 3. It is dropped, too, if the same steps were done before with no time later: clocks of ranks, and what was made and
+//!    not used yet.
+
+use super::instance::{Instance, Pass, Step};
+use std::collections::HashMap;
+
+/// Steps of the largest plan that is tried: beyond that, few are finished.
+pub(super) const LARGEST: usize = 128;
+
+const PASSES: [Pass; 3] = [Pass::Forward, Pass::Input, Pass::Weight];
+
+/// Rounding of sums: what is better by less is not better.
+const ROUNDING: f64 = 1e-9;
+
+/// What came of it.
+pub(super) struct Finished {
+    /// Faster rows than were known, with their makespan.
+    pub(super) rows: Option<(f64, Vec<Vec<Step>>)>,
+    /// Is nothing faster, with steps of a rank under no cap?
+    pub(super) proven: bool,
+}
+
+/// Looks for rows faster than `known`, at no more than `most` nodes.
+pub(super) fn finish(instance: &Instance, known: f64, most: usize) -> Finished {
+    if instance.steps() > LARGEST || known <= instance.lower_bound() * (1.0 + ROUNDING) {
+        return Finished { rows: None, proven: instance.steps() <= LARGEST && instance.cap.is_infinite() };
+    }
+    let root = Node {
+        done: vec![[0; 3]; instance.slots.len()],
+        clock: vec![0.0; instance.ranks()],
+        held: instance.weights.clone(),
+        ends: [vec![f64::NAN; instance.pairs], vec![f64::NAN; instance.pairs]],
+    };
+    let (heads, tails) = (instance.heads(), tails(instance));
+    let (path, seen) = (Vec::new(), HashMap::new());
+    let mut branch = Branch { instance, heads, tails, best: known, rows: None, path, seen, left: most };
+    branch.visit(&root);
+    let (best, proven) = (branch.best, branch.left > 0 && instance.cap.is_infinite());
+    Finished { rows: branch.rows.map(|rows| (best, rows)), proven }
+}
+
+/// A part of all rows.
+#[derive(Clone)]
+struct Node {
+    /// `F`, `I` and `W` done of each slot.
+    done: Vec<[u8; 3]>,
+    clock: Vec<f64>,
+    held: Vec<f64>,
+    /// Ends of `F` and of `I`, by pair.
+    ends: [Vec<f64>; 2],
+}
+
+struct Branch<'a> {
+    instance: &'a Instance,
+    /// The earliest that each slot's first `F` can start.
+    heads: Vec<f64>,
+    /// Seconds that follow the end of a slot's last `F`, and of its last `I`, at least.
+    tails: Vec<[f64; 2]>,
+    best: f64,
+    rows: Option<Vec<Vec<Step>>>,
+    path: Vec<Step>,
+    /// The times of nodes, by the steps done.
+    seen: HashMap<Vec<[u8; 3]>, Vec<Vec<f64>>>,
+    left: usize,
+}
+
+fn tails(instance: &Instance) -> Vec<[f64; 2]> {
+    let slots = &instance.slots;
+    let mut tails = vec![[0.0; 2]; slots.len()];
+    for slot in 0..slots.len() {
+        let own = slots[slot].seconds[2];
+        let below = slots[slot]
+            .before
+            .map_or(0.0, |_| slots[slot - 1].after.unwrap_or(0.0) + slots[slot - 1].seconds[1] + tails[slot - 1][1]);
+        let there_and_back = instance.way_back(slot) - slots[slot].seconds[0];
+        tails[slot] = [there_and_back + own.max(below), own.max(below)];
+    }
+    tails
+}
+
+impl Branch<'_> {
+    fn visit(&mut self, node: &Node) {
+        if self.left == 0 {
+            return;
+        }
+        self.left -= 1;
+        if self.bound(node) >= self.best * (1.0 - ROUNDING) || self.is_dominated(node) {
+            return;
+        }
+        let ready = self.ready(node);
+        let end = |&(at, step): &(f64, Step)| at + self.instance.seconds(step);
+        let Some(first) = ready.iter().min_by(|a, b| end(a).total_cmp(&end(b))) else {
+            if self.path.len() == self.instance.steps() {
+                self.best = node.clock.iter().copied().fold(0.0, f64::max);
+                self.rows = Some(self.rows_of_path());
+            }
+            return;
+        };
+        let (until, rank) = (end(first), self.instance.slots[first.1.slot].rank);
+        let here = |&&(at, step): &&(f64, Step)| self.instance.slots[step.slot].rank == rank && at < until;
+        let mut next: Vec<(f64, Step)> = ready.iter().filter(here).copied().collect();
+        if next.is_empty() {
+            // Steps that take no time.
+            next.push(*first);
+        }
+        // `I` first, then `F`, then `W`: good rows early make the bound strong.
+        let turn = |step: Step| [1, 0, 2][step.pass as usize];
+        next.sort_by(|a, b| a.0.total_cmp(&b.0).then(turn(a.1).cmp(&turn(b.1))));
+        for (at, step) in next {
+            let after = self.after(node, at, step);
+            self.path.push(step);
+            self.visit(&after);
+            self.path.pop();
+        }
+    }
+
+    /// The node with one step more.
+    fn after(&self, node: &Node, at: f64, step: Step) -> Node {
+        let mut after = node.clone();
+        let slot = &self.instance.slots[step.slot];
+        let end = at + self.instance.seconds(step);
+        let (more, fewer) = self.instance.bytes(step);
+        after.done[step.slot][step.pass as usize] += 1;
+        after.clock[slot.rank] = end;
+        after.held[slot.rank] += more - fewer;
+        if let Some(ends) = after.ends.get_mut(step.pass as usize) {
+            ends[slot.base + step.microbatch] = end;
+        }
+        after
+    }
+
+    /// The next step of each slot and pass whose inputs are known and which fits, with its start.
+    fn ready(&self, node: &Node) -> Vec<(f64, Step)> {
+        let mut ready = Vec::new();
+        for (number, slot) in self.instance.slots.iter().enumerate() {
+            for pass in PASSES.into_iter().take(self.instance.passes()) {
+                let microbatch = usize::from(node.done[number][pass as usize]);
+                if microbatch == slot.microbatches {
+                    continue;
+                }
+                let step = Step { pass, slot: number, microbatch };
+                let arrived = self.arrival(node, step);
+                if !arrived.is_nan() && self.fits(node, step) {
+                    ready.push((arrived.max(node.clock[slot.rank]), step));
+                }
+            }
+        }
+        ready
+    }
+
+    fn fits(&self, node: &Node, step: Step) -> bool {
+        let held = node.held[self.instance.slots[step.slot].rank];
+        let (more, fewer) = self.instance.bytes(step);
+        self.instance.fits((held + more).max(held + more - fewer))
+    }
+
+    /// When the inputs of a step are there; not a number while that is open.
+    fn arrival(&self, node: &Node, step: Step) -> f64 {
+        let slot = &self.instance.slots[step.slot];
+        let pair = slot.base + step.microbatch;
+        let [forwards, inputs] = &node.ends;
+        match (step.pass, slot.before, slot.after) {
+            (Pass::Forward, None, _) => 0.0,
+            (Pass::Forward, Some(crossing), _) => forwards[pair - slot.microbatches] + crossing,
+            (Pass::Input, _, None) => forwards[pair],
+            (Pass::Input, _, Some(crossing)) => {
+                let (own, gradient) = (forwards[pair], inputs[pair + slot.microbatches] + crossing);
+                // Not `max` alone: that would take the other for a time that is not known.
+                if own.is_nan() || gradient.is_nan() { f64::NAN } else { own.max(gradient) }
+            }
+            (Pass::Weight, ..) => inputs[pair],
+        }
+    }
+
+    /// Seconds that no way to finish the node can beat.
+    fn bound(&self, node: &Node) -> f64 {
+        let mut bound: f64 = 0.0;
+        for (rank, slots) in self.instance.slots_of.iter().enumerate() {
+            let clock = node.clock[rank];
+            let (mut work, mut soonest) = (0.0, f64::INFINITY);
+            for &slot in slots {
+                let at = &self.instance.slots[slot];
+                let left = |pass: usize| (at.microbatches - usize::from(node.done[slot][pass])) as f64;
+                work += (0..self.instance.passes()).map(|pass| left(pass) * at.seconds[pass]).sum::<f64>();
+                let passes = PASSES.into_iter().take(self.instance.passes()).filter(|&pass| left(pass as usize) > 0.0);
+                soonest = soonest.min(self.soonest(node, slot, passes));
+                for pass in 0..2 {
+                    if left(pass) > 0.0 {
+                        bound = bound.max(clock + left(pass) * at.seconds[pass] + self.tails[slot][pass]);
+                    }
+                }
+            }
+            if soonest.is_finite() {
+                bound = bound.max(clock.max(soonest) + work);
+            }
+        }
+        bound
+    }
+
+    /// The earliest that anything of a slot can still start.
+    fn soonest(&self, node: &Node, slot: usize, passes_left: impl Iterator<Item = Pass>) -> f64 {
+        let at = |pass: Pass| {
+            let step = Step { pass, slot, microbatch: usize::from(node.done[slot][pass as usize]) };
+            let arrival = self.arrival(node, step);
+            if arrival.is_nan() { self.heads[slot] } else { arrival }
+        };
+        passes_left.map(at).fold(f64::INFINITY, f64::min)
+    }
+
+    /// Were the same steps done before with no time later? Else the node is noted.
+    fn is_dominated(&mut self, node: &Node) -> bool {
+        let mut times = node.clock.clone();
+        for (number, slot) in self.instance.slots.iter().enumerate() {
+            let [forwards, inputs, _] = node.done[number].map(usize::from);
+            // An end is used until the neighbour's step has run; its own `I` and `W` come later than the rank's clock.
+            if slot.after.is_some() {
+                let used = usize::from(node.done[number + 1][0]);
+                times.extend(&node.ends[0][slot.base + used..slot.base + forwards]);
+            }
+            if slot.before.is_some() {
+                let used = usize::from(node.done[number - 1][1]);
+                times.extend(&node.ends[1][slot.base + used..slot.base + inputs]);
+            }
+        }
+        let no_later = |a: &[f64], b: &[f64]| a.iter().zip(b).all(|(a, b)| a <= b);
+        let seen = self.seen.entry(node.done.clone()).or_default();
+        if seen.iter().any(|other| no_later(other, &times)) {
+            return true;
+        }
+        seen.retain(|other| !no_later(&times, other));
+        seen.push(times);
+        false
+    }
+
+    fn rows_of_path(&self) -> Vec<Vec<Step>> {
+        let mut rows = vec![Vec::new(); self.instance.ranks()];
+        self.path.iter().for_each(|&step| rows[self.instance.slots[step.slot].rank].push(step));
+        rows
+    }
+}

@@ -1,0 +1,65 @@
+//! What all ranks decide alike: costs that they share, and a plan that all of them take up.
+//!
+//! Guarantees: ranks that are processes go on with the same profile to the last bit and with the same plan, or all get
+//! an error that names the one that differs.
+//!
+//! 1. Every rank tells every other one what it measured, as text; each number is replaced by the median
+//!    ([`Profile::median`]). What is computed from it comes out alike everywhere.
+//! 2. Before a plan is taken up, its fingerprint is compared. Only plans over the same placement are, so nothing moves.
+//!
+//! Follows `align_runtime_estimations_across_all_distributed_ranks` of PyTorch's `torch/_inductor/comms.py`.
+
+use super::auto::AutoError;
+use super::build_error::BuildError;
+use super::error::PipelineError;
+use super::pipeline::{Pipeline, SourceBox};
+use super::source::Source;
+use super::start::fingerprint;
+use super::worker::{Answer, Command};
+use crate::cost::Profile;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+impl Pipeline {
+    /// The profile that all ranks share: what each of them measured, replaced by the median of every number, so that
+    /// whatever is decided by it comes out alike on all of them. (Ranks of one process have one caller, and one profile.)
+    ///
+    /// # Errors
+    /// [`AutoError::Pipeline`], as [`Pipeline::step`]; [`AutoError::Profile`] if some rank's is about other stages.
+    pub fn agree_on_profile(&mut self, own: &Profile) -> Result<Profile, AutoError> {
+        let told = self.tell(&own.to_json())?;
+        let profiles: Result<Vec<Profile>, _> = told.iter().map(|text| Profile::from_json(text)).collect();
+        Ok(Profile::median(&profiles?)?)
+    }
+
+    /// Tells all ranks something, and gives what each of them said, by rank.
+    fn tell(&mut self, text: &str) -> Result<Vec<String>, PipelineError> {
+        let mut told = Vec::new();
+        for answer in self.ask(&Command::Tell(text.into()))? {
+            if let Answer::Told(text) = answer {
+                told.push(text);
+            }
+        }
+        Ok(told)
+    }
+
+    /// Runs something else over the same placement from now on; all ranks have to have chosen the same.
+    pub(super) fn adopt(&mut self, source: Source) -> Result<(), AutoError> {
+        let microbatches = source.microbatches();
+        let source = source.with_skips(&self.source.0.skips());
+        let checked = source.training_plan(microbatches, self.transport, self.groups)?;
+        let plan = checked.plan();
+        if plan.placement() != &self.placement {
+            return Err(BuildError::Moved { schedule: plan.name().to_owned(), microbatches }.into());
+        }
+        let chosen = format!("{} #{:016x}", plan.name(), fingerprint(plan));
+        let told = self.tell(&chosen)?;
+        if let Some(rank) = told.iter().position(|theirs| *theirs != chosen) {
+            return Err(PipelineError::Apart { rank, theirs: told[rank].clone(), others: chosen }.into());
+        }
+        self.source = Arc::new(SourceBox(source));
+        self.training = HashMap::from([(microbatches, Arc::new(checked))]);
+        self.evaluation.clear();
+        Ok(())
+    }
+}
