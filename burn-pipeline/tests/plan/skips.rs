@@ -187,8 +187,8 @@ proptest! {
         let bare = plan.clone().with_skips(vec![]).unwrap();
         let lowered = |plan: &Plan| pass::insert_transfers(plan).unwrap();
         assert_eq!(time(&plan), time(&bare));
-        let late = pass::WaitOptions::all(pass::Placing::Late);
-        assert_eq!(time(&pass::insert_waits(&lowered(&plan), &late)), time(&lowered(&bare)));
+        let awaited = |plan: &Plan| pass::insert_waits(&lowered(plan), &pass::WaitOptions::all(pass::Placing::Late));
+        assert_eq!(time(&awaited(&plan)), time(&awaited(&bare)));
         assert_eq!(time(&lowered(&plan)), time(&lowered(&bare)));
     }
 }
