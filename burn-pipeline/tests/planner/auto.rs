@@ -192,8 +192,13 @@ fn auto_is_never_slower_than_any_family_that_fits_on_the_profiles_of_the_example
                 sound(&request, &planned);
                 let best = &planned.best.candidate;
                 assert!(best.seconds <= fastest * (1.0 + 1e-9), "{name}: {fastest}\n{planned}");
-                let saved = 100.0 * (1.0 - best.seconds / fastest);
-                println!("{name}, {ranks} ranks: {}, {saved:.2} % less than the best family that fits", best.choice);
+                let saved = match fastest.is_finite() {
+                    true => {
+                        format!("{:.2} % less than the best family that fits", 100.0 * (1.0 - best.seconds / fastest))
+                    }
+                    false => "and no family fits".to_owned(),
+                };
+                println!("{name}, {ranks} ranks: {}, {saved}", best.choice);
             }
         }
     }
