@@ -99,7 +99,7 @@ fn a_header_that_was_changed_on_its_way_is_never_another_message() {
 /// As many as `FAULTS` says, else a few: most take the deadline.
 #[test]
 fn faults_at_random_points_are_named() {
-    let count = std::env::var("FAULTS").ok().and_then(|count| count.parse().ok()).unwrap_or(4);
+    let count = std::env::var("FAULTS").ok().and_then(|count| count.parse().ok()).unwrap_or(3);
     let mut random = Random::of_now();
     for number in 0..count {
         let fault = Fault::ALL[random.below(Fault::ALL.len() as u64) as usize];

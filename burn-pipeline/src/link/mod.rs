@@ -14,6 +14,7 @@
 //! [`Delayed`] (`delayed.rs`) makes any of them as slow as a given network, for experiments.
 //! Links between processes carry messages as bytes: `wire.rs`.
 
+mod activity;
 mod bytes;
 mod delayed;
 mod group;
@@ -34,7 +35,9 @@ mod sums;
 mod tcp;
 mod threads;
 mod wire;
+mod wire_error;
 
+pub use activity::Activity;
 pub use bytes::all_gather_bytes;
 pub use delayed::Delayed;
 pub use launch::{Launch, LaunchError, Launcher};
@@ -45,7 +48,8 @@ pub use nccl::{NcclError, NcclLink, NcclOptions, Ordering};
 pub use tcp::{Place, TcpError, TcpLink};
 pub use threads::{ThreadLink, Threads};
 pub(crate) use wire::checksum;
-pub use wire::{Frame, Packed, Repeat, WIRE_VERSION, WireError};
+pub use wire::{Frame, Packed, Repeat, WIRE_VERSION};
+pub use wire_error::WireError;
 
 use crate::plan::{Stage, Transport};
 use crate::stage::{AnyTensor, Payload};
@@ -418,41 +422,4 @@ pub trait Watch: Send + Sync + std::fmt::Debug {
 
     /// The first failure, if there was one.
     fn failure(&self) -> Option<Failure>;
-}
-
-/// What a rank is doing.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Activity {
-    /// Nothing: between two steps.
-    #[default]
-    Idle,
-    /// Building a stage.
-    Building(Stage),
-    /// Running a task of the plan.
-    Task(crate::plan::Task),
-    /// Waiting for another rank.
-    Waiting(Header, usize),
-    /// Gathering numbers from all ranks.
-    Gathering,
-    /// Stepping the weights.
-    Optimizing,
-    /// Writing a checkpoint.
-    Saving,
-    /// Reading a checkpoint.
-    Loading,
-}
-
-impl std::fmt::Display for Activity {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Activity::Idle => f.write_str("is between two steps"),
-            Activity::Building(stage) => write!(f, "is building stage {stage}"),
-            Activity::Task(task) => write!(f, "is running {task}"),
-            Activity::Waiting(header, peer) => write!(f, "is itself waiting for {header} from rank {peer}"),
-            Activity::Gathering => f.write_str("is gathering the ranks' losses and norms"),
-            Activity::Optimizing => f.write_str("is stepping its weights"),
-            Activity::Saving => f.write_str("is writing a checkpoint"),
-            Activity::Loading => f.write_str("is reading a checkpoint"),
-        }
-    }
 }

@@ -10,11 +10,42 @@
 //! 3. A message with other forms goes with its whole frame and ends the number, which is never given again. So streams
 //!    whose shapes change with every message are never numbered; after [`MOST`] numbers none is given any more.
 
-use super::wire::Outline;
+use super::Direction;
+use super::wire::{CHECKSUM, direction_code};
 use std::collections::HashMap;
 
 /// Numbers that are given between two ranks, one way: MPI promises 32,767 tags.
 const MOST: u16 = 30_000;
+
+/// What a frame says, up to its microbatch: whom it is for, and the forms of its parts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Outline<'a> {
+    /// Direction, replica, stage, and the stage at the other end.
+    pub(super) stream: [u8; 14],
+    /// Parts.
+    pub(super) forms: &'a [u8],
+    /// The microbatch.
+    pub(super) microbatch: usize,
+}
+
+impl<'a> Outline<'a> {
+    /// May the like of it come again? Not so of tensors that are read or handed out for once.
+    pub(super) fn recurs(&self) -> bool {
+        let once = [Direction::Spread, Direction::Output].map(|direction| direction_code(direction).0);
+        !once.contains(&self.stream[0])
+    }
+
+    /// Of a frame that [`Packed::new`] has written or [`Frame::read`] has taken; `None` for anything shorter.
+    pub(super) fn of(frame: &'a [u8]) -> Option<Self> {
+        let content = &frame[..frame.len().checked_sub(CHECKSUM)?];
+        let (head, forms) = content.split_first_chunk::<32>()?;
+        let mut stream = [0; 14];
+        stream[..6].copy_from_slice(&head[6..12]);
+        stream[6..].copy_from_slice(&head[24..]);
+        let (microbatch, _) = head[16..].split_first_chunk()?;
+        Some(Self { stream, forms, microbatch: usize::try_from(u64::from_le_bytes(*microbatch)).ok()? })
+    }
+}
 
 /// The table of one rank's messages to another.
 #[derive(Debug, Default)]

@@ -25,6 +25,7 @@
 #[cfg(any(test, feature = "nccl"))]
 mod offer;
 
+use super::wire_error::WireError;
 use super::{Direction, Header, Message};
 use crate::plan::Stage;
 use crate::stage::{AnyTensor, Kind, Part, Payload};
@@ -35,81 +36,7 @@ const MAGIC: [u8; 4] = *b"bplk";
 const REPEAT: [u8; 4] = *b"bplr";
 /// The version of the frame's layout; ranks of different versions refuse each other.
 pub const WIRE_VERSION: u16 = 2;
-const CHECKSUM: usize = size_of::<u64>();
-
-/// Why bytes are no message, or a message cannot become bytes.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum WireError {
-    /// The frame ends too early or too late.
-    #[error("the frame of {length} bytes ends in the middle of {what}")]
-    Length {
-        /// Bytes that came.
-        length: usize,
-        /// What was being read.
-        what: &'static str,
-    },
-    /// The frame was changed on its way, or is none.
-    #[error("the frame's checksum does not fit its bytes: it was changed on its way, or is no frame")]
-    Checksum,
-    /// Another layout.
-    #[error("the frame has layout {got}, and this build reads {WIRE_VERSION}; build all ranks from one version")]
-    Version {
-        /// What came.
-        got: u16,
-    },
-    /// A field holds what no frame may hold.
-    #[error("the frame says {what} {value}, which there is not")]
-    Field {
-        /// Which field.
-        what: &'static str,
-        /// What it holds.
-        value: u64,
-    },
-    /// Kind and element type do not go together.
-    #[error("the frame has a {kind} tensor of {dtype:?}")]
-    Mixed {
-        /// The kind.
-        kind: Kind,
-        /// The element type.
-        dtype: DType,
-    },
-    /// A tensor too large for this machine.
-    #[error("the frame has a tensor of shape {shape:?}, which is more than memory can address")]
-    TooLarge {
-        /// The shape.
-        shape: Vec<u64>,
-    },
-    /// The bytes behind the frame are not those that it announces.
-    #[error("tensor {index} came with {got} bytes, and its frame announces {expected}")]
-    Body {
-        /// Which tensor, from 0; one past the last if there are too many or too few.
-        index: usize,
-        /// Bytes that came.
-        got: usize,
-        /// Bytes announced.
-        expected: usize,
-    },
-    /// Quantised tensors do not cross links.
-    #[error("a tensor of {dtype:?} cannot be sent: links carry plain floats, integers and booleans; dequantise it")]
-    Quantised {
-        /// The element type.
-        dtype: DType,
-    },
-    /// A stage or microbatch beyond what a frame can hold, or more parts.
-    #[error("{what} {value} does not fit into a frame")]
-    Beyond {
-        /// Which field.
-        what: &'static str,
-        /// Its value.
-        value: usize,
-    },
-    /// The tensor could not be read off its device.
-    #[error("a tensor could not be read off its device: {message}")]
-    Device {
-        /// What the device said.
-        message: String,
-    },
-}
+pub(super) const CHECKSUM: usize = size_of::<u64>();
 
 /// A message that is ready to go: its frame, and the bytes of its tensors.
 #[derive(Debug)]
@@ -164,38 +91,6 @@ impl Repeat {
         let number = u16::from_le_bytes(reader.take("the number")?);
         let microbatch = reader.size("the microbatch")?;
         reader.end().map(|()| Some(Self { number, microbatch }))
-    }
-}
-
-/// What a frame says, up to its microbatch: whom it is for, and the forms of its parts.
-#[cfg(feature = "mpi")]
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Outline<'a> {
-    /// Direction, replica, stage, and the stage at the other end.
-    pub(crate) stream: [u8; 14],
-    /// Parts.
-    pub(crate) forms: &'a [u8],
-    /// The microbatch.
-    pub(crate) microbatch: usize,
-}
-
-#[cfg(feature = "mpi")]
-impl<'a> Outline<'a> {
-    /// May the like of it come again? Not so of tensors that are read or handed out for once.
-    pub(crate) fn recurs(&self) -> bool {
-        let once = [Direction::Spread, Direction::Output].map(|direction| direction_code(direction).0);
-        !once.contains(&self.stream[0])
-    }
-
-    /// Of a frame that [`Packed::new`] has written or [`Frame::read`] has taken; `None` for anything shorter.
-    pub(crate) fn of(frame: &'a [u8]) -> Option<Self> {
-        let content = &frame[..frame.len().checked_sub(CHECKSUM)?];
-        let (head, forms) = content.split_first_chunk::<32>()?;
-        let mut stream = [0; 14];
-        stream[..6].copy_from_slice(&head[6..12]);
-        stream[6..].copy_from_slice(&head[24..]);
-        let (microbatch, _) = head[16..].split_first_chunk()?;
-        Some(Self { stream, forms, microbatch: usize::try_from(u64::from_le_bytes(*microbatch)).ok()? })
     }
 }
 
@@ -433,7 +328,7 @@ const DTYPES: [DType; 16] = [
 ];
 
 /// Its code, and the stage at the other end of an edge past the next stage (else 0).
-fn direction_code(direction: Direction) -> (u8, usize) {
+pub(super) fn direction_code(direction: Direction) -> (u8, usize) {
     match direction {
         Direction::Forward => (0, 0),
         Direction::Backward => (1, 0),

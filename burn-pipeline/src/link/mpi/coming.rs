@@ -8,9 +8,8 @@
 //! 3. When a number ends, its sender sends nothing to the receives that wait, and they are let go of.
 
 use super::in_flight::InFlight;
-use crate::link::repeats::{Noted, Repeats};
-use crate::link::wire::{Outline, WireError};
-use crate::link::{Frame, Repeat};
+use crate::link::repeats::{Noted, Outline, Repeats};
+use crate::link::{Frame, Repeat, WireError};
 use burn::tensor::Bytes;
 use mpi::Tag;
 use mpi::point_to_point::Source;

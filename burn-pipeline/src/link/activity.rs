@@ -1,0 +1,41 @@
+//! What ranks are seen doing: for the messages of those that wait for them.
+
+use super::Header;
+use crate::plan::Stage;
+
+/// What a rank is doing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Activity {
+    /// Nothing: between two steps.
+    #[default]
+    Idle,
+    /// Building a stage.
+    Building(Stage),
+    /// Running a task of the plan.
+    Task(crate::plan::Task),
+    /// Waiting for another rank.
+    Waiting(Header, usize),
+    /// Gathering numbers from all ranks.
+    Gathering,
+    /// Stepping the weights.
+    Optimizing,
+    /// Writing a checkpoint.
+    Saving,
+    /// Reading a checkpoint.
+    Loading,
+}
+
+impl std::fmt::Display for Activity {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Activity::Idle => f.write_str("is between two steps"),
+            Activity::Building(stage) => write!(f, "is building stage {stage}"),
+            Activity::Task(task) => write!(f, "is running {task}"),
+            Activity::Waiting(header, peer) => write!(f, "is itself waiting for {header} from rank {peer}"),
+            Activity::Gathering => f.write_str("is gathering the ranks' losses and norms"),
+            Activity::Optimizing => f.write_str("is stepping its weights"),
+            Activity::Saving => f.write_str("is writing a checkpoint"),
+            Activity::Loading => f.write_str("is reading a checkpoint"),
+        }
+    }
+}
