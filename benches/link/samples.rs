@@ -24,6 +24,7 @@ impl Samples {
     }
 
     /// Lines of a contestant, a size and seconds; others are let go of.
+    #[cfg(feature = "mpi")]
     pub(crate) fn read(&mut self, text: &str) {
         for line in text.lines() {
             let mut fields = line.split('\t');
