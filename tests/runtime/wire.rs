@@ -59,6 +59,8 @@ fn header() -> impl Strategy<Value = Header> {
         Direction::Shared,
         Direction::Skip { from: 3 },
         Direction::SkipGradient { from: 65_535 },
+        Direction::Gradient { from: 3 },
+        Direction::Shard { from: 65_535 },
     ];
     let direction = (0..directions.len()).prop_map(move |index| directions[index]);
     (0..2usize, 0..=65_535usize, any::<usize>(), direction).prop_map(|(replica, index, microbatch, direction)| Header {
@@ -213,7 +215,7 @@ fn forged_fields_are_named() {
     assert!(forged(0, b"bplk").is_ok());
     assert_eq!(forged(0, b"bplx"), Err(WireError::Checksum));
     assert_eq!(forged(4, &[WIRE_VERSION as u8 + 1]), Err(WireError::Version { got: WIRE_VERSION + 1 }));
-    assert_eq!(forged(6, &[9]), field("direction", 9));
+    assert_eq!(forged(6, &[200]), field("direction", 200));
     assert_eq!(forged(24, &[1]), field("direction", 1));
     assert_eq!(forged(7, &[2]), field("stage", 3));
     assert_eq!(forged(8, &65_536u32.to_le_bytes()), field("stage", 65_536));
