@@ -49,9 +49,12 @@ impl<B: Backend + MoeOps> Backward<B, 1> for ZLoss {
     }
 }
 
+/// A tensor that autodiff follows.
+type Followed<B, C> = FloatTensor<Autodiff<B, C>>;
+
 pub(super) fn record<B: Backend + MoeOps, C: CheckpointStrategy>(
-    logits: FloatTensor<Autodiff<B, C>>,
-) -> (FloatTensor<Autodiff<B, C>>, FloatTensor<Autodiff<B, C>>) {
+    logits: Followed<B, C>,
+) -> (Followed<B, C>, Followed<B, C>) {
     let (logits, node) = logits.into_parts();
     let (loss, log_sums) = B::z_loss(logits.clone());
     let loss = match ZLoss.prepare::<C>([node]).compute_bound().stateful() {
