@@ -103,7 +103,7 @@ pub(crate) fn over_tcp() -> String {
 }
 
 /// One rank's end: its four links are opened in the same order on both ranks.
-pub(crate) fn pulled(rank: usize, mut open: impl FnMut(usize) -> Box<dyn Link>) -> Pulled {
+pub(crate) fn pulled(rank: usize, open: impl FnMut(usize) -> Box<dyn Link>) -> Pulled {
     // Each link serves one direction: what rank 0 asks and is sent, what rank 1 asks and is sent.
     let [asks0, sends1, asks1, sends0] = std::array::from_fn(open);
     Pulled::new(match rank {
