@@ -59,7 +59,8 @@ impl Turn {
         // A killed process takes a moment to go.
         for _ in 0..50 {
             left = processes(&self.mark).iter().map(|path| format!("process {}", path.display())).collect();
-            left.extend(shared_memory().difference(&self.before).map(|name| format!("shared memory {name}")));
+            let ours = |name: &&String| !self.before.contains(*name) && !in_use(name);
+            left.extend(shared_memory().iter().filter(ours).map(|name| format!("shared memory {name}")));
             if left.is_empty() {
                 break;
             }
@@ -118,6 +119,14 @@ fn processes(mark: &str) -> Vec<PathBuf> {
         (line.split('\0').any(|argument| argument == mark) && !dead).then_some(path)
     };
     processes.filter_map(|process| alive(process.path())).collect()
+}
+
+/// Does a process have this piece of shared memory in use? Then it is of another job on this machine.
+fn in_use(name: &str) -> bool {
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    processes
+        .filter_map(|process| std::fs::read_to_string(process.path().join("maps")).ok())
+        .any(|maps| maps.contains(name))
 }
 
 /// Open MPI's pieces of shared memory.
