@@ -31,7 +31,7 @@ impl Mixtures {
         let draw = |layer| init_seeded(layer as u64, &Device::flex().autodiff(), |device| config.init(device));
         let weights = AuxiliaryWeights { load_balance: 2.0, router_z: 0.5, depth_router: 0.0 };
         let losses = AuxiliaryLosses::new(weights, &[BlockKind::Experts; LAYERS]);
-        Self { layers: at.layers(LAYERS).map(draw).collect(), losses }.to_device(&at.device)
+        Self { layers: at.layers(LAYERS).map(draw).collect(), losses }.fork(&at.device)
     }
 
     fn run(&self, x: Tensor<3>) -> (Tensor<3>, Vec<LayerAuxiliary>) {

@@ -14,7 +14,7 @@ const SHAPE: [usize; 3] = [2, 5, 4];
 fn layer(config: &MixtureOfExpertsConfig, device: &Device) -> MixtureOfExperts {
     // Drawn in one place, so that both devices have the same weights.
     let drawn = init_seeded(61, &Device::flex().autodiff(), |device| config.init(device));
-    drawn.to_device(&device.clone().autodiff())
+    drawn.fork(&device.clone().autodiff())
 }
 
 struct Visited<'a>(&'a Gradients, Vec<Vec<f64>>);
