@@ -103,9 +103,9 @@ pub(crate) fn over_tcp() -> String {
 }
 
 /// One rank's end: its five links are opened in the same order on both ranks.
-pub(crate) fn pulled(rank: usize, mut open: impl FnMut(usize) -> Box<dyn Link>) -> Pulled {
+pub(crate) fn pulled(rank: usize, open: impl FnMut(usize) -> Box<dyn Link>) -> Pulled {
     // Each link serves one direction: what rank 0 asks and is sent, what rank 1 asks and is sent.
-    let [asks0, sends1, asks1, sends0, common] = std::array::from_fn(|number| open(number));
+    let [asks0, sends1, asks1, sends0, common] = std::array::from_fn(open);
     Pulled::new(match rank {
         0 => Ends { asked: asks1, asks: asks0, sends: sends0, receives: sends1, common },
         _ => Ends { asked: asks0, asks: asks1, sends: sends1, receives: sends0, common },
