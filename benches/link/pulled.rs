@@ -2,7 +2,7 @@
 //!
 //! It is the control for overlap: the same plan, the same transport, and no transfer beside a computation. What is sent
 //! waits at its sender, where a thread hands it out when it is asked for. Two ranks; each direction has two links of its
-//! own, one for what is asked and one for what is sent.
+//! own, one for what is asked and one for what is sent, and one more is for what is not messages.
 
 use burn_pipeline::link::{Activity, Direction, Header, Link, LinkError, Message, Watch};
 use burn_pipeline::plan::{Stage, Transport};
@@ -14,17 +14,19 @@ use std::time::{Duration, Instant};
 /// The longest that a rank may be asked nothing.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The ends of one rank: over which it is asked, asks, sends, receives.
+/// The ends of one rank: over which it is asked, asks, sends, receives; and what both gather and fail over.
 pub(crate) struct Ends {
     pub(crate) asked: Box<dyn Link>,
     pub(crate) asks: Box<dyn Link>,
     pub(crate) sends: Box<dyn Link>,
     pub(crate) receives: Box<dyn Link>,
+    pub(crate) common: Box<dyn Link>,
 }
 
 pub(crate) struct Pulled {
     asks: Box<dyn Link>,
     receives: Box<dyn Link>,
+    common: Box<dyn Link>,
     kept: Sender<Message>,
 }
 
@@ -39,7 +41,7 @@ fn last() -> Header {
 
 impl Pulled {
     pub(crate) fn new(ends: Ends) -> Self {
-        let Ends { mut asked, asks, mut sends, receives } = ends;
+        let Ends { mut asked, asks, mut sends, receives, common } = ends;
         let (kept, messages) = channel::<Message>();
         let peer = 1 - asked.rank();
         // Ends when the other rank asks no more, or this one has nothing more to give.
@@ -49,7 +51,7 @@ impl Pulled {
                 sends.send(peer, message, Instant::now() + PATIENCE).unwrap();
             }
         });
-        Self { asks, receives, kept }
+        Self { asks, receives, common, kept }
     }
 }
 
@@ -63,27 +65,27 @@ impl Drop for Pulled {
 
 impl Link for Pulled {
     fn rank(&self) -> usize {
-        self.receives.rank()
+        self.common.rank()
     }
 
     fn ranks(&self) -> usize {
-        self.receives.ranks()
+        self.common.ranks()
     }
 
     fn transport(&self) -> Transport {
-        self.receives.transport()
+        self.common.transport()
     }
 
     fn watch(&self) -> Arc<dyn Watch> {
-        self.receives.watch()
+        self.common.watch()
     }
 
     fn bring(&self, payload: Payload) -> Payload {
-        self.receives.bring(payload)
+        self.common.bring(payload)
     }
 
     fn announce(&mut self, activity: Activity) {
-        self.receives.announce(activity);
+        self.common.announce(activity);
     }
 
     fn send(&mut self, _: usize, message: Message, _: Instant) -> Result<(), LinkError> {
@@ -97,10 +99,10 @@ impl Link for Pulled {
     }
 
     fn all_gather(&mut self, numbers: Vec<f64>, deadline: Instant) -> Result<Vec<Vec<f64>>, LinkError> {
-        self.receives.all_gather(numbers, deadline)
+        self.common.all_gather(numbers, deadline)
     }
 
     fn abort(&mut self, message: String) {
-        self.receives.abort(message);
+        self.common.abort(message);
     }
 }

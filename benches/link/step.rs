@@ -97,18 +97,18 @@ fn over(name: &str, ahead: &str, link: impl Fn(usize) -> Box<dyn Link> + Sync) -
 pub(crate) fn over_tcp() -> String {
     let port = crate::port();
     let ahead = over("TCP", "yes", |rank| Box::new(tcp(rank, port)));
-    let ports = [crate::port(), crate::port(), crate::port(), crate::port()];
+    let ports: [u16; 5] = std::array::from_fn(|_| crate::port());
     let pulled = over("TCP", "no", |rank| Box::new(pulled(rank, |number| Box::new(tcp(rank, ports[number])))));
     ahead + &pulled
 }
 
-/// One rank's end: its four links are opened in the same order on both ranks.
+/// One rank's end: its five links are opened in the same order on both ranks.
 pub(crate) fn pulled(rank: usize, open: impl FnMut(usize) -> Box<dyn Link>) -> Pulled {
     // Each link serves one direction: what rank 0 asks and is sent, what rank 1 asks and is sent.
-    let [asks0, sends1, asks1, sends0] = std::array::from_fn(open);
+    let [asks0, sends1, asks1, sends0, common] = std::array::from_fn(open);
     Pulled::new(match rank {
-        0 => Ends { asked: asks1, asks: asks0, sends: sends0, receives: sends1 },
-        _ => Ends { asked: asks0, asks: asks1, sends: sends1, receives: sends0 },
+        0 => Ends { asked: asks1, asks: asks0, sends: sends0, receives: sends1, common },
+        _ => Ends { asked: asks0, asks: asks1, sends: sends1, receives: sends0, common },
     })
 }
 

@@ -108,7 +108,7 @@ mod tests {
         let second = vec![None, held(&[0, 7]), None, held(&[])];
         let expected = vec![held(&[2, 3]), held(&[0, 7]), None, held(&[])];
         assert_eq!(together(&[first.clone(), second]), Ok(expected));
-        assert_eq!(together(std::slice::from_ref(&first)), Ok(first.clone()));
+        assert_eq!(together(std::slice::from_ref(&first)), Ok(first));
         assert_eq!(together(&[Vec::new(), Vec::new()]), Ok(Vec::new()));
     }
 
