@@ -78,7 +78,7 @@ pub enum CutError {
     },
     /// Every process would measure something else.
     #[error(
-        "with --link mpi an optimal cut needs costs that all processes read; write them with --costs FILE and --link threads first"
+        "where ranks are processes, an optimal cut needs costs that all processes read; write them with --costs FILE and --link threads first"
     )]
     NoCosts,
     /// The file of costs cannot be read or written.

@@ -23,6 +23,7 @@ pub mod moe_signal;
 pub mod moe_training;
 pub mod network;
 pub mod options;
+pub mod options_error;
 pub mod processes;
 pub mod random;
 pub mod run;

@@ -1,8 +1,10 @@
 //! The flags of `train_moe`: those of `train_gpt`, and the experts'.
 
+use crate::cut::Cut;
 use crate::moe_gpt::{Injection, MoeGptConfig, MoeGptError};
 use crate::moe_part_options::{MOST_BUCKETS, PartOptions};
-use crate::options::{Options, OptionsError, Setup};
+use crate::options::{Options, Setup};
+use crate::options_error::OptionsError;
 use crate::saved::RunFlags;
 use burn_pipeline::cost::{Dtype, Layers, Measure, OptimalOptions, Partition, PartitionError, optimal};
 use burn_pipeline_moe::auxiliary::AuxiliaryWeights;
@@ -14,8 +16,7 @@ use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// Trains a byte-level GPT with blocks of experts on Shakespeare's plays, as a pipeline of stages over ranks of this
-/// process.
+/// Trains a byte-level GPT with blocks of experts on Shakespeare's plays, as a pipeline of stages over ranks.
 #[derive(Parser, Debug, Clone)]
 #[command(name = "train_moe")]
 pub struct MoeOptions {
@@ -28,9 +29,9 @@ pub struct MoeOptions {
     /// Parts beside blocks.
     #[command(flatten)]
     pub parts: PartOptions,
-    /// How blocks are cut into stages.
-    #[arg(long, value_enum, default_value_t = CutName::Even, value_name = "NAME")]
-    pub cut: CutName,
+    /// What stages have alike.
+    #[arg(long, value_enum, default_value_t = Balance::Blocks, value_name = "NAME")]
+    pub balance: Balance,
     /// Trains three times, with auxiliary losses of all stages, of the last one and of none, and draws how uneven the
     /// load of experts was.
     #[arg(long, value_name = "FILE.svg", conflicts_with_all = ["save", "resume"])]
@@ -78,14 +79,14 @@ pub struct ExpertOptions {
     pub bos: Option<u8>,
 }
 
-/// A way of cutting blocks into stages.
+/// What the cut into stages balances.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum CutName {
-    /// As many blocks in each.
-    Even,
-    /// By parameters, all experts counted: as much memory in each.
+pub enum Balance {
+    /// Their number.
+    Blocks,
+    /// Parameters, all experts counted: as much memory in each.
     Parameters,
-    /// By FLOPs, the experts counted that tokens go to: as much time on each rank.
+    /// FLOPs, the experts counted that tokens go to: as much time on each rank.
     Flops,
 }
 
@@ -151,7 +152,7 @@ pub enum MoeOptionsError {
     #[error(transparent)]
     Model(#[from] MoeGptError),
     /// The model cannot be cut so.
-    #[error("--cut: {0}")]
+    #[error("--balance: {0}")]
     Cut(#[from] PartitionError),
     /// Windows are too short for so many tokens ahead.
     #[error("--ahead {ahead} predicts {} tokens after the next one, which --seq {seq} has no room for", ahead.len())]
@@ -178,6 +179,9 @@ pub enum MoeOptionsError {
     /// Left to `train_gpt`.
     #[error("--schedule auto is for `train_gpt`; name a schedule, such as 1F1B")]
     Auto,
+    /// A cut of the other model's layers.
+    #[error("--cut is for `train_gpt`; say with --balance what stages have alike")]
+    OtherCut,
     /// A width of zero.
     #[error("--d-hidden is at least 1")]
     Width,
@@ -198,6 +202,8 @@ impl MoeOptions {
     /// What clap says of arguments that are none, or of `--help`.
     pub fn from_arguments(arguments: impl Iterator<Item = OsString>) -> Result<Self, clap::Error> {
         let command = Self::command().mut_arg("trace", |trace| trace.default_value("runs/train_moe"));
+        // They are about the other model's layers.
+        let command = command.mut_arg("cut", |cut| cut.hide(true)).mut_arg("costs", |costs| costs.hide(true));
         Self::from_arg_matches(&command.try_get_matches_from(arguments)?)
     }
 
@@ -220,6 +226,9 @@ impl MoeOptions {
         if common.auto.is_some() {
             return Err(MoeOptionsError::Auto);
         }
+        if common.options.cut != Cut::Even {
+            return Err(MoeOptionsError::OtherCut);
+        }
         let options = &common.options;
         let model = MoeGptConfig::new().with_pattern(pattern.chars().cycle().take(options.layers).collect());
         let model = model.with_d_model(options.d_model).with_heads(options.heads).with_seq(options.seq);
@@ -238,7 +247,7 @@ impl MoeOptions {
             InjectionName::Nowhere => Injection::Nowhere,
         });
         let model = self.parts.model(model)?;
-        let model = self.cut.of(&model, &common)?;
+        let model = self.balance.of(&model, &common)?;
         let flags = MoeRunFlags { common: RunFlags::of(&common.options), experts: self.experts, parts: self.parts };
         Ok(MoeSetup { common, model, bos, flags, curves: self.curves })
     }
@@ -247,20 +256,20 @@ impl MoeOptions {
 /// FLOPs a second that seconds are estimated at; a cut does not depend on it.
 const RATE: f64 = 1e10;
 
-impl CutName {
+impl Balance {
     /// The model with the boundaries of its stages.
     fn of(self, model: &MoeGptConfig, setup: &Setup) -> Result<MoeGptConfig, MoeOptionsError> {
         let plan = &setup.plan;
         let batch = setup.options.batch.div_ceil(plan.total_microbatches());
         let size = MicrobatchSize { batch, seq: model.seq, dtype: Dtype::F32 };
         let cut = match self {
-            CutName::Even => return Ok(model.clone()),
-            CutName::Parameters => {
+            Balance::Blocks => return Ok(model.clone()),
+            Balance::Parameters => {
                 let weights: Vec<f64> =
                     model.cost_layers(size)?.all().iter().map(|layer| Measure::Parameters.of(layer)).collect();
                 Partition::weighted(&weights, plan.stages())?
             }
-            CutName::Flops => {
+            Balance::Flops => {
                 let layers = model.cost_layers(size)?;
                 let timed = layers.all().iter().map(|layer| layer.clone().estimated(RATE)).collect();
                 optimal(&Layers::new(timed)?, plan.placement(), &OptimalOptions::default())?.partition
@@ -317,7 +326,9 @@ mod tests {
             ("--ahead DD --seq 2", "--seq 2 has no room for"),
             ("--ahead-weight=-1", "--ahead-weight -1"),
             ("--ngram 9000000", "--ngram 9000000"),
-            ("--cut flops --ranks 5", "--cut: "),
+            ("--balance flops --ranks 5", "--balance: "),
+            ("--cut optimal", "--balance"),
+            ("--schedule auto", "--schedule auto is for"),
         ] {
             let message = parse(flags).unwrap().check().unwrap_err().to_string();
             assert!(message.contains(says), "{flags}: {message}");
@@ -329,10 +340,10 @@ mod tests {
     #[test]
     fn a_cut_counts_the_experts_that_are_held_or_those_that_compute() {
         let boundaries = |cut: &str| {
-            let flags = format!("--pattern EDDD --experts 32 --cut {cut}");
+            let flags = format!("--pattern EDDD --experts 32 --balance {cut}");
             parse(&flags).unwrap().check().unwrap().model.boundaries
         };
-        assert!(boundaries("even").is_empty());
+        assert!(boundaries("blocks").is_empty());
         assert_eq!(boundaries("parameters"), [1], "one block with 32 experts outweighs three dense ones");
         assert_eq!(boundaries("flops"), [2], "each token goes to two of them");
     }

@@ -11,7 +11,8 @@
 //!
 //! Where several machines are to take part, `mpirun` with a hostfile is called by hand.
 
-use crate::options::{Options, OptionsError};
+use crate::options::Options;
+use crate::options_error::OptionsError;
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::process::{Command, ExitStatus};

@@ -6,7 +6,8 @@
 
 use crate::generate::Sampling;
 use crate::network::{self, NetworkError};
-use crate::options::{LinkName, LogFormat, Options, OptionsError, Setup};
+use crate::options::{LinkName, LogFormat, Options, Setup};
+use crate::options_error::OptionsError;
 use crate::processes::{self, LOST, ProcessesError};
 use crate::step_log::StepLog;
 use crate::traces::TraceError;

@@ -71,7 +71,9 @@ fn a_model_of_all_parts_learns_and_goes_on_from_its_checkpoint_on_another_cut() 
     let whole = curve(&format!("{PARTS} --ranks 1"));
     assert!(whole[0].step.loss > whole[2].step.loss && whole[0].ahead > whole[2].ahead, "it learns: {whole:?}");
     assert_eq!(whole[0].load.len(), 3, "two blocks with experts, and one of a token ahead");
-    for other in ["--schedule ZBVZeroBubble --cut flops", "--schedule Interleaved1F1B --chunks 2 --cut parameters"] {
+    for other in
+        ["--schedule ZBVZeroBubble --balance flops", "--schedule Interleaved1F1B --chunks 2 --balance parameters"]
+    {
         let got = curve(&format!("{PARTS} {other}"));
         for (got, whole) in got.iter().zip(&whole) {
             assert!((got.step.loss - whole.step.loss).abs() < 1e-3, "{other}: {got:?}");
@@ -81,7 +83,7 @@ fn a_model_of_all_parts_learns_and_goes_on_from_its_checkpoint_on_another_cut() 
     let mut trainer = trainer(&save);
     assert!((0..2).all(|_| trainer.step().unwrap().is_some()));
     drop(trainer);
-    let again = curve(&format!("{save} --resume --schedule ZBVZeroBubble --cut parameters"));
+    let again = curve(&format!("{save} --resume --schedule ZBVZeroBubble --balance parameters"));
     assert_eq!((again.len(), again[0].step.step), (1, 3));
     assert!((again[0].step.loss - whole[2].step.loss).abs() < 1e-3, "{again:?}");
     let other = format!("{TINY} {} --resume", save.replace("--windows 0,5", "--windows 0,4"));
