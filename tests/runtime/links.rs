@@ -2,8 +2,8 @@
 
 use burn::tensor::{Device, Tensor};
 use burn_pipeline::cost::{Link as Speed, LinkBetween, Links, ProfileError};
-use burn_pipeline::link::{Delayed, Direction, Header, Link, LinkError, Message, Threads};
-use burn_pipeline::plan::Stage;
+use burn_pipeline::link::{Activity, Delayed, Direction, Header, Link, LinkError, Message, Threads};
+use burn_pipeline::plan::{Op, Stage, Task};
 use burn_pipeline::stage::{Boundary, Payload};
 use pipeline_tests::conformance::CASES;
 use std::time::{Duration, Instant};
@@ -28,6 +28,22 @@ fn conform(wrap: impl Fn(Box<dyn Link>) -> Box<dyn Link> + Sync) {
 #[test]
 fn threads_are_a_link() {
     conform(|link| link);
+}
+
+#[test]
+fn who_waits_too_long_is_told_of_the_rank_at_the_end_of_all_waits() {
+    let threads = Threads::new(4);
+    let header = |stage| Header { stage: Stage::new(stage), microbatch: 0, direction: Direction::Forward };
+    let [mut first, mut second, mut third, mut last] = [0, 1, 2, 3].map(|rank| threads.link(rank, Device::flex()));
+    second.announce(Activity::Waiting(header(2), 2));
+    third.announce(Activity::Waiting(header(3), 3));
+    last.announce(Activity::Task(Task::new(3, Op::Forward, 0)));
+    let mut told = || first.receive(1, header(1), Instant::now() + Duration::from_millis(20)).unwrap_err().to_string();
+    let said = told();
+    assert!(said.contains("from rank 2; rank 2 is itself waiting") && said.contains("rank 3 is running 3F0"), "{said}");
+    // Ranks that wait in a circle are each told of once.
+    last.announce(Activity::Waiting(header(0), 1));
+    assert_eq!(told().matches("rank 3 is itself waiting").count(), 1);
 }
 
 #[test]

@@ -32,7 +32,7 @@ pub(super) type Whole = (Frame, Vec<Bytes>);
 #[derive(Debug, Default)]
 pub(super) struct Contents {
     /// Whole messages of each rank, in order.
-    pub(super) inbox: Vec<VecDeque<(Frame, Vec<Bytes>)>>,
+    pub(super) inbox: Vec<VecDeque<Whole>>,
     /// Whole messages within groups, by group and rank, in order.
     pub(super) group_inbox: BTreeMap<(usize, usize), VecDeque<Whole>>,
     /// Rows of gathers that are not complete or not taken yet, by round.
@@ -52,6 +52,14 @@ pub(super) struct Contents {
 }
 
 impl Contents {
+    /// The next whole message of a rank, within a group or not.
+    pub(super) fn take(&mut self, group: Option<usize>, from: usize) -> Option<Whole> {
+        match group {
+            None => self.inbox[from].pop_front(),
+            Some(group) => self.group_inbox.get_mut(&(group, from))?.pop_front(),
+        }
+    }
+
     /// Was there a failure, here or elsewhere?
     #[cfg_attr(not(feature = "mpi"), allow(dead_code, reason = "the thread that calls MPI asks"))]
     pub(super) fn failed(&self) -> bool {

@@ -115,6 +115,18 @@ impl Shared {
         self.round_done.notify_all();
     }
 
+    /// What a rank is doing; where it waits, what the rank that it waits for is doing, and so on to one that does not.
+    fn states_from(&self, first: usize) -> String {
+        let (mut states, mut asked, mut next) = (Vec::new(), Vec::new(), Some(first));
+        while let Some(rank) = next.filter(|rank| !asked.contains(rank)) {
+            let activity = *lock(&self.activities[rank]);
+            states.push(if rank == first { activity.to_string() } else { format!("rank {rank} {activity}") });
+            asked.push(rank);
+            next = if let Activity::Waiting(_, other) = activity { Some(other) } else { None };
+        }
+        states.join("; ")
+    }
+
     fn fail_if_aborted(&self) -> Result<(), LinkError> {
         lock(&self.failure).clone().map_or(Ok(()), |failure| Err(LinkError::Peer(failure)))
     }
@@ -131,7 +143,7 @@ pub struct ThreadLink {
 
 impl ThreadLink {
     fn too_late(&self, peer: usize, what: String, since: Instant) -> LinkError {
-        let peer_state = lock(&self.shared.activities[peer]).to_string();
+        let peer_state = self.shared.states_from(peer);
         LinkError::Deadline { rank: self.rank, peer, what, seconds: since.elapsed().as_secs_f64(), peer_state }
     }
 }

@@ -75,11 +75,7 @@ impl MpiLink {
         deadline: Instant,
     ) -> Result<Payload, LinkError> {
         let awaited = Awaited { peer: &|_| from, what: &|| header.to_string(), ask: &|question| self.ask(question) };
-        let arrived = self.mailbox.wait(deadline, &awaited, |contents| match group {
-            None => contents.inbox[from].pop_front(),
-            Some(group) => contents.group_inbox.get_mut(&(group, from))?.pop_front(),
-        });
-        let (frame, bodies) = arrived?;
+        let (frame, bodies) = self.mailbox.wait(deadline, &awaited, |contents| contents.take(group, from))?;
         if frame.header() != header {
             let (expected, got) = (header.to_string(), frame.header().to_string());
             return Err(LinkError::Order { rank: self.mailbox.rank, peer: from, expected, got });

@@ -48,7 +48,7 @@ impl TcpLink {
             Arc::new(move |from, heard| {
                 // Offers and notes are for links between GPUs.
                 if let Heard::Message(frame, bodies) = heard {
-                    mailbox.contents().inbox[from].push_back((frame, bodies));
+                    mailbox.deliver(None, from, (frame, bodies));
                     mailbox.wake();
                 }
             })
@@ -90,7 +90,7 @@ impl Link for TcpLink {
     fn receive(&mut self, from: usize, header: Header, deadline: Instant) -> Result<Payload, LinkError> {
         let from = self.post.known(from)?;
         let what = || header.to_string();
-        let arrived = self.post.wait_for(from, &what, deadline, |contents| contents.inbox[from].pop_front());
+        let arrived = self.post.wait_for(from, &what, deadline, |contents| contents.take(None, from));
         let (frame, bodies) = arrived?;
         self.post.in_order(from, header, frame.header())?;
         let message = frame.message(bodies, &self.device).map_err(|source| self.post.wire(from, source))?;
