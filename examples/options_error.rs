@@ -1,0 +1,99 @@
+//! Why the flags of `train_gpt` do not describe a run, and what to do.
+
+use crate::corpus::TooShort;
+use crate::cut::CutError;
+use crate::device::DeviceError;
+use crate::learning_rate::RateError;
+use burn_pipeline::link::{LaunchError, Launcher};
+use burn_pipeline::plan::PlanCsvError;
+use burn_pipeline::schedule::ScheduleError;
+use std::path::PathBuf;
+
+/// Why the flags do not describe a run.
+#[derive(Debug, thiserror::Error)]
+pub enum OptionsError {
+    /// No such schedule, or not at this size.
+    #[error(transparent)]
+    Schedule(#[from] ScheduleError),
+    /// The plan's file cannot be read.
+    #[error("the plan {} cannot be read: {source}", path.display())]
+    ReadPlan {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// The plan's file holds no plan.
+    #[error("{} is not a plan: {source}", path.display())]
+    ParsePlan {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        source: PlanCsvError,
+    },
+    /// The plan only evaluates.
+    #[error("{plan} runs forwards alone, so it trains nothing; choose a schedule with backwards, such as 1F1B")]
+    NoBackward {
+        /// The plan's name.
+        plan: String,
+    },
+    /// A file's plan runs a fixed number of microbatches.
+    #[error("the plan runs {microbatches} microbatches, more than the {batch} windows of a batch; raise --batch")]
+    BatchTooSmall {
+        /// Microbatches of the plan.
+        microbatches: usize,
+        /// Windows of a batch.
+        batch: usize,
+    },
+    /// A replica without a window.
+    #[error("--data-parallel {replicas} needs a --batch of at least {}", replicas * microbatches)]
+    Replicas {
+        /// Replicas.
+        replicas: usize,
+        /// The least microbatches of each.
+        microbatches: usize,
+    },
+    /// Nobody to shard over.
+    #[error("--sharded needs --data-parallel of at least 2")]
+    Sharded,
+    /// Heads of unequal width.
+    #[error("--heads {heads} does not divide --d-model {d_model}")]
+    Heads {
+        /// Attention heads.
+        heads: usize,
+        /// Width.
+        d_model: usize,
+    },
+    /// The window is longer than the text.
+    #[error(transparent)]
+    Corpus(#[from] TooShort),
+    /// The learning rate is not one.
+    #[error(transparent)]
+    Rate(#[from] RateError),
+    /// The launcher's variables make no sense.
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
+    /// A schedule that is chosen later may have other stages.
+    #[error("--cut does not go with --schedule auto, which may choose other stages; leave one of them out")]
+    AutoCut,
+    /// The model cannot be cut like that.
+    #[error(transparent)]
+    Cut(#[from] CutError),
+    /// MPI was not compiled in.
+    #[error("ranks as processes are not in this build; build with --features mpi")]
+    NoMpi,
+    /// Processes that start processes.
+    #[error("--processes starts `mpirun`, and {0} has started this process already; use --link mpi")]
+    Started(Launcher),
+    /// NCCL was not compiled in.
+    #[error("--link nccl is not in this build; build with --features nccl")]
+    NoNccl,
+    /// Nothing has made this process a rank.
+    #[error(
+        "nothing says which rank this process is; start it with torchrun or srun, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT"
+    )]
+    NoLauncher,
+    /// The device is not there.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+}
