@@ -5,7 +5,8 @@
 //!    its letter, in order, straight into the memory that becomes the tensor. Where messages repeat, that memory waits
 //!    for them: see `coming.rs`.
 //! 3. Whole messages go to the link's mailbox, where a computing thread waits for them.
-//! 4. With nothing to do it pauses: a few turns giving way, then short sleeps, longer ones while nobody waits.
+//! 4. With nothing to do it pauses: a few turns giving way, then short sleeps, longer ones while nobody waits. After it
+//!    has woken a thread it sleeps, so that the thread gets its core.
 
 use super::letter::Letter;
 use super::mailbox::Mailbox;
@@ -26,6 +27,9 @@ const EAGER_TURNS_WAITED: u32 = 1000;
 const SHORT_PAUSE: Duration = Duration::from_micros(50);
 /// The pause while nobody waits.
 const LONG_PAUSE: Duration = Duration::from_micros(500);
+/// The pause after somebody was woken. Where there are no more cores than ranks, the scheduler lets a thread that is
+/// always awake keep its core until the end of its slice, some milliseconds, however often it yields.
+const HAND_OVER: Duration = Duration::from_micros(1);
 
 /// How long ranks wait for each other's goodbye once one of them has failed: time to report.
 const LAST_WORDS: Duration = Duration::from_secs(2);
@@ -132,6 +136,9 @@ impl Progress {
     fn turn(&mut self) {
         let busy = self.links.iter_mut().filter_map(|link| link.turn().then_some(())).count() > 0;
         self.idle = if busy { 0 } else { self.idle.saturating_add(1) };
+        if self.links.iter_mut().filter_map(|link| link.has_woken().then_some(())).count() > 0 {
+            std::thread::sleep(HAND_OVER);
+        }
     }
 
     fn obey(&mut self, order: Order) {

@@ -26,6 +26,8 @@ const LETTER: Tag = 1;
 pub(super) struct Traffic {
     pub(super) mailbox: Arc<Mailbox>,
     pub(super) closed: bool,
+    /// Has something come for a thread that stands waiting, since this was last asked?
+    woke: bool,
     own: Lane,
     /// Of each group, in the order in which they were formed; nothing where this rank is no member.
     groups: Vec<Option<Lane>>,
@@ -180,6 +182,7 @@ impl Traffic {
         Self {
             mailbox: Arc::new(Mailbox::new(rank, ranks)),
             closed: false,
+            woke: false,
             own: Lane::new(communicator, (0..ranks).collect()),
             groups: Vec::new(),
             sending: Vec::new(),
@@ -253,6 +256,7 @@ impl Traffic {
                 Came::Message(from, message) => {
                     self.mailbox.deliver(group, from, message);
                     self.mailbox.wake();
+                    self.woke |= self.mailbox.is_waiting();
                 }
             }
             busy = true;
@@ -261,6 +265,11 @@ impl Traffic {
         let left = std::mem::take(&mut self.sending).into_iter().filter_map(|transfer| transfer.finish().err());
         self.sending = left.collect();
         busy || self.sending.len() < before
+    }
+
+    /// Was somebody woken since the last call?
+    pub(super) fn has_woken(&mut self) -> bool {
+        std::mem::take(&mut self.woke)
     }
 
     /// The next letter or message that is whole.
@@ -281,6 +290,7 @@ impl Traffic {
             Letter::Row { round, numbers } => {
                 let ranks = self.mailbox.ranks;
                 contents.rows.entry(round).or_insert_with(|| vec![None; ranks])[from] = Some(numbers);
+                self.woke |= self.mailbox.is_waiting();
             }
             Letter::Failed(failure) => drop(contents.failure.get_or_insert(failure)),
             Letter::Ask { question } => {
