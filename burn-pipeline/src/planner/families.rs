@@ -1,4 +1,5 @@
-//! Which families of the catalogue can be placed on a ground; the cost-driven one gets its costs and several limits.
+//! Which families of the catalogue can be placed on a ground; the cost-driven one as it is in the catalogue, and with the
+//! ground's costs under several limits: what it builds from costs that stand for all is sometimes better.
 
 use super::ground::Ground;
 use super::request::Request;
@@ -19,8 +20,8 @@ pub(super) fn families(request: &Request, ground: &Ground) -> Vec<(String, Box<d
         if !chunks || (about.placement != ground.shape.kind && !wave) || about.name == forward {
             continue;
         }
+        families.push((about.name.to_owned(), family));
         if about.name != auto {
-            families.push((about.name.to_owned(), family));
             continue;
         }
         let mut limits = vec![("1p", MemoryLimit::TimesRanks(1.0)), ("2p", MemoryLimit::TimesRanks(2.0))];
