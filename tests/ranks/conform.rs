@@ -41,6 +41,8 @@ pub(crate) fn groups(mpi: &Mpi) {
     let before_in_group = ((group.rank() + group.ranks() - 1) % group.ranks()) * 2 + parity;
     assert_eq!(read(&mut group), 100.0 + before_in_group as f32);
     assert_eq!(read(&mut world), ((me + mpi.ranks() - 1) % mpi.ranks()) as f32);
+    // All have read before one of them fails.
+    world.all_gather(vec![me as f64], deadline).unwrap();
     // A failure of one group is none of the other's, nor of the link over all.
     if me == 0 {
         group.abort("only the even ones".to_owned());
