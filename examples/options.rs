@@ -274,7 +274,7 @@ impl Options {
         }
         let launch = Launch::from_environment()?.ok_or(OptionsError::NoLauncher)?;
         let gpu = burn_pipeline::link::NcclLink::gpu_of(&launch);
-        gpu.map_err(|error| DeviceError::NotThere { name: "cuda", message: error.to_string() }.into())
+        gpu.map_err(|error| crate::device::DeviceError::NotThere { name: "cuda", message: error.to_string() }.into())
     }
 
     #[cfg(not(feature = "nccl"))]
