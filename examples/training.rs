@@ -214,7 +214,7 @@ impl Trainer {
         let Some(&learning_rate) = self.setup.rates.get(self.done) else { return Ok(None) };
         let options = &self.setup.options;
         let windows = self.setup.corpus.batch(options.seed, self.done, options.batch, options.seq);
-        let measuring = matches!(self.pipeline.decision(), Decision::Measuring);
+        let switches = self.pipeline.switches();
         let report = self.pipeline.step(self.batch(&windows), learning_rate)?;
         self.done += 1;
         let record = StepRecord {
@@ -229,9 +229,9 @@ impl Trainer {
         if self.recent.len() > KEPT_STEPS {
             self.recent.pop_front();
         }
-        if measuring && let Decision::Switched { planned, .. } = self.pipeline.decision() {
+        if self.pipeline.switches() != switches {
             // What was measured so far is of another plan.
-            self.plan = planned.best.plan.plan().clone();
+            self.plan = self.pipeline.running()?.plan().clone();
             self.recent.clear();
         }
         self.save()?;

@@ -102,3 +102,27 @@ fn every_process_knows_the_load_of_all_experts_and_what_was_dropped() {
         passes(ranks, "experts");
     }
 }
+
+/// What every rank printed behind a word.
+fn said<'a>(out: &'a str, word: &str) -> Vec<&'a str> {
+    out.lines().filter_map(|line| line.strip_prefix(word)).collect()
+}
+
+#[test]
+fn processes_that_measured_otherwise_take_up_one_plan_and_their_numbers_stay() {
+    for ranks in [2, 3] {
+        let out = passes(ranks, "agree");
+        let (together, alone) = (said(&out, "together: "), said(&out, "alone: "));
+        assert_eq!((together.len(), alone.len()), (ranks, ranks), "{out}");
+        assert!(together.iter().all(|plan| *plan == together[0]), "{out}");
+        // Without the others they would have gone apart.
+        assert!(alone.iter().any(|plan| *plan != alone[0]), "{out}");
+    }
+}
+
+#[test]
+fn processes_take_a_choice_that_takes_longer_back_together() {
+    let out = passes(2, "go-back");
+    let trials = said(&out, "together: ");
+    assert!(trials.len() == 2 && trials[0] == trials[1], "{out}");
+}

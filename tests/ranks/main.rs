@@ -7,6 +7,7 @@
     reason = "a test's program fails by panicking, and tells"
 )]
 
+mod auto;
 #[allow(dead_code, reason = "the tests on threads use all of it")]
 #[path = "../runtime/cases.rs"]
 mod cases;
@@ -65,6 +66,8 @@ fn main() -> ExitCode {
         ["strangers", _] => passed(|| jobs::strangers(&mpi)),
         ["calls", _] => passed(|| jobs::calls(&mpi)),
         ["reads", _] => passed(|| jobs::reads(&mpi)),
+        ["agree", _] => passed(|| auto::agree(&mpi)),
+        ["go-back", _] => passed(|| auto::go_back(&mpi)),
         ["experts", _] => passed(|| experts::metrics(&mpi)),
         ["shared", _] => passed(|| parity::shared(&mpi)),
         ["save", family, folder, _] => passed(|| checkpoints::save(&mpi, family, folder, false)),

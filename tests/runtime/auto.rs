@@ -2,6 +2,7 @@
 
 use crate::cases::{Case, Text, read};
 use crate::parity::builder;
+use crate::skips::{Pictures, unet};
 use burn::tensor::Device;
 use burn_pipeline::cost::{Link as Speed, Links, Profile, StageCost};
 use burn_pipeline::link::Threads;
@@ -31,7 +32,7 @@ fn train(size: Size, options: AutoOptions) -> (Vec<f64>, Vec<Vec<f32>>, AutoPipe
 fn a_switch_at_a_step_boundary_changes_no_number() {
     for (ranks, chunks) in [(2, 1), (2, 2), (4, 2)] {
         let size = Size { ranks, chunks, microbatches: MICROBATCHES };
-        let short = AutoOptions { warm_up: 1, measured: 2, ..AutoOptions::default() };
+        let short = AutoOptions { warm_up: 1, measured: 2, trial: 0, ..AutoOptions::default() };
         // The best is never twice as slow as what runs: a switch is certain. And it never takes no time at all.
         let (losses, weights, switched) = train(size, AutoOptions { gain: -1.0, ..short });
         let (expected, same, kept) = train(size, AutoOptions { gain: 1.0, ..short });
@@ -48,7 +49,7 @@ fn a_switch_at_a_step_boundary_changes_no_number() {
 #[test]
 fn the_plan_that_was_chosen_is_the_one_that_runs() {
     let size = Size { ranks: 2, chunks: 2, microbatches: MICROBATCHES };
-    let options = AutoOptions { warm_up: 0, measured: 1, gain: -1.0, ..AutoOptions::default() };
+    let options = AutoOptions { warm_up: 0, measured: 1, gain: -1.0, trial: 0, ..AutoOptions::default() };
     let (_, _, mut auto) = train(size, options);
     let runs = auto.pipeline().plan(MICROBATCHES).unwrap();
     let Decision::Switched { planned, .. } = auto.decision() else { panic!("{:?}", auto.decision()) };
@@ -62,7 +63,7 @@ fn a_pipeline_whose_parameters_have_no_names_of_their_own_stays_as_it_is() {
     let anonymous = |at: &burn_pipeline::train::StageContext| {
         Text::stage(at).named(Names::default().renamed(|_| "weight".to_owned()))
     };
-    let options = AutoOptions { warm_up: 0, measured: 1, gain: -1.0, ..AutoOptions::default() };
+    let options = AutoOptions { warm_up: 0, measured: 1, gain: -1.0, trial: 0, ..AutoOptions::default() };
     let mut auto = AutoPipeline::new(ordered(size).stages(anonymous), size, options).unwrap();
     let losses: Vec<f64> = (0..3).map(|_| auto.step(Text::new(MICROBATCHES).batch(), 1e-2).unwrap().loss).collect();
     assert!(losses[2] < losses[0]);
@@ -74,7 +75,7 @@ fn a_pipeline_whose_parameters_have_no_names_of_their_own_stays_as_it_is() {
 fn ranks_of_their_own_take_one_decision_and_their_numbers_stay() {
     for (ranks, chunks) in [(2, 1), (2, 2), (3, 1)] {
         let size = Size { ranks, chunks, microbatches: MICROBATCHES };
-        let options = AutoOptions { warm_up: 1, measured: 2, gain: -1.0, ..AutoOptions::default() };
+        let options = AutoOptions { warm_up: 1, measured: 2, gain: -1.0, trial: 0, ..AutoOptions::default() };
         let (expected, weights, _) = train(size, AutoOptions { gain: 1.0, ..options });
         let threads = Threads::new(ranks);
         let run = |rank: usize| {
@@ -136,4 +137,127 @@ fn a_slow_network_is_measured_and_planned_for() {
     assert!([(0, 1), (1, 0)].into_iter().all(|(from, to)| links.link(from, to).latency >= 0.02), "{links:?}");
     // There and back, at least.
     assert!(*seconds >= 0.04 && planned.best.candidate.seconds >= 0.04);
+}
+
+/// Costs that say nothing of a slow network, and room for one microbatch a rank: whatever is chosen by them runs one
+/// microbatch after the other.
+fn misleading(stages: usize) -> (Profile, AutoOptions) {
+    let stage = StageCost { forward: 1.0, input: Some(1.0), weight: Some(1.0), ..StageCost::default() };
+    let stage = StageCost { activation_bytes: 1.0, ..stage };
+    let options = AutoOptions { warm_up: 1, measured: 2, trial: 2, gain: f64::NEG_INFINITY, ..AutoOptions::default() };
+    (Profile::new(vec![stage; stages], Links::default()).unwrap(), AutoOptions { cap: Some(1.0), ..options })
+}
+
+/// Messages that take far longer than everything else: schedules differ by how often ranks wait for one.
+fn slow() -> Links {
+    Links { default: Speed { latency: 0.05, bandwidth: None }, ..Links::default() }
+}
+
+#[test]
+fn a_choice_that_is_measured_to_take_longer_is_taken_back_and_changes_no_number() {
+    let size = Size::new(2, MICROBATCHES);
+    let (profile, options) = misleading(2);
+    let mut auto = AutoPipeline::new(ordered(size).delayed(slow()), size, options).unwrap().known(profile);
+    let first = auto.running().unwrap();
+    let (mut losses, mut runs) = (Vec::new(), Vec::new());
+    for _ in 0..8 {
+        losses.push(auto.step(Text::new(MICROBATCHES).batch(), 1e-2).unwrap().loss);
+        runs.push((auto.switches(), auto.running().unwrap().plan().rows() == first.plan().rows()));
+    }
+    // Three steps, a switch, three steps, and back.
+    let (before, tried, after) = ((0, true), (1, false), (2, true));
+    assert_eq!(runs, [before, before, tried, tried, tried, after, after, after]);
+    let Decision::WentBack { planned, running, trial, .. } = auto.decision() else { panic!("{}", auto.decision()) };
+    assert_eq!(running, first.plan().name());
+    assert!(trial.after.unwrap() > trial.before, "{trial}");
+    // By its costs it was the best under that cap.
+    assert_eq!(planned.best.simulation.peak_activations(), 1);
+    assert!(auto.decision().to_string().contains("runs again; measured: "), "{}", auto.decision());
+    let mut plain = ordered(size).schedule(by_name("ZBH1").unwrap(), size).build().unwrap();
+    let expected: Vec<f64> = (0..8).map(|_| plain.step(Text::new(MICROBATCHES).batch(), 1e-2).unwrap().loss).collect();
+    assert_eq!(losses, expected);
+    let weights = |pipeline: &mut burn_pipeline::train::Pipeline| -> Vec<Vec<f32>> {
+        pipeline.weights().unwrap().iter().flatten().map(read).collect()
+    };
+    assert_eq!(weights(auto.pipeline()), weights(&mut plain));
+}
+
+#[test]
+fn a_choice_that_is_measured_to_take_less_stays() {
+    // A V hands two values on where a loop of two stages a rank hands on three.
+    let size = Size { ranks: 2, chunks: 2, microbatches: MICROBATCHES };
+    let options = AutoOptions { warm_up: 1, measured: 2, trial: 2, ..AutoOptions::default() };
+    let mut auto = AutoPipeline::new(ordered(size).delayed(slow()), size, options).unwrap();
+    for _ in 0..7 {
+        auto.step(Text::new(MICROBATCHES).batch(), 1e-2).unwrap();
+    }
+    let Decision::Switched { planned, trial, .. } = auto.decision() else { panic!("{}", auto.decision()) };
+    assert!(trial.after.unwrap() < trial.before, "{trial}");
+    assert_eq!(auto.running().unwrap().plan().rows(), planned.best.plan.plan().rows());
+    assert_eq!(auto.switches(), 1);
+}
+
+#[test]
+fn smaller_batches_are_no_part_of_the_trial() {
+    let size = Size::new(2, MICROBATCHES);
+    let options = AutoOptions { warm_up: 0, measured: 2, gain: 1.0, ..AutoOptions::default() };
+    let mut auto = AutoPipeline::new(ordered(size), size, options).unwrap();
+    for samples in [MICROBATCHES, MICROBATCHES - 1, 1] {
+        auto.step(Text::new(samples).batch(), 1e-2).unwrap();
+        assert!(matches!(auto.decision(), Decision::Measuring), "{}", auto.decision());
+    }
+    auto.step(Text::new(MICROBATCHES).batch(), 1e-2).unwrap();
+    assert!(matches!(auto.decision(), Decision::Kept { .. }), "{}", auto.decision());
+}
+
+#[test]
+fn ranks_of_their_own_go_back_together() {
+    let size = Size::new(3, MICROBATCHES);
+    let threads = Threads::new(3);
+    let run = |rank: usize| {
+        let (profile, options) = misleading(3);
+        let link = Box::new(threads.link(rank, Device::flex()));
+        let builder = ordered(size).delayed(slow());
+        let mut auto = AutoPipeline::over(builder, size, options, link).unwrap().known(profile);
+        let step = |_| auto.step(Text::new(MICROBATCHES).batch(), 1e-2).unwrap().loss;
+        let losses: Vec<f64> = (0..7).map(step).collect();
+        assert_eq!(auto.running().unwrap().plan().name(), "ZBH1");
+        let Decision::WentBack { trial, .. } = auto.decision() else { panic!("{}", auto.decision()) };
+        (losses, *trial, auto.decision().to_string())
+    };
+    let run = &run;
+    let outcomes: Vec<_> = std::thread::scope(|scope| {
+        let ranks: Vec<_> = (0..3).map(|rank| scope.spawn(move || run(rank))).collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    });
+    assert!(outcomes.iter().all(|outcome| *outcome == outcomes[0]), "{outcomes:?}");
+    let mut plain = ordered(size).build().unwrap();
+    let expected: Vec<f64> = (0..7).map(|_| plain.step(Text::new(MICROBATCHES).batch(), 1e-2).unwrap().loss).collect();
+    assert_eq!(outcomes[0].0, expected);
+}
+
+#[test]
+fn a_u_net_is_planned_with_its_long_connections_and_its_numbers_stay() {
+    for (ranks, chunks) in [(3, 1), (2, 2)] {
+        let size = Size { ranks, chunks, microbatches: 4 };
+        let edges = unet().edges(ranks * chunks);
+        let builder = || {
+            let builder = builder::<Pictures>(&OneFOneB, Size { chunks: 1, ..size });
+            let builder = builder.accumulation(Accumulation::Ordered);
+            edges.iter().fold(builder, |builder, &(from, to)| builder.skip(from, to))
+        };
+        let train = |gain: f64| {
+            let options = AutoOptions { warm_up: 1, measured: 2, trial: 0, gain, ..AutoOptions::default() };
+            let mut auto = AutoPipeline::new(builder(), size, options).unwrap();
+            let losses: Vec<f64> = (0..5).map(|_| auto.step(Pictures::new(4).batch(), 1e-2).unwrap().loss).collect();
+            (losses, auto)
+        };
+        let ((losses, mut switched), (expected, _)) = (train(-1.0), train(1.0));
+        assert_eq!(losses, expected, "{size:?}");
+        let Decision::Switched { planned, .. } = switched.decision() else { panic!("{}", switched.decision()) };
+        let skips: Vec<(usize, usize)> = planned.best.plan.plan().skips().iter().map(|&edge| edge.into()).collect();
+        assert_eq!(skips, edges);
+        assert!(planned.best.profile.stages().iter().any(|stage| stage.skip_bytes > 0.0));
+        assert_eq!(switched.running().unwrap().plan().skips(), planned.best.plan.plan().skips());
+    }
 }

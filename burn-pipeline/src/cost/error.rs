@@ -1,5 +1,7 @@
 //! Why costs are refused.
 
+use crate::plan::SkipError;
+
 /// Why numbers are not a profile, or not one for this plan.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ProfileError {
@@ -63,6 +65,12 @@ pub enum ProfileError {
         /// Stages of one that differs.
         other: usize,
     },
+    /// An edge past the next stage is none.
+    #[error(transparent)]
+    Skip(#[from] SkipError),
+    /// Profiles to be merged have different edges past the next stage.
+    #[error("profiles to be merged have different edges past the next stage; measure the same model on all ranks")]
+    OtherSkips,
     /// A link names a rank that the plan does not have.
     #[error("the profile has a link {from} -> {to}, but the plan has {ranks} ranks, numbered from 0")]
     NoSuchRank {

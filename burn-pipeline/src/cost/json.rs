@@ -2,6 +2,7 @@
 //!
 //! ```json
 //! { "stages": [ { "forward": 0.0185, "input": 0.0181, "weight": 0.0093, "activation_bytes": 3.1e9 } ],
+//!   "skips": [],
 //!   "links": { "default": { "latency": 0.0006, "bandwidth": 2.4e10 } } }
 //! ```
 //!
@@ -10,19 +11,23 @@
 use super::error::ProfileError;
 use super::link::Links;
 use super::profile::{Profile, StageCost};
+use crate::plan::SkipEdge;
 use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ProfileForm {
     stages: Vec<StageCost>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    skips: Vec<SkipEdge>,
     #[serde(default)]
     links: Links,
 }
 
 impl From<Profile> for ProfileForm {
     fn from(profile: Profile) -> Self {
-        Self { stages: profile.stages().to_vec(), links: profile.links().clone() }
+        let (stages, skips) = (profile.stages().to_vec(), profile.skips().to_vec());
+        Self { stages, skips, links: profile.links().clone() }
     }
 }
 
@@ -30,7 +35,7 @@ impl TryFrom<ProfileForm> for Profile {
     type Error = ProfileError;
 
     fn try_from(form: ProfileForm) -> Result<Self, ProfileError> {
-        Profile::new(form.stages, form.links)
+        Profile::new(form.stages, form.links)?.with_skips(form.skips)
     }
 }
 
@@ -62,7 +67,8 @@ mod tests {
         let stage = StageCost { forward: 0.125, overlap: Some(0.3), message_bytes: 7.0, ..StageCost::default() };
         let between = vec![LinkBetween { from: 1, to: 0, latency: 0.1, bandwidth: None }];
         let links = Links { default: Link { latency: 0.5, bandwidth: Some(1e9) }, between };
-        let profile = Profile::new(vec![stage, StageCost::default()], links).unwrap();
+        let profile = Profile::new(vec![stage, StageCost::default(), stage], links).unwrap();
+        let profile = profile.with_skips(vec![(0, 2).into()]).unwrap();
         assert_eq!(Profile::from_json(&profile.to_json()).unwrap(), profile);
     }
 
@@ -73,6 +79,7 @@ mod tests {
         assert!(error(r#"{"stages": [{"input": 1}]}"#).contains("missing field `forward`"));
         assert!(error(r#"{"stages": [{"forward": -1}]}"#).contains("stage 0: `forward` is -1"));
         assert!(error(r#"{"stages": []}"#).contains("no stage"));
+        assert!(error(r#"{"stages": [{"forward": 1}], "skips": [[0, 2]]}"#).contains("needs a stage 2"));
         assert!(error("{").contains("line 1"));
         assert!(error(r#"{"stages": [{"forward": NaN}]}"#).contains("line 1"));
     }

@@ -11,6 +11,8 @@
 use super::dtype::Dtype;
 use super::partition::PartitionError;
 use super::profile::{Profile, StageCost};
+use crate::plan::SkipEdge;
+use crate::plan::skips::checked;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -109,6 +111,9 @@ pub struct Layer {
     /// Bytes of the output, which a cut after this layer sends on.
     #[serde(default)]
     pub output_bytes: f64,
+    /// Bytes of each value that the layer hands past the next one, see [`Layers::with_skips`].
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub skip_bytes: f64,
 }
 
 impl Layer {
@@ -128,6 +133,7 @@ impl Layer {
             freed_at_input_bytes: 0.0,
             recomputed_bytes: 0.0,
             output_bytes: 0.0,
+            skip_bytes: 0.0,
         }
     }
 
@@ -173,7 +179,7 @@ impl Layer {
     }
 
     /// Every number that is not a count, with its name, to be checked.
-    fn numbers(&self) -> [(&'static str, f64); 9] {
+    fn numbers(&self) -> [(&'static str, f64); 10] {
         [
             ("flops", self.flops),
             ("forward", self.forward),
@@ -184,13 +190,17 @@ impl Layer {
             ("activation_bytes", self.activation_bytes),
             ("recomputed_bytes", self.recomputed_bytes),
             ("output_bytes", self.output_bytes),
+            ("skip_bytes", self.skip_bytes),
         ]
     }
 }
 
-/// The layers of a model in order, checked.
+/// The layers of a model in order, and the edges between those that are no neighbours, checked.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Layers(Vec<Layer>);
+pub struct Layers {
+    layers: Vec<Layer>,
+    skips: Vec<SkipEdge>,
+}
 
 impl Layers {
     /// The most layers of a model; beyond it, describe blocks of layers as one.
@@ -218,18 +228,33 @@ impl Layers {
                 return Err(PartitionError::Layer { layer: index, field: "freed_at_input_bytes", value });
             }
         }
-        Ok(Self(layers))
+        Ok(Self { layers, skips: Vec::new() })
+    }
+
+    /// The same with values that go from a layer past the next one: the long connections of a U-Net. Wherever the model is
+    /// cut, such a value goes along in the ordinary message to the next stage, or past it over an edge of the pipeline.
+    ///
+    /// # Errors
+    /// [`PartitionError::Skip`] if an edge is none.
+    pub fn with_skips(self, skips: Vec<SkipEdge>) -> Result<Self, PartitionError> {
+        let skips = checked(skips, self.layers.len(), usize::MAX)?;
+        Ok(Self { skips, ..self })
     }
 
     /// The layers in order.
     pub fn all(&self) -> &[Layer] {
-        &self.0
+        &self.layers
+    }
+
+    /// The edges past the next layer, sorted.
+    pub fn skips(&self) -> &[SkipEdge] {
+        &self.skips
     }
 
     /// Number of layers, at least 1.
     #[expect(clippy::len_without_is_empty, reason = "never empty")]
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.layers.len()
     }
 
     /// The stages of a profile as layers of kind `S`, to be cut more coarsely or left as they are; what a stage takes
@@ -249,9 +274,10 @@ impl Layers {
             freed_at_input_bytes: stage.freed_at_input_bytes,
             recomputed_bytes: stage.recomputed_bytes,
             output_bytes: stage.message_bytes,
+            skip_bytes: stage.skip_bytes,
             ..Layer::new(Kind('S'))
         };
-        Self::new(profile.stages().iter().map(layer).collect())
+        Self::new(profile.stages().iter().map(layer).collect())?.with_skips(profile.skips().to_vec())
     }
 
     /// The same layers for microbatches of `factor` times the size: seconds, FLOPs and bytes of activations and
@@ -273,8 +299,9 @@ impl Layers {
             freed_at_input_bytes: layer.freed_at_input_bytes * factor,
             recomputed_bytes: layer.recomputed_bytes * factor,
             output_bytes: layer.output_bytes * factor,
+            skip_bytes: layer.skip_bytes * factor,
             ..layer.clone()
         };
-        Self::new(self.0.iter().map(scale).collect())
+        Self::new(self.layers.iter().map(scale).collect())?.with_skips(self.skips.clone())
     }
 }

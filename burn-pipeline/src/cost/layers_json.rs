@@ -8,11 +8,14 @@
 //!   "pattern": "E|A*4" }
 //! ```
 //!
+//! Either form may have `"skips": [[0, 4], ..]`: values that a layer hands past the next one, of its `skip_bytes`.
+//!
 //! Guarantees: what is read went through [`Layers::new`]; a field that is not known is refused by name; a kind of the
 //! pattern that is not described, or described twice, is refused.
 
 use super::layer::{Kind, Layer, Layers};
 use super::partition::{PartitionError, Pattern};
+use crate::plan::SkipEdge;
 use serde::Deserialize;
 
 #[derive(Deserialize)]
@@ -23,6 +26,8 @@ struct LayersForm {
     #[serde(default)]
     kinds: Vec<Layer>,
     pattern: Option<String>,
+    #[serde(default)]
+    skips: Vec<SkipEdge>,
 }
 
 impl Layers {
@@ -36,9 +41,9 @@ impl Layers {
         match (form.pattern, form.layers.is_empty(), form.kinds.is_empty()) {
             (Some(pattern), true, _) => {
                 let pattern: Pattern = pattern.parse()?;
-                Ok((Self::of_pattern(&pattern, &form.kinds)?, Some(pattern)))
+                Ok((Self::of_pattern(&pattern, &form.kinds)?.with_skips(form.skips)?, Some(pattern)))
             }
-            (None, _, true) => Ok((Self::new(form.layers)?, None)),
+            (None, _, true) => Ok((Self::new(form.layers)?.with_skips(form.skips)?, None)),
             _ => Err(PartitionError::Json("give `layers`, or `kinds` and `pattern`, and not both".into())),
         }
     }
@@ -48,7 +53,10 @@ impl Layers {
     /// # Errors
     /// [`PartitionError::Json`], which no layers that were checked give.
     pub fn to_json(&self) -> Result<String, PartitionError> {
-        let form = serde_json::json!({ "layers": self.all() });
+        let form = match self.skips() {
+            [] => serde_json::json!({ "layers": self.all() }),
+            skips => serde_json::json!({ "layers": self.all(), "skips": skips }),
+        };
         serde_json::to_string_pretty(&form).map_err(|e| PartitionError::Json(e.to_string()))
     }
 

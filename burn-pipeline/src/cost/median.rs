@@ -20,7 +20,8 @@ impl Profile {
     /// The profile that several ranks' own measurements of the same stages agree on: the median of every number.
     ///
     /// # Errors
-    /// [`ProfileError::NoProfile`] without any, [`ProfileError::Unlike`] if they are about different numbers of stages.
+    /// [`ProfileError::NoProfile`] without any, [`ProfileError::Unlike`] if they are about different numbers of stages,
+    /// [`ProfileError::OtherSkips`] about different edges between them.
     ///
     /// ```
     /// use burn_pipeline::cost::{Links, Profile, StageCost};
@@ -34,8 +35,12 @@ impl Profile {
         if let Some(other) = profiles.iter().map(|profile| profile.stages().len()).find(|&stages| stages != first) {
             return Err(ProfileError::Unlike { first, other });
         }
+        let skips = profiles[0].skips();
+        if profiles.iter().any(|profile| profile.skips() != skips) {
+            return Err(ProfileError::OtherSkips);
+        }
         let stage = |stage: usize| stage_cost(&profiles.iter().map(|p| p.stages()[stage]).collect::<Vec<_>>());
-        Profile::new((0..first).map(stage).collect(), links(profiles))
+        Profile::new((0..first).map(stage).collect(), links(profiles))?.with_skips(skips.to_vec())
     }
 }
 
@@ -112,6 +117,10 @@ mod tests {
         let other = Profile::new(vec![StageCost::default()], Links::default()).unwrap();
         let error = Profile::median(&[profile(1.0, None, vec![]), other]).unwrap_err();
         assert_eq!(error, ProfileError::Unlike { first: 2, other: 1 });
+        let stages = || Profile::new(vec![StageCost::default(); 3], Links::default()).unwrap();
+        let across = stages().with_skips(vec![(0, 2).into()]).unwrap();
+        assert_eq!(Profile::median(&[across.clone(), across.clone()]), Ok(across.clone()));
+        assert_eq!(Profile::median(&[stages(), across]), Err(ProfileError::OtherSkips));
     }
 
     fn cost() -> impl Strategy<Value = StageCost> {

@@ -4,11 +4,14 @@
 //!
 //! 1. [`StageCost`] is one stage: what its actions take and hold. `B` defaults to `I + W`, and where only `B`
 //!    was measured, `I` and `W` share it.
-//! 2. [`Links`] is the network.
+//! 2. Where values go past the next stage, the edges say from where to where.
+//! 3. [`Links`] is the network.
 
 use super::error::ProfileError;
 use super::json::ProfileForm;
 use super::link::Links;
+use crate::plan::skips::checked;
+use crate::plan::{SkipEdge, Task};
 use serde::{Deserialize, Serialize};
 
 /// Seconds and bytes of one stage, for one microbatch where that makes a difference.
@@ -152,6 +155,7 @@ impl StageCost {
 #[serde(try_from = "ProfileForm", into = "ProfileForm")]
 pub struct Profile {
     stages: Vec<StageCost>,
+    skips: Vec<SkipEdge>,
     links: Links,
 }
 
@@ -182,7 +186,30 @@ impl Profile {
             }
         }
         links.check()?;
-        Ok(Self { stages, links })
+        Ok(Self { stages, skips: Vec::new(), links })
+    }
+
+    /// The same for a model with these edges past the next stage; what crosses them is the `skip_bytes` of the stages
+    /// that they leave.
+    ///
+    /// # Errors
+    /// [`ProfileError::Skip`] if an edge is none.
+    pub fn with_skips(self, skips: Vec<SkipEdge>) -> Result<Self, ProfileError> {
+        let skips = checked(skips, self.stages.len(), Task::MAX_SKIP)?;
+        Ok(Self { skips, ..self })
+    }
+
+    /// The same model at other costs.
+    ///
+    /// # Errors
+    /// As [`Profile::new`], and [`ProfileError::Skip`] if an edge leads to a stage that is not there any more.
+    pub fn with_stages(&self, stages: Vec<StageCost>) -> Result<Self, ProfileError> {
+        Self::new(stages, self.links.clone())?.with_skips(self.skips.clone())
+    }
+
+    /// The edges past the next stage, sorted.
+    pub fn skips(&self) -> &[SkipEdge] {
+        &self.skips
     }
 
     /// Costs of the stages, in model order.
@@ -200,7 +227,7 @@ impl Profile {
     /// # Errors
     /// As [`Profile::new`].
     pub fn with_links(self, links: Links) -> Result<Self, ProfileError> {
-        Self::new(self.stages, links)
+        Self::new(self.stages, links)?.with_skips(self.skips)
     }
 }
 

@@ -137,7 +137,7 @@ impl Plan {
     /// # Errors
     /// [`PlanError::Skip`] if an edge is none.
     pub fn with_skips(self, skips: Vec<SkipEdge>) -> Result<Self, PlanError> {
-        let skips = skips::checked(skips, &self.placement)?;
+        let skips = skips::checked(skips, self.placement.stages(), Task::MAX_SKIP)?;
         Ok(Self { skips, ..self })
     }
 

@@ -7,7 +7,7 @@
 //! An edge adds transfers and no order: its later stage runs after all those between, and so after its earlier one;
 //! in backward it is the other way round. Each value crosses once, from rank to rank; its gradient comes back once.
 
-use super::{Placement, Stage, Task};
+use super::{Stage, Task};
 use serde::{Deserialize, Serialize};
 
 /// An edge from a stage to one that is not the next, in every replica of the model.
@@ -75,15 +75,14 @@ pub enum SkipError {
     },
 }
 
-/// Sorts a plan's edges, or says what is wrong with one.
-pub(super) fn checked(mut edges: Vec<SkipEdge>, placement: &Placement) -> Result<Vec<SkipEdge>, SkipError> {
-    let stages = placement.stages();
+/// Sorts the edges of so many stages (or layers), none longer than `longest`, or says what is wrong with one.
+pub(crate) fn checked(mut edges: Vec<SkipEdge>, stages: usize, longest: usize) -> Result<Vec<SkipEdge>, SkipError> {
     for &edge in &edges {
         match edge.to.checked_sub(edge.from) {
             None | Some(0) => return Err(SkipError::Backward { edge }),
             _ if edge.to >= stages => return Err(SkipError::NoSuchStage { edge, stages }),
             Some(1) => return Err(SkipError::Next { edge }),
-            Some(span) if span > Task::MAX_SKIP => return Err(SkipError::TooLong { edge }),
+            Some(span) if span > longest => return Err(SkipError::TooLong { edge }),
             Some(_) => {}
         }
     }

@@ -4,7 +4,7 @@ use super::synthesis::SynthesisError;
 use crate::cost::{PartitionError, ProfileError};
 use crate::pass::PassError;
 use crate::pass::overlap::OverlapError;
-use crate::plan::CheckError;
+use crate::plan::{CheckError, PlanError};
 use crate::schedule::ScheduleError;
 use crate::simulate::SimulateError;
 
@@ -42,6 +42,9 @@ pub enum DropReason {
     /// The plan cannot be priced.
     #[error(transparent)]
     Simulate(#[from] SimulateError),
+    /// The plan cannot have the model's edges past the next stage.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
     /// The costs are refused.
     #[error(transparent)]
     Profile(#[from] ProfileError),

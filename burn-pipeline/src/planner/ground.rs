@@ -153,7 +153,7 @@ fn limits(request: &Request, placement: &Placement) -> Option<MemoryLimits> {
 /// The profile with gradients and optimizer state beside the parameters.
 pub(super) fn with_state(profile: &Profile, factor: f64) -> Result<Profile, DropReason> {
     let stage = |stage: &StageCost| StageCost { weight_bytes: stage.weight_bytes * factor, ..*stage };
-    Ok(Profile::new(profile.stages().iter().map(stage).collect(), profile.links().clone())?)
+    Ok(profile.with_stages(profile.stages().iter().map(stage).collect())?)
 }
 
 /// In a bidirectional placement the two ranks of a stage exchange their gradients for it after the step, both ways

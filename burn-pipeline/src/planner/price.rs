@@ -98,7 +98,11 @@ fn run(
         Ok(profile) => profile,
         Err(reason) => return Some(Err(reason)),
     };
-    let lowered = match passes.lower(plan, &profile, request.simulate)? {
+    let plan = match plan.clone().with_skips(profile.skips().to_vec()) {
+        Ok(plan) => plan,
+        Err(error) => return Some(Err(error.into())),
+    };
+    let lowered = match passes.lower(&plan, &profile, request.simulate)? {
         Ok(lowered) => lowered,
         Err(reason) => return Some(Err(reason)),
     };
@@ -128,9 +132,11 @@ pub(super) fn recomputed(request: &Request, ground: &Ground, recomputing: &[usiz
     let stages = ground.profile.stages();
     let stage = |(index, stage): (usize, &StageCost)| {
         let before = index.checked_sub(1).map(|before| stages[before].message_bytes);
-        let input = before.unwrap_or(request.workloads[ground.workload].input_bytes);
+        let past = ground.profile.skips().iter().filter(|edge| edge.to == index);
+        let past: f64 = past.map(|edge| stages[edge.from].skip_bytes).sum();
+        let input = before.unwrap_or(request.workloads[ground.workload].input_bytes) + past;
         if recomputing.contains(&index) { stage.recomputing(input) } else { *stage }
     };
     let stages = stages.iter().enumerate().map(stage).collect();
-    Ok(Profile::new(stages, ground.profile.links().clone())?)
+    Ok(ground.profile.with_stages(stages)?)
 }

@@ -9,8 +9,8 @@
 //!
 //! Follows `align_runtime_estimations_across_all_distributed_ranks` of PyTorch's `torch/_inductor/comms.py`.
 
-use super::auto::AutoError;
 use super::build_error::BuildError;
+use super::decision::AutoError;
 use super::error::PipelineError;
 use super::pipeline::{Pipeline, SourceBox};
 use super::source::Source;
@@ -30,6 +30,13 @@ impl Pipeline {
         let told = self.tell(&own.to_json())?;
         let profiles: Result<Vec<Profile>, _> = told.iter().map(|text| Profile::from_json(text)).collect();
         Ok(Profile::median(&profiles?)?)
+    }
+
+    /// The longest of what all ranks measured; seconds that every rank decides by alike.
+    pub(super) fn agree_on_longest(&mut self, own: f64) -> Result<f64, PipelineError> {
+        // As text that gives the very number back.
+        let told = self.tell(&format!("{own:?}"))?;
+        Ok(told.iter().filter_map(|text| text.parse::<f64>().ok()).fold(own, f64::max))
     }
 
     /// Tells all ranks something, and gives what each of them said, by rank.

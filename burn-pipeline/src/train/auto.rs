@@ -1,7 +1,8 @@
 //! A schedule chosen by what the first steps cost.
 //!
 //! Guarantees: the numbers are those of a pipeline that never switched (bit for bit with ordered accumulation); what
-//! goes wrong with planning or switching leaves the running pipeline as it is, with the reason in [`Decision`].
+//! goes wrong with planning or switching leaves the running pipeline as it is, with the reason in [`Decision`]; what stays
+//! is no slower, as measured, than what ran first.
 //!
 //! 1. Training starts with a schedule that splits its backward, so that `F`, `I` and `W` are measured apart. The first
 //!    steps warm up; the next ones are measured, and the links after them.
@@ -14,22 +15,26 @@
 //!    new one is built, takes it over, and goes on at the step boundary. Weights and optimizer state move to where
 //!    their stages now live. So stages' parameters must have names of their own; see [`Names`](crate::stage::Names).
 //! 4. Ranks in processes of their own keep the placement, so nothing moves: they only take up another plan.
+//! 5. Then the new schedule's passes are measured as those of the first one were. Where they take longer (costs change with
+//!    what runs beside them, above all on shared cores), the first one is taken up again, the same way. All ranks compare
+//!    the same numbers: the longest that any of them measured.
 
 use super::build_error::BuildError;
 use super::builder::Builder;
-use super::checkpoint::{CheckpointError, Checkpoints};
+use super::checkpoint::Checkpoints;
+use super::decision::{AutoError, Decision, Trial};
 use super::error::PipelineError;
 use super::pipeline::Pipeline;
-use super::profile::measured_profile;
+use super::profile::{measured_profile, median};
 use super::report::StepReport;
 use super::source::Source;
-use crate::cost::{Layers, PartitionError, Profile, ProfileError};
+use crate::cost::{Layers, Profile};
 use crate::link::Link;
 use crate::pass::insert_transfers;
-use crate::plan::Plan;
-use crate::planner::{Cut, PassChoice, Planned, PlannerError, Recompute, Request, Way, Workload, best_plan};
+use crate::plan::{CheckedPlan, Plan};
+use crate::planner::{Cut, PassChoice, Planned, Recompute, Request, Way, Workload, best_plan};
 use crate::schedule::{Schedule, ScheduleError, Size, by_name};
-use crate::simulate::{SimulateError, simulate};
+use crate::simulate::simulate;
 use crate::stage::Batch;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -44,6 +49,8 @@ pub struct AutoOptions {
     pub measured: usize,
     /// The share of a pass that the best must be predicted to save for a switch.
     pub gain: f64,
+    /// Steps that are measured after a switch, behind as many to warm up as at the start. With 0 what was chosen stays.
+    pub trial: usize,
     /// Bytes that a rank may hold.
     pub cap: Option<f64>,
     /// Bytes held for each byte of parameters: 2 with gradients, 4 with Adam's moments.
@@ -52,81 +59,8 @@ pub struct AutoOptions {
 
 impl Default for AutoOptions {
     fn default() -> Self {
-        Self { warm_up: 2, measured: 5, gain: 0.02, cap: None, state_factor: 4.0 }
+        Self { warm_up: 2, measured: 5, gain: 0.02, trial: 5, cap: None, state_factor: 4.0 }
     }
-}
-
-/// What was decided.
-#[derive(Debug)]
-pub enum Decision {
-    /// Nothing yet: steps are still measured.
-    Measuring,
-    /// The schedule was given, not to be chosen.
-    Given,
-    /// What runs is kept: the best is not enough faster.
-    Kept {
-        /// What the planner found.
-        planned: Box<Planned>,
-        /// The plan that runs.
-        running: String,
-        /// Its predicted seconds.
-        seconds: f64,
-    },
-    /// Another schedule runs now.
-    Switched {
-        /// What the planner found; its best runs.
-        planned: Box<Planned>,
-        /// The plan that ran before.
-        before: String,
-        /// Its predicted seconds.
-        seconds: f64,
-    },
-    /// What runs is kept, because something failed on the way.
-    Failed(AutoError),
-}
-
-/// The decision and its reasons, in words.
-impl std::fmt::Display for Decision {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (planned, before, seconds, kept) = match self {
-            Decision::Measuring => return f.write_str("none yet: steps are still measured"),
-            Decision::Given => return f.write_str("the schedule was given"),
-            Decision::Failed(error) => return write!(f, "what runs is kept: {error}"),
-            Decision::Kept { planned, running, seconds } => (planned, running, seconds, true),
-            Decision::Switched { planned, before, seconds } => (planned, before, seconds, false),
-        };
-        match kept {
-            true => writeln!(f, "{before} is kept, predicted {seconds:.6} s a pass: the best is not enough faster")?,
-            false => writeln!(f, "{before}, predicted {seconds:.6} s a pass, was left for the best")?,
-        }
-        planned.fmt(f)
-    }
-}
-
-/// Why no other schedule could be chosen or taken up.
-#[derive(Debug, thiserror::Error)]
-pub enum AutoError {
-    /// The steps' costs make no profile.
-    #[error("the measured steps make no profile: {0}")]
-    Profile(#[from] ProfileError),
-    /// The profile cannot be planned for.
-    #[error("the measured stages cannot be planned for: {0}")]
-    Stages(#[from] PartitionError),
-    /// The planner found nothing.
-    #[error("no plan was found: {0}")]
-    Planner(#[from] PlannerError),
-    /// What runs cannot be simulated.
-    #[error("the running plan cannot be simulated: {0}")]
-    Simulate(#[from] SimulateError),
-    /// The new pipeline cannot be built.
-    #[error("the new pipeline cannot be built: {0}")]
-    Build(#[from] BuildError),
-    /// Weights cannot be moved.
-    #[error("weights cannot be moved to the new pipeline: {0}")]
-    Move(#[from] CheckpointError),
-    /// A rank failed.
-    #[error(transparent)]
-    Pipeline(#[from] PipelineError),
 }
 
 /// A pipeline that chooses its schedule after some steps; see the module's header.
@@ -136,7 +70,12 @@ pub struct AutoPipeline {
     size: Size,
     options: AutoOptions,
     pipeline: Pipeline,
+    /// Costs to plan by instead of measured ones.
+    known: Option<Profile>,
     reports: Vec<StepReport>,
+    /// What ran before, while what runs now is on trial.
+    before: Option<Source>,
+    switches: usize,
     decision: Decision,
 }
 
@@ -148,7 +87,7 @@ impl AutoPipeline {
     /// As [`Builder::build`].
     pub fn new(builder: Builder, size: Size, options: AutoOptions) -> Result<Self, BuildError> {
         let pipeline = builder.clone().schedule(first_schedule(size)?, size).build()?;
-        Ok(Self { builder, size, options, pipeline, reports: Vec::new(), decision: Decision::Measuring })
+        Ok(Self::with(builder, size, options, pipeline, Decision::Measuring))
     }
 
     /// As [`AutoPipeline::new`], with this process as one rank that reaches the others through `link`: all processes make
@@ -158,7 +97,18 @@ impl AutoPipeline {
     /// As [`Builder::build_rank`].
     pub fn over(builder: Builder, size: Size, options: AutoOptions, link: Box<dyn Link>) -> Result<Self, BuildError> {
         let pipeline = builder.clone().schedule(first_schedule(size)?, size).build_rank(link)?;
-        Ok(Self { builder, size, options, pipeline, reports: Vec::new(), decision: Decision::Measuring })
+        Ok(Self::with(builder, size, options, pipeline, Decision::Measuring))
+    }
+
+    fn with(builder: Builder, size: Size, options: AutoOptions, pipeline: Pipeline, decision: Decision) -> Self {
+        let (known, reports, before) = (None, Vec::new(), None);
+        Self { builder, size, options, pipeline, known, reports, before, switches: 0, decision }
+    }
+
+    /// The same, planning by these costs (of an earlier run, say) instead of measured ones. Ranks in processes agree on the
+    /// median of theirs. Passes are measured all the same, so a choice that the costs mislead to is taken back.
+    pub fn known(self, profile: Profile) -> Self {
+        Self { known: Some(profile), ..self }
     }
 
     /// The plan that runs while steps are measured, without transfers.
@@ -171,8 +121,7 @@ impl AutoPipeline {
 
     /// A pipeline whose schedule was given, for those who hold either.
     pub fn given(builder: Builder, pipeline: Pipeline) -> Self {
-        let (size, options) = (Size::new(1, 1), AutoOptions::default());
-        Self { builder, size, options, pipeline, reports: Vec::new(), decision: Decision::Given }
+        Self::with(builder, Size::new(1, 1), AutoOptions::default(), pipeline, Decision::Given)
     }
 
     /// The pipeline that runs now.
@@ -185,32 +134,67 @@ impl AutoPipeline {
         &self.decision
     }
 
-    /// Trains on one batch, and chooses the schedule after the last measured one.
+    /// How often another plan was taken up so far: 0, 1, or 2 where the first one runs again.
+    pub fn switches(&self) -> usize {
+        self.switches
+    }
+
+    /// The lowered plan that runs now.
+    ///
+    /// # Errors
+    /// As [`Pipeline::plan`].
+    pub fn running(&mut self) -> Result<Arc<CheckedPlan>, BuildError> {
+        self.pipeline.plan(self.pipeline.source.0.microbatches())
+    }
+
+    /// Trains on one batch; chooses the schedule after the last measured one, and later keeps it or takes it back.
     ///
     /// # Errors
     /// As [`Pipeline::step`]. Failures of planning and switching are no errors: see [`AutoPipeline::decision`].
     pub fn step(&mut self, batch: Batch, learning_rate: f64) -> Result<StepReport, PipelineError> {
         let report = self.pipeline.step(batch, learning_rate)?;
-        if matches!(self.decision, Decision::Measuring) {
-            self.reports.push(report.clone());
-            if self.reports.len() >= self.options.warm_up + self.options.measured.max(1) {
-                self.decision = self.decide().unwrap_or_else(|error| {
-                    tracing::warn!(%error, "the schedule stays as it is");
-                    Decision::Failed(error)
-                });
-                self.reports.clear();
-            }
+        // A smaller batch (an epoch's last, say) tells nothing of the others.
+        if report.microbatches == self.pipeline.wanted_microbatches() {
+            self.watch(&report);
         }
         Ok(report)
     }
 
-    fn decide(&mut self) -> Result<Decision, AutoError> {
-        let measured = &self.reports[self.options.warm_up..];
-        let profile = measured_profile(self.pipeline.placement(), measured)?;
-        let profile = profile.with_links(self.pipeline.measure_links()?)?;
-        let profile = self.pipeline.agree_on_profile(&profile)?;
+    /// Takes note of a step, and decides when enough of them were measured.
+    fn watch(&mut self, report: &StepReport) {
+        let (measuring, on_trial) = (matches!(self.decision, Decision::Measuring), self.before.is_some());
+        if !measuring && !on_trial {
+            return;
+        }
+        self.reports.push(report.clone());
+        let wanted = if on_trial { self.options.trial } else { self.options.measured };
+        if self.reports.len() < self.options.warm_up + wanted.max(1) {
+            return;
+        }
+        let measured = self.reports.split_off(self.options.warm_up);
+        self.reports.clear();
+        let decided = if on_trial { self.judge(&measured) } else { self.decide(&measured) };
+        match decided {
+            Ok(decision) => self.decision = decision,
+            Err(error) => {
+                tracing::warn!(%error, "the schedule stays as it is");
+                self.decision = Decision::Failed(error);
+            }
+        }
+    }
+
+    fn decide(&mut self, measured: &[StepReport]) -> Result<Decision, AutoError> {
+        let pass = self.pipeline.agree_on_longest(pass_seconds(measured))?;
+        let own = match &self.known {
+            Some(profile) => profile.clone(),
+            None => {
+                measured_profile(self.pipeline.placement(), measured)?.with_links(self.pipeline.measure_links()?)?
+            }
+        };
+        let own = own.with_skips(self.pipeline.source.0.skips())?;
+        let profile = self.pipeline.agree_on_profile(&own)?;
         let planned = Box::new(best_plan(&self.request(&profile)?)?);
-        let running = self.pipeline.plan(self.size.microbatches)?;
+        let running = self.running()?;
         let seconds = simulate(running.plan(), &profile, &self.pipeline.travel)?.makespan;
         let best = planned.best.candidate.seconds;
         tracing::info!(running = seconds, best, choice = %planned.best.candidate.choice, "schedules compared");
@@ -218,8 +202,27 @@ impl AutoPipeline {
         if best >= seconds * (1.0 - self.options.gain) {
             return Ok(Decision::Kept { planned, running: before, seconds });
         }
-        self.switch(&planned)?;
-        Ok(Decision::Switched { planned, before, seconds })
+        let first = self.pipeline.source.0.clone();
+        self.switch(self.source(&planned))?;
+        self.before = (self.options.trial > 0).then_some(first);
+        Ok(Decision::Switched { planned, before, seconds, trial: Trial { before: pass, after: None } })
+    }
+
+    /// Keeps what is on trial, or goes back to what ran before.
+    fn judge(&mut self, measured: &[StepReport]) -> Result<Decision, AutoError> {
+        let first = self.before.take();
+        let after = self.pipeline.agree_on_longest(pass_seconds(measured))?;
+        let decision = std::mem::replace(&mut self.decision, Decision::Measuring);
+        let (Decision::Switched { planned, before, seconds, trial }, Some(first)) = (decision, first) else {
+            return Ok(Decision::Given);
+        };
+        let trial = Trial { after: Some(after), ..trial };
+        tracing::info!(before = trial.before, after, "passes compared");
+        if after <= trial.before {
+            return Ok(Decision::Switched { planned, before, seconds, trial });
+        }
+        self.switch(first)?;
+        Ok(Decision::WentBack { planned, running: before, seconds, trial })
     }
 
     /// The question: the same stages on the same ranks.
@@ -240,19 +243,20 @@ impl AutoPipeline {
         })
     }
 
-    /// Lets the best run. Where its stages live elsewhere, its pipeline is built and takes over; the old one ends only
-    /// then.
-    fn switch(&mut self, planned: &Planned) -> Result<(), AutoError> {
-        let source = self.source(planned);
+    /// Lets something else run. Where its stages live elsewhere, its pipeline is built and takes over; the old one ends
+    /// only then.
+    fn switch(&mut self, source: Source) -> Result<(), AutoError> {
         if self.pipeline.together {
-            return self.pipeline.adopt(source);
+            self.pipeline.adopt(source)?;
+        } else {
+            let folder = Folder::new();
+            let checkpoints = Checkpoints::new(&folder.0);
+            self.pipeline.save(&checkpoints, &())?;
+            let mut next = Builder { source: Some(source), ..self.builder.clone() }.build()?;
+            next.load(&checkpoints.latest()?)?;
+            self.pipeline = next;
         }
-        let folder = Folder::new();
-        let checkpoints = Checkpoints::new(&folder.0);
-        self.pipeline.save(&checkpoints, &())?;
-        let mut next = Builder { source: Some(source), ..self.builder.clone() }.build()?;
-        next.load(&checkpoints.latest()?)?;
-        self.pipeline = next;
+        self.switches += 1;
         Ok(())
     }
 
@@ -261,7 +265,9 @@ impl AutoPipeline {
     fn source(&self, planned: &Planned) -> Source {
         let best = &planned.best;
         let same = |family: &dyn Schedule| {
-            let built = family.build(self.size).ok().and_then(|plan| insert_transfers(&plan).ok());
+            let skips = best.plan.plan().skips().to_vec();
+            let built = family.build(self.size).ok().and_then(|plan| plan.with_skips(skips).ok());
+            let built = built.and_then(|plan| insert_transfers(&plan).ok());
             built.is_some_and(|built| built.rows() == best.plan.plan().rows())
         };
         let family = match &best.candidate.choice.way {
@@ -273,6 +279,11 @@ impl AutoPipeline {
             None => Source::Plan(Arc::new(best.plan.plan().clone())),
         }
     }
+}
+
+/// Seconds of a pass, from its first action to its last: the median of some.
+fn pass_seconds(steps: &[StepReport]) -> f64 {
+    median(&mut steps.iter().map(|step| step.timeline.end()).collect::<Vec<_>>())
 }
 
 /// A schedule that splits its backward and runs at any size with so many stages a rank.

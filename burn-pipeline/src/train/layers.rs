@@ -166,7 +166,8 @@ impl<'a> Probe<'a> {
             tracing::info!(index, flops = layer.flops, seconds = layer.seconds(), "layer measured");
             (value, _) = (output, layers.push(layer));
         }
-        Ok(MeasuredLayers { layers: Layers::new(layers)?, uncaptured: self.uncaptured })
+        let layers = Layers::new(layers)?.with_skips(self.builder.skips.clone())?;
+        Ok(MeasuredLayers { layers, uncaptured: self.uncaptured })
     }
 
     /// One layer's numbers, and what it hands on.
@@ -193,6 +194,7 @@ impl<'a> Probe<'a> {
         if ends.len() != past.len() {
             return Err(failed(StageError::SkipCount { got: past.len(), expected: ends.len() }));
         }
+        layer.skip_bytes = past.iter().map(Payload::bytes).max().unwrap_or(0) as f64;
         self.past.extend(ends.into_iter().map(|to| (index, to)).zip(past));
         Ok((layer, output))
     }

@@ -35,13 +35,13 @@ pub(super) enum Source {
 }
 
 impl Source {
-    /// The same for a model with these edges, beside those that a given plan has.
+    /// The same for a model with these edges, beside those that it (or a given plan) has.
     pub(super) fn with_skips(self, skips: &[SkipEdge]) -> Self {
-        let mut skips = skips.to_vec();
-        if let Source::Plan(plan) = &self {
-            skips.extend(plan.skips());
-        }
-        if skips.is_empty() { self } else { Source::WithSkips(Box::new(self), skips.into()) }
+        let own = if let Source::Plan(plan) = &self { plan.skips().to_vec() } else { self.skips() };
+        let more = own.into_iter().filter(|edge| !skips.contains(edge));
+        let skips: Vec<SkipEdge> = skips.iter().copied().chain(more).collect();
+        let bare = if let Source::WithSkips(bare, _) = self { *bare } else { self };
+        if skips.is_empty() { bare } else { Source::WithSkips(Box::new(bare), skips.into()) }
     }
 
     pub(super) fn skips(&self) -> Vec<SkipEdge> {

@@ -19,6 +19,7 @@ mod mutation;
 mod order_traps;
 mod orders;
 mod overlap;
+mod overlap_growth;
 mod overlap_properties;
 mod paper_formulas;
 mod paper_tables;

@@ -4,4 +4,5 @@
 
 mod auto;
 mod exact;
+mod skips;
 mod synthesis;

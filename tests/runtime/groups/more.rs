@@ -123,7 +123,7 @@ fn a_schedule_that_is_chosen_by_itself_changes_no_number_of_replicas() {
     let train = |gain: f64, sharded: bool| {
         let order = if sharded { Accumulation::AsTheyCome } else { Accumulation::Ordered };
         let builder = replicated::<Text>(("1F1B", 1), 4, 2).accumulation(order).sharded(sharded);
-        let options = AutoOptions { warm_up: 1, measured: 2, gain, ..AutoOptions::default() };
+        let options = AutoOptions { warm_up: 1, measured: 2, gain, trial: 0, ..AutoOptions::default() };
         let mut auto = AutoPipeline::new(builder, size, options).unwrap();
         let losses: Vec<f64> = (0..5).map(|_| auto.step(case.batch(), RATE).unwrap().loss).collect();
         let decided = format!("{:?}", auto.decision());

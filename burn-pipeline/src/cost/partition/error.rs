@@ -2,6 +2,7 @@
 
 use super::pattern::PatternError;
 use crate::cost::{Kind, ProfileError};
+use crate::plan::SkipError;
 
 /// Why a model cannot be cut like that.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -121,6 +122,9 @@ pub enum PartitionError {
     /// The stages do not make a profile.
     #[error(transparent)]
     Profile(#[from] ProfileError),
+    /// An edge past the next layer is none; layers are numbered as stages are.
+    #[error(transparent)]
+    Skip(#[from] SkipError),
     /// The text is not the JSON of layers.
     #[error("the layers are not readable: {0}")]
     Json(String),

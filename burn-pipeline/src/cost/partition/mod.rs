@@ -21,6 +21,8 @@ pub use pattern::{Pattern, PatternError, PatternProblem};
 pub use report::{PartitionReport, StageReport};
 
 use super::{Layer, Layers, Links, Profile, StageCost};
+use crate::plan::SkipEdge;
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// What partitioners weigh a layer by.
@@ -147,8 +149,14 @@ impl Partition {
         starts.zip(ends).map(|(start, end)| start..end)
     }
 
+    /// The stage that holds a layer.
+    fn stage_of(&self, layer: usize) -> usize {
+        self.boundaries.partition_point(|&start| start <= layer)
+    }
+
     /// The costs of the stages, for the simulator: seconds and bytes are summed, a stage's message is its last
-    /// layer's output.
+    /// layer's output. Values that layers hand past the next one go along in the message to the next stage; what goes
+    /// past that is an edge of the profile, one for each two stages, as heavy as the heaviest that leaves its stage.
     ///
     /// # Errors
     /// [`PartitionError::Size`] if the cut is of another number of layers, [`PartitionError::Profile`] if the links
@@ -175,7 +183,20 @@ impl Partition {
                 ..StageCost::default()
             }
         };
-        Ok(Profile::new(self.ranges().map(stage).collect(), links)?)
+        let mut stages: Vec<StageCost> = self.ranges().map(stage).collect();
+        let mut past: BTreeMap<SkipEdge, f64> = BTreeMap::new();
+        for &SkipEdge { from, to } in layers.skips() {
+            let (bytes, from, to) = (layers.all()[from].skip_bytes, self.stage_of(from), self.stage_of(to));
+            match to - from {
+                0 => {}
+                1 => stages[from].message_bytes += bytes,
+                _ => *past.entry(SkipEdge { from, to }).or_default() += bytes,
+            }
+        }
+        for (edge, &bytes) in &past {
+            stages[edge.from].skip_bytes = stages[edge.from].skip_bytes.max(bytes);
+        }
+        Ok(Profile::new(stages, links)?.with_skips(past.into_keys().collect())?)
     }
 
     fn refuse_other(&self, layers: &Layers) -> Result<(), PartitionError> {

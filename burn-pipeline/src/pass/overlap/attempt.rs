@@ -6,8 +6,8 @@ use super::judge::Judge;
 use super::order::{self, communication_order};
 use super::report::{Moved, PassRow};
 use super::{OverlapError, Pass, exposed, greedy, iterative};
+use crate::plan::Action;
 use crate::plan::edges::Edges;
-use crate::plan::{Action, Plan, Task};
 use std::collections::HashMap;
 
 /// What a pass would make of a plan.
@@ -16,56 +16,83 @@ pub(super) struct Attempt {
     pub(super) rows: Vec<Vec<Action>>,
     pub(super) table: Vec<PassRow>,
     pub(super) recounts: usize,
+    /// Cells, edges and neighbours that were looked at.
+    pub(super) work: usize,
 }
 
-/// Attempts a pass, rank by rank; the greedy ones within `reach`.
-pub(super) fn attempt(judge: &Judge<'_>, pass: Pass, reach: usize) -> Result<Attempt, OverlapError> {
-    let plan = judge.plan();
-    let costs = judge.profile().costs(plan.placement())?;
-    let rows = cell::rows(plan, &costs);
-    let places = match pass {
-        Pass::OrderCommunication if communication_order(plan).is_none() => Some(order::by_time(plan, judge.step())),
-        _ => None,
-    };
-    let mut attempt = Attempt::default();
-    let edges = Edges::new(plan);
-    let mut uses = Uses::new(&edges);
-    for (rank, cells) in rows.iter().enumerate() {
-        let (order, moved, recounts) = match pass {
-            Pass::OrderCommunication => (ordered(plan, cells, &mut uses, places.as_ref()), None, 0),
-            Pass::SinkWaitsIteratively => {
-                iterated(iterative::sink_waits(rank, cells, judge.most(rank), judge.options())?)
-            }
-            Pass::ReorderCommunication => {
-                iterated(iterative::raise_starts(rank, cells, judge.most(rank), judge.options())?)
-            }
-            _ => (scheduled(cells, &mut uses, pass, reach), None, 0),
+/// What all attempts of a pass at one plan share.
+pub(super) struct Prepared {
+    rows: Vec<Vec<Cell>>,
+    /// What has to stay before what in each row, however far cells may go; empty where cells change places one by one.
+    needs: Vec<Vec<(u32, u32)>>,
+}
+
+impl Prepared {
+    pub(super) fn new(judge: &Judge<'_>, pass: Pass) -> Result<Self, OverlapError> {
+        let plan = judge.plan();
+        let rows = cell::rows(plan, &judge.profile().costs(plan.placement())?);
+        let edges = Edges::new(plan);
+        let mut uses = Uses::new(&edges);
+        let places = match pass {
+            Pass::OrderCommunication if communication_order(plan).is_none() => Some(order::by_time(plan, judge.step())),
+            _ => None,
         };
-        attempt.recounts += recounts;
-        attempt.table.extend(table(rank, cells, &order, moved));
-        attempt.rows.push(order.iter().map(|&cell| cells[cell as usize].action).collect());
+        let needs = |cells: &Vec<Cell>| match (pass, &places) {
+            (Pass::OrderCommunication, Some(places)) => [uses.of(cells), order::chain(plan, cells, places)].concat(),
+            _ if pass.is_greedy() => [uses.of(cells), graph::starts(cells)].concat(),
+            _ => Vec::new(),
+        };
+        let needs = rows.iter().map(needs).collect();
+        Ok(Self { rows, needs })
     }
-    Ok(attempt)
+
+    /// Attempts the pass, rank by rank; the greedy ones within `reach`.
+    pub(super) fn attempt(&self, judge: &Judge<'_>, pass: Pass, reach: usize) -> Result<Attempt, OverlapError> {
+        let mut attempt = Attempt::default();
+        for (rank, (cells, needs)) in self.rows.iter().zip(&self.needs).enumerate() {
+            let Row { order, moved, recounts, work } = match pass {
+                Pass::OrderCommunication if needs.is_empty() => Row::unchanged(cells),
+                Pass::OrderCommunication => placed(cells, needs, greedy::Aim::default()),
+                Pass::SinkWaitsIteratively => {
+                    iterated(iterative::sink_waits(rank, cells, judge.most(rank), judge.options())?)
+                }
+                Pass::ReorderCommunication => {
+                    iterated(iterative::raise_starts(rank, cells, judge.most(rank), judge.options())?)
+                }
+                _ => placed(cells, &[needs.as_slice(), &graph::reach(cells, reach)].concat(), pass.aim()),
+            };
+            attempt.recounts += recounts;
+            attempt.work += work;
+            attempt.table.extend(table(rank, cells, &order, moved));
+            attempt.rows.push(order.iter().map(|&cell| cells[cell as usize].action).collect());
+        }
+        Ok(attempt)
+    }
 }
 
-type Row = (Vec<u32>, Option<HashMap<u32, Moved>>, usize);
+/// A row's new order, what became of its starts where they moved one by one, and what it took.
+struct Row {
+    order: Vec<u32>,
+    moved: Option<HashMap<u32, Moved>>,
+    recounts: usize,
+    work: usize,
+}
+
+impl Row {
+    fn unchanged(cells: &[Cell]) -> Self {
+        Self { order: (0..cells.len() as u32).collect(), moved: None, recounts: 0, work: cells.len() }
+    }
+}
 
 fn iterated(outcome: iterative::Outcome) -> Row {
-    (outcome.order, Some(outcome.moved.into_iter().collect()), outcome.recounts)
+    let iterative::Outcome { order, moved, recounts, looked } = outcome;
+    let work = order.len() + looked;
+    Row { order, moved: Some(moved.into_iter().collect()), recounts, work }
 }
 
-fn scheduled(cells: &[Cell], uses: &mut Uses<'_>, pass: Pass, reach: usize) -> Vec<u32> {
-    let mut needs = uses.of(cells);
-    needs.extend(graph::starts(cells));
-    needs.extend(graph::reach(cells, reach));
-    greedy::schedule(cells, &Graph::new(cells.len(), &needs), pass.aim())
-}
-
-fn ordered(plan: &Plan, cells: &[Cell], uses: &mut Uses<'_>, places: Option<&HashMap<Task, u32>>) -> Vec<u32> {
-    let Some(places) = places else { return (0..cells.len() as u32).collect() };
-    let mut needs = uses.of(cells);
-    needs.extend(order::chain(plan, cells, places));
-    greedy::schedule(cells, &Graph::new(cells.len(), &needs), greedy::Aim::default())
+fn placed(cells: &[Cell], needs: &[(u32, u32)], aim: greedy::Aim) -> Row {
+    let order = greedy::schedule(cells, &Graph::new(cells.len(), needs), aim);
+    Row { order, moved: None, recounts: 0, work: cells.len() + needs.len() }
 }
 
 /// What became of each start of a row with a wait of its own.

@@ -28,6 +28,8 @@ pub(super) struct Outcome {
     pub(super) order: Vec<u32>,
     pub(super) moved: Vec<(u32, Moved)>,
     pub(super) recounts: usize,
+    /// Neighbours that were compared with a cell of a group.
+    pub(super) looked: usize,
 }
 
 /// Raises every start of a row; `most` is what it may hold.
@@ -80,6 +82,7 @@ struct Mover<'a> {
     group: Vec<u32>,
     moved: Vec<(u32, Moved)>,
     recounts: usize,
+    looked: usize,
 }
 
 impl<'a> Mover<'a> {
@@ -93,11 +96,13 @@ impl<'a> Mover<'a> {
             group: Vec::new(),
             moved: Vec::new(),
             recounts: 0,
+            looked: 0,
         }
     }
 
     fn finish(self) -> Outcome {
-        Outcome { order: self.order.iter().collect(), moved: self.moved, recounts: self.recounts }
+        let order = self.order.iter().collect();
+        Outcome { order, moved: self.moved, recounts: self.recounts, looked: self.looked }
     }
 
     fn cell(&self, cell: u32) -> &'a Cell {
@@ -128,6 +133,7 @@ impl<'a> Mover<'a> {
                 break Limit::Hidden;
             }
             let cell = self.cell(candidate);
+            self.looked += self.group.len();
             if cell.role.starts() {
                 break Limit::Order(cell.action);
             }
@@ -197,6 +203,7 @@ impl<'a> Mover<'a> {
                 break Limit::Hidden;
             }
             let cell = self.cell(candidate);
+            self.looked += self.group.len();
             if self.group.iter().any(|&member| are_tied(self.cell(member), cell)) {
                 let joins = matches!(cell.role, Role::Compute | Role::Release);
                 if !joins || self.group.len() > self.options.group {

@@ -1,6 +1,6 @@
 //! The judge: a plan is only exchanged for one that is legal, not slower, and within the budget of memory.
 
-use super::attempt::attempt;
+use super::attempt::Prepared;
 use super::cell::{self, Cell, units};
 use super::memory::{peak, recount};
 use super::report::{Kept, PassReport};
@@ -26,6 +26,8 @@ pub(super) struct Judge<'a> {
     peaks: Vec<f64>,
     /// What each row may hold, counted along it.
     most: Vec<i64>,
+    /// Actions that were checked and simulated.
+    judged: usize,
 }
 
 impl<'a> Judge<'a> {
@@ -40,7 +42,7 @@ impl<'a> Judge<'a> {
         let costs = profile.costs(plan.placement())?;
         let most = |cells: &Vec<Cell>| peak(&recount(cells, 0..cells.len() as u32)) + units(options.extra_bytes);
         let most = cell::rows(plan, &costs).iter().map(most).collect();
-        Ok(Self { plan: plan.clone(), profile, options: *options, step, peaks, most })
+        Ok(Self { plan: plan.clone(), profile, options: *options, step, peaks, most, judged: 0 })
     }
 
     pub(super) fn plan(&self) -> &Plan {
@@ -69,24 +71,35 @@ impl<'a> Judge<'a> {
         self.most[rank]
     }
 
-    /// Runs a pass; the plan becomes its result if that is no worse. A greedy pass whose result is refused is tried
-    /// again with a shorter reach, and then has to be faster.
+    /// Runs a pass; the plan becomes its result if that is no worse. A greedy pass that moves something and gains nothing
+    /// is tried again with a shorter reach, and then has to be faster: however long the plan, it takes as many attempts.
     pub(super) fn run(&mut self, pass: Pass) -> Result<PassReport, OverlapError> {
-        let first = self.run_within(pass, self.options.reach, ROUNDING)?;
-        let mut reach = self.options.reach.min(LONGEST);
-        while pass.is_greedy() && first.kept.is_some() && reach > 0 {
+        let (makespan_before, peak_before) = (self.step.makespan, self.step.peak_bytes());
+        let prepared = Prepared::new(self, pass)?;
+        let mut reach = self.options.reach;
+        let before = self.plan.clone();
+        let mut report = self.run_within(&prepared, pass, reach, ROUNDING)?;
+        reach = reach.min(LONGEST);
+        // Where nothing was refused and nothing changed there is nothing to move, within any reach.
+        let again = pass.is_greedy() && (report.kept.is_some() || self.plan != before);
+        while again && self.step.makespan >= makespan_before && reach > 0 {
             reach /= SHORTER;
-            let again = self.run_within(pass, reach, -ROUNDING)?;
-            if again.makespan_after < again.makespan_before {
-                return Ok(again);
-            }
+            let next = self.run_within(&prepared, pass, reach, -ROUNDING)?;
+            let work = report.work + next.work;
+            report = PassReport { work, ..if next.makespan_after < next.makespan_before { next } else { report } };
         }
-        Ok(first)
+        Ok(PassReport { makespan_before, peak_before, ..report })
     }
 
-    fn run_within(&mut self, pass: Pass, reach: usize, room: f64) -> Result<PassReport, OverlapError> {
-        let attempt = attempt(self, pass, reach)?;
-        let (makespan_before, peak_before) = (self.step.makespan, self.step.peak_bytes());
+    fn run_within(
+        &mut self,
+        prepared: &Prepared,
+        pass: Pass,
+        reach: usize,
+        room: f64,
+    ) -> Result<PassReport, OverlapError> {
+        let attempt = prepared.attempt(self, pass, reach)?;
+        let (makespan_before, peak_before, judged) = (self.step.makespan, self.step.peak_bytes(), self.judged);
         let kept = self.admit_within(self.plan.with_rows(attempt.rows), room).err();
         Ok(PassReport {
             pass: pass.name(),
@@ -98,6 +111,7 @@ impl<'a> Judge<'a> {
             peak_after: self.step.peak_bytes(),
             kept,
             recounts: attempt.recounts,
+            work: attempt.work + self.judged - judged,
         })
     }
 
@@ -111,6 +125,7 @@ impl<'a> Judge<'a> {
         if plan == self.plan {
             return Ok(());
         }
+        self.judged += plan.rows().iter().map(Vec::len).sum::<usize>();
         let checked = plan.check(&check_options(&self.options)).map_err(|error| Kept::Refused(error.to_string()))?;
         let plan = checked.into_plan();
         let step = simulate(&plan, self.profile, &self.options.simulate);

@@ -129,6 +129,9 @@ pub struct PassReport {
     pub kept: Option<Kept>,
     /// Moves after which memory was recounted and compared.
     pub recounts: usize,
+    /// Cells placed and their edges, neighbours looked at, actions checked and simulated, over all attempts: what the
+    /// pass took, whatever the machine.
+    pub work: usize,
 }
 
 impl PassReport {

@@ -1,0 +1,118 @@
+//! What was decided about the schedule, and why.
+
+use super::build_error::BuildError;
+use super::checkpoint::CheckpointError;
+use super::error::PipelineError;
+use crate::cost::{PartitionError, ProfileError};
+use crate::planner::{Planned, PlannerError};
+use crate::simulate::SimulateError;
+
+/// What was decided.
+#[derive(Debug)]
+pub enum Decision {
+    /// Nothing yet: steps are still measured.
+    Measuring,
+    /// The schedule was given, not to be chosen.
+    Given,
+    /// What runs is kept: the best is not enough faster.
+    Kept {
+        /// What the planner found.
+        planned: Box<Planned>,
+        /// The plan that runs.
+        running: String,
+        /// Its predicted seconds.
+        seconds: f64,
+    },
+    /// Another schedule runs now.
+    Switched {
+        /// What the planner found; its best runs.
+        planned: Box<Planned>,
+        /// The plan that ran before.
+        before: String,
+        /// Its predicted seconds.
+        seconds: f64,
+        /// What both were measured to take.
+        trial: Trial,
+    },
+    /// What ran before runs again: the best was measured to take longer.
+    WentBack {
+        /// What the planner found.
+        planned: Box<Planned>,
+        /// The plan that ran first and runs again.
+        running: String,
+        /// Its predicted seconds.
+        seconds: f64,
+        /// What both were measured to take.
+        trial: Trial,
+    },
+    /// What runs is kept, because something failed on the way.
+    Failed(AutoError),
+}
+
+/// Seconds of a pass as they were measured, the longest on any rank.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Trial {
+    /// With the plan that ran first.
+    pub before: f64,
+    /// With the one that was chosen; none until it has run long enough.
+    pub after: Option<f64>,
+}
+
+impl std::fmt::Display for Trial {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:.6} s a pass before, ", self.before)?;
+        match self.after {
+            Some(after) => write!(f, "{after:.6} s with the best"),
+            None => f.write_str("the best is still on trial"),
+        }
+    }
+}
+
+/// The decision and its reasons, in words.
+impl std::fmt::Display for Decision {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Decision::Measuring => f.write_str("none yet: steps are still measured"),
+            Decision::Given => f.write_str("the schedule was given"),
+            Decision::Failed(error) => write!(f, "what runs is kept: {error}"),
+            Decision::Kept { planned, running, seconds } => {
+                writeln!(f, "{running} is kept, predicted {seconds:.6} s a pass: the best is not enough faster")?;
+                planned.fmt(f)
+            }
+            Decision::Switched { planned, before, seconds, trial } => {
+                writeln!(f, "{before}, predicted {seconds:.6} s a pass, was left for the best; measured: {trial}")?;
+                planned.fmt(f)
+            }
+            Decision::WentBack { planned, running, seconds, trial } => {
+                writeln!(f, "{running}, predicted {seconds:.6} s a pass, runs again; measured: {trial}")?;
+                planned.fmt(f)
+            }
+        }
+    }
+}
+
+/// Why no other schedule could be chosen or taken up.
+#[derive(Debug, thiserror::Error)]
+pub enum AutoError {
+    /// The steps' costs make no profile.
+    #[error("the measured steps make no profile: {0}")]
+    Profile(#[from] ProfileError),
+    /// The profile cannot be planned for.
+    #[error("the measured stages cannot be planned for: {0}")]
+    Stages(#[from] PartitionError),
+    /// The planner found nothing.
+    #[error("no plan was found: {0}")]
+    Planner(#[from] PlannerError),
+    /// What runs cannot be simulated.
+    #[error("the running plan cannot be simulated: {0}")]
+    Simulate(#[from] SimulateError),
+    /// The new pipeline cannot be built.
+    #[error("the new pipeline cannot be built: {0}")]
+    Build(#[from] BuildError),
+    /// Weights cannot be moved.
+    #[error("weights cannot be moved to the new pipeline: {0}")]
+    Move(#[from] CheckpointError),
+    /// A rank failed.
+    #[error(transparent)]
+    Pipeline(#[from] PipelineError),
+}

@@ -1,0 +1,91 @@
+//! A schedule that ranks of their own choose by costs that they measured differently.
+
+use crate::cases::{Case, Text, range, read, sizes};
+use crate::parity::{RATE, builder};
+use burn::tensor::Device;
+use burn_pipeline::cost::{Link as Speed, Links, Profile, StageCost};
+use burn_pipeline::link::Mpi;
+use burn_pipeline::plan::Plan;
+use burn_pipeline::schedule::Size;
+use burn_pipeline::train::{AutoOptions, AutoPipeline, Builder, Decision};
+use pipeline_tests::reference::Reference;
+
+const MICROBATCHES: usize = 6;
+const STEPS: usize = 8;
+/// As the builder clips.
+const CLIP: f64 = 0.05;
+
+fn chosen_by(size: Size) -> Builder {
+    builder::<Text>("ZBH1", size)
+}
+
+/// Costs as one rank measured them: its own stage is slow, and the slower the higher its number; there is room for
+/// another number of microbatches.
+fn measured_by(rank: usize, stages: usize) -> Profile {
+    let stage = |stage: usize| {
+        let seconds = if stage == rank { 3.0 + rank as f64 } else { 1.0 };
+        let (forward, input, weight) = (seconds, Some(2.0 * seconds), Some(0.25 * seconds));
+        StageCost { forward, input, weight, activation_bytes: 1.0 + rank as f64, ..StageCost::default() }
+    };
+    let links = Links { default: Speed { latency: 0.5 * rank as f64, bandwidth: None }, ..Links::default() };
+    Profile::new((0..stages).map(stage).collect(), links).unwrap()
+}
+
+fn text(plan: &Plan) -> String {
+    plan.to_csv().replace('\n', " | ")
+}
+
+/// Losses and weights are those of the plain loop.
+fn assert_plain(losses: &[f64], weights: &[Vec<f32>]) {
+    let (case, cut) = (Text::new(MICROBATCHES), sizes(MICROBATCHES, MICROBATCHES));
+    let mut reference = Reference::new(case.model());
+    for (step, loss) in losses.iter().enumerate() {
+        let expected = reference.step(&cut, RATE, Some(CLIP), |model, i| case.loss(model, range(&cut, i)));
+        assert_eq!(*loss, expected.loss, "step {step}");
+    }
+    assert_eq!(weights, reference.weights());
+}
+
+fn train(auto: &mut AutoPipeline) {
+    let step = |_| auto.step(Text::new(MICROBATCHES).batch(), RATE).unwrap().loss;
+    let losses: Vec<f64> = (0..STEPS).map(step).collect();
+    let weights: Vec<Vec<f32>> = auto.pipeline().weights().unwrap().iter().flatten().map(read).collect();
+    assert_plain(&losses, &weights);
+}
+
+/// Each rank prints the plan that all took up, and the one that it would have chosen alone.
+pub(crate) fn agree(mpi: &Mpi) {
+    let size = Size::new(mpi.ranks(), MICROBATCHES);
+    let options = AutoOptions { warm_up: 1, measured: 2, trial: 0, gain: f64::NEG_INFINITY, ..AutoOptions::default() };
+    let options = AutoOptions { cap: Some(4.5), ..options };
+    let own = measured_by(mpi.rank(), mpi.ranks());
+    let link = Box::new(mpi.link(Device::flex()).unwrap());
+    let mut auto = AutoPipeline::over(chosen_by(size), size, options, link).unwrap().known(own.clone());
+    train(&mut auto);
+    let runs = text(auto.running().unwrap().plan());
+    let Decision::Switched { planned, seconds, .. } = auto.decision() else { panic!("{}", auto.decision()) };
+    assert_eq!(text(planned.best.plan.plan()), runs);
+    println!("together: {seconds:?} {} {runs}", planned.best.candidate.seconds);
+    drop(auto);
+    let mut alone = AutoPipeline::new(chosen_by(size), size, options).unwrap().known(own);
+    train(&mut alone);
+    println!("alone: {}", text(alone.running().unwrap().plan()));
+}
+
+/// A choice that costs mislead to is taken back by all ranks, by the same numbers.
+pub(crate) fn go_back(mpi: &Mpi) {
+    let size = Size::new(mpi.ranks(), MICROBATCHES);
+    let stage = StageCost { forward: 1.0, activation_bytes: 1.0, ..StageCost::default() };
+    let profile = Profile::new(vec![stage; mpi.ranks()], Links::default()).unwrap();
+    let options = AutoOptions { warm_up: 1, measured: 2, trial: 2, gain: f64::NEG_INFINITY, ..AutoOptions::default() };
+    // Room for one microbatch: one goes after the other, and each waits for a slow network.
+    let options = AutoOptions { cap: Some(1.0), ..options };
+    let slow = Links { default: Speed { latency: 0.05, bandwidth: None }, ..Links::default() };
+    let link = Box::new(mpi.link(Device::flex()).unwrap());
+    let mut auto = AutoPipeline::over(chosen_by(size).delayed(slow), size, options, link).unwrap().known(profile);
+    train(&mut auto);
+    assert_eq!((auto.switches(), auto.running().unwrap().plan().name()), (2, "ZBH1"));
+    let Decision::WentBack { trial, .. } = auto.decision() else { panic!("{}", auto.decision()) };
+    assert!(trial.after.unwrap() > trial.before);
+    println!("together: {trial:?}");
+}
