@@ -1,7 +1,8 @@
 //! A slow network: passes over communication on against off, and the planner's choice against 1F1B and ZBV, predicted and
 //! measured.
 //!
-//! `cargo bench -p benches --bench delay [-- --rounds N --ranks N --latency MS --bandwidth MB_PER_S --microbatches N]`
+//! `cargo bench -p benches --bench delay [-- --rounds N --ranks N --latency MS --bandwidth MB_PER_S --microbatches N
+//! --sleep MS]`
 //!
 //! 1. The model's last layer is the heaviest. Each block runs as a stage of its own on these ranks, without delay; the
 //!    measured profile is the model's layers.
@@ -12,14 +13,18 @@
 //! 4. *Planned*: what [`best_plan`] finds for these layers and links, its cut included. *`AutoPipeline`*: one that starts
 //!    with an even cut, measures steps and links itself, and switches.
 //! 5. All contestants take turns, round by round. A pass is a step without the optimizer: what the simulator predicts.
+//! 6. *By its own costs*: what the simulator predicts with the seconds that this contestant's own actions were measured to
+//!    take. It differs from the prediction where costs depend on what runs beside them, and from the measurement where the
+//!    simulator misses something.
 //!
 //! Ranks are threads with one compute thread each: with fewer cores than ranks they share them, and computation takes
-//! longer than the profile says.
+//! longer than the profile says. With `--sleep` blocks sleep instead (the last one four times as long), so that there may
+//! be more ranks than cores: then the schedule, messages and runtime are measured, and not computation.
 
 #![allow(missing_docs, clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints and may stop")]
 
-use benches::heavy_head::{BLOCKS, batch, builder, config};
 use benches::spread::Spread;
+use benches::{heavy_head, sleeping};
 use burn_pipeline::cost::{Layers, Link, Links, OptimalOptions, Partition, Profile, optimal};
 use burn_pipeline::pass::overlap::{OverlapOptions, Pass, run_passes};
 use burn_pipeline::pass::{Placing, WaitOptions, insert_transfers, insert_waits};
@@ -27,7 +32,8 @@ use burn_pipeline::plan::{Plan, Transport};
 use burn_pipeline::planner::{Request, Workload, best_plan};
 use burn_pipeline::schedule::{Size, by_name};
 use burn_pipeline::simulate::{SimulateOptions, simulate};
-use burn_pipeline::train::{AutoOptions, AutoPipeline, Decision, StepReport, measured_profile};
+use burn_pipeline::stage::Batch;
+use burn_pipeline::train::{AutoOptions, AutoPipeline, Builder, Decision, StepReport, measured_profile};
 use std::time::Instant;
 
 const RATE: f64 = 1e-4;
@@ -41,12 +47,66 @@ struct Contestant {
     cut: String,
     predicted: f64,
     pipeline: AutoPipeline,
-    passes: Vec<f64>,
+    reports: Vec<StepReport>,
     steps: Vec<f64>,
+}
+
+impl Contestant {
+    fn new(name: String, cut: &Partition, predicted: f64, pipeline: AutoPipeline) -> Self {
+        Self { name, cut: cut.to_string(), predicted, pipeline, reports: Vec::new(), steps: Vec::new() }
+    }
+
+    /// Measured passes.
+    fn passes(&self) -> Spread {
+        Spread::of(&self.reports.iter().map(|report| report.timeline.end()).collect::<Vec<_>>())
+    }
+
+    /// What the simulator predicts by what these very passes measured.
+    fn by_its_own_costs(&mut self, network: &Links) -> f64 {
+        let plan = self.pipeline.running().unwrap();
+        let own = measured_profile(plan.plan().placement(), &self.reports).unwrap();
+        simulate(plan.plan(), &own.with_links(network.clone()).unwrap(), &TRAVEL).unwrap().makespan
+    }
+}
+
+const BLOCKS: usize = heavy_head::BLOCKS;
+
+/// What is trained.
+#[derive(Clone, Copy)]
+enum Model {
+    Gpt,
+    /// Blocks that sleep, with the seconds of a forward.
+    Sleeping(f64),
+}
+
+impl Model {
+    fn builder(self, cut: Partition) -> Builder {
+        match self {
+            Model::Gpt => heavy_head::builder(cut),
+            Model::Sleeping(forward) => sleeping::builder(cut, forward),
+        }
+    }
+
+    fn batch(self, microbatches: usize) -> Batch {
+        match self {
+            Model::Gpt => heavy_head::batch(microbatches),
+            Model::Sleeping(_) => sleeping::batch(microbatches),
+        }
+    }
+
+    /// Every block's costs, measured one block a stage while all ranks work.
+    fn measured(self, ranks: usize, microbatches: usize) -> Profile {
+        let size = Size { ranks, chunks: BLOCKS / ranks, microbatches };
+        let fine = self.builder(Partition::even(BLOCKS, BLOCKS).unwrap());
+        let mut fine = fine.schedule(by_name("InterleavedZeroBubble").unwrap(), size).build().unwrap();
+        let reports: Vec<StepReport> = (0..6).map(|_| fine.step(self.batch(microbatches), RATE).unwrap()).collect();
+        measured_profile(fine.placement(), &reports[2..]).unwrap()
+    }
 }
 
 /// What everything is measured and planned for.
 struct Setting {
+    model: Model,
     ranks: usize,
     microbatches: usize,
     network: Links,
@@ -56,15 +116,6 @@ struct Setting {
 fn argument(name: &str, default: f64) -> f64 {
     let mut arguments = std::env::args().skip_while(|argument| argument != name);
     arguments.nth(1).and_then(|n| n.parse().ok()).unwrap_or(default)
-}
-
-/// Every block's costs, measured one block a stage while all ranks work.
-fn measured(ranks: usize, microbatches: usize) -> Profile {
-    let size = Size { ranks, chunks: BLOCKS / ranks, microbatches };
-    let fine = builder(Partition::even(BLOCKS, BLOCKS).unwrap());
-    let mut fine = fine.schedule(by_name("InterleavedZeroBubble").unwrap(), size).build().unwrap();
-    let reports: Vec<StepReport> = (0..6).map(|_| fine.step(batch(microbatches), RATE).unwrap()).collect();
-    measured_profile(fine.placement(), &reports[2..]).unwrap()
 }
 
 impl Setting {
@@ -85,9 +136,9 @@ impl Setting {
 
     fn contestant(&self, name: String, plan: &Plan, cut: &Partition) -> Contestant {
         let predicted = simulate(plan, &self.profile(cut), &TRAVEL).unwrap().makespan;
-        let builder = builder(cut.clone()).delayed(self.network.clone()).plan(plan.clone());
+        let builder = self.model.builder(cut.clone()).delayed(self.network.clone()).plan(plan.clone());
         let pipeline = AutoPipeline::given(builder.clone(), builder.build().unwrap());
-        Contestant { name, cut: cut.to_string(), predicted, pipeline, passes: Vec::new(), steps: Vec::new() }
+        Contestant::new(name, cut, predicted, pipeline)
     }
 
     /// A family as it is lowered, with blocking receives, and those moved by the passes.
@@ -133,21 +184,22 @@ impl Setting {
     fn chosen_at_run_time(&self) -> Contestant {
         let size = Size { ranks: self.ranks, chunks: 2, microbatches: self.microbatches };
         let cut = Partition::even(BLOCKS, 2 * self.ranks).unwrap();
-        let builder = builder(cut.clone()).delayed(self.network.clone());
-        let options = AutoOptions { warm_up: 2, measured: 4, ..AutoOptions::default() };
+        let builder = self.model.builder(cut.clone()).delayed(self.network.clone());
+        let options = AutoOptions { warm_up: 2, measured: 4, trial: 4, ..AutoOptions::default() };
         let mut pipeline = AutoPipeline::new(builder, size, options).unwrap();
-        for _ in 0..options.warm_up + options.measured {
-            pipeline.step(batch(self.microbatches), RATE).unwrap();
+        for _ in 0..2 * options.warm_up + options.measured + options.trial {
+            pipeline.step(self.model.batch(self.microbatches), RATE).unwrap();
         }
+        println!("AutoPipeline: {}\n", pipeline.decision());
         let (ran, predicted) = match pipeline.decision() {
             Decision::Switched { planned, .. } => {
                 (planned.best.candidate.choice.way.to_string(), planned.best.candidate.seconds)
             }
             Decision::Kept { running, seconds, .. } => (running.clone(), *seconds),
+            Decision::WentBack { running, seconds, .. } => (format!("{running} again"), *seconds),
             other => panic!("{other}"),
         };
-        let name = format!("AutoPipeline: {ran}");
-        Contestant { name, cut: cut.to_string(), predicted, pipeline, passes: Vec::new(), steps: Vec::new() }
+        Contestant::new(format!("AutoPipeline: {ran}"), &cut, predicted, pipeline)
     }
 }
 
@@ -156,8 +208,10 @@ fn main() {
     let (ranks, microbatches) = (argument("--ranks", 2.0) as usize, argument("--microbatches", 8.0) as usize);
     let (latency, bandwidth) = (argument("--latency", 10.0) * 1e-3, argument("--bandwidth", 10.0) * 1e6);
     let network = Links { default: Link { latency, bandwidth: Some(bandwidth) }, between: Vec::new() };
-    let layers = Layers::of_profile(&measured(ranks, microbatches)).unwrap();
-    let setting = Setting { ranks, microbatches, network, layers };
+    let sleep = argument("--sleep", 0.0) * 1e-3;
+    let model = if sleep > 0.0 { Model::Sleeping(sleep) } else { Model::Gpt };
+    let layers = Layers::of_profile(&model.measured(ranks, microbatches)).unwrap();
+    let setting = Setting { model, ranks, microbatches, network, layers };
     let even = Partition::even(BLOCKS, ranks).unwrap();
     let mut all = vec![setting.contestant("1F1B".to_owned(), &setting.family("1F1B", 1), &even)];
     all.extend(setting.with_and_without_passes("1F1B", 1));
@@ -167,33 +221,34 @@ fn main() {
     for round in 0..rounds + WARM_UP {
         for contestant in &mut all {
             let began = Instant::now();
-            let report = contestant.pipeline.step(batch(microbatches), RATE).unwrap();
+            let report = contestant.pipeline.step(model.batch(microbatches), RATE).unwrap();
             if round >= WARM_UP {
                 contestant.steps.push(began.elapsed().as_secs_f64());
-                contestant.passes.push(report.timeline.end());
+                contestant.reports.push(report);
             }
         }
     }
-    print(&setting, &all, [latency * 1e3, bandwidth / 1e6]);
+    print(&setting, &mut all, [latency * 1e3, bandwidth / 1e6]);
 }
 
-fn print(setting: &Setting, all: &[Contestant], [latency, bandwidth]: [f64; 2]) {
+fn print(setting: &Setting, all: &mut [Contestant], [latency, bandwidth]: [f64; 2]) {
     let Setting { ranks, microbatches, .. } = setting;
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
-    println!(
-        "{ranks} ranks of one thread on {cores} core(s), {microbatches} microbatches of one sequence, {:?}",
-        config()
-    );
+    let what = match setting.model {
+        Model::Gpt => format!("one sequence, {:?}", heavy_head::config()),
+        Model::Sleeping(forward) => format!("blocks that sleep, {} ms a forward", forward * 1e3),
+    };
+    println!("{ranks} ranks of one thread on {cores} core(s), {microbatches} microbatches of {what}");
     println!("every message is delayed by {latency} ms and its bytes over {bandwidth} MB/s\n");
     println!(
-        "| what | blocks by stage | predicted pass ms | measured pass ms (min..max) | measured / predicted | step ms (min..max) |"
+        "| what | blocks by stage | predicted pass ms | measured pass ms (min..max) | measured / predicted | by its own costs | step ms (min..max) |"
     );
-    println!("|---|---|---|---|---|---|");
-    let pass = |contestant: &Contestant| Spread::of(&contestant.passes);
-    for contestant in all {
-        let (Contestant { name, cut, predicted, .. }, measured) = (contestant, pass(contestant));
-        let (predicted, ratio) = (predicted * 1e3, measured.median / predicted);
-        println!("| {name} | {cut} | {predicted:.0} | {measured} | {ratio:.3} | {} |", Spread::of(&contestant.steps));
+    println!("|---|---|---|---|---|---|---|");
+    for contestant in all.iter_mut() {
+        let (own, measured) = (contestant.by_its_own_costs(&setting.network) * 1e3, contestant.passes());
+        let Contestant { name, cut, predicted, steps, .. } = contestant;
+        let (ratio, predicted, steps) = (measured.median / *predicted, *predicted * 1e3, Spread::of(steps));
+        println!("| {name} | {cut} | {predicted:.0} | {measured} | {ratio:.3} | {own:.0} | {steps} |");
     }
     println!("\n| gain | predicted | measured |\n|---|---|---|");
     let found = |name: &str| all.iter().find(|contestant| contestant.name.starts_with(name)).unwrap();
@@ -207,7 +262,7 @@ fn print(setting: &Setting, all: &[Contestant], [latency, bandwidth]: [f64; 2]) 
     ];
     for (from, to) in gains.map(|(from, to)| (found(from), found(to))) {
         let predicted = 100.0 * (1.0 - to.predicted / from.predicted);
-        let measured = 100.0 * (1.0 - pass(to).median / pass(from).median);
+        let measured = 100.0 * (1.0 - to.passes().median / from.passes().median);
         println!("| {} instead of {} ({}) | {predicted:.1} % | {measured:.1} % |", to.name, from.name, from.cut);
     }
 }

@@ -4,4 +4,5 @@ pub mod deferring;
 pub mod heap;
 pub mod heavy_head;
 pub mod plain;
+pub mod sleeping;
 pub mod spread;

@@ -377,3 +377,32 @@ fn overlap_prints_a_table_a_pass_and_writes_the_plan() {
     assert_eq!(wrong.code, 2);
     assert!(wrong.err.contains("reorder-communication"), "{}", wrong.err);
 }
+
+#[test]
+fn values_past_the_next_layer_are_cut_planned_and_simulated() {
+    let layer = r#"{"kind": "A", "forward": 1, "input": 1, "weight": 1, "output_bytes": 10, "skip_bytes": 40}"#;
+    let layers = |skips: &str| format!(r#"{{"layers": [{}], "skips": {skips}}}"#, [layer; 6].join(", "));
+    let name = |what: &str| format!("values_past_the_next_layer_{what}.json");
+    let model = file(&name("model"), &layers("[[0, 5], [1, 4], [2, 4]]"));
+    let profile = file(&name("profile"), "");
+    // 2 + 2 + 2: from the first stage past the second one, and from the second one along to the third.
+    print(&format!("partition --layers {model} --ranks 3 --by even --profile {profile}"));
+    let written = json(&std::fs::read_to_string(&profile).unwrap());
+    assert_eq!(written["skips"], json("[[0, 2]]"));
+    assert_eq!(
+        (&written["stages"][0]["skip_bytes"], &written["stages"][1]["message_bytes"]),
+        (&json("80.0"), &json("50.0"))
+    );
+    let moved = print(&format!("overlap --name 1F1B --ranks 3 --microbatches 4 --profile {profile}"));
+    assert!(moved.contains("0SEND_F0"), "{moved}");
+    let (plan, costs) = (file(&name("plan.csv"), ""), file(&name("costs"), ""));
+    let asked = format!("plan --layers {model} --ranks 3 --microbatches 4 --chunks 1 --bandwidth 20 --pipeline-only");
+    let best = json(&print(&format!("{asked} --no-synthesis --csv {plan} --costs {costs} --json")));
+    let seconds = best["best"]["seconds"].as_f64().unwrap();
+    let again = json(&print(&format!("simulate --plan {plan} --profile {costs} --json")));
+    assert!(near(&again["makespan"], seconds) || best["best"]["placement"] == "bidirectional", "{best} {again}");
+    assert!(std::fs::read_to_string(&plan).unwrap().contains("SEND_F0>2"));
+    // An edge that is none is refused by name.
+    let wrong = run(&format!("partition --layers {} --ranks 3", file(&name("wrong"), &layers("[[4, 5]]"))));
+    assert!(wrong.code != 0 && wrong.err.contains("the edge 4 -> 5 leads to the next stage"), "{}", wrong.err);
+}

@@ -4,8 +4,9 @@
 //!    live from `F` to `W`, and a cap on how many a rank holds. Microbatches are alike, so each stage takes them in
 //!    order without loss.
 //! 2. Branching as Giffler and Thompson (1960): of all steps that could be next, the one that would end first fixes a
-//!    rank; one of that rank's steps that start before that end comes next. With a cap that holds for one stage a
-//!    rank: moving an `F` before `I`s and `W`s only needs the room that is there now. So caps are for such instances.
+//!    rank; one of that rank's steps that start before that end comes next. With one stage a rank that holds under a cap,
+//!    too: moving an `F` before `I`s and `W`s only needs the room that is there now. With several it takes one branch
+//!    more: an `F` that would end first stands back until one of another stage has run there, which may need its room.
 //! 3. A state is dropped where its bound reaches the best known, or where a state with the same steps done had all
 //!    its times no later.
 
@@ -30,6 +31,8 @@ struct State {
     /// `F`, `I` and `W` done of each stage.
     done: Vec<[u8; 3]>,
     clock: Vec<u32>,
+    /// Stages whose next `F` stands back until another stage's has run on the rank.
+    back: Vec<bool>,
     /// Ends of `F` and `I` of each stage, by microbatch.
     ends: [Vec<Vec<u32>>; 2],
 }
@@ -49,6 +52,7 @@ pub(crate) fn optimum(small: &Small, known: u32, most: u64) -> Option<u32> {
     let state = State {
         done: vec![[0; 3]; stages],
         clock: vec![0; ranks],
+        back: vec![false; stages],
         ends: [vec![Vec::new(); stages], vec![Vec::new(); stages]],
     };
     let mut search = Search { small, best: known, seen: HashMap::new(), nodes: 0, most };
@@ -66,7 +70,7 @@ impl Search<'_> {
         let [f, i, w] = state.done[stage].map(usize::from);
         let rank = self.small.ranks[stage];
         let arrival = match pass {
-            0 if f == self.small.microbatches => return None,
+            0 if f == self.small.microbatches || state.back[stage] => return None,
             0 => {
                 let on = (0..state.done.len()).filter(|&s| self.small.ranks[s] == rank);
                 let held: usize = on.map(|s| usize::from(state.done[s][0] - state.done[s][2])).sum();
@@ -109,15 +113,37 @@ impl Search<'_> {
         // `I` first, then `F`, then `W`: good orders early make the bound strong.
         next.sort_by_key(|&&(at, _, pass)| (at, [1, 0, 2][pass]));
         for &(at, stage, pass) in next {
+            self.visit(&self.after(state, at, stage, pass));
+        }
+        let (_, stage, pass) = *first;
+        let others = |s: usize| s != stage && self.small.ranks[s] == rank && self.left(state, s, 0) > 0;
+        if pass == 0 && (0..state.done.len()).any(others) && self.cap_binds(rank) {
             let mut state = state.clone();
-            let end = at + self.small.seconds[stage][pass];
-            state.done[stage][pass] += 1;
-            state.clock[rank] = end;
-            if pass < 2 {
-                state.ends[pass][stage].push(end);
-            }
+            state.back[stage] = true;
             self.visit(&state);
         }
+    }
+
+    fn left(&self, state: &State, stage: usize, pass: usize) -> usize {
+        self.small.microbatches - usize::from(state.done[stage][pass])
+    }
+
+    fn cap_binds(&self, rank: usize) -> bool {
+        self.small.cap < self.small.microbatches * self.small.ranks.iter().filter(|&&r| r == rank).count()
+    }
+
+    fn after(&self, state: &State, at: u32, stage: usize, pass: usize) -> State {
+        let (mut state, rank) = (state.clone(), self.small.ranks[stage]);
+        let end = at + self.small.seconds[stage][pass];
+        state.done[stage][pass] += 1;
+        state.clock[rank] = end;
+        if pass < 2 {
+            state.ends[pass][stage].push(end);
+        }
+        if pass == 0 {
+            (0..state.back.len()).filter(|&s| self.small.ranks[s] == rank).for_each(|s| state.back[s] = false);
+        }
+        state
     }
 
     /// A makespan that no completion beats.
@@ -159,9 +185,9 @@ impl Search<'_> {
         0
     }
 
-    fn is_dominated(&mut self, state: &State) -> bool {
+    /// The times that what is still to come may depend on.
+    fn times(&self, state: &State) -> Vec<u32> {
         let stages = state.done.len();
-        let key: Vec<u8> = state.done.iter().flatten().copied().collect();
         let mut times = state.clock.clone();
         for stage in 0..stages {
             let used = |pass: usize, other: usize| usize::from(state.done[other][pass]);
@@ -172,6 +198,13 @@ impl Search<'_> {
                 times.extend(&state.ends[1][stage][used(1, stage - 1)..]);
             }
         }
+        times
+    }
+
+    fn is_dominated(&mut self, state: &State) -> bool {
+        let mut key: Vec<u8> = state.done.iter().flatten().copied().collect();
+        key.extend(state.back.iter().map(|&back| u8::from(back)));
+        let times = self.times(state);
         let seen = self.seen.entry(key).or_default();
         if seen.iter().any(|other| other.iter().zip(&times).all(|(a, b)| a <= b)) {
             return true;
@@ -210,6 +243,63 @@ fn branch_and_bound_agrees_with_looking_at_every_order() {
             }
         }
     }
+}
+
+/// The least makespan by appending every step to every rank's row in every order; of parts of rows that did the same,
+/// those are kept that no other one beats in all times. None if nothing fits.
+fn every_order(small: &Small) -> Option<u32> {
+    let search = Search { small, best: u32::MAX, seen: HashMap::new(), nodes: 0, most: u64::MAX };
+    let stages = small.ranks.len();
+    let first = State {
+        done: vec![[0; 3]; stages],
+        clock: vec![0; small.ranks.iter().max().unwrap() + 1],
+        back: vec![false; stages],
+        ends: [vec![Vec::new(); stages], vec![Vec::new(); stages]],
+    };
+    let mut parts: HashMap<Vec<[u8; 3]>, Vec<State>> = HashMap::from([(first.done.clone(), vec![first])]);
+    for _ in 0..3 * stages * small.microbatches {
+        let mut next: HashMap<Vec<[u8; 3]>, Vec<State>> = HashMap::new();
+        for state in parts.values().flatten() {
+            for (stage, pass) in (0..stages).flat_map(|stage| (0..3).map(move |pass| (stage, pass))) {
+                let Some(at) = search.start(state, stage, pass) else { continue };
+                let (mut after, rank) = (search.after(state, at, stage, pass), small.ranks[stage]);
+                after.back.fill(false);
+                assert_eq!(after.clock[rank], at + small.seconds[stage][pass]);
+                let alike = next.entry(after.done.clone()).or_default();
+                let new = search.times(&after);
+                let beaten = |a: &[u32], b: &[u32]| a.iter().zip(b).all(|(a, b)| b <= a);
+                if !alike.iter().any(|other| beaten(&new, &search.times(other))) {
+                    alike.retain(|other| !beaten(&search.times(other), &new));
+                    alike.push(after);
+                }
+            }
+        }
+        parts = next;
+    }
+    parts.values().flatten().map(|state| *state.clock.iter().max().unwrap()).min()
+}
+
+#[test]
+fn under_a_cap_over_several_stages_a_rank_it_agrees_with_every_order() {
+    let mut binding = 0;
+    for (ranks, most) in [(vec![0, 0], 3), (vec![0, 0, 0], 2), (vec![0, 1, 1, 0], 2), (vec![0, 1, 0, 1], 2)] {
+        for (costs, latency) in [([1, 1, 1], 0), ([2, 3, 1], 1), ([3, 1, 2], 3)] {
+            let seconds: Vec<[u32; 3]> = (0..ranks.len() as u32).map(|i| costs.map(|c| 1 + (c + i) % 4)).collect();
+            for microbatches in 1..=most {
+                let mut before = None;
+                for cap in 1..=ranks.len() * microbatches {
+                    let small = Small { ranks: ranks.clone(), seconds: seconds.clone(), latency, microbatches, cap };
+                    let (every, branched) = (every_order(&small), optimum(&small, 1000, 1 << 22));
+                    assert_eq!(branched, Some(every.unwrap_or(1000)), "{small:?}");
+                    // More room never takes longer, and less room often does.
+                    assert!(every.unwrap_or(1000) <= before.unwrap_or(1000));
+                    binding += usize::from(before.is_some() && before != every);
+                    before = every.or(before);
+                }
+            }
+        }
+    }
+    assert!(binding > 10, "caps made a difference {binding} times only");
 }
 
 /// Every row of passes with at most `cap` activations held.

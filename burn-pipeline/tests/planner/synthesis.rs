@@ -134,6 +134,52 @@ fn with_two_stages_a_rank_every_optimum_of_up_to_4_ranks_and_4_microbatches_is_m
     assert_eq!(missed, 0);
 }
 
+/// Instances under every cap that lets one microbatch through and may bind.
+fn under_caps(instances: Vec<Small>) -> Vec<Small> {
+    let under = |small: Small| {
+        let stages = small.ranks.len() / (small.ranks.iter().max().unwrap() + 1);
+        (stages..stages * small.microbatches).map(move |cap| Small { cap, ..small.clone() })
+    };
+    instances.into_iter().flat_map(under).collect()
+}
+
+#[test]
+fn under_every_cap_with_two_stages_a_rank_every_optimum_of_up_to_4_ranks_and_4_microbatches_is_met() {
+    let instances = under_caps(instances_of_two_stages());
+    assert_eq!(instances.len(), 7 * 18 * (2 + 4 + 6));
+    let (missed, _) = compare("two stages a rank under caps", &instances);
+    assert_eq!(missed, 0);
+}
+
+/// Three stages a rank on up to 3 ranks, to and fro and around a loop, with 1 to 3 microbatches.
+fn instances_of_three_stages() -> Vec<Small> {
+    let mut numbers = Numbers(3);
+    let mut instances = Vec::new();
+    for count in 1..=3usize {
+        let there = || 0..count;
+        let placements = [
+            there().chain(there().rev()).chain(there()).collect(),
+            there().chain(there()).chain(there()).collect::<Vec<usize>>(),
+        ];
+        for (ranks, microbatches) in placements.iter().flat_map(|ranks| (1..=3).map(move |m| (ranks, m))) {
+            for latency in [0, 1, 3] {
+                let mut seconds = || [1, 1, 1].map(|least| least + numbers.below(4) as u32);
+                let seconds = ranks.iter().map(|_| seconds()).collect();
+                instances.push(Small { ranks: ranks.clone(), seconds, latency, microbatches, cap: 3 * microbatches });
+            }
+        }
+    }
+    instances
+}
+
+#[test]
+fn with_three_stages_a_rank_every_optimum_of_up_to_3_ranks_and_3_microbatches_is_met() {
+    let instances = instances_of_three_stages();
+    let all = [under_caps(instances.clone()), instances].concat();
+    let (missed, _) = compare("three stages a rank, with caps and without", &all);
+    assert_eq!((all.len(), missed), (216, 0));
+}
+
 #[test]
 fn without_branch_and_bound_the_gap_stays_small() {
     let searched = |small: &Small| {

@@ -110,7 +110,7 @@ fn candidate(name: &str, family: &dyn Schedule, chunks: usize, arguments: &Argum
     if !plan.has_backward() {
         return Err(Failure::Refused("it runs forwards alone, which is not a training step".into()));
     }
-    let profile = arguments.costs.profile(plan.placement())?;
+    let (plan, profile) = arguments.costs.over(plan)?;
     let step = simulate(&plan, &profile, &SimulateOptions::default())?;
     let peak = step.peak_activations();
     if let Some(cap) = arguments.cap.filter(|&cap| peak > cap) {

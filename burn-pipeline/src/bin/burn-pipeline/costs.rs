@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use crate::source::read;
 use burn_pipeline::cost::{Profile, Uniform};
-use burn_pipeline::plan::Placement;
+use burn_pipeline::plan::{Placement, Plan};
 use std::path::PathBuf;
 
 /// The flags of costs.
@@ -38,6 +38,18 @@ impl CostArguments {
         }
         let uniform = Uniform::new(self.forward, self.input, self.weight).with_transfer(self.transfer);
         Ok(Profile::uniform(placement, Uniform { overlap: self.fused, ..uniform })?)
+    }
+}
+
+impl CostArguments {
+    /// A plan with its costs; one that is not lowered gets the profile's edges past the next stage.
+    pub(crate) fn over(&self, plan: Plan) -> Result<(Plan, Profile), Failure> {
+        let profile = self.profile(plan.placement())?;
+        if plan.is_lowered() || profile.skips().is_empty() {
+            return Ok((plan, profile));
+        }
+        let plan = plan.with_skips(profile.skips().to_vec()).map_err(|error| Failure::Input(error.to_string()))?;
+        Ok((plan, profile))
     }
 }
 

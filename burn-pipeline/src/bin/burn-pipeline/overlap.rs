@@ -65,8 +65,8 @@ fn pass(text: &str) -> Result<Named, String> {
 
 /// Runs the passes and prints their tables.
 pub(crate) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Failure> {
-    let plan = lowered(arguments)?;
-    let profile = arguments.costs.profile(plan.placement())?;
+    let (plan, profile) = arguments.costs.over(arguments.source.plan(&arguments.costs)?)?;
+    let plan = lowered(arguments, plan)?;
     let options = OverlapOptions {
         simulate: SimulateOptions { transport: arguments.transport, overlap: !arguments.blocking },
         extra_bytes: arguments.extra_bytes,
@@ -94,8 +94,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Fai
     arguments.out.as_ref().map_or(Ok(()), |path| write(path, &after.plan.to_csv()))
 }
 
-fn lowered(arguments: &Arguments) -> Result<Plan, Failure> {
-    let plan = arguments.source.plan(&arguments.costs)?;
+fn lowered(arguments: &Arguments, plan: Plan) -> Result<Plan, Failure> {
     let plan = arguments.shard.map_or(Ok(plan.clone()), |active| insert_unshard(&plan, active))?;
     if plan.is_lowered() { Ok(plan) } else { Ok(insert_transfers(&strip_idle(&plan))?) }
 }

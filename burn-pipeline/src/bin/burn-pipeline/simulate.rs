@@ -50,7 +50,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Fai
     if arguments.unit_steps {
         return print_unit_steps(&plan, out);
     }
-    let profile = arguments.costs.profile(plan.placement())?;
+    let (plan, profile) = arguments.costs.over(plan)?;
     let options = SimulateOptions { transport: arguments.transport, overlap: !arguments.blocking };
     let step = simulate(&plan, &profile, &options)?;
     let bounds = Bounds::new(&plan, &profile.costs(plan.placement())?);

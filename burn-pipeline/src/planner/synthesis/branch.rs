@@ -1,15 +1,18 @@
 //! Branch and bound: small plans are finished to the optimum, where the other searches stop close to it.
 //!
 //! Guarantees: what it gives is faster than what was known, complete, legal and under the cap; the same input gives the
-//! same rows. Where it ends before its states are used up and no cap binds, nothing is faster than its result (or, if it
-//! gives none, than what was known).
+//! same rows. Where it ends before its states are used up, nothing is faster than its result (or, if it gives none, than
+//! what was known) under that cap.
 //!
 //! 1. A node is a part of all rows, timed. Of all steps that could be next, the one that would end first fixes a rank;
 //!    each step of that rank that could start before that end is a branch (Giffler and Thompson 1960). Microbatches are
 //!    alike, so a stage takes them in order.
-//! 2. A node is dropped if its bound is no better than the best: what a rank still has to do once it can go on, and what
+//! 2. Under a cap that may be wrong: a step that takes memory, run early, may leave no room for another one that comes
+//!    first in every best order. So there is one branch more, in which the step that would end first stands back until
+//!    another one that takes memory has run on its rank. Steps that only give memory back never have to stand back.
+//! 3. A node is dropped if its bound is no better than the best: what a rank still has to do once it can go on, and what
 //!    still follows the last `F` and the last `I` of each stage elsewhere.
-//! 3. It is dropped, too, if the same steps were done before with no time later: clocks of ranks, and what was made and
+//! 4. It is dropped, too, if the same steps were done before with no time later: clocks of ranks, and what was made and
 //!    not used yet.
 
 use super::instance::{Instance, Pass, Step};
@@ -27,26 +30,28 @@ const ROUNDING: f64 = 1e-9;
 pub(super) struct Finished {
     /// Faster rows than were known, with their makespan.
     pub(super) rows: Option<(f64, Vec<Vec<Step>>)>,
-    /// Is nothing faster, with steps of a rank under no cap?
+    /// Is nothing faster, under the instance's cap?
     pub(super) proven: bool,
 }
 
 /// Looks for rows faster than `known`, at no more than `most` nodes.
 pub(super) fn finish(instance: &Instance, known: f64, most: usize) -> Finished {
-    if instance.steps() > LARGEST || known <= instance.lower_bound() * (1.0 + ROUNDING) {
-        return Finished { rows: None, proven: instance.steps() <= LARGEST && instance.cap.is_infinite() };
+    let least = known <= instance.lower_bound() * (1.0 + ROUNDING);
+    if instance.steps() > LARGEST || least {
+        return Finished { rows: None, proven: least };
     }
     let root = Node {
         done: vec![[0; 3]; instance.slots.len()],
         clock: vec![0.0; instance.ranks()],
         held: instance.weights.clone(),
+        back: vec![[false; 2]; instance.slots.len()],
         ends: [vec![f64::NAN; instance.pairs], vec![f64::NAN; instance.pairs]],
     };
     let (heads, tails) = (instance.heads(), tails(instance));
     let (path, seen) = (Vec::new(), HashMap::new());
     let mut branch = Branch { instance, heads, tails, best: known, rows: None, path, seen, left: most };
     branch.visit(&root);
-    let (best, proven) = (branch.best, branch.left > 0 && instance.cap.is_infinite());
+    let (best, proven) = (branch.best, branch.left > 0);
     Finished { rows: branch.rows.map(|rows| (best, rows)), proven }
 }
 
@@ -57,6 +62,8 @@ struct Node {
     done: Vec<[u8; 3]>,
     clock: Vec<f64>,
     held: Vec<f64>,
+    /// Do the next `F` and `I` of each slot stand back?
+    back: Vec<[bool; 2]>,
     /// Ends of `F` and of `I`, by pair.
     ends: [Vec<f64>; 2],
 }
@@ -123,6 +130,33 @@ impl Branch<'_> {
             self.visit(&after);
             self.path.pop();
         }
+        if self.may_stand_back(node, first.1) {
+            let mut back = node.clone();
+            back.back[first.1.slot][first.1.pass as usize] = true;
+            self.visit(&back);
+        }
+    }
+
+    /// Does a step hold more memory while it runs or afterwards?
+    fn takes_memory(&self, step: Step) -> bool {
+        let (more, fewer) = self.instance.bytes(step);
+        more > 0.0 || more > fewer
+    }
+
+    /// Could another step that takes memory have to come before this one on its rank?
+    fn may_stand_back(&self, node: &Node, step: Step) -> bool {
+        if self.instance.cap.is_infinite() || !self.takes_memory(step) {
+            return false;
+        }
+        let rank = self.instance.slots[step.slot].rank;
+        self.instance.slots_of[rank].iter().any(|&slot| {
+            [Pass::Forward, Pass::Input].into_iter().any(|pass| {
+                let microbatch = usize::from(node.done[slot][pass as usize]);
+                let other = Step { pass, slot, microbatch };
+                let same = (slot, pass) == (step.slot, step.pass);
+                !same && microbatch < self.instance.slots[slot].microbatches && self.takes_memory(other)
+            })
+        })
     }
 
     /// The node with one step more.
@@ -137,6 +171,9 @@ impl Branch<'_> {
         if let Some(ends) = after.ends.get_mut(step.pass as usize) {
             ends[slot.base + step.microbatch] = end;
         }
+        if self.takes_memory(step) {
+            self.instance.slots_of[slot.rank].iter().for_each(|&slot| after.back[slot] = [false; 2]);
+        }
         after
     }
 
@@ -146,7 +183,8 @@ impl Branch<'_> {
         for (number, slot) in self.instance.slots.iter().enumerate() {
             for pass in PASSES.into_iter().take(self.instance.passes()) {
                 let microbatch = usize::from(node.done[number][pass as usize]);
-                if microbatch == slot.microbatches {
+                let stands_back = node.back[number].get(pass as usize).is_some_and(|&back| back);
+                if microbatch == slot.microbatches || stands_back {
                     continue;
                 }
                 let step = Step { pass, slot: number, microbatch };
@@ -234,7 +272,11 @@ impl Branch<'_> {
             }
         }
         let no_later = |a: &[f64], b: &[f64]| a.iter().zip(b).all(|(a, b)| a <= b);
-        let seen = self.seen.entry(node.done.clone()).or_default();
+        // Counts are small: the highest bit says what stands back.
+        let mark = |(done, back): (&[u8; 3], &[bool; 2])| {
+            [done[0] | u8::from(back[0]) << 7, done[1] | u8::from(back[1]) << 7, done[2]]
+        };
+        let seen = self.seen.entry(node.done.iter().zip(&node.back).map(mark).collect()).or_default();
         if seen.iter().any(|other| no_later(other, &times)) {
             return true;
         }

@@ -12,7 +12,8 @@
 //!
 //! 1. Some hundred rules of a list scheduler ([`list`]), with backwards split and, where that is cheaper, whole; one
 //!    microbatch at a time; and the plans given as starts, where they fit.
-//! 2. Small plans are finished by branch and bound ([`branch`]): the optimum, where no cap binds and its nodes suffice.
+//! 2. Small plans are finished by branch and bound ([`branch`]): the optimum under the cap,
+//!    where its nodes suffice.
 //! 3. Else the best few are improved by moving steps along the longest chain ([`local`]), and finished once more.
 //! 4. An `I` and the `W` right behind it become one `B` where that is no slower.
 //! 5. Messages on their way are not counted while building: where the simulation finds too much memory, the cap is
