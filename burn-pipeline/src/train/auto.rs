@@ -24,7 +24,7 @@ use super::builder::Builder;
 use super::checkpoint::Checkpoints;
 use super::decision::{AutoError, Decision, Trial};
 use super::error::PipelineError;
-use super::pipeline::Pipeline;
+use super::pipeline::{Pipeline, SourceBox};
 use super::profile::{measured_profile, median};
 use super::report::StepReport;
 use super::source::Source;
@@ -74,7 +74,7 @@ pub struct AutoPipeline {
     known: Option<Profile>,
     reports: Vec<StepReport>,
     /// What ran before, while what runs now is on trial.
-    before: Option<Source>,
+    before: Option<Arc<SourceBox>>,
     switches: usize,
     decision: Decision,
 }
@@ -202,7 +202,7 @@ impl AutoPipeline {
         if best >= seconds * (1.0 - self.options.gain) {
             return Ok(Decision::Kept { planned, running: before, seconds });
         }
-        let first = self.pipeline.source.0.clone();
+        let first = self.pipeline.source.clone();
         self.switch(self.source(&planned))?;
         self.before = (self.options.trial > 0).then_some(first);
         Ok(Decision::Switched { planned, before, seconds, trial: Trial { before: pass, after: None } })
@@ -221,7 +221,7 @@ impl AutoPipeline {
         if after <= trial.before {
             return Ok(Decision::Switched { planned, before, seconds, trial });
         }
-        self.switch(first)?;
+        self.switch(first.0.clone())?;
         Ok(Decision::WentBack { planned, running: before, seconds, trial })
     }
 
