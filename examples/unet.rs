@@ -20,7 +20,7 @@ use burn::nn::pool::{AvgPool2d, AvgPool2dConfig};
 use burn::tensor::activation::relu;
 use burn::tensor::{Device, Tensor};
 use burn_pipeline::boundary;
-use burn_pipeline::stage::{Skips, Stage, StageBox, init_seeded};
+use burn_pipeline::stage::{Names, Skips, Stage, StageBox, init_seeded};
 use burn_pipeline::train::StageContext;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -129,7 +129,9 @@ impl UNetConfig {
     /// A stage of the model, with the mean squared error on the last one.
     pub fn stage(&self, at: &StageContext) -> StageBox {
         let part = self.part(at);
-        if at.is_last() { StageBox::with_loss(part, squared_error) } else { StageBox::new(part) }
+        let names = Names::default().layers_from("blocks", part.first);
+        let stage = if at.is_last() { StageBox::with_loss(part, squared_error) } else { StageBox::new(part) };
+        stage.named(names)
     }
 }
 

@@ -138,3 +138,24 @@ fn awaited_values_past_neighbours_equal_the_plain_loop_bit_for_bit() {
         }
     }
 }
+
+#[test]
+fn layers_are_measured_with_their_edges() {
+    // As `denoise_unet` trains it: 7 blocks, microbatches of 4 pictures.
+    let config = pipeline_examples::unet::UNetConfig::new();
+    let (blocks, edges) = (config.blocks(), config.edges(config.blocks()));
+    assert_eq!(edges, [(0, 6), (1, 5), (2, 4)]);
+    let builder = burn_pipeline::train::Pipeline::builder().devices(vec![Device::flex()]);
+    let builder = builder.stages(move |at| config.stage(at));
+    let builder = edges.iter().fold(builder, |builder, &(from, to)| builder.skip(from, to));
+    let kinds: burn_pipeline::cost::Pattern = "DDDBUUU".parse().unwrap();
+    let measured = builder.measure_layers(Pictures::new(4).batch(), kinds.kinds(), 3).unwrap();
+    let layers = measured.layers;
+    let known: Vec<(usize, usize)> = layers.skips().iter().map(|&edge| edge.into()).collect();
+    assert_eq!((layers.len(), known), (blocks, edges));
+    // Four pictures of eight channels, on every level a quarter of the size.
+    let level = |level: usize| (4 * 8 * (SIDE >> level) * (SIDE >> level) * 4) as f64;
+    let bytes: Vec<f64> = layers.all().iter().map(|layer| layer.skip_bytes).collect();
+    assert_eq!(bytes, [level(0), level(1), level(2), 0.0, 0.0, 0.0, 0.0]);
+    println!("{}", layers.to_json().unwrap());
+}
