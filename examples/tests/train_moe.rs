@@ -108,6 +108,57 @@ fn three_trainings_make_one_drawing() {
 }
 
 #[test]
+fn replicas_reach_the_same_losses_with_whole_parameters_and_with_sharded_ones() {
+    let biased = "--bias-rate 0.01";
+    let alone = curve(&format!("--ranks 1 {biased}"));
+    for flags in [
+        "--ranks 2 --data-parallel 2 --microbatches 2",
+        "--ranks 2 --data-parallel 2 --microbatches 2 --sharded",
+        "--schedule ZBVZeroBubble --ranks 2 --data-parallel 2 --microbatches 4 --sharded",
+    ] {
+        // The first step's choices are those of the initial weights, whoever makes them.
+        let got = curve(&format!("{flags} {biased}"));
+        assert_eq!(got[0].load, alone[0].load, "{flags}");
+        for (got, alone) in got.iter().zip(&alone) {
+            assert!((got.step.loss - alone.step.loss).abs() < 1e-4, "{flags}: {got:?}");
+            assert!((got.step.gradient_norm - alone.step.gradient_norm).abs() < 1e-3, "{flags}: {got:?}");
+        }
+    }
+}
+
+#[test]
+fn a_bias_is_moved_and_changes_what_experts_are_chosen() {
+    let (with, without) = (curve("--bias-rate 0.05"), curve(""));
+    assert_eq!(with[0].load, without[0].load);
+    assert_ne!(with[1].load, without[1].load);
+    assert_eq!(with[0].step.loss, without[0].step.loss);
+}
+
+#[test]
+fn a_schedule_that_chooses_itself_says_what_and_why_and_changes_no_loss() {
+    let tiny = TINY.replace("--steps 3", "--steps 9");
+    let folder = std::env::temp_dir().join(format!("train-moe-auto-{}", std::process::id()));
+    let run = |flags: &str| {
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        let flags = format!("{tiny} --capacity 1.5 --bias-rate 0.01 --log json --trace {} {flags}", folder.display());
+        assert_eq!(moe_run::main(arguments(&flags), &mut out, &mut err), 0, "{}", String::from_utf8_lossy(&err));
+        let line = |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap()["loss"].as_f64().unwrap();
+        let losses: Vec<f64> = String::from_utf8(out).unwrap().lines().map(line).collect();
+        (losses, String::from_utf8(err).unwrap())
+    };
+    let (alone, _) = run("--ranks 1");
+    let (losses, err) = run("--schedule auto");
+    assert_eq!(losses.len(), 9);
+    for (loss, alone) in losses.iter().zip(&alone) {
+        assert!((loss - alone).abs() < 1e-4, "{loss} against {alone}");
+    }
+    for says in ["the planner's best schedule takes over", "s a pass", "best: "] {
+        assert!(err.contains(says), "{says} is missing in {err}");
+    }
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
 fn recomputed_stages_learn_the_same() {
     assert_eq!(
         curve("--recompute").iter().map(|record| record.step.loss).collect::<Vec<f64>>(),
@@ -133,6 +184,8 @@ fn a_run_tells_steps_as_json_and_writes_its_drawings() {
     assert_eq!(lines.len(), 3);
     assert!(lines.iter().all(|line| line["loss"].is_f64() && line["imbalance"].as_array().unwrap().len() == 2));
     assert!(err.contains("held-out loss") && err.contains("max/mean load"), "{err}");
+    let sample = err.split("a sample at temperature 0.8:\n").nth(1).unwrap();
+    assert_eq!(sample.strip_suffix('\n').unwrap().len(), 400, "{err}");
     let drawing = std::fs::read_to_string(folder.join("expert_load.svg")).unwrap();
     assert!(drawing.starts_with("<svg") && folder.join("timeline.svg").exists());
     std::fs::remove_dir_all(folder).unwrap();
