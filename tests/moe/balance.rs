@@ -40,12 +40,8 @@ fn layer_of(config: &MoeGptConfig, name: &str) -> Option<usize> {
 /// `b += rate * sign(mean load - load)`, written out.
 fn moved(bias: &[f32], load: &[f64], rate: f64) -> Vec<f32> {
     let mean = load.iter().sum::<f64>() / load.len() as f64;
-    let step = |&load: &f64| match () {
-        () if load < mean => rate as f32,
-        () if load > mean => -rate as f32,
-        () => 0.0,
-    };
-    bias.iter().zip(load.iter().map(step)).map(|(bias, step)| bias + step).collect()
+    let sign = |&load: &f64| if load < mean { 1.0 } else { f32::from(-i8::from(load > mean)) };
+    bias.iter().zip(load.iter().map(sign)).map(|(bias, sign)| bias + rate as f32 * sign).collect()
 }
 
 /// The rows of several microbatches' layers, added up.

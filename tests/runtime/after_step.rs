@@ -4,7 +4,7 @@ use burn::module::{Module, Param};
 use burn::optim::SgdConfig;
 use burn::tensor::{Device, Tensor};
 use burn_pipeline::schedule::{Size, by_name};
-use burn_pipeline::stage::{Batch, Loss, SplitBackward, Stage, StageBox};
+use burn_pipeline::stage::{Batch, Loss, Names, SplitBackward, Stage, StageBox};
 use burn_pipeline::train::{Checkpoints, Pipeline};
 
 /// Keeps the sum of what it was given, and how often it was, in a parameter that is not trained; and multiplies by what
@@ -46,13 +46,15 @@ fn pipeline((name, chunks, replicas): (&str, usize, usize), split: SplitBackward
         let one = |count| Tensor::<1>::ones([count], &at.device);
         let kept = Param::from_tensor(one(3)).set_require_grad(false);
         let keeper = Keeper { weight: Param::from_tensor(one(1)), kept, fails: fails && at.is_last() };
-        match at.is_last() {
+        let stage = match at.is_last() {
             false => StageBox::new(keeper),
             true => StageBox::with_loss(keeper, |y: Tensor<2>, number: Tensor<2>| {
                 let number = number.slice([0..1, 0..1]).flatten::<1>(0, 1);
                 Loss::from(y.mean()).observing(number)
             }),
-        }
+        };
+        let index = at.index;
+        stage.named(Names::default().renamed(move |name| format!("{index}.{name}")))
     });
     builder.build().unwrap()
 }
@@ -114,7 +116,9 @@ fn what_it_has_changed_is_saved_and_taken_up() {
     second.load(&checkpoints.latest().unwrap()).unwrap();
     std::fs::remove_dir_all(folder).unwrap();
     assert_eq!(kept(&mut second), [[19.0, 5.0, 6.0]; 2]);
-    [&mut first, &mut second].map(|pipeline| pipeline.step(batch(0, 4), 0.0).unwrap());
+    for pipeline in [&mut first, &mut second] {
+        pipeline.step(batch(0, 4), 0.0).unwrap();
+    }
     assert_eq!(kept(&mut second), kept(&mut first));
 }
 
