@@ -142,7 +142,7 @@ fn over_network(options: MoeOptions, out: &mut dyn Write, err: &mut dyn Write) -
     }
 }
 
-/// Trains, evaluates, and writes the timeline and the experts' load; or draws curves of three trainings.
+/// Trains, evaluates, draws a sample and writes the timeline and the experts' load; or draws curves of three trainings.
 ///
 /// # Errors
 /// [`MoeRunError`].

@@ -235,7 +235,7 @@ impl MoeTrainer {
         let of = |has: fn(&(bool, bool)) -> bool| {
             layers.iter().zip(&self.kinds).filter(move |(_, kind)| has(kind)).map(|(layer, _)| layer)
         };
-        let mean = |values: Vec<f64>| values.iter().sum::<f64>() / values.len().max(1) as f64;
+        let mean = |values: Vec<f64>| values.iter().fold(0.0, |sum, value| sum + value) / values.len().max(1) as f64;
         let choices: f64 = of(|kind| kind.0).flat_map(|layer| layer.load.iter()).sum();
         MoeStepRecord {
             step,
@@ -293,13 +293,13 @@ impl MoeTrainer {
         Ok((profile, simulation.track(name)))
     }
 
-    /// Texts that continue `prompt`, or as many of its last byte as tokens ahead need to see. A mixture of depths
-    /// chooses among the bytes so far.
+    /// Texts that continue a byte, repeated so often that the tokens ahead have room. A mixture of depths chooses among
+    /// the bytes so far.
     ///
     /// # Errors
     /// If a rank fails.
-    pub fn sample(&mut self, prompt: u8, sampling: &Sampling) -> Result<Vec<Vec<u8>>, MoeTrainError> {
-        let prompt = vec![prompt; 1 + self.setup.model.ahead.len()];
+    pub fn sample(&mut self, begin: u8, sampling: &Sampling) -> Result<Vec<Vec<u8>>, MoeTrainError> {
+        let prompt = vec![begin; 1 + self.setup.model.ahead.len()];
         let (setup, pipeline) = (&self.setup, self.pipeline.pipeline());
         continued(setup.common.options.seq, &prompt, sampling, |seen| {
             let report = pipeline.eval(inputs(setup, seen)?).map_err(TrainError::from)?;
