@@ -3,10 +3,11 @@
 //! Texts that are written side by side go through the ranks as microbatches. Each byte is drawn from the model's scores after a division by the temperature; the draws depend on the seed
 //! alone.
 
+use crate::corpus::Windows;
 use crate::gpt::Signal;
 use crate::random::SplitMix64;
 use crate::training::{TrainError, tokens};
-use burn::tensor::Device;
+use burn::tensor::{Device, Tensor};
 use burn_pipeline::stage::Batch;
 use burn_pipeline::train::Pipeline;
 
@@ -34,16 +35,33 @@ pub fn generate(
     prompt: &[u8],
     sampling: &Sampling,
 ) -> Result<Vec<Vec<u8>>, TrainError> {
+    continued(seq, prompt, sampling, |seen| {
+        let batch = Batch::new(Signal::Tokens(tokens(&seen.inputs, seen.seq, device)));
+        match pipeline.eval(batch)?.output()? {
+            Signal::Logits(scores) | Signal::Hidden(scores) => Ok(scores),
+            Signal::Tokens(_) => Err(TrainError::NoScores),
+        }
+    })
+}
+
+/// As [`generate`], with scores `[texts, bytes seen, vocab]` of what was written so far from anywhere: it is given as
+/// windows without targets, one a text.
+///
+/// # Errors
+/// What `scores` says.
+pub(crate) fn continued<E>(
+    seq: usize,
+    prompt: &[u8],
+    sampling: &Sampling,
+    mut scores: impl FnMut(&Windows) -> Result<Tensor<3>, E>,
+) -> Result<Vec<Vec<u8>>, E> {
     let random = |text| SplitMix64::new(sampling.seed.wrapping_add(text as u64));
     let mut texts: Vec<(Vec<u8>, SplitMix64)> = (0..sampling.texts).map(|i| (prompt.to_vec(), random(i))).collect();
     for added in 0..sampling.length {
         let length = prompt.len() + added;
         let from = length.saturating_sub(seq);
-        let seen: Vec<u8> = texts.iter().flat_map(|(text, _)| &text[from..]).copied().collect();
-        let batch = Batch::new(Signal::Tokens(tokens(&seen, length - from, device)));
-        let (Signal::Logits(scores) | Signal::Hidden(scores)) = pipeline.eval(batch)?.output()? else {
-            return Err(TrainError::NoScores);
-        };
+        let inputs: Vec<u8> = texts.iter().flat_map(|(text, _)| &text[from..]).copied().collect();
+        let scores = scores(&Windows { seq: length - from, inputs, targets: Vec::new() })?;
         let [rows, seen, bytes] = scores.dims();
         let last = scores.slice([0..rows, seen - 1..seen]).into_data();
         let scores: Vec<f64> = last.iter::<f64>().collect();

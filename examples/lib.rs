@@ -12,6 +12,7 @@ pub mod learning_rate;
 mod line_chart;
 pub mod load_curves;
 pub mod moe_cost;
+pub mod moe_cut;
 pub mod moe_enrich;
 pub mod moe_gpt;
 pub mod moe_options;

@@ -2,7 +2,7 @@
 //! head and the modules of tokens ahead with the last, as stages hold them.
 
 use crate::moe_gpt::{MoeGptConfig, MoeGptError};
-use burn_pipeline::cost::{Layer, Layers};
+use burn_pipeline::cost::{Dtype, Layer, Layers};
 use burn_pipeline_moe::cost::MicrobatchSize;
 use burn_pipeline_moe::layers::BlockKind;
 
@@ -34,6 +34,16 @@ impl MoeGptConfig {
             *last = last.clone().with_parameters(parameters, size.dtype).with_flops(sum);
         }
         Ok(Layers::new(layers)?)
+    }
+
+    /// Weights of the whole model, what stages share counted once.
+    ///
+    /// # Errors
+    /// As [`MoeGptConfig::blocks`].
+    pub fn parameters(&self) -> Result<usize, MoeGptError> {
+        let layers = self.cost_layers(MicrobatchSize { batch: 1, seq: self.seq, dtype: Dtype::F32 })?;
+        let relation = (self.relations * self.heads) as u64;
+        Ok(layers.all().iter().map(|layer| layer.parameters).sum::<u64>() as usize + relation as usize)
     }
 
     fn embed_parameters(&self) -> u64 {

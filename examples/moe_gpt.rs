@@ -67,6 +67,9 @@ pub struct MoeGptConfig {
     /// How logits become scores.
     #[config(default = "Scoring::Softmax")]
     pub scoring: Scoring,
+    /// How far the experts' bias moves after each step, towards an even load (DeepSeek-V3: 0.001); without a bias if 0.
+    #[config(default = 0.0)]
+    pub bias_rate: f64,
     /// What auxiliary losses weigh.
     #[config(default = "AuxiliaryWeights::new()")]
     pub auxiliary: AuxiliaryWeights,
@@ -173,6 +176,7 @@ impl MoeGptConfig {
     pub(crate) fn block_config(&self, block: usize) -> BlockConfig {
         let mixture = MixtureOfExpertsConfig::new(self.d_model, self.d_hidden, self.experts);
         let mixture = mixture.with_top_k(self.top_k).with_shared(self.shared).with_capacity(self.capacity);
+        let mixture = mixture.with_expert_bias(self.bias_rate > 0.0);
         let window = if self.windows.is_empty() { 0 } else { self.windows[block % self.windows.len()] };
         let attention = AttentionConfig::new(self.d_model, self.heads)
             .with_window((window > 0).then_some(window))
@@ -256,8 +260,9 @@ impl MoeGptConfig {
             Injection::LastStage => at.is_last(),
             Injection::Nowhere => false,
         };
-        let (blocks, losses) = (layers.map(block).collect(), self.losses()?);
-        Ok(MoeGptPart { embed, relation, blocks, ahead, head, experts: self.experts, injects, losses })
+        let (first, losses) = (layers.start, self.losses()?);
+        let (blocks, experts, bias_rate) = (layers.map(block).collect(), self.experts, self.bias_rate);
+        Ok(MoeGptPart { embed, relation, blocks, ahead, head, experts, injects, first, bias_rate, losses })
     }
 
     fn token_table(&self, seed: u64, device: &Device) -> Embedding {

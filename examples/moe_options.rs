@@ -1,14 +1,12 @@
 //! The flags of `train_moe`: those of `train_gpt`, and the experts'.
 
-use crate::cut::Cut;
+use crate::moe_cut::{self, Balance, MoeCutError};
 use crate::moe_gpt::{Injection, MoeGptConfig, MoeGptError};
 use crate::moe_part_options::{MOST_BUCKETS, PartOptions};
 use crate::options::{Options, Setup};
 use crate::options_error::OptionsError;
 use crate::saved::RunFlags;
-use burn_pipeline::cost::{Dtype, Layers, Measure, OptimalOptions, Partition, PartitionError, optimal};
 use burn_pipeline_moe::auxiliary::AuxiliaryWeights;
-use burn_pipeline_moe::cost::MicrobatchSize;
 use burn_pipeline_moe::layers::{PatternError, parse_pattern};
 use burn_pipeline_moe::router::{Capacity, Scoring};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, ValueEnum};
@@ -62,6 +60,10 @@ pub struct ExpertOptions {
     /// How logits of routers become scores.
     #[arg(long, value_enum, default_value_t = ScoringName::Softmax, value_name = "NAME")]
     pub scoring: ScoringName,
+    /// How far a bias of each expert moves towards an even load after each step (DeepSeek-V3: 0.001); no bias if 0.
+    #[arg(long, default_value_t = 0.0, value_name = "RATE")]
+    #[serde(default)]
+    pub bias_rate: f64,
     /// Weight of the load-balancing loss.
     #[arg(long, default_value_t = 0.01, value_name = "WEIGHT")]
     pub load_balance: f64,
@@ -77,17 +79,6 @@ pub struct ExpertOptions {
     /// The byte that begins a document, which attention does not leave; none unless given.
     #[arg(long, value_name = "BYTE")]
     pub bos: Option<u8>,
-}
-
-/// What the cut into stages balances.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Balance {
-    /// Their number.
-    Blocks,
-    /// Parameters, all experts counted: as much memory in each.
-    Parameters,
-    /// FLOPs, the experts counted that tokens go to: as much time on each rank.
-    Flops,
 }
 
 /// A way of scoring.
@@ -117,6 +108,8 @@ pub struct MoeSetup {
     pub common: Setup,
     /// The model's size.
     pub model: MoeGptConfig,
+    /// Weights of the whole model.
+    pub parameters: usize,
     /// The byte that begins a document.
     pub bos: Option<u8>,
     /// The flags that losses depend on, as a checkpoint keeps them.
@@ -152,8 +145,8 @@ pub enum MoeOptionsError {
     #[error(transparent)]
     Model(#[from] MoeGptError),
     /// The model cannot be cut so.
-    #[error("--balance: {0}")]
-    Cut(#[from] PartitionError),
+    #[error(transparent)]
+    Cut(#[from] MoeCutError),
     /// Windows are too short for so many tokens ahead.
     #[error("--ahead {ahead} predicts {} tokens after the next one, which --seq {seq} has no room for", ahead.len())]
     Ahead {
@@ -176,12 +169,6 @@ pub enum MoeOptionsError {
         /// Experts of a block.
         experts: usize,
     },
-    /// Left to `train_gpt`.
-    #[error("--schedule auto is for `train_gpt`; name a schedule, such as 1F1B")]
-    Auto,
-    /// A cut of the other model's layers.
-    #[error("--cut is for `train_gpt`; say with --balance what stages have alike")]
-    OtherCut,
     /// A width of zero.
     #[error("--d-hidden is at least 1")]
     Width,
@@ -202,8 +189,10 @@ impl MoeOptions {
     /// What clap says of arguments that are none, or of `--help`.
     pub fn from_arguments(arguments: impl Iterator<Item = OsString>) -> Result<Self, clap::Error> {
         let command = Self::command().mut_arg("trace", |trace| trace.default_value("runs/train_moe"));
-        // They are about the other model's layers.
-        let command = command.mut_arg("cut", |cut| cut.hide(true)).mut_arg("costs", |costs| costs.hide(true));
+        // It is about the other model's layers.
+        let command = command.mut_arg("costs", |costs| costs.hide(true));
+        let command =
+            command.mut_arg("cut", |cut| cut.help("Stages, such as DE|DE, in place of --balance").value_name("STAGES"));
         Self::from_arg_matches(&command.try_get_matches_from(arguments)?)
     }
 
@@ -223,17 +212,11 @@ impl MoeOptions {
         }
         let auxiliary = self.experts.weights()?;
         let common = self.common.check()?;
-        if common.auto.is_some() {
-            return Err(MoeOptionsError::Auto);
-        }
-        if common.options.cut != Cut::Even {
-            return Err(MoeOptionsError::OtherCut);
-        }
         let options = &common.options;
         let model = MoeGptConfig::new().with_pattern(pattern.chars().cycle().take(options.layers).collect());
         let model = model.with_d_model(options.d_model).with_heads(options.heads).with_seq(options.seq);
         let model = model.with_experts(experts).with_top_k(top_k).with_shared(shared).with_d_hidden(d_hidden);
-        let model = model.with_capacity(match capacity {
+        let model = model.with_bias_rate(self.experts.bias_rate).with_capacity(match capacity {
             0.0 => Capacity::Dropless,
             factor => Capacity::Factor(factor),
         });
@@ -247,35 +230,9 @@ impl MoeOptions {
             InjectionName::Nowhere => Injection::Nowhere,
         });
         let model = self.parts.model(model)?;
-        let model = self.balance.of(&model, &common)?;
+        let model = moe_cut::cut(&model, self.balance, &common)?;
         let flags = MoeRunFlags { common: RunFlags::of(&common.options), experts: self.experts, parts: self.parts };
-        Ok(MoeSetup { common, model, bos, flags, curves: self.curves })
-    }
-}
-
-/// FLOPs a second that seconds are estimated at; a cut does not depend on it.
-const RATE: f64 = 1e10;
-
-impl Balance {
-    /// The model with the boundaries of its stages.
-    fn of(self, model: &MoeGptConfig, setup: &Setup) -> Result<MoeGptConfig, MoeOptionsError> {
-        let plan = &setup.plan;
-        let batch = setup.options.batch.div_ceil(plan.total_microbatches());
-        let size = MicrobatchSize { batch, seq: model.seq, dtype: Dtype::F32 };
-        let cut = match self {
-            Balance::Blocks => return Ok(model.clone()),
-            Balance::Parameters => {
-                let weights: Vec<f64> =
-                    model.cost_layers(size)?.all().iter().map(|layer| Measure::Parameters.of(layer)).collect();
-                Partition::weighted(&weights, plan.stages())?
-            }
-            Balance::Flops => {
-                let layers = model.cost_layers(size)?;
-                let timed = layers.all().iter().map(|layer| layer.clone().estimated(RATE)).collect();
-                optimal(&Layers::new(timed)?, plan.placement(), &OptimalOptions::default())?.partition
-            }
-        };
-        Ok(model.clone().with_boundaries(cut.boundaries().to_vec()))
+        Ok(MoeSetup { parameters: model.parameters()?, common, model, bos, flags, curves: self.curves })
     }
 }
 
@@ -283,6 +240,7 @@ impl ExpertOptions {
     fn weights(&self) -> Result<AuxiliaryWeights, MoeOptionsError> {
         let sizes = [
             ("capacity", self.capacity),
+            ("bias-rate", self.bias_rate),
             ("load-balance", self.load_balance),
             ("router-z", self.router_z),
             ("depth-router", self.depth_router),
@@ -327,8 +285,13 @@ mod tests {
             ("--ahead-weight=-1", "--ahead-weight -1"),
             ("--ngram 9000000", "--ngram 9000000"),
             ("--balance flops --ranks 5", "--balance: "),
-            ("--cut optimal", "--balance"),
-            ("--schedule auto", "--schedule auto is for"),
+            ("--cut optimal", "say --balance flops"),
+            ("--costs layers.json", "say --balance flops"),
+            ("--cut EDE|D", "--cut has the blocks EDED, and the model is DEDE"),
+            ("--cut DE|D|E", "--cut makes 3 stages, and the schedule runs 2"),
+            ("--cut DE|DE --balance flops", "leave one of them out"),
+            ("--bias-rate=-1", "--bias-rate -1"),
+            ("--schedule auto --balance flops", "--schedule auto places stages anew"),
         ] {
             let message = parse(flags).unwrap().check().unwrap_err().to_string();
             assert!(message.contains(says), "{flags}: {message}");
@@ -346,5 +309,7 @@ mod tests {
         assert!(boundaries("blocks").is_empty());
         assert_eq!(boundaries("parameters"), [1], "one block with 32 experts outweighs three dense ones");
         assert_eq!(boundaries("flops"), [2], "each token goes to two of them");
+        let told = parse("--layers 5 --cut D|EDED").unwrap().check().unwrap();
+        assert_eq!(told.model.boundaries, [1], "as told");
     }
 }

@@ -8,6 +8,8 @@
 //!    bias is one table, of which every stage holds a copy.
 //! 3. The last stage scores the next token and, with modules of multi-token prediction, those after it: these read
 //!    the tokens as side data, and embed them with a copy of the first stage's table.
+//! 4. After a step, the bias of each router moves as the loads of all microbatches say; see
+//!    [`balance`](burn_pipeline_moe::balance).
 
 use crate::moe_enrich::{DynamicTanh, NGramHash, RelationBias};
 use crate::moe_signal::{
@@ -16,10 +18,11 @@ use crate::moe_signal::{
 use burn::module::{Module, Param};
 use burn::nn::loss::CrossEntropyLossConfig;
 use burn::nn::{Embedding, LayerNorm, Linear};
-use burn::tensor::{Device, Int, Tensor};
+use burn::tensor::{DType, Device, Int, Tensor};
 use burn_pipeline::ops::DeferredForward;
 use burn_pipeline::stage::{LOSS_SEED, Loss, Stage};
 use burn_pipeline_moe::auxiliary::{AuxiliaryLosses, observe};
+use burn_pipeline_moe::balance::loads;
 use burn_pipeline_moe::layers::{AttentionContext, Block, LayerAuxiliary, MultiTokenPrediction, predict_ahead};
 use burn_pipeline_moe::structure::{SideData, SideDataError};
 
@@ -57,6 +60,10 @@ pub struct MoeGptPart {
     pub(crate) head: Option<Head>,
     pub(crate) experts: usize,
     pub(crate) injects: bool,
+    /// The place of its first block in the model.
+    pub(crate) first: usize,
+    /// How far the experts' bias moves after each step.
+    pub(crate) bias_rate: f64,
     #[module(skip)]
     pub(crate) losses: AuxiliaryLosses,
 }
@@ -69,8 +76,9 @@ pub fn next_token_loss(output: MoeSignal, target: Tensor<2, Int>, ahead_weight: 
     let MoeSignal::Scores(scores) = output else { panic!("the last stage puts out scores; was it built with a head?") };
     let Scores { next, ahead, observed } = scores;
     let (next, ahead) = cross_entropies(next, ahead, target);
-    let told = [next.clone()].into_iter().chain(ahead.clone()).map(Tensor::detach);
-    let rows = observed.map(|rows| rows.flatten::<1>(0, 1).cast(next.dtype()));
+    // Of loads no digit may be lost, whatever losses are made of.
+    let told = [next.clone()].into_iter().chain(ahead.clone()).map(|loss| loss.detach().cast(DType::F32));
+    let rows = observed.map(|rows| rows.flatten::<1>(0, 1).cast(DType::F32));
     let told = Tensor::cat(rows.into_iter().chain(told).collect(), 0);
     Loss::from(joint_loss(next, ahead, ahead_weight)).observing(told)
 }
@@ -223,5 +231,22 @@ impl Stage for MoeGptPart {
         }
         let ahead = ahead.into_iter().map(|x| self.scores(x)).collect();
         MoeSignal::Scores(Scores { next: self.scores(x), ahead, observed })
+    }
+
+    fn after_step(mut self, observed: &[Vec<f64>]) -> Self {
+        let count = self.blocks.len() + self.ahead.as_ref().map_or(0, |ahead| ahead.modules.len());
+        let (loads, rate) = (loads(observed, self.experts, self.first..self.first + count), self.bias_rate);
+        let (of_blocks, of_ahead) = loads.split_at(self.blocks.len());
+        self.blocks = self.blocks.into_iter().zip(of_blocks).map(|(block, load)| block.balanced(load, rate)).collect();
+        if let Some(ahead) = &mut self.ahead {
+            let modules = std::mem::take(&mut ahead.modules).into_iter().zip(of_ahead);
+            ahead.modules = modules.map(|(module, load)| module.balanced(load, rate)).collect();
+        }
+        self
+    }
+
+    fn uncapturable(&self) -> Option<&'static str> {
+        let of_ahead = self.ahead.iter().flat_map(|ahead| &ahead.modules).find_map(|module| module.uncapturable());
+        self.blocks.iter().find_map(Block::uncapturable).or(of_ahead)
     }
 }

@@ -5,6 +5,7 @@
 //! message and code 3, any other that fails with one message and code 1.
 
 use crate::expert_load;
+use crate::generate::Sampling;
 use crate::load_curves::{self, LoadCurve};
 use crate::moe_gpt::Injection;
 use crate::moe_options::{MoeOptions, MoeOptionsError, MoeSetup};
@@ -13,6 +14,7 @@ use crate::network::{self, NetworkError};
 use crate::options::{LinkName, LogFormat};
 use crate::options_error::OptionsError;
 use crate::processes::{self, LOST, ProcessesError};
+use crate::run::{self, SAMPLE, TEMPERATURE, readable};
 use crate::step_log::StepLog;
 use crate::traces::TraceError;
 use burn_pipeline::link::Launch;
@@ -140,7 +142,7 @@ fn over_network(options: MoeOptions, out: &mut dyn Write, err: &mut dyn Write) -
     }
 }
 
-/// Trains, evaluates, and writes the timeline and the experts' load; or draws curves of three trainings.
+/// Trains, evaluates, draws a sample and writes the timeline and the experts' load; or draws curves of three trainings.
 ///
 /// # Errors
 /// [`MoeRunError`].
@@ -220,13 +222,12 @@ fn more(record: &MoeStepRecord) -> String {
 }
 
 fn introduce(trainer: &MoeTrainer, told: &mut dyn Write) -> io::Result<()> {
-    let setup = trainer.setup();
-    let (plan, model) = (&setup.common.plan, &setup.model);
-    let (ranks, stages, microbatches) = (plan.ranks(), plan.stages(), plan.total_microbatches());
-    let name = plan.name();
-    writeln!(told, "{name} over {ranks} rank(s), {stages} stage(s), {microbatches} microbatch(es)")?;
+    let (setup, model) = (trainer.setup(), &trainer.setup().model);
+    run::introduce(&setup.common, setup.parameters, told)?;
     let (pattern, experts, top_k) = (&model.pattern, model.experts, model.top_k);
-    writeln!(told, "blocks {pattern}, {experts} experts, {top_k} a token; auxiliary losses: {:?}", model.injection)?;
+    let bias = if model.bias_rate > 0.0 { format!(", and a bias moved by {}", model.bias_rate) } else { String::new() };
+    let injection = model.injection;
+    writeln!(told, "blocks {pattern}, {experts} experts, {top_k} a token; auxiliary losses: {injection:?}{bias}")?;
     if !model.boundaries.is_empty() {
         writeln!(told, "stages begin at blocks 0, {:?}", model.boundaries)?;
     }
@@ -249,33 +250,52 @@ fn conclude(
         0 => writeln!(told, "\nall steps were done before")?,
         _ => writeln!(told, "\n{steps} steps in {seconds:.1} s: {:.0} tokens/s", tokens as f64 / seconds)?,
     }
+    if trainer.setup().common.auto.is_some() {
+        writeln!(told, "\nthe schedule: {}\n", trainer.decision())?;
+    }
     let evaluation = trainer.evaluate()?;
     let (loss, bigram, bytes) = (evaluation.loss, evaluation.bigram, evaluation.bytes);
     writeln!(told, "held-out loss {loss:.4} nats a byte over {bytes} bytes; a table of byte pairs has {bigram:.4}")?;
     if let Some(folder) = &trainer.setup().common.options.save {
         writeln!(told, "checkpoints: {} (for --resume)", folder.display())?;
     }
+    loads(trainer, leads, records, told)?;
+    let seed = trainer.setup().common.options.seed;
+    let sampling = Sampling { length: SAMPLE, texts: 1, temperature: TEMPERATURE, seed };
+    for text in trainer.sample(b'\n', &sampling)? {
+        writeln!(told, "\na sample at temperature {TEMPERATURE}:\n{}", readable(&text))?;
+    }
+    Ok(())
+}
+
+/// Tells how even the experts' load was, and draws it and the last steps' timeline.
+fn loads(
+    trainer: &mut MoeTrainer,
+    leads: bool,
+    records: &[MoeStepRecord],
+    told: &mut dyn Write,
+) -> Result<(), MoeRunError> {
+    let (steps, paths) = (records.len().min(LAST), trainer.setup().common.trace.clone());
+    for (layer, imbalance) in expert_load::imbalance(records, LAST).into_iter().enumerate() {
+        writeln!(told, "layer {layer} with experts: max/mean load {imbalance:.2} over the last {steps} steps")?;
+    }
+    if trainer.is_measured() {
+        let (measured, (profile, predicted)) = (trainer.timeline(), trainer.predicted()?);
+        if leads {
+            paths.write(&measured, &predicted, &profile)?;
+        }
+        let (chrome, svg) = (paths.chrome.display(), paths.svg.display());
+        writeln!(told, "{}: {chrome} (open it in ui.perfetto.dev), {svg}", measured.name)?;
+        writeln!(told, "costs for `burn-pipeline simulate --profile`: {}", paths.profile.display())?;
+    }
     if records.is_empty() {
         return Ok(());
     }
-    for (layer, imbalance) in expert_load::imbalance(records, LAST).into_iter().enumerate() {
-        writeln!(
-            told,
-            "layer {layer} with experts: max/mean load {imbalance:.2} over the last {} steps",
-            steps.min(LAST)
-        )?;
-    }
-    let (paths, measured, (profile, predicted)) =
-        (trainer.setup().common.trace.clone(), trainer.timeline(), trainer.predicted()?);
-    if !leads {
-        return Ok(());
-    }
-    paths.write(&measured, &predicted, &profile)?;
     let path = paths.svg.with_file_name("expert_load.svg");
-    let title = format!("Load of experts, auxiliary losses of stages: {:?}", trainer.setup().model.injection);
-    let written = std::fs::write(&path, expert_load::svg(&title, records, LAST));
-    written.map_err(|source| TraceError { path: path.clone(), source })?;
-    writeln!(told, "{}: {}, {}", measured.name, paths.chrome.display(), paths.svg.display())?;
-    writeln!(told, "load of experts: {}", path.display())?;
-    Ok(())
+    if leads {
+        let title = format!("Load of experts, auxiliary losses of stages: {:?}", trainer.setup().model.injection);
+        let written = std::fs::write(&path, expert_load::svg(&title, records, LAST));
+        written.map_err(|source| TraceError { path: path.clone(), source })?;
+    }
+    Ok(writeln!(told, "load of experts: {}", path.display())?)
 }

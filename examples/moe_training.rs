@@ -1,27 +1,30 @@
 //! A GPT with experts in training, one step at a time, and what its routers did.
 
 use crate::corpus::Windows;
+use crate::generate::{Sampling, continued};
 use crate::moe_gpt::{MoeGptError, Observed};
 use crate::moe_options::{MoeRunFlags, MoeSetup};
 use crate::moe_sides::sides;
 use crate::moe_signal::MoeSignal;
 use crate::saved::same_flags;
 use crate::traces::end_to_end;
-use crate::training::{Evaluation, StepRecord, TrainError, tokens};
+use crate::training::{Evaluation, StepRecord, TrainError, choosing, given, tokens};
 use burn::optim::AdamWConfig;
 use burn_pipeline::cost::Profile;
 use burn_pipeline::link::Link;
+use burn_pipeline::plan::Plan;
 use burn_pipeline::simulate::{SimulateOptions, simulate};
-use burn_pipeline::stage::{Batch, SplitBackward};
+use burn_pipeline::stage::Batch;
 use burn_pipeline::trace::Track;
 use burn_pipeline::train::{
-    Builder, CheckpointError, Checkpoints, Pipeline, StageContext, StepReport, measured_profile,
+    AutoPipeline, Builder, CheckpointError, Checkpoints, Decision, Pipeline, StageContext, StepReport, Wants,
+    measured_profile,
 };
 use burn_pipeline_moe::auxiliary::{LayerObservation, over_microbatches};
-use burn_pipeline_moe::router::Capacity;
 use burn_pipeline_moe::structure::StructureError;
 use serde::Serialize;
 use std::collections::VecDeque;
+use std::time::Duration;
 
 /// Gradients are clipped to this norm.
 const CLIP_NORM: f64 = 1.0;
@@ -72,7 +75,9 @@ pub struct MoeTrainer {
     setup: MoeSetup,
     /// Which blocks have experts, and which let tokens around.
     kinds: Vec<(bool, bool)>,
-    pipeline: Pipeline,
+    pipeline: AutoPipeline,
+    /// The plan that runs.
+    plan: Plan,
     checkpoints: Option<Checkpoints>,
     done: usize,
     recent: VecDeque<StepReport>,
@@ -96,14 +101,15 @@ impl MoeTrainer {
     pub fn over(setup: MoeSetup, link: Option<Box<dyn Link>>) -> Result<Self, MoeTrainError> {
         let kinds = setup.model.blocks()?.into_iter().map(|kind| (kind.has_experts(), kind.has_depths())).collect();
         let builder = Self::builder(&setup);
-        let pipeline = match link {
-            None => builder.build(),
-            Some(link) => builder.build_rank(link),
+        let plan = setup.common.plan.clone();
+        let pipeline = match setup.common.auto {
+            Some(size) => choosing(builder, size, link),
+            None => given(builder.plan(plan.clone()), link),
         };
         let pipeline = pipeline.map_err(TrainError::from)?;
         let saves = setup.common.options.save.as_ref();
         let checkpoints = saves.map(|folder| Checkpoints::new(folder).keep(KEPT_CHECKPOINTS));
-        let mut trainer = Self { setup, kinds, pipeline, checkpoints, done: 0, recent: VecDeque::new() };
+        let mut trainer = Self { setup, kinds, pipeline, plan, checkpoints, done: 0, recent: VecDeque::new() };
         if trainer.setup.common.options.resume {
             trainer.resume()?;
         }
@@ -111,18 +117,18 @@ impl MoeTrainer {
     }
 
     fn builder(setup: &MoeSetup) -> Builder {
-        let (model, recompute) = (setup.model.clone(), setup.common.options.recompute);
+        let (model, options) = (setup.model.clone(), &setup.common.options);
+        let recompute = options.recompute;
         let optimizer = AdamWConfig::new().with_beta_2(0.99).with_epsilon(1e-8).with_weight_decay(0.1);
-        // Places of experts without a capacity are read from the device, which no capture can replay.
-        let split = if model.capacity == Capacity::Dropless { SplitBackward::Eager } else { SplitBackward::Auto };
         let builder = Pipeline::builder()
-            .split(split)
             .model(format!("{model:?}"))
-            .plan(setup.common.plan.clone())
             .optimizer(move || optimizer.init())
             .clip_norm(CLIP_NORM)
             .devices(vec![setup.common.device.clone()])
-            .threads(setup.common.options.threads);
+            .data_parallel(options.data_parallel)
+            .sharded(options.sharded)
+            .deadline(Duration::from_secs(options.deadline))
+            .threads(options.threads);
         let builder = model.shared().into_iter().fold(builder, Builder::share);
         builder.stages(move |at| match model.part(at).and_then(|part| model.stage(part, at)) {
             Ok(stage) => stage.recomputed(recompute),
@@ -137,8 +143,8 @@ impl MoeTrainer {
             checkpoint => checkpoint?,
         };
         same_flags(&self.setup.flags, &checkpoint.beside::<MoeRunFlags>()?)?;
-        self.pipeline.load(&checkpoint)?;
-        self.done = self.pipeline.progress().steps as usize;
+        self.pipeline.pipeline().load(&checkpoint)?;
+        self.done = self.pipeline.pipeline().progress().steps as usize;
         Ok(())
     }
 
@@ -152,7 +158,7 @@ impl MoeTrainer {
         let Some(checkpoints) = &self.checkpoints else { return Ok(()) };
         let every = self.setup.common.options.save_every.is_some_and(|every| self.done.is_multiple_of(every));
         if every || self.done == self.setup.common.rates.len() {
-            self.pipeline.save(checkpoints, &self.setup.flags)?;
+            self.pipeline.pipeline().save(checkpoints, &self.setup.flags)?;
         }
         Ok(())
     }
@@ -162,12 +168,22 @@ impl MoeTrainer {
         &self.setup
     }
 
+    /// How the schedule was chosen, and why.
+    pub fn decision(&self) -> &Decision {
+        self.pipeline.decision()
+    }
+
+    /// Has the plan that runs now run a step?
+    pub fn is_measured(&self) -> bool {
+        !self.recent.is_empty()
+    }
+
     /// Layers with experts that are not in the last stage.
     ///
     /// # Errors
     /// If the model cannot be cut as the plan is.
     pub fn inner_layers(&self) -> Result<usize, MoeTrainError> {
-        let (stages, device) = (self.setup.common.plan.stages(), self.setup.common.device.clone());
+        let (stages, device) = (self.plan.stages(), self.setup.common.device.clone());
         let last = StageContext { index: stages - 1, stages, rank: 0, device };
         let start = self.setup.model.layers(&last)?.start;
         Ok(self.kinds[..start].iter().filter(|kind| kind.0).count())
@@ -182,6 +198,7 @@ impl MoeTrainer {
         let options = &self.setup.common.options;
         let windows = self.setup.common.corpus.batch(options.seed, self.done, options.batch, options.seq);
         let batch = self.batch(&windows)?;
+        let measuring = matches!(self.pipeline.decision(), Decision::Measuring);
         let report = self.pipeline.step(batch, learning_rate).map_err(TrainError::from)?;
         self.done += 1;
         let observed: Vec<Observed> = report.observed.iter().map(|numbers| self.setup.model.read(numbers)).collect();
@@ -198,6 +215,11 @@ impl MoeTrainer {
         if self.recent.len() > KEPT_STEPS {
             self.recent.pop_front();
         }
+        if measuring && let Decision::Switched { planned, .. } = self.pipeline.decision() {
+            // What was measured so far is of another plan.
+            self.plan = planned.best.plan.plan().clone();
+            self.recent.clear();
+        }
         self.save()?;
         Ok(Some(record))
     }
@@ -213,7 +235,7 @@ impl MoeTrainer {
         let of = |has: fn(&(bool, bool)) -> bool| {
             layers.iter().zip(&self.kinds).filter(move |(_, kind)| has(kind)).map(|(layer, _)| layer)
         };
-        let mean = |values: Vec<f64>| values.iter().sum::<f64>() / values.len().max(1) as f64;
+        let mean = |values: Vec<f64>| values.iter().fold(0.0, |sum, value| sum + value) / values.len().max(1) as f64;
         let choices: f64 = of(|kind| kind.0).flat_map(|layer| layer.load.iter()).sum();
         MoeStepRecord {
             step,
@@ -238,7 +260,7 @@ impl MoeTrainer {
         let mut pairs: Vec<(u8, u8)> = Vec::new();
         for windows in corpus.held_out_batches(rows, seq) {
             let batch = self.batch(&windows)?;
-            let report = self.pipeline.eval(batch).map_err(TrainError::from)?;
+            let report = self.pipeline.pipeline().eval_for(batch, Wants::Loss).map_err(TrainError::from)?;
             let observed: Vec<Observed> =
                 report.observed.iter().map(|numbers| self.setup.model.read(numbers)).collect();
             let loss = self.next_loss(report.loss.unwrap_or(f64::NAN), &observed, windows.rows());
@@ -253,7 +275,7 @@ impl MoeTrainer {
     /// What the ranks did when in the last few steps, end to end.
     pub fn timeline(&self) -> Track {
         let first = self.done + 1 - self.recent.len().min(self.done);
-        let name = format!("{}, measured, steps {first} to {}", self.setup.common.plan.name(), self.done);
+        let name = format!("{}, measured, steps {first} to {}", self.plan.name(), self.done);
         end_to_end(name, self.recent.iter().map(|report| (report.seconds, &report.timeline)))
     }
 
@@ -262,21 +284,43 @@ impl MoeTrainer {
     /// # Errors
     /// If no step has run yet, or a rank fails.
     pub fn predicted(&mut self) -> Result<(Profile, Track), MoeTrainError> {
-        let plan = &self.setup.common.plan;
+        let plan = &self.plan;
         let profile = measured_profile(plan.placement(), self.recent.make_contiguous()).map_err(TrainError::from)?;
-        let links = self.pipeline.measure_links().map_err(TrainError::from)?;
+        let links = self.pipeline.pipeline().measure_links().map_err(TrainError::from)?;
         let profile = profile.with_links(links).map_err(TrainError::from)?;
         let simulation = simulate(plan, &profile, &SimulateOptions::default()).map_err(TrainError::from)?;
         let name = format!("{}, simulated from the measured actions, one step", plan.name());
         Ok((profile, simulation.track(name)))
     }
 
-    fn batch(&self, windows: &Windows) -> Result<Batch, StructureError> {
-        let device = &self.setup.common.device;
-        let tokens = |bytes: &[u8]| tokens(bytes, windows.seq, device);
-        let batch = Batch::new(MoeSignal::Tokens(tokens(&windows.inputs))).target(tokens(&windows.targets));
-        sides(&self.setup.model, windows, self.setup.bos, device).attach(batch, windows.rows())
+    /// Texts that continue a byte, repeated so often that the tokens ahead have room. A mixture of depths chooses among
+    /// the bytes so far.
+    ///
+    /// # Errors
+    /// If a rank fails.
+    pub fn sample(&mut self, begin: u8, sampling: &Sampling) -> Result<Vec<Vec<u8>>, MoeTrainError> {
+        let prompt = vec![begin; 1 + self.setup.model.ahead.len()];
+        let (setup, pipeline) = (&self.setup, self.pipeline.pipeline());
+        continued(setup.common.options.seq, &prompt, sampling, |seen| {
+            let report = pipeline.eval(inputs(setup, seen)?).map_err(TrainError::from)?;
+            match report.output().map_err(TrainError::from)? {
+                MoeSignal::Scores(scores) => Ok(scores.next),
+                MoeSignal::Tokens(_) | MoeSignal::Hidden(_) => Err(TrainError::NoScores.into()),
+            }
+        })
     }
+
+    fn batch(&self, windows: &Windows) -> Result<Batch, StructureError> {
+        let target = tokens(&windows.targets, windows.seq, &self.setup.common.device);
+        Ok(inputs(&self.setup, windows)?.target(target))
+    }
+}
+
+/// Windows with their side data, without targets.
+fn inputs(setup: &MoeSetup, windows: &Windows) -> Result<Batch, StructureError> {
+    let device = &setup.common.device;
+    let batch = Batch::new(MoeSignal::Tokens(tokens(&windows.inputs, windows.seq, device)));
+    sides(&setup.model, windows, setup.bos, device).attach(batch, windows.rows())
 }
 
 /// The mean over samples of what microbatches observed: their sizes differ by one at most, larger ones first.

@@ -21,9 +21,9 @@ use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
 /// Bytes of the sample.
-const SAMPLE: usize = 400;
+pub(crate) const SAMPLE: usize = 400;
 /// The sample's temperature: a little below 1, for fewer odd bytes.
-const TEMPERATURE: f64 = 0.8;
+pub(crate) const TEMPERATURE: f64 = 0.8;
 
 /// The longest that processes may take to find each other, and to part.
 #[cfg(feature = "mpi")]
@@ -160,7 +160,7 @@ fn run_trainer(mut trainer: Trainer, leads: bool, out: &mut dyn Write, err: &mut
     let format = trainer.setup().options.log;
     {
         let told: &mut dyn Write = if format == LogFormat::Text { out } else { err };
-        introduce(trainer.setup(), told)?;
+        introduce(trainer.setup(), trainer.setup().model.parameters(), told)?;
         if trainer.done() > 0 {
             writeln!(told, "goes on after step {}", trainer.done())?;
         }
@@ -170,7 +170,8 @@ fn run_trainer(mut trainer: Trainer, leads: bool, out: &mut dyn Write, err: &mut
     conclude(&mut trainer, leads, &records, elapsed, told)
 }
 
-fn introduce(setup: &Setup, told: &mut dyn Write) -> io::Result<()> {
+/// What is run: plan, data and model.
+pub(crate) fn introduce(setup: &Setup, parameters: usize, told: &mut dyn Write) -> io::Result<()> {
     let (options, plan) = (&setup.options, &setup.plan);
     let (ranks, stages, microbatches) = (plan.ranks(), plan.stages(), plan.total_microbatches());
     let sharded = if options.sharded { ", parameters sharded" } else { "" };
@@ -191,7 +192,7 @@ fn introduce(setup: &Setup, told: &mut dyn Write) -> io::Result<()> {
         writeln!(told, "a batch of {} windows makes no more than {microbatches} microbatches", options.batch)?;
     }
     let (training, held_out) = (setup.corpus.training().len(), setup.corpus.held_out().len());
-    writeln!(told, "{} parameters; {training} bytes to learn from, {held_out} held out", setup.model.parameters())
+    writeln!(told, "{parameters} parameters; {training} bytes to learn from, {held_out} held out")
 }
 
 /// Runs all steps; gives what they told, and how long they took together.
@@ -253,7 +254,7 @@ fn timelines(trainer: &mut Trainer, leads: bool, told: &mut dyn Write) -> Result
 }
 
 /// Text as it can be put on a terminal: bytes that are no printable ASCII become dots.
-fn readable(text: &[u8]) -> String {
+pub(crate) fn readable(text: &[u8]) -> String {
     let show = |&byte: &u8| if byte == b'\n' || byte == b' ' || byte.is_ascii_graphic() { byte as char } else { '.' };
     text.iter().map(show).collect()
 }

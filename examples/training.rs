@@ -330,7 +330,7 @@ fn cut(setup: &Setup, builder: &Builder) -> Result<Option<Partition>, CutError> 
 }
 
 /// A pipeline whose schedule is given.
-fn given(builder: Builder, link: Option<Box<dyn Link>>) -> Result<AutoPipeline, BuildError> {
+pub(crate) fn given(builder: Builder, link: Option<Box<dyn Link>>) -> Result<AutoPipeline, BuildError> {
     let pipeline = match link {
         None => builder.clone().build()?,
         Some(link) => builder.clone().build_rank(link)?,
@@ -339,7 +339,7 @@ fn given(builder: Builder, link: Option<Box<dyn Link>>) -> Result<AutoPipeline, 
 }
 
 /// A pipeline that chooses its schedule after a few steps.
-fn choosing(builder: Builder, size: Size, link: Option<Box<dyn Link>>) -> Result<AutoPipeline, BuildError> {
+pub(crate) fn choosing(builder: Builder, size: Size, link: Option<Box<dyn Link>>) -> Result<AutoPipeline, BuildError> {
     match link {
         None => AutoPipeline::new(builder, size, AutoOptions::default()),
         Some(link) => AutoPipeline::over(builder, size, AutoOptions::default(), link),

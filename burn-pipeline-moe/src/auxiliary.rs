@@ -82,7 +82,7 @@ impl AuxiliaryLosses {
 }
 
 /// Columns before the loads.
-const COLUMNS: usize = 4;
+pub(crate) const COLUMNS: usize = 4;
 
 /// The rows of these layers, `[layers, 4 + experts]`, without gradient, after those that came from upstream.
 ///

@@ -6,9 +6,10 @@
 //!    multi-token prediction.
 //! 3. [`losses`]: what a router is to be blamed for, as plain functions of its outputs.
 //! 4. [`auxiliary`]: those values per layer, averaged by kind over the whole model, and injected on each stage.
-//! 5. [`ops`]: the injection itself, an operation beneath Burn's autodiff.
-//! 6. [`structure`]: document ids and other side data of a batch.
-//! 7. [`cost`]: blocks as layers for partitioners, experts counted.
+//! 5. [`balance`]: balancing without a loss, by a bias that every step moves.
+//! 6. [`ops`]: the injection itself, an operation beneath Burn's autodiff.
+//! 7. [`structure`]: document ids and other side data of a batch.
+//! 8. [`cost`]: blocks as layers for partitioners, experts counted.
 //!
 //! # Auxiliary losses in a pipeline
 //!
@@ -19,6 +20,7 @@
 //! accumulation and scaling then treat both alike, and gradients equal those of `main + auxiliary` on one device.
 
 pub mod auxiliary;
+pub mod balance;
 pub mod cost;
 pub mod layers;
 pub mod losses;

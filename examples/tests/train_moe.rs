@@ -2,10 +2,15 @@
 
 #![allow(clippy::unwrap_used, reason = "the helpers of tests may panic as tests do")]
 
+use burn::tensor::Device;
+use burn_pipeline::link::{Place, TcpLink};
+use burn_pipeline::train::Checkpoints;
+use pipeline_examples::generate::Sampling;
 use pipeline_examples::moe_options::MoeOptions;
 use pipeline_examples::moe_run;
 use pipeline_examples::moe_training::{MoeStepRecord, MoeTrainer};
 use std::ffi::OsString;
+use std::time::Duration;
 
 const TINY: &str = "--d-model 16 --layers 4 --heads 2 --seq 16 --batch 8 --steps 3 --lr 0.01 --experts 4 --d-hidden 8 \
                     --pattern DEe --bos 10 --load-balance 0.1";
@@ -18,6 +23,14 @@ fn arguments(flags: &str) -> impl Iterator<Item = OsString> {
 fn trainer(flags: &str) -> MoeTrainer {
     let options = MoeOptions::from_arguments(arguments(&format!("{TINY} {flags}"))).unwrap();
     MoeTrainer::new(options.check().unwrap()).unwrap()
+}
+
+/// As [`curve`], where the flags have another number of steps.
+fn curve_with(flags: &str) -> Vec<MoeStepRecord> {
+    let tiny = TINY.replace("--steps 3", "");
+    let options = MoeOptions::from_arguments(arguments(&format!("{tiny} {flags}"))).unwrap();
+    let mut trainer = MoeTrainer::new(options.check().unwrap()).unwrap();
+    std::iter::from_fn(|| trainer.step().unwrap()).collect()
 }
 
 fn curve(flags: &str) -> Vec<MoeStepRecord> {
@@ -60,6 +73,56 @@ fn a_run_goes_on_from_its_checkpoint_and_refuses_another_runs() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
+/// What ranks that each have a trainer of their own tell, joined by TCP as processes are: losses and loads, the same on
+/// every rank.
+fn curve_of_ranks(ranks: usize, flags: &str, steps: usize) -> Vec<(f64, Vec<Vec<f64>>)> {
+    let meeting = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let flags = &format!("{} {flags}", TINY.replace("--steps 3", ""));
+    let of_rank = move |rank: usize| {
+        let place = Place { rank, ranks, meeting: ("127.0.0.1".to_owned(), meeting.port()) };
+        let link = TcpLink::connect(&place, Device::flex(), Duration::from_secs(30)).unwrap();
+        let setup = MoeOptions::from_arguments(arguments(flags)).unwrap().check().unwrap();
+        let mut trainer = MoeTrainer::over(setup, Some(Box::new(link))).unwrap();
+        let records = std::iter::from_fn(|| trainer.step().unwrap()).take(steps);
+        records.map(|record| (record.step.loss, record.load)).collect::<Vec<_>>()
+    };
+    std::thread::scope(|scope| {
+        let running: Vec<_> = (0..ranks).map(|rank| scope.spawn(move || of_rank(rank))).collect();
+        let mut told: Vec<_> = running.into_iter().map(|rank| rank.join().unwrap()).collect();
+        assert!(told.windows(2).all(|pair| pair[0] == pair[1]), "{told:?}");
+        told.swap_remove(0)
+    })
+}
+
+#[test]
+fn ranks_of_their_own_save_together_and_go_on_to_the_bit_as_threads_do() {
+    let folder = std::env::temp_dir().join(format!("train-moe-ranks-{}", std::process::id()));
+    let model = "--bias-rate 0.01 --scoring sigmoid --steps 4".to_owned();
+    let steps = |curve: Vec<MoeStepRecord>| curve.into_iter().map(|record| (record.step.loss, record.load));
+    let whole: Vec<_> = steps(curve_with(&model)).collect();
+    assert_eq!(whole.len(), 4);
+    for (saving, resuming) in [(2, 4), (4, 1)] {
+        let save = format!("{model} --save {}/{saving} --save-every 2", folder.display());
+        // They end after the second step.
+        assert_eq!(curve_of_ranks(saving, &format!("--ranks {saving} {save}"), 2), whole[..2]);
+        let copy = folder.join("copy");
+        let latest = Checkpoints::new(folder.join(saving.to_string())).latest().unwrap();
+        std::fs::create_dir_all(&copy).unwrap();
+        let aside = copy.join(latest.folder().file_name().unwrap());
+        std::fs::create_dir_all(&aside).unwrap();
+        for entry in std::fs::read_dir(latest.folder()).unwrap().flatten() {
+            std::fs::copy(entry.path(), aside.join(entry.file_name())).unwrap();
+        }
+        let resumed = curve_of_ranks(resuming, &format!("--ranks {resuming} {save} --resume"), 9);
+        assert_eq!(resumed, whole[2..], "{saving} ranks, then {resuming}");
+        // Threads take the same checkpoint up, with another schedule.
+        let threads = format!("{model} --save {} --resume --schedule GPipe --ranks 2", copy.display());
+        assert_eq!(steps(curve_with(&threads)).collect::<Vec<_>>(), whole[2..], "{saving} ranks, then threads");
+        std::fs::remove_dir_all(copy).unwrap();
+    }
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
 /// Every part that the model may take beside blocks.
 const PARTS: &str = "--ahead De --windows 0,5 --rotary --without-rotary 1 --ngram 97 --structure --platform --squash \
                      --relations";
@@ -94,6 +157,18 @@ fn a_model_of_all_parts_learns_and_goes_on_from_its_checkpoint_on_another_cut() 
 }
 
 #[test]
+fn a_model_of_all_parts_writes_the_same_texts_whatever_the_cut() {
+    // Longer than a window, so that it slides; and from fewer bytes than there are tokens ahead.
+    let sampling = Sampling { length: 20, texts: 2, temperature: 0.8, seed: 3 };
+    let texts = |flags: &str| trainer(&format!("{PARTS} {flags}")).sample(b'\n', &sampling).unwrap();
+    let alone = texts("--ranks 1");
+    assert_eq!(alone.iter().map(Vec::len).collect::<Vec<_>>(), [20, 20]);
+    assert_ne!(alone[0], alone[1]);
+    assert_eq!(texts("--ranks 2 --schedule ZBVZeroBubble"), alone);
+    assert_eq!(texts("--ranks 2 --data-parallel 2 --microbatches 2"), alone);
+}
+
+#[test]
 fn three_trainings_make_one_drawing() {
     let folder = std::env::temp_dir().join(format!("train-moe-curves-{}", std::process::id()));
     let (mut out, mut err) = (Vec::new(), Vec::new());
@@ -104,6 +179,58 @@ fn three_trainings_make_one_drawing() {
     assert_eq!((out.lines().count(), err.matches("inner stages").count()), (9, 3), "{err}");
     let drawing = std::fs::read_to_string(path).unwrap();
     assert_eq!(drawing.matches("<polyline").count(), 6);
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn replicas_reach_the_same_losses_with_whole_parameters_and_with_sharded_ones() {
+    let biased = "--bias-rate 0.01";
+    let alone = curve(&format!("--ranks 1 {biased}"));
+    for flags in [
+        "--ranks 2 --data-parallel 2 --microbatches 2",
+        "--ranks 2 --data-parallel 2 --microbatches 2 --sharded",
+        "--schedule ZBVZeroBubble --ranks 2 --data-parallel 2 --microbatches 2 --sharded",
+    ] {
+        // Four microbatches in all, as alone: each has a load-balancing loss of its own.
+        // The first step's choices are those of the initial weights, whoever makes them.
+        let got = curve(&format!("{flags} {biased}"));
+        assert_eq!(got[0].load, alone[0].load, "{flags}");
+        for (got, alone) in got.iter().zip(&alone) {
+            assert!((got.step.loss - alone.step.loss).abs() < 1e-4, "{flags}: {got:?}");
+            assert!((got.step.gradient_norm - alone.step.gradient_norm).abs() < 1e-3, "{flags}: {got:?}");
+        }
+    }
+}
+
+#[test]
+fn a_bias_is_moved_and_changes_what_experts_are_chosen() {
+    let (with, without) = (curve("--bias-rate 0.05"), curve(""));
+    assert_eq!(with[0].load, without[0].load);
+    assert_ne!(with[1].load, without[1].load);
+    assert_eq!(with[0].step.loss, without[0].step.loss);
+}
+
+#[test]
+fn a_schedule_that_chooses_itself_says_what_and_why_and_changes_no_loss() {
+    let tiny = TINY.replace("--steps 3", "--steps 9");
+    let folder = std::env::temp_dir().join(format!("train-moe-auto-{}", std::process::id()));
+    let run = |flags: &str| {
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        let flags = format!("{tiny} --capacity 1.5 --bias-rate 0.01 --log json --trace {} {flags}", folder.display());
+        assert_eq!(moe_run::main(arguments(&flags), &mut out, &mut err), 0, "{}", String::from_utf8_lossy(&err));
+        let line = |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap()["loss"].as_f64().unwrap();
+        let losses: Vec<f64> = String::from_utf8(out).unwrap().lines().map(line).collect();
+        (losses, String::from_utf8(err).unwrap())
+    };
+    let (alone, _) = run("--ranks 1");
+    let (losses, err) = run("--schedule auto");
+    assert_eq!(losses.len(), 9);
+    for (loss, alone) in losses.iter().zip(&alone) {
+        assert!((loss - alone).abs() < 1e-4, "{loss} against {alone}");
+    }
+    for says in ["the planner's best schedule takes over", "s a pass", "best: "] {
+        assert!(err.contains(says), "{says} is missing in {err}");
+    }
     std::fs::remove_dir_all(folder).unwrap();
 }
 
@@ -133,6 +260,8 @@ fn a_run_tells_steps_as_json_and_writes_its_drawings() {
     assert_eq!(lines.len(), 3);
     assert!(lines.iter().all(|line| line["loss"].is_f64() && line["imbalance"].as_array().unwrap().len() == 2));
     assert!(err.contains("held-out loss") && err.contains("max/mean load"), "{err}");
+    let sample = err.split("a sample at temperature 0.8:\n").nth(1).unwrap();
+    assert_eq!(sample.strip_suffix('\n').unwrap().len(), 400, "{err}");
     let drawing = std::fs::read_to_string(folder.join("expert_load.svg")).unwrap();
     assert!(drawing.starts_with("<svg") && folder.join("timeline.svg").exists());
     std::fs::remove_dir_all(folder).unwrap();

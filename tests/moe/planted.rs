@@ -31,53 +31,67 @@ impl Stage for Mistaken {
     }
 }
 
-/// The distance of routers' gradients with the mistake, over all families.
-fn distances(accumulation: usize, microbatches: usize, factor: fn(&StageContext, f64, f64) -> f64) -> Vec<f64> {
+/// The scale of a stage, given what it should be times: the microbatches of a batch, the batches of a step.
+type Factor = fn(&StageContext, f64, f64) -> f64;
+
+/// What every family's distance of routers' gradients is with the mistake.
+fn each_distance(accumulation: usize, microbatches: usize, factor: Factor, check: impl Fn(f64, &str)) {
     let (config, batches) = (config(), batches(accumulation, microbatches, false));
     let expected = plain(&config, &batches, microbatches);
     let (m, a) = (microbatches as f64, accumulation as f64);
-    let of = |(schedule, chunks): (Box<dyn burn_pipeline::schedule::Schedule>, usize)| {
+    for (schedule, chunks) in families() {
         let size = Size { ranks: 2, chunks, microbatches };
         let mistaken = move |part, at: &StageContext| Mistaken { part, factor: factor(at, m, a) };
         let builder = builder(schedule.as_ref(), size, &config, mistaken);
         let apart = distance(&config, &pipelined(builder, &batches, &config), &expected);
+        let place = format!("{}, {microbatches} microbatches, {accumulation} batches", schedule.family().name);
         // The forward is untouched: only gradients tell.
-        assert!(apart.observed < 1e-6 && apart.loss < 1e-5, "{apart:?}");
-        apart.routers
-    };
-    families().into_iter().map(of).collect()
+        assert!(apart.observed < 1e-6 && apart.loss < 1e-5, "{place}: {apart:?}");
+        check(apart.routers, &place);
+    }
 }
 
-fn assert_noticed(distances: &[f64]) {
-    assert!(distances.iter().all(|&apart| apart > 1e3 * ROUNDING), "a planted mistake goes unnoticed: {distances:?}");
+/// Every family fails with the mistake, over these accumulations and numbers of microbatches.
+fn assert_noticed(accumulations: &[usize], microbatches: impl Iterator<Item = usize> + Clone, factor: Factor) {
+    for &accumulation in accumulations {
+        for microbatches in microbatches.clone() {
+            each_distance(accumulation, microbatches, factor, |apart, place| {
+                assert!(apart > 1e3 * ROUNDING, "a planted mistake goes unnoticed: {apart:e} with {place}");
+            });
+        }
+    }
 }
 
 #[test]
 fn no_mistake_is_no_distance() {
-    assert!(distances(3, 4, |_, _, _| 1.0).iter().all(|&apart| apart < ROUNDING));
+    for accumulation in [1, 3] {
+        each_distance(accumulation, 4, |_, _, _| 1.0, |apart, place| assert!(apart < ROUNDING, "{place}: {apart:e}"));
+    }
 }
+
+// One microbatch, or one batch, divides by one: there a forgotten division is no mistake.
 
 #[test]
 fn a_scale_that_is_not_divided_by_the_microbatches_is_noticed() {
-    assert_noticed(&distances(1, 4, |_, m, _| m));
+    assert_noticed(&[1, 3], 2..=8, |_, m, _| m);
 }
 
 #[test]
 fn a_scale_that_is_divided_by_the_microbatches_twice_is_noticed() {
-    assert_noticed(&distances(1, 4, |_, m, _| 1.0 / m));
+    assert_noticed(&[1], [2, 5].into_iter(), |_, m, _| 1.0 / m);
 }
 
 #[test]
 fn a_scale_that_forgets_accumulation_is_noticed() {
-    assert_noticed(&distances(3, 2, |_, _, a| a));
+    assert_noticed(&[3], 1..=8, |_, _, a| a);
 }
 
 #[test]
 fn a_scale_that_counts_accumulation_twice_is_noticed() {
-    assert_noticed(&distances(3, 2, |_, _, a| 1.0 / a));
+    assert_noticed(&[3], [2, 5].into_iter(), |_, _, a| 1.0 / a);
 }
 
 #[test]
 fn inner_stages_without_their_losses_are_noticed() {
-    assert_noticed(&distances(1, 3, |at, _, _| if at.is_last() { 1.0 } else { 0.0 }));
+    assert_noticed(&[1, 3], 1..=8, |at, _, _| if at.is_last() { 1.0 } else { 0.0 });
 }

@@ -1,6 +1,7 @@
 //! `train_gpt --link mpi` prints what `train_gpt` prints.
 
 use crate::mpirun::{Run, mpirun};
+use burn_pipeline::train::Checkpoints;
 use pipeline_examples::run;
 use std::ffi::OsString;
 
@@ -100,9 +101,50 @@ fn train_moe_over_processes_tells_the_losses_and_loads_of_threads() {
         assert_eq!(numbers(&out), expected, "{flags:?}");
         assert!(left.is_empty(), "{left:?}");
         assert!(there.join("expert_load.svg").exists(), "rank 0 writes the experts' load");
+        assert!(err.contains("a sample at temperature"), "{err}");
         for folder in [here, there] {
             std::fs::remove_dir_all(folder).unwrap();
         }
+    }
+}
+
+#[test]
+fn train_moe_goes_on_from_a_checkpoint_over_processes_and_over_threads() {
+    let experts = "--experts 4 --d-hidden 8 --pattern DEe --bias-rate 0.01 --scoring sigmoid";
+    let experts: Vec<&str> = experts.split_whitespace().collect();
+    let tiny: Vec<&str> = ["train_moe"].into_iter().chain(TINY[1..].iter().copied()).chain(experts).collect();
+    let (saved, traces) = (folder("moe-saved"), folder("moe-traces"));
+    let traces = ["--trace", traces.to_str().unwrap()];
+    let save = ["--save", saved.to_str().unwrap(), "--save-every", "2"];
+    let on_threads = |flags: &[&str]| {
+        let threads = [&tiny, flags, &traces].concat();
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        let code = pipeline_examples::moe_run::main(threads.iter().map(OsString::from), &mut out, &mut err);
+        assert_eq!(code, 0, "{flags:?}: {}", String::from_utf8_lossy(&err));
+        numbers(&String::from_utf8(out).unwrap())
+    };
+    let on_processes = |ranks, flags: &[&str]| {
+        let Run { code, out, err, left } = mpirun(ranks, &[], &[&tiny, flags, &["--link", "mpi"], &traces].concat());
+        assert_eq!(code, Some(0), "{flags:?}: {out}{err}");
+        assert!(left.is_empty(), "{left:?}");
+        numbers(&out)
+    };
+    let whole = on_threads(&[]);
+    assert_eq!(on_processes(2, &save), whole);
+    // As if it had been ended after its fourth step, each time anew.
+    let stopped = || {
+        let last = Checkpoints::new(&saved).latest().unwrap();
+        assert_eq!(last.progress().steps, 6);
+        std::fs::remove_dir_all(last.folder()).unwrap();
+        [&save[..], &["--resume"]].concat()
+    };
+    assert_eq!(on_processes(2, &stopped()), whole[4..]);
+    assert_eq!(on_processes(4, &stopped()), whole[4..]);
+    assert_eq!(on_processes(4, &[&stopped()[..], &["--data-parallel", "2", "--microbatches", "2"]].concat()).len(), 2);
+    assert_eq!(on_threads(&stopped()), whole[4..]);
+    assert_eq!(on_threads(&[&stopped()[..], &["--schedule", "GPipe", "--ranks", "1"]].concat()), whole[4..]);
+    for folder in [saved.to_str().unwrap(), traces[1]] {
+        std::fs::remove_dir_all(folder).unwrap();
     }
 }
 

@@ -5,6 +5,8 @@ use super::{
     Attention, AttentionConfig, AttentionContext, FeedForward, FeedForwardConfig, LayerAuxiliary, MixtureOfDepths,
     MixtureOfExperts, MixtureOfExpertsConfig,
 };
+#[cfg(doc)]
+use crate::router::Capacity;
 use burn::config::Config;
 use burn::module::Module;
 use burn::nn::{LayerNorm, LayerNormConfig};
@@ -170,6 +172,24 @@ impl Block {
             Block::Some(depths) => depths.forward(x, context),
         }
     }
+
+    /// The same block after a step in which so many choices fell on each expert; see [`balance`](crate::balance).
+    /// Without experts, or without a bias, it is returned as it is.
+    pub fn balanced(self, load: &[f64], rate: f64) -> Self {
+        match self {
+            Block::All(inner) => Block::All(inner.balanced(load, rate)),
+            Block::Some(depths) => Block::Some(depths.balanced(load, rate)),
+        }
+    }
+
+    /// Why the block cannot be captured, if so; see [`Capacity::uncapturable`].
+    pub fn uncapturable(&self) -> Option<&'static str> {
+        let (Block::All(Inner { mix, .. }) | Block::Some(MixtureOfDepths { inner: Inner { mix, .. }, .. })) = self;
+        match mix {
+            Mix::Dense(_) => None,
+            Mix::Experts(mixture) => mixture.uncapturable(),
+        }
+    }
 }
 
 impl Inner {
@@ -182,5 +202,14 @@ impl Inner {
             Mix::Experts(mixture) => mixture.forward(normed),
         };
         (x + y, auxiliary)
+    }
+
+    /// As [`Block::balanced`].
+    pub fn balanced(self, load: &[f64], rate: f64) -> Self {
+        let mix = match self.mix {
+            Mix::Dense(dense) => Mix::Dense(dense),
+            Mix::Experts(mixture) => Mix::Experts(mixture.balanced(load, rate)),
+        };
+        Self { mix, ..self }
     }
 }

@@ -20,7 +20,7 @@ use burn_pipeline::ops::DeferredForward;
 #[derive(Module, Debug)]
 pub struct MixtureOfDepths {
     router: Linear,
-    inner: Inner,
+    pub(super) inner: Inner,
     capacity: f64,
 }
 
@@ -37,6 +37,11 @@ impl MixtureOfDepths {
     pub fn new(inner: Inner, d_model: usize, capacity: f64, device: &Device) -> Self {
         let router = LinearConfig::new(d_model, 1).with_bias(false).with_initializer(SMALL).init(device);
         Self { router, inner, capacity }
+    }
+
+    /// As [`Block::balanced`](super::Block::balanced).
+    pub fn balanced(self, load: &[f64], rate: f64) -> Self {
+        Self { inner: self.inner.balanced(load, rate), ..self }
     }
 
     /// Runs the block on `[batch, seq, d_model]`.

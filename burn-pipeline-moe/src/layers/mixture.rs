@@ -87,6 +87,16 @@ impl MixtureOfExperts {
         (y.reshape([batch, seq, d]), auxiliary)
     }
 
+    /// The same layer after a step in which so many choices fell on each expert; see [`Router::balanced`].
+    pub fn balanced(self, load: &[f64], rate: f64) -> Self {
+        Self { router: self.router.balanced(load, rate), ..self }
+    }
+
+    /// Why the layer cannot be captured, if so; see [`Capacity::uncapturable`].
+    pub fn uncapturable(&self) -> Option<&'static str> {
+        self.capacity.uncapturable()
+    }
+
     /// The experts' part, and how many choices were dropped: in rows of uneven number where there are kernels for
     /// them, else in rows of equal number, as batched products and captures need them.
     fn mix(

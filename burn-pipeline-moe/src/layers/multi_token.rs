@@ -38,6 +38,16 @@ impl MultiTokenPrediction {
         }
     }
 
+    /// As [`Block::balanced`].
+    pub fn balanced(self, load: &[f64], rate: f64) -> Self {
+        Self { block: self.block.balanced(load, rate), ..self }
+    }
+
+    /// As [`Block::uncapturable`].
+    pub fn uncapturable(&self) -> Option<&'static str> {
+        self.block.uncapturable()
+    }
+
     /// Runs the module on hidden states and the embedded tokens that they are joined with, `[batch, seq, d_model]`
     /// both.
     pub fn forward(

@@ -45,7 +45,7 @@ pub struct RouterConfig {
     #[config(default = true)]
     pub normalize: bool,
     /// Add a bias to the scores when choosing, which balances load without a loss (Wang et al., 2024). It is no
-    /// parameter of gradient descent: see [`Router::balanced`].
+    /// parameter of gradient descent: see [`balance`](crate::balance).
     #[config(default = false)]
     pub expert_bias: bool,
 }
@@ -111,7 +111,7 @@ impl Router {
     /// The same router, its bias moved by `rate` towards an even load: up for experts that got less than the mean of
     /// `load` choices, down for those that got more. Without a bias it is returned as it is.
     ///
-    /// Wang et al., "Auxiliary-Loss-Free Load Balancing" (2024), algorithm 1.
+    /// Wang et al., "Auxiliary-Loss-Free Load Balancing" (2024), algorithm 1; see [`balance`](crate::balance).
     pub fn balanced(mut self, load: &[f64], rate: f64) -> Self {
         let mean = load.iter().sum::<f64>() / load.len().max(1) as f64;
         let moves: Vec<f32> = load.iter().map(|&got| (rate * direction(mean - got)) as f32).collect();

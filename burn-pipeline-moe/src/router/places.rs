@@ -85,6 +85,17 @@ impl Places {
 }
 
 impl Capacity {
+    /// Why a layer with this capacity cannot be captured, if so; see
+    /// [`Stage::uncapturable`](burn_pipeline::stage::Stage::uncapturable).
+    pub fn uncapturable(self) -> Option<&'static str> {
+        match self {
+            Self::Factor(_) => None,
+            Self::Dropless => {
+                Some("experts without a capacity have rows for the largest load, which is read in the forward")
+            }
+        }
+    }
+
     /// The most rows that an expert takes of `choices` choices of `tokens` tokens.
     pub(crate) fn limit(self, choices: usize, experts: usize, tokens: usize) -> usize {
         match self {

@@ -136,6 +136,8 @@ pub trait ErasedStage: Send {
     fn decline(&mut self);
     /// Steps the weights with the gathered gradients, and forgets them; without an optimizer it only forgets.
     fn optimize(&mut self, learning_rate: f64);
+    /// Gives the module what was observed since the step before; see [`Stage::after_step`](super::Stage::after_step).
+    fn after_step(&mut self, observed: &[Vec<f64>]);
     /// Does anything held refer to the parameters, so that they cannot be replaced before its backward?
     fn pins_weights(&self) -> bool;
     /// Does the optimizer step each element of a parameter by itself, so that it can step pieces? Tried on a few elements

@@ -32,7 +32,7 @@ use super::by_element::steps_by_element;
 use super::erased::ErasedStage;
 
 pub(super) struct Typed<M: Stage> {
-    /// `None` only while the optimizer, which takes and returns it, is at work.
+    /// `None` only while the optimizer or `after_step`, which take and return it, is at work.
     module: Option<M>,
     function: StageFunction<M>,
     engine: Box<dyn Engine<M>>,
@@ -49,7 +49,8 @@ pub(super) struct Typed<M: Stage> {
 const NOT_CHOSEN: &str = "no other way was chosen";
 #[cfg(not(feature = "traced"))]
 const NOT_BUILT: &str = "burn-pipeline was built without its feature `traced`";
-const LOST: &str = "the optimizer panicked and took the stage's module with it; build the pipeline anew";
+const LOST: &str =
+    "the optimizer or the stage's `after_step` panicked and took its module along; build the pipeline anew";
 
 impl<M: Stage> Typed<M> {
     pub(super) fn new(module: M, function: StageFunction<M>) -> Self {
@@ -283,6 +284,10 @@ impl<M: Stage> ErasedStage for Typed<M> {
             self.module = Some(retie(optimizer.step(learning_rate, module, gradients)));
         }
         self.store.clear();
+    }
+
+    fn after_step(&mut self, observed: &[Vec<f64>]) {
+        self.module = self.module.take().map(|module| module.after_step(observed));
     }
 
     fn pins_weights(&self) -> bool {

@@ -5,7 +5,8 @@
 //!
 //! 1. [`Rank::accumulate`] runs one batch through the plan: gradients gather in the stages.
 //! 2. [`Rank::apply`] adds up the replicas of a stage (data-parallel ones, and those of bidirectional placements) and
-//!    the copies of shared parameters, scales by the loss contract, clips by the norm over all ranks, and steps the weights.
+//!    the copies of shared parameters, scales by the loss contract, clips by the norm over all ranks, and steps the weights;
+//!    then each stage gets what was observed of all microbatches ([`Stage::after_step`](crate::stage::Stage::after_step)).
 
 use super::contract::{Contract, evaluated_loss};
 use super::deliver::deliver;
@@ -31,6 +32,8 @@ pub struct Rank {
     reduction: Reduction,
     sharing: Sharing,
     validate: Validate,
+    /// What was observed of each microbatch since the weights were last stepped.
+    observed: Vec<Vec<f64>>,
 }
 
 /// What one batch gave on one rank.
@@ -74,7 +77,7 @@ impl Rank {
     pub fn new(executor: Executor, placement: Placement, reduction: Reduction) -> Result<Self, ExecuteError> {
         let (contract, sharing) = (Contract::new(reduction), Sharing::default());
         let validate = Validate::Off;
-        let mut rank = Self { executor, placement, contract, reduction, sharing, validate };
+        let mut rank = Self { executor, placement, contract, reduction, sharing, validate, observed: Vec::new() };
         let copied = replica::copy_weights(&mut rank.executor, &rank.placement);
         rank.told(copied)?;
         let started = rank.executor.equal_start();
@@ -164,6 +167,7 @@ impl Rank {
         let chained = replica::chain(&mut self.executor, &self.placement);
         self.told(chained)?;
         let loss = self.contract.gather(&outcome.losses);
+        self.observed.extend(outcome.observed.iter().cloned());
         let activations = self.executor.stages().iter().filter_map(|(&stage, held)| Some((stage, held.activation()?)));
         Ok(BatchOutcome { activations: activations.collect(), ..BatchOutcome::new(loss, outcome) })
     }
@@ -175,11 +179,16 @@ impl Rank {
     pub fn apply(&mut self, learning_rate: f64, clip_norm: Option<f64>) -> Result<ApplyOutcome, ExecuteError> {
         let gradient_norm = self.finish_gradients(clip_norm)?;
         self.executor.link().announce(Activity::Optimizing);
-        let rank = self.executor.rank();
+        let (rank, observed) = (self.executor.rank(), std::mem::take(&mut self.observed));
         let stepped = self.executor.stages().iter_mut().try_for_each(|(stage, held)| {
             let doing = || format!("stepping the weights of stage {stage}");
             caught(rank, doing, || {
                 held.optimize(learning_rate);
+                Ok(())
+            })?;
+            let doing = || format!("changing stage {stage} after its step");
+            caught(rank, doing, || {
+                held.after_step(&observed);
                 Ok(())
             })
         });
@@ -311,6 +320,7 @@ impl Rank {
     pub fn forget(&mut self) {
         self.executor.stages().values_mut().for_each(|stage| stage.clear());
         self.executor.forget_exchanges();
+        self.observed.clear();
         self.contract = Contract::new(self.reduction);
     }
 

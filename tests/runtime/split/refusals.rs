@@ -2,11 +2,13 @@
 
 use super::models::{Looking, Running, Tower, WIDTH, linear, noise};
 use crate::cases::read;
+use burn::module::Module;
 use burn::tensor::{Device, Tensor};
 use burn_pipeline::plan::Stage as StageId;
 use burn_pipeline::schedule::{Size, by_name};
-use burn_pipeline::stage::{Batch, EngineReport, SplitBackward, StageBox};
+use burn_pipeline::stage::{Batch, EngineReport, SplitBackward, Stage, StageBox};
 use burn_pipeline::train::{Pipeline, PipelineError};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The loss, the gradients, and each stage's engine.
 type Ran = (f64, Vec<Vec<f32>>, Vec<(StageId, EngineReport)>);
@@ -82,4 +84,48 @@ fn a_panic_of_the_user_is_the_user_s_and_names_its_place() {
         move || StageBox::with_loss(module.clone(), |_: Tensor<2>, _: Tensor<2>| -> Tensor<1> { panic!("mine") });
     let error = run(stage, SplitBackward::Auto, &noise([6, WIDTH])).unwrap_err();
     assert!(error.to_string().contains("mine"), "{error}");
+}
+
+static FORWARDS: [AtomicUsize; 2] = [AtomicUsize::new(0), AtomicUsize::new(0)];
+
+/// Reads a value, counts its forwards, and says that it reads or keeps it to itself.
+#[derive(Module, Debug)]
+struct Reading {
+    looking: Looking,
+    says: bool,
+}
+
+impl Stage for Reading {
+    type Input = Tensor<2>;
+    type Extra = ();
+    type Output = Tensor<2>;
+
+    fn forward(&self, x: Tensor<2>, extra: ()) -> Tensor<2> {
+        FORWARDS[usize::from(self.says)].fetch_add(1, Ordering::Relaxed);
+        self.looking.forward(x, extra)
+    }
+
+    fn uncapturable(&self) -> Option<&'static str> {
+        self.says.then_some("it looks at a value")
+    }
+}
+
+#[test]
+fn a_stage_that_says_that_it_cannot_be_captured_is_not_tried() {
+    let (target, looking) = (noise([6, WIDTH]), Looking::new());
+    let ran = |says: bool, split| {
+        let module = Reading { looking: looking.clone(), says };
+        run(move || StageBox::with_loss(module.clone(), distance), split, &target)
+    };
+    let (loss, gradients, engines) = ran(true, SplitBackward::Auto).unwrap();
+    assert_eq!(engines[1].1.engine, "eager");
+    assert!(engines[1].1.reason.contains("it looks at a value"), "{}", engines[1].1.reason);
+    let (plain_loss, plain_gradients, _) = ran(false, SplitBackward::Auto).unwrap();
+    assert_eq!((loss, gradients), (plain_loss, plain_gradients));
+    // Two microbatches of one form; where nothing is said, one attempt more, which ends in a panic.
+    let [silent, saying] = FORWARDS.each_ref().map(|count| count.load(Ordering::Relaxed));
+    assert_eq!((saying, silent), (2, 3));
+    let refused = ran(true, SplitBackward::Traced).unwrap_err().to_string();
+    assert!(refused.contains("cannot be captured: it looks at a value"), "{refused}");
+    assert_eq!(FORWARDS[1].load(Ordering::Relaxed), 2);
 }

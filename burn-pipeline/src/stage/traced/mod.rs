@@ -15,7 +15,8 @@
 //! What is refused, and run the plain way: a forward that reads values (`into_scalar`, control flow on them), that
 //! changes buffers (batch norm's running statistics), that uses tensors it does not get as input, extra, target or
 //! parameter, or an operation that Burn's capture does not know. A refused capture ends in a panic that is
-//! caught; the process's panic hook may print it. Effects of a forward outside tensors (counters, files) happen
+//! caught; the process's panic hook may print it, unless the stage says beforehand that it cannot be captured
+//! ([`Stage::uncapturable`]): then none is tried. Effects of a forward outside tensors (counters, files) happen
 //! once a capture and not in a replay: such stages are to be run with
 //! [`SplitBackward::Eager`](super::SplitBackward::Eager).
 
@@ -95,7 +96,11 @@ impl<M: Stage> Traced<M> {
             return Ok(known.clone());
         }
         let began = std::time::Instant::now();
-        let found = match record::record(&mut self.capture, function, module, call, parameters, &[]) {
+        let recorded = match module.uncapturable() {
+            Some(reason) => Err(Refusal::Cannot(reason.to_owned())),
+            None => record::record(&mut self.capture, function, module, call, parameters, &[]),
+        };
+        let found = match recorded {
             Ok((programs, form, device)) => {
                 let constant = |(id, data): &(TensorId, _)| (*id, on_device(Clone::clone(data), &device));
                 let constants = programs.constants.iter().map(constant).collect();

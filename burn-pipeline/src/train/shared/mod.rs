@@ -12,7 +12,10 @@
 //! 3. *Equal start* ([`sum::copy_first`]): every copy takes over the value of the first stage's.
 //! 4. *Summed* ([`sum::sum_gradients`]): after the last backward a rank adds up its own copies' gradients in model
 //!    order, each group reduces once, and every copy gets the sum. In bidirectional placements each replica of the
-//!    model is a group of its own, after the replicas of a stage have been summed.
+//!    model is a group of its own, after the replicas of a stage have been summed. The sum has other parentheses with
+//!    another cut: a stage's graph adds up the parts of its own layers in every microbatch, and copies are added once,
+//!    after all microbatches. So two cuts agree up to rounding there, and to the bit in all that is not shared (before
+//!    the first step that read a shared value).
 //! 5. *Watched* ([`watch`]): after the first step the copies are compared, bit for bit.
 //!
 //! Behaviour follows Megatron-Core's `finalize_model_grads` and the layers built on it.

@@ -1,0 +1,49 @@
+//! Balancing experts without a loss: after each step, every router's bias moves towards an even load.
+//!
+//! DeepSeek-AI, "DeepSeek-V3" (2024), section 2.1.2, after Wang et al., "Auxiliary-Loss-Free Load Balancing" (2024): the
+//! bias is added to scores only when experts are chosen, so no gradient is bent for the sake of balance.
+//!
+//! Guarantees: all copies of a router move alike, on data-parallel replicas and on both sides of a bidirectional
+//! placement, whatever the schedule, the cut and the transport: every rank gets the same rows, and loads are whole
+//! numbers, whose sum has no order.
+//!
+//! 1. Each layer's load travels to the loss in the rows that [`observe`](crate::auxiliary::observe) writes, and from
+//!    there to all ranks.
+//! 2. A stage gets the rows of all microbatches since the step before in
+//!    [`Stage::after_step`](burn_pipeline::stage::Stage::after_step), and adds up those of its own layers: [`loads`].
+//! 3. Its blocks hand them to their routers: [`Block::balanced`], [`Router::balanced`].
+//!
+//! ```
+//! use burn::tensor::{Device, Tensor};
+//! use burn_pipeline_moe::balance::loads;
+//! use burn_pipeline_moe::router::RouterConfig;
+//!
+//! // Two microbatches of a model of two layers and two experts; this stage has layer 1.
+//! let rows = |load: [f64; 2]| [[0.0, 0.0, 0.0, 0.0, 7.0, 7.0], [0.0, 0.0, 0.0, 0.0, load[0], load[1]]].concat();
+//! let load = loads(&[rows([5.0, 1.0]), rows([6.0, 0.0])], 2, 1..2);
+//! assert_eq!(load, [[11.0, 1.0]]);
+//! let router = RouterConfig::new(4, 2).with_expert_bias(true).init(&Device::flex());
+//! let bias = router.balanced(&load[0], 0.25).bias.map(|bias| bias.val().into_data().iter::<f32>().collect::<Vec<_>>());
+//! assert_eq!(bias, Some(vec![-0.25, 0.25]));
+//! ```
+
+use crate::auxiliary::COLUMNS;
+#[cfg(doc)]
+use crate::{layers::Block, router::Router};
+use std::ops::Range;
+
+/// Choices that fell on each expert of these layers of the model, over all microbatches; one list a layer, in order.
+///
+/// `observed` holds a list of numbers for each microbatch, which begins with the rows of
+/// [`observe`](crate::auxiliary::observe), the model's layers in order. A row that is not there counts for nothing.
+pub fn loads(observed: &[Vec<f64>], experts: usize, layers: Range<usize>) -> Vec<Vec<f64>> {
+    let of = |layer: usize| {
+        let start = layer * (COLUMNS + experts) + COLUMNS;
+        let mut sum = vec![0.0; experts];
+        for row in observed.iter().filter_map(|numbers| numbers.get(start..start + experts)) {
+            sum.iter_mut().zip(row).for_each(|(sum, load)| *sum += load);
+        }
+        sum
+    };
+    layers.map(of).collect()
+}

@@ -1,0 +1,261 @@
+//! Balancing without a loss: after each step the routers' bias of a pipeline is that of the loop on one device that
+//! applies the rule by itself, bit for bit; and it balances.
+
+use crate::cases::{Text, ahead, builder, by_name_in_model, config, floats, sizes};
+use crate::parity::{batches, families};
+use burn::optim::AdamWConfig;
+use burn::tensor::Tensor;
+use burn_pipeline::schedule::{Schedule, Size, by_name};
+use burn_pipeline::stage::{AnyTensor, SplitBackward, named_weights, with_weights};
+use burn_pipeline::train::{Builder, Checkpoints, Pipeline, StageContext};
+use burn_pipeline_moe::auxiliary::{LayerObservation, over_microbatches};
+use pipeline_examples::moe_gpt::{MoeGptConfig, Observed};
+use pipeline_examples::moe_part::MoeGptPart;
+use pipeline_tests::reference::{Reference, whole};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+/// Far enough that choices change from step to step: scores of four experts are around a quarter.
+const RATE: f64 = 0.02;
+const STEPS: u64 = 3;
+/// How far weights may be from those of the loop: sums of gradients in another order, through AdamW.
+const CLOSE: f32 = 5e-5;
+
+type Weights = BTreeMap<String, Vec<f32>>;
+
+/// A model of every kind of block, with experts ahead, too; its experts have a bias.
+fn biased() -> MoeGptConfig {
+    ahead().with_bias_rate(RATE)
+}
+
+/// The layer of the model that a router's bias belongs to.
+fn layer_of(config: &MoeGptConfig, name: &str) -> Option<usize> {
+    let place = |rest: &str| rest.split('.').next().and_then(|place| place.parse::<usize>().ok());
+    let rest = name.strip_suffix("router.bias")?;
+    let of_block = rest.strip_prefix("blocks.").and_then(place);
+    let count = config.pattern.len();
+    of_block.or(rest.strip_prefix("ahead.modules.").and_then(place).map(|module| count + module))
+}
+
+/// `b += rate * sign(mean load - load)`, written out.
+fn moved(bias: &[f32], load: &[f64], rate: f64) -> Vec<f32> {
+    let mean = load.iter().sum::<f64>() / load.len() as f64;
+    let sign = |&load: &f64| if load < mean { 1.0 } else { f32::from(-i8::from(load > mean)) };
+    bias.iter().zip(load.iter().map(sign)).map(|(bias, sign)| bias + rate as f32 * sign).collect()
+}
+
+/// The rows of several microbatches' layers, added up.
+fn added(observed: &[Observed]) -> Vec<LayerObservation> {
+    over_microbatches(&observed.iter().map(|one| &*one.layers).collect::<Vec<_>>())
+}
+
+/// The batches of a step are `batches`, numbered on from step to step.
+fn texts(batches: &[usize], step: u64) -> Vec<Text> {
+    let first = step * batches.len() as u64 + 1;
+    (first..).zip(batches).map(|(number, &samples)| Text::new(number, samples)).collect()
+}
+
+/// The plain loop: all weights after each step.
+fn plain(config: &MoeGptConfig, batches: &[usize], microbatches: usize) -> Vec<Weights> {
+    looped(config, batches, microbatches, RATE)
+}
+
+fn looped(config: &MoeGptConfig, batches: &[usize], microbatches: usize, rate: f64) -> Vec<Weights> {
+    let mut reference = Reference::new(config.part(&whole()).unwrap());
+    let names = config.names(&whole()).unwrap();
+    let mut pieces = Vec::new();
+    for (batch, &samples) in batches.iter().enumerate() {
+        let mut start = 0;
+        for size in sizes(samples, microbatches.min(samples)) {
+            pieces.push((batch, start..start + size));
+            start += size;
+        }
+    }
+    let all: Vec<usize> = pieces.iter().map(|(_, samples)| samples.len()).collect();
+    let step = |step| {
+        let (texts, observed) = (texts(batches, step), RefCell::new(Vec::new()));
+        reference.step(&all, 1e-3, None, |model, i| {
+            let (batch, samples) = pieces[i].clone();
+            let (main, auxiliary, rows) = texts[batch].losses(config, model, samples);
+            observed.borrow_mut().push(rows);
+            main + auxiliary.unwrap()
+        });
+        let layers = added(&observed.into_inner());
+        let mut biases = std::collections::HashMap::new();
+        for weight in named_weights(&reference.model, &names) {
+            if let Some(layer) = layer_of(config, &weight.names[0]) {
+                let bias = moved(&floats(&weight.value), &layers[layer].load, rate);
+                biases.insert(weight.id, AnyTensor::new(Tensor::<1>::from_floats(&*bias, &weight.value.device())));
+            }
+        }
+        assert!(biases.len() > 1, "the model has routers");
+        reference.model = with_weights(reference.model.clone(), &biases);
+        let named = named_weights(&reference.model, &names).into_iter();
+        named.map(|weight| (weight.names[0].clone(), floats(&weight.value))).collect()
+    };
+    (0..STEPS).map(step).collect()
+}
+
+fn weights(config: &MoeGptConfig, pipeline: &mut Pipeline) -> Weights {
+    let weights = pipeline.weights().unwrap();
+    by_name_in_model(config, weights.iter().map(|stage| stage.iter().map(floats).collect()))
+}
+
+fn trained(builder: Builder) -> Builder {
+    builder.optimizer(|| AdamWConfig::new().init())
+}
+
+fn step(pipeline: &mut Pipeline, batches: &[usize], step: u64) -> f64 {
+    let mut texts = texts(batches, step);
+    let last = texts.pop().unwrap();
+    texts.iter().for_each(|text| drop(pipeline.accumulate(text.batch()).unwrap()));
+    pipeline.step(last.batch(), 1e-3).unwrap().loss
+}
+
+/// Biases to the bit, all else up to the order of additions.
+fn assert_alike(config: &MoeGptConfig, builder: Builder, batches: &[usize], expected: &[Weights], place: &str) {
+    let mut pipeline = trained(builder).build().unwrap();
+    for (number, expected) in (0..STEPS).zip(expected) {
+        step(&mut pipeline, batches, number);
+        let got = weights(config, &mut pipeline);
+        assert_eq!(got.len(), expected.len());
+        for ((name, expected), got) in expected.iter().zip(got.values()) {
+            match layer_of(config, name) {
+                Some(_) => assert_eq!(got, expected, "{name} after step {number}: {place}"),
+                None => {
+                    let apart = got.iter().zip(expected).fold(0.0f32, |max, (a, b)| max.max((a - b).abs()));
+                    assert!(apart < CLOSE, "{name} is {apart:e} off after step {number}: {place}");
+                }
+            }
+        }
+    }
+}
+
+fn sized(schedule: &dyn Schedule, chunks: usize, microbatches: usize, config: &MoeGptConfig) -> Builder {
+    builder(schedule, Size { ranks: 2, chunks, microbatches }, config, |part, _| part)
+}
+
+#[test]
+fn every_family_moves_the_bias_as_the_loop_on_one_device() {
+    let config = biased();
+    for accumulation in [1, 3] {
+        for microbatches in 1..=8 {
+            let batches = batches(accumulation, microbatches, microbatches % 2 == 0);
+            let expected = plain(&config, &batches, microbatches);
+            for (schedule, chunks) in families() {
+                let place = format!("{}, batches of {batches:?}", schedule.family().name);
+                let builder = sized(schedule.as_ref(), chunks, microbatches, &config);
+                assert_alike(&config, builder, &batches, &expected, &place);
+            }
+        }
+    }
+}
+
+#[test]
+fn captured_stages_read_the_moved_bias() {
+    let config = biased();
+    for (name, chunks) in [("ZBH1", 1), ("ZBVZeroBubble", 2), ("InterleavedZeroBubble", 2), ("DualPipe", 1)] {
+        for batches in [&[9][..], &[4, 6, 5]] {
+            let builder = sized(by_name(name).unwrap().as_ref(), chunks, 4, &config).split(SplitBackward::Traced);
+            assert_alike(&config, builder.clone(), batches, &plain(&config, batches, 4), name);
+            let mut pipeline = trained(builder).build().unwrap();
+            step(&mut pipeline, batches, 0);
+            let engines = pipeline.engines().unwrap();
+            assert!(engines.iter().all(|(_, report)| report.engine == "traced"), "{name}");
+        }
+    }
+}
+
+#[test]
+fn a_forward_that_read_the_bias_of_the_start_would_be_noticed() {
+    let config = biased();
+    let (moves, stays) = (looped(&config, &[9], 4, RATE), looped(&config, &[9], 4, 0.0));
+    let apart = |step: usize| {
+        let weights = moves[step].iter().zip(stays[step].values());
+        let weights = weights.filter(|((name, _), _)| layer_of(&config, name).is_none());
+        let pairs = weights.flat_map(|((_, moves), stays)| moves.iter().zip(stays));
+        pairs.fold(0.0f32, |max, (a, b)| max.max((a - b).abs()))
+    };
+    assert_eq!(apart(0), 0.0, "the first step chooses without it");
+    assert!(apart(1) > 10.0 * CLOSE, "the second does not");
+}
+
+#[test]
+fn replicas_move_alike_by_the_loads_of_all() {
+    let config = biased();
+    for (name, chunks, sharded) in
+        [("1F1B", 1, false), ("ZBVZeroBubble", 2, false), ("DualPipe", 1, false), ("Interleaved1F1B", 2, false)]
+    {
+        for batches in [&[9][..], &[8, 8, 9]] {
+            // Each of two replicas cuts its part into two.
+            let builder = sized(by_name(name).unwrap().as_ref(), chunks, 2, &config).data_parallel(2).sharded(sharded);
+            assert_alike(&config, builder, batches, &plain(&config, batches, 4), name);
+        }
+    }
+    // Sharded parameters are pieces after a step; a bias is whole. Shared ones cannot be sharded.
+    let config = crate::cases::config().with_bias_rate(RATE);
+    let builder = sized(by_name("1F1B").unwrap().as_ref(), 1, 2, &config).data_parallel(2).sharded(true);
+    assert_alike(&config, builder, &[9], &plain(&config, &[9], 4), "sharded");
+}
+
+#[test]
+fn a_run_goes_on_from_its_checkpoint_to_the_bit_with_its_bias() {
+    let (config, batches) = (biased(), [7]);
+    let folder = std::env::temp_dir().join(format!("moe-balance-{}", std::process::id()));
+    for (name, chunks) in [("1F1B", 1), ("ZBVZeroBubble", 2), ("DualPipe", 1)] {
+        let checkpoints = Checkpoints::new(folder.join(name));
+        let new = || trained(sized(by_name(name).unwrap().as_ref(), chunks, 4, &config)).build().unwrap();
+        let (mut whole, mut stopped, mut resumed) = (new(), new(), new());
+        let losses: Vec<f64> = (0..4).map(|number| step(&mut whole, &batches, number)).collect();
+        assert_eq!([0, 1].map(|number| step(&mut stopped, &batches, number)), losses[..2], "{name}");
+        stopped.save(&checkpoints, &()).unwrap();
+        let checkpoint = checkpoints.latest().unwrap();
+        assert!(checkpoint.parameters().iter().any(|entry| entry.names[0].contains("router.bias")), "{name}");
+        resumed.load(&checkpoint).unwrap();
+        let biases = |weights: Weights| weights.into_iter().filter(|(name, _)| layer_of(&config, name).is_some());
+        assert!(biases(weights(&config, &mut resumed)).any(|(_, bias)| bias.iter().any(|&b| b != 0.0)), "{name}");
+        let again: Vec<f64> = (2..4).map(|number| step(&mut resumed, &batches, number)).collect();
+        assert_eq!(again, losses[2..], "{name}");
+        assert_eq!(weights(&config, &mut resumed), weights(&config, &mut whole), "{name}");
+    }
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// A part whose routers choose clearly, and so unevenly: their scores are as far apart as those of trained ones.
+fn decided(config: &MoeGptConfig, part: MoeGptPart, at: &StageContext) -> MoeGptPart {
+    let scores = named_weights(&part, &config.names(at).unwrap()).into_iter();
+    let scores = scores.filter(|weight| weight.names[0].ends_with("router.scores.weight")).map(|weight| {
+        let larger: Vec<f32> = floats(&weight.value).iter().map(|score| score * 40.0).collect();
+        let larger = Tensor::<1>::from_floats(&*larger, &weight.value.device());
+        (weight.id, AnyTensor::new(larger.reshape([config.d_model, config.experts])))
+    });
+    let scores = scores.collect();
+    with_weights(part, &scores)
+}
+
+#[test]
+fn an_uneven_load_becomes_even_and_stays_uneven_without() {
+    // The weights stand still, so that nothing but the bias can balance.
+    let uneven = |rate: f64| {
+        let config = config().with_pattern("EDEe".to_owned()).with_bias_rate(rate);
+        let model = config.clone();
+        let builder = builder(by_name("1F1B").unwrap().as_ref(), Size::new(2, 4), &config, move |part, at| {
+            decided(&model, part, at)
+        });
+        let mut pipeline = trained(builder).build().unwrap();
+        let text = Text::new(1, 32);
+        let mut step = || {
+            let report = pipeline.step(text.batch(), 0.0).unwrap();
+            let layers = added(&report.observed.iter().map(|numbers| config.read(numbers)).collect::<Vec<_>>());
+            let with_experts = layers.iter().filter(|layer| layer.load.iter().sum::<f64>() > 0.0);
+            with_experts.map(LayerObservation::imbalance).fold(1.0, f64::max)
+        };
+        let imbalances: Vec<f64> = (0..60).map(|_| step()).collect();
+        (imbalances[0], imbalances[50..].iter().copied().fold(1.0, f64::max))
+    };
+    let (first, last) = uneven(0.01);
+    println!("max/mean load of the worst layer: {first:.2} at first, at most {last:.2} after 50 steps");
+    assert!(first > 1.5 && last < 1.25, "{first} and {last}");
+    let (first, last) = uneven(0.0);
+    assert_eq!(first, last, "without a bias nothing changes");
+}

@@ -1,0 +1,135 @@
+//! What a stage does once its weights were stepped: it gets what was observed of every microbatch since the step before.
+
+use burn::module::{Module, Param};
+use burn::optim::SgdConfig;
+use burn::tensor::{Device, Tensor};
+use burn_pipeline::schedule::{Size, by_name};
+use burn_pipeline::stage::{Batch, Loss, Names, SplitBackward, Stage, StageBox};
+use burn_pipeline::train::{Checkpoints, Pipeline};
+
+/// Keeps the sum of what it was given, and how often it was, in a parameter that is not trained; and multiplies by what
+/// it was given last, so that a forward shows which value it read.
+#[derive(Module, Debug)]
+struct Keeper {
+    weight: Param<Tensor<1>>,
+    kept: Param<Tensor<1>>,
+    fails: bool,
+}
+
+impl Stage for Keeper {
+    type Input = Tensor<2>;
+    type Extra = ();
+    type Output = Tensor<2>;
+
+    fn forward(&self, x: Tensor<2>, (): ()) -> Tensor<2> {
+        let last = self.kept.val().narrow(0, 2, 1);
+        x * (self.weight.val() * last).unsqueeze::<2>()
+    }
+
+    fn after_step(mut self, observed: &[Vec<f64>]) -> Self {
+        assert!(!self.fails || observed.len() < 3, "three are too many");
+        let (sum, last) = (observed.iter().flatten().sum::<f64>(), observed.last().map_or(0.0, |numbers| numbers[0]));
+        self.kept = self.kept.map(|kept| {
+            let device = kept.device();
+            let seen: Vec<f32> = kept.clone().into_data().iter::<f32>().collect();
+            Tensor::from_floats([seen[0] + sum as f32, seen[1] + observed.len() as f32, last as f32], &device)
+        });
+        self
+    }
+}
+
+fn pipeline((name, chunks, replicas): (&str, usize, usize), split: SplitBackward, fails: bool) -> Pipeline {
+    let size = Size { ranks: 2, chunks, microbatches: 4 };
+    let builder = Pipeline::builder().schedule(by_name(name).unwrap(), size).devices(vec![Device::flex()]);
+    let builder = builder.split(split).data_parallel(replicas).optimizer(|| SgdConfig::new().init());
+    let builder = builder.stages(move |at| {
+        let one = |count| Tensor::<1>::ones([count], &at.device);
+        let kept = Param::from_tensor(one(3)).set_require_grad(false);
+        let keeper = Keeper { weight: Param::from_tensor(one(1)), kept, fails: fails && at.is_last() };
+        let stage = match at.is_last() {
+            false => StageBox::new(keeper),
+            true => StageBox::with_loss(keeper, |y: Tensor<2>, number: Tensor<2>| {
+                let number = number.slice([0..1, 0..1]).flatten::<1>(0, 1);
+                Loss::from(y.mean()).observing(number)
+            }),
+        };
+        let index = at.index;
+        stage.named(Names::default().renamed(move |name| format!("{index}.{name}")))
+    });
+    builder.build().unwrap()
+}
+
+/// As many samples as microbatches; the target is a number of the microbatch's own.
+fn batch(first: i64, samples: i64) -> Batch {
+    let count = Tensor::<1, burn::tensor::Int>::arange(first..first + samples, &Device::flex()).float();
+    Batch::new(Tensor::<2>::ones([samples as usize, 1], &Device::flex())).target(count.reshape([samples as usize, 1]))
+}
+
+/// What each stage has kept.
+fn kept(pipeline: &mut Pipeline) -> Vec<Vec<f32>> {
+    let read = |stage: Vec<burn_pipeline::stage::AnyTensor>| stage[1].to_data().unwrap().iter::<f32>().collect();
+    pipeline.weights().unwrap().into_iter().map(read).collect()
+}
+
+const CASES: [((&str, usize, usize), SplitBackward); 5] = [
+    (("1F1B", 1, 1), SplitBackward::Eager),
+    (("ZBVZeroBubble", 2, 1), SplitBackward::Traced),
+    (("DualPipe", 1, 1), SplitBackward::Eager),
+    (("1F1B", 1, 2), SplitBackward::Eager),
+    (("ZBH1", 1, 2), SplitBackward::Traced),
+];
+
+#[test]
+fn every_stage_gets_what_was_observed_of_all_batches_of_the_step_once() {
+    for (place, split) in CASES {
+        let (mut pipeline, all) = (pipeline(place, split, false), 4 * place.2 as i64);
+        // Microbatches 0.., and the next batch's after them.
+        pipeline.accumulate(batch(0, all)).unwrap();
+        assert!(kept(&mut pipeline).iter().all(|kept| kept == &[1.0; 3]), "{place:?}: before the step");
+        pipeline.step(batch(all, all), 0.0).unwrap();
+        let (count, last) = (2 * all, 2 * all - 1);
+        let expected = [1.0 + (last * (last + 1) / 2) as f32, 1.0 + count as f32, last as f32];
+        for kept in kept(&mut pipeline) {
+            assert_eq!(kept, expected, "{place:?}");
+        }
+        // The next forward reads the new value on every stage, captured ones too.
+        let loss = pipeline.accumulate(batch(0, all)).unwrap().loss;
+        assert_eq!(loss, (last as f64).powi(pipeline.placement().stages() as i32), "{place:?}");
+        // Gradients that were taken have no step; nor has an evaluation.
+        pipeline.take_gradients().unwrap();
+        pipeline.eval(batch(0, all)).unwrap();
+        pipeline.step(batch(7, all), 0.0).unwrap();
+        for kept in kept(&mut pipeline) {
+            assert_eq!(kept[1..], [1.0 + (count + all) as f32, (6 + all) as f32], "{place:?}");
+        }
+    }
+}
+
+#[test]
+fn what_it_has_changed_is_saved_and_taken_up() {
+    let folder = std::env::temp_dir().join(format!("after-step-{}", std::process::id()));
+    let checkpoints = Checkpoints::new(&folder);
+    let mut first = pipeline(("1F1B", 1, 1), SplitBackward::Eager, false);
+    first.step(batch(3, 4), 0.0).unwrap();
+    first.save(&checkpoints, &()).unwrap();
+    let mut second = pipeline(("1F1B", 1, 1), SplitBackward::Eager, false);
+    second.load(&checkpoints.latest().unwrap()).unwrap();
+    std::fs::remove_dir_all(folder).unwrap();
+    assert_eq!(kept(&mut second), [[19.0, 5.0, 6.0]; 2]);
+    for pipeline in [&mut first, &mut second] {
+        pipeline.step(batch(0, 4), 0.0).unwrap();
+    }
+    assert_eq!(kept(&mut second), kept(&mut first));
+}
+
+#[test]
+fn a_panic_in_it_names_rank_and_stage_and_closes_the_pipeline() {
+    let mut pipeline = pipeline(("1F1B", 1, 1), SplitBackward::Eager, true);
+    pipeline.step(batch(0, 2), 0.0).unwrap();
+    let error = pipeline.step(batch(0, 4), 0.0).unwrap_err().to_string();
+    for says in ["rank 1", "changing stage 1 after its step", "three are too many"] {
+        assert!(error.contains(says), "{error}");
+    }
+    let closed = pipeline.step(batch(0, 2), 0.0).unwrap_err().to_string();
+    assert!(closed.contains("rank 1"), "{closed}");
+}
