@@ -18,6 +18,7 @@ mod experts;
 mod experts_cases;
 mod faults;
 mod jobs;
+mod metadata;
 mod parity;
 mod replicas;
 #[allow(dead_code, reason = "the tests on threads use all of it")]
@@ -64,11 +65,13 @@ fn main() -> ExitCode {
         ["shards", _] => passed(|| replicas::parity(&mpi, true)),
         ["strangers", _] => passed(|| jobs::strangers(&mpi)),
         ["calls", _] => passed(|| jobs::calls(&mpi)),
+        ["receives", _] => passed(|| metadata::receives(&mpi)),
         ["reads", _] => passed(|| jobs::reads(&mpi)),
         ["experts", _] => passed(|| experts::metrics(&mpi)),
         ["shared", _] => passed(|| parity::shared(&mpi)),
         ["save", family, folder, _] => passed(|| checkpoints::save(&mpi, family, folder, false)),
         ["save-threads", family, folder, _] => passed(|| checkpoints::save(&mpi, family, folder, true)),
+        ["export", family, folder, _] => passed(|| checkpoints::export(&mpi, family, folder)),
         ["resume", family, folder, _] => passed(|| checkpoints::resume(&mpi, family, folder)),
         ["refusals", folder, _] => passed(|| checkpoints::refusals(&mpi, folder)),
         ["until-struck", folder, fault, failing, save, within, _] => {
