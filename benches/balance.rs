@@ -2,8 +2,8 @@
 //!
 //! `cargo bench -p benches --bench balance [-- --rounds N]`
 //!
-//! 1. Each block (embedding and scores go with their neighbours) runs as a stage of its own on one rank; the measured
-//!    profile is the model's layers.
+//! 1. The model's own layers are measured one by one (`Builder::measure_layers`): blocks, of which the first one has the
+//!    embedding and the last one the scores.
 //! 2. They are cut for two ranks: as many blocks each, and by the optimal partitioner.
 //! 3. Both cuts train in alternating rounds with 1F1B. Predicted and measured balance is the busiest rank's work over
 //!    the average.
@@ -12,10 +12,10 @@
 
 use benches::heavy_head::{BLOCKS, batch, builder, config};
 use benches::spread::Spread;
-use burn_pipeline::cost::{Layers, OptimalOptions, Partition, PartitionReport, Profile, optimal};
+use burn_pipeline::cost::{Layers, OptimalOptions, Partition, PartitionReport, Pattern, optimal};
 use burn_pipeline::plan::Placement;
 use burn_pipeline::schedule::{Size, by_name};
-use burn_pipeline::train::{Pipeline, StepReport, measured_profile};
+use burn_pipeline::train::{Pipeline, StepReport};
 use std::time::Instant;
 
 const RANKS: usize = 2;
@@ -26,12 +26,16 @@ fn pipeline(name: &str, size: Size, partition: Partition) -> Pipeline {
     builder(partition).schedule(by_name(name).unwrap(), size).build().unwrap()
 }
 
-/// Every block's costs, measured one block a stage.
-fn measured() -> Profile {
-    let size = Size { ranks: 1, chunks: BLOCKS, microbatches: MICROBATCHES };
-    let mut fine = pipeline("InterleavedZeroBubble", size, Partition::even(BLOCKS, BLOCKS).unwrap());
-    let reports: Vec<StepReport> = (0..5).map(|_| fine.step(batch(MICROBATCHES), RATE).unwrap()).collect();
-    measured_profile(fine.placement(), &reports[2..]).unwrap()
+/// Rounds over the layers of which medians are taken.
+const LAYER_ROUNDS: usize = 5;
+
+/// Every block's costs.
+fn measured() -> Layers {
+    let kinds: Pattern = "L".repeat(BLOCKS).parse().unwrap();
+    let finest = builder(Partition::even(BLOCKS, BLOCKS).unwrap());
+    let measured = finest.measure_layers(batch(1), kinds.kinds(), LAYER_ROUNDS).unwrap();
+    assert!(measured.uncaptured.is_empty(), "{:?}", measured.uncaptured);
+    measured.layers
 }
 
 /// The busiest rank's seconds of work over the average's, from the timeline.
@@ -48,7 +52,7 @@ fn balance(reports: &[StepReport]) -> f64 {
 fn main() {
     let mut arguments = std::env::args().skip_while(|argument| argument != "--rounds");
     let rounds: usize = arguments.nth(1).and_then(|n| n.parse().ok()).unwrap_or(7);
-    let layers = Layers::of_profile(&measured()).unwrap();
+    let layers = measured();
     let placement = Placement::looped(RANKS, 1).unwrap();
     let even = Partition::even(BLOCKS, RANKS).unwrap();
     let best = optimal(&layers, &placement, &OptimalOptions::default()).unwrap().partition;

@@ -3,9 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "cases fail by panicking")]
 
 use burn::tensor::{Bool, DType, Device, Int, Tensor, TensorData};
-use burn_pipeline::link::{Activity, Direction, Header, Link, LinkError, Message, all_gather_bytes};
+use burn_pipeline::link::{Activity, Direction, Expected, Header, Link, LinkError, Message, all_gather_bytes};
 use burn_pipeline::plan::{Op, Stage, Task, Transport};
-use burn_pipeline::stage::{AnyTensor, Boundary, Kind, Part, Payload};
+use burn_pipeline::stage::{AnyTensor, Boundary, Form, Kind, Part, Payload};
 use std::time::{Duration, Instant};
 
 /// A case: its name, and what each rank does.
@@ -17,6 +17,7 @@ pub const CASES: &[Case] = &[
     ("every kind of tensor arrives bit for bit", carries_every_kind),
     ("large messages cross each other", carries_large_messages),
     ("shapes repeat and change as they like", lets_shapes_change),
+    ("what is expected and what is not arrive alike", expects),
     ("sends do not wait for receives", sends_ahead),
     ("messages travel while ranks compute", overlaps),
     ("gathers give every row to every rank", gathers),
@@ -158,6 +159,35 @@ fn lets_shapes_change(link: &mut dyn Link) {
                     same(&got, &payload(from, me, place, stream));
                 }
             }
+        }
+    }
+}
+
+/// Lists of two tensors of these sizes are expected, then come, and lists of other sizes; then others are expected.
+fn expects(link: &mut dyn Link) {
+    let (me, ranks) = (link.rank(), link.ranks());
+    let list = |from, to, microbatch, size| vec![numbers(from, to, microbatch, size), numbers(to, from, microbatch, 3)];
+    let mut microbatch = 0;
+    for (expected, sizes) in
+        [(5, &[5, 5, 7, 7, 7, 5][..]), (5, &[5]), (9, &[9, 9]), (0, &[0, 4]), (4, &[4, 4, 0]), (6, &[])]
+    {
+        let form = Form::of_payload(&list(0, 1, 0, expected).into_payload());
+        let pairs = (0..ranks).flat_map(|from| (0..ranks).map(move |to| (from, to)));
+        let pairs = pairs.filter(|(from, to)| from != to && [from, to].contains(&&me));
+        let messages: Vec<Expected> =
+            pairs.map(|(from, to)| Expected { from, to, header: header(0), form: form.clone() }).collect();
+        link.expect(&messages).unwrap();
+        meet(link);
+        for &size in sizes {
+            for to in others(link) {
+                let payload = list(me, to, microbatch, size).into_payload();
+                link.send(to, message(microbatch, payload), soon()).unwrap();
+            }
+            for from in others(link) {
+                let payload = link.receive(from, header(microbatch), soon()).unwrap();
+                same(&payload, &list(from, me, microbatch, size).into_payload());
+            }
+            microbatch += 1;
         }
     }
 }

@@ -4,7 +4,7 @@
 
 #![allow(clippy::unwrap_used, reason = "faults are injected in tests")]
 
-use burn_pipeline::link::{Activity, Header, Link, LinkError, Message, Watch};
+use burn_pipeline::link::{Activity, Expected, Header, Link, LinkError, Message, Watch};
 use burn_pipeline::plan::Transport;
 use burn_pipeline::stage::Payload;
 use std::process::Command;
@@ -144,6 +144,10 @@ impl<L: Link> Link for Faulty<L> {
     fn receive(&mut self, from: usize, header: Header, deadline: Instant) -> Result<Payload, LinkError> {
         self.strikes(false);
         self.link.receive(from, header, deadline)
+    }
+
+    fn expect(&mut self, messages: &[Expected]) -> Result<(), LinkError> {
+        self.link.expect(messages)
     }
 
     fn all_gather(&mut self, numbers: Vec<f64>, deadline: Instant) -> Result<Vec<Vec<f64>>, LinkError> {

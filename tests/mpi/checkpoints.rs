@@ -44,6 +44,13 @@ fn other_ranks_and_schedules_go_on_bit_for_bit_from_what_processes_saved() {
 }
 
 #[test]
+fn processes_export_the_whole_model_as_threads_do() {
+    for (ranks, family) in [(2, "ZBVZeroBubble"), (4, "1F1B")] {
+        passes_with(ranks, &["export", family, Folder::new("export").text()]);
+    }
+}
+
+#[test]
 fn processes_go_on_from_what_threads_saved() {
     let folder = Folder::new("threads");
     passes_with(3, &["save-threads", "1F1B", folder.text()]);

@@ -97,6 +97,13 @@ fn outputs_modules_and_links_are_read_as_on_threads() {
 }
 
 #[test]
+fn messages_that_metadata_tell_of_find_their_receives_posted_and_others_arrive_all_the_same() {
+    for ranks in [2, 3] {
+        passes(ranks, "receives");
+    }
+}
+
+#[test]
 fn every_process_knows_the_load_of_all_experts_and_what_was_dropped() {
     for ranks in [2, 4] {
         passes(ranks, "experts");

@@ -2,7 +2,7 @@
 
 use crate::link;
 use burn::tensor::{DType, Device};
-use burn_pipeline::link::{Activity, Capabilities, Header, Link, LinkError, Message, Watch};
+use burn_pipeline::link::{Activity, Capabilities, Expected, Header, Link, LinkError, Message, Watch};
 use burn_pipeline::plan::Transport;
 use burn_pipeline::stage::{AnyTensor, Payload};
 use pipeline_tests::conformance::CASES;
@@ -76,6 +76,10 @@ impl Link for OnGpu {
 
     fn receive(&mut self, from: usize, header: Header, deadline: Instant) -> Result<Payload, LinkError> {
         self.link.receive(from, header, deadline).map(|payload| Self::moved(payload, &Device::flex()))
+    }
+
+    fn expect(&mut self, messages: &[Expected]) -> Result<(), LinkError> {
+        self.link.expect(messages)
     }
 
     fn all_gather(&mut self, numbers: Vec<f64>, deadline: Instant) -> Result<Vec<Vec<f64>>, LinkError> {

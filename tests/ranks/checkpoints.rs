@@ -3,7 +3,7 @@
 use crate::cases::{Case, Text, read};
 use crate::parity::{RATE, builder};
 use burn::tensor::Device;
-use burn_pipeline::link::{Activity, Header, Link, LinkError, Message, Mpi, Watch};
+use burn_pipeline::link::{Activity, Expected, Header, Link, LinkError, Message, Mpi, Watch};
 use burn_pipeline::plan::Transport;
 use burn_pipeline::schedule::{Chunks, Size, by_name};
 use burn_pipeline::stage::Payload;
@@ -56,6 +56,25 @@ pub(crate) fn save(mpi: &Mpi, family: &str, folder: &str, threads: bool) {
     step(&mut pipeline);
     let complete = pipeline.save(&Checkpoints::new(folder), &"two steps").unwrap();
     assert!(complete.join("manifest.json").exists(), "{}", complete.display());
+}
+
+/// Writes the whole model into one file: that of threads, byte for byte.
+pub(crate) fn export(mpi: &Mpi, family: &str, folder: &str) {
+    let [processes, threads] = ["processes", "threads"].map(|name| format!("{folder}-{name}"));
+    let mut pipeline = linked(mpi, family);
+    step(&mut pipeline);
+    pipeline.export(&processes).unwrap();
+    if mpi.rank() == 0 {
+        let mut alone = cut(family, mpi.ranks()).build().unwrap();
+        step(&mut alone);
+        alone.export(&threads).unwrap();
+        let [got, expected] = [processes, threads].map(|path| {
+            let bytes = std::fs::read(&path).unwrap();
+            std::fs::remove_file(path).unwrap();
+            bytes
+        });
+        assert!(got == expected, "another file");
+    }
 }
 
 /// Goes on from what was saved; losses and weights are those of threads that never stopped.
@@ -189,6 +208,10 @@ impl Link for StruckWhileSaving {
 
     fn receive(&mut self, from: usize, header: Header, deadline: Instant) -> Result<Payload, LinkError> {
         self.link.receive(from, header, deadline)
+    }
+
+    fn expect(&mut self, messages: &[Expected]) -> Result<(), LinkError> {
+        self.link.expect(messages)
     }
 
     fn all_gather(&mut self, numbers: Vec<f64>, deadline: Instant) -> Result<Vec<Vec<f64>>, LinkError> {

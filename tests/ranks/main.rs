@@ -19,6 +19,7 @@ mod experts;
 mod experts_cases;
 mod faults;
 mod jobs;
+mod metadata;
 mod parity;
 mod replicas;
 #[allow(dead_code, reason = "the tests on threads use all of it")]
@@ -65,6 +66,7 @@ fn main() -> ExitCode {
         ["shards", _] => passed(|| replicas::parity(&mpi, true)),
         ["strangers", _] => passed(|| jobs::strangers(&mpi)),
         ["calls", _] => passed(|| jobs::calls(&mpi)),
+        ["receives", _] => passed(|| metadata::receives(&mpi)),
         ["reads", _] => passed(|| jobs::reads(&mpi)),
         ["agree", _] => passed(|| auto::agree(&mpi)),
         ["go-back", _] => passed(|| auto::go_back(&mpi)),
@@ -72,6 +74,7 @@ fn main() -> ExitCode {
         ["shared", _] => passed(|| parity::shared(&mpi)),
         ["save", family, folder, _] => passed(|| checkpoints::save(&mpi, family, folder, false)),
         ["save-threads", family, folder, _] => passed(|| checkpoints::save(&mpi, family, folder, true)),
+        ["export", family, folder, _] => passed(|| checkpoints::export(&mpi, family, folder)),
         ["resume", family, folder, _] => passed(|| checkpoints::resume(&mpi, family, folder)),
         ["refusals", folder, _] => passed(|| checkpoints::refusals(&mpi, folder)),
         ["until-struck", folder, fault, failing, save, within, _] => {

@@ -174,6 +174,34 @@ fn one_rank_of_several_processes() {
     }
 }
 
+#[test]
+fn the_whole_model_is_exported_over_connections_as_from_threads() {
+    let folder = std::env::temp_dir().join(format!("burn-pipeline-tcp-export-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let ranks = 3;
+    let builder = Pipeline::builder()
+        .schedule(Box::new(OneFOneB), Size::new(ranks, 2))
+        .devices(vec![Device::flex()])
+        .stages(Text::stage)
+        .optimizer(|| SgdConfig::new().init());
+    builder.clone().build().unwrap().export(folder.join("threads")).unwrap();
+    let port = port();
+    std::thread::scope(|scope| {
+        for rank in 0..ranks {
+            let (builder, folder) = (builder.clone(), &folder);
+            scope.spawn(move || {
+                let link = TcpLink::connect(&place(rank, ranks, port), Device::flex(), PATIENCE).unwrap();
+                let mut pipeline = builder.build_rank(Box::new(link)).unwrap();
+                pipeline.export(folder.join("connections")).unwrap();
+            });
+        }
+    });
+    let read = |name| std::fs::read(folder.join(name)).unwrap();
+    let same = read("threads") == read("connections");
+    std::fs::remove_dir_all(&folder).unwrap();
+    assert!(same, "another file");
+}
+
 /// Processes that are killed when the test ends, however it ends.
 struct Processes(Vec<Child>);
 

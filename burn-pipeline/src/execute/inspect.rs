@@ -2,6 +2,7 @@
 
 use super::ExecuteError;
 use super::interpreter::Executor;
+use crate::link::{Expected, Header};
 use crate::plan::{Stage, Task};
 use crate::stage::{Form, Mismatch, Payload, Port, StageError, StageMetadata};
 use std::collections::BTreeMap;
@@ -13,9 +14,30 @@ pub enum Inspection {
     #[default]
     Off,
     /// Notes them.
-    Learn(BTreeMap<Stage, StageMetadata>),
+    Learn(Learned),
     /// Compares them: an error names the first tensor that differs. What is not known may be anything.
     Compare(BTreeMap<Stage, StageMetadata>),
+}
+
+/// What was seen.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Learned {
+    /// The forms at the boundaries of this rank's stages.
+    pub stages: BTreeMap<Stage, StageMetadata>,
+    /// The first message of each kind that this rank has sent.
+    pub sent: Vec<Expected>,
+}
+
+impl Learned {
+    fn note_sent(&mut self, expected: Expected) {
+        let Expected { to, header, .. } = &expected;
+        let same = |other: &Expected| {
+            (other.to, other.header.stage, other.header.direction) == (*to, header.stage, header.direction)
+        };
+        if !self.sent.iter().any(same) {
+            self.sent.push(expected);
+        }
+    }
 }
 
 impl Inspection {
@@ -25,7 +47,7 @@ impl Inspection {
         match self {
             Inspection::Off => Ok(()),
             Inspection::Learn(known) => {
-                let noted = known.entry(stage).or_default().note(port, Form::of_payload(payload));
+                let noted = known.stages.entry(stage).or_default().note(port, Form::of_payload(payload));
                 noted.map_err(|(expected, got)| {
                     let same = Mismatch { tensor: None, expected: expected.to_string(), got: got.to_string() };
                     differs(got.mismatch(&expected).unwrap_or(same))
@@ -40,6 +62,14 @@ impl Inspection {
 }
 
 impl Executor {
+    /// Notes what is about to be sent, where that was asked for.
+    pub(super) fn note_sent(&mut self, to: usize, header: Header, payload: &Payload) {
+        let from = self.rank();
+        if let Inspection::Learn(learned) = self.inspection_mut() {
+            learned.note_sent(Expected { from, to, header, form: Form::of_payload(payload) });
+        }
+    }
+
     /// Looks at what is at a port of a task's stage, where that was asked for.
     pub(super) fn inspect(
         &mut self,

@@ -174,6 +174,7 @@ impl Executor {
         let payload = pass.values.take_outgoing(header).ok_or_else(|| self.no_input(task))?;
         let deadline = self.deadline();
         let to = self.grid().rank_of(placement.rank_of(header.stage));
+        self.note_sent(to, header, &payload);
         let sent = self.link.send(to, Message { header, payload }, deadline);
         sent.map_err(|source| self.link_error(task, source))
     }

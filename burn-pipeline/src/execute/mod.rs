@@ -18,6 +18,7 @@
 //! 8. The loss of a stage that ends its route is kept on the device, and read once the row is done.
 
 mod arrivals;
+mod declared;
 mod error;
 mod inspect;
 mod interleave;
@@ -30,8 +31,9 @@ mod run;
 mod skips;
 mod values;
 
+pub(crate) use declared::declared_messages;
 pub use error::{ExecuteError, HandshakeError};
-pub use inspect::Inspection;
+pub use inspect::{Inspection, Learned};
 pub use interpreter::Executor;
 pub(crate) use interpreter::panic_message;
 pub use run::{FusedActions, Part, Run, RunOptions};

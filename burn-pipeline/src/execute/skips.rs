@@ -17,7 +17,7 @@ use crate::plan::{Op, Placement, Plan, Stage, Task};
 use crate::stage::{Boundary, Gradients, Payload, StageError};
 
 /// The stages at the other ends of a stage's edges, in order: those that lead to it, or those that start there.
-fn peers(plan: &Plan, stage: Stage, into: bool) -> Vec<Stage> {
+pub(super) fn peers(plan: &Plan, stage: Stage, into: bool) -> Vec<Stage> {
     let edges = plan.skips().iter();
     let ends = edges.filter_map(|edge| match into {
         true => (edge.to == stage.index()).then_some(edge.from),
@@ -33,7 +33,7 @@ pub(super) fn header(task: Task, microbatch: usize) -> Option<Header> {
     Some(towards(to, from, microbatch, matches!(task.op(), Op::SendForward | Op::ReceiveForward)))
 }
 
-fn towards(stage: Stage, from: Stage, microbatch: usize, forward: bool) -> Header {
+pub(super) fn towards(stage: Stage, from: Stage, microbatch: usize, forward: bool) -> Header {
     let from = from.index();
     let direction = if forward { Direction::Skip { from } } else { Direction::SkipGradient { from } };
     Header { stage, microbatch, direction }
@@ -134,7 +134,7 @@ impl Executor {
     ) -> Result<(), ExecuteError> {
         let asked = wait.awaits().and_then(|receive| header(receive, microbatch)).zip(wait.skip_peer());
         let (header, peer) = asked.ok_or_else(|| self.no_input(wait))?;
-        let (from, deadline) = (placement.rank_of(peer), self.deadline());
+        let (from, deadline) = (self.grid().rank_of(placement.rank_of(peer)), self.deadline());
         self.link().announce(Activity::Waiting(header, from));
         let here = pass.values.arrive(self.link(), header, from, deadline);
         let here = here.map_err(|source| self.link_error(wait, source))?;

@@ -17,6 +17,7 @@
 mod activity;
 mod bytes;
 mod delayed;
+mod expected;
 mod group;
 mod launch;
 mod letter;
@@ -40,9 +41,11 @@ mod wire_error;
 pub use activity::Activity;
 pub use bytes::all_gather_bytes;
 pub use delayed::Delayed;
+pub use expected::Expected;
+pub(crate) use expected::expect_all;
 pub use launch::{Launch, LaunchError, Launcher};
 #[cfg(feature = "mpi")]
-pub use mpi::{Mpi, MpiError, MpiLink};
+pub use mpi::{Landings, Mpi, MpiError, MpiLink};
 #[cfg(feature = "nccl")]
 pub use nccl::{NcclError, NcclLink, NcclOptions, Ordering};
 pub use tcp::{Place, TcpError, TcpLink};
@@ -277,6 +280,20 @@ pub trait Link: Send {
     /// # Errors
     /// If another rank failed, the deadline passed, or another message is next.
     fn receive(&mut self, from: usize, header: Header, deadline: Instant) -> Result<Payload, LinkError>;
+
+    /// Is told what messages from and to this rank will hold, so that receives may be posted, and memory be there, before
+    /// the first of them comes. Both ends are told the same in the same order, and all ranks meet before the next
+    /// message goes. A message of another form must arrive all the same.
+    ///
+    /// Links that move handles, or read one stream of bytes in its order, have nothing to post: for them it does
+    /// nothing. A link around another one passes it on.
+    ///
+    /// # Errors
+    /// If the link has ended.
+    fn expect(&mut self, messages: &[Expected]) -> Result<(), LinkError> {
+        let _ = messages;
+        Ok(())
+    }
 
     /// Gives every rank the numbers of every rank, in rank order. All ranks must call it, in the same order.
     ///

@@ -7,6 +7,7 @@
 //! 1. Messages of one direction to one stage are a stream. The forms of its last message are known.
 //! 2. When a message has the forms of the one before it in its stream, the stream gets a number: from then on messages
 //!    with these forms go as a [`Repeat`](super::Repeat) with that number, and the receiver may expect the next one.
+//!    A message whose forms are known before it comes ([`Link::expect`](super::Link::expect)) gets its number then.
 //! 3. A message with other forms goes with its whole frame and ends the number, which is never given again. So streams
 //!    whose shapes change with every message are never numbered; after [`MOST`] numbers none is given any more.
 
@@ -73,6 +74,15 @@ pub(super) enum Noted {
     Whole,
 }
 
+/// What an expected message changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Primed {
+    /// This number ends.
+    pub(super) ends: Option<u16>,
+    /// The next message may be a repetition with this number.
+    pub(super) opens: Option<u16>,
+}
+
 impl Repeats {
     /// Notes a message.
     pub(super) fn note(&mut self, message: &Outline<'_>) -> Noted {
@@ -96,6 +106,21 @@ impl Repeats {
         self.given += 1;
         stream.number = Some(self.given);
         Noted::Opens(self.given)
+    }
+
+    /// Notes the forms that the next message of a stream is expected to have: they get a number, if they have none.
+    pub(super) fn prime(&mut self, message: &Outline<'_>) -> Primed {
+        let forms = message.forms.to_vec();
+        let stream = self.streams.entry(message.stream).or_insert(Stream { forms: Vec::new(), number: None });
+        let same = stream.forms == forms;
+        let ends = stream.number.take_if(|_| !same);
+        stream.forms = forms;
+        if stream.number.is_some() || self.given == MOST {
+            return Primed { ends, opens: None };
+        }
+        self.given += 1;
+        stream.number = Some(self.given);
+        Primed { ends, opens: stream.number }
     }
 
     /// Ends all numbers.
@@ -123,6 +148,28 @@ mod tests {
         assert_eq!(note(&mut repeats, 0, "a"), Opens(3));
     }
 
+    fn prime(repeats: &mut Repeats, stream: u8, forms: &str) -> (Option<u16>, Option<u16>) {
+        let Primed { ends, opens } =
+            repeats.prime(&Outline { stream: [stream; 14], forms: forms.as_bytes(), microbatch: 0 });
+        (ends, opens)
+    }
+
+    #[test]
+    fn an_expected_message_is_a_repetition_from_the_first_and_another_one_is_not() {
+        let mut repeats = Repeats::default();
+        assert_eq!(prime(&mut repeats, 0, "a"), (None, Some(1)));
+        assert_eq!(prime(&mut repeats, 0, "a"), (None, None), "it waits already");
+        assert_eq!(note(&mut repeats, 0, "a"), Noted::Repeat(1));
+        assert_eq!(prime(&mut repeats, 0, "b"), (Some(1), Some(2)), "other forms are expected from now on");
+        assert_eq!(note(&mut repeats, 0, "c"), Noted::Ends(2));
+        assert_eq!(note(&mut repeats, 0, "b"), Noted::Whole);
+        // What has come twice has a number: nothing new.
+        assert_eq!(note(&mut repeats, 0, "b"), Noted::Opens(3));
+        assert_eq!(prime(&mut repeats, 0, "b"), (None, None));
+        assert_eq!(prime(&mut repeats, 1, "b"), (None, Some(4)));
+        assert_eq!(repeats.given, 4);
+    }
+
     #[test]
     fn streams_are_apart_and_changing_ones_are_never_numbered() {
         let mut repeats = Repeats::default();
@@ -141,6 +188,7 @@ mod tests {
             note(&mut repeats, 0, &form);
             assert_eq!(note(&mut repeats, 0, &form), Noted::Opens(number));
         }
+        assert_eq!(prime(&mut repeats, 1, "a"), (None, None));
         for forms in ["a", "a", "a"] {
             assert!(!matches!(note(&mut repeats, 0, forms), Noted::Opens(_) | Noted::Repeat(_)));
         }

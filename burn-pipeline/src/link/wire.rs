@@ -22,6 +22,7 @@
 //! the version (2 bytes), the number of what is repeated (2), the microbatch (8), the checksum (8). What numbers stand
 //! for is for the transport to say: `repeats.rs`.
 
+mod announce;
 #[cfg(any(test, feature = "nccl"))]
 mod offer;
 
@@ -65,6 +66,11 @@ pub struct Repeat {
 }
 
 impl Repeat {
+    /// Do bytes begin as a repetition does?
+    pub(super) fn is(bytes: &[u8]) -> bool {
+        bytes.starts_with(&REPEAT)
+    }
+
     /// As bytes.
     ///
     /// # Errors
@@ -84,7 +90,7 @@ impl Repeat {
     /// # Errors
     /// If they are changed, cut, or of another version.
     pub fn read(bytes: &[u8]) -> Result<Option<Self>, WireError> {
-        if !bytes.starts_with(&REPEAT) {
+        if !Self::is(bytes) {
             return Ok(None);
         }
         let mut reader = Reader::verified(bytes)?;
@@ -162,7 +168,7 @@ impl Frame {
     /// # Errors
     /// If it is not one, of another version, or was changed.
     pub fn read(bytes: &[u8]) -> Result<Self, WireError> {
-        if bytes.starts_with(&REPEAT) {
+        if Repeat::is(bytes) {
             // For `Repeat::read`, and no frame by itself.
             return Err(WireError::Checksum);
         }
@@ -188,6 +194,15 @@ impl Frame {
     /// What the message is about.
     pub fn header(&self) -> Header {
         self.header
+    }
+
+    /// The bytes of each tensor that is to come, in order.
+    #[cfg_attr(not(feature = "mpi"), allow(dead_code, reason = "the thread that calls MPI asks"))]
+    pub(super) fn lengths(&self) -> impl Iterator<Item = usize> {
+        self.parts.iter().filter_map(|slot| match slot {
+            Slot::Form(_) => None,
+            Slot::Tensor { bytes, .. } => Some(*bytes),
+        })
     }
 
     /// Memory for each tensor that is to come, in order, zeroed, of the right length and alignment.

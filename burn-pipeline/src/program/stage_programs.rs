@@ -186,6 +186,19 @@ impl StagePrograms {
             && read.all(|tensor| made.contains(&tensor.id) || other.forward.leaves(tensor.id))
     }
 
+    /// What the backward computes from the gradients of the outputs at these places, and from nothing else of them: the
+    /// gradients that are there where only those are.
+    pub(crate) fn reached(&self, places: &[usize]) -> HashSet<TensorId> {
+        let seeds = places.iter().filter_map(|&place| self.edges.seeds.get(place)?.as_ref());
+        let mut reached: HashSet<TensorId> = seeds.map(|seed| seed.id).collect();
+        for operation in &self.backward.operations {
+            if operation.inputs().any(|tensor| reached.contains(&tensor.id)) {
+                reached.extend(operation.outputs().map(|tensor| tensor.id));
+            }
+        }
+        reached
+    }
+
     /// The program of one part.
     pub fn program(&self, phase: Phase) -> &Program {
         match phase {

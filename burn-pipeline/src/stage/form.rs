@@ -2,6 +2,7 @@
 
 use super::any_tensor::{AnyTensor, Kind};
 use super::boundary::{Boundary, Part, Payload};
+use super::skip::EDGE;
 use burn::tensor::{DType, Shape};
 
 /// The form of one tensor; `None` for what may be anything.
@@ -124,6 +125,13 @@ impl Form {
             }
         }
         self
+    }
+
+    /// The form of what goes to the next stage, and that of each value that goes past it: see
+    /// [`Payload::split_skips`].
+    pub(crate) fn split_skips(&self) -> (Self, Vec<Self>) {
+        let mut pieces = self.0.split(|part| *part == FormPart::Number(EDGE)).map(|piece| Self(piece.to_vec()));
+        (pieces.next().unwrap_or_default(), pieces.collect())
     }
 
     /// The form that both fit: sizes in which they differ are free. `None` if they differ in more.

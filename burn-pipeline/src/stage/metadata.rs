@@ -8,8 +8,9 @@
 //!    do not, what is declared is compared with what was found.
 //!
 //! Nothing needs metadata to run: every message says of itself what it holds, so shapes may change from microbatch to
-//! microbatch. It serves to notice, in good time and by name, that they changed where they should not have
-//! ([`Validate`]).
+//! microbatch. They serve twice: links that post receives have them posted, at the right size, before the first message
+//! comes ([`Link::expect`](crate::link::Link::expect)); and it is noticed, in good time and by name, that shapes changed
+//! where they should not have ([`Validate`]).
 
 use super::form::Form;
 

@@ -38,11 +38,6 @@ impl Pipeline {
         Ok(answers)
     }
 
-    /// For calls that need all ranks in one process.
-    pub(super) fn refuse_processes(&self, what: &'static str) -> Result<(), PipelineError> {
-        if self.together { Err(PipelineError::Processes { what }) } else { Ok(()) }
-    }
-
     /// The ranks' answers, in the order of ranks. The error that is returned is the first cause, not its echoes.
     pub(super) fn answers(&mut self) -> Result<Vec<Answer>, PipelineError> {
         let mut answers: BTreeMap<usize, Vec<Answer>> = BTreeMap::new();

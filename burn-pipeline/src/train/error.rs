@@ -55,12 +55,6 @@ pub enum PipelineError {
         /// The others'.
         others: String,
     },
-    /// A call that needs all ranks in one process. Nothing was run.
-    #[error("{what} needs all ranks in one process, and here each is one of its own; use `Builder::build` for it")]
-    Processes {
-        /// What was asked for.
-        what: &'static str,
-    },
     /// A rank failed; the pipeline is closed.
     #[error("{0}")]
     Rank(ExecuteError),

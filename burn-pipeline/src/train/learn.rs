@@ -4,12 +4,16 @@
 //! 2. Else all stages run one microbatch of zeros a route, forward and backward, in the order of the model, once with
 //!    as many samples as the first microbatch has and once with one more. The weights, and running statistics among
 //!    them, are put back; gradients gathered so far are kept.
-//! 3. Forms that were declared in a pipeline that is not all static are compared with what was found.
+//! 3. Links are told what each rank will send: what it sent of the first zeros, or what follows from the declarations. So
+//!    the first real message finds its receive posted, where a link posts receives ([`Link::expect`]).
+//! 4. Forms that were declared in a pipeline that is not all static are compared with what was found.
 
 use super::build_error::BuildError;
 use super::rank::Rank;
-use crate::execute::{ExecuteError, Inspection, Part, Run, Seeding};
-use crate::link::Activity;
+use crate::execute::{ExecuteError, Inspection, Learned, Part, Run, Seeding, declared_messages};
+#[cfg(doc)]
+use crate::link::Link;
+use crate::link::{Activity, expect_all};
 use crate::pass::insert_transfers;
 use crate::plan::{Action, CheckOptions, CheckedPlan, Op, Placement, Plan, SkipEdge, Stage};
 use crate::stage::{AnyTensor, GradientStore, MetadataMode, Microbatches, Port, StageError, StageMetadata, Validate};
@@ -50,15 +54,24 @@ impl Rank {
         let is_static = declared.len() == self.executor().stages().len();
         let voted = self.vote(is_static);
         let mode = self.told(voted)?;
-        let known = match mode {
-            MetadataMode::Static => declared,
+        let learned = match mode {
+            MetadataMode::Static => {
+                let sent = declared_messages(plan.plan(), self.executor().grid(), &declared);
+                Learned { stages: declared, sent }
+            }
             MetadataMode::Dynamic => {
                 let found = self.run_on_zeros(plan, zeros)?;
-                let compared = self.compare(&declared, &found);
+                let compared = self.compare(&declared, &found.stages);
                 self.told(compared)?;
                 found
             }
         };
+        let Learned { stages: known, sent } = learned;
+        let (rank, deadline) = (self.executor().rank(), self.executor().deadline());
+        self.executor().link().announce(Activity::Gathering);
+        let expected = expect_all(self.executor().link(), &sent, deadline);
+        self.told(expected.map_err(|source| ExecuteError::Link { rank, task: None, source }))?;
+        self.executor().link().announce(Activity::Idle);
         self.watch_forms(validate, known.clone());
         Ok((mode, known))
     }
@@ -79,7 +92,7 @@ impl Rank {
         Ok(if all { MetadataMode::Static } else { MetadataMode::Dynamic })
     }
 
-    fn run_on_zeros(&mut self, plan: &CheckedPlan, zeros: &[Microbatches]) -> Result<Known, ExecuteError> {
+    fn run_on_zeros(&mut self, plan: &CheckedPlan, zeros: &[Microbatches]) -> Result<Learned, ExecuteError> {
         let reduction = self.reduction();
         let executor = self.executor();
         let mut kept: Vec<(Vec<AnyTensor>, GradientStore)> = Vec::new();
@@ -89,7 +102,7 @@ impl Rank {
             let store = GradientStore::new(held.gradients().accumulation());
             kept.push((weights, std::mem::replace(held.gradients(), store)));
         }
-        *executor.inspection_mut() = Inspection::Learn(BTreeMap::new());
+        *executor.inspection_mut() = Inspection::Learn(Learned::default());
         for batch in zeros {
             executor.stages().values_mut().for_each(|held| held.begin(Some(0)));
             let seeding = Seeding { reduction, reference: batch.size(0) };
@@ -103,8 +116,8 @@ impl Rank {
             *held.gradients() = store;
         }
         match std::mem::take(executor.inspection_mut()) {
-            Inspection::Learn(known) => Ok(known),
-            _ => Ok(Known::new()),
+            Inspection::Learn(learned) => Ok(learned),
+            _ => Ok(Learned::default()),
         }
     }
 

@@ -17,7 +17,8 @@ use super::worker::{Answer, Command, StageFacts, obey};
 use crate::execute::{ExecuteError, HandshakeError};
 use crate::link::{Activity, Direction, Header, Link, LinkError, Message, all_gather_bytes};
 use crate::plan::Stage;
-use crate::stage::{AnyTensor, Boundary, Payload, Validate};
+use crate::stage::{AnyTensor, Boundary, NamedWeight, Payload, Validate};
+use burn::module::ParamId;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeSet;
@@ -146,6 +147,8 @@ fn share(rank: &mut Rank, answer: Answer) -> Result<Vec<Answer>, ExecuteError> {
     match answer {
         Answer::Batch(outcome) => Ok(share_outcome(rank, outcome)?.into_iter().map(Answer::Batch).collect()),
         Answer::Saved(saved) => share_result(rank, saved, Answer::Saved),
+        Answer::Exported(exported) => share_result(rank, exported, Answer::Exported),
+        Answer::NamedWeights(stages) => Ok(vec![Answer::NamedWeights(share_named(rank, stages)?)]),
         Answer::Offered(used) => share_result(rank, used, Answer::Offered),
         Answer::Told(text) => {
             let patience = rank.executor().patience();
@@ -242,8 +245,30 @@ fn spread(rank: &mut Rank, own: Vec<Payload>, counts: &[usize]) -> Result<Vec<Ve
     Ok(all)
 }
 
+/// Gives every rank the named weights of all stages.
+fn share_named(
+    rank: &mut Rank,
+    stages: Vec<(Stage, Vec<NamedWeight>)>,
+) -> Result<Vec<(Stage, Vec<NamedWeight>)>, ExecuteError> {
+    let patience = rank.executor().patience();
+    let said = |weight: &NamedWeight| (weight.id.val(), weight.path.clone(), weight.names.clone());
+    let own: Vec<Vec<_>> = stages.iter().map(|(_, weights)| weights.iter().map(said).collect()).collect();
+    let table: Vec<Vec<Vec<(u64, String, Vec<String>)>>> = gather(rank.executor().link(), &own, patience)?;
+    let values = |(stage, weights): (Stage, Vec<NamedWeight>)| {
+        (stage, weights.into_iter().map(|weight| Some(weight.value)).collect())
+    };
+    let spread = share_tensors(rank, stages.into_iter().map(values).collect())?;
+    let named = spread.into_iter().zip(table.into_iter().flatten()).map(|((stage, values), said)| {
+        let weight = |((id, path, names), value): ((u64, String, Vec<String>), Option<AnyTensor>)| {
+            Some(NamedWeight { id: ParamId::from(id), path, names, value: value? })
+        };
+        (stage, said.into_iter().zip(values).filter_map(weight).collect())
+    });
+    Ok(named.collect())
+}
+
 /// Gives every rank what every rank says, as JSON.
-fn gather<S: Serialize + ?Sized, T: DeserializeOwned>(
+pub(super) fn gather<S: Serialize + ?Sized, T: DeserializeOwned>(
     link: &mut dyn Link,
     own: &S,
     patience: Duration,

@@ -73,6 +73,7 @@ pub(super) struct SharedFacts {
     /// The stage, in the model.
     pub(super) index: usize,
     has_loss: bool,
+    declared: bool,
     weight_bytes: usize,
     /// Element types and shapes, in visiting order.
     pub(super) parameters: String,
@@ -82,10 +83,10 @@ pub(super) struct SharedFacts {
 
 impl SharedFacts {
     pub(super) fn of(facts: &StageFacts) -> Self {
-        let StageFacts { stage, has_loss, weight_bytes, .. } = *facts;
+        let StageFacts { stage, has_loss, declared, weight_bytes, .. } = *facts;
         let (replica, index) = numbers(stage);
         let (parameters, names) = (facts.parameters.clone(), facts.names.clone());
-        Self { replica, index, has_loss, weight_bytes, parameters, names }
+        Self { replica, index, has_loss, declared, weight_bytes, parameters, names }
     }
 
     /// The facts as another process sees them: whether a batch fits the stage is for its holder to say.
@@ -94,6 +95,7 @@ impl SharedFacts {
             stage: stage((self.replica, self.index))?,
             extras: Vec::new(),
             has_loss: self.has_loss,
+            declared: self.declared,
             takes: Takes { input: |_| Ok(()), extra: |_| Ok(()), target: None },
             weight_bytes: self.weight_bytes,
             parameters: self.parameters.clone(),

@@ -72,6 +72,10 @@ pub(super) enum Command {
     Save {
         folder: Arc<Path>,
     },
+    /// Write the whole model's weights into one file.
+    Export {
+        path: Arc<Path>,
+    },
     /// Read a checkpoint and keep it aside.
     Offer {
         checkpoint: Arc<Checkpoint>,
@@ -94,6 +98,7 @@ pub(super) enum Answer {
     Learned(MetadataMode, Vec<(Stage, StageMetadata)>),
     NamedWeights(Vec<(Stage, Vec<NamedWeight>)>),
     Saved(Result<Vec<SavedStage>, CheckpointError>),
+    Exported(Result<(), CheckpointError>),
     Offered(Result<BTreeSet<usize>, CheckpointError>),
     Links(Vec<LinkBetween>),
     /// What a process has told.
@@ -118,6 +123,8 @@ pub(super) struct StageFacts {
     pub(super) stage: Stage,
     pub(super) extras: Vec<&'static str>,
     pub(super) has_loss: bool,
+    /// Were its forms declared?
+    pub(super) declared: bool,
     pub(super) takes: Takes,
     pub(super) weight_bytes: usize,
     /// Element types and shapes of its parameters, in visiting order.
@@ -218,6 +225,7 @@ fn doing_of(command: &Command) -> &'static str {
         Command::Refuse(_) | Command::Tell(_) => "telling the other processes",
         Command::NamedWeights => "reading its stages",
         Command::Save { .. } => "writing a checkpoint",
+        Command::Export { .. } => "writing the model",
         Command::Offer { .. } | Command::Conclude { .. } => "reading a checkpoint",
     }
 }
@@ -239,6 +247,7 @@ impl Command {
             Command::Forget => "forgetting of gradients",
             Command::NamedWeights => "reading of named weights",
             Command::Save { .. } => "writing of a checkpoint",
+            Command::Export { .. } => "export of the model",
             Command::Offer { .. } | Command::Conclude { .. } => "reading of a checkpoint",
             Command::Refuse(_) => "refusal",
             Command::Tell(_) => "telling of what was measured, chosen or written",
@@ -281,9 +290,10 @@ fn build(seat: &Seat, mut link: Box<dyn Link>) -> Result<Built, ExecuteError> {
         let weights = held.weights();
         let (weight_bytes, parameters) = (weights.iter().map(|(_, w)| w.bytes()).sum(), described(&weights));
         let (extras, has_loss, takes) = (held.extras(), held.has_loss(), held.takes());
+        let declared = held.declared().is_some();
         let named = |weight: NamedWeight| weight.names.into_iter().map(move |name| (weight.path.clone(), name));
         let names = held.named_weights().into_iter().flat_map(named).collect();
-        facts.push(StageFacts { stage, extras, has_loss, weight_bytes, takes, parameters, names });
+        facts.push(StageFacts { stage, extras, has_loss, declared, weight_bytes, takes, parameters, names });
         stages.insert(stage, held);
     }
     if seat.job.is_some() {
@@ -319,7 +329,10 @@ pub(super) fn obey(
         let whole = rank.executor().whole_gradients();
         rank.told(whole)?;
     }
-    let reads = matches!(command, Command::Weights | Command::NamedWeights | Command::Modules | Command::Save { .. });
+    let reads = matches!(
+        command,
+        Command::Weights | Command::NamedWeights | Command::Modules | Command::Save { .. } | Command::Export { .. }
+    );
     if reads || matches!(command, Command::Offer { .. }) {
         let gathered = rank.executor().gather_all();
         rank.told(gathered)?;
@@ -367,6 +380,7 @@ fn obey_whole(
             Ok(Answer::NamedWeights(stages.map(|(&stage, held)| (stage, held.named_weights())).collect()))
         }
         Command::Save { folder } => rank.save(&folder).map(Answer::Saved),
+        Command::Export { path } => rank.export(&path).map(Answer::Exported),
         Command::Offer { checkpoint, parts } => Ok(Answer::Offered(rank.offer(&checkpoint, parts))),
         Command::Conclude { adopt } => {
             rank.conclude(adopt)?;

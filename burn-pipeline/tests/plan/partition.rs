@@ -152,7 +152,12 @@ proptest! {
         (costs, stages) in costs(1..30).prop_flat_map(|c| { let n = c.len(); (Just(c), 1..=n) }),
         seed in any::<u64>(),
     ) {
-        let layers = layers(&costs);
+        let layers = layers(&costs).all().iter().enumerate().map(|(place, layer)| {
+            let dtype = [Dtype::Bf16, Dtype::F32][place % 2];
+            let layer = Layer { parameters: 0, bytes: Default::default(), ..layer.clone() }.with_parameters(layer.parameters, dtype);
+            Layer { flops: 1.0 + place as f64, activation_bytes: 3.0 * place as f64, ..layer }
+        }).collect();
+        let layers = Layers::new(layers).unwrap();
         let weights: Vec<f64> = layers.all().iter().map(|l| l.parameters as f64).collect();
         // A random cut: the first boundaries of a shuffled list.
         let mut places: Vec<usize> = (1..layers.len()).collect();
@@ -174,6 +179,14 @@ proptest! {
             prop_assert_eq!(report.stages.iter().map(|s| s.parameters).sum::<u64>(), total(|l| l.parameters));
             prop_assert_eq!(report.stages.iter().map(|s| s.parameter_bytes()).sum::<u64>(), total(Layer::parameter_bytes));
             prop_assert_eq!(report.stages.iter().map(|s| s.kinds[&kind('A')]).sum::<usize>(), layers.len());
+            for (stage, range) in report.stages.iter().zip(cut.ranges()) {
+                let inside = &layers.all()[range];
+                prop_assert_eq!(stage.flops, inside.iter().map(|layer| layer.flops).sum::<f64>());
+                prop_assert_eq!(stage.activation_bytes, inside.iter().map(|layer| layer.activation_bytes).sum::<f64>());
+                for (dtype, bytes) in &stage.bytes {
+                    prop_assert_eq!(*bytes, inside.iter().filter_map(|layer| layer.bytes.get(dtype)).sum::<u64>());
+                }
+            }
             let profile = cut.profile(&layers, Links::default()).unwrap();
             for (stage, report) in profile.stages().iter().zip(&report.stages) {
                 prop_assert!(near(stage.forward + stage.full_backward(), report.seconds));

@@ -2,7 +2,10 @@
 
 use super::{Cut, Folder, RATE, SAMPLES};
 use crate::cases::{Case, Text, read};
-use burn_pipeline::train::Checkpoints;
+use burn::tensor::Device;
+use burn_pipeline::link::Threads;
+use burn_pipeline::stage::Accumulation;
+use burn_pipeline::train::{Builder, CheckpointError, Checkpoints, Pipeline};
 use safetensors::{Dtype, SafeTensors};
 
 #[test]
@@ -33,4 +36,78 @@ fn an_exported_model_holds_every_weight_under_its_name_whatever_the_cut() {
     let missing = Cut { family: "GPipe", ranks: 1, chunks: 1 }.pipeline().export(folder.join("no/such/folder/model"));
     assert!(missing.unwrap_err().to_string().contains("no/such/folder/model"));
     assert!(files.windows(2).all(|pair| pair[0] == pair[1]), "the cut shows in the file");
+}
+
+/// Each rank a pipeline of its own, as in processes; gives what each call gave.
+fn apart<T: Send>(builder: &Builder, ranks: usize, run: impl Fn(usize, &mut Pipeline) -> T + Sync) -> Vec<T> {
+    let (threads, run) = (Threads::new(ranks), &run);
+    std::thread::scope(|scope| {
+        let rank = |rank| {
+            let (link, builder) = (threads.link(rank, Device::flex()), builder.clone());
+            scope.spawn(move || run(rank, &mut builder.build_rank(Box::new(link)).unwrap()))
+        };
+        let running: Vec<_> = (0..ranks).map(rank).collect();
+        running.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+#[test]
+fn ranks_that_are_apart_export_the_file_of_threads_byte_for_byte() {
+    for (family, ranks, chunks, replicas, sharded) in [
+        ("1F1B", 3, 1, 1, false),
+        ("ZBVZeroBubble", 2, 2, 1, false),
+        ("DualPipe", 2, 1, 1, false),
+        ("1F1B", 2, 1, 2, false),
+        ("GPipe", 2, 1, 2, true),
+    ] {
+        let folder = Folder::new("export-apart");
+        std::fs::create_dir_all(&*folder).unwrap();
+        let mut builder = Cut { family, ranks, chunks }.builder().data_parallel(replicas);
+        if sharded {
+            builder = builder.sharded(true).accumulation(Accumulation::AsTheyCome);
+        }
+        let mut together = builder.clone().build().unwrap();
+        together.step(Text::new(SAMPLES).batch(), RATE).unwrap();
+        together.export(folder.join("together")).unwrap();
+        let expected: Vec<Vec<String>> = names(&mut together);
+        let told = apart(&builder, ranks * replicas, |rank, pipeline| {
+            pipeline.step(Text::new(SAMPLES).batch(), RATE).unwrap();
+            // The first rank's folder counts.
+            let name = if rank == 0 { "apart" } else { "no/such/folder" };
+            pipeline.export(folder.join(name)).unwrap();
+            names(pipeline)
+        });
+        let place = format!("{family}, {replicas} replicas, sharded: {sharded}");
+        assert!(told.iter().all(|told| *told == expected), "{place}");
+        let read = |name: &str| std::fs::read(folder.join(name)).unwrap();
+        assert!(read("apart") == read("together"), "{place}: another file");
+    }
+}
+
+/// Each weight's names, path and value, by stage.
+fn names(pipeline: &mut Pipeline) -> Vec<Vec<String>> {
+    let weights = pipeline.named_weights().unwrap();
+    let said = |weight: &burn_pipeline::stage::NamedWeight| {
+        format!("{:?} at {}: {:?}", weight.names, weight.path, read(&weight.value))
+    };
+    weights.iter().map(|stage| stage.iter().map(said).collect()).collect()
+}
+
+#[test]
+fn a_file_that_cannot_be_written_is_an_error_on_every_rank_and_the_pipeline_goes_on() {
+    let folder = Folder::new("export-fails");
+    std::fs::create_dir_all(&*folder).unwrap();
+    let builder = Cut { family: "1F1B", ranks: 3, chunks: 1 }.builder();
+    let errors = apart(&builder, 3, |_, pipeline| {
+        let error = pipeline.export(folder.join("no/such/folder/model")).unwrap_err();
+        pipeline.step(Text::new(SAMPLES).batch(), RATE).unwrap();
+        pipeline.export(folder.join("model")).unwrap();
+        error
+    });
+    assert!(matches!(&errors[0], CheckpointError::Io { .. }), "{}", errors[0]);
+    for error in &errors[1..] {
+        assert!(matches!(error, CheckpointError::Elsewhere { rank: 0, .. }), "{error}");
+        assert!(error.to_string().contains("no/such/folder/model"), "{error}");
+    }
+    assert!(SafeTensors::deserialize(&std::fs::read(folder.join("model")).unwrap()).is_ok());
 }

@@ -1,6 +1,7 @@
 //! Everything that may cross a boundary, through whole pipelines: nested structs, whole numbers, booleans, values
 //! without gradient, outputs that nobody uses, frozen and parameterless stages, and extras cut each in its own way.
 
+mod changing;
 mod lookup;
 mod rich;
 mod unused;

@@ -4,7 +4,9 @@
 use super::{RATE, apart, parts, replicated, weights};
 use crate::cases::{Case, Stack, range, sizes};
 use burn::tensor::Device;
-use burn_pipeline::link::{Activity, Direction, Header, Link, LinkError, Message, ThreadLink, Threads, Watch};
+use burn_pipeline::link::{
+    Activity, Direction, Expected, Header, Link, LinkError, Message, ThreadLink, Threads, Watch,
+};
 use burn_pipeline::plan::Transport;
 use burn_pipeline::stage::{Part, Payload};
 use burn_pipeline::train::{Builder, Pipeline};
@@ -84,6 +86,10 @@ impl Link for Tampering {
 
     fn receive(&mut self, from: usize, header: Header, deadline: Instant) -> Result<Payload, LinkError> {
         self.link.receive(from, header, deadline)
+    }
+
+    fn expect(&mut self, messages: &[Expected]) -> Result<(), LinkError> {
+        self.link.expect(messages)
     }
 
     fn all_gather(&mut self, numbers: Vec<f64>, deadline: Instant) -> Result<Vec<Vec<f64>>, LinkError> {

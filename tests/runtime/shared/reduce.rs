@@ -2,7 +2,7 @@
 //! receive.
 
 use burn::tensor::{Device, Tensor};
-use burn_pipeline::link::{Activity, Header, Link, LinkError, Message, ThreadLink, Threads, Watch};
+use burn_pipeline::link::{Activity, Expected, Header, Link, LinkError, Message, ThreadLink, Threads, Watch};
 use burn_pipeline::plan::Transport;
 use burn_pipeline::stage::{AnyTensor, Payload};
 use proptest::prelude::{ProptestConfig, Strategy};
@@ -51,6 +51,10 @@ impl Link for Rendezvous {
         let payload = self.messages.receive(from, header, deadline)?;
         self.receipts.send(from, Message { header, payload: Payload::default() }, deadline)?;
         Ok(payload)
+    }
+
+    fn expect(&mut self, messages: &[Expected]) -> Result<(), LinkError> {
+        self.messages.expect(messages)
     }
 
     fn all_gather(&mut self, numbers: Vec<f64>, deadline: Instant) -> Result<Vec<Vec<f64>>, LinkError> {

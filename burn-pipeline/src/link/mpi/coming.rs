@@ -5,20 +5,46 @@
 //!    once, by the number's own tag: the transfer can run before the letter was even looked at. The letter then takes
 //!    them over as they are, without reading a header, and the ones for the message after it are posted. So each numbered
 //!    stream holds the memory of one message.
+//!    Where stages' metadata tell the forms before the first message, its receives wait for it too.
 //! 3. When a number ends, its sender sends nothing to the receives that wait, and they are let go of.
 
 use super::in_flight::InFlight;
-use crate::link::repeats::{Noted, Outline, Repeats};
+use crate::link::repeats::{Noted, Outline, Primed, Repeats};
 use crate::link::{Frame, Repeat, WireError};
 use burn::tensor::Bytes;
 use mpi::Tag;
 use mpi::point_to_point::Source;
 use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The tag of tensors behind a whole frame.
 pub(super) const BODY: Tag = 2;
 /// Added to a number: the tag of tensors behind a repetition.
 pub(super) const REPEATED: Tag = 16;
+
+/// How many messages of a link's plan found their receives posted, and how many had to say first how long they are.
+#[derive(Debug, Default)]
+pub struct Landings {
+    ahead: AtomicU64,
+    by_header: AtomicU64,
+}
+
+impl Landings {
+    /// Messages whose receives were posted before they came.
+    pub fn ahead(&self) -> u64 {
+        self.ahead.load(Ordering::Relaxed)
+    }
+
+    /// Messages whose receives were posted when their header had been read.
+    pub fn by_header(&self) -> u64 {
+        self.by_header.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn count(&self, ahead: bool) {
+        let place = if ahead { &self.ahead } else { &self.by_header };
+        place.fetch_add(1, Ordering::Relaxed);
+    }
+}
 
 /// A message whose tensors are on their way.
 pub(super) struct Coming {
@@ -58,13 +84,25 @@ impl Incoming {
             Some(Noted::Opens(number)) => {
                 self.waiting.insert(number, Coming::post(from, REPEATED + Tag::from(number), read));
             }
-            Some(Noted::Ends(number)) => {
-                let ended = self.waiting.remove(&number);
-                self.ended.extend(ended.into_iter().flat_map(Coming::into_transfers));
-            }
+            Some(Noted::Ends(number)) => self.end_number(number),
             Some(Noted::Repeat(_) | Noted::Whole) | None => {}
         }
         Ok(coming)
+    }
+
+    /// Posts receives for the first of the messages that are expected to have this frame.
+    pub(super) fn prime(&mut self, from: &impl Source, frame: &[u8]) {
+        let (Some(outline), Ok(read)) = (Outline::of(frame), Frame::read(frame)) else { return };
+        let Primed { ends, opens } = self.repeats.prime(&outline);
+        ends.into_iter().for_each(|number| self.end_number(number));
+        if let Some(number) = opens {
+            self.waiting.insert(number, Coming::post(from, REPEATED + Tag::from(number), read));
+        }
+    }
+
+    fn end_number(&mut self, number: u16) {
+        let ended = self.waiting.remove(&number);
+        self.ended.extend(ended.into_iter().flat_map(Coming::into_transfers));
     }
 
     /// Nothing more comes from this rank.

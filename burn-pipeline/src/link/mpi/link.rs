@@ -1,10 +1,12 @@
 //! One rank's end of a link over MPI.
 
+use super::coming::Landings;
 use super::letter::Letter;
 use super::mailbox::{Awaited, Contents, Mailbox};
-use super::progress::Order;
+use super::progress::{Opened, Order};
+use super::traffic::Primer;
 use crate::link::group::same_groups;
-use crate::link::{Activity, Header, Link, LinkError, Message, Packed, Watch};
+use crate::link::{Activity, Expected, Header, Link, LinkError, Message, Packed, Watch};
 use crate::plan::Transport;
 use crate::stage::Payload;
 use burn::tensor::{Bytes, Device};
@@ -20,6 +22,7 @@ use std::time::Instant;
 pub struct MpiLink {
     link: usize,
     mailbox: Arc<Mailbox>,
+    landings: Arc<Landings>,
     orders: Sender<Order>,
     device: Device,
     round: u64,
@@ -28,8 +31,14 @@ pub struct MpiLink {
 }
 
 impl MpiLink {
-    pub(super) fn new(link: usize, mailbox: Arc<Mailbox>, orders: Sender<Order>, device: Device) -> Self {
-        Self { link, mailbox, orders, device, round: 0, groups: Vec::new() }
+    pub(super) fn new(opened: Opened, orders: Sender<Order>, device: Device) -> Self {
+        let Opened { link, mailbox, landings } = opened;
+        Self { link, mailbox, landings, orders, device, round: 0, groups: Vec::new() }
+    }
+
+    /// How the messages of this link have landed so far, beside those within groups; it goes on counting.
+    pub fn landings(&self) -> Arc<Landings> {
+        self.landings.clone()
     }
 
     /// Sends a message that was packed before, as it is: one that goes to several ranks need not be read off its device
@@ -142,6 +151,17 @@ impl Link for MpiLink {
     fn receive(&mut self, from: usize, header: Header, deadline: Instant) -> Result<Payload, LinkError> {
         let from = self.known(from)?;
         self.next(None, from, header, deadline)
+    }
+
+    fn expect(&mut self, messages: &[Expected]) -> Result<(), LinkError> {
+        let me = self.mailbox.rank;
+        let primer = |expected: &Expected| {
+            let incoming = expected.to == me;
+            let peer = self.known(if incoming { expected.from } else { expected.to }).ok()?;
+            Some(Primer { peer, incoming, frame: expected.frame()? })
+        };
+        let frames = messages.iter().filter_map(primer).collect();
+        self.give(Order::Expect { link: self.link, frames })
     }
 
     fn send_in(&mut self, group: usize, to: usize, message: Message, _: Instant) -> Result<(), LinkError> {

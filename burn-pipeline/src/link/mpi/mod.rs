@@ -9,8 +9,9 @@
 //! 2. [`Mpi::link`] opens a link over a communicator of its own, so that nothing else that uses MPI, and no other
 //!    link, gets into its messages; with colours it opens one link a group of ranks.
 //! 3. A message is a letter (its frame), and one transfer a tensor behind it. Letters are found by a matched probe,
-//!    tensors are received where their letter says how long they are. From the third message of equal shapes on, the
-//!    letter is short, and the receives are posted before it comes.
+//!    tensors are received where their letter says how long they are. From the third message of equal shapes on, or
+//!    from the first where stages' metadata are known ([`Link::expect`](crate::link::Link::expect)), the letter is short,
+//!    and the receives are posted before it comes.
 //! 4. A group of ranks has a communicator of its own ([`MpiLink::form_groups`](crate::link::Link::form_groups)): all
 //!    ranks make them together, in the order of one list, so that none waits for another. Sums go over it by messages,
 //!    added in the order of ranks: `MPI_Allreduce` may add in another order, and then threads and processes would differ.
@@ -37,12 +38,13 @@ mod link;
 mod progress;
 mod traffic;
 
+pub use coming::Landings;
 pub use link::MpiLink;
 
 use super::{letter, mailbox};
 use burn::tensor::Device;
 use mpi::Threading;
-use progress::{Leave, Opened, Order};
+use progress::{Leave, Order};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -146,7 +148,7 @@ impl Mpi {
         let color = (color & i32::MAX as u32) as i32;
         self.orders.send(Order::Open { color, opened }).map_err(|_| ended())?;
         match answer.recv_timeout(self.patience) {
-            Ok(Opened { link, mailbox }) => Ok(MpiLink::new(link, mailbox, self.orders.clone(), device.inner())),
+            Ok(opened) => Ok(MpiLink::new(opened, self.orders.clone(), device.inner())),
             Err(RecvTimeoutError::Timeout) => {
                 Err(MpiError::Late { what: "the opening of a link", seconds: self.patience.as_secs_f64() })
             }

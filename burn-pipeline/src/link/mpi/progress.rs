@@ -8,9 +8,10 @@
 //! 4. With nothing to do it pauses: a few turns giving way, then short sleeps, longer ones while nobody waits. After it
 //!    has woken a thread it sleeps, so that the thread gets its core.
 
+use super::coming::Landings;
 use super::letter::Letter;
 use super::mailbox::Mailbox;
-use super::traffic::Traffic;
+use super::traffic::{Primer, Traffic};
 use burn::tensor::Bytes;
 use mpi::environment::Universe;
 use mpi::topology::{Color, Communicator, SimpleCommunicator};
@@ -42,6 +43,8 @@ pub(super) enum Order {
     Form { link: usize, ranks: Vec<usize>, formed: Sender<()> },
     /// Send a letter, and a message's tensors behind it; within a group, by its place in the order of groups.
     Send { link: usize, group: Option<usize>, to: usize, letter: Letter, bodies: Vec<Bytes> },
+    /// Take these to be the next messages of a link, from other ranks and to them.
+    Expect { link: usize, frames: Vec<Primer> },
     /// Nothing more is sent or taken on this link.
     Close { link: usize },
     /// End.
@@ -59,6 +62,7 @@ pub(super) struct Leave {
 pub(super) struct Opened {
     pub(super) link: usize,
     pub(super) mailbox: Arc<Mailbox>,
+    pub(super) landings: Arc<Landings>,
 }
 
 /// The thread's life: ends when it is told to leave, or when nobody is left who could tell it.
@@ -148,10 +152,10 @@ impl Progress {
                 // Every colour is a number, so that every rank is in one group.
                 let Some(communicator) = communicator else { return };
                 let traffic = Traffic::new(communicator);
-                let mailbox = traffic.mailbox.clone();
+                let (mailbox, landings) = (traffic.mailbox.clone(), traffic.landings.clone());
                 self.links.push(traffic);
                 // A send fails only where the asker has given up.
-                let _ = opened.send(Opened { link: self.links.len() - 1, mailbox });
+                let _ = opened.send(Opened { link: self.links.len() - 1, mailbox, landings });
             }
             Order::Form { link, ranks, formed } => {
                 self.links[link].form(&ranks);
@@ -159,6 +163,7 @@ impl Progress {
                 let _ = formed.send(());
             }
             Order::Send { link, group, to, letter, bodies } => self.links[link].send(group, to, &letter, bodies),
+            Order::Expect { link, frames } => self.links[link].prime(&frames),
             Order::Close { link } => self.links[link].closed = true,
             Order::Leave(_) => {}
         }

@@ -6,11 +6,11 @@
 //! 2. What ranks tell each other beside messages (gathers, questions, failures, goodbyes) goes over the link's own
 //!    communicator alone: one mailbox holds it all.
 
-use super::coming::{BODY, Coming, Incoming, REPEATED, arrived, finish_front};
+use super::coming::{BODY, Coming, Incoming, Landings, REPEATED, arrived, finish_front};
 use super::in_flight::{InFlight, pieces};
 use super::letter::Letter;
 use super::mailbox::Mailbox;
-use crate::link::repeats::{Noted, Outline, Repeats};
+use crate::link::repeats::{Noted, Outline, Primed, Repeats};
 use crate::link::{Activity, Failure, Frame, LinkError, Repeat, Watch, WireError};
 use burn::tensor::Bytes;
 use mpi::Tag;
@@ -25,6 +25,7 @@ const LETTER: Tag = 1;
 /// One link.
 pub(super) struct Traffic {
     pub(super) mailbox: Arc<Mailbox>,
+    pub(super) landings: Arc<Landings>,
     pub(super) closed: bool,
     /// Has something come for a thread that stands waiting, since this was last asked?
     woke: bool,
@@ -32,6 +33,13 @@ pub(super) struct Traffic {
     /// Of each group, in the order in which they were formed; nothing where this rank is no member.
     groups: Vec<Option<Lane>>,
     sending: Vec<InFlight>,
+}
+
+/// The frame that the next message from or to a rank will have.
+pub(super) struct Primer {
+    pub(super) peer: usize,
+    pub(super) incoming: bool,
+    pub(super) frame: Vec<u8>,
 }
 
 /// One communicator, and what is on its way on it.
@@ -108,6 +116,22 @@ impl Lane {
         sending.extend(bodies.into_iter().map(|body| InFlight::send(&process, tag, body)));
     }
 
+    /// Notes what the next message to a rank will hold: its receives wait under a number.
+    fn prime_outgoing(&mut self, to: usize, frame: &[u8], sending: &mut Vec<InFlight>) {
+        let (Some(outline), Ok(read)) = (Outline::of(frame), Frame::read(frame)) else { return };
+        let Primed { ends, opens } = self.outgoing[to].repeats.prime(&outline);
+        self.end_numbers(to, ends, sending);
+        if let Some(number) = opens {
+            self.outgoing[to].transfers.insert(number, read.lengths().map(pieces).sum());
+        }
+    }
+
+    /// Posts receives for the next message of a rank.
+    fn prime_incoming(&mut self, from: usize, frame: &[u8]) {
+        let process = self.communicator.process_at_rank(from as i32);
+        self.incoming[from].prime(&process, frame);
+    }
+
     /// What waits for messages under these numbers is given nothing, so that it is over.
     fn end_numbers(&mut self, to: usize, numbers: impl IntoIterator<Item = u16>, sending: &mut Vec<InFlight>) {
         let process = self.communicator.process_at_rank(to as i32);
@@ -181,6 +205,7 @@ impl Traffic {
         let (rank, ranks) = (communicator.rank() as usize, communicator.size() as usize);
         Self {
             mailbox: Arc::new(Mailbox::new(rank, ranks)),
+            landings: Arc::default(),
             closed: false,
             woke: false,
             own: Lane::new(communicator, (0..ranks).collect()),
@@ -205,6 +230,16 @@ impl Traffic {
         // Groups that there are not are refused where the order is given.
         if let Some(lane) = lane {
             lane.send(to, letter, bodies, &mut self.sending);
+        }
+    }
+
+    /// Notes what comes next on the link's own communicator, from other ranks or to them.
+    pub(super) fn prime(&mut self, frames: &[Primer]) {
+        for Primer { peer, incoming, frame } in frames {
+            match incoming {
+                true => self.own.prime_incoming(*peer, frame),
+                false => self.own.prime_outgoing(*peer, frame, &mut self.sending),
+            }
         }
     }
 
@@ -320,6 +355,9 @@ impl Traffic {
 
     /// Starts to receive the tensors of a message.
     fn expect(&mut self, group: Option<usize>, from: usize, frame: &[u8]) {
+        if group.is_none() {
+            self.landings.count(Repeat::is(frame));
+        }
         let expected = match self.lanes().find(|(other, _)| *other == group) {
             Some((_, lane)) => lane.expect(from, frame),
             None => Ok(()),

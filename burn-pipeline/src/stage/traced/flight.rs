@@ -10,10 +10,11 @@ use crate::stage::engine::{ForwardCall, Gradients, Outcome};
 use crate::stage::error::StageError;
 use crate::stage::gradients::WeightGradients;
 use crate::stage::loss::{LossPart, Weight};
-use burn::backend::ir::TensorId;
+use burn::backend::ir::{TensorId, TensorIr};
 use burn::backend::{Dispatch, DispatchTensor, ops::FloatTensorOps};
 use burn::module::ParamId;
 use burn::tensor::Device;
+use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -48,6 +49,8 @@ pub(super) struct Flight {
     pub(super) ready: Arc<Ready>,
     replay: Box<dyn Replay>,
     device: Device,
+    /// The tensors that gradients which are there lead to; `None` where all lead to something.
+    reached: Option<HashSet<TensorId>>,
 }
 
 impl Flight {
@@ -55,7 +58,7 @@ impl Flight {
     pub(super) fn board(ready: Arc<Ready>, call: ForwardCall, parameters: Parameters) -> Result<Self, StageError> {
         let device = parameters.device(&call);
         let replay = interpreter(&device).ok_or_else(|| StageError::Unsupported(NO_REPLAY.to_owned()))?;
-        let mut flight = Self { replay, device, ready: ready.clone() };
+        let mut flight = Self { replay, device, ready: ready.clone(), reached: None };
         let edges = &ready.programs.edges;
         let target = call.target.filter(|_| call.ends_route).into_iter();
         let arrived = [call.input, call.extra].into_iter().chain(target).flat_map(tensors);
@@ -101,6 +104,23 @@ impl Flight {
         Self { ready, ..self }
     }
 
+    /// The same microbatch, its backward run by its own programs with zeros for the gradients at these places; what
+    /// depends on nothing else is given up.
+    pub(super) fn without(self, absent: &[usize]) -> Self {
+        let places = 0..self.ready.programs.edges.seeds.len();
+        let present: Vec<usize> = places.filter(|place| !absent.contains(place)).collect();
+        Self { reached: Some(self.ready.programs.reached(&present)), ..self }
+    }
+
+    /// Does its backward lack nothing?
+    pub(super) fn is_whole(&self) -> bool {
+        self.reached.is_none()
+    }
+
+    fn is_reached(&self, gradient: &TensorIr) -> bool {
+        self.reached.as_ref().is_none_or(|reached| reached.contains(&gradient.id))
+    }
+
     /// Feeds the received gradients; one that is read and did not come is zero.
     pub(super) fn seed(&mut self, seeds: Gradients, program: &Program) -> Result<(), StageError> {
         let ready = self.ready.clone();
@@ -132,14 +152,18 @@ impl Flight {
     /// The gradients of the input, one a tensor, from those that a program gave.
     pub(super) fn input_gradients(&self, given: &mut impl Iterator<Item = DispatchTensor>) -> Gradients {
         let edges = &self.ready.programs.edges;
-        let take = |edge: &Option<_>| edge.as_ref().and_then(|_| given.next()).map(AnyTensor::from_dispatch);
-        edges.input_gradients.iter().map(take).collect()
+        let mut take = |edge: &Option<TensorIr>| {
+            let edge = edge.as_ref()?;
+            given.next().filter(|_| self.is_reached(edge)).map(AnyTensor::from_dispatch)
+        };
+        edges.input_gradients.iter().map(&mut take).collect()
     }
 
     /// The gradients of the weights, from those that a program gave.
     pub(super) fn weight_gradients(&self, given: impl Iterator<Item = DispatchTensor>) -> WeightGradients {
-        let places = self.ready.programs.edges.weight_gradients.iter().map(|(place, _)| *place);
-        places.zip(given).map(|(place, g)| (self.ready.parameters[place], AnyTensor::from_dispatch(g))).collect()
+        let edges = self.ready.programs.edges.weight_gradients.iter().zip(given);
+        let reached = edges.filter(|((_, edge), _)| self.is_reached(edge));
+        reached.map(|((place, _), g)| (self.ready.parameters[*place], AnyTensor::from_dispatch(g))).collect()
     }
 }
 

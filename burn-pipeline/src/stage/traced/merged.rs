@@ -15,7 +15,8 @@ impl<M: Stage> Traced<M> {
         let flights: Option<Vec<&Flight>> = samples.iter().map(|sample| self.halfway.get(sample)).collect();
         let Some((first, rest)) = flights.as_deref().and_then(<[_]>::split_first) else { return false };
         let products = first.ready.programs.merged_weight().products();
-        rest.iter().all(|flight| Arc::ptr_eq(&flight.ready, &first.ready))
+        flights.iter().flatten().all(|flight| flight.is_whole())
+            && rest.iter().all(|flight| Arc::ptr_eq(&flight.ready, &first.ready))
             && products.iter().any(|product| product.is_worth(samples.len()))
     }
 

@@ -55,7 +55,7 @@ pub(crate) struct Traced<M: Stage> {
     strict: bool,
     capture: Option<Device>,
     known: HashMap<Signature, Result<Arc<Ready>, String>>,
-    /// The same without the gradients of some outputs; `None` where that could not be captured.
+    /// The same without the gradients of some outputs; `None` where it was not captured alike.
     partial: HashMap<(Signature, Vec<usize>), Option<Arc<Ready>>>,
     forwarded: HashMap<usize, Flight>,
     halfway: HashMap<usize, Flight>,
@@ -157,11 +157,7 @@ impl<M: Stage> Traced<M> {
     ) -> Result<Result<Piecewise, Gradients>, StageError> {
         let Some(flight) = self.forwarded.remove(&sample) else { return Ok(Err(seeds)) };
         let absent = flight.ready.absent(&seeds);
-        let ready = if absent.is_empty() { None } else { self.partial(module, &flight, absent) };
-        let flight = match ready {
-            Some(ready) => flight.with_backward(ready),
-            None => flight,
-        };
+        let flight = if absent.is_empty() { flight } else { self.without(module, flight, absent)? };
         Ok(Ok(Piecewise::backward(flight, sample, seeds, phase)?))
     }
 

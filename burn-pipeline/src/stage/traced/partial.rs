@@ -1,43 +1,73 @@
 //! Backwards without the gradients of some outputs: those that nothing downstream used.
 //!
-//! Guarantees: nothing is computed for an output without a gradient, and what only it depends on has none: no zeros
-//! reach an optimizer. A microbatch whose forward has run already goes on with the other programs.
+//! Guarantees: what depends on such outputs alone has no gradient, so that no zeros reach an optimizer. A microbatch
+//! whose forward has run already goes on.
 //!
-//! 1. Which gradients are absent is known when the first backward comes. The stage is then captured once more, without
-//!    them, on zeros of the forms that the first capture was made for.
+//! 1. Which gradients are absent is known when a backward comes, and may differ from microbatch to microbatch. For each
+//!    set of them the stage is captured once more, without them, on zeros of the forms that the first capture was made
+//!    for. So nothing is computed for an output without a gradient.
 //! 2. Tensors are numbered in order of appearance, and a backward comes after the forward: so both captures name the
 //!    forward's tensors alike, and an interpreter that ran the first one's forward can run the second one's backward.
-//! 3. That is checked: both forwards must be the same operations on the same tensors. Where they are not (a forward
-//!    that does not do the same twice), the absent gradients are zeros.
+//! 3. That is checked: both forwards must be the same operations on the same tensors. They are not where a forward does
+//!    not do the same twice (it counts its calls, say). The microbatches under way then run the first capture's backward
+//!    with zeros in these places, and what no other gradient leads to is left out. Later ones run the plain way: a stage
+//!    that is not the same twice is not replayed. Where a plain run was ruled out, that is an error.
 
 use super::Traced;
 use super::flight::{Flight, Ready};
 use super::parameters::Parameters;
-use super::record::record;
+use super::record::{Refusal, record};
 use crate::stage::Stage;
+use crate::stage::error::StageError;
 use std::sync::Arc;
 
+const DIFFERS: &str = "its forward is not the same operations each time, or its backward without the gradients of outputs that nobody uses needs what its forward has let go of";
+
 impl<M: Stage> Traced<M> {
-    /// The programs without the gradients of the outputs at these places.
-    pub(super) fn partial(&mut self, module: &M, flight: &Flight, absent: Vec<usize>) -> Option<Arc<Ready>> {
+    /// A microbatch on its way to a backward without the gradients of the outputs at these places.
+    pub(super) fn without(&mut self, module: &M, flight: Flight, absent: Vec<usize>) -> Result<Flight, StageError> {
+        let key = (flight.ready.signature.clone(), absent);
+        let ready = match self.partial.get(&key) {
+            Some(known) => known.clone(),
+            None => {
+                let found = self.capture_without(module, &flight, &key.1)?;
+                self.partial.insert(key.clone(), found.clone());
+                found
+            }
+        };
+        Ok(match ready {
+            Some(ready) => flight.with_backward(ready),
+            None => flight.without(&key.1),
+        })
+    }
+
+    /// The programs without these gradients; `None`, and no more replays of this form, where they are not alike.
+    fn capture_without(
+        &mut self,
+        module: &M,
+        flight: &Flight,
+        absent: &[usize],
+    ) -> Result<Option<Arc<Ready>>, StageError> {
         let ready = &flight.ready;
-        let key = (ready.signature.clone(), absent);
-        if let Some(known) = self.partial.get(&key) {
-            return known.clone();
-        }
         let parameters = Parameters::of(module);
         let call = ready.signature.call(flight.device());
-        let recorded = record(&mut self.capture, &self.function, module, &call, &parameters, &key.1);
-        let found = recorded.ok().filter(|(programs, ..)| programs.continues(&ready.programs));
-        let found = found.map(|(programs, ..)| {
-            tracing::info!(absent = ?key.1, "stage captured without the gradients of outputs that nobody uses");
-            let (form, parameters, constants) = (ready.form.clone(), ready.parameters.clone(), ready.constants.clone());
-            Arc::new(Ready { programs: Arc::new(programs), form, parameters, constants, signature: key.0.clone() })
-        });
-        if found.is_none() {
-            tracing::warn!(absent = ?key.1, "gradients of outputs that nobody uses are zeros: the stage was not captured alike");
+        let reason = match record(&mut self.capture, &self.function, module, &call, &parameters, absent) {
+            Ok((programs, ..)) if programs.continues(&ready.programs) => {
+                tracing::info!(?absent, "stage captured without the gradients of outputs that nobody uses");
+                let (form, parameters, constants) =
+                    (ready.form.clone(), ready.parameters.clone(), ready.constants.clone());
+                let (programs, signature) = (Arc::new(programs), ready.signature.clone());
+                return Ok(Some(Arc::new(Ready { programs, form, parameters, constants, signature })));
+            }
+            Ok(_) => DIFFERS.to_owned(),
+            Err(Refusal::Stage(error)) => error.to_string(),
+            Err(Refusal::Cannot(reason)) => reason,
+        };
+        if self.strict {
+            return Err(StageError::Unsupported(format!("the stage cannot be captured: {reason}")));
         }
-        self.partial.insert(key, found.clone());
-        found
+        tracing::warn!(?absent, reason, "stage is not replayed any more: its backward is not split");
+        self.known.insert(ready.signature.clone(), Err(reason));
+        Ok(None)
     }
 }

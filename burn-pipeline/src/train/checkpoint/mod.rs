@@ -13,6 +13,8 @@
 //!    chunks, placement and schedule may be others. All ranks read and compare first, then all adopt.
 //! 4. [`Checkpoint::load_module`] and [`Checkpoint::load_optimizer`] do the same for a module of one's own: the
 //!    unpipelined model.
+//! 5. [`Pipeline::export`](crate::train::Pipeline::export) and [`Checkpoint::export`] write the whole model's weights into
+//!    one safetensors file, for others to read.
 //!
 //! ```no_run
 //! # fn take(pipeline: &mut burn_pipeline::train::Pipeline) -> Result<(), Box<dyn std::error::Error>> {
@@ -31,6 +33,7 @@
 //! ```
 
 mod error;
+mod export;
 mod folder;
 mod manifest;
 mod pipeline;

@@ -10,7 +10,6 @@ use super::folder::{Checkpoints, Staging};
 use super::manifest::{Manifest, Progress};
 use super::rank::SavedStage;
 use super::stored::{Checkpoint, Parts};
-use super::tensors::{Item, write_model};
 use crate::stage::NamedWeight;
 use crate::train::SharedReport;
 use crate::train::pipeline::Pipeline;
@@ -171,30 +170,12 @@ impl Pipeline {
         Ok(())
     }
 
-    /// Writes the weights of the whole model into one safetensors file, by their names.
-    ///
-    /// # Errors
-    /// If two stages claim a parameter's name, or the file cannot be written.
-    pub fn export(&mut self, path: impl AsRef<Path>) -> Result<(), CheckpointError> {
-        if let Some((name, first, second)) = self.claimed_twice() {
-            return Err(CheckpointError::SameName { name, first, second });
-        }
-        let mut known = BTreeSet::new();
-        let weights = self.named_weights()?.into_iter().flatten();
-        let items = weights.filter(|weight| known.insert(weight.names[0].clone())).map(|weight| {
-            let (dtype, shape) = (weight.value.dtype(), weight.value.shape().to_vec());
-            let NamedWeight { mut names, value, .. } = weight;
-            Item { name: names.swap_remove(0), dtype, shape, read: Box::new(move || value.to_data()) }
-        });
-        write_model(path.as_ref(), items.collect())
-    }
-
-    /// All parameters and buffers with their names in the model: one list a stage, in model order.
+    /// All parameters and buffers with their names in the model: one list a stage, in model order. Where ranks are
+    /// processes, all call it, and each gets all of them.
     ///
     /// # Errors
     /// As [`Pipeline::step`].
     pub fn named_weights(&mut self) -> Result<Vec<Vec<NamedWeight>>, crate::train::PipelineError> {
-        self.refuse_processes("reading weights by name")?;
         let mut rows = Vec::new();
         for answer in self.ask(&Command::NamedWeights)? {
             if let Answer::NamedWeights(stages) = answer {

@@ -30,18 +30,12 @@ pub(super) fn write(
     about: &[(&str, String)],
     told: &mut dyn FnMut(),
 ) -> Result<FileEntry, CheckpointError> {
-    let mut forms = Vec::with_capacity(items.len());
-    for item in &items {
-        forms.push((stored(item.dtype).ok_or_else(|| unstored(item))?, item.name.clone()));
-    }
-    // Wider elements first keeps every tensor aligned; then by name, so that equal models give equal files.
-    let mut order: Vec<usize> = (0..items.len()).collect();
-    order.sort_by(|&a, &b| forms[b].0.cmp(&forms[a].0).then_with(|| forms[a].1.cmp(&forms[b].1)));
+    items.sort_by(|a, b| in_file_order((a.dtype, &a.name), (b.dtype, &b.name)));
     let (mut offset, mut header) = (0, Vec::with_capacity(items.len()));
-    for &place in &order {
-        let (dtype, shape) = (forms[place].0, items[place].shape.clone());
+    for item in &items {
+        let (dtype, shape) = (stored(item.dtype).ok_or_else(|| unstored(item))?, item.shape.clone());
         let end = offset + shape.iter().product::<usize>() * dtype.bitsize() / 8;
-        header.push((forms[place].1.clone(), TensorInfo { dtype, shape, data_offsets: (offset, end) }));
+        header.push((item.name.clone(), TensorInfo { dtype, shape, data_offsets: (offset, end) }));
         offset = end;
     }
     let about = about.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect();
@@ -51,15 +45,18 @@ pub(super) fn write(
     let mut out = Checked::create(path)?;
     out.write(&(header.len() as u64).to_le_bytes())?;
     out.write(&header)?;
-    let mut items: Vec<Option<Item<'_>>> = items.drain(..).map(Some).collect();
-    for place in order {
-        let Some(item) = items[place].take() else { continue };
+    for item in items {
         let device = |message| CheckpointError::Device { name: item.name.clone(), message };
         let data = plain((item.read)().map_err(device)?);
         out.write(data.as_bytes())?;
         told();
     }
     out.finish()
+}
+
+/// Wider elements first keeps every tensor aligned; then by name, so that equal models give equal files.
+pub(super) fn in_file_order(a: (DType, &str), b: (DType, &str)) -> std::cmp::Ordering {
+    stored(b.0).cmp(&stored(a.0)).then_with(|| a.1.cmp(b.1))
 }
 
 /// Writes a model's weights for others to read: whole, or not at all.

@@ -35,19 +35,28 @@ impl Pipeline {
         Ok(batch)
     }
 
-    /// Learns the metadata before the first step that is to be validated.
+    /// Learns the metadata before the first step: where it is to be validated, or where every stage declared its forms, so
+    /// that nothing need be run for them.
     pub(super) fn learn_once(&mut self, batch: &Microbatches) -> Result<(), PipelineError> {
-        if self.validate == Validate::Off || self.learned {
+        if self.learned || self.validate == Validate::Off && !self.is_declared() {
             return Ok(());
         }
         self.learn(batch).map(drop)
+    }
+
+    /// Has every stage of every rank declared its forms?
+    fn is_declared(&self) -> bool {
+        self.facts.iter().all(|facts| facts.declared)
     }
 
     fn learn(&mut self, batch: &Microbatches) -> Result<(MetadataMode, Vec<(Stage, StageMetadata)>), PipelineError> {
         let plan = learning_plan(&self.placement, self.source.0.skips());
         let plan = Arc::new(plan.map_err(|error| PipelineError::Plan(Box::new(error)))?);
         let routes = self.placement.routes();
-        let zeros: Arc<[Microbatches]> = [batch.zeros(routes, 0)?, batch.zeros(routes, 1)?].into();
+        let zeros: Arc<[Microbatches]> = match self.is_declared() {
+            true => Arc::new([]),
+            false => [batch.zeros(routes, 0)?, batch.zeros(routes, 1)?].into(),
+        };
         let (mut mode, mut known) = (MetadataMode::Static, Vec::new());
         for answer in self.ask(&Command::Learn { plan, zeros })? {
             if let Answer::Learned(rank_mode, stages) = answer {

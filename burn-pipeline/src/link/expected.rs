@@ -1,0 +1,83 @@
+//! What messages between two ranks will hold, known from stages' metadata before the first of them goes.
+//!
+//! Guarantees: both ends of a channel are told the same, between the same messages; what is told is an expectation, and
+//! a message of another form arrives as it would have.
+//!
+//! 1. Each rank lists what it is going to send: to whom, about what, of which form ([`Expected`]).
+//! 2. Every rank gets all lists ([`expect_all`]), and goes by the sender's, so that the two ends cannot differ.
+//! 3. Links are told ([`Link::expect`]), and all ranks meet: no message comes before its receiver knew of it.
+
+use super::{Frame, Header, Link, LinkError, WireError, all_gather_bytes};
+use crate::stage::Form;
+use std::time::Instant;
+
+/// What the messages of one rank to another about one stage, in one direction, are expected to hold.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Expected {
+    /// The rank that sends them.
+    pub from: usize,
+    /// The rank that receives them.
+    pub to: usize,
+    /// What they are about; the microbatch plays no part.
+    pub header: Header,
+    /// What they hold.
+    pub form: Form,
+}
+
+impl Expected {
+    /// The frame of such a message; `None` where a size or an element type is not known.
+    pub(super) fn frame(&self) -> Option<Vec<u8>> {
+        Frame::announcing(self.header, &self.form)
+    }
+
+    fn write(&self, to: &mut Vec<u8>) {
+        if let Some(frame) = self.frame() {
+            to.extend((self.to as u64).to_le_bytes());
+            to.extend((frame.len() as u64).to_le_bytes());
+            to.extend(frame);
+        }
+    }
+
+    /// The first of a rank's list, taken off its front.
+    fn read(from: usize, list: &mut &[u8]) -> Result<Self, WireError> {
+        let cut = WireError::Length { length: list.len(), what: "an expected message" };
+        let to = number(list).ok_or_else(|| cut.clone())?;
+        let length = number(list).ok_or_else(|| cut.clone())?;
+        let (frame, left) = list.split_at_checked(length).ok_or(cut)?;
+        *list = left;
+        let frame = Frame::read(frame)?;
+        Ok(Self { from, to, header: frame.header(), form: frame.form() })
+    }
+}
+
+/// A number, taken off the front.
+fn number(list: &mut &[u8]) -> Option<usize> {
+    let (number, left) = list.split_first_chunk()?;
+    *list = left;
+    usize::try_from(u64::from_le_bytes(*number)).ok()
+}
+
+/// Tells the links of all ranks what each is going to send, before any of it goes. All ranks call it together.
+///
+/// # Errors
+/// If another rank failed, or the deadline passed.
+pub(crate) fn expect_all(link: &mut dyn Link, own: &[Expected], deadline: Instant) -> Result<(), LinkError> {
+    let (me, ranks) = (link.rank(), link.ranks());
+    let mut list = Vec::new();
+    own.iter().for_each(|expected| expected.write(&mut list));
+    let lists = all_gather_bytes(link, &list, deadline)?;
+    let mut mine = Vec::new();
+    for (from, list) in lists.iter().enumerate() {
+        let mut left = list.as_slice();
+        while !left.is_empty() {
+            let expected = Expected::read(from, &mut left);
+            let expected = expected.map_err(|source| LinkError::Wire { rank: me, peer: from, source })?;
+            let apart = from != expected.to && expected.to < ranks;
+            if apart && [from, expected.to].contains(&me) {
+                mine.push(expected);
+            }
+        }
+    }
+    link.expect(&mine)?;
+    link.barrier(deadline)
+}

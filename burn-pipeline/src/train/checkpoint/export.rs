@@ -1,0 +1,206 @@
+//! The weights of the whole model in one safetensors file, wherever the ranks that hold them are.
+//!
+//! Guarantees: the same file, byte for byte, whatever the cut and whether ranks are threads or processes; rank 0 holds
+//! few tensors of other ranks at a time; a file that cannot be written is an error on every rank, and nothing hangs.
+//!
+//! Where ranks are processes:
+//!
+//! 1. All tell each other which tensors they hold: names, element types, shapes. So all know in which order rank 0 will
+//!    write them.
+//! 2. All go through that order: who holds a tensor sends it to rank 0, which writes it when it comes.
+//! 3. Whenever [`UNDER_WAY`] bytes have gone, all ranks meet, so that no rank is further ahead of the disk.
+//! 4. If rank 0 cannot go on writing, it still takes what is sent; then it says what went wrong.
+
+use super::error::CheckpointError;
+use super::tensors::{Item, in_file_order, write_model};
+use crate::execute::ExecuteError;
+use crate::link::{Activity, Direction, Header, Message};
+use crate::plan::Stage;
+use crate::stage::{AnyTensor, NamedWeight, Payload};
+use crate::train::pipeline::Pipeline;
+use crate::train::rank::Rank;
+use crate::train::together::gather;
+use crate::train::worker::{Answer, Command};
+use burn::tensor::{DType, TensorData};
+use serde::{Deserialize, Serialize};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+/// Bytes that may be on their way to rank 0.
+const UNDER_WAY: usize = 64 << 20;
+
+impl Pipeline {
+    /// Writes the weights of the whole model into one safetensors file, by their names. Where ranks are processes, all
+    /// call it, and rank 0's writes the file where it was told to.
+    ///
+    /// # Errors
+    /// If two stages claim a parameter's name, or the file cannot be written.
+    pub fn export(&mut self, path: impl AsRef<Path>) -> Result<(), CheckpointError> {
+        if let Some((name, first, second)) = self.claimed_twice() {
+            return Err(CheckpointError::SameName { name, first, second });
+        }
+        if !self.together {
+            let mut known = BTreeSet::new();
+            let weights = self.named_weights()?.into_iter().flatten();
+            let items = weights.filter(|weight| known.insert(weight.names[0].clone())).map(item);
+            return write_model(path.as_ref(), items.collect());
+        }
+        let mut exported = Ok(());
+        for answer in self.ask(&Command::Export { path: path.as_ref().into() })? {
+            if let Answer::Exported(result) = answer {
+                exported = exported.and(result);
+            }
+        }
+        exported
+    }
+}
+
+fn item<'a>(weight: NamedWeight) -> Item<'a> {
+    let NamedWeight { mut names, value, .. } = weight;
+    let (dtype, shape) = (value.dtype(), value.shape().to_vec());
+    Item { name: names.swap_remove(0), dtype, shape, read: Box::new(move || value.to_data()) }
+}
+
+/// A tensor that some rank holds.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Entry {
+    stage: usize,
+    name: String,
+    dtype: DType,
+    shape: Vec<usize>,
+}
+
+impl Entry {
+    fn bytes(&self) -> usize {
+        self.shape.iter().product::<usize>() * self.dtype.size()
+    }
+}
+
+impl Rank {
+    /// Writes the whole model's file (rank 0), or sends what it is made of there. All ranks call it.
+    ///
+    /// # Errors
+    /// The outer one if a rank failed or the link did; the inner one if the file cannot be written.
+    pub(in crate::train) fn export(&mut self, path: &Path) -> Result<Result<(), CheckpointError>, ExecuteError> {
+        let (me, patience) = (self.executor().rank(), self.executor().patience());
+        let mut own: BTreeMap<String, AnyTensor> = BTreeMap::new();
+        let mut entries = Vec::new();
+        // Replicas of a stage are equal: the first one tells.
+        let first = self.executor().grid().replica() == 0;
+        for (stage, held) in self.executor().stages().iter().filter(|(stage, _)| first && stage.replica() == 0) {
+            for mut weight in held.named_weights() {
+                let (name, dtype, shape) =
+                    (weight.names.swap_remove(0), weight.value.dtype(), weight.value.shape().to_vec());
+                entries.push(Entry { stage: stage.index(), name: name.clone(), dtype, shape });
+                own.entry(name).or_insert(weight.value);
+            }
+        }
+        let table: Vec<Vec<Entry>> = gather(self.executor().link(), &entries, patience)?;
+        let exchange = Exchange { rank: self, order: order(table), own, next: 0, under_way: 0, failed: None };
+        let exported = match me {
+            0 => exchange.write(path),
+            _ => exchange.send().map(Ok),
+        };
+        self.executor().link().announce(Activity::Idle);
+        self.told(exported)
+    }
+}
+
+/// Every tensor once, with the rank that gives it, in the order in which they are written.
+fn order(table: Vec<Vec<Entry>>) -> Vec<(usize, Entry)> {
+    let all = table.into_iter().enumerate().flat_map(|(rank, row)| row.into_iter().map(move |entry| (rank, entry)));
+    let mut all: Vec<(usize, Entry)> = all.collect();
+    // Of a shared parameter's copies, which are equal, the first stage's.
+    all.sort_by_key(|(_, entry)| entry.stage);
+    let mut known = BTreeSet::new();
+    all.retain(|(_, entry)| known.insert(entry.name.clone()));
+    all.sort_by(|(_, a), (_, b)| in_file_order((a.dtype, &a.name), (b.dtype, &b.name)));
+    all
+}
+
+/// One rank's way through all tensors.
+struct Exchange<'a> {
+    rank: &'a mut Rank,
+    order: Vec<(usize, Entry)>,
+    own: BTreeMap<String, AnyTensor>,
+    next: usize,
+    under_way: usize,
+    /// What went wrong between ranks.
+    failed: Option<ExecuteError>,
+}
+
+impl Exchange<'_> {
+    /// Rank 0: writes what it holds and what comes; takes what comes to the end, whatever happens to the file.
+    fn write(self, path: &Path) -> Result<Result<(), CheckpointError>, ExecuteError> {
+        let order = self.order.clone();
+        let exchange = RefCell::new(self);
+        let item = |(_, entry): &(usize, Entry)| Item {
+            name: entry.name.clone(),
+            dtype: entry.dtype,
+            shape: entry.shape.clone(),
+            read: Box::new(|| exchange.borrow_mut().take()),
+        };
+        let written = write_model(path, order.iter().map(item).collect());
+        let mut exchange = exchange.into_inner();
+        while exchange.failed.is_none() && exchange.next < order.len() {
+            // The file has failed already, which is what is said.
+            let _ = exchange.take();
+        }
+        exchange.failed.map_or(Ok(written), Err)
+    }
+
+    /// The other ranks: send what they hold.
+    fn send(mut self) -> Result<(), ExecuteError> {
+        while self.next < self.order.len() {
+            self.step()?;
+        }
+        Ok(())
+    }
+
+    /// The next tensor, on rank 0.
+    fn take(&mut self) -> Result<TensorData, String> {
+        match self.step() {
+            Ok(Some(tensor)) => tensor.to_data(),
+            Ok(None) => Err("its rank sent no tensor".to_owned()),
+            Err(error) => {
+                let message = error.to_string();
+                self.failed = Some(error);
+                Err(message)
+            }
+        }
+    }
+
+    /// Goes past the next tensor; rank 0 has it then.
+    fn step(&mut self) -> Result<Option<AnyTensor>, ExecuteError> {
+        let Some((holder, entry)) = self.order.get(self.next).cloned() else { return Ok(None) };
+        let (me, deadline) = (self.rank.executor().rank(), self.rank.executor().deadline());
+        let failed = |source| ExecuteError::Link { rank: me, task: None, source };
+        let header = Header { stage: Stage::new(0), microbatch: self.next, direction: Direction::Spread };
+        let link = self.rank.executor().link();
+        link.announce(Activity::Saving);
+        self.next += 1;
+        if holder != 0 {
+            self.under_way += entry.bytes();
+        }
+        if self.under_way > UNDER_WAY {
+            self.under_way = 0;
+            link.barrier(deadline).map_err(failed)?;
+        }
+        let own = if holder == me { self.own.remove(&entry.name) } else { None };
+        match (me, own) {
+            (0, None) if holder != 0 => {
+                let payload = link.receive(holder, header, deadline).map_err(failed)?;
+                Ok(payload.tensors().next().cloned())
+            }
+            (0, own) => Ok(own),
+            (_, Some(tensor)) => {
+                let mut payload = Payload::default();
+                payload.push_tensor(tensor);
+                link.send(0, Message { header, payload }, deadline).map_err(failed)?;
+                Ok(None)
+            }
+            (_, None) => Ok(None),
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! Which outputs are used differs from microbatch to microbatch and from step to step: each weight has the gradient, or
+//! has none, that it has on one device. AdamW tells the two apart, as it lets weights with a gradient of zero decay.
+
+use crate::cases::{noise, read};
+use burn::module::Module;
+use burn::nn::{Linear, LinearConfig};
+use burn::optim::AdamWConfig;
+use burn::tensor::activation::tanh;
+use burn::tensor::{Device, Tensor, TensorData};
+use burn_pipeline::boundary;
+use burn_pipeline::execute::ExecuteError;
+use burn_pipeline::schedule::{Size, by_name};
+use burn_pipeline::stage::{Accumulation, Batch, SplitBackward, Stage, StageBox, Validate, init_seeded};
+use burn_pipeline::train::{Builder, Pipeline, PipelineError, StageContext};
+use pipeline_tests::reference::{Reference, whole};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+const WIDTH: usize = 4;
+const LAYERS: usize = 4;
+const ROWS: usize = 2;
+const RATE: f64 = 1e-2;
+
+/// Which of the model's two outputs the loss is taken of.
+#[derive(Debug, Clone)]
+enum Wanted {
+    First(Tensor<2>),
+    Second(Tensor<2>),
+    Both(Tensor<2>),
+}
+boundary!(
+    enum Wanted {
+        First(wanted),
+        Second(wanted),
+        Both(wanted),
+    }
+);
+
+/// What every step's microbatches use: `1`, `2`, or `b` for both.
+const STEPS: [&str; 5] = ["12b", "111", "b22", "222", "1bb"];
+
+/// Two ways beside each other.
+#[derive(Module, Debug)]
+struct Layer {
+    first: Linear,
+    second: Linear,
+    /// How often forwards ran, in a model whose forward is not the same operations each time.
+    #[module(skip)]
+    calls: Option<Arc<AtomicUsize>>,
+}
+
+impl Layer {
+    fn forward(&self, (a, b): (Tensor<2>, Tensor<2>)) -> (Tensor<2>, Tensor<2>) {
+        let calls = self.calls.as_ref().map_or(0, |calls| calls.fetch_add(1, Ordering::Relaxed));
+        // The same numbers either way, and the same gradients.
+        let twice = |x: Tensor<2>| if calls.is_multiple_of(2) { x.mul_scalar(2.0) } else { x.clone() + x };
+        (twice(tanh(self.first.forward(a))), twice(tanh(self.second.forward(b))))
+    }
+}
+
+#[derive(Module, Debug)]
+struct Part {
+    layers: Vec<Layer>,
+}
+
+impl Part {
+    fn new(at: &StageContext, unsteady: bool) -> Self {
+        let linear = |seed: usize| {
+            init_seeded(seed as u64, &at.device, |device: &Device| LinearConfig::new(WIDTH, WIDTH).init(device))
+        };
+        let calls = || unsteady.then(Arc::default);
+        let layer = |index: usize| Layer { first: linear(10 + index), second: linear(20 + index), calls: calls() };
+        Self { layers: at.layers(LAYERS).map(layer).collect() }
+    }
+}
+
+impl Stage for Part {
+    type Input = (Tensor<2>, Tensor<2>);
+    type Extra = ();
+    type Output = (Tensor<2>, Tensor<2>);
+
+    fn forward(&self, input: Self::Input, (): ()) -> Self::Output {
+        self.layers.iter().fold(input, |input, layer| layer.forward(input))
+    }
+}
+
+fn loss((a, b): (Tensor<2>, Tensor<2>), wanted: Wanted) -> Tensor<1> {
+    let off = |x: Tensor<2>, y: Tensor<2>| (x - y).square().mean();
+    match wanted {
+        Wanted::First(y) => off(a, y),
+        Wanted::Second(y) => off(b, y),
+        Wanted::Both(y) => off(a, y.clone()) + off(b, y),
+    }
+}
+
+fn rows(seed: usize) -> Tensor<2> {
+    Tensor::from_data(TensorData::new(noise(seed as u64, ROWS * WIDTH), [ROWS, WIDTH]), &Device::flex())
+}
+
+/// A microbatch of a step: what enters, and what is wanted.
+fn piece(step: usize, place: usize) -> ((Tensor<2>, Tensor<2>), Wanted) {
+    let seed = 100 * step + 10 * place;
+    let wanted = match &STEPS[step][place..=place] {
+        "1" => Wanted::First(rows(seed)),
+        "2" => Wanted::Second(rows(seed)),
+        _ => Wanted::Both(rows(seed)),
+    };
+    ((rows(seed + 1), rows(seed + 2)), wanted)
+}
+
+fn batch(step: usize) -> Batch {
+    let cut = (0..STEPS[step].len()).map(|place| piece(step, place));
+    Batch::ready(cut.map(|(input, wanted)| Batch::new(input).target(wanted)).collect())
+}
+
+fn builder(family: &str, chunks: usize, unsteady: bool) -> Builder {
+    let size = Size { ranks: 2, chunks, microbatches: 3 };
+    let stage = move |at: &StageContext| match at.is_last() {
+        true => StageBox::with_loss(Part::new(at, unsteady), loss),
+        false => StageBox::new(Part::new(at, unsteady)),
+    };
+    let builder = Pipeline::builder().schedule(by_name(family).unwrap(), size).devices(vec![Device::flex()]);
+    builder.stages(stage).optimizer(|| AdamWConfig::new().init()).accumulation(Accumulation::Ordered)
+}
+
+/// Losses and weights of all steps are those of the plain loop.
+fn assert_parity(pipeline: &mut Pipeline, place: &str) {
+    let mut reference = Reference::new(Part::new(&whole(), false));
+    for step in 0..STEPS.len() {
+        let expected = reference.step(&[ROWS; 3], RATE, None, |model, i| {
+            let ((a, b), wanted) = piece(step, i);
+            let wanted = match wanted {
+                Wanted::First(y) => Wanted::First(y.autodiff()),
+                Wanted::Second(y) => Wanted::Second(y.autodiff()),
+                Wanted::Both(y) => Wanted::Both(y.autodiff()),
+            };
+            loss(model.forward((a.autodiff(), b.autodiff()), ()), wanted)
+        });
+        let report = pipeline.step(batch(step), RATE).unwrap();
+        assert_eq!(report.loss, expected.loss, "loss: {place}, step {step}");
+        let weights: Vec<Vec<f32>> = pipeline.weights().unwrap().iter().flatten().map(read).collect();
+        assert_eq!(weights, reference.weights(), "weights: {place}, step {step}");
+    }
+}
+
+const FAMILIES: [(&str, usize); 4] = [("GPipe", 1), ("1F1B", 1), ("Interleaved1F1B", 2), ("ZBV", 2)];
+
+#[test]
+fn weights_step_and_rest_as_on_one_device_whatever_each_microbatch_uses() {
+    for (family, chunks) in FAMILIES {
+        for split in [SplitBackward::Eager, SplitBackward::Auto, SplitBackward::Traced] {
+            let mut pipeline = builder(family, chunks, false).split(split).build().unwrap();
+            assert_parity(&mut pipeline, &format!("{family}, {split:?}"));
+        }
+    }
+}
+
+#[test]
+fn a_stage_that_is_not_captured_alike_without_some_outputs_still_gets_no_zeros() {
+    for (family, chunks) in FAMILIES {
+        // Of stages that split, some are captured before the first gradient turns out to be absent.
+        let mut pipeline = builder(family, chunks, true).split(SplitBackward::Auto).build().unwrap();
+        assert_parity(&mut pipeline, family);
+        let engines = pipeline.engines().unwrap();
+        let reason = |stage: usize| engines[stage].1.reason.clone();
+        assert!(family != "ZBV" || reason(0).contains("is not the same operations each time"), "{}", reason(0));
+    }
+    let mut strict = builder("ZBV", 2, true).split(SplitBackward::Traced).build().unwrap();
+    let error = strict.step(batch(0), RATE).unwrap_err().to_string();
+    assert!(error.contains("cannot be captured: its forward is not the same operations each time"), "{error}");
+}
+
+#[test]
+fn validation_says_where_a_gradient_that_was_there_is_missing() {
+    let mut pipeline = builder("GPipe", 1, false).validate(Validate::EveryMicrobatch).build().unwrap();
+    // The first microbatch, by which the metadata are learned, uses both outputs; the others do not.
+    let error = pipeline.step(batch(2), RATE).unwrap_err();
+    let PipelineError::Rank(ExecuteError::Stage { stage, microbatch, source, .. }) = &error else { panic!("{error}") };
+    assert_eq!((stage.index(), *microbatch), (1, 1), "{error}");
+    assert!(source.to_string().contains("of the stage's input's gradients: expected form 1, got form 0"), "{source}");
+}
