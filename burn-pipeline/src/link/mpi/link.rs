@@ -144,6 +144,10 @@ impl Link for MpiLink {
         self.next(None, from, header, deadline)
     }
 
+    fn arrived(&mut self, from: &[usize], deadline: Instant) -> Result<Option<(usize, Header)>, LinkError> {
+        self.mailbox.arrived(from, deadline)
+    }
+
     fn send_in(&mut self, group: usize, to: usize, message: Message, _: Instant) -> Result<(), LinkError> {
         let group = Some(self.group(group, to)?);
         self.mailbox.fail_if_failed()?;
