@@ -19,6 +19,7 @@ pub const CASES: &[Case] = &[
     ("shapes repeat and change as they like", lets_shapes_change),
     ("what is expected and what is not arrive alike", expects),
     ("sends do not wait for receives", sends_ahead),
+    ("what has come is told, and stays there", tells_what_has_come),
     ("messages travel while ranks compute", overlaps),
     ("gathers give every row to every rank", gathers),
     ("bytes are gathered", gathers_bytes),
@@ -86,6 +87,30 @@ fn keeps_order(link: &mut dyn Link) {
             same(&payload, &numbers(from, me, microbatch, 1 + microbatch * 300).into_payload());
         }
     }
+}
+
+fn tells_what_has_come(link: &mut dyn Link) {
+    let (me, ranks) = (link.rank(), others(link));
+    assert_eq!(link.arrived(&ranks, Instant::now()).unwrap(), None, "nothing was sent yet");
+    meet(link);
+    for &to in &ranks {
+        for microbatch in [3, 1] {
+            let payload = numbers(me, to, microbatch, 1000).into_payload();
+            link.send(to, message(microbatch, payload), soon()).unwrap();
+        }
+    }
+    for &from in ranks.iter().rev() {
+        for microbatch in [3, 1] {
+            let told = link.arrived(&[from], soon()).unwrap();
+            // A link may not be able to tell; what it tells is so, as often as it is asked.
+            assert!(told.is_none_or(|told| told == (from, header(microbatch))), "{told:?}");
+            assert_eq!(link.arrived(&[from], Instant::now()).unwrap(), told);
+            let payload = link.receive(from, header(microbatch), soon()).unwrap();
+            same(&payload, &numbers(from, me, microbatch, 1000).into_payload());
+        }
+    }
+    assert_eq!(link.arrived(&ranks, Instant::now() + Duration::from_millis(5)).unwrap(), None, "all was taken");
+    meet(link);
 }
 
 /// Floats of every width, integers, booleans; no elements, no dimensions, and forms in between.

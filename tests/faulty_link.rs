@@ -4,8 +4,7 @@
 
 #![allow(clippy::unwrap_used, reason = "faults are injected in tests")]
 
-use burn_pipeline::link::{Activity, Expected, Header, Link, LinkError, Message, Watch};
-use burn_pipeline::plan::Transport;
+use burn_pipeline::link::{Expected, Header, Link, LinkError, Message};
 use burn_pipeline::stage::Payload;
 use std::process::Command;
 use std::sync::Arc;
@@ -109,29 +108,8 @@ impl<L> Faulty<L> {
 }
 
 impl<L: Link> Link for Faulty<L> {
-    fn rank(&self) -> usize {
-        self.link.rank()
-    }
-
-    fn ranks(&self) -> usize {
-        self.link.ranks()
-    }
-
-    fn transport(&self) -> Transport {
-        self.link.transport()
-    }
-
-    fn watch(&self) -> Arc<dyn Watch> {
-        self.link.watch()
-    }
-
-    fn bring(&self, payload: Payload) -> Payload {
-        self.link.bring(payload)
-    }
-
-    fn announce(&mut self, activity: Activity) {
-        self.link.announce(activity);
-    }
+    burn_pipeline::forward_link!(link: rank, ranks, transport, capabilities, watch, bring, announce);
+    burn_pipeline::forward_link!(link: arrived, send_in, receive_in, abort);
 
     fn send(&mut self, to: usize, message: Message, deadline: Instant) -> Result<(), LinkError> {
         match (self.strikes(true), self.fault) {
@@ -158,23 +136,5 @@ impl<L: Link> Link for Faulty<L> {
     fn form_groups(&mut self, groups: &[Vec<usize>], deadline: Instant) -> Result<(), LinkError> {
         self.strikes(false);
         self.link.form_groups(groups, deadline)
-    }
-
-    fn send_in(&mut self, group: usize, to: usize, message: Message, deadline: Instant) -> Result<(), LinkError> {
-        self.link.send_in(group, to, message, deadline)
-    }
-
-    fn receive_in(
-        &mut self,
-        group: usize,
-        from: usize,
-        header: Header,
-        deadline: Instant,
-    ) -> Result<Payload, LinkError> {
-        self.link.receive_in(group, from, header, deadline)
-    }
-
-    fn abort(&mut self, message: String) {
-        self.link.abort(message);
     }
 }

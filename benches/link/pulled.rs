@@ -4,10 +4,9 @@
 //! waits at its sender, where a thread hands it out when it is asked for. Two ranks; each direction has two links of its
 //! own, one for what is asked and one for what is sent, and one more is for what is not messages.
 
-use burn_pipeline::link::{Activity, Direction, Header, Link, LinkError, Message, Watch};
-use burn_pipeline::plan::{Stage, Transport};
+use burn_pipeline::link::{Direction, Header, Link, LinkError, Message};
+use burn_pipeline::plan::Stage;
 use burn_pipeline::stage::Payload;
-use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -64,29 +63,7 @@ impl Drop for Pulled {
 }
 
 impl Link for Pulled {
-    fn rank(&self) -> usize {
-        self.common.rank()
-    }
-
-    fn ranks(&self) -> usize {
-        self.common.ranks()
-    }
-
-    fn transport(&self) -> Transport {
-        self.common.transport()
-    }
-
-    fn watch(&self) -> Arc<dyn Watch> {
-        self.common.watch()
-    }
-
-    fn bring(&self, payload: Payload) -> Payload {
-        self.common.bring(payload)
-    }
-
-    fn announce(&mut self, activity: Activity) {
-        self.common.announce(activity);
-    }
+    burn_pipeline::forward_link!(common: rank, ranks, transport, watch, bring, announce, all_gather, abort);
 
     fn send(&mut self, _: usize, message: Message, _: Instant) -> Result<(), LinkError> {
         let closed = LinkError::Closed { rank: self.rank(), message: "nobody hands it out".to_owned() };
@@ -96,13 +73,5 @@ impl Link for Pulled {
     fn receive(&mut self, from: usize, header: Header, deadline: Instant) -> Result<Payload, LinkError> {
         self.asks.send(from, Message { header: question(), payload: Payload::default() }, deadline)?;
         self.receives.receive(from, header, deadline)
-    }
-
-    fn all_gather(&mut self, numbers: Vec<f64>, deadline: Instant) -> Result<Vec<Vec<f64>>, LinkError> {
-        self.common.all_gather(numbers, deadline)
-    }
-
-    fn abort(&mut self, message: String) {
-        self.common.abort(message);
     }
 }

@@ -2,12 +2,10 @@
 
 use crate::link;
 use burn::tensor::{DType, Device};
-use burn_pipeline::link::{Activity, Capabilities, Expected, Header, Link, LinkError, Message, Watch};
-use burn_pipeline::plan::Transport;
+use burn_pipeline::link::{Header, Link, LinkError, Message};
 use burn_pipeline::stage::{AnyTensor, Payload};
 use pipeline_tests::conformance::CASES;
 use std::convert::Infallible;
-use std::sync::Arc;
 use std::time::Instant;
 
 /// One case, by its place.
@@ -37,33 +35,8 @@ fn is_for_gpus(tensor: &AnyTensor) -> bool {
 }
 
 impl Link for OnGpu {
-    fn rank(&self) -> usize {
-        self.link.rank()
-    }
-
-    fn ranks(&self) -> usize {
-        self.link.ranks()
-    }
-
-    fn transport(&self) -> Transport {
-        self.link.transport()
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        self.link.capabilities()
-    }
-
-    fn watch(&self) -> Arc<dyn Watch> {
-        self.link.watch()
-    }
-
-    fn bring(&self, payload: Payload) -> Payload {
-        self.link.bring(payload)
-    }
-
-    fn announce(&mut self, activity: Activity) {
-        self.link.announce(activity);
-    }
+    burn_pipeline::forward_link!(link: rank, ranks, transport, capabilities, watch, bring, announce);
+    burn_pipeline::forward_link!(link: expect, all_gather, abort);
 
     fn send(&mut self, to: usize, message: Message, deadline: Instant) -> Result<(), LinkError> {
         let all = message.payload.tensors().all(is_for_gpus);
@@ -76,17 +49,5 @@ impl Link for OnGpu {
 
     fn receive(&mut self, from: usize, header: Header, deadline: Instant) -> Result<Payload, LinkError> {
         self.link.receive(from, header, deadline).map(|payload| Self::moved(payload, &Device::flex()))
-    }
-
-    fn expect(&mut self, messages: &[Expected]) -> Result<(), LinkError> {
-        self.link.expect(messages)
-    }
-
-    fn all_gather(&mut self, numbers: Vec<f64>, deadline: Instant) -> Result<Vec<Vec<f64>>, LinkError> {
-        self.link.all_gather(numbers, deadline)
-    }
-
-    fn abort(&mut self, message: String) {
-        self.link.abort(message);
     }
 }

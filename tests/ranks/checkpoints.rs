@@ -3,14 +3,10 @@
 use crate::cases::{Case, Text, read};
 use crate::parity::{RATE, builder};
 use burn::tensor::Device;
-use burn_pipeline::link::{Activity, Expected, Header, Link, LinkError, Message, Mpi, Watch};
-use burn_pipeline::plan::Transport;
+use burn_pipeline::link::{Activity, Link, Mpi};
 use burn_pipeline::schedule::{Chunks, Size, by_name};
-use burn_pipeline::stage::Payload;
 use burn_pipeline::train::{Builder, CheckpointError, Checkpoints, Pipeline, PipelineError};
 use pipeline_tests::faulty_link::{Fault, signal};
-use std::sync::Arc;
-use std::time::Instant;
 
 const SAMPLES: usize = 6;
 /// Steps of a whole run.
@@ -165,25 +161,8 @@ struct StruckWhileSaving {
 }
 
 impl Link for StruckWhileSaving {
-    fn rank(&self) -> usize {
-        self.link.rank()
-    }
-
-    fn ranks(&self) -> usize {
-        self.link.ranks()
-    }
-
-    fn transport(&self) -> Transport {
-        self.link.transport()
-    }
-
-    fn watch(&self) -> Arc<dyn Watch> {
-        self.link.watch()
-    }
-
-    fn bring(&self, payload: Payload) -> Payload {
-        self.link.bring(payload)
-    }
+    burn_pipeline::forward_link!(link: rank, ranks, transport, capabilities, watch, bring, send, receive, arrived);
+    burn_pipeline::forward_link!(link: expect, all_gather, form_groups, send_in, receive_in, abort);
 
     fn announce(&mut self, activity: Activity) {
         let saving = activity == Activity::Saving;
@@ -200,44 +179,6 @@ impl Link for StruckWhileSaving {
         }
         self.save -= usize::from(ends);
         self.link.announce(activity);
-    }
-
-    fn send(&mut self, to: usize, message: Message, deadline: Instant) -> Result<(), LinkError> {
-        self.link.send(to, message, deadline)
-    }
-
-    fn receive(&mut self, from: usize, header: Header, deadline: Instant) -> Result<Payload, LinkError> {
-        self.link.receive(from, header, deadline)
-    }
-
-    fn expect(&mut self, messages: &[Expected]) -> Result<(), LinkError> {
-        self.link.expect(messages)
-    }
-
-    fn all_gather(&mut self, numbers: Vec<f64>, deadline: Instant) -> Result<Vec<Vec<f64>>, LinkError> {
-        self.link.all_gather(numbers, deadline)
-    }
-
-    fn form_groups(&mut self, groups: &[Vec<usize>], deadline: Instant) -> Result<(), LinkError> {
-        self.link.form_groups(groups, deadline)
-    }
-
-    fn send_in(&mut self, group: usize, to: usize, message: Message, deadline: Instant) -> Result<(), LinkError> {
-        self.link.send_in(group, to, message, deadline)
-    }
-
-    fn receive_in(
-        &mut self,
-        group: usize,
-        from: usize,
-        header: Header,
-        deadline: Instant,
-    ) -> Result<Payload, LinkError> {
-        self.link.receive_in(group, from, header, deadline)
-    }
-
-    fn abort(&mut self, message: String) {
-        self.link.abort(message);
     }
 }
 

@@ -61,6 +61,9 @@ fn stage_cost(costs: &[StageCost]) -> StageCost {
         recomputed_bytes,
         weight_bytes: number(|c| c.weight_bytes),
         unsharded_bytes: number(|c| c.unsharded_bytes),
+        gradient_bytes: number(|c| c.gradient_bytes),
+        reduced_gradient_bytes: given(|c| c.reduced_gradient_bytes),
+        optimizer_bytes: number(|c| c.optimizer_bytes),
         message_bytes: number(|c| c.message_bytes),
         skip_bytes: number(|c| c.skip_bytes),
     }

@@ -61,6 +61,16 @@ pub struct StageCost {
     /// Bytes held beside them between `UNSHARD` and `RESHARD`.
     #[serde(default)]
     pub unsharded_bytes: f64,
+    /// Bytes of the gradients of the weights: held from the first `W` (or `B`) on, and once more while each later one runs,
+    /// whose gradients are added to them. 0 where they are not to be counted.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub gradient_bytes: f64,
+    /// What is left of `gradient_bytes` after `REDUCE_GRAD` (the piece, where they are sharded); without it, all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reduced_gradient_bytes: Option<f64>,
+    /// Bytes of optimizer state that stay on the rank (of the piece, where it is sharded). 0 where it is not to be counted.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub optimizer_bytes: f64,
     /// Bytes of the stage's output, which are also those of the gradient that comes back for it.
     #[serde(default)]
     pub message_bytes: f64,
@@ -113,15 +123,25 @@ impl StageCost {
     }
 
     /// The same stage with its parameters sharded over this many replicas: each keeps a piece, and holds the whole beside
-    /// it from `UNSHARD` to `RESHARD`. What is sent then takes time that is not known here.
+    /// it from `UNSHARD` to `RESHARD`; of its gradients it keeps a piece after `REDUCE_GRAD`, and of the optimizer's state
+    /// always. What is sent then takes time that is not known here.
     ///
     /// ```
     /// use burn_pipeline::cost::StageCost;
-    /// let stage = StageCost { weight_bytes: 8.0, ..StageCost::default() }.sharded(4);
-    /// assert_eq!((stage.weight_bytes, stage.unsharded_bytes), (2.0, 8.0));
+    /// let stage = StageCost { weight_bytes: 8.0, gradient_bytes: 8.0, optimizer_bytes: 16.0, ..StageCost::default() };
+    /// let stage = stage.sharded(4);
+    /// assert_eq!((stage.weight_bytes, stage.unsharded_bytes, stage.optimizer_bytes), (2.0, 8.0, 4.0));
+    /// assert_eq!((stage.gradient_bytes, stage.reduced_gradient_bytes), (8.0, Some(2.0)));
     /// ```
     pub fn sharded(self, replicas: usize) -> Self {
-        Self { weight_bytes: self.weight_bytes / replicas.max(1) as f64, unsharded_bytes: self.weight_bytes, ..self }
+        let replicas = replicas.max(1) as f64;
+        Self {
+            weight_bytes: self.weight_bytes / replicas,
+            unsharded_bytes: self.weight_bytes,
+            reduced_gradient_bytes: Some(self.gradient_bytes / replicas),
+            optimizer_bytes: self.optimizer_bytes / replicas,
+            ..self
+        }
     }
 
     /// What a part of the backward takes when it was not measured: the rest, or half of the whole.
@@ -131,7 +151,7 @@ impl StageCost {
     }
 
     /// Every number with its name, to be checked.
-    fn numbers(&self) -> [(&'static str, f64); 13] {
+    fn numbers(&self) -> [(&'static str, f64); 16] {
         [
             ("forward", self.forward),
             ("input", self.input.unwrap_or(0.0)),
@@ -144,6 +164,9 @@ impl StageCost {
             ("recomputed_bytes", self.recomputed_bytes),
             ("weight_bytes", self.weight_bytes),
             ("unsharded_bytes", self.unsharded_bytes),
+            ("gradient_bytes", self.gradient_bytes),
+            ("reduced_gradient_bytes", self.reduced_gradient_bytes.unwrap_or(0.0)),
+            ("optimizer_bytes", self.optimizer_bytes),
             ("message_bytes", self.message_bytes),
             ("skip_bytes", self.skip_bytes),
         ]

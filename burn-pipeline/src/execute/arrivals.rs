@@ -4,9 +4,10 @@ use super::interpreter::Executor;
 use super::pass::Pass;
 use super::values::{neighbour, wanted};
 use super::{ExecuteError, Run};
-use crate::link::Activity;
+use crate::link::{Activity, Header};
 use crate::plan::{Op, Placement, Stage, Task};
 use crate::stage::{LOSS_SEED, MicrobatchError, Part, Payload, loss_seed};
+use std::time::Instant;
 
 impl Executor {
     /// Waits until the neighbour's product that `user` needs is in the inbox; returns the neighbour's rank.
@@ -22,11 +23,28 @@ impl Executor {
         let from = neighbour(placement, user, user.op() == Op::Forward).ok_or_else(|| self.no_input(task))?;
         let from = self.grid().rank_of(from);
         let (header, deadline) = (wanted(user, microbatch), self.deadline());
-        self.link.announce(Activity::Waiting(header, from));
-        let here = pass.values.arrive(self.link.as_mut(), header, from, deadline);
-        let here = here.map_err(|source| self.link_error(task, source))?;
+        let here = self.arrive_from(pass, task, header, from, deadline)?;
         self.link.announce(Activity::Task(task));
         if here { Ok(from) } else { Err(self.no_input(task)) }
+    }
+
+    /// Waits for a message of the plan; false if it was neither kept nor posted.
+    pub(super) fn arrive_from(
+        &mut self,
+        pass: &mut Pass<'_>,
+        task: Task,
+        header: Header,
+        from: usize,
+        deadline: Instant,
+    ) -> Result<bool, ExecuteError> {
+        let began = Instant::now();
+        self.link.announce(Activity::Waiting(header, from));
+        if !pass.values.has(header) {
+            self.move_on_until(pass, from, deadline)?;
+            self.link.announce(Activity::Waiting(header, from));
+        }
+        let here = pass.values.arrive(self.link.as_mut(), header, from, deadline);
+        here.map_err(|source| self.link_error(task, source.since(began)))
     }
 
     /// The neighbour's product that a task needs.

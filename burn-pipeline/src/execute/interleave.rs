@@ -52,7 +52,8 @@ impl Executor {
         fused: Fused,
     ) -> Result<(), ExecuteError> {
         let ((forward, f), (backward, b)) = (fused.forward, fused.backward);
-        self.start(pass, forward);
+        self.start(pass, backward)?;
+        self.start(pass, forward)?;
         let call = self.forward_call(pass, plan, forward, f)?;
         let seeds = self.seeds(pass, plan, backward, b)?;
         let sample = pass.run.sample(backward.stage(), b);
@@ -85,6 +86,7 @@ impl Executor {
         self.count_held(pass);
         let action = if both.is_some() { fused.action } else { Action::Single(backward) };
         pass.note(self.rank(), action, pass.started);
+        self.move_on(pass)?;
         Ok(())
     }
 

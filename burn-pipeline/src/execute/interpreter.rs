@@ -110,11 +110,12 @@ impl Executor {
             outcome: RankOutcome { peak_held_bytes: Some(0), ..RankOutcome::default() },
             losses: BTreeMap::new(),
             pieces: HashMap::new(),
+            open: HashMap::new(),
             started: Duration::ZERO,
         };
         let ready = self.gather_unplanned(&run);
         let row = ready.and_then(|()| if run.part.empty { Ok(()) } else { self.run_row(&mut pass) });
-        let result = row.and_then(|()| self.end_exchanges()).and_then(|()| self.gather_losses(&mut pass));
+        let result = row.and_then(|()| self.end_exchanges(&mut pass)).and_then(|()| self.gather_losses(&mut pass));
         self.link.announce(Activity::Idle);
         if let Err(error) = result {
             self.fail(&error);
@@ -331,7 +332,6 @@ impl Executor {
         task: Task,
         f: impl FnOnce(&mut dyn ErasedStage) -> Result<T, StageError>,
     ) -> Result<T, ExecuteError> {
-        self.await_parameters(task)?;
         let rank = self.rank();
         let stage = self.stages.get_mut(&task.stage()).ok_or(ExecuteError::NoStage { rank, stage: task.stage() })?;
         match catch_unwind(AssertUnwindSafe(|| f(stage.as_mut()))) {

@@ -14,7 +14,9 @@
 //!    itself waits. `WAIT_SEND_*` finds its send over: a link's send returns once its payload may be let go of, which a
 //!    link that sends in the background has to keep to by holding the payload itself.
 //! 6. Fused actions may be interleaved, and `W`s that stand side by side run at once, where the user chose that.
-//! 7. `REDUCE_GRAD` sends data-parallel replicas their pieces of a stage's gradients; sums are made when the row is done.
+//! 7. `REDUCE_GRAD` sends data-parallel replicas their pieces of a stage's gradients, and the row goes on; sums are made as
+//!    pieces come, and what is still under way when the row is done is waited for then. The timeline shows the whole of
+//!    it as one event, and what was waited for as `WAIT_REDUCE_GRAD`; the same with `UNSHARD`.
 //! 8. The loss of a stage that ends its route is kept on the device, and read once the row is done.
 
 mod arrivals;

@@ -2,7 +2,7 @@
 
 use super::values::Values;
 use super::{RankOutcome, Run};
-use crate::plan::{Action, Stage};
+use crate::plan::{Action, Stage, Task};
 use crate::stage::{LossPart, Reduction};
 use crate::trace::Event;
 use std::collections::{BTreeMap, HashMap};
@@ -18,12 +18,25 @@ pub(super) struct Pass<'a> {
     pub(super) started: Duration,
     /// How many tensors of a stage's input came from its neighbour, and how many along each edge past it.
     pub(super) pieces: HashMap<(Stage, usize), Vec<usize>>,
+    /// Events of what is still on its way, by its task.
+    pub(super) open: HashMap<Task, usize>,
 }
 
 impl Pass<'_> {
     pub(super) fn note(&mut self, rank: usize, action: Action, start: Duration) {
         let (start, end) = (start.as_secs_f64(), self.run.began.elapsed().as_secs_f64());
         self.outcome.events.push(Event { rank, action, start, end });
+    }
+
+    /// The last event's task goes on beside what follows.
+    pub(super) fn keep_open(&mut self, task: Task) {
+        self.open.insert(task, self.outcome.events.len().saturating_sub(1));
+    }
+
+    /// What a task started is over now.
+    pub(super) fn close(&mut self, task: Task) {
+        let event = self.open.remove(&task).and_then(|at| self.outcome.events.get_mut(at));
+        event.into_iter().for_each(|event| event.end = self.run.began.elapsed().as_secs_f64());
     }
 
     /// What a microbatch's loss weighs in the batch's.

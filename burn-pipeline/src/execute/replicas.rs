@@ -2,29 +2,38 @@
 
 use super::interpreter::Executor;
 use super::pass::Pass;
-use super::{ExecuteError, Run};
-use crate::link::LinkError;
+use super::{ExecuteError, Part, Run};
+use crate::group::doubtful;
+use crate::link::{Activity, LinkError};
 use crate::plan::{Op, Stage, Task};
 use crate::stage::{ErasedStage, ParameterState, StageError};
 use burn::module::ParamId;
 use std::collections::HashMap;
+use std::time::Instant;
 
 /// An optimizer's state, by parameter; `None` without an optimizer.
 type States = Option<HashMap<ParamId, ParameterState>>;
 
 impl Executor {
     /// `UNSHARD`, `RESHARD`, `REDUCE_GRAD`, and waits for them.
-    pub(super) fn exchange(&mut self, pass: &Pass<'_>, task: Task) -> Result<(), ExecuteError> {
-        let (replicated, sharded) = (self.grid().replicas() > 1, self.group.is_sharded());
+    pub(super) fn exchange(&mut self, pass: &mut Pass<'_>, task: Task) -> Result<(), ExecuteError> {
+        if self.grid().replicas() < 2 {
+            return Err(ExecuteError::Unsupported { rank: self.rank(), task });
+        }
         match task.op() {
-            Op::ReduceGrad if replicated => self.start_reduction(pass, task),
-            Op::WaitReduceGrad if replicated => self.finish_exchanges(),
-            Op::Unshard if sharded => self.start_gather(task.stage(), Some(task)),
-            Op::WaitUnshard if sharded => self.await_parameters(task),
-            Op::Reshard if sharded => {
+            Op::ReduceGrad => self.start_reduction(pass, task),
+            Op::WaitReduceGrad => {
+                self.finish_reduction(task.stage())?;
+                pass.close(Task::whole_stage(task.stage(), Op::ReduceGrad));
+                Ok(())
+            }
+            // Of a stage that is not sharded, everything is there.
+            Op::Unshard => self.start_gather(task.stage(), Some(task)),
+            Op::WaitUnshard => self.await_parameters(pass, task),
+            Op::Reshard => {
                 // Replicas that run other plans have gathered everything until their rows are done.
                 if pass.run.part.together {
-                    self.await_parameters(task)?;
+                    self.await_parameters(pass, task)?;
                     self.release(task.stage());
                 }
                 Ok(())
@@ -33,26 +42,75 @@ impl Executor {
         }
     }
 
+    /// Is what a task started still on its way?
+    pub(super) fn is_under_way(&self, task: Task) -> bool {
+        match task.op() {
+            Op::ReduceGrad => self.group.reducing().contains(&task.stage()),
+            Op::Unshard => self.group.is_coming(task.stage()),
+            _ => false,
+        }
+    }
+
     fn start_reduction(&mut self, pass: &Pass<'_>, task: Task) -> Result<(), ExecuteError> {
-        if !(pass.run.part.reduce && pass.run.train) {
+        let (rank, stage, deadline) = (self.rank(), task.stage(), self.deadline());
+        let Part { reduce, reduce_shards, .. } = pass.run.part;
+        if !(if self.group.is_sharded(stage) { reduce_shards } else { reduce } && pass.run.train) {
             return Ok(());
         }
-        let (rank, stage, deadline) = (self.rank(), task.stage(), self.deadline());
         let held = self.stages.get_mut(&stage).ok_or(ExecuteError::NoStage { rank, stage })?;
         let started = self.group.start_reduction(self.link.as_mut(), stage, held.as_mut(), deadline);
         started.map_err(|source| self.link_error(task, source))
     }
 
-    /// Ends all reductions that were started.
-    fn finish_exchanges(&mut self) -> Result<(), ExecuteError> {
+    /// Goes on with reductions that are under way as far as it goes without waiting. Gives the ranks from which more is
+    /// to come and nothing is there.
+    pub(super) fn move_on(&mut self, pass: &mut Pass<'_>) -> Result<Vec<usize>, ExecuteError> {
         let deadline = self.deadline();
-        let finished = self.group.finish_reductions(self.link.as_mut(), &mut self.stages, deadline);
+        let moved = self.group.move_on(self.link.as_mut(), &mut self.stages, deadline);
+        let (done, silent) = moved.map_err(|source| self.apart(source))?;
+        done.into_iter().for_each(|stage| pass.close(Task::whole_stage(stage, Op::ReduceGrad)));
+        Ok(silent)
+    }
+
+    /// Goes on with reductions until a message of the plan is here, or none is under way, or it comes so late that
+    /// the wait for it must be the link's.
+    pub(super) fn move_on_until(
+        &mut self,
+        pass: &mut Pass<'_>,
+        from: usize,
+        deadline: Instant,
+    ) -> Result<(), ExecuteError> {
+        let until = doubtful(deadline);
+        while self.group.is_reducing() && from != self.rank() {
+            let mut ranks = self.move_on(pass)?;
+            ranks.push(from);
+            let arrived = self.link.arrived(&ranks, until).map_err(|source| self.apart(source))?;
+            if arrived.is_none_or(|(rank, _)| rank == from) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for the end of a stage's reduction.
+    fn finish_reduction(&mut self, stage: Stage) -> Result<(), ExecuteError> {
+        let deadline = self.deadline();
+        let finished = self.group.finish_reduction(self.link.as_mut(), &mut self.stages, stage, deadline);
         finished.map_err(|source| self.apart(source))
     }
 
     /// Ends what a row has started, and lets go of what it has gathered.
-    pub(super) fn end_exchanges(&mut self) -> Result<(), ExecuteError> {
-        self.finish_exchanges()?;
+    pub(super) fn end_exchanges(&mut self, pass: &mut Pass<'_>) -> Result<(), ExecuteError> {
+        let (rank, deadline) = (self.rank(), self.deadline());
+        let mut start = pass.run.began.elapsed();
+        let summed = self.group.sum_all(self.link.as_mut(), deadline);
+        summed.map_err(|source| self.apart(source))?;
+        for stage in self.group.reducing() {
+            self.finish_reduction(stage)?;
+            pass.note(rank, Task::whole_stage(stage, Op::WaitReduceGrad).into(), start);
+            pass.close(Task::whole_stage(stage, Op::ReduceGrad));
+            start = pass.run.began.elapsed();
+        }
         self.release_all();
         Ok(())
     }
@@ -71,11 +129,20 @@ impl Executor {
     }
 
     /// Waits for the parameters of the task's stage, if they are on their way.
-    pub(super) fn await_parameters(&mut self, task: Task) -> Result<(), ExecuteError> {
-        if !self.group.is_coming(task.stage()) {
+    pub(super) fn await_parameters(&mut self, pass: &mut Pass<'_>, task: Task) -> Result<(), ExecuteError> {
+        let stage = task.stage();
+        if !self.group.is_coming(stage) {
             return Ok(());
         }
-        self.finish_gather(task.stage(), Some(task))
+        let start = pass.run.began.elapsed();
+        self.finish_gather(stage, Some(task))?;
+        pass.close(Task::whole_stage(stage, Op::Unshard));
+        if task.op() != Op::WaitUnshard {
+            pass.note(self.rank(), Task::whole_stage(stage, Op::WaitUnshard).into(), start);
+        }
+        self.link.announce(Activity::Task(task));
+        pass.started = pass.run.began.elapsed();
+        Ok(())
     }
 
     fn finish_gather(&mut self, stage: Stage, task: Option<Task>) -> Result<(), ExecuteError> {
@@ -95,15 +162,27 @@ impl Executor {
         self.stages.keys().copied().collect()
     }
 
-    /// Are parameters sharded?
+    /// Are parameters of some stage of this rank sharded?
     pub(crate) fn is_sharded(&self) -> bool {
-        self.group.is_sharded()
+        self.group.any_sharded()
     }
 
-    /// Keeps this replica's pieces of all parameters from now on.
-    pub(crate) fn shard(&mut self) -> Result<(), ExecuteError> {
+    /// Are those of this stage?
+    pub(crate) fn shards(&self, stage: Stage) -> bool {
+        self.group.is_sharded(stage)
+    }
+
+    /// Keeps this replica's pieces of the parameters from now on: of stages that say so themselves, and of those that say
+    /// nothing where `all` says so.
+    pub(crate) fn shard(&mut self, all: bool) -> Result<(), ExecuteError> {
         let rank = self.rank();
+        if self.grid().replicas() < 2 {
+            return Ok(());
+        }
         for (&stage, held) in &mut self.stages {
+            if !held.wants_shards().unwrap_or(all) {
+                continue;
+            }
             let device = |message| ExecuteError::Device { rank, message };
             match held.steps_by_element().map_err(|error: StageError| device(error.to_string()))? {
                 true => self.group.shard(stage, held.as_mut()).map_err(device)?,
@@ -136,11 +215,22 @@ impl Executor {
         started.map_err(|source| self.apart(source))
     }
 
-    /// Reduces the gradients of stages that the plan has not reduced.
-    pub(crate) fn reduce_the_rest(&mut self) -> Result<(), ExecuteError> {
+    /// Reduces the gradients of stages that the plan has not reduced: the sharded ones, or the others.
+    pub(crate) fn reduce_the_rest(&mut self, sharded: bool) -> Result<(), ExecuteError> {
         let deadline = self.deadline();
-        let reduced = self.group.reduce_the_rest(self.link.as_mut(), &mut self.stages, deadline);
+        let reduced = self.group.reduce_the_rest(self.link.as_mut(), &mut self.stages, sharded, deadline);
         reduced.map_err(|source| self.apart(source))
+    }
+
+    /// With ordered accumulation, gives the first replica the whole sums of earlier batches, where they are sharded.
+    pub(crate) fn sums_to_first(&mut self) -> Result<(), ExecuteError> {
+        for stage in self.keys() {
+            let (rank, deadline) = (self.rank(), self.deadline());
+            let held = self.stages.get_mut(&stage).ok_or(ExecuteError::NoStage { rank, stage })?;
+            let taken = self.group.sums_to_first(self.link.as_mut(), stage, held.as_mut(), deadline);
+            taken.map_err(|source| self.apart(source))?;
+        }
+        Ok(())
     }
 
     /// Gives the stages their pieces of the gradients, where parameters are sharded.
@@ -150,7 +240,7 @@ impl Executor {
 
     /// Replaces pieces of gradients by whole ones.
     pub(crate) fn whole_gradients(&mut self) -> Result<(), ExecuteError> {
-        for stage in self.keys() {
+        for stage in self.keys().into_iter().filter(|&stage| self.shards(stage)).collect::<Vec<_>>() {
             let (rank, deadline) = (self.rank(), self.deadline());
             let held = self.stages.get_mut(&stage).ok_or(ExecuteError::NoStage { rank, stage })?;
             let whole = self.group.whole_gradients(self.link.as_mut(), stage, held.as_mut(), deadline);
@@ -168,7 +258,7 @@ impl Executor {
             Ok(None) => return Ok(Ok(None)),
             Err(error) => return Ok(Err(error.to_string())),
         };
-        if !self.group.is_sharded() {
+        if !self.shards(stage) {
             return Ok(Ok(Some(states)));
         }
         let whole = self.group.whole_states(self.link.as_mut(), stage, &mut states, held.as_ref(), deadline);
@@ -179,7 +269,7 @@ impl Executor {
     /// A stage with what a checkpoint offers it, of which its optimizer gets this replica's pieces.
     pub(crate) fn offer(&mut self, stage: Stage, mut state: crate::stage::StageState) -> Result<(), String> {
         let Some(held) = self.stages.get_mut(&stage) else { return Ok(()) };
-        if let Some(states) = state.optimizer.as_mut().filter(|_| self.group.is_sharded()) {
+        if let Some(states) = state.optimizer.as_mut().filter(|_| self.group.is_sharded(stage)) {
             self.group.pieces_of_states(stage, states, held.as_ref())?;
         }
         held.offer(state).map_err(|error| error.to_string())
@@ -189,7 +279,10 @@ impl Executor {
     pub(crate) fn shard_again(&mut self) -> Result<(), ExecuteError> {
         let rank = self.rank();
         let (stages, group) = (&mut self.stages, &mut self.group);
-        let shard = |(&stage, held): (&Stage, &mut Box<dyn ErasedStage>)| group.shard(stage, held.as_mut());
+        let shard = |(&stage, held): (&Stage, &mut Box<dyn ErasedStage>)| match group.is_sharded(stage) {
+            true => group.shard(stage, held.as_mut()),
+            false => Ok(()),
+        };
         stages.iter_mut().try_for_each(shard).map_err(|message| ExecuteError::Device { rank, message })
     }
 

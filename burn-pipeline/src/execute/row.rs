@@ -5,7 +5,7 @@
 //!    [`FusedActions`](super::FusedActions).
 //! 3. `W`s of one stage that stand side by side are run at once where that was chosen; the timeline gives each an
 //!    even share of the time.
-//! 4. After every action, what is held is counted.
+//! 4. After every action, what is held is counted, and reductions that are under way go on as far as they can.
 
 use super::ExecuteError;
 use super::interleave::Fused;
@@ -37,18 +37,27 @@ impl Executor {
             return self.run_interleaved(pass, plan, fused);
         }
         for task in action.tasks() {
-            self.start(pass, task);
+            self.start(pass, task)?;
             let _span = tracing::trace_span!("task", rank = self.link.rank(), task = %task).entered();
             self.run_task(pass, plan, task)?;
             self.count_held(pass);
             pass.note(self.link.rank(), Action::Single(task), pass.started);
+            if self.is_under_way(task) {
+                pass.keep_open(task);
+            }
+            self.move_on(pass)?;
         }
         Ok(())
     }
 
-    pub(super) fn start(&mut self, pass: &mut Pass<'_>, task: Task) {
+    /// Says that a task begins, once the parameters that it computes with are here.
+    pub(super) fn start(&mut self, pass: &mut Pass<'_>, task: Task) -> Result<(), ExecuteError> {
+        if task.op().is_compute() {
+            self.await_parameters(pass, task)?;
+        }
         self.link.announce(Activity::Task(task));
         pass.started = pass.run.began.elapsed();
+        Ok(())
     }
 
     pub(super) fn count_held(&self, pass: &mut Pass<'_>) {
@@ -61,7 +70,7 @@ impl Executor {
     /// `W`s of one stage at once.
     fn run_weights(&mut self, pass: &mut Pass<'_>, tasks: &[Task]) -> Result<(), ExecuteError> {
         let first = tasks[0];
-        self.start(pass, first);
+        self.start(pass, first)?;
         let _span =
             tracing::trace_span!("weights", rank = self.link.rank(), task = %first, tasks = tasks.len()).entered();
         let samples: Vec<usize> =
@@ -75,6 +84,7 @@ impl Executor {
             let action = Action::Single(task);
             pass.outcome.events.push(Event { rank: self.link.rank(), action, start, end: start + share });
         }
+        self.move_on(pass)?;
         Ok(())
     }
 }

@@ -64,6 +64,8 @@ pub struct Part {
     pub together: bool,
     /// Are gradients reduced over the replicas where the plan says so? Otherwise that is left for later.
     pub reduce: bool,
+    /// Are those of sharded parameters? They are reduced with every batch.
+    pub reduce_shards: bool,
 }
 
 impl Run<'_> {

@@ -135,9 +135,7 @@ impl Executor {
         let asked = wait.awaits().and_then(|receive| header(receive, microbatch)).zip(wait.skip_peer());
         let (header, peer) = asked.ok_or_else(|| self.no_input(wait))?;
         let (from, deadline) = (self.grid().rank_of(placement.rank_of(peer)), self.deadline());
-        self.link().announce(Activity::Waiting(header, from));
-        let here = pass.values.arrive(self.link(), header, from, deadline);
-        let here = here.map_err(|source| self.link_error(wait, source))?;
+        let here = self.arrive_from(pass, wait, header, from, deadline)?;
         self.link().announce(Activity::Task(wait));
         if here { Ok(()) } else { Err(self.no_input(wait)) }
     }
@@ -153,10 +151,8 @@ impl Executor {
         let forward = task.op() == Op::Forward;
         let (from, deadline) = (self.grid().rank_of(plan.placement().rank_of(peer)), self.deadline());
         let header = towards(task.stage(), peer, microbatch, forward);
-        self.link().announce(Activity::Waiting(header, from));
         let start = pass.run.began.elapsed();
-        let here = pass.values.arrive(self.link(), header, from, deadline);
-        here.map_err(|source| self.link_error(task, source))?;
+        self.arrive_from(pass, task, header, from, deadline)?;
         let taken = pass.values.take(header).ok_or_else(|| self.no_input(task))?;
         self.link().announce(Activity::Task(task));
         if from != self.rank() {

@@ -93,6 +93,11 @@ impl Values {
         Ok(true)
     }
 
+    /// Is a value here?
+    pub(super) fn has(&self, header: Header) -> bool {
+        self.inbox.contains_key(&header)
+    }
+
     /// Takes a value out of the inbox.
     pub(super) fn take(&mut self, header: Header) -> Option<Payload> {
         self.inbox.remove(&header)

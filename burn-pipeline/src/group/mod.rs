@@ -11,10 +11,12 @@
 //!    replicas one more where it is not even. Losses go to every rank by their place in the whole batch, and a microbatch
 //!    is seeded, weighed and drawn for by that place. So a gradient is a sum over microbatches, whoever ran them, and
 //!    is scaled once, in the end, as without replicas.
-//! 3. *Reduction* (`exchange.rs`): at `REDUCE_GRAD` a rank flattens the stage's gradients, cuts them into one piece a
+//! 3. *Reduction* (`reduction.rs`): at `REDUCE_GRAD` a rank flattens the stage's gradients, cuts them into one piece a
 //!    replica (`pieces.rs`), coalesced into one buffer an element type, and sends each replica its piece. Sends do not
-//!    wait, so that the row goes on. When the row is done, each replica adds up the pieces that it got, in the order
-//!    of replicas, and hands the sum to the others: a reduce-scatter, then an all-gather.
+//!    wait, so that the row goes on. Between the actions of the row, and while it waits for a message of the plan, what has
+//!    come is taken up (`mail.rs`): once all pieces are here, they are added up in the order of replicas, and the
+//!    sum goes to the others: a reduce-scatter, then an all-gather, beside the row's cool-down. What is left when the
+//!    row is done is waited for then. On a link that cannot tell what has come, that is all but the first sends.
 //! 4. *Sharded parameters* (`shard.rs`) stop after the first half: each replica keeps its piece of every parameter, and
 //!    steps it with its piece of the gradient. `UNSHARD` sends the own piece to all others, and the stage's next task
 //!    waits for theirs; `RESHARD` lets go of all but the own one.
@@ -32,9 +34,12 @@
 
 pub(crate) mod exchange;
 mod grid;
+mod mail;
 pub(crate) mod pieces;
+mod reduction;
 pub(crate) mod shard;
 mod states;
 
 pub(crate) use exchange::Group;
 pub use grid::Grid;
+pub(crate) use mail::doubtful;

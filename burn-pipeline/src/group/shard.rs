@@ -12,9 +12,10 @@
 //!    ([`ErasedStage::steps_by_element`]).
 //! 2. *Gathered* ([`Group::start_gather`], [`Group::finish_gather`]): the module has whole parameters again; the own
 //!    pieces are kept beside them.
-//! 3. Autodiff's graphs and captured programs hold the parameters of a microbatch until its backward. A stage is
-//!    therefore released only when nothing in flight refers to its parameters ([`ErasedStage::pins_weights`]); a
-//!    `RESHARD` before that leaves it gathered, alike on all replicas. Stages that are recomputed refer to nothing.
+//! 3. Autodiff's graphs hold the parameters of a microbatch until its backward. A stage is therefore released only when
+//!    nothing in flight refers to its parameters ([`ErasedStage::pins_weights`]); a `RESHARD` before that leaves it
+//!    gathered, alike on all replicas. Stages that are recomputed refer to nothing. Captured programs take parameters
+//!    as inputs: they let go of them here ([`ErasedStage::unload_weights`]), and are given the gathered ones again.
 //! 4. Buffers and frozen parameters stay whole, on every replica.
 
 use super::exchange::{Group, Parameter, Tensors};
@@ -78,8 +79,13 @@ fn put(held: &mut dyn ErasedStage, parameters: &[Parameter], values: Vec<AnyTens
 }
 
 impl Group {
-    /// Are parameters sharded?
-    pub(crate) fn is_sharded(&self) -> bool {
+    /// Are the parameters of a stage sharded?
+    pub(crate) fn is_sharded(&self, stage: Stage) -> bool {
+        self.shards.contains_key(&stage)
+    }
+
+    /// Are those of any stage?
+    pub(crate) fn any_sharded(&self) -> bool {
         !self.shards.is_empty()
     }
 
@@ -157,7 +163,14 @@ impl Group {
         if held.pins_weights() {
             return;
         }
-        let State::Gathered(own) = std::mem::take(&mut shard.state) else { return };
+        let own = match std::mem::take(&mut shard.state) {
+            State::Gathered(own) => own,
+            other => {
+                shard.state = other;
+                return;
+            }
+        };
+        held.unload_weights();
         let parameters = self.parameters_of(stage);
         let own = own.into_iter().zip(parameters).map(|(piece, parameter)| ranked(piece, parameter)).collect();
         put(held, parameters, own);
@@ -191,6 +204,29 @@ impl Group {
         let own: Tensors = own.into_iter().map(|piece| piece.map(flat)).collect();
         self.send_pieces(link, stage, own.clone(), Of::Others, deadline)?;
         self.await_pieces(link, stage, own, Of::Others, deadline)
+    }
+
+    /// With ordered accumulation: gives the first replica's stage the whole sums of earlier batches, so that the next batch
+    /// is added to them in order. All replicas call it.
+    pub(crate) fn sums_to_first(
+        &mut self,
+        link: &mut dyn Link,
+        stage: Stage,
+        held: &mut dyn ErasedStage,
+        deadline: Instant,
+    ) -> Result<(), LinkError> {
+        let sums = self.shards.get_mut(&stage).map(|shard| std::mem::take(&mut shard.sums)).unwrap_or_default();
+        // All replicas have sums, or none of them has.
+        if sums.is_empty() {
+            return Ok(());
+        }
+        let whole = self.whole(link, stage, sums, deadline)?;
+        if self.grid.replica() == 0 {
+            for (parameter, sum) in self.parameters_of(stage).iter().zip(whole) {
+                sum.into_iter().for_each(|sum| held.gradients().set(parameter.id, sum));
+            }
+        }
+        Ok(())
     }
 
     /// Replaces the pieces of gradients that a stage holds by whole gradients. All replicas call it.

@@ -15,9 +15,8 @@
 //!
 //! For experiments: what a schedule gains on a slow network can be measured on one machine.
 
-use super::{Activity, Capabilities, Expected, Header, Link, LinkError, Message, Watch, WireError};
+use super::{Expected, Header, Link, LinkError, Message, Watch, WireError};
 use crate::cost::{Links, ProfileError};
-use crate::plan::Transport;
 use crate::stage::{Part, Payload};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -94,6 +93,18 @@ impl Delayed {
         Ok(Arrived { header, payload, due })
     }
 
+    /// Takes what these ranks' messages are next off the link below, due or not.
+    fn take_early(&mut self, from: &[usize], deadline: Instant) -> Result<(), LinkError> {
+        for &rank in from {
+            if self.early.get(rank).is_some_and(Option::is_none)
+                && let Some((_, header)) = self.link.arrived(&[rank], Instant::now())?
+            {
+                self.early[rank] = Some(self.next(rank, header, deadline)?);
+            }
+        }
+        Ok(())
+    }
+
     fn too_late(&self, peer: usize, header: Header, since: Instant) -> LinkError {
         let (rank, seconds) = (self.link.rank(), since.elapsed().as_secs_f64());
         let peer_state = self.watch.activity(peer).to_string();
@@ -115,32 +126,10 @@ fn without_due(payload: Payload) -> Option<(Payload, SystemTime)> {
 }
 
 impl Link for Delayed {
-    fn rank(&self) -> usize {
-        self.link.rank()
-    }
-
-    fn ranks(&self) -> usize {
-        self.link.ranks()
-    }
-
-    fn transport(&self) -> Transport {
-        self.link.transport()
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        self.link.capabilities()
-    }
+    crate::forward_link!(link: rank, ranks, transport, capabilities, bring, announce, all_gather, form_groups, abort);
 
     fn watch(&self) -> Arc<dyn Watch> {
         self.watch.clone()
-    }
-
-    fn bring(&self, payload: Payload) -> Payload {
-        self.link.bring(payload)
-    }
-
-    fn announce(&mut self, activity: Activity) {
-        self.link.announce(activity);
     }
 
     fn send(&mut self, to: usize, mut message: Message, deadline: Instant) -> Result<(), LinkError> {
@@ -175,20 +164,31 @@ impl Link for Delayed {
         }
     }
 
-    fn all_gather(&mut self, numbers: Vec<f64>, deadline: Instant) -> Result<Vec<Vec<f64>>, LinkError> {
-        self.link.all_gather(numbers, deadline)
-    }
-
     fn expect(&mut self, _: &[Expected]) -> Result<(), LinkError> {
         // Every message ends with a time of its own, so that no two have one form, and none has the expected one.
         Ok(())
     }
 
-    fn form_groups(&mut self, groups: &[Vec<usize>], deadline: Instant) -> Result<(), LinkError> {
-        self.link.form_groups(groups, deadline)
-    }
-
-    fn abort(&mut self, message: String) {
-        self.link.abort(message);
+    fn arrived(&mut self, from: &[usize], deadline: Instant) -> Result<Option<(usize, Header)>, LinkError> {
+        loop {
+            self.take_early(from, deadline)?;
+            let now = SystemTime::now();
+            let early = || from.iter().filter_map(|&rank| Some((rank, self.early.get(rank)?.as_ref()?)));
+            if let Some((rank, arrived)) = early().find(|(_, arrived)| arrived.due <= now) {
+                return Ok(Some((rank, arrived.header)));
+            }
+            let due = early().map(|(_, arrived)| arrived.due).min().and_then(|due| due.duration_since(now).ok());
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(None);
+            }
+            let until = Instant::now() + left.min(due.unwrap_or(left));
+            let open: Vec<usize> =
+                from.iter().copied().filter(|&rank| self.early.get(rank).is_some_and(Option::is_none)).collect();
+            if self.link.arrived(&open, until)?.is_none() && Instant::now() < until {
+                // The link below cannot tell.
+                return Ok(None);
+            }
+        }
     }
 }

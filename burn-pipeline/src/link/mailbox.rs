@@ -3,7 +3,7 @@
 //! Guarantees: a wait ends at its deadline, or at once when a failure is known; before it gives up, every rank was
 //! asked what it is doing, so that the error can tell a rank that is busy from one that is gone.
 
-use crate::link::{Activity, Failure, Frame, LinkError, Watch};
+use crate::link::{Activity, Failure, Frame, Header, LinkError, Watch};
 use burn::tensor::Bytes;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -170,6 +170,25 @@ impl Mailbox {
         };
         self.waiting.store(false, Ordering::Relaxed);
         result
+    }
+
+    /// Waits until the next message of one of these ranks is here; `None` when the deadline passes.
+    pub(super) fn arrived(&self, from: &[usize], deadline: Instant) -> Result<Option<(usize, Header)>, LinkError> {
+        let mut contents = self.contents();
+        loop {
+            let next = |&rank: &usize| contents.inbox.get(rank)?.front().map(|(frame, _)| (rank, frame.header()));
+            if let Some(next) = from.iter().find_map(next) {
+                return Ok(Some(next));
+            }
+            refuse_failed(&contents)?;
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(None);
+            }
+            self.waiting.store(true, Ordering::Relaxed);
+            contents = self.changed.wait_timeout(contents, left).unwrap_or_else(PoisonError::into_inner).0;
+            self.waiting.store(false, Ordering::Relaxed);
+        }
     }
 
     fn too_late(&self, contents: &Contents, awaited: &Awaited<'_>, since: Instant, asked: bool) -> LinkError {

@@ -18,6 +18,7 @@ mod activity;
 mod bytes;
 mod delayed;
 mod expected;
+mod forward;
 mod group;
 mod launch;
 mod letter;
@@ -242,6 +243,18 @@ pub enum LinkError {
     },
 }
 
+impl LinkError {
+    /// The same error of a wait that began sooner than its last part.
+    pub(crate) fn since(self, began: Instant) -> Self {
+        match self {
+            LinkError::Deadline { rank, peer, what, peer_state, .. } => {
+                LinkError::Deadline { rank, peer, what, seconds: began.elapsed().as_secs_f64(), peer_state }
+            }
+            other => other,
+        }
+    }
+}
+
 /// One rank's end of a link.
 ///
 /// Messages from one rank to another arrive in the order in which they were sent.
@@ -293,6 +306,17 @@ pub trait Link: Send {
     fn expect(&mut self, messages: &[Expected]) -> Result<(), LinkError> {
         let _ = messages;
         Ok(())
+    }
+
+    /// Waits until the next message of one of these ranks is here, and says whose and which: to receive it takes no more
+    /// waiting. `None` when the deadline passes (one that has passed looks, and does not wait), and where a link cannot
+    /// tell, which is what it does unless a transport can. A link that wraps another one hands this on.
+    ///
+    /// # Errors
+    /// If another rank failed.
+    fn arrived(&mut self, from: &[usize], deadline: Instant) -> Result<Option<(usize, Header)>, LinkError> {
+        let _ = (from, deadline);
+        Ok(None)
     }
 
     /// Gives every rank the numbers of every rank, in rank order. All ranks must call it, in the same order.

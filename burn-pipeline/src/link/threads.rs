@@ -211,6 +211,21 @@ impl Link for ThreadLink {
         }
     }
 
+    fn arrived(&mut self, from: &[usize], deadline: Instant) -> Result<Option<(usize, Header)>, LinkError> {
+        let mailbox = &self.shared.mailboxes[self.rank];
+        let mut queues = lock(&mailbox.queues);
+        loop {
+            let next = |&rank: &usize| Some((rank, queues.get(rank)?.front()?.header));
+            if let Some(next) = from.iter().find_map(next) {
+                return Ok(Some(next));
+            }
+            self.shared.fail_if_aborted()?;
+            let Some(left) = remaining(deadline) else { return Ok(None) };
+            let waited = mailbox.arrived.wait_timeout(queues, left);
+            queues = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
     fn all_gather(&mut self, numbers: Vec<f64>, deadline: Instant) -> Result<Vec<Vec<f64>>, LinkError> {
         self.shared.fail_if_aborted()?;
         let since = Instant::now();

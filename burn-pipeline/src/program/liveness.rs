@@ -4,7 +4,8 @@
 //! 2. There its status becomes `ReadWrite`: the interpreter gives the storage up, and the backend may write in its
 //!    place. An operation that reads one tensor twice leaves it, and an explicit drop follows.
 //! 3. What is made and never read is dropped at once.
-//! 4. Walking along, storage that lives at the end of each part is counted; parameters and constants, which the
+//! 4. Parameters and views of them that are alive between two parts are listed, so that they can be given up there.
+//! 5. Walking along, storage that lives at the end of each part is counted; parameters and constants, which the
 //!    module holds in any case, are not.
 
 use super::cost;
@@ -72,7 +73,8 @@ fn program(part: usize, draft: Draft, last: &HashMap<TensorId, Point>, live: &mu
         }
     }
     let (peak, held) = (live.peak, live.bytes());
-    Program { phase: draft.phase, operations, feeds, takes, flops, bytes, peak, held }
+    let (lent, views) = (live.parameters(), live.holds_views());
+    Program { phase: draft.phase, operations, feeds, takes, flops, bytes, peak, held, lent, views }
 }
 
 /// Sets the status of an operation's tensors; returns what is to be dropped after it.
@@ -118,6 +120,8 @@ struct Live {
     storages: Storages,
     /// Storage that the module holds.
     lent: HashSet<TensorId>,
+    /// The module's parameters.
+    parameters: Vec<TensorIr>,
     peak: usize,
 }
 
@@ -125,7 +129,21 @@ impl Live {
     fn new(recording: &Recording) -> Self {
         let constants = recording.constants.iter().map(|(id, _)| *id);
         let lent = recording.edges.parameters.iter().map(|tensor| tensor.id).chain(constants).collect();
-        Self { tensors: HashSet::new(), storages: Storages::default(), lent, peak: 0 }
+        let parameters = recording.edges.parameters.clone();
+        Self { tensors: HashSet::new(), storages: Storages::default(), lent, parameters, peak: 0 }
+    }
+
+    /// Parameters that are alive, each once.
+    fn parameters(&self) -> Vec<TensorIr> {
+        let mut seen = HashSet::new();
+        let alive = self.parameters.iter().filter(|tensor| self.tensors.contains(&tensor.id) && seen.insert(tensor.id));
+        alive.map(|tensor| TensorIr { status: TensorStatus::ReadWrite, ..tensor.clone() }).collect()
+    }
+
+    /// Are tensors alive that are views of parameters?
+    fn holds_views(&self) -> bool {
+        let is = |id: TensorId| self.parameters.iter().any(|parameter| parameter.id == id);
+        self.tensors.iter().any(|&id| !is(id) && is(self.storages.root(id)))
     }
 
     fn feed(&mut self, tensor: &TensorIr) {

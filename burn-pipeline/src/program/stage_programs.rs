@@ -33,6 +33,8 @@ pub struct Program {
     pub(super) bytes: u64,
     pub(super) peak: usize,
     pub(super) held: usize,
+    pub(super) lent: Vec<TensorIr>,
+    pub(super) views: bool,
 }
 
 /// One operation of a program, for those who look at it.
@@ -76,6 +78,16 @@ impl Program {
     /// The most bytes alive during a run, what was held before it included, if nothing is written in place.
     pub fn peak_bytes(&self) -> usize {
         self.peak
+    }
+
+    /// Parameters that are there after a run, for the parts after it: marked to be given up when they are taken out.
+    pub(crate) fn lent(&self) -> &[TensorIr] {
+        &self.lent
+    }
+
+    /// Are views of parameters there after a run?
+    pub(crate) fn holds_views(&self) -> bool {
+        self.views
     }
 
     pub(crate) fn ir(&self) -> &[OperationIr] {

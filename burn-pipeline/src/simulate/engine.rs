@@ -79,6 +79,8 @@ pub(super) struct Engine<'a> {
     pub(super) unsharded: Vec<Option<f64>>,
     /// When the reduction of a stage's gradients is over; `None` before it starts.
     pub(super) reduced: Vec<Option<f64>>,
+    /// Has a stage gradients of its weights?
+    summed: Vec<bool>,
     /// Which starts have waits of their own.
     awaited: Awaited,
     pub(super) transfers: Transfers,
@@ -104,6 +106,7 @@ impl<'a> Engine<'a> {
             gradients: vec![NEVER; slots * stride],
             unsharded: vec![None; slots],
             reduced: vec![None; slots],
+            summed: vec![false; slots],
             awaited: Awaited::new(plan, &Edges::new(plan)),
             transfers: Transfers::new(if lowered { (slots + skips) * stride } else { 0 }),
             ranks: vec![RankState::default(); plan.ranks()],
@@ -236,6 +239,15 @@ impl<'a> Engine<'a> {
         for task in tasks.iter().filter(|task| task.op().gives_input_gradient()) {
             let bytes = self.costs.stage(task.stage()).recomputed_bytes;
             self.ranks[rank].memory.change(start, Held::Activations, bytes);
+        }
+        for task in tasks.iter().filter(|task| task.op().gives_weight_gradient()) {
+            let slot = self.plan.placement().slot(task.stage());
+            let bytes = self.costs.stage(task.stage()).gradient_bytes;
+            let memory = &mut self.ranks[rank].memory;
+            memory.change(start, Held::Gradients, bytes);
+            if std::mem::replace(&mut self.summed[slot], true) {
+                memory.change(end, Held::Gradients, -bytes);
+            }
         }
         for (&task, need) in tasks.iter().zip(needs) {
             self.finish(rank, task, *need, end);

@@ -3,7 +3,7 @@
 use super::engine::{Engine, RankState};
 use super::memory::MemoryPoint;
 use super::report::{Idle, IdleCause, RankReport, Simulation};
-use crate::cost::Costs;
+use crate::cost::{Costs, StageCost};
 
 /// Puts the report together once every rank is done.
 pub(super) fn report_of(engine: Engine<'_>) -> Simulation {
@@ -33,7 +33,9 @@ fn rank_report(rank: usize, state: RankState, costs: &Costs<'_>, makespan: f64) 
         std::iter::once(warm_up).chain(between).chain([cool_down]).filter(|idle| idle.end > idle.start).collect();
     let idle_inside: f64 = idle.iter().filter(|i| i.start >= start && i.end <= end).map(|i| i.end - i.start).sum();
     let share = placement.ranks() as f64 / placement.stages() as f64;
-    let weight_bytes: f64 = placement.stages_of(rank).into_iter().map(|stage| costs.stage(stage).weight_bytes).sum();
+    let held: Vec<&StageCost> = placement.stages_of(rank).into_iter().map(|stage| costs.stage(stage)).collect();
+    let weight_bytes: f64 = held.iter().map(|cost| cost.weight_bytes).sum();
+    let optimizer_bytes: f64 = held.iter().map(|cost| cost.optimizer_bytes).sum();
     let peak_activations = state.memory.most_live() as f64 * share;
     let memory = state.memory.curve();
     RankReport {
@@ -44,7 +46,8 @@ fn rank_report(rank: usize, state: RankState, costs: &Costs<'_>, makespan: f64) 
         idle,
         peak_activations,
         weight_bytes,
-        peak_bytes: weight_bytes + memory.iter().map(MemoryPoint::total).fold(0.0, f64::max),
+        optimizer_bytes,
+        peak_bytes: weight_bytes + optimizer_bytes + memory.iter().map(MemoryPoint::total).fold(0.0, f64::max),
         memory,
     }
 }

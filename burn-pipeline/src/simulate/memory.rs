@@ -6,7 +6,10 @@
 //!    without backwards they go at the end of `F`.
 //! 2. Receive buffers: from the start of a message's transfer to the end of the action that uses it.
 //! 3. Send buffers: from a send to its wait, where it has one of its own (else it is over when its cell is).
-//! 4. Parameters: the stages' own during the whole step; unsharded ones from `UNSHARD` to `RESHARD`.
+//! 4. Parameters and optimizer state: the stages' own during the whole step; unsharded parameters from `UNSHARD` to
+//!    `RESHARD`.
+//! 5. Gradients of the weights: the sum from the start of the first `W` (or `B`) on, and the microbatch's own while each
+//!    later one runs. At the end of `REDUCE_GRAD` what the rank does not keep goes.
 //!
 //! Changes are noted in the rank's running order and sorted by time with ties left in that order, so a release and
 //! the allocation that follows it at the same instant do not add up.
@@ -24,12 +27,14 @@ pub struct MemoryPoint {
     pub send_buffers: f64,
     /// Gathered parameters, beside the stages' own.
     pub unsharded: f64,
+    /// Gradients of weights.
+    pub gradients: f64,
 }
 
 impl MemoryPoint {
-    /// All of it, without the parameters that are always there.
+    /// All of it, without the parameters and the optimizer state that are always there.
     pub fn total(&self) -> f64 {
-        self.activations + self.receive_buffers + self.send_buffers + self.unsharded
+        self.activations + self.receive_buffers + self.send_buffers + self.unsharded + self.gradients
     }
 }
 
@@ -40,6 +45,7 @@ pub(super) enum Held {
     ReceiveBuffers,
     SendBuffers,
     Unsharded,
+    Gradients,
 }
 
 /// Changes of one rank, in running order.
@@ -86,6 +92,7 @@ impl Ledger {
                 Held::ReceiveBuffers => now.receive_buffers += bytes,
                 Held::SendBuffers => now.send_buffers += bytes,
                 Held::Unsharded => now.unsharded += bytes,
+                Held::Gradients => now.gradients += bytes,
             }
             curve.push(now);
         }

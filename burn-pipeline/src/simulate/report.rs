@@ -69,9 +69,11 @@ pub struct RankReport {
     pub peak_activations: f64,
     /// Bytes of the parameters that it holds all the time.
     pub weight_bytes: f64,
-    /// The most bytes held at once, parameters included.
+    /// Bytes of optimizer state that it holds all the time.
+    pub optimizer_bytes: f64,
+    /// The most bytes held at once, parameters and optimizer state included.
     pub peak_bytes: f64,
-    /// What it holds beside its parameters, over time.
+    /// What it holds beside these, over time.
     pub memory: Vec<MemoryPoint>,
 }
 

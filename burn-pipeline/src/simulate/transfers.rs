@@ -240,7 +240,12 @@ impl Engine<'_> {
                 state.memory.change(start, Held::Unsharded, -bytes);
                 self.unsharded[slot] = None;
             }
-            (Op::ReduceGrad, _) => self.reduced[slot] = Some(end),
+            (Op::ReduceGrad, _) => {
+                let cost = self.costs.stage(stage);
+                let kept = cost.reduced_gradient_bytes.unwrap_or(cost.gradient_bytes);
+                state.memory.change(end, Held::Gradients, kept - cost.gradient_bytes);
+                self.reduced[slot] = Some(end);
+            }
             _ => {}
         }
         self.events.push(Event { rank, action: task.into(), start, end });

@@ -258,6 +258,9 @@ pub trait Engine<M: Stage>: Send {
         self.held() > 0
     }
 
+    /// Where nothing pins them: lets go of the module's parameters, which backwards are given anew.
+    fn unload_weights(&mut self) {}
+
     /// Bytes held between forward and the last part of their backward, parameters not counted; `None` where the
     /// engine cannot tell.
     fn held_bytes(&self) -> Option<usize> {

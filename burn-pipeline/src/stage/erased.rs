@@ -140,6 +140,13 @@ pub trait ErasedStage: Send {
     fn after_step(&mut self, observed: &[Vec<f64>]);
     /// Does anything held refer to the parameters, so that they cannot be replaced before its backward?
     fn pins_weights(&self) -> bool;
+    /// Where nothing pins them: lets go of the parameters that microbatches are held with. Their backwards use those that
+    /// the module has then.
+    fn unload_weights(&mut self);
+    /// Says whether its parameters are sharded over data-parallel replicas, whatever the pipeline says of all stages.
+    fn set_sharded(&mut self, sharded: bool);
+    /// Whether they are, where that was said.
+    fn wants_shards(&self) -> Option<bool>;
     /// Does the optimizer step each element of a parameter by itself, so that it can step pieces? Tried on a few elements
     /// of each parameter, two steps long.
     ///

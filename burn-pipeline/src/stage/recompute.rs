@@ -153,6 +153,10 @@ impl<M: Stage> Engine<M> for Recompute<M> {
         self.inner.pins_weights()
     }
 
+    fn unload_weights(&mut self) {
+        self.inner.unload_weights();
+    }
+
     fn held_bytes(&self) -> Option<usize> {
         Some(self.calls.values().map(bytes).sum::<usize>() + self.inner.held_bytes()?)
     }

@@ -77,4 +77,16 @@ pub enum SharedError {
         /// Its path there.
         first_path: String,
     },
+    /// Of two stages that hold a copy, one is sharded over data-parallel replicas.
+    #[error(
+        "shared parameter `{name}`: stage {stage} is sharded over data-parallel replicas, and stage {first_stage}, which has a copy too, is not, or the other way round; say the same of both with `StageBox::sharded`"
+    )]
+    HalfSharded {
+        /// The declaration.
+        name: String,
+        /// The stage of a copy.
+        stage: usize,
+        /// The stage of the first copy.
+        first_stage: usize,
+    },
 }

@@ -60,6 +60,16 @@ impl StageBox {
         self
     }
 
+    /// Says whether the stage's parameters, gradients and optimizer state are sharded over data-parallel replicas, whatever
+    /// `Builder::sharded` says of all stages; without replicas it says nothing. All replicas must say the same.
+    ///
+    /// When a stage is gathered and released is written into plans by `Builder::sharded(true)`; where that is not said,
+    /// a stage that is sharded by itself is gathered from the start of a step's row to its end.
+    pub fn sharded(mut self, sharded: bool) -> Self {
+        self.0.set_sharded(sharded);
+        self
+    }
+
     /// The stage, to be driven.
     pub fn into_inner(self) -> Box<dyn ErasedStage> {
         self.0

@@ -42,6 +42,7 @@ pub(super) struct Typed<M: Stage> {
     names: Names,
     draws: Draws,
     recompute: bool,
+    sharded: Option<bool>,
     /// What a checkpoint offers, until all ranks have found theirs in order.
     offered: Option<(HashMap<ParamId, AnyTensor>, Option<ModuleOptimizer>)>,
 }
@@ -65,6 +66,7 @@ impl<M: Stage> Typed<M> {
             offered: None,
             draws: Draws::default(),
             recompute: false,
+            sharded: None,
         }
     }
 
@@ -292,6 +294,18 @@ impl<M: Stage> ErasedStage for Typed<M> {
 
     fn pins_weights(&self) -> bool {
         self.engine.pins_weights()
+    }
+
+    fn unload_weights(&mut self) {
+        self.engine.unload_weights();
+    }
+
+    fn set_sharded(&mut self, sharded: bool) {
+        self.sharded = Some(sharded);
+    }
+
+    fn wants_shards(&self) -> Option<bool> {
+        self.sharded
     }
 
     fn steps_by_element(&self) -> Result<bool, StageError> {

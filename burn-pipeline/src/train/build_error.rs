@@ -42,14 +42,6 @@ pub enum BuildError {
     /// Nobody to shard over.
     #[error("parameters are to be sharded over 1 replica; give at least 2 (`Builder::data_parallel`)")]
     NothingToShardOver,
-    /// Pieces are sums over replicas, and no longer in one order of microbatches.
-    #[error(
-        "sharded gradients are added replica by replica, which `Accumulation::Ordered` excludes; choose one of them"
-    )]
-    ShardedAndOrdered,
-    /// Copies of a parameter are summed whole.
-    #[error("shared parameters (`Builder::share`) cannot be sharded; build without `sharded`, or without sharing")]
-    ShardedAndShared,
     /// There is nobody to train.
     #[error("0 data-parallel replicas were asked for; give at least 1 (`Builder::data_parallel`)")]
     NoReplicas,

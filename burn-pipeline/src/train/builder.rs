@@ -259,15 +259,18 @@ impl Builder {
     /// Shards the parameters of all stages over the data-parallel replicas, with their gradients and optimizer state: each
     /// replica keeps a piece, and gathers the whole while it uses the stage. Memory falls, and bytes sent rise; numbers
     /// are those of replicas that each have everything. Optimizers must step each element by itself; others are refused
-    /// at the start, as far as a trial shows it. Not to be had with [`Accumulation::Ordered`] or shared parameters.
+    /// at the start, as far as a trial shows it. A stage may say otherwise for itself ([`StageBox::sharded`]).
+    ///
+    /// With [`Accumulation::Ordered`], sums are handed from replica to replica after each batch, whole; pieces are kept
+    /// between batches.
     pub fn sharded(mut self, sharded: bool) -> Self {
         self.sharded = sharded;
         self
     }
 
     /// The most stages whose sharded parameters a rank has gathered at a time, 3 unless said otherwise: the one in use,
-    /// and those that come next. A stage that is not recomputed stays gathered while microbatches are between its
-    /// forward and its backward.
+    /// and those that come next. A stage that is neither recomputed nor captured stays gathered while microbatches are
+    /// between its forward and its backward.
     pub fn gathered_stages(mut self, most: usize) -> Self {
         self.gathered = most;
         self

@@ -104,13 +104,17 @@ impl Rank {
         &self.sharing
     }
 
-    /// Shards the parameters of all stages over the data-parallel replicas from now on.
+    /// Shards the parameters of stages over the data-parallel replicas from now on: of those that say so themselves, and
+    /// where `all` is said, of those that say nothing. Shared parameters are agreed on before ([`Rank::share`]).
     ///
     /// # Errors
-    /// [`ExecuteError::NotByElement`] where a stage's optimizer cannot step pieces of parameters.
-    pub fn shard(&mut self) -> Result<(), ExecuteError> {
-        let sharded = self.executor.shard();
-        self.told(sharded)
+    /// [`ExecuteError::NotByElement`] where a stage's optimizer cannot step pieces of parameters; [`ExecuteError::Shared`]
+    /// where of two stages that share a parameter one is sharded and the other is not.
+    pub fn shard(&mut self, all: bool) -> Result<(), ExecuteError> {
+        let sharded = self.executor.shard(all);
+        self.told(sharded)?;
+        let alike = self.sharing.refuse_half_sharded(&mut self.executor);
+        self.told(alike)
     }
 
     /// Has the forwards of the next batch draw random numbers from this seed, the stage and the microbatch alone;
@@ -155,17 +159,18 @@ impl Rank {
             held.begin((first_replica && stage.replica() == 0).then_some(0));
             ordered |= held.gradients().accumulation() == Accumulation::Ordered;
         }
-        // Sharded gradients are reduced with every batch, others with the last one.
-        let sharded = self.executor.is_sharded();
-        let reduce = part.together && (part.reduce || sharded) && !ordered;
-        let part = Part { reduce, ..part };
-        let outcome = self.executor.run(Run { plan, batch, seeding, train: true, began, part })?;
-        if sharded {
-            let reduced = self.executor.reduce_the_rest();
-            self.told(reduced)?;
+        if ordered {
+            let taken = self.executor.sums_to_first();
+            self.told(taken)?;
         }
+        // Sharded gradients are reduced with every batch, others with the last one.
+        let in_row = part.together && !ordered;
+        let part = Part { reduce: in_row && part.reduce, reduce_shards: in_row, ..part };
+        let outcome = self.executor.run(Run { plan, batch, seeding, train: true, began, part })?;
         let chained = replica::chain(&mut self.executor, &self.placement);
         self.told(chained)?;
+        let reduced = self.executor.reduce_the_rest(true);
+        self.told(reduced)?;
         let loss = self.contract.gather(&outcome.losses);
         self.observed.extend(outcome.observed.iter().cloned());
         let activations = self.executor.stages().iter().filter_map(|(&stage, held)| Some((stage, held.activation()?)));
@@ -209,12 +214,9 @@ impl Rank {
     /// # Errors
     /// As [`Rank::apply`].
     pub fn finish_gradients(&mut self, clip_norm: Option<f64>) -> Result<Option<f64>, ExecuteError> {
-        if self.executor.is_sharded() {
-            self.executor.hand_out();
-        } else {
-            let reduced = self.executor.reduce_the_rest();
-            self.told(reduced)?;
-        }
+        self.executor.hand_out();
+        let reduced = self.executor.reduce_the_rest(false);
+        self.told(reduced)?;
         let summed = replica::sum_gradients(&mut self.executor, &self.placement);
         self.told(summed)?;
         let shared = self.sharing.sum_gradients(&mut self.executor);
@@ -238,8 +240,12 @@ impl Rank {
         let rank = self.executor.rank();
         let mut numbers = Vec::new();
         // The gradients of data-parallel replicas are equal, so that one of them counts; or each has its pieces.
-        let counts = self.executor.grid().replica() == 0 || self.executor.is_sharded();
-        for (&stage, held) in self.executor.stages().iter_mut().filter(|(stage, _)| counts && stage.replica() == 0) {
+        let first = self.executor.grid().replica() == 0;
+        let stages = self.executor.stages().keys().copied().filter(|stage| stage.replica() == 0);
+        let counted: Vec<Stage> =
+            stages.collect::<Vec<_>>().into_iter().filter(|&s| first || self.executor.shards(s)).collect();
+        for stage in counted {
+            let Some(held) = self.executor.stages().get_mut(&stage) else { continue };
             let squares = squares(stage, held.as_mut(), &self.sharing)
                 .map_err(|message| ExecuteError::Device { rank, message })?;
             numbers.extend([stage.index() as f64, squares.len() as f64]);

@@ -23,7 +23,7 @@ impl Shares {
         let part = |(first, count): (usize, usize)| {
             // Who has nothing to run is not asked to run the plan, whichever it is.
             let plan = plan(if count == 0 { 1 } else { count })?;
-            Ok((Part { first, empty: count == 0, together, reduce: false }, plan))
+            Ok((Part { first, empty: count == 0, together, ..Part::default() }, plan))
         };
         Ok(Self(shares.into_iter().map(part).collect::<Result<_, BuildError>>()?))
     }

@@ -133,22 +133,13 @@ fn first_plan(builder: &Builder, transport: Transport) -> Result<Arc<CheckedPlan
     if builder.replicas == 0 {
         return Err(BuildError::NoReplicas);
     }
-    if builder.sharded {
-        refuse_sharded(builder)?;
+    if builder.sharded && builder.replicas == 1 {
+        return Err(BuildError::NothingToShardOver);
     }
     if builder.merge_weights && builder.accumulation == Accumulation::Ordered {
         return Err(BuildError::MergedAndOrdered);
     }
     Ok(Arc::new(source.training_plan(source.microbatches(), transport, builder.groups())?))
-}
-
-fn refuse_sharded(builder: &Builder) -> Result<(), BuildError> {
-    match builder {
-        Builder { replicas: 1, .. } => Err(BuildError::NothingToShardOver),
-        Builder { accumulation: Accumulation::Ordered, .. } => Err(BuildError::ShardedAndOrdered),
-        Builder { shared, .. } if !shared.is_empty() => Err(BuildError::ShardedAndShared),
-        _ => Ok(()),
-    }
 }
 
 /// A rank's end of the link, as slow as was asked for.

@@ -309,9 +309,7 @@ fn build(seat: &Seat, mut link: Box<dyn Link>) -> Result<Built, ExecuteError> {
     let executor = Executor::new(link, stages, seat.device.clone(), options).among(seat.builder.replicas);
     let mut rank = Rank::new(executor, seat.placement.clone(), seat.builder.reduction)?;
     let shared = rank.share(&seat.builder.shared)?.to_vec();
-    if seat.builder.sharded {
-        rank.shard()?;
-    }
+    rank.shard(seat.builder.sharded)?;
     Ok((rank, facts, shared))
 }
 

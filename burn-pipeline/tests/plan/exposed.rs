@@ -1,8 +1,8 @@
 //! Exposed communication, against times added up by hand and against the simulator.
 
-use burn_pipeline::cost::{Profile, Uniform};
+use burn_pipeline::cost::{Links, Profile, StageCost, Uniform};
 use burn_pipeline::pass::insert_transfers;
-use burn_pipeline::plan::{Action, Op, Task, Transport};
+use burn_pipeline::plan::{Action, Op, Plan, Task, Transport};
 use burn_pipeline::schedule::{Size, by_name};
 use burn_pipeline::simulate::{SimulateOptions, simulate};
 use burn_pipeline::trace::{Event, Track, chrome, exposed};
@@ -52,6 +52,44 @@ fn what_the_rank_computes_meanwhile_hides_a_transfer() {
     // 1..2, 2.5..3 and 3.75..4 are computed.
     assert_eq!(parts(&track(events)), [(0.0, 1.25)]);
     assert!(exposed(&track(Vec::new())).is_empty());
+}
+
+fn whole(op: Op, stage: usize, start: f64, end: f64) -> Event {
+    Event { rank: 0, action: Action::Single(Task::whole_stage(stage, op)), start, end }
+}
+
+#[test]
+fn of_what_replicas_exchange_only_the_waits_are_exposed() {
+    let measured = vec![
+        whole(Op::Unshard, 1, 0.0, 1.5),
+        whole(Op::WaitUnshard, 1, 1.0, 1.5),
+        event(0, Op::Backward, 1, 0, 1.5, 3.0),
+        whole(Op::ReduceGrad, 1, 3.0, 9.0),
+        // The neighbour is late: that is not the reduction's fault.
+        event(0, Op::ReceiveBackward, 0, 0, 3.0, 6.0),
+        event(0, Op::Backward, 0, 0, 6.0, 8.0),
+        whole(Op::ReduceGrad, 0, 8.0, 10.0),
+        whole(Op::WaitReduceGrad, 1, 8.0, 9.0),
+        whole(Op::WaitReduceGrad, 0, 9.0, 10.0),
+    ];
+    let exposures: Vec<_> = exposed(&track(measured)).iter().map(|e| (e.task.to_string(), e.exposed)).collect();
+    let expected = [("1UNSHARD", 0.5), ("1REDUCE_GRAD", 1.0), ("0RECV_B0", 3.0), ("0REDUCE_GRAD", 1.0)];
+    assert_eq!(exposures, expected.map(|(task, exposed)| (task.to_owned(), exposed)));
+}
+
+#[test]
+fn a_simulated_reduction_is_exposed_where_its_rank_has_computed_everything() {
+    let plan = Plan::from_csv("mine", "0UNSHARD,1UNSHARD,0F0,1F0,1B0,1REDUCE_GRAD,0B0,0REDUCE_GRAD\n").unwrap();
+    let cost = StageCost { forward: 1.0, backward: Some(2.0), unshard: 2.0, reduce_grad: 3.0, ..StageCost::default() };
+    let profile = Profile::new(vec![cost; 2], Links::default()).unwrap();
+    let step = simulate(&plan, &profile, &SimulateOptions::default()).unwrap();
+    let exposures: Vec<_> =
+        exposed(&step.track("predicted")).iter().map(|e| (e.task.to_string(), e.event.start, e.exposed)).collect();
+    // Stage 0 is gathered until 2 and stage 1 until 4, of which its forward hides one; both have computed everything at 9,
+    // when stage 1's reduction has one second to go and stage 0's all three.
+    let expected =
+        [("0UNSHARD", 0.0, 2.0), ("1UNSHARD", 2.0, 1.0), ("1REDUCE_GRAD", 7.0, 1.0), ("0REDUCE_GRAD", 10.0, 3.0)];
+    assert_eq!(exposures, expected.map(|(task, start, exposed)| (task.to_owned(), start, exposed)));
 }
 
 #[test]

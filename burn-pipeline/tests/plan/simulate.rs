@@ -147,6 +147,23 @@ fn memory_is_held_from_f_freed_in_part_at_i_and_all_at_w() {
 }
 
 #[test]
+fn gradients_gather_from_the_first_backward_and_leave_their_piece_behind_the_reduction() {
+    let cost = StageCost { weight_bytes: 8.0, gradient_bytes: 8.0, optimizer_bytes: 16.0, ..stage(1.0, 1.0, 1.0) };
+    let text = "0UNSHARD,0F0,0F1,0B0,0I1,0W1,0REDUCE_GRAD\n";
+    let simulated = |cost: StageCost| {
+        let step = run(text, &Profile::new(vec![cost], Links::default()).unwrap(), BLOCKING);
+        let rank = &step.ranks[0];
+        let curve: Vec<_> = rank.memory.iter().map(|p| (p.time, p.unsharded, p.gradients)).collect();
+        (curve, rank.weight_bytes, rank.optimizer_bytes, rank.peak_bytes)
+    };
+    // The second microbatch's gradients are added to the first one's while its `W` runs.
+    let whole = [(2.0, 0.0, 8.0), (5.0, 0.0, 16.0), (6.0, 0.0, 8.0)];
+    assert_eq!(simulated(cost), (whole.to_vec(), 8.0, 16.0, 8.0 + 16.0 + 16.0));
+    let sharded = [(0.0, 8.0, 0.0), (2.0, 8.0, 8.0), (5.0, 8.0, 16.0), (6.0, 8.0, 8.0), (6.0, 8.0, 2.0)];
+    assert_eq!(simulated(cost.sharded(4)), (sharded.to_vec(), 2.0, 4.0, 2.0 + 4.0 + 8.0 + 16.0));
+}
+
+#[test]
 fn a_receive_buffer_lives_until_its_value_is_used() {
     let profile = Profile::new(
         vec![StageCost { message_bytes: 7.0, ..stage(1.0, 1.0, 1.0) }, stage(1.0, 1.0, 1.0)],

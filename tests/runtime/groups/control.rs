@@ -4,14 +4,10 @@
 use super::{RATE, apart, parts, replicated, weights};
 use crate::cases::{Case, Stack, range, sizes};
 use burn::tensor::Device;
-use burn_pipeline::link::{
-    Activity, Direction, Expected, Header, Link, LinkError, Message, ThreadLink, Threads, Watch,
-};
-use burn_pipeline::plan::Transport;
+use burn_pipeline::link::{Direction, Link, LinkError, Message, ThreadLink, Threads};
 use burn_pipeline::stage::{Part, Payload};
 use burn_pipeline::train::{Builder, Pipeline};
 use pipeline_tests::reference::Reference;
-use std::sync::Arc;
 use std::time::Instant;
 
 /// What is done to gradients on their way between replicas.
@@ -39,29 +35,8 @@ struct Tampering {
 }
 
 impl Link for Tampering {
-    fn rank(&self) -> usize {
-        self.link.rank()
-    }
-
-    fn ranks(&self) -> usize {
-        self.link.ranks()
-    }
-
-    fn transport(&self) -> Transport {
-        self.link.transport()
-    }
-
-    fn watch(&self) -> Arc<dyn Watch> {
-        self.link.watch()
-    }
-
-    fn bring(&self, payload: Payload) -> Payload {
-        self.link.bring(payload)
-    }
-
-    fn announce(&mut self, activity: Activity) {
-        self.link.announce(activity);
-    }
+    burn_pipeline::forward_link!(link: rank, ranks, transport, capabilities, watch, bring, announce);
+    burn_pipeline::forward_link!(link: receive, expect, arrived, all_gather, form_groups, abort);
 
     fn send(&mut self, to: usize, mut message: Message, deadline: Instant) -> Result<(), LinkError> {
         let lost = self.tamper == Tamper::LoseShards { rank: self.rank() };
@@ -82,22 +57,6 @@ impl Link for Tampering {
             }
         }
         self.link.send(to, message, deadline)
-    }
-
-    fn receive(&mut self, from: usize, header: Header, deadline: Instant) -> Result<Payload, LinkError> {
-        self.link.receive(from, header, deadline)
-    }
-
-    fn expect(&mut self, messages: &[Expected]) -> Result<(), LinkError> {
-        self.link.expect(messages)
-    }
-
-    fn all_gather(&mut self, numbers: Vec<f64>, deadline: Instant) -> Result<Vec<Vec<f64>>, LinkError> {
-        self.link.all_gather(numbers, deadline)
-    }
-
-    fn abort(&mut self, message: String) {
-        self.link.abort(message);
     }
 }
 

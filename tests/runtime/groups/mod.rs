@@ -1,5 +1,6 @@
 //! Data-parallel replicas of a pipeline: what they compute, and what happens when one of them fails.
 
+mod beside;
 mod contract;
 mod control;
 mod faults;

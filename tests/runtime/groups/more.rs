@@ -47,7 +47,8 @@ fn every_replica_reduces_at_the_place_that_the_plan_says() {
         // The first chunk's reduction starts before the last backward of the other one.
         let (first, backward) = (place(Op::ReduceGrad, false), place(Op::Backward, true));
         assert!(first.is_some() && first < backward, "rank {rank}: {first:?}, {backward:?}");
-        assert_eq!(of_rank.iter().filter(|event| event.action.to_string().contains("REDUCE_GRAD")).count(), 2);
+        let reduces = |event: &&&Event| event.action.tasks().any(|task| task.op() == Op::ReduceGrad);
+        assert_eq!(of_rank.iter().filter(reduces).count(), 2);
     }
 }
 

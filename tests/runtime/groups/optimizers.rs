@@ -8,8 +8,7 @@ use burn::optim::{
     AdaGradConfig, AdafactorConfig, AdamConfig, AdamWConfig, LambConfig, LionConfig, ModuleOptimizer, MuonConfig,
     RmsPropConfig, SgdConfig,
 };
-use burn_pipeline::stage::Accumulation;
-use burn_pipeline::train::{BuildError, Builder, SharedParameter};
+use burn_pipeline::train::{BuildError, Builder};
 
 fn sharded() -> Builder {
     replicated::<Text>(("1F1B", 1), 4, 2).sharded(true)
@@ -53,9 +52,6 @@ fn what_cannot_be_sharded_is_refused_before_anything_runs() {
     let error = |builder: Builder| builder.build().unwrap_err();
     let alone = replicated::<Text>(("1F1B", 1), 4, 1).sharded(true);
     assert!(matches!(error(alone), BuildError::NothingToShardOver));
-    assert!(matches!(error(sharded().accumulation(Accumulation::Ordered)), BuildError::ShardedAndOrdered));
-    let shared = SharedParameter::new("tied").at("a").at("b");
-    assert!(matches!(error(sharded().share(shared)), BuildError::ShardedAndShared));
     let none = error(sharded().gathered_stages(0)).to_string();
     assert!(none.contains("at most 0") || none.contains("0 active") || none.contains(" 0"), "{none}");
 }

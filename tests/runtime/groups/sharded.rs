@@ -4,7 +4,7 @@ use super::control::{Tamper, on_links};
 use super::{FAMILIES, RATE, apart, gradients, parts, replicated, weights};
 use crate::cases::{Case, Stack, Text, range, sizes};
 use burn_pipeline::plan::Op;
-use burn_pipeline::stage::SplitBackward;
+use burn_pipeline::stage::{Accumulation, SplitBackward};
 use burn_pipeline::train::{Builder, Checkpoint, Checkpoints, Pipeline};
 use pipeline_tests::reference::Reference;
 
@@ -83,6 +83,66 @@ fn sums_over_several_batches_and_clipped_ones_equal_the_plain_loop() {
             assert!((report.loss - expected.loss).abs() < 1e-14 * expected.loss, "{place}");
             let distance = apart(&gradients(&mut other), &expected.gradients);
             assert!(distance < 1e-6 * CLIP as f32, "{place}: {distance}");
+        }
+    }
+}
+
+#[test]
+fn ordered_sums_of_sharded_gradients_equal_the_plain_loop_bit_for_bit() {
+    for family in [("1F1B", 1), ("ZBVZeroBubble", 2), ("DualPipe", 1)] {
+        for (samples, batches) in [(16, 1), (13, 1), (13, 3), (7, 2)] {
+            let case = Stack::new(samples);
+            let of_one = sizes(samples, 8.min(samples));
+            let all: Vec<usize> = (0..batches).flat_map(|_| of_one.clone()).collect();
+            let loss_of = |model: &_, i: usize| case.loss(model, range(&of_one, i % of_one.len()));
+            let mut reference = Reference::new(case.model());
+            let builder = sharded::<Stack>(family, 2).accumulation(Accumulation::Ordered);
+            let mut pipeline = builder.build().unwrap();
+            for step in 0..2 {
+                reference.step(&all, RATE, None, loss_of);
+                for _ in 1..batches {
+                    pipeline.accumulate(case.batch()).unwrap();
+                }
+                pipeline.step(case.batch(), RATE).unwrap();
+                let place = format!("{family:?}, {samples} samples, {batches} batches, step {step}");
+                assert_eq!(weights(&mut pipeline), reference.weights(), "{place}");
+            }
+        }
+    }
+}
+
+#[test]
+fn single_stages_can_be_sharded_or_left_whole() {
+    let folder = std::env::temp_dir().join(format!("sharded-alone-{}", std::process::id()));
+    for (of_all, of_one) in [(true, false), (false, true)] {
+        for family in [("1F1B", 1), ("Interleaved1F1B", 2)] {
+            let build = move || {
+                let builder = replicated::<Stack>(family, 4, 2).sharded(of_all);
+                // The last stage is not as the others are.
+                builder.stages(move |at| match at.is_last() {
+                    true => Stack::stage(at).sharded(of_one),
+                    false => Stack::stage(at),
+                })
+            };
+            let place = format!("{family:?}, all {of_all}, the last {of_one}");
+            assert_equal(&Stack::new(13), build(), 13, &place);
+            // Accumulated and clipped, and gone on with from a checkpoint by replicas that have everything.
+            let case = Stack::new(16);
+            let step = |pipeline: &mut Pipeline| {
+                pipeline.accumulate(case.batch()).unwrap();
+                pipeline.step(case.batch(), RATE).unwrap();
+                weights(pipeline)
+            };
+            let (mut mixed, mut whole) = (build().build().unwrap(), replicated::<Stack>(family, 4, 2).build().unwrap());
+            let distance = apart(&step(&mut mixed), &step(&mut whole));
+            // Batches of sharded stages are added one by one.
+            assert!(distance < 1e-5, "{place}: {distance}");
+            let saved = mixed.save(&Checkpoints::new(&folder), &()).unwrap();
+            whole.load(&Checkpoint::open(&saved).unwrap()).unwrap();
+            assert_eq!(weights(&mut whole), weights(&mut mixed), "{place}");
+            let distance = apart(&step(&mut mixed), &step(&mut whole));
+            assert!(distance < 1e-5, "{place}: {distance}");
+            std::fs::remove_dir_all(&folder).unwrap();
         }
     }
 }

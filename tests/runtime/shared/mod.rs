@@ -70,12 +70,16 @@ fn once(pipeline: &mut Pipeline) -> Vec<Vec<f32>> {
 /// Trains the pipeline and the model on one device side by side.
 fn assert_equals_one_device(size: Size, family: &str, plan: PlanSize, samples: usize, steps: usize, clip: Option<f64>) {
     let name = format!("{family} {plan:?}, {samples} samples");
-    let mut builder = builder(size, family, plan);
+    let builder = builder(size, family, plan);
+    assert_trains_alike(builder, size, &name, sizes(samples, plan.microbatches.min(samples)), steps, clip);
+}
+
+/// The same of a pipeline whose batches are cut like this.
+fn assert_trains_alike(mut builder: Builder, size: Size, name: &str, cut: Vec<usize>, steps: usize, clip: Option<f64>) {
     if let Some(norm) = clip {
         builder = builder.clip_norm(norm);
     }
-    let mut pipeline = builder.build().unwrap();
-    let cut = sizes(samples, plan.microbatches.min(samples));
+    let (mut pipeline, samples) = (builder.build().unwrap(), cut.iter().sum());
     let mut reference = Reference::new(part(size, &whole()));
     for step in 0..steps {
         let text = Text::new(size, samples, 10 + 2 * step as u64);
@@ -105,6 +109,30 @@ fn tied_copies_stay_bit_equal_for_20_steps_and_train_as_the_tied_model_on_one_de
             let plan = PlanSize { ranks, chunks, microbatches: 4 };
             // Seven samples in four microbatches: uneven.
             assert_equals_one_device(SMALL, family, plan, 7, 20, (ranks % 2 == 0).then_some(0.5));
+        }
+    }
+}
+
+#[test]
+fn tied_copies_are_shared_over_sharded_replicas() {
+    for (family, chunks) in [("1F1B", 1), ("ZBV", 2), ("DualPipe", 1)] {
+        for accumulation in [Accumulation::AsTheyCome, Accumulation::Ordered] {
+            for samples in [8, 7] {
+                let plan = PlanSize { ranks: 2, chunks, microbatches: 4 };
+                let replicas = builder(SMALL, family, plan).data_parallel(2).accumulation(accumulation);
+                let name = format!("{family}, {accumulation:?}, {samples} samples over two sharded replicas");
+                let cut = sizes(samples, 8.min(samples));
+                let clip = (samples == 7).then_some(0.5);
+                assert_trains_alike(replicas.clone().sharded(true), SMALL, &name, cut, 10, clip);
+                // Element by element, the sums are those of replicas that have everything.
+                let train = |builder: Builder| {
+                    let mut pipeline = builder.build().unwrap();
+                    let text = Text::new(SMALL, samples, 10);
+                    let losses: Vec<f64> = (0..3).map(|_| pipeline.step(text.batch(), RATE).unwrap().loss).collect();
+                    (losses, once(&mut pipeline))
+                };
+                assert_eq!(train(replicas.clone().sharded(true)), train(replicas), "{name}");
+            }
         }
     }
 }

@@ -2,12 +2,11 @@
 //! receive.
 
 use burn::tensor::{Device, Tensor};
-use burn_pipeline::link::{Activity, Expected, Header, Link, LinkError, Message, ThreadLink, Threads, Watch};
+use burn_pipeline::link::{Header, Link, LinkError, Message, ThreadLink, Threads};
 use burn_pipeline::plan::Transport;
 use burn_pipeline::stage::{AnyTensor, Payload};
 use proptest::prelude::{ProptestConfig, Strategy};
 use proptest::{prop_assert_eq, proptest};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A link whose sends end only once the message was received: the strictest transport.
@@ -17,28 +16,10 @@ struct Rendezvous {
 }
 
 impl Link for Rendezvous {
-    fn rank(&self) -> usize {
-        self.messages.rank()
-    }
-
-    fn ranks(&self) -> usize {
-        self.messages.ranks()
-    }
+    burn_pipeline::forward_link!(messages: rank, ranks, watch, bring, announce, expect, all_gather, abort);
 
     fn transport(&self) -> Transport {
         Transport::Rendezvous
-    }
-
-    fn watch(&self) -> Arc<dyn Watch> {
-        self.messages.watch()
-    }
-
-    fn bring(&self, payload: Payload) -> Payload {
-        self.messages.bring(payload)
-    }
-
-    fn announce(&mut self, activity: Activity) {
-        self.messages.announce(activity);
     }
 
     fn send(&mut self, to: usize, message: Message, deadline: Instant) -> Result<(), LinkError> {
@@ -51,18 +32,6 @@ impl Link for Rendezvous {
         let payload = self.messages.receive(from, header, deadline)?;
         self.receipts.send(from, Message { header, payload: Payload::default() }, deadline)?;
         Ok(payload)
-    }
-
-    fn expect(&mut self, messages: &[Expected]) -> Result<(), LinkError> {
-        self.messages.expect(messages)
-    }
-
-    fn all_gather(&mut self, numbers: Vec<f64>, deadline: Instant) -> Result<Vec<Vec<f64>>, LinkError> {
-        self.messages.all_gather(numbers, deadline)
-    }
-
-    fn abort(&mut self, message: String) {
-        self.messages.abort(message);
     }
 }
 

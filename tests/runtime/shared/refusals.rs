@@ -168,3 +168,19 @@ fn what_is_frozen_everywhere_may_be_shared_and_starts_equal() {
     assert_eq!(copies[0], copies[1]);
     assert_eq!(copies[0], crate::cases::noise(60, size.width));
 }
+
+#[test]
+fn copies_of_which_one_is_sharded_are_refused() {
+    let one = |at: &StageContext| stage(SMALL)(at).sharded(at.is_last());
+    let error = refused(builder(one).share(tables()).share(SharedParameter::new("bias").at("bias")).data_parallel(2));
+    assert!(
+        matches!(&error, SharedError::HalfSharded { name, stage: 1, first_stage: 0 } if name == "table"),
+        "{error}"
+    );
+    // What is said of both, or of neither, is taken.
+    for sharded in [false, true] {
+        let both = move |at: &StageContext| stage(SMALL)(at).sharded(sharded);
+        let shared = builder(both).share(tables()).share(SharedParameter::new("bias").at("bias"));
+        assert!(shared.data_parallel(2).build().is_ok(), "{sharded}");
+    }
+}

@@ -164,6 +164,10 @@ impl Link for MpiLink {
         self.give(Order::Expect { link: self.link, frames })
     }
 
+    fn arrived(&mut self, from: &[usize], deadline: Instant) -> Result<Option<(usize, Header)>, LinkError> {
+        self.mailbox.arrived(from, deadline)
+    }
+
     fn send_in(&mut self, group: usize, to: usize, message: Message, _: Instant) -> Result<(), LinkError> {
         let group = Some(self.group(group, to)?);
         self.mailbox.fail_if_failed()?;

@@ -97,6 +97,10 @@ impl Link for TcpLink {
         Ok(message.payload)
     }
 
+    fn arrived(&mut self, from: &[usize], deadline: Instant) -> Result<Option<(usize, Header)>, LinkError> {
+        self.post.mailbox().arrived(from, deadline)
+    }
+
     fn all_gather(&mut self, numbers: Vec<f64>, deadline: Instant) -> Result<Vec<Vec<f64>>, LinkError> {
         self.post.all_gather(numbers, deadline)
     }

@@ -3,7 +3,7 @@
 use super::parameters::Parameters;
 use super::record::{OutcomeForm, WeightForm};
 use super::signature::Signature;
-use crate::program::{Program, Replay, StagePrograms, interpreter};
+use crate::program::{Phase, Program, Replay, StagePrograms, interpreter};
 use crate::stage::any_tensor::AnyTensor;
 use crate::stage::boundary::{Part, Payload};
 use crate::stage::engine::{ForwardCall, Gradients, Outcome};
@@ -51,6 +51,8 @@ pub(super) struct Flight {
     device: Device,
     /// The tensors that gradients which are there lead to; `None` where all lead to something.
     reached: Option<HashSet<TensorId>>,
+    /// Were the parameters that are still to be read given up?
+    unloaded: bool,
 }
 
 impl Flight {
@@ -58,7 +60,7 @@ impl Flight {
     pub(super) fn board(ready: Arc<Ready>, call: ForwardCall, parameters: Parameters) -> Result<Self, StageError> {
         let device = parameters.device(&call);
         let replay = interpreter(&device).ok_or_else(|| StageError::Unsupported(NO_REPLAY.to_owned()))?;
-        let mut flight = Self { replay, device, ready: ready.clone(), reached: None };
+let mut flight = Self { replay, device, ready: ready.clone(), reached: None, unloaded: false };
         let edges = &ready.programs.edges;
         let target = call.target.filter(|_| call.ends_route).into_iter();
         let arrived = [call.input, call.extra].into_iter().chain(target).flat_map(tensors);
@@ -77,6 +79,29 @@ impl Flight {
 
     fn feed(&mut self, id: TensorId, tensor: DispatchTensor) -> Result<(), StageError> {
         self.replay.feed(id, tensor).map_err(StageError::Unsupported)
+    }
+
+    /// Gives up the parameters that it holds after a part, for what comes after.
+    pub(super) fn unload(&mut self, after: Phase) {
+        if !std::mem::replace(&mut self.unloaded, true) {
+            let programs = self.ready.programs.clone();
+            programs.program(after).lent().iter().for_each(|tensor| drop(self.replay.take(tensor)));
+        }
+    }
+
+    /// Feeds the parameters that it gave up after a part, if it did.
+    pub(super) fn load(&mut self, after: Phase, parameters: impl FnOnce() -> Parameters) -> Result<(), StageError> {
+        if !std::mem::take(&mut self.unloaded) {
+            return Ok(());
+        }
+        let programs = self.ready.programs.clone();
+        let mut fed = HashSet::new();
+        for (edge, value) in programs.edges.parameters.iter().zip(parameters().values) {
+            if programs.program(after).lent().iter().any(|lent| lent.id == edge.id) && fed.insert(edge.id) {
+                self.feed(edge.id, value)?;
+            }
+        }
+        Ok(())
     }
 
     /// Runs some operations of a program, and hands nothing out.

@@ -2,7 +2,8 @@
 
 use super::Traced;
 use super::flight::Flight;
-use crate::program::Product;
+use super::parameters::Parameters;
+use crate::program::{Phase, Product};
 use crate::stage::Stage;
 use crate::stage::any_tensor::AnyTensor;
 use crate::stage::error::StageError;
@@ -21,11 +22,17 @@ impl<M: Stage> Traced<M> {
     }
 
     /// Runs what each microbatch must run by itself, then the products over all.
-    pub(super) fn merge_weights(&mut self, samples: &[usize], store: &mut GradientStore) -> Result<(), StageError> {
+    pub(super) fn merge_weights(
+        &mut self,
+        module: &M,
+        samples: &[usize],
+        store: &mut GradientStore,
+    ) -> Result<(), StageError> {
         let mut operands: Vec<Vec<_>> = Vec::new();
         let mut alike = None;
         for &sample in samples {
             let mut flight = self.halfway.remove(&sample).ok_or(StageError::NotHeld)?;
+            flight.load(Phase::Input, || Parameters::of(module))?;
             let ready = flight.ready.clone();
             let merged = ready.programs.merged_weight();
             let mut given = flight.run(merged.program()).into_iter();

@@ -12,6 +12,11 @@
 //!    the order of autodiff. Where outputs have no gradient, since nothing downstream used them, other programs run that
 //!    have no part for them; see `partial`.
 //!
+//! 5. Parameters are inputs of the programs: between two of them, a microbatch can let go of those that it was fed
+//!    ([`Engine::unload_weights`]), and is fed the module's present ones before the next. That is how sharded
+//!    parameters are freed between a stage's forward and its backward. A view of one that the next program reads keeps
+//!    its storage, and pins it.
+//!
 //! What is refused, and run the plain way: a forward that reads values (`into_scalar`, control flow on them), that
 //! changes buffers (batch norm's running statistics), that uses tensors it does not get as input, extra, target or
 //! parameter, or an operation that Burn's capture does not know. A refused capture ends in a panic that is
@@ -155,7 +160,8 @@ impl<M: Stage> Traced<M> {
         seeds: Gradients,
         phase: Phase,
     ) -> Result<Result<Piecewise, Gradients>, StageError> {
-        let Some(flight) = self.forwarded.remove(&sample) else { return Ok(Err(seeds)) };
+        let Some(mut flight) = self.forwarded.remove(&sample) else { return Ok(Err(seeds)) };
+        flight.load(Phase::Forward, || Parameters::of(module))?;
         let absent = flight.ready.absent(&seeds);
         let flight = if absent.is_empty() { flight } else { self.without(module, flight, absent)? };
         Ok(Ok(Piecewise::backward(flight, sample, seeds, phase)?))
@@ -253,6 +259,7 @@ impl<M: Stage> Engine<M> for Traced<M> {
         let Some(mut flight) = self.halfway.remove(&sample) else {
             return self.eager.backward_weight(module, sample, store);
         };
+        flight.load(Phase::Input, || Parameters::of(module))?;
         let programs = flight.ready.programs.clone();
         let given = flight.run(programs.weight());
         store.add(sample, flight.weight_gradients(given.into_iter()));
@@ -261,7 +268,7 @@ impl<M: Stage> Engine<M> for Traced<M> {
 
     fn backward_weights(&mut self, module: &M, samples: &[usize], store: &mut GradientStore) -> Result<(), StageError> {
         match self.mergeable(samples) && store.accumulation() == Accumulation::AsTheyCome {
-            true => self.merge_weights(samples, store),
+            true => self.merge_weights(module, samples, store),
             false => samples.iter().try_for_each(|&sample| self.backward_weight(module, sample, store)),
         }
     }
@@ -312,6 +319,22 @@ impl<M: Stage> Engine<M> for Traced<M> {
 
     fn held(&self) -> usize {
         self.forwarded.len() + self.halfway.len() + Engine::<M>::held(&self.eager)
+    }
+
+    fn pins_weights(&self) -> bool {
+        let begun = self.forward.is_some() || self.backward.is_some();
+        let views = |flights: &HashMap<usize, Flight>, phase| {
+            flights.values().any(|flight| flight.ready.programs.program(phase).holds_views())
+        };
+        begun
+            || Engine::<M>::held(&self.eager) > 0
+            || views(&self.forwarded, Phase::Forward)
+            || views(&self.halfway, Phase::Input)
+    }
+
+    fn unload_weights(&mut self) {
+        self.forwarded.values_mut().for_each(|flight| flight.unload(Phase::Forward));
+        self.halfway.values_mut().for_each(|flight| flight.unload(Phase::Input));
     }
 
     fn held_bytes(&self) -> Option<usize> {

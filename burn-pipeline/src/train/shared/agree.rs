@@ -174,6 +174,32 @@ impl Sharing {
         Ok(())
     }
 
+    /// Refuses parameters of which only some copies are sharded over data-parallel replicas. All ranks must call it.
+    pub(in crate::train) fn refuse_half_sharded(&self, executor: &mut Executor) -> Result<(), ExecuteError> {
+        // With one replica nothing is sharded.
+        if self.groups.is_empty() || executor.grid().replicas() < 2 {
+            return Ok(());
+        }
+        let (rank, deadline) = (executor.rank(), executor.deadline());
+        let stages: Vec<Stage> = executor.stages().keys().copied().collect();
+        let told = |stage: &Stage| [stage.index() as f64, f64::from(u8::from(executor.shards(*stage)))];
+        let numbers = stages.iter().flat_map(told).collect();
+        let table = executor.link().all_gather(numbers, deadline);
+        let table = table.map_err(|source| ExecuteError::Link { rank, task: None, source })?;
+        let sharded: BTreeMap<usize, bool> =
+            table.iter().flat_map(|row| row.chunks_exact(2)).map(|pair| (pair[0] as usize, pair[1] == 1.0)).collect();
+        for member in self.groups.iter().flat_map(|group| &group.members) {
+            let of = |copy: &Copy| sharded.get(&copy.stage.index());
+            let first = &member.copies[0];
+            if let Some(other) = member.copies.iter().find(|copy| of(copy) != of(first)) {
+                let (stage, first_stage) = (other.stage.index(), first.stage.index());
+                let source = SharedError::HalfSharded { name: member.name.clone(), stage, first_stage };
+                return Err(ExecuteError::Shared { rank, source: Box::new(source) });
+            }
+        }
+        Ok(())
+    }
+
     /// Gives every copy the value of the first one. All ranks must call it.
     pub(in crate::train) fn copy_first(&self, executor: &mut Executor) -> Result<(), ExecuteError> {
         sum::copy_first(self, executor)

@@ -5,6 +5,7 @@
 use super::agree::Sharing;
 use crate::execute::{ExecuteError, Executor};
 use crate::stage::SharedError;
+use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// Compares all copies bit for bit, by a hash of their values. All ranks must call it.
@@ -25,13 +26,19 @@ pub(super) fn refuse_diverged(sharing: &Sharing, executor: &mut Executor) -> Res
     let deadline = executor.deadline();
     let table = executor.link().all_gather(numbers, deadline);
     let table = table.map_err(|source| ExecuteError::Link { rank, task: None, source })?;
-    let hashes: Vec<(usize, f64)> =
-        table.iter().flat_map(|row| row.chunks_exact(2).map(|pair| (pair[0] as usize, pair[1]))).collect();
-    let hash = |place: usize| hashes.iter().find(|(at, _)| *at == place).map(|(_, hash)| *hash);
+    // Each data-parallel replica by itself: where parameters are sharded, each has pieces of its own.
+    let replica = |rank: usize| rank % executor.grid().replicas();
+    let rows = table
+        .iter()
+        .enumerate()
+        .flat_map(|(rank, row)| row.chunks_exact(2).map(move |pair| ((replica(rank), pair[0] as usize), pair[1])));
+    let hashes: BTreeMap<(usize, usize), f64> = rows.collect();
+    let hash = |replica: usize, place: usize| hashes.get(&(replica, place)).copied();
     for (place, (member, copy)) in copies().enumerate() {
         let first = &member.copies[0];
         let first_place = copies().position(|(m, c)| std::ptr::eq(m, member) && std::ptr::eq(c, first));
-        if hash(place) != first_place.and_then(hash) {
+        let apart = |of| hash(of, place) != first_place.and_then(|first| hash(of, first));
+        if (0..executor.grid().replicas()).any(apart) {
             let source = SharedError::Diverged {
                 name: member.name.clone(),
                 stage: copy.stage.index(),
