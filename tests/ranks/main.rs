@@ -18,6 +18,8 @@ mod experts;
 mod experts_cases;
 mod faults;
 mod jobs;
+#[allow(dead_code, reason = "the tests that run this program read what is said")]
+mod odd;
 mod parity;
 mod replicas;
 #[allow(dead_code, reason = "the tests on threads use all of it")]
@@ -63,6 +65,7 @@ fn main() -> ExitCode {
         ["replicas", _] => passed(|| replicas::parity(&mpi, false)),
         ["shards", _] => passed(|| replicas::parity(&mpi, true)),
         ["strangers", _] => passed(|| jobs::strangers(&mpi)),
+        ["odd", field, _] => passed(|| jobs::odd(&mpi, field)),
         ["calls", _] => passed(|| jobs::calls(&mpi)),
         ["reads", _] => passed(|| jobs::reads(&mpi)),
         ["experts", _] => passed(|| experts::metrics(&mpi)),
