@@ -56,7 +56,9 @@ impl Machines {
             let folder = folder.display();
             let key = format!("ssh-keygen -q -t ed25519 -N '' -f {folder}/key");
             assert!(sh(&key).status().is_ok_and(|status| status.success()), "{key}");
-            let client = "StrictHostKeyChecking no\nUserKnownHostsFile /dev/null\nLogLevel ERROR";
+            // An `ssh` to a machine that has gone silent ends by itself.
+            let client =
+                "StrictHostKeyChecking no\nUserKnownHostsFile /dev/null\nLogLevel ERROR\nServerAliveInterval 3";
             fs::write(format!("{folder}/ssh_config"), format!("IdentityFile {folder}/key\n{client}\n")).unwrap();
             let server = "StrictModes no\nUsePAM no\nPidFile none\nPermitRootLogin prohibit-password\nLogLevel ERROR";
             let keys = format!("HostKey {folder}/key\nAuthorizedKeysFile {folder}/key.pub\n{server}\n");
@@ -75,7 +77,8 @@ impl Machines {
         let folder = std::env::temp_dir().join(format!("machines-{}-{number}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let then = then(&folder);
-        let mut machines = Self { switch: Machine::start("switch", "exec sleep infinity"), machines: Vec::new(), folder };
+        let mut machines =
+            Self { switch: Machine::start("switch", "exec sleep infinity"), machines: Vec::new(), folder };
         machines.switch.ip("link add name switch0 type bridge");
         machines.switch.ip("link set switch0 up");
         for number in 0..count {
@@ -198,7 +201,8 @@ impl Machine {
     fn processes(&self, argument: &str) -> Vec<String> {
         let space = |process: &str| fs::read_link(format!("/proc/{process}/ns/pid")).ok();
         let Some(own) = space(&self.first.to_string()) else { return Vec::new() };
-        let all = fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
+        let all =
+            fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
         let within = all.filter(|process| space(process).as_ref() == Some(&own));
         let lines = within.filter_map(|process| fs::read_to_string(format!("/proc/{process}/cmdline")).ok());
         lines.filter(|line| line.split('\0').any(|word| word == argument)).map(|line| line.replace('\0', " ")).collect()

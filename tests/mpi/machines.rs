@@ -25,7 +25,9 @@ fn mpirun(machines: &Machines, slots: usize, ranks: usize, flags: &[&str], argum
 /// Processes and shared memory that are still on these machines after a while.
 fn left(machines: &Machines, on: &[usize]) -> Vec<String> {
     let look = || {
-        let processes = on.iter().flat_map(|&machine| machines.processes(machine, MARK));
+        let names = [MARK, "orted", "/usr/bin/ssh"];
+        let processes = on.iter().flat_map(|&machine| names.map(|name| machines.processes(machine, name)));
+        let processes = processes.flatten();
         let memory = on.iter().flat_map(|&machine| machines.shared_memory(machine));
         processes.chain(memory).collect::<Vec<_>>()
     };
@@ -129,12 +131,9 @@ fn struck(machines: &mut Machines, fate: Fate, lost: usize, flags: &[&str]) -> S
 #[ignore = "makes networks: needs root, iproute2 and openssh-server"]
 fn a_machine_that_is_cut_off_or_lost_is_named_and_nothing_is_left_on_the_others() {
     let recovery = [KEEPALIVE, &["--enable-recovery"]].concat();
-    for (fate, lost, flags) in [
-        (Fate::Cut, 1, &*recovery),
-        (Fate::Dark, 2, &recovery),
-        (Fate::Cut, 2, KEEPALIVE),
-        (Fate::Ended, 1, &[]),
-    ] {
+    for (fate, lost, flags) in
+        [(Fate::Cut, 1, &*recovery), (Fate::Dark, 2, &recovery), (Fate::Cut, 2, KEEPALIVE), (Fate::Ended, 1, &[])]
+    {
         let mut machines = Machines::start_with_ssh(3);
         let err = struck(&mut machines, fate, lost, flags);
         println!("{fate:?} of {lost}: {err}");

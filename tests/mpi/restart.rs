@@ -87,7 +87,13 @@ fn killed_processes_are_done_without_and_no_loss_differs() {
     let err = struck("", 3, &blows, &mut random);
     assert_says(
         &err,
-        &["1F1B over 3 rank(s)", "going on with 2 of 3", "1F1B over 2 rank(s)", "going on with 1 of 3", "1F1B over 1 rank(s)"],
+        &[
+            "1F1B over 3 rank(s)",
+            "going on with 2 of 3",
+            "1F1B over 2 rank(s)",
+            "going on with 1 of 3",
+            "1F1B over 1 rank(s)",
+        ],
     );
     assert_eq!(err.matches("goes on after step").count(), 2, "{err}");
 }
@@ -107,6 +113,9 @@ fn replicas_go_on_as_replicas_of_shorter_pipelines() {
         let mut random = Random::of_now();
         let blow = (signal, 4, 5 + random.below(15) as usize);
         let err = struck(more, 4, &[blow], &mut random);
-        assert_says(&err, &["1F1B over 2 rank(s)", "going on with 2 of 4", "1F1B over 1 rank(s)", "in each of 2 replicas"]);
+        assert_says(
+            &err,
+            &["1F1B over 2 rank(s)", "going on with 2 of 4", "1F1B over 1 rank(s)", "in each of 2 replicas"],
+        );
     }
 }

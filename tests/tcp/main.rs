@@ -210,12 +210,7 @@ impl Processes {
     }
 
     /// Starts this program as each rank, as `program` says; ranks meet at an address and port.
-    fn start_with(
-        ranks: usize,
-        steps: usize,
-        (host, port): (&str, u16),
-        program: impl Fn(usize) -> Command,
-    ) -> Self {
+    fn start_with(ranks: usize, steps: usize, (host, port): (&str, u16), program: impl Fn(usize) -> Command) -> Self {
         let start = |rank: usize| {
             let mut command = program(rank);
             command.args(["--exact", RANK, "--ignored", "--nocapture"]);

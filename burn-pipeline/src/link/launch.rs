@@ -290,11 +290,7 @@ mod tests {
             [("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "4"), ("OMPI_COMM_WORLD_LOCAL_SIZE", "2")];
         assert_eq!(launch(&spread).unwrap().unwrap().place(), Err(LaunchError::NoMeeting));
         // Tasks of a Slurm job may be spread in ways that only the list of machines tells.
-        let spread = [
-            ("SLURM_PROCID", "0"),
-            ("SLURM_STEP_NUM_TASKS", "8"),
-            ("SLURM_NTASKS_PER_NODE", "4(x2)"),
-        ];
+        let spread = [("SLURM_PROCID", "0"), ("SLURM_STEP_NUM_TASKS", "8"), ("SLURM_NTASKS_PER_NODE", "4(x2)")];
         assert_eq!(meeting(&spread), None);
     }
 
@@ -311,7 +307,8 @@ mod tests {
 
     #[test]
     fn a_batch_script_of_slurms_was_not_started_as_a_rank() {
-        let script = [("SLURM_JOB_ID", "7"), ("SLURM_PROCID", "0"), ("SLURM_NTASKS", "4"), ("SLURM_JOB_NODELIST", "a1")];
+        let script =
+            [("SLURM_JOB_ID", "7"), ("SLURM_PROCID", "0"), ("SLURM_NTASKS", "4"), ("SLURM_JOB_NODELIST", "a1")];
         assert_eq!(launch(&script), Ok(None));
         // A step of the job may have fewer processes than the job has room for.
         let step = [&script[..], &[("SLURM_STEP_ID", "3"), ("SLURM_STEP_NUM_TASKS", "2")]].concat();

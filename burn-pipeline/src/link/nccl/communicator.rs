@@ -81,7 +81,14 @@ impl Communicator {
         let mut config = Config::new();
         // SAFETY: the handle is written, and the configuration read, before the call returns, and both are alive.
         let status = unsafe {
-            sys::ncclCommInitRankConfig(&mut handle, ranks as c_int, id, rank as c_int, std::ptr::from_mut(&mut config).cast()).result()
+            sys::ncclCommInitRankConfig(
+                &mut handle,
+                ranks as c_int,
+                id,
+                rank as c_int,
+                std::ptr::from_mut(&mut config).cast(),
+            )
+            .result()
         };
         status.map_err(|error| failed("joining the other ranks", handle, error.0))?;
         let communicator = Self { handle };
@@ -106,8 +113,10 @@ impl Communicator {
         let mut config = Config::new();
         // SAFETY: the communicator is alive; the configuration is read before the call returns; the place for the new
         // handle lives for ever, or until nothing writes to it any more (below).
-        let status =
-            unsafe { sys::ncclCommSplit(self.handle, color, key as c_int, written, std::ptr::from_mut(&mut config).cast()).result() };
+        let status = unsafe {
+            sys::ncclCommSplit(self.handle, color, key as c_int, written, std::ptr::from_mut(&mut config).cast())
+                .result()
+        };
         status.map_err(|error| failed(what, self.handle, error.0))?;
         self.settle(what, deadline, stop)?;
         // SAFETY: it came from a box, and the split is over: nobody else has it.
