@@ -12,7 +12,7 @@ use crate::options_error::OptionsError;
 use crate::saved::RunFlags;
 use crate::traces::TracePaths;
 use burn::tensor::Device;
-use burn_pipeline::link::Launch;
+use burn_pipeline::link::{Launch, Launcher};
 use burn_pipeline::plan::Plan;
 use burn_pipeline::schedule::{Chunks, Size, by_name};
 use burn_pipeline::train::AutoPipeline;
@@ -172,7 +172,9 @@ impl Options {
         if (self.link == LinkName::Mpi || self.processes.is_some()) && !cfg!(feature = "mpi") {
             return Err(OptionsError::NoMpi);
         }
-        if let (Some(_), Some(launch)) = (self.processes, Launch::from_environment()?) {
+        if self.processes.is_some()
+            && let Some(launch) = Launch::from_environment()?.filter(is_one_of_many)
+        {
             return Err(OptionsError::Started(launch.launcher));
         }
         if (self.link != LinkName::Threads || self.processes.is_some())
@@ -290,6 +292,11 @@ impl Options {
         let processes = self.processes.or(started).map(|processes| (processes / self.data_parallel).max(1));
         Ok(self.ranks.or(processes).unwrap_or(2))
     }
+}
+
+/// Has this process been started beside others, or by an MPI, which starts no other within?
+fn is_one_of_many(launch: &Launch) -> bool {
+    launch.ranks > 1 || matches!(launch.launcher, Launcher::OpenMpi | Launcher::Mpich)
 }
 
 fn at_least_one_second(text: &str) -> Result<u64, String> {

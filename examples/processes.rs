@@ -4,9 +4,11 @@
 //! that cannot start, or ends of itself, is not repeated; each loss leaves one rank fewer, so it ends.
 //!
 //! 1. `mpirun` starts as many copies of this program as `--processes` says, with `--link mpi` in that flag's place. It
-//!    ends all of them when one is killed; ranks end the job with [`LOST`] when one no longer answers.
-//! 2. With `--restart`, what is left goes on: one process fewer, the same family of schedules where it can be built for
-//!    so many, else 1F1B, from the last checkpoint (`--resume` in that flag's place). Without one it begins again.
+//!    ends all of them when one is killed; ranks end the job with [`LOST`] when one no longer answers. In a batch script or
+//!    an interactive step of Slurm's they run on the machine where it runs.
+//! 2. With `--restart`, what is left goes on: one process fewer, or as many as make whole replicas of the pipeline; the same
+//!    family of schedules where it can be built for so many ranks, else 1F1B; from the last checkpoint (`--resume` in that
+//!    flag's place). Without one it begins again. There are fewer replicas only where too few processes are left.
 //! 3. Steps after that checkpoint are run again, and told again.
 //!
 //! Where several machines are to take part, `mpirun` with a hostfile is called by hand.
@@ -43,23 +45,36 @@ pub fn run(
     err: &mut dyn Write,
 ) -> Result<u8, ProcessesError> {
     let program = std::env::current_exe().map_err(ProcessesError::Program)?;
-    for left in (1..=processes).rev() {
-        let schedule = if left == processes { Schedule::AsAsked } else { Schedule::of(options, left) };
+    let (mut running, mut crew) = (processes, None);
+    loop {
         let mut command = Command::new("mpirun");
-        command.args(["-n", &left.to_string(), "--oversubscribe"]).arg(&program);
-        command.args(rewritten(arguments, schedule));
+        command.args(["-n", &running.to_string(), "--oversubscribe"]).arg(&program);
+        command.args(rewritten(arguments, crew));
+        // In a job of Slurm's `mpirun` would spread them over all of its machines.
+        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("SLURM_")) {
+            command.env_remove(name);
+        }
         let status = command.status().map_err(ProcessesError::Start)?;
-        let again = options.restart && left > 1 && was_lost(status);
+        let again = options.restart && running > 1 && was_lost(status);
         if !again {
             return Ok(exit_code(status));
         }
+        let next = Crew::of(options, running - 1);
+        (running, crew) = (next.ranks * next.replicas, Some(next));
         // A closed standard error is no news.
-        let _ = writeln!(err, "a rank was lost ({status}); going on with {} of {processes} processes", left - 1);
+        let _ = writeln!(err, "a rank was lost ({status}); going on with {running} of {processes} processes");
     }
-    Ok(LOST)
 }
 
-/// What the processes run.
+/// What the processes run that are left when one was lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Crew {
+    ranks: usize,
+    replicas: usize,
+    schedule: Schedule,
+}
+
+/// The schedule of fewer ranks than the user asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Schedule {
     /// What the flags say.
@@ -68,12 +83,24 @@ enum Schedule {
     Plain,
 }
 
-impl Schedule {
-    /// For fewer ranks than the user asked for.
-    fn of(options: &Options, ranks: usize) -> Self {
-        let fewer = Options { ranks: Some(ranks), ..options.clone() };
-        let fits = |setup: Result<usize, OptionsError>| setup.is_ok_and(|planned| planned == ranks);
-        if fits(fewer.planned_ranks()) { Schedule::AsAsked } else { Schedule::Plain }
+impl Crew {
+    /// Of at most so many processes, of which there is at least one.
+    fn of(options: &Options, processes: usize) -> Self {
+        let replicas = options.data_parallel.clamp(1, processes);
+        let ranks = processes / replicas;
+        let fewer = Options { ranks: Some(ranks), data_parallel: replicas, ..options.clone() };
+        let fits = |planned: Result<usize, OptionsError>| planned.is_ok_and(|planned| planned == ranks);
+        let schedule = if fits(fewer.planned_ranks()) { Schedule::AsAsked } else { Schedule::Plain };
+        Self { ranks, replicas, schedule }
+    }
+
+    /// The flags that take the place of the user's.
+    fn flags(self) -> Vec<String> {
+        let mut flags = vec!["--data-parallel".to_owned(), self.replicas.to_string()];
+        if self.schedule == Schedule::Plain {
+            flags.extend(["--schedule", "1F1B"].map(str::to_owned));
+        }
+        flags
     }
 }
 
@@ -87,9 +114,11 @@ fn exit_code(status: ExitStatus) -> u8 {
     status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(LOST)
 }
 
-/// The command line of the processes: each flag of this helper replaced where it stands.
-fn rewritten(arguments: &[OsString], schedule: Schedule) -> Vec<OsString> {
+/// The command line of the processes: each flag of this helper replaced where it stands. The crew's flags, where there are
+/// fewer processes than the user asked for, take the place of the user's own.
+fn rewritten(arguments: &[OsString], crew: Option<Crew>) -> Vec<OsString> {
     let mut rewritten: Vec<OsString> = Vec::new();
+    let plain = crew.is_some_and(|crew| crew.schedule == Schedule::Plain);
     let mut arguments = arguments.iter();
     while let Some(argument) = arguments.next() {
         let text = argument.to_string_lossy();
@@ -103,12 +132,13 @@ fn rewritten(arguments: &[OsString], schedule: Schedule) -> Vec<OsString> {
             "--processes" => {
                 skip_value();
                 rewritten.extend(["--link", "mpi"].map(OsString::from));
-                if schedule == Schedule::Plain {
-                    rewritten.extend(["--schedule", "1F1B"].map(OsString::from));
-                }
+                rewritten.extend(crew.into_iter().flat_map(Crew::flags).map(OsString::from));
             }
             "--restart" => rewritten.push("--resume".into()),
-            "--schedule" | "--plan" | "--chunks" if schedule == Schedule::Plain => skip_value(),
+            "--schedule" | "--plan" | "--chunks" if plain => skip_value(),
+            "--data-parallel" if crew.is_some() => skip_value(),
+            // One replica has nobody to share its parameters with.
+            "--sharded" if crew.is_some_and(|crew| crew.replicas == 1) => {}
             _ => rewritten.push(argument.clone()),
         }
     }
@@ -120,30 +150,46 @@ mod tests {
     use super::*;
     use clap::Parser;
 
-    fn line(text: &str, schedule: Schedule) -> String {
+    fn line(text: &str, crew: Option<Crew>) -> String {
         let arguments: Vec<OsString> = text.split(' ').map(OsString::from).collect();
-        rewritten(&arguments, schedule).join(" ".as_ref()).into_string().unwrap()
+        rewritten(&arguments, crew).join(" ".as_ref()).into_string().unwrap()
     }
 
     #[test]
     fn the_processes_get_the_command_line_with_the_helpers_flags_replaced_where_they_stand() {
         let asked = "--steps 9 --processes 4 --save f --restart --schedule=ZBH1 --chunks 1 --log json";
-        let given = line(asked, Schedule::AsAsked);
+        let given = line(asked, None);
         assert_eq!(given, "--steps 9 --link mpi --save f --resume --schedule=ZBH1 --chunks 1 --log json");
-        let plain = line(asked, Schedule::Plain);
-        assert_eq!(plain, "--steps 9 --link mpi --schedule 1F1B --save f --resume --log json");
-        assert_eq!(line("--processes=2 --lr 1", Schedule::AsAsked), "--link mpi --lr 1");
+        let plain = line(asked, Some(Crew { ranks: 3, replicas: 1, schedule: Schedule::Plain }));
+        assert_eq!(plain, "--steps 9 --link mpi --data-parallel 1 --schedule 1F1B --save f --resume --log json");
+        assert_eq!(line("--processes=2 --lr 1", None), "--link mpi --lr 1");
+        let replicas = "--processes=4 --data-parallel 2 --sharded --lr 1";
+        let crew = |replicas| Some(Crew { ranks: 1, replicas, schedule: Schedule::AsAsked });
+        assert_eq!(line(replicas, crew(2)), "--link mpi --data-parallel 2 --sharded --lr 1");
+        assert_eq!(line(replicas, crew(1)), "--link mpi --data-parallel 1 --lr 1");
+    }
+
+    #[test]
+    fn those_who_are_left_make_whole_replicas_and_fewer_of_them_only_where_there_must_be() {
+        let options = |flags: &str| Options::try_parse_from(format!("train_gpt {flags}").split(' ')).unwrap();
+        for (replicas, processes, expected) in
+            [(1, 3, [3, 1]), (2, 7, [3, 2]), (2, 3, [1, 2]), (2, 2, [1, 2]), (2, 1, [1, 1]), (4, 3, [1, 3])]
+        {
+            let crew = Crew::of(&options(&format!("--processes 8 --data-parallel {replicas}")), processes);
+            assert_eq!([crew.ranks, crew.replicas], expected, "{replicas} replicas, {processes} processes");
+        }
     }
 
     #[test]
     fn the_asked_schedule_is_kept_where_it_can_be_built_for_the_ranks_that_are_left() {
         let options = |flags: &str| Options::try_parse_from(format!("train_gpt {flags}").split(' ')).unwrap();
-        assert_eq!(Schedule::of(&options("--processes 4"), 3), Schedule::AsAsked);
-        assert_eq!(Schedule::of(&options("--processes 4 --schedule DualPipe --microbatches 8"), 3), Schedule::Plain);
+        let of = |options: &Options, processes| Crew::of(options, processes).schedule;
+        assert_eq!(of(&options("--processes 4"), 3), Schedule::AsAsked);
+        assert_eq!(of(&options("--processes 4 --schedule DualPipe --microbatches 8"), 3), Schedule::Plain);
         let plan = std::env::temp_dir().join(format!("train-gpt-processes-{}.csv", std::process::id()));
         std::fs::write(&plan, "0F0,0B0\n1F0,1B0\n").unwrap();
         let planned = options(&format!("--processes 2 --plan {}", plan.display()));
-        assert_eq!((Schedule::of(&planned, 2), Schedule::of(&planned, 1)), (Schedule::AsAsked, Schedule::Plain));
+        assert_eq!((of(&planned, 2), of(&planned, 1)), (Schedule::AsAsked, Schedule::Plain));
         std::fs::remove_file(plan).unwrap();
     }
 }

@@ -2,5 +2,6 @@
 
 pub mod conformance;
 pub mod faulty_link;
+pub mod machines;
 pub mod mlp;
 pub mod reference;

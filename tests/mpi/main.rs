@@ -2,14 +2,22 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests fail by panicking and print what they covered")]
 
+#[allow(dead_code, reason = "the program that runs as a rank uses all of it")]
+#[path = "../runtime/cases.rs"]
+mod cases;
 mod checkpoints;
 mod faults;
+mod machines;
 mod mpirun;
+#[allow(dead_code, reason = "the program that runs as a rank uses all of it")]
+#[path = "../ranks/odd.rs"]
+mod odd;
 mod random;
 mod restart;
 mod training;
 
 use mpirun::{Run, mpirun};
+use odd::FIELDS;
 
 /// Runs a test of the program that must pass on every rank, and leave nothing; gives standard output.
 fn passes(ranks: usize, test: &str) -> String {
@@ -79,6 +87,16 @@ fn shared_parameters_are_summed_over_processes_as_over_threads() {
 fn ranks_of_another_job_are_named_before_anything_is_built() {
     for ranks in [2, 3] {
         passes(ranks, "strangers");
+    }
+}
+
+#[test]
+fn the_rank_that_was_started_otherwise_is_named_with_what_it_has_by_every_rank() {
+    for (ranks, (field, says)) in [2, 3].into_iter().flat_map(|ranks| FIELDS.map(|field| (ranks, field))) {
+        let out = passes_with(ranks, &["odd", field]);
+        let told: Vec<&str> = out.lines().filter(|line| line.contains("is told: ")).collect();
+        let named = format!("rank {} differs from the others in {says}", ranks - 1);
+        assert!(told.len() == ranks && told.iter().all(|line| line.contains(&named)), "{named}: {out}");
     }
 }
 

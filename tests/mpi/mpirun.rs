@@ -82,7 +82,8 @@ impl Turn {
     }
 }
 
-fn run(command: &mut Command) -> Run {
+/// Runs a command to its end, or to the limit; does not look for what it leaves behind.
+pub(crate) fn run(command: &mut Command) -> Run {
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let read = |mut stream: Box<dyn Read + Send>| {
         std::thread::spawn(move || {

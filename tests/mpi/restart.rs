@@ -1,4 +1,4 @@
-//! One command trains on with the processes that are left when some are killed.
+//! One command trains on with the processes that are left when some are killed or stop.
 
 use crate::checkpoints::Folder;
 use crate::mpirun::Turn;
@@ -11,9 +11,9 @@ use std::process::{Command, Stdio};
 
 const STEPS: usize = 80;
 
-fn flags(trace: &str) -> Vec<String> {
+fn flags(more: &str, trace: &str) -> Vec<String> {
     let flags = format!(
-        "train_gpt --d-model 16 --layers 4 --heads 2 --seq 16 --batch 8 --steps {STEPS} --lr 0.01 --log json --trace {trace}"
+        "train_gpt --d-model 16 --layers 4 --heads 2 --seq 16 --batch 8 --steps {STEPS} --lr 0.01 --log json --trace {trace}{more}"
     );
     flags.split(' ').map(str::to_owned).collect()
 }
@@ -25,57 +25,97 @@ fn record(line: &str) -> (usize, [String; 2]) {
 }
 
 /// What threads tell that nobody stops.
-fn uninterrupted() -> BTreeMap<usize, [String; 2]> {
+fn uninterrupted(more: &str) -> BTreeMap<usize, [String; 2]> {
     let folder = Folder::new("restart-threads");
     let (mut out, mut err) = (Vec::new(), Vec::new());
-    let code = run::main(flags(folder.text()).into_iter().map(OsString::from), &mut out, &mut err);
+    let code = run::main(flags(more, folder.text()).into_iter().map(OsString::from), &mut out, &mut err);
     assert_eq!(code, 0, "{}", String::from_utf8_lossy(&err));
     String::from_utf8(out).unwrap().lines().map(record).collect()
 }
 
-#[test]
-fn killed_processes_are_done_without_and_no_loss_differs() {
-    let whole = uninterrupted();
-    let (folder, mut random, turn) = (Folder::new("restart"), Random::of_now(), Turn::new());
+/// What befalls a run of so many processes, once this step is done: a signal to one of them.
+type Blow = (&'static str, usize, usize);
+
+/// Runs so many processes through the blows; gives what was told on standard error. Every step's numbers must be those of
+/// a run that nothing interrupts, and nothing may be left behind.
+fn struck(more: &str, processes: usize, blows: &[Blow], random: &mut Random) -> String {
+    let whole = uninterrupted(more);
+    let (folder, turn) = (Folder::new("restart"), Turn::new());
     let (save, trace) = (folder.0.join("saved"), folder.0.join("trace"));
     let mut command = Command::new(env!("CARGO_BIN_EXE_ranks"));
-    command.args(flags(trace.to_str().unwrap())).args(["--processes", "3", "--restart", "--save-every", "3"]);
-    command.arg("--save").arg(&save).arg(&turn.mark);
+    command.args(flags(more, trace.to_str().unwrap())).args(["--processes", &processes.to_string(), "--restart"]);
+    command.args(["--save-every", "3", "--deadline", "6", "--save"]).arg(&save).arg(&turn.mark);
     // What Open MPI asks of those who run it as root, as containers do.
     command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    // The first kill leaves two processes, the second one.
-    let mut kills =
-        vec![(3, 5 + random.below(15) as usize), (2, 30 + random.below(15) as usize)].into_iter().peekable();
+    let mut blows = blows.iter().peekable();
     let (mut told, mut again) = (BTreeMap::new(), 0);
     for line in BufReader::new(child.stdout.take().unwrap()).lines() {
         let (step, numbers) = record(&line.unwrap());
-        if let Some(&(ranks, _)) = kills.peek().filter(|&&(_, at)| step >= at) {
+        if let Some(&&(signal, ranks, _)) = blows.peek().filter(|&&&(.., at)| step >= at) {
             let rank = random.below(ranks as u64) as usize;
             // Those of the run before tell for a moment on.
             if let Some(process) = turn.process_of(rank, ranks) {
-                println!("rank {rank} of {ranks} is killed after it told of step {step}");
-                assert!(Command::new("kill").args(["-KILL", &process.to_string()]).status().unwrap().success());
-                kills.next();
+                println!("rank {rank} of {ranks} gets {signal} after step {step}");
+                assert!(Command::new("kill").args([signal, &process.to_string()]).status().unwrap().success());
+                blows.next();
             }
         }
         assert_eq!(numbers, whole[&step], "step {step}");
         again += usize::from(told.insert(step, numbers).is_some());
     }
     let output = child.wait_with_output().unwrap();
-    let err = String::from_utf8_lossy(&output.stderr);
+    let err = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{err}");
     assert_eq!(told, whole);
-    for says in [
-        "1F1B over 3 rank(s)",
-        "going on with 2 of 3",
-        "1F1B over 2 rank(s)",
-        "going on with 1 of 3",
-        "1F1B over 1 rank(s)",
-    ] {
-        assert!(err.contains(says), "{says}: {err}");
-    }
-    assert_eq!(err.matches("goes on after step").count(), 2, "{err}");
     println!("{again} steps were run twice");
     assert_eq!(turn.left(), Vec::<String>::new());
+    err
+}
+
+fn assert_says(err: &str, words: &[&str]) {
+    for says in words {
+        assert!(err.contains(says), "{says}: {err}");
+    }
+}
+
+#[test]
+fn killed_processes_are_done_without_and_no_loss_differs() {
+    let mut random = Random::of_now();
+    // The first kill leaves two processes, the second one.
+    let blows = [("-KILL", 3, 5 + random.below(15) as usize), ("-KILL", 2, 30 + random.below(15) as usize)];
+    let err = struck("", 3, &blows, &mut random);
+    assert_says(
+        &err,
+        &[
+            "1F1B over 3 rank(s)",
+            "going on with 2 of 3",
+            "1F1B over 2 rank(s)",
+            "going on with 1 of 3",
+            "1F1B over 1 rank(s)",
+        ],
+    );
+    assert_eq!(err.matches("goes on after step").count(), 2, "{err}");
+}
+
+#[test]
+fn stopped_processes_are_ended_and_done_without() {
+    let mut random = Random::of_now();
+    let blows = [("-STOP", 3, 5 + random.below(15) as usize), ("-STOP", 2, 30 + random.below(15) as usize)];
+    let err = struck("", 3, &blows, &mut random);
+    assert_says(&err, &["does not answer (killed, stopped", "going on with 2 of 3", "going on with 1 of 3"]);
+    assert_eq!(err.matches("goes on after step").count(), 2, "{err}");
+}
+
+#[test]
+fn replicas_go_on_as_replicas_of_shorter_pipelines() {
+    for (more, signal) in [(" --data-parallel 2", "-KILL"), (" --data-parallel 2 --sharded", "-STOP")] {
+        let mut random = Random::of_now();
+        let blow = (signal, 4, 5 + random.below(15) as usize);
+        let err = struck(more, 4, &[blow], &mut random);
+        assert_says(
+            &err,
+            &["1F1B over 2 rank(s)", "going on with 2 of 4", "1F1B over 1 rank(s)", "in each of 2 replicas"],
+        );
+    }
 }

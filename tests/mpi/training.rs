@@ -5,7 +5,7 @@ use burn_pipeline::train::Checkpoints;
 use pipeline_examples::run;
 use std::ffi::OsString;
 
-const TINY: &[&str] = &[
+pub(crate) const TINY: &[&str] = &[
     "train_gpt",
     "--d-model",
     "16",
@@ -26,14 +26,14 @@ const TINY: &[&str] = &[
 ];
 
 /// Losses and gradient norms of JSON lines, as they are printed: enough digits to tell any two numbers apart.
-fn curve(out: &str) -> Vec<(String, String)> {
+pub(crate) fn curve(out: &str) -> Vec<(String, String)> {
     let lines = out.lines().filter(|line| line.starts_with('{'));
     let field = |line: &serde_json::Value, name: &str| line[name].to_string();
     let parsed = lines.map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
     parsed.map(|line| (field(&line, "loss"), field(&line, "gradient_norm"))).collect()
 }
 
-fn folder(name: &str) -> std::path::PathBuf {
+pub(crate) fn folder(name: &str) -> std::path::PathBuf {
     std::env::temp_dir().join(format!("train-gpt-mpi-{}-{name}", std::process::id()))
 }
 

@@ -55,6 +55,14 @@ pub(crate) fn strangers(mpi: &Mpi) {
     assert!(odd || error.contains(&format!("rank {last} failed")), "{error}");
 }
 
+/// The last rank was started otherwise in one thing; all ranks name it, and the thing.
+pub(crate) fn odd(mpi: &Mpi, field: &str) {
+    let last = mpi.ranks() - 1;
+    let field = Some(field).filter(|_| mpi.rank() == last);
+    let error = crate::odd::build(Box::new(mpi.link(Device::flex()).unwrap()), field).unwrap_err();
+    println!("rank {} is told: {error}", mpi.rank());
+}
+
 /// Calls that differ are refused everywhere, and the pipeline goes on.
 pub(crate) fn calls(mpi: &Mpi) {
     let last = mpi.ranks() - 1;

@@ -20,6 +20,8 @@ mod experts_cases;
 mod faults;
 mod jobs;
 mod metadata;
+#[allow(dead_code, reason = "the tests that run this program read what is said")]
+mod odd;
 mod parity;
 mod replicas;
 #[allow(dead_code, reason = "the tests on threads use all of it")]
@@ -65,6 +67,7 @@ fn main() -> ExitCode {
         ["replicas", _] => passed(|| replicas::parity(&mpi, false)),
         ["shards", _] => passed(|| replicas::parity(&mpi, true)),
         ["strangers", _] => passed(|| jobs::strangers(&mpi)),
+        ["odd", field, _] => passed(|| jobs::odd(&mpi, field)),
         ["calls", _] => passed(|| jobs::calls(&mpi)),
         ["receives", _] => passed(|| metadata::receives(&mpi)),
         ["reads", _] => passed(|| jobs::reads(&mpi)),

@@ -5,6 +5,9 @@
 #[allow(dead_code, reason = "the tests on threads use all of it")]
 #[path = "../runtime/cases.rs"]
 mod cases;
+mod machines;
+#[path = "../ranks/odd.rs"]
+mod odd;
 
 use burn::optim::SgdConfig;
 use burn::tensor::Device;
@@ -154,6 +157,11 @@ const DEADLINE: Duration = Duration::from_secs(6);
 fn one_rank_of_several_processes() {
     let launch = Launch::from_environment().unwrap().unwrap();
     let link = TcpLink::connect(&launch.place().unwrap(), Device::flex(), PATIENCE).unwrap();
+    if let Ok(field) = std::env::var("ODD") {
+        let field = Some(field.as_str()).filter(|_| launch.rank + 1 == launch.ranks);
+        println!("failed: {}", odd::build(Box::new(link), field).unwrap_err());
+        return;
+    }
     let builder = Pipeline::builder()
         .schedule(Box::new(OneFOneB), Size::new(launch.ranks, 4))
         .devices(vec![Device::flex()])
@@ -202,21 +210,56 @@ fn the_whole_model_is_exported_over_connections_as_from_threads() {
     assert!(same, "another file");
 }
 
+/// The test above, by name.
+const RANK: &str = "one_rank_of_several_processes";
+
+fn losses_of_threads(ranks: usize, steps: usize) -> Vec<String> {
+    let mut alone = Pipeline::builder()
+        .schedule(Box::new(OneFOneB), Size::new(ranks, 4))
+        .devices(vec![Device::flex()])
+        .stages(Text::stage)
+        .optimizer(|| SgdConfig::new().init())
+        .build()
+        .unwrap();
+    let mut step = |step| format!("step {step} loss {:?}", alone.step(Text::new(4).batch(), 0.1).unwrap().loss);
+    (0..steps).map(&mut step).collect()
+}
+
 /// Processes that are killed when the test ends, however it ends.
 struct Processes(Vec<Child>);
 
 impl Processes {
     fn start(ranks: usize, steps: usize) -> Self {
-        let port = port().to_string();
+        Self::start_with(ranks, steps, ("127.0.0.1", port()), |_| Self::program())
+    }
+
+    fn program() -> Command {
+        Command::new(std::env::current_exe().unwrap())
+    }
+
+    /// Starts this program as each rank, as `program` says; ranks meet at an address and port.
+    fn start_with(ranks: usize, steps: usize, (host, port): (&str, u16), program: impl Fn(usize) -> Command) -> Self {
         let start = |rank: usize| {
-            let mut command = Command::new(std::env::current_exe().unwrap());
-            command.args(["--exact", "one_rank_of_several_processes", "--ignored", "--nocapture"]);
+            let mut command = program(rank);
+            command.args(["--exact", RANK, "--ignored", "--nocapture"]);
             command.env("RANK", rank.to_string()).env("WORLD_SIZE", ranks.to_string());
-            command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", &port).env("STEPS", steps.to_string());
+            command.env("MASTER_ADDR", host).env("MASTER_PORT", port.to_string()).env("STEPS", steps.to_string());
             command.env_remove("TORCHELASTIC_USE_AGENT_STORE");
             command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
         };
         Self((0..ranks).map(start).collect())
+    }
+
+    /// Reads what each rank tells until it ends, and compares it with what threads of this process compute.
+    fn assert_losses_of_threads(&mut self, steps: usize) {
+        let losses = losses_of_threads(self.0.len(), steps);
+        for child in &mut self.0 {
+            let mut text = String::new();
+            child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+            let told: Vec<&str> = text.lines().filter(|line| line.starts_with("step ")).collect();
+            assert_eq!(told, losses, "{text}");
+            assert!(child.wait().unwrap().success());
+        }
     }
 
     /// Waits until a rank has done some steps, then gives its output to be read on.
@@ -243,23 +286,23 @@ impl Drop for Processes {
 #[test]
 fn processes_have_the_losses_of_threads_bit_for_bit() {
     let (ranks, steps) = (3, 4);
-    let mut alone = Pipeline::builder()
-        .schedule(Box::new(OneFOneB), Size::new(ranks, 4))
-        .devices(vec![Device::flex()])
-        .stages(Text::stage)
-        .optimizer(|| SgdConfig::new().init())
-        .build()
-        .unwrap();
-    let losses: Vec<String> = (0..steps)
-        .map(|step| format!("step {step} loss {:?}", alone.step(Text::new(4).batch(), 0.1).unwrap().loss))
-        .collect();
-    let mut processes = Processes::start(ranks, steps);
-    for child in &mut processes.0 {
-        let mut text = String::new();
-        child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
-        let told: Vec<&str> = text.lines().filter(|line| line.starts_with("step ")).collect();
-        assert_eq!(told, losses, "{text}");
-        assert!(child.wait().unwrap().success());
+    Processes::start(ranks, steps).assert_losses_of_threads(steps);
+}
+
+#[test]
+fn the_process_that_was_started_otherwise_is_named_with_what_it_has_by_every_rank() {
+    for (ranks, (field, says)) in [2, 3].into_iter().flat_map(|ranks| odd::FIELDS.map(|field| (ranks, field))) {
+        let mut processes = Processes::start_with(ranks, 0, ("127.0.0.1", port()), |_| {
+            let mut program = Processes::program();
+            program.env("ODD", field);
+            program
+        });
+        let named = format!("rank {} differs from the others in {says}", ranks - 1);
+        for (rank, child) in processes.0.iter_mut().enumerate() {
+            let mut text = String::new();
+            child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+            assert!(text.contains(&named), "rank {rank} of {ranks} does not say {named}: {text}");
+        }
     }
 }
 

@@ -8,7 +8,10 @@
 //! | Open MPI `mpirun` | `OMPI_COMM_WORLD_RANK` | `OMPI_COMM_WORLD_SIZE` | `OMPI_COMM_WORLD_LOCAL_RANK` |
 //! | MPICH, Intel MPI `mpiexec` | `PMI_RANK` | `PMI_SIZE` | `MPI_LOCALRANKID` |
 //! | torchrun, and by hand | `RANK` | `WORLD_SIZE` | `LOCAL_RANK` |
-//! | Slurm `srun` | `SLURM_PROCID` | `SLURM_NTASKS` | `SLURM_LOCALID` |
+//! | Slurm `srun` | `SLURM_PROCID` | `SLURM_STEP_NUM_TASKS`, else `SLURM_NTASKS` | `SLURM_LOCALID` |
+//!
+//! A batch script of Slurm's has `SLURM_PROCID` and `SLURM_NTASKS` too, though it runs once: only where a variable of a step
+//! (`SLURM_STEP_ID`, say) is there as well has `srun` started the process.
 //!
 //! Where rank 0 is, `MASTER_ADDR` and `MASTER_PORT` say, which torchrun sets and anybody can. Without them:
 //!
@@ -23,6 +26,9 @@ use std::fmt;
 
 /// The port where nobody says one: torchrun's own default.
 const PORT: u16 = 29500;
+
+/// Variables that Slurm sets in the steps of a job alone. The first is how many processes the step has.
+const STEP: [&str; 4] = ["SLURM_STEP_NUM_TASKS", "SLURM_STEP_ID", "SLURM_STEPID", "SLURM_STEP_NODELIST"];
 
 /// What started the processes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -48,6 +54,12 @@ impl Launcher {
             Launcher::Torchrun => ["RANK", "WORLD_SIZE", "LOCAL_RANK"],
             Launcher::Slurm => ["SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"],
         }
+    }
+
+    /// Has it started the process that has these variables?
+    fn has_started(self, get: &impl Fn(&str) -> Option<String>) -> bool {
+        let has = |variable: &&str| get(variable).is_some();
+        has(&self.variables()[0]) && (self != Launcher::Slurm || STEP.iter().any(has))
     }
 
     /// The variable that says how many ranks are on this machine.
@@ -150,7 +162,7 @@ impl Launch {
     /// # Errors
     /// As [`Launch::from_environment`].
     pub fn from_variables(get: impl Fn(&str) -> Option<String>) -> Result<Option<Self>, LaunchError> {
-        let Some(launcher) = Launcher::ALL.into_iter().find(|launcher| get(launcher.variables()[0]).is_some()) else {
+        let Some(launcher) = Launcher::ALL.into_iter().find(|launcher| launcher.has_started(&get)) else {
             return Ok(None);
         };
         let number = |variable: &'static str| {
@@ -162,7 +174,8 @@ impl Launch {
         let [of_rank, of_ranks, of_local] = launcher.variables();
         let missing = |missing| LaunchError::Missing { there: of_rank, missing };
         let rank = number(of_rank)?.ok_or(missing(of_rank))?;
-        let ranks = number(of_ranks)?.ok_or(missing(of_ranks))?;
+        let of_step = if launcher == Launcher::Slurm { number(STEP[0])? } else { None };
+        let ranks = of_step.map_or_else(|| number(of_ranks), |ranks| Ok(Some(ranks)))?.ok_or(missing(of_ranks))?;
         if rank >= ranks {
             return Err(LaunchError::OutOfRange { rank, ranks });
         }
@@ -174,7 +187,8 @@ impl Launch {
         let nodes = ["SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"].into_iter().find_map(&get);
         // Some launchers say more than a number here, which then says nothing of one machine.
         let here = get(launcher.local_ranks()).and_then(|count| count.parse().ok()) == Some(ranks);
-        let master = match (get("MASTER_ADDR"), launcher, nodes) {
+        let named = get("MASTER_ADDR").filter(|host| !host.trim().is_empty());
+        let master = match (named, launcher, nodes) {
             (Some(host), ..) => Some((host, port.unwrap_or(PORT))),
             (None, Launcher::Slurm, Some(nodes)) => {
                 let job = number("SLURM_JOB_ID")?.unwrap_or(0);
@@ -220,7 +234,7 @@ mod tests {
     fn each_launcher_is_known_by_its_variables() {
         for launcher in Launcher::ALL {
             let [rank, ranks, local] = launcher.variables();
-            let found = launch(&[(rank, "5"), (ranks, "8"), (local, "2")]).unwrap().unwrap();
+            let found = launch(&[(rank, "5"), (ranks, "8"), (local, "2"), ("SLURM_STEP_ID", "0")]).unwrap().unwrap();
             assert_eq!(found, Launch { launcher, rank: 5, ranks: 8, local_rank: 2, master: None });
         }
         assert_eq!(launch(&[("HOME", "/root")]), Ok(None));
@@ -231,6 +245,9 @@ mod tests {
         let both = [
             ("SLURM_PROCID", "0"),
             ("SLURM_NTASKS", "1"),
+            ("SLURM_STEP_ID", "0"),
+            ("RANK", "7"),
+            ("WORLD_SIZE", "9"),
             ("OMPI_COMM_WORLD_RANK", "1"),
             ("OMPI_COMM_WORLD_SIZE", "4"),
         ];
@@ -273,7 +290,8 @@ mod tests {
             [("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "4"), ("OMPI_COMM_WORLD_LOCAL_SIZE", "2")];
         assert_eq!(launch(&spread).unwrap().unwrap().place(), Err(LaunchError::NoMeeting));
         // Tasks of a Slurm job may be spread in ways that only the list of machines tells.
-        assert_eq!(meeting(&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "8"), ("SLURM_NTASKS_PER_NODE", "4(x2)")]), None);
+        let spread = [("SLURM_PROCID", "0"), ("SLURM_STEP_NUM_TASKS", "8"), ("SLURM_NTASKS_PER_NODE", "4(x2)")];
+        assert_eq!(meeting(&spread), None);
     }
 
     #[test]
@@ -288,8 +306,53 @@ mod tests {
     }
 
     #[test]
+    fn a_batch_script_of_slurms_was_not_started_as_a_rank() {
+        let script =
+            [("SLURM_JOB_ID", "7"), ("SLURM_PROCID", "0"), ("SLURM_NTASKS", "4"), ("SLURM_JOB_NODELIST", "a1")];
+        assert_eq!(launch(&script), Ok(None));
+        // A step of the job may have fewer processes than the job has room for.
+        let step = [&script[..], &[("SLURM_STEP_ID", "3"), ("SLURM_STEP_NUM_TASKS", "2")]].concat();
+        let found = launch(&step).unwrap().unwrap();
+        assert_eq!((found.launcher, found.rank, found.ranks), (Launcher::Slurm, 0, 2));
+        assert_eq!(found.master, Some(("a1".to_owned(), 29507)));
+        // torchrun in a step: its own variables count.
+        let torchrun = [&step[..], &[("RANK", "3"), ("WORLD_SIZE", "16"), ("LOCAL_RANK", "1")]].concat();
+        let found = launch(&torchrun).unwrap().unwrap();
+        assert_eq!((found.launcher, found.rank, found.ranks, found.local_rank), (Launcher::Torchrun, 3, 16, 1));
+    }
+
+    #[test]
+    fn whatever_of_a_launchers_variables_is_no_number_is_named() {
+        for launcher in Launcher::ALL {
+            let names = launcher.variables();
+            let sound = |name: &'static str| (name, if name == names[1] { "8" } else { "2" });
+            let all = [sound(names[0]), sound(names[1]), sound(names[2]), ("SLURM_STEP_ID", "0"), ("MASTER_PORT", "1")];
+            assert!(launch(&all).is_ok());
+            for odd in [names[0], names[1], names[2], "MASTER_PORT"] {
+                for value in ["", " 1", "-1", "1.0", "two", "99999999999999999999999"] {
+                    let changed = all.map(|(name, sound)| (name, if name == odd { value } else { sound }));
+                    let error = launch(&changed).unwrap_err();
+                    assert!(matches!(error, LaunchError::NotANumber { variable, .. } if variable == odd), "{error}");
+                    assert!(error.to_string().starts_with(&format!("{odd}={value} is not a number")), "{error}");
+                }
+            }
+            let alone = [(names[0], "0"), ("SLURM_STEP_ID", "0")];
+            assert_eq!(launch(&alone), Err(LaunchError::Missing { there: names[0], missing: names[1] }));
+        }
+    }
+
+    #[test]
+    fn an_empty_address_is_none() {
+        let by_hand = [("RANK", "1"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", " "), ("MASTER_PORT", "9")];
+        assert_eq!(launch(&by_hand).unwrap().unwrap().place(), Err(LaunchError::NoMeeting));
+        assert_eq!(meeting(&[&by_hand[..], &[("LOCAL_WORLD_SIZE", "2")]].concat()), Some(("127.0.0.1".to_owned(), 9)));
+    }
+
+    #[test]
     fn variables_that_make_no_sense_are_named() {
         let said = |variables: &[(&str, &str)]| launch(variables).unwrap_err().to_string();
+        let no_port = [("RANK", "0"), ("WORLD_SIZE", "1"), ("MASTER_PORT", "0")];
+        assert_eq!(said(&no_port), "MASTER_PORT=0 is no port; choose one from 1 to 65535");
         assert!(said(&[("RANK", "first"), ("WORLD_SIZE", "2")]).contains("RANK=first is not a number"));
         assert_eq!(said(&[("RANK", "1")]), "RANK is set, but WORLD_SIZE is not");
         assert_eq!(said(&[("RANK", "2"), ("WORLD_SIZE", "2")]), "rank 2 is not one of 2 rank(s), counted from 0");

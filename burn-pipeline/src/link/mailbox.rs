@@ -111,7 +111,10 @@ impl Mailbox {
         }
     }
 
+    /// Wakes who waits. What is waited for may have changed outside the contents (where GPUs' transfers end), so they
+    /// are locked for a moment: a thread that has looked and does not sleep yet would miss it otherwise.
     pub(super) fn wake(&self) {
+        drop(self.contents());
         self.changed.notify_all();
     }
 
@@ -242,5 +245,39 @@ impl Watch for Mailbox {
 
     fn failure(&self) -> Option<Failure> {
         self.contents().failure.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicBool;
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    #[test]
+    fn what_comes_while_a_thread_looks_still_wakes_it() {
+        let (mailbox, come) = (Mailbox::new(0, 2), AtomicBool::new(false));
+        let (looks, looked) = channel();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                looked.recv().unwrap();
+                come.store(true, Ordering::SeqCst);
+                mailbox.wake();
+            });
+            let ask = |_| panic!("it slept through half of its time");
+            let awaited = Awaited { peer: &|_| 1, what: &|| "a transfer".to_owned(), ask: &ask };
+            let mut first = true;
+            let take = |_: &mut Contents| {
+                if std::mem::take(&mut first) {
+                    // It comes after this look, and before this thread sleeps.
+                    looks.send(()).unwrap();
+                    std::thread::sleep(Duration::from_millis(50));
+                    return None;
+                }
+                come.load(Ordering::SeqCst).then_some(())
+            };
+            mailbox.wait(Instant::now() + Duration::from_secs(20), &awaited, take).unwrap();
+        });
     }
 }

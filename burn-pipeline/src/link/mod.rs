@@ -28,6 +28,8 @@ mod mpi;
 #[cfg(feature = "nccl")]
 mod nccl;
 #[cfg(any(test, feature = "nccl"))]
+mod nccl_config;
+#[cfg(any(test, feature = "nccl"))]
 mod pairing;
 mod reduce;
 #[cfg(feature = "mpi")]

@@ -156,7 +156,13 @@ impl Pairing {
     }
 
     /// A rank has told something.
-    pub(super) fn hear(&mut self, from: usize, note: Note) -> Vec<Deed> {
+    ///
+    /// # Errors
+    /// If no rank tells that now: in words. Nothing is done then.
+    pub(super) fn hear(&mut self, from: usize, note: Note) -> Result<Vec<Deed>, String> {
+        if !self.makes_sense(from, &note) {
+            return Err(format!("rank {from} told {note:?}, which does not fit; do all ranks run the same build?"));
+        }
         match note {
             Note::Propose { .. } | Note::Call { .. } => self.waiting.push_back((from, note)),
             Note::Agree { offered } => {
@@ -180,7 +186,29 @@ impl Pairing {
                 }
             }
         }
-        self.proceed()
+        Ok(self.proceed())
+    }
+
+    /// Could a rank that keeps to the rules tell this now?
+    fn makes_sense(&self, from: usize, note: &Note) -> bool {
+        // Offers that a rank counts came before what it says of them.
+        let counts = |offered: &u64| {
+            self.channels.get(from).is_some_and(|channel| (channel.received..=channel.came).contains(offered))
+        };
+        match note {
+            Note::Propose { offered } => from < self.rank && counts(offered),
+            Note::Agree { offered } => {
+                matches!(self.bound, Bound::Proposed { peer, .. } if peer == from) && counts(offered)
+            }
+            Note::Ready { group, round, .. } => {
+                let known = self.awaited.iter().find(|awaited| (awaited.group, awaited.round) == (*group, *round));
+                from > self.rank && known.is_none_or(|awaited| awaited.members.contains(&from))
+            }
+            Note::Call { .. } => from < self.rank,
+            Note::Go { group, round } => {
+                from > self.rank && self.bound == (Bound::Called { group: *group, round: *round })
+            }
+        }
     }
 
     /// Does all that can be done now.

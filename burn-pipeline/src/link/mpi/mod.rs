@@ -49,6 +49,9 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+/// How long the end of a job may take.
+const END: Duration = Duration::from_secs(5);
+
 /// Why MPI cannot be used.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum MpiError {
@@ -157,15 +160,22 @@ impl Mpi {
     }
 
     /// Ends all processes of the job with this code, stopped ones included, after giving the other ranks up to two
-    /// seconds to report what they know. For the end of a `main` whose rank failed, once its pipelines are dropped.
-    pub fn end_job(mut self, code: i32) -> ! {
-        self.leave(Some(code));
+    /// seconds to report what they know. For the end of a `main` whose rank failed, once its pipelines are dropped. A
+    /// process that cannot reach `mpirun` any more ends alone.
+    pub fn end_job(self, code: i32) -> ! {
+        let (told, about_to) = channel();
+        let _ = self.orders.send(Order::Leave(Leave { within: self.patience, kill_job: Some((code, told)) }));
+        // It fails where the thread has ended.
+        if about_to.recv().is_ok() {
+            // MPI ends this process too, unless it waits for a machine that is gone.
+            std::thread::sleep(END);
+        }
         std::process::exit(code)
     }
 
-    fn leave(&mut self, kill_job: Option<i32>) {
+    fn leave(&mut self) {
         // A send fails only where the thread has ended, and then it is joined at once.
-        let _ = self.orders.send(Order::Leave(Leave { within: self.patience, kill_job }));
+        let _ = self.orders.send(Order::Leave(Leave { within: self.patience, kill_job: None }));
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -175,7 +185,7 @@ impl Mpi {
 impl Drop for Mpi {
     fn drop(&mut self) {
         if self.thread.is_some() {
-            self.leave(None);
+            self.leave();
         }
     }
 }

@@ -6,7 +6,7 @@
 //!    for them: see `coming.rs`.
 //! 3. Whole messages go to the link's mailbox, where a computing thread waits for them.
 //! 4. With nothing to do it pauses: a few turns giving way, then short sleeps, longer ones while nobody waits. After it
-//!    has woken a thread it sleeps, so that the thread gets its core.
+//!    has woken a thread it sleeps, so that the thread gets its core, until that thread has an order for it.
 
 use super::coming::Landings;
 use super::letter::Letter;
@@ -28,9 +28,10 @@ const EAGER_TURNS_WAITED: u32 = 1000;
 const SHORT_PAUSE: Duration = Duration::from_micros(50);
 /// The pause while nobody waits.
 const LONG_PAUSE: Duration = Duration::from_micros(500);
-/// The pause after somebody was woken. Where there are no more cores than ranks, the scheduler lets a thread that is
-/// always awake keep its core until the end of its slice, some milliseconds, however often it yields.
-const HAND_OVER: Duration = Duration::from_micros(1);
+/// The pause after somebody was woken, unless an order comes. Where there are no more cores than ranks, the scheduler lets a
+/// thread that is always awake keep its core until the end of its slice, some milliseconds, however often it yields. Too
+/// short a pause is over before the thread sleeps at all.
+const HAND_OVER: Duration = Duration::from_micros(20);
 
 /// How long ranks wait for each other's goodbye once one of them has failed: time to report.
 const LAST_WORDS: Duration = Duration::from_secs(2);
@@ -51,11 +52,11 @@ pub(super) enum Order {
     Leave(Leave),
 }
 
-/// How to end: goodbyes are said on all links, and awaited for so long; then the whole job is ended with a code, or
-/// MPI is finalised.
+/// How to end: goodbyes are said on all links, and awaited for so long; then the whole job is ended with a code, after
+/// somebody was told that this is about to happen, or MPI is finalised.
 pub(super) struct Leave {
     pub(super) within: Duration,
-    pub(super) kill_job: Option<i32>,
+    pub(super) kill_job: Option<(i32, Sender<()>)>,
 }
 
 /// A link that was opened.
@@ -67,11 +68,12 @@ pub(super) struct Opened {
 
 /// The thread's life: ends when it is told to leave, or when nobody is left who could tell it.
 pub(super) fn run(universe: Universe, orders: &Receiver<Order>) {
-    let mut progress = Progress { world: universe.world(), links: Vec::new(), idle: 0 };
+    let mut progress = Progress { world: universe.world(), links: Vec::new(), idle: 0, woke: false };
     let whole = progress.serve(orders).is_some_and(|leave| {
         let whole = progress.leave(orders, leave.within);
-        if let Some(code) = leave.kill_job {
+        if let Some((code, told)) = leave.kill_job {
             remove_shared_memory();
+            let _ = told.send(());
             progress.world.abort(code);
         }
         whole
@@ -103,6 +105,8 @@ struct Progress {
     links: Vec<Traffic>,
     /// Turns in which nothing happened.
     idle: u32,
+    /// Has it just woken a thread?
+    woke: bool,
 }
 
 impl Progress {
@@ -122,7 +126,10 @@ impl Progress {
         }
     }
 
-    fn next_order(&self, orders: &Receiver<Order>) -> Result<Order, RecvTimeoutError> {
+    fn next_order(&mut self, orders: &Receiver<Order>) -> Result<Order, RecvTimeoutError> {
+        if std::mem::take(&mut self.woke) {
+            return orders.recv_timeout(HAND_OVER);
+        }
         let waited = self.links.iter().any(|link| link.mailbox.is_waiting());
         if self.idle > if waited { EAGER_TURNS_WAITED } else { EAGER_TURNS } {
             let urgent = self.links.iter().any(Traffic::is_urgent);
@@ -140,9 +147,7 @@ impl Progress {
     fn turn(&mut self) {
         let busy = self.links.iter_mut().filter_map(|link| link.turn().then_some(())).count() > 0;
         self.idle = if busy { 0 } else { self.idle.saturating_add(1) };
-        if self.links.iter_mut().filter_map(|link| link.has_woken().then_some(())).count() > 0 {
-            std::thread::sleep(HAND_OVER);
-        }
+        self.woke = self.links.iter_mut().filter_map(|link| link.has_woken().then_some(())).count() > 0;
     }
 
     fn obey(&mut self, order: Order) {

@@ -3,24 +3,17 @@
 //! 1. Every call returns at once (`blocking = 0`); [`Communicator::settle`] polls until it is done, until a deadline.
 //! 2. Memory goes in and out as [`Pinned`], which the caller keeps until an event behind the call is over.
 //! 3. A communicator that is dropped is aborted; [`Communicator::close`] ends it in peace.
-//!
-//! `ncclConfig_t` differs between the headers that cudarc can be built for. Here it is what programs have that were
-//! built with NCCL 2.18: its fields, its size and its version, which every later library takes.
 
 use super::NcclError;
 use super::gpu::Stream;
 use super::tensors::Pinned;
+use crate::link::nccl_config::{Config, OLDEST};
 use burn::tensor::DType;
 use cudarc::nccl::{result, sys};
-use std::ffi::{CStr, c_char, c_int, c_uint};
-use std::ptr::{null, null_mut};
+use std::ffi::{CStr, c_char, c_int};
+use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
-/// The oldest NCCL that can split communicators.
-const OLDEST: c_int = 21800;
-const MAGIC: c_uint = 0xcafe_beef;
-/// "As the library thinks best."
-const UNDEFINED: c_int = i32::MIN;
 /// The colour of ranks that are in no part of a split.
 const NO_COLOR: c_int = -1;
 /// Between two looks.
@@ -28,40 +21,6 @@ const PAUSE: Duration = Duration::from_micros(20);
 
 /// What NCCL needs to know to form a communicator: rank 0 makes it, all get it.
 pub(super) type Id = [u8; 128];
-
-/// `ncclConfig_t` of NCCL 2.18.
-#[repr(C)]
-struct Config {
-    size: usize,
-    magic: c_uint,
-    version: c_uint,
-    blocking: c_int,
-    cga_cluster_size: c_int,
-    min_ctas: c_int,
-    max_ctas: c_int,
-    net_name: *const c_char,
-    split_share: c_int,
-}
-
-impl Config {
-    fn new() -> Self {
-        Self {
-            size: size_of::<Self>(),
-            magic: MAGIC,
-            version: OLDEST as c_uint,
-            blocking: 0,
-            cga_cluster_size: UNDEFINED,
-            min_ctas: UNDEFINED,
-            max_ctas: UNDEFINED,
-            net_name: null(),
-            split_share: UNDEFINED,
-        }
-    }
-
-    fn pointer(&mut self) -> *mut sys::ncclConfig_t {
-        std::ptr::from_mut(self).cast()
-    }
-}
 
 /// Looks for the library; gives its version (2.28.9 is 22809).
 pub(super) fn library() -> Result<c_int, NcclError> {
@@ -122,7 +81,14 @@ impl Communicator {
         let mut config = Config::new();
         // SAFETY: the handle is written, and the configuration read, before the call returns, and both are alive.
         let status = unsafe {
-            sys::ncclCommInitRankConfig(&mut handle, ranks as c_int, id, rank as c_int, config.pointer()).result()
+            sys::ncclCommInitRankConfig(
+                &mut handle,
+                ranks as c_int,
+                id,
+                rank as c_int,
+                std::ptr::from_mut(&mut config).cast(),
+            )
+            .result()
         };
         status.map_err(|error| failed("joining the other ranks", handle, error.0))?;
         let communicator = Self { handle };
@@ -147,8 +113,10 @@ impl Communicator {
         let mut config = Config::new();
         // SAFETY: the communicator is alive; the configuration is read before the call returns; the place for the new
         // handle lives for ever, or until nothing writes to it any more (below).
-        let status =
-            unsafe { sys::ncclCommSplit(self.handle, color, key as c_int, written, config.pointer()).result() };
+        let status = unsafe {
+            sys::ncclCommSplit(self.handle, color, key as c_int, written, std::ptr::from_mut(&mut config).cast())
+                .result()
+        };
         status.map_err(|error| failed(what, self.handle, error.0))?;
         self.settle(what, deadline, stop)?;
         // SAFETY: it came from a box, and the split is over: nobody else has it.
@@ -316,17 +284,6 @@ fn failed(what: &'static str, handle: sys::ncclComm_t, status: sys::ncclResult_t
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// The library reads these bytes by the layout of its own header.
-    #[test]
-    fn the_configuration_is_that_of_a_program_built_with_nccl_2_18() {
-        let config = Config::new();
-        assert_eq!((size_of::<Config>(), config.size), (56, 56));
-        assert_eq!(std::mem::offset_of!(Config, blocking), 16);
-        assert_eq!(std::mem::offset_of!(Config, net_name), 32);
-        assert_eq!(std::mem::offset_of!(Config, split_share), 40 + size_of::<usize>() - 8);
-        assert_eq!((config.blocking, config.magic, config.version), (0, 0xcafe_beef, 21800));
-    }
 
     #[test]
     fn elements_that_nccl_cannot_add_are_refused() {

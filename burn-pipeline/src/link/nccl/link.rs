@@ -18,9 +18,12 @@ use burn_cubecl::tensor::CubeTensor;
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// How long a thread whose deadline has passed may take to say so.
+const LAST_WORDS: Duration = Duration::from_secs(10);
 
 /// One rank's end of a link over NCCL; see the module's header.
 ///
@@ -122,7 +125,10 @@ impl NcclLink {
         };
         let spawned = std::thread::Builder::new().name("nccl progress".to_owned()).spawn(body);
         let thread = spawned.map_err(|error| NcclError::Thread(error.to_string()))?;
-        let order = answer.recv().map_err(|_| NcclError::Thread("it ended early".to_owned()))??;
+        // It ends at the deadline by itself, unless a call of the driver's or NCCL's does not come back.
+        let left = deadline.saturating_duration_since(Instant::now()) + LAST_WORDS;
+        let answered = answer.recv_timeout(left);
+        let order = answered.map_err(|error| NcclError::Thread(format!("it has not joined: {error}")))??;
         // From here on every rank has joined, or none goes on.
         post.all_gather(Vec::new(), deadline)?;
         Ok((order, thread))
@@ -232,12 +238,21 @@ impl NcclLink {
 
     /// Waits for the thread's answer; another rank's failure, and the deadline, end it.
     fn answer<T>(&self, peer: usize, what: &str, answer: &Receiver<Answered<T>>, deadline: Instant) -> Answered<T> {
-        self.post.wait_for(peer, &|| what.to_owned(), deadline, |_| answer.try_recv().ok())?
+        let ended = || Some(Err(self.ended()));
+        let take = || match answer.try_recv() {
+            Ok(answered) => Some(answered),
+            Err(TryRecvError::Empty) => None,
+            Err(TryRecvError::Disconnected) => ended(),
+        };
+        self.post.wait_for(peer, &|| what.to_owned(), deadline, |_| take())?
     }
 
     fn turn(&self, turn: Turn) -> Result<(), LinkError> {
-        let ended = LinkError::Closed { rank: self.rank(), message: "the thread that serves it has ended".to_owned() };
-        self.turns.send(turn).map_err(|_| ended)
+        self.turns.send(turn).map_err(|_| self.ended())
+    }
+
+    fn ended(&self) -> LinkError {
+        LinkError::Closed { rank: self.rank(), message: "the thread that serves it has ended".to_owned() }
     }
 
     fn closed(&self, error: &NcclError) -> LinkError {

@@ -1,7 +1,8 @@
 //! The thread that serves a link: the only one that calls NCCL.
 //!
 //! 1. It takes turns: tensors to send, offers and notes of other ranks, collectives. [`Pairing`] says what to launch.
-//! 2. A launch pins memory, keeps [`Ordering`](super::Ordering), queues one NCCL group, and puts an event behind it.
+//! 2. A launch pins memory, keeps [`Ordering`](super::Ordering), queues one NCCL group, and puts an event behind it. From
+//!    the first call on the memory is kept, whatever the calls say: after an error some of them may be on the queue.
 //! 3. While launches are on their way it looks at the oldest one's event, at errors that NCCL found meanwhile, at the
 //!    failures of other ranks, and at the clock. Memory is let go of when the event is over.
 //! 4. On any error the communicators are aborted, and all ranks are told which peer it was with.
@@ -10,7 +11,7 @@ use super::NcclError;
 use super::communicator::{Collective, Communicator, Way};
 use super::gpu::{Event, Stream};
 use super::order::Order;
-use super::tensors::{Pinned, landing, zeros};
+use super::tensors::{Held, Pinned, landing, zeros};
 use super::turn::{Answer, Collect, Content, Slot, Turn};
 use crate::link::pairing::{Deed, Note, Pairing};
 use crate::link::sums;
@@ -55,6 +56,8 @@ pub(super) struct Flight {
     since: Instant,
     /// What is only let go of at the end.
     held: Vec<Pinned>,
+    /// The memory of what was handed out before the end.
+    pins: Vec<Held>,
     landing: Landing,
 }
 
@@ -93,9 +96,13 @@ impl Progress {
         // Aborts all communicators: groups first, then the one that they came from.
         drop(self.groups);
         drop(self.world);
-        if self.stream.synchronize().is_err() {
-            // The GPU did not come back: memory that it may still use is never given back.
-            std::mem::forget(self.flights);
+        let deadline = Instant::now() + LAST_WORDS;
+        while !self.stream.is_empty() {
+            if Instant::now() >= deadline {
+                // The GPU did not come back: memory that it may still use is never given back.
+                return std::mem::forget(self.flights);
+            }
+            std::thread::sleep(SHORT_PAUSE);
         }
     }
 
@@ -143,12 +150,15 @@ impl Progress {
                     what: "agreeing on an order",
                     reason: format!("rank {from} sent what no rank sends; do all ranks run the same build?"),
                 });
-                self.pairing.hear(from, note.map_err(with(from))?)
+                let heard = self.pairing.hear(from, note.map_err(with(from))?);
+                let stopped = |reason| NcclError::Stopped { what: "agreeing on an order", reason };
+                heard.map_err(stopped).map_err(with(from))?
             }
             Turn::Form { groups, deadline, done } => {
                 let formed = self.form(&groups, deadline);
                 // Who asked may have given up.
                 let _ = done.send(formed.as_ref().map(|()| ((), None)).map_err(|error| self.closed(error)));
+                self.mesh.mailbox.wake();
                 formed.map_err(with(me))?;
                 Vec::new()
             }
@@ -208,12 +218,13 @@ impl Progress {
             transfers.extend(landings.into_iter().map(|pinned| (Way::From(peer), pinned)));
         }
         self.order.before_group(&self.stream, !slots.is_empty())?;
-        self.world.exchange(&self.stream, &transfers)?;
-        self.settle(false)?;
+        let event = Event::new(&self.order.gpu)?;
+        let queued = self.world.exchange(&self.stream, &transfers).and_then(|()| self.settle(false));
         let (held, landed): (Vec<_>, Vec<_>) = transfers.into_iter().partition(|(way, _)| matches!(way, Way::To(_)));
         let mut landed = landed.into_iter().map(|(_, pinned)| pinned);
         let slots = slots.into_iter().map(|(slot, count)| (slot, landed.by_ref().take(count).collect())).collect();
-        self.fly(peer, held.into_iter().map(|(_, pinned)| pinned).collect(), Landing::Slots(slots))
+        let held = held.into_iter().map(|(_, pinned)| pinned).collect();
+        self.fly(queued, event, peer, held, Landing::Slots(slots))
     }
 
     /// Launches a collective: what is read stays as it is, what is written is new.
@@ -241,10 +252,9 @@ impl Progress {
             what: "a collective",
             reason: format!("group {group} was not formed, or this rank is not in it"),
         })?;
-        communicator.collective(&self.stream, operation, &pairs)?;
-        self.settle(true)?;
-        let (held_memory, mut sums) = (Vec::new(), Vec::new());
-        let (mut read, mut written) = (held_memory, pairs.into_iter());
+        let event = Event::new(&self.order.gpu)?;
+        let queued = communicator.collective(&self.stream, operation, &pairs).and_then(|()| self.settle(true));
+        let (mut read, mut sums, mut written) = (Vec::new(), Vec::new(), pairs.into_iter());
         for there in held {
             let pair = if there { written.next() } else { None };
             sums.push(pair.map(|(_, from, to)| {
@@ -252,33 +262,45 @@ impl Progress {
                 to
             }));
         }
-        self.fly(peer, read, Landing::Sums(sums, done))
+        self.fly(queued, event, peer, read, Landing::Sums(sums, done))
     }
 
-    /// Puts an event behind what was queued last.
-    fn fly(&mut self, peer: usize, held: Vec<Pinned>, landing: Landing) -> Result<(), NcclError> {
-        let event = Arc::new(Event::new(&self.order.gpu)?);
-        event.record(&self.stream)?;
-        let mut flight = Flight { event, peer, since: Instant::now(), held, landing };
-        if self.order.hands_out_early() {
+    /// Puts an event behind what was queued last, and keeps what it uses, even where queuing it has failed.
+    fn fly(
+        &mut self,
+        queued: Result<(), NcclError>,
+        event: Event,
+        peer: usize,
+        held: Vec<Pinned>,
+        landing: Landing,
+    ) -> Result<(), NcclError> {
+        let marked = queued.and_then(|()| event.record(&self.stream));
+        let (event, since, pins) = (Arc::new(event), Instant::now(), Vec::new());
+        let mut flight = Flight { event, peer, since, held, pins, landing };
+        if marked.is_ok() && self.order.hands_out_early() {
             self.hand_out(&mut flight, true);
         }
         self.flights.push_back(flight);
-        Ok(())
+        marked
     }
 
-    /// Gives tensors to who waits for them.
+    /// Gives tensors to who waits for them. Their memory stays pinned as long as the flight.
     fn hand_out(&self, flight: &mut Flight, early: bool) {
         let after = early.then(|| flight.event.clone());
+        let mut release = |pinned: Pinned| {
+            let (tensor, pin) = pinned.into_parts();
+            flight.pins.push(pin);
+            tensor
+        };
         match std::mem::replace(&mut flight.landing, Landing::Nobody) {
             Landing::Nobody => return,
             Landing::Slots(slots) => {
                 for (slot, landed) in slots {
-                    slot.fill(Content::Device(landed.into_iter().map(Pinned::release).collect(), after.clone()));
+                    slot.fill(Content::Device(landed.into_iter().map(&mut release).collect(), after.clone()));
                 }
             }
             Landing::Sums(sums, done) => {
-                let sums = sums.into_iter().map(|sum| sum.map(Pinned::release)).collect();
+                let sums = sums.into_iter().map(|sum| sum.map(&mut release)).collect();
                 // Who asked may have given up.
                 let _ = done.send(Ok((sums, after)));
             }
@@ -298,7 +320,6 @@ impl Progress {
             }
             if let Some(mut flight) = self.flights.pop_front() {
                 self.hand_out(&mut flight, false);
-                drop(flight.held);
             }
         }
         Ok(())

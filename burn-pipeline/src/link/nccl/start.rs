@@ -72,9 +72,8 @@ impl Start {
             }
         }
         order.wait_for_this_thread()?;
-        world.exchange(stream, &transfers)?;
         let event = Event::new(&order.gpu)?;
-        let done = self.watch(world, stream, &event);
+        let done = world.exchange(stream, &transfers).and_then(|()| self.watch(world, stream, &event));
         if done.is_err() {
             // The memory may still be written to.
             std::mem::forget(transfers);

@@ -165,8 +165,11 @@ impl Pinned {
         self.tensor.meta.shape().num_elements() * self.tensor.dtype.size()
     }
 
-    /// The tensor; its memory is no longer pinned.
-    pub(super) fn release(self) -> CubeTensor {
-        self.tensor
+    /// The tensor, and what keeps its memory pinned until it is dropped. Others may write to it in place meanwhile.
+    pub(super) fn into_parts(self) -> (CubeTensor, Held) {
+        (self.tensor, Held(self.resource))
     }
 }
+
+/// What keeps a tensor's memory where it is, while nothing keeps the tensor itself.
+pub(super) struct Held(#[allow(dead_code, reason = "it is held, not looked at")] ManagedResource<CudaMemory>);

@@ -101,7 +101,7 @@ impl World {
         let parcel = self.parcels.get_mut(&way).and_then(VecDeque::pop_front);
         let deeds = match parcel.unwrap() {
             Parcel::Offer => self.pairings[way.1].offered(way.0),
-            Parcel::Note(note) => self.pairings[way.1].hear(way.0, Note::read(&note.write()).unwrap()),
+            Parcel::Note(note) => self.pairings[way.1].hear(way.0, Note::read(&note.write()).unwrap()).unwrap(),
         };
         self.act(way.1, deeds);
         true
@@ -208,4 +208,36 @@ fn without_agreement_the_queues_stand_in_a_circle() {
     }
     world.run();
     assert_eq!(world.done, 0);
+}
+
+#[test]
+fn what_no_rank_tells_is_refused_and_nothing_is_launched() {
+    let of = |rank| Pairing::new(rank, 3, |parts| parts.concat());
+    let refused = |pairing: &mut Pairing, from, note: Note| {
+        let said = pairing.hear(from, note.clone()).unwrap_err();
+        assert!(said.contains(&format!("rank {from} told {note:?}")), "{said}");
+    };
+    // More offers than have come; a proposal from a higher rank; a rank that there is not.
+    let mut middle = of(1);
+    assert_eq!(middle.offered(0), []);
+    refused(&mut middle, 0, Note::Propose { offered: 2 });
+    refused(&mut middle, 2, Note::Propose { offered: 0 });
+    refused(&mut middle, 7, Note::Propose { offered: 0 });
+    // An agreement that nobody asked for, and one that counts too much.
+    refused(&mut middle, 2, Note::Agree { offered: 0 });
+    assert_eq!(middle.offer(2), [Deed::Tell(2, Note::Propose { offered: 1 })]);
+    refused(&mut middle, 0, Note::Agree { offered: 1 });
+    refused(&mut middle, 2, Note::Agree { offered: 1 });
+    // A call from above, readiness from below or of a rank that is no member, a start that nobody is bound to.
+    refused(&mut middle, 2, Note::Call { group: 0, round: 0, parts: Vec::new() });
+    refused(&mut middle, 0, Note::Ready { group: 0, round: 0, part: Vec::new() });
+    refused(&mut middle, 2, Note::Go { group: 0, round: 0 });
+    let mut lowest = of(0);
+    assert_eq!(lowest.ready(4, 0, &[0, 2], Vec::new()), []);
+    refused(&mut lowest, 1, Note::Ready { group: 4, round: 0, part: Vec::new() });
+    // It goes on as if nothing had been told.
+    let going_on = middle.hear(2, Note::Agree { offered: 0 }).unwrap();
+    assert_eq!(going_on, [Deed::Exchange { peer: 2, sends: 1, receives: 0 }]);
+    let agreed = middle.hear(0, Note::Propose { offered: 1 }).unwrap();
+    assert_eq!(agreed[1], Deed::Exchange { peer: 0, sends: 0, receives: 1 });
 }

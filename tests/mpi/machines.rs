@@ -1,0 +1,150 @@
+//! Ranks on several machines, started by `mpirun` with a hostfile, over `ssh`.
+//!
+//! They need root and Debian's `iproute2` and `openssh-server`, so they are asked for:
+//! `cargo test --workspace --features pipeline-tests/mpi --test mpi machines -- --ignored`.
+
+use crate::mpirun::{Run, run};
+use crate::training::{TINY, curve, folder};
+use pipeline_tests::machines::Machines;
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// The last argument of every rank.
+const MARK: &str = "a-rank-on-a-machine";
+
+/// What a user types on the first machine.
+fn mpirun(machines: &Machines, slots: usize, ranks: usize, flags: &[&str], arguments: &[&str]) -> Command {
+    let mut command = machines.command(0, "mpirun");
+    command.arg("--hostfile").arg(machines.hostfile(slots)).args(["-n", &ranks.to_string(), "--allow-run-as-root"]);
+    command.args(flags).arg(env!("CARGO_BIN_EXE_ranks")).args(arguments).arg(MARK);
+    command
+}
+
+/// Processes and shared memory that are still on these machines after a while.
+fn left(machines: &Machines, on: &[usize]) -> Vec<String> {
+    let look = || {
+        let names = [MARK, "orted", "/usr/bin/ssh"];
+        let processes = on.iter().flat_map(|&machine| names.map(|name| machines.processes(machine, name)));
+        let processes = processes.flatten();
+        let memory = on.iter().flat_map(|&machine| machines.shared_memory(machine));
+        processes.chain(memory).collect::<Vec<_>>()
+    };
+    let since = Instant::now();
+    while !look().is_empty() && since.elapsed() < Duration::from_secs(20) {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    look()
+}
+
+#[test]
+#[ignore = "makes networks: needs root, iproute2 and openssh-server"]
+fn train_gpt_over_several_machines_has_the_losses_of_threads_bit_for_bit() {
+    for (count, slots, ranks) in [(2, 1, 2), (2, 2, 4), (3, 1, 3)] {
+        let (here, there) = (folder("machines-threads"), folder("machines"));
+        let number = ranks.to_string();
+        let threads = [TINY, &["--ranks", &number, "--trace", here.to_str().unwrap()]].concat();
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        let code = pipeline_examples::run::main(threads.iter().map(OsString::from), &mut out, &mut err);
+        assert_eq!(code, 0, "{}", String::from_utf8_lossy(&err));
+        let expected = curve(&String::from_utf8(out).unwrap());
+        assert_eq!(expected.len(), 6);
+        let machines = Machines::start_with_ssh(count);
+        let processes = [TINY, &["--link", "mpi", "--trace", there.to_str().unwrap()]].concat();
+        let Run { code, out, err, .. } = run(&mut mpirun(&machines, slots, ranks, &[], &processes));
+        assert_eq!(code, Some(0), "{ranks} ranks on {count} machines: {out}{err}");
+        assert_eq!(curve(&out), expected, "{ranks} ranks on {count} machines");
+        let all: Vec<usize> = (0..count).collect();
+        assert_eq!(left(&machines, &all), Vec::<String>::new());
+        [here, there].map(|folder| std::fs::remove_dir_all(folder).unwrap());
+    }
+}
+
+/// What happens to a machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    /// Its cable is pulled, and it goes on.
+    Cut,
+    /// It loses power: no connection is closed, nobody answers.
+    Dark,
+    /// All its processes are killed: connections are closed.
+    Ended,
+}
+
+/// The longest that a wait may take in a run that is struck.
+const DEADLINE: &str = "6";
+/// The longest that such a run may take to end.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// How `mpirun` finds out that a machine is silent: sooner than the ranks' deadline.
+const KEEPALIVE: &[&str] = &[
+    "--mca",
+    "oob_tcp_keepalive_time",
+    "2",
+    "--mca",
+    "oob_tcp_keepalive_intvl",
+    "1",
+    "--mca",
+    "oob_tcp_keepalive_probes",
+    "2",
+];
+
+/// Trains on three machines until one meets its fate; gives what was told on standard error.
+fn struck(machines: &mut Machines, fate: Fate, lost: usize, flags: &[&str]) -> String {
+    let trace = folder("machines-struck");
+    let more = ["--link", "mpi", "--deadline", DEADLINE, "--trace", trace.to_str().unwrap(), "--steps", "1000000"];
+    let at = TINY.iter().position(|&flag| flag == "--steps").unwrap();
+    let arguments = [&TINY[..at], &TINY[at + 2..], &more].concat();
+    let mut command = mpirun(machines, 1, 3, flags, &arguments);
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let mut stream = child.stderr.take().unwrap();
+    let err = std::thread::spawn(move || {
+        let mut text = String::new();
+        stream.read_to_string(&mut text).map(|_| text).unwrap()
+    });
+    for _ in 0..5 {
+        assert!(out.read_line(&mut String::new()).unwrap() > 0, "the run has ended: {}", err.join().unwrap());
+    }
+    let rest = std::thread::spawn(move || out.read_to_string(&mut String::new()));
+    if fate != Fate::Ended {
+        machines.unplug(lost);
+    }
+    if fate != Fate::Cut {
+        machines.end(lost);
+    }
+    let since = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if since.elapsed() > LIMIT {
+            child.kill().unwrap();
+            panic!("{fate:?} of {lost}: mpirun does not end");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    rest.join().unwrap().unwrap();
+    let _ = std::fs::remove_dir_all(trace);
+    err.join().unwrap()
+}
+
+#[test]
+#[ignore = "makes networks: needs root, iproute2 and openssh-server"]
+fn a_machine_that_is_cut_off_or_lost_is_named_and_nothing_is_left_on_the_others() {
+    let recovery = [KEEPALIVE, &["--enable-recovery"]].concat();
+    for (fate, lost, flags) in
+        [(Fate::Cut, 1, &*recovery), (Fate::Dark, 2, &recovery), (Fate::Cut, 2, KEEPALIVE), (Fate::Ended, 1, &[])]
+    {
+        let mut machines = Machines::start_with_ssh(3);
+        let err = struck(&mut machines, fate, lost, flags);
+        println!("{fate:?} of {lost}: {err}");
+        if flags.contains(&"--enable-recovery") {
+            let told = err.lines().filter(|line| line.contains("error: ") && line.contains(&format!("rank {lost}")));
+            assert_eq!(told.count(), 2, "{fate:?} of {lost}: {err}");
+        } else {
+            // `mpirun` names the machine, and ends the ranks before they can say anything.
+            assert!(err.contains(&machines.address(lost)), "{fate:?} of {lost}: {err}");
+        }
+        let on: Vec<usize> = (0..3).filter(|&machine| fate == Fate::Cut || machine != lost).collect();
+        assert_eq!(left(&machines, &on), Vec::<String>::new(), "{fate:?} of {lost}: {err}");
+    }
+}

@@ -1,0 +1,100 @@
+//! A rank that was started otherwise than the others: with another plan, version, model, or other data types.
+
+use crate::cases::{Case, Text};
+use burn::optim::AdamWConfig;
+use burn::tensor::{Device, DeviceConfig, FloatDType};
+use burn_pipeline::link::{Activity, Header, Link, LinkError, Message, Watch};
+use burn_pipeline::plan::Transport;
+use burn_pipeline::schedule::{GPipe, OneFOneB, Schedule, Size};
+use burn_pipeline::stage::Payload;
+use burn_pipeline::train::{BuildError, Pipeline};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// What a rank may have otherwise, and what every rank says of it.
+pub(crate) const FIELDS: [(&str, &str); 4] = [
+    ("plan", "the plan: it has GPipe #"),
+    ("version", "the version of burn-pipeline: it has 99.1.0 (messages "),
+    ("model", "the model: it has a large one, and they have a small one"),
+    ("types", "the default data types: it has F16 and I32, and they have F32 and I32"),
+];
+
+/// Builds a rank that differs from the others in one of [`FIELDS`], or in nothing. Default data types are those of the
+/// whole process, and chosen once.
+pub(crate) fn build(link: Box<dyn Link>, field: Option<&str>) -> Result<Pipeline, BuildError> {
+    let mut device = Device::flex();
+    if field == Some("types") {
+        device.configure(DeviceConfig::default().float_dtype(FloatDType::F16)).unwrap();
+    }
+    let schedule: Box<dyn Schedule> = if field == Some("plan") { Box::new(GPipe) } else { Box::new(OneFOneB) };
+    let size = Size::new(link.ranks(), 4);
+    Pipeline::builder()
+        .schedule(schedule, size)
+        .devices(vec![device])
+        .stages(Text::stage)
+        .optimizer(|| AdamWConfig::new().init())
+        .deadline(Duration::from_secs(20))
+        .model(if field == Some("model") { "a large one" } else { "a small one" })
+        .build_rank(if field == Some("version") { Box::new(Newer(link)) } else { link })
+}
+
+/// A link on which this rank says that it is of a newer version, as a process built from it would.
+struct Newer(Box<dyn Link>);
+
+impl Newer {
+    /// Rows carry four bytes a number after their count.
+    fn rewritten(numbers: &[f64]) -> Vec<f64> {
+        let bytes: Vec<u8> = numbers[1..].iter().flat_map(|&word| (word as u32).to_le_bytes()).collect();
+        let text = String::from_utf8_lossy(&bytes[..numbers[0] as usize]).into_owned();
+        let own = concat!("\"", env!("CARGO_PKG_VERSION"), " (messages ");
+        let text = text.replace(own, "\"99.1.0 (messages ");
+        let words = text.as_bytes().chunks(4).map(|chunk| {
+            let mut word = [0; 4];
+            word[..chunk.len()].copy_from_slice(chunk);
+            f64::from(u32::from_le_bytes(word))
+        });
+        std::iter::once(text.len() as f64).chain(words).collect()
+    }
+}
+
+impl Link for Newer {
+    fn rank(&self) -> usize {
+        self.0.rank()
+    }
+
+    fn ranks(&self) -> usize {
+        self.0.ranks()
+    }
+
+    fn transport(&self) -> Transport {
+        self.0.transport()
+    }
+
+    fn watch(&self) -> Arc<dyn Watch> {
+        self.0.watch()
+    }
+
+    fn bring(&self, payload: Payload) -> Payload {
+        self.0.bring(payload)
+    }
+
+    fn announce(&mut self, activity: Activity) {
+        self.0.announce(activity);
+    }
+
+    fn send(&mut self, to: usize, message: Message, deadline: Instant) -> Result<(), LinkError> {
+        self.0.send(to, message, deadline)
+    }
+
+    fn receive(&mut self, from: usize, header: Header, deadline: Instant) -> Result<Payload, LinkError> {
+        self.0.receive(from, header, deadline)
+    }
+
+    fn all_gather(&mut self, numbers: Vec<f64>, deadline: Instant) -> Result<Vec<Vec<f64>>, LinkError> {
+        self.0.all_gather(Self::rewritten(&numbers), deadline)
+    }
+
+    fn abort(&mut self, message: String) {
+        self.0.abort(message);
+    }
+}
