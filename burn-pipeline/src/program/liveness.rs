@@ -8,6 +8,7 @@
 //!    module holds in any case, are not.
 
 use super::cost;
+use super::custom::CustomOps;
 use super::recording::Recording;
 use super::stage_programs::{Phase, Program};
 use super::storage::Storages;
@@ -32,7 +33,8 @@ type Point = (usize, usize);
 pub(super) fn programs(drafts: Vec<Draft>, recording: &Recording) -> Vec<Program> {
     let last = last_uses(&drafts);
     let mut live = Live::new(recording);
-    drafts.into_iter().enumerate().map(|(part, draft)| program(part, draft, &last, &mut live)).collect()
+    let custom = &recording.custom;
+    drafts.into_iter().enumerate().map(|(part, draft)| program(part, draft, &last, &mut live, custom)).collect()
 }
 
 fn last_uses(drafts: &[Draft]) -> HashMap<TensorId, Point> {
@@ -46,7 +48,7 @@ fn last_uses(drafts: &[Draft]) -> HashMap<TensorId, Point> {
     last
 }
 
-fn program(part: usize, draft: Draft, last: &HashMap<TensorId, Point>, live: &mut Live) -> Program {
+fn program(part: usize, draft: Draft, last: &HashMap<TensorId, Point>, live: &mut Live, custom: &CustomOps) -> Program {
     let end = draft.operations.len();
     let mut fed = HashSet::new();
     let feeds: Vec<TensorIr> =
@@ -56,7 +58,7 @@ fn program(part: usize, draft: Draft, last: &HashMap<TensorId, Point>, live: &mu
     let mut operations = Vec::with_capacity(end);
     live.start();
     for (place, mut op) in draft.operations.into_iter().enumerate() {
-        (flops, bytes) = (flops + cost::flops(&op), bytes + cost::bytes(&op));
+        (flops, bytes) = (flops + cost::flops(&op, custom), bytes + cost::bytes(&op));
         let dropped = mark(&mut op, (part, place), last);
         live.run(&op, &dropped);
         operations.push(op);
@@ -72,7 +74,7 @@ fn program(part: usize, draft: Draft, last: &HashMap<TensorId, Point>, live: &mu
         }
     }
     let (peak, held) = (live.peak, live.bytes());
-    Program { phase: draft.phase, operations, feeds, takes, flops, bytes, peak, held }
+    Program { phase: draft.phase, operations, feeds, takes, flops, bytes, peak, held, custom: custom.clone() }
 }
 
 /// Sets the status of an operation's tensors; returns what is to be dropped after it.

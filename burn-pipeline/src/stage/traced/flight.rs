@@ -54,7 +54,8 @@ impl Flight {
     /// Starts a microbatch: feeds what arrived and the parameters.
     pub(super) fn board(ready: Arc<Ready>, call: ForwardCall, parameters: Parameters) -> Result<Self, StageError> {
         let device = parameters.device(&call);
-        let replay = interpreter(&device).ok_or_else(|| StageError::Unsupported(NO_REPLAY.to_owned()))?;
+        let replay = interpreter(&device, &ready.programs.custom)
+            .ok_or_else(|| StageError::Unsupported(NO_REPLAY.to_owned()))?;
         let mut flight = Self { replay, device, ready: ready.clone() };
         let edges = &ready.programs.edges;
         let target = call.target.filter(|_| call.ends_route).into_iter();
