@@ -1,7 +1,10 @@
-//! The kernels of `burn-pipeline-moe` against the same thing composed of Burn's operations, on the same device.
+//! The operations of `burn-pipeline-moe` against the same thing composed of Burn's operations, on the same device.
 //!
-//! `cargo bench -p benches --features cpu --bench moe [-- --rounds N --tokens N --experts N --d-model N --d-hidden N]`
-//! (or `--features cuda`)
+//! `cargo bench -p benches --bench moe [--features cpu] [-- --rounds N --tokens N --experts N --d-model N --d-hidden N
+//! --layers N]` (or `--features cuda`)
+//!
+//! On CubeCL devices, which need one of the features, the operations are kernels. Without a feature they run on Flex:
+//! there each is composed too, but is one step of autodiff with a backward of its own.
 //!
 //! 1. Both sides compute forward and backward from the same numbers, to gradients of all inputs.
 //! 2. The timed region ends with a synchronisation of the device.
@@ -15,7 +18,7 @@ use burn::module::{Param, ParamId};
 use burn::tensor::activation::softmax;
 use burn::tensor::{Device, Distribution, Int, Tensor};
 use burn_pipeline::ops::expert_matmul;
-use burn_pipeline_moe::ops::{PackedRows, RouteOptions, grouped_matmul, route, z_loss};
+use burn_pipeline_moe::ops::{PackedRows, RouteOptions, grouped_matmul, has_kernels, inject_weighted, route, z_loss};
 use burn_pipeline_moe::router::{Capacity, Places, top_k};
 use std::time::Instant;
 
@@ -28,12 +31,14 @@ struct Sizes {
     experts: usize,
     d_model: usize,
     d_hidden: usize,
+    /// Layers of a stage whose losses are injected.
+    layers: usize,
 }
 
 /// The same work done in two ways.
 struct Contest {
     name: String,
-    kernels: Box<dyn Fn()>,
+    whole: Box<dyn Fn()>,
     composed: Box<dyn Fn()>,
 }
 
@@ -41,13 +46,15 @@ fn draw<const D: usize>(shape: [usize; D], device: &Device) -> Tensor<D> {
     Tensor::random(shape, Distribution::Normal(0.0, 1.0), device).require_grad()
 }
 
-/// The devices of this build.
+/// The devices of this build with kernels; Flex if there are none.
 fn devices() -> Vec<Device> {
     vec![
         #[cfg(feature = "cpu")]
         Device::cpu(),
         #[cfg(feature = "cuda")]
         Device::cuda(0),
+        #[cfg(not(any(feature = "cpu", feature = "cuda")))]
+        Device::flex(),
     ]
 }
 
@@ -59,15 +66,36 @@ fn z_losses(at: Sizes, device: &Device) -> Contest {
         let log_sum = (other.clone() - largest.clone()).exp().sum_dim(1).log() + largest;
         drop(log_sum.square().mean().backward());
     };
-    let kernels = move || drop(z_loss(logits.clone()).backward());
-    Contest { name: "z-loss".into(), kernels: Box::new(kernels), composed: Box::new(composed) }
+    let whole = move || drop(z_loss(logits.clone()).backward());
+    Contest { name: "z-loss".into(), whole: Box::new(whole), composed: Box::new(composed) }
+}
+
+fn injection(at: Sizes, device: &Device) -> Contest {
+    let weights = [0.01, 0.001, 0.0];
+    let losses = || (0..at.layers).map(|_| draw([1], device)).collect::<Vec<Tensor<1>>>();
+    let (hidden, losses) = (draw([at.tokens, at.d_model], device), [losses(), losses()]);
+    let scale = Tensor::<1>::from_floats([0.25], device);
+    let (hidden_too, losses_too, scale_too) = (hidden.clone(), losses.clone(), scale.clone());
+    let whole = move || {
+        let [balance, z] = losses.clone();
+        drop(inject_weighted(hidden.clone(), [balance, z, Vec::new()], weights, scale.clone()).sum().backward());
+    };
+    let composed = move || {
+        let of_kind = |(losses, weight): (&Vec<Tensor<1>>, f64)| {
+            losses.iter().cloned().reduce(|a, b| a + b).unwrap().mul_scalar(weight)
+        };
+        let total = losses_too.iter().zip(weights).map(of_kind).reduce(|a, b| a + b).unwrap();
+        drop((hidden_too.clone().sum() + total * scale_too.clone()).backward());
+    };
+    let name = format!("injection of two losses of {} layers", at.layers);
+    Contest { name, whole: Box::new(whole), composed: Box::new(composed) }
 }
 
 fn routing(at: Sizes, device: &Device) -> Contest {
     let logits = draw([at.tokens, at.experts], device);
     let other = logits.clone();
     let options = RouteOptions { top_k: K, sigmoid: false, normalize: true };
-    let kernels = move || {
+    let whole = move || {
         let routed = route(logits.clone(), None, options);
         drop((routed.gates.square().sum() + routed.mean_probabilities.square().sum()).backward());
     };
@@ -82,7 +110,7 @@ fn routing(at: Sizes, device: &Device) -> Contest {
         let _load = chosen.reshape([at.tokens * K, 1]).expand(shape).equal(all).int().sum_dim(0);
         drop((gates.square().sum() + means.square().sum()).backward());
     };
-    Contest { name: "routing".into(), kernels: Box::new(kernels), composed: Box::new(composed) }
+    Contest { name: "routing".into(), whole: Box::new(whole), composed: Box::new(composed) }
 }
 
 /// Tokens, gates, choices and their load.
@@ -95,7 +123,7 @@ fn routed(at: Sizes, device: &Device) -> (Tensor<2>, Tensor<2>, Tensor<2, Int>, 
 fn permutation(at: Sizes, device: &Device) -> Contest {
     let (tokens, gates, chosen, load) = routed(at, device);
     let (tokens_too, gates_too, chosen_too) = (tokens.clone(), gates.clone(), chosen.clone());
-    let kernels = move || {
+    let whole = move || {
         let rows = PackedRows::new(chosen.clone(), load.clone(), at.tokens);
         drop(rows.unpermute(rows.permute(tokens.clone()), gates.clone()).sum().backward());
     };
@@ -104,7 +132,7 @@ fn permutation(at: Sizes, device: &Device) -> Contest {
         drop(places.combine(places.gather(tokens_too.clone()), gates_too.clone()).sum().backward());
     };
     let name = "permutation there and back".into();
-    Contest { name, kernels: Box::new(kernels), composed: Box::new(composed) }
+    Contest { name, whole: Box::new(whole), composed: Box::new(composed) }
 }
 
 fn products(at: Sizes, device: &Device) -> Contest {
@@ -114,10 +142,10 @@ fn products(at: Sizes, device: &Device) -> Contest {
     let packed = rows.permute(tokens.clone()).detach().require_grad();
     let even = Places::new(chosen, at.experts, Capacity::Factor(1.25)).gather(tokens).detach().require_grad();
     let weight_too = weight.clone();
-    let kernels = move || drop(grouped_matmul(packed.clone(), &weight, rows.offsets.clone()).sum().backward());
+    let whole = move || drop(grouped_matmul(packed.clone(), &weight, rows.offsets.clone()).sum().backward());
     let composed = move || drop(expert_matmul(even.clone(), &weight_too).sum().backward());
     let name = "experts' product (uneven; composed: even rows, 1.25 of the share)".into();
-    Contest { name, kernels: Box::new(kernels), composed: Box::new(composed) }
+    Contest { name, whole: Box::new(whole), composed: Box::new(composed) }
 }
 
 fn main() {
@@ -130,17 +158,22 @@ fn main() {
         experts: argument("--experts", 8),
         d_model: argument("--d-model", 64),
         d_hidden: argument("--d-hidden", 64),
+        layers: argument("--layers", 8).max(1),
     };
     let rounds = argument("--rounds", 15);
-    if devices().is_empty() {
-        println!("this build has no CubeCL device: add --features cpu or --features cuda");
-    }
     for device in devices() {
         let tracked = device.clone().autodiff();
         println!("{device:?}, {at:?}, {K} choices a token, forward and backward, {rounds} rounds");
-        println!("| operation | kernels ms (min..max) | composed ms (min..max) | composed / kernels |");
+        let whole = match has_kernels(&Tensor::<1>::zeros([1], &device)) {
+            true => "kernels",
+            false => {
+                println!("There are no kernels on this device; for those add --features cpu or --features cuda.");
+                "one step of autodiff"
+            }
+        };
+        println!("| operation | {whole} ms (min..max) | composed ms (min..max) | composed / {whole} |");
         println!("|---|---|---|---|");
-        for contest in [z_losses, routing, permutation, products].map(|make| make(at, &tracked)) {
+        for contest in [z_losses, routing, injection, permutation, products].map(|make| make(at, &tracked)) {
             let time = |run: &dyn Fn()| {
                 device.sync().unwrap();
                 let start = Instant::now();
@@ -150,15 +183,15 @@ fn main() {
             };
             let mut times: [Vec<f64>; 2] = Default::default();
             for round in 0..rounds + 2 {
-                let both = [time(&contest.kernels), time(&contest.composed)];
+                let both = [time(&contest.whole), time(&contest.composed)];
                 if round >= 2 {
                     times.iter_mut().zip(both).for_each(|(times, time)| times.push(time));
                 }
             }
-            let [kernels, composed] = times.map(|times| Spread::of(&times));
+            let [whole, composed] = times.map(|times| Spread::of(&times));
             let ms = |s: Spread| format!("{:.3} ({:.3}..{:.3})", s.median * 1e3, s.min * 1e3, s.max * 1e3);
-            let ratio = composed.median / kernels.median;
-            println!("| {} | {} | {} | {ratio:.2} |", contest.name, ms(kernels), ms(composed));
+            let ratio = composed.median / whole.median;
+            println!("| {} | {} | {} | {ratio:.2} |", contest.name, ms(whole), ms(composed));
         }
     }
 }

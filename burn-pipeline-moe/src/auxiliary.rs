@@ -10,8 +10,9 @@
 //! counts for an eighth. (A mean per stage, added up, would weigh layers by how the model is cut.)
 //!
 //! 1. Each layer's values go into a bucket per kind; [`AuxiliaryLosses::total`] weighs and adds them.
-//! 2. [`AuxiliaryLosses::inject`] joins the total to the hidden states; its gradient is the seed of the microbatch's
-//!    loss, so cutting, accumulation and scaling treat both alike.
+//! 2. [`AuxiliaryLosses::inject`] joins the values to the hidden states instead, adding nothing up; the gradient of each
+//!    is the seed of the microbatch's loss times the weight of its kind, so cutting, accumulation and scaling treat
+//!    main and auxiliary losses alike.
 //! 3. [`observe`] writes values and counts into one row a layer, without autodiff, which travels downstream with the
 //!    hidden states; the last stage hands all rows to `Loss::observing`, so every rank gets them; [`read`] takes them
 //!    apart again.
@@ -21,7 +22,7 @@
 //! extra (a mask, say). With `Reduction::Sum` nothing is divided, and the auxiliary losses of microbatches add up.
 
 use crate::layers::{BlockKind, LayerAuxiliary};
-use crate::ops::inject;
+use crate::ops::{BUCKETS, InjectedWeights, inject_weighted};
 use burn::config::Config;
 use burn::tensor::{DType, Device, Int, Tensor};
 
@@ -56,29 +57,38 @@ impl AuxiliaryLosses {
 
     /// The part that these layers have in the model's auxiliary loss; `None` if they have none.
     pub fn total(&self, layers: &[LayerAuxiliary]) -> Option<Tensor<1>> {
-        type Bucket = (fn(&LayerAuxiliary) -> &Option<Tensor<1>>, f64, usize);
-        let buckets: [Bucket; 3] = [
-            (|layer| &layer.load_balance, self.weights.load_balance, self.with_experts),
-            (|layer| &layer.router_z, self.weights.router_z, self.with_experts),
-            (|layer| &layer.depth_router, self.weights.depth_router, self.with_depths),
-        ];
-        let of_kind = |(value, weight, layers_with): Bucket| {
-            let sum = layers.iter().filter_map(|layer| value(layer).clone()).reduce(|a, b| a + b)?;
-            Some(sum.mul_scalar(weight / layers_with.max(1) as f64))
-        };
-        buckets.into_iter().filter_map(of_kind).reduce(|a, b| a + b)
+        let of_kind =
+            |(values, weight): (Vec<Tensor<1>>, f64)| Some(values.into_iter().reduce(|a, b| a + b)?.mul_scalar(weight));
+        let kinds = buckets(layers).into_iter().zip(self.shares());
+        kinds.filter_map(of_kind).reduce(|a, b| a + b)
     }
 
-    /// Joins the layers' part to the hidden states that leave them. `scale` is the loss's seed, one element.
+    /// What one layer's value of each kind weighs.
+    fn shares(&self) -> InjectedWeights {
+        let of = |weight: f64, layers: usize| weight / layers.max(1) as f64;
+        [
+            of(self.weights.load_balance, self.with_experts),
+            of(self.weights.router_z, self.with_experts),
+            of(self.weights.depth_router, self.with_depths),
+        ]
+    }
+
+    /// Joins the layers' values to the hidden states that leave them, with the gradients that they have in
+    /// [`AuxiliaryLosses::total`]. `scale` is the loss's seed, one element.
     ///
     /// # Panics
     /// If the scale has more or less than one element.
     pub fn inject<const D: usize>(&self, hidden: Tensor<D>, layers: &[LayerAuxiliary], scale: Tensor<1>) -> Tensor<D> {
-        match self.total(layers) {
-            Some(total) => inject(hidden, total, scale),
-            None => hidden,
-        }
+        inject_weighted(hidden, buckets(layers), self.shares(), scale)
     }
+}
+
+/// The layers' values, those of a kind in one bucket.
+fn buckets(layers: &[LayerAuxiliary]) -> [Vec<Tensor<1>>; BUCKETS] {
+    let of = |value: fn(&LayerAuxiliary) -> &Option<Tensor<1>>| {
+        layers.iter().filter_map(|layer| value(layer).clone()).collect()
+    };
+    [of(|layer| &layer.load_balance), of(|layer| &layer.router_z), of(|layer| &layer.depth_router)]
 }
 
 /// Columns before the loads.

@@ -1,10 +1,10 @@
-//! A pipeline of mixtures of experts on a CubeCL device equals the plain loop on Flex, auxiliary losses included:
-//! with kernels where stages run eagerly, with their composed forms where stages were captured, and with the experts'
-//! weight gradients in `W` where a stage without capacity cannot be captured.
+//! A pipeline of mixtures of experts on a CubeCL device equals the plain loop on Flex, auxiliary losses included: with
+//! kernels, whether stages run eagerly or were captured, with capacity and without.
 
 use crate::{devices, turn};
 use burn::module::Module;
 use burn::tensor::{Device, Tensor, TensorData};
+use burn_pipeline::program::{Program, StagePrograms};
 use burn_pipeline::schedule::{Size, by_name};
 use burn_pipeline::stage::{AnyTensor, Batch, LOSS_SEED, SplitBackward, Stage, StageBox, init_seeded};
 use burn_pipeline::train::{Pipeline, StageContext};
@@ -121,24 +121,56 @@ fn eager_stages_with_kernels_equal_the_plain_loop_on_flex() {
     }
 }
 
+/// How many operations of each name the programs of a stage run, `F`, `I` and `W`.
+fn counts(programs: &StagePrograms, name: &str) -> [usize; 3] {
+    let of = |program: &Program| program.operations().filter(|op| op.name.starts_with(&format!("moe::{name}"))).count();
+    [programs.forward(), programs.input(), programs.weight()].map(of)
+}
+
 #[test]
-fn captured_stages_replay_the_composed_forms() {
+fn captured_stages_replay_the_kernels_in_f_i_and_w() {
     let _turn = turn();
     for device in devices() {
-        let capacity = Capacity::Factor(1.0);
-        let (got, mut pipeline) = pipelined(&device, "ZBV", SplitBackward::Traced, capacity);
-        assert_gradients(&got, &plain(capacity), "ZBV, captured");
-        for (stage, report) in pipeline.engines().unwrap() {
-            assert_eq!(report.engine, "traced", "stage {stage}: {}", report.reason);
+        for capacity in [Capacity::Factor(1.0), Capacity::Dropless] {
+            // Dropless stages as well: rows of uneven number need no number from the device.
+            let (got, mut pipeline) = pipelined(&device, "ZBV", SplitBackward::Auto, capacity);
+            assert_gradients(&got, &plain(capacity), "ZBV, captured");
+            for (stage, (_, report)) in pipeline.engines().unwrap().into_iter().enumerate() {
+                assert_eq!(report.engine, "traced", "stage {stage}: {}", report.reason);
+                assert!(report.reason.contains("kernels of backend extensions"), "stage {stage}: {}", report.reason);
+                let programs = &report.programs[0];
+                // One layer a stage: each product of experts in F, the gradients of its rows in I, of its matrices in W.
+                // The first stage's input has no gradient, so there the first two products need none either.
+                let inputs = if stage == 0 { 1 } else { 3 };
+                assert_eq!(counts(programs, "GroupedMatmul"), [3, inputs, 3], "stage {stage}: {programs}");
+                assert_eq!(counts(programs, "Route("), [1, 0, 0], "stage {stage}: {programs}");
+                let elsewhere =
+                    |name| counts(programs, name)[0] == 0 && counts(programs, name)[1..].iter().sum::<usize>() == 1;
+                for name in ["RouteBackward", "ZLossBackward", "UnpermuteGatesBackward", "InjectedGradients"] {
+                    assert!(elsewhere(name), "stage {stage}: {name}: {programs}");
+                }
+            }
         }
     }
 }
 
 #[test]
-fn stages_without_capacity_defer_their_products_to_w() {
+fn captured_stages_equal_eager_ones_to_the_bit() {
     let _turn = turn();
     for device in devices() {
-        let (got, mut pipeline) = pipelined(&device, "ZBH1", SplitBackward::Auto, Capacity::Dropless);
+        for capacity in [Capacity::Factor(1.0), Capacity::Dropless] {
+            let [captured, eager] = [SplitBackward::Traced, SplitBackward::Eager]
+                .map(|split| pipelined(&device, "1F1B", split, capacity).0);
+            assert_eq!(captured, eager, "{capacity:?}");
+        }
+    }
+}
+
+#[test]
+fn eager_stages_defer_their_products_to_w() {
+    let _turn = turn();
+    for device in devices() {
+        let (got, mut pipeline) = pipelined(&device, "ZBH1", SplitBackward::Eager, Capacity::Dropless);
         assert_gradients(&got, &plain(Capacity::Dropless), "ZBH1, dropless");
         for (stage, report) in pipeline.engines().unwrap() {
             assert_eq!(report.engine, "eager", "stage {stage}: {}", report.reason);

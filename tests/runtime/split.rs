@@ -8,6 +8,7 @@ use burn_pipeline::stage::{SplitBackward, StageBox};
 use burn_pipeline::train::{Builder, StageContext};
 
 mod agreement;
+mod extension;
 mod models;
 mod programs;
 mod refusals;

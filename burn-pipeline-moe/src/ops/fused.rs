@@ -1,15 +1,20 @@
-//! Shapes and element types of what the operations give, which Burn's fusion must know before they run.
+//! What Burn's fusion must know of outputs before the operations run: [`forms`] in its own types.
 
-use super::RouteOptions;
+use super::forms::{self, Form};
+use super::{InjectedWeights, RouteOptions};
 use burn::backend::fusion::custom::TensorSpec;
-use burn::tensor::{DType, Shape};
+use burn::tensor::DType;
 
-/// Element type of integers that kernels write.
-const INT: DType = DType::I32;
+fn form(tensor: &TensorSpec) -> Form {
+    (tensor.shape.clone(), tensor.dtype)
+}
+
+fn spec((shape, dtype): Form) -> TensorSpec {
+    TensorSpec::new(shape, dtype)
+}
 
 pub(super) fn z_loss(logits: &TensorSpec) -> (TensorSpec, TensorSpec) {
-    let sums = if logits.dtype == DType::F64 { DType::F64 } else { DType::F32 };
-    (TensorSpec::new(Shape::new([1]), logits.dtype), TensorSpec::new(Shape::new([logits.shape[0]]), sums))
+    forms::z_loss(&form(logits)).map(spec).into()
 }
 
 pub(super) fn route(
@@ -17,12 +22,7 @@ pub(super) fn route(
     _bias: &TensorSpec,
     options: &RouteOptions,
 ) -> (TensorSpec, TensorSpec, TensorSpec) {
-    let (tokens, experts, k) = (logits.shape[0], logits.shape[1], options.top_k);
-    (
-        TensorSpec::new(Shape::new([tokens * k + experts]), logits.dtype),
-        TensorSpec::new(Shape::new([tokens, k]), INT),
-        TensorSpec::new(Shape::new([experts]), INT),
-    )
+    forms::route(&form(logits), options).map(spec).into()
 }
 
 pub(super) fn place(
@@ -30,31 +30,13 @@ pub(super) fn place(
     load: &TensorSpec,
     _capacity: &usize,
 ) -> (TensorSpec, TensorSpec, TensorSpec) {
-    let choices = TensorSpec::new(Shape::new([experts.shape.num_elements()]), INT);
-    (TensorSpec::new(Shape::new([load.shape[0] + 1]), INT), choices.clone(), choices)
+    forms::place(&experts.shape, &load.shape).map(spec).into()
 }
 
-/// As many rows as `count` has, as wide as `wide`.
-pub(super) fn rows(count: &Shape, wide: &Shape) -> Shape {
-    Shape::new([count[0], wide[1]])
-}
-
-pub(super) fn tokens(rows: &Shape, tokens: &usize) -> Shape {
-    Shape::new([*tokens, rows[1]])
-}
-
-pub(super) fn gates(of_tokens: &Shape, rows: &Shape) -> Shape {
-    Shape::new([of_tokens[0], rows[0] / of_tokens[0]])
-}
-
-pub(super) fn product(rows: &Shape, weight: &Shape) -> Shape {
-    Shape::new([rows[0], weight[2]])
-}
-
-pub(super) fn product_input(of_output: &Shape, weight: &Shape) -> Shape {
-    Shape::new([of_output[0], weight[1]])
-}
-
-pub(super) fn product_weight(rows: &Shape, of_output: &Shape, offsets: &Shape) -> Shape {
-    Shape::new([offsets[0] - 1, rows[1], of_output[1]])
+pub(super) fn injected(
+    _scale: &TensorSpec,
+    _weights: &InjectedWeights,
+    dtype: &DType,
+) -> (TensorSpec, TensorSpec, TensorSpec) {
+    forms::injected(*dtype).map(spec).into()
 }

@@ -57,8 +57,11 @@ impl DeferredOp for Grouped {
 /// # Panics
 /// If widths, or the numbers of matrices and offsets, do not fit.
 pub fn grouped_matmul(rows: Tensor<2>, weight: &Param<Tensor<3>>, offsets: Tensor<1, Int>) -> Tensor<2> {
-    let ([_, d], [experts, inner, _], [bounds]) = (rows.dims(), weight.val().dims(), offsets.dims());
+    let ([n, d], [experts, inner, h], [bounds]) = (rows.dims(), weight.val().dims(), offsets.dims());
     assert_eq!((d, bounds), (inner, experts + 1), "width of rows and number of offsets, and what the matrices want");
+    if n == 0 {
+        return Tensor::zeros([0, h], (&rows.device(), rows.dtype()));
+    }
     let offsets = offsets.into_dispatch();
     // What is deferred runs without autodiff.
     let offsets = if Deferral::is_open() && offsets.autodiff != DispatchAutodiffContext::Disabled {

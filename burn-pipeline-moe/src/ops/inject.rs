@@ -1,24 +1,38 @@
-//! The identity on hidden states that gives a loss beside them a gradient of its own.
+//! The identity on hidden states that gives losses beside them gradients of their own.
 //!
-//! Guarantees: the forward returns the hidden states themselves; in backward their gradient passes unchanged, and
-//! the loss gets `scale`, whatever gradient arrives. So the parameters get what `(hidden's share) + scale * loss`
-//! gives them, on a stage that never sees the main loss.
+//! Guarantees: the forward returns the hidden states themselves and launches nothing; in backward their gradient passes
+//! unchanged, and each loss gets `scale * weight`, the weight being that of the bucket it is in, whatever gradient
+//! arrives. So the parameters get what `(hidden's share) + scale * sum of weight * loss` gives them, on a stage that
+//! never sees the main loss.
 //!
-//! The scale is a tensor, not a number, because it differs between microbatches: a captured stage reads it anew
-//! with every replay. There is no state between calls, so order of execution, accumulation and replicas cannot
-//! mix scales up.
+//! 1. The losses are joined to the graph of the hidden states one by one; nothing is added up.
+//! 2. All losses of a bucket have the same gradient. The first of them that the backward comes to has those of all
+//!    buckets computed, in one launch on CubeCL devices: the scale is read, multiplied, and written in the losses'
+//!    element type. The others share them.
+//!
+//! The scale is a tensor, not a number, because it differs between microbatches: it stays on the device, and a captured
+//! stage reads it anew with every replay. What the losses of one call share lives in that call's graph and ends with
+//! it, so order of execution, accumulation and replicas cannot mix scales up.
 //!
 //! The idea is that of Megatron-Core's `MoEAuxLossAutoScaler`, without its class attribute for the scale.
 
-use super::MoeOps;
+use super::{MoeOps, accumulator};
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Autodiff, Backend, Dispatch, DispatchAutodiffContext};
-use burn::tensor::Tensor;
+use burn::tensor::{DType, Tensor};
 use burn_pipeline::stage::AnyTensor;
+use std::any::Any;
+use std::sync::{Arc, OnceLock};
+
+/// How many buckets of losses there are: one for each kind of [`AuxiliaryLosses`](crate::auxiliary::AuxiliaryLosses).
+pub const BUCKETS: usize = 3;
+
+/// What the losses of each bucket weigh.
+pub type InjectedWeights = [f64; BUCKETS];
 
 /// Returns `hidden`; in backward, `loss` gets the gradient `scale`.
 ///
@@ -40,8 +54,27 @@ use burn_pipeline::stage::AnyTensor;
 /// # Panics
 /// If `loss` or `scale` has more or less than one element.
 pub fn inject<const D: usize>(hidden: Tensor<D>, loss: Tensor<1>, scale: Tensor<1>) -> Tensor<D> {
-    assert_eq!((loss.dims(), scale.dims()), ([1], [1]), "the loss to inject and its scale have one element each");
-    let (hidden, scale) = (hidden.into_dispatch(), scale.cast(loss.dtype()).into_dispatch());
+    inject_weighted(hidden, [vec![loss], Vec::new(), Vec::new()], [1.0; BUCKETS], scale)
+}
+
+/// Returns `hidden`; in backward, each loss gets the gradient `scale` times the weight of its bucket.
+///
+/// Losses and `scale` have one element each; the scale is not differentiated. Without autodiff this is the identity.
+///
+/// # Panics
+/// If a loss or `scale` has more or less than one element.
+pub fn inject_weighted<const D: usize>(
+    hidden: Tensor<D>,
+    losses: [Vec<Tensor<1>>; BUCKETS],
+    weights: InjectedWeights,
+    scale: Tensor<1>,
+) -> Tensor<D> {
+    let one = |tensor: &Tensor<1>| tensor.dims() == [1];
+    assert!(
+        one(&scale) && losses.iter().flatten().all(one),
+        "the losses to inject and their scale have one element each"
+    );
+    let (mut hidden, scale) = (hidden.into_dispatch(), scale.into_dispatch());
     let scale = match hidden.autodiff {
         DispatchAutodiffContext::Disabled => return Tensor::from_dispatch(hidden),
         context if context == scale.autodiff => scale,
@@ -49,23 +82,75 @@ pub fn inject<const D: usize>(hidden: Tensor<D>, loss: Tensor<1>, scale: Tensor<
             AnyTensor::from_dispatch(scale).leaf(strategy, false).into_dispatch()
         }
     };
-    Tensor::from_dispatch(Dispatch::inject_loss(hidden, loss.into_dispatch(), scale))
+    // One for each element type among the losses; as a rule there is one.
+    let mut shared: Vec<Arc<Shared>> = Vec::new();
+    for (bucket, losses) in losses.into_iter().enumerate() {
+        for loss in losses {
+            let dtype = loss.dtype();
+            let known = shared.iter().find(|shared| shared.dtype == dtype).cloned();
+            let of = known.unwrap_or_else(|| {
+                let new = Arc::new(Shared { weights, dtype, gradients: OnceLock::new() });
+                shared.push(new.clone());
+                new
+            });
+            hidden = Dispatch::inject_loss(hidden, loss.into_dispatch(), scale.clone(), Share { bucket, of });
+        }
+    }
+    Tensor::from_dispatch(hidden)
+}
+
+/// What the losses of one call have in common.
+#[derive(Debug)]
+struct Shared {
+    weights: InjectedWeights,
+    dtype: DType,
+    /// The gradient of each bucket, in the backend's own tensors; known when the backward comes to the first loss.
+    gradients: OnceLock<Box<dyn Any + Send + Sync>>,
+}
+
+/// A loss's place among those that are injected together.
+#[derive(Debug, Clone)]
+pub struct Share {
+    bucket: usize,
+    of: Arc<Shared>,
+}
+
+impl Share {
+    /// The gradient of this loss.
+    fn gradient<B: Backend + MoeOps>(&self, scale: FloatTensor<B>) -> FloatTensor<B> {
+        let all = || <[_; BUCKETS]>::from(B::injected_gradients(scale.clone(), self.of.weights, self.of.dtype));
+        let shared = self.of.gradients.get_or_init(|| Box::new(all()));
+        let known = shared.downcast_ref::<[FloatTensor<B>; BUCKETS]>();
+        // A graph has one backend, so they are always known; else they would be computed again.
+        known.map_or_else(|| all()[self.bucket].clone(), |known| known[self.bucket].clone())
+    }
+}
+
+/// The gradient of each bucket, composed: multiplied in the wider of the two types, as the kernel does.
+pub(super) fn composed_gradients(scale: Tensor<1>, weights: InjectedWeights, dtype: DType) -> [Tensor<1>; BUCKETS] {
+    let scale = scale.clone().cast(sums_in(scale.dtype(), dtype));
+    weights.map(|weight| scale.clone().mul_scalar(weight).cast(dtype))
+}
+
+/// The type that a scale is multiplied in.
+pub(super) fn sums_in(scale: DType, loss: DType) -> DType {
+    if scale == DType::F64 { scale } else { accumulator(loss) }
 }
 
 #[derive(Debug)]
 struct InjectLoss;
 
-impl<B: Backend> Backward<B, 2> for InjectLoss {
-    type State = B::FloatTensorPrimitive;
+impl<B: Backend + MoeOps> Backward<B, 2> for InjectLoss {
+    type State = (FloatTensor<B>, Share);
 
     fn backward(self, ops: Ops<Self::State, 2>, grads: &mut Gradients, _: &mut Checkpointer) {
         let upstream = grads.consume::<B>(&ops.node);
-        let [hidden, loss] = ops.parents;
+        let ([hidden, loss], (scale, share)) = (ops.parents, ops.state);
         if let Some(node) = hidden {
             grads.register::<B>(node.id, upstream);
         }
         if let Some(node) = loss {
-            grads.register::<B>(node.id, ops.state);
+            grads.register::<B>(node.id, share.gradient::<B>(scale));
         }
     }
 }
@@ -75,11 +160,12 @@ pub(super) fn join<B: Backend + MoeOps, C: CheckpointStrategy>(
     hidden: FloatTensor<Autodiff<B, C>>,
     loss: FloatTensor<Autodiff<B, C>>,
     scale: FloatTensor<Autodiff<B, C>>,
+    share: Share,
 ) -> FloatTensor<Autodiff<B, C>> {
     let (hidden, hidden_node) = hidden.into_parts();
     let (_, loss_node) = loss.into_parts();
     match InjectLoss.prepare::<C>([hidden_node, loss_node]).compute_bound().stateful() {
-        OpsKind::Tracked(prep) => prep.finish(scale.into_primitive(), hidden),
+        OpsKind::Tracked(prep) => prep.finish((scale.into_primitive(), share), hidden),
         OpsKind::UnTracked(prep) => prep.finish(hidden),
     }
 }

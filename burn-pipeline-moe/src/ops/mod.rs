@@ -8,11 +8,16 @@
 //! 2. [`z_loss`](fn@z_loss): the mean of squared log-sum-exps.
 //! 3. [`PackedRows`]: tokens sorted by expert, and back.
 //! 4. [`grouped_matmul`](fn@grouped_matmul): each expert's rows, as many as it has, times its own matrix.
-//! 5. [`inject`](fn@inject): a loss beside hidden states. It moves no number, so there is no kernel for it.
+//! 5. [`inject_weighted`]: losses beside hidden states. Its forward is the identity; the kernel is its backward's.
 //!
 //! Kernels accumulate in f32 (f64 for f64), use no atomics and no shared memory, and give the same bits every time. A
-//! captured stage records the composed forms, so it replays those on CubeCL devices too.
+//! stage that is captured for a CubeCL device records the operations whole, forward and backward, and its replay runs
+//! the kernels; captured for another device it records the composed forms.
 
+#[cfg(feature = "traced")]
+mod captured;
+#[cfg(any(feature = "traced", feature = "fusion"))]
+mod forms;
 #[cfg(feature = "fusion")]
 mod fused;
 mod grouped;
@@ -25,7 +30,7 @@ mod rows;
 mod z_loss;
 
 pub use grouped::grouped_matmul;
-pub use inject::inject;
+pub use inject::{BUCKETS, InjectedWeights, Share, inject, inject_weighted};
 pub use route::{RouteOptions, Routed, route};
 pub use rows::PackedRows;
 pub use z_loss::z_loss;
@@ -33,7 +38,7 @@ pub use z_loss::z_loss;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Autodiff, AutodiffBackend, Backend, backend_extension};
-use burn::tensor::Tensor;
+use burn::tensor::{DType, Device, Tensor};
 
 /// Operations of this crate on every backend; users reach them through functions, not this trait.
 ///
@@ -46,14 +51,27 @@ use burn::tensor::Tensor;
     Fusion: cfg(feature = "fusion"),
 )]
 pub trait MoeOps: Backend {
-    /// Joins a loss to the graph of hidden states; see [`inject`](fn@inject).
+    /// Joins a loss to the graph of hidden states; see [`inject_weighted`].
     ///
     /// Without autodiff there is no graph: the hidden states are returned unchanged.
     #[fusion(default)]
-    fn inject_loss(hidden: FloatTensor<Self>, loss: FloatTensor<Self>, scale: FloatTensor<Self>) -> FloatTensor<Self> {
-        let _ = (loss, scale);
+    fn inject_loss(
+        hidden: FloatTensor<Self>,
+        loss: FloatTensor<Self>,
+        scale: FloatTensor<Self>,
+        share: Share,
+    ) -> FloatTensor<Self> {
+        let _ = (loss, scale, share);
         hidden
     }
+
+    /// The scale `[1]` times each weight, `[1]` each, in the element type of the losses whose gradients they are.
+    #[fusion(meta = fused::injected)]
+    fn injected_gradients(
+        scale: FloatTensor<Self>,
+        weights: InjectedWeights,
+        dtype: DType,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
 
     /// The z-loss `[1]` of logits `[t, e]`, and the log-sum-exp of each token `[t]`, which has no gradient.
     #[fusion(meta = fused::z_loss)]
@@ -93,7 +111,7 @@ pub trait MoeOps: Backend {
     ) -> (IntTensor<Self>, IntTensor<Self>, IntTensor<Self>);
 
     /// Tokens `[t, d]` as rows `[t * k, d]`.
-    #[fusion(dtype = tokens, shape = fused::rows(choice_of_row, tokens))]
+    #[fusion(dtype = tokens, shape = forms::rows(choice_of_row, tokens))]
     fn permute(
         tokens: FloatTensor<Self>,
         choice_of_row: IntTensor<Self>,
@@ -101,12 +119,12 @@ pub trait MoeOps: Backend {
     ) -> FloatTensor<Self>;
 
     /// The gradient of the tokens, given that of the rows.
-    #[fusion(dtype = of_rows, shape = fused::tokens(of_rows, tokens))]
+    #[fusion(dtype = of_rows, shape = forms::tokens(of_rows, tokens))]
     fn permute_backward(of_rows: FloatTensor<Self>, row_of_choice: IntTensor<Self>, tokens: usize)
     -> FloatTensor<Self>;
 
     /// Rows `[t * k, d]`, weighted by gates `[t, k]` and added up for each token, `[t, d]`.
-    #[fusion(dtype = rows, shape = fused::rows(gates, rows))]
+    #[fusion(dtype = rows, shape = forms::rows(gates, rows))]
     fn unpermute(
         rows: FloatTensor<Self>,
         gates: FloatTensor<Self>,
@@ -115,7 +133,7 @@ pub trait MoeOps: Backend {
     ) -> FloatTensor<Self>;
 
     /// The gradient of the rows, given that of the tokens.
-    #[fusion(dtype = of_tokens, shape = fused::rows(choice_of_row, of_tokens))]
+    #[fusion(dtype = of_tokens, shape = forms::rows(choice_of_row, of_tokens))]
     fn unpermute_rows_backward(
         of_tokens: FloatTensor<Self>,
         gates: FloatTensor<Self>,
@@ -123,7 +141,7 @@ pub trait MoeOps: Backend {
     ) -> FloatTensor<Self>;
 
     /// The gradient of the gates, given that of the tokens.
-    #[fusion(dtype = of_tokens, shape = fused::gates(of_tokens, rows))]
+    #[fusion(dtype = of_tokens, shape = forms::gates(of_tokens, rows))]
     fn unpermute_gates_backward(
         of_tokens: FloatTensor<Self>,
         rows: FloatTensor<Self>,
@@ -131,7 +149,7 @@ pub trait MoeOps: Backend {
     ) -> FloatTensor<Self>;
 
     /// Each expert's rows of `[n, d]` times its matrix of `[e, d, h]`; rows of no expert are zero.
-    #[fusion(dtype = rows, shape = fused::product(rows, weight))]
+    #[fusion(dtype = rows, shape = forms::product(rows, weight))]
     fn grouped_matmul(
         rows: FloatTensor<Self>,
         weight: FloatTensor<Self>,
@@ -139,7 +157,7 @@ pub trait MoeOps: Backend {
     ) -> FloatTensor<Self>;
 
     /// The gradient of the rows of [`MoeOps::grouped_matmul`].
-    #[fusion(dtype = of_output, shape = fused::product_input(of_output, weight))]
+    #[fusion(dtype = of_output, shape = forms::product_input(of_output, weight))]
     fn grouped_matmul_input(
         of_output: FloatTensor<Self>,
         weight: FloatTensor<Self>,
@@ -147,7 +165,7 @@ pub trait MoeOps: Backend {
     ) -> FloatTensor<Self>;
 
     /// The gradient of the matrices of [`MoeOps::grouped_matmul`].
-    #[fusion(dtype = rows, shape = fused::product_weight(rows, of_output, offsets))]
+    #[fusion(dtype = rows, shape = forms::product_weight(rows, of_output, offsets))]
     fn grouped_matmul_weight(
         rows: FloatTensor<Self>,
         of_output: FloatTensor<Self>,
@@ -156,8 +174,22 @@ pub trait MoeOps: Backend {
 }
 
 impl<B: Backend + MoeOps, C: CheckpointStrategy> MoeOps for Autodiff<B, C> {
-    fn inject_loss(hidden: FloatTensor<Self>, loss: FloatTensor<Self>, scale: FloatTensor<Self>) -> FloatTensor<Self> {
-        inject::join::<B, C>(hidden, loss, scale)
+    fn inject_loss(
+        hidden: FloatTensor<Self>,
+        loss: FloatTensor<Self>,
+        scale: FloatTensor<Self>,
+        share: Share,
+    ) -> FloatTensor<Self> {
+        inject::join::<B, C>(hidden, loss, scale, share)
+    }
+
+    fn injected_gradients(
+        scale: FloatTensor<Self>,
+        weights: InjectedWeights,
+        dtype: DType,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
+        let (first, second, third) = B::injected_gradients(Self::inner(scale), weights, dtype);
+        (untracked::<B, C>(first), untracked::<B, C>(second), untracked::<B, C>(third))
     }
 
     fn z_loss(logits: FloatTensor<Self>) -> (FloatTensor<Self>, FloatTensor<Self>) {
@@ -263,27 +295,47 @@ impl<B: Backend + MoeOps, C: CheckpointStrategy> MoeOps for Autodiff<B, C> {
     }
 }
 
+/// The type that numbers of this type are added up in.
+fn accumulator(dtype: DType) -> DType {
+    if dtype == DType::F64 { DType::F64 } else { DType::F32 }
+}
+
 fn untracked<B: Backend, C: CheckpointStrategy>(tensor: FloatTensor<B>) -> FloatTensor<Autodiff<B, C>> {
     Autodiff::<B, C>::from_inner(tensor)
 }
 
 /// Is this tensor on a device where the operations of this module are kernels?
 ///
-/// True on CubeCL devices. While a stage is captured it is false: what is recorded is what Burn can replay anywhere.
+/// True on CubeCL devices, and for a stage that is captured for one: its replay runs the kernels.
 pub fn has_kernels<const D: usize>(tensor: &Tensor<D>) -> bool {
+    #[cfg(feature = "traced")]
+    if is_captured(tensor) {
+        return captured::for_kernels();
+    }
+    is_kernel_device(&tensor.device())
+}
+
+/// Is it the tensor of a capture?
+#[cfg(feature = "traced")]
+fn is_captured<const D: usize>(tensor: &Tensor<D>) -> bool {
+    use burn::backend::DispatchTensorKind;
+    match tensor.clone().into_dispatch().kind {
+        DispatchTensorKind::Capture(_) => true,
+        DispatchTensorKind::Autodiff(inner) => matches!(*inner, DispatchTensorKind::Capture(_)),
+        _ => false,
+    }
+}
+
+/// Are the operations of this module kernels on this device?
+fn is_kernel_device(device: &Device) -> bool {
     #[cfg(feature = "cubecl-backend")]
     {
-        use burn::backend::DispatchTensorKind;
-        match tensor.clone().into_dispatch().kind {
-            DispatchTensorKind::Cube(_) => true,
-            DispatchTensorKind::Autodiff(inner) => matches!(*inner, DispatchTensorKind::Cube(_)),
-            #[allow(unreachable_patterns, reason = "where CubeCL is the only backend there is no other")]
-            _ => false,
-        }
+        use burn::backend::DispatchDevice;
+        matches!(device.clone().inner().as_dispatch(), DispatchDevice::Cube(_))
     }
     #[cfg(not(feature = "cubecl-backend"))]
     {
-        let _ = tensor;
+        let _ = device;
         false
     }
 }

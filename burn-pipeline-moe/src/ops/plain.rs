@@ -1,9 +1,12 @@
-//! The operations composed of Burn's own, for backends without kernels.
+//! The operations composed of Burn's own, for backends without kernels; and for captures, where they are recorded whole
+//! if the device that will replay them has kernels.
 
-use super::{MoeOps, RouteOptions, grouped, route, rows, z_loss};
+#[cfg(feature = "traced")]
+use super::captured::{Kernel, recorded};
+use super::{InjectedWeights, MoeOps, RouteOptions, grouped, inject, route, rows, z_loss};
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Backend, DispatchKindConversion, DispatchTensor};
-use burn::tensor::{Int, Tensor};
+use burn::tensor::{DType, Int, Tensor};
 
 /// A tensor of the surface API from a backend's.
 fn float<B: Backend, const D: usize>(tensor: FloatTensor<B>) -> Tensor<D>
@@ -35,10 +38,36 @@ where
     tensor.try_into_primitive::<B>().expect("operations on tensors of one backend stay on it")
 }
 
+/// On a backend that computes, operations are composed.
+#[cfg(feature = "flex")]
+macro_rules! always_compose {
+    ($($call:tt)*) => {};
+}
+
+/// In a capture, operations are recorded whole where there are kernels for them.
+#[cfg(feature = "traced")]
+macro_rules! record_or_compose {
+    ($kernel:expr, [$($input:ident),*] => $outputs:pat => $given:expr) => {
+        if let Some($outputs) = recorded($kernel, [$(&$input),*]) {
+            return $given;
+        }
+    };
+}
+
 macro_rules! compose {
-    ($backend:ty) => {
+    ($backend:ty, $first:ident) => {
         impl MoeOps for $backend {
+            fn injected_gradients(
+                scale: FloatTensor<Self>,
+                weights: InjectedWeights,
+                dtype: DType,
+            ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
+                $first!(Kernel::InjectedGradients { weights, dtype }, [scale] => [a, b, c] => (a, b, c));
+                inject::composed_gradients(float::<Self, 1>(scale), weights, dtype).map(raw::<Self, 1>).into()
+            }
+
             fn z_loss(logits: FloatTensor<Self>) -> (FloatTensor<Self>, FloatTensor<Self>) {
+                $first!(Kernel::ZLoss, [logits] => [loss, log_sums] => (loss, log_sums));
                 let (loss, log_sums) = z_loss::composed(float::<Self, 2>(logits));
                 (raw::<Self, 1>(loss), raw::<Self, 1>(log_sums))
             }
@@ -48,6 +77,7 @@ macro_rules! compose {
                 log_sums: FloatTensor<Self>,
                 of_loss: FloatTensor<Self>,
             ) -> FloatTensor<Self> {
+                $first!(Kernel::ZLossBackward, [logits, log_sums, of_loss] => [of_logits] => of_logits);
                 let (logits, log_sums) = (float::<Self, 2>(logits), float::<Self, 1>(log_sums));
                 raw::<Self, 2>(z_loss::composed_backward(logits, log_sums, float::<Self, 1>(of_loss)))
             }
@@ -57,6 +87,7 @@ macro_rules! compose {
                 bias: FloatTensor<Self>,
                 options: RouteOptions,
             ) -> (FloatTensor<Self>, IntTensor<Self>, IntTensor<Self>) {
+                $first!(Kernel::Route(options), [logits, bias] => [row, experts, load] => (row, experts, load));
                 let (row, experts, load) = route::composed(float::<Self, 2>(logits), float::<Self, 1>(bias), options);
                 (raw::<Self, 1>(row), raw_int::<Self, 2>(experts), raw_int::<Self, 1>(load))
             }
@@ -67,6 +98,7 @@ macro_rules! compose {
                 of_row: FloatTensor<Self>,
                 options: RouteOptions,
             ) -> FloatTensor<Self> {
+                $first!(Kernel::RouteBackward(options), [logits, experts, of_row] => [of_logits] => of_logits);
                 let (logits, experts) = (float::<Self, 2>(logits), int::<Self, 2>(experts));
                 raw::<Self, 2>(route::composed_backward(logits, experts, float::<Self, 1>(of_row), options))
             }
@@ -76,6 +108,7 @@ macro_rules! compose {
                 load: IntTensor<Self>,
                 capacity: usize,
             ) -> (IntTensor<Self>, IntTensor<Self>, IntTensor<Self>) {
+                $first!(Kernel::Place { capacity }, [experts, load] => [offsets, rows, choices] => (offsets, rows, choices));
                 let (offsets, row_of_choice, choice_of_row) =
                     rows::composed_place(int::<Self, 2>(experts), int::<Self, 1>(load), capacity);
                 (raw_int::<Self, 1>(offsets), raw_int::<Self, 1>(row_of_choice), raw_int::<Self, 1>(choice_of_row))
@@ -84,8 +117,10 @@ macro_rules! compose {
             fn permute(
                 tokens: FloatTensor<Self>,
                 choice_of_row: IntTensor<Self>,
-                _row_of_choice: IntTensor<Self>,
+                row_of_choice: IntTensor<Self>,
             ) -> FloatTensor<Self> {
+                $first!(Kernel::Permute, [tokens, choice_of_row, row_of_choice] => [rows] => rows);
+                let _ = row_of_choice;
                 raw::<Self, 2>(rows::spread(float::<Self, 2>(tokens), None, int::<Self, 1>(choice_of_row)))
             }
 
@@ -94,15 +129,18 @@ macro_rules! compose {
                 row_of_choice: IntTensor<Self>,
                 tokens: usize,
             ) -> FloatTensor<Self> {
+                $first!(Kernel::PermuteBackward { tokens }, [of_rows, row_of_choice] => [of_tokens] => of_tokens);
                 raw::<Self, 2>(rows::collect(float::<Self, 2>(of_rows), None, int::<Self, 1>(row_of_choice), tokens))
             }
 
             fn unpermute(
                 rows: FloatTensor<Self>,
                 gates: FloatTensor<Self>,
-                _choice_of_row: IntTensor<Self>,
+                choice_of_row: IntTensor<Self>,
                 row_of_choice: IntTensor<Self>,
             ) -> FloatTensor<Self> {
+                $first!(Kernel::Unpermute, [rows, gates, choice_of_row, row_of_choice] => [tokens] => tokens);
+                let _ = choice_of_row;
                 let gates = float::<Self, 2>(gates);
                 let [tokens, _] = gates.dims();
                 let rows = float::<Self, 2>(rows);
@@ -114,6 +152,7 @@ macro_rules! compose {
                 gates: FloatTensor<Self>,
                 choice_of_row: IntTensor<Self>,
             ) -> FloatTensor<Self> {
+                $first!(Kernel::UnpermuteRowsBackward, [of_tokens, gates, choice_of_row] => [of_rows] => of_rows);
                 let gates = Some(float::<Self, 2>(gates));
                 raw::<Self, 2>(rows::spread(float::<Self, 2>(of_tokens), gates, int::<Self, 1>(choice_of_row)))
             }
@@ -123,6 +162,7 @@ macro_rules! compose {
                 rows: FloatTensor<Self>,
                 row_of_choice: IntTensor<Self>,
             ) -> FloatTensor<Self> {
+                $first!(Kernel::UnpermuteGatesBackward, [of_tokens, rows, row_of_choice] => [of_gates] => of_gates);
                 let (of_tokens, rows) = (float::<Self, 2>(of_tokens), float::<Self, 2>(rows));
                 raw::<Self, 2>(rows::composed_gates_backward(of_tokens, rows, int::<Self, 1>(row_of_choice)))
             }
@@ -132,6 +172,7 @@ macro_rules! compose {
                 weight: FloatTensor<Self>,
                 offsets: IntTensor<Self>,
             ) -> FloatTensor<Self> {
+                $first!(Kernel::GroupedMatmul, [rows, weight, offsets] => [output] => output);
                 let (rows, weight) = (float::<Self, 2>(rows), float::<Self, 3>(weight));
                 raw::<Self, 2>(grouped::composed(rows, weight, int::<Self, 1>(offsets)))
             }
@@ -141,6 +182,7 @@ macro_rules! compose {
                 weight: FloatTensor<Self>,
                 offsets: IntTensor<Self>,
             ) -> FloatTensor<Self> {
+                $first!(Kernel::GroupedMatmulInput, [of_output, weight, offsets] => [of_rows] => of_rows);
                 let (of_output, weight) = (float::<Self, 2>(of_output), float::<Self, 3>(weight));
                 raw::<Self, 2>(grouped::composed(of_output, weight.swap_dims(1, 2), int::<Self, 1>(offsets)))
             }
@@ -150,6 +192,7 @@ macro_rules! compose {
                 of_output: FloatTensor<Self>,
                 offsets: IntTensor<Self>,
             ) -> FloatTensor<Self> {
+                $first!(Kernel::GroupedMatmulWeight, [rows, of_output, offsets] => [of_weight] => of_weight);
                 let (rows, of_output) = (float::<Self, 2>(rows), float::<Self, 2>(of_output));
                 raw::<Self, 3>(grouped::composed_weight(rows, of_output, int::<Self, 1>(offsets)))
             }
@@ -158,7 +201,7 @@ macro_rules! compose {
 }
 
 #[cfg(feature = "flex")]
-compose!(burn::backend::Flex);
+compose!(burn::backend::Flex, always_compose);
 
 #[cfg(feature = "traced")]
-compose!(burn::backend::Capture);
+compose!(burn::backend::Capture, record_or_compose);

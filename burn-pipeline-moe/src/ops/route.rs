@@ -51,16 +51,19 @@ pub struct Routed {
 
 /// Routes tokens by their logits `[t, e]`, with a bias `[e]` that is added to scores when choosing.
 ///
-/// The bias is not differentiated; without one nothing is added.
+/// The bias is not differentiated; without one nothing is added. Without tokens all probabilities are 0.
 ///
 /// # Panics
-/// If `top_k` is larger than there are experts, or the bias has another number of them.
+/// If `top_k` is 0 or larger than there are experts, or the bias has another number of them.
 pub fn route(logits: Tensor<2>, bias: Option<Tensor<1>>, options: RouteOptions) -> Routed {
     let ([tokens, experts], k) = (logits.dims(), options.top_k);
-    assert!(k <= experts, "{k} of {experts} experts cannot be chosen");
+    assert!(k > 0 && k <= experts, "{k} of {experts} experts cannot be chosen");
     let none = || Tensor::zeros([experts], (&logits.device(), logits.dtype()));
     let bias = bias.map_or_else(none, |bias| bias.cast(logits.dtype()));
     assert_eq!(bias.dims(), [experts], "the bias has one number an expert");
+    if tokens == 0 {
+        return no_tokens(&logits, k);
+    }
     let (row, chosen, load) = Dispatch::route(logits.into_dispatch(), bias.into_dispatch(), options);
     let row = Tensor::<1>::from_dispatch(row);
     Routed {
@@ -68,6 +71,17 @@ pub fn route(logits: Tensor<2>, bias: Option<Tensor<1>>, options: RouteOptions) 
         mean_probabilities: row.narrow(0, tokens * k, experts),
         experts: Tensor::from_dispatch(chosen),
         load: Tensor::from_dispatch(load),
+    }
+}
+
+/// What is routed where there are no tokens.
+fn no_tokens(logits: &Tensor<2>, k: usize) -> Routed {
+    let ([_, experts], device) = (logits.dims(), logits.device());
+    Routed {
+        gates: Tensor::zeros([0, k], (&device, logits.dtype())),
+        mean_probabilities: Tensor::zeros([experts], (&device, logits.dtype())),
+        experts: Tensor::zeros([0, k], &device),
+        load: Tensor::zeros([experts], &device),
     }
 }
 

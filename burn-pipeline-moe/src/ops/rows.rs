@@ -39,6 +39,14 @@ impl PackedRows {
     /// Rows for choices `[tokens, k]` whose load is `[experts]`; an expert takes no more than `capacity`.
     pub fn new(experts: Tensor<2, Int>, load: Tensor<1, Int>, capacity: usize) -> Self {
         let [tokens, top_k] = experts.dims();
+        // Beyond all choices a capacity says nothing, and would not fit the integers that it is compared with.
+        let capacity = capacity.min(tokens * top_k);
+        if tokens * top_k == 0 {
+            let (none, device) = (Tensor::zeros_like(&load), load.device());
+            let empty = Tensor::zeros([0], (&device, load.dtype()));
+            let offsets = Tensor::cat(vec![none, Tensor::zeros([1], (&device, load.dtype()))], 0);
+            return Self { offsets, row_of_choice: empty.clone(), choice_of_row: empty, tokens, top_k };
+        }
         let (offsets, row_of_choice, choice_of_row) =
             Dispatch::place(experts.into_dispatch(), load.into_dispatch(), capacity);
         Self {
@@ -56,6 +64,9 @@ impl PackedRows {
     /// If there are more or fewer tokens than choices were made for.
     pub fn permute(&self, tokens: Tensor<2>) -> Tensor<2> {
         assert_eq!(tokens.dims()[0], self.tokens, "tokens, of which there are choices for the second number");
+        if self.tokens == 0 {
+            return tokens;
+        }
         let (choices, rows) = (self.choice_of_row.clone(), self.row_of_choice.clone());
         Tensor::from_dispatch(Dispatch::permute(tokens.into_dispatch(), choices.into_dispatch(), rows.into_dispatch()))
     }
@@ -67,6 +78,9 @@ impl PackedRows {
     pub fn unpermute(&self, rows: Tensor<2>, gates: Tensor<2>) -> Tensor<2> {
         assert_eq!(gates.dims(), [self.tokens, self.top_k], "gates, one for each choice");
         assert_eq!(rows.dims()[0], self.tokens * self.top_k, "rows, one for each choice");
+        if self.tokens == 0 {
+            return rows;
+        }
         let (choices, places) = (self.choice_of_row.clone(), self.row_of_choice.clone());
         let (rows, gates) = (rows.into_dispatch(), gates.into_dispatch());
         Tensor::from_dispatch(Dispatch::unpermute(rows, gates, choices.into_dispatch(), places.into_dispatch()))

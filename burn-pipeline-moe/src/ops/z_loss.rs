@@ -13,8 +13,11 @@ use burn::backend::tensor::FloatTensor;
 use burn::backend::{Autodiff, Backend, Dispatch};
 use burn::tensor::Tensor;
 
-/// The z-loss of logits `[tokens, experts]`, one element.
+/// The z-loss of logits `[tokens, experts]`, one element; 0 without tokens.
 pub fn z_loss(logits: Tensor<2>) -> Tensor<1> {
+    if logits.dims()[0] == 0 {
+        return Tensor::zeros([1], (&logits.device(), logits.dtype()));
+    }
     let (loss, _) = Dispatch::z_loss(logits.into_dispatch());
     Tensor::from_dispatch(loss)
 }

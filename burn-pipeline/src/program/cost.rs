@@ -1,14 +1,16 @@
 //! What an operation costs: floating-point operations and bytes moved.
 //!
 //! Products of matrices and convolutions count two operations a multiply-add; everything else counts one an
-//! element, of what it writes or of what it reduces; views and lookups are free.
+//! element, of what it writes or of what it reduces; views and lookups are free. Custom operations say it themselves.
 
+use super::custom::CustomOps;
 use super::storage::bytes_of;
 use burn::backend::ir::{BaseOperationIr, FloatOperationIr, ModuleOperationIr, OperationIr, TensorIr};
 
 /// Floating-point operations of one operation.
-pub(super) fn flops(op: &OperationIr) -> u64 {
+pub(super) fn flops(op: &OperationIr, custom: &CustomOps) -> u64 {
     match op {
+        OperationIr::Custom(op) => custom.flops(op),
         OperationIr::Float(_, FloatOperationIr::Matmul(op)) => 2 * elements(&op.out) * last(&op.lhs),
         OperationIr::Module(module) => module_flops(module).unwrap_or_else(|| largest(op)),
         OperationIr::BaseFloat(_) | OperationIr::BaseInt(_) | OperationIr::BaseBool(_) => 0,

@@ -9,6 +9,7 @@
 //!    module holds in any case, are not.
 
 use super::cost;
+use super::custom::CustomOps;
 use super::recording::Recording;
 use super::stage_programs::{Phase, Program};
 use super::storage::Storages;
@@ -33,7 +34,8 @@ type Point = (usize, usize);
 pub(super) fn programs(drafts: Vec<Draft>, recording: &Recording) -> Vec<Program> {
     let last = last_uses(&drafts);
     let mut live = Live::new(recording);
-    drafts.into_iter().enumerate().map(|(part, draft)| program(part, draft, &last, &mut live)).collect()
+    let custom = &recording.custom;
+    drafts.into_iter().enumerate().map(|(part, draft)| program(part, draft, &last, &mut live, custom)).collect()
 }
 
 fn last_uses(drafts: &[Draft]) -> HashMap<TensorId, Point> {
@@ -47,7 +49,7 @@ fn last_uses(drafts: &[Draft]) -> HashMap<TensorId, Point> {
     last
 }
 
-fn program(part: usize, draft: Draft, last: &HashMap<TensorId, Point>, live: &mut Live) -> Program {
+fn program(part: usize, draft: Draft, last: &HashMap<TensorId, Point>, live: &mut Live, custom: &CustomOps) -> Program {
     let end = draft.operations.len();
     let mut fed = HashSet::new();
     let feeds: Vec<TensorIr> =
@@ -57,7 +59,7 @@ fn program(part: usize, draft: Draft, last: &HashMap<TensorId, Point>, live: &mu
     let mut operations = Vec::with_capacity(end);
     live.start();
     for (place, mut op) in draft.operations.into_iter().enumerate() {
-        (flops, bytes) = (flops + cost::flops(&op), bytes + cost::bytes(&op));
+        (flops, bytes) = (flops + cost::flops(&op, custom), bytes + cost::bytes(&op));
         let dropped = mark(&mut op, (part, place), last);
         live.run(&op, &dropped);
         operations.push(op);
@@ -74,7 +76,19 @@ fn program(part: usize, draft: Draft, last: &HashMap<TensorId, Point>, live: &mu
     }
     let (peak, held) = (live.peak, live.bytes());
     let (lent, views) = (live.parameters(), live.holds_views());
-    Program { phase: draft.phase, operations, feeds, takes, flops, bytes, peak, held, lent, views }
+    Program {
+        phase: draft.phase,
+        operations,
+        feeds,
+        takes,
+        flops,
+        bytes,
+        peak,
+        held,
+        lent,
+        views,
+        custom: custom.clone(),
+    }
 }
 
 /// Sets the status of an operation's tensors; returns what is to be dropped after it.

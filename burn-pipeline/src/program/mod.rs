@@ -12,13 +12,15 @@
 //!    of whose input no gradient is wanted gets as `I` what several weights' gradients share.
 //! 3. Last uses are found along `F, I, W` (and `F, B`): a tensor is given up where it is read for the last time,
 //!    so a backend may write in its place.
-//! 4. A program is replayed with `burn_router`'s interpreter on the stage's own device.
+//! 4. A program is replayed with `burn_router`'s interpreter on the stage's own device. Operations of backend
+//!    extensions that are kernels there are called as such ([`CapturedOp`]).
 //!
 //! The split is that of Zero Bubble (arXiv:2401.10241); PyTorch does it on its autograd graph
 //! (`torch/distributed/pipelining/_backward.py`). The crates `burn-ir` and `burn-router` are not made for direct
 //! use, hence the exact pins and the feature `traced`.
 
 mod cost;
+mod custom;
 mod display;
 mod liveness;
 mod merge;
@@ -28,8 +30,10 @@ mod slices;
 mod stage_programs;
 mod storage;
 
+pub use custom::{CaptureTensor, CapturedOp, TensorForm, captured_for, record_op};
 pub use merge::{MergedWeight, Product};
 pub use stage_programs::{Operation, Phase, Program, StagePrograms};
 
+pub(crate) use custom::{CustomOps, capturing};
 pub(crate) use recording::{Edges, Recording};
 pub(crate) use replay::{Replay, interpreter, on_device};

@@ -3,6 +3,7 @@
 //! Guarantees: tensors are numbered from 0 in order of appearance, so that two captures of one stage are equal;
 //! the placeholders that stood for fed tensors are no operations any more.
 
+use super::custom::CustomOps;
 use burn::backend::ir::{IrVisitorMut, OperationIr, TensorId, TensorIr, TensorStatus};
 use burn::tensor::TensorData;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -45,6 +46,8 @@ pub(crate) struct Recording {
     pub(crate) operations: Vec<OperationIr>,
     pub(crate) constants: Vec<(TensorId, TensorData)>,
     pub(crate) edges: Edges,
+    /// What its custom operations are.
+    pub(crate) custom: CustomOps,
 }
 
 impl Recording {
@@ -53,6 +56,7 @@ impl Recording {
         mut operations: Vec<OperationIr>,
         values: BTreeMap<TensorId, TensorData>,
         mut edges: Edges,
+        custom: CustomOps,
     ) -> Self {
         let fed: HashSet<TensorId> = edges.fed().map(|tensor| tensor.id).collect();
         // Placeholders and constants are fed, not made.
@@ -64,7 +68,7 @@ impl Recording {
         operations.iter_mut().for_each(|op| op.visit_mut(&mut numbers));
         edges.made_mut().for_each(|tensor| numbers.visit_tensor_mut(tensor));
         let constants = values.into_iter().filter_map(|(id, data)| Some((*numbers.0.get(&id)?, data))).collect();
-        Self { operations, constants, edges }
+        Self { operations, constants, edges, custom }
     }
 }
 

@@ -1,5 +1,6 @@
 //! Running programs on a device: `burn_router`'s interpreter behind a trait without the backend's type.
 
+use super::custom::CustomOps;
 use burn::backend::ir::{BackendIr, HandleKind, OperationIr, TensorId, TensorIr};
 use burn::backend::{BackendTensor, Dispatch, DispatchDevice, DispatchKindConversion, DispatchTensor};
 use burn::tensor::{Device, TensorData};
@@ -15,13 +16,13 @@ pub(crate) trait Replay: Send {
     fn take(&mut self, tensor: &TensorIr) -> DispatchTensor;
 }
 
-/// A new run on a device; `None` where its backend cannot replay.
-pub(crate) fn interpreter(device: &Device) -> Option<Box<dyn Replay>> {
+/// A new run on a device, of programs with these custom operations; `None` where its backend cannot replay.
+pub(crate) fn interpreter(device: &Device, custom: &CustomOps) -> Option<Box<dyn Replay>> {
     match device.clone().inner().as_dispatch() {
         #[cfg(feature = "flex")]
-        DispatchDevice::Flex(device) => Some(Box::new(Interpreter::<burn::backend::Flex>::new(*device))),
+        DispatchDevice::Flex(device) => Some(Box::new(Interpreter::<burn::backend::Flex>::new(*device, custom))),
         #[cfg(feature = "cubecl-backend")]
-        DispatchDevice::Cube(device) => Some(Box::new(Interpreter::<burn::backend::Cube>::new(device.clone()))),
+        DispatchDevice::Cube(device) => Some(Box::new(Interpreter::<burn::backend::Cube>::new(device.clone(), custom))),
         #[allow(unreachable_patterns, reason = "with one backend, only capture and autodiff are left")]
         _ => None,
     }
@@ -40,9 +41,12 @@ pub(crate) fn on_device(data: TensorData, device: &Device) -> DispatchTensor {
 
 struct Interpreter<B: BackendIr>(TensorInterpreter<B>);
 
-impl<B: BackendIr> Interpreter<B> {
-    fn new(device: B::Device) -> Self {
-        Self(TensorInterpreter::new(device))
+impl<B: BackendIr> Interpreter<B>
+where
+    DispatchTensor: DispatchKindConversion<B>,
+{
+    fn new(device: B::Device, custom: &CustomOps) -> Self {
+        Self(TensorInterpreter::with_custom_ops(device, custom.registry::<B>()))
     }
 }
 

@@ -1,6 +1,7 @@
 //! The programs of one captured stage, as values.
 
 use super::cost;
+use super::custom::CustomOps;
 use super::liveness::{Draft, programs};
 use super::merge::{MergedWeight, products};
 use super::recording::Recording;
@@ -35,12 +36,13 @@ pub struct Program {
     pub(super) held: usize,
     pub(super) lent: Vec<TensorIr>,
     pub(super) views: bool,
+    pub(super) custom: CustomOps,
 }
 
 /// One operation of a program, for those who look at it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Operation {
-    /// Its name in Burn's IR (`Matmul`, `ReluBackward`).
+    /// Its name in Burn's IR (`Matmul`, `ReluBackward`), or a custom operation's own.
     pub name: String,
     /// Floating-point operations.
     pub flops: u64,
@@ -57,7 +59,8 @@ impl Program {
     /// Its operations, in order; drops, which compute nothing, are left out.
     pub fn operations(&self) -> impl Iterator<Item = Operation> {
         let computes = self.operations.iter().filter(|op| !matches!(op, OperationIr::Drop(_)));
-        computes.map(|op| Operation { name: super::display::name(op), flops: cost::flops(op), bytes: cost::bytes(op) })
+        let flops = |op| cost::flops(op, &self.custom);
+        computes.map(move |op| Operation { name: super::display::name(op), flops: flops(op), bytes: cost::bytes(op) })
     }
 
     /// Floating-point operations of one run.
@@ -130,6 +133,7 @@ pub struct StagePrograms {
     merged: MergedWeight,
     pub(crate) constants: Vec<(TensorId, TensorData)>,
     pub(crate) edges: super::Edges,
+    pub(crate) custom: CustomOps,
 }
 
 impl StagePrograms {
@@ -178,11 +182,21 @@ impl StagePrograms {
         let (weight, input, forward) = (split.remove(2), split.remove(1), split.remove(0));
         let backward = whole.remove(1);
         let merged = MergedWeight { program: merged.remove(2), products, others };
-        Self { forward, input, weight, backward, merged, constants: recording.constants, edges: recording.edges }
+        Self {
+            forward,
+            input,
+            weight,
+            backward,
+            merged,
+            constants: recording.constants,
+            edges: recording.edges,
+            custom: recording.custom,
+        }
     }
 
     /// Can a microbatch that ran another capture's forward go on with the backward of this one? Both forwards must
-    /// be the same operations on the same tensors, and the other one must leave all that this backward reads of it.
+    /// be the same operations on the same tensors, and the other one must leave all that this backward reads of it, and know
+    /// its custom operations.
     pub(crate) fn continues(&self, other: &Self) -> bool {
         let listed = |program: &Program| {
             let computes = program.operations.iter().filter(|op| !matches!(op, OperationIr::Drop(_)));
@@ -195,6 +209,7 @@ impl StagePrograms {
         let mut read = self.backward.operations.iter().flat_map(OperationIr::inputs).chain(&self.backward.takes);
         listed(&self.forward) == listed(&other.forward)
             && self.edges.outputs == other.edges.outputs
+            && other.custom.contain(&self.custom)
             && read.all(|tensor| made.contains(&tensor.id) || other.forward.leaves(tensor.id))
     }
 
@@ -219,6 +234,11 @@ impl StagePrograms {
             Phase::Weight => &self.weight,
             Phase::Backward => &self.backward,
         }
+    }
+
+    /// The names of the operations of backend extensions in it, in alphabetical order; see [`CapturedOp`](super::CapturedOp).
+    pub fn custom_operations(&self) -> impl Iterator<Item = &str> {
+        self.custom.names()
     }
 
     /// `F`.

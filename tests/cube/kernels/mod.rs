@@ -4,6 +4,7 @@
 //! bf16: inputs are rounded first and the composed form computes in f32 from the rounded ones, so what is left is the
 //! rounding of results: kernels must accumulate in f32.
 
+mod edges;
 mod grouped;
 mod inject;
 mod layer;

@@ -30,6 +30,10 @@ fn cases() -> Vec<Case> {
         drawn(7, 2, 5, 7, "dropless"),
         drawn(131, 3, 7, 131, "more choices than a unit counts"),
         drawn(131, 2, 3, 40, "full experts"),
+        drawn(7, 2, 5, 0, "no capacity at all"),
+        drawn(7, 2, 5, 1000, "more capacity than choices"),
+        drawn(7, 2, 5, usize::MAX, "capacity without end"),
+        drawn(9, 4, 4, 9, "every expert chosen by all"),
         Case { name: "one expert gets all", chosen: vec![2; 70], tokens: 70, k: 1, experts: 4, capacity: 70 },
         Case {
             name: "one expert gets all and is full",

@@ -13,7 +13,7 @@ use std::sync::Arc;
 const ROWS: usize = 4;
 const FLOAT: usize = 4;
 
-fn programs(stage: StageBox, input: Payload, wants_input_gradient: bool) -> Arc<StagePrograms> {
+pub(super) fn programs(stage: StageBox, input: Payload, wants_input_gradient: bool) -> Arc<StagePrograms> {
     let mut stage = stage.into_inner();
     stage.choose(SplitBackward::Traced, true, false).unwrap();
     let extra = ().into_payload();
@@ -26,7 +26,7 @@ fn tower(layers: usize) -> Arc<StagePrograms> {
     programs(StageBox::new(Tower::new(layers)), noise([ROWS, WIDTH]).into_payload(), true)
 }
 
-fn count(program: &Program, name: &str) -> usize {
+pub(super) fn count(program: &Program, name: &str) -> usize {
     program.operations().filter(|op| op.name == name).count()
 }
 

@@ -8,12 +8,13 @@
 #![allow(clippy::too_many_arguments, reason = "a kernel is told every size that it needs")]
 
 mod grouped;
+mod inject;
 mod place;
 mod route;
 mod rows;
 mod z_loss;
 
-use super::{MoeOps, RouteOptions};
+use super::{InjectedWeights, MoeOps, RouteOptions, accumulator};
 use burn::backend::cubecl::dtype_to_storage_type;
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{DType, TensorMetadata};
@@ -31,11 +32,6 @@ const PART: usize = 64;
 
 /// Element type of the integers that kernels read and write.
 const INT: DType = DType::I32;
-
-/// The type that numbers of this type are added up in.
-fn accumulator(dtype: DType) -> DType {
-    if dtype == DType::F64 { DType::F64 } else { DType::F32 }
-}
 
 /// What kernels over floats are made for: the type of tensors, and of sums.
 fn types(dtype: DType) -> [ElemType; 2] {
@@ -91,6 +87,14 @@ fn floats(tensor: FloatTensor<CubeBackend>, dtype: DType) -> CubeTensor {
 }
 
 impl MoeOps for CubeBackend {
+    fn injected_gradients(
+        scale: FloatTensor<Self>,
+        weights: InjectedWeights,
+        dtype: DType,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
+        inject::gradients(into_contiguous(scale), weights, dtype)
+    }
+
     fn z_loss(logits: FloatTensor<Self>) -> (FloatTensor<Self>, FloatTensor<Self>) {
         z_loss::forward(into_contiguous(logits))
     }

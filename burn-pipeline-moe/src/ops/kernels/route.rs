@@ -6,6 +6,9 @@ use burn::backend::TensorMetadata;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
+/// What is no number, or below this, counts as this when experts are chosen.
+const LEAST: f32 = f32::MIN;
+
 /// The largest logit of a token and the sum of its scores before division; for a sigmoid the sum of the scores.
 #[cube]
 fn normalizer<F: Float, A: Float>(logits: &Tensor<F>, row: usize, experts: usize, #[comptime] sigmoid: bool) -> (A, A) {
@@ -75,7 +78,11 @@ fn choose<F: Float, A: Float>(
         let mut found = false;
         for expert in 0..experts {
             let score = score::<A>(A::cast_from(logits[row + expert]), largest, sum, options.sigmoid);
-            let compared = score + A::cast_from(bias[expert]);
+            let mut compared = score + A::cast_from(bias[expert]);
+            let known = compared >= A::new(LEAST);
+            if !known {
+                compared = A::new(LEAST);
+            }
             let left = choice == 0 || compared < last || (compared == last && expert > last_at);
             if left && (!found || compared > best) {
                 best = compared;

@@ -59,8 +59,9 @@ impl Flight {
     /// Starts a microbatch: feeds what arrived and the parameters.
     pub(super) fn board(ready: Arc<Ready>, call: ForwardCall, parameters: Parameters) -> Result<Self, StageError> {
         let device = parameters.device(&call);
-        let replay = interpreter(&device).ok_or_else(|| StageError::Unsupported(NO_REPLAY.to_owned()))?;
-let mut flight = Self { replay, device, ready: ready.clone(), reached: None, unloaded: false };
+        let replay = interpreter(&device, &ready.programs.custom)
+            .ok_or_else(|| StageError::Unsupported(NO_REPLAY.to_owned()))?;
+        let mut flight = Self { replay, device, ready: ready.clone(), reached: None, unloaded: false };
         let edges = &ready.programs.edges;
         let target = call.target.filter(|_| call.ends_route).into_iter();
         let arrived = [call.input, call.extra].into_iter().chain(target).flat_map(tensors);

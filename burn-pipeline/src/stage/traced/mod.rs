@@ -50,7 +50,7 @@ use parameters::Parameters;
 use piecewise::Piecewise;
 use record::Refusal;
 use signature::Signature;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 /// Runs a stage from its captured programs; see the module's header.
@@ -126,6 +126,15 @@ impl<M: Stage> Traced<M> {
         };
         self.known.insert(signature, found.clone());
         Ok(found)
+    }
+}
+
+/// Says how many operations of backend extensions are replayed as such.
+fn extensions(programs: &[Arc<StagePrograms>]) -> String {
+    let names: BTreeSet<&str> = programs.iter().flat_map(|programs| programs.custom_operations()).collect();
+    match names.len() {
+        0 => String::new(),
+        count => format!(", {count} kinds of kernels of backend extensions included"),
     }
 }
 
@@ -205,7 +214,7 @@ impl<M: Stage> Engine<M> for Traced<M> {
             self.known.values().filter_map(|known| known.as_ref().err()).map(String::as_str).collect();
         let reason = match (programs.len(), refused.as_slice()) {
             (0, []) => "no microbatch was run yet".to_owned(),
-            (_, []) => "its backward is split, and it could be captured".to_owned(),
+            (_, []) => format!("its backward is split, and it could be captured{}", extensions(&programs)),
             (0, refused) => format!("it cannot be captured: {}", refused.join("; ")),
             (_, refused) => format!("captured for some forms of its inputs, not for others: {}", refused.join("; ")),
         };

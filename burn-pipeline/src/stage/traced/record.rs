@@ -12,7 +12,7 @@
 use super::captured::{self, leaf, placeholder};
 use super::parameters::{Parameters, captured_module, edges, lowered_module};
 use crate::ops::HeldOutputs;
-use crate::program::{Edges, Recording, StagePrograms, interpreter};
+use crate::program::{CustomOps, Edges, Recording, StagePrograms, capturing, interpreter};
 use crate::stage::Stage;
 use crate::stage::any_tensor::{AnyTensor, Kind};
 use crate::stage::boundary::{Part, Payload};
@@ -75,23 +75,26 @@ pub(super) fn record<M: Stage>(
     absent: &[usize],
 ) -> Result<(StagePrograms, OutcomeForm, Device), Refusal> {
     let device = parameters.device(call);
-    if interpreter(&device).is_none() {
+    if interpreter(&device, &CustomOps::default()).is_none() {
         return Err(Refusal::Cannot(super::flight::NO_REPLAY.to_owned()));
     }
     let mut traced = Err(Refusal::Cannot("it was not run".to_owned()));
     let recorded = catch_unwind(AssertUnwindSafe(|| {
         let known = capture.is_some();
         let capture = capture.get_or_insert_with(Device::capture).clone();
-        let scope = capture.capture_scope(|scope| {
-            let configured = if known { Ok(()) } else { configure(capture.clone(), &device) };
-            traced = configured.and_then(|()| trace(&capture, function, module, call, parameters, absent));
-            scope.complete([], [])
+        let (scope, custom) = capturing(&device, || {
+            capture.capture_scope(|scope| {
+                let configured = if known { Ok(()) } else { configure(capture.clone(), &device) };
+                traced = configured.and_then(|()| trace(&capture, function, module, call, parameters, absent));
+                scope.complete([], [])
+            })
         });
-        scope.map_err(|error| error.to_string())
+        scope.map(|scope| (scope, custom)).map_err(|error| error.to_string())
     }));
-    let recorded = recorded.map_err(|panic| Refusal::Cannot(crate::execute::panic_message(panic.as_ref())))??;
+    let (recorded, custom) =
+        recorded.map_err(|panic| Refusal::Cannot(crate::execute::panic_message(panic.as_ref())))??;
     let (edges, shape) = traced?;
-    let recording = Recording::new(recorded.graph.operations, recorded.values, edges);
+    let recording = Recording::new(recorded.graph.operations, recorded.values, edges, custom);
     Ok((StagePrograms::new(recording), shape, device))
 }
 

@@ -1,0 +1,119 @@
+//! The operations in a stage that is captured for a device with kernels: each recorded as one operation, and run as the
+//! kernel that it is when the capture is replayed, in forward and in backward.
+//!
+//! A capture for another device records the composed forms, which any device replays and which are cut more finely.
+
+use super::forms::{self, Form};
+use super::{InjectedWeights, MoeOps, RouteOptions, is_kernel_device};
+use burn::backend::{Dispatch, DispatchTensor};
+use burn::tensor::DType;
+use burn_pipeline::program::{CaptureTensor, CapturedOp, TensorForm, captured_for, record_op};
+
+/// One of the methods of [`MoeOps`], with its options.
+///
+/// Two are the same operation if their debug texts are: it has all options.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Kernel {
+    InjectedGradients { weights: InjectedWeights, dtype: DType },
+    ZLoss,
+    ZLossBackward,
+    Route(RouteOptions),
+    RouteBackward(RouteOptions),
+    Place { capacity: usize },
+    Permute,
+    PermuteBackward { tokens: usize },
+    Unpermute,
+    UnpermuteRowsBackward,
+    UnpermuteGatesBackward,
+    GroupedMatmul,
+    GroupedMatmulInput,
+    GroupedMatmulWeight,
+}
+
+/// Is a stage being captured for a device with kernels?
+pub(super) fn for_kernels() -> bool {
+    captured_for().is_some_and(|device| is_kernel_device(&device))
+}
+
+/// Records an operation as one; `None` where it is to be composed.
+pub(super) fn recorded<const INPUTS: usize, const OUTPUTS: usize>(
+    kernel: Kernel,
+    inputs: [&CaptureTensor; INPUTS],
+) -> Option<[CaptureTensor; OUTPUTS]> {
+    if !for_kernels() {
+        return None;
+    }
+    record_op(kernel, inputs.map(Clone::clone).into())?.try_into().ok()
+}
+
+/// The inner dimension of a product of rows with matrices: the width of what is summed over.
+fn inner(kernel: Kernel, inputs: &[TensorForm]) -> Option<u64> {
+    let width = match kernel {
+        Kernel::GroupedMatmul | Kernel::GroupedMatmulInput => inputs.first()?.shape[1],
+        Kernel::GroupedMatmulWeight => inputs.first()?.shape[0],
+        _ => return None,
+    };
+    Some(width as u64)
+}
+
+impl CapturedOp for Kernel {
+    fn name(&self) -> String {
+        format!("moe::{self:?}")
+    }
+
+    fn outputs(&self, inputs: &[TensorForm]) -> Vec<TensorForm> {
+        let shape = |at: usize| &inputs[at].shape;
+        let form = |at: usize| (inputs[at].shape.clone(), inputs[at].dtype);
+        let like = |at: usize, shape| vec![(shape, inputs[at].dtype)];
+        let forms: Vec<Form> = match self {
+            Self::InjectedGradients { dtype, .. } => forms::injected(*dtype).into(),
+            Self::ZLoss => forms::z_loss(&form(0)).into(),
+            Self::Route(options) => forms::route(&form(0), options).into(),
+            Self::Place { .. } => forms::place(shape(0), shape(1)).into(),
+            Self::ZLossBackward | Self::RouteBackward(_) => vec![form(0)],
+            Self::Permute => like(0, forms::rows(shape(1), shape(0))),
+            Self::PermuteBackward { tokens } => like(0, forms::tokens(shape(0), tokens)),
+            Self::Unpermute => like(0, forms::rows(shape(1), shape(0))),
+            Self::UnpermuteRowsBackward => like(0, forms::rows(shape(2), shape(0))),
+            Self::UnpermuteGatesBackward => like(0, forms::gates(shape(0), shape(1))),
+            Self::GroupedMatmul => like(0, forms::product(shape(0), shape(1))),
+            Self::GroupedMatmulInput => like(0, forms::product_input(shape(0), shape(1))),
+            Self::GroupedMatmulWeight => like(0, forms::product_weight(shape(0), shape(1), shape(2))),
+        };
+        forms.into_iter().map(|(shape, dtype)| TensorForm::new(shape, dtype)).collect()
+    }
+
+    fn flops(&self, inputs: &[TensorForm], outputs: &[TensorForm]) -> u64 {
+        let elements = |form: &TensorForm| form.shape.num_elements() as u64;
+        match (inner(*self, inputs), self, outputs.first()) {
+            // Each row meets one of the matrices: the gradient of all matrices costs what one of them all rows costs.
+            (Some(rows), Self::GroupedMatmulWeight, Some(of_weight)) => {
+                2 * rows * (of_weight.shape[1] * of_weight.shape[2]) as u64
+            }
+            (Some(width), _, Some(output)) => 2 * width * elements(output),
+            _ => inputs.iter().chain(outputs).map(elements).max().unwrap_or(0),
+        }
+    }
+
+    fn run(&self, inputs: Vec<DispatchTensor>) -> Vec<DispatchTensor> {
+        let at = |at: usize| inputs[at].clone();
+        match *self {
+            Self::InjectedGradients { weights, dtype } => {
+                <[_; 3]>::from(Dispatch::injected_gradients(at(0), weights, dtype)).into()
+            }
+            Self::ZLoss => <[_; 2]>::from(Dispatch::z_loss(at(0))).into(),
+            Self::ZLossBackward => vec![Dispatch::z_loss_backward(at(0), at(1), at(2))],
+            Self::Route(options) => <[_; 3]>::from(Dispatch::route(at(0), at(1), options)).into(),
+            Self::RouteBackward(options) => vec![Dispatch::route_backward(at(0), at(1), at(2), options)],
+            Self::Place { capacity } => <[_; 3]>::from(Dispatch::place(at(0), at(1), capacity)).into(),
+            Self::Permute => vec![Dispatch::permute(at(0), at(1), at(2))],
+            Self::PermuteBackward { tokens } => vec![Dispatch::permute_backward(at(0), at(1), tokens)],
+            Self::Unpermute => vec![Dispatch::unpermute(at(0), at(1), at(2), at(3))],
+            Self::UnpermuteRowsBackward => vec![Dispatch::unpermute_rows_backward(at(0), at(1), at(2))],
+            Self::UnpermuteGatesBackward => vec![Dispatch::unpermute_gates_backward(at(0), at(1), at(2))],
+            Self::GroupedMatmul => vec![Dispatch::grouped_matmul(at(0), at(1), at(2))],
+            Self::GroupedMatmulInput => vec![Dispatch::grouped_matmul_input(at(0), at(1), at(2))],
+            Self::GroupedMatmulWeight => vec![Dispatch::grouped_matmul_weight(at(0), at(1), at(2))],
+        }
+    }
+}

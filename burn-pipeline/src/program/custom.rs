@@ -1,0 +1,200 @@
+//! Operations of backend extensions in captured programs: recorded as one operation each, replayed by calling them.
+//!
+//! Guarantees: every custom operation of a program can be replayed, since the operation itself is kept with the
+//! recording. Nothing is registered ahead, nothing is global, and this crate knows no extension.
+//!
+//! 1. While a stage is captured, its thread knows for which device ([`captured_for`]). An extension that has kernels
+//!    there records its operations whole, in its implementation for Burn's `Capture`; elsewhere it composes them of
+//!    Burn's own, which any device replays.
+//! 2. [`record_op`] writes one `CustomOpIr` between the operations of the capture, and keeps the [`CapturedOp`] under its
+//!    name. A backward is recorded the same way: its operations are operations like others, and are cut into `I` and `W`.
+//! 3. A replay hands the names and their operations to `burn_router`'s interpreter, which calls them with the tensors of
+//!    the stage's own device.
+//!
+//! The registry of handlers by name is `burn_router`'s, made for its remote server.
+
+use burn::backend::ir::{BackendIr, CustomOpIr, HandleContainer, OperationIr, TensorIr};
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{BackendTensor, Capture, DispatchKindConversion, DispatchTensor, TensorMetadata};
+use burn::tensor::{DType, Device, Shape};
+use burn_router::{CustomOpRegistry, RouterClient, RouterTensor};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::sync::Arc;
+
+/// A tensor of Burn's capture backend, of whatever kind.
+pub type CaptureTensor = FloatTensor<Capture>;
+
+/// Shape and element type of a tensor.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TensorForm {
+    /// Its shape.
+    pub shape: Shape,
+    /// Its element type.
+    pub dtype: DType,
+}
+
+impl TensorForm {
+    /// A form.
+    pub fn new(shape: Shape, dtype: DType) -> Self {
+        Self { shape, dtype }
+    }
+}
+
+/// An operation of a backend extension that programs hold as one operation.
+///
+/// Its tensors are inputs; whatever else it reads (sizes, options) is held by the value itself.
+pub trait CapturedOp: Debug + Send + Sync + 'static {
+    /// Its name, with everything that tells it from others: operations of one name are taken to be the same.
+    fn name(&self) -> String;
+
+    /// The forms of its outputs, from those of its inputs alone.
+    fn outputs(&self, inputs: &[TensorForm]) -> Vec<TensorForm>;
+
+    /// Floating-point operations, given the forms of all its tensors; by default one an element of the largest.
+    fn flops(&self, inputs: &[TensorForm], outputs: &[TensorForm]) -> u64 {
+        let elements = |form: &TensorForm| form.shape.num_elements() as u64;
+        inputs.iter().chain(outputs).map(elements).max().unwrap_or(0)
+    }
+
+    /// Runs it on tensors of the device that replays it, without autodiff. It must give what `outputs` says, on the
+    /// same device.
+    fn run(&self, inputs: Vec<DispatchTensor>) -> Vec<DispatchTensor>;
+}
+
+/// The custom operations of a capture, by name.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct CustomOps(Arc<BTreeMap<String, Arc<dyn CapturedOp>>>);
+
+/// One name means one operation.
+impl PartialEq for CustomOps {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.keys().eq(other.0.keys())
+    }
+}
+
+impl CustomOps {
+    /// Their names, in alphabetical order.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(String::as_str)
+    }
+
+    /// Are all of the other's operations among these?
+    pub(super) fn contain(&self, other: &Self) -> bool {
+        other.0.keys().all(|name| self.0.contains_key(name))
+    }
+
+    /// Floating-point operations of one of them.
+    pub(super) fn flops(&self, op: &CustomOpIr) -> u64 {
+        let forms = |tensors: &[TensorIr]| tensors.iter().map(form).collect::<Vec<_>>();
+        self.0.get(&op.id).map_or(0, |custom| custom.flops(&forms(&op.inputs), &forms(&op.outputs)))
+    }
+
+    /// What an interpreter calls for each of them.
+    pub(super) fn registry<B: BackendIr>(&self) -> CustomOpRegistry<B>
+    where
+        DispatchTensor: DispatchKindConversion<B>,
+    {
+        let mut registry = CustomOpRegistry::new();
+        for (name, op) in self.0.iter() {
+            let op = op.clone();
+            registry.register(name, move |handles, ir, _| {
+                let inputs = ir.inputs.iter().map(|tensor| read::<B>(handles, tensor)).collect();
+                for (tensor, output) in ir.outputs.iter().zip(op.run(inputs)) {
+                    write::<B>(handles, tensor, output);
+                }
+            });
+        }
+        registry
+    }
+}
+
+fn form(tensor: &TensorIr) -> TensorForm {
+    TensorForm::new(tensor.shape.clone(), tensor.dtype)
+}
+
+fn read<B: BackendIr>(handles: &mut HandleContainer<B::Handle>, tensor: &TensorIr) -> DispatchTensor
+where
+    DispatchTensor: DispatchKindConversion<B>,
+{
+    <DispatchTensor as DispatchKindConversion<B>>::from_backend(match tensor.dtype {
+        dtype if dtype.is_bool() => BackendTensor::Bool(handles.get_bool_tensor::<B>(tensor)),
+        dtype if dtype.is_int() || dtype.is_uint() => BackendTensor::Int(handles.get_int_tensor::<B>(tensor)),
+        _ => BackendTensor::Float(handles.get_float_tensor::<B>(tensor)),
+    })
+}
+
+/// Hands an output to the interpreter. A tensor of another backend breaks the contract of [`CapturedOp::run`]; it is
+/// not handed on, and whoever reads it says that it is missing.
+fn write<B: BackendIr>(handles: &mut HandleContainer<B::Handle>, tensor: &TensorIr, output: DispatchTensor)
+where
+    DispatchTensor: DispatchKindConversion<B>,
+{
+    match <DispatchTensor as DispatchKindConversion<B>>::try_into_backend(output) {
+        Ok(BackendTensor::Float(output)) => handles.register_float_tensor::<B>(&tensor.id, output),
+        Ok(BackendTensor::Int(output)) => handles.register_int_tensor::<B>(&tensor.id, output),
+        Ok(BackendTensor::Bool(output)) => handles.register_bool_tensor::<B>(&tensor.id, output),
+        Ok(other) => tracing::error!(kind = other.name(), "a custom operation gave a tensor that cannot be replayed"),
+        Err(reason) => tracing::error!(reason, "a custom operation gave a tensor of another backend"),
+    }
+}
+
+/// What a thread that captures a stage knows.
+struct Open {
+    device: Device,
+    ops: CustomOps,
+}
+
+thread_local! {
+    static OPEN: RefCell<Option<Open>> = const { RefCell::new(None) };
+}
+
+/// The device whose stage this thread is capturing; `None` outside a capture of a stage.
+pub fn captured_for() -> Option<Device> {
+    OPEN.with_borrow(|open| open.as_ref().map(|open| open.device.clone()))
+}
+
+/// Runs a capture for a device; gives the custom operations that it recorded beside what it gave.
+pub(crate) fn capturing<T>(device: &Device, capture: impl FnOnce() -> T) -> (T, CustomOps) {
+    struct Reopen(Option<Open>);
+
+    impl Drop for Reopen {
+        fn drop(&mut self) {
+            OPEN.replace(self.0.take());
+        }
+    }
+
+    let open = Open { device: device.clone(), ops: CustomOps::default() };
+    let _outer = Reopen(OPEN.replace(Some(open)));
+    let given = capture();
+    let ops = OPEN.with_borrow_mut(|open| open.as_mut().map(|open| std::mem::take(&mut open.ops)));
+    (given, ops.unwrap_or_default())
+}
+
+/// Records an operation as one, and gives its outputs; `None`, and nothing is recorded, outside a capture of a stage
+/// and for an operation without input.
+///
+/// To be called in an extension's implementation for `Capture`, where [`captured_for`] says that the device has a kernel
+/// for it.
+pub fn record_op(op: impl CapturedOp, inputs: Vec<CaptureTensor>) -> Option<Vec<CaptureTensor>> {
+    let client = inputs.first()?.client.clone();
+    let (name, op) = (op.name(), Arc::new(op));
+    OPEN.with_borrow_mut(|open| {
+        let ops = Arc::make_mut(&mut open.as_mut()?.ops.0);
+        ops.entry(name.clone()).or_insert_with(|| op.clone());
+        Some(())
+    })?;
+    let forms: Vec<_> = inputs.iter().map(|input| TensorForm::new(input.shape(), input.dtype())).collect();
+    let output = |form: TensorForm| {
+        let id = client.create_empty_handle();
+        (
+            TensorIr::uninit(id, form.shape.clone(), form.dtype),
+            RouterTensor::new(id, form.shape, form.dtype, client.clone()),
+        )
+    };
+    let (outputs, tensors): (Vec<_>, Vec<_>) = op.outputs(&forms).into_iter().map(output).unzip();
+    let inputs = inputs.into_iter().map(RouterTensor::into_ir).collect();
+    client.register_op(OperationIr::Custom(CustomOpIr { id: name, inputs, outputs, scalars: Vec::new() }));
+    Some(tensors)
+}

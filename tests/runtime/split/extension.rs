@@ -1,0 +1,226 @@
+//! Operations of a backend extension in a captured stage: recorded as one each, cut into `F`, `I` and `W` with the rest,
+//! and replayed by calling them.
+
+use super::models::{WIDTH, noise};
+use super::programs::{count, programs};
+use crate::cases::read;
+use burn::backend::autodiff::checkpoint::base::Checkpointer;
+use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
+use burn::backend::autodiff::grads::Gradients;
+use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
+use burn::backend::ops::FloatTensorOps;
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{Autodiff, AutodiffBackend, Backend, Capture, Dispatch, DispatchTensor, Flex, backend_extension};
+use burn::module::{Module, Param};
+use burn::tensor::activation::tanh;
+use burn::tensor::{Device, Distribution, Int, Shape, Tensor};
+use burn_pipeline::program::{CapturedOp, TensorForm, captured_for, record_op};
+use burn_pipeline::stage::{Accumulation, Boundary, ForwardCall, Outcome, SplitBackward, Stage, StageBox};
+
+/// A product of matrices as an extension has it: `x` times `w`, and the two gradients.
+#[backend_extension(Flex, Capture, Autodiff)]
+trait ProductOps: Backend {
+    /// `[n, d]` times `[d, h]`.
+    fn product(x: FloatTensor<Self>, w: FloatTensor<Self>) -> FloatTensor<Self>;
+    /// The gradient of `x`.
+    fn product_input(of_y: FloatTensor<Self>, w: FloatTensor<Self>) -> FloatTensor<Self>;
+    /// The gradient of `w`.
+    fn product_weight(x: FloatTensor<Self>, of_y: FloatTensor<Self>) -> FloatTensor<Self>;
+}
+
+impl ProductOps for Flex {
+    fn product(x: FloatTensor<Self>, w: FloatTensor<Self>) -> FloatTensor<Self> {
+        Self::float_matmul(x, w)
+    }
+
+    fn product_input(of_y: FloatTensor<Self>, w: FloatTensor<Self>) -> FloatTensor<Self> {
+        Self::float_matmul(of_y, Self::float_transpose(w))
+    }
+
+    fn product_weight(x: FloatTensor<Self>, of_y: FloatTensor<Self>) -> FloatTensor<Self> {
+        Self::float_matmul(Self::float_transpose(x), of_y)
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Product {
+    Forward,
+    Input,
+    Weight,
+}
+
+impl CapturedOp for Product {
+    fn name(&self) -> String {
+        format!("tests::{self:?}")
+    }
+
+    fn outputs(&self, inputs: &[TensorForm]) -> Vec<TensorForm> {
+        let (a, b) = (&inputs[0].shape, &inputs[1].shape);
+        let shape = match self {
+            Self::Forward => [a[0], b[1]],
+            Self::Input => [a[0], b[0]],
+            Self::Weight => [a[1], b[1]],
+        };
+        vec![TensorForm::new(Shape::new(shape), inputs[0].dtype)]
+    }
+
+    fn run(&self, mut inputs: Vec<DispatchTensor>) -> Vec<DispatchTensor> {
+        let (b, a) = (inputs.pop().unwrap(), inputs.pop().unwrap());
+        vec![match self {
+            Self::Forward => Dispatch::product(a, b),
+            Self::Input => Dispatch::product_input(a, b),
+            Self::Weight => Dispatch::product_weight(a, b),
+        }]
+    }
+}
+
+fn recorded(op: Product, a: FloatTensor<Capture>, b: FloatTensor<Capture>) -> FloatTensor<Capture> {
+    assert!(captured_for().is_some(), "a capture knows for which device it is");
+    record_op(op, vec![a, b]).unwrap().remove(0)
+}
+
+impl ProductOps for Capture {
+    fn product(x: FloatTensor<Self>, w: FloatTensor<Self>) -> FloatTensor<Self> {
+        recorded(Product::Forward, x, w)
+    }
+
+    fn product_input(of_y: FloatTensor<Self>, w: FloatTensor<Self>) -> FloatTensor<Self> {
+        recorded(Product::Input, of_y, w)
+    }
+
+    fn product_weight(x: FloatTensor<Self>, of_y: FloatTensor<Self>) -> FloatTensor<Self> {
+        recorded(Product::Weight, x, of_y)
+    }
+}
+
+#[derive(Debug)]
+struct ProductStep;
+
+impl<B: Backend + ProductOps> Backward<B, 2> for ProductStep {
+    type State = (FloatTensor<B>, FloatTensor<B>);
+
+    fn backward(self, ops: Ops<Self::State, 2>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let of_y = grads.consume::<B>(&ops.node);
+        let ([x_node, w_node], (x, w)) = (ops.parents, ops.state);
+        if let Some(node) = x_node {
+            grads.register::<B>(node.id, B::product_input(of_y.clone(), w));
+        }
+        if let Some(node) = w_node {
+            grads.register::<B>(node.id, B::product_weight(x, of_y));
+        }
+    }
+}
+
+impl<B: Backend + ProductOps, C: CheckpointStrategy> ProductOps for Autodiff<B, C> {
+    fn product(x: FloatTensor<Self>, w: FloatTensor<Self>) -> FloatTensor<Self> {
+        let ((x, x_node), (w, w_node)) = (x.into_parts(), w.into_parts());
+        let y = B::product(x.clone(), w.clone());
+        match ProductStep.prepare::<C>([x_node, w_node]).compute_bound().stateful() {
+            OpsKind::Tracked(prep) => prep.finish((x, w), y),
+            OpsKind::UnTracked(prep) => prep.finish(y),
+        }
+    }
+
+    fn product_input(of_y: FloatTensor<Self>, w: FloatTensor<Self>) -> FloatTensor<Self> {
+        Self::from_inner(B::product_input(Self::inner(of_y), Self::inner(w)))
+    }
+
+    fn product_weight(x: FloatTensor<Self>, of_y: FloatTensor<Self>) -> FloatTensor<Self> {
+        Self::from_inner(B::product_weight(Self::inner(x), Self::inner(of_y)))
+    }
+}
+
+/// Layers whose products are the extension's.
+#[derive(Module, Debug)]
+struct Products {
+    weights: Vec<Param<Tensor<2>>>,
+}
+
+impl Products {
+    fn new(layers: usize) -> Self {
+        let device = Device::flex().autodiff();
+        let weight = |_| Param::from_tensor(Tensor::random([WIDTH, WIDTH], Distribution::Normal(0.0, 0.5), &device));
+        Self { weights: (0..layers).map(weight).collect() }
+    }
+}
+
+impl Stage for Products {
+    type Input = Tensor<2>;
+    type Extra = ();
+    type Output = Tensor<2>;
+
+    fn forward(&self, x: Tensor<2>, (): ()) -> Tensor<2> {
+        self.weights
+            .iter()
+            .fold(x, |x, w| tanh(Tensor::from_dispatch(Dispatch::product(x.into_dispatch(), w.val().into_dispatch()))))
+    }
+}
+
+/// Outputs, gradients of the input and of the weights of two microbatches in flight together.
+fn run(module: &Products, split: SplitBackward) -> Vec<Vec<f32>> {
+    let mut stage = StageBox::new(module.clone()).into_inner();
+    stage.choose(split, true, false).unwrap();
+    stage.prepare(Accumulation::AsTheyCome, None);
+    stage.begin(Some(0));
+    let numbers = || Tensor::<1, Int>::arange(0..(3 * WIDTH) as i64, &Device::flex()).float();
+    let mut got = Vec::new();
+    let mut outputs = Vec::new();
+    for sample in 0..2 {
+        let x = numbers().mul_scalar(0.01 * (sample + 1) as f64).sin().reshape([3, WIDTH]);
+        let call = ForwardCall {
+            sample,
+            input: x.into_payload(),
+            extra: ().into_payload(),
+            target: None,
+            ends_route: false,
+            wants_input_gradient: true,
+        };
+        let Outcome::Output(output) = stage.forward(call).unwrap() else { panic!("it has no loss") };
+        outputs.push(output);
+    }
+    for (sample, output) in outputs.iter().enumerate() {
+        let seeds = output.tensors().map(|y| Some(y.clone().scale(-0.5))).collect();
+        got.extend(output.tensors().map(read));
+        got.extend(stage.backward_input(sample, seeds).unwrap().iter().flatten().map(read));
+    }
+    (0..2).for_each(|sample| stage.backward_weight(sample).unwrap());
+    let parameters = stage.parameters();
+    got.extend(
+        parameters.into_iter().map(|id| stage.gradients().get(id).map(read).expect("a weight without gradient")),
+    );
+    got
+}
+
+#[test]
+fn operations_of_extensions_are_replayed_with_the_numbers_of_the_plain_engine() {
+    let module = Products::new(3);
+    let expected = run(&module, SplitBackward::Eager);
+    assert_eq!(expected.len(), 2 * 2 + 3);
+    assert!(expected.iter().flatten().all(|number| number.is_finite()));
+    assert_eq!(run(&module, SplitBackward::Traced), expected, "to the bit");
+}
+
+#[test]
+fn operations_of_extensions_are_cut_like_others() {
+    let layers = 3;
+    let programs = programs(StageBox::new(Products::new(layers)), noise([4, WIDTH]).into_payload(), true);
+    let counts = |program| ["Forward", "Input", "Weight"].map(|op| count(program, &format!("tests::{op}")));
+    assert_eq!(counts(programs.forward()), [layers, 0, 0], "{programs}");
+    assert_eq!(counts(programs.input()), [0, layers, 0], "{programs}");
+    assert_eq!(counts(programs.weight()), [0, 0, layers], "{programs}");
+    let names: Vec<&str> = programs.custom_operations().collect();
+    assert_eq!(names, ["tests::Forward", "tests::Input", "tests::Weight"]);
+}
+
+#[test]
+fn outside_a_capture_of_a_stage_nothing_is_recorded() {
+    assert!(captured_for().is_none());
+    let capture = Device::capture();
+    let scope = capture.capture_scope(|scope| {
+        let x = Tensor::<2>::zeros([2, 2], &capture).try_into_primitive::<Capture>().unwrap();
+        assert!(record_op(Product::Forward, vec![x.clone(), x]).is_none(), "nobody could replay it");
+        scope.complete([], [])
+    });
+    let customs = scope.unwrap().graph.operations.iter().filter(|op| format!("{op:?}").starts_with("Custom")).count();
+    assert_eq!(customs, 0);
+}
