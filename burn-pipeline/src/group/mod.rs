@@ -27,7 +27,10 @@
 //!    it.
 //! 6. A sum over several batches (`Pipeline::accumulate`) is reduced with the last of them; sharded ones with each. With
 //!    ordered accumulation, the sum is handed from replica to replica instead, each adding its microbatches, so that
-//!    the order of additions is that of one device.
+//!    the order of additions is that of one device. Where parameters are sharded, the first replica gets the whole sum of
+//!    earlier batches back before each batch, and all get their pieces of the new one after it.
+//! 7. Stages may be sharded or not, each for itself. Copies of a shared parameter are cut alike, so that each replica sums
+//!    its pieces of them as it would sum whole ones; of one parameter, all copies are sharded or none.
 //!
 //! What follows whom: ZeRO stage 3 (Rajbhandari et al., 2020) by way of PyTorch's FSDP, whose second version cuts each
 //! parameter by itself, as is done here; when to gather is PyTorch's `_add_unshard_reshard`.

@@ -4,12 +4,12 @@
 use super::{RATE, gradients, replicated, weights};
 use crate::cases::{Case, Text, range, sizes};
 use burn::tensor::Device;
-use burn_pipeline::pass::insert_reduce_grad;
+use burn_pipeline::pass::{Placing, WaitOptions, insert_reduce_grad, insert_transfers, insert_unshard, insert_waits};
 use burn_pipeline::plan::Op;
-use burn_pipeline::schedule::{OneFOneB, Schedule, Size};
+use burn_pipeline::schedule::{OneFOneB, Schedule, Size, by_name};
 use burn_pipeline::stage::Accumulation;
 use burn_pipeline::trace::Event;
-use burn_pipeline::train::{AutoOptions, AutoPipeline, BuildError, Checkpoint, Checkpoints, Pipeline};
+use burn_pipeline::train::{AutoOptions, AutoPipeline, BuildError, Builder, Checkpoint, Checkpoints, Pipeline};
 use pipeline_examples::gpt::Signal;
 use pipeline_tests::reference::Reference;
 
@@ -64,6 +64,32 @@ fn a_plan_of_the_users_own_is_run_by_every_replica() {
     };
     // With and without reductions of its own.
     assert_eq!(run(insert_reduce_grad(&plan)), run(plan));
+}
+
+#[test]
+fn exchanges_with_waits_of_their_own_change_no_number() {
+    let case = Text::new(16);
+    for family in [("Interleaved1F1B", 2), ("ZBVZeroBubble", 2)] {
+        let size = Size { ranks: 2, chunks: family.1, microbatches: 4 };
+        let plan = by_name(family.0).unwrap().build(size).unwrap();
+        let run = |builder: Builder| {
+            let mut pipeline = builder.build().unwrap();
+            let losses: Vec<f64> = (0..2).map(|_| pipeline.step(case.batch(), RATE).unwrap().loss).collect();
+            (losses, weights(&mut pipeline))
+        };
+        let whole = run(replicated::<Text>(family, 4, 2));
+        for placing in [Placing::AtOnce, Placing::Late] {
+            for sharded in [false, true] {
+                let gathering = if sharded { insert_unshard(&plan, 1).unwrap() } else { plan.clone() };
+                let lowered = insert_reduce_grad(&insert_transfers(&gathering).unwrap());
+                let waiting = insert_waits(&lowered, &WaitOptions::all(placing));
+                let waits = |op| waiting.any_task(|task| task.op() == op);
+                assert_eq!((waits(Op::WaitUnshard), waits(Op::WaitReduceGrad)), (sharded, true));
+                let builder = replicated::<Text>(family, 4, 2).plan(waiting).sharded(sharded);
+                assert_eq!(run(builder), whole, "{family:?}, {placing:?}, sharded {sharded}");
+            }
+        }
+    }
 }
 
 #[test]
