@@ -137,6 +137,7 @@ fn train_moe_goes_on_from_a_checkpoint_over_processes_and_over_threads() {
         let last = Checkpoints::new(&saved).latest().unwrap();
         assert_eq!(last.progress().steps, 6);
         std::fs::remove_dir_all(last.folder()).unwrap();
+        std::fs::write(saved.join("LATEST"), "step-00000004").unwrap();
         [&save[..], &["--resume"]].concat()
     };
     assert_eq!(on_processes(2, &stopped()), whole[4..]);
