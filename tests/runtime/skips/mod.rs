@@ -132,8 +132,6 @@ fn awaited_values_past_neighbours_equal_the_plain_loop_bit_for_bit() {
             let builder = builder::<Pictures>(by_name(family).unwrap().as_ref(), size).plan(waiting);
             let builder = builder.accumulation(Accumulation::Ordered).split(SplitBackward::Eager);
             assert_parity(&Pictures::new(4), &builder, 4, 4, family);
-            // Ranks are others than the plan's where there are replicas.
-            assert_parity(&Pictures::new(8), &builder.clone().data_parallel(2), 8, 8, family);
             let report = builder.build().unwrap().accumulate(Pictures::new(4).batch()).unwrap();
             let shown = report.timeline.events.iter().flat_map(|event| event.action.tasks());
             assert_eq!(shown.filter(|t| t.is_skip() && t.op().is_wait()).count(), awaited, "{family}");
