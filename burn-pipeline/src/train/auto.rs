@@ -31,7 +31,7 @@ use super::source::Source;
 use crate::cost::{Layers, Profile};
 use crate::link::Link;
 use crate::pass::insert_transfers;
-use crate::plan::{CheckedPlan, Plan};
+use crate::plan::{CheckedPlan, PlacementKind, Plan};
 use crate::planner::{Cut, PassChoice, Planned, Recompute, Request, Way, Workload, best_plan};
 use crate::schedule::{Schedule, ScheduleError, Size, by_name};
 use crate::simulate::simulate;
@@ -233,7 +233,7 @@ impl AutoPipeline {
             cap: self.options.cap,
             state_factor: self.options.state_factor,
             chunks: vec![self.size.chunks],
-            placements: self.pipeline.together.then(|| vec![self.pipeline.placement().kind()]),
+            placements: self.placements(),
             cuts: vec![Cut::Even],
             recompute: vec![Recompute::Never],
             passes: PassChoice::ALL.to_vec(),
@@ -241,6 +241,16 @@ impl AutoPipeline {
             simulate: self.pipeline.travel,
             ..request
         })
+    }
+
+    /// Kinds of placement that stages may move to; none for all.
+    fn placements(&self) -> Option<Vec<PlacementKind>> {
+        if self.pipeline.together {
+            return Some(vec![self.pipeline.placement().kind()]);
+        }
+        // Of an odd number of ranks one would hold both replicas of a stage, which do not run.
+        let odd = !self.size.ranks.is_multiple_of(2);
+        odd.then(|| vec![PlacementKind::Loop, PlacementKind::V, PlacementKind::Wave])
     }
 
     /// Lets something else run. Where its stages live elsewhere, its pipeline is built and takes over; the old one ends
