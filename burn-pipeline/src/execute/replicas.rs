@@ -54,7 +54,8 @@ impl Executor {
     fn start_reduction(&mut self, pass: &Pass<'_>, task: Task) -> Result<(), ExecuteError> {
         let (rank, stage, deadline) = (self.rank(), task.stage(), self.deadline());
         let Part { reduce, reduce_shards, .. } = pass.run.part;
-        if !(if self.group.is_sharded(stage) { reduce_shards } else { reduce } && pass.run.train) {
+        let reduces = if self.group.is_sharded(stage) { reduce_shards } else { reduce };
+        if !(reduces && pass.run.train) {
             return Ok(());
         }
         let held = self.stages.get_mut(&stage).ok_or(ExecuteError::NoStage { rank, stage })?;

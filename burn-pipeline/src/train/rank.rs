@@ -241,9 +241,9 @@ impl Rank {
         let mut numbers = Vec::new();
         // The gradients of data-parallel replicas are equal, so that one of them counts; or each has its pieces.
         let first = self.executor.grid().replica() == 0;
-        let stages = self.executor.stages().keys().copied().filter(|stage| stage.replica() == 0);
-        let counted: Vec<Stage> =
-            stages.collect::<Vec<_>>().into_iter().filter(|&s| first || self.executor.shards(s)).collect();
+        let stages: Vec<Stage> = self.executor.stages().keys().copied().filter(|stage| stage.replica() == 0).collect();
+        let counts = |executor: &Executor, stage| first || executor.shards(stage);
+        let counted: Vec<Stage> = stages.into_iter().filter(|&stage| counts(&self.executor, stage)).collect();
         for stage in counted {
             let Some(held) = self.executor.stages().get_mut(&stage) else { continue };
             let squares = squares(stage, held.as_mut(), &self.sharing)
