@@ -14,6 +14,7 @@ mod mpirun;
 mod odd;
 mod random;
 mod restart;
+mod slurm;
 mod training;
 
 use mpirun::{Run, mpirun};

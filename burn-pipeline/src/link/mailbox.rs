@@ -251,7 +251,6 @@ impl Watch for Mailbox {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::AtomicBool;
     use std::sync::mpsc::channel;
     use std::time::Duration;
 
@@ -259,8 +258,9 @@ mod tests {
     fn what_comes_while_a_thread_looks_still_wakes_it() {
         let (mailbox, come) = (Mailbox::new(0, 2), AtomicBool::new(false));
         let (looks, looked) = channel();
+        let (mailbox, come) = (&mailbox, &come);
         std::thread::scope(|scope| {
-            scope.spawn(|| {
+            scope.spawn(move || {
                 looked.recv().unwrap();
                 come.store(true, Ordering::SeqCst);
                 mailbox.wake();
