@@ -200,7 +200,9 @@ fn more_workgroups_than_one_dimension_of_a_grid_holds_are_all_run() {
         // 65,535 workgroups of the few units that a processor's have are far fewer units than this.
         let tokens = 600_011;
         let values: Vec<f64> = noise(76, tokens).iter().map(|x| x * 4.0).collect();
-        let got = differentiate(&[values.clone()], &device, DType::F32, |x| z_loss(x[0].clone().reshape([tokens, 1])));
+        let got = differentiate(std::slice::from_ref(&values), &device, DType::F32, |x| {
+            z_loss(x[0].clone().reshape([tokens, 1]))
+        });
         // With one expert the log-sum-exp is the logit itself.
         let mean = values.iter().map(|x| x * x).sum::<f64>() / tokens as f64;
         assert!((got.output[0] / mean - 1.0).abs() < 1e-3, "{} is not {mean}", got.output[0]);
