@@ -4,7 +4,7 @@
 use crate::cases::{Case, Stack, Text, range, read, sizes};
 use burn::optim::AdamWConfig;
 use burn::tensor::Device;
-use burn_pipeline::plan::PlacementKind;
+use burn_pipeline::plan::{Action, Placement, PlacementKind, Plan, Stage};
 use burn_pipeline::schedule::{Chunks, GPipe, OneFOneB, Schedule, Size, all};
 use burn_pipeline::stage::{Accumulation, SplitBackward};
 use burn_pipeline::train::{Builder, Pipeline};
@@ -102,4 +102,34 @@ fn every_family_equals_the_plain_loop_bit_for_bit_with_ordered_accumulation() {
         }
     }
     println!("{proved} configurations equal the plain loop");
+}
+
+/// Two routes through the ranks in opposite directions, one microbatch after the other.
+fn both_ways(ranks: usize, microbatches: [usize; 2]) -> Plan {
+    let placement = Placement::bidirectional(ranks).unwrap();
+    let mut rows = vec![Vec::new(); ranks];
+    for (route, microbatch) in (0..2).flat_map(|route| (0..microbatches[route]).map(move |m| (route, m))) {
+        let at = |index| Stage::in_replica(route, index);
+        for stage in (0..ranks).map(at) {
+            rows[placement.rank_of(stage)].push(Action::forward(stage, microbatch));
+        }
+        for stage in (0..ranks).rev().map(at) {
+            rows[placement.rank_of(stage)].push(Action::backward(stage, microbatch));
+        }
+    }
+    Plan::new("both ways", placement, microbatches.to_vec(), rows).unwrap()
+}
+
+#[test]
+fn a_rank_that_holds_both_replicas_of_a_stage_equals_the_plain_loop() {
+    for (ranks, microbatches) in [(1, [1, 1]), (3, [1, 1]), (3, [2, 1]), (5, [2, 2])] {
+        let plan = both_ways(ranks, microbatches);
+        let total = plan.total_microbatches();
+        let ordered = builder::<Text>(&GPipe, Size::new(ranks, total)).plan(plan).accumulation(Accumulation::Ordered);
+        assert_parity(&Text::new(total), &ordered, total, total, &format!("{ranks} ranks, ordered"));
+        if microbatches == [1, 1] {
+            let as_they_come = ordered.accumulation(Accumulation::AsTheyCome);
+            assert_parity(&Text::new(total), &as_they_come, total, total, &format!("{ranks} ranks, as they come"));
+        }
+    }
 }

@@ -245,12 +245,7 @@ impl AutoPipeline {
 
     /// Kinds of placement that stages may move to; none for all.
     fn placements(&self) -> Option<Vec<PlacementKind>> {
-        if self.pipeline.together {
-            return Some(vec![self.pipeline.placement().kind()]);
-        }
-        // Of an odd number of ranks one would hold both replicas of a stage, which do not run.
-        let odd = !self.size.ranks.is_multiple_of(2);
-        odd.then(|| vec![PlacementKind::Loop, PlacementKind::V, PlacementKind::Wave])
+        self.pipeline.together.then(|| vec![self.pipeline.placement().kind()])
     }
 
     /// Lets something else run. Where its stages live elsewhere, its pipeline is built and takes over; the old one ends

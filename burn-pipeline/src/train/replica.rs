@@ -7,11 +7,19 @@
 //!
 //! Each rank first sends for all its stages, in model order, and then receives in the same order; so messages
 //! between two ranks come in the order in which both ask for them, and no rank waits for one that waits for it.
+//!
+//! Of an odd number of ranks the middle one holds both replicas of the middle stage: what it has for itself stays with
+//! it ([`Post`]) and crosses no link.
 
 use crate::execute::{ExecuteError, Executor};
 use crate::link::{Direction, Header, Message};
 use crate::plan::{Placement, Stage};
 use crate::stage::{Accumulation, AnyTensor, Boundary, ErasedStage, Payload};
+use std::collections::HashMap;
+
+/// What a rank sends to itself, by the stage that it is for.
+#[derive(Default)]
+struct Post(HashMap<Stage, Payload>);
 
 /// Every stage of this rank with its other replica's place, in model order of the stages.
 fn pairs(executor: &mut Executor, placement: &Placement) -> Vec<(Stage, Stage)> {
@@ -26,15 +34,15 @@ fn pairs(executor: &mut Executor, placement: &Placement) -> Vec<(Stage, Stage)> 
 
 /// Gives replica 1 of every stage replica 0's weights.
 pub(super) fn copy_weights(executor: &mut Executor, placement: &Placement) -> Result<(), ExecuteError> {
-    let pairs = pairs(executor, placement);
+    let (pairs, mut post) = (pairs(executor, placement), Post::default());
     for &(stage, other) in pairs.iter().filter(|(stage, _)| stage.replica() == 0) {
         let weights = executor.stages()[&stage].weights().into_iter().map(|(_, weight)| weight).collect::<Vec<_>>();
         let to = holder(executor, placement, other);
-        send(executor, to, other, weights.into_payload())?;
+        post.send(executor, to, other, weights.into_payload())?;
     }
     for &(stage, other) in pairs.iter().filter(|(stage, _)| stage.replica() == 1) {
         let from = holder(executor, placement, other);
-        let weights = receive(executor, stage, from)?;
+        let weights = post.receive(executor, stage, from)?;
         if let Some(held) = executor.stages().get_mut(&stage) {
             held.set_weights(weights);
         }
@@ -44,15 +52,15 @@ pub(super) fn copy_weights(executor: &mut Executor, placement: &Placement) -> Re
 
 /// Replaces the gradients of every stage by the sum over its replicas.
 pub(super) fn sum_gradients(executor: &mut Executor, placement: &Placement) -> Result<(), ExecuteError> {
-    let pairs = pairs(executor, placement);
+    let (pairs, mut post) = (pairs(executor, placement), Post::default());
     for &(stage, other) in &pairs {
         let gradients = gathered(executor, stage);
         let to = holder(executor, placement, other);
-        send(executor, to, other, gradients.into_payload())?;
+        post.send(executor, to, other, gradients.into_payload())?;
     }
     for &(stage, other) in &pairs {
         let from = holder(executor, placement, other);
-        let theirs: Vec<Option<AnyTensor>> = receive(executor, stage, from)?;
+        let theirs: Vec<Option<AnyTensor>> = post.receive(executor, stage, from)?;
         let Some(held) = executor.stages().get_mut(&stage) else { continue };
         for (id, theirs) in held.parameters().into_iter().zip(theirs) {
             let ours = held.gradients().remove(id);
@@ -80,6 +88,7 @@ pub(super) fn chain(executor: &mut Executor, placement: &Placement) -> Result<()
     if copies < 2 || !executor.stages().values_mut().all(ordered) {
         return Ok(());
     }
+    let mut post = Post::default();
     let mut stages: Vec<Stage> = executor.stages().keys().copied().collect();
     stages.sort_by_key(|stage| (stage.index(), stage.replica()));
     // The stage at a place in the order, and the rank that holds it.
@@ -91,25 +100,25 @@ pub(super) fn chain(executor: &mut Executor, placement: &Placement) -> Result<()
         for &stage in stages.iter().filter(|stage| own * routes + stage.replica() == place) {
             if place > 0 {
                 let (_, from) = copy(executor, stage.index(), place - 1);
-                take_over(executor, stage, from)?;
+                take_over(&mut post, executor, stage, from)?;
                 executor.stages().get_mut(&stage).into_iter().for_each(|held| held.gradients().release());
             }
             let (next, to) = copy(executor, stage.index(), (place + 1) % copies);
             let sums = gathered(executor, stage);
-            send(executor, to, next, sums.into_payload())?;
+            post.send(executor, to, next, sums.into_payload())?;
             executor.stages().get_mut(&stage).into_iter().for_each(|held| held.gradients().clear());
         }
     }
     for &stage in stages.iter().filter(|stage| own == 0 && stage.replica() == 0) {
         let (_, from) = copy(executor, stage.index(), copies - 1);
-        take_over(executor, stage, from)?;
+        take_over(&mut post, executor, stage, from)?;
     }
     Ok(())
 }
 
 /// Receives the sums of the copy before and makes them this stage's.
-fn take_over(executor: &mut Executor, stage: Stage, from: usize) -> Result<(), ExecuteError> {
-    let sums: Vec<Option<AnyTensor>> = receive(executor, stage, from)?;
+fn take_over(post: &mut Post, executor: &mut Executor, stage: Stage, from: usize) -> Result<(), ExecuteError> {
+    let sums: Vec<Option<AnyTensor>> = post.receive(executor, stage, from)?;
     let Some(held) = executor.stages().get_mut(&stage) else { return Ok(()) };
     for (id, sum) in held.parameters().into_iter().zip(sums) {
         sum.into_iter().for_each(|sum| held.gradients().set(id, sum));
@@ -128,18 +137,29 @@ fn header(stage: Stage) -> Header {
     Header { stage, microbatch: 0, direction: Direction::Replica }
 }
 
-fn send(executor: &mut Executor, to: usize, stage: Stage, payload: Payload) -> Result<(), ExecuteError> {
-    let (rank, deadline) = (executor.rank(), executor.deadline());
-    let message = Message { header: header(stage), payload };
-    let sent = executor.link().send(to, message, deadline);
-    sent.map_err(|source| ExecuteError::Link { rank, task: None, source })
-}
+impl Post {
+    fn send(&mut self, executor: &mut Executor, to: usize, stage: Stage, payload: Payload) -> Result<(), ExecuteError> {
+        let (rank, deadline) = (executor.rank(), executor.deadline());
+        if to == rank {
+            self.0.insert(stage, payload);
+            return Ok(());
+        }
+        let message = Message { header: header(stage), payload };
+        let sent = executor.link().send(to, message, deadline);
+        sent.map_err(|source| ExecuteError::Link { rank, task: None, source })
+    }
 
-fn receive<T: Boundary>(executor: &mut Executor, stage: Stage, from: usize) -> Result<T, ExecuteError> {
-    let (rank, deadline) = (executor.rank(), executor.deadline());
-    let received = executor.link().receive(from, header(stage), deadline);
-    let payload = received.map_err(|source| ExecuteError::Link { rank, task: None, source })?;
-    T::from_payload(payload).map_err(|e| ExecuteError::Device { rank, message: e.to_string() })
+    fn receive<T: Boundary>(&mut self, executor: &mut Executor, stage: Stage, from: usize) -> Result<T, ExecuteError> {
+        let (rank, deadline) = (executor.rank(), executor.deadline());
+        let payload = match self.0.remove(&stage) {
+            Some(payload) => payload,
+            None => {
+                let received = executor.link().receive(from, header(stage), deadline);
+                received.map_err(|source| ExecuteError::Link { rank, task: None, source })?
+            }
+        };
+        T::from_payload(payload).map_err(|e| ExecuteError::Device { rank, message: e.to_string() })
+    }
 }
 
 /// The rank of this pipeline that holds a stage.
