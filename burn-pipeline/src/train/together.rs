@@ -245,21 +245,24 @@ fn spread(rank: &mut Rank, own: Vec<Payload>, counts: &[usize]) -> Result<Vec<Ve
     Ok(all)
 }
 
+/// What is told of a weight beside its values: its number, its path in the module, and its names.
+type Told = (u64, String, Vec<String>);
+
 /// Gives every rank the named weights of all stages.
 fn share_named(
     rank: &mut Rank,
     stages: Vec<(Stage, Vec<NamedWeight>)>,
 ) -> Result<Vec<(Stage, Vec<NamedWeight>)>, ExecuteError> {
     let patience = rank.executor().patience();
-    let said = |weight: &NamedWeight| (weight.id.val(), weight.path.clone(), weight.names.clone());
+    let said = |weight: &NamedWeight| -> Told { (weight.id.val(), weight.path.clone(), weight.names.clone()) };
     let own: Vec<Vec<_>> = stages.iter().map(|(_, weights)| weights.iter().map(said).collect()).collect();
-    let table: Vec<Vec<Vec<(u64, String, Vec<String>)>>> = gather(rank.executor().link(), &own, patience)?;
+    let table: Vec<Vec<Vec<Told>>> = gather(rank.executor().link(), &own, patience)?;
     let values = |(stage, weights): (Stage, Vec<NamedWeight>)| {
         (stage, weights.into_iter().map(|weight| Some(weight.value)).collect())
     };
     let spread = share_tensors(rank, stages.into_iter().map(values).collect())?;
     let named = spread.into_iter().zip(table.into_iter().flatten()).map(|((stage, values), said)| {
-        let weight = |((id, path, names), value): ((u64, String, Vec<String>), Option<AnyTensor>)| {
+        let weight = |((id, path, names), value): (Told, Option<AnyTensor>)| {
             Some(NamedWeight { id: ParamId::from(id), path, names, value: value? })
         };
         (stage, said.into_iter().zip(values).filter_map(weight).collect())

@@ -12,17 +12,20 @@ use std::collections::HashSet;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Instant;
 
-/// What was sent between replicas: by which rank, of which stage, and whether it was a sum.
+/// Something sent between replicas: by which rank, of which stage, and whether it was a sum.
+type Piece = (usize, Stage, bool);
+
+/// What was sent between replicas.
 #[derive(Clone, Default)]
-struct Sent(Arc<(Mutex<HashSet<(usize, Stage, bool)>>, Condvar)>);
+struct Sent(Arc<(Mutex<HashSet<Piece>>, Condvar)>);
 
 impl Sent {
-    fn note(&self, what: (usize, Stage, bool)) {
+    fn note(&self, what: Piece) {
         self.0.0.lock().unwrap().insert(what);
         self.0.1.notify_all();
     }
 
-    fn wait_for(&self, what: (usize, Stage, bool)) {
+    fn wait_for(&self, what: Piece) {
         let sent = self.0.0.lock().unwrap();
         drop(self.0.1.wait_while(sent, |sent| !sent.contains(&what)).unwrap());
     }
