@@ -5,13 +5,17 @@ use crate::passes_with;
 use crate::random::Random;
 use burn_pipeline::train::{CheckpointError, Checkpoints};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A folder that is gone once the test is over.
 pub(crate) struct Folder(pub(crate) PathBuf);
 
 impl Folder {
     pub(crate) fn new(test: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("burn-pipeline-mpi-{test}-{}", std::process::id()));
+        // Tests run beside each other, and some share a name.
+        static MADE: AtomicUsize = AtomicUsize::new(0);
+        let name = format!("burn-pipeline-mpi-{test}-{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().join(name);
         let _ = std::fs::remove_dir_all(&path);
         Self(path)
     }
