@@ -17,9 +17,11 @@
 mod activity;
 mod bytes;
 mod delayed;
+mod error;
 mod expected;
 mod forward;
 mod group;
+mod header;
 mod launch;
 mod letter;
 mod mailbox;
@@ -44,8 +46,10 @@ mod wire_error;
 pub use activity::Activity;
 pub use bytes::all_gather_bytes;
 pub use delayed::Delayed;
+pub use error::{Failure, LinkError};
 pub use expected::Expected;
 pub(crate) use expected::expect_all;
+pub use header::{Direction, Header, Message};
 pub use launch::{Launch, LaunchError, Launcher};
 #[cfg(feature = "mpi")]
 pub use mpi::{Landings, Mpi, MpiError, MpiLink};
@@ -57,205 +61,10 @@ pub(crate) use wire::checksum;
 pub use wire::{Frame, Packed, Repeat, WIRE_VERSION};
 pub use wire_error::WireError;
 
-use crate::plan::{Stage, Transport};
+use crate::plan::Transport;
 use crate::stage::{AnyTensor, Payload};
 use std::sync::Arc;
 use std::time::Instant;
-
-/// Which way a message goes through the model.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
-pub enum Direction {
-    /// A stage's output, on its way to the next stage.
-    Forward,
-    /// The gradient of a stage's input, on its way to the stage before.
-    Backward,
-    /// A stage's value, on its way past the next stage.
-    Skip {
-        /// The stage that made it.
-        from: usize,
-    },
-    /// The gradient of such a value, on its way back.
-    SkipGradient {
-        /// The stage that used it.
-        from: usize,
-    },
-    /// The weight gradients (or, at the start, the weights) of a stage, on their way to its other replica.
-    Replica,
-    /// What the ranks that hold one shared parameter tell each other.
-    Shared,
-    /// A message that is only to be timed.
-    Probe,
-    /// Tensors of a stage that every rank is given: outputs of an evaluation, weights that were asked for.
-    Spread,
-    /// An output of the last stage, on its way to a rank that asked for it.
-    Output,
-    /// A piece of a stage's gradients, on its way between data-parallel replicas: to be added up (microbatch 0), or
-    /// added up (microbatch 1).
-    Gradient {
-        /// The replica that sends it.
-        from: usize,
-    },
-    /// A replica's piece of a stage's sharded tensors.
-    Shard {
-        /// The replica that sends it.
-        from: usize,
-    },
-}
-
-/// What a message is about: its receiving stage, its microbatch within the route, and its direction.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
-pub struct Header {
-    /// The stage that receives it.
-    pub stage: Stage,
-    /// The microbatch, within the stage's route.
-    pub microbatch: usize,
-    /// Forward or backward.
-    pub direction: Direction,
-}
-
-impl std::fmt::Display for Header {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let what = match self.direction {
-            Direction::Forward => "input",
-            Direction::Backward => "output gradient",
-            Direction::Skip { from } | Direction::SkipGradient { from } => {
-                let what = if matches!(self.direction, Direction::Skip { .. }) { "value" } else { "gradient" };
-                let Self { stage, microbatch, .. } = self;
-                return write!(f, "the {what} from stage {from} for stage {stage}, microbatch {microbatch}");
-            }
-            Direction::Gradient { from } | Direction::Shard { from } => {
-                let what = if matches!(self.direction, Direction::Shard { .. }) { "shard" } else { "gradients" };
-                return write!(f, "replica {from}'s {what} of stage {}", self.stage);
-            }
-            Direction::Output => "output",
-            Direction::Probe => return f.write_str("a message that is timed"),
-            Direction::Spread => return write!(f, "tensors of stage {} for all ranks", self.stage),
-            Direction::Replica => return write!(f, "the other replica's tensors for stage {}", self.stage),
-            Direction::Shared => return write!(f, "the shared parameters of group {}", self.microbatch),
-        };
-        write!(f, "the {what} of stage {} for microbatch {}", self.stage, self.microbatch)
-    }
-}
-
-/// What crosses between two ranks.
-#[derive(Clone, Debug)]
-pub struct Message {
-    /// What it is about.
-    pub header: Header,
-    /// The tensors.
-    pub payload: Payload,
-}
-
-/// What a failing rank tells the others.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure {
-    /// The rank that failed.
-    pub rank: usize,
-    /// What happened, naming stage, microbatch and operation where there is one.
-    pub message: String,
-}
-
-/// Why a link could not do what it was asked.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub enum LinkError {
-    /// Another rank failed.
-    #[error("rank {} failed: {}", .0.rank, .0.message)]
-    Peer(Failure),
-    /// The deadline passed.
-    #[error(
-        "rank {rank} waited {seconds:.1} s for {what} from rank {peer}, which {peer_state}; look there first, or raise the deadline"
-    )]
-    Deadline {
-        /// The rank that waited.
-        rank: usize,
-        /// The rank it waited for.
-        peer: usize,
-        /// What it waited for.
-        what: String,
-        /// How long.
-        seconds: f64,
-        /// What the other rank was last seen doing.
-        peer_state: String,
-    },
-    /// Messages came in another order than the plan says.
-    #[error("rank {rank} expected {expected} from rank {peer}, but {got} came; do both ranks run the same plan?")]
-    Order {
-        /// The rank that received.
-        rank: usize,
-        /// The rank that sent.
-        peer: usize,
-        /// What the plan says.
-        expected: String,
-        /// What came.
-        got: String,
-    },
-    /// What came is no message, or what is to go cannot be one.
-    #[error("rank {rank}, message from or to rank {peer}: {source}")]
-    Wire {
-        /// This rank.
-        rank: usize,
-        /// The rank at the other end.
-        peer: usize,
-        /// What is wrong.
-        source: WireError,
-    },
-    /// The transport under the link has ended.
-    #[error("rank {rank}: the link is closed: {message}")]
-    Closed {
-        /// This rank.
-        rank: usize,
-        /// Why.
-        message: String,
-    },
-    /// Members of a group sent lists that do not fit each other.
-    #[error("rank {rank} and rank {peer} hold different lists of parameters: {reason}")]
-    Lists {
-        /// The rank that received.
-        rank: usize,
-        /// The rank that sent.
-        peer: usize,
-        /// What does not fit.
-        reason: String,
-    },
-    /// Ranks form different groups.
-    #[error("rank {rank} and rank {peer} form different groups; all ranks must give `form_groups` the same list")]
-    Groups {
-        /// This rank.
-        rank: usize,
-        /// The first rank with another list.
-        peer: usize,
-    },
-    /// A group that was not formed, or that the two ranks are not both in.
-    #[error("there is no group {group} with rank {rank} and rank {other} in it; form it with `form_groups` first")]
-    NoSuchGroup {
-        /// This rank.
-        rank: usize,
-        /// The group's place in the list that was formed.
-        group: usize,
-        /// The rank at the other end.
-        other: usize,
-    },
-    /// A rank that does not exist.
-    #[error("there is no rank {rank}: the link has {ranks}")]
-    NoSuchRank {
-        /// The rank asked for.
-        rank: usize,
-        /// How many there are.
-        ranks: usize,
-    },
-}
-
-impl LinkError {
-    /// The same error of a wait that began sooner than its last part.
-    pub(crate) fn since(self, began: Instant) -> Self {
-        match self {
-            LinkError::Deadline { rank, peer, what, peer_state, .. } => {
-                LinkError::Deadline { rank, peer, what, seconds: began.elapsed().as_secs_f64(), peer_state }
-            }
-            other => other,
-        }
-    }
-}
 
 /// One rank's end of a link.
 ///
