@@ -177,6 +177,7 @@ fn train(trainer: &mut MoeTrainer, out: &mut dyn Write) -> Result<Vec<MoeStepRec
     let mut records = Vec::new();
     while let Some(record) = trainer.step()? {
         log.step_with(&record.step, &record, &more(&record))?;
+        trainer.save_if_due()?;
         records.push(record);
     }
     Ok(records)

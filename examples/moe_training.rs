@@ -153,12 +153,16 @@ impl MoeTrainer {
         self.done
     }
 
-    /// Saves a checkpoint after the last step and after every so many.
-    fn save(&mut self) -> Result<(), TrainError> {
+    /// Saves a checkpoint after the last step and after every so many. It is apart from the step, so that what is saved can
+    /// be told before: whoever goes on from a checkpoint then misses no line.
+    ///
+    /// # Errors
+    /// If a rank fails, or the checkpoint cannot be written.
+    pub fn save_if_due(&mut self) -> Result<(), MoeTrainError> {
         let Some(checkpoints) = &self.checkpoints else { return Ok(()) };
         let every = self.setup.common.options.save_every.is_some_and(|every| self.done.is_multiple_of(every));
         if every || self.done == self.setup.common.rates.len() {
-            self.pipeline.pipeline().save(checkpoints, &self.setup.flags)?;
+            self.pipeline.pipeline().save(checkpoints, &self.setup.flags).map_err(TrainError::from)?;
         }
         Ok(())
     }
@@ -189,10 +193,10 @@ impl MoeTrainer {
         Ok(self.kinds[..start].iter().filter(|kind| kind.0).count())
     }
 
-    /// The next step; `None` once all are done. A checkpoint that is due is saved.
+    /// The next step; `None` once all are done.
     ///
     /// # Errors
-    /// If a rank fails, or the checkpoint cannot be written.
+    /// If a rank fails.
     pub fn step(&mut self) -> Result<Option<MoeStepRecord>, MoeTrainError> {
         let Some(&learning_rate) = self.setup.common.rates.get(self.done) else { return Ok(None) };
         let options = &self.setup.common.options;
@@ -220,7 +224,6 @@ impl MoeTrainer {
             self.plan = planned.best.plan.plan().clone();
             self.recent.clear();
         }
-        self.save()?;
         Ok(Some(record))
     }
 

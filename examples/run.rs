@@ -203,6 +203,7 @@ fn train(trainer: &mut Trainer, out: &mut dyn Write) -> Result<(Vec<StepRecord>,
     let mut records = Vec::new();
     while let Some(record) = trainer.step()? {
         log.step(&record)?;
+        trainer.save_if_due()?;
         records.push(record);
     }
     Ok((records, began.elapsed()))

@@ -12,7 +12,7 @@ use pipeline_examples::gpt::Signal;
 use pipeline_examples::options::Options;
 use pipeline_examples::run;
 use pipeline_examples::saved::RunFlags;
-use pipeline_examples::training::Trainer;
+use pipeline_examples::training::{StepRecord, Trainer};
 use std::ffi::OsString;
 
 const TINY: &str = "--d-model 16 --layers 4 --heads 2 --seq 16 --batch 8 --steps 3 --lr 0.01";
@@ -37,9 +37,16 @@ fn trainer_error(flags: &str) -> String {
     Trainer::new(options(flags).check().unwrap()).unwrap_err().to_string()
 }
 
+/// The next step, saved if that is due.
+fn advance(trainer: &mut Trainer) -> Option<StepRecord> {
+    let record = trainer.step().unwrap();
+    trainer.save_if_due().unwrap();
+    record
+}
+
 /// Losses and gradient norms of the steps that are left.
 fn steps(trainer: &mut Trainer) -> Vec<(f64, f64)> {
-    std::iter::from_fn(|| trainer.step().unwrap()).map(|record| (record.loss, record.gradient_norm)).collect()
+    std::iter::from_fn(|| advance(trainer)).map(|record| (record.loss, record.gradient_norm)).collect()
 }
 
 /// Losses and gradient norms of all steps.
@@ -236,7 +243,7 @@ fn a_run_that_was_stopped_goes_on_as_if_it_had_not_been() {
     let folder = Folder::new("resume");
     let whole = curve("--steps 6 --ranks 2");
     let mut stopped = trainer(&folder.flags("--steps 6 --save-every 2 --ranks 2"));
-    let first: Vec<_> = (0..3).map(|_| stopped.step().unwrap().unwrap().loss).collect();
+    let first: Vec<_> = (0..3).map(|_| advance(&mut stopped).unwrap().loss).collect();
     assert_eq!(first, whole[..3].iter().map(|(loss, _)| *loss).collect::<Vec<_>>());
     drop(stopped);
     // Step 3 was not saved: it is done again, on other ranks.

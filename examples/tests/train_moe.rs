@@ -25,17 +25,24 @@ fn trainer(flags: &str) -> MoeTrainer {
     MoeTrainer::new(options.check().unwrap()).unwrap()
 }
 
+/// The next step, saved if that is due.
+fn advance(trainer: &mut MoeTrainer) -> Option<MoeStepRecord> {
+    let record = trainer.step().unwrap();
+    trainer.save_if_due().unwrap();
+    record
+}
+
 /// As [`curve`], where the flags have another number of steps.
 fn curve_with(flags: &str) -> Vec<MoeStepRecord> {
     let tiny = TINY.replace("--steps 3", "");
     let options = MoeOptions::from_arguments(arguments(&format!("{tiny} {flags}"))).unwrap();
     let mut trainer = MoeTrainer::new(options.check().unwrap()).unwrap();
-    std::iter::from_fn(|| trainer.step().unwrap()).collect()
+    std::iter::from_fn(|| advance(&mut trainer)).collect()
 }
 
 fn curve(flags: &str) -> Vec<MoeStepRecord> {
     let mut trainer = trainer(flags);
-    std::iter::from_fn(|| trainer.step().unwrap()).collect()
+    std::iter::from_fn(|| advance(&mut trainer)).collect()
 }
 
 #[test]
@@ -61,7 +68,7 @@ fn a_run_goes_on_from_its_checkpoint_and_refuses_another_runs() {
     let whole = curve("");
     // The run ends after its second step; the third is run later, on another cut.
     let mut trainer = trainer(&save);
-    assert!((0..2).all(|_| trainer.step().unwrap().is_some()));
+    assert!((0..2).all(|_| advance(&mut trainer).is_some()));
     drop(trainer);
     let again = curve(&format!("{save} --resume --schedule GPipe --ranks 4"));
     assert_eq!(again.len(), 1);
@@ -83,7 +90,7 @@ fn curve_of_ranks(ranks: usize, flags: &str, steps: usize) -> Vec<(f64, Vec<Vec<
         let link = TcpLink::connect(&place, Device::flex(), Duration::from_secs(30)).unwrap();
         let setup = MoeOptions::from_arguments(arguments(flags)).unwrap().check().unwrap();
         let mut trainer = MoeTrainer::over(setup, Some(Box::new(link))).unwrap();
-        let records = std::iter::from_fn(|| trainer.step().unwrap()).take(steps);
+        let records = std::iter::from_fn(|| advance(&mut trainer)).take(steps);
         records.map(|record| (record.step.loss, record.load)).collect::<Vec<_>>()
     };
     std::thread::scope(|scope| {
@@ -144,7 +151,7 @@ fn a_model_of_all_parts_learns_and_goes_on_from_its_checkpoint_on_another_cut() 
         }
     }
     let mut trainer = trainer(&save);
-    assert!((0..2).all(|_| trainer.step().unwrap().is_some()));
+    assert!((0..2).all(|_| advance(&mut trainer).is_some()));
     drop(trainer);
     let again = curve(&format!("{save} --resume --schedule ZBVZeroBubble --balance parameters"));
     assert_eq!((again.len(), again[0].step.step), (1, 3));
