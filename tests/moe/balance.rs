@@ -1,7 +1,7 @@
 //! Balancing without a loss: after each step the routers' bias of a pipeline is that of the loop on one device that
 //! applies the rule by itself, bit for bit; and it balances.
 
-use crate::cases::{Text, ahead, builder, by_name_in_model, config, floats, sizes};
+use crate::cases::{Text, ahead, builder, by_name_in_model, config, cut_up, floats};
 use crate::parity::{batches, families};
 use burn::optim::AdamWConfig;
 use burn::tensor::Tensor;
@@ -63,14 +63,7 @@ fn plain(config: &MoeGptConfig, batches: &[usize], microbatches: usize) -> Vec<W
 fn looped(config: &MoeGptConfig, batches: &[usize], microbatches: usize, rate: f64) -> Vec<Weights> {
     let mut reference = Reference::new(config.part(&whole()).unwrap());
     let names = config.names(&whole()).unwrap();
-    let mut pieces = Vec::new();
-    for (batch, &samples) in batches.iter().enumerate() {
-        let mut start = 0;
-        for size in sizes(samples, microbatches.min(samples)) {
-            pieces.push((batch, start..start + size));
-            start += size;
-        }
-    }
+    let pieces = cut_up(batches, microbatches);
     let all: Vec<usize> = pieces.iter().map(|(_, samples)| samples.len()).collect();
     let step = |step| {
         let (texts, observed) = (texts(batches, step), RefCell::new(Vec::new()));

@@ -125,6 +125,19 @@ pub(crate) fn sizes(samples: usize, count: usize) -> Vec<usize> {
     (0..count).map(|piece| samples / count + usize::from(piece < samples % count)).collect()
 }
 
+/// Each microbatch of batches of so many samples: its batch, and its samples in it.
+pub(crate) fn cut_up(batches: &[usize], microbatches: usize) -> Vec<(usize, Range<usize>)> {
+    let mut pieces = Vec::new();
+    for (batch, &samples) in batches.iter().enumerate() {
+        let mut start = 0;
+        for size in sizes(samples, microbatches.min(samples)) {
+            pieces.push((batch, start..start + size));
+            start += size;
+        }
+    }
+    pieces
+}
+
 /// Gradients by the parameters' names, what is observed of each microbatch, and the loss that the pipeline reports.
 pub(crate) struct Got {
     pub(crate) gradients: BTreeMap<String, Vec<f32>>,
@@ -136,14 +149,7 @@ pub(crate) struct Got {
 pub(crate) fn plain(config: &MoeGptConfig, batches: &[usize], microbatches: usize) -> Got {
     let mut reference = Reference::new(config.part(&whole()).unwrap());
     let texts: Vec<Text> = batches.iter().enumerate().map(|(i, &samples)| Text::new(i as u64 + 1, samples)).collect();
-    let mut pieces: Vec<(usize, Range<usize>)> = Vec::new();
-    for (batch, &samples) in batches.iter().enumerate() {
-        let mut start = 0;
-        for size in sizes(samples, microbatches.min(samples)) {
-            pieces.push((batch, start..start + size));
-            start += size;
-        }
-    }
+    let pieces = cut_up(batches, microbatches);
     let all: Vec<usize> = pieces.iter().map(|(_, samples)| samples.len()).collect();
     let (observed, mains) = (std::cell::RefCell::new(Vec::new()), std::cell::RefCell::new(Vec::new()));
     let step = reference.step(&all, 1e-3, None, |model, i| {

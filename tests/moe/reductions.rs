@@ -1,6 +1,6 @@
 //! The injected scale under every reduction: mean, sum, and a sum with a weight per token.
 
-use crate::cases::{noise, sizes};
+use crate::cases::{cut_up, noise};
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::{GradientsAccumulator, GradientsParams};
@@ -125,14 +125,11 @@ impl ModuleVisitor for Rows<'_> {
 fn plain(batches: &[Data], microbatches: usize, reduction: Reduction) -> Vec<Vec<f32>> {
     let model = Part::new(&pipeline_tests::reference::whole(), reduction);
     let (mut sum, mut weight) = (GradientsAccumulator::new(), 0.0);
-    for data in batches {
-        let [samples, ..] = data.x.dims();
-        let mut start = 0;
-        for size in sizes(samples, microbatches.min(samples)) {
-            let (loss, weighs) = data.loss(&model, start..start + size, reduction);
-            sum.accumulate(&model, GradientsParams::from_grads(loss.backward(), &model));
-            (start, weight) = (start + size, weight + weighs);
-        }
+    let sizes: Vec<usize> = batches.iter().map(|data| data.x.dims()[0]).collect();
+    for (batch, samples) in cut_up(&sizes, microbatches) {
+        let (loss, weighs) = batches[batch].loss(&model, samples, reduction);
+        sum.accumulate(&model, GradientsParams::from_grads(loss.backward(), &model));
+        weight += weighs;
     }
     let divisor = if reduction == Reduction::Sum { 1.0 } else { weight };
     let sum = sum.grads();

@@ -5,7 +5,7 @@
 
 use super::grid::Grid;
 use super::mail::Mail;
-use super::pieces::{Forms, length};
+use super::pieces::{Forms, length, unpack};
 use super::reduction::Started;
 use super::shard::Shard;
 use crate::link::{Direction, Header, Link, LinkError, Message};
@@ -77,6 +77,26 @@ impl Group {
     pub(super) fn forms(&self, stage: Stage) -> Forms {
         let form = |p: &Parameter| (p.dtype, length(p.shape.iter().product(), self.grid.replicas()));
         self.parameters_of(stage).iter().map(form).collect()
+    }
+
+    /// The lists of all replicas, in their order, this one's own among them: waits for the others', each under the header of
+    /// its replica.
+    pub(super) fn lists(
+        &mut self,
+        link: &mut dyn Link,
+        stage: Stage,
+        own: Tensors,
+        header: impl Fn(usize) -> Header,
+        deadline: Instant,
+    ) -> Result<Vec<Tensors>, LinkError> {
+        let (forms, rank) = (self.forms(stage), self.grid.rank());
+        let mut lists = vec![own];
+        for (replica, peer) in self.others() {
+            let payload = self.mail.take(link, peer, header(replica), deadline)?;
+            lists.push(unpack(payload, &forms).map_err(|reason| LinkError::Lists { rank, peer, reason })?);
+        }
+        lists[..=self.grid.replica()].rotate_left(1);
+        Ok(lists)
     }
 
     /// Gives replica 0's weights of every stage to all others.

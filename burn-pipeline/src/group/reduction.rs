@@ -13,7 +13,7 @@
 
 use super::exchange::{Group, Tensors};
 use super::mail::Mail;
-use super::pieces::{cut, join, pack, unpack};
+use super::pieces::{cut, join, pack};
 use crate::link::{Direction, Header, Link, LinkError, Message};
 use crate::plan::Stage;
 use crate::stage::{AnyTensor, ErasedStage};
@@ -176,18 +176,7 @@ impl Group {
         summed: bool,
         deadline: Instant,
     ) -> Result<Vec<Tensors>, LinkError> {
-        let (forms, mut own) = (self.forms(stage), Some(own));
-        let mut lists = Vec::with_capacity(self.grid.replicas());
-        for (replica, peer) in self.grid.peers().enumerate() {
-            if replica == self.grid.replica() {
-                lists.extend(own.take());
-                continue;
-            }
-            let payload = self.mail.take(link, peer, header(stage, replica, summed), deadline)?;
-            let rank = self.grid.rank();
-            lists.push(unpack(payload, &forms).map_err(|reason| LinkError::Lists { rank, peer, reason })?);
-        }
-        Ok(lists)
+        self.lists(link, stage, own, |replica| header(stage, replica, summed), deadline)
     }
 
     /// Reduces what the plan did not, in the order of stages: of sharded stages after each batch, of others before a

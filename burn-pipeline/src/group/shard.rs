@@ -19,7 +19,7 @@
 //! 4. Buffers and frozen parameters stay whole, on every replica.
 
 use super::exchange::{Group, Parameter, Tensors};
-use super::pieces::{cut, join, pack, unpack};
+use super::pieces::{cut, join, pack};
 use crate::link::{Direction, Header, Link, LinkError, Message};
 use crate::plan::Stage;
 use crate::stage::{AnyTensor, ErasedStage};
@@ -271,14 +271,7 @@ impl Group {
         of: Of,
         deadline: Instant,
     ) -> Result<Tensors, LinkError> {
-        let (forms, rank) = (self.forms(stage), self.grid.rank());
-        let mut lists: Vec<Tensors> = vec![own];
-        for (replica, peer) in self.others() {
-            let payload = self.mail.take(link, peer, header(stage, replica, of), deadline)?;
-            lists.push(unpack(payload, &forms).map_err(|reason| LinkError::Lists { rank, peer, reason })?);
-        }
-        let own = lists.remove(0);
-        lists.insert(self.grid.replica(), own);
+        let mut lists = self.lists(link, stage, own, |replica| header(stage, replica, of), deadline)?;
         let whole = |(place, parameter): (usize, &Parameter)| {
             let pieces: Option<Vec<AnyTensor>> = lists.iter_mut().map(|list| list[place].take()).collect();
             pieces.map(|pieces| join(pieces, &parameter.shape))

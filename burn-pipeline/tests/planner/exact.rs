@@ -1,12 +1,14 @@
 //! The exact optimum of small instances, by branch and bound; it shares no code with the synthesis.
 //!
 //! 1. Stages with whole numbers of seconds for `F`, `I`, `W`, one latency between ranks, activations of one unit that
-//!    live from `F` to `W`, and a cap on how many a rank holds. Microbatches are alike, so each stage takes them in
-//!    order without loss.
+//!    live from `F` to `W`, and a cap on how many a rank holds; one route, or two with microbatches of their own.
+//!    Microbatches are alike, so each stage takes them in order without loss.
 //! 2. Branching as Giffler and Thompson (1960): of all steps that could be next, the one that would end first fixes a
 //!    rank; one of that rank's steps that start before that end comes next. With one stage a rank that holds under a cap,
 //!    too: moving an `F` before `I`s and `W`s only needs the room that is there now. With several it takes one branch
 //!    more: an `F` that would end first stands back until one of another stage has run there, which may need its room.
+//!    Where a backward may be whole (`B` for `I` and `W` together), the longer of `I` and `B` says when it would end:
+//!    before that, whichever of them an order has could be put.
 //! 3. A state is dropped where its bound reaches the best known, or where a state with the same steps done had all
 //!    its times no later.
 
@@ -15,20 +17,53 @@ use std::collections::HashMap;
 /// A small instance.
 #[derive(Clone, Debug)]
 pub(crate) struct Small {
-    /// Rank of each stage.
+    /// Rank of each stage, route by route.
     pub(crate) ranks: Vec<usize>,
     /// Seconds of `F`, `I`, `W` of each stage.
     pub(crate) seconds: Vec<[u32; 3]>,
+    /// Seconds of `B`, where that is another way of a stage's backward.
+    pub(crate) whole: Option<Vec<u32>>,
     /// Seconds between two ranks.
     pub(crate) latency: u32,
-    pub(crate) microbatches: usize,
+    /// Microbatches of each route.
+    pub(crate) microbatches: Vec<usize>,
     /// Activations that a rank may hold.
     pub(crate) cap: usize,
 }
 
+impl Small {
+    /// Stages of one route.
+    pub(crate) fn stages(&self) -> usize {
+        self.ranks.len() / self.microbatches.len()
+    }
+
+    fn previous(&self, stage: usize) -> Option<usize> {
+        (!stage.is_multiple_of(self.stages())).then(|| stage - 1)
+    }
+
+    fn next(&self, stage: usize) -> Option<usize> {
+        (!(stage + 1).is_multiple_of(self.stages())).then_some(stage + 1)
+    }
+
+    fn microbatches_of(&self, stage: usize) -> usize {
+        self.microbatches[stage / self.stages()]
+    }
+
+    /// Seconds of a pass: `F`, `I`, `W`, `B`.
+    fn seconds(&self, stage: usize, pass: usize) -> Option<u32> {
+        match pass {
+            3 => self.whole.as_ref().map(|seconds| seconds[stage]),
+            pass => Some(self.seconds[stage][pass]),
+        }
+    }
+}
+
+/// Passes in the order of [`Small::seconds`].
+const PASSES: std::ops::Range<usize> = 0..4;
+
 #[derive(Clone)]
 struct State {
-    /// `F`, `I` and `W` done of each stage.
+    /// `F`, `I` and `W` done of each stage; a `B` is an `I` and a `W`.
     done: Vec<[u8; 3]>,
     clock: Vec<u32>,
     /// Stages whose next `F` stands back until another stage's has run on the rank.
@@ -47,17 +82,22 @@ struct Search<'a> {
 
 /// The least makespan below `known`, or `known` if there is none; none if more than `most` states would be looked at.
 pub(crate) fn optimum(small: &Small, known: u32, most: u64) -> Option<u32> {
-    let stages = small.ranks.len();
-    let ranks = small.ranks.iter().max().unwrap() + 1;
-    let state = State {
-        done: vec![[0; 3]; stages],
-        clock: vec![0; ranks],
-        back: vec![false; stages],
-        ends: [vec![Vec::new(); stages], vec![Vec::new(); stages]],
-    };
     let mut search = Search { small, best: known, seen: HashMap::new(), nodes: 0, most };
-    search.visit(&state);
+    search.visit(&State::first(small));
     (search.nodes <= most).then_some(search.best)
+}
+
+impl State {
+    /// Nothing is done.
+    fn first(small: &Small) -> Self {
+        let stages = small.ranks.len();
+        Self {
+            done: vec![[0; 3]; stages],
+            clock: vec![0; small.ranks.iter().max().unwrap() + 1],
+            back: vec![false; stages],
+            ends: [vec![Vec::new(); stages], vec![Vec::new(); stages]],
+        }
+    }
 }
 
 impl Search<'_> {
@@ -70,24 +110,26 @@ impl Search<'_> {
         let [f, i, w] = state.done[stage].map(usize::from);
         let rank = self.small.ranks[stage];
         let arrival = match pass {
-            0 if f == self.small.microbatches || state.back[stage] => return None,
+            0 if f == self.small.microbatches_of(stage) || state.back[stage] => return None,
             0 => {
                 let on = (0..state.done.len()).filter(|&s| self.small.ranks[s] == rank);
                 let held: usize = on.map(|s| usize::from(state.done[s][0] - state.done[s][2])).sum();
                 if held >= self.small.cap {
                     return None;
                 }
-                if stage == 0 { 0 } else { state.ends[0][stage - 1].get(f)? + self.crossing(stage - 1, stage) }
-            }
-            1 => {
-                let own = *state.ends[0][stage].get(i)?;
-                if stage + 1 == state.done.len() {
-                    own
-                } else {
-                    own.max(state.ends[1][stage + 1].get(i)? + self.crossing(stage, stage + 1))
+                match self.small.previous(stage) {
+                    Some(previous) => state.ends[0][previous].get(f)? + self.crossing(previous, stage),
+                    None => 0,
                 }
             }
-            _ => *state.ends[1][stage].get(w)?,
+            2 => (w < i).then_some(0)?,
+            _ => {
+                let own = *state.ends[0][stage].get(i)?;
+                match self.small.next(stage) {
+                    Some(next) => own.max(state.ends[1][next].get(i)? + self.crossing(stage, next)),
+                    None => own,
+                }
+            }
         };
         Some(arrival.max(state.clock[rank]))
     }
@@ -97,12 +139,13 @@ impl Search<'_> {
         if self.nodes > self.most || self.bound(state) >= self.best || self.is_dominated(state) {
             return;
         }
-        let steps = (0..state.done.len()).flat_map(|stage| (0..3).map(move |pass| (stage, pass)));
-        let ready: Vec<(u32, usize, usize)> =
-            steps.filter_map(|(stage, pass)| self.start(state, stage, pass).map(|at| (at, stage, pass))).collect();
-        let end = |&(at, stage, pass): &(u32, usize, usize)| at + self.small.seconds[stage][pass];
+        let ready = self.ready(state);
+        let end = |&(at, stage, pass): &(u32, usize, usize)| {
+            let other = if matches!(pass, 1 | 3) { self.small.seconds(stage, 4 - pass) } else { None };
+            at + self.small.seconds(stage, pass).max(other).unwrap()
+        };
         let Some(first) = ready.iter().min_by_key(|step| end(step)) else {
-            if state.done.iter().all(|d| d.iter().all(|&n| usize::from(n) == self.small.microbatches)) {
+            if self.is_done(state) {
                 self.best = self.best.min(*state.clock.iter().max().unwrap());
             }
             return;
@@ -111,7 +154,7 @@ impl Search<'_> {
         let mut next: Vec<_> =
             ready.iter().filter(|&&(at, stage, _)| self.small.ranks[stage] == rank && at < until).collect();
         // `I` first, then `F`, then `W`: good orders early make the bound strong.
-        next.sort_by_key(|&&(at, _, pass)| (at, [1, 0, 2][pass]));
+        next.sort_by_key(|&&(at, _, pass)| (at, [1, 0, 2, 0][pass]));
         for &(at, stage, pass) in next {
             self.visit(&self.after(state, at, stage, pass));
         }
@@ -124,21 +167,34 @@ impl Search<'_> {
         }
     }
 
+    /// What could be next: when it starts, its stage and its pass.
+    fn ready(&self, state: &State) -> Vec<(u32, usize, usize)> {
+        let steps = (0..state.done.len()).flat_map(|stage| PASSES.map(move |pass| (stage, pass)));
+        let steps = steps.filter(|&(stage, pass)| self.small.seconds(stage, pass).is_some());
+        steps.filter_map(|(stage, pass)| self.start(state, stage, pass).map(|at| (at, stage, pass))).collect()
+    }
+
+    fn is_done(&self, state: &State) -> bool {
+        (0..state.done.len()).all(|stage| (0..3).all(|pass| self.left(state, stage, pass) == 0))
+    }
+
     fn left(&self, state: &State, stage: usize, pass: usize) -> usize {
-        self.small.microbatches - usize::from(state.done[stage][pass])
+        self.small.microbatches_of(stage) - usize::from(state.done[stage][pass])
     }
 
     fn cap_binds(&self, rank: usize) -> bool {
-        self.small.cap < self.small.microbatches * self.small.ranks.iter().filter(|&&r| r == rank).count()
+        let on = (0..self.small.ranks.len()).filter(|&s| self.small.ranks[s] == rank);
+        self.small.cap < on.map(|s| self.small.microbatches_of(s)).sum()
     }
 
     fn after(&self, state: &State, at: u32, stage: usize, pass: usize) -> State {
         let (mut state, rank) = (state.clone(), self.small.ranks[stage]);
-        let end = at + self.small.seconds[stage][pass];
-        state.done[stage][pass] += 1;
+        let end = at + self.small.seconds(stage, pass).unwrap();
+        let done: &[usize] = if pass == 3 { &[1, 2] } else { &[pass] };
+        done.iter().for_each(|&pass| state.done[stage][pass] += 1);
         state.clock[rank] = end;
-        if pass < 2 {
-            state.ends[pass][stage].push(end);
+        if done[0] < 2 {
+            state.ends[done[0]][stage].push(end);
         }
         if pass == 0 {
             (0..state.back.len()).filter(|&s| self.small.ranks[s] == rank).for_each(|s| state.back[s] = false);
@@ -149,28 +205,35 @@ impl Search<'_> {
     /// A makespan that no completion beats.
     fn bound(&self, state: &State) -> u32 {
         let stages = state.done.len();
-        let left = |stage: usize, pass: usize| {
-            (self.small.microbatches as u32 - u32::from(state.done[stage][pass])) * self.small.seconds[stage][pass]
+        // The least that a backward takes until its gradient is on its way, and until all of it is done.
+        let input = |s: usize| self.small.seconds(s, 3).map_or(u32::MAX, |b| b).min(self.small.seconds[s][1]);
+        let left = |s: usize, pass: usize| self.left(state, s, pass) as u32;
+        let work = |s: usize| {
+            let [f, i, w] = self.small.seconds[s];
+            let waiting = left(s, 2) - left(s, 1);
+            left(s, 0) * f + left(s, 1) * self.small.seconds(s, 3).map_or(i + w, |b| b.min(i + w)) + waiting * w
         };
         let mut bound = 0;
         for (rank, &clock) in state.clock.iter().enumerate() {
             let own = (0..stages).filter(|&s| self.small.ranks[s] == rank);
-            let work: u32 = own.clone().map(|s| (0..3).map(|pass| left(s, pass)).sum::<u32>()).sum();
-            let soonest =
-                own.clone().filter(|&s| left(s, 0) + left(s, 1) + left(s, 2) > 0).map(|s| self.soonest(state, s));
-            bound = bound.max(soonest.min().map_or(clock, |at| at.max(clock)) + work);
+            let all: u32 = own.clone().map(work).sum();
+            let soonest = own.clone().filter(|&s| work(s) > 0).map(|s| self.soonest(state, s));
+            bound = bound.max(soonest.min().map_or(clock, |at| at.max(clock)) + all);
             for stage in own {
                 // The last `F` here still goes up and comes down; the last `I` still goes down.
-                let back: u32 = (0..stage).map(|s| self.small.seconds[s][1] + self.crossing(s, s + 1)).sum();
-                let up: u32 = (stage + 1..stages)
-                    .map(|s| self.small.seconds[s][0] + self.small.seconds[s][1] + 2 * self.crossing(s - 1, s))
-                    .sum();
-                let last = self.small.seconds[0][2];
+                let first = stage - stage % self.small.stages();
+                let end = first + self.small.stages();
+                let back: u32 = (first..stage).map(|s| input(s) + self.crossing(s, s + 1)).sum();
+                let up: u32 =
+                    (stage + 1..end).map(|s| self.small.seconds[s][0] + input(s) + 2 * self.crossing(s - 1, s)).sum();
+                let [_, i, w] = self.small.seconds[first];
+                let last = self.small.seconds(first, 3).map_or(w, |b| b.min(i + w) - input(first));
                 if left(stage, 0) > 0 {
-                    bound = bound.max(clock + left(stage, 0) + up + self.small.seconds[stage][1] + back + last);
+                    let forwards = left(stage, 0) * self.small.seconds[stage][0];
+                    bound = bound.max(clock + forwards + up + input(stage) + back + last);
                 }
                 if left(stage, 1) > 0 {
-                    bound = bound.max(clock + left(stage, 1) + back + last);
+                    bound = bound.max(clock + left(stage, 1) * input(stage) + back + last);
                 }
             }
         }
@@ -179,10 +242,7 @@ impl Search<'_> {
 
     /// The earliest that anything of a stage can still start.
     fn soonest(&self, state: &State, stage: usize) -> u32 {
-        if (0..3).any(|pass| self.start(state, stage, pass).is_some()) {
-            return (0..3).filter_map(|pass| self.start(state, stage, pass)).min().unwrap();
-        }
-        0
+        (0..3).filter_map(|pass| self.start(state, stage, pass)).min().unwrap_or(0)
     }
 
     /// The times that what is still to come may depend on.
@@ -191,11 +251,11 @@ impl Search<'_> {
         let mut times = state.clock.clone();
         for stage in 0..stages {
             let used = |pass: usize, other: usize| usize::from(state.done[other][pass]);
-            if stage + 1 < stages {
-                times.extend(&state.ends[0][stage][used(0, stage + 1)..]);
+            if let Some(next) = self.small.next(stage) {
+                times.extend(&state.ends[0][stage][used(0, next)..]);
             }
-            if stage > 0 {
-                times.extend(&state.ends[1][stage][used(1, stage - 1)..]);
+            if let Some(previous) = self.small.previous(stage) {
+                times.extend(&state.ends[1][stage][used(1, previous)..]);
             }
         }
         times
@@ -219,7 +279,7 @@ impl Search<'_> {
 fn the_optimum_of_instances_that_can_be_done_by_hand() {
     let small = |ranks: Vec<usize>, microbatches, cap| {
         let seconds = vec![[1, 1, 1]; ranks.len()];
-        Small { ranks, seconds, latency: 0, microbatches, cap }
+        Small { ranks, seconds, whole: None, latency: 0, microbatches: vec![microbatches], cap }
     };
     // One rank works without pause.
     assert_eq!(optimum(&small(vec![0], 3, 3), 1000, 1 << 20), Some(9));
@@ -228,6 +288,14 @@ fn the_optimum_of_instances_that_can_be_done_by_hand() {
     // With room enough only the way to rank 1 is idle there.
     assert_eq!(optimum(&small(vec![0, 1], 2, 2), 1000, 1 << 20), Some(7));
     assert_eq!(optimum(&small(vec![0, 1, 1, 0], 1, 2), 1000, 1 << 20), Some(9));
+    // Two routes in opposite directions, a microbatch each: nothing waits, where one route for both took seven seconds.
+    let both_ways = Small { microbatches: vec![1, 1], ..small(vec![0, 1, 1, 0], 1, 4) };
+    assert_eq!(optimum(&both_ways, 1000, 1 << 20), Some(6));
+    // Whole backwards at half the price: F B F B on one rank. With two ranks the first `I` alone lets rank 0 begin
+    // sooner, at a higher price, and there is nothing to fill what it leaves free.
+    let cheap = |ranks: Vec<usize>| Small { whole: Some(vec![1; ranks.len()]), ..small(ranks, 2, 2) };
+    assert_eq!(optimum(&cheap(vec![0]), 1000, 1 << 20), Some(4));
+    assert_eq!(optimum(&cheap(vec![0, 1]), 1000, 1 << 20), Some(6));
 }
 
 #[test]
@@ -236,7 +304,8 @@ fn branch_and_bound_agrees_with_looking_at_every_order() {
     for (seconds, latency) in [([[1, 1, 1], [1, 1, 1]], 0), ([[2, 3, 1], [1, 2, 2]], 1), ([[3, 1, 2], [2, 2, 1]], 2)] {
         for microbatches in 1..=3 {
             for cap in 1..=microbatches {
-                let small = Small { ranks: vec![0, 1], seconds: seconds.to_vec(), latency, microbatches, cap };
+                let (ranks, seconds) = (vec![0, 1], seconds.to_vec());
+                let small = Small { ranks, seconds, whole: None, latency, microbatches: vec![microbatches], cap };
                 let rows = words(microbatches, cap);
                 let spans = rows.iter().flat_map(|a| rows.iter().filter_map(|b| span(&small, [a, b])));
                 assert_eq!(optimum(&small, 1000, 1 << 22), spans.min(), "{small:?}");
@@ -249,22 +318,19 @@ fn branch_and_bound_agrees_with_looking_at_every_order() {
 /// those are kept that no other one beats in all times. None if nothing fits.
 fn every_order(small: &Small) -> Option<u32> {
     let search = Search { small, best: u32::MAX, seen: HashMap::new(), nodes: 0, most: u64::MAX };
-    let stages = small.ranks.len();
-    let first = State {
-        done: vec![[0; 3]; stages],
-        clock: vec![0; small.ranks.iter().max().unwrap() + 1],
-        back: vec![false; stages],
-        ends: [vec![Vec::new(); stages], vec![Vec::new(); stages]],
-    };
+    let (first, mut least) = (State::first(small), None);
     let mut parts: HashMap<Vec<[u8; 3]>, Vec<State>> = HashMap::from([(first.done.clone(), vec![first])]);
-    for _ in 0..3 * stages * small.microbatches {
+    while !parts.is_empty() {
         let mut next: HashMap<Vec<[u8; 3]>, Vec<State>> = HashMap::new();
         for state in parts.values().flatten() {
-            for (stage, pass) in (0..stages).flat_map(|stage| (0..3).map(move |pass| (stage, pass))) {
-                let Some(at) = search.start(state, stage, pass) else { continue };
+            if search.is_done(state) {
+                let span = *state.clock.iter().max().unwrap();
+                least = Some(least.map_or(span, |least: u32| least.min(span)));
+            }
+            for (at, stage, pass) in search.ready(state) {
                 let (mut after, rank) = (search.after(state, at, stage, pass), small.ranks[stage]);
                 after.back.fill(false);
-                assert_eq!(after.clock[rank], at + small.seconds[stage][pass]);
+                assert_eq!(after.clock[rank], at + small.seconds(stage, pass).unwrap());
                 let alike = next.entry(after.done.clone()).or_default();
                 let new = search.times(&after);
                 let beaten = |a: &[u32], b: &[u32]| a.iter().zip(b).all(|(a, b)| b <= a);
@@ -276,30 +342,75 @@ fn every_order(small: &Small) -> Option<u32> {
         }
         parts = next;
     }
-    parts.values().flatten().map(|state| *state.clock.iter().max().unwrap()).min()
+    least
 }
+
+/// Asserts that both searches agree under every cap, that more room never takes longer, and tells how often it helps.
+fn agreed_under_every_cap(small: &Small) -> usize {
+    let (mut binding, mut before) = (0, None);
+    let stages = small.ranks.len() / small.microbatches.len();
+    for cap in 1..=stages * small.microbatches.iter().sum::<usize>() {
+        let small = Small { cap, ..small.clone() };
+        let (every, branched) = (every_order(&small), optimum(&small, 1000, 1 << 22));
+        assert_eq!(branched, Some(every.unwrap_or(1000)), "{small:?}");
+        assert!(every.unwrap_or(1000) <= before.unwrap_or(1000));
+        binding += usize::from(before.is_some() && before != every);
+        before = every.or(before);
+    }
+    binding
+}
+
+/// Stages with these costs, a little different from one to the next.
+fn uneven(ranks: &[usize], costs: [u32; 3]) -> Vec<[u32; 3]> {
+    (0..ranks.len() as u32).map(|i| costs.map(|c| 1 + (c + i) % 4)).collect()
+}
+
+const UNEVEN: [([u32; 3], u32); 3] = [([1, 1, 1], 0), ([2, 3, 1], 1), ([3, 1, 2], 3)];
 
 #[test]
 fn under_a_cap_over_several_stages_a_rank_it_agrees_with_every_order() {
     let mut binding = 0;
     for (ranks, most) in [(vec![0, 0], 3), (vec![0, 0, 0], 2), (vec![0, 1, 1, 0], 2), (vec![0, 1, 0, 1], 2)] {
-        for (costs, latency) in [([1, 1, 1], 0), ([2, 3, 1], 1), ([3, 1, 2], 3)] {
-            let seconds: Vec<[u32; 3]> = (0..ranks.len() as u32).map(|i| costs.map(|c| 1 + (c + i) % 4)).collect();
-            for microbatches in 1..=most {
-                let mut before = None;
-                for cap in 1..=ranks.len() * microbatches {
-                    let small = Small { ranks: ranks.clone(), seconds: seconds.clone(), latency, microbatches, cap };
-                    let (every, branched) = (every_order(&small), optimum(&small, 1000, 1 << 22));
-                    assert_eq!(branched, Some(every.unwrap_or(1000)), "{small:?}");
-                    // More room never takes longer, and less room often does.
-                    assert!(every.unwrap_or(1000) <= before.unwrap_or(1000));
-                    binding += usize::from(before.is_some() && before != every);
-                    before = every.or(before);
-                }
-            }
+        for ((costs, latency), microbatches) in UNEVEN.into_iter().flat_map(|c| (1..=most).map(move |m| (c, m))) {
+            let (seconds, microbatches) = (uneven(&ranks, costs), vec![microbatches]);
+            let small = Small { ranks: ranks.clone(), seconds, whole: None, latency, microbatches, cap: 0 };
+            binding += agreed_under_every_cap(&small);
         }
     }
     assert!(binding > 10, "caps made a difference {binding} times only");
+}
+
+#[test]
+fn over_two_routes_it_agrees_with_every_order() {
+    let mut binding = 0;
+    for (ranks, costs) in [vec![0, 0], vec![0, 1, 1, 0]].iter().flat_map(|ranks| UNEVEN.map(|costs| (ranks, costs))) {
+        for microbatches in [vec![1, 1], vec![2, 1]] {
+            let (seconds, latency) = (uneven(ranks, costs.0), costs.1);
+            let small = Small { ranks: ranks.clone(), seconds, whole: None, latency, microbatches, cap: 0 };
+            binding += agreed_under_every_cap(&small);
+        }
+    }
+    assert!(binding > 5, "caps made a difference {binding} times only");
+}
+
+#[test]
+fn where_backwards_may_be_whole_it_agrees_with_every_order() {
+    let (mut binding, mut cheaper) = (0, 0);
+    for (ranks, most) in [(vec![0], 3), (vec![0, 1], 3), (vec![0, 0], 2), (vec![0, 1, 2], 2), (vec![0, 1, 1, 0], 1)] {
+        for ((costs, latency), microbatches) in UNEVEN.into_iter().flat_map(|c| (1..=most).map(move |m| (c, m))) {
+            for saved in [0, 1] {
+                let (seconds, microbatches) = (uneven(&ranks, costs), vec![microbatches]);
+                let whole = seconds.iter().map(|[_, i, w]| i + w - saved).collect();
+                let small = Small { ranks: ranks.clone(), seconds, whole: Some(whole), latency, microbatches, cap: 0 };
+                binding += agreed_under_every_cap(&small);
+                let free = Small { cap: usize::MAX, ..small };
+                let split = every_order(&Small { whole: None, ..free.clone() });
+                assert!(every_order(&free) <= split);
+                cheaper += usize::from(every_order(&free) < split);
+            }
+        }
+    }
+    assert!(binding > 10 && cheaper > 10, "{binding} {cheaper}");
 }
 
 /// Every row of passes with at most `cap` activations held.
