@@ -6,7 +6,8 @@
 //!
 //! 1. A node is a part of all rows, timed. Of all steps that could be next, the one that would end first fixes a rank;
 //!    each step of that rank that could start before that end is a branch (Giffler and Thompson 1960). Microbatches are
-//!    alike, so a stage takes them in order.
+//!    alike, so a stage takes them in order. Where whole backwards are worth trying, `I` and `B` are two branches, and
+//!    both end when the longer one would: before that, either could be put.
 //! 2. Under a cap that may be wrong: a step that takes memory, run early, may leave no room for another one that comes
 //!    first in every best order. So there is one branch more, in which the step that would end first stands back until
 //!    another one that takes memory has run on its rank. Steps that only give memory back never have to stand back.
@@ -15,13 +16,13 @@
 //! 4. It is dropped, too, if the same steps were done before with no time later: clocks of ranks, and what was made and
 //!    not used yet.
 
-use super::instance::{Instance, Pass, Step};
+use super::instance::{Instance, Pass, Step, in_turn};
 use std::collections::HashMap;
 
 /// Steps of the largest plan that is tried: beyond that, few are finished.
 pub(super) const LARGEST: usize = 128;
 
-const PASSES: [Pass; 3] = [Pass::Forward, Pass::Input, Pass::Weight];
+const PASSES: [Pass; 4] = [Pass::Forward, Pass::Input, Pass::Weight, Pass::Whole];
 
 /// Rounding of sums: what is better by less is not better.
 const ROUNDING: f64 = 1e-9;
@@ -58,7 +59,7 @@ pub(super) fn finish(instance: &Instance, known: f64, most: usize) -> Finished {
 /// A part of all rows.
 #[derive(Clone)]
 struct Node {
-    /// `F`, `I` and `W` done of each slot.
+    /// `F`, `I` and `W` done of each slot; a `B` is an `I` and a `W`.
     done: Vec<[u8; 3]>,
     clock: Vec<f64>,
     held: Vec<f64>,
@@ -86,11 +87,11 @@ fn tails(instance: &Instance) -> Vec<[f64; 2]> {
     let slots = &instance.slots;
     let mut tails = vec![[0.0; 2]; slots.len()];
     for slot in 0..slots.len() {
-        let own = slots[slot].seconds[2];
-        let below = slots[slot]
-            .before
-            .map_or(0.0, |_| slots[slot - 1].after.unwrap_or(0.0) + slots[slot - 1].seconds[1] + tails[slot - 1][1]);
-        let there_and_back = instance.way_back(slot) - slots[slot].seconds[0];
+        let least = |slot: usize| slots[slot].least_backward();
+        let own = least(slot).0 - least(slot).1;
+        let below = |_| slots[slot - 1].after.unwrap_or(0.0) + least(slot - 1).1 + tails[slot - 1][1];
+        let below = slots[slot].before.map_or(0.0, below);
+        let there_and_back = instance.least_way_back(slot) - slots[slot].seconds[0];
         tails[slot] = [there_and_back + own.max(below), own.max(below)];
     }
     tails
@@ -106,9 +107,9 @@ impl Branch<'_> {
             return;
         }
         let ready = self.ready(node);
-        let end = |&(at, step): &(f64, Step)| at + self.instance.seconds(step);
+        let end = |&(at, step): &(f64, Step)| at + self.longest(step);
         let Some(first) = ready.iter().min_by(|a, b| end(a).total_cmp(&end(b))) else {
-            if self.path.len() == self.instance.steps() {
+            if node.done.iter().flatten().map(|&done| usize::from(done)).sum::<usize>() == self.instance.steps() {
                 self.best = node.clock.iter().copied().fold(0.0, f64::max);
                 self.rows = Some(self.rows_of_path());
             }
@@ -122,7 +123,7 @@ impl Branch<'_> {
             next.push(*first);
         }
         // `I` first, then `F`, then `W`: good rows early make the bound strong.
-        let turn = |step: Step| [1, 0, 2][step.pass as usize];
+        let turn = |step: Step| [1, 0, 2, 0][step.pass as usize];
         next.sort_by(|a, b| a.0.total_cmp(&b.0).then(turn(a.1).cmp(&turn(b.1))));
         for (at, step) in next {
             let after = self.after(node, at, step);
@@ -132,9 +133,24 @@ impl Branch<'_> {
         }
         if self.may_stand_back(node, first.1) {
             let mut back = node.clone();
-            back.back[first.1.slot][first.1.pass as usize] = true;
+            back.back[first.1.slot][first.1.pass.place()] = true;
             self.visit(&back);
         }
+    }
+
+    /// Seconds of a step, or of the other form of a backward, if that takes longer.
+    fn longest(&self, step: Step) -> f64 {
+        let other = match step.pass {
+            Pass::Input if self.instance.mixes => Pass::Whole,
+            Pass::Whole => Pass::Input,
+            same => same,
+        };
+        self.instance.seconds(step).max(self.instance.seconds(Step { pass: other, ..step }))
+    }
+
+    /// The passes that a backward may consist of.
+    fn passes(&self) -> impl Iterator<Item = Pass> + use<> {
+        PASSES.into_iter().take(if self.instance.mixes { 4 } else { 3 })
     }
 
     /// Does a step hold more memory while it runs or afterwards?
@@ -150,10 +166,10 @@ impl Branch<'_> {
         }
         let rank = self.instance.slots[step.slot].rank;
         self.instance.slots_of[rank].iter().any(|&slot| {
-            [Pass::Forward, Pass::Input].into_iter().any(|pass| {
-                let microbatch = usize::from(node.done[slot][pass as usize]);
+            self.passes().filter(|&pass| pass != Pass::Weight).any(|pass| {
+                let microbatch = usize::from(node.done[slot][pass.place()]);
                 let other = Step { pass, slot, microbatch };
-                let same = (slot, pass) == (step.slot, step.pass);
+                let same = (slot, pass.place()) == (step.slot, step.pass.place());
                 !same && microbatch < self.instance.slots[slot].microbatches && self.takes_memory(other)
             })
         })
@@ -165,10 +181,10 @@ impl Branch<'_> {
         let slot = &self.instance.slots[step.slot];
         let end = at + self.instance.seconds(step);
         let (more, fewer) = self.instance.bytes(step);
-        after.done[step.slot][step.pass as usize] += 1;
+        step.pass.does().iter().for_each(|&pass| after.done[step.slot][pass] += 1);
         after.clock[slot.rank] = end;
         after.held[slot.rank] += more - fewer;
-        if let Some(ends) = after.ends.get_mut(step.pass as usize) {
+        if let Some(ends) = after.ends.get_mut(step.pass.place()) {
             ends[slot.base + step.microbatch] = end;
         }
         if self.takes_memory(step) {
@@ -181,9 +197,9 @@ impl Branch<'_> {
     fn ready(&self, node: &Node) -> Vec<(f64, Step)> {
         let mut ready = Vec::new();
         for (number, slot) in self.instance.slots.iter().enumerate() {
-            for pass in PASSES.into_iter().take(self.instance.passes()) {
-                let microbatch = usize::from(node.done[number][pass as usize]);
-                let stands_back = node.back[number].get(pass as usize).is_some_and(|&back| back);
+            for pass in self.passes() {
+                let microbatch = usize::from(node.done[number][pass.place()]);
+                let stands_back = node.back[number].get(pass.place()).is_some_and(|&back| back);
                 if microbatch == slot.microbatches || stands_back {
                     continue;
                 }
@@ -203,7 +219,7 @@ impl Branch<'_> {
         self.instance.fits((held + more).max(held + more - fewer))
     }
 
-    /// When the inputs of a step are there; not a number while that is open.
+    /// When the inputs of a step are there; not a number while that is open. A `W` is of any microbatch whose `I` has run.
     fn arrival(&self, node: &Node, step: Step) -> f64 {
         let slot = &self.instance.slots[step.slot];
         let pair = slot.base + step.microbatch;
@@ -211,13 +227,16 @@ impl Branch<'_> {
         match (step.pass, slot.before, slot.after) {
             (Pass::Forward, None, _) => 0.0,
             (Pass::Forward, Some(crossing), _) => forwards[pair - slot.microbatches] + crossing,
-            (Pass::Input, _, None) => forwards[pair],
-            (Pass::Input, _, Some(crossing)) => {
+            (Pass::Input | Pass::Whole, _, None) => forwards[pair],
+            (Pass::Input | Pass::Whole, _, Some(crossing)) => {
                 let (own, gradient) = (forwards[pair], inputs[pair + slot.microbatches] + crossing);
                 // Not `max` alone: that would take the other for a time that is not known.
                 if own.is_nan() || gradient.is_nan() { f64::NAN } else { own.max(gradient) }
             }
-            (Pass::Weight, ..) => inputs[pair],
+            (Pass::Weight, ..) => {
+                let [_, inputs, weights] = node.done[step.slot];
+                if weights < inputs { 0.0 } else { f64::NAN }
+            }
         }
     }
 
@@ -227,15 +246,18 @@ impl Branch<'_> {
         for (rank, slots) in self.instance.slots_of.iter().enumerate() {
             let clock = node.clock[rank];
             let (mut work, mut soonest) = (0.0, f64::INFINITY);
+            bound = bound.max(clock);
             for &slot in slots {
                 let at = &self.instance.slots[slot];
                 let left = |pass: usize| (at.microbatches - usize::from(node.done[slot][pass])) as f64;
-                work += (0..self.instance.passes()).map(|pass| left(pass) * at.seconds[pass]).sum::<f64>();
-                let passes = PASSES.into_iter().take(self.instance.passes()).filter(|&pass| left(pass as usize) > 0.0);
+                let (backward, gradient) = at.least_backward();
+                let owed = left(2) - left(1);
+                work += left(0) * at.seconds[0] + left(1) * backward + owed * at.seconds[2];
+                let passes = PASSES.into_iter().take(3).filter(|&pass| left(pass.place()) > 0.0);
                 soonest = soonest.min(self.soonest(node, slot, passes));
-                for pass in 0..2 {
+                for (pass, seconds) in [at.seconds[0], gradient].into_iter().enumerate() {
                     if left(pass) > 0.0 {
-                        bound = bound.max(clock + left(pass) * at.seconds[pass] + self.tails[slot][pass]);
+                        bound = bound.max(clock + left(pass) * seconds + self.tails[slot][pass]);
                     }
                 }
             }
@@ -249,7 +271,7 @@ impl Branch<'_> {
     /// The earliest that anything of a slot can still start.
     fn soonest(&self, node: &Node, slot: usize, passes_left: impl Iterator<Item = Pass>) -> f64 {
         let at = |pass: Pass| {
-            let step = Step { pass, slot, microbatch: usize::from(node.done[slot][pass as usize]) };
+            let step = Step { pass, slot, microbatch: usize::from(node.done[slot][pass.place()]) };
             let arrival = self.arrival(node, step);
             if arrival.is_nan() { self.heads[slot] } else { arrival }
         };
@@ -288,6 +310,7 @@ impl Branch<'_> {
     fn rows_of_path(&self) -> Vec<Vec<Step>> {
         let mut rows = vec![Vec::new(); self.instance.ranks()];
         self.path.iter().for_each(|&step| rows[self.instance.slots[step.slot].rank].push(step));
+        in_turn(&mut rows);
         rows
     }
 }

@@ -5,11 +5,12 @@
 //! 1. Ranks act in order of time, so a decision knows all that was there by then.
 //! 2. Microbatches go through each stage in order. A stage runs at most so many `F` ahead of its `I` as the rule says: a
 //!    multiple of the number that fills the way there and back.
-//! 3. `W` runs right after its `I`, or in gaps, or last, as the rule says; and always when memory is short.
+//! 3. `W` runs right after its `I`, or in gaps, or last, as the rule says, and always when memory is short; or all
+//!    backwards are whole.
 //! 4. An `F` is started only if, beside it, what the oldest microbatch of each route still has to run on the rank
 //!    keeps fitting: so that one can always be finished, gives its memory back, and the next is the oldest.
 
-use super::instance::{Instance, Pass, Step};
+use super::instance::{Instance, Pass, Slot, Step};
 
 /// What comes first among steps that are ready.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,6 +34,8 @@ pub(super) enum Weights {
     InGaps(f64),
     /// When nothing else is left to start.
     Last,
+    /// As part of a whole backward.
+    Whole,
 }
 
 /// A rule of the scheduler.
@@ -58,19 +61,20 @@ impl std::fmt::Display for Rule {
             Weights::AtOnce => "W at once".to_owned(),
             Weights::InGaps(share) => format!("W in gaps from {share}"),
             Weights::Last => "W last".to_owned(),
+            Weights::Whole => "whole backwards".to_owned(),
         };
         write!(f, "{order}, {weights}, {} ahead, patience {}", self.ahead, self.patience)
     }
 }
 
-/// Every rule that is tried, in order.
+/// Every rule that is tried, in order: those that split backwards, or those that do not.
 pub(super) fn rules(split: bool) -> Vec<Rule> {
     let orders = [Order::BackwardDeep, Order::BackwardShallow, Order::ForwardDeep, Order::Oldest];
     let aheads = [1.0, 1.5, 2.0, 3.0, f64::INFINITY, 0.5];
     let weights: &[Weights] = if split {
         &[Weights::InGaps(1.0), Weights::InGaps(0.4), Weights::AtOnce, Weights::Last]
     } else {
-        &[Weights::AtOnce]
+        &[Weights::Whole]
     };
     let mut rules = Vec::new();
     for ahead in aheads {
@@ -94,6 +98,8 @@ struct Run<'a> {
     instance: &'a Instance,
     rule: Rule,
     ahead: Vec<usize>,
+    /// The most bytes that one backward adds on each rank.
+    again: Vec<f64>,
     clock: Vec<f64>,
     held: Vec<f64>,
     /// Steps done of each slot: `F`, `I`, `W`.
@@ -114,7 +120,8 @@ pub(super) fn schedule(instance: &Instance, rule: Rule) -> Option<Vec<Vec<Step>>
     let mut run = Run {
         instance,
         rule,
-        ahead: forwards_ahead(instance, rule.ahead),
+        ahead: forwards_ahead(instance, rule),
+        again: instance.again(rule.weights == Weights::Whole),
         clock: vec![0.0; ranks],
         held: instance.weights.clone(),
         done: vec![[0; 3]; instance.slots.len()],
@@ -125,19 +132,17 @@ pub(super) fn schedule(instance: &Instance, rule: Rule) -> Option<Vec<Vec<Step>>
         ready: Vec::new(),
     };
     (0..ranks).for_each(|rank| run.look(rank));
-    let mut left = instance.steps();
     loop {
         let soonest = run.starts.iter().copied().fold(f64::INFINITY, f64::min);
         let next = run.starts.iter().position(|&start| start == soonest);
         let Some((rank, proposal)) = next.and_then(|rank| Some((rank, run.proposals[rank]?))) else { break };
         run.commit(rank, proposal);
-        left -= 1;
     }
-    (left == 0).then_some(run.rows)
+    instance.is_complete(&run.rows).then_some(run.rows)
 }
 
 /// Rows of one microbatch at a time, there and back: slow, and as lean as any.
-pub(super) fn one_by_one(instance: &Instance) -> Vec<Vec<Step>> {
+pub(super) fn one_by_one(instance: &Instance, whole: bool) -> Vec<Vec<Step>> {
     let mut rows = vec![Vec::new(); instance.ranks()];
     let most = instance.slots.iter().map(|slot| slot.microbatches).max().unwrap_or(0);
     let firsts = (0..instance.slots.len()).filter(|&slot| instance.slots[slot].before.is_none());
@@ -147,8 +152,10 @@ pub(super) fn one_by_one(instance: &Instance) -> Vec<Vec<Step>> {
         let mut push = |pass, slot: usize| rows[instance.slots[slot].rank].push(Step { pass, slot, microbatch });
         route.clone().filter(here).for_each(|slot| push(Pass::Forward, slot));
         for slot in route.clone().rev().filter(here) {
-            push(Pass::Input, slot);
-            if instance.split {
+            if whole {
+                push(Pass::Whole, slot);
+            } else {
+                push(Pass::Input, slot);
                 push(Pass::Weight, slot);
             }
         }
@@ -156,15 +163,16 @@ pub(super) fn one_by_one(instance: &Instance) -> Vec<Vec<Step>> {
     rows
 }
 
-/// How many `F` each slot may run ahead of its `I`.
-fn forwards_ahead(instance: &Instance, multiple: f64) -> Vec<usize> {
-    let seconds =
-        |slots: &Vec<usize>| slots.iter().map(|&s| instance.slots[s].seconds.iter().sum::<f64>()).sum::<f64>();
+/// How many `F` each slot may run ahead of its backwards.
+fn forwards_ahead(instance: &Instance, rule: Rule) -> Vec<usize> {
+    let whole = rule.weights == Weights::Whole;
+    let all = |slot: &Slot| slot.seconds[0] + if whole { slot.whole } else { slot.seconds[1] + slot.seconds[2] };
+    let seconds = |slots: &Vec<usize>| slots.iter().map(|&s| all(&instance.slots[s])).sum::<f64>();
     let period = instance.slots_of.iter().map(seconds).fold(0.0, f64::max);
     let ahead = |slot: usize| {
-        let way = instance.way_back(slot) / period;
+        let way = instance.way_back(slot, |slot| slot.gradient_after(whole)) / period;
         // The cast saturates: no limit, and no period, are the largest number.
-        if way.is_finite() && multiple.is_finite() { ((multiple * way).ceil() as usize).max(1) } else { usize::MAX }
+        if way.is_finite() && rule.ahead.is_finite() { ((rule.ahead * way).ceil() as usize).max(1) } else { usize::MAX }
     };
     (0..instance.slots.len()).map(ahead).collect()
 }
@@ -198,19 +206,21 @@ impl Run<'_> {
                 ready.extend(fits.then(|| Proposal { start: at.max(clock), step: step(Pass::Forward, forwards) }));
             }
             if let Some(at) = self.input_ready(slot) {
-                let fits = self.instance.fits(self.held[rank] + self.instance.slots[slot].backward_adds());
+                let pass = if self.rule.weights == Weights::Whole { Pass::Whole } else { Pass::Input };
+                let (more, fewer) = self.instance.bytes(step(pass, inputs));
+                let fits = self.instance.fits(self.held[rank] + more.max(more - fewer));
                 short |= !fits;
-                ready.extend(fits.then(|| Proposal { start: at.max(clock), step: step(Pass::Input, inputs) }));
+                ready.extend(fits.then(|| Proposal { start: at.max(clock), step: step(pass, inputs) }));
             }
             let older = weight.is_none_or(|w| weights < w.microbatch);
-            if self.instance.split && weights < inputs && older {
+            if weights < inputs && older {
                 weight = Some(step(Pass::Weight, weights));
             }
         }
         let first = self.first(ready);
         let Some(weight) = weight else { return first };
         let at_once = match (self.rule.weights, first) {
-            (Weights::AtOnce, _) => true,
+            (Weights::AtOnce | Weights::Whole, _) => true,
             (Weights::InGaps(_), None) => true,
             (Weights::InGaps(share), Some(f)) => clock + share * self.instance.seconds(weight) <= f.start,
             (Weights::Last, None) => !to_come,
@@ -268,7 +278,7 @@ impl Run<'_> {
             return true;
         }
         let slots = &self.instance.slots;
-        let mut bytes = self.held[rank] + slots[slot].kept() + self.instance.again[rank].max(slots[slot].freed[0]);
+        let mut bytes = self.held[rank] + slots[slot].kept() + self.again[rank].max(slots[slot].freed[0]);
         for &other in &self.instance.slots_of[rank] {
             let owed = self.done[other][0] == self.oldest(other) && self.done[other][0] < slots[other].microbatches;
             if owed && other != slot {
@@ -290,15 +300,15 @@ impl Run<'_> {
         let (more, fewer) = self.instance.bytes(step);
         self.clock[rank] = end;
         self.held[rank] += more - fewer;
-        self.done[step.slot][step.pass as usize] += 1;
+        step.pass.does().iter().for_each(|&pass| self.done[step.slot][pass] += 1);
         self.rows[rank].push(step);
-        if let Some(ends) = self.ends.get_mut(step.pass as usize) {
+        if let Some(ends) = self.ends.get_mut(step.pass.place()) {
             ends[slot.base + step.microbatch] = end;
         }
         self.look(rank);
         let other = match step.pass {
             Pass::Forward => slot.after.map(|_| step.slot + 1),
-            Pass::Input => slot.before.map(|_| step.slot - 1),
+            Pass::Input | Pass::Whole => slot.before.map(|_| step.slot - 1),
             Pass::Weight => None,
         };
         if let Some(other) = other.map(|other| self.instance.slots[other].rank) {

@@ -5,7 +5,9 @@
 //!
 //! 1. Only a change on the longest chain can shorten it. Within a run of steps of one rank on the chain: exchange two
 //!    neighbours, move the first one behind the run or the last one before it, and move a `W` to a later gap or to
-//!    the end (N5 and N6 of job shops: Nowicki and Smutnicki 1996; Balas and Vazacopoulos 1998).
+//!    the end (N5 and N6 of job shops: Nowicki and Smutnicki 1996; Balas and Vazacopoulos 1998). Where whole backwards
+//!    are worth trying: join a `W` with its `I`, and split a `B` into an `I` and a `W` at once, in the next gap or at the
+//!    end.
 //! 2. Steps of one stage and kind stay in order of microbatches, which loses nothing: microbatches are alike.
 //! 3. Each round makes the best move, better or not, and does not touch that step again for some rounds (tabu search),
 //!    until the lower bound is reached or the evaluations are used up. Of many moves, some spread over the chain are
@@ -17,12 +19,44 @@ use super::timing::Timing;
 /// Most moves that a round looks at.
 const WIDTH: usize = 48;
 
-/// A step taken out of its row and put in again, so that it stands at `to`.
+/// A change of one row.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Move {
     rank: usize,
     from: usize,
     to: usize,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Kind {
+    /// The step at `from` is taken out and put in again, so that it stands at `to`.
+    Shift,
+    /// The `I` at `to` becomes a `B` with the `W` at `from`, which goes.
+    Join,
+    /// The `B` at `from` becomes an `I`, with its `W` at `to`.
+    Split,
+}
+
+impl Move {
+    /// The row with the change.
+    fn made(self, row: &[Step]) -> Vec<Step> {
+        let mut row = row.to_vec();
+        let Self { from, to, .. } = self;
+        match self.kind {
+            Kind::Shift if from < to => row[from..=to].rotate_left(1),
+            Kind::Shift => row[to..=from].rotate_right(1),
+            Kind::Join => {
+                row.remove(from);
+                row[to].pass = Pass::Whole;
+            }
+            Kind::Split => {
+                row[from].pass = Pass::Input;
+                row.insert(to, Step { pass: Pass::Weight, ..row[from] });
+            }
+        }
+        row
+    }
 }
 
 struct Search<'a> {
@@ -37,7 +71,7 @@ struct Search<'a> {
 
 /// Improves the rows with at most so many evaluations; gives the makespan too. None if they cannot be run.
 pub(super) fn improve(instance: &Instance, rows: Vec<Vec<Step>>, evaluations: usize) -> Option<(f64, Vec<Vec<Step>>)> {
-    let steps = 3 * instance.pairs;
+    let steps = instance.steps();
     let timing = Timing::new(instance);
     let mut search = Search { instance, rows, timing, places: vec![0; steps], tabu: vec![0; steps] };
     let mut best = (search.timing.run(instance, &search.rows)?, search.rows.clone());
@@ -66,7 +100,7 @@ pub(super) fn improve(instance: &Instance, rows: Vec<Vec<Step>>, evaluations: us
         };
         let moved = instance.index(search.rows[moves[i].rank][moves[i].from]);
         search.tabu[moved] = round + 6 + (round * 7 + moved) % 7;
-        search.apply(moves[i]);
+        search.rows[moves[i].rank] = moves[i].made(&search.rows[moves[i].rank]);
         let now = search.timing.run(instance, &search.rows)?;
         if now < best.0 * (1.0 - 1e-12) {
             best = (now, search.rows.clone());
@@ -87,21 +121,33 @@ impl Search<'_> {
         let mut moves = Vec::new();
         for run in chain.chunk_by(|a, b| a.0 == b.0 && a.1 == b.1 + 1) {
             let (Some(&(rank, last)), Some(&(_, first))) = (run.first(), run.last()) else { continue };
-            moves.extend((first..last).map(|from| Move { rank, from, to: from + 1 }));
+            let shift = |(from, to)| Move { rank, from, to, kind: Kind::Shift };
+            moves.extend((first..last).map(|from| shift((from, from + 1))));
             if last > first + 1 {
-                moves.push(Move { rank, from: first, to: last });
-                moves.push(Move { rank, from: last, to: first });
-                moves.push(Move { rank, from: last, to: first + 1 });
-                moves.push(Move { rank, from: first, to: last - 1 });
+                moves.extend([(first, last), (last, first), (last, first + 1), (first, last - 1)].map(shift));
             }
-            let weights = (first..=last).filter(|&place| self.rows[rank][place].pass == Pass::Weight);
-            moves.extend(weights.flat_map(|from| self.later(rank, from, last).map(move |to| Move { rank, from, to })));
+            let row = &self.rows[rank];
+            let of = |pass| (first..=last).filter(move |&place| row[place].pass == pass);
+            let later = |from| self.later(rank, from, last).map(move |to| (from, to));
+            moves.extend(of(Pass::Weight).flat_map(later).map(shift));
+            if self.instance.mixes {
+                moves.extend(of(Pass::Weight).filter_map(|from| self.joining(rank, from)));
+                let split = |(from, to)| Move { rank, from, to: to + 1, kind: Kind::Split };
+                moves.extend(of(Pass::Whole).flat_map(|from| later(from).chain([(from, from)])).map(split));
+            }
         }
         moves.retain(|&m| self.is_legal(m));
         moves.sort_unstable();
         moves.dedup();
         let stride = moves.len().div_ceil(WIDTH).max(1);
         moves.into_iter().skip(round % stride).step_by(stride).collect()
+    }
+
+    /// A `W` that becomes part of its `I`.
+    fn joining(&self, rank: usize, from: usize) -> Option<Move> {
+        let weight = self.rows[rank][from];
+        let input = self.places[self.instance.index(Step { pass: Pass::Input, ..weight })];
+        Some(Move { rank, from, to: input, kind: Kind::Join })
     }
 
     /// Where a `W` could go behind its run: before the next gap, and to the end.
@@ -120,31 +166,21 @@ impl Search<'_> {
         let row = &self.rows[m.rank];
         let step = row[m.from];
         let passed = if m.from < m.to { m.from + 1..m.to + 1 } else { m.to..m.from };
-        let alike =
-            |other: &Step| other.slot == step.slot && (other.pass == step.pass || other.microbatch == step.microbatch);
-        if row[passed].iter().any(alike) {
+        let alike = |other: &Step| {
+            let same_pass = other.pass.place() == step.pass.place();
+            other.slot == step.slot && (same_pass || other.microbatch == step.microbatch)
+        };
+        if m.kind == Kind::Shift && row[passed].iter().any(alike) {
             return false;
         }
-        if self.instance.cap.is_infinite() {
-            return true;
-        }
-        let mut moved = row.clone();
-        shift(&mut moved, m);
-        self.instance.fits(self.instance.peak(m.rank, &moved))
+        self.instance.cap.is_infinite() || self.instance.fits(self.instance.peak(m.rank, &m.made(row)))
     }
 
     fn try_move(&mut self, m: Move) -> Option<f64> {
-        self.apply(m);
+        let made = m.made(&self.rows[m.rank]);
+        let before = std::mem::replace(&mut self.rows[m.rank], made);
         let span = self.timing.run(self.instance, &self.rows);
-        self.apply(Move { from: m.to, to: m.from, ..m });
+        self.rows[m.rank] = before;
         span
     }
-
-    fn apply(&mut self, m: Move) {
-        shift(&mut self.rows[m.rank], m);
-    }
-}
-
-fn shift(row: &mut [Step], m: Move) {
-    if m.from < m.to { row[m.from..=m.to].rotate_left(1) } else { row[m.to..=m.from].rotate_right(1) }
 }

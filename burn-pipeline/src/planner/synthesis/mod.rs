@@ -10,8 +10,9 @@
 //! the cap; the same input gives the same plan; where messages take no room, there is a plan whenever one microbatch at
 //! a time fits.
 //!
-//! 1. Some hundred rules of a list scheduler ([`list`]), with backwards split and, where that is cheaper, whole; one
-//!    microbatch at a time; and the plans given as starts, where they fit.
+//! 1. Some hundred rules of a list scheduler ([`list`]), with backwards split and, where that is cheaper or leaner, whole
+//!    or whole wherever a `W` follows its `I` at once; one microbatch at a time; and the plans given as starts, where they
+//!    fit.
 //! 2. Small plans are finished by branch and bound ([`branch`]): the optimum under the cap,
 //!    where its nodes suffice.
 //! 3. Else the best few are improved by moving steps along the longest chain ([`local`]), and finished once more.
@@ -32,7 +33,7 @@ use crate::cost::{Profile, ProfileError};
 use crate::pass::merge_backward;
 use crate::plan::{Placement, Plan, PlanError};
 use crate::simulate::{SimulateError, SimulateOptions, Simulation, simulate};
-use instance::{Instance, Step};
+use instance::{Instance, Step, joined};
 use rayon::prelude::*;
 
 /// How hard to search, and within what memory.
@@ -56,7 +57,8 @@ pub struct Synthesis {
     pub starts: usize,
     /// Steps timed while one order is improved: each evaluation of a plan of `n` steps takes `n` of them.
     pub effort: usize,
-    /// Nodes of branch and bound, over plans of at most 128 steps.
+    /// Nodes of branch and bound, over plans of at most 128 steps; eight times as many where whole backwards are tried
+    /// beside split ones, which makes more orders of the same steps.
     pub nodes: usize,
     /// Steps of all list schedules together: a plan of `n` steps is built by this many over `n` rules, of some hundred.
     pub listing: usize,
@@ -119,7 +121,6 @@ struct Order {
     makespan: f64,
     start: String,
     rows: Vec<Vec<Step>>,
-    split: bool,
 }
 
 impl Synthesis {
@@ -170,19 +171,20 @@ impl Synthesis {
         (limit, cap): (f64, f64),
     ) -> Result<Option<(Synthesised, f64)>, SynthesisError> {
         let costs = profile.costs(placement)?;
-        let split = Instance::new(&costs, microbatches, limit, true);
-        let whole = Instance::new(&costs, microbatches, limit, false);
-        let cheaper = profile.stages().iter().any(|s| s.full_backward() < s.input_backward() + s.weight_backward());
-        let given = placement_starts(&[&split, &whole], placement, microbatches, starts);
-        let mut orders = self.listed(&split);
-        orders.extend(if cheaper { self.listed(&whole) } else { Vec::new() });
-        orders.extend(given);
-        let instance = |order: &Order| if order.split { &split } else { &whole };
-        let improved = self.improved([&split, &whole], if cheaper { 2 } else { 1 }, orders);
-        let lower_bound = split.relaxed(&whole).lower_bound();
+        let instance = Instance::new(&costs, microbatches, limit);
+        let mut orders = self.listed(&instance, true);
+        if instance.mixes {
+            let joined = |order: &Order| order_of(&instance, joined(&order.rows), format!("{}, joined", order.start));
+            let joined: Vec<Order> = orders.par_iter().filter_map(joined).collect();
+            orders.extend(joined);
+            orders.extend(self.listed(&instance, false));
+        }
+        orders.extend(placement_starts(&instance, placement, microbatches, starts));
+        let improved = self.improved(&instance, orders);
+        let lower_bound = instance.lower_bound();
         let mut leanest = None::<(Synthesised, f64)>;
         for order in improved {
-            let rows = instance(&order).actions(&costs, &order.rows);
+            let rows = instance.actions(&costs, &order.rows);
             let plan = Plan::new("Synthesised", placement.clone(), microbatches.to_vec(), rows)?;
             let (plan, step) = merged_or_not(plan, profile)?;
             let peak = step.peak_bytes();
@@ -197,13 +199,9 @@ impl Synthesis {
         Ok(leanest)
     }
 
-    /// The best few orders, improved, the fastest first; the first `forms` of the instances can hold the optimum.
-    fn improved(&self, instances: [&Instance; 2], forms: usize, mut orders: Vec<Order>) -> Vec<Order> {
-        let finished = |orders: &mut Vec<Order>| {
-            let proven: Vec<bool> = instances[..forms].iter().map(|i| self.finish(i, orders)).collect();
-            proven.iter().all(|&proven| proven)
-        };
-        let proven = finished(&mut orders);
+    /// The best few orders, improved, the fastest first.
+    fn improved(&self, instance: &Instance, mut orders: Vec<Order>) -> Vec<Order> {
+        let proven = self.finish(instance, &mut orders);
         orders.sort_by(|a, b| a.makespan.total_cmp(&b.makespan));
         orders.dedup_by(|a, b| a.rows == b.rows);
         orders.truncate(self.starts.max(1));
@@ -211,17 +209,14 @@ impl Synthesis {
             return orders;
         }
         let improve = |order: Order| {
-            let alike = instances.iter().find(|instance| instance.split == order.split);
-            let better = alike.and_then(|instance| {
-                local::improve(instance, order.rows.clone(), self.effort / instance.steps().max(1))
-            });
+            let better = local::improve(instance, order.rows.clone(), self.effort / instance.steps().max(1));
             match better {
                 Some((makespan, rows)) => Order { makespan, rows, ..order },
                 None => order,
             }
         };
         let mut improved: Vec<Order> = orders.into_par_iter().map(improve).collect();
-        finished(&mut improved);
+        self.finish(instance, &mut improved);
         improved.sort_by(|a, b| a.makespan.total_cmp(&b.makespan));
         improved
     }
@@ -232,16 +227,17 @@ impl Synthesis {
         if self.starts == 0 || best.is_infinite() {
             return false;
         }
-        let finished = branch::finish(instance, best, self.nodes);
-        let order =
-            |(makespan, rows)| Order { makespan, start: "branch and bound".into(), rows, split: instance.split };
+        let nodes = if instance.mixes { self.nodes.saturating_mul(8) } else { self.nodes };
+        let finished = branch::finish(instance, best, nodes);
+        let order = |(makespan, rows)| Order { makespan, start: "branch and bound".into(), rows };
         orders.extend(finished.rows.map(order));
         finished.proven
     }
 
-    /// What the rules of the list scheduler give, spread over all rules where the plan is long.
-    fn listed(&self, instance: &Instance) -> Vec<Order> {
-        let rules = list::rules(instance.split);
+    /// What the rules of the list scheduler give, with backwards split or whole, spread over all rules where the plan is
+    /// long.
+    fn listed(&self, instance: &Instance, split: bool) -> Vec<Order> {
+        let rules = list::rules(split);
         let most = (self.listing / instance.steps().max(1)).clamp(8, rules.len());
         let stride = rules.len().div_ceil(most);
         // A stride that shares no factor with the lists of choices goes through all of them.
@@ -249,7 +245,7 @@ impl Synthesis {
         let chosen: Vec<list::Rule> = rules.into_iter().step_by(stride).collect();
         let order = |rule: list::Rule| order_of(instance, list::schedule(instance, rule)?, rule.to_string());
         let mut orders: Vec<Order> = chosen.into_par_iter().filter_map(order).collect();
-        orders.extend(order_of(instance, list::one_by_one(instance), "one microbatch at a time".into()));
+        orders.extend(order_of(instance, list::one_by_one(instance, !split), "one microbatch at a time".into()));
         orders
     }
 }
@@ -266,19 +262,13 @@ fn merged_or_not(plan: Plan, profile: &Profile) -> Result<(Plan, Simulation), Si
 /// Rows with their makespan, if they are complete, can be run and fit.
 fn order_of(instance: &Instance, rows: Vec<Vec<Step>>, start: String) -> Option<Order> {
     let fits = rows.iter().enumerate().all(|(rank, row)| instance.fits(instance.peak(rank, row)));
-    let complete = rows.iter().map(Vec::len).sum::<usize>() == instance.steps();
+    let complete = instance.is_complete(&rows);
     let makespan = timing::Timing::new(instance).run(instance, &rows).filter(|_| fits && complete)?;
-    Some(Order { makespan, start, rows, split: instance.split })
+    Some(Order { makespan, start, rows })
 }
 
-/// The given plans that are about this placement, in the form of the instance that they fit.
-fn placement_starts(
-    instances: &[&Instance],
-    placement: &Placement,
-    microbatches: &[usize],
-    starts: &[Plan],
-) -> Vec<Order> {
-    let order = |plan: &Plan, instance: &Instance| order_of(instance, instance.rows_of(plan)?, plan.name().to_owned());
+/// The given plans that are about this placement.
+fn placement_starts(instance: &Instance, placement: &Placement, microbatches: &[usize], starts: &[Plan]) -> Vec<Order> {
     let alike = starts.iter().filter(|plan| plan.placement() == placement && plan.microbatches() == microbatches);
-    alike.flat_map(|plan| instances.iter().filter_map(move |instance| order(plan, instance))).collect()
+    alike.filter_map(|plan| order_of(instance, Instance::rows_of(plan)?, plan.name().to_owned())).collect()
 }

@@ -55,7 +55,7 @@ impl Timing {
                 None => Some(0.0),
                 Some(crossing) => known(self.end[index - slot.microbatches] + crossing),
             },
-            Pass::Input => {
+            Pass::Input | Pass::Whole => {
                 let own = known(self.end[index - instance.pairs])?;
                 match slot.after {
                     None => Some(own),
@@ -94,17 +94,17 @@ fn receiver(instance: &Instance, step: Step) -> Option<usize> {
     let slot = &instance.slots[step.slot];
     match step.pass {
         Pass::Forward => slot.after.map(|_| instance.slots[step.slot + 1].rank),
-        Pass::Input => slot.before.map(|_| instance.slots[step.slot - 1].rank),
+        Pass::Input | Pass::Whole => slot.before.map(|_| instance.slots[step.slot - 1].rank),
         Pass::Weight => None,
     }
 }
 
-/// The neighbour's step that a step waits for.
+/// The neighbour's step that a step waits for (or one in its stead, with the same number).
 fn maker(instance: &Instance, step: Step) -> Option<Step> {
     let slot = &instance.slots[step.slot];
     match step.pass {
         Pass::Forward => slot.before.map(|_| Step { slot: step.slot - 1, ..step }),
-        Pass::Input => slot.after.map(|_| Step { slot: step.slot + 1, ..step }),
+        Pass::Input | Pass::Whole => slot.after.map(|_| Step { slot: step.slot + 1, ..step }),
         Pass::Weight => None,
     }
 }
