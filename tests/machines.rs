@@ -105,6 +105,8 @@ impl Machines {
         command.args(["--target", &self.machines[machine].first.to_string(), "--all", "--"]).arg(program);
         // Where the machines have `ssh`, this is how `mpirun` uses it; else it is not looked at.
         command.env("OMPI_MCA_plm_rsh_args", format!("-F {}", self.folder.join("ssh_config").display()));
+        // Other machines of the same names have the same numbers for their processes, and files of the same names.
+        command.env("OMPI_MCA_orte_tmpdir_base", &self.folder);
         command
     }
 
