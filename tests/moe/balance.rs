@@ -132,7 +132,7 @@ fn sized(schedule: &dyn Schedule, chunks: usize, microbatches: usize, config: &M
 fn every_family_moves_the_bias_as_the_loop_on_one_device() {
     let config = biased();
     for accumulation in [1, 3] {
-        for microbatches in 1..=8 {
+        for microbatches in [1, 4, 7] {
             let batches = batches(accumulation, microbatches, microbatches % 2 == 0);
             let expected = plain(&config, &batches, microbatches);
             for (schedule, chunks) in families() {

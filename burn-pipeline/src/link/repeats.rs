@@ -12,7 +12,8 @@
 //!    whose shapes change with every message are never numbered; after [`MOST`] numbers none is given any more.
 
 use super::Direction;
-use super::wire::{CHECKSUM, direction_code};
+use super::wire::CHECKSUM;
+use super::wire::codes::direction_code;
 use std::collections::HashMap;
 
 /// Numbers that are given between two ranks, one way: MPI promises 32,767 tags.

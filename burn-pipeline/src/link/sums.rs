@@ -6,7 +6,7 @@
 //! A description is one byte a tensor that is not held (0), or 1, the element type and the number of dimensions (1 byte
 //! each) and 8 bytes a dimension. What all hold together is the same, after a byte 0, or a byte 1 and a text.
 
-use super::wire::{dtype_code, dtype_of};
+use super::wire::codes::{dtype_code, dtype_of};
 use burn::tensor::DType;
 
 /// Element type and shape of a tensor; `None` of one that is not held.

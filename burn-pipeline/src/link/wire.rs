@@ -20,17 +20,25 @@
 //!
 //! A message that differs from an earlier one in its microbatch alone may travel under a [`Repeat`] instead: `bplr`,
 //! the version (2 bytes), the number of what is repeated (2), the microbatch (8), the checksum (8). What numbers stand
-//! for is for the transport to say: `repeats.rs`.
+//! for is for the transport to say: `link/repeats.rs`.
 
 mod announce;
+pub(super) mod codes;
 #[cfg(any(test, feature = "nccl"))]
 mod offer;
+mod reader;
+mod repeat;
+
+pub(crate) use codes::checksum;
+pub use repeat::Repeat;
 
 use super::wire_error::WireError;
-use super::{Direction, Header, Message};
+use super::{Header, Message};
 use crate::plan::Stage;
 use crate::stage::{AnyTensor, Kind, Part, Payload};
-use burn::tensor::{BoolStore, Bytes, DType, Device, TensorData};
+use burn::tensor::{Bytes, DType, Device, TensorData};
+use codes::{beyond, direction_code, direction_of, dtype_code, kind_code, wide};
+use reader::Reader;
 use std::sync::Arc;
 
 const MAGIC: [u8; 4] = *b"bplk";
@@ -54,50 +62,6 @@ pub struct Frame {
     header: Header,
     /// Shared by all messages that repeat it.
     parts: Arc<[Slot]>,
-}
-
-/// The frame of a message that repeats an earlier one, but for its microbatch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Repeat {
-    /// What is repeated.
-    pub number: u16,
-    /// The microbatch.
-    pub microbatch: usize,
-}
-
-impl Repeat {
-    /// Do bytes begin as a repetition does?
-    pub(super) fn is(bytes: &[u8]) -> bool {
-        bytes.starts_with(&REPEAT)
-    }
-
-    /// As bytes.
-    ///
-    /// # Errors
-    /// If the microbatch does not fit into a frame.
-    pub fn write(self) -> Result<Vec<u8>, WireError> {
-        let mut bytes = Vec::with_capacity(24);
-        bytes.extend(REPEAT);
-        bytes.extend(WIRE_VERSION.to_le_bytes());
-        bytes.extend(self.number.to_le_bytes());
-        bytes.extend(wide("microbatch", self.microbatch)?);
-        bytes.extend(checksum(&bytes).to_le_bytes());
-        Ok(bytes)
-    }
-
-    /// From bytes; `None` if they begin as a whole frame does, or as nothing that is known.
-    ///
-    /// # Errors
-    /// If they are changed, cut, or of another version.
-    pub fn read(bytes: &[u8]) -> Result<Option<Self>, WireError> {
-        if !Self::is(bytes) {
-            return Ok(None);
-        }
-        let mut reader = Reader::verified(bytes)?;
-        let number = u16::from_le_bytes(reader.take("the number")?);
-        let microbatch = reader.size("the microbatch")?;
-        reader.end().map(|()| Some(Self { number, microbatch }))
-    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -246,159 +210,4 @@ impl Frame {
             Some((index, body)) => Err(WireError::Body { index, got: body.len(), expected: 0 }),
         }
     }
-}
-
-struct Reader<'a> {
-    left: &'a [u8],
-    length: usize,
-}
-
-impl<'a> Reader<'a> {
-    /// Reads on after the first four bytes and the version, once the checksum is found right.
-    fn verified(bytes: &'a [u8]) -> Result<Self, WireError> {
-        let length = bytes.len();
-        let end = length.checked_sub(CHECKSUM).ok_or(WireError::Length { length, what: "the checksum" })?;
-        let (content, sum) = bytes.split_at(end);
-        let mut reader = Reader { left: content, length };
-        // Said first, so that ranks of another version hear of that and not of a broken frame.
-        if ![MAGIC, REPEAT].contains(&reader.take::<4>("the first four bytes")?) {
-            return Err(WireError::Checksum);
-        }
-        let got = u16::from_le_bytes(reader.take("the version")?);
-        if checksum(content).to_le_bytes() != *sum {
-            return Err(WireError::Checksum);
-        }
-        if got != WIRE_VERSION {
-            return Err(WireError::Version { got });
-        }
-        Ok(reader)
-    }
-
-    fn end(&self) -> Result<(), WireError> {
-        match self.left.len() {
-            0 => Ok(()),
-            _ => Err(WireError::Length { length: self.length, what: "nothing" }),
-        }
-    }
-
-    fn take<const N: usize>(&mut self, what: &'static str) -> Result<[u8; N], WireError> {
-        let (taken, left) = self.left.split_first_chunk().ok_or(WireError::Length { length: self.length, what })?;
-        self.left = left;
-        Ok(*taken)
-    }
-
-    fn size(&mut self, what: &'static str) -> Result<usize, WireError> {
-        let value = u64::from_le_bytes(self.take(what)?);
-        usize::try_from(value).map_err(|_| WireError::Field { what, value })
-    }
-
-    fn part(&mut self) -> Result<Slot, WireError> {
-        match self.take("a part")? {
-            [0] => Ok(Slot::Form(self.size("a form")?)),
-            [1] => self.tensor(),
-            [value] => Err(WireError::Field { what: "part", value: u64::from(value) }),
-        }
-    }
-
-    fn tensor(&mut self) -> Result<Slot, WireError> {
-        let [kind, dtype, dims] = self.take("a tensor's type")?;
-        let (kind, dtype) = (kind_of(kind)?, dtype_of(dtype)?);
-        if Kind::of(dtype) != kind {
-            return Err(WireError::Mixed { kind, dtype });
-        }
-        let shape = (0..dims).map(|_| self.size("a tensor's shape")).collect::<Result<Vec<_>, _>>()?;
-        let bytes = shape.iter().try_fold(dtype.size(), |bytes, &size| bytes.checked_mul(size));
-        let bytes = bytes.filter(|&bytes| bytes <= isize::MAX as usize);
-        let bytes = bytes.ok_or_else(|| WireError::TooLarge { shape: shape.iter().map(|&s| s as u64).collect() })?;
-        Ok(Slot::Tensor { kind, dtype, shape, bytes })
-    }
-}
-
-fn wide(what: &'static str, value: usize) -> Result<[u8; 8], WireError> {
-    u64::try_from(value).map(u64::to_le_bytes).map_err(|_| beyond(what, value))
-}
-
-fn beyond(what: &'static str, value: usize) -> WireError {
-    WireError::Beyond { what, value }
-}
-
-const KINDS: [Kind; 3] = [Kind::Float, Kind::Int, Kind::Bool];
-const DTYPES: [DType; 16] = [
-    DType::F64,
-    DType::F32,
-    DType::Flex32,
-    DType::F16,
-    DType::BF16,
-    DType::I64,
-    DType::I32,
-    DType::I16,
-    DType::I8,
-    DType::U64,
-    DType::U32,
-    DType::U16,
-    DType::U8,
-    DType::Bool(BoolStore::Native),
-    DType::Bool(BoolStore::U8),
-    DType::Bool(BoolStore::U32),
-];
-
-/// Its code, and the stage at the other end of an edge past the next stage (else 0).
-pub(super) fn direction_code(direction: Direction) -> (u8, usize) {
-    match direction {
-        Direction::Forward => (0, 0),
-        Direction::Backward => (1, 0),
-        Direction::Replica => (2, 0),
-        Direction::Probe => (3, 0),
-        Direction::Spread => (4, 0),
-        Direction::Output => (5, 0),
-        Direction::Shared => (6, 0),
-        Direction::Skip { from } => (7, from),
-        Direction::SkipGradient { from } => (8, from),
-        Direction::Gradient { from } => (9, from),
-        Direction::Shard { from } => (10, from),
-    }
-}
-
-fn direction_of(code: u8, from: usize) -> Result<Direction, WireError> {
-    match (code, from) {
-        (0, 0) => Ok(Direction::Forward),
-        (1, 0) => Ok(Direction::Backward),
-        (2, 0) => Ok(Direction::Replica),
-        (3, 0) => Ok(Direction::Probe),
-        (4, 0) => Ok(Direction::Spread),
-        (5, 0) => Ok(Direction::Output),
-        (6, 0) => Ok(Direction::Shared),
-        (7, from) => Ok(Direction::Skip { from }),
-        (8, from) => Ok(Direction::SkipGradient { from }),
-        (9, from) => Ok(Direction::Gradient { from }),
-        (10, from) => Ok(Direction::Shard { from }),
-        _ => Err(WireError::Field { what: "direction", value: u64::from(code) }),
-    }
-}
-
-fn kind_code(kind: Kind) -> u8 {
-    match kind {
-        Kind::Float => 0,
-        Kind::Int => 1,
-        Kind::Bool => 2,
-    }
-}
-
-fn kind_of(code: u8) -> Result<Kind, WireError> {
-    KINDS.get(usize::from(code)).copied().ok_or(WireError::Field { what: "kind", value: u64::from(code) })
-}
-
-pub(super) fn dtype_code(dtype: DType) -> Result<u8, WireError> {
-    let code = DTYPES.iter().position(|&known| known == dtype).ok_or(WireError::Quantised { dtype })?;
-    Ok(code as u8)
-}
-
-pub(super) fn dtype_of(code: u8) -> Result<DType, WireError> {
-    DTYPES.get(usize::from(code)).copied().ok_or(WireError::Field { what: "element type", value: u64::from(code) })
-}
-
-/// FNV-1a, 64 bits (Fowler, Noll, Vo): any change of one byte changes it.
-pub(crate) fn checksum(bytes: &[u8]) -> u64 {
-    let mix = |hash: u64, &byte: &u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, mix)
 }

@@ -3,8 +3,8 @@
 //! Guarantees: a batch that cannot be cut, lacks what a stage reads, or is of another form than stages and loss
 //! take is refused here, so that a refusal costs nothing: no rank ran anything, and gathered gradients stay.
 
+use super::command::StageFacts;
 use super::error::PipelineError;
-use super::worker::StageFacts;
 use crate::stage::{Batch, Microbatches, StageError};
 
 /// Cuts the batch into at most `wanted` microbatches, and makes sure that it holds what stages take.

@@ -10,12 +10,12 @@
 //! Follows `align_runtime_estimations_across_all_distributed_ranks` of PyTorch's `torch/_inductor/comms.py`.
 
 use super::build_error::BuildError;
+use super::command::{Answer, Command};
 use super::decision::AutoError;
 use super::error::PipelineError;
 use super::pipeline::{Pipeline, SourceBox};
 use super::source::Source;
 use super::start::fingerprint;
-use super::worker::{Answer, Command};
 use crate::cost::Profile;
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -3,9 +3,9 @@
 //! Guarantees: an answer comes within the deadline of the last sign of life; of several errors the first cause is
 //! returned; after one, the pipeline is closed.
 
+use super::command::{Answer, Command};
 use super::error::PipelineError;
 use super::pipeline::Pipeline;
-use super::worker::{Answer, Command};
 use crate::execute::ExecuteError;
 use crate::link::{Activity, Failure};
 use std::collections::BTreeMap;

@@ -12,6 +12,7 @@ mod auto;
 mod build_error;
 mod builder;
 mod checkpoint;
+mod command;
 mod contract;
 mod decision;
 mod deliver;

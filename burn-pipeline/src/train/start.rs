@@ -8,12 +8,13 @@
 use super::build_error::BuildError;
 use super::builder::Builder;
 use super::checkpoint::Progress;
+use super::command::Answer;
 use super::ending::Endings;
 use super::error::PipelineError;
 use super::pipeline::{Pipeline, SourceBox};
 use super::source::split_stages;
 use super::together::Job;
-use super::worker::{Answer, Seat, run};
+use super::worker::{Seat, run};
 use crate::execute::ExecuteError;
 use crate::link::{Capabilities, Delayed, Link, Threads, WIRE_VERSION, Watch, checksum};
 use crate::plan::{CheckedPlan, Plan, Transport};

@@ -11,9 +11,10 @@
 //!    rank. Outputs of an evaluation go to the ranks that ask for them.
 
 use super::checkpoint::CheckpointError;
+use super::command::{Answer, Command, StageFacts};
 use super::rank::{BatchOutcome, Rank};
 use super::told::{self, SharedFacts, SharedOutcome};
-use super::worker::{Answer, Command, StageFacts, obey};
+use super::worker::obey;
 use crate::execute::{ExecuteError, HandshakeError};
 use crate::link::{Activity, Direction, Header, Link, LinkError, Message, all_gather_bytes};
 use crate::plan::Stage;

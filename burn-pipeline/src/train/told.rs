@@ -1,8 +1,8 @@
 //! What ranks in other processes are told of a batch and of stages: the parts of the runtime's types that can be
 //! written down.
 
+use super::command::StageFacts;
 use super::rank::BatchOutcome;
-use super::worker::StageFacts;
 use crate::plan::Stage;
 use crate::stage::{ActivationBytes, Takes};
 use crate::trace::Event;

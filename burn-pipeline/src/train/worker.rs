@@ -7,134 +7,22 @@
 //! stage's task (in a factory or an optimizer) is caught here, named, and told to the other ranks.
 
 use super::builder::{Builder, StageContext};
-use super::checkpoint::{Checkpoint, CheckpointError, Parts, SavedStage};
+use super::command::{Answer, Command, Reply, StageFacts};
 use super::probe;
-use super::rank::{ApplyOutcome, BatchOutcome, Rank};
+use super::rank::Rank;
 use super::shared::SharedReport;
-use super::shares::Shares;
 use super::together::{Job, agree_on_job, obey_together, share_facts};
-use crate::cost::LinkBetween;
 use crate::execute::{ExecuteError, Executor, Part, RunOptions, panic_message};
 use crate::group::Grid;
 use crate::link::{Activity, Failure, Link};
-use crate::plan::{CheckedPlan, Placement, Stage};
-use crate::stage::{
-    AnyTensor, EngineReport, ErasedStage, MetadataMode, Microbatches, NamedWeight, StageMetadata, Takes, Validate,
-};
+use crate::plan::{Placement, Stage};
+use crate::stage::{AnyTensor, ErasedStage, NamedWeight, Validate};
 use burn::module::ParamId;
 use burn::tensor::Device;
-use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
-use std::time::Instant;
-
-/// What a rank is asked to do. All ranks get the same commands in the same order.
-#[derive(Clone)]
-pub(super) enum Command {
-    Accumulate {
-        shares: Arc<Shares>,
-        batch: Arc<Microbatches>,
-        began: Instant,
-        seed: Option<u64>,
-        /// Will the weights be stepped before the next batch?
-        last: bool,
-    },
-    Apply {
-        learning_rate: f64,
-    },
-    Evaluate {
-        shares: Arc<Shares>,
-        batch: Arc<Microbatches>,
-        began: Instant,
-        /// Does this process want the outputs?
-        asks: bool,
-    },
-    Learn {
-        plan: Arc<CheckedPlan>,
-        zeros: Arc<[Microbatches]>,
-    },
-    FinishGradients,
-    Gradients,
-    Weights,
-    Modules,
-    Engines,
-    MeasureLinks,
-    Forget,
-    /// This process refused the call.
-    Refuse(String),
-    NamedWeights,
-    /// Tell all processes something.
-    Tell(Arc<str>),
-    /// Write the stages' files of a checkpoint.
-    Save {
-        folder: Arc<Path>,
-    },
-    /// Write the whole model's weights into one file.
-    Export {
-        path: Arc<Path>,
-    },
-    /// Read a checkpoint and keep it aside.
-    Offer {
-        checkpoint: Arc<Checkpoint>,
-        parts: Parts,
-    },
-    /// Adopt what was kept aside, or let go of it.
-    Conclude {
-        adopt: bool,
-    },
-}
-
-/// What a rank answers.
-pub(super) enum Answer {
-    Ready(Vec<StageFacts>, Vec<SharedReport>),
-    Batch(BatchOutcome),
-    Applied(ApplyOutcome),
-    Tensors(Vec<(Stage, Vec<Option<AnyTensor>>)>),
-    Modules(Vec<(Stage, Box<dyn Any + Send>)>),
-    Engines(Vec<(Stage, EngineReport)>),
-    Learned(MetadataMode, Vec<(Stage, StageMetadata)>),
-    NamedWeights(Vec<(Stage, Vec<NamedWeight>)>),
-    Saved(Result<Vec<SavedStage>, CheckpointError>),
-    Exported(Result<(), CheckpointError>),
-    Offered(Result<BTreeSet<usize>, CheckpointError>),
-    Links(Vec<LinkBetween>),
-    /// What a process has told.
-    Told(String),
-    /// A rank refused the call.
-    Refused {
-        rank: usize,
-        message: String,
-    },
-    /// Ranks made different calls.
-    Apart {
-        rank: usize,
-        theirs: String,
-        others: String,
-    },
-    Done,
-}
-
-/// What a stage says of itself once it is built.
-#[derive(Debug, Clone)]
-pub(super) struct StageFacts {
-    pub(super) stage: Stage,
-    pub(super) extras: Vec<&'static str>,
-    pub(super) has_loss: bool,
-    /// Were its forms declared?
-    pub(super) declared: bool,
-    pub(super) takes: Takes,
-    pub(super) weight_bytes: usize,
-    /// Element types and shapes of its parameters, in visiting order.
-    pub(super) parameters: String,
-    /// Paths of its parameters, each with a name in the whole model.
-    pub(super) names: Vec<(String, String)>,
-}
-
-/// A command's answers, with the rank that gives them: its own, or all ranks' where the others are processes.
-pub(super) type Reply = (usize, Result<Vec<Answer>, ExecuteError>);
 
 /// What a rank's thread starts from.
 pub(super) struct Seat {
@@ -183,7 +71,7 @@ fn serve(seat: &Seat, link: Box<dyn Link>) {
     };
     while let Ok(command) = seat.commands.recv() {
         let (clip_norm, validate) = (seat.builder.clip_norm, seat.builder.validate);
-        let doing = doing_of(&command);
+        let doing = command.doing();
         let answer = caught(
             rank_number,
             || doing.to_owned(),
@@ -210,49 +98,6 @@ pub(super) fn caught<T>(
     catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|panic| {
         Err(ExecuteError::RankPanic { rank, doing: doing(), message: panic_message(panic.as_ref()) })
     })
-}
-
-fn doing_of(command: &Command) -> &'static str {
-    match command {
-        Command::Accumulate { .. } => "running a training batch",
-        Command::Apply { .. } => "stepping its weights",
-        Command::Evaluate { .. } => "running an evaluation",
-        Command::Learn { .. } => "learning its stages' metadata",
-        Command::FinishGradients => "finishing its gradients",
-        Command::Gradients | Command::Weights | Command::Modules | Command::Engines => "reading its stages",
-        Command::MeasureLinks => "measuring its links",
-        Command::Forget => "forgetting its gradients",
-        Command::Refuse(_) | Command::Tell(_) => "telling the other processes",
-        Command::NamedWeights => "reading its stages",
-        Command::Save { .. } => "writing a checkpoint",
-        Command::Export { .. } => "writing the model",
-        Command::Offer { .. } | Command::Conclude { .. } => "reading a checkpoint",
-    }
-}
-
-impl Command {
-    /// What it is, for comparing the calls of processes.
-    pub(super) fn name(&self) -> &'static str {
-        match self {
-            Command::Accumulate { .. } => "training",
-            Command::Apply { .. } => "a step of the weights",
-            Command::Evaluate { .. } => "evaluation",
-            Command::Learn { .. } => "learning of metadata",
-            Command::FinishGradients => "finishing of gradients",
-            Command::Gradients => "reading of gradients",
-            Command::Weights => "reading of weights",
-            Command::Modules => "reading of modules",
-            Command::Engines => "reading of engines",
-            Command::MeasureLinks => "measuring of links",
-            Command::Forget => "forgetting of gradients",
-            Command::NamedWeights => "reading of named weights",
-            Command::Save { .. } => "writing of a checkpoint",
-            Command::Export { .. } => "export of the model",
-            Command::Offer { .. } | Command::Conclude { .. } => "reading of a checkpoint",
-            Command::Refuse(_) => "refusal",
-            Command::Tell(_) => "telling of what was measured, chosen or written",
-        }
-    }
 }
 
 /// Element types and shapes, in visiting order.

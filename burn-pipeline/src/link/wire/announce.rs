@@ -1,6 +1,7 @@
 //! The frame of a message that is still to come, from the form that it is expected to have.
 
-use super::{Frame, Slot, begin, checksum, describe, wide};
+use super::codes::wide;
+use super::{Frame, Slot, begin, checksum, describe};
 use crate::link::Header;
 use crate::stage::{Form, FormPart, TensorForm};
 

@@ -3,7 +3,8 @@
 //! Guarantees: the frame is the same, byte for byte, as that of the message packed whole; what is put together from a
 //! frame has its forms and tensors in the frame's order.
 
-use super::{Frame, Slot, WireError, begin, checksum, describe, dtype_code, wide};
+use super::codes::{dtype_code, wide};
+use super::{Frame, Slot, WireError, begin, checksum, describe};
 use crate::link::Message;
 use crate::stage::{AnyTensor, Kind, Part, Payload};
 use burn::tensor::DType;

@@ -1,9 +1,9 @@
 //! What crosses the boundaries of a pipeline's stages, learned before anything trains.
 
 use super::super::admit::admit;
+use super::super::command::{Answer, Command};
 use super::super::error::PipelineError;
 use super::super::learn::learning_plan;
-use super::super::worker::{Answer, Command};
 use super::Pipeline;
 use crate::plan::Stage;
 use crate::stage::{Batch, MetadataMode, Microbatches, StageMetadata, Validate};
