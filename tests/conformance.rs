@@ -2,10 +2,15 @@
 
 #![allow(clippy::unwrap_used, reason = "cases fail by panicking")]
 
+mod failures;
+mod groups;
+
 use burn::tensor::{Bool, DType, Device, Int, Tensor, TensorData};
-use burn_pipeline::link::{Activity, Direction, Expected, Header, Link, LinkError, Message, all_gather_bytes};
-use burn_pipeline::plan::{Op, Stage, Task, Transport};
-use burn_pipeline::stage::{AnyTensor, Boundary, Form, Kind, Part, Payload};
+use burn_pipeline::link::{Direction, Expected, Header, Link, Message, all_gather_bytes};
+use burn_pipeline::plan::{Stage, Transport};
+use burn_pipeline::stage::{AnyTensor, Boundary, Form, Kind, Payload};
+use failures::{keeps_deadlines, names_the_missing, refuses_disorder, refuses_unknown_ranks, wakes_everybody};
+use groups::{refuses_other_lists, serves_groups};
 use std::time::{Duration, Instant};
 
 /// A case: its name, and what each rank does.
@@ -280,168 +285,4 @@ fn gathers_bytes(link: &mut dyn Link) {
     let table = all_gather_bytes(link, &bytes(me), soon()).unwrap();
     assert!(table.iter().enumerate().all(|(rank, got)| *got == bytes(rank)), "{table:?}");
     assert!(all_gather_bytes(link, &[], soon()).unwrap().iter().all(Vec::is_empty));
-}
-
-/// Ranks that are members of several groups, in other company each time.
-fn groups_of(ranks: usize) -> Vec<Vec<usize>> {
-    let all = (0..ranks).collect();
-    let pairs = (1..ranks).map(|rank| vec![rank - 1, rank]);
-    std::iter::once(all).chain(pairs).chain([(0..ranks).step_by(2).collect(), vec![ranks - 1]]).collect()
-}
-
-/// A rank's list: lengths that do and do not divide evenly, two element types, no elements, several dimensions.
-fn list_of(rank: usize, group: usize) -> Vec<AnyTensor> {
-    let flat = |length: usize| numbers(rank, group, length, length) * 0.1;
-    let wide = AnyTensor::new(flat(11).cast(DType::F64));
-    vec![AnyTensor::new(flat(13)), AnyTensor::new(flat(24).reshape([2, 3, 4])), wide, AnyTensor::new(flat(0))]
-}
-
-/// What they sum to, added in the order of ranks: flat.
-fn summed(ranks: &[usize], group: usize) -> Vec<AnyTensor> {
-    let lists = ranks.iter().map(|&rank| list_of(rank, group));
-    let add = |sums: Vec<AnyTensor>, list: Vec<AnyTensor>| sums.into_iter().zip(list).map(|(a, b)| a.plus(b)).collect();
-    let flat = |tensor: AnyTensor| {
-        let length = tensor.shape().num_elements();
-        tensor.reshape([length].into())
-    };
-    lists.reduce(add).unwrap().into_iter().map(flat).collect()
-}
-
-fn payload_of(list: &[AnyTensor]) -> Payload {
-    Payload::from_parts(list.iter().cloned().map(Part::Tensor))
-}
-
-fn serves_groups(link: &mut dyn Link) {
-    let (me, groups) = (link.rank(), groups_of(link.ranks()));
-    link.form_groups(&groups, soon()).unwrap();
-    // Twice: a second round looks like the first.
-    for _ in 0..2 {
-        for (number, ranks) in groups.iter().enumerate().filter(|(_, ranks)| ranks.contains(&me)) {
-            let expected = summed(ranks, number);
-            // Every third member lacks the last tensors; the first has them all.
-            let place = ranks.iter().position(|&rank| rank == me).unwrap();
-            let lacks = |place: usize| place % 3 == 1;
-            let own = list_of(me, number).into_iter().enumerate();
-            let own = own.map(|(i, tensor)| (i < 2 || !lacks(place)).then_some(tensor)).chain([None]).collect();
-            let sums = link.all_reduce(number, ranks, own, soon()).unwrap();
-            assert!(sums.len() == 5 && sums[4].is_none());
-            let whole: Vec<usize> =
-                ranks.iter().copied().enumerate().filter(|(p, _)| !lacks(*p)).map(|(_, r)| r).collect();
-            for (i, sum) in sums.into_iter().take(4).enumerate() {
-                let sum = sum.unwrap();
-                assert_eq!(sum.shape(), list_of(me, number)[i].shape());
-                let length = sum.shape().num_elements();
-                let expected = if i < 2 { expected[i].clone() } else { summed(&whole, number)[i].clone() };
-                same(&payload_of(&[sum.reshape([length].into())]), &payload_of(&[expected]));
-            }
-            // Pieces, and whole again.
-            let pieces = link.reduce_scatter(number, ranks, list_of(me, number), soon()).unwrap();
-            for (piece, whole) in pieces.iter().zip(&expected) {
-                let length = whole.shape().num_elements();
-                let each = length.div_ceil(ranks.len());
-                let (start, end) = ((place * each).min(length), ((place + 1) * each).min(length));
-                assert_eq!(piece.shape().num_elements(), end - start);
-                if start < end {
-                    same(&payload_of(std::slice::from_ref(piece)), &payload_of(&[whole.clone().narrow(0, start, end)]));
-                }
-            }
-            let gathered = link.all_gather_pieces(number, ranks, pieces, soon()).unwrap();
-            same(&payload_of(&gathered), &payload_of(&expected));
-            for &root in ranks {
-                let given = link.broadcast(number, ranks, root, list_of(me, number), soon()).unwrap();
-                same(&payload_of(&given), &payload_of(&list_of(root, number)));
-            }
-        }
-    }
-    link.barrier(soon()).unwrap();
-}
-
-fn refuses_other_lists(link: &mut dyn Link) {
-    let (me, all) = (link.rank(), (0..link.ranks()).collect::<Vec<_>>());
-    let last = link.ranks() - 1;
-    link.form_groups(std::slice::from_ref(&all), soon()).unwrap();
-    let mut list = list_of(me, 0);
-    if me == last {
-        list.truncate(3);
-    }
-    match link.reduce_scatter(0, &all, list, soon()) {
-        Err(LinkError::Lists { rank, peer, .. }) => assert!(rank == me && (me == last || peer == last)),
-        other => panic!("{other:?}"),
-    }
-    meet(link);
-}
-
-fn refuses_disorder(link: &mut dyn Link) {
-    let (me, ranks) = (link.rank(), link.ranks());
-    let (next, before) = ((me + 1) % ranks, (me + ranks - 1) % ranks);
-    link.send(next, message(4, numbers(me, next, 0, 3).into_payload()), soon()).unwrap();
-    let error = link.receive(before, header(5), soon()).unwrap_err();
-    let (expected, got) = (header(5).to_string(), header(4).to_string());
-    assert_eq!(error, LinkError::Order { rank: me, peer: before, expected, got });
-    meet(link);
-}
-
-fn refuses_unknown_ranks(link: &mut dyn Link) {
-    let ranks = link.ranks();
-    let missing = LinkError::NoSuchRank { rank: ranks, ranks };
-    assert_eq!(link.send(ranks, message(0, Payload::default()), soon()).unwrap_err(), missing);
-    assert_eq!(link.receive(ranks, header(0), soon()).unwrap_err(), missing);
-    meet(link);
-}
-
-fn keeps_deadlines(link: &mut dyn Link) {
-    let wait = Duration::from_secs(1);
-    if link.rank() == 0 {
-        meet(link);
-        let began = Instant::now();
-        let error = link.receive(1, header(3), began + wait).unwrap_err();
-        let took = began.elapsed();
-        assert!(took >= wait && took < wait * 3, "{took:?}");
-        let LinkError::Deadline { rank: 0, peer: 1, what, peer_state, .. } = &error else { panic!("{error}") };
-        assert_eq!((what.as_str(), peer_state.as_str()), (header(3).to_string().as_str(), "is running 1F7"));
-    } else {
-        link.announce(Activity::Task(Task::new(1, Op::Forward, 7)));
-        meet(link);
-    }
-    // A deadline that has passed spoils nothing: the others come here while rank 0 still waits.
-    meet(link);
-}
-
-fn names_the_missing(link: &mut dyn Link) {
-    let last = link.ranks() - 1;
-    meet(link);
-    if link.rank() == last {
-        std::thread::sleep(Duration::from_secs(3));
-        return;
-    }
-    let error = link.all_gather(vec![1.0], Instant::now() + Duration::from_secs(1)).unwrap_err();
-    assert!(matches!(&error, LinkError::Deadline { peer, .. } if *peer == last), "{error}");
-}
-
-fn wakes_everybody(link: &mut dyn Link) {
-    let last = link.ranks() - 1;
-    // The failure may overtake what other ranks have sent: it comes when all have said that nothing more is to come.
-    if link.rank() == last {
-        others(link).into_iter().for_each(|from| drop(link.receive(from, header(9), soon()).unwrap()));
-    } else {
-        link.send(last, message(9, Payload::default()), soon()).unwrap();
-    }
-    let began = Instant::now();
-    if link.rank() == last {
-        link.abort("the loss is no number".to_owned());
-    } else if link.rank().is_multiple_of(2) {
-        expect_failure(link.receive(last, header(0), soon()).map(drop), last);
-    } else {
-        expect_failure(link.all_gather(Vec::new(), soon()).map(drop), last);
-    }
-    assert!(began.elapsed() < PATIENCE / 4, "the failure came after {:?}", began.elapsed());
-    assert_eq!(link.watch().failure().map(|failure| failure.rank), Some(last));
-    let to = usize::from(link.rank() == 0);
-    expect_failure(link.send(to, message(0, Payload::default()), soon()), last);
-    expect_failure(link.all_gather(Vec::new(), soon()).map(drop), last);
-}
-
-fn expect_failure(result: Result<(), LinkError>, failed: usize) {
-    let Err(LinkError::Peer(failure)) = result else { panic!("{result:?}") };
-    assert_eq!((failure.rank, failure.message.as_str()), (failed, "the loss is no number"));
 }

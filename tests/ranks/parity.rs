@@ -108,7 +108,7 @@ pub(crate) fn every_family(mpi: &Mpi) {
     }
 }
 
-/// A table on two ranks and a bias on all: summed over groups, as threads sum them.
+/// A table on two ranks and a bias on all: summed over groups, and over replicas, as threads sum them.
 pub(crate) fn shared(mpi: &Mpi) {
     let train = |pipeline: &mut Pipeline| -> Vec<(f64, Vec<Vec<f32>>)> {
         let step = |step| {
@@ -118,8 +118,10 @@ pub(crate) fn shared(mpi: &Mpi) {
         };
         (0..3u64).map(step).collect()
     };
-    for (family, chunks) in [("1F1B", 1), ("ZBV", 2), ("DualPipe", 1)] {
-        let size = Size { ranks: mpi.ranks(), chunks, microbatches: 4 };
+    let families = [("1F1B", 1), ("ZBV", 2), ("DualPipe", 1)];
+    let replicated = [(1, false), (2, false), (2, true)].into_iter().filter(|(replicas, _)| mpi.ranks() / replicas > 1);
+    for ((replicas, sharded), (family, chunks)) in replicated.flat_map(|r| families.map(|family| (r, family))) {
+        let size = Size { ranks: mpi.ranks() / replicas, chunks, microbatches: 4 };
         if by_name(family).unwrap().build(size).is_err() {
             continue;
         }
@@ -127,12 +129,13 @@ pub(crate) fn shared(mpi: &Mpi) {
             let builder = Pipeline::builder().schedule(by_name(family).unwrap(), size).devices(vec![Device::flex()]);
             let builder = builder.stages(tied::stage(tied::SMALL)).optimizer(|| AdamWConfig::new().init());
             let builder = builder.accumulation(Accumulation::Ordered).deadline(Duration::from_secs(60));
+            let builder = builder.data_parallel(replicas).sharded(sharded);
             tied::declared().into_iter().fold(builder, Builder::share)
         };
         let mut processes = builder().build_rank(Box::new(mpi.link(Device::flex()).unwrap())).unwrap();
-        assert!(processes.shared().iter().any(|report| report.copies.len() == mpi.ranks() * chunks));
+        assert!(processes.shared().iter().any(|report| report.copies.len() == size.ranks * chunks));
         let got = train(&mut processes);
         drop(processes);
-        assert_eq!(got, train(&mut builder().build().unwrap()), "{family}");
+        assert_eq!(got, train(&mut builder().build().unwrap()), "{family}, {replicas} replicas, sharded: {sharded}");
     }
 }
