@@ -55,6 +55,7 @@ pub(super) struct Flight {
     peer: usize,
     since: Instant,
     /// What is only let go of at the end.
+    #[allow(dead_code, reason = "memory that must live as long as the flight")]
     held: Vec<Pinned>,
     /// The memory of what was handed out before the end.
     pins: Vec<Held>,
