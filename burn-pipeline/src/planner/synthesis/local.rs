@@ -131,7 +131,7 @@ impl Search<'_> {
             let later = |from| self.later(rank, from, last).map(move |to| (from, to));
             moves.extend(of(Pass::Weight).flat_map(later).map(shift));
             if self.instance.mixes {
-                moves.extend(of(Pass::Weight).filter_map(|from| self.joining(rank, from)));
+                moves.extend(of(Pass::Weight).map(|from| self.joining(rank, from)));
                 let split = |(from, to)| Move { rank, from, to: to + 1, kind: Kind::Split };
                 moves.extend(of(Pass::Whole).flat_map(|from| later(from).chain([(from, from)])).map(split));
             }
@@ -144,10 +144,10 @@ impl Search<'_> {
     }
 
     /// A `W` that becomes part of its `I`.
-    fn joining(&self, rank: usize, from: usize) -> Option<Move> {
+    fn joining(&self, rank: usize, from: usize) -> Move {
         let weight = self.rows[rank][from];
         let input = self.places[self.instance.index(Step { pass: Pass::Input, ..weight })];
-        Some(Move { rank, from, to: input, kind: Kind::Join })
+        Move { rank, from, to: input, kind: Kind::Join }
     }
 
     /// Where a `W` could go behind its run: before the next gap, and to the end.
