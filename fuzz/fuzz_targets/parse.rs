@@ -2,8 +2,8 @@
 //! drawn, rewritten by every pass and checked, all without a panic.
 #![no_main]
 
-use burn_pipeline::pass;
-use burn_pipeline::plan::{Action, CheckOptions, Plan, Transport};
+use burn_pipeline_plan::pass;
+use burn_pipeline_plan::plan::{Action, CheckOptions, Plan, Transport};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {

@@ -14,9 +14,7 @@
 //! stage that is captured for a CubeCL device records the operations whole, forward and backward, and its replay runs
 //! the kernels; captured for another device it records the composed forms.
 
-#[cfg(feature = "traced")]
 mod captured;
-#[cfg(any(feature = "traced", feature = "fusion"))]
 mod forms;
 #[cfg(feature = "fusion")]
 mod fused;
@@ -46,7 +44,7 @@ use burn::tensor::{DType, Device, Tensor};
 #[backend_extension(
     Flex: cfg(feature = "flex"),
     Cube: cfg(feature = "cubecl-backend"),
-    Capture: cfg(feature = "traced"),
+    Capture,
     Autodiff,
     Fusion: cfg(feature = "fusion"),
 )]
@@ -308,7 +306,6 @@ fn untracked<B: Backend, C: CheckpointStrategy>(tensor: FloatTensor<B>) -> Float
 ///
 /// True on CubeCL devices, and for a stage that is captured for one: its replay runs the kernels.
 pub fn has_kernels<const D: usize>(tensor: &Tensor<D>) -> bool {
-    #[cfg(feature = "traced")]
     if is_captured(tensor) {
         return captured::for_kernels();
     }
@@ -316,7 +313,6 @@ pub fn has_kernels<const D: usize>(tensor: &Tensor<D>) -> bool {
 }
 
 /// Is it the tensor of a capture?
-#[cfg(feature = "traced")]
 fn is_captured<const D: usize>(tensor: &Tensor<D>) -> bool {
     use burn::backend::DispatchTensorKind;
     match tensor.clone().into_dispatch().kind {

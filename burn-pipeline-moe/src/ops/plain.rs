@@ -1,7 +1,6 @@
 //! The operations composed of Burn's own, for backends without kernels; and for captures, where they are recorded whole
 //! if the device that will replay them has kernels.
 
-#[cfg(feature = "traced")]
 use super::captured::{Kernel, recorded};
 use super::{InjectedWeights, MoeOps, RouteOptions, grouped, inject, route, rows, z_loss};
 use burn::backend::tensor::{FloatTensor, IntTensor};
@@ -45,7 +44,6 @@ macro_rules! always_compose {
 }
 
 /// In a capture, operations are recorded whole where there are kernels for them.
-#[cfg(feature = "traced")]
 macro_rules! record_or_compose {
     ($kernel:expr, [$($input:ident),*] => $outputs:pat => $given:expr) => {
         if let Some($outputs) = recorded($kernel, [$(&$input),*]) {
@@ -203,5 +201,4 @@ macro_rules! compose {
 #[cfg(feature = "flex")]
 compose!(burn::backend::Flex, always_compose);
 
-#[cfg(feature = "traced")]
 compose!(burn::backend::Capture, record_or_compose);

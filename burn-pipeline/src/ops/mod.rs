@@ -21,7 +21,7 @@ use deferred::record::join;
 #[backend_extension(
     Flex: cfg(feature = "flex"),
     Cube: cfg(feature = "cubecl-backend"),
-    Capture: cfg(feature = "traced"),
+    Capture,
     Autodiff,
 )]
 pub trait PipelineOps: Backend {
@@ -93,7 +93,6 @@ impl PipelineOps for burn::backend::Flex {}
 #[cfg(feature = "cubecl-backend")]
 impl PipelineOps for burn::backend::Cube {}
 
-#[cfg(feature = "traced")]
 impl PipelineOps for burn::backend::Capture {}
 
 impl<B: Backend + PipelineOps, C: CheckpointStrategy> PipelineOps for Autodiff<B, C>

@@ -131,7 +131,6 @@ pub struct EngineReport {
     /// plan that does not split, and from captured programs, whose report is their own).
     pub deferred: Option<DeferredShare>,
     /// The programs that the stage was captured as, one for each form of its inputs.
-    #[cfg(feature = "traced")]
     pub programs: Vec<std::sync::Arc<crate::program::StagePrograms>>,
 }
 
@@ -142,7 +141,6 @@ impl EngineReport {
             engine: "eager",
             reason: reason.into(),
             deferred: None,
-            #[cfg(feature = "traced")]
             programs: Vec::new(),
         }
     }

@@ -73,7 +73,6 @@ impl GradientStore {
 
     /// Takes gradients that are sums over microbatches already: for sums in any order, whose microbatches are counted
     /// as their other gradients are added.
-    #[cfg(feature = "traced")]
     pub(crate) fn add_merged(&mut self, gradients: WeightGradients) {
         self.sum(gradients);
     }

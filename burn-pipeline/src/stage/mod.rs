@@ -82,7 +82,6 @@ mod shared_error;
 mod skip;
 mod stage_box;
 mod state;
-#[cfg(feature = "traced")]
 mod traced;
 mod typed;
 

@@ -20,7 +20,6 @@ use super::names::Names;
 use super::recompute::Recompute;
 use super::state::{NamedWeight, ParameterState, StageState, named_weights, optimizer_state};
 use super::state::{with_optimizer_state, with_weights};
-#[cfg(feature = "traced")]
 use super::traced::Traced;
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::{GradientsParams, ModuleOptimizer};
@@ -48,8 +47,6 @@ pub(super) struct Typed<M: Stage> {
 }
 
 const NOT_CHOSEN: &str = "no other way was chosen";
-#[cfg(not(feature = "traced"))]
-const NOT_BUILT: &str = "burn-pipeline was built without its feature `traced`";
 const LOST: &str =
     "the optimizer or the stage's `after_step` panicked and took its module along; build the pipeline anew";
 
@@ -98,14 +95,8 @@ impl<M: Stage> ErasedStage for Typed<M> {
         let engine: Box<dyn Engine<M>> = match (split, splits) {
             (SplitBackward::Eager, _) => eager("it was asked for"),
             (SplitBackward::Auto, false) => eager("the plan does not split its backward"),
-            #[cfg(feature = "traced")]
             (SplitBackward::Auto, true) => Box::new(Traced::new(self.function.clone(), false)),
-            #[cfg(feature = "traced")]
             (SplitBackward::Traced, _) => Box::new(Traced::new(self.function.clone(), true)),
-            #[cfg(not(feature = "traced"))]
-            (SplitBackward::Auto, true) => eager(NOT_BUILT),
-            #[cfg(not(feature = "traced"))]
-            (SplitBackward::Traced, _) => return Err(StageError::Unsupported(NOT_BUILT.to_owned())),
         };
         self.engine = self.wrapped(engine);
         Ok(())

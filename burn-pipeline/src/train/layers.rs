@@ -232,7 +232,6 @@ impl<'a> Probe<'a> {
             }
             Err(source) => return Err(MeasureError::Stage { layer: index, layers: self.layers, source }),
         }
-        #[cfg(feature = "traced")]
         if let Some(programs) = held.report().programs.first() {
             layer.flops = programs.forward().flops() as f64;
         }

@@ -1,0 +1,186 @@
+//! `compare`: all families side by side under the same costs.
+//!
+//! 1. Every family is built with each number of chunks asked for that it can place (its own, where that is fixed);
+//!    the cost-driven one with memory for p and for 2p activations.
+//! 2. What can be built is simulated, and left out where its peak is above the cap.
+//! 3. The rest is sorted by makespan. A star marks what nothing beats in both makespan and peak.
+
+use crate::costs::{CostArguments, seconds};
+use crate::failure::Failure;
+use crate::source::{Wanted, build, zb_auto};
+use burn_pipeline_plan::schedule::{Chunks, MemoryLimit, Schedule, ZbAuto, all};
+use burn_pipeline_plan::simulate::{SimulateOptions, simulate};
+use serde_json::json;
+use std::io::Write;
+
+/// The flags of `compare`.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Arguments {
+    /// Ranks (devices).
+    #[arg(long, value_name = "P")]
+    ranks: usize,
+    /// Microbatches a step.
+    #[arg(long, value_name = "M")]
+    microbatches: usize,
+    /// Stages a rank, for families that take any number.
+    #[arg(long, value_name = "V", value_delimiter = ',', default_value = "2")]
+    chunks: Vec<usize>,
+    #[command(flatten)]
+    costs: CostArguments,
+    /// The most activations that a rank may hold, in rank-microbatches.
+    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = seconds)]
+    cap: Option<f64>,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+/// A family at a number of chunks, built and simulated.
+#[derive(Debug)]
+struct Candidate {
+    name: String,
+    chunks: usize,
+    makespan: f64,
+    rate_span: f64,
+    rate_makespan: f64,
+    peak: f64,
+    best: bool,
+}
+
+/// What could not be used, and why.
+#[derive(Debug)]
+struct Refusal {
+    name: String,
+    chunks: usize,
+    reason: String,
+}
+
+/// Prints the table and what was refused.
+pub(crate) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Failure> {
+    if let Some(path) = &arguments.costs.profile {
+        // A profile that cannot be read is one failure, and not one for each family.
+        burn_pipeline_plan::cost::Profile::from_json(&crate::source::read(path)?)?;
+    }
+    let (mut candidates, mut refusals) = (Vec::new(), Vec::new());
+    for (name, family) in families(arguments) {
+        for chunks in chunks_of(&*family, &arguments.chunks) {
+            match candidate(&name, &*family, chunks, arguments) {
+                Ok(candidate) => candidates.push(candidate),
+                Err(failure) => refusals.push(Refusal { name: name.clone(), chunks, reason: failure.to_string() }),
+            }
+        }
+    }
+    candidates.sort_by(|a, b| a.makespan.total_cmp(&b.makespan).then(a.peak.total_cmp(&b.peak)));
+    mark_best(&mut candidates);
+    if arguments.json {
+        return print_json(&candidates, &refusals, out);
+    }
+    print(&candidates, &refusals, out)?;
+    if candidates.is_empty() {
+        return Err(Failure::Refused("no family can be used at this size and under this cap".into()));
+    }
+    Ok(())
+}
+
+/// All families under their names, the cost-driven one once for each memory limit.
+fn families(arguments: &Arguments) -> Vec<(String, Box<dyn Schedule>)> {
+    let auto = ZbAuto::default().family().name;
+    let mut families: Vec<(String, Box<dyn Schedule>)> = Vec::new();
+    for family in all() {
+        let name = family.family().name;
+        if name != auto || arguments.costs.profile.is_some() {
+            families.push((name.into(), family));
+            continue;
+        }
+        for times in [1.0, 2.0] {
+            let limited = zb_auto(&arguments.costs, MemoryLimit::TimesRanks(times));
+            families.push((format!("{name} {times}p"), Box::new(limited)));
+        }
+    }
+    families
+}
+
+fn chunks_of(family: &dyn Schedule, asked: &[usize]) -> Vec<usize> {
+    if let Chunks::Exactly(n) = family.family().chunks { vec![n] } else { asked.to_vec() }
+}
+
+fn candidate(name: &str, family: &dyn Schedule, chunks: usize, arguments: &Arguments) -> Result<Candidate, Failure> {
+    let (ranks, microbatches) = (arguments.ranks, arguments.microbatches);
+    let plan = build(family, Wanted { ranks, chunks: Some(chunks), microbatches })?;
+    if !plan.has_backward() {
+        return Err(Failure::Refused("it runs forwards alone, which is not a training step".into()));
+    }
+    let (plan, profile) = arguments.costs.over(plan)?;
+    let step = simulate(&plan, &profile, &SimulateOptions::default())?;
+    let peak = step.peak_activations();
+    if let Some(cap) = arguments.cap.filter(|&cap| peak > cap) {
+        return Err(Failure::Refused(format!("it holds {peak} rank-microbatches, above the cap of {cap}")));
+    }
+    Ok(Candidate {
+        name: name.to_owned(),
+        chunks,
+        makespan: step.makespan,
+        rate_span: step.bubble_rate_span(),
+        rate_makespan: step.bubble_rate_makespan(),
+        peak,
+        best: false,
+    })
+}
+
+/// Marks the Pareto front of a list sorted by makespan, then peak: each that holds less than all before it.
+fn mark_best(candidates: &mut [Candidate]) {
+    // Sums of the same numbers in another order differ in their last bits; those are ties.
+    let same = |a: f64, b: f64| (a - b).abs() <= 1e-9 * a.abs().max(b.abs());
+    let front: Vec<bool> = candidates
+        .iter()
+        .map(|c| {
+            let beats = |o: &Candidate| {
+                let (faster, leaner) = (o.makespan < c.makespan, o.peak < c.peak);
+                let (no_slower, no_fatter) = (faster || same(o.makespan, c.makespan), leaner || same(o.peak, c.peak));
+                let strictly = (faster && !same(o.makespan, c.makespan)) || (leaner && !same(o.peak, c.peak));
+                no_slower && no_fatter && strictly
+            };
+            !candidates.iter().any(beats)
+        })
+        .collect();
+    candidates.iter_mut().zip(front).for_each(|(candidate, best)| candidate.best = best);
+}
+
+fn print(candidates: &[Candidate], refusals: &[Refusal], out: &mut impl Write) -> Result<(), Failure> {
+    let [name, chunks, makespan] = ["family", "chunks", "makespan"];
+    writeln!(
+        out,
+        "  {name:<22} {chunks:>6} {makespan:>12} {:>12} {:>12} {:>10}",
+        "bubble/span", "bubble/step", "peak"
+    )?;
+    for c in candidates {
+        let star = if c.best { '*' } else { ' ' };
+        let (span, step) = (100.0 * c.rate_span, 100.0 * c.rate_makespan);
+        let (name, chunks, makespan, peak) = (&c.name, c.chunks, c.makespan, c.peak);
+        writeln!(out, "{star} {name:<22} {chunks:>6} {makespan:>12.4} {span:>10.2} % {step:>10.2} % {peak:>10.3}")?;
+    }
+    writeln!(out, "\n* nothing is both faster and leaner (peak activations in rank-microbatches)")?;
+    if !refusals.is_empty() {
+        writeln!(out, "\nnot used:")?;
+    }
+    for Refusal { name, chunks, reason } in refusals {
+        writeln!(out, "  {name:<22} {chunks:>6}  {reason}")?;
+    }
+    Ok(())
+}
+
+fn print_json(candidates: &[Candidate], refusals: &[Refusal], out: &mut impl Write) -> Result<(), Failure> {
+    let candidate = |c: &Candidate| {
+        json!({
+            "name": c.name, "chunks": c.chunks, "makespan": c.makespan, "bubble_rate_span": c.rate_span,
+            "bubble_rate_makespan": c.rate_makespan, "peak_activations": c.peak, "pareto": c.best,
+        })
+    };
+    let refusal = |r: &Refusal| json!({ "name": r.name, "chunks": r.chunks, "reason": r.reason });
+    let report = json!({
+        "families": candidates.iter().map(candidate).collect::<Vec<_>>(),
+        "refused": refusals.iter().map(refusal).collect::<Vec<_>>(),
+    });
+    writeln!(out, "{report}")?;
+    Ok(())
+}

@@ -1,0 +1,89 @@
+//! Why a command failed, and with which exit code.
+
+use burn_pipeline_plan::cost::{PartitionError, ProfileError};
+use burn_pipeline_plan::pass::PassError;
+use burn_pipeline_plan::plan::{CheckError, PlanCsvError};
+use burn_pipeline_plan::planner::PlannerError;
+use burn_pipeline_plan::schedule::ScheduleError;
+use burn_pipeline_plan::simulate::SimulateError;
+
+/// Why a command failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    /// The input cannot be used.
+    #[error("{0}")]
+    Input(String),
+    /// The plan was refused.
+    #[error("{0}")]
+    Refused(String),
+    /// Standard output cannot be written.
+    #[error("cannot write the output: {0}")]
+    Output(#[from] std::io::Error),
+}
+
+impl Failure {
+    /// The exit code: 1 for a refused plan, else 2.
+    pub(crate) fn code(&self) -> u8 {
+        if matches!(self, Failure::Refused(_)) { 1 } else { 2 }
+    }
+}
+
+impl From<ScheduleError> for Failure {
+    fn from(error: ScheduleError) -> Self {
+        match error {
+            ScheduleError::UnknownName { .. } => Failure::Input(error.to_string()),
+            _ => Failure::Refused(error.to_string()),
+        }
+    }
+}
+
+impl From<SimulateError> for Failure {
+    fn from(error: SimulateError) -> Self {
+        match error {
+            SimulateError::Profile(error) => error.into(),
+            _ => Failure::Refused(error.to_string()),
+        }
+    }
+}
+
+impl From<ProfileError> for Failure {
+    fn from(error: ProfileError) -> Self {
+        Failure::Input(error.to_string())
+    }
+}
+
+impl From<PartitionError> for Failure {
+    fn from(error: PartitionError) -> Self {
+        match error {
+            PartitionError::DoesNotFit { .. } | PartitionError::Stages { .. } => Failure::Refused(error.to_string()),
+            _ => Failure::Input(error.to_string()),
+        }
+    }
+}
+
+impl From<PlannerError> for Failure {
+    fn from(error: PlannerError) -> Self {
+        match error {
+            PlannerError::NothingFits { .. } => Failure::Refused(error.to_string()),
+            _ => Failure::Input(error.to_string()),
+        }
+    }
+}
+
+impl From<PlanCsvError> for Failure {
+    fn from(error: PlanCsvError) -> Self {
+        Failure::Input(error.to_string())
+    }
+}
+
+impl From<PassError> for Failure {
+    fn from(error: PassError) -> Self {
+        Failure::Refused(error.to_string())
+    }
+}
+
+impl From<Box<CheckError>> for Failure {
+    fn from(error: Box<CheckError>) -> Self {
+        Failure::Refused(error.to_string())
+    }
+}

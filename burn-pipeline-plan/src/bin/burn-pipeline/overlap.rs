@@ -1,0 +1,110 @@
+//! `overlap`: move communication where computation hides it, print what each pass did, write the plan.
+
+use crate::costs::{CostArguments, seconds};
+use crate::failure::Failure;
+use crate::source::{PlanArguments, transport, write};
+use burn_pipeline_plan::pass::overlap::{OverlapError, OverlapOptions, Pass, overlap};
+use burn_pipeline_plan::pass::{insert_transfers, insert_unshard, strip_idle};
+use burn_pipeline_plan::plan::{Plan, Transport};
+use burn_pipeline_plan::simulate::{SimulateOptions, simulate};
+use std::io::Write;
+use std::path::PathBuf;
+
+/// The flags of `overlap`.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    source: PlanArguments,
+    #[command(flatten)]
+    costs: CostArguments,
+    /// What a send waits for: rendezvous, buffered=K or unbounded.
+    #[arg(long, default_value = "rendezvous", value_parser = transport)]
+    transport: Transport,
+    /// Transfers without a wait of their own keep their ranks from computing.
+    #[arg(long)]
+    blocking: bool,
+    /// Insert UNSHARD and RESHARD first, for at most this many gathered stages a rank.
+    #[arg(long, value_name = "STAGES")]
+    shard: Option<usize>,
+    /// Passes, in order: order-communication, sink-waits, raise-communication, reorder-compute,
+    /// sink-waits-iteratively, reorder-communication.
+    #[arg(long, value_name = "PASS,..", value_delimiter = ',', value_parser = pass,
+          default_values_t = Pass::USUAL.map(Named))]
+    passes: Vec<Named>,
+    /// Bytes that a rank may hold beyond its peak.
+    #[arg(long, value_name = "BYTES", default_value_t = 0.0, value_parser = seconds)]
+    extra_bytes: f64,
+    /// Computations that a start or a wait may pass.
+    #[arg(long, value_name = "CELLS", default_value_t = OverlapOptions::default().reach)]
+    reach: usize,
+    /// Cells that may go along with a start or a wait.
+    #[arg(long, value_name = "CELLS", default_value_t = OverlapOptions::default().group)]
+    group: usize,
+    /// Computation to gather beyond what a transfer takes, as a share of that.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = seconds)]
+    margin: f64,
+    /// Write the plan as CSV.
+    #[arg(long, value_name = "OUT.csv")]
+    out: Option<PathBuf>,
+}
+
+/// A pass by its name.
+#[derive(Clone, Copy, Debug)]
+struct Named(Pass);
+
+impl std::fmt::Display for Named {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.0.name())
+    }
+}
+
+fn pass(text: &str) -> Result<Named, String> {
+    let names = || Pass::ALL.map(Pass::name).join(", ");
+    Pass::from_name(text).map(Named).ok_or_else(|| format!("write one of {}", names()))
+}
+
+/// Runs the passes and prints their tables.
+pub(crate) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Failure> {
+    let (plan, profile) = arguments.costs.over(arguments.source.plan(&arguments.costs)?)?;
+    let plan = lowered(arguments, plan)?;
+    let options = OverlapOptions {
+        simulate: SimulateOptions { transport: arguments.transport, overlap: !arguments.blocking },
+        extra_bytes: arguments.extra_bytes,
+        reach: arguments.reach,
+        group: arguments.group,
+        margin: arguments.margin,
+        recount: false,
+    };
+    let before = simulate(&plan, &profile, &options.simulate)?;
+    let passes: Vec<Pass> = arguments.passes.iter().map(|named| named.0).collect();
+    let after = overlap(&plan, &profile, &passes, &options)?;
+    let end = simulate(&after.plan, &profile, &options.simulate)?;
+    for report in &after.reports {
+        writeln!(out, "{report}")?;
+    }
+    writeln!(
+        out,
+        "{}: step {:.4} s -> {:.4} s, peak {:.0} -> {:.0} bytes",
+        plan.name(),
+        before.makespan,
+        end.makespan,
+        before.peak_bytes(),
+        end.peak_bytes()
+    )?;
+    arguments.out.as_ref().map_or(Ok(()), |path| write(path, &after.plan.to_csv()))
+}
+
+fn lowered(arguments: &Arguments, plan: Plan) -> Result<Plan, Failure> {
+    let plan = arguments.shard.map_or(Ok(plan.clone()), |active| insert_unshard(&plan, active))?;
+    if plan.is_lowered() { Ok(plan) } else { Ok(insert_transfers(&strip_idle(&plan))?) }
+}
+
+impl From<OverlapError> for Failure {
+    fn from(error: OverlapError) -> Self {
+        match error {
+            OverlapError::Simulate(error) => error.into(),
+            OverlapError::Profile(error) => error.into(),
+            error => Failure::Refused(error.to_string()),
+        }
+    }
+}

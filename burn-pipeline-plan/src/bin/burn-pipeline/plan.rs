@@ -1,0 +1,207 @@
+//! `plan`: the best schedule for a model, ranks, links and a cap.
+//!
+//! 1. The model is a file of layers, which are cut here, or a profile of stages, which stay as they are.
+//! 2. The answer is printed in words or as JSON; its plan and the costs of its stages can be written for `check`,
+//!    `simulate` and the runtime.
+
+use crate::costs::seconds;
+use crate::failure::Failure;
+use crate::partition::{positive, read_layers};
+use crate::source::{read, transport, write};
+use burn_pipeline_plan::cost::{Layers, Link, Links, Profile};
+use burn_pipeline_plan::plan::Transport;
+use burn_pipeline_plan::planner::{Candidate, Cut, PassChoice, Planned, Recompute, Request, Synthesis, Workload, best_plan};
+use burn_pipeline_plan::simulate::SimulateOptions;
+use burn_pipeline_plan::trace::{SvgOptions, svg};
+use serde_json::{Value, json};
+use std::io::Write;
+use std::path::PathBuf;
+
+/// The flags of `plan`.
+#[derive(clap::Args, Debug)]
+#[command(group(clap::ArgGroup::new("model").required(true).args(["layers", "profile"])))]
+pub(crate) struct Arguments {
+    /// The model's layers: {"layers": [...]}, or {"kinds": [...], "pattern": "E|A*4"}.
+    #[arg(long, value_name = "FILE.json")]
+    layers: Option<PathBuf>,
+    /// Costs of stages that are not cut anew, with their links, as the runtime measures them.
+    #[arg(long, value_name = "FILE.json", conflicts_with_all = ["rate", "latency", "bandwidth", "links", "chunks"])]
+    profile: Option<PathBuf>,
+    /// Ranks (devices).
+    #[arg(long, value_name = "P")]
+    ranks: usize,
+    /// Numbers of microbatches to choose from; the batch stays the same.
+    #[arg(long, value_name = "M", value_delimiter = ',', required = true)]
+    microbatches: Vec<usize>,
+    /// The number of microbatches that the costs hold for [default: the first one].
+    #[arg(long, value_name = "M")]
+    measured_at: Option<usize>,
+    /// Seconds of each operation of a layer that do not depend on the microbatch's size.
+    #[arg(long, value_name = "S", default_value_t = 0.0, value_parser = seconds)]
+    fixed: f64,
+    /// Bytes of one microbatch's input.
+    #[arg(long, value_name = "BYTES", default_value_t = 0.0, value_parser = seconds)]
+    input_bytes: f64,
+    /// Estimate seconds from FLOPs at this many a second.
+    #[arg(long, value_name = "FLOPS", value_parser = positive)]
+    rate: Option<f64>,
+    /// Seconds before a message's first byte arrives.
+    #[arg(long, value_name = "S", default_value_t = 0.0, value_parser = seconds)]
+    latency: f64,
+    /// Bytes a second between two ranks [default: any number].
+    #[arg(long, value_name = "BYTES", value_parser = positive)]
+    bandwidth: Option<f64>,
+    /// Links as in a profile: {"default": {...}, "between": [...]}.
+    #[arg(long, value_name = "FILE.json", conflicts_with_all = ["latency", "bandwidth"])]
+    links: Option<PathBuf>,
+    /// Bytes that a rank may hold.
+    #[arg(long, value_name = "BYTES", value_parser = seconds)]
+    cap: Option<f64>,
+    /// Bytes held for each byte of parameters (parameters, gradients, optimizer).
+    #[arg(long, value_name = "X", value_parser = seconds, default_value_t = 2.0)]
+    state_factor: f64,
+    /// Stages a rank to try.
+    #[arg(long, value_name = "V", value_delimiter = ',', default_value = "1,2,4")]
+    chunks: Vec<usize>,
+    /// Keep to the catalogue.
+    #[arg(long)]
+    no_synthesis: bool,
+    /// Never run a forward again.
+    #[arg(long)]
+    no_recompute: bool,
+    /// Leave one device and data parallel ranks out.
+    #[arg(long)]
+    pipeline_only: bool,
+    /// What a send waits for: rendezvous, buffered=K or unbounded.
+    #[arg(long, default_value = "rendezvous", value_parser = transport)]
+    transport: Transport,
+    /// Transfers keep their ranks from computing.
+    #[arg(long)]
+    blocking: bool,
+    /// List what was dropped, and why.
+    #[arg(long)]
+    dropped: bool,
+    /// Write the plan, with its transfers.
+    #[arg(long, value_name = "OUT.csv")]
+    csv: Option<PathBuf>,
+    /// Write the costs of its stages.
+    #[arg(long, value_name = "OUT.json")]
+    costs: Option<PathBuf>,
+    /// Write its timeline as SVG.
+    #[arg(long, value_name = "OUT.svg")]
+    svg: Option<PathBuf>,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Plans and prints the answer.
+pub(crate) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Failure> {
+    let planned = best_plan(&request(arguments)?)?;
+    let best = &planned.best;
+    if let Some(path) = &arguments.csv {
+        write(path, &best.plan.plan().to_csv())?;
+    }
+    if let Some(path) = &arguments.costs {
+        write(path, &best.profile.to_json())?;
+    }
+    if let Some(path) = &arguments.svg {
+        let track = best.simulation.track(best.candidate.choice.to_string());
+        write(path, &svg(&track, &SvgOptions::fitting(&track)))?;
+    }
+    if arguments.json {
+        writeln!(out, "{}", report(&planned))?;
+        return Ok(());
+    }
+    writeln!(out, "{planned}")?;
+    for dropped in planned.dropped.iter().filter(|_| arguments.dropped) {
+        writeln!(out, "  {}: {}", dropped.what, dropped.reason)?;
+    }
+    Ok(())
+}
+
+fn request(arguments: &Arguments) -> Result<Request, Failure> {
+    let (layers, links, chunks, cuts) = model(arguments)?;
+    let first = arguments.microbatches.first().copied().unwrap_or(1);
+    let measured = Workload {
+        input_bytes: arguments.input_bytes,
+        ..Workload::new(arguments.measured_at.unwrap_or(first), layers)
+    };
+    let recut = |&microbatches: &usize| match microbatches {
+        0 => Err(Failure::Input("a step needs at least one microbatch".into())),
+        microbatches => Ok(measured.recut(microbatches, arguments.fixed)?),
+    };
+    let workloads = arguments.microbatches.iter().map(recut).collect::<Result<_, _>>()?;
+    let recompute = if arguments.no_recompute {
+        vec![Recompute::Never]
+    } else {
+        vec![Recompute::Never, Recompute::WhereNeeded, Recompute::Everywhere]
+    };
+    Ok(Request {
+        workloads,
+        ranks: arguments.ranks,
+        links,
+        cap: arguments.cap,
+        state_factor: arguments.state_factor,
+        placements: None,
+        chunks,
+        cuts,
+        recompute,
+        passes: PassChoice::ALL.to_vec(),
+        synthesis: (!arguments.no_synthesis).then(Synthesis::default),
+        alone: !arguments.pipeline_only,
+        simulate: SimulateOptions { transport: arguments.transport, overlap: !arguments.blocking },
+    })
+}
+
+/// Layers, links, chunks and cuts.
+fn model(arguments: &Arguments) -> Result<(Layers, Links, Vec<usize>, Vec<Cut>), Failure> {
+    let named = |path: &PathBuf, error: String| Failure::Input(format!("{}: {error}", path.display()));
+    if let Some(path) = &arguments.profile {
+        let profile = Profile::from_json(&read(path)?).map_err(|error| named(path, error.to_string()))?;
+        let stages = profile.stages().len();
+        if arguments.ranks == 0 || !stages.is_multiple_of(arguments.ranks) {
+            return Err(Failure::Input(format!(
+                "{}: {stages} stages do not go onto {} ranks evenly; measure another cut, or give the layers",
+                path.display(),
+                arguments.ranks
+            )));
+        }
+        let layers = Layers::of_profile(&profile)?;
+        return Ok((layers, profile.links().clone(), vec![stages / arguments.ranks], vec![Cut::Even]));
+    }
+    let Some(path) = &arguments.layers else { return Err(Failure::Input("give --layers or --profile".into())) };
+    let (layers, _) = read_layers(path, arguments.rate)?;
+    let links = match &arguments.links {
+        Some(path) => serde_json::from_str(&read(path)?).map_err(|error| named(path, error.to_string()))?,
+        None => {
+            Links { default: Link { latency: arguments.latency, bandwidth: arguments.bandwidth }, between: Vec::new() }
+        }
+    };
+    Ok((layers, links, arguments.chunks.clone(), vec![Cut::Even, Cut::Optimal, Cut::Fitting]))
+}
+
+fn report(planned: &Planned) -> Value {
+    let candidate = |c: &Candidate| {
+        let choice = &c.choice;
+        json!({
+            "way": choice.way.to_string(), "seconds": c.seconds, "peak_bytes": c.peak_bytes, "pareto": c.pareto,
+            "placement": choice.placement, "chunks": choice.chunks, "cut": choice.cut.to_string(),
+            "partition": choice.partition.to_string(), "boundaries": choice.partition.boundaries(),
+            "microbatches": choice.microbatches, "recomputing": choice.recomputing,
+            "passes": choice.passes.to_string(),
+        })
+    };
+    let limits = planned.best.limits;
+    json!({
+        "best": candidate(&planned.best.candidate),
+        "bound": planned.bound,
+        "limits": {
+            "work": limits.work, "imbalance": limits.imbalance, "ends": limits.ends, "waiting": limits.waiting,
+            "transfer": limits.transfer, "reduction": limits.reduction,
+        },
+        "faster_without_cap": planned.faster_without_cap().map(|(d, s)| json!({ "what": d.what, "seconds": s })),
+        "candidates": planned.candidates.iter().map(candidate).collect::<Vec<_>>(),
+        "dropped": planned.dropped.iter().map(|d| json!({ "what": d.what, "reason": d.reason.to_string() })).collect::<Vec<_>>(),
+    })
+}

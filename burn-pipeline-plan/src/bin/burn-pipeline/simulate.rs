@@ -1,0 +1,142 @@
+//! `simulate`: price a plan, print the report, draw it.
+
+use crate::costs::CostArguments;
+use crate::failure::Failure;
+use crate::source::{PlanArguments, transport, write};
+use burn_pipeline_plan::pass::{insert_transfers, strip_idle};
+use burn_pipeline_plan::plan::{Action, Plan, Transport};
+use burn_pipeline_plan::simulate::{Bounds, IdleCause, SimulateOptions, Simulation, simulate, unit_steps};
+use burn_pipeline_plan::trace::{SvgOptions, ascii, chrome, svg};
+use serde_json::{Value, json};
+use std::io::Write;
+use std::path::PathBuf;
+
+/// The flags of `simulate`.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    source: PlanArguments,
+    #[command(flatten)]
+    costs: CostArguments,
+    /// What a send of a lowered plan waits for: rendezvous, buffered=K or unbounded.
+    #[arg(long, default_value = "rendezvous", value_parser = transport)]
+    transport: Transport,
+    /// Transfers of a lowered plan keep their ranks from computing.
+    #[arg(long)]
+    blocking: bool,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+    /// Print the rows of the unit-step simulation as CSV instead (PyTorch's `_simulate_comms_compute`).
+    #[arg(long, conflicts_with = "json")]
+    unit_steps: bool,
+    /// Write a trace for Perfetto or chrome://tracing.
+    #[arg(long, value_name = "OUT.json")]
+    trace: Option<PathBuf>,
+    /// Write a timeline as SVG.
+    #[arg(long, value_name = "OUT.svg")]
+    svg: Option<PathBuf>,
+    /// Draw a timeline of this many columns below the report.
+    #[arg(long, value_name = "COLUMNS")]
+    ascii: Option<usize>,
+}
+
+/// The most columns of an ASCII timeline.
+const MOST_COLUMNS: usize = 100_000;
+
+/// Simulates and reports.
+pub(crate) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Failure> {
+    let plan = arguments.source.plan(&arguments.costs)?;
+    if arguments.unit_steps {
+        return print_unit_steps(&plan, out);
+    }
+    let (plan, profile) = arguments.costs.over(plan)?;
+    let options = SimulateOptions { transport: arguments.transport, overlap: !arguments.blocking };
+    let step = simulate(&plan, &profile, &options)?;
+    let bounds = Bounds::new(&plan, &profile.costs(plan.placement())?);
+    let track = step.track(title(&plan));
+    if let Some(path) = &arguments.trace {
+        write(path, &chrome(std::slice::from_ref(&track)))?;
+    }
+    if let Some(path) = &arguments.svg {
+        write(path, &svg(&track, &SvgOptions::fitting(&track)))?;
+    }
+    if arguments.json {
+        writeln!(out, "{}", report(&plan, &step, &bounds))?;
+        return Ok(());
+    }
+    print(&plan, &step, &bounds, out)?;
+    if let Some(columns) = arguments.ascii {
+        write!(out, "\n{}", ascii(&track, columns.min(MOST_COLUMNS)))?;
+    }
+    Ok(())
+}
+
+fn title(plan: &Plan) -> String {
+    format!("{}, {} ranks, {} microbatches", plan.name(), plan.ranks(), plan.total_microbatches())
+}
+
+/// The unit-step simulation knows transfers and single tasks, so plans are lowered and fused actions split.
+fn print_unit_steps(plan: &Plan, out: &mut impl Write) -> Result<(), Failure> {
+    let lowered = if plan.is_lowered() { plan.clone() } else { insert_transfers(&strip_idle(plan))? };
+    let split = |row: &Vec<Action>| row.iter().flat_map(|action| action.tasks().map(Action::from)).collect();
+    let steps = unit_steps(&lowered.with_rows(lowered.rows().iter().map(split).collect()))?;
+    write!(out, "{}", lowered.with_rows(steps).to_csv())?;
+    Ok(())
+}
+
+fn report(plan: &Plan, step: &Simulation, bounds: &Bounds) -> Value {
+    let rank = |rank: &burn_pipeline_plan::simulate::RankReport| {
+        let idle: serde_json::Map<String, Value> =
+            IdleCause::ALL.into_iter().map(|cause| (cause.to_string(), json!(rank.idle_of(cause)))).collect();
+        json!({
+            "start": rank.start, "end": rank.end, "busy": rank.busy, "occupied": rank.occupied, "idle": idle,
+            "peak_activations": rank.peak_activations, "peak_bytes": rank.peak_bytes,
+        })
+    };
+    json!({
+        "name": plan.name(),
+        "stages": plan.stages(),
+        "microbatches": plan.total_microbatches(),
+        "makespan": step.makespan,
+        "span": step.span,
+        "bubble_rate_span": step.bubble_rate_span(),
+        "bubble_rate_makespan": step.bubble_rate_makespan(),
+        "peak_activations": step.peak_activations(),
+        "peak_bytes": step.peak_bytes(),
+        "bounds": {
+            "makespan": bounds.makespan(), "critical_path": bounds.critical_path,
+            "busiest_rank": bounds.busiest_rank, "memory_bubble": bounds.memory_bubble,
+        },
+        "ranks": step.ranks.iter().map(rank).collect::<Vec<_>>(),
+    })
+}
+
+fn print(plan: &Plan, step: &Simulation, bounds: &Bounds, out: &mut impl Write) -> Result<(), Failure> {
+    writeln!(out, "{}", title(plan))?;
+    writeln!(out, "makespan            {:.4}  (no order can beat {:.4})", step.makespan, bounds.makespan())?;
+    writeln!(out, "longest span        {:.4}", step.span)?;
+    writeln!(out, "bubble of span      {:.2} %", 100.0 * step.bubble_rate_span())?;
+    writeln!(out, "bubble of makespan  {:.2} %", 100.0 * step.bubble_rate_makespan())?;
+    writeln!(out, "peak activations    {:.4} rank-microbatches", step.peak_activations())?;
+    if let Some(bubble) = bounds.memory_bubble {
+        writeln!(
+            out,
+            "memory bubble       {bubble:.4} idle at least on rank 0, for the forwards that it warms up with"
+        )?;
+    }
+    write!(out, "\n{:>5} {:>10} {:>10} {:>10} {:>8}  idle:", "rank", "start", "end", "busy", "peak")?;
+    for cause in IdleCause::ALL {
+        write!(out, " {cause:>10}")?;
+    }
+    writeln!(out)?;
+    for (rank, report) in step.ranks.iter().enumerate() {
+        let (start, end, busy, peak) = (report.start, report.end, report.busy, report.peak_activations);
+        write!(out, "{rank:>5} {start:>10.4} {end:>10.4} {busy:>10.4} {peak:>8.3}       ")?;
+        for cause in IdleCause::ALL {
+            write!(out, " {:>10.4}", report.idle_of(cause))?;
+        }
+        writeln!(out)?;
+    }
+    Ok(())
+}

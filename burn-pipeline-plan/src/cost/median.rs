@@ -1,0 +1,166 @@
+//! Estimates that all ranks share: the median of what each of them measured.
+//!
+//! Guarantees: the result does not depend on the order of the profiles, so ranks that have gathered each other's
+//! profiles hold the same one, and everything that is decided by it comes out alike on all of them. Each number is one
+//! that was measured: of an even count, the lower of the two in the middle, as `torch.median` has it.
+//!
+//! 1. Each number of each stage is the median over the profiles; one that is not given everywhere, over those that
+//!    give it.
+//! 2. A link is the median over what each profile says of it; pairs that any profile lists are listed.
+//! 3. Where medians of one stage no longer fit together (`I` would free more than is held), the larger gives way.
+//!
+//! Follows `align_runtime_estimations_across_all_distributed_ranks` of PyTorch's `torch/_inductor/comms.py`.
+
+use super::error::ProfileError;
+use super::link::{Link, LinkBetween, Links};
+use super::profile::{Profile, StageCost};
+use std::collections::BTreeSet;
+
+impl Profile {
+    /// The profile that several ranks' own measurements of the same stages agree on: the median of every number.
+    ///
+    /// # Errors
+    /// [`ProfileError::NoProfile`] without any, [`ProfileError::Unlike`] if they are about different numbers of stages,
+    /// [`ProfileError::OtherSkips`] about different edges between them.
+    ///
+    /// ```
+    /// use burn_pipeline_plan::cost::{Links, Profile, StageCost};
+    /// let rank = |forward| Profile::new(vec![StageCost { forward, ..StageCost::default() }], Links::default());
+    /// let shared = Profile::median(&[rank(1.0)?, rank(9.0)?, rank(1.2)?])?;
+    /// assert_eq!(shared.stages()[0].forward, 1.2);
+    /// # Ok::<(), burn_pipeline_plan::cost::ProfileError>(())
+    /// ```
+    pub fn median(profiles: &[Profile]) -> Result<Profile, ProfileError> {
+        let first = profiles.first().ok_or(ProfileError::NoProfile)?.stages().len();
+        if let Some(other) = profiles.iter().map(|profile| profile.stages().len()).find(|&stages| stages != first) {
+            return Err(ProfileError::Unlike { first, other });
+        }
+        let skips = profiles[0].skips();
+        if profiles.iter().any(|profile| profile.skips() != skips) {
+            return Err(ProfileError::OtherSkips);
+        }
+        let stage = |stage: usize| stage_cost(&profiles.iter().map(|p| p.stages()[stage]).collect::<Vec<_>>());
+        Profile::new((0..first).map(stage).collect(), links(profiles))?.with_skips(skips.to_vec())
+    }
+}
+
+fn stage_cost(costs: &[StageCost]) -> StageCost {
+    let number = |of: fn(&StageCost) -> f64| median(costs.iter().map(of).collect()).unwrap_or(0.0);
+    let given = |of: fn(&StageCost) -> Option<f64>| median(costs.iter().filter_map(of).collect());
+    let (activation_bytes, recomputed_bytes) = (number(|c| c.activation_bytes), number(|c| c.recomputed_bytes));
+    StageCost {
+        forward: number(|c| c.forward),
+        input: given(|c| c.input),
+        weight: given(|c| c.weight),
+        backward: given(|c| c.backward),
+        overlap: given(|c| c.overlap),
+        unshard: number(|c| c.unshard),
+        reduce_grad: number(|c| c.reduce_grad),
+        activation_bytes,
+        freed_at_input_bytes: number(|c| c.freed_at_input_bytes).min(activation_bytes + recomputed_bytes),
+        recomputed_bytes,
+        weight_bytes: number(|c| c.weight_bytes),
+        unsharded_bytes: number(|c| c.unsharded_bytes),
+        gradient_bytes: number(|c| c.gradient_bytes),
+        reduced_gradient_bytes: given(|c| c.reduced_gradient_bytes),
+        optimizer_bytes: number(|c| c.optimizer_bytes),
+        message_bytes: number(|c| c.message_bytes),
+        skip_bytes: number(|c| c.skip_bytes),
+    }
+}
+
+fn links(profiles: &[Profile]) -> Links {
+    let over = |link: &dyn Fn(&Profile) -> Link| Link {
+        latency: median(profiles.iter().map(|p| link(p).latency).collect()).unwrap_or(0.0),
+        bandwidth: median(profiles.iter().filter_map(|p| link(p).bandwidth).collect()),
+    };
+    let pairs: BTreeSet<(usize, usize)> =
+        profiles.iter().flat_map(|p| p.links().between.iter().map(|b| (b.from, b.to))).collect();
+    let between = pairs.into_iter().map(|(from, to)| {
+        let Link { latency, bandwidth } = over(&|profile: &Profile| profile.links().link(from, to));
+        LinkBetween { from, to, latency, bandwidth }
+    });
+    Links { default: over(&|profile: &Profile| profile.links().default), between: between.collect() }
+}
+
+/// The middle value, or the lower one of two.
+fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len().checked_sub(1)? / 2).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::{Strategy, any, prop, proptest};
+
+    fn profile(forward: f64, backward: Option<f64>, between: Vec<LinkBetween>) -> Profile {
+        let links = Links { default: Link { latency: forward, bandwidth: backward.map(|b| b + 1.0) }, between };
+        Profile::new(vec![StageCost { forward, backward, ..StageCost::default() }; 2], links).unwrap()
+    }
+
+    #[test]
+    fn a_straggler_and_a_gap_change_nothing() {
+        let merged = Profile::median(&[
+            profile(1.0, Some(2.0), vec![]),
+            profile(50.0, None, vec![LinkBetween { from: 0, to: 1, latency: 7.0, bandwidth: None }]),
+            profile(1.5, Some(3.0), vec![]),
+            profile(1.25, Some(2.5), vec![]),
+        ]);
+        let merged = merged.unwrap();
+        assert_eq!((merged.stages()[1].forward, merged.stages()[1].backward), (1.25, Some(2.5)));
+        assert_eq!(merged.links().default, Link { latency: 1.25, bandwidth: Some(3.5) });
+        assert_eq!(merged.links().link(0, 1), Link { latency: 1.25, bandwidth: Some(3.5) });
+        assert_eq!(merged.links().between.len(), 1);
+    }
+
+    #[test]
+    fn profiles_of_nothing_or_of_different_cuts_are_refused() {
+        assert_eq!(Profile::median(&[]), Err(ProfileError::NoProfile));
+        let other = Profile::new(vec![StageCost::default()], Links::default()).unwrap();
+        let error = Profile::median(&[profile(1.0, None, vec![]), other]).unwrap_err();
+        assert_eq!(error, ProfileError::Unlike { first: 2, other: 1 });
+        let stages = || Profile::new(vec![StageCost::default(); 3], Links::default()).unwrap();
+        let across = stages().with_skips(vec![(0, 2).into()]).unwrap();
+        assert_eq!(Profile::median(&[across.clone(), across.clone()]), Ok(across.clone()));
+        assert_eq!(Profile::median(&[stages(), across]), Err(ProfileError::OtherSkips));
+    }
+
+    fn cost() -> impl Strategy<Value = StageCost> {
+        let part = || prop::option::of(0.0..9.0f64);
+        (0.0..9.0f64, part(), part(), 0.0..9.0f64, 0.0..1.0f64, 0.0..9.0f64).prop_map(
+            |(forward, input, weight, activation_bytes, share, recomputed_bytes)| StageCost {
+                forward,
+                input,
+                weight,
+                activation_bytes,
+                recomputed_bytes,
+                freed_at_input_bytes: (activation_bytes + recomputed_bytes) * share,
+                ..StageCost::default()
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn every_rank_comes_to_the_same_profile_within_what_was_measured(
+            costs in prop::collection::vec(prop::collection::vec(cost(), 3), 1..6),
+            turn in any::<usize>(),
+        ) {
+            let mut ranks: Vec<Profile> =
+                costs.into_iter().map(|stages| Profile::new(stages, Links::default()).unwrap()).collect();
+            let merged = Profile::median(&ranks).unwrap();
+            let turn = turn % ranks.len();
+            ranks.rotate_left(turn);
+            assert_eq!(Profile::median(&ranks).unwrap(), merged);
+            for (stage, cost) in merged.stages().iter().enumerate() {
+                let forwards: Vec<f64> = ranks.iter().map(|rank| rank.stages()[stage].forward).collect();
+                let below = forwards.iter().filter(|&&forward| forward < cost.forward).count();
+                let above = forwards.iter().filter(|&&forward| forward > cost.forward).count();
+                assert!(forwards.contains(&cost.forward) && below.max(above) * 2 <= forwards.len());
+            }
+            // What everybody agrees on stays.
+            assert_eq!(Profile::median(&[merged.clone(), merged.clone()]).unwrap(), merged);
+        }
+    }
+}

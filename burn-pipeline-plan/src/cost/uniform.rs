@@ -1,0 +1,80 @@
+//! The costs that papers reason with: every rank takes the same time for a microbatch.
+//!
+//! Costs are per rank and microbatch, so a chunk costs `1/v` of them (`v` = stages over ranks), and families
+//! with different numbers of chunks are compared on the same model. An activation is 1 byte per rank and
+//! microbatch: with this profile, bytes read as rank-microbatches.
+
+use super::error::ProfileError;
+use super::link::{Link, Links};
+use super::profile::{Profile, StageCost};
+use crate::plan::Placement;
+
+/// Costs per rank and microbatch, and the latency of an edge between ranks.
+///
+/// ```
+/// use burn_pipeline_plan::{cost::{Profile, Uniform}, plan::Placement};
+/// let costs = Uniform::new(1.0, 1.0, 1.0).with_transfer(0.1);
+/// let profile = Profile::uniform(&Placement::looped(4, 2)?, costs)?;
+/// assert_eq!(profile.stages()[0].forward, 0.5);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Uniform {
+    /// Seconds of `F`.
+    pub forward: f64,
+    /// Seconds of `I`.
+    pub input: f64,
+    /// Seconds of `W`.
+    pub weight: f64,
+    /// Seconds of a fused `F` and `B`; without it, `F + I + W`.
+    pub overlap: Option<f64>,
+    /// Latency in seconds of an edge between two ranks.
+    pub transfer: f64,
+}
+
+impl Uniform {
+    /// `F`, `I` and `W`, with transfers that take no time.
+    pub fn new(forward: f64, input: f64, weight: f64) -> Self {
+        Self { forward, input, weight, overlap: None, transfer: 0.0 }
+    }
+
+    /// The same with a latency on each edge between ranks.
+    pub fn with_transfer(self, transfer: f64) -> Self {
+        Self { transfer, ..self }
+    }
+
+    /// The same with a cost of its own for a fused `F` and `B`.
+    pub fn with_overlap(self, overlap: f64) -> Self {
+        Self { overlap: Some(overlap), ..self }
+    }
+}
+
+impl Profile {
+    /// The profile of a model that is cut evenly over the placement's stages.
+    ///
+    /// # Errors
+    /// If a cost is negative, infinite or not a number.
+    pub fn uniform(placement: &Placement, costs: Uniform) -> Result<Self, ProfileError> {
+        let named = [
+            ("forward", costs.forward),
+            ("input", costs.input),
+            ("weight", costs.weight),
+            ("overlap", costs.overlap.unwrap_or(0.0)),
+            ("transfer", costs.transfer),
+        ];
+        if let Some((field, value)) = named.into_iter().find(|(_, value)| !(value.is_finite() && *value >= 0.0)) {
+            return Err(ProfileError::Uniform { field, value: value.to_string() });
+        }
+        let share = placement.ranks() as f64 / placement.stages() as f64;
+        let stage = StageCost {
+            forward: costs.forward * share,
+            input: Some(costs.input * share),
+            weight: Some(costs.weight * share),
+            overlap: costs.overlap.map(|overlap| overlap * share),
+            activation_bytes: share,
+            ..StageCost::default()
+        };
+        let default = Link { latency: costs.transfer, bandwidth: None };
+        Profile::new(vec![stage; placement.stages()], Links { default, between: Vec::new() })
+    }
+}

@@ -1,0 +1,45 @@
+//! Merges a backward for the input and the backward for the weights right after it into one whole backward.
+//!
+//! ```text
+//! before   rank 0: 0F0     0I0     0W0 0I1 0F1 0W1
+//! after    rank 0: 0F0 0B0 0I1 0F1 0W1
+//! ```
+//!
+//! Guarantees: `I` and `W` of one stage and microbatch become `B` where nothing but idle cells stands between
+//! them; everything else stays in order. Idle cells are dropped, since rows no longer line up. Idempotent.
+//! Follows PyTorch's `_merge_bw`, which fails on a row of a lone `I`; here it stays.
+
+use crate::plan::{Action, Op, Plan, Task};
+
+/// `I` then `W` of the same stage and microbatch become `B`; idle cells are dropped.
+///
+/// Run it before [`insert_transfers`](super::insert_transfers): that one parts `I` from its `W` with a send.
+///
+/// ```
+/// use burn_pipeline_plan::{pass, plan::Plan};
+/// let plan = Plan::from_csv("mine", "0F0,0I0,,0W0\n")?;
+/// assert_eq!(pass::merge_backward(&plan).to_csv(), "0F0,0B0\n");
+/// # Ok::<(), burn_pipeline_plan::plan::PlanCsvError>(())
+/// ```
+pub fn merge_backward(plan: &Plan) -> Plan {
+    plan.with_rows(plan.rows().iter().map(|row| merge_row(row)).collect())
+}
+
+fn merge_row(row: &[Action]) -> Vec<Action> {
+    let mut merged: Vec<Action> = Vec::with_capacity(row.len());
+    for &action in row.iter().filter(|action| !action.is_idle()) {
+        match merged.last_mut().and_then(|last| Some((whole(*last, action)?, last))) {
+            Some((backward, last)) => *last = backward,
+            None => merged.push(action),
+        }
+    }
+    merged
+}
+
+/// The whole backward that two cells make up, if they do.
+fn whole(first: Action, second: Action) -> Option<Action> {
+    let (Action::Single(input), Action::Single(weight)) = (first, second) else { return None };
+    let split = input.op() == Op::BackwardInput && weight.op() == Op::BackwardWeight;
+    let same = input.stage() == weight.stage() && input.microbatch() == weight.microbatch();
+    (split && same).then_some(Task::new(input.stage(), Op::Backward, input.microbatch()?).into())
+}

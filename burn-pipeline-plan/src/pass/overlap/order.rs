@@ -1,0 +1,142 @@
+//! One order of all messages that every rank follows.
+//!
+//! Guarantees: [`communication_order`] finds one if there is one, in linear time. A plan whose rows follow one cannot
+//! deadlock, wherever its waits stand and whatever the transport: a rank that stands at the wait for a message has
+//! started none that comes later in the order, so of all messages that are waited for, the first one's other end can
+//! always go on.
+//!
+//! Rows that were lowered by [`insert_transfers`](crate::pass::insert_transfers) follow one; rows in which two ranks
+//! start the same two messages the other way round (which only waits of their own make legal) do not, and are given
+//! one:
+//!
+//! 1. Messages are ordered by the time at which they start in simulation, those of one instant by a dry run, so that
+//!    none comes before one that it needs.
+//! 2. Each row is scheduled anew with its sends and receives in that order, everything else as it stood.
+//!
+//! The counterpart for point-to-point messages of `decide_global_ordering_of_comms` in PyTorch's
+//! `torch/_inductor/comms.py`, which keeps the order of the program.
+
+use super::cell::Cell;
+use crate::plan::{Action, Op, Plan, Task};
+use crate::simulate::Simulation;
+use std::collections::{HashMap, HashSet, VecDeque};
+
+/// The sends of a plan in an order that every rank follows with its sends and receives, or `None` if there is none.
+///
+/// ```
+/// use burn_pipeline_plan::{pass::overlap::communication_order, plan::Plan};
+/// let plan = Plan::from_csv("mine", "0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n")?;
+/// let sends = communication_order(&plan).unwrap();
+/// assert_eq!(sends.iter().map(|send| send.to_string()).collect::<Vec<_>>(), ["0SEND_F0", "1SEND_B0"]);
+/// # Ok::<(), burn_pipeline_plan::plan::PlanCsvError>(())
+/// ```
+pub fn communication_order(plan: &Plan) -> Option<Vec<Task>> {
+    let rows: Vec<Vec<Task>> = (0..plan.ranks()).map(|rank| messages(plan, rank).collect()).collect();
+    let mut next = vec![0; rows.len()];
+    // How many of its two ends have come to a message.
+    let mut ends: HashMap<Task, Vec<usize>> = HashMap::new();
+    let mut order = Vec::new();
+    let mut ready: VecDeque<usize> = (0..rows.len()).collect();
+    while let Some(rank) = ready.pop_front() {
+        let Some(&send) = rows[rank].get(next[rank]) else { continue };
+        let there = ends.entry(send).or_default();
+        there.push(rank);
+        if there.len() == 2 {
+            let both = std::mem::take(there);
+            order.push(send);
+            for rank in both {
+                next[rank] += 1;
+                ready.push_back(rank);
+            }
+        }
+    }
+    (0..rows.len()).all(|rank| next[rank] == rows[rank].len()).then_some(order)
+}
+
+/// The messages that a rank sends and receives, by their sends, in the order of its row.
+fn messages(plan: &Plan, rank: usize) -> impl Iterator<Item = Task> + '_ {
+    plan.tasks(rank).filter_map(|task| sent_by(plan, task))
+}
+
+/// The send of a message, given its send or its receive.
+fn sent_by(plan: &Plan, task: Task) -> Option<Task> {
+    let microbatch = task.microbatch()?;
+    let past = |op| task.skip_peer().map(|peer| Task::skip(peer, op, microbatch, task.stage().index()));
+    match task.op() {
+        Op::SendForward | Op::SendBackward => Some(task),
+        Op::ReceiveForward if task.is_skip() => past(Op::SendForward),
+        Op::ReceiveBackward if task.is_skip() => past(Op::SendBackward),
+        Op::ReceiveForward => Some(Task::new(task.stage().previous()?, Op::SendForward, microbatch)),
+        Op::ReceiveBackward => Some(Task::new(plan.placement().next(task.stage())?, Op::SendBackward, microbatch)),
+        _ => None,
+    }
+}
+
+/// The place of each message in an order by starting time.
+pub(super) fn by_time(plan: &Plan, step: &Simulation) -> HashMap<Task, u32> {
+    let times: HashMap<Task, f64> =
+        step.events.iter().filter_map(|event| Some((single(event.action)?, event.start))).collect();
+    // A stable sort, so messages of one instant stay in the order of the dry run.
+    let mut sends = dry_run(plan);
+    sends.sort_by(|a, b| times.get(a).unwrap_or(&0.0).total_cmp(times.get(b).unwrap_or(&0.0)));
+    sends.into_iter().zip(0..).collect()
+}
+
+fn single(action: Action) -> Option<Task> {
+    match action {
+        Action::Single(task) => Some(task),
+        _ => None,
+    }
+}
+
+/// All sends in an order in which they can be carried out if sends never wait.
+fn dry_run(plan: &Plan) -> Vec<Task> {
+    let rows: Vec<Vec<Task>> = (0..plan.ranks()).map(|rank| plan.tasks(rank).collect()).collect();
+    let mut sent: HashSet<Task> = HashSet::new();
+    let mut waiting: HashMap<Task, usize> = HashMap::new();
+    let mut next = vec![0; rows.len()];
+    let mut order = Vec::new();
+    let mut ready: VecDeque<usize> = (0..rows.len()).collect();
+    while let Some(rank) = ready.pop_front() {
+        while let Some(&task) = rows[rank].get(next[rank]) {
+            if let Some(needs) = used_message(plan, rank, task).filter(|needs| !sent.contains(needs)) {
+                waiting.insert(needs, rank);
+                break;
+            }
+            if matches!(task.op(), Op::SendForward | Op::SendBackward) {
+                order.push(task);
+                sent.insert(task);
+                ready.extend(waiting.remove(&task));
+            }
+            next[rank] += 1;
+        }
+    }
+    order
+}
+
+/// The message from another rank that a computation uses.
+fn used_message(plan: &Plan, rank: usize, task: Task) -> Option<Task> {
+    let microbatch = task.microbatch()?;
+    let (stage, send) = match task.op() {
+        Op::Forward => (task.stage().previous()?, Op::SendForward),
+        Op::Backward | Op::BackwardInput => (plan.placement().next(task.stage())?, Op::SendBackward),
+        _ => return None,
+    };
+    (plan.placement().rank_of(stage) != rank).then(|| Task::new(stage, send, microbatch))
+}
+
+/// The edges that put a row's sends and receives into the order of the places given, and its collectives into their own.
+pub(super) fn chain(plan: &Plan, cells: &[Cell], places: &HashMap<Task, u32>) -> Vec<(u32, u32)> {
+    let mut transfers: Vec<(u32, u32)> = Vec::new();
+    let mut collectives: Vec<u32> = Vec::new();
+    for (cell, content) in cells.iter().enumerate().filter(|(_, content)| content.role.starts()) {
+        let place = content.task().and_then(|task| places.get(&sent_by(plan, task)?).copied());
+        match place {
+            Some(place) => transfers.push((place, cell as u32)),
+            None => collectives.push(cell as u32),
+        }
+    }
+    transfers.sort_unstable();
+    let pairs = transfers.windows(2).map(|pair| (pair[0].1, pair[1].1));
+    pairs.chain(collectives.windows(2).map(|pair| (pair[0], pair[1]))).collect()
+}

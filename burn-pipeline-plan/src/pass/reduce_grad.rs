@@ -1,0 +1,62 @@
+//! Inserts the reduction of a stage's gradients over data-parallel replicas, after its last weight gradient.
+//!
+//! ```text
+//! before   rank 0: 0F0 1F0 1B0 0F1 1F1 1B1 0B0 0B1
+//! after    rank 0: 0F0 1F0 1B0 0F1 1F1 1B1 1REDUCE_GRAD 0B0 0B1 0REDUCE_GRAD
+//! ```
+//!
+//! Guarantees: each stage that computes a weight gradient gets one `REDUCE_GRAD`, in the first place where all
+//! its gradients are there, so that it overlaps with what other stages of the rank still do. In a lowered plan
+//! it goes after the sends that follow the cell: a peer waits for those. Idle cells are dropped. Idempotent.
+//! Follows `_add_reduce_grad` of PyTorch 2.15 (whose separate wait is the runtime's matter here).
+
+use crate::plan::{Action, Op, Plan, Task};
+
+/// One `REDUCE_GRAD` a stage, after its last `W` or `B`.
+///
+/// Idempotent: a plan with any `REDUCE_GRAD` is returned as it stands.
+///
+/// ```
+/// use burn_pipeline_plan::{pass, plan::Plan};
+/// let plan = Plan::from_csv("mine", "0F0,0F1,0B0,0B1\n")?;
+/// assert_eq!(pass::insert_reduce_grad(&plan).to_csv(), "0F0,0F1,0B0,0B1,0REDUCE_GRAD\n");
+/// # Ok::<(), burn_pipeline_plan::plan::PlanCsvError>(())
+/// ```
+pub fn insert_reduce_grad(plan: &Plan) -> Plan {
+    if plan.any_task(|task| task.op() == Op::ReduceGrad) {
+        return plan.clone();
+    }
+    let slots = plan.placement().slots();
+    // Weight gradients still to come, by stage; back at zero after each row.
+    let mut left = vec![0usize; slots];
+    plan.with_rows(plan.rows().iter().map(|row| reduce_row(plan, row, &mut left)).collect())
+}
+
+fn reduce_row(plan: &Plan, row: &[Action], left: &mut [usize]) -> Vec<Action> {
+    let slot = |task: Task| {
+        let known = task.op().gives_weight_gradient() && plan.placement().contains(task.stage());
+        known.then(|| plan.placement().slot(task.stage()))
+    };
+    row.iter().flat_map(|action| action.tasks()).filter_map(slot).for_each(|slot| left[slot] += 1);
+    let mut reduced = Vec::with_capacity(row.len() + 4);
+    let mut due: Vec<Action> = Vec::new();
+    for &action in row.iter().filter(|action| !action.is_idle()) {
+        if !is_send(action) {
+            reduced.append(&mut due);
+        }
+        reduced.push(action);
+        for task in action.tasks() {
+            let Some(slot) = slot(task) else { continue };
+            left[slot] -= 1;
+            if left[slot] == 0 {
+                due.push(Task::whole_stage(task.stage(), Op::ReduceGrad).into());
+            }
+        }
+    }
+    reduced.append(&mut due);
+    reduced
+}
+
+fn is_send(action: Action) -> bool {
+    matches!(action, Action::Single(task) if matches!(task.op(), Op::SendForward | Op::SendBackward))
+}

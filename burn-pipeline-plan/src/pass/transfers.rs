@@ -1,0 +1,253 @@
+//! Lowering: writes down every send and receive.
+//!
+//! ```text
+//! before   rank 0: 0F0 0F1 0B0 0B1
+//!          rank 1: 1F0 1B0 1F1 1B1
+//! after    rank 0: 0F0 0SEND_F0 0F1 0SEND_F1 0RECV_B0 0B0 0RECV_B1 0B1
+//!          rank 1: 1RECV_F0 1F0 1RECV_F1 1B0 1SEND_B0 1F1 1B1 1SEND_B1
+//! ```
+//!
+//! Guarantees: one pass for all placements; each value that crosses ranks is sent once, right after it is made,
+//! and received once, before it is used; neighbours on one rank exchange nothing; the lowered plan runs to its
+//! end under rendezvous. Order of sends and receives is that of PyTorch's `_add_send_recv`, cell by cell.
+//!
+//! 1. Ranks take turns in rank order. In its turn a rank runs one cell if the cell's inputs have arrived.
+//!    Idle cells and `UNSHARD`, `RESHARD`, `REDUCE_GRAD` take a turn too, so they move where receives land.
+//! 2. A cell whose value crosses ranks is followed by its sends, and the sender writes the receive at the end of
+//!    the peer's row as it stands. Both ends of a channel thus agree on the order, and the order in which cells
+//!    ran is one in which every transfer can be carried out as a joint event: nothing can deadlock.
+//! 3. A rank that cannot run is not asked again until a value arrives for it, so time is linear in the plan
+//!    (plus a word of 64 ranks a round).
+//!
+//! Idle cells are dropped. A plan that already has a transfer is returned unchanged.
+
+use super::error::{PassError, Stuck};
+use crate::plan::edges::{Edges, Side};
+use crate::plan::{Action, Op, Plan, Task};
+
+/// A pair's input (the previous stage's output) is on its rank.
+const INPUT: u8 = 1;
+/// A pair's gradient (of its output) is on its rank.
+const GRADIENT: u8 = 2;
+
+/// Inserts `SEND_F`, `RECV_F`, `SEND_B` and `RECV_B` wherever a value crosses ranks.
+///
+/// Idempotent: a plan that is lowered already is returned as it stands.
+///
+/// # Errors
+/// [`PassError::Stuck`] if some cell's input is never made in time, [`PassError::Misplaced`] and
+/// [`PassError::NoSuchMicrobatch`] if a cell does not fit the placement or the counts, [`PassError::Sparse`] if
+/// the plan is far from complete.
+///
+/// ```
+/// use burn_pipeline_plan::{pass, plan::Plan};
+/// let plan = Plan::from_csv("mine", "0F0,0B0\n1F0,1B0\n")?;
+/// assert_eq!(pass::insert_transfers(&plan)?.to_csv(), "0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn insert_transfers(plan: &Plan) -> Result<Plan, PassError> {
+    if plan.is_lowered() {
+        return Ok(plan.clone());
+    }
+    let edges = Edges::new(plan);
+    if edges.is_sparse(plan) {
+        let cells = plan.rows().iter().map(Vec::len).sum();
+        return Err(PassError::Sparse { pairs: edges.pairs(), cells });
+    }
+    let mut lowering = Lowering::new(plan, &edges);
+    while lowering.round()? {}
+    lowering.finish()
+}
+
+struct Lowering<'a> {
+    plan: &'a Plan,
+    edges: &'a Edges,
+    /// `INPUT` and `GRADIENT` of every pair.
+    arrived: Vec<u8>,
+    /// Index of each rank's next cell.
+    next: Vec<usize>,
+    /// That cell, read right after the one before it was run: rows lie far apart in memory, and by the rank's
+    /// next turn the read has been waited for in passing.
+    heads: Vec<Option<Action>>,
+    /// One bit a rank: is it worth asking in its turn?
+    awake: Vec<u64>,
+    rows: Vec<Vec<Action>>,
+}
+
+impl<'a> Lowering<'a> {
+    fn new(plan: &'a Plan, edges: &'a Edges) -> Self {
+        let ranks = plan.ranks();
+        let mut sizes: Vec<usize> = plan.rows().iter().map(Vec::len).collect();
+        let directions = if plan.has_backward() { 2 } else { 1 };
+        for slot in edges.slots() {
+            let crossings = [slot.before, slot.after].into_iter().filter(|&side| side == Side::OtherRank).count();
+            sizes[slot.rank] += crossings * directions * slot.microbatches;
+        }
+        let mut awake = vec![0u64; ranks.div_ceil(64)];
+        (0..ranks).for_each(|rank| awake[rank / 64] |= 1 << (rank % 64));
+        Self {
+            plan,
+            edges,
+            arrived: vec![0; edges.pairs()],
+            next: vec![0; ranks],
+            heads: plan.rows().iter().map(|row| row.first().copied()).collect(),
+            awake,
+            rows: sizes.into_iter().map(Vec::with_capacity).collect(),
+        }
+    }
+
+    /// Gives every rank that is awake its turn, in rank order; false if none could run.
+    fn round(&mut self) -> Result<bool, PassError> {
+        let mut progress = false;
+        for word in 0..self.awake.len() {
+            // Ranks of this word whose turn is still to come: one that is woken by a lower rank runs in this
+            // round, one that is woken by a higher rank in the next.
+            let mut to_come = u64::MAX;
+            loop {
+                let bit = (self.awake[word] & to_come).trailing_zeros();
+                if bit == u64::BITS {
+                    break;
+                }
+                to_come = u64::MAX.checked_shl(bit + 1).unwrap_or(0);
+                if self.turn(word * 64 + bit as usize)? {
+                    progress = true;
+                } else {
+                    self.awake[word] &= !(1 << bit);
+                }
+            }
+        }
+        Ok(progress)
+    }
+
+    /// Runs one cell of a rank; false if its inputs have not arrived or the row has ended.
+    #[inline]
+    fn turn(&mut self, rank: usize) -> Result<bool, PassError> {
+        let Some(action) = self.heads[rank] else { return Ok(false) };
+        match action {
+            Action::Idle => {}
+            Action::Single(task) => {
+                let pair = self.pair(rank, action, task)?;
+                if !self.ready(task, pair) {
+                    return Ok(false);
+                }
+                self.rows[rank].push(action);
+                self.deliver(rank, task, pair);
+                self.deliver_skips(rank, task, pair);
+            }
+            Action::Overlap(first, second) => {
+                let pairs = (self.pair(rank, action, first)?, self.pair(rank, action, second)?);
+                if !self.ready(first, pairs.0) || !self.ready(second, pairs.1) {
+                    return Ok(false);
+                }
+                self.rows[rank].push(action);
+                self.deliver(rank, first, pairs.0);
+                self.deliver_skips(rank, first, pairs.0);
+                self.deliver(rank, second, pairs.1);
+                self.deliver_skips(rank, second, pairs.1);
+            }
+        }
+        self.next[rank] += 1;
+        self.heads[rank] = self.plan.row(rank).get(self.next[rank]).copied();
+        Ok(true)
+    }
+
+    /// The dense number of a task's stage, and of its pair.
+    #[inline]
+    fn pair(&self, rank: usize, action: Action, task: Task) -> Result<(usize, usize), PassError> {
+        let step = self.next[rank];
+        let slot = self.edges.find(task.stage()).ok_or(PassError::Misplaced { rank, step, action, placed: None })?;
+        let Some(at) = self.edges.slots().get(slot).filter(|at| at.rank == rank) else {
+            let placed = Some(self.edges.slots()[slot].rank);
+            return Err(PassError::Misplaced { rank, step, action, placed });
+        };
+        match task.microbatch() {
+            Some(microbatch) if microbatch >= at.microbatches => {
+                Err(PassError::NoSuchMicrobatch { rank, step, action, microbatches: at.microbatches })
+            }
+            microbatch => Ok((slot, at.base + microbatch.unwrap_or(0))),
+        }
+    }
+
+    #[inline]
+    fn ready(&self, task: Task, (slot, pair): (usize, usize)) -> bool {
+        let at = &self.edges.slots()[slot];
+        match task.op() {
+            Op::Forward => at.before == Side::End || self.arrived[pair] & INPUT != 0,
+            Op::BackwardInput | Op::Backward => at.after == Side::End || self.arrived[pair] & GRADIENT != 0,
+            _ => true,
+        }
+    }
+
+    /// Hands a task's value to the neighbour that uses it, by a transfer where they live on different ranks.
+    #[inline]
+    fn deliver(&mut self, rank: usize, task: Task, (slot, pair): (usize, usize)) {
+        let at = self.edges.slots()[slot];
+        let forward = match task.op() {
+            Op::Forward => true,
+            Op::BackwardInput | Op::Backward => false,
+            _ => return,
+        };
+        let (side, neighbour, its_pair, value) = if forward {
+            (at.after, slot + 1, pair + at.microbatches, INPUT)
+        } else {
+            (at.before, slot.wrapping_sub(1), pair.wrapping_sub(at.microbatches), GRADIENT)
+        };
+        if side == Side::End {
+            return;
+        }
+        self.arrived[its_pair] |= value;
+        if side == Side::OtherRank {
+            let microbatch = pair - at.base;
+            let peer = self.edges.slots()[neighbour].rank;
+            let (send, receive) =
+                if forward { (Op::SendForward, Op::ReceiveForward) } else { (Op::SendBackward, Op::ReceiveBackward) };
+            self.rows[rank].push(Task::new(task.stage(), send, microbatch).into());
+            self.rows[peer].push(Task::new(self.edges.stage(neighbour), receive, microbatch).into());
+            self.awake[peer / 64] |= 1 << (peer % 64);
+        }
+    }
+
+    /// Hands a task's values to stages past its neighbour, on other ranks. No task there waits for them: the
+    /// neighbour's value comes later.
+    #[inline]
+    fn deliver_skips(&mut self, rank: usize, task: Task, (slot, pair): (usize, usize)) {
+        let (into, send, receive) = match task.op() {
+            Op::Forward => (false, Op::SendForward, Op::ReceiveForward),
+            Op::BackwardInput | Op::Backward => (true, Op::SendBackward, Op::ReceiveBackward),
+            _ => return,
+        };
+        let (edges, microbatch) = (self.edges, pair - self.edges.slots()[slot].base);
+        for (_, skip) in edges.crossing_skips(slot, into) {
+            let other = if into { skip.from } else { skip.to };
+            let (stage, peer) = (task.stage(), edges.stage(other));
+            self.rows[rank].push(Task::skip(stage, send, microbatch, peer.index()).into());
+            self.rows[edges.slots()[other].rank].push(Task::skip(peer, receive, microbatch, stage.index()).into());
+        }
+    }
+
+    fn finish(self) -> Result<Plan, PassError> {
+        let cell = |rank: usize| Some((rank, self.next[rank], self.heads[rank]?));
+        let unfinished: Vec<_> = (0..self.plan.ranks()).filter_map(cell).collect();
+        if unfinished.is_empty() {
+            return Ok(self.plan.with_rows(self.rows));
+        }
+        let stuck = |&(rank, step, action): &(usize, usize, Action)| {
+            Some(Stuck { rank, step, action, needs: action.tasks().find_map(|task| self.missing(task))? })
+        };
+        Err(PassError::Stuck { stuck: unfinished.iter().filter_map(stuck).collect() })
+    }
+
+    /// The task whose value has not arrived for this one, if that is so.
+    fn missing(&self, task: Task) -> Option<Task> {
+        let slot = self.edges.find(task.stage())?;
+        let microbatch = task.microbatch()?;
+        if self.ready(task, (slot, self.edges.slots()[slot].base + microbatch)) {
+            return None;
+        }
+        let (stage, op) = match task.op() {
+            Op::Forward => (task.stage().previous()?, Op::Forward),
+            _ => (self.plan.placement().next(task.stage())?, Op::Backward),
+        };
+        Some(Task::new(stage, op, microbatch))
+    }
+}

@@ -1,0 +1,136 @@
+//! Inserts the gathering of sharded parameters before a stage is used, and their release when it is not
+//! needed soon, so that at most a given number of stages is gathered on a rank.
+//!
+//! ```text
+//! before (2 active)   rank 0: 0F0 2F0 4F0 4B0 2B0 0B0
+//! after               rank 0: 0UNSHARD 2UNSHARD 0F0 0RESHARD 4UNSHARD 2F0 4F0 4B0 4RESHARD 0UNSHARD 2B0 2RESHARD 0B0
+//! ```
+//!
+//! Guarantees: before each compute cell the rank holds exactly the next `max_active` different stages that it
+//! will compute, its own ones first; a stage is gathered when it comes into that window and released when it
+//! drops out. Releases stand before gathers; gathers in the order of first use, releases in the order in which
+//! the cell before used the stages (only a fused cell can release two). Nothing is released at the end of a
+//! row: the runtime gives everything back after the step. Cells are those of PyTorch 2.7's
+//! `_add_unshard_reshard`, whose releases follow the order of a Python set.
+//!
+//! 1. The window is a run of compute tasks, from the current cell to where `max_active` stages have been seen.
+//! 2. A cell that has run leaves the window at its start: its stage's count of uses drops, maybe to zero.
+//! 3. The end of the window moves on while there is room. Both ends only move forward: time is linear.
+//!
+//! Idle cells are dropped. A plan that already has `UNSHARD` or `RESHARD` is returned unchanged. In a lowered
+//! plan, transfers stay where they are; run it before lowering to get PyTorch's order.
+
+use super::error::PassError;
+use crate::plan::edges::Edges;
+use crate::plan::{Action, Op, Plan, Stage, Task};
+
+/// Inserts `UNSHARD` and `RESHARD` so that at most `max_active` stages are gathered on a rank at a time.
+///
+/// Idempotent: a plan with any of the two is returned as it stands.
+///
+/// # Errors
+/// [`PassError::TooFewActive`] if a cell works on more stages than the bound allows (a fused cell on two, any
+/// cell on one), [`PassError::Misplaced`] if a cell's stage is not in the placement.
+///
+/// ```
+/// use burn_pipeline_plan::{pass, plan::Plan};
+/// let plan = Plan::from_csv("mine", "0F0,1F0,1B0,0B0\n")?;
+/// let sharded = pass::insert_unshard(&plan, 1)?;
+/// assert_eq!(sharded.to_csv(), "0UNSHARD,0F0,0RESHARD,1UNSHARD,1F0,1B0,1RESHARD,0UNSHARD,0B0\n");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn insert_unshard(plan: &Plan, max_active: usize) -> Result<Plan, PassError> {
+    if plan.any_task(|task| matches!(task.op(), Op::Unshard | Op::Reshard)) {
+        return Ok(plan.clone());
+    }
+    let edges = Edges::new(plan);
+    let mut window = Window { edges: &edges, max_active, uses: vec![0; edges.slots().len()], stages: 0, tasks: 0 };
+    let rows = (0..plan.ranks()).map(|rank| window.row(rank, plan.row(rank))).collect::<Result<_, _>>()?;
+    Ok(plan.with_rows(rows))
+}
+
+struct Window<'a> {
+    edges: &'a Edges,
+    max_active: usize,
+    /// Uses of each stage within the window.
+    uses: Vec<usize>,
+    /// Stages with a use within the window.
+    stages: usize,
+    /// Tasks within the window.
+    tasks: usize,
+}
+
+impl Window<'_> {
+    fn row(&mut self, rank: usize, row: &[Action]) -> Result<Vec<Action>, PassError> {
+        let mut sharded = Vec::with_capacity(row.len() + 16);
+        let compute = |task: &Task| task.op().is_compute();
+        let mut ahead = row.iter().flat_map(|action| action.tasks()).filter(compute);
+        // Stages that the last compute cell used for the last time in the window as it stood.
+        let mut gone: Vec<Stage> = Vec::new();
+        let mut come: Vec<Stage> = Vec::new();
+        for (step, &action) in row.iter().enumerate().filter(|(_, action)| !action.is_idle()) {
+            let own = action.tasks().filter(compute).count();
+            if own == 0 {
+                sharded.push(action);
+                continue;
+            }
+            self.refuse_narrow(rank, step, action)?;
+            while self.stages < self.max_active || self.tasks < own {
+                let Some(task) = ahead.next() else { break };
+                let slot = self.edges.find(task.stage());
+                let slot = slot.ok_or(PassError::Misplaced { rank, step, action, placed: None })?;
+                if self.enter(slot) {
+                    // A stage that has just dropped out and comes back is not released in between.
+                    match gone.iter().position(|&stage| stage == task.stage()) {
+                        Some(back) => drop(gone.remove(back)),
+                        None => come.push(task.stage()),
+                    }
+                }
+            }
+            if !gone.is_empty() || !come.is_empty() {
+                sharded.extend(gone.drain(..).map(|stage| Action::from(Task::whole_stage(stage, Op::Reshard))));
+                sharded.extend(come.drain(..).map(|stage| Action::from(Task::whole_stage(stage, Op::Unshard))));
+            }
+            sharded.push(action);
+            for stage in action.tasks().filter(compute).map(Task::stage) {
+                if self.edges.find(stage).is_some_and(|slot| self.leave(slot)) {
+                    gone.push(stage);
+                }
+            }
+        }
+        self.stages = 0;
+        Ok(sharded)
+    }
+
+    fn refuse_narrow(&self, rank: usize, step: usize, action: Action) -> Result<(), PassError> {
+        let needs = match action {
+            Action::Overlap(first, second) if first.stage() != second.stage() => 2,
+            _ => 1,
+        };
+        let max_active = self.max_active;
+        if needs > max_active {
+            return Err(PassError::TooFewActive { rank, step, action, needs, max_active });
+        }
+        Ok(())
+    }
+
+    /// A use of a stage enters the window; is it the only one there?
+    #[inline]
+    fn enter(&mut self, slot: usize) -> bool {
+        self.tasks += 1;
+        self.uses[slot] += 1;
+        let new = self.uses[slot] == 1;
+        self.stages += usize::from(new);
+        new
+    }
+
+    /// A use of a stage leaves the window; was it the last one there?
+    #[inline]
+    fn leave(&mut self, slot: usize) -> bool {
+        self.tasks -= 1;
+        self.uses[slot] -= 1;
+        let last = self.uses[slot] == 0;
+        self.stages -= usize::from(last);
+        last
+    }
+}

@@ -1,0 +1,238 @@
+//! Waits written down, and taken out again: what a send, a receive or a collective starts is awaited in a cell of its
+//! own.
+//!
+//! ```text
+//! before   rank 0: 0F0 0SEND_F0 0RECV_B0 0B0
+//! after    rank 0: 0F0 0SEND_F0 0RECV_B0 0WAIT_RECV_B0 0B0 0WAIT_SEND_F0
+//! ```
+//!
+//! Guarantees: nothing is moved; a start that has a wait keeps it, so both passes are idempotent, and
+//! [`strip_waits`] undoes [`insert_waits`]. A plan that passes [`check`](crate::plan::check) passes with its waits
+//! under the same transport: a wait holds up what follows it, a send or receive without one holds up more.
+//! [`WaitOptions::pytorch`] gives the cells of PyTorch 2.15's `_add_wait_send` and of the wait that its
+//! `_add_reduce_grad` writes; with [`outstanding`](WaitOptions) those of
+//! `max_outstanding_sends`, where that awaits the oldest send, as it mostly does.
+//!
+//! 1. *At once*: right behind the start. It means what the start alone means where transfers keep a rank from going on.
+//! 2. *Late*: a send is awaited right behind the computation that uses the reply to it (the gradient of what `SEND_F`
+//!    handed over: the peer must have received that to compute it), else, as every `SEND_B`, at the end of the row in
+//!    the order of sends; a receive and `UNSHARD` right before the first computation that uses what they bring; a
+//!    reduction before the rank's next one, so that one is under way at a time, or at the end of the row.
+//! 3. Where the number of sends under way is bounded, the oldest is awaited before the one that would be too many.
+//!
+//! A transfer past a neighbour is awaited alike where that was asked for ([`WaitOptions::skips`]); else it is over when
+//! its cell is.
+//!
+//! Both run in linear time.
+
+use crate::plan::edges::Edges;
+use crate::plan::waits::Awaited;
+use crate::plan::{Action, Op, Plan, Stage, Task};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::num::NonZeroUsize;
+
+/// Where the waits of one kind of start go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
+pub enum Placing {
+    /// Nowhere: no wait is written.
+    #[default]
+    Implicit,
+    /// Right behind the start.
+    AtOnce,
+    /// As late as its use allows; see the pass.
+    Late,
+}
+
+/// Where waits go, by kind of start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct WaitOptions {
+    /// Waits of `SEND_F` and `SEND_B`.
+    pub sends: Placing,
+    /// Waits of `RECV_F` and `RECV_B`.
+    pub receives: Placing,
+    /// Waits of `UNSHARD`.
+    pub unshards: Placing,
+    /// Waits of `REDUCE_GRAD`.
+    pub reductions: Placing,
+    /// The most sends of a rank that may be under way where they are awaited late: before one more, the oldest is
+    /// awaited, and so a payload is let go of. PyTorch's `max_outstanding_sends`.
+    pub outstanding: Option<NonZeroUsize>,
+    /// Are transfers past a neighbour awaited like those to and from it? Else they get no wait.
+    pub skips: bool,
+}
+
+impl WaitOptions {
+    /// All kinds alike.
+    pub fn all(placing: Placing) -> Self {
+        Self {
+            sends: placing,
+            receives: placing,
+            unshards: placing,
+            reductions: placing,
+            outstanding: None,
+            skips: true,
+        }
+    }
+
+    /// What PyTorch 2.15 writes down: sends late, reductions at once; the rest is awaited where it is used.
+    pub fn pytorch() -> Self {
+        Self { sends: Placing::Late, reductions: Placing::AtOnce, ..Self::default() }
+    }
+
+    fn of(&self, start: Op) -> Placing {
+        match start {
+            Op::SendForward | Op::SendBackward => self.sends,
+            Op::ReceiveForward | Op::ReceiveBackward => self.receives,
+            Op::Unshard => self.unshards,
+            Op::ReduceGrad => self.reductions,
+            _ => Placing::Implicit,
+        }
+    }
+}
+
+/// Writes down a wait for each start of the kinds given that has none.
+///
+/// Reductions of an unlowered plan can be awaited too; [`insert_transfers`](super::insert_transfers) then gives their
+/// waits a turn, as PyTorch does.
+///
+/// ```
+/// use burn_pipeline_plan::{pass, plan::Plan};
+/// let plan = Plan::from_csv("mine", "0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n")?;
+/// let waits = pass::insert_waits(&plan, &pass::WaitOptions::all(pass::Placing::Late));
+/// assert_eq!(
+///     waits.to_csv(),
+///     "0F0,0SEND_F0,0RECV_B0,0WAIT_RECV_B0,0B0,0WAIT_SEND_F0\n1RECV_F0,1WAIT_RECV_F0,1F0,1B0,1SEND_B0,1WAIT_SEND_B0\n"
+/// );
+/// assert_eq!(pass::strip_waits(&waits), plan);
+/// # Ok::<(), burn_pipeline_plan::plan::PlanCsvError>(())
+/// ```
+pub fn insert_waits(plan: &Plan, options: &WaitOptions) -> Plan {
+    let awaited = Awaited::new(plan, &Edges::new(plan));
+    let row = |(rank, row): (usize, &Vec<Action>)| {
+        let most = options.outstanding.map_or(usize::MAX, NonZeroUsize::get);
+        let mut writer = Writer { row: Vec::with_capacity(row.len() * 3 / 2), most, ..Writer::default() };
+        for (step, &action) in row.iter().enumerate() {
+            let placing = match action {
+                Action::Single(task) if task.is_skip() && !options.skips => Placing::Implicit,
+                Action::Single(task) if !awaited.at(rank, step) => options.of(task.op()),
+                _ => Placing::Implicit,
+            };
+            writer.cell(action, placing);
+        }
+        writer.finish()
+    };
+    plan.with_rows(plan.rows().iter().enumerate().map(row).collect())
+}
+
+/// The same plan without waits: each start is over where its kind is over by itself.
+///
+/// What only its waits kept from a deadlock is refused by [`check`](crate::plan::check) afterwards.
+pub fn strip_waits(plan: &Plan) -> Plan {
+    let is_wait = |action: &Action| matches!(action, Action::Single(task) if task.op().is_wait());
+    let strip = |row: &Vec<Action>| row.iter().copied().filter(|action| !is_wait(action)).collect();
+    plan.with_rows(plan.rows().iter().map(strip).collect())
+}
+
+/// One row in the making, and the late waits that are still to be written.
+#[derive(Default)]
+struct Writer {
+    row: Vec<Action>,
+    /// The most sends that may be under way.
+    most: usize,
+    /// Waits of sends, in order, and those of them that are still to be written.
+    sends: VecDeque<Task>,
+    unreplied: HashSet<Task>,
+    /// Waits of sends and of receives by what the neighbour's would be: a stage's transfers of one microbatch and
+    /// direction are replied to, or used, together.
+    replies: HashMap<Task, Vec<Task>>,
+    receives: HashMap<Task, Vec<Task>>,
+    unshards: HashMap<Stage, Task>,
+    reduction: Option<Task>,
+}
+
+impl Writer {
+    fn cell(&mut self, action: Action, placing: Placing) {
+        for task in action.tasks().filter(|task| task.op().is_compute() || task.op() == Op::Reshard) {
+            self.before_use(task);
+        }
+        if let (Action::Single(task), Some(wait)) = (action, action.tasks().next().and_then(Task::wait)) {
+            if task.op() == Op::ReduceGrad {
+                self.row.extend(self.reduction.take().map(Action::from));
+            }
+            if placing == Placing::Late && matches!(task.op(), Op::SendForward | Op::SendBackward) {
+                self.make_room();
+            }
+            self.row.push(action);
+            match placing {
+                Placing::Implicit => {}
+                Placing::AtOnce => self.row.push(wait.into()),
+                Placing::Late => self.keep(task, wait),
+            }
+            return;
+        }
+        self.row.push(action);
+        for task in action.tasks().filter(|task| task.op().gives_input_gradient()) {
+            self.behind_reply(task);
+        }
+    }
+
+    /// Keeps a late wait until its place comes.
+    fn keep(&mut self, start: Task, wait: Task) {
+        match start.op() {
+            Op::SendForward | Op::SendBackward => {
+                self.sends.push_back(wait);
+                self.unreplied.insert(wait);
+                self.replies.entry(neighbours(wait)).or_default().push(wait);
+            }
+            Op::Unshard => drop(self.unshards.insert(start.stage(), wait)),
+            Op::ReduceGrad => self.reduction = Some(wait),
+            _ => self.receives.entry(neighbours(wait)).or_default().push(wait),
+        }
+    }
+
+    /// Writes the waits of what a computation is about to use, or a release to end.
+    fn before_use(&mut self, task: Task) {
+        self.row.extend(self.unshards.remove(&task.stage()).map(Action::from));
+        let op = match task.op() {
+            Op::Forward => Op::WaitReceiveForward,
+            Op::Backward | Op::BackwardInput => Op::WaitReceiveBackward,
+            _ => return,
+        };
+        let wait = task.microbatch().map(|m| Task::new(task.stage(), op, m));
+        let waits = wait.and_then(|wait| self.receives.remove(&wait)).unwrap_or_default();
+        self.row.extend(waits.into_iter().map(Action::from));
+    }
+
+    /// Awaits the oldest sends until there is room for one more.
+    fn make_room(&mut self) {
+        while self.unreplied.len() >= self.most {
+            let Some(oldest) = self.sends.pop_front() else { return };
+            if self.unreplied.remove(&oldest) {
+                self.row.push(oldest.into());
+            }
+        }
+    }
+
+    /// A backward has used the gradient of what its stage sent: that has been received.
+    fn behind_reply(&mut self, task: Task) {
+        let Some(wait) = task.microbatch().map(|m| Task::new(task.stage(), Op::WaitSendForward, m)) else { return };
+        for wait in self.replies.remove(&wait).unwrap_or_default() {
+            if self.unreplied.remove(&wait) {
+                self.row.push(wait.into());
+            }
+        }
+    }
+
+    /// Writes what is left, sends first come first served.
+    fn finish(mut self) -> Vec<Action> {
+        self.row.extend(self.reduction.take().map(Action::from));
+        let left = self.sends.iter().filter(|wait| self.unreplied.contains(wait));
+        self.row.extend(left.copied().map(Action::from));
+        self.row
+    }
+}
+
+/// The wait of the same kind for the transfer to or from the neighbour.
+fn neighbours(wait: Task) -> Task {
+    wait.microbatch().map_or(wait, |microbatch| Task::new(wait.stage(), wait.op(), microbatch))
+}

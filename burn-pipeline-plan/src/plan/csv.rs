@@ -1,0 +1,97 @@
+//! Plans as CSV: one row a rank, one cell an action, an empty cell for an idle slot.
+//!
+//! Guarantees: [`Plan::to_csv`] then [`Plan::from_csv`] gives the same rows; a file that PyTorch's `_dump_csv`
+//! wrote is read as it stands (either line end). An error names the line and the cell, both counted from 1.
+//! No cell needs quotes, since no action's text holds a comma.
+
+use super::{Action, ParseActionError, Plan, PlanError};
+use std::fmt::Write;
+
+/// Why a CSV text is not a plan.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PlanCsvError {
+    /// A cell is not an action.
+    #[error("line {line}, cell {cell}: {source}")]
+    Cell {
+        /// Line, from 1.
+        line: usize,
+        /// Cell within the line, from 1.
+        cell: usize,
+        /// What is wrong with the cell.
+        source: ParseActionError,
+    },
+    /// The cells are fine but do not make a plan.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+}
+
+impl Plan {
+    /// Reads one row a rank; placement and microbatch counts are inferred as in [`Plan::infer`].
+    ///
+    /// ```
+    /// use burn_pipeline_plan::plan::Plan;
+    /// let plan = Plan::from_csv("mine", "0F0,0F1,,0B0,0B1\n1F0,1B0,1F1,1B1\n")?;
+    /// assert_eq!((plan.ranks(), plan.stages(), plan.total_microbatches()), (2, 2, 2));
+    /// # Ok::<(), burn_pipeline_plan::plan::PlanCsvError>(())
+    /// ```
+    pub fn from_csv(name: impl Into<String>, text: &str) -> Result<Self, PlanCsvError> {
+        let parse = |(line, row): (usize, &str)| -> Result<Vec<Action>, PlanCsvError> {
+            let cells = row.split(',').enumerate().map(|(cell, text)| {
+                text.parse().map_err(|source| PlanCsvError::Cell { line: line + 1, cell: cell + 1, source })
+            });
+            let mut row: Vec<Action> = cells.collect::<Result<_, _>>()?;
+            // A line without any text is a rank that does nothing, not a rank with one idle slot.
+            if row == [Action::Idle] {
+                row.clear();
+            }
+            Ok(row)
+        };
+        let rows = text.lines().enumerate().map(parse).collect::<Result<_, _>>()?;
+        Ok(Plan::infer(name, rows)?)
+    }
+
+    /// One line a rank, as [`Plan::from_csv`] reads it.
+    pub fn to_csv(&self) -> String {
+        let mut text = String::new();
+        for row in self.rows() {
+            for (cell, action) in row.iter().enumerate() {
+                if cell > 0 {
+                    text.push(',');
+                }
+                // Writing into a string cannot fail.
+                let _ = write!(text, "{action}");
+            }
+            text.push('\n');
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_survive_the_round_trip() {
+        let text = "0F0,,0F1,(0F2;1B0)OVERLAP_F_B\n'0F0,2UNSHARD,1SEND_F1\n";
+        let rows: Vec<Vec<Action>> = text.lines().map(|l| l.split(',').map(|c| c.parse().unwrap()).collect()).collect();
+        let placement = super::super::Placement::from_map(2, vec![vec![0, 0, 1], vec![1, 1, 1]]).unwrap();
+        let plan = Plan::new("t", placement, vec![3, 1], rows).unwrap();
+        assert_eq!(plan.to_csv(), text);
+        let json = serde_json::to_string(&plan).unwrap();
+        assert_eq!(serde_json::from_str::<Plan>(&json).unwrap(), plan);
+    }
+
+    #[test]
+    fn carriage_returns_are_read() {
+        let plan = Plan::from_csv("t", "0F0,0B0\r\n1F0,1B0\r\n").unwrap();
+        assert_eq!(plan.row(1).len(), 2);
+    }
+
+    #[test]
+    fn a_bad_cell_is_named() {
+        let error = Plan::from_csv("t", "0F0,0B0\n1F0,1X0\n").unwrap_err();
+        assert!(matches!(error, PlanCsvError::Cell { line: 2, cell: 2, .. }), "{error}");
+        assert!(matches!(Plan::from_csv("t", ""), Err(PlanCsvError::Plan(_))));
+    }
+}

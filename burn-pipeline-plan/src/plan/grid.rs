@@ -1,0 +1,68 @@
+//! A plan as a grid of text: one line a step, one column a rank, and an optional mark on one step.
+//!
+//! Guarantees: [`format()`] gives exactly the layout of PyTorch's `_format_pipeline_order`, trailing spaces
+//! included, and also takes what that one cannot (no rows, or fewer steps than ranks).
+//!
+//! ```text
+//!         Rank 0 Rank 1
+//! Step 0: 0F0           
+//! Step 1: 0F1    1F0     <-- ERROR HERE
+//! ```
+
+use super::{Action, Plan};
+use std::fmt::Write;
+use std::ops::Range;
+
+/// Steps that an error shows before and after the one that it is about.
+const STEPS_AROUND: usize = 4;
+/// Ranks that an error shows at most.
+const RANKS_SHOWN: usize = 8;
+
+impl Plan {
+    /// The whole plan, one line a step and one column a rank.
+    ///
+    /// ```
+    /// use burn_pipeline_plan::plan::Plan;
+    /// let plan = Plan::from_csv("mine", "0F0,,0B0\n1F0,1B0\n")?;
+    /// assert!(plan.grid().starts_with("        Rank 0 Rank 1\nStep 0: 0F0    1F0   \n"));
+    /// # Ok::<(), burn_pipeline_plan::plan::PlanCsvError>(())
+    /// ```
+    pub fn grid(&self) -> String {
+        format(self.rows(), None)
+    }
+}
+
+/// One line a step and one column a rank; the step `mark`, if given, ends in `<-- ERROR HERE`.
+pub fn format(rows: &[Vec<Action>], mark: Option<usize>) -> String {
+    let steps = rows.iter().map(Vec::len).max().unwrap_or(0);
+    window(rows, 0..rows.len(), 0..steps, mark)
+}
+
+/// The part of the grid around one step of one rank, marked there.
+pub(crate) fn excerpt(rows: &[Vec<Action>], rank: usize, step: usize) -> String {
+    let longest = rows.iter().map(Vec::len).max().unwrap_or(0).max(step + 1);
+    let steps = step.saturating_sub(STEPS_AROUND)..(step + STEPS_AROUND + 1).min(longest);
+    let first = rank.saturating_sub(RANKS_SHOWN / 2).min(rows.len().saturating_sub(RANKS_SHOWN));
+    window(rows, first..(first + RANKS_SHOWN).min(rows.len()), steps, Some(step))
+}
+
+fn window(rows: &[Vec<Action>], ranks: Range<usize>, steps: Range<usize>, mark: Option<usize>) -> String {
+    let digits = steps.end.saturating_sub(1).to_string().len();
+    let label = "Step ".len() + digits;
+    let cell = |rank: usize, step: usize| rows[rank].get(step).map_or(String::new(), Action::to_string);
+    let width = |rank| steps.clone().map(|step| cell(rank, step).len()).fold(label, usize::max);
+    let widths: Vec<usize> = ranks.clone().map(width).collect();
+    let joined = |cells: &mut dyn Iterator<Item = String>| {
+        let padded = cells.zip(&widths).map(|(text, &width)| format!("{text:<width$}"));
+        padded.collect::<Vec<_>>().join(" ")
+    };
+    let mut text = format!("{:1$}", "", label + 2) + &joined(&mut ranks.clone().map(|rank| format!("Rank {rank}")));
+    text.push('\n');
+    for step in steps {
+        let row = joined(&mut ranks.clone().map(|rank| cell(rank, step)));
+        let mark = if mark == Some(step) { " <-- ERROR HERE" } else { "" };
+        // Writing into a string cannot fail.
+        let _ = writeln!(text, "Step {step:0digits$}: {row}{mark}");
+    }
+    text
+}

@@ -1,0 +1,106 @@
+//! The families by name.
+//!
+//! A name is matched without regard to case, and without regard to hyphens, underscores and a leading `Schedule`
+//! (PyTorch's class names), so that `ZB-H1`, `zbh1`, `Schedule1F1B` and `_ScheduleForwardOnly` are all found.
+
+use super::{
+    Chimera, DualPipe, DualPipeV, ForwardOnly, GPipe, Gis, GisH, Interleaved1F1B, InterleavedZeroBubble, LoopedBfs,
+    OneFOneB, OneFOneBV, Schedule, ScheduleError, VHalf, VMin, ZbAuto, ZbH1, ZbH2, ZbvZeroBubble,
+};
+
+/// Other names in use, and the family that each means.
+const ALIASES: [(&str, &str); 6] = [
+    ("zb1p", "InterleavedZeroBubble"),
+    ("zbv", "ZBVZeroBubble"),
+    ("interleaved", "Interleaved1F1B"),
+    ("bfs", "LoopedBFS"),
+    ("onefoneb", "1F1B"),
+    ("zerobubbleauto", "ZBAuto"),
+];
+
+/// Every family of this library with its default options, in the order in which they are documented.
+pub fn all() -> Vec<Box<dyn Schedule>> {
+    vec![
+        Box::new(ForwardOnly),
+        Box::new(GPipe),
+        Box::new(OneFOneB),
+        Box::new(Interleaved1F1B::default()),
+        Box::new(LoopedBfs),
+        Box::new(InterleavedZeroBubble),
+        Box::new(ZbvZeroBubble),
+        Box::new(ZbH1),
+        Box::new(ZbH2),
+        Box::new(ZbAuto::default()),
+        Box::new(VHalf),
+        Box::new(VMin),
+        Box::new(OneFOneBV),
+        Box::new(DualPipe),
+        Box::new(DualPipeV),
+        Box::new(Chimera),
+        Box::new(Gis::default()),
+        Box::new(GisH::default()),
+    ]
+}
+
+/// The family of that name, with its default options.
+///
+/// Case, hyphens and underscores do not matter; PyTorch's class names and its `ZB1P` are understood.
+///
+/// # Errors
+/// [`ScheduleError::UnknownName`], which lists the names.
+///
+/// # Example
+/// ```
+/// use burn_pipeline_plan::schedule::{by_name, Size};
+///
+/// let plan = by_name("1f1b")?.build(Size::new(2, 3))?;
+/// assert_eq!(plan.row(1).iter().map(|a| a.to_string()).collect::<Vec<_>>(), ["1F0", "1B0", "1F1", "1B1", "1F2", "1B2"]);
+/// # Ok::<(), burn_pipeline_plan::schedule::ScheduleError>(())
+/// ```
+pub fn by_name(name: &str) -> Result<Box<dyn Schedule>, ScheduleError> {
+    let wanted = plain(name);
+    let wanted = wanted.strip_prefix("schedule").filter(|rest| !rest.is_empty()).unwrap_or(&wanted);
+    let wanted = ALIASES.iter().find(|(alias, _)| *alias == wanted).map_or(wanted.to_owned(), |(_, name)| plain(name));
+    let families = all();
+    let known = families.iter().map(|schedule| schedule.family().name).collect();
+    let found = families.into_iter().find(|schedule| plain(schedule.family().name) == wanted);
+    found.ok_or_else(|| ScheduleError::UnknownName { name: name.to_owned(), known })
+}
+
+/// Lower case, without hyphens, underscores and surrounding blanks.
+fn plain(name: &str) -> String {
+    name.trim().chars().filter(|c| !matches!(c, '-' | '_')).map(|c| c.to_ascii_lowercase()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_family_is_found_by_its_own_name_in_any_case() {
+        for schedule in all() {
+            let name = schedule.family().name;
+            assert_eq!(by_name(name).unwrap().family().name, name);
+            assert_eq!(by_name(&name.to_uppercase()).unwrap().family().name, name);
+            assert_eq!(by_name(&format!("Schedule{}", name.to_lowercase())).unwrap().family().name, name);
+        }
+    }
+
+    #[test]
+    fn other_names_in_use_are_understood() {
+        for (alias, name) in
+            [("ZB1P", "InterleavedZeroBubble"), ("ZB-V", "ZBVZeroBubble"), ("ZB-H1", "ZBH1"), ("v_half", "VHalf")]
+        {
+            assert_eq!(by_name(alias).unwrap().family().name, name);
+        }
+        assert_eq!(by_name("_ScheduleForwardOnly").unwrap().family().name, "ForwardOnly");
+    }
+
+    #[test]
+    fn an_unknown_name_is_refused_with_the_known_ones() {
+        for name in ["", "schedule", "PipelineScheduleMulti", "2F2B"] {
+            let message = by_name(name).unwrap_err().to_string();
+            assert!(message.contains("ForwardOnly, GPipe, 1F1B, Interleaved1F1B"), "{message}");
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! The unit-step simulation: every action takes one step, and steps are counted.
+//!
+//! Guarantees: the rows are those of PyTorch 2.7.1's `_simulate_comms_compute`, cell by cell, idle ones included.
+//!
+//! 1. In each step every rank, in order of rank, runs its next action if what it needs has happened, even where
+//!    that was in this same step on a lower rank; otherwise it idles.
+//! 2. Then every rank that idled tries once more: a higher rank may have unblocked it in the same step.
+//! 3. A step in which nobody moved is a deadlock.
+//!
+//! The rules of readiness are PyTorch's, and looser than a check's: a backward of the last stage and any `W` may
+//! always run. What it is good for is counting steps before and after a pass.
+
+use super::error::{Blocked, SimulateError};
+use crate::plan::{Action, Op, Placement, Plan, Task};
+use std::collections::HashSet;
+
+/// One row a rank, one cell a step; rows end when their rank is done.
+///
+/// # Errors
+/// [`SimulateError::Unsupported`] for fused actions, `UNSHARD`, `RESHARD`, `REDUCE_GRAD` and waits;
+/// [`SimulateError::Foreign`] where a stage is not in the placement; [`SimulateError::Deadlock`] where a step
+/// makes no progress.
+///
+/// ```
+/// use burn_pipeline_plan::{plan::Plan, simulate::unit_steps};
+/// let plan = Plan::from_csv("two ranks", "0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n")?;
+/// let steps = unit_steps(&plan)?;
+/// assert_eq!((steps[0].len(), steps[1].len()), (6, 5));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn unit_steps(plan: &Plan) -> Result<Vec<Vec<Action>>, SimulateError> {
+    let mut steps = Steps::new(plan)?;
+    while steps.unfinished() {
+        steps.step()?;
+    }
+    Ok(steps.rows)
+}
+
+struct Steps<'a> {
+    placement: &'a Placement,
+    left: Vec<std::iter::Peekable<std::vec::IntoIter<Task>>>,
+    done: Vec<HashSet<Task>>,
+    rows: Vec<Vec<Action>>,
+}
+
+impl<'a> Steps<'a> {
+    fn new(plan: &'a Plan) -> Result<Self, SimulateError> {
+        let placement = plan.placement();
+        let task = |(rank, (step, &action)): (usize, (usize, &Action))| match action {
+            Action::Single(task) if !placement.contains(task.stage()) => {
+                Err(SimulateError::Foreign { rank, step, action, reason: "the plan has no such stage" })
+            }
+            Action::Single(task) if task.op().has_microbatch() && !task.op().is_wait() => Ok(task),
+            _ => Err(SimulateError::Unsupported { rank, action }),
+        };
+        let row = |(rank, row): (usize, &Vec<Action>)| {
+            let cells = row.iter().enumerate().filter(|(_, action)| !action.is_idle());
+            cells.map(|cell| task((rank, cell))).collect::<Result<Vec<_>, _>>()
+        };
+        let left = plan.rows().iter().enumerate().map(row).collect::<Result<Vec<_>, _>>()?;
+        Ok(Self {
+            placement,
+            left: left.into_iter().map(|row| row.into_iter().peekable()).collect(),
+            done: vec![HashSet::new(); plan.ranks()],
+            rows: vec![Vec::new(); plan.ranks()],
+        })
+    }
+
+    fn unfinished(&mut self) -> bool {
+        self.left.iter_mut().any(|row| row.peek().is_some())
+    }
+
+    fn step(&mut self) -> Result<(), SimulateError> {
+        let mut idle = Vec::new();
+        let mut progress = false;
+        for rank in 0..self.left.len() {
+            if self.left[rank].peek().is_none() {
+                continue;
+            }
+            let ran = self.run_next(rank);
+            self.rows[rank].push(ran.map_or(Action::Idle, Action::Single));
+            match ran {
+                Some(_) => progress = true,
+                None => idle.push(rank),
+            }
+        }
+        if !progress {
+            return Err(self.deadlock());
+        }
+        for rank in idle {
+            if let (Some(task), Some(cell)) = (self.run_next(rank), self.rows[rank].last_mut()) {
+                *cell = task.into();
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs the rank's next task if it is ready.
+    fn run_next(&mut self, rank: usize) -> Option<Task> {
+        let task = *self.left[rank].peek()?;
+        self.awaits(task).is_empty().then(|| {
+            self.left[rank].next();
+            self.done[rank].insert(task);
+            task
+        })
+    }
+
+    /// Tasks of which one would make `task` ready; empty if it is.
+    fn awaits(&self, task: Task) -> Vec<Task> {
+        let (stage, microbatch) = (task.stage(), task.microbatch().unwrap_or(0));
+        let (previous, next) = (stage.previous(), self.placement.next(stage));
+        let of = |stage, op| Task::new(stage, op, microbatch);
+        let backwards = |stage| [of(stage, Op::BackwardInput), of(stage, Op::Backward)];
+        if let (Some(peer), false) = (task.skip_peer(), task.op().is_send()) {
+            let send = if task.op() == Op::ReceiveForward { Op::SendForward } else { Op::SendBackward };
+            let send = Task::skip(peer, send, microbatch, stage.index());
+            let sent = self.done[self.placement.rank_of(peer)].contains(&send);
+            return if sent { Vec::new() } else { vec![send] };
+        }
+        // Each alternative with the stage on whose rank it is looked for.
+        let any: Vec<Task> = match (task.op(), previous, next) {
+            (Op::Forward, Some(previous), _) => vec![of(stage, Op::ReceiveForward), of(previous, Op::Forward)],
+            (Op::Backward | Op::BackwardInput, _, Some(next)) => {
+                [[of(stage, Op::ReceiveBackward); 2], backwards(next)].concat()
+            }
+            (Op::SendForward, ..) => vec![of(stage, Op::Forward)],
+            (Op::SendBackward, ..) => backwards(stage).to_vec(),
+            (Op::ReceiveForward, Some(previous), _) => vec![of(previous, Op::SendForward)],
+            (Op::ReceiveBackward, _, Some(next)) => vec![of(next, Op::SendBackward)],
+            // Nobody can send to the first stage or give a gradient to the last one.
+            (Op::ReceiveForward | Op::ReceiveBackward, ..) => vec![task],
+            _ => return Vec::new(),
+        };
+        let own = self.placement.rank_of(stage);
+        let happened = |t: &Task| match t.op().is_transfer() {
+            true => self.done[self.placement.rank_of(t.stage())].contains(t),
+            false => self.done[own].contains(t),
+        };
+        if any.iter().any(happened) { Vec::new() } else { any }
+    }
+
+    fn deadlock(&mut self) -> SimulateError {
+        let next: Vec<Option<Task>> = self.left.iter_mut().map(|row| row.peek().copied()).collect();
+        let blocked = next.iter().enumerate().filter_map(|(rank, &task)| {
+            let (task, awaits) = (task?, *self.awaits(task?).first()?);
+            let on = self.placement.rank_of(awaits.stage());
+            Some(Blocked { rank, step: self.done[rank].len(), action: task.into(), awaits, on })
+        });
+        SimulateError::Deadlock { blocked: blocked.collect() }
+    }
+}

@@ -1,0 +1,372 @@
+//! A second opinion on plans, written for plainness: sets, queues and trying every rank over and over.
+//! It shares no code and no data structure with the library's check.
+
+use burn_pipeline_plan::plan::{Action, Op, Plan, Stage, Task, Transport};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// Can the plan be run to its end, and has it then done all it owes, each thing once?
+pub(crate) fn is_legal(plan: &Plan, transport: Transport) -> bool {
+    let mut run = Run::new(plan);
+    while !run.broken && (0..plan.ranks()).any(|rank| run.step(rank, transport)) {}
+    // A route without microbatches leaves its stages nothing to reduce; they may all the same.
+    run.done.retain(|task| task.op() != Op::ReduceGrad || plan.microbatches()[task.stage().replica()] > 0);
+    run.done.retain(|task| !task.op().is_wait());
+    // Both ends of a channel must have started the same values in the same order.
+    for ends in run.started.values() {
+        let values: Vec<Task> = ends[0].iter().map(|send| counterpart(plan, *send).unwrap()).collect();
+        run.broken |= values != ends[1];
+    }
+    let ended = (0..plan.ranks()).all(|rank| run.position[rank] == run.rows[rank].len());
+    !run.broken && ended && run.done == owed(plan) && run.bracketed()
+}
+
+/// One thing that a rank does: a cell of the row.
+struct Run<'a> {
+    plan: &'a Plan,
+    waits: bool,
+    /// Transfers started on a channel, by end: sends, then receives.
+    started: BTreeMap<(usize, usize), [Vec<Task>; 2]>,
+    /// Did the rank start the transfer that it stands at?
+    posted: Vec<bool>,
+    used: BTreeSet<Stage>,
+    rows: Vec<Vec<Action>>,
+    position: Vec<usize>,
+    done: BTreeSet<Task>,
+    queues: BTreeMap<(usize, usize), VecDeque<Task>>,
+    gathered: BTreeSet<Stage>,
+    bare: bool,
+    manages: bool,
+    broken: bool,
+}
+
+impl<'a> Run<'a> {
+    fn new(plan: &'a Plan) -> Self {
+        let rows = plan.rows().iter().map(|row| row.iter().copied().filter(|a| !a.is_idle()).collect()).collect();
+        Self {
+            plan,
+            waits: plan.any_task(|task| task.op().is_wait()),
+            started: BTreeMap::new(),
+            posted: vec![false; plan.ranks()],
+            used: BTreeSet::new(),
+            rows,
+            position: vec![0; plan.ranks()],
+            done: BTreeSet::new(),
+            queues: BTreeMap::new(),
+            gathered: BTreeSet::new(),
+            bare: false,
+            manages: false,
+            broken: false,
+        }
+    }
+
+    fn head(&self, rank: usize) -> Option<Action> {
+        self.rows[rank].get(self.position[rank]).copied()
+    }
+
+    /// Runs the next cell of a rank if it can be run now.
+    fn step(&mut self, rank: usize, transport: Transport) -> bool {
+        let Some(action) = self.head(rank) else { return false };
+        let tasks: Vec<Task> = action.tasks().collect();
+        if tasks.len() == 2 {
+            let same = (tasks[0].stage(), tasks[0].microbatch()) == (tasks[1].stage(), tasks[1].microbatch());
+            self.broken |= same || tasks[0].op() != Op::Forward || !tasks[1].op().gives_input_gradient();
+        }
+        let homeless = |task: &Task| {
+            let placement = self.plan.placement();
+            !placement.contains(task.stage())
+                || placement.rank_of(task.stage()) != rank
+                || task.microbatch().is_some_and(|m| m >= self.plan.microbatches()[task.stage().replica()])
+        };
+        if self.broken || tasks.iter().any(homeless) {
+            self.broken = true;
+            return false;
+        }
+        if self.waits && (tasks[0].op().is_transfer() || tasks[0].op().is_transfer_wait()) {
+            return self.awaited_transfer(rank, tasks[0], transport);
+        }
+        if tasks[0].op().is_transfer() {
+            return self.transfer(rank, tasks[0], transport);
+        }
+        if !tasks.iter().all(|task| self.inputs(*task).iter().all(|any| any.iter().any(|t| self.done.contains(t)))) {
+            return false;
+        }
+        tasks.into_iter().for_each(|task| self.finish(task));
+        self.position[rank] += 1;
+        true
+    }
+
+    fn finish(&mut self, task: Task) {
+        match task.op() {
+            Op::Unshard => {
+                self.manages = true;
+                self.broken |= !self.gathered.insert(task.stage());
+                self.used.remove(&task.stage());
+                self.done.remove(&Task::whole_stage(task.stage(), Op::WaitUnshard));
+            }
+            Op::WaitUnshard => {
+                let late = !self.gathered.contains(&task.stage()) || self.used.contains(&task.stage());
+                self.broken |= late || !self.done.insert(task);
+            }
+            Op::Reshard => {
+                self.manages = true;
+                self.broken |= !self.gathered.remove(&task.stage());
+            }
+            op => {
+                self.broken |= !self.done.insert(task);
+                if op.is_compute() {
+                    self.used.insert(task.stage());
+                }
+                self.bare |= op.is_compute() && !self.gathered.contains(&task.stage());
+            }
+        }
+    }
+
+    fn bracketed(&self) -> bool {
+        !(self.manages && self.bare)
+    }
+
+    /// What must have been done before: of each list, one.
+    fn inputs(&self, task: Task) -> Vec<Vec<Task>> {
+        let Some(mb) = task.microbatch() else { return self.inputs_of_reduction(task) };
+        let (stage, placement) = (task.stage(), self.plan.placement());
+        let other = |s: Stage| placement.rank_of(s) != placement.rank_of(stage);
+        let lowered = self.plan.is_lowered();
+        let mut needs = self.neighbours(task, mb);
+        // What comes past neighbours: values into a forward, gradients into a backward.
+        for edge in self.plan.skips().iter().filter(|_| lowered) {
+            let ends = [edge.from, edge.to].map(|index| Stage::in_replica(stage.replica(), index));
+            let (own, peer, op) = match task.op() {
+                Op::Forward => (ends[1], ends[0], Op::ReceiveForward),
+                Op::Backward | Op::BackwardInput => (ends[0], ends[1], Op::ReceiveBackward),
+                _ => continue,
+            };
+            if own == stage && other(peer) {
+                needs.push(vec![Task::skip(stage, op, mb, peer.index())]);
+            }
+        }
+        needs
+    }
+
+    fn neighbours(&self, task: Task, mb: usize) -> Vec<Vec<Task>> {
+        let (stage, placement) = (task.stage(), self.plan.placement());
+        let other = |s: Stage| placement.rank_of(s) != placement.rank_of(stage);
+        let lowered = self.plan.is_lowered();
+        match task.op() {
+            Op::Forward => match stage.previous() {
+                Some(before) if other(before) && lowered => vec![vec![Task::new(stage, Op::ReceiveForward, mb)]],
+                Some(before) => vec![vec![Task::new(before, Op::Forward, mb)]],
+                None => vec![],
+            },
+            Op::Backward | Op::BackwardInput => {
+                let mut needs = vec![vec![Task::new(stage, Op::Forward, mb)]];
+                match placement.next(stage) {
+                    Some(after) if other(after) && lowered => {
+                        needs.push(vec![Task::new(stage, Op::ReceiveBackward, mb)])
+                    }
+                    Some(after) => {
+                        needs.push(vec![Task::new(after, Op::Backward, mb), Task::new(after, Op::BackwardInput, mb)])
+                    }
+                    None => {}
+                }
+                needs
+            }
+            _ => vec![vec![Task::new(stage, Op::BackwardInput, mb)]],
+        }
+    }
+
+    fn inputs_of_reduction(&self, task: Task) -> Vec<Vec<Task>> {
+        if task.op() == Op::WaitReduceGrad {
+            return vec![vec![Task::whole_stage(task.stage(), Op::ReduceGrad)]];
+        }
+        if task.op() != Op::ReduceGrad {
+            return vec![];
+        }
+        let all = 0..self.plan.microbatches()[task.stage().replica()];
+        let either =
+            |mb| vec![Task::new(task.stage(), Op::Backward, mb), Task::new(task.stage(), Op::BackwardWeight, mb)];
+        all.map(either).collect()
+    }
+
+    /// A send or a receive.
+    fn transfer(&mut self, rank: usize, task: Task, transport: Transport) -> bool {
+        let (stage, mb) = (task.stage(), task.microbatch().unwrap());
+        let forward = matches!(task.op(), Op::SendForward | Op::ReceiveForward);
+        let sends = matches!(task.op(), Op::SendForward | Op::SendBackward);
+        let other_stage = if forward == sends { self.plan.placement().next(stage) } else { stage.previous() };
+        let edge = |peer: Stage| (stage.index().min(peer.index()), stage.index().max(peer.index()));
+        let known = task.skip_peer().is_none_or(|peer| self.plan.skips().contains(&edge(peer).into()));
+        let other_stage = task.skip_peer().or(other_stage).filter(|_| known);
+        let peer = other_stage.map(|s| self.plan.placement().rank_of(s));
+        let (Some(other_stage), Some(peer)) = (other_stage, peer.filter(|&peer| peer != rank)) else {
+            self.broken = true;
+            return false;
+        };
+        let made = if forward { [Op::Forward; 2] } else { [Op::Backward, Op::BackwardInput] };
+        if sends && !made.iter().any(|&op| self.done.contains(&Task::new(stage, op, mb))) {
+            return false;
+        }
+        let counterpart = match task.op() {
+            Op::SendForward => Op::ReceiveForward,
+            Op::ReceiveForward => Op::SendForward,
+            Op::SendBackward => Op::ReceiveBackward,
+            _ => Op::SendBackward,
+        };
+        let counterpart = match task.is_skip() {
+            true => Task::skip(other_stage, counterpart, mb, stage.index()),
+            false => Task::new(other_stage, counterpart, mb),
+        };
+        match transport {
+            Transport::Rendezvous | Transport::Buffered(0) => {
+                // Both ends move at once, when the sender has something to send: the receiver never moves alone.
+                if !sends || self.head(peer) != Some(counterpart.into()) {
+                    return false;
+                }
+                self.finish(counterpart);
+                self.position[peer] += 1;
+            }
+            Transport::Buffered(capacity) if sends => {
+                let queue = self.queues.entry((rank, peer)).or_default();
+                if queue.len() >= capacity {
+                    return false;
+                }
+                queue.push_back(counterpart);
+            }
+            Transport::Unbounded if sends => self.queues.entry((rank, peer)).or_default().push_back(counterpart),
+            _ => {
+                let queue = self.queues.entry((peer, rank)).or_default();
+                match queue.pop_front() {
+                    None => return false,
+                    Some(arrived) => self.broken |= arrived != task,
+                }
+            }
+        }
+        self.finish(task);
+        self.position[rank] += 1;
+        true
+    }
+}
+
+impl Run<'_> {
+    /// A send, a receive or the wait for one, in a plan that has waits: a transfer is posted where it starts, and is
+    /// over where its channel says so. Without a wait of its own a rank does not leave it before that.
+    fn awaited_transfer(&mut self, rank: usize, task: Task, transport: Transport) -> bool {
+        let start = match (task.op().awaits(), task.skip_peer()) {
+            (None, _) => task,
+            (Some(op), Some(peer)) => Task::skip(task.stage(), op, task.microbatch().unwrap(), peer.index()),
+            (Some(op), None) => Task::new(task.stage(), op, task.microbatch().unwrap()),
+        };
+        let Some(there) = counterpart(self.plan, start) else {
+            self.broken = true;
+            return false;
+        };
+        let sends = matches!(start.op(), Op::SendForward | Op::SendBackward);
+        let peer = self.plan.placement().rank_of(there.stage());
+        if peer == rank {
+            self.broken = true;
+            return false;
+        }
+        let channel = if sends { (rank, peer) } else { (peer, rank) };
+        if !task.op().is_wait() && !self.posted[rank] {
+            let made = match start.op() {
+                Op::SendForward => vec![Op::Forward],
+                Op::SendBackward => vec![Op::Backward, Op::BackwardInput],
+                _ => vec![],
+            };
+            let is_made = |op: &Op| self.done.contains(&Task::new(start.stage(), *op, start.microbatch().unwrap()));
+            self.broken |= self.done.contains(&start) || (sends && !made.iter().any(is_made));
+            self.finish(start);
+            self.started.entry(channel).or_default()[usize::from(!sends)].push(start);
+            self.posted[rank] = true;
+        }
+        let (op, microbatch) = (start.op().wait().unwrap(), start.microbatch().unwrap());
+        let wait = match start.skip_peer() {
+            Some(peer) => Task::skip(start.stage(), op, microbatch, peer.index()),
+            None => Task::new(start.stage(), op, microbatch),
+        };
+        let user = match wait.op() {
+            Op::WaitReceiveForward => vec![Op::Forward],
+            Op::WaitReceiveBackward => vec![Op::Backward, Op::BackwardInput],
+            _ => vec![],
+        };
+        let used = |op: &Op| self.done.contains(&Task::new(start.stage(), *op, start.microbatch().unwrap()));
+        if task.op().is_wait() {
+            self.broken |= !self.done.contains(&start) || self.done.contains(&wait) || user.iter().any(used);
+        }
+        let later = self.rows[rank][self.position[rank] + 1..].contains(&wait.into());
+        let stands = task.op().is_wait() || !later;
+        if self.broken || (stands && !self.is_over(channel, start, sends, transport)) {
+            return false;
+        }
+        if task.op().is_wait() {
+            self.finish(task);
+        }
+        self.posted[rank] = false;
+        self.position[rank] += 1;
+        true
+    }
+
+    fn is_over(&self, channel: (usize, usize), start: Task, sends: bool, transport: Transport) -> bool {
+        let ends = &self.started[&channel];
+        let number = ends[usize::from(!sends)].iter().position(|t| *t == start).unwrap();
+        match (sends, transport) {
+            (false, _) => ends[0].len() > number,
+            (true, Transport::Rendezvous) => ends[1].len() > number,
+            (true, Transport::Buffered(room)) => ends[1].len() + room > number,
+            (true, Transport::Unbounded) => true,
+        }
+    }
+}
+
+/// The transfer at the other end.
+fn counterpart(plan: &Plan, transfer: Task) -> Option<Task> {
+    let (op, neighbour) = match transfer.op() {
+        Op::SendForward => (Op::ReceiveForward, plan.placement().next(transfer.stage())),
+        Op::ReceiveBackward => (Op::SendBackward, plan.placement().next(transfer.stage())),
+        Op::ReceiveForward => (Op::SendForward, transfer.stage().previous()),
+        _ => (Op::ReceiveBackward, transfer.stage().previous()),
+    };
+    match transfer.skip_peer() {
+        Some(peer) => Some(Task::skip(peer, op, transfer.microbatch()?, transfer.stage().index())),
+        None => Some(Task::new(neighbour?, op, transfer.microbatch()?)),
+    }
+}
+
+/// Every task of a complete plan, given what form its backwards have.
+fn owed(plan: &Plan) -> BTreeSet<Task> {
+    let tasks: BTreeSet<Task> = plan.rows().iter().flatten().flat_map(|action| action.tasks()).collect();
+    let (training, lowered) = (plan.has_backward(), plan.is_lowered());
+    let reduces = tasks.iter().any(|task| task.op() == Op::ReduceGrad);
+    let mut owed = BTreeSet::new();
+    for stage in plan.placement().all_stages() {
+        let crosses_before = stage.previous().is_some_and(|before| plan.placement().crosses_after(before));
+        let crosses_after = plan.placement().crosses_after(stage);
+        if reduces && plan.microbatches()[stage.replica()] > 0 {
+            owed.insert(Task::whole_stage(stage, Op::ReduceGrad));
+        }
+        for mb in 0..plan.microbatches()[stage.replica()] {
+            let split = tasks.contains(&Task::new(stage, Op::BackwardInput, mb));
+            let due = [
+                (Op::Forward, true),
+                (Op::Backward, training && !split),
+                (Op::BackwardInput, training && split),
+                (Op::BackwardWeight, training && split),
+                (Op::ReceiveForward, lowered && crosses_before),
+                (Op::SendForward, lowered && crosses_after),
+                (Op::ReceiveBackward, lowered && training && crosses_after),
+                (Op::SendBackward, lowered && training && crosses_before),
+            ];
+            owed.extend(due.iter().filter(|(_, due)| *due).map(|(op, _)| Task::new(stage, *op, mb)));
+            let rank = |index| plan.placement().rank_of(Stage::in_replica(stage.replica(), index));
+            for edge in plan.skips().iter().filter(|edge| lowered && rank(edge.from) != rank(edge.to)) {
+                let due = match stage.index() {
+                    index if index == edge.from => [(Op::SendForward, true), (Op::ReceiveBackward, training)],
+                    index if index == edge.to => [(Op::ReceiveForward, true), (Op::SendBackward, training)],
+                    _ => continue,
+                };
+                let peer = edge.from + edge.to - stage.index();
+                owed.extend(due.iter().filter(|(_, due)| *due).map(|(op, _)| Task::skip(stage, *op, mb, peer)));
+            }
+        }
+    }
+    owed
+}

@@ -1,0 +1,35 @@
+//! Plans held against something independent: PyTorch's own orders, rows and tables of the papers, closed
+//! formulas, and properties over random sizes.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests fail by panicking and print what they covered")]
+
+mod brute_force;
+mod check;
+mod command_line;
+mod drawings;
+mod event;
+mod exposed;
+mod golden;
+mod golden_orders;
+mod golden_text;
+mod lowering;
+mod misc;
+mod mutation;
+mod order_traps;
+mod orders;
+mod overlap;
+mod overlap_growth;
+mod overlap_properties;
+mod paper_formulas;
+mod paper_tables;
+mod partition;
+mod pricing;
+mod rows;
+mod simulate;
+mod simulate_properties;
+mod skips;
+mod tables;
+mod trace;
+mod unit_steps;
+mod virtual_stages;
+mod waits;

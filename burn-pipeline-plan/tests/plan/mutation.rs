@@ -1,0 +1,227 @@
+//! Plans with one thing wrong: deleted, repeated, swapped or moved. Check must say what a plain executor says,
+//! and name the right thing.
+
+use crate::brute_force::is_legal;
+use burn_pipeline_plan::pass::{self, Placing, WaitOptions};
+use burn_pipeline_plan::plan::{Action, CheckError, CheckOptions, Plan, Task, Transport};
+use burn_pipeline_plan::schedule::{Size, all};
+use proptest::prelude::{Just, Strategy, any, prop_oneof, proptest};
+use proptest::test_runner::Config;
+
+const TRANSPORTS: [Transport; 4] =
+    [Transport::Rendezvous, Transport::Buffered(1), Transport::Buffered(2), Transport::Unbounded];
+
+fn check(plan: &Plan, transport: Transport) -> Result<(), CheckError> {
+    plan.clone().check(&CheckOptions { transport, ..Default::default() }).map(drop).map_err(|error| *error)
+}
+
+/// A plan of any family at a random small size, in any stage of lowering. Sizes that a family refuses are
+/// replaced by GPipe's.
+fn plans() -> impl Strategy<Value = Plan> {
+    let size = (1..=5usize, 1..=3usize, 1..=6usize);
+    let placing = || prop_oneof![Just(Placing::Implicit), Just(Placing::AtOnce), Just(Placing::Late)];
+    let waits = prop_oneof![
+        Just(WaitOptions::default()),
+        (placing(), placing(), placing(), placing()).prop_map(|(sends, receives, unshards, reductions)| {
+            WaitOptions { sends, receives, unshards, reductions, ..WaitOptions::default() }
+        })
+    ];
+    let form = (any::<[bool; 4]>(), waits);
+    (0..all().len(), size, form).prop_map(|(family, (p, v, m), ([merge, shard, reduce, lower], waits))| {
+        let build = |v| all()[family].build(Size::new(p, m).with_chunks(v));
+        let fallback = || all().iter().find(|f| f.family().name == "GPipe").unwrap().build(Size::new(p, m)).unwrap();
+        let mut plan = build(v).or_else(|_| build(2)).or_else(|_| build(1)).unwrap_or_else(|_| fallback());
+        if merge {
+            plan = pass::merge_backward(&plan);
+        }
+        if shard {
+            plan = pass::insert_unshard(&plan, 2).unwrap();
+        }
+        if reduce {
+            plan = pass::insert_reduce_grad(&plan);
+        }
+        let plan = if lower { pass::insert_transfers(&plan).unwrap() } else { pass::strip_idle(&plan) };
+        pass::insert_waits(&plan, &waits)
+    })
+}
+
+/// Picks a cell of the plan: its rank and index.
+fn pick(plan: &Plan, at: usize) -> (usize, usize) {
+    let cells: usize = plan.rows().iter().map(Vec::len).sum();
+    let mut at = at % cells;
+    for (rank, row) in plan.rows().iter().enumerate() {
+        if at < row.len() {
+            return (rank, at);
+        }
+        at -= row.len();
+    }
+    unreachable!("the index is below the number of cells")
+}
+
+fn edited(plan: &Plan, rank: usize, edit: impl FnOnce(&mut Vec<Action>)) -> Plan {
+    let mut rows = plan.rows().to_vec();
+    edit(&mut rows[rank]);
+    plan.with_rows(rows)
+}
+
+/// Both opinions on a plan under every transport; returns the library's error under the strictest.
+fn agreed(plan: &Plan) -> Result<(), CheckError> {
+    let opinions = TRANSPORTS.map(|transport| {
+        let ours = check(plan, transport);
+        assert_eq!(
+            ours.is_ok(),
+            is_legal(plan, transport),
+            "{transport}: {:?}\n{}",
+            ours.map_err(|e| e.to_string()),
+            plan.grid()
+        );
+        ours
+    });
+    // A laxer transport never turns a good plan bad.
+    assert!(opinions.windows(2).all(|pair| pair[0].is_err() || pair[1].is_ok()));
+    let [strictest, ..] = opinions;
+    if let Err(CheckError::Deadlock { cycle, .. }) = &strictest {
+        assert_circle(plan, cycle);
+    }
+    strictest
+}
+
+/// Each rank of the circle stands where it is said to, and needs what the next one has not reached.
+fn assert_circle(plan: &Plan, cycle: &[burn_pipeline_plan::plan::check::Waiting]) {
+    assert!(!cycle.is_empty());
+    for (here, next) in cycle.iter().zip(cycle.iter().cycle().skip(1)) {
+        assert_eq!(plan.row(here.rank)[here.step], here.action);
+        let same = |task: Task| {
+            let split = task.op().gives_input_gradient() && here.needs.op().gives_input_gradient();
+            (task.stage(), task.microbatch()) == (here.needs.stage(), here.needs.microbatch())
+                && (task.op() == here.needs.op() || split)
+        };
+        let found = plan.row(next.rank).iter().position(|action| action.tasks().any(same));
+        assert!(found.is_some_and(|found| found >= next.step), "{here:?} {next:?}\n{}", plan.grid());
+    }
+}
+
+proptest! {
+    #![proptest_config(Config { cases: 400, failure_persistence: None, ..Config::default() })]
+
+    #[test]
+    fn every_family_passes_in_every_form(plan in plans()) {
+        assert_eq!(agreed(&plan), Ok(()), "{}", plan.name());
+    }
+
+    #[test]
+    fn a_deleted_cell_is_missed(plan in plans(), at in any::<usize>()) {
+        let (rank, step) = pick(&plan, at);
+        let gone = plan.row(rank)[step];
+        let result = agreed(&edited(&plan, rank, |row| {
+            row.remove(step);
+        }));
+        let names = |task: Task| gone.tasks().any(|g| {
+            let backward = g.op().gives_input_gradient() && task.op().gives_input_gradient();
+            (g.stage(), g.microbatch()) == (task.stage(), task.microbatch()) && (g.op() == task.op() || backward)
+        });
+        match result {
+            // An UNSHARD or RESHARD may be one too many, and a plan without any backward is forward-only.
+            Ok(()) => assert!(gone.tasks().all(|t| !t.op().has_microbatch() || t.op().is_wait() || t.op().gives_weight_gradient() || t.op().gives_input_gradient())),
+            Err(CheckError::Missing { task, .. }) => assert!(names(task), "{task} for {gone}"),
+            Err(CheckError::Unmet { needs, .. }) => assert!(names(needs), "{needs} for {gone}"),
+            Err(CheckError::Sharded { task, .. }) => assert!(gone.tasks().any(|g| g.stage() == task.stage())),
+            Err(CheckError::UnshardedTwice { action, .. }) => {
+                assert!(gone.tasks().any(|g| action.tasks().any(|a| g.stage() == a.stage())));
+            }
+            Err(CheckError::ReducedEarly { action, .. }) => {
+                assert!(gone.tasks().any(|g| g.op().gives_weight_gradient() && action.tasks().any(|a| g.stage() == a.stage())));
+            }
+            Err(other) => panic!("{gone} deleted: {other}"),
+        }
+    }
+
+    #[test]
+    fn a_repeated_cell_is_noticed(plan in plans(), at in any::<usize>(), later in any::<usize>()) {
+        let (rank, step) = pick(&plan, at);
+        let action = plan.row(rank)[step];
+        let to = step + 1 + later % (plan.row(rank).len() - step);
+        match agreed(&edited(&plan, rank, |row| row.insert(to, action))) {
+            Err(CheckError::Duplicate { step: found, first, task, .. }) => {
+                // Gathering, releasing and their waits alternate: a copy may make a later one the one too many.
+                assert!((found, first) == (to, step) || !task.op().has_microbatch(), "{action}: {found} and {first}");
+                assert!(action.tasks().any(|t| t == task));
+            }
+            // Gathering, its wait and releasing may be repeated, as long as they alternate.
+            other => assert!(action.tasks().all(|t| !t.op().has_microbatch()), "{action} repeated: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn swapped_cells_are_refused_unless_the_order_is_still_legal(plan in plans(), at in any::<usize>(), with in any::<usize>(), near in any::<bool>()) {
+        let (rank, step) = pick(&plan, at);
+        let length = plan.row(rank).len();
+        let other = if near { (step + 1) % length } else { with % length };
+        match agreed(&edited(&plan, rank, |row| row.swap(step, other))) {
+            Ok(())
+            | Err(
+                CheckError::Unmet { .. }
+                | CheckError::ChannelOrder { .. }
+                | CheckError::Deadlock { .. }
+                | CheckError::Sharded { .. }
+                | CheckError::UnshardedTwice { .. }
+                | CheckError::ReducedEarly { .. }
+                | CheckError::LateWait { .. },
+            ) => {}
+            // The wait of a stage that is gathered twice comes before the other one's start.
+            Err(CheckError::Duplicate { task, .. }) if !task.op().has_microbatch() => {}
+            Err(error) => panic!("swapped: {error}"),
+        }
+    }
+
+    #[test]
+    fn a_cell_on_another_rank_belongs_where_it_was(plan in plans(), at in any::<usize>(), to in any::<usize>()) {
+        let (rank, step) = pick(&plan, at);
+        if plan.ranks() > 1 {
+            let other = (rank + 1 + to % (plan.ranks() - 1)) % plan.ranks();
+            let action = plan.row(rank)[step];
+            let removed = edited(&plan, rank, |row| {
+            row.remove(step);
+        });
+            let moved = edited(&removed, other, |row| row.insert(to % (row.len() + 1), action));
+            match agreed(&moved) {
+                Err(CheckError::WrongRank { placed, .. }) => assert_eq!(placed, rank),
+                // The rank that lost it may be looked at first.
+                other => assert!(other.is_err(), "{action} moved"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_cell_replaced_by_any_task_is_judged_alike(
+        plan in plans(),
+        at in any::<usize>(),
+        (replica, stage, microbatch) in (0..2usize, 0..8usize, 0..8usize),
+        op in prop_oneof![Just(0usize), 1..17usize],
+    ) {
+        use burn_pipeline_plan::plan::{Op, Stage};
+        let (rank, step) = pick(&plan, at);
+        let stage = Stage::in_replica(replica, stage);
+        let op = Op::ALL[op];
+        let task = if op.has_microbatch() { Task::new(stage, op, microbatch) } else { Task::whole_stage(stage, op) };
+        let _ = agreed(&edited(&plan, rank, |row| row[step] = task.into()));
+    }
+
+    #[test]
+    fn shuffled_rows_are_judged_alike(plan in plans(), seed in any::<u64>(), swaps in 1..40usize) {
+        let mut rows = plan.rows().to_vec();
+        let mut state = seed;
+        let mut next = |below: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as usize % below
+        };
+        for _ in 0..swaps {
+            let rank = next(rows.len());
+            if rows[rank].len() > 1 {
+                let at = next(rows[rank].len() - 1);
+                rows[rank].swap(at, at + 1);
+            }
+        }
+        let _ = agreed(&plan.with_rows(rows));
+    }
+}

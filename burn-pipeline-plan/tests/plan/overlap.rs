@@ -1,0 +1,217 @@
+//! Passes over communication, on plans small enough to follow by hand, and what they gain on every family.
+
+use burn_pipeline_plan::cost::{Link, Links, Profile, ProfileError, StageCost};
+use burn_pipeline_plan::pass::insert_transfers;
+use burn_pipeline_plan::pass::overlap::{
+    Exposure, Kept, Limit, OverlapError, OverlapOptions, Overlapped, Pass, communication_order, exposed_communication,
+    overlap, run_passes,
+};
+use burn_pipeline_plan::plan::{CheckError, CheckOptions, Plan, Transport};
+use burn_pipeline_plan::schedule::{Size, all, by_name};
+use burn_pipeline_plan::simulate::{SimulateError, SimulateOptions, simulate};
+
+fn plan(text: &str) -> Plan {
+    Plan::from_csv("test", text).unwrap()
+}
+
+/// Every computation one second, an activation four bytes, a message one byte that takes `seconds`.
+fn profile(stages: usize, seconds: f64) -> Profile {
+    let stage = StageCost {
+        forward: 1.0,
+        input: Some(1.0),
+        weight: Some(1.0),
+        activation_bytes: 4.0,
+        message_bytes: 1.0,
+        ..StageCost::default()
+    };
+    let links = Links { default: Link { latency: seconds, bandwidth: None }, between: Vec::new() };
+    Profile::new(vec![stage; stages], links).unwrap()
+}
+
+fn blocking() -> OverlapOptions {
+    let simulate = SimulateOptions { overlap: false, ..SimulateOptions::default() };
+    OverlapOptions { simulate, recount: true, ..OverlapOptions::default() }
+}
+
+fn run(text: &str, seconds: f64, pass: Pass, options: OverlapOptions) -> Overlapped {
+    let plan = plan(text);
+    run_passes(&plan, &profile(plan.stages(), seconds), &[pass], &options).unwrap()
+}
+
+fn row(after: &Overlapped, rank: usize) -> String {
+    after.plan.row(rank).iter().map(|action| action.to_string()).collect::<Vec<_>>().join(" ")
+}
+
+/// The moves, cells that went along, and limit of one start.
+fn fate(after: &Overlapped, start: &str) -> (usize, usize, Limit) {
+    let found = after.reports[0].rows.iter().find(|row| row.start.to_string() == start).unwrap();
+    (found.moves, found.grouped, found.limit)
+}
+
+#[test]
+fn what_is_computed_up_to_another_wait_hides_a_start_and_before_another_start_a_wait() {
+    let rank_0 = "0F0,0SEND_F0,0F1,0SEND_F1,0F2,0WAIT_SEND_F1,0F3,0WAIT_SEND_F0,0SEND_F2,0SEND_F3";
+    let rank_1 = "1RECV_F0,1F0,1RECV_F1,1F1,1RECV_F2,1F2,1RECV_F3,1F3";
+    let plan = plan(&format!("{rank_0}\n{rank_1}\n"));
+    let estimates = exposed_communication(&plan, &profile(2, 2.5)).unwrap();
+    let of = |start: &str| *estimates.iter().find(|e| e.start.to_string() == start).unwrap();
+    let exposure = |computation| Exposure { communication: 2.5, computation };
+    // Send 0 starts; F1 and F2 run; then the rank stands for send 1, so F3 hides nothing of send 0.
+    assert_eq!((of("0SEND_F0").from_start, of("0SEND_F0").from_start.exposed()), (exposure(2.0), 0.5));
+    // At its wait, send 0 has had the link from F1 on, until send 1 started.
+    assert_eq!(of("0SEND_F0").from_wait, Some(exposure(1.0)));
+    assert_eq!((of("0SEND_F1").from_start, of("0SEND_F1").from_wait), (exposure(1.0), Some(exposure(1.0))));
+    // Without a wait of its own it is exposed as a whole.
+    assert_eq!((of("0SEND_F2").from_start, of("0SEND_F2").from_wait), (exposure(0.0), None));
+    assert_eq!(estimates.len(), 8);
+}
+
+const RECEIVES: &str = "0F0,0SEND_F0,0F1,0SEND_F1\n\
+    1RECV_F0,1WAIT_RECV_F0,1F0,1RECV_F1,1WAIT_RECV_F1,1F1\n";
+
+#[test]
+fn a_start_rises_until_it_is_hidden_or_something_stops_it() {
+    let pass = Pass::ReorderCommunication;
+    // One message more beside an activation is a byte above the peak.
+    let after = run(RECEIVES, 2.0, pass, blocking());
+    assert_eq!(fate(&after, "1RECV_F1"), (0, 0, Limit::Memory { bytes: 6.0 }));
+    assert_eq!(after.plan, plan(RECEIVES));
+    let room = OverlapOptions { extra_bytes: 1.0, ..blocking() };
+    let after = run(RECEIVES, 2.0, pass, room);
+    assert_eq!(fate(&after, "1RECV_F1"), (2, 0, Limit::Order("1RECV_F0".parse().unwrap())));
+    assert_eq!(row(&after, 1), "1RECV_F0 1RECV_F1 1WAIT_RECV_F0 1F0 1WAIT_RECV_F1 1F1");
+    let found = after.reports[0].rows.iter().find(|row| row.start.to_string() == "1RECV_F1").unwrap();
+    assert_eq!((found.communication, found.hidden, found.exposed_before, found.exposed_after), (2.0, 1.0, 2.0, 1.0));
+    // Half a second is hidden behind one computation.
+    assert_eq!(fate(&run(RECEIVES, 0.5, pass, room), "1RECV_F1"), (1, 0, Limit::Hidden));
+    let margin = OverlapOptions { margin: 1.5, ..room };
+    assert_eq!(fate(&run(RECEIVES, 0.5, pass, margin), "1RECV_F1").0, 2);
+    let reach = OverlapOptions { reach: 0, ..room };
+    assert_eq!(fate(&run(RECEIVES, 2.0, pass, reach), "1RECV_F1"), (0, 0, Limit::Reach));
+}
+
+#[test]
+fn what_a_start_needs_goes_along_or_stops_it() {
+    let text = "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n\
+        1RECV_F0,1F0,1RECV_F1,1F1,1I0,1I1,1W0,1SEND_B0,1W1,1SEND_B1,1WAIT_SEND_B0,1WAIT_SEND_B1\n";
+    // Send 0 passes W0 and I1 by itself, then takes I0, which makes it, along over F1.
+    let after = run(text, 9.0, Pass::ReorderCommunication, OverlapOptions { extra_bytes: 9.0, ..blocking() });
+    assert!(row(&after, 1).starts_with("1RECV_F0 1F0 1RECV_F1 1I0 1SEND_B0 1F1"), "{}", row(&after, 1));
+    assert_eq!(fate(&after, "1SEND_B0"), (3, 1, Limit::Order("1RECV_F1".parse().unwrap())));
+    let alone = OverlapOptions { extra_bytes: 9.0, group: 0, ..blocking() };
+    let after = run(text, 9.0, Pass::ReorderCommunication, alone);
+    assert_eq!(fate(&after, "1SEND_B0"), (2, 0, Limit::Data("1I0".parse().unwrap())));
+}
+
+#[test]
+fn a_wait_sinks_and_its_use_with_it() {
+    let text = "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0WAIT_RECV_B0,0I0,0RECV_B1,0WAIT_RECV_B1,0I1,0W0,0W1\n\
+        1RECV_F0,1F0,1RECV_F1,1B0,1SEND_B0,1F1,1B1,1SEND_B1\n";
+    let after = run(text, 2.0, Pass::SinkWaitsIteratively, blocking());
+    assert!(row(&after, 0).contains("0W0 0WAIT_RECV_B1 0I1 0W1"), "{}", row(&after, 0));
+    assert!(after.reports[0].makespan_after < after.reports[0].makespan_before);
+    assert!(after.reports[0].recounts > 0 && after.reports[0].recounts == after.reports[0].moves());
+    let alone = run(text, 2.0, Pass::SinkWaitsIteratively, OverlapOptions { group: 0, ..blocking() });
+    assert_eq!(fate(&alone, "0RECV_B1"), (0, 0, Limit::Data("0I1".parse().unwrap())));
+}
+
+#[test]
+fn the_greedy_scheduler_raises_sinks_and_fills() {
+    let text = "0F0,0F1,0SEND_F0,0WAIT_SEND_F0,0F2,0SEND_F1,0WAIT_SEND_F1,0SEND_F2\n\
+        1RECV_F0,1F0,1RECV_F1,1F1,1RECV_F2,1F2\n";
+    let of = |pass| row(&run(text, 1.5, pass, OverlapOptions { extra_bytes: 9.0, ..blocking() }), 0);
+    assert_eq!(of(Pass::RaiseCommunication), "0F0 0SEND_F0 0F1 0SEND_F1 0F2 0SEND_F2 0WAIT_SEND_F0 0WAIT_SEND_F1");
+    assert_eq!(of(Pass::SinkWaits), "0F0 0F1 0SEND_F0 0F2 0SEND_F1 0SEND_F2 0WAIT_SEND_F0 0WAIT_SEND_F1");
+    // A second and a half is covered by two computations.
+    assert_eq!(of(Pass::ReorderCompute), "0F0 0SEND_F0 0F1 0F2 0SEND_F1 0SEND_F2 0WAIT_SEND_F0 0WAIT_SEND_F1");
+    // Bound to no computation at all, no start passes one; waits still make way for what leads to a start.
+    let still = OverlapOptions { extra_bytes: 9.0, reach: 0, ..blocking() };
+    let bound = "0F0 0F1 0SEND_F0 0F2 0SEND_F1 0SEND_F2 0WAIT_SEND_F0 0WAIT_SEND_F1";
+    assert_eq!(row(&run(text, 1.5, Pass::RaiseCommunication, still), 0), bound);
+}
+
+const CROSSED: &str = "0F0,0SEND_F0,0F1,0SEND_F1,3RECV_F0,0WAIT_SEND_F0,0WAIT_SEND_F1,3WAIT_RECV_F0,3F0,3RECV_F1,3F1\n\
+    1RECV_F0,1F0,2F0,2SEND_F0,1RECV_F1,1WAIT_RECV_F1,1F1,2F1,2WAIT_SEND_F0,2SEND_F1\n";
+
+#[test]
+fn ranks_that_start_two_messages_the_other_way_round_are_given_one_order() {
+    let crossed = plan(CROSSED);
+    crossed.clone().check(&CheckOptions::default()).unwrap();
+    assert_eq!(communication_order(&crossed), None);
+    let after =
+        run(CROSSED, 0.5, Pass::OrderCommunication, OverlapOptions { extra_bytes: 9.0, ..OverlapOptions::default() });
+    let order = communication_order(&after.plan).unwrap();
+    assert_eq!(
+        order.iter().map(|t| t.to_string()).collect::<Vec<_>>(),
+        ["0SEND_F0", "0SEND_F1", "2SEND_F0", "2SEND_F1"]
+    );
+    // What follows one order already is left alone.
+    let again = run(&after.plan.to_csv(), 0.5, Pass::OrderCommunication, OverlapOptions::default());
+    assert_eq!((again.plan.rows(), again.reports[0].moves()), (after.plan.rows(), 0));
+}
+
+#[test]
+fn a_result_that_is_slower_or_too_large_is_not_taken_and_the_report_says_so() {
+    let family =
+        |name: &str| insert_transfers(&by_name(name).unwrap().build(Size::new(4, 8).with_chunks(2)).unwrap()).unwrap();
+    let plan = family("Interleaved1F1B");
+    let after = overlap(&plan, &profile(8, 1.0), &[Pass::ReorderCompute], &OverlapOptions::default()).unwrap();
+    let report = &after.reports[0];
+    assert!(matches!(report.kept, Some(Kept::Slower { makespan }) if makespan > report.makespan_before), "{report}");
+    assert_eq!((report.makespan_after, report.peak_after), (report.makespan_before, report.peak_before));
+    assert!(report.to_string().contains("the plan was left as it was: the step would take"), "{report}");
+    let after = overlap(&plan, &profile(8, 1.0), &[Pass::SinkWaits], &blocking()).unwrap();
+    let report = &after.reports[0];
+    assert!(matches!(report.kept, Some(Kept::Memory { bytes, .. }) if bytes > 46.0), "{report}");
+    assert_eq!(report.peak_after, report.peak_before);
+}
+
+#[test]
+fn the_report_is_a_table() {
+    let after = run(RECEIVES, 2.0, Pass::ReorderCommunication, OverlapOptions { extra_bytes: 1.0, ..blocking() });
+    let text = after.reports[0].to_string();
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines[0], "reorder-communication: 4.0000 s exposed before, 3.0000 s after, 2 moves");
+    assert_eq!(lines[1], "step 7.0000 s -> 7.0000 s, peak 5 -> 5 bytes");
+    assert_eq!(lines[2], "rank start         takes     hidden exposed before exposed after moves grouped  stopped by");
+    assert_eq!(
+        lines[4],
+        "   1 1RECV_F1     2.0000     1.0000         2.0000        1.0000     2       0  order of communication: 1RECV_F0"
+    );
+}
+
+#[test]
+fn plans_and_profiles_that_cannot_be_worked_on_are_refused() {
+    let refused = |text: &str, stages: usize| {
+        run_passes(&plan(text), &profile(stages, 1.0), &Pass::ALL, &OverlapOptions::default()).unwrap_err()
+    };
+    assert_eq!(refused("0F0,0B0\n1F0,1B0\n", 2), OverlapError::NotLowered);
+    assert!(
+        matches!(refused("0F0,0SEND_F0\n1F0,1RECV_F0\n", 2), OverlapError::Check(e) if matches!(*e, CheckError::Unmet { .. }))
+    );
+    let other = OverlapError::Simulate(SimulateError::Profile(ProfileError::Stages { profile: 3, plan: 2 }));
+    assert_eq!(refused(RECEIVES, 3), other);
+    assert_eq!(Pass::ALL.map(|pass| Pass::from_name(pass.name())), Pass::ALL.map(Some));
+}
+
+#[test]
+fn every_family_gains_where_transfers_keep_ranks_from_computing() {
+    for family in all() {
+        let size = Size::new(4, 8);
+        let built = family.build(size.with_chunks(2)).or_else(|_| family.build(size.with_chunks(1)));
+        let lowered = insert_transfers(&built.unwrap()).unwrap();
+        let profile = profile(lowered.stages(), 1.0);
+        for transport in [Transport::Rendezvous, Transport::Buffered(2)] {
+            let simulate_options = SimulateOptions { transport, overlap: false };
+            let options = OverlapOptions { simulate: simulate_options, extra_bytes: 8.0, ..OverlapOptions::default() };
+            let before = simulate(&lowered, &profile, &simulate_options).unwrap();
+            let after = overlap(&lowered, &profile, &Pass::USUAL, &options).unwrap();
+            let last = after.reports.last().unwrap();
+            println!("{:<24} {transport}: {} s -> {} s", lowered.name(), before.makespan, last.makespan_after);
+            // With buffers, sends of messages without bytes hold nobody up.
+            let gains = last.makespan_after < before.makespan;
+            assert!(gains || transport != Transport::Rendezvous, "{}", lowered.name());
+            assert!(last.peak_after <= before.peak_bytes() + 8.0, "{}", lowered.name());
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! How what a pass takes grows with the plan: counted, not timed.
+
+use burn_pipeline_plan::cost::{Link, Links, Profile, StageCost};
+use burn_pipeline_plan::pass::overlap::{OverlapOptions, Pass, run_passes};
+use burn_pipeline_plan::pass::{Placing, WaitOptions, insert_transfers, insert_unshard, insert_waits};
+use burn_pipeline_plan::plan::Plan;
+use burn_pipeline_plan::schedule::{Size, by_name};
+use burn_pipeline_plan::simulate::SimulateOptions;
+
+/// Interleaved1F1B on 16 ranks with 4 chunks each, sharded, lowered, with late waits.
+fn plan(microbatches: usize) -> Plan {
+    let size = Size::new(16, microbatches).with_chunks(4);
+    let built = by_name("Interleaved1F1B").unwrap().build(size).unwrap();
+    let lowered = insert_transfers(&insert_unshard(&built, 3).unwrap()).unwrap();
+    insert_waits(&lowered, &WaitOptions::all(Placing::Late))
+}
+
+/// Transfers that take as long as a computation, and room for a few of them.
+fn priced(plan: &Plan) -> (Profile, OverlapOptions) {
+    let stage = StageCost {
+        forward: 1.0,
+        input: Some(1.0),
+        weight: Some(1.0),
+        activation_bytes: 4.0,
+        message_bytes: 1.0,
+        unshard: 1.0,
+        unsharded_bytes: 2.0,
+        ..StageCost::default()
+    };
+    let links = Links { default: Link { latency: 0.5, bandwidth: Some(2.0) }, between: Vec::new() };
+    let simulate = SimulateOptions { overlap: false, ..SimulateOptions::default() };
+    let options = OverlapOptions { simulate, extra_bytes: 8.0, ..OverlapOptions::default() };
+    (Profile::new(vec![stage; plan.stages()], links).unwrap(), options)
+}
+
+/// How much more a pass takes for a plan eight times as long.
+fn growth(pass: Pass, reach: usize) -> f64 {
+    let work = |microbatches: usize| {
+        let plan = plan(microbatches);
+        let (profile, options) = priced(&plan);
+        let options = OverlapOptions { reach, ..options };
+        let report = run_passes(&plan, &profile, &[pass], &options).unwrap().reports.remove(0);
+        let actions = plan.rows().iter().map(Vec::len).sum::<usize>() as f64;
+        println!(
+            "{microbatches} microbatches, reach {reach}: {} {:.1} an action",
+            report.pass,
+            report.work as f64 / actions
+        );
+        (report.work as f64, actions)
+    };
+    let ((short, actions), (long, more)) = (work(32), work(256));
+    assert!((7.5..8.5).contains(&(more / actions)));
+    long / short
+}
+
+#[test]
+fn every_pass_takes_at_most_a_quarter_more_an_action_for_plans_eight_times_as_long() {
+    for pass in Pass::ALL {
+        for reach in [2, 8] {
+            let growth = growth(pass, reach);
+            assert!(growth < 10.0, "{}, reach {reach}: {growth} times the work for 8 times the plan", pass.name());
+        }
+    }
+}

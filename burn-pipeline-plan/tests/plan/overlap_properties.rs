@@ -1,0 +1,132 @@
+//! What holds for every pass over communication: random families, sizes, costs, waits and budgets.
+
+use crate::brute_force::is_legal;
+use crate::simulate_properties::{priced, transport};
+use burn_pipeline_plan::cost::Profile;
+use burn_pipeline_plan::pass::overlap::{Kept, OverlapOptions, Overlapped, Pass, communication_order, overlap, run_passes};
+use burn_pipeline_plan::pass::{
+    Placing, WaitOptions, insert_reduce_grad, insert_transfers, insert_unshard, insert_waits, merge_backward,
+};
+use burn_pipeline_plan::plan::{Action, CheckOptions, Plan};
+use burn_pipeline_plan::simulate::{SimulateOptions, simulate};
+use proptest::prelude::{Just, Strategy, any, prop_oneof};
+use proptest::test_runner::{Config, TestCaseError};
+use proptest::{prop_assert, prop_assert_eq, proptest};
+use std::num::NonZeroUsize;
+
+fn waits() -> impl Strategy<Value = WaitOptions> {
+    let placing = || prop_oneof![1 => Just(Placing::Implicit), 3 => Just(Placing::AtOnce), 3 => Just(Placing::Late)];
+    (placing(), placing(), placing(), placing(), 0..4usize).prop_map(
+        |(sends, receives, unshards, reductions, outstanding)| WaitOptions {
+            sends,
+            receives,
+            unshards,
+            reductions,
+            outstanding: NonZeroUsize::new(outstanding),
+            ..WaitOptions::default()
+        },
+    )
+}
+
+/// A lowered plan with waits, and costs for it.
+fn lowered() -> impl Strategy<Value = (Plan, Profile)> {
+    (priced(5, 8), any::<[bool; 3]>(), waits()).prop_map(|((plan, profile), [merge, shard, reduce], waits)| {
+        let plan = if merge { merge_backward(&plan) } else { plan };
+        let plan = if shard { insert_unshard(&plan, 2).unwrap() } else { plan };
+        let plan = if reduce { insert_reduce_grad(&plan) } else { plan };
+        (insert_waits(&insert_transfers(&plan).unwrap(), &waits), profile)
+    })
+}
+
+fn options() -> impl Strategy<Value = OverlapOptions> {
+    let bytes = prop_oneof![Just(0.0), 0.0..20.0f64];
+    let reach = prop_oneof![0..6usize, Just(usize::MAX)];
+    (transport(), any::<bool>(), bytes, reach, 0..6usize, prop_oneof![Just(0.0), 0.0..2.0f64]).prop_map(
+        |(transport, overlap, extra_bytes, reach, group, margin)| OverlapOptions {
+            simulate: SimulateOptions { transport, overlap },
+            extra_bytes,
+            reach,
+            group,
+            margin,
+            recount: true,
+        },
+    )
+}
+
+/// Legal, no slower, within the budget, and of the same cells.
+fn sound(before: &Plan, profile: &Profile, options: &OverlapOptions, after: &Overlapped) -> Result<(), TestCaseError> {
+    let transport = options.simulate.transport;
+    after.plan.clone().check(&CheckOptions { transport, ..CheckOptions::default() }).unwrap();
+    prop_assert!(is_legal(&after.plan, transport), "{}", after.plan.grid());
+    let (old, new) = (
+        simulate(before, profile, &options.simulate).unwrap(),
+        simulate(&after.plan, profile, &options.simulate).unwrap(),
+    );
+    prop_assert!(new.makespan <= old.makespan * (1.0 + 1e-6), "{} > {}", new.makespan, old.makespan);
+    for (old, new) in old.ranks.iter().zip(&new.ranks) {
+        let most = old.peak_bytes + options.extra_bytes;
+        prop_assert!(new.peak_bytes <= most * (1.0 + 1e-6) + 1e-6, "{} > {most}", new.peak_bytes);
+    }
+    for report in &after.reports {
+        // By construction, and not for want of a better plan.
+        prop_assert!(!matches!(report.kept, Some(Kept::Refused(_))), "{:?}", report.kept);
+        prop_assert!(report.makespan_after <= report.makespan_before * (1.0 + 1e-6));
+        for row in &report.rows {
+            prop_assert!(row.hidden >= 0.0 && row.exposed_before >= 0.0);
+            prop_assert!((row.hidden + row.exposed_after - row.communication).abs() < 1e-9);
+        }
+    }
+    Ok(())
+}
+
+fn sorted(plan: &Plan) -> Vec<Vec<Action>> {
+    let mut rows: Vec<Vec<Action>> =
+        plan.rows().iter().map(|row| row.iter().copied().filter(|a| !a.is_idle()).collect()).collect();
+    rows.iter_mut().for_each(|row| row.sort());
+    rows
+}
+
+proptest! {
+    #![proptest_config(Config { cases: 200, failure_persistence: None, ..Config::default() })]
+
+    #[test]
+    fn every_pass_keeps_plans_legal_no_slower_and_within_the_budget(
+        (plan, profile) in lowered(),
+        options in options(),
+        pass in 0..Pass::ALL.len(),
+    ) {
+        let after = run_passes(&plan, &profile, &[Pass::ALL[pass]], &options).unwrap();
+        sound(&plan, &profile, &options, &after)?;
+        prop_assert_eq!(sorted(&after.plan), sorted(&plan));
+        // Where memory is kept up to date swap by swap, it was compared with a recount at each of them.
+        let iterative = matches!(Pass::ALL[pass], Pass::SinkWaitsIteratively | Pass::ReorderCommunication);
+        prop_assert_eq!(after.reports[0].recounts, if iterative { after.reports[0].moves() } else { 0 });
+        prop_assert_eq!(&run_passes(&plan, &profile, &[Pass::ALL[pass]], &options).unwrap(), &after);
+    }
+
+    #[test]
+    fn all_of_them_together_do_too((plan, profile) in lowered(), options in options()) {
+        let after = overlap(&plan, &profile, &Pass::ALL, &options).unwrap();
+        sound(&plan, &profile, &options, &after)?;
+        prop_assert_eq!(after.reports.len(), Pass::ALL.len());
+        // The order of messages is one that all ranks follow, so no place of a wait could make it deadlock.
+        prop_assert!(communication_order(&after.plan).is_some());
+    }
+
+    #[test]
+    fn without_a_bound_a_greedy_pass_has_nothing_left_to_do(
+        (plan, profile) in lowered(),
+        pass in 0..4usize,
+        transport in transport(),
+    ) {
+        // Judged by nothing: no transfer takes time, and memory is plenty.
+        let simulate = SimulateOptions { transport, overlap: true };
+        let options = OverlapOptions { simulate, extra_bytes: 1e9, reach: usize::MAX, ..OverlapOptions::default() };
+        let pass = Pass::ALL[pass];
+        let once = run_passes(&plan, &profile, &[pass], &options).unwrap();
+        if once.reports[0].kept.is_none() && once.reports[0].reach == usize::MAX {
+            let twice = run_passes(&once.plan, &profile, &[pass], &options).unwrap();
+            prop_assert_eq!(twice.plan, once.plan);
+        }
+    }
+}

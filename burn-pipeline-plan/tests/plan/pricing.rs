@@ -1,0 +1,25 @@
+//! Building and pricing plans in few words, for tables and formulas.
+
+use burn_pipeline_plan::cost::{Profile, Uniform};
+use burn_pipeline_plan::plan::Plan;
+use burn_pipeline_plan::schedule::{Size, by_name};
+use burn_pipeline_plan::simulate::{SimulateOptions, Simulation, simulate};
+
+pub(crate) fn build(name: &str, size: Size) -> Plan {
+    by_name(name).unwrap().build(size).unwrap()
+}
+
+pub(crate) fn price(plan: &Plan, costs: Uniform) -> Simulation {
+    let profile = Profile::uniform(plan.placement(), costs).unwrap();
+    simulate(plan, &profile, &SimulateOptions::default()).unwrap()
+}
+
+pub(crate) fn four(rate: f64) -> String {
+    // A rate of zero is zero, whatever the last bit of a sum says.
+    format!("{:.4}", if rate.abs() < 1e-12 { 0.0 } else { rate })
+}
+
+#[track_caller]
+pub(crate) fn assert_near(left: f64, right: f64, what: &str) {
+    assert!((left - right).abs() < 1e-9 * right.abs().max(1.0), "{what}: {left} is not {right}");
+}

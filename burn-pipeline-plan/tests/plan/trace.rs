@@ -1,0 +1,178 @@
+//! Traces: against PyTorch's Chrome traces, and against what their formats ask for.
+
+use crate::golden_text::{blocks, rows};
+use burn_pipeline_plan::cost::{Profile, Uniform};
+use burn_pipeline_plan::pass::insert_transfers;
+use burn_pipeline_plan::plan::{Action, Transport};
+use burn_pipeline_plan::schedule::{Size, by_name};
+use burn_pipeline_plan::simulate::{SimulateOptions, simulate};
+use burn_pipeline_plan::trace::{Event, SvgOptions, Track, ascii, chrome, chrome_steps, svg};
+use serde_json::Value;
+use std::collections::HashMap;
+
+fn track(name: &str, size: Size, lower: bool) -> Track {
+    let plan = by_name(name).unwrap().build(size).unwrap();
+    let plan = if lower { insert_transfers(&plan).unwrap() } else { plan };
+    let profile = Profile::uniform(plan.placement(), Uniform::new(1.0, 1.0, 1.0).with_transfer(0.5)).unwrap();
+    let options = SimulateOptions { transport: Transport::Unbounded, overlap: true };
+    simulate(&plan, &profile, &options).unwrap().track(name)
+}
+
+fn events(json: &str) -> Vec<Value> {
+    let Value::Object(mut trace) = serde_json::from_str(json).unwrap() else { panic!("an object") };
+    let Some(Value::Array(events)) = trace.remove("traceEvents") else { panic!("a list of events") };
+    events
+}
+
+#[test]
+fn steps_are_traced_as_pytorch_traces_them_but_i_is_a_computation() {
+    let (mut compared, mut relabelled) = (0, 0);
+    for block in blocks(include_str!("goldens/simulate/chrometrace.txt")) {
+        let ours = events(&chrome_steps(&rows(block.part("in").unwrap())));
+        let theirs = events(block.part("out").unwrap());
+        assert_eq!(ours.len(), theirs.len(), "{}", block.name);
+        for (ours, theirs) in ours.iter().zip(&theirs) {
+            for key in ["name", "ph", "ts", "dur", "pid", "tid"] {
+                assert_eq!(ours[key], theirs[key], "{}: {key} of {theirs}", block.name);
+            }
+            let input = theirs["name"].as_str().unwrap().contains('I');
+            let expected = if input { &Value::from("computation") } else { &theirs["cat"] };
+            assert_eq!(&ours["cat"], expected, "{}: {theirs}", block.name);
+            relabelled += usize::from(input && theirs["cat"] == "communication");
+        }
+        compared += 1;
+    }
+    println!("compared {compared} traces; {relabelled} events of I are computations here");
+    assert_eq!(compared, 5);
+    assert!(relabelled > 0);
+}
+
+#[test]
+fn tracks_are_processes_and_no_two_events_of_a_thread_overlap() {
+    let predicted = track("ZBV", Size::new(4, 8).with_chunks(2), true);
+    let measured = Track { name: "measured".into(), ..predicted.clone() };
+    let events = events(&chrome(&[predicted.clone(), measured]));
+    let mut threads: HashMap<(u64, u64), Vec<(f64, f64)>> = HashMap::new();
+    for event in events.iter().filter(|e| e["ph"] == "X") {
+        let thread = (event["pid"].as_u64().unwrap(), event["tid"].as_u64().unwrap());
+        let (start, length) = (event["ts"].as_f64().unwrap(), event["dur"].as_f64().unwrap());
+        threads.entry(thread).or_default().push((start, start + length));
+    }
+    for ends in threads.values_mut() {
+        ends.sort_by(|a, b| a.0.total_cmp(&b.0));
+        assert!(ends.windows(2).all(|pair| pair[0].1 <= pair[1].0 + 1e-6), "{ends:?}");
+    }
+    let counted: usize = threads.values().map(Vec::len).sum();
+    assert_eq!(counted, 2 * predicted.events.len());
+    let named = |what: &str| events.iter().filter(|e| e["name"] == what).count();
+    assert_eq!(named("process_name"), 2);
+    assert!(named("thread_name") > 2 * 4, "ranks and the threads of their transfers");
+    let last = events.iter().filter_map(|e| Some(e["ts"].as_f64()? + e["dur"].as_f64()?)).fold(0.0, f64::max);
+    assert!((last - predicted.end() * 1e6).abs() < 1e-3, "microseconds");
+}
+
+/// Does every tag close, with attributes in quotes and no bare `<` or `&` in text? Returns how often each occurs.
+fn well_formed(xml: &str) -> HashMap<String, usize> {
+    let (mut open, mut counts) = (Vec::new(), HashMap::new());
+    let mut rest = xml;
+    while let Some(start) = rest.find('<') {
+        let text = &rest[..start];
+        let entities = ["&amp;", "&lt;", "&gt;", "&quot;", "&#39;"];
+        assert_eq!(
+            text.matches('&').count(),
+            entities.iter().map(|e| text.matches(e).count()).sum::<usize>(),
+            "{text}"
+        );
+        let end = start + rest[start..].find('>').unwrap();
+        let tag = &rest[start + 1..end];
+        assert_eq!(tag.matches('"').count() % 2, 0, "{tag}");
+        let name = tag.trim_matches('/').split([' ', '/']).next().unwrap().to_owned();
+        if tag.starts_with('/') {
+            assert_eq!(open.pop(), Some(name), "{tag}");
+        } else {
+            *counts.entry(name.clone()).or_default() += 1;
+            if !tag.ends_with('/') {
+                open.push(name);
+            }
+        }
+        rest = &rest[end + 1..];
+    }
+    assert!(open.is_empty(), "{open:?}");
+    counts
+}
+
+#[test]
+fn a_timeline_is_well_formed_and_shows_every_event() {
+    for (name, chunks, lower) in [("1F1B", 1, false), ("ZBV", 2, true), ("DualPipe", 1, false), ("Chimera", 1, true)] {
+        let track = track(name, Size::new(4, 8).with_chunks(chunks), lower);
+        let drawing = svg(&track, &SvgOptions::default());
+        // Each event has its box's title, which a reader sees by pointing at it.
+        assert_eq!(well_formed(&drawing)["title"], track.events.len(), "{name}");
+        for rank in 0..4 {
+            assert!(drawing.contains(&format!(">rank {rank}<")), "{name}");
+        }
+        for (words, shown) in [
+            ("F forward", true),
+            ("idle", true),
+            ("second replica", matches!(name, "DualPipe" | "Chimera")),
+            ("W backward for the weights", matches!(name, "ZBV" | "DualPipe")),
+            ("chunks 0 to 1", name == "ZBV"),
+            (">transfer<", lower),
+        ] {
+            assert_eq!(drawing.contains(words), shown, "{name}: {words}");
+        }
+    }
+}
+
+#[test]
+fn boxes_are_as_long_as_their_events_and_colours_tell_operations_and_chunks() {
+    let track = track("Interleaved1F1B", Size::new(2, 2).with_chunks(2), false);
+    let options = SvgOptions { width: 58.0 + 14.0 + 100.0 * track.end(), ..SvgOptions::default() };
+    let drawing = svg(&track, &options);
+    // A second is 100 pixels wide: an F of a chunk 50, a B 100; chunk 1 is a lighter blue.
+    assert!(drawing.contains(r##"width="50.00" height="28.00" fill="#0072b2""##), "{drawing}");
+    assert!(drawing.contains(r##"width="50.00" height="28.00" fill="#99c7e0""##), "{drawing}");
+    assert!(drawing.contains(r##"width="100.00" height="28.00" fill="#d55e00""##), "{drawing}");
+}
+
+#[test]
+fn names_cannot_break_a_drawing() {
+    let track = Track { name: "<b>&\"'\u{1}".into(), ..track("1F1B", Size::new(2, 2), false) };
+    let drawing = svg(&track, &SvgOptions { time_label: "a<b".into(), ..SvgOptions::default() });
+    well_formed(&drawing);
+    assert!(drawing.contains("&lt;b&gt;&amp;&quot;&#39;<"));
+    assert_eq!(events(&chrome(&[track]))[0]["args"]["name"], "<b>&\"'\u{1}");
+}
+
+#[test]
+fn a_terminal_shows_the_same() {
+    let plan = by_name("1F1B").unwrap().build(Size::new(2, 2)).unwrap();
+    let profile = Profile::uniform(plan.placement(), Uniform::new(1.0, 1.0, 1.0)).unwrap();
+    let track = simulate(&plan, &profile, &SimulateOptions::default()).unwrap().track("t");
+    let expected = "\
+rank 0 |0F0-0F1-........0B0-----....0B1-----
+rank 1 |....1F0-1B0-----1F1-1B1-----........
+        0                                  9
+";
+    assert_eq!(ascii(&track, 8 + 36), expected);
+}
+
+#[test]
+fn blocking_transfers_are_seen_in_a_terminal() {
+    let event = |rank, action: &str, start, end| Event { rank, action: action.parse().unwrap(), start, end };
+    let events = vec![event(0, "0F0", 0.0, 1.0), event(0, "0SEND_F0", 1.0, 2.0), event(1, "1RECV_F0", 1.0, 2.0)];
+    let drawing = ascii(&Track { name: "t".into(), ranks: 2, events }, 28);
+    assert!(drawing.starts_with("rank 0 |0F0------->>>>>>>>>>\nrank 1 |..........<<<<<<<<<<\n"), "{drawing}");
+}
+
+#[test]
+fn events_without_sense_do_not_panic() {
+    let action = Action::forward(0, 0);
+    let times = [(f64::NAN, 1.0), (2.0, 1.0), (0.0, f64::INFINITY), (-1.0, -2.0), (0.0, 0.0)];
+    let events = times.iter().map(|&(start, end)| Event { rank: 3, action, start, end }).collect();
+    for track in [Track { name: String::new(), ranks: 0, events }, Track::default()] {
+        ascii(&track, 0);
+        well_formed(&svg(&track, &SvgOptions { width: 0.0, ..SvgOptions::default() }));
+        chrome(&[track]);
+    }
+}

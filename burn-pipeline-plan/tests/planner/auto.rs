@@ -1,0 +1,337 @@
+//! The planner's answers, held against the catalogue priced here, and against what has to hold for any answer.
+
+use burn_pipeline_plan::cost::{
+    Dtype, Kind, Layer, Layers, Link, Links, OptimalOptions, Partition, Profile, StageCost, optimal,
+};
+use burn_pipeline_plan::pass::{insert_transfers, strip_idle};
+use burn_pipeline_plan::plan::{CheckOptions, Plan, Stage};
+use burn_pipeline_plan::planner::{
+    Cut, DropReason, PassChoice, Planned, PlannerError, Recompute, Request, Synthesis, Way, Workload, best_plan,
+};
+use burn_pipeline_plan::schedule::{Chunks, Size, all};
+use burn_pipeline_plan::simulate::{SimulateOptions, simulate};
+use proptest::prelude::{Strategy, prop, prop_oneof};
+use proptest::{prop_assert, proptest};
+
+fn layer(seconds: [f64; 3], parameters: u64, activations: f64, output: f64) -> Layer {
+    Layer {
+        activation_bytes: activations,
+        freed_at_input_bytes: activations / 4.0,
+        output_bytes: output,
+        ..Layer::new(Kind::new('A').unwrap())
+    }
+    .with_seconds(seconds[0], seconds[1], seconds[2])
+    .with_parameters(parameters, Dtype::F32)
+}
+
+/// Uneven layers: random, or alike with a heavy head.
+fn layers() -> impl Strategy<Value = Layers> {
+    let random = (0.1..3.0f64, 0.1..3.0f64, 0.1..3.0f64, 0..200u64, 1.0..50.0f64, 0.0..20.0f64)
+        .prop_map(|(f, i, w, parameters, activations, output)| layer([f, i, w], parameters, activations, output));
+    let alike = |n| {
+        (1.0..8.0f64, 0.0..10.0f64).prop_map(move |(head, output)| {
+            let mut layers = vec![layer([1.0, 1.0, 1.0], 50, 20.0, output); n - 1];
+            layers.push(layer([head; 3], 400, 20.0, 0.0));
+            layers
+        })
+    };
+    let layers = prop_oneof![prop::collection::vec(random, 4..=12), (4..=12usize).prop_flat_map(alike)];
+    layers.prop_map(|layers| Layers::new(layers).unwrap())
+}
+
+/// Fast, slow or lopsided links.
+fn links() -> impl Strategy<Value = Links> {
+    let link =
+        (0.0..3.0f64, prop::option::of(2.0..100.0f64)).prop_map(|(latency, bandwidth)| Link { latency, bandwidth });
+    link.prop_map(|default| Links { default, between: vec![] })
+}
+
+/// Seconds in which replicas exchange their gradients: both ranks of a pair hold the same two stages.
+fn reduction(plan: &Plan, profile: &Profile, state_factor: f64) -> f64 {
+    let (placement, link) = (plan.placement(), profile.links().default);
+    if placement.routes() == 1 {
+        return 0.0;
+    }
+    let stages = |rank: usize| placement.stages_of(rank).into_iter().map(Stage::index);
+    let bytes = |rank| stages(rank).map(|s| profile.stages()[s].weight_bytes / state_factor).sum::<f64>();
+    link.latency + link.occupied((0..placement.ranks()).map(bytes).fold(0.0, f64::max))
+}
+
+/// Every family of the catalogue at this size, cut evenly and at best, that fits: its name and seconds.
+fn catalogue(request: &Request) -> Vec<(String, f64)> {
+    let workload = &request.workloads[0];
+    let mut fitting = Vec::new();
+    for family in all() {
+        let chunks = match family.family().chunks {
+            Chunks::Exactly(n) => vec![n],
+            Chunks::Any => request.chunks.clone(),
+        };
+        for chunks in chunks {
+            let size = Size { ranks: request.ranks, chunks, microbatches: workload.microbatches };
+            let Ok(plan) = family.build(size) else { continue };
+            if !plan.has_backward() || plan.stages() > workload.layers.len() {
+                continue;
+            }
+            let even = Partition::even(workload.layers.len(), plan.stages()).unwrap();
+            let options = OptimalOptions { states: 24, ..OptimalOptions::default() };
+            let best = optimal(&workload.layers, plan.placement(), &options).unwrap().partition;
+            for partition in [even, best] {
+                let profile = partition.profile(&workload.layers, request.links.clone()).unwrap();
+                let with_state =
+                    |s: &StageCost| StageCost { weight_bytes: s.weight_bytes * request.state_factor, ..*s };
+                let profile =
+                    Profile::new(profile.stages().iter().map(with_state).collect(), profile.links().clone()).unwrap();
+                let lowered = insert_transfers(&strip_idle(&plan)).unwrap();
+                let step = simulate(&lowered, &profile, &SimulateOptions::default()).unwrap();
+                if request.cap.is_none_or(|cap| step.peak_bytes() <= cap) {
+                    let seconds = step.makespan + reduction(&plan, &profile, request.state_factor);
+                    fitting.push((format!("{} v={chunks} {partition}", plan.name()), seconds));
+                }
+            }
+        }
+    }
+    fitting
+}
+
+/// What holds for every answer.
+fn sound(request: &Request, planned: &Planned) {
+    let best = &planned.best;
+    assert!(planned.bound <= best.candidate.seconds * (1.0 + 1e-9), "{planned}");
+    assert_eq!(best.candidate.seconds, planned.candidates[0].seconds);
+    let again = simulate(best.plan.plan(), &best.profile, &SimulateOptions::default()).unwrap();
+    assert_eq!(again, best.simulation);
+    best.plan.plan().clone().check(&CheckOptions::default()).unwrap();
+    let limits = best.limits;
+    let parts = limits.work + limits.losses().iter().map(|(_, seconds)| seconds).sum::<f64>();
+    assert!((parts - best.candidate.seconds).abs() <= 1e-9 * parts, "{planned}");
+    for (i, c) in planned.candidates.iter().enumerate() {
+        assert!(request.cap.is_none_or(|cap| c.peak_bytes <= cap));
+        let beats = |o: &burn_pipeline_plan::planner::Candidate| {
+            o.seconds <= c.seconds
+                && o.peak_bytes <= c.peak_bytes
+                && (o.seconds < c.seconds || o.peak_bytes < c.peak_bytes)
+        };
+        let equal_before =
+            planned.candidates[..i].iter().any(|o| (o.seconds, o.peak_bytes) == (c.seconds, c.peak_bytes));
+        assert_eq!(c.pareto, !planned.candidates.iter().any(beats) && !equal_before);
+    }
+}
+
+fn request(layers: Layers, ranks: usize, microbatches: usize, links: Links, cap: Option<f64>) -> Request {
+    let mut workload = Workload::new(microbatches, layers);
+    workload.input_bytes = 5.0;
+    let synthesis = Some(Synthesis { effort: 100_000, nodes: 1_000, ..Synthesis::default() });
+    Request { cap, chunks: vec![1, 2, 3], synthesis, ..Request::new(vec![workload], ranks, links) }
+}
+
+#[test]
+fn auto_is_never_slower_than_any_family_that_fits_on_260_random_profiles() {
+    let config = proptest::test_runner::Config { cases: 260, ..Default::default() };
+    // From a cap that few fit under to one that all do; the whole state is about 12 kB.
+    let cap = prop::option::of((2.5..5.0f64).prop_map(|exponent: f64| exponent.exp() * 100.0));
+    let cases = (layers(), 1..=4usize, 1..=8usize, links(), cap);
+    let counts = std::cell::RefCell::new(std::collections::BTreeMap::<String, usize>::new());
+    let count = |what: &str| *counts.borrow_mut().entry(what.to_owned()).or_default() += 1;
+    let gain = std::cell::Cell::new(0.0f64);
+    proptest!(config, |((layers, ranks, microbatches, links, cap) in cases)| {
+        let request = request(layers, ranks, microbatches, links, cap);
+        let families = catalogue(&request);
+        match best_plan(&request) {
+            Ok(planned) => {
+                sound(&request, &planned);
+                for (family, seconds) in &families {
+                    prop_assert!(planned.best.candidate.seconds <= seconds * (1.0 + 1e-9), "{family}: {seconds}\n{planned}");
+                }
+                let way = &planned.best.candidate.choice.way;
+                count(&match way { Way::Family(_) => "family".to_owned(), other => other.to_string() });
+                if let Some((_, fastest)) = families.iter().min_by(|a, b| a.1.total_cmp(&b.1)) {
+                    gain.set(gain.get() + 1.0 - planned.best.candidate.seconds / fastest);
+                    count("cases in which some family fits");
+                }
+            }
+            Err(PlannerError::NothingFits { .. }) => {
+                prop_assert!(families.is_empty(), "{families:?}");
+                count("nothing fits");
+            }
+            Err(other) => prop_assert!(false, "{other}"),
+        }
+    });
+    let counts = counts.into_inner();
+    let mean = 100.0 * gain.get() / counts["cases in which some family fits"] as f64;
+    println!("{counts:?}; seconds saved against the best family, on average: {mean:.2} %");
+}
+
+/// What `train_gpt` (`--layers 8`) and `train_moe` (`--layers 6 --seq 64`) measured with a block a stage
+/// (`--schedule InterleavedZeroBubble --ranks 2 --chunks 4`, or 3).
+const EXAMPLES: [(&str, &str); 2] =
+    [("train_gpt", include_str!("profiles/train_gpt.json")), ("train_moe", include_str!("profiles/train_moe.json"))];
+
+#[test]
+fn auto_is_never_slower_than_any_family_that_fits_on_the_profiles_of_the_example_models() {
+    for (name, text) in EXAMPLES {
+        let profile = Profile::from_json(text).unwrap();
+        let layers = Layers::of_profile(&profile).unwrap();
+        let forward = profile.stages().iter().map(|stage| stage.forward).sum::<f64>() / layers.len() as f64;
+        let slow = Links { default: Link { latency: 2.0 * forward, bandwidth: Some(1e8) }, between: vec![] };
+        for (ranks, links) in [1, 2, 4].into_iter().flat_map(|r| [(r, Links::default()), (r, slow.clone())]) {
+            let asked = |cap| Request {
+                chunks: vec![1, 2],
+                alone: false,
+                ..request(layers.clone(), ranks, 8, links.clone(), cap)
+            };
+            let free = best_plan(&asked(None)).unwrap();
+            // Then with two thirds of the memory that the best took.
+            let tight = asked(Some(free.best.candidate.peak_bytes * 2.0 / 3.0));
+            for (request, planned) in [(asked(None), Ok(free)), (tight.clone(), best_plan(&tight))] {
+                let families = catalogue(&request);
+                let fastest = families.iter().map(|(_, seconds)| *seconds).fold(f64::INFINITY, f64::min);
+                let Ok(planned) = planned else {
+                    assert!(families.is_empty(), "{name}: {families:?}");
+                    continue;
+                };
+                sound(&request, &planned);
+                let best = &planned.best.candidate;
+                assert!(best.seconds <= fastest * (1.0 + 1e-9), "{name}: {fastest}\n{planned}");
+                let saved = match fastest.is_finite() {
+                    true => {
+                        format!("{:.2} % less than the best family that fits", 100.0 * (1.0 - best.seconds / fastest))
+                    }
+                    false => "and no family fits".to_owned(),
+                };
+                println!("{name}, {ranks} ranks: {}, {saved}", best.choice);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_answer_does_not_depend_on_the_threads() {
+    let layers =
+        Layers::new((0..8).map(|i| layer([1.0 + f64::from(i % 3), 1.0, 1.5], 50, 20.0, 3.0)).collect()).unwrap();
+    let links = Links { default: Link { latency: 0.2, bandwidth: Some(30.0) }, between: vec![] };
+    let request = request(layers, 3, 6, links, Some(3_000.0));
+    let with = |threads| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        pool.install(|| best_plan(&request).unwrap())
+    };
+    assert_eq!(with(1), with(4));
+}
+
+#[test]
+fn where_ranks_stand_still_in_transfers_moving_communication_pays() {
+    let layers = Layers::new(vec![layer([1.0; 3], 50, 20.0, 30.0); 8]).unwrap();
+    let slow = Links { default: Link { latency: 0.3, bandwidth: Some(60.0) }, between: vec![] };
+    let with = |passes: Vec<PassChoice>| {
+        let simulate = SimulateOptions { overlap: false, ..SimulateOptions::default() };
+        let request = Request { passes, simulate, alone: false, ..request(layers.clone(), 4, 8, slow.clone(), None) };
+        best_plan(&request).unwrap()
+    };
+    let (still, moved) = (with(vec![PassChoice::AsBuilt, PassChoice::MergeBackward]), with(PassChoice::ALL.to_vec()));
+    assert_eq!(moved.best.candidate.choice.passes, PassChoice::Overlap);
+    assert!(moved.best.candidate.seconds < 0.95 * still.best.candidate.seconds);
+    assert!(moved.best.plan.plan().any_task(|task| task.op().is_wait()));
+    println!(
+        "{} s as built, {} s with communication moved",
+        still.best.candidate.seconds, moved.best.candidate.seconds
+    );
+}
+
+#[test]
+fn a_measured_profile_of_stages_is_planned_without_cutting_it_anew() {
+    let stage =
+        |forward| StageCost { forward, backward: Some(2.0 * forward), activation_bytes: 1.0, ..StageCost::default() };
+    let profile = Profile::new([1.0, 1.0, 1.0, 3.0].map(stage).to_vec(), Links::default()).unwrap();
+    let workload = Workload::new(6, Layers::of_profile(&profile).unwrap());
+    let fixed = Request {
+        chunks: vec![2],
+        cuts: vec![Cut::Even],
+        alone: false,
+        ..Request::new(vec![workload], 2, Links::default())
+    };
+    let planned = best_plan(&fixed).unwrap();
+    sound(&fixed, &planned);
+    assert_eq!(planned.best.plan.plan().stages(), 4);
+    assert!(planned.candidates.iter().all(|c| c.choice.partition.to_string() == "1+1+1+1"));
+    // The heavy last stage goes with the first one: a V evens out as far as can be, 12 against 6 in loops' 8 against 10.
+    assert_eq!(planned.bound, 6.0 * 18.0 / 2.0);
+}
+
+#[test]
+fn not_to_pipeline_is_considered() {
+    let layers = || Layers::new(vec![layer([1.0; 3], 1_000, 1.0, 1.0); 4]).unwrap();
+    let best = |links| best_plan(&request(layers(), 4, 4, links, None)).unwrap();
+    // Nothing costs to send: each rank takes a microbatch.
+    assert_eq!(best(Links::default()).best.candidate.choice.way, Way::DataParallel);
+    // Messages of any kind take longer than the whole step.
+    let slow = Links { default: Link { latency: 1e3, bandwidth: None }, between: vec![] };
+    assert_eq!(best(slow).best.candidate.choice.way, Way::OneDevice);
+    // Gradients are heavy, activations are light: a pipeline.
+    let narrow = Links { default: Link { latency: 0.0, bandwidth: Some(100.0) }, between: vec![] };
+    assert!(matches!(best(narrow).best.candidate.choice.way, Way::Family(_) | Way::Synthesised));
+}
+
+#[test]
+fn a_cap_makes_stages_recompute_and_says_what_it_costs() {
+    let layers = Layers::new(vec![layer([1.0; 3], 10, 100.0, 1.0); 8]).unwrap();
+    let with = |recompute: Vec<Recompute>, cap| {
+        let narrow = Links { default: Link { latency: 0.1, bandwidth: Some(100.0) }, between: vec![] };
+        let request = request(layers.clone(), 4, 8, narrow, Some(cap));
+        let request = Request { recompute, synthesis: None, alone: false, ..request };
+        best_plan(&request)
+    };
+    let never = with(vec![Recompute::Never], 1e6).unwrap().best.candidate;
+    // A block holds 100 bytes a microbatch and 80 of parameters: without recomputing, 300 do not do for two blocks.
+    let refused = with(vec![Recompute::Never], 300.0).unwrap_err().to_string();
+    assert!(refused.contains("the leanest holds") && refused.contains("above the cap of 3.0000e2"), "{refused}");
+    let partly = with(vec![Recompute::Never, Recompute::WhereNeeded, Recompute::Everywhere], 400.0).unwrap();
+    assert!(!partly.best.candidate.choice.recomputing.is_empty());
+    assert!(partly.best.candidate.seconds > never.seconds);
+    let (dropped, seconds) = partly.faster_without_cap().unwrap();
+    assert!(seconds < partly.best.candidate.seconds && matches!(dropped.reason, DropReason::OverCap { .. }));
+    assert!(partly.to_string().contains("the cap costs"), "{partly}");
+}
+
+#[test]
+fn fewer_microbatches_win_where_each_has_a_fixed_cost() {
+    let layers = Layers::new(vec![layer([1.0; 3], 1_000, 1.0, 1.0); 4]).unwrap();
+    let with = |fixed| {
+        let measured = Workload::new(8, layers.clone());
+        let workloads = [2, 8, 32].map(|m| measured.recut(m, fixed).unwrap()).to_vec();
+        let narrow = Links { default: Link { latency: 0.0, bandwidth: Some(10.0) }, between: vec![] };
+        let synthesis = Some(Synthesis { effort: 100_000, ..Synthesis::default() });
+        let request = Request { synthesis, ..Request::new(workloads, 2, narrow) };
+        best_plan(&request).unwrap().best.candidate.choice.microbatches
+    };
+    assert!(with(0.9) < with(0.0));
+    let measured = Workload::new(8, layers.clone());
+    assert_eq!(measured.recut(8, 0.5).unwrap().layers, layers);
+    let twice = measured.recut(4, 0.5).unwrap();
+    assert_eq!((twice.layers.all()[0].forward, twice.layers.all()[0].activation_bytes), (1.5, 2.0));
+}
+
+#[test]
+fn questions_without_an_answer_are_refused() {
+    let layers = Layers::new(vec![layer([1.0; 3], 1, 1.0, 1.0); 2]).unwrap();
+    let refused = |request: Request| best_plan(&request).unwrap_err().to_string();
+    let good = || Request::new(vec![Workload::new(2, layers.clone())], 2, Links::default());
+    assert!(refused(Request { workloads: vec![], ..good() }).contains("no workload"));
+    assert!(refused(Request { ranks: 0, ..good() }).contains("0 ranks"));
+    assert!(refused(Request { cap: Some(f64::NAN), ..good() }).contains("`cap` is NaN"));
+    assert!(refused(Request { workloads: vec![Workload::new(0, layers.clone())], ..good() }).contains("no microbatch"));
+    // Three ranks, two layers: pipelines cannot be cut, what is left is not to pipeline.
+    let planned = best_plan(&Request { ranks: 3, ..good() }).unwrap();
+    assert!(planned.dropped.iter().any(|d| d.reason.to_string().contains("2 layers cannot be cut into 3 stages")));
+    assert_eq!(planned.best.candidate.choice.way, Way::DataParallel);
+}
+
+proptest! {
+    #![proptest_config(proptest::test_runner::Config { cases: 12, ..Default::default() })]
+
+    #[test]
+    fn with_a_lone_rank_nothing_beats_one_device(layers in layers(), microbatches in 1..6usize) {
+        let planned = best_plan(&request(layers, 1, microbatches, Links::default(), None)).unwrap();
+        let alone = planned.candidates.iter().find(|c| c.choice.way == Way::OneDevice).unwrap();
+        // Sums in another order differ in their last bits.
+        prop_assert!(planned.best.candidate.seconds >= alone.seconds * (1.0 - 1e-12));
+    }
+}
