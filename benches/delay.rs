@@ -8,7 +8,7 @@
 //!    measured profile is the model's layers.
 //! 2. Messages between ranks are delayed ([`Delayed`](burn_pipeline::link::Delayed)); the simulator gets the same links.
 //! 3. *Passes off*: every receive is awaited where it is posted, as blocking receives do. *Passes on*: the same plan after
-//!    [`Pass::USUAL`], with room for two activations of the largest stage more a rank. *Awaited where used* is what
+//!    [`OverlapPass::USUAL`], with room for two activations of the largest stage more a rank. *Awaited where used* is what
 //!    pipelines do without passes.
 //! 4. *Planned*: what [`best_plan`] finds for these layers and links, its cut included. *`AutoPipeline`*: one that starts
 //!    with an even cut, measures steps and links itself, and switches.
@@ -25,8 +25,8 @@
 
 use benches::spread::Spread;
 use benches::{heavy_head, sleeping};
-use burn_pipeline::cost::{Layers, Link, Links, OptimalOptions, Partition, Profile, optimal};
-use burn_pipeline::pass::overlap::{OverlapOptions, Pass, run_passes};
+use burn_pipeline::cost::{Layers, LinkCost, LinkCosts, OptimalOptions, Partition, Profile, optimal};
+use burn_pipeline::pass::overlap::{OverlapOptions, OverlapPass, run_passes};
 use burn_pipeline::pass::{Placing, WaitOptions, insert_transfers, insert_waits};
 use burn_pipeline::plan::{Plan, Transport};
 use burn_pipeline::planner::{Request, Workload, best_plan};
@@ -62,7 +62,7 @@ impl Contestant {
     }
 
     /// What the simulator predicts by what these very passes measured.
-    fn by_its_own_costs(&mut self, network: &Links) -> f64 {
+    fn by_its_own_costs(&mut self, network: &LinkCosts) -> f64 {
         let plan = self.pipeline.running().unwrap();
         let own = measured_profile(plan.plan().placement(), &self.reports).unwrap();
         simulate(plan.plan(), &own.with_links(network.clone()).unwrap(), &TRAVEL).unwrap().makespan
@@ -109,7 +109,7 @@ struct Setting {
     model: Model,
     ranks: usize,
     microbatches: usize,
-    network: Links,
+    network: LinkCosts,
     layers: Layers,
 }
 
@@ -149,7 +149,7 @@ impl Setting {
         let off = insert_waits(&lowered, &WaitOptions { receives: Placing::AtOnce, ..WaitOptions::default() });
         let activation = profile.stages().iter().map(|stage| stage.activation_bytes).fold(0.0, f64::max);
         let options = OverlapOptions { simulate: TRAVEL, extra_bytes: 2.0 * activation, ..OverlapOptions::default() };
-        let moved = run_passes(&off, &profile, &Pass::USUAL, &options).unwrap();
+        let moved = run_passes(&off, &profile, &OverlapPass::USUAL, &options).unwrap();
         for report in &moved.reports {
             let (before, after) = report.exposed();
             let ms = [before, after, report.makespan_before, report.makespan_after].map(|seconds| seconds * 1e3);
@@ -207,7 +207,7 @@ fn main() {
     let rounds = argument("--rounds", 9.0) as usize;
     let (ranks, microbatches) = (argument("--ranks", 2.0) as usize, argument("--microbatches", 8.0) as usize);
     let (latency, bandwidth) = (argument("--latency", 10.0) * 1e-3, argument("--bandwidth", 10.0) * 1e6);
-    let network = Links { default: Link { latency, bandwidth: Some(bandwidth) }, between: Vec::new() };
+    let network = LinkCosts { default: LinkCost { latency, bandwidth: Some(bandwidth) }, between: Vec::new() };
     let sleep = argument("--sleep", 0.0) * 1e-3;
     let model = if sleep > 0.0 { Model::Sleeping(sleep) } else { Model::Gpt };
     let layers = Layers::of_profile(&model.measured(ranks, microbatches)).unwrap();

@@ -4,8 +4,10 @@
 //! The middle size (512 microbatches, 787,136 actions once lowered) is the one that PyTorch 2.7.1 was timed on:
 //! about 4.0 s on two cores for build, validate, unshard and send/recv. The others show how it grows.
 
-use burn_pipeline::cost::{Dtype, Kind, Layer, Layers, Link, Links, PartitionError, Profile, StageCost, Uniform};
-use burn_pipeline::pass::overlap::{OverlapOptions, Pass, run_passes};
+use burn_pipeline::cost::{
+    Dtype, Layer, LayerKind, Layers, LinkCost, LinkCosts, PartitionError, Profile, StageCost, Uniform,
+};
+use burn_pipeline::pass::overlap::{OverlapOptions, OverlapPass, run_passes};
 use burn_pipeline::pass::{Placing, WaitOptions, insert_transfers, insert_unshard, insert_waits};
 use burn_pipeline::plan::{CheckOptions, CheckedPlan, Placement, Plan, Transport};
 use burn_pipeline::planner::{Request, Synthesis, Workload, best_plan};
@@ -73,15 +75,19 @@ fn steps(c: &mut Criterion) {
 
 /// A GPT of 62 blocks with a head as heavy as five of them, for 4 microbatches a rank.
 fn request(ranks: usize, cap: Option<f64>) -> Result<Request, PartitionError> {
-    let block =
-        Layer { activation_bytes: 9e7, freed_at_input_bytes: 3e7, output_bytes: 8e6, ..Layer::new(Kind::new('A')?) };
+    let block = Layer {
+        activation_bytes: 9e7,
+        freed_at_input_bytes: 3e7,
+        output_bytes: 8e6,
+        ..Layer::new(LayerKind::new('A')?)
+    };
     let block = block.with_seconds(0.0040, 0.0042, 0.0036).with_parameters(12_500_000, Dtype::F32);
-    let embedding = Layer { output_bytes: 8e6, ..Layer::new(Kind::new('E')?) };
+    let embedding = Layer { output_bytes: 8e6, ..Layer::new(LayerKind::new('E')?) };
     let embedding = embedding.with_seconds(0.0002, 0.0001, 0.0004).with_parameters(32_768_000, Dtype::F32);
-    let head = Layer { activation_bytes: 2e8, ..Layer::new(Kind::new('L')?) };
+    let head = Layer { activation_bytes: 2e8, ..Layer::new(LayerKind::new('L')?) };
     let head = head.with_seconds(0.02, 0.02, 0.02).with_parameters(32_768_000, Dtype::F32);
     let layers = Layers::new([vec![embedding], vec![block; 62], vec![head]].concat())?;
-    let links = Links { default: Link { latency: 1e-5, bandwidth: Some(2e10) }, between: Vec::new() };
+    let links = LinkCosts { default: LinkCost { latency: 1e-5, bandwidth: Some(2e10) }, between: Vec::new() };
     Ok(Request { cap, ..Request::new(vec![Workload::new(4 * ranks, layers)], ranks, links) })
 }
 
@@ -129,7 +135,7 @@ fn priced(plan: &Plan) -> (Profile, OverlapOptions) {
         unsharded_bytes: 2.0,
         ..StageCost::default()
     };
-    let links = Links { default: Link { latency: 0.5, bandwidth: Some(2.0) }, between: Vec::new() };
+    let links = LinkCosts { default: LinkCost { latency: 0.5, bandwidth: Some(2.0) }, between: Vec::new() };
     let profile = Profile::new(vec![stage; plan.stages()], links).expect("numbers that are amounts");
     let simulate = SimulateOptions { overlap: false, ..SimulateOptions::default() };
     (profile, OverlapOptions { simulate, extra_bytes: 8.0, ..OverlapOptions::default() })
@@ -150,7 +156,7 @@ fn passes(c: &mut Criterion) {
         group.bench_function(BenchmarkId::new("simulate", microbatches), |b| {
             b.iter(|| simulate(black_box(&waits), &profile, &options.simulate).expect("lowered plans run"));
         });
-        for pass in Pass::ALL {
+        for pass in OverlapPass::ALL {
             group.bench_function(BenchmarkId::new(pass.name(), microbatches), |b| {
                 b.iter(|| run_passes(black_box(&waits), &profile, &[pass], &options).expect("lowered plans run"));
             });

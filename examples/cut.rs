@@ -5,7 +5,7 @@
 //! command line reads as well (`burn-pipeline partition --layers FILE`).
 
 use crate::gpt::GptConfig;
-use burn_pipeline::cost::{Kind, Layers, OptimalOptions, Partition, PartitionError, Pattern, optimal};
+use burn_pipeline::cost::{LayerKind, Layers, OptimalOptions, Partition, PartitionError, Pattern, optimal};
 use burn_pipeline::plan::Placement;
 use burn_pipeline::stage::Batch;
 use burn_pipeline::train::{Builder, MeasureError};
@@ -102,7 +102,7 @@ impl Cut {
         model: &GptConfig,
         placement: &Placement,
         costs: Option<&Path>,
-        measure: impl FnOnce(&[Kind]) -> Result<Layers, CutError>,
+        measure: impl FnOnce(&[LayerKind]) -> Result<Layers, CutError>,
     ) -> Result<Option<Partition>, CutError> {
         let kinds: Pattern = model.kinds().parse().map_err(PartitionError::from)?;
         let cut = match self {
@@ -156,7 +156,12 @@ fn layers(
 ///
 /// # Errors
 /// [`CutError::Measure`].
-pub fn measured(model: &GptConfig, builder: &Builder, kinds: &[Kind], microbatch: Batch) -> Result<Layers, CutError> {
+pub fn measured(
+    model: &GptConfig,
+    builder: &Builder,
+    kinds: &[LayerKind],
+    microbatch: Batch,
+) -> Result<Layers, CutError> {
     let (model, finest) = (model.clone(), Partition::even(model.all_layers(), model.all_layers())?);
     let builder = builder.clone().stages(move |at| model.stage_of(at, &finest));
     Ok(builder.measure_layers(microbatch, kinds, ROUNDS)?.layers)

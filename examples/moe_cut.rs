@@ -6,7 +6,9 @@
 use crate::cut::Cut;
 use crate::moe_gpt::{MoeGptConfig, MoeGptError};
 use crate::options::Setup;
-use burn_pipeline::cost::{Dtype, Kind, Layers, Measure, OptimalOptions, Partition, PartitionError, Pattern, optimal};
+use burn_pipeline::cost::{
+    Dtype, LayerKind, Layers, Measure, OptimalOptions, Partition, PartitionError, Pattern, optimal,
+};
 use burn_pipeline_moe::cost::MicrobatchSize;
 use clap::ValueEnum;
 
@@ -79,7 +81,7 @@ pub fn cut(model: &MoeGptConfig, balance: Balance, setup: &Setup) -> Result<MoeG
 }
 
 fn as_told(model: &MoeGptConfig, told: &Pattern, stages: usize) -> Result<MoeGptConfig, MoeCutError> {
-    let letters: String = told.kinds().iter().map(Kind::to_string).collect();
+    let letters: String = told.kinds().iter().map(LayerKind::to_string).collect();
     let cut = told.boundaries().len() + 1;
     if letters != model.pattern {
         return Err(MoeCutError::OtherModel { told: letters, model: model.pattern.clone() });

@@ -49,7 +49,7 @@ pub fn open(setup: &Setup, launch: &Launch) -> Result<Box<dyn Link>, NetworkErro
 
 #[cfg(feature = "nccl")]
 fn over_nccl(setup: &Setup, launch: &Launch) -> Result<Box<dyn Link>, NetworkError> {
-    let options = NcclOptions { patience: PATIENCE, ..NcclOptions::default() };
+    let options = NcclOptions { timeout: PATIENCE, ..NcclOptions::default() };
     #[cfg(feature = "mpi")]
     if launch.master.is_none() {
         let mpi = Mpi::connect(PATIENCE)?;

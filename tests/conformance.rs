@@ -7,8 +7,8 @@ mod groups;
 
 use burn::tensor::{Bool, DType, Device, Int, Tensor, TensorData};
 use burn_pipeline::link::{Direction, Expected, Header, Link, Message, all_gather_bytes};
-use burn_pipeline::plan::{Stage, Transport};
-use burn_pipeline::stage::{AnyTensor, Boundary, Form, Kind, Payload};
+use burn_pipeline::plan::{StageId, Transport};
+use burn_pipeline::stage::{AnyTensor, Boundary, Payload, PayloadSpec, TensorKind};
 use failures::{keeps_deadlines, names_the_missing, refuses_disorder, refuses_unknown_ranks, wakes_everybody};
 use groups::{refuses_other_lists, serves_groups};
 use std::time::{Duration, Instant};
@@ -44,7 +44,7 @@ fn soon() -> Instant {
 }
 
 fn header(microbatch: usize) -> Header {
-    Header { stage: Stage::new(1), microbatch, direction: Direction::Forward }
+    Header { stage: StageId::new(1), microbatch, direction: Direction::Forward }
 }
 
 fn message(microbatch: usize, payload: Payload) -> Message {
@@ -67,7 +67,7 @@ fn numbers(from: usize, to: usize, microbatch: usize, count: usize) -> Tensor<1>
 }
 
 fn same(payload: &Payload, expected: &Payload) {
-    let read = |payload: &Payload| -> Vec<(Kind, DType, Vec<usize>, Vec<u8>)> {
+    let read = |payload: &Payload| -> Vec<(TensorKind, DType, Vec<usize>, Vec<u8>)> {
         let tensor = |tensor: &AnyTensor| {
             let data = tensor.to_data().unwrap();
             (tensor.kind(), data.dtype(), tensor.shape().to_vec(), data.as_bytes().to_vec())
@@ -163,7 +163,7 @@ const LENGTHS: [usize; 24] =
 fn lets_shapes_change(link: &mut dyn Link) {
     let me = link.rank();
     // Two streams to and from each rank, with lengths of their own, and a form now and then.
-    let streams = [(Stage::new(1), Direction::Forward), (Stage::new(0), Direction::Backward)];
+    let streams = [(StageId::new(1), Direction::Forward), (StageId::new(0), Direction::Backward)];
     let payload = |from: usize, to: usize, place: usize, stream: usize| {
         let length = LENGTHS[(place + 3 * stream) % LENGTHS.len()];
         let second = (place % 5 > 1).then(|| numbers(from, to, place + 100, length / 2));
@@ -201,7 +201,7 @@ fn expects(link: &mut dyn Link) {
     for (expected, sizes) in
         [(5, &[5, 5, 7, 7, 7, 5][..]), (5, &[5]), (9, &[9, 9]), (0, &[0, 4]), (4, &[4, 4, 0]), (6, &[])]
     {
-        let form = Form::of_payload(&list(0, 1, 0, expected).into_payload());
+        let form = PayloadSpec::of_payload(&list(0, 1, 0, expected).into_payload());
         let pairs = (0..ranks).flat_map(|from| (0..ranks).map(move |to| (from, to)));
         let pairs = pairs.filter(|(from, to)| from != to && [from, to].contains(&&me));
         let messages: Vec<Expected> =

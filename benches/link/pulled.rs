@@ -5,7 +5,7 @@
 //! own, one for what is asked and one for what is sent, and one more is for what is not messages.
 
 use burn_pipeline::link::{Direction, Header, Link, LinkError, Message};
-use burn_pipeline::plan::Stage;
+use burn_pipeline::plan::StageId;
 use burn_pipeline::stage::Payload;
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
@@ -30,7 +30,7 @@ pub(crate) struct Pulled {
 }
 
 fn question() -> Header {
-    Header { stage: Stage::new(0), microbatch: 0, direction: Direction::Probe }
+    Header { stage: StageId::new(0), microbatch: 0, direction: Direction::Probe }
 }
 
 /// What is asked last: the thread at the other end takes it for no question, and ends.

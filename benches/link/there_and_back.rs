@@ -3,7 +3,7 @@
 use crate::samples::{SIZES, Samples, repetitions};
 use burn::tensor::{Device, Tensor};
 use burn_pipeline::link::{Direction, Header, Link, Message, Place, TcpLink, Threads};
-use burn_pipeline::plan::Stage;
+use burn_pipeline::plan::StageId;
 use burn_pipeline::stage::{Boundary, Payload};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 fn header() -> Header {
-    Header { stage: Stage::new(0), microbatch: 0, direction: Direction::Probe }
+    Header { stage: StageId::new(0), microbatch: 0, direction: Direction::Probe }
 }
 
 fn payload(size: usize) -> Payload {

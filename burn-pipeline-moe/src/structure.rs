@@ -13,7 +13,7 @@
 
 use burn::tensor::kind::Basic;
 use burn::tensor::{Int, Tensor};
-use burn_pipeline::stage::{AnyTensor, Batch, Boundary, BoundaryError, KindOf, Payload, PayloadReader, Split};
+use burn_pipeline::stage::{AnyTensor, Batch, Boundary, BoundaryError, Payload, PayloadReader, Split, TensorKindOf};
 use std::collections::VecDeque;
 
 /// The document of each token of packed sequences `[batch, seq]`: it grows by one at every `bos` token, which is its
@@ -130,7 +130,7 @@ pub enum SideDataError {
     },
     /// The next tensor is another.
     #[error("the side data `{name}` is a {kind} tensor of rank {rank}, and the stage takes another; check the batch")]
-    Form {
+    Structure {
         /// What was asked for.
         name: String,
         /// The kind that is there.
@@ -145,10 +145,10 @@ impl SideData {
     ///
     /// # Errors
     /// If none is left, or it is of another kind or rank.
-    pub fn take<const D: usize, K: Basic + KindOf>(&mut self, name: &str) -> Result<Tensor<D, K>, SideDataError> {
+    pub fn take<const D: usize, K: Basic + TensorKindOf>(&mut self, name: &str) -> Result<Tensor<D, K>, SideDataError> {
         let name = name.to_owned();
         let Some(next) = self.0.pop_front() else { return Err(SideDataError::Missing { name }) };
-        next.into_tensor().map_err(|(kind, rank)| SideDataError::Form { name, kind: kind.to_string(), rank })
+        next.into_tensor().map_err(|(kind, rank)| SideDataError::Structure { name, kind: kind.to_string(), rank })
     }
 }
 

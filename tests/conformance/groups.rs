@@ -3,7 +3,7 @@
 use super::{meet, numbers, same, soon};
 use burn::tensor::DType;
 use burn_pipeline::link::{Link, LinkError};
-use burn_pipeline::stage::{AnyTensor, Part, Payload};
+use burn_pipeline::stage::{AnyTensor, Payload, PayloadPart};
 
 /// Ranks that are members of several groups, in other company each time.
 fn groups_of(ranks: usize) -> Vec<Vec<usize>> {
@@ -31,7 +31,7 @@ fn summed(ranks: &[usize], group: usize) -> Vec<AnyTensor> {
 }
 
 fn payload_of(list: &[AnyTensor]) -> Payload {
-    Payload::from_parts(list.iter().cloned().map(Part::Tensor))
+    Payload::from_parts(list.iter().cloned().map(PayloadPart::Tensor))
 }
 
 pub(super) fn serves_groups(link: &mut dyn Link) {

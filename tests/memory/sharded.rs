@@ -5,7 +5,7 @@ use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Tensor};
-use burn_pipeline::cost::{Links, Profile, StageCost};
+use burn_pipeline::cost::{LinkCosts, Profile, StageCost};
 use burn_pipeline::schedule::{Size, by_name};
 use burn_pipeline::simulate::{RankReport, SimulateOptions, simulate};
 use burn_pipeline::stage::{Batch, SplitBackward, Stage, StageBox, init_seeded};
@@ -102,7 +102,7 @@ fn heap(most: Option<usize>, way: Way) -> Heap {
         ..StageCost::default()
     };
     let stage = if most.is_some() { stage.sharded(REPLICAS) } else { stage };
-    let profile = Profile::new(vec![stage; RANKS * CHUNKS], Links::default()).unwrap();
+    let profile = Profile::new(vec![stage; RANKS * CHUNKS], LinkCosts::default()).unwrap();
     let plan = pipeline.plan(MICROBATCHES).unwrap();
     let simulated = simulate(plan.plan(), &profile, &SimulateOptions::default()).unwrap();
     let most_of = |rank: usize| simulated.ranks[rank].memory.iter().map(|point| point.unsharded).fold(0.0, f64::max);

@@ -38,7 +38,7 @@ fn ordering() -> Ordering {
 fn link() -> (NcclLink, Device) {
     let launch = Launch::from_environment().unwrap().unwrap();
     let device = NcclLink::gpu_of(&launch).unwrap();
-    let options = NcclOptions { ordering: ordering(), patience: PATIENCE, ordered_sums: false };
+    let options = NcclOptions { ordering: ordering(), timeout: PATIENCE, ordered_sums: false };
     (NcclLink::connect(&launch.place().unwrap(), device.clone(), options).unwrap(), device)
 }
 

@@ -3,12 +3,12 @@
 use crate::{PATIENCE, link};
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 use burn_pipeline::link::{Direction, Header, Link, Message};
-use burn_pipeline::plan::Stage;
+use burn_pipeline::plan::StageId;
 use burn_pipeline::stage::{AnyTensor, Boundary, Payload};
 use std::time::Instant;
 
 fn header(microbatch: usize) -> Header {
-    Header { stage: Stage::new(0), microbatch, direction: Direction::Forward }
+    Header { stage: StageId::new(0), microbatch, direction: Direction::Forward }
 }
 
 /// Rows of 65 elements are padded on a GPU.

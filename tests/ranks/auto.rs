@@ -3,7 +3,7 @@
 use crate::cases::{Case, Text, range, read, sizes};
 use crate::parity::{RATE, builder};
 use burn::tensor::Device;
-use burn_pipeline::cost::{Link as Speed, Links, Profile, StageCost};
+use burn_pipeline::cost::{LinkCost, LinkCosts, Profile, StageCost};
 use burn_pipeline::link::Mpi;
 use burn_pipeline::plan::Plan;
 use burn_pipeline::schedule::Size;
@@ -27,7 +27,7 @@ fn measured_by(rank: usize, stages: usize) -> Profile {
         let (forward, input, weight) = (seconds, Some(2.0 * seconds), Some(0.25 * seconds));
         StageCost { forward, input, weight, activation_bytes: 1.0 + rank as f64, ..StageCost::default() }
     };
-    let links = Links { default: Speed { latency: 0.5 * rank as f64, bandwidth: None }, ..Links::default() };
+    let links = LinkCosts { default: LinkCost { latency: 0.5 * rank as f64, bandwidth: None }, ..LinkCosts::default() };
     Profile::new((0..stages).map(stage).collect(), links).unwrap()
 }
 
@@ -76,11 +76,11 @@ pub(crate) fn agree(mpi: &Mpi) {
 pub(crate) fn go_back(mpi: &Mpi) {
     let size = Size::new(mpi.ranks(), MICROBATCHES);
     let stage = StageCost { forward: 1.0, activation_bytes: 1.0, ..StageCost::default() };
-    let profile = Profile::new(vec![stage; mpi.ranks()], Links::default()).unwrap();
+    let profile = Profile::new(vec![stage; mpi.ranks()], LinkCosts::default()).unwrap();
     let options = AutoOptions { warm_up: 1, measured: 2, trial: 2, gain: f64::NEG_INFINITY, ..AutoOptions::default() };
     // Room for one microbatch: one goes after the other, and each waits for a slow network.
     let options = AutoOptions { cap: Some(1.0), ..options };
-    let slow = Links { default: Speed { latency: 0.05, bandwidth: None }, ..Links::default() };
+    let slow = LinkCosts { default: LinkCost { latency: 0.05, bandwidth: None }, ..LinkCosts::default() };
     let link = Box::new(mpi.link(Device::flex()).unwrap());
     let mut auto = AutoPipeline::over(chosen_by(size).delayed(slow), size, options, link).unwrap().known(profile);
     train(&mut auto);

@@ -4,10 +4,10 @@
 use crate::cases::{Case, Text, small_gpt};
 use crate::parity::{RATE, builder};
 use burn::tensor::{Device, Int, Tensor};
-use burn_pipeline::link::{Landings, Mpi};
+use burn_pipeline::link::{Mpi, ReceiveCounters};
 use burn_pipeline::plan::Op;
 use burn_pipeline::schedule::Size;
-use burn_pipeline::stage::{Batch, Form, MetadataMode, StageBox};
+use burn_pipeline::stage::{Batch, MetadataMode, PayloadSpec, StageBox};
 use burn_pipeline::train::{Builder, Pipeline, StageContext};
 use pipeline_examples::gpt::Signal;
 use std::sync::Arc;
@@ -29,8 +29,8 @@ fn ready(lengths: [usize; MICROBATCHES]) -> Batch {
 /// A small GPT whose stages declare what crosses their boundaries, for sequences of this length.
 fn declared(length: usize) -> impl Fn(&StageContext) -> StageBox + Send + Sync + 'static {
     move |at| {
-        let hidden = Form::of(Signal::Hidden(Tensor::zeros([1, length, 8], &Device::flex())));
-        let ids = Form::of(Signal::Tokens(tokens(1, length)));
+        let hidden = PayloadSpec::of(Signal::Hidden(Tensor::zeros([1, length, 8], &Device::flex())));
+        let ids = PayloadSpec::of(Signal::Tokens(tokens(1, length)));
         let input = if at.is_first() { ids } else { hidden.clone() };
         small_gpt().stage(at).declare(input, (!at.is_last()).then_some(hidden))
     }
@@ -44,19 +44,19 @@ fn to_receive(pipeline: &mut Pipeline, rank: usize) -> u64 {
 }
 
 /// How this rank's messages have landed so far: in receives posted ahead, and by their headers.
-fn counts(landings: &Landings) -> [u64; 2] {
+fn counts(landings: &ReceiveCounters) -> [u64; 2] {
     [landings.ahead(), landings.by_header()]
 }
 
 /// One step, with how its messages landed.
-fn landed(pipeline: &mut Pipeline, landings: &Landings, batch: Batch) -> (f64, [u64; 2]) {
+fn landed(pipeline: &mut Pipeline, landings: &ReceiveCounters, batch: Batch) -> (f64, [u64; 2]) {
     let before = counts(landings);
     let loss = pipeline.step(batch, RATE).unwrap().loss;
     let after = counts(landings);
     (loss, [after[0] - before[0], after[1] - before[1]])
 }
 
-fn linked(mpi: &Mpi, builder: &Builder) -> (Pipeline, Arc<Landings>) {
+fn linked(mpi: &Mpi, builder: &Builder) -> (Pipeline, Arc<ReceiveCounters>) {
     let link = mpi.link(Device::flex()).unwrap();
     let landings = link.landings();
     (builder.clone().build_rank(Box::new(link)).unwrap(), landings)

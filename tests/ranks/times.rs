@@ -2,7 +2,7 @@
 
 use burn::tensor::{Device, Tensor};
 use burn_pipeline::link::{Direction, Header, Link, Message, Mpi};
-use burn_pipeline::plan::Stage;
+use burn_pipeline::plan::StageId;
 use burn_pipeline::stage::Boundary;
 use std::time::{Duration, Instant};
 
@@ -38,7 +38,7 @@ fn round(link: &mut dyn Link, elements: usize, trips: usize, more: usize) -> Vec
         return Vec::new();
     }
     let peer = 1 - me;
-    let header = |microbatch| Header { stage: Stage::new(1), microbatch, direction: Direction::Forward };
+    let header = |microbatch| Header { stage: StageId::new(1), microbatch, direction: Direction::Forward };
     let tensors = [elements, elements + more].map(|elements| Tensor::<1>::ones([elements], &Device::flex()));
     let message = |trip: usize| Message { header: header(trip), payload: tensors[trip % 2].clone().into_payload() };
     let mut times = Vec::new();

@@ -4,7 +4,7 @@ use crate::cases::{Case, Text, read};
 use crate::parity::builder;
 use crate::skips::{Pictures, unet};
 use burn::tensor::Device;
-use burn_pipeline::cost::{Link as Speed, Links, Profile, StageCost};
+use burn_pipeline::cost::{LinkCost, LinkCosts, Profile, StageCost};
 use burn_pipeline::link::Threads;
 use burn_pipeline::planner::Way;
 use burn_pipeline::schedule::{OneFOneB, Size, by_name};
@@ -105,7 +105,7 @@ fn ranks_of_their_own_take_one_decision_and_their_numbers_stay() {
 fn ranks_that_measured_otherwise_go_on_with_the_median() {
     let threads = Threads::new(3);
     let profile = |seconds: f64| {
-        let links = Links { default: Speed { latency: seconds / 8.0, bandwidth: None }, ..Links::default() };
+        let links = LinkCosts { default: LinkCost { latency: seconds / 8.0, bandwidth: None }, ..LinkCosts::default() };
         Profile::new(vec![StageCost { forward: seconds, ..StageCost::default() }; 3], links).unwrap()
     };
     let agree = |rank: usize| {
@@ -126,7 +126,7 @@ fn ranks_that_measured_otherwise_go_on_with_the_median() {
 
 #[test]
 fn a_slow_network_is_measured_and_planned_for() {
-    let network = Links { default: Speed { latency: 0.02, bandwidth: None }, ..Links::default() };
+    let network = LinkCosts { default: LinkCost { latency: 0.02, bandwidth: None }, ..LinkCosts::default() };
     let size = Size::new(2, MICROBATCHES);
     let options = AutoOptions { warm_up: 0, measured: 1, gain: 1.0, ..AutoOptions::default() };
     let mut auto = AutoPipeline::new(ordered(size).delayed(network), size, options).unwrap();
@@ -145,12 +145,12 @@ fn misleading(stages: usize) -> (Profile, AutoOptions) {
     let stage = StageCost { forward: 1.0, input: Some(1.0), weight: Some(1.0), ..StageCost::default() };
     let stage = StageCost { activation_bytes: 1.0, ..stage };
     let options = AutoOptions { warm_up: 1, measured: 2, trial: 2, gain: f64::NEG_INFINITY, ..AutoOptions::default() };
-    (Profile::new(vec![stage; stages], Links::default()).unwrap(), AutoOptions { cap: Some(1.0), ..options })
+    (Profile::new(vec![stage; stages], LinkCosts::default()).unwrap(), AutoOptions { cap: Some(1.0), ..options })
 }
 
 /// Messages that take far longer than everything else: schedules differ by how often ranks wait for one.
-fn slow() -> Links {
-    Links { default: Speed { latency: 0.05, bandwidth: None }, ..Links::default() }
+fn slow() -> LinkCosts {
+    LinkCosts { default: LinkCost { latency: 0.05, bandwidth: None }, ..LinkCosts::default() }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use burn::tensor::{Bool, Device, Int, Tensor};
 use burn_pipeline::boundary;
-use burn_pipeline::stage::{AnyTensor, Boundary, BoundaryError, Kind, Part, Payload};
+use burn_pipeline::stage::{AnyTensor, Boundary, BoundaryError, Payload, PayloadPart, TensorKind};
 use proptest::prelude::{Just, Strategy, any, prop_oneof};
 use proptest::{prop_assert_eq, proptest};
 
@@ -47,9 +47,9 @@ fn bools(numbers: &[i32]) -> Bools {
 
 /// All that is in a payload, to be compared.
 fn contents(payload: &Payload) -> Vec<String> {
-    let part = |part: &Part| match part {
-        Part::Form(form) => format!("form {form}"),
-        Part::Tensor(t) => format!("{} {:?} {:?}", t.kind(), t.shape(), t.to_data().unwrap()),
+    let part = |part: &PayloadPart| match part {
+        PayloadPart::Tag(form) => format!("form {form}"),
+        PayloadPart::Tensor(t) => format!("{} {:?} {:?}", t.kind(), t.shape(), t.to_data().unwrap()),
     };
     payload.parts().map(part).collect()
 }
@@ -139,7 +139,7 @@ fn tuples_of_up_to_six_come_out_as_they_went_in() {
 fn a_tensor_is_handed_on_and_not_copied_in_value() {
     let payload = AnyTensor::new(floats(&[1.5])).into_payload();
     let tensor = AnyTensor::from_payload(payload).unwrap();
-    assert_eq!((tensor.kind(), tensor.rank(), tensor.bytes()), (Kind::Float, 2, 4));
+    assert_eq!((tensor.kind(), tensor.rank(), tensor.bytes()), (TensorKind::Float, 2, 4));
 }
 
 fn refused<T: Boundary>(payload: Payload) -> BoundaryError {
@@ -148,11 +148,14 @@ fn refused<T: Boundary>(payload: Payload) -> BoundaryError {
 
 #[test]
 fn another_kind_or_rank_is_refused_with_its_place() {
-    let (expected, expected_rank) = (Kind::Int, 1);
+    let (expected, expected_rank) = (TensorKind::Int, 1);
     let error = refused::<(Floats, Ints)>((floats(&[1.0]), bools(&[1])).into_payload());
-    assert_eq!(error, BoundaryError::Mismatch { index: 1, got: Kind::Bool, got_rank: 3, expected, expected_rank });
+    assert_eq!(
+        error,
+        BoundaryError::Mismatch { index: 1, got: TensorKind::Bool, got_rank: 3, expected, expected_rank }
+    );
     let rank = refused::<Ints>(ints(&[1]).unsqueeze::<2>().into_payload());
-    assert_eq!(rank, BoundaryError::Mismatch { index: 0, got: Kind::Int, got_rank: 2, expected, expected_rank });
+    assert_eq!(rank, BoundaryError::Mismatch { index: 0, got: TensorKind::Int, got_rank: 2, expected, expected_rank });
     let said = "tensor 0 of the payload is a int tensor of rank 2, but a int tensor of rank 1 is expected";
     assert_eq!(rank.to_string(), said);
 }
@@ -166,27 +169,27 @@ fn a_payload_that_ends_too_early_or_too_late_is_refused() {
     let expected = "whether an optional value is there";
     assert_eq!(refused::<Option<Floats>>(Payload::default()), BoundaryError::Missing { expected });
     assert_eq!(
-        refused::<Vec<Floats>>(Payload::from_parts([Part::Form(1)])),
+        refused::<Vec<Floats>>(Payload::from_parts([PayloadPart::Tag(1)])),
         BoundaryError::Missing { expected: "a tensor" }
     );
 }
 
 #[test]
 fn a_tensor_for_a_form_or_a_form_for_a_tensor_is_refused() {
-    let form = |form| Payload::from_parts([Part::Form(form)]);
-    assert_eq!(refused::<Floats>(form(0)), BoundaryError::Form { expected: "a tensor" });
-    assert_eq!(refused::<AnyTensor>(form(0)), BoundaryError::Form { expected: "a tensor" });
+    let form = |form| Payload::from_parts([PayloadPart::Tag(form)]);
+    assert_eq!(refused::<Floats>(form(0)), BoundaryError::Structure { expected: "a tensor" });
+    assert_eq!(refused::<AnyTensor>(form(0)), BoundaryError::Structure { expected: "a tensor" });
     let tensor = || floats(&[1.0]).into_payload();
-    assert_eq!(refused::<Vec<Floats>>(tensor()), BoundaryError::Form { expected: "the length of a list" });
+    assert_eq!(refused::<Vec<Floats>>(tensor()), BoundaryError::Structure { expected: "the length of a list" });
     let expected = "whether an optional value is there";
-    assert_eq!(refused::<Option<Floats>>(tensor()), BoundaryError::Form { expected });
-    assert_eq!(refused::<Option<Floats>>(form(2)), BoundaryError::Form { expected });
-    assert_eq!(refused::<Signal>(tensor()), BoundaryError::Form { expected: "a variant of Signal" });
-    assert_eq!(refused::<Signal>(form(3)), BoundaryError::Form { expected: "a variant of Signal" });
+    assert_eq!(refused::<Option<Floats>>(tensor()), BoundaryError::Structure { expected });
+    assert_eq!(refused::<Option<Floats>>(form(2)), BoundaryError::Structure { expected });
+    assert_eq!(refused::<Signal>(tensor()), BoundaryError::Structure { expected: "a variant of Signal" });
+    assert_eq!(refused::<Signal>(form(3)), BoundaryError::Structure { expected: "a variant of Signal" });
 }
 
 #[test]
 fn a_list_of_absurd_length_is_refused_without_being_made() {
-    let error = refused::<Vec<Floats>>(Payload::from_parts([Part::Form(usize::MAX - 1)]));
+    let error = refused::<Vec<Floats>>(Payload::from_parts([PayloadPart::Tag(usize::MAX - 1)]));
     assert_eq!(error, BoundaryError::Missing { expected: "a tensor" });
 }

@@ -4,7 +4,7 @@ use crate::cases::{Case, Text, range, read, sizes};
 use crate::parity::builder;
 use burn::module::Module;
 use burn::tensor::Device;
-use burn_pipeline::execute::{Executor, FusedActions, Part, RunOptions};
+use burn_pipeline::execute::{Executor, FusedActions, ReplicaShare, RunOptions};
 use burn_pipeline::link::Threads;
 use burn_pipeline::plan::{CheckOptions, CheckedPlan, Placement};
 use burn_pipeline::schedule::{Chunks, ForwardOnly, Size, by_name};
@@ -111,7 +111,7 @@ fn on_ranks(plan: &CheckedPlan, batch: &Microbatches, asking: &BTreeSet<usize>) 
                 let link = Box::new(threads.link(rank, device.clone()));
                 let executor = Executor::new(link, stages, device, options);
                 let mut rank = Rank::new(executor, placement.clone(), Reduction::Mean).unwrap();
-                let outcome = rank.evaluate_for(plan, batch, Instant::now(), Part::default(), asking).unwrap();
+                let outcome = rank.evaluate_for(plan, batch, Instant::now(), ReplicaShare::default(), asking).unwrap();
                 let read = |(sample, payload)| (sample, scores(Signal::from_payload(payload).unwrap()));
                 (outcome.loss, outcome.outputs.into_iter().map(read).collect())
             })

@@ -5,7 +5,7 @@ use crate::faulty::{FOREVER, Fault, How, batch, faulty};
 use crate::watchdog::{quiet_ranks, within};
 use burn::optim::{ModuleOptimizer, Optimizer, SgdConfig, SgdState};
 use burn::tensor::{Device, Tensor};
-use burn_pipeline::plan::Stage;
+use burn_pipeline::plan::StageId;
 use burn_pipeline::schedule::{Size, by_name};
 use burn_pipeline::train::{BuildError, Builder, Pipeline, PipelineError};
 use std::time::Duration;
@@ -72,7 +72,7 @@ fn assert_fails(schedule: &'static str, ranks: usize, fault: Fault, at: usize, w
     let what = format!("{schedule} on {ranks} ranks, {fault:?}");
     within(WATCHDOG, &what.clone(), move || {
         let mut pipeline = builder(schedule, ranks, Some(fault)).build().unwrap();
-        let rank = pipeline.placement().rank_of(Stage::new(at));
+        let rank = pipeline.placement().rank_of(StageId::new(at));
         let error = pipeline.step(batch(MICROBATCHES), 0.1).unwrap_err();
         assert!(matches!(error, PipelineError::Rank(_)), "{what}: {error}");
         let error = error.to_string();

@@ -6,7 +6,7 @@ use crate::skips::{Pictures, unet};
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, Int, Tensor};
-use burn_pipeline::cost::{Dtype, Kind, Layers, Measure, OptimalOptions, Partition, Pattern, optimal};
+use burn_pipeline::cost::{Dtype, LayerKind, Layers, Measure, OptimalOptions, Partition, Pattern, optimal};
 use burn_pipeline::plan::Placement;
 use burn_pipeline::schedule::{Size, by_name};
 use burn_pipeline::stage::{Batch, Stage, StageBox, StageError};
@@ -214,5 +214,5 @@ fn the_best_cut_of_measured_flops_is_that_of_layers_written_by_hand() {
     }
     let (read, _) = Layers::from_json(&measured.to_json().unwrap()).unwrap();
     assert_eq!(read, measured);
-    assert_eq!(measured.all()[0].kind, Kind::new('E').unwrap());
+    assert_eq!(measured.all()[0].kind, LayerKind::new('E').unwrap());
 }

@@ -1,9 +1,9 @@
 //! The conformance suite over threads, as they are and delayed; `tests/mpi` runs it over processes.
 
 use burn::tensor::{Device, Tensor};
-use burn_pipeline::cost::{Link as Speed, LinkBetween, Links, ProfileError};
+use burn_pipeline::cost::{LinkCost, LinkCosts, LinkOverride, ProfileError};
 use burn_pipeline::link::{Activity, Delayed, Direction, Header, Link, LinkError, Message, Threads};
-use burn_pipeline::plan::{Op, Stage, Task};
+use burn_pipeline::plan::{Op, StageId, Task};
 use burn_pipeline::stage::{Boundary, Payload};
 use pipeline_tests::conformance::CASES;
 use std::time::{Duration, Instant};
@@ -33,7 +33,7 @@ fn threads_are_a_link() {
 #[test]
 fn who_waits_too_long_is_told_of_the_rank_at_the_end_of_all_waits() {
     let threads = Threads::new(4);
-    let header = |stage| Header { stage: Stage::new(stage), microbatch: 0, direction: Direction::Forward };
+    let header = |stage| Header { stage: StageId::new(stage), microbatch: 0, direction: Direction::Forward };
     let [mut first, mut second, mut third, mut last] = [0, 1, 2, 3].map(|rank| threads.link(rank, Device::flex()));
     second.announce(Activity::Waiting(header(2), 2));
     third.announce(Activity::Waiting(header(3), 3));
@@ -48,14 +48,14 @@ fn who_waits_too_long_is_told_of_the_rank_at_the_end_of_all_waits() {
 
 #[test]
 fn a_delayed_link_is_a_link() {
-    let slow = Links { default: Speed { latency: 2e-3, bandwidth: Some(1e10) }, between: Vec::new() };
+    let slow = LinkCosts { default: LinkCost { latency: 2e-3, bandwidth: Some(1e10) }, between: Vec::new() };
     conform(|link| Box::new(Delayed::new(link, slow.clone()).unwrap()));
 }
 
 const SECOND: Duration = Duration::from_secs(1);
 
 fn header(microbatch: usize) -> Header {
-    Header { stage: Stage::new(1), microbatch, direction: Direction::Forward }
+    Header { stage: StageId::new(1), microbatch, direction: Direction::Forward }
 }
 
 /// 1000 bytes.
@@ -65,15 +65,15 @@ fn message(microbatch: usize) -> Message {
 }
 
 /// Both ends of a link of two ranks, as slow as that.
-fn ends(network: &Links) -> [Delayed; 2] {
+fn ends(network: &LinkCosts) -> [Delayed; 2] {
     let threads = Threads::new(2);
     [0, 1].map(|rank| Delayed::new(Box::new(threads.link(rank, Device::flex())), network.clone()).unwrap())
 }
 
 #[test]
 fn messages_take_the_latency_and_queue_for_the_bandwidth_while_the_sender_goes_on() {
-    let one_way = LinkBetween { from: 0, to: 1, latency: 0.06, bandwidth: Some(50e3) };
-    let [mut sender, mut receiver] = ends(&Links { between: vec![one_way], ..Links::default() });
+    let one_way = LinkOverride { from: 0, to: 1, latency: 0.06, bandwidth: Some(50e3) };
+    let [mut sender, mut receiver] = ends(&LinkCosts { between: vec![one_way], ..LinkCosts::default() });
     let began = Instant::now();
     for microbatch in 0..3 {
         sender.send(1, message(microbatch), began + SECOND).unwrap();
@@ -98,14 +98,14 @@ fn messages_take_the_latency_and_queue_for_the_bandwidth_while_the_sender_goes_o
 
 #[test]
 fn what_is_not_due_at_the_deadline_comes_later_and_a_failure_is_heard_before_it_is_due() {
-    let slow = Links { default: Speed { latency: 0.3, bandwidth: None }, ..Links::default() };
+    let slow = LinkCosts { default: LinkCost { latency: 0.3, bandwidth: None }, ..LinkCosts::default() };
     let [mut sender, mut receiver] = ends(&slow);
     sender.send(1, message(0), Instant::now() + SECOND).unwrap();
     let early = receiver.receive(0, header(0), Instant::now() + SECOND / 10).unwrap_err();
     assert!(matches!(early, LinkError::Deadline { rank: 1, peer: 0, .. }), "{early}");
     receiver.receive(0, header(0), Instant::now() + SECOND).unwrap();
 
-    let hour = Links { default: Speed { latency: 3600.0, bandwidth: None }, ..Links::default() };
+    let hour = LinkCosts { default: LinkCost { latency: 3600.0, bandwidth: None }, ..LinkCosts::default() };
     let [mut sender, mut receiver] = ends(&hour);
     sender.send(1, message(0), Instant::now() + SECOND).unwrap();
     sender.abort("no more".to_owned());
@@ -117,14 +117,14 @@ fn what_is_not_due_at_the_deadline_comes_later_and_a_failure_is_heard_before_it_
 fn an_end_that_is_not_delayed_and_links_that_are_none_are_refused() {
     let threads = Threads::new(2);
     let mut plain = threads.link(0, Device::flex());
-    let mut delayed = Delayed::new(Box::new(threads.link(1, Device::flex())), Links::default()).unwrap();
+    let mut delayed = Delayed::new(Box::new(threads.link(1, Device::flex())), LinkCosts::default()).unwrap();
     plain.send(1, message(0), Instant::now() + SECOND).unwrap();
     let error = delayed.receive(0, header(0), Instant::now() + SECOND).unwrap_err().to_string();
     assert!(error.contains("is every rank's link delayed?"), "{error}");
     plain.send(1, Message { header: header(1), payload: Payload::default() }, Instant::now() + SECOND).unwrap();
     assert!(delayed.receive(0, header(1), Instant::now() + SECOND).is_err());
 
-    let negative = Links { default: Speed { latency: -1.0, bandwidth: None }, ..Links::default() };
+    let negative = LinkCosts { default: LinkCost { latency: -1.0, bandwidth: None }, ..LinkCosts::default() };
     let refused = Delayed::new(Box::new(plain), negative).unwrap_err();
-    assert!(matches!(refused, ProfileError::Link { field: "latency", .. }), "{refused}");
+    assert!(matches!(refused, ProfileError::LinkCost { field: "latency", .. }), "{refused}");
 }

@@ -8,18 +8,19 @@ use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
 use burn::optim::SgdConfig;
 use burn::tensor::{Bool, Device, Int, Tensor};
 use burn_pipeline::execute::ExecuteError;
-use burn_pipeline::plan::Stage as StageId;
+use burn_pipeline::plan::StageId;
 use burn_pipeline::schedule::{GPipe, OneFOneB, Size, by_name};
 use burn_pipeline::stage::{
-    Batch, Boundary, Form, FormPart, MetadataMode, Mismatch, Port, Stage, StageBox, StageError, StageMetadata, Validate,
+    Batch, Boundary, MetadataMode, Mismatch, PayloadSpec, Port, SpecPart, Stage, StageBox, StageError, StageMetadata,
+    Validate,
 };
 use burn_pipeline::train::{BuildError, Builder, Pipeline, PipelineError, StageContext};
 use pipeline_examples::gpt::Signal;
 use proptest::prelude::{Just, Strategy, prop_oneof};
 use proptest::{prop_assert, prop_assert_eq, proptest};
 
-fn text(form: Option<&Form>) -> String {
-    form.map_or("unknown".to_owned(), Form::to_string)
+fn text(form: Option<&PayloadSpec>) -> String {
+    form.map_or("unknown".to_owned(), PayloadSpec::to_string)
 }
 
 fn known(pipeline: &mut Pipeline, batch: Batch) -> (MetadataMode, Vec<(StageId, StageMetadata)>) {
@@ -133,8 +134,8 @@ fn batch(samples: usize) -> Batch {
     Batch::new(rows(samples, 3)).target(rows(samples, 2))
 }
 
-fn form(width: usize) -> Form {
-    Form::of(rows(1, width)).free(0)
+fn form(width: usize) -> PayloadSpec {
+    PayloadSpec::of(rows(1, width)).free(0)
 }
 
 const ALL: Change = |stage, at| match at.is_first() {
@@ -178,7 +179,7 @@ fn a_declaration_that_a_run_on_zeros_refutes_is_refused() {
     let (stage, _, source) = differs(error);
     assert_eq!(stage, 0);
     let said = "tensor 0 of the stage's output: expected float F32 [?, 6], got float F32 [?, 5]; correct what makes \
-                it, or declare the size free (`Form::free`)";
+                it, or declare the size free (`PayloadSpec::free`)";
     assert_eq!(source.to_string(), said);
 }
 
@@ -227,8 +228,8 @@ fn a_shape_that_changes_is_noticed_as_late_as_was_asked_for() {
 
 #[test]
 fn declared_free_sizes_may_change_in_every_microbatch() {
-    let hidden = || Form::of(Signal::Hidden(Tensor::zeros([1, 1, 8], &Device::flex()))).free(0).free(1);
-    let ids = || Form::of(Signal::Tokens(Tensor::zeros([1, 1], &Device::flex()))).free(0).free(1);
+    let hidden = || PayloadSpec::of(Signal::Hidden(Tensor::zeros([1, 1, 8], &Device::flex()))).free(0).free(1);
+    let ids = || PayloadSpec::of(Signal::Tokens(Tensor::zeros([1, 1], &Device::flex()))).free(0).free(1);
     let stage = move |at: &StageContext| match (at.is_first(), at.is_last()) {
         (true, _) => small_gpt().stage(at).declare(ids(), Some(hidden())),
         (_, true) => small_gpt().stage(at).declare(hidden(), None),
@@ -250,15 +251,15 @@ fn a_batch_that_cannot_be_trained_on_teaches_nothing() {
     assert!(matches!(BuildError::NoStages.to_string().as_str(), text if text.contains("Builder::stages")));
 }
 
-fn parts() -> impl Strategy<Value = Form> {
+fn parts() -> impl Strategy<Value = PayloadSpec> {
     let device = Device::flex();
-    let floats = (1usize..4, 1usize..4).prop_map(|(a, b)| Form::of(Tensor::<2>::zeros([a, b], &Device::flex())));
-    let ints = (1usize..4).prop_map(|a| Form::of(Tensor::<1, Int>::zeros([a], &Device::flex())));
-    let bools = Form::of(Tensor::<1, Int>::zeros([2], &device).greater_elem(0));
-    let number = (0usize..3).prop_map(|n| Form::from_parts([FormPart::Number(n)]));
+    let floats = (1usize..4, 1usize..4).prop_map(|(a, b)| PayloadSpec::of(Tensor::<2>::zeros([a, b], &Device::flex())));
+    let ints = (1usize..4).prop_map(|a| PayloadSpec::of(Tensor::<1, Int>::zeros([a], &Device::flex())));
+    let bools = PayloadSpec::of(Tensor::<1, Int>::zeros([2], &device).greater_elem(0));
+    let number = (0usize..3).prop_map(|n| PayloadSpec::from_parts([SpecPart::Tag(n)]));
     let part = prop_oneof![floats, ints, Just(bools), number];
     proptest::collection::vec(part, 0..4)
-        .prop_map(|forms| Form::from_parts(forms.iter().flat_map(|form| form.parts().to_vec())))
+        .prop_map(|forms| PayloadSpec::from_parts(forms.iter().flat_map(|form| form.parts().to_vec())))
 }
 
 proptest! {
@@ -284,7 +285,7 @@ proptest! {
         };
         let mut other = sizes.clone();
         other[at] += 1;
-        let (expected, got) = (Form::of(list(&sizes)), Form::of_payload(&list(&other).into_payload()));
+        let (expected, got) = (PayloadSpec::of(list(&sizes)), PayloadSpec::of_payload(&list(&other).into_payload()));
         let Mismatch { tensor, expected, got } = got.mismatch(&expected).unwrap();
         prop_assert_eq!(tensor, Some(at));
         prop_assert_eq!(expected, format!("float F32 [{}]", sizes[at]));
@@ -295,10 +296,10 @@ proptest! {
 #[test]
 fn a_missing_or_left_over_part_is_said_as_such() {
     let flag = || Tensor::<1, Bool>::from_data([true], &Device::flex());
-    let (one, two) = (Form::of(flag()), Form::of((flag(), flag())));
+    let (one, two) = (PayloadSpec::of(flag()), PayloadSpec::of((flag(), flag())));
     let missing = one.mismatch(&two).unwrap();
     assert_eq!((missing.tensor, missing.got.as_str()), (Some(1), "nothing"));
     let more = two.mismatch(&one).unwrap();
     assert_eq!((more.tensor, more.expected.as_str()), (Some(1), "nothing"));
-    assert_eq!(Form::of(Some(flag())).mismatch(&Form::of(None::<Tensor<1, Bool>>)).unwrap().tensor, None);
+    assert_eq!(PayloadSpec::of(Some(flag())).mismatch(&PayloadSpec::of(None::<Tensor<1, Bool>>)).unwrap().tensor, None);
 }

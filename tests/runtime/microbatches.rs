@@ -3,7 +3,7 @@
 
 use crate::cases::read;
 use burn::tensor::{Bool, Device, Int, Tensor};
-use burn_pipeline::stage::{AnyTensor, Batch, Boundary, MicrobatchError, Microbatches, Part, Payload, Split};
+use burn_pipeline::stage::{AnyTensor, Batch, Boundary, MicrobatchError, Microbatches, Payload, PayloadPart, Split};
 use proptest::{prop_assert, prop_assert_eq, proptest};
 
 /// Samples, microbatches asked for, and the sizes that PyTorch 2.7.1's `split_args_kwargs_into_chunks` gives for
@@ -210,8 +210,12 @@ fn outputs_of_different_forms_cannot_be_joined() {
         ("another kind", vec![one([2, 3]), counting(2, 3).into_payload()], 0),
         ("another rank", vec![one([2, 3]), floats([2, 3]).unsqueeze::<3>().into_payload()], 0),
         ("no such dimension", vec![one([2, 3]), one([2, 3])], 2),
-        ("another form", vec![Payload::from_parts([Part::Form(0)]), Payload::from_parts([Part::Form(1)])], 0),
-        ("a form and a tensor", vec![Payload::from_parts([Part::Form(0)]), one([2, 3])], 0),
+        (
+            "another form",
+            vec![Payload::from_parts([PayloadPart::Tag(0)]), Payload::from_parts([PayloadPart::Tag(1)])],
+            0,
+        ),
+        ("a form and a tensor", vec![Payload::from_parts([PayloadPart::Tag(0)]), one([2, 3])], 0),
         (
             "an option that is there once",
             vec![Some(floats([1, 1])).into_payload(), None::<Tensor<2>>.into_payload()],
@@ -219,7 +223,7 @@ fn outputs_of_different_forms_cannot_be_joined() {
         ),
     ];
     for (what, outputs, dim) in cases {
-        assert_eq!(refuse(outputs, dim), MicrobatchError::Form, "{what}");
+        assert_eq!(refuse(outputs, dim), MicrobatchError::Structure, "{what}");
     }
     assert_eq!(Microbatches::join(Vec::new(), 0).unwrap().parts().count(), 0);
 }

@@ -4,7 +4,7 @@
 use crate::cases::{Case, Stack, Text, range, read, sizes};
 use burn::optim::AdamWConfig;
 use burn::tensor::Device;
-use burn_pipeline::plan::{Action, Placement, PlacementKind, Plan, Stage};
+use burn_pipeline::plan::{Action, Placement, PlacementKind, Plan, StageId};
 use burn_pipeline::schedule::{Chunks, GPipe, OneFOneB, Schedule, Size, all};
 use burn_pipeline::stage::{Accumulation, SplitBackward};
 use burn_pipeline::train::{Builder, Pipeline};
@@ -109,7 +109,7 @@ fn both_ways(ranks: usize, microbatches: [usize; 2]) -> Plan {
     let placement = Placement::bidirectional(ranks).unwrap();
     let mut rows = vec![Vec::new(); ranks];
     for (route, microbatch) in (0..2).flat_map(|route| (0..microbatches[route]).map(move |m| (route, m))) {
-        let at = |index| Stage::in_replica(route, index);
+        let at = |index| StageId::in_replica(route, index);
         for stage in (0..ranks).map(at) {
             rows[placement.rank_of(stage)].push(Action::forward(stage, microbatch));
         }

@@ -4,7 +4,7 @@ use crate::cases::{Case, Text};
 use crate::noisy;
 use crate::parity::{assert_parity, builder};
 use burn::optim::AdamWConfig;
-use burn_pipeline::cost::{Links, Profile, StageCost};
+use burn_pipeline::cost::{LinkCosts, Profile, StageCost};
 use burn_pipeline::plan::Op;
 use burn_pipeline::schedule::{Chunks, Schedule, Size, all, by_name};
 use burn_pipeline::simulate::{SimulateOptions, simulate};
@@ -128,7 +128,7 @@ fn the_plan_s_memory_and_time_know_of_recomputation() {
     let plan = by_name("1F1B").unwrap().build(size).unwrap();
     let kept = StageCost { forward: 1.0, backward: Some(2.0), activation_bytes: 100.0, ..StageCost::default() };
     let of = |cost: StageCost| {
-        let profile = Profile::new(vec![cost; 4], Links::default()).unwrap();
+        let profile = Profile::new(vec![cost; 4], LinkCosts::default()).unwrap();
         simulate(&plan, &profile, &SimulateOptions::default()).unwrap()
     };
     let (kept, recomputed) = (of(kept), of(kept.recomputing(10.0)));
@@ -160,7 +160,7 @@ fn the_split_backward_holds_what_it_recomputed_until_w() {
         (recomputed.input_backward(), recomputed.weight_backward(), recomputed.full_backward()),
         (2.0, 1.0, 3.0)
     );
-    let profile = Profile::new(vec![recomputed; 4], Links::default()).unwrap();
+    let profile = Profile::new(vec![recomputed; 4], LinkCosts::default()).unwrap();
     let simulation = simulate(&plan, &profile, &SimulateOptions::default()).unwrap();
     for (rank, report) in simulation.ranks.iter().enumerate() {
         // Walk along the row by hand: F leaves 10, I or B has 100 while it runs, I leaves 40, W and B nothing.

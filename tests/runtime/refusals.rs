@@ -6,7 +6,7 @@ use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Int, Tensor};
-use burn_pipeline::plan::Stage as PlanStage;
+use burn_pipeline::plan::StageId;
 use burn_pipeline::schedule::{Size, by_name};
 use burn_pipeline::stage::{Batch, BoundaryError, MicrobatchError, Split, Stage, StageBox, StageError, init_seeded};
 use burn_pipeline::train::{Pipeline, PipelineError, StageContext};
@@ -92,11 +92,11 @@ fn bad() -> Vec<Bad> {
                 .split_input(vec![Split::Dim(1)])
                 .split_target(vec![Split::Dim(1)]),
         ),
-        |e| matches!(e, PipelineError::Refused { stage, source: StageError::Input(_) } if *stage == PlanStage::new(0)),
+        |e| matches!(e, PipelineError::Refused { stage, source: StageError::Input(_) } if *stage == StageId::new(0)),
     );
     add(
         Batch::new(rows(1)).target(rows(2)).extra("mask", ints()),
-        |e| matches!(e, PipelineError::Refused { stage, source: StageError::Extra(_) } if *stage == PlanStage::new(0)),
+        |e| matches!(e, PipelineError::Refused { stage, source: StageError::Extra(_) } if *stage == StageId::new(0)),
     );
     add(masked(Batch::new(rows(1)).target(rows(2))).split_input(vec![Split::Dim(0); 2]), |e| {
         matches!(e, PipelineError::Batch(MicrobatchError::SplitCount { tensors: 1, splits: 2, .. }))

@@ -3,8 +3,8 @@
 use burn::tensor::quantization::QuantScheme;
 use burn::tensor::{BoolStore, Bytes, DType, Device, Tensor, TensorData};
 use burn_pipeline::link::{Direction, Frame, Header, Message, Packed, Repeat, WIRE_VERSION, WireError};
-use burn_pipeline::plan::Stage;
-use burn_pipeline::stage::{AnyTensor, Kind, Part, Payload};
+use burn_pipeline::plan::StageId;
+use burn_pipeline::stage::{AnyTensor, Payload, PayloadPart, TensorKind};
 use pipeline_tests::conformance::mixed_payload;
 use proptest::prelude::{Just, Strategy, any, prop_oneof};
 use proptest::{collection::vec, prop_assert, prop_assert_eq, proptest, test_runner::Config};
@@ -29,7 +29,7 @@ const DTYPES: [DType; 13] = [
 /// A tensor as data: element type, shape, and bits.
 #[derive(Clone, Debug)]
 enum Piece {
-    Form(usize),
+    Structure(usize),
     Tensor(DType, Vec<usize>, Vec<u8>),
 }
 
@@ -45,7 +45,7 @@ fn piece() -> impl Strategy<Value = Piece> {
         };
         Piece::Tensor(dtype, shape, (0..count).map(byte).collect())
     });
-    prop_oneof![1 => any::<usize>().prop_map(Piece::Form), 4 => tensor]
+    prop_oneof![1 => any::<usize>().prop_map(Piece::Structure), 4 => tensor]
 }
 
 fn header() -> impl Strategy<Value = Header> {
@@ -64,7 +64,7 @@ fn header() -> impl Strategy<Value = Header> {
     ];
     let direction = (0..directions.len()).prop_map(move |index| directions[index]);
     (0..2usize, 0..=65_535usize, any::<usize>(), direction).prop_map(|(replica, index, microbatch, direction)| Header {
-        stage: Stage::in_replica(replica, index),
+        stage: StageId::in_replica(replica, index),
         microbatch,
         direction,
     })
@@ -72,10 +72,10 @@ fn header() -> impl Strategy<Value = Header> {
 
 fn message(header: Header, pieces: &[Piece]) -> Message {
     let part = |piece: &Piece| match piece {
-        Piece::Form(form) => Part::Form(*form),
+        Piece::Structure(form) => PayloadPart::Tag(*form),
         Piece::Tensor(dtype, shape, bytes) => {
             let data = TensorData::from_bytes_vec(bytes.clone(), shape.clone(), *dtype);
-            Part::Tensor(AnyTensor::from_data_exact(data, &Device::flex()))
+            PayloadPart::Tensor(AnyTensor::from_data_exact(data, &Device::flex()))
         }
     };
     Message { header, payload: Payload::from_parts(pieces.iter().map(part)) }
@@ -93,13 +93,13 @@ fn land(frame: &Frame, bodies: &[Bytes]) -> Vec<Bytes> {
 }
 
 fn assert_pieces(payload: Payload, pieces: &[Piece]) {
-    let parts: Vec<Part> = payload.into_parts().collect();
+    let parts: Vec<PayloadPart> = payload.into_parts().collect();
     assert_eq!(parts.len(), pieces.len());
     for (part, piece) in parts.into_iter().zip(pieces) {
         match (part, piece) {
-            (Part::Form(got), Piece::Form(form)) => assert_eq!(got, *form),
-            (Part::Tensor(tensor), Piece::Tensor(dtype, shape, bytes)) => {
-                assert_eq!((tensor.kind(), tensor.dtype()), (Kind::of(*dtype), *dtype));
+            (PayloadPart::Tag(got), Piece::Structure(form)) => assert_eq!(got, *form),
+            (PayloadPart::Tensor(tensor), Piece::Tensor(dtype, shape, bytes)) => {
+                assert_eq!((tensor.kind(), tensor.dtype()), (TensorKind::of(*dtype), *dtype));
                 assert_eq!(tensor.shape().to_vec(), *shape);
                 assert_eq!(tensor.into_data().unwrap().as_bytes(), bytes.as_slice());
             }
@@ -185,7 +185,7 @@ proptest! {
 }
 
 fn some_header() -> Header {
-    Header { stage: Stage::new(3), microbatch: 5, direction: Direction::Backward }
+    Header { stage: StageId::new(3), microbatch: 5, direction: Direction::Backward }
 }
 
 /// Puts the checksum right after a change, with an FNV-1a of the test's own.
@@ -222,7 +222,7 @@ fn forged_fields_are_named() {
     assert_eq!(forged(32, &[2]), field("part", 2));
     assert_eq!(forged(33, &[3]), field("kind", 3));
     assert_eq!(forged(34, &[200]), field("element type", 200));
-    assert_eq!(forged(33, &[1]), Err(WireError::Mixed { kind: Kind::Int, dtype: DType::F32 }));
+    assert_eq!(forged(33, &[1]), Err(WireError::Mixed { kind: TensorKind::Int, dtype: DType::F32 }));
     let huge = u64::MAX / 2;
     assert_eq!(forged(36, &huge.to_le_bytes()), Err(WireError::TooLarge { shape: vec![huge, 3] }));
     assert!(matches!(forged(12, &u32::MAX.to_le_bytes()), Err(WireError::Length { .. })));

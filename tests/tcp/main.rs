@@ -78,16 +78,16 @@ fn a_rank_alone_needs_nobody() {
     assert_eq!(link.all_gather(vec![1.0], Instant::now() + PATIENCE).unwrap(), [[1.0]]);
 }
 
-fn meet(rank: usize, ranks: usize, port: u16, patience: Duration) -> TcpError {
-    TcpLink::connect(&place(rank, ranks, port), Device::flex(), patience).map(drop).unwrap_err()
+fn meet(rank: usize, ranks: usize, port: u16, timeout: Duration) -> TcpError {
+    TcpLink::connect(&place(rank, ranks, port), Device::flex(), timeout).map(drop).unwrap_err()
 }
 
 #[test]
 fn every_rank_hears_who_did_not_come() {
-    let (port, patience) = (port(), Duration::from_secs(1));
+    let (port, timeout) = (port(), Duration::from_secs(1));
     std::thread::scope(|scope| {
-        let joins = scope.spawn(move || meet(2, 4, port, patience));
-        let error = meet(0, 4, port, patience);
+        let joins = scope.spawn(move || meet(2, 4, port, timeout));
+        let error = meet(0, 4, port, timeout);
         assert!(matches!(&error, TcpError::Missing { missing, .. } if missing == &[1, 3]), "{error}");
         let TcpError::Refused(text) = joins.join().unwrap() else { panic!("another error") };
         assert_eq!(text, error.to_string());
@@ -95,7 +95,7 @@ fn every_rank_hears_who_did_not_come() {
     // Nobody there at all.
     let error = meet(1, 2, port, Duration::ZERO);
     assert!(matches!(error, TcpError::Unreachable { rank: 0, .. }), "{error}");
-    assert!(matches!(meet(2, 2, port, patience), TcpError::OutOfRange { rank: 2, ranks: 2 }));
+    assert!(matches!(meet(2, 2, port, timeout), TcpError::OutOfRange { rank: 2, ranks: 2 }));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use super::forms::{self, Form};
 use super::{InjectedWeights, MoeOps, RouteOptions, is_kernel_device};
 use burn::backend::{Dispatch, DispatchTensor};
 use burn::tensor::DType;
-use burn_pipeline::program::{CaptureTensor, CapturedOp, TensorForm, captured_for, record_op};
+use burn_pipeline::program::{CaptureTensor, CapturedOp, OperandSpec, captured_for, record_op};
 
 /// One of the methods of [`MoeOps`], with its options.
 ///
@@ -47,7 +47,7 @@ pub(super) fn recorded<const INPUTS: usize, const OUTPUTS: usize>(
 }
 
 /// The inner dimension of a product of rows with matrices: the width of what is summed over.
-fn inner(kernel: Kernel, inputs: &[TensorForm]) -> Option<u64> {
+fn inner(kernel: Kernel, inputs: &[OperandSpec]) -> Option<u64> {
     let width = match kernel {
         Kernel::GroupedMatmul | Kernel::GroupedMatmulInput => inputs.first()?.shape[1],
         Kernel::GroupedMatmulWeight => inputs.first()?.shape[0],
@@ -61,7 +61,7 @@ impl CapturedOp for Kernel {
         format!("moe::{self:?}")
     }
 
-    fn outputs(&self, inputs: &[TensorForm]) -> Vec<TensorForm> {
+    fn outputs(&self, inputs: &[OperandSpec]) -> Vec<OperandSpec> {
         let shape = |at: usize| &inputs[at].shape;
         let form = |at: usize| (inputs[at].shape.clone(), inputs[at].dtype);
         let like = |at: usize, shape| vec![(shape, inputs[at].dtype)];
@@ -80,11 +80,11 @@ impl CapturedOp for Kernel {
             Self::GroupedMatmulInput => like(0, forms::product_input(shape(0), shape(1))),
             Self::GroupedMatmulWeight => like(0, forms::product_weight(shape(0), shape(1), shape(2))),
         };
-        forms.into_iter().map(|(shape, dtype)| TensorForm::new(shape, dtype)).collect()
+        forms.into_iter().map(|(shape, dtype)| OperandSpec::new(shape, dtype)).collect()
     }
 
-    fn flops(&self, inputs: &[TensorForm], outputs: &[TensorForm]) -> u64 {
-        let elements = |form: &TensorForm| form.shape.num_elements() as u64;
+    fn flops(&self, inputs: &[OperandSpec], outputs: &[OperandSpec]) -> u64 {
+        let elements = |form: &OperandSpec| form.shape.num_elements() as u64;
         match (inner(*self, inputs), self, outputs.first()) {
             // Each row meets one of the matrices: the gradient of all matrices costs what one of them all rows costs.
             (Some(rows), Self::GroupedMatmulWeight, Some(of_weight)) => {

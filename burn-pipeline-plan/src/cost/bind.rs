@@ -1,9 +1,9 @@
 //! A profile bound to a placement: the questions that the simulator and the planner ask of costs.
 
 use super::error::ProfileError;
-use super::link::Link;
+use super::link::LinkCost;
 use super::profile::{Profile, StageCost};
-use crate::plan::{Action, Op, Placement, Stage, Task};
+use crate::plan::{Action, Op, Placement, StageId, Task};
 
 /// Costs of one placement's actions and edges; made by [`Profile::costs`], which checks that they fit.
 #[derive(Clone, Copy, Debug)]
@@ -37,7 +37,7 @@ impl<'a> Costs<'a> {
     }
 
     /// Costs of a stage (the same in both replicas).
-    pub fn stage(&self, stage: Stage) -> &'a StageCost {
+    pub fn stage(&self, stage: StageId) -> &'a StageCost {
         &self.profile.stages()[stage.index()]
     }
 
@@ -78,22 +78,22 @@ impl<'a> Costs<'a> {
     }
 
     /// The link from one rank to another.
-    pub fn link(&self, from: usize, to: usize) -> Link {
+    pub fn link(&self, from: usize, to: usize) -> LinkCost {
         self.profile.links().link(from, to)
     }
 
     /// Bytes of the message that carries the output of `stage`, or the gradient for it.
-    pub fn message_bytes(&self, stage: Stage) -> f64 {
+    pub fn message_bytes(&self, stage: StageId) -> f64 {
         self.stage(stage).message_bytes
     }
 
     /// Bytes of a message that carries a value of `stage` past the next stage, or the gradient for it.
-    pub fn skip_bytes(&self, stage: Stage) -> f64 {
+    pub fn skip_bytes(&self, stage: StageId) -> f64 {
         self.stage(stage).skip_bytes
     }
 
     /// As [`Costs::crossing_seconds`], for a value that goes past the next stage.
-    pub fn skip_crossing_seconds(&self, from: usize, to: usize, value_of: Stage) -> f64 {
+    pub fn skip_crossing_seconds(&self, from: usize, to: usize, value_of: StageId) -> f64 {
         if from == to {
             return 0.0;
         }
@@ -104,7 +104,7 @@ impl<'a> Costs<'a> {
     /// Seconds from the end of an action to its output's arrival on another rank; zero on the same rank.
     ///
     /// `output_of` is the stage whose output, or whose output's gradient, crosses.
-    pub fn crossing_seconds(&self, from: usize, to: usize, output_of: Stage) -> f64 {
+    pub fn crossing_seconds(&self, from: usize, to: usize, output_of: StageId) -> f64 {
         if from == to {
             return 0.0;
         }
@@ -116,15 +116,15 @@ impl<'a> Costs<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cost::{LinkBetween, Links, Uniform};
+    use crate::cost::{LinkCosts, LinkOverride, Uniform};
 
     #[test]
     fn a_profile_of_another_cut_is_refused() {
         let profile = Profile::uniform(&Placement::looped(2, 1).unwrap(), Uniform::new(1.0, 1.0, 1.0)).unwrap();
         let error = profile.costs(&Placement::looped(2, 2).unwrap()).unwrap_err();
         assert_eq!(error, ProfileError::Stages { profile: 2, plan: 4 });
-        let between = vec![LinkBetween { from: 0, to: 2, latency: 0.0, bandwidth: None }];
-        let profile = profile.with_links(Links { between, ..Links::default() }).unwrap();
+        let between = vec![LinkOverride { from: 0, to: 2, latency: 0.0, bandwidth: None }];
+        let profile = profile.with_links(LinkCosts { between, ..LinkCosts::default() }).unwrap();
         let error = profile.costs(&Placement::looped(2, 1).unwrap()).unwrap_err();
         assert_eq!(error, ProfileError::NoSuchRank { from: 0, to: 2, ranks: 2 });
     }

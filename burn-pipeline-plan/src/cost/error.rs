@@ -26,7 +26,7 @@ pub enum ProfileError {
     },
     /// A link's number is negative, infinite or not a number.
     #[error("link {link}: `{field}` is {value}; it has to be {accepts}")]
-    Link {
+    LinkCost {
         /// `default` or `FROM -> TO`.
         link: String,
         /// Which number.

@@ -9,7 +9,7 @@
 //! Guarantees: what is read went through [`Profile::new`]; a field that is not known is refused by name.
 
 use super::error::ProfileError;
-use super::link::Links;
+use super::link::LinkCosts;
 use super::profile::{Profile, StageCost};
 use crate::plan::SkipEdge;
 use serde::{Deserialize, Serialize};
@@ -21,7 +21,7 @@ pub(super) struct ProfileForm {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     skips: Vec<SkipEdge>,
     #[serde(default)]
-    links: Links,
+    links: LinkCosts,
 }
 
 impl From<Profile> for ProfileForm {
@@ -60,13 +60,13 @@ impl Profile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cost::{Link, LinkBetween};
+    use crate::cost::{LinkCost, LinkOverride};
 
     #[test]
     fn a_profile_survives_the_round_trip() {
         let stage = StageCost { forward: 0.125, overlap: Some(0.3), message_bytes: 7.0, ..StageCost::default() };
-        let between = vec![LinkBetween { from: 1, to: 0, latency: 0.1, bandwidth: None }];
-        let links = Links { default: Link { latency: 0.5, bandwidth: Some(1e9) }, between };
+        let between = vec![LinkOverride { from: 1, to: 0, latency: 0.1, bandwidth: None }];
+        let links = LinkCosts { default: LinkCost { latency: 0.5, bandwidth: Some(1e9) }, between };
         let profile = Profile::new(vec![stage, StageCost::default(), stage], links).unwrap();
         let profile = profile.with_skips(vec![(0, 2).into()]).unwrap();
         assert_eq!(Profile::from_json(&profile.to_json()).unwrap(), profile);

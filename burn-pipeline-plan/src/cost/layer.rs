@@ -3,7 +3,7 @@
 //! Guarantees: [`Layers`] holds at least one layer and at most [`Layers::MOST`]; no number in it is negative or
 //! not a number.
 //!
-//! 1. [`Kind`] is one letter; a model is written as its letters in order (see [`Pattern`](super::Pattern)).
+//! 1. [`LayerKind`] is one letter; a model is written as its letters in order (see [`Pattern`](super::Pattern)).
 //! 2. [`Layer`] is what one layer takes and holds for one microbatch. Embedding and head are layers like any other,
 //!    so partitioners count them.
 //! 3. Seconds come from a timed run; where there is none, [`Layer::estimated`] takes them from FLOPs.
@@ -23,9 +23,9 @@ fn is_zero(value: &f64) -> bool {
 /// What kind of layer: one ASCII letter of the model's choice, case matters.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(try_from = "char", into = "char")]
-pub struct Kind(char);
+pub struct LayerKind(char);
 
-impl Kind {
+impl LayerKind {
     /// The kind of that letter.
     ///
     /// # Errors
@@ -40,7 +40,7 @@ impl Kind {
     }
 }
 
-impl TryFrom<char> for Kind {
+impl TryFrom<char> for LayerKind {
     type Error = PartitionError;
 
     fn try_from(letter: char) -> Result<Self, PartitionError> {
@@ -48,13 +48,13 @@ impl TryFrom<char> for Kind {
     }
 }
 
-impl From<Kind> for char {
-    fn from(kind: Kind) -> char {
+impl From<LayerKind> for char {
+    fn from(kind: LayerKind) -> char {
         kind.0
     }
 }
 
-impl std::fmt::Display for Kind {
+impl std::fmt::Display for LayerKind {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.0.fmt(f)
     }
@@ -63,8 +63,8 @@ impl std::fmt::Display for Kind {
 /// What one layer takes and holds; seconds, FLOPs and activation bytes are those of one microbatch.
 ///
 /// ```
-/// use burn_pipeline_plan::cost::{Dtype, Kind, Layer};
-/// let layer = Layer::new(Kind::new('A')?).with_parameters(1_000, Dtype::Bf16).with_flops(2e9).estimated(1e12);
+/// use burn_pipeline_plan::cost::{Dtype, LayerKind, Layer};
+/// let layer = Layer::new(LayerKind::new('A')?).with_parameters(1_000, Dtype::Bf16).with_flops(2e9).estimated(1e12);
 /// assert_eq!((layer.parameters, layer.parameter_bytes()), (1_000, 2_000));
 /// assert_eq!(layer.seconds(), 0.006);
 /// # Ok::<(), burn_pipeline_plan::cost::PartitionError>(())
@@ -73,7 +73,7 @@ impl std::fmt::Display for Kind {
 #[serde(deny_unknown_fields)]
 pub struct Layer {
     /// What kind of layer it is.
-    pub kind: Kind,
+    pub kind: LayerKind,
     /// Number of parameters.
     #[serde(default)]
     pub parameters: u64,
@@ -118,7 +118,7 @@ pub struct Layer {
 
 impl Layer {
     /// A layer of which nothing is known but its kind.
-    pub fn new(kind: Kind) -> Self {
+    pub fn new(kind: LayerKind) -> Self {
         Self {
             kind,
             parameters: 0,
@@ -275,7 +275,7 @@ impl Layers {
             recomputed_bytes: stage.recomputed_bytes,
             output_bytes: stage.message_bytes,
             skip_bytes: stage.skip_bytes,
-            ..Layer::new(Kind('S'))
+            ..Layer::new(LayerKind('S'))
         };
         Self::new(profile.stages().iter().map(layer).collect())?.with_skips(profile.skips().to_vec())
     }

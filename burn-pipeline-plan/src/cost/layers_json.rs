@@ -13,7 +13,7 @@
 //! Guarantees: what is read went through [`Layers::new`]; a field that is not known is refused by name; a kind of the
 //! pattern that is not described, or described twice, is refused.
 
-use super::layer::{Kind, Layer, Layers};
+use super::layer::{Layer, LayerKind, Layers};
 use super::partition::{PartitionError, Pattern};
 use crate::plan::SkipEdge;
 use serde::Deserialize;
@@ -70,7 +70,7 @@ impl Layers {
                 return Err(PartitionError::KindTwice { kind: layer.kind });
             }
         }
-        let describe = |&kind: &Kind| {
+        let describe = |&kind: &LayerKind| {
             kinds.iter().find(|layer| layer.kind == kind).cloned().ok_or(PartitionError::UnknownKind { kind })
         };
         Self::new(pattern.kinds().iter().map(describe).collect::<Result<_, _>>()?)

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// A one-way connection: a message of `b` bytes takes `latency + b / bandwidth` seconds.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Link {
+pub struct LinkCost {
     /// Seconds before the first byte arrives.
     #[serde(default)]
     pub latency: f64,
@@ -16,7 +16,7 @@ pub struct Link {
     pub bandwidth: Option<f64>,
 }
 
-impl Link {
+impl LinkCost {
     /// Seconds that a message occupies the link: bytes over bandwidth.
     pub fn occupied(&self, bytes: f64) -> f64 {
         self.bandwidth.map_or(0.0, |bandwidth| bytes / bandwidth)
@@ -26,7 +26,7 @@ impl Link {
 /// A link from one rank to another that differs from the default.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct LinkBetween {
+pub struct LinkOverride {
     /// Sending rank.
     pub from: usize,
     /// Receiving rank.
@@ -42,26 +42,26 @@ pub struct LinkBetween {
 /// All links: a default one, and exceptions. Where a pair is named twice, the last one holds.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Links {
+pub struct LinkCosts {
     /// Any pair that is not listed.
     #[serde(default)]
-    pub default: Link,
+    pub default: LinkCost,
     /// Pairs that differ.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub between: Vec<LinkBetween>,
+    pub between: Vec<LinkOverride>,
 }
 
-impl Links {
+impl LinkCosts {
     /// The link from one rank to another.
-    pub fn link(&self, from: usize, to: usize) -> Link {
+    pub fn link(&self, from: usize, to: usize) -> LinkCost {
         let exception = self.between.iter().rev().find(|b| (b.from, b.to) == (from, to));
-        exception.map_or(self.default, |b| Link { latency: b.latency, bandwidth: b.bandwidth })
+        exception.map_or(self.default, |b| LinkCost { latency: b.latency, bandwidth: b.bandwidth })
     }
 
     /// Refuses links whose numbers are no amounts.
     ///
     /// # Errors
-    /// [`ProfileError::Link`].
+    /// [`ProfileError::LinkCost`].
     pub fn check(&self) -> Result<(), ProfileError> {
         check_link("default".into(), self.default.latency, self.default.bandwidth)?;
         self.between.iter().try_for_each(|b| check_link(format!("{} -> {}", b.from, b.to), b.latency, b.bandwidth))
@@ -69,8 +69,9 @@ impl Links {
 }
 
 fn check_link(link: String, latency: f64, bandwidth: Option<f64>) -> Result<(), ProfileError> {
-    let refuse =
-        |link, field, value: f64, accepts| Err(ProfileError::Link { link, field, value: value.to_string(), accepts });
+    let refuse = |link, field, value: f64, accepts| {
+        Err(ProfileError::LinkCost { link, field, value: value.to_string(), accepts })
+    };
     match bandwidth {
         _ if !is_amount(latency) => refuse(link, "latency", latency, "zero or a positive number"),
         Some(value) if !is_amount(value) || value == 0.0 => refuse(link, "bandwidth", value, "a positive number"),
@@ -84,9 +85,11 @@ mod tests {
 
     #[test]
     fn the_last_exception_of_a_pair_holds() {
-        let between = |latency| LinkBetween { from: 0, to: 1, latency, bandwidth: Some(2.0) };
-        let links =
-            Links { default: Link { latency: 9.0, bandwidth: None }, between: vec![between(1.0), between(3.0)] };
+        let between = |latency| LinkOverride { from: 0, to: 1, latency, bandwidth: Some(2.0) };
+        let links = LinkCosts {
+            default: LinkCost { latency: 9.0, bandwidth: None },
+            between: vec![between(1.0), between(3.0)],
+        };
         assert_eq!(links.link(0, 1).latency, 3.0);
         assert_eq!(links.link(0, 1).occupied(10.0), 5.0);
         assert_eq!(links.link(1, 0).latency, 9.0);

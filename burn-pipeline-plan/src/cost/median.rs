@@ -12,7 +12,7 @@
 //! Follows `align_runtime_estimations_across_all_distributed_ranks` of PyTorch's `torch/_inductor/comms.py`.
 
 use super::error::ProfileError;
-use super::link::{Link, LinkBetween, Links};
+use super::link::{LinkCost, LinkCosts, LinkOverride};
 use super::profile::{Profile, StageCost};
 use std::collections::BTreeSet;
 
@@ -24,8 +24,8 @@ impl Profile {
     /// [`ProfileError::OtherSkips`] about different edges between them.
     ///
     /// ```
-    /// use burn_pipeline_plan::cost::{Links, Profile, StageCost};
-    /// let rank = |forward| Profile::new(vec![StageCost { forward, ..StageCost::default() }], Links::default());
+    /// use burn_pipeline_plan::cost::{LinkCosts, Profile, StageCost};
+    /// let rank = |forward| Profile::new(vec![StageCost { forward, ..StageCost::default() }], LinkCosts::default());
     /// let shared = Profile::median(&[rank(1.0)?, rank(9.0)?, rank(1.2)?])?;
     /// assert_eq!(shared.stages()[0].forward, 1.2);
     /// # Ok::<(), burn_pipeline_plan::cost::ProfileError>(())
@@ -69,18 +69,18 @@ fn stage_cost(costs: &[StageCost]) -> StageCost {
     }
 }
 
-fn links(profiles: &[Profile]) -> Links {
-    let over = |link: &dyn Fn(&Profile) -> Link| Link {
+fn links(profiles: &[Profile]) -> LinkCosts {
+    let over = |link: &dyn Fn(&Profile) -> LinkCost| LinkCost {
         latency: median(profiles.iter().map(|p| link(p).latency).collect()).unwrap_or(0.0),
         bandwidth: median(profiles.iter().filter_map(|p| link(p).bandwidth).collect()),
     };
     let pairs: BTreeSet<(usize, usize)> =
         profiles.iter().flat_map(|p| p.links().between.iter().map(|b| (b.from, b.to))).collect();
     let between = pairs.into_iter().map(|(from, to)| {
-        let Link { latency, bandwidth } = over(&|profile: &Profile| profile.links().link(from, to));
-        LinkBetween { from, to, latency, bandwidth }
+        let LinkCost { latency, bandwidth } = over(&|profile: &Profile| profile.links().link(from, to));
+        LinkOverride { from, to, latency, bandwidth }
     });
-    Links { default: over(&|profile: &Profile| profile.links().default), between: between.collect() }
+    LinkCosts { default: over(&|profile: &Profile| profile.links().default), between: between.collect() }
 }
 
 /// The middle value, or the lower one of two.
@@ -94,8 +94,8 @@ mod tests {
     use super::*;
     use proptest::prelude::{Strategy, any, prop, proptest};
 
-    fn profile(forward: f64, backward: Option<f64>, between: Vec<LinkBetween>) -> Profile {
-        let links = Links { default: Link { latency: forward, bandwidth: backward.map(|b| b + 1.0) }, between };
+    fn profile(forward: f64, backward: Option<f64>, between: Vec<LinkOverride>) -> Profile {
+        let links = LinkCosts { default: LinkCost { latency: forward, bandwidth: backward.map(|b| b + 1.0) }, between };
         Profile::new(vec![StageCost { forward, backward, ..StageCost::default() }; 2], links).unwrap()
     }
 
@@ -103,24 +103,24 @@ mod tests {
     fn a_straggler_and_a_gap_change_nothing() {
         let merged = Profile::median(&[
             profile(1.0, Some(2.0), vec![]),
-            profile(50.0, None, vec![LinkBetween { from: 0, to: 1, latency: 7.0, bandwidth: None }]),
+            profile(50.0, None, vec![LinkOverride { from: 0, to: 1, latency: 7.0, bandwidth: None }]),
             profile(1.5, Some(3.0), vec![]),
             profile(1.25, Some(2.5), vec![]),
         ]);
         let merged = merged.unwrap();
         assert_eq!((merged.stages()[1].forward, merged.stages()[1].backward), (1.25, Some(2.5)));
-        assert_eq!(merged.links().default, Link { latency: 1.25, bandwidth: Some(3.5) });
-        assert_eq!(merged.links().link(0, 1), Link { latency: 1.25, bandwidth: Some(3.5) });
+        assert_eq!(merged.links().default, LinkCost { latency: 1.25, bandwidth: Some(3.5) });
+        assert_eq!(merged.links().link(0, 1), LinkCost { latency: 1.25, bandwidth: Some(3.5) });
         assert_eq!(merged.links().between.len(), 1);
     }
 
     #[test]
     fn profiles_of_nothing_or_of_different_cuts_are_refused() {
         assert_eq!(Profile::median(&[]), Err(ProfileError::NoProfile));
-        let other = Profile::new(vec![StageCost::default()], Links::default()).unwrap();
+        let other = Profile::new(vec![StageCost::default()], LinkCosts::default()).unwrap();
         let error = Profile::median(&[profile(1.0, None, vec![]), other]).unwrap_err();
         assert_eq!(error, ProfileError::Unlike { first: 2, other: 1 });
-        let stages = || Profile::new(vec![StageCost::default(); 3], Links::default()).unwrap();
+        let stages = || Profile::new(vec![StageCost::default(); 3], LinkCosts::default()).unwrap();
         let across = stages().with_skips(vec![(0, 2).into()]).unwrap();
         assert_eq!(Profile::median(&[across.clone(), across.clone()]), Ok(across.clone()));
         assert_eq!(Profile::median(&[stages(), across]), Err(ProfileError::OtherSkips));
@@ -148,7 +148,7 @@ mod tests {
             turn in any::<usize>(),
         ) {
             let mut ranks: Vec<Profile> =
-                costs.into_iter().map(|stages| Profile::new(stages, Links::default()).unwrap()).collect();
+                costs.into_iter().map(|stages| Profile::new(stages, LinkCosts::default()).unwrap()).collect();
             let merged = Profile::median(&ranks).unwrap();
             let turn = turn % ranks.len();
             ranks.rotate_left(turn);

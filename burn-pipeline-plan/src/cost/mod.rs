@@ -23,8 +23,8 @@ mod uniform;
 pub use bind::Costs;
 pub use dtype::Dtype;
 pub use error::ProfileError;
-pub use layer::{Kind, Layer, Layers};
-pub use link::{Link, LinkBetween, Links};
+pub use layer::{Layer, LayerKind, Layers};
+pub use link::{LinkCost, LinkCosts, LinkOverride};
 pub use partition::{
     Measure, MemoryLimits, Optimal, OptimalOptions, Partition, PartitionError, PartitionReport, Pattern, PatternError,
     PatternProblem, StageReport, optimal,

@@ -5,11 +5,11 @@
 //! 1. [`StageCost`] is one stage: what its actions take and hold. `B` defaults to `I + W`, and where only `B`
 //!    was measured, `I` and `W` share it.
 //! 2. Where values go past the next stage, the edges say from where to where.
-//! 3. [`Links`] is the network.
+//! 3. [`LinkCosts`] is the network.
 
 use super::error::ProfileError;
 use super::json::ProfileForm;
-use super::link::Links;
+use super::link::LinkCosts;
 use crate::plan::skips::checked;
 use crate::plan::{SkipEdge, Task};
 use serde::{Deserialize, Serialize};
@@ -179,7 +179,7 @@ impl StageCost {
 pub struct Profile {
     stages: Vec<StageCost>,
     skips: Vec<SkipEdge>,
-    links: Links,
+    links: LinkCosts,
 }
 
 fn is_zero(value: &f64) -> bool {
@@ -195,7 +195,7 @@ impl Profile {
     ///
     /// # Errors
     /// If there is no stage, or a number is negative, infinite or not a number.
-    pub fn new(stages: Vec<StageCost>, links: Links) -> Result<Self, ProfileError> {
+    pub fn new(stages: Vec<StageCost>, links: LinkCosts) -> Result<Self, ProfileError> {
         if stages.is_empty() {
             return Err(ProfileError::NoStage);
         }
@@ -241,7 +241,7 @@ impl Profile {
     }
 
     /// The links between ranks.
-    pub fn links(&self) -> &Links {
+    pub fn links(&self) -> &LinkCosts {
         &self.links
     }
 
@@ -249,7 +249,7 @@ impl Profile {
     ///
     /// # Errors
     /// As [`Profile::new`].
-    pub fn with_links(self, links: Links) -> Result<Self, ProfileError> {
+    pub fn with_links(self, links: LinkCosts) -> Result<Self, ProfileError> {
         Self::new(self.stages, links)?.with_skips(self.skips)
     }
 }
@@ -257,7 +257,7 @@ impl Profile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cost::Link;
+    use crate::cost::LinkCost;
 
     #[test]
     fn parts_of_the_backward_complete_each_other() {
@@ -272,16 +272,16 @@ mod tests {
 
     #[test]
     fn numbers_that_are_no_amounts_are_refused_by_name() {
-        let with = |cost| Profile::new(vec![StageCost::default(), cost], Links::default()).unwrap_err();
+        let with = |cost| Profile::new(vec![StageCost::default(), cost], LinkCosts::default()).unwrap_err();
         let error = with(StageCost { forward: -1.0, ..StageCost::default() });
         assert_eq!(error, ProfileError::Stage { stage: 1, field: "forward", value: "-1".into() });
         let error = with(StageCost { weight: Some(f64::NAN), ..StageCost::default() });
         assert_eq!(error, ProfileError::Stage { stage: 1, field: "weight", value: "NaN".into() });
         let error = with(StageCost { freed_at_input_bytes: 1.0, ..StageCost::default() });
         assert_eq!(error, ProfileError::FreesTooMuch { stage: 1 });
-        assert_eq!(Profile::new(vec![], Links::default()), Err(ProfileError::NoStage));
-        let links = Links { default: Link { latency: 0.0, bandwidth: Some(0.0) }, between: vec![] };
+        assert_eq!(Profile::new(vec![], LinkCosts::default()), Err(ProfileError::NoStage));
+        let links = LinkCosts { default: LinkCost { latency: 0.0, bandwidth: Some(0.0) }, between: vec![] };
         let error = Profile::new(vec![StageCost::default()], links).unwrap_err();
-        assert!(matches!(error, ProfileError::Link { field: "bandwidth", .. }), "{error}");
+        assert!(matches!(error, ProfileError::LinkCost { field: "bandwidth", .. }), "{error}");
     }
 }

@@ -5,7 +5,7 @@
 //! microbatch: with this profile, bytes read as rank-microbatches.
 
 use super::error::ProfileError;
-use super::link::{Link, Links};
+use super::link::{LinkCost, LinkCosts};
 use super::profile::{Profile, StageCost};
 use crate::plan::Placement;
 
@@ -74,7 +74,7 @@ impl Profile {
             activation_bytes: share,
             ..StageCost::default()
         };
-        let default = Link { latency: costs.transfer, bandwidth: None };
-        Profile::new(vec![stage; placement.stages()], Links { default, between: Vec::new() })
+        let default = LinkCost { latency: costs.transfer, bandwidth: None };
+        Profile::new(vec![stage; placement.stages()], LinkCosts { default, between: Vec::new() })
     }
 }

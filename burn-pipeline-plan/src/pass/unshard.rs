@@ -22,7 +22,7 @@
 
 use super::error::PassError;
 use crate::plan::edges::Edges;
-use crate::plan::{Action, Op, Plan, Stage, Task};
+use crate::plan::{Action, Op, Plan, StageId, Task};
 
 /// Inserts `UNSHARD` and `RESHARD` so that at most `max_active` stages are gathered on a rank at a time.
 ///
@@ -66,8 +66,8 @@ impl Window<'_> {
         let compute = |task: &Task| task.op().is_compute();
         let mut ahead = row.iter().flat_map(|action| action.tasks()).filter(compute);
         // Stages that the last compute cell used for the last time in the window as it stood.
-        let mut gone: Vec<Stage> = Vec::new();
-        let mut come: Vec<Stage> = Vec::new();
+        let mut gone: Vec<StageId> = Vec::new();
+        let mut come: Vec<StageId> = Vec::new();
         for (step, &action) in row.iter().enumerate().filter(|(_, action)| !action.is_idle()) {
             let own = action.tasks().filter(compute).count();
             if own == 0 {

@@ -27,7 +27,7 @@
 
 use crate::plan::edges::Edges;
 use crate::plan::waits::Awaited;
-use crate::plan::{Action, Op, Plan, Stage, Task};
+use crate::plan::{Action, Op, Plan, StageId, Task};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::num::NonZeroUsize;
 
@@ -146,7 +146,7 @@ struct Writer {
     /// direction are replied to, or used, together.
     replies: HashMap<Task, Vec<Task>>,
     receives: HashMap<Task, Vec<Task>>,
-    unshards: HashMap<Stage, Task>,
+    unshards: HashMap<StageId, Task>,
     reduction: Option<Task>,
 }
 

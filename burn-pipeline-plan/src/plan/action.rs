@@ -14,12 +14,12 @@ use std::fmt;
 ///
 /// Text form: the index, with a quote before it in the second replica (`3`, `'3`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Stage {
+pub struct StageId {
     replica: u8,
     index: u16,
 }
 
-impl Stage {
+impl StageId {
     /// The stage `index` of the first replica, counted from the model's input.
     ///
     /// # Panics
@@ -59,13 +59,13 @@ impl Stage {
     }
 }
 
-impl From<usize> for Stage {
+impl From<usize> for StageId {
     fn from(index: usize) -> Self {
         Self::new(index)
     }
 }
 
-impl fmt::Display for Stage {
+impl fmt::Display for StageId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.replica == 1 {
             f.write_str("'")?;
@@ -74,7 +74,7 @@ impl fmt::Display for Stage {
     }
 }
 
-impl fmt::Debug for Stage {
+impl fmt::Debug for StageId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
@@ -111,7 +111,7 @@ impl Task {
     /// # Panics
     /// If the operation is no transfer and no wait for one, or `peer` is not 2 to [`Task::MAX_SKIP`] stages further on (of a `SEND_F` or
     /// `RECV_B`) or before (of a `RECV_F` or `SEND_B`).
-    pub fn skip(stage: impl Into<Stage>, op: Op, microbatch: usize, peer: usize) -> Self {
+    pub fn skip(stage: impl Into<StageId>, op: Op, microbatch: usize, peer: usize) -> Self {
         let stage = stage.into();
         let span = if op.is_towards_next() { peer.checked_sub(stage.index()) } else { stage.index().checked_sub(peer) };
         let moves = op.is_transfer() || op.is_transfer_wait();
@@ -126,7 +126,7 @@ impl Task {
     /// # Panics
     /// If the operation has no microbatch (see [`Op::has_microbatch`]) or the number is above
     /// [`Task::MAX_MICROBATCHES`].
-    pub fn new(stage: impl Into<Stage>, op: Op, microbatch: usize) -> Self {
+    pub fn new(stage: impl Into<StageId>, op: Op, microbatch: usize) -> Self {
         assert!(op.has_microbatch(), "{op} has no microbatch");
         assert!(microbatch <= Self::MAX_MICROBATCHES, "microbatch {microbatch} is out of range");
         Self::pack(stage.into(), op, microbatch as u32)
@@ -136,18 +136,18 @@ impl Task {
     ///
     /// # Panics
     /// If the operation belongs to a microbatch.
-    pub fn whole_stage(stage: impl Into<Stage>, op: Op) -> Self {
+    pub fn whole_stage(stage: impl Into<StageId>, op: Op) -> Self {
         assert!(!op.has_microbatch(), "{op} needs a microbatch");
         Self::pack(stage.into(), op, NO_MICROBATCH)
     }
 
-    fn pack(stage: Stage, op: Op, microbatch: u32) -> Self {
+    fn pack(stage: StageId, op: Op, microbatch: u32) -> Self {
         Self { microbatch, stage: stage.index, replica: stage.replica, op }
     }
 
     /// The stage it works on.
-    pub fn stage(self) -> Stage {
-        Stage { replica: self.replica & 1, index: self.stage }
+    pub fn stage(self) -> StageId {
+        StageId { replica: self.replica & 1, index: self.stage }
     }
 
     /// The wait for this start, of the same stage, microbatch and peer; `None` for what cannot be awaited.
@@ -167,10 +167,10 @@ impl Task {
     }
 
     /// The stage at the other end of a transfer past a neighbour, or of the one that a wait waits for.
-    pub fn skip_peer(self) -> Option<Stage> {
+    pub fn skip_peer(self) -> Option<StageId> {
         let span = u16::from(self.replica >> 1);
         let index = if self.op.is_towards_next() { self.stage.checked_add(span) } else { self.stage.checked_sub(span) };
-        index.filter(|_| self.is_skip()).map(|index| Stage { replica: self.replica & 1, index })
+        index.filter(|_| self.is_skip()).map(|index| StageId { replica: self.replica & 1, index })
     }
 
     /// What it does.
@@ -213,22 +213,22 @@ pub enum Action {
 
 impl Action {
     /// `F` of a stage for a microbatch.
-    pub fn forward(stage: impl Into<Stage>, microbatch: usize) -> Self {
+    pub fn forward(stage: impl Into<StageId>, microbatch: usize) -> Self {
         Action::Single(Task::new(stage, Op::Forward, microbatch))
     }
 
     /// `B`: the whole backward.
-    pub fn backward(stage: impl Into<Stage>, microbatch: usize) -> Self {
+    pub fn backward(stage: impl Into<StageId>, microbatch: usize) -> Self {
         Action::Single(Task::new(stage, Op::Backward, microbatch))
     }
 
     /// `I`: the backward for the input alone.
-    pub fn backward_input(stage: impl Into<Stage>, microbatch: usize) -> Self {
+    pub fn backward_input(stage: impl Into<StageId>, microbatch: usize) -> Self {
         Action::Single(Task::new(stage, Op::BackwardInput, microbatch))
     }
 
     /// `W`: the backward for the weights alone.
-    pub fn backward_weight(stage: impl Into<Stage>, microbatch: usize) -> Self {
+    pub fn backward_weight(stage: impl Into<StageId>, microbatch: usize) -> Self {
         Action::Single(Task::new(stage, Op::BackwardWeight, microbatch))
     }
 

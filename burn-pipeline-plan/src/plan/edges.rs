@@ -8,7 +8,7 @@
 //!    to its replica and so have as many microbatches, hence the pair of the next stage is `pair + microbatches`.
 //! 3. Each side of a stage is an end of the model, a neighbour on the same rank, or one across ranks.
 
-use super::{Placement, Plan, Stage, Task, skips};
+use super::{Placement, Plan, StageId, Task, skips};
 
 /// What lies beyond one side of a stage.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -64,7 +64,7 @@ impl Edges {
     pub(crate) fn new(plan: &Plan) -> Self {
         let placement = plan.placement();
         let mut pairs = 0;
-        let number = |stage: Stage| {
+        let number = |stage: StageId| {
             let microbatches = plan.microbatches()[stage.replica()];
             let base = pairs;
             pairs += microbatches;
@@ -111,14 +111,14 @@ impl Edges {
 
     /// The dense number of a stage, if the placement holds it.
     #[inline]
-    pub(crate) fn find(&self, stage: Stage) -> Option<usize> {
+    pub(crate) fn find(&self, stage: StageId) -> Option<usize> {
         let slot = stage.replica() * self.stages + stage.index();
         (stage.index() < self.stages && slot < self.slots.len()).then_some(slot)
     }
 
     /// The stage with this dense number.
-    pub(crate) fn stage(&self, slot: usize) -> Stage {
-        Stage::in_replica(slot / self.stages, slot % self.stages)
+    pub(crate) fn stage(&self, slot: usize) -> StageId {
+        StageId::in_replica(slot / self.stages, slot % self.stages)
     }
 
     /// All stages by dense number.
@@ -141,6 +141,6 @@ impl Edges {
 }
 
 /// What lies between a stage and the next one.
-fn side(placement: &Placement, stage: Stage) -> Side {
+fn side(placement: &Placement, stage: StageId) -> Side {
     if placement.crosses_after(stage) { Side::OtherRank } else { Side::SameRank }
 }

@@ -26,7 +26,7 @@ pub(crate) mod skips;
 mod text;
 pub(crate) mod waits;
 
-pub use action::{Action, Stage, Task, Tasks};
+pub use action::{Action, StageId, Task, Tasks};
 pub use check::{CheckError, CheckOptions, CheckedPlan, Transport};
 pub use csv::PlanCsvError;
 pub use op::Op;
@@ -192,7 +192,7 @@ impl Plan {
     }
 
     /// Position in the batch of a route's microbatch: route 0 takes the first ones.
-    pub fn sample(&self, stage: Stage, microbatch: usize) -> usize {
+    pub fn sample(&self, stage: StageId, microbatch: usize) -> usize {
         self.microbatches[..stage.replica()].iter().sum::<usize>() + microbatch
     }
 

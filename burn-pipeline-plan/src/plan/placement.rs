@@ -12,7 +12,7 @@
 //!                                                          rank 3: 3 '0
 //! ```
 
-use super::action::{Action, Stage};
+use super::action::{Action, StageId};
 use serde::{Deserialize, Serialize};
 
 /// The shape of a [`Placement`].
@@ -72,7 +72,7 @@ pub enum PlacementError {
     #[error("stage {stage} is placed on rank {rank}, but there are only {ranks} ranks")]
     NoSuchRank {
         /// The stage.
-        stage: Stage,
+        stage: StageId,
         /// Where it was put.
         rank: usize,
         /// How many ranks there are.
@@ -82,7 +82,7 @@ pub enum PlacementError {
     #[error("stage {stage} is run by rank {first} and by rank {second}; a stage lives on one rank")]
     TwoRanks {
         /// The stage.
-        stage: Stage,
+        stage: StageId,
         /// One rank.
         first: usize,
         /// The other.
@@ -92,7 +92,7 @@ pub enum PlacementError {
     #[error("stage {stage} is run by no rank, though the plan has {stages} stages a replica")]
     Missing {
         /// The stage.
-        stage: Stage,
+        stage: StageId,
         /// Stages a replica.
         stages: usize,
     },
@@ -175,7 +175,7 @@ impl Placement {
         let in_bounds = Self::within_limits(ranks, stages);
         for (replica, route) in routes.iter().enumerate().filter(|_| in_bounds.is_ok()) {
             if let Some((index, &rank)) = route.iter().enumerate().find(|&(_, &rank)| rank >= ranks) {
-                return Err(PlacementError::NoSuchRank { stage: Stage::in_replica(replica, index), rank, ranks });
+                return Err(PlacementError::NoSuchRank { stage: StageId::in_replica(replica, index), rank, ranks });
             }
         }
         in_bounds?;
@@ -216,7 +216,7 @@ impl Placement {
         for (replica, mut route) in routes.into_iter().enumerate() {
             route.resize(stages, None);
             let whole = route.into_iter().enumerate().map(|(index, rank)| {
-                rank.ok_or(PlacementError::Missing { stage: Stage::in_replica(replica, index), stages })
+                rank.ok_or(PlacementError::Missing { stage: StageId::in_replica(replica, index), stages })
             });
             map.push(whole.collect::<Result<Vec<_>, _>>()?);
         }
@@ -266,7 +266,7 @@ impl Placement {
     }
 
     /// Does the placement hold this stage?
-    pub fn contains(&self, stage: Stage) -> bool {
+    pub fn contains(&self, stage: StageId) -> bool {
         stage.replica() < self.routes() && stage.index() < self.stages()
     }
 
@@ -274,12 +274,12 @@ impl Placement {
     ///
     /// # Panics
     /// If the placement does not hold the stage.
-    pub fn rank_of(&self, stage: Stage) -> usize {
+    pub fn rank_of(&self, stage: StageId) -> usize {
         self.routes[stage.replica()][stage.index()] as usize
     }
 
     /// A dense number for a stage, below [`Placement::slots`]: replica 0 first, each in model order.
-    pub fn slot(&self, stage: Stage) -> usize {
+    pub fn slot(&self, stage: StageId) -> usize {
         stage.replica() * self.stages() + stage.index()
     }
 
@@ -289,22 +289,22 @@ impl Placement {
     }
 
     /// All stages: replica 0 first, each in model order.
-    pub fn all_stages(&self) -> impl Iterator<Item = Stage> + '_ {
-        (0..self.routes()).flat_map(|replica| (0..self.stages()).map(move |s| Stage::in_replica(replica, s)))
+    pub fn all_stages(&self) -> impl Iterator<Item = StageId> + '_ {
+        (0..self.routes()).flat_map(|replica| (0..self.stages()).map(move |s| StageId::in_replica(replica, s)))
     }
 
     /// The stages that a rank holds: replica 0 first, each in model order.
-    pub fn stages_of(&self, rank: usize) -> Vec<Stage> {
+    pub fn stages_of(&self, rank: usize) -> Vec<StageId> {
         self.all_stages().filter(|&s| self.rank_of(s) == rank).collect()
     }
 
     /// The stage that follows, if any.
-    pub fn next(&self, stage: Stage) -> Option<Stage> {
+    pub fn next(&self, stage: StageId) -> Option<StageId> {
         stage.next(self.stages())
     }
 
     /// Must the output of `stage` cross from one rank to another to reach the next stage?
-    pub fn crosses_after(&self, stage: Stage) -> bool {
+    pub fn crosses_after(&self, stage: StageId) -> bool {
         self.next(stage).is_some_and(|next| self.rank_of(next) != self.rank_of(stage))
     }
 }
@@ -319,7 +319,7 @@ mod tests {
     use super::*;
 
     fn on(placement: &Placement, rank: usize) -> String {
-        placement.stages_of(rank).iter().map(Stage::to_string).collect::<Vec<_>>().join(" ")
+        placement.stages_of(rank).iter().map(StageId::to_string).collect::<Vec<_>>().join(" ")
     }
 
     #[test]

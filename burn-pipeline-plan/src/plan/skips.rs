@@ -7,7 +7,7 @@
 //! An edge adds transfers and no order: its later stage runs after all those between, and so after its earlier one;
 //! in backward it is the other way round. Each value crosses once, from rank to rank; its gradient comes back once.
 
-use super::{Stage, Task};
+use super::{StageId, Task};
 use serde::{Deserialize, Serialize};
 
 /// An edge from a stage to one that is not the next, in every replica of the model.
@@ -100,6 +100,6 @@ pub(crate) fn edge_of(task: Task) -> Option<SkipEdge> {
 }
 
 /// Both ends of an edge in one replica.
-pub(crate) fn ends(edge: SkipEdge, replica: usize) -> (Stage, Stage) {
-    (Stage::in_replica(replica, edge.from), Stage::in_replica(replica, edge.to))
+pub(crate) fn ends(edge: SkipEdge, replica: usize) -> (StageId, StageId) {
+    (StageId::in_replica(replica, edge.from), StageId::in_replica(replica, edge.to))
 }

@@ -4,7 +4,7 @@
 //! but surrounding spaces, leading zeros of numbers, and an empty text for an idle slot. PyTorch's parser
 //! takes `0F0junk` for `0F0`; this one refuses it, and says which part it could not read.
 
-use super::action::{Action, Stage, Task};
+use super::action::{Action, StageId, Task};
 use super::op::Op;
 use std::str::FromStr;
 
@@ -63,7 +63,7 @@ fn task(text: &str) -> Result<Task, &'static str> {
         return Err("it does not start with a stage number");
     }
     let stage: u16 = stage.parse().map_err(|_| "its stage number is above 65535")?;
-    let stage = Stage::in_replica(replica, stage.into());
+    let stage = StageId::in_replica(replica, stage.into());
     let op = Op::from_letters(letters).ok_or("its operation is unknown")?;
     match (op.has_microbatch(), microbatch) {
         (true, "") => Err("its operation needs a microbatch"),
@@ -87,7 +87,7 @@ fn task(text: &str) -> Result<Task, &'static str> {
 }
 
 /// A transfer past a neighbour.
-fn skip(stage: Stage, op: Op, microbatch: usize, peer: &str) -> Result<Task, &'static str> {
+fn skip(stage: StageId, op: Op, microbatch: usize, peer: &str) -> Result<Task, &'static str> {
     let bad = "the stage at its other end must be a number, 2 to 127 stages on in the transfer's direction";
     let peer = if digits(peer) == peer.len() { peer.parse::<usize>().map_err(|_| bad)? } else { return Err(bad) };
     let (before, after) = if op.is_towards_next() { (stage.index(), peer) } else { (peer, stage.index()) };

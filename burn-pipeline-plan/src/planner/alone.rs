@@ -7,7 +7,7 @@
 use super::error::DropReason;
 use super::ground::{Ground, Shape, with_state};
 use super::request::{Cut, Request};
-use crate::cost::{Link, Links, Partition};
+use crate::cost::{LinkCost, LinkCosts, Partition};
 use crate::plan::{Placement, PlacementKind, Plan};
 use crate::schedule::{OneFOneB, Schedule, ScheduleError, Size};
 
@@ -16,7 +16,7 @@ pub(super) fn whole(request: &Request, workload: usize, replicas: usize) -> Resu
     let layers = &request.workloads[workload].layers;
     let partition = Partition::even(layers.len(), 1)?;
     // Nothing crosses; links between ranks that this placement lacks are left out.
-    let links = Links { default: request.links.default, between: Vec::new() };
+    let links = LinkCosts { default: request.links.default, between: Vec::new() };
     let profile = partition.profile(layers, links)?;
     let parameters: f64 = profile.stages().iter().map(|stage| stage.weight_bytes).sum();
     let share = request.workloads[workload].microbatches.div_ceil(replicas);
@@ -34,12 +34,12 @@ pub(super) fn whole(request: &Request, workload: usize, replicas: usize) -> Resu
 }
 
 /// Seconds of a ring all-reduce.
-fn all_reduce(links: &Links, ranks: usize, bytes: f64) -> f64 {
+fn all_reduce(links: &LinkCosts, ranks: usize, bytes: f64) -> f64 {
     if ranks < 2 {
         return 0.0;
     }
     let (p, hops) = (ranks as f64, 2.0 * (ranks as f64 - 1.0));
-    let hop = |link: Link| link.latency + link.occupied(bytes / p);
+    let hop = |link: LinkCost| link.latency + link.occupied(bytes / p);
     hops * (0..ranks).map(|rank| hop(links.link(rank, (rank + 1) % ranks))).fold(0.0, f64::max)
 }
 
@@ -49,7 +49,7 @@ mod tests {
 
     #[test]
     fn a_ring_moves_each_byte_almost_twice() {
-        let links = Links { default: Link { latency: 0.5, bandwidth: Some(10.0) }, between: Vec::new() };
+        let links = LinkCosts { default: LinkCost { latency: 0.5, bandwidth: Some(10.0) }, between: Vec::new() };
         assert_eq!(all_reduce(&links, 4, 40.0), 6.0 * 1.5);
         assert_eq!(all_reduce(&links, 1, 40.0), 0.0);
     }

@@ -4,7 +4,7 @@
 use super::ground::Ground;
 use super::request::Request;
 use crate::plan::PlacementKind;
-use crate::schedule::{Chunks, ForwardOnly, MemoryLimit, Schedule, StageCost, ZbAuto, all};
+use crate::schedule::{Chunks, ForwardOnly, MemoryLimit, Schedule, ZbAuto, ZbAutoStage, all};
 
 /// The families whose placement the ground's is.
 pub(super) fn families(request: &Request, ground: &Ground) -> Vec<(String, Box<dyn Schedule>)> {
@@ -36,8 +36,11 @@ pub(super) fn families(request: &Request, ground: &Ground) -> Vec<(String, Box<d
 /// The cost-driven family under the ground's costs.
 fn zb_auto(ground: &Ground, limit: MemoryLimit) -> ZbAuto {
     let stages = ground.profile.stages();
-    let costs =
-        stages.iter().map(|s| StageCost { forward: s.forward, input: s.input_backward(), weight: s.weight_backward() });
+    let costs = stages.iter().map(|s| ZbAutoStage {
+        forward: s.forward,
+        input: s.input_backward(),
+        weight: s.weight_backward(),
+    });
     let crossing = (1..stages.len()).map(|rank| {
         let link = ground.profile.links().link(rank - 1, rank);
         link.latency + link.occupied(stages[rank - 1].message_bytes)

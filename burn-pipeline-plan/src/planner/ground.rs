@@ -6,7 +6,7 @@
 use super::error::DropReason;
 use super::request::{Cut, Request};
 use crate::cost::{Layers, MemoryLimits, OptimalOptions, Partition, Profile, StageCost, optimal};
-use crate::plan::{Placement, PlacementError, PlacementKind, Stage};
+use crate::plan::{Placement, PlacementError, PlacementKind, StageId};
 use rayon::prelude::*;
 
 /// States that the search for a best cut keeps: cuts are many here.
@@ -164,7 +164,7 @@ fn reduction(placement: &Placement, profile: &Profile) -> f64 {
     }
     let mut seconds = std::collections::BTreeMap::<(usize, usize), f64>::new();
     for (index, stage) in profile.stages().iter().enumerate() {
-        let [a, b] = [0, 1].map(|replica| placement.rank_of(Stage::in_replica(replica, index)));
+        let [a, b] = [0, 1].map(|replica| placement.rank_of(StageId::in_replica(replica, index)));
         if a != b {
             *seconds.entry((a.min(b), a.max(b))).or_default() += stage.weight_bytes;
         }

@@ -5,7 +5,7 @@
 
 use super::error::DropReason;
 use crate::cost::Profile;
-use crate::pass::overlap::{OverlapOptions, Pass, overlap};
+use crate::pass::overlap::{OverlapOptions, OverlapPass, overlap};
 use crate::pass::{insert_transfers, merge_backward, strip_idle};
 use crate::plan::{Op, Plan};
 use crate::simulate::SimulateOptions;
@@ -52,7 +52,7 @@ impl PassChoice {
                     if !plan.is_lowered() {
                         return Ok(plan);
                     }
-                    Ok(overlap(&plan, profile, &Pass::USUAL, &options).map_err(Box::new)?.plan)
+                    Ok(overlap(&plan, profile, &OverlapPass::USUAL, &options).map_err(Box::new)?.plan)
                 });
                 Some(moved)
             }

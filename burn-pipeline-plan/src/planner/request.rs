@@ -2,7 +2,7 @@
 
 use super::error::PlannerError;
 use super::synthesis::Synthesis;
-use crate::cost::{Layers, Links, PartitionError};
+use crate::cost::{Layers, LinkCosts, PartitionError};
 use crate::plan::PlacementKind;
 use crate::simulate::SimulateOptions;
 
@@ -85,7 +85,7 @@ pub struct Request {
     /// Ranks (devices).
     pub ranks: usize,
     /// The network between them.
-    pub links: Links,
+    pub links: LinkCosts,
     /// Bytes that a rank may hold: parameters with what belongs to them, activations, messages.
     pub cap: Option<f64>,
     /// Bytes held for each byte of parameters: 2 with gradients, 4 with Adam's moments.
@@ -110,7 +110,7 @@ pub struct Request {
 
 impl Request {
     /// Everything is tried, with 1, 2 and 4 chunks a rank.
-    pub fn new(workloads: Vec<Workload>, ranks: usize, links: Links) -> Self {
+    pub fn new(workloads: Vec<Workload>, ranks: usize, links: LinkCosts) -> Self {
         Self {
             workloads,
             ranks,

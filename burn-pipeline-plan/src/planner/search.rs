@@ -70,12 +70,12 @@ struct Found<'a> {
 /// [`PlannerError`]: the request is not one, or nothing fits.
 ///
 /// ```
-/// use burn_pipeline_plan::cost::{Kind, Layer, Layers, Link, Links};
+/// use burn_pipeline_plan::cost::{LayerKind, Layer, Layers, LinkCost, LinkCosts};
 /// use burn_pipeline_plan::planner::{Request, Workload, best_plan};
 ///
-/// let block = Layer { output_bytes: 1e6, ..Layer::new(Kind::new('A')?).with_seconds(0.01, 0.01, 0.01) };
+/// let block = Layer { output_bytes: 1e6, ..Layer::new(LayerKind::new('A')?).with_seconds(0.01, 0.01, 0.01) };
 /// let workload = Workload::new(8, Layers::new(vec![block; 8])?);
-/// let links = Links { default: Link { latency: 1e-4, bandwidth: Some(1e10) }, ..Links::default() };
+/// let links = LinkCosts { default: LinkCost { latency: 1e-4, bandwidth: Some(1e10) }, ..LinkCosts::default() };
 /// let planned = best_plan(&Request::new(vec![workload], 2, links))?;
 /// assert!(planned.best.candidate.seconds < 1.05 * planned.bound);
 /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -20,7 +20,7 @@
 
 use super::dropping::drop_beyond;
 use super::{Chunks, Family, Schedule, ScheduleError, Size, both_directions, refuse_empty, refuse_odd};
-use crate::plan::{Action, Op, Placement, PlacementKind, Plan, Stage, Task};
+use crate::plan::{Action, Op, Placement, PlacementKind, Plan, StageId, Task};
 
 /// The Chimera schedule, with one replica in each direction.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -57,7 +57,7 @@ fn row(ranks: usize, rank: usize, units: usize) -> Vec<Action> {
     let half = ranks / 2;
     let mut cells: Vec<(usize, Action)> = Vec::with_capacity(2 * units * ranks);
     for (replica, index) in [(0, rank), (1, ranks - 1 - rank)] {
-        let stage = Stage::in_replica(replica, index);
+        let stage = StageId::in_replica(replica, index);
         for microbatch in 0..units * half {
             let start = 2 * ranks * (microbatch / half) + 2 * (microbatch % half);
             cells.push((start + index, Task::new(stage, Op::Forward, microbatch).into()));

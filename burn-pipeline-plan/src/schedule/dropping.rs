@@ -28,11 +28,11 @@ pub(super) fn drop_beyond(row: &mut Vec<Action>, microbatches: &[usize]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{Op, Stage};
+    use crate::plan::{Op, StageId};
 
     #[test]
     fn tasks_beyond_the_count_go_and_a_half_of_a_fused_pair_stays() {
-        let back = Task::new(Stage::in_replica(1, 3), Op::Backward, 0);
+        let back = Task::new(StageId::in_replica(1, 3), Op::Backward, 0);
         let fused = Action::Overlap(Task::new(0, Op::Forward, 1), back);
         let mut row = vec![Action::forward(0, 0), fused, Action::forward(0, 2)];
         drop_beyond(&mut row, &[2, 1]);

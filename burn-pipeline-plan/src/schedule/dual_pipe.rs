@@ -20,7 +20,7 @@ use super::dropping::drop_beyond;
 use super::{
     Chunks, Family, Schedule, ScheduleError, Size, both_directions, eight_steps, refuse_empty, refuse_large, refuse_odd,
 };
-use crate::plan::{Placement, PlacementKind, Plan, Stage};
+use crate::plan::{Placement, PlacementKind, Plan, StageId};
 
 /// The bidirectional schedule of DeepSeek-V3.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -45,7 +45,7 @@ impl Schedule for DualPipe {
         refuse_large(&self.family(), size, 2 * each)?;
         let row = |rank: usize| {
             let (near, far) = (rank, size.ranks - 1 - rank);
-            let (near, far) = (Stage::in_replica(0, near), Stage::in_replica(1, far));
+            let (near, far) = (StageId::in_replica(0, near), StageId::in_replica(1, far));
             let (stages, hop) = if rank < size.ranks / 2 { ([near, far], rank) } else { ([far, near], far.index()) };
             let mut row = eight_steps::row(stages, size.ranks / 2, hop, each);
             drop_beyond(&mut row, &counts);

@@ -15,7 +15,7 @@
 
 use super::dropping::drop_beyond;
 use super::{Chunks, Family, Schedule, ScheduleError, Size, eight_steps, refuse_empty, refuse_large};
-use crate::plan::{Placement, PlacementKind, Plan, Stage};
+use crate::plan::{Placement, PlacementKind, Plan, StageId};
 
 /// The V-shaped form of DualPipe.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -38,7 +38,7 @@ impl Schedule for DualPipeV {
         let built = m.max(2 * size.ranks);
         refuse_large(&self.family(), size, built)?;
         let row = |rank: usize| {
-            let stages = [Stage::new(rank), Stage::new(2 * size.ranks - 1 - rank)];
+            let stages = [StageId::new(rank), StageId::new(2 * size.ranks - 1 - rank)];
             let mut row = eight_steps::row(stages, size.ranks, rank, built);
             drop_beyond(&mut row, &[m]);
             row

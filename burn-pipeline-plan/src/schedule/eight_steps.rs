@@ -16,12 +16,12 @@
 //!
 //! Source: DeepSeek-AI, DualPipe (2025); the V form also PyTorch 2.15's `ScheduleDualPipeV`.
 
-use crate::plan::{Action, Op, Stage, Task};
+use crate::plan::{Action, Op, StageId, Task};
 use std::collections::VecDeque;
 
 /// Writes one rank's row.
 struct Writer {
-    stages: [Stage; 2],
+    stages: [StageId; 2],
     forwards: [usize; 2],
     backwards: [usize; 2],
     waiting: VecDeque<Task>,
@@ -67,7 +67,7 @@ impl Writer {
 }
 
 /// The row of the rank `hop` hops from the entry.
-pub(super) fn row(stages: [Stage; 2], depth: usize, hop: usize, microbatches: usize) -> Vec<Action> {
+pub(super) fn row(stages: [StageId; 2], depth: usize, hop: usize, microbatches: usize) -> Vec<Action> {
     let (before_turn, from_entry) = (depth - hop - 1, hop + 1);
     let row = Vec::with_capacity(6 * microbatches);
     let mut to = Writer { stages, forwards: [0; 2], backwards: [0; 2], waiting: VecDeque::new(), row };

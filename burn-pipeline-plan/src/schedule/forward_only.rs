@@ -24,7 +24,7 @@ impl ForwardOnly {
     /// tick could reach them, so no rank waits for one that waits for it.
     pub fn over(placement: Placement, microbatches: Vec<usize>) -> Result<Plan, ScheduleError> {
         let row = |rank| {
-            let mut cells: Vec<(usize, usize, crate::plan::Stage)> = Vec::new();
+            let mut cells: Vec<(usize, usize, crate::plan::StageId)> = Vec::new();
             for stage in placement.stages_of(rank) {
                 let count = microbatches.get(stage.replica()).copied().unwrap_or(0);
                 cells.extend((0..count).map(|m| (m + stage.index(), stage.index(), stage)));

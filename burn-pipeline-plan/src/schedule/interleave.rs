@@ -14,7 +14,7 @@
 //! p-1's backward of pair `k - 2g + a(p-1) - 1`. That lies before k as long as `2g >= a(p-1)`.
 
 use super::{ScheduleError, Size};
-use crate::plan::{Action, Placement, Plan, Stage};
+use crate::plan::{Action, Placement, Plan, StageId};
 use std::ops::Range;
 
 /// Microbatches cut into groups: some of one size, then some of another.
@@ -114,7 +114,7 @@ pub(super) enum Backward {
 
 /// One rank's row: `warmup` forwards, then forward and backward in turn, then what is left.
 pub(super) fn row(groups: Groups, size: Size, rank: usize, warmup: usize, backward: Backward) -> Vec<Action> {
-    let stage = |chunk: usize| Stage::new(chunk * size.ranks + rank);
+    let stage = |chunk: usize| StageId::new(chunk * size.ranks + rank);
     let last = size.chunks - 1;
     let total = groups.microbatches() * size.chunks;
     let mut forwards = groups.pairs(size.chunks);

@@ -43,7 +43,7 @@ pub use registry::{all, by_name};
 pub use v_half::VHalf;
 pub use v_min::VMin;
 pub use virtual_stages::{WarmUp, schedule_table, virtual_stage_ids, warm_up};
-pub use zb_auto::{MemoryLimit, StageCost, ZbAuto};
+pub use zb_auto::{MemoryLimit, ZbAuto, ZbAutoStage};
 pub use zb_h1::ZbH1;
 pub use zb_h2::ZbH2;
 pub use zbv::ZbvZeroBubble;

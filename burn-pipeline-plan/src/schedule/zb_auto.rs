@@ -22,7 +22,7 @@ use crate::plan::{Action, PlacementKind, Plan};
 
 /// What one rank's stage costs for one microbatch, in any unit of time.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct StageCost {
+pub struct ZbAutoStage {
     /// `F`.
     pub forward: f64,
     /// `I`.
@@ -46,7 +46,7 @@ pub enum MemoryLimit {
 #[derive(Debug, Clone, PartialEq)]
 pub struct ZbAuto {
     /// Costs by rank; the last entry stands for all ranks after it. Default: one entry of F = I = W = 1.
-    pub costs: Vec<StageCost>,
+    pub costs: Vec<ZbAutoStage>,
     /// Latency of a transfer between neighbours, in the unit of the costs. Default 0.
     pub transfer: f64,
     /// Memory that one microbatch's activations take on a rank (`M_B`), any unit. Default 1.
@@ -60,7 +60,7 @@ pub struct ZbAuto {
 impl Default for ZbAuto {
     fn default() -> Self {
         Self {
-            costs: vec![StageCost { forward: 1.0, input: 1.0, weight: 1.0 }],
+            costs: vec![ZbAutoStage { forward: 1.0, input: 1.0, weight: 1.0 }],
             transfer: 0.0,
             activation: 1.0,
             weight_activation: 1.0,
@@ -72,7 +72,7 @@ impl Default for ZbAuto {
 impl ZbAuto {
     /// The same costs for every rank, everything else as by default.
     pub fn uniform(forward: f64, input: f64, weight: f64, transfer: f64) -> Self {
-        Self { costs: vec![StageCost { forward, input, weight }], transfer, ..Self::default() }
+        Self { costs: vec![ZbAutoStage { forward, input, weight }], transfer, ..Self::default() }
     }
 
     /// The limit in the unit of `activation`, or what is wrong with the fields.

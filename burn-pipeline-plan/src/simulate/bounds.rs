@@ -7,7 +7,7 @@
 //!    arXiv:2401.10241.
 
 use crate::cost::Costs;
-use crate::plan::{Action, Op, Plan, Stage, Task};
+use crate::plan::{Action, Op, Plan, StageId, Task};
 use std::collections::HashMap;
 
 /// Lower bounds on the makespan of a plan, in seconds.
@@ -75,16 +75,16 @@ fn memory_bubble_of(plan: &Plan, costs: &Costs<'_>) -> Option<f64> {
     let ranks = plan.ranks();
     let in_line = placement.routes() == 1
         && placement.stages() == ranks
-        && (0..ranks).all(|s| placement.rank_of(Stage::new(s)) == s);
+        && (0..ranks).all(|s| placement.rank_of(StageId::new(s)) == s);
     let fused = plan.rows().iter().flatten().any(|a| matches!(a, Action::Overlap(..)));
     if !in_line || fused || !plan.has_backward() {
         return None;
     }
     let stage = |s: usize| {
-        let cost = costs.stage(Stage::new(s));
+        let cost = costs.stage(StageId::new(s));
         (cost.forward, cost.input_backward().min(cost.full_backward()))
     };
-    let crossing = |from, to, output_of| costs.crossing_seconds(from, to, Stage::new(output_of));
+    let crossing = |from, to, output_of| costs.crossing_seconds(from, to, StageId::new(output_of));
     let transfer = if ranks > 1 { crossing(0, 1, 0) } else { 0.0 };
     let alike = (0..ranks).all(|s| stage(s) == stage(0))
         && (1..ranks).all(|s| crossing(s - 1, s, s - 1) == transfer && crossing(s, s - 1, s - 1) == transfer);
@@ -118,20 +118,20 @@ fn one_chain(action: Action) -> bool {
 fn path(plan: &Plan, costs: &Costs<'_>, seconds: &HashMap<Task, f64>, replica: usize, microbatch: usize) -> f64 {
     let placement = plan.placement();
     let of = |stage, op| seconds.get(&Task::new(stage, op, microbatch)).copied();
-    let crossing = |from: Stage, to: Stage, output_of| {
+    let crossing = |from: StageId, to: StageId, output_of| {
         costs.crossing_seconds(placement.rank_of(from), placement.rank_of(to), output_of)
     };
     let mut time = 0.0;
     let mut longest: f64 = 0.0;
     for index in 0..placement.stages() {
-        let stage = Stage::in_replica(replica, index);
+        let stage = StageId::in_replica(replica, index);
         time += stage.previous().map_or(0.0, |previous| crossing(previous, stage, previous));
         // What the plan does not run adds nothing, so the bound stays one.
         time += of(stage, Op::Forward).unwrap_or(0.0);
         longest = longest.max(time);
     }
     for index in (0..placement.stages()).rev() {
-        let stage = Stage::in_replica(replica, index);
+        let stage = StageId::in_replica(replica, index);
         let Some(input) = of(stage, Op::Backward).or(of(stage, Op::BackwardInput)) else { return longest };
         time += placement.next(stage).map_or(0.0, |next| crossing(next, stage, stage)) + input;
         longest = longest.max(time + of(stage, Op::BackwardWeight).unwrap_or(0.0));

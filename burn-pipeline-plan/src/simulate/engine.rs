@@ -19,7 +19,7 @@ use super::{SimulateOptions, report_of, validate::validate};
 use crate::cost::Costs;
 use crate::plan::edges::Edges;
 use crate::plan::waits::Awaited;
-use crate::plan::{Action, Op, Plan, Stage, Task};
+use crate::plan::{Action, Op, Plan, StageId, Task};
 use crate::trace::Event;
 
 /// Not made yet: any comparison with it is false.
@@ -127,7 +127,7 @@ impl<'a> Engine<'a> {
     }
 
     /// The entry of a stage and microbatch in the tables.
-    pub(super) fn at(&self, stage: Stage, task: Task) -> usize {
+    pub(super) fn at(&self, stage: StageId, task: Task) -> usize {
         self.plan.placement().slot(stage) * self.stride + task.microbatch().unwrap_or(0)
     }
 

@@ -9,7 +9,7 @@
 use super::engine::{Arrival, Engine};
 use super::error::Blocked;
 use super::report::IdleCause;
-use crate::plan::{Action, Op, Stage, Task};
+use crate::plan::{Action, Op, StageId, Task};
 
 impl Engine<'_> {
     /// When what a computation needs is there, or the task and rank that it waits for.
@@ -37,7 +37,7 @@ impl Engine<'_> {
     }
 
     /// The neighbour stage's output, or its gradient, as it reaches the task.
-    fn value(&self, task: Task, from: Stage) -> Result<Arrival, (Task, usize)> {
+    fn value(&self, task: Task, from: StageId) -> Result<Arrival, (Task, usize)> {
         let (stage, placement) = (task.stage(), self.plan.placement());
         let forward = task.op() == Op::Forward;
         let (source, target) = (placement.rank_of(from), placement.rank_of(stage));
@@ -56,12 +56,12 @@ impl Engine<'_> {
         Ok(Arrival { sent: made, arrived: made + crossing, cause })
     }
 
-    fn same(&self, task: Task, stage: Stage, op: Op) -> Task {
+    fn same(&self, task: Task, stage: StageId, op: Op) -> Task {
         Task::new(stage, op, task.microbatch().unwrap_or(0))
     }
 
     /// `I` where the plan splits this backward, else `B`.
-    fn backward_of(&self, stage: Stage, task: Task) -> Op {
+    fn backward_of(&self, stage: StageId, task: Task) -> Op {
         let split = self.same(task, stage, Op::BackwardInput);
         let row = self.plan.placement().rank_of(stage);
         if self.plan.tasks(row).any(|t| t == split) { Op::BackwardInput } else { Op::Backward }

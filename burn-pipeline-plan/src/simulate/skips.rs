@@ -8,11 +8,11 @@ use super::engine::{Arrival, Engine};
 use super::memory::Held;
 use super::report::IdleCause;
 use crate::plan::skips::ends;
-use crate::plan::{Op, Stage, Task};
+use crate::plan::{Op, StageId, Task};
 
 impl Engine<'_> {
     /// The entry of the message that a transfer is about; `receiver` is the stage that gets it.
-    pub(super) fn entry(&self, receiver: Stage, task: Task) -> usize {
+    pub(super) fn entry(&self, receiver: StageId, task: Task) -> usize {
         match task.skip_peer() {
             None => self.at(receiver, task),
             Some(peer) => self.skip_entry(task.stage(), peer, task),
@@ -20,7 +20,7 @@ impl Engine<'_> {
     }
 
     /// The entry of the value between two stages for a task's microbatch.
-    fn skip_entry(&self, one: Stage, other: Stage, task: Task) -> usize {
+    fn skip_entry(&self, one: StageId, other: StageId, task: Task) -> usize {
         let edge = (one.index().min(other.index()), one.index().max(other.index())).into();
         let skips = self.plan.skips();
         let number = one.replica() * skips.len() + skips.binary_search(&edge).unwrap_or(0);
@@ -28,7 +28,7 @@ impl Engine<'_> {
     }
 
     /// The stages whose values a computation takes past its neighbours.
-    fn past(&self, task: Task) -> Vec<Stage> {
+    fn past(&self, task: Task) -> Vec<StageId> {
         let (stage, skips) = (task.stage(), self.plan.skips());
         let both = |edge| ends(edge, stage.replica());
         match task.op() {
@@ -55,7 +55,7 @@ impl Engine<'_> {
         Ok(last)
     }
 
-    fn past_value(&self, task: Task, from: Stage) -> Result<Arrival, (Task, usize)> {
+    fn past_value(&self, task: Task, from: StageId) -> Result<Arrival, (Task, usize)> {
         let (stage, placement) = (task.stage(), self.plan.placement());
         let (forward, microbatch) = (task.op() == Op::Forward, task.microbatch().unwrap_or(0));
         let (source, target) = (placement.rank_of(from), placement.rank_of(stage));
@@ -91,7 +91,7 @@ impl Engine<'_> {
 }
 
 /// The transfer at the other end, of this operation.
-pub(super) fn other_end(task: Task, op: Op, peer: Stage) -> Task {
+pub(super) fn other_end(task: Task, op: Op, peer: StageId) -> Task {
     let microbatch = task.microbatch().unwrap_or(0);
     match task.is_skip() {
         true => Task::skip(peer, op, microbatch, task.stage().index()),

@@ -15,7 +15,7 @@ use super::engine::{Arrival, Engine, NEVER};
 use super::memory::Held;
 use super::report::IdleCause;
 use super::skips::other_end;
-use crate::plan::{Op, Stage, Task, Transport};
+use crate::plan::{Op, StageId, Task, Transport};
 use crate::trace::Event;
 use std::collections::HashMap;
 
@@ -88,7 +88,7 @@ pub(super) fn is_send(task: Task) -> bool {
 
 impl Engine<'_> {
     /// The stage at the other end of a transfer; validation made sure that there is one.
-    pub(super) fn peer(&self, task: Task) -> Stage {
+    pub(super) fn peer(&self, task: Task) -> StageId {
         let stage = task.stage();
         if let Some(peer) = task.skip_peer() {
             return peer;

@@ -17,7 +17,7 @@
 
 use super::event::{Event, Track};
 use super::kind::is_compute;
-use crate::plan::{Op, Stage, Task};
+use crate::plan::{Op, StageId, Task};
 use std::collections::HashMap;
 
 /// What one transfer, or one exchange between replicas, cost its rank.
@@ -34,7 +34,7 @@ pub struct Exposed {
 }
 
 /// What a receive waits for: a stage's product for a microbatch, forward or backward.
-type Product = (Stage, Option<usize>, bool);
+type Product = (StageId, Option<usize>, bool);
 
 /// The exposed part of each transfer and exchange, in the order of the track's events.
 ///
@@ -135,7 +135,7 @@ fn product_of(task: Task) -> Option<Product> {
 /// What a receive waits for.
 fn awaited(task: Task) -> Option<Product> {
     let stage = task.stage();
-    let next = || Stage::in_replica(stage.replica(), stage.index() + 1);
+    let next = || StageId::in_replica(stage.replica(), stage.index() + 1);
     match task.op() {
         Op::ReceiveForward => Some((task.skip_peer().or(stage.previous())?, task.microbatch(), true)),
         Op::ReceiveBackward => Some((task.skip_peer().unwrap_or_else(next), task.microbatch(), false)),

@@ -4,7 +4,7 @@
 //! are shades of them.
 
 use super::event::{Event, Track};
-use crate::plan::{Op, Stage, Task};
+use crate::plan::{Op, StageId, Task};
 use std::collections::BTreeSet;
 
 /// What a task is for the eye.
@@ -86,7 +86,7 @@ pub(super) fn is_compute(event: &Event) -> bool {
 }
 
 /// The stages of each rank that compute, in model order: a stage's place there is its chunk.
-pub(super) fn chunks(track: &Track) -> Vec<Vec<Stage>> {
+pub(super) fn chunks(track: &Track) -> Vec<Vec<StageId>> {
     let mut stages = vec![BTreeSet::new(); track.rows()];
     for event in track.events.iter().filter(|event| is_compute(event)) {
         stages[event.rank].extend(event.action.tasks().map(Task::stage));

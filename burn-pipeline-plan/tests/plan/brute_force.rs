@@ -1,7 +1,7 @@
 //! A second opinion on plans, written for plainness: sets, queues and trying every rank over and over.
 //! It shares no code and no data structure with the library's check.
 
-use burn_pipeline_plan::plan::{Action, Op, Plan, Stage, Task, Transport};
+use burn_pipeline_plan::plan::{Action, Op, Plan, StageId, Task, Transport};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Can the plan be run to its end, and has it then done all it owes, each thing once?
@@ -28,12 +28,12 @@ struct Run<'a> {
     started: BTreeMap<(usize, usize), [Vec<Task>; 2]>,
     /// Did the rank start the transfer that it stands at?
     posted: Vec<bool>,
-    used: BTreeSet<Stage>,
+    used: BTreeSet<StageId>,
     rows: Vec<Vec<Action>>,
     position: Vec<usize>,
     done: BTreeSet<Task>,
     queues: BTreeMap<(usize, usize), VecDeque<Task>>,
-    gathered: BTreeSet<Stage>,
+    gathered: BTreeSet<StageId>,
     bare: bool,
     manages: bool,
     broken: bool,
@@ -129,12 +129,12 @@ impl<'a> Run<'a> {
     fn inputs(&self, task: Task) -> Vec<Vec<Task>> {
         let Some(mb) = task.microbatch() else { return self.inputs_of_reduction(task) };
         let (stage, placement) = (task.stage(), self.plan.placement());
-        let other = |s: Stage| placement.rank_of(s) != placement.rank_of(stage);
+        let other = |s: StageId| placement.rank_of(s) != placement.rank_of(stage);
         let lowered = self.plan.is_lowered();
         let mut needs = self.neighbours(task, mb);
         // What comes past neighbours: values into a forward, gradients into a backward.
         for edge in self.plan.skips().iter().filter(|_| lowered) {
-            let ends = [edge.from, edge.to].map(|index| Stage::in_replica(stage.replica(), index));
+            let ends = [edge.from, edge.to].map(|index| StageId::in_replica(stage.replica(), index));
             let (own, peer, op) = match task.op() {
                 Op::Forward => (ends[1], ends[0], Op::ReceiveForward),
                 Op::Backward | Op::BackwardInput => (ends[0], ends[1], Op::ReceiveBackward),
@@ -149,7 +149,7 @@ impl<'a> Run<'a> {
 
     fn neighbours(&self, task: Task, mb: usize) -> Vec<Vec<Task>> {
         let (stage, placement) = (task.stage(), self.plan.placement());
-        let other = |s: Stage| placement.rank_of(s) != placement.rank_of(stage);
+        let other = |s: StageId| placement.rank_of(s) != placement.rank_of(stage);
         let lowered = self.plan.is_lowered();
         match task.op() {
             Op::Forward => match stage.previous() {
@@ -193,7 +193,7 @@ impl<'a> Run<'a> {
         let forward = matches!(task.op(), Op::SendForward | Op::ReceiveForward);
         let sends = matches!(task.op(), Op::SendForward | Op::SendBackward);
         let other_stage = if forward == sends { self.plan.placement().next(stage) } else { stage.previous() };
-        let edge = |peer: Stage| (stage.index().min(peer.index()), stage.index().max(peer.index()));
+        let edge = |peer: StageId| (stage.index().min(peer.index()), stage.index().max(peer.index()));
         let known = task.skip_peer().is_none_or(|peer| self.plan.skips().contains(&edge(peer).into()));
         let other_stage = task.skip_peer().or(other_stage).filter(|_| known);
         let peer = other_stage.map(|s| self.plan.placement().rank_of(s));
@@ -356,7 +356,7 @@ fn owed(plan: &Plan) -> BTreeSet<Task> {
                 (Op::SendBackward, lowered && training && crosses_before),
             ];
             owed.extend(due.iter().filter(|(_, due)| *due).map(|(op, _)| Task::new(stage, *op, mb)));
-            let rank = |index| plan.placement().rank_of(Stage::in_replica(stage.replica(), index));
+            let rank = |index| plan.placement().rank_of(StageId::in_replica(stage.replica(), index));
             for edge in plan.skips().iter().filter(|edge| lowered && rank(edge.from) != rank(edge.to)) {
                 let due = match stage.index() {
                     index if index == edge.from => [(Op::SendForward, true), (Op::ReceiveBackward, training)],

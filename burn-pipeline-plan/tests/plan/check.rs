@@ -2,7 +2,7 @@
 
 use crate::golden_text as golden;
 use burn_pipeline_plan::pass;
-use burn_pipeline_plan::plan::{Action, CheckError, CheckOptions, Op, Placement, Plan, Stage, Task, Transport};
+use burn_pipeline_plan::plan::{Action, CheckError, CheckOptions, Op, Placement, Plan, StageId, Task, Transport};
 use burn_pipeline_plan::schedule::{Size, by_name};
 
 const TRANSPORTS: [Transport; 4] =
@@ -133,7 +133,7 @@ fn every_value_that_crosses_ranks_is_sent_and_received_once() {
 fn nothing_is_sent_between_neighbours_on_one_rank_or_beyond_the_ends() {
     let same_rank = refused("0F0,0SEND_F0,1RECV_F0,1F0\n");
     assert!(
-        matches!(same_rank, CheckError::NeedlessTransfer { step: 1, neighbour: Some(n), .. } if n == Stage::new(1))
+        matches!(same_rank, CheckError::NeedlessTransfer { step: 1, neighbour: Some(n), .. } if n == StageId::new(1))
     );
     let end = refused("0F0,0SEND_F0\n1RECV_F0,1F0,1SEND_F0\n");
     assert!(matches!(end, CheckError::NeedlessTransfer { rank: 1, step: 2, neighbour: None, .. }));
@@ -291,7 +291,7 @@ fn a_plan_fits_its_own_peaks_and_nothing_smaller() {
         let error = plan.clone().check(&with(peak - 0.01)).unwrap_err();
         assert!(matches!(*error, CheckError::ActivationCap { live, .. } if live == peak), "{}: {error}", plan.name());
 
-        let crosses = |stage: Option<Stage>| stage.is_some_and(|s| plan.placement().crosses_after(s));
+        let crosses = |stage: Option<StageId>| stage.is_some_and(|s| plan.placement().crosses_after(s));
         let received = peaks(&plan, |task| match task.op() {
             Op::ReceiveForward | Op::ReceiveBackward => 1,
             Op::Forward => -i64::from(crosses(task.stage().previous())),

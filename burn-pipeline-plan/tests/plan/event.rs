@@ -3,7 +3,7 @@
 //! Each rank runs its row in order; an operation starts when its rank is free and its input is there; a value that
 //! crosses ranks takes `transfer` longer, and does not occupy the rank. A chunk costs one v-th of the rank's cost.
 
-use burn_pipeline_plan::plan::{Action, Op, Plan, Stage, Task};
+use burn_pipeline_plan::plan::{Action, Op, Plan, StageId, Task};
 
 /// Costs a rank and microbatch.
 #[derive(Clone, Copy, Debug)]
@@ -86,11 +86,11 @@ struct Rank {
 }
 
 impl State<'_> {
-    fn cell(&self, stage: Stage, microbatch: usize) -> usize {
+    fn cell(&self, stage: StageId, microbatch: usize) -> usize {
         self.plan.placement().slot(stage) * self.width + microbatch
     }
 
-    fn end(&self, pass: usize, stage: Stage, microbatch: usize, to: usize) -> Option<f64> {
+    fn end(&self, pass: usize, stage: StageId, microbatch: usize, to: usize) -> Option<f64> {
         let end = self.ends[pass][self.cell(stage, microbatch)]?;
         Some(end + if self.plan.placement().rank_of(stage) == to { 0.0 } else { self.costs.transfer })
     }

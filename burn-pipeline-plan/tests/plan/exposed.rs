@@ -1,6 +1,6 @@
 //! Exposed communication, against times added up by hand and against the simulator.
 
-use burn_pipeline_plan::cost::{Links, Profile, StageCost, Uniform};
+use burn_pipeline_plan::cost::{LinkCosts, Profile, StageCost, Uniform};
 use burn_pipeline_plan::pass::insert_transfers;
 use burn_pipeline_plan::plan::{Action, Op, Plan, Task, Transport};
 use burn_pipeline_plan::schedule::{Size, by_name};
@@ -81,7 +81,7 @@ fn of_what_replicas_exchange_only_the_waits_are_exposed() {
 fn a_simulated_reduction_is_exposed_where_its_rank_has_computed_everything() {
     let plan = Plan::from_csv("mine", "0UNSHARD,1UNSHARD,0F0,1F0,1B0,1REDUCE_GRAD,0B0,0REDUCE_GRAD\n").unwrap();
     let cost = StageCost { forward: 1.0, backward: Some(2.0), unshard: 2.0, reduce_grad: 3.0, ..StageCost::default() };
-    let profile = Profile::new(vec![cost; 2], Links::default()).unwrap();
+    let profile = Profile::new(vec![cost; 2], LinkCosts::default()).unwrap();
     let step = simulate(&plan, &profile, &SimulateOptions::default()).unwrap();
     let exposures: Vec<_> =
         exposed(&step.track("predicted")).iter().map(|e| (e.task.to_string(), e.event.start, e.exposed)).collect();

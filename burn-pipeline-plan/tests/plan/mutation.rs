@@ -199,9 +199,9 @@ proptest! {
         (replica, stage, microbatch) in (0..2usize, 0..8usize, 0..8usize),
         op in prop_oneof![Just(0usize), 1..17usize],
     ) {
-        use burn_pipeline_plan::plan::{Op, Stage};
+        use burn_pipeline_plan::plan::{Op, StageId};
         let (rank, step) = pick(&plan, at);
-        let stage = Stage::in_replica(replica, stage);
+        let stage = StageId::in_replica(replica, stage);
         let op = Op::ALL[op];
         let task = if op.has_microbatch() { Task::new(stage, op, microbatch) } else { Task::whole_stage(stage, op) };
         let _ = agreed(&edited(&plan, rank, |row| row[step] = task.into()));

@@ -1,9 +1,9 @@
 //! What every family's order must be, at every size it accepts.
 
 use crate::event::{Costs, run};
-use burn_pipeline_plan::plan::{Op, Plan, Stage};
+use burn_pipeline_plan::plan::{Op, Plan, StageId};
 use burn_pipeline_plan::schedule::{
-    Chunks, Gis, GisH, Interleaved1F1B, MemoryLimit, Schedule, ScheduleError, Size, StageCost, ZbAuto, all, by_name,
+    Chunks, Gis, GisH, Interleaved1F1B, MemoryLimit, Schedule, ScheduleError, Size, ZbAuto, ZbAutoStage, all, by_name,
 };
 use proptest::prelude::{Strategy, prop_assert, prop_assert_eq, proptest};
 
@@ -127,7 +127,7 @@ proptest! {
         limit in 1.0..20.0_f64,
         kept in 0.0..=1.0_f64,
     ) {
-        let costs = costs.into_iter().map(|(forward, input, weight)| StageCost { forward, input, weight }).collect();
+        let costs = costs.into_iter().map(|(forward, input, weight)| ZbAutoStage { forward, input, weight }).collect();
         let limit_of = MemoryLimit::Absolute(limit);
         let auto = ZbAuto { costs, transfer, weight_activation: kept, limit: limit_of, ..ZbAuto::default() };
         let plan = auto.build(Size::new(ranks, microbatches)).unwrap();
@@ -209,9 +209,9 @@ fn an_odd_microbatch_goes_the_first_way() {
         assert_eq!(alone.microbatches(), [1, 0]);
         assert!(!alone.any_task(|task| task.stage().replica() == 1));
     }
-    let first = Stage::in_replica(0, 0);
+    let first = StageId::in_replica(0, 0);
     let plan = by_name("DualPipe").unwrap().build(Size::new(4, 7)).unwrap();
-    assert_eq!(plan.sample(Stage::in_replica(1, 0), 0), plan.sample(first, 3) + 1);
+    assert_eq!(plan.sample(StageId::in_replica(1, 0), 0), plan.sample(first, 3) + 1);
 }
 
 #[test]

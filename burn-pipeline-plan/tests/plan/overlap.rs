@@ -1,10 +1,10 @@
 //! Passes over communication, on plans small enough to follow by hand, and what they gain on every family.
 
-use burn_pipeline_plan::cost::{Link, Links, Profile, ProfileError, StageCost};
+use burn_pipeline_plan::cost::{LinkCost, LinkCosts, Profile, ProfileError, StageCost};
 use burn_pipeline_plan::pass::insert_transfers;
 use burn_pipeline_plan::pass::overlap::{
-    Exposure, Kept, Limit, OverlapError, OverlapOptions, Overlapped, Pass, communication_order, exposed_communication,
-    overlap, run_passes,
+    Exposure, Kept, Limit, OverlapError, OverlapOptions, OverlapPass, Overlapped, communication_order,
+    exposed_communication, overlap, run_passes,
 };
 use burn_pipeline_plan::plan::{CheckError, CheckOptions, Plan, Transport};
 use burn_pipeline_plan::schedule::{Size, all, by_name};
@@ -24,7 +24,7 @@ fn profile(stages: usize, seconds: f64) -> Profile {
         message_bytes: 1.0,
         ..StageCost::default()
     };
-    let links = Links { default: Link { latency: seconds, bandwidth: None }, between: Vec::new() };
+    let links = LinkCosts { default: LinkCost { latency: seconds, bandwidth: None }, between: Vec::new() };
     Profile::new(vec![stage; stages], links).unwrap()
 }
 
@@ -33,7 +33,7 @@ fn blocking() -> OverlapOptions {
     OverlapOptions { simulate, recount: true, ..OverlapOptions::default() }
 }
 
-fn run(text: &str, seconds: f64, pass: Pass, options: OverlapOptions) -> Overlapped {
+fn run(text: &str, seconds: f64, pass: OverlapPass, options: OverlapOptions) -> Overlapped {
     let plan = plan(text);
     run_passes(&plan, &profile(plan.stages(), seconds), &[pass], &options).unwrap()
 }
@@ -71,7 +71,7 @@ const RECEIVES: &str = "0F0,0SEND_F0,0F1,0SEND_F1\n\
 
 #[test]
 fn a_start_rises_until_it_is_hidden_or_something_stops_it() {
-    let pass = Pass::ReorderCommunication;
+    let pass = OverlapPass::ReorderCommunication;
     // One message more beside an activation is a byte above the peak.
     let after = run(RECEIVES, 2.0, pass, blocking());
     assert_eq!(fate(&after, "1RECV_F1"), (0, 0, Limit::Memory { bytes: 6.0 }));
@@ -95,11 +95,11 @@ fn what_a_start_needs_goes_along_or_stops_it() {
     let text = "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n\
         1RECV_F0,1F0,1RECV_F1,1F1,1I0,1I1,1W0,1SEND_B0,1W1,1SEND_B1,1WAIT_SEND_B0,1WAIT_SEND_B1\n";
     // Send 0 passes W0 and I1 by itself, then takes I0, which makes it, along over F1.
-    let after = run(text, 9.0, Pass::ReorderCommunication, OverlapOptions { extra_bytes: 9.0, ..blocking() });
+    let after = run(text, 9.0, OverlapPass::ReorderCommunication, OverlapOptions { extra_bytes: 9.0, ..blocking() });
     assert!(row(&after, 1).starts_with("1RECV_F0 1F0 1RECV_F1 1I0 1SEND_B0 1F1"), "{}", row(&after, 1));
     assert_eq!(fate(&after, "1SEND_B0"), (3, 1, Limit::Order("1RECV_F1".parse().unwrap())));
     let alone = OverlapOptions { extra_bytes: 9.0, group: 0, ..blocking() };
-    let after = run(text, 9.0, Pass::ReorderCommunication, alone);
+    let after = run(text, 9.0, OverlapPass::ReorderCommunication, alone);
     assert_eq!(fate(&after, "1SEND_B0"), (2, 0, Limit::Data("1I0".parse().unwrap())));
 }
 
@@ -107,11 +107,11 @@ fn what_a_start_needs_goes_along_or_stops_it() {
 fn a_wait_sinks_and_its_use_with_it() {
     let text = "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0WAIT_RECV_B0,0I0,0RECV_B1,0WAIT_RECV_B1,0I1,0W0,0W1\n\
         1RECV_F0,1F0,1RECV_F1,1B0,1SEND_B0,1F1,1B1,1SEND_B1\n";
-    let after = run(text, 2.0, Pass::SinkWaitsIteratively, blocking());
+    let after = run(text, 2.0, OverlapPass::SinkWaitsIteratively, blocking());
     assert!(row(&after, 0).contains("0W0 0WAIT_RECV_B1 0I1 0W1"), "{}", row(&after, 0));
     assert!(after.reports[0].makespan_after < after.reports[0].makespan_before);
     assert!(after.reports[0].recounts > 0 && after.reports[0].recounts == after.reports[0].moves());
-    let alone = run(text, 2.0, Pass::SinkWaitsIteratively, OverlapOptions { group: 0, ..blocking() });
+    let alone = run(text, 2.0, OverlapPass::SinkWaitsIteratively, OverlapOptions { group: 0, ..blocking() });
     assert_eq!(fate(&alone, "0RECV_B1"), (0, 0, Limit::Data("0I1".parse().unwrap())));
 }
 
@@ -120,14 +120,17 @@ fn the_greedy_scheduler_raises_sinks_and_fills() {
     let text = "0F0,0F1,0SEND_F0,0WAIT_SEND_F0,0F2,0SEND_F1,0WAIT_SEND_F1,0SEND_F2\n\
         1RECV_F0,1F0,1RECV_F1,1F1,1RECV_F2,1F2\n";
     let of = |pass| row(&run(text, 1.5, pass, OverlapOptions { extra_bytes: 9.0, ..blocking() }), 0);
-    assert_eq!(of(Pass::RaiseCommunication), "0F0 0SEND_F0 0F1 0SEND_F1 0F2 0SEND_F2 0WAIT_SEND_F0 0WAIT_SEND_F1");
-    assert_eq!(of(Pass::SinkWaits), "0F0 0F1 0SEND_F0 0F2 0SEND_F1 0SEND_F2 0WAIT_SEND_F0 0WAIT_SEND_F1");
+    assert_eq!(
+        of(OverlapPass::RaiseCommunication),
+        "0F0 0SEND_F0 0F1 0SEND_F1 0F2 0SEND_F2 0WAIT_SEND_F0 0WAIT_SEND_F1"
+    );
+    assert_eq!(of(OverlapPass::SinkWaits), "0F0 0F1 0SEND_F0 0F2 0SEND_F1 0SEND_F2 0WAIT_SEND_F0 0WAIT_SEND_F1");
     // A second and a half is covered by two computations.
-    assert_eq!(of(Pass::ReorderCompute), "0F0 0SEND_F0 0F1 0F2 0SEND_F1 0SEND_F2 0WAIT_SEND_F0 0WAIT_SEND_F1");
+    assert_eq!(of(OverlapPass::ReorderCompute), "0F0 0SEND_F0 0F1 0F2 0SEND_F1 0SEND_F2 0WAIT_SEND_F0 0WAIT_SEND_F1");
     // Bound to no computation at all, no start passes one; waits still make way for what leads to a start.
     let still = OverlapOptions { extra_bytes: 9.0, reach: 0, ..blocking() };
     let bound = "0F0 0F1 0SEND_F0 0F2 0SEND_F1 0SEND_F2 0WAIT_SEND_F0 0WAIT_SEND_F1";
-    assert_eq!(row(&run(text, 1.5, Pass::RaiseCommunication, still), 0), bound);
+    assert_eq!(row(&run(text, 1.5, OverlapPass::RaiseCommunication, still), 0), bound);
 }
 
 const CROSSED: &str = "0F0,0SEND_F0,0F1,0SEND_F1,3RECV_F0,0WAIT_SEND_F0,0WAIT_SEND_F1,3WAIT_RECV_F0,3F0,3RECV_F1,3F1\n\
@@ -138,15 +141,19 @@ fn ranks_that_start_two_messages_the_other_way_round_are_given_one_order() {
     let crossed = plan(CROSSED);
     crossed.clone().check(&CheckOptions::default()).unwrap();
     assert_eq!(communication_order(&crossed), None);
-    let after =
-        run(CROSSED, 0.5, Pass::OrderCommunication, OverlapOptions { extra_bytes: 9.0, ..OverlapOptions::default() });
+    let after = run(
+        CROSSED,
+        0.5,
+        OverlapPass::OrderCommunication,
+        OverlapOptions { extra_bytes: 9.0, ..OverlapOptions::default() },
+    );
     let order = communication_order(&after.plan).unwrap();
     assert_eq!(
         order.iter().map(|t| t.to_string()).collect::<Vec<_>>(),
         ["0SEND_F0", "0SEND_F1", "2SEND_F0", "2SEND_F1"]
     );
     // What follows one order already is left alone.
-    let again = run(&after.plan.to_csv(), 0.5, Pass::OrderCommunication, OverlapOptions::default());
+    let again = run(&after.plan.to_csv(), 0.5, OverlapPass::OrderCommunication, OverlapOptions::default());
     assert_eq!((again.plan.rows(), again.reports[0].moves()), (after.plan.rows(), 0));
 }
 
@@ -155,12 +162,12 @@ fn a_result_that_is_slower_or_too_large_is_not_taken_and_the_report_says_so() {
     let family =
         |name: &str| insert_transfers(&by_name(name).unwrap().build(Size::new(4, 8).with_chunks(2)).unwrap()).unwrap();
     let plan = family("Interleaved1F1B");
-    let after = overlap(&plan, &profile(8, 1.0), &[Pass::ReorderCompute], &OverlapOptions::default()).unwrap();
+    let after = overlap(&plan, &profile(8, 1.0), &[OverlapPass::ReorderCompute], &OverlapOptions::default()).unwrap();
     let report = &after.reports[0];
     assert!(matches!(report.kept, Some(Kept::Slower { makespan }) if makespan > report.makespan_before), "{report}");
     assert_eq!((report.makespan_after, report.peak_after), (report.makespan_before, report.peak_before));
     assert!(report.to_string().contains("the plan was left as it was: the step would take"), "{report}");
-    let after = overlap(&plan, &profile(8, 1.0), &[Pass::SinkWaits], &blocking()).unwrap();
+    let after = overlap(&plan, &profile(8, 1.0), &[OverlapPass::SinkWaits], &blocking()).unwrap();
     let report = &after.reports[0];
     assert!(matches!(report.kept, Some(Kept::Memory { bytes, .. }) if bytes > 46.0), "{report}");
     assert_eq!(report.peak_after, report.peak_before);
@@ -168,7 +175,8 @@ fn a_result_that_is_slower_or_too_large_is_not_taken_and_the_report_says_so() {
 
 #[test]
 fn the_report_is_a_table() {
-    let after = run(RECEIVES, 2.0, Pass::ReorderCommunication, OverlapOptions { extra_bytes: 1.0, ..blocking() });
+    let after =
+        run(RECEIVES, 2.0, OverlapPass::ReorderCommunication, OverlapOptions { extra_bytes: 1.0, ..blocking() });
     let text = after.reports[0].to_string();
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines[0], "reorder-communication: 4.0000 s exposed before, 3.0000 s after, 2 moves");
@@ -183,7 +191,7 @@ fn the_report_is_a_table() {
 #[test]
 fn plans_and_profiles_that_cannot_be_worked_on_are_refused() {
     let refused = |text: &str, stages: usize| {
-        run_passes(&plan(text), &profile(stages, 1.0), &Pass::ALL, &OverlapOptions::default()).unwrap_err()
+        run_passes(&plan(text), &profile(stages, 1.0), &OverlapPass::ALL, &OverlapOptions::default()).unwrap_err()
     };
     assert_eq!(refused("0F0,0B0\n1F0,1B0\n", 2), OverlapError::NotLowered);
     assert!(
@@ -191,7 +199,7 @@ fn plans_and_profiles_that_cannot_be_worked_on_are_refused() {
     );
     let other = OverlapError::Simulate(SimulateError::Profile(ProfileError::Stages { profile: 3, plan: 2 }));
     assert_eq!(refused(RECEIVES, 3), other);
-    assert_eq!(Pass::ALL.map(|pass| Pass::from_name(pass.name())), Pass::ALL.map(Some));
+    assert_eq!(OverlapPass::ALL.map(|pass| OverlapPass::from_name(pass.name())), OverlapPass::ALL.map(Some));
 }
 
 #[test]
@@ -205,7 +213,7 @@ fn every_family_gains_where_transfers_keep_ranks_from_computing() {
             let simulate_options = SimulateOptions { transport, overlap: false };
             let options = OverlapOptions { simulate: simulate_options, extra_bytes: 8.0, ..OverlapOptions::default() };
             let before = simulate(&lowered, &profile, &simulate_options).unwrap();
-            let after = overlap(&lowered, &profile, &Pass::USUAL, &options).unwrap();
+            let after = overlap(&lowered, &profile, &OverlapPass::USUAL, &options).unwrap();
             let last = after.reports.last().unwrap();
             println!("{:<24} {transport}: {} s -> {} s", lowered.name(), before.makespan, last.makespan_after);
             // With buffers, sends of messages without bytes hold nobody up.

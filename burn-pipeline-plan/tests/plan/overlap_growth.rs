@@ -1,7 +1,7 @@
 //! How what a pass takes grows with the plan: counted, not timed.
 
-use burn_pipeline_plan::cost::{Link, Links, Profile, StageCost};
-use burn_pipeline_plan::pass::overlap::{OverlapOptions, Pass, run_passes};
+use burn_pipeline_plan::cost::{LinkCost, LinkCosts, Profile, StageCost};
+use burn_pipeline_plan::pass::overlap::{OverlapOptions, OverlapPass, run_passes};
 use burn_pipeline_plan::pass::{Placing, WaitOptions, insert_transfers, insert_unshard, insert_waits};
 use burn_pipeline_plan::plan::Plan;
 use burn_pipeline_plan::schedule::{Size, by_name};
@@ -27,14 +27,14 @@ fn priced(plan: &Plan) -> (Profile, OverlapOptions) {
         unsharded_bytes: 2.0,
         ..StageCost::default()
     };
-    let links = Links { default: Link { latency: 0.5, bandwidth: Some(2.0) }, between: Vec::new() };
+    let links = LinkCosts { default: LinkCost { latency: 0.5, bandwidth: Some(2.0) }, between: Vec::new() };
     let simulate = SimulateOptions { overlap: false, ..SimulateOptions::default() };
     let options = OverlapOptions { simulate, extra_bytes: 8.0, ..OverlapOptions::default() };
     (Profile::new(vec![stage; plan.stages()], links).unwrap(), options)
 }
 
 /// How much more a pass takes for a plan eight times as long.
-fn growth(pass: Pass, reach: usize) -> f64 {
+fn growth(pass: OverlapPass, reach: usize) -> f64 {
     let work = |microbatches: usize| {
         let plan = plan(microbatches);
         let (profile, options) = priced(&plan);
@@ -55,7 +55,7 @@ fn growth(pass: Pass, reach: usize) -> f64 {
 
 #[test]
 fn every_pass_takes_at_most_a_quarter_more_an_action_for_plans_eight_times_as_long() {
-    for pass in Pass::ALL {
+    for pass in OverlapPass::ALL {
         for reach in [2, 8] {
             let growth = growth(pass, reach);
             assert!(growth < 10.0, "{}, reach {reach}: {growth} times the work for 8 times the plan", pass.name());

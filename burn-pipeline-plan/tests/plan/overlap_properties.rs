@@ -3,7 +3,9 @@
 use crate::brute_force::is_legal;
 use crate::simulate_properties::{priced, transport};
 use burn_pipeline_plan::cost::Profile;
-use burn_pipeline_plan::pass::overlap::{Kept, OverlapOptions, Overlapped, Pass, communication_order, overlap, run_passes};
+use burn_pipeline_plan::pass::overlap::{
+    Kept, OverlapOptions, OverlapPass, Overlapped, communication_order, overlap, run_passes,
+};
 use burn_pipeline_plan::pass::{
     Placing, WaitOptions, insert_reduce_grad, insert_transfers, insert_unshard, insert_waits, merge_backward,
 };
@@ -93,22 +95,22 @@ proptest! {
     fn every_pass_keeps_plans_legal_no_slower_and_within_the_budget(
         (plan, profile) in lowered(),
         options in options(),
-        pass in 0..Pass::ALL.len(),
+        pass in 0..OverlapPass::ALL.len(),
     ) {
-        let after = run_passes(&plan, &profile, &[Pass::ALL[pass]], &options).unwrap();
+        let after = run_passes(&plan, &profile, &[OverlapPass::ALL[pass]], &options).unwrap();
         sound(&plan, &profile, &options, &after)?;
         prop_assert_eq!(sorted(&after.plan), sorted(&plan));
         // Where memory is kept up to date swap by swap, it was compared with a recount at each of them.
-        let iterative = matches!(Pass::ALL[pass], Pass::SinkWaitsIteratively | Pass::ReorderCommunication);
+        let iterative = matches!(OverlapPass::ALL[pass], OverlapPass::SinkWaitsIteratively | OverlapPass::ReorderCommunication);
         prop_assert_eq!(after.reports[0].recounts, if iterative { after.reports[0].moves() } else { 0 });
-        prop_assert_eq!(&run_passes(&plan, &profile, &[Pass::ALL[pass]], &options).unwrap(), &after);
+        prop_assert_eq!(&run_passes(&plan, &profile, &[OverlapPass::ALL[pass]], &options).unwrap(), &after);
     }
 
     #[test]
     fn all_of_them_together_do_too((plan, profile) in lowered(), options in options()) {
-        let after = overlap(&plan, &profile, &Pass::ALL, &options).unwrap();
+        let after = overlap(&plan, &profile, &OverlapPass::ALL, &options).unwrap();
         sound(&plan, &profile, &options, &after)?;
-        prop_assert_eq!(after.reports.len(), Pass::ALL.len());
+        prop_assert_eq!(after.reports.len(), OverlapPass::ALL.len());
         // The order of messages is one that all ranks follow, so no place of a wait could make it deadlock.
         prop_assert!(communication_order(&after.plan).is_some());
     }
@@ -122,7 +124,7 @@ proptest! {
         // Judged by nothing: no transfer takes time, and memory is plenty.
         let simulate = SimulateOptions { transport, overlap: true };
         let options = OverlapOptions { simulate, extra_bytes: 1e9, reach: usize::MAX, ..OverlapOptions::default() };
-        let pass = Pass::ALL[pass];
+        let pass = OverlapPass::ALL[pass];
         let once = run_passes(&plan, &profile, &[pass], &options).unwrap();
         if once.reports[0].kept.is_none() && once.reports[0].reach == usize::MAX {
             let twice = run_passes(&once.plan, &profile, &[pass], &options).unwrap();

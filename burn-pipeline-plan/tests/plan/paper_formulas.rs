@@ -3,7 +3,7 @@
 //! arXiv:2405.15362; DualPipe, github.com/deepseek-ai/DualPipe; Chimera, arXiv:2107.06925).
 
 use crate::pricing::{assert_near, build, four, price};
-use burn_pipeline_plan::cost::{Links, Profile, StageCost, Uniform};
+use burn_pipeline_plan::cost::{LinkCosts, Profile, StageCost, Uniform};
 use burn_pipeline_plan::schedule::{Gis, Schedule, Size};
 use burn_pipeline_plan::simulate::{SimulateOptions, Simulation, simulate};
 
@@ -108,7 +108,7 @@ fn zb_h1_holds_whole_activations_on_early_ranks_and_parts_for_w_on_late_ones() {
             freed_at_input_bytes: whole - for_weights,
             ..StageCost::default()
         };
-        let profile = Profile::new(vec![cost; p], Links::default()).unwrap();
+        let profile = Profile::new(vec![cost; p], LinkCosts::default()).unwrap();
         let step = simulate(&build("ZB-H1", Size::new(p, m)), &profile, &SimulateOptions::default()).unwrap();
         for (rank, report) in step.ranks.iter().enumerate() {
             let formula = (p - rank) as f64 * whole + rank as f64 * for_weights;

@@ -1,15 +1,15 @@
 //! Cuts of a model: held against brute force, against each other, and against what the seeds' formulas give.
 
 use burn_pipeline_plan::cost::{
-    Dtype, Kind, Layer, Layers, Links, Measure, MemoryLimits, OptimalOptions, Partition, PartitionError,
+    Dtype, Layer, LayerKind, Layers, LinkCosts, Measure, MemoryLimits, OptimalOptions, Partition, PartitionError,
     PartitionReport, Pattern, optimal,
 };
-use burn_pipeline_plan::plan::{Placement, Stage};
+use burn_pipeline_plan::plan::{Placement, StageId};
 use proptest::prelude::{Just, Strategy, any, prop, prop_oneof};
 use proptest::{prop_assert, prop_assert_eq, proptest};
 
-fn kind(letter: char) -> Kind {
-    Kind::new(letter).unwrap()
+fn kind(letter: char) -> LayerKind {
+    LayerKind::new(letter).unwrap()
 }
 
 /// Layers of given seconds and parameters.
@@ -24,7 +24,7 @@ fn layers(costs: &[(f64, u64)]) -> Layers {
 /// Load of the busiest rank, straight from the definition.
 fn busiest(layers: &Layers, partition: &Partition, placement: &Placement, measure: Measure) -> f64 {
     let ranges: Vec<_> = partition.ranges().collect();
-    let stage = |s: Stage| layers.all()[ranges[s.index()].clone()].iter().map(|l| measure.of(l)).sum::<f64>();
+    let stage = |s: StageId| layers.all()[ranges[s.index()].clone()].iter().map(|l| measure.of(l)).sum::<f64>();
     let rank = |r| placement.stages_of(r).into_iter().map(stage).sum::<f64>() / placement.routes() as f64;
     (0..placement.ranks()).map(rank).fold(0.0, f64::max)
 }
@@ -32,7 +32,7 @@ fn busiest(layers: &Layers, partition: &Partition, placement: &Placement, measur
 /// Bytes of the fullest rank, straight from the definition.
 fn fullest(layers: &Layers, partition: &Partition, placement: &Placement, limits: &MemoryLimits) -> f64 {
     let ranges: Vec<_> = partition.ranges().collect();
-    let stage = |s: Stage| {
+    let stage = |s: StageId| {
         let inside = &layers.all()[ranges[s.index()].clone()];
         let held = limits.held.get(s.index()).copied().unwrap_or(1.0);
         let parameters: u64 = inside.iter().map(Layer::parameter_bytes).sum();
@@ -187,7 +187,7 @@ proptest! {
                     prop_assert_eq!(*bytes, inside.iter().filter_map(|layer| layer.bytes.get(dtype)).sum::<u64>());
                 }
             }
-            let profile = cut.profile(&layers, Links::default()).unwrap();
+            let profile = cut.profile(&layers, LinkCosts::default()).unwrap();
             for (stage, report) in profile.stages().iter().zip(&report.stages) {
                 prop_assert!(near(stage.forward + stage.full_backward(), report.seconds));
             }

@@ -1,6 +1,6 @@
 //! What a simulation says of small plans that can be worked out by hand.
 
-use burn_pipeline_plan::cost::{Link, LinkBetween, Links, Profile, StageCost, Uniform};
+use burn_pipeline_plan::cost::{LinkCost, LinkCosts, LinkOverride, Profile, StageCost, Uniform};
 use burn_pipeline_plan::plan::{Plan, Transport};
 use burn_pipeline_plan::schedule::{Size, by_name};
 use burn_pipeline_plan::simulate::{Bounds, IdleCause, SimulateError, SimulateOptions, Simulation, simulate};
@@ -13,8 +13,8 @@ fn stage(forward: f64, input: f64, weight: f64) -> StageCost {
     StageCost { forward, input: Some(input), weight: Some(weight), ..StageCost::default() }
 }
 
-fn latency(latency: f64) -> Links {
-    Links { default: Link { latency, bandwidth: None }, between: Vec::new() }
+fn latency(latency: f64) -> LinkCosts {
+    LinkCosts { default: LinkCost { latency, bandwidth: None }, between: Vec::new() }
 }
 
 fn run(text: &str, profile: &Profile, options: SimulateOptions) -> Simulation {
@@ -55,8 +55,8 @@ fn a_rank_that_waits_for_its_input_says_so() {
 #[test]
 fn bytes_take_time_on_the_link_that_they_cross() {
     let heavy = StageCost { message_bytes: 8.0, ..stage(1.0, 1.0, 1.0) };
-    let back = LinkBetween { from: 1, to: 0, latency: 0.0, bandwidth: Some(2.0) };
-    let links = Links { default: Link { latency: 0.5, bandwidth: Some(4.0) }, between: vec![back] };
+    let back = LinkOverride { from: 1, to: 0, latency: 0.0, bandwidth: Some(2.0) };
+    let links = LinkCosts { default: LinkCost { latency: 0.5, bandwidth: Some(4.0) }, between: vec![back] };
     let profile = Profile::new(vec![heavy, stage(1.0, 1.0, 1.0)], links).unwrap();
     let step = run(TWO, &profile, SimulateOptions::default());
     // There 0.5 + 8/4, back 8/2: the gradient is as large as the output that it is for.
@@ -96,7 +96,7 @@ fn a_buffered_send_lets_its_rank_go_on() {
 #[test]
 fn with_overlap_messages_queue_on_their_link_and_not_on_their_rank() {
     let heavy = StageCost { message_bytes: 3.0, ..stage(1.0, 0.0, 0.0) };
-    let links = Links { default: Link { latency: 0.0, bandwidth: Some(1.0) }, between: Vec::new() };
+    let links = LinkCosts { default: LinkCost { latency: 0.0, bandwidth: Some(1.0) }, between: Vec::new() };
     let profile = Profile::new(vec![heavy, stage(1.0, 0.0, 0.0)], links).unwrap();
     let text = "0F0,0SEND_F0,0F1,0SEND_F1\n1RECV_F0,1RECV_F1,1F0,1F1\n";
     let options = SimulateOptions { transport: Transport::Unbounded, overlap: true };
@@ -128,7 +128,7 @@ fn memory_is_held_from_f_freed_in_part_at_i_and_all_at_w() {
         unsharded_bytes: 50.0,
         ..stage(1.0, 1.0, 1.0)
     };
-    let profile = Profile::new(vec![cost], Links::default()).unwrap();
+    let profile = Profile::new(vec![cost], LinkCosts::default()).unwrap();
     let step = run("0UNSHARD,0F0,0F1,0I0,0W0,0I1,0RESHARD,0W1\n", &profile, BLOCKING);
     let rank = &step.ranks[0];
     let curve: Vec<_> = rank.memory.iter().map(|p| (p.time, p.activations, p.unsharded)).collect();
@@ -151,7 +151,7 @@ fn gradients_gather_from_the_first_backward_and_leave_their_piece_behind_the_red
     let cost = StageCost { weight_bytes: 8.0, gradient_bytes: 8.0, optimizer_bytes: 16.0, ..stage(1.0, 1.0, 1.0) };
     let text = "0UNSHARD,0F0,0F1,0B0,0I1,0W1,0REDUCE_GRAD\n";
     let simulated = |cost: StageCost| {
-        let step = run(text, &Profile::new(vec![cost], Links::default()).unwrap(), BLOCKING);
+        let step = run(text, &Profile::new(vec![cost], LinkCosts::default()).unwrap(), BLOCKING);
         let rank = &step.ranks[0];
         let curve: Vec<_> = rank.memory.iter().map(|p| (p.time, p.unsharded, p.gradients)).collect();
         (curve, rank.weight_bytes, rank.optimizer_bytes, rank.peak_bytes)
@@ -189,7 +189,7 @@ fn forward_only_plans_hold_no_activations_beyond_their_forward() {
 #[test]
 fn collectives_run_beside_computations_only_with_overlap() {
     let cost = StageCost { unshard: 2.0, reduce_grad: 3.0, ..stage(1.0, 1.0, 1.0) };
-    let profile = Profile::new(vec![cost; 2], Links::default()).unwrap();
+    let profile = Profile::new(vec![cost; 2], LinkCosts::default()).unwrap();
     let text = "0UNSHARD,1UNSHARD,0F0,1F0,1B0,1REDUCE_GRAD,0B0,0REDUCE_GRAD\n";
     let end = |overlap| run(text, &profile, SimulateOptions { overlap, ..SimulateOptions::default() }).makespan;
     // In line: 2+2+1+1+2+3+2+3. Beside: stage 0 at 2, stage 1 at 4, its B until 7, reductions 7 to 10 and 10 to 13.
@@ -198,7 +198,7 @@ fn collectives_run_beside_computations_only_with_overlap() {
 
 #[test]
 fn a_deadlock_names_ranks_actions_and_what_they_wait_for() {
-    let profile = Profile::new(vec![stage(1.0, 1.0, 1.0); 2], Links::default()).unwrap();
+    let profile = Profile::new(vec![stage(1.0, 1.0, 1.0); 2], LinkCosts::default()).unwrap();
     let error = |text: &str| simulate(&plan(text), &profile, &SimulateOptions::default()).unwrap_err().to_string();
     let backward_first = error("0F0,0B0\n1B0,1F0\n");
     assert!(backward_first.contains("rank 1 stands at step 0 (1B0) and waits for 1F0 on rank 1"), "{backward_first}");
@@ -214,7 +214,7 @@ fn a_deadlock_names_ranks_actions_and_what_they_wait_for() {
 
 #[test]
 fn plans_that_do_not_hold_together_are_refused_and_not_run() {
-    let profile = Profile::new(vec![stage(1.0, 1.0, 1.0)], Links::default()).unwrap();
+    let profile = Profile::new(vec![stage(1.0, 1.0, 1.0)], LinkCosts::default()).unwrap();
     let refuse = |text: &str| simulate(&plan(text), &profile, &SimulateOptions::default()).unwrap_err();
     assert!(matches!(refuse("0F4000000000\n"), SimulateError::Sparse { .. }));
     assert!(matches!(refuse("0F0,0SEND_F0\n"), SimulateError::Foreign { rank: 0, step: 1, .. }));
@@ -222,7 +222,7 @@ fn plans_that_do_not_hold_together_are_refused_and_not_run() {
     let placement = plan(TWO).placement().clone();
     let rows = plan("1F0\n0F0\n").rows().to_vec();
     let elsewhere = Plan::new("t", placement, vec![1], rows).unwrap();
-    let two = Profile::new(vec![stage(1.0, 1.0, 1.0); 2], Links::default()).unwrap();
+    let two = Profile::new(vec![stage(1.0, 1.0, 1.0); 2], LinkCosts::default()).unwrap();
     let error = simulate(&elsewhere, &two, &SimulateOptions::default()).unwrap_err();
     assert!(error.to_string().contains("the stage lives on another rank"), "{error}");
 }

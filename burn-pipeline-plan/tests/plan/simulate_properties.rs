@@ -1,6 +1,6 @@
 //! What holds for every simulation: random families, sizes and costs.
 
-use burn_pipeline_plan::cost::{Link, Links, Profile, StageCost};
+use burn_pipeline_plan::cost::{LinkCost, LinkCosts, Profile, StageCost};
 use burn_pipeline_plan::pass::{insert_transfers, insert_unshard};
 use burn_pipeline_plan::plan::{Action, CheckError, CheckOptions, Op, Plan, Task, Transport};
 use burn_pipeline_plan::schedule::{Chunks, Size, all};
@@ -46,7 +46,7 @@ pub(crate) fn priced(ranks: usize, microbatches: usize) -> impl Strategy<Value =
         let stages = prop::collection::vec(stage(), plan.stages());
         let link = (0.0..1.0f64, prop::option::of(0.5..4.0f64));
         (Just(plan), stages, link).prop_map(|(plan, stages, (latency, bandwidth))| {
-            let links = Links { default: Link { latency, bandwidth }, between: Vec::new() };
+            let links = LinkCosts { default: LinkCost { latency, bandwidth }, between: Vec::new() };
             (plan, Profile::new(stages, links).unwrap())
         })
     })
@@ -115,7 +115,7 @@ proptest! {
     fn without_transfer_times_it_is_the_longest_path((plan, profile) in priced(10, 32)) {
         let strip = |cost: &StageCost| StageCost { overlap: None, message_bytes: 0.0, ..*cost };
         let stages: Vec<StageCost> = profile.stages().iter().map(strip).collect();
-        let profile = Profile::new(stages, Links::default()).unwrap();
+        let profile = Profile::new(stages, LinkCosts::default()).unwrap();
         let step = simulate(&plan, &profile, &SimulateOptions::default()).unwrap();
         let costs = profile.costs(plan.placement()).unwrap();
         let ends = longest_paths(&plan, |task| costs.task_seconds(task));
@@ -144,7 +144,7 @@ proptest! {
     fn written_transfers_that_nothing_holds_back_cost_what_unwritten_ones_do((plan, profile) in priced(8, 24)) {
         // A fused pair that runs one after the other has its forward's result half-way, but its sends are written
         // after the pair: the pairs have a cost of their own here. A bandwidth would let messages queue.
-        let links = Links { default: Link { bandwidth: None, ..profile.links().default }, between: Vec::new() };
+        let links = LinkCosts { default: LinkCost { bandwidth: None, ..profile.links().default }, between: Vec::new() };
         let fuse = |cost: &StageCost| StageCost { overlap: Some(cost.overlap.unwrap_or(3.0)), ..*cost };
         let profile = Profile::new(profile.stages().iter().map(fuse).collect(), links).unwrap();
         let options = SimulateOptions { transport: Transport::Unbounded, overlap: true };
@@ -159,7 +159,7 @@ proptest! {
     #[test]
     fn transfers_that_take_no_time_change_nothing((plan, profile) in priced(8, 24), transport in transport()) {
         let fuse = |cost: &StageCost| StageCost { overlap: Some(cost.overlap.unwrap_or(3.0)), ..*cost };
-        let profile = Profile::new(profile.stages().iter().map(fuse).collect(), Links::default()).unwrap();
+        let profile = Profile::new(profile.stages().iter().map(fuse).collect(), LinkCosts::default()).unwrap();
         let options = SimulateOptions { transport, overlap: true };
         let lowered = simulate(&insert_transfers(&plan).unwrap(), &profile, &options).unwrap();
         let unlowered = simulate(&plan, &profile, &options).unwrap();

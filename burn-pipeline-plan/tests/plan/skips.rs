@@ -1,7 +1,7 @@
 //! Edges past the next stage: lowered for every family, held to the same proof as all else, and priced.
 
 use crate::brute_force::is_legal;
-use burn_pipeline_plan::cost::{Link, Links, Profile, StageCost};
+use burn_pipeline_plan::cost::{LinkCost, LinkCosts, Profile, StageCost};
 use burn_pipeline_plan::pass;
 use burn_pipeline_plan::plan::{
     Action, CheckError, CheckOptions, Op, Plan, PlanError, SkipEdge, SkipError, Task, Transport,
@@ -74,7 +74,7 @@ proptest! {
         // Each value crosses once, and its gradient comes back once.
         let training = plan.has_backward();
         let crossing = |replica: usize, edge: &&SkipEdge| {
-            let rank = |index| plan.placement().rank_of(burn_pipeline_plan::plan::Stage::in_replica(replica, index));
+            let rank = |index| plan.placement().rank_of(burn_pipeline_plan::plan::StageId::in_replica(replica, index));
             rank(edge.from) != rank(edge.to)
         };
         let values: usize = (0..plan.placement().routes())
@@ -162,7 +162,7 @@ proptest! {
     #[test]
     fn passes_over_communication_keep_plans_with_edges_legal(plan in plans()) {
         let cost = StageCost { forward: 1.0, input: Some(1.0), weight: Some(1.0), message_bytes: 1.0, skip_bytes: 3.0, ..StageCost::default() };
-        let links = Links { default: Link { latency: 0.1, bandwidth: Some(4.0) }, between: vec![] };
+        let links = LinkCosts { default: LinkCost { latency: 0.1, bandwidth: Some(4.0) }, between: vec![] };
         let profile = Profile::new(vec![cost; plan.stages()], links).unwrap();
         let lowered = pass::insert_transfers(&plan).unwrap();
         for lowered in [pass::insert_waits(&lowered, &pass::WaitOptions::all(pass::Placing::AtOnce)), lowered] {
@@ -170,7 +170,7 @@ proptest! {
                 continue;
             }
             let given = pass::overlap::OverlapOptions::default();
-            let moved = pass::overlap::overlap(&lowered, &profile, &pass::overlap::Pass::ALL, &given).unwrap();
+            let moved = pass::overlap::overlap(&lowered, &profile, &pass::overlap::OverlapPass::ALL, &given).unwrap();
             let checked = moved.plan.clone().check(&options(Transport::Rendezvous));
             assert!(checked.is_ok(), "{}", checked.unwrap_err());
             let time = |plan: &Plan| simulate(plan, &profile, &SimulateOptions::default()).unwrap().makespan;
@@ -181,7 +181,7 @@ proptest! {
     #[test]
     fn transfers_that_take_no_time_change_no_makespan(plan in plans()) {
         let stage = StageCost { forward: 1.0, input: Some(1.0), weight: Some(1.0), ..StageCost::default() };
-        let profile = Profile::new(vec![stage; plan.stages()], Links::default()).unwrap();
+        let profile = Profile::new(vec![stage; plan.stages()], LinkCosts::default()).unwrap();
         let options = SimulateOptions { transport: Transport::Unbounded, ..SimulateOptions::default() };
         let time = |plan: &Plan| simulate(plan, &profile, &options).unwrap().makespan;
         let bare = plan.clone().with_skips(vec![]).unwrap();
@@ -259,7 +259,7 @@ fn received_values_that_wait_count_towards_the_cap() {
 fn a_slow_edge_holds_its_later_stage_back_and_stands_in_a_buffer() {
     // Four stages of 1 s each; messages between neighbours take no time, the edge 0 -> 3 takes 10 bytes at 2 bytes/s.
     let cost = StageCost { forward: 1.0, backward: Some(2.0), skip_bytes: 10.0, ..StageCost::default() };
-    let links = Links { default: Link { latency: 0.5, bandwidth: Some(2.0) }, between: vec![] };
+    let links = LinkCosts { default: LinkCost { latency: 0.5, bandwidth: Some(2.0) }, between: vec![] };
     let profile = Profile::new(vec![cost; 4], links).unwrap();
     let placement = GPipe.build(Size::new(4, 1)).unwrap().placement().clone();
     let forward = ForwardOnly::over(placement, vec![1]).unwrap().with_skips(vec![(0, 3).into()]).unwrap();
@@ -276,7 +276,7 @@ fn a_slow_edge_holds_its_later_stage_back_and_stands_in_a_buffer() {
     let step = run(&training);
     // 3B0 ends at 9.5; by the chain 0B0 could start at 9.5 + 0.5 + 2 * (2 + 0.5) = 15, by the edge at 9.5 + 5.5.
     assert_eq!(step.makespan, 17.0);
-    let slower = Links { default: Link { latency: 0.5, bandwidth: Some(1.0) }, between: vec![] };
+    let slower = LinkCosts { default: LinkCost { latency: 0.5, bandwidth: Some(1.0) }, between: vec![] };
     let profile = profile.with_links(slower).unwrap();
     let step = simulate(&training, &profile, &SimulateOptions::default()).unwrap();
     // Forward along the edge: 1 + 10.5 = 11.5; 3B0 ends at 14.5; the gradient is back at 25.
@@ -309,7 +309,7 @@ fn a_wait_past_a_neighbour_follows_its_start_once_and_comes_before_the_use() {
 fn a_started_value_past_a_neighbour_crosses_beside_computations_and_its_wait_stands() {
     // Stages of 1 s; the edge 0 -> 2 takes 10 bytes at 2 bytes/s and 0.5 s, messages between neighbours 0.5 s.
     let cost = StageCost { forward: 1.0, backward: Some(2.0), skip_bytes: 10.0, ..StageCost::default() };
-    let links = Links { default: Link { latency: 0.5, bandwidth: Some(2.0) }, between: vec![] };
+    let links = LinkCosts { default: LinkCost { latency: 0.5, bandwidth: Some(2.0) }, between: vec![] };
     let profile = Profile::new(vec![cost; 3], links).unwrap();
     let rest = "1RECV_F0,1F0,1SEND_F0,1RECV_F1,1F1,1SEND_F1\n2RECV_F0<0,2RECV_F0,2F0,2RECV_F1<0,2RECV_F1,2F1\n";
     let blocking = format!("0F0,0SEND_F0,0SEND_F0>2,0F1,0SEND_F1,0SEND_F1>2\n{rest}");

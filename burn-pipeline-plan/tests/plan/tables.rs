@@ -6,7 +6,7 @@
 use crate::event::{Costs, Times, run};
 use burn_pipeline_plan::cost::{Profile, Uniform};
 use burn_pipeline_plan::plan::Plan;
-use burn_pipeline_plan::schedule::{Chunks, Gis, GisH, MemoryLimit, Schedule, Size, StageCost, ZbAuto, all, by_name};
+use burn_pipeline_plan::schedule::{Chunks, Gis, GisH, MemoryLimit, Schedule, Size, ZbAuto, ZbAutoStage, all, by_name};
 use burn_pipeline_plan::simulate::{SimulateOptions, simulate};
 use proptest::prelude::{ProptestConfig, prop_assert, proptest};
 
@@ -83,13 +83,13 @@ fn the_heuristic_is_worth_what_the_table_says_in_any_unit_of_time() {
 fn the_heuristic_goes_by_each_ranks_own_costs() {
     let slow = |rank: usize| {
         let cost = |r: usize| if r == rank { 3.0 } else { 1.0 };
-        let costs = (0..4).map(|r| StageCost { forward: cost(r), input: cost(r), weight: cost(r) }).collect();
+        let costs = (0..4).map(|r| ZbAutoStage { forward: cost(r), input: cost(r), weight: cost(r) }).collect();
         ZbAuto { costs, ..ZbAuto::default() }.build(Size::new(4, 12)).unwrap()
     };
     let orders: Vec<Plan> = (0..4).map(slow).collect();
     assert!((0..4).all(|a| (0..a).all(|b| orders[a] != orders[b])), "four slow ranks, four orders");
     // The last entry stands for the ranks after it.
-    let short = ZbAuto { costs: vec![StageCost { forward: 1.0, input: 1.0, weight: 1.0 }; 2], ..ZbAuto::default() };
+    let short = ZbAuto { costs: vec![ZbAutoStage { forward: 1.0, input: 1.0, weight: 1.0 }; 2], ..ZbAuto::default() };
     assert_eq!(short.build(Size::new(4, 12)), ZbAuto::default().build(Size::new(4, 12)));
 }
 

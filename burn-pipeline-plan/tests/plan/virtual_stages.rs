@@ -1,6 +1,6 @@
 //! Megatron's words for interleaving, held against the placement and the orders that this library builds.
 
-use burn_pipeline_plan::plan::{Op, Placement, Stage, Task};
+use burn_pipeline_plan::plan::{Op, Placement, StageId, Task};
 use burn_pipeline_plan::schedule::{
     Interleaved1F1B, Schedule, ScheduleError, Size, schedule_table, virtual_stage_ids, warm_up,
 };
@@ -16,7 +16,7 @@ fn virtual_stages_are_those_of_the_loop_placement() {
     for size in sizes() {
         let placement = Placement::looped(size.ranks, size.chunks).unwrap();
         for rank in 0..size.ranks {
-            let placed: Vec<usize> = placement.stages_of(rank).into_iter().map(Stage::index).collect();
+            let placed: Vec<usize> = placement.stages_of(rank).into_iter().map(StageId::index).collect();
             assert_eq!(virtual_stage_ids(rank, size.ranks, size.chunks).unwrap(), placed);
         }
     }
@@ -29,7 +29,7 @@ fn the_table_lists_the_forwards_and_the_backwards_of_interleaved_1f1b() {
         let table = schedule_table(size, None).unwrap();
         for rank in 0..size.ranks {
             let of = |op| plan.tasks(rank).filter(move |t| t.op() == op);
-            let chunk = |stage: Stage| stage.index() / size.ranks;
+            let chunk = |stage: StageId| stage.index() / size.ranks;
             let forwards: Vec<_> = of(Op::Forward).map(|t| (t.microbatch().unwrap(), chunk(t.stage()))).collect();
             assert_eq!(forwards, table, "{size:?}");
             let reversed = |t: Task| (t.microbatch().unwrap(), size.chunks - 1 - chunk(t.stage()));

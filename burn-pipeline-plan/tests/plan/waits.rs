@@ -1,7 +1,7 @@
 //! Waits of their own: written as PyTorch 2.15 writes them, proved, refused, and simulated.
 
 use crate::golden_text::{self as golden, canonical, fnv};
-use burn_pipeline_plan::cost::{Link, Links, Profile, StageCost};
+use burn_pipeline_plan::cost::{LinkCost, LinkCosts, Profile, StageCost};
 use burn_pipeline_plan::pass::{self, PassError, Placing, WaitOptions};
 use burn_pipeline_plan::plan::{Action, CheckError, CheckOptions, Op, Plan, Task, Transport};
 use burn_pipeline_plan::schedule::{Size, by_name};
@@ -278,7 +278,7 @@ fn profile() -> Profile {
         reduce_grad: 3.0,
         ..StageCost::default()
     };
-    let links = Links { default: Link { latency: 1.0, bandwidth: Some(1.0) }, between: Vec::new() };
+    let links = LinkCosts { default: LinkCost { latency: 1.0, bandwidth: Some(1.0) }, between: Vec::new() };
     Profile::new(vec![stage; 2], links).unwrap()
 }
 

@@ -1,10 +1,10 @@
 //! The planner's answers, held against the catalogue priced here, and against what has to hold for any answer.
 
 use burn_pipeline_plan::cost::{
-    Dtype, Kind, Layer, Layers, Link, Links, OptimalOptions, Partition, Profile, StageCost, optimal,
+    Dtype, Layer, LayerKind, Layers, LinkCost, LinkCosts, OptimalOptions, Partition, Profile, StageCost, optimal,
 };
 use burn_pipeline_plan::pass::{insert_transfers, strip_idle};
-use burn_pipeline_plan::plan::{CheckOptions, Plan, Stage};
+use burn_pipeline_plan::plan::{CheckOptions, Plan, StageId};
 use burn_pipeline_plan::planner::{
     Cut, DropReason, PassChoice, Planned, PlannerError, Recompute, Request, Synthesis, Way, Workload, best_plan,
 };
@@ -18,7 +18,7 @@ fn layer(seconds: [f64; 3], parameters: u64, activations: f64, output: f64) -> L
         activation_bytes: activations,
         freed_at_input_bytes: activations / 4.0,
         output_bytes: output,
-        ..Layer::new(Kind::new('A').unwrap())
+        ..Layer::new(LayerKind::new('A').unwrap())
     }
     .with_seconds(seconds[0], seconds[1], seconds[2])
     .with_parameters(parameters, Dtype::F32)
@@ -40,10 +40,10 @@ fn layers() -> impl Strategy<Value = Layers> {
 }
 
 /// Fast, slow or lopsided links.
-fn links() -> impl Strategy<Value = Links> {
+fn links() -> impl Strategy<Value = LinkCosts> {
     let link =
-        (0.0..3.0f64, prop::option::of(2.0..100.0f64)).prop_map(|(latency, bandwidth)| Link { latency, bandwidth });
-    link.prop_map(|default| Links { default, between: vec![] })
+        (0.0..3.0f64, prop::option::of(2.0..100.0f64)).prop_map(|(latency, bandwidth)| LinkCost { latency, bandwidth });
+    link.prop_map(|default| LinkCosts { default, between: vec![] })
 }
 
 /// Seconds in which replicas exchange their gradients: both ranks of a pair hold the same two stages.
@@ -52,7 +52,7 @@ fn reduction(plan: &Plan, profile: &Profile, state_factor: f64) -> f64 {
     if placement.routes() == 1 {
         return 0.0;
     }
-    let stages = |rank: usize| placement.stages_of(rank).into_iter().map(Stage::index);
+    let stages = |rank: usize| placement.stages_of(rank).into_iter().map(StageId::index);
     let bytes = |rank| stages(rank).map(|s| profile.stages()[s].weight_bytes / state_factor).sum::<f64>();
     link.latency + link.occupied((0..placement.ranks()).map(bytes).fold(0.0, f64::max))
 }
@@ -117,7 +117,7 @@ fn sound(request: &Request, planned: &Planned) {
     }
 }
 
-fn request(layers: Layers, ranks: usize, microbatches: usize, links: Links, cap: Option<f64>) -> Request {
+fn request(layers: Layers, ranks: usize, microbatches: usize, links: LinkCosts, cap: Option<f64>) -> Request {
     let mut workload = Workload::new(microbatches, layers);
     workload.input_bytes = 5.0;
     let synthesis = Some(Synthesis { effort: 100_000, nodes: 1_000, ..Synthesis::default() });
@@ -172,8 +172,8 @@ fn auto_is_never_slower_than_any_family_that_fits_on_the_profiles_of_the_example
         let profile = Profile::from_json(text).unwrap();
         let layers = Layers::of_profile(&profile).unwrap();
         let forward = profile.stages().iter().map(|stage| stage.forward).sum::<f64>() / layers.len() as f64;
-        let slow = Links { default: Link { latency: 2.0 * forward, bandwidth: Some(1e8) }, between: vec![] };
-        for (ranks, links) in [1, 2, 4].into_iter().flat_map(|r| [(r, Links::default()), (r, slow.clone())]) {
+        let slow = LinkCosts { default: LinkCost { latency: 2.0 * forward, bandwidth: Some(1e8) }, between: vec![] };
+        for (ranks, links) in [1, 2, 4].into_iter().flat_map(|r| [(r, LinkCosts::default()), (r, slow.clone())]) {
             let asked = |cap| Request {
                 chunks: vec![1, 2],
                 alone: false,
@@ -208,7 +208,7 @@ fn auto_is_never_slower_than_any_family_that_fits_on_the_profiles_of_the_example
 fn the_answer_does_not_depend_on_the_threads() {
     let layers =
         Layers::new((0..8).map(|i| layer([1.0 + f64::from(i % 3), 1.0, 1.5], 50, 20.0, 3.0)).collect()).unwrap();
-    let links = Links { default: Link { latency: 0.2, bandwidth: Some(30.0) }, between: vec![] };
+    let links = LinkCosts { default: LinkCost { latency: 0.2, bandwidth: Some(30.0) }, between: vec![] };
     let request = request(layers, 3, 6, links, Some(3_000.0));
     let with = |threads| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
@@ -220,7 +220,7 @@ fn the_answer_does_not_depend_on_the_threads() {
 #[test]
 fn where_ranks_stand_still_in_transfers_moving_communication_pays() {
     let layers = Layers::new(vec![layer([1.0; 3], 50, 20.0, 30.0); 8]).unwrap();
-    let slow = Links { default: Link { latency: 0.3, bandwidth: Some(60.0) }, between: vec![] };
+    let slow = LinkCosts { default: LinkCost { latency: 0.3, bandwidth: Some(60.0) }, between: vec![] };
     let with = |passes: Vec<PassChoice>| {
         let simulate = SimulateOptions { overlap: false, ..SimulateOptions::default() };
         let request = Request { passes, simulate, alone: false, ..request(layers.clone(), 4, 8, slow.clone(), None) };
@@ -240,13 +240,13 @@ fn where_ranks_stand_still_in_transfers_moving_communication_pays() {
 fn a_measured_profile_of_stages_is_planned_without_cutting_it_anew() {
     let stage =
         |forward| StageCost { forward, backward: Some(2.0 * forward), activation_bytes: 1.0, ..StageCost::default() };
-    let profile = Profile::new([1.0, 1.0, 1.0, 3.0].map(stage).to_vec(), Links::default()).unwrap();
+    let profile = Profile::new([1.0, 1.0, 1.0, 3.0].map(stage).to_vec(), LinkCosts::default()).unwrap();
     let workload = Workload::new(6, Layers::of_profile(&profile).unwrap());
     let fixed = Request {
         chunks: vec![2],
         cuts: vec![Cut::Even],
         alone: false,
-        ..Request::new(vec![workload], 2, Links::default())
+        ..Request::new(vec![workload], 2, LinkCosts::default())
     };
     let planned = best_plan(&fixed).unwrap();
     sound(&fixed, &planned);
@@ -261,12 +261,12 @@ fn not_to_pipeline_is_considered() {
     let layers = || Layers::new(vec![layer([1.0; 3], 1_000, 1.0, 1.0); 4]).unwrap();
     let best = |links| best_plan(&request(layers(), 4, 4, links, None)).unwrap();
     // Nothing costs to send: each rank takes a microbatch.
-    assert_eq!(best(Links::default()).best.candidate.choice.way, Way::DataParallel);
+    assert_eq!(best(LinkCosts::default()).best.candidate.choice.way, Way::DataParallel);
     // Messages of any kind take longer than the whole step.
-    let slow = Links { default: Link { latency: 1e3, bandwidth: None }, between: vec![] };
+    let slow = LinkCosts { default: LinkCost { latency: 1e3, bandwidth: None }, between: vec![] };
     assert_eq!(best(slow).best.candidate.choice.way, Way::OneDevice);
     // Gradients are heavy, activations are light: a pipeline.
-    let narrow = Links { default: Link { latency: 0.0, bandwidth: Some(100.0) }, between: vec![] };
+    let narrow = LinkCosts { default: LinkCost { latency: 0.0, bandwidth: Some(100.0) }, between: vec![] };
     assert!(matches!(best(narrow).best.candidate.choice.way, Way::Family(_) | Way::Synthesised));
 }
 
@@ -274,7 +274,7 @@ fn not_to_pipeline_is_considered() {
 fn a_cap_makes_stages_recompute_and_says_what_it_costs() {
     let layers = Layers::new(vec![layer([1.0; 3], 10, 100.0, 1.0); 8]).unwrap();
     let with = |recompute: Vec<Recompute>, cap| {
-        let narrow = Links { default: Link { latency: 0.1, bandwidth: Some(100.0) }, between: vec![] };
+        let narrow = LinkCosts { default: LinkCost { latency: 0.1, bandwidth: Some(100.0) }, between: vec![] };
         let request = request(layers.clone(), 4, 8, narrow, Some(cap));
         let request = Request { recompute, synthesis: None, alone: false, ..request };
         best_plan(&request)
@@ -297,7 +297,7 @@ fn fewer_microbatches_win_where_each_has_a_fixed_cost() {
     let with = |fixed| {
         let measured = Workload::new(8, layers.clone());
         let workloads = [2, 8, 32].map(|m| measured.recut(m, fixed).unwrap()).to_vec();
-        let narrow = Links { default: Link { latency: 0.0, bandwidth: Some(10.0) }, between: vec![] };
+        let narrow = LinkCosts { default: LinkCost { latency: 0.0, bandwidth: Some(10.0) }, between: vec![] };
         let synthesis = Some(Synthesis { effort: 100_000, ..Synthesis::default() });
         let request = Request { synthesis, ..Request::new(workloads, 2, narrow) };
         best_plan(&request).unwrap().best.candidate.choice.microbatches
@@ -313,7 +313,7 @@ fn fewer_microbatches_win_where_each_has_a_fixed_cost() {
 fn questions_without_an_answer_are_refused() {
     let layers = Layers::new(vec![layer([1.0; 3], 1, 1.0, 1.0); 2]).unwrap();
     let refused = |request: Request| best_plan(&request).unwrap_err().to_string();
-    let good = || Request::new(vec![Workload::new(2, layers.clone())], 2, Links::default());
+    let good = || Request::new(vec![Workload::new(2, layers.clone())], 2, LinkCosts::default());
     assert!(refused(Request { workloads: vec![], ..good() }).contains("no workload"));
     assert!(refused(Request { ranks: 0, ..good() }).contains("0 ranks"));
     assert!(refused(Request { cap: Some(f64::NAN), ..good() }).contains("`cap` is NaN"));
@@ -329,7 +329,7 @@ proptest! {
 
     #[test]
     fn with_a_lone_rank_nothing_beats_one_device(layers in layers(), microbatches in 1..6usize) {
-        let planned = best_plan(&request(layers, 1, microbatches, Links::default(), None)).unwrap();
+        let planned = best_plan(&request(layers, 1, microbatches, LinkCosts::default(), None)).unwrap();
         let alone = planned.candidates.iter().find(|c| c.choice.way == Way::OneDevice).unwrap();
         // Sums in another order differ in their last bits.
         prop_assert!(planned.best.candidate.seconds >= alone.seconds * (1.0 - 1e-12));

@@ -1,6 +1,6 @@
 //! Models whose values go past the next layer: wherever they are cut, and whatever is chosen, what crosses is priced.
 
-use burn_pipeline_plan::cost::{Kind, Layer, Layers, Link, Links, Partition, PartitionError, Profile};
+use burn_pipeline_plan::cost::{Layer, LayerKind, Layers, LinkCost, LinkCosts, Partition, PartitionError, Profile};
 use burn_pipeline_plan::plan::{CheckOptions, SkipEdge, SkipError};
 use burn_pipeline_plan::planner::{Candidate, Cut, PassChoice, Request, Synthesis, Way, Workload, best_plan};
 use burn_pipeline_plan::schedule::by_name;
@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 const UNET: &str = include_str!("profiles/denoise_unet.json");
 
 fn layer(skip_bytes: f64) -> Layer {
-    let layer = Layer::new(Kind::new('A').unwrap()).with_seconds(1.0, 1.0, 1.0);
+    let layer = Layer::new(LayerKind::new('A').unwrap()).with_seconds(1.0, 1.0, 1.0);
     Layer { output_bytes: 10.0, activation_bytes: 5.0, skip_bytes, ..layer }
 }
 
@@ -26,7 +26,8 @@ fn a_value_past_a_layer_is_inside_a_stage_or_goes_along_or_past() {
     let layers = Layers::new((0..6).map(|i| layer(f64::from(1 << i))).collect()).unwrap();
     let layers = layers.with_skips(edges(&[(0, 5), (1, 4), (2, 4), (0, 3)])).unwrap();
     let of = |boundaries: &[usize]| {
-        let profile = Partition::from_boundaries(6, boundaries).unwrap().profile(&layers, Links::default()).unwrap();
+        let profile =
+            Partition::from_boundaries(6, boundaries).unwrap().profile(&layers, LinkCosts::default()).unwrap();
         let bytes = profile.stages().iter().map(|stage| (stage.message_bytes, stage.skip_bytes)).collect::<Vec<_>>();
         (bytes, profile.skips().to_vec())
     };
@@ -55,12 +56,12 @@ fn edges_that_are_none_are_refused_and_those_that_are_survive_the_round_trip() {
     assert_eq!(Layers::from_json(&across.to_json().unwrap()).unwrap().0, across);
     assert_eq!(across.scaled(0.5, 0.0).unwrap().skips(), across.skips());
     assert_eq!(across.scaled(0.5, 0.0).unwrap().all()[0].skip_bytes, 1.5);
-    let profile = Partition::even(4, 4).unwrap().profile(&across, Links::default()).unwrap();
+    let profile = Partition::even(4, 4).unwrap().profile(&across, LinkCosts::default()).unwrap();
     assert_eq!(Layers::of_profile(&profile).unwrap().skips(), across.skips());
     assert!(Layers::from_json(r#"{"layers": [{"kind": "A"}], "skips": [[0, 2]]}"#).is_err());
 }
 
-fn request(layers: Layers, ranks: usize, links: Links) -> Request {
+fn request(layers: Layers, ranks: usize, links: LinkCosts) -> Request {
     let synthesis = Some(Synthesis { effort: 100_000, nodes: 1_000, ..Synthesis::default() });
     let request = Request::new(vec![Workload::new(6, layers)], ranks, links);
     Request { chunks: vec![1, 2], synthesis, alone: false, ..request }
@@ -71,8 +72,8 @@ fn the_u_net_of_the_example_is_planned_with_its_long_connections() {
     let (layers, _) = Layers::from_json(UNET).unwrap();
     assert_eq!(layers.skips(), edges(&[(0, 6), (1, 5), (2, 4)]));
     let forward = layers.all().iter().map(|layer| layer.forward).sum::<f64>() / layers.len() as f64;
-    let slow = Links { default: Link { latency: forward, bandwidth: Some(1e7) }, between: vec![] };
-    for (ranks, links) in [2, 3].into_iter().flat_map(|ranks| [(ranks, Links::default()), (ranks, slow.clone())]) {
+    let slow = LinkCosts { default: LinkCost { latency: forward, bandwidth: Some(1e7) }, between: vec![] };
+    for (ranks, links) in [2, 3].into_iter().flat_map(|ranks| [(ranks, LinkCosts::default()), (ranks, slow.clone())]) {
         let request = request(layers.clone(), ranks, links);
         let planned = best_plan(&request).unwrap();
         let best = &planned.best;
@@ -97,7 +98,7 @@ fn a_heavy_connection_past_a_stage_is_paid_for_on_a_slow_network() {
     // Layer 1 hands 1000 bytes to layer 3: over the next boundary of the even cut, at 100 seconds a microbatch.
     let layers = Layers::new(vec![layer(0.0), layer(1000.0), layer(0.0), layer(0.0), layer(0.0), layer(0.0)]).unwrap();
     let layers = layers.with_skips(edges(&[(1, 3)])).unwrap();
-    let links = Links { default: Link { latency: 0.0, bandwidth: Some(10.0) }, between: vec![] };
+    let links = LinkCosts { default: LinkCost { latency: 0.0, bandwidth: Some(10.0) }, between: vec![] };
     let asked = |cuts: Vec<Cut>| Request { cuts, chunks: vec![1], ..request(layers.clone(), 3, links.clone()) };
     let even = best_plan(&asked(vec![Cut::Even])).unwrap();
     assert!(even.best.candidate.seconds > 100.0, "{even}");
@@ -120,7 +121,7 @@ proptest! {
             pairs.into_iter().map(|(from, span)| (from, from + span)).filter(|(_, to)| *to < 8).collect();
         let layers = Layers::new(bytes.into_iter().map(layer).collect()).unwrap();
         let across = layers.clone().with_skips(edges(&pairs)).unwrap();
-        let links = Links { default: Link { latency: 0.1, bandwidth: Some(bandwidth) }, between: vec![] };
+        let links = LinkCosts { default: LinkCost { latency: 0.1, bandwidth: Some(bandwidth) }, between: vec![] };
         let synthesis = Some(Synthesis { starts: 0, ..Synthesis::default() });
         let ask = |layers| best_plan(&Request { synthesis, ..request(layers, ranks, links.clone()) }).unwrap();
         let (with, without) = (ask(across.clone()), ask(layers));

@@ -1,7 +1,7 @@
 //! Schedules made for a profile, held against the exact optimum, against the catalogue and against the simulator.
 
 use crate::exact::{Small, optimum};
-use burn_pipeline_plan::cost::{Link, Links, Profile, StageCost, Uniform};
+use burn_pipeline_plan::cost::{LinkCost, LinkCosts, Profile, StageCost, Uniform};
 use burn_pipeline_plan::plan::{Action, CheckOptions, Placement, Plan};
 use burn_pipeline_plan::planner::{Synthesis, SynthesisError};
 use burn_pipeline_plan::schedule::{Schedule, Size, ZbvZeroBubble};
@@ -19,8 +19,8 @@ fn profile(small: &Small) -> (Profile, Placement) {
         activation_bytes: 1.0,
         ..StageCost::default()
     };
-    let default = Link { latency: f64::from(small.latency), bandwidth: None };
-    let links = Links { default, between: vec![] };
+    let default = LinkCost { latency: f64::from(small.latency), bandwidth: None };
+    let links = LinkCosts { default, between: vec![] };
     let ranks = small.ranks.iter().max().unwrap() + 1;
     let routes = small.ranks.chunks(small.stages()).map(<[usize]>::to_vec).collect();
     let placement = Placement::from_map(ranks, routes).unwrap();
@@ -306,7 +306,7 @@ proptest! {
         room in prop_oneof![Just(1.0), 1.0..2.0f64],
         latency in 0.0..1.0f64,
     ) {
-        let links = Links { default: Link { latency, bandwidth: None }, between: vec![] };
+        let links = LinkCosts { default: LinkCost { latency, bandwidth: None }, between: vec![] };
         let profile = Profile::new(stages, links).unwrap();
         let slow = simulate(&one_by_one(&placement, microbatches), &profile, &SimulateOptions::default()).unwrap();
         let cap = slow.peak_bytes() * room;

@@ -1,19 +1,19 @@
 //! What a task uses: the neighbour's product, awaited, and its pieces of the batch.
 
 use super::interpreter::Executor;
-use super::pass::Pass;
+use super::run_state::RunState;
 use super::values::{neighbour, wanted};
 use super::{ExecuteError, Run};
 use crate::link::{Activity, Header};
-use crate::plan::{Op, Placement, Stage, Task};
-use crate::stage::{LOSS_SEED, MicrobatchError, Part, Payload, loss_seed};
+use crate::plan::{Op, Placement, StageId, Task};
+use crate::stage::{LOSS_SEED, MicrobatchError, Payload, PayloadPart, loss_seed};
 use std::time::Instant;
 
 impl Executor {
     /// Waits until the neighbour's product that `user` needs is in the inbox; returns the neighbour's rank.
     pub(super) fn arrive(
         &mut self,
-        pass: &mut Pass<'_>,
+        pass: &mut RunState<'_>,
         placement: &Placement,
         task: Task,
         user: Op,
@@ -31,7 +31,7 @@ impl Executor {
     /// Waits for a message of the plan; false if it was neither kept nor posted.
     pub(super) fn arrive_from(
         &mut self,
-        pass: &mut Pass<'_>,
+        pass: &mut RunState<'_>,
         task: Task,
         header: Header,
         from: usize,
@@ -50,7 +50,7 @@ impl Executor {
     /// The neighbour's product that a task needs.
     pub(super) fn take(
         &mut self,
-        pass: &mut Pass<'_>,
+        pass: &mut RunState<'_>,
         placement: &Placement,
         task: Task,
         microbatch: usize,
@@ -68,12 +68,12 @@ impl Executor {
     }
 
     /// What a stage reads beside its input: pieces of the batch and, where it is asked for, the loss's seed.
-    pub(super) fn extra(&self, run: &Run<'_>, stage: Stage, sample: usize) -> Result<Payload, ExecuteError> {
+    pub(super) fn extra(&self, run: &Run<'_>, stage: StageId, sample: usize) -> Result<Payload, ExecuteError> {
         let held = self.stages.get(&stage).ok_or(ExecuteError::NoStage { rank: self.rank(), stage })?;
         let mut parts = Vec::new();
         for name in held.extras() {
             if name == LOSS_SEED {
-                parts.push(Part::Tensor(loss_seed(run.seeding.seed(run.batch, sample), &self.device)));
+                parts.push(PayloadPart::Tensor(loss_seed(run.seeding.seed(run.batch, sample), &self.device)));
             } else {
                 parts.extend(self.brought(run.batch.extra(stage.index(), &[name], sample))?.into_parts());
             }

@@ -9,15 +9,15 @@
 use super::skips::{peers, towards};
 use crate::group::Grid;
 use crate::link::{Direction, Expected, Header};
-use crate::plan::{Plan, Stage};
-use crate::stage::{Form, FormPart, Kind, StageMetadata};
+use crate::plan::{Plan, StageId};
+use crate::stage::{PayloadSpec, SpecPart, StageMetadata, TensorKind};
 use std::collections::BTreeMap;
 
 /// What a rank will send to others of its pipeline, by the declarations of its stages.
-pub(crate) fn declared_messages(plan: &Plan, grid: Grid, declared: &BTreeMap<Stage, StageMetadata>) -> Vec<Expected> {
+pub(crate) fn declared_messages(plan: &Plan, grid: Grid, declared: &BTreeMap<StageId, StageMetadata>) -> Vec<Expected> {
     let mut messages = Vec::new();
     let from = grid.rank_of(grid.place());
-    let mut expect = |header: Header, form: Form| {
+    let mut expect = |header: Header, form: PayloadSpec| {
         let to = grid.rank_of(plan.placement().rank_of(header.stage));
         if to != from {
             messages.push(Expected { from, to, header, form });
@@ -45,17 +45,17 @@ pub(crate) fn declared_messages(plan: &Plan, grid: Grid, declared: &BTreeMap<Sta
 }
 
 /// The form of the gradients of all floats: a list of optional tensors.
-fn gradients(form: &Form) -> Form {
+fn gradients(form: &PayloadSpec) -> PayloadSpec {
     let tensors = form.parts().iter().filter_map(|part| match part {
-        FormPart::Tensor(tensor) => Some(tensor),
-        FormPart::Number(_) => None,
+        SpecPart::Tensor(tensor) => Some(tensor),
+        SpecPart::Tag(_) => None,
     });
-    let mut parts = vec![FormPart::Number(tensors.clone().count())];
+    let mut parts = vec![SpecPart::Tag(tensors.clone().count())];
     for tensor in tensors {
         match tensor.kind {
-            Kind::Float => parts.extend([FormPart::Number(1), FormPart::Tensor(tensor.clone())]),
-            Kind::Int | Kind::Bool => parts.push(FormPart::Number(0)),
+            TensorKind::Float => parts.extend([SpecPart::Tag(1), SpecPart::Tensor(tensor.clone())]),
+            TensorKind::Int | TensorKind::Bool => parts.push(SpecPart::Tag(0)),
         }
     }
-    Form::from_parts(parts)
+    PayloadSpec::from_parts(parts)
 }

@@ -1,7 +1,7 @@
 //! What can go wrong while a rank runs its plan.
 
 use crate::link::LinkError;
-use crate::plan::{Op, Stage, Task};
+use crate::plan::{Op, StageId, Task};
 use crate::stage::{MicrobatchError, SharedError, StageError};
 
 /// Ranks of one job that do not have in common what they must.
@@ -27,7 +27,7 @@ pub enum ExecuteError {
         /// The rank.
         rank: usize,
         /// The stage.
-        stage: Stage,
+        stage: StageId,
         /// The microbatch, within its route.
         microbatch: usize,
         /// The operation.
@@ -41,7 +41,7 @@ pub enum ExecuteError {
         /// The rank.
         rank: usize,
         /// The stage.
-        stage: Stage,
+        stage: StageId,
         /// The microbatch, within its route.
         microbatch: usize,
         /// The operation.
@@ -101,7 +101,7 @@ pub enum ExecuteError {
         /// The rank.
         rank: usize,
         /// The stage.
-        stage: Stage,
+        stage: StageId,
     },
     /// The plan asks for an operation that nothing here carries out.
     #[error(
@@ -121,7 +121,7 @@ pub enum ExecuteError {
         /// The rank.
         rank: usize,
         /// The stage.
-        stage: Stage,
+        stage: StageId,
     },
     /// Copies of a parameter would drift apart.
     #[error("{source}")]

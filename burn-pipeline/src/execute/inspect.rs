@@ -3,8 +3,8 @@
 use super::ExecuteError;
 use super::interpreter::Executor;
 use crate::link::{Expected, Header};
-use crate::plan::{Stage, Task};
-use crate::stage::{Form, Mismatch, Payload, Port, StageError, StageMetadata};
+use crate::plan::{StageId, Task};
+use crate::stage::{Mismatch, Payload, PayloadSpec, Port, StageError, StageMetadata};
 use std::collections::BTreeMap;
 
 /// What an executor does with the forms that it sees in training.
@@ -16,14 +16,14 @@ pub enum Inspection {
     /// Notes them.
     Learn(Learned),
     /// Compares them: an error names the first tensor that differs. What is not known may be anything.
-    Compare(BTreeMap<Stage, StageMetadata>),
+    Compare(BTreeMap<StageId, StageMetadata>),
 }
 
 /// What was seen.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Learned {
     /// The forms at the boundaries of this rank's stages.
-    pub stages: BTreeMap<Stage, StageMetadata>,
+    pub stages: BTreeMap<StageId, StageMetadata>,
     /// The first message of each kind that this rank has sent.
     pub sent: Vec<Expected>,
 }
@@ -42,12 +42,12 @@ impl Learned {
 
 impl Inspection {
     /// Looks at what is at a port of a stage.
-    fn look(&mut self, stage: Stage, port: Port, payload: &Payload) -> Result<(), StageError> {
+    fn look(&mut self, stage: StageId, port: Port, payload: &Payload) -> Result<(), StageError> {
         let differs = |Mismatch { tensor, expected, got }| StageError::Metadata { port, tensor, expected, got };
         match self {
             Inspection::Off => Ok(()),
             Inspection::Learn(known) => {
-                let noted = known.stages.entry(stage).or_default().note(port, Form::of_payload(payload));
+                let noted = known.stages.entry(stage).or_default().note(port, PayloadSpec::of_payload(payload));
                 noted.map_err(|(expected, got)| {
                     let same = Mismatch { tensor: None, expected: expected.to_string(), got: got.to_string() };
                     differs(got.mismatch(&expected).unwrap_or(same))
@@ -55,7 +55,7 @@ impl Inspection {
             }
             Inspection::Compare(known) => {
                 let Some(expected) = known.get(&stage).and_then(|known| known.at(port)) else { return Ok(()) };
-                Form::of_payload(payload).mismatch(expected).map_or(Ok(()), |mismatch| Err(differs(mismatch)))
+                PayloadSpec::of_payload(payload).mismatch(expected).map_or(Ok(()), |mismatch| Err(differs(mismatch)))
             }
         }
     }
@@ -66,7 +66,7 @@ impl Executor {
     pub(super) fn note_sent(&mut self, to: usize, header: Header, payload: &Payload) {
         let from = self.rank();
         if let Inspection::Learn(learned) = self.inspection_mut() {
-            learned.note_sent(Expected { from, to, header, form: Form::of_payload(payload) });
+            learned.note_sent(Expected { from, to, header, form: PayloadSpec::of_payload(payload) });
         }
     }
 

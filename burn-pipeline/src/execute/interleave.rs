@@ -10,8 +10,8 @@
 
 use super::ExecuteError;
 use super::interpreter::Executor;
-use super::pass::Pass;
 use super::run::FusedActions;
+use super::run_state::RunState;
 use crate::plan::{Action, Op, Plan, Task};
 use crate::stage::{Begun, Done, Outcome, Work, WorkDirection};
 use burn::tensor::Device;
@@ -47,7 +47,7 @@ impl Executor {
 
     pub(super) fn run_interleaved(
         &mut self,
-        pass: &mut Pass<'_>,
+        pass: &mut RunState<'_>,
         plan: &Plan,
         fused: Fused,
     ) -> Result<(), ExecuteError> {
@@ -93,7 +93,7 @@ impl Executor {
     /// Keeps what a forward that could not be taken apart made; otherwise says how many pieces there are.
     fn completed(
         &mut self,
-        pass: &mut Pass<'_>,
+        pass: &mut RunState<'_>,
         plan: &Plan,
         task: Task,
         begun: Begun,
@@ -110,7 +110,7 @@ impl Executor {
         }
     }
 
-    fn keep(&mut self, pass: &mut Pass<'_>, plan: &Plan, task: Task, done: Done) -> Result<(), ExecuteError> {
+    fn keep(&mut self, pass: &mut RunState<'_>, plan: &Plan, task: Task, done: Done) -> Result<(), ExecuteError> {
         match done {
             Done::Forward(Outcome::Output(output)) => self.forwarded(pass, plan, task, Some(output), None),
             Done::Forward(Outcome::Loss(loss)) => self.forwarded(pass, plan, task, None, Some(*loss)),

@@ -1,13 +1,13 @@
 //! The interpreter of one rank's row; see the numbered steps in the room's header.
 
 use super::inspect::Inspection;
-use super::pass::Pass;
+use super::run_state::RunState;
 use super::skips::outgoing;
 use super::values::{Values, neighbour, produced, received};
 use super::{ExecuteError, RankOutcome, Run, RunOptions};
 use crate::group::{Grid, Group};
 use crate::link::{Activity, Link, LinkError, Message};
-use crate::plan::{Op, Placement, Plan, Stage, Task};
+use crate::plan::{Op, Placement, Plan, StageId, Task};
 use crate::stage::{Boundary, ErasedStage, ForwardCall, Gradients, LossPart, Outcome, Payload, Port, StageError};
 use burn::tensor::Device;
 use std::collections::{BTreeMap, HashMap};
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 /// One rank: its stages and its end of the link.
 pub struct Executor {
     pub(super) link: Box<dyn Link>,
-    pub(super) stages: BTreeMap<Stage, Box<dyn ErasedStage>>,
+    pub(super) stages: BTreeMap<StageId, Box<dyn ErasedStage>>,
     pub(super) device: Device,
     pub(super) options: RunOptions,
     pub(super) group: Group,
@@ -34,7 +34,7 @@ impl Executor {
     /// A rank that holds these stages on this device.
     pub fn new(
         link: Box<dyn Link>,
-        stages: BTreeMap<Stage, Box<dyn ErasedStage>>,
+        stages: BTreeMap<StageId, Box<dyn ErasedStage>>,
         device: Device,
         options: RunOptions,
     ) -> Self {
@@ -70,7 +70,7 @@ impl Executor {
     }
 
     /// The rank's stages, in model order.
-    pub fn stages(&mut self) -> &mut BTreeMap<Stage, Box<dyn ErasedStage>> {
+    pub fn stages(&mut self) -> &mut BTreeMap<StageId, Box<dyn ErasedStage>> {
         &mut self.stages
     }
 
@@ -85,12 +85,12 @@ impl Executor {
     }
 
     /// The rank's stages with its end of the link.
-    pub(crate) fn stages_and_link(&mut self) -> (&mut BTreeMap<Stage, Box<dyn ErasedStage>>, &mut dyn Link) {
+    pub(crate) fn stages_and_link(&mut self) -> (&mut BTreeMap<StageId, Box<dyn ErasedStage>>, &mut dyn Link) {
         (&mut self.stages, self.link.as_mut())
     }
 
     /// The longest that any wait may take.
-    pub fn patience(&self) -> Duration {
+    pub fn timeout(&self) -> Duration {
         self.options.deadline
     }
 
@@ -104,7 +104,7 @@ impl Executor {
     /// # Errors
     /// [`ExecuteError`] names rank, stage, microbatch and operation of what went wrong, here or elsewhere.
     pub fn run(&mut self, run: Run<'_>) -> Result<RankOutcome, ExecuteError> {
-        let mut pass = Pass {
+        let mut pass = RunState {
             run,
             values: Values::default(),
             outcome: RankOutcome { peak_held_bytes: Some(0), ..RankOutcome::default() },
@@ -133,7 +133,7 @@ impl Executor {
         self.group.forget();
     }
 
-    pub(super) fn run_task(&mut self, pass: &mut Pass<'_>, plan: &Plan, task: Task) -> Result<(), ExecuteError> {
+    pub(super) fn run_task(&mut self, pass: &mut RunState<'_>, plan: &Plan, task: Task) -> Result<(), ExecuteError> {
         let placement = plan.placement();
         let Some(microbatch) = task.microbatch() else { return self.exchange(pass, task) };
         match task.op() {
@@ -166,7 +166,7 @@ impl Executor {
 
     fn send(
         &mut self,
-        pass: &mut Pass<'_>,
+        pass: &mut RunState<'_>,
         placement: &Placement,
         task: Task,
         microbatch: usize,
@@ -180,7 +180,13 @@ impl Executor {
         sent.map_err(|source| self.link_error(task, source))
     }
 
-    fn forward(&mut self, pass: &mut Pass<'_>, plan: &Plan, task: Task, microbatch: usize) -> Result<(), ExecuteError> {
+    fn forward(
+        &mut self,
+        pass: &mut RunState<'_>,
+        plan: &Plan,
+        task: Task,
+        microbatch: usize,
+    ) -> Result<(), ExecuteError> {
         let call = self.forward_call(pass, plan, task, microbatch)?;
         let (output, loss) = if pass.run.train {
             match self.guarded(task, |stage| stage.forward(call))? {
@@ -197,7 +203,7 @@ impl Executor {
     /// What a forward gets, awaited.
     pub(super) fn forward_call(
         &mut self,
-        pass: &mut Pass<'_>,
+        pass: &mut RunState<'_>,
         plan: &Plan,
         task: Task,
         microbatch: usize,
@@ -226,7 +232,7 @@ impl Executor {
     /// Keeps what a forward made.
     pub(super) fn forwarded(
         &mut self,
-        pass: &mut Pass<'_>,
+        pass: &mut RunState<'_>,
         plan: &Plan,
         task: Task,
         output: Option<Payload>,
@@ -256,7 +262,7 @@ impl Executor {
 
     fn backward(
         &mut self,
-        pass: &mut Pass<'_>,
+        pass: &mut RunState<'_>,
         plan: &Plan,
         task: Task,
         microbatch: usize,
@@ -273,7 +279,7 @@ impl Executor {
     /// The gradients that a backward starts from, awaited.
     pub(super) fn seeds(
         &mut self,
-        pass: &mut Pass<'_>,
+        pass: &mut RunState<'_>,
         plan: &Plan,
         task: Task,
         microbatch: usize,
@@ -293,7 +299,7 @@ impl Executor {
     /// Keeps what a backward made.
     pub(super) fn backwarded(
         &mut self,
-        pass: &mut Pass<'_>,
+        pass: &mut RunState<'_>,
         plan: &Plan,
         task: Task,
         gradients: Gradients,

@@ -1,7 +1,7 @@
 //! Losses of a rank's run: what backwards are seeded with, and what all ranks get to know in the end.
 
 use super::interpreter::Executor;
-use super::pass::Pass;
+use super::run_state::RunState;
 use super::{ExecuteError, MicrobatchLoss};
 use crate::link::Activity;
 use crate::plan::Task;
@@ -11,7 +11,7 @@ use burn::tensor::Shape;
 
 impl Executor {
     /// The seed of a loss: the microbatch's share, with the loss's element type.
-    pub(super) fn loss_seed(&self, pass: &Pass<'_>, task: Task, sample: usize) -> Result<AnyTensor, ExecuteError> {
+    pub(super) fn loss_seed(&self, pass: &RunState<'_>, task: Task, sample: usize) -> Result<AnyTensor, ExecuteError> {
         let loss = pass.losses.get(&sample).ok_or_else(|| self.stage_error(task, StageError::NotHeld))?;
         let seed = pass.run.seeding.seed(pass.run.batch, sample);
         let dispatch = loss.value.as_dispatch();
@@ -22,7 +22,7 @@ impl Executor {
     }
 
     /// Reads this rank's losses from the device and gives every rank all of them.
-    pub(super) fn gather_losses(&mut self, pass: &mut Pass<'_>) -> Result<(), ExecuteError> {
+    pub(super) fn gather_losses(&mut self, pass: &mut RunState<'_>) -> Result<(), ExecuteError> {
         let rank = self.rank();
         self.link.announce(Activity::Gathering);
         let mut numbers = Vec::new();

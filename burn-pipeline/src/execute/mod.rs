@@ -26,10 +26,10 @@ mod inspect;
 mod interleave;
 mod interpreter;
 mod losses;
-mod pass;
 mod replicas;
 mod row;
 mod run;
+mod run_state;
 mod skips;
 mod values;
 
@@ -38,9 +38,9 @@ pub use error::{ExecuteError, HandshakeError};
 pub use inspect::{Inspection, Learned};
 pub use interpreter::Executor;
 pub(crate) use interpreter::panic_message;
-pub use run::{FusedActions, Part, Run, RunOptions};
+pub use run::{FusedActions, ReplicaShare, Run, RunOptions};
 
-use crate::plan::Stage;
+use crate::plan::StageId;
 use crate::stage::{Microbatches, Payload, Reduction};
 use crate::trace::Event;
 use std::collections::BTreeMap;
@@ -91,9 +91,9 @@ pub struct RankOutcome {
     /// What was done when, by the step's clock.
     pub events: Vec<Event>,
     /// Bytes that each stage of this rank handed on, for its largest microbatch.
-    pub message_bytes: BTreeMap<Stage, usize>,
+    pub message_bytes: BTreeMap<StageId, usize>,
     /// Bytes of the largest value that each stage of this rank handed past the next one.
-    pub skip_bytes: BTreeMap<Stage, usize>,
+    pub skip_bytes: BTreeMap<StageId, usize>,
     /// The largest number of microbatches held at once between forward and the end of backward, over all stages.
     pub peak_held: usize,
     /// The most bytes held at once between forward and the end of backward, parameters not counted; `None` if some

@@ -1,11 +1,11 @@
 //! What a row does with the data-parallel replicas of its stages; see [`group`](crate::group).
 
 use super::interpreter::Executor;
-use super::pass::Pass;
-use super::{ExecuteError, Part, Run};
+use super::run_state::RunState;
+use super::{ExecuteError, ReplicaShare, Run};
 use crate::group::doubtful;
 use crate::link::{Activity, LinkError};
-use crate::plan::{Op, Stage, Task};
+use crate::plan::{Op, StageId, Task};
 use crate::stage::{ErasedStage, ParameterState, StageError};
 use burn::module::ParamId;
 use std::collections::HashMap;
@@ -16,7 +16,7 @@ type States = Option<HashMap<ParamId, ParameterState>>;
 
 impl Executor {
     /// `UNSHARD`, `RESHARD`, `REDUCE_GRAD`, and waits for them.
-    pub(super) fn exchange(&mut self, pass: &mut Pass<'_>, task: Task) -> Result<(), ExecuteError> {
+    pub(super) fn exchange(&mut self, pass: &mut RunState<'_>, task: Task) -> Result<(), ExecuteError> {
         if self.grid().replicas() < 2 {
             return Err(ExecuteError::Unsupported { rank: self.rank(), task });
         }
@@ -51,9 +51,9 @@ impl Executor {
         }
     }
 
-    fn start_reduction(&mut self, pass: &Pass<'_>, task: Task) -> Result<(), ExecuteError> {
+    fn start_reduction(&mut self, pass: &RunState<'_>, task: Task) -> Result<(), ExecuteError> {
         let (rank, stage, deadline) = (self.rank(), task.stage(), self.deadline());
-        let Part { reduce, reduce_shards, .. } = pass.run.part;
+        let ReplicaShare { reduce, reduce_shards, .. } = pass.run.part;
         let reduces = if self.group.is_sharded(stage) { reduce_shards } else { reduce };
         if !(reduces && pass.run.train) {
             return Ok(());
@@ -65,7 +65,7 @@ impl Executor {
 
     /// Goes on with reductions that are under way as far as it goes without waiting. Gives the ranks from which more is
     /// to come and nothing is there.
-    pub(super) fn move_on(&mut self, pass: &mut Pass<'_>) -> Result<Vec<usize>, ExecuteError> {
+    pub(super) fn move_on(&mut self, pass: &mut RunState<'_>) -> Result<Vec<usize>, ExecuteError> {
         let deadline = self.deadline();
         let moved = self.group.move_on(self.link.as_mut(), &mut self.stages, deadline);
         let (done, silent) = moved.map_err(|source| self.apart(source))?;
@@ -77,7 +77,7 @@ impl Executor {
     /// the wait for it must be the link's.
     pub(super) fn move_on_until(
         &mut self,
-        pass: &mut Pass<'_>,
+        pass: &mut RunState<'_>,
         from: usize,
         deadline: Instant,
     ) -> Result<(), ExecuteError> {
@@ -94,14 +94,14 @@ impl Executor {
     }
 
     /// Waits for the end of a stage's reduction.
-    fn finish_reduction(&mut self, stage: Stage) -> Result<(), ExecuteError> {
+    fn finish_reduction(&mut self, stage: StageId) -> Result<(), ExecuteError> {
         let deadline = self.deadline();
         let finished = self.group.finish_reduction(self.link.as_mut(), &mut self.stages, stage, deadline);
         finished.map_err(|source| self.apart(source))
     }
 
     /// Ends what a row has started, and lets go of what it has gathered.
-    pub(super) fn end_exchanges(&mut self, pass: &mut Pass<'_>) -> Result<(), ExecuteError> {
+    pub(super) fn end_exchanges(&mut self, pass: &mut RunState<'_>) -> Result<(), ExecuteError> {
         let (rank, deadline) = (self.rank(), self.deadline());
         let mut start = pass.run.began.elapsed();
         let summed = self.group.sum_all(self.link.as_mut(), deadline);
@@ -122,7 +122,7 @@ impl Executor {
         if planned { Ok(()) } else { self.gather_all() }
     }
 
-    fn start_gather(&mut self, stage: Stage, task: Option<Task>) -> Result<(), ExecuteError> {
+    fn start_gather(&mut self, stage: StageId, task: Option<Task>) -> Result<(), ExecuteError> {
         let (rank, deadline) = (self.rank(), self.deadline());
         let held = self.stages.get(&stage).ok_or(ExecuteError::NoStage { rank, stage })?;
         let started = self.group.start_gather(self.link.as_mut(), stage, held.as_ref(), deadline);
@@ -130,7 +130,7 @@ impl Executor {
     }
 
     /// Waits for the parameters of the task's stage, if they are on their way.
-    pub(super) fn await_parameters(&mut self, pass: &mut Pass<'_>, task: Task) -> Result<(), ExecuteError> {
+    pub(super) fn await_parameters(&mut self, pass: &mut RunState<'_>, task: Task) -> Result<(), ExecuteError> {
         let stage = task.stage();
         if !self.group.is_coming(stage) {
             return Ok(());
@@ -146,20 +146,20 @@ impl Executor {
         Ok(())
     }
 
-    fn finish_gather(&mut self, stage: Stage, task: Option<Task>) -> Result<(), ExecuteError> {
+    fn finish_gather(&mut self, stage: StageId, task: Option<Task>) -> Result<(), ExecuteError> {
         let (rank, deadline) = (self.rank(), self.deadline());
         let held = self.stages.get_mut(&stage).ok_or(ExecuteError::NoStage { rank, stage })?;
         let finished = self.group.finish_gather(self.link.as_mut(), stage, held.as_mut(), deadline);
         finished.map_err(|source| ExecuteError::Link { rank, task, source })
     }
 
-    fn release(&mut self, stage: Stage) {
+    fn release(&mut self, stage: StageId) {
         if let Some(held) = self.stages.get_mut(&stage) {
             self.group.release(stage, held.as_mut());
         }
     }
 
-    fn keys(&self) -> Vec<Stage> {
+    fn keys(&self) -> Vec<StageId> {
         self.stages.keys().copied().collect()
     }
 
@@ -169,7 +169,7 @@ impl Executor {
     }
 
     /// Are those of this stage?
-    pub(crate) fn shards(&self, stage: Stage) -> bool {
+    pub(crate) fn shards(&self, stage: StageId) -> bool {
         self.group.is_sharded(stage)
     }
 
@@ -251,7 +251,7 @@ impl Executor {
     }
 
     /// The state of a stage's optimizer, whole; all replicas call it. The inner error is the optimizer's.
-    pub(crate) fn whole_states(&mut self, stage: Stage) -> Result<Result<States, String>, ExecuteError> {
+    pub(crate) fn whole_states(&mut self, stage: StageId) -> Result<Result<States, String>, ExecuteError> {
         let (rank, deadline) = (self.rank(), self.deadline());
         let held = self.stages.get(&stage).ok_or(ExecuteError::NoStage { rank, stage })?;
         let mut states = match held.optimizer_state() {
@@ -268,7 +268,7 @@ impl Executor {
     }
 
     /// A stage with what a checkpoint offers it, of which its optimizer gets this replica's pieces.
-    pub(crate) fn offer(&mut self, stage: Stage, mut state: crate::stage::StageState) -> Result<(), String> {
+    pub(crate) fn offer(&mut self, stage: StageId, mut state: crate::stage::StageState) -> Result<(), String> {
         let Some(held) = self.stages.get_mut(&stage) else { return Ok(()) };
         if let Some(states) = state.optimizer.as_mut().filter(|_| self.group.is_sharded(stage)) {
             self.group.pieces_of_states(stage, states, held.as_ref())?;
@@ -280,7 +280,7 @@ impl Executor {
     pub(crate) fn shard_again(&mut self) -> Result<(), ExecuteError> {
         let rank = self.rank();
         let (stages, group) = (&mut self.stages, &mut self.group);
-        let shard = |(&stage, held): (&Stage, &mut Box<dyn ErasedStage>)| match group.is_sharded(stage) {
+        let shard = |(&stage, held): (&StageId, &mut Box<dyn ErasedStage>)| match group.is_sharded(stage) {
             true => group.shard(stage, held.as_mut()),
             false => Ok(()),
         };

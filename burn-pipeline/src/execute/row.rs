@@ -10,13 +10,13 @@
 use super::ExecuteError;
 use super::interleave::Fused;
 use super::interpreter::Executor;
-use super::pass::Pass;
+use super::run_state::RunState;
 use crate::link::Activity;
 use crate::plan::{Action, Op, Plan, Task};
 use crate::trace::Event;
 
 impl Executor {
-    pub(super) fn run_row(&mut self, pass: &mut Pass<'_>) -> Result<(), ExecuteError> {
+    pub(super) fn run_row(&mut self, pass: &mut RunState<'_>) -> Result<(), ExecuteError> {
         let plan = pass.run.plan.plan();
         let mut left = plan.row(self.grid().place());
         while let [action, rest @ ..] = left {
@@ -32,7 +32,7 @@ impl Executor {
         Ok(())
     }
 
-    fn run_action(&mut self, pass: &mut Pass<'_>, plan: &Plan, action: &Action) -> Result<(), ExecuteError> {
+    fn run_action(&mut self, pass: &mut RunState<'_>, plan: &Plan, action: &Action) -> Result<(), ExecuteError> {
         if let Some(fused) = Fused::of(action).filter(|_| pass.run.train && self.interleaves()) {
             return self.run_interleaved(pass, plan, fused);
         }
@@ -51,7 +51,7 @@ impl Executor {
     }
 
     /// Says that a task begins, once the parameters that it computes with are here.
-    pub(super) fn start(&mut self, pass: &mut Pass<'_>, task: Task) -> Result<(), ExecuteError> {
+    pub(super) fn start(&mut self, pass: &mut RunState<'_>, task: Task) -> Result<(), ExecuteError> {
         if task.op().is_compute() {
             self.await_parameters(pass, task)?;
         }
@@ -60,7 +60,7 @@ impl Executor {
         Ok(())
     }
 
-    pub(super) fn count_held(&self, pass: &mut Pass<'_>) {
+    pub(super) fn count_held(&self, pass: &mut RunState<'_>) {
         let held: usize = self.stages.values().map(|stage| stage.held()).sum();
         pass.outcome.peak_held = pass.outcome.peak_held.max(held);
         let bytes = self.stages.values().map(|stage| stage.held_bytes()).sum::<Option<usize>>();
@@ -68,7 +68,7 @@ impl Executor {
     }
 
     /// `W`s of one stage at once.
-    fn run_weights(&mut self, pass: &mut Pass<'_>, tasks: &[Task]) -> Result<(), ExecuteError> {
+    fn run_weights(&mut self, pass: &mut RunState<'_>, tasks: &[Task]) -> Result<(), ExecuteError> {
         let first = tasks[0];
         self.start(pass, first)?;
         let _span =

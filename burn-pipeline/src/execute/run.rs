@@ -1,7 +1,7 @@
 //! What a run is told: which plan over which part of which batch, and how it is carried out.
 
 use super::Seeding;
-use crate::plan::{CheckedPlan, Stage};
+use crate::plan::{CheckedPlan, StageId};
 use crate::stage::Microbatches;
 use std::time::{Duration, Instant};
 
@@ -50,12 +50,12 @@ pub struct Run<'a> {
     /// When the step began, the same for all ranks.
     pub began: Instant,
     /// Which part of the batch the plan is for.
-    pub part: Part,
+    pub part: ReplicaShare,
 }
 
 /// The part of a batch that a data-parallel replica runs: all of it, where there is one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Part {
+pub struct ReplicaShare {
     /// The place of the plan's first microbatch in the batch.
     pub first: usize,
     /// Is there nothing to run here? The rank then only tells and hears what all ranks do.
@@ -70,7 +70,7 @@ pub struct Part {
 
 impl Run<'_> {
     /// The place of a stage's microbatch in the whole batch.
-    pub(super) fn sample(&self, stage: Stage, microbatch: usize) -> usize {
+    pub(super) fn sample(&self, stage: StageId, microbatch: usize) -> usize {
         self.part.first + self.plan.plan().sample(stage, microbatch)
     }
 }

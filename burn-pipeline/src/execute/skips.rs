@@ -10,20 +10,20 @@
 //! 3. `I` or `B` joins the gradients of these pieces alike, and cuts the input's gradients by the numbers noted.
 
 use super::interpreter::Executor;
-use super::pass::Pass;
+use super::run_state::RunState;
 use super::{ExecuteError, values};
 use crate::link::{Activity, Direction, Header};
-use crate::plan::{Op, Placement, Plan, Stage, Task};
+use crate::plan::{Op, Placement, Plan, StageId, Task};
 use crate::stage::{Boundary, Gradients, Payload, StageError};
 
 /// The stages at the other ends of a stage's edges, in order: those that lead to it, or those that start there.
-pub(super) fn peers(plan: &Plan, stage: Stage, into: bool) -> Vec<Stage> {
+pub(super) fn peers(plan: &Plan, stage: StageId, into: bool) -> Vec<StageId> {
     let edges = plan.skips().iter();
     let ends = edges.filter_map(|edge| match into {
         true => (edge.to == stage.index()).then_some(edge.from),
         false => (edge.from == stage.index()).then_some(edge.to),
     });
-    ends.map(|index| Stage::in_replica(stage.replica(), index)).collect()
+    ends.map(|index| StageId::in_replica(stage.replica(), index)).collect()
 }
 
 /// The header of the message that a transfer past a neighbour is about.
@@ -33,7 +33,7 @@ pub(super) fn header(task: Task, microbatch: usize) -> Option<Header> {
     Some(towards(to, from, microbatch, matches!(task.op(), Op::SendForward | Op::ReceiveForward)))
 }
 
-pub(super) fn towards(stage: Stage, from: Stage, microbatch: usize, forward: bool) -> Header {
+pub(super) fn towards(stage: StageId, from: StageId, microbatch: usize, forward: bool) -> Header {
     let from = from.index();
     let direction = if forward { Direction::Skip { from } } else { Direction::SkipGradient { from } };
     Header { stage, microbatch, direction }
@@ -43,7 +43,7 @@ impl Executor {
     /// The input of a stage with all that comes past its neighbour.
     pub(super) fn join_input(
         &mut self,
-        pass: &mut Pass<'_>,
+        pass: &mut RunState<'_>,
         plan: &Plan,
         (task, microbatch): (Task, usize),
         input: Payload,
@@ -68,7 +68,7 @@ impl Executor {
     /// Keeps what goes past the next stage for those that it is for, and returns the rest.
     pub(super) fn split_output(
         &mut self,
-        pass: &mut Pass<'_>,
+        pass: &mut RunState<'_>,
         plan: &Plan,
         (task, microbatch): (Task, usize),
         output: Payload,
@@ -91,7 +91,7 @@ impl Executor {
     /// Adds the gradients of what went past the next stage to those of what went to it.
     pub(super) fn join_gradients(
         &mut self,
-        pass: &mut Pass<'_>,
+        pass: &mut RunState<'_>,
         plan: &Plan,
         (task, microbatch): (Task, usize),
         mut gradients: Gradients,
@@ -107,7 +107,7 @@ impl Executor {
     /// Keeps the gradients of what came past the neighbour for those who made it, and returns the rest.
     pub(super) fn split_gradients(
         &mut self,
-        pass: &mut Pass<'_>,
+        pass: &mut RunState<'_>,
         plan: &Plan,
         (task, microbatch): (Task, usize),
         mut gradients: Gradients,
@@ -127,7 +127,7 @@ impl Executor {
     /// Waits until what a receive past a neighbour asked for is in the inbox.
     pub(super) fn arrive_past(
         &mut self,
-        pass: &mut Pass<'_>,
+        pass: &mut RunState<'_>,
         placement: &Placement,
         wait: Task,
         microbatch: usize,
@@ -143,10 +143,10 @@ impl Executor {
     /// Waits for what comes from a stage past the neighbour.
     fn take_past(
         &mut self,
-        pass: &mut Pass<'_>,
+        pass: &mut RunState<'_>,
         plan: &Plan,
         (task, microbatch): (Task, usize),
-        peer: Stage,
+        peer: StageId,
     ) -> Result<Payload, ExecuteError> {
         let forward = task.op() == Op::Forward;
         let (from, deadline) = (self.grid().rank_of(plan.placement().rank_of(peer)), self.deadline());

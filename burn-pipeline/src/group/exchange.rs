@@ -9,7 +9,7 @@ use super::pieces::{Forms, length, unpack};
 use super::reduction::Started;
 use super::shard::Shard;
 use crate::link::{Direction, Header, Link, LinkError, Message};
-use crate::plan::Stage;
+use crate::plan::StageId;
 use crate::stage::{AnyTensor, ErasedStage, NamedParameter, Payload};
 use burn::module::ParamId;
 use burn::tensor::DType;
@@ -39,19 +39,19 @@ pub(crate) fn trained(held: &dyn ErasedStage) -> Vec<Parameter> {
 #[derive(Debug)]
 pub(crate) struct Group {
     pub(super) grid: Grid,
-    parameters: BTreeMap<Stage, Vec<Parameter>>,
+    parameters: BTreeMap<StageId, Vec<Parameter>>,
     pub(super) mail: Mail,
     /// What is kept of stages whose parameters are sharded; empty where none are.
-    pub(super) shards: BTreeMap<Stage, Shard>,
+    pub(super) shards: BTreeMap<StageId, Shard>,
     /// Reductions that were started and not finished, in order.
     pub(super) started: Vec<Started>,
     /// Stages whose gradients are sums over all replicas already.
-    pub(super) reduced: BTreeSet<Stage>,
+    pub(super) reduced: BTreeSet<StageId>,
 }
 
 impl Group {
     /// Of a rank that holds these stages.
-    pub(crate) fn new<'a>(grid: Grid, stages: impl Iterator<Item = (Stage, &'a dyn ErasedStage)>) -> Self {
+    pub(crate) fn new<'a>(grid: Grid, stages: impl Iterator<Item = (StageId, &'a dyn ErasedStage)>) -> Self {
         let parameters = match grid.replicas() {
             1 => BTreeMap::new(),
             _ => stages.map(|(stage, held)| (stage, trained(held))).collect(),
@@ -70,11 +70,11 @@ impl Group {
         self.grid.peers().enumerate().filter(|(replica, _)| *replica != own).collect()
     }
 
-    pub(super) fn parameters_of(&self, stage: Stage) -> &[Parameter] {
+    pub(super) fn parameters_of(&self, stage: StageId) -> &[Parameter] {
         self.parameters.get(&stage).map(Vec::as_slice).unwrap_or_default()
     }
 
-    pub(super) fn forms(&self, stage: Stage) -> Forms {
+    pub(super) fn forms(&self, stage: StageId) -> Forms {
         let form = |p: &Parameter| (p.dtype, length(p.shape.iter().product(), self.grid.replicas()));
         self.parameters_of(stage).iter().map(form).collect()
     }
@@ -84,7 +84,7 @@ impl Group {
     pub(super) fn lists(
         &mut self,
         link: &mut dyn Link,
-        stage: Stage,
+        stage: StageId,
         own: Tensors,
         header: impl Fn(usize) -> Header,
         deadline: Instant,
@@ -103,7 +103,7 @@ impl Group {
     pub(crate) fn equal_start(
         &mut self,
         link: &mut dyn Link,
-        stages: &mut BTreeMap<Stage, Box<dyn ErasedStage>>,
+        stages: &mut BTreeMap<StageId, Box<dyn ErasedStage>>,
         deadline: Instant,
     ) -> Result<(), LinkError> {
         if self.grid.replicas() == 1 {
@@ -126,7 +126,7 @@ impl Group {
     }
 
     /// Gives the stages the sums of sharded gradients.
-    pub(crate) fn hand_out(&mut self, stages: &mut BTreeMap<Stage, Box<dyn ErasedStage>>) {
+    pub(crate) fn hand_out(&mut self, stages: &mut BTreeMap<StageId, Box<dyn ErasedStage>>) {
         stages.iter_mut().for_each(|(&stage, held)| self.hand_out_sums(stage, held.as_mut()));
     }
 

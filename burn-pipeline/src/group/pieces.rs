@@ -53,9 +53,9 @@ pub(crate) type Forms = Vec<(DType, usize)>;
 pub(crate) fn pack(pieces: Vec<Option<AnyTensor>>) -> Payload {
     let mut payload = Payload::default();
     let mut buffers: Vec<(DType, Vec<AnyTensor>)> = Vec::new();
-    payload.push_form(pieces.len());
+    payload.push_tag(pieces.len());
     for piece in pieces {
-        payload.push_form(usize::from(piece.is_some()));
+        payload.push_tag(usize::from(piece.is_some()));
         let Some(piece) = piece else { continue };
         let dtype = piece.dtype();
         match buffers.iter_mut().find(|(of, _)| *of == dtype) {

@@ -15,24 +15,24 @@ use super::exchange::{Group, Tensors};
 use super::mail::Mail;
 use super::pieces::{cut, join, pack};
 use crate::link::{Direction, Header, Link, LinkError, Message};
-use crate::plan::Stage;
+use crate::plan::StageId;
 use crate::stage::{AnyTensor, ErasedStage};
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-type Stages = BTreeMap<Stage, Box<dyn ErasedStage>>;
+type Stages = BTreeMap<StageId, Box<dyn ErasedStage>>;
 
 /// A reduction under way.
 #[derive(Debug)]
 pub(super) struct Started {
-    stage: Stage,
+    stage: StageId,
     /// This replica's own part: its own pieces, then their sums.
     own: Tensors,
     /// Have the sums been made and sent?
     summed: bool,
 }
 
-fn header(stage: Stage, from: usize, summed: bool) -> Header {
+fn header(stage: StageId, from: usize, summed: bool) -> Header {
     Header { stage, microbatch: usize::from(summed), direction: Direction::Gradient { from } }
 }
 
@@ -41,7 +41,7 @@ impl Group {
     pub(crate) fn start_reduction(
         &mut self,
         link: &mut dyn Link,
-        stage: Stage,
+        stage: StageId,
         held: &mut dyn ErasedStage,
         deadline: Instant,
     ) -> Result<(), LinkError> {
@@ -73,7 +73,7 @@ impl Group {
     }
 
     /// Stages whose reductions are under way, in the order of their starts.
-    pub(crate) fn reducing(&self) -> Vec<Stage> {
+    pub(crate) fn reducing(&self) -> Vec<StageId> {
         self.started.iter().map(|started| started.stage).collect()
     }
 
@@ -84,7 +84,7 @@ impl Group {
         link: &mut dyn Link,
         stages: &mut Stages,
         deadline: Instant,
-    ) -> Result<(Vec<Stage>, Vec<usize>), LinkError> {
+    ) -> Result<(Vec<StageId>, Vec<usize>), LinkError> {
         if self.started.is_empty() {
             return Ok((Vec::new(), Vec::new()));
         }
@@ -118,7 +118,7 @@ impl Group {
         &mut self,
         link: &mut dyn Link,
         stages: &mut Stages,
-        stage: Stage,
+        stage: StageId,
         deadline: Instant,
     ) -> Result<(), LinkError> {
         let Some(at) = self.started.iter().position(|started| started.stage == stage) else { return Ok(()) };
@@ -171,7 +171,7 @@ impl Group {
     fn received(
         &mut self,
         link: &mut dyn Link,
-        stage: Stage,
+        stage: StageId,
         own: Tensors,
         summed: bool,
         deadline: Instant,
@@ -189,7 +189,8 @@ impl Group {
         deadline: Instant,
     ) -> Result<(), LinkError> {
         if self.grid.replicas() > 1 {
-            let meant: Vec<Stage> = stages.keys().copied().filter(|&stage| self.is_sharded(stage) == sharded).collect();
+            let meant: Vec<StageId> =
+                stages.keys().copied().filter(|&stage| self.is_sharded(stage) == sharded).collect();
             for &stage in &meant {
                 let Some(held) = stages.get_mut(&stage).filter(|_| !self.reduced.contains(&stage)) else { continue };
                 self.start_reduction(link, stage, held.as_mut(), deadline)?;

@@ -21,7 +21,7 @@
 use super::exchange::{Group, Parameter, Tensors};
 use super::pieces::{cut, join, pack};
 use crate::link::{Direction, Header, Link, LinkError, Message};
-use crate::plan::Stage;
+use crate::plan::StageId;
 use crate::stage::{AnyTensor, ErasedStage};
 use burn::module::ParamId;
 use burn::tensor::Shape;
@@ -54,7 +54,7 @@ enum Of {
     Others = 1,
 }
 
-fn header(stage: Stage, from: usize, of: Of) -> Header {
+fn header(stage: StageId, from: usize, of: Of) -> Header {
     Header { stage, microbatch: of as usize, direction: Direction::Shard { from } }
 }
 
@@ -80,7 +80,7 @@ fn put(held: &mut dyn ErasedStage, parameters: &[Parameter], values: Vec<AnyTens
 
 impl Group {
     /// Are the parameters of a stage sharded?
-    pub(crate) fn is_sharded(&self, stage: Stage) -> bool {
+    pub(crate) fn is_sharded(&self, stage: StageId) -> bool {
         self.shards.contains_key(&stage)
     }
 
@@ -93,7 +93,7 @@ impl Group {
     ///
     /// # Errors
     /// What a device reports.
-    pub(crate) fn shard(&mut self, stage: Stage, held: &mut dyn ErasedStage) -> Result<(), String> {
+    pub(crate) fn shard(&mut self, stage: StageId, held: &mut dyn ErasedStage) -> Result<(), String> {
         let (own, replicas) = (self.grid.replica(), self.grid.replicas());
         let parameters = self.parameters_of(stage);
         let weights: HashMap<ParamId, AnyTensor> = held.weights().into_iter().collect();
@@ -114,7 +114,7 @@ impl Group {
     pub(crate) fn start_gather(
         &mut self,
         link: &mut dyn Link,
-        stage: Stage,
+        stage: StageId,
         held: &dyn ErasedStage,
         deadline: Instant,
     ) -> Result<(), LinkError> {
@@ -133,7 +133,7 @@ impl Group {
     pub(crate) fn finish_gather(
         &mut self,
         link: &mut dyn Link,
-        stage: Stage,
+        stage: StageId,
         held: &mut dyn ErasedStage,
         deadline: Instant,
     ) -> Result<(), LinkError> {
@@ -153,12 +153,12 @@ impl Group {
     }
 
     /// Is a stage's task to wait for parameters?
-    pub(crate) fn is_coming(&self, stage: Stage) -> bool {
+    pub(crate) fn is_coming(&self, stage: StageId) -> bool {
         matches!(self.shards.get(&stage).map(|shard| &shard.state), Some(State::Coming(_)))
     }
 
     /// Lets go of all but this replica's pieces, unless something in flight refers to the whole.
-    pub(crate) fn release(&mut self, stage: Stage, held: &mut dyn ErasedStage) {
+    pub(crate) fn release(&mut self, stage: StageId, held: &mut dyn ErasedStage) {
         let Some(shard) = self.shards.get_mut(&stage) else { return };
         if held.pins_weights() {
             return;
@@ -177,7 +177,7 @@ impl Group {
     }
 
     /// Adds the sums of a stage's gradient pieces to those of earlier batches.
-    pub(super) fn keep_sums(&mut self, stage: Stage, sum: Tensors) {
+    pub(super) fn keep_sums(&mut self, stage: StageId, sum: Tensors) {
         let shard = self.shards.entry(stage).or_default();
         shard.sums = match std::mem::take(&mut shard.sums) {
             sums if sums.is_empty() => sum,
@@ -186,7 +186,7 @@ impl Group {
     }
 
     /// Hands the sums to the stages, in the form of the pieces that they are the gradients of.
-    pub(super) fn hand_out_sums(&mut self, stage: Stage, held: &mut dyn ErasedStage) {
+    pub(super) fn hand_out_sums(&mut self, stage: StageId, held: &mut dyn ErasedStage) {
         let sums = self.shards.get_mut(&stage).map(|shard| std::mem::take(&mut shard.sums)).unwrap_or_default();
         for (parameter, sum) in self.parameters_of(stage).iter().zip(sums) {
             sum.into_iter().for_each(|sum| held.gradients().set(parameter.id, ranked(sum, parameter)));
@@ -197,7 +197,7 @@ impl Group {
     pub(crate) fn whole(
         &mut self,
         link: &mut dyn Link,
-        stage: Stage,
+        stage: StageId,
         own: Tensors,
         deadline: Instant,
     ) -> Result<Tensors, LinkError> {
@@ -211,7 +211,7 @@ impl Group {
     pub(crate) fn sums_to_first(
         &mut self,
         link: &mut dyn Link,
-        stage: Stage,
+        stage: StageId,
         held: &mut dyn ErasedStage,
         deadline: Instant,
     ) -> Result<(), LinkError> {
@@ -233,7 +233,7 @@ impl Group {
     pub(crate) fn whole_gradients(
         &mut self,
         link: &mut dyn Link,
-        stage: Stage,
+        stage: StageId,
         held: &mut dyn ErasedStage,
         deadline: Instant,
     ) -> Result<(), LinkError> {
@@ -249,7 +249,7 @@ impl Group {
     fn send_pieces(
         &mut self,
         link: &mut dyn Link,
-        stage: Stage,
+        stage: StageId,
         own: Tensors,
         of: Of,
         deadline: Instant,
@@ -266,7 +266,7 @@ impl Group {
     fn await_pieces(
         &mut self,
         link: &mut dyn Link,
-        stage: Stage,
+        stage: StageId,
         own: Tensors,
         of: Of,
         deadline: Instant,

@@ -7,7 +7,7 @@ use super::exchange::{Group, Tensors};
 use super::pieces::{cut, length};
 use super::shard::ranked;
 use crate::link::{Link, LinkError};
-use crate::plan::Stage;
+use crate::plan::StageId;
 use crate::stage::{AnyTensor, ErasedStage, ParameterState, StateValue};
 use burn::module::ParamId;
 use std::collections::HashMap;
@@ -21,7 +21,7 @@ impl Group {
     pub(crate) fn whole_states(
         &mut self,
         link: &mut dyn Link,
-        stage: Stage,
+        stage: StageId,
         states: &mut HashMap<ParamId, ParameterState>,
         like: &dyn ErasedStage,
         deadline: Instant,
@@ -68,7 +68,7 @@ impl Group {
     /// What a device reports.
     pub(crate) fn pieces_of_states(
         &self,
-        stage: Stage,
+        stage: StageId,
         states: &mut HashMap<ParamId, ParameterState>,
         like: &dyn ErasedStage,
     ) -> Result<(), String> {

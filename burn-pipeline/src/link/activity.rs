@@ -1,7 +1,7 @@
 //! What ranks are seen doing: for the messages of those that wait for them.
 
 use super::Header;
-use crate::plan::Stage;
+use crate::plan::StageId;
 
 /// What a rank is doing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -10,7 +10,7 @@ pub enum Activity {
     #[default]
     Idle,
     /// Building a stage.
-    Building(Stage),
+    Building(StageId),
     /// Running a task of the plan.
     Task(crate::plan::Task),
     /// Waiting for another rank.

@@ -1,4 +1,4 @@
-//! A slower network than there is: messages arrive when those of the given [`Links`] would.
+//! A slower network than there is: messages arrive when those of the given [`LinkCosts`] would.
 //!
 //! Guarantees: a message is there no sooner than the links say; messages of one sender keep their order; a sender never
 //! waits for the delay, so it goes on computing while its message is on its way; failures and deadlines are those of the
@@ -16,8 +16,8 @@
 //! For experiments: what a schedule gains on a slow network can be measured on one machine.
 
 use super::{Expected, Header, Link, LinkError, Message, Watch, WireError};
-use crate::cost::{Links, ProfileError};
-use crate::stage::{Part, Payload};
+use crate::cost::{LinkCosts, ProfileError};
+use crate::stage::{Payload, PayloadPart};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -29,7 +29,7 @@ const LOOK: Duration = Duration::from_millis(5);
 /// `Builder::delayed` wraps the ends of all ranks.
 pub struct Delayed {
     link: Box<dyn Link>,
-    network: Links,
+    network: LinkCosts,
     /// When the way to each rank is free.
     free: Vec<SystemTime>,
     /// What came from each rank and was not due yet when its wait ended.
@@ -59,7 +59,7 @@ impl Delayed {
     ///
     /// # Errors
     /// If a latency or bandwidth is no amount.
-    pub fn new(link: Box<dyn Link>, network: Links) -> Result<Self, ProfileError> {
+    pub fn new(link: Box<dyn Link>, network: LinkCosts) -> Result<Self, ProfileError> {
         network.check()?;
         let (ranks, watch) = (link.ranks(), link.watch());
         let early = (0..ranks).map(|_| None).collect();
@@ -119,8 +119,10 @@ fn later(time: SystemTime, seconds: f64) -> SystemTime {
 
 /// Takes the time off the end of a payload.
 fn without_due(payload: Payload) -> Option<(Payload, SystemTime)> {
-    let mut parts: Vec<Part> = payload.into_parts().collect();
-    let (Some(Part::Form(nanoseconds)), Some(Part::Form(seconds))) = (parts.pop(), parts.pop()) else { return None };
+    let mut parts: Vec<PayloadPart> = payload.into_parts().collect();
+    let (Some(PayloadPart::Tag(nanoseconds)), Some(PayloadPart::Tag(seconds))) = (parts.pop(), parts.pop()) else {
+        return None;
+    };
     let due = Duration::from_secs(seconds as u64) + Duration::from_nanos(nanoseconds as u64);
     Some((Payload::from_parts(parts), UNIX_EPOCH.checked_add(due)?))
 }
@@ -135,8 +137,8 @@ impl Link for Delayed {
     fn send(&mut self, to: usize, mut message: Message, deadline: Instant) -> Result<(), LinkError> {
         let due = self.due(to, message.payload.bytes());
         let since = due.duration_since(UNIX_EPOCH).unwrap_or_default();
-        message.payload.push_form(since.as_secs() as usize);
-        message.payload.push_form(since.subsec_nanos() as usize);
+        message.payload.push_tag(since.as_secs() as usize);
+        message.payload.push_tag(since.subsec_nanos() as usize);
         self.link.send(to, message, deadline)
     }
 
@@ -155,12 +157,12 @@ impl Link for Delayed {
             if let Some(failure) = self.watch.failure() {
                 return Err(LinkError::Peer(failure));
             }
-            let patience = deadline.saturating_duration_since(Instant::now());
-            if patience.is_zero() {
+            let timeout = deadline.saturating_duration_since(Instant::now());
+            if timeout.is_zero() {
                 self.early[from] = Some(arrived);
                 return Err(self.too_late(from, header, since));
             }
-            std::thread::sleep(left.min(patience).min(LOOK));
+            std::thread::sleep(left.min(timeout).min(LOOK));
         }
     }
 

@@ -8,7 +8,7 @@
 //! 3. Links are told ([`Link::expect`]), and all ranks meet: no message comes before its receiver knew of it.
 
 use super::{Frame, Header, Link, LinkError, WireError, all_gather_bytes};
-use crate::stage::Form;
+use crate::stage::PayloadSpec;
 use std::time::Instant;
 
 /// What the messages of one rank to another about one stage, in one direction, are expected to hold.
@@ -21,7 +21,7 @@ pub struct Expected {
     /// What they are about; the microbatch plays no part.
     pub header: Header,
     /// What they hold.
-    pub form: Form,
+    pub form: PayloadSpec,
 }
 
 impl Expected {

@@ -14,8 +14,8 @@
 
 use super::reduce::{Tensors, sum};
 use super::{Direction, Header, Link, LinkError, Message};
-use crate::plan::{Stage, Transport};
-use crate::stage::{AnyTensor, Part, Payload};
+use crate::plan::{StageId, Transport};
+use crate::stage::{AnyTensor, Payload, PayloadPart};
 use burn::tensor::{DType, Shape};
 use std::time::Instant;
 
@@ -36,7 +36,7 @@ pub(super) fn same_groups(link: &mut dyn Link, groups: &[Vec<usize>], deadline: 
 
 /// The header of a group's messages.
 pub(super) fn header(number: usize) -> Header {
-    Header { stage: Stage::new(0), microbatch: number, direction: Direction::Shared }
+    Header { stage: StageId::new(0), microbatch: number, direction: Direction::Shared }
 }
 
 /// See [`Link::reduce_scatter`].
@@ -180,10 +180,10 @@ fn join(pieces: Vec<AnyTensor>) -> Option<AnyTensor> {
 pub(super) fn pack(tensors: Tensors) -> Payload {
     let mut payload = Payload::default();
     let mut buffers: Vec<(DType, Vec<AnyTensor>)> = Vec::new();
-    payload.push_form(tensors.len());
+    payload.push_tag(tensors.len());
     for tensor in tensors {
         let Some(tensor) = tensor else {
-            payload.push_form(0);
+            payload.push_tag(0);
             continue;
         };
         let (dtype, shape) = (tensor.dtype(), tensor.shape());
@@ -192,9 +192,9 @@ pub(super) fn pack(tensors: Tensors) -> Payload {
             buffers.push((dtype, Vec::new()));
             buffers.len() - 1
         });
-        payload.push_form(place + 1);
-        payload.push_form(shape.num_dims());
-        shape.to_vec().into_iter().for_each(|size| payload.push_form(size));
+        payload.push_tag(place + 1);
+        payload.push_tag(shape.num_dims());
+        shape.to_vec().into_iter().for_each(|size| payload.push_tag(size));
         let length = shape.num_elements();
         buffers[place].1.push(tensor.reshape(Shape::from([length])));
     }
@@ -207,8 +207,8 @@ pub(super) fn unpack(payload: Payload) -> Result<Tensors, String> {
     let (mut forms, mut buffers) = (Vec::new(), Vec::new());
     for part in payload.into_parts() {
         match part {
-            Part::Form(form) => forms.push(form),
-            Part::Tensor(tensor) => buffers.push((tensor, 0usize)),
+            PayloadPart::Tag(form) => forms.push(form),
+            PayloadPart::Tensor(tensor) => buffers.push((tensor, 0usize)),
         }
     }
     let mut forms = forms.into_iter();

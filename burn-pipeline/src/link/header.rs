@@ -1,6 +1,6 @@
 //! What crosses between two ranks: tensors, and what they are about.
 
-use crate::plan::Stage;
+use crate::plan::StageId;
 use crate::stage::Payload;
 
 /// Which way a message goes through the model.
@@ -47,7 +47,7 @@ pub enum Direction {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct Header {
     /// The stage that receives it.
-    pub stage: Stage,
+    pub stage: StageId,
     /// The microbatch, within the stage's route.
     pub microbatch: usize,
     /// Forward or backward.

@@ -107,7 +107,7 @@ pub enum LaunchError {
     },
     /// Nothing says where rank 0 is.
     #[error("nothing says where rank 0 is; set MASTER_ADDR and MASTER_PORT to its host and a free port, for all ranks")]
-    NoMeeting,
+    NoRendezvous,
     /// A port that there is not.
     #[error("MASTER_PORT={port} is no port; choose one from 1 to 65535")]
     Port {
@@ -205,7 +205,7 @@ impl Launch {
     /// # Errors
     /// If nothing says where rank 0 is.
     pub fn place(&self) -> Result<Place, LaunchError> {
-        let meeting = self.master.clone().ok_or(LaunchError::NoMeeting)?;
+        let meeting = self.master.clone().ok_or(LaunchError::NoRendezvous)?;
         Ok(Place { rank: self.rank, ranks: self.ranks, meeting })
     }
 }
@@ -288,7 +288,7 @@ mod tests {
         assert_eq!(meeting(&local), Some(("127.0.0.1".to_owned(), 29500)));
         let spread =
             [("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "4"), ("OMPI_COMM_WORLD_LOCAL_SIZE", "2")];
-        assert_eq!(launch(&spread).unwrap().unwrap().place(), Err(LaunchError::NoMeeting));
+        assert_eq!(launch(&spread).unwrap().unwrap().place(), Err(LaunchError::NoRendezvous));
         // Tasks of a Slurm job may be spread in ways that only the list of machines tells.
         let spread = [("SLURM_PROCID", "0"), ("SLURM_STEP_NUM_TASKS", "8"), ("SLURM_NTASKS_PER_NODE", "4(x2)")];
         assert_eq!(meeting(&spread), None);
@@ -344,7 +344,7 @@ mod tests {
     #[test]
     fn an_empty_address_is_none() {
         let by_hand = [("RANK", "1"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", " "), ("MASTER_PORT", "9")];
-        assert_eq!(launch(&by_hand).unwrap().unwrap().place(), Err(LaunchError::NoMeeting));
+        assert_eq!(launch(&by_hand).unwrap().unwrap().place(), Err(LaunchError::NoRendezvous));
         assert_eq!(meeting(&[&by_hand[..], &[("LOCAL_WORLD_SIZE", "2")]].concat()), Some(("127.0.0.1".to_owned(), 9)));
     }
 

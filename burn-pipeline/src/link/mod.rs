@@ -52,7 +52,7 @@ pub(crate) use expected::expect_all;
 pub use header::{Direction, Header, Message};
 pub use launch::{Launch, LaunchError, Launcher};
 #[cfg(feature = "mpi")]
-pub use mpi::{Landings, Mpi, MpiError, MpiLink};
+pub use mpi::{Mpi, MpiError, MpiLink, ReceiveCounters};
 #[cfg(feature = "nccl")]
 pub use nccl::{NcclError, NcclLink, NcclOptions, Ordering};
 pub use tcp::{Place, TcpError, TcpLink};

@@ -10,10 +10,10 @@ use super::wire::codes::{dtype_code, dtype_of};
 use burn::tensor::DType;
 
 /// Element type and shape of a tensor; `None` of one that is not held.
-pub(super) type Form = Option<(DType, Vec<usize>)>;
+pub(super) type PayloadSpec = Option<(DType, Vec<usize>)>;
 
 /// Describes a list; `None` if an element type cannot cross a link.
-pub(super) fn write(forms: &[Form]) -> Option<Vec<u8>> {
+pub(super) fn write(forms: &[PayloadSpec]) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     for form in forms {
         match form {
@@ -28,7 +28,7 @@ pub(super) fn write(forms: &[Form]) -> Option<Vec<u8>> {
 }
 
 /// Reads a description; `None` if it is none.
-pub(super) fn read(mut bytes: &[u8]) -> Option<Vec<Form>> {
+pub(super) fn read(mut bytes: &[u8]) -> Option<Vec<PayloadSpec>> {
     let mut forms = Vec::new();
     while let Some((&held, rest)) = bytes.split_first() {
         bytes = rest;
@@ -54,7 +54,7 @@ pub(super) fn join(parts: &[Vec<u8>]) -> Vec<u8> {
 }
 
 /// Reads what was put together.
-pub(super) fn joined(bytes: &[u8]) -> Result<Vec<Form>, String> {
+pub(super) fn joined(bytes: &[u8]) -> Result<Vec<PayloadSpec>, String> {
     match bytes.split_first() {
         Some((0, forms)) => read(forms).ok_or_else(|| "the description of their lists is none".to_owned()),
         Some((_, reason)) => Err(String::from_utf8_lossy(reason).into_owned()),
@@ -62,8 +62,8 @@ pub(super) fn joined(bytes: &[u8]) -> Result<Vec<Form>, String> {
     }
 }
 
-fn union(parts: &[Vec<u8>]) -> Result<Vec<Form>, String> {
-    let mut together: Vec<Form> = Vec::new();
+fn union(parts: &[Vec<u8>]) -> Result<Vec<PayloadSpec>, String> {
+    let mut together: Vec<PayloadSpec> = Vec::new();
     for (member, part) in parts.iter().enumerate() {
         let forms = read(part).ok_or_else(|| format!("member {member} of the group sent no list"))?;
         if member == 0 {
@@ -93,11 +93,11 @@ fn union(parts: &[Vec<u8>]) -> Result<Vec<Form>, String> {
 mod tests {
     use super::*;
 
-    fn held(shape: &[usize]) -> Form {
+    fn held(shape: &[usize]) -> PayloadSpec {
         Some((DType::BF16, shape.to_vec()))
     }
 
-    fn together(lists: &[Vec<Form>]) -> Result<Vec<Form>, String> {
+    fn together(lists: &[Vec<PayloadSpec>]) -> Result<Vec<PayloadSpec>, String> {
         let parts: Vec<Vec<u8>> = lists.iter().map(|list| write(list).unwrap()).collect();
         joined(&join(&parts))
     }

@@ -34,8 +34,8 @@ pub use repeat::Repeat;
 
 use super::wire_error::WireError;
 use super::{Header, Message};
-use crate::plan::Stage;
-use crate::stage::{AnyTensor, Kind, Part, Payload};
+use crate::plan::StageId;
+use crate::stage::{AnyTensor, Payload, PayloadPart, TensorKind};
 use burn::tensor::{Bytes, DType, Device, TensorData};
 use codes::{beyond, direction_code, direction_of, dtype_code, kind_code, wide};
 use reader::Reader;
@@ -66,8 +66,8 @@ pub struct Frame {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Slot {
-    Form(usize),
-    Tensor { kind: Kind, dtype: DType, shape: Vec<usize>, bytes: usize },
+    Tag(usize),
+    Tensor { kind: TensorKind, dtype: DType, shape: Vec<usize>, bytes: usize },
 }
 
 impl Packed {
@@ -76,16 +76,16 @@ impl Packed {
     /// # Errors
     /// If a tensor is quantised, cannot be read, or a number does not fit into a frame.
     pub fn new(message: Message) -> Result<Self, WireError> {
-        let parts: Vec<Part> = message.payload.into_parts().collect();
+        let parts: Vec<PayloadPart> = message.payload.into_parts().collect();
         let mut frame = begin(message.header, parts.len())?;
         let mut bodies = Vec::new();
         for part in parts {
             match part {
-                Part::Form(form) => {
+                PayloadPart::Tag(form) => {
                     frame.push(0);
                     frame.extend(wide("form", form)?);
                 }
-                Part::Tensor(tensor) => bodies.push(write_tensor(&mut frame, tensor)?),
+                PayloadPart::Tensor(tensor) => bodies.push(write_tensor(&mut frame, tensor)?),
             }
         }
         frame.extend(checksum(&frame).to_le_bytes());
@@ -117,7 +117,7 @@ fn write_tensor(frame: &mut Vec<u8>, tensor: AnyTensor) -> Result<Bytes, WireErr
     Ok(data.into_bytes())
 }
 
-fn describe(frame: &mut Vec<u8>, kind: Kind, dtype: DType, shape: &[usize]) -> Result<(), WireError> {
+fn describe(frame: &mut Vec<u8>, kind: TensorKind, dtype: DType, shape: &[usize]) -> Result<(), WireError> {
     let dims = u8::try_from(shape.len()).map_err(|_| beyond("the number of dimensions", shape.len()))?;
     frame.extend([1, kind_code(kind), dtype_code(dtype)?, dims]);
     for &size in shape {
@@ -142,7 +142,7 @@ impl Frame {
         if replica > 1 || index > u32::from(u16::MAX) {
             return Err(WireError::Field { what: "stage", value: u64::from(index) });
         }
-        let stage = Stage::in_replica(usize::from(replica), index as usize);
+        let stage = StageId::in_replica(usize::from(replica), index as usize);
         let count = u32::from_le_bytes(reader.take("the number of parts")?);
         let microbatch = reader.size("the microbatch")?;
         let direction = direction_of(direction, reader.size("the other stage")?)?;
@@ -164,7 +164,7 @@ impl Frame {
     #[cfg_attr(not(feature = "mpi"), allow(dead_code, reason = "the thread that calls MPI asks"))]
     pub(super) fn lengths(&self) -> impl Iterator<Item = usize> {
         self.parts.iter().filter_map(|slot| match slot {
-            Slot::Form(_) => None,
+            Slot::Tag(_) => None,
             Slot::Tensor { bytes, .. } => Some(*bytes),
         })
     }
@@ -172,7 +172,7 @@ impl Frame {
     /// Memory for each tensor that is to come, in order, zeroed, of the right length and alignment.
     pub fn landings(&self) -> Vec<Bytes> {
         let landing = |slot: &Slot| match slot {
-            Slot::Form(_) => None,
+            Slot::Tag(_) => None,
             Slot::Tensor { dtype, bytes, .. } => Some(match dtype.size() {
                 2 => Bytes::from_elems(vec![0u16; bytes / 2]),
                 4 => Bytes::from_elems(vec![0u32; bytes / 4]),
@@ -193,7 +193,7 @@ impl Frame {
         let mut tensors = 0;
         for slot in self.parts.iter() {
             match slot {
-                Slot::Form(form) => payload.push_form(*form),
+                Slot::Tag(form) => payload.push_tag(*form),
                 Slot::Tensor { dtype, shape, bytes, .. } => {
                     let (dtype, bytes) = (*dtype, *bytes);
                     let (index, body) =

@@ -1,7 +1,7 @@
 //! What can be wrong with a message's bytes.
 
 use super::wire::WIRE_VERSION;
-use crate::stage::Kind;
+use crate::stage::TensorKind;
 use burn::tensor::DType;
 
 /// Why bytes are no message, or a message cannot become bytes.
@@ -32,11 +32,11 @@ pub enum WireError {
         /// What it holds.
         value: u64,
     },
-    /// Kind and element type do not go together.
+    /// TensorKind and element type do not go together.
     #[error("the frame has a {kind} tensor of {dtype:?}")]
     Mixed {
         /// The kind.
-        kind: Kind,
+        kind: TensorKind,
         /// The element type.
         dtype: DType,
     },

@@ -28,14 +28,14 @@ pub type CaptureTensor = FloatTensor<Capture>;
 
 /// Shape and element type of a tensor.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct TensorForm {
+pub struct OperandSpec {
     /// Its shape.
     pub shape: Shape,
     /// Its element type.
     pub dtype: DType,
 }
 
-impl TensorForm {
+impl OperandSpec {
     /// A form.
     pub fn new(shape: Shape, dtype: DType) -> Self {
         Self { shape, dtype }
@@ -50,11 +50,11 @@ pub trait CapturedOp: Debug + Send + Sync + 'static {
     fn name(&self) -> String;
 
     /// The forms of its outputs, from those of its inputs alone.
-    fn outputs(&self, inputs: &[TensorForm]) -> Vec<TensorForm>;
+    fn outputs(&self, inputs: &[OperandSpec]) -> Vec<OperandSpec>;
 
     /// Floating-point operations, given the forms of all its tensors; by default one an element of the largest.
-    fn flops(&self, inputs: &[TensorForm], outputs: &[TensorForm]) -> u64 {
-        let elements = |form: &TensorForm| form.shape.num_elements() as u64;
+    fn flops(&self, inputs: &[OperandSpec], outputs: &[OperandSpec]) -> u64 {
+        let elements = |form: &OperandSpec| form.shape.num_elements() as u64;
         inputs.iter().chain(outputs).map(elements).max().unwrap_or(0)
     }
 
@@ -110,8 +110,8 @@ impl CustomOps {
     }
 }
 
-fn form(tensor: &TensorIr) -> TensorForm {
-    TensorForm::new(tensor.shape.clone(), tensor.dtype)
+fn form(tensor: &TensorIr) -> OperandSpec {
+    OperandSpec::new(tensor.shape.clone(), tensor.dtype)
 }
 
 fn read<B: BackendIr>(handles: &mut HandleContainer<B::Handle>, tensor: &TensorIr) -> DispatchTensor
@@ -185,8 +185,8 @@ pub fn record_op(op: impl CapturedOp, inputs: Vec<CaptureTensor>) -> Option<Vec<
         ops.entry(name.clone()).or_insert_with(|| op.clone());
         Some(())
     })?;
-    let forms: Vec<_> = inputs.iter().map(|input| TensorForm::new(input.shape(), input.dtype())).collect();
-    let output = |form: TensorForm| {
+    let forms: Vec<_> = inputs.iter().map(|input| OperandSpec::new(input.shape(), input.dtype())).collect();
+    let output = |form: OperandSpec| {
         let id = client.create_empty_handle();
         (
             TensorIr::uninit(id, form.shape.clone(), form.dtype),

@@ -30,7 +30,7 @@ mod slices;
 mod stage_programs;
 mod storage;
 
-pub use custom::{CaptureTensor, CapturedOp, TensorForm, captured_for, record_op};
+pub use custom::{CaptureTensor, CapturedOp, OperandSpec, captured_for, record_op};
 pub use merge::{MergedWeight, Product};
 pub use stage_programs::{Operation, Phase, Program, StagePrograms};
 

@@ -10,7 +10,7 @@ use burn::tensor::{DType, Device, GradientCheckpointingStrategy, Shape, Slice, T
 
 /// Float, int or bool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
-pub enum Kind {
+pub enum TensorKind {
     /// Floating point, of any width.
     Float,
     /// Integer, signed or not.
@@ -19,13 +19,13 @@ pub enum Kind {
     Bool,
 }
 
-impl Kind {
+impl TensorKind {
     /// The kind of tensors with these elements.
     pub fn of(dtype: DType) -> Self {
         match dtype {
-            dtype if dtype.is_bool() => Kind::Bool,
-            dtype if dtype.is_int() || dtype.is_uint() => Kind::Int,
-            _ => Kind::Float,
+            dtype if dtype.is_bool() => TensorKind::Bool,
+            dtype if dtype.is_int() || dtype.is_uint() => TensorKind::Int,
+            _ => TensorKind::Float,
         }
     }
 
@@ -35,12 +35,12 @@ impl Kind {
     }
 }
 
-impl std::fmt::Display for Kind {
+impl std::fmt::Display for TensorKind {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Kind::Float => "float",
-            Kind::Int => "int",
-            Kind::Bool => "bool",
+            TensorKind::Float => "float",
+            TensorKind::Int => "int",
+            TensorKind::Bool => "bool",
         })
     }
 }
@@ -66,10 +66,10 @@ impl AnyTensor {
         let plain = device.clone().inner();
         let settings = plain.settings();
         let target = plain.as_dispatch();
-        Self(match Kind::of_data(&data) {
-            Kind::Float => Dispatch::float_from_data(data, target),
-            Kind::Int => Dispatch::int_from_data(data.convert_dtype(settings.int_dtype.into()), target),
-            Kind::Bool => Dispatch::bool_from_data(data.convert_dtype(settings.bool_dtype.into()), target),
+        Self(match TensorKind::of_data(&data) {
+            TensorKind::Float => Dispatch::float_from_data(data, target),
+            TensorKind::Int => Dispatch::int_from_data(data.convert_dtype(settings.int_dtype.into()), target),
+            TensorKind::Bool => Dispatch::bool_from_data(data.convert_dtype(settings.bool_dtype.into()), target),
         })
     }
 
@@ -77,10 +77,10 @@ impl AnyTensor {
     pub fn from_data_exact(data: TensorData, device: &Device) -> Self {
         let plain = device.clone().inner();
         let target = plain.as_dispatch();
-        Self(match Kind::of(data.dtype()) {
-            Kind::Float => Dispatch::float_from_data(data, target),
-            Kind::Int => Dispatch::int_from_data(data, target),
-            Kind::Bool => Dispatch::bool_from_data(data, target),
+        Self(match TensorKind::of(data.dtype()) {
+            TensorKind::Float => Dispatch::float_from_data(data, target),
+            TensorKind::Int => Dispatch::int_from_data(data, target),
+            TensorKind::Bool => Dispatch::bool_from_data(data, target),
         })
     }
 
@@ -98,16 +98,16 @@ impl AnyTensor {
     ///
     /// # Errors
     /// Gives the tensor's own kind and rank back if they are others.
-    pub fn into_tensor<const D: usize, K: Basic + KindOf>(self) -> Result<Tensor<D, K>, (Kind, usize)> {
+    pub fn into_tensor<const D: usize, K: Basic + TensorKindOf>(self) -> Result<Tensor<D, K>, (TensorKind, usize)> {
         match (self.kind(), self.rank()) {
-            (kind, rank) if kind == <K as KindOf>::KIND && rank == D => Ok(Tensor::from_dispatch(self.0)),
+            (kind, rank) if kind == <K as TensorKindOf>::KIND && rank == D => Ok(Tensor::from_dispatch(self.0)),
             other => Err(other),
         }
     }
 
     /// Float, int or bool.
-    pub fn kind(&self) -> Kind {
-        Kind::of(self.0.dtype())
+    pub fn kind(&self) -> TensorKind {
+        TensorKind::of(self.0.dtype())
     }
 
     /// Number of dimensions.
@@ -141,9 +141,9 @@ impl AnyTensor {
             return self;
         }
         Self(match self.kind() {
-            Kind::Float => Dispatch::inner(self.0),
-            Kind::Int => Dispatch::int_inner(self.0),
-            Kind::Bool => Dispatch::bool_inner(self.0),
+            TensorKind::Float => Dispatch::inner(self.0),
+            TensorKind::Int => Dispatch::int_inner(self.0),
+            TensorKind::Bool => Dispatch::bool_inner(self.0),
         })
     }
 
@@ -155,27 +155,27 @@ impl AnyTensor {
     pub fn leaf(self, strategy: GradientCheckpointingStrategy, tracked: bool) -> Self {
         let plain = self.inner();
         let mut tensor = match plain.kind() {
-            Kind::Float => Dispatch::from_inner(plain.0),
-            Kind::Int => Dispatch::int_from_inner(plain.0),
-            Kind::Bool => Dispatch::bool_from_inner(plain.0),
+            TensorKind::Float => Dispatch::from_inner(plain.0),
+            TensorKind::Int => Dispatch::int_from_inner(plain.0),
+            TensorKind::Bool => Dispatch::bool_from_inner(plain.0),
         };
         tensor.autodiff = burn::backend::DispatchAutodiffContext::Enabled(strategy);
-        let float = Kind::of(tensor.dtype()) == Kind::Float;
+        let float = TensorKind::of(tensor.dtype()) == TensorKind::Float;
         Self(if float && tracked { Dispatch::float_set_require_grad(tensor, true) } else { tensor })
     }
 
     /// Does its graph lead to anything that needs a gradient?
     pub fn is_tracked(&self) -> bool {
-        self.kind() == Kind::Float && self.device_is_autodiff() && Dispatch::is_tracked(&self.0)
+        self.kind() == TensorKind::Float && self.device_is_autodiff() && Dispatch::is_tracked(&self.0)
     }
 
     /// Zeros (false, of booleans) of this kind, element type and device, without autodiff.
     pub fn zeros(&self, shape: Shape) -> Self {
         let (device, dtype) = (self.device().inner(), self.dtype());
         Self(match self.kind() {
-            Kind::Float => Dispatch::float_zeros(shape, device.as_dispatch(), dtype.into()),
-            Kind::Int => Dispatch::int_zeros(shape, device.as_dispatch(), dtype.into()),
-            Kind::Bool => Dispatch::bool_zeros(shape, device.as_dispatch(), dtype.into()),
+            TensorKind::Float => Dispatch::float_zeros(shape, device.as_dispatch(), dtype.into()),
+            TensorKind::Int => Dispatch::int_zeros(shape, device.as_dispatch(), dtype.into()),
+            TensorKind::Bool => Dispatch::bool_zeros(shape, device.as_dispatch(), dtype.into()),
         })
     }
 
@@ -186,9 +186,9 @@ impl AnyTensor {
         }
         let target = device.as_dispatch();
         Self(match self.kind() {
-            Kind::Float => Dispatch::float_to_device(self.0, target),
-            Kind::Int => Dispatch::int_to_device(self.0, target),
-            Kind::Bool => Dispatch::bool_to_device(self.0, target),
+            TensorKind::Float => Dispatch::float_to_device(self.0, target),
+            TensorKind::Int => Dispatch::int_to_device(self.0, target),
+            TensorKind::Bool => Dispatch::bool_to_device(self.0, target),
         })
     }
 
@@ -198,18 +198,18 @@ impl AnyTensor {
         let whole = |d: usize| if d == dim { Slice::from(start..end) } else { Slice::from(0..shape[d]) };
         let slices: Vec<Slice> = (0..shape.num_dims()).map(whole).collect();
         Self(match self.kind() {
-            Kind::Float => Dispatch::float_slice(self.0, &slices),
-            Kind::Int => Dispatch::int_slice(self.0, &slices),
-            Kind::Bool => Dispatch::bool_slice(self.0, &slices),
+            TensorKind::Float => Dispatch::float_slice(self.0, &slices),
+            TensorKind::Int => Dispatch::int_slice(self.0, &slices),
+            TensorKind::Bool => Dispatch::bool_slice(self.0, &slices),
         })
     }
 
     /// The same elements in another shape, which must have as many.
     pub fn reshape(self, shape: Shape) -> Self {
         Self(match self.kind() {
-            Kind::Float => Dispatch::float_reshape(self.0, shape),
-            Kind::Int => Dispatch::int_reshape(self.0, shape),
-            Kind::Bool => Dispatch::bool_reshape(self.0, shape),
+            TensorKind::Float => Dispatch::float_reshape(self.0, shape),
+            TensorKind::Int => Dispatch::int_reshape(self.0, shape),
+            TensorKind::Bool => Dispatch::bool_reshape(self.0, shape),
         })
     }
 
@@ -218,9 +218,9 @@ impl AnyTensor {
         let kind = pieces.first()?.kind();
         let pieces: Vec<DispatchTensor> = pieces.into_iter().map(|t| t.0).collect();
         Some(Self(match kind {
-            Kind::Float => Dispatch::float_cat(pieces, dim),
-            Kind::Int => Dispatch::int_cat(pieces, dim),
-            Kind::Bool => Dispatch::bool_cat(pieces, dim),
+            TensorKind::Float => Dispatch::float_cat(pieces, dim),
+            TensorKind::Int => Dispatch::int_cat(pieces, dim),
+            TensorKind::Bool => Dispatch::bool_cat(pieces, dim),
         }))
     }
 
@@ -258,28 +258,28 @@ impl AnyTensor {
     /// What the device reports.
     pub fn into_data(self) -> Result<TensorData, String> {
         let read = match self.kind() {
-            Kind::Float => burn::tensor::try_read_sync(Dispatch::float_into_data(self.0)),
-            Kind::Int => burn::tensor::try_read_sync(Dispatch::int_into_data(self.0)),
-            Kind::Bool => burn::tensor::try_read_sync(Dispatch::bool_into_data(self.0)),
+            TensorKind::Float => burn::tensor::try_read_sync(Dispatch::float_into_data(self.0)),
+            TensorKind::Int => burn::tensor::try_read_sync(Dispatch::int_into_data(self.0)),
+            TensorKind::Bool => burn::tensor::try_read_sync(Dispatch::bool_into_data(self.0)),
         };
         read.ok_or("the device cannot be read without waiting")?.map_err(|e| e.to_string())
     }
 }
 
-/// Ties Burn's tensor kinds to [`Kind`].
-pub trait KindOf {
+/// Ties Burn's tensor kinds to [`TensorKind`].
+pub trait TensorKindOf {
     /// The kind.
-    const KIND: Kind;
+    const KIND: TensorKind;
 }
 
-impl KindOf for burn::tensor::Float {
-    const KIND: Kind = Kind::Float;
+impl TensorKindOf for burn::tensor::Float {
+    const KIND: TensorKind = TensorKind::Float;
 }
 
-impl KindOf for burn::tensor::Int {
-    const KIND: Kind = Kind::Int;
+impl TensorKindOf for burn::tensor::Int {
+    const KIND: TensorKind = TensorKind::Int;
 }
 
-impl KindOf for burn::tensor::Bool {
-    const KIND: Kind = Kind::Bool;
+impl TensorKindOf for burn::tensor::Bool {
+    const KIND: TensorKind = TensorKind::Bool;
 }

@@ -16,7 +16,7 @@
 //! boundary!(enum Signal { Tokens(a), Hidden(a) });
 //! ```
 
-use super::any_tensor::{AnyTensor, Kind, KindOf};
+use super::any_tensor::{AnyTensor, TensorKind, TensorKindOf};
 use super::skip::EDGE;
 use burn::tensor::Tensor;
 use burn::tensor::kind::Basic;
@@ -24,16 +24,16 @@ use std::collections::VecDeque;
 
 /// One entry of a [`Payload`].
 #[derive(Clone, Debug)]
-pub enum Part {
+pub enum PayloadPart {
     /// A tensor.
     Tensor(AnyTensor),
     /// A number that says what form follows.
-    Form(usize),
+    Tag(usize),
 }
 
 /// The flat form in which a [`Boundary`] value travels.
 #[derive(Clone, Debug, Default)]
-pub struct Payload(VecDeque<Part>);
+pub struct Payload(VecDeque<PayloadPart>);
 
 /// Why a payload is not the value that was asked for.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -45,12 +45,12 @@ pub enum BoundaryError {
     Mismatch {
         /// Which part, from 0.
         index: usize,
-        /// Kind that came.
-        got: Kind,
+        /// TensorKind that came.
+        got: TensorKind,
         /// Rank that came.
         got_rank: usize,
-        /// Kind expected.
-        expected: Kind,
+        /// TensorKind expected.
+        expected: TensorKind,
         /// Rank expected.
         expected_rank: usize,
     },
@@ -68,7 +68,7 @@ pub enum BoundaryError {
     },
     /// Something else than expected: a tensor for a form number or the reverse, or an unknown variant.
     #[error("the payload does not hold {expected} where it is expected")]
-    Form {
+    Structure {
         /// What should have come.
         expected: &'static str,
     },
@@ -108,35 +108,35 @@ pub trait Boundary: Sized + Send + 'static {
 
 impl Payload {
     /// A payload of given parts.
-    pub fn from_parts(parts: impl IntoIterator<Item = Part>) -> Self {
+    pub fn from_parts(parts: impl IntoIterator<Item = PayloadPart>) -> Self {
         Self(parts.into_iter().collect())
     }
 
     /// Appends a tensor.
     pub fn push_tensor(&mut self, tensor: AnyTensor) {
-        self.0.push_back(Part::Tensor(tensor));
+        self.0.push_back(PayloadPart::Tensor(tensor));
     }
 
     /// Appends a number that says what form follows.
-    pub fn push_form(&mut self, form: usize) {
-        self.0.push_back(Part::Form(form));
+    pub fn push_tag(&mut self, form: usize) {
+        self.0.push_back(PayloadPart::Tag(form));
     }
 
     /// Its parts.
-    pub fn parts(&self) -> impl Iterator<Item = &Part> {
+    pub fn parts(&self) -> impl Iterator<Item = &PayloadPart> {
         self.0.iter()
     }
 
     /// Its parts, moved out.
-    pub fn into_parts(self) -> impl Iterator<Item = Part> {
+    pub fn into_parts(self) -> impl Iterator<Item = PayloadPart> {
         self.0.into_iter()
     }
 
     /// Its tensors, in order.
     pub fn tensors(&self) -> impl Iterator<Item = &AnyTensor> {
         self.0.iter().filter_map(|part| match part {
-            Part::Tensor(tensor) => Some(tensor),
-            Part::Form(_) => None,
+            PayloadPart::Tensor(tensor) => Some(tensor),
+            PayloadPart::Tag(_) => None,
         })
     }
 
@@ -144,9 +144,9 @@ impl Payload {
     pub fn map_tensors<E>(self, mut f: impl FnMut(usize, AnyTensor) -> Result<AnyTensor, E>) -> Result<Self, E> {
         let mut position = 0;
         let map = |part| match part {
-            Part::Tensor(tensor) => {
+            PayloadPart::Tensor(tensor) => {
                 position += 1;
-                f(position - 1, tensor).map(Part::Tensor)
+                f(position - 1, tensor).map(PayloadPart::Tensor)
             }
             form => Ok(form),
         };
@@ -162,7 +162,7 @@ impl Payload {
 /// Reads a [`Payload`] from its front.
 #[derive(Debug)]
 pub struct PayloadReader {
-    parts: VecDeque<Part>,
+    parts: VecDeque<PayloadPart>,
     index: usize,
 }
 
@@ -172,7 +172,7 @@ impl PayloadReader {
         Self { parts: payload.0, index: 0 }
     }
 
-    fn next(&mut self, expected: &'static str) -> Result<Part, BoundaryError> {
+    fn next(&mut self, expected: &'static str) -> Result<PayloadPart, BoundaryError> {
         self.index += 1;
         self.parts.pop_front().ok_or(BoundaryError::Missing { expected })
     }
@@ -181,14 +181,14 @@ impl PayloadReader {
     ///
     /// # Errors
     /// If the next part is not a tensor of that rank and kind.
-    pub fn tensor<const D: usize, K: Basic + KindOf>(&mut self) -> Result<Tensor<D, K>, BoundaryError> {
+    pub fn tensor<const D: usize, K: Basic + TensorKindOf>(&mut self) -> Result<Tensor<D, K>, BoundaryError> {
         match self.next("a tensor")? {
-            Part::Form(_) => Err(BoundaryError::Form { expected: "a tensor" }),
-            Part::Tensor(tensor) => tensor.into_tensor().map_err(|(got, got_rank)| BoundaryError::Mismatch {
+            PayloadPart::Tag(_) => Err(BoundaryError::Structure { expected: "a tensor" }),
+            PayloadPart::Tensor(tensor) => tensor.into_tensor().map_err(|(got, got_rank)| BoundaryError::Mismatch {
                 index: self.index - 1,
                 got,
                 got_rank,
-                expected: <K as KindOf>::KIND,
+                expected: <K as TensorKindOf>::KIND,
                 expected_rank: D,
             }),
         }
@@ -200,22 +200,22 @@ impl PayloadReader {
     /// If the next part is not a tensor.
     pub fn any_tensor(&mut self) -> Result<AnyTensor, BoundaryError> {
         match self.next("a tensor")? {
-            Part::Tensor(tensor) => Ok(tensor),
-            Part::Form(_) => Err(BoundaryError::Form { expected: "a tensor" }),
+            PayloadPart::Tensor(tensor) => Ok(tensor),
+            PayloadPart::Tag(_) => Err(BoundaryError::Structure { expected: "a tensor" }),
         }
     }
 
     /// Does a value follow that goes past the next stage?
     pub(super) fn is_at_edge(&self) -> bool {
-        matches!(self.parts.front(), Some(Part::Form(EDGE)))
+        matches!(self.parts.front(), Some(PayloadPart::Tag(EDGE)))
     }
 
     /// Takes the mark before such a value.
     pub(super) fn edge(&mut self) -> Result<(), BoundaryError> {
         let expected = "a value from past the neighbouring stage";
         match self.next(expected)? {
-            Part::Form(EDGE) => Ok(()),
-            _ => Err(BoundaryError::Form { expected }),
+            PayloadPart::Tag(EDGE) => Ok(()),
+            _ => Err(BoundaryError::Structure { expected }),
         }
     }
 
@@ -225,13 +225,13 @@ impl PayloadReader {
     /// If the next part is none, or too large.
     pub fn form(&mut self, limit: usize, expected: &'static str) -> Result<usize, BoundaryError> {
         match self.next(expected)? {
-            Part::Form(form) if form < limit => Ok(form),
-            _ => Err(BoundaryError::Form { expected }),
+            PayloadPart::Tag(form) if form < limit => Ok(form),
+            _ => Err(BoundaryError::Structure { expected }),
         }
     }
 }
 
-impl<const D: usize, K: Basic + KindOf + 'static> Boundary for Tensor<D, K> {
+impl<const D: usize, K: Basic + TensorKindOf + 'static> Boundary for Tensor<D, K> {
     fn write(self, payload: &mut Payload) {
         payload.push_tensor(AnyTensor::new(self));
     }
@@ -253,7 +253,7 @@ impl Boundary for AnyTensor {
 
 impl<T: Boundary> Boundary for Option<T> {
     fn write(self, payload: &mut Payload) {
-        payload.push_form(usize::from(self.is_some()));
+        payload.push_tag(usize::from(self.is_some()));
         if let Some(value) = self {
             value.write(payload);
         }
@@ -269,7 +269,7 @@ impl<T: Boundary> Boundary for Option<T> {
 
 impl<T: Boundary> Boundary for Vec<T> {
     fn write(self, payload: &mut Payload) {
-        payload.push_form(self.len());
+        payload.push_tag(self.len());
         self.into_iter().for_each(|value| value.write(payload));
     }
 
@@ -320,7 +320,7 @@ macro_rules! boundary {
                 let mut _form = 0;
                 $(
                     if let Self::$variant(_) = &self {
-                        payload.push_form(_form);
+                        payload.push_tag(_form);
                     }
                     _form += 1;
                 )+
@@ -339,7 +339,7 @@ macro_rules! boundary {
                     }
                     _variant += 1;
                 )+
-                Err($crate::stage::BoundaryError::Form { expected: concat!("a variant of ", stringify!($name)) })
+                Err($crate::stage::BoundaryError::Structure { expected: concat!("a variant of ", stringify!($name)) })
             }
         }
     };

@@ -11,8 +11,8 @@
 //!    weight gradients to `W`, which computes them and adds them to those that `I` held. `B` runs both at once.
 
 use super::Stage;
-use super::any_tensor::{AnyTensor, Kind};
-use super::boundary::{Part, Payload};
+use super::any_tensor::{AnyTensor, TensorKind};
+use super::boundary::{Payload, PayloadPart};
 use super::engine::{DeferredShare, Engine, EngineReport, ForwardCall, Gradients, Outcome};
 use super::error::StageError;
 use super::function::{Computed, StageFunction};
@@ -26,7 +26,7 @@ use std::collections::HashMap;
 
 /// Shape and element type of an output, its storage being gone.
 #[derive(Debug)]
-struct Form {
+struct PayloadSpec {
     shape: Shape,
     dtype: DType,
     /// Can it have a gradient?
@@ -39,7 +39,7 @@ struct Held {
     leaves: Vec<Option<AnyTensor>>,
     /// The nodes of those that can have a gradient; `None` where there is no backward to run.
     nodes: Option<HeldOutputs>,
-    outputs: Vec<Form>,
+    outputs: Vec<PayloadSpec>,
     /// The outputs themselves, where they are not to be released.
     _kept: Vec<AnyTensor>,
     /// Where layers that defer leave their weight gradients in backward.
@@ -161,9 +161,14 @@ impl<M: Stage> Engine<M> for Eager {
         let (outcome, tracked) = hand_on(computed?);
         let kept =
             if self.keeps_outputs { tracked.iter().cloned().map(AnyTensor::inner).collect() } else { Vec::new() };
-        let form = |t: &AnyTensor| Form { shape: t.shape(), dtype: t.dtype(), differentiable: t.kind() == Kind::Float };
+        let form = |t: &AnyTensor| PayloadSpec {
+            shape: t.shape(),
+            dtype: t.dtype(),
+            differentiable: t.kind() == TensorKind::Float,
+        };
         let outputs = tracked.iter().map(form).collect();
-        let floats = tracked.into_iter().filter(|t| t.kind() == Kind::Float).map(AnyTensor::into_dispatch).collect();
+        let floats =
+            tracked.into_iter().filter(|t| t.kind() == TensorKind::Float).map(AnyTensor::into_dispatch).collect();
         let nodes = HeldOutputs::new(floats);
         self.held.insert(sample, Held { leaves, nodes, outputs, _kept: kept, deferral });
         Ok(outcome)
@@ -233,12 +238,12 @@ fn attach(
     mut leaves: Option<&mut Vec<Option<AnyTensor>>>,
 ) -> Payload {
     let attach = |part| {
-        let Part::Tensor(tensor) = part else { return part };
+        let PayloadPart::Tensor(tensor) = part else { return part };
         let leaf = tensor.leaf(strategy, tracked);
         if let Some(leaves) = leaves.as_deref_mut() {
-            leaves.push((tracked && leaf.kind() == Kind::Float).then(|| leaf.clone()));
+            leaves.push((tracked && leaf.kind() == TensorKind::Float).then(|| leaf.clone()));
         }
-        Part::Tensor(leaf)
+        PayloadPart::Tensor(leaf)
     };
     Payload::from_parts(payload.into_parts().map(attach))
 }
@@ -258,7 +263,7 @@ fn hand_on(computed: Computed) -> (Outcome, Vec<AnyTensor>) {
 fn detach(payload: Payload) -> (Outcome, Vec<AnyTensor>) {
     let tracked: Vec<AnyTensor> = payload.tensors().cloned().collect();
     let plain = payload.into_parts().map(|part| match part {
-        Part::Tensor(tensor) => Part::Tensor(tensor.inner()),
+        PayloadPart::Tensor(tensor) => PayloadPart::Tensor(tensor.inner()),
         form => form,
     });
     (Outcome::Output(Payload::from_parts(plain)), tracked)

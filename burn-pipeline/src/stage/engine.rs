@@ -137,12 +137,7 @@ pub struct EngineReport {
 impl EngineReport {
     /// A stage run by Burn's autodiff.
     pub fn eager(reason: impl Into<String>) -> Self {
-        Self {
-            engine: "eager",
-            reason: reason.into(),
-            deferred: None,
-            programs: Vec::new(),
-        }
+        Self { engine: "eager", reason: reason.into(), deferred: None, programs: Vec::new() }
     }
 }
 

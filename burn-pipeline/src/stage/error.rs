@@ -50,7 +50,7 @@ pub enum StageError {
     },
     /// What crosses the stage's boundary is not what its metadata says.
     #[error(
-        "{} of the stage's {port}: expected {expected}, got {got}; correct what makes it, or declare the size free (`Form::free`)",
+        "{} of the stage's {port}: expected {expected}, got {got}; correct what makes it, or declare the size free (`PayloadSpec::free`)",
         tensor.map_or("the form".to_owned(), |tensor| format!("tensor {tensor}"))
     )]
     Metadata {

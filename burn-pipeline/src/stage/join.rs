@@ -1,7 +1,7 @@
 //! Joining the outputs of microbatches back to one.
 
 use super::any_tensor::AnyTensor;
-use super::boundary::{Part, Payload};
+use super::boundary::{Payload, PayloadPart};
 use super::microbatch::{MicrobatchError, Microbatches};
 
 impl Microbatches {
@@ -10,14 +10,14 @@ impl Microbatches {
     /// # Errors
     /// If they do not have the same form.
     pub fn join(outputs: Vec<Payload>, dim: usize) -> Result<Payload, MicrobatchError> {
-        let mut columns: Vec<Vec<Part>> = Vec::new();
+        let mut columns: Vec<Vec<PayloadPart>> = Vec::new();
         for (row, output) in outputs.into_iter().enumerate() {
-            let parts: Vec<Part> = output.into_parts().collect();
+            let parts: Vec<PayloadPart> = output.into_parts().collect();
             if row == 0 {
                 columns = parts.iter().map(|_| Vec::new()).collect();
             }
             if parts.len() != columns.len() {
-                return Err(MicrobatchError::Form);
+                return Err(MicrobatchError::Structure);
             }
             columns.iter_mut().zip(parts).for_each(|(column, part)| column.push(part));
         }
@@ -26,21 +26,23 @@ impl Microbatches {
 }
 
 /// Joins one part of all microbatches: tensors along `dim`, forms if they are all equal.
-fn join(column: Vec<Part>, dim: usize) -> Result<Part, MicrobatchError> {
+fn join(column: Vec<PayloadPart>, dim: usize) -> Result<PayloadPart, MicrobatchError> {
     let mut tensors: Vec<AnyTensor> = Vec::new();
     let mut form = None;
     for part in column {
         match part {
-            Part::Tensor(tensor) => tensors.push(tensor),
-            Part::Form(number) if form.is_none_or(|form| form == number) => form = Some(number),
-            Part::Form(_) => return Err(MicrobatchError::Form),
+            PayloadPart::Tensor(tensor) => tensors.push(tensor),
+            PayloadPart::Tag(number) if form.is_none_or(|form| form == number) => form = Some(number),
+            PayloadPart::Tag(_) => return Err(MicrobatchError::Structure),
         }
     }
     let alike = tensors.windows(2).all(|pair| joinable(&pair[0], &pair[1], dim));
     match (form, tensors.is_empty()) {
-        (Some(form), true) => Ok(Part::Form(form)),
-        (None, false) if alike => AnyTensor::cat(tensors, dim).map(Part::Tensor).ok_or(MicrobatchError::Form),
-        _ => Err(MicrobatchError::Form),
+        (Some(form), true) => Ok(PayloadPart::Tag(form)),
+        (None, false) if alike => {
+            AnyTensor::cat(tensors, dim).map(PayloadPart::Tensor).ok_or(MicrobatchError::Structure)
+        }
+        _ => Err(MicrobatchError::Structure),
     }
 }
 

@@ -12,7 +12,7 @@
 //! comes ([`Link::expect`](crate::link::Link::expect)); and it is noticed, in good time and by name, that shapes changed
 //! where they should not have ([`Validate`]).
 
-use super::form::Form;
+use super::payload_spec::PayloadSpec;
 
 /// Which forms are compared with the metadata while training.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -66,18 +66,18 @@ impl std::fmt::Display for Port {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct StageMetadata {
     /// What the stage takes.
-    pub input: Option<Form>,
+    pub input: Option<PayloadSpec>,
     /// What it hands on; `None` for the last stage in training, which gives a loss.
-    pub output: Option<Form>,
+    pub output: Option<PayloadSpec>,
     /// The gradients that come for what it handed on; known only where stages were run.
-    pub output_gradients: Option<Form>,
+    pub output_gradients: Option<PayloadSpec>,
     /// The gradients that it hands back; known only where stages were run.
-    pub input_gradients: Option<Form>,
+    pub input_gradients: Option<PayloadSpec>,
 }
 
 impl StageMetadata {
     /// The form at one port, if it is known.
-    pub fn at(&self, port: Port) -> Option<&Form> {
+    pub fn at(&self, port: Port) -> Option<&PayloadSpec> {
         match port {
             Port::Input => self.input.as_ref(),
             Port::Output => self.output.as_ref(),
@@ -90,7 +90,7 @@ impl StageMetadata {
     ///
     /// # Errors
     /// Gives both forms back if they differ in more than sizes.
-    pub fn note(&mut self, port: Port, form: Form) -> Result<(), (Form, Form)> {
+    pub fn note(&mut self, port: Port, form: PayloadSpec) -> Result<(), (PayloadSpec, PayloadSpec)> {
         let place = match port {
             Port::Input => &mut self.input,
             Port::Output => &mut self.output,

@@ -9,7 +9,7 @@
 //! `merge_chunks`), without its trap of cutting targets into more pieces than inputs.
 
 use super::any_tensor::AnyTensor;
-use super::boundary::{Boundary, Part, Payload};
+use super::boundary::{Boundary, Payload, PayloadPart};
 use super::loss::{LOSS_SEED, loss_seed};
 use std::collections::BTreeMap;
 
@@ -93,7 +93,7 @@ pub enum MicrobatchError {
     },
     /// Outputs to join do not have the same form.
     #[error("the outputs of microbatches do not have the same form and cannot be joined")]
-    Form,
+    Structure,
 }
 
 /// A payload with its split rules; `None` is dimension 0 for every tensor.
@@ -226,7 +226,7 @@ impl Batch {
         for &name in names {
             if name == LOSS_SEED {
                 let device = self.input.payload.tensors().next().map(AnyTensor::device).unwrap_or_default();
-                parts.push(Part::Tensor(loss_seed(1.0, &device)));
+                parts.push(PayloadPart::Tensor(loss_seed(1.0, &device)));
                 continue;
             }
             let missing = || MicrobatchError::MissingExtra { stage, name: name.to_owned() };

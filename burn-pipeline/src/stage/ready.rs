@@ -1,8 +1,8 @@
 //! Batches that come in microbatches already, each of a shape of its own (sequences of several lengths), and batches
 //! of zeros.
 
-use super::form::zeros_like;
 use super::microbatch::{Batch, Cuttable, MicrobatchError, Microbatches, Split};
+use super::payload_spec::zeros_like;
 use burn::tensor::Shape;
 
 impl Batch {

@@ -16,7 +16,7 @@
 //! # boundary::<Output>();
 //! ```
 
-use super::boundary::{Boundary, BoundaryError, Part, Payload, PayloadReader};
+use super::boundary::{Boundary, BoundaryError, Payload, PayloadPart, PayloadReader};
 
 /// The form number that stands before each value that goes past the next stage; no list is as long.
 pub(super) const EDGE: usize = usize::MAX;
@@ -33,7 +33,7 @@ pub struct Skips<T>(pub Vec<T>);
 
 impl<T: Boundary> Boundary for Skip<T> {
     fn write(self, payload: &mut Payload) {
-        payload.push_form(EDGE);
+        payload.push_tag(EDGE);
         self.0.write(payload);
     }
 
@@ -63,7 +63,7 @@ impl Payload {
         let mut pieces = vec![Vec::new()];
         for part in self.into_parts() {
             match (part, pieces.last_mut()) {
-                (Part::Form(EDGE), _) => pieces.push(Vec::new()),
+                (PayloadPart::Tag(EDGE), _) => pieces.push(Vec::new()),
                 (part, Some(piece)) => piece.push(part),
                 (_, None) => {}
             }
@@ -74,7 +74,7 @@ impl Payload {
 
     /// Puts what [`Payload::split_skips`] took apart together again.
     pub fn join_skips(self, skips: Vec<Self>) -> Self {
-        let marked = |skip: Self| std::iter::once(Part::Form(EDGE)).chain(skip.into_parts());
+        let marked = |skip: Self| std::iter::once(PayloadPart::Tag(EDGE)).chain(skip.into_parts());
         Self::from_parts(self.into_parts().chain(skips.into_iter().flat_map(marked)))
     }
 }

@@ -3,11 +3,11 @@
 use super::Stage;
 use super::boundary::Boundary;
 use super::erased::ErasedStage;
-use super::form::Form;
 use super::function::StageFunction;
 use super::loss::Loss;
 use super::metadata::StageMetadata;
 use super::names::Names;
+use super::payload_spec::PayloadSpec;
 use super::typed::Typed;
 
 /// A stage of any module type, as the factory of a pipeline returns it.
@@ -41,7 +41,7 @@ impl StageBox {
 
     /// Declares what the stage takes and hands on; see [`StageMetadata`]. The last stage, which gives a loss, has no
     /// output to declare.
-    pub fn declare(mut self, input: Form, output: Option<Form>) -> Self {
+    pub fn declare(mut self, input: PayloadSpec, output: Option<PayloadSpec>) -> Self {
         self.0.set_declared(StageMetadata { input: Some(input), output, ..StageMetadata::default() });
         self
     }

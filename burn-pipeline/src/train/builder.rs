@@ -4,7 +4,7 @@ use super::build_error::BuildError;
 use super::pipeline::Pipeline;
 use super::shared::SharedParameter;
 use super::source::{Groups, Source};
-use crate::cost::Links;
+use crate::cost::LinkCosts;
 use crate::execute::FusedActions;
 use crate::link::Link;
 use crate::plan::{Plan, SkipEdge};
@@ -75,7 +75,7 @@ pub struct Builder {
     pub(super) replicas: usize,
     pub(super) sharded: bool,
     pub(super) gathered: usize,
-    pub(super) delay: Option<Links>,
+    pub(super) delay: Option<LinkCosts>,
 }
 
 impl std::fmt::Debug for Builder {
@@ -284,7 +284,7 @@ impl Builder {
 
     /// Delivers messages between ranks as late as these links would, so that a slower network can be tried out on one
     /// machine: see [`Delayed`](crate::link::Delayed).
-    pub fn delayed(mut self, network: Links) -> Self {
+    pub fn delayed(mut self, network: LinkCosts) -> Self {
         self.delay = Some(network);
         self
     }

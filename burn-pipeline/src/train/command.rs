@@ -4,9 +4,9 @@ use super::checkpoint::{Checkpoint, CheckpointError, Parts, SavedStage};
 use super::rank::{ApplyOutcome, BatchOutcome};
 use super::shared::SharedReport;
 use super::shares::Shares;
-use crate::cost::LinkBetween;
+use crate::cost::LinkOverride;
 use crate::execute::ExecuteError;
-use crate::plan::{CheckedPlan, Stage};
+use crate::plan::{CheckedPlan, StageId};
 use crate::stage::{AnyTensor, EngineReport, MetadataMode, Microbatches, NamedWeight, StageMetadata, Takes};
 use std::any::Any;
 use std::collections::BTreeSet;
@@ -75,15 +75,15 @@ pub(super) enum Answer {
     Ready(Vec<StageFacts>, Vec<SharedReport>),
     Batch(BatchOutcome),
     Applied(ApplyOutcome),
-    Tensors(Vec<(Stage, Vec<Option<AnyTensor>>)>),
-    Modules(Vec<(Stage, Box<dyn Any + Send>)>),
-    Engines(Vec<(Stage, EngineReport)>),
-    Learned(MetadataMode, Vec<(Stage, StageMetadata)>),
-    NamedWeights(Vec<(Stage, Vec<NamedWeight>)>),
+    Tensors(Vec<(StageId, Vec<Option<AnyTensor>>)>),
+    Modules(Vec<(StageId, Box<dyn Any + Send>)>),
+    Engines(Vec<(StageId, EngineReport)>),
+    Learned(MetadataMode, Vec<(StageId, StageMetadata)>),
+    NamedWeights(Vec<(StageId, Vec<NamedWeight>)>),
     Saved(Result<Vec<SavedStage>, CheckpointError>),
     Exported(Result<(), CheckpointError>),
     Offered(Result<BTreeSet<usize>, CheckpointError>),
-    Links(Vec<LinkBetween>),
+    Links(Vec<LinkOverride>),
     /// What a process has told.
     Told(String),
     /// A rank refused the call.
@@ -103,7 +103,7 @@ pub(super) enum Answer {
 /// What a stage says of itself once it is built.
 #[derive(Debug, Clone)]
 pub(super) struct StageFacts {
-    pub(super) stage: Stage,
+    pub(super) stage: StageId,
     pub(super) extras: Vec<&'static str>,
     pub(super) has_loss: bool,
     /// Were its forms declared?

@@ -7,14 +7,14 @@
 
 use crate::execute::{ExecuteError, Executor};
 use crate::link::{Direction, Header, Message};
-use crate::plan::Stage;
+use crate::plan::StageId;
 use crate::stage::Payload;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Takes the outputs that this rank has; gives all outputs where this rank asks, else none.
 pub(super) fn deliver(
     executor: &mut Executor,
-    last: Stage,
+    last: StageId,
     outputs: Vec<(usize, Payload)>,
     asking: &BTreeSet<usize>,
 ) -> Result<Vec<(usize, Payload)>, ExecuteError> {

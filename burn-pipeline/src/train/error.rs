@@ -3,7 +3,7 @@
 use super::build_error::BuildError;
 use crate::execute::ExecuteError;
 use crate::link::{Activity, Failure};
-use crate::plan::Stage;
+use crate::plan::StageId;
 use crate::stage::{MicrobatchError, StageError};
 
 /// Why a call on a pipeline failed.
@@ -16,7 +16,7 @@ pub enum PipelineError {
     #[error("stage {stage} does not take this batch: {source}")]
     Refused {
         /// The stage.
-        stage: Stage,
+        stage: StageId,
         /// What does not fit.
         source: StageError,
     },

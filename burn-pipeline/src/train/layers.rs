@@ -15,7 +15,7 @@
 
 use super::builder::{Builder, StageContext};
 use super::profile::median;
-use crate::cost::{Dtype, Kind, Layer, Layers, PartitionError};
+use crate::cost::{Dtype, Layer, LayerKind, Layers, PartitionError};
 use crate::execute::panic_message;
 use crate::stage::{
     AnyTensor, Batch, ErasedStage, ForwardCall, Gradients, MicrobatchError, Outcome, Payload, SplitBackward,
@@ -117,7 +117,7 @@ impl Builder {
     pub fn measure_layers(
         &self,
         microbatch: Batch,
-        kinds: &[Kind],
+        kinds: &[LayerKind],
         rounds: usize,
     ) -> Result<MeasuredLayers, MeasureError> {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(self.threads).build();
@@ -154,7 +154,7 @@ impl<'a> Probe<'a> {
         Self { builder, batch, layers, rounds, device, past: BTreeMap::new(), uncaptured: Vec::new() }
     }
 
-    fn run(mut self, kinds: &[Kind]) -> Result<MeasuredLayers, MeasureError> {
+    fn run(mut self, kinds: &[LayerKind]) -> Result<MeasuredLayers, MeasureError> {
         let mut value = self.brought(self.batch.whole_input().clone());
         let mut layers = Vec::with_capacity(kinds.len());
         for (index, &kind) in kinds.iter().enumerate() {
@@ -171,7 +171,7 @@ impl<'a> Probe<'a> {
     }
 
     /// One layer's numbers, and what it hands on.
-    fn layer(&mut self, index: usize, kind: Kind, input: Payload) -> Result<(Layer, Payload), MeasureError> {
+    fn layer(&mut self, index: usize, kind: LayerKind, input: Payload) -> Result<(Layer, Payload), MeasureError> {
         let factory = self.builder.factory.as_ref().ok_or(MeasureError::NoStages)?;
         let context = StageContext { index, stages: self.layers, rank: 0, device: self.device.clone() };
         let mut held = factory(&context).into_inner();
@@ -285,7 +285,8 @@ impl<'a> Probe<'a> {
         match outcome {
             Outcome::Loss(_) => vec![Some(loss_seed(1.0, &self.device))],
             Outcome::Output(payload) => {
-                let seed = |tensor: &AnyTensor| (tensor.kind() == crate::stage::Kind::Float).then(|| tensor.clone());
+                let seed =
+                    |tensor: &AnyTensor| (tensor.kind() == crate::stage::TensorKind::Float).then(|| tensor.clone());
                 payload.tensors().map(seed).collect()
             }
         }

@@ -10,18 +10,18 @@
 
 use super::build_error::BuildError;
 use super::rank::Rank;
-use crate::execute::{ExecuteError, Inspection, Learned, Part, Run, Seeding, declared_messages};
+use crate::execute::{ExecuteError, Inspection, Learned, ReplicaShare, Run, Seeding, declared_messages};
 #[cfg(doc)]
 use crate::link::Link;
 use crate::link::{Activity, expect_all};
 use crate::pass::insert_transfers;
-use crate::plan::{Action, CheckOptions, CheckedPlan, Op, Placement, Plan, SkipEdge, Stage};
+use crate::plan::{Action, CheckOptions, CheckedPlan, Op, Placement, Plan, SkipEdge, StageId};
 use crate::stage::{AnyTensor, GradientStore, MetadataMode, Microbatches, Port, StageError, StageMetadata, Validate};
 use std::collections::BTreeMap;
 use std::time::Instant;
 
 /// The metadata of a rank's stages.
-pub(super) type Known = BTreeMap<Stage, StageMetadata>;
+pub(super) type Known = BTreeMap<StageId, StageMetadata>;
 
 /// One microbatch a route: every `F` in the model's order, then every `B` back.
 pub(super) fn learning_plan(placement: &Placement, skips: Vec<SkipEdge>) -> Result<CheckedPlan, BuildError> {
@@ -49,7 +49,7 @@ impl Rank {
         plan: &CheckedPlan,
         zeros: &[Microbatches],
         validate: Validate,
-    ) -> Result<(MetadataMode, BTreeMap<Stage, StageMetadata>), ExecuteError> {
+    ) -> Result<(MetadataMode, BTreeMap<StageId, StageMetadata>), ExecuteError> {
         let declared = self.declared();
         let is_static = declared.len() == self.executor().stages().len();
         let voted = self.vote(is_static);
@@ -106,7 +106,7 @@ impl Rank {
         for batch in zeros {
             executor.stages().values_mut().for_each(|held| held.begin(Some(0)));
             let seeding = Seeding { reduction, reference: batch.size(0) };
-            let part = Part::default();
+            let part = ReplicaShare::default();
             executor.run(Run { plan, batch, seeding, train: true, began: Instant::now(), part })?;
             executor.stages().values_mut().for_each(|held| held.clear());
         }

@@ -17,9 +17,9 @@ use super::report::{EvalReport, StepReport, Wants, most};
 use super::shared::SharedReport;
 use super::shares::Shares;
 use super::source::{Groups, Source};
-use crate::cost::Links;
+use crate::cost::LinkCosts;
 use crate::link::{Failure, Watch};
-use crate::plan::{CheckedPlan, Placement, Stage, Transport};
+use crate::plan::{CheckedPlan, Placement, StageId, Transport};
 use crate::simulate::SimulateOptions;
 use crate::stage::{AnyTensor, Batch, EngineReport, Microbatches, Stage as StageModule, Validate, mixed};
 use crate::trace::Track;
@@ -37,7 +37,7 @@ use std::time::{Duration, Instant};
 /// use burn::optim::SgdConfig;
 /// use burn::tensor::{Device, Tensor};
 /// use burn_pipeline::schedule::{GPipe, Size};
-/// use burn_pipeline::stage::{Batch, Stage, StageBox};
+/// use burn_pipeline::stage::{Batch, StageId, StageBox};
 /// use burn_pipeline::train::Pipeline;
 ///
 /// #[derive(Module, Debug)]
@@ -137,7 +137,7 @@ impl Pipeline {
     ///
     /// # Errors
     /// As [`Pipeline::step`].
-    pub fn engines(&mut self) -> Result<Vec<(Stage, EngineReport)>, PipelineError> {
+    pub fn engines(&mut self) -> Result<Vec<(StageId, EngineReport)>, PipelineError> {
         let mut engines = Vec::new();
         for answer in self.ask(&Command::Engines)? {
             if let Answer::Engines(stages) = answer {
@@ -330,14 +330,14 @@ impl Pipeline {
     ///
     /// # Errors
     /// As [`Pipeline::step`].
-    pub fn measure_links(&mut self) -> Result<Links, PipelineError> {
+    pub fn measure_links(&mut self) -> Result<LinkCosts, PipelineError> {
         let mut between = Vec::new();
         for answer in self.ask(&Command::MeasureLinks)? {
             if let Answer::Links(links) = answer {
                 between.extend(links);
             }
         }
-        Ok(Links { between, ..Links::default() })
+        Ok(LinkCosts { between, ..LinkCosts::default() })
     }
 
     /// The gradients gathered since the last step, scaled by the loss contract and clipped, as the optimizer

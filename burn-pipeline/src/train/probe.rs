@@ -6,7 +6,7 @@
 //!    bandwidth. The device is waited for, so that copies between devices are counted.
 
 use super::rank::Rank;
-use crate::cost::LinkBetween;
+use crate::cost::LinkOverride;
 use crate::execute::ExecuteError;
 use crate::link::{Direction, Header, LinkError, Message};
 use crate::plan::Placement;
@@ -23,7 +23,7 @@ const ROUNDS: usize = 21;
 const NOISE: f64 = 1.5;
 
 /// Measures this rank's links; the lower rank of each pair answers, for both ways.
-pub(super) fn measure(rank: &mut Rank) -> Result<Vec<LinkBetween>, ExecuteError> {
+pub(super) fn measure(rank: &mut Rank) -> Result<Vec<LinkOverride>, ExecuteError> {
     let grid = rank.executor().grid();
     let mut links = Vec::new();
     for (a, b) in pairs(rank.placement()) {
@@ -35,7 +35,7 @@ pub(super) fn measure(rank: &mut Rank) -> Result<Vec<LinkBetween>, ExecuteError>
             let bandwidth = (large > NOISE * small).then(|| bytes / (large - small));
             // All replicas measure, at the same time as they will train; the first one answers.
             let answers = grid.replica() == 0;
-            let both = [(a, b), (b, a)].map(|(from, to)| LinkBetween { from, to, latency: small, bandwidth });
+            let both = [(a, b), (b, a)].map(|(from, to)| LinkOverride { from, to, latency: small, bandwidth });
             links.extend(both.into_iter().filter(|_| answers));
         } else if me == b {
             let echoed = (0..2 * ROUNDS).try_for_each(|_| echo(rank, grid.rank_of(a)));

@@ -8,7 +8,7 @@
 //!    links are measured by themselves (`Pipeline::measure_links`, `Profile::with_links`).
 
 use super::report::StepReport;
-use crate::cost::{Links, Profile, ProfileError, StageCost};
+use crate::cost::{LinkCosts, Profile, ProfileError, StageCost};
 use crate::plan::{Action, Op, Placement};
 use std::collections::HashMap;
 
@@ -58,7 +58,7 @@ pub fn measured_profile(placement: &Placement, steps: &[StepReport]) -> Result<P
             ..StageCost::default()
         }
     };
-    Profile::new((0..placement.stages()).map(stage).collect(), Links::default())
+    Profile::new((0..placement.stages()).map(stage).collect(), LinkCosts::default())
 }
 
 pub(super) fn median(values: &mut [f64]) -> f64 {

@@ -6,16 +6,16 @@
 //! 1. [`Rank::accumulate`] runs one batch through the plan: gradients gather in the stages.
 //! 2. [`Rank::apply`] adds up the replicas of a stage (data-parallel ones, and those of bidirectional placements) and
 //!    the copies of shared parameters, scales by the loss contract, clips by the norm over all ranks, and steps the weights;
-//!    then each stage gets what was observed of all microbatches ([`Stage::after_step`](crate::stage::Stage::after_step)).
+//!    then each stage gets what was observed of all microbatches ([`StageId::after_step`](crate::stage::StageId::after_step)).
 
 use super::contract::{Contract, evaluated_loss};
 use super::deliver::deliver;
 use super::replica;
 use super::shared::{SharedParameter, SharedReport, Sharing};
 use super::worker::caught;
-use crate::execute::{ExecuteError, Executor, Inspection, Part, RankOutcome, Run};
+use crate::execute::{ExecuteError, Executor, Inspection, RankOutcome, ReplicaShare, Run};
 use crate::link::Activity;
-use crate::plan::{CheckedPlan, Placement, Stage};
+use crate::plan::{CheckedPlan, Placement, StageId};
 use crate::stage::{
     Accumulation, ActivationBytes, Draws, ErasedStage, Microbatches, Payload, Reduction, StageMetadata, Validate, mixed,
 };
@@ -48,15 +48,15 @@ pub struct BatchOutcome {
     /// What was done when.
     pub events: Vec<Event>,
     /// Bytes that each stage of this rank handed on, for its largest microbatch.
-    pub message_bytes: BTreeMap<Stage, usize>,
+    pub message_bytes: BTreeMap<StageId, usize>,
     /// Bytes of the largest value that each stage of this rank handed past the next one.
-    pub skip_bytes: BTreeMap<Stage, usize>,
+    pub skip_bytes: BTreeMap<StageId, usize>,
     /// The largest number of microbatches held at once.
     pub peak_held: usize,
     /// The most bytes held for backwards at once, where the stages' engines can tell.
     pub peak_held_bytes: Option<usize>,
     /// What each stage's largest microbatch leaves behind, where its engine can tell.
-    pub activations: BTreeMap<Stage, ActivationBytes>,
+    pub activations: BTreeMap<StageId, ActivationBytes>,
 }
 
 /// What stepping the weights gave.
@@ -135,7 +135,7 @@ impl Rank {
         batch: &Microbatches,
         began: Instant,
     ) -> Result<BatchOutcome, ExecuteError> {
-        self.accumulate_part(plan, batch, began, Part::default())
+        self.accumulate_part(plan, batch, began, ReplicaShare::default())
     }
 
     /// As [`Rank::accumulate`], of the part of the batch that is this data-parallel replica's. All ranks call it with
@@ -149,7 +149,7 @@ impl Rank {
         plan: &CheckedPlan,
         batch: &Microbatches,
         began: Instant,
-        part: Part,
+        part: ReplicaShare,
     ) -> Result<BatchOutcome, ExecuteError> {
         let seeding = self.contract.seeding(batch);
         let first_replica = self.executor.grid().replica() == 0;
@@ -165,7 +165,7 @@ impl Rank {
         }
         // Sharded gradients are reduced with every batch, others with the last one.
         let in_row = part.together && !ordered;
-        let part = Part { reduce: in_row && part.reduce, reduce_shards: in_row, ..part };
+        let part = ReplicaShare { reduce: in_row && part.reduce, reduce_shards: in_row, ..part };
         let outcome = self.executor.run(Run { plan, batch, seeding, train: true, began, part })?;
         let chained = replica::chain(&mut self.executor, &self.placement);
         self.told(chained)?;
@@ -241,9 +241,10 @@ impl Rank {
         let mut numbers = Vec::new();
         // The gradients of data-parallel replicas are equal, so that one of them counts; or each has its pieces.
         let first = self.executor.grid().replica() == 0;
-        let stages: Vec<Stage> = self.executor.stages().keys().copied().filter(|stage| stage.replica() == 0).collect();
+        let stages: Vec<StageId> =
+            self.executor.stages().keys().copied().filter(|stage| stage.replica() == 0).collect();
         let counts = |executor: &Executor, stage| first || executor.shards(stage);
-        let counted: Vec<Stage> = stages.into_iter().filter(|&stage| counts(&self.executor, stage)).collect();
+        let counted: Vec<StageId> = stages.into_iter().filter(|&stage| counts(&self.executor, stage)).collect();
         for stage in counted {
             let Some(held) = self.executor.stages().get_mut(&stage) else { continue };
             let squares = squares(stage, held.as_mut(), &self.sharing)
@@ -271,7 +272,7 @@ impl Rank {
         batch: &Microbatches,
         began: Instant,
     ) -> Result<BatchOutcome, ExecuteError> {
-        self.evaluate_part(plan, batch, began, Part::default())
+        self.evaluate_part(plan, batch, began, ReplicaShare::default())
     }
 
     /// As [`Rank::evaluate`], of the part of the batch that is this data-parallel replica's; the loss is the whole
@@ -284,7 +285,7 @@ impl Rank {
         plan: &CheckedPlan,
         batch: &Microbatches,
         began: Instant,
-        part: Part,
+        part: ReplicaShare,
     ) -> Result<BatchOutcome, ExecuteError> {
         let seeding = Contract::new(self.reduction).seeding(batch);
         let outcome = self.executor.run(Run { plan, batch, seeding, train: false, began, part })?;
@@ -302,11 +303,11 @@ impl Rank {
         plan: &CheckedPlan,
         batch: &Microbatches,
         began: Instant,
-        part: Part,
+        part: ReplicaShare,
         asking: &BTreeSet<usize>,
     ) -> Result<BatchOutcome, ExecuteError> {
         let mut outcome = self.evaluate_part(plan, batch, began, part)?;
-        let last = Stage::new(self.placement.stages() - 1);
+        let last = StageId::new(self.placement.stages() - 1);
         let outputs = deliver(&mut self.executor, last, outcome.outputs, asking);
         outcome.outputs = self.told(outputs)?;
         Ok(outcome)
@@ -331,7 +332,7 @@ impl Rank {
     }
 
     /// Compares forms with these from now on, as far as asked for.
-    pub(super) fn watch_forms(&mut self, validate: Validate, known: BTreeMap<Stage, StageMetadata>) {
+    pub(super) fn watch_forms(&mut self, validate: Validate, known: BTreeMap<StageId, StageMetadata>) {
         self.validate = validate;
         *self.executor.inspection_mut() = match validate {
             Validate::Off => Inspection::Off,
@@ -359,7 +360,7 @@ impl BatchOutcome {
 }
 
 /// The squared norm of each parameter's gradient, in visiting order; a shared parameter counts on its first stage.
-fn squares(stage: Stage, held: &mut dyn ErasedStage, sharing: &Sharing) -> Result<Vec<f64>, String> {
+fn squares(stage: StageId, held: &mut dyn ErasedStage, sharing: &Sharing) -> Result<Vec<f64>, String> {
     let parameters = held.parameters().into_iter().filter(|&id| !sharing.repeats(stage, id));
     let store = held.gradients();
     parameters.filter_map(|id| store.get(id)).map(|gradient| gradient.squared_norm()).collect()

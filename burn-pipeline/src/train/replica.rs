@@ -13,21 +13,21 @@
 
 use crate::execute::{ExecuteError, Executor};
 use crate::link::{Direction, Header, Message};
-use crate::plan::{Placement, Stage};
+use crate::plan::{Placement, StageId};
 use crate::stage::{Accumulation, AnyTensor, Boundary, ErasedStage, Payload};
 use std::collections::HashMap;
 
 /// What a rank sends to itself, by the stage that it is for.
 #[derive(Default)]
-struct Post(HashMap<Stage, Payload>);
+struct Post(HashMap<StageId, Payload>);
 
 /// Every stage of this rank with its other replica's place, in model order of the stages.
-fn pairs(executor: &mut Executor, placement: &Placement) -> Vec<(Stage, Stage)> {
+fn pairs(executor: &mut Executor, placement: &Placement) -> Vec<(StageId, StageId)> {
     if placement.routes() < 2 {
         return Vec::new();
     }
-    let other = |stage: Stage| (stage, Stage::in_replica(1 - stage.replica(), stage.index()));
-    let mut pairs: Vec<(Stage, Stage)> = executor.stages().keys().copied().map(other).collect();
+    let other = |stage: StageId| (stage, StageId::in_replica(1 - stage.replica(), stage.index()));
+    let mut pairs: Vec<(StageId, StageId)> = executor.stages().keys().copied().map(other).collect();
     pairs.sort_by_key(|(stage, _)| (stage.index(), stage.replica()));
     pairs
 }
@@ -89,11 +89,11 @@ pub(super) fn chain(executor: &mut Executor, placement: &Placement) -> Result<()
         return Ok(());
     }
     let mut post = Post::default();
-    let mut stages: Vec<Stage> = executor.stages().keys().copied().collect();
+    let mut stages: Vec<StageId> = executor.stages().keys().copied().collect();
     stages.sort_by_key(|stage| (stage.index(), stage.replica()));
     // The stage at a place in the order, and the rank that holds it.
     let copy = |executor: &Executor, index: usize, place: usize| {
-        let stage = Stage::in_replica(place % routes, index);
+        let stage = StageId::in_replica(place % routes, index);
         (stage, executor.grid().rank_in(placement.rank_of(stage), place / routes))
     };
     for place in 0..copies {
@@ -117,7 +117,7 @@ pub(super) fn chain(executor: &mut Executor, placement: &Placement) -> Result<()
 }
 
 /// Receives the sums of the copy before and makes them this stage's.
-fn take_over(post: &mut Post, executor: &mut Executor, stage: Stage, from: usize) -> Result<(), ExecuteError> {
+fn take_over(post: &mut Post, executor: &mut Executor, stage: StageId, from: usize) -> Result<(), ExecuteError> {
     let sums: Vec<Option<AnyTensor>> = post.receive(executor, stage, from)?;
     let Some(held) = executor.stages().get_mut(&stage) else { return Ok(()) };
     for (id, sum) in held.parameters().into_iter().zip(sums) {
@@ -127,18 +127,24 @@ fn take_over(post: &mut Post, executor: &mut Executor, stage: Stage, from: usize
 }
 
 /// The gathered gradient of each parameter, in visiting order.
-fn gathered(executor: &mut Executor, stage: Stage) -> Vec<Option<AnyTensor>> {
+fn gathered(executor: &mut Executor, stage: StageId) -> Vec<Option<AnyTensor>> {
     let Some(held) = executor.stages().get_mut(&stage) else { return Vec::new() };
     let parameters = held.parameters();
     parameters.into_iter().map(|id| held.gradients().get(id).cloned()).collect()
 }
 
-fn header(stage: Stage) -> Header {
+fn header(stage: StageId) -> Header {
     Header { stage, microbatch: 0, direction: Direction::Replica }
 }
 
 impl Post {
-    fn send(&mut self, executor: &mut Executor, to: usize, stage: Stage, payload: Payload) -> Result<(), ExecuteError> {
+    fn send(
+        &mut self,
+        executor: &mut Executor,
+        to: usize,
+        stage: StageId,
+        payload: Payload,
+    ) -> Result<(), ExecuteError> {
         let (rank, deadline) = (executor.rank(), executor.deadline());
         if to == rank {
             self.0.insert(stage, payload);
@@ -149,7 +155,12 @@ impl Post {
         sent.map_err(|source| ExecuteError::Link { rank, task: None, source })
     }
 
-    fn receive<T: Boundary>(&mut self, executor: &mut Executor, stage: Stage, from: usize) -> Result<T, ExecuteError> {
+    fn receive<T: Boundary>(
+        &mut self,
+        executor: &mut Executor,
+        stage: StageId,
+        from: usize,
+    ) -> Result<T, ExecuteError> {
         let (rank, deadline) = (executor.rank(), executor.deadline());
         let payload = match self.0.remove(&stage) {
             Some(payload) => payload,
@@ -163,6 +174,6 @@ impl Post {
 }
 
 /// The rank of this pipeline that holds a stage.
-fn holder(executor: &Executor, placement: &Placement, stage: Stage) -> usize {
+fn holder(executor: &Executor, placement: &Placement, stage: StageId) -> usize {
     executor.grid().rank_of(placement.rank_of(stage))
 }

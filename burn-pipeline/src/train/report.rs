@@ -1,6 +1,6 @@
 //! What a step or an evaluation tells its caller.
 
-use crate::plan::Stage;
+use crate::plan::StageId;
 use crate::stage::{ActivationBytes, Boundary, BoundaryError, Microbatches, Payload};
 use crate::trace::Track;
 use std::collections::BTreeMap;
@@ -72,7 +72,7 @@ impl EvalReport {
     /// If the last stage does not put out an `O`, or microbatches put out tensors that differ in more than their
     /// number of samples (see [`EvalReport::outputs`]).
     pub fn output<O: Boundary>(&self) -> Result<O, BoundaryError> {
-        let unlike = |_| BoundaryError::Form { expected: "outputs that can be joined (read them with `outputs`)" };
+        let unlike = |_| BoundaryError::Structure { expected: "outputs that can be joined (read them with `outputs`)" };
         O::from_payload(Microbatches::join(self.outputs.clone(), 0).map_err(unlike)?)
     }
 
@@ -86,6 +86,6 @@ impl EvalReport {
 }
 
 /// Keeps the larger of what is known and what came, stage by stage.
-pub(super) fn most(known: &mut [usize], came: BTreeMap<Stage, usize>) {
+pub(super) fn most(known: &mut [usize], came: BTreeMap<StageId, usize>) {
     came.into_iter().for_each(|(stage, bytes)| known[stage.index()] = bytes.max(known[stage.index()]));
 }

@@ -1,14 +1,14 @@
 //! Which data-parallel replica runs which part of a batch, by which plan.
 
 use super::build_error::BuildError;
-use crate::execute::Part;
+use crate::execute::ReplicaShare;
 use crate::group::Grid;
 use crate::plan::CheckedPlan;
 use std::sync::Arc;
 
 /// The parts of a batch, one a replica.
 #[derive(Clone, Debug)]
-pub(super) struct Shares(Vec<(Part, Arc<CheckedPlan>)>);
+pub(super) struct Shares(Vec<(ReplicaShare, Arc<CheckedPlan>)>);
 
 impl Shares {
     /// The parts of a batch of this many microbatches (at least one), with the plan for each part's number.
@@ -23,13 +23,13 @@ impl Shares {
         let part = |(first, count): (usize, usize)| {
             // Who has nothing to run is not asked to run the plan, whichever it is.
             let plan = plan(if count == 0 { 1 } else { count })?;
-            Ok((Part { first, empty: count == 0, together, ..Part::default() }, plan))
+            Ok((ReplicaShare { first, empty: count == 0, together, ..ReplicaShare::default() }, plan))
         };
         Ok(Self(shares.into_iter().map(part).collect::<Result<_, BuildError>>()?))
     }
 
     /// A replica's part, and its plan.
-    pub(super) fn of(&self, replica: usize) -> (Part, &CheckedPlan) {
+    pub(super) fn of(&self, replica: usize) -> (ReplicaShare, &CheckedPlan) {
         let (part, plan) = &self.0[replica];
         (*part, plan)
     }

@@ -2,7 +2,7 @@
 
 use super::build_error::BuildError;
 use crate::pass::{insert_reduce_grad, insert_transfers, insert_unshard};
-use crate::plan::{CheckOptions, CheckedPlan, Op, Placement, Plan, SkipEdge, Stage, Transport};
+use crate::plan::{CheckOptions, CheckedPlan, Op, Placement, Plan, SkipEdge, StageId, Transport};
 use crate::schedule::{ForwardOnly, Schedule, Size};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -103,7 +103,7 @@ fn check(plan: Plan, transport: Transport) -> Result<CheckedPlan, BuildError> {
 }
 
 /// The stages whose backward a plan splits.
-pub(super) fn split_stages(plan: &Plan) -> BTreeSet<Stage> {
+pub(super) fn split_stages(plan: &Plan) -> BTreeSet<StageId> {
     let tasks = (0..plan.placement().ranks()).flat_map(|rank| plan.row(rank)).flat_map(|action| action.tasks());
     tasks.filter(|task| matches!(task.op(), Op::BackwardInput | Op::BackwardWeight)).map(|task| task.stage()).collect()
 }

@@ -17,7 +17,7 @@ use super::told::{self, SharedFacts, SharedOutcome};
 use super::worker::obey;
 use crate::execute::{ExecuteError, HandshakeError};
 use crate::link::{Activity, Direction, Header, Link, LinkError, Message, all_gather_bytes};
-use crate::plan::Stage;
+use crate::plan::StageId;
 use crate::stage::{AnyTensor, Boundary, NamedWeight, Payload, Validate};
 use burn::module::ParamId;
 use serde::Serialize;
@@ -29,9 +29,9 @@ use std::time::{Duration, Instant};
 pub(super) type Job = Vec<(&'static str, String)>;
 
 /// Compares the job with every rank's; names the first rank that differs from most.
-pub(super) fn agree_on_job(link: &mut dyn Link, job: &Job, patience: Duration) -> Result<(), ExecuteError> {
+pub(super) fn agree_on_job(link: &mut dyn Link, job: &Job, timeout: Duration) -> Result<(), ExecuteError> {
     link.announce(Activity::Gathering);
-    let table: Vec<Vec<(String, String)>> = gather(link, job, patience)?;
+    let table: Vec<Vec<(String, String)>> = gather(link, job, timeout)?;
     let rank = link.rank();
     let value = |row: &[(String, String)], name: &str| {
         let found = row.iter().find(|(known, _)| known == name);
@@ -59,11 +59,11 @@ fn odd_one(values: &[String]) -> Option<(usize, &String)> {
 pub(super) fn share_facts(
     link: &mut dyn Link,
     facts: Vec<StageFacts>,
-    patience: Duration,
+    timeout: Duration,
 ) -> Result<Vec<StageFacts>, ExecuteError> {
     let own: Vec<SharedFacts> = facts.iter().map(SharedFacts::of).collect();
     let rank = link.rank();
-    let table: Vec<Vec<SharedFacts>> = gather(link, &own, patience)?;
+    let table: Vec<Vec<SharedFacts>> = gather(link, &own, timeout)?;
     let holders = table.iter().enumerate().flat_map(|(rank, row)| row.iter().map(move |facts| (rank, facts)));
     let holders: Vec<(usize, &SharedFacts)> = holders.collect();
     for &(holder, facts) in &holders {
@@ -117,9 +117,9 @@ fn announce(rank: &mut Rank, command: &Command) -> Result<Result<BTreeSet<usize>
         Command::Refuse(message) => Err(message.clone()),
         command => Ok((name(command), matches!(command, Command::Evaluate { asks: true, .. }))),
     };
-    let patience = rank.executor().patience();
+    let timeout = rank.executor().timeout();
     rank.executor().link().announce(Activity::Gathering);
-    let gathered = gather::<_, Result<(String, bool), String>>(rank.executor().link(), &call, patience);
+    let gathered = gather::<_, Result<(String, bool), String>>(rank.executor().link(), &call, timeout);
     let table = rank.told(gathered)?;
     if let Some((rank, message)) = table.iter().enumerate().find_map(|(r, call)| Some((r, call.as_ref().err()?))) {
         return Ok(Err(Answer::Refused { rank, message: message.clone() }));
@@ -152,14 +152,14 @@ fn share(rank: &mut Rank, answer: Answer) -> Result<Vec<Answer>, ExecuteError> {
         Answer::NamedWeights(stages) => Ok(vec![Answer::NamedWeights(share_named(rank, stages)?)]),
         Answer::Offered(used) => share_result(rank, used, Answer::Offered),
         Answer::Told(text) => {
-            let patience = rank.executor().patience();
-            let table: Vec<String> = gather(rank.executor().link(), &text, patience)?;
+            let timeout = rank.executor().timeout();
+            let table: Vec<String> = gather(rank.executor().link(), &text, timeout)?;
             Ok(table.into_iter().map(Answer::Told).collect())
         }
         Answer::Tensors(stages) => Ok(vec![Answer::Tensors(share_tensors(rank, stages)?)]),
         Answer::Links(links) => {
-            let patience = rank.executor().patience();
-            let table = gather(rank.executor().link(), &links, patience)?;
+            let timeout = rank.executor().timeout();
+            let table = gather(rank.executor().link(), &links, timeout)?;
             Ok(table.into_iter().map(Answer::Links).collect())
         }
         // The same on every rank already.
@@ -168,8 +168,8 @@ fn share(rank: &mut Rank, answer: Answer) -> Result<Vec<Answer>, ExecuteError> {
 }
 
 fn share_outcome(rank: &mut Rank, outcome: BatchOutcome) -> Result<Vec<BatchOutcome>, ExecuteError> {
-    let patience = rank.executor().patience();
-    let table: Vec<SharedOutcome> = gather(rank.executor().link(), &SharedOutcome::of(&outcome), patience)?;
+    let timeout = rank.executor().timeout();
+    let table: Vec<SharedOutcome> = gather(rank.executor().link(), &SharedOutcome::of(&outcome), timeout)?;
     let (loss, observed, me) = (outcome.loss, outcome.observed.clone(), rank.executor().rank());
     let rows = table.into_iter().enumerate();
     let mut outcomes: Vec<BatchOutcome> =
@@ -186,9 +186,9 @@ fn share_result<T: Serialize + DeserializeOwned>(
     own: Result<T, CheckpointError>,
     answer: fn(Result<T, CheckpointError>) -> Answer,
 ) -> Result<Vec<Answer>, ExecuteError> {
-    let (patience, me) = (rank.executor().patience(), rank.executor().rank());
+    let (timeout, me) = (rank.executor().timeout(), rank.executor().rank());
     let said = own.as_ref().map_err(ToString::to_string);
-    let table: Vec<Result<T, String>> = gather(rank.executor().link(), &said, patience)?;
+    let table: Vec<Result<T, String>> = gather(rank.executor().link(), &said, timeout)?;
     let rows = table.into_iter().enumerate();
     let mut results: Vec<Result<T, CheckpointError>> =
         rows.map(|(rank, said)| said.map_err(|message| CheckpointError::Elsewhere { rank, message })).collect();
@@ -199,18 +199,18 @@ fn share_result<T: Serialize + DeserializeOwned>(
 }
 
 /// Tensors of some stages.
-type OfStages = Vec<(Stage, Vec<Option<AnyTensor>>)>;
+type OfStages = Vec<(StageId, Vec<Option<AnyTensor>>)>;
 
 fn share_tensors(rank: &mut Rank, stages: OfStages) -> Result<OfStages, ExecuteError> {
-    let patience = rank.executor().patience();
+    let timeout = rank.executor().timeout();
     let own: Vec<(usize, usize)> = stages.iter().map(|(stage, _)| (stage.replica(), stage.index())).collect();
-    let table: Vec<Vec<(usize, usize)>> = gather(rank.executor().link(), &own, patience)?;
+    let table: Vec<Vec<(usize, usize)>> = gather(rank.executor().link(), &own, timeout)?;
     let payloads = stages.into_iter().map(|(_, tensors)| tensors.into_payload()).collect();
     let spread = spread(rank, payloads, &table.iter().map(Vec::len).collect::<Vec<_>>())?;
     let me = rank.executor().rank();
     let all = table.into_iter().zip(spread).flat_map(|(stages, payloads)| stages.into_iter().zip(payloads));
     all.map(|(stage, payload)| {
-        let stage = told::stage(stage).unwrap_or(Stage::new(0));
+        let stage = told::stage(stage).unwrap_or(StageId::new(0));
         let tensors = Vec::<Option<AnyTensor>>::from_payload(payload);
         let tensors = tensors.map_err(|e| ExecuteError::Device { rank: me, message: e.to_string() })?;
         Ok((stage, tensors))
@@ -225,7 +225,7 @@ fn spread(rank: &mut Rank, own: Vec<Payload>, counts: &[usize]) -> Result<Vec<Ve
     let mut all = Vec::with_capacity(counts.len());
     for (holder, &count) in counts.iter().enumerate() {
         let place = rank.executor().grid().place_of(holder);
-        let stage = rank.placement().stages_of(place).first().copied().unwrap_or(Stage::new(0));
+        let stage = rank.placement().stages_of(place).first().copied().unwrap_or(StageId::new(0));
         let header = |microbatch| Header { stage, microbatch, direction: Direction::Spread };
         let deadline = rank.executor().deadline();
         let link = rank.executor().link();
@@ -252,13 +252,13 @@ type Told = (u64, String, Vec<String>);
 /// Gives every rank the named weights of all stages.
 fn share_named(
     rank: &mut Rank,
-    stages: Vec<(Stage, Vec<NamedWeight>)>,
-) -> Result<Vec<(Stage, Vec<NamedWeight>)>, ExecuteError> {
-    let patience = rank.executor().patience();
+    stages: Vec<(StageId, Vec<NamedWeight>)>,
+) -> Result<Vec<(StageId, Vec<NamedWeight>)>, ExecuteError> {
+    let timeout = rank.executor().timeout();
     let said = |weight: &NamedWeight| -> Told { (weight.id.val(), weight.path.clone(), weight.names.clone()) };
     let own: Vec<Vec<_>> = stages.iter().map(|(_, weights)| weights.iter().map(said).collect()).collect();
-    let table: Vec<Vec<Vec<Told>>> = gather(rank.executor().link(), &own, patience)?;
-    let values = |(stage, weights): (Stage, Vec<NamedWeight>)| {
+    let table: Vec<Vec<Vec<Told>>> = gather(rank.executor().link(), &own, timeout)?;
+    let values = |(stage, weights): (StageId, Vec<NamedWeight>)| {
         (stage, weights.into_iter().map(|weight| Some(weight.value)).collect())
     };
     let spread = share_tensors(rank, stages.into_iter().map(values).collect())?;
@@ -275,12 +275,12 @@ fn share_named(
 pub(super) fn gather<S: Serialize + ?Sized, T: DeserializeOwned>(
     link: &mut dyn Link,
     own: &S,
-    patience: Duration,
+    timeout: Duration,
 ) -> Result<Vec<T>, ExecuteError> {
     let rank = link.rank();
     let device = |error: serde_json::Error| ExecuteError::Device { rank, message: error.to_string() };
     let bytes = serde_json::to_vec(own).map_err(device)?;
-    let table = all_gather_bytes(link, &bytes, Instant::now() + patience).map_err(|source| failed(rank, source))?;
+    let table = all_gather_bytes(link, &bytes, Instant::now() + timeout).map_err(|source| failed(rank, source))?;
     table.iter().map(|bytes| serde_json::from_slice(bytes).map_err(device)).collect()
 }
 

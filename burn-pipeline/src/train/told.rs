@@ -3,17 +3,17 @@
 
 use super::command::StageFacts;
 use super::rank::BatchOutcome;
-use crate::plan::Stage;
+use crate::plan::StageId;
 use crate::stage::{ActivationBytes, Takes};
 use crate::trace::Event;
 use serde::{Deserialize, Serialize};
 
 /// A stage of the placement by replica and index; `None` if there can be no such stage.
-pub(super) fn stage((replica, index): (usize, usize)) -> Option<Stage> {
-    (replica < 2 && index <= usize::from(u16::MAX)).then(|| Stage::in_replica(replica, index))
+pub(super) fn stage((replica, index): (usize, usize)) -> Option<StageId> {
+    (replica < 2 && index <= usize::from(u16::MAX)).then(|| StageId::in_replica(replica, index))
 }
 
-fn numbers(stage: Stage) -> (usize, usize) {
+fn numbers(stage: StageId) -> (usize, usize) {
     (stage.replica(), stage.index())
 }
 
@@ -32,7 +32,7 @@ pub(super) struct SharedOutcome {
 impl SharedOutcome {
     pub(super) fn of(outcome: &BatchOutcome) -> Self {
         let event = |event: &Event| (event.action.to_string(), event.start, event.end);
-        let activation = |(&stage, bytes): (&Stage, &ActivationBytes)| {
+        let activation = |(&stage, bytes): (&StageId, &ActivationBytes)| {
             (numbers(stage), [bytes.after_forward, bytes.after_input, bytes.recomputed])
         };
         Self {

@@ -12,10 +12,10 @@ use super::probe;
 use super::rank::Rank;
 use super::shared::SharedReport;
 use super::together::{Job, agree_on_job, obey_together, share_facts};
-use crate::execute::{ExecuteError, Executor, Part, RunOptions, panic_message};
+use crate::execute::{ExecuteError, Executor, ReplicaShare, RunOptions, panic_message};
 use crate::group::Grid;
 use crate::link::{Activity, Failure, Link};
-use crate::plan::{Placement, Stage};
+use crate::plan::{Placement, StageId};
 use crate::stage::{AnyTensor, ErasedStage, NamedWeight, Validate};
 use burn::module::ParamId;
 use burn::tensor::Device;
@@ -30,7 +30,7 @@ pub(super) struct Seat {
     pub(super) device: Device,
     pub(super) placement: Placement,
     /// Stages whose backward the plan splits.
-    pub(super) splits: Arc<BTreeSet<Stage>>,
+    pub(super) splits: Arc<BTreeSet<StageId>>,
     /// What all ranks must have in common, where they are processes.
     pub(super) job: Option<Job>,
     pub(super) builder: Builder,
@@ -109,7 +109,7 @@ fn described(weights: &[(ParamId, AnyTensor)]) -> String {
 type Built = (Rank, Vec<StageFacts>, Vec<SharedReport>);
 
 fn build(seat: &Seat, mut link: Box<dyn Link>) -> Result<Built, ExecuteError> {
-    let mut stages: BTreeMap<Stage, Box<dyn ErasedStage>> = BTreeMap::new();
+    let mut stages: BTreeMap<StageId, Box<dyn ErasedStage>> = BTreeMap::new();
     let mut facts = Vec::new();
     if let Some(job) = &seat.job {
         agree_on_job(link.as_mut(), job, seat.builder.deadline)?;
@@ -202,7 +202,7 @@ fn obey_whole(
         Command::Accumulate { shares, batch, began, seed, last } => {
             rank.draw_from(seed);
             let (part, plan) = shares.of(rank.executor().grid().replica());
-            let part = Part { reduce: last, ..part };
+            let part = ReplicaShare { reduce: last, ..part };
             rank.accumulate_part(plan, &batch, began, part).map(Answer::Batch)
         }
         Command::Apply { learning_rate } => rank.apply(learning_rate, clip_norm).map(Answer::Applied),

@@ -10,7 +10,7 @@ use burn::tensor::{Device, Tensor, TensorData};
 use burn_pipeline::boundary;
 use burn_pipeline::schedule::{GPipe, Size};
 use burn_pipeline::stage::{
-    AnyTensor, Batch, Boundary, ErasedStage, FormPart, ForwardCall, Payload, SplitBackward, Stage, StageBox,
+    AnyTensor, Batch, Boundary, ErasedStage, ForwardCall, Payload, SpecPart, SplitBackward, Stage, StageBox,
     init_seeded,
 };
 use burn_pipeline::train::StageContext;
@@ -128,10 +128,10 @@ impl Case for Unused {
 }
 
 /// The tensors of a list of gradients that are there.
-fn present(parts: &[FormPart]) -> Vec<bool> {
+fn present(parts: &[SpecPart]) -> Vec<bool> {
     let flags = parts[1..].iter().filter_map(|part| match part {
-        FormPart::Number(number) => Some(*number == 1),
-        FormPart::Tensor(_) => None,
+        SpecPart::Tag(number) => Some(*number == 1),
+        SpecPart::Tensor(_) => None,
     });
     flags.collect()
 }

@@ -6,14 +6,14 @@ use crate::cases::{Case, Text};
 use crate::watchdog::within;
 use burn::tensor::Device;
 use burn_pipeline::link::{Activity, Direction, Header, Link, LinkError, Message, ThreadLink, Threads};
-use burn_pipeline::plan::{Op, Plan, Stage, Task};
+use burn_pipeline::plan::{Op, Plan, StageId, Task};
 use burn_pipeline::trace::{Event, exposed};
 use std::collections::HashSet;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Instant;
 
 /// Something sent between replicas: by which rank, of which stage, and whether it was a sum.
-type Piece = (usize, Stage, bool);
+type Piece = (usize, StageId, bool);
 
 /// What was sent between replicas.
 #[derive(Clone, Default)]
@@ -103,7 +103,7 @@ impl Link for Blind {
 /// The first stage that a row reduces, and the first and the last task that it computes after that.
 #[derive(Clone, Copy, Debug)]
 struct Reduction {
-    stage: Stage,
+    stage: StageId,
     first: Task,
     last: Task,
 }

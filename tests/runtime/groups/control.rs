@@ -5,7 +5,7 @@ use super::{RATE, apart, parts, replicated, weights};
 use crate::cases::{Case, Stack, range, sizes};
 use burn::tensor::Device;
 use burn_pipeline::link::{Direction, Link, LinkError, Message, ThreadLink, Threads};
-use burn_pipeline::stage::{Part, Payload};
+use burn_pipeline::stage::{Payload, PayloadPart};
 use burn_pipeline::train::{Builder, Pipeline};
 use pipeline_tests::reference::Reference;
 use std::time::Instant;
@@ -48,7 +48,7 @@ impl Link for Tampering {
                 Tamper::Lose { rank } if rank == self.rank() => return Ok(()),
                 Tamper::Scale(factor) => {
                     let scaled = |part| match part {
-                        Part::Tensor(tensor) => Part::Tensor(tensor.scale(factor)),
+                        PayloadPart::Tensor(tensor) => PayloadPart::Tensor(tensor.scale(factor)),
                         form => form,
                     };
                     message.payload = Payload::from_parts(message.payload.into_parts().map(scaled));

@@ -10,8 +10,8 @@ use burn::nn::LinearConfig;
 use burn::optim::SgdConfig;
 use burn::tensor::{Device, GradientCheckpointingStrategy, Int, Tensor};
 use burn_pipeline::stage::{
-    Accumulation, AnyTensor, Boundary, ErasedStage, ForwardCall, Gradients, Kind, Outcome, Payload, SplitBackward,
-    Stage, StageBox, StageError,
+    Accumulation, AnyTensor, Boundary, ErasedStage, ForwardCall, Gradients, Outcome, Payload, SplitBackward, Stage,
+    StageBox, StageError, TensorKind,
 };
 
 /// What one microbatch gave: outputs, gradients of the input.
@@ -31,7 +31,7 @@ fn choose(stage: StageBox, split: SplitBackward) -> Box<dyn ErasedStage> {
 /// The gradient of every float output: its own numbers, turned around; every third one does not come.
 fn seeds(outputs: &Payload, missing: bool) -> Gradients {
     let seed = |(place, output): (usize, &AnyTensor)| {
-        let comes = output.kind() == Kind::Float && !(missing && place % 3 == 0);
+        let comes = output.kind() == TensorKind::Float && !(missing && place % 3 == 0);
         comes.then(|| output.clone().scale(-0.5))
     };
     outputs.tensors().enumerate().map(seed).collect()

@@ -14,7 +14,7 @@ use burn::backend::{Autodiff, AutodiffBackend, Backend, Capture, Dispatch, Dispa
 use burn::module::{Module, Param};
 use burn::tensor::activation::tanh;
 use burn::tensor::{Device, Distribution, Int, Shape, Tensor};
-use burn_pipeline::program::{CapturedOp, TensorForm, captured_for, record_op};
+use burn_pipeline::program::{CapturedOp, OperandSpec, captured_for, record_op};
 use burn_pipeline::stage::{Accumulation, Boundary, ForwardCall, Outcome, SplitBackward, Stage, StageBox};
 
 /// A product of matrices as an extension has it: `x` times `w`, and the two gradients.
@@ -54,14 +54,14 @@ impl CapturedOp for Product {
         format!("tests::{self:?}")
     }
 
-    fn outputs(&self, inputs: &[TensorForm]) -> Vec<TensorForm> {
+    fn outputs(&self, inputs: &[OperandSpec]) -> Vec<OperandSpec> {
         let (a, b) = (&inputs[0].shape, &inputs[1].shape);
         let shape = match self {
             Self::Forward => [a[0], b[1]],
             Self::Input => [a[0], b[0]],
             Self::Weight => [a[1], b[1]],
         };
-        vec![TensorForm::new(Shape::new(shape), inputs[0].dtype)]
+        vec![OperandSpec::new(Shape::new(shape), inputs[0].dtype)]
     }
 
     fn run(&self, mut inputs: Vec<DispatchTensor>) -> Vec<DispatchTensor> {

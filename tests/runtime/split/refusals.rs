@@ -4,7 +4,7 @@ use super::models::{Looking, Running, Tower, WIDTH, linear, noise};
 use crate::cases::read;
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
-use burn_pipeline::plan::Stage as StageId;
+use burn_pipeline::plan::StageId;
 use burn_pipeline::schedule::{Size, by_name};
 use burn_pipeline::stage::{Batch, EngineReport, SplitBackward, Stage, StageBox};
 use burn_pipeline::train::{Pipeline, PipelineError};

@@ -3,7 +3,7 @@
 use crate::costs::{CostArguments, seconds};
 use crate::failure::Failure;
 use crate::source::{PlanArguments, transport, write};
-use burn_pipeline_plan::pass::overlap::{OverlapError, OverlapOptions, Pass, overlap};
+use burn_pipeline_plan::pass::overlap::{OverlapError, OverlapOptions, OverlapPass, overlap};
 use burn_pipeline_plan::pass::{insert_transfers, insert_unshard, strip_idle};
 use burn_pipeline_plan::plan::{Plan, Transport};
 use burn_pipeline_plan::simulate::{SimulateOptions, simulate};
@@ -29,7 +29,7 @@ pub(crate) struct Arguments {
     /// Passes, in order: order-communication, sink-waits, raise-communication, reorder-compute,
     /// sink-waits-iteratively, reorder-communication.
     #[arg(long, value_name = "PASS,..", value_delimiter = ',', value_parser = pass,
-          default_values_t = Pass::USUAL.map(Named))]
+          default_values_t = OverlapPass::USUAL.map(Named))]
     passes: Vec<Named>,
     /// Bytes that a rank may hold beyond its peak.
     #[arg(long, value_name = "BYTES", default_value_t = 0.0, value_parser = seconds)]
@@ -50,7 +50,7 @@ pub(crate) struct Arguments {
 
 /// A pass by its name.
 #[derive(Clone, Copy, Debug)]
-struct Named(Pass);
+struct Named(OverlapPass);
 
 impl std::fmt::Display for Named {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -59,8 +59,8 @@ impl std::fmt::Display for Named {
 }
 
 fn pass(text: &str) -> Result<Named, String> {
-    let names = || Pass::ALL.map(Pass::name).join(", ");
-    Pass::from_name(text).map(Named).ok_or_else(|| format!("write one of {}", names()))
+    let names = || OverlapPass::ALL.map(OverlapPass::name).join(", ");
+    OverlapPass::from_name(text).map(Named).ok_or_else(|| format!("write one of {}", names()))
 }
 
 /// Runs the passes and prints their tables.
@@ -76,7 +76,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Fai
         recount: false,
     };
     let before = simulate(&plan, &profile, &options.simulate)?;
-    let passes: Vec<Pass> = arguments.passes.iter().map(|named| named.0).collect();
+    let passes: Vec<OverlapPass> = arguments.passes.iter().map(|named| named.0).collect();
     let after = overlap(&plan, &profile, &passes, &options)?;
     let end = simulate(&after.plan, &profile, &options.simulate)?;
     for report in &after.reports {

@@ -8,7 +8,7 @@ use crate::costs::seconds;
 use crate::failure::Failure;
 use crate::source::{read, write};
 use burn_pipeline_plan::cost::{
-    Layers, Links, Measure, MemoryLimits, Optimal, OptimalOptions, Partition, PartitionReport, Pattern, optimal,
+    Layers, LinkCosts, Measure, MemoryLimits, Optimal, OptimalOptions, Partition, PartitionReport, Pattern, optimal,
 };
 use burn_pipeline_plan::plan::{Placement, PlacementKind};
 use clap::ValueEnum;
@@ -150,7 +150,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Fai
     let report = PartitionReport::new(&layers, &partition, &placement)?;
     let text = Pattern::new(&layers, &partition)?;
     if let Some(path) = &arguments.profile {
-        write(path, &partition.profile(&layers, Links::default())?.to_json())?;
+        write(path, &partition.profile(&layers, LinkCosts::default())?.to_json())?;
     }
     if arguments.json {
         let best = best.map(|b| json!({ "largest": b.largest, "lower_bound": b.lower_bound, "proved": b.proved }));

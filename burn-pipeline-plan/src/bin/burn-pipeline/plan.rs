@@ -8,9 +8,11 @@ use crate::costs::seconds;
 use crate::failure::Failure;
 use crate::partition::{positive, read_layers};
 use crate::source::{read, transport, write};
-use burn_pipeline_plan::cost::{Layers, Link, Links, Profile};
+use burn_pipeline_plan::cost::{Layers, LinkCost, LinkCosts, Profile};
 use burn_pipeline_plan::plan::Transport;
-use burn_pipeline_plan::planner::{Candidate, Cut, PassChoice, Planned, Recompute, Request, Synthesis, Workload, best_plan};
+use burn_pipeline_plan::planner::{
+    Candidate, Cut, PassChoice, Planned, Recompute, Request, Synthesis, Workload, best_plan,
+};
 use burn_pipeline_plan::simulate::SimulateOptions;
 use burn_pipeline_plan::trace::{SvgOptions, svg};
 use serde_json::{Value, json};
@@ -155,7 +157,7 @@ fn request(arguments: &Arguments) -> Result<Request, Failure> {
 }
 
 /// Layers, links, chunks and cuts.
-fn model(arguments: &Arguments) -> Result<(Layers, Links, Vec<usize>, Vec<Cut>), Failure> {
+fn model(arguments: &Arguments) -> Result<(Layers, LinkCosts, Vec<usize>, Vec<Cut>), Failure> {
     let named = |path: &PathBuf, error: String| Failure::Input(format!("{}: {error}", path.display()));
     if let Some(path) = &arguments.profile {
         let profile = Profile::from_json(&read(path)?).map_err(|error| named(path, error.to_string()))?;
@@ -174,9 +176,10 @@ fn model(arguments: &Arguments) -> Result<(Layers, Links, Vec<usize>, Vec<Cut>),
     let (layers, _) = read_layers(path, arguments.rate)?;
     let links = match &arguments.links {
         Some(path) => serde_json::from_str(&read(path)?).map_err(|error| named(path, error.to_string()))?,
-        None => {
-            Links { default: Link { latency: arguments.latency, bandwidth: arguments.bandwidth }, between: Vec::new() }
-        }
+        None => LinkCosts {
+            default: LinkCost { latency: arguments.latency, bandwidth: arguments.bandwidth },
+            between: Vec::new(),
+        },
     };
     Ok((layers, links, arguments.chunks.clone(), vec![Cut::Even, Cut::Optimal, Cut::Fitting]))
 }

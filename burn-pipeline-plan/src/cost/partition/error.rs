@@ -1,7 +1,7 @@
 //! Why layers, a cut or its text are refused.
 
 use super::pattern::PatternError;
-use crate::cost::{Kind, ProfileError};
+use crate::cost::{LayerKind, ProfileError};
 use crate::plan::SkipError;
 
 /// Why a model cannot be cut like that.
@@ -39,13 +39,13 @@ pub enum PartitionError {
     #[error("the pattern holds a layer of kind `{kind}`, which `kinds` does not describe; add it")]
     UnknownKind {
         /// The kind.
-        kind: Kind,
+        kind: LayerKind,
     },
     /// A kind is described twice.
     #[error("kind `{kind}` is described twice; describe it once")]
     KindTwice {
         /// The kind.
-        kind: Kind,
+        kind: LayerKind,
     },
     /// The text is not a pattern.
     #[error(transparent)]
@@ -56,9 +56,9 @@ pub enum PartitionError {
         /// The layer, counted from 0.
         layer: usize,
         /// The pattern's kind, or none where the pattern has ended.
-        expected: Option<Kind>,
+        expected: Option<LayerKind>,
         /// The model's kind, or none where the model has ended.
-        found: Option<Kind>,
+        found: Option<LayerKind>,
     },
     /// A number of stages that no cut can have.
     #[error("{layers} layers cannot be cut into {stages} stages of at least one layer; ask for 1 to {layers}")]
@@ -130,7 +130,7 @@ pub enum PartitionError {
     Json(String),
 }
 
-fn letter(kind: Option<Kind>) -> String {
+fn letter(kind: Option<LayerKind>) -> String {
     kind.map_or("none (it has ended)".into(), |kind| format!("`{kind}`"))
 }
 

@@ -20,7 +20,7 @@ pub use optimal::{MemoryLimits, Optimal, OptimalOptions, optimal};
 pub use pattern::{Pattern, PatternError, PatternProblem};
 pub use report::{PartitionReport, StageReport};
 
-use super::{Layer, Layers, Links, Profile, StageCost};
+use super::{Layer, Layers, LinkCosts, Profile, StageCost};
 use crate::plan::SkipEdge;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -161,7 +161,7 @@ impl Partition {
     /// # Errors
     /// [`PartitionError::Size`] if the cut is of another number of layers, [`PartitionError::Profile`] if the links
     /// are refused.
-    pub fn profile(&self, layers: &Layers, links: Links) -> Result<Profile, PartitionError> {
+    pub fn profile(&self, layers: &Layers, links: LinkCosts) -> Result<Profile, PartitionError> {
         self.refuse_other(layers)?;
         let stage = |range: Range<usize>| {
             let inside = &layers.all()[range];

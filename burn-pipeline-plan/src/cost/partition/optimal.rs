@@ -100,11 +100,11 @@ pub struct Optimal {
 /// a limit is no amount; [`PartitionError::DoesNotFit`] where no cut keeps every rank under the cap.
 ///
 /// ```
-/// use burn_pipeline_plan::cost::{Kind, Layer, Layers, OptimalOptions, Partition, optimal};
+/// use burn_pipeline_plan::cost::{LayerKind, Layer, Layers, OptimalOptions, Partition, optimal};
 /// use burn_pipeline_plan::plan::Placement;
 /// // Four blocks, and a head as heavy as four of them.
-/// let block = Layer::new(Kind::new('A')?).with_seconds(1.0, 1.0, 1.0);
-/// let head = Layer::new(Kind::new('L')?).with_seconds(4.0, 4.0, 4.0);
+/// let block = Layer::new(LayerKind::new('A')?).with_seconds(1.0, 1.0, 1.0);
+/// let head = Layer::new(LayerKind::new('L')?).with_seconds(4.0, 4.0, 4.0);
 /// let layers = Layers::new([vec![block; 4], vec![head]].concat())?;
 /// let best = optimal(&layers, &Placement::looped(2, 1)?, &OptimalOptions::default())?;
 /// assert_eq!((best.partition.to_string().as_str(), best.largest, best.proved), ("4+1", 12.0, true));

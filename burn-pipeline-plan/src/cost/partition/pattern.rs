@@ -15,7 +15,7 @@
 //! at a column, counted in characters from 1. Follows the boundaries of NVIDIA's Nemotron pattern strings.
 
 use super::{Partition, PartitionError};
-use crate::cost::{Kind, Layers};
+use crate::cost::{LayerKind, Layers};
 use std::fmt;
 use std::str::FromStr;
 
@@ -29,7 +29,7 @@ use std::str::FromStr;
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Pattern {
-    kinds: Vec<Kind>,
+    kinds: Vec<LayerKind>,
     boundaries: Vec<usize>,
 }
 
@@ -81,7 +81,7 @@ pub enum PatternProblem {
 /// A layer, or a boundary with the column it came from.
 #[derive(Clone, Copy)]
 enum Item {
-    Layer(Kind),
+    Layer(LayerKind),
     Boundary(usize),
 }
 
@@ -118,7 +118,7 @@ impl Parser {
                 Some(group.first)
             }
             letter => {
-                let kind = Kind::new(letter).map_err(|_| PatternProblem::Unexpected(letter))?;
+                let kind = LayerKind::new(letter).map_err(|_| PatternProblem::Unexpected(letter))?;
                 self.push(Item::Layer(kind))?;
                 Some(self.items.len() - 1)
             }
@@ -211,7 +211,7 @@ impl Pattern {
     }
 
     /// Kinds of all layers, in order.
-    pub fn kinds(&self) -> &[Kind] {
+    pub fn kinds(&self) -> &[LayerKind] {
         &self.kinds
     }
 

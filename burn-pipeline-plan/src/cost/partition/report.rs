@@ -1,8 +1,8 @@
 //! What each stage and each rank of a cut holds, as values and as a table.
 
 use super::{Partition, PartitionError};
-use crate::cost::{Dtype, Kind, Layer, Layers};
-use crate::plan::{Placement, Stage};
+use crate::cost::{Dtype, Layer, LayerKind, Layers};
+use crate::plan::{Placement, StageId};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,7 +16,7 @@ pub struct StageReport {
     /// Its layers.
     pub layers: Range<usize>,
     /// How many layers of each kind.
-    pub kinds: BTreeMap<Kind, usize>,
+    pub kinds: BTreeMap<LayerKind, usize>,
     /// Number of parameters.
     pub parameters: u64,
     /// Bytes of parameters by element type.
@@ -58,7 +58,7 @@ impl PartitionReport {
             let (cut, given) = (partition.stages(), placement.stages());
             return Err(PartitionError::Size { what: "stages", cut, given });
         }
-        let ranks = |stage| (0..placement.routes()).map(|r| placement.rank_of(Stage::in_replica(r, stage))).collect();
+        let ranks = |stage| (0..placement.routes()).map(|r| placement.rank_of(StageId::in_replica(r, stage))).collect();
         let stages: Vec<StageReport> =
             partition.ranges().enumerate().map(|(stage, range)| stage_report(layers, range, ranks(stage))).collect();
         let mut rank_seconds = vec![0.0; placement.ranks()];

@@ -5,7 +5,7 @@ use super::graph::{self, Graph, Uses};
 use super::judge::Judge;
 use super::order::{self, communication_order};
 use super::report::{Moved, PassRow};
-use super::{OverlapError, Pass, exposed, greedy, iterative};
+use super::{OverlapError, OverlapPass, exposed, greedy, iterative};
 use crate::plan::Action;
 use crate::plan::edges::Edges;
 use std::collections::HashMap;
@@ -28,17 +28,21 @@ pub(super) struct Prepared {
 }
 
 impl Prepared {
-    pub(super) fn new(judge: &Judge<'_>, pass: Pass) -> Result<Self, OverlapError> {
+    pub(super) fn new(judge: &Judge<'_>, pass: OverlapPass) -> Result<Self, OverlapError> {
         let plan = judge.plan();
         let rows = cell::rows(plan, &judge.profile().costs(plan.placement())?);
         let edges = Edges::new(plan);
         let mut uses = Uses::new(&edges);
         let places = match pass {
-            Pass::OrderCommunication if communication_order(plan).is_none() => Some(order::by_time(plan, judge.step())),
+            OverlapPass::OrderCommunication if communication_order(plan).is_none() => {
+                Some(order::by_time(plan, judge.step()))
+            }
             _ => None,
         };
         let needs = |cells: &Vec<Cell>| match (pass, &places) {
-            (Pass::OrderCommunication, Some(places)) => [uses.of(cells), order::chain(plan, cells, places)].concat(),
+            (OverlapPass::OrderCommunication, Some(places)) => {
+                [uses.of(cells), order::chain(plan, cells, places)].concat()
+            }
             _ if pass.is_greedy() => [uses.of(cells), graph::starts(cells)].concat(),
             _ => Vec::new(),
         };
@@ -47,16 +51,16 @@ impl Prepared {
     }
 
     /// Attempts the pass, rank by rank; the greedy ones within `reach`.
-    pub(super) fn attempt(&self, judge: &Judge<'_>, pass: Pass, reach: usize) -> Result<Attempt, OverlapError> {
+    pub(super) fn attempt(&self, judge: &Judge<'_>, pass: OverlapPass, reach: usize) -> Result<Attempt, OverlapError> {
         let mut attempt = Attempt::default();
         for (rank, (cells, needs)) in self.rows.iter().zip(&self.needs).enumerate() {
             let Row { order, moved, recounts, work } = match pass {
-                Pass::OrderCommunication if needs.is_empty() => Row::unchanged(cells),
-                Pass::OrderCommunication => placed(cells, needs, greedy::Aim::default()),
-                Pass::SinkWaitsIteratively => {
+                OverlapPass::OrderCommunication if needs.is_empty() => Row::unchanged(cells),
+                OverlapPass::OrderCommunication => placed(cells, needs, greedy::Aim::default()),
+                OverlapPass::SinkWaitsIteratively => {
                     iterated(iterative::sink_waits(rank, cells, judge.most(rank), judge.options())?)
                 }
-                Pass::ReorderCommunication => {
+                OverlapPass::ReorderCommunication => {
                     iterated(iterative::raise_starts(rank, cells, judge.most(rank), judge.options())?)
                 }
                 _ => placed(cells, &[needs.as_slice(), &graph::reach(cells, reach)].concat(), pass.aim()),

@@ -12,7 +12,7 @@ use super::super::strip_idle;
 use crate::cost::Costs;
 use crate::plan::edges::Edges;
 use crate::plan::waits::Awaited;
-use crate::plan::{Action, Op, Plan, Stage, Task};
+use crate::plan::{Action, Op, Plan, StageId, Task};
 
 /// Fractions of a byte that are told apart.
 const UNITS: f64 = 1024.0;
@@ -192,7 +192,7 @@ impl Pricing<'_> {
     }
 
     /// Bytes of a value that came from another rank: they go once it is used.
-    fn received(&self, rank: usize, from: Option<Stage>, output_of: Option<Stage>) -> f64 {
+    fn received(&self, rank: usize, from: Option<StageId>, output_of: Option<StageId>) -> f64 {
         match (from, output_of) {
             (Some(from), Some(stage)) if self.lowered && self.plan.placement().rank_of(from) != rank => {
                 self.costs.message_bytes(stage)
@@ -234,7 +234,7 @@ fn role_of(op: Op, awaited: bool) -> Role {
 /// The stage whose output, or the gradient for it, a transfer or its wait is about.
 ///
 /// Transfers past neighbours have no waits and never move; what they hold is left to the simulation.
-fn payload_of(task: Task) -> Option<Stage> {
+fn payload_of(task: Task) -> Option<StageId> {
     if task.is_skip() {
         return None;
     }

@@ -4,7 +4,7 @@ use super::attempt::Prepared;
 use super::cell::{self, Cell, units};
 use super::memory::{peak, recount};
 use super::report::{Kept, PassReport};
-use super::{OverlapError, OverlapOptions, Pass};
+use super::{OverlapError, OverlapOptions, OverlapPass};
 use crate::cost::Profile;
 use crate::plan::{CheckOptions, Plan};
 use crate::simulate::{Simulation, simulate};
@@ -73,7 +73,7 @@ impl<'a> Judge<'a> {
 
     /// Runs a pass; the plan becomes its result if that is no worse. A greedy pass that moves something and gains nothing
     /// is tried again with a shorter reach, and then has to be faster: however long the plan, it takes as many attempts.
-    pub(super) fn run(&mut self, pass: Pass) -> Result<PassReport, OverlapError> {
+    pub(super) fn run(&mut self, pass: OverlapPass) -> Result<PassReport, OverlapError> {
         let (makespan_before, peak_before) = (self.step.makespan, self.step.peak_bytes());
         let prepared = Prepared::new(self, pass)?;
         let mut reach = self.options.reach;
@@ -94,7 +94,7 @@ impl<'a> Judge<'a> {
     fn run_within(
         &mut self,
         prepared: &Prepared,
-        pass: Pass,
+        pass: OverlapPass,
         reach: usize,
         room: f64,
     ) -> Result<PassReport, OverlapError> {

@@ -8,7 +8,7 @@
 //! - it is never slower in simulation, and on no rank holds more than it did and the extra that the options grant: else
 //!   the plan stays as it was, and the report says why;
 //! - sends, receives and collectives of a rank start in the order in which they did
-//!   ([`Pass::OrderCommunication`] alone changes it, so that all ranks follow one order);
+//!   ([`OverlapPass::OrderCommunication`] alone changes it, so that all ranks follow one order);
 //! - the same plan, profile and options give the same result, so ranks that share a profile
 //!   ([`Profile::median`](crate::cost::Profile::median)) decide alike;
 //! - time is near linear in the plan, but for the simulations it is judged by.
@@ -45,7 +45,7 @@ use judge::Judge;
 
 /// A pass over the communication of a plan.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Pass {
+pub enum OverlapPass {
     /// Gives all ranks one order of messages, where their rows follow none.
     OrderCommunication,
     /// Greedily schedules waits as late as possible.
@@ -60,47 +60,48 @@ pub enum Pass {
     ReorderCommunication,
 }
 
-impl Pass {
+impl OverlapPass {
     /// All passes.
-    pub const ALL: [Pass; 6] = [
-        Pass::OrderCommunication,
-        Pass::SinkWaits,
-        Pass::RaiseCommunication,
-        Pass::ReorderCompute,
-        Pass::SinkWaitsIteratively,
-        Pass::ReorderCommunication,
+    pub const ALL: [OverlapPass; 6] = [
+        OverlapPass::OrderCommunication,
+        OverlapPass::SinkWaits,
+        OverlapPass::RaiseCommunication,
+        OverlapPass::ReorderCompute,
+        OverlapPass::SinkWaitsIteratively,
+        OverlapPass::ReorderCommunication,
     ];
 
     /// What [`overlap`] runs where nothing else is asked for.
-    pub const USUAL: [Pass; 3] = [Pass::ReorderCompute, Pass::SinkWaitsIteratively, Pass::ReorderCommunication];
+    pub const USUAL: [OverlapPass; 3] =
+        [OverlapPass::ReorderCompute, OverlapPass::SinkWaitsIteratively, OverlapPass::ReorderCommunication];
 
     /// Its name in reports and on the command line.
     pub fn name(self) -> &'static str {
         match self {
-            Pass::OrderCommunication => "order-communication",
-            Pass::SinkWaits => "sink-waits",
-            Pass::RaiseCommunication => "raise-communication",
-            Pass::ReorderCompute => "reorder-compute",
-            Pass::SinkWaitsIteratively => "sink-waits-iteratively",
-            Pass::ReorderCommunication => "reorder-communication",
+            OverlapPass::OrderCommunication => "order-communication",
+            OverlapPass::SinkWaits => "sink-waits",
+            OverlapPass::RaiseCommunication => "raise-communication",
+            OverlapPass::ReorderCompute => "reorder-compute",
+            OverlapPass::SinkWaitsIteratively => "sink-waits-iteratively",
+            OverlapPass::ReorderCommunication => "reorder-communication",
         }
     }
 
     /// The pass of that name.
     pub fn from_name(name: &str) -> Option<Self> {
-        Pass::ALL.into_iter().find(|pass| pass.name() == name)
+        OverlapPass::ALL.into_iter().find(|pass| pass.name() == name)
     }
 
     /// Does it place all cells of a row at once, within a reach?
     fn is_greedy(self) -> bool {
-        matches!(self, Pass::SinkWaits | Pass::RaiseCommunication | Pass::ReorderCompute)
+        matches!(self, OverlapPass::SinkWaits | OverlapPass::RaiseCommunication | OverlapPass::ReorderCompute)
     }
 
     fn aim(self) -> greedy::Aim {
-        let both = self == Pass::ReorderCompute;
+        let both = self == OverlapPass::ReorderCompute;
         greedy::Aim {
-            raise: both || self == Pass::RaiseCommunication,
-            sink: both || self == Pass::SinkWaits,
+            raise: both || self == OverlapPass::RaiseCommunication,
+            sink: both || self == OverlapPass::SinkWaits,
             overlap: both,
         }
     }
@@ -177,13 +178,13 @@ pub struct Overlapped {
 ///
 /// ```
 /// use burn_pipeline_plan::cost::{Profile, Uniform};
-/// use burn_pipeline_plan::pass::overlap::{OverlapOptions, Pass, run_passes};
+/// use burn_pipeline_plan::pass::overlap::{OverlapOptions, OverlapPass, run_passes};
 /// use burn_pipeline_plan::plan::Plan;
 ///
 /// let text = "0F0,0SEND_F0,0WAIT_SEND_F0,0F1,0SEND_F1,0WAIT_SEND_F1\n1RECV_F0,1F0,1RECV_F1,1F1\n";
 /// let plan = Plan::from_csv("mine", text)?;
 /// let profile = Profile::uniform(plan.placement(), Uniform::new(1.0, 1.0, 1.0).with_transfer(1.0))?;
-/// let sunk = run_passes(&plan, &profile, &[Pass::SinkWaits], &OverlapOptions::default())?;
+/// let sunk = run_passes(&plan, &profile, &[OverlapPass::SinkWaits], &OverlapOptions::default())?;
 /// assert_eq!(sunk.plan.row(0)[3].to_string(), "0SEND_F1");
 /// let (before, after) = sunk.reports[0].exposed();
 /// assert!(after < before);
@@ -192,7 +193,7 @@ pub struct Overlapped {
 pub fn run_passes(
     plan: &Plan,
     profile: &Profile,
-    passes: &[Pass],
+    passes: &[OverlapPass],
     options: &OverlapOptions,
 ) -> Result<Overlapped, OverlapError> {
     let mut judge = Judge::new(plan, profile, options)?;
@@ -210,7 +211,7 @@ pub fn run_passes(
 pub fn overlap(
     plan: &Plan,
     profile: &Profile,
-    passes: &[Pass],
+    passes: &[OverlapPass],
     options: &OverlapOptions,
 ) -> Result<Overlapped, OverlapError> {
     let mut judge = Judge::new(plan, profile, options)?;

@@ -19,7 +19,7 @@ use super::channels::{Channel, Order, Transfer, Transfers, locate};
 use super::error::{CheckError, Excerpt, Waiting};
 use super::{Edges, Transport};
 use crate::plan::edges::Side;
-use crate::plan::{Op, Plan, Stage, Task};
+use crate::plan::{Op, Plan, StageId, Task};
 
 /// Refuses a lowered plan that can get stuck under a transport.
 pub(super) fn refuse_lowered(
@@ -245,7 +245,7 @@ impl Unlowered<'_> {
         let task = action.tasks().find(|task| self.needs(*task).is_some_and(|need| !self.has(need)))?;
         let forward = task.op() == Op::Forward;
         let index = task.stage().index().saturating_add_signed(if forward { -1 } else { 1 });
-        let stage = Stage::in_replica(task.stage().replica(), index);
+        let stage = StageId::in_replica(task.stage().replica(), index);
         let needs = Task::new(stage, if forward { Op::Forward } else { Op::Backward }, task.microbatch()?);
         Some((Waiting { rank, step, action, needs }, self.plan.placement().rank_of(stage)))
     }

@@ -1,7 +1,7 @@
 //! What [`Plan::check`](crate::plan::Plan::check) refuses, each with where it stands and the grid around it.
 
 use super::Transport;
-use crate::plan::{Action, Stage, Task, grid};
+use crate::plan::{Action, StageId, Task, grid};
 use std::fmt;
 
 /// The part of a plan's grid around an error, with the step marked.
@@ -92,7 +92,7 @@ pub enum CheckError {
     Missing { rank: usize, step: usize, task: Task, grid: Excerpt },
     /// A send or receive where the value does not cross ranks.
     #[error("rank {rank}, step {step}: {action} moves nothing: {}; remove it\n{grid}", neighbour.map_or("the model ends there".to_owned(), |n| format!("stage {n} is on the same rank")))]
-    NeedlessTransfer { rank: usize, step: usize, action: Action, neighbour: Option<Stage>, grid: Excerpt },
+    NeedlessTransfer { rank: usize, step: usize, action: Action, neighbour: Option<StageId>, grid: Excerpt },
     /// A send or receive past a neighbour where the plan has no such edge.
     #[error(
         "rank {rank}, step {step}: {action} moves a value along an edge that the plan does not have; remove it, or add the edge with `Plan::with_skips`\n{grid}"

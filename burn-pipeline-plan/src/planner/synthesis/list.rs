@@ -46,7 +46,7 @@ pub(super) struct Rule {
     /// Multiple of the `F` that fill the way there and back; infinite for no limit.
     pub(super) ahead: f64,
     /// Wait for something ranked higher that comes within this share of the step that is ready.
-    pub(super) patience: f64,
+    pub(super) timeout: f64,
 }
 
 impl std::fmt::Display for Rule {
@@ -63,7 +63,7 @@ impl std::fmt::Display for Rule {
             Weights::Last => "W last".to_owned(),
             Weights::Whole => "whole backwards".to_owned(),
         };
-        write!(f, "{order}, {weights}, {} ahead, patience {}", self.ahead, self.patience)
+        write!(f, "{order}, {weights}, {} ahead, timeout {}", self.ahead, self.timeout)
     }
 }
 
@@ -80,7 +80,7 @@ pub(super) fn rules(split: bool) -> Vec<Rule> {
     for ahead in aheads {
         for order in orders {
             for &weights in weights {
-                rules.extend([0.0, 0.6].map(|patience| Rule { order, weights, ahead, patience }));
+                rules.extend([0.0, 0.6].map(|timeout| Rule { order, weights, ahead, timeout }));
             }
         }
     }
@@ -233,7 +233,7 @@ impl Run<'_> {
     /// The highest ranked of what is ready soonest, or soon enough.
     fn first(&self, ready: &[Proposal]) -> Option<Proposal> {
         let soonest = ready.iter().min_by(|a, b| a.start.total_cmp(&b.start))?;
-        let until = soonest.start + self.rule.patience * self.instance.seconds(soonest.step);
+        let until = soonest.start + self.rule.timeout * self.instance.seconds(soonest.step);
         let in_time = ready.iter().filter(|p| p.start <= until);
         in_time.min_by(|a, b| self.key(a.step).cmp(&self.key(b.step)).then(a.start.total_cmp(&b.start))).copied()
     }

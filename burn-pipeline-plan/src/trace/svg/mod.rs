@@ -17,7 +17,7 @@ use super::axis::short;
 use super::event::{Event, Track};
 use super::kind::{Kind, chunks, is_compute};
 use super::lanes::lanes;
-use crate::plan::{Action, Stage, Task};
+use crate::plan::{Action, StageId, Task};
 use paint::{escape, hex, luminance};
 use std::fmt::Write;
 
@@ -81,7 +81,7 @@ pub fn svg(track: &Track, options: &SvgOptions) -> String {
 struct Drawing<'a> {
     track: &'a Track,
     options: &'a SvgOptions,
-    chunks: Vec<Vec<Stage>>,
+    chunks: Vec<Vec<StageId>>,
     bars: Vec<(usize, &'a Event)>,
     digits: usize,
     pitch: f64,
@@ -188,7 +188,7 @@ impl<'a> Drawing<'a> {
     fn shade(&self, rank: usize, task: Task) -> [u8; 3] {
         let stages = &self.chunks[rank];
         // The replica has its own mark, so that only chunks of one replica need shades.
-        let peers: Vec<&Stage> = stages.iter().filter(|s| s.replica() == task.stage().replica()).collect();
+        let peers: Vec<&StageId> = stages.iter().filter(|s| s.replica() == task.stage().replica()).collect();
         let chunk = peers.iter().position(|&&stage| stage == task.stage()).unwrap_or(0);
         let light = if peers.len() < 2 { 0.0 } else { 0.6 * chunk as f64 / (peers.len() - 1).max(1) as f64 };
         Kind::of(task).colour().map(|c| (f64::from(c) + (255.0 - f64::from(c)) * light).round() as u8)

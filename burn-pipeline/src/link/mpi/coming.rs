@@ -24,12 +24,12 @@ pub(super) const REPEATED: Tag = 16;
 
 /// How many messages of a link's plan found their receives posted, and how many had to say first how long they are.
 #[derive(Debug, Default)]
-pub struct Landings {
+pub struct ReceiveCounters {
     ahead: AtomicU64,
     by_header: AtomicU64,
 }
 
-impl Landings {
+impl ReceiveCounters {
     /// Messages whose receives were posted before they came.
     pub fn ahead(&self) -> u64 {
         self.ahead.load(Ordering::Relaxed)

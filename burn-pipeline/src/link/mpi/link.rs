@@ -1,6 +1,6 @@
 //! One rank's end of a link over MPI.
 
-use super::coming::Landings;
+use super::coming::ReceiveCounters;
 use super::letter::Letter;
 use super::mailbox::{Awaited, Contents, Mailbox};
 use super::progress::{Opened, Order};
@@ -22,7 +22,7 @@ use std::time::Instant;
 pub struct MpiLink {
     link: usize,
     mailbox: Arc<Mailbox>,
-    landings: Arc<Landings>,
+    landings: Arc<ReceiveCounters>,
     orders: Sender<Order>,
     device: Device,
     round: u64,
@@ -37,7 +37,7 @@ impl MpiLink {
     }
 
     /// How the messages of this link have landed so far, beside those within groups; it goes on counting.
-    pub fn landings(&self) -> Arc<Landings> {
+    pub fn landings(&self) -> Arc<ReceiveCounters> {
         self.landings.clone()
     }
 

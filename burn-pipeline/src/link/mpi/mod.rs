@@ -38,7 +38,7 @@ mod link;
 mod progress;
 mod traffic;
 
-pub use coming::Landings;
+pub use coming::ReceiveCounters;
 pub use link::MpiLink;
 
 use super::{letter, mailbox};
@@ -86,17 +86,17 @@ pub struct Mpi {
     thread: Option<JoinHandle<()>>,
     rank: usize,
     ranks: usize,
-    patience: Duration,
+    timeout: Duration,
 }
 
 impl Mpi {
     /// Initialises MPI, on a thread of its own. A process that nobody started with `mpirun` is rank 0 of 1.
     ///
-    /// `patience` is the longest that this, opening links, and goodbyes may take.
+    /// `timeout` is the longest that this, opening links, and goodbyes may take.
     ///
     /// # Errors
     /// If MPI was initialised before, or the other processes do not come.
-    pub fn connect(patience: Duration) -> Result<Self, MpiError> {
+    pub fn connect(timeout: Duration) -> Result<Self, MpiError> {
         let (orders, taken) = channel();
         let (told, place) = channel();
         let body = move || {
@@ -112,11 +112,11 @@ impl Mpi {
         };
         let spawned = std::thread::Builder::new().name("mpi progress".to_owned()).spawn(body);
         let thread = spawned.map_err(|error| MpiError::Thread(error.to_string()))?;
-        match place.recv_timeout(patience) {
-            Ok((rank, ranks)) => Ok(Self { orders, thread: Some(thread), rank, ranks, patience }),
+        match place.recv_timeout(timeout) {
+            Ok((rank, ranks)) => Ok(Self { orders, thread: Some(thread), rank, ranks, timeout }),
             Err(RecvTimeoutError::Disconnected) => Err(MpiError::Again),
             Err(RecvTimeoutError::Timeout) => {
-                Err(MpiError::Late { what: "MPI's initialisation", seconds: patience.as_secs_f64() })
+                Err(MpiError::Late { what: "MPI's initialisation", seconds: timeout.as_secs_f64() })
             }
         }
     }
@@ -150,10 +150,10 @@ impl Mpi {
         let (opened, answer) = channel();
         let color = (color & i32::MAX as u32) as i32;
         self.orders.send(Order::Open { color, opened }).map_err(|_| ended())?;
-        match answer.recv_timeout(self.patience) {
+        match answer.recv_timeout(self.timeout) {
             Ok(opened) => Ok(MpiLink::new(opened, self.orders.clone(), device.inner())),
             Err(RecvTimeoutError::Timeout) => {
-                Err(MpiError::Late { what: "the opening of a link", seconds: self.patience.as_secs_f64() })
+                Err(MpiError::Late { what: "the opening of a link", seconds: self.timeout.as_secs_f64() })
             }
             Err(RecvTimeoutError::Disconnected) => Err(ended()),
         }
@@ -164,7 +164,7 @@ impl Mpi {
     /// process that cannot reach `mpirun` any more ends alone.
     pub fn end_job(self, code: i32) -> ! {
         let (told, about_to) = channel();
-        let _ = self.orders.send(Order::Leave(Leave { within: self.patience, kill_job: Some((code, told)) }));
+        let _ = self.orders.send(Order::Leave(Leave { within: self.timeout, kill_job: Some((code, told)) }));
         // It fails where the thread has ended.
         if about_to.recv().is_ok() {
             // MPI ends this process too, unless it waits for a machine that is gone.
@@ -175,7 +175,7 @@ impl Mpi {
 
     fn leave(&mut self) {
         // A send fails only where the thread has ended, and then it is joined at once.
-        let _ = self.orders.send(Order::Leave(Leave { within: self.patience, kill_job: None }));
+        let _ = self.orders.send(Order::Leave(Leave { within: self.timeout, kill_job: None }));
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

@@ -8,7 +8,7 @@
 //! 4. With nothing to do it pauses: a few turns giving way, then short sleeps, longer ones while nobody waits. After it
 //!    has woken a thread it sleeps, so that the thread gets its core, until that thread has an order for it.
 
-use super::coming::Landings;
+use super::coming::ReceiveCounters;
 use super::letter::Letter;
 use super::mailbox::Mailbox;
 use super::traffic::{Primer, Traffic};
@@ -63,7 +63,7 @@ pub(super) struct Leave {
 pub(super) struct Opened {
     pub(super) link: usize,
     pub(super) mailbox: Arc<Mailbox>,
-    pub(super) landings: Arc<Landings>,
+    pub(super) landings: Arc<ReceiveCounters>,
 }
 
 /// The thread's life: ends when it is told to leave, or when nobody is left who could tell it.

@@ -6,7 +6,7 @@
 //! 2. What ranks tell each other beside messages (gathers, questions, failures, goodbyes) goes over the link's own
 //!    communicator alone: one mailbox holds it all.
 
-use super::coming::{BODY, Coming, Incoming, Landings, REPEATED, arrived, finish_front};
+use super::coming::{BODY, Coming, Incoming, REPEATED, ReceiveCounters, arrived, finish_front};
 use super::in_flight::{InFlight, pieces};
 use super::letter::Letter;
 use super::mailbox::Mailbox;
@@ -25,7 +25,7 @@ const LETTER: Tag = 1;
 /// One link.
 pub(super) struct Traffic {
     pub(super) mailbox: Arc<Mailbox>,
-    pub(super) landings: Arc<Landings>,
+    pub(super) landings: Arc<ReceiveCounters>,
     pub(super) closed: bool,
     /// Has something come for a thread that stands waiting, since this was last asked?
     woke: bool,

@@ -12,7 +12,7 @@ use crate::link::mailbox::Mailbox;
 use crate::link::tcp::{Connections, Heard, Post, Sink, meet_at, meet_by_link};
 use crate::link::{Activity, Frame, Header, Launch, Link, LinkError, Message, Place, Watch, reduce};
 use crate::plan::Transport;
-use crate::stage::{AnyTensor, Kind, Part, Payload};
+use crate::stage::{AnyTensor, Payload, PayloadPart, TensorKind};
 use burn::tensor::Device;
 use burn_cubecl::tensor::CubeTensor;
 use std::collections::BTreeMap;
@@ -54,7 +54,7 @@ impl NcclLink {
     /// If there is no driver, NCCL or such a device, or the other ranks do not come.
     pub fn connect(place: &Place, device: Device, options: NcclOptions) -> Result<Self, NcclError> {
         check(&device, options)?;
-        let connections = meet_at(place, options.patience)?;
+        let connections = meet_at(place, options.timeout)?;
         Self::over(place.rank, place.ranks, connections, device, options)
     }
 
@@ -65,7 +65,7 @@ impl NcclLink {
     /// As [`NcclLink::connect`], and if the link fails.
     pub fn by_link(link: &mut dyn Link, device: Device, options: NcclOptions) -> Result<Self, NcclError> {
         check(&device, options)?;
-        let connections = meet_by_link(link, options.patience)?;
+        let connections = meet_by_link(link, options.timeout)?;
         Self::over(link.rank(), link.ranks(), connections, device, options)
     }
 
@@ -103,7 +103,7 @@ impl NcclLink {
         taken: Receiver<Turn>,
         options: NcclOptions,
     ) -> Result<(Order, JoinHandle<()>), NcclError> {
-        let deadline = Instant::now() + options.patience;
+        let deadline = Instant::now() + options.timeout;
         let rank = post.mailbox().rank;
         let own = if rank == 0 { communicator::new_id()?.to_vec() } else { Vec::new() };
         let rows = post.all_gather(pack(&own), deadline)?;
@@ -230,7 +230,7 @@ impl NcclLink {
         let (sums, after) = self.answer(peer, "its part of a collective", &answer, deadline)?;
         self.order.before_use(after.as_ref()).map_err(|error| self.closed(&error))?;
         let back = |sum: CubeTensor| {
-            let kind = Kind::of(sum.dtype);
+            let kind = TensorKind::of(sum.dtype);
             from_cube(kind, sum)
         };
         Ok(sums.into_iter().map(|sum| sum.map(back)).collect())
@@ -279,8 +279,8 @@ fn check(device: &Device, options: NcclOptions) -> Result<(), NcclError> {
 
 fn tensor_of(part: Part) -> Option<AnyTensor> {
     match part {
-        Part::Tensor(tensor) => Some(tensor),
-        Part::Form(_) => None,
+        PayloadPart::Tensor(tensor) => Some(tensor),
+        PayloadPart::Tag(_) => None,
     }
 }
 

@@ -48,7 +48,7 @@ pub struct NcclOptions {
     /// How the order between computing and transfers is kept.
     pub ordering: Ordering,
     /// The longest that ranks may take to meet and to join, and that a transfer may stand in the queue.
-    pub patience: Duration,
+    pub timeout: Duration,
     /// Sums over groups are made by the lowest member, in rank order, as on other links: bit-equal to theirs, at the cost
     /// of all bytes going through one rank. Otherwise by NCCL, whose order depends on the number of members.
     pub ordered_sums: bool,
@@ -57,7 +57,7 @@ pub struct NcclOptions {
 impl Default for NcclOptions {
     /// Order on the host, a minute, and NCCL's own sums.
     fn default() -> Self {
-        Self { ordering: Ordering::Host, patience: Duration::from_secs(60), ordered_sums: false }
+        Self { ordering: Ordering::Host, timeout: Duration::from_secs(60), ordered_sums: false }
     }
 }
 

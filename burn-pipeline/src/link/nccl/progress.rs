@@ -39,7 +39,7 @@ pub(super) struct Progress {
     pub(super) cube: CubeDevice,
     pub(super) mesh: Arc<Mesh>,
     pub(super) pairing: Pairing,
-    pub(super) patience: Duration,
+    pub(super) timeout: Duration,
     /// Of each rank: what was offered to it, and what it has offered.
     pub(super) outgoing: Vec<VecDeque<Vec<Pinned>>>,
     pub(super) incoming: Vec<VecDeque<(Frame, Slot)>>,
@@ -114,7 +114,7 @@ impl Progress {
             let pause = if self.flights.is_empty() { LONG_PAUSE } else { SHORT_PAUSE };
             match turns.recv_timeout(pause) {
                 Ok(Turn::Close) | Err(RecvTimeoutError::Disconnected) => {
-                    closing.get_or_insert_with(|| Instant::now() + self.patience);
+                    closing.get_or_insert_with(|| Instant::now() + self.timeout);
                 }
                 Ok(turn) => self.take(turn).map_err(Some)?,
                 Err(RecvTimeoutError::Timeout) => {}
@@ -315,7 +315,7 @@ impl Progress {
             let peer = flight.peer;
             let over = flight.event.is_over().map_err(with(peer))?;
             if !over {
-                let late = flight.since.elapsed() > self.patience;
+                let late = flight.since.elapsed() > self.timeout;
                 self.sound().map_err(with(peer))?;
                 return if late { Err(with(peer)(NcclError::Late { what: "a group of transfers" })) } else { Ok(()) };
             }
@@ -334,7 +334,7 @@ impl Progress {
 
     /// Waits until what was queued is really on the queue: only then may an event go behind it.
     fn settle(&self, groups: bool) -> Result<(), NcclError> {
-        let (what, deadline) = ("queuing a group of transfers", Instant::now() + self.patience);
+        let (what, deadline) = ("queuing a group of transfers", Instant::now() + self.timeout);
         let stop = || self.mesh.failure().map(|failure| failure.message);
         let parts = self.groups.iter().flatten().filter(|_| groups);
         std::iter::once(&self.world).chain(parts).try_for_each(|part| part.settle(what, deadline, &stop))

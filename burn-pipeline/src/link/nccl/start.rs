@@ -45,7 +45,7 @@ impl Start {
             cube: self.cube,
             pairing: Pairing::new(rank, ranks, sums::join),
             mesh: self.mesh,
-            patience: self.options.patience,
+            timeout: self.options.timeout,
             outgoing,
             incoming,
             groups: Vec::new(),

@@ -11,7 +11,7 @@
 //! 3. What arrives becomes one of Burn's tensors again ([`from_cube`]), registered with fusion where that is on.
 
 use super::NcclError;
-use crate::stage::{AnyTensor, Kind};
+use crate::stage::{AnyTensor, TensorKind};
 use burn::tensor::{DType, Shape};
 use burn_cubecl::tensor::CubeTensor;
 use burn_cubecl::{Cube, CubeDevice};
@@ -53,11 +53,11 @@ pub(super) fn into_cube(tensor: AnyTensor) -> Result<CubeTensor, NcclError> {
 }
 
 /// Burn's tensor of a kind.
-pub(super) fn from_cube(kind: Kind, tensor: CubeTensor) -> AnyTensor {
+pub(super) fn from_cube(kind: TensorKind, tensor: CubeTensor) -> AnyTensor {
     let tensor = match kind {
-        Kind::Float => BackendTensor::Float(resolved::registered(tensor)),
-        Kind::Int => BackendTensor::Int(resolved::registered(tensor)),
-        Kind::Bool => BackendTensor::Bool(resolved::registered(tensor)),
+        TensorKind::Float => BackendTensor::Float(resolved::registered(tensor)),
+        TensorKind::Int => BackendTensor::Int(resolved::registered(tensor)),
+        TensorKind::Bool => BackendTensor::Bool(resolved::registered(tensor)),
     };
     AnyTensor::from_dispatch(<DispatchTensor as DispatchKindConversion<Cube>>::from_backend(tensor))
 }

@@ -25,12 +25,12 @@ pub struct TcpLink {
 impl TcpLink {
     /// Meets the other ranks at rank 0's address; what the link receives is brought to `device`.
     ///
-    /// `patience` is the longest that this may take.
+    /// `timeout` is the longest that this may take.
     ///
     /// # Errors
     /// If ranks do not come, or strangers do.
-    pub fn connect(place: &Place, device: Device, patience: Duration) -> Result<Self, TcpError> {
-        let connections = meeting::at(place, patience)?;
+    pub fn connect(place: &Place, device: Device, timeout: Duration) -> Result<Self, TcpError> {
+        let connections = meeting::at(place, timeout)?;
         Self::over(place.rank, place.ranks, connections, device)
     }
 
@@ -38,8 +38,8 @@ impl TcpLink {
     ///
     /// # Errors
     /// As [`TcpLink::connect`], and if the link fails.
-    pub fn by_link(link: &mut dyn Link, device: Device, patience: Duration) -> Result<Self, TcpError> {
-        let connections = meeting::by_link(link, patience)?;
+    pub fn by_link(link: &mut dyn Link, device: Device, timeout: Duration) -> Result<Self, TcpError> {
+        let connections = meeting::by_link(link, timeout)?;
         Self::over(link.rank(), link.ranks(), connections, device)
     }
 

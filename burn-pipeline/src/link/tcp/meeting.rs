@@ -40,9 +40,9 @@ pub struct Place {
 pub(in crate::link) type Connections = Vec<Option<TcpStream>>;
 
 /// Meets the other ranks at rank 0's address.
-pub(in crate::link) fn at(place: &Place, patience: Duration) -> Result<Connections, TcpError> {
+pub(in crate::link) fn at(place: &Place, timeout: Duration) -> Result<Connections, TcpError> {
     let Place { rank, ranks, .. } = *place;
-    let deadline = Instant::now() + patience;
+    let deadline = Instant::now() + timeout;
     match rank {
         _ if rank >= ranks => Err(TcpError::OutOfRange { rank, ranks }),
         0 if ranks == 1 => Ok(vec![None]),
@@ -111,8 +111,8 @@ fn join(place: &Place, deadline: Instant) -> Result<Connections, TcpError> {
 }
 
 /// Meets the other ranks of a link: each tells the others where it listens.
-pub(in crate::link) fn by_link(link: &mut dyn Link, patience: Duration) -> Result<Connections, TcpError> {
-    let deadline = Instant::now() + patience;
+pub(in crate::link) fn by_link(link: &mut dyn Link, timeout: Duration) -> Result<Connections, TcpError> {
+    let deadline = Instant::now() + timeout;
     let (rank, ranks) = (link.rank(), link.ranks());
     let listener = TcpListener::bind("0.0.0.0:0").map_err(broken(rank))?;
     let port = listener.local_addr().map_err(broken(rank))?.port();

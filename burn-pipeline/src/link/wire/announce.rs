@@ -3,20 +3,20 @@
 use super::codes::wide;
 use super::{Frame, Slot, begin, checksum, describe};
 use crate::link::Header;
-use crate::stage::{Form, FormPart, TensorForm};
+use crate::stage::{PayloadSpec, SpecPart, TensorSpec};
 
 impl Frame {
     /// The frame of a message of this form, byte for byte; `None` where a size or an element type is not known, or no
     /// message can have the form.
-    pub(in crate::link) fn announcing(header: Header, form: &Form) -> Option<Vec<u8>> {
+    pub(in crate::link) fn announcing(header: Header, form: &PayloadSpec) -> Option<Vec<u8>> {
         let mut frame = begin(Header { microbatch: 0, ..header }, form.parts().len()).ok()?;
         for part in form.parts() {
             match part {
-                FormPart::Number(number) => {
+                SpecPart::Tag(number) => {
                     frame.push(0);
                     frame.extend(wide("form", *number).ok()?);
                 }
-                FormPart::Tensor(TensorForm { kind, dtype, dims }) => {
+                SpecPart::Tensor(TensorSpec { kind, dtype, dims }) => {
                     let shape: Vec<usize> = dims.iter().copied().collect::<Option<_>>()?;
                     describe(&mut frame, *kind, (*dtype)?, &shape).ok()?;
                 }
@@ -27,12 +27,12 @@ impl Frame {
     }
 
     /// The form of the message.
-    pub(in crate::link) fn form(&self) -> Form {
-        Form::from_parts(self.parts.iter().map(|slot| match slot {
-            Slot::Form(number) => FormPart::Number(*number),
+    pub(in crate::link) fn form(&self) -> PayloadSpec {
+        PayloadSpec::from_parts(self.parts.iter().map(|slot| match slot {
+            Slot::Tag(number) => SpecPart::Tag(*number),
             Slot::Tensor { kind, dtype, shape, .. } => {
                 let dims = shape.iter().map(|&size| Some(size)).collect();
-                FormPart::Tensor(TensorForm { kind: *kind, dtype: Some(*dtype), dims })
+                SpecPart::Tensor(TensorSpec { kind: *kind, dtype: Some(*dtype), dims })
             }
         }))
     }
@@ -42,12 +42,12 @@ impl Frame {
 mod tests {
     use super::*;
     use crate::link::{Direction, Message, Packed};
-    use crate::plan::Stage;
-    use crate::stage::{Boundary, Kind};
+    use crate::plan::StageId;
+    use crate::stage::{Boundary, TensorKind};
     use burn::tensor::{DType, Device, Int, Tensor};
 
     fn header() -> Header {
-        Header { stage: Stage::new(3), microbatch: 0, direction: Direction::SkipGradient { from: 5 } }
+        Header { stage: StageId::new(3), microbatch: 0, direction: Direction::SkipGradient { from: 5 } }
     }
 
     #[test]
@@ -55,7 +55,7 @@ mod tests {
         let x = Tensor::<2>::zeros([2, 3], &Device::flex());
         let ids = Tensor::<1, Int>::from_ints([3, -1], &Device::flex());
         let payload = (Some(x), None::<Tensor<1>>, vec![ids.clone()], ids.greater_elem(0)).into_payload();
-        let form = Form::of_payload(&payload);
+        let form = PayloadSpec::of_payload(&payload);
         let announced = Frame::announcing(header(), &form).unwrap();
         assert_eq!(Packed::new(Message { header: header(), payload }).unwrap().frame, announced);
         assert_eq!(Frame::read(&announced).unwrap().form(), form);
@@ -67,15 +67,15 @@ mod tests {
     fn what_is_not_known_whole_is_not_announced() {
         let form = |kind, dtype, dims: &[Option<usize>]| {
             let dims = dims.to_vec();
-            Form::from_parts([FormPart::Tensor(TensorForm { kind, dtype, dims })])
+            PayloadSpec::from_parts([SpecPart::Tensor(TensorSpec { kind, dtype, dims })])
         };
-        let known = form(Kind::Float, Some(DType::F32), &[Some(2), Some(3)]);
+        let known = form(TensorKind::Float, Some(DType::F32), &[Some(2), Some(3)]);
         assert!(Frame::announcing(header(), &known).is_some());
         for unknown in [
             known.free(1),
-            form(Kind::Float, None, &[Some(2)]),
-            form(Kind::Int, Some(DType::F32), &[Some(2)]),
-            form(Kind::Float, Some(DType::F64), &[Some(usize::MAX), Some(2)]),
+            form(TensorKind::Float, None, &[Some(2)]),
+            form(TensorKind::Int, Some(DType::F32), &[Some(2)]),
+            form(TensorKind::Float, Some(DType::F64), &[Some(usize::MAX), Some(2)]),
         ] {
             assert_eq!(Frame::announcing(header(), &unknown), None, "{unknown}");
         }

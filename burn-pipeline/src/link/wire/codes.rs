@@ -2,7 +2,7 @@
 
 use super::WireError;
 use crate::link::Direction;
-use crate::stage::Kind;
+use crate::stage::TensorKind;
 use burn::tensor::{BoolStore, DType};
 
 pub(super) fn wide(what: &'static str, value: usize) -> Result<[u8; 8], WireError> {
@@ -13,7 +13,7 @@ pub(super) fn beyond(what: &'static str, value: usize) -> WireError {
     WireError::Beyond { what, value }
 }
 
-const KINDS: [Kind; 3] = [Kind::Float, Kind::Int, Kind::Bool];
+const KINDS: [TensorKind; 3] = [TensorKind::Float, TensorKind::Int, TensorKind::Bool];
 const DTYPES: [DType; 16] = [
     DType::F64,
     DType::F32,
@@ -67,15 +67,15 @@ pub(super) fn direction_of(code: u8, from: usize) -> Result<Direction, WireError
     }
 }
 
-pub(super) fn kind_code(kind: Kind) -> u8 {
+pub(super) fn kind_code(kind: TensorKind) -> u8 {
     match kind {
-        Kind::Float => 0,
-        Kind::Int => 1,
-        Kind::Bool => 2,
+        TensorKind::Float => 0,
+        TensorKind::Int => 1,
+        TensorKind::Bool => 2,
     }
 }
 
-pub(super) fn kind_of(code: u8) -> Result<Kind, WireError> {
+pub(super) fn kind_of(code: u8) -> Result<TensorKind, WireError> {
     KINDS.get(usize::from(code)).copied().ok_or(WireError::Field { what: "kind", value: u64::from(code) })
 }
 

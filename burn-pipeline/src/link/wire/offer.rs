@@ -6,7 +6,7 @@
 use super::codes::{dtype_code, wide};
 use super::{Frame, Slot, WireError, begin, checksum, describe};
 use crate::link::Message;
-use crate::stage::{AnyTensor, Kind, Part, Payload};
+use crate::stage::{AnyTensor, Payload, PayloadPart, TensorKind};
 use burn::tensor::DType;
 
 impl Frame {
@@ -15,11 +15,11 @@ impl Frame {
         let mut frame = begin(message.header, message.payload.parts().count())?;
         for part in message.payload.parts() {
             match part {
-                Part::Form(form) => {
+                PayloadPart::Tag(form) => {
                     frame.push(0);
                     frame.extend(wide("form", *form)?);
                 }
-                Part::Tensor(tensor) => {
+                PayloadPart::Tensor(tensor) => {
                     dtype_code(tensor.dtype())?;
                     describe(&mut frame, tensor.kind(), tensor.dtype(), &tensor.shape())?;
                 }
@@ -30,9 +30,9 @@ impl Frame {
     }
 
     /// The tensors that are to come, in order.
-    pub(in crate::link) fn tensors(&self) -> impl Iterator<Item = (Kind, DType, &[usize])> {
+    pub(in crate::link) fn tensors(&self) -> impl Iterator<Item = (TensorKind, DType, &[usize])> {
         self.parts.iter().filter_map(|slot| match slot {
-            Slot::Form(_) => None,
+            Slot::Tag(_) => None,
             Slot::Tensor { kind, dtype, shape, .. } => Some((*kind, *dtype, shape.as_slice())),
         })
     }
@@ -41,8 +41,8 @@ impl Frame {
     pub(in crate::link) fn with_tensors(&self, tensors: Vec<AnyTensor>) -> Payload {
         let mut tensors = tensors.into_iter();
         let part = |slot: &Slot| match slot {
-            Slot::Form(form) => Some(Part::Form(*form)),
-            Slot::Tensor { .. } => tensors.next().map(Part::Tensor),
+            Slot::Tag(form) => Some(PayloadPart::Tag(*form)),
+            Slot::Tensor { .. } => tensors.next().map(PayloadPart::Tensor),
         };
         Payload::from_parts(self.parts.iter().filter_map(part).collect::<Vec<_>>())
     }
@@ -52,7 +52,7 @@ impl Frame {
 mod tests {
     use super::*;
     use crate::link::{Direction, Header, Packed};
-    use crate::plan::Stage;
+    use crate::plan::StageId;
     use crate::stage::Boundary;
     use burn::tensor::{Device, Int, Tensor};
 
@@ -61,18 +61,19 @@ mod tests {
         let x = Tensor::<2>::from_floats([[1.0, -2.5], [0.0, 4.0]], &Device::flex());
         let ids = Tensor::<1, Int>::from_ints([3, -1], &Device::flex());
         let payload = (Some(x), None::<Tensor<1>>, vec![ids]).into_payload();
-        let header = Header { stage: Stage::new(3), microbatch: 5, direction: Direction::Skip { from: 1 } };
+        let header = Header { stage: StageId::new(3), microbatch: 5, direction: Direction::Skip { from: 1 } };
         let message = Message { header, payload };
         let offer = Frame::offering(&message).unwrap();
         let tensors: Vec<AnyTensor> = message.payload.tensors().cloned().collect();
         assert_eq!(Packed::new(message.clone()).unwrap().frame, offer);
         let frame = Frame::read(&offer).unwrap();
-        let expected: Vec<(Kind, DType, Vec<usize>)> =
+        let expected: Vec<(TensorKind, DType, Vec<usize>)> =
             tensors.iter().map(|tensor| (tensor.kind(), tensor.dtype(), tensor.shape().to_vec())).collect();
         let got: Vec<_> = frame.tensors().map(|(kind, dtype, shape)| (kind, dtype, shape.to_vec())).collect();
         assert_eq!(got, expected);
         let payload = frame.with_tensors(tensors);
-        let forms = |payload: &Payload| payload.parts().map(|part| matches!(part, Part::Form(_))).collect::<Vec<_>>();
+        let forms =
+            |payload: &Payload| payload.parts().map(|part| matches!(part, PayloadPart::Tag(_))).collect::<Vec<_>>();
         assert_eq!(forms(&payload), forms(&message.payload));
         let read =
             |payload: &Payload| -> Vec<_> { payload.tensors().map(|tensor| tensor.to_data().unwrap()).collect() };

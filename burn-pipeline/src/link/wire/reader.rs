@@ -2,7 +2,7 @@
 
 use super::codes::{dtype_of, kind_of};
 use super::{CHECKSUM, MAGIC, REPEAT, Slot, WIRE_VERSION, WireError, checksum};
-use crate::stage::Kind;
+use crate::stage::TensorKind;
 
 /// What of a frame is still to be read.
 pub(super) struct Reader<'a> {
@@ -51,7 +51,7 @@ impl<'a> Reader<'a> {
 
     pub(super) fn part(&mut self) -> Result<Slot, WireError> {
         match self.take("a part")? {
-            [0] => Ok(Slot::Form(self.size("a form")?)),
+            [0] => Ok(Slot::Tag(self.size("a form")?)),
             [1] => self.tensor(),
             [value] => Err(WireError::Field { what: "part", value: u64::from(value) }),
         }
@@ -60,7 +60,7 @@ impl<'a> Reader<'a> {
     fn tensor(&mut self) -> Result<Slot, WireError> {
         let [kind, dtype, dims] = self.take("a tensor's type")?;
         let (kind, dtype) = (kind_of(kind)?, dtype_of(dtype)?);
-        if Kind::of(dtype) != kind {
+        if TensorKind::of(dtype) != kind {
             return Err(WireError::Mixed { kind, dtype });
         }
         let shape = (0..dims).map(|_| self.size("a tensor's shape")).collect::<Result<Vec<_>, _>>()?;

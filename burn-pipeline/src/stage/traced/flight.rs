@@ -5,7 +5,7 @@ use super::record::{OutcomeForm, WeightForm};
 use super::signature::Signature;
 use crate::program::{Phase, Program, Replay, StagePrograms, interpreter};
 use crate::stage::any_tensor::AnyTensor;
-use crate::stage::boundary::{Part, Payload};
+use crate::stage::boundary::{Payload, PayloadPart};
 use crate::stage::engine::{ForwardCall, Gradients, Outcome};
 use crate::stage::error::StageError;
 use crate::stage::gradients::WeightGradients;
@@ -196,8 +196,8 @@ impl Flight {
 /// A payload's tensors, moved out.
 fn tensors(payload: Payload) -> impl Iterator<Item = DispatchTensor> {
     payload.into_parts().filter_map(|part| match part {
-        Part::Tensor(tensor) => Some(tensor.inner().into_dispatch()),
-        Part::Form(_) => None,
+        PayloadPart::Tensor(tensor) => Some(tensor.inner().into_dispatch()),
+        PayloadPart::Tag(_) => None,
     })
 }
 
@@ -219,8 +219,8 @@ impl OutcomeForm {
         match self {
             OutcomeForm::Output(parts) => {
                 let part = |part: &Option<usize>| match part {
-                    Some(form) => Some(Part::Form(*form)),
-                    None => outputs.next().map(Part::Tensor),
+                    Some(form) => Some(PayloadPart::Tag(*form)),
+                    None => outputs.next().map(PayloadPart::Tensor),
                 };
                 Ok(Outcome::Output(Payload::from_parts(parts.iter().filter_map(part).collect::<Vec<_>>())))
             }

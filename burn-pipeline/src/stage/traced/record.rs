@@ -14,8 +14,8 @@ use super::parameters::{Parameters, captured_module, edges, lowered_module};
 use crate::ops::HeldOutputs;
 use crate::program::{CustomOps, Edges, Recording, StagePrograms, capturing, interpreter};
 use crate::stage::Stage;
-use crate::stage::any_tensor::{AnyTensor, Kind};
-use crate::stage::boundary::{Part, Payload};
+use crate::stage::any_tensor::{AnyTensor, TensorKind};
+use crate::stage::boundary::{Payload, PayloadPart};
 use crate::stage::eager::strategy_of;
 use crate::stage::engine::ForwardCall;
 use crate::stage::error::StageError;
@@ -133,7 +133,7 @@ fn trace<M: Stage>(
     };
     let mut given = Vec::new();
     for (place, output) in outputs.iter().enumerate() {
-        let float = output.kind() == Kind::Float;
+        let float = output.kind() == TensorKind::Float;
         let seed = float.then(|| placeholder(&output.shape(), output.dtype(), device));
         edges.seeds.push(seed.as_ref().map(captured::edge).transpose()?);
         given.extend(seed.map(|seed| (!absent.contains(&place)).then_some(seed)));
@@ -168,7 +168,7 @@ fn attach(
         let plain = placeholder(&tensor.shape(), tensor.dtype(), device);
         edges.push(captured::edge(&plain)?);
         let leaf = AnyTensor::from_dispatch(leaf(plain, strategy, tracked));
-        leaves.push((tracked && leaf.kind() == Kind::Float).then(|| leaf.clone()));
+        leaves.push((tracked && leaf.kind() == TensorKind::Float).then(|| leaf.clone()));
         Ok::<_, String>(leaf)
     })?;
     Ok((attached, leaves))
@@ -178,9 +178,9 @@ fn attach(
 fn outputs(computed: Computed, edges: &mut Edges) -> Result<(Vec<AnyTensor>, OutcomeForm), String> {
     let (outputs, shape) = match computed {
         Computed::Output(payload) => {
-            let form = |part: &Part| match part {
-                Part::Tensor(_) => None,
-                Part::Form(form) => Some(*form),
+            let form = |part: &PayloadPart| match part {
+                PayloadPart::Tensor(_) => None,
+                PayloadPart::Tag(form) => Some(*form),
             };
             (payload.tensors().cloned().collect(), OutcomeForm::Output(payload.parts().map(form).collect()))
         }
@@ -208,7 +208,7 @@ fn outputs(computed: Computed, edges: &mut Edges) -> Result<(Vec<AnyTensor>, Out
 }
 
 fn floats(outputs: &[AnyTensor]) -> Vec<burn::backend::DispatchTensor> {
-    outputs.iter().filter(|output| output.kind() == Kind::Float).cloned().map(AnyTensor::into_dispatch).collect()
+    outputs.iter().filter(|output| output.kind() == TensorKind::Float).cloned().map(AnyTensor::into_dispatch).collect()
 }
 
 /// Refuses a stage whose forward changed a buffer: a replay would not.

@@ -2,7 +2,7 @@
 
 use super::parameters::{ParameterForm, Parameters};
 use crate::stage::any_tensor::AnyTensor;
-use crate::stage::boundary::{Part, Payload};
+use crate::stage::boundary::{Payload, PayloadPart};
 use crate::stage::engine::ForwardCall;
 use burn::backend::Dispatch;
 use burn::backend::ops::{BoolTensorOps, FloatTensorOps, IntTensorOps};
@@ -11,7 +11,7 @@ use burn::tensor::{DType, Device, Shape};
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum PartForm {
     Tensor(Vec<usize>, DType),
-    Form(usize),
+    Structure(usize),
 }
 
 /// The key under which a stage's programs are kept.
@@ -56,14 +56,14 @@ impl Signature {
 }
 
 impl PartForm {
-    fn zeros(&self, device: &Device) -> Part {
+    fn zeros(&self, device: &Device) -> PayloadPart {
         let (shape, dtype) = match self {
-            PartForm::Form(form) => return Part::Form(*form),
+            PartForm::Structure(form) => return PayloadPart::Tag(*form),
             PartForm::Tensor(shape, dtype) => (Shape::from(shape.clone()), *dtype),
         };
         let device = device.clone().inner();
         let device = device.as_dispatch();
-        Part::Tensor(AnyTensor::from_dispatch(match dtype {
+        PayloadPart::Tensor(AnyTensor::from_dispatch(match dtype {
             dtype if dtype.is_bool() => Dispatch::bool_zeros(shape, device, dtype.into()),
             dtype if dtype.is_int() || dtype.is_uint() => Dispatch::int_zeros(shape, device, dtype.into()),
             dtype => Dispatch::float_zeros(shape, device, dtype.into()),
@@ -72,9 +72,9 @@ impl PartForm {
 }
 
 fn forms(payload: &Payload) -> Vec<PartForm> {
-    let form = |part: &Part| match part {
-        Part::Tensor(tensor) => PartForm::Tensor(tensor.shape().to_vec(), tensor.dtype()),
-        Part::Form(form) => PartForm::Form(*form),
+    let form = |part: &PayloadPart| match part {
+        PayloadPart::Tensor(tensor) => PartForm::Tensor(tensor.shape().to_vec(), tensor.dtype()),
+        PayloadPart::Tag(form) => PartForm::Structure(*form),
     };
     payload.parts().map(form).collect()
 }

@@ -75,7 +75,7 @@ pub enum CheckpointError {
     },
     /// A parameter has another shape or element type.
     #[error("`{name}` was saved as {saved}, but the model's is {wanted}")]
-    Form {
+    Structure {
         /// The parameter.
         name: String,
         /// What was saved.

@@ -15,7 +15,7 @@ use super::error::CheckpointError;
 use super::tensors::{Item, in_file_order, write_model};
 use crate::execute::ExecuteError;
 use crate::link::{Activity, Direction, Header, Message};
-use crate::plan::Stage;
+use crate::plan::StageId;
 use crate::stage::{AnyTensor, NamedWeight, Payload};
 use crate::train::command::{Answer, Command};
 use crate::train::pipeline::Pipeline;
@@ -83,7 +83,7 @@ impl Rank {
     /// # Errors
     /// The outer one if a rank failed or the link did; the inner one if the file cannot be written.
     pub(in crate::train) fn export(&mut self, path: &Path) -> Result<Result<(), CheckpointError>, ExecuteError> {
-        let (me, patience) = (self.executor().rank(), self.executor().patience());
+        let (me, timeout) = (self.executor().rank(), self.executor().timeout());
         let mut own: BTreeMap<String, AnyTensor> = BTreeMap::new();
         let mut entries = Vec::new();
         // Replicas of a stage are equal: the first one tells.
@@ -96,7 +96,7 @@ impl Rank {
                 own.entry(name).or_insert(weight.value);
             }
         }
-        let table: Vec<Vec<Entry>> = gather(self.executor().link(), &entries, patience)?;
+        let table: Vec<Vec<Entry>> = gather(self.executor().link(), &entries, timeout)?;
         let exchange = Exchange { rank: self, order: order(table), own, next: 0, under_way: 0, failed: None };
         let exported = match me {
             0 => exchange.write(path),
@@ -176,7 +176,7 @@ impl Exchange<'_> {
         let Some((holder, entry)) = self.order.get(self.next).cloned() else { return Ok(None) };
         let (me, deadline) = (self.rank.executor().rank(), self.rank.executor().deadline());
         let failed = |source| ExecuteError::Link { rank: me, task: None, source };
-        let header = Header { stage: Stage::new(0), microbatch: self.next, direction: Direction::Spread };
+        let header = Header { stage: StageId::new(0), microbatch: self.next, direction: Direction::Spread };
         let link = self.rank.executor().link();
         link.announce(Activity::Saving);
         self.next += 1;

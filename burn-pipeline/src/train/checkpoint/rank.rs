@@ -11,7 +11,7 @@ use super::stored::{Checkpoint, Parts, SHARED, States};
 use super::tensors::{Item, write};
 use crate::execute::ExecuteError;
 use crate::link::{Activity, Link};
-use crate::plan::Stage;
+use crate::plan::StageId;
 use crate::stage::{ErasedStage, NamedWeight, StateValue};
 use crate::train::rank::Rank;
 use crate::train::shared::Sharing;
@@ -43,7 +43,7 @@ impl Rank {
         folder: &Path,
     ) -> Result<Result<Vec<SavedStage>, CheckpointError>, ExecuteError> {
         let sharing = self.sharing().clone();
-        let first: Vec<Stage> = self.executor().stages().keys().copied().filter(|s| s.replica() == 0).collect();
+        let first: Vec<StageId> = self.executor().stages().keys().copied().filter(|s| s.replica() == 0).collect();
         // All data-parallel replicas go through all stages, also after an error, since they may have to meet.
         let mut saved = Vec::new();
         for stage in first {
@@ -76,7 +76,7 @@ impl Rank {
     ) -> Result<BTreeSet<usize>, CheckpointError> {
         let sharing = self.sharing().clone();
         let mut used = BTreeSet::new();
-        let stages: Vec<Stage> = self.executor().stages().keys().copied().collect();
+        let stages: Vec<StageId> = self.executor().stages().keys().copied().collect();
         for stage in stages {
             let (stages, link) = self.executor().stages_and_link();
             let Some(held) = stages.get(&stage) else { continue };
@@ -112,7 +112,7 @@ impl Rank {
 }
 
 /// A stage's weights with their names, those that copies of a shared parameter have in common among them.
-fn named_weights(held: &dyn ErasedStage, stage: Stage, sharing: &Sharing) -> Vec<NamedWeight> {
+fn named_weights(held: &dyn ErasedStage, stage: StageId, sharing: &Sharing) -> Vec<NamedWeight> {
     let mut weights = held.named_weights();
     for weight in &mut weights {
         weight.names.extend(sharing.name_of(stage, &weight.path).map(|name| format!("{SHARED}{name}")));
@@ -121,7 +121,7 @@ fn named_weights(held: &dyn ErasedStage, stage: Stage, sharing: &Sharing) -> Vec
 }
 
 fn save(
-    stage: Stage,
+    stage: StageId,
     held: &dyn ErasedStage,
     states: Option<States>,
     sharing: &Sharing,

@@ -9,7 +9,8 @@ use super::error::CheckpointError;
 use super::manifest::{Manifest, ParameterEntry, Progress, dtype_name};
 use super::tensors::{Item, Tensors, write_model};
 use crate::stage::{
-    AnyTensor, Kind, NamedWeight, Names, ParameterState, StageState, named_weights, with_optimizer_state, with_weights,
+    AnyTensor, NamedWeight, Names, ParameterState, StageState, TensorKind, named_weights, with_optimizer_state,
+    with_weights,
 };
 use burn::module::{Module, ParamId};
 use burn::optim::ModuleOptimizer;
@@ -208,11 +209,11 @@ impl Checkpoint {
             let entry = &self.manifest.parameters[place];
             // Integers and booleans are stored differently from device to device.
             let same_type =
-                entry.dtype == wanted || (value.kind() != Kind::Float && kind_of(&entry.dtype) == value.kind());
+                entry.dtype == wanted || (value.kind() != TensorKind::Float && kind_of(&entry.dtype) == value.kind());
             if !same_type || entry.shape != shape {
                 let (saved, wanted) =
                     (format!("{:?} of {}", entry.shape, entry.dtype), format!("{shape:?} of {wanted}"));
-                return Err(CheckpointError::Form { name: entry.key().to_owned(), saved, wanted });
+                return Err(CheckpointError::Structure { name: entry.key().to_owned(), saved, wanted });
             }
         }
         Ok(places)
@@ -262,12 +263,12 @@ impl Checkpoint {
 }
 
 /// The kind of tensor that an element type's name stands for.
-fn kind_of(dtype: &str) -> Kind {
+fn kind_of(dtype: &str) -> TensorKind {
     match dtype.as_bytes().first() {
-        Some(b'f') => Kind::Float,
-        Some(b'b') if dtype == "bool" => Kind::Bool,
-        Some(b'b') => Kind::Float,
-        _ => Kind::Int,
+        Some(b'f') => TensorKind::Float,
+        Some(b'b') if dtype == "bool" => TensorKind::Bool,
+        Some(b'b') => TensorKind::Float,
+        _ => TensorKind::Int,
     }
 }
 

@@ -5,7 +5,7 @@ use super::super::command::{Answer, Command};
 use super::super::error::PipelineError;
 use super::super::learn::learning_plan;
 use super::Pipeline;
-use crate::plan::Stage;
+use crate::plan::StageId;
 use crate::stage::{Batch, MetadataMode, Microbatches, StageMetadata, Validate};
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ impl Pipeline {
     /// # Errors
     /// As [`Pipeline::step`]. Where some stages declared their forms and others did not, it also fails if a declared
     /// form is not the one found.
-    pub fn metadata(&mut self, batch: Batch) -> Result<(MetadataMode, Vec<(Stage, StageMetadata)>), PipelineError> {
+    pub fn metadata(&mut self, batch: Batch) -> Result<(MetadataMode, Vec<(StageId, StageMetadata)>), PipelineError> {
         let admitted = self.admitted(batch);
         let batch = self.agreed(admitted)?;
         self.learn(&batch)
@@ -49,7 +49,7 @@ impl Pipeline {
         self.facts.iter().all(|facts| facts.declared)
     }
 
-    fn learn(&mut self, batch: &Microbatches) -> Result<(MetadataMode, Vec<(Stage, StageMetadata)>), PipelineError> {
+    fn learn(&mut self, batch: &Microbatches) -> Result<(MetadataMode, Vec<(StageId, StageMetadata)>), PipelineError> {
         let plan = learning_plan(&self.placement, self.source.0.skips());
         let plan = Arc::new(plan.map_err(|error| PipelineError::Plan(Box::new(error)))?);
         let routes = self.placement.routes();

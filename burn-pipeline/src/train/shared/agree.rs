@@ -14,7 +14,7 @@ use super::report::{SharedCopy, SharedReport};
 use super::row::{Row, read, write};
 use super::{sum, watch};
 use crate::execute::{ExecuteError, Executor};
-use crate::plan::{Placement, Stage};
+use crate::plan::{Placement, StageId};
 use crate::stage::SharedError;
 use burn::module::ParamId;
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,7 +22,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// One copy of a shared parameter.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Copy {
-    pub(super) stage: Stage,
+    pub(super) stage: StageId,
     pub(super) id: ParamId,
     pub(super) path: String,
 }
@@ -47,7 +47,7 @@ pub(super) struct Group {
 pub(in crate::train) struct Sharing {
     pub(super) groups: Vec<Group>,
     /// Copies that are not the first of their parameter: the gradient norm leaves them out.
-    repeats: BTreeSet<(Stage, u64)>,
+    repeats: BTreeSet<(StageId, u64)>,
     reports: Vec<SharedReport>,
     /// Were copies compared since the first step?
     watched: bool,
@@ -181,8 +181,8 @@ impl Sharing {
             return Ok(());
         }
         let (rank, deadline) = (executor.rank(), executor.deadline());
-        let stages: Vec<Stage> = executor.stages().keys().copied().collect();
-        let told = |stage: &Stage| [stage.index() as f64, f64::from(u8::from(executor.shards(*stage)))];
+        let stages: Vec<StageId> = executor.stages().keys().copied().collect();
+        let told = |stage: &StageId| [stage.index() as f64, f64::from(u8::from(executor.shards(*stage)))];
         let numbers = stages.iter().flat_map(told).collect();
         let table = executor.link().all_gather(numbers, deadline);
         let table = table.map_err(|source| ExecuteError::Link { rank, task: None, source })?;
@@ -220,12 +220,12 @@ impl Sharing {
     }
 
     /// Is this a copy whose first one counts for it?
-    pub(in crate::train) fn repeats(&self, stage: Stage, id: ParamId) -> bool {
+    pub(in crate::train) fn repeats(&self, stage: StageId, id: ParamId) -> bool {
         self.repeats.contains(&(stage, id.val()))
     }
 
     /// The declaration's name of the shared parameter that a stage holds first at this path.
-    pub(in crate::train) fn name_of(&self, stage: Stage, path: &str) -> Option<&str> {
+    pub(in crate::train) fn name_of(&self, stage: StageId, path: &str) -> Option<&str> {
         let holds =
             |report: &&SharedReport| report.copies.iter().any(|copy| copy.stage == stage.index() && copy.path == path);
         self.reports.iter().find(holds).map(|report| report.name.as_str())
@@ -253,7 +253,7 @@ fn claims(rows: &[Row], declared: &[SharedParameter], stages: usize) -> Result<V
         }
     }
     // A parameter that sits in several places of a module is claimed in all of them.
-    let mut claimed: BTreeMap<(Stage, u64), usize> = BTreeMap::new();
+    let mut claimed: BTreeMap<(StageId, u64), usize> = BTreeMap::new();
     for row in rows {
         for (number, declaration) in declared.iter().enumerate().filter(|(_, d)| d.holds(&row.path)) {
             let first = *claimed.entry((row.stage, row.id)).or_insert(number);

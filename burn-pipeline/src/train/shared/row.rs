@@ -1,12 +1,12 @@
 //! What ranks tell each other of their parameters at the start, as the numbers that every link can gather.
 
-use crate::plan::Stage;
+use crate::plan::StageId;
 use crate::stage::NamedParameter;
 
 /// One parameter of one stage.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Row {
-    pub(super) stage: Stage,
+    pub(super) stage: StageId,
     /// Burn's identifier.
     pub(super) id: u64,
     pub(super) path: String,
@@ -18,7 +18,7 @@ pub(super) struct Row {
 }
 
 impl Row {
-    pub(super) fn new(stage: Stage, parameter: NamedParameter) -> Self {
+    pub(super) fn new(stage: StageId, parameter: NamedParameter) -> Self {
         let NamedParameter { path, id, shape, dtype, trainable } = parameter;
         let bytes = shape.iter().product::<usize>() * dtype.size();
         Self { stage, id: id.val(), path, shape, dtype: format!("{dtype:?}"), bytes, trainable }
@@ -53,7 +53,7 @@ pub(super) fn read(numbers: &[f64]) -> Option<Vec<Row>> {
     let mut rest = numbers.iter().copied();
     let mut rows = Vec::new();
     while let Some(index) = rest.next() {
-        let stage = Stage::in_replica(rest.next()? as usize, index as usize);
+        let stage = StageId::in_replica(rest.next()? as usize, index as usize);
         let id = (rest.next()? as u64) << 32 | rest.next()? as u64;
         let (bytes, trainable) = (rest.next()? as usize, rest.next()? != 0.0);
         let shape = list(&mut rest)?.into_iter().map(|dim| dim as usize).collect();
@@ -83,7 +83,7 @@ mod tests {
         let shape = proptest::collection::vec(0usize..1 << 40, 0..4);
         let row = (any::<u16>(), 0usize..2, any::<u64>(), ".{0,12}", shape, 0usize..1 << 50, any::<bool>());
         let row = row.prop_map(|(index, replica, id, path, shape, bytes, trainable)| Row {
-            stage: Stage::in_replica(replica, index as usize),
+            stage: StageId::in_replica(replica, index as usize),
             id,
             path,
             shape,

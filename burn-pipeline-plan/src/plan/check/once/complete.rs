@@ -5,7 +5,7 @@
 use super::refusals::missing;
 use super::{F, I, RECEIVED_B, RECEIVED_F, Reduction, Refusal, Row, SENT_B, SENT_F, Scan, W, WHOLE};
 use crate::plan::edges::{Edges, Side};
-use crate::plan::{Op, Plan, Stage, Task};
+use crate::plan::{Op, Plan, StageId, Task};
 
 /// Refuses a plan that has not even one task a pair, naming the first forward that is missing.
 pub(in crate::plan::check) fn refuse_short(plan: &Plan, edges: &Edges) -> Result<(), Refusal> {
@@ -56,7 +56,7 @@ impl Scan<'_> {
                 // All that is left over is a gradient received in a plan that computes none.
                 None => {
                     let sender = self.edges.slots()[slot + 1].rank;
-                    let next = Stage::in_replica(stage.replica(), stage.index() + 1);
+                    let next = StageId::in_replica(stage.replica(), stage.index() + 1);
                     missing(self.plan, sender, Task::new(next, Op::SendBackward, microbatch))
                 }
             });

@@ -3,7 +3,7 @@
 
 use super::super::error::{CheckError, Excerpt};
 use super::{Refusal, Row, Scan};
-use crate::plan::{Action, Op, Plan, Stage, Task};
+use crate::plan::{Action, Op, Plan, StageId, Task};
 
 impl Scan<'_> {
     #[cold]
@@ -32,7 +32,7 @@ impl Scan<'_> {
 
     #[cold]
     pub(super) fn unmet(&self, task: Task, op: Op, offset: isize) -> Refusal {
-        let stage = Stage::in_replica(task.stage().replica(), task.stage().index().saturating_add_signed(offset));
+        let stage = StageId::in_replica(task.stage().replica(), task.stage().index().saturating_add_signed(offset));
         let needs = Task::new(stage, op, task.microbatch().unwrap_or(0));
         self.refuse(|rank, step, action, grid| CheckError::Unmet { rank, step, action, task, needs, grid })
     }

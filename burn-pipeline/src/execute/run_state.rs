@@ -2,14 +2,14 @@
 
 use super::values::Values;
 use super::{RankOutcome, Run};
-use crate::plan::{Action, Stage, Task};
+use crate::plan::{Action, StageId, Task};
 use crate::stage::{LossPart, Reduction};
 use crate::trace::Event;
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 /// What a run gathers.
-pub(super) struct Pass<'a> {
+pub(super) struct RunState<'a> {
     pub(super) run: Run<'a>,
     pub(super) values: Values,
     pub(super) outcome: RankOutcome,
@@ -17,12 +17,12 @@ pub(super) struct Pass<'a> {
     /// When the current task began, by the step's clock.
     pub(super) started: Duration,
     /// How many tensors of a stage's input came from its neighbour, and how many along each edge past it.
-    pub(super) pieces: HashMap<(Stage, usize), Vec<usize>>,
+    pub(super) pieces: HashMap<(StageId, usize), Vec<usize>>,
     /// Events of what is still on its way, by its task.
     pub(super) open: HashMap<Task, usize>,
 }
 
-impl Pass<'_> {
+impl RunState<'_> {
     pub(super) fn note(&mut self, rank: usize, action: Action, start: Duration) {
         let (start, end) = (start.as_secs_f64(), self.run.began.elapsed().as_secs_f64());
         self.outcome.events.push(Event { rank, action, start, end });

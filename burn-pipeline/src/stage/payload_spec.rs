@@ -1,42 +1,42 @@
 //! The form of a payload without its values: what is expected at a stage's boundary, and what came.
 
-use super::any_tensor::{AnyTensor, Kind};
-use super::boundary::{Boundary, Part, Payload};
+use super::any_tensor::{AnyTensor, TensorKind};
+use super::boundary::{Boundary, Payload, PayloadPart};
 use super::skip::EDGE;
 use burn::tensor::{DType, Shape};
 
 /// The form of one tensor; `None` for what may be anything.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct TensorForm {
+pub struct TensorSpec {
     /// Float, int or bool.
-    pub kind: Kind,
+    pub kind: TensorKind,
     /// Element type.
     pub dtype: Option<DType>,
     /// Size of each dimension.
     pub dims: Vec<Option<usize>>,
 }
 
-/// One entry of a [`Form`], as of a payload.
+/// One entry of a [`PayloadSpec`], as of a payload.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum FormPart {
+pub enum SpecPart {
     /// A tensor.
-    Tensor(TensorForm),
+    Tensor(TensorSpec),
     /// A number that says what follows (an option, a list's length, a variant).
-    Number(usize),
+    Tag(usize),
 }
 
 /// The form of a payload: kinds, element types and sizes of its tensors, and its form numbers.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
-/// use burn_pipeline::stage::Form;
+/// use burn_pipeline::stage::PayloadSpec;
 /// // Hidden states of width 8, however many samples and however long.
 /// let example = Tensor::<3>::zeros([1, 1, 8], &Device::flex());
-/// let form = Form::of(example).free(0).free(1);
+/// let form = PayloadSpec::of(example).free(0).free(1);
 /// assert_eq!(form.to_string(), "(float F32 [?, ?, 8])");
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Form(Vec<FormPart>);
+pub struct PayloadSpec(Vec<SpecPart>);
 
 /// The first place where a payload has another form than expected.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -49,7 +49,7 @@ pub struct Mismatch {
     pub got: String,
 }
 
-impl TensorForm {
+impl TensorSpec {
     fn of(tensor: &AnyTensor) -> Self {
         let dims = tensor.shape().iter().map(|&size| Some(size)).collect();
         Self { kind: tensor.kind(), dtype: Some(tensor.dtype()), dims }
@@ -64,7 +64,7 @@ impl TensorForm {
     }
 }
 
-impl std::fmt::Display for TensorForm {
+impl std::fmt::Display for TensorSpec {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let dims: Vec<String> = self.dims.iter().map(|d| d.map_or("?".to_owned(), |d| d.to_string())).collect();
         match self.dtype {
@@ -74,23 +74,23 @@ impl std::fmt::Display for TensorForm {
     }
 }
 
-impl std::fmt::Display for FormPart {
+impl std::fmt::Display for SpecPart {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            FormPart::Tensor(tensor) => tensor.fmt(f),
-            FormPart::Number(number) => write!(f, "form {number}"),
+            SpecPart::Tensor(tensor) => tensor.fmt(f),
+            SpecPart::Tag(number) => write!(f, "form {number}"),
         }
     }
 }
 
-impl std::fmt::Display for Form {
+impl std::fmt::Display for PayloadSpec {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let parts: Vec<String> = self.0.iter().map(FormPart::to_string).collect();
+        let parts: Vec<String> = self.0.iter().map(SpecPart::to_string).collect();
         write!(f, "({})", parts.join("; "))
     }
 }
 
-impl Form {
+impl PayloadSpec {
     /// The form of a value.
     pub fn of(value: impl Boundary) -> Self {
         Self::of_payload(&value.into_payload())
@@ -98,27 +98,27 @@ impl Form {
 
     /// The form of a payload.
     pub fn of_payload(payload: &Payload) -> Self {
-        let part = |part: &Part| match part {
-            Part::Tensor(tensor) => FormPart::Tensor(TensorForm::of(tensor)),
-            Part::Form(number) => FormPart::Number(*number),
+        let part = |part: &PayloadPart| match part {
+            PayloadPart::Tensor(tensor) => SpecPart::Tensor(TensorSpec::of(tensor)),
+            PayloadPart::Tag(number) => SpecPart::Tag(*number),
         };
         Self(payload.parts().map(part).collect())
     }
 
     /// A form of given parts.
-    pub fn from_parts(parts: impl IntoIterator<Item = FormPart>) -> Self {
+    pub fn from_parts(parts: impl IntoIterator<Item = SpecPart>) -> Self {
         Self(parts.into_iter().collect())
     }
 
     /// Its parts.
-    pub fn parts(&self) -> &[FormPart] {
+    pub fn parts(&self) -> &[SpecPart] {
         &self.0
     }
 
     /// The same form with dimension `dim` of every tensor that has it free.
     pub fn free(mut self, dim: usize) -> Self {
         for part in &mut self.0 {
-            if let FormPart::Tensor(tensor) = part
+            if let SpecPart::Tensor(tensor) = part
                 && let Some(size) = tensor.dims.get_mut(dim)
             {
                 *size = None;
@@ -130,17 +130,17 @@ impl Form {
     /// The form of what goes to the next stage, and that of each value that goes past it: see
     /// [`Payload::split_skips`].
     pub(crate) fn split_skips(&self) -> (Self, Vec<Self>) {
-        let mut pieces = self.0.split(|part| *part == FormPart::Number(EDGE)).map(|piece| Self(piece.to_vec()));
+        let mut pieces = self.0.split(|part| *part == SpecPart::Tag(EDGE)).map(|piece| Self(piece.to_vec()));
         (pieces.next().unwrap_or_default(), pieces.collect())
     }
 
     /// The form that both fit: sizes in which they differ are free. `None` if they differ in more.
     pub fn join(&self, other: &Self) -> Option<Self> {
-        let both = |(one, other): (&FormPart, &FormPart)| match (one, other) {
-            (FormPart::Tensor(one), FormPart::Tensor(other)) => {
+        let both = |(one, other): (&SpecPart, &SpecPart)| match (one, other) {
+            (SpecPart::Tensor(one), SpecPart::Tensor(other)) => {
                 let alike = one.kind == other.kind && one.dtype == other.dtype && one.dims.len() == other.dims.len();
                 let dims = one.dims.iter().zip(&other.dims).map(|(a, b)| a.filter(|_| a == b)).collect();
-                alike.then_some(FormPart::Tensor(TensorForm { dims, ..one.clone() }))
+                alike.then_some(SpecPart::Tensor(TensorSpec { dims, ..one.clone() }))
             }
             (one, other) => (one == other).then(|| one.clone()),
         };
@@ -154,12 +154,12 @@ impl Form {
         for place in 0..self.0.len().max(expected.0.len()) {
             let (got, wanted) = (self.0.get(place), expected.0.get(place));
             let fits = match (got, wanted) {
-                (Some(FormPart::Tensor(got)), Some(FormPart::Tensor(wanted))) => got.fits(wanted),
+                (Some(SpecPart::Tensor(got)), Some(SpecPart::Tensor(wanted))) => got.fits(wanted),
                 (got, wanted) => got == wanted,
             };
-            let tensor = matches!(got, Some(FormPart::Tensor(_))) || matches!(wanted, Some(FormPart::Tensor(_)));
+            let tensor = matches!(got, Some(SpecPart::Tensor(_))) || matches!(wanted, Some(SpecPart::Tensor(_)));
             if !fits {
-                let text = |part: Option<&FormPart>| part.map_or("nothing".to_owned(), FormPart::to_string);
+                let text = |part: Option<&SpecPart>| part.map_or("nothing".to_owned(), SpecPart::to_string);
                 let (expected, got) = (text(wanted), text(got));
                 return Some(Mismatch { tensor: tensor.then_some(tensors), expected, got });
             }
