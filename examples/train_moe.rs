@@ -9,5 +9,5 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let (mut out, mut err) = (std::io::stdout(), std::io::stderr());
-    ExitCode::from(pipeline_examples::moe_run::main(std::env::args_os(), &mut out, &mut err))
+    ExitCode::from(pipeline_examples::moe::run::main(std::env::args_os(), &mut out, &mut err))
 }

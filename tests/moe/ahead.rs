@@ -13,7 +13,7 @@ use burn_pipeline_moe::layers::{
     AttentionConfig, AttentionContext, BlockConfig, BlockKind, MixtureOfExpertsConfig, MultiTokenPrediction,
     predict_ahead,
 };
-use pipeline_examples::moe_gpt::MoeGptConfig;
+use pipeline_examples::moe::gpt::MoeGptConfig;
 use pipeline_tests::reference::{Reference, whole};
 use std::collections::BTreeMap;
 
@@ -156,7 +156,7 @@ fn more_tokens_ahead_than_a_sequence_has_are_refused() {
     let config = ahead().with_seq(2);
     let part = config.part(&whole()).unwrap();
     let documents = Tensor::<2, Int>::zeros([1, 2], &Device::flex().autodiff());
-    let sides = pipeline_examples::moe_signal::Sides {
+    let sides = pipeline_examples::moe::signal::Sides {
         tokens: Some(documents.clone()),
         documents: documents.clone(),
         relations: None,

@@ -8,9 +8,9 @@ use burn_pipeline::stage::{AnyTensor, Batch, SplitBackward, Stage, named_weights
 use burn_pipeline::train::{Builder, Pipeline, StageContext};
 use burn_pipeline_moe::auxiliary::{AuxiliaryWeights, LayerObservation, observe, read};
 use burn_pipeline_moe::structure::{Structure, documents};
-use pipeline_examples::moe_gpt::{MoeGptConfig, Observed};
-use pipeline_examples::moe_part::{MoeGptPart, cross_entropies, joint_loss};
-use pipeline_examples::moe_signal::{DOCUMENTS, MoeSignal, PLATFORM, RELATIONS, STRUCTURE, Sides, TOKENS};
+use pipeline_examples::moe::gpt::{MoeGptConfig, Observed};
+use pipeline_examples::moe::part::{MoeGptPart, cross_entropies, joint_loss};
+use pipeline_examples::moe::signal::{DOCUMENTS, MoeSignal, PLATFORM, RELATIONS, STRUCTURE, Sides, TOKENS};
 use pipeline_tests::reference::{Reference, whole};
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -13,7 +13,7 @@ use burn_pipeline::train::{Checkpoint, Checkpoints, Pipeline, StageContext};
 use burn_pipeline_moe::cost::MicrobatchSize;
 use burn_pipeline_moe::layers::{AttentionConfig, BlockConfig, BlockKind, MixtureOfExpertsConfig};
 use burn_pipeline_moe::router::Capacity;
-use pipeline_examples::moe_gpt::{MoeGptConfig, MoeGptError};
+use pipeline_examples::moe::gpt::{MoeGptConfig, MoeGptError};
 use pipeline_tests::reference::whole;
 use proptest::prelude::{ProptestConfig, any, prop_assert_eq, proptest};
 use std::collections::BTreeMap;

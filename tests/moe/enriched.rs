@@ -9,8 +9,8 @@ use burn_pipeline::stage::{SplitBackward, Stage, init_seeded};
 use burn_pipeline::train::StageContext;
 use burn_pipeline_moe::layers::{Attention, AttentionConfig, AttentionContext};
 use burn_pipeline_moe::structure::{SideData, SideDataError};
-use pipeline_examples::moe_gpt::MoeGptConfig;
-use pipeline_examples::moe_signal::{DOCUMENTS, PLATFORM, RELATIONS, STRUCTURE, TOKENS};
+use pipeline_examples::moe::gpt::MoeGptConfig;
+use pipeline_examples::moe::signal::{DOCUMENTS, PLATFORM, RELATIONS, STRUCTURE, TOKENS};
 
 #[test]
 fn every_family_equals_the_model_on_one_device() {
@@ -85,7 +85,7 @@ fn a_stage_reads_the_side_data_that_its_layers_need() {
     // A batch without what a stage reads is refused before anything runs.
     let builder = builder(by_name("1F1B").unwrap().as_ref(), Size::new(2, 2), &config, |part, _| part);
     let mut pipeline = builder.build().unwrap();
-    let bare = burn_pipeline::stage::Batch::new(pipeline_examples::moe_signal::MoeSignal::Tokens(Tensor::zeros(
+    let bare = burn_pipeline::stage::Batch::new(pipeline_examples::moe::signal::MoeSignal::Tokens(Tensor::zeros(
         [2, crate::cases::SEQ],
         &Device::flex(),
     )));

@@ -8,7 +8,7 @@ use burn_pipeline::plan::Action;
 use burn_pipeline::schedule::{Size, by_name};
 use burn_pipeline::stage::{Accumulation, SplitBackward};
 use burn_pipeline::train::Builder;
-use pipeline_examples::moe_gpt::MoeGptConfig;
+use pipeline_examples::moe::gpt::MoeGptConfig;
 
 const FAMILIES: [(&str, usize, usize); 3] = [("DualPipe", 2, 1), ("DualPipe", 4, 1), ("DualPipeV", 2, 2)];
 

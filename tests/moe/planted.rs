@@ -6,8 +6,8 @@ use burn::module::Module;
 use burn_pipeline::schedule::Size;
 use burn_pipeline::stage::Stage;
 use burn_pipeline::train::StageContext;
-use pipeline_examples::moe_part::MoeGptPart;
-use pipeline_examples::moe_signal::{MoeExtras, MoeSignal};
+use pipeline_examples::moe::part::MoeGptPart;
+use pipeline_examples::moe::signal::{MoeExtras, MoeSignal};
 
 /// A part of the model that injects with a wrong scale.
 #[derive(Module, Debug)]

@@ -46,7 +46,7 @@ fn main() -> ExitCode {
         let own = arguments.iter().take(arguments.len() - 1).map(OsString::from);
         return ExitCode::from(match example {
             "train_gpt" => pipeline_examples::run::main(own, &mut out, &mut err),
-            _ => pipeline_examples::moe_run::main(own, &mut out, &mut err),
+            _ => pipeline_examples::moe::run::main(own, &mut out, &mut err),
         });
     }
     let mpi = match Mpi::connect(PATIENCE) {

@@ -2,10 +2,10 @@
 
 use crate::corpus::Windows;
 use crate::generate::{Sampling, continued};
-use crate::moe_gpt::{MoeGptError, Observed};
-use crate::moe_options::{MoeRunFlags, MoeSetup};
-use crate::moe_sides::sides;
-use crate::moe_signal::MoeSignal;
+use crate::moe::gpt::{MoeGptError, Observed};
+use crate::moe::options::{MoeRunFlags, MoeSetup};
+use crate::moe::sides::sides;
+use crate::moe::signal::MoeSignal;
 use crate::saved::same_flags;
 use crate::traces::end_to_end;
 use crate::training::{Evaluation, StepRecord, TrainError, choosing, given, tokens};

@@ -3,7 +3,7 @@
 //! Beside hidden states, one row of numbers a layer travels downstream (auxiliary losses, loads), which the loss hands to
 //! the runtime; see [`auxiliary`](burn_pipeline_moe::auxiliary).
 //!
-//! 1. The first stage embeds tokens, and adds what [`moe_enrich`](crate::moe_enrich) has.
+//! 1. The first stage embeds tokens, and adds what [`enrich`](crate::moe::enrich) has.
 //! 2. Every stage runs its blocks: each has its window, and turns queries and keys by position or not. The relation
 //!    bias is one table, of which every stage holds a copy.
 //! 3. The last stage scores the next token and, with modules of multi-token prediction, those after it: these read
@@ -11,8 +11,8 @@
 //! 4. After a step, the bias of each router moves as the loads of all microbatches say; see
 //!    [`balance`](burn_pipeline_moe::balance).
 
-use crate::moe_enrich::{DynamicTanh, NGramHash, RelationBias};
-use crate::moe_signal::{
+use crate::moe::enrich::{DynamicTanh, NGramHash, RelationBias};
+use crate::moe::signal::{
     DOCUMENTS, Hidden, MoeExtras, MoeSignal, PLATFORM, RELATIONS, STRUCTURE, Scores, Sides, TOKENS,
 };
 use burn::module::{Module, Param};

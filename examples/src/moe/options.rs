@@ -1,8 +1,8 @@
 //! The flags of `train_moe`: those of `train_gpt`, and the experts'.
 
-use crate::moe_cut::{self, Balance, MoeCutError};
-use crate::moe_gpt::{Injection, MoeGptConfig, MoeGptError};
-use crate::moe_part_options::{MOST_BUCKETS, PartOptions};
+use crate::moe::cut::{self, Balance, MoeCutError};
+use crate::moe::gpt::{Injection, MoeGptConfig, MoeGptError};
+use crate::moe::part_options::{MOST_BUCKETS, PartOptions};
 use crate::options::{Options, Setup};
 use crate::options_error::OptionsError;
 use crate::saved::RunFlags;
@@ -230,7 +230,7 @@ impl MoeOptions {
             InjectionName::Nowhere => Injection::Nowhere,
         });
         let model = self.parts.model(model)?;
-        let model = moe_cut::cut(&model, self.balance, &common)?;
+        let model = cut::cut(&model, self.balance, &common)?;
         let flags = MoeRunFlags { common: RunFlags::of(&common.options), experts: self.experts, parts: self.parts };
         Ok(MoeSetup { parameters: model.parameters()?, common, model, bos, flags, curves: self.curves })
     }

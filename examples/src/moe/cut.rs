@@ -4,7 +4,7 @@
 //! see [`burn_pipeline_moe::cost`]. Nothing is measured, so that all processes cut alike.
 
 use crate::cut::Cut;
-use crate::moe_gpt::{MoeGptConfig, MoeGptError};
+use crate::moe::gpt::{MoeGptConfig, MoeGptError};
 use crate::options::Setup;
 use burn_pipeline::cost::{
     Dtype, LayerKind, Layers, Measure, OptimalOptions, Partition, PartitionError, Pattern, optimal,

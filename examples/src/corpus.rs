@@ -12,7 +12,7 @@
 use crate::random::SplitMix64;
 
 /// Plays of Shakespeare; `data/README.md` tells origin and licence.
-pub const SHAKESPEARE: &[u8] = include_bytes!("data/shakespeare.txt");
+pub const SHAKESPEARE: &[u8] = include_bytes!("../data/shakespeare.txt");
 
 /// A text in two parts.
 #[derive(Debug, Clone, Copy)]

@@ -10,8 +10,8 @@
 //! | tokens | the bytes themselves | the last stage |
 
 use crate::corpus::Windows;
-use crate::moe_gpt::MoeGptConfig;
-use crate::moe_signal::{DOCUMENTS, PLATFORM, RELATIONS, STRUCTURE, TOKENS};
+use crate::moe::gpt::MoeGptConfig;
+use crate::moe::signal::{DOCUMENTS, PLATFORM, RELATIONS, STRUCTURE, TOKENS};
 use crate::training::tokens;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use burn_pipeline::stage::AnyTensor;

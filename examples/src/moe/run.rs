@@ -4,12 +4,12 @@
 //! else; flags that no run can have end it with one message and code 2, a run in which a rank failed or was lost with one
 //! message and code 3, any other that fails with one message and code 1.
 
-use crate::expert_load;
 use crate::generate::Sampling;
-use crate::load_curves::{self, LoadCurve};
-use crate::moe_gpt::Injection;
-use crate::moe_options::{MoeOptions, MoeOptionsError, MoeSetup};
-use crate::moe_training::{MoeStepRecord, MoeTrainError, MoeTrainer};
+use crate::moe::expert_load;
+use crate::moe::gpt::Injection;
+use crate::moe::load_curves::{self, LoadCurve};
+use crate::moe::options::{MoeOptions, MoeOptionsError, MoeSetup};
+use crate::moe::training::{MoeStepRecord, MoeTrainError, MoeTrainer};
 use crate::network::{self, NetworkError};
 use crate::options::{LinkName, LogFormat};
 use crate::options_error::OptionsError;

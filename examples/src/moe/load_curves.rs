@@ -5,9 +5,9 @@
 //! 2. At each step, loads are summed over the last [`WINDOW`] steps, for each layer with experts; what is drawn is the
 //!    largest load over the mean one, of the worst layer of the inner stages and of the last stage.
 
-use crate::expert_load::imbalance;
 use crate::line_chart::{HEIGHT, Line, MARGIN, begin, lines};
-use crate::moe_training::MoeStepRecord;
+use crate::moe::expert_load::imbalance;
+use crate::moe::training::MoeStepRecord;
 
 /// Steps that loads are summed over.
 pub const WINDOW: usize = 20;

@@ -1,8 +1,8 @@
 //! The flags of `train_moe` for the model's parts beside blocks.
 
-use crate::moe_gpt::MoeGptConfig;
-use crate::moe_options::MoeOptionsError;
-use crate::moe_sides::{PLATFORMS_OF_TEXT, RELATIONS_OF_TEXT, STRUCTURES_OF_TEXT};
+use crate::moe::gpt::MoeGptConfig;
+use crate::moe::options::MoeOptionsError;
+use crate::moe::sides::{PLATFORMS_OF_TEXT, RELATIONS_OF_TEXT, STRUCTURES_OF_TEXT};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 

@@ -1,7 +1,7 @@
 //! The mixture-of-experts model as layers for partitioners: its blocks, the embeddings counted with the first and the
 //! head and the modules of tokens ahead with the last, as stages hold them.
 
-use crate::moe_gpt::{MoeGptConfig, MoeGptError};
+use crate::moe::gpt::{MoeGptConfig, MoeGptError};
 use burn_pipeline::cost::{Dtype, Layer, Layers};
 use burn_pipeline_moe::cost::MicrobatchSize;
 use burn_pipeline_moe::layers::BlockKind;

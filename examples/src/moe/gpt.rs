@@ -1,12 +1,12 @@
 //! A byte-level GPT with blocks with experts, dense blocks and mixtures of depths, mixed by a pattern string.
 //!
-//! Here is what the model consists of, and which part of it a stage holds; [`moe_part`](crate::moe_part) runs it. Every
+//! Here is what the model consists of, and which part of it a stage holds; [`part`](crate::moe::part) runs it. Every
 //! layer draws its initial values from its own seed, so that the weights are the same however the model is cut. What
 //! several stages hold a copy of is declared by [`MoeGptConfig::shared`], to be given to the pipeline's builder.
 
-use crate::moe_enrich::{DynamicTanh, NGramHash, RelationBias, SMALL};
-use crate::moe_part::{Ahead, Embed, Head, MoeGptPart, next_token_loss};
-use crate::moe_signal::MoeSignal;
+use crate::moe::enrich::{DynamicTanh, NGramHash, RelationBias, SMALL};
+use crate::moe::part::{Ahead, Embed, Head, MoeGptPart, next_token_loss};
+use crate::moe::signal::MoeSignal;
 use burn::config::Config;
 use burn::nn::{Embedding, EmbeddingConfig, LayerNormConfig, LinearConfig};
 use burn::tensor::Device;

@@ -1,0 +1,18 @@
+//! The GPT with mixtures of experts that `train_moe` trains.
+//!
+//! In reading order: `gpt` (the model and how it is cut), `part` (one stage of it running), `signal` (what crosses
+//! between stages), `sides` (side data of a batch), `options` (flags), `training` (one step at a time), `run` (the program).
+
+pub mod cost;
+pub mod cut;
+pub mod enrich;
+pub mod expert_load;
+pub mod gpt;
+pub mod load_curves;
+pub mod options;
+pub mod part;
+pub mod part_options;
+pub mod run;
+pub mod sides;
+pub mod signal;
+pub mod training;
