@@ -103,7 +103,7 @@ fn on_ranks(plan: &CheckedPlan, batch: &Microbatches, asking: &BTreeSet<usize>) 
                     stages.insert(stage, Text::stage(&at).into_inner());
                 }
                 let options = RunOptions {
-                    deadline: Duration::from_secs(30),
+                    timeout: Duration::from_secs(30),
                     synchronize: false,
                     merge_weights: false,
                     fused: FusedActions::default(),

@@ -13,7 +13,7 @@ impl Executor {
     /// Waits until the neighbour's product that `user` needs is in the inbox; returns the neighbour's rank.
     pub(super) fn arrive(
         &mut self,
-        pass: &mut RunState<'_>,
+        state: &mut RunState<'_>,
         placement: &Placement,
         task: Task,
         user: Op,
@@ -23,7 +23,7 @@ impl Executor {
         let from = neighbour(placement, user, user.op() == Op::Forward).ok_or_else(|| self.no_input(task))?;
         let from = self.grid().rank_of(from);
         let (header, deadline) = (wanted(user, microbatch), self.deadline());
-        let here = self.arrive_from(pass, task, header, from, deadline)?;
+        let here = self.arrive_from(state, task, header, from, deadline)?;
         self.link.announce(Activity::Task(task));
         if here { Ok(from) } else { Err(self.no_input(task)) }
     }
@@ -31,7 +31,7 @@ impl Executor {
     /// Waits for a message of the plan; false if it was neither kept nor posted.
     pub(super) fn arrive_from(
         &mut self,
-        pass: &mut RunState<'_>,
+        state: &mut RunState<'_>,
         task: Task,
         header: Header,
         from: usize,
@@ -39,43 +39,43 @@ impl Executor {
     ) -> Result<bool, ExecuteError> {
         let began = Instant::now();
         self.link.announce(Activity::Waiting(header, from));
-        if !pass.values.has(header) {
-            self.move_on_until(pass, from, deadline)?;
+        if !state.values.has(header) {
+            self.move_on_until(state, from, deadline)?;
             self.link.announce(Activity::Waiting(header, from));
         }
-        let here = pass.values.arrive(self.link.as_mut(), header, from, deadline);
+        let here = state.values.arrive(self.link.as_mut(), header, from, deadline);
         here.map_err(|source| self.link_error(task, source.since(began)))
     }
 
     /// The neighbour's product that a task needs.
     pub(super) fn take(
         &mut self,
-        pass: &mut RunState<'_>,
+        state: &mut RunState<'_>,
         placement: &Placement,
         task: Task,
         microbatch: usize,
     ) -> Result<Payload, ExecuteError> {
-        let start = pass.run.began.elapsed();
-        let from = self.arrive(pass, placement, task, task.op(), microbatch)?;
-        let taken = pass.values.take(wanted(task, microbatch)).ok_or_else(|| self.no_input(task))?;
+        let start = state.run.began.elapsed();
+        let from = self.arrive(state, placement, task, task.op(), microbatch)?;
+        let taken = state.values.take(wanted(task, microbatch)).ok_or_else(|| self.no_input(task))?;
         if from != self.rank() {
             let op = if task.op() == Op::Forward { Op::ReceiveForward } else { Op::ReceiveBackward };
-            pass.note(self.rank(), Task::new(task.stage(), op, microbatch).into(), start);
+            state.note(self.rank(), Task::new(task.stage(), op, microbatch).into(), start);
         }
         // The task itself starts when its input is here: the wait before is the receive's.
-        pass.started = pass.run.began.elapsed();
+        state.started = state.run.began.elapsed();
         Ok(taken)
     }
 
     /// What a stage reads beside its input: pieces of the batch and, where it is asked for, the loss's seed.
-    pub(super) fn extra(&self, run: &Run<'_>, stage: StageId, sample: usize) -> Result<Payload, ExecuteError> {
+    pub(super) fn extra(&self, run: &Run<'_>, stage: StageId, index: usize) -> Result<Payload, ExecuteError> {
         let held = self.stages.get(&stage).ok_or(ExecuteError::NoStage { rank: self.rank(), stage })?;
         let mut parts = Vec::new();
         for name in held.extras() {
             if name == LOSS_SEED {
-                parts.push(PayloadPart::Tensor(loss_seed(run.seeding.seed(run.batch, sample), &self.device)));
+                parts.push(PayloadPart::Tensor(loss_seed(run.seeding.seed(run.batch, index), &self.device)));
             } else {
-                parts.extend(self.brought(run.batch.extra(stage.index(), &[name], sample))?.into_parts());
+                parts.extend(self.brought(run.batch.extra(stage.index(), &[name], index))?.into_parts());
             }
         }
         Ok(Payload::from_parts(parts))

@@ -14,9 +14,9 @@ use crate::stage::{PayloadSpec, SpecPart, StageMetadata, TensorKind};
 use std::collections::BTreeMap;
 
 /// What a rank will send to others of its pipeline, by the declarations of its stages.
-pub(crate) fn declared_messages(plan: &Plan, grid: Grid, declared: &BTreeMap<StageId, StageMetadata>) -> Vec<Expected> {
+pub(crate) fn expected_messages(plan: &Plan, grid: Grid, declared: &BTreeMap<StageId, StageMetadata>) -> Vec<Expected> {
     let mut messages = Vec::new();
-    let from = grid.rank_of(grid.place());
+    let from = grid.rank_of(grid.pipeline_rank());
     let mut expect = |header: Header, form: PayloadSpec| {
         let to = grid.rank_of(plan.placement().rank_of(header.stage));
         if to != from {

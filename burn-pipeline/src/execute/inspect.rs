@@ -9,26 +9,26 @@ use std::collections::BTreeMap;
 
 /// What an executor does with the forms that it sees in training.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub enum Inspection {
+pub enum SpecCheck {
     /// Nothing.
     #[default]
     Off,
     /// Notes them.
-    Learn(Learned),
+    Record(RecordedSpecs),
     /// Compares them: an error names the first tensor that differs. What is not known may be anything.
     Compare(BTreeMap<StageId, StageMetadata>),
 }
 
 /// What was seen.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Learned {
+pub struct RecordedSpecs {
     /// The forms at the boundaries of this rank's stages.
     pub stages: BTreeMap<StageId, StageMetadata>,
     /// The first message of each kind that this rank has sent.
     pub sent: Vec<Expected>,
 }
 
-impl Learned {
+impl RecordedSpecs {
     fn note_sent(&mut self, expected: Expected) {
         let Expected { to, header, .. } = &expected;
         let same = |other: &Expected| {
@@ -40,20 +40,20 @@ impl Learned {
     }
 }
 
-impl Inspection {
+impl SpecCheck {
     /// Looks at what is at a port of a stage.
     fn look(&mut self, stage: StageId, port: Port, payload: &Payload) -> Result<(), StageError> {
         let differs = |Mismatch { tensor, expected, got }| StageError::Metadata { port, tensor, expected, got };
         match self {
-            Inspection::Off => Ok(()),
-            Inspection::Learn(known) => {
+            SpecCheck::Off => Ok(()),
+            SpecCheck::Record(known) => {
                 let noted = known.stages.entry(stage).or_default().note(port, PayloadSpec::of_payload(payload));
                 noted.map_err(|(expected, got)| {
                     let same = Mismatch { tensor: None, expected: expected.to_string(), got: got.to_string() };
                     differs(got.mismatch(&expected).unwrap_or(same))
                 })
             }
-            Inspection::Compare(known) => {
+            SpecCheck::Compare(known) => {
                 let Some(expected) = known.get(&stage).and_then(|known| known.at(port)) else { return Ok(()) };
                 PayloadSpec::of_payload(payload).mismatch(expected).map_or(Ok(()), |mismatch| Err(differs(mismatch)))
             }
@@ -65,7 +65,7 @@ impl Executor {
     /// Notes what is about to be sent, where that was asked for.
     pub(super) fn note_sent(&mut self, to: usize, header: Header, payload: &Payload) {
         let from = self.rank();
-        if let Inspection::Learn(learned) = self.inspection_mut() {
+        if let SpecCheck::Record(learned) = self.spec_check_mut() {
             learned.note_sent(Expected { from, to, header, form: PayloadSpec::of_payload(payload) });
         }
     }
@@ -77,10 +77,10 @@ impl Executor {
         port: Port,
         payload: impl FnOnce() -> Payload,
     ) -> Result<(), ExecuteError> {
-        if self.inspection() == &Inspection::Off {
+        if self.spec_check() == &SpecCheck::Off {
             return Ok(());
         }
-        let looked = self.inspection_mut().look(task.stage(), port, &payload());
+        let looked = self.spec_check_mut().look(task.stage(), port, &payload());
         looked.map_err(|source| self.stage_error(task, source))
     }
 }

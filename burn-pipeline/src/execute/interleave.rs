@@ -47,25 +47,25 @@ impl Executor {
 
     pub(super) fn run_interleaved(
         &mut self,
-        pass: &mut RunState<'_>,
+        state: &mut RunState<'_>,
         plan: &Plan,
         fused: Fused,
     ) -> Result<(), ExecuteError> {
         let ((forward, f), (backward, b)) = (fused.forward, fused.backward);
-        self.start(pass, backward)?;
-        self.start(pass, forward)?;
-        let call = self.forward_call(pass, plan, forward, f)?;
-        let seeds = self.seeds(pass, plan, backward, b)?;
-        let sample = pass.run.sample(backward.stage(), b);
+        self.start(state, backward)?;
+        self.start(state, forward)?;
+        let call = self.forward_call(state, plan, forward, f)?;
+        let seeds = self.seeds(state, plan, backward, b)?;
+        let index = state.run.index(backward.stage(), b);
         let work = match backward.op() {
-            Op::BackwardInput => Work::BackwardInput(sample, seeds),
-            _ => Work::Backward(sample, seeds),
+            Op::BackwardInput => Work::BackwardInput(index, seeds),
+            _ => Work::Backward(index, seeds),
         };
         let _span = tracing::trace_span!("fused", rank = self.link.rank(), %forward, %backward).entered();
-        pass.started = pass.run.began.elapsed();
+        state.started = state.run.began.elapsed();
         let first = self.caught(forward, |stage| stage.begin_work(Work::Forward(call)))?;
         let whole = matches!(first, Begun::Whole(_));
-        let first = self.completed(pass, plan, forward, first)?;
+        let first = self.completed(state, plan, forward, first)?;
         let second = self.caught(backward, |stage| stage.begin_work(work))?;
         let both = first.zip(pieces(&second));
         if let Some((pieces, of)) = both {
@@ -73,27 +73,27 @@ impl Executor {
         }
         if !whole {
             let done = self.guarded(forward, |stage| stage.complete_work(WorkDirection::Forward))?;
-            self.keep(pass, plan, forward, done)?;
+            self.keep(state, plan, forward, done)?;
             if both.is_none() {
-                pass.note(self.rank(), Action::Single(forward), pass.started);
+                state.note(self.rank(), Action::Single(forward), state.started);
             }
         }
         let done = match second {
             Begun::Whole(done) => done,
             Begun::Pieces(_) => self.guarded(backward, |stage| stage.complete_work(WorkDirection::Backward))?,
         };
-        self.keep(pass, plan, backward, done)?;
-        self.count_held(pass);
+        self.keep(state, plan, backward, done)?;
+        self.count_held(state);
         let action = if both.is_some() { fused.action } else { Action::Single(backward) };
-        pass.note(self.rank(), action, pass.started);
-        self.move_on(pass)?;
+        state.note(self.rank(), action, state.started);
+        self.move_on(state)?;
         Ok(())
     }
 
     /// Keeps what a forward that could not be taken apart made; otherwise says how many pieces there are.
     fn completed(
         &mut self,
-        pass: &mut RunState<'_>,
+        state: &mut RunState<'_>,
         plan: &Plan,
         task: Task,
         begun: Begun,
@@ -102,19 +102,19 @@ impl Executor {
             Begun::Pieces(pieces) => Ok(Some(pieces)),
             Begun::Whole(done) => {
                 self.synchronize(task)?;
-                self.keep(pass, plan, task, done)?;
-                pass.note(self.rank(), Action::Single(task), pass.started);
-                pass.started = pass.run.began.elapsed();
+                self.keep(state, plan, task, done)?;
+                state.note(self.rank(), Action::Single(task), state.started);
+                state.started = state.run.began.elapsed();
                 Ok(None)
             }
         }
     }
 
-    fn keep(&mut self, pass: &mut RunState<'_>, plan: &Plan, task: Task, done: Done) -> Result<(), ExecuteError> {
+    fn keep(&mut self, state: &mut RunState<'_>, plan: &Plan, task: Task, done: Done) -> Result<(), ExecuteError> {
         match done {
-            Done::Forward(Outcome::Output(output)) => self.forwarded(pass, plan, task, Some(output), None),
-            Done::Forward(Outcome::Loss(loss)) => self.forwarded(pass, plan, task, None, Some(*loss)),
-            Done::Backward(gradients) => self.backwarded(pass, plan, task, gradients),
+            Done::Forward(Outcome::Output(output)) => self.forwarded(state, plan, task, Some(output), None),
+            Done::Forward(Outcome::Loss(loss)) => self.forwarded(state, plan, task, None, Some(*loss)),
+            Done::Backward(gradients) => self.backwarded(state, plan, task, gradients),
         }
     }
 

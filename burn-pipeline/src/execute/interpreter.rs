@@ -1,6 +1,6 @@
 //! The interpreter of one rank's row; see the numbered steps in the room's header.
 
-use super::inspect::Inspection;
+use super::inspect::SpecCheck;
 use super::run_state::RunState;
 use super::skips::outgoing;
 use super::values::{Values, neighbour, produced, received};
@@ -21,7 +21,7 @@ pub struct Executor {
     pub(super) device: Device,
     pub(super) options: RunOptions,
     pub(super) group: Group,
-    inspection: Inspection,
+    spec_check: SpecCheck,
 }
 
 impl std::fmt::Debug for Executor {
@@ -39,7 +39,7 @@ impl Executor {
         options: RunOptions,
     ) -> Self {
         let group = Group::new(Grid::new(link.rank(), 1), std::iter::empty());
-        Self { link, stages, device, options, group, inspection: Inspection::Off }
+        Self { link, stages, device, options, group, spec_check: SpecCheck::Off }
     }
 
     /// The same rank as one of this many data-parallel replicas; see [`Grid`] for which. The link joins all of them.
@@ -75,13 +75,13 @@ impl Executor {
     }
 
     /// What is done with the forms of what crosses stage boundaries in training.
-    pub fn inspection(&self) -> &Inspection {
-        &self.inspection
+    pub fn spec_check(&self) -> &SpecCheck {
+        &self.spec_check
     }
 
     /// Changes what is done with them; what was learned is taken out here.
-    pub fn inspection_mut(&mut self) -> &mut Inspection {
-        &mut self.inspection
+    pub fn spec_check_mut(&mut self) -> &mut SpecCheck {
+        &mut self.spec_check
     }
 
     /// The rank's stages with its end of the link.
@@ -91,12 +91,12 @@ impl Executor {
 
     /// The longest that any wait may take.
     pub fn timeout(&self) -> Duration {
-        self.options.deadline
+        self.options.timeout
     }
 
     /// When a wait that starts now must end.
     pub fn deadline(&self) -> Instant {
-        Instant::now() + self.options.deadline
+        Instant::now() + self.options.timeout
     }
 
     /// Runs this rank's row of the plan. On an error all other ranks are told, and everything held is let go of.
@@ -104,7 +104,7 @@ impl Executor {
     /// # Errors
     /// [`ExecuteError`] names rank, stage, microbatch and operation of what went wrong, here or elsewhere.
     pub fn run(&mut self, run: Run<'_>) -> Result<RankOutcome, ExecuteError> {
-        let mut pass = RunState {
+        let mut state = RunState {
             run,
             values: Values::default(),
             outcome: RankOutcome { peak_held_bytes: Some(0), ..RankOutcome::default() },
@@ -114,14 +114,14 @@ impl Executor {
             started: Duration::ZERO,
         };
         let ready = self.gather_unplanned(&run);
-        let row = ready.and_then(|()| if run.part.empty { Ok(()) } else { self.run_row(&mut pass) });
-        let result = row.and_then(|()| self.end_exchanges(&mut pass)).and_then(|()| self.gather_losses(&mut pass));
+        let row = ready.and_then(|()| if run.share.empty { Ok(()) } else { self.run_row(&mut state) });
+        let result = row.and_then(|()| self.end_exchanges(&mut state)).and_then(|()| self.gather_losses(&mut state));
         self.link.announce(Activity::Idle);
         if let Err(error) = result {
             self.fail(&error);
             return Err(error);
         }
-        Ok(pass.outcome)
+        Ok(state.outcome)
     }
 
     /// Tells the other ranks of an error that began here, and lets go of everything held.
@@ -133,46 +133,46 @@ impl Executor {
         self.group.forget();
     }
 
-    pub(super) fn run_task(&mut self, pass: &mut RunState<'_>, plan: &Plan, task: Task) -> Result<(), ExecuteError> {
+    pub(super) fn run_task(&mut self, state: &mut RunState<'_>, plan: &Plan, task: Task) -> Result<(), ExecuteError> {
         let placement = plan.placement();
-        let Some(microbatch) = task.microbatch() else { return self.exchange(pass, task) };
+        let Some(microbatch) = task.microbatch() else { return self.exchange(state, task) };
         match task.op() {
-            Op::SendForward | Op::SendBackward => self.send(pass, placement, task, microbatch),
+            Op::SendForward | Op::SendBackward => self.send(state, placement, task, microbatch),
             Op::ReceiveForward | Op::ReceiveBackward => {
                 let from = neighbour(placement, task, matches!(task.op(), Op::ReceiveForward));
                 let from = from.map(|place| self.grid().rank_of(place));
                 let (from, header) = from.zip(received(task, microbatch)).ok_or_else(|| self.no_input(task))?;
-                pass.values.post(from, header);
+                state.values.post(from, header);
                 Ok(())
             }
-            Op::Forward => self.forward(pass, plan, task, microbatch),
-            Op::Backward | Op::BackwardInput => self.backward(pass, plan, task, microbatch),
+            Op::Forward => self.forward(state, plan, task, microbatch),
+            Op::Backward | Op::BackwardInput => self.backward(state, plan, task, microbatch),
             Op::BackwardWeight => {
-                let sample = pass.run.sample(task.stage(), microbatch);
-                self.guarded(task, |stage| stage.backward_weight(sample))
+                let index = state.run.index(task.stage(), microbatch);
+                self.guarded(task, |stage| stage.backward_weight(index))
             }
             Op::WaitReceiveForward | Op::WaitReceiveBackward if task.is_skip() => {
-                self.arrive_past(pass, placement, task, microbatch)
+                self.arrive_past(state, placement, task, microbatch)
             }
-            Op::WaitReceiveForward => self.arrive(pass, placement, task, Op::Forward, microbatch).map(drop),
-            Op::WaitReceiveBackward => self.arrive(pass, placement, task, Op::Backward, microbatch).map(drop),
+            Op::WaitReceiveForward => self.arrive(state, placement, task, Op::Forward, microbatch).map(drop),
+            Op::WaitReceiveBackward => self.arrive(state, placement, task, Op::Backward, microbatch).map(drop),
             // `Link::send` returns once the payload may be let go of: there is nothing left to wait for.
             Op::WaitSendForward | Op::WaitSendBackward => Ok(()),
             Op::Unshard | Op::Reshard | Op::ReduceGrad | Op::WaitUnshard | Op::WaitReduceGrad => {
-                self.exchange(pass, task)
+                self.exchange(state, task)
             }
         }
     }
 
     fn send(
         &mut self,
-        pass: &mut RunState<'_>,
+        state: &mut RunState<'_>,
         placement: &Placement,
         task: Task,
         microbatch: usize,
     ) -> Result<(), ExecuteError> {
         let header = outgoing(placement, task, microbatch).ok_or_else(|| self.no_input(task))?;
-        let payload = pass.values.take_outgoing(header).ok_or_else(|| self.no_input(task))?;
+        let payload = state.values.take_outgoing(header).ok_or_else(|| self.no_input(task))?;
         let deadline = self.deadline();
         let to = self.grid().rank_of(placement.rank_of(header.stage));
         self.note_sent(to, header, &payload);
@@ -182,13 +182,13 @@ impl Executor {
 
     fn forward(
         &mut self,
-        pass: &mut RunState<'_>,
+        state: &mut RunState<'_>,
         plan: &Plan,
         task: Task,
         microbatch: usize,
     ) -> Result<(), ExecuteError> {
-        let call = self.forward_call(pass, plan, task, microbatch)?;
-        let (output, loss) = if pass.run.train {
+        let call = self.forward_call(state, plan, task, microbatch)?;
+        let (output, loss) = if state.run.train {
             match self.guarded(task, |stage| stage.forward(call))? {
                 Outcome::Output(output) => (Some(output), None),
                 Outcome::Loss(loss) => (None, Some(*loss)),
@@ -197,64 +197,64 @@ impl Executor {
             let (output, loss) = self.guarded(task, |stage| stage.evaluate(call))?;
             (Some(output), loss)
         };
-        self.forwarded(pass, plan, task, output, loss)
+        self.forwarded(state, plan, task, output, loss)
     }
 
     /// What a forward gets, awaited.
     pub(super) fn forward_call(
         &mut self,
-        pass: &mut RunState<'_>,
+        state: &mut RunState<'_>,
         plan: &Plan,
         task: Task,
         microbatch: usize,
     ) -> Result<ForwardCall, ExecuteError> {
         let (placement, stage) = (plan.placement(), task.stage());
-        let sample = pass.run.sample(stage, microbatch);
+        let index = state.run.index(stage, microbatch);
         let input = match stage.previous() {
-            None => self.brought(pass.run.batch.input(sample))?,
-            Some(_) => self.take(pass, placement, task, microbatch)?,
+            None => self.brought(state.run.batch.input(index))?,
+            Some(_) => self.take(state, placement, task, microbatch)?,
         };
-        let input = self.join_input(pass, plan, (task, microbatch), input)?;
-        if pass.run.train {
+        let input = self.join_input(state, plan, (task, microbatch), input)?;
+        if state.run.train {
             self.inspect(task, Port::Input, || input.clone())?;
         }
         let ends_route = placement.next(stage).is_none();
-        let extra = self.extra(&pass.run, stage, sample)?;
+        let extra = self.extra(&state.run, stage, index)?;
         let target = match ends_route {
-            true => pass.run.batch.target(sample).map_err(|source| self.batch_error(source))?,
+            true => state.run.batch.target(index).map_err(|source| self.batch_error(source))?,
             false => None,
         };
         let target = target.map(|target| self.link.bring(target));
         let wants_input_gradient = stage.index() > 0;
-        Ok(ForwardCall { sample, input, extra, target, ends_route, wants_input_gradient })
+        Ok(ForwardCall { sample: index, input, extra, target, ends_route, wants_input_gradient })
     }
 
     /// Keeps what a forward made.
     pub(super) fn forwarded(
         &mut self,
-        pass: &mut RunState<'_>,
+        state: &mut RunState<'_>,
         plan: &Plan,
         task: Task,
         output: Option<Payload>,
         loss: Option<LossPart>,
     ) -> Result<(), ExecuteError> {
         let Some(microbatch) = task.microbatch() else { return Err(self.no_input(task)) };
-        let sample = pass.run.sample(task.stage(), microbatch);
-        if let (true, Some(output)) = (pass.run.train, &output) {
+        let index = state.run.index(task.stage(), microbatch);
+        if let (true, Some(output)) = (state.run.train, &output) {
             self.inspect(task, Port::Output, || output.clone())?;
         }
-        let split = |output| self.split_output(pass, plan, (task, microbatch), output);
+        let split = |output| self.split_output(state, plan, (task, microbatch), output);
         let output = output.map(split).transpose()?;
         if let Some(loss) = loss {
-            pass.losses.insert(sample, loss);
+            state.losses.insert(index, loss);
         }
         match (output, produced(plan.placement(), task, microbatch)) {
             (Some(output), Some(header)) => {
-                let bytes = pass.outcome.message_bytes.entry(task.stage()).or_default();
+                let bytes = state.outcome.message_bytes.entry(task.stage()).or_default();
                 *bytes = output.bytes().max(*bytes);
-                pass.values.keep(plan.placement(), self.grid().place(), header, output);
+                state.values.keep(plan.placement(), self.grid().pipeline_rank(), header, output);
             }
-            (Some(output), None) => pass.outcome.outputs.push((sample, output)),
+            (Some(output), None) => state.outcome.outputs.push((index, output)),
             (None, _) => {}
         }
         Ok(())
@@ -262,36 +262,36 @@ impl Executor {
 
     fn backward(
         &mut self,
-        pass: &mut RunState<'_>,
+        state: &mut RunState<'_>,
         plan: &Plan,
         task: Task,
         microbatch: usize,
     ) -> Result<(), ExecuteError> {
-        let seeds = self.seeds(pass, plan, task, microbatch)?;
-        let sample = pass.run.sample(task.stage(), microbatch);
+        let seeds = self.seeds(state, plan, task, microbatch)?;
+        let index = state.run.index(task.stage(), microbatch);
         let gradients = match task.op() {
-            Op::BackwardInput => self.guarded(task, |stage| stage.backward_input(sample, seeds))?,
-            _ => self.guarded(task, |stage| stage.backward(sample, seeds))?,
+            Op::BackwardInput => self.guarded(task, |stage| stage.backward_input(index, seeds))?,
+            _ => self.guarded(task, |stage| stage.backward(index, seeds))?,
         };
-        self.backwarded(pass, plan, task, gradients)
+        self.backwarded(state, plan, task, gradients)
     }
 
     /// The gradients that a backward starts from, awaited.
     pub(super) fn seeds(
         &mut self,
-        pass: &mut RunState<'_>,
+        state: &mut RunState<'_>,
         plan: &Plan,
         task: Task,
         microbatch: usize,
     ) -> Result<Gradients, ExecuteError> {
         let (placement, stage) = (plan.placement(), task.stage());
         if placement.next(stage).is_none() {
-            return Ok(vec![Some(self.loss_seed(pass, task, pass.run.sample(stage, microbatch))?)]);
+            return Ok(vec![Some(self.loss_seed(state, task, state.run.index(stage, microbatch))?)]);
         }
-        let payload = self.take(pass, placement, task, microbatch)?;
+        let payload = self.take(state, placement, task, microbatch)?;
         let seeds = Gradients::from_payload(payload).map_err(StageError::Input);
         let seeds = seeds.map_err(|source| self.stage_error(task, source))?;
-        let seeds = self.join_gradients(pass, plan, (task, microbatch), seeds)?;
+        let seeds = self.join_gradients(state, plan, (task, microbatch), seeds)?;
         self.inspect(task, Port::OutputGradient, || seeds.clone().into_payload())?;
         Ok(seeds)
     }
@@ -299,16 +299,16 @@ impl Executor {
     /// Keeps what a backward made.
     pub(super) fn backwarded(
         &mut self,
-        pass: &mut RunState<'_>,
+        state: &mut RunState<'_>,
         plan: &Plan,
         task: Task,
         gradients: Gradients,
     ) -> Result<(), ExecuteError> {
         let Some(microbatch) = task.microbatch() else { return Err(self.no_input(task)) };
         self.inspect(task, Port::InputGradient, || gradients.clone().into_payload())?;
-        let gradients = self.split_gradients(pass, plan, (task, microbatch), gradients);
+        let gradients = self.split_gradients(state, plan, (task, microbatch), gradients);
         if let Some(header) = produced(plan.placement(), task, microbatch) {
-            pass.values.keep(plan.placement(), self.grid().place(), header, gradients.into_payload());
+            state.values.keep(plan.placement(), self.grid().pipeline_rank(), header, gradients.into_payload());
         }
         Ok(())
     }

@@ -11,9 +11,9 @@ use burn::tensor::Shape;
 
 impl Executor {
     /// The seed of a loss: the microbatch's share, with the loss's element type.
-    pub(super) fn loss_seed(&self, pass: &RunState<'_>, task: Task, sample: usize) -> Result<AnyTensor, ExecuteError> {
-        let loss = pass.losses.get(&sample).ok_or_else(|| self.stage_error(task, StageError::NotHeld))?;
-        let seed = pass.run.seeding.seed(pass.run.batch, sample);
+    pub(super) fn loss_seed(&self, state: &RunState<'_>, task: Task, index: usize) -> Result<AnyTensor, ExecuteError> {
+        let loss = state.losses.get(&index).ok_or_else(|| self.stage_error(task, StageError::NotHeld))?;
+        let seed = state.run.seeding.seed(state.run.batch, index);
         let dispatch = loss.value.as_dispatch();
         let device = loss.value.device();
         let dtype = burn::backend::TensorMetadata::dtype(dispatch).into();
@@ -22,33 +22,33 @@ impl Executor {
     }
 
     /// Reads this rank's losses from the device and gives every rank all of them.
-    pub(super) fn gather_losses(&mut self, pass: &mut RunState<'_>) -> Result<(), ExecuteError> {
+    pub(super) fn gather_losses(&mut self, state: &mut RunState<'_>) -> Result<(), ExecuteError> {
         let rank = self.rank();
         self.link.announce(Activity::Gathering);
         let mut numbers = Vec::new();
-        for (&sample, part) in &pass.losses {
-            let read = part.read().and_then(|loss| Ok((loss, pass.weight(sample, part)?)));
+        for (&index, part) in &state.losses {
+            let read = part.read().and_then(|loss| Ok((loss, state.weight(index, part)?)));
             let (loss, weight) = read.map_err(|message| ExecuteError::Device { rank, message })?;
             let observed = part.read_observed().map_err(|message| ExecuteError::Device { rank, message })?;
-            numbers.extend([sample as f64, loss, weight, observed.len() as f64]);
+            numbers.extend([index as f64, loss, weight, observed.len() as f64]);
             numbers.extend(observed);
         }
         let deadline = self.deadline();
         let table = self.link.all_gather(numbers, deadline);
         let table = table.map_err(|source| ExecuteError::Link { rank, task: None, source })?;
         let mut rows: Vec<_> = table.iter().flat_map(|numbers| loss_rows(numbers)).collect();
-        rows.sort_by_key(|(loss, _)| loss.sample);
-        (pass.outcome.losses, pass.outcome.observed) = rows.into_iter().unzip();
+        rows.sort_by_key(|(loss, _)| loss.index);
+        (state.outcome.losses, state.outcome.observed) = rows.into_iter().unzip();
         Ok(())
     }
 }
 
-/// Takes `[sample, loss, weight, count, count numbers]*` apart.
+/// Takes `[index, loss, weight, count, count numbers]*` apart.
 fn loss_rows(mut numbers: &[f64]) -> Vec<(MicrobatchLoss, Vec<f64>)> {
     let mut rows = Vec::new();
-    while let [sample, loss, weight, count, rest @ ..] = numbers {
+    while let [index, loss, weight, count, rest @ ..] = numbers {
         let (observed, left) = rest.split_at((*count as usize).min(rest.len()));
-        rows.push((MicrobatchLoss { sample: *sample as usize, loss: *loss, weight: *weight }, observed.to_vec()));
+        rows.push((MicrobatchLoss { index: *index as usize, loss: *loss, weight: *weight }, observed.to_vec()));
         numbers = left;
     }
     rows

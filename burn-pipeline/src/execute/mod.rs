@@ -33,9 +33,9 @@ mod run_state;
 mod skips;
 mod values;
 
-pub(crate) use declared::declared_messages;
+pub(crate) use declared::expected_messages;
 pub use error::{ExecuteError, HandshakeError};
-pub use inspect::{Inspection, Learned};
+pub use inspect::{SpecCheck, RecordedSpecs};
 pub use interpreter::Executor;
 pub(crate) use interpreter::panic_message;
 pub use run::{FusedActions, ReplicaShare, Run, RunOptions};
@@ -55,14 +55,14 @@ pub struct Seeding {
     /// What the user's loss is.
     pub reduction: Reduction,
     /// Samples of the microbatch whose backward is seeded with 1.
-    pub reference: usize,
+    pub reference_samples: usize,
 }
 
 impl Seeding {
     /// The seed of one microbatch's loss.
-    pub fn seed(&self, batch: &Microbatches, sample: usize) -> f64 {
+    pub fn seed(&self, batch: &Microbatches, index: usize) -> f64 {
         match self.reduction {
-            Reduction::Mean => batch.size(sample) as f64 / self.reference as f64,
+            Reduction::Mean => batch.size(index) as f64 / self.reference_samples as f64,
             Reduction::Sum | Reduction::Weighted => 1.0,
         }
     }
@@ -72,7 +72,7 @@ impl Seeding {
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct MicrobatchLoss {
     /// The microbatch, numbered over the whole batch.
-    pub sample: usize,
+    pub index: usize,
     /// What the stage's loss function returned.
     pub loss: f64,
     /// What it weighs in the batch's loss (samples, 1, or the weight that the loss function gave).

@@ -3,7 +3,7 @@
 use super::interpreter::Executor;
 use super::run_state::RunState;
 use super::{ExecuteError, ReplicaShare, Run};
-use crate::group::doubtful;
+use crate::group::poll_deadline;
 use crate::link::{Activity, LinkError};
 use crate::plan::{Op, StageId, Task};
 use crate::stage::{ErasedStage, ParameterState, StageError};
@@ -16,24 +16,24 @@ type States = Option<HashMap<ParamId, ParameterState>>;
 
 impl Executor {
     /// `UNSHARD`, `RESHARD`, `REDUCE_GRAD`, and waits for them.
-    pub(super) fn exchange(&mut self, pass: &mut RunState<'_>, task: Task) -> Result<(), ExecuteError> {
+    pub(super) fn exchange(&mut self, state: &mut RunState<'_>, task: Task) -> Result<(), ExecuteError> {
         if self.grid().replicas() < 2 {
             return Err(ExecuteError::Unsupported { rank: self.rank(), task });
         }
         match task.op() {
-            Op::ReduceGrad => self.start_reduction(pass, task),
+            Op::ReduceGrad => self.start_reduction(state, task),
             Op::WaitReduceGrad => {
                 self.finish_reduction(task.stage())?;
-                pass.close(Task::whole_stage(task.stage(), Op::ReduceGrad));
+                state.close(Task::whole_stage(task.stage(), Op::ReduceGrad));
                 Ok(())
             }
             // Of a stage that is not sharded, everything is there.
             Op::Unshard => self.start_gather(task.stage(), Some(task)),
-            Op::WaitUnshard => self.await_parameters(pass, task),
+            Op::WaitUnshard => self.await_parameters(state, task),
             Op::Reshard => {
                 // Replicas that run other plans have gathered everything until their rows are done.
-                if pass.run.part.together {
-                    self.await_parameters(pass, task)?;
+                if state.run.share.same_plan {
+                    self.await_parameters(state, task)?;
                     self.release(task.stage());
                 }
                 Ok(())
@@ -51,11 +51,11 @@ impl Executor {
         }
     }
 
-    fn start_reduction(&mut self, pass: &RunState<'_>, task: Task) -> Result<(), ExecuteError> {
+    fn start_reduction(&mut self, state: &RunState<'_>, task: Task) -> Result<(), ExecuteError> {
         let (rank, stage, deadline) = (self.rank(), task.stage(), self.deadline());
-        let ReplicaShare { reduce, reduce_shards, .. } = pass.run.part;
+        let ReplicaShare { reduce, reduce_shards, .. } = state.run.share;
         let reduces = if self.group.is_sharded(stage) { reduce_shards } else { reduce };
-        if !(reduces && pass.run.train) {
+        if !(reduces && state.run.train) {
             return Ok(());
         }
         let held = self.stages.get_mut(&stage).ok_or(ExecuteError::NoStage { rank, stage })?;
@@ -65,11 +65,11 @@ impl Executor {
 
     /// Goes on with reductions that are under way as far as it goes without waiting. Gives the ranks from which more is
     /// to come and nothing is there.
-    pub(super) fn move_on(&mut self, pass: &mut RunState<'_>) -> Result<Vec<usize>, ExecuteError> {
+    pub(super) fn move_on(&mut self, state: &mut RunState<'_>) -> Result<Vec<usize>, ExecuteError> {
         let deadline = self.deadline();
         let moved = self.group.move_on(self.link.as_mut(), &mut self.stages, deadline);
         let (done, silent) = moved.map_err(|source| self.apart(source))?;
-        done.into_iter().for_each(|stage| pass.close(Task::whole_stage(stage, Op::ReduceGrad)));
+        done.into_iter().for_each(|stage| state.close(Task::whole_stage(stage, Op::ReduceGrad)));
         Ok(silent)
     }
 
@@ -77,13 +77,13 @@ impl Executor {
     /// the wait for it must be the link's.
     pub(super) fn move_on_until(
         &mut self,
-        pass: &mut RunState<'_>,
+        state: &mut RunState<'_>,
         from: usize,
         deadline: Instant,
     ) -> Result<(), ExecuteError> {
-        let until = doubtful(deadline);
+        let until = poll_deadline(deadline);
         while self.group.is_reducing() && from != self.rank() {
-            let mut ranks = self.move_on(pass)?;
+            let mut ranks = self.move_on(state)?;
             ranks.push(from);
             let arrived = self.link.arrived(&ranks, until).map_err(|source| self.apart(source))?;
             if arrived.is_none_or(|(rank, _)| rank == from) {
@@ -101,16 +101,16 @@ impl Executor {
     }
 
     /// Ends what a row has started, and lets go of what it has gathered.
-    pub(super) fn end_exchanges(&mut self, pass: &mut RunState<'_>) -> Result<(), ExecuteError> {
+    pub(super) fn end_exchanges(&mut self, state: &mut RunState<'_>) -> Result<(), ExecuteError> {
         let (rank, deadline) = (self.rank(), self.deadline());
-        let mut start = pass.run.began.elapsed();
+        let mut start = state.run.began.elapsed();
         let summed = self.group.sum_all(self.link.as_mut(), deadline);
         summed.map_err(|source| self.apart(source))?;
         for stage in self.group.reducing() {
             self.finish_reduction(stage)?;
-            pass.note(rank, Task::whole_stage(stage, Op::WaitReduceGrad).into(), start);
-            pass.close(Task::whole_stage(stage, Op::ReduceGrad));
-            start = pass.run.began.elapsed();
+            state.note(rank, Task::whole_stage(stage, Op::WaitReduceGrad).into(), start);
+            state.close(Task::whole_stage(stage, Op::ReduceGrad));
+            start = state.run.began.elapsed();
         }
         self.release_all();
         Ok(())
@@ -118,7 +118,7 @@ impl Executor {
 
     /// Gathers the parameters of all stages before a row that does not say when, or that not all replicas run.
     pub(super) fn gather_unplanned(&mut self, run: &Run<'_>) -> Result<(), ExecuteError> {
-        let planned = run.part.together && run.plan.plan().any_task(|task| task.op() == Op::Unshard);
+        let planned = run.share.same_plan && run.plan.plan().any_task(|task| task.op() == Op::Unshard);
         if planned { Ok(()) } else { self.gather_all() }
     }
 
@@ -130,19 +130,19 @@ impl Executor {
     }
 
     /// Waits for the parameters of the task's stage, if they are on their way.
-    pub(super) fn await_parameters(&mut self, pass: &mut RunState<'_>, task: Task) -> Result<(), ExecuteError> {
+    pub(super) fn await_parameters(&mut self, state: &mut RunState<'_>, task: Task) -> Result<(), ExecuteError> {
         let stage = task.stage();
         if !self.group.is_coming(stage) {
             return Ok(());
         }
-        let start = pass.run.began.elapsed();
+        let start = state.run.began.elapsed();
         self.finish_gather(stage, Some(task))?;
-        pass.close(Task::whole_stage(stage, Op::Unshard));
+        state.close(Task::whole_stage(stage, Op::Unshard));
         if task.op() != Op::WaitUnshard {
-            pass.note(self.rank(), Task::whole_stage(stage, Op::WaitUnshard).into(), start);
+            state.note(self.rank(), Task::whole_stage(stage, Op::WaitUnshard).into(), start);
         }
         self.link.announce(Activity::Task(task));
-        pass.started = pass.run.began.elapsed();
+        state.started = state.run.began.elapsed();
         Ok(())
     }
 
@@ -210,48 +210,48 @@ impl Executor {
     }
 
     /// Gives all replicas the weights of the first.
-    pub(crate) fn equal_start(&mut self) -> Result<(), ExecuteError> {
+    pub(crate) fn broadcast_weights(&mut self) -> Result<(), ExecuteError> {
         let deadline = self.deadline();
-        let started = self.group.equal_start(self.link.as_mut(), &mut self.stages, deadline);
+        let started = self.group.broadcast_weights(self.link.as_mut(), &mut self.stages, deadline);
         started.map_err(|source| self.apart(source))
     }
 
     /// Reduces the gradients of stages that the plan has not reduced: the sharded ones, or the others.
-    pub(crate) fn reduce_the_rest(&mut self, sharded: bool) -> Result<(), ExecuteError> {
+    pub(crate) fn reduce_remaining(&mut self, sharded: bool) -> Result<(), ExecuteError> {
         let deadline = self.deadline();
-        let reduced = self.group.reduce_the_rest(self.link.as_mut(), &mut self.stages, sharded, deadline);
+        let reduced = self.group.reduce_remaining(self.link.as_mut(), &mut self.stages, sharded, deadline);
         reduced.map_err(|source| self.apart(source))
     }
 
     /// With ordered accumulation, gives the first replica the whole sums of earlier batches, where they are sharded.
-    pub(crate) fn sums_to_first(&mut self) -> Result<(), ExecuteError> {
+    pub(crate) fn gather_sums_on_first(&mut self) -> Result<(), ExecuteError> {
         for stage in self.keys() {
             let (rank, deadline) = (self.rank(), self.deadline());
             let held = self.stages.get_mut(&stage).ok_or(ExecuteError::NoStage { rank, stage })?;
-            let taken = self.group.sums_to_first(self.link.as_mut(), stage, held.as_mut(), deadline);
+            let taken = self.group.gather_sums_on_first(self.link.as_mut(), stage, held.as_mut(), deadline);
             taken.map_err(|source| self.apart(source))?;
         }
         Ok(())
     }
 
     /// Gives the stages their pieces of the gradients, where parameters are sharded.
-    pub(crate) fn hand_out(&mut self) {
-        self.group.hand_out(&mut self.stages);
+    pub(crate) fn set_shard_gradients(&mut self) {
+        self.group.set_shard_gradients(&mut self.stages);
     }
 
     /// Replaces pieces of gradients by whole ones.
-    pub(crate) fn whole_gradients(&mut self) -> Result<(), ExecuteError> {
+    pub(crate) fn gather_gradients(&mut self) -> Result<(), ExecuteError> {
         for stage in self.keys().into_iter().filter(|&stage| self.shards(stage)).collect::<Vec<_>>() {
             let (rank, deadline) = (self.rank(), self.deadline());
             let held = self.stages.get_mut(&stage).ok_or(ExecuteError::NoStage { rank, stage })?;
-            let whole = self.group.whole_gradients(self.link.as_mut(), stage, held.as_mut(), deadline);
+            let whole = self.group.gather_gradients(self.link.as_mut(), stage, held.as_mut(), deadline);
             whole.map_err(|source| self.apart(source))?;
         }
         Ok(())
     }
 
     /// The state of a stage's optimizer, whole; all replicas call it. The inner error is the optimizer's.
-    pub(crate) fn whole_states(&mut self, stage: StageId) -> Result<Result<States, String>, ExecuteError> {
+    pub(crate) fn gather_optimizer_states(&mut self, stage: StageId) -> Result<Result<States, String>, ExecuteError> {
         let (rank, deadline) = (self.rank(), self.deadline());
         let held = self.stages.get(&stage).ok_or(ExecuteError::NoStage { rank, stage })?;
         let mut states = match held.optimizer_state() {
@@ -262,7 +262,7 @@ impl Executor {
         if !self.shards(stage) {
             return Ok(Ok(Some(states)));
         }
-        let whole = self.group.whole_states(self.link.as_mut(), stage, &mut states, held.as_ref(), deadline);
+        let whole = self.group.gather_optimizer_states(self.link.as_mut(), stage, &mut states, held.as_ref(), deadline);
         let whole = whole.map_err(|source| self.apart(source))?;
         Ok(whole.map(|()| Some(states)))
     }
@@ -277,7 +277,7 @@ impl Executor {
     }
 
     /// Cuts parameters that were just replaced by whole ones down to this replica's pieces.
-    pub(crate) fn shard_again(&mut self) -> Result<(), ExecuteError> {
+    pub(crate) fn reshard(&mut self) -> Result<(), ExecuteError> {
         let rank = self.rank();
         let (stages, group) = (&mut self.stages, &mut self.group);
         let shard = |(&stage, held): (&StageId, &mut Box<dyn ErasedStage>)| match group.is_sharded(stage) {
@@ -288,7 +288,7 @@ impl Executor {
     }
 
     /// Forgets exchanges that were started.
-    pub(crate) fn forget_exchanges(&mut self) {
+    pub(crate) fn cancel_exchanges(&mut self) {
         self.group.forget();
     }
 

@@ -16,75 +16,75 @@ use crate::plan::{Action, Op, Plan, Task};
 use crate::trace::Event;
 
 impl Executor {
-    pub(super) fn run_row(&mut self, pass: &mut RunState<'_>) -> Result<(), ExecuteError> {
-        let plan = pass.run.plan.plan();
-        let mut left = plan.row(self.grid().place());
+    pub(super) fn run_row(&mut self, state: &mut RunState<'_>) -> Result<(), ExecuteError> {
+        let plan = state.run.plan.plan();
+        let mut left = plan.row(self.grid().pipeline_rank());
         while let [action, rest @ ..] = left {
             let weights = if self.options.merge_weights { weights_of_one_stage(left) } else { Vec::new() };
             if weights.len() > 1 {
-                self.run_weights(pass, &weights)?;
+                self.run_weights(state, &weights)?;
                 left = &left[weights.len()..];
             } else {
-                self.run_action(pass, plan, action)?;
+                self.run_action(state, plan, action)?;
                 left = rest;
             }
         }
         Ok(())
     }
 
-    fn run_action(&mut self, pass: &mut RunState<'_>, plan: &Plan, action: &Action) -> Result<(), ExecuteError> {
-        if let Some(fused) = Fused::of(action).filter(|_| pass.run.train && self.interleaves()) {
-            return self.run_interleaved(pass, plan, fused);
+    fn run_action(&mut self, state: &mut RunState<'_>, plan: &Plan, action: &Action) -> Result<(), ExecuteError> {
+        if let Some(fused) = Fused::of(action).filter(|_| state.run.train && self.interleaves()) {
+            return self.run_interleaved(state, plan, fused);
         }
         for task in action.tasks() {
-            self.start(pass, task)?;
+            self.start(state, task)?;
             let _span = tracing::trace_span!("task", rank = self.link.rank(), task = %task).entered();
-            self.run_task(pass, plan, task)?;
-            self.count_held(pass);
-            pass.note(self.link.rank(), Action::Single(task), pass.started);
+            self.run_task(state, plan, task)?;
+            self.count_held(state);
+            state.note(self.link.rank(), Action::Single(task), state.started);
             if self.is_under_way(task) {
-                pass.keep_open(task);
+                state.keep_open(task);
             }
-            self.move_on(pass)?;
+            self.move_on(state)?;
         }
         Ok(())
     }
 
     /// Says that a task begins, once the parameters that it computes with are here.
-    pub(super) fn start(&mut self, pass: &mut RunState<'_>, task: Task) -> Result<(), ExecuteError> {
+    pub(super) fn start(&mut self, state: &mut RunState<'_>, task: Task) -> Result<(), ExecuteError> {
         if task.op().is_compute() {
-            self.await_parameters(pass, task)?;
+            self.await_parameters(state, task)?;
         }
         self.link.announce(Activity::Task(task));
-        pass.started = pass.run.began.elapsed();
+        state.started = state.run.began.elapsed();
         Ok(())
     }
 
-    pub(super) fn count_held(&self, pass: &mut RunState<'_>) {
+    pub(super) fn count_held(&self, state: &mut RunState<'_>) {
         let held: usize = self.stages.values().map(|stage| stage.held()).sum();
-        pass.outcome.peak_held = pass.outcome.peak_held.max(held);
+        state.outcome.peak_held = state.outcome.peak_held.max(held);
         let bytes = self.stages.values().map(|stage| stage.held_bytes()).sum::<Option<usize>>();
-        pass.outcome.peak_held_bytes = pass.outcome.peak_held_bytes.zip(bytes).map(|(peak, bytes)| peak.max(bytes));
+        state.outcome.peak_held_bytes = state.outcome.peak_held_bytes.zip(bytes).map(|(peak, bytes)| peak.max(bytes));
     }
 
     /// `W`s of one stage at once.
-    fn run_weights(&mut self, pass: &mut RunState<'_>, tasks: &[Task]) -> Result<(), ExecuteError> {
+    fn run_weights(&mut self, state: &mut RunState<'_>, tasks: &[Task]) -> Result<(), ExecuteError> {
         let first = tasks[0];
-        self.start(pass, first)?;
+        self.start(state, first)?;
         let _span =
             tracing::trace_span!("weights", rank = self.link.rank(), task = %first, tasks = tasks.len()).entered();
-        let samples: Vec<usize> =
-            tasks.iter().filter_map(|task| task.microbatch().map(|at| pass.run.sample(task.stage(), at))).collect();
-        self.guarded(first, |stage| stage.backward_weights(&samples))?;
-        self.count_held(pass);
-        let (start, end) = (pass.started.as_secs_f64(), pass.run.began.elapsed().as_secs_f64());
+        let indices: Vec<usize> =
+            tasks.iter().filter_map(|task| task.microbatch().map(|at| state.run.index(task.stage(), at))).collect();
+        self.guarded(first, |stage| stage.backward_weights(&indices))?;
+        self.count_held(state);
+        let (start, end) = (state.started.as_secs_f64(), state.run.began.elapsed().as_secs_f64());
         let share = (end - start) / tasks.len() as f64;
         for (at, &task) in tasks.iter().enumerate() {
             let start = start + share * at as f64;
             let action = Action::Single(task);
-            pass.outcome.events.push(Event { rank: self.link.rank(), action, start, end: start + share });
+            state.outcome.events.push(Event { rank: self.link.rank(), action, start, end: start + share });
         }
-        self.move_on(pass)?;
+        self.move_on(state)?;
         Ok(())
     }
 }

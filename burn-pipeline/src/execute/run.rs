@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 #[derive(Clone, Copy, Debug)]
 pub struct RunOptions {
     /// The longest that any wait may take.
-    pub deadline: Duration,
+    pub timeout: Duration,
     /// Wait for the device after every compute task, so that events show what it took there.
     pub synchronize: bool,
     /// Run `W`s of one stage that stand side by side at once, where that is faster.
@@ -50,7 +50,7 @@ pub struct Run<'a> {
     /// When the step began, the same for all ranks.
     pub began: Instant,
     /// Which part of the batch the plan is for.
-    pub part: ReplicaShare,
+    pub share: ReplicaShare,
 }
 
 /// The part of a batch that a data-parallel replica runs: all of it, where there is one.
@@ -61,7 +61,7 @@ pub struct ReplicaShare {
     /// Is there nothing to run here? The rank then only tells and hears what all ranks do.
     pub empty: bool,
     /// Do all replicas run the same plan? Otherwise they meet before and after it alone.
-    pub together: bool,
+    pub same_plan: bool,
     /// Are gradients reduced over the replicas where the plan says so? Otherwise that is left for later.
     pub reduce: bool,
     /// Are those of sharded parameters? They are reduced with every batch.
@@ -70,7 +70,7 @@ pub struct ReplicaShare {
 
 impl Run<'_> {
     /// The place of a stage's microbatch in the whole batch.
-    pub(super) fn sample(&self, stage: StageId, microbatch: usize) -> usize {
-        self.part.first + self.plan.plan().sample(stage, microbatch)
+    pub(super) fn index(&self, stage: StageId, microbatch: usize) -> usize {
+        self.share.first + self.plan.plan().sample(stage, microbatch)
     }
 }

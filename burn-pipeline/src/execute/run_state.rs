@@ -40,9 +40,9 @@ impl RunState<'_> {
     }
 
     /// What a microbatch's loss weighs in the batch's.
-    pub(super) fn weight(&self, sample: usize, part: &LossPart) -> Result<f64, String> {
+    pub(super) fn weight(&self, index: usize, part: &LossPart) -> Result<f64, String> {
         match (self.run.seeding.reduction, &part.weight) {
-            (Reduction::Mean, _) => Ok(self.run.batch.size(sample) as f64),
+            (Reduction::Mean, _) => Ok(self.run.batch.size(index) as f64),
             (Reduction::Sum, _) => Ok(1.0),
             (Reduction::Weighted, Some(weight)) => weight.read(),
             (Reduction::Weighted, None) => {

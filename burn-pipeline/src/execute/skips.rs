@@ -43,7 +43,7 @@ impl Executor {
     /// The input of a stage with all that comes past its neighbour.
     pub(super) fn join_input(
         &mut self,
-        pass: &mut RunState<'_>,
+        state: &mut RunState<'_>,
         plan: &Plan,
         (task, microbatch): (Task, usize),
         input: Payload,
@@ -55,12 +55,12 @@ impl Executor {
         let mut counts = vec![input.tensors().count()];
         let mut pieces = Vec::with_capacity(peers.len());
         for peer in peers {
-            let piece = self.take_past(pass, plan, (task, microbatch), peer)?;
+            let piece = self.take_past(state, plan, (task, microbatch), peer)?;
             counts.push(piece.tensors().count());
             pieces.push(piece);
         }
-        if pass.run.train {
-            pass.pieces.insert((task.stage(), microbatch), counts);
+        if state.run.train {
+            state.pieces.insert((task.stage(), microbatch), counts);
         }
         Ok(input.join_skips(pieces))
     }
@@ -68,7 +68,7 @@ impl Executor {
     /// Keeps what goes past the next stage for those that it is for, and returns the rest.
     pub(super) fn split_output(
         &mut self,
-        pass: &mut RunState<'_>,
+        state: &mut RunState<'_>,
         plan: &Plan,
         (task, microbatch): (Task, usize),
         output: Payload,
@@ -81,9 +81,9 @@ impl Executor {
             return Err(self.stage_error(task, StageError::SkipCount { got, expected }));
         }
         for (peer, piece) in peers.into_iter().zip(pieces) {
-            let most = pass.outcome.skip_bytes.entry(stage).or_default();
+            let most = state.outcome.skip_bytes.entry(stage).or_default();
             *most = piece.bytes().max(*most);
-            pass.values.keep(plan.placement(), self.grid().place(), towards(peer, stage, microbatch, true), piece);
+            state.values.keep(plan.placement(), self.grid().pipeline_rank(), towards(peer, stage, microbatch, true), piece);
         }
         Ok(output)
     }
@@ -91,13 +91,13 @@ impl Executor {
     /// Adds the gradients of what went past the next stage to those of what went to it.
     pub(super) fn join_gradients(
         &mut self,
-        pass: &mut RunState<'_>,
+        state: &mut RunState<'_>,
         plan: &Plan,
         (task, microbatch): (Task, usize),
         mut gradients: Gradients,
     ) -> Result<Gradients, ExecuteError> {
         for peer in peers(plan, task.stage(), false) {
-            let payload = self.take_past(pass, plan, (task, microbatch), peer)?;
+            let payload = self.take_past(state, plan, (task, microbatch), peer)?;
             let read = Gradients::from_payload(payload).map_err(StageError::Input);
             gradients.extend(read.map_err(|source| self.stage_error(task, source))?);
         }
@@ -107,19 +107,19 @@ impl Executor {
     /// Keeps the gradients of what came past the neighbour for those who made it, and returns the rest.
     pub(super) fn split_gradients(
         &mut self,
-        pass: &mut RunState<'_>,
+        state: &mut RunState<'_>,
         plan: &Plan,
         (task, microbatch): (Task, usize),
         mut gradients: Gradients,
     ) -> Gradients {
         let stage = task.stage();
-        let Some(counts) = pass.pieces.remove(&(stage, microbatch)) else { return gradients };
+        let Some(counts) = state.pieces.remove(&(stage, microbatch)) else { return gradients };
         let mut rest = gradients.split_off(counts[0].min(gradients.len()));
         for (peer, count) in peers(plan, stage, true).into_iter().zip(&counts[1..]) {
             let after = rest.split_off((*count).min(rest.len()));
             let header = towards(peer, stage, microbatch, false);
             let piece = std::mem::replace(&mut rest, after).into_payload();
-            pass.values.keep(plan.placement(), self.grid().place(), header, piece);
+            state.values.keep(plan.placement(), self.grid().pipeline_rank(), header, piece);
         }
         gradients
     }
@@ -127,7 +127,7 @@ impl Executor {
     /// Waits until what a receive past a neighbour asked for is in the inbox.
     pub(super) fn arrive_past(
         &mut self,
-        pass: &mut RunState<'_>,
+        state: &mut RunState<'_>,
         placement: &Placement,
         wait: Task,
         microbatch: usize,
@@ -135,7 +135,7 @@ impl Executor {
         let asked = wait.awaits().and_then(|receive| header(receive, microbatch)).zip(wait.skip_peer());
         let (header, peer) = asked.ok_or_else(|| self.no_input(wait))?;
         let (from, deadline) = (self.grid().rank_of(placement.rank_of(peer)), self.deadline());
-        let here = self.arrive_from(pass, wait, header, from, deadline)?;
+        let here = self.arrive_from(state, wait, header, from, deadline)?;
         self.link().announce(Activity::Task(wait));
         if here { Ok(()) } else { Err(self.no_input(wait)) }
     }
@@ -143,7 +143,7 @@ impl Executor {
     /// Waits for what comes from a stage past the neighbour.
     fn take_past(
         &mut self,
-        pass: &mut RunState<'_>,
+        state: &mut RunState<'_>,
         plan: &Plan,
         (task, microbatch): (Task, usize),
         peer: StageId,
@@ -151,16 +151,16 @@ impl Executor {
         let forward = task.op() == Op::Forward;
         let (from, deadline) = (self.grid().rank_of(plan.placement().rank_of(peer)), self.deadline());
         let header = towards(task.stage(), peer, microbatch, forward);
-        let start = pass.run.began.elapsed();
-        self.arrive_from(pass, task, header, from, deadline)?;
-        let taken = pass.values.take(header).ok_or_else(|| self.no_input(task))?;
+        let start = state.run.began.elapsed();
+        self.arrive_from(state, task, header, from, deadline)?;
+        let taken = state.values.take(header).ok_or_else(|| self.no_input(task))?;
         self.link().announce(Activity::Task(task));
         if from != self.rank() {
             let op = if forward { Op::ReceiveForward } else { Op::ReceiveBackward };
             let receive = Task::skip(task.stage(), op, microbatch, peer.index());
-            pass.note(self.rank(), receive.into(), start);
+            state.note(self.rank(), receive.into(), start);
         }
-        pass.started = pass.run.began.elapsed();
+        state.started = state.run.began.elapsed();
         Ok(taken)
     }
 }

@@ -67,7 +67,7 @@ impl Group {
     /// Other replicas, with the rank of each.
     pub(super) fn others(&self) -> Vec<(usize, usize)> {
         let own = self.grid.replica();
-        self.grid.peers().enumerate().filter(|(replica, _)| *replica != own).collect()
+        self.grid.replica_ranks().enumerate().filter(|(replica, _)| *replica != own).collect()
     }
 
     pub(super) fn parameters_of(&self, stage: StageId) -> &[Parameter] {
@@ -100,7 +100,7 @@ impl Group {
     }
 
     /// Gives replica 0's weights of every stage to all others.
-    pub(crate) fn equal_start(
+    pub(crate) fn broadcast_weights(
         &mut self,
         link: &mut dyn Link,
         stages: &mut BTreeMap<StageId, Box<dyn ErasedStage>>,
@@ -110,7 +110,7 @@ impl Group {
             return Ok(());
         }
         let header = |stage| Header { stage, microbatch: 0, direction: Direction::Replica };
-        let first = self.grid.rank_in(self.grid.place(), 0);
+        let first = self.grid.rank_in(self.grid.pipeline_rank(), 0);
         for (&stage, held) in stages {
             if self.grid.rank() == first {
                 let weights = || held.weights().into_iter().map(|(_, weight)| Some(weight)).collect();
@@ -126,7 +126,7 @@ impl Group {
     }
 
     /// Gives the stages the sums of sharded gradients.
-    pub(crate) fn hand_out(&mut self, stages: &mut BTreeMap<StageId, Box<dyn ErasedStage>>) {
+    pub(crate) fn set_shard_gradients(&mut self, stages: &mut BTreeMap<StageId, Box<dyn ErasedStage>>) {
         stages.iter_mut().for_each(|(&stage, held)| self.hand_out_sums(stage, held.as_mut()));
     }
 

@@ -6,10 +6,10 @@
 /// use burn_pipeline::group::Grid;
 /// // Two replicas of a pipeline of three ranks: rank 3 is pipeline rank 1 of replica 1.
 /// let grid = Grid::new(3, 2);
-/// assert_eq!((grid.place(), grid.replica()), (1, 1));
+/// assert_eq!((grid.pipeline_rank(), grid.replica()), (1, 1));
 /// // Its pipeline's ranks, and the ranks that hold the same stages.
 /// assert_eq!((0..3).map(|place| grid.rank_of(place)).collect::<Vec<_>>(), [1, 3, 5]);
-/// assert_eq!(grid.peers().collect::<Vec<_>>(), [2, 3]);
+/// assert_eq!(grid.replica_ranks().collect::<Vec<_>>(), [2, 3]);
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Grid {
@@ -34,8 +34,8 @@ impl Grid {
     }
 
     /// The rank in its pipeline, as plans count.
-    pub fn place(&self) -> usize {
-        self.place_of(self.rank)
+    pub fn pipeline_rank(&self) -> usize {
+        self.pipeline_rank_of(self.rank)
     }
 
     /// Its replica.
@@ -44,7 +44,7 @@ impl Grid {
     }
 
     /// The rank in its pipeline of any rank of the job.
-    pub fn place_of(&self, rank: usize) -> usize {
+    pub fn pipeline_rank_of(&self, rank: usize) -> usize {
         rank / self.replicas
     }
 
@@ -59,8 +59,8 @@ impl Grid {
     }
 
     /// The ranks of the job that hold the same stages, itself among them, in the order of replicas.
-    pub fn peers(&self) -> impl Iterator<Item = usize> + use<> {
-        let (first, replicas) = (self.rank_in(self.place(), 0), self.replicas);
+    pub fn replica_ranks(&self) -> impl Iterator<Item = usize> + use<> {
+        let (first, replicas) = (self.rank_in(self.pipeline_rank(), 0), self.replicas);
         first..first + replicas
     }
 
@@ -81,12 +81,12 @@ mod tests {
         #[test]
         fn every_rank_has_one_place(pipeline in 1usize..6, replicas in 1usize..6) {
             let places = (0..pipeline * replicas).map(|rank| Grid::new(rank, replicas));
-            let places: BTreeSet<_> = places.map(|grid| (grid.place(), grid.replica())).collect();
+            let places: BTreeSet<_> = places.map(|grid| (grid.pipeline_rank(), grid.replica())).collect();
             prop_assert_eq!(places.len(), pipeline * replicas);
             for &(place, replica) in &places {
                 let grid = Grid::new(0, replicas);
                 let there = Grid::new(grid.rank_in(place, replica), replicas);
-                prop_assert_eq!((there.place(), there.replica()), (place, replica));
+                prop_assert_eq!((there.pipeline_rank(), there.replica()), (place, replica));
                 prop_assert_eq!(there.rank_of(place), there.rank());
             }
         }

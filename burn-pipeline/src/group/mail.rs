@@ -97,7 +97,7 @@ impl Mail {
             // What was not posted is asked for now: the link says what came instead.
             let next = self.posted.get(&from).and_then(VecDeque::front).copied().unwrap_or(header);
             link.announce(Activity::Waiting(next, from));
-            let arrived = link.arrived(&[from], doubtful(deadline))?;
+            let arrived = link.arrived(&[from], poll_deadline(deadline))?;
             let next = arrived.map(|(_, header)| header).filter(|header| self.expects(from, *header)).unwrap_or(next);
             let payload = link.receive(from, next, deadline).map_err(|error| error.since(began))?;
             self.keep(from, next, payload);
@@ -110,7 +110,7 @@ impl Mail {
 }
 
 /// When a wait begins to look as if it were in vain: the rest of it is the link's, which then asks who does what.
-pub(crate) fn doubtful(deadline: Instant) -> Instant {
+pub(crate) fn poll_deadline(deadline: Instant) -> Instant {
     let now = Instant::now();
     now + deadline.saturating_duration_since(now) / 16 * 15
 }

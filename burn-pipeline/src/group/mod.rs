@@ -45,4 +45,4 @@ mod states;
 
 pub(crate) use exchange::Group;
 pub use grid::Grid;
-pub(crate) use mail::doubtful;
+pub(crate) use mail::poll_deadline;

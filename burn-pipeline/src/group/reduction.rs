@@ -181,7 +181,7 @@ impl Group {
 
     /// Reduces what the plan did not, in the order of stages: of sharded stages after each batch, of others before a
     /// step.
-    pub(crate) fn reduce_the_rest(
+    pub(crate) fn reduce_remaining(
         &mut self,
         link: &mut dyn Link,
         stages: &mut Stages,

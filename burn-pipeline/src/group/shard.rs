@@ -208,7 +208,7 @@ impl Group {
 
     /// With ordered accumulation: gives the first replica's stage the whole sums of earlier batches, so that the next batch
     /// is added to them in order. All replicas call it.
-    pub(crate) fn sums_to_first(
+    pub(crate) fn gather_sums_on_first(
         &mut self,
         link: &mut dyn Link,
         stage: StageId,
@@ -230,7 +230,7 @@ impl Group {
     }
 
     /// Replaces the pieces of gradients that a stage holds by whole gradients. All replicas call it.
-    pub(crate) fn whole_gradients(
+    pub(crate) fn gather_gradients(
         &mut self,
         link: &mut dyn Link,
         stage: StageId,

@@ -18,7 +18,7 @@ impl Group {
     ///
     /// # Errors
     /// If a tensor of the state is not of the form of its parameter.
-    pub(crate) fn whole_states(
+    pub(crate) fn gather_optimizer_states(
         &mut self,
         link: &mut dyn Link,
         stage: StageId,

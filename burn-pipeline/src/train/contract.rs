@@ -25,7 +25,7 @@ impl Contract {
     /// How the backwards of the next batch are seeded. The first batch of a step sets the reference for all.
     pub fn seeding(&mut self, batch: &Microbatches) -> Seeding {
         let reference = *self.reference.get_or_insert_with(|| batch.size(0));
-        Seeding { reduction: self.reduction, reference }
+        Seeding { reduction: self.reduction, reference_samples: reference }
     }
 
     /// The microbatches gathered so far; the next batch's are numbered after them.
@@ -91,7 +91,7 @@ mod tests {
     }
 
     fn parts(batch: &Microbatches, losses: &[f64]) -> Vec<MicrobatchLoss> {
-        let part = |(sample, &loss)| MicrobatchLoss { sample, loss, weight: batch.size(sample) as f64 };
+        let part = |(index, &loss)| MicrobatchLoss { index, loss, weight: batch.size(index) as f64 };
         losses.iter().enumerate().map(part).collect()
     }
 
@@ -128,7 +128,7 @@ mod tests {
     #[test]
     fn weights_divide_the_sum_of_sums() {
         let mut contract = Contract::new(Reduction::Weighted);
-        let part = |sample, loss, weight| MicrobatchLoss { sample, loss, weight };
+        let part = |index, loss, weight| MicrobatchLoss { index, loss, weight };
         contract.gather(&[part(0, 6.0, 3.0), part(1, 0.0, 0.0), part(2, 4.0, 1.0)]);
         assert_eq!((contract.loss(), contract.scale()), (2.5, 0.25));
         let mut padding = Contract::new(Reduction::Weighted);

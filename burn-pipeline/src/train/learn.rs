@@ -10,7 +10,7 @@
 
 use super::build_error::BuildError;
 use super::rank::Rank;
-use crate::execute::{ExecuteError, Inspection, Learned, ReplicaShare, Run, Seeding, declared_messages};
+use crate::execute::{ExecuteError, SpecCheck, RecordedSpecs, ReplicaShare, Run, Seeding, expected_messages};
 #[cfg(doc)]
 use crate::link::Link;
 use crate::link::{Activity, expect_all};
@@ -56,8 +56,8 @@ impl Rank {
         let mode = self.told(voted)?;
         let learned = match mode {
             MetadataMode::Static => {
-                let sent = declared_messages(plan.plan(), self.executor().grid(), &declared);
-                Learned { stages: declared, sent }
+                let sent = expected_messages(plan.plan(), self.executor().grid(), &declared);
+                RecordedSpecs { stages: declared, sent }
             }
             MetadataMode::Dynamic => {
                 let found = self.run_on_zeros(plan, zeros)?;
@@ -66,7 +66,7 @@ impl Rank {
                 found
             }
         };
-        let Learned { stages: known, sent } = learned;
+        let RecordedSpecs { stages: known, sent } = learned;
         let (rank, deadline) = (self.executor().rank(), self.executor().deadline());
         self.executor().link().announce(Activity::Gathering);
         let expected = expect_all(self.executor().link(), &sent, deadline);
@@ -92,7 +92,7 @@ impl Rank {
         Ok(if all { MetadataMode::Static } else { MetadataMode::Dynamic })
     }
 
-    fn run_on_zeros(&mut self, plan: &CheckedPlan, zeros: &[Microbatches]) -> Result<Learned, ExecuteError> {
+    fn run_on_zeros(&mut self, plan: &CheckedPlan, zeros: &[Microbatches]) -> Result<RecordedSpecs, ExecuteError> {
         let reduction = self.reduction();
         let executor = self.executor();
         let mut kept: Vec<(Vec<AnyTensor>, GradientStore)> = Vec::new();
@@ -102,12 +102,12 @@ impl Rank {
             let store = GradientStore::new(held.gradients().accumulation());
             kept.push((weights, std::mem::replace(held.gradients(), store)));
         }
-        *executor.inspection_mut() = Inspection::Learn(Learned::default());
+        *executor.spec_check_mut() = SpecCheck::Record(RecordedSpecs::default());
         for batch in zeros {
             executor.stages().values_mut().for_each(|held| held.begin(Some(0)));
-            let seeding = Seeding { reduction, reference: batch.size(0) };
+            let seeding = Seeding { reduction, reference_samples: batch.size(0) };
             let part = ReplicaShare::default();
-            executor.run(Run { plan, batch, seeding, train: true, began: Instant::now(), part })?;
+            executor.run(Run { plan, batch, seeding, train: true, began: Instant::now(), share: part })?;
             executor.stages().values_mut().for_each(|held| held.clear());
         }
         for (held, (weights, store)) in executor.stages().values_mut().zip(kept) {
@@ -115,9 +115,9 @@ impl Rank {
             held.set_weights(weights);
             *held.gradients() = store;
         }
-        match std::mem::take(executor.inspection_mut()) {
-            Inspection::Learn(learned) => Ok(learned),
-            _ => Ok(Learned::default()),
+        match std::mem::take(executor.spec_check_mut()) {
+            SpecCheck::Record(learned) => Ok(learned),
+            _ => Ok(RecordedSpecs::default()),
         }
     }
 

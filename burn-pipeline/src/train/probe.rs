@@ -27,7 +27,7 @@ pub(super) fn measure(rank: &mut Rank) -> Result<Vec<LinkOverride>, ExecuteError
     let grid = rank.executor().grid();
     let mut links = Vec::new();
     for (a, b) in pairs(rank.placement()) {
-        let me = grid.place();
+        let me = grid.pipeline_rank();
         if me == a {
             let [small, large] = [1, LARGE].map(|elements| lead(rank, grid.rank_of(b), elements));
             let (small, large) = (rank.told(small)?, rank.told(large)?);

@@ -13,7 +13,7 @@ use super::deliver::deliver;
 use super::replica;
 use super::shared::{SharedParameter, SharedReport, Sharing};
 use super::worker::caught;
-use crate::execute::{ExecuteError, Executor, Inspection, RankOutcome, ReplicaShare, Run};
+use crate::execute::{ExecuteError, Executor, SpecCheck, RankOutcome, ReplicaShare, Run};
 use crate::link::Activity;
 use crate::plan::{CheckedPlan, Placement, StageId};
 use crate::stage::{
@@ -80,7 +80,7 @@ impl Rank {
         let mut rank = Self { executor, placement, contract, reduction, sharing, validate, observed: Vec::new() };
         let copied = replica::copy_weights(&mut rank.executor, &rank.placement);
         rank.told(copied)?;
-        let started = rank.executor.equal_start();
+        let started = rank.executor.broadcast_weights();
         rank.told(started)?;
         Ok(rank)
     }
@@ -160,16 +160,16 @@ impl Rank {
             ordered |= held.gradients().accumulation() == Accumulation::Ordered;
         }
         if ordered {
-            let taken = self.executor.sums_to_first();
+            let taken = self.executor.gather_sums_on_first();
             self.told(taken)?;
         }
         // Sharded gradients are reduced with every batch, others with the last one.
-        let in_row = part.together && !ordered;
+        let in_row = part.same_plan && !ordered;
         let part = ReplicaShare { reduce: in_row && part.reduce, reduce_shards: in_row, ..part };
-        let outcome = self.executor.run(Run { plan, batch, seeding, train: true, began, part })?;
+        let outcome = self.executor.run(Run { plan, batch, seeding, train: true, began, share: part })?;
         let chained = replica::chain(&mut self.executor, &self.placement);
         self.told(chained)?;
-        let reduced = self.executor.reduce_the_rest(true);
+        let reduced = self.executor.reduce_remaining(true);
         self.told(reduced)?;
         let loss = self.contract.gather(&outcome.losses);
         self.observed.extend(outcome.observed.iter().cloned());
@@ -202,7 +202,7 @@ impl Rank {
         self.told(watched)?;
         self.executor.link().announce(Activity::Idle);
         if self.validate == Validate::FirstStep {
-            *self.executor.inspection_mut() = Inspection::Off;
+            *self.executor.spec_check_mut() = SpecCheck::Off;
         }
         let loss = self.contract.loss();
         self.contract = Contract::new(self.reduction);
@@ -214,8 +214,8 @@ impl Rank {
     /// # Errors
     /// As [`Rank::apply`].
     pub fn finish_gradients(&mut self, clip_norm: Option<f64>) -> Result<Option<f64>, ExecuteError> {
-        self.executor.hand_out();
-        let reduced = self.executor.reduce_the_rest(false);
+        self.executor.set_shard_gradients();
+        let reduced = self.executor.reduce_remaining(false);
         self.told(reduced)?;
         let summed = replica::sum_gradients(&mut self.executor, &self.placement);
         self.told(summed)?;
@@ -288,7 +288,7 @@ impl Rank {
         part: ReplicaShare,
     ) -> Result<BatchOutcome, ExecuteError> {
         let seeding = Contract::new(self.reduction).seeding(batch);
-        let outcome = self.executor.run(Run { plan, batch, seeding, train: false, began, part })?;
+        let outcome = self.executor.run(Run { plan, batch, seeding, train: false, began, share: part })?;
         let loss = evaluated_loss(self.reduction, &outcome.losses);
         Ok(BatchOutcome::new(loss, outcome))
     }
@@ -326,7 +326,7 @@ impl Rank {
     /// Forgets gradients and losses gathered since the last step.
     pub fn forget(&mut self) {
         self.executor.stages().values_mut().for_each(|stage| stage.clear());
-        self.executor.forget_exchanges();
+        self.executor.cancel_exchanges();
         self.observed.clear();
         self.contract = Contract::new(self.reduction);
     }
@@ -334,9 +334,9 @@ impl Rank {
     /// Compares forms with these from now on, as far as asked for.
     pub(super) fn watch_forms(&mut self, validate: Validate, known: BTreeMap<StageId, StageMetadata>) {
         self.validate = validate;
-        *self.executor.inspection_mut() = match validate {
-            Validate::Off => Inspection::Off,
-            Validate::FirstStep | Validate::EveryMicrobatch => Inspection::Compare(known),
+        *self.executor.spec_check_mut() = match validate {
+            Validate::Off => SpecCheck::Off,
+            Validate::FirstStep | Validate::EveryMicrobatch => SpecCheck::Compare(known),
         };
     }
 

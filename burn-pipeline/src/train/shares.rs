@@ -19,11 +19,11 @@ impl Shares {
     ) -> Result<Self, BuildError> {
         let shares = Grid::shares(microbatches, replicas);
         // Only replicas that run the same plan can meet inside a row.
-        let together = shares.iter().all(|(_, count)| *count == shares[0].1);
+        let same_plan = shares.iter().all(|(_, count)| *count == shares[0].1);
         let part = |(first, count): (usize, usize)| {
             // Who has nothing to run is not asked to run the plan, whichever it is.
             let plan = plan(if count == 0 { 1 } else { count })?;
-            Ok((ReplicaShare { first, empty: count == 0, together, ..ReplicaShare::default() }, plan))
+            Ok((ReplicaShare { first, empty: count == 0, same_plan, ..ReplicaShare::default() }, plan))
         };
         Ok(Self(shares.into_iter().map(part).collect::<Result<_, BuildError>>()?))
     }

@@ -224,7 +224,7 @@ fn spread(rank: &mut Rank, own: Vec<Payload>, counts: &[usize]) -> Result<Vec<Ve
     let me = rank.executor().rank();
     let mut all = Vec::with_capacity(counts.len());
     for (holder, &count) in counts.iter().enumerate() {
-        let place = rank.executor().grid().place_of(holder);
+        let place = rank.executor().grid().pipeline_rank_of(holder);
         let stage = rank.placement().stages_of(place).first().copied().unwrap_or(StageId::new(0));
         let header = |microbatch| Header { stage, microbatch, direction: Direction::Spread };
         let deadline = rank.executor().deadline();

@@ -115,7 +115,7 @@ fn build(seat: &Seat, mut link: Box<dyn Link>) -> Result<Built, ExecuteError> {
         agree_on_job(link.as_mut(), job, seat.builder.deadline)?;
     }
     let grid = Grid::new(seat.rank, seat.builder.replicas);
-    for stage in seat.placement.stages_of(grid.place()) {
+    for stage in seat.placement.stages_of(grid.pipeline_rank()) {
         let (rank, device) = (seat.rank, seat.device.clone());
         let context = StageContext { index: stage.index(), stages: seat.placement.stages(), rank, device };
         let factory = seat.builder.factory.as_ref().ok_or(ExecuteError::NoStage { rank, stage })?;
@@ -146,7 +146,7 @@ fn build(seat: &Seat, mut link: Box<dyn Link>) -> Result<Built, ExecuteError> {
     }
     link.announce(Activity::Idle);
     let options = RunOptions {
-        deadline: seat.builder.deadline,
+        timeout: seat.builder.deadline,
         synchronize: seat.builder.synchronize,
         merge_weights: seat.builder.merge_weights,
         fused: seat.builder.fused,
@@ -169,7 +169,7 @@ pub(super) fn obey(
         return obey_whole(rank, command, clip_norm, validate);
     }
     if let Command::Gradients = command {
-        let whole = rank.executor().whole_gradients();
+        let whole = rank.executor().gather_gradients();
         rank.told(whole)?;
     }
     let reads = matches!(

@@ -47,7 +47,7 @@ impl Rank {
         // All data-parallel replicas go through all stages, also after an error, since they may have to meet.
         let mut saved = Vec::new();
         for stage in first {
-            let states = self.executor().whole_states(stage);
+            let states = self.executor().gather_optimizer_states(stage);
             let states = self.told(states)?.map_err(CheckpointError::OptimizerState);
             if self.executor().grid().replica() > 0 {
                 continue;
@@ -103,7 +103,7 @@ impl Rank {
             self.forget();
         }
         if adopt && self.executor().is_sharded() {
-            let sharded = self.executor().shard_again();
+            let sharded = self.executor().reshard();
             self.told(sharded)?;
         }
         self.executor().release_all();

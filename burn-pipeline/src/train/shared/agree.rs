@@ -74,7 +74,7 @@ impl Sharing {
         let rows = rows.ok_or_else(|| ExecuteError::Device { rank, message: NOT_WHOLE.to_owned() })?;
         let grid = executor.grid();
         // Each data-parallel replica shares among its own ranks.
-        let own = |rank: usize| grid.rank_of(grid.place_of(rank)) == rank;
+        let own = |rank: usize| grid.rank_of(grid.pipeline_rank_of(rank)) == rank;
         let rows: Vec<Row> =
             rows.into_iter().enumerate().filter(|(rank, _)| own(*rank)).flat_map(|(_, rows)| rows).collect();
         let found = Self::find(rows, placement, declared);
