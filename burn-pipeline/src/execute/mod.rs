@@ -35,7 +35,7 @@ mod values;
 
 pub(crate) use declared::expected_messages;
 pub use error::{ExecuteError, HandshakeError};
-pub use inspect::{SpecCheck, RecordedSpecs};
+pub use inspect::{RecordedSpecs, SpecCheck};
 pub use interpreter::Executor;
 pub(crate) use interpreter::panic_message;
 pub use run::{FusedActions, ReplicaShare, Run, RunOptions};

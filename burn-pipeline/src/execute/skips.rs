@@ -83,7 +83,12 @@ impl Executor {
         for (peer, piece) in peers.into_iter().zip(pieces) {
             let most = state.outcome.skip_bytes.entry(stage).or_default();
             *most = piece.bytes().max(*most);
-            state.values.keep(plan.placement(), self.grid().pipeline_rank(), towards(peer, stage, microbatch, true), piece);
+            state.values.keep(
+                plan.placement(),
+                self.grid().pipeline_rank(),
+                towards(peer, stage, microbatch, true),
+                piece,
+            );
         }
         Ok(output)
     }

@@ -10,7 +10,7 @@
 
 use super::build_error::BuildError;
 use super::rank::Rank;
-use crate::execute::{ExecuteError, SpecCheck, RecordedSpecs, ReplicaShare, Run, Seeding, expected_messages};
+use crate::execute::{ExecuteError, RecordedSpecs, ReplicaShare, Run, Seeding, SpecCheck, expected_messages};
 #[cfg(doc)]
 use crate::link::Link;
 use crate::link::{Activity, expect_all};

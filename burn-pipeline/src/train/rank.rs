@@ -13,7 +13,7 @@ use super::deliver::deliver;
 use super::replica;
 use super::shared::{SharedParameter, SharedReport, Sharing};
 use super::worker::caught;
-use crate::execute::{ExecuteError, Executor, SpecCheck, RankOutcome, ReplicaShare, Run};
+use crate::execute::{ExecuteError, Executor, RankOutcome, ReplicaShare, Run, SpecCheck};
 use crate::link::Activity;
 use crate::plan::{CheckedPlan, Placement, StageId};
 use crate::stage::{
