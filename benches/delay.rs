@@ -25,7 +25,7 @@
 
 use benches::spread::Spread;
 use benches::{heavy_head, sleeping};
-use burn_pipeline::cost::{Layers, LinkCost, LinkCosts, OptimalOptions, Partition, Profile, optimal};
+use burn_pipeline::cost::{Layers, LinkCost, LinkCosts, Partition, PartitionOptions, Profile, optimal_partition};
 use burn_pipeline::pass::overlap::{OverlapOptions, OverlapPass, run_passes};
 use burn_pipeline::pass::{Placing, WaitOptions, insert_transfers, insert_waits};
 use burn_pipeline::plan::{Plan, Transport};
@@ -126,7 +126,7 @@ impl Setting {
     }
 
     fn best_cut(&self, plan: &Plan) -> Partition {
-        optimal(&self.layers, plan.placement(), &OptimalOptions::default()).unwrap().partition
+        optimal_partition(&self.layers, plan.placement(), &PartitionOptions::default()).unwrap().partition
     }
 
     /// The costs of a cut's stages over the delayed links.
@@ -170,13 +170,13 @@ impl Setting {
     fn planned(&self) -> Contestant {
         let request =
             Request::new(vec![Workload::new(self.microbatches, self.layers.clone())], self.ranks, self.network.clone());
-        let request = Request { chunks: vec![1, 2], alone: false, simulate: TRAVEL, ..request };
+        let request = Request { chunks: vec![1, 2], unpipelined: false, simulate: TRAVEL, ..request };
         let began = Instant::now();
         let planned = best_plan(&request).unwrap();
         println!("\nplanned in {:.2} s\n{planned}\n", began.elapsed().as_secs_f64());
         let best = &planned.best;
         let choice = &best.candidate.choice;
-        let name = format!("planned: {}, {}", choice.way, choice.passes);
+        let name = format!("planned: {}, {}", choice.strategy, choice.passes);
         self.contestant(name, best.plan.plan(), &choice.partition)
     }
 
@@ -193,7 +193,7 @@ impl Setting {
         println!("AutoPipeline: {}\n", pipeline.decision());
         let (ran, predicted) = match pipeline.decision() {
             Decision::Switched { planned, .. } => {
-                (planned.best.candidate.choice.way.to_string(), planned.best.candidate.seconds)
+                (planned.best.candidate.choice.strategy.to_string(), planned.best.candidate.seconds)
             }
             Decision::Kept { running, seconds, .. } => (running.clone(), *seconds),
             Decision::WentBack { running, seconds, .. } => (format!("{running} again"), *seconds),

@@ -5,7 +5,7 @@
 //! about 4.0 s on two cores for build, validate, unshard and send/recv. The others show how it grows.
 
 use burn_pipeline::cost::{
-    Dtype, Layer, LayerKind, Layers, LinkCost, LinkCosts, PartitionError, Profile, StageCost, Uniform,
+    Dtype, Layer, LayerKind, Layers, LinkCost, LinkCosts, PartitionError, Profile, StageCost, UniformCosts,
 };
 use burn_pipeline::pass::overlap::{OverlapOptions, OverlapPass, run_passes};
 use burn_pipeline::pass::{Placing, WaitOptions, insert_transfers, insert_unshard, insert_waits};
@@ -108,7 +108,7 @@ fn planner(c: &mut Criterion) {
 /// One schedule made for a profile: the growth of list scheduling, and of it with local search.
 fn synthesis(c: &mut Criterion) {
     let placement = Placement::v(8).expect("eight ranks");
-    let profile = Profile::uniform(&placement, Uniform::new(1.0, 1.0, 1.0)).expect("finite costs");
+    let profile = Profile::uniform(&placement, UniformCosts::new(1.0, 1.0, 1.0)).expect("finite costs");
     let mut group = c.benchmark_group("synthesis, V of 8 ranks");
     for microbatches in [8, 16, 32, 64, 128] {
         group.throughput(Throughput::Elements(3 * 16 * microbatches as u64));

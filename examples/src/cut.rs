@@ -5,7 +5,7 @@
 //! command line reads as well (`burn-pipeline partition --layers FILE`).
 
 use crate::gpt::GptConfig;
-use burn_pipeline::cost::{LayerKind, Layers, OptimalOptions, Partition, PartitionError, Pattern, optimal};
+use burn_pipeline::cost::{LayerKind, Layers, Partition, PartitionError, PartitionOptions, Pattern, optimal_partition};
 use burn_pipeline::plan::Placement;
 use burn_pipeline::stage::Batch;
 use burn_pipeline::train::{Builder, MeasureError};
@@ -114,7 +114,7 @@ impl Cut {
             Cut::Told(told) => told.partition(),
             Cut::Optimal => {
                 let layers = layers(model, costs, || measure(kinds.kinds()))?;
-                optimal(&layers, placement, &OptimalOptions::default())?.partition
+                optimal_partition(&layers, placement, &PartitionOptions::default())?.partition
             }
         };
         match cut.stages() == placement.stages() {

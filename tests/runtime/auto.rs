@@ -6,7 +6,7 @@ use crate::skips::{Pictures, unet};
 use burn::tensor::Device;
 use burn_pipeline::cost::{LinkCost, LinkCosts, Profile, StageCost};
 use burn_pipeline::link::Threads;
-use burn_pipeline::planner::Way;
+use burn_pipeline::planner::Strategy;
 use burn_pipeline::schedule::{OneFOneB, Size, by_name};
 use burn_pipeline::stage::{Accumulation, Names};
 use burn_pipeline::train::{AutoError, AutoOptions, AutoPipeline, Builder, CheckpointError, Decision};
@@ -54,7 +54,7 @@ fn the_plan_that_was_chosen_is_the_one_that_runs() {
     let runs = auto.pipeline().plan(MICROBATCHES).unwrap();
     let Decision::Switched { planned, .. } = auto.decision() else { panic!("{:?}", auto.decision()) };
     assert_eq!(runs.plan().rows(), planned.best.plan.plan().rows());
-    assert!(!matches!(planned.best.candidate.choice.way, Way::OneDevice | Way::DataParallel));
+    assert!(!matches!(planned.best.candidate.choice.strategy, Strategy::OneDevice | Strategy::DataParallel));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use crate::skips::{Pictures, unet};
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, Int, Tensor};
-use burn_pipeline::cost::{Dtype, LayerKind, Layers, Measure, OptimalOptions, Partition, Pattern, optimal};
+use burn_pipeline::cost::{Dtype, LayerKind, Layers, Measure, Partition, PartitionOptions, Pattern, optimal_partition};
 use burn_pipeline::plan::Placement;
 use burn_pipeline::schedule::{Size, by_name};
 use burn_pipeline::stage::{Batch, Stage, StageBox, StageError};
@@ -202,13 +202,14 @@ fn the_best_cut_of_measured_flops_is_that_of_layers_written_by_hand() {
     let (by_hand, _) = Layers::from_json(&by_hand).unwrap();
     for ranks in 1..=4 {
         let placement = Placement::looped(ranks, 1).unwrap();
-        let options = OptimalOptions { measure: Measure::Flops, ..OptimalOptions::default() };
+        let options = PartitionOptions { measure: Measure::Flops, ..PartitionOptions::default() };
         let load = |layers: &Layers, cut: &Partition| {
             let flops = |stage: std::ops::Range<usize>| layers.all()[stage].iter().map(|l| l.flops).sum::<f64>();
             cut.ranges().map(flops).fold(0.0, f64::max)
         };
-        let (found, expected) =
-            [&measured, &by_hand].map(|layers| optimal(layers, &placement, &options).unwrap().partition).into();
+        let (found, expected) = [&measured, &by_hand]
+            .map(|layers| optimal_partition(layers, &placement, &options).unwrap().partition)
+            .into();
         // The embedding weighs nothing by hand: cuts may differ in where it goes, not in the busiest rank.
         assert_eq!(load(&by_hand, &found), load(&by_hand, &expected), "{ranks} ranks: {found} and {expected}");
     }

@@ -2,7 +2,7 @@
 
 use crate::cases::{Case, Stack, Text};
 use crate::parity::{assert_parity, builder};
-use burn_pipeline::cost::{Profile, Uniform};
+use burn_pipeline::cost::{Profile, UniformCosts};
 use burn_pipeline::pass::overlap::{OverlapOptions, OverlapPass, overlap};
 use burn_pipeline::pass::{Placing, WaitOptions, insert_transfers, insert_waits};
 use burn_pipeline::plan::{Op, Plan};
@@ -42,7 +42,7 @@ fn a_plan_whose_communication_was_moved_equals_the_plain_loop_bit_for_bit() {
     let options = OverlapOptions { simulate, extra_bytes: 8.0, ..OverlapOptions::default() };
     for family in FAMILIES {
         let plan = lowered(family, 8);
-        let costs = Uniform::new(1.0, 1.0, 1.0).with_transfer(0.5);
+        let costs = UniformCosts::new(1.0, 1.0, 1.0).with_transfer(0.5);
         let profile = Profile::uniform(plan.placement(), costs).unwrap();
         let moved = overlap(&plan, &profile, &OverlapPass::ALL, &options).unwrap().plan;
         assert_ne!(moved.rows(), plan.rows(), "{}", family.0);

@@ -116,11 +116,11 @@ impl<'a> Costs<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cost::{LinkCosts, LinkOverride, Uniform};
+    use crate::cost::{LinkCosts, LinkOverride, UniformCosts};
 
     #[test]
     fn a_profile_of_another_cut_is_refused() {
-        let profile = Profile::uniform(&Placement::looped(2, 1).unwrap(), Uniform::new(1.0, 1.0, 1.0)).unwrap();
+        let profile = Profile::uniform(&Placement::looped(2, 1).unwrap(), UniformCosts::new(1.0, 1.0, 1.0)).unwrap();
         let error = profile.costs(&Placement::looped(2, 2).unwrap()).unwrap_err();
         assert_eq!(error, ProfileError::Stages { profile: 2, plan: 4 });
         let between = vec![LinkOverride { from: 0, to: 2, latency: 0.0, bandwidth: None }];
@@ -136,7 +136,7 @@ mod tests {
             let profile = Profile::uniform(&placement, costs).unwrap();
             profile.costs(&placement).unwrap().action_seconds(action.parse().unwrap())
         };
-        let serial = Uniform::new(2.0, 2.0, 2.0);
+        let serial = UniformCosts::new(2.0, 2.0, 2.0);
         assert_eq!(cost(serial, "(0F1;3B0)OVERLAP_F_B"), 3.0);
         assert_eq!(cost(serial.with_overlap(5.0), "(0F1;3B0)OVERLAP_F_B"), 2.5);
         assert_eq!(cost(serial.with_overlap(5.0), "(0F1;3I0)OVERLAP_F_B"), 1.5);

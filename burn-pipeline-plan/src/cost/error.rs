@@ -38,7 +38,7 @@ pub enum ProfileError {
     },
     /// A uniform cost is negative, infinite or not a number.
     #[error("the uniform cost `{field}` is {value}; it has to be zero or a positive number")]
-    Uniform {
+    UniformCost {
         /// Which number.
         field: &'static str,
         /// The value, as text.
@@ -59,7 +59,7 @@ pub enum ProfileError {
     NoProfile,
     /// Profiles to be merged are about different cuts of the model.
     #[error("one profile has {first} stages, another one {other}; measure all of them with the same cut")]
-    Unlike {
+    DifferentStages {
         /// Stages of the first profile.
         first: usize,
         /// Stages of one that differs.
@@ -70,7 +70,7 @@ pub enum ProfileError {
     Skip(#[from] SkipError),
     /// Profiles to be merged have different edges past the next stage.
     #[error("profiles to be merged have different edges past the next stage; measure the same model on all ranks")]
-    OtherSkips,
+    DifferentSkips,
     /// A link names a rank that the plan does not have.
     #[error("the profile has a link {from} -> {to}, but the plan has {ranks} ranks, numbered from 0")]
     NoSuchRank {

@@ -1,6 +1,6 @@
 //! A model as a list of layers, before it is cut into stages.
 //!
-//! Guarantees: [`Layers`] holds at least one layer and at most [`Layers::MOST`]; no number in it is negative or
+//! Guarantees: [`Layers`] holds at least one layer and at most [`Layers::MAX`]; no number in it is negative or
 //! not a number.
 //!
 //! 1. [`LayerKind`] is one letter; a model is written as its letters in order (see [`Pattern`](super::Pattern)).
@@ -204,7 +204,7 @@ pub struct Layers {
 
 impl Layers {
     /// The most layers of a model; beyond it, describe blocks of layers as one.
-    pub const MOST: usize = 4096;
+    pub const MAX: usize = 4096;
 
     /// The layers of a model, from its input to its output.
     ///
@@ -215,7 +215,7 @@ impl Layers {
         if layers.is_empty() {
             return Err(PartitionError::NoLayer);
         }
-        if layers.len() > Self::MOST {
+        if layers.len() > Self::MAX {
             return Err(PartitionError::TooManyLayers { layers: layers.len() });
         }
         for (index, layer) in layers.iter().enumerate() {

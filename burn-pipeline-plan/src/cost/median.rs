@@ -20,8 +20,8 @@ impl Profile {
     /// The profile that several ranks' own measurements of the same stages agree on: the median of every number.
     ///
     /// # Errors
-    /// [`ProfileError::NoProfile`] without any, [`ProfileError::Unlike`] if they are about different numbers of stages,
-    /// [`ProfileError::OtherSkips`] about different edges between them.
+    /// [`ProfileError::NoProfile`] without any, [`ProfileError::DifferentStages`] if they are about different numbers of stages,
+    /// [`ProfileError::DifferentSkips`] about different edges between them.
     ///
     /// ```
     /// use burn_pipeline_plan::cost::{LinkCosts, Profile, StageCost};
@@ -33,11 +33,11 @@ impl Profile {
     pub fn median(profiles: &[Profile]) -> Result<Profile, ProfileError> {
         let first = profiles.first().ok_or(ProfileError::NoProfile)?.stages().len();
         if let Some(other) = profiles.iter().map(|profile| profile.stages().len()).find(|&stages| stages != first) {
-            return Err(ProfileError::Unlike { first, other });
+            return Err(ProfileError::DifferentStages { first, other });
         }
         let skips = profiles[0].skips();
         if profiles.iter().any(|profile| profile.skips() != skips) {
-            return Err(ProfileError::OtherSkips);
+            return Err(ProfileError::DifferentSkips);
         }
         let stage = |stage: usize| stage_cost(&profiles.iter().map(|p| p.stages()[stage]).collect::<Vec<_>>());
         Profile::new((0..first).map(stage).collect(), links(profiles))?.with_skips(skips.to_vec())
@@ -119,11 +119,11 @@ mod tests {
         assert_eq!(Profile::median(&[]), Err(ProfileError::NoProfile));
         let other = Profile::new(vec![StageCost::default()], LinkCosts::default()).unwrap();
         let error = Profile::median(&[profile(1.0, None, vec![]), other]).unwrap_err();
-        assert_eq!(error, ProfileError::Unlike { first: 2, other: 1 });
+        assert_eq!(error, ProfileError::DifferentStages { first: 2, other: 1 });
         let stages = || Profile::new(vec![StageCost::default(); 3], LinkCosts::default()).unwrap();
         let across = stages().with_skips(vec![(0, 2).into()]).unwrap();
         assert_eq!(Profile::median(&[across.clone(), across.clone()]), Ok(across.clone()));
-        assert_eq!(Profile::median(&[stages(), across]), Err(ProfileError::OtherSkips));
+        assert_eq!(Profile::median(&[stages(), across]), Err(ProfileError::DifferentSkips));
     }
 
     fn cost() -> impl Strategy<Value = StageCost> {

@@ -26,8 +26,8 @@ pub use error::ProfileError;
 pub use layer::{Layer, LayerKind, Layers};
 pub use link::{LinkCost, LinkCosts, LinkOverride};
 pub use partition::{
-    Measure, MemoryLimits, Optimal, OptimalOptions, Partition, PartitionError, PartitionReport, Pattern, PatternError,
-    PatternProblem, StageReport, optimal,
+    Measure, MemoryLimits, OptimalPartition, Partition, PartitionError, PartitionOptions, PartitionReport, Pattern,
+    PatternError, PatternProblem, StageReport, optimal_partition,
 };
 pub use profile::{Profile, StageCost};
-pub use uniform::Uniform;
+pub use uniform::UniformCosts;

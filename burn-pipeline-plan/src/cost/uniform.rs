@@ -12,14 +12,14 @@ use crate::plan::Placement;
 /// Costs per rank and microbatch, and the latency of an edge between ranks.
 ///
 /// ```
-/// use burn_pipeline_plan::{cost::{Profile, Uniform}, plan::Placement};
-/// let costs = Uniform::new(1.0, 1.0, 1.0).with_transfer(0.1);
+/// use burn_pipeline_plan::{cost::{Profile, UniformCosts}, plan::Placement};
+/// let costs = UniformCosts::new(1.0, 1.0, 1.0).with_transfer(0.1);
 /// let profile = Profile::uniform(&Placement::looped(4, 2)?, costs)?;
 /// assert_eq!(profile.stages()[0].forward, 0.5);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Uniform {
+pub struct UniformCosts {
     /// Seconds of `F`.
     pub forward: f64,
     /// Seconds of `I`.
@@ -32,7 +32,7 @@ pub struct Uniform {
     pub transfer: f64,
 }
 
-impl Uniform {
+impl UniformCosts {
     /// `F`, `I` and `W`, with transfers that take no time.
     pub fn new(forward: f64, input: f64, weight: f64) -> Self {
         Self { forward, input, weight, overlap: None, transfer: 0.0 }
@@ -54,7 +54,7 @@ impl Profile {
     ///
     /// # Errors
     /// If a cost is negative, infinite or not a number.
-    pub fn uniform(placement: &Placement, costs: Uniform) -> Result<Self, ProfileError> {
+    pub fn uniform(placement: &Placement, costs: UniformCosts) -> Result<Self, ProfileError> {
         let named = [
             ("forward", costs.forward),
             ("input", costs.input),
@@ -63,7 +63,7 @@ impl Profile {
             ("transfer", costs.transfer),
         ];
         if let Some((field, value)) = named.into_iter().find(|(_, value)| !(value.is_finite() && *value >= 0.0)) {
-            return Err(ProfileError::Uniform { field, value: value.to_string() });
+            return Err(ProfileError::UniformCost { field, value: value.to_string() });
         }
         let share = placement.ranks() as f64 / placement.stages() as f64;
         let stage = StageCost {

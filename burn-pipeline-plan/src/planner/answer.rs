@@ -10,7 +10,7 @@ use std::fmt;
 
 /// What a candidate does with the ranks.
 #[derive(Clone, PartialEq, Eq, Debug, Hash)]
-pub enum Way {
+pub enum Strategy {
     /// One rank runs everything.
     OneDevice,
     /// Each rank runs its share of the microbatches through the whole model.
@@ -21,13 +21,13 @@ pub enum Way {
     Synthesised,
 }
 
-impl fmt::Display for Way {
+impl fmt::Display for Strategy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
-            Way::OneDevice => "one device",
-            Way::DataParallel => "data parallel",
-            Way::Family(name) => name,
-            Way::Synthesised => "synthesised",
+            Strategy::OneDevice => "one device",
+            Strategy::DataParallel => "data parallel",
+            Strategy::Family(name) => name,
+            Strategy::Synthesised => "synthesised",
         })
     }
 }
@@ -36,7 +36,7 @@ impl fmt::Display for Way {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Choice {
     /// What is done with the ranks.
-    pub way: Way,
+    pub strategy: Strategy,
     /// Where stages are placed.
     pub placement: PlacementKind,
     /// Stages a rank (of one replica).
@@ -55,7 +55,7 @@ pub struct Choice {
 
 impl fmt::Display for Choice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}, {} microbatches", self.way, self.microbatches)?;
+        write!(f, "{}, {} microbatches", self.strategy, self.microbatches)?;
         if self.partition.stages() > 1 {
             write!(f, ", {} placement of {} a rank, {} cut {}", self.placement, self.chunks, self.cut, self.partition)?;
         }
@@ -83,7 +83,7 @@ pub struct Candidate {
 
 /// A candidate that cannot be used.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Dropped {
+pub struct DroppedCandidate {
     /// What was tried, in words.
     pub what: String,
     /// Why it was dropped.
@@ -92,7 +92,7 @@ pub struct Dropped {
 
 /// Where the seconds of the best step go; all parts add up to them.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Limits {
+pub struct TimeBreakdown {
     /// Work of a rank, on average.
     pub work: f64,
     /// What the busiest rank works longer than the average.
@@ -107,7 +107,7 @@ pub struct Limits {
     pub reduction: f64,
 }
 
-impl Limits {
+impl TimeBreakdown {
     pub(super) fn new(simulation: &Simulation, seconds: f64) -> Self {
         let busiest = simulation.ranks.iter().max_by(|a, b| a.busy.total_cmp(&b.busy));
         let idle = |causes: &[IdleCause]| busiest.map_or(0.0, |rank| causes.iter().map(|&c| rank.idle_of(c)).sum());
@@ -137,7 +137,7 @@ impl Limits {
 
 /// The best candidate, ready to run.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Best {
+pub struct BestPlan {
     /// What was chosen, and what it costs.
     pub candidate: Candidate,
     /// The plan of the pipeline; of one rank where there is none (data parallel ranks all run it).
@@ -147,30 +147,30 @@ pub struct Best {
     /// The simulation.
     pub simulation: Simulation,
     /// Where its seconds go.
-    pub limits: Limits,
+    pub breakdown: TimeBreakdown,
 }
 
 /// The answer.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Planned {
+pub struct PlannerReport {
     /// The fastest candidate; of several, the leanest.
-    pub best: Best,
+    pub best: BestPlan,
     /// All that can be used, fastest first.
     pub candidates: Vec<Candidate>,
     /// All that cannot, and why.
-    pub dropped: Vec<Dropped>,
+    pub dropped: Vec<DroppedCandidate>,
     /// Seconds that no candidate can beat.
     pub bound: f64,
 }
 
-impl Planned {
+impl PlannerReport {
     /// The candidates that nothing beats in both seconds and memory, fastest first.
     pub fn front(&self) -> impl Iterator<Item = &Candidate> {
         self.candidates.iter().filter(|candidate| candidate.pareto)
     }
 
     /// The fastest of those that were dropped for memory alone, if it would have been faster than the best.
-    pub fn faster_without_cap(&self) -> Option<(&Dropped, f64)> {
+    pub fn faster_without_cap(&self) -> Option<(&DroppedCandidate, f64)> {
         let over = self.dropped.iter().filter_map(|dropped| match dropped.reason {
             DropReason::OverCap { makespan, .. } => Some((dropped, makespan)),
             _ => None,
@@ -180,7 +180,7 @@ impl Planned {
 }
 
 /// The answer in words, with the front as a table.
-impl fmt::Display for Planned {
+impl fmt::Display for PlannerReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let best = &self.best.candidate;
         writeln!(f, "best: {}", best.choice)?;
@@ -192,8 +192,8 @@ impl fmt::Display for Planned {
             100.0 * (1.0 - self.bound / best.seconds)
         )?;
         writeln!(f, "\nwhere its seconds go:")?;
-        writeln!(f, "  {:>12.6}  work of a rank on average", self.best.limits.work)?;
-        for (what, seconds) in self.best.limits.losses().into_iter().filter(|(_, seconds)| *seconds > 0.0) {
+        writeln!(f, "  {:>12.6}  work of a rank on average", self.best.breakdown.work)?;
+        for (what, seconds) in self.best.breakdown.losses().into_iter().filter(|(_, seconds)| *seconds > 0.0) {
             writeln!(f, "  {seconds:>12.6}  {what}")?;
         }
         if let Some((dropped, seconds)) = self.faster_without_cap() {

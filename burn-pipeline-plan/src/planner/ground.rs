@@ -5,7 +5,7 @@
 
 use super::error::DropReason;
 use super::request::{Cut, Request};
-use crate::cost::{Layers, MemoryLimits, OptimalOptions, Partition, Profile, StageCost, optimal};
+use crate::cost::{Layers, MemoryLimits, Partition, PartitionOptions, Profile, StageCost, optimal_partition};
 use crate::plan::{Placement, PlacementError, PlacementKind, StageId};
 use rayon::prelude::*;
 
@@ -135,8 +135,8 @@ fn ground(request: &Request, workload: usize, shape: Shape, cut: Cut) -> Result<
 }
 
 fn best(layers: &Layers, placement: &Placement, memory: Option<MemoryLimits>) -> Result<Partition, DropReason> {
-    let options = OptimalOptions { memory, states: STATES, ..OptimalOptions::default() };
-    Ok(optimal(layers, placement, &options)?.partition)
+    let options = PartitionOptions { memory, states: STATES, ..PartitionOptions::default() };
+    Ok(optimal_partition(layers, placement, &options)?.partition)
 }
 
 /// The cap, with the activations that 1F1B holds: as many microbatches as there are ranks still to come, spread over

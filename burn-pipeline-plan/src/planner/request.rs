@@ -103,7 +103,7 @@ pub struct Request {
     /// Try a schedule made for the profile; none to keep to the catalogue.
     pub synthesis: Option<Synthesis>,
     /// Try not to pipeline: one device, and one replica of the model a rank.
-    pub alone: bool,
+    pub unpipelined: bool,
     /// How plans are simulated, and for which transport they are checked.
     pub simulate: SimulateOptions,
 }
@@ -123,7 +123,7 @@ impl Request {
             recompute: vec![Recompute::Never, Recompute::WhereNeeded, Recompute::Everywhere],
             passes: super::PassChoice::ALL.to_vec(),
             synthesis: Some(Synthesis::default()),
-            alone: true,
+            unpipelined: true,
             simulate: SimulateOptions::default(),
         }
     }

@@ -11,7 +11,7 @@
 //! 4. What does not fit is dropped with its reason; the rest is ranked.
 
 use super::alone;
-use super::answer::{Best, Candidate, Choice, Dropped, Limits, Planned, Way, rank};
+use super::answer::{BestPlan, Candidate, Choice, DroppedCandidate, PlannerReport, Strategy, TimeBreakdown, rank};
 use super::bound::bound;
 use super::error::{DropReason, PlannerError};
 use super::families::families;
@@ -45,9 +45,9 @@ enum Maker {
     /// For the profile, with this effort, from these plans, where these stages recompute.
     Synthesis(Synthesis, Vec<Plan>, Vec<usize>),
     /// It is there.
-    Given(Plan, Way),
+    Given(Plan, Strategy),
     /// It is there, with the stages that recompute.
-    Made(Plan, Way, Vec<usize>),
+    Made(Plan, Strategy, Vec<usize>),
 }
 
 /// One candidate to price.
@@ -80,11 +80,11 @@ struct Found<'a> {
 /// assert!(planned.best.candidate.seconds < 1.05 * planned.bound);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub fn best_plan(request: &Request) -> Result<Planned, PlannerError> {
+pub fn best_plan(request: &Request) -> Result<PlannerReport, PlannerError> {
     request.check()?;
     let (grounds, refused) = grounds(request);
-    let alone = if request.alone { whole_models(request) } else { Vec::new() };
-    let mut dropped: Vec<Dropped> = refused.iter().map(|refusal| not_grounded(request, refusal)).collect();
+    let alone = if request.unpipelined { whole_models(request) } else { Vec::new() };
+    let mut dropped: Vec<DroppedCandidate> = refused.iter().map(|refusal| not_grounded(request, refusal)).collect();
     let mut jobs = Vec::new();
     for (ground, plan, way) in alone.iter().flatten() {
         jobs.extend(variants(request, ground, &Maker::Given(plan.clone(), way.clone())));
@@ -107,15 +107,15 @@ pub fn best_plan(request: &Request) -> Result<Planned, PlannerError> {
     answer(request, found, dropped)
 }
 
-fn whole_models(request: &Request) -> Vec<Option<(Ground, Plan, Way)>> {
+fn whole_models(request: &Request) -> Vec<Option<(Ground, Plan, Strategy)>> {
     let mut alone = Vec::new();
     for workload in 0..request.workloads.len() {
         let mut push = |replicas, way| {
             alone.push(alone::whole(request, workload, replicas).ok().map(|(ground, plan)| (ground, plan, way)));
         };
-        push(1, Way::OneDevice);
+        push(1, Strategy::OneDevice);
         if request.ranks > 1 {
-            push(request.ranks, Way::DataParallel);
+            push(request.ranks, Strategy::DataParallel);
         }
     }
     alone
@@ -150,7 +150,7 @@ fn variants<'a>(request: &Request, ground: &'a Ground, maker: &Maker) -> Vec<Job
 }
 
 /// Prices all jobs in parallel and sorts out what cannot be used, in the order of the jobs.
-fn price_all<'a>(request: &Request, jobs: Vec<Job<'a>>, dropped: &mut Vec<Dropped>) -> Vec<Found<'a>> {
+fn price_all<'a>(request: &Request, jobs: Vec<Job<'a>>, dropped: &mut Vec<DroppedCandidate>) -> Vec<Found<'a>> {
     let priced: Vec<_> = jobs
         .into_par_iter()
         .filter_map(|job| {
@@ -165,7 +165,9 @@ fn price_all<'a>(request: &Request, jobs: Vec<Job<'a>>, dropped: &mut Vec<Droppe
             Ok((candidate, plan)) => {
                 // What took long to make is kept; families build anew what little is wanted again.
                 let maker = match &job.maker {
-                    Maker::Synthesis(..) => Maker::Made(plan, Way::Synthesised, candidate.choice.recomputing.clone()),
+                    Maker::Synthesis(..) => {
+                        Maker::Made(plan, Strategy::Synthesised, candidate.choice.recomputing.clone())
+                    }
                     other => other.clone(),
                 };
                 found.push(Found { candidate, job: Job { maker, ..job } });
@@ -174,7 +176,7 @@ fn price_all<'a>(request: &Request, jobs: Vec<Job<'a>>, dropped: &mut Vec<Droppe
                 let what = describe(request, &job);
                 // A family that cannot be built is told once, not for every pass and recomputation.
                 if !dropped.iter().any(|d| d.what == what && d.reason == reason) {
-                    dropped.push(Dropped { what, reason });
+                    dropped.push(DroppedCandidate { what, reason });
                 }
             }
         }
@@ -261,17 +263,17 @@ fn synthesise(
     best.ok_or_else(|| refused.unwrap_or_else(nothing))
 }
 
-fn way(request: &Request, job: &Job<'_>) -> Way {
+fn way(request: &Request, job: &Job<'_>) -> Strategy {
     match &job.maker {
         Maker::Given(_, way) | Maker::Made(_, way, _) => way.clone(),
-        Maker::Family(index) => Way::Family(families(request, job.ground).swap_remove(*index).0),
-        Maker::Synthesis(..) => Way::Synthesised,
+        Maker::Family(index) => Strategy::Family(families(request, job.ground).swap_remove(*index).0),
+        Maker::Synthesis(..) => Strategy::Synthesised,
     }
 }
 
 fn candidate(request: &Request, job: &Job<'_>, plan: &Plan, priced: &Priced) -> Candidate {
     let choice = Choice {
-        way: way(request, job),
+        strategy: way(request, job),
         placement: plan.placement().kind(),
         chunks: job.ground.shape.chunks,
         cut: job.ground.cut,
@@ -297,11 +299,11 @@ fn describe(request: &Request, job: &Job<'_>) -> String {
     )
 }
 
-fn not_grounded(request: &Request, refusal: &NoGround) -> Dropped {
+fn not_grounded(request: &Request, refusal: &NoGround) -> DroppedCandidate {
     let microbatches = request.workloads[refusal.workload].microbatches;
     let (kind, chunks, cut) = (refusal.shape.kind, refusal.shape.chunks, refusal.cut);
     let what = format!("{microbatches} microbatches, {kind} placement of {chunks} a rank, {cut} cut");
-    Dropped { what, reason: refusal.reason.clone() }
+    DroppedCandidate { what, reason: refusal.reason.clone() }
 }
 
 /// Schedules to make with full effort: on the grounds of the best so far, from the catalogue's best plans there.
@@ -347,7 +349,7 @@ fn overlapped<'a>(request: &Request, found: &[Found<'a>]) -> Vec<Job<'a>> {
             Maker::Family(index) => build(request, ground, *index).ok()?,
             Maker::Synthesis(..) => return None,
         };
-        let maker = Maker::Made(plan, choice.way.clone(), choice.recomputing.clone());
+        let maker = Maker::Made(plan, choice.strategy.clone(), choice.recomputing.clone());
         Some(Job { ground, maker, recompute: found.job.recompute, passes })
     };
     let wanted = request.passes.contains(&passes);
@@ -356,7 +358,11 @@ fn overlapped<'a>(request: &Request, found: &[Found<'a>]) -> Vec<Job<'a>> {
     order.iter().filter(|_| wanted).filter(crosses).take(most).filter_map(job).collect()
 }
 
-fn answer(request: &Request, found: Vec<Found<'_>>, dropped: Vec<Dropped>) -> Result<Planned, PlannerError> {
+fn answer(
+    request: &Request,
+    found: Vec<Found<'_>>,
+    dropped: Vec<DroppedCandidate>,
+) -> Result<PlannerReport, PlannerError> {
     let fastest = found.iter().min_by(|a, b| {
         let (a, b) = (&a.candidate, &b.candidate);
         a.seconds.total_cmp(&b.seconds).then(a.peak_bytes.total_cmp(&b.peak_bytes))
@@ -364,17 +370,22 @@ fn answer(request: &Request, found: Vec<Found<'_>>, dropped: Vec<Dropped>) -> Re
     // Plans are not kept: there are many, and only one is wanted. It comes out as before.
     let again = fastest.and_then(|best| Some((best, run(request, &best.job)?.ok()?.1)));
     let Some((best, priced)) = again else { return Err(nothing_fits(&dropped)) };
-    let limits = Limits::new(&priced.simulation, priced.seconds);
+    let breakdown = TimeBreakdown::new(&priced.simulation, priced.seconds);
     let mut chosen = best.candidate.clone();
     chosen.pareto = true;
-    let best =
-        Best { candidate: chosen, plan: priced.plan, profile: priced.profile, simulation: priced.simulation, limits };
+    let best = BestPlan {
+        candidate: chosen,
+        plan: priced.plan,
+        profile: priced.profile,
+        simulation: priced.simulation,
+        breakdown,
+    };
     let mut candidates: Vec<Candidate> = found.into_iter().map(|f| f.candidate).collect();
     rank(&mut candidates);
-    Ok(Planned { best, candidates, dropped, bound: bound(request) })
+    Ok(PlannerReport { best, candidates, dropped, bound: bound(request) })
 }
 
-fn nothing_fits(dropped: &[Dropped]) -> PlannerError {
+fn nothing_fits(dropped: &[DroppedCandidate]) -> PlannerError {
     let peaks = dropped.iter().filter_map(|d| match d.reason {
         DropReason::OverCap { peak, cap, .. } => Some((peak, cap)),
         _ => None,

@@ -13,7 +13,7 @@
 
 use super::error::{Blocked, SimulateError};
 use super::memory::{Held, Ledger};
-use super::report::{Idle, IdleCause, Simulation};
+use super::report::{IdleCause, IdlePeriod, Simulation};
 use super::transfers::Transfers;
 use super::{SimulateOptions, report_of, validate::validate};
 use crate::cost::Costs;
@@ -41,7 +41,7 @@ pub(super) struct RankState {
     pub(super) busy: f64,
     pub(super) first: Option<f64>,
     pub(super) last: f64,
-    pub(super) idle: Vec<Idle>,
+    pub(super) idle: Vec<IdlePeriod>,
     pub(super) memory: Ledger,
 }
 
@@ -49,7 +49,7 @@ impl RankState {
     /// Idles until `until`, if that is later than now.
     pub(super) fn idle_until(&mut self, until: f64, cause: IdleCause) {
         if until > self.clock {
-            self.idle.push(Idle { start: self.clock, end: until, cause });
+            self.idle.push(IdlePeriod { start: self.clock, end: until, cause });
             self.clock = until;
         }
     }

@@ -2,7 +2,7 @@
 
 use super::engine::{Engine, RankState};
 use super::memory::MemoryPoint;
-use super::report::{Idle, IdleCause, RankReport, Simulation};
+use super::report::{IdleCause, IdlePeriod, RankReport, Simulation};
 use crate::cost::{Costs, StageCost};
 
 /// Puts the report together once every rank is done.
@@ -26,10 +26,10 @@ fn rank_report(rank: usize, state: RankState, costs: &Costs<'_>, makespan: f64) 
     let start = state.first.unwrap_or(makespan);
     let end = if state.first.is_some() { state.last } else { makespan };
     // Before its first computation and after its last one, a rank's reason is that alone.
-    let warm_up = Idle { start: 0.0, end: start, cause: IdleCause::WarmUp };
-    let cool_down = Idle { start: end, end: makespan, cause: IdleCause::CoolDown };
+    let warm_up = IdlePeriod { start: 0.0, end: start, cause: IdleCause::WarmUp };
+    let cool_down = IdlePeriod { start: end, end: makespan, cause: IdleCause::CoolDown };
     let between = state.idle.into_iter().filter(|idle| idle.start >= start && idle.end <= end);
-    let idle: Vec<Idle> =
+    let idle: Vec<IdlePeriod> =
         std::iter::once(warm_up).chain(between).chain([cool_down]).filter(|idle| idle.end > idle.start).collect();
     let idle_inside: f64 = idle.iter().filter(|i| i.start >= start && i.end <= end).map(|i| i.end - i.start).sum();
     let share = placement.ranks() as f64 / placement.stages() as f64;

@@ -4,12 +4,12 @@
 //! unlowered plans. [`Bounds`] says what no order could beat, and [`unit_steps`] counts steps as PyTorch does.
 //!
 //! ```
-//! use burn_pipeline_plan::cost::{Profile, Uniform};
+//! use burn_pipeline_plan::cost::{Profile, UniformCosts};
 //! use burn_pipeline_plan::schedule::{GPipe, Schedule, Size};
 //! use burn_pipeline_plan::simulate::{SimulateOptions, simulate};
 //!
 //! let plan = GPipe.build(Size::new(4, 8))?;
-//! let profile = Profile::uniform(plan.placement(), Uniform::new(1.0, 1.0, 1.0))?;
+//! let profile = Profile::uniform(plan.placement(), UniformCosts::new(1.0, 1.0, 1.0))?;
 //! let step = simulate(&plan, &profile, &SimulateOptions::default())?;
 //! assert_eq!(step.makespan, 33.0);
 //! assert_eq!(step.bubble_rate_makespan(), 3.0 / 11.0);
@@ -32,7 +32,7 @@ mod waits;
 pub use bounds::{Bounds, forwards_without_bubble, memory_bubble};
 pub use error::{Blocked, SimulateError};
 pub use memory::MemoryPoint;
-pub use report::{Idle, IdleCause, RankReport, Simulation};
+pub use report::{IdleCause, IdlePeriod, RankReport, Simulation};
 pub use unit_steps::unit_steps;
 
 use crate::cost::Profile;

@@ -43,7 +43,7 @@ impl std::fmt::Display for IdleCause {
 
 /// A time in which a rank does nothing, and why.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Idle {
+pub struct IdlePeriod {
     /// Seconds from the start of the step.
     pub start: f64,
     /// Seconds from the start of the step.
@@ -64,7 +64,7 @@ pub struct RankReport {
     /// Seconds in which a transfer or a collective keeps it from computing.
     pub occupied: f64,
     /// Every time in which it does nothing, in order of time.
-    pub idle: Vec<Idle>,
+    pub idle: Vec<IdlePeriod>,
     /// The most activations live at once, in rank-microbatches (a chunk is `1/v`), released at `W`.
     pub peak_activations: f64,
     /// Bytes of the parameters that it holds all the time.

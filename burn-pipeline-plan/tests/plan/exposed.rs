@@ -1,6 +1,6 @@
 //! Exposed communication, against times added up by hand and against the simulator.
 
-use burn_pipeline_plan::cost::{LinkCosts, Profile, StageCost, Uniform};
+use burn_pipeline_plan::cost::{LinkCosts, Profile, StageCost, UniformCosts};
 use burn_pipeline_plan::pass::insert_transfers;
 use burn_pipeline_plan::plan::{Action, Op, Plan, Task, Transport};
 use burn_pipeline_plan::schedule::{Size, by_name};
@@ -97,7 +97,7 @@ fn free_transfers_expose_nothing_and_dear_ones_do() {
     for name in ["1F1B", "ZBH1", "GPipe"] {
         let plan = insert_transfers(&by_name(name).unwrap().build(Size::new(4, 8)).unwrap()).unwrap();
         let simulated = |transfer: f64| {
-            let costs = Uniform::new(1.0, 1.0, 1.0).with_transfer(transfer);
+            let costs = UniformCosts::new(1.0, 1.0, 1.0).with_transfer(transfer);
             let profile = Profile::uniform(plan.placement(), costs).unwrap();
             let options = SimulateOptions { transport: Transport::Unbounded, overlap: true };
             let track = simulate(&plan, &profile, &options).unwrap().track(name);

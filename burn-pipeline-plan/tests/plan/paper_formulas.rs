@@ -3,17 +3,17 @@
 //! arXiv:2405.15362; DualPipe, github.com/deepseek-ai/DualPipe; Chimera, arXiv:2107.06925).
 
 use crate::pricing::{assert_near, build, four, price};
-use burn_pipeline_plan::cost::{LinkCosts, Profile, StageCost, Uniform};
+use burn_pipeline_plan::cost::{LinkCosts, Profile, StageCost, UniformCosts};
 use burn_pipeline_plan::schedule::{Gis, Schedule, Size};
 use burn_pipeline_plan::simulate::{SimulateOptions, Simulation, simulate};
 
 /// Sizes and costs over which closed formulas are tried. Formulas of the zero-bubble families hold where `W` is no
 /// longer than `F` and `I`, and all need m large enough for a steady phase.
-fn formula_grid() -> impl Iterator<Item = (usize, usize, Uniform)> {
+fn formula_grid() -> impl Iterator<Item = (usize, usize, UniformCosts)> {
     let sizes = [(2, 8), (3, 12), (4, 8), (4, 16), (8, 24), (8, 32)];
     let costs = [[1.0, 1.0, 1.0], [2.0, 2.0, 1.0], [3.0, 3.0, 2.5]];
     sizes.into_iter().flat_map(move |(p, m)| {
-        let of = move |c: [f64; 3]| (p, m, Uniform::new(c[0], c[1], c[2]));
+        let of = move |c: [f64; 3]| (p, m, UniformCosts::new(c[0], c[1], c[2]));
         costs.into_iter().map(of)
     })
 }
@@ -66,7 +66,7 @@ fn messages_cost_interleaving_what_the_formula_says() {
         for v in [2, 3, 4] {
             let c = 0.01;
             let plan = build("Interleaved1F1B", Size::new(p, m).with_chunks(v));
-            let bubble = bubble(&price(&plan, Uniform::new(1.0, 1.0, 1.0).with_transfer(c)));
+            let bubble = bubble(&price(&plan, UniformCosts::new(1.0, 1.0, 1.0).with_transfer(c)));
             let formula = 3.0 * (p as f64 - 1.0) / v as f64 + (2.0 * (p * v) as f64 - 2.0) * c;
             assert_near(bubble, formula, &format!("p={p} m={m} v={v}"));
         }
@@ -77,7 +77,7 @@ fn messages_cost_interleaving_what_the_formula_says() {
 fn gis_h_halves_the_memory_for_the_bubble_that_the_formula_says() {
     for (p, m, v) in [(4, 8, 2), (4, 16, 3), (8, 24, 2), (8, 32, 4)] {
         let (half, chunks) = (p as f64 / 2.0, v as f64);
-        let step = price(&build("GISH", Size::new(p, m).with_chunks(v)), Uniform::new(1.0, 1.0, 1.0));
+        let step = price(&build("GISH", Size::new(p, m).with_chunks(v)), UniformCosts::new(1.0, 1.0, 1.0));
         let formula = 2.0 * (p as f64 - 1.0) / chunks + (chunks - 1.0) * half / chunks;
         assert_near(bubble(&step), formula, &format!("p={p} m={m} v={v}"));
         assert_near(step.peak_activations(), (chunks + 1.0) / (2.0 * chunks) * p as f64, "peak");
@@ -88,7 +88,7 @@ fn gis_h_halves_the_memory_for_the_bubble_that_the_formula_says() {
 fn smaller_groups_of_gis_trade_slots_for_memory() {
     for (p, m, v, group) in [(4, 12, 2, 3), (4, 12, 3, 2), (8, 24, 2, 6), (8, 24, 4, 4), (8, 24, 3, 8)] {
         let gis = Gis { group: Some(group), ..Gis::default() };
-        let step = price(&gis.build(Size::new(p, m).with_chunks(v)).unwrap(), Uniform::new(1.0, 1.0, 1.0));
+        let step = price(&gis.build(Size::new(p, m).with_chunks(v)).unwrap(), UniformCosts::new(1.0, 1.0, 1.0));
         let (p, chunks, g) = (p as f64, v as f64, group as f64);
         let formula = 2.0 * (p - 1.0) / chunks + (p - g) * (chunks - 1.0) / chunks;
         assert_near(bubble(&step), formula, &format!("p={p} m={m} v={v} g={group}"));
@@ -120,7 +120,7 @@ fn zb_h1_holds_whole_activations_on_early_ranks_and_parts_for_w_on_late_ones() {
 #[test]
 fn zbv_has_no_bubble_where_forward_and_both_backwards_are_alike() {
     for (p, m) in [(2, 3), (4, 7), (4, 16), (8, 15), (8, 32)] {
-        let step = price(&build("ZBV", Size::new(p, m).with_chunks(2)), Uniform::new(1.0, 1.0, 1.0));
+        let step = price(&build("ZBV", Size::new(p, m).with_chunks(2)), UniformCosts::new(1.0, 1.0, 1.0));
         assert_near(bubble(&step), 0.0, &format!("p={p} m={m}"));
         assert_near(step.peak_activations(), p as f64, "peak");
     }
@@ -129,7 +129,7 @@ fn zbv_has_no_bubble_where_forward_and_both_backwards_are_alike() {
 #[test]
 fn v_half_and_v_min_hold_what_their_blocks_say() {
     for p in [2, 4, 6, 8, 16] {
-        let peak = |name| price(&build(name, Size::new(p, 3 * p).with_chunks(2)), Uniform::new(1.0, 1.0, 1.0));
+        let peak = |name| price(&build(name, Size::new(p, 3 * p).with_chunks(2)), UniformCosts::new(1.0, 1.0, 1.0));
         assert_eq!(peak("VHalf").peak_activations(), ((p + 2) / 2) as f64, "V-Half, p = {p}");
         assert_eq!(peak("VMin").peak_activations(), ((p + 4) / 3) as f64, "V-Min, p = {p}");
     }
@@ -147,14 +147,14 @@ fn dual_pipe_takes_what_its_project_says() {
     for (ranks, microbatches, expected) in makespans {
         let plan = build("DualPipe", Size::new(ranks, microbatches));
         for (fused, makespan) in [3.0, 2.5, 2.0].into_iter().zip(expected) {
-            let step = price(&plan, Uniform::new(1.0, 1.0, 1.0).with_overlap(fused));
+            let step = price(&plan, UniformCosts::new(1.0, 1.0, 1.0).with_overlap(fused));
             assert_near(step.makespan, makespan, &format!("p={ranks} F&B={fused}"));
         }
     }
     for (p, microbatches) in [(4, 8), (4, 20), (8, 16), (8, 40), (16, 32)] {
         let plan = build("DualPipe", Size::new(p, microbatches));
         for fused in [3.0, 2.5, 2.0] {
-            let step = price(&plan, Uniform::new(1.0, 1.0, 1.0).with_overlap(fused));
+            let step = price(&plan, UniformCosts::new(1.0, 1.0, 1.0).with_overlap(fused));
             let formula = (p as f64 / 2.0 - 1.0) * (fused + 2.0 - 3.0);
             assert_near(idle_in_makespan(&step), formula, &format!("p={p} m={microbatches} F&B={fused}"));
             assert_eq!(step.peak_activations(), p as f64 + 1.0, "peak at p = {p}");
@@ -162,7 +162,8 @@ fn dual_pipe_takes_what_its_project_says() {
     }
     // Where W is not as long as F the formula is an upper bound.
     for (p, simulated, formula) in [(4, 20.0, 22.0), (8, 60.0, 66.0), (16, 144.0, 154.0)] {
-        let step = price(&build("DualPipe", Size::new(p, 2 * p)), Uniform::new(10.0, 12.0, 9.0).with_overlap(28.0));
+        let step =
+            price(&build("DualPipe", Size::new(p, 2 * p)), UniformCosts::new(10.0, 12.0, 9.0).with_overlap(28.0));
         assert_near(idle_in_makespan(&step), simulated, &format!("p={p}"));
         assert_near((p as f64 / 2.0 - 1.0) * (28.0 + 21.0 - 27.0), formula, "formula");
     }
@@ -173,7 +174,7 @@ fn dual_pipe_v_takes_the_same_on_half_the_ranks() {
     for (p, m) in [(2, 4), (4, 8), (4, 12), (8, 16)] {
         let plan = build("DualPipeV", Size::new(p, m).with_chunks(2));
         for fused in [3.0, 2.5, 2.0] {
-            let step = price(&plan, Uniform::new(1.0, 1.0, 1.0).with_overlap(fused));
+            let step = price(&plan, UniformCosts::new(1.0, 1.0, 1.0).with_overlap(fused));
             // A chunk costs half of its rank's microbatch.
             let formula = (p as f64 - 1.0) * (fused + 2.0 - 3.0) / 2.0;
             assert_near(idle_in_makespan(&step), formula, &format!("p={p} m={m} F&B={fused}"));
@@ -188,14 +189,14 @@ fn chimera_wastes_what_its_paper_says() {
         let m = p * units;
         let plan = build("Chimera", Size::new(p, m));
         // Forward and backward alike: (p-2)/(2m+p-2).
-        let step = price(&plan, Uniform::new(1.0, 0.5, 0.5));
+        let step = price(&plan, UniformCosts::new(1.0, 0.5, 0.5));
         let (p, m) = (p as f64, m as f64);
         assert_near(step.bubble_rate_makespan(), (p - 2.0) / (2.0 * m + p - 2.0), &format!("p={p} m={m}"));
         assert!(step.ranks.iter().all(|rank| (p / 2.0 + 1.0..=p).contains(&rank.peak_activations)), "p={p} m={m}");
     }
     // Backward twice as long, one unit: (p-2)/(1.5m+p-2).
     for (p, rate) in [(4, "0.2500"), (8, "0.3333"), (16, "0.3684")] {
-        let step = price(&build("Chimera", Size::new(p, p)), Uniform::new(1.0, 1.0, 1.0));
+        let step = price(&build("Chimera", Size::new(p, p)), UniformCosts::new(1.0, 1.0, 1.0));
         assert_eq!(four(step.bubble_rate_makespan()), rate, "p = {p}");
     }
 }

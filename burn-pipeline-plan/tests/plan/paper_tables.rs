@@ -3,7 +3,7 @@
 //! Sources: tables 5 and 9 of the Zero Bubble paper (arXiv:2401.10241); the rest was made once with the schedule generators of PyTorch 2.15 and of Sea AI Lab and an event simulator in another language.
 
 use crate::pricing::{assert_near, build, four, price};
-use burn_pipeline_plan::cost::Uniform;
+use burn_pipeline_plan::cost::UniformCosts;
 use burn_pipeline_plan::plan::Plan;
 use burn_pipeline_plan::schedule::{MemoryLimit, Schedule, Size, ZbAuto};
 
@@ -95,7 +95,7 @@ fn zb_auto(row: &Measured, times: f64) -> ZbAuto {
 #[test]
 fn the_zero_bubble_papers_rates_come_out_to_the_printed_digits() {
     for row in &TABLE {
-        let costs = Uniform::new(row.forward, row.input, row.weight).with_transfer(row.transfer);
+        let costs = UniformCosts::new(row.forward, row.input, row.weight).with_transfer(row.transfer);
         let size = Size::new(row.ranks, row.microbatches);
         let mut plans: Vec<Plan> = ["1F1B", "ZB-H1", "ZB-H2"].map(|name| build(name, size)).into();
         plans.extend([1.0, 2.0].map(|times| zb_auto(row, times).build(size).unwrap()));
@@ -110,7 +110,7 @@ fn the_papers_interleaved_column_is_a_closed_form_that_the_real_order_does_not_r
     // are single layers: 24 on 8 ranks in the small model, 32 in the large one (embedding and head counted as one
     // layer each).
     for row in &TABLE {
-        let costs = Uniform::new(row.forward, row.input, row.weight).with_transfer(row.transfer);
+        let costs = UniformCosts::new(row.forward, row.input, row.weight).with_transfer(row.transfer);
         let chunks = if row.shape == SMALL { 3 } else { 4 };
         let (p, v) = (row.ranks as f64, chunks as f64);
         let work = row.microbatches as f64 * (row.forward + row.input + row.weight);
@@ -125,8 +125,8 @@ fn the_papers_interleaved_column_is_a_closed_form_that_the_real_order_does_not_r
 const MODELS: [[f64; 4]; 4] =
     [[1.0, 1.0, 1.0, 0.0], [1.0, 1.0, 1.0, 0.1], [1.0, 1.2, 0.8, 0.0], [1.0, 0.976, 0.504, 0.0324]];
 
-fn model([forward, input, weight, transfer]: [f64; 4]) -> Uniform {
-    Uniform::new(forward, input, weight).with_transfer(transfer)
+fn model([forward, input, weight, transfer]: [f64; 4]) -> UniformCosts {
+    UniformCosts::new(forward, input, weight).with_transfer(transfer)
 }
 
 /// Family, chunks, rates over the span under the four models, makespan under the first, largest and smallest peak.

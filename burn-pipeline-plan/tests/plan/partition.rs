@@ -1,8 +1,8 @@
 //! Cuts of a model: held against brute force, against each other, and against what the seeds' formulas give.
 
 use burn_pipeline_plan::cost::{
-    Dtype, Layer, LayerKind, Layers, LinkCosts, Measure, MemoryLimits, OptimalOptions, Partition, PartitionError,
-    PartitionReport, Pattern, optimal,
+    Dtype, Layer, LayerKind, Layers, LinkCosts, Measure, MemoryLimits, Partition, PartitionError, PartitionOptions,
+    PartitionReport, Pattern, optimal_partition,
 };
 use burn_pipeline_plan::plan::{Placement, StageId};
 use proptest::prelude::{Just, Strategy, any, prop, prop_oneof};
@@ -87,8 +87,8 @@ fn the_optimal_cut_is_never_worse_than_the_others_on_1000_random_cost_vectors() 
     let (unproved, gap) = (std::cell::Cell::new(0), std::cell::Cell::new(0.0f64));
     proptest!(config, |((placement, costs) in shapes)| {
         let layers = layers(&costs);
-        let options = OptimalOptions::default();
-        let best = optimal(&layers, &placement, &options).unwrap();
+        let options = PartitionOptions::default();
+        let best = optimal_partition(&layers, &placement, &options).unwrap();
         let seconds: Vec<f64> = layers.all().iter().map(Layer::seconds).collect();
         let parameters: Vec<f64> = layers.all().iter().map(|l| l.parameters as f64).collect();
         let stages = placement.stages();
@@ -134,8 +134,8 @@ proptest! {
             memory.as_ref().is_none_or(|m| fullest(&layers, cut, &placement, m) <= m.cap)
         };
         let least = cuts.filter(fits).map(|c| busiest(&layers, &c, &placement, Measure::Seconds)).min_by(f64::total_cmp);
-        let options = OptimalOptions { memory: memory.clone(), ..OptimalOptions::default() };
-        match (least, optimal(&layers, &placement, &options)) {
+        let options = PartitionOptions { memory: memory.clone(), ..PartitionOptions::default() };
+        match (least, optimal_partition(&layers, &placement, &options)) {
             (Some(least), Ok(best)) => {
                 prop_assert!(near(best.largest, least), "{} found, {least} is the least", best.largest);
                 prop_assert!(fits(&best.partition));
@@ -214,7 +214,7 @@ fn a_heavy_head_gets_fewer_blocks_beside_it() {
     costs.push((5.0, 26));
     let layers = layers(&costs);
     let placement = Placement::looped(4, 1).unwrap();
-    let best = optimal(&layers, &placement, &OptimalOptions::default()).unwrap();
+    let best = optimal_partition(&layers, &placement, &PartitionOptions::default()).unwrap();
     let even = Partition::even(layers.len(), 4).unwrap();
     let load = |cut: &Partition| PartitionReport::new(&layers, cut, &placement).unwrap().imbalance();
     assert!(
@@ -225,7 +225,7 @@ fn a_heavy_head_gets_fewer_blocks_beside_it() {
     );
     // Bidirectional ranks hold two stages each, so the head's rank evens out with the first one's.
     let both = Placement::bidirectional(4).unwrap();
-    let best = optimal(&layers, &both, &OptimalOptions::default()).unwrap();
+    let best = optimal_partition(&layers, &both, &PartitionOptions::default()).unwrap();
     assert!(PartitionReport::new(&layers, &best.partition, &both).unwrap().imbalance() < 1.03);
 }
 
@@ -295,14 +295,14 @@ fn what_cannot_be_cut_is_refused_with_what_would_be_accepted() {
     let pattern = |text: &str| text.parse::<Pattern>().unwrap().partition_of(&model).unwrap_err().to_string();
     assert!(pattern("AA|AB").contains("layer 3 is of kind `A`, but the pattern has `B` there"));
     assert!(pattern("AA|A").contains("but the pattern has none (it has ended)"));
-    let limits = |cap, held| OptimalOptions {
+    let limits = |cap, held| PartitionOptions {
         memory: Some(MemoryLimits { held, ..MemoryLimits::new(cap) }),
-        ..OptimalOptions::default()
+        ..PartitionOptions::default()
     };
     let two = Placement::looped(2, 1).unwrap();
-    let refused = |options| optimal(&model, &two, &options).unwrap_err().to_string();
+    let refused = |options| optimal_partition(&model, &two, &options).unwrap_err().to_string();
     assert!(refused(limits(1619.0, vec![])).contains("no cut into 2 stages fits 1619 bytes a rank"));
-    assert!(optimal(&model, &two, &limits(1620.0, vec![])).is_ok());
+    assert!(optimal_partition(&model, &two, &limits(1620.0, vec![])).is_ok());
     assert!(refused(limits(f64::NAN, vec![])).contains("`cap` is NaN"));
     assert!(refused(limits(1e9, vec![1.0; 3])).contains("one a stage (2 of them)"));
 }

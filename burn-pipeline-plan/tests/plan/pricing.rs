@@ -1,6 +1,6 @@
 //! Building and pricing plans in few words, for tables and formulas.
 
-use burn_pipeline_plan::cost::{Profile, Uniform};
+use burn_pipeline_plan::cost::{Profile, UniformCosts};
 use burn_pipeline_plan::plan::Plan;
 use burn_pipeline_plan::schedule::{Size, by_name};
 use burn_pipeline_plan::simulate::{SimulateOptions, Simulation, simulate};
@@ -9,7 +9,7 @@ pub(crate) fn build(name: &str, size: Size) -> Plan {
     by_name(name).unwrap().build(size).unwrap()
 }
 
-pub(crate) fn price(plan: &Plan, costs: Uniform) -> Simulation {
+pub(crate) fn price(plan: &Plan, costs: UniformCosts) -> Simulation {
     let profile = Profile::uniform(plan.placement(), costs).unwrap();
     simulate(plan, &profile, &SimulateOptions::default()).unwrap()
 }

@@ -1,6 +1,6 @@
 //! What a simulation says of small plans that can be worked out by hand.
 
-use burn_pipeline_plan::cost::{LinkCost, LinkCosts, LinkOverride, Profile, StageCost, Uniform};
+use burn_pipeline_plan::cost::{LinkCost, LinkCosts, LinkOverride, Profile, StageCost, UniformCosts};
 use burn_pipeline_plan::plan::{Plan, Transport};
 use burn_pipeline_plan::schedule::{Size, by_name};
 use burn_pipeline_plan::simulate::{Bounds, IdleCause, SimulateError, SimulateOptions, Simulation, simulate};
@@ -113,8 +113,8 @@ fn a_fused_action_takes_its_own_time_and_gives_both_results_at_its_end() {
     let text = "0F0,1F0,(0F1;1B0)OVERLAP_F_B,1F1,0B0,1B1,0B1\n";
     let whole =
         |costs| run(text, &Profile::uniform(plan(text).placement(), costs).unwrap(), SimulateOptions::default());
-    assert_eq!(whole(Uniform::new(1.0, 1.0, 1.0)).makespan, 6.0);
-    let fused = whole(Uniform::new(1.0, 1.0, 1.0).with_overlap(2.0));
+    assert_eq!(whole(UniformCosts::new(1.0, 1.0, 1.0)).makespan, 6.0);
+    let fused = whole(UniformCosts::new(1.0, 1.0, 1.0).with_overlap(2.0));
     assert_eq!(fused.makespan, 5.5);
     assert_eq!(fused.events.len(), 7);
 }
@@ -181,7 +181,7 @@ fn a_receive_buffer_lives_until_its_value_is_used() {
 #[test]
 fn forward_only_plans_hold_no_activations_beyond_their_forward() {
     let plan = by_name("ForwardOnly").unwrap().build(Size::new(3, 5)).unwrap();
-    let profile = Profile::uniform(plan.placement(), Uniform::new(1.0, 1.0, 1.0)).unwrap();
+    let profile = Profile::uniform(plan.placement(), UniformCosts::new(1.0, 1.0, 1.0)).unwrap();
     let step = simulate(&plan, &profile, &SimulateOptions::default()).unwrap();
     assert_eq!((step.makespan, step.peak_activations()), (7.0, 1.0));
 }
@@ -230,7 +230,7 @@ fn plans_that_do_not_hold_together_are_refused_and_not_run() {
 #[test]
 fn bounds_stand_beside_the_result() {
     let plan = by_name("1F1B").unwrap().build(Size::new(4, 8)).unwrap();
-    let profile = Profile::uniform(plan.placement(), Uniform::new(1.0, 1.0, 1.0)).unwrap();
+    let profile = Profile::uniform(plan.placement(), UniformCosts::new(1.0, 1.0, 1.0)).unwrap();
     let bounds = Bounds::new(&plan, &profile.costs(plan.placement()).unwrap());
     // One microbatch: 4 F and 4 B; a rank: 8 of both; rank 0 warms up with 4: (p-1)I of bubble at least.
     assert_eq!((bounds.critical_path, bounds.busiest_rank, bounds.memory_bubble), (12.0, 24.0, Some(3.0)));

@@ -4,7 +4,7 @@
 //! last test here shows that it and the small one of [`event`](crate::event) are of one mind on every family.
 
 use crate::event::{Costs, Times, run};
-use burn_pipeline_plan::cost::{Profile, Uniform};
+use burn_pipeline_plan::cost::{Profile, UniformCosts};
 use burn_pipeline_plan::plan::Plan;
 use burn_pipeline_plan::schedule::{Chunks, Gis, GisH, MemoryLimit, Schedule, Size, ZbAuto, ZbAutoStage, all, by_name};
 use burn_pipeline_plan::simulate::{SimulateOptions, simulate};
@@ -168,7 +168,7 @@ proptest! {
         for schedule in all().into_iter().filter(|s| s.family().name != "ForwardOnly") {
             let chunks = match schedule.family().chunks { Chunks::Exactly(n) => n, _ => chunks };
             let Ok(plan) = schedule.build(Size { ranks, chunks, microbatches }) else { continue };
-            let profile = Profile::uniform(plan.placement(), Uniform::new(f, b, w).with_transfer(c)).unwrap();
+            let profile = Profile::uniform(plan.placement(), UniformCosts::new(f, b, w).with_transfer(c)).unwrap();
             let library = simulate(&plan, &profile, &SimulateOptions::default()).unwrap();
             let here = run(&plan, Costs::new(f, b, w, c)).unwrap();
             let near = |a: f64, b: f64| (a - b).abs() < 1e-9 * (1.0 + b.abs());

@@ -1,7 +1,7 @@
 //! Traces: against PyTorch's Chrome traces, and against what their formats ask for.
 
 use crate::golden_text::{blocks, rows};
-use burn_pipeline_plan::cost::{Profile, Uniform};
+use burn_pipeline_plan::cost::{Profile, UniformCosts};
 use burn_pipeline_plan::pass::insert_transfers;
 use burn_pipeline_plan::plan::{Action, Transport};
 use burn_pipeline_plan::schedule::{Size, by_name};
@@ -13,7 +13,7 @@ use std::collections::HashMap;
 fn track(name: &str, size: Size, lower: bool) -> Track {
     let plan = by_name(name).unwrap().build(size).unwrap();
     let plan = if lower { insert_transfers(&plan).unwrap() } else { plan };
-    let profile = Profile::uniform(plan.placement(), Uniform::new(1.0, 1.0, 1.0).with_transfer(0.5)).unwrap();
+    let profile = Profile::uniform(plan.placement(), UniformCosts::new(1.0, 1.0, 1.0).with_transfer(0.5)).unwrap();
     let options = SimulateOptions { transport: Transport::Unbounded, overlap: true };
     simulate(&plan, &profile, &options).unwrap().track(name)
 }
@@ -147,7 +147,7 @@ fn names_cannot_break_a_drawing() {
 #[test]
 fn a_terminal_shows_the_same() {
     let plan = by_name("1F1B").unwrap().build(Size::new(2, 2)).unwrap();
-    let profile = Profile::uniform(plan.placement(), Uniform::new(1.0, 1.0, 1.0)).unwrap();
+    let profile = Profile::uniform(plan.placement(), UniformCosts::new(1.0, 1.0, 1.0)).unwrap();
     let track = simulate(&plan, &profile, &SimulateOptions::default()).unwrap().track("t");
     let expected = "\
 rank 0 |0F0-0F1-........0B0-----....0B1-----

@@ -1,12 +1,13 @@
 //! The planner's answers, held against the catalogue priced here, and against what has to hold for any answer.
 
 use burn_pipeline_plan::cost::{
-    Dtype, Layer, LayerKind, Layers, LinkCost, LinkCosts, OptimalOptions, Partition, Profile, StageCost, optimal,
+    Dtype, Layer, LayerKind, Layers, LinkCost, LinkCosts, Partition, PartitionOptions, Profile, StageCost,
+    optimal_partition,
 };
 use burn_pipeline_plan::pass::{insert_transfers, strip_idle};
 use burn_pipeline_plan::plan::{CheckOptions, Plan, StageId};
 use burn_pipeline_plan::planner::{
-    Cut, DropReason, PassChoice, Planned, PlannerError, Recompute, Request, Synthesis, Way, Workload, best_plan,
+    self, Cut, DropReason, PassChoice, PlannerError, PlannerReport, Recompute, Request, Synthesis, Workload, best_plan,
 };
 use burn_pipeline_plan::schedule::{Chunks, Size, all};
 use burn_pipeline_plan::simulate::{SimulateOptions, simulate};
@@ -73,8 +74,8 @@ fn catalogue(request: &Request) -> Vec<(String, f64)> {
                 continue;
             }
             let even = Partition::even(workload.layers.len(), plan.stages()).unwrap();
-            let options = OptimalOptions { states: 24, ..OptimalOptions::default() };
-            let best = optimal(&workload.layers, plan.placement(), &options).unwrap().partition;
+            let options = PartitionOptions { states: 24, ..PartitionOptions::default() };
+            let best = optimal_partition(&workload.layers, plan.placement(), &options).unwrap().partition;
             for partition in [even, best] {
                 let profile = partition.profile(&workload.layers, request.links.clone()).unwrap();
                 let with_state =
@@ -94,14 +95,14 @@ fn catalogue(request: &Request) -> Vec<(String, f64)> {
 }
 
 /// What holds for every answer.
-fn sound(request: &Request, planned: &Planned) {
+fn sound(request: &Request, planned: &PlannerReport) {
     let best = &planned.best;
     assert!(planned.bound <= best.candidate.seconds * (1.0 + 1e-9), "{planned}");
     assert_eq!(best.candidate.seconds, planned.candidates[0].seconds);
     let again = simulate(best.plan.plan(), &best.profile, &SimulateOptions::default()).unwrap();
     assert_eq!(again, best.simulation);
     best.plan.plan().clone().check(&CheckOptions::default()).unwrap();
-    let limits = best.limits;
+    let limits = best.breakdown;
     let parts = limits.work + limits.losses().iter().map(|(_, seconds)| seconds).sum::<f64>();
     assert!((parts - best.candidate.seconds).abs() <= 1e-9 * parts, "{planned}");
     for (i, c) in planned.candidates.iter().enumerate() {
@@ -142,8 +143,8 @@ fn auto_is_never_slower_than_any_family_that_fits_on_260_random_profiles() {
                 for (family, seconds) in &families {
                     prop_assert!(planned.best.candidate.seconds <= seconds * (1.0 + 1e-9), "{family}: {seconds}\n{planned}");
                 }
-                let way = &planned.best.candidate.choice.way;
-                count(&match way { Way::Family(_) => "family".to_owned(), other => other.to_string() });
+                let way = &planned.best.candidate.choice.strategy;
+                count(&match way { planner::Strategy::Family(_) => "family".to_owned(), other => other.to_string() });
                 if let Some((_, fastest)) = families.iter().min_by(|a, b| a.1.total_cmp(&b.1)) {
                     gain.set(gain.get() + 1.0 - planned.best.candidate.seconds / fastest);
                     count("cases in which some family fits");
@@ -176,7 +177,7 @@ fn auto_is_never_slower_than_any_family_that_fits_on_the_profiles_of_the_example
         for (ranks, links) in [1, 2, 4].into_iter().flat_map(|r| [(r, LinkCosts::default()), (r, slow.clone())]) {
             let asked = |cap| Request {
                 chunks: vec![1, 2],
-                alone: false,
+                unpipelined: false,
                 ..request(layers.clone(), ranks, 8, links.clone(), cap)
             };
             let free = best_plan(&asked(None)).unwrap();
@@ -223,7 +224,8 @@ fn where_ranks_stand_still_in_transfers_moving_communication_pays() {
     let slow = LinkCosts { default: LinkCost { latency: 0.3, bandwidth: Some(60.0) }, between: vec![] };
     let with = |passes: Vec<PassChoice>| {
         let simulate = SimulateOptions { overlap: false, ..SimulateOptions::default() };
-        let request = Request { passes, simulate, alone: false, ..request(layers.clone(), 4, 8, slow.clone(), None) };
+        let request =
+            Request { passes, simulate, unpipelined: false, ..request(layers.clone(), 4, 8, slow.clone(), None) };
         best_plan(&request).unwrap()
     };
     let (still, moved) = (with(vec![PassChoice::AsBuilt, PassChoice::MergeBackward]), with(PassChoice::ALL.to_vec()));
@@ -245,7 +247,7 @@ fn a_measured_profile_of_stages_is_planned_without_cutting_it_anew() {
     let fixed = Request {
         chunks: vec![2],
         cuts: vec![Cut::Even],
-        alone: false,
+        unpipelined: false,
         ..Request::new(vec![workload], 2, LinkCosts::default())
     };
     let planned = best_plan(&fixed).unwrap();
@@ -261,13 +263,16 @@ fn not_to_pipeline_is_considered() {
     let layers = || Layers::new(vec![layer([1.0; 3], 1_000, 1.0, 1.0); 4]).unwrap();
     let best = |links| best_plan(&request(layers(), 4, 4, links, None)).unwrap();
     // Nothing costs to send: each rank takes a microbatch.
-    assert_eq!(best(LinkCosts::default()).best.candidate.choice.way, Way::DataParallel);
+    assert_eq!(best(LinkCosts::default()).best.candidate.choice.strategy, planner::Strategy::DataParallel);
     // Messages of any kind take longer than the whole step.
     let slow = LinkCosts { default: LinkCost { latency: 1e3, bandwidth: None }, between: vec![] };
-    assert_eq!(best(slow).best.candidate.choice.way, Way::OneDevice);
+    assert_eq!(best(slow).best.candidate.choice.strategy, planner::Strategy::OneDevice);
     // Gradients are heavy, activations are light: a pipeline.
     let narrow = LinkCosts { default: LinkCost { latency: 0.0, bandwidth: Some(100.0) }, between: vec![] };
-    assert!(matches!(best(narrow).best.candidate.choice.way, Way::Family(_) | Way::Synthesised));
+    assert!(matches!(
+        best(narrow).best.candidate.choice.strategy,
+        planner::Strategy::Family(_) | planner::Strategy::Synthesised
+    ));
 }
 
 #[test]
@@ -276,7 +281,7 @@ fn a_cap_makes_stages_recompute_and_says_what_it_costs() {
     let with = |recompute: Vec<Recompute>, cap| {
         let narrow = LinkCosts { default: LinkCost { latency: 0.1, bandwidth: Some(100.0) }, between: vec![] };
         let request = request(layers.clone(), 4, 8, narrow, Some(cap));
-        let request = Request { recompute, synthesis: None, alone: false, ..request };
+        let request = Request { recompute, synthesis: None, unpipelined: false, ..request };
         best_plan(&request)
     };
     let never = with(vec![Recompute::Never], 1e6).unwrap().best.candidate;
@@ -321,7 +326,7 @@ fn questions_without_an_answer_are_refused() {
     // Three ranks, two layers: pipelines cannot be cut, what is left is not to pipeline.
     let planned = best_plan(&Request { ranks: 3, ..good() }).unwrap();
     assert!(planned.dropped.iter().any(|d| d.reason.to_string().contains("2 layers cannot be cut into 3 stages")));
-    assert_eq!(planned.best.candidate.choice.way, Way::DataParallel);
+    assert_eq!(planned.best.candidate.choice.strategy, planner::Strategy::DataParallel);
 }
 
 proptest! {
@@ -330,7 +335,7 @@ proptest! {
     #[test]
     fn with_a_lone_rank_nothing_beats_one_device(layers in layers(), microbatches in 1..6usize) {
         let planned = best_plan(&request(layers, 1, microbatches, LinkCosts::default(), None)).unwrap();
-        let alone = planned.candidates.iter().find(|c| c.choice.way == Way::OneDevice).unwrap();
+        let alone = planned.candidates.iter().find(|c| c.choice.strategy == planner::Strategy::OneDevice).unwrap();
         // Sums in another order differ in their last bits.
         prop_assert!(planned.best.candidate.seconds >= alone.seconds * (1.0 - 1e-12));
     }

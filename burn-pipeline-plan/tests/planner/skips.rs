@@ -2,7 +2,7 @@
 
 use burn_pipeline_plan::cost::{Layer, LayerKind, Layers, LinkCost, LinkCosts, Partition, PartitionError, Profile};
 use burn_pipeline_plan::plan::{CheckOptions, SkipEdge, SkipError};
-use burn_pipeline_plan::planner::{Candidate, Cut, PassChoice, Request, Synthesis, Way, Workload, best_plan};
+use burn_pipeline_plan::planner::{Candidate, Cut, PassChoice, Request, Strategy, Synthesis, Workload, best_plan};
 use burn_pipeline_plan::schedule::by_name;
 use burn_pipeline_plan::simulate::{SimulateOptions, simulate};
 use proptest::prelude::prop;
@@ -64,7 +64,7 @@ fn edges_that_are_none_are_refused_and_those_that_are_survive_the_round_trip() {
 fn request(layers: Layers, ranks: usize, links: LinkCosts) -> Request {
     let synthesis = Some(Synthesis { effort: 100_000, nodes: 1_000, ..Synthesis::default() });
     let request = Request::new(vec![Workload::new(6, layers)], ranks, links);
-    Request { chunks: vec![1, 2], synthesis, alone: false, ..request }
+    Request { chunks: vec![1, 2], synthesis, unpipelined: false, ..request }
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn the_u_net_of_the_example_is_planned_with_its_long_connections() {
         // Not one candidate was lost for its edges, in any shape.
         assert!(planned.dropped.iter().all(|dropped| !dropped.reason.to_string().contains("edge")));
         let ways: std::collections::BTreeSet<String> =
-            planned.candidates.iter().map(|candidate| candidate.choice.way.to_string()).collect();
+            planned.candidates.iter().map(|candidate| candidate.choice.strategy.to_string()).collect();
         assert!(ways.len() > 8, "{ways:?}");
         println!("{ranks} ranks: {}, edges {:?}", best.candidate.choice, best.plan.plan().skips());
     }
@@ -147,7 +147,7 @@ proptest! {
 /// another plan for other costs, and a heuristic's plan for more may happen to be the better one: none of those is here.
 fn same_plan_whatever_it_costs(candidate: &Candidate) -> Option<(String, f64)> {
     let choice = &candidate.choice;
-    let Way::Family(name) = &choice.way else { return None };
+    let Strategy::Family(name) = &choice.strategy else { return None };
     let by_costs = by_name(name).is_err() || choice.passes == PassChoice::Overlap;
     let key = format!("{name} {} {} {:?} {}", choice.placement, choice.partition, choice.recomputing, choice.passes);
     (!by_costs).then_some((key, candidate.seconds))

@@ -1,7 +1,7 @@
 //! Schedules made for a profile, held against the exact optimum, against the catalogue and against the simulator.
 
 use crate::exact::{Small, optimum};
-use burn_pipeline_plan::cost::{LinkCost, LinkCosts, Profile, StageCost, Uniform};
+use burn_pipeline_plan::cost::{LinkCost, LinkCosts, Profile, StageCost, UniformCosts};
 use burn_pipeline_plan::plan::{Action, CheckOptions, Placement, Plan};
 use burn_pipeline_plan::planner::{Synthesis, SynthesisError};
 use burn_pipeline_plan::schedule::{Schedule, Size, ZbvZeroBubble};
@@ -324,7 +324,7 @@ proptest! {
 #[test]
 fn a_given_plan_is_never_made_worse() {
     let placement = Placement::v(4).unwrap();
-    let costs = Uniform::new(1.0, 1.0, 1.0).with_transfer(0.1);
+    let costs = UniformCosts::new(1.0, 1.0, 1.0).with_transfer(0.1);
     let profile = Profile::uniform(&placement, costs).unwrap();
     let given = ZbvZeroBubble.build(Size::new(4, 8).with_chunks(2)).unwrap();
     let before = simulate(&given, &profile, &SimulateOptions::default()).unwrap();

@@ -32,7 +32,7 @@ use crate::cost::{Layers, Profile};
 use crate::link::Link;
 use crate::pass::insert_transfers;
 use crate::plan::{CheckedPlan, PlacementKind, Plan};
-use crate::planner::{Cut, PassChoice, Planned, Recompute, Request, Way, Workload, best_plan};
+use crate::planner::{Cut, PassChoice, PlannerReport, Recompute, Request, Strategy, Workload, best_plan};
 use crate::schedule::{Schedule, ScheduleError, Size, by_name};
 use crate::simulate::simulate;
 use crate::stage::Batch;
@@ -237,7 +237,7 @@ impl AutoPipeline {
             cuts: vec![Cut::Even],
             recompute: vec![Recompute::Never],
             passes: PassChoice::ALL.to_vec(),
-            alone: false,
+            unpipelined: false,
             simulate: self.pipeline.travel,
             ..request
         })
@@ -267,7 +267,7 @@ impl AutoPipeline {
 
     /// The best's family, if it is the catalogue's as it stands, so that batches of other sizes can be run too; else the
     /// plan that was made for these costs.
-    fn source(&self, planned: &Planned) -> Source {
+    fn source(&self, planned: &PlannerReport) -> Source {
         let best = &planned.best;
         let same = |family: &dyn Schedule| {
             let skips = best.plan.plan().skips().to_vec();
@@ -275,8 +275,8 @@ impl AutoPipeline {
             let built = built.and_then(|plan| insert_transfers(&plan).ok());
             built.is_some_and(|built| built.rows() == best.plan.plan().rows())
         };
-        let family = match &best.candidate.choice.way {
-            Way::Family(name) => by_name(name).ok().filter(|family| same(family.as_ref())),
+        let family = match &best.candidate.choice.strategy {
+            Strategy::Family(name) => by_name(name).ok().filter(|family| same(family.as_ref())),
             _ => None,
         };
         match family {

@@ -4,7 +4,7 @@ use super::build_error::BuildError;
 use super::checkpoint::CheckpointError;
 use super::error::PipelineError;
 use crate::cost::{PartitionError, ProfileError};
-use crate::planner::{Planned, PlannerError};
+use crate::planner::{PlannerError, PlannerReport};
 use crate::simulate::SimulateError;
 
 /// What was decided.
@@ -17,7 +17,7 @@ pub enum Decision {
     /// What runs is kept: the best is not enough faster.
     Kept {
         /// What the planner found.
-        planned: Box<Planned>,
+        planned: Box<PlannerReport>,
         /// The plan that runs.
         running: String,
         /// Its predicted seconds.
@@ -26,7 +26,7 @@ pub enum Decision {
     /// Another schedule runs now.
     Switched {
         /// What the planner found; its best runs.
-        planned: Box<Planned>,
+        planned: Box<PlannerReport>,
         /// The plan that ran before.
         before: String,
         /// Its predicted seconds.
@@ -37,7 +37,7 @@ pub enum Decision {
     /// What ran before runs again: the best was measured to take longer.
     WentBack {
         /// What the planner found.
-        planned: Box<Planned>,
+        planned: Box<PlannerReport>,
         /// The plan that ran first and runs again.
         running: String,
         /// Its predicted seconds.

@@ -7,7 +7,7 @@ use crate::cut::Cut;
 use crate::moe::gpt::{MoeGptConfig, MoeGptError};
 use crate::options::Setup;
 use burn_pipeline::cost::{
-    Dtype, LayerKind, Layers, Measure, OptimalOptions, Partition, PartitionError, Pattern, optimal,
+    Dtype, LayerKind, Layers, Measure, Partition, PartitionError, PartitionOptions, Pattern, optimal_partition,
 };
 use burn_pipeline_moe::cost::MicrobatchSize;
 use clap::ValueEnum;
@@ -108,7 +108,7 @@ impl Balance {
             Balance::Flops => {
                 let layers = model.cost_layers(size)?;
                 let timed = layers.all().iter().map(|layer| layer.clone().estimated(RATE)).collect();
-                optimal(&Layers::new(timed)?, plan.placement(), &OptimalOptions::default())?.partition
+                optimal_partition(&Layers::new(timed)?, plan.placement(), &PartitionOptions::default())?.partition
             }
         };
         Ok(model.clone().with_boundaries(cut.boundaries().to_vec()))

@@ -3,7 +3,7 @@
 use crate::costs::seconds;
 use crate::failure::Failure;
 use crate::source::{load, transport};
-use burn_pipeline_plan::cost::{Profile, Uniform};
+use burn_pipeline_plan::cost::{Profile, UniformCosts};
 use burn_pipeline_plan::pass::{insert_transfers, strip_idle};
 use burn_pipeline_plan::plan::{CheckOptions, Plan, Transport};
 use burn_pipeline_plan::simulate::{SimulateOptions, simulate};
@@ -46,7 +46,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Fai
 }
 
 fn summary(plan: &Plan, lowered: bool, transport: Transport, out: &mut impl Write) -> Result<(), Failure> {
-    let profile = Profile::uniform(plan.placement(), Uniform::new(1.0, 1.0, 1.0))?;
+    let profile = Profile::uniform(plan.placement(), UniformCosts::new(1.0, 1.0, 1.0))?;
     let step = simulate(plan, &profile, &SimulateOptions { transport, ..Default::default() })?;
     let actions = plan.rows().iter().flatten().filter(|action| !action.is_idle()).count();
     let transfers = plan.rows().iter().flatten().filter(|a| a.tasks().any(|t| t.op().is_transfer())).count();

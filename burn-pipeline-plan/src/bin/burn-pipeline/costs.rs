@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use crate::source::read;
-use burn_pipeline_plan::cost::{Profile, Uniform};
+use burn_pipeline_plan::cost::{Profile, UniformCosts};
 use burn_pipeline_plan::plan::{Placement, Plan};
 use std::path::PathBuf;
 
@@ -36,8 +36,8 @@ impl CostArguments {
             return Profile::from_json(&read(path)?)
                 .map_err(|error| Failure::Input(format!("{}: {error}", path.display())));
         }
-        let uniform = Uniform::new(self.forward, self.input, self.weight).with_transfer(self.transfer);
-        Ok(Profile::uniform(placement, Uniform { overlap: self.fused, ..uniform })?)
+        let uniform = UniformCosts::new(self.forward, self.input, self.weight).with_transfer(self.transfer);
+        Ok(Profile::uniform(placement, UniformCosts { overlap: self.fused, ..uniform })?)
     }
 }
 

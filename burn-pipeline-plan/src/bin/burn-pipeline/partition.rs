@@ -8,7 +8,8 @@ use crate::costs::seconds;
 use crate::failure::Failure;
 use crate::source::{read, write};
 use burn_pipeline_plan::cost::{
-    Layers, LinkCosts, Measure, MemoryLimits, Optimal, OptimalOptions, Partition, PartitionReport, Pattern, optimal,
+    Layers, LinkCosts, Measure, MemoryLimits, OptimalPartition, Partition, PartitionOptions, PartitionReport, Pattern,
+    optimal_partition,
 };
 use burn_pipeline_plan::plan::{Placement, PlacementKind};
 use clap::ValueEnum;
@@ -176,7 +177,7 @@ fn cut(
     layers: &Layers,
     pattern: Option<Pattern>,
     placement: &Placement,
-) -> Result<(Partition, Option<Optimal>), Failure> {
+) -> Result<(Partition, Option<OptimalPartition>), Failure> {
     if let Some(boundaries) = &arguments.boundaries {
         return Ok((Partition::from_boundaries(layers.len(), boundaries)?, None));
     }
@@ -194,7 +195,11 @@ fn cut(
         (By::Optimal, _) => {
             let (state_factor, held) = (arguments.state_factor, arguments.held.clone());
             let memory = arguments.cap.map(|cap| MemoryLimits { cap, state_factor, held });
-            let best = optimal(layers, placement, &OptimalOptions { measure, memory, ..OptimalOptions::default() })?;
+            let best = optimal_partition(
+                layers,
+                placement,
+                &PartitionOptions { measure, memory, ..PartitionOptions::default() },
+            )?;
             Ok((best.partition.clone(), Some(best)))
         }
         (By::Pattern, Some(pattern)) => Ok((pattern.partition(), None)),

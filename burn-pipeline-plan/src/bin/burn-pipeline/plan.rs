@@ -11,7 +11,7 @@ use crate::source::{read, transport, write};
 use burn_pipeline_plan::cost::{Layers, LinkCost, LinkCosts, Profile};
 use burn_pipeline_plan::plan::Transport;
 use burn_pipeline_plan::planner::{
-    Candidate, Cut, PassChoice, Planned, Recompute, Request, Synthesis, Workload, best_plan,
+    Candidate, Cut, PassChoice, PlannerReport, Recompute, Request, Synthesis, Workload, best_plan,
 };
 use burn_pipeline_plan::simulate::SimulateOptions;
 use burn_pipeline_plan::trace::{SvgOptions, svg};
@@ -151,7 +151,7 @@ fn request(arguments: &Arguments) -> Result<Request, Failure> {
         recompute,
         passes: PassChoice::ALL.to_vec(),
         synthesis: (!arguments.no_synthesis).then(Synthesis::default),
-        alone: !arguments.pipeline_only,
+        unpipelined: !arguments.pipeline_only,
         simulate: SimulateOptions { transport: arguments.transport, overlap: !arguments.blocking },
     })
 }
@@ -184,18 +184,18 @@ fn model(arguments: &Arguments) -> Result<(Layers, LinkCosts, Vec<usize>, Vec<Cu
     Ok((layers, links, arguments.chunks.clone(), vec![Cut::Even, Cut::Optimal, Cut::Fitting]))
 }
 
-fn report(planned: &Planned) -> Value {
+fn report(planned: &PlannerReport) -> Value {
     let candidate = |c: &Candidate| {
         let choice = &c.choice;
         json!({
-            "way": choice.way.to_string(), "seconds": c.seconds, "peak_bytes": c.peak_bytes, "pareto": c.pareto,
+            "way": choice.strategy.to_string(), "seconds": c.seconds, "peak_bytes": c.peak_bytes, "pareto": c.pareto,
             "placement": choice.placement, "chunks": choice.chunks, "cut": choice.cut.to_string(),
             "partition": choice.partition.to_string(), "boundaries": choice.partition.boundaries(),
             "microbatches": choice.microbatches, "recomputing": choice.recomputing,
             "passes": choice.passes.to_string(),
         })
     };
-    let limits = planned.best.limits;
+    let limits = planned.best.breakdown;
     json!({
         "best": candidate(&planned.best.candidate),
         "bound": planned.bound,

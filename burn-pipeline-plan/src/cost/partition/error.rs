@@ -13,7 +13,7 @@ pub enum PartitionError {
     /// More layers than can be cut.
     #[error(
         "the model has {layers} layers; at most {} can be cut, so describe blocks of them as one",
-        crate::cost::Layers::MOST
+        crate::cost::Layers::MAX
     )]
     TooManyLayers {
         /// Layers given.

@@ -4,7 +4,7 @@
 //!
 //! 1. [`Partition::even`] by number of layers; [`Partition::from_boundaries`] as told, also from a [`Pattern`];
 //!    [`Partition::weighted`] greedily by weight (parameters, say).
-//! 2. [`optimal`](fn@optimal) makes the largest rank as small as it can be, under a memory cap.
+//! 2. [`optimal_partition`](optimal_partition) makes the largest rank as small as it can be, under a memory cap.
 //! 3. [`PartitionReport`] says what each stage holds; [`Partition::profile`] gives the costs of its stages to
 //!    simulator and planner.
 
@@ -16,7 +16,7 @@ mod report;
 mod search;
 
 pub use error::PartitionError;
-pub use optimal::{MemoryLimits, Optimal, OptimalOptions, optimal};
+pub use optimal::{MemoryLimits, OptimalPartition, PartitionOptions, optimal_partition};
 pub use pattern::{Pattern, PatternError, PatternProblem};
 pub use report::{PartitionReport, StageReport};
 
@@ -92,7 +92,7 @@ impl Partition {
     /// Greedily by weight: each stage takes layers until it has its share of what is left, and leaves one layer for
     /// each stage to come. By number of layers where nothing weighs anything.
     ///
-    /// Weighing by parameters balances memory more than time, see [`optimal`](fn@optimal).
+    /// Weighing by parameters balances memory more than time, see [`optimal_partition`](optimal_partition).
     ///
     /// # Errors
     /// [`PartitionError::Stages`] as in [`Partition::even`], [`PartitionError::Weight`] if a weight is no amount.

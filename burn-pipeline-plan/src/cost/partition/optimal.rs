@@ -2,7 +2,7 @@
 //!
 //! Guarantees: the cut found is never worse than the even one, the weighted one, or any that moving single
 //! boundaries of those leads to; with one stage a rank it is always the best there is, and with several it is where
-//! [`Optimal::proved`] says so. [`Optimal::lower_bound`] is what no cut can beat.
+//! [`OptimalPartition::proved`] says so. [`OptimalPartition::lower_bound`] is what no cut can beat.
 //!
 //! 1. A rank's load is what its stages weigh together; in a bidirectional placement each replica takes its share of
 //!    the microbatches. Embedding and head are layers, so they count.
@@ -64,7 +64,7 @@ impl MemoryLimits {
 
 /// What the best cut is sought for.
 #[derive(Clone, PartialEq, Debug)]
-pub struct OptimalOptions {
+pub struct PartitionOptions {
     /// What a layer weighs.
     pub measure: Measure,
     /// What a rank may hold; no limit where there is none.
@@ -74,7 +74,7 @@ pub struct OptimalOptions {
     pub states: usize,
 }
 
-impl Default for OptimalOptions {
+impl Default for PartitionOptions {
     fn default() -> Self {
         Self { measure: Measure::default(), memory: None, states: 128 }
     }
@@ -82,7 +82,7 @@ impl Default for OptimalOptions {
 
 /// The best cut that was found.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Optimal {
+pub struct OptimalPartition {
     /// The cut.
     pub partition: Partition,
     /// Load of the busiest rank, for one microbatch: seconds, FLOPs or parameters.
@@ -100,17 +100,21 @@ pub struct Optimal {
 /// a limit is no amount; [`PartitionError::DoesNotFit`] where no cut keeps every rank under the cap.
 ///
 /// ```
-/// use burn_pipeline_plan::cost::{LayerKind, Layer, Layers, OptimalOptions, Partition, optimal};
+/// use burn_pipeline_plan::cost::{LayerKind, Layer, Layers, PartitionOptions, Partition, optimal_partition};
 /// use burn_pipeline_plan::plan::Placement;
 /// // Four blocks, and a head as heavy as four of them.
 /// let block = Layer::new(LayerKind::new('A')?).with_seconds(1.0, 1.0, 1.0);
 /// let head = Layer::new(LayerKind::new('L')?).with_seconds(4.0, 4.0, 4.0);
 /// let layers = Layers::new([vec![block; 4], vec![head]].concat())?;
-/// let best = optimal(&layers, &Placement::looped(2, 1)?, &OptimalOptions::default())?;
+/// let best = optimal_partition(&layers, &Placement::looped(2, 1)?, &PartitionOptions::default())?;
 /// assert_eq!((best.partition.to_string().as_str(), best.largest, best.proved), ("4+1", 12.0, true));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub fn optimal(layers: &Layers, placement: &Placement, options: &OptimalOptions) -> Result<Optimal, PartitionError> {
+pub fn optimal_partition(
+    layers: &Layers,
+    placement: &Placement,
+    options: &PartitionOptions,
+) -> Result<OptimalPartition, PartitionError> {
     let stages = placement.stages();
     refuse_stages(layers.len(), stages)?;
     if let Some(memory) = &options.memory {
@@ -124,7 +128,7 @@ pub fn optimal(layers: &Layers, placement: &Placement, options: &OptimalOptions)
     };
     let largest = problem.loads(&boundaries).into_iter().fold(0.0, f64::max);
     let lower_bound = if proved { largest } else { problem.lower_bound().min(largest) };
-    Ok(Optimal { partition: Partition::trusted(layers.len(), boundaries), largest, lower_bound, proved })
+    Ok(OptimalPartition { partition: Partition::trusted(layers.len(), boundaries), largest, lower_bound, proved })
 }
 
 /// Most rounds of the label search, each with the bound that the one before it found.
@@ -133,7 +137,7 @@ const ROUNDS: usize = 4;
 fn several(
     problem: &Problem,
     layers: &Layers,
-    options: &OptimalOptions,
+    options: &PartitionOptions,
 ) -> Result<(Option<Vec<usize>>, bool), PartitionError> {
     let weights: Vec<f64> = layers.all().iter().map(|layer| options.measure.of(layer)).collect();
     let starts = [Partition::even(layers.len(), problem.stages())?, Partition::weighted(&weights, problem.stages())?];

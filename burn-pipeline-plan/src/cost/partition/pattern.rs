@@ -74,7 +74,7 @@ pub enum PatternProblem {
     #[error("the group is empty; put a letter between the parentheses")]
     EmptyGroup,
     /// More layers than can be numbered.
-    #[error("the pattern grows beyond {} layers here", Layers::MOST)]
+    #[error("the pattern grows beyond {} layers here", Layers::MAX)]
     TooLong,
 }
 
@@ -134,7 +134,7 @@ impl Parser {
 
     /// Boundaries count too: there are fewer of them than layers in any pattern that is one.
     fn refuse_long(&self, more: usize) -> Result<(), PatternProblem> {
-        if self.items.len().saturating_add(more) > 2 * Layers::MOST { Err(PatternProblem::TooLong) } else { Ok(()) }
+        if self.items.len().saturating_add(more) > 2 * Layers::MAX { Err(PatternProblem::TooLong) } else { Ok(()) }
     }
 
     fn repeat(&mut self, digits: &str) -> Result<(), PatternProblem> {
@@ -169,7 +169,7 @@ impl Parser {
         match self.items.last() {
             None => at(end, PatternProblem::Empty),
             Some(&Item::Boundary(column)) => at(column, PatternProblem::LastBoundary),
-            _ if kinds.len() > Layers::MOST => at(end, PatternProblem::TooLong),
+            _ if kinds.len() > Layers::MAX => at(end, PatternProblem::TooLong),
             _ => Ok(Pattern { kinds, boundaries }),
         }
     }

@@ -8,7 +8,7 @@
 //! 3. Moving boundaries: each boundary in turn goes to the best place between its neighbours, until none moves. Cuts
 //!    are compared by their largest load, then by the sum of squared loads.
 
-use super::OptimalOptions;
+use super::PartitionOptions;
 use super::optimal::MemoryLimits;
 use crate::cost::{Layer, Layers};
 use crate::plan::Placement;
@@ -46,7 +46,7 @@ pub(super) struct Load {
 }
 
 impl Problem {
-    pub(super) fn new(layers: &Layers, placement: &Placement, options: &OptimalOptions) -> Self {
+    pub(super) fn new(layers: &Layers, placement: &Placement, options: &PartitionOptions) -> Self {
         let mut bins: Vec<Vec<usize>> = Vec::new();
         for rank in 0..placement.ranks() {
             let mut held: Vec<usize> = placement.stages_of(rank).into_iter().map(|stage| stage.index()).collect();

@@ -177,13 +177,13 @@ pub struct Overlapped {
 /// the plan given does not run or the profile is about another one.
 ///
 /// ```
-/// use burn_pipeline_plan::cost::{Profile, Uniform};
+/// use burn_pipeline_plan::cost::{Profile, UniformCosts};
 /// use burn_pipeline_plan::pass::overlap::{OverlapOptions, OverlapPass, run_passes};
 /// use burn_pipeline_plan::plan::Plan;
 ///
 /// let text = "0F0,0SEND_F0,0WAIT_SEND_F0,0F1,0SEND_F1,0WAIT_SEND_F1\n1RECV_F0,1F0,1RECV_F1,1F1\n";
 /// let plan = Plan::from_csv("mine", text)?;
-/// let profile = Profile::uniform(plan.placement(), Uniform::new(1.0, 1.0, 1.0).with_transfer(1.0))?;
+/// let profile = Profile::uniform(plan.placement(), UniformCosts::new(1.0, 1.0, 1.0).with_transfer(1.0))?;
 /// let sunk = run_passes(&plan, &profile, &[OverlapPass::SinkWaits], &OverlapOptions::default())?;
 /// assert_eq!(sunk.plan.row(0)[3].to_string(), "0SEND_F1");
 /// let (before, after) = sunk.reports[0].exposed();

@@ -39,12 +39,12 @@ use rayon::prelude::*;
 /// How hard to search, and within what memory.
 ///
 /// ```
-/// use burn_pipeline_plan::cost::{Profile, Uniform};
+/// use burn_pipeline_plan::cost::{Profile, UniformCosts};
 /// use burn_pipeline_plan::plan::Placement;
 /// use burn_pipeline_plan::planner::Synthesis;
 ///
 /// let placement = Placement::looped(2, 1)?;
-/// let profile = Profile::uniform(&placement, Uniform::new(1.0, 1.0, 1.0))?;
+/// let profile = Profile::uniform(&placement, UniformCosts::new(1.0, 1.0, 1.0))?;
 /// let made = Synthesis::default().build(&profile, &placement, &[3], &[])?;
 /// assert_eq!((made.makespan, made.lower_bound), (10.0, 10.0));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -72,7 +72,7 @@ impl Default for Synthesis {
 
 /// A plan made for a profile.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Synthesised {
+pub struct SynthesisedPlan {
     /// The plan, without transfers, named `Synthesised`.
     pub plan: Plan,
     /// Its simulated seconds, without transfers written down.
@@ -135,7 +135,7 @@ impl Synthesis {
         placement: &Placement,
         microbatches: &[usize],
         starts: &[Plan],
-    ) -> Result<Synthesised, SynthesisError> {
+    ) -> Result<SynthesisedPlan, SynthesisError> {
         if microbatches.len() != placement.routes() || microbatches.iter().all(|&m| m == 0) {
             return Err(SynthesisError::Microbatches { counts: microbatches.to_vec(), routes: placement.routes() });
         }
@@ -150,7 +150,7 @@ impl Synthesis {
                 let made = effort.attempt(profile, placement, microbatches, starts, (limit, cap))?;
                 let Some((made, peak)) = made else { break };
                 if peak <= cap * (1.0 + 1e-9) {
-                    let slower = |other: &Synthesised| made.makespan < other.makespan;
+                    let slower = |other: &SynthesisedPlan| made.makespan < other.makespan;
                     found = if found.as_ref().is_none_or(slower) { Some(made) } else { found };
                     break;
                 }
@@ -169,7 +169,7 @@ impl Synthesis {
         microbatches: &[usize],
         starts: &[Plan],
         (limit, cap): (f64, f64),
-    ) -> Result<Option<(Synthesised, f64)>, SynthesisError> {
+    ) -> Result<Option<(SynthesisedPlan, f64)>, SynthesisError> {
         let costs = profile.costs(placement)?;
         let instance = Instance::new(&costs, microbatches, limit);
         let mut orders = self.listed(&instance, true);
@@ -182,13 +182,13 @@ impl Synthesis {
         orders.extend(placement_starts(&instance, placement, microbatches, starts));
         let improved = self.improved(&instance, orders);
         let lower_bound = instance.lower_bound();
-        let mut leanest = None::<(Synthesised, f64)>;
+        let mut leanest = None::<(SynthesisedPlan, f64)>;
         for order in improved {
             let rows = instance.actions(&costs, &order.rows);
             let plan = Plan::new("Synthesised", placement.clone(), microbatches.to_vec(), rows)?;
             let (plan, step) = merged_or_not(plan, profile)?;
             let peak = step.peak_bytes();
-            let made = Synthesised { makespan: step.makespan, lower_bound, start: order.start, plan };
+            let made = SynthesisedPlan { makespan: step.makespan, lower_bound, start: order.start, plan };
             if peak <= cap * (1.0 + 1e-9) {
                 return Ok(Some((made, peak)));
             }
