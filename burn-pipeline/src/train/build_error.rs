@@ -1,10 +1,10 @@
 //! Why a pipeline cannot be built.
 
-use super::error::PipelineError;
 use crate::cost::ProfileError;
 use crate::pass::PassError;
 use crate::plan::{CheckError, PlanError};
 use crate::schedule::ScheduleError;
+use crate::train::error::PipelineError;
 
 /// Why a pipeline cannot be built, or a plan not be made for a batch.
 #[derive(Debug, Clone, thiserror::Error)]

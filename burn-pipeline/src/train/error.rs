@@ -1,10 +1,10 @@
 //! Why a call on a pipeline failed, and whether anything was run.
 
-use super::build_error::BuildError;
 use crate::execute::ExecuteError;
 use crate::link::{Activity, Failure};
 use crate::plan::StageId;
 use crate::stage::{MicrobatchError, StageError};
+use crate::train::build_error::BuildError;
 
 /// Why a call on a pipeline failed.
 #[derive(Debug, Clone, thiserror::Error)]

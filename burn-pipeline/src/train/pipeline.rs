@@ -4,25 +4,23 @@
 //! a failure of a rank every later call says so at once (nothing is half-run silently); dropping the pipeline
 //! never waits for a stuck rank.
 
-mod metadata;
-
-use super::admit::admit;
-use super::build_error::BuildError;
-use super::builder::Builder;
-use super::checkpoint::Progress;
-use super::command::{Answer, Command, Reply, StageFacts};
-use super::ending::Endings;
-use super::error::PipelineError;
-use super::report::{EvalReport, StepReport, Wants, most};
-use super::shared::SharedReport;
-use super::shares::Shares;
-use super::source::{Groups, Source};
 use crate::cost::LinkCosts;
 use crate::link::{Failure, Watch};
 use crate::plan::{CheckedPlan, Placement, StageId, Transport};
 use crate::simulate::SimulateOptions;
 use crate::stage::{AnyTensor, Batch, EngineReport, Microbatches, Stage as StageModule, Validate, mixed};
 use crate::trace::Track;
+use crate::train::build::builder::Builder;
+use crate::train::build_error::BuildError;
+use crate::train::calls::batch::admit;
+use crate::train::checkpoint::Progress;
+use crate::train::control::command::{Answer, Command, Reply, StageFacts};
+use crate::train::control::endings::Endings;
+use crate::train::error::PipelineError;
+use crate::train::plans::parts::Shares;
+use crate::train::plans::source::{Groups, Source};
+use crate::train::report::{EvalReport, StepReport, Wants, most};
+use crate::train::shared::SharedReport;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
@@ -74,38 +72,38 @@ use std::time::{Duration, Instant};
 /// ```
 #[derive(Debug)]
 pub struct Pipeline {
-    pub(super) source: Arc<SourceBox>,
-    pub(super) placement: Placement,
-    pub(super) training: HashMap<usize, Arc<CheckedPlan>>,
-    pub(super) evaluation: HashMap<usize, Arc<CheckedPlan>>,
-    pub(super) facts: Vec<StageFacts>,
-    pub(super) shared: Vec<SharedReport>,
+    pub(crate) source: Arc<SourceBox>,
+    pub(crate) placement: Placement,
+    pub(crate) training: HashMap<usize, Arc<CheckedPlan>>,
+    pub(crate) evaluation: HashMap<usize, Arc<CheckedPlan>>,
+    pub(crate) facts: Vec<StageFacts>,
+    pub(crate) shared: Vec<SharedReport>,
     /// The ranks of this process.
-    pub(super) members: Vec<usize>,
+    pub(crate) members: Vec<usize>,
     /// Are there ranks in other processes?
-    pub(super) together: bool,
-    pub(super) transport: Transport,
+    pub(crate) together: bool,
+    pub(crate) transport: Transport,
     /// How messages travel, as the simulator has it.
-    pub(super) travel: SimulateOptions,
-    pub(super) watch: Arc<dyn Watch>,
-    pub(super) commands: Vec<Sender<Command>>,
-    pub(super) replies: Receiver<Reply>,
-    pub(super) groups: Groups,
+    pub(crate) travel: SimulateOptions,
+    pub(crate) watch: Arc<dyn Watch>,
+    pub(crate) commands: Vec<Sender<Command>>,
+    pub(crate) replies: Receiver<Reply>,
+    pub(crate) groups: Groups,
     /// Dropped after the commands, whose end the rank's thread sees.
     #[expect(dead_code, reason = "it is there for its drop")]
-    pub(super) endings: Endings,
-    pub(super) deadline: Duration,
-    pub(super) validate: Validate,
-    pub(super) learned: bool,
-    pub(super) closed: Option<Failure>,
-    pub(super) progress: Progress,
+    pub(crate) endings: Endings,
+    pub(crate) deadline: Duration,
+    pub(crate) validate: Validate,
+    pub(crate) learned: bool,
+    pub(crate) closed: Option<Failure>,
+    pub(crate) progress: Progress,
     /// Batches whose gradients no step has used yet.
-    pub(super) waiting: usize,
-    pub(super) seed: Option<u64>,
+    pub(crate) waiting: usize,
+    pub(crate) seed: Option<u64>,
 }
 
 /// `Source` without a need for `Debug` on schedules' insides.
-pub(super) struct SourceBox(pub(super) Source);
+pub(crate) struct SourceBox(pub(crate) Source);
 
 impl std::fmt::Debug for SourceBox {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -149,7 +147,7 @@ impl Pipeline {
         Ok(engines)
     }
 
-    pub(super) fn plan_name(&self) -> String {
+    pub(crate) fn plan_name(&self) -> String {
         self.training.values().next().map(|plan| plan.plan().name().to_owned()).unwrap_or_default()
     }
 
@@ -269,7 +267,7 @@ impl Pipeline {
     }
 
     /// Microbatches that a batch is cut into, over all replicas.
-    pub(super) fn wanted_microbatches(&self) -> usize {
+    pub(crate) fn wanted_microbatches(&self) -> usize {
         self.source.0.microbatches() * self.groups.replicas
     }
 
@@ -279,7 +277,7 @@ impl Pipeline {
     }
 
     /// Tells the other processes of a refusal, so that they do not run what this one did not admit.
-    fn agreed<T>(&mut self, admitted: Result<T, PipelineError>) -> Result<T, PipelineError> {
+    pub(crate) fn agreed<T>(&mut self, admitted: Result<T, PipelineError>) -> Result<T, PipelineError> {
         if let (true, Err(refusal)) = (self.together, &admitted) {
             // What comes back is this very refusal, or a failure that the next call reports.
             let _ = self.ask(&Command::Refuse(refusal.to_string()));

@@ -5,7 +5,7 @@ use crate::stage::{ActivationBytes, Boundary, BoundaryError, Microbatches, Paylo
 use crate::trace::Track;
 use std::collections::BTreeMap;
 
-/// What [`Pipeline::step`](super::Pipeline::step) tells.
+/// What [`Pipeline::step`](crate::train::Pipeline::step) tells.
 #[derive(Debug, Clone)]
 pub struct StepReport {
     /// The loss over all batches since the weights were last stepped, by the loss contract.
@@ -50,7 +50,7 @@ pub enum Wants {
     Nothing,
 }
 
-/// What [`Pipeline::eval`](super::Pipeline::eval) tells.
+/// What [`Pipeline::eval`](crate::train::Pipeline::eval) tells.
 #[derive(Debug, Clone)]
 pub struct EvalReport {
     /// The loss, if the batch had a target and this process wants it.
@@ -62,7 +62,7 @@ pub struct EvalReport {
     /// Samples in the batch.
     pub samples: usize,
     /// One a microbatch, in order; none where this process wants none.
-    pub(super) outputs: Vec<Payload>,
+    pub(crate) outputs: Vec<Payload>,
 }
 
 impl EvalReport {
@@ -86,6 +86,6 @@ impl EvalReport {
 }
 
 /// Keeps the larger of what is known and what came, stage by stage.
-pub(super) fn most(known: &mut [usize], came: BTreeMap<StageId, usize>) {
+pub(crate) fn most(known: &mut [usize], came: BTreeMap<StageId, usize>) {
     came.into_iter().for_each(|(stage, bytes)| known[stage.index()] = bytes.max(known[stage.index()]));
 }

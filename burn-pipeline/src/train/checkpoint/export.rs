@@ -17,10 +17,10 @@ use crate::execute::ExecuteError;
 use crate::link::{Activity, Direction, Header, Message};
 use crate::plan::StageId;
 use crate::stage::{AnyTensor, NamedWeight, Payload};
-use crate::train::command::{Answer, Command};
+use crate::train::control::command::{Answer, Command};
+use crate::train::control::processes::gather;
 use crate::train::pipeline::Pipeline;
-use crate::train::rank::Rank;
-use crate::train::together::gather;
+use crate::train::step::rank::Rank;
 use burn::tensor::{DType, TensorData};
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
@@ -82,7 +82,7 @@ impl Rank {
     ///
     /// # Errors
     /// The outer one if a rank failed or the link did; the inner one if the file cannot be written.
-    pub(in crate::train) fn export(&mut self, path: &Path) -> Result<Result<(), CheckpointError>, ExecuteError> {
+    pub(crate) fn export(&mut self, path: &Path) -> Result<Result<(), CheckpointError>, ExecuteError> {
         let (me, timeout) = (self.executor().rank(), self.executor().timeout());
         let mut own: BTreeMap<String, AnyTensor> = BTreeMap::new();
         let mut entries = Vec::new();

@@ -44,6 +44,6 @@ mod tensors;
 pub use error::CheckpointError;
 pub use folder::Checkpoints;
 pub use manifest::{FileEntry, ParameterEntry, Progress, StateEntry};
-pub(in crate::train) use rank::SavedStage;
+pub(crate) use rank::SavedStage;
 pub use stored::Checkpoint;
-pub(in crate::train) use stored::Parts;
+pub(crate) use stored::Parts;

@@ -12,7 +12,7 @@ use super::rank::SavedStage;
 use super::stored::{Checkpoint, Parts};
 use crate::stage::NamedWeight;
 use crate::train::SharedReport;
-use crate::train::command::{Answer, Command};
+use crate::train::control::command::{Answer, Command};
 use crate::train::pipeline::Pipeline;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -187,7 +187,7 @@ impl Pipeline {
     }
 
     /// A name that two stages claim for parameters that are not copies of a shared one, and the stages.
-    pub(in crate::train) fn claimed_twice(&self) -> Option<(String, usize, usize)> {
+    pub(crate) fn claimed_twice(&self) -> Option<(String, usize, usize)> {
         let mut claimed: BTreeMap<&str, (usize, Option<usize>)> = BTreeMap::new();
         for facts in self.facts.iter().filter(|facts| facts.stage.replica() == 0) {
             let stage = facts.stage.index();

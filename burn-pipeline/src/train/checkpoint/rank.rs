@@ -13,15 +13,15 @@ use crate::execute::ExecuteError;
 use crate::link::{Activity, Link};
 use crate::plan::StageId;
 use crate::stage::{ErasedStage, NamedWeight, StateValue};
-use crate::train::rank::Rank;
 use crate::train::shared::Sharing;
+use crate::train::step::rank::Rank;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// What a rank has written of one stage.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(in crate::train) struct SavedStage {
+pub(crate) struct SavedStage {
     /// The stage.
     pub(super) stage: usize,
     /// Its file.
@@ -38,10 +38,7 @@ impl Rank {
     ///
     /// # Errors
     /// If a tensor cannot be read from its device, or the file not be written.
-    pub(in crate::train) fn save(
-        &mut self,
-        folder: &Path,
-    ) -> Result<Result<Vec<SavedStage>, CheckpointError>, ExecuteError> {
+    pub(crate) fn save(&mut self, folder: &Path) -> Result<Result<Vec<SavedStage>, CheckpointError>, ExecuteError> {
         let sharing = self.sharing().clone();
         let first: Vec<StageId> = self.executor().stages().keys().copied().filter(|s| s.replica() == 0).collect();
         // All data-parallel replicas go through all stages, also after an error, since they may have to meet.
@@ -69,11 +66,7 @@ impl Rank {
     ///
     /// # Errors
     /// If a parameter is missing or has another form, or a file is not what was written.
-    pub(in crate::train) fn offer(
-        &mut self,
-        checkpoint: &Checkpoint,
-        parts: Parts,
-    ) -> Result<BTreeSet<usize>, CheckpointError> {
+    pub(crate) fn offer(&mut self, checkpoint: &Checkpoint, parts: Parts) -> Result<BTreeSet<usize>, CheckpointError> {
         let sharing = self.sharing().clone();
         let mut used = BTreeSet::new();
         let stages: Vec<StageId> = self.executor().stages().keys().copied().collect();
@@ -95,7 +88,7 @@ impl Rank {
     ///
     /// # Errors
     /// What a device reports.
-    pub(in crate::train) fn conclude(&mut self, adopt: bool) -> Result<(), ExecuteError> {
+    pub(crate) fn conclude(&mut self, adopt: bool) -> Result<(), ExecuteError> {
         for stage in self.executor().stages().values_mut() {
             if adopt { stage.adopt() } else { stage.decline() }
         }

@@ -33,7 +33,7 @@ pub(super) const SHARED: &str = "shared/";
 
 /// Which parts of a checkpoint to load.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::train) enum Parts {
+pub(crate) enum Parts {
     /// Weights, and the optimizer's state where there is an optimizer.
     All,
     /// Weights alone.
@@ -68,7 +68,7 @@ impl Checkpoint {
     }
 
     /// Tells it from any other checkpoint: its name, its step, and the sum of its manifest.
-    pub(in crate::train) fn identity(&self) -> String {
+    pub(crate) fn identity(&self) -> String {
         let name = self.folder.file_name().unwrap_or_default().to_string_lossy();
         // Numbers and text always become JSON; if they did not, all ranks would agree on that.
         let sum = self.manifest.sum().unwrap_or_default();

@@ -44,7 +44,7 @@ pub(super) struct Group {
 
 /// What all ranks agreed on.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub(in crate::train) struct Sharing {
+pub(crate) struct Sharing {
     pub(super) groups: Vec<Group>,
     /// Copies that are not the first of their parameter: the gradient norm leaves them out.
     repeats: BTreeSet<(StageId, u64)>,
@@ -57,7 +57,7 @@ pub(in crate::train) struct Sharing {
 
 impl Sharing {
     /// Gathers what every rank holds, and forms the groups. All ranks must call it.
-    pub(in crate::train) fn agree(
+    pub(crate) fn agree(
         executor: &mut Executor,
         placement: &Placement,
         declared: &[SharedParameter],
@@ -175,7 +175,7 @@ impl Sharing {
     }
 
     /// Refuses parameters of which only some copies are sharded over data-parallel replicas. All ranks must call it.
-    pub(in crate::train) fn refuse_half_sharded(&self, executor: &mut Executor) -> Result<(), ExecuteError> {
+    pub(crate) fn refuse_half_sharded(&self, executor: &mut Executor) -> Result<(), ExecuteError> {
         // With one replica nothing is sharded.
         if self.groups.is_empty() || executor.grid().replicas() < 2 {
             return Ok(());
@@ -201,17 +201,17 @@ impl Sharing {
     }
 
     /// Gives every copy the value of the first one. All ranks must call it.
-    pub(in crate::train) fn copy_first(&self, executor: &mut Executor) -> Result<(), ExecuteError> {
+    pub(crate) fn copy_first(&self, executor: &mut Executor) -> Result<(), ExecuteError> {
         sum::copy_first(self, executor)
     }
 
     /// Replaces the gradient of every copy by the sum over all copies. All ranks must call it.
-    pub(in crate::train) fn sum_gradients(&self, executor: &mut Executor) -> Result<(), ExecuteError> {
+    pub(crate) fn sum_gradients(&self, executor: &mut Executor) -> Result<(), ExecuteError> {
         sum::sum_gradients(self, executor)
     }
 
     /// After the first step that is taken: refuses copies that the optimizer drove apart. All ranks must call it.
-    pub(in crate::train) fn watch(&mut self, executor: &mut Executor) -> Result<(), ExecuteError> {
+    pub(crate) fn watch(&mut self, executor: &mut Executor) -> Result<(), ExecuteError> {
         if self.watched || self.groups.is_empty() {
             return Ok(());
         }
@@ -220,19 +220,19 @@ impl Sharing {
     }
 
     /// Is this a copy whose first one counts for it?
-    pub(in crate::train) fn repeats(&self, stage: StageId, id: ParamId) -> bool {
+    pub(crate) fn repeats(&self, stage: StageId, id: ParamId) -> bool {
         self.repeats.contains(&(stage, id.val()))
     }
 
     /// The declaration's name of the shared parameter that a stage holds first at this path.
-    pub(in crate::train) fn name_of(&self, stage: StageId, path: &str) -> Option<&str> {
+    pub(crate) fn name_of(&self, stage: StageId, path: &str) -> Option<&str> {
         let holds =
             |report: &&SharedReport| report.copies.iter().any(|copy| copy.stage == stage.index() && copy.path == path);
         self.reports.iter().find(holds).map(|report| report.name.as_str())
     }
 
     /// What is shared, and how.
-    pub(in crate::train) fn reports(&self) -> &[SharedReport] {
+    pub(crate) fn reports(&self) -> &[SharedReport] {
         &self.reports
     }
 }

@@ -3,12 +3,12 @@
 //! Guarantees: a batch that cannot be cut, lacks what a stage reads, or is of another form than stages and loss
 //! take is refused here, so that a refusal costs nothing: no rank ran anything, and gathered gradients stay.
 
-use super::command::StageFacts;
-use super::error::PipelineError;
 use crate::stage::{Batch, Microbatches, StageError};
+use crate::train::control::command::StageFacts;
+use crate::train::error::PipelineError;
 
 /// Cuts the batch into at most `wanted` microbatches, and makes sure that it holds what stages take.
-pub(super) fn admit(batch: Batch, wanted: usize, stages: &[StageFacts]) -> Result<Microbatches, PipelineError> {
+pub(crate) fn admit(batch: Batch, wanted: usize, stages: &[StageFacts]) -> Result<Microbatches, PipelineError> {
     let batch = batch.cut(wanted)?;
     for (facts, whole) in stages.iter().flat_map(|facts| batch.wholes().map(move |whole| (facts, whole))) {
         fits(whole, facts)?;

@@ -1,18 +1,18 @@
 //! Which data-parallel replica runs which part of a batch, by which plan.
 
-use super::build_error::BuildError;
 use crate::execute::ReplicaShare;
 use crate::group::Grid;
 use crate::plan::CheckedPlan;
+use crate::train::build_error::BuildError;
 use std::sync::Arc;
 
 /// The parts of a batch, one a replica.
 #[derive(Clone, Debug)]
-pub(super) struct Shares(Vec<(ReplicaShare, Arc<CheckedPlan>)>);
+pub(crate) struct Shares(Vec<(ReplicaShare, Arc<CheckedPlan>)>);
 
 impl Shares {
     /// The parts of a batch of this many microbatches (at least one), with the plan for each part's number.
-    pub(super) fn new(
+    pub(crate) fn new(
         microbatches: usize,
         replicas: usize,
         mut plan: impl FnMut(usize) -> Result<Arc<CheckedPlan>, BuildError>,
@@ -29,17 +29,17 @@ impl Shares {
     }
 
     /// A replica's part, and its plan.
-    pub(super) fn of(&self, replica: usize) -> (ReplicaShare, &CheckedPlan) {
+    pub(crate) fn of(&self, replica: usize) -> (ReplicaShare, &CheckedPlan) {
         let (part, plan) = &self.0[replica];
         (*part, plan)
     }
 
     /// The plan's name, for messages.
-    pub(super) fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         self.0[0].1.plan().name()
     }
 
-    pub(super) fn has_backward(&self) -> bool {
+    pub(crate) fn has_backward(&self) -> bool {
         self.0[0].1.plan().has_backward()
     }
 }

@@ -1,12 +1,12 @@
 //! What crosses the boundaries of a pipeline's stages, learned before anything trains.
 
-use super::super::admit::admit;
-use super::super::command::{Answer, Command};
-use super::super::error::PipelineError;
-use super::super::learn::learning_plan;
-use super::Pipeline;
 use crate::plan::StageId;
 use crate::stage::{Batch, MetadataMode, Microbatches, StageMetadata, Validate};
+use crate::train::calls::batch::admit;
+use crate::train::control::command::{Answer, Command};
+use crate::train::error::PipelineError;
+use crate::train::pipeline::Pipeline;
+use crate::train::step::metadata::learning_plan;
 use std::sync::Arc;
 
 impl Pipeline {
@@ -24,7 +24,7 @@ impl Pipeline {
     }
 
     /// A batch that can be trained on, cut.
-    pub(super) fn admitted(&self, batch: Batch) -> Result<Microbatches, PipelineError> {
+    pub(crate) fn admitted(&self, batch: Batch) -> Result<Microbatches, PipelineError> {
         let batch = admit(batch, self.wanted_microbatches(), &self.facts)?;
         if !batch.has_target() {
             return Err(PipelineError::NoLoss { missing: "the target" });
@@ -37,7 +37,7 @@ impl Pipeline {
 
     /// Learns the metadata before the first step: where it is to be validated, or where every stage declared its forms, so
     /// that nothing need be run for them.
-    pub(super) fn learn_once(&mut self, batch: &Microbatches) -> Result<(), PipelineError> {
+    pub(crate) fn learn_once(&mut self, batch: &Microbatches) -> Result<(), PipelineError> {
         if self.learned || self.validate == Validate::Off && !self.is_declared() {
             return Ok(());
         }

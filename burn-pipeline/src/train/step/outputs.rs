@@ -12,7 +12,7 @@ use crate::stage::Payload;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Takes the outputs that this rank has; gives all outputs where this rank asks, else none.
-pub(super) fn deliver(
+pub(crate) fn deliver(
     executor: &mut Executor,
     last: StageId,
     outputs: Vec<(usize, Payload)>,

@@ -1,15 +1,15 @@
 //! What ranks in other processes are told of a batch and of stages: the parts of the runtime's types that can be
 //! written down.
 
-use super::command::StageFacts;
-use super::rank::BatchOutcome;
 use crate::plan::StageId;
 use crate::stage::{ActivationBytes, Takes};
 use crate::trace::Event;
+use crate::train::control::command::StageFacts;
+use crate::train::step::rank::BatchOutcome;
 use serde::{Deserialize, Serialize};
 
 /// A stage of the placement by replica and index; `None` if there can be no such stage.
-pub(super) fn stage((replica, index): (usize, usize)) -> Option<StageId> {
+pub(crate) fn stage((replica, index): (usize, usize)) -> Option<StageId> {
     (replica < 2 && index <= usize::from(u16::MAX)).then(|| StageId::in_replica(replica, index))
 }
 
@@ -20,7 +20,7 @@ fn numbers(stage: StageId) -> (usize, usize) {
 /// What a rank's batch gave, but for its outputs, which ranks that asked have, and for the loss and the observed
 /// numbers, which every rank has.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct SharedOutcome {
+pub(crate) struct SharedOutcome {
     events: Vec<(String, f64, f64)>,
     message_bytes: Vec<((usize, usize), usize)>,
     skip_bytes: Vec<((usize, usize), usize)>,
@@ -30,7 +30,7 @@ pub(super) struct SharedOutcome {
 }
 
 impl SharedOutcome {
-    pub(super) fn of(outcome: &BatchOutcome) -> Self {
+    pub(crate) fn of(outcome: &BatchOutcome) -> Self {
         let event = |event: &Event| (event.action.to_string(), event.start, event.end);
         let activation = |(&stage, bytes): (&StageId, &ActivationBytes)| {
             (numbers(stage), [bytes.after_forward, bytes.after_input, bytes.recomputed])
@@ -45,7 +45,7 @@ impl SharedOutcome {
         }
     }
 
-    pub(super) fn outcome(self, rank: usize, loss: f64, observed: Vec<Vec<f64>>) -> BatchOutcome {
+    pub(crate) fn outcome(self, rank: usize, loss: f64, observed: Vec<Vec<f64>>) -> BatchOutcome {
         let event =
             |(action, start, end): (String, f64, f64)| Some(Event { rank, action: action.parse().ok()?, start, end });
         let bytes = |(place, bytes)| Some((stage(place)?, bytes));
@@ -68,21 +68,21 @@ impl SharedOutcome {
 
 /// What a rank tells of a stage that it holds.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct SharedFacts {
+pub(crate) struct SharedFacts {
     replica: usize,
     /// The stage, in the model.
-    pub(super) index: usize,
+    pub(crate) index: usize,
     has_loss: bool,
     declared: bool,
     weight_bytes: usize,
     /// Element types and shapes, in visiting order.
-    pub(super) parameters: String,
+    pub(crate) parameters: String,
     /// Its parameters: path in the stage, and name in the whole model.
     names: Vec<(String, String)>,
 }
 
 impl SharedFacts {
-    pub(super) fn of(facts: &StageFacts) -> Self {
+    pub(crate) fn of(facts: &StageFacts) -> Self {
         let StageFacts { stage, has_loss, declared, weight_bytes, .. } = *facts;
         let (replica, index) = numbers(stage);
         let (parameters, names) = (facts.parameters.clone(), facts.names.clone());
@@ -90,7 +90,7 @@ impl SharedFacts {
     }
 
     /// The facts as another process sees them: whether a batch fits the stage is for its holder to say.
-    pub(super) fn foreign(&self) -> Option<StageFacts> {
+    pub(crate) fn foreign(&self) -> Option<StageFacts> {
         Some(StageFacts {
             stage: stage((self.replica, self.index))?,
             extras: Vec::new(),

@@ -13,14 +13,14 @@
 //!    them. The first round, which captures and compiles, is not counted.
 //! 5. Parameters, buffers among them, are counted by element type.
 
-use super::builder::{Builder, StageContext};
-use super::profile::median;
 use crate::cost::{Dtype, Layer, LayerKind, Layers, PartitionError};
 use crate::execute::panic_message;
 use crate::stage::{
     AnyTensor, Batch, ErasedStage, ForwardCall, Gradients, MicrobatchError, Outcome, Payload, SplitBackward,
     StageError, loss_seed,
 };
+use crate::train::build::builder::{Builder, StageContext};
+use crate::train::choose::profile::median;
 use burn::tensor::{DType, Device};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -10,15 +10,15 @@
 //! 3. What each rank then has to tell (its events, its weights, what it has written of a checkpoint) is given to every
 //!    rank. Outputs of an evaluation go to the ranks that ask for them.
 
-use super::checkpoint::CheckpointError;
-use super::command::{Answer, Command, StageFacts};
-use super::rank::{BatchOutcome, Rank};
-use super::told::{self, SharedFacts, SharedOutcome};
-use super::worker::obey;
 use crate::execute::{ExecuteError, HandshakeError};
 use crate::link::{Activity, Direction, Header, Link, LinkError, Message, all_gather_bytes};
 use crate::plan::StageId;
 use crate::stage::{AnyTensor, Boundary, NamedWeight, Payload, Validate};
+use crate::train::checkpoint::CheckpointError;
+use crate::train::control::command::{Answer, Command, StageFacts};
+use crate::train::control::facts::{self, SharedFacts, SharedOutcome};
+use crate::train::control::worker::obey;
+use crate::train::step::rank::{BatchOutcome, Rank};
 use burn::module::ParamId;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -26,10 +26,10 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 /// What all ranks of a job must have in common: names and values.
-pub(super) type Job = Vec<(&'static str, String)>;
+pub(crate) type Job = Vec<(&'static str, String)>;
 
 /// Compares the job with every rank's; names the first rank that differs from most.
-pub(super) fn agree_on_job(link: &mut dyn Link, job: &Job, timeout: Duration) -> Result<(), ExecuteError> {
+pub(crate) fn agree_on_job(link: &mut dyn Link, job: &Job, timeout: Duration) -> Result<(), ExecuteError> {
     link.announce(Activity::Gathering);
     let table: Vec<Vec<(String, String)>> = gather(link, job, timeout)?;
     let rank = link.rank();
@@ -56,7 +56,7 @@ fn odd_one(values: &[String]) -> Option<(usize, &String)> {
 }
 
 /// Gives every rank the facts of all stages. Two ranks that hold one stage must hold the same parameters.
-pub(super) fn share_facts(
+pub(crate) fn share_facts(
     link: &mut dyn Link,
     facts: Vec<StageFacts>,
     timeout: Duration,
@@ -80,7 +80,7 @@ pub(super) fn share_facts(
 }
 
 /// Runs a command that every process gives, and gives every process all ranks' answers.
-pub(super) fn obey_together(
+pub(crate) fn obey_together(
     rank: &mut Rank,
     mut command: Command,
     clip_norm: Option<f64>,
@@ -210,7 +210,7 @@ fn share_tensors(rank: &mut Rank, stages: OfStages) -> Result<OfStages, ExecuteE
     let me = rank.executor().rank();
     let all = table.into_iter().zip(spread).flat_map(|(stages, payloads)| stages.into_iter().zip(payloads));
     all.map(|(stage, payload)| {
-        let stage = told::stage(stage).unwrap_or(StageId::new(0));
+        let stage = facts::stage(stage).unwrap_or(StageId::new(0));
         let tensors = Vec::<Option<AnyTensor>>::from_payload(payload);
         let tensors = tensors.map_err(|e| ExecuteError::Device { rank: me, message: e.to_string() })?;
         Ok((stage, tensors))
@@ -272,7 +272,7 @@ fn share_named(
 }
 
 /// Gives every rank what every rank says, as JSON.
-pub(super) fn gather<S: Serialize + ?Sized, T: DeserializeOwned>(
+pub(crate) fn gather<S: Serialize + ?Sized, T: DeserializeOwned>(
     link: &mut dyn Link,
     own: &S,
     timeout: Duration,

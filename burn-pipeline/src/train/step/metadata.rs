@@ -8,8 +8,6 @@
 //!    the first real message finds its receive posted, where a link posts receives ([`Link::expect`]).
 //! 4. Forms that were declared in a pipeline that is not all static are compared with what was found.
 
-use super::build_error::BuildError;
-use super::rank::Rank;
 use crate::execute::{ExecuteError, RecordedSpecs, ReplicaShare, Run, Seeding, SpecCheck, expected_messages};
 #[cfg(doc)]
 use crate::link::Link;
@@ -17,14 +15,16 @@ use crate::link::{Activity, expect_all};
 use crate::pass::insert_transfers;
 use crate::plan::{Action, CheckOptions, CheckedPlan, Op, Placement, Plan, SkipEdge, StageId};
 use crate::stage::{AnyTensor, GradientStore, MetadataMode, Microbatches, Port, StageError, StageMetadata, Validate};
+use crate::train::build_error::BuildError;
+use crate::train::step::rank::Rank;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
 /// The metadata of a rank's stages.
-pub(super) type Known = BTreeMap<StageId, StageMetadata>;
+pub(crate) type Known = BTreeMap<StageId, StageMetadata>;
 
 /// One microbatch a route: every `F` in the model's order, then every `B` back.
-pub(super) fn learning_plan(placement: &Placement, skips: Vec<SkipEdge>) -> Result<CheckedPlan, BuildError> {
+pub(crate) fn learning_plan(placement: &Placement, skips: Vec<SkipEdge>) -> Result<CheckedPlan, BuildError> {
     let row = |rank: usize| {
         let mut stages = placement.stages_of(rank);
         stages.sort_by_key(|stage| (stage.index(), stage.replica()));

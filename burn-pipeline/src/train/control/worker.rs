@@ -6,17 +6,17 @@
 //! Each thread works inside a compute pool of its own, so that ranks do not fight over one. A panic outside a
 //! stage's task (in a factory or an optimizer) is caught here, named, and told to the other ranks.
 
-use super::builder::{Builder, StageContext};
-use super::command::{Answer, Command, Reply, StageFacts};
-use super::probe;
-use super::rank::Rank;
-use super::shared::SharedReport;
-use super::together::{Job, agree_on_job, obey_together, share_facts};
 use crate::execute::{ExecuteError, Executor, ReplicaShare, RunOptions, panic_message};
 use crate::group::Grid;
 use crate::link::{Activity, Failure, Link};
 use crate::plan::{Placement, StageId};
 use crate::stage::{AnyTensor, ErasedStage, NamedWeight, Validate};
+use crate::train::build::builder::{Builder, StageContext};
+use crate::train::choose::links;
+use crate::train::control::command::{Answer, Command, Reply, StageFacts};
+use crate::train::control::processes::{Job, agree_on_job, obey_together, share_facts};
+use crate::train::shared::SharedReport;
+use crate::train::step::rank::Rank;
 use burn::module::ParamId;
 use burn::tensor::Device;
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,21 +25,21 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 
 /// What a rank's thread starts from.
-pub(super) struct Seat {
-    pub(super) rank: usize,
-    pub(super) device: Device,
-    pub(super) placement: Placement,
+pub(crate) struct Seat {
+    pub(crate) rank: usize,
+    pub(crate) device: Device,
+    pub(crate) placement: Placement,
     /// Stages whose backward the plan splits.
-    pub(super) splits: Arc<BTreeSet<StageId>>,
+    pub(crate) splits: Arc<BTreeSet<StageId>>,
     /// What all ranks must have in common, where they are processes.
-    pub(super) job: Option<Job>,
-    pub(super) builder: Builder,
-    pub(super) commands: Receiver<Command>,
-    pub(super) replies: Sender<Reply>,
+    pub(crate) job: Option<Job>,
+    pub(crate) builder: Builder,
+    pub(crate) commands: Receiver<Command>,
+    pub(crate) replies: Sender<Reply>,
 }
 
 /// The thread's whole life.
-pub(super) fn run(seat: Seat, link: Box<dyn Link>) {
+pub(crate) fn run(seat: Seat, link: Box<dyn Link>) {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(seat.builder.threads);
     let named = pool.thread_name({
         let rank = seat.rank;
@@ -90,7 +90,7 @@ fn serve(seat: &Seat, link: Box<dyn Link>) {
 }
 
 /// Runs user code outside a stage's task: a panic becomes an error that says what the rank was doing.
-pub(super) fn caught<T>(
+pub(crate) fn caught<T>(
     rank: usize,
     doing: impl FnOnce() -> String,
     f: impl FnOnce() -> Result<T, ExecuteError>,
@@ -159,7 +159,7 @@ fn build(seat: &Seat, mut link: Box<dyn Link>) -> Result<Built, ExecuteError> {
 }
 
 /// Does what it is asked to; where parameters are sharded, with whole ones, if they are to be read.
-pub(super) fn obey(
+pub(crate) fn obey(
     rank: &mut Rank,
     command: Command,
     clip_norm: Option<f64>,
@@ -242,7 +242,7 @@ fn obey_whole(
             Ok(Answer::Tensors(rank.executor().stages().iter_mut().map(|(&s, held)| (s, weights(held))).collect()))
         }
         Command::Refuse(_) => Ok(Answer::Done),
-        Command::MeasureLinks => probe::measure(rank).map(Answer::Links),
+        Command::MeasureLinks => links::measure(rank).map(Answer::Links),
         Command::Tell(text) => Ok(Answer::Told(text.to_string())),
         Command::Engines => {
             Ok(Answer::Engines(rank.executor().stages().iter().map(|(&s, held)| (s, held.report())).collect()))

@@ -14,11 +14,11 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Waits for threads when it is dropped.
 #[derive(Debug, Default)]
-pub(super) struct Endings(Vec<Receiver<Infallible>>);
+pub(crate) struct Endings(Vec<Receiver<Infallible>>);
 
 impl Endings {
     /// What a thread keeps until it ends.
-    pub(super) fn another(&mut self) -> Sender<Infallible> {
+    pub(crate) fn another(&mut self) -> Sender<Infallible> {
         let (alive, ended) = channel();
         self.0.push(ended);
         alive

@@ -3,18 +3,18 @@
 //! Guarantees: an answer comes within the deadline of the last sign of life; of several errors the first cause is
 //! returned; after one, the pipeline is closed.
 
-use super::command::{Answer, Command};
-use super::error::PipelineError;
-use super::pipeline::Pipeline;
 use crate::execute::ExecuteError;
 use crate::link::{Activity, Failure};
+use crate::train::control::command::{Answer, Command};
+use crate::train::error::PipelineError;
+use crate::train::pipeline::Pipeline;
 use std::collections::BTreeMap;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
 impl Pipeline {
     /// Gives every rank a command and waits for all answers.
-    pub(super) fn ask(&mut self, command: &Command) -> Result<Vec<Answer>, PipelineError> {
+    pub(crate) fn ask(&mut self, command: &Command) -> Result<Vec<Answer>, PipelineError> {
         if let Some(failure) = &self.closed {
             return Err(PipelineError::Closed(failure.clone()));
         }
@@ -39,7 +39,7 @@ impl Pipeline {
     }
 
     /// The ranks' answers, in the order of ranks. The error that is returned is the first cause, not its echoes.
-    pub(super) fn answers(&mut self) -> Result<Vec<Answer>, PipelineError> {
+    pub(crate) fn answers(&mut self) -> Result<Vec<Answer>, PipelineError> {
         let mut answers: BTreeMap<usize, Vec<Answer>> = BTreeMap::new();
         let mut errors: Vec<(usize, ExecuteError)> = Vec::new();
         let mut outstanding = self.members.clone();

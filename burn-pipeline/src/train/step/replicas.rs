@@ -33,7 +33,7 @@ fn pairs(executor: &mut Executor, placement: &Placement) -> Vec<(StageId, StageI
 }
 
 /// Gives replica 1 of every stage replica 0's weights.
-pub(super) fn copy_weights(executor: &mut Executor, placement: &Placement) -> Result<(), ExecuteError> {
+pub(crate) fn copy_weights(executor: &mut Executor, placement: &Placement) -> Result<(), ExecuteError> {
     let (pairs, mut post) = (pairs(executor, placement), Post::default());
     for &(stage, other) in pairs.iter().filter(|(stage, _)| stage.replica() == 0) {
         let weights = executor.stages()[&stage].weights().into_iter().map(|(_, weight)| weight).collect::<Vec<_>>();
@@ -51,7 +51,7 @@ pub(super) fn copy_weights(executor: &mut Executor, placement: &Placement) -> Re
 }
 
 /// Replaces the gradients of every stage by the sum over its replicas.
-pub(super) fn sum_gradients(executor: &mut Executor, placement: &Placement) -> Result<(), ExecuteError> {
+pub(crate) fn sum_gradients(executor: &mut Executor, placement: &Placement) -> Result<(), ExecuteError> {
     let (pairs, mut post) = (pairs(executor, placement), Post::default());
     for &(stage, other) in &pairs {
         let gradients = gathered(executor, stage);
@@ -81,7 +81,7 @@ pub(super) fn sum_gradients(executor: &mut Executor, placement: &Placement) -> R
 /// batch's microbatches, as one device would add them. The first then holds the sum, the others nothing.
 ///
 /// The first hands its sum over; each other one adds what it held back, in order, and hands it on; the last returns it.
-pub(super) fn chain(executor: &mut Executor, placement: &Placement) -> Result<(), ExecuteError> {
+pub(crate) fn chain(executor: &mut Executor, placement: &Placement) -> Result<(), ExecuteError> {
     let ordered = |stage: &mut Box<dyn ErasedStage>| stage.gradients().accumulation() == Accumulation::Ordered;
     let (routes, replicas, own) = (placement.routes(), executor.grid().replicas(), executor.grid().replica());
     let copies = routes * replicas;

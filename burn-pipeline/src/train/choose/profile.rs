@@ -7,9 +7,9 @@
 //! 5. A receive's event is the time a rank stood waiting, which says how the schedule fits and nothing of the link:
 //!    links are measured by themselves (`Pipeline::measure_links`, `Profile::with_links`).
 
-use super::report::StepReport;
 use crate::cost::{LinkCosts, Profile, ProfileError, StageCost};
 use crate::plan::{Action, Op, Placement};
+use crate::train::report::StepReport;
 use std::collections::HashMap;
 
 /// The profile that some steps' timelines show.
@@ -61,7 +61,7 @@ pub fn measured_profile(placement: &Placement, steps: &[StepReport]) -> Result<P
     Profile::new((0..placement.stages()).map(stage).collect(), LinkCosts::default())
 }
 
-pub(super) fn median(values: &mut [f64]) -> f64 {
+pub(crate) fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
     if values.len().is_multiple_of(2) { (values[middle - 1] + values[middle]) / 2.0 } else { values[middle] }

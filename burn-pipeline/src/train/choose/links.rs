@@ -5,12 +5,12 @@
 //! 3. Half the median round trip of the small one is the latency; what the large one takes beyond that gives the
 //!    bandwidth. The device is waited for, so that copies between devices are counted.
 
-use super::rank::Rank;
 use crate::cost::LinkOverride;
 use crate::execute::ExecuteError;
 use crate::link::{Direction, Header, LinkError, Message};
 use crate::plan::Placement;
 use crate::stage::{Boundary, Payload};
+use crate::train::step::rank::Rank;
 use burn::tensor::{Device, Tensor};
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -23,7 +23,7 @@ const ROUNDS: usize = 21;
 const NOISE: f64 = 1.5;
 
 /// Measures this rank's links; the lower rank of each pair answers, for both ways.
-pub(super) fn measure(rank: &mut Rank) -> Result<Vec<LinkOverride>, ExecuteError> {
+pub(crate) fn measure(rank: &mut Rank) -> Result<Vec<LinkOverride>, ExecuteError> {
     let grid = rank.executor().grid();
     let mut links = Vec::new();
     for (a, b) in pairs(rank.placement()) {

@@ -5,21 +5,21 @@
 //! 2. [`Pipeline::start_rank`] holds one rank, and a link to the others, which are processes. Plans are proved for
 //!    what that link declares, and before stages are built all ranks compare their jobs ([`job`]).
 
-use super::build_error::BuildError;
-use super::builder::Builder;
-use super::checkpoint::Progress;
-use super::command::Answer;
-use super::ending::Endings;
-use super::error::PipelineError;
-use super::pipeline::{Pipeline, SourceBox};
-use super::source::split_stages;
-use super::together::Job;
-use super::worker::{Seat, run};
 use crate::execute::ExecuteError;
 use crate::link::{Capabilities, Delayed, Link, Threads, WIRE_VERSION, Watch, checksum};
 use crate::plan::{CheckedPlan, Plan, Transport};
 use crate::simulate::SimulateOptions;
 use crate::stage::Accumulation;
+use crate::train::build::builder::Builder;
+use crate::train::build_error::BuildError;
+use crate::train::checkpoint::Progress;
+use crate::train::control::command::Answer;
+use crate::train::control::endings::Endings;
+use crate::train::control::processes::Job;
+use crate::train::control::worker::{Seat, run};
+use crate::train::error::PipelineError;
+use crate::train::pipeline::{Pipeline, SourceBox};
+use crate::train::plans::source::split_stages;
 use burn::tensor::Device;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use std::sync::mpsc::channel;
 
 impl Pipeline {
     /// All ranks on threads of this process.
-    pub(super) fn start(builder: Builder) -> Result<Self, BuildError> {
+    pub(crate) fn start(builder: Builder) -> Result<Self, BuildError> {
         // Rendezvous is the strictest model: what is proved for it cannot deadlock on any link.
         let plan = first_plan(&builder, Transport::Rendezvous)?;
         let ranks = plan.plan().ranks() * builder.replicas;
@@ -43,7 +43,7 @@ impl Pipeline {
     }
 
     /// One rank of processes that all do the same.
-    pub(super) fn start_rank(builder: Builder, mut link: Box<dyn Link>) -> Result<Self, BuildError> {
+    pub(crate) fn start_rank(builder: Builder, mut link: Box<dyn Link>) -> Result<Self, BuildError> {
         link = delayed(&builder, link)?;
         let prepared = prepare_rank(&builder, link.as_ref());
         // The others hear of it now, and not when they have waited for this rank in vain.
@@ -205,7 +205,7 @@ fn job(builder: &Builder, plan: &CheckedPlan, device: &Device) -> Job {
 }
 
 /// A number for all of a plan: placement, microbatches, and every action of every rank.
-pub(super) fn fingerprint(plan: &Plan) -> u64 {
+pub(crate) fn fingerprint(plan: &Plan) -> u64 {
     // Plans are plain numbers and text: writing one cannot fail, and if it did, all ranks would agree on that.
     checksum(&serde_json::to_vec(plan).unwrap_or_default())
 }

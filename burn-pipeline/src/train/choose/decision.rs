@@ -1,11 +1,11 @@
 //! What was decided about the schedule, and why.
 
-use super::build_error::BuildError;
-use super::checkpoint::CheckpointError;
-use super::error::PipelineError;
 use crate::cost::{PartitionError, ProfileError};
 use crate::planner::{PlannerError, PlannerReport};
 use crate::simulate::SimulateError;
+use crate::train::build_error::BuildError;
+use crate::train::checkpoint::CheckpointError;
+use crate::train::error::PipelineError;
 
 /// What was decided.
 #[derive(Debug)]

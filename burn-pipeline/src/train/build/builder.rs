@@ -1,15 +1,15 @@
 //! Setting a pipeline up: what the user chooses, and what is checked before anything runs.
 
-use super::build_error::BuildError;
-use super::pipeline::Pipeline;
-use super::shared::SharedParameter;
-use super::source::{Groups, Source};
 use crate::cost::LinkCosts;
 use crate::execute::FusedActions;
 use crate::link::Link;
 use crate::plan::{Plan, SkipEdge};
 use crate::schedule::{Schedule, Size};
 use crate::stage::{Accumulation, Reduction, SplitBackward, StageBox, Validate};
+use crate::train::build_error::BuildError;
+use crate::train::pipeline::Pipeline;
+use crate::train::plans::source::{Groups, Source};
+use crate::train::shared::SharedParameter;
 use burn::optim::ModuleOptimizer;
 use burn::tensor::Device;
 use std::sync::Arc;
@@ -47,35 +47,35 @@ impl StageContext {
     }
 }
 
-pub(super) type Factory = Arc<dyn Fn(&StageContext) -> StageBox + Send + Sync>;
-pub(super) type Optimizers = Arc<dyn Fn() -> ModuleOptimizer + Send + Sync>;
+pub(crate) type Factory = Arc<dyn Fn(&StageContext) -> StageBox + Send + Sync>;
+pub(crate) type Optimizers = Arc<dyn Fn() -> ModuleOptimizer + Send + Sync>;
 
 /// Everything that a pipeline is built from; see [`Pipeline::builder`].
 #[derive(Clone)]
 pub struct Builder {
-    pub(super) source: Option<Source>,
-    pub(super) factory: Option<Factory>,
-    pub(super) optimizers: Option<Optimizers>,
-    pub(super) reduction: Reduction,
-    pub(super) devices: Vec<Device>,
-    pub(super) threads: usize,
-    pub(super) deadline: Duration,
-    pub(super) clip_norm: Option<f64>,
-    pub(super) accumulation: Accumulation,
-    pub(super) synchronize: bool,
-    pub(super) split: SplitBackward,
-    pub(super) keep_outputs: bool,
-    pub(super) shared: Vec<SharedParameter>,
-    pub(super) skips: Vec<SkipEdge>,
-    pub(super) validate: Validate,
-    pub(super) seed: Option<u64>,
-    pub(super) merge_weights: bool,
-    pub(super) fused: FusedActions,
-    pub(super) model: Option<String>,
-    pub(super) replicas: usize,
-    pub(super) sharded: bool,
-    pub(super) gathered: usize,
-    pub(super) delay: Option<LinkCosts>,
+    pub(crate) source: Option<Source>,
+    pub(crate) factory: Option<Factory>,
+    pub(crate) optimizers: Option<Optimizers>,
+    pub(crate) reduction: Reduction,
+    pub(crate) devices: Vec<Device>,
+    pub(crate) threads: usize,
+    pub(crate) deadline: Duration,
+    pub(crate) clip_norm: Option<f64>,
+    pub(crate) accumulation: Accumulation,
+    pub(crate) synchronize: bool,
+    pub(crate) split: SplitBackward,
+    pub(crate) keep_outputs: bool,
+    pub(crate) shared: Vec<SharedParameter>,
+    pub(crate) skips: Vec<SkipEdge>,
+    pub(crate) validate: Validate,
+    pub(crate) seed: Option<u64>,
+    pub(crate) merge_weights: bool,
+    pub(crate) fused: FusedActions,
+    pub(crate) model: Option<String>,
+    pub(crate) replicas: usize,
+    pub(crate) sharded: bool,
+    pub(crate) gathered: usize,
+    pub(crate) delay: Option<LinkCosts>,
 }
 
 impl std::fmt::Debug for Builder {
@@ -90,7 +90,7 @@ impl std::fmt::Debug for Builder {
 
 impl Builder {
     /// What data-parallel replicas ask of plans.
-    pub(super) fn groups(&self) -> Groups {
+    pub(crate) fn groups(&self) -> Groups {
         Groups { replicas: self.replicas, gathered: self.sharded.then_some(self.gathered) }
     }
 }

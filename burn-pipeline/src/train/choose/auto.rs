@@ -19,15 +19,6 @@
 //!    what runs beside them, above all on shared cores), the first one is taken up again, the same way. All ranks compare
 //!    the same numbers: the longest that any of them measured.
 
-use super::build_error::BuildError;
-use super::builder::Builder;
-use super::checkpoint::Checkpoints;
-use super::decision::{AutoError, Decision, Trial};
-use super::error::PipelineError;
-use super::pipeline::{Pipeline, SourceBox};
-use super::profile::{measured_profile, median};
-use super::report::StepReport;
-use super::source::Source;
 use crate::cost::{Layers, Profile};
 use crate::link::Link;
 use crate::pass::insert_transfers;
@@ -36,6 +27,15 @@ use crate::planner::{Cut, PassChoice, PlannerReport, Recompute, Request, Strateg
 use crate::schedule::{Schedule, ScheduleError, Size, by_name};
 use crate::simulate::simulate;
 use crate::stage::Batch;
+use crate::train::build::builder::Builder;
+use crate::train::build_error::BuildError;
+use crate::train::checkpoint::Checkpoints;
+use crate::train::choose::decision::{AutoError, Decision, Trial};
+use crate::train::choose::profile::{measured_profile, median};
+use crate::train::error::PipelineError;
+use crate::train::pipeline::{Pipeline, SourceBox};
+use crate::train::plans::source::Source;
+use crate::train::report::StepReport;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

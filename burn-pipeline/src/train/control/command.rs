@@ -1,13 +1,13 @@
 //! What ranks are asked to do, and what they answer.
 
-use super::checkpoint::{Checkpoint, CheckpointError, Parts, SavedStage};
-use super::rank::{ApplyOutcome, BatchOutcome};
-use super::shared::SharedReport;
-use super::shares::Shares;
 use crate::cost::LinkOverride;
 use crate::execute::ExecuteError;
 use crate::plan::{CheckedPlan, StageId};
 use crate::stage::{AnyTensor, EngineReport, MetadataMode, Microbatches, NamedWeight, StageMetadata, Takes};
+use crate::train::checkpoint::{Checkpoint, CheckpointError, Parts, SavedStage};
+use crate::train::plans::parts::Shares;
+use crate::train::shared::SharedReport;
+use crate::train::step::rank::{ApplyOutcome, BatchOutcome};
 use std::any::Any;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -16,7 +16,7 @@ use std::time::Instant;
 
 /// What a rank is asked to do. All ranks get the same commands in the same order.
 #[derive(Clone)]
-pub(super) enum Command {
+pub(crate) enum Command {
     Accumulate {
         shares: Arc<Shares>,
         batch: Arc<Microbatches>,
@@ -71,7 +71,7 @@ pub(super) enum Command {
 }
 
 /// What a rank answers.
-pub(super) enum Answer {
+pub(crate) enum Answer {
     Ready(Vec<StageFacts>, Vec<SharedReport>),
     Batch(BatchOutcome),
     Applied(ApplyOutcome),
@@ -102,26 +102,26 @@ pub(super) enum Answer {
 
 /// What a stage says of itself once it is built.
 #[derive(Debug, Clone)]
-pub(super) struct StageFacts {
-    pub(super) stage: StageId,
-    pub(super) extras: Vec<&'static str>,
-    pub(super) has_loss: bool,
+pub(crate) struct StageFacts {
+    pub(crate) stage: StageId,
+    pub(crate) extras: Vec<&'static str>,
+    pub(crate) has_loss: bool,
     /// Were its forms declared?
-    pub(super) declared: bool,
-    pub(super) takes: Takes,
-    pub(super) weight_bytes: usize,
+    pub(crate) declared: bool,
+    pub(crate) takes: Takes,
+    pub(crate) weight_bytes: usize,
     /// Element types and shapes of its parameters, in visiting order.
-    pub(super) parameters: String,
+    pub(crate) parameters: String,
     /// Paths of its parameters, each with a name in the whole model.
-    pub(super) names: Vec<(String, String)>,
+    pub(crate) names: Vec<(String, String)>,
 }
 
 /// A command's answers, with the rank that gives them: its own, or all ranks' where the others are processes.
-pub(super) type Reply = (usize, Result<Vec<Answer>, ExecuteError>);
+pub(crate) type Reply = (usize, Result<Vec<Answer>, ExecuteError>);
 
 impl Command {
     /// What a rank does that obeys it.
-    pub(super) fn doing(&self) -> &'static str {
+    pub(crate) fn doing(&self) -> &'static str {
         match self {
             Command::Accumulate { .. } => "running a training batch",
             Command::Apply { .. } => "stepping its weights",
@@ -140,7 +140,7 @@ impl Command {
     }
 
     /// What it is, for comparing the calls of processes.
-    pub(super) fn name(&self) -> &'static str {
+    pub(crate) fn name(&self) -> &'static str {
         match self {
             Command::Accumulate { .. } => "training",
             Command::Apply { .. } => "a step of the weights",

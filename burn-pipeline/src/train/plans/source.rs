@@ -1,18 +1,18 @@
 //! What a pipeline runs, and the plans that are made of it: lowered, and proved for the transport they will run on.
 
-use super::build_error::BuildError;
 use crate::pass::{insert_reduce_grad, insert_transfers, insert_unshard};
 use crate::plan::{CheckOptions, CheckedPlan, Op, Placement, Plan, SkipEdge, StageId, Transport};
 use crate::schedule::{ForwardOnly, Schedule, Size};
+use crate::train::build_error::BuildError;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// What data-parallel replicas ask of a plan.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Groups {
-    pub(super) replicas: usize,
+pub(crate) struct Groups {
+    pub(crate) replicas: usize,
     /// The most stages whose parameters a rank may have gathered, where they are sharded.
-    pub(super) gathered: Option<usize>,
+    pub(crate) gathered: Option<usize>,
 }
 
 impl Groups {
@@ -27,7 +27,7 @@ impl Groups {
 
 /// What is to be run: a family at a size, or one given plan.
 #[derive(Clone)]
-pub(super) enum Source {
+pub(crate) enum Source {
     Schedule(Arc<dyn Schedule>, Size),
     Plan(Arc<Plan>),
     /// For a model with edges past the next stage.
@@ -36,7 +36,7 @@ pub(super) enum Source {
 
 impl Source {
     /// The same for a model with these edges, beside those that it (or a given plan) has.
-    pub(super) fn with_skips(self, skips: &[SkipEdge]) -> Self {
+    pub(crate) fn with_skips(self, skips: &[SkipEdge]) -> Self {
         let own = if let Source::Plan(plan) = &self { plan.skips().to_vec() } else { self.skips() };
         let more = own.into_iter().filter(|edge| !skips.contains(edge));
         let skips: Vec<SkipEdge> = skips.iter().copied().chain(more).collect();
@@ -44,7 +44,7 @@ impl Source {
         if skips.is_empty() { bare } else { Source::WithSkips(Box::new(bare), skips.into()) }
     }
 
-    pub(super) fn skips(&self) -> Vec<SkipEdge> {
+    pub(crate) fn skips(&self) -> Vec<SkipEdge> {
         if let Source::WithSkips(_, skips) = self { skips.to_vec() } else { Vec::new() }
     }
 
@@ -60,7 +60,7 @@ impl Source {
     }
 
     /// Microbatches that were asked for.
-    pub(super) fn microbatches(&self) -> usize {
+    pub(crate) fn microbatches(&self) -> usize {
         match self {
             Source::WithSkips(source, _) => source.microbatches(),
             Source::Schedule(_, size) => size.microbatches,
@@ -69,7 +69,7 @@ impl Source {
     }
 
     /// The lowered, checked plan that trains this many microbatches, with what `groups` ask for.
-    pub(super) fn training_plan(
+    pub(crate) fn training_plan(
         &self,
         microbatches: usize,
         transport: Transport,
@@ -81,7 +81,7 @@ impl Source {
     }
 
     /// The lowered, checked plan that evaluates this many microbatches over the same placement.
-    pub(super) fn evaluation_plan(
+    pub(crate) fn evaluation_plan(
         &self,
         placement: &Placement,
         microbatches: usize,
@@ -103,7 +103,7 @@ fn check(plan: Plan, transport: Transport) -> Result<CheckedPlan, BuildError> {
 }
 
 /// The stages whose backward a plan splits.
-pub(super) fn split_stages(plan: &Plan) -> BTreeSet<StageId> {
+pub(crate) fn split_stages(plan: &Plan) -> BTreeSet<StageId> {
     let tasks = (0..plan.placement().ranks()).flat_map(|rank| plan.row(rank)).flat_map(|action| action.tasks());
     tasks.filter(|task| matches!(task.op(), Op::BackwardInput | Op::BackwardWeight)).map(|task| task.stage()).collect()
 }

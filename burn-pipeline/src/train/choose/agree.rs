@@ -9,14 +9,14 @@
 //!
 //! Follows `align_runtime_estimations_across_all_distributed_ranks` of PyTorch's `torch/_inductor/comms.py`.
 
-use super::build_error::BuildError;
-use super::command::{Answer, Command};
-use super::decision::AutoError;
-use super::error::PipelineError;
-use super::pipeline::{Pipeline, SourceBox};
-use super::source::Source;
-use super::start::fingerprint;
 use crate::cost::Profile;
+use crate::train::build::start::fingerprint;
+use crate::train::build_error::BuildError;
+use crate::train::choose::decision::AutoError;
+use crate::train::control::command::{Answer, Command};
+use crate::train::error::PipelineError;
+use crate::train::pipeline::{Pipeline, SourceBox};
+use crate::train::plans::source::Source;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ impl Pipeline {
     }
 
     /// The longest of what all ranks measured; seconds that every rank decides by alike.
-    pub(super) fn agree_on_longest(&mut self, own: f64) -> Result<f64, PipelineError> {
+    pub(crate) fn agree_on_longest(&mut self, own: f64) -> Result<f64, PipelineError> {
         // As text that gives the very number back.
         let told = self.tell(&format!("{own:?}"))?;
         Ok(told.iter().filter_map(|text| text.parse::<f64>().ok()).fold(own, f64::max))
@@ -51,7 +51,7 @@ impl Pipeline {
     }
 
     /// Runs something else over the same placement from now on; all ranks have to have chosen the same.
-    pub(super) fn adopt(&mut self, source: Source) -> Result<(), AutoError> {
+    pub(crate) fn adopt(&mut self, source: Source) -> Result<(), AutoError> {
         let microbatches = source.microbatches();
         let source = source.with_skips(&self.source.0.skips());
         let checked = source.training_plan(microbatches, self.transport, self.groups)?;

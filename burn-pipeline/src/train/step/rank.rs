@@ -8,11 +8,6 @@
 //!    the copies of shared parameters, scales by the loss contract, clips by the norm over all ranks, and steps the weights;
 //!    then each stage gets what was observed of all microbatches ([`StageId::after_step`](crate::stage::StageId::after_step)).
 
-use super::contract::{Contract, evaluated_loss};
-use super::deliver::deliver;
-use super::replica;
-use super::shared::{SharedParameter, SharedReport, Sharing};
-use super::worker::caught;
 use crate::execute::{ExecuteError, Executor, RankOutcome, ReplicaShare, Run, SpecCheck};
 use crate::link::Activity;
 use crate::plan::{CheckedPlan, Placement, StageId};
@@ -20,6 +15,11 @@ use crate::stage::{
     Accumulation, ActivationBytes, Draws, ErasedStage, Microbatches, Payload, Reduction, StageMetadata, Validate, mixed,
 };
 use crate::trace::Event;
+use crate::train::control::worker::caught;
+use crate::train::shared::{SharedParameter, SharedReport, Sharing};
+use crate::train::step::contract::{Contract, evaluated_loss};
+use crate::train::step::outputs::deliver;
+use crate::train::step::replicas;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
@@ -78,7 +78,7 @@ impl Rank {
         let (contract, sharing) = (Contract::new(reduction), Sharing::default());
         let validate = Validate::Off;
         let mut rank = Self { executor, placement, contract, reduction, sharing, validate, observed: Vec::new() };
-        let copied = replica::copy_weights(&mut rank.executor, &rank.placement);
+        let copied = replicas::copy_weights(&mut rank.executor, &rank.placement);
         rank.told(copied)?;
         let started = rank.executor.broadcast_weights();
         rank.told(started)?;
@@ -100,7 +100,7 @@ impl Rank {
     }
 
     /// What is shared among stages.
-    pub(super) fn sharing(&self) -> &Sharing {
+    pub(crate) fn sharing(&self) -> &Sharing {
         &self.sharing
     }
 
@@ -155,7 +155,7 @@ impl Rank {
         let first_replica = self.executor.grid().replica() == 0;
         let mut ordered = false;
         for (&stage, held) in self.executor.stages().iter_mut() {
-            // Other replicas' gradients come after the first one's in the batch's order: see `replica::chain`.
+            // Other replicas' gradients come after the first one's in the batch's order: see `replicas::chain`.
             held.begin((first_replica && stage.replica() == 0).then_some(0));
             ordered |= held.gradients().accumulation() == Accumulation::Ordered;
         }
@@ -167,7 +167,7 @@ impl Rank {
         let in_row = part.same_plan && !ordered;
         let part = ReplicaShare { reduce: in_row && part.reduce, reduce_shards: in_row, ..part };
         let outcome = self.executor.run(Run { plan, batch, seeding, train: true, began, share: part })?;
-        let chained = replica::chain(&mut self.executor, &self.placement);
+        let chained = replicas::chain(&mut self.executor, &self.placement);
         self.told(chained)?;
         let reduced = self.executor.reduce_remaining(true);
         self.told(reduced)?;
@@ -217,7 +217,7 @@ impl Rank {
         self.executor.set_shard_gradients();
         let reduced = self.executor.reduce_remaining(false);
         self.told(reduced)?;
-        let summed = replica::sum_gradients(&mut self.executor, &self.placement);
+        let summed = replicas::sum_gradients(&mut self.executor, &self.placement);
         self.told(summed)?;
         let shared = self.sharing.sum_gradients(&mut self.executor);
         self.told(shared)?;
@@ -332,7 +332,7 @@ impl Rank {
     }
 
     /// Compares forms with these from now on, as far as asked for.
-    pub(super) fn watch_forms(&mut self, validate: Validate, known: BTreeMap<StageId, StageMetadata>) {
+    pub(crate) fn watch_forms(&mut self, validate: Validate, known: BTreeMap<StageId, StageMetadata>) {
         self.validate = validate;
         *self.executor.spec_check_mut() = match validate {
             Validate::Off => SpecCheck::Off,
@@ -341,11 +341,11 @@ impl Rank {
     }
 
     /// What the loss is over a microbatch.
-    pub(super) fn reduction(&self) -> Reduction {
+    pub(crate) fn reduction(&self) -> Reduction {
         self.reduction
     }
 
-    pub(super) fn told<T>(&mut self, result: Result<T, ExecuteError>) -> Result<T, ExecuteError> {
+    pub(crate) fn told<T>(&mut self, result: Result<T, ExecuteError>) -> Result<T, ExecuteError> {
         result.inspect_err(|error| self.executor.fail(error))
     }
 }

@@ -1,0 +1,4 @@
+//! What a user calls on a pipeline.
+
+pub(crate) mod batch;
+mod metadata;
