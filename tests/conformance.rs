@@ -6,7 +6,7 @@ mod failures;
 mod groups;
 
 use burn::tensor::{Bool, DType, Device, Int, Tensor, TensorData};
-use burn_pipeline::link::{Direction, Expected, Header, Link, Message, all_gather_bytes};
+use burn_pipeline::link::{Direction, Expected, Header, Link, Message, gather};
 use burn_pipeline::plan::{StageId, Transport};
 use burn_pipeline::stage::{AnyTensor, Boundary, Payload, PayloadSpec, TensorKind};
 use failures::{keeps_deadlines, names_the_missing, refuses_disorder, refuses_unknown_ranks, wakes_everybody};
@@ -271,7 +271,7 @@ fn gathers(link: &mut dyn Link) {
         if round % 10 == me {
             std::thread::sleep(Duration::from_millis(20));
         }
-        let table = link.all_gather(row(me, round), soon()).unwrap();
+        let table = gather(link, &row(me, round), soon()).unwrap();
         assert_eq!(table.len(), ranks);
         for (rank, got) in table.iter().enumerate() {
             assert_eq!(bits(got), bits(&row(rank, round)), "row of rank {rank}, round {round}");
@@ -282,7 +282,7 @@ fn gathers(link: &mut dyn Link) {
 fn gathers_bytes(link: &mut dyn Link) {
     let bytes = |rank: usize| -> Vec<u8> { (0..rank * 5 + 1).map(|i| (i * 37 + 255 * rank) as u8).collect() };
     let me = link.rank();
-    let table = all_gather_bytes(link, &bytes(me), soon()).unwrap();
+    let table = link.all_gather(bytes(me), soon()).unwrap();
     assert!(table.iter().enumerate().all(|(rank, got)| *got == bytes(rank)), "{table:?}");
-    assert!(all_gather_bytes(link, &[], soon()).unwrap().iter().all(Vec::is_empty));
+    assert!(link.all_gather(Vec::new(), soon()).unwrap().iter().all(Vec::is_empty));
 }

@@ -128,9 +128,9 @@ impl<L: Link> Link for Faulty<L> {
         self.link.expect(messages)
     }
 
-    fn all_gather(&mut self, numbers: Vec<f64>, deadline: Instant) -> Result<Vec<Vec<f64>>, LinkError> {
+    fn all_gather(&mut self, bytes: Vec<u8>, deadline: Instant) -> Result<Vec<Vec<u8>>, LinkError> {
         self.strikes(false);
-        self.link.all_gather(numbers, deadline)
+        self.link.all_gather(bytes, deadline)
     }
 
     fn form_groups(&mut self, groups: &[Vec<usize>], deadline: Instant) -> Result<(), LinkError> {

@@ -49,7 +49,7 @@ pub(super) fn names_the_missing(link: &mut dyn Link) {
         std::thread::sleep(Duration::from_secs(3));
         return;
     }
-    let error = link.all_gather(vec![1.0], Instant::now() + Duration::from_secs(1)).unwrap_err();
+    let error = link.all_gather(vec![1], Instant::now() + Duration::from_secs(1)).unwrap_err();
     assert!(matches!(&error, LinkError::Deadline { peer, .. } if *peer == last), "{error}");
 }
 

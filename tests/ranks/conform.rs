@@ -42,14 +42,14 @@ pub(crate) fn groups(mpi: &Mpi) {
     assert_eq!(read(&mut group), 100.0 + before_in_group as f32);
     assert_eq!(read(&mut world), ((me + mpi.ranks() - 1) % mpi.ranks()) as f32);
     // All have read before one of them fails.
-    world.all_gather(vec![me as f64], deadline).unwrap();
+    world.all_gather(vec![me as u8], deadline).unwrap();
     // A failure of one group is none of the other's, nor of the link over all.
     if me == 0 {
         group.abort("only the even ones".to_owned());
     }
-    let gathered = group.all_gather(vec![me as f64], deadline);
+    let gathered = group.all_gather(vec![me as u8], deadline);
     assert_eq!(gathered.is_err(), parity == 0, "{gathered:?}");
-    let gathered = world.all_gather(vec![me as f64], deadline).unwrap();
+    let gathered = world.all_gather(vec![me as u8], deadline).unwrap();
     assert_eq!(gathered.len(), mpi.ranks());
 }
 

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 /// What a rank may have otherwise, and what every rank says of it.
 pub(crate) const FIELDS: [(&str, &str); 4] = [
     ("plan", "the plan: it has GPipe #"),
-    ("version", "the version of burn-pipeline: it has 99.1.0 (messages "),
+    ("version", "the version of burn-pipeline: it has 9.1.0 (messages "),
     ("model", "the model: it has a large one, and they have a small one"),
     ("types", "the default data types: it has F16 and I32, and they have F32 and I32"),
 ];
@@ -42,18 +42,13 @@ pub(crate) fn build(link: Box<dyn Link>, field: Option<&str>) -> Result<Pipeline
 struct Newer(Box<dyn Link>);
 
 impl Newer {
-    /// Rows carry four bytes a number after their count.
-    fn rewritten(numbers: &[f64]) -> Vec<f64> {
-        let bytes: Vec<u8> = numbers[1..].iter().flat_map(|&word| (word as u32).to_le_bytes()).collect();
-        let text = String::from_utf8_lossy(&bytes[..numbers[0] as usize]).into_owned();
-        let own = concat!("\"", env!("CARGO_PKG_VERSION"), " (messages ");
-        let text = text.replace(own, "\"99.1.0 (messages ");
-        let words = text.as_bytes().chunks(4).map(|chunk| {
-            let mut word = [0; 4];
-            word[..chunk.len()].copy_from_slice(chunk);
-            f64::from(u32::from_le_bytes(word))
-        });
-        std::iter::once(text.len() as f64).chain(words).collect()
+    /// The version's first digit becomes a 9: texts keep their length.
+    fn rewritten(mut bytes: Vec<u8>) -> Vec<u8> {
+        let own = concat!(env!("CARGO_PKG_VERSION"), " (messages ").as_bytes();
+        if let Some(start) = bytes.windows(own.len()).position(|window| window == own) {
+            bytes[start] = b'9';
+        }
+        bytes
     }
 }
 
@@ -90,8 +85,8 @@ impl Link for Newer {
         self.0.receive(from, header, deadline)
     }
 
-    fn all_gather(&mut self, numbers: Vec<f64>, deadline: Instant) -> Result<Vec<Vec<f64>>, LinkError> {
-        self.0.all_gather(Self::rewritten(&numbers), deadline)
+    fn all_gather(&mut self, bytes: Vec<u8>, deadline: Instant) -> Result<Vec<Vec<u8>>, LinkError> {
+        self.0.all_gather(Self::rewritten(bytes), deadline)
     }
 
     fn abort(&mut self, message: String) {

@@ -65,8 +65,8 @@ fn ranks_meet_over_any_other_link() {
             scope.spawn(move || {
                 let mut link = TcpLink::by_link(&mut first, Device::flex(), PATIENCE).unwrap();
                 assert_eq!((link.rank(), link.ranks()), (rank, ranks));
-                let table = link.all_gather(vec![rank as f64], Instant::now() + PATIENCE).unwrap();
-                assert_eq!(table, [[0.0], [1.0], [2.0]]);
+                let table = link.all_gather(vec![rank as u8], Instant::now() + PATIENCE).unwrap();
+                assert_eq!(table, [[0], [1], [2]]);
             });
         }
     });
@@ -75,7 +75,7 @@ fn ranks_meet_over_any_other_link() {
 #[test]
 fn a_rank_alone_needs_nobody() {
     let mut link = TcpLink::connect(&place(0, 1, 1), Device::flex(), PATIENCE).unwrap();
-    assert_eq!(link.all_gather(vec![1.0], Instant::now() + PATIENCE).unwrap(), [[1.0]]);
+    assert_eq!(link.all_gather(vec![1], Instant::now() + PATIENCE).unwrap(), [[1]]);
 }
 
 fn meet(rank: usize, ranks: usize, port: u16, timeout: Duration) -> TcpError {

@@ -8,15 +8,31 @@
 //! a stage of the second replica is ours (bidirectional placements have no text form there).
 
 use super::op::Op;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// One stage of a model, in one of its replicas.
 ///
 /// Text form: the index, with a quote before it in the second replica (`3`, `'3`).
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "(u8, u16)", into = "(u8, u16)")]
 pub struct StageId {
     replica: u8,
     index: u16,
+}
+
+impl From<StageId> for (u8, u16) {
+    fn from(stage: StageId) -> Self {
+        (stage.replica, stage.index)
+    }
+}
+
+impl TryFrom<(u8, u16)> for StageId {
+    type Error = &'static str;
+
+    fn try_from((replica, index): (u8, u16)) -> Result<Self, Self::Error> {
+        if replica < 2 { Ok(Self { replica, index }) } else { Err("a stage's replica is 0 or 1") }
+    }
 }
 
 impl StageId {

@@ -3,11 +3,14 @@
 use super::interpreter::Executor;
 use super::run_state::RunState;
 use super::{ExecuteError, MicrobatchLoss};
-use crate::link::Activity;
+use crate::link::{Activity, gather};
 use crate::plan::Task;
 use crate::stage::{AnyTensor, StageError};
 use burn::backend::{Dispatch, ops::FloatTensorOps};
 use burn::tensor::Shape;
+
+/// A microbatch: its index, its loss, its weight, and what its loss observed.
+type LossRow = (usize, f64, f64, Vec<f64>);
 
 impl Executor {
     /// The seed of a loss: the microbatch's share, with the loss's element type.
@@ -25,31 +28,20 @@ impl Executor {
     pub(super) fn gather_losses(&mut self, state: &mut RunState<'_>) -> Result<(), ExecuteError> {
         let rank = self.rank();
         self.link.announce(Activity::Gathering);
-        let mut numbers = Vec::new();
+        let mut rows = Vec::new();
         for (&index, part) in &state.losses {
             let read = part.read().and_then(|loss| Ok((loss, state.weight(index, part)?)));
             let (loss, weight) = read.map_err(|message| ExecuteError::Device { rank, message })?;
             let observed = part.read_observed().map_err(|message| ExecuteError::Device { rank, message })?;
-            numbers.extend([index as f64, loss, weight, observed.len() as f64]);
-            numbers.extend(observed);
+            rows.push((index, loss, weight, observed));
         }
         let deadline = self.deadline();
-        let table = self.link.all_gather(numbers, deadline);
-        let table = table.map_err(|source| ExecuteError::Link { rank, task: None, source })?;
-        let mut rows: Vec<_> = table.iter().flat_map(|numbers| loss_rows(numbers)).collect();
-        rows.sort_by_key(|(loss, _)| loss.index);
-        (state.outcome.losses, state.outcome.observed) = rows.into_iter().unzip();
+        let table: Vec<Vec<LossRow>> = gather(self.link.as_mut(), &rows, deadline)
+            .map_err(|source| ExecuteError::Link { rank, task: None, source })?;
+        let mut rows: Vec<LossRow> = table.into_iter().flatten().collect();
+        rows.sort_by_key(|row| row.0);
+        let split = |(index, loss, weight, observed)| (MicrobatchLoss { index, loss, weight }, observed);
+        (state.outcome.losses, state.outcome.observed) = rows.into_iter().map(split).unzip();
         Ok(())
     }
-}
-
-/// Takes `[index, loss, weight, count, count numbers]*` apart.
-fn loss_rows(mut numbers: &[f64]) -> Vec<(MicrobatchLoss, Vec<f64>)> {
-    let mut rows = Vec::new();
-    while let [index, loss, weight, count, rest @ ..] = numbers {
-        let (observed, left) = rest.split_at((*count as usize).min(rest.len()));
-        rows.push((MicrobatchLoss { index: *index as usize, loss: *loss, weight: *weight }, observed.to_vec()));
-        numbers = left;
-    }
-    rows
 }

@@ -56,6 +56,16 @@ pub enum LinkError {
         /// What is wrong.
         source: WireError,
     },
+    /// A value that was gathered cannot be encoded, or what a rank sent is no such value.
+    #[error("rank {rank} cannot use what rank {peer} gave to a gather ({message}); do all ranks run the same build?")]
+    Gather {
+        /// This rank.
+        rank: usize,
+        /// The rank whose value it is.
+        peer: usize,
+        /// What the encoding says.
+        message: String,
+    },
     /// The transport under the link has ended.
     #[error("rank {rank}: the link is closed: {message}")]
     Closed {

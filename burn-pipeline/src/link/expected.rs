@@ -7,7 +7,7 @@
 //! 2. Every rank gets all lists ([`expect_all`]), and goes by the sender's, so that the two ends cannot differ.
 //! 3. Links are told ([`Link::expect`]), and all ranks meet: no message comes before its receiver knew of it.
 
-use super::{Frame, Header, Link, LinkError, WireError, all_gather_bytes};
+use super::{Frame, Header, Link, LinkError, WireError, gather};
 use crate::stage::PayloadSpec;
 use std::time::Instant;
 
@@ -30,31 +30,11 @@ impl Expected {
         Frame::announcing(self.header, &self.form)
     }
 
-    fn write(&self, to: &mut Vec<u8>) {
-        if let Some(frame) = self.frame() {
-            to.extend((self.to as u64).to_le_bytes());
-            to.extend((frame.len() as u64).to_le_bytes());
-            to.extend(frame);
-        }
-    }
-
-    /// The first of a rank's list, taken off its front.
-    fn read(from: usize, list: &mut &[u8]) -> Result<Self, WireError> {
-        let cut = WireError::Length { length: list.len(), what: "an expected message" };
-        let to = number(list).ok_or_else(|| cut.clone())?;
-        let length = number(list).ok_or_else(|| cut.clone())?;
-        let (frame, left) = list.split_at_checked(length).ok_or(cut)?;
-        *list = left;
+    /// The message from one rank to another that this frame announces.
+    fn announced(from: usize, to: usize, frame: &[u8]) -> Result<Self, WireError> {
         let frame = Frame::read(frame)?;
         Ok(Self { from, to, header: frame.header(), form: frame.form() })
     }
-}
-
-/// A number, taken off the front.
-fn number(list: &mut &[u8]) -> Option<usize> {
-    let (number, left) = list.split_first_chunk()?;
-    *list = left;
-    usize::try_from(u64::from_le_bytes(*number)).ok()
 }
 
 /// Tells the links of all ranks what each is going to send, before any of it goes. All ranks call it together.
@@ -63,14 +43,12 @@ fn number(list: &mut &[u8]) -> Option<usize> {
 /// If another rank failed, or the deadline passed.
 pub(crate) fn expect_all(link: &mut dyn Link, own: &[Expected], deadline: Instant) -> Result<(), LinkError> {
     let (me, ranks) = (link.rank(), link.ranks());
-    let mut list = Vec::new();
-    own.iter().for_each(|expected| expected.write(&mut list));
-    let lists = all_gather_bytes(link, &list, deadline)?;
+    let announced = own.iter().filter_map(|expected| Some((expected.to, expected.frame()?)));
+    let lists: Vec<Vec<(usize, Vec<u8>)>> = gather(link, &announced.collect(), deadline)?;
     let mut mine = Vec::new();
     for (from, list) in lists.iter().enumerate() {
-        let mut left = list.as_slice();
-        while !left.is_empty() {
-            let expected = Expected::read(from, &mut left);
+        for (to, frame) in list {
+            let expected = Expected::announced(from, *to, frame);
             let expected = expected.map_err(|source| LinkError::Wire { rank: me, peer: from, source })?;
             let apart = from != expected.to && expected.to < ranks;
             if apart && [from, expected.to].contains(&me) {

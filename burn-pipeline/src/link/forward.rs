@@ -102,10 +102,10 @@ macro_rules! forward_link {
     (@ $link:ident all_gather) => {
         fn all_gather(
             &mut self,
-            numbers: Vec<f64>,
+            bytes: Vec<u8>,
             deadline: ::std::time::Instant,
-        ) -> Result<Vec<Vec<f64>>, $crate::link::LinkError> {
-            self.$link.all_gather(numbers, deadline)
+        ) -> Result<Vec<Vec<u8>>, $crate::link::LinkError> {
+            self.$link.all_gather(bytes, deadline)
         }
     };
     (@ $link:ident form_groups) => {

@@ -12,6 +12,8 @@
 //!    (Thakur, Rabenseifner and Gropp, 2005).
 //! 3. Where a send does not wait for its receive, all is sent before anything is awaited.
 
+#[cfg(feature = "mpi")]
+use super::gather;
 use super::reduce::{Tensors, sum};
 use super::{Direction, Header, Link, LinkError, Message};
 use crate::plan::{StageId, Transport};
@@ -23,9 +25,8 @@ use std::time::Instant;
 #[cfg(feature = "mpi")]
 pub(super) fn same_groups(link: &mut dyn Link, groups: &[Vec<usize>], deadline: Instant) -> Result<(), LinkError> {
     let (rank, ranks) = (link.rank(), link.ranks());
-    let row = groups.iter().flat_map(|group| std::iter::once(group.len()).chain(group.iter().copied()));
-    let table = link.all_gather(row.map(|number| number as f64).collect(), deadline)?;
-    if let Some(peer) = table.iter().position(|row| *row != table[rank]) {
+    let table: Vec<Vec<Vec<usize>>> = gather(link, &groups.to_vec(), deadline)?;
+    if let Some(peer) = table.iter().position(|theirs| theirs != groups) {
         return Err(LinkError::Groups { rank, peer });
     }
     match groups.iter().flatten().find(|&&member| member >= ranks) {

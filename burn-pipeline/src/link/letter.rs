@@ -10,7 +10,7 @@ pub(super) enum Letter {
     /// The frame of a message; its tensors follow.
     Message(Vec<u8>),
     /// This rank's row of a gather.
-    Row { round: u64, numbers: Vec<f64> },
+    Row { round: u64, bytes: Vec<u8> },
     /// A rank failed.
     Failed(Failure),
     /// What are you doing?
@@ -26,10 +26,7 @@ impl Letter {
     pub(super) fn write(&self) -> Vec<u8> {
         let (code, rest) = match self {
             Letter::Message(frame) => (0, frame.clone()),
-            Letter::Row { round, numbers } => {
-                let numbers = numbers.iter().flat_map(|number| number.to_le_bytes());
-                (1, round.to_le_bytes().into_iter().chain(numbers).collect())
-            }
+            Letter::Row { round, bytes } => (1, [&round.to_le_bytes(), bytes.as_slice()].concat()),
             Letter::Failed(failure) => (2, numbered(failure.rank as u64, &failure.message)),
             Letter::Ask { question } => (3, question.to_le_bytes().to_vec()),
             Letter::Answer { question, waits_for, activity } => {
@@ -51,9 +48,7 @@ impl Letter {
             0 => Some(Letter::Message(rest.to_vec())),
             1 => {
                 let (&round, rest) = rest.split_first_chunk()?;
-                let (numbers, left) = rest.as_chunks();
-                let numbers = numbers.iter().map(|&number| f64::from_le_bytes(number)).collect();
-                left.is_empty().then_some(Letter::Row { round: u64::from_le_bytes(round), numbers })
+                Some(Letter::Row { round: u64::from_le_bytes(round), bytes: rest.to_vec() })
             }
             2 => read_numbered(rest).map(|(rank, message)| Letter::Failed(Failure { rank: rank as usize, message })),
             3 => rest.try_into().ok().map(|question| Letter::Ask { question: u64::from_le_bytes(question) }),
@@ -87,8 +82,8 @@ mod tests {
         let failure = Failure { rank: 3, message: "rank 3, stage 1: ä".to_owned() };
         let letters = [
             Letter::Message(vec![1, 2, 3]),
-            Letter::Row { round: u64::MAX, numbers: vec![0.1, f64::INFINITY, -0.0] },
-            Letter::Row { round: 0, numbers: Vec::new() },
+            Letter::Row { round: u64::MAX, bytes: vec![0, 255, 7] },
+            Letter::Row { round: 0, bytes: Vec::new() },
             Letter::Failed(failure),
             Letter::Ask { question: 7 },
             Letter::Answer { question: 7, waits_for: None, activity: "is running 1F2".to_owned() },
@@ -105,8 +100,5 @@ mod tests {
         for bytes in [&[][..], &[6], &[5, 0], &[1, 0, 0], &[3, 1], &[2, 0, 0, 0, 0, 0, 0, 0, 0, 0xff], &[4; 12]] {
             assert_eq!(Letter::read(bytes), None, "{bytes:?}");
         }
-        let mut row = Letter::Row { round: 1, numbers: vec![1.0] }.write();
-        row.pop();
-        assert_eq!(Letter::read(&row), None);
     }
 }

@@ -36,7 +36,7 @@ pub(super) struct Contents {
     /// Whole messages within groups, by group and rank, in order.
     pub(super) group_inbox: BTreeMap<(usize, usize), VecDeque<Whole>>,
     /// Rows of gathers that are not complete or not taken yet, by round.
-    pub(super) rows: BTreeMap<u64, Vec<Option<Vec<f64>>>>,
+    pub(super) rows: BTreeMap<u64, Vec<Option<Vec<u8>>>>,
     /// The first failure that is known here.
     pub(super) failure: Option<Failure>,
     /// The last question, and each rank's answer to it: what it is doing, and which rank it waits for, if it does.

@@ -1,6 +1,6 @@
 //! Links: how ranks reach each other. One trait, one file a transport.
 //!
-//! A link moves [`Message`]s between ranks and gathers small tables of numbers over all of them. It knows
+//! A link moves [`Message`]s between ranks and gathers small values over all of them. It knows
 //! nothing of stages' types or of schedules; the plan says what is sent when, and the executor asks for it.
 //! Every wait has a deadline, and a rank that fails wakes every other one.
 //!
@@ -15,11 +15,11 @@
 //! Links between processes carry messages as bytes: `wire.rs`.
 
 mod activity;
-mod bytes;
 mod delayed;
 mod error;
 mod expected;
 mod forward;
+mod gather;
 mod group;
 mod header;
 mod launch;
@@ -44,11 +44,12 @@ mod wire;
 mod wire_error;
 
 pub use activity::Activity;
-pub use bytes::all_gather_bytes;
 pub use delayed::Delayed;
 pub use error::{Failure, LinkError};
 pub use expected::Expected;
 pub(crate) use expected::expect_all;
+pub use gather::gather;
+pub(crate) use gather::{decode, encode};
 pub use header::{Direction, Header, Message};
 pub use launch::{Launch, LaunchError, Launcher};
 #[cfg(feature = "mpi")]
@@ -130,11 +131,12 @@ pub trait Link: Send {
         Ok(None)
     }
 
-    /// Gives every rank the numbers of every rank, in rank order. All ranks must call it, in the same order.
+    /// Gives every rank the bytes of all ranks, in rank order. All ranks must call it, in the same order. Typed values go
+    /// through [`gather`].
     ///
     /// # Errors
     /// If another rank failed, or the deadline passed.
-    fn all_gather(&mut self, numbers: Vec<f64>, deadline: Instant) -> Result<Vec<Vec<f64>>, LinkError>;
+    fn all_gather(&mut self, bytes: Vec<u8>, deadline: Instant) -> Result<Vec<Vec<u8>>, LinkError>;
 
     /// Forms groups of ranks for [`Link::all_reduce`] and the like. All ranks call it once, with the same list, members or
     /// not: transports that make a communicator for each group (MPI) need every rank to be there, in the same order.

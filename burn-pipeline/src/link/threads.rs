@@ -53,7 +53,7 @@ struct Rounds {
 
 #[derive(Debug, Clone)]
 struct Round {
-    rows: Vec<Option<Vec<f64>>>,
+    rows: Vec<Option<Vec<u8>>>,
     taken: usize,
 }
 
@@ -226,7 +226,7 @@ impl Link for ThreadLink {
         }
     }
 
-    fn all_gather(&mut self, numbers: Vec<f64>, deadline: Instant) -> Result<Vec<Vec<f64>>, LinkError> {
+    fn all_gather(&mut self, bytes: Vec<u8>, deadline: Instant) -> Result<Vec<Vec<u8>>, LinkError> {
         self.shared.fail_if_aborted()?;
         let since = Instant::now();
         let ranks = self.ranks();
@@ -235,7 +235,7 @@ impl Link for ThreadLink {
         if place == rounds.open.len() {
             rounds.open.push_back(Round { rows: vec![None; ranks], taken: 0 });
         }
-        rounds.open[place].rows[self.rank] = Some(numbers);
+        rounds.open[place].rows[self.rank] = Some(bytes);
         self.shared.round_done.notify_all();
         loop {
             let place = (self.round - rounds.first) as usize;

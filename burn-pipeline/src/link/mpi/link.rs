@@ -204,15 +204,15 @@ impl Link for MpiLink {
         Ok(())
     }
 
-    fn all_gather(&mut self, numbers: Vec<f64>, deadline: Instant) -> Result<Vec<Vec<f64>>, LinkError> {
+    fn all_gather(&mut self, bytes: Vec<u8>, deadline: Instant) -> Result<Vec<Vec<u8>>, LinkError> {
         self.mailbox.fail_if_failed()?;
         let round = self.round;
         self.round += 1;
         for rank in self.others() {
-            self.order(rank, Letter::Row { round, numbers: numbers.clone() }, Vec::new())?;
+            self.order(rank, Letter::Row { round, bytes: bytes.clone() }, Vec::new())?;
         }
         let (me, ranks) = (self.mailbox.rank, self.mailbox.ranks);
-        self.mailbox.contents().rows.entry(round).or_insert_with(|| vec![None; ranks])[me] = Some(numbers);
+        self.mailbox.contents().rows.entry(round).or_insert_with(|| vec![None; ranks])[me] = Some(bytes);
         let missing = |contents: &Contents| {
             let rows = contents.rows.get(&round);
             rows.and_then(|rows| rows.iter().position(Option::is_none)).unwrap_or(me)

@@ -322,9 +322,9 @@ impl Traffic {
                 drop(contents);
                 return self.expect(group, from, &frame);
             }
-            Letter::Row { round, numbers } => {
+            Letter::Row { round, bytes } => {
                 let ranks = self.mailbox.ranks;
-                contents.rows.entry(round).or_insert_with(|| vec![None; ranks])[from] = Some(numbers);
+                contents.rows.entry(round).or_insert_with(|| vec![None; ranks])[from] = Some(bytes);
                 self.woke |= self.mailbox.is_waiting();
             }
             Letter::Failed(failure) => drop(contents.failure.get_or_insert(failure)),

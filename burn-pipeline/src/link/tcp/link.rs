@@ -101,8 +101,8 @@ impl Link for TcpLink {
         self.post.mailbox().arrived(from, deadline)
     }
 
-    fn all_gather(&mut self, numbers: Vec<f64>, deadline: Instant) -> Result<Vec<Vec<f64>>, LinkError> {
-        self.post.all_gather(numbers, deadline)
+    fn all_gather(&mut self, bytes: Vec<u8>, deadline: Instant) -> Result<Vec<Vec<u8>>, LinkError> {
+        self.post.all_gather(bytes, deadline)
     }
 
     fn abort(&mut self, message: String) {
@@ -173,20 +173,16 @@ impl Post {
         Err(LinkError::Order { rank: self.mailbox().rank, peer: from, expected, got })
     }
 
-    pub(in crate::link) fn all_gather(
-        &mut self,
-        numbers: Vec<f64>,
-        deadline: Instant,
-    ) -> Result<Vec<Vec<f64>>, LinkError> {
+    pub(in crate::link) fn all_gather(&mut self, bytes: Vec<u8>, deadline: Instant) -> Result<Vec<Vec<u8>>, LinkError> {
         let mailbox = self.mesh.mailbox.clone();
         mailbox.fail_if_failed()?;
         let round = self.round;
         self.round += 1;
         for rank in self.mesh.others() {
-            self.mesh.send(rank, Packet::Letter(Letter::Row { round, numbers: numbers.clone() }, Vec::new()));
+            self.mesh.send(rank, Packet::Letter(Letter::Row { round, bytes: bytes.clone() }, Vec::new()));
         }
         let (me, ranks) = (mailbox.rank, mailbox.ranks);
-        mailbox.contents().rows.entry(round).or_insert_with(|| vec![None; ranks])[me] = Some(numbers);
+        mailbox.contents().rows.entry(round).or_insert_with(|| vec![None; ranks])[me] = Some(bytes);
         let missing = |contents: &Contents| {
             let rows = contents.rows.get(&round);
             rows.and_then(|rows| rows.iter().position(Option::is_none)).unwrap_or(me)

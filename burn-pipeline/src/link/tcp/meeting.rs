@@ -12,7 +12,7 @@
 //! Ranks that have a link already exchange their addresses over it instead: [`by_link`].
 
 use super::TcpError;
-use crate::link::{Link, all_gather_bytes};
+use crate::link::{Link, gather};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
@@ -113,27 +113,17 @@ fn join(place: &Place, deadline: Instant) -> Result<Connections, TcpError> {
 /// Meets the other ranks of a link: each tells the others where it listens.
 pub(in crate::link) fn by_link(link: &mut dyn Link, timeout: Duration) -> Result<Connections, TcpError> {
     let deadline = Instant::now() + timeout;
-    let (rank, ranks) = (link.rank(), link.ranks());
+    let rank = link.rank();
     let listener = TcpListener::bind("0.0.0.0:0").map_err(broken(rank))?;
     let port = listener.local_addr().map_err(broken(rank))?.port();
     let name = host_name();
-    let mut told = cookie().to_le_bytes().to_vec();
-    told.extend(port.to_le_bytes());
-    told.extend(name.bytes());
-    let rows = all_gather_bytes(link, &told, deadline).map_err(|error| TcpError::Link(error.to_string()))?;
-    let mut cookies = Vec::with_capacity(ranks);
-    let mut addresses = Vec::with_capacity(ranks);
-    for (rank, row) in rows.iter().enumerate() {
-        let odd = || TcpError::Stranger { rank, reason: "it gave no address".to_owned() };
-        let (&first, rest) = row.split_first_chunk().ok_or_else(odd)?;
-        let (&port, host) = rest.split_first_chunk().ok_or_else(odd)?;
-        let host = String::from_utf8(host.to_vec()).map_err(|_| odd())?;
-        cookies.push(u64::from_le_bytes(first));
-        // A machine need not know itself by its own name.
-        let host = if host == name { "127.0.0.1".to_owned() } else { host };
-        addresses.push((host, u16::from_le_bytes(port)));
-    }
-    let Some(&cookie) = cookies.first() else { return Ok(Vec::new()) };
+    let rows = gather(link, &(cookie(), name.clone(), port), deadline);
+    let rows: Vec<(u64, String, u16)> = rows.map_err(|error| TcpError::Link(error.to_string()))?;
+    // Rank 0's number counts.
+    let Some(&(cookie, ..)) = rows.first() else { return Ok(Vec::new()) };
+    // A machine need not know itself by its own name.
+    let host = |host: String| if host == name { "127.0.0.1".to_owned() } else { host };
+    let addresses: Vec<(String, u16)> = rows.into_iter().map(|(_, theirs, port)| (host(theirs), port)).collect();
     mesh(rank, 0, &listener, &addresses, cookie, deadline)
 }
 

@@ -297,9 +297,9 @@ impl Reader {
                 (self.sink)(self.peer, Heard::Message(frame, bodies));
                 return Ok(());
             }
-            Letter::Row { round, numbers } => {
+            Letter::Row { round, bytes } => {
                 let ranks = self.mailbox.ranks;
-                contents.rows.entry(round).or_insert_with(|| vec![None; ranks])[self.peer] = Some(numbers);
+                contents.rows.entry(round).or_insert_with(|| vec![None; ranks])[self.peer] = Some(bytes);
             }
             Letter::Failed(failure) => drop(contents.failure.get_or_insert(failure)),
             Letter::Ask { question } => {

@@ -106,13 +106,8 @@ impl Pipeline {
         if !self.together {
             return said.map_err(|message| CheckpointError::Elsewhere { rank: 0, message });
         }
-        let device = |error: serde_json::Error| CheckpointError::Beside(error.to_string());
-        let text = serde_json::to_string(&said).map_err(device)?;
-        let first = self.ask(&Command::Tell(text.into()))?.into_iter().find_map(|answer| match answer {
-            Answer::Told(text) => Some(text),
-            _ => None,
-        });
-        let first: Result<String, String> = serde_json::from_str(&first.unwrap_or_default()).map_err(device)?;
+        let first = self.tell(&said)?.into_iter().next();
+        let first = first.unwrap_or_else(|| Err("no rank has answered".to_owned()));
         first.map_err(|message| CheckpointError::Elsewhere { rank: 0, message })
     }
 

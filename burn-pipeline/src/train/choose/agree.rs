@@ -10,6 +10,8 @@
 //! Follows `align_runtime_estimations_across_all_distributed_ranks` of PyTorch's `torch/_inductor/comms.py`.
 
 use crate::cost::Profile;
+use crate::execute::ExecuteError;
+use crate::link::{decode, encode};
 use crate::train::build::start::fingerprint;
 use crate::train::build_error::BuildError;
 use crate::train::choose::decision::AutoError;
@@ -17,6 +19,8 @@ use crate::train::control::command::{Answer, Command};
 use crate::train::error::PipelineError;
 use crate::train::pipeline::{Pipeline, SourceBox};
 use crate::train::plans::source::Source;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -27,24 +31,26 @@ impl Pipeline {
     /// # Errors
     /// [`AutoError::Pipeline`], as [`Pipeline::step`]; [`AutoError::Profile`] if some rank's is about other stages.
     pub fn agree_on_profile(&mut self, own: &Profile) -> Result<Profile, AutoError> {
-        let told = self.tell(&own.to_json())?;
+        // Its text leaves out what is not set, which only a format with field names can carry.
+        let told: Vec<String> = self.tell(&own.to_json())?;
         let profiles: Result<Vec<Profile>, _> = told.iter().map(|text| Profile::from_json(text)).collect();
         Ok(Profile::median(&profiles?)?)
     }
 
     /// The longest of what all ranks measured; seconds that every rank decides by alike.
     pub(crate) fn agree_on_longest(&mut self, own: f64) -> Result<f64, PipelineError> {
-        // As text that gives the very number back.
-        let told = self.tell(&format!("{own:?}"))?;
-        Ok(told.iter().filter_map(|text| text.parse::<f64>().ok()).fold(own, f64::max))
+        Ok(self.tell(&own)?.into_iter().fold(own, f64::max))
     }
 
     /// Tells all ranks something, and gives what each of them said, by rank.
-    fn tell(&mut self, text: &str) -> Result<Vec<String>, PipelineError> {
+    pub(crate) fn tell<T: Serialize + DeserializeOwned>(&mut self, own: &T) -> Result<Vec<T>, PipelineError> {
+        let rank = self.members.first().copied().unwrap_or(0);
+        let failed = |source| PipelineError::Rank(ExecuteError::Link { rank, task: None, source });
+        let bytes = encode(rank, own).map_err(failed)?;
         let mut told = Vec::new();
-        for answer in self.ask(&Command::Tell(text.into()))? {
-            if let Answer::Told(text) = answer {
-                told.push(text);
+        for (peer, answer) in self.ask(&Command::Tell(bytes.into()))?.into_iter().enumerate() {
+            if let Answer::Told(bytes) = answer {
+                told.push(decode(rank, peer, &bytes).map_err(failed)?);
             }
         }
         Ok(told)

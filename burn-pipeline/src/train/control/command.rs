@@ -50,7 +50,7 @@ pub(crate) enum Command {
     Refuse(String),
     NamedWeights,
     /// Tell all processes something.
-    Tell(Arc<str>),
+    Tell(Arc<[u8]>),
     /// Write the stages' files of a checkpoint.
     Save {
         folder: Arc<Path>,
@@ -85,7 +85,7 @@ pub(crate) enum Answer {
     Offered(Result<BTreeSet<usize>, CheckpointError>),
     Links(Vec<LinkOverride>),
     /// What a process has told.
-    Told(String),
+    Told(Vec<u8>),
     /// A rank refused the call.
     Refused {
         rank: usize,

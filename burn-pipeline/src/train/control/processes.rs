@@ -10,8 +10,9 @@
 //! 3. What each rank then has to tell (its events, its weights, what it has written of a checkpoint) is given to every
 //!    rank. Outputs of an evaluation go to the ranks that ask for them.
 
+use crate::cost::LinkOverride;
 use crate::execute::{ExecuteError, HandshakeError};
-use crate::link::{Activity, Direction, Header, Link, LinkError, Message, all_gather_bytes};
+use crate::link::{self, Activity, Direction, Header, Link, LinkError, Message};
 use crate::plan::StageId;
 use crate::stage::{AnyTensor, Boundary, NamedWeight, Payload, Validate};
 use crate::train::checkpoint::CheckpointError;
@@ -31,7 +32,8 @@ pub(crate) type Job = Vec<(&'static str, String)>;
 /// Compares the job with every rank's; names the first rank that differs from most.
 pub(crate) fn agree_on_job(link: &mut dyn Link, job: &Job, timeout: Duration) -> Result<(), ExecuteError> {
     link.announce(Activity::Gathering);
-    let table: Vec<Vec<(String, String)>> = gather(link, job, timeout)?;
+    let own: Vec<(String, String)> = job.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
+    let table = gather(link, &own, timeout)?;
     let rank = link.rank();
     let value = |row: &[(String, String)], name: &str| {
         let found = row.iter().find(|(known, _)| known == name);
@@ -113,13 +115,13 @@ pub(crate) fn obey_together(
 /// Tells all ranks what this one was asked to do. Gives the ranks that ask for outputs, or an answer if they were not
 /// all asked the same.
 fn announce(rank: &mut Rank, command: &Command) -> Result<Result<BTreeSet<usize>, Answer>, ExecuteError> {
-    let call = match command {
+    let call: Result<(String, bool), String> = match command {
         Command::Refuse(message) => Err(message.clone()),
         command => Ok((name(command), matches!(command, Command::Evaluate { asks: true, .. }))),
     };
     let timeout = rank.executor().timeout();
     rank.executor().link().announce(Activity::Gathering);
-    let gathered = gather::<_, Result<(String, bool), String>>(rank.executor().link(), &call, timeout);
+    let gathered = gather(rank.executor().link(), &call, timeout);
     let table = rank.told(gathered)?;
     if let Some((rank, message)) = table.iter().enumerate().find_map(|(r, call)| Some((r, call.as_ref().err()?))) {
         return Ok(Err(Answer::Refused { rank, message: message.clone() }));
@@ -151,16 +153,20 @@ fn share(rank: &mut Rank, answer: Answer) -> Result<Vec<Answer>, ExecuteError> {
         Answer::Exported(exported) => share_result(rank, exported, Answer::Exported),
         Answer::NamedWeights(stages) => Ok(vec![Answer::NamedWeights(share_named(rank, stages)?)]),
         Answer::Offered(used) => share_result(rank, used, Answer::Offered),
-        Answer::Told(text) => {
+        Answer::Told(bytes) => {
             let timeout = rank.executor().timeout();
-            let table: Vec<String> = gather(rank.executor().link(), &text, timeout)?;
+            let table = gather(rank.executor().link(), &bytes, timeout)?;
             Ok(table.into_iter().map(Answer::Told).collect())
         }
         Answer::Tensors(stages) => Ok(vec![Answer::Tensors(share_tensors(rank, stages)?)]),
         Answer::Links(links) => {
             let timeout = rank.executor().timeout();
-            let table = gather(rank.executor().link(), &links, timeout)?;
-            Ok(table.into_iter().map(Answer::Links).collect())
+            // `LinkOverride` leaves fields out of its text, so it goes as plain numbers.
+            let numbers = |link: LinkOverride| (link.from, link.to, link.latency, link.bandwidth);
+            let own: Vec<_> = links.into_iter().map(numbers).collect();
+            let link = |(from, to, latency, bandwidth)| LinkOverride { from, to, latency, bandwidth };
+            let table = gather(rank.executor().link(), &own, timeout)?;
+            Ok(table.into_iter().map(|row| Answer::Links(row.into_iter().map(link).collect())).collect())
         }
         // The same on every rank already.
         answer => Ok(vec![answer]),
@@ -181,13 +187,13 @@ fn share_outcome(rank: &mut Rank, outcome: BatchOutcome) -> Result<Vec<BatchOutc
 }
 
 /// Every rank's result: this one's own error as it is, another's as what it said.
-fn share_result<T: Serialize + DeserializeOwned>(
+fn share_result<T: Clone + Serialize + DeserializeOwned>(
     rank: &mut Rank,
     own: Result<T, CheckpointError>,
     answer: fn(Result<T, CheckpointError>) -> Answer,
 ) -> Result<Vec<Answer>, ExecuteError> {
     let (timeout, me) = (rank.executor().timeout(), rank.executor().rank());
-    let said = own.as_ref().map_err(ToString::to_string);
+    let said = own.as_ref().map(T::clone).map_err(ToString::to_string);
     let table: Vec<Result<T, String>> = gather(rank.executor().link(), &said, timeout)?;
     let rows = table.into_iter().enumerate();
     let mut results: Vec<Result<T, CheckpointError>> =
@@ -271,17 +277,14 @@ fn share_named(
     Ok(named.collect())
 }
 
-/// Gives every rank what every rank says, as JSON.
-pub(crate) fn gather<S: Serialize + ?Sized, T: DeserializeOwned>(
+/// Gives every rank the values of all ranks.
+pub(crate) fn gather<T: Serialize + DeserializeOwned>(
     link: &mut dyn Link,
-    own: &S,
+    own: &T,
     timeout: Duration,
 ) -> Result<Vec<T>, ExecuteError> {
     let rank = link.rank();
-    let device = |error: serde_json::Error| ExecuteError::Device { rank, message: error.to_string() };
-    let bytes = serde_json::to_vec(own).map_err(device)?;
-    let table = all_gather_bytes(link, &bytes, Instant::now() + timeout).map_err(|source| failed(rank, source))?;
-    table.iter().map(|bytes| serde_json::from_slice(bytes).map_err(device)).collect()
+    link::gather(link, own, Instant::now() + timeout).map_err(|source| failed(rank, source))
 }
 
 fn failed(rank: usize, source: LinkError) -> ExecuteError {

@@ -243,7 +243,7 @@ fn obey_whole(
         }
         Command::Refuse(_) => Ok(Answer::Done),
         Command::MeasureLinks => links::measure(rank).map(Answer::Links),
-        Command::Tell(text) => Ok(Answer::Told(text.to_string())),
+        Command::Tell(bytes) => Ok(Answer::Told(bytes.to_vec())),
         Command::Engines => {
             Ok(Answer::Engines(rank.executor().stages().iter().map(|(&s, held)| (s, held.report())).collect()))
         }

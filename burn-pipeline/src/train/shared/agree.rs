@@ -11,9 +11,10 @@
 
 use super::declare::{SharedParameter, matches};
 use super::report::{SharedCopy, SharedReport};
-use super::row::{Row, read, write};
+use super::row::Row;
 use super::{sum, watch};
 use crate::execute::{ExecuteError, Executor};
+use crate::link::gather;
 use crate::plan::{Placement, StageId};
 use crate::stage::SharedError;
 use burn::module::ParamId;
@@ -68,10 +69,8 @@ impl Sharing {
             rows.extend(held.named_parameters().into_iter().map(|parameter| Row::new(stage, parameter)));
         }
         let deadline = executor.deadline();
-        let table = executor.link().all_gather(write(&rows), deadline);
-        let table = table.map_err(|source| ExecuteError::Link { rank, task: None, source })?;
-        let rows: Option<Vec<Vec<Row>>> = table.iter().map(|numbers| read(numbers)).collect();
-        let rows = rows.ok_or_else(|| ExecuteError::Device { rank, message: NOT_WHOLE.to_owned() })?;
+        let rows = gather(executor.link(), &rows, deadline);
+        let rows: Vec<Vec<Row>> = rows.map_err(|source| ExecuteError::Link { rank, task: None, source })?;
         let grid = executor.grid();
         // Each data-parallel replica shares among its own ranks.
         let own = |rank: usize| grid.rank_of(grid.pipeline_rank_of(rank)) == rank;
@@ -182,12 +181,10 @@ impl Sharing {
         }
         let (rank, deadline) = (executor.rank(), executor.deadline());
         let stages: Vec<StageId> = executor.stages().keys().copied().collect();
-        let told = |stage: &StageId| [stage.index() as f64, f64::from(u8::from(executor.shards(*stage)))];
-        let numbers = stages.iter().flat_map(told).collect();
-        let table = executor.link().all_gather(numbers, deadline);
+        let own: Vec<(usize, bool)> = stages.iter().map(|stage| (stage.index(), executor.shards(*stage))).collect();
+        let table = gather(executor.link(), &own, deadline);
         let table = table.map_err(|source| ExecuteError::Link { rank, task: None, source })?;
-        let sharded: BTreeMap<usize, bool> =
-            table.iter().flat_map(|row| row.chunks_exact(2)).map(|pair| (pair[0] as usize, pair[1] == 1.0)).collect();
+        let sharded: BTreeMap<usize, bool> = table.into_iter().flatten().collect();
         for member in self.groups.iter().flat_map(|group| &group.members) {
             let of = |copy: &Copy| sharded.get(&copy.stage.index());
             let first = &member.copies[0];
@@ -236,8 +233,6 @@ impl Sharing {
         &self.reports
     }
 }
-
-const NOT_WHOLE: &str = "what another rank said of its parameters is not whole; do all ranks run the same program?";
 
 /// For each row the declaration that claims it.
 fn claims(rows: &[Row], declared: &[SharedParameter], stages: usize) -> Result<Vec<Option<usize>>, Box<SharedError>> {

@@ -4,6 +4,7 @@
 
 use super::agree::Sharing;
 use crate::execute::{ExecuteError, Executor};
+use crate::link::gather;
 use crate::stage::SharedError;
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -13,26 +14,25 @@ pub(super) fn refuse_diverged(sharing: &Sharing, executor: &mut Executor) -> Res
     let rank = executor.rank();
     let copies =
         || sharing.groups.iter().flat_map(|group| &group.members).flat_map(|m| m.copies.iter().map(move |c| (m, c)));
-    let mut numbers = Vec::new();
+    let mut own: Vec<(usize, u64)> = Vec::new();
     for (place, (_, copy)) in copies().enumerate() {
         let Some(held) = executor.stages().get(&copy.stage) else { continue };
         let Some((_, weight)) = held.weights().into_iter().find(|(id, _)| *id == copy.id) else { continue };
         let data = weight.to_data().map_err(|message| ExecuteError::Device { rank, message })?;
         let mut hasher = DefaultHasher::new();
         data.as_bytes().hash(&mut hasher);
-        // A number holds 53 bits.
-        numbers.extend([place as f64, (hasher.finish() >> 11) as f64]);
+        own.push((place, hasher.finish()));
     }
     let deadline = executor.deadline();
-    let table = executor.link().all_gather(numbers, deadline);
+    let table = gather(executor.link(), &own, deadline);
     let table = table.map_err(|source| ExecuteError::Link { rank, task: None, source })?;
     // Each data-parallel replica by itself: where parameters are sharded, each has pieces of its own.
     let replica = |rank: usize| rank % executor.grid().replicas();
     let rows = table
         .iter()
         .enumerate()
-        .flat_map(|(rank, row)| row.chunks_exact(2).map(move |pair| ((replica(rank), pair[0] as usize), pair[1])));
-    let hashes: BTreeMap<(usize, usize), f64> = rows.collect();
+        .flat_map(|(rank, row)| row.iter().map(move |&(place, hash)| ((replica(rank), place), hash)));
+    let hashes: BTreeMap<(usize, usize), u64> = rows.collect();
     let hash = |replica: usize, place: usize| hashes.get(&(replica, place)).copied();
     for (place, (member, copy)) in copies().enumerate() {
         let first = &member.copies[0];

@@ -11,7 +11,7 @@
 use crate::execute::{ExecuteError, RecordedSpecs, ReplicaShare, Run, Seeding, SpecCheck, expected_messages};
 #[cfg(doc)]
 use crate::link::Link;
-use crate::link::{Activity, expect_all};
+use crate::link::{Activity, expect_all, gather};
 use crate::pass::insert_transfers;
 use crate::plan::{Action, CheckOptions, CheckedPlan, Op, Placement, Plan, SkipEdge, StageId};
 use crate::stage::{AnyTensor, GradientStore, MetadataMode, Microbatches, Port, StageError, StageMetadata, Validate};
@@ -86,9 +86,9 @@ impl Rank {
         let (rank, deadline) = (self.executor().rank(), self.executor().deadline());
         let link = self.executor().link();
         link.announce(Activity::Gathering);
-        let votes = link.all_gather(vec![f64::from(u8::from(is_static))], deadline);
+        let votes = gather(link, &is_static, deadline);
         let votes = votes.map_err(|source| ExecuteError::Link { rank, task: None, source })?;
-        let all = votes.iter().flatten().all(|&vote| vote == 1.0);
+        let all = votes.into_iter().all(|vote| vote);
         Ok(if all { MetadataMode::Static } else { MetadataMode::Dynamic })
     }
 

@@ -6,7 +6,7 @@
 //! waits for one that waits for it.
 
 use crate::execute::{ExecuteError, Executor};
-use crate::link::{Direction, Header, Message};
+use crate::link::{Direction, Header, Message, gather};
 use crate::plan::StageId;
 use crate::stage::Payload;
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,9 +21,9 @@ pub(crate) fn deliver(
     let (rank, deadline) = (executor.rank(), executor.deadline());
     let failed = |source| ExecuteError::Link { rank, task: None, source };
     let mut here: BTreeMap<usize, Payload> = outputs.into_iter().collect();
-    let own = here.keys().map(|&sample| sample as f64).collect();
-    let table = executor.link().all_gather(own, deadline).map_err(failed)?;
-    let holders = table.iter().enumerate().flat_map(|(rank, row)| row.iter().map(move |&s| (s as usize, rank)));
+    let own: Vec<usize> = here.keys().copied().collect();
+    let table = gather(executor.link(), &own, deadline).map_err(failed)?;
+    let holders = table.iter().enumerate().flat_map(|(rank, row)| row.iter().map(move |&sample| (sample, rank)));
     let holders: BTreeMap<usize, usize> = holders.collect();
     for (microbatch, from) in holders {
         let header = Header { stage: last, microbatch, direction: Direction::Output };

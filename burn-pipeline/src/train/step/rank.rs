@@ -9,7 +9,7 @@
 //!    then each stage gets what was observed of all microbatches ([`StageId::after_step`](crate::stage::StageId::after_step)).
 
 use crate::execute::{ExecuteError, Executor, RankOutcome, ReplicaShare, Run, SpecCheck};
-use crate::link::Activity;
+use crate::link::{Activity, gather};
 use crate::plan::{CheckedPlan, Placement, StageId};
 use crate::stage::{
     Accumulation, ActivationBytes, Draws, ErasedStage, Microbatches, Payload, Reduction, StageMetadata, Validate, mixed,
@@ -238,7 +238,7 @@ impl Rank {
     /// The norm over all ranks. Squares are added in the model's order, so that any cut gives the same number.
     fn gradient_norm(&mut self) -> Result<f64, ExecuteError> {
         let rank = self.executor.rank();
-        let mut numbers = Vec::new();
+        let mut rows = Vec::new();
         // The gradients of data-parallel replicas are equal, so that one of them counts; or each has its pieces.
         let first = self.executor.grid().replica() == 0;
         let stages: Vec<StageId> =
@@ -249,16 +249,15 @@ impl Rank {
             let Some(held) = self.executor.stages().get_mut(&stage) else { continue };
             let squares = squares(stage, held.as_mut(), &self.sharing)
                 .map_err(|message| ExecuteError::Device { rank, message })?;
-            numbers.extend([stage.index() as f64, squares.len() as f64]);
-            numbers.extend(squares);
+            rows.push((stage.index(), squares));
         }
         let deadline = self.executor.deadline();
         let link = self.executor.link();
         link.announce(Activity::Gathering);
-        let table = link.all_gather(numbers, deadline);
+        let table: Result<Vec<Vec<(usize, Vec<f64>)>>, _> = gather(link, &rows, deadline);
         let table = table.map_err(|source| ExecuteError::Link { rank, task: None, source })?;
-        let mut by_stage: Vec<(f64, &[f64])> = table.iter().flat_map(|numbers| unpack(numbers)).collect();
-        by_stage.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let mut by_stage: Vec<_> = table.into_iter().flatten().collect();
+        by_stage.sort_by_key(|(stage, _)| *stage);
         Ok(by_stage.iter().flat_map(|(_, squares)| squares.iter()).sum::<f64>().sqrt())
     }
 
@@ -364,15 +363,4 @@ fn squares(stage: StageId, held: &mut dyn ErasedStage, sharing: &Sharing) -> Res
     let parameters = held.parameters().into_iter().filter(|&id| !sharing.repeats(stage, id));
     let store = held.gradients();
     parameters.filter_map(|id| store.get(id)).map(|gradient| gradient.squared_norm()).collect()
-}
-
-/// Takes `[stage, count, count numbers]*` apart.
-fn unpack(mut numbers: &[f64]) -> Vec<(f64, &[f64])> {
-    let mut rows = Vec::new();
-    while let [stage, count, rest @ ..] = numbers {
-        let (squares, left) = rest.split_at((*count as usize).min(rest.len()));
-        rows.push((*stage, squares));
-        numbers = left;
-    }
-    rows
 }
