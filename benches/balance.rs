@@ -14,7 +14,7 @@ use benches::heavy_head::{BLOCKS, batch, builder, config};
 use benches::spread::Spread;
 use burn_pipeline::cost::{Layers, Partition, PartitionOptions, PartitionReport, Pattern, optimal_partition};
 use burn_pipeline::plan::Placement;
-use burn_pipeline::schedule::{Size, by_name};
+use burn_pipeline::schedule::Size;
 use burn_pipeline::train::{Pipeline, StepReport};
 use std::time::Instant;
 
@@ -23,7 +23,7 @@ const MICROBATCHES: usize = 8;
 const RATE: f64 = 1e-4;
 
 fn pipeline(name: &str, size: Size, partition: Partition) -> Pipeline {
-    builder(partition).schedule(by_name(name).unwrap(), size).build().unwrap()
+    builder(partition).schedule(name, size).build().unwrap()
 }
 
 /// Rounds over the layers of which medians are taken.

@@ -98,7 +98,7 @@ impl Model {
     fn measured(self, ranks: usize, microbatches: usize) -> Profile {
         let size = Size { ranks, chunks: BLOCKS / ranks, microbatches };
         let fine = self.builder(Partition::even(BLOCKS, BLOCKS).unwrap());
-        let mut fine = fine.schedule(by_name("InterleavedZeroBubble").unwrap(), size).build().unwrap();
+        let mut fine = fine.schedule("InterleavedZeroBubble", size).build().unwrap();
         let reports: Vec<StepReport> = (0..6).map(|_| fine.step(self.batch(microbatches), RATE).unwrap()).collect();
         measured_profile(fine.placement(), &reports[2..]).unwrap()
     }

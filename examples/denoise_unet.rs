@@ -41,7 +41,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let edges = model.edges(RANKS);
     println!("{} blocks in {RANKS} stages; edges past the next stage: {edges:?}", model.blocks());
     let builder = Pipeline::builder()
-        .schedule(Box::new(OneFOneB), Size::new(RANKS, 8))
+        .schedule(OneFOneB, Size::new(RANKS, 8))
         .stages(move |at| model.stage(at))
         .optimizer(|| AdamWConfig::new().init())
         .devices(vec![device.clone()]);

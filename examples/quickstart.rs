@@ -49,7 +49,7 @@ fn stage(at: &StageContext) -> StageBox {
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let device = Device::flex();
     let mut pipeline = Pipeline::builder()
-        .schedule(Box::new(OneFOneB), Size::new(2, 4)) // two ranks, four microbatches
+        .schedule(OneFOneB, Size::new(2, 4)) // two ranks, four microbatches
         .stages(stage)
         .optimizer(|| AdamWConfig::new().init())
         .devices(vec![device.clone()])

@@ -39,11 +39,11 @@ pub(crate) fn describe() -> String {
 
 fn builder() -> Builder {
     Pipeline::builder()
-        .schedule(Box::new(OneFOneB), Size::new(2, MICROBATCHES))
+        .schedule(OneFOneB, Size::new(2, MICROBATCHES))
         .devices(vec![Device::flex()])
         .stages(|at| config().stage(at))
         .optimizer(|| SgdConfig::new().init())
-        .deadline(Duration::from_secs(60))
+        .timeout(Duration::from_secs(60))
 }
 
 fn reports(pipeline: &mut Pipeline) -> Vec<StepReport> {

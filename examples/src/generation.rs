@@ -113,7 +113,7 @@ pub fn texts(options: &GenerateOptions) -> Result<Vec<Vec<u8>>, GenerateError> {
     let model = checkpoint.beside::<RunFlags>()?.model();
     let seq = model.seq;
     let size = Size::new(options.ranks, options.texts);
-    let builder = Pipeline::builder().schedule(Box::new(ForwardOnly), size).devices(vec![device.clone()]);
+    let builder = Pipeline::builder().schedule(ForwardOnly, size).devices(vec![device.clone()]);
     let mut pipeline = builder.stages(move |at| model.stage(at)).build().map_err(TrainError::from)?;
     pipeline.load_weights(&checkpoint)?;
     let GenerateOptions { length, texts, temperature, seed, .. } = *options;

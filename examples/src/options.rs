@@ -84,7 +84,7 @@ pub struct Options {
     pub threads: usize,
     /// Seconds that a rank waits for another one before it gives it up for lost.
     #[arg(long, default_value_t = 120, value_parser = at_least_one_second, value_name = "SECONDS")]
-    pub deadline: u64,
+    pub timeout: u64,
     /// Where the timeline of the last steps goes: a folder, or a file ending in .json or .svg (both are written).
     #[arg(long, default_value = "runs/train_gpt", value_name = "PATH")]
     pub trace: PathBuf,

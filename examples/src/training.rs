@@ -151,7 +151,7 @@ impl Trainer {
             .devices(vec![setup.device.clone()])
             .data_parallel(options.data_parallel)
             .sharded(options.sharded)
-            .deadline(Duration::from_secs(options.deadline))
+            .timeout(Duration::from_secs(options.timeout))
             .threads(options.threads);
         let cut = cut(&setup, &builder)?;
         let builder = builder.stages(move |at| {

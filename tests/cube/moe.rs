@@ -5,7 +5,7 @@ use crate::{devices, turn};
 use burn::module::Module;
 use burn::tensor::{Device, Tensor, TensorData};
 use burn_pipeline::program::{Program, StagePrograms};
-use burn_pipeline::schedule::{Size, by_name};
+use burn_pipeline::schedule::Size;
 use burn_pipeline::stage::{AnyTensor, Batch, LOSS_SEED, SplitBackward, Stage, StageBox, init_seeded};
 use burn_pipeline::train::{Pipeline, StageContext};
 use burn_pipeline_moe::auxiliary::{AuxiliaryLosses, AuxiliaryWeights};
@@ -89,7 +89,7 @@ fn pipelined(device: &Device, name: &str, split: SplitBackward, capacity: Capaci
     };
     let chunks = if name == "ZBV" { 2 } else { 1 };
     let size = Size { ranks: 2, chunks, microbatches: MICROBATCHES };
-    let builder = Pipeline::builder().schedule(by_name(name).unwrap(), size).devices(vec![device.clone()]);
+    let builder = Pipeline::builder().schedule(name, size).devices(vec![device.clone()]);
     let mut pipeline = builder.split(split).stages(stage).build().unwrap();
     pipeline.accumulate(Batch::new(data(1, device)).target(data(2, device))).unwrap();
     let gradients = pipeline.take_gradients().unwrap();

@@ -5,7 +5,7 @@ use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, Int, Tensor};
 use burn_pipeline::plan::{Op, Plan};
-use burn_pipeline::schedule::{Chunks, Schedule, Size, all, by_name};
+use burn_pipeline::schedule::{Chunks, Schedule, Size, all};
 use burn_pipeline::stage::{Batch, Stage, StageBox};
 use burn_pipeline::train::Pipeline;
 use pipeline_tests::mlp;
@@ -53,7 +53,7 @@ fn every_family_holds_as_many_microbatches_as_its_plan_says() {
                 let size = Size::new(ranks, microbatches).with_chunks(chunks(schedule.as_ref()));
                 let Ok(plan) = schedule.build(size) else { continue };
                 let name = schedule.family().name;
-                let builder = Pipeline::builder().schedule(by_name(name).unwrap(), size).stages(mlp::stage);
+                let builder = Pipeline::builder().schedule(name, size).stages(mlp::stage);
                 let mut pipeline = builder.devices(vec![Device::flex()]).build().unwrap();
                 let report = pipeline.accumulate(batch(microbatches)).unwrap();
                 assert_eq!(report.peak_held, predicted(&plan), "{name} at {size:?}");
@@ -96,7 +96,7 @@ pub(crate) fn batch_of(samples: usize) -> Batch {
 /// The peak of a step's heap, once the pipeline is warm.
 fn heap(schedule: &str) -> usize {
     settle();
-    let builder = Pipeline::builder().schedule(by_name(schedule).unwrap(), Size::new(2, MICROBATCHES));
+    let builder = Pipeline::builder().schedule(schedule, Size::new(2, MICROBATCHES));
     let builder = builder.devices(vec![Device::flex()]).stages(|at| {
         let wide = wide(&at.device);
         match at.is_last() {

@@ -3,14 +3,14 @@
 use crate::heap::{peak_of, settle, turn};
 use crate::held::{MICROBATCHES, Wide, batch_of, wide};
 use burn::tensor::{Device, Tensor};
-use burn_pipeline::schedule::{Size, by_name};
+use burn_pipeline::schedule::Size;
 use burn_pipeline::stage::{SplitBackward, StageBox};
 use burn_pipeline::train::Pipeline;
 
 /// The peak of a step's heap, once the pipeline is warm, and of an evaluation's.
 fn heap(schedule: &str, ranks: usize, split: SplitBackward, recompute: bool) -> (usize, usize) {
     settle();
-    let builder = Pipeline::builder().schedule(by_name(schedule).unwrap(), Size::new(ranks, MICROBATCHES)).split(split);
+    let builder = Pipeline::builder().schedule(schedule, Size::new(ranks, MICROBATCHES)).split(split);
     let builder = builder.devices(vec![Device::flex()]).stages(move |at| {
         let wide: Wide = wide(&at.device);
         let stage = match at.is_last() {

@@ -6,7 +6,7 @@ use burn::nn::{Linear, LinearConfig};
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Tensor};
 use burn_pipeline::cost::{LinkCosts, Profile, StageCost};
-use burn_pipeline::schedule::{Size, by_name};
+use burn_pipeline::schedule::Size;
 use burn_pipeline::simulate::{RankReport, SimulateOptions, simulate};
 use burn_pipeline::stage::{Batch, SplitBackward, Stage, StageBox, init_seeded};
 use burn_pipeline::train::Pipeline;
@@ -63,7 +63,7 @@ fn heap(most: Option<usize>, way: Way) -> Heap {
     let before = live();
     let size = Size { ranks: RANKS, chunks: CHUNKS, microbatches: MICROBATCHES };
     let mut builder = Pipeline::builder()
-        .schedule(by_name("Interleaved1F1B").unwrap(), size)
+        .schedule("Interleaved1F1B", size)
         .devices(vec![Device::flex()])
         .optimizer(|| AdamWConfig::new().init())
         .data_parallel(REPLICAS)

@@ -38,7 +38,7 @@ fn an_embedding_that_is_not_shared_is_noticed() {
     let expected = plain(&config, &batches, 3).gradients;
     let declared = builder(by_name("1F1B").unwrap().as_ref(), Size::new(2, 3), &config, |part, _| part);
     let model = config.clone();
-    let undeclared = Pipeline::builder().schedule(by_name("1F1B").unwrap(), Size::new(2, 3));
+    let undeclared = Pipeline::builder().schedule("1F1B", Size::new(2, 3));
     let undeclared = undeclared.devices(vec![Device::flex()]);
     let undeclared = undeclared.stages(move |at| model.stage(model.part(at).unwrap(), at).unwrap());
     // The first stage's gradient comes first; the last stage's copy has the rest.

@@ -3,7 +3,7 @@
 #![allow(clippy::single_range_in_vec_init, reason = "a list of ranges may hold one")]
 
 use burn::tensor::{Device, Int, Tensor};
-use burn_pipeline::schedule::{Schedule, Size, by_name};
+use burn_pipeline::schedule::{Schedule, Size};
 use burn_pipeline::stage::{AnyTensor, Batch, SplitBackward, Stage, named_weights};
 use burn_pipeline::train::{Builder, Pipeline, StageContext};
 use burn_pipeline_moe::auxiliary::{AuxiliaryWeights, LayerObservation, observe, read};
@@ -206,7 +206,7 @@ pub(crate) fn builder<M: Stage<Output = MoeSignal>>(
     wrap: impl Fn(MoeGptPart, &StageContext) -> M + Send + Sync + 'static,
 ) -> Builder {
     let config = config.clone();
-    let builder = Pipeline::builder().schedule(by_name(schedule.family().name).unwrap(), size);
+    let builder = Pipeline::builder().schedule(schedule.family().name, size);
     let builder = builder.devices(vec![Device::flex()]).split(SplitBackward::Eager);
     let builder = config.shared().into_iter().fold(builder, Builder::share);
     builder.stages(move |at| config.stage(wrap(config.part(at).unwrap(), at), at).unwrap())

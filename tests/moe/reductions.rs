@@ -5,7 +5,7 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::{GradientsAccumulator, GradientsParams};
 use burn::tensor::{Device, Tensor};
-use burn_pipeline::schedule::{Size, by_name};
+use burn_pipeline::schedule::Size;
 use burn_pipeline::stage::{Batch, LOSS_SEED, Loss, Reduction, Stage, StageBox, init_seeded};
 use burn_pipeline::train::{Pipeline, StageContext};
 use burn_pipeline_moe::auxiliary::{AuxiliaryLosses, AuxiliaryWeights};
@@ -158,7 +158,7 @@ fn every_reduction_weighs_auxiliary_losses_as_the_main_loss() {
                 let data: Vec<Data> = samples.iter().enumerate().map(|(i, &n)| Data::new(i as u64 + 1, n)).collect();
                 let expected = plain(&data, microbatches, reduction);
                 let size = Size { ranks: 2, chunks, microbatches };
-                let builder = Pipeline::builder().schedule(by_name(name).unwrap(), size).reduction(reduction);
+                let builder = Pipeline::builder().schedule(name, size).reduction(reduction);
                 let builder = builder.devices(vec![Device::flex()]).stages(move |at| stage(at, reduction));
                 let mut pipeline = builder.build().unwrap();
                 data.iter().for_each(|data| drop(pipeline.accumulate(data.batch()).unwrap()));

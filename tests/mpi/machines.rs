@@ -95,7 +95,7 @@ const KEEPALIVE: &[&str] = &[
 /// Trains on three machines until one meets its fate; gives what was told on standard error.
 fn struck(machines: &mut Machines, fate: Fate, lost: usize, flags: &[&str]) -> String {
     let trace = folder("machines-struck");
-    let more = ["--link", "mpi", "--deadline", DEADLINE, "--trace", trace.to_str().unwrap(), "--steps", "1000000"];
+    let more = ["--link", "mpi", "--timeout", DEADLINE, "--trace", trace.to_str().unwrap(), "--steps", "1000000"];
     let at = TINY.iter().position(|&flag| flag == "--steps").unwrap();
     let arguments = [&TINY[..at], &TINY[at + 2..], &more].concat();
     let mut command = mpirun(machines, 1, 3, flags, &arguments);

@@ -44,7 +44,7 @@ fn struck(more: &str, processes: usize, blows: &[Blow], random: &mut Random) -> 
     let (save, trace) = (folder.0.join("saved"), folder.0.join("trace"));
     let mut command = Command::new(env!("CARGO_BIN_EXE_ranks"));
     command.args(flags(more, trace.to_str().unwrap())).args(["--processes", &processes.to_string(), "--restart"]);
-    command.args(["--save-every", "3", "--deadline", "6", "--save"]).arg(&save).arg(&turn.mark);
+    command.args(["--save-every", "3", "--timeout", "6", "--save"]).arg(&save).arg(&turn.mark);
     // What Open MPI asks of those who run it as root, as containers do.
     command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();

@@ -5,20 +5,20 @@ use crate::link;
 use burn::optim::AdamWConfig;
 use burn::tensor::Device;
 use burn_pipeline::link::Link;
-use burn_pipeline::schedule::{Chunks, Size, all, by_name};
+use burn_pipeline::schedule::{Chunks, Size, all};
 use burn_pipeline::stage::Accumulation;
 use burn_pipeline::train::{Builder, Pipeline};
 use std::time::Duration;
 
 fn builder<C: Case>(name: &str, size: Size, device: &Device) -> Builder {
     Pipeline::builder()
-        .schedule(by_name(name).unwrap(), size)
+        .schedule(name, size)
         .devices(vec![device.clone()])
         .stages(C::stage)
         .optimizer(|| AdamWConfig::new().init())
         .accumulation(Accumulation::Ordered)
         .clip_norm(0.05)
-        .deadline(Duration::from_secs(60))
+        .timeout(Duration::from_secs(60))
 }
 
 /// Per step the loss and the norm, then all weights.

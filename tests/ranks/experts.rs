@@ -15,7 +15,7 @@ pub(crate) fn metrics(mpi: &Mpi) {
         let size = Size { ranks: mpi.ranks(), chunks, microbatches: 3 };
         let builder = builder(by_name(name).unwrap().as_ref(), size, &config, |part, _| part);
         let link = mpi.link(Device::flex()).unwrap();
-        let mut pipeline = builder.deadline(Duration::from_secs(60)).build_rank(Box::new(link)).unwrap();
+        let mut pipeline = builder.timeout(Duration::from_secs(60)).build_rank(Box::new(link)).unwrap();
         let report = pipeline.accumulate(Text::new(1, 5).batch()).unwrap();
         let got: Vec<_> = report.observed.iter().map(|numbers| config.read(numbers)).collect();
         assert_eq!(got.len(), expected.len());

@@ -45,7 +45,7 @@ pub(crate) fn strike(mpi: &Mpi, fault: &str, failing: usize, at: usize) -> Resul
         .devices(vec![Device::flex()])
         .stages(Text::stage)
         .optimizer(|| SgdConfig::new().init())
-        .deadline(DEADLINE);
+        .timeout(DEADLINE);
     let mut pipeline = match builder.build_rank(link) {
         Ok(pipeline) => pipeline,
         Err(error) => return told(since, error.to_string()),

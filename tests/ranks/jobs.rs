@@ -22,7 +22,7 @@ fn scheduled(schedule: Box<dyn Schedule>, ranks: usize, microbatches: usize) -> 
         .devices(vec![Device::flex()])
         .stages(Text::stage)
         .optimizer(|| AdamWConfig::new().init())
-        .deadline(DEADLINE)
+        .timeout(DEADLINE)
         .model("a small one")
 }
 

@@ -33,7 +33,7 @@ pub(crate) fn build(link: Box<dyn Link>, field: Option<&str>) -> Result<Pipeline
         .devices(vec![device])
         .stages(Text::stage)
         .optimizer(|| AdamWConfig::new().init())
-        .deadline(Duration::from_secs(20))
+        .timeout(Duration::from_secs(20))
         .model(if field == Some("model") { "a large one" } else { "a small one" })
         .build_rank(if field == Some("version") { Box::new(Newer(link)) } else { link })
 }

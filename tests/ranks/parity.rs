@@ -17,13 +17,13 @@ const CLIP: f64 = 0.05;
 
 pub(crate) fn builder<C: Case>(name: &str, size: Size) -> Builder {
     Pipeline::builder()
-        .schedule(by_name(name).unwrap(), size)
+        .schedule(name, size)
         .devices(vec![Device::flex()])
         .stages(C::stage)
         .optimizer(|| AdamWConfig::new().init())
         .accumulation(Accumulation::Ordered)
         .clip_norm(CLIP)
-        .deadline(Duration::from_secs(60))
+        .timeout(Duration::from_secs(60))
 }
 
 /// What a pipeline gave: per step the loss, the norm and all weights; then the outputs of an evaluation.
@@ -126,9 +126,9 @@ pub(crate) fn shared(mpi: &Mpi) {
             continue;
         }
         let builder = || {
-            let builder = Pipeline::builder().schedule(by_name(family).unwrap(), size).devices(vec![Device::flex()]);
+            let builder = Pipeline::builder().schedule(family, size).devices(vec![Device::flex()]);
             let builder = builder.stages(tied::stage(tied::SMALL)).optimizer(|| AdamWConfig::new().init());
-            let builder = builder.accumulation(Accumulation::Ordered).deadline(Duration::from_secs(60));
+            let builder = builder.accumulation(Accumulation::Ordered).timeout(Duration::from_secs(60));
             let builder = builder.data_parallel(replicas).sharded(sharded);
             tied::declared().into_iter().fold(builder, Builder::share)
         };

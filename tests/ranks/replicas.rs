@@ -5,7 +5,7 @@ use crate::cases::{Case, Stack, range, read, sizes};
 use burn::optim::AdamWConfig;
 use burn::tensor::Device;
 use burn_pipeline::link::Mpi;
-use burn_pipeline::schedule::{Size, by_name};
+use burn_pipeline::schedule::Size;
 use burn_pipeline::train::{Builder, Pipeline};
 use pipeline_tests::reference::Reference;
 use std::time::Duration;
@@ -16,14 +16,14 @@ const MICROBATCHES: usize = 4;
 
 fn builder(family: &str, ranks: usize, chunks: usize, sharded: bool) -> Builder {
     Pipeline::builder()
-        .schedule(by_name(family).unwrap(), Size { ranks, chunks, microbatches: MICROBATCHES })
+        .schedule(family, Size { ranks, chunks, microbatches: MICROBATCHES })
         .devices(vec![Device::flex()])
         .stages(Stack::stage)
         .optimizer(|| AdamWConfig::new().init())
         .data_parallel(REPLICAS)
         .sharded(sharded)
         .gathered_stages(1)
-        .deadline(Duration::from_secs(60))
+        .timeout(Duration::from_secs(60))
 }
 
 /// Per step the loss, the ranks of the timeline, and all weights; then the gradients of two batches.

@@ -3,7 +3,7 @@
 use burn::module::{Module, Param};
 use burn::optim::SgdConfig;
 use burn::tensor::{Device, Tensor};
-use burn_pipeline::schedule::{Size, by_name};
+use burn_pipeline::schedule::Size;
 use burn_pipeline::stage::{Batch, Loss, Names, SplitBackward, Stage, StageBox};
 use burn_pipeline::train::{Checkpoints, Pipeline};
 
@@ -40,7 +40,7 @@ impl Stage for Keeper {
 
 fn pipeline((name, chunks, replicas): (&str, usize, usize), split: SplitBackward, fails: bool) -> Pipeline {
     let size = Size { ranks: 2, chunks, microbatches: 4 };
-    let builder = Pipeline::builder().schedule(by_name(name).unwrap(), size).devices(vec![Device::flex()]);
+    let builder = Pipeline::builder().schedule(name, size).devices(vec![Device::flex()]);
     let builder = builder.split(split).data_parallel(replicas).optimizer(|| SgdConfig::new().init());
     let builder = builder.stages(move |at| {
         let one = |count| Tensor::<1>::ones([count], &at.device);

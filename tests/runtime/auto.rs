@@ -173,7 +173,7 @@ fn a_choice_that_is_measured_to_take_longer_is_taken_back_and_changes_no_number(
     // By its costs it was the best under that cap.
     assert_eq!(planned.best.simulation.peak_activations(), 1.0);
     assert!(auto.decision().to_string().contains("runs again; measured: "), "{}", auto.decision());
-    let mut plain = ordered(size).schedule(by_name("ZBH1").unwrap(), size).build().unwrap();
+    let mut plain = ordered(size).schedule("ZBH1", size).build().unwrap();
     let expected: Vec<f64> = (0..8).map(|_| plain.step(Text::new(MICROBATCHES).batch(), 1e-2).unwrap().loss).collect();
     assert_eq!(losses, expected);
     let weights = |pipeline: &mut burn_pipeline::train::Pipeline| -> Vec<Vec<f32>> {

@@ -7,7 +7,7 @@ use crate::cases::{noise, read, sizes};
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::{AdamWConfig, GradientsAccumulator, GradientsParams};
 use burn::tensor::{Device, Int, Tensor};
-use burn_pipeline::schedule::{Size, by_name};
+use burn_pipeline::schedule::Size;
 use burn_pipeline::stage::{Accumulation, Batch, Loss, Reduction, StageBox};
 use burn_pipeline::train::{Builder, Pipeline, StageContext};
 use pipeline_tests::mlp::{self, Mlp, WIDTH};
@@ -82,7 +82,7 @@ pub(crate) fn builder(schedule: &str, ranks: usize, microbatches: usize, reducti
     let chunks = if schedule == "ZBVZeroBubble" { 2 } else { 1 };
     let size = Size::new(ranks, microbatches).with_chunks(chunks);
     Pipeline::builder()
-        .schedule(by_name(schedule).unwrap(), size)
+        .schedule(schedule, size)
         .devices(vec![Device::flex()])
         .reduction(reduction)
         .accumulation(Accumulation::Ordered)
@@ -291,7 +291,7 @@ fn a_batch_smaller_than_asked_for_gives_fewer_microbatches_and_says_so() {
 fn without_an_optimizer_steps_leave_weights_alone_and_forget_gradients() {
     let data = Data::new(5);
     let mut pipeline = Pipeline::builder()
-        .schedule(by_name("1F1B").unwrap(), Size::new(2, 3))
+        .schedule("1F1B", Size::new(2, 3))
         .devices(vec![Device::flex()])
         .stages(stage(Reduction::Mean))
         .build()

@@ -6,7 +6,7 @@ use crate::watchdog::{quiet_ranks, within};
 use burn::optim::{ModuleOptimizer, Optimizer, SgdConfig, SgdState};
 use burn::tensor::{Device, Tensor};
 use burn_pipeline::plan::StageId;
-use burn_pipeline::schedule::{Size, by_name};
+use burn_pipeline::schedule::Size;
 use burn_pipeline::train::{BuildError, Builder, Pipeline, PipelineError};
 use std::time::Duration;
 
@@ -24,9 +24,9 @@ fn builder(schedule: &str, ranks: usize, fault: Option<Fault>) -> Builder {
     quiet_ranks();
     let size = Size::new(ranks, MICROBATCHES).with_chunks(chunks(schedule));
     Pipeline::builder()
-        .schedule(by_name(schedule).unwrap(), size)
+        .schedule(schedule, size)
         .devices(vec![Device::flex()])
-        .deadline(PATIENT)
+        .timeout(PATIENT)
         .stages(faulty(fault))
         .optimizer(|| SgdConfig::new().init())
 }
@@ -161,7 +161,7 @@ fn a_stage_that_never_answers_is_named_after_the_deadline_and_dropped() {
         for schedule in SCHEDULES {
             within(WATCHDOG, &format!("{schedule}, {ranks} ranks, rank {failing} is stuck"), move || {
                 let fault = Fault { stage: failing, microbatch: 1, how: How::NeverAnswer };
-                let builder = builder(schedule, ranks, Some(fault)).deadline(Duration::from_secs(1));
+                let builder = builder(schedule, ranks, Some(fault)).timeout(Duration::from_secs(1));
                 let mut pipeline = builder.build().unwrap();
                 let error = pipeline.step(batch(MICROBATCHES), 0.1).unwrap_err();
                 let PipelineError::Silent { rank, .. } = &error else { panic!("{schedule}, {ranks}: {error}") };
@@ -197,7 +197,7 @@ fn a_factory_that_panics_is_named_with_its_stage() {
 fn a_factory_that_never_returns_is_named_after_the_deadline() {
     within(WATCHDOG, "a factory that never returns", || {
         let sound = faulty(None);
-        let builder = builder("1F1B", 3, None).deadline(Duration::from_secs(1)).stages(move |at| {
+        let builder = builder("1F1B", 3, None).timeout(Duration::from_secs(1)).stages(move |at| {
             if at.index == 1 {
                 std::thread::sleep(FOREVER);
             }
@@ -259,7 +259,7 @@ fn an_optimizer_that_panics_is_named_with_its_stage() {
 fn an_optimizer_that_never_returns_is_named_after_the_deadline() {
     within(WATCHDOG, "an optimizer that never returns", || {
         let stepping = Stepping { rank: 1, does: || std::thread::sleep(FOREVER) };
-        let builder = builder("1F1B", 3, None).deadline(Duration::from_secs(1));
+        let builder = builder("1F1B", 3, None).timeout(Duration::from_secs(1));
         let mut pipeline = builder.optimizer(move || ModuleOptimizer::from(stepping.clone())).build().unwrap();
         let error = pipeline.step(batch(MICROBATCHES), 0.1).unwrap_err().to_string();
         assert!(error.contains("rank 1 did not answer") && error.contains("is stepping its weights"), "{error}");

@@ -8,7 +8,7 @@ use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, Int, Tensor};
 use burn_pipeline::cost::{Dtype, LayerKind, Layers, Measure, Partition, PartitionOptions, Pattern, optimal_partition};
 use burn_pipeline::plan::Placement;
-use burn_pipeline::schedule::{Size, by_name};
+use burn_pipeline::schedule::Size;
 use burn_pipeline::stage::{Batch, Stage, StageBox, StageError};
 use burn_pipeline::train::{Builder, MeasureError, MeasuredLayers, Pipeline, StageContext, measured_profile};
 use pipeline_examples::gpt::{GptConfig, Signal};
@@ -154,7 +154,7 @@ fn they_hold_what_a_pipeline_of_these_layers_holds() {
     let config = small_gpt();
     let layers = measure(&config, 2, 1).layers;
     let size = Size { ranks: 1, chunks: config.all_layers(), microbatches: 3 };
-    let builder = finest(&config).schedule(by_name("InterleavedZeroBubble").unwrap(), size);
+    let builder = finest(&config).schedule("InterleavedZeroBubble", size);
     let mut pipeline = builder.build().unwrap();
     let steps: Vec<_> = (0..2).map(|_| pipeline.step(Text::new(6).batch(), 0.0).unwrap()).collect();
     let profile = measured_profile(pipeline.placement(), &steps).unwrap();

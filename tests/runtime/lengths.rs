@@ -5,7 +5,7 @@ use crate::cases::{noise, read, small_gpt};
 use burn::module::Module;
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Int, Tensor};
-use burn_pipeline::schedule::{Size, by_name};
+use burn_pipeline::schedule::Size;
 use burn_pipeline::stage::{Accumulation, Batch, MicrobatchError, SplitBackward};
 use burn_pipeline::train::{Pipeline, PipelineError};
 use pipeline_examples::gpt::{GptPart, Signal, next_token_loss};
@@ -49,7 +49,7 @@ fn ready(pieces: &[Piece]) -> Batch {
 
 /// Trains on steps of microbatches of these shapes, and compares loss and weights with the plain loop's.
 fn assert_parity(family: &str, size: Size, split: SplitBackward, steps: &[Vec<(usize, usize)>]) {
-    let builder = Pipeline::builder().schedule(by_name(family).unwrap(), size).devices(vec![Device::flex()]);
+    let builder = Pipeline::builder().schedule(family, size).devices(vec![Device::flex()]);
     let builder = builder.stages(|at| small_gpt().stage(at)).optimizer(|| AdamWConfig::new().init());
     let mut pipeline = builder.accumulation(Accumulation::Ordered).split(split).build().unwrap();
     let mut reference = Reference::new(small_gpt().part(&whole()));
@@ -107,7 +107,7 @@ proptest! {
 
 #[test]
 fn an_evaluation_gives_the_outputs_of_every_length() {
-    let builder = Pipeline::builder().schedule(by_name("1F1B").unwrap(), Size::new(2, 2)).devices(vec![Device::flex()]);
+    let builder = Pipeline::builder().schedule("1F1B", Size::new(2, 2)).devices(vec![Device::flex()]);
     let mut pipeline = builder.stages(|at| small_gpt().stage(at)).build().unwrap();
     let (pieces, model) = (pieces(0, &[(2, 3), (1, 6), (2, 3)]), small_gpt().part(&whole()));
     let report = pipeline.eval(ready(&pieces)).unwrap();
@@ -130,7 +130,7 @@ fn an_evaluation_gives_the_outputs_of_every_length() {
 #[test]
 fn pieces_that_do_not_fit_each_other_are_refused_and_cost_nothing() {
     let piece = |shape| Piece::new(1, shape);
-    let builder = Pipeline::builder().schedule(by_name("1F1B").unwrap(), Size::new(2, 2)).devices(vec![Device::flex()]);
+    let builder = Pipeline::builder().schedule("1F1B", Size::new(2, 2)).devices(vec![Device::flex()]);
     let builder = builder.stages(|at| small_gpt().stage(at)).optimizer(|| AdamWConfig::new().init());
     let mut pipeline = builder.build().unwrap();
     let bare = Batch::new(Signal::Tokens(piece((1, 2)).tokens));

@@ -32,7 +32,7 @@ fn run(link: Box<dyn Link>, schedule: Box<dyn Schedule>, ranks: usize) -> (Durat
         .devices(vec![Device::flex()])
         .stages(Text::stage)
         .optimizer(|| SgdConfig::new().init())
-        .deadline(DEADLINE);
+        .timeout(DEADLINE);
     let mut since = Instant::now();
     let mut pipeline = match builder.build_rank(link) {
         Ok(pipeline) => pipeline,

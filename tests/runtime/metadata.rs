@@ -122,7 +122,7 @@ fn layers(norm: bool, change: Change) -> Builder {
         };
         change(stage, at)
     };
-    let builder = Pipeline::builder().schedule(Box::new(GPipe), Size::new(2, 2)).devices(vec![Device::flex()]);
+    let builder = Pipeline::builder().schedule(GPipe, Size::new(2, 2)).devices(vec![Device::flex()]);
     builder.stages(stage).optimizer(|| SgdConfig::new().init())
 }
 
@@ -235,7 +235,7 @@ fn declared_free_sizes_may_change_in_every_microbatch() {
         (_, true) => small_gpt().stage(at).declare(hidden(), None),
         _ => small_gpt().stage(at).declare(hidden(), Some(hidden())),
     };
-    let builder = Pipeline::builder().schedule(Box::new(OneFOneB), Size::new(3, 2)).devices(vec![Device::flex()]);
+    let builder = Pipeline::builder().schedule(OneFOneB, Size::new(3, 2)).devices(vec![Device::flex()]);
     let mut pipeline = builder.stages(stage).validate(Validate::EveryMicrobatch).build().unwrap();
     assert_eq!(known(&mut pipeline, tokens(3)).0, MetadataMode::Static);
     for lengths in [[3, 6], [1, 2]] {

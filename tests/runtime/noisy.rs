@@ -5,7 +5,7 @@ use burn::module::Module;
 use burn::nn::{BatchNorm, BatchNormConfig, Dropout, DropoutConfig, Linear, LinearConfig};
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Tensor, TensorData};
-use burn_pipeline::schedule::{Size, by_name};
+use burn_pipeline::schedule::Size;
 use burn_pipeline::stage::{Accumulation, Batch, Names, SplitBackward, Stage, StageBox, init_seeded};
 use burn_pipeline::train::{Builder, Pipeline, StageContext};
 
@@ -61,7 +61,7 @@ fn noisy(at: &StageContext, counts: bool) -> StageBox {
 
 pub(crate) fn builder(family: &str) -> Builder {
     let size = Size::new(2, 4).with_chunks(if family == "ZBVZeroBubble" { 2 } else { 1 });
-    let builder = Pipeline::builder().schedule(by_name(family).unwrap(), size).devices(vec![Device::flex()]);
+    let builder = Pipeline::builder().schedule(family, size).devices(vec![Device::flex()]);
     let builder = builder.stages(stage).optimizer(|| AdamWConfig::new().init());
     builder.accumulation(Accumulation::Ordered).split(SplitBackward::Eager)
 }

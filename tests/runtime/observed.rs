@@ -2,7 +2,7 @@
 
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor};
-use burn_pipeline::schedule::{Size, by_name};
+use burn_pipeline::schedule::Size;
 use burn_pipeline::stage::{Batch, LOSS_SEED, Loss, Reduction, SplitBackward, Stage, StageBox};
 use burn_pipeline::train::{Pipeline, StageContext};
 
@@ -49,7 +49,7 @@ fn stage(reduction: Reduction, observes: bool) -> impl Fn(&StageContext) -> Stag
 
 fn pipeline(name: &str, chunks: usize, reduction: Reduction, split: SplitBackward, observes: bool) -> Pipeline {
     let size = Size { ranks: 2, chunks, microbatches: 4 };
-    let builder = Pipeline::builder().schedule(by_name(name).unwrap(), size).devices(vec![Device::flex()]);
+    let builder = Pipeline::builder().schedule(name, size).devices(vec![Device::flex()]);
     builder.reduction(reduction).split(split).stages(stage(reduction, observes)).build().unwrap()
 }
 

@@ -15,7 +15,7 @@ const RATE: f64 = 1e-2;
 /// A pipeline of this case, all on Flex.
 pub(crate) fn builder<C: Case>(schedule: &dyn Schedule, size: Size) -> Builder {
     let name = schedule.family().name;
-    let builder = Pipeline::builder().schedule(burn_pipeline::schedule::by_name(name).unwrap(), size);
+    let builder = Pipeline::builder().schedule(name, size);
     builder.devices(vec![Device::flex()]).stages(C::stage).optimizer(|| AdamWConfig::new().init())
 }
 

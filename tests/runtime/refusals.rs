@@ -7,7 +7,7 @@ use burn::nn::{Linear, LinearConfig};
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Int, Tensor};
 use burn_pipeline::plan::StageId;
-use burn_pipeline::schedule::{Size, by_name};
+use burn_pipeline::schedule::Size;
 use burn_pipeline::stage::{Batch, BoundaryError, MicrobatchError, Split, Stage, StageBox, StageError, init_seeded};
 use burn_pipeline::train::{Pipeline, PipelineError, StageContext};
 
@@ -45,7 +45,7 @@ fn masked(at: &StageContext) -> StageBox {
 
 fn pipeline(schedule: &str) -> Pipeline {
     let chunks = if schedule == "ZBVZeroBubble" { 2 } else { 1 };
-    let builder = Pipeline::builder().schedule(by_name(schedule).unwrap(), Size::new(2, 3).with_chunks(chunks));
+    let builder = Pipeline::builder().schedule(schedule, Size::new(2, 3).with_chunks(chunks));
     let builder = builder.devices(vec![Device::flex()]).stages(masked);
     builder.optimizer(|| AdamWConfig::new().init()).build().unwrap()
 }

@@ -163,11 +163,11 @@ fn one_rank_of_several_processes() {
         return;
     }
     let builder = Pipeline::builder()
-        .schedule(Box::new(OneFOneB), Size::new(launch.ranks, 4))
+        .schedule(OneFOneB, Size::new(launch.ranks, 4))
         .devices(vec![Device::flex()])
         .stages(Text::stage)
         .optimizer(|| SgdConfig::new().init())
-        .deadline(DEADLINE);
+        .timeout(DEADLINE);
     let mut pipeline = builder.build_rank(Box::new(link)).unwrap();
     let steps = std::env::var("STEPS").unwrap().parse::<usize>().unwrap();
     for step in 0..steps {
@@ -188,7 +188,7 @@ fn the_whole_model_is_exported_over_connections_as_from_threads() {
     std::fs::create_dir_all(&folder).unwrap();
     let ranks = 3;
     let builder = Pipeline::builder()
-        .schedule(Box::new(OneFOneB), Size::new(ranks, 2))
+        .schedule(OneFOneB, Size::new(ranks, 2))
         .devices(vec![Device::flex()])
         .stages(Text::stage)
         .optimizer(|| SgdConfig::new().init());
@@ -215,7 +215,7 @@ const RANK: &str = "one_rank_of_several_processes";
 
 fn losses_of_threads(ranks: usize, steps: usize) -> Vec<String> {
     let mut alone = Pipeline::builder()
-        .schedule(Box::new(OneFOneB), Size::new(ranks, 4))
+        .schedule(OneFOneB, Size::new(ranks, 4))
         .devices(vec![Device::flex()])
         .stages(Text::stage)
         .optimizer(|| SgdConfig::new().init())

@@ -54,7 +54,7 @@ use std::time::{Duration, Instant};
 /// }
 ///
 /// let mut pipeline = Pipeline::builder()
-///     .schedule(Box::new(GPipe), Size::new(2, 4))
+///     .schedule(GPipe, Size::new(2, 4))
 ///     .stages(|at| {
 ///         let layer = Layer { linear: LinearConfig::new(3, 3).init(&at.device) };
 ///         match at.is_last() {

@@ -127,7 +127,7 @@ impl MoeTrainer {
             .devices(vec![setup.common.device.clone()])
             .data_parallel(options.data_parallel)
             .sharded(options.sharded)
-            .deadline(Duration::from_secs(options.deadline))
+            .timeout(Duration::from_secs(options.timeout))
             .threads(options.threads);
         let builder = model.shared().into_iter().fold(builder, Builder::share);
         builder.stages(move |at| match model.part(at).and_then(|part| model.stage(part, at)) {

@@ -72,7 +72,7 @@ fn cuts() -> Vec<Cut> {
 impl Cut {
     fn builder(self) -> Builder {
         let size = Size { ranks: self.ranks, chunks: self.chunks, microbatches: SAMPLES };
-        let builder = Pipeline::builder().schedule(by_name(self.family).unwrap(), size);
+        let builder = Pipeline::builder().schedule(self.family, size);
         let builder = builder.devices(vec![Device::flex()]).accumulation(Accumulation::Ordered);
         builder.stages(Text::stage).optimizer(|| AdamWConfig::new().init())
     }

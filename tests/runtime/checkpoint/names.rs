@@ -44,7 +44,7 @@ impl Stage for Layer {
 }
 
 fn layers(stage: impl Fn(StageBox, &StageContext) -> StageBox + Send + Sync + 'static) -> Builder {
-    let builder = Pipeline::builder().schedule(Box::new(GPipe), Size::new(2, 1)).devices(vec![Device::flex()]);
+    let builder = Pipeline::builder().schedule(GPipe, Size::new(2, 1)).devices(vec![Device::flex()]);
     builder.stages(move |at| {
         let layer = Layer { linear: LinearConfig::new(3, 3).init(&at.device) };
         stage(StageBox::new(layer), at)
@@ -94,7 +94,7 @@ fn copies_of_a_weight_that_a_model_holds_once_must_be_equal() {
             let layer = Layer { linear: Linear { weight: Param::from_tensor(weight), bias: None } };
             StageBox::new(layer).named(Names::default().renamed(move |_| name.to_owned()))
         };
-        let builder = Pipeline::builder().schedule(Box::new(GPipe), Size::new(2, 1)).devices(vec![Device::flex()]);
+        let builder = Pipeline::builder().schedule(GPipe, Size::new(2, 1)).devices(vec![Device::flex()]);
         let checkpoints = Checkpoints::new(&*folder);
         builder.stages(stages).build().unwrap().save(&checkpoints, &()).unwrap();
         checkpoints.latest().unwrap()
@@ -138,7 +138,7 @@ fn optimizers_must_be_of_one_family_and_have_been_saved() {
     assert!(sgd.contains("the optimizer does not keep what was saved for `"), "{sgd}");
     let folder = Folder::new("names-no-optimizer");
     let without = CUT.builder();
-    let none = Pipeline::builder().schedule(Box::new(GPipe), Size::new(2, SAMPLES)).devices(vec![Device::flex()]);
+    let none = Pipeline::builder().schedule(GPipe, Size::new(2, SAMPLES)).devices(vec![Device::flex()]);
     let checkpoint = saved(&mut none.stages(Text::stage).build().unwrap(), &folder);
     let says = refused(without.optimizer(|| AdamWConfig::new().init()), &checkpoint);
     assert!(says.starts_with("the checkpoint holds no optimizer state"), "{says}");

@@ -5,7 +5,7 @@ use super::{Folder, RATE};
 use crate::cases::{Case, Stack, range, read, sizes};
 use burn::optim::AdamWConfig;
 use burn::tensor::Device;
-use burn_pipeline::schedule::{Size, by_name};
+use burn_pipeline::schedule::Size;
 use burn_pipeline::stage::{Accumulation, SplitBackward};
 use burn_pipeline::train::{Checkpoints, Pipeline};
 use pipeline_tests::mlp;
@@ -45,7 +45,7 @@ impl Cut {
     fn pipeline(&self) -> Pipeline {
         let (starts, recomputed) = (self.starts.clone(), self.recomputed.clone());
         let split = if self.traced { SplitBackward::Auto } else { SplitBackward::Eager };
-        let builder = Pipeline::builder().schedule(by_name(self.family).unwrap(), self.size).split(split);
+        let builder = Pipeline::builder().schedule(self.family, self.size).split(split);
         let builder = builder.devices(vec![Device::flex()]).accumulation(Accumulation::Ordered);
         let builder = builder.optimizer(|| AdamWConfig::new().init());
         let stages = builder.stages(move |at| {

@@ -6,7 +6,7 @@ use crate::cases::{range, read, sizes};
 use crate::shared::model::{SMALL, Text, Tied, declared, part, stage};
 use burn::optim::AdamWConfig;
 use burn::tensor::Device;
-use burn_pipeline::schedule::{Size, by_name};
+use burn_pipeline::schedule::Size;
 use burn_pipeline::stage::{Accumulation, Names};
 use burn_pipeline::train::{Builder, Checkpoint, CheckpointError, Checkpoints, Pipeline};
 use pipeline_tests::reference::{Reference, whole};
@@ -31,7 +31,7 @@ const CUTS: [Cut; 7] = [
 fn builder(Cut(family, ranks, chunks): Cut, biases: bool) -> Builder {
     let size = Size { ranks, chunks, microbatches: SAMPLES };
     let make = stage(SMALL);
-    let builder = Pipeline::builder().schedule(by_name(family).unwrap(), size).devices(vec![Device::flex()]);
+    let builder = Pipeline::builder().schedule(family, size).devices(vec![Device::flex()]);
     let builder = builder.accumulation(Accumulation::Ordered).optimizer(|| AdamWConfig::new().init());
     let builder = builder.stages(move |at| {
         let (first, index) = (at.layers(SMALL.layers).start, at.index);
@@ -130,7 +130,7 @@ fn a_stage_that_does_not_declare_what_it_holds_alone_takes_up_all_copies() {
     let checkpoint = saved(&mut pipeline, &folder);
     // Stages that hold a parameter alone need no declaration.
     let size = Size { ranks: 1, chunks: 1, microbatches: SAMPLES };
-    let one = Pipeline::builder().schedule(by_name("GPipe").unwrap(), size).devices(vec![Device::flex()]);
+    let one = Pipeline::builder().schedule("GPipe", size).devices(vec![Device::flex()]);
     let one = one.accumulation(Accumulation::Ordered).optimizer(|| AdamWConfig::new().init());
     let make = stage(SMALL);
     let renamed = |name: &str| if name == "bias" { "biases.0".to_owned() } else { name.to_owned() };
@@ -149,7 +149,7 @@ fn copies_that_were_saved_unequal_are_refused() {
     let Cut(family, ranks, chunks) = CUTS[1];
     let size = Size { ranks, chunks, microbatches: SAMPLES };
     let make = stage(SMALL);
-    let apart = Pipeline::builder().schedule(by_name(family).unwrap(), size).devices(vec![Device::flex()]);
+    let apart = Pipeline::builder().schedule(family, size).devices(vec![Device::flex()]);
     let apart = apart.optimizer(|| AdamWConfig::new().init()).share(bias).stages(move |at| {
         let (first, index) = (at.layers(SMALL.layers).start, at.index);
         let renamed = move |name: &str| if name == "bias" { format!("biases.{index}") } else { name.to_owned() };

@@ -9,7 +9,7 @@ use burn::tensor::activation::tanh;
 use burn::tensor::{Device, Tensor, TensorData};
 use burn_pipeline::boundary;
 use burn_pipeline::execute::ExecuteError;
-use burn_pipeline::schedule::{Size, by_name};
+use burn_pipeline::schedule::Size;
 use burn_pipeline::stage::{Accumulation, Batch, SplitBackward, Stage, StageBox, Validate, init_seeded};
 use burn_pipeline::train::{Builder, Pipeline, PipelineError, StageContext};
 use pipeline_tests::reference::{Reference, whole};
@@ -119,7 +119,7 @@ fn builder(family: &str, chunks: usize, unsteady: bool) -> Builder {
         true => StageBox::with_loss(Part::new(at, unsteady), loss),
         false => StageBox::new(Part::new(at, unsteady)),
     };
-    let builder = Pipeline::builder().schedule(by_name(family).unwrap(), size).devices(vec![Device::flex()]);
+    let builder = Pipeline::builder().schedule(family, size).devices(vec![Device::flex()]);
     builder.stages(stage).optimizer(|| AdamWConfig::new().init()).accumulation(Accumulation::Ordered)
 }
 

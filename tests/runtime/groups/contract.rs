@@ -4,7 +4,7 @@
 use super::{RATE, apart, gradients, weights};
 use crate::contract::{Data, builder};
 use crate::noisy;
-use burn_pipeline::schedule::{Size, by_name};
+use burn_pipeline::schedule::Size;
 use burn_pipeline::stage::{Accumulation, Reduction};
 use burn_pipeline::train::{Builder, Pipeline};
 
@@ -53,7 +53,7 @@ fn replicas_draw_what_one_pipeline_draws() {
         (losses, weights(&mut pipeline))
     };
     let drawing = || noisy::builder("1F1B").seed(3).stages(noisy::drawing);
-    let replicas = || drawing().schedule(by_name("1F1B").unwrap(), Size::new(2, 2)).data_parallel(2);
+    let replicas = || drawing().schedule("1F1B", Size::new(2, 2)).data_parallel(2);
     let alone = run(drawing());
     assert_eq!(run(replicas()), alone);
     assert_ne!(run(replicas().seed(4)), alone);

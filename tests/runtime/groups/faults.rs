@@ -47,7 +47,7 @@ fn lost_gradients_are_missed_by_the_replica_that_waits_for_them() {
     quiet_ranks();
     within(60, "lost gradients", || {
         let case = Text::new(8);
-        let builder = replicated::<Text>(("1F1B", 1), 4, 2).deadline(Duration::from_secs(2));
+        let builder = replicated::<Text>(("1F1B", 1), 4, 2).timeout(Duration::from_secs(2));
         // Rank 2 is pipeline rank 1 of replica 0; rank 3, of replica 1, waits for its gradients in vain.
         let errors = on_links(&builder, Tamper::Lose { rank: 2 }, |pipeline| {
             pipeline.step(case.batch(), RATE).unwrap_err().to_string()
@@ -65,7 +65,7 @@ fn lost_shards_are_missed_where_they_are_used() {
     quiet_ranks();
     within(60, "lost shards", || {
         let case = Text::new(8);
-        let builder = replicated::<Text>(("1F1B", 1), 4, 2).sharded(true).deadline(Duration::from_secs(2));
+        let builder = replicated::<Text>(("1F1B", 1), 4, 2).sharded(true).timeout(Duration::from_secs(2));
         // Rank 1 is pipeline rank 0 of replica 1; rank 0, of replica 0, needs its shards for its first forward.
         let errors = on_links(&builder, Tamper::LoseShards { rank: 1 }, |pipeline| {
             pipeline.step(case.batch(), RATE).unwrap_err().to_string()

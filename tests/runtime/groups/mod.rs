@@ -12,7 +12,7 @@ mod sharded;
 use crate::cases::{Case, read};
 use burn::optim::AdamWConfig;
 use burn::tensor::Device;
-use burn_pipeline::schedule::{Size, by_name};
+use burn_pipeline::schedule::Size;
 use burn_pipeline::train::{Builder, Pipeline};
 
 pub(crate) const RATE: f64 = 1e-2;
@@ -24,7 +24,7 @@ pub(crate) const FAMILIES: [(&str, usize); 4] =
 /// Two ranks, and this many replicas of them.
 pub(crate) fn replicated<C: Case>((family, chunks): (&str, usize), microbatches: usize, replicas: usize) -> Builder {
     Pipeline::builder()
-        .schedule(by_name(family).unwrap(), Size { ranks: 2, chunks, microbatches })
+        .schedule(family, Size { ranks: 2, chunks, microbatches })
         .devices(vec![Device::flex()])
         .stages(C::stage)
         .optimizer(|| AdamWConfig::new().init())

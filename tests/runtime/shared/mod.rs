@@ -23,7 +23,7 @@ const FAMILIES: [(&str, usize); 5] =
     [("GPipe", 1), ("1F1B", 1), ("Interleaved1F1B", 2), ("ZBV", 2), ("InterleavedZeroBubble", 2)];
 
 fn builder(size: Size, family: &str, plan: PlanSize) -> Builder {
-    let builder = Pipeline::builder().schedule(by_name(family).unwrap(), plan).devices(vec![Device::flex()]);
+    let builder = Pipeline::builder().schedule(family, plan).devices(vec![Device::flex()]);
     let builder = builder.stages(stage(size)).optimizer(|| AdamWConfig::new().init());
     declared().into_iter().fold(builder, Builder::share)
 }
@@ -156,7 +156,7 @@ fn with_ordered_accumulation_the_cut_does_not_show_in_a_single_bit() {
     // are added up rank by rank, so only the tables are declared, and biases are each stage's own.)
     let train = |family: &str, ranks, chunks| {
         let plan = PlanSize { ranks, chunks, microbatches: 4 };
-        let builder = Pipeline::builder().schedule(by_name(family).unwrap(), plan).devices(vec![Device::flex()]);
+        let builder = Pipeline::builder().schedule(family, plan).devices(vec![Device::flex()]);
         let builder = builder.stages(stage(SMALL)).optimizer(|| AdamWConfig::new().init());
         let [tables, _] = declared();
         let mut pipeline = builder.share(tables).accumulation(Accumulation::Ordered).build().unwrap();

@@ -13,7 +13,7 @@ use burn_pipeline::train::{BuildError, Builder, Pipeline, PipelineError, SharedP
 type Factory = fn(&StageContext) -> StageBox;
 
 fn builder(factory: impl Fn(&StageContext) -> StageBox + Send + Sync + 'static) -> Builder {
-    let builder = Pipeline::builder().schedule(Box::new(GPipe), PlanSize::new(2, 2)).devices(vec![Device::flex()]);
+    let builder = Pipeline::builder().schedule(GPipe, PlanSize::new(2, 2)).devices(vec![Device::flex()]);
     builder.stages(factory).optimizer(|| AdamWConfig::new().init())
 }
 
@@ -135,7 +135,7 @@ fn one_parameter_in_two_places_of_a_stage_is_stepped_in_both() {
     };
     let run = |factory: Factory| {
         let plan = PlanSize::new(1, 2);
-        let builder = Pipeline::builder().schedule(Box::new(GPipe), plan).devices(vec![Device::flex()]);
+        let builder = Pipeline::builder().schedule(GPipe, plan).devices(vec![Device::flex()]);
         let mut pipeline = builder.stages(factory).optimizer(|| AdamWConfig::new().init()).build().unwrap();
         let losses: Vec<f64> =
             (0..5).map(|step| pipeline.step(Text::new(SMALL, 4, step).batch(), RATE).unwrap().loss).collect();

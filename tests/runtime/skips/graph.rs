@@ -6,7 +6,7 @@ use burn::nn::{Linear, LinearConfig};
 use burn::optim::AdamWConfig;
 use burn::tensor::activation::tanh;
 use burn::tensor::{Device, Int, Tensor, TensorData};
-use burn_pipeline::schedule::{Size, by_name};
+use burn_pipeline::schedule::Size;
 use burn_pipeline::stage::{Batch, Skips, Stage, StageBox, init_seeded};
 use burn_pipeline::train::{Pipeline, StageContext};
 use pipeline_tests::reference::{Reference, whole};
@@ -133,7 +133,7 @@ proptest! {
                 }
             }
         };
-        let builder = Pipeline::builder().schedule(by_name(family).unwrap(), size).devices(vec![Device::flex()]);
+        let builder = Pipeline::builder().schedule(family, size).devices(vec![Device::flex()]);
         let builder = builder.stages(factory).optimizer(|| AdamWConfig::new().init());
         let mut pipeline = edges.iter().fold(builder, |b, &(from, to)| b.skip(from, to)).build().unwrap();
         let device = whole().device;

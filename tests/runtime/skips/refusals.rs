@@ -36,7 +36,7 @@ fn builder(gives: &'static [usize]) -> Builder {
             false => StageBox::new(loose),
         }
     };
-    let builder = Pipeline::builder().schedule(Box::new(GPipe), Size::new(gives.len(), 2));
+    let builder = Pipeline::builder().schedule(GPipe, Size::new(gives.len(), 2));
     builder.devices(vec![Device::flex()]).stages(move |at| stage(at, gives[at.index]))
 }
 

@@ -5,7 +5,7 @@ use crate::cases::read;
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
 use burn_pipeline::plan::StageId;
-use burn_pipeline::schedule::{Size, by_name};
+use burn_pipeline::schedule::Size;
 use burn_pipeline::stage::{Batch, EngineReport, SplitBackward, Stage, StageBox};
 use burn_pipeline::train::{Pipeline, PipelineError};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,7 +20,7 @@ fn run(
     target: &Tensor<2>,
 ) -> Result<Ran, PipelineError> {
     let mut pipeline = Pipeline::builder()
-        .schedule(by_name("ZBH1").unwrap(), Size::new(2, 2))
+        .schedule("ZBH1", Size::new(2, 2))
         .devices(vec![Device::flex()])
         .stages(move |at| if at.is_last() { stage() } else { StageBox::new(Tower { layers: Vec::new() }) })
         .split(split)

@@ -4,7 +4,7 @@ use crate::cost::LinkCosts;
 use crate::execute::FusedActions;
 use crate::link::Link;
 use crate::plan::{Plan, SkipEdge};
-use crate::schedule::{Schedule, Size};
+use crate::schedule::{IntoSchedule, ScheduleError, Size};
 use crate::stage::{Accumulation, Reduction, SplitBackward, StageBox, Validate};
 use crate::train::build_error::BuildError;
 use crate::train::pipeline::Pipeline;
@@ -53,13 +53,13 @@ pub(crate) type Optimizers = Arc<dyn Fn() -> ModuleOptimizer + Send + Sync>;
 /// Everything that a pipeline is built from; see [`Pipeline::builder`].
 #[derive(Clone)]
 pub struct Builder {
-    pub(crate) source: Option<Source>,
+    pub(crate) source: Option<Result<Source, ScheduleError>>,
     pub(crate) factory: Option<Factory>,
     pub(crate) optimizers: Option<Optimizers>,
     pub(crate) reduction: Reduction,
     pub(crate) devices: Vec<Device>,
     pub(crate) threads: usize,
-    pub(crate) deadline: Duration,
+    pub(crate) timeout: Duration,
     pub(crate) clip_norm: Option<f64>,
     pub(crate) accumulation: Accumulation,
     pub(crate) synchronize: bool,
@@ -83,7 +83,7 @@ impl std::fmt::Debug for Builder {
         f.debug_struct("Builder")
             .field("devices", &self.devices)
             .field("threads", &self.threads)
-            .field("deadline", &self.deadline)
+            .field("timeout", &self.timeout)
             .finish_non_exhaustive()
     }
 }
@@ -104,7 +104,7 @@ impl Default for Builder {
             reduction: Reduction::default(),
             devices: vec![Device::default()],
             threads: 1,
-            deadline: Duration::from_secs(120),
+            timeout: Duration::from_secs(120),
             clip_norm: None,
             accumulation: Accumulation::default(),
             synchronize: false,
@@ -126,15 +126,16 @@ impl Default for Builder {
 }
 
 impl Builder {
-    /// Runs this family at this size; a batch of fewer samples gets fewer microbatches.
-    pub fn schedule(mut self, schedule: Box<dyn Schedule>, size: Size) -> Self {
-        self.source = Some(Source::Schedule(Arc::from(schedule), size));
+    /// Runs this family at this size: `schedule(OneFOneB, size)`, or by its name, `schedule("1F1B", size)`. A name that
+    /// no family has is an error of [`Builder::build`]. A batch of fewer samples gets fewer microbatches.
+    pub fn schedule(mut self, schedule: impl IntoSchedule, size: Size) -> Self {
+        self.source = Some(schedule.into_schedule().map(|schedule| Source::Schedule(Arc::from(schedule), size)));
         self
     }
 
     /// Runs this plan, and only its number of microbatches. Transfers are inserted if it has none.
     pub fn plan(mut self, plan: Plan) -> Self {
-        self.source = Some(Source::Plan(Arc::new(plan)));
+        self.source = Some(Ok(Source::Plan(Arc::new(plan))));
         self
     }
 
@@ -171,9 +172,9 @@ impl Builder {
         self
     }
 
-    /// The longest that any wait may take, 120 s unless said otherwise. A stage's first run may compile kernels.
-    pub fn deadline(mut self, deadline: Duration) -> Self {
-        self.deadline = deadline;
+    /// The longest that any wait may take, 120 s by default. A stage's first run may compile kernels, so leave it time.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
         self
     }
 
@@ -309,8 +310,8 @@ impl Builder {
     /// batches, in the same order, and get the same losses, reports, outputs and weights. Each cuts the batch and
     /// takes the parts that its stages read.
     ///
-    /// The deadline is also how far processes may be apart: between two calls, one may not be busy with something
-    /// else for longer.
+    /// The timeout also bounds how far the processes may drift: between two calls, none may be busy with other work for
+    /// longer.
     ///
     /// # Errors
     /// As [`Builder::build`]; and if the link joins another number of ranks than the plan has, or some rank runs

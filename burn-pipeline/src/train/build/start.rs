@@ -60,7 +60,7 @@ impl Pipeline {
         watch: Arc<dyn Watch>,
         job: Option<Job>,
     ) -> Result<Self, BuildError> {
-        let source = builder.source.clone().ok_or(BuildError::NoSchedule)?.with_skips(&builder.skips);
+        let source = builder.source.clone().ok_or(BuildError::NoSchedule)??.with_skips(&builder.skips);
         let placement = plan.plan().placement().clone();
         let splits = Arc::new(split_stages(plan.plan()));
         let (answer, replies) = channel();
@@ -96,7 +96,7 @@ impl Pipeline {
             validate: builder.validate,
             learned: false,
             groups: builder.groups(),
-            deadline: builder.deadline,
+            deadline: builder.timeout,
             closed: None,
             progress: Progress { seed: builder.seed, ..Progress::default() },
             waiting: 0,
@@ -127,7 +127,7 @@ impl Pipeline {
 }
 
 fn first_plan(builder: &Builder, transport: Transport) -> Result<Arc<CheckedPlan>, BuildError> {
-    let source = builder.source.clone().ok_or(BuildError::NoSchedule)?.with_skips(&builder.skips);
+    let source = builder.source.clone().ok_or(BuildError::NoSchedule)??.with_skips(&builder.skips);
     if builder.factory.is_none() {
         return Err(BuildError::NoStages);
     }

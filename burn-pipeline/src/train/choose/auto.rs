@@ -257,7 +257,7 @@ impl AutoPipeline {
             let folder = Folder::new();
             let checkpoints = Checkpoints::new(&folder.0);
             self.pipeline.save(&checkpoints, &())?;
-            let mut next = Builder { source: Some(source), ..self.builder.clone() }.build()?;
+            let mut next = Builder { source: Some(Ok(source)), ..self.builder.clone() }.build()?;
             next.load(&checkpoints.latest()?)?;
             self.pipeline = next;
         }

@@ -112,7 +112,7 @@ fn build(seat: &Seat, mut link: Box<dyn Link>) -> Result<Built, ExecuteError> {
     let mut stages: BTreeMap<StageId, Box<dyn ErasedStage>> = BTreeMap::new();
     let mut facts = Vec::new();
     if let Some(job) = &seat.job {
-        agree_on_job(link.as_mut(), job, seat.builder.deadline)?;
+        agree_on_job(link.as_mut(), job, seat.builder.timeout)?;
     }
     let grid = Grid::new(seat.rank, seat.builder.replicas);
     for stage in seat.placement.stages_of(grid.pipeline_rank()) {
@@ -142,11 +142,11 @@ fn build(seat: &Seat, mut link: Box<dyn Link>) -> Result<Built, ExecuteError> {
         stages.insert(stage, held);
     }
     if seat.job.is_some() {
-        facts = share_facts(link.as_mut(), facts, seat.builder.deadline)?;
+        facts = share_facts(link.as_mut(), facts, seat.builder.timeout)?;
     }
     link.announce(Activity::Idle);
     let options = RunOptions {
-        timeout: seat.builder.deadline,
+        timeout: seat.builder.timeout,
         synchronize: seat.builder.synchronize,
         merge_weights: seat.builder.merge_weights,
         fused: seat.builder.fused,
