@@ -68,7 +68,7 @@ impl<'a> Costs<'a> {
             return Some(overlap);
         }
         let rest = overlap - self.stage(backward.stage()).weight_backward();
-        Some(rest.max(self.task_seconds(forward)).max(self.task_seconds(backward)))
+        Some(rest.max(self.task_seconds(forward.into())).max(self.task_seconds(backward.into())))
     }
 
     /// Seconds for which an action occupies its rank.

@@ -23,7 +23,7 @@
 
 use super::error::{PassError, Stuck};
 use crate::plan::edges::{Edges, Side};
-use crate::plan::{Action, Op, Plan, Task};
+use crate::plan::{Action, MicrobatchTask, Op, Plan, StageId, Task};
 
 /// A pair's input (the previous stage's output) is on its rank.
 const INPUT: u8 = 1;
@@ -125,15 +125,21 @@ impl<'a> Lowering<'a> {
         let Some(action) = self.heads[rank] else { return Ok(false) };
         match action {
             Action::Idle => {}
-            Action::Single(task) => {
-                let pair = self.pair(rank, action, task)?;
-                if !self.ready(task, pair) {
-                    return Ok(false);
+            Action::Single(task) => match task.of_microbatch() {
+                None => {
+                    self.slot(rank, action, task.stage())?;
+                    self.rows[rank].push(action);
                 }
-                self.rows[rank].push(action);
-                self.deliver(rank, task, pair);
-                self.deliver_skips(rank, task, pair);
-            }
+                Some(task) => {
+                    let pair = self.pair(rank, action, task)?;
+                    if !self.ready(task, pair) {
+                        return Ok(false);
+                    }
+                    self.rows[rank].push(action);
+                    self.deliver(rank, task, pair);
+                    self.deliver_skips(rank, task, pair);
+                }
+            },
             Action::Overlap(first, second) => {
                 let pairs = (self.pair(rank, action, first)?, self.pair(rank, action, second)?);
                 if !self.ready(first, pairs.0) || !self.ready(second, pairs.1) {
@@ -151,25 +157,31 @@ impl<'a> Lowering<'a> {
         Ok(true)
     }
 
-    /// The dense number of a task's stage, and of its pair.
+    /// The dense number of a stage that must live on this rank.
     #[inline]
-    fn pair(&self, rank: usize, action: Action, task: Task) -> Result<(usize, usize), PassError> {
-        let step = self.next[rank];
-        let slot = self.edges.find(task.stage()).ok_or(PassError::Misplaced { rank, step, action, placed: None })?;
-        let Some(at) = self.edges.slots().get(slot).filter(|at| at.rank == rank) else {
-            let placed = Some(self.edges.slots()[slot].rank);
-            return Err(PassError::Misplaced { rank, step, action, placed });
-        };
-        match task.microbatch() {
-            Some(microbatch) if microbatch >= at.microbatches => {
-                Err(PassError::NoSuchMicrobatch { rank, step, action, microbatches: at.microbatches })
-            }
-            microbatch => Ok((slot, at.base + microbatch.unwrap_or(0))),
+    fn slot(&self, rank: usize, action: Action, stage: StageId) -> Result<usize, PassError> {
+        let slot = self.edges.find(stage);
+        let placed = slot.map(|slot| self.edges.slots()[slot].rank);
+        match slot {
+            Some(slot) if placed == Some(rank) => Ok(slot),
+            _ => Err(PassError::Misplaced { rank, step: self.next[rank], action, placed }),
         }
     }
 
+    /// The dense number of a task's stage, and of its pair.
     #[inline]
-    fn ready(&self, task: Task, (slot, pair): (usize, usize)) -> bool {
+    fn pair(&self, rank: usize, action: Action, task: MicrobatchTask) -> Result<(usize, usize), PassError> {
+        let slot = self.slot(rank, action, task.stage())?;
+        let at = &self.edges.slots()[slot];
+        if task.microbatch() >= at.microbatches {
+            let (step, microbatches) = (self.next[rank], at.microbatches);
+            return Err(PassError::NoSuchMicrobatch { rank, step, action, microbatches });
+        }
+        Ok((slot, at.base + task.microbatch()))
+    }
+
+    #[inline]
+    fn ready(&self, task: MicrobatchTask, (slot, pair): (usize, usize)) -> bool {
         let at = &self.edges.slots()[slot];
         match task.op() {
             Op::Forward => at.before == Side::End || self.arrived[pair] & INPUT != 0,
@@ -180,7 +192,7 @@ impl<'a> Lowering<'a> {
 
     /// Hands a task's value to the neighbour that uses it, by a transfer where they live on different ranks.
     #[inline]
-    fn deliver(&mut self, rank: usize, task: Task, (slot, pair): (usize, usize)) {
+    fn deliver(&mut self, rank: usize, task: MicrobatchTask, (slot, pair): (usize, usize)) {
         let at = self.edges.slots()[slot];
         let forward = match task.op() {
             Op::Forward => true,
@@ -210,7 +222,7 @@ impl<'a> Lowering<'a> {
     /// Hands a task's values to stages past its neighbour, on other ranks. No task there waits for them: the
     /// neighbour's value comes later.
     #[inline]
-    fn deliver_skips(&mut self, rank: usize, task: Task, (slot, pair): (usize, usize)) {
+    fn deliver_skips(&mut self, rank: usize, task: MicrobatchTask, (slot, pair): (usize, usize)) {
         let (into, send, receive) = match task.op() {
             Op::Forward => (false, Op::SendForward, Op::ReceiveForward),
             Op::BackwardInput | Op::Backward => (true, Op::SendBackward, Op::ReceiveBackward),
@@ -232,22 +244,21 @@ impl<'a> Lowering<'a> {
             return Ok(self.plan.with_rows(self.rows));
         }
         let stuck = |&(rank, step, action): &(usize, usize, Action)| {
-            Some(Stuck { rank, step, action, needs: action.tasks().find_map(|task| self.missing(task))? })
+            Some(Stuck { rank, step, action, needs: action.tasks().find_map(|task| self.missing(task.of_microbatch()?))? })
         };
         Err(PassError::Stuck { stuck: unfinished.iter().filter_map(stuck).collect() })
     }
 
     /// The task whose value has not arrived for this one, if that is so.
-    fn missing(&self, task: Task) -> Option<Task> {
+    fn missing(&self, task: MicrobatchTask) -> Option<Task> {
         let slot = self.edges.find(task.stage())?;
-        let microbatch = task.microbatch()?;
-        if self.ready(task, (slot, self.edges.slots()[slot].base + microbatch)) {
+        if self.ready(task, (slot, self.edges.slots()[slot].base + task.microbatch())) {
             return None;
         }
         let (stage, op) = match task.op() {
             Op::Forward => (task.stage().previous()?, Op::Forward),
             _ => (self.plan.placement().next(task.stage())?, Op::Backward),
         };
-        Some(Task::new(stage, op, microbatch))
+        Some(task.with(stage, op).into())
     }
 }

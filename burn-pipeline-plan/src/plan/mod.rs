@@ -23,15 +23,19 @@ pub mod grid;
 mod op;
 mod placement;
 pub(crate) mod skips;
+mod stage_id;
+mod task;
 mod text;
 pub(crate) mod waits;
 
-pub use action::{Action, StageId, Task, Tasks};
+pub use action::{Action, Tasks};
 pub use check::{CheckError, CheckOptions, CheckedPlan, Transport};
 pub use csv::PlanCsvError;
 pub use op::Op;
 pub use placement::{Placement, PlacementError, PlacementKind};
 pub use skips::{SkipEdge, SkipError};
+pub use stage_id::StageId;
+pub use task::{MicrobatchTask, Task};
 pub use text::ParseActionError;
 
 use serde::{Deserialize, Serialize};
@@ -191,8 +195,8 @@ impl Plan {
         self.microbatches.iter().sum()
     }
 
-    /// Position in the batch of a route's microbatch: route 0 takes the first ones.
-    pub fn sample(&self, stage: StageId, microbatch: usize) -> usize {
+    /// The index in the batch of a route's microbatch: route 0 takes the first ones.
+    pub fn index_in_batch(&self, stage: StageId, microbatch: usize) -> usize {
         self.microbatches[..stage.replica()].iter().sum::<usize>() + microbatch
     }
 
@@ -216,7 +220,7 @@ impl Plan {
         self.rows.iter().flatten().any(|action| match *action {
             Action::Idle => false,
             Action::Single(task) => test(task),
-            Action::Overlap(first, second) => test(first) || test(second),
+            Action::Overlap(first, second) => test(first.into()) || test(second.into()),
         })
     }
 

@@ -1,12 +1,12 @@
-//! The operations that a plan can name, written with PyTorch's letters.
+//! The operations that a plan can name, with PyTorch's symbols.
 //!
-//! Guarantees: every operation has letters of its own, and reading them gives it back. `WAIT_SEND_F`, `WAIT_SEND_B`
-//! and `WAIT_REDUCE_GRAD` are PyTorch 2.15's; `WAIT_RECV_F`, `WAIT_RECV_B` and `WAIT_UNSHARD` are ours, formed alike
-//! (PyTorch's runtime awaits these three where they are used).
+//! Guarantees: every operation has a symbol of its own, which reads back to it. `WAIT_SEND_F`, `WAIT_SEND_B`
+//! and `WAIT_REDUCE_GRAD` are PyTorch 2.15's; `WAIT_RECV_F`, `WAIT_RECV_B` and `WAIT_UNSHARD` are additions of the same form
+//! (PyTorch's runtime waits for these three where they are used).
 
 use std::fmt;
 
-/// An operation of a plan, written with PyTorch's letters.
+/// An operation of a plan, with PyTorch's symbols.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 #[repr(u8)]
 pub enum Op {
@@ -68,8 +68,8 @@ impl Op {
         Op::WaitReduceGrad,
     ];
 
-    /// The letters that stand for the operation in text.
-    pub fn letters(self) -> &'static str {
+    /// The operation's symbol in text.
+    pub fn symbol(self) -> &'static str {
         match self {
             Op::Forward => "F",
             Op::BackwardInput => "I",
@@ -91,9 +91,9 @@ impl Op {
         }
     }
 
-    /// The operation with these letters, if there is one.
-    pub fn from_letters(letters: &str) -> Option<Self> {
-        Op::ALL.into_iter().find(|op| op.letters() == letters)
+    /// The operation with this symbol, if there is one.
+    pub fn from_symbol(symbol: &str) -> Option<Self> {
+        Op::ALL.into_iter().find(|op| op.symbol() == symbol)
     }
 
     /// Does it run the stage's module (`F`, `I`, `W`, `B`)?
@@ -171,7 +171,7 @@ impl Op {
 
 impl fmt::Display for Op {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.letters())
+        f.write_str(self.symbol())
     }
 }
 
@@ -182,7 +182,7 @@ mod tests {
     #[test]
     fn a_start_and_its_wait_name_each_other() {
         for op in Op::ALL {
-            assert_eq!(Op::from_letters(op.letters()), Some(op));
+            assert_eq!(Op::from_symbol(op.symbol()), Some(op));
             assert!(
                 op.wait().is_none_or(|wait| wait.awaits() == Some(op) && wait.has_microbatch() == op.has_microbatch())
             );

@@ -12,7 +12,8 @@
 //!                                                          rank 3: 3 '0
 //! ```
 
-use super::action::{Action, StageId};
+use super::action::Action;
+use super::stage_id::StageId;
 use serde::{Deserialize, Serialize};
 
 /// The shape of a [`Placement`].

@@ -4,8 +4,10 @@
 //! but surrounding spaces, leading zeros of numbers, and an empty text for an idle slot. PyTorch's parser
 //! takes `0F0junk` for `0F0`; this one refuses it, and says which part it could not read.
 
-use super::action::{Action, StageId, Task};
+use super::action::Action;
 use super::op::Op;
+use super::stage_id::StageId;
+use super::task::Task;
 use std::str::FromStr;
 
 /// Why a text is not an action.
@@ -46,10 +48,12 @@ fn overlap(rest: &str) -> Result<Action, &'static str> {
     let inside = rest.strip_suffix(")OVERLAP_F_B").ok_or("a fused action ends in `)OVERLAP_F_B`")?;
     let (first, second) = inside.split_once(';').ok_or("a fused action holds two tasks with `;` between them")?;
     let (first, second) = (task(first.trim())?, task(second.trim())?);
-    if first.op() != Op::Forward || !second.op().gives_input_gradient() {
-        return Err("a fused action holds a forward, then a backward (B or I)");
+    match first.of_microbatch().zip(second.of_microbatch()) {
+        Some((forward, backward)) if forward.op() == Op::Forward && backward.op().gives_input_gradient() => {
+            Ok(Action::Overlap(forward, backward))
+        }
+        _ => Err("a fused action holds a forward, then a backward (B or I)"),
     }
-    Ok(Action::Overlap(first, second))
 }
 
 fn task(text: &str) -> Result<Task, &'static str> {
@@ -58,13 +62,13 @@ fn task(text: &str) -> Result<Task, &'static str> {
         None => (0, text),
     };
     let (stage, rest) = text.split_at(digits(text));
-    let (letters, microbatch) = rest.split_at(rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len()));
+    let (symbol, microbatch) = rest.split_at(rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len()));
     if stage.is_empty() {
         return Err("it does not start with a stage number");
     }
     let stage: u16 = stage.parse().map_err(|_| "its stage number is above 65535")?;
     let stage = StageId::in_replica(replica, stage.into());
-    let op = Op::from_letters(letters).ok_or("its operation is unknown")?;
+    let op = Op::from_symbol(symbol).ok_or("its operation is unknown")?;
     match (op.has_microbatch(), microbatch) {
         (true, "") => Err("its operation needs a microbatch"),
         (true, text) => {

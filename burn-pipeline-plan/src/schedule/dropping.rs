@@ -13,7 +13,7 @@ pub(super) fn drop_beyond(row: &mut Vec<Action>, microbatches: &[usize]) {
     };
     row.retain_mut(|action| {
         *action = match *action {
-            Action::Overlap(first, second) => match (keeps(&first), keeps(&second)) {
+            Action::Overlap(first, second) => match (keeps(&first.into()), keeps(&second.into())) {
                 (true, true) => return true,
                 (true, false) => first.into(),
                 (false, true) => second.into(),
@@ -28,12 +28,12 @@ pub(super) fn drop_beyond(row: &mut Vec<Action>, microbatches: &[usize]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{Op, StageId};
+    use crate::plan::{MicrobatchTask, Op, StageId};
 
     #[test]
     fn tasks_beyond_the_count_go_and_a_half_of_a_fused_pair_stays() {
-        let back = Task::new(StageId::in_replica(1, 3), Op::Backward, 0);
-        let fused = Action::Overlap(Task::new(0, Op::Forward, 1), back);
+        let back = MicrobatchTask::new(StageId::in_replica(1, 3), Op::Backward, 0);
+        let fused = Action::Overlap(MicrobatchTask::new(0, Op::Forward, 1), back);
         let mut row = vec![Action::forward(0, 0), fused, Action::forward(0, 2)];
         drop_beyond(&mut row, &[2, 1]);
         assert_eq!(row, [Action::forward(0, 0), fused]);

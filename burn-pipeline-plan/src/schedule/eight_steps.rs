@@ -16,7 +16,7 @@
 //!
 //! Source: DeepSeek-AI, DualPipe (2025); the V form also PyTorch 2.15's `ScheduleDualPipeV`.
 
-use crate::plan::{Action, Op, StageId, Task};
+use crate::plan::{Action, MicrobatchTask, Op, StageId};
 use std::collections::VecDeque;
 
 /// Writes one rank's row.
@@ -24,19 +24,19 @@ struct Writer {
     stages: [StageId; 2],
     forwards: [usize; 2],
     backwards: [usize; 2],
-    waiting: VecDeque<Task>,
+    waiting: VecDeque<MicrobatchTask>,
     row: Vec<Action>,
 }
 
 impl Writer {
-    fn forward(&mut self, chunk: usize) -> Task {
+    fn forward(&mut self, chunk: usize) -> MicrobatchTask {
         self.forwards[chunk] += 1;
-        Task::new(self.stages[chunk], Op::Forward, self.forwards[chunk] - 1)
+        MicrobatchTask::new(self.stages[chunk], Op::Forward, self.forwards[chunk] - 1)
     }
 
-    fn backward(&mut self, chunk: usize) -> Task {
+    fn backward(&mut self, chunk: usize) -> MicrobatchTask {
         self.backwards[chunk] += 1;
-        Task::new(self.stages[chunk], Op::Backward, self.backwards[chunk] - 1)
+        MicrobatchTask::new(self.stages[chunk], Op::Backward, self.backwards[chunk] - 1)
     }
 
     fn put_forward(&mut self, chunk: usize) {
@@ -52,17 +52,16 @@ impl Writer {
     /// The whole backward, or `I` with the `W` queued.
     fn put_backward(&mut self, chunk: usize, split: bool) {
         let task = self.backward(chunk);
-        match task.microbatch() {
-            Some(m) if split => {
-                self.row.push(Action::backward_input(task.stage(), m));
-                self.waiting.push_back(Task::new(task.stage(), Op::BackwardWeight, m));
-            }
-            _ => self.row.push(task.into()),
+        if split {
+            self.row.push(task.with(task.stage(), Op::BackwardInput).into());
+            self.waiting.push_back(task.with(task.stage(), Op::BackwardWeight));
+        } else {
+            self.row.push(task.into());
         }
     }
 
     fn put_weight(&mut self) {
-        self.row.extend(self.waiting.pop_front().map(Action::Single));
+        self.row.extend(self.waiting.pop_front().map(Action::from));
     }
 }
 

@@ -19,7 +19,7 @@ use super::{SimulateOptions, report_of, validate::validate};
 use crate::cost::Costs;
 use crate::plan::edges::Edges;
 use crate::plan::waits::Awaited;
-use crate::plan::{Action, Op, Plan, StageId, Task};
+use crate::plan::{Action, MicrobatchTask, Op, Plan, StageId, Task};
 use crate::trace::Event;
 
 /// Not made yet: any comparison with it is false.
@@ -127,8 +127,8 @@ impl<'a> Engine<'a> {
     }
 
     /// The entry of a stage and microbatch in the tables.
-    pub(super) fn at(&self, stage: StageId, task: Task) -> usize {
-        self.plan.placement().slot(stage) * self.stride + task.microbatch().unwrap_or(0)
+    pub(super) fn at(&self, stage: StageId, microbatch: usize) -> usize {
+        self.plan.placement().slot(stage) * self.stride + microbatch
     }
 
     /// Looks at a rank again.
@@ -162,12 +162,12 @@ impl<'a> Engine<'a> {
             (Action::Overlap(first, second), Some(seconds)) => self.run_fused(rank, action, [first, second], seconds),
             (Action::Overlap(first, second), None) => {
                 if !self.ranks[rank].half {
-                    if !self.run_task(rank, first) {
+                    if !self.run_microbatch(rank, first) {
                         return false;
                     }
                     self.ranks[rank].half = true;
                 }
-                let done = self.run_task(rank, second);
+                let done = self.run_microbatch(rank, second);
                 self.ranks[rank].half = !done;
                 done
             }
@@ -177,28 +177,31 @@ impl<'a> Engine<'a> {
     }
 
     fn run_task(&mut self, rank: usize, task: Task) -> bool {
-        match task.op() {
-            Op::SendForward | Op::SendBackward => self.send(rank, task),
-            Op::ReceiveForward | Op::ReceiveBackward => self.receive(rank, task),
-            Op::Unshard | Op::Reshard | Op::ReduceGrad => {
-                self.collective(rank, task);
-                true
-            }
-            op if op.is_wait() => self.wait(rank, task),
-            _ => match self.needs(task) {
-                Ok(arrival) => {
-                    self.compute(rank, task.into(), &[task], &[arrival], self.costs.task_seconds(task));
-                    true
-                }
-                Err(_) => false,
-            },
+        match task.of_microbatch() {
+            Some(task) => self.run_microbatch(rank, task),
+            None => self.run_whole_stage(rank, task),
         }
     }
 
-    fn run_fused(&mut self, rank: usize, action: Action, tasks: [Task; 2], seconds: f64) -> bool {
+    fn run_microbatch(&mut self, rank: usize, task: MicrobatchTask) -> bool {
+        match task.op() {
+            Op::SendForward | Op::SendBackward => self.send(rank, task),
+            Op::ReceiveForward | Op::ReceiveBackward => self.receive(rank, task),
+            _ => {
+                if let Some(start) = task.awaits() {
+                    return self.wait_transfer(rank, task, start);
+                }
+                let Ok(arrival) = self.needs(task) else { return false };
+                self.compute(rank, task.into(), &[task], &[arrival], self.costs.task_seconds(task.into()));
+                true
+            }
+        }
+    }
+
+    fn run_fused(&mut self, rank: usize, action: Action, tasks: [MicrobatchTask; 2], seconds: f64) -> bool {
         let Ok(first) = self.needs(tasks[0]) else { return false };
         // Run one after the other it means the same: the second may use what the first makes.
-        let own = self.at(tasks[0].stage(), tasks[0]);
+        let own = self.at(tasks[0].stage(), tasks[0].microbatch());
         let before = std::mem::replace(&mut self.outputs[own], first.arrived);
         match self.needs(tasks[1]) {
             Ok(second) => {
@@ -213,7 +216,7 @@ impl<'a> Engine<'a> {
     }
 
     /// Runs one computation, or two fused ones, whose needs arrive as given.
-    fn compute(&mut self, rank: usize, action: Action, tasks: &[Task], needs: &[Arrival], seconds: f64) {
+    fn compute(&mut self, rank: usize, action: Action, tasks: &[MicrobatchTask], needs: &[Arrival], seconds: f64) {
         let state = &mut self.ranks[rank];
         if let Some(last) = needs.iter().max_by(|a, b| a.arrived.total_cmp(&b.arrived)) {
             state.idle_until(last.sent.min(last.arrived), last.cause);
@@ -255,9 +258,9 @@ impl<'a> Engine<'a> {
     }
 
     /// Notes what a computation made and what it no longer needs.
-    fn finish(&mut self, rank: usize, task: Task, need: Arrival, end: f64) {
+    fn finish(&mut self, rank: usize, task: MicrobatchTask, need: Arrival, end: f64) {
         let (stage, placement) = (task.stage(), self.plan.placement());
-        let (own, cost) = (self.at(stage, task), self.costs.stage(stage));
+        let (own, cost) = (self.at(stage, task.microbatch()), self.costs.stage(stage));
         let all = cost.activation_bytes + cost.recomputed_bytes;
         let (freed, over) = match task.op() {
             Op::Forward => (if self.training { 0.0 } else { cost.activation_bytes }, !self.training),

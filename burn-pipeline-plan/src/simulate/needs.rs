@@ -9,14 +9,14 @@
 use super::engine::{Arrival, Engine};
 use super::error::Blocked;
 use super::report::IdleCause;
-use crate::plan::{Action, Op, StageId, Task};
+use crate::plan::{Action, MicrobatchTask, Op, StageId, Task};
 
 impl Engine<'_> {
     /// When what a computation needs is there, or the task and rank that it waits for.
-    pub(super) fn needs(&self, task: Task) -> Result<Arrival, (Task, usize)> {
+    pub(super) fn needs(&self, task: MicrobatchTask) -> Result<Arrival, (Task, usize)> {
         let (stage, placement) = (task.stage(), self.plan.placement());
-        let own = self.at(stage, task);
-        let missing = |op| (self.same(task, stage, op), placement.rank_of(stage));
+        let own = self.at(stage, task.microbatch());
+        let missing = |op| (task.with(stage, op).into(), placement.rank_of(stage));
         let nothing = Arrival { sent: 0.0, arrived: 0.0, cause: IdleCause::Input };
         let value = match task.op() {
             Op::Forward => match stage.previous() {
@@ -37,34 +37,30 @@ impl Engine<'_> {
     }
 
     /// The neighbour stage's output, or its gradient, as it reaches the task.
-    fn value(&self, task: Task, from: StageId) -> Result<Arrival, (Task, usize)> {
+    fn value(&self, task: MicrobatchTask, from: StageId) -> Result<Arrival, (Task, usize)> {
         let (stage, placement) = (task.stage(), self.plan.placement());
-        let forward = task.op() == Op::Forward;
+        let (forward, microbatch) = (task.op() == Op::Forward, task.microbatch());
         let (source, target) = (placement.rank_of(from), placement.rank_of(stage));
         let cause = if forward { IdleCause::Input } else { IdleCause::Gradient };
         if self.lowered && source != target {
-            let receive = self.same(task, stage, if forward { Op::ReceiveForward } else { Op::ReceiveBackward });
-            return self.transfers.arrival(self.at(stage, task), forward).ok_or((receive, target));
+            let receive = task.with(stage, if forward { Op::ReceiveForward } else { Op::ReceiveBackward });
+            return self.transfers.arrival(self.at(stage, microbatch), forward).ok_or((receive.into(), target));
         }
-        let made = if forward { self.outputs[self.at(from, task)] } else { self.gradients[self.at(from, task)] };
+        let made = if forward { self.outputs[self.at(from, microbatch)] } else { self.gradients[self.at(from, microbatch)] };
         if made.is_nan() {
             // Whether that is `B` or `I` is looked up only if it comes to a deadlock.
             let op = if forward { Op::Forward } else { Op::Backward };
-            return Err((self.same(task, from, op), source));
+            return Err((task.with(from, op).into(), source));
         }
         let crossing = self.costs.crossing_seconds(source, target, if forward { from } else { stage });
         Ok(Arrival { sent: made, arrived: made + crossing, cause })
     }
 
-    fn same(&self, task: Task, stage: StageId, op: Op) -> Task {
-        Task::new(stage, op, task.microbatch().unwrap_or(0))
-    }
-
-    /// `I` where the plan splits this backward, else `B`.
-    fn backward_of(&self, stage: StageId, task: Task) -> Op {
-        let split = self.same(task, stage, Op::BackwardInput);
-        let row = self.plan.placement().rank_of(stage);
-        if self.plan.tasks(row).any(|t| t == split) { Op::BackwardInput } else { Op::Backward }
+    /// `I` where the plan splits this backward, else the `B` itself.
+    fn as_planned(&self, backward: MicrobatchTask) -> Task {
+        let split = backward.with(backward.stage(), Op::BackwardInput).into();
+        let row = self.plan.placement().rank_of(backward.stage());
+        if self.plan.tasks(row).any(|t| t == split) { split } else { backward.into() }
     }
 
     /// Why a rank that has not finished cannot go on.
@@ -77,14 +73,12 @@ impl Engine<'_> {
             return self.wait_blocked(rank, task);
         }
         let mut tasks = action.tasks().skip(usize::from(state.half));
-        let (awaits, on) = tasks.find_map(|task| match task.op().is_transfer() {
-            true => Some(self.transfer_awaits(task)),
-            false => self.needs(task).err(),
+        let (awaits, on) = tasks.find_map(|task| match task.of_microbatch()? {
+            transfer if transfer.op().is_transfer() => Some(self.transfer_awaits(transfer)),
+            task => self.needs(task).err(),
         })?;
-        let awaits = match awaits.op() {
-            Op::Backward => self.same(awaits, awaits.stage(), self.backward_of(awaits.stage(), awaits)),
-            _ => awaits,
-        };
+        let backward = awaits.of_microbatch().filter(|task| task.op() == Op::Backward);
+        let awaits = backward.map_or(awaits, |backward| self.as_planned(backward));
         Some(Blocked { rank, step: state.next, action, awaits, on })
     }
 }

@@ -8,27 +8,27 @@ use super::engine::{Arrival, Engine};
 use super::memory::Held;
 use super::report::IdleCause;
 use crate::plan::skips::ends;
-use crate::plan::{Op, StageId, Task};
+use crate::plan::{MicrobatchTask, Op, StageId, Task};
 
 impl Engine<'_> {
     /// The entry of the message that a transfer is about; `receiver` is the stage that gets it.
-    pub(super) fn entry(&self, receiver: StageId, task: Task) -> usize {
+    pub(super) fn entry(&self, receiver: StageId, task: MicrobatchTask) -> usize {
         match task.skip_peer() {
-            None => self.at(receiver, task),
-            Some(peer) => self.skip_entry(task.stage(), peer, task),
+            None => self.at(receiver, task.microbatch()),
+            Some(peer) => self.skip_entry(task.stage(), peer, task.microbatch()),
         }
     }
 
-    /// The entry of the value between two stages for a task's microbatch.
-    fn skip_entry(&self, one: StageId, other: StageId, task: Task) -> usize {
+    /// The entry of a microbatch's value between two stages.
+    fn skip_entry(&self, one: StageId, other: StageId, microbatch: usize) -> usize {
         let edge = (one.index().min(other.index()), one.index().max(other.index())).into();
         let skips = self.plan.skips();
         let number = one.replica() * skips.len() + skips.binary_search(&edge).unwrap_or(0);
-        self.outputs.len() + number * self.stride + task.microbatch().unwrap_or(0)
+        self.outputs.len() + number * self.stride + microbatch
     }
 
     /// The stages whose values a computation takes past its neighbours.
-    fn past(&self, task: Task) -> Vec<StageId> {
+    fn past(&self, task: MicrobatchTask) -> Vec<StageId> {
         let (stage, skips) = (task.stage(), self.plan.skips());
         let both = |edge| ends(edge, stage.replica());
         match task.op() {
@@ -44,7 +44,7 @@ impl Engine<'_> {
     }
 
     /// What comes past the neighbours, if it comes later than what the neighbour gives.
-    pub(super) fn with_skips(&self, task: Task, neighbour: Arrival) -> Result<Arrival, (Task, usize)> {
+    pub(super) fn with_skips(&self, task: MicrobatchTask, neighbour: Arrival) -> Result<Arrival, (Task, usize)> {
         let mut last = neighbour;
         for from in self.past(task) {
             let arrival = self.past_value(task, from)?;
@@ -55,18 +55,18 @@ impl Engine<'_> {
         Ok(last)
     }
 
-    fn past_value(&self, task: Task, from: StageId) -> Result<Arrival, (Task, usize)> {
+    fn past_value(&self, task: MicrobatchTask, from: StageId) -> Result<Arrival, (Task, usize)> {
         let (stage, placement) = (task.stage(), self.plan.placement());
-        let (forward, microbatch) = (task.op() == Op::Forward, task.microbatch().unwrap_or(0));
+        let (forward, microbatch) = (task.op() == Op::Forward, task.microbatch());
         let (source, target) = (placement.rank_of(from), placement.rank_of(stage));
         if self.lowered && source != target {
             let op = if forward { Op::ReceiveForward } else { Op::ReceiveBackward };
             let receive = Task::skip(stage, op, microbatch, from.index());
-            return self.transfers.arrival(self.entry(stage, receive), forward).ok_or((receive, target));
+            return self.transfers.arrival(self.skip_entry(stage, from, microbatch), forward).ok_or((receive, target));
         }
-        let made = if forward { self.outputs[self.at(from, task)] } else { self.gradients[self.at(from, task)] };
+        let made = if forward { self.outputs[self.at(from, microbatch)] } else { self.gradients[self.at(from, microbatch)] };
         if made.is_nan() {
-            return Err((Task::new(from, if forward { Op::Forward } else { Op::Backward }, microbatch), source));
+            return Err((task.with(from, if forward { Op::Forward } else { Op::Backward }).into(), source));
         }
         let maker = if forward { from } else { stage };
         let cause = if forward { IdleCause::Input } else { IdleCause::Gradient };
@@ -75,7 +75,7 @@ impl Engine<'_> {
     }
 
     /// Notes the buffers in which values stood that came past neighbours.
-    pub(super) fn free_skips(&mut self, rank: usize, task: Task, end: f64) {
+    pub(super) fn free_skips(&mut self, rank: usize, task: MicrobatchTask, end: f64) {
         let forward = task.op() == Op::Forward;
         for from in self.past(task) {
             if self.plan.placement().rank_of(from) == rank {
@@ -91,10 +91,9 @@ impl Engine<'_> {
 }
 
 /// The transfer at the other end, of this operation.
-pub(super) fn other_end(task: Task, op: Op, peer: StageId) -> Task {
-    let microbatch = task.microbatch().unwrap_or(0);
+pub(super) fn other_end(task: MicrobatchTask, op: Op, peer: StageId) -> Task {
     match task.is_skip() {
-        true => Task::skip(peer, op, microbatch, task.stage().index()),
-        false => Task::new(peer, op, microbatch),
+        true => Task::skip(peer, op, task.microbatch(), task.stage().index()),
+        false => task.with(peer, op).into(),
     }
 }

@@ -15,7 +15,7 @@ use super::engine::{Arrival, Engine, NEVER};
 use super::memory::Held;
 use super::report::IdleCause;
 use super::skips::other_end;
-use crate::plan::{Op, StageId, Task, Transport};
+use crate::plan::{MicrobatchTask, Op, StageId, Task, Transport};
 use crate::trace::Event;
 use std::collections::HashMap;
 
@@ -39,7 +39,7 @@ const NO_MESSAGE: Message = Message { wanted: NEVER, sent: NEVER, left: NEVER, a
 /// A message posted on a channel.
 #[derive(Clone, Copy, Debug)]
 struct Posted {
-    send: Task,
+    send: MicrobatchTask,
     at: f64,
 }
 
@@ -78,17 +78,17 @@ impl Transfers {
     }
 }
 
-pub(super) fn is_forward(task: Task) -> bool {
+pub(super) fn is_forward(task: MicrobatchTask) -> bool {
     matches!(task.op(), Op::SendForward | Op::ReceiveForward)
 }
 
-pub(super) fn is_send(task: Task) -> bool {
+pub(super) fn is_send(task: MicrobatchTask) -> bool {
     matches!(task.op(), Op::SendForward | Op::SendBackward)
 }
 
 impl Engine<'_> {
     /// The stage at the other end of a transfer; validation made sure that there is one.
-    pub(super) fn peer(&self, task: Task) -> StageId {
+    pub(super) fn peer(&self, task: MicrobatchTask) -> StageId {
         let stage = task.stage();
         if let Some(peer) = task.skip_peer() {
             return peer;
@@ -101,18 +101,18 @@ impl Engine<'_> {
     }
 
     /// The message that a send or a receive is about.
-    pub(super) fn message_of(&mut self, task: Task) -> &mut Message {
+    pub(super) fn message_of(&mut self, task: MicrobatchTask) -> &mut Message {
         let receiver = if is_send(task) { self.peer(task) } else { task.stage() };
         let at = self.entry(receiver, task);
         self.transfers.message(at, is_forward(task))
     }
 
-    fn value_of(&self, send: Task) -> f64 {
-        let at = self.at(send.stage(), send);
+    fn value_of(&self, send: MicrobatchTask) -> f64 {
+        let at = self.at(send.stage(), send.microbatch());
         if is_forward(send) { self.outputs[at] } else { self.gradients[at] }
     }
 
-    pub(super) fn send(&mut self, rank: usize, task: Task) -> bool {
+    pub(super) fn send(&mut self, rank: usize, task: MicrobatchTask) -> bool {
         if self.value_of(task).is_nan() {
             return false;
         }
@@ -142,7 +142,7 @@ impl Engine<'_> {
         true
     }
 
-    pub(super) fn receive(&mut self, rank: usize, task: Task) -> bool {
+    pub(super) fn receive(&mut self, rank: usize, task: MicrobatchTask) -> bool {
         let channel = (self.plan.placement().rank_of(self.peer(task)), rank);
         if !self.ranks[rank].posted {
             self.message_of(task).wanted = self.ranks[rank].clock;
@@ -203,13 +203,13 @@ impl Engine<'_> {
     }
 
     /// Bytes of the message that a send hands over.
-    pub(super) fn sent_bytes(&self, send: Task) -> f64 {
+    pub(super) fn sent_bytes(&self, send: MicrobatchTask) -> f64 {
         let output_of = if is_forward(send) { send.stage() } else { self.peer(send) };
         if send.is_skip() { self.costs.skip_bytes(output_of) } else { self.costs.message_bytes(output_of) }
     }
 
     /// From when on the transport lets message `number` of a channel start; not a number while that is open.
-    fn gate(&mut self, channel: (usize, usize), number: usize, send: Task) -> f64 {
+    fn gate(&mut self, channel: (usize, usize), number: usize, send: MicrobatchTask) -> f64 {
         match self.options.transport {
             Transport::Rendezvous | Transport::Buffered(0) => self.message_of(send).wanted,
             Transport::Buffered(room) if number >= room => {
@@ -252,8 +252,8 @@ impl Engine<'_> {
     }
 
     /// What a transfer that cannot go on waits for, and on which rank.
-    pub(super) fn transfer_awaits(&self, task: Task) -> (Task, usize) {
-        let (peer, microbatch) = (self.peer(task), task.microbatch().unwrap_or(0));
+    pub(super) fn transfer_awaits(&self, task: MicrobatchTask) -> (Task, usize) {
+        let peer = self.peer(task);
         let rank_of = |stage| self.plan.placement().rank_of(stage);
         let (own, other) = match task.op() {
             Op::SendForward => (Some(Op::Forward), Op::ReceiveForward),
@@ -263,7 +263,7 @@ impl Engine<'_> {
         };
         match own {
             Some(op) if self.value_of(task).is_nan() => {
-                (Task::new(task.stage(), op, microbatch), rank_of(task.stage()))
+                (task.with(task.stage(), op).into(), rank_of(task.stage()))
             }
             _ => (other_end(task, other, peer), rank_of(peer)),
         }

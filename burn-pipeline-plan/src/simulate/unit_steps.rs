@@ -11,7 +11,7 @@
 //! always run. What it is good for is counting steps before and after a pass.
 
 use super::error::{Blocked, SimulateError};
-use crate::plan::{Action, Op, Placement, Plan, Task};
+use crate::plan::{Action, MicrobatchTask, Op, Placement, Plan, Task};
 use std::collections::HashSet;
 
 /// One row a rank, one cell a step; rows end when their rank is done.
@@ -38,7 +38,7 @@ pub fn unit_steps(plan: &Plan) -> Result<Vec<Vec<Action>>, SimulateError> {
 
 struct Steps<'a> {
     placement: &'a Placement,
-    left: Vec<std::iter::Peekable<std::vec::IntoIter<Task>>>,
+    left: Vec<std::iter::Peekable<std::vec::IntoIter<MicrobatchTask>>>,
     done: Vec<HashSet<Task>>,
     rows: Vec<Vec<Action>>,
 }
@@ -50,7 +50,9 @@ impl<'a> Steps<'a> {
             Action::Single(task) if !placement.contains(task.stage()) => {
                 Err(SimulateError::Foreign { rank, step, action, reason: "the plan has no such stage" })
             }
-            Action::Single(task) if task.op().has_microbatch() && !task.op().is_wait() => Ok(task),
+            Action::Single(task) if !task.op().is_wait() => {
+                task.of_microbatch().ok_or(SimulateError::Unsupported { rank, action })
+            }
             _ => Err(SimulateError::Unsupported { rank, action }),
         };
         let row = |(rank, row): (usize, &Vec<Action>)| {
@@ -97,8 +99,9 @@ impl<'a> Steps<'a> {
 
     /// Runs the rank's next task if it is ready.
     fn run_next(&mut self, rank: usize) -> Option<Task> {
-        let task = *self.left[rank].peek()?;
-        self.awaits(task).is_empty().then(|| {
+        let &next = self.left[rank].peek()?;
+        let task = Task::from(next);
+        self.awaits(next).is_empty().then(|| {
             self.left[rank].next();
             self.done[rank].insert(task);
             task
@@ -106,10 +109,10 @@ impl<'a> Steps<'a> {
     }
 
     /// Tasks of which one would make `task` ready; empty if it is.
-    fn awaits(&self, task: Task) -> Vec<Task> {
-        let (stage, microbatch) = (task.stage(), task.microbatch().unwrap_or(0));
+    fn awaits(&self, task: MicrobatchTask) -> Vec<Task> {
+        let (stage, microbatch) = (task.stage(), task.microbatch());
         let (previous, next) = (stage.previous(), self.placement.next(stage));
-        let of = |stage, op| Task::new(stage, op, microbatch);
+        let of = |stage, op| Task::from(task.with(stage, op));
         let backwards = |stage| [of(stage, Op::BackwardInput), of(stage, Op::Backward)];
         if let (Some(peer), false) = (task.skip_peer(), task.op().is_send()) {
             let send = if task.op() == Op::ReceiveForward { Op::SendForward } else { Op::SendBackward };
@@ -128,7 +131,7 @@ impl<'a> Steps<'a> {
             (Op::ReceiveForward, Some(previous), _) => vec![of(previous, Op::SendForward)],
             (Op::ReceiveBackward, _, Some(next)) => vec![of(next, Op::SendBackward)],
             // Nobody can send to the first stage or give a gradient to the last one.
-            (Op::ReceiveForward | Op::ReceiveBackward, ..) => vec![task],
+            (Op::ReceiveForward | Op::ReceiveBackward, ..) => vec![task.into()],
             _ => return Vec::new(),
         };
         let own = self.placement.rank_of(stage);
@@ -140,7 +143,7 @@ impl<'a> Steps<'a> {
     }
 
     fn deadlock(&mut self) -> SimulateError {
-        let next: Vec<Option<Task>> = self.left.iter_mut().map(|row| row.peek().copied()).collect();
+        let next: Vec<Option<MicrobatchTask>> = self.left.iter_mut().map(|row| row.peek().copied()).collect();
         let blocked = next.iter().enumerate().filter_map(|(rank, &task)| {
             let (task, awaits) = (task?, *self.awaits(task?).first()?);
             let on = self.placement.rank_of(awaits.stage());

@@ -9,7 +9,7 @@ use super::error::Blocked;
 use super::memory::Held;
 use super::report::IdleCause;
 use super::transfers::{is_forward, is_send};
-use crate::plan::{Action, Op, Task};
+use crate::plan::{Action, MicrobatchTask, Op, Task};
 use crate::trace::Event;
 
 impl Engine<'_> {
@@ -21,30 +21,35 @@ impl Engine<'_> {
         }
         for (rank, row) in plan.rows().iter().enumerate() {
             for (step, action) in row.iter().enumerate() {
-                match *action {
-                    Action::Single(task) if task.op().is_transfer() && self.is_awaited(rank, step) => {
-                        self.message_of(task).awaited[usize::from(!is_send(task))] = true;
-                    }
-                    _ => {}
+                let Action::Single(task) = *action else { continue };
+                if let Some(task) = task.of_microbatch()
+                    && task.op().is_transfer()
+                    && self.is_awaited(rank, step)
+                {
+                    self.message_of(task).awaited[usize::from(!is_send(task))] = true;
                 }
             }
         }
     }
 
-    /// Stands at a wait until it is over; false if that is not known yet.
-    pub(super) fn wait(&mut self, rank: usize, task: Task) -> bool {
+    /// Runs a task of a stage as a whole; false if it is a wait whose end is not known yet.
+    pub(super) fn run_whole_stage(&mut self, rank: usize, task: Task) -> bool {
         let slot = self.plan.placement().slot(task.stage());
         let over = match task.op() {
             Op::WaitUnshard => self.unsharded[slot],
             Op::WaitReduceGrad => self.reduced[slot],
-            _ => return self.wait_transfer(rank, start_of(task)),
+            _ => {
+                self.collective(rank, task);
+                return true;
+            }
         };
         let Some(over) = over else { return false };
         self.stand(rank, task, over, over, IdleCause::Transfer);
         true
     }
 
-    fn wait_transfer(&mut self, rank: usize, start: Task) -> bool {
+    /// Stands at the wait for a transfer until that is over; false if that is not known yet.
+    pub(super) fn wait_transfer(&mut self, rank: usize, wait: MicrobatchTask, start: MicrobatchTask) -> bool {
         if !self.lowered {
             return false;
         }
@@ -52,15 +57,14 @@ impl Engine<'_> {
         if message.arrived.is_nan() {
             return false;
         }
-        let wait = start.wait().unwrap_or(start);
         if is_send(start) {
             let over = if rendezvous { message.arrived } else { message.left };
-            self.stand(rank, wait, message.sent, over, IdleCause::Transfer);
+            self.stand(rank, wait.into(), message.sent, over, IdleCause::Transfer);
             let (bytes, now) = (self.sent_bytes(start), self.ranks[rank].clock);
             self.ranks[rank].memory.change(now, Held::SendBuffers, -bytes);
         } else {
             let cause = if is_forward(start) { IdleCause::Input } else { IdleCause::Gradient };
-            self.stand(rank, wait, message.sent, message.arrived, cause);
+            self.stand(rank, wait.into(), message.sent, message.arrived, cause);
         }
         true
     }
@@ -76,14 +80,12 @@ impl Engine<'_> {
 
     /// Why a rank stands at a wait: its own start has not come, or the peer's has not.
     pub(super) fn wait_blocked(&self, rank: usize, wait: Task) -> Option<Blocked> {
-        let (step, start) = (self.ranks[rank].next, start_of(wait));
+        let (step, start) = (self.ranks[rank].next, wait.awaits().unwrap_or(wait));
         let here = self.plan.row(rank)[..step].contains(&Action::Single(start));
-        let (awaits, on) = if here && start.op().is_transfer() { self.transfer_awaits(start) } else { (start, rank) };
+        let (awaits, on) = match start.of_microbatch() {
+            Some(transfer) if here => self.transfer_awaits(transfer),
+            _ => (start, rank),
+        };
         Some(Blocked { rank, step, action: wait.into(), awaits, on })
     }
-}
-
-/// The start that a wait is for.
-fn start_of(wait: Task) -> Task {
-    wait.awaits().unwrap_or(wait)
 }

@@ -88,7 +88,7 @@ fn complete(event: &Event, process: usize, thread: usize) -> Value {
 
 fn describe(task: Task) -> Value {
     let stage = task.stage();
-    json!({ "operation": task.op().letters(), "stage": stage.index(), "replica": stage.replica(),
+    json!({ "operation": task.op().symbol(), "stage": stage.index(), "replica": stage.replica(),
             "microbatch": task.microbatch() })
 }
 

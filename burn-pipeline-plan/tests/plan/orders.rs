@@ -211,7 +211,7 @@ fn an_odd_microbatch_goes_the_first_way() {
     }
     let first = StageId::in_replica(0, 0);
     let plan = by_name("DualPipe").unwrap().build(Size::new(4, 7)).unwrap();
-    assert_eq!(plan.sample(StageId::in_replica(1, 0), 0), plan.sample(first, 3) + 1);
+    assert_eq!(plan.index_in_batch(StageId::in_replica(1, 0), 0), plan.index_in_batch(first, 3) + 1);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use super::run_state::RunState;
 use super::values::{neighbour, wanted};
 use super::{ExecuteError, Run};
 use crate::link::{Activity, Header};
-use crate::plan::{Op, Placement, StageId, Task};
+use crate::plan::{MicrobatchTask, Op, Placement, StageId};
 use crate::stage::{LOSS_SEED, MicrobatchError, Payload, PayloadPart, loss_seed};
 use std::time::Instant;
 
@@ -15,16 +15,15 @@ impl Executor {
         &mut self,
         state: &mut RunState<'_>,
         placement: &Placement,
-        task: Task,
+        task: MicrobatchTask,
         user: Op,
-        microbatch: usize,
     ) -> Result<usize, ExecuteError> {
-        let user = Task::new(task.stage(), user, microbatch);
+        let user = task.with(task.stage(), user);
         let from = neighbour(placement, user, user.op() == Op::Forward).ok_or_else(|| self.no_input(task))?;
         let from = self.grid().rank_of(from);
-        let (header, deadline) = (wanted(user, microbatch), self.deadline());
+        let (header, deadline) = (wanted(user), self.deadline());
         let here = self.arrive_from(state, task, header, from, deadline)?;
-        self.link.announce(Activity::Task(task));
+        self.link.announce(Activity::Task(task.into()));
         if here { Ok(from) } else { Err(self.no_input(task)) }
     }
 
@@ -32,7 +31,7 @@ impl Executor {
     pub(super) fn arrive_from(
         &mut self,
         state: &mut RunState<'_>,
-        task: Task,
+        task: MicrobatchTask,
         header: Header,
         from: usize,
         deadline: Instant,
@@ -52,15 +51,14 @@ impl Executor {
         &mut self,
         state: &mut RunState<'_>,
         placement: &Placement,
-        task: Task,
-        microbatch: usize,
+        task: MicrobatchTask,
     ) -> Result<Payload, ExecuteError> {
         let start = state.run.began.elapsed();
-        let from = self.arrive(state, placement, task, task.op(), microbatch)?;
-        let taken = state.values.take(wanted(task, microbatch)).ok_or_else(|| self.no_input(task))?;
+        let from = self.arrive(state, placement, task, task.op())?;
+        let taken = state.values.take(wanted(task)).ok_or_else(|| self.no_input(task))?;
         if from != self.rank() {
             let op = if task.op() == Op::Forward { Op::ReceiveForward } else { Op::ReceiveBackward };
-            state.note(self.rank(), Task::new(task.stage(), op, microbatch).into(), start);
+            state.note(self.rank(), task.with(task.stage(), op).into(), start);
         }
         // The task itself starts when its input is here: the wait before is the receive's.
         state.started = state.run.began.elapsed();

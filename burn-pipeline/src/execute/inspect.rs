@@ -3,7 +3,7 @@
 use super::ExecuteError;
 use super::interpreter::Executor;
 use crate::link::{Expected, Header};
-use crate::plan::{StageId, Task};
+use crate::plan::{MicrobatchTask, StageId};
 use crate::stage::{Mismatch, Payload, PayloadSpec, Port, StageError, StageMetadata};
 use std::collections::BTreeMap;
 
@@ -73,7 +73,7 @@ impl Executor {
     /// Looks at what is at a port of a task's stage, where that was asked for.
     pub(super) fn inspect(
         &mut self,
-        task: Task,
+        task: MicrobatchTask,
         port: Port,
         payload: impl FnOnce() -> Payload,
     ) -> Result<(), ExecuteError> {

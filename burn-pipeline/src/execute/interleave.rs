@@ -12,7 +12,7 @@ use super::ExecuteError;
 use super::interpreter::Executor;
 use super::run::FusedActions;
 use super::run_state::RunState;
-use crate::plan::{Action, Op, Plan, Task};
+use crate::plan::{Action, MicrobatchTask, Op, Plan};
 use crate::stage::{Begun, Done, Outcome, Work, WorkDirection};
 use burn::tensor::Device;
 
@@ -20,8 +20,8 @@ use burn::tensor::Device;
 #[derive(Clone, Copy)]
 pub(super) struct Fused {
     action: Action,
-    forward: (Task, usize),
-    backward: (Task, usize),
+    forward: MicrobatchTask,
+    backward: MicrobatchTask,
 }
 
 impl Fused {
@@ -30,8 +30,7 @@ impl Fused {
         let Action::Overlap(a, b) = *action else { return None };
         let (forward, backward) = if a.op() == Op::Forward { (a, b) } else { (b, a) };
         let fits = forward.op() == Op::Forward && matches!(backward.op(), Op::Backward | Op::BackwardInput);
-        let numbered = |task: Task| Some((task, task.microbatch()?));
-        Some(Self { action: *action, forward: numbered(forward)?, backward: numbered(backward)? }).filter(|_| fits)
+        fits.then_some(Self { action: *action, forward, backward })
     }
 }
 
@@ -51,12 +50,12 @@ impl Executor {
         plan: &Plan,
         fused: Fused,
     ) -> Result<(), ExecuteError> {
-        let ((forward, f), (backward, b)) = (fused.forward, fused.backward);
-        self.start(state, backward)?;
-        self.start(state, forward)?;
-        let call = self.forward_call(state, plan, forward, f)?;
-        let seeds = self.seeds(state, plan, backward, b)?;
-        let index = state.run.index(backward.stage(), b);
+        let Fused { forward, backward, .. } = fused;
+        self.start(state, backward.into())?;
+        self.start(state, forward.into())?;
+        let call = self.forward_call(state, plan, forward)?;
+        let seeds = self.seeds(state, plan, backward)?;
+        let index = state.run.index(backward.stage(), backward.microbatch());
         let work = match backward.op() {
             Op::BackwardInput => Work::BackwardInput(index, seeds),
             _ => Work::Backward(index, seeds),
@@ -75,7 +74,7 @@ impl Executor {
             let done = self.guarded(forward, |stage| stage.complete_work(WorkDirection::Forward))?;
             self.keep(state, plan, forward, done)?;
             if both.is_none() {
-                state.note(self.rank(), Action::Single(forward), state.started);
+                state.note(self.rank(), forward.into(), state.started);
             }
         }
         let done = match second {
@@ -84,7 +83,7 @@ impl Executor {
         };
         self.keep(state, plan, backward, done)?;
         self.count_held(state);
-        let action = if both.is_some() { fused.action } else { Action::Single(backward) };
+        let action = if both.is_some() { fused.action } else { backward.into() };
         state.note(self.rank(), action, state.started);
         self.move_on(state)?;
         Ok(())
@@ -95,7 +94,7 @@ impl Executor {
         &mut self,
         state: &mut RunState<'_>,
         plan: &Plan,
-        task: Task,
+        task: MicrobatchTask,
         begun: Begun,
     ) -> Result<Option<usize>, ExecuteError> {
         match begun {
@@ -103,14 +102,14 @@ impl Executor {
             Begun::Whole(done) => {
                 self.synchronize(task)?;
                 self.keep(state, plan, task, done)?;
-                state.note(self.rank(), Action::Single(task), state.started);
+                state.note(self.rank(), task.into(), state.started);
                 state.started = state.run.began.elapsed();
                 Ok(None)
             }
         }
     }
 
-    fn keep(&mut self, state: &mut RunState<'_>, plan: &Plan, task: Task, done: Done) -> Result<(), ExecuteError> {
+    fn keep(&mut self, state: &mut RunState<'_>, plan: &Plan, task: MicrobatchTask, done: Done) -> Result<(), ExecuteError> {
         match done {
             Done::Forward(Outcome::Output(output)) => self.forwarded(state, plan, task, Some(output), None),
             Done::Forward(Outcome::Loss(loss)) => self.forwarded(state, plan, task, None, Some(*loss)),
@@ -119,7 +118,7 @@ impl Executor {
     }
 
     /// Runs the pieces of a forward and a backward alternately, until one is through.
-    fn alternate(&mut self, [forward, backward]: [(Task, usize); 2]) -> Result<(), ExecuteError> {
+    fn alternate(&mut self, [forward, backward]: [(MicrobatchTask, usize); 2]) -> Result<(), ExecuteError> {
         let (mut forwards, mut backwards) = (0, 0);
         while forwards < forward.1 && backwards < backward.1 {
             if forwards * backward.1 <= backwards * forward.1 {

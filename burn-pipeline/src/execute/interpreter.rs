@@ -7,7 +7,7 @@ use super::values::{Values, neighbour, produced, received};
 use super::{ExecuteError, RankOutcome, Run, RunOptions};
 use crate::group::{Grid, Group};
 use crate::link::{Activity, Link, LinkError, Message};
-use crate::plan::{Op, Placement, Plan, StageId, Task};
+use crate::plan::{MicrobatchTask, Op, Placement, Plan, StageId, Task};
 use crate::stage::{Boundary, ErasedStage, ForwardCall, Gradients, LossPart, Outcome, Payload, Port, StageError};
 use burn::tensor::Device;
 use std::collections::{BTreeMap, HashMap};
@@ -135,31 +135,29 @@ impl Executor {
 
     pub(super) fn run_task(&mut self, state: &mut RunState<'_>, plan: &Plan, task: Task) -> Result<(), ExecuteError> {
         let placement = plan.placement();
-        let Some(microbatch) = task.microbatch() else { return self.exchange(state, task) };
+        let Some(task) = task.of_microbatch() else { return self.exchange(state, task) };
         match task.op() {
-            Op::SendForward | Op::SendBackward => self.send(state, placement, task, microbatch),
+            Op::SendForward | Op::SendBackward => self.send(state, placement, task),
             Op::ReceiveForward | Op::ReceiveBackward => {
                 let from = neighbour(placement, task, matches!(task.op(), Op::ReceiveForward));
                 let from = from.map(|place| self.grid().rank_of(place));
-                let (from, header) = from.zip(received(task, microbatch)).ok_or_else(|| self.no_input(task))?;
+                let (from, header) = from.zip(received(task)).ok_or_else(|| self.no_input(task))?;
                 state.values.post(from, header);
                 Ok(())
             }
-            Op::Forward => self.forward(state, plan, task, microbatch),
-            Op::Backward | Op::BackwardInput => self.backward(state, plan, task, microbatch),
+            Op::Forward => self.forward(state, plan, task),
+            Op::Backward | Op::BackwardInput => self.backward(state, plan, task),
             Op::BackwardWeight => {
-                let index = state.run.index(task.stage(), microbatch);
+                let index = state.run.index(task.stage(), task.microbatch());
                 self.guarded(task, |stage| stage.backward_weight(index))
             }
-            Op::WaitReceiveForward | Op::WaitReceiveBackward if task.is_skip() => {
-                self.arrive_past(state, placement, task, microbatch)
-            }
-            Op::WaitReceiveForward => self.arrive(state, placement, task, Op::Forward, microbatch).map(drop),
-            Op::WaitReceiveBackward => self.arrive(state, placement, task, Op::Backward, microbatch).map(drop),
+            Op::WaitReceiveForward | Op::WaitReceiveBackward if task.is_skip() => self.arrive_past(state, placement, task),
+            Op::WaitReceiveForward => self.arrive(state, placement, task, Op::Forward).map(drop),
+            Op::WaitReceiveBackward => self.arrive(state, placement, task, Op::Backward).map(drop),
             // `Link::send` returns once the payload may be let go of: there is nothing left to wait for.
             Op::WaitSendForward | Op::WaitSendBackward => Ok(()),
             Op::Unshard | Op::Reshard | Op::ReduceGrad | Op::WaitUnshard | Op::WaitReduceGrad => {
-                self.exchange(state, task)
+                self.exchange(state, task.into())
             }
         }
     }
@@ -168,10 +166,9 @@ impl Executor {
         &mut self,
         state: &mut RunState<'_>,
         placement: &Placement,
-        task: Task,
-        microbatch: usize,
+        task: MicrobatchTask,
     ) -> Result<(), ExecuteError> {
-        let header = outgoing(placement, task, microbatch).ok_or_else(|| self.no_input(task))?;
+        let header = outgoing(placement, task).ok_or_else(|| self.no_input(task))?;
         let payload = state.values.take_outgoing(header).ok_or_else(|| self.no_input(task))?;
         let deadline = self.deadline();
         let to = self.grid().rank_of(placement.rank_of(header.stage));
@@ -184,10 +181,9 @@ impl Executor {
         &mut self,
         state: &mut RunState<'_>,
         plan: &Plan,
-        task: Task,
-        microbatch: usize,
+        task: MicrobatchTask,
     ) -> Result<(), ExecuteError> {
-        let call = self.forward_call(state, plan, task, microbatch)?;
+        let call = self.forward_call(state, plan, task)?;
         let (output, loss) = if state.run.train {
             match self.guarded(task, |stage| stage.forward(call))? {
                 Outcome::Output(output) => (Some(output), None),
@@ -205,16 +201,15 @@ impl Executor {
         &mut self,
         state: &mut RunState<'_>,
         plan: &Plan,
-        task: Task,
-        microbatch: usize,
+        task: MicrobatchTask,
     ) -> Result<ForwardCall, ExecuteError> {
         let (placement, stage) = (plan.placement(), task.stage());
-        let index = state.run.index(stage, microbatch);
+        let index = state.run.index(stage, task.microbatch());
         let input = match stage.previous() {
             None => self.brought(state.run.batch.input(index))?,
-            Some(_) => self.take(state, placement, task, microbatch)?,
+            Some(_) => self.take(state, placement, task)?,
         };
-        let input = self.join_input(state, plan, (task, microbatch), input)?;
+        let input = self.join_input(state, plan, task, input)?;
         if state.run.train {
             self.inspect(task, Port::Input, || input.clone())?;
         }
@@ -234,21 +229,20 @@ impl Executor {
         &mut self,
         state: &mut RunState<'_>,
         plan: &Plan,
-        task: Task,
+        task: MicrobatchTask,
         output: Option<Payload>,
         loss: Option<LossPart>,
     ) -> Result<(), ExecuteError> {
-        let Some(microbatch) = task.microbatch() else { return Err(self.no_input(task)) };
-        let index = state.run.index(task.stage(), microbatch);
+        let index = state.run.index(task.stage(), task.microbatch());
         if let (true, Some(output)) = (state.run.train, &output) {
             self.inspect(task, Port::Output, || output.clone())?;
         }
-        let split = |output| self.split_output(state, plan, (task, microbatch), output);
+        let split = |output| self.split_output(state, plan, task, output);
         let output = output.map(split).transpose()?;
         if let Some(loss) = loss {
             state.losses.insert(index, loss);
         }
-        match (output, produced(plan.placement(), task, microbatch)) {
+        match (output, produced(plan.placement(), task)) {
             (Some(output), Some(header)) => {
                 let bytes = state.outcome.message_bytes.entry(task.stage()).or_default();
                 *bytes = output.bytes().max(*bytes);
@@ -264,11 +258,10 @@ impl Executor {
         &mut self,
         state: &mut RunState<'_>,
         plan: &Plan,
-        task: Task,
-        microbatch: usize,
+        task: MicrobatchTask,
     ) -> Result<(), ExecuteError> {
-        let seeds = self.seeds(state, plan, task, microbatch)?;
-        let index = state.run.index(task.stage(), microbatch);
+        let seeds = self.seeds(state, plan, task)?;
+        let index = state.run.index(task.stage(), task.microbatch());
         let gradients = match task.op() {
             Op::BackwardInput => self.guarded(task, |stage| stage.backward_input(index, seeds))?,
             _ => self.guarded(task, |stage| stage.backward(index, seeds))?,
@@ -281,17 +274,16 @@ impl Executor {
         &mut self,
         state: &mut RunState<'_>,
         plan: &Plan,
-        task: Task,
-        microbatch: usize,
+        task: MicrobatchTask,
     ) -> Result<Gradients, ExecuteError> {
         let (placement, stage) = (plan.placement(), task.stage());
         if placement.next(stage).is_none() {
-            return Ok(vec![Some(self.loss_seed(state, task, state.run.index(stage, microbatch))?)]);
+            return Ok(vec![Some(self.loss_seed(state, task, state.run.index(stage, task.microbatch()))?)]);
         }
-        let payload = self.take(state, placement, task, microbatch)?;
+        let payload = self.take(state, placement, task)?;
         let seeds = Gradients::from_payload(payload).map_err(StageError::Input);
         let seeds = seeds.map_err(|source| self.stage_error(task, source))?;
-        let seeds = self.join_gradients(state, plan, (task, microbatch), seeds)?;
+        let seeds = self.join_gradients(state, plan, task, seeds)?;
         self.inspect(task, Port::OutputGradient, || seeds.clone().into_payload())?;
         Ok(seeds)
     }
@@ -301,13 +293,12 @@ impl Executor {
         &mut self,
         state: &mut RunState<'_>,
         plan: &Plan,
-        task: Task,
+        task: MicrobatchTask,
         gradients: Gradients,
     ) -> Result<(), ExecuteError> {
-        let Some(microbatch) = task.microbatch() else { return Err(self.no_input(task)) };
         self.inspect(task, Port::InputGradient, || gradients.clone().into_payload())?;
-        let gradients = self.split_gradients(state, plan, (task, microbatch), gradients);
-        if let Some(header) = produced(plan.placement(), task, microbatch) {
+        let gradients = self.split_gradients(state, plan, task, gradients);
+        if let Some(header) = produced(plan.placement(), task) {
             state.values.keep(plan.placement(), self.grid().pipeline_rank(), header, gradients.into_payload());
         }
         Ok(())
@@ -316,7 +307,7 @@ impl Executor {
     /// Runs user code of the task's stage, and waits for the device where that was asked for.
     pub(super) fn guarded<T>(
         &mut self,
-        task: Task,
+        task: MicrobatchTask,
         f: impl FnOnce(&mut dyn ErasedStage) -> Result<T, StageError>,
     ) -> Result<T, ExecuteError> {
         let result = self.caught(task, f)?;
@@ -325,7 +316,7 @@ impl Executor {
     }
 
     /// Waits for the device where that was asked for.
-    pub(super) fn synchronize(&mut self, task: Task) -> Result<(), ExecuteError> {
+    pub(super) fn synchronize(&mut self, task: MicrobatchTask) -> Result<(), ExecuteError> {
         if !self.options.synchronize {
             return Ok(());
         }
@@ -335,7 +326,7 @@ impl Executor {
     /// Runs user code of the task's stage: a panic becomes an error with its name and place.
     pub(super) fn caught<T>(
         &mut self,
-        task: Task,
+        task: MicrobatchTask,
         f: impl FnOnce(&mut dyn ErasedStage) -> Result<T, StageError>,
     ) -> Result<T, ExecuteError> {
         let rank = self.rank();
@@ -343,28 +334,28 @@ impl Executor {
         match catch_unwind(AssertUnwindSafe(|| f(stage.as_mut()))) {
             Ok(result) => result.map_err(|source| self.stage_error(task, source)),
             Err(panic) => {
-                let (stage, microbatch) = (task.stage(), task.microbatch().unwrap_or(0));
+                let (stage, microbatch) = (task.stage(), task.microbatch());
                 let message = panic_message(panic.as_ref());
                 Err(ExecuteError::Panic { rank, stage, microbatch, op: task.op(), message })
             }
         }
     }
 
-    pub(super) fn stage_error(&self, task: Task, source: StageError) -> ExecuteError {
-        let microbatch = task.microbatch().unwrap_or(0);
+    pub(super) fn stage_error(&self, task: MicrobatchTask, source: StageError) -> ExecuteError {
+        let microbatch = task.microbatch();
         ExecuteError::Stage { rank: self.rank(), stage: task.stage(), microbatch, op: task.op(), source }
     }
 
-    pub(super) fn link_error(&self, task: Task, source: LinkError) -> ExecuteError {
-        ExecuteError::Link { rank: self.rank(), task: Some(task), source }
+    pub(super) fn link_error(&self, task: MicrobatchTask, source: LinkError) -> ExecuteError {
+        ExecuteError::Link { rank: self.rank(), task: Some(task.into()), source }
     }
 
     pub(super) fn batch_error(&self, source: crate::stage::MicrobatchError) -> ExecuteError {
         ExecuteError::Batch { rank: self.rank(), source }
     }
 
-    pub(super) fn no_input(&self, task: Task) -> ExecuteError {
-        ExecuteError::NoInput { rank: self.rank(), task }
+    pub(super) fn no_input(&self, task: MicrobatchTask) -> ExecuteError {
+        ExecuteError::NoInput { rank: self.rank(), task: task.into() }
     }
 }
 

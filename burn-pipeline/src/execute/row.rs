@@ -12,7 +12,7 @@ use super::interleave::Fused;
 use super::interpreter::Executor;
 use super::run_state::RunState;
 use crate::link::Activity;
-use crate::plan::{Action, Op, Plan, Task};
+use crate::plan::{Action, MicrobatchTask, Op, Plan, Task};
 use crate::trace::Event;
 
 impl Executor {
@@ -68,20 +68,20 @@ impl Executor {
     }
 
     /// `W`s of one stage at once.
-    fn run_weights(&mut self, state: &mut RunState<'_>, tasks: &[Task]) -> Result<(), ExecuteError> {
+    fn run_weights(&mut self, state: &mut RunState<'_>, tasks: &[MicrobatchTask]) -> Result<(), ExecuteError> {
         let first = tasks[0];
-        self.start(state, first)?;
+        self.start(state, first.into())?;
         let _span =
             tracing::trace_span!("weights", rank = self.link.rank(), task = %first, tasks = tasks.len()).entered();
         let indices: Vec<usize> =
-            tasks.iter().filter_map(|task| task.microbatch().map(|at| state.run.index(task.stage(), at))).collect();
+            tasks.iter().map(|task| state.run.index(task.stage(), task.microbatch())).collect();
         self.guarded(first, |stage| stage.backward_weights(&indices))?;
         self.count_held(state);
         let (start, end) = (state.started.as_secs_f64(), state.run.began.elapsed().as_secs_f64());
         let share = (end - start) / tasks.len() as f64;
         for (at, &task) in tasks.iter().enumerate() {
             let start = start + share * at as f64;
-            let action = Action::Single(task);
+            let action = task.into();
             state.outcome.events.push(Event { rank: self.link.rank(), action, start, end: start + share });
         }
         self.move_on(state)?;
@@ -90,9 +90,9 @@ impl Executor {
 }
 
 /// The `W`s of one stage that a row starts with.
-fn weights_of_one_stage(row: &[Action]) -> Vec<Task> {
+fn weights_of_one_stage(row: &[Action]) -> Vec<MicrobatchTask> {
     let task = |action: &Action| match action {
-        Action::Single(task) if task.op() == Op::BackwardWeight => Some(*task),
+        Action::Single(task) if task.op() == Op::BackwardWeight => task.of_microbatch(),
         _ => None,
     };
     let Some(first) = row.first().and_then(task) else { return Vec::new() };

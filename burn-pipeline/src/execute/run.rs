@@ -71,6 +71,6 @@ pub struct ReplicaShare {
 impl Run<'_> {
     /// The place of a stage's microbatch in the whole batch.
     pub(super) fn index(&self, stage: StageId, microbatch: usize) -> usize {
-        self.share.first + self.plan.plan().sample(stage, microbatch)
+        self.share.first + self.plan.plan().index_in_batch(stage, microbatch)
     }
 }

@@ -13,7 +13,7 @@ use super::interpreter::Executor;
 use super::run_state::RunState;
 use super::{ExecuteError, values};
 use crate::link::{Activity, Direction, Header};
-use crate::plan::{Op, Placement, Plan, StageId, Task};
+use crate::plan::{MicrobatchTask, Op, Placement, Plan, StageId, Task};
 use crate::stage::{Boundary, Gradients, Payload, StageError};
 
 /// The stages at the other ends of a stage's edges, in order: those that lead to it, or those that start there.
@@ -27,10 +27,10 @@ pub(super) fn peers(plan: &Plan, stage: StageId, into: bool) -> Vec<StageId> {
 }
 
 /// The header of the message that a transfer past a neighbour is about.
-pub(super) fn header(task: Task, microbatch: usize) -> Option<Header> {
+pub(super) fn header(task: MicrobatchTask) -> Option<Header> {
     let peer = task.skip_peer()?;
     let (to, from) = if task.op().is_send() { (peer, task.stage()) } else { (task.stage(), peer) };
-    Some(towards(to, from, microbatch, matches!(task.op(), Op::SendForward | Op::ReceiveForward)))
+    Some(towards(to, from, task.microbatch(), matches!(task.op(), Op::SendForward | Op::ReceiveForward)))
 }
 
 pub(super) fn towards(stage: StageId, from: StageId, microbatch: usize, forward: bool) -> Header {
@@ -45,7 +45,7 @@ impl Executor {
         &mut self,
         state: &mut RunState<'_>,
         plan: &Plan,
-        (task, microbatch): (Task, usize),
+        task: MicrobatchTask,
         input: Payload,
     ) -> Result<Payload, ExecuteError> {
         let peers = peers(plan, task.stage(), true);
@@ -55,12 +55,12 @@ impl Executor {
         let mut counts = vec![input.tensors().count()];
         let mut pieces = Vec::with_capacity(peers.len());
         for peer in peers {
-            let piece = self.take_past(state, plan, (task, microbatch), peer)?;
+            let piece = self.take_past(state, plan, task, peer)?;
             counts.push(piece.tensors().count());
             pieces.push(piece);
         }
         if state.run.train {
-            state.pieces.insert((task.stage(), microbatch), counts);
+            state.pieces.insert((task.stage(), task.microbatch()), counts);
         }
         Ok(input.join_skips(pieces))
     }
@@ -70,7 +70,7 @@ impl Executor {
         &mut self,
         state: &mut RunState<'_>,
         plan: &Plan,
-        (task, microbatch): (Task, usize),
+        task: MicrobatchTask,
         output: Payload,
     ) -> Result<Payload, ExecuteError> {
         let (output, pieces) = output.split_skips();
@@ -86,7 +86,7 @@ impl Executor {
             state.values.keep(
                 plan.placement(),
                 self.grid().pipeline_rank(),
-                towards(peer, stage, microbatch, true),
+                towards(peer, stage, task.microbatch(), true),
                 piece,
             );
         }
@@ -98,11 +98,11 @@ impl Executor {
         &mut self,
         state: &mut RunState<'_>,
         plan: &Plan,
-        (task, microbatch): (Task, usize),
+        task: MicrobatchTask,
         mut gradients: Gradients,
     ) -> Result<Gradients, ExecuteError> {
         for peer in peers(plan, task.stage(), false) {
-            let payload = self.take_past(state, plan, (task, microbatch), peer)?;
+            let payload = self.take_past(state, plan, task, peer)?;
             let read = Gradients::from_payload(payload).map_err(StageError::Input);
             gradients.extend(read.map_err(|source| self.stage_error(task, source))?);
         }
@@ -114,15 +114,15 @@ impl Executor {
         &mut self,
         state: &mut RunState<'_>,
         plan: &Plan,
-        (task, microbatch): (Task, usize),
+        task: MicrobatchTask,
         mut gradients: Gradients,
     ) -> Gradients {
         let stage = task.stage();
-        let Some(counts) = state.pieces.remove(&(stage, microbatch)) else { return gradients };
+        let Some(counts) = state.pieces.remove(&(stage, task.microbatch())) else { return gradients };
         let mut rest = gradients.split_off(counts[0].min(gradients.len()));
         for (peer, count) in peers(plan, stage, true).into_iter().zip(&counts[1..]) {
             let after = rest.split_off((*count).min(rest.len()));
-            let header = towards(peer, stage, microbatch, false);
+            let header = towards(peer, stage, task.microbatch(), false);
             let piece = std::mem::replace(&mut rest, after).into_payload();
             state.values.keep(plan.placement(), self.grid().pipeline_rank(), header, piece);
         }
@@ -134,14 +134,13 @@ impl Executor {
         &mut self,
         state: &mut RunState<'_>,
         placement: &Placement,
-        wait: Task,
-        microbatch: usize,
+        wait: MicrobatchTask,
     ) -> Result<(), ExecuteError> {
-        let asked = wait.awaits().and_then(|receive| header(receive, microbatch)).zip(wait.skip_peer());
+        let asked = wait.awaits().and_then(header).zip(wait.skip_peer());
         let (header, peer) = asked.ok_or_else(|| self.no_input(wait))?;
         let (from, deadline) = (self.grid().rank_of(placement.rank_of(peer)), self.deadline());
         let here = self.arrive_from(state, wait, header, from, deadline)?;
-        self.link().announce(Activity::Task(wait));
+        self.link().announce(Activity::Task(wait.into()));
         if here { Ok(()) } else { Err(self.no_input(wait)) }
     }
 
@@ -150,19 +149,19 @@ impl Executor {
         &mut self,
         state: &mut RunState<'_>,
         plan: &Plan,
-        (task, microbatch): (Task, usize),
+        task: MicrobatchTask,
         peer: StageId,
     ) -> Result<Payload, ExecuteError> {
         let forward = task.op() == Op::Forward;
         let (from, deadline) = (self.grid().rank_of(plan.placement().rank_of(peer)), self.deadline());
-        let header = towards(task.stage(), peer, microbatch, forward);
+        let header = towards(task.stage(), peer, task.microbatch(), forward);
         let start = state.run.began.elapsed();
         self.arrive_from(state, task, header, from, deadline)?;
         let taken = state.values.take(header).ok_or_else(|| self.no_input(task))?;
-        self.link().announce(Activity::Task(task));
+        self.link().announce(Activity::Task(task.into()));
         if from != self.rank() {
             let op = if forward { Op::ReceiveForward } else { Op::ReceiveBackward };
-            let receive = Task::skip(task.stage(), op, microbatch, peer.index());
+            let receive = Task::skip(task.stage(), op, task.microbatch(), peer.index());
             state.note(self.rank(), receive.into(), start);
         }
         state.started = state.run.began.elapsed();
@@ -171,6 +170,6 @@ impl Executor {
 }
 
 /// The header under which a task's product, or a send's message, reaches the stage that it is for.
-pub(super) fn outgoing(placement: &Placement, task: Task, microbatch: usize) -> Option<Header> {
-    header(task, microbatch).or_else(|| values::produced(placement, task, microbatch))
+pub(super) fn outgoing(placement: &Placement, task: MicrobatchTask) -> Option<Header> {
+    header(task).or_else(|| values::produced(placement, task))
 }

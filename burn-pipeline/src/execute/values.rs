@@ -2,7 +2,7 @@
 
 use super::skips;
 use crate::link::{Header, Link, LinkError};
-use crate::plan::{Op, Placement, Task};
+use crate::plan::{MicrobatchTask, Op, Placement};
 use crate::stage::Payload;
 use std::collections::{HashMap, VecDeque};
 use std::time::Instant;
@@ -18,23 +18,23 @@ pub(super) struct Values {
 }
 
 /// The header of what a compute task takes from its neighbour.
-pub(super) fn wanted(task: Task, microbatch: usize) -> Header {
+pub(super) fn wanted(task: MicrobatchTask) -> Header {
     let direction = if task.op() == Op::Forward { Direction::Forward } else { Direction::Backward };
-    Header { stage: task.stage(), microbatch, direction }
+    Header { stage: task.stage(), microbatch: task.microbatch(), direction }
 }
 
 /// The header under which a task's product, or a send's message, reaches the neighbour; `None` at the route's end.
-pub(super) fn produced(placement: &Placement, task: Task, microbatch: usize) -> Option<Header> {
+pub(super) fn produced(placement: &Placement, task: MicrobatchTask) -> Option<Header> {
     let forward = matches!(task.op(), Op::Forward | Op::SendForward);
     let (stage, direction) = match forward {
         true => (placement.next(task.stage())?, Direction::Forward),
         false => (task.stage().previous()?, Direction::Backward),
     };
-    Some(Header { stage, microbatch, direction })
+    Some(Header { stage, microbatch: task.microbatch(), direction })
 }
 
 /// The rank of the stage before (`forward`) or after.
-pub(super) fn neighbour(placement: &Placement, task: Task, forward: bool) -> Option<usize> {
+pub(super) fn neighbour(placement: &Placement, task: MicrobatchTask, forward: bool) -> Option<usize> {
     let stage = if task.is_skip() {
         task.skip_peer()
     } else if forward {
@@ -46,16 +46,16 @@ pub(super) fn neighbour(placement: &Placement, task: Task, forward: bool) -> Opt
 }
 
 /// The header of the message that a receive is for.
-pub(super) fn received(task: Task, microbatch: usize) -> Option<Header> {
+pub(super) fn received(task: MicrobatchTask) -> Option<Header> {
     if task.is_skip() {
-        return skips::header(task, microbatch);
+        return skips::header(task);
     }
     let op = match task.op() {
         Op::ReceiveForward => Op::Forward,
         Op::ReceiveBackward => Op::Backward,
         _ => return None,
     };
-    Some(wanted(Task::new(task.stage(), op, microbatch), microbatch))
+    Some(wanted(task.with(task.stage(), op)))
 }
 
 impl Values {

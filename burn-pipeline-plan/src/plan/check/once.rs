@@ -23,7 +23,7 @@ use super::channels::{Part, Transfers};
 use super::error::CheckError;
 use crate::plan::edges::{Edges, Side, Slot};
 use crate::plan::waits::Awaited;
-use crate::plan::{Action, Op, Plan, Task};
+use crate::plan::{Action, MicrobatchTask, Op, Plan, Task};
 
 /// Events of one pair. `WHOLE` tells a `B` from an `I` and a `W`.
 const F: u8 = 1;
@@ -152,8 +152,8 @@ impl Scan<'_> {
                             grid,
                         }));
                     }
-                    self.task(first)?;
-                    self.task(second)?;
+                    self.task(first.into())?;
+                    self.task(second.into())?;
                 }
             }
         }
@@ -174,8 +174,8 @@ impl Scan<'_> {
                 grid,
             }));
         }
-        let Some(microbatch) = task.microbatch() else { return self.whole_stage(slot, at, task) };
-        if microbatch >= at.microbatches {
+        let Some(task) = task.of_microbatch() else { return self.whole_stage(slot, at, task) };
+        if task.microbatch() >= at.microbatches {
             let microbatches = at.microbatches;
             return Err(self.refuse(|rank, step, action, grid| CheckError::NoSuchMicrobatch {
                 rank,
@@ -185,9 +185,9 @@ impl Scan<'_> {
                 grid,
             }));
         }
-        let pair = at.base + microbatch;
+        let pair = at.base + task.microbatch();
         if task.is_skip() {
-            return self.skip_transfer(pair, microbatch, task);
+            return self.skip_transfer(pair, task);
         }
         match task.op() {
             op if op.is_compute() => self.compute(slot, at, pair, task),
@@ -197,13 +197,13 @@ impl Scan<'_> {
     }
 
     #[inline]
-    fn compute(&mut self, slot: usize, at: Slot, pair: usize, task: Task) -> Result<(), Refusal> {
+    fn compute(&mut self, slot: usize, at: Slot, pair: usize, task: MicrobatchTask) -> Result<(), Refusal> {
         let events = self.events[pair];
         self.refuse_again(events, task)?;
         self.shards[slot].bare |= !self.shards[slot].gathered;
         self.shards[slot].used = true;
         if self.shards[slot].managed && !self.shards[slot].gathered {
-            return Err(self.sharded(task));
+            return Err(self.sharded(task.into()));
         }
         match task.op() {
             Op::Forward => {
@@ -215,7 +215,7 @@ impl Scan<'_> {
                     }
                     _ => {}
                 }
-                self.use_skips(slot, pair - at.base, task)?;
+                self.use_skips(slot, task)?;
                 self.events[pair] |= F;
                 if self.training {
                     self.hold_activation()?;
@@ -233,7 +233,7 @@ impl Scan<'_> {
 
     /// `B` or `I`.
     #[inline]
-    fn backward(&mut self, slot: usize, at: Slot, pair: usize, task: Task) -> Result<(), Refusal> {
+    fn backward(&mut self, slot: usize, at: Slot, pair: usize, task: MicrobatchTask) -> Result<(), Refusal> {
         let events = self.events[pair];
         self.require(events & F, task, Op::Forward, 0)?;
         match at.after {
@@ -244,7 +244,7 @@ impl Scan<'_> {
             }
             _ => {}
         }
-        self.use_skips(slot, pair - at.base, task)?;
+        self.use_skips(slot, task)?;
         if task.op() == Op::Backward {
             self.events[pair] |= I | W | WHOLE;
             self.release(slot);
@@ -255,7 +255,7 @@ impl Scan<'_> {
     }
 
     #[inline]
-    fn transfer(&mut self, slot: usize, at: Slot, pair: usize, task: Task) -> Result<(), Refusal> {
+    fn transfer(&mut self, slot: usize, at: Slot, pair: usize, task: MicrobatchTask) -> Result<(), Refusal> {
         let events = self.events[pair];
         let (side, event, own) = match task.op() {
             Op::SendForward => (at.after, SENT_F, Some((F, Op::Forward))),
@@ -358,13 +358,13 @@ impl Scan<'_> {
     }
 
     #[inline]
-    fn refuse_twice(&self, seen: u8, task: Task) -> Result<(), Refusal> {
-        if seen == 0 { Ok(()) } else { Err(self.duplicate(task)) }
+    fn refuse_twice(&self, seen: u8, task: impl Into<Task>) -> Result<(), Refusal> {
+        if seen == 0 { Ok(()) } else { Err(self.duplicate(task.into())) }
     }
 
     /// No computation runs twice, and no backward in both forms.
     #[inline]
-    fn refuse_again(&self, events: u8, task: Task) -> Result<(), Refusal> {
+    fn refuse_again(&self, events: u8, task: MicrobatchTask) -> Result<(), Refusal> {
         match task.op() {
             Op::Forward => self.refuse_twice(events & F, task),
             Op::Backward if events & (I | WHOLE) == I => Err(self.both_backwards(task, Op::BackwardInput)),
@@ -377,13 +377,13 @@ impl Scan<'_> {
 
     /// The bit of what a task needs must be set: `op` of the stage `offset` further on, same microbatch.
     #[inline]
-    fn require(&self, seen: u8, task: Task, op: Op, offset: isize) -> Result<(), Refusal> {
+    fn require(&self, seen: u8, task: MicrobatchTask, op: Op, offset: isize) -> Result<(), Refusal> {
         if seen != 0 { Ok(()) } else { Err(self.unmet(task, op, offset)) }
     }
 }
 
 /// A forward and a backward, and not of the same thing: the two may be interleaved.
-fn fusible(first: Task, second: Task) -> bool {
+fn fusible(first: MicrobatchTask, second: MicrobatchTask) -> bool {
     let same = first.stage() == second.stage() && first.microbatch() == second.microbatch();
     first.op() == Op::Forward && second.op().gives_input_gradient() && !same
 }

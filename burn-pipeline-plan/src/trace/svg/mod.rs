@@ -145,8 +145,8 @@ impl<'a> Drawing<'a> {
         let (y, height) = (self.y(event.rank), self.options.row_height);
         match event.action {
             Action::Overlap(first, second) => {
-                self.task(event.rank, first, [x, y, width, height / 2.0]);
-                self.task(event.rank, second, [x, y + height / 2.0, width, height / 2.0]);
+                self.task(event.rank, first.into(), [x, y, width, height / 2.0]);
+                self.task(event.rank, second.into(), [x, y + height / 2.0, width, height / 2.0]);
             }
             other => other.tasks().for_each(|task| self.task(event.rank, task, [x, y, width, height])),
         }

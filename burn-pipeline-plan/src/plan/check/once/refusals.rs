@@ -3,7 +3,7 @@
 
 use super::super::error::{CheckError, Excerpt};
 use super::{Refusal, Row, Scan};
-use crate::plan::{Action, Op, Plan, StageId, Task};
+use crate::plan::{Action, MicrobatchTask, Op, Plan, StageId, Task};
 
 impl Scan<'_> {
     #[cold]
@@ -25,20 +25,21 @@ impl Scan<'_> {
     }
 
     #[cold]
-    pub(super) fn both_backwards(&self, task: Task, other: Op) -> Refusal {
-        let first = task.microbatch().map_or(0, |m| self.first(Task::new(task.stage(), other, m)));
+    pub(super) fn both_backwards(&self, task: MicrobatchTask, other: Op) -> Refusal {
+        let first = self.first(task.with(task.stage(), other).into());
+        let task = task.into();
         self.refuse(|rank, step, action, grid| CheckError::BothBackwards { rank, step, action, task, first, grid })
     }
 
     #[cold]
-    pub(super) fn unmet(&self, task: Task, op: Op, offset: isize) -> Refusal {
+    pub(super) fn unmet(&self, task: MicrobatchTask, op: Op, offset: isize) -> Refusal {
         let stage = StageId::in_replica(task.stage().replica(), task.stage().index().saturating_add_signed(offset));
-        let needs = Task::new(stage, op, task.microbatch().unwrap_or(0));
+        let (task, needs) = (task.into(), task.with(stage, op).into());
         self.refuse(|rank, step, action, grid| CheckError::Unmet { rank, step, action, task, needs, grid })
     }
 
     #[cold]
-    pub(super) fn needless(&self, task: Task) -> Refusal {
+    pub(super) fn needless(&self, task: MicrobatchTask) -> Refusal {
         let forward = matches!(task.op(), Op::SendForward | Op::ReceiveBackward);
         let placement = self.plan.placement();
         let neighbour = if forward { placement.next(task.stage()) } else { task.stage().previous() };

@@ -5,13 +5,13 @@ use super::super::channels::Part;
 use super::refusals::missing;
 use super::{CheckError, F, I, RECEIVED_B, RECEIVED_F, Refusal, SENT_B, SENT_F, Scan};
 use crate::plan::edges::Skip;
-use crate::plan::{Op, Task};
+use crate::plan::{MicrobatchTask, Op, Task};
 
 impl Scan<'_> {
     /// A send or receive past a neighbour; `pair` is that of its own stage.
-    pub(super) fn skip_transfer(&mut self, pair: usize, microbatch: usize, task: Task) -> Result<(), Refusal> {
+    pub(super) fn skip_transfer(&mut self, pair: usize, task: MicrobatchTask) -> Result<(), Refusal> {
         let (number, skip) = self.crossing_skip(task)?;
-        let value = skip.base + microbatch;
+        let value = skip.base + task.microbatch();
         if let Some(start) = task.awaits() {
             return self.skip_wait(pair, (number, value), task, start);
         }
@@ -36,8 +36,8 @@ impl Scan<'_> {
     }
 
     /// The edge that a transfer or a wait is about, with its number; it must lead from rank to rank.
-    fn crossing_skip(&self, task: Task) -> Result<(usize, Skip), Refusal> {
-        let number = self.edges.find_skip(task);
+    fn crossing_skip(&self, task: MicrobatchTask) -> Result<(usize, Skip), Refusal> {
+        let number = self.edges.find_skip(task.into());
         let skip = number.map(|n| (n, self.edges.skips()[n])).filter(|(_, skip)| skip.crosses);
         skip.ok_or_else(|| match number {
             Some(_) => self.needless(task),
@@ -50,8 +50,8 @@ impl Scan<'_> {
         &mut self,
         pair: usize,
         (number, value): (usize, usize),
-        task: Task,
-        start: Task,
+        task: MicrobatchTask,
+        start: MicrobatchTask,
     ) -> Result<(), Refusal> {
         let (event, user) = match start.op() {
             Op::SendForward => (SENT_F, None),
@@ -60,7 +60,7 @@ impl Scan<'_> {
             _ => (RECEIVED_B, Some((I, Op::Backward))),
         };
         if self.skip_events[value] & event == 0 {
-            let needs = start;
+            let (task, needs) = (task.into(), start.into());
             return Err(self.refuse(|rank, step, action, grid| CheckError::Unmet {
                 rank,
                 step,
@@ -73,8 +73,7 @@ impl Scan<'_> {
         self.refuse_twice(self.skip_waits[value] & event, task)?;
         match user {
             Some((used, op)) if self.events[pair] & used != 0 => {
-                let user = Task::new(task.stage(), op, task.microbatch().unwrap_or(0));
-                return Err(self.late_wait(task, user));
+                return Err(self.late_wait(task.into(), task.with(task.stage(), op).into()));
             }
             Some(_) => {}
             None => self.row.sent -= 1,
@@ -86,16 +85,17 @@ impl Scan<'_> {
 
     /// A computation takes what came past its neighbours: `F` the values, `B` or `I` their gradients.
     #[inline]
-    pub(super) fn use_skips(&mut self, slot: usize, microbatch: usize, task: Task) -> Result<(), Refusal> {
+    pub(super) fn use_skips(&mut self, slot: usize, task: MicrobatchTask) -> Result<(), Refusal> {
         if !self.lowered || self.edges.skips().is_empty() {
             return Ok(());
         }
-        let forward = task.op() == Op::Forward;
+        let (forward, microbatch) = (task.op() == Op::Forward, task.microbatch());
         let (event, op) = if forward { (RECEIVED_F, Op::ReceiveForward) } else { (RECEIVED_B, Op::ReceiveBackward) };
         for (_, skip) in self.edges.crossing_skips(slot, forward) {
             if self.skip_events[skip.base + microbatch] & event == 0 {
                 let peer = self.edges.stage(if forward { skip.from } else { skip.to });
                 let needs = Task::skip(task.stage(), op, microbatch, peer.index());
+                let task = task.into();
                 return Err(self.refuse(|rank, step, action, grid| CheckError::Unmet {
                     rank,
                     step,

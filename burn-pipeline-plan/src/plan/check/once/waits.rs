@@ -3,13 +3,13 @@
 use super::super::error::CheckError;
 use super::{F, I, RECEIVED_B, RECEIVED_F, Reduction, Refusal, SENT_B, SENT_F, Scan};
 use crate::plan::edges::Slot;
-use crate::plan::{Op, Task};
+use crate::plan::{MicrobatchTask, Op, Task};
 
 use super::super::channels::Part;
 
 impl Scan<'_> {
     /// The wait for a send or a receive.
-    pub(super) fn wait(&mut self, slot: usize, at: Slot, pair: usize, task: Task) -> Result<(), Refusal> {
+    pub(super) fn wait(&mut self, slot: usize, at: Slot, pair: usize, task: MicrobatchTask) -> Result<(), Refusal> {
         let (start, event, user) = match task.op() {
             Op::WaitSendForward => (Op::SendForward, SENT_F, None),
             Op::WaitReceiveForward => (Op::ReceiveForward, RECEIVED_F, Some((F, Op::Forward))),
@@ -20,7 +20,7 @@ impl Scan<'_> {
         self.refuse_twice(self.waits[pair] & event, task)?;
         match user {
             Some((used, op)) if self.events[pair] & used != 0 => {
-                return Err(self.late_wait(task, Task::new(task.stage(), op, pair - at.base)));
+                return Err(self.late_wait(task.into(), task.with(task.stage(), op).into()));
             }
             Some(_) => {}
             None => self.row.sent -= 1,
