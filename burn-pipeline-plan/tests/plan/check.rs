@@ -2,7 +2,7 @@
 
 use crate::golden_text as golden;
 use burn_pipeline_plan::pass;
-use burn_pipeline_plan::plan::{Action, CheckError, CheckOptions, Op, Placement, Plan, StageId, Task, Transport};
+use burn_pipeline_plan::plan::{Action, CheckError, CheckOptions, MicrobatchTask, Op, Placement, Plan, StageId, Task, Transport};
 use burn_pipeline_plan::schedule::{Size, by_name};
 
 const TRANSPORTS: [Transport; 4] =
@@ -93,7 +93,7 @@ fn stages_and_microbatches_that_are_not_there_are_refused() {
 fn a_fused_cell_must_hold_a_forward_and_a_backward_of_something_else() {
     assert!(plan("0F0,0F1,(0F2;0B0)OVERLAP_F_B,0B1,0B2\n").check(&CheckOptions::default()).is_ok());
     assert!(matches!(refused("(0F0;0B0)OVERLAP_F_B\n"), CheckError::NotFusible { rank: 0, step: 0, .. }));
-    let two_forwards = Action::Overlap(Task::new(0, Op::Forward, 0), Task::new(0, Op::Forward, 1));
+    let two_forwards = Action::Overlap(MicrobatchTask::new(0, Op::Forward, 0), MicrobatchTask::new(0, Op::Forward, 1));
     let plan = Plan::infer("test", vec![vec![two_forwards]]).unwrap();
     assert!(matches!(*plan.check(&CheckOptions::default()).unwrap_err(), CheckError::NotFusible { .. }));
 }

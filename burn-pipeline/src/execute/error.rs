@@ -87,7 +87,7 @@ pub enum ExecuteError {
     },
     /// A task's input is neither here nor on its way.
     #[error(
-        "rank {rank}, {task}: its input is neither here nor announced by a receive; lower the plan with `state::insert_transfers`"
+        "rank {rank}, {task}: its input is neither here nor announced by a receive; lower the plan with `pass::insert_transfers`"
     )]
     NoInput {
         /// The rank.

@@ -346,7 +346,7 @@ impl Executor {
         ExecuteError::Stage { rank: self.rank(), stage: task.stage(), microbatch, op: task.op(), source }
     }
 
-    pub(super) fn link_error(&self, task: MicrobatchTask, source: LinkError) -> ExecuteError {
+    pub(super) fn link_error(&self, task: impl Into<Task>, source: LinkError) -> ExecuteError {
         ExecuteError::Link { rank: self.rank(), task: Some(task.into()), source }
     }
 
