@@ -244,7 +244,12 @@ impl<'a> Lowering<'a> {
             return Ok(self.plan.with_rows(self.rows));
         }
         let stuck = |&(rank, step, action): &(usize, usize, Action)| {
-            Some(Stuck { rank, step, action, needs: action.tasks().find_map(|task| self.missing(task.of_microbatch()?))? })
+            Some(Stuck {
+                rank,
+                step,
+                action,
+                needs: action.tasks().find_map(|task| self.missing(task.of_microbatch()?))?,
+            })
         };
         Err(PassError::Stuck { stuck: unfinished.iter().filter_map(stuck).collect() })
     }

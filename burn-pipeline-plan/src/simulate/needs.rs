@@ -46,7 +46,8 @@ impl Engine<'_> {
             let receive = task.with(stage, if forward { Op::ReceiveForward } else { Op::ReceiveBackward });
             return self.transfers.arrival(self.at(stage, microbatch), forward).ok_or((receive.into(), target));
         }
-        let made = if forward { self.outputs[self.at(from, microbatch)] } else { self.gradients[self.at(from, microbatch)] };
+        let made =
+            if forward { self.outputs[self.at(from, microbatch)] } else { self.gradients[self.at(from, microbatch)] };
         if made.is_nan() {
             // Whether that is `B` or `I` is looked up only if it comes to a deadlock.
             let op = if forward { Op::Forward } else { Op::Backward };

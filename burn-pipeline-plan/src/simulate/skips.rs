@@ -64,7 +64,8 @@ impl Engine<'_> {
             let receive = Task::skip(stage, op, microbatch, from.index());
             return self.transfers.arrival(self.skip_entry(stage, from, microbatch), forward).ok_or((receive, target));
         }
-        let made = if forward { self.outputs[self.at(from, microbatch)] } else { self.gradients[self.at(from, microbatch)] };
+        let made =
+            if forward { self.outputs[self.at(from, microbatch)] } else { self.gradients[self.at(from, microbatch)] };
         if made.is_nan() {
             return Err((task.with(from, if forward { Op::Forward } else { Op::Backward }).into(), source));
         }

@@ -262,9 +262,7 @@ impl Engine<'_> {
             _ => (None, Op::SendBackward),
         };
         match own {
-            Some(op) if self.value_of(task).is_nan() => {
-                (task.with(task.stage(), op).into(), rank_of(task.stage()))
-            }
+            Some(op) if self.value_of(task).is_nan() => (task.with(task.stage(), op).into(), rank_of(task.stage())),
             _ => (other_end(task, other, peer), rank_of(peer)),
         }
     }

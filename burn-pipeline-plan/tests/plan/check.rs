@@ -2,7 +2,9 @@
 
 use crate::golden_text as golden;
 use burn_pipeline_plan::pass;
-use burn_pipeline_plan::plan::{Action, CheckError, CheckOptions, MicrobatchTask, Op, Placement, Plan, StageId, Task, Transport};
+use burn_pipeline_plan::plan::{
+    Action, CheckError, CheckOptions, MicrobatchTask, Op, Placement, Plan, StageId, Task, Transport,
+};
 use burn_pipeline_plan::schedule::{Size, by_name};
 
 const TRANSPORTS: [Transport; 4] =

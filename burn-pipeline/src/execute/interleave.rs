@@ -109,7 +109,13 @@ impl Executor {
         }
     }
 
-    fn keep(&mut self, state: &mut RunState<'_>, plan: &Plan, task: MicrobatchTask, done: Done) -> Result<(), ExecuteError> {
+    fn keep(
+        &mut self,
+        state: &mut RunState<'_>,
+        plan: &Plan,
+        task: MicrobatchTask,
+        done: Done,
+    ) -> Result<(), ExecuteError> {
         match done {
             Done::Forward(Outcome::Output(output)) => self.forwarded(state, plan, task, Some(output), None),
             Done::Forward(Outcome::Loss(loss)) => self.forwarded(state, plan, task, None, Some(*loss)),

@@ -151,7 +151,9 @@ impl Executor {
                 let index = state.run.index(task.stage(), task.microbatch());
                 self.guarded(task, |stage| stage.backward_weight(index))
             }
-            Op::WaitReceiveForward | Op::WaitReceiveBackward if task.is_skip() => self.arrive_past(state, placement, task),
+            Op::WaitReceiveForward | Op::WaitReceiveBackward if task.is_skip() => {
+                self.arrive_past(state, placement, task)
+            }
             Op::WaitReceiveForward => self.arrive(state, placement, task, Op::Forward).map(drop),
             Op::WaitReceiveBackward => self.arrive(state, placement, task, Op::Backward).map(drop),
             // `Link::send` returns once the payload may be let go of: there is nothing left to wait for.
@@ -177,12 +179,7 @@ impl Executor {
         sent.map_err(|source| self.link_error(task, source))
     }
 
-    fn forward(
-        &mut self,
-        state: &mut RunState<'_>,
-        plan: &Plan,
-        task: MicrobatchTask,
-    ) -> Result<(), ExecuteError> {
+    fn forward(&mut self, state: &mut RunState<'_>, plan: &Plan, task: MicrobatchTask) -> Result<(), ExecuteError> {
         let call = self.forward_call(state, plan, task)?;
         let (output, loss) = if state.run.train {
             match self.guarded(task, |stage| stage.forward(call))? {
@@ -254,12 +251,7 @@ impl Executor {
         Ok(())
     }
 
-    fn backward(
-        &mut self,
-        state: &mut RunState<'_>,
-        plan: &Plan,
-        task: MicrobatchTask,
-    ) -> Result<(), ExecuteError> {
+    fn backward(&mut self, state: &mut RunState<'_>, plan: &Plan, task: MicrobatchTask) -> Result<(), ExecuteError> {
         let seeds = self.seeds(state, plan, task)?;
         let index = state.run.index(task.stage(), task.microbatch());
         let gradients = match task.op() {

@@ -14,7 +14,12 @@ type LossRow = (usize, f64, f64, Vec<f64>);
 
 impl Executor {
     /// The seed of a loss: the microbatch's share, with the loss's element type.
-    pub(super) fn loss_seed(&self, state: &RunState<'_>, task: MicrobatchTask, index: usize) -> Result<AnyTensor, ExecuteError> {
+    pub(super) fn loss_seed(
+        &self,
+        state: &RunState<'_>,
+        task: MicrobatchTask,
+        index: usize,
+    ) -> Result<AnyTensor, ExecuteError> {
         let loss = state.losses.get(&index).ok_or_else(|| self.stage_error(task, StageError::NotHeld))?;
         let seed = state.run.seeding.seed(state.run.batch, index);
         let dispatch = loss.value.as_dispatch();

@@ -73,8 +73,7 @@ impl Executor {
         self.start(state, first.into())?;
         let _span =
             tracing::trace_span!("weights", rank = self.link.rank(), task = %first, tasks = tasks.len()).entered();
-        let indices: Vec<usize> =
-            tasks.iter().map(|task| state.run.index(task.stage(), task.microbatch())).collect();
+        let indices: Vec<usize> = tasks.iter().map(|task| state.run.index(task.stage(), task.microbatch())).collect();
         self.guarded(first, |stage| stage.backward_weights(&indices))?;
         self.count_held(state);
         let (start, end) = (state.started.as_secs_f64(), state.run.began.elapsed().as_secs_f64());
