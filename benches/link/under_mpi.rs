@@ -4,7 +4,7 @@ use crate::samples::{SIZES, Samples, repetitions};
 use crate::step;
 use crate::there_and_back::{PATIENCE, measure};
 use burn::tensor::Device;
-use burn_pipeline::link::Mpi;
+use burn_pipeline_mpi::Mpi;
 use mpi::traits::{Communicator, Destination, Source};
 use std::process::Command;
 use std::time::Instant;

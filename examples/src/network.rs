@@ -8,9 +8,9 @@ use crate::options::LinkName;
 use crate::options::Setup;
 use burn_pipeline::link::{Launch, LaunchError, Link, TcpError, TcpLink};
 #[cfg(all(feature = "nccl", feature = "mpi"))]
-use burn_pipeline::link::{Mpi, MpiError};
+use burn_pipeline_mpi::{Mpi, MpiError};
 #[cfg(feature = "nccl")]
-use burn_pipeline::link::{NcclError, NcclLink, NcclOptions};
+use burn_pipeline_nccl::{NcclError, NcclLink, NcclOptions};
 use std::time::Duration;
 
 /// The longest that ranks may take to meet.

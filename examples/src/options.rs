@@ -275,7 +275,7 @@ impl Options {
             return Ok(self.device.open()?);
         }
         let launch = Launch::from_environment()?.ok_or(OptionsError::NoLauncher)?;
-        let gpu = burn_pipeline::link::NcclLink::gpu_of(&launch);
+        let gpu = burn_pipeline_nccl::NcclLink::gpu_of(&launch);
         gpu.map_err(|error| crate::device::DeviceError::NotThere { name: "cuda", message: error.to_string() }.into())
     }
 

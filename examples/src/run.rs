@@ -14,7 +14,7 @@ use crate::traces::TraceError;
 use crate::training::{StepRecord, TrainError, Trainer};
 use burn_pipeline::link::Launch;
 #[cfg(feature = "mpi")]
-use burn_pipeline::link::{Mpi, MpiError};
+use burn_pipeline_mpi::{Mpi, MpiError};
 use clap::Parser;
 use std::ffi::OsString;
 use std::io::{self, Write};

@@ -20,7 +20,8 @@ mod processes;
 mod tensors;
 
 use burn::tensor::Device;
-use burn_pipeline::link::{Launch, NcclLink, NcclOptions, Ordering};
+use burn_pipeline::link::Launch;
+use burn_pipeline_nccl::{NcclLink, NcclOptions, Ordering};
 use processes::Processes;
 use std::time::Duration;
 

@@ -4,10 +4,10 @@ use crate::cases::{Case, Text, range, read, sizes};
 use crate::parity::{RATE, builder};
 use burn::tensor::Device;
 use burn_pipeline::cost::{LinkCost, LinkCosts, Profile, StageCost};
-use burn_pipeline::link::Mpi;
 use burn_pipeline::plan::Plan;
 use burn_pipeline::schedule::Size;
 use burn_pipeline::train::{AutoOptions, AutoPipeline, Builder, Decision};
+use burn_pipeline_mpi::Mpi;
 use pipeline_tests::reference::Reference;
 
 const MICROBATCHES: usize = 6;

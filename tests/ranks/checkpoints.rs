@@ -3,9 +3,10 @@
 use crate::cases::{Case, Text, read};
 use crate::parity::{RATE, builder};
 use burn::tensor::Device;
-use burn_pipeline::link::{Activity, Link, Mpi};
+use burn_pipeline::link::{Activity, Link};
 use burn_pipeline::schedule::{Chunks, Size, by_name};
 use burn_pipeline::train::{Builder, CheckpointError, Checkpoints, Pipeline, PipelineError};
+use burn_pipeline_mpi::Mpi;
 use pipeline_tests::faulty_link::{Fault, signal};
 
 const SAMPLES: usize = 6;

@@ -2,9 +2,10 @@
 
 use crate::PATIENCE;
 use burn::tensor::{Device, Float, Tensor};
-use burn_pipeline::link::{Direction, Header, Link, LinkError, Message, Mpi, MpiError};
+use burn_pipeline::link::{Direction, Header, Link, LinkError, Message};
 use burn_pipeline::plan::StageId;
 use burn_pipeline::stage::{AnyTensor, Boundary};
+use burn_pipeline_mpi::{Mpi, MpiError};
 use pipeline_tests::conformance::CASES;
 use std::time::Instant;
 

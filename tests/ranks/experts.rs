@@ -2,9 +2,9 @@
 
 use crate::experts_cases::{Text, builder, plain, rich};
 use burn::tensor::Device;
-use burn_pipeline::link::Mpi;
 use burn_pipeline::schedule::{Size, by_name};
 use burn_pipeline_moe::router::Capacity;
+use burn_pipeline_mpi::Mpi;
 use std::time::Duration;
 
 /// Every rank compares what it was told with the plain loop, which it runs itself.

@@ -3,9 +3,10 @@
 use crate::cases::{Case, Text};
 use burn::optim::SgdConfig;
 use burn::tensor::Device;
-use burn_pipeline::link::{Link, LinkError, Message, Mpi, MpiLink, Packed};
+use burn_pipeline::link::{Link, LinkError, Message, Packed};
 use burn_pipeline::schedule::{GPipe, OneFOneB, Schedule, Size};
 use burn_pipeline::train::Pipeline;
+use burn_pipeline_mpi::{Mpi, MpiLink};
 use pipeline_tests::faulty_link::{Fault, Faulty};
 use std::time::{Duration, Instant};
 

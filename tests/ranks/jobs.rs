@@ -3,10 +3,10 @@
 use crate::cases::{Case, Text};
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Int, Tensor};
-use burn_pipeline::link::Mpi;
 use burn_pipeline::schedule::{GPipe, OneFOneB, Schedule, Size};
 use burn_pipeline::stage::{Batch, Reduction};
 use burn_pipeline::train::{BuildError, Builder, Pipeline, PipelineError, Wants};
+use burn_pipeline_mpi::Mpi;
 use pipeline_examples::gpt::{GptPart, Signal};
 use std::time::{Duration, Instant};
 

@@ -29,7 +29,7 @@ mod replicas;
 mod tied;
 mod times;
 
-use burn_pipeline::link::Mpi;
+use burn_pipeline_mpi::Mpi;
 use std::ffi::OsString;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;

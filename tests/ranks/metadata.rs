@@ -4,11 +4,11 @@
 use crate::cases::{Case, Text, small_gpt};
 use crate::parity::{RATE, builder};
 use burn::tensor::{Device, Int, Tensor};
-use burn_pipeline::link::{Mpi, ReceiveCounters};
 use burn_pipeline::plan::Op;
 use burn_pipeline::schedule::Size;
 use burn_pipeline::stage::{Batch, MetadataMode, PayloadSpec, StageBox};
 use burn_pipeline::train::{Builder, Pipeline, StageContext};
+use burn_pipeline_mpi::{Mpi, ReceiveCounters};
 use pipeline_examples::gpt::Signal;
 use std::sync::Arc;
 

@@ -4,10 +4,10 @@ use crate::cases::{Case, Stack, Text, range, read, sizes};
 use crate::tied;
 use burn::optim::AdamWConfig;
 use burn::tensor::Device;
-use burn_pipeline::link::Mpi;
 use burn_pipeline::schedule::{Chunks, Size, all, by_name};
 use burn_pipeline::stage::Accumulation;
 use burn_pipeline::train::{Builder, Pipeline};
+use burn_pipeline_mpi::Mpi;
 use pipeline_tests::reference::Reference;
 use std::time::Duration;
 

@@ -4,9 +4,9 @@
 use crate::cases::{Case, Stack, range, read, sizes};
 use burn::optim::AdamWConfig;
 use burn::tensor::Device;
-use burn_pipeline::link::Mpi;
 use burn_pipeline::schedule::Size;
 use burn_pipeline::train::{Builder, Pipeline};
+use burn_pipeline_mpi::Mpi;
 use pipeline_tests::reference::Reference;
 use std::time::Duration;
 

@@ -1,9 +1,10 @@
 //! How long messages take whose shapes repeat, and whose shapes change: `mpirun -n 2 target/debug/ranks times -`.
 
 use burn::tensor::{Device, Tensor};
-use burn_pipeline::link::{Direction, Header, Link, Message, Mpi};
+use burn_pipeline::link::{Direction, Header, Link, Message};
 use burn_pipeline::plan::StageId;
 use burn_pipeline::stage::Boundary;
+use burn_pipeline_mpi::Mpi;
 use std::time::{Duration, Instant};
 
 /// Sizes in bytes, and round trips of each.

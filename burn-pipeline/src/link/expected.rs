@@ -26,7 +26,7 @@ pub struct Expected {
 
 impl Expected {
     /// The frame of such a message; `None` where a size or an element type is not known.
-    pub(super) fn frame(&self) -> Option<Vec<u8>> {
+    pub fn frame(&self) -> Option<Vec<u8>> {
         Frame::announcing(self.header, &self.form)
     }
 

@@ -12,7 +12,6 @@
 //!    (Thakur, Rabenseifner and Gropp, 2005).
 //! 3. Where a send does not wait for its receive, all is sent before anything is awaited.
 
-#[cfg(feature = "mpi")]
 use super::gather;
 use super::reduce::{Tensors, sum};
 use super::{Direction, Header, Link, LinkError, Message};
@@ -22,8 +21,10 @@ use burn::tensor::{DType, Shape};
 use std::time::Instant;
 
 /// Refuses groups that are none, and lists that are not the same on all ranks. All ranks call it.
-#[cfg(feature = "mpi")]
-pub(super) fn same_groups(link: &mut dyn Link, groups: &[Vec<usize>], deadline: Instant) -> Result<(), LinkError> {
+///
+/// # Errors
+/// If a rank gives another list, or one with a rank that there is not; as [`Link::all_gather`].
+pub fn same_groups(link: &mut dyn Link, groups: &[Vec<usize>], deadline: Instant) -> Result<(), LinkError> {
     let (rank, ranks) = (link.rank(), link.ranks());
     let table: Vec<Vec<Vec<usize>>> = gather(link, &groups.to_vec(), deadline)?;
     if let Some(peer) = table.iter().position(|theirs| theirs != groups) {

@@ -6,24 +6,39 @@ use crate::link::Failure;
 
 /// What one process tells another.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Letter {
+pub enum Letter {
     /// The frame of a message; its tensors follow.
     Message(Vec<u8>),
     /// This rank's row of a gather.
-    Row { round: u64, bytes: Vec<u8> },
+    Row {
+        /// Which gather.
+        round: u64,
+        /// The row.
+        bytes: Vec<u8>,
+    },
     /// A rank failed.
     Failed(Failure),
     /// What are you doing?
-    Ask { question: u64 },
-    /// The answer to a question; `waits_for` is the rank that the answering one waits for, if it does.
-    Answer { question: u64, waits_for: Option<usize>, activity: String },
+    Ask {
+        /// The question's number.
+        question: u64,
+    },
+    /// The answer to a question.
+    Answer {
+        /// The question's number.
+        question: u64,
+        /// The rank that the answering one waits for, if it does.
+        waits_for: Option<usize>,
+        /// What it is doing.
+        activity: String,
+    },
     /// Nothing more comes on this link.
     Bye,
 }
 
 impl Letter {
     /// As bytes.
-    pub(super) fn write(&self) -> Vec<u8> {
+    pub fn write(&self) -> Vec<u8> {
         let (code, rest) = match self {
             Letter::Message(frame) => (0, frame.clone()),
             Letter::Row { round, bytes } => (1, [&round.to_le_bytes(), bytes.as_slice()].concat()),
@@ -42,7 +57,7 @@ impl Letter {
     }
 
     /// From bytes; `None` if they are no letter.
-    pub(super) fn read(bytes: &[u8]) -> Option<Self> {
+    pub fn read(bytes: &[u8]) -> Option<Self> {
         let (&code, rest) = bytes.split_first()?;
         match code {
             0 => Some(Letter::Message(rest.to_vec())),

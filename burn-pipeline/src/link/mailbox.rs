@@ -15,9 +15,11 @@ const GONE: &str = "does not answer (killed, stopped, or its machine is lost)";
 
 /// One rank's mailbox on one link.
 #[derive(Debug)]
-pub(super) struct Mailbox {
-    pub(super) rank: usize,
-    pub(super) ranks: usize,
+pub struct Mailbox {
+    /// This rank.
+    pub rank: usize,
+    /// How many there are.
+    pub ranks: usize,
     contents: Mutex<Contents>,
     changed: Condvar,
     activity: Mutex<Activity>,
@@ -26,34 +28,34 @@ pub(super) struct Mailbox {
 }
 
 /// A message whose tensors have all come.
-pub(super) type Whole = (Frame, Vec<Bytes>);
+pub type Whole = (Frame, Vec<Bytes>);
 
 /// What has come.
 #[derive(Debug, Default)]
-pub(super) struct Contents {
+pub struct Contents {
     /// Whole messages of each rank, in order.
-    pub(super) inbox: Vec<VecDeque<Whole>>,
+    pub inbox: Vec<VecDeque<Whole>>,
     /// Whole messages within groups, by group and rank, in order.
-    pub(super) group_inbox: BTreeMap<(usize, usize), VecDeque<Whole>>,
+    pub group_inbox: BTreeMap<(usize, usize), VecDeque<Whole>>,
     /// Rows of gathers that are not complete or not taken yet, by round.
-    pub(super) rows: BTreeMap<u64, Vec<Option<Vec<u8>>>>,
+    pub rows: BTreeMap<u64, Vec<Option<Vec<u8>>>>,
     /// The first failure that is known here.
-    pub(super) failure: Option<Failure>,
-    /// The last question, and each rank's answer to it: what it is doing, and which rank it waits for, if it does.
-    pub(super) question: u64,
-    pub(super) answers: Vec<Option<(String, Option<usize>)>>,
+    pub failure: Option<Failure>,
+    /// The number of the last question.
+    pub question: u64,
+    /// Each rank's answer to the last question: what it is doing, and which rank it waits for, if it does.
+    pub answers: Vec<Option<(String, Option<usize>)>>,
     /// Ranks that send nothing more.
-    #[cfg_attr(not(feature = "mpi"), allow(dead_code, reason = "the thread that calls MPI asks"))]
-    pub(super) byes: Vec<bool>,
+    pub byes: Vec<bool>,
     /// Why nothing more can come, if so.
-    pub(super) broken: Option<LinkError>,
+    pub broken: Option<LinkError>,
     /// A failure that the other ranks are to hear of.
-    pub(super) outgoing_failure: Option<Failure>,
+    pub outgoing_failure: Option<Failure>,
 }
 
 impl Contents {
     /// The next whole message of a rank, within a group or not.
-    pub(super) fn take(&mut self, group: Option<usize>, from: usize) -> Option<Whole> {
+    pub fn take(&mut self, group: Option<usize>, from: usize) -> Option<Whole> {
         match group {
             None => self.inbox[from].pop_front(),
             Some(group) => self.group_inbox.get_mut(&(group, from))?.pop_front(),
@@ -61,24 +63,25 @@ impl Contents {
     }
 
     /// Was there a failure, here or elsewhere?
-    #[cfg_attr(not(feature = "mpi"), allow(dead_code, reason = "the thread that calls MPI asks"))]
-    pub(super) fn failed(&self) -> bool {
+    pub fn failed(&self) -> bool {
         self.failure.is_some() || self.broken.is_some()
     }
 }
 
 /// What a wait is for, for its error.
-pub(super) struct Awaited<'a> {
+#[expect(missing_debug_implementations, reason = "it holds closures")]
+pub struct Awaited<'a> {
     /// The rank that is waited for.
-    pub(super) peer: &'a dyn Fn(&Contents) -> usize,
+    pub peer: &'a dyn Fn(&Contents) -> usize,
     /// What is to come.
-    pub(super) what: &'a dyn Fn() -> String,
+    pub what: &'a dyn Fn() -> String,
     /// Asks all ranks what they are doing.
-    pub(super) ask: &'a dyn Fn(u64),
+    pub ask: &'a dyn Fn(u64),
 }
 
 impl Mailbox {
-    pub(super) fn new(rank: usize, ranks: usize) -> Self {
+    /// An empty mailbox.
+    pub fn new(rank: usize, ranks: usize) -> Self {
         let contents = Contents {
             inbox: (0..ranks).map(|_| VecDeque::new()).collect(),
             answers: vec![None; ranks],
@@ -97,13 +100,13 @@ impl Mailbox {
     }
 
     /// The contents, to be read or changed; [`Mailbox::wake`] afterwards where somebody may wait for the change.
-    pub(super) fn contents(&self) -> MutexGuard<'_, Contents> {
+    pub fn contents(&self) -> MutexGuard<'_, Contents> {
         // Poisoning is of no interest: contents stay whole.
         self.contents.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Puts a message where who waits for it looks.
-    pub(super) fn deliver(&self, group: Option<usize>, from: usize, message: Whole) {
+    pub fn deliver(&self, group: Option<usize>, from: usize, message: Whole) {
         let mut contents = self.contents();
         match group {
             None => contents.inbox[from].push_back(message),
@@ -113,33 +116,40 @@ impl Mailbox {
 
     /// Wakes who waits. What is waited for may have changed outside the contents (where GPUs' transfers end), so they
     /// are locked for a moment: a thread that has looked and does not sleep yet would miss it otherwise.
-    pub(super) fn wake(&self) {
+    pub fn wake(&self) {
         drop(self.contents());
         self.changed.notify_all();
     }
 
-    pub(super) fn announce(&self, activity: Activity) {
+    /// Notes what this rank is doing.
+    pub fn announce(&self, activity: Activity) {
         self.announced.fetch_add(1, Ordering::Relaxed);
         *self.activity.lock().unwrap_or_else(PoisonError::into_inner) = activity;
     }
 
-    pub(super) fn own_activity(&self) -> Activity {
+    /// What this rank was last doing.
+    pub fn own_activity(&self) -> Activity {
         *self.activity.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Does the computing thread stand waiting?
-    #[cfg_attr(not(feature = "mpi"), allow(dead_code, reason = "the thread that calls MPI asks"))]
-    pub(super) fn is_waiting(&self) -> bool {
+    pub fn is_waiting(&self) -> bool {
         self.waiting.load(Ordering::Relaxed)
     }
 
     /// Fails if a failure is known.
-    pub(super) fn fail_if_failed(&self) -> Result<(), LinkError> {
+    ///
+    /// # Errors
+    /// With the first failure.
+    pub fn fail_if_failed(&self) -> Result<(), LinkError> {
         refuse_failed(&self.contents())
     }
 
     /// Waits until `take` gives something.
-    pub(super) fn wait<T>(
+    ///
+    /// # Errors
+    /// With the first failure, or if the deadline passes.
+    pub fn wait<T>(
         &self,
         deadline: Instant,
         awaited: &Awaited<'_>,
@@ -176,7 +186,10 @@ impl Mailbox {
     }
 
     /// Waits until the next message of one of these ranks is here; `None` when the deadline passes.
-    pub(super) fn arrived(&self, from: &[usize], deadline: Instant) -> Result<Option<(usize, Header)>, LinkError> {
+    ///
+    /// # Errors
+    /// With the first failure.
+    pub fn arrived(&self, from: &[usize], deadline: Instant) -> Result<Option<(usize, Header)>, LinkError> {
         let mut contents = self.contents();
         loop {
             let next = |&rank: &usize| contents.inbox.get(rank)?.front().map(|(frame, _)| (rank, frame.header()));

@@ -8,8 +8,8 @@
 //! |---|---|---|
 //! | threads | `threads.rs` | threads of this process |
 //! | TCP | `tcp/` | processes, on one machine or many, without MPI |
-//! | NCCL | `nccl/` (feature `nccl`) | processes or threads, each with its NVIDIA GPU |
-//! | MPI | `mpi/` (feature `mpi`) | processes, on one machine or many |
+//! | NCCL | the crate `burn-pipeline-nccl` | processes or threads, each with its NVIDIA GPU |
+//! | MPI | the crate `burn-pipeline-mpi` | processes, on one machine or many |
 //!
 //! [`Delayed`] (`delayed.rs`) makes any of them as slow as a given network, for experiments.
 //! Links between processes carry messages as bytes: `wire.rs`.
@@ -22,22 +22,11 @@ mod forward;
 mod gather;
 mod group;
 mod header;
+pub mod kit;
 mod launch;
 mod letter;
 mod mailbox;
-#[cfg(feature = "mpi")]
-mod mpi;
-#[cfg(feature = "nccl")]
-mod nccl;
-#[cfg(any(test, feature = "nccl"))]
-mod nccl_config;
-#[cfg(any(test, feature = "nccl"))]
-mod pairing;
 mod reduce;
-#[cfg(feature = "mpi")]
-mod repeats;
-#[cfg(any(test, feature = "nccl"))]
-mod sums;
 mod tcp;
 mod threads;
 mod wire;
@@ -52,10 +41,6 @@ pub use gather::gather;
 pub(crate) use gather::{decode, encode};
 pub use header::{Direction, Header, Message};
 pub use launch::{Launch, LaunchError, Launcher};
-#[cfg(feature = "mpi")]
-pub use mpi::{Mpi, MpiError, MpiLink, ReceiveCounters};
-#[cfg(feature = "nccl")]
-pub use nccl::{NcclError, NcclLink, NcclOptions, Ordering};
 pub use tcp::{Place, TcpError, TcpLink};
 pub use threads::{ThreadLink, Threads};
 pub(crate) use wire::checksum;

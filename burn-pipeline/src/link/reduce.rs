@@ -11,10 +11,13 @@ use crate::stage::AnyTensor;
 use std::time::Instant;
 
 /// A list of tensors, of which some may be missing.
-pub(super) type Tensors = Vec<Option<AnyTensor>>;
+pub type Tensors = Vec<Option<AnyTensor>>;
 
-/// See [`Link::all_reduce`].
-pub(super) fn by_messages<L: Link + ?Sized>(
+/// [`Link::all_reduce`] as it is unless a transport has something better.
+///
+/// # Errors
+/// As [`Link::all_reduce`].
+pub fn by_messages<L: Link + ?Sized>(
     link: &mut L,
     number: usize,
     ranks: &[usize],

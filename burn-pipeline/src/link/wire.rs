@@ -24,7 +24,6 @@
 
 mod announce;
 pub(super) mod codes;
-#[cfg(any(test, feature = "nccl"))]
 mod offer;
 mod reader;
 mod repeat;
@@ -161,8 +160,7 @@ impl Frame {
     }
 
     /// The bytes of each tensor that is to come, in order.
-    #[cfg_attr(not(feature = "mpi"), allow(dead_code, reason = "the thread that calls MPI asks"))]
-    pub(super) fn lengths(&self) -> impl Iterator<Item = usize> {
+    pub fn lengths(&self) -> impl Iterator<Item = usize> {
         self.parts.iter().filter_map(|slot| match slot {
             Slot::Tag(_) => None,
             Slot::Tensor { bytes, .. } => Some(*bytes),

@@ -19,7 +19,7 @@ use crate::step_log::StepLog;
 use crate::traces::TraceError;
 use burn_pipeline::link::Launch;
 #[cfg(feature = "mpi")]
-use burn_pipeline::link::{Mpi, MpiError};
+use burn_pipeline_mpi::{Mpi, MpiError};
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::Path;

@@ -112,14 +112,18 @@ impl Link for TcpLink {
 
 /// What links over a mesh have in common.
 #[derive(Debug)]
-pub(in crate::link) struct Post {
-    pub(in crate::link) mesh: Arc<Mesh>,
+pub struct Post {
+    /// The connections.
+    pub mesh: Arc<Mesh>,
     round: u64,
 }
 
 impl Post {
     /// Serves the connections; what comes goes where `sink` says, which is told of the mailbox first.
-    pub(in crate::link) fn start(
+    ///
+    /// # Errors
+    /// As [`Mesh::start`].
+    pub fn start(
         rank: usize,
         ranks: usize,
         connections: Connections,
@@ -130,21 +134,30 @@ impl Post {
         Ok(Self { mesh, round: 0 })
     }
 
-    pub(in crate::link) fn mailbox(&self) -> &Mailbox {
+    /// What has come.
+    pub fn mailbox(&self) -> &Mailbox {
         &self.mesh.mailbox
     }
 
-    pub(in crate::link) fn known(&self, rank: usize) -> Result<usize, LinkError> {
+    /// The rank, if there is such a one.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn known(&self, rank: usize) -> Result<usize, LinkError> {
         let ranks = self.mailbox().ranks;
         if rank < ranks { Ok(rank) } else { Err(LinkError::NoSuchRank { rank, ranks }) }
     }
 
-    pub(in crate::link) fn wire(&self, peer: usize, source: WireError) -> LinkError {
+    /// The error of a message from or to a rank.
+    pub fn wire(&self, peer: usize, source: WireError) -> LinkError {
         LinkError::Wire { rank: self.mailbox().rank, peer, source }
     }
 
     /// Sends a message, its tensors' bytes behind its frame.
-    pub(in crate::link) fn send(&self, to: usize, message: Message) -> Result<(), LinkError> {
+    ///
+    /// # Errors
+    /// As [`Link::send`].
+    pub fn send(&self, to: usize, message: Message) -> Result<(), LinkError> {
         let to = self.known(to)?;
         self.mailbox().fail_if_failed()?;
         let Packed { frame, bodies } = Packed::new(message).map_err(|source| self.wire(to, source))?;
@@ -153,7 +166,10 @@ impl Post {
     }
 
     /// Waits until `take` gives what came from a rank.
-    pub(in crate::link) fn wait_for<T>(
+    ///
+    /// # Errors
+    /// As [`Link::receive`].
+    pub fn wait_for<T>(
         &self,
         from: usize,
         what: &dyn Fn() -> String,
@@ -165,7 +181,11 @@ impl Post {
         self.mailbox().wait(deadline, &awaited, take)
     }
 
-    pub(in crate::link) fn in_order(&self, from: usize, expected: Header, got: Header) -> Result<(), LinkError> {
+    /// Refuses a message that is not the expected one.
+    ///
+    /// # Errors
+    /// If it is not.
+    pub fn in_order(&self, from: usize, expected: Header, got: Header) -> Result<(), LinkError> {
         if expected == got {
             return Ok(());
         }
@@ -173,7 +193,11 @@ impl Post {
         Err(LinkError::Order { rank: self.mailbox().rank, peer: from, expected, got })
     }
 
-    pub(in crate::link) fn all_gather(&mut self, bytes: Vec<u8>, deadline: Instant) -> Result<Vec<Vec<u8>>, LinkError> {
+    /// As [`Link::all_gather`].
+    ///
+    /// # Errors
+    /// As [`Link::all_gather`].
+    pub fn all_gather(&mut self, bytes: Vec<u8>, deadline: Instant) -> Result<Vec<Vec<u8>>, LinkError> {
         let mailbox = self.mesh.mailbox.clone();
         mailbox.fail_if_failed()?;
         let round = self.round;
@@ -196,7 +220,8 @@ impl Post {
         })
     }
 
-    pub(in crate::link) fn abort(&self, message: String) {
+    /// As [`Link::abort`].
+    pub fn abort(&self, message: String) {
         self.mesh.fail(Failure { rank: self.mailbox().rank, message });
     }
 }

@@ -37,10 +37,13 @@ pub struct Place {
 }
 
 /// One connection to every other rank, in rank order; none to this one.
-pub(in crate::link) type Connections = Vec<Option<TcpStream>>;
+pub type Connections = Vec<Option<TcpStream>>;
 
 /// Meets the other ranks at rank 0's address.
-pub(in crate::link) fn at(place: &Place, timeout: Duration) -> Result<Connections, TcpError> {
+///
+/// # Errors
+/// If ranks do not come, or strangers do.
+pub fn at(place: &Place, timeout: Duration) -> Result<Connections, TcpError> {
     let Place { rank, ranks, .. } = *place;
     let deadline = Instant::now() + timeout;
     match rank {
@@ -111,7 +114,10 @@ fn join(place: &Place, deadline: Instant) -> Result<Connections, TcpError> {
 }
 
 /// Meets the other ranks of a link: each tells the others where it listens.
-pub(in crate::link) fn by_link(link: &mut dyn Link, timeout: Duration) -> Result<Connections, TcpError> {
+///
+/// # Errors
+/// As [`at`], and if the link fails.
+pub fn by_link(link: &mut dyn Link, timeout: Duration) -> Result<Connections, TcpError> {
     let deadline = Instant::now() + timeout;
     let rank = link.rank();
     let listener = TcpListener::bind("0.0.0.0:0").map_err(broken(rank))?;

@@ -22,14 +22,12 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// What goes out.
 #[derive(Debug)]
-pub(in crate::link) enum Packet {
+pub enum Packet {
     /// A letter, and a message's tensors behind it.
     Letter(Letter, Vec<Bytes>),
     /// The frame of a message whose tensors go another way.
-    #[cfg_attr(not(feature = "nccl"), allow(dead_code, reason = "links between GPUs use it"))]
     Offer(Vec<u8>),
     /// What transports agree on.
-    #[cfg_attr(not(feature = "nccl"), allow(dead_code, reason = "links between GPUs use it"))]
     Note(Vec<u8>),
     /// Nothing more: the writer ends.
     End,
@@ -37,20 +35,23 @@ pub(in crate::link) enum Packet {
 
 /// What comes in, beside what the mesh handles itself.
 #[derive(Debug)]
-#[cfg_attr(not(feature = "nccl"), allow(dead_code, reason = "links between GPUs read them"))]
-pub(in crate::link) enum Heard {
+pub enum Heard {
+    /// A whole message.
     Message(Frame, Vec<Bytes>),
+    /// The frame of a message whose tensors go another way.
     Offer(Frame),
+    /// What transports agree on.
     Note(Vec<u8>),
 }
 
 /// Takes what comes in from a rank.
-pub(in crate::link) type Sink = dyn Fn(usize, Heard) + Send + Sync;
+pub type Sink = dyn Fn(usize, Heard) + Send + Sync;
 
 /// The connections of one rank.
 #[derive(Debug)]
-pub(in crate::link) struct Mesh {
-    pub(in crate::link) mailbox: Arc<Mailbox>,
+pub struct Mesh {
+    /// What has come.
+    pub mailbox: Arc<Mailbox>,
     writers: Vec<Option<Sender<Packet>>>,
     streams: Vec<Option<TcpStream>>,
     written: std::sync::Mutex<Receiver<usize>>,
@@ -58,11 +59,10 @@ pub(in crate::link) struct Mesh {
 
 impl Mesh {
     /// Serves the connections; what comes goes to `sink`, in each rank's order.
-    pub(in crate::link) fn start(
-        connections: Connections,
-        mailbox: Arc<Mailbox>,
-        sink: &Arc<Sink>,
-    ) -> Result<Arc<Self>, TcpError> {
+    ///
+    /// # Errors
+    /// If a connection is broken, or a thread cannot be started.
+    pub fn start(connections: Connections, mailbox: Arc<Mailbox>, sink: &Arc<Sink>) -> Result<Arc<Self>, TcpError> {
         let thread_error = |error: std::io::Error| TcpError::Thread(error.kind());
         let (mut writers, mut readers, mut streams) = (Vec::new(), Vec::new(), Vec::new());
         let (done, written) = channel();
@@ -97,26 +97,27 @@ impl Mesh {
     }
 
     /// Sends a packet; to a rank that is gone it goes nowhere, which its reader has said by then, or soon will.
-    pub(in crate::link) fn send(&self, to: usize, packet: Packet) {
+    pub fn send(&self, to: usize, packet: Packet) {
         send(&self.writers, to, packet);
     }
 
     /// Asks all others what they are doing.
-    pub(in crate::link) fn ask(&self, question: u64) {
+    pub fn ask(&self, question: u64) {
         self.others().for_each(|rank| self.send(rank, Packet::Letter(Letter::Ask { question }, Vec::new())));
     }
 
-    pub(in crate::link) fn others(&self) -> impl Iterator<Item = usize> {
+    /// All ranks but this one.
+    pub fn others(&self) -> impl Iterator<Item = usize> {
         others(&self.writers)
     }
 
     /// Notes a failure, and tells all others.
-    pub(in crate::link) fn fail(&self, failure: Failure) {
+    pub fn fail(&self, failure: Failure) {
         fail(&self.mailbox, &self.writers, failure);
     }
 
     /// Says goodbye, and gives what was sent a moment to go out.
-    pub(in crate::link) fn close(&self) {
+    pub fn close(&self) {
         for rank in self.others() {
             self.send(rank, Packet::Letter(Letter::Bye, Vec::new()));
             self.send(rank, Packet::End);

@@ -16,14 +16,11 @@ mod link;
 mod meeting;
 mod mesh;
 
-#[cfg(feature = "nccl")]
-pub(super) use link::Post;
+pub use link::Post;
 pub use link::TcpLink;
 pub use meeting::Place;
-#[cfg(feature = "nccl")]
-pub(super) use meeting::{Connections, at as meet_at, by_link as meet_by_link};
-#[cfg(feature = "nccl")]
-pub(super) use mesh::{Heard, Mesh, Packet, Sink};
+pub use meeting::{Connections, at as meet_at, by_link as meet_by_link};
+pub use mesh::{Heard, Mesh, Packet, Sink};
 
 use std::io::ErrorKind;
 

@@ -11,7 +11,10 @@ use burn::tensor::DType;
 
 impl Frame {
     /// The frame of a message, whose tensors stay where they are.
-    pub(in crate::link) fn offering(message: &Message) -> Result<Vec<u8>, WireError> {
+    ///
+    /// # Errors
+    /// As [`Packed::new`](crate::link::Packed::new).
+    pub fn offering(message: &Message) -> Result<Vec<u8>, WireError> {
         let mut frame = begin(message.header, message.payload.parts().count())?;
         for part in message.payload.parts() {
             match part {
@@ -30,7 +33,7 @@ impl Frame {
     }
 
     /// The tensors that are to come, in order.
-    pub(in crate::link) fn tensors(&self) -> impl Iterator<Item = (TensorKind, DType, &[usize])> {
+    pub fn tensors(&self) -> impl Iterator<Item = (TensorKind, DType, &[usize])> {
         self.parts.iter().filter_map(|slot| match slot {
             Slot::Tag(_) => None,
             Slot::Tensor { kind, dtype, shape, .. } => Some((*kind, *dtype, shape.as_slice())),
@@ -38,7 +41,7 @@ impl Frame {
     }
 
     /// The message's payload, from as many tensors as are to come.
-    pub(in crate::link) fn with_tensors(&self, tensors: Vec<AnyTensor>) -> Payload {
+    pub fn with_tensors(&self, tensors: Vec<AnyTensor>) -> Payload {
         let mut tensors = tensors.into_iter();
         let part = |slot: &Slot| match slot {
             Slot::Tag(form) => Some(PayloadPart::Tag(*form)),

@@ -15,7 +15,7 @@ pub struct Repeat {
 
 impl Repeat {
     /// Do bytes begin as a repetition does?
-    pub(in crate::link) fn is(bytes: &[u8]) -> bool {
+    pub fn is(bytes: &[u8]) -> bool {
         bytes.starts_with(&REPEAT)
     }
 

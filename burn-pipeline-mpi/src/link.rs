@@ -1,15 +1,14 @@
 //! One rank's end of a link over MPI.
 
-use super::coming::ReceiveCounters;
-use super::letter::Letter;
-use super::mailbox::{Awaited, Contents, Mailbox};
-use super::progress::{Opened, Order};
-use super::traffic::Primer;
-use crate::link::group::same_groups;
-use crate::link::{Activity, Expected, Header, Link, LinkError, Message, Packed, Watch};
-use crate::plan::Transport;
-use crate::stage::Payload;
+use crate::coming::ReceiveCounters;
+use crate::progress::{Opened, Order};
+use crate::traffic::Primer;
 use burn::tensor::{Bytes, Device};
+use burn_pipeline::link::kit::Letter;
+use burn_pipeline::link::kit::{Awaited, Contents, Mailbox, same_groups};
+use burn_pipeline::link::{Activity, Expected, Frame, Header, Link, LinkError, Message, Packed, Watch};
+use burn_pipeline::plan::Transport;
+use burn_pipeline::stage::Payload;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
@@ -31,7 +30,7 @@ pub struct MpiLink {
 }
 
 impl MpiLink {
-    pub(super) fn new(opened: Opened, orders: Sender<Order>, device: Device) -> Self {
+    pub(crate) fn new(opened: Opened, orders: Sender<Order>, device: Device) -> Self {
         let Opened { link, mailbox, landings } = opened;
         Self { link, mailbox, landings, orders, device, round: 0, groups: Vec::new() }
     }
@@ -110,7 +109,7 @@ impl MpiLink {
         if rank < ranks { Ok(rank) } else { Err(LinkError::NoSuchRank { rank, ranks }) }
     }
 
-    fn wire(&self, peer: usize, source: crate::link::WireError) -> LinkError {
+    fn wire(&self, peer: usize, source: burn_pipeline::link::WireError) -> LinkError {
         LinkError::Wire { rank: self.mailbox.rank, peer, source }
     }
 }
@@ -158,7 +157,7 @@ impl Link for MpiLink {
         let primer = |expected: &Expected| {
             let incoming = expected.to == me;
             let peer = self.known(if incoming { expected.from } else { expected.to }).ok()?;
-            Some(Primer { peer, incoming, frame: expected.frame()? })
+            Some(Primer { peer, incoming, frame: Frame::read(&expected.frame()?).ok()? })
         };
         let frames = messages.iter().filter_map(primer).collect();
         self.give(Order::Expect { link: self.link, frames })
@@ -227,7 +226,7 @@ impl Link for MpiLink {
     }
 
     fn abort(&mut self, message: String) {
-        self.mailbox.abort(crate::link::Failure { rank: self.mailbox.rank, message });
+        self.mailbox.abort(burn_pipeline::link::Failure { rank: self.mailbox.rank, message });
     }
 }
 

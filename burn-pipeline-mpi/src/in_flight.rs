@@ -15,21 +15,21 @@ use std::mem::forget;
 const LONGEST: usize = 1 << 30;
 
 /// The transfers that this many bytes take.
-pub(super) fn pieces(bytes: usize) -> usize {
+pub(crate) fn pieces(bytes: usize) -> usize {
     bytes.div_ceil(LONGEST)
 }
 
 type Piece = Request<'static, [u8], StaticScope>;
 
 /// A transfer on its way.
-pub(super) struct InFlight {
+pub(crate) struct InFlight {
     pieces: Vec<Piece>,
     bytes: Option<Bytes>,
 }
 
 impl InFlight {
     /// Starts to send all bytes.
-    pub(super) fn send(to: &impl Destination, tag: Tag, bytes: Bytes) -> Self {
+    pub(crate) fn send(to: &impl Destination, tag: Tag, bytes: Bytes) -> Self {
         // SAFETY: `bytes` moves into the transfer, which moves the handle and not the memory behind it, is not
         // touched there, and is freed only after MPI has said that every piece is complete; if the transfer is
         // dropped before that, it is leaked. So the memory outlives every use that MPI makes of it.
@@ -39,7 +39,7 @@ impl InFlight {
     }
 
     /// Sends an empty message, for a receive that nothing more comes for.
-    pub(super) fn send_nothing(to: &impl Destination, tag: Tag) -> Self {
+    pub(crate) fn send_nothing(to: &impl Destination, tag: Tag) -> Self {
         let nothing: &'static [u8] = &[];
         Self {
             pieces: vec![to.immediate_send_with_tag(StaticScope, nothing, tag)],
@@ -48,20 +48,20 @@ impl InFlight {
     }
 
     /// Starts to receive as many bytes as there is memory for.
-    pub(super) fn receive(from: &impl Source, tag: Tag, mut bytes: Bytes) -> Self {
+    pub(crate) fn receive(from: &impl Source, tag: Tag, mut bytes: Bytes) -> Self {
         let memory = lent(&mut bytes);
         let start = |piece| from.immediate_receive_into_with_tag(StaticScope, piece, tag);
         Self { pieces: memory.chunks_mut(LONGEST).map(start).collect(), bytes: Some(bytes) }
     }
 
     /// Starts to receive a message that a probe has found, which is as long as the memory.
-    pub(super) fn matched(message: Message, mut bytes: Bytes) -> Self {
+    pub(crate) fn matched(message: Message, mut bytes: Bytes) -> Self {
         let memory = lent(&mut bytes);
         Self { pieces: vec![message.immediate_matched_receive_into(StaticScope, memory)], bytes: Some(bytes) }
     }
 
     /// Its bytes if it is complete, else itself.
-    pub(super) fn finish(mut self) -> Result<Bytes, Self> {
+    pub(crate) fn finish(mut self) -> Result<Bytes, Self> {
         while let Some(piece) = self.pieces.pop() {
             if let Err(piece) = piece.test() {
                 self.pieces.push(piece);

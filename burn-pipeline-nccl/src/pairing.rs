@@ -26,13 +26,13 @@ mod note;
 #[cfg(test)]
 mod tests;
 
-pub(super) use note::Note;
+pub(crate) use note::Note;
 
 use std::collections::VecDeque;
 
 /// What is to be done, in this order.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Deed {
+pub(crate) enum Deed {
     /// Tell a rank.
     Tell(usize, Note),
     /// Launch these transfers with a rank, as one group: so many of the offers that were made, oldest first, and so
@@ -84,11 +84,11 @@ struct Awaited {
 }
 
 /// Puts the parts of a collective together, in rank order.
-pub(super) type Join = fn(&[Vec<u8>]) -> Vec<u8>;
+pub(crate) type Join = fn(&[Vec<u8>]) -> Vec<u8>;
 
 /// One rank's side of the agreement.
 #[derive(Debug)]
-pub(super) struct Pairing {
+pub(crate) struct Pairing {
     rank: usize,
     channels: Vec<Channel>,
     bound: Bound,
@@ -107,7 +107,7 @@ pub(super) struct Pairing {
 }
 
 impl Pairing {
-    pub(super) fn new(rank: usize, ranks: usize, join: Join) -> Self {
+    pub(crate) fn new(rank: usize, ranks: usize, join: Join) -> Self {
         Self {
             rank,
             channels: vec![Channel::default(); ranks],
@@ -123,7 +123,7 @@ impl Pairing {
     }
 
     /// This rank has offered a transfer to a rank: the offer itself is on its way already.
-    pub(super) fn offer(&mut self, to: usize) -> Vec<Deed> {
+    pub(crate) fn offer(&mut self, to: usize) -> Vec<Deed> {
         self.channels[to].offered += 1;
         if to == self.rank {
             self.channels[to].came += 1;
@@ -132,13 +132,13 @@ impl Pairing {
     }
 
     /// A rank's offer has come.
-    pub(super) fn offered(&mut self, from: usize) -> Vec<Deed> {
+    pub(crate) fn offered(&mut self, from: usize) -> Vec<Deed> {
         self.channels[from].came += 1;
         self.proceed()
     }
 
     /// This rank is ready for a collective; `part` describes what it brings. `members` ascend and hold this rank.
-    pub(super) fn ready(&mut self, group: u32, round: u64, members: &[usize], part: Vec<u8>) -> Vec<Deed> {
+    pub(crate) fn ready(&mut self, group: u32, round: u64, members: &[usize], part: Vec<u8>) -> Vec<Deed> {
         let mut awaited = Awaited { group, round, members: members.to_vec(), parts: vec![None; members.len()] };
         if awaited.members.first() == Some(&self.rank) {
             awaited.parts[0] = Some(part);
@@ -159,7 +159,7 @@ impl Pairing {
     ///
     /// # Errors
     /// If no rank tells that now: in words. Nothing is done then.
-    pub(super) fn hear(&mut self, from: usize, note: Note) -> Result<Vec<Deed>, String> {
+    pub(crate) fn hear(&mut self, from: usize, note: Note) -> Result<Vec<Deed>, String> {
         if !self.makes_sense(from, &note) {
             return Err(format!("rank {from} told {note:?}, which does not fit; do all ranks run the same build?"));
         }

@@ -1,17 +1,17 @@
 //! What the thread that serves a link is told, and what it gives back.
 
-use super::communicator::Collective;
-use super::gpu::Event;
-use crate::link::{Frame, LinkError};
+use crate::communicator::Collective;
+use crate::gpu::Event;
 use burn::tensor::Bytes;
 use burn_cubecl::tensor::CubeTensor;
+use burn_pipeline::link::{Frame, LinkError};
 use std::collections::VecDeque;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 /// What the thread is told, by its own rank or by the threads that read its connections.
-pub(super) enum Turn {
+pub(crate) enum Turn {
     /// Offer these tensors to a rank.
     Send { to: usize, frame: Vec<u8>, tensors: Vec<CubeTensor>, own: Option<(Frame, Slot)> },
     /// A rank offers tensors.
@@ -27,28 +27,28 @@ pub(super) enum Turn {
 }
 
 /// A rank's part in a collective.
-pub(super) struct Collect {
-    pub(super) group: u32,
-    pub(super) round: u64,
-    pub(super) members: Vec<usize>,
-    pub(super) operation: Collective,
+pub(crate) struct Collect {
+    pub(crate) group: u32,
+    pub(crate) round: u64,
+    pub(crate) members: Vec<usize>,
+    pub(crate) operation: Collective,
     /// Tensors that this rank lacks are `None`.
-    pub(super) tensors: Vec<Option<CubeTensor>>,
-    pub(super) done: Answer<Vec<Option<CubeTensor>>>,
+    pub(crate) tensors: Vec<Option<CubeTensor>>,
+    pub(crate) done: Answer<Vec<Option<CubeTensor>>>,
 }
 
 /// An answer, and the event behind the transfer that brings it, if it may not be over yet.
-pub(super) type Answered<T> = Result<(T, Option<Arc<Event>>), LinkError>;
+pub(crate) type Answered<T> = Result<(T, Option<Arc<Event>>), LinkError>;
 
 /// Where an answer goes.
-pub(super) type Answer<T> = Sender<Answered<T>>;
+pub(crate) type Answer<T> = Sender<Answered<T>>;
 
 /// The place for a message's content in the order of its sender's messages.
 #[derive(Clone, Default)]
-pub(super) struct Slot(Arc<Mutex<Option<Content>>>);
+pub(crate) struct Slot(Arc<Mutex<Option<Content>>>);
 
 /// What came.
-pub(super) enum Content {
+pub(crate) enum Content {
     /// Bytes, over the connection.
     Host(Vec<Bytes>),
     /// Tensors on the GPU, and the event behind the transfer that brings them, if it may not be over yet.
@@ -56,15 +56,15 @@ pub(super) enum Content {
 }
 
 impl Slot {
-    pub(super) fn fill(&self, content: Content) {
+    pub(crate) fn fill(&self, content: Content) {
         *self.lock() = Some(content);
     }
 
-    pub(super) fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.lock().is_some()
     }
 
-    pub(super) fn take(&self) -> Option<Content> {
+    pub(crate) fn take(&self) -> Option<Content> {
         self.lock().take()
     }
 
@@ -76,22 +76,22 @@ impl Slot {
 
 /// Messages of each rank, in order; contents come when their transfer is done.
 #[derive(Clone)]
-pub(super) struct Inbox(Arc<Mutex<Queues>>);
+pub(crate) struct Inbox(Arc<Mutex<Queues>>);
 
 /// Of each rank.
 type Queues = Vec<VecDeque<(Frame, Slot)>>;
 
 impl Inbox {
-    pub(super) fn new(ranks: usize) -> Self {
+    pub(crate) fn new(ranks: usize) -> Self {
         Self(Arc::new(Mutex::new((0..ranks).map(|_| VecDeque::new()).collect())))
     }
 
-    pub(super) fn push(&self, from: usize, frame: Frame, slot: Slot) {
+    pub(crate) fn push(&self, from: usize, frame: Frame, slot: Slot) {
         self.lock()[from].push_back((frame, slot));
     }
 
     /// The next message of a rank, if all of it is here.
-    pub(super) fn take(&self, from: usize) -> Option<(Frame, Content)> {
+    pub(crate) fn take(&self, from: usize) -> Option<(Frame, Content)> {
         let mut queues = self.lock();
         queues[from].front().filter(|(_, slot)| slot.is_full())?;
         let (frame, slot) = queues[from].pop_front()?;

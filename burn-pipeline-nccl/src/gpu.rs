@@ -3,13 +3,13 @@
 //! CubeCL shows neither its streams nor its events, so nothing here touches them: the only order between its queues and
 //! ours is made on the host, or by marks over the whole context.
 
-use super::NcclError;
+use crate::error::NcclError;
 use cudarc::driver::{CudaContext, DriverError, result, sys};
 use std::sync::Arc;
 
 /// A GPU, through its primary context, which is the one that CubeCL uses too.
 #[derive(Debug, Clone)]
-pub(super) struct Gpu {
+pub(crate) struct Gpu {
     context: Arc<CudaContext>,
 }
 
@@ -18,7 +18,7 @@ type OnContext = unsafe extern "C" fn(sys::CUcontext, sys::CUevent) -> sys::CUre
 
 impl Gpu {
     /// How many GPUs this process sees.
-    pub(super) fn count() -> Result<usize, NcclError> {
+    pub(crate) fn count() -> Result<usize, NcclError> {
         // SAFETY: as in `open`.
         if !unsafe { sys::is_culib_present() } {
             return Err(NcclError::NoDriver);
@@ -28,7 +28,7 @@ impl Gpu {
     }
 
     /// Opens the driver, and the GPU, for the thread that calls.
-    pub(super) fn open(index: usize) -> Result<Self, NcclError> {
+    pub(crate) fn open(index: usize) -> Result<Self, NcclError> {
         // SAFETY: it loads the driver's library, if there is one; CubeCL loads the same one.
         if !unsafe { sys::is_culib_present() } {
             return Err(NcclError::NoDriver);
@@ -40,22 +40,22 @@ impl Gpu {
     }
 
     /// Makes it the GPU of the thread that calls.
-    pub(super) fn bind(&self) -> Result<(), NcclError> {
+    pub(crate) fn bind(&self) -> Result<(), NcclError> {
         self.context.bind_to_thread().map_err(said("the GPU cannot be bound to a thread"))
     }
 
     /// Does the driver know marks over a whole context (CUDA 12.5 or newer)?
-    pub(super) fn knows_context_marks() -> bool {
+    pub(crate) fn knows_context_marks() -> bool {
         on_context(b"cuCtxRecordEvent\0").and(on_context(b"cuCtxWaitEvent\0")).is_some()
     }
 
     /// Marks all work that was given to the GPU so far, in whatever queue of this process.
-    pub(super) fn mark_all(&self, event: &Event) -> Result<(), NcclError> {
+    pub(crate) fn mark_all(&self, event: &Event) -> Result<(), NcclError> {
         self.on_context(b"cuCtxRecordEvent\0", event)
     }
 
     /// Makes all work that is given to the GPU from now on, in whatever queue of this process, wait for a mark.
-    pub(super) fn await_before_all(&self, event: &Event) -> Result<(), NcclError> {
+    pub(crate) fn await_before_all(&self, event: &Event) -> Result<(), NcclError> {
         self.on_context(b"cuCtxWaitEvent\0", event)
     }
 
@@ -81,7 +81,7 @@ fn said(what: &'static str) -> impl Fn(DriverError) -> NcclError {
 
 /// A queue of our own on a GPU, apart from those that compute.
 #[derive(Debug)]
-pub(super) struct Stream {
+pub(crate) struct Stream {
     stream: sys::CUstream,
     /// Keeps the context alive.
     _gpu: Gpu,
@@ -91,18 +91,18 @@ pub(super) struct Stream {
 unsafe impl Send for Stream {}
 
 impl Stream {
-    pub(super) fn new(gpu: &Gpu) -> Result<Self, NcclError> {
+    pub(crate) fn new(gpu: &Gpu) -> Result<Self, NcclError> {
         let stream = result::stream::create(result::stream::StreamKind::NonBlocking);
         Ok(Self { stream: stream.map_err(said("a stream cannot be made"))?, _gpu: gpu.clone() })
     }
 
     /// What NCCL calls it.
-    pub(super) fn for_nccl(&self) -> cudarc::nccl::sys::cudaStream_t {
+    pub(crate) fn for_nccl(&self) -> cudarc::nccl::sys::cudaStream_t {
         self.stream.cast()
     }
 
     /// What is queued from now on starts after the mark.
-    pub(super) fn wait(&self, event: &Event) -> Result<(), NcclError> {
+    pub(crate) fn wait(&self, event: &Event) -> Result<(), NcclError> {
         let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
         // SAFETY: both handles are alive.
         let done = unsafe { result::stream::wait_event(self.stream, event.event, flags) };
@@ -110,7 +110,7 @@ impl Stream {
     }
 
     /// Has everything in the queue ended? A queue that failed runs nothing more.
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         // SAFETY: the handle is alive.
         let asked = unsafe { sys::cuStreamQuery(self.stream) };
         asked != sys::CUresult::CUDA_ERROR_NOT_READY
@@ -126,7 +126,7 @@ impl Drop for Stream {
 
 /// A mark in a queue.
 #[derive(Debug)]
-pub(super) struct Event {
+pub(crate) struct Event {
     event: sys::CUevent,
     /// Keeps the context alive.
     _gpu: Gpu,
@@ -138,19 +138,19 @@ unsafe impl Send for Event {}
 unsafe impl Sync for Event {}
 
 impl Event {
-    pub(super) fn new(gpu: &Gpu) -> Result<Self, NcclError> {
+    pub(crate) fn new(gpu: &Gpu) -> Result<Self, NcclError> {
         let event = result::event::create(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING);
         Ok(Self { event: event.map_err(said("an event cannot be made"))?, _gpu: gpu.clone() })
     }
 
     /// Marks what is in a queue now.
-    pub(super) fn record(&self, stream: &Stream) -> Result<(), NcclError> {
+    pub(crate) fn record(&self, stream: &Stream) -> Result<(), NcclError> {
         // SAFETY: both handles are alive.
         unsafe { result::event::record(self.event, stream.stream) }.map_err(said("an event cannot be recorded"))
     }
 
     /// Has everything before the mark ended?
-    pub(super) fn is_over(&self) -> Result<bool, NcclError> {
+    pub(crate) fn is_over(&self) -> Result<bool, NcclError> {
         // SAFETY: the handle is alive.
         match unsafe { result::event::query(self.event) } {
             Ok(()) => Ok(true),

@@ -1,24 +1,24 @@
 //! The thread that serves a link: the only one that calls NCCL.
 //!
 //! 1. It takes turns: tensors to send, offers and notes of other ranks, collectives. [`Pairing`] says what to launch.
-//! 2. A launch pins memory, keeps [`Ordering`](super::Ordering), queues one NCCL group, and puts an event behind it. From
+//! 2. A launch pins memory, keeps [`Ordering`](crate::order::Ordering), queues one NCCL group, and puts an event behind it. From
 //!    the first call on the memory is kept, whatever the calls say: after an error some of them may be on the queue.
 //! 3. While launches are on their way it looks at the oldest one's event, at errors that NCCL found meanwhile, at the
 //!    failures of other ranks, and at the clock. Memory is let go of when the event is over.
 //! 4. On any error the communicators are aborted, and all ranks are told which peer it was with.
 
-use super::NcclError;
-use super::communicator::{Collective, Communicator, Way};
-use super::gpu::{Event, Stream};
-use super::order::Order;
-use super::tensors::{Held, Pinned, landing, zeros};
-use super::turn::{Answer, Collect, Content, Slot, Turn};
-use crate::link::pairing::{Deed, Note, Pairing};
-use crate::link::sums;
-use crate::link::tcp::{Mesh, Packet};
-use crate::link::{Failure, Frame, LinkError, Watch};
+use crate::communicator::{Collective, Communicator, Way};
+use crate::error::NcclError;
+use crate::gpu::{Event, Stream};
+use crate::order::Order;
+use crate::pairing::{Deed, Note, Pairing};
+use crate::sums;
+use crate::tensors::{Held, Pinned, landing, zeros};
+use crate::turn::{Answer, Collect, Content, Slot, Turn};
 use burn_cubecl::CubeDevice;
 use burn_cubecl::tensor::CubeTensor;
+use burn_pipeline::link::kit::{Mesh, Packet};
+use burn_pipeline::link::{Failure, Frame, LinkError, Watch};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -32,24 +32,24 @@ const LONG_PAUSE: Duration = Duration::from_millis(20);
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// What the thread has.
-pub(super) struct Progress {
-    pub(super) world: Communicator,
-    pub(super) stream: Stream,
-    pub(super) order: Order,
-    pub(super) cube: CubeDevice,
-    pub(super) mesh: Arc<Mesh>,
-    pub(super) pairing: Pairing,
-    pub(super) timeout: Duration,
+pub(crate) struct Progress {
+    pub(crate) world: Communicator,
+    pub(crate) stream: Stream,
+    pub(crate) order: Order,
+    pub(crate) cube: CubeDevice,
+    pub(crate) mesh: Arc<Mesh>,
+    pub(crate) pairing: Pairing,
+    pub(crate) timeout: Duration,
     /// Of each rank: what was offered to it, and what it has offered.
-    pub(super) outgoing: Vec<VecDeque<Vec<Pinned>>>,
-    pub(super) incoming: Vec<VecDeque<(Frame, Slot)>>,
-    pub(super) groups: Vec<Option<Communicator>>,
-    pub(super) collects: Vec<Collect>,
-    pub(super) flights: VecDeque<Flight>,
+    pub(crate) outgoing: Vec<VecDeque<Vec<Pinned>>>,
+    pub(crate) incoming: Vec<VecDeque<(Frame, Slot)>>,
+    pub(crate) groups: Vec<Option<Communicator>>,
+    pub(crate) collects: Vec<Collect>,
+    pub(crate) flights: VecDeque<Flight>,
 }
 
 /// A launch that may not be over.
-pub(super) struct Flight {
+pub(crate) struct Flight {
     event: Arc<Event>,
     /// A rank that takes part, for the error.
     peer: usize,
@@ -77,7 +77,7 @@ struct Trouble {
 
 impl Progress {
     /// Serves until the link is dropped, or something fails.
-    pub(super) fn run(mut self, turns: &Receiver<Turn>) {
+    pub(crate) fn run(mut self, turns: &Receiver<Turn>) {
         match self.serve(turns) {
             Ok(()) => {
                 let deadline = Instant::now() + LAST_WORDS;
@@ -168,7 +168,7 @@ impl Progress {
                     tensor.as_ref().map(|tensor| (tensor.dtype, tensor.meta.shape().to_vec()))
                 };
                 let forms: Vec<_> = collect.tensors.iter().map(form).collect();
-                let part = sums::write(&forms).unwrap_or_default();
+                let part = sums::write(&forms);
                 let (group, round, members) = (collect.group, collect.round, collect.members.clone());
                 self.collects.push(collect);
                 self.pairing.ready(group, round, &members, part)
@@ -229,7 +229,7 @@ impl Progress {
     }
 
     /// Launches a collective: what is read stays as it is, what is written is new.
-    fn collect(&mut self, collect: Collect, forms: Vec<sums::Form>, peer: usize) -> Result<(), NcclError> {
+    fn collect(&mut self, collect: Collect, forms: Vec<sums::Spec>, peer: usize) -> Result<(), NcclError> {
         let Collect { group, members, operation, tensors, done, .. } = collect;
         let count = members.len().max(1);
         let mut pairs = Vec::new();

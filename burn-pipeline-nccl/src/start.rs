@@ -1,16 +1,18 @@
 //! How the thread that serves a link begins: it joins the other ranks, and makes the connections to its neighbours.
 
-use super::communicator::{Communicator, Id, Way};
-use super::gpu::{Event, Gpu, Stream};
-use super::order::Order;
-use super::progress::Progress;
-use super::tensors::{Pinned, zeros};
-use super::{NcclError, NcclOptions};
-use crate::link::pairing::Pairing;
-use crate::link::tcp::Mesh;
-use crate::link::{Watch, sums};
+use crate::communicator::{Communicator, Id, Way};
+use crate::error::NcclError;
+use crate::gpu::{Event, Gpu, Stream};
+use crate::options::NcclOptions;
+use crate::order::Order;
+use crate::pairing::Pairing;
+use crate::progress::Progress;
+use crate::sums;
+use crate::tensors::{Pinned, zeros};
 use burn::tensor::{DType, Device};
 use burn_cubecl::CubeDevice;
+use burn_pipeline::link::Watch;
+use burn_pipeline::link::kit::Mesh;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -18,19 +20,19 @@ use std::time::Instant;
 const FIRST: &str = "a first transfer with the neighbours";
 
 /// All that the thread takes with it.
-pub(super) struct Start {
-    pub(super) id: Id,
-    pub(super) index: usize,
-    pub(super) cube: CubeDevice,
-    pub(super) device: Device,
-    pub(super) mesh: Arc<Mesh>,
-    pub(super) options: NcclOptions,
-    pub(super) deadline: Instant,
+pub(crate) struct Start {
+    pub(crate) id: Id,
+    pub(crate) index: usize,
+    pub(crate) cube: CubeDevice,
+    pub(crate) device: Device,
+    pub(crate) mesh: Arc<Mesh>,
+    pub(crate) options: NcclOptions,
+    pub(crate) deadline: Instant,
 }
 
 impl Start {
     /// Joins all ranks, each of which must do the same.
-    pub(super) fn run(self) -> Result<(Progress, Order), NcclError> {
+    pub(crate) fn run(self) -> Result<(Progress, Order), NcclError> {
         let (rank, ranks) = (self.mesh.mailbox.rank, self.mesh.mailbox.ranks);
         let gpu = Gpu::open(self.index)?;
         let stream = Stream::new(&gpu)?;

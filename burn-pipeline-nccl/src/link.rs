@@ -1,20 +1,22 @@
 //! One rank's end of a link over NCCL.
 
-use super::communicator::{self, Collective, Id};
-use super::gpu::Gpu;
-use super::order::Order;
-use super::start::Start;
-use super::tensors::{cuda_device, from_cube, into_cube, is_on};
-use super::turn::{Answer, Answered, Collect, Content, Inbox, Slot, Turn};
-use super::{NcclError, NcclOptions, Ordering};
-use crate::link::bytes::{pack, unpack};
-use crate::link::mailbox::Mailbox;
-use crate::link::tcp::{Connections, Heard, Post, Sink, meet_at, meet_by_link};
-use crate::link::{Activity, Frame, Header, Launch, Link, LinkError, Message, Place, Watch, reduce};
-use crate::plan::Transport;
-use crate::stage::{AnyTensor, Payload, PayloadPart, TensorKind};
+use crate::communicator::{self, Collective, Id};
+use crate::error::NcclError;
+use crate::gpu::Gpu;
+use crate::options::NcclOptions;
+use crate::order::Order;
+use crate::order::Ordering;
+use crate::start::Start;
+use crate::tensors::{cuda_device, from_cube, into_cube, is_on};
+use crate::turn::{Answer, Answered, Collect, Content, Inbox, Slot, Turn};
 use burn::tensor::Device;
 use burn_cubecl::tensor::CubeTensor;
+use burn_pipeline::link::kit::{
+    Connections, Heard, Mailbox, Post, Sink, all_reduce_by_messages, meet_at, meet_by_link,
+};
+use burn_pipeline::link::{Activity, Frame, Header, Launch, Link, LinkError, Message, Place, Watch};
+use burn_pipeline::plan::Transport;
+use burn_pipeline::stage::{AnyTensor, Payload, PayloadPart, TensorKind};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -106,8 +108,8 @@ impl NcclLink {
         let deadline = Instant::now() + options.timeout;
         let rank = post.mailbox().rank;
         let own = if rank == 0 { communicator::new_id()?.to_vec() } else { Vec::new() };
-        let rows = post.all_gather(pack(&own), deadline)?;
-        let id = rows.first().map(|row| unpack(row)).and_then(|bytes| Id::try_from(bytes).ok());
+        let rows = post.all_gather(own, deadline)?;
+        let id = rows.into_iter().next().and_then(|bytes| Id::try_from(bytes).ok());
         let id = id.ok_or_else(|| NcclError::Thread("rank 0 gave no id".to_owned()))?;
         let (cube, index) = cuda_device(&device)?;
         let start = Start { id, index, cube, device, mesh: post.mesh.clone(), options, deadline };
@@ -277,7 +279,7 @@ fn check(device: &Device, options: NcclOptions) -> Result<(), NcclError> {
     }
 }
 
-fn tensor_of(part: Part) -> Option<AnyTensor> {
+fn tensor_of(part: PayloadPart) -> Option<AnyTensor> {
     match part {
         PayloadPart::Tensor(tensor) => Some(tensor),
         PayloadPart::Tag(_) => None,
@@ -372,8 +374,8 @@ impl Link for NcclLink {
         }
     }
 
-    fn all_gather(&mut self, numbers: Vec<f64>, deadline: Instant) -> Result<Vec<Vec<f64>>, LinkError> {
-        self.post.all_gather(numbers, deadline)
+    fn all_gather(&mut self, bytes: Vec<u8>, deadline: Instant) -> Result<Vec<Vec<u8>>, LinkError> {
+        self.post.all_gather(bytes, deadline)
     }
 
     fn form_groups(&mut self, groups: &[Vec<usize>], deadline: Instant) -> Result<(), LinkError> {
@@ -394,7 +396,7 @@ impl Link for NcclLink {
         deadline: Instant,
     ) -> Result<Vec<Option<AnyTensor>>, LinkError> {
         if self.ordered_sums || number >= self.formed {
-            return reduce::by_messages(self, number, ranks, tensors, deadline);
+            return all_reduce_by_messages(self, number, ranks, tensors, deadline);
         }
         self.collective(number, ranks, Collective::Sum, tensors, deadline)
     }

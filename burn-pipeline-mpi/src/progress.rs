@@ -8,11 +8,11 @@
 //! 4. With nothing to do it pauses: a few turns giving way, then short sleeps, longer ones while nobody waits. After it
 //!    has woken a thread it sleeps, so that the thread gets its core, until that thread has an order for it.
 
-use super::coming::ReceiveCounters;
-use super::letter::Letter;
-use super::mailbox::Mailbox;
-use super::traffic::{Primer, Traffic};
+use crate::coming::ReceiveCounters;
+use crate::traffic::{Primer, Traffic};
 use burn::tensor::Bytes;
+use burn_pipeline::link::kit::Letter;
+use burn_pipeline::link::kit::Mailbox;
 use mpi::environment::Universe;
 use mpi::topology::{Color, Communicator, SimpleCommunicator};
 use std::mem::forget;
@@ -37,7 +37,7 @@ const HAND_OVER: Duration = Duration::from_micros(20);
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// What the progress thread is told to do.
-pub(super) enum Order {
+pub(crate) enum Order {
     /// Open a link over the ranks that give the same number; all ranks must, in the same order.
     Open { color: i32, opened: Sender<Opened> },
     /// Form a group of a link's ranks, given in ascending order; all ranks of the link must, in the same order.
@@ -54,20 +54,20 @@ pub(super) enum Order {
 
 /// How to end: goodbyes are said on all links, and awaited for so long; then the whole job is ended with a code, after
 /// somebody was told that this is about to happen, or MPI is finalised.
-pub(super) struct Leave {
-    pub(super) within: Duration,
-    pub(super) kill_job: Option<(i32, Sender<()>)>,
+pub(crate) struct Leave {
+    pub(crate) within: Duration,
+    pub(crate) kill_job: Option<(i32, Sender<()>)>,
 }
 
 /// A link that was opened.
-pub(super) struct Opened {
-    pub(super) link: usize,
-    pub(super) mailbox: Arc<Mailbox>,
-    pub(super) landings: Arc<ReceiveCounters>,
+pub(crate) struct Opened {
+    pub(crate) link: usize,
+    pub(crate) mailbox: Arc<Mailbox>,
+    pub(crate) landings: Arc<ReceiveCounters>,
 }
 
 /// The thread's life: ends when it is told to leave, or when nobody is left who could tell it.
-pub(super) fn run(universe: Universe, orders: &Receiver<Order>) {
+pub(crate) fn run(universe: Universe, orders: &Receiver<Order>) {
     let mut progress = Progress { world: universe.world(), links: Vec::new(), idle: 0, woke: false };
     let whole = progress.serve(orders).is_some_and(|leave| {
         let whole = progress.leave(orders, leave.within);
@@ -168,7 +168,7 @@ impl Progress {
                 let _ = formed.send(());
             }
             Order::Send { link, group, to, letter, bodies } => self.links[link].send(group, to, &letter, bodies),
-            Order::Expect { link, frames } => self.links[link].prime(&frames),
+            Order::Expect { link, frames } => self.links[link].prime(frames),
             Order::Close { link } => self.links[link].closed = true,
             Order::Leave(_) => {}
         }

@@ -10,8 +10,8 @@
 //!
 //! Marks over the context also catch earlier transfers, so transfers keep one order: they have one anyhow.
 
-use super::NcclError;
-use super::gpu::{Event, Gpu, Stream};
+use crate::error::NcclError;
+use crate::gpu::{Event, Gpu, Stream};
 use burn::tensor::Device;
 use std::sync::Arc;
 
@@ -30,20 +30,20 @@ pub enum Ordering {
 
 /// Keeps the order on one GPU.
 #[derive(Debug, Clone)]
-pub(super) struct Order {
-    pub(super) ordering: Ordering,
-    pub(super) gpu: Gpu,
-    pub(super) device: Device,
+pub(crate) struct Order {
+    pub(crate) ordering: Ordering,
+    pub(crate) gpu: Gpu,
+    pub(crate) device: Device,
 }
 
 impl Order {
     /// Before tensors are offered: this thread has just asked for their memory.
-    pub(super) fn before_offer(&self) -> Result<(), NcclError> {
+    pub(crate) fn before_offer(&self) -> Result<(), NcclError> {
         if self.ordering == Ordering::Host { self.wait_for_this_thread() } else { Ok(()) }
     }
 
     /// Before a group is queued: this thread has just asked for the memory that it writes.
-    pub(super) fn before_group(&self, stream: &Stream, writes: bool) -> Result<(), NcclError> {
+    pub(crate) fn before_group(&self, stream: &Stream, writes: bool) -> Result<(), NcclError> {
         match self.ordering {
             Ordering::Host if writes => self.wait_for_this_thread(),
             Ordering::Context => {
@@ -56,12 +56,12 @@ impl Order {
     }
 
     /// May tensors be handed out before the event behind their transfer is over?
-    pub(super) fn hands_out_early(&self) -> bool {
+    pub(crate) fn hands_out_early(&self) -> bool {
         self.ordering != Ordering::Host
     }
 
     /// On the thread that is about to use what a group brought.
-    pub(super) fn before_use(&self, after: Option<&Arc<Event>>) -> Result<(), NcclError> {
+    pub(crate) fn before_use(&self, after: Option<&Arc<Event>>) -> Result<(), NcclError> {
         match (self.ordering, after) {
             (Ordering::Context, Some(event)) => {
                 self.gpu.bind()?;
@@ -72,7 +72,7 @@ impl Order {
     }
 
     /// Until what this thread has asked for is done, and what that waits for.
-    pub(super) fn wait_for_this_thread(&self) -> Result<(), NcclError> {
+    pub(crate) fn wait_for_this_thread(&self) -> Result<(), NcclError> {
         let synced = self.device.sync();
         synced.map_err(|error| NcclError::Driver { what: "waiting for the GPU", error: error.to_string() })
     }

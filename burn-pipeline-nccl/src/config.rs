@@ -7,14 +7,14 @@ use std::ffi::{c_char, c_int, c_uint};
 use std::ptr::null;
 
 /// The oldest NCCL that can split communicators.
-pub(super) const OLDEST: c_int = 21800;
+pub(crate) const OLDEST: c_int = 21800;
 const MAGIC: c_uint = 0xcafe_beef;
 /// "As the library thinks best."
 const UNDEFINED: c_int = i32::MIN;
 
 /// `ncclConfig_t` of NCCL 2.18.
 #[repr(C)]
-pub(super) struct Config {
+pub(crate) struct Config {
     size: usize,
     magic: c_uint,
     version: c_uint,
@@ -28,7 +28,7 @@ pub(super) struct Config {
 
 impl Config {
     /// Calls that return at once; everything else as the library thinks best.
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             size: size_of::<Self>(),
             magic: MAGIC,

@@ -10,12 +10,12 @@
 //!    writes over it).
 //! 3. What arrives becomes one of Burn's tensors again ([`from_cube`]), registered with fusion where that is on.
 
-use super::NcclError;
-use crate::stage::{AnyTensor, TensorKind};
+use crate::error::NcclError;
 use burn::tensor::{DType, Shape};
 use burn_cubecl::tensor::CubeTensor;
 use burn_cubecl::{Cube, CubeDevice};
 use burn_dispatch::{BackendTensor, DispatchDevice, DispatchKindConversion, DispatchTensor};
+use burn_pipeline::stage::{AnyTensor, TensorKind};
 use cubecl_runtime::runtime::Runtime;
 use cubecl_runtime::server::ServerStorage;
 use cubecl_runtime::storage::{ComputeStorage, ManagedResource};
@@ -25,7 +25,7 @@ type CudaServer = <cubecl::cuda::CudaRuntime as Runtime>::Server;
 type CudaMemory = <<CudaServer as ServerStorage>::Storage as ComputeStorage>::Resource;
 
 /// The CUDA device behind a device of Burn's, and its number.
-pub(super) fn cuda_device(device: &burn::tensor::Device) -> Result<(CubeDevice, usize), NcclError> {
+pub(crate) fn cuda_device(device: &burn::tensor::Device) -> Result<(CubeDevice, usize), NcclError> {
     let plain = device.clone().inner();
     match plain.as_dispatch() {
         DispatchDevice::Cube(CubeDevice::Cuda(cuda)) => Ok((CubeDevice::Cuda(cuda.clone()), cuda.index)),
@@ -34,12 +34,12 @@ pub(super) fn cuda_device(device: &burn::tensor::Device) -> Result<(CubeDevice, 
 }
 
 /// Is it on this device, and of elements that can be sent?
-pub(super) fn is_on(tensor: &AnyTensor, device: &burn::tensor::Device) -> bool {
+pub(crate) fn is_on(tensor: &AnyTensor, device: &burn::tensor::Device) -> bool {
     tensor.device().inner() == *device
 }
 
 /// CubeCL's tensor, its elements one after the other.
-pub(super) fn into_cube(tensor: AnyTensor) -> Result<CubeTensor, NcclError> {
+pub(crate) fn into_cube(tensor: AnyTensor) -> Result<CubeTensor, NcclError> {
     let tensor = tensor.inner().into_dispatch();
     let found = <DispatchTensor as DispatchKindConversion<Cube>>::try_into_backend(tensor);
     let cube = match found.map_err(|device| NcclError::NoCudaDevice { device })? {
@@ -53,7 +53,7 @@ pub(super) fn into_cube(tensor: AnyTensor) -> Result<CubeTensor, NcclError> {
 }
 
 /// Burn's tensor of a kind.
-pub(super) fn from_cube(kind: TensorKind, tensor: CubeTensor) -> AnyTensor {
+pub(crate) fn from_cube(kind: TensorKind, tensor: CubeTensor) -> AnyTensor {
     let tensor = match kind {
         TensorKind::Float => BackendTensor::Float(resolved::registered(tensor)),
         TensorKind::Int => BackendTensor::Int(resolved::registered(tensor)),
@@ -63,13 +63,13 @@ pub(super) fn from_cube(kind: TensorKind, tensor: CubeTensor) -> AnyTensor {
 }
 
 /// New memory for a tensor, its elements one after the other, of no particular values.
-pub(super) fn landing(device: &CubeDevice, dtype: DType, shape: &[usize]) -> CubeTensor {
+pub(crate) fn landing(device: &CubeDevice, dtype: DType, shape: &[usize]) -> CubeTensor {
     let (client, shape) = (device.client(), Shape::from(shape.to_vec()));
     burn_cubecl::ops::numeric::empty_device_contiguous_dtype(client, device.clone(), shape, dtype)
 }
 
 /// As [`landing`], of zeros.
-pub(super) fn zeros(device: &CubeDevice, dtype: DType, shape: &[usize]) -> CubeTensor {
+pub(crate) fn zeros(device: &CubeDevice, dtype: DType, shape: &[usize]) -> CubeTensor {
     let zeros = burn_cubecl::ops::numeric::zeros(device.clone(), Shape::from(shape.to_vec()), dtype);
     burn_cubecl::kernel::into_contiguous(zeros)
 }
@@ -78,19 +78,19 @@ pub(super) fn zeros(device: &CubeDevice, dtype: DType, shape: &[usize]) -> CubeT
 mod resolved {
     use super::CubeTensor;
 
-    pub(super) fn float(tensor: CubeTensor) -> CubeTensor {
+    pub(crate) fn float(tensor: CubeTensor) -> CubeTensor {
         tensor
     }
 
-    pub(super) fn int(tensor: CubeTensor) -> CubeTensor {
+    pub(crate) fn int(tensor: CubeTensor) -> CubeTensor {
         tensor
     }
 
-    pub(super) fn bool(tensor: CubeTensor) -> CubeTensor {
+    pub(crate) fn bool(tensor: CubeTensor) -> CubeTensor {
         tensor
     }
 
-    pub(super) fn registered(tensor: CubeTensor) -> CubeTensor {
+    pub(crate) fn registered(tensor: CubeTensor) -> CubeTensor {
         tensor
     }
 }
@@ -106,19 +106,19 @@ mod resolved {
 
     type Fused = FusionTensor<FusionCubeRuntime>;
 
-    pub(super) fn float(tensor: Fused) -> CubeTensor {
+    pub(crate) fn float(tensor: Fused) -> CubeTensor {
         tensor.client.clone().resolve_tensor_float::<CubeBackend>(tensor)
     }
 
-    pub(super) fn int(tensor: Fused) -> CubeTensor {
+    pub(crate) fn int(tensor: Fused) -> CubeTensor {
         tensor.client.clone().resolve_tensor_int::<CubeBackend>(tensor)
     }
 
-    pub(super) fn bool(tensor: Fused) -> CubeTensor {
+    pub(crate) fn bool(tensor: Fused) -> CubeTensor {
         tensor.client.clone().resolve_tensor_bool::<CubeBackend>(tensor)
     }
 
-    pub(super) fn registered(tensor: CubeTensor) -> Fused {
+    pub(crate) fn registered(tensor: CubeTensor) -> Fused {
         let client = get_client::<CubeBackend>(&tensor.device);
         let (shape, dtype) = (tensor.meta.shape().clone(), tensor.dtype);
         let handle: CubeFusionHandle = tensor.into();
@@ -129,7 +129,7 @@ mod resolved {
 }
 
 /// A tensor whose memory stays where it is, and what it is, until this is dropped.
-pub(super) struct Pinned {
+pub(crate) struct Pinned {
     resource: ManagedResource<CudaMemory>,
     /// Also keeps anybody from writing over it in place.
     tensor: CubeTensor,
@@ -144,7 +144,7 @@ impl std::fmt::Debug for Pinned {
 impl Pinned {
     /// Pins a tensor whose elements lie one after the other, as [`into_cube`] and [`landing`] give it. All that was
     /// launched for it is on the GPU's queues when this returns, and this thread's queue waits for it.
-    pub(super) fn new(tensor: CubeTensor) -> Result<Self, NcclError> {
+    pub(crate) fn new(tensor: CubeTensor) -> Result<Self, NcclError> {
         let found = tensor.client.get_resource::<CudaServer>(tensor.handle.clone());
         let resource = found.map_err(|error| NcclError::Memory { error: format!("{error:?}") })?;
         let pinned = Self { resource, tensor };
@@ -156,20 +156,20 @@ impl Pinned {
     }
 
     /// Where its first element is; offsets are in it already.
-    pub(super) fn pointer(&self) -> *mut c_void {
+    pub(crate) fn pointer(&self) -> *mut c_void {
         self.resource.resource().ptr as *mut c_void
     }
 
     /// Bytes of its elements, from its shape: the memory may be larger.
-    pub(super) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.tensor.meta.shape().num_elements() * self.tensor.dtype.size()
     }
 
     /// The tensor, and what keeps its memory pinned until it is dropped. Others may write to it in place meanwhile.
-    pub(super) fn into_parts(self) -> (CubeTensor, Held) {
+    pub(crate) fn into_parts(self) -> (CubeTensor, Held) {
         (self.tensor, Held(self.resource))
     }
 }
 
 /// What keeps a tensor's memory where it is, while nothing keeps the tensor itself.
-pub(super) struct Held(#[allow(dead_code, reason = "it is held, not looked at")] ManagedResource<CudaMemory>);
+pub(crate) struct Held(#[allow(dead_code, reason = "it is held, not looked at")] ManagedResource<CudaMemory>);

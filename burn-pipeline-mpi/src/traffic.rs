@@ -6,13 +6,13 @@
 //! 2. What ranks tell each other beside messages (gathers, questions, failures, goodbyes) goes over the link's own
 //!    communicator alone: one mailbox holds it all.
 
-use super::coming::{BODY, Coming, Incoming, REPEATED, ReceiveCounters, arrived, finish_front};
-use super::in_flight::{InFlight, pieces};
-use super::letter::Letter;
-use super::mailbox::Mailbox;
-use crate::link::repeats::{Noted, Outline, Primed, Repeats};
-use crate::link::{Activity, Failure, Frame, LinkError, Repeat, Watch, WireError};
+use crate::coming::{BODY, Coming, Incoming, REPEATED, ReceiveCounters, arrived, finish_front};
+use crate::in_flight::{InFlight, pieces};
+use crate::repeats::{Noted, Primed, Repeats};
 use burn::tensor::Bytes;
+use burn_pipeline::link::kit::Letter;
+use burn_pipeline::link::kit::Mailbox;
+use burn_pipeline::link::{Activity, Failure, Frame, LinkError, Repeat, Watch, WireError};
 use mpi::Tag;
 use mpi::datatype::Equivalence;
 use mpi::point_to_point::Source;
@@ -23,10 +23,10 @@ use std::sync::Arc;
 const LETTER: Tag = 1;
 
 /// One link.
-pub(super) struct Traffic {
-    pub(super) mailbox: Arc<Mailbox>,
-    pub(super) landings: Arc<ReceiveCounters>,
-    pub(super) closed: bool,
+pub(crate) struct Traffic {
+    pub(crate) mailbox: Arc<Mailbox>,
+    pub(crate) landings: Arc<ReceiveCounters>,
+    pub(crate) closed: bool,
     /// Has something come for a thread that stands waiting, since this was last asked?
     woke: bool,
     own: Lane,
@@ -36,10 +36,10 @@ pub(super) struct Traffic {
 }
 
 /// The frame that the next message from or to a rank will have.
-pub(super) struct Primer {
-    pub(super) peer: usize,
-    pub(super) incoming: bool,
-    pub(super) frame: Vec<u8>,
+pub(crate) struct Primer {
+    pub(crate) peer: usize,
+    pub(crate) incoming: bool,
+    pub(crate) frame: Frame,
 }
 
 /// One communicator, and what is on its way on it.
@@ -87,17 +87,18 @@ impl Lane {
     fn send(&mut self, to: usize, letter: &Letter, bodies: Vec<Bytes>, sending: &mut Vec<InFlight>) {
         let Ok(to) = self.ranks.binary_search(&to) else { return };
         let bodies: Vec<Bytes> = bodies.into_iter().filter(|body| !body.is_empty()).collect();
-        let outline = match letter {
-            Letter::Message(frame) => Outline::of(frame),
+        // What is no frame goes as it is: its receiver refuses it.
+        let frame = match letter {
+            Letter::Message(frame) => Frame::read(frame).ok(),
             _ => None,
         };
         let (mut repeat, mut ends) = (None, None);
-        if let Some(outline) = outline {
+        if let Some(frame) = frame {
             let outgoing = &mut self.outgoing[to];
-            match outgoing.repeats.note(&outline) {
+            match outgoing.repeats.note(&frame) {
                 Noted::Repeat(number) => {
                     // The whole frame was written, so that the microbatch fits.
-                    let short = Repeat { number, microbatch: outline.microbatch }.write();
+                    let short = Repeat { number, microbatch: frame.header().microbatch }.write();
                     repeat = short.ok().map(|short| (number, Letter::Message(short)));
                 }
                 Noted::Opens(number) => {
@@ -117,17 +118,16 @@ impl Lane {
     }
 
     /// Notes what the next message to a rank will hold: its receives wait under a number.
-    fn prime_outgoing(&mut self, to: usize, frame: &[u8], sending: &mut Vec<InFlight>) {
-        let (Some(outline), Ok(read)) = (Outline::of(frame), Frame::read(frame)) else { return };
-        let Primed { ends, opens } = self.outgoing[to].repeats.prime(&outline);
+    fn prime_outgoing(&mut self, to: usize, frame: &Frame, sending: &mut Vec<InFlight>) {
+        let Primed { ends, opens } = self.outgoing[to].repeats.prime(frame);
         self.end_numbers(to, ends, sending);
         if let Some(number) = opens {
-            self.outgoing[to].transfers.insert(number, read.lengths().map(pieces).sum());
+            self.outgoing[to].transfers.insert(number, frame.lengths().map(pieces).sum());
         }
     }
 
     /// Posts receives for the next message of a rank.
-    fn prime_incoming(&mut self, from: usize, frame: &[u8]) {
+    fn prime_incoming(&mut self, from: usize, frame: Frame) {
         let process = self.communicator.process_at_rank(from as i32);
         self.incoming[from].prime(&process, frame);
     }
@@ -201,7 +201,7 @@ impl Lane {
 }
 
 impl Traffic {
-    pub(super) fn new(communicator: SimpleCommunicator) -> Self {
+    pub(crate) fn new(communicator: SimpleCommunicator) -> Self {
         let (rank, ranks) = (communicator.rank() as usize, communicator.size() as usize);
         Self {
             mailbox: Arc::new(Mailbox::new(rank, ranks)),
@@ -215,14 +215,14 @@ impl Traffic {
     }
 
     /// Forms a group of these ranks, with all ranks of the link.
-    pub(super) fn form(&mut self, ranks: &[usize]) {
+    pub(crate) fn form(&mut self, ranks: &[usize]) {
         let color = if ranks.contains(&self.mailbox.rank) { Color::with_value(0) } else { Color::undefined() };
         let communicator = self.own.communicator.split_by_color(color);
         self.groups.push(communicator.map(|communicator| Lane::new(communicator, ranks.to_vec())));
     }
 
     /// Starts to send a letter, and a message's tensors behind it, on the link or within a group.
-    pub(super) fn send(&mut self, group: Option<usize>, to: usize, letter: &Letter, bodies: Vec<Bytes>) {
+    pub(crate) fn send(&mut self, group: Option<usize>, to: usize, letter: &Letter, bodies: Vec<Bytes>) {
         let lane = match group {
             None => Some(&mut self.own),
             Some(group) => self.groups.get_mut(group).and_then(Option::as_mut),
@@ -234,11 +234,11 @@ impl Traffic {
     }
 
     /// Notes what comes next on the link's own communicator, from other ranks or to them.
-    pub(super) fn prime(&mut self, frames: &[Primer]) {
+    pub(crate) fn prime(&mut self, frames: Vec<Primer>) {
         for Primer { peer, incoming, frame } in frames {
             match incoming {
-                true => self.own.prime_incoming(*peer, frame),
-                false => self.own.prime_outgoing(*peer, frame, &mut self.sending),
+                true => self.own.prime_incoming(peer, frame),
+                false => self.own.prime_outgoing(peer, &frame, &mut self.sending),
             }
         }
     }
@@ -250,7 +250,7 @@ impl Traffic {
     }
 
     /// Says goodbye to all others.
-    pub(super) fn part(&mut self) {
+    pub(crate) fn part(&mut self) {
         let mut sending = std::mem::take(&mut self.sending);
         self.lanes().for_each(|(_, lane)| lane.part(&mut sending));
         self.sending = sending;
@@ -263,13 +263,13 @@ impl Traffic {
     }
 
     /// Has work that others wait for?
-    pub(super) fn is_urgent(&self) -> bool {
+    pub(crate) fn is_urgent(&self) -> bool {
         let receiving = self.own.is_receiving() || self.groups.iter().flatten().any(Lane::is_receiving);
         self.mailbox.is_waiting() || !self.sending.is_empty() || receiving
     }
 
     /// Has everything gone out, and have all others said goodbye?
-    pub(super) fn is_done(&self) -> bool {
+    pub(crate) fn is_done(&self) -> bool {
         let byes = &self.mailbox.contents().byes;
         let all_came = self.own.is_over() && self.groups.iter().flatten().all(Lane::is_over);
         let all_said = byes.iter().enumerate().all(|(rank, &bye)| bye || rank == self.mailbox.rank);
@@ -277,7 +277,7 @@ impl Traffic {
     }
 
     /// Moves everything on as far as it goes without waiting; `true` if anything moved.
-    pub(super) fn turn(&mut self) -> bool {
+    pub(crate) fn turn(&mut self) -> bool {
         let mut busy = false;
         let failure = self.mailbox.contents().outgoing_failure.take();
         if let Some(failure) = failure {
@@ -303,7 +303,7 @@ impl Traffic {
     }
 
     /// Was somebody woken since the last call?
-    pub(super) fn has_woken(&mut self) -> bool {
+    pub(crate) fn has_woken(&mut self) -> bool {
         std::mem::take(&mut self.woke)
     }
 

@@ -4,10 +4,10 @@
 //! 2. Memory goes in and out as [`Pinned`], which the caller keeps until an event behind the call is over.
 //! 3. A communicator that is dropped is aborted; [`Communicator::close`] ends it in peace.
 
-use super::NcclError;
-use super::gpu::Stream;
-use super::tensors::Pinned;
-use crate::link::nccl_config::{Config, OLDEST};
+use crate::config::{Config, OLDEST};
+use crate::error::NcclError;
+use crate::gpu::Stream;
+use crate::tensors::Pinned;
 use burn::tensor::DType;
 use cudarc::nccl::{result, sys};
 use std::ffi::{CStr, c_char, c_int};
@@ -20,10 +20,10 @@ const NO_COLOR: c_int = -1;
 const PAUSE: Duration = Duration::from_micros(20);
 
 /// What NCCL needs to know to form a communicator: rank 0 makes it, all get it.
-pub(super) type Id = [u8; 128];
+pub(crate) type Id = [u8; 128];
 
 /// Looks for the library; gives its version (2.28.9 is 22809).
-pub(super) fn library() -> Result<c_int, NcclError> {
+pub(crate) fn library() -> Result<c_int, NcclError> {
     // SAFETY: it loads NCCL's library, if there is one.
     if !unsafe { sys::is_culib_present() } {
         return Err(NcclError::NoLibrary);
@@ -33,21 +33,21 @@ pub(super) fn library() -> Result<c_int, NcclError> {
 }
 
 /// A new id; this process must live until all ranks have joined.
-pub(super) fn new_id() -> Result<Id, NcclError> {
+pub(crate) fn new_id() -> Result<Id, NcclError> {
     let id = result::get_uniqueid().map_err(|error| failed("a new id", null_mut(), error.0))?;
     Ok(id.internal.map(|byte| byte as u8))
 }
 
 /// What goes where.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
+pub(crate) enum Way {
     To(usize),
     From(usize),
 }
 
 /// Operations over all members; of each pair, the first is read and the second is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Collective {
+pub(crate) enum Collective {
     /// The sum of all members' elements, on every member.
     Sum,
     /// The sum, of which each member gets its share.
@@ -60,7 +60,7 @@ pub(super) enum Collective {
 
 /// A communicator of which this process is one rank.
 #[derive(Debug)]
-pub(super) struct Communicator {
+pub(crate) struct Communicator {
     handle: sys::ncclComm_t,
 }
 
@@ -69,7 +69,7 @@ unsafe impl Send for Communicator {}
 
 impl Communicator {
     /// Joins the ranks that have the same id; ends at the deadline, or when `stop` says why.
-    pub(super) fn join(
+    pub(crate) fn join(
         id: &Id,
         rank: usize,
         ranks: usize,
@@ -98,7 +98,7 @@ impl Communicator {
 
     /// Makes a communicator of those ranks that say `Some` of the same number, ordered by `key`; `None` if this one
     /// does not. All ranks must call it.
-    pub(super) fn split(
+    pub(crate) fn split(
         &self,
         color: Option<u16>,
         key: usize,
@@ -130,7 +130,7 @@ impl Communicator {
     }
 
     /// Sends and receives, all at once, as one group; bytes, whatever the element type.
-    pub(super) fn exchange(&self, stream: &Stream, transfers: &[(Way, Pinned)]) -> Result<(), NcclError> {
+    pub(crate) fn exchange(&self, stream: &Stream, transfers: &[(Way, Pinned)]) -> Result<(), NcclError> {
         let (handle, queue) = (self.handle, stream.for_nccl());
         self.group("a group of transfers", |call| {
             for (way, memory) in transfers.iter().filter(|(_, memory)| memory.bytes() > 0) {
@@ -152,7 +152,7 @@ impl Communicator {
     }
 
     /// The same operation on every pair (what is read, what is written), as one group; elements are added as `dtype`.
-    pub(super) fn collective(
+    pub(crate) fn collective(
         &self,
         stream: &Stream,
         operation: Collective,
@@ -199,7 +199,7 @@ impl Communicator {
     }
 
     /// Looks whether anything went wrong; `false` while a call is still in progress.
-    pub(super) fn is_settled(&self, what: &'static str) -> Result<bool, NcclError> {
+    pub(crate) fn is_settled(&self, what: &'static str) -> Result<bool, NcclError> {
         let mut state = sys::ncclResult_t::ncclSuccess;
         // SAFETY: the communicator is alive, and the state is written before the call returns.
         let asked = unsafe { sys::ncclCommGetAsyncError(self.handle, &mut state) };
@@ -212,7 +212,7 @@ impl Communicator {
     }
 
     /// Polls until the last call has done its work on the host.
-    pub(super) fn settle(
+    pub(crate) fn settle(
         &self,
         what: &'static str,
         deadline: Instant,
@@ -231,7 +231,7 @@ impl Communicator {
     }
 
     /// Ends it in peace, which takes all ranks; one that does not come in time ends it without them.
-    pub(super) fn close(self, deadline: Instant) {
+    pub(crate) fn close(self, deadline: Instant) {
         // SAFETY: the communicator is alive.
         let begun = unsafe { sys::ncclCommFinalize(self.handle).result() };
         if begun.is_ok() && self.settle("parting", deadline, &|| None).is_ok() {

@@ -8,19 +8,19 @@
 //!    Where stages' metadata tell the forms before the first message, its receives wait for it too.
 //! 3. When a number ends, its sender sends nothing to the receives that wait, and they are let go of.
 
-use super::in_flight::InFlight;
-use crate::link::repeats::{Noted, Outline, Primed, Repeats};
-use crate::link::{Frame, Repeat, WireError};
+use crate::in_flight::InFlight;
+use crate::repeats::{Noted, Primed, Repeats};
 use burn::tensor::Bytes;
+use burn_pipeline::link::{Frame, Repeat, WireError};
 use mpi::Tag;
 use mpi::point_to_point::Source;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The tag of tensors behind a whole frame.
-pub(super) const BODY: Tag = 2;
+pub(crate) const BODY: Tag = 2;
 /// Added to a number: the tag of tensors behind a repetition.
-pub(super) const REPEATED: Tag = 16;
+pub(crate) const REPEATED: Tag = 16;
 
 /// How many messages of a link's plan found their receives posted, and how many had to say first how long they are.
 #[derive(Debug, Default)]
@@ -40,14 +40,14 @@ impl ReceiveCounters {
         self.by_header.load(Ordering::Relaxed)
     }
 
-    pub(super) fn count(&self, ahead: bool) {
+    pub(crate) fn count(&self, ahead: bool) {
         let place = if ahead { &self.ahead } else { &self.by_header };
         place.fetch_add(1, Ordering::Relaxed);
     }
 }
 
 /// A message whose tensors are on their way.
-pub(super) struct Coming {
+pub(crate) struct Coming {
     frame: Frame,
     bodies: Vec<Body>,
 }
@@ -60,7 +60,7 @@ enum Body {
 
 /// What repeats among the messages of one rank.
 #[derive(Default)]
-pub(super) struct Incoming {
+pub(crate) struct Incoming {
     repeats: Repeats,
     waiting: HashMap<u16, Coming>,
     /// Receives that nothing more comes for.
@@ -69,7 +69,7 @@ pub(super) struct Incoming {
 
 impl Incoming {
     /// Starts to receive the tensors of a message, or takes over the receives that wait for it.
-    pub(super) fn expect(&mut self, from: &impl Source, frame: &[u8]) -> Result<Coming, WireError> {
+    pub(crate) fn expect(&mut self, from: &impl Source, frame: &[u8]) -> Result<Coming, WireError> {
         if let Some(Repeat { number, microbatch }) = Repeat::read(frame)? {
             let unknown = WireError::Field { what: "a repetition of message", value: u64::from(number) };
             let waiting = self.waiting.get_mut(&number).ok_or(unknown)?;
@@ -80,23 +80,22 @@ impl Incoming {
         }
         let read = Frame::read(frame)?;
         let coming = Coming::post(from, BODY, read.clone());
-        match Outline::of(frame).map(|outline| self.repeats.note(&outline)) {
-            Some(Noted::Opens(number)) => {
+        match self.repeats.note(&read) {
+            Noted::Opens(number) => {
                 self.waiting.insert(number, Coming::post(from, REPEATED + Tag::from(number), read));
             }
-            Some(Noted::Ends(number)) => self.end_number(number),
-            Some(Noted::Repeat(_) | Noted::Whole) | None => {}
+            Noted::Ends(number) => self.end_number(number),
+            Noted::Repeat(_) | Noted::Whole => {}
         }
         Ok(coming)
     }
 
     /// Posts receives for the first of the messages that are expected to have this frame.
-    pub(super) fn prime(&mut self, from: &impl Source, frame: &[u8]) {
-        let (Some(outline), Ok(read)) = (Outline::of(frame), Frame::read(frame)) else { return };
-        let Primed { ends, opens } = self.repeats.prime(&outline);
+    pub(crate) fn prime(&mut self, from: &impl Source, frame: Frame) {
+        let Primed { ends, opens } = self.repeats.prime(&frame);
         ends.into_iter().for_each(|number| self.end_number(number));
         if let Some(number) = opens {
-            self.waiting.insert(number, Coming::post(from, REPEATED + Tag::from(number), read));
+            self.waiting.insert(number, Coming::post(from, REPEATED + Tag::from(number), frame));
         }
     }
 
@@ -106,19 +105,19 @@ impl Incoming {
     }
 
     /// Nothing more comes from this rank.
-    pub(super) fn end(&mut self) {
+    pub(crate) fn end(&mut self) {
         self.ended.extend(self.waiting.drain().flat_map(|(_, coming)| coming.into_transfers()));
     }
 
     /// Lets go of receives that are over; `true` if there were some.
-    pub(super) fn clear(&mut self) -> bool {
+    pub(crate) fn clear(&mut self) -> bool {
         let before = self.ended.len();
         self.ended = std::mem::take(&mut self.ended).into_iter().filter_map(|ended| ended.finish().err()).collect();
         self.ended.len() < before
     }
 
     /// Does nothing wait any more?
-    pub(super) fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.ended.is_empty() && self.waiting.is_empty()
     }
 }
@@ -143,7 +142,7 @@ impl Coming {
 }
 
 /// The first transfer, if it is complete.
-pub(super) fn finish_front(queue: &mut VecDeque<InFlight>) -> Option<Bytes> {
+pub(crate) fn finish_front(queue: &mut VecDeque<InFlight>) -> Option<Bytes> {
     match queue.pop_front()?.finish() {
         Ok(bytes) => Some(bytes),
         Err(transfer) => {
@@ -154,7 +153,7 @@ pub(super) fn finish_front(queue: &mut VecDeque<InFlight>) -> Option<Bytes> {
 }
 
 /// The first message, if all of it is here.
-pub(super) fn arrived(queue: &mut VecDeque<Coming>) -> Option<(Frame, Vec<Bytes>)> {
+pub(crate) fn arrived(queue: &mut VecDeque<Coming>) -> Option<(Frame, Vec<Bytes>)> {
     let coming = queue.front_mut()?;
     let finish = |body| match body {
         Body::OnItsWay(transfer) => transfer.finish().map_or_else(Body::OnItsWay, Body::Here),

@@ -1,0 +1,183 @@
+//! What repeats among the messages of one rank to another, so that a repeated message needs no header of its own and its
+//! receiver can have memory waiting for it.
+//!
+//! Guarantees: sender and receiver keep this table each for itself, and both come to the same one, since both see the
+//! same messages in the same order; so nothing is agreed on over the wire. Shapes may change with any message.
+//!
+//! 1. Messages of one direction to one stage are a stream. The forms of its last message are known.
+//! 2. When a message has the forms of the one before it in its stream, the stream gets a number: from then on messages
+//!    with these forms go as a [`Repeat`](burn_pipeline::link::Repeat) with that number, and the receiver may expect the next one.
+//!    A message whose forms are known before it comes ([`Link::expect`](burn_pipeline::link::Link::expect)) gets its number then.
+//! 3. A message with other forms goes with its whole frame and ends the number, which is never given again. So streams
+//!    whose shapes change with every message are never numbered; after [`MOST`] numbers none is given any more.
+
+use burn_pipeline::link::{Direction, Frame, Header};
+use std::collections::HashMap;
+
+/// Numbers that are given between two ranks, one way: MPI promises 32,767 tags.
+const MOST: u16 = 30_000;
+
+/// May the like of a message come again? Not so of tensors that are read or handed out for once.
+fn recurs(frame: &Frame) -> bool {
+    !matches!(frame.header().direction, Direction::Spread | Direction::Output)
+}
+
+/// The table of one rank's messages to another.
+#[derive(Debug, Default)]
+pub(crate) struct Repeats {
+    /// By header, whatever its microbatch.
+    streams: HashMap<Header, Stream>,
+    given: u16,
+}
+
+#[derive(Debug)]
+struct Stream {
+    /// The last message's frame, for microbatch 0.
+    last: Frame,
+    number: Option<u16>,
+}
+
+/// How a message goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Noted {
+    /// As what this number stands for.
+    Repeat(u16),
+    /// With its whole frame; the next one may be a repetition with this number.
+    Opens(u16),
+    /// With its whole frame; this number ends.
+    Ends(u16),
+    /// With its whole frame.
+    Whole,
+}
+
+/// What an expected message changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Primed {
+    /// This number ends.
+    pub(crate) ends: Option<u16>,
+    /// The next message may be a repetition with this number.
+    pub(crate) opens: Option<u16>,
+}
+
+impl Repeats {
+    /// Notes a message.
+    pub(crate) fn note(&mut self, frame: &Frame) -> Noted {
+        if !recurs(frame) {
+            return Noted::Whole;
+        }
+        let frame = frame.for_microbatch(0);
+        let Some(stream) = self.streams.get_mut(&frame.header()) else {
+            self.streams.insert(frame.header(), Stream { last: frame, number: None });
+            return Noted::Whole;
+        };
+        if stream.last != frame {
+            stream.last = frame;
+            return stream.number.take().map_or(Noted::Whole, Noted::Ends);
+        }
+        if let Some(number) = stream.number {
+            return Noted::Repeat(number);
+        }
+        if self.given == MOST {
+            return Noted::Whole;
+        }
+        self.given += 1;
+        stream.number = Some(self.given);
+        Noted::Opens(self.given)
+    }
+
+    /// Notes the frame that the next message of a stream is expected to have: it gets a number, if it has none.
+    pub(crate) fn prime(&mut self, frame: &Frame) -> Primed {
+        let frame = frame.for_microbatch(0);
+        let stream = self.streams.entry(frame.header()).or_insert(Stream { last: frame.clone(), number: None });
+        let same = stream.last == frame;
+        let ends = stream.number.take_if(|_| !same);
+        stream.last = frame;
+        if stream.number.is_some() || self.given == MOST {
+            return Primed { ends, opens: None };
+        }
+        self.given += 1;
+        stream.number = Some(self.given);
+        Primed { ends, opens: stream.number }
+    }
+
+    /// Ends all numbers.
+    pub(crate) fn end(&mut self) -> Vec<u16> {
+        self.streams.values_mut().filter_map(|stream| stream.number.take()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use burn::tensor::{Device, Tensor};
+    use burn_pipeline::link::{Message, Packed};
+    use burn_pipeline::plan::StageId;
+    use burn_pipeline::stage::Boundary;
+
+    /// A message of a stream with one tensor of so many elements.
+    fn frame(stream: u16, elements: usize, microbatch: usize) -> Frame {
+        let header = Header { stage: StageId::new(usize::from(stream)), microbatch, direction: Direction::Forward };
+        let tensor = Tensor::<1>::zeros([elements], &Device::flex());
+        let packed = Packed::new(Message { header, payload: tensor.into_payload() }).unwrap();
+        Frame::read(&packed.frame).unwrap()
+    }
+
+    fn note(repeats: &mut Repeats, stream: u16, elements: usize) -> Noted {
+        repeats.note(&frame(stream, elements, elements))
+    }
+
+    #[test]
+    fn the_third_of_equal_messages_is_a_repetition_until_another_form_comes() {
+        let mut repeats = Repeats::default();
+        let noted: Vec<Noted> = [1, 1, 1, 1, 2, 1, 1, 1].map(|elements| note(&mut repeats, 0, elements)).into();
+        use Noted::{Ends, Opens, Repeat, Whole};
+        assert_eq!(noted, [Whole, Opens(1), Repeat(1), Repeat(1), Ends(1), Whole, Opens(2), Repeat(2)]);
+        assert_eq!(repeats.end(), [2]);
+        assert_eq!(note(&mut repeats, 0, 1), Opens(3));
+    }
+
+    fn prime(repeats: &mut Repeats, stream: u16, elements: usize) -> (Option<u16>, Option<u16>) {
+        let Primed { ends, opens } = repeats.prime(&frame(stream, elements, 0));
+        (ends, opens)
+    }
+
+    #[test]
+    fn an_expected_message_is_a_repetition_from_the_first_and_another_one_is_not() {
+        let mut repeats = Repeats::default();
+        assert_eq!(prime(&mut repeats, 0, 1), (None, Some(1)));
+        assert_eq!(prime(&mut repeats, 0, 1), (None, None), "it waits already");
+        assert_eq!(note(&mut repeats, 0, 1), Noted::Repeat(1));
+        assert_eq!(prime(&mut repeats, 0, 2), (Some(1), Some(2)), "other forms are expected from now on");
+        assert_eq!(note(&mut repeats, 0, 3), Noted::Ends(2));
+        assert_eq!(note(&mut repeats, 0, 2), Noted::Whole);
+        // What has come twice has a number: nothing new.
+        assert_eq!(note(&mut repeats, 0, 2), Noted::Opens(3));
+        assert_eq!(prime(&mut repeats, 0, 2), (None, None));
+        assert_eq!(prime(&mut repeats, 1, 2), (None, Some(4)));
+        assert_eq!(repeats.given, 4);
+    }
+
+    #[test]
+    fn streams_are_apart_and_changing_ones_are_never_numbered() {
+        let mut repeats = Repeats::default();
+        for turn in 0..10 {
+            assert_eq!(note(&mut repeats, 1, [1, 2][turn % 2]), Noted::Whole);
+            let expected = [Noted::Whole, Noted::Opens(1)].get(turn).copied().unwrap_or(Noted::Repeat(1));
+            assert_eq!(note(&mut repeats, 2, 1), expected);
+        }
+    }
+
+    #[test]
+    fn numbers_run_out_and_messages_go_on() {
+        let mut repeats = Repeats::default();
+        for number in 1..=MOST {
+            let frame = frame(0, usize::from(number), 0);
+            repeats.note(&frame);
+            assert_eq!(repeats.note(&frame), Noted::Opens(number));
+        }
+        assert_eq!(prime(&mut repeats, 1, 1), (None, None));
+        for elements in [1, 1, 1] {
+            assert!(!matches!(note(&mut repeats, 0, elements), Noted::Opens(_) | Noted::Repeat(_)));
+        }
+    }
+}

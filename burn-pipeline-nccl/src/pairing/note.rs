@@ -1,0 +1,55 @@
+//! What ranks tell each other to agree on an order.
+
+use serde::{Deserialize, Serialize};
+
+/// What ranks tell each other, beside the offers themselves.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Note {
+    /// From the lower rank of a pair: proposes to launch what was offered so far, of which this many are its own.
+    Propose { offered: u64 },
+    /// From the higher rank: agrees; it has offered this many.
+    Agree { offered: u64 },
+    /// To the lowest member: the sender is ready for this collective; the bytes describe its part.
+    Ready { group: u32, round: u64, part: Vec<u8> },
+    /// Upwards: all are ready, and the sender is bound; the bytes describe all parts.
+    Call { group: u32, round: u64, parts: Vec<u8> },
+    /// From the highest member: launch it.
+    Go { group: u32, round: u64 },
+}
+
+impl Note {
+    /// As bytes.
+    pub(crate) fn write(&self) -> Vec<u8> {
+        // Nothing in a note can fail to be written.
+        postcard::to_stdvec(self).unwrap_or_default()
+    }
+
+    /// From bytes; `None` if they are no note.
+    pub(crate) fn read(bytes: &[u8]) -> Option<Self> {
+        let (note, rest) = postcard::take_from_bytes(bytes).ok()?;
+        rest.is_empty().then_some(note)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_note_reads_back_and_nothing_else_is_one() {
+        let notes = [
+            Note::Propose { offered: u64::MAX },
+            Note::Agree { offered: 0 },
+            Note::Ready { group: 7, round: 3, part: vec![1, 2, 3] },
+            Note::Call { group: u32::MAX, round: 1, parts: Vec::new() },
+            Note::Go { group: 2, round: 9 },
+        ];
+        for note in notes {
+            let bytes = note.write();
+            assert_eq!(Note::read(&bytes[..bytes.len() - 1]), None);
+            assert_eq!(Note::read(&[bytes.as_slice(), &[0]].concat()), None);
+            assert_eq!(Note::read(&bytes), Some(note));
+        }
+        assert_eq!(Note::read(&[5; 13]), None);
+    }
+}
