@@ -1,11 +1,131 @@
 //! Continues a text with a model that `train_gpt --save` has saved, over a pipeline that only goes forward.
 //!
-//! `cargo run --release --example generate_gpt -- --from runs/checkpoints --prompt "ROMEO:"`; `-- --help` lists the
-//! flags. What it does is in this package's library, in `generation`.
+//! `cargo run --release --example train_gpt -- --save runs/checkpoints`, then `cargo run --release --example generate_gpt --
+//! --from runs/checkpoints --prompt "ROMEO:"`; `-- --help` lists the flags.
+//!
+//! The pipeline has its own number of ranks, whatever the checkpoint was saved from. Several texts are as many
+//! microbatches, so that ranks work at the same time; one text goes from rank to rank.
 
+use burn_pipeline::schedule::{ForwardOnly, Size};
+use burn_pipeline::train::{CheckpointError, Checkpoints, Pipeline};
+use clap::Parser;
+use pipeline_examples::device::{DeviceError, DeviceName};
+use pipeline_examples::generate::{Sampling, generate};
+use pipeline_examples::saved::RunFlags;
+use pipeline_examples::training::TrainError;
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-fn main() -> ExitCode {
-    let (mut out, mut err) = (std::io::stdout(), std::io::stderr());
-    ExitCode::from(pipeline_examples::generation::main(std::env::args_os(), &mut out, &mut err))
+/// Runs the program.
+pub fn main() -> ExitCode {
+    ExitCode::from(run(std::env::args_os(), &mut std::io::stdout(), &mut std::io::stderr()))
+}
+
+/// Parses the arguments and runs; gives the exit code.
+pub fn run(arguments: impl Iterator<Item = OsString>, out: &mut dyn Write, err: &mut dyn Write) -> u8 {
+    let options = match GenerateOptions::try_parse_from(arguments) {
+        Ok(options) => options,
+        Err(error) => {
+            let _ = if error.use_stderr() { write!(err, "{error}") } else { write!(out, "{error}") };
+            return error.exit_code() as u8;
+        }
+    };
+    let written = texts(&options).and_then(|texts| {
+        for text in texts {
+            writeln!(out, "{}{}\n", options.prompt, String::from_utf8_lossy(&text))?;
+        }
+        Ok(())
+    });
+    match written {
+        Ok(()) => 0,
+        Err(error) => {
+            let _ = writeln!(err, "error: {error}");
+            1
+        }
+    }
+}
+
+/// The texts' new bytes.
+///
+/// # Errors
+/// [`GenerateError`].
+pub fn texts(options: &GenerateOptions) -> Result<Vec<Vec<u8>>, GenerateError> {
+    if options.prompt.is_empty() {
+        return Err(GenerateError::NoPrompt);
+    }
+    if options.texts == 0 {
+        return Err(GenerateError::NoTexts);
+    }
+    if options.temperature.is_nan() || options.temperature <= 0.0 {
+        return Err(GenerateError::Temperature(options.temperature));
+    }
+    let device = options.device.open()?;
+    let checkpoint = Checkpoints::new(&options.from).latest()?;
+    let model = checkpoint.beside::<RunFlags>()?.model();
+    let seq = model.seq;
+    let size = Size::new(options.ranks, options.texts);
+    let builder = Pipeline::builder().schedule(ForwardOnly, size).devices(vec![device.clone()]);
+    let mut pipeline = builder.stages(move |at| model.stage(at)).build().map_err(TrainError::from)?;
+    pipeline.load_weights(&checkpoint)?;
+    let GenerateOptions { length, texts, temperature, seed, .. } = *options;
+    let sampling = Sampling { length, texts, temperature, seed };
+    Ok(generate(&mut pipeline, &device, seq, options.prompt.as_bytes(), &sampling)?)
+}
+
+/// Continues a text with a model that `train_gpt --save` has saved.
+#[derive(Parser, Debug, Clone)]
+#[command(name = "generate_gpt")]
+pub struct GenerateOptions {
+    /// The folder of checkpoints; the latest is taken.
+    #[arg(long, value_name = "FOLDER")]
+    pub from: PathBuf,
+    /// Ranks, each a thread with its share of the model's blocks.
+    #[arg(long, default_value_t = 2, value_name = "N")]
+    pub ranks: usize,
+    /// What the text starts with.
+    #[arg(long, default_value = "\n", value_name = "TEXT")]
+    pub prompt: String,
+    /// Bytes to add.
+    #[arg(long, default_value_t = 400, value_name = "N")]
+    pub length: usize,
+    /// Texts to write side by side, each with draws of its own.
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub texts: usize,
+    /// Below 1, likely bytes become likelier; it is more than 0.
+    #[arg(long, default_value_t = 0.8, value_name = "T")]
+    pub temperature: f64,
+    /// What the draws depend on.
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub seed: u64,
+    /// Where to compute.
+    #[arg(long, value_enum, default_value_t = DeviceName::Flex, value_name = "NAME")]
+    pub device: DeviceName,
+}
+
+/// Why no text was written.
+#[derive(Debug, thiserror::Error)]
+pub enum GenerateError {
+    /// An empty prompt: there is nothing to continue.
+    #[error("--prompt is empty; the model continues a text of at least one byte")]
+    NoPrompt,
+    /// No texts were asked for.
+    #[error("--texts 0 asks for no text")]
+    NoTexts,
+    /// The temperature is no number above 0.
+    #[error("--temperature {0} is not a temperature; it is more than 0")]
+    Temperature(f64),
+    /// The device is not there.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// There is no checkpoint, or it cannot be read.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// The pipeline cannot be built, or a rank failed.
+    #[error(transparent)]
+    Run(#[from] TrainError),
+    /// Standard output is closed.
+    #[error("the output cannot be written: {0}")]
+    Output(#[from] io::Error),
 }

@@ -49,7 +49,7 @@ pub fn generate(
 ///
 /// # Errors
 /// What `scores` says.
-pub(crate) fn continued<E>(
+pub fn continued<E>(
     seq: usize,
     prompt: &[u8],
     sampling: &Sampling,

@@ -53,8 +53,13 @@ pub struct Options {
     #[arg(long, default_value_t = 4, value_name = "N")]
     pub microbatches: usize,
     /// Training steps.
-    #[arg(long, default_value_t = 1800, value_parser = at_least_one, value_name = "N")]
+    #[arg(
+        long, default_value_t = 450, default_value_if("long", "true", "1800"), value_parser = at_least_one, value_name = "N"
+    )]
     pub steps: usize,
+    /// Trains for 1,800 steps instead of a minute.
+    #[arg(long, conflicts_with = "steps")]
+    pub long: bool,
     /// Windows of text a step.
     #[arg(long, default_value_t = 8, value_parser = at_least_one, value_name = "N")]
     pub batch: usize,
@@ -157,6 +162,12 @@ pub struct Setup {
     pub device: Device,
     /// Where the timeline goes.
     pub trace: TracePaths,
+}
+
+impl AsRef<Setup> for Setup {
+    fn as_ref(&self) -> &Setup {
+        self
+    }
 }
 
 impl Options {
@@ -335,6 +346,9 @@ mod tests {
         let setup = parse("").unwrap().check().unwrap();
         assert_eq!((setup.plan.name(), setup.plan.ranks()), ("1F1B", 2));
         assert_eq!(setup.rates.len(), setup.options.steps);
+        let long = parse("--long").unwrap();
+        assert!(long.steps > setup.options.steps);
+        assert!(parse("--long --steps 9").is_err());
     }
 
     #[test]

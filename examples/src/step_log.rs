@@ -1,4 +1,4 @@
-//! How steps are told while they run: a progress bar with a line now and then, or JSON lines.
+//! How steps are printed while they run: a progress bar with a line now and then, or JSON lines.
 
 use crate::options::LogFormat;
 use crate::training::StepRecord;
@@ -9,12 +9,12 @@ use std::io::{self, Write};
 /// Steps between two lines of the text form.
 const EVERY: usize = 50;
 
-/// Tells steps to a user (`Text`, beside a bar on standard error) or a program (`Json`).
+/// Prints steps for a user (`Text`, beside a bar on standard error) or a program (`Json`).
 pub struct StepLog<'a> {
     format: LogFormat,
     steps: usize,
     bar: ProgressBar,
-    out: &'a mut dyn Write,
+    out: Option<&'a mut (dyn Write + 'a)>,
 }
 
 impl std::fmt::Debug for StepLog<'_> {
@@ -24,12 +24,12 @@ impl std::fmt::Debug for StepLog<'_> {
 }
 
 impl<'a> StepLog<'a> {
-    /// A log of `steps` steps; lines go to `out`.
-    pub fn new(format: LogFormat, steps: usize, out: &'a mut dyn Write) -> Self {
+    /// A log of `steps` steps; lines go to `out`, or nowhere.
+    pub fn new(format: LogFormat, steps: usize, out: Option<&'a mut (dyn Write + 'a)>) -> Self {
         let target = match format {
             // Draws nothing unless standard error is a terminal.
-            LogFormat::Text => ProgressDrawTarget::stderr(),
-            LogFormat::Json => ProgressDrawTarget::hidden(),
+            LogFormat::Text if out.is_some() => ProgressDrawTarget::stderr(),
+            _ => ProgressDrawTarget::hidden(),
         };
         let template = "{bar:32} {pos}/{len} steps, {elapsed} + {eta} | {msg}";
         let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
@@ -37,7 +37,7 @@ impl<'a> StepLog<'a> {
         Self { format, steps, bar, out }
     }
 
-    /// Tells one step.
+    /// Prints one step.
     ///
     /// # Errors
     /// If the line cannot be written.
@@ -45,24 +45,25 @@ impl<'a> StepLog<'a> {
         self.step_with(record, record, "")
     }
 
-    /// Tells one step with more than a plain record: `whole` is the object of the JSON form, `more` follows the line of
+    /// Prints one step with more than a plain record: `whole` is the object of the JSON form, `more` follows the line of
     /// the text form.
     ///
     /// # Errors
     /// If the line cannot be written.
     pub fn step_with(&mut self, record: &StepRecord, whole: &impl Serialize, more: &str) -> io::Result<()> {
+        let Some(out) = &mut self.out else { return Ok(()) };
         match self.format {
             LogFormat::Json => {
                 let line = serde_json::to_string(whole).map_err(io::Error::other)?;
-                writeln!(self.out, "{line}")?;
-                self.out.flush()
+                writeln!(out, "{line}")?;
+                out.flush()
             }
             LogFormat::Text => {
                 self.bar.set_message(format!("loss {:.4}, {:.0} tokens/s", record.loss, record.tokens_per_second));
                 self.bar.set_position(record.step as u64);
                 if record.step == 1 || record.step.is_multiple_of(EVERY) || record.step == self.steps {
                     let line = format!("{}{more}\n", text_line(record));
-                    return self.bar.suspend(|| self.out.write_all(line.as_bytes()));
+                    return self.bar.suspend(|| out.write_all(line.as_bytes()));
                 }
                 Ok(())
             }
@@ -92,7 +93,7 @@ mod tests {
 
     fn logged(format: LogFormat, steps: usize) -> String {
         let mut out = Vec::new();
-        let mut log = StepLog::new(format, steps, &mut out);
+        let mut log = StepLog::new(format, steps, Some(&mut out));
         (1..=steps).for_each(|step| log.step(&record(step)).unwrap());
         drop(log);
         String::from_utf8(out).unwrap()

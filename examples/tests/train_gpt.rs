@@ -7,12 +7,12 @@ use burn::tensor::{Device, Int, Tensor};
 use burn_pipeline::stage::{Names, Stage};
 use burn_pipeline::train::{Checkpoints, StageContext};
 use clap::Parser;
-use pipeline_examples::generation::{self, GenerateOptions, texts};
+use pipeline_examples::generate_gpt::{self, GenerateOptions, texts};
 use pipeline_examples::gpt::Signal;
 use pipeline_examples::options::Options;
-use pipeline_examples::run;
 use pipeline_examples::saved::RunFlags;
-use pipeline_examples::training::{StepRecord, Trainer};
+use pipeline_examples::train_gpt::{Trainer, run};
+use pipeline_examples::training::StepRecord;
 use std::ffi::OsString;
 
 const TINY: &str = "--d-model 16 --layers 4 --heads 2 --seq 16 --batch 8 --steps 3 --lr 0.01";
@@ -57,7 +57,7 @@ fn curve(flags: &str) -> Vec<(f64, f64)> {
 /// Exit code, standard output and standard error.
 fn output(flags: &str) -> (u8, String, String) {
     let (mut out, mut err) = (Vec::new(), Vec::new());
-    let code = run::main(arguments(flags), &mut out, &mut err);
+    let code = run(arguments(flags), &mut out, &mut err);
     (code, String::from_utf8(out).unwrap(), String::from_utf8(err).unwrap())
 }
 
@@ -318,7 +318,7 @@ fn texts_that_cannot_be_written_end_with_one_message() {
         ("--from /no/such/folder --prompt=", "--prompt is empty"),
     ] {
         let (mut out, mut err) = (Vec::new(), Vec::new());
-        let code = generation::main(arguments(flags), &mut out, &mut err);
+        let code = generate_gpt::run(arguments(flags), &mut out, &mut err);
         let err = String::from_utf8(err).unwrap();
         assert_eq!((code, out.len()), (1, 0), "{flags}");
         assert!(err.starts_with("error: ") && err.contains(says), "{flags}: {err}");

@@ -7,8 +7,8 @@ use burn_pipeline::link::{Place, TcpLink};
 use burn_pipeline::train::Checkpoints;
 use pipeline_examples::generate::Sampling;
 use pipeline_examples::moe::options::MoeOptions;
-use pipeline_examples::moe::run;
-use pipeline_examples::moe::training::{MoeStepRecord, MoeTrainer};
+use pipeline_examples::moe::record::MoeStepRecord;
+use pipeline_examples::train_moe::{MoeTrainer, run};
 use std::ffi::OsString;
 use std::time::Duration;
 
@@ -181,7 +181,7 @@ fn three_trainings_make_one_drawing() {
     let (mut out, mut err) = (Vec::new(), Vec::new());
     let path = folder.join("load.svg");
     let flags = format!("{TINY} --log json --curves {}", path.display());
-    assert_eq!(run::main(arguments(&flags), &mut out, &mut err), 0, "{}", String::from_utf8_lossy(&err));
+    assert_eq!(run(arguments(&flags), &mut out, &mut err), 0, "{}", String::from_utf8_lossy(&err));
     let (out, err) = (String::from_utf8(out).unwrap(), String::from_utf8(err).unwrap());
     assert_eq!((out.lines().count(), err.matches("inner stages").count()), (9, 3), "{err}");
     let drawing = std::fs::read_to_string(path).unwrap();
@@ -224,7 +224,7 @@ fn a_schedule_that_chooses_itself_says_what_and_why_and_changes_no_loss() {
     let run = |flags: &str| {
         let (mut out, mut err) = (Vec::new(), Vec::new());
         let flags = format!("{tiny} --capacity 1.5 --bias-rate 0.01 --log json --trace {} {flags}", folder.display());
-        assert_eq!(run::main(arguments(&flags), &mut out, &mut err), 0, "{}", String::from_utf8_lossy(&err));
+        assert_eq!(run(arguments(&flags), &mut out, &mut err), 0, "{}", String::from_utf8_lossy(&err));
         let line = |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap()["loss"].as_f64().unwrap();
         let losses: Vec<f64> = String::from_utf8(out).unwrap().lines().map(line).collect();
         (losses, String::from_utf8(err).unwrap())
@@ -261,7 +261,7 @@ fn a_run_tells_steps_as_json_and_writes_its_drawings() {
     let folder = std::env::temp_dir().join(format!("train-moe-{}", std::process::id()));
     let (mut out, mut err) = (Vec::new(), Vec::new());
     let flags = format!("{TINY} --log json --trace {}", folder.display());
-    assert_eq!(run::main(arguments(&flags), &mut out, &mut err), 0, "{}", String::from_utf8_lossy(&err));
+    assert_eq!(run(arguments(&flags), &mut out, &mut err), 0, "{}", String::from_utf8_lossy(&err));
     let (out, err) = (String::from_utf8(out).unwrap(), String::from_utf8(err).unwrap());
     let lines: Vec<serde_json::Value> = out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(lines.len(), 3);
@@ -277,6 +277,6 @@ fn a_run_tells_steps_as_json_and_writes_its_drawings() {
 #[test]
 fn bad_flags_end_it_with_one_message_and_code_2() {
     let (mut out, mut err) = (Vec::new(), Vec::new());
-    assert_eq!(run::main(arguments("--pattern DQ"), &mut out, &mut err), 2);
+    assert_eq!(run(arguments("--pattern DQ"), &mut out, &mut err), 2);
     assert!(out.is_empty() && String::from_utf8(err).unwrap().starts_with("error: --pattern"));
 }

@@ -46,7 +46,7 @@ fn train_gpt_over_several_machines_has_the_losses_of_threads_bit_for_bit() {
         let number = ranks.to_string();
         let threads = [TINY, &["--ranks", &number, "--trace", here.to_str().unwrap()]].concat();
         let (mut out, mut err) = (Vec::new(), Vec::new());
-        let code = pipeline_examples::run::main(threads.iter().map(OsString::from), &mut out, &mut err);
+        let code = pipeline_examples::train_gpt::run(threads.iter().map(OsString::from), &mut out, &mut err);
         assert_eq!(code, 0, "{}", String::from_utf8_lossy(&err));
         let expected = curve(&String::from_utf8(out).unwrap());
         assert_eq!(expected.len(), 6);

@@ -3,7 +3,7 @@
 use crate::checkpoints::Folder;
 use crate::mpirun::Turn;
 use crate::random::Random;
-use pipeline_examples::run;
+use pipeline_examples::train_gpt::run;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
@@ -28,7 +28,7 @@ fn record(line: &str) -> (usize, [String; 2]) {
 fn uninterrupted(more: &str) -> BTreeMap<usize, [String; 2]> {
     let folder = Folder::new("restart-threads");
     let (mut out, mut err) = (Vec::new(), Vec::new());
-    let code = run::main(flags(more, folder.text()).into_iter().map(OsString::from), &mut out, &mut err);
+    let code = run(flags(more, folder.text()).into_iter().map(OsString::from), &mut out, &mut err);
     assert_eq!(code, 0, "{}", String::from_utf8_lossy(&err));
     String::from_utf8(out).unwrap().lines().map(record).collect()
 }

@@ -2,7 +2,7 @@
 
 use crate::mpirun::{Run, mpirun};
 use burn_pipeline::train::Checkpoints;
-use pipeline_examples::run;
+use pipeline_examples::train_gpt::run;
 use std::ffi::OsString;
 
 pub(crate) const TINY: &[&str] = &[
@@ -51,7 +51,7 @@ fn train_gpt_over_processes_has_the_losses_of_threads_bit_for_bit() {
         let count = (ranks / replicas).to_string();
         let threads = [TINY, flags, &["--ranks", &count, "--trace", here.to_str().unwrap()]].concat();
         let (mut out, mut err) = (Vec::new(), Vec::new());
-        let code = run::main(threads.iter().map(OsString::from), &mut out, &mut err);
+        let code = run(threads.iter().map(OsString::from), &mut out, &mut err);
         assert_eq!(code, 0, "{}", String::from_utf8_lossy(&err));
         let expected = curve(&String::from_utf8(out).unwrap());
         assert_eq!(expected.len(), 6);
@@ -91,7 +91,7 @@ fn train_moe_over_processes_tells_the_losses_and_loads_of_threads() {
         let count = ranks.to_string();
         let threads = [&tiny, flags, &["--ranks", &count, "--trace", here.to_str().unwrap()]].concat();
         let (mut out, mut err) = (Vec::new(), Vec::new());
-        let code = pipeline_examples::moe::run::main(threads.iter().map(OsString::from), &mut out, &mut err);
+        let code = pipeline_examples::train_moe::run(threads.iter().map(OsString::from), &mut out, &mut err);
         assert_eq!(code, 0, "{}", String::from_utf8_lossy(&err));
         let expected = numbers(&String::from_utf8(out).unwrap());
         assert!(expected.len() == 6 && expected.iter().all(|line| line["dropped"].as_f64().unwrap() > 0.0));
@@ -120,7 +120,7 @@ fn train_moe_goes_on_from_a_checkpoint_over_processes_and_over_threads() {
     let on_threads = |flags: &[&str]| {
         let threads = [&tiny, flags, &traces].concat();
         let (mut out, mut err) = (Vec::new(), Vec::new());
-        let code = pipeline_examples::moe::run::main(threads.iter().map(OsString::from), &mut out, &mut err);
+        let code = pipeline_examples::train_moe::run(threads.iter().map(OsString::from), &mut out, &mut err);
         assert_eq!(code, 0, "{flags:?}: {}", String::from_utf8_lossy(&err));
         numbers(&String::from_utf8(out).unwrap())
     };

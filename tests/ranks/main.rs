@@ -45,8 +45,8 @@ fn main() -> ExitCode {
         let (mut out, mut err) = (std::io::stdout(), std::io::stderr());
         let own = arguments.iter().take(arguments.len() - 1).map(OsString::from);
         return ExitCode::from(match example {
-            "train_gpt" => pipeline_examples::run::main(own, &mut out, &mut err),
-            _ => pipeline_examples::moe::run::main(own, &mut out, &mut err),
+            "train_gpt" => pipeline_examples::train_gpt::run(own, &mut out, &mut err),
+            _ => pipeline_examples::train_moe::run(own, &mut out, &mut err),
         });
     }
     let mpi = match Mpi::connect(PATIENCE) {

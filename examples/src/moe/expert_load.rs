@@ -4,7 +4,7 @@
 //! 2. Below, one row a layer and one cell an expert: its share of the last steps' choices, over the even share.
 
 use crate::line_chart::{HEIGHT, Line, MARGIN, WIDTH, begin, lines};
-use crate::moe::training::MoeStepRecord;
+use crate::moe::record::MoeStepRecord;
 use std::fmt::Write;
 
 const ROW: f64 = 26.0;

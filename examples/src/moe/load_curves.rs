@@ -7,7 +7,7 @@
 
 use crate::line_chart::{HEIGHT, Line, MARGIN, begin, lines};
 use crate::moe::expert_load::imbalance;
-use crate::moe::training::MoeStepRecord;
+use crate::moe::record::MoeStepRecord;
 
 /// Steps that loads are summed over.
 pub const WINDOW: usize = 20;

@@ -1,7 +1,7 @@
 //! The GPT with mixtures of experts that `train_moe` trains.
 //!
 //! In reading order: `gpt` (the model and how it is cut), `part` (one stage of it running), `signal` (what crosses
-//! between stages), `sides` (side data of a batch), `options` (flags), `training` (one step at a time), `run` (the program).
+//! between stages), `sides` (side data of a batch), `options` (flags), `record` (what a step's routers did).
 
 pub mod cost;
 pub mod cut;
@@ -12,7 +12,6 @@ pub mod load_curves;
 pub mod options;
 pub mod part;
 pub mod part_options;
-pub mod run;
+pub mod record;
 pub mod sides;
 pub mod signal;
-pub mod training;

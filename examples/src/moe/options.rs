@@ -182,6 +182,12 @@ pub enum MoeOptionsError {
     },
 }
 
+impl AsRef<Setup> for MoeSetup {
+    fn as_ref(&self) -> &Setup {
+        &self.common
+    }
+}
+
 impl MoeOptions {
     /// Parses arguments; files go to `runs/train_moe` unless told otherwise.
     ///
