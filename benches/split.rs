@@ -21,7 +21,7 @@ use burn::nn::{Linear, LinearConfig};
 use burn::tensor::activation::relu;
 use burn::tensor::{Device, Distribution, Tensor};
 use burn_pipeline::stage::{
-    AnyTensor, Boundary, ErasedStage, ForwardCall, Gradients, Outcome, Payload, SplitBackward, Stage, StageBox,
+    AnyTensor, Boundary, ErasedStage, ForwardCall, ForwardOutput, Gradients, Payload, SplitBackward, Stage, StageBox,
 };
 use burn_pipeline::train::StageContext;
 use pipeline_examples::gpt::{GptConfig, Signal};
@@ -125,9 +125,9 @@ fn copy(tensor: AnyTensor) -> AnyTensor {
     tensor.scale(1.0)
 }
 
-fn forward(stage: &mut dyn ErasedStage, input: Payload) -> Outcome {
+fn forward(stage: &mut dyn ErasedStage, input: Payload) -> ForwardOutput {
     let extra = ().into_payload();
-    let call = ForwardCall { sample: 0, input, extra, target: None, ends_route: false, wants_input_gradient: true };
+    let call = ForwardCall { microbatch: 0, input, extra, target: None, ends_route: false, wants_input_gradient: true };
     stage.forward(call).unwrap()
 }
 
@@ -166,17 +166,17 @@ fn split(stage: &mut dyn ErasedStage, subject: &Subject, times: &mut [Vec<f64>; 
 
 fn measure(subject: &Subject, rounds: usize) {
     let mut eager = stage(subject, SplitBackward::Eager);
-    let mut traced = stage(subject, SplitBackward::Traced);
-    let (first, _) = seconds(|| drop(forward(traced.as_mut(), subject.fresh().0)));
-    traced.clear();
+    let mut captured = stage(subject, SplitBackward::Captured);
+    let (first, _) = seconds(|| drop(forward(captured.as_mut(), subject.fresh().0)));
+    captured.clear();
     let mut times = Times::default();
     let mut held = [0, 0];
     for _ in 0..rounds {
         forward_backward(eager.as_mut(), subject, &mut times.eager);
-        forward_backward(traced.as_mut(), subject, &mut times.replayed);
-        held = split(traced.as_mut(), subject, &mut times.split);
+        forward_backward(captured.as_mut(), subject, &mut times.replayed);
+        held = split(captured.as_mut(), subject, &mut times.split);
     }
-    print(subject, &traced.report().programs[0], first, &times, held);
+    print(subject, &captured.report().programs[0], first, &times, held);
 }
 
 fn print(
@@ -261,12 +261,13 @@ fn defer(subject: &Subject, rounds: usize) {
 /// `F` and `I` of some microbatches, so that only their `W`s are left.
 fn halfway(stage: &mut dyn ErasedStage, subject: &Subject, microbatches: usize) {
     stage.begin(Some(0));
-    for sample in 0..microbatches {
+    for microbatch in 0..microbatches {
         let (input, seed) = subject.fresh();
         let extra = ().into_payload();
-        let call = ForwardCall { sample, input, extra, target: None, ends_route: false, wants_input_gradient: true };
+        let call =
+            ForwardCall { microbatch, input, extra, target: None, ends_route: false, wants_input_gradient: true };
         drop(stage.forward(call).unwrap());
-        drop(stage.backward_input(sample, seed).unwrap());
+        drop(stage.backward_input(microbatch, seed).unwrap());
     }
 }
 
@@ -280,21 +281,21 @@ fn gradients(stage: &mut dyn ErasedStage) -> Vec<f32> {
 }
 
 fn merge(subject: &Subject, rounds: usize) {
-    let mut stage = stage(subject, SplitBackward::Traced);
+    let mut stage = stage(subject, SplitBackward::Captured);
     println!("\n{}", subject.name);
     println!(
         "| W of | one by one, ms | merged, ms | merged over one by one | largest difference |\n|---|---|---|---|---|"
     );
     for microbatches in [2, 4, 8] {
-        let samples: Vec<usize> = (0..microbatches).collect();
+        let indices: Vec<usize> = (0..microbatches).collect();
         let (mut apart, mut together) = (Vec::new(), Vec::new());
         let mut off = 0.0f32;
         for _ in 0..rounds {
             halfway(stage.as_mut(), subject, microbatches);
-            apart.push(seconds(|| samples.iter().for_each(|&s| stage.backward_weight(s).unwrap())).0);
+            apart.push(seconds(|| indices.iter().for_each(|&s| stage.backward_weight(s).unwrap())).0);
             let expected = gradients(stage.as_mut());
             halfway(stage.as_mut(), subject, microbatches);
-            together.push(seconds(|| stage.backward_weights(&samples).unwrap()).0);
+            together.push(seconds(|| stage.backward_weights(&indices).unwrap()).0);
             let got = gradients(stage.as_mut());
             let largest = expected.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
             let differ = got.iter().zip(&expected).map(|(a, b)| (a - b).abs() / largest);

@@ -7,7 +7,7 @@ use burn::optim::AdamWConfig;
 use burn::tensor::activation::relu;
 use burn::tensor::{Device, Distribution, Int, Tensor};
 use burn_pipeline::schedule::{Size, by_name};
-use burn_pipeline::stage::{AnyTensor, Batch, SplitBackward, Stage};
+use burn_pipeline::stage::{AnyTensor, Batch, EngineKind, SplitBackward, Stage};
 use burn_pipeline::stage::{StageBox, init_seeded};
 use burn_pipeline::train::{Pipeline, StageContext};
 use pipeline_tests::reference::{Reference, weights};
@@ -81,7 +81,7 @@ fn numbers(tensor: AnyTensor) -> Vec<f32> {
     tensor.to_data().unwrap().iter::<f32>().collect()
 }
 
-fn assert_trains_as_the_plain_loop(device: &Device, name: &str, split: SplitBackward, engine: &str) {
+fn assert_trains_as_the_plain_loop(device: &Device, name: &str, split: SplitBackward, engine: EngineKind) {
     let data = Data::new(device);
     let whole = StageContext { index: 0, stages: 1, rank: 0, device: device.clone().autodiff() };
     let mut reference = Reference::new(part(&whole));
@@ -108,7 +108,7 @@ fn assert_trains_as_the_plain_loop(device: &Device, name: &str, split: SplitBack
 fn one_f_one_b_equals_the_plain_loop_on_the_device() {
     let _turn = turn();
     for device in devices() {
-        assert_trains_as_the_plain_loop(&device, "1F1B", SplitBackward::Eager, "eager");
+        assert_trains_as_the_plain_loop(&device, "1F1B", SplitBackward::Eager, EngineKind::Eager);
     }
 }
 
@@ -116,6 +116,6 @@ fn one_f_one_b_equals_the_plain_loop_on_the_device() {
 fn zbv_with_captured_stages_replayed_on_the_device_equals_the_plain_loop() {
     let _turn = turn();
     for device in devices() {
-        assert_trains_as_the_plain_loop(&device, "ZBV", SplitBackward::Traced, "traced");
+        assert_trains_as_the_plain_loop(&device, "ZBV", SplitBackward::Captured, EngineKind::Captured);
     }
 }

@@ -29,7 +29,7 @@ fn heap(schedule: &str, ranks: usize, split: SplitBackward, recompute: bool) -> 
 #[test]
 fn recomputing_stages_need_a_fraction_of_the_heap_where_many_microbatches_wait() {
     let _turn = turn();
-    for (way, split) in [("eager", SplitBackward::Eager), ("traced", SplitBackward::Traced)] {
+    for (way, split) in [("eager", SplitBackward::Eager), ("captured", SplitBackward::Captured)] {
         for (schedule, ranks, at_least) in [("GPipe", 2, 3.0), ("1F1B", 4, 1.3)] {
             let (kept, _) = heap(schedule, ranks, split, false);
             let (recomputed, _) = heap(schedule, ranks, split, true);

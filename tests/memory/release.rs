@@ -3,7 +3,7 @@
 use crate::heap::{live, turn};
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor};
-use burn_pipeline::stage::{AnyTensor, Boundary, ForwardCall, Outcome, Payload, Stage, StageBox};
+use burn_pipeline::stage::{AnyTensor, Boundary, ForwardCall, ForwardOutput, Payload, Stage, StageBox};
 
 const ROWS: usize = 8192;
 const INNER: usize = 16;
@@ -33,7 +33,7 @@ fn product() -> Product {
 
 fn call() -> ForwardCall {
     ForwardCall {
-        sample: 0,
+        microbatch: 0,
         input: Tensor::<2>::ones([ROWS, INNER], &Device::flex()).into_payload(),
         extra: Payload::default(),
         target: None,
@@ -48,7 +48,7 @@ fn an_output_that_was_handed_on_is_free_while_its_graph_lives() {
     let mut stage = StageBox::new(product()).into_inner();
     stage.begin(Some(0));
     let before = live();
-    let Outcome::Output(payload) = stage.forward(call()).unwrap() else { panic!("a loss came") };
+    let ForwardOutput::Activations(payload) = stage.forward(call()).unwrap() else { panic!("a loss came") };
     let with_output = live();
     assert!(
         (with_output - before) * 10 >= OUTPUT * 9,

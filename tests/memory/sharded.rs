@@ -67,7 +67,7 @@ fn heap(most: Option<usize>, way: Way) -> Heap {
         .devices(vec![Device::flex()])
         .optimizer(|| AdamWConfig::new().init())
         .data_parallel(REPLICAS)
-        .split(if way == Way::Captured { SplitBackward::Traced } else { SplitBackward::Eager })
+        .split(if way == Way::Captured { SplitBackward::Captured } else { SplitBackward::Eager })
         .stages(move |at| {
             let linear = LinearConfig::new(WIDTH, WIDTH).with_bias(false);
             let linear = init_seeded(at.index as u64, &at.device, |device| linear.init(device));

@@ -6,7 +6,7 @@ use crate::parity::{batches, families};
 use burn::optim::AdamWConfig;
 use burn::tensor::Tensor;
 use burn_pipeline::schedule::{Schedule, Size, by_name};
-use burn_pipeline::stage::{AnyTensor, SplitBackward, named_weights, with_weights};
+use burn_pipeline::stage::{AnyTensor, EngineKind, SplitBackward, named_weights, with_weights};
 use burn_pipeline::train::{Builder, Checkpoints, Pipeline, StageContext};
 use burn_pipeline_moe::auxiliary::{LayerObservation, over_microbatches};
 use pipeline_examples::moe::gpt::{MoeGptConfig, Observed};
@@ -149,12 +149,12 @@ fn captured_stages_read_the_moved_bias() {
     let config = biased();
     for (name, chunks) in [("ZBH1", 1), ("ZBVZeroBubble", 2), ("InterleavedZeroBubble", 2), ("DualPipe", 1)] {
         for batches in [&[9][..], &[4, 6, 5]] {
-            let builder = sized(by_name(name).unwrap().as_ref(), chunks, 4, &config).split(SplitBackward::Traced);
+            let builder = sized(by_name(name).unwrap().as_ref(), chunks, 4, &config).split(SplitBackward::Captured);
             assert_alike(&config, builder.clone(), batches, &plain(&config, batches, 4), name);
             let mut pipeline = trained(builder).build().unwrap();
             step(&mut pipeline, batches, 0);
             let engines = pipeline.engines().unwrap();
-            assert!(engines.iter().all(|(_, report)| report.engine == "traced"), "{name}");
+            assert!(engines.iter().all(|(_, report)| report.engine == EngineKind::Captured), "{name}");
         }
     }
 }

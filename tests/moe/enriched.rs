@@ -33,8 +33,8 @@ fn virtual_stages_and_captured_ones_read_the_side_data_of_their_microbatch() {
     for (name, ranks, chunks, split) in [
         ("Interleaved1F1B", 2, 4, SplitBackward::Eager),
         ("ZBVZeroBubble", 4, 2, SplitBackward::Eager),
-        ("ZBVZeroBubble", 2, 2, SplitBackward::Traced),
-        ("InterleavedZeroBubble", 2, 2, SplitBackward::Traced),
+        ("ZBVZeroBubble", 2, 2, SplitBackward::Captured),
+        ("InterleavedZeroBubble", 2, 2, SplitBackward::Captured),
     ] {
         let size = Size { ranks, chunks, microbatches: 8 };
         let builder = builder(by_name(name).unwrap().as_ref(), size, &config, |part, _| part).split(split);

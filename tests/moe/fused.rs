@@ -15,7 +15,7 @@ const FAMILIES: [(&str, usize, usize); 3] = [("DualPipe", 2, 1), ("DualPipe", 4,
 fn fused((name, ranks, chunks): (&str, usize, usize), config: &MoeGptConfig, fused: FusedActions) -> Builder {
     let size = Size { ranks, chunks, microbatches: 8 };
     let builder = builder(by_name(name).unwrap().as_ref(), size, config, |part, _| part);
-    builder.split(SplitBackward::Traced).fused(fused).accumulation(Accumulation::Ordered)
+    builder.split(SplitBackward::Captured).fused(fused).accumulation(Accumulation::Ordered)
 }
 
 #[test]

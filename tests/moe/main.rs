@@ -4,6 +4,7 @@
 
 mod ahead;
 mod balance;
+mod captured;
 mod cases;
 mod cuts;
 mod depths;
@@ -17,4 +18,3 @@ mod planted;
 mod reductions;
 mod routing;
 mod structure;
-mod traced;

@@ -73,10 +73,10 @@ fn kept(pipeline: &mut Pipeline) -> Vec<Vec<f32>> {
 
 const CASES: [((&str, usize, usize), SplitBackward); 5] = [
     (("1F1B", 1, 1), SplitBackward::Eager),
-    (("ZBVZeroBubble", 2, 1), SplitBackward::Traced),
+    (("ZBVZeroBubble", 2, 1), SplitBackward::Captured),
     (("DualPipe", 1, 1), SplitBackward::Eager),
     (("1F1B", 1, 2), SplitBackward::Eager),
-    (("ZBH1", 1, 2), SplitBackward::Traced),
+    (("ZBH1", 1, 2), SplitBackward::Captured),
 ];
 
 #[test]

@@ -24,9 +24,9 @@ fn overlaps(actions: impl Iterator<Item = Action>) -> usize {
 fn interleaved_captured_stages_equal_the_plain_loop_bit_for_bit() {
     for family in FAMILIES {
         for microbatches in [8, 11] {
-            let builder = fused::<Text>(family, microbatches).split(SplitBackward::Traced);
+            let builder = fused::<Text>(family, microbatches).split(SplitBackward::Captured);
             assert_parity(&Text::new(microbatches), &builder, microbatches, microbatches, family.0);
-            let builder = fused::<Stack>(family, microbatches).split(SplitBackward::Traced);
+            let builder = fused::<Stack>(family, microbatches).split(SplitBackward::Captured);
             assert_parity(&Stack::new(microbatches), &builder, microbatches, microbatches, family.0);
         }
     }
@@ -45,7 +45,7 @@ fn stages_that_cannot_be_taken_apart_run_one_after_the_other() {
 #[test]
 fn the_timeline_shows_every_fused_action_that_was_interleaved() {
     for family in FAMILIES {
-        let builder = fused::<Text>(family, 8).split(SplitBackward::Traced);
+        let builder = fused::<Text>(family, 8).split(SplitBackward::Captured);
         let mut pipeline = builder.clone().build().unwrap();
         let report = pipeline.accumulate(Text::new(8).batch()).unwrap();
         let plan = pipeline.plan(8).unwrap();
@@ -61,7 +61,7 @@ fn the_timeline_shows_every_fused_action_that_was_interleaved() {
 
 #[test]
 fn interleaved_actions_are_measured_as_such() {
-    let mut pipeline = fused::<Text>(("DualPipeV", 2, 2), 8).split(SplitBackward::Traced).build().unwrap();
+    let mut pipeline = fused::<Text>(("DualPipeV", 2, 2), 8).split(SplitBackward::Captured).build().unwrap();
     let reports: Vec<_> = (0..2).map(|_| pipeline.step(Text::new(8).batch(), 1e-3).unwrap()).collect();
     let profile = measured_profile(pipeline.placement(), &reports).unwrap();
     assert!(profile.stages().iter().any(|stage| stage.overlap.is_some_and(|seconds| seconds > 0.0)));

@@ -38,14 +38,15 @@ fn numbers(seed: u64, rows: usize) -> Tensor<2> {
 fn halfway(rows: impl Fn(usize) -> usize) -> Box<dyn ErasedStage> {
     let w = numbers(99, WIDTH).autodiff();
     let mut stage = StageBox::new(Product { w: Param::from_tensor(w) }).into_inner();
-    stage.choose(SplitBackward::Traced, true, false).unwrap();
+    stage.choose(SplitBackward::Captured, true, false).unwrap();
     stage.begin(Some(0));
-    for sample in 0..MICROBATCHES {
-        let (input, extra) = (numbers(sample as u64, rows(sample)).into_payload(), Payload::default());
-        let call = ForwardCall { sample, input, extra, target: None, ends_route: false, wants_input_gradient: true };
+    for microbatch in 0..MICROBATCHES {
+        let (input, extra) = (numbers(microbatch as u64, rows(microbatch)).into_payload(), Payload::default());
+        let call =
+            ForwardCall { microbatch, input, extra, target: None, ends_route: false, wants_input_gradient: true };
         stage.forward(call).unwrap();
-        let seed = AnyTensor::new(numbers(50 + sample as u64, rows(sample)));
-        stage.backward_input(sample, vec![Some(seed)]).unwrap();
+        let seed = AnyTensor::new(numbers(50 + microbatch as u64, rows(microbatch)));
+        stage.backward_input(microbatch, vec![Some(seed)]).unwrap();
     }
     stage
 }
@@ -64,10 +65,10 @@ fn assert_close(got: &[f32], expected: &[f32], place: &str) {
 
 #[test]
 fn a_merged_weight_gradient_is_one_product_over_all_rows() {
-    let samples: Vec<usize> = (0..MICROBATCHES).collect();
+    let microbatches: Vec<usize> = (0..MICROBATCHES).collect();
     let mut merged = halfway(|_| ROWS);
     assert!(merged.report().programs[0].merged_weight().products()[0].is_worth(MICROBATCHES));
-    merged.backward_weights(&samples).unwrap();
+    merged.backward_weights(&microbatches).unwrap();
     assert_eq!((merged.held(), merged.gradients().added()), (0, MICROBATCHES));
     let by_hand = {
         let rows = |from: u64| Tensor::cat((0..MICROBATCHES as u64).map(|s| numbers(from + s, ROWS)).collect(), 0);
@@ -76,7 +77,7 @@ fn a_merged_weight_gradient_is_one_product_over_all_rows() {
     assert_eq!(gradient(merged.as_mut()), by_hand);
 
     let mut plain = halfway(|_| ROWS);
-    samples.iter().for_each(|&sample| plain.backward_weight(sample).unwrap());
+    microbatches.iter().for_each(|&microbatch| plain.backward_weight(microbatch).unwrap());
     let plain = gradient(plain.as_mut());
     assert_ne!(plain, by_hand, "the two ways cannot be told apart by these numbers");
     assert_close(&by_hand, &plain, "merged");
@@ -84,11 +85,11 @@ fn a_merged_weight_gradient_is_one_product_over_all_rows() {
 
 #[test]
 fn microbatches_of_several_sizes_are_not_merged_and_right() {
-    let rows = |sample: usize| if sample < 2 { ROWS + 1 } else { ROWS };
+    let rows = |microbatch: usize| if microbatch < 2 { ROWS + 1 } else { ROWS };
     let (mut merged, mut plain) = (halfway(rows), halfway(rows));
-    let samples: Vec<usize> = (0..MICROBATCHES).collect();
-    merged.backward_weights(&samples).unwrap();
-    samples.iter().for_each(|&sample| plain.backward_weight(sample).unwrap());
+    let microbatches: Vec<usize> = (0..MICROBATCHES).collect();
+    merged.backward_weights(&microbatches).unwrap();
+    microbatches.iter().for_each(|&microbatch| plain.backward_weight(microbatch).unwrap());
     assert_eq!(gradient(merged.as_mut()), gradient(plain.as_mut()));
 }
 

@@ -11,8 +11,8 @@ use burn_pipeline::execute::ExecuteError;
 use burn_pipeline::plan::StageId;
 use burn_pipeline::schedule::{GPipe, OneFOneB, Size, by_name};
 use burn_pipeline::stage::{
-    Batch, Boundary, MetadataMode, Mismatch, PayloadSpec, Port, SpecPart, Stage, StageBox, StageError, StageMetadata,
-    Validate,
+    Batch, Boundary, MetadataMode, PayloadSpec, SpecMismatch, SpecPart, Stage, StageBox, StageError, StageMetadata,
+    StagePort, Validate,
 };
 use burn_pipeline::train::{BuildError, Builder, Pipeline, PipelineError, StageContext};
 use pipeline_examples::gpt::Signal;
@@ -41,7 +41,7 @@ fn a_run_on_zeros_finds_forms_and_gradients_at_every_boundary() {
             assert_eq!(stages.len(), pipeline.placement().slots());
             for (stage, known) in stages {
                 let (first, last) = (stage.index() == 0, stage.index() + 1 == ranks * chunks);
-                let said = [Port::Input, Port::Output, Port::OutputGradient, Port::InputGradient];
+                let said = [StagePort::Input, StagePort::Output, StagePort::OutputGradient, StagePort::InputGradient];
                 let said = said.map(|port| text(known.at(port)));
                 let expected = [
                     if first { "(form 0; int I32 [?, 6])" } else { hidden },
@@ -187,7 +187,7 @@ fn a_declaration_that_a_run_on_zeros_refutes_is_refused() {
 fn both_the_sender_and_the_receiver_compare() {
     let sender: Change = |stage, at| if at.is_first() { stage.declare(form(3), Some(form(6))) } else { ALL(stage, at) };
     let receiver: Change = |stage, at| if at.is_first() { ALL(stage, at) } else { stage.declare(form(6), None) };
-    for (change, expected_stage, expected_port) in [(sender, 0, Port::Output), (receiver, 1, Port::Input)] {
+    for (change, expected_stage, expected_port) in [(sender, 0, StagePort::Output), (receiver, 1, StagePort::Input)] {
         for validate in [Validate::FirstStep, Validate::EveryMicrobatch] {
             let mut pipeline = layers(false, change).validate(validate).build().unwrap();
             let (stage, microbatch, source) = differs(pipeline.step(batch(4), 0.1).unwrap_err());
@@ -218,7 +218,7 @@ fn a_shape_that_changes_is_noticed_as_late_as_was_asked_for() {
     pipeline(Validate::EveryMicrobatch).step(tokens(4), 0.1).unwrap();
     let (stage, microbatch, source) = differs(pipeline(Validate::EveryMicrobatch).step(tokens(5), 0.1).unwrap_err());
     assert_eq!((stage, microbatch), (0, 0));
-    assert!(matches!(&source, StageError::Metadata { port: Port::Input, tensor: Some(0), .. }), "{source}");
+    assert!(matches!(&source, StageError::Metadata { port: StagePort::Input, tensor: Some(0), .. }), "{source}");
     // Within one step, in its second microbatch.
     let piece = |length| tokens(length);
     let ready = Batch::ready(vec![piece(4), piece(5)]);
@@ -286,7 +286,7 @@ proptest! {
         let mut other = sizes.clone();
         other[at] += 1;
         let (expected, got) = (PayloadSpec::of(list(&sizes)), PayloadSpec::of_payload(&list(&other).into_payload()));
-        let Mismatch { tensor, expected, got } = got.mismatch(&expected).unwrap();
+        let SpecMismatch { tensor, expected, got } = got.mismatch(&expected).unwrap();
         prop_assert_eq!(tensor, Some(at));
         prop_assert_eq!(expected, format!("float F32 [{}]", sizes[at]));
         prop_assert_eq!(got, format!("float F32 [{}]", sizes[at] + 1));

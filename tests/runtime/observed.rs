@@ -61,8 +61,8 @@ fn batch(samples: usize) -> Batch {
 const CASES: [(&str, usize, SplitBackward, usize); 4] = [
     ("1F1B", 1, SplitBackward::Eager, 2),
     ("DualPipe", 1, SplitBackward::Eager, 2),
-    ("ZBVZeroBubble", 2, SplitBackward::Traced, 4),
-    ("ZBH1", 1, SplitBackward::Traced, 2),
+    ("ZBVZeroBubble", 2, SplitBackward::Captured, 4),
+    ("ZBH1", 1, SplitBackward::Captured, 2),
 ];
 
 #[test]

@@ -20,7 +20,7 @@ fn chunks(schedule: &dyn Schedule) -> usize {
 fn assert_peaks_are_as_simulated<C: Case>(new: impl Fn(usize) -> C, schedule: &dyn Schedule, ranks: usize) {
     let microbatches = 8;
     let size = Size { ranks, chunks: chunks(schedule), microbatches };
-    let builder = builder::<C>(schedule, size).split(SplitBackward::Traced);
+    let builder = builder::<C>(schedule, size).split(SplitBackward::Captured);
     let mut pipeline = builder.build().unwrap();
     let report = pipeline.step(new(microbatches).batch(), 1e-3).unwrap();
     let profile = measured_profile(pipeline.placement(), std::slice::from_ref(&report)).unwrap();

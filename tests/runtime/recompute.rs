@@ -37,7 +37,7 @@ fn recomputed_stages_equal_the_plain_loop_bit_for_bit() {
         for ranks in 1..=4 {
             let schedule = by_name(name).unwrap();
             let size = size(schedule.as_ref(), ranks);
-            for (way, split) in [("eager", SplitBackward::Eager), ("traced", SplitBackward::Traced)] {
+            for (way, split) in [("eager", SplitBackward::Eager), ("captured", SplitBackward::Captured)] {
                 let builder = builder::<Text>(schedule.as_ref(), size).split(split);
                 let builder = builder.accumulation(Accumulation::Ordered);
                 let place = format!("{name} on {ranks} ranks, {way}");
@@ -80,11 +80,11 @@ fn noise_is_drawn_again_and_running_statistics_are_counted_once() {
 #[test]
 fn captured_noise_is_drawn_again_too() {
     for name in ["1F1B", "ZBVZeroBubble"] {
-        let traced = || noisy::builder(name).split(SplitBackward::Traced);
-        let kept = losses(traced().seed(3).stages(noisy::drawing));
-        assert_eq!(losses(traced().seed(3).stages(|at| noisy::drawing(at).recomputed(true))), kept, "{name}");
-        assert_ne!(losses(traced().seed(4).stages(noisy::drawing)), kept, "{name}");
-        let unseeded = traced().stages(|at| noisy::drawing(at).recomputed(true));
+        let captured = || noisy::builder(name).split(SplitBackward::Captured);
+        let kept = losses(captured().seed(3).stages(noisy::drawing));
+        assert_eq!(losses(captured().seed(3).stages(|at| noisy::drawing(at).recomputed(true))), kept, "{name}");
+        assert_ne!(losses(captured().seed(4).stages(noisy::drawing)), kept, "{name}");
+        let unseeded = captured().stages(|at| noisy::drawing(at).recomputed(true));
         let error = unseeded.build().unwrap().step(noisy::batch(0), RATE).unwrap_err().to_string();
         assert!(error.contains("`Builder::seed`"), "{error}");
     }
@@ -102,7 +102,7 @@ fn a_forward_that_draws_without_a_seed_is_refused() {
 fn stepped(name: &str, stage: fn(&StageContext) -> StageBox) -> (Pipeline, burn_pipeline::train::StepReport) {
     let schedule = by_name(name).unwrap();
     let size = size(schedule.as_ref(), 2);
-    let builder = builder::<Text>(schedule.as_ref(), size).split(SplitBackward::Traced).stages(stage);
+    let builder = builder::<Text>(schedule.as_ref(), size).split(SplitBackward::Captured).stages(stage);
     let mut pipeline = builder.optimizer(|| AdamWConfig::new().init()).build().unwrap();
     let report = pipeline.step(Text::new(SAMPLES).batch(), RATE).unwrap();
     (pipeline, report)

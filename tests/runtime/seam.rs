@@ -8,7 +8,7 @@ use burn::tensor::activation::{gelu, relu};
 use burn::tensor::{Device, Int, Tensor};
 use burn_pipeline::ops::HeldOutputs;
 use burn_pipeline::stage::{
-    AnyTensor, Boundary, ErasedStage, ForwardCall, Gradients, Outcome, Payload, Stage, StageBox, StageError,
+    AnyTensor, Boundary, ErasedStage, ForwardCall, ForwardOutput, Gradients, Payload, Stage, StageBox, StageError,
 };
 
 const ROWS: usize = 5;
@@ -126,10 +126,10 @@ fn forked(device: &Device) -> Box<dyn ErasedStage> {
     stage
 }
 
-fn call(sample: usize) -> ForwardCall {
+fn call(microbatch: usize) -> ForwardCall {
     let (x, ids) = (numbers(1, &Device::flex()), Tensor::<2, Int>::ones([ROWS, 1], &Device::flex()));
     ForwardCall {
-        sample,
+        microbatch,
         input: (x, ids).into_payload(),
         extra: Payload::default(),
         target: None,
@@ -188,7 +188,7 @@ fn a_stage_with_integer_and_untracked_outputs_gives_the_gradients_of_the_others(
 #[test]
 fn outputs_leave_a_stage_without_autodiff_and_as_they_were() {
     let device = Device::flex().autodiff();
-    let Outcome::Output(payload) = forked(&device).forward(call(0)).unwrap() else { panic!("a loss came") };
+    let ForwardOutput::Activations(payload) = forked(&device).forward(call(0)).unwrap() else { panic!("a loss came") };
     assert!(payload.tensors().all(|tensor| !tensor.is_tracked() && !tensor.device().is_autodiff()));
     let [y, z, _] = outputs(&numbers(1, &device), &numbers(2, &device));
     let (got_y, ids, ones, got_z) = <Forked as Stage>::Output::from_payload(payload).unwrap();
@@ -208,10 +208,10 @@ fn a_seed_that_does_not_fit_its_output_is_refused() {
     assert_eq!(refuse(vec![seed(10)]), StageError::GradientCount { got: 1, expected: 4 });
     let narrow = seed(10).map(|seed| seed.narrow(1, 0, 1));
     let error = refuse(vec![None, None, None, narrow]);
-    assert!(matches!(&error, StageError::GradientForm { output: 3, .. }), "{error}");
+    assert!(matches!(&error, StageError::GradientSpec { output: 3, .. }), "{error}");
     let double = Tensor::<2>::ones([ROWS, WIDTH], &Device::flex()).cast(burn::tensor::DType::F64);
     let error = refuse(vec![Some(AnyTensor::new(double)), None, None, None]);
-    assert!(matches!(&error, StageError::GradientForm { output: 0, .. }), "{error}");
+    assert!(matches!(&error, StageError::GradientSpec { output: 0, .. }), "{error}");
 }
 
 #[test]

@@ -182,12 +182,12 @@ impl Block {
         }
     }
 
-    /// Why the block cannot be captured, if so; see [`Capacity::uncapturable`].
-    pub fn uncapturable(&self) -> Option<&'static str> {
+    /// Why the block cannot be captured, if so; see [`Capacity::skip_capture`].
+    pub fn skip_capture(&self) -> Option<&'static str> {
         let (Block::All(Inner { mix, .. }) | Block::Some(MixtureOfDepths { inner: Inner { mix, .. }, .. })) = self;
         match mix {
             Mix::Dense(_) => None,
-            Mix::Experts(mixture) => mixture.uncapturable(),
+            Mix::Experts(mixture) => mixture.skip_capture(),
         }
     }
 }

@@ -92,9 +92,9 @@ impl MixtureOfExperts {
         Self { router: self.router.balanced(load, rate), ..self }
     }
 
-    /// Why the layer cannot be captured, if so; see [`Capacity::uncapturable`].
-    pub fn uncapturable(&self) -> Option<&'static str> {
-        self.capacity.uncapturable()
+    /// Why the layer cannot be captured, if so; see [`Capacity::skip_capture`].
+    pub fn skip_capture(&self) -> Option<&'static str> {
+        self.capacity.skip_capture()
     }
 
     /// The experts' part, and how many choices were dropped: in rows of uneven number where there are kernels for

@@ -43,9 +43,9 @@ impl MultiTokenPrediction {
         Self { block: self.block.balanced(load, rate), ..self }
     }
 
-    /// As [`Block::uncapturable`].
-    pub fn uncapturable(&self) -> Option<&'static str> {
-        self.block.uncapturable()
+    /// As [`Block::skip_capture`].
+    pub fn skip_capture(&self) -> Option<&'static str> {
+        self.block.skip_capture()
     }
 
     /// Runs the module on hidden states and the embedded tokens that they are joined with, `[batch, seq, d_model]`

@@ -86,8 +86,8 @@ impl Places {
 
 impl Capacity {
     /// Why a layer with this capacity cannot be captured, if so; see
-    /// [`Stage::uncapturable`](burn_pipeline::stage::Stage::uncapturable).
-    pub fn uncapturable(self) -> Option<&'static str> {
+    /// [`Stage::skip_capture`](burn_pipeline::stage::Stage::skip_capture).
+    pub fn skip_capture(self) -> Option<&'static str> {
         match self {
             Self::Factor(_) => None,
             Self::Dropless => {

@@ -4,7 +4,7 @@ use super::ExecuteError;
 use super::interpreter::Executor;
 use crate::link::{Expected, Header};
 use crate::plan::{MicrobatchTask, StageId};
-use crate::stage::{Mismatch, Payload, PayloadSpec, Port, StageError, StageMetadata};
+use crate::stage::{Payload, PayloadSpec, SpecMismatch, StageError, StageMetadata, StagePort};
 use std::collections::BTreeMap;
 
 /// What an executor does with the forms that it sees in training.
@@ -42,14 +42,14 @@ impl RecordedSpecs {
 
 impl SpecCheck {
     /// Looks at what is at a port of a stage.
-    fn look(&mut self, stage: StageId, port: Port, payload: &Payload) -> Result<(), StageError> {
-        let differs = |Mismatch { tensor, expected, got }| StageError::Metadata { port, tensor, expected, got };
+    fn look(&mut self, stage: StageId, port: StagePort, payload: &Payload) -> Result<(), StageError> {
+        let differs = |SpecMismatch { tensor, expected, got }| StageError::Metadata { port, tensor, expected, got };
         match self {
             SpecCheck::Off => Ok(()),
             SpecCheck::Record(known) => {
                 let noted = known.stages.entry(stage).or_default().note(port, PayloadSpec::of_payload(payload));
                 noted.map_err(|(expected, got)| {
-                    let same = Mismatch { tensor: None, expected: expected.to_string(), got: got.to_string() };
+                    let same = SpecMismatch { tensor: None, expected: expected.to_string(), got: got.to_string() };
                     differs(got.mismatch(&expected).unwrap_or(same))
                 })
             }
@@ -74,7 +74,7 @@ impl Executor {
     pub(super) fn inspect(
         &mut self,
         task: MicrobatchTask,
-        port: Port,
+        port: StagePort,
         payload: impl FnOnce() -> Payload,
     ) -> Result<(), ExecuteError> {
         if self.spec_check() == &SpecCheck::Off {

@@ -13,7 +13,7 @@ use super::interpreter::Executor;
 use super::run::FusedActions;
 use super::run_state::RunState;
 use crate::plan::{Action, MicrobatchTask, Op, Plan};
-use crate::stage::{Begun, Done, Outcome, Work, WorkDirection};
+use crate::stage::{Direction, ForwardOutput, StageWork, WorkResult, WorkStarted};
 use burn::tensor::Device;
 
 /// The two parts of a fused action.
@@ -57,13 +57,13 @@ impl Executor {
         let seeds = self.seeds(state, plan, backward)?;
         let index = state.run.index(backward.stage(), backward.microbatch());
         let work = match backward.op() {
-            Op::BackwardInput => Work::BackwardInput(index, seeds),
-            _ => Work::Backward(index, seeds),
+            Op::BackwardInput => StageWork::BackwardInput(index, seeds),
+            _ => StageWork::Backward(index, seeds),
         };
         let _span = tracing::trace_span!("fused", rank = self.link.rank(), %forward, %backward).entered();
         state.started = state.run.began.elapsed();
-        let first = self.caught(forward, |stage| stage.begin_work(Work::Forward(call)))?;
-        let whole = matches!(first, Begun::Whole(_));
+        let first = self.caught(forward, |stage| stage.begin_work(StageWork::Forward(call)))?;
+        let whole = matches!(first, WorkStarted::Finished(_));
         let first = self.completed(state, plan, forward, first)?;
         let second = self.caught(backward, |stage| stage.begin_work(work))?;
         let both = first.zip(pieces(&second));
@@ -71,15 +71,15 @@ impl Executor {
             self.alternate([(forward, pieces), (backward, of)])?;
         }
         if !whole {
-            let done = self.guarded(forward, |stage| stage.complete_work(WorkDirection::Forward))?;
+            let done = self.guarded(forward, |stage| stage.complete_work(Direction::Forward))?;
             self.keep(state, plan, forward, done)?;
             if both.is_none() {
                 state.note(self.rank(), forward.into(), state.started);
             }
         }
         let done = match second {
-            Begun::Whole(done) => done,
-            Begun::Pieces(_) => self.guarded(backward, |stage| stage.complete_work(WorkDirection::Backward))?,
+            WorkStarted::Finished(done) => done,
+            WorkStarted::Pieces(_) => self.guarded(backward, |stage| stage.complete_work(Direction::Backward))?,
         };
         self.keep(state, plan, backward, done)?;
         self.count_held(state);
@@ -95,11 +95,11 @@ impl Executor {
         state: &mut RunState<'_>,
         plan: &Plan,
         task: MicrobatchTask,
-        begun: Begun,
+        begun: WorkStarted,
     ) -> Result<Option<usize>, ExecuteError> {
         match begun {
-            Begun::Pieces(pieces) => Ok(Some(pieces)),
-            Begun::Whole(done) => {
+            WorkStarted::Pieces(pieces) => Ok(Some(pieces)),
+            WorkStarted::Finished(done) => {
                 self.synchronize(task)?;
                 self.keep(state, plan, task, done)?;
                 state.note(self.rank(), task.into(), state.started);
@@ -114,12 +114,14 @@ impl Executor {
         state: &mut RunState<'_>,
         plan: &Plan,
         task: MicrobatchTask,
-        done: Done,
+        done: WorkResult,
     ) -> Result<(), ExecuteError> {
         match done {
-            Done::Forward(Outcome::Output(output)) => self.forwarded(state, plan, task, Some(output), None),
-            Done::Forward(Outcome::Loss(loss)) => self.forwarded(state, plan, task, None, Some(*loss)),
-            Done::Backward(gradients) => self.backwarded(state, plan, task, gradients),
+            WorkResult::Forward(ForwardOutput::Activations(output)) => {
+                self.forwarded(state, plan, task, Some(output), None)
+            }
+            WorkResult::Forward(ForwardOutput::Loss(loss)) => self.forwarded(state, plan, task, None, Some(*loss)),
+            WorkResult::Backward(gradients) => self.backwarded(state, plan, task, gradients),
         }
     }
 
@@ -129,20 +131,20 @@ impl Executor {
         while forwards < forward.1 && backwards < backward.1 {
             if forwards * backward.1 <= backwards * forward.1 {
                 forwards += 1;
-                self.caught(forward.0, |stage| stage.advance_work(WorkDirection::Forward, 1))?;
+                self.caught(forward.0, |stage| stage.advance_work(Direction::Forward, 1))?;
             } else {
                 backwards += 1;
-                self.caught(backward.0, |stage| stage.advance_work(WorkDirection::Backward, 1))?;
+                self.caught(backward.0, |stage| stage.advance_work(Direction::Backward, 1))?;
             }
         }
         Ok(())
     }
 }
 
-fn pieces(begun: &Begun) -> Option<usize> {
+fn pieces(begun: &WorkStarted) -> Option<usize> {
     match begun {
-        Begun::Pieces(pieces) => Some(*pieces),
-        Begun::Whole(_) => None,
+        WorkStarted::Pieces(pieces) => Some(*pieces),
+        WorkStarted::Finished(_) => None,
     }
 }
 

@@ -8,7 +8,9 @@ use super::{ExecuteError, RankOutcome, Run, RunOptions};
 use crate::group::{Grid, Group};
 use crate::link::{Activity, Link, LinkError, Message};
 use crate::plan::{MicrobatchTask, Op, Placement, Plan, StageId, Task};
-use crate::stage::{Boundary, ErasedStage, ForwardCall, Gradients, LossPart, Outcome, Payload, Port, StageError};
+use crate::stage::{
+    Boundary, ErasedStage, ForwardCall, ForwardOutput, Gradients, LossPart, Payload, StageError, StagePort,
+};
 use burn::tensor::Device;
 use std::collections::{BTreeMap, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -183,8 +185,8 @@ impl Executor {
         let call = self.forward_call(state, plan, task)?;
         let (output, loss) = if state.run.train {
             match self.guarded(task, |stage| stage.forward(call))? {
-                Outcome::Output(output) => (Some(output), None),
-                Outcome::Loss(loss) => (None, Some(*loss)),
+                ForwardOutput::Activations(output) => (Some(output), None),
+                ForwardOutput::Loss(loss) => (None, Some(*loss)),
             }
         } else {
             let (output, loss) = self.guarded(task, |stage| stage.evaluate(call))?;
@@ -208,7 +210,7 @@ impl Executor {
         };
         let input = self.join_input(state, plan, task, input)?;
         if state.run.train {
-            self.inspect(task, Port::Input, || input.clone())?;
+            self.inspect(task, StagePort::Input, || input.clone())?;
         }
         let ends_route = placement.next(stage).is_none();
         let extra = self.extra(&state.run, stage, index)?;
@@ -218,7 +220,7 @@ impl Executor {
         };
         let target = target.map(|target| self.link.bring(target));
         let wants_input_gradient = stage.index() > 0;
-        Ok(ForwardCall { sample: index, input, extra, target, ends_route, wants_input_gradient })
+        Ok(ForwardCall { microbatch: index, input, extra, target, ends_route, wants_input_gradient })
     }
 
     /// Keeps what a forward made.
@@ -232,7 +234,7 @@ impl Executor {
     ) -> Result<(), ExecuteError> {
         let index = state.run.index(task.stage(), task.microbatch());
         if let (true, Some(output)) = (state.run.train, &output) {
-            self.inspect(task, Port::Output, || output.clone())?;
+            self.inspect(task, StagePort::Output, || output.clone())?;
         }
         let split = |output| self.split_output(state, plan, task, output);
         let output = output.map(split).transpose()?;
@@ -276,7 +278,7 @@ impl Executor {
         let seeds = Gradients::from_payload(payload).map_err(StageError::Input);
         let seeds = seeds.map_err(|source| self.stage_error(task, source))?;
         let seeds = self.join_gradients(state, plan, task, seeds)?;
-        self.inspect(task, Port::OutputGradient, || seeds.clone().into_payload())?;
+        self.inspect(task, StagePort::OutputGradient, || seeds.clone().into_payload())?;
         Ok(seeds)
     }
 
@@ -288,7 +290,7 @@ impl Executor {
         task: MicrobatchTask,
         gradients: Gradients,
     ) -> Result<(), ExecuteError> {
-        self.inspect(task, Port::InputGradient, || gradients.clone().into_payload())?;
+        self.inspect(task, StagePort::InputGradient, || gradients.clone().into_payload())?;
         let gradients = self.split_gradients(state, plan, task, gradients);
         if let Some(header) = produced(plan.placement(), task) {
             state.values.keep(plan.placement(), self.grid().pipeline_rank(), header, gradients.into_payload());

@@ -73,7 +73,7 @@ pub(crate) fn pack(pieces: Vec<Option<AnyTensor>>) -> Payload {
 /// What came instead.
 pub(crate) fn unpack(payload: Payload, forms: &Forms) -> Result<Vec<Option<AnyTensor>>, String> {
     let mut reader = PayloadReader::new(payload);
-    let mut form = |limit| reader.form(limit, "a list of pieces").map_err(|error| error.to_string());
+    let mut form = |limit| reader.tag(limit, "a list of pieces").map_err(|error| error.to_string());
     let count = form(usize::MAX)?;
     if count != forms.len() {
         return Err(format!("{count} tensors came, {} are held", forms.len()));

@@ -5,7 +5,7 @@
 //! storage is released at its last use. A program is a value: it prints, it has a cost, and what it holds between
 //! its parts is known before it runs.
 //!
-//! 1. A stage's forward and its seeded backward are recorded once (`stage::Traced` does it) as a list of
+//! 1. A stage's forward and its seeded backward are recorded once (`stage::Captured` does it) as a list of
 //!    operations with tensors at its edges: what arrives, parameters, seeds, outputs, gradients.
 //! 2. The list is cut: `F` is what outputs need; `I` what the input's gradients need beyond that; `W` what is
 //!    left for the gradients of the weights; `B` is `I` and `W` in the order in which they were recorded. A stage

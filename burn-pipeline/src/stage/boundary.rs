@@ -118,8 +118,8 @@ impl Payload {
     }
 
     /// Appends a number that says what form follows.
-    pub fn push_tag(&mut self, form: usize) {
-        self.0.push_back(PayloadPart::Tag(form));
+    pub fn push_tag(&mut self, tag: usize) {
+        self.0.push_back(PayloadPart::Tag(tag));
     }
 
     /// Its parts.
@@ -148,7 +148,7 @@ impl Payload {
                 position += 1;
                 f(position - 1, tensor).map(PayloadPart::Tensor)
             }
-            form => Ok(form),
+            tag => Ok(tag),
         };
         Ok(Self(self.0.into_iter().map(map).collect::<Result<_, E>>()?))
     }
@@ -223,9 +223,9 @@ impl PayloadReader {
     ///
     /// # Errors
     /// If the next part is none, or too large.
-    pub fn form(&mut self, limit: usize, expected: &'static str) -> Result<usize, BoundaryError> {
+    pub fn tag(&mut self, limit: usize, expected: &'static str) -> Result<usize, BoundaryError> {
         match self.next(expected)? {
-            PayloadPart::Tag(form) if form < limit => Ok(form),
+            PayloadPart::Tag(tag) if tag < limit => Ok(tag),
             _ => Err(BoundaryError::Structure { expected }),
         }
     }
@@ -260,7 +260,7 @@ impl<T: Boundary> Boundary for Option<T> {
     }
 
     fn read(payload: &mut PayloadReader) -> Result<Self, BoundaryError> {
-        match payload.form(2, "whether an optional value is there")? {
+        match payload.tag(2, "whether an optional value is there")? {
             0 => Ok(None),
             _ => T::read(payload).map(Some),
         }
@@ -274,7 +274,7 @@ impl<T: Boundary> Boundary for Vec<T> {
     }
 
     fn read(payload: &mut PayloadReader) -> Result<Self, BoundaryError> {
-        let length = payload.form(usize::MAX, "the length of a list")?;
+        let length = payload.tag(usize::MAX, "the length of a list")?;
         (0..length).map(|_| T::read(payload)).collect()
     }
 }
@@ -317,12 +317,12 @@ macro_rules! boundary {
     (enum $name:ident { $($variant:ident ( $value:ident )),+ $(,)? }) => {
         impl $crate::stage::Boundary for $name {
             fn write(self, payload: &mut $crate::stage::Payload) {
-                let mut _form = 0;
+                let mut _tag = 0;
                 $(
                     if let Self::$variant(_) = &self {
-                        payload.push_tag(_form);
+                        payload.push_tag(_tag);
                     }
-                    _form += 1;
+                    _tag += 1;
                 )+
                 match self {
                     $(Self::$variant($value) => $crate::stage::Boundary::write($value, payload),)+
@@ -331,10 +331,10 @@ macro_rules! boundary {
 
             fn read(payload: &mut $crate::stage::PayloadReader) -> Result<Self, $crate::stage::BoundaryError> {
                 let variants = [$(stringify!($variant)),+].len();
-                let form = payload.form(variants, concat!("a variant of ", stringify!($name)))?;
+                let tag = payload.tag(variants, concat!("a variant of ", stringify!($name)))?;
                 let mut _variant = 0;
                 $(
-                    if form == _variant {
+                    if tag == _variant {
                         return Ok(Self::$variant($crate::stage::Boundary::read(payload)?));
                     }
                     _variant += 1;

@@ -13,9 +13,9 @@
 use super::Stage;
 use super::any_tensor::{AnyTensor, TensorKind};
 use super::boundary::{Payload, PayloadPart};
-use super::engine::{DeferredShare, Engine, EngineReport, ForwardCall, Gradients, Outcome};
+use super::engine::{DeferredShare, Engine, EngineReport, ForwardCall, ForwardOutput, Gradients};
 use super::error::StageError;
-use super::function::{Computed, StageFunction};
+use super::function::{StageFunction, TrackedOutput};
 use super::gradients::{GradientStore, WeightGradients};
 use super::loss::LossPart;
 use crate::ops::{Deferral, HeldOutputs, RawGradients};
@@ -68,8 +68,8 @@ pub(crate) struct Eager {
 }
 
 impl Eager {
-    /// An engine that says why it was chosen.
-    pub(crate) fn because(reason: impl Into<String>) -> Self {
+    /// An engine that reports this reason.
+    pub(crate) fn new(reason: impl Into<String>) -> Self {
         Self { reason: reason.into(), ..Self::default() }
     }
 
@@ -84,8 +84,8 @@ impl Eager {
     }
 
     /// Runs the backward of a microbatch, but for the weight gradients that layers defer.
-    fn run_backward(&mut self, sample: usize, seeds: Gradients) -> Result<(Gradients, Halfway), StageError> {
-        let held = self.held.remove(&sample).ok_or(StageError::NotHeld)?;
+    fn run_backward(&mut self, microbatch: usize, seeds: Gradients) -> Result<(Gradients, Halfway), StageError> {
+        let held = self.held.remove(&microbatch).ok_or(StageError::NotHeld)?;
         if seeds.len() != held.outputs.len() {
             return Err(StageError::GradientCount { got: seeds.len(), expected: held.outputs.len() });
         }
@@ -97,7 +97,7 @@ impl Eager {
             if let Some(seed) = seed.as_ref().filter(|seed| seed.shape() != form.shape || seed.dtype() != form.dtype) {
                 let got = format!("{:?} of {:?}", seed.shape(), seed.dtype());
                 let expected = format!("{:?} of {:?}", form.shape, form.dtype);
-                return Err(StageError::GradientForm { output, got, expected });
+                return Err(StageError::GradientSpec { output, got, expected });
             }
             given.push(seed.map(AnyTensor::into_dispatch));
         }
@@ -132,10 +132,6 @@ impl Eager {
 }
 
 impl<M: Stage> Engine<M> for Eager {
-    fn name(&self) -> &'static str {
-        "eager"
-    }
-
     fn report(&self) -> EngineReport {
         EngineReport { deferred: self.share, ..EngineReport::eager(self.reason.clone()) }
     }
@@ -145,8 +141,8 @@ impl<M: Stage> Engine<M> for Eager {
         function: &StageFunction<M>,
         module: &M,
         mut call: ForwardCall,
-    ) -> Result<Outcome, StageError> {
-        let sample = call.sample;
+    ) -> Result<ForwardOutput, StageError> {
+        let microbatch = call.microbatch;
         let strategy = strategy_of(module);
         let mut leaves = Vec::new();
         let wants_gradient = call.wants_input_gradient;
@@ -170,7 +166,7 @@ impl<M: Stage> Engine<M> for Eager {
         let floats =
             tracked.into_iter().filter(|t| t.kind() == TensorKind::Float).map(AnyTensor::into_dispatch).collect();
         let nodes = HeldOutputs::new(floats);
-        self.held.insert(sample, Held { leaves, nodes, outputs, _kept: kept, deferral });
+        self.held.insert(microbatch, Held { leaves, nodes, outputs, _kept: kept, deferral });
         Ok(outcome)
     }
 
@@ -179,7 +175,7 @@ impl<M: Stage> Engine<M> for Eager {
         function: &StageFunction<M>,
         module: &M,
         mut call: ForwardCall,
-    ) -> Result<Outcome, StageError> {
+    ) -> Result<ForwardOutput, StageError> {
         let strategy = strategy_of(module);
         call.input = attach(call.input, strategy, false, None);
         call.extra = attach(call.extra, strategy, false, None);
@@ -192,24 +188,24 @@ impl<M: Stage> Engine<M> for Eager {
     fn backward(
         &mut self,
         module: &M,
-        sample: usize,
+        microbatch: usize,
         seeds: Gradients,
         store: &mut GradientStore,
     ) -> Result<Gradients, StageError> {
-        let (inputs, halfway) = self.run_backward(sample, seeds)?;
-        store.add(sample, self.finish(module, halfway)?);
+        let (inputs, halfway) = self.run_backward(microbatch, seeds)?;
+        store.add(microbatch, self.finish(module, halfway)?);
         Ok(inputs)
     }
 
-    fn backward_input(&mut self, _: &M, sample: usize, seeds: Gradients) -> Result<Gradients, StageError> {
-        let (inputs, halfway) = self.run_backward(sample, seeds)?;
-        self.halfway.insert(sample, halfway);
+    fn backward_input(&mut self, _: &M, microbatch: usize, seeds: Gradients) -> Result<Gradients, StageError> {
+        let (inputs, halfway) = self.run_backward(microbatch, seeds)?;
+        self.halfway.insert(microbatch, halfway);
         Ok(inputs)
     }
 
-    fn backward_weight(&mut self, module: &M, sample: usize, store: &mut GradientStore) -> Result<(), StageError> {
-        let halfway = self.halfway.remove(&sample).ok_or(StageError::NotHeld)?;
-        store.add(sample, self.finish(module, halfway)?);
+    fn backward_weight(&mut self, module: &M, microbatch: usize, store: &mut GradientStore) -> Result<(), StageError> {
+        let halfway = self.halfway.remove(&microbatch).ok_or(StageError::NotHeld)?;
+        store.add(microbatch, self.finish(module, halfway)?);
         Ok(())
     }
 
@@ -249,24 +245,24 @@ fn attach(
 }
 
 /// What to hand on, and the same tensors with their graph.
-fn hand_on(computed: Computed) -> (Outcome, Vec<AnyTensor>) {
+fn hand_on(computed: TrackedOutput) -> (ForwardOutput, Vec<AnyTensor>) {
     match computed {
-        Computed::Output(payload) => detach(payload),
-        Computed::Loss(loss) => {
+        TrackedOutput::Output(payload) => detach(payload),
+        TrackedOutput::Loss(loss) => {
             let value = AnyTensor::new(loss.value.clone());
-            (Outcome::Loss(Box::new(LossPart::from(*loss))), vec![value])
+            (ForwardOutput::Loss(Box::new(LossPart::from(*loss))), vec![value])
         }
     }
 }
 
 /// The payload to hand on, and the same tensors with their graph.
-fn detach(payload: Payload) -> (Outcome, Vec<AnyTensor>) {
+fn detach(payload: Payload) -> (ForwardOutput, Vec<AnyTensor>) {
     let tracked: Vec<AnyTensor> = payload.tensors().cloned().collect();
     let plain = payload.into_parts().map(|part| match part {
         PayloadPart::Tensor(tensor) => PayloadPart::Tensor(tensor.inner()),
         form => form,
     });
-    (Outcome::Output(Payload::from_parts(plain)), tracked)
+    (ForwardOutput::Activations(Payload::from_parts(plain)), tracked)
 }
 
 /// Takes the gradients of a module's parameters, in visiting order.

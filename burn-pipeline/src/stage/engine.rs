@@ -3,17 +3,17 @@
 use super::Stage;
 use super::any_tensor::AnyTensor;
 use super::boundary::Payload;
-use super::draws::Draws;
 use super::error::StageError;
 use super::function::StageFunction;
 use super::gradients::GradientStore;
 use super::loss::LossPart;
+use super::seed::ForwardSeed;
 
 /// What a forward gets.
 #[derive(Clone, Debug)]
 pub struct ForwardCall {
     /// The microbatch, numbered over the whole batch.
-    pub sample: usize,
+    pub microbatch: usize,
     /// The stage's input, without autodiff.
     pub input: Payload,
     /// What it reads beside, without autodiff.
@@ -28,9 +28,9 @@ pub struct ForwardCall {
 
 /// What a training forward hands on, without autodiff.
 #[derive(Clone, Debug)]
-pub enum Outcome {
-    /// Outputs, for the next stage.
-    Output(Payload),
+pub enum ForwardOutput {
+    /// The outputs, for the next stage.
+    Activations(Payload),
     /// The loss of a stage that ends its route.
     Loss(Box<LossPart>),
 }
@@ -51,7 +51,7 @@ pub struct ActivationBytes {
 
 /// Work that is done piece by piece, so that a forward and a backward can be interleaved.
 #[derive(Clone, Debug)]
-pub enum Work {
+pub enum StageWork {
     /// `F`.
     Forward(ForwardCall),
     /// `B` of a microbatch.
@@ -62,7 +62,7 @@ pub enum Work {
 
 /// Which of the two pieces of work that a stage may have begun: one forward and one backward.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum WorkDirection {
+pub enum Direction {
     /// A forward.
     Forward,
     /// A backward, `B` or `I`.
@@ -71,18 +71,18 @@ pub enum WorkDirection {
 
 /// What beginning a piece of work gave.
 #[derive(Clone, Debug)]
-pub enum Begun {
+pub enum WorkStarted {
     /// It can be done in so many pieces: each enqueues one operation on the device.
     Pieces(usize),
     /// It cannot be done in pieces, and was done.
-    Whole(Done),
+    Finished(WorkResult),
 }
 
 /// What work gave.
 #[derive(Clone, Debug)]
-pub enum Done {
+pub enum WorkResult {
     /// Of a forward.
-    Forward(Outcome),
+    Forward(ForwardOutput),
     /// Of a backward: the gradients of the input.
     Backward(Gradients),
 }
@@ -90,14 +90,14 @@ pub enum Done {
 /// Which way stages run their backwards.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum SplitBackward {
-    /// Split for real (`traced`) where the plan runs `I` and `W` and the stage can be captured, else plainly.
+    /// Captured where the plan runs `I` and `W` and the stage can be captured, else plainly.
     #[default]
     Auto,
     /// By Burn's autodiff: `I` computes both gradients and `W` only adds the weights', but for the layers that
     /// defer theirs (see [`DeferredForward`](crate::ops::DeferredForward)).
     Eager,
     /// From captured programs, whatever the plan; a stage that cannot be captured fails and says why.
-    Traced,
+    Captured,
 }
 
 /// How much of a stage's weight gradients its `I` leaves to its `W`, measured on one microbatch.
@@ -120,11 +120,29 @@ impl DeferredShare {
     }
 }
 
-/// Which way a stage is run, and why.
+/// The way a stage's forwards and backwards are run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum EngineKind {
+    /// By Burn's autodiff.
+    Eager,
+    /// From programs that were captured once and are replayed.
+    Captured,
+}
+
+impl std::fmt::Display for EngineKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            EngineKind::Eager => "eager",
+            EngineKind::Captured => "captured",
+        })
+    }
+}
+
+/// The way a stage is run, and the reason for it.
 #[derive(Clone, Debug)]
 pub struct EngineReport {
-    /// The engine's name (`eager`, `traced`).
-    pub engine: &'static str,
+    /// The engine.
+    pub engine: EngineKind,
     /// Why this one.
     pub reason: String,
     /// What deferred operations left for `W`; `None` before the first `W`, and where no operation can defer (in a
@@ -137,7 +155,7 @@ pub struct EngineReport {
 impl EngineReport {
     /// A stage run by Burn's autodiff.
     pub fn eager(reason: impl Into<String>) -> Self {
-        Self { engine: "eager", reason: reason.into(), deferred: None, programs: Vec::new() }
+        Self { engine: EngineKind::Eager, reason: reason.into(), deferred: None, programs: Vec::new() }
     }
 }
 
@@ -145,17 +163,19 @@ impl EngineReport {
 ///
 /// Whatever the way, `backward` equals `backward_input` followed by `backward_weight`.
 pub trait Engine<M: Stage>: Send {
-    /// Its name, for reports (`eager`, `traced`).
-    fn name(&self) -> &'static str;
-
-    /// Which way the stage is run, and why.
+    /// The way the stage is run, and the reason for it.
     fn report(&self) -> EngineReport;
 
     /// Runs the forward of a microbatch and holds what its backward needs.
     ///
     /// # Errors
     /// If the call's parts do not fit the stage.
-    fn forward(&mut self, function: &StageFunction<M>, module: &M, call: ForwardCall) -> Result<Outcome, StageError>;
+    fn forward(
+        &mut self,
+        function: &StageFunction<M>,
+        module: &M,
+        call: ForwardCall,
+    ) -> Result<ForwardOutput, StageError>;
 
     /// Runs the forward of a microbatch as in training and holds nothing of it.
     ///
@@ -166,11 +186,11 @@ pub trait Engine<M: Stage>: Send {
         function: &StageFunction<M>,
         module: &M,
         call: ForwardCall,
-    ) -> Result<Outcome, StageError>;
+    ) -> Result<ForwardOutput, StageError>;
 
     /// Says where forwards that it runs again by itself draw from.
-    fn draw_from(&mut self, draws: Draws) {
-        let _ = draws;
+    fn set_forward_seed(&mut self, seed: ForwardSeed) {
+        let _ = seed;
     }
 
     /// `B`: gives the gradients of the input and adds those of the weights to the store.
@@ -182,7 +202,7 @@ pub trait Engine<M: Stage>: Send {
     fn backward(
         &mut self,
         module: &M,
-        sample: usize,
+        microbatch: usize,
         seeds: Gradients,
         store: &mut GradientStore,
     ) -> Result<Gradients, StageError>;
@@ -191,23 +211,28 @@ pub trait Engine<M: Stage>: Send {
     ///
     /// # Errors
     /// As `backward`.
-    fn backward_input(&mut self, module: &M, sample: usize, seeds: Gradients) -> Result<Gradients, StageError>;
+    fn backward_input(&mut self, module: &M, microbatch: usize, seeds: Gradients) -> Result<Gradients, StageError>;
 
     /// `W`: adds the gradients of the weights to the store.
     ///
     /// # Errors
     /// If no `backward_input` of this microbatch is held.
-    fn backward_weight(&mut self, module: &M, sample: usize, store: &mut GradientStore) -> Result<(), StageError>;
+    fn backward_weight(&mut self, module: &M, microbatch: usize, store: &mut GradientStore) -> Result<(), StageError>;
 
     /// `W` of several microbatches at once: the same gradients up to the order of additions.
     ///
     /// # Errors
     /// As `backward_weight`.
-    fn backward_weights(&mut self, module: &M, samples: &[usize], store: &mut GradientStore) -> Result<(), StageError> {
-        samples.iter().try_for_each(|&sample| self.backward_weight(module, sample, store))
+    fn backward_weights(
+        &mut self,
+        module: &M,
+        microbatches: &[usize],
+        store: &mut GradientStore,
+    ) -> Result<(), StageError> {
+        microbatches.iter().try_for_each(|&microbatch| self.backward_weight(module, microbatch, store))
     }
 
-    /// Starts a forward or a backward of which the caller decides how far it goes when; see [`Begun`].
+    /// Starts a forward or a backward of which the caller decides how far it goes when; see [`WorkStarted`].
     ///
     /// # Errors
     /// As the work by itself.
@@ -215,13 +240,17 @@ pub trait Engine<M: Stage>: Send {
         &mut self,
         function: &StageFunction<M>,
         module: &M,
-        work: Work,
+        work: StageWork,
         store: &mut GradientStore,
-    ) -> Result<Begun, StageError> {
-        Ok(Begun::Whole(match work {
-            Work::Forward(call) => Done::Forward(self.forward(function, module, call)?),
-            Work::Backward(sample, seeds) => Done::Backward(self.backward(module, sample, seeds, store)?),
-            Work::BackwardInput(sample, seeds) => Done::Backward(self.backward_input(module, sample, seeds)?),
+    ) -> Result<WorkStarted, StageError> {
+        Ok(WorkStarted::Finished(match work {
+            StageWork::Forward(call) => WorkResult::Forward(self.forward(function, module, call)?),
+            StageWork::Backward(microbatch, seeds) => {
+                WorkResult::Backward(self.backward(module, microbatch, seeds, store)?)
+            }
+            StageWork::BackwardInput(microbatch, seeds) => {
+                WorkResult::Backward(self.backward_input(module, microbatch, seeds)?)
+            }
         }))
     }
 
@@ -229,7 +258,7 @@ pub trait Engine<M: Stage>: Send {
     ///
     /// # Errors
     /// If no such work was begun.
-    fn advance(&mut self, direction: WorkDirection, pieces: usize) -> Result<(), StageError> {
+    fn advance(&mut self, direction: Direction, pieces: usize) -> Result<(), StageError> {
         let _ = (direction, pieces);
         Err(StageError::NotHeld)
     }
@@ -238,7 +267,7 @@ pub trait Engine<M: Stage>: Send {
     ///
     /// # Errors
     /// If no such work was begun.
-    fn complete(&mut self, direction: WorkDirection, store: &mut GradientStore) -> Result<Done, StageError> {
+    fn complete(&mut self, direction: Direction, store: &mut GradientStore) -> Result<WorkResult, StageError> {
         let _ = (direction, store);
         Err(StageError::NotHeld)
     }

@@ -4,19 +4,20 @@
 
 use super::any_tensor::AnyTensor;
 use super::boundary::Payload;
-use super::draws::Draws;
 #[cfg(doc)]
 use super::engine::Engine;
 use super::engine::{
-    ActivationBytes, Begun, Done, EngineReport, ForwardCall, Gradients, Outcome, SplitBackward, Work, WorkDirection,
+    ActivationBytes, Direction, EngineReport, ForwardCall, ForwardOutput, Gradients, SplitBackward, StageWork,
+    WorkResult, WorkStarted,
 };
 use super::error::StageError;
-use super::function::Takes;
+use super::function::BatchChecks;
 use super::gradients::{Accumulation, GradientStore};
 use super::loss::LossPart;
 use super::metadata::StageMetadata;
 use super::named::NamedParameter;
 use super::names::Names;
+use super::seed::ForwardSeed;
 use super::state::{NamedWeight, ParameterState, StageState};
 use burn::module::ParamId;
 use burn::optim::ModuleOptimizer;
@@ -27,8 +28,6 @@ use std::collections::HashMap;
 pub trait ErasedStage: Send {
     /// The module's type, for messages.
     fn module_type(&self) -> &'static str;
-    /// How its forwards and backwards are run.
-    fn engine(&self) -> &'static str;
     /// How they are run, why, and what the stage was captured as.
     fn report(&self) -> EngineReport;
     /// Chooses how they are run; `splits` says whether the plan runs `I` and `W` on this stage, `keep_outputs`
@@ -41,7 +40,7 @@ pub trait ErasedStage: Send {
     /// Names of the extras it reads.
     fn extras(&self) -> Vec<&'static str>;
     /// What it takes from the batch.
-    fn takes(&self) -> Takes;
+    fn takes(&self) -> BatchChecks;
     /// Has it a loss?
     fn has_loss(&self) -> bool;
     /// What was declared of its boundary.
@@ -51,7 +50,7 @@ pub trait ErasedStage: Send {
     /// Sets how gradients are added and who steps the weights.
     fn prepare(&mut self, accumulation: Accumulation, optimizer: Option<ModuleOptimizer>);
     /// Says where the forwards of the next batches draw random numbers from.
-    fn draw_from(&mut self, draws: Draws);
+    fn set_forward_seed(&mut self, seed: ForwardSeed);
     /// Starts a pass over a batch: ordered sums start at microbatch `first`; `None` holds all gradients back
     /// until they are released.
     fn begin(&mut self, first: Option<usize>);
@@ -59,7 +58,7 @@ pub trait ErasedStage: Send {
     ///
     /// # Errors
     /// See [`Engine::forward`].
-    fn forward(&mut self, call: ForwardCall) -> Result<Outcome, StageError>;
+    fn forward(&mut self, call: ForwardCall) -> Result<ForwardOutput, StageError>;
     /// A forward without autodiff: the outputs and, where there is a loss and a target, the loss.
     ///
     /// # Errors
@@ -69,37 +68,37 @@ pub trait ErasedStage: Send {
     ///
     /// # Errors
     /// See [`Engine::backward`].
-    fn backward(&mut self, sample: usize, seeds: Gradients) -> Result<Gradients, StageError>;
+    fn backward(&mut self, microbatch: usize, seeds: Gradients) -> Result<Gradients, StageError>;
     /// `I`.
     ///
     /// # Errors
     /// See [`Engine::backward_input`].
-    fn backward_input(&mut self, sample: usize, seeds: Gradients) -> Result<Gradients, StageError>;
+    fn backward_input(&mut self, microbatch: usize, seeds: Gradients) -> Result<Gradients, StageError>;
     /// `W`.
     ///
     /// # Errors
     /// See [`Engine::backward_weight`].
-    fn backward_weight(&mut self, sample: usize) -> Result<(), StageError>;
+    fn backward_weight(&mut self, microbatch: usize) -> Result<(), StageError>;
     /// `W` of several microbatches at once.
     ///
     /// # Errors
     /// See [`Engine::backward_weights`].
-    fn backward_weights(&mut self, samples: &[usize]) -> Result<(), StageError>;
+    fn backward_weights(&mut self, microbatches: &[usize]) -> Result<(), StageError>;
     /// Starts work that is done piece by piece.
     ///
     /// # Errors
     /// See [`Engine::begin`].
-    fn begin_work(&mut self, work: Work) -> Result<Begun, StageError>;
+    fn begin_work(&mut self, work: StageWork) -> Result<WorkStarted, StageError>;
     /// Runs the next pieces of it.
     ///
     /// # Errors
     /// See [`Engine::advance`].
-    fn advance_work(&mut self, direction: WorkDirection, pieces: usize) -> Result<(), StageError>;
+    fn advance_work(&mut self, direction: Direction, pieces: usize) -> Result<(), StageError>;
     /// Runs what is left of it.
     ///
     /// # Errors
     /// See [`Engine::complete`].
-    fn complete_work(&mut self, direction: WorkDirection) -> Result<Done, StageError>;
+    fn complete_work(&mut self, direction: Direction) -> Result<WorkResult, StageError>;
     /// The gathered weight gradients.
     fn gradients(&mut self) -> &mut GradientStore;
     /// Parameters in visiting order.
@@ -125,7 +124,7 @@ pub trait ErasedStage: Send {
     /// # Errors
     /// What Burn says of the optimizer's record.
     fn optimizer_state(&self) -> Result<Option<HashMap<ParamId, ParameterState>>, StageError>;
-    /// Takes other values and other optimizer state, to be adopted later; nothing changes yet.
+    /// BatchChecks other values and other optimizer state, to be adopted later; nothing changes yet.
     ///
     /// # Errors
     /// If the optimizer does not keep what it is given.

@@ -1,7 +1,7 @@
 //! What can go wrong within one stage.
 
 use super::boundary::BoundaryError;
-use super::metadata::Port;
+use super::metadata::StagePort;
 use crate::ops::DeferredError;
 
 /// An error inside one stage; the executor adds rank, stage, microbatch and operation.
@@ -55,7 +55,7 @@ pub enum StageError {
     )]
     Metadata {
         /// Where.
-        port: Port,
+        port: StagePort,
         /// Which tensor, from 0; `None` where it is not a tensor that differs.
         tensor: Option<usize>,
         /// What the metadata says.
@@ -65,7 +65,7 @@ pub enum StageError {
     },
     /// A gradient's shape or element type is not its output's.
     #[error("the gradient of output {output} is {got}, but the output is {expected}")]
-    GradientForm {
+    GradientSpec {
         /// Which output, from 0.
         output: usize,
         /// Shape and element type that came.

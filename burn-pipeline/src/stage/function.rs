@@ -8,17 +8,17 @@ use super::loss::Loss;
 use std::sync::Arc;
 
 /// Tells whether a payload is of the form that something takes.
-pub type Check = fn(Payload) -> Result<(), BoundaryError>;
+pub type PayloadCheck = fn(Payload) -> Result<(), BoundaryError>;
 
 /// What a stage takes from the batch, so that a batch of another form can be refused before anything runs.
 #[derive(Clone, Copy, Debug)]
-pub struct Takes {
+pub struct BatchChecks {
     /// The input (it comes from the batch on the first stage only).
-    pub input: Check,
+    pub input: PayloadCheck,
     /// The extras.
-    pub extra: Check,
+    pub extra: PayloadCheck,
     /// The target, where there is a loss.
-    pub target: Option<Check>,
+    pub target: Option<PayloadCheck>,
 }
 
 fn check<T: Boundary>(payload: Payload) -> Result<(), BoundaryError> {
@@ -29,7 +29,7 @@ type LossFunction<O> = Arc<dyn Fn(O, Payload) -> Result<Loss, BoundaryError> + S
 
 /// What a stage computes for one microbatch, before autodiff is taken off.
 #[derive(Debug)]
-pub enum Computed {
+pub enum TrackedOutput {
     /// The outputs.
     Output(Payload),
     /// The loss over them.
@@ -39,7 +39,7 @@ pub enum Computed {
 /// The forward of a stage's module, with the user's loss where it is the last.
 pub struct StageFunction<M: Stage> {
     loss: Option<LossFunction<M::Output>>,
-    target: Option<Check>,
+    target: Option<PayloadCheck>,
 }
 
 impl<M: Stage> Clone for StageFunction<M> {
@@ -72,8 +72,8 @@ impl<M: Stage> StageFunction<M> {
     }
 
     /// What the stage takes from the batch.
-    pub fn takes(&self) -> Takes {
-        Takes { input: check::<M::Input>, extra: check::<M::Extra>, target: self.target }
+    pub fn takes(&self) -> BatchChecks {
+        BatchChecks { input: check::<M::Input>, extra: check::<M::Extra>, target: self.target }
     }
 
     /// The module's outputs for a microbatch.
@@ -103,11 +103,11 @@ impl<M: Stage> StageFunction<M> {
     ///
     /// # Errors
     /// As [`StageFunction::output`] and [`StageFunction::loss`].
-    pub fn train(&self, module: &M, call: ForwardCall) -> Result<Computed, StageError> {
+    pub fn train(&self, module: &M, call: ForwardCall) -> Result<TrackedOutput, StageError> {
         let output = self.output(module, call.input, call.extra)?;
         if call.ends_route {
-            return Ok(Computed::Loss(Box::new(self.loss(output, call.target)?)));
+            return Ok(TrackedOutput::Loss(Box::new(self.loss(output, call.target)?)));
         }
-        Ok(Computed::Output(output.into_payload()))
+        Ok(TrackedOutput::Output(output.into_payload()))
     }
 }

@@ -59,12 +59,12 @@ impl GradientStore {
     }
 
     /// Takes the gradients of one microbatch.
-    pub fn add(&mut self, sample: usize, gradients: WeightGradients) {
+    pub fn add(&mut self, microbatch: usize, gradients: WeightGradients) {
         self.added += 1;
         if self.accumulation == Accumulation::AsTheyCome {
             return self.sum(gradients);
         }
-        self.early.insert(sample, gradients);
+        self.early.insert(microbatch, gradients);
         while let Some(gradients) = self.early.remove(&self.next) {
             self.next += 1;
             self.sum(gradients);

@@ -3,7 +3,7 @@
 //! Burn draws initial values from one generator a device. Ranks on threads of one process would take turns at it
 //! in an order that nobody fixed, so the same seed would give other weights on every run and cut. Here:
 //!
-//! 1. One layer at a time seeds the generator and draws, whoever makes it.
+//! 1. One layer at a time seeds the generator and seed, whoever makes it.
 //! 2. Code elsewhere (a data loader, a dropout) may draw from the same generator meanwhile. So a layer is drawn
 //!    again until two draws agree to the last bit: what both saw, nobody disturbed, unless a thread draws without a pause
 //!    and falls into step with these. The generator can be neither locked nor read, so that cannot be excluded.
@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 static DRAWING: Mutex<()> = Mutex::new(());
 
-/// Draws before a layer counts as one that is not made from its seed alone.
+/// ForwardSeed before a layer counts as one that is not made from its seed alone.
 const ATTEMPTS: usize = 64;
 
 /// The turn to seed the generator and draw from it.

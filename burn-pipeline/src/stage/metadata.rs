@@ -37,7 +37,7 @@ pub enum MetadataMode {
 
 /// A place at a stage's boundary.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Port {
+pub enum StagePort {
     /// What the stage takes, what comes past its neighbour included.
     Input,
     /// What it hands on, what goes past the next stage included.
@@ -48,13 +48,13 @@ pub enum Port {
     InputGradient,
 }
 
-impl std::fmt::Display for Port {
+impl std::fmt::Display for StagePort {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Port::Input => "input",
-            Port::Output => "output",
-            Port::OutputGradient => "output's gradients",
-            Port::InputGradient => "input's gradients",
+            StagePort::Input => "input",
+            StagePort::Output => "output",
+            StagePort::OutputGradient => "output's gradients",
+            StagePort::InputGradient => "input's gradients",
         })
     }
 }
@@ -77,12 +77,12 @@ pub struct StageMetadata {
 
 impl StageMetadata {
     /// The form at one port, if it is known.
-    pub fn at(&self, port: Port) -> Option<&PayloadSpec> {
+    pub fn at(&self, port: StagePort) -> Option<&PayloadSpec> {
         match port {
-            Port::Input => self.input.as_ref(),
-            Port::Output => self.output.as_ref(),
-            Port::OutputGradient => self.output_gradients.as_ref(),
-            Port::InputGradient => self.input_gradients.as_ref(),
+            StagePort::Input => self.input.as_ref(),
+            StagePort::Output => self.output.as_ref(),
+            StagePort::OutputGradient => self.output_gradients.as_ref(),
+            StagePort::InputGradient => self.input_gradients.as_ref(),
         }
     }
 
@@ -90,12 +90,12 @@ impl StageMetadata {
     ///
     /// # Errors
     /// Gives both forms back if they differ in more than sizes.
-    pub fn note(&mut self, port: Port, form: PayloadSpec) -> Result<(), (PayloadSpec, PayloadSpec)> {
+    pub fn note(&mut self, port: StagePort, form: PayloadSpec) -> Result<(), (PayloadSpec, PayloadSpec)> {
         let place = match port {
-            Port::Input => &mut self.input,
-            Port::Output => &mut self.output,
-            Port::OutputGradient => &mut self.output_gradients,
-            Port::InputGradient => &mut self.input_gradients,
+            StagePort::Input => &mut self.input,
+            StagePort::Output => &mut self.output,
+            StagePort::OutputGradient => &mut self.output_gradients,
+            StagePort::InputGradient => &mut self.input_gradients,
         };
         let joined = match place {
             Some(known) => known.join(&form).ok_or_else(|| (known.clone(), form))?,

@@ -61,7 +61,6 @@
 mod any_tensor;
 mod boundary;
 mod by_element;
-mod draws;
 mod eager;
 mod engine;
 mod erased;
@@ -78,6 +77,7 @@ mod names;
 mod payload_spec;
 mod ready;
 mod recompute;
+mod seed;
 mod shared_error;
 mod skip;
 mod stage_box;
@@ -87,24 +87,24 @@ mod typed;
 
 pub use any_tensor::{AnyTensor, TensorKind, TensorKindOf};
 pub use boundary::{Boundary, BoundaryError, Payload, PayloadPart, PayloadReader};
-pub use draws::Draws;
-pub(crate) use draws::mixed;
 pub use engine::{
-    ActivationBytes, Begun, DeferredShare, Done, Engine, EngineReport, ForwardCall, Gradients, Outcome, SplitBackward,
-    Work, WorkDirection,
+    ActivationBytes, DeferredShare, Direction, Engine, EngineKind, EngineReport, ForwardCall, ForwardOutput, Gradients,
+    SplitBackward, StageWork, WorkResult, WorkStarted,
 };
 pub use erased::ErasedStage;
 pub use error::StageError;
-pub use function::{Check, Computed, StageFunction, Takes};
+pub use function::{BatchChecks, PayloadCheck, StageFunction, TrackedOutput};
 pub use gradients::{Accumulation, GradientStore, WeightGradients};
 pub use init::init_seeded;
 pub(crate) use loss::loss_seed;
 pub use loss::{LOSS_SEED, Loss, LossPart, Reduction, Weight};
-pub use metadata::{MetadataMode, Port, StageMetadata, Validate};
+pub use metadata::{MetadataMode, StageMetadata, StagePort, Validate};
 pub use microbatch::{Batch, MicrobatchError, Microbatches, Split};
 pub use named::NamedParameter;
 pub use names::Names;
-pub use payload_spec::{Mismatch, PayloadSpec, SpecPart, TensorSpec};
+pub use payload_spec::{PayloadSpec, SpecMismatch, SpecPart, TensorSpec};
+pub use seed::ForwardSeed;
+pub(crate) use seed::mixed;
 pub use shared_error::SharedError;
 pub use skip::{Skip, Skips};
 pub use stage_box::StageBox;
@@ -150,7 +150,7 @@ pub trait Stage: Module + Sync + 'static {
     ///
     /// What is found when a capture is tried needs no mention. But a capture is tried by running the forward, which
     /// then ends in a caught panic, and the process's panic hook may print that; a part that says it first is not tried.
-    fn uncapturable(&self) -> Option<&'static str> {
+    fn skip_capture(&self) -> Option<&'static str> {
         None
     }
 }

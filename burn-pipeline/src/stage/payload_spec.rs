@@ -40,7 +40,7 @@ pub struct PayloadSpec(Vec<SpecPart>);
 
 /// The first place where a payload has another form than expected.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Mismatch {
+pub struct SpecMismatch {
     /// Which tensor, from 0; `None` where it is not a tensor that differs.
     pub tensor: Option<usize>,
     /// What was expected.
@@ -149,7 +149,7 @@ impl PayloadSpec {
     }
 
     /// Where this form does not fit what is expected, first.
-    pub fn mismatch(&self, expected: &Self) -> Option<Mismatch> {
+    pub fn mismatch(&self, expected: &Self) -> Option<SpecMismatch> {
         let mut tensors = 0;
         for place in 0..self.0.len().max(expected.0.len()) {
             let (got, wanted) = (self.0.get(place), expected.0.get(place));
@@ -161,7 +161,7 @@ impl PayloadSpec {
             if !fits {
                 let text = |part: Option<&SpecPart>| part.map_or("nothing".to_owned(), SpecPart::to_string);
                 let (expected, got) = (text(wanted), text(got));
-                return Some(Mismatch { tensor: tensor.then_some(tensors), expected, got });
+                return Some(SpecMismatch { tensor: tensor.then_some(tensors), expected, got });
             }
             tensors += usize::from(tensor);
         }

@@ -8,19 +8,19 @@
 //! 1. `F` runs without a graph (or, captured, gives its interpreter up), and what it was called with is kept.
 //! 2. `B` and `I` run the forward as it was called, this time holding what backwards need, and go on from there.
 //! 3. Running statistics, which the first forward has counted along, are put back after the second.
-//! 4. The second forward must give what the first gave. It draws from the same seed (see [`Draws`]); and on a stage's
+//! 4. The second forward must give what the first gave. It draws from the same seed (see [`ForwardSeed`]); and on a stage's
 //!    first microbatch its outputs are compared with the first one's, so that a forward that draws without a seed,
 //!    or that counts its calls, is refused.
 
 use super::Stage;
 use super::any_tensor::AnyTensor;
 use super::boundary::Payload;
-use super::draws::Draws;
-use super::engine::{ActivationBytes, Engine, EngineReport, ForwardCall, Gradients, Outcome};
+use super::engine::{ActivationBytes, Engine, EngineReport, ForwardCall, ForwardOutput, Gradients};
 use super::error::StageError;
 use super::function::StageFunction;
 use super::gradients::GradientStore;
 use super::names::Names;
+use super::seed::ForwardSeed;
 use super::state::{named_weights, with_weights};
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::Tensor;
@@ -30,7 +30,7 @@ use std::collections::HashMap;
 pub(crate) struct Recompute<M: Stage> {
     inner: Box<dyn Engine<M>>,
     function: StageFunction<M>,
-    draws: Draws,
+    seed: ForwardSeed,
     calls: HashMap<usize, ForwardCall>,
     /// The most that a call holds.
     call_bytes: usize,
@@ -42,8 +42,8 @@ const DIFFERS: &str = "its forward gives other numbers when it runs again, so it
 
 impl<M: Stage> Recompute<M> {
     pub(crate) fn new(inner: Box<dyn Engine<M>>, function: StageFunction<M>) -> Self {
-        let draws = Draws::default();
-        Self { inner, function, draws, calls: HashMap::new(), call_bytes: 0, buffers: None }
+        let seed = ForwardSeed::default();
+        Self { inner, function, seed, calls: HashMap::new(), call_bytes: 0, buffers: None }
     }
 
     /// Runs something that may count buffers along, and puts them back.
@@ -63,17 +63,17 @@ impl<M: Stage> Recompute<M> {
     }
 
     /// The forward again, this time holding what backwards need.
-    fn again(&mut self, module: &M, sample: usize) -> Result<(), StageError> {
-        let call = self.calls.remove(&sample).ok_or(StageError::NotHeld)?;
+    fn again(&mut self, module: &M, microbatch: usize) -> Result<(), StageError> {
+        let call = self.calls.remove(&microbatch).ok_or(StageError::NotHeld)?;
         self.uncounted(module, |this| {
-            let _turn = this.draws.begin(sample, module);
+            let _turn = this.seed.begin(microbatch, module);
             this.inner.forward(&this.function, module, call).map(drop)
         })
     }
 
     /// Refuses a forward that does not give the same numbers twice.
-    fn prove(&mut self, module: &M, call: ForwardCall, first: &Outcome) -> Result<(), StageError> {
-        self.draws.again(call.sample, module);
+    fn prove(&mut self, module: &M, call: ForwardCall, first: &ForwardOutput) -> Result<(), StageError> {
+        self.seed.again(call.microbatch, module);
         let second = self.uncounted(module, |this| this.inner.forward_only(&this.function, module, call))?;
         match bits(first)? == bits(&second)? {
             true => Ok(()),
@@ -83,20 +83,21 @@ impl<M: Stage> Recompute<M> {
 }
 
 impl<M: Stage> Engine<M> for Recompute<M> {
-    fn name(&self) -> &'static str {
-        self.inner.name()
-    }
-
     fn report(&self) -> EngineReport {
         let report = self.inner.report();
         EngineReport { reason: format!("{}; its activations are recomputed", report.reason), ..report }
     }
 
-    fn draw_from(&mut self, draws: Draws) {
-        self.draws = draws;
+    fn set_forward_seed(&mut self, seed: ForwardSeed) {
+        self.seed = seed;
     }
 
-    fn forward(&mut self, function: &StageFunction<M>, module: &M, call: ForwardCall) -> Result<Outcome, StageError> {
+    fn forward(
+        &mut self,
+        function: &StageFunction<M>,
+        module: &M,
+        call: ForwardCall,
+    ) -> Result<ForwardOutput, StageError> {
         let proved = self.buffers.is_some();
         if !proved {
             // Draws lazy parameters, too: what runs without a graph must not draw a copy's.
@@ -108,7 +109,7 @@ impl<M: Stage> Engine<M> for Recompute<M> {
             self.prove(module, call.clone(), &outcome).inspect_err(|_| self.buffers = None)?;
         }
         self.call_bytes = self.call_bytes.max(bytes(&call));
-        self.calls.insert(call.sample, call);
+        self.calls.insert(call.microbatch, call);
         Ok(outcome)
     }
 
@@ -117,32 +118,37 @@ impl<M: Stage> Engine<M> for Recompute<M> {
         function: &StageFunction<M>,
         module: &M,
         call: ForwardCall,
-    ) -> Result<Outcome, StageError> {
+    ) -> Result<ForwardOutput, StageError> {
         self.inner.forward_only(function, module, call)
     }
 
     fn backward(
         &mut self,
         module: &M,
-        sample: usize,
+        microbatch: usize,
         seeds: Gradients,
         store: &mut GradientStore,
     ) -> Result<Gradients, StageError> {
-        self.again(module, sample)?;
-        self.inner.backward(module, sample, seeds, store)
+        self.again(module, microbatch)?;
+        self.inner.backward(module, microbatch, seeds, store)
     }
 
-    fn backward_input(&mut self, module: &M, sample: usize, seeds: Gradients) -> Result<Gradients, StageError> {
-        self.again(module, sample)?;
-        self.inner.backward_input(module, sample, seeds)
+    fn backward_input(&mut self, module: &M, microbatch: usize, seeds: Gradients) -> Result<Gradients, StageError> {
+        self.again(module, microbatch)?;
+        self.inner.backward_input(module, microbatch, seeds)
     }
 
-    fn backward_weight(&mut self, module: &M, sample: usize, store: &mut GradientStore) -> Result<(), StageError> {
-        self.inner.backward_weight(module, sample, store)
+    fn backward_weight(&mut self, module: &M, microbatch: usize, store: &mut GradientStore) -> Result<(), StageError> {
+        self.inner.backward_weight(module, microbatch, store)
     }
 
-    fn backward_weights(&mut self, module: &M, samples: &[usize], store: &mut GradientStore) -> Result<(), StageError> {
-        self.inner.backward_weights(module, samples, store)
+    fn backward_weights(
+        &mut self,
+        module: &M,
+        microbatches: &[usize],
+        store: &mut GradientStore,
+    ) -> Result<(), StageError> {
+        self.inner.backward_weights(module, microbatches, store)
     }
 
     fn held(&self) -> usize {
@@ -198,10 +204,10 @@ fn has_buffers<M: Module>(module: &M) -> bool {
 }
 
 /// The bits of what a forward handed on.
-fn bits(outcome: &Outcome) -> Result<Vec<Vec<u8>>, StageError> {
+fn bits(outcome: &ForwardOutput) -> Result<Vec<Vec<u8>>, StageError> {
     let read = |tensor: &AnyTensor| tensor.to_data().map(|data| data.as_bytes().to_vec()).map_err(StageError::Device);
     match outcome {
-        Outcome::Output(payload) => payload.tensors().map(read).collect(),
-        Outcome::Loss(loss) => Ok(vec![read(&loss.value)?]),
+        ForwardOutput::Activations(payload) => payload.tensors().map(read).collect(),
+        ForwardOutput::Loss(loss) => Ok(vec![read(&loss.value)?]),
     }
 }

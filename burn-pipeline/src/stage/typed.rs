@@ -4,23 +4,23 @@
 use super::Stage;
 use super::any_tensor::AnyTensor;
 use super::boundary::{Boundary, Payload};
-use super::draws::Draws;
 use super::eager::{Eager, parameter_ids};
 use super::engine::{
-    ActivationBytes, Begun, Done, Engine, EngineReport, ForwardCall, Gradients, Outcome, SplitBackward, Work,
-    WorkDirection,
+    ActivationBytes, Direction, Engine, EngineReport, ForwardCall, ForwardOutput, Gradients, SplitBackward, StageWork,
+    WorkResult, WorkStarted,
 };
 use super::error::StageError;
-use super::function::{StageFunction, Takes};
+use super::function::{BatchChecks, StageFunction};
 use super::gradients::{Accumulation, GradientStore};
 use super::loss::LossPart;
 use super::metadata::StageMetadata;
 use super::named::{NamedParameter, named_parameters, retie};
 use super::names::Names;
 use super::recompute::Recompute;
+use super::seed::ForwardSeed;
 use super::state::{NamedWeight, ParameterState, StageState, named_weights, optimizer_state};
 use super::state::{with_optimizer_state, with_weights};
-use super::traced::Traced;
+use super::traced::Captured;
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::{GradientsParams, ModuleOptimizer};
 use burn::tensor::Tensor;
@@ -39,7 +39,7 @@ pub(super) struct Typed<M: Stage> {
     optimizer: Option<ModuleOptimizer>,
     declared: Option<StageMetadata>,
     names: Names,
-    draws: Draws,
+    seed: ForwardSeed,
     recompute: bool,
     sharded: Option<bool>,
     /// What a checkpoint offers, until all ranks have found theirs in order.
@@ -55,13 +55,13 @@ impl<M: Stage> Typed<M> {
         Self {
             module: Some(module),
             function,
-            engine: Box::new(Eager::because(NOT_CHOSEN)),
+            engine: Box::new(Eager::new(NOT_CHOSEN)),
             store: GradientStore::default(),
             optimizer: None,
             declared: None,
             names: Names::default(),
             offered: None,
-            draws: Draws::default(),
+            seed: ForwardSeed::default(),
             recompute: false,
             sharded: None,
         }
@@ -82,21 +82,17 @@ impl<M: Stage> ErasedStage for Typed<M> {
         std::any::type_name::<M>()
     }
 
-    fn engine(&self) -> &'static str {
-        self.engine.name()
-    }
-
     fn report(&self) -> EngineReport {
         self.engine.report()
     }
 
     fn choose(&mut self, split: SplitBackward, splits: bool, keep_outputs: bool) -> Result<(), StageError> {
-        let eager = |reason| Box::new(Eager::because(reason).keeping_outputs(keep_outputs).deferring(splits));
+        let eager = |reason| Box::new(Eager::new(reason).keeping_outputs(keep_outputs).deferring(splits));
         let engine: Box<dyn Engine<M>> = match (split, splits) {
             (SplitBackward::Eager, _) => eager("it was asked for"),
             (SplitBackward::Auto, false) => eager("the plan does not split its backward"),
-            (SplitBackward::Auto, true) => Box::new(Traced::new(self.function.clone(), false)),
-            (SplitBackward::Traced, _) => Box::new(Traced::new(self.function.clone(), true)),
+            (SplitBackward::Auto, true) => Box::new(Captured::new(self.function.clone(), false)),
+            (SplitBackward::Captured, _) => Box::new(Captured::new(self.function.clone(), true)),
         };
         self.engine = self.wrapped(engine);
         Ok(())
@@ -106,7 +102,7 @@ impl<M: Stage> ErasedStage for Typed<M> {
         self.module.as_ref().map(M::extras).unwrap_or_default()
     }
 
-    fn takes(&self) -> Takes {
+    fn takes(&self) -> BatchChecks {
         self.function.takes()
     }
 
@@ -127,18 +123,18 @@ impl<M: Stage> ErasedStage for Typed<M> {
         self.optimizer = optimizer;
     }
 
-    fn draw_from(&mut self, draws: Draws) {
-        self.engine.draw_from(draws);
-        self.draws = draws;
+    fn set_forward_seed(&mut self, seed: ForwardSeed) {
+        self.engine.set_forward_seed(seed);
+        self.seed = seed;
     }
 
     fn begin(&mut self, first: Option<usize>) {
         self.store.begin(first);
     }
 
-    fn forward(&mut self, call: ForwardCall) -> Result<Outcome, StageError> {
+    fn forward(&mut self, call: ForwardCall) -> Result<ForwardOutput, StageError> {
         let module = Self::lent(&self.module)?;
-        let _turn = self.draws.begin(call.sample, module);
+        let _turn = self.seed.begin(call.microbatch, module);
         self.engine.forward(&self.function, module, call)
     }
 
@@ -153,35 +149,37 @@ impl<M: Stage> ErasedStage for Typed<M> {
         Ok((output, Some(LossPart::from(loss))))
     }
 
-    fn backward(&mut self, sample: usize, seeds: Gradients) -> Result<Gradients, StageError> {
-        self.engine.backward(Self::lent(&self.module)?, sample, seeds, &mut self.store)
+    fn backward(&mut self, microbatch: usize, seeds: Gradients) -> Result<Gradients, StageError> {
+        self.engine.backward(Self::lent(&self.module)?, microbatch, seeds, &mut self.store)
     }
 
-    fn backward_input(&mut self, sample: usize, seeds: Gradients) -> Result<Gradients, StageError> {
-        self.engine.backward_input(Self::lent(&self.module)?, sample, seeds)
+    fn backward_input(&mut self, microbatch: usize, seeds: Gradients) -> Result<Gradients, StageError> {
+        self.engine.backward_input(Self::lent(&self.module)?, microbatch, seeds)
     }
 
-    fn backward_weight(&mut self, sample: usize) -> Result<(), StageError> {
-        self.engine.backward_weight(Self::lent(&self.module)?, sample, &mut self.store)
+    fn backward_weight(&mut self, microbatch: usize) -> Result<(), StageError> {
+        self.engine.backward_weight(Self::lent(&self.module)?, microbatch, &mut self.store)
     }
 
-    fn backward_weights(&mut self, samples: &[usize]) -> Result<(), StageError> {
-        self.engine.backward_weights(Self::lent(&self.module)?, samples, &mut self.store)
+    fn backward_weights(&mut self, microbatches: &[usize]) -> Result<(), StageError> {
+        self.engine.backward_weights(Self::lent(&self.module)?, microbatches, &mut self.store)
     }
 
-    fn begin_work(&mut self, work: Work) -> Result<Begun, StageError> {
+    fn begin_work(&mut self, work: StageWork) -> Result<WorkStarted, StageError> {
         match work {
             // It has its turn to draw as a whole.
-            Work::Forward(call) if self.draws.are_seeded() => Ok(Begun::Whole(Done::Forward(self.forward(call)?))),
+            StageWork::Forward(call) if self.seed.are_seeded() => {
+                Ok(WorkStarted::Finished(WorkResult::Forward(self.forward(call)?)))
+            }
             work => self.engine.begin(&self.function, Self::lent(&self.module)?, work, &mut self.store),
         }
     }
 
-    fn advance_work(&mut self, direction: WorkDirection, pieces: usize) -> Result<(), StageError> {
+    fn advance_work(&mut self, direction: Direction, pieces: usize) -> Result<(), StageError> {
         self.engine.advance(direction, pieces)
     }
 
-    fn complete_work(&mut self, direction: WorkDirection) -> Result<Done, StageError> {
+    fn complete_work(&mut self, direction: Direction) -> Result<WorkResult, StageError> {
         self.engine.complete(direction, &mut self.store)
     }
 
@@ -230,7 +228,7 @@ impl<M: Stage> ErasedStage for Typed<M> {
 
     fn set_recompute(&mut self, recompute: bool) {
         self.recompute = recompute;
-        self.engine = self.wrapped(Box::new(Eager::because(NOT_CHOSEN)));
+        self.engine = self.wrapped(Box::new(Eager::new(NOT_CHOSEN)));
     }
 
     fn set_names(&mut self, names: Names) {

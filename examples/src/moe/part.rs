@@ -245,8 +245,8 @@ impl Stage for MoeGptPart {
         self
     }
 
-    fn uncapturable(&self) -> Option<&'static str> {
-        let of_ahead = self.ahead.iter().flat_map(|ahead| &ahead.modules).find_map(|module| module.uncapturable());
-        self.blocks.iter().find_map(Block::uncapturable).or(of_ahead)
+    fn skip_capture(&self) -> Option<&'static str> {
+        let of_ahead = self.ahead.iter().flat_map(|ahead| &ahead.modules).find_map(|module| module.skip_capture());
+        self.blocks.iter().find_map(Block::skip_capture).or(of_ahead)
     }
 }

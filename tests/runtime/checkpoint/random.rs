@@ -22,7 +22,7 @@ struct Cut {
     /// Where each stage's layers start; the next one's start is their end.
     starts: Vec<usize>,
     recomputed: Vec<bool>,
-    traced: bool,
+    captured: bool,
 }
 
 fn cut() -> impl Strategy<Value = Cut> {
@@ -30,13 +30,13 @@ fn cut() -> impl Strategy<Value = Cut> {
     let boundaries = proptest::collection::vec(0..=mlp::LAYERS, 7);
     let choices = proptest::collection::vec(any::<bool>(), 8);
     (family, 1..=4usize, 1..=5usize, boundaries, choices, any::<bool>()).prop_map(
-        |(family, ranks, microbatches, boundaries, recomputed, traced)| {
+        |(family, ranks, microbatches, boundaries, recomputed, captured)| {
             let chunks = if ["GPipe", "1F1B"].contains(&family) { 1 } else { 2 };
             // Stages may be empty: they hand on what they get.
             let mut starts = boundaries[..ranks * chunks - 1].to_vec();
             starts.push(0);
             starts.sort_unstable();
-            Cut { family, size: Size { ranks, chunks, microbatches }, starts, recomputed, traced }
+            Cut { family, size: Size { ranks, chunks, microbatches }, starts, recomputed, captured }
         },
     )
 }
@@ -44,7 +44,7 @@ fn cut() -> impl Strategy<Value = Cut> {
 impl Cut {
     fn pipeline(&self) -> Pipeline {
         let (starts, recomputed) = (self.starts.clone(), self.recomputed.clone());
-        let split = if self.traced { SplitBackward::Auto } else { SplitBackward::Eager };
+        let split = if self.captured { SplitBackward::Auto } else { SplitBackward::Eager };
         let builder = Pipeline::builder().schedule(self.family, self.size).split(split);
         let builder = builder.devices(vec![Device::flex()]).accumulation(Accumulation::Ordered);
         let builder = builder.optimizer(|| AdamWConfig::new().init());

@@ -8,8 +8,8 @@ use burn::tensor::activation::relu;
 use burn::tensor::{Device, Distribution, Int, Tensor};
 use burn_pipeline::ops::{DeferredForward, deferred};
 use burn_pipeline::stage::{
-    Accumulation, AnyTensor, Boundary, DeferredShare, ErasedStage, ForwardCall, Outcome, SplitBackward, Stage,
-    StageBox, StageError,
+    Accumulation, AnyTensor, Boundary, DeferredShare, EngineKind, ErasedStage, ForwardCall, ForwardOutput,
+    SplitBackward, Stage, StageBox, StageError,
 };
 
 /// Runs one microbatch with the weight gradients computed by `B`, or by `I` and then `W`.
@@ -27,12 +27,12 @@ fn stage<M: Stage>(module: &M, splits: bool) -> Box<dyn ErasedStage> {
     stage
 }
 
-fn forward(stage: &mut dyn ErasedStage, sample: usize, input: impl Boundary) -> Vec<AnyTensor> {
+fn forward(stage: &mut dyn ErasedStage, microbatch: usize, input: impl Boundary) -> Vec<AnyTensor> {
     let (input, extra) = (input.into_payload(), ().into_payload());
-    let call = ForwardCall { sample, input, extra, target: None, ends_route: false, wants_input_gradient: true };
+    let call = ForwardCall { microbatch, input, extra, target: None, ends_route: false, wants_input_gradient: true };
     match stage.forward(call).unwrap() {
-        Outcome::Output(payload) => payload.tensors().cloned().collect(),
-        Outcome::Loss(_) => unreachable!("the stage has no loss"),
+        ForwardOutput::Activations(payload) => payload.tensors().cloned().collect(),
+        ForwardOutput::Loss(_) => unreachable!("the stage has no loss"),
     }
 }
 
@@ -60,17 +60,17 @@ fn run<M: Stage>(module: &M, splits: bool, whole: bool, input: impl Boundary + C
     let mut stage = stage(module, splits);
     let mut given = Vec::new();
     // Both forwards first, as schedules do.
-    let outputs: Vec<_> = (0..2).map(|sample| forward(stage.as_mut(), sample, input.clone())).collect();
-    for (sample, outputs) in outputs.iter().enumerate() {
+    let outputs: Vec<_> = (0..2).map(|microbatch| forward(stage.as_mut(), microbatch, input.clone())).collect();
+    for (microbatch, outputs) in outputs.iter().enumerate() {
         given = match whole {
-            true => stage.backward(sample, seeds(outputs)).unwrap(),
-            false => stage.backward_input(sample, seeds(outputs)).unwrap(),
+            true => stage.backward(microbatch, seeds(outputs)).unwrap(),
+            false => stage.backward_input(microbatch, seeds(outputs)).unwrap(),
         };
     }
     if !whole {
         assert_eq!(stage.report().deferred, None, "nothing is measured before the first W");
         assert!(weights(stage.as_mut()).iter().all(Option::is_none), "I adds no weight gradient");
-        (0..2).rev().for_each(|sample| stage.backward_weight(sample).unwrap());
+        (0..2).rev().for_each(|microbatch| stage.backward_weight(microbatch).unwrap());
     }
     assert_eq!(stage.held(), 0);
     Ran { input: rows(&given), weights: weights(stage.as_mut()), share: stage.report().deferred }
@@ -260,14 +260,14 @@ fn a_stage_that_cannot_be_captured_defers_where_the_library_chooses() {
     stage.choose(SplitBackward::Auto, true, false).unwrap();
     stage.prepare(Accumulation::Ordered, None);
     stage.begin(Some(0));
-    for sample in 0..2 {
-        let outputs = forward(stage.as_mut(), sample, Tensor::<2>::ones([4, 6], &Device::flex()));
-        stage.backward_input(sample, seeds(&outputs)).unwrap();
-        stage.backward_weight(sample).unwrap();
+    for microbatch in 0..2 {
+        let outputs = forward(stage.as_mut(), microbatch, Tensor::<2>::ones([4, 6], &Device::flex()));
+        stage.backward_input(microbatch, seeds(&outputs)).unwrap();
+        stage.backward_weight(microbatch).unwrap();
     }
     assert_eq!(weights(stage.as_mut()), plain.weights);
     let report = stage.report();
-    assert_eq!((report.engine, report.deferred.unwrap().share()), ("eager", 1.0));
+    assert_eq!((report.engine, report.deferred.unwrap().share()), (EngineKind::Eager, 1.0));
     assert!(report.reason.contains("cannot be captured"), "{}", report.reason);
 }
 

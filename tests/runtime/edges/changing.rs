@@ -148,7 +148,7 @@ const FAMILIES: [(&str, usize); 4] = [("GPipe", 1), ("1F1B", 1), ("Interleaved1F
 #[test]
 fn weights_step_and_rest_as_on_one_device_whatever_each_microbatch_uses() {
     for (family, chunks) in FAMILIES {
-        for split in [SplitBackward::Eager, SplitBackward::Auto, SplitBackward::Traced] {
+        for split in [SplitBackward::Eager, SplitBackward::Auto, SplitBackward::Captured] {
             let mut pipeline = builder(family, chunks, false).split(split).build().unwrap();
             assert_parity(&mut pipeline, &format!("{family}, {split:?}"));
         }
@@ -165,7 +165,7 @@ fn a_stage_that_is_not_captured_alike_without_some_outputs_still_gets_no_zeros()
         let reason = |stage: usize| engines[stage].1.reason.clone();
         assert!(family != "ZBV" || reason(0).contains("is not the same operations each time"), "{}", reason(0));
     }
-    let mut strict = builder("ZBV", 2, true).split(SplitBackward::Traced).build().unwrap();
+    let mut strict = builder("ZBV", 2, true).split(SplitBackward::Captured).build().unwrap();
     let error = strict.step(batch(0), RATE).unwrap_err().to_string();
     assert!(error.contains("cannot be captured: its forward is not the same operations each time"), "{error}");
 }

@@ -11,7 +11,7 @@ use crate::parity::{assert_parity, builder};
 use burn_pipeline::schedule::{Size, by_name};
 use burn_pipeline::stage::{Accumulation, SplitBackward, Validate};
 
-fn over_every_kind_of_schedule<C: Case>(traced: bool, new: impl Fn(usize) -> C) {
+fn over_every_kind_of_schedule<C: Case>(captured: bool, new: impl Fn(usize) -> C) {
     for (family, chunks) in [("GPipe", 1), ("1F1B", 1), ("Interleaved1F1B", 2), ("ZBV", 2)] {
         for ranks in 1..=4 {
             for (microbatches, samples) in [(1, 3), (3, 5), (4, 4)] {
@@ -19,7 +19,7 @@ fn over_every_kind_of_schedule<C: Case>(traced: bool, new: impl Fn(usize) -> C) 
                 let builder = builder::<C>(by_name(family).unwrap().as_ref(), size);
                 let split = match microbatches {
                     3 => SplitBackward::Auto,
-                    4 if traced => SplitBackward::Traced,
+                    4 if captured => SplitBackward::Captured,
                     _ => SplitBackward::Eager,
                 };
                 // Validation sees every form at every port.

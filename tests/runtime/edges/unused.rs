@@ -138,7 +138,7 @@ fn present(parts: &[SpecPart]) -> Vec<bool> {
 
 #[test]
 fn nothing_is_handed_back_for_an_output_that_nobody_uses() {
-    for split in [SplitBackward::Eager, SplitBackward::Traced] {
+    for split in [SplitBackward::Eager, SplitBackward::Captured] {
         let mut pipeline = builder::<Unused>(&GPipe, Size::new(3, 2)).split(split).build().unwrap();
         let (_, known) = pipeline.metadata(Unused::new(4).batch()).unwrap();
         let form = |stage: usize, back: bool| {
@@ -184,7 +184,7 @@ fn two(split: SplitBackward, recompute: bool, device: &Device) -> Box<dyn Erased
 #[test]
 fn each_set_of_used_outputs_has_the_gradients_of_what_it_depends_on_and_no_others() {
     let e = 1f32.exp();
-    for split in [SplitBackward::Eager, SplitBackward::Traced] {
+    for split in [SplitBackward::Eager, SplitBackward::Captured] {
         for choice in 0..8 {
             let [recompute, halves, checkpoints] = [1, 2, 4].map(|bit| choice & bit != 0);
             // With Burn's gradient checkpointing, backwards compute parts of the forward again.
@@ -192,20 +192,21 @@ fn each_set_of_used_outputs_has_the_gradients_of_what_it_depends_on_and_no_other
             let device = if checkpoints { device.gradient_checkpointing() } else { device };
             let mut stage = two(split, recompute, &device);
             // The same stage for all sets, in turn, with several microbatches under way.
-            for sample in 0..8 {
+            for microbatch in 0..8 {
                 let input = (ones(&Device::flex()), ones(&Device::flex())).into_payload();
                 let (extra, target) = (Payload::default(), None);
-                let call = ForwardCall { sample, input, extra, target, ends_route: false, wants_input_gradient: true };
+                let call =
+                    ForwardCall { microbatch, input, extra, target, ends_route: false, wants_input_gradient: true };
                 stage.forward(call).unwrap();
             }
-            for sample in 0..8 {
-                let used = [sample % 2 == 1, sample / 2 % 2 == 1];
+            for microbatch in 0..8 {
+                let used = [microbatch % 2 == 1, microbatch / 2 % 2 == 1];
                 let seeds = used.map(|used| used.then(|| AnyTensor::new(ones(&Device::flex())))).to_vec();
                 let inputs = match halves {
-                    false => stage.backward(sample, seeds).unwrap(),
+                    false => stage.backward(microbatch, seeds).unwrap(),
                     true => {
-                        let inputs = stage.backward_input(sample, seeds).unwrap();
-                        stage.backward_weight(sample).unwrap();
+                        let inputs = stage.backward_input(microbatch, seeds).unwrap();
+                        stage.backward_weight(microbatch).unwrap();
                         inputs
                     }
                 };

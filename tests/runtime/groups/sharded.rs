@@ -47,7 +47,7 @@ fn shards_equal_the_plain_loop_bit_for_bit() {
 #[test]
 fn captured_and_recomputed_stages_take_gathered_parameters() {
     for family in [("Interleaved1F1B", 2), ("ZBVZeroBubble", 2)] {
-        for split in [SplitBackward::Eager, SplitBackward::Traced] {
+        for split in [SplitBackward::Eager, SplitBackward::Captured] {
             for recompute in [false, true] {
                 let builder = sharded::<Stack>(family, 1).split(split);
                 let builder = builder.stages(move |at| Stack::stage(at).recomputed(recompute));

@@ -10,15 +10,15 @@ use burn::nn::LinearConfig;
 use burn::optim::SgdConfig;
 use burn::tensor::{Device, GradientCheckpointingStrategy, Int, Tensor};
 use burn_pipeline::stage::{
-    Accumulation, AnyTensor, Boundary, ErasedStage, ForwardCall, Gradients, Outcome, Payload, SplitBackward, Stage,
-    StageBox, StageError, TensorKind,
+    Accumulation, AnyTensor, Boundary, EngineKind, ErasedStage, ForwardCall, ForwardOutput, Gradients, Payload,
+    SplitBackward, Stage, StageBox, StageError, TensorKind,
 };
 
 /// What one microbatch gave: outputs, gradients of the input.
 type Given = (Vec<Vec<f32>>, Vec<Option<Vec<f32>>>);
 
-fn call(sample: usize, input: Payload, extra: Payload) -> ForwardCall {
-    ForwardCall { sample, input, extra, target: None, ends_route: false, wants_input_gradient: true }
+fn call(microbatch: usize, input: Payload, extra: Payload) -> ForwardCall {
+    ForwardCall { microbatch, input, extra, target: None, ends_route: false, wants_input_gradient: true }
 }
 
 fn choose(stage: StageBox, split: SplitBackward) -> Box<dyn ErasedStage> {
@@ -39,8 +39,8 @@ fn seeds(outputs: &Payload, missing: bool) -> Gradients {
 
 fn forward(stage: &mut dyn ErasedStage, call: ForwardCall) -> Payload {
     match stage.forward(call).unwrap() {
-        Outcome::Output(output) => output,
-        Outcome::Loss(_) => panic!("the stage does not end its route"),
+        ForwardOutput::Activations(output) => output,
+        ForwardOutput::Loss(_) => panic!("the stage does not end its route"),
     }
 }
 
@@ -50,25 +50,26 @@ fn run(stage: &mut dyn ErasedStage, input: &dyn Fn() -> (Payload, Payload), want
     for step in 0..2 {
         stage.begin(Some(0));
         let outputs: Vec<Payload> = (0..3)
-            .map(|sample| {
+            .map(|microbatch| {
                 let (input, extra) = input();
-                let output = forward(stage, ForwardCall { wants_input_gradient: wants, ..call(sample, input, extra) });
-                assert_eq!(stage.held(), sample + 1);
+                let output =
+                    forward(stage, ForwardCall { wants_input_gradient: wants, ..call(microbatch, input, extra) });
+                assert_eq!(stage.held(), microbatch + 1);
                 output
             })
             .collect();
         let mut gradients = Vec::new();
-        for (sample, output) in outputs.iter().enumerate() {
+        for (microbatch, output) in outputs.iter().enumerate() {
             let seeds = seeds(output, step == 1);
             gradients.push(match split {
-                true => stage.backward_input(sample, seeds).unwrap(),
-                false => stage.backward(sample, seeds).unwrap(),
+                true => stage.backward_input(microbatch, seeds).unwrap(),
+                false => stage.backward(microbatch, seeds).unwrap(),
             });
-            assert_eq!(stage.held(), if split { 3 } else { 2 - sample });
+            assert_eq!(stage.held(), if split { 3 } else { 2 - microbatch });
         }
-        for sample in (0..3).filter(|_| split) {
-            stage.backward_weight(sample).unwrap();
-            assert_eq!(stage.held(), 2 - sample);
+        for microbatch in (0..3).filter(|_| split) {
+            stage.backward_weight(microbatch).unwrap();
+            assert_eq!(stage.held(), 2 - microbatch);
         }
         for (output, gradients) in outputs.iter().zip(gradients) {
             let inputs = gradients.iter().map(|g| g.as_ref().map(read)).collect();
@@ -90,11 +91,11 @@ fn assert_agreement<M: Stage>(module: &M, input: impl Fn() -> (Payload, Payload)
         let stage = |split| choose(StageBox::new(module.clone()), split);
         let expected = run(stage(SplitBackward::Eager).as_mut(), &input, wants, false);
         for split in [true, false] {
-            let mut traced = stage(SplitBackward::Traced);
-            let given = run(traced.as_mut(), &input, wants, split);
+            let mut captured = stage(SplitBackward::Captured);
+            let given = run(captured.as_mut(), &input, wants, split);
             let name = std::any::type_name::<M>();
             assert_eq!(given, expected, "{name}, input gradient {wants}, split {split}");
-            assert_eq!(traced.report().engine, "traced");
+            assert_eq!(captured.report().engine, EngineKind::Captured);
         }
     }
 }
@@ -185,9 +186,9 @@ fn gradient_checkpointing() {
 
 #[test]
 fn shapes_that_change_are_captured_each_and_kept() {
-    let mut stage = choose(StageBox::new(Tower::new(2)), SplitBackward::Traced);
-    for (sample, rows) in [4, 2, 4, 3, 2].into_iter().enumerate() {
-        forward(stage.as_mut(), call(sample, noise([rows, WIDTH]).into_payload(), ().into_payload()));
+    let mut stage = choose(StageBox::new(Tower::new(2)), SplitBackward::Captured);
+    for (microbatch, rows) in [4, 2, 4, 3, 2].into_iter().enumerate() {
+        forward(stage.as_mut(), call(microbatch, noise([rows, WIDTH]).into_payload(), ().into_payload()));
     }
     assert_eq!(stage.report().programs.len(), 3);
 }
@@ -196,17 +197,17 @@ fn shapes_that_change_are_captured_each_and_kept() {
 fn dropout_uses_one_mask_for_all_parts_and_a_new_one_each_microbatch() {
     let module = Noisy::new();
     let weight: Vec<f32> = read(&AnyTensor::new(module.weight.val().inner()));
-    let mut stage = choose(StageBox::new(module), SplitBackward::Traced);
+    let mut stage = choose(StageBox::new(module), SplitBackward::Captured);
     let rows = 64;
     let x = noise([rows, WIDTH]);
     let mut masks = Vec::new();
-    for sample in 0..2 {
+    for microbatch in 0..2 {
         stage.begin(Some(0));
-        let output = forward(stage.as_mut(), call(sample, x.clone().into_payload(), ().into_payload()));
+        let output = forward(stage.as_mut(), call(microbatch, x.clone().into_payload(), ().into_payload()));
         let y = read(output.tensors().next().unwrap());
         let ones = AnyTensor::new(Tensor::<2>::ones([rows, WIDTH], &Device::flex()));
-        let dx = read(stage.backward_input(sample, vec![Some(ones)]).unwrap()[0].as_ref().unwrap());
-        stage.backward_weight(sample).unwrap();
+        let dx = read(stage.backward_input(microbatch, vec![Some(ones)]).unwrap()[0].as_ref().unwrap());
+        stage.backward_weight(microbatch).unwrap();
         let id = stage.parameters()[0];
         let dw = read(&stage.gradients().remove(id).unwrap());
         let x: Vec<f32> = x.to_data().iter::<f32>().collect();
@@ -252,5 +253,5 @@ fn errors_are_those_of_the_plain_engine() {
         assert_eq!(stage.held(), 0);
         errors
     };
-    assert_eq!(errors(SplitBackward::Traced), errors(SplitBackward::Eager));
+    assert_eq!(errors(SplitBackward::Captured), errors(SplitBackward::Eager));
 }

@@ -15,7 +15,7 @@ use burn::module::{Module, Param};
 use burn::tensor::activation::tanh;
 use burn::tensor::{Device, Distribution, Int, Shape, Tensor};
 use burn_pipeline::program::{CapturedOp, OperandSpec, captured_for, record_op};
-use burn_pipeline::stage::{Accumulation, Boundary, ForwardCall, Outcome, SplitBackward, Stage, StageBox};
+use burn_pipeline::stage::{Accumulation, Boundary, ForwardCall, ForwardOutput, SplitBackward, Stage, StageBox};
 
 /// A product of matrices as an extension has it: `x` times `w`, and the two gradients.
 #[backend_extension(Flex, Capture, Autodiff)]
@@ -165,25 +165,25 @@ fn run(module: &Products, split: SplitBackward) -> Vec<Vec<f32>> {
     let numbers = || Tensor::<1, Int>::arange(0..(3 * WIDTH) as i64, &Device::flex()).float();
     let mut got = Vec::new();
     let mut outputs = Vec::new();
-    for sample in 0..2 {
-        let x = numbers().mul_scalar(0.01 * (sample + 1) as f64).sin().reshape([3, WIDTH]);
+    for microbatch in 0..2 {
+        let x = numbers().mul_scalar(0.01 * (microbatch + 1) as f64).sin().reshape([3, WIDTH]);
         let call = ForwardCall {
-            sample,
+            microbatch,
             input: x.into_payload(),
             extra: ().into_payload(),
             target: None,
             ends_route: false,
             wants_input_gradient: true,
         };
-        let Outcome::Output(output) = stage.forward(call).unwrap() else { panic!("it has no loss") };
+        let ForwardOutput::Activations(output) = stage.forward(call).unwrap() else { panic!("it has no loss") };
         outputs.push(output);
     }
-    for (sample, output) in outputs.iter().enumerate() {
+    for (microbatch, output) in outputs.iter().enumerate() {
         let seeds = output.tensors().map(|y| Some(y.clone().scale(-0.5))).collect();
         got.extend(output.tensors().map(read));
-        got.extend(stage.backward_input(sample, seeds).unwrap().iter().flatten().map(read));
+        got.extend(stage.backward_input(microbatch, seeds).unwrap().iter().flatten().map(read));
     }
-    (0..2).for_each(|sample| stage.backward_weight(sample).unwrap());
+    (0..2).for_each(|microbatch| stage.backward_weight(microbatch).unwrap());
     let parameters = stage.parameters();
     got.extend(
         parameters.into_iter().map(|id| stage.gradients().get(id).map(read).expect("a weight without gradient")),
@@ -197,7 +197,7 @@ fn operations_of_extensions_are_replayed_with_the_numbers_of_the_plain_engine() 
     let expected = run(&module, SplitBackward::Eager);
     assert_eq!(expected.len(), 2 * 2 + 3);
     assert!(expected.iter().flatten().all(|number| number.is_finite()));
-    assert_eq!(run(&module, SplitBackward::Traced), expected, "to the bit");
+    assert_eq!(run(&module, SplitBackward::Captured), expected, "to the bit");
 }
 
 #[test]

@@ -15,9 +15,9 @@ const FLOAT: usize = 4;
 
 pub(super) fn programs(stage: StageBox, input: Payload, wants_input_gradient: bool) -> Arc<StagePrograms> {
     let mut stage = stage.into_inner();
-    stage.choose(SplitBackward::Traced, true, false).unwrap();
+    stage.choose(SplitBackward::Captured, true, false).unwrap();
     let extra = ().into_payload();
-    let call = ForwardCall { sample: 0, input, extra, target: None, ends_route: false, wants_input_gradient };
+    let call = ForwardCall { microbatch: 0, input, extra, target: None, ends_route: false, wants_input_gradient };
     stage.forward(call).unwrap();
     stage.report().programs[0].clone()
 }

@@ -6,7 +6,7 @@ use super::signature::Signature;
 use crate::program::{Phase, Program, Replay, StagePrograms, interpreter};
 use crate::stage::any_tensor::AnyTensor;
 use crate::stage::boundary::{Payload, PayloadPart};
-use crate::stage::engine::{ForwardCall, Gradients, Outcome};
+use crate::stage::engine::{ForwardCall, ForwardOutput, Gradients};
 use crate::stage::error::StageError;
 use crate::stage::gradients::WeightGradients;
 use crate::stage::loss::{LossPart, Weight};
@@ -161,7 +161,7 @@ impl Flight {
             {
                 let form = |shape: &burn::tensor::Shape, dtype| format!("{shape:?} of {dtype:?}");
                 let (got, expected) = (form(&seed.shape(), seed.dtype()), form(&edge.shape, edge.dtype));
-                return Err(StageError::GradientForm { output, got, expected });
+                return Err(StageError::GradientSpec { output, got, expected });
             }
             if program.reads(edge) {
                 let zero = || {
@@ -214,7 +214,7 @@ impl OutcomeForm {
     ///
     /// # Errors
     /// If a loss was to be handed on and none was given.
-    pub(super) fn outcome(&self, outputs: Vec<DispatchTensor>) -> Result<Outcome, StageError> {
+    pub(super) fn outcome(&self, outputs: Vec<DispatchTensor>) -> Result<ForwardOutput, StageError> {
         let mut outputs = outputs.into_iter().map(AnyTensor::from_dispatch);
         match self {
             OutcomeForm::Output(parts) => {
@@ -222,7 +222,7 @@ impl OutcomeForm {
                     Some(form) => Some(PayloadPart::Tag(*form)),
                     None => outputs.next().map(PayloadPart::Tensor),
                 };
-                Ok(Outcome::Output(Payload::from_parts(parts.iter().filter_map(part).collect::<Vec<_>>())))
+                Ok(ForwardOutput::Activations(Payload::from_parts(parts.iter().filter_map(part).collect::<Vec<_>>())))
             }
             OutcomeForm::Loss(weight, observed) => {
                 // The loss comes first, then its weight if that was computed, then what is observed.
@@ -233,7 +233,7 @@ impl OutcomeForm {
                     WeightForm::Device => outputs.next().map(Weight::Device),
                 };
                 let observed = if *observed { outputs.next() } else { None };
-                Ok(Outcome::Loss(Box::new(LossPart { value, weight, observed })))
+                Ok(ForwardOutput::Loss(Box::new(LossPart { value, weight, observed })))
             }
         }
     }

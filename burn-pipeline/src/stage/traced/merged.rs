@@ -1,6 +1,6 @@
 //! `W` of several microbatches at once; see `program::merge`.
 
-use super::Traced;
+use super::Captured;
 use super::flight::Flight;
 use super::parameters::Parameters;
 use crate::program::{Phase, Product};
@@ -10,28 +10,29 @@ use crate::stage::error::StageError;
 use crate::stage::gradients::GradientStore;
 use std::sync::Arc;
 
-impl<M: Stage> Traced<M> {
+impl<M: Stage> Captured<M> {
     /// Were these microbatches captured alike, and is it worth it to put their products together?
-    pub(super) fn mergeable(&self, samples: &[usize]) -> bool {
-        let flights: Option<Vec<&Flight>> = samples.iter().map(|sample| self.halfway.get(sample)).collect();
+    pub(super) fn mergeable(&self, microbatches: &[usize]) -> bool {
+        let flights: Option<Vec<&Flight>> =
+            microbatches.iter().map(|microbatch| self.halfway.get(microbatch)).collect();
         let Some((first, rest)) = flights.as_deref().and_then(<[_]>::split_first) else { return false };
         let products = first.ready.programs.merged_weight().products();
         flights.iter().flatten().all(|flight| flight.is_whole())
             && rest.iter().all(|flight| Arc::ptr_eq(&flight.ready, &first.ready))
-            && products.iter().any(|product| product.is_worth(samples.len()))
+            && products.iter().any(|product| product.is_worth(microbatches.len()))
     }
 
     /// Runs what each microbatch must run by itself, then the products over all.
     pub(super) fn merge_weights(
         &mut self,
         module: &M,
-        samples: &[usize],
+        microbatches: &[usize],
         store: &mut GradientStore,
     ) -> Result<(), StageError> {
         let mut operands: Vec<Vec<_>> = Vec::new();
         let mut alike = None;
-        for &sample in samples {
-            let mut flight = self.halfway.remove(&sample).ok_or(StageError::NotHeld)?;
+        for &microbatch in microbatches {
+            let mut flight = self.halfway.remove(&microbatch).ok_or(StageError::NotHeld)?;
             flight.load(Phase::Input, || Parameters::of(module))?;
             let ready = flight.ready.clone();
             let merged = ready.programs.merged_weight();
@@ -39,7 +40,7 @@ impl<M: Stage> Traced<M> {
             operands.resize_with(merged.products().len(), Vec::new);
             operands.iter_mut().for_each(|pairs| pairs.extend(given.next().zip(given.next())));
             let gradient = |(&place, gradient)| (ready.weight(place), AnyTensor::from_dispatch(gradient));
-            store.add(sample, merged.others().iter().zip(given).map(gradient).collect());
+            store.add(microbatch, merged.others().iter().zip(given).map(gradient).collect());
             alike = Some(ready.clone());
         }
         let Some(ready) = alike else { return Ok(()) };

@@ -21,7 +21,7 @@
 //! changes buffers (batch norm's running statistics), that uses tensors it does not get as input, extra, target or
 //! parameter, or an operation that Burn's capture does not know. A refused capture ends in a panic that is
 //! caught; the process's panic hook may print it, unless the stage says beforehand that it cannot be captured
-//! ([`Stage::uncapturable`]): then none is tried. Effects of a forward outside tensors (counters, files) happen
+//! ([`Stage::skip_capture`]): then none is tried. Effects of a forward outside tensors (counters, files) happen
 //! once a capture and not in a replay: such stages are to be run with
 //! [`SplitBackward::Eager`](super::SplitBackward::Eager).
 
@@ -37,7 +37,8 @@ mod signature;
 use super::Stage;
 use super::eager::Eager;
 use super::engine::{
-    ActivationBytes, Begun, Done, Engine, EngineReport, ForwardCall, Gradients, Outcome, Work, WorkDirection,
+    ActivationBytes, Direction, Engine, EngineKind, EngineReport, ForwardCall, ForwardOutput, Gradients, StageWork,
+    WorkResult, WorkStarted,
 };
 use super::error::StageError;
 use super::function::StageFunction;
@@ -54,7 +55,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 /// Runs a stage from its captured programs; see the module's header.
-pub(crate) struct Traced<M: Stage> {
+pub(crate) struct Captured<M: Stage> {
     function: StageFunction<M>,
     /// Fail instead of falling back?
     strict: bool,
@@ -70,7 +71,7 @@ pub(crate) struct Traced<M: Stage> {
     eager: Eager,
 }
 
-impl<M: Stage> Traced<M> {
+impl<M: Stage> Captured<M> {
     /// A new engine; `strict` makes a refused capture an error.
     pub(crate) fn new(function: StageFunction<M>, strict: bool) -> Self {
         Self {
@@ -101,7 +102,7 @@ impl<M: Stage> Traced<M> {
             return Ok(known.clone());
         }
         let began = std::time::Instant::now();
-        let recorded = match module.uncapturable() {
+        let recorded = match module.skip_capture() {
             Some(reason) => Err(Refusal::Cannot(reason.to_owned())),
             None => record::record(&mut self.capture, function, module, call, parameters, &[]),
         };
@@ -139,7 +140,7 @@ fn extensions(programs: &[Arc<StagePrograms>]) -> String {
 }
 
 /// The parts of the work, each once.
-impl<M: Stage> Traced<M> {
+impl<M: Stage> Captured<M> {
     /// A forward, fed; the call back where the stage could not be captured.
     fn start_forward(
         &mut self,
@@ -154,10 +155,10 @@ impl<M: Stage> Traced<M> {
         }
     }
 
-    fn finish_forward(&mut self, begun: Piecewise) -> Result<Outcome, StageError> {
-        let (sample, (flight, outputs)) = (begun.sample, begun.finish());
+    fn finish_forward(&mut self, begun: Piecewise) -> Result<ForwardOutput, StageError> {
+        let (microbatch, (flight, outputs)) = (begun.microbatch, begun.finish());
         let ready = flight.ready.clone();
-        self.forwarded.insert(sample, flight);
+        self.forwarded.insert(microbatch, flight);
         ready.form.outcome(outputs)
     }
 
@@ -165,48 +166,41 @@ impl<M: Stage> Traced<M> {
     fn start_backward(
         &mut self,
         module: &M,
-        sample: usize,
+        microbatch: usize,
         seeds: Gradients,
         phase: Phase,
     ) -> Result<Result<Piecewise, Gradients>, StageError> {
-        let Some(mut flight) = self.forwarded.remove(&sample) else { return Ok(Err(seeds)) };
+        let Some(mut flight) = self.forwarded.remove(&microbatch) else { return Ok(Err(seeds)) };
         flight.load(Phase::Forward, || Parameters::of(module))?;
         let absent = flight.ready.absent(&seeds);
         let flight = if absent.is_empty() { flight } else { self.without(module, flight, absent)? };
-        Ok(Ok(Piecewise::backward(flight, sample, seeds, phase)?))
+        Ok(Ok(Piecewise::backward(flight, microbatch, seeds, phase)?))
     }
 
     fn finish_backward(&mut self, begun: Piecewise, store: &mut GradientStore) -> Gradients {
-        let (sample, (flight, given)) = (begun.sample, begun.finish());
+        let (microbatch, (flight, given)) = (begun.microbatch, begun.finish());
         let mut given = given.into_iter();
         let inputs = flight.input_gradients(&mut given);
-        store.add(sample, flight.weight_gradients(given));
+        store.add(microbatch, flight.weight_gradients(given));
         inputs
     }
 
     fn finish_input(&mut self, begun: Piecewise) -> Gradients {
-        let (sample, (flight, given)) = (begun.sample, begun.finish());
+        let (microbatch, (flight, given)) = (begun.microbatch, begun.finish());
         let inputs = flight.input_gradients(&mut given.into_iter());
-        self.halfway.insert(sample, flight);
+        self.halfway.insert(microbatch, flight);
         inputs
     }
 
-    fn begun(&mut self, direction: WorkDirection) -> &mut Option<Piecewise> {
+    fn begun(&mut self, direction: Direction) -> &mut Option<Piecewise> {
         match direction {
-            WorkDirection::Forward => &mut self.forward,
-            WorkDirection::Backward => &mut self.backward,
+            Direction::Forward => &mut self.forward,
+            Direction::Backward => &mut self.backward,
         }
     }
 }
 
-impl<M: Stage> Engine<M> for Traced<M> {
-    fn name(&self) -> &'static str {
-        match self.known.is_empty() || self.known.values().any(Result::is_ok) {
-            true => "traced",
-            false => "eager",
-        }
-    }
-
+impl<M: Stage> Engine<M> for Captured<M> {
     fn report(&self) -> EngineReport {
         let programs: Vec<Arc<StagePrograms>> =
             self.known.values().filter_map(|known| known.as_ref().ok()).map(|ready| ready.programs.clone()).collect();
@@ -219,10 +213,17 @@ impl<M: Stage> Engine<M> for Traced<M> {
             (_, refused) => format!("captured for some forms of its inputs, not for others: {}", refused.join("; ")),
         };
         let deferred = Engine::<M>::report(&self.eager).deferred;
-        EngineReport { engine: Engine::<M>::name(self), reason, deferred, programs }
+        let captured = self.known.is_empty() || !programs.is_empty();
+        let engine = if captured { EngineKind::Captured } else { EngineKind::Eager };
+        EngineReport { engine, reason, deferred, programs }
     }
 
-    fn forward(&mut self, function: &StageFunction<M>, module: &M, call: ForwardCall) -> Result<Outcome, StageError> {
+    fn forward(
+        &mut self,
+        function: &StageFunction<M>,
+        module: &M,
+        call: ForwardCall,
+    ) -> Result<ForwardOutput, StageError> {
         match self.start_forward(function, module, call)? {
             Err(call) => self.eager.forward(function, module, call),
             Ok(begun) => self.finish_forward(begun),
@@ -234,7 +235,7 @@ impl<M: Stage> Engine<M> for Traced<M> {
         function: &StageFunction<M>,
         module: &M,
         call: ForwardCall,
-    ) -> Result<Outcome, StageError> {
+    ) -> Result<ForwardOutput, StageError> {
         match self.start_forward(function, module, call)? {
             Err(call) => self.eager.forward_only(function, module, call),
             Ok(begun) => {
@@ -247,38 +248,43 @@ impl<M: Stage> Engine<M> for Traced<M> {
     fn backward(
         &mut self,
         module: &M,
-        sample: usize,
+        microbatch: usize,
         seeds: Gradients,
         store: &mut GradientStore,
     ) -> Result<Gradients, StageError> {
-        match self.start_backward(module, sample, seeds, Phase::Backward)? {
-            Err(seeds) => self.eager.backward(module, sample, seeds, store),
+        match self.start_backward(module, microbatch, seeds, Phase::Backward)? {
+            Err(seeds) => self.eager.backward(module, microbatch, seeds, store),
             Ok(begun) => Ok(self.finish_backward(begun, store)),
         }
     }
 
-    fn backward_input(&mut self, module: &M, sample: usize, seeds: Gradients) -> Result<Gradients, StageError> {
-        match self.start_backward(module, sample, seeds, Phase::Input)? {
-            Err(seeds) => self.eager.backward_input(module, sample, seeds),
+    fn backward_input(&mut self, module: &M, microbatch: usize, seeds: Gradients) -> Result<Gradients, StageError> {
+        match self.start_backward(module, microbatch, seeds, Phase::Input)? {
+            Err(seeds) => self.eager.backward_input(module, microbatch, seeds),
             Ok(begun) => Ok(self.finish_input(begun)),
         }
     }
 
-    fn backward_weight(&mut self, module: &M, sample: usize, store: &mut GradientStore) -> Result<(), StageError> {
-        let Some(mut flight) = self.halfway.remove(&sample) else {
-            return self.eager.backward_weight(module, sample, store);
+    fn backward_weight(&mut self, module: &M, microbatch: usize, store: &mut GradientStore) -> Result<(), StageError> {
+        let Some(mut flight) = self.halfway.remove(&microbatch) else {
+            return self.eager.backward_weight(module, microbatch, store);
         };
         flight.load(Phase::Input, || Parameters::of(module))?;
         let programs = flight.ready.programs.clone();
         let given = flight.run(programs.weight());
-        store.add(sample, flight.weight_gradients(given.into_iter()));
+        store.add(microbatch, flight.weight_gradients(given.into_iter()));
         Ok(())
     }
 
-    fn backward_weights(&mut self, module: &M, samples: &[usize], store: &mut GradientStore) -> Result<(), StageError> {
-        match self.mergeable(samples) && store.accumulation() == Accumulation::AsTheyCome {
-            true => self.merge_weights(module, samples, store),
-            false => samples.iter().try_for_each(|&sample| self.backward_weight(module, sample, store)),
+    fn backward_weights(
+        &mut self,
+        module: &M,
+        microbatches: &[usize],
+        store: &mut GradientStore,
+    ) -> Result<(), StageError> {
+        match self.mergeable(microbatches) && store.accumulation() == Accumulation::AsTheyCome {
+            true => self.merge_weights(module, microbatches, store),
+            false => microbatches.iter().try_for_each(|&microbatch| self.backward_weight(module, microbatch, store)),
         }
     }
 
@@ -286,43 +292,53 @@ impl<M: Stage> Engine<M> for Traced<M> {
         &mut self,
         function: &StageFunction<M>,
         module: &M,
-        work: Work,
+        work: StageWork,
         store: &mut GradientStore,
-    ) -> Result<Begun, StageError> {
+    ) -> Result<WorkStarted, StageError> {
         let (direction, begun) = match work {
-            Work::Forward(call) => match self.start_forward(function, module, call)? {
-                Err(call) => return Ok(Begun::Whole(Done::Forward(self.eager.forward(function, module, call)?))),
-                Ok(begun) => (WorkDirection::Forward, begun),
-            },
-            Work::Backward(sample, seeds) => match self.start_backward(module, sample, seeds, Phase::Backward)? {
-                Err(seeds) => {
-                    return Ok(Begun::Whole(Done::Backward(self.eager.backward(module, sample, seeds, store)?)));
+            StageWork::Forward(call) => match self.start_forward(function, module, call)? {
+                Err(call) => {
+                    return Ok(WorkStarted::Finished(WorkResult::Forward(self.eager.forward(function, module, call)?)));
                 }
-                Ok(begun) => (WorkDirection::Backward, begun),
+                Ok(begun) => (Direction::Forward, begun),
             },
-            Work::BackwardInput(sample, seeds) => match self.start_backward(module, sample, seeds, Phase::Input)? {
-                Err(seeds) => {
-                    return Ok(Begun::Whole(Done::Backward(self.eager.backward_input(module, sample, seeds)?)));
+            StageWork::Backward(microbatch, seeds) => {
+                match self.start_backward(module, microbatch, seeds, Phase::Backward)? {
+                    Err(seeds) => {
+                        return Ok(WorkStarted::Finished(WorkResult::Backward(
+                            self.eager.backward(module, microbatch, seeds, store)?,
+                        )));
+                    }
+                    Ok(begun) => (Direction::Backward, begun),
                 }
-                Ok(begun) => (WorkDirection::Backward, begun),
-            },
+            }
+            StageWork::BackwardInput(microbatch, seeds) => {
+                match self.start_backward(module, microbatch, seeds, Phase::Input)? {
+                    Err(seeds) => {
+                        return Ok(WorkStarted::Finished(WorkResult::Backward(
+                            self.eager.backward_input(module, microbatch, seeds)?,
+                        )));
+                    }
+                    Ok(begun) => (Direction::Backward, begun),
+                }
+            }
         };
         let pieces = begun.left();
         *self.begun(direction) = Some(begun);
-        Ok(Begun::Pieces(pieces))
+        Ok(WorkStarted::Pieces(pieces))
     }
 
-    fn advance(&mut self, direction: WorkDirection, pieces: usize) -> Result<(), StageError> {
+    fn advance(&mut self, direction: Direction, pieces: usize) -> Result<(), StageError> {
         self.begun(direction).as_mut().ok_or(StageError::NotHeld)?.advance(pieces);
         Ok(())
     }
 
-    fn complete(&mut self, direction: WorkDirection, store: &mut GradientStore) -> Result<Done, StageError> {
+    fn complete(&mut self, direction: Direction, store: &mut GradientStore) -> Result<WorkResult, StageError> {
         let begun = self.begun(direction).take().ok_or(StageError::NotHeld)?;
         Ok(match begun.phase {
-            Phase::Forward => Done::Forward(self.finish_forward(begun)?),
-            Phase::Input => Done::Backward(self.finish_input(begun)),
-            Phase::Backward | Phase::Weight => Done::Backward(self.finish_backward(begun, store)),
+            Phase::Forward => WorkResult::Forward(self.finish_forward(begun)?),
+            Phase::Input => WorkResult::Backward(self.finish_input(begun)),
+            Phase::Backward | Phase::Weight => WorkResult::Backward(self.finish_backward(begun, store)),
         })
     }
 

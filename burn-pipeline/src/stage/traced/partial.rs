@@ -13,7 +13,7 @@
 //!    with zeros in these places, and what no other gradient leads to is left out. Later ones run the plain way: a stage
 //!    that is not the same twice is not replayed. Where a plain run was ruled out, that is an error.
 
-use super::Traced;
+use super::Captured;
 use super::flight::{Flight, Ready};
 use super::parameters::Parameters;
 use super::record::{Refusal, record};
@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 const DIFFERS: &str = "its forward is not the same operations each time, or its backward without the gradients of outputs that nobody uses needs what its forward has let go of";
 
-impl<M: Stage> Traced<M> {
+impl<M: Stage> Captured<M> {
     /// A microbatch on its way to a backward without the gradients of the outputs at these places.
     pub(super) fn without(&mut self, module: &M, flight: Flight, absent: Vec<usize>) -> Result<Flight, StageError> {
         let key = (flight.ready.signature.clone(), absent);

@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// One program of one microbatch, run up to some operation.
 pub(super) struct Piecewise {
     pub(super) flight: Flight,
-    pub(super) sample: usize,
+    pub(super) microbatch: usize,
     pub(super) phase: Phase,
     programs: Arc<StagePrograms>,
     at: usize,
@@ -20,15 +20,20 @@ pub(super) struct Piecewise {
 impl Piecewise {
     /// A forward, fed.
     pub(super) fn forward(ready: Arc<Ready>, call: ForwardCall, parameters: Parameters) -> Result<Self, StageError> {
-        let (sample, programs) = (call.sample, ready.programs.clone());
+        let (microbatch, programs) = (call.microbatch, ready.programs.clone());
         let flight = Flight::board(ready, call, parameters)?;
-        Ok(Self { flight, sample, phase: Phase::Forward, programs, at: 0 })
+        Ok(Self { flight, microbatch, phase: Phase::Forward, programs, at: 0 })
     }
 
     /// A backward of a forwarded microbatch, fed: `B` or `I`.
-    pub(super) fn backward(flight: Flight, sample: usize, seeds: Gradients, phase: Phase) -> Result<Self, StageError> {
+    pub(super) fn backward(
+        flight: Flight,
+        microbatch: usize,
+        seeds: Gradients,
+        phase: Phase,
+    ) -> Result<Self, StageError> {
         let programs = flight.ready.programs.clone();
-        let mut piecewise = Self { flight, sample, phase, programs, at: 0 };
+        let mut piecewise = Self { flight, microbatch, phase, programs, at: 0 };
         let programs = piecewise.programs.clone();
         piecewise.flight.seed(seeds, programs.program(phase))?;
         Ok(piecewise)

@@ -19,7 +19,7 @@ use crate::stage::boundary::{Payload, PayloadPart};
 use crate::stage::eager::strategy_of;
 use crate::stage::engine::ForwardCall;
 use crate::stage::error::StageError;
-use crate::stage::function::{Computed, StageFunction};
+use crate::stage::function::{StageFunction, TrackedOutput};
 use crate::stage::loss::Weight;
 use burn::backend::ir::TensorIr;
 use burn::module::Module;
@@ -175,16 +175,16 @@ fn attach(
 }
 
 /// The tensors that a backward starts from, noted as edges, and the form of what is handed on.
-fn outputs(computed: Computed, edges: &mut Edges) -> Result<(Vec<AnyTensor>, OutcomeForm), String> {
+fn outputs(computed: TrackedOutput, edges: &mut Edges) -> Result<(Vec<AnyTensor>, OutcomeForm), String> {
     let (outputs, shape) = match computed {
-        Computed::Output(payload) => {
+        TrackedOutput::Output(payload) => {
             let form = |part: &PayloadPart| match part {
                 PayloadPart::Tensor(_) => None,
                 PayloadPart::Tag(form) => Some(*form),
             };
             (payload.tensors().cloned().collect(), OutcomeForm::Output(payload.parts().map(form).collect()))
         }
-        Computed::Loss(loss) => {
+        TrackedOutput::Loss(loss) => {
             let (value, weight) = (AnyTensor::new(loss.value), loss.weight);
             edges.outputs.push(captured::edge(value.as_dispatch())?);
             let weight = match weight {

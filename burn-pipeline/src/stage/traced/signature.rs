@@ -45,7 +45,7 @@ impl Signature {
     pub(super) fn call(&self, device: &Device) -> ForwardCall {
         let payload = |parts: &[PartForm]| Payload::from_parts(parts.iter().map(|part| part.zeros(device)));
         ForwardCall {
-            sample: 0,
+            microbatch: 0,
             input: payload(&self.input),
             extra: payload(&self.extra),
             target: self.target.as_deref().map(payload),

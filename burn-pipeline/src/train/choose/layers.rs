@@ -16,7 +16,7 @@
 use crate::cost::{Dtype, Layer, LayerKind, Layers, PartitionError};
 use crate::execute::panic_message;
 use crate::stage::{
-    AnyTensor, Batch, ErasedStage, ForwardCall, Gradients, MicrobatchError, Outcome, Payload, SplitBackward,
+    AnyTensor, Batch, ErasedStage, ForwardCall, ForwardOutput, Gradients, MicrobatchError, Payload, SplitBackward,
     StageError, loss_seed,
 };
 use crate::train::build::builder::{Builder, StageContext};
@@ -208,7 +208,7 @@ impl<'a> Probe<'a> {
         let ends_route = index + 1 == self.layers && held.has_loss();
         let target = self.batch.whole_target().filter(|_| ends_route).cloned().map(|target| self.brought(target));
         let input = input.join_skips(past);
-        Ok(ForwardCall { sample: 0, input, extra, target, ends_route, wants_input_gradient: index > 0 })
+        Ok(ForwardCall { microbatch: 0, input, extra, target, ends_route, wants_input_gradient: index > 0 })
     }
 
     /// Captures the layer and counts.
@@ -219,7 +219,7 @@ impl<'a> Probe<'a> {
         index: usize,
         layer: &mut Layer,
     ) -> Result<(), MeasureError> {
-        let captured = held.choose(SplitBackward::Traced, true, false).and_then(|()| {
+        let captured = held.choose(SplitBackward::Captured, true, false).and_then(|()| {
             held.begin(Some(0));
             held.forward(call.clone())
         });
@@ -254,7 +254,7 @@ impl<'a> Probe<'a> {
             held.begin(Some(0));
             let (outcome, forward) = self.timed(|| held.forward(call.clone()))?;
             let seeds = self.seeds(&outcome);
-            if let Outcome::Output(payload) = outcome {
+            if let ForwardOutput::Activations(payload) = outcome {
                 output = payload;
             }
             if self.rounds == 0 {
@@ -281,10 +281,10 @@ impl<'a> Probe<'a> {
     }
 
     /// A gradient for every output that can have one; what it holds does not matter.
-    fn seeds(&self, outcome: &Outcome) -> Gradients {
+    fn seeds(&self, outcome: &ForwardOutput) -> Gradients {
         match outcome {
-            Outcome::Loss(_) => vec![Some(loss_seed(1.0, &self.device))],
-            Outcome::Output(payload) => {
+            ForwardOutput::Loss(_) => vec![Some(loss_seed(1.0, &self.device))],
+            ForwardOutput::Activations(payload) => {
                 let seed =
                     |tensor: &AnyTensor| (tensor.kind() == crate::stage::TensorKind::Float).then(|| tensor.clone());
                 payload.tensors().map(seed).collect()

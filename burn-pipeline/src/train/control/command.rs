@@ -3,7 +3,7 @@
 use crate::cost::LinkOverride;
 use crate::execute::ExecuteError;
 use crate::plan::{CheckedPlan, StageId};
-use crate::stage::{AnyTensor, EngineReport, MetadataMode, Microbatches, NamedWeight, StageMetadata, Takes};
+use crate::stage::{AnyTensor, BatchChecks, EngineReport, MetadataMode, Microbatches, NamedWeight, StageMetadata};
 use crate::train::checkpoint::{Checkpoint, CheckpointError, Parts, SavedStage};
 use crate::train::plans::parts::Shares;
 use crate::train::shared::SharedReport;
@@ -108,7 +108,7 @@ pub(crate) struct StageFacts {
     pub(crate) has_loss: bool,
     /// Were its forms declared?
     pub(crate) declared: bool,
-    pub(crate) takes: Takes,
+    pub(crate) takes: BatchChecks,
     pub(crate) weight_bytes: usize,
     /// Element types and shapes of its parameters, in visiting order.
     pub(crate) parameters: String,

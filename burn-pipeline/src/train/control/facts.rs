@@ -2,7 +2,7 @@
 //! written down.
 
 use crate::plan::StageId;
-use crate::stage::{ActivationBytes, Takes};
+use crate::stage::{ActivationBytes, BatchChecks};
 use crate::trace::Event;
 use crate::train::control::command::StageFacts;
 use crate::train::step::rank::BatchOutcome;
@@ -96,7 +96,7 @@ impl SharedFacts {
             extras: Vec::new(),
             has_loss: self.has_loss,
             declared: self.declared,
-            takes: Takes { input: |_| Ok(()), extra: |_| Ok(()), target: None },
+            takes: BatchChecks { input: |_| Ok(()), extra: |_| Ok(()), target: None },
             weight_bytes: self.weight_bytes,
             parameters: self.parameters.clone(),
             names: self.names.clone(),

@@ -131,7 +131,7 @@ fn build(seat: &Seat, mut link: Box<dyn Link>) -> Result<Built, ExecuteError> {
                 Ok(held)
             },
         )?;
-        tracing::info!(rank, %stage, module = held.module_type(), engine = held.engine(), "stage built");
+        tracing::info!(rank, %stage, module = held.module_type(), engine = %held.report().engine, "stage built");
         let weights = held.weights();
         let (weight_bytes, parameters) = (weights.iter().map(|(_, w)| w.bytes()).sum(), described(&weights));
         let (extras, has_loss, takes) = (held.extras(), held.has_loss(), held.takes());

@@ -14,7 +14,9 @@ use crate::link::Link;
 use crate::link::{Activity, expect_all, gather};
 use crate::pass::insert_transfers;
 use crate::plan::{Action, CheckOptions, CheckedPlan, Op, Placement, Plan, SkipEdge, StageId};
-use crate::stage::{AnyTensor, GradientStore, MetadataMode, Microbatches, Port, StageError, StageMetadata, Validate};
+use crate::stage::{
+    AnyTensor, GradientStore, MetadataMode, Microbatches, StageError, StageMetadata, StagePort, Validate,
+};
 use crate::train::build_error::BuildError;
 use crate::train::step::rank::Rank;
 use std::collections::BTreeMap;
@@ -125,7 +127,7 @@ impl Rank {
     fn compare(&mut self, declared: &Known, found: &Known) -> Result<(), ExecuteError> {
         let rank = self.executor().rank();
         for (&stage, declared) in declared {
-            for port in [Port::Input, Port::Output] {
+            for port in [StagePort::Input, StagePort::Output] {
                 let forms = declared.at(port).zip(found.get(&stage).and_then(|found| found.at(port)));
                 let Some(mismatch) = forms.and_then(|(declared, found)| found.mismatch(declared)) else { continue };
                 let (tensor, expected, got) = (mismatch.tensor, mismatch.expected, mismatch.got);

@@ -12,7 +12,8 @@ use crate::execute::{ExecuteError, Executor, RankOutcome, ReplicaShare, Run, Spe
 use crate::link::{Activity, gather};
 use crate::plan::{CheckedPlan, Placement, StageId};
 use crate::stage::{
-    Accumulation, ActivationBytes, Draws, ErasedStage, Microbatches, Payload, Reduction, StageMetadata, Validate, mixed,
+    Accumulation, ActivationBytes, ErasedStage, ForwardSeed, Microbatches, Payload, Reduction, StageMetadata, Validate,
+    mixed,
 };
 use crate::trace::Event;
 use crate::train::control::worker::caught;
@@ -121,7 +122,7 @@ impl Rank {
     /// `None` leaves the generator as it is. All ranks are given the same.
     pub fn draw_from(&mut self, seed: Option<u64>) {
         for (stage, held) in self.executor.stages().iter_mut() {
-            held.draw_from(Draws::new(seed.map(|seed| mixed(seed, stage.index() as u64))));
+            held.set_forward_seed(ForwardSeed::new(seed.map(|seed| mixed(seed, stage.index() as u64))));
         }
     }
 

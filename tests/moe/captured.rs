@@ -3,7 +3,7 @@
 use crate::cases::{builder, config, distance, pipelined, plain};
 use crate::parity::assert_close;
 use burn_pipeline::schedule::{Size, by_name};
-use burn_pipeline::stage::SplitBackward;
+use burn_pipeline::stage::{EngineKind, SplitBackward};
 
 #[test]
 fn captured_stages_equal_the_plain_loop_with_uneven_microbatches() {
@@ -13,13 +13,13 @@ fn captured_stages_equal_the_plain_loop_with_uneven_microbatches() {
         // Sizes 3, 2, 2, 2 and then 2, 2, 2, 1: one program meets seeds of 1, 2/3 and 1/3.
         let batches = [9, 7];
         let size = Size { ranks: 2, chunks, microbatches: 4 };
-        let builder = builder(schedule.as_ref(), size, &config, |part, _| part).split(SplitBackward::Traced);
+        let builder = builder(schedule.as_ref(), size, &config, |part, _| part).split(SplitBackward::Captured);
         let got = pipelined(builder.clone(), &batches, &config);
         assert_close(&distance(&config, &got, &plain(&config, &batches, 4)), name);
         let mut pipeline = builder.build().unwrap();
         pipeline.accumulate(crate::cases::Text::new(1, 8).batch()).unwrap();
         for (stage, report) in pipeline.engines().unwrap() {
-            assert_eq!(report.engine, "traced", "{name}: stage {stage:?}: {}", report.reason);
+            assert_eq!(report.engine, EngineKind::Captured, "{name}: stage {stage:?}: {}", report.reason);
         }
     }
 }
@@ -36,7 +36,7 @@ fn a_dropless_model_cannot_be_captured_and_defers_instead() {
     let mut pipeline = builder.build().unwrap();
     pipeline.accumulate(crate::cases::Text::new(1, 5).batch()).unwrap();
     for (stage, report) in pipeline.engines().unwrap() {
-        assert_eq!(report.engine, "eager", "stage {stage:?}: {}", report.reason);
+        assert_eq!(report.engine, EngineKind::Eager, "stage {stage:?}: {}", report.reason);
         assert!(report.deferred.is_some_and(|deferred| deferred.operations > 0), "stage {stage:?}");
     }
 }

@@ -13,11 +13,11 @@ use std::sync::MutexGuard;
 
 /// Where the forwards of one stage draw from.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Draws {
+pub struct ForwardSeed {
     seed: Option<u64>,
 }
 
-impl Draws {
+impl ForwardSeed {
     /// From this seed, which should differ from batch to batch and from stage to stage; `None` leaves the generator
     /// alone.
     pub fn new(seed: Option<u64>) -> Self {
@@ -30,17 +30,17 @@ impl Draws {
     }
 
     /// Seeds the generator for a microbatch; nobody else does until the guard is dropped.
-    pub(crate) fn begin<M: Module>(&self, sample: usize, module: &M) -> Option<MutexGuard<'static, ()>> {
+    pub(crate) fn begin<M: Module>(&self, microbatch: usize, module: &M) -> Option<MutexGuard<'static, ()>> {
         let turn = self.seed.map(|_| generator());
-        self.again(sample, module);
+        self.again(microbatch, module);
         turn
     }
 
     /// Seeds the generator for the same microbatch again, in the same turn.
-    pub(crate) fn again<M: Module>(&self, sample: usize, module: &M) {
+    pub(crate) fn again<M: Module>(&self, microbatch: usize, module: &M) {
         if let Some(seed) = self.seed {
             let device = module.devices().into_iter().next().unwrap_or_default();
-            device.seed(mixed(seed, sample as u64));
+            device.seed(mixed(seed, microbatch as u64));
         }
     }
 }
