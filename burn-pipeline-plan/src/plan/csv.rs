@@ -4,7 +4,9 @@
 //! wrote is read as it stands (either line end). An error names the line and the cell, both counted from 1.
 //! No cell needs quotes, since no action's text holds a comma.
 
-use super::{Action, ParseActionError, Plan, PlanError};
+use super::action::Action;
+use super::rows::{Plan, PlanError};
+use super::text::ParseActionError;
 use std::fmt::Write;
 
 /// Why a CSV text is not a plan.

@@ -8,7 +8,11 @@
 //!    to its replica and so have as many microbatches, hence the pair of the next stage is `pair + microbatches`.
 //! 3. Each side of a stage is an end of the model, a neighbour on the same rank, or one across ranks.
 
-use super::{Placement, Plan, StageId, Task, skips};
+use super::placement::Placement;
+use super::rows::Plan;
+use super::skips;
+use super::stage_id::StageId;
+use super::task::Task;
 
 /// What lies beyond one side of a stage.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

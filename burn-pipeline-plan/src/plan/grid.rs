@@ -9,7 +9,8 @@
 //! Step 1: 0F1    1F0     <-- ERROR HERE
 //! ```
 
-use super::{Action, Plan};
+use super::action::Action;
+use super::rows::Plan;
 use std::fmt::Write;
 use std::ops::Range;
 

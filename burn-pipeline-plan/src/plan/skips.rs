@@ -7,7 +7,8 @@
 //! An edge adds transfers and no order: its later stage runs after all those between, and so after its earlier one;
 //! in backward it is the other way round. Each value crosses once, from rank to rank; its gradient comes back once.
 
-use super::{StageId, Task};
+use super::stage_id::StageId;
+use super::task::Task;
 use serde::{Deserialize, Serialize};
 
 /// An edge from a stage to one that is not the next, in every replica of the model.

@@ -7,8 +7,11 @@
 //! 2. The start that comes before it takes the note away and is an awaited one. So each `UNSHARD` of a stage that is
 //!    gathered several times has the wait that follows it.
 
+use super::action::Action;
 use super::edges::Edges;
-use super::{Action, Op, Plan, Task};
+use super::op::Op;
+use super::rows::Plan;
+use super::task::Task;
 
 /// For each cell of each row: does it start something that has a wait of its own?
 #[derive(Clone, Debug, Default)]

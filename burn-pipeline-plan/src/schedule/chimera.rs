@@ -18,8 +18,9 @@
 //! and p microbatches, with twice the parameters; the replicas' gradients are summed.
 //! Source: Li and Hoefler, Chimera (2021).
 
+use super::directions::both_directions;
 use super::dropping::drop_beyond;
-use super::{Chunks, Family, Schedule, ScheduleError, Size, both_directions, refuse_empty, refuse_odd};
+use super::family::{Chunks, Family, Schedule, ScheduleError, Size};
 use crate::plan::{Action, Op, Placement, PlacementKind, Plan, StageId, Task};
 
 /// The Chimera schedule, with one replica in each direction.
@@ -38,8 +39,8 @@ impl Schedule for Chimera {
     }
 
     fn build(&self, size: Size) -> Result<Plan, ScheduleError> {
-        refuse_empty(&self.family(), size)?;
-        refuse_odd(&self.family(), size)?;
+        self.family().check_size(size)?;
+        self.family().check_even(size)?;
         let counts = both_directions(size.microbatches);
         let units = size.microbatches.div_ceil(size.ranks);
         let row = |rank| {

@@ -16,10 +16,10 @@
 //! the parameters; the replicas' gradients are summed.
 //! Source: DeepSeek-AI, DualPipe (2025).
 
+use super::directions::both_directions;
 use super::dropping::drop_beyond;
-use super::{
-    Chunks, Family, Schedule, ScheduleError, Size, both_directions, eight_steps, refuse_empty, refuse_large, refuse_odd,
-};
+use super::eight_steps;
+use super::family::{Chunks, Family, Schedule, ScheduleError, Size};
 use crate::plan::{Placement, PlacementKind, Plan, StageId};
 
 /// The bidirectional schedule of DeepSeek-V3.
@@ -38,11 +38,11 @@ impl Schedule for DualPipe {
     }
 
     fn build(&self, size: Size) -> Result<Plan, ScheduleError> {
-        refuse_empty(&self.family(), size)?;
-        refuse_odd(&self.family(), size)?;
+        self.family().check_size(size)?;
+        self.family().check_even(size)?;
         let counts = both_directions(size.microbatches);
         let each = counts[0].max(size.ranks);
-        refuse_large(&self.family(), size, 2 * each)?;
+        self.family().check_length(size, 2 * each)?;
         let row = |rank: usize| {
             let (near, far) = (rank, size.ranks - 1 - rank);
             let (near, far) = (StageId::in_replica(0, near), StageId::in_replica(1, far));

@@ -14,7 +14,8 @@
 //! Source: Sea AI Lab's cut-in-half of DualPipe (2025); order as PyTorch 2.15's `ScheduleDualPipeV`.
 
 use super::dropping::drop_beyond;
-use super::{Chunks, Family, Schedule, ScheduleError, Size, eight_steps, refuse_empty, refuse_large};
+use super::eight_steps;
+use super::family::{Chunks, Family, Schedule, ScheduleError, Size};
 use crate::plan::{Placement, PlacementKind, Plan, StageId};
 
 /// The V-shaped form of DualPipe.
@@ -33,10 +34,10 @@ impl Schedule for DualPipeV {
     }
 
     fn build(&self, size: Size) -> Result<Plan, ScheduleError> {
-        refuse_empty(&self.family(), size)?;
+        self.family().check_size(size)?;
         let m = size.microbatches;
         let built = m.max(2 * size.ranks);
-        refuse_large(&self.family(), size, built)?;
+        self.family().check_length(size, built)?;
         let row = |rank: usize| {
             let stages = [StageId::new(rank), StageId::new(2 * size.ranks - 1 - rank)];
             let mut row = eight_steps::row(stages, size.ranks, rank, built);

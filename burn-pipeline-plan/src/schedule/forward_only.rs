@@ -9,7 +9,7 @@
 //! With several chunks a rank, each microbatch is taken as far as the loop goes, chunk by chunk.
 //! Source: PyTorch `_ScheduleForwardOnly` (one chunk); more chunks are ours.
 
-use super::{Chunks, Family, Schedule, ScheduleError, Size, refuse_empty};
+use super::family::{Chunks, Family, Schedule, ScheduleError, Size};
 use crate::plan::{Action, Placement, PlacementKind, Plan};
 
 /// The forward-only schedule.
@@ -49,7 +49,7 @@ impl Schedule for ForwardOnly {
     }
 
     fn build(&self, size: Size) -> Result<Plan, ScheduleError> {
-        refuse_empty(&self.family(), size)?;
+        self.family().check_size(size)?;
         Self::over(Placement::looped(size.ranks, size.chunks)?, vec![size.microbatches])
     }
 }

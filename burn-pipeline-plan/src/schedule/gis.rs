@@ -16,8 +16,8 @@
 //! of p it is [`InterleavedZeroBubble`](super::InterleavedZeroBubble).
 //! Source: Wan et al., PipeOffload (2025).
 
+use super::family::{Chunks, Family, Schedule, ScheduleError, Size};
 use super::interleave::{self, Backward, Groups};
-use super::{Chunks, Family, Schedule, ScheduleError, Size, refuse, refuse_empty};
 use crate::plan::{PlacementKind, Plan};
 
 /// The grouped interleaved schedule.
@@ -43,15 +43,13 @@ impl Schedule for Gis {
 
     fn build(&self, size: Size) -> Result<Plan, ScheduleError> {
         let family = self.family();
-        refuse_empty(&family, size)?;
+        family.check_size(size)?;
         let shortest = (size.ranks - 1).div_ceil(2);
         let groups = match self.group {
             None => Groups::even(size.microbatches, size.ranks),
             Some(g) if g == 0 || (g < shortest && g < size.microbatches && size.chunks > 1) => {
                 let least = shortest.max(1);
-                return refuse(
-                    &family,
-                    size,
+                return family.refuse(size,
                     format!(
                         "groups of {g} would wait for each other; it takes groups of at least {least}, or one group of all microbatches"
                     ),

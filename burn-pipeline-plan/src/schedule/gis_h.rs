@@ -12,9 +12,9 @@
 //! Bubble `(p-1)(F+B)/v + (v-1)(p/2)(F+B-W)/v`; peak `(v+1)/(2v) p` microbatches.
 //! Source: Wan et al., PipeOffload (2025); the delayed `W` is ours, after PyTorch's interleaved zero bubble.
 
+use super::family::{Chunks, Family, Schedule, ScheduleError, Size};
 use super::gis::build_grouped;
 use super::interleave::Groups;
-use super::{Chunks, Family, Schedule, ScheduleError, Size, refuse_empty};
 use crate::plan::{PlacementKind, Plan};
 
 /// The grouped interleaved schedule at half memory.
@@ -36,7 +36,7 @@ impl Schedule for GisH {
     }
 
     fn build(&self, size: Size) -> Result<Plan, ScheduleError> {
-        refuse_empty(&self.family(), size)?;
+        self.family().check_size(size)?;
         let groups = Groups::even(size.microbatches, size.ranks.div_ceil(2));
         build_grouped(self.family().name, size, groups, self.delayed_weight)
     }

@@ -9,7 +9,7 @@
 //! Bubble (p-1)(F+B+W); every rank holds all m activations at its peak.
 //! Source: Huang et al., GPipe (2019); order as PyTorch `ScheduleGPipe`.
 
-use super::{Chunks, Family, Schedule, ScheduleError, Size, refuse_empty};
+use super::family::{Chunks, Family, Schedule, ScheduleError, Size};
 use crate::plan::{Action, Placement, PlacementKind, Plan};
 
 /// The GPipe schedule.
@@ -28,7 +28,7 @@ impl Schedule for GPipe {
     }
 
     fn build(&self, size: Size) -> Result<Plan, ScheduleError> {
-        refuse_empty(&self.family(), size)?;
+        self.family().check_size(size)?;
         let m = size.microbatches;
         let row = |rank: usize| {
             let forwards = (0..m).map(|mb| Action::forward(rank, mb));

@@ -13,7 +13,7 @@
 //! bubble), its backward of pair k waits in the row behind a forward that needs, over two chunk changes, rank
 //! p-1's backward of pair `k - 2g + a(p-1) - 1`. That lies before k as long as `2g >= a(p-1)`.
 
-use super::{ScheduleError, Size};
+use super::family::{ScheduleError, Size};
 use crate::plan::{Action, Placement, Plan, StageId};
 use std::ops::Range;
 

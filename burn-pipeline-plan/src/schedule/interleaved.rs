@@ -13,8 +13,8 @@
 //! Bubble `(p-1)(F+B+W)/v`; rank 0 holds `(pv+p-1)/v` microbatches at its peak.
 //! Source: Narayanan et al., Megatron-LM (2021); groups as PyTorch's `ScheduleInterleaved1F1B`, where it builds.
 
+use super::family::{Chunks, Family, Schedule, ScheduleError, Size};
 use super::interleave::{self, Backward, Groups};
-use super::{Chunks, Family, Schedule, ScheduleError, Size, refuse, refuse_empty};
 use crate::plan::{PlacementKind, Plan};
 
 /// The interleaved 1F1B schedule.
@@ -41,15 +41,13 @@ impl Schedule for Interleaved1F1B {
 
     fn build(&self, size: Size) -> Result<Plan, ScheduleError> {
         let family = self.family();
-        refuse_empty(&family, size)?;
+        family.check_size(size)?;
         let shortest = size.ranks - 1;
         let groups = match self.group {
             None => Groups::even(size.microbatches, size.ranks),
             Some(g) if g == 0 || (g < shortest && g < size.microbatches && size.chunks > 1) => {
                 let least = shortest.max(1);
-                return refuse(
-                    &family,
-                    size,
+                return family.refuse(size,
                     format!(
                         "groups of {g} would wait for each other; it takes groups of at least {least}, or one group of all microbatches"
                     ),

@@ -13,8 +13,8 @@
 //! Bubble `(p-1)(F+B-W)/v`; every rank holds p microbatches at its peak.
 //! Source: Qi et al., Zero Bubble Pipeline Parallelism (2023); order as PyTorch's `ScheduleInterleavedZeroBubble`.
 
+use super::family::{Chunks, Family, Schedule, ScheduleError, Size};
 use super::interleave::{self, Backward, Groups};
-use super::{Chunks, Family, Schedule, ScheduleError, Size, refuse_empty};
 use crate::plan::{PlacementKind, Plan};
 
 /// The interleaved zero-bubble schedule.
@@ -33,7 +33,7 @@ impl Schedule for InterleavedZeroBubble {
     }
 
     fn build(&self, size: Size) -> Result<Plan, ScheduleError> {
-        refuse_empty(&self.family(), size)?;
+        self.family().check_size(size)?;
         let groups = Groups::even(size.microbatches, size.ranks);
         let ahead = (size.chunks - 1) * groups.largest();
         interleave::plan(self.family().name, size, |rank| {

@@ -1,6 +1,7 @@
 //! What is accepted where a schedule is asked for: a family itself, or its name.
 
-use super::{Schedule, ScheduleError, by_name};
+use super::family::{Schedule, ScheduleError};
+use super::registry::by_name;
 
 /// A schedule family, or the name of one.
 ///

@@ -13,8 +13,8 @@
 //! stretch forward and one backward, which is what sharded parameters want.
 //! Source: Lamy-Poirier, Breadth-First Pipeline Parallelism (2022); order as PyTorch's `ScheduleLoopedBFS`.
 
+use super::family::{Chunks, Family, Schedule, ScheduleError, Size};
 use super::interleave;
-use super::{Chunks, Family, Schedule, ScheduleError, Size, refuse_empty};
 use crate::plan::{Action, PlacementKind, Plan};
 
 /// The looped breadth-first schedule.
@@ -33,7 +33,7 @@ impl Schedule for LoopedBfs {
     }
 
     fn build(&self, size: Size) -> Result<Plan, ScheduleError> {
-        refuse_empty(&self.family(), size)?;
+        self.family().check_size(size)?;
         let m = size.microbatches;
         interleave::plan(self.family().name, size, |rank| {
             let stages = (0..size.chunks).map(|chunk| chunk * size.ranks + rank);

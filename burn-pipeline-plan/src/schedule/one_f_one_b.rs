@@ -13,7 +13,7 @@
 //! Bubble (p-1)(F+B+W) as GPipe's, but rank r holds at most p-r activations.
 //! Source: Narayanan et al., PipeDream-Flush (2021); order as PyTorch `Schedule1F1B`.
 
-use super::{Chunks, Family, Schedule, ScheduleError, Size, refuse_empty};
+use super::family::{Chunks, Family, Schedule, ScheduleError, Size};
 use crate::plan::{Action, Placement, PlacementKind, Plan};
 
 /// The 1F1B schedule.
@@ -32,7 +32,7 @@ impl Schedule for OneFOneB {
     }
 
     fn build(&self, size: Size) -> Result<Plan, ScheduleError> {
-        refuse_empty(&self.family(), size)?;
+        self.family().check_size(size)?;
         let m = size.microbatches;
         let row = |rank: usize| {
             let warmup = (size.ranks - 1 - rank).min(m);

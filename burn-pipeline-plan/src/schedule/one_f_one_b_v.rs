@@ -13,7 +13,8 @@
 //! Peak about 2p/3 microbatches (3, 6, 11 for p = 4, 8, 16).
 //! Source: Qi et al., Pipeline Parallelism with Controllable Memory (2024), and its scheduler by Sea AI Lab.
 
-use super::{Chunks, Family, Schedule, ScheduleError, Size, building_block, refuse_empty};
+use super::building_block;
+use super::family::{Chunks, Family, Schedule, ScheduleError, Size};
 use crate::plan::{PlacementKind, Plan};
 
 /// The V-shaped schedule with whole backwards.
@@ -32,7 +33,7 @@ impl Schedule for OneFOneBV {
     }
 
     fn build(&self, size: Size) -> Result<Plan, ScheduleError> {
-        refuse_empty(&self.family(), size)?;
+        self.family().check_size(size)?;
         let block = block(size.ranks);
         building_block::build_whole(&self.family(), size, |rank| block[rank])
     }

@@ -3,10 +3,25 @@
 //! A name is matched without regard to case, and without regard to hyphens, underscores and a leading `Schedule`
 //! (PyTorch's class names), so that `ZB-H1`, `zbh1`, `Schedule1F1B` and `_ScheduleForwardOnly` are all found.
 
-use super::{
-    Chimera, DualPipe, DualPipeV, ForwardOnly, GPipe, Gis, GisH, Interleaved1F1B, InterleavedZeroBubble, LoopedBfs,
-    OneFOneB, OneFOneBV, Schedule, ScheduleError, VHalf, VMin, ZbAuto, ZbH1, ZbH2, ZbvZeroBubble,
-};
+use super::chimera::Chimera;
+use super::dual_pipe::DualPipe;
+use super::dual_pipe_v::DualPipeV;
+use super::family::{Schedule, ScheduleError};
+use super::forward_only::ForwardOnly;
+use super::gis::Gis;
+use super::gis_h::GisH;
+use super::gpipe::GPipe;
+use super::interleaved::Interleaved1F1B;
+use super::interleaved_zero_bubble::InterleavedZeroBubble;
+use super::looped_bfs::LoopedBfs;
+use super::one_f_one_b::OneFOneB;
+use super::one_f_one_b_v::OneFOneBV;
+use super::v_half::VHalf;
+use super::v_min::VMin;
+use super::zb_auto::ZbAuto;
+use super::zb_h1::ZbH1;
+use super::zb_h2::ZbH2;
+use super::zbv::ZbvZeroBubble;
 
 /// Other names in use, and the family that each means.
 const ALIASES: [(&str, &str); 6] = [

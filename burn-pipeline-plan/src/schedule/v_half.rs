@@ -13,7 +13,8 @@
 //! itself is that for F = B = W, whatever the costs.
 //! Source: Qi et al., Pipeline Parallelism with Controllable Memory (2024).
 
-use super::{Chunks, Family, Schedule, ScheduleError, Size, building_block, refuse_empty};
+use super::building_block;
+use super::family::{Chunks, Family, Schedule, ScheduleError, Size};
 use crate::plan::{PlacementKind, Plan};
 
 /// The V-shaped schedule at half of 1F1B's memory.
@@ -32,7 +33,7 @@ impl Schedule for VHalf {
     }
 
     fn build(&self, size: Size) -> Result<Plan, ScheduleError> {
-        refuse_empty(&self.family(), size)?;
+        self.family().check_size(size)?;
         let p = size.ranks;
         let shift = if p.is_multiple_of(2) { 3 } else { 0 };
         building_block::build(&self.family(), size, |r| {

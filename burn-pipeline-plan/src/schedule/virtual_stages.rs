@@ -5,7 +5,7 @@
 //!
 //! Source: Megatron-Core, `pipeline_parallel/schedules.py` (`get_schedule_table`, `get_pp_rank_microbatches`).
 
-use super::{ScheduleError, Size};
+use super::family::{MAX_FORWARDS, ScheduleError, Size};
 
 /// How the interleaved order of one rank begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -87,8 +87,8 @@ fn refuse_outside(size: Size, rank: usize, group: Option<usize>) -> Result<(), S
     if forwards == 0 {
         return accepts("it needs at least one rank, one chunk a rank and one microbatch".into());
     }
-    if forwards > super::MAX_FORWARDS {
-        return accepts(format!("it holds at most {} forwards over all stages", super::MAX_FORWARDS));
+    if forwards > MAX_FORWARDS {
+        return accepts(format!("it holds at most {} forwards over all stages", MAX_FORWARDS));
     }
     if rank >= size.ranks {
         return accepts(format!("ranks count from 0, so rank {rank} is not one of them"));

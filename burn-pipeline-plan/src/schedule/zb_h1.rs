@@ -13,7 +13,8 @@
 //! Bubble `(p-1)(F+B-W)`; every rank holds p activations at its peak.
 //! Source: Qi et al., Zero Bubble Pipeline Parallelism (2023), section 3.1.
 
-use super::{Chunks, Family, Schedule, ScheduleError, Size, interleave, refuse_empty};
+use super::family::{Chunks, Family, Schedule, ScheduleError, Size};
+use super::interleave;
 use crate::plan::{Action, PlacementKind, Plan};
 
 /// The first handcrafted zero-bubble schedule.
@@ -32,7 +33,7 @@ impl Schedule for ZbH1 {
     }
 
     fn build(&self, size: Size) -> Result<Plan, ScheduleError> {
-        refuse_empty(&self.family(), size)?;
+        self.family().check_size(size)?;
         interleave::plan(self.family().name, size, |rank| {
             lagged_row(rank, size.microbatches, size.ranks - 1 - rank, size.ranks - 1)
         })

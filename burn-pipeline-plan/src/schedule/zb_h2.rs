@@ -11,8 +11,9 @@
 //! Bubble `(p-1)(F+B-2W)`; every rank holds 2p-1 activations at its peak.
 //! Source: Qi et al., Zero Bubble Pipeline Parallelism (2023), section 3.2.
 
+use super::family::{Chunks, Family, Schedule, ScheduleError, Size};
+use super::interleave;
 use super::zb_h1::lagged_row;
-use super::{Chunks, Family, Schedule, ScheduleError, Size, interleave, refuse_empty};
 use crate::plan::{PlacementKind, Plan};
 
 /// The second handcrafted zero-bubble schedule.
@@ -31,7 +32,7 @@ impl Schedule for ZbH2 {
     }
 
     fn build(&self, size: Size) -> Result<Plan, ScheduleError> {
-        refuse_empty(&self.family(), size)?;
+        self.family().check_size(size)?;
         interleave::plan(self.family().name, size, |rank| {
             lagged_row(rank, size.microbatches, 2 * (size.ranks - 1 - rank), 2 * (size.ranks - 1))
         })

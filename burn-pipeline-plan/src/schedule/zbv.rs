@@ -21,7 +21,7 @@
 //! Source: Qi et al., Zero Bubble Pipeline Parallelism (2023), section 6; order as PyTorch's `ScheduleZBVZeroBubble`.
 
 use super::dropping::drop_beyond;
-use super::{Chunks, Family, Schedule, ScheduleError, Size, refuse_empty, refuse_large};
+use super::family::{Chunks, Family, Schedule, ScheduleError, Size};
 use crate::plan::{Action, Op, Placement, PlacementKind, Plan, Task};
 
 /// The zero-bubble V schedule.
@@ -40,10 +40,10 @@ impl Schedule for ZbvZeroBubble {
     }
 
     fn build(&self, size: Size) -> Result<Plan, ScheduleError> {
-        refuse_empty(&self.family(), size)?;
+        self.family().check_size(size)?;
         let m = size.microbatches;
         let built = m.max(2 * size.ranks - 1);
-        refuse_large(&self.family(), size, built)?;
+        self.family().check_length(size, built)?;
         let row = |rank| {
             let mut row = row(size.ranks, rank, built);
             drop_beyond(&mut row, &[m]);

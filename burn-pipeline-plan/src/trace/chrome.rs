@@ -6,12 +6,12 @@
 //!    have threads of their own below their rank.
 //! 2. `F`, `I`, `W` and `B` are `computation`, the rest `communication`.
 //! 3. Sends and receives say for how long their rank stood still for them, and before that for its neighbour
-//!    (`exposed_us`, `early_us`; see [`exposed()`]).
+//!    (`exposed_us`, `early_us`; see [`exposed_times`]).
 //! 4. [`chrome_steps`] is PyTorch's `_dump_chrometrace`: one microsecond a cell, a process a rank. It differs in one
 //!    thing: PyTorch files `I` under `communication`.
 
 use super::event::{Event, Track};
-use super::exposed::exposed;
+use super::exposed::exposed_times;
 use super::kind::{Kind, is_compute};
 use super::lanes::lanes;
 use crate::plan::{Action, Task};
@@ -40,7 +40,7 @@ pub fn chrome(tracks: &[Track]) -> String {
                 }
             }
         }
-        let waits = exposed(track);
+        let waits = exposed_times(track);
         let waits: HashMap<_, _> = waits.iter().map(|wait| (place(&wait.event), wait)).collect();
         events.extend(beside.iter().map(|&(lane, event)| {
             let mut json = complete(event, process, ranks * (lane + 1) + event.rank);

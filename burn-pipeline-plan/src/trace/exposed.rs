@@ -22,7 +22,7 @@ use std::collections::HashMap;
 
 /// What one transfer, or one exchange between replicas, cost its rank.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Exposed {
+pub struct ExposedTime {
     /// The event: a send, a receive, `UNSHARD` or `REDUCE_GRAD`.
     pub event: Event,
     /// Which transfer.
@@ -40,15 +40,15 @@ type Product = (StageId, Option<usize>, bool);
 ///
 /// ```
 /// use burn_pipeline_plan::plan::{Action, Op, Task};
-/// use burn_pipeline_plan::trace::{Event, Track, exposed};
+/// use burn_pipeline_plan::trace::{Event, Track, exposed_times};
 /// let event = |rank, task, start, end| Event { rank, action: Action::Single(task), start, end };
 /// let (made, got) = (Task::new(0, Op::Forward, 0), Task::new(1, Op::ReceiveForward, 0));
 /// // Rank 1 waits from the start; rank 0 is ready after 2 s, and the message takes one more.
 /// let track = Track { name: "measured".into(), ranks: 2, events: vec![event(0, made, 0.0, 2.0), event(1, got, 0.0, 3.0)] };
-/// let [wait] = exposed(&track)[..] else { panic!() };
+/// let [wait] = exposed_times(&track)[..] else { panic!() };
 /// assert_eq!((wait.early, wait.exposed), (2.0, 1.0));
 /// ```
-pub fn exposed(track: &Track) -> Vec<Exposed> {
+pub fn exposed_times(track: &Track) -> Vec<ExposedTime> {
     let mut products: HashMap<Product, Vec<(f64, f64)>> = HashMap::new();
     let mut computing: Vec<Vec<(f64, f64)>> = vec![Vec::new(); track.rows()];
     for event in &track.events {
@@ -67,13 +67,13 @@ pub fn exposed(track: &Track) -> Vec<Exposed> {
         let busy = &computing[event.rank];
         if let Some(task) = event.action.tasks().find(|task| is_exchange(task.op())) {
             let exposed = waits.exposed(event, task, busy);
-            return Some(Exposed { event: *event, task, early: 0.0, exposed });
+            return Some(ExposedTime { event: *event, task, early: 0.0, exposed });
         }
         let task = event.action.tasks().find(|task| is_transfer(task.op()))?;
         let ready = awaited(task).and_then(|product| ready(products.get(&product)?, event.end));
         let from = ready.unwrap_or(event.start).clamp(event.start, event.end);
         let exposed = event.end - from - overlap(busy, from, event.end);
-        Some(Exposed { event: *event, task, early: from - event.start, exposed: exposed.max(0.0) })
+        Some(ExposedTime { event: *event, task, early: from - event.start, exposed: exposed.max(0.0) })
     };
     track.events.iter().filter_map(exposed_part).collect()
 }

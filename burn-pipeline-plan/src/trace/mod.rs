@@ -6,7 +6,7 @@
 //! - [`svg()`]: a timeline for a paper;
 //! - [`ascii()`]: the same for a terminal.
 //!
-//! [`exposed()`] tells of each transfer for how long its rank stood still for it; the JSON holds it too.
+//! [`exposed_times`] tells of each transfer for how long its rank stood still for it; the JSON holds it too.
 
 mod ascii;
 mod axis;
@@ -20,5 +20,5 @@ mod svg;
 pub use ascii::ascii;
 pub use chrome::{chrome, chrome_steps};
 pub use event::{Event, Track};
-pub use exposed::{Exposed, exposed};
+pub use exposed::{ExposedTime, exposed_times};
 pub use svg::{SvgOptions, svg};

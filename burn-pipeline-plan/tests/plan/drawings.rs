@@ -13,7 +13,7 @@ const FILES: [(&str, &str); 18] = [
     ("ZBVZeroBubble", include_str!("../../src/schedule/zbv.rs")),
     ("ZBH1", include_str!("../../src/schedule/zb_h1.rs")),
     ("ZBH2", include_str!("../../src/schedule/zb_h2.rs")),
-    ("ZBAuto", include_str!("../../src/schedule/zb_auto.rs")),
+    ("ZBAuto", include_str!("../../src/schedule/zb_auto/mod.rs")),
     ("VHalf", include_str!("../../src/schedule/v_half.rs")),
     ("VMin", include_str!("../../src/schedule/v_min.rs")),
     ("1F1B-V", include_str!("../../src/schedule/one_f_one_b_v.rs")),

@@ -3,8 +3,8 @@
 use burn_pipeline_plan::cost::{LinkCost, LinkCosts, Profile, ProfileError, StageCost};
 use burn_pipeline_plan::pass::insert_transfers;
 use burn_pipeline_plan::pass::overlap::{
-    Exposure, Kept, Limit, OverlapError, OverlapOptions, OverlapPass, Overlapped, communication_order,
-    exposed_communication, overlap, run_passes,
+    Kept, Limit, OverlapError, OverlapEstimate, OverlapOptions, OverlapPass, Overlapped, communication_order,
+    estimate_overlap, overlap, run_passes,
 };
 use burn_pipeline_plan::plan::{CheckError, CheckOptions, Plan, Transport};
 use burn_pipeline_plan::schedule::{Size, all, by_name};
@@ -53,9 +53,9 @@ fn what_is_computed_up_to_another_wait_hides_a_start_and_before_another_start_a_
     let rank_0 = "0F0,0SEND_F0,0F1,0SEND_F1,0F2,0WAIT_SEND_F1,0F3,0WAIT_SEND_F0,0SEND_F2,0SEND_F3";
     let rank_1 = "1RECV_F0,1F0,1RECV_F1,1F1,1RECV_F2,1F2,1RECV_F3,1F3";
     let plan = plan(&format!("{rank_0}\n{rank_1}\n"));
-    let estimates = exposed_communication(&plan, &profile(2, 2.5)).unwrap();
+    let estimates = estimate_overlap(&plan, &profile(2, 2.5)).unwrap();
     let of = |start: &str| *estimates.iter().find(|e| e.start.to_string() == start).unwrap();
-    let exposure = |computation| Exposure { communication: 2.5, computation };
+    let exposure = |computation| OverlapEstimate { communication: 2.5, computation };
     // Send 0 starts; F1 and F2 run; then the rank stands for send 1, so F3 hides nothing of send 0.
     assert_eq!((of("0SEND_F0").from_start, of("0SEND_F0").from_start.exposed()), (exposure(2.0), 0.5));
     // At its wait, send 0 has had the link from F1 on, until send 1 started.

@@ -7,7 +7,7 @@ use crate::watchdog::within;
 use burn::tensor::Device;
 use burn_pipeline::link::{Activity, Direction, Header, Link, LinkError, Message, ThreadLink, Threads};
 use burn_pipeline::plan::{Op, Plan, StageId, Task};
-use burn_pipeline::trace::{Event, exposed};
+use burn_pipeline::trace::{Event, exposed_times};
 use std::collections::HashSet;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Instant;
@@ -193,7 +193,7 @@ fn on_a_link_that_cannot_tell_what_has_come_the_same_sums_are_waited_for_after_t
                 .map(|event| event.end - event.start)
                 .sum();
             let track = burn_pipeline::trace::Track { name: String::new(), ranks: 4, events: events.clone() };
-            let told = exposed(&track).into_iter().filter(|part| part.task.op() == Op::ReduceGrad);
+            let told = exposed_times(&track).into_iter().filter(|part| part.task.op() == Op::ReduceGrad);
             let told: f64 = told.map(|part| part.exposed).sum();
             assert!(waited > 0.0 && (told - waited).abs() < 1e-9, "rank {rank}: {told} of {waited}");
             assert_eq!(weights, &expected(), "rank {rank}");

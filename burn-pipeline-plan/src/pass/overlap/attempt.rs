@@ -3,9 +3,10 @@
 use super::cell::{self, Cell, Role};
 use super::graph::{self, Graph, Uses};
 use super::judge::Judge;
+use super::options::{OverlapError, OverlapPass};
 use super::order::{self, communication_order};
 use super::report::{Moved, PassRow};
-use super::{OverlapError, OverlapPass, exposed, greedy, iterative};
+use super::{estimate, greedy, iterative};
 use crate::plan::Action;
 use crate::plan::edges::Edges;
 use std::collections::HashMap;
@@ -63,7 +64,7 @@ impl Prepared {
                 OverlapPass::ReorderCommunication => {
                     iterated(iterative::raise_starts(rank, cells, judge.most(rank), judge.options())?)
                 }
-                _ => placed(cells, &[needs.as_slice(), &graph::reach(cells, reach)].concat(), pass.aim()),
+                _ => placed(cells, &[needs.as_slice(), &graph::reach(cells, reach)].concat(), aim(pass)),
             };
             attempt.recounts += recounts;
             attempt.work += work;
@@ -88,6 +89,16 @@ impl Row {
     }
 }
 
+/// What the greedy scheduler does for a pass.
+fn aim(pass: OverlapPass) -> greedy::Aim {
+    let both = pass == OverlapPass::ReorderCompute;
+    greedy::Aim {
+        raise: both || pass == OverlapPass::RaiseCommunication,
+        sink: both || pass == OverlapPass::SinkWaits,
+        overlap: both,
+    }
+}
+
 fn iterated(outcome: iterative::Outcome) -> Row {
     let iterative::Outcome { order, moved, recounts, looked } = outcome;
     let work = order.len() + looked;
@@ -102,7 +113,7 @@ fn placed(cells: &[Cell], needs: &[(u32, u32)], aim: greedy::Aim) -> Row {
 /// What became of each start of a row with a wait of its own.
 fn table(rank: usize, cells: &[Cell], order: &[u32], moved: Option<HashMap<u32, Moved>>) -> Vec<PassRow> {
     let place: Vec<u32> = (0..cells.len() as u32).collect();
-    let (before, after) = (exposed::of_starts(cells, &place), exposed::of_starts(cells, order));
+    let (before, after) = (estimate::of_starts(cells, &place), estimate::of_starts(cells, order));
     let mut position = vec![0; cells.len()];
     order.iter().enumerate().for_each(|(at, &cell)| position[cell as usize] = at);
     let displaced = |cell: u32| position.get(cell as usize).map_or(0, |at| at.abs_diff(cell as usize));

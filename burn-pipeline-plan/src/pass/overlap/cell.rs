@@ -8,8 +8,8 @@
 //! the receive to the end of its use; a send's, where it has a wait of its own, from the send to that wait; gathered
 //! parameters from `UNSHARD` to `RESHARD`.
 
-use super::super::strip_idle;
 use crate::cost::Costs;
+use crate::pass::idle::strip_idle;
 use crate::plan::edges::Edges;
 use crate::plan::waits::Awaited;
 use crate::plan::{Action, Op, Plan, StageId, Task};

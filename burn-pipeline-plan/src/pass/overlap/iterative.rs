@@ -14,11 +14,11 @@
 //! `torch/_inductor/comms.py`; estimates are kept up to date by what was moved where these recompute them.
 
 use super::cell::{Cell, NONE, Role, bytes};
-use super::exposed::{Exposure, of_starts, of_waits};
+use super::estimate::{OverlapEstimate, of_starts, of_waits};
 use super::memory::Order;
+use super::options::{OverlapError, OverlapOptions};
 use super::report::{Limit, Moved};
 use super::rules::{are_tied, may_swap};
-use super::{OverlapError, OverlapOptions};
 
 /// Swaps for each computation that may be passed: its sends, receives and waits stand around it.
 const SWAPS: usize = 8;
@@ -78,7 +78,7 @@ struct Mover<'a> {
     order: Order<'a>,
     /// The most that the row may hold.
     most: i64,
-    exposures: Vec<Exposure>,
+    exposures: Vec<OverlapEstimate>,
     group: Vec<u32>,
     moved: Vec<(u32, Moved)>,
     recounts: usize,
@@ -86,7 +86,13 @@ struct Mover<'a> {
 }
 
 impl<'a> Mover<'a> {
-    fn new(rank: usize, cells: &'a [Cell], most: i64, options: &'a OverlapOptions, exposures: Vec<Exposure>) -> Self {
+    fn new(
+        rank: usize,
+        cells: &'a [Cell],
+        most: i64,
+        options: &'a OverlapOptions,
+        exposures: Vec<OverlapEstimate>,
+    ) -> Self {
         Self {
             rank,
             options,
@@ -111,7 +117,7 @@ impl<'a> Mover<'a> {
 
     /// Does computation cover what a start takes, and the margin on top?
     fn is_hidden(&self, start: u32) -> bool {
-        let Exposure { communication, computation } = self.exposures[start as usize];
+        let OverlapEstimate { communication, computation } = self.exposures[start as usize];
         computation >= communication * (1.0 + self.options.margin)
     }
 
@@ -270,14 +276,14 @@ impl<'a> Mover<'a> {
     /// Seconds more exposed if `seconds` of computation no longer hide a start.
     fn loss(&self, start: u32, seconds: f64) -> f64 {
         let exposure = self.exposures[start as usize];
-        let less = Exposure { computation: exposure.computation - seconds, ..exposure };
+        let less = OverlapEstimate { computation: exposure.computation - seconds, ..exposure };
         less.exposed() - exposure.exposed()
     }
 
     /// Seconds less exposed if `seconds` of computation more hide a start.
     fn gain(&self, start: u32, seconds: f64) -> f64 {
         let exposure = self.exposures[start as usize];
-        let more = Exposure { computation: exposure.computation + seconds, ..exposure };
+        let more = OverlapEstimate { computation: exposure.computation + seconds, ..exposure };
         exposure.exposed() - more.exposed()
     }
 

@@ -10,8 +10,11 @@
 //! 3. Only starts make an order. The sends are laid out channel by channel in one array (a counting sort); the receives read along.
 
 use super::error::{CheckError, Excerpt};
+use crate::plan::action::Action;
 use crate::plan::edges::{Edges, Side, Skip};
-use crate::plan::{Action, Op, Plan, Task};
+use crate::plan::op::Op;
+use crate::plan::rows::Plan;
+use crate::plan::task::Task;
 
 /// Two ranks, the first of which sends to the second.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

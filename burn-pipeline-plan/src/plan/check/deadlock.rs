@@ -6,7 +6,7 @@
 //! left standing in every one.
 //!
 //! 1. Lowered: only transfers matter, since a compute cell needs nothing that its own row does not give it
-//!    ([`once`](super::once)), and collectives run on a group of their own. A start never waits. A receive is over
+//!    ([`scan`](super::scan)), and collectives run on a group of their own. A start never waits. A receive is over
 //!    once its send has started. A send is over once its receive has started (rendezvous), or, under a buffer of K,
 //!    the receive that comes K before its own. Where a rank stands until that is so, it says: at the transfer itself,
 //!    or at its wait.
@@ -17,9 +17,12 @@
 
 use super::channels::{Channel, Order, Transfer, Transfers, locate};
 use super::error::{CheckError, Excerpt, Waiting};
-use super::{Edges, Transport};
-use crate::plan::edges::Side;
-use crate::plan::{Op, Plan, StageId, Task};
+use super::options::Transport;
+use crate::plan::edges::{Edges, Side};
+use crate::plan::op::Op;
+use crate::plan::rows::Plan;
+use crate::plan::stage_id::StageId;
+use crate::plan::task::Task;
 
 /// Refuses a lowered plan that can get stuck under a transport.
 pub(super) fn refuse_lowered(

@@ -1,7 +1,10 @@
 //! What [`Plan::check`](crate::plan::Plan::check) refuses, each with where it stands and the grid around it.
 
-use super::Transport;
-use crate::plan::{Action, StageId, Task, grid};
+use super::options::Transport;
+use crate::plan::action::Action;
+use crate::plan::grid;
+use crate::plan::stage_id::StageId;
+use crate::plan::task::Task;
 use std::fmt;
 
 /// The part of a plan's grid around an error, with the step marked.

@@ -7,7 +7,7 @@
 //! 3. A rank's memory is a running count by slot ([`Rank`]). A move changes it between the new slot and the old
 //!    one only, so it is recounted from the new slot until it is what it was.
 
-use super::{B0, B1, F0, F1, Slots, W, in_order, latest_input, occupancy};
+use super::slots::{B0, B1, F0, F1, Slots, W, in_order, latest_input, occupancy};
 
 /// One rank's slots, and what is held after each.
 struct Rank {

@@ -15,8 +15,8 @@
 //! Time is whole ticks of a millionth of the largest cost's power of ten, so that costs written with few digits stay
 //! exact and ties are ties, whatever the unit.
 
-use super::super::Size;
-use super::ZbAuto;
+use super::options::ZbAuto;
+use crate::schedule::family::Size;
 
 /// What a step of the heuristic places.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

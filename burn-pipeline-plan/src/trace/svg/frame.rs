@@ -1,7 +1,8 @@
 //! What stands around the boxes: axis, legend, definitions.
 
+use super::drawing::Drawing;
+use super::layout::{FONT, LEFT};
 use super::paint::{escape, hex};
-use super::{Drawing, FONT, LEFT};
 use crate::plan::Task;
 use crate::trace::axis::{short, ticks};
 use crate::trace::kind::{Kind, is_compute};

@@ -1,11 +1,26 @@
 //! The errors of the scan: out of the way of the loop that decides, since it is run once for each task and these
 //! at most once.
 
-use super::super::error::{CheckError, Excerpt};
-use super::{Refusal, Row, Scan};
-use crate::plan::{Action, MicrobatchTask, Op, Plan, StageId, Task};
+use super::state::{Refusal, Row, Scan};
+use crate::plan::action::Action;
+use crate::plan::check::error::{CheckError, Excerpt};
+use crate::plan::op::Op;
+use crate::plan::rows::Plan;
+use crate::plan::stage_id::StageId;
+use crate::plan::task::{MicrobatchTask, Task};
 
 impl Scan<'_> {
+    #[inline]
+    pub(super) fn refuse_twice(&self, seen: u8, task: impl Into<Task>) -> Result<(), Refusal> {
+        if seen == 0 { Ok(()) } else { Err(self.duplicate(task.into())) }
+    }
+
+    /// The bit of what a task needs must be set: `op` of the stage `offset` further on, same microbatch.
+    #[inline]
+    pub(super) fn require(&self, seen: u8, task: MicrobatchTask, op: Op, offset: isize) -> Result<(), Refusal> {
+        if seen != 0 { Ok(()) } else { Err(self.unmet(task, op, offset)) }
+    }
+
     #[cold]
     pub(super) fn refuse(&self, kind: impl FnOnce(usize, usize, Action, Excerpt) -> CheckError) -> Refusal {
         let Row { rank, step, action, .. } = self.row;

@@ -11,18 +11,20 @@
 //! Follows `coll_exposed_communication_time` and `wait_exposed_communication_time` of PyTorch's
 //! `torch/_inductor/comms.py` as their comments describe them, by suffix minima and a stack instead of walks.
 
-use super::cell::{Cell, NONE, Role};
+use super::cell::{self, Cell, NONE, Role};
+use crate::cost::{Profile, ProfileError};
+use crate::plan::{Plan, Task};
 
 /// The estimate for one start or wait.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
-pub struct Exposure {
+pub struct OverlapEstimate {
     /// Seconds of the transfer or collective.
     pub communication: f64,
     /// Seconds of computation that run beside it.
     pub computation: f64,
 }
 
-impl Exposure {
+impl OverlapEstimate {
     /// Seconds that no computation hides.
     pub fn exposed(&self) -> f64 {
         (self.communication - self.computation).max(0.0)
@@ -32,6 +34,38 @@ impl Exposure {
     pub fn hidden(&self) -> f64 {
         self.communication.min(self.computation)
     }
+}
+
+/// The estimates of one started transfer or collective.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct StartEstimate {
+    /// The rank.
+    pub rank: usize,
+    /// The start.
+    pub start: Task,
+    /// Seen from the start: computations up to the first wait for something started later.
+    pub from_start: OverlapEstimate,
+    /// Seen from its wait, where it has one: computations before the first start that is awaited in between.
+    pub from_wait: Option<OverlapEstimate>,
+}
+
+/// Estimates how much of each transfer and collective is exposed, by rank and place. A receive and its send are two.
+///
+/// # Errors
+/// If the profile does not fit the plan's placement.
+pub fn estimate_overlap(plan: &Plan, profile: &Profile) -> Result<Vec<StartEstimate>, ProfileError> {
+    let costs = profile.costs(plan.placement())?;
+    let row = |(rank, cells): (usize, Vec<Cell>)| {
+        let order: Vec<u32> = (0..cells.len() as u32).collect();
+        let (starts, waits) = (of_starts(&cells, &order), of_waits(&cells, &order));
+        let one = |(cell, content): (usize, &Cell)| {
+            let start = content.task().filter(|_| content.role.starts())?;
+            let from_wait = waits.get(content.partner as usize).copied();
+            Some(StartEstimate { rank, start, from_start: starts[cell], from_wait })
+        };
+        cells.iter().enumerate().filter_map(one).collect::<Vec<_>>()
+    };
+    Ok(cell::rows(plan, &costs).into_iter().enumerate().flat_map(row).collect())
 }
 
 /// Positions of a row's cells in an order, and the seconds computed before each position.
@@ -62,10 +96,10 @@ impl<'a> Timeline<'a> {
         }
     }
 
-    fn between(&self, start: u32, end: usize) -> Exposure {
+    fn between(&self, start: u32, end: usize) -> OverlapEstimate {
         let place = self.position[start as usize];
         let computation = if end > place { self.before[end] - self.before[place + 1] } else { 0.0 };
-        Exposure { communication: self.cells[start as usize].comm, computation }
+        OverlapEstimate { communication: self.cells[start as usize].comm, computation }
     }
 
     fn starts(&self) -> impl DoubleEndedIterator<Item = u32> + '_ {
@@ -74,23 +108,23 @@ impl<'a> Timeline<'a> {
 }
 
 /// The estimates of all starts, by cell; the rest is zero.
-pub(super) fn of_starts(cells: &[Cell], order: &[u32]) -> Vec<Exposure> {
+pub(super) fn of_starts(cells: &[Cell], order: &[u32]) -> Vec<OverlapEstimate> {
     let timeline = Timeline::new(cells, order);
-    let mut exposures = vec![Exposure::default(); cells.len()];
+    let mut estimates = vec![OverlapEstimate::default(); cells.len()];
     // The first wait of anything that starts later.
     let mut first = usize::MAX;
     for start in timeline.starts().rev() {
         let end = timeline.end(start);
-        exposures[start as usize] = timeline.between(start, end.min(first));
+        estimates[start as usize] = timeline.between(start, end.min(first));
         first = first.min(end);
     }
-    exposures
+    estimates
 }
 
 /// The estimates of all waits, by cell; the rest is zero.
-pub(super) fn of_waits(cells: &[Cell], order: &[u32]) -> Vec<Exposure> {
+pub(super) fn of_waits(cells: &[Cell], order: &[u32]) -> Vec<OverlapEstimate> {
     let timeline = Timeline::new(cells, order);
-    let mut exposures = vec![Exposure::default(); cells.len()];
+    let mut estimates = vec![OverlapEstimate::default(); cells.len()];
     // Later starts whose ends fall towards the top: the first that ends before this one is the next on the stack.
     let mut later: Vec<u32> = Vec::new();
     for start in timeline.starts().rev() {
@@ -101,9 +135,9 @@ pub(super) fn of_waits(cells: &[Cell], order: &[u32]) -> Vec<Exposure> {
         let inner = later.last().map_or(end, |&other| timeline.position[other as usize].min(end));
         let cell = &cells[start as usize];
         if cell.role == Role::Start && cell.partner != NONE {
-            exposures[cell.partner as usize] = timeline.between(start, inner);
+            estimates[cell.partner as usize] = timeline.between(start, inner);
         }
         later.push(start);
     }
-    exposures
+    estimates
 }

@@ -1,24 +1,4 @@
-//! ZBAuto: the zero-bubble heuristic, which orders operations by what they cost and by the memory there is.
-//!
-//! ```text
-//! p=2 v=1 m=3, F = I = W = 1, memory for two activations (ZB-1P)
-//! rank 0: 0F0 0F1     0I0 0W0 0F2 0I1 0W1 0I2 0W2
-//! rank 1:     1F0 1I0 1F1 1I1 1W0 1F2 1I2 1W1 1W2
-//! ```
-//!
-//! 1. [`heuristic`] builds an order while it keeps the time, the memory and the bubble of every rank.
-//! 2. Three choices in it are flags; all 8 combinations are built and the shortest (longest rank, first F to last
-//!    W) is kept.
-//!
-//! Memory is counted as `activation` from F, `activation - weight_activation` of it given back at I, the rest at
-//! W. With the limit of p activations this is the paper's ZB-1P, with 2p ZB-2P, where the bubble closes as long
-//! as F, I and W are alike.
-//! Source: Qi et al., Zero Bubble Pipeline Parallelism (2023), section 3.1; flags as in Sea AI Lab's scheduler.
-
-mod heuristic;
-
-use super::{Chunks, Family, Schedule, ScheduleError, Size, interleave, refuse, refuse_empty};
-use crate::plan::{Action, PlacementKind, Plan};
+//! What the heuristic is given: costs, memory, and limits on both.
 
 /// What one rank's stage costs for one microbatch, in any unit of time.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -76,7 +56,7 @@ impl ZbAuto {
     }
 
     /// The limit in the unit of `activation`, or what is wrong with the fields.
-    fn memory_limit(&self, ranks: usize) -> Result<f64, String> {
+    pub(super) fn memory_limit(&self, ranks: usize) -> Result<f64, String> {
         let times = self.costs.iter().flat_map(|c| [c.forward, c.input, c.weight]).chain([self.transfer]);
         if self.costs.is_empty() || times.clone().any(|t| !t.is_finite() || t < 0.0) || times.sum::<f64>() == 0.0 {
             return Err("it takes finite costs of at least 0 for F, I, W and the transfer, not all of them 0".into());
@@ -100,35 +80,5 @@ impl ZbAuto {
             ));
         }
         Ok(limit)
-    }
-}
-
-impl Schedule for ZbAuto {
-    fn family(&self) -> Family {
-        Family {
-            name: "ZBAuto",
-            placement: PlacementKind::Loop,
-            chunks: Chunks::Exactly(1),
-            microbatches: "any m >= 1",
-            source: "Qi et al. 2023, arXiv:2401.10241 (ZB-1P, ZB-2P)",
-        }
-    }
-
-    fn build(&self, size: Size) -> Result<Plan, ScheduleError> {
-        let family = self.family();
-        refuse_empty(&family, size)?;
-        let limit = match self.memory_limit(size.ranks) {
-            Ok(limit) => limit,
-            Err(accepts) => return refuse(&family, size, accepts),
-        };
-        let orders = heuristic::shortest(&heuristic::Problem::new(self, size, limit));
-        let letter = |rank| {
-            move |&(pass, m): &(heuristic::Pass, usize)| match pass {
-                heuristic::Pass::Forward => Action::forward(rank, m),
-                heuristic::Pass::Input => Action::backward_input(rank, m),
-                heuristic::Pass::Weight => Action::backward_weight(rank, m),
-            }
-        };
-        interleave::plan(family.name, size, |rank| orders[rank].iter().map(letter(rank)).collect())
     }
 }

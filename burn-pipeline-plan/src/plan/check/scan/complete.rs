@@ -3,9 +3,12 @@
 //! Guarantees: names the first thing missing, by stage and then by microbatch, or else there is none.
 
 use super::refusals::missing;
-use super::{F, I, RECEIVED_B, RECEIVED_F, Reduction, Refusal, Row, SENT_B, SENT_F, Scan, W, WHOLE};
+use super::state::{F, I, RECEIVED_B, RECEIVED_F, Reduction, Refusal, Row, SENT_B, SENT_F, Scan, W, WHOLE};
 use crate::plan::edges::{Edges, Side};
-use crate::plan::{Op, Plan, StageId, Task};
+use crate::plan::op::Op;
+use crate::plan::rows::Plan;
+use crate::plan::stage_id::StageId;
+use crate::plan::task::Task;
 
 /// Refuses a plan that has not even one task a pair, naming the first forward that is missing.
 pub(in crate::plan::check) fn refuse_short(plan: &Plan, edges: &Edges) -> Result<(), Refusal> {

@@ -1,11 +1,13 @@
 //! Values that go past a neighbour: each that crosses ranks is sent once after it is made and received once before
 //! it is used, and so is its gradient. A wait follows its start, once, before the use.
 
-use super::super::channels::Part;
 use super::refusals::missing;
-use super::{CheckError, F, I, RECEIVED_B, RECEIVED_F, Refusal, SENT_B, SENT_F, Scan};
+use super::state::{F, I, RECEIVED_B, RECEIVED_F, Refusal, SENT_B, SENT_F, Scan};
+use crate::plan::check::channels::Part;
+use crate::plan::check::error::CheckError;
 use crate::plan::edges::Skip;
-use crate::plan::{MicrobatchTask, Op, Task};
+use crate::plan::op::Op;
+use crate::plan::task::{MicrobatchTask, Task};
 
 impl Scan<'_> {
     /// A send or receive past a neighbour; `pair` is that of its own stage.

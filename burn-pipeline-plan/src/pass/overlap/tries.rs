@@ -1,0 +1,56 @@
+//! One pass over a plan: attempts within shorter and shorter reaches, each judged.
+
+use super::attempt::Prepared;
+use super::judge::{Judge, ROUNDING};
+use super::options::{OverlapError, OverlapPass};
+use super::report::PassReport;
+
+/// The longest reach that is shortened step by step, and by what.
+const LONGEST: usize = 64;
+const SHORTER: usize = 4;
+
+impl Judge<'_> {
+    /// Runs a pass; the plan becomes its result if that is no worse. A greedy pass that moves something and gains nothing
+    /// is tried again with a shorter reach, and then has to be faster: however long the plan, it takes as many attempts.
+    pub(super) fn run(&mut self, pass: OverlapPass) -> Result<PassReport, OverlapError> {
+        let (makespan_before, peak_before) = (self.step.makespan, self.step.peak_bytes());
+        let prepared = Prepared::new(self, pass)?;
+        let mut reach = self.options.reach;
+        let before = self.plan.clone();
+        let mut report = self.run_within(&prepared, pass, reach, ROUNDING)?;
+        reach = reach.min(LONGEST);
+        // Where nothing was refused and nothing changed there is nothing to move, within any reach.
+        let again = pass.is_greedy() && (report.kept.is_some() || self.plan != before);
+        while again && self.step.makespan >= makespan_before && reach > 0 {
+            reach /= SHORTER;
+            let next = self.run_within(&prepared, pass, reach, -ROUNDING)?;
+            let work = report.work + next.work;
+            report = PassReport { work, ..if next.makespan_after < next.makespan_before { next } else { report } };
+        }
+        Ok(PassReport { makespan_before, peak_before, ..report })
+    }
+
+    fn run_within(
+        &mut self,
+        prepared: &Prepared,
+        pass: OverlapPass,
+        reach: usize,
+        room: f64,
+    ) -> Result<PassReport, OverlapError> {
+        let attempt = prepared.attempt(self, pass, reach)?;
+        let (makespan_before, peak_before, judged) = (self.step.makespan, self.step.peak_bytes(), self.judged);
+        let kept = self.admit_within(self.plan.with_rows(attempt.rows), room).err();
+        Ok(PassReport {
+            pass: pass.name(),
+            reach,
+            rows: attempt.table,
+            makespan_before,
+            makespan_after: self.step.makespan,
+            peak_before,
+            peak_after: self.step.peak_bytes(),
+            kept,
+            recounts: attempt.recounts,
+            work: attempt.work + self.judged - judged,
+        })
+    }
+}

@@ -1,0 +1,70 @@
+//! [`CheckedPlan`] and [`Plan::check`], the only way to make one.
+
+use super::channels::refuse_disorder;
+use super::deadlock::{refuse_lowered, refuse_unlowered};
+use super::error::CheckError;
+use super::options::{CheckOptions, Transport};
+use super::scan::{refuse_short, scan_rows};
+use crate::plan::edges::Edges;
+use crate::plan::rows::Plan;
+
+/// A plan that has passed [`Plan::check`], which is the only way to make one.
+#[derive(Clone, PartialEq, Debug)]
+pub struct CheckedPlan {
+    plan: Plan,
+    transport: Transport,
+}
+
+impl CheckedPlan {
+    /// The plan.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// The plan, no longer checked: it may be rewritten.
+    pub fn into_plan(self) -> Plan {
+        self.plan
+    }
+
+    /// The transport that it was checked for. It runs under any laxer one as well.
+    pub fn transport(&self) -> Transport {
+        self.transport
+    }
+
+    /// Can it be run as it stands: is every value that crosses ranks sent and received in writing?
+    pub fn is_runnable(&self) -> bool {
+        let skips = Edges::new(&self.plan).skips().iter().any(|skip| skip.crosses);
+        let crosses = skips || self.plan.placement().all_stages().any(|s| self.plan.placement().crosses_after(s));
+        self.plan.is_lowered() || !crosses
+    }
+}
+
+impl Plan {
+    /// Proves that the plan can be run, or refuses it. See the [module](crate::plan::check) for what is proved.
+    ///
+    /// # Errors
+    /// A [`CheckError`] that names rank, step and action, and what is wrong with them. Rows are scanned in rank
+    /// order, so of several faults the one on the lowest rank is named; faults that need two ranks to see
+    /// (order on a channel, deadlock) come after all others.
+    ///
+    /// ```
+    /// use burn_pipeline_plan::plan::{CheckOptions, Plan};
+    /// let plan = Plan::from_csv("mine", "0F0,0B0\n1F0,1B0\n")?;
+    /// assert!(plan.check(&CheckOptions::default()).is_ok());
+    /// let error = Plan::from_csv("mine", "0F0,0B0\n1B0,1F0\n")?.check(&CheckOptions::default()).unwrap_err();
+    /// assert!(error.to_string().starts_with("rank 1, step 0: 1B0 needs 1F0 earlier in the row"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn check(self, options: &CheckOptions) -> Result<CheckedPlan, Box<CheckError>> {
+        let edges = Edges::new(&self);
+        refuse_short(&self, &edges)?;
+        let transfers = scan_rows(&self, &edges, options)?;
+        if self.is_lowered() {
+            let order = refuse_disorder(&self, &transfers)?;
+            refuse_lowered(&self, &transfers, &order, options.transport)?;
+        } else {
+            refuse_unlowered(&self, &edges)?;
+        }
+        Ok(CheckedPlan { plan: self, transport: options.transport })
+    }
+}

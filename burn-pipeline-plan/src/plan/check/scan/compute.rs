@@ -1,0 +1,105 @@
+//! Computations: each once, in one form, after what it needs on its own rank.
+
+use super::state::{F, I, RECEIVED_B, RECEIVED_F, Refusal, Scan, W, WHOLE};
+use crate::plan::check::error::CheckError;
+use crate::plan::edges::{Side, Slot};
+use crate::plan::op::Op;
+use crate::plan::task::MicrobatchTask;
+
+impl Scan<'_> {
+    #[inline]
+    pub(super) fn compute(&mut self, slot: usize, at: Slot, pair: usize, task: MicrobatchTask) -> Result<(), Refusal> {
+        let events = self.events[pair];
+        self.refuse_again(events, task)?;
+        self.shards[slot].bare |= !self.shards[slot].gathered;
+        self.shards[slot].used = true;
+        if self.shards[slot].managed && !self.shards[slot].gathered {
+            return Err(self.sharded(task.into()));
+        }
+        match task.op() {
+            Op::Forward => {
+                match at.before {
+                    Side::SameRank => self.require(self.events[pair - at.microbatches] & F, task, Op::Forward, -1)?,
+                    Side::OtherRank if self.lowered => {
+                        self.require(events & RECEIVED_F, task, Op::ReceiveForward, 0)?;
+                        self.row.held -= 1;
+                    }
+                    _ => {}
+                }
+                self.use_skips(slot, task)?;
+                self.events[pair] |= F;
+                if self.training {
+                    self.hold_activation()?;
+                }
+            }
+            Op::BackwardWeight => {
+                self.require(events & I, task, Op::BackwardInput, 0)?;
+                self.events[pair] |= W;
+                self.release(slot);
+            }
+            _ => return self.backward(slot, at, pair, task),
+        }
+        Ok(())
+    }
+
+    /// `B` or `I`.
+    #[inline]
+    fn backward(&mut self, slot: usize, at: Slot, pair: usize, task: MicrobatchTask) -> Result<(), Refusal> {
+        let events = self.events[pair];
+        self.require(events & F, task, Op::Forward, 0)?;
+        match at.after {
+            Side::SameRank => self.require(self.events[pair + at.microbatches] & I, task, Op::Backward, 1)?,
+            Side::OtherRank if self.lowered => {
+                self.require(events & RECEIVED_B, task, Op::ReceiveBackward, 0)?;
+                self.row.held -= 1;
+            }
+            _ => {}
+        }
+        self.use_skips(slot, task)?;
+        if task.op() == Op::Backward {
+            self.events[pair] |= I | W | WHOLE;
+            self.release(slot);
+        } else {
+            self.events[pair] |= I;
+        }
+        Ok(())
+    }
+
+    /// No computation runs twice, and no backward in both forms.
+    #[inline]
+    fn refuse_again(&self, events: u8, task: MicrobatchTask) -> Result<(), Refusal> {
+        match task.op() {
+            Op::Forward => self.refuse_twice(events & F, task),
+            Op::Backward if events & (I | WHOLE) == I => Err(self.both_backwards(task, Op::BackwardInput)),
+            Op::Backward => self.refuse_twice(events & WHOLE, task),
+            _ if events & WHOLE != 0 => Err(self.both_backwards(task, Op::Backward)),
+            Op::BackwardInput => self.refuse_twice(events & I, task),
+            _ => self.refuse_twice(events & W, task),
+        }
+    }
+
+    #[inline]
+    fn hold_activation(&mut self) -> Result<(), Refusal> {
+        self.row.live += 1;
+        let Some(cap) = self.options.activation_cap else { return Ok(()) };
+        let live = self.row.live as f64 * (self.plan.ranks() as f64 / self.plan.stages() as f64);
+        if live > cap {
+            return Err(self.refuse(|rank, step, action, grid| CheckError::ActivationCap {
+                rank,
+                step,
+                action,
+                live,
+                cap,
+                grid,
+            }));
+        }
+        Ok(())
+    }
+
+    /// A weight gradient is done: its activation goes.
+    #[inline]
+    pub(super) fn release(&mut self, slot: usize) {
+        self.row.live -= 1;
+        self.weights[slot] += 1;
+    }
+}

@@ -1,0 +1,57 @@
+//! The stored form of a [`Plan`]: its fields by name, with actions as text so that a person can read and write them.
+
+use super::action::Action;
+use super::placement::Placement;
+use super::rows::{Plan, PlanError};
+use super::skips::SkipEdge;
+use super::text::ParseActionError;
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StoredPlan {
+    name: String,
+    placement: Placement,
+    microbatches: Vec<usize>,
+    rows: Vec<Vec<String>>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    skips: Vec<SkipEdge>,
+}
+
+/// Why a stored plan could not be read.
+#[derive(Debug, thiserror::Error)]
+enum StoredPlanError {
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    #[error(transparent)]
+    Action(#[from] ParseActionError),
+}
+
+impl Serialize for Plan {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let text = |row: &Vec<Action>| row.iter().map(Action::to_string).collect();
+        let stored = StoredPlan {
+            name: self.name().to_owned(),
+            placement: self.placement().clone(),
+            microbatches: self.microbatches().to_vec(),
+            rows: self.rows().iter().map(text).collect(),
+            skips: self.skips().to_vec(),
+        };
+        stored.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Plan {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        StoredPlan::deserialize(deserializer)?.read().map_err(D::Error::custom)
+    }
+}
+
+impl StoredPlan {
+    fn read(self) -> Result<Plan, StoredPlanError> {
+        let row = |row: &Vec<String>| row.iter().map(|cell| cell.parse()).collect::<Result<Vec<Action>, _>>();
+        let rows = self.rows.iter().map(row).collect::<Result<_, _>>()?;
+        Ok(Plan::new(self.name, self.placement, self.microbatches, rows)?.with_skips(self.skips)?)
+    }
+}

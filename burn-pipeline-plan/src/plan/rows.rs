@@ -1,0 +1,209 @@
+//! [`Plan`]: the rows of all ranks, with the placement and the microbatches that they refer to.
+//!
+//! Guarantees: a plan has one row a rank, one microbatch count a route, at least one microbatch, and valid skip edges.
+//! Whether the rows can be run is for [`check`](super::check) to prove: any rows may stand in a plan.
+
+use super::action::Action;
+use super::placement::{Placement, PlacementError};
+use super::skips::{SkipEdge, SkipError, checked, edge_of};
+use super::stage_id::StageId;
+use super::task::Task;
+
+/// One list of actions a rank, with the placement and the microbatches that they are about.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Plan {
+    name: String,
+    placement: Placement,
+    microbatches: Vec<usize>,
+    rows: Vec<Vec<Action>>,
+    skips: Vec<SkipEdge>,
+}
+
+/// What a plan's rows say about themselves that does not fit together.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PlanError {
+    /// The stages' places do not make a placement.
+    #[error(transparent)]
+    Placement(#[from] PlacementError),
+    /// One row a rank is needed.
+    #[error("the plan has {rows} rows, but its placement has {ranks} ranks; write one row a rank")]
+    Rows {
+        /// Rows given.
+        rows: usize,
+        /// Ranks of the placement.
+        ranks: usize,
+    },
+    /// One microbatch count a route is needed.
+    #[error("the plan gives {counts} microbatch counts, but its placement has {routes} routes")]
+    Routes {
+        /// Counts given.
+        counts: usize,
+        /// Routes of the placement.
+        routes: usize,
+    },
+    /// More microbatches than an action can name.
+    #[error(
+        "the plan counts {microbatches} microbatches on a route; at most {} can be numbered",
+        Task::MAX_MICROBATCHES
+    )]
+    TooManyMicrobatches {
+        /// Microbatches of the route.
+        microbatches: usize,
+    },
+    /// An edge past the next stage is none.
+    #[error(transparent)]
+    Skip(#[from] SkipError),
+    /// There is no microbatch to run.
+    #[error("the plan has no microbatch on any route; a step needs at least one")]
+    NoMicrobatch,
+}
+
+impl Plan {
+    /// A plan of given rows. `microbatches` holds one count a route.
+    pub fn new(
+        name: impl Into<String>,
+        placement: Placement,
+        microbatches: Vec<usize>,
+        rows: Vec<Vec<Action>>,
+    ) -> Result<Self, PlanError> {
+        if rows.len() != placement.ranks() {
+            return Err(PlanError::Rows { rows: rows.len(), ranks: placement.ranks() });
+        }
+        if microbatches.len() != placement.routes() {
+            return Err(PlanError::Routes { counts: microbatches.len(), routes: placement.routes() });
+        }
+        if let Some(&microbatches) = microbatches.iter().find(|&&m| m > Task::MAX_MICROBATCHES + 1) {
+            return Err(PlanError::TooManyMicrobatches { microbatches });
+        }
+        if microbatches.iter().all(|&m| m == 0) {
+            return Err(PlanError::NoMicrobatch);
+        }
+        Ok(Self { name: name.into(), placement, microbatches, rows, skips: Vec::new() })
+    }
+
+    /// A plan whose placement and microbatch counts are read off its rows: a stage lives where it is named,
+    /// and a route has as many microbatches as the largest number on it says.
+    pub fn infer(name: impl Into<String>, rows: Vec<Vec<Action>>) -> Result<Self, PlanError> {
+        let placement = Placement::infer(&rows)?;
+        let mut microbatches = vec![0; placement.routes()];
+        for task in rows.iter().flatten().flat_map(|a| a.tasks()) {
+            let count = &mut microbatches[task.stage().replica()];
+            *count = task.microbatch().map_or(*count, |m| (*count).max(m + 1));
+        }
+        let tasks = rows.iter().flatten().flat_map(|action| action.tasks());
+        let skips: std::collections::BTreeSet<SkipEdge> = tasks.filter_map(edge_of).collect();
+        Self::new(name, placement, microbatches, rows)?.with_skips(skips.into_iter().collect())
+    }
+
+    /// The same plan for a model with these edges past the next stage. Transfers are written down for them too by
+    /// [`insert_transfers`](crate::pass::insert_transfers); in a plan that is lowered already they must be there.
+    ///
+    /// ```
+    /// use burn_pipeline_plan::{pass, plan::Plan};
+    /// let plan = Plan::from_csv("mine", "0F0\n1F0\n2F0\n")?.with_skips(vec![(0, 2).into()])?;
+    /// let csv = pass::insert_transfers(&plan)?.to_csv();
+    /// assert_eq!(csv, "0F0,0SEND_F0,0SEND_F0>2\n1RECV_F0,1F0,1SEND_F0\n2RECV_F0<0,2RECV_F0,2F0\n");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`PlanError::Skip`] if an edge is none.
+    pub fn with_skips(self, skips: Vec<SkipEdge>) -> Result<Self, PlanError> {
+        let skips = checked(skips, self.placement.stages(), Task::MAX_SKIP)?;
+        Ok(Self { skips, ..self })
+    }
+
+    /// The same plan with other rows: what a pass returns.
+    ///
+    /// # Panics
+    /// If there is not one row a rank.
+    pub fn with_rows(&self, rows: Vec<Vec<Action>>) -> Self {
+        assert_eq!(rows.len(), self.ranks(), "a pass keeps the number of ranks");
+        Self {
+            name: self.name.clone(),
+            placement: self.placement.clone(),
+            microbatches: self.microbatches.clone(),
+            rows,
+            skips: self.skips.clone(),
+        }
+    }
+
+    /// The schedule that built it, or the file it came from.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Where stages live.
+    pub fn placement(&self) -> &Placement {
+        &self.placement
+    }
+
+    /// Edges past the next stage, sorted.
+    pub fn skips(&self) -> &[SkipEdge] {
+        &self.skips
+    }
+
+    /// Number of ranks.
+    pub fn ranks(&self) -> usize {
+        self.placement.ranks()
+    }
+
+    /// Number of stages of the model (of one replica).
+    pub fn stages(&self) -> usize {
+        self.placement.stages()
+    }
+
+    /// Microbatches of each route.
+    pub fn microbatches(&self) -> &[usize] {
+        &self.microbatches
+    }
+
+    /// Microbatches of a whole step, over all routes.
+    pub fn total_microbatches(&self) -> usize {
+        self.microbatches.iter().sum()
+    }
+
+    /// The index in the batch of a route's microbatch: route 0 takes the first ones.
+    pub fn index_in_batch(&self, stage: StageId, microbatch: usize) -> usize {
+        self.microbatches[..stage.replica()].iter().sum::<usize>() + microbatch
+    }
+
+    /// One list of actions a rank.
+    pub fn rows(&self) -> &[Vec<Action>] {
+        &self.rows
+    }
+
+    /// The actions of one rank.
+    pub fn row(&self, rank: usize) -> &[Action] {
+        &self.rows[rank]
+    }
+
+    /// Every task of a rank in running order, fused ones unpacked.
+    pub fn tasks(&self, rank: usize) -> impl Iterator<Item = Task> + '_ {
+        self.rows[rank].iter().flat_map(|a| a.tasks())
+    }
+
+    /// Does any rank run an action that satisfies the test?
+    pub fn any_task(&self, test: impl Fn(Task) -> bool) -> bool {
+        self.rows.iter().flatten().any(|action| match *action {
+            Action::Idle => false,
+            Action::Single(task) => test(task),
+            Action::Overlap(first, second) => test(first.into()) || test(second.into()),
+        })
+    }
+
+    /// Are sends and receives written down?
+    pub fn is_lowered(&self) -> bool {
+        self.any_task(|t| t.op().is_transfer())
+    }
+
+    /// Is anything awaited in writing?
+    pub fn has_waits(&self) -> bool {
+        self.any_task(|t| t.op().is_wait())
+    }
+
+    /// Does it run backwards (training), or forwards alone (evaluation)?
+    pub fn has_backward(&self) -> bool {
+        self.any_task(|t| t.op().gives_input_gradient())
+    }
+}

@@ -1,0 +1,25 @@
+//! Schedules made of one repeated building block on a V, with memory set by the block (V-Half, V-Min, 1F1B-V).
+//!
+//! Guarantees: every F, I and W once on every rank, in an order that data dependencies allow, for any m >= 1;
+//! the peak of activations (chunks, released at W) never above that of the plain repetition.
+//!
+//! A microbatch meets a rank four times: forward of chunk 0 (stage r), forward of chunk 1 (stage 2p-1-r),
+//! backward of chunk 1, backward of chunk 0. A block says at which slot each of them runs.
+//!
+//! 1. Unroll: repeat the block every 6 slots, once a microbatch. A W goes into each free slot while one is owed.
+//! 2. Move warm-up and cool-down passes, W too, to the earliest free slot that their inputs allow and that does
+//!    not raise the peak ([`reorder`]). What lies between (from rank 0's first last backward to its last first
+//!    forward) stays.
+//! 3. Squeeze: keep each rank's order, start everything as soon as its inputs and its rank are free.
+//! 4. Forget where W were; move the cool-down once more, with W filling free slots by themselves; squeeze with W
+//!    placed as in 1.
+//! 5. Lift the W once more and put them into the slots that are free now, those of chunk 1 first.
+//!
+//! Source: Qi et al., Pipeline Parallelism with Controllable Memory (2024), and its scheduler by Sea AI Lab, whose
+//! orders these are for F = I = W.
+
+mod build;
+mod reorder;
+mod slots;
+
+pub(super) use build::{build, build_whole};

@@ -1,0 +1,6 @@
+//! What families with two directions share: how a batch is divided between them.
+
+/// Microbatches of each direction: half each, the odd one to the first.
+pub(super) fn both_directions(microbatches: usize) -> [usize; 2] {
+    [microbatches.div_ceil(2), microbatches / 2]
+}

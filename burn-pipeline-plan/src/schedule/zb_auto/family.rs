@@ -1,0 +1,37 @@
+//! [`ZbAuto`] as a schedule family.
+
+use super::heuristic;
+use super::options::ZbAuto;
+use crate::plan::{Action, PlacementKind, Plan};
+use crate::schedule::family::{Chunks, Family, Schedule, ScheduleError, Size};
+use crate::schedule::interleave;
+
+impl Schedule for ZbAuto {
+    fn family(&self) -> Family {
+        Family {
+            name: "ZBAuto",
+            placement: PlacementKind::Loop,
+            chunks: Chunks::Exactly(1),
+            microbatches: "any m >= 1",
+            source: "Qi et al. 2023, arXiv:2401.10241 (ZB-1P, ZB-2P)",
+        }
+    }
+
+    fn build(&self, size: Size) -> Result<Plan, ScheduleError> {
+        let family = self.family();
+        family.check_size(size)?;
+        let limit = match self.memory_limit(size.ranks) {
+            Ok(limit) => limit,
+            Err(accepts) => return family.refuse(size, accepts),
+        };
+        let orders = heuristic::shortest(&heuristic::Problem::new(self, size, limit));
+        let letter = |rank| {
+            move |&(pass, m): &(heuristic::Pass, usize)| match pass {
+                heuristic::Pass::Forward => Action::forward(rank, m),
+                heuristic::Pass::Input => Action::backward_input(rank, m),
+                heuristic::Pass::Weight => Action::backward_weight(rank, m),
+            }
+        };
+        interleave::plan(family.name, size, |rank| orders[rank].iter().map(letter(rank)).collect())
+    }
+}

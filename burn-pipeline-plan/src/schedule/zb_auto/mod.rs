@@ -1,0 +1,22 @@
+//! ZBAuto: the zero-bubble heuristic, which orders operations by what they cost and by the memory there is.
+//!
+//! ```text
+//! p=2 v=1 m=3, F = I = W = 1, memory for two activations (ZB-1P)
+//! rank 0: 0F0 0F1     0I0 0W0 0F2 0I1 0W1 0I2 0W2
+//! rank 1:     1F0 1I0 1F1 1I1 1W0 1F2 1I2 1W1 1W2
+//! ```
+//!
+//! 1. [`heuristic`] builds an order while it keeps the time, the memory and the bubble of every rank.
+//! 2. Three choices in it are flags; all 8 combinations are built and the shortest (longest rank, first F to last
+//!    W) is kept.
+//!
+//! Memory is counted as `activation` from F, `activation - weight_activation` of it given back at I, the rest at
+//! W. With the limit of p activations this is the paper's ZB-1P, with 2p ZB-2P, where the bubble closes as long
+//! as F, I and W are alike.
+//! Source: Qi et al., Zero Bubble Pipeline Parallelism (2023), section 3.1; flags as in Sea AI Lab's scheduler.
+
+mod family;
+mod heuristic;
+mod options;
+
+pub use options::{MemoryLimit, ZbAuto, ZbAutoStage};
