@@ -1,6 +1,5 @@
 //! What the runtime's tests share: small models, and the plain loop that a pipeline must equal.
 
-pub mod conformance;
 pub mod faulty_link;
 pub mod machines;
 pub mod mlp;

@@ -37,7 +37,7 @@ fn mpi_is_a_link() {
     for ranks in [2, 3] {
         let out = passes(ranks, "conformance");
         let passed = out.lines().filter(|line| line.starts_with("passed: ")).count();
-        assert_eq!(passed, pipeline_tests::conformance::CASES.len(), "{out}");
+        assert_eq!(passed, burn_pipeline::link::conformance::CASES.len(), "{out}");
     }
 }
 

@@ -2,17 +2,16 @@
 
 use crate::link;
 use burn::tensor::{DType, Device};
+use burn_pipeline::link::conformance::CASES;
 use burn_pipeline::link::{Header, Link, LinkError, Message};
 use burn_pipeline::stage::{AnyTensor, Payload};
-use pipeline_tests::conformance::CASES;
 use std::convert::Infallible;
 use std::time::Instant;
 
 /// One case, by its place.
 pub(crate) fn case(place: usize) {
     let (link, device) = link();
-    let (_, case) = CASES[place];
-    case(&mut OnGpu { link: Box::new(link), device });
+    (CASES[place].run)(&mut OnGpu { link: Box::new(link), device });
 }
 
 /// The suite makes its tensors on the host and reads them there. This brings those of a message to the GPU before it is

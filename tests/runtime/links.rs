@@ -2,26 +2,19 @@
 
 use burn::tensor::{Device, Tensor};
 use burn_pipeline::cost::{LinkCost, LinkCosts, LinkOverride, ProfileError};
-use burn_pipeline::link::{Activity, Delayed, Direction, Header, Link, LinkError, Message, Threads};
+use burn_pipeline::link::conformance::run_on_threads;
+use burn_pipeline::link::{Activity, Delayed, Direction, Header, Link, LinkError, Message, ThreadLink, Threads};
 use burn_pipeline::plan::{Op, StageId, Task};
 use burn_pipeline::stage::{Boundary, Payload};
-use pipeline_tests::conformance::CASES;
 use std::time::{Duration, Instant};
 
 /// Every case, on links as `wrap` makes them.
-fn conform(wrap: impl Fn(Box<dyn Link>) -> Box<dyn Link> + Sync) {
+fn conform<L: Link>(wrap: impl Fn(ThreadLink) -> L + Sync) {
     for ranks in [2, 3, 5] {
-        for (name, case) in CASES {
-            println!("{ranks} ranks: {name}");
-            let threads = Threads::new(ranks);
-            std::thread::scope(|scope| {
-                for rank in 0..ranks {
-                    let link = Box::new(threads.link(rank, Device::flex()));
-                    let wrap = &wrap;
-                    scope.spawn(move || case(wrap(link).as_mut()));
-                }
-            });
-        }
+        run_on_threads(ranks, || {
+            let (threads, wrap) = (Threads::new(ranks), &wrap);
+            move |rank| wrap(threads.link(rank, Device::flex()))
+        });
     }
 }
 
@@ -49,7 +42,7 @@ fn who_waits_too_long_is_told_of_the_rank_at_the_end_of_all_waits() {
 #[test]
 fn a_delayed_link_is_a_link() {
     let slow = LinkCosts { default: LinkCost { latency: 2e-3, bandwidth: Some(1e10) }, between: Vec::new() };
-    conform(|link| Box::new(Delayed::new(link, slow.clone()).unwrap()));
+    conform(|link| Delayed::new(Box::new(link), slow.clone()).unwrap());
 }
 
 const SECOND: Duration = Duration::from_secs(1);

@@ -2,10 +2,10 @@
 
 use burn::tensor::quantization::QuantScheme;
 use burn::tensor::{BoolStore, Bytes, DType, Device, Tensor, TensorData};
+use burn_pipeline::link::conformance::mixed_payload;
 use burn_pipeline::link::{Direction, Frame, Header, Message, Packed, Repeat, WIRE_VERSION, WireError};
 use burn_pipeline::plan::StageId;
 use burn_pipeline::stage::{AnyTensor, Payload, PayloadPart, TensorKind};
-use pipeline_tests::conformance::mixed_payload;
 use proptest::prelude::{Just, Strategy, any, prop_oneof};
 use proptest::{collection::vec, prop_assert, prop_assert_eq, proptest, test_runner::Config};
 

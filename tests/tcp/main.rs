@@ -11,11 +11,11 @@ mod odd;
 
 use burn::optim::SgdConfig;
 use burn::tensor::Device;
+use burn_pipeline::link::conformance::run_on_threads;
 use burn_pipeline::link::{Launch, Link, Place, TcpError, TcpLink, Threads};
 use burn_pipeline::schedule::{OneFOneB, Size};
 use burn_pipeline::train::Pipeline;
 use cases::{Case, Text};
-use pipeline_tests::conformance::CASES;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
@@ -32,26 +32,13 @@ fn place(rank: usize, ranks: usize, port: u16) -> Place {
     Place { rank, ranks, meeting: ("127.0.0.1".to_owned(), port) }
 }
 
-/// Runs `body` on every rank, each with its own end of one link.
-fn on_links(ranks: usize, body: impl Fn(&mut dyn Link) + Sync) {
-    let (port, body) = (port(), &body);
-    std::thread::scope(|scope| {
-        for rank in 0..ranks {
-            scope.spawn(move || {
-                let mut link = TcpLink::connect(&place(rank, ranks, port), Device::flex(), PATIENCE).unwrap();
-                body(&mut link);
-            });
-        }
-    });
-}
-
 #[test]
 fn tcp_is_a_link() {
     for ranks in [2, 3, 5] {
-        for (name, case) in CASES {
-            println!("{ranks} ranks: {name}");
-            on_links(ranks, case);
-        }
+        run_on_threads(ranks, || {
+            let port = port();
+            move |rank| TcpLink::connect(&place(rank, ranks, port), Device::flex(), PATIENCE).unwrap()
+        });
     }
 }
 

@@ -15,6 +15,8 @@
 //! Links between processes carry messages as bytes: `wire.rs`.
 
 mod activity;
+#[cfg(feature = "flex")]
+pub mod conformance;
 mod delayed;
 mod error;
 mod expected;

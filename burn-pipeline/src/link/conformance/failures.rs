@@ -1,33 +1,33 @@
 //! Cases of what goes wrong: it is named, and nobody waits beyond a deadline.
 
-use super::{PATIENCE, header, meet, message, numbers, others, soon};
-use burn_pipeline::link::{Activity, Link, LinkError};
-use burn_pipeline::plan::{Op, Task};
-use burn_pipeline::stage::{Boundary, Payload};
+use super::material::{TIMEOUT, barrier, deadline, header, message, numbers, others};
+use crate::link::{Activity, Link, LinkError};
+use crate::plan::{Op, Task};
+use crate::stage::{Boundary, Payload};
 use std::time::{Duration, Instant};
 
 pub(super) fn refuses_disorder(link: &mut dyn Link) {
     let (me, ranks) = (link.rank(), link.ranks());
     let (next, before) = ((me + 1) % ranks, (me + ranks - 1) % ranks);
-    link.send(next, message(4, numbers(me, next, 0, 3).into_payload()), soon()).unwrap();
-    let error = link.receive(before, header(5), soon()).unwrap_err();
+    link.send(next, message(4, numbers(me, next, 0, 3).into_payload()), deadline()).unwrap();
+    let error = link.receive(before, header(5), deadline()).unwrap_err();
     let (expected, got) = (header(5).to_string(), header(4).to_string());
     assert_eq!(error, LinkError::Order { rank: me, peer: before, expected, got });
-    meet(link);
+    barrier(link);
 }
 
 pub(super) fn refuses_unknown_ranks(link: &mut dyn Link) {
     let ranks = link.ranks();
     let missing = LinkError::NoSuchRank { rank: ranks, ranks };
-    assert_eq!(link.send(ranks, message(0, Payload::default()), soon()).unwrap_err(), missing);
-    assert_eq!(link.receive(ranks, header(0), soon()).unwrap_err(), missing);
-    meet(link);
+    assert_eq!(link.send(ranks, message(0, Payload::default()), deadline()).unwrap_err(), missing);
+    assert_eq!(link.receive(ranks, header(0), deadline()).unwrap_err(), missing);
+    barrier(link);
 }
 
 pub(super) fn keeps_deadlines(link: &mut dyn Link) {
     let wait = Duration::from_secs(1);
     if link.rank() == 0 {
-        meet(link);
+        barrier(link);
         let began = Instant::now();
         let error = link.receive(1, header(3), began + wait).unwrap_err();
         let took = began.elapsed();
@@ -36,15 +36,15 @@ pub(super) fn keeps_deadlines(link: &mut dyn Link) {
         assert_eq!((what.as_str(), peer_state.as_str()), (header(3).to_string().as_str(), "is running 1F7"));
     } else {
         link.announce(Activity::Task(Task::new(1, Op::Forward, 7)));
-        meet(link);
+        barrier(link);
     }
     // A deadline that has passed spoils nothing: the others come here while rank 0 still waits.
-    meet(link);
+    barrier(link);
 }
 
 pub(super) fn names_the_missing(link: &mut dyn Link) {
     let last = link.ranks() - 1;
-    meet(link);
+    barrier(link);
     if link.rank() == last {
         std::thread::sleep(Duration::from_secs(3));
         return;
@@ -57,23 +57,23 @@ pub(super) fn wakes_everybody(link: &mut dyn Link) {
     let last = link.ranks() - 1;
     // The failure may overtake what other ranks have sent: it comes when all have said that nothing more is to come.
     if link.rank() == last {
-        others(link).into_iter().for_each(|from| drop(link.receive(from, header(9), soon()).unwrap()));
+        others(link).into_iter().for_each(|from| drop(link.receive(from, header(9), deadline()).unwrap()));
     } else {
-        link.send(last, message(9, Payload::default()), soon()).unwrap();
+        link.send(last, message(9, Payload::default()), deadline()).unwrap();
     }
     let began = Instant::now();
     if link.rank() == last {
         link.abort("the loss is no number".to_owned());
     } else if link.rank().is_multiple_of(2) {
-        expect_failure(link.receive(last, header(0), soon()).map(drop), last);
+        expect_failure(link.receive(last, header(0), deadline()).map(drop), last);
     } else {
-        expect_failure(link.all_gather(Vec::new(), soon()).map(drop), last);
+        expect_failure(link.all_gather(Vec::new(), deadline()).map(drop), last);
     }
-    assert!(began.elapsed() < PATIENCE / 4, "the failure came after {:?}", began.elapsed());
+    assert!(began.elapsed() < TIMEOUT / 4, "the failure came after {:?}", began.elapsed());
     assert_eq!(link.watch().failure().map(|failure| failure.rank), Some(last));
     let to = usize::from(link.rank() == 0);
-    expect_failure(link.send(to, message(0, Payload::default()), soon()), last);
-    expect_failure(link.all_gather(Vec::new(), soon()).map(drop), last);
+    expect_failure(link.send(to, message(0, Payload::default()), deadline()), last);
+    expect_failure(link.all_gather(Vec::new(), deadline()).map(drop), last);
 }
 
 fn expect_failure(result: Result<(), LinkError>, failed: usize) {

@@ -1,9 +1,9 @@
 //! Cases of groups: sums, pieces and broadcasts of lists, in the order of ranks.
 
-use super::{meet, numbers, same, soon};
+use super::material::{assert_same, barrier, deadline, numbers};
+use crate::link::{Link, LinkError};
+use crate::stage::{AnyTensor, Payload, PayloadPart};
 use burn::tensor::DType;
-use burn_pipeline::link::{Link, LinkError};
-use burn_pipeline::stage::{AnyTensor, Payload, PayloadPart};
 
 /// Ranks that are members of several groups, in other company each time.
 fn groups_of(ranks: usize) -> Vec<Vec<usize>> {
@@ -36,7 +36,7 @@ fn payload_of(list: &[AnyTensor]) -> Payload {
 
 pub(super) fn serves_groups(link: &mut dyn Link) {
     let (me, groups) = (link.rank(), groups_of(link.ranks()));
-    link.form_groups(&groups, soon()).unwrap();
+    link.form_groups(&groups, deadline()).unwrap();
     // Twice: a second round looks like the first.
     for _ in 0..2 {
         for (number, ranks) in groups.iter().enumerate().filter(|(_, ranks)| ranks.contains(&me)) {
@@ -46,7 +46,7 @@ pub(super) fn serves_groups(link: &mut dyn Link) {
             let lacks = |place: usize| place % 3 == 1;
             let own = list_of(me, number).into_iter().enumerate();
             let own = own.map(|(i, tensor)| (i < 2 || !lacks(place)).then_some(tensor)).chain([None]).collect();
-            let sums = link.all_reduce(number, ranks, own, soon()).unwrap();
+            let sums = link.all_reduce(number, ranks, own, deadline()).unwrap();
             assert!(sums.len() == 5 && sums[4].is_none());
             let whole: Vec<usize> =
                 ranks.iter().copied().enumerate().filter(|(p, _)| !lacks(*p)).map(|(_, r)| r).collect();
@@ -55,41 +55,44 @@ pub(super) fn serves_groups(link: &mut dyn Link) {
                 assert_eq!(sum.shape(), list_of(me, number)[i].shape());
                 let length = sum.shape().num_elements();
                 let expected = if i < 2 { expected[i].clone() } else { summed(&whole, number)[i].clone() };
-                same(&payload_of(&[sum.reshape([length].into())]), &payload_of(&[expected]));
+                assert_same(&payload_of(&[sum.reshape([length].into())]), &payload_of(&[expected]));
             }
             // Pieces, and whole again.
-            let pieces = link.reduce_scatter(number, ranks, list_of(me, number), soon()).unwrap();
+            let pieces = link.reduce_scatter(number, ranks, list_of(me, number), deadline()).unwrap();
             for (piece, whole) in pieces.iter().zip(&expected) {
                 let length = whole.shape().num_elements();
                 let each = length.div_ceil(ranks.len());
                 let (start, end) = ((place * each).min(length), ((place + 1) * each).min(length));
                 assert_eq!(piece.shape().num_elements(), end - start);
                 if start < end {
-                    same(&payload_of(std::slice::from_ref(piece)), &payload_of(&[whole.clone().narrow(0, start, end)]));
+                    assert_same(
+                        &payload_of(std::slice::from_ref(piece)),
+                        &payload_of(&[whole.clone().narrow(0, start, end)]),
+                    );
                 }
             }
-            let gathered = link.all_gather_pieces(number, ranks, pieces, soon()).unwrap();
-            same(&payload_of(&gathered), &payload_of(&expected));
+            let gathered = link.all_gather_pieces(number, ranks, pieces, deadline()).unwrap();
+            assert_same(&payload_of(&gathered), &payload_of(&expected));
             for &root in ranks {
-                let given = link.broadcast(number, ranks, root, list_of(me, number), soon()).unwrap();
-                same(&payload_of(&given), &payload_of(&list_of(root, number)));
+                let given = link.broadcast(number, ranks, root, list_of(me, number), deadline()).unwrap();
+                assert_same(&payload_of(&given), &payload_of(&list_of(root, number)));
             }
         }
     }
-    link.barrier(soon()).unwrap();
+    link.barrier(deadline()).unwrap();
 }
 
 pub(super) fn refuses_other_lists(link: &mut dyn Link) {
     let (me, all) = (link.rank(), (0..link.ranks()).collect::<Vec<_>>());
     let last = link.ranks() - 1;
-    link.form_groups(std::slice::from_ref(&all), soon()).unwrap();
+    link.form_groups(std::slice::from_ref(&all), deadline()).unwrap();
     let mut list = list_of(me, 0);
     if me == last {
         list.truncate(3);
     }
-    match link.reduce_scatter(0, &all, list, soon()) {
+    match link.reduce_scatter(0, &all, list, deadline()) {
         Err(LinkError::Lists { rank, peer, .. }) => assert!(rank == me && (me == last || peer == last)),
         other => panic!("{other:?}"),
     }
-    meet(link);
+    barrier(link);
 }

@@ -1,0 +1,175 @@
+//! Cases of messages from one rank to another: their order, their contents, and when they travel.
+
+use super::material::{assert_same, barrier, deadline, header, message, mixed_payload, numbers, others};
+use crate::link::{Direction, Expected, Header, Link, Message};
+use crate::plan::{StageId, Transport};
+use crate::stage::{Boundary, Payload, PayloadSpec};
+use std::time::{Duration, Instant};
+
+pub(super) fn keeps_order(link: &mut dyn Link) {
+    let (me, ranks) = (link.rank(), others(link));
+    for microbatch in 0..20 {
+        for &to in &ranks {
+            let payload = numbers(me, to, microbatch, 1 + microbatch * 300).into_payload();
+            link.send(to, message(microbatch, payload), deadline()).unwrap();
+        }
+    }
+    for &from in ranks.iter().rev() {
+        for microbatch in 0..20 {
+            let payload = link.receive(from, header(microbatch), deadline()).unwrap();
+            assert_same(&payload, &numbers(from, me, microbatch, 1 + microbatch * 300).into_payload());
+        }
+    }
+}
+
+pub(super) fn tells_what_has_come(link: &mut dyn Link) {
+    let (me, ranks) = (link.rank(), others(link));
+    assert_eq!(link.arrived(&ranks, Instant::now()).unwrap(), None, "nothing was sent yet");
+    barrier(link);
+    for &to in &ranks {
+        for microbatch in [3, 1] {
+            let payload = numbers(me, to, microbatch, 1000).into_payload();
+            link.send(to, message(microbatch, payload), deadline()).unwrap();
+        }
+    }
+    for &from in ranks.iter().rev() {
+        for microbatch in [3, 1] {
+            let told = link.arrived(&[from], deadline()).unwrap();
+            // A link may not be able to tell; what it tells is so, as often as it is asked.
+            assert!(told.is_none_or(|told| told == (from, header(microbatch))), "{told:?}");
+            assert_eq!(link.arrived(&[from], Instant::now()).unwrap(), told);
+            let payload = link.receive(from, header(microbatch), deadline()).unwrap();
+            assert_same(&payload, &numbers(from, me, microbatch, 1000).into_payload());
+        }
+    }
+    assert_eq!(link.arrived(&ranks, Instant::now() + Duration::from_millis(5)).unwrap(), None, "all was taken");
+    barrier(link);
+}
+
+pub(super) fn carries_every_kind(link: &mut dyn Link) {
+    for to in others(link) {
+        link.send(to, message(0, mixed_payload()), deadline()).unwrap();
+        link.send(to, message(1, Payload::default()), deadline()).unwrap();
+    }
+    for from in others(link) {
+        assert_same(&link.receive(from, header(0), deadline()).unwrap(), &mixed_payload());
+        assert_same(&link.receive(from, header(1), deadline()).unwrap(), &Payload::default());
+    }
+}
+
+/// 12 MiB: no transport takes that eagerly.
+const LARGE: usize = 3 << 20;
+
+pub(super) fn carries_large_messages(link: &mut dyn Link) {
+    let me = link.rank();
+    for to in others(link) {
+        link.send(to, message(0, numbers(me, to, 0, LARGE).into_payload()), deadline()).unwrap();
+    }
+    for from in others(link) {
+        assert_same(&link.receive(from, header(0), deadline()).unwrap(), &numbers(from, me, 0, LARGE).into_payload());
+    }
+}
+
+/// Elements of the messages of one stream, one after the other: repeated, changed, changed back, none at all, by turns.
+const LENGTHS: [usize; 24] =
+    [5, 5, 5, 5, 9, 5, 5, 5, 5, 0, 0, 0, 0, 7, 0, 7, 0, 40_000, 40_000, 40_000, 40_000, 5, 5, 5];
+
+pub(super) fn lets_shapes_change(link: &mut dyn Link) {
+    let me = link.rank();
+    // Two streams to and from each rank, with lengths of their own, and a form now and then.
+    let streams = [(StageId::new(1), Direction::Forward), (StageId::new(0), Direction::Backward)];
+    let payload = |from: usize, to: usize, place: usize, stream: usize| {
+        let length = LENGTHS[(place + 3 * stream) % LENGTHS.len()];
+        let second = (place % 5 > 1).then(|| numbers(from, to, place + 100, length / 2));
+        (numbers(from, to, place, length), second).into_payload()
+    };
+    let header = |place: usize, stream: usize| {
+        let (stage, direction) = streams[stream];
+        Header { stage, microbatch: place * 7, direction }
+    };
+    // All ahead of their receives, then each awaited before the next: memory waits for messages, and messages for it.
+    for ahead in [LENGTHS.len(), 1] {
+        for first in (0..LENGTHS.len()).step_by(ahead) {
+            let places = || (first..first + ahead).flat_map(|place| [(place, 0), (place, 1)]);
+            for to in others(link) {
+                for (place, stream) in places() {
+                    let message = Message { header: header(place, stream), payload: payload(me, to, place, stream) };
+                    link.send(to, message, deadline()).unwrap();
+                }
+            }
+            for from in others(link) {
+                for (place, stream) in places() {
+                    let got = link.receive(from, header(place, stream), deadline()).unwrap();
+                    assert_same(&got, &payload(from, me, place, stream));
+                }
+            }
+        }
+    }
+}
+
+/// Lists of two tensors of these sizes are expected, then come, and lists of other sizes; then others are expected.
+pub(super) fn expects(link: &mut dyn Link) {
+    let (me, ranks) = (link.rank(), link.ranks());
+    let list = |from, to, microbatch, size| vec![numbers(from, to, microbatch, size), numbers(to, from, microbatch, 3)];
+    let mut microbatch = 0;
+    for (expected, sizes) in
+        [(5, &[5, 5, 7, 7, 7, 5][..]), (5, &[5]), (9, &[9, 9]), (0, &[0, 4]), (4, &[4, 4, 0]), (6, &[])]
+    {
+        let form = PayloadSpec::of_payload(&list(0, 1, 0, expected).into_payload());
+        let pairs = (0..ranks).flat_map(|from| (0..ranks).map(move |to| (from, to)));
+        let pairs = pairs.filter(|(from, to)| from != to && [from, to].contains(&&me));
+        let messages: Vec<Expected> =
+            pairs.map(|(from, to)| Expected { from, to, header: header(0), form: form.clone() }).collect();
+        link.expect(&messages).unwrap();
+        barrier(link);
+        for &size in sizes {
+            for to in others(link) {
+                let payload = list(me, to, microbatch, size).into_payload();
+                link.send(to, message(microbatch, payload), deadline()).unwrap();
+            }
+            for from in others(link) {
+                let payload = link.receive(from, header(microbatch), deadline()).unwrap();
+                assert_same(&payload, &list(from, me, microbatch, size).into_payload());
+            }
+            microbatch += 1;
+        }
+    }
+}
+
+pub(super) fn sends_ahead(link: &mut dyn Link) {
+    let ahead = match link.capabilities().transport {
+        Transport::Rendezvous => return,
+        Transport::Buffered(payloads) => payloads,
+        Transport::Unbounded => 64,
+    };
+    let me = link.rank();
+    for to in others(link) {
+        for microbatch in 0..ahead {
+            link.send(to, message(microbatch, numbers(me, to, 0, 1 << 15).into_payload()), deadline()).unwrap();
+        }
+    }
+    barrier(link);
+    for from in others(link) {
+        for microbatch in 0..ahead {
+            link.receive(from, header(microbatch), deadline()).unwrap();
+        }
+    }
+}
+
+pub(super) fn overlaps(link: &mut dyn Link) {
+    if !link.capabilities().overlaps {
+        return;
+    }
+    let me = link.rank();
+    for to in others(link) {
+        link.send(to, message(0, numbers(me, to, 0, LARGE).into_payload()), deadline()).unwrap();
+    }
+    // The computation: nothing here calls the link. What was sent above must then be here.
+    std::thread::sleep(Duration::from_secs(2));
+    barrier(link);
+    for from in others(link) {
+        let almost_now = Instant::now() + Duration::from_millis(300);
+        link.receive(from, header(0), almost_now).unwrap();
+    }
+    barrier(link);
+}
