@@ -5,7 +5,7 @@
 //! [`Plan`](plan::Plan).
 
 pub mod execute;
-pub mod group;
+mod group;
 pub mod link;
 pub mod ops;
 pub mod program;

@@ -1,18 +1,18 @@
-//! Fused actions, interleaved: a forward and a backward whose operations are handed to the device alternately.
+//! Fused actions, interleaved: a forward and a backward whose operations are submitted to the device alternately.
 //!
-//! 1. Inputs of both parts are awaited. A checked plan posts both receives before the fused action, so this waits for
-//!    nothing that the action itself would have to make.
-//! 2. Both stages begin. One that was not captured does its work whole, right away; the other then follows whole.
-//! 3. If both can be taken apart, the next operation always comes from the part of which less is done, so that both
-//!    end together. The timeline shows one event for both.
+//! 1. The inputs of both parts are awaited. A checked plan posts both receives before the fused action, so this
+//!    waits for nothing that the action itself would have to make.
+//! 2. Both stages begin. A stage that was not captured runs its whole part at once; the other part then follows whole.
+//! 3. If both parts come in pieces, the next piece always comes from the part of which less is done, so that both end
+//!    together. The timeline shows one event for both.
 //!
-//! DualPipe's `overlapped_forward_backward` leaves this to the model's author; here it is done for any captured stage.
+//! DualPipe leaves this to the model's author (`overlapped_forward_backward`); here it works for every captured stage.
 
-use super::ExecuteError;
-use super::interpreter::Executor;
-use super::run::FusedActions;
+use super::error::ExecuteError;
+use super::executor::Executor;
+use super::options::FusedActions;
 use super::run_state::RunState;
-use crate::plan::{Action, MicrobatchTask, Op, Plan};
+use crate::plan::{Action, MicrobatchTask, Op};
 use crate::stage::{Direction, ForwardOutput, StageWork, WorkResult, WorkStarted};
 use burn::tensor::Device;
 
@@ -44,103 +44,88 @@ impl Executor {
         }
     }
 
-    pub(super) fn run_interleaved(
-        &mut self,
-        state: &mut RunState<'_>,
-        plan: &Plan,
-        fused: Fused,
-    ) -> Result<(), ExecuteError> {
+    pub(super) fn run_interleaved(&mut self, state: &mut RunState<'_>, fused: Fused) -> Result<(), ExecuteError> {
         let Fused { forward, backward, .. } = fused;
         self.start(state, backward.into())?;
         self.start(state, forward.into())?;
-        let call = self.forward_call(state, plan, forward)?;
-        let seeds = self.seeds(state, plan, backward)?;
-        let index = state.run.index(backward.stage(), backward.microbatch());
+        let call = self.forward_call(state, forward)?;
+        let seeds = self.seeds(state, backward)?;
+        let index = state.index(backward);
         let work = match backward.op() {
             Op::BackwardInput => StageWork::BackwardInput(index, seeds),
             _ => StageWork::Backward(index, seeds),
         };
         let _span = tracing::trace_span!("fused", rank = self.link.rank(), %forward, %backward).entered();
-        state.started = state.run.began.elapsed();
-        let first = self.caught(forward, |stage| stage.begin_work(StageWork::Forward(call)))?;
-        let whole = matches!(first, WorkStarted::Finished(_));
-        let first = self.completed(state, plan, forward, first)?;
-        let second = self.caught(backward, |stage| stage.begin_work(work))?;
-        let both = first.zip(pieces(&second));
-        if let Some((pieces, of)) = both {
-            self.alternate([(forward, pieces), (backward, of)])?;
+        state.started = state.now();
+        let begun = self.caught(forward, |stage| stage.begin_work(StageWork::Forward(call)))?;
+        let forward_pieces = pieces(&begun);
+        if let WorkStarted::Finished(done) = begun {
+            self.synchronize(forward)?;
+            self.store_done(state, forward, done)?;
+            state.record(self.rank(), forward.into(), state.started);
+            state.started = state.now();
         }
-        if !whole {
+        let begun = self.caught(backward, |stage| stage.begin_work(work))?;
+        let both = forward_pieces.zip(pieces(&begun));
+        if let Some((forwards, backwards)) = both {
+            self.alternate((forward, forwards), (backward, backwards))?;
+        }
+        if forward_pieces.is_some() {
             let done = self.guarded(forward, |stage| stage.complete_work(Direction::Forward))?;
-            self.keep(state, plan, forward, done)?;
+            self.store_done(state, forward, done)?;
             if both.is_none() {
-                state.note(self.rank(), forward.into(), state.started);
+                state.record(self.rank(), forward.into(), state.started);
             }
         }
-        let done = match second {
+        let done = match begun {
             WorkStarted::Finished(done) => done,
             WorkStarted::Pieces(_) => self.guarded(backward, |stage| stage.complete_work(Direction::Backward))?,
         };
-        self.keep(state, plan, backward, done)?;
-        self.count_held(state);
+        self.store_done(state, backward, done)?;
+        state.count_held(&self.stages);
         let action = if both.is_some() { fused.action } else { backward.into() };
-        state.note(self.rank(), action, state.started);
-        self.move_on(state)?;
+        state.record(self.rank(), action, state.started);
+        self.advance(state)?;
         Ok(())
     }
 
-    /// Keeps what a forward that could not be taken apart made; otherwise says how many pieces there are.
-    fn completed(
+    fn store_done(
         &mut self,
         state: &mut RunState<'_>,
-        plan: &Plan,
-        task: MicrobatchTask,
-        begun: WorkStarted,
-    ) -> Result<Option<usize>, ExecuteError> {
-        match begun {
-            WorkStarted::Pieces(pieces) => Ok(Some(pieces)),
-            WorkStarted::Finished(done) => {
-                self.synchronize(task)?;
-                self.keep(state, plan, task, done)?;
-                state.note(self.rank(), task.into(), state.started);
-                state.started = state.run.began.elapsed();
-                Ok(None)
-            }
-        }
-    }
-
-    fn keep(
-        &mut self,
-        state: &mut RunState<'_>,
-        plan: &Plan,
         task: MicrobatchTask,
         done: WorkResult,
     ) -> Result<(), ExecuteError> {
         match done {
             WorkResult::Forward(ForwardOutput::Activations(output)) => {
-                self.forwarded(state, plan, task, Some(output), None)
+                self.store_forward(state, task, Some(output), None)
             }
-            WorkResult::Forward(ForwardOutput::Loss(loss)) => self.forwarded(state, plan, task, None, Some(*loss)),
-            WorkResult::Backward(gradients) => self.backwarded(state, plan, task, gradients),
+            WorkResult::Forward(ForwardOutput::Loss(loss)) => self.store_forward(state, task, None, Some(*loss)),
+            WorkResult::Backward(gradients) => self.store_backward(state, task, gradients),
         }
     }
 
-    /// Runs the pieces of a forward and a backward alternately, until one is through.
-    fn alternate(&mut self, [forward, backward]: [(MicrobatchTask, usize); 2]) -> Result<(), ExecuteError> {
-        let (mut forwards, mut backwards) = (0, 0);
-        while forwards < forward.1 && backwards < backward.1 {
-            if forwards * backward.1 <= backwards * forward.1 {
-                forwards += 1;
-                self.caught(forward.0, |stage| stage.advance_work(Direction::Forward, 1))?;
+    /// Runs the pieces of a forward and a backward alternately, until one part is done.
+    fn alternate(
+        &mut self,
+        (forward, forwards): (MicrobatchTask, usize),
+        (backward, backwards): (MicrobatchTask, usize),
+    ) -> Result<(), ExecuteError> {
+        let (mut forwards_done, mut backwards_done) = (0, 0);
+        while forwards_done < forwards && backwards_done < backwards {
+            // Compares `done / all` of both parts without division.
+            if forwards_done * backwards <= backwards_done * forwards {
+                forwards_done += 1;
+                self.caught(forward, |stage| stage.advance_work(Direction::Forward, 1))?;
             } else {
-                backwards += 1;
-                self.caught(backward.0, |stage| stage.advance_work(Direction::Backward, 1))?;
+                backwards_done += 1;
+                self.caught(backward, |stage| stage.advance_work(Direction::Backward, 1))?;
             }
         }
         Ok(())
     }
 }
 
+/// How many pieces a part comes in; `None` if it ran whole.
 fn pieces(begun: &WorkStarted) -> Option<usize> {
     match begun {
         WorkStarted::Pieces(pieces) => Some(*pieces),
@@ -148,7 +133,7 @@ fn pieces(begun: &WorkStarted) -> Option<usize> {
     }
 }
 
-/// Flex computes where it is called: there is nothing to overlap with.
+/// False on Flex, which computes inside the call: there is nothing to overlap with.
 fn computes_asynchronously(device: &Device) -> bool {
     #[cfg(feature = "flex")]
     let flex = matches!(device.clone().inner().as_dispatch(), burn::backend::DispatchDevice::Flex(_));

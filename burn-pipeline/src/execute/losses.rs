@@ -1,25 +1,22 @@
-//! Losses of a rank's run: what backwards are seeded with, and what all ranks get to know in the end.
+//! Losses of a rank's run: the seeds of backwards, and the table of losses that all ranks get.
 
-use super::interpreter::Executor;
+use super::error::ExecuteError;
+use super::executor::Executor;
+use super::outcome::MicrobatchLoss;
 use super::run_state::RunState;
-use super::{ExecuteError, MicrobatchLoss};
 use crate::link::{Activity, gather};
 use crate::plan::MicrobatchTask;
 use crate::stage::{AnyTensor, StageError};
 use burn::backend::{Dispatch, ops::FloatTensorOps};
 use burn::tensor::Shape;
 
-/// A microbatch: its index, its loss, its weight, and what its loss observed.
+/// A microbatch: its index, its loss, its weight, and the numbers that its loss observed.
 type LossRow = (usize, f64, f64, Vec<f64>);
 
 impl Executor {
-    /// The seed of a loss: the microbatch's share, with the loss's element type.
-    pub(super) fn loss_seed(
-        &self,
-        state: &RunState<'_>,
-        task: MicrobatchTask,
-        index: usize,
-    ) -> Result<AnyTensor, ExecuteError> {
+    /// The seed of a microbatch's loss, in the loss's element type.
+    pub(super) fn loss_seed(&self, state: &RunState<'_>, task: MicrobatchTask) -> Result<AnyTensor, ExecuteError> {
+        let index = state.index(task);
         let loss = state.losses.get(&index).ok_or_else(|| self.stage_error(task, StageError::NotHeld))?;
         let seed = state.run.seeding.seed(state.run.batch, index);
         let dispatch = loss.value.as_dispatch();
@@ -29,7 +26,8 @@ impl Executor {
         Ok(AnyTensor::from_dispatch(full))
     }
 
-    /// Reads this rank's losses from the device and gives every rank all of them.
+    /// Reads this rank's losses from the device and gives every rank all of them. Called once, after the row: reading a loss
+    /// inside the row would make the rank wait for its device there.
     pub(super) fn gather_losses(&mut self, state: &mut RunState<'_>) -> Result<(), ExecuteError> {
         let rank = self.rank();
         self.link.announce(Activity::Gathering);
@@ -41,8 +39,8 @@ impl Executor {
             rows.push((index, loss, weight, observed));
         }
         let deadline = self.deadline();
-        let table: Vec<Vec<LossRow>> = gather(self.link.as_mut(), &rows, deadline)
-            .map_err(|source| ExecuteError::Link { rank, task: None, source })?;
+        let table: Vec<Vec<LossRow>> =
+            gather(self.link.as_mut(), &rows, deadline).map_err(|source| self.link_error(None, source))?;
         let mut rows: Vec<LossRow> = table.into_iter().flatten().collect();
         rows.sort_by_key(|row| row.0);
         let split = |(index, loss, weight, observed)| (MicrobatchLoss { index, loss, weight }, observed);

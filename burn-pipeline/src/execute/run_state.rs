@@ -1,47 +1,87 @@
-//! One run of one rank's row: what it has gathered so far.
+//! The state of one run of one rank's row.
 
+use super::outcome::RankOutcome;
+use super::run::Run;
 use super::values::Values;
-use super::{RankOutcome, Run};
-use crate::plan::{Action, StageId, Task};
+use crate::group::Stages;
+use crate::plan::{Action, MicrobatchTask, Plan, StageId, Task};
 use crate::stage::{LossPart, Reduction};
 use crate::trace::Event;
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-/// What a run gathers.
+/// What a run has gathered so far.
 pub(super) struct RunState<'a> {
     pub(super) run: Run<'a>,
     pub(super) values: Values,
     pub(super) outcome: RankOutcome,
+    /// Losses by the microbatch's index in the batch, still on the device.
     pub(super) losses: BTreeMap<usize, LossPart>,
     /// When the current task began, by the step's clock.
     pub(super) started: Duration,
-    /// How many tensors of a stage's input came from its neighbour, and how many along each edge past it.
-    pub(super) pieces: HashMap<(StageId, usize), Vec<usize>>,
-    /// Events of what is still on its way, by its task.
-    pub(super) open: HashMap<Task, usize>,
+    /// How many tensors of a stage's input came from the stage before, and how many along each skip edge. Cuts the input's
+    /// gradients in the backward.
+    pub(super) input_counts: HashMap<(StageId, usize), Vec<usize>>,
+    /// Positions in `outcome.events` of tasks that go on beside later ones.
+    open: HashMap<Task, usize>,
 }
 
-impl RunState<'_> {
-    pub(super) fn note(&mut self, rank: usize, action: Action, start: Duration) {
-        let (start, end) = (start.as_secs_f64(), self.run.began.elapsed().as_secs_f64());
+impl<'a> RunState<'a> {
+    pub(super) fn new(run: Run<'a>) -> Self {
+        Self {
+            run,
+            values: Values::default(),
+            outcome: RankOutcome { peak_held_bytes: Some(0), ..RankOutcome::default() },
+            losses: BTreeMap::new(),
+            started: Duration::ZERO,
+            input_counts: HashMap::new(),
+            open: HashMap::new(),
+        }
+    }
+
+    pub(super) fn plan(&self) -> &'a Plan {
+        self.run.plan.plan()
+    }
+
+    /// The index in the whole batch of a task's microbatch.
+    pub(super) fn index(&self, task: MicrobatchTask) -> usize {
+        self.run.index(task.stage(), task.microbatch())
+    }
+
+    /// Time since the step began.
+    pub(super) fn now(&self) -> Duration {
+        self.run.began.elapsed()
+    }
+
+    /// Adds an event that began at `start` and ends now.
+    pub(super) fn record(&mut self, rank: usize, action: Action, start: Duration) {
+        let (start, end) = (start.as_secs_f64(), self.now().as_secs_f64());
         self.outcome.events.push(Event { rank, action, start, end });
     }
 
-    /// The last event's task goes on beside what follows.
+    /// Notes that the last event's task goes on beside later ones.
     pub(super) fn keep_open(&mut self, task: Task) {
         self.open.insert(task, self.outcome.events.len().saturating_sub(1));
     }
 
-    /// What a task started is over now.
+    /// Ends the event of a task that went on beside later ones.
     pub(super) fn close(&mut self, task: Task) {
-        let event = self.open.remove(&task).and_then(|at| self.outcome.events.get_mut(at));
-        event.into_iter().for_each(|event| event.end = self.run.began.elapsed().as_secs_f64());
+        let end = self.now().as_secs_f64();
+        let event = self.open.remove(&task).and_then(|position| self.outcome.events.get_mut(position));
+        event.into_iter().for_each(|event| event.end = end);
     }
 
-    /// What a microbatch's loss weighs in the batch's.
-    pub(super) fn weight(&self, index: usize, part: &LossPart) -> Result<f64, String> {
-        match (self.run.seeding.reduction, &part.weight) {
+    /// Updates the peaks of held microbatches and bytes.
+    pub(super) fn count_held(&mut self, stages: &Stages) {
+        let held = stages.values().map(|stage| stage.held()).sum();
+        self.outcome.peak_held = self.outcome.peak_held.max(held);
+        let bytes = stages.values().map(|stage| stage.held_bytes()).sum::<Option<usize>>();
+        self.outcome.peak_held_bytes = self.outcome.peak_held_bytes.zip(bytes).map(|(peak, bytes)| peak.max(bytes));
+    }
+
+    /// The weight of a microbatch's loss in the batch's.
+    pub(super) fn weight(&self, index: usize, loss: &LossPart) -> Result<f64, String> {
+        match (self.run.seeding.reduction, &loss.weight) {
             (Reduction::Mean, _) => Ok(self.run.batch.size(index) as f64),
             (Reduction::Sum, _) => Ok(1.0),
             (Reduction::Weighted, Some(weight)) => weight.read(),

@@ -1,71 +1,64 @@
-//! Which rank of a job is which rank of which replica.
+//! Which rank of a job is which pipeline rank of which replica.
 
-/// A rank's place among pipeline ranks and data-parallel replicas.
+/// A rank's position among pipeline ranks and data-parallel replicas.
 ///
-/// ```
-/// use burn_pipeline::group::Grid;
-/// // Two replicas of a pipeline of three ranks: rank 3 is pipeline rank 1 of replica 1.
-/// let grid = Grid::new(3, 2);
-/// assert_eq!((grid.pipeline_rank(), grid.replica()), (1, 1));
-/// // Its pipeline's ranks, and the ranks that hold the same stages.
-/// assert_eq!((0..3).map(|place| grid.rank_of(place)).collect::<Vec<_>>(), [1, 3, 5]);
-/// assert_eq!(grid.replica_ranks().collect::<Vec<_>>(), [2, 3]);
-/// ```
+/// With two replicas of a pipeline of three ranks, rank 3 of the job is pipeline rank 1 of replica 1. The ranks of its pipeline
+/// are 1, 3 and 5, and the ranks that hold the same stages are 2 and 3.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Grid {
+pub(crate) struct Grid {
     rank: usize,
     replicas: usize,
 }
 
 impl Grid {
-    /// The place of a rank of the job, among this many replicas (at least one).
-    pub fn new(rank: usize, replicas: usize) -> Self {
+    /// The position of a rank of the job, with this many replicas (at least one).
+    pub(crate) fn new(rank: usize, replicas: usize) -> Self {
         Self { rank, replicas: replicas.max(1) }
     }
 
     /// The rank in the job.
-    pub fn rank(&self) -> usize {
+    pub(crate) fn rank(&self) -> usize {
         self.rank
     }
 
-    /// How many replicas there are.
-    pub fn replicas(&self) -> usize {
+    /// The number of replicas.
+    pub(crate) fn replicas(&self) -> usize {
         self.replicas
     }
 
     /// The rank in its pipeline, as plans count.
-    pub fn pipeline_rank(&self) -> usize {
+    pub(crate) fn pipeline_rank(&self) -> usize {
         self.pipeline_rank_of(self.rank)
     }
 
-    /// Its replica.
-    pub fn replica(&self) -> usize {
+    /// The replica of this rank.
+    pub(crate) fn replica(&self) -> usize {
         self.rank % self.replicas
     }
 
-    /// The rank in its pipeline of any rank of the job.
-    pub fn pipeline_rank_of(&self, rank: usize) -> usize {
+    /// The pipeline rank of any rank of the job.
+    pub(crate) fn pipeline_rank_of(&self, rank: usize) -> usize {
         rank / self.replicas
     }
 
-    /// The rank in the job of a rank of the same pipeline.
-    pub fn rank_of(&self, place: usize) -> usize {
-        self.rank_in(place, self.replica())
+    /// The rank in the job of a pipeline rank of the same replica.
+    pub(crate) fn rank_of(&self, pipeline_rank: usize) -> usize {
+        self.rank_in(pipeline_rank, self.replica())
     }
 
-    /// The rank in the job of a rank of some replica.
-    pub fn rank_in(&self, place: usize, replica: usize) -> usize {
-        place * self.replicas + replica
+    /// The rank in the job of a pipeline rank of some replica.
+    pub(crate) fn rank_in(&self, pipeline_rank: usize, replica: usize) -> usize {
+        pipeline_rank * self.replicas + replica
     }
 
-    /// The ranks of the job that hold the same stages, itself among them, in the order of replicas.
-    pub fn replica_ranks(&self) -> impl Iterator<Item = usize> + use<> {
+    /// The ranks of the job that hold the same stages, this one among them, in the order of replicas.
+    pub(crate) fn replica_ranks(&self) -> impl Iterator<Item = usize> + use<> {
         let (first, replicas) = (self.rank_in(self.pipeline_rank(), 0), self.replicas);
         first..first + replicas
     }
 
-    /// How many of `microbatches` come before each replica's part, and how many are in it.
-    pub fn shares(microbatches: usize, replicas: usize) -> Vec<(usize, usize)> {
+    /// The share of each replica in a batch of `microbatches`: the index of its first microbatch and their number.
+    pub(crate) fn shares(microbatches: usize, replicas: usize) -> Vec<(usize, usize)> {
         let (each, more) = (microbatches / replicas, microbatches % replicas);
         (0..replicas).map(|r| (r * each + r.min(more), each + usize::from(r < more))).collect()
     }
@@ -76,6 +69,14 @@ mod tests {
     use super::Grid;
     use proptest::{prop_assert_eq, proptest};
     use std::collections::BTreeSet;
+
+    #[test]
+    fn ranks_are_numbered_replica_by_replica_within_a_pipeline_rank() {
+        let grid = Grid::new(3, 2);
+        assert_eq!((grid.pipeline_rank(), grid.replica()), (1, 1));
+        assert_eq!((0..3).map(|rank| grid.rank_of(rank)).collect::<Vec<_>>(), [1, 3, 5]);
+        assert_eq!(grid.replica_ranks().collect::<Vec<_>>(), [2, 3]);
+    }
 
     proptest! {
         #[test]

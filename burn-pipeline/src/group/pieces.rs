@@ -1,20 +1,20 @@
-//! Tensors cut into one piece a replica, and lists of pieces as one buffer an element type.
+//! Tensors cut into one piece per replica, and lists of pieces as one buffer per element type.
 //!
-//! Guarantees: cutting and joining gives a tensor back, bit for bit; so does packing and unpacking a list, absent tensors
-//! included.
+//! Guarantees: cutting and joining returns the same tensor, bit for bit; so does packing and unpacking a list, with
+//! absent tensors.
 //!
-//! A tensor is cut along its flat order, padded with zeros so that all pieces are of one length.
+//! A tensor is cut along its flat (row-major) order, padded with zeros so that all pieces have the same length.
 
 use crate::stage::{AnyTensor, Payload, PayloadReader};
 use burn::tensor::{DType, Shape};
 
-/// Elements of each of `parts` pieces of a tensor; at least one.
-pub(crate) fn length(elements: usize, parts: usize) -> usize {
+/// Elements in each of `parts` pieces of a tensor; at least one.
+pub(super) fn length(elements: usize, parts: usize) -> usize {
     elements.div_ceil(parts).max(1)
 }
 
-/// The pieces of a tensor, of rank 1; views of its storage where it needs no padding.
-pub(crate) fn cut(tensor: AnyTensor, parts: usize) -> Vec<AnyTensor> {
+/// The pieces of a tensor, each with one dimension; views of its storage where it needs no padding.
+pub(super) fn cut(tensor: AnyTensor, parts: usize) -> Vec<AnyTensor> {
     let elements = tensor.shape().num_elements();
     let length = length(elements, parts);
     let padding = length * parts - elements;
@@ -30,14 +30,14 @@ pub(crate) fn cut(tensor: AnyTensor, parts: usize) -> Vec<AnyTensor> {
 }
 
 /// The tensor of this shape that was cut into these pieces.
-pub(crate) fn join(pieces: Vec<AnyTensor>, shape: &[usize]) -> AnyTensor {
+pub(super) fn join(pieces: Vec<AnyTensor>, shape: &[usize]) -> AnyTensor {
     let (flat, elements) = (concatenate(pieces), shape.iter().product());
     let padded = flat.shape().num_elements() != elements;
     let flat = if padded { flat.narrow(0, 0, elements) } else { flat };
     flat.reshape(Shape::from(shape.to_vec()))
 }
 
-/// At least one tensor of rank 1, end to end.
+/// At least one tensor with one dimension, end to end.
 fn concatenate(mut tensors: Vec<AnyTensor>) -> AnyTensor {
     match tensors.len() {
         1 => tensors.swap_remove(0),
@@ -46,11 +46,11 @@ fn concatenate(mut tensors: Vec<AnyTensor>) -> AnyTensor {
     }
 }
 
-/// What a list of pieces must look like: element type and length of each.
-pub(crate) type Forms = Vec<(DType, usize)>;
+/// Element type and length of each piece of a list.
+pub(super) type PieceSpecs = Vec<(DType, usize)>;
 
-/// A list of pieces as a message: which are there, and one buffer an element type.
-pub(crate) fn pack(pieces: Vec<Option<AnyTensor>>) -> Payload {
+/// A list of pieces as a message: which are present, and one buffer per element type.
+pub(super) fn pack(pieces: Vec<Option<AnyTensor>>) -> Payload {
     let mut payload = Payload::default();
     let mut buffers: Vec<(DType, Vec<AnyTensor>)> = Vec::new();
     payload.push_tag(pieces.len());
@@ -67,21 +67,21 @@ pub(crate) fn pack(pieces: Vec<Option<AnyTensor>>) -> Payload {
     payload
 }
 
-/// The list that was packed, whose pieces must have these forms.
+/// The list that was packed, whose pieces must have these specs.
 ///
 /// # Errors
-/// What came instead.
-pub(crate) fn unpack(payload: Payload, forms: &Forms) -> Result<Vec<Option<AnyTensor>>, String> {
+/// Says what arrived instead.
+pub(super) fn unpack(payload: Payload, specs: &PieceSpecs) -> Result<Vec<Option<AnyTensor>>, String> {
     let mut reader = PayloadReader::new(payload);
-    let mut form = |limit| reader.tag(limit, "a list of pieces").map_err(|error| error.to_string());
-    let count = form(usize::MAX)?;
-    if count != forms.len() {
-        return Err(format!("{count} tensors came, {} are held", forms.len()));
+    let mut tag = |limit| reader.tag(limit, "a list of pieces").map_err(|error| error.to_string());
+    let count = tag(usize::MAX)?;
+    if count != specs.len() {
+        return Err(format!("{count} tensors arrived, this replica has {}", specs.len()));
     }
-    let there: Vec<bool> = (0..count).map(|_| Ok(form(2)? == 1)).collect::<Result<_, String>>()?;
+    let present: Vec<bool> = (0..count).map(|_| Ok(tag(2)? == 1)).collect::<Result<_, String>>()?;
     // Buffers come in the order in which their element types first occur.
     let mut lengths: Vec<(DType, usize)> = Vec::new();
-    for &(dtype, length) in forms.iter().zip(&there).filter(|(_, there)| **there).map(|(form, _)| form) {
+    for &(dtype, length) in specs.iter().zip(&present).filter(|(_, present)| **present).map(|(spec, _)| spec) {
         match lengths.iter_mut().find(|(of, _)| *of == dtype) {
             Some((_, sum)) => *sum += length,
             None => lengths.push((dtype, length)),
@@ -92,7 +92,7 @@ pub(crate) fn unpack(payload: Payload, forms: &Forms) -> Result<Vec<Option<AnyTe
         let buffer = reader.any_tensor().map_err(|error| error.to_string())?;
         let (came, of) = (buffer.shape().num_elements(), buffer.dtype());
         if (came, of) != (length, dtype) {
-            return Err(format!("{came} elements of {of:?} came, {length} of {dtype:?} are expected"));
+            return Err(format!("{came} elements of {of:?} arrived, {length} of {dtype:?} are expected"));
         }
         buffers.push((dtype, buffer, 0));
     }
@@ -101,7 +101,7 @@ pub(crate) fn unpack(payload: Payload, forms: &Forms) -> Result<Vec<Option<AnyTe
         *used += length;
         Some(buffer.clone().narrow(0, *used - length, *used))
     };
-    Ok(forms.iter().zip(there).map(|(form, there)| if there { next(form) } else { None }).collect())
+    Ok(specs.iter().zip(present).map(|(spec, present)| if present { next(spec) } else { None }).collect())
 }
 
 #[cfg(test)]
@@ -129,18 +129,18 @@ mod tests {
         #[test]
         fn lists_come_out_as_they_went_in(list in tensors(), parts in 1usize..5) {
             let tensors: Vec<Option<AnyTensor>> = list.iter().enumerate()
-                .map(|(i, form)| form.as_ref().map(|(shape, double)| make(i, shape, *double))).collect();
-            let form = |form: &Option<(Vec<usize>, bool)>| {
-                let (shape, double) = form.clone().unwrap_or((vec![3], false));
+                .map(|(i, tensor)| tensor.as_ref().map(|(shape, double)| make(i, shape, *double))).collect();
+            let spec = |tensor: &Option<(Vec<usize>, bool)>| {
+                let (shape, double) = tensor.clone().unwrap_or((vec![3], false));
                 (if double { DType::F64 } else { DType::F32 }, length(shape.iter().product(), parts))
             };
-            let forms: Forms = list.iter().map(form).collect();
+            let specs: PieceSpecs = list.iter().map(spec).collect();
             let pieces: Vec<Option<Vec<AnyTensor>>> =
                 tensors.iter().map(|tensor| tensor.clone().map(|tensor| cut(tensor, parts))).collect();
             let mut back: Vec<Vec<Option<AnyTensor>>> = Vec::new();
             for part in 0..parts {
                 let own = pieces.iter().map(|pieces| pieces.as_ref().map(|pieces| pieces[part].clone())).collect();
-                back.push(unpack(pack(own), &forms).unwrap());
+                back.push(unpack(pack(own), &specs).unwrap());
             }
             for (place, tensor) in tensors.iter().enumerate() {
                 let pieces: Option<Vec<AnyTensor>> = back.iter().map(|list| list[place].clone()).collect();
@@ -152,12 +152,12 @@ mod tests {
     }
 
     #[test]
-    fn a_list_of_other_forms_is_refused() {
+    fn a_list_of_other_specs_is_refused() {
         let list = || pack(vec![Some(make(0, &[4], false)), None]);
-        let refused = |forms: Forms| unpack(list(), &forms).unwrap_err();
-        assert_eq!(refused(vec![(DType::F32, 4)]), "2 tensors came, 1 are held");
+        let refused = |specs: PieceSpecs| unpack(list(), &specs).unwrap_err();
+        assert_eq!(refused(vec![(DType::F32, 4)]), "2 tensors arrived, this replica has 1");
         let other = refused(vec![(DType::F32, 5), (DType::F32, 1)]);
-        assert_eq!(other, "4 elements of F32 came, 5 of F32 are expected");
+        assert_eq!(other, "4 elements of F32 arrived, 5 of F32 are expected");
         assert!(refused(vec![(DType::F64, 4), (DType::F32, 1)]).contains("4 of F64 are expected"));
         assert!(unpack(list(), &vec![(DType::F32, 4), (DType::F32, 1)]).is_ok());
     }

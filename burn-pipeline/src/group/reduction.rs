@@ -1,43 +1,32 @@
-//! The reduction of a stage's gradients over its replicas, beside what the row goes on with.
+//! The reduction of a stage's gradients over its replicas, while the row goes on.
 //!
-//! Guarantees: nothing here waits but [`Group::sum_all`] and [`Group::finish_reduction`]; sums are added in the order of
-//! replicas, whenever their parts come, so they are bit-equal on all of them.
+//! Guarantees: only [`ReplicaGroup::sum_all`] and [`ReplicaGroup::finish_reduction`] wait; pieces are added in the order of
+//! replicas, whatever the order in which they arrive, so the sums are bit-equal on all replicas.
 //!
-//! 1. *Start*: the stage's gradients leave it, cut into one piece a replica; each replica is sent its piece.
-//! 2. *Sum*: once all pieces are here, they are added up, and the sum is sent to all others. Sharded parameters stop
-//!    here: the piece of the sum is what a replica keeps.
-//! 3. *Join*: once all sums are here, they are put together, and go back to the stage.
+//! 1. *Start*: the stage's gradients are taken out of it and cut into one piece per replica. Each replica is sent its piece.
+//! 2. *Sum*: when the pieces of all replicas are here, they are added, and the sum is sent to all others. Sharded
+//!    parameters stop here: the replica keeps the piece of the sum.
+//! 3. *Join*: when the sums of all replicas are here, they are joined, and the stage gets them as its gradients.
 //!
-//! [`Group::move_on`] goes from one to the next wherever what it takes has come; the executor calls it between
-//! the actions of a row, and while it waits for a message of the plan.
+//! [`ReplicaGroup::advance`] takes each reduction as far as what has arrived allows. The executor calls it
+//! between the actions of a row, and while it waits for a message of the plan.
 
-use super::exchange::{Group, Tensors};
-use super::mail::Mail;
-use super::pieces::{cut, join, pack};
+use super::inbox::ReplicaInbox;
+use super::parameters::{Tensors, add, join_lists};
+use super::pieces::{cut, pack};
+use super::replica_group::{Reduction, ReplicaGroup, Stages};
 use crate::link::{Direction, Header, Link, LinkError, Message};
 use crate::plan::StageId;
-use crate::stage::{AnyTensor, ErasedStage};
-use std::collections::BTreeMap;
+use crate::stage::ErasedStage;
 use std::time::Instant;
 
-type Stages = BTreeMap<StageId, Box<dyn ErasedStage>>;
-
-/// A reduction under way.
-#[derive(Debug)]
-pub(super) struct Started {
-    stage: StageId,
-    /// This replica's own part: its own pieces, then their sums.
-    own: Tensors,
-    /// Have the sums been made and sent?
-    summed: bool,
-}
-
+/// The header of a replica's piece of a stage's gradients, or (`summed`) of its piece of their sum.
 fn header(stage: StageId, from: usize, summed: bool) -> Header {
     Header { stage, microbatch: usize::from(summed), direction: Direction::Gradient { from } }
 }
 
-impl Group {
-    /// Sends the other replicas their pieces of a stage's gradients, which leave the stage.
+impl ReplicaGroup {
+    /// Takes a stage's gradients out of it and sends the other replicas their pieces.
     pub(crate) fn start_reduction(
         &mut self,
         link: &mut dyn Link,
@@ -58,62 +47,63 @@ impl Group {
         for (replica, rank) in self.others() {
             let payload = pack(std::mem::take(&mut pieces[replica]));
             link.send(rank, Message { header: header(stage, own, false), payload }, deadline)?;
-            self.mail.post(rank, header(stage, replica, false));
+            self.inbox.post(rank, header(stage, replica, false));
+            // Another replica may have all pieces, and send its sum, before this rank has them.
             if !self.is_sharded(stage) {
-                self.mail.may_come(rank, header(stage, replica, true));
+                self.inbox.allow_early(rank, header(stage, replica, true));
             }
         }
-        self.started.push(Started { stage, own: std::mem::take(&mut pieces[own]), summed: false });
+        self.reductions.push(Reduction { stage, own: std::mem::take(&mut pieces[own]), summed: false });
         Ok(())
     }
 
-    /// Is some reduction under way?
+    /// Is a reduction started and not finished?
     pub(crate) fn is_reducing(&self) -> bool {
-        !self.started.is_empty()
+        !self.reductions.is_empty()
     }
 
-    /// Stages whose reductions are under way, in the order of their starts.
+    /// The stages whose reductions are started and not finished, in the order of their starts.
     pub(crate) fn reducing(&self) -> Vec<StageId> {
-        self.started.iter().map(|started| started.stage).collect()
+        self.reductions.iter().map(|reduction| reduction.stage).collect()
     }
 
-    /// Goes on with reductions as far as it goes without waiting. Gives the stages that are done, and the ranks from which
-    /// more is to come and nothing is there.
-    pub(crate) fn move_on(
+    /// Advances the started reductions as far as possible without waiting. Returns the stages that are done, and the ranks
+    /// that still have to send something and from which nothing has arrived.
+    pub(crate) fn advance(
         &mut self,
         link: &mut dyn Link,
         stages: &mut Stages,
         deadline: Instant,
     ) -> Result<(Vec<StageId>, Vec<usize>), LinkError> {
-        if self.started.is_empty() {
+        if self.reductions.is_empty() {
             return Ok((Vec::new(), Vec::new()));
         }
         let others = self.others();
-        let silent = self.mail.collect(link, others.iter().map(|(_, rank)| *rank), deadline)?;
-        let here = |mail: &Mail, started: &Started| {
-            let header = |replica| header(started.stage, replica, started.summed);
-            others.iter().all(|&(replica, rank)| mail.is_here(rank, header(replica)))
+        let silent = self.inbox.receive_arrived(link, others.iter().map(|(_, rank)| *rank), deadline)?;
+        let here = |inbox: &ReplicaInbox, reduction: &Reduction| {
+            let header = |replica| header(reduction.stage, replica, reduction.summed);
+            others.iter().all(|&(replica, rank)| inbox.has(rank, header(replica)))
         };
         let mut done = Vec::new();
-        for at in 0..self.started.len() {
-            if !self.started[at].summed && here(&self.mail, &self.started[at]) {
+        for at in 0..self.reductions.len() {
+            if !self.reductions[at].summed && here(&self.inbox, &self.reductions[at]) {
                 self.sum(link, at, deadline)?;
             }
-            let started = &self.started[at];
-            if started.summed && (self.is_sharded(started.stage) || here(&self.mail, started)) {
-                done.push(started.stage);
+            let reduction = &self.reductions[at];
+            if reduction.summed && (self.is_sharded(reduction.stage) || here(&self.inbox, reduction)) {
+                done.push(reduction.stage);
             }
         }
         done.iter().try_for_each(|&stage| self.finish_reduction(link, stages, stage, deadline))?;
         Ok((done, silent))
     }
 
-    /// Waits for what all started reductions lack for their sums, and sends these.
+    /// Waits for the pieces of all started reductions, adds them, and sends the sums.
     pub(crate) fn sum_all(&mut self, link: &mut dyn Link, deadline: Instant) -> Result<(), LinkError> {
-        (0..self.started.len()).try_for_each(|at| self.sum(link, at, deadline))
+        (0..self.reductions.len()).try_for_each(|at| self.sum(link, at, deadline))
     }
 
-    /// Waits for the end of a stage's reduction, if there is one: the stage then holds the sums.
+    /// Waits for the end of a stage's reduction, if one was started. The stage then holds the sums.
     pub(crate) fn finish_reduction(
         &mut self,
         link: &mut dyn Link,
@@ -121,66 +111,53 @@ impl Group {
         stage: StageId,
         deadline: Instant,
     ) -> Result<(), LinkError> {
-        let Some(at) = self.started.iter().position(|started| started.stage == stage) else { return Ok(()) };
+        let Some(at) = self.reductions.iter().position(|reduction| reduction.stage == stage) else { return Ok(()) };
         self.sum(link, at, deadline)?;
-        let sum = self.started.remove(at).own;
+        let sum = self.reductions.remove(at).own;
         self.reduced.insert(stage);
         if self.is_sharded(stage) {
             self.keep_sums(stage, sum);
             return Ok(());
         }
-        let mut all = self.received(link, stage, sum, true, deadline)?;
+        let lists = self.receive_lists(link, stage, sum, |replica| header(stage, replica, true), deadline)?;
         let Some(held) = stages.get_mut(&stage) else { return Ok(()) };
-        for (place, parameter) in self.parameters_of(stage).iter().enumerate() {
-            let pieces: Option<Vec<AnyTensor>> = all.iter_mut().map(|list| list[place].take()).collect();
-            let sum = pieces.map(|pieces| join(pieces, &parameter.shape));
+        let parameters = self.parameters_of(stage);
+        for (parameter, sum) in parameters.iter().zip(join_lists(lists, parameters)) {
             sum.into_iter().for_each(|sum| held.gradients().set(parameter.id, sum));
         }
         Ok(())
     }
 
-    /// Waits for the pieces of one reduction, adds them up, and sends the sums.
+    /// Waits for the pieces of one reduction, adds them, and sends the sum.
     fn sum(&mut self, link: &mut dyn Link, at: usize, deadline: Instant) -> Result<(), LinkError> {
-        if self.started[at].summed {
+        if self.reductions[at].summed {
             return Ok(());
         }
-        let (stage, own) = (self.started[at].stage, std::mem::take(&mut self.started[at].own));
-        let lists = self.received(link, stage, own, false, deadline)?;
-        let sum = lists.into_iter().reduce(Self::added).unwrap_or_default();
+        let (stage, own) = (self.reductions[at].stage, std::mem::take(&mut self.reductions[at].own));
+        let lists = self.receive_lists(link, stage, own, |replica| header(stage, replica, false), deadline)?;
+        let sum = lists.into_iter().reduce(add).unwrap_or_default();
         let others = if self.is_sharded(stage) { Vec::new() } else { self.others() };
         for (replica, rank) in others {
             let header = |from| header(stage, from, true);
             let message = Message { header: header(self.grid.replica()), payload: pack(sum.clone()) };
             link.send(rank, message, deadline)?;
-            self.mail.post(rank, header(replica));
+            self.inbox.post(rank, header(replica));
         }
-        self.started[at] = Started { stage, own: sum, summed: true };
+        self.reductions[at] = Reduction { stage, own: sum, summed: true };
         Ok(())
     }
 
-    /// The sum of two lists, place by place.
-    pub(super) fn added(sum: Tensors, list: Tensors) -> Tensors {
-        let add = |pair| match pair {
-            (Some(a), Some(b)) => Some(AnyTensor::plus(a, b)),
-            (one, other) => one.or(other),
+    /// Adds the sums of a stage's gradient pieces to those of earlier batches.
+    fn keep_sums(&mut self, stage: StageId, sum: Tensors) {
+        let shard = self.shards.entry(stage).or_default();
+        shard.sums = match std::mem::take(&mut shard.sums) {
+            sums if sums.is_empty() => sum,
+            sums => add(sums, sum),
         };
-        sum.into_iter().zip(list).map(add).collect()
     }
 
-    /// The lists of all replicas, in their order, this one's own among them.
-    fn received(
-        &mut self,
-        link: &mut dyn Link,
-        stage: StageId,
-        own: Tensors,
-        summed: bool,
-        deadline: Instant,
-    ) -> Result<Vec<Tensors>, LinkError> {
-        self.lists(link, stage, own, |replica| header(stage, replica, summed), deadline)
-    }
-
-    /// Reduces what the plan did not, in the order of stages: of sharded stages after each batch, of others before a
-    /// step.
+    /// Reduces the gradients that the plan did not reduce: of sharded stages (after each batch), or of the others (before a
+    /// step).
     pub(crate) fn reduce_remaining(
         &mut self,
         link: &mut dyn Link,
@@ -189,17 +166,18 @@ impl Group {
         deadline: Instant,
     ) -> Result<(), LinkError> {
         if self.grid.replicas() > 1 {
-            let meant: Vec<StageId> =
+            let selected: Vec<StageId> =
                 stages.keys().copied().filter(|&stage| self.is_sharded(stage) == sharded).collect();
-            for &stage in &meant {
+            for &stage in &selected {
                 let Some(held) = stages.get_mut(&stage).filter(|_| !self.reduced.contains(&stage)) else { continue };
                 self.start_reduction(link, stage, held.as_mut(), deadline)?;
             }
+            // All sums are sent before the first one is awaited: other replicas wait for them in the same place.
             self.sum_all(link, deadline)?;
             for stage in self.reducing() {
                 self.finish_reduction(link, stages, stage, deadline)?;
             }
-            self.reduced.retain(|stage| !meant.contains(stage));
+            self.reduced.retain(|stage| !selected.contains(stage));
         }
         Ok(())
     }

@@ -129,7 +129,7 @@ impl Rank {
     /// Runs forwards and backwards of one batch; gradients are added to those already gathered.
     ///
     /// # Errors
-    /// See [`Executor::run`].
+    /// [`ExecuteError`] where this rank or another one fails.
     pub fn accumulate(
         &mut self,
         plan: &CheckedPlan,
@@ -144,7 +144,7 @@ impl Rank {
     /// applied before the next batch.
     ///
     /// # Errors
-    /// See [`Executor::run`].
+    /// [`ExecuteError`] where this rank or another one fails.
     pub fn accumulate_part(
         &mut self,
         plan: &CheckedPlan,
@@ -265,7 +265,7 @@ impl Rank {
     /// Runs forwards alone, without autodiff.
     ///
     /// # Errors
-    /// See [`Executor::run`].
+    /// [`ExecuteError`] where this rank or another one fails.
     pub fn evaluate(
         &mut self,
         plan: &CheckedPlan,
@@ -279,7 +279,7 @@ impl Rank {
     /// batch's.
     ///
     /// # Errors
-    /// See [`Executor::run`].
+    /// [`ExecuteError`] where this rank or another one fails.
     pub fn evaluate_part(
         &mut self,
         plan: &CheckedPlan,

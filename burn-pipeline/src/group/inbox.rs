@@ -1,12 +1,12 @@
-//! What replicas have sent each other, and what is to come.
+//! Messages from the other replicas: received and not used yet, posted, or possibly early.
 //!
-//! Guarantees: a message is taken off the link only if it is known what it is for; one that comes before it is used is
-//! kept; what comes in another order than both rows say is refused as on any link.
+//! Guarantees: a message is received only if its use is known; one that arrives before it is used is kept; an
+//! order that differs from both rows is an error, as on any link.
 //!
-//! 1. What is to come from a replica is *posted*, in the order in which its row sends it.
-//! 2. Sums of gradients are sent as soon as they can be made, so they may come *early*: before their turn, even before
-//!    this rank knows that it is their turn. They are announced as such when the reduction starts.
-//! 3. Links that cannot tell what has come ([`Link::arrived`]) send no sums before their turn: there the posted order is
+//! 1. A message that another replica's row sends is *posted*, in the order in which that row sends it.
+//! 2. Sums of gradients are sent as soon as they can be made, so they may arrive *early*: before their turn, even before this
+//!    rank has reached their turn. They are announced as possibly early when the reduction starts.
+//! 3. Links that cannot tell what has arrived ([`Link::arrived`]) send no sum before its turn: there the posted order is
 //!    the order of arrival.
 
 use crate::link::{Activity, Header, Link, LinkError};
@@ -16,29 +16,29 @@ use std::time::Instant;
 
 /// Messages of the other replicas, by the rank that sends them.
 #[derive(Debug, Default)]
-pub(super) struct Mail {
-    inbox: HashMap<(usize, Header), Payload>,
+pub(super) struct ReplicaInbox {
+    received: HashMap<(usize, Header), Payload>,
     posted: HashMap<usize, VecDeque<Header>>,
     early: HashSet<(usize, Header)>,
 }
 
-impl Mail {
-    /// A message that comes after those that were posted before it.
+impl ReplicaInbox {
+    /// Posts a message that arrives after those posted before it.
     pub(super) fn post(&mut self, from: usize, header: Header) {
         self.early.remove(&(from, header));
-        if !self.is_here(from, header) {
+        if !self.has(from, header) {
             self.posted.entry(from).or_default().push_back(header);
         }
     }
 
-    /// A message that will be posted, and may come sooner.
-    pub(super) fn may_come(&mut self, from: usize, header: Header) {
+    /// Announces a message that will be posted later and may arrive before that.
+    pub(super) fn allow_early(&mut self, from: usize, header: Header) {
         self.early.insert((from, header));
     }
 
-    /// Was a message taken off the link, and not used?
-    pub(super) fn is_here(&self, from: usize, header: Header) -> bool {
-        self.inbox.contains_key(&(from, header))
+    /// Was this message received, and not used yet?
+    pub(super) fn has(&self, from: usize, header: Header) -> bool {
+        self.received.contains_key(&(from, header))
     }
 
     fn expects(&self, from: usize, header: Header) -> bool {
@@ -46,17 +46,17 @@ impl Mail {
         posted || self.early.contains(&(from, header))
     }
 
-    fn keep(&mut self, from: usize, header: Header, payload: Payload) {
+    fn store(&mut self, from: usize, header: Header, payload: Payload) {
         if let Some(posted) = self.posted.get_mut(&from) {
             posted.retain(|other| *other != header);
         }
         self.early.remove(&(from, header));
-        self.inbox.insert((from, header), payload);
+        self.received.insert((from, header), payload);
     }
 
-    /// Takes what has come from these ranks, without waiting. Gives those from which nothing is there now: a rank that has
-    /// sent something for later is not among them.
-    pub(super) fn collect(
+    /// Receives what has arrived from these ranks, without waiting. Returns the ranks from which nothing is there now. A rank
+    /// that has sent something for a later use is not among them.
+    pub(super) fn receive_arrived(
         &mut self,
         link: &mut dyn Link,
         from: impl Iterator<Item = usize>,
@@ -68,8 +68,9 @@ impl Mail {
                 match link.arrived(&[rank], Instant::now())? {
                     Some((_, header)) if self.expects(rank, header) => {
                         let payload = link.receive(rank, header, deadline)?;
-                        self.keep(rank, header, payload);
+                        self.store(rank, header, payload);
                     }
+                    // A message of the plan, say: the row receives it when it needs it.
                     Some(_) => break,
                     None => {
                         silent.push(rank);
@@ -81,7 +82,7 @@ impl Mail {
         Ok(silent)
     }
 
-    /// Waits for a message.
+    /// Waits for a message and takes it out.
     pub(super) fn take(
         &mut self,
         link: &mut dyn Link,
@@ -91,16 +92,17 @@ impl Mail {
     ) -> Result<Payload, LinkError> {
         let began = Instant::now();
         loop {
-            if let Some(payload) = self.inbox.remove(&(from, header)) {
+            if let Some(payload) = self.received.remove(&(from, header)) {
                 return Ok(payload);
             }
-            // What was not posted is asked for now: the link says what came instead.
+            // A message that was not posted is received all the same: the link's error says what arrived instead.
             let next = self.posted.get(&from).and_then(VecDeque::front).copied().unwrap_or(header);
             link.announce(Activity::Waiting(next, from));
+            // What arrives first decides, as an early sum may stand before the posted message.
             let arrived = link.arrived(&[from], poll_deadline(deadline))?;
             let next = arrived.map(|(_, header)| header).filter(|header| self.expects(from, *header)).unwrap_or(next);
             let payload = link.receive(from, next, deadline).map_err(|error| error.since(began))?;
-            self.keep(from, next, payload);
+            self.store(from, next, payload);
         }
     }
 
@@ -109,7 +111,8 @@ impl Mail {
     }
 }
 
-/// When a wait begins to look as if it were in vain: the rest of it is the link's, which then asks who does what.
+/// When a wait stops polling [`Link::arrived`] and blocks in [`Link::receive`], whose error says what the other rank is
+/// doing: after 15/16 of the time to the deadline.
 pub(crate) fn poll_deadline(deadline: Instant) -> Instant {
     let now = Instant::now();
     now + deadline.saturating_duration_since(now) / 16 * 15

@@ -1,11 +1,10 @@
-//! The state of an optimizer that steps pieces of parameters: made whole for a checkpoint, and cut again from one.
+//! The state of an optimizer that steps pieces of parameters: gathered for a checkpoint, and cut again when one is loaded.
 //!
-//! Tensors of the state are of the form of the parameter that they are for (moments); numbers (step counters) are the
-//! same on all replicas.
+//! Tensors of the state (moments) have the shape of their parameter. Numbers (step counters) are the same on all replicas.
 
-use super::exchange::{Group, Tensors};
-use super::pieces::{cut, length};
-use super::shard::ranked;
+use super::parameters::Tensors;
+use super::pieces::cut;
+use super::replica_group::ReplicaGroup;
 use crate::link::{Link, LinkError};
 use crate::plan::StageId;
 use crate::stage::{AnyTensor, ErasedStage, ParameterState, StateValue};
@@ -13,11 +12,11 @@ use burn::module::ParamId;
 use std::collections::HashMap;
 use std::time::Instant;
 
-impl Group {
-    /// An optimizer's state with whole tensors. All replicas call it.
+impl ReplicaGroup {
+    /// Replaces the pieces in an optimizer's state by whole tensors. All replicas call it.
     ///
     /// # Errors
-    /// If a tensor of the state is not of the form of its parameter.
+    /// The inner error, if a tensor of the state differs from its parameter in shape or element type, or the device fails.
     pub(crate) fn gather_optimizer_states(
         &mut self,
         link: &mut dyn Link,
@@ -36,21 +35,23 @@ impl Group {
             .collect();
         fields.sort_unstable();
         fields.dedup();
+        // Every replica gathers the same fields in the same order: the names are sorted, and an optimizer's state has the same
+        // fields on all replicas.
         for field in fields {
             let mut own = Tensors::new();
             for parameter in &parameters {
                 own.push(match states.get(&parameter.id).and_then(|state| state.get(&field)) {
                     Some(StateValue::Tensor(data)) => {
-                        let expected = length(parameter.shape.iter().product(), self.grid.replicas());
+                        let expected = parameter.piece_length(self.grid.replicas());
                         if data.num_elements() != expected || data.dtype() != parameter.dtype {
-                            return Ok(Err(format!("`{field}` has not the form of the parameter that it is for")));
+                            return Ok(Err(format!("`{field}` differs from its parameter in shape or element type")));
                         }
                         Some(AnyTensor::from_data_exact(data.clone(), &device))
                     }
                     _ => None,
                 });
             }
-            let whole = self.whole(link, stage, own, deadline)?;
+            let whole = self.gather_pieces(link, stage, own, deadline)?;
             for (parameter, tensor) in parameters.iter().zip(whole) {
                 let (Some(tensor), Some(state)) = (tensor, states.get_mut(&parameter.id)) else { continue };
                 match tensor.into_data() {
@@ -62,11 +63,11 @@ impl Group {
         Ok(Ok(()))
     }
 
-    /// This replica's pieces of an optimizer's state.
+    /// Cuts an optimizer's whole state down to this replica's pieces.
     ///
     /// # Errors
-    /// What a device reports.
-    pub(crate) fn pieces_of_states(
+    /// The error of the device.
+    pub(crate) fn cut_optimizer_states(
         &self,
         stage: StageId,
         states: &mut HashMap<ParamId, ParameterState>,
@@ -77,12 +78,13 @@ impl Group {
             let Some(state) = states.get_mut(&parameter.id) else { continue };
             for value in state.values_mut() {
                 let StateValue::Tensor(data) = value else { continue };
+                // Not a moment of this parameter: it stays as it is.
                 if data.shape().to_vec() != parameter.shape {
                     continue;
                 }
                 let whole = AnyTensor::from_data_exact(data.clone(), &device);
                 let piece = cut(whole, self.grid.replicas()).swap_remove(self.grid.replica());
-                *data = ranked(piece, parameter).into_data()?;
+                *data = parameter.in_rank(piece).into_data()?;
             }
         }
         Ok(())

@@ -1,0 +1,144 @@
+//! Compute tasks: `F`, `I`, `B` and `W`.
+//!
+//! Each part of a task is a method of its own (await the inputs, run, store the products), because a fused
+//! action takes the parts of two tasks in another order; see `interleave.rs`.
+
+use super::error::ExecuteError;
+use super::executor::Executor;
+use super::run_state::RunState;
+use crate::plan::{MicrobatchTask, Op, Task};
+use crate::stage::{
+    Boundary, ForwardCall, ForwardOutput, Gradients, LOSS_SEED, LossPart, MicrobatchError, Payload, PayloadPart,
+    StageError, StagePort, loss_seed,
+};
+
+impl Executor {
+    pub(super) fn forward(&mut self, state: &mut RunState<'_>, task: MicrobatchTask) -> Result<(), ExecuteError> {
+        let call = self.forward_call(state, task)?;
+        let (output, loss) = if state.run.train {
+            match self.guarded(task, |stage| stage.forward(call))? {
+                ForwardOutput::Activations(output) => (Some(output), None),
+                ForwardOutput::Loss(loss) => (None, Some(*loss)),
+            }
+        } else {
+            let (output, loss) = self.guarded(task, |stage| stage.evaluate(call))?;
+            (Some(output), loss)
+        };
+        self.store_forward(state, task, output, loss)
+    }
+
+    pub(super) fn backward(&mut self, state: &mut RunState<'_>, task: MicrobatchTask) -> Result<(), ExecuteError> {
+        let seeds = self.seeds(state, task)?;
+        let index = state.index(task);
+        let gradients = self.guarded(task, |stage| match task.op() {
+            Op::BackwardInput => stage.backward_input(index, seeds),
+            _ => stage.backward(index, seeds),
+        })?;
+        self.store_backward(state, task, gradients)
+    }
+
+    /// Awaits the input of a forward and gathers what else its stage reads.
+    pub(super) fn forward_call(
+        &mut self,
+        state: &mut RunState<'_>,
+        task: MicrobatchTask,
+    ) -> Result<ForwardCall, ExecuteError> {
+        let (stage, index) = (task.stage(), state.index(task));
+        let input = match stage.previous() {
+            None => self.on_device(state.run.batch.input(index))?,
+            Some(_) => self.take(state, task)?,
+        };
+        let input = self.join_input(state, task, input)?;
+        if state.run.train {
+            self.check_spec(task, StagePort::Input, || input.clone())?;
+        }
+        let ends_route = state.plan().placement().next(stage).is_none();
+        let extra = self.extra(state, task)?;
+        let target = match ends_route {
+            true => state.run.batch.target(index).map_err(|source| self.batch_error(source))?,
+            false => None,
+        };
+        let target = target.map(|target| self.link.bring(target));
+        let wants_input_gradient = stage.index() > 0;
+        Ok(ForwardCall { microbatch: index, input, extra, target, ends_route, wants_input_gradient })
+    }
+
+    /// What a stage reads beside its input: pieces of the batch and, if it asks for it, the loss's seed.
+    fn extra(&self, state: &RunState<'_>, task: MicrobatchTask) -> Result<Payload, ExecuteError> {
+        let (rank, stage, batch, index) = (self.rank(), task.stage(), state.run.batch, state.index(task));
+        let held = self.stages.get(&stage).ok_or(ExecuteError::NoStage { rank, stage })?;
+        let mut parts = Vec::new();
+        for name in held.extras() {
+            if name == LOSS_SEED {
+                let seed = state.run.seeding.seed(batch, index);
+                parts.push(PayloadPart::Tensor(loss_seed(seed, &self.device)));
+            } else {
+                parts.extend(self.on_device(batch.extra(stage.index(), &[name], index))?.into_parts());
+            }
+        }
+        Ok(Payload::from_parts(parts))
+    }
+
+    /// Stores what a forward made: its output for the next stage, its loss for the end of the row.
+    pub(super) fn store_forward(
+        &mut self,
+        state: &mut RunState<'_>,
+        task: MicrobatchTask,
+        output: Option<Payload>,
+        loss: Option<LossPart>,
+    ) -> Result<(), ExecuteError> {
+        if let (true, Some(output)) = (state.run.train, &output) {
+            self.check_spec(task, StagePort::Output, || output.clone())?;
+        }
+        if let Some(loss) = loss {
+            state.losses.insert(state.index(task), loss);
+        }
+        let Some(output) = output else { return Ok(()) };
+        let output = self.split_output(state, task, output)?;
+        if state.plan().placement().next(task.stage()).is_none() {
+            state.outcome.outputs.push((state.index(task), output));
+            return Ok(());
+        }
+        let bytes = state.outcome.message_bytes.entry(task.stage()).or_default();
+        *bytes = output.bytes().max(*bytes);
+        self.store(state, Task::new(task.stage(), Op::SendForward, task.microbatch()), output);
+        Ok(())
+    }
+
+    /// Awaits the gradients that a backward starts from: the loss's seed on a stage that ends its route.
+    pub(super) fn seeds(&mut self, state: &mut RunState<'_>, task: MicrobatchTask) -> Result<Gradients, ExecuteError> {
+        if state.plan().placement().next(task.stage()).is_none() {
+            return Ok(vec![Some(self.loss_seed(state, task)?)]);
+        }
+        let payload = self.take(state, task)?;
+        let seeds = Gradients::from_payload(payload).map_err(StageError::Input);
+        let seeds = seeds.map_err(|source| self.stage_error(task, source))?;
+        let seeds = self.join_gradients(state, task, seeds)?;
+        self.check_spec(task, StagePort::OutputGradient, || seeds.clone().into_payload())?;
+        Ok(seeds)
+    }
+
+    /// Stores the gradients of a stage's input for the stage before.
+    pub(super) fn store_backward(
+        &mut self,
+        state: &mut RunState<'_>,
+        task: MicrobatchTask,
+        gradients: Gradients,
+    ) -> Result<(), ExecuteError> {
+        self.check_spec(task, StagePort::InputGradient, || gradients.clone().into_payload())?;
+        let gradients = self.split_gradients(state, task, gradients);
+        if task.stage().previous().is_some() {
+            let send = Task::new(task.stage(), Op::SendBackward, task.microbatch());
+            self.store(state, send, gradients.into_payload());
+        }
+        Ok(())
+    }
+
+    fn on_device(&self, piece: Result<Payload, MicrobatchError>) -> Result<Payload, ExecuteError> {
+        piece.map(|piece| self.link.bring(piece)).map_err(|source| self.batch_error(source))
+    }
+
+    fn batch_error(&self, source: MicrobatchError) -> ExecuteError {
+        ExecuteError::Batch { rank: self.rank(), source }
+    }
+}

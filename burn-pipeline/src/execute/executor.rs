@@ -1,0 +1,164 @@
+//! One rank: its stages, its end of the link, and how user code runs there.
+//!
+//! Guarantees: a panic or refusal in user code becomes an error that names rank, stage, microbatch and operation.
+
+use super::error::ExecuteError;
+use super::options::RunOptions;
+use super::specs::SpecCheck;
+use crate::group::{Grid, ReplicaGroup, Stages};
+use crate::link::{Link, LinkError};
+use crate::plan::{MicrobatchTask, Task};
+use crate::stage::{ErasedStage, Payload, StageError, StagePort};
+use burn::tensor::Device;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
+
+/// One rank: its stages and its end of the link.
+pub struct Executor {
+    pub(super) link: Box<dyn Link>,
+    pub(super) stages: Stages,
+    pub(super) device: Device,
+    pub(super) options: RunOptions,
+    pub(super) group: ReplicaGroup,
+    pub(super) spec_check: SpecCheck,
+}
+
+impl std::fmt::Debug for Executor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Executor").field("rank", &self.link.rank()).field("device", &self.device).finish()
+    }
+}
+
+impl Executor {
+    /// A rank that runs these stages on this device.
+    pub fn new(link: Box<dyn Link>, stages: Stages, device: Device, options: RunOptions) -> Self {
+        let group = ReplicaGroup::new(Grid::new(link.rank(), 1), std::iter::empty());
+        Self { link, stages, device, options, group, spec_check: SpecCheck::Off }
+    }
+
+    /// The same rank as a member of one of `replicas` data-parallel replicas. The link joins the ranks of all replicas: its rank
+    /// `p * replicas + r` is pipeline rank `p` of replica `r`.
+    pub fn among(mut self, replicas: usize) -> Self {
+        let stages = self.stages.iter().map(|(&stage, held)| (stage, held.as_ref()));
+        self.group = ReplicaGroup::new(Grid::new(self.link.rank(), replicas), stages);
+        self
+    }
+
+    /// The rank's position among pipeline ranks and replicas.
+    pub(crate) fn grid(&self) -> Grid {
+        self.group.grid()
+    }
+
+    /// The rank in the job.
+    pub(crate) fn rank(&self) -> usize {
+        self.link.rank()
+    }
+
+    /// The rank's end of the link.
+    pub(crate) fn link(&mut self) -> &mut dyn Link {
+        self.link.as_mut()
+    }
+
+    /// The rank's device.
+    pub(crate) fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// The rank's stages, in model order.
+    pub(crate) fn stages(&mut self) -> &mut Stages {
+        &mut self.stages
+    }
+
+    /// What this rank does with tensor specs in training. Recorded specs are taken out here.
+    pub(crate) fn spec_check_mut(&mut self) -> &mut SpecCheck {
+        &mut self.spec_check
+    }
+
+    /// The rank's stages with its end of the link.
+    pub(crate) fn stages_and_link(&mut self) -> (&mut Stages, &mut dyn Link) {
+        (&mut self.stages, self.link.as_mut())
+    }
+
+    /// The longest that any wait may take.
+    pub(crate) fn timeout(&self) -> Duration {
+        self.options.timeout
+    }
+
+    /// When a wait that starts now must end.
+    pub(crate) fn deadline(&self) -> Instant {
+        Instant::now() + self.options.timeout
+    }
+
+    /// Runs user code of the task's stage, then waits for the device if the options ask for it.
+    pub(super) fn guarded<T>(
+        &mut self,
+        task: MicrobatchTask,
+        f: impl FnOnce(&mut dyn ErasedStage) -> Result<T, StageError>,
+    ) -> Result<T, ExecuteError> {
+        let result = self.caught(task, f)?;
+        self.synchronize(task)?;
+        Ok(result)
+    }
+
+    /// Waits for the device if the options ask for it.
+    pub(super) fn synchronize(&mut self, task: MicrobatchTask) -> Result<(), ExecuteError> {
+        if !self.options.synchronize {
+            return Ok(());
+        }
+        self.device.sync().map_err(|e| self.stage_error(task, StageError::Device(e.to_string())))
+    }
+
+    /// Runs user code of the task's stage. A panic becomes an error that names its stage, microbatch and operation.
+    pub(super) fn caught<T>(
+        &mut self,
+        task: MicrobatchTask,
+        f: impl FnOnce(&mut dyn ErasedStage) -> Result<T, StageError>,
+    ) -> Result<T, ExecuteError> {
+        let (rank, stage) = (self.rank(), task.stage());
+        let held = self.stages.get_mut(&stage).ok_or(ExecuteError::NoStage { rank, stage })?;
+        // Unwind safety: after a panic the run ends, and `fail` drops everything that the stage held for it.
+        match catch_unwind(AssertUnwindSafe(|| f(held.as_mut()))) {
+            Ok(result) => result.map_err(|source| self.stage_error(task, source)),
+            Err(panic) => {
+                let message = panic_message(panic.as_ref());
+                Err(ExecuteError::Panic { rank, stage, microbatch: task.microbatch(), op: task.op(), message })
+            }
+        }
+    }
+
+    /// Records or compares the payload at a port of the task's stage, if that is switched on.
+    pub(super) fn check_spec(
+        &mut self,
+        task: MicrobatchTask,
+        port: StagePort,
+        payload: impl FnOnce() -> Payload,
+    ) -> Result<(), ExecuteError> {
+        if self.spec_check == SpecCheck::Off {
+            return Ok(());
+        }
+        let checked = self.spec_check.check(task.stage(), port, &payload());
+        checked.map_err(|source| self.stage_error(task, source))
+    }
+
+    /// The error of a stage in a task.
+    pub(super) fn stage_error(&self, task: MicrobatchTask, source: StageError) -> ExecuteError {
+        let (stage, microbatch) = (task.stage(), task.microbatch());
+        ExecuteError::Stage { rank: self.rank(), stage, microbatch, op: task.op(), source }
+    }
+
+    /// The error of the link, in a task of the row or outside of it.
+    pub(super) fn link_error(&self, task: Option<Task>, source: LinkError) -> ExecuteError {
+        ExecuteError::Link { rank: self.rank(), task, source }
+    }
+
+    /// The error of a task whose value neither is here nor was announced.
+    pub(super) fn no_input(&self, task: Task) -> ExecuteError {
+        ExecuteError::NoInput { rank: self.rank(), task }
+    }
+}
+
+/// The message of a panic.
+pub(crate) fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "(no message)".to_owned())
+}

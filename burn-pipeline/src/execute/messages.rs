@@ -1,0 +1,93 @@
+//! Sends and receives of the plan.
+//!
+//! A receive is posted where the plan says, and awaited where its value is used or at its `WAIT_RECV_*`, whichever comes
+//! first. Awaiting it at the receive itself would stall a rank that has other work to do before it needs the value.
+
+use super::error::ExecuteError;
+use super::executor::Executor;
+use super::run_state::RunState;
+use super::transfer::Transfer;
+use crate::link::{Activity, Expected, Message};
+use crate::plan::{MicrobatchTask, Op, Task};
+use crate::stage::{Payload, PayloadSpec};
+use std::time::Instant;
+
+impl Executor {
+    /// `SEND_*`: gives the link the value that an earlier task made.
+    pub(super) fn send(&mut self, state: &mut RunState<'_>, task: Task) -> Result<(), ExecuteError> {
+        let Transfer { header, peer } = self.transfer(state, task)?;
+        let payload = state.values.take_outgoing(header).ok_or_else(|| self.no_input(task))?;
+        let (from, to, deadline) = (self.rank(), self.grid().rank_of(peer), self.deadline());
+        self.spec_check.sends(|| Expected { from, to, header, form: PayloadSpec::of_payload(&payload) });
+        let sent = self.link.send(to, Message { header, payload }, deadline);
+        sent.map_err(|source| self.link_error(Some(task), source))
+    }
+
+    /// `RECV_*`: notes that the message is to come.
+    pub(super) fn post(&mut self, state: &mut RunState<'_>, receive: Task) -> Result<(), ExecuteError> {
+        let Transfer { header, peer } = self.transfer(state, receive)?;
+        state.values.post(self.grid().rank_of(peer), header);
+        Ok(())
+    }
+
+    /// `WAIT_RECV_*`: waits until the message of the receive is in the inbox.
+    pub(super) fn wait_receive(&mut self, state: &mut RunState<'_>, wait: Task) -> Result<(), ExecuteError> {
+        let receive = wait.awaits().ok_or_else(|| self.no_input(wait))?;
+        let transfer = self.transfer(state, receive)?;
+        self.arrive(state, wait, transfer)
+    }
+
+    /// The value that a compute task takes from the stage before (forward) or after (backward) it.
+    pub(super) fn take(&mut self, state: &mut RunState<'_>, task: MicrobatchTask) -> Result<Payload, ExecuteError> {
+        let receive = Task::new(task.stage(), receive_op(task), task.microbatch());
+        self.take_value(state, task.into(), receive)
+    }
+
+    /// The value that a compute task takes from a stage at the other end of a skip edge.
+    pub(super) fn take_skip(
+        &mut self,
+        state: &mut RunState<'_>,
+        task: MicrobatchTask,
+        peer: usize,
+    ) -> Result<Payload, ExecuteError> {
+        let receive = Task::skip(task.stage(), receive_op(task), task.microbatch(), peer);
+        self.take_value(state, task.into(), receive)
+    }
+
+    fn take_value(&mut self, state: &mut RunState<'_>, task: Task, receive: Task) -> Result<Payload, ExecuteError> {
+        let transfer = self.transfer(state, receive)?;
+        let start = state.now();
+        self.arrive(state, task, transfer)?;
+        let value = state.values.take(transfer.header).ok_or_else(|| self.no_input(task))?;
+        if transfer.peer != self.grid().pipeline_rank() {
+            state.record(self.rank(), receive.into(), start);
+        }
+        // The task itself starts when its input is here: the wait before that is the receive's.
+        state.started = state.now();
+        Ok(value)
+    }
+
+    /// Waits until a value is in the inbox.
+    fn arrive(&mut self, state: &mut RunState<'_>, task: Task, transfer: Transfer) -> Result<(), ExecuteError> {
+        let Transfer { header, peer } = transfer;
+        let (from, began, deadline) = (self.grid().rank_of(peer), Instant::now(), self.deadline());
+        self.link.announce(Activity::Waiting(header, from));
+        if !state.values.has(header) {
+            // Reductions go on first: another replica may need this rank's sums before it can send what is awaited here.
+            self.advance_until_message(state, from, deadline)?;
+            self.link.announce(Activity::Waiting(header, from));
+        }
+        let here = state.values.receive(self.link.as_mut(), header, from, deadline);
+        let here = here.map_err(|source| self.link_error(Some(task), source.since(began)))?;
+        self.link.announce(Activity::Task(task));
+        if here { Ok(()) } else { Err(self.no_input(task)) }
+    }
+
+    fn transfer(&self, state: &RunState<'_>, task: Task) -> Result<Transfer, ExecuteError> {
+        Transfer::of(state.plan().placement(), task).ok_or_else(|| self.no_input(task))
+    }
+}
+
+fn receive_op(task: MicrobatchTask) -> Op {
+    if task.op() == Op::Forward { Op::ReceiveForward } else { Op::ReceiveBackward }
+}

@@ -1,0 +1,34 @@
+//! How runs are carried out.
+
+use std::time::Duration;
+
+/// How runs are carried out.
+#[derive(Clone, Copy, Debug)]
+pub struct RunOptions {
+    /// The longest that any wait may take.
+    pub timeout: Duration,
+    /// Wait for the device after every compute task, so that events show the time spent on the device.
+    pub synchronize: bool,
+    /// Run adjacent `W`s of one stage in one call, where that is faster.
+    pub merge_weights: bool,
+    /// How fused actions are run.
+    pub fused: FusedActions,
+}
+
+/// How an action that fuses a forward with a backward (`OVERLAP_F_B`) is run.
+///
+/// Interleaving first awaits the inputs of both parts. It then submits their operations to the device alternately, from one
+/// thread, so that both parts end together. Results equal those of running one part after the other, bit for bit. A device
+/// that computes asynchronously can then fill the waits of one part (communication inside a layer, small
+/// kernels) with work of the other. DualPipe asks the model's author for this (`overlapped_forward_backward`); here it
+/// works for every captured stage. Stages that were not captured run one after the other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum FusedActions {
+    /// Interleaved on devices that compute asynchronously (all but Flex), in sequence elsewhere.
+    #[default]
+    Auto,
+    /// One after the other, in the plan's order.
+    Sequence,
+    /// Interleaved wherever both stages were captured.
+    Interleave,
+}

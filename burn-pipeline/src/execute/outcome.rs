@@ -1,0 +1,39 @@
+//! What one rank's run returns.
+
+use crate::plan::StageId;
+use crate::stage::Payload;
+use crate::trace::Event;
+use std::collections::BTreeMap;
+
+/// One microbatch's loss, read from the device.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct MicrobatchLoss {
+    /// The microbatch's index in the whole batch.
+    pub index: usize,
+    /// The value that the stage's loss function returned.
+    pub loss: f64,
+    /// Its weight in the batch's loss: the number of samples, 1, or the weight that the loss function returned.
+    pub weight: f64,
+}
+
+/// The result of one rank's run.
+#[derive(Debug, Default)]
+pub(crate) struct RankOutcome {
+    /// Losses of the whole batch in the order of microbatches, the same on every rank.
+    pub losses: Vec<MicrobatchLoss>,
+    /// The numbers that the loss function asked to observe, by microbatch, the same on every rank.
+    pub observed: Vec<Vec<f64>>,
+    /// Outputs of the last stage with the index of their microbatch, if an evaluation ended on this rank.
+    pub outputs: Vec<(usize, Payload)>,
+    /// What ran when, by the step's clock.
+    pub events: Vec<Event>,
+    /// Bytes of each stage's output to the next stage, for its largest microbatch.
+    pub message_bytes: BTreeMap<StageId, usize>,
+    /// Bytes of the largest value that each stage sent along a skip edge.
+    pub skip_bytes: BTreeMap<StageId, usize>,
+    /// The largest number of microbatches held at once between forward and the end of backward, over all stages.
+    pub peak_held: usize,
+    /// The most bytes held at once between forward and the end of backward, without parameters; `None` if the engine
+    /// of some stage cannot measure them.
+    pub peak_held_bytes: Option<usize>,
+}

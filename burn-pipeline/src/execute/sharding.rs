@@ -1,0 +1,173 @@
+//! What a rank exchanges with the other data-parallel replicas of its stages outside of a row: at the start, around
+//! batches, before an optimizer step, and for checkpoints. See [`group`](crate::group).
+//!
+//! All ranks that hold the same stages call each of these methods, in the same order.
+
+use super::error::ExecuteError;
+use super::executor::Executor;
+use crate::plan::{StageId, Task};
+use crate::stage::{ErasedStage, ParameterState, StageError, StageState};
+use burn::module::ParamId;
+use std::collections::HashMap;
+
+/// An optimizer's state by parameter; `None` without an optimizer.
+type OptimizerState = Option<HashMap<ParamId, ParameterState>>;
+
+impl Executor {
+    /// Are the parameters of some stage of this rank sharded?
+    pub(crate) fn is_sharded(&self) -> bool {
+        self.group.any_sharded()
+    }
+
+    /// Are the parameters of this stage sharded?
+    pub(crate) fn shards(&self, stage: StageId) -> bool {
+        self.group.is_sharded(stage)
+    }
+
+    /// Keeps only this replica's pieces of parameters from now on: of the stages that ask for it, and with `all` of those that
+    /// do not choose.
+    pub(crate) fn shard(&mut self, all: bool) -> Result<(), ExecuteError> {
+        let rank = self.rank();
+        if self.grid().replicas() < 2 {
+            return Ok(());
+        }
+        for (&stage, held) in &mut self.stages {
+            if !held.wants_shards().unwrap_or(all) {
+                continue;
+            }
+            let device = |message| ExecuteError::Device { rank, message };
+            match held.steps_by_element().map_err(|error: StageError| device(error.to_string()))? {
+                true => self.group.shard(stage, held.as_mut()).map_err(device)?,
+                false => return Err(ExecuteError::NotByElement { rank, stage }),
+            }
+        }
+        Ok(())
+    }
+
+    /// Cuts parameters that were just replaced by whole ones down to this replica's pieces.
+    pub(crate) fn reshard(&mut self) -> Result<(), ExecuteError> {
+        let rank = self.rank();
+        let (stages, group) = (&mut self.stages, &mut self.group);
+        let shard = |(&stage, held): (&StageId, &mut Box<dyn ErasedStage>)| match group.is_sharded(stage) {
+            true => group.shard(stage, held.as_mut()),
+            false => Ok(()),
+        };
+        stages.iter_mut().try_for_each(shard).map_err(|message| ExecuteError::Device { rank, message })
+    }
+
+    /// Gathers the sharded parameters of all stages.
+    pub(crate) fn gather_all(&mut self) -> Result<(), ExecuteError> {
+        if self.is_sharded() {
+            // All pieces are sent before the first is awaited, so the stages' transfers overlap.
+            self.stage_ids().into_iter().try_for_each(|stage| self.start_gather(stage, None))?;
+            self.stage_ids().into_iter().try_for_each(|stage| self.finish_gather(stage, None))?;
+        }
+        Ok(())
+    }
+
+    /// Releases all gathered parameters.
+    pub(crate) fn release_all(&mut self) {
+        if self.is_sharded() {
+            self.stage_ids().into_iter().for_each(|stage| self.release(stage));
+        }
+    }
+
+    pub(super) fn start_gather(&mut self, stage: StageId, task: Option<Task>) -> Result<(), ExecuteError> {
+        let (rank, deadline) = (self.rank(), self.deadline());
+        let held = self.stages.get(&stage).ok_or(ExecuteError::NoStage { rank, stage })?;
+        let started = self.group.start_gather(self.link.as_mut(), stage, held.as_ref(), deadline);
+        started.map_err(|source| self.link_error(task, source))
+    }
+
+    pub(super) fn finish_gather(&mut self, stage: StageId, task: Option<Task>) -> Result<(), ExecuteError> {
+        let (rank, deadline) = (self.rank(), self.deadline());
+        let held = self.stages.get_mut(&stage).ok_or(ExecuteError::NoStage { rank, stage })?;
+        let finished = self.group.finish_gather(self.link.as_mut(), stage, held.as_mut(), deadline);
+        finished.map_err(|source| self.link_error(task, source))
+    }
+
+    pub(super) fn release(&mut self, stage: StageId) {
+        if let Some(held) = self.stages.get_mut(&stage) {
+            self.group.release(stage, held.as_mut());
+        }
+    }
+
+    fn stage_ids(&self) -> Vec<StageId> {
+        self.stages.keys().copied().collect()
+    }
+
+    /// Gives all replicas the weights of replica 0.
+    pub(crate) fn broadcast_weights(&mut self) -> Result<(), ExecuteError> {
+        let deadline = self.deadline();
+        let started = self.group.broadcast_weights(self.link.as_mut(), &mut self.stages, deadline);
+        started.map_err(|source| self.link_error(None, source))
+    }
+
+    /// Reduces the gradients that the plan did not reduce: of sharded stages, or of the others.
+    pub(crate) fn reduce_remaining(&mut self, sharded: bool) -> Result<(), ExecuteError> {
+        let deadline = self.deadline();
+        let reduced = self.group.reduce_remaining(self.link.as_mut(), &mut self.stages, sharded, deadline);
+        reduced.map_err(|source| self.link_error(None, source))
+    }
+
+    /// With ordered accumulation: gives replica 0 the whole sums of earlier batches, of stages that are sharded.
+    pub(crate) fn gather_sums_on_first(&mut self) -> Result<(), ExecuteError> {
+        for stage in self.stage_ids() {
+            let (rank, deadline) = (self.rank(), self.deadline());
+            let held = self.stages.get_mut(&stage).ok_or(ExecuteError::NoStage { rank, stage })?;
+            let taken = self.group.gather_sums_on_first(self.link.as_mut(), stage, held.as_mut(), deadline);
+            taken.map_err(|source| self.link_error(None, source))?;
+        }
+        Ok(())
+    }
+
+    /// Gives sharded stages the sums of their pieces' gradients.
+    pub(crate) fn set_shard_gradients(&mut self) {
+        self.group.set_shard_gradients(&mut self.stages);
+    }
+
+    /// Replaces pieces of gradients by whole ones.
+    pub(crate) fn gather_gradients(&mut self) -> Result<(), ExecuteError> {
+        for stage in self.stage_ids().into_iter().filter(|&stage| self.shards(stage)).collect::<Vec<_>>() {
+            let (rank, deadline) = (self.rank(), self.deadline());
+            let held = self.stages.get_mut(&stage).ok_or(ExecuteError::NoStage { rank, stage })?;
+            let whole = self.group.gather_gradients(self.link.as_mut(), stage, held.as_mut(), deadline);
+            whole.map_err(|source| self.link_error(None, source))?;
+        }
+        Ok(())
+    }
+
+    /// The whole state of a stage's optimizer. The inner error is the optimizer's.
+    pub(crate) fn gather_optimizer_states(
+        &mut self,
+        stage: StageId,
+    ) -> Result<Result<OptimizerState, String>, ExecuteError> {
+        let (rank, deadline) = (self.rank(), self.deadline());
+        let held = self.stages.get(&stage).ok_or(ExecuteError::NoStage { rank, stage })?;
+        let mut states = match held.optimizer_state() {
+            Ok(Some(states)) => states,
+            Ok(None) => return Ok(Ok(None)),
+            Err(error) => return Ok(Err(error.to_string())),
+        };
+        if !self.shards(stage) {
+            return Ok(Ok(Some(states)));
+        }
+        let whole = self.group.gather_optimizer_states(self.link.as_mut(), stage, &mut states, held.as_ref(), deadline);
+        let whole = whole.map_err(|source| self.link_error(None, source))?;
+        Ok(whole.map(|()| Some(states)))
+    }
+
+    /// Offers a stage its state from a checkpoint; a sharded stage's optimizer gets this replica's pieces.
+    pub(crate) fn offer(&mut self, stage: StageId, mut state: StageState) -> Result<(), String> {
+        let Some(held) = self.stages.get_mut(&stage) else { return Ok(()) };
+        if let Some(states) = state.optimizer.as_mut().filter(|_| self.group.is_sharded(stage)) {
+            self.group.cut_optimizer_states(stage, states, held.as_ref())?;
+        }
+        held.offer(state).map_err(|error| error.to_string())
+    }
+
+    /// Drops started exchanges and what they have gathered.
+    pub(crate) fn cancel_exchanges(&mut self) {
+        self.group.clear();
+    }
+}

@@ -1,0 +1,59 @@
+//! What the executor does with the tensor specs that cross stage boundaries in training.
+
+use crate::link::Expected;
+use crate::plan::StageId;
+use crate::stage::{Payload, PayloadSpec, SpecMismatch, StageError, StageMetadata, StagePort};
+use std::collections::BTreeMap;
+
+/// What the executor does with the tensor specs that cross stage boundaries in training.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) enum SpecCheck {
+    /// Nothing.
+    #[default]
+    Off,
+    /// Records them.
+    Record(RecordedSpecs),
+    /// Compares them with known metadata; the error names the first tensor that differs. Ports without metadata are not
+    /// checked.
+    Compare(BTreeMap<StageId, StageMetadata>),
+}
+
+/// Tensor specs that were recorded.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct RecordedSpecs {
+    /// The specs at the boundaries of this rank's stages.
+    pub stages: BTreeMap<StageId, StageMetadata>,
+    /// The first message that this rank sent for each rank, stage and direction.
+    pub sent: Vec<Expected>,
+}
+
+impl SpecCheck {
+    /// Records a message that is about to be sent.
+    pub(super) fn sends(&mut self, message: impl FnOnce() -> Expected) {
+        let SpecCheck::Record(recorded) = self else { return };
+        let message = message();
+        let key = |of: &Expected| (of.to, of.header.stage, of.header.direction);
+        if !recorded.sent.iter().any(|other| key(other) == key(&message)) {
+            recorded.sent.push(message);
+        }
+    }
+
+    /// Records or compares the payload at a port of a stage.
+    pub(super) fn check(&mut self, stage: StageId, port: StagePort, payload: &Payload) -> Result<(), StageError> {
+        let differs = |SpecMismatch { tensor, expected, got }| StageError::Metadata { port, tensor, expected, got };
+        match self {
+            SpecCheck::Off => Ok(()),
+            SpecCheck::Record(recorded) => {
+                let noted = recorded.stages.entry(stage).or_default().note(port, PayloadSpec::of_payload(payload));
+                noted.map_err(|(expected, got)| {
+                    let same = SpecMismatch { tensor: None, expected: expected.to_string(), got: got.to_string() };
+                    differs(got.mismatch(&expected).unwrap_or(same))
+                })
+            }
+            SpecCheck::Compare(known) => {
+                let Some(expected) = known.get(&stage).and_then(|known| known.at(port)) else { return Ok(()) };
+                PayloadSpec::of_payload(payload).mismatch(expected).map_or(Ok(()), |mismatch| Err(differs(mismatch)))
+            }
+        }
+    }
+}

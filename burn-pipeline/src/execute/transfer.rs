@@ -1,0 +1,55 @@
+//! Which message a transfer of the plan sends or receives, and which rank is at its other end.
+//!
+//! Everything that crosses a stage boundary is named by its transfer, also where both stages are on one rank and
+//! nothing is sent: the value then stays in the rank's own tables under the same header.
+
+use crate::link::{Direction, Header};
+use crate::plan::{Op, Placement, Plan, StageId, Task};
+
+/// A value that crosses a stage boundary.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Transfer {
+    /// What the value is: its receiving stage, its microbatch and its direction.
+    pub(super) header: Header,
+    /// The pipeline rank at the other end.
+    pub(super) peer: usize,
+}
+
+impl Transfer {
+    /// The value that a `SEND_*` or `RECV_*` moves; `None` for other tasks and at the ends of a route.
+    pub(super) fn of(placement: &Placement, task: Task) -> Option<Self> {
+        let (sends, forward) = match task.op() {
+            Op::SendForward => (true, true),
+            Op::SendBackward => (true, false),
+            Op::ReceiveForward => (false, true),
+            Op::ReceiveBackward => (false, false),
+            _ => return None,
+        };
+        let own = task.stage();
+        let peer = match task.skip_peer() {
+            Some(peer) => peer,
+            None if sends == forward => placement.next(own)?,
+            None => own.previous()?,
+        };
+        let (to, from) = if sends { (peer, own) } else { (own, peer) };
+        let direction = match (task.is_skip(), forward) {
+            (false, true) => Direction::Forward,
+            (false, false) => Direction::Backward,
+            (true, true) => Direction::Skip { from: from.index() },
+            (true, false) => Direction::SkipGradient { from: from.index() },
+        };
+        let header = Header { stage: to, microbatch: task.microbatch()?, direction };
+        Some(Self { header, peer: placement.rank_of(peer) })
+    }
+}
+
+/// The stages at the other ends of a stage's skip edges, in model order: of the edges that end at it, or of those that start
+/// at it.
+pub(super) fn skip_peers(plan: &Plan, stage: StageId, incoming: bool) -> Vec<StageId> {
+    let edges = plan.skips().iter();
+    let ends = edges.filter_map(|edge| match incoming {
+        true => (edge.to == stage.index()).then_some(edge.from),
+        false => (edge.from == stage.index()).then_some(edge.to),
+    });
+    ends.map(|index| StageId::in_replica(stage.replica(), index)).collect()
+}

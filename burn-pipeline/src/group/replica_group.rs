@@ -1,0 +1,156 @@
+//! A rank's end of the exchanges between the replicas of its stages; see the numbered steps in the room's header.
+//!
+//! The state stands here. Its methods stand in `reduction.rs`, `sharding.rs` and `optimizer_states.rs`.
+//!
+//! Guarantees: replicas start from the weights of replica 0; a parameter that got no gradient on any replica has none
+//! after a reduction.
+
+use super::grid::Grid;
+use super::inbox::ReplicaInbox;
+use super::parameters::{Parameter, Tensors, trained};
+use super::pieces::{PieceSpecs, unpack};
+use crate::link::{Direction, Header, Link, LinkError, Message};
+use crate::plan::StageId;
+use crate::stage::{AnyTensor, ErasedStage, Payload};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
+
+/// The stages of a rank, in model order.
+pub(crate) type Stages = BTreeMap<StageId, Box<dyn ErasedStage>>;
+
+/// A reduction that was started and not finished.
+#[derive(Debug)]
+pub(super) struct Reduction {
+    pub(super) stage: StageId,
+    /// This replica's own part: its pieces of the gradients, then their sums.
+    pub(super) own: Tensors,
+    /// Have the sums been made and sent?
+    pub(super) summed: bool,
+}
+
+/// What a replica holds of a stage whose parameters are sharded.
+#[derive(Debug, Default)]
+pub(super) struct Shard {
+    pub(super) state: ShardState,
+    /// Sums of the pieces' gradients since the last step; empty if there are none.
+    pub(super) sums: Tensors,
+}
+
+/// Where the parameters of a sharded stage are.
+#[derive(Debug, Default)]
+pub(super) enum ShardState {
+    /// The module has this replica's pieces.
+    #[default]
+    Released,
+    /// The other replicas were sent this replica's pieces, which the module still has.
+    Gathering(Vec<AnyTensor>),
+    /// The module has whole parameters; this replica's pieces are kept here.
+    Gathered(Vec<AnyTensor>),
+}
+
+/// A rank's end of the exchanges between the replicas of its stages.
+#[derive(Debug)]
+pub(crate) struct ReplicaGroup {
+    pub(super) grid: Grid,
+    parameters: BTreeMap<StageId, Vec<Parameter>>,
+    pub(super) inbox: ReplicaInbox,
+    /// Stages whose parameters are sharded.
+    pub(super) shards: BTreeMap<StageId, Shard>,
+    /// Reductions that were started and not finished, in the order of their starts.
+    pub(super) reductions: Vec<Reduction>,
+    /// Stages whose gradients are sums over all replicas already.
+    pub(super) reduced: BTreeSet<StageId>,
+}
+
+impl ReplicaGroup {
+    /// The end of a rank that holds these stages.
+    pub(crate) fn new<'a>(grid: Grid, stages: impl Iterator<Item = (StageId, &'a dyn ErasedStage)>) -> Self {
+        let parameters = match grid.replicas() {
+            1 => BTreeMap::new(),
+            _ => stages.map(|(stage, held)| (stage, trained(held))).collect(),
+        };
+        let (inbox, shards) = (ReplicaInbox::default(), BTreeMap::new());
+        Self { grid, parameters, inbox, shards, reductions: Vec::new(), reduced: BTreeSet::new() }
+    }
+
+    pub(crate) fn grid(&self) -> Grid {
+        self.grid
+    }
+
+    /// The other replicas, each with its rank in the job.
+    pub(super) fn others(&self) -> Vec<(usize, usize)> {
+        let own = self.grid.replica();
+        self.grid.replica_ranks().enumerate().filter(|(replica, _)| *replica != own).collect()
+    }
+
+    pub(super) fn parameters_of(&self, stage: StageId) -> &[Parameter] {
+        self.parameters.get(&stage).map(Vec::as_slice).unwrap_or_default()
+    }
+
+    /// Are the parameters of a stage sharded?
+    pub(crate) fn is_sharded(&self, stage: StageId) -> bool {
+        self.shards.contains_key(&stage)
+    }
+
+    /// Are the parameters of any stage sharded?
+    pub(crate) fn any_sharded(&self) -> bool {
+        !self.shards.is_empty()
+    }
+
+    /// Waits for the lists of all replicas, each under the header of its replica. Returns them in the order of replicas,
+    /// this one's own list among them.
+    pub(super) fn receive_lists(
+        &mut self,
+        link: &mut dyn Link,
+        stage: StageId,
+        own: Tensors,
+        header: impl Fn(usize) -> Header,
+        deadline: Instant,
+    ) -> Result<Vec<Tensors>, LinkError> {
+        let (replicas, rank) = (self.grid.replicas(), self.grid.rank());
+        let specs: PieceSpecs = self.parameters_of(stage).iter().map(|p| (p.dtype, p.piece_length(replicas))).collect();
+        let mut lists = vec![own];
+        for (replica, peer) in self.others() {
+            let payload = self.inbox.take(link, peer, header(replica), deadline)?;
+            lists.push(unpack(payload, &specs).map_err(|reason| LinkError::Lists { rank, peer, reason })?);
+        }
+        // The own list is first so far; it moves to its replica's place, so that sums have one order on all replicas.
+        lists[..=self.grid.replica()].rotate_left(1);
+        Ok(lists)
+    }
+
+    /// Gives all replicas the weights of replica 0, of every stage.
+    pub(crate) fn broadcast_weights(
+        &mut self,
+        link: &mut dyn Link,
+        stages: &mut Stages,
+        deadline: Instant,
+    ) -> Result<(), LinkError> {
+        if self.grid.replicas() == 1 {
+            return Ok(());
+        }
+        let first = self.grid.rank_in(self.grid.pipeline_rank(), 0);
+        for (&stage, held) in stages {
+            let header = Header { stage, microbatch: 0, direction: Direction::Replica };
+            if self.grid.rank() == first {
+                for (_, rank) in self.others() {
+                    let mut payload = Payload::default();
+                    held.weights().into_iter().for_each(|(_, weight)| payload.push_tensor(weight));
+                    link.send(rank, Message { header, payload }, deadline)?;
+                }
+            } else {
+                let payload = link.receive(first, header, deadline)?;
+                held.set_weights(payload.tensors().cloned().collect());
+            }
+        }
+        Ok(())
+    }
+
+    /// Drops everything that was started: after a failure, or when gradients are dropped.
+    pub(crate) fn clear(&mut self) {
+        self.inbox.clear();
+        self.reductions.clear();
+        self.reduced.clear();
+        self.shards.values_mut().for_each(|shard| shard.sums.clear());
+    }
+}

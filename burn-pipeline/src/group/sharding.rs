@@ -1,0 +1,223 @@
+//! Sharded parameters: every replica keeps one piece of each trained parameter of a stage, with that piece's gradient and
+//! optimizer state. The whole parameters exist only while the stage is used.
+//!
+//! Guarantees: gathered parameters are the pieces, bit for bit; a piece's gradient is the sum over all replicas, in their
+//! order; after a row nothing stays gathered.
+//!
+//! 1. *Released*: the module's parameters are the pieces, with the parameter's number of dimensions and all elements along
+//!    the last one. So the module's own optimizer steps them under their ids, paths and groups, and its state has
+//!    the size of the pieces. That is right for optimizers that step each element by itself (SGD, Adam, AdamW, RMSprop,
+//!    Adagrad, Lion, Adan). Others use norms or factors over a parameter (LAMB, Adafactor, Muon, or clipping a parameter
+//!    by its norm). They are found by a trial on a small piece of each parameter at the start, and refused
+//!    ([`ErasedStage::steps_by_element`]).
+//! 2. *Gathered* ([`ReplicaGroup::start_gather`], [`ReplicaGroup::finish_gather`]): the module has whole parameters again,
+//!    and this replica's pieces are kept beside them.
+//! 3. An autodiff graph holds the parameters of a microbatch until its backward. A stage is therefore released only when
+//!    no microbatch in flight refers to its parameters ([`ErasedStage::pins_weights`]). A `RESHARD` before that leaves
+//!    the stage gathered, on all replicas alike. Recomputed stages refer to no parameters. Captured programs take
+//!    parameters as inputs: they drop them here ([`ErasedStage::unload_weights`]) and get the gathered ones later.
+//! 4. Buffers and frozen parameters stay whole on every replica.
+
+use super::parameters::{Parameter, Tensors, join_lists, set_values};
+use super::pieces::{cut, pack};
+use super::replica_group::{ReplicaGroup, Shard, ShardState, Stages};
+use crate::link::{Direction, Header, Link, LinkError, Message};
+use crate::plan::StageId;
+use crate::stage::{AnyTensor, ErasedStage};
+use burn::module::ParamId;
+use burn::tensor::Shape;
+use std::collections::HashMap;
+use std::time::Instant;
+
+/// Which tensors a gather is for. Their messages carry it as the microbatch.
+#[derive(Clone, Copy)]
+enum List {
+    Parameters = 0,
+    Other = 1,
+}
+
+fn header(stage: StageId, from: usize, list: List) -> Header {
+    Header { stage, microbatch: list as usize, direction: Direction::Shard { from } }
+}
+
+/// A piece with one dimension.
+fn flat(piece: AnyTensor) -> AnyTensor {
+    let elements = piece.shape().num_elements();
+    piece.reshape(Shape::new([elements]))
+}
+
+impl ReplicaGroup {
+    /// Cuts whole parameters down to this replica's pieces: at the start, and after other weights were loaded.
+    ///
+    /// # Errors
+    /// The error of the device.
+    pub(crate) fn shard(&mut self, stage: StageId, held: &mut dyn ErasedStage) -> Result<(), String> {
+        let (own, replicas) = (self.grid.replica(), self.grid.replicas());
+        let parameters = self.parameters_of(stage);
+        let weights: HashMap<ParamId, AnyTensor> = held.weights().into_iter().collect();
+        let piece = |p: &Parameter| {
+            let weight = weights.get(&p.id).cloned().ok_or("a parameter is gone")?;
+            let device = weight.device();
+            let piece = cut(weight, replicas).swap_remove(own);
+            // Copied through the host: a view would keep the storage of the whole parameter.
+            Ok(p.in_rank(AnyTensor::from_data_exact(piece.into_data()?, &device)))
+        };
+        let pieces = parameters.iter().map(piece).collect::<Result<Vec<_>, String>>()?;
+        set_values(held, parameters, pieces);
+        self.shards.insert(stage, Shard::default());
+        Ok(())
+    }
+
+    /// Sends the other replicas this one's pieces of a stage's parameters, if the stage is released.
+    pub(crate) fn start_gather(
+        &mut self,
+        link: &mut dyn Link,
+        stage: StageId,
+        held: &dyn ErasedStage,
+        deadline: Instant,
+    ) -> Result<(), LinkError> {
+        if !matches!(self.shards.get(&stage).map(|shard| &shard.state), Some(ShardState::Released)) {
+            return Ok(());
+        }
+        let weights: HashMap<ParamId, AnyTensor> = held.weights().into_iter().collect();
+        let piece = |p: &Parameter| weights.get(&p.id).cloned().map(flat);
+        let own: Vec<AnyTensor> = self.parameters_of(stage).iter().filter_map(piece).collect();
+        self.send_pieces(link, stage, own.iter().cloned().map(Some).collect(), List::Parameters, deadline)?;
+        self.shards.entry(stage).or_default().state = ShardState::Gathering(own);
+        Ok(())
+    }
+
+    /// Waits for the other replicas' pieces of a stage that is being gathered, and gives the module the whole parameters.
+    pub(crate) fn finish_gather(
+        &mut self,
+        link: &mut dyn Link,
+        stage: StageId,
+        held: &mut dyn ErasedStage,
+        deadline: Instant,
+    ) -> Result<(), LinkError> {
+        if !self.is_gathering(stage) {
+            return Ok(());
+        }
+        let state = &mut self.shards.entry(stage).or_default().state;
+        let ShardState::Gathering(own) = std::mem::take(state) else { return Ok(()) };
+        let pieces = own.iter().cloned().map(Some).collect();
+        let whole = self.await_pieces(link, stage, pieces, List::Parameters, deadline)?;
+        set_values(held, self.parameters_of(stage), whole.into_iter().flatten().collect());
+        self.shards.entry(stage).or_default().state = ShardState::Gathered(own);
+        Ok(())
+    }
+
+    /// Are a stage's parameters on their way?
+    pub(crate) fn is_gathering(&self, stage: StageId) -> bool {
+        matches!(self.shards.get(&stage).map(|shard| &shard.state), Some(ShardState::Gathering(_)))
+    }
+
+    /// Drops all but this replica's pieces, unless a microbatch in flight refers to the whole parameters.
+    pub(crate) fn release(&mut self, stage: StageId, held: &mut dyn ErasedStage) {
+        let Some(Shard { state, .. }) = self.shards.get_mut(&stage) else { return };
+        if held.pins_weights() || !matches!(state, ShardState::Gathered(_)) {
+            return;
+        }
+        let ShardState::Gathered(own) = std::mem::take(state) else { return };
+        held.unload_weights();
+        let parameters = self.parameters_of(stage);
+        let own = own.into_iter().zip(parameters).map(|(piece, parameter)| parameter.in_rank(piece)).collect();
+        set_values(held, parameters, own);
+    }
+
+    /// Gives sharded stages the sums of their gradients, in the shapes of the pieces.
+    pub(crate) fn set_shard_gradients(&mut self, stages: &mut Stages) {
+        for (&stage, held) in stages {
+            let sums = self.take_sums(stage);
+            for (parameter, sum) in self.parameters_of(stage).iter().zip(sums) {
+                sum.into_iter().for_each(|sum| held.gradients().set(parameter.id, parameter.in_rank(sum)));
+            }
+        }
+    }
+
+    fn take_sums(&mut self, stage: StageId) -> Tensors {
+        self.shards.get_mut(&stage).map(|shard| std::mem::take(&mut shard.sums)).unwrap_or_default()
+    }
+
+    /// Gathers whole tensors, one per parameter (gradients, say), of which every replica has a piece. All replicas call it.
+    pub(super) fn gather_pieces(
+        &mut self,
+        link: &mut dyn Link,
+        stage: StageId,
+        own: Tensors,
+        deadline: Instant,
+    ) -> Result<Tensors, LinkError> {
+        let own: Tensors = own.into_iter().map(|piece| piece.map(flat)).collect();
+        self.send_pieces(link, stage, own.clone(), List::Other, deadline)?;
+        self.await_pieces(link, stage, own, List::Other, deadline)
+    }
+
+    /// With ordered accumulation: gives replica 0's stage the whole sums of earlier batches, so that the next batch is added
+    /// to them in order. All replicas call it.
+    pub(crate) fn gather_sums_on_first(
+        &mut self,
+        link: &mut dyn Link,
+        stage: StageId,
+        held: &mut dyn ErasedStage,
+        deadline: Instant,
+    ) -> Result<(), LinkError> {
+        let sums = self.take_sums(stage);
+        // All replicas have sums or none has, so all return here or none.
+        if sums.is_empty() {
+            return Ok(());
+        }
+        let whole = self.gather_pieces(link, stage, sums, deadline)?;
+        if self.grid.replica() == 0 {
+            for (parameter, sum) in self.parameters_of(stage).iter().zip(whole) {
+                sum.into_iter().for_each(|sum| held.gradients().set(parameter.id, sum));
+            }
+        }
+        Ok(())
+    }
+
+    /// Replaces the pieces of gradients that a stage holds by whole gradients. All replicas call it.
+    pub(crate) fn gather_gradients(
+        &mut self,
+        link: &mut dyn Link,
+        stage: StageId,
+        held: &mut dyn ErasedStage,
+        deadline: Instant,
+    ) -> Result<(), LinkError> {
+        let ids: Vec<ParamId> = self.parameters_of(stage).iter().map(|p| p.id).collect();
+        let own = ids.iter().map(|&id| held.gradients().remove(id)).collect();
+        let whole = self.gather_pieces(link, stage, own, deadline)?;
+        for (id, gradient) in ids.into_iter().zip(whole) {
+            gradient.into_iter().for_each(|gradient| held.gradients().set(id, gradient));
+        }
+        Ok(())
+    }
+
+    fn send_pieces(
+        &mut self,
+        link: &mut dyn Link,
+        stage: StageId,
+        own: Tensors,
+        list: List,
+        deadline: Instant,
+    ) -> Result<(), LinkError> {
+        let payload = pack(own);
+        for (replica, rank) in self.others() {
+            let message = Message { header: header(stage, self.grid.replica(), list), payload: payload.clone() };
+            link.send(rank, message, deadline)?;
+            self.inbox.post(rank, header(stage, replica, list));
+        }
+        Ok(())
+    }
+
+    fn await_pieces(
+        &mut self,
+        link: &mut dyn Link,
+        stage: StageId,
+        own: Tensors,
+        list: List,
+        deadline: Instant,
+    ) -> Result<Tensors, LinkError> {
+        let lists = self.receive_lists(link, stage, own, |replica| header(stage, replica, list), deadline)?;
+        Ok(join_lists(lists, self.parameters_of(stage)))
+    }
+}
