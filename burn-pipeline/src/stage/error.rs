@@ -1,7 +1,7 @@
 //! What can go wrong within one stage.
 
 use super::boundary::BoundaryError;
-use super::metadata::StagePort;
+use super::boundary::StagePort;
 use crate::ops::DeferredError;
 
 /// An error inside one stage; the executor adds rank, stage, microbatch and operation.

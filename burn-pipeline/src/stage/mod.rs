@@ -58,99 +58,39 @@
 //! boundary!(enum Signal { Tokens(t), Hidden(t) });
 //! ```
 
-mod any_tensor;
+mod batch;
 mod boundary;
-mod by_element;
-mod eager;
 mod engine;
 mod erased;
 mod error;
-mod function;
-mod gradients;
-mod init;
-mod join;
-mod loss;
-mod metadata;
-mod microbatch;
-mod named;
-mod names;
-mod payload_spec;
-mod ready;
-mod recompute;
-mod seed;
-mod shared_error;
-mod skip;
+mod module;
+mod random;
 mod stage_box;
 mod state;
-mod traced;
-mod typed;
 
-pub use any_tensor::{AnyTensor, TensorKind, TensorKindOf};
-pub use boundary::{Boundary, BoundaryError, Payload, PayloadPart, PayloadReader};
+pub use batch::{Batch, LOSS_SEED, Loss, LossPart, MicrobatchError, Microbatches, Reduction, Split, Weight};
+pub use boundary::{
+    AnyTensor, Boundary, BoundaryError, MetadataMode, Payload, PayloadPart, PayloadReader, PayloadSpec, Skip, Skips,
+    SpecMismatch, SpecPart, StageMetadata, StagePort, TensorKind, TensorKindOf, TensorSpec, Validate,
+};
 pub use engine::{
-    ActivationBytes, DeferredShare, Direction, Engine, EngineKind, EngineReport, ForwardCall, ForwardOutput, Gradients,
-    SplitBackward, StageWork, WorkResult, WorkStarted,
+    ActivationBytes, DeferredShare, EngineKind, EngineReport, ForwardCall, ForwardOutput, Gradients, SplitBackward,
 };
 pub use erased::ErasedStage;
 pub use error::StageError;
-pub use function::{BatchChecks, PayloadCheck, StageFunction, TrackedOutput};
-pub use gradients::{Accumulation, GradientStore, WeightGradients};
-pub use init::init_seeded;
-pub(crate) use loss::loss_seed;
-pub use loss::{LOSS_SEED, Loss, LossPart, Reduction, Weight};
-pub use metadata::{MetadataMode, StageMetadata, StagePort, Validate};
-pub use microbatch::{Batch, MicrobatchError, Microbatches, Split};
-pub use named::NamedParameter;
-pub use names::Names;
-pub use payload_spec::{PayloadSpec, SpecMismatch, SpecPart, TensorSpec};
-pub use seed::ForwardSeed;
-pub(crate) use seed::mixed;
-pub use shared_error::SharedError;
-pub use skip::{Skip, Skips};
+pub use module::Stage;
+pub use random::init_seeded;
 pub use stage_box::StageBox;
+pub use state::{Accumulation, NamedWeight, Names, SharedError, named_weights, with_weights};
+
+pub use engine::{
+    BatchChecks, Direction, Engine, PayloadCheck, StageFunction, StageWork, TrackedOutput, WorkResult, WorkStarted,
+};
+pub use random::ForwardSeed;
 pub use state::{
-    NamedWeight, ParameterState, StageState, StateValue, named_weights, optimizer_state, with_optimizer_state,
-    with_weights,
+    GradientStore, NamedParameter, ParameterState, StageState, StateValue, WeightGradients, optimizer_state,
+    with_optimizer_state,
 };
 
-use burn::module::Module;
-
-/// A contiguous part of a model, as a Burn module.
-pub trait Stage: Module + Sync + 'static {
-    /// What arrives from the stage before, or from the batch on the first stage.
-    type Input: Boundary;
-    /// What the stage reads beside its input, cut per microbatch (masks, document ids); `()` for nothing.
-    type Extra: Boundary;
-    /// What goes to the next stage, or to the loss on the last one.
-    type Output: Boundary;
-
-    /// Names of the batch's extras that make up [`Stage::Extra`], in its order.
-    fn extras(&self) -> Vec<&'static str> {
-        Vec::new()
-    }
-
-    /// The part's forward pass.
-    fn forward(&self, input: Self::Input, extra: Self::Extra) -> Self::Output;
-
-    /// The part once its weights were stepped; by default as it is. Here is moved what follows a rule instead of a
-    /// gradient, such as a bias that balances the load of experts.
-    ///
-    /// `observed` is what the loss function had observed ([`Loss::observing`]) of every microbatch since the step before,
-    /// accumulated batches in their order: the same on every rank and replica, whatever the schedule. What is moved must
-    /// be no trained parameter (`set_require_grad(false)`), and keep its id; then it is saved, loaded and fed to captured
-    /// programs as any parameter is, and stays whole where parameters are sharded (trained ones are pieces here).
-    ///
-    /// # Panics
-    /// A panic is caught; it ends the step with an error that names rank and stage, and closes the pipeline.
-    fn after_step(self, _observed: &[Vec<f64>]) -> Self {
-        self
-    }
-
-    /// Why this part cannot be captured, if it is known: its forward reads values, or does something beside tensors.
-    ///
-    /// What is found when a capture is tried needs no mention. But a capture is tried by running the forward, which
-    /// then ends in a caught panic, and the process's panic hook may print that; a part that says it first is not tried.
-    fn skip_capture(&self) -> Option<&'static str> {
-        None
-    }
-}
+pub(crate) use batch::loss_seed;
+pub(crate) use random::mixed;

@@ -1,14 +1,14 @@
 //! A stage of any module type, as a pipeline's factory makes it.
 
 use super::Stage;
+use super::batch::Loss;
 use super::boundary::Boundary;
+use super::boundary::PayloadSpec;
+use super::boundary::StageMetadata;
+use super::engine::StageFunction;
 use super::erased::ErasedStage;
-use super::function::StageFunction;
-use super::loss::Loss;
-use super::metadata::StageMetadata;
-use super::names::Names;
-use super::payload_spec::PayloadSpec;
-use super::typed::Typed;
+use super::erased::Typed;
+use super::state::Names;
 
 /// A stage of any module type, as the factory of a pipeline returns it.
 pub struct StageBox(Box<dyn ErasedStage>);

@@ -1,9 +1,9 @@
 //! A program on its way: how far it has run.
 
-use super::flight::{Flight, Ready};
+use super::microbatch_run::{Flight, Ready};
 use super::parameters::Parameters;
 use crate::program::{Phase, Program, StagePrograms};
-use crate::stage::engine::{ForwardCall, Gradients};
+use crate::stage::engine::contract::{ForwardCall, Gradients};
 use crate::stage::error::StageError;
 use burn::backend::DispatchTensor;
 use std::sync::Arc;

@@ -8,9 +8,9 @@
 //! Behaviour follows PyTorch's `_microbatch.py` (`TensorChunkSpec`, `_Replicate`, `split_args_kwargs_into_chunks`,
 //! `merge_chunks`), without its trap of cutting targets into more pieces than inputs.
 
-use super::any_tensor::AnyTensor;
-use super::boundary::{Boundary, Payload, PayloadPart};
 use super::loss::{LOSS_SEED, loss_seed};
+use crate::stage::boundary::AnyTensor;
+use crate::stage::boundary::{Boundary, Payload, PayloadPart};
 use std::collections::BTreeMap;
 
 /// How one tensor of a batch is cut.

@@ -4,8 +4,10 @@
 //! order whatever the order of execution, so that every schedule gives bit-equal sums. Ordered sums hold back
 //! gradients that come early: memory for as many sets as the schedule runs ahead of the order.
 
-use super::any_tensor::AnyTensor;
-use burn::module::ParamId;
+use crate::stage::boundary::AnyTensor;
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::optim::GradientsParams;
+use burn::tensor::Tensor;
 use std::collections::{BTreeMap, HashMap};
 
 /// In which order gradients of microbatches are added.
@@ -120,5 +122,26 @@ impl GradientStore {
         self.sums.clear();
         self.early.clear();
         self.added = 0;
+    }
+}
+
+/// Gathered gradients in the form that Burn's optimizers take; they leave the store.
+pub(in crate::stage) fn collected<M: Module>(module: &M, store: &mut GradientStore) -> GradientsParams {
+    let mut collect = Collect { store, gradients: GradientsParams::new() };
+    module.visit(&mut collect);
+    collect.gradients
+}
+
+/// Moves gathered gradients into the form that Burn's optimizers take.
+struct Collect<'a> {
+    store: &'a mut GradientStore,
+    gradients: GradientsParams,
+}
+
+impl ModuleVisitor for Collect<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if let Some(gradient) = self.store.remove(param.id) {
+            self.gradients.register(param.id, Tensor::<D>::from_dispatch(gradient.into_dispatch()));
+        }
     }
 }

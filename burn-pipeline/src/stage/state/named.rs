@@ -1,6 +1,6 @@
 //! A module's float parameters by name: where each sits, and what two copies of one must agree on.
 
-use super::any_tensor::AnyTensor;
+use crate::stage::boundary::AnyTensor;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::tensor::{DType, Tensor};
 use std::collections::HashMap;
@@ -21,7 +21,7 @@ pub struct NamedParameter {
 }
 
 /// A module's float parameters in visiting order; one that sits in several places comes once for each.
-pub(super) fn named_parameters<M: Module>(module: &M) -> Vec<NamedParameter> {
+pub(in crate::stage) fn named_parameters<M: Module>(module: &M) -> Vec<NamedParameter> {
     #[derive(Default)]
     struct Names {
         path: Vec<String>,
@@ -57,7 +57,7 @@ pub(super) fn named_parameters<M: Module>(module: &M) -> Vec<NamedParameter> {
 /// Gives every place of a parameter the value of its first place, as one leaf of autodiff's graph.
 ///
 /// Burn's optimizers step a parameter that sits in several places of a module in the first of them alone.
-pub(super) fn retie<M: Module>(module: M) -> M {
+pub(in crate::stage) fn retie<M: Module>(module: M) -> M {
     struct Places(Vec<ParamId>);
 
     impl ModuleVisitor for Places {
@@ -90,4 +90,21 @@ pub(super) fn retie<M: Module>(module: M) -> M {
     places.0.sort_unstable();
     places.0.dedup();
     if places.0.len() == count { module } else { module.map(&mut Retie(HashMap::new())) }
+}
+
+/// The identifiers of a module's float parameters, in visiting order.
+pub(in crate::stage) fn parameter_ids<M: Module>(module: &M) -> Vec<ParamId> {
+    struct Ids(Vec<ParamId>);
+
+    impl ModuleVisitor for Ids {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            if !self.0.contains(&param.id) {
+                self.0.push(param.id);
+            }
+        }
+    }
+
+    let mut ids = Ids(Vec::new());
+    module.visit(&mut ids);
+    ids.0
 }

@@ -1,8 +1,8 @@
 //! Joining the outputs of microbatches back to one.
 
-use super::any_tensor::AnyTensor;
-use super::boundary::{Payload, PayloadPart};
-use super::microbatch::{MicrobatchError, Microbatches};
+use super::microbatches::{MicrobatchError, Microbatches};
+use crate::stage::boundary::AnyTensor;
+use crate::stage::boundary::{Payload, PayloadPart};
 
 impl Microbatches {
     /// Joins the outputs of all microbatches, in order, along `dim`.

@@ -1,8 +1,8 @@
 //! Values that go past the next stage: how a stage puts them out and takes them in.
 //!
-//! 1. A stage's [`Output`](super::Stage::Output) is what goes to the next stage, followed by one [`Skip`] for each
+//! 1. A stage's [`Output`](crate::stage::Stage::Output) is what goes to the next stage, followed by one [`Skip`] for each
 //!    edge that starts there, in the order of the stages that they lead to.
-//! 2. Its [`Input`](super::Stage::Input) is what comes from the stage before (or the batch), followed by one [`Skip`]
+//! 2. Its [`Input`](crate::stage::Stage::Input) is what comes from the stage before (or the batch), followed by one [`Skip`]
 //!    for each edge that ends there, in the order of the stages that they come from.
 //! 3. Which edges there are is said with `Builder::skip`. Where the number of edges differs from stage to stage of one
 //!    module type, [`Skips`] takes as many as come.
@@ -16,7 +16,7 @@
 //! # boundary::<Output>();
 //! ```
 
-use super::boundary::{Boundary, BoundaryError, Payload, PayloadPart, PayloadReader};
+use super::payload::{Boundary, BoundaryError, Payload, PayloadPart, PayloadReader};
 
 /// The form number that stands before each value that goes past the next stage; no list is as long.
 pub(super) const EDGE: usize = usize::MAX;

@@ -8,11 +8,11 @@
 //! equal to the last bit. Norms, factors of a matrix, and clipping by norm show up; so does an optimizer that refuses the
 //! made-up shapes by panicking.
 
-use super::any_tensor::AnyTensor;
+use super::gradients::collected;
 use super::gradients::{Accumulation, GradientStore};
 use super::named::{NamedParameter, named_parameters};
-use super::state::with_weights;
-use super::typed::collected;
+use super::weights::with_weights;
+use crate::stage::boundary::AnyTensor;
 use burn::module::{Module, ParamId};
 use burn::optim::ModuleOptimizer;
 use burn::tensor::{Device, TensorData};
@@ -23,7 +23,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 const HALF: usize = 4;
 
 /// See the module's header.
-pub(super) fn steps_by_element<M: Module>(module: &M, optimizer: &ModuleOptimizer) -> Result<bool, String> {
+pub(in crate::stage) fn steps_by_element<M: Module>(module: &M, optimizer: &ModuleOptimizer) -> Result<bool, String> {
     let trained: Vec<NamedParameter> = named_parameters(module).into_iter().filter(|p| p.trainable).collect();
     let Some(device) = module.devices().first().cloned() else { return Ok(true) };
     let trial = |halves| {

@@ -1,9 +1,9 @@
 //! What decides whether a captured stage fits a call: forms, shapes and element types, and nothing of the values.
 
 use super::parameters::{ParameterForm, Parameters};
-use crate::stage::any_tensor::AnyTensor;
+use crate::stage::boundary::AnyTensor;
 use crate::stage::boundary::{Payload, PayloadPart};
-use crate::stage::engine::ForwardCall;
+use crate::stage::engine::contract::ForwardCall;
 use burn::backend::Dispatch;
 use burn::backend::ops::{BoolTensorOps, FloatTensorOps, IntTensorOps};
 use burn::tensor::{DType, Device, Shape};

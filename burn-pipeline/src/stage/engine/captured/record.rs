@@ -9,18 +9,18 @@
 //!
 //! All of it runs under `catch_unwind`: what cannot be captured panics somewhere in Burn.
 
-use super::captured::{self, leaf, placeholder};
 use super::parameters::{Parameters, captured_module, edges, lowered_module};
+use super::tensors::{self as captured, leaf, placeholder};
 use crate::ops::HeldOutputs;
 use crate::program::{CustomOps, Edges, Recording, StagePrograms, capturing, interpreter};
 use crate::stage::Stage;
-use crate::stage::any_tensor::{AnyTensor, TensorKind};
+use crate::stage::batch::Weight;
+use crate::stage::boundary::{AnyTensor, TensorKind};
 use crate::stage::boundary::{Payload, PayloadPart};
-use crate::stage::eager::strategy_of;
-use crate::stage::engine::ForwardCall;
+use crate::stage::engine::contract::ForwardCall;
+use crate::stage::engine::eager::strategy_of;
+use crate::stage::engine::function::{StageFunction, TrackedOutput};
 use crate::stage::error::StageError;
-use crate::stage::function::{StageFunction, TrackedOutput};
-use crate::stage::loss::Weight;
 use burn::backend::ir::TensorIr;
 use burn::module::Module;
 use burn::tensor::{Device, DeviceConfig, GradientCheckpointingStrategy};
@@ -76,7 +76,7 @@ pub(super) fn record<M: Stage>(
 ) -> Result<(StagePrograms, OutcomeForm, Device), Refusal> {
     let device = parameters.device(call);
     if interpreter(&device, &CustomOps::default()).is_none() {
-        return Err(Refusal::Cannot(super::flight::NO_REPLAY.to_owned()));
+        return Err(Refusal::Cannot(super::microbatch_run::NO_REPLAY.to_owned()));
     }
     let mut traced = Err(Refusal::Cannot("it was not run".to_owned()));
     let recorded = catch_unwind(AssertUnwindSafe(|| {

@@ -1,10 +1,10 @@
 //! A stage as a function of tensors: module forward and, on the last stage, the loss on top.
 
-use super::Stage;
-use super::boundary::{Boundary, BoundaryError, Payload};
-use super::engine::ForwardCall;
-use super::error::StageError;
-use super::loss::Loss;
+use super::contract::ForwardCall;
+use crate::stage::Stage;
+use crate::stage::batch::Loss;
+use crate::stage::boundary::{Boundary, BoundaryError, Payload};
+use crate::stage::error::StageError;
 use std::sync::Arc;
 
 /// Tells whether a payload is of the form that something takes.

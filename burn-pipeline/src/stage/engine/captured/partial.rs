@@ -13,8 +13,8 @@
 //!    with zeros in these places, and what no other gradient leads to is left out. Later ones run the plain way: a stage
 //!    that is not the same twice is not replayed. Where a plain run was ruled out, that is an error.
 
-use super::Captured;
-use super::flight::{Flight, Ready};
+use super::engine::Captured;
+use super::microbatch_run::{Flight, Ready};
 use super::parameters::Parameters;
 use super::record::{Refusal, record};
 use crate::stage::Stage;

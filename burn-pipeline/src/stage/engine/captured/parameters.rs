@@ -1,7 +1,7 @@
 //! A module's parameters and buffers in visiting order: as values to feed, and as placeholders of a capture.
 
-use super::captured::{self, leaf, lowered, placeholder};
-use crate::stage::any_tensor::AnyTensor;
+use super::tensors::{self as captured, leaf, lowered, placeholder};
+use crate::stage::boundary::AnyTensor;
 use burn::backend::autodiff::NodeId;
 use burn::backend::ir::TensorIr;
 use burn::backend::{BackendTensor, DispatchTensor, DispatchTensorKind};

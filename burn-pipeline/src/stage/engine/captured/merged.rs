@@ -1,13 +1,13 @@
 //! `W` of several microbatches at once; see `program::merge`.
 
-use super::Captured;
-use super::flight::Flight;
+use super::engine::Captured;
+use super::microbatch_run::Flight;
 use super::parameters::Parameters;
 use crate::program::{Phase, Product};
 use crate::stage::Stage;
-use crate::stage::any_tensor::AnyTensor;
+use crate::stage::boundary::AnyTensor;
 use crate::stage::error::StageError;
-use crate::stage::gradients::GradientStore;
+use crate::stage::state::GradientStore;
 use std::sync::Arc;
 
 impl<M: Stage> Captured<M> {

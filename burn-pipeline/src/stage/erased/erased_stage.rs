@@ -2,23 +2,23 @@
 //!
 //! Guarantees: the executor sees payloads and gradients, never a module's type.
 
-use super::any_tensor::AnyTensor;
-use super::boundary::Payload;
+use crate::stage::batch::LossPart;
+use crate::stage::boundary::AnyTensor;
+use crate::stage::boundary::Payload;
+use crate::stage::boundary::StageMetadata;
+use crate::stage::engine::BatchChecks;
 #[cfg(doc)]
-use super::engine::Engine;
-use super::engine::{
+use crate::stage::engine::Engine;
+use crate::stage::engine::{
     ActivationBytes, Direction, EngineReport, ForwardCall, ForwardOutput, Gradients, SplitBackward, StageWork,
     WorkResult, WorkStarted,
 };
-use super::error::StageError;
-use super::function::BatchChecks;
-use super::gradients::{Accumulation, GradientStore};
-use super::loss::LossPart;
-use super::metadata::StageMetadata;
-use super::named::NamedParameter;
-use super::names::Names;
-use super::seed::ForwardSeed;
-use super::state::{NamedWeight, ParameterState, StageState};
+use crate::stage::error::StageError;
+use crate::stage::random::ForwardSeed;
+use crate::stage::state::NamedParameter;
+use crate::stage::state::Names;
+use crate::stage::state::{Accumulation, GradientStore};
+use crate::stage::state::{NamedWeight, ParameterState, StageState};
 use burn::module::ParamId;
 use burn::optim::ModuleOptimizer;
 use std::any::Any;
@@ -135,7 +135,7 @@ pub trait ErasedStage: Send {
     fn decline(&mut self);
     /// Steps the weights with the gathered gradients, and forgets them; without an optimizer it only forgets.
     fn optimize(&mut self, learning_rate: f64);
-    /// Gives the module what was observed since the step before; see [`Stage::after_step`](super::Stage::after_step).
+    /// Gives the module what was observed since the step before; see [`Stage::after_step`](crate::stage::Stage::after_step).
     fn after_step(&mut self, observed: &[Vec<f64>]);
     /// Does anything held refer to the parameters, so that they cannot be replaced before its backward?
     fn pins_weights(&self) -> bool;

@@ -1,13 +1,13 @@
 //! How a stage's forward and backward are carried out: one trait, several ways with the same numbers.
 
-use super::Stage;
-use super::any_tensor::AnyTensor;
-use super::boundary::Payload;
-use super::error::StageError;
 use super::function::StageFunction;
-use super::gradients::GradientStore;
-use super::loss::LossPart;
-use super::seed::ForwardSeed;
+use crate::stage::Stage;
+use crate::stage::batch::LossPart;
+use crate::stage::boundary::AnyTensor;
+use crate::stage::boundary::Payload;
+use crate::stage::error::StageError;
+use crate::stage::random::ForwardSeed;
+use crate::stage::state::GradientStore;
 
 /// What a forward gets.
 #[derive(Clone, Debug)]

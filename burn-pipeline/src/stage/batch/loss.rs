@@ -12,7 +12,7 @@
 //! Each backward is seeded with the microbatch's share relative to the first (1 where pieces are even), and the
 //! accumulated gradients are scaled once, after the last backward.
 
-use super::any_tensor::AnyTensor;
+use crate::stage::boundary::AnyTensor;
 use burn::tensor::{Device, Tensor};
 
 /// The extra that the runtime gives by itself: a `Tensor<1>` of one element, the seed of the microbatch's loss.

@@ -10,15 +10,15 @@
 //! 4. In a plan that splits, forwards run inside a [`Deferral`](crate::ops::Deferral): layers that defer leave their
 //!    weight gradients to `W`, which computes them and adds them to those that `I` held. `B` runs both at once.
 
-use super::Stage;
-use super::any_tensor::{AnyTensor, TensorKind};
-use super::boundary::{Payload, PayloadPart};
-use super::engine::{DeferredShare, Engine, EngineReport, ForwardCall, ForwardOutput, Gradients};
-use super::error::StageError;
+use super::contract::{DeferredShare, Engine, EngineReport, ForwardCall, ForwardOutput, Gradients};
 use super::function::{StageFunction, TrackedOutput};
-use super::gradients::{GradientStore, WeightGradients};
-use super::loss::LossPart;
 use crate::ops::{Deferral, HeldOutputs, RawGradients};
+use crate::stage::Stage;
+use crate::stage::batch::LossPart;
+use crate::stage::boundary::{AnyTensor, TensorKind};
+use crate::stage::boundary::{Payload, PayloadPart};
+use crate::stage::error::StageError;
+use crate::stage::state::{GradientStore, WeightGradients};
 use burn::backend::{AutodiffBackend, Dispatch};
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::{DType, GradientCheckpointingStrategy, Shape, Tensor};
@@ -308,21 +308,4 @@ fn elements_present<M: Module>(module: &M, gradients: &RawGradients) -> usize {
     let mut count = Count { gradients, seen: HashMap::new() };
     module.visit(&mut count);
     count.seen.into_values().sum()
-}
-
-/// The identifiers of a module's float parameters, in visiting order.
-pub(crate) fn parameter_ids<M: Module>(module: &M) -> Vec<ParamId> {
-    struct Ids(Vec<ParamId>);
-
-    impl ModuleVisitor for Ids {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            if !self.0.contains(&param.id) {
-                self.0.push(param.id);
-            }
-        }
-    }
-
-    let mut ids = Ids(Vec::new());
-    module.visit(&mut ids);
-    ids.0
 }

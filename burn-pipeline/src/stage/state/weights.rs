@@ -8,8 +8,8 @@
 //! run and from cut to cut, so the record is taken apart by id here, and put together with the ids of the module
 //! that it is for. The record's inside is only to be had in its stored form (`burn-pack`).
 
-use super::any_tensor::AnyTensor;
 use super::names::Names;
+use crate::stage::boundary::AnyTensor;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::optim::{ModuleOptimizer, OptimizerRecord};
 use burn::tensor::kind::Basic;

@@ -1,7 +1,7 @@
 //! The form of a payload without its values: what is expected at a stage's boundary, and what came.
 
 use super::any_tensor::{AnyTensor, TensorKind};
-use super::boundary::{Boundary, Payload, PayloadPart};
+use super::payload::{Boundary, Payload, PayloadPart};
 use super::skip::EDGE;
 use burn::tensor::{DType, Shape};
 
@@ -170,7 +170,7 @@ impl PayloadSpec {
 }
 
 /// A payload of zeros (false, of booleans) of another's form; `resize` may change the shape of each tensor.
-pub(super) fn zeros_like(payload: &Payload, resize: impl Fn(usize, Shape) -> Shape) -> Payload {
+pub(in crate::stage) fn zeros_like(payload: &Payload, resize: impl Fn(usize, Shape) -> Shape) -> Payload {
     let zeros = |place: usize, tensor: AnyTensor| {
         let shape = resize(place, tensor.shape());
         Ok::<_, std::convert::Infallible>(tensor.zeros(shape))

@@ -12,16 +12,16 @@
 //!    first microbatch its outputs are compared with the first one's, so that a forward that draws without a seed,
 //!    or that counts its calls, is refused.
 
-use super::Stage;
-use super::any_tensor::AnyTensor;
-use super::boundary::Payload;
-use super::engine::{ActivationBytes, Engine, EngineReport, ForwardCall, ForwardOutput, Gradients};
-use super::error::StageError;
+use super::contract::{ActivationBytes, Engine, EngineReport, ForwardCall, ForwardOutput, Gradients};
 use super::function::StageFunction;
-use super::gradients::GradientStore;
-use super::names::Names;
-use super::seed::ForwardSeed;
-use super::state::{named_weights, with_weights};
+use crate::stage::Stage;
+use crate::stage::boundary::AnyTensor;
+use crate::stage::boundary::Payload;
+use crate::stage::error::StageError;
+use crate::stage::random::ForwardSeed;
+use crate::stage::state::GradientStore;
+use crate::stage::state::Names;
+use crate::stage::state::{named_weights, with_weights};
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::Tensor;
 use std::collections::HashMap;

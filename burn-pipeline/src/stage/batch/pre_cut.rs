@@ -1,8 +1,8 @@
 //! Batches that come in microbatches already, each of a shape of its own (sequences of several lengths), and batches
 //! of zeros.
 
-use super::microbatch::{Batch, Cuttable, MicrobatchError, Microbatches, Split};
-use super::payload_spec::zeros_like;
+use super::microbatches::{Batch, Cuttable, MicrobatchError, Microbatches, Split};
+use crate::stage::boundary::zeros_like;
 use burn::tensor::Shape;
 
 impl Batch {

@@ -1,36 +1,36 @@
 //! A stage of a known module type, behind [`ErasedStage`]: the module, its engine, its gradient sums and its optimizer,
 //! together on the rank that built them.
 
-use super::Stage;
-use super::any_tensor::AnyTensor;
-use super::boundary::{Boundary, Payload};
-use super::eager::{Eager, parameter_ids};
-use super::engine::{
+use crate::stage::Stage;
+use crate::stage::batch::LossPart;
+use crate::stage::boundary::AnyTensor;
+use crate::stage::boundary::StageMetadata;
+use crate::stage::boundary::{Boundary, Payload};
+use crate::stage::engine::Captured;
+use crate::stage::engine::Eager;
+use crate::stage::engine::Recompute;
+use crate::stage::engine::{
     ActivationBytes, Direction, Engine, EngineReport, ForwardCall, ForwardOutput, Gradients, SplitBackward, StageWork,
     WorkResult, WorkStarted,
 };
-use super::error::StageError;
-use super::function::{BatchChecks, StageFunction};
-use super::gradients::{Accumulation, GradientStore};
-use super::loss::LossPart;
-use super::metadata::StageMetadata;
-use super::named::{NamedParameter, named_parameters, retie};
-use super::names::Names;
-use super::recompute::Recompute;
-use super::seed::ForwardSeed;
-use super::state::{NamedWeight, ParameterState, StageState, named_weights, optimizer_state};
-use super::state::{with_optimizer_state, with_weights};
-use super::traced::Captured;
+use crate::stage::engine::{BatchChecks, StageFunction};
+use crate::stage::error::StageError;
+use crate::stage::random::ForwardSeed;
+use crate::stage::state::Names;
+use crate::stage::state::{Accumulation, GradientStore};
+use crate::stage::state::{NamedParameter, collected, named_parameters, parameter_ids, retie};
+use crate::stage::state::{NamedWeight, ParameterState, StageState, named_weights, optimizer_state};
+use crate::stage::state::{with_optimizer_state, with_weights};
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
-use burn::optim::{GradientsParams, ModuleOptimizer};
+use burn::optim::ModuleOptimizer;
 use burn::tensor::Tensor;
 use std::any::Any;
 use std::collections::HashMap;
 
-use super::by_element::steps_by_element;
-use super::erased::ErasedStage;
+use super::erased_stage::ErasedStage;
+use crate::stage::state::steps_by_element;
 
-pub(super) struct Typed<M: Stage> {
+pub(in crate::stage) struct Typed<M: Stage> {
     /// `None` only while the optimizer or `after_step`, which take and return it, is at work.
     module: Option<M>,
     function: StageFunction<M>,
@@ -51,7 +51,7 @@ const LOST: &str =
     "the optimizer or the stage's `after_step` panicked and took its module along; build the pipeline anew";
 
 impl<M: Stage> Typed<M> {
-    pub(super) fn new(module: M, function: StageFunction<M>) -> Self {
+    pub(in crate::stage) fn new(module: M, function: StageFunction<M>) -> Self {
         Self {
             module: Some(module),
             function,
@@ -323,26 +323,5 @@ impl<M: Stage> ErasedStage for Typed<M> {
 
     fn module(&self) -> Box<dyn Any + Send> {
         Box::new(self.module.clone())
-    }
-}
-
-/// Gathered gradients in the form that Burn's optimizers take; they leave the store.
-pub(super) fn collected<M: Module>(module: &M, store: &mut GradientStore) -> GradientsParams {
-    let mut collect = Collect { store, gradients: GradientsParams::new() };
-    module.visit(&mut collect);
-    collect.gradients
-}
-
-/// Moves gathered gradients into the form that Burn's optimizers take.
-struct Collect<'a> {
-    store: &'a mut GradientStore,
-    gradients: GradientsParams,
-}
-
-impl ModuleVisitor for Collect<'_> {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if let Some(gradient) = self.store.remove(param.id) {
-            self.gradients.register(param.id, Tensor::<D>::from_dispatch(gradient.into_dispatch()));
-        }
     }
 }

@@ -1,134 +1,20 @@
-//! The split way to run a stage: captured once per form of its inputs, replayed as `F`, `I` and `W`.
-//!
-//! Guarantees: the same numbers as the plain way, bit for bit where the backend gives the same operation the same
-//! numbers twice. `I` computes the gradients of the input and no more; `W` the rest. A stage that cannot be
-//! captured runs the plain way, with the reason kept for [`Engine::report`] (or fails, where that was asked for).
-//!
-//! 1. A forward looks its [`Signature`] up: shapes, element types and forms of what arrives, and parameters.
-//! 2. A new one is captured (see [`record`](record::record)): nothing of the user's code runs again for it.
-//! 3. The forward program runs in an interpreter of its own for the microbatch, fed with the module's present
-//!    parameters; what `I` and `W` need stays in it.
-//! 4. `I` is fed the received gradients and hands the input's on; `W` empties the interpreter; `B` does both in
-//!    the order of autodiff. Where outputs have no gradient, since nothing downstream used them, other programs run that
-//!    have no part for them; see `partial`.
-//!
-//! 5. Parameters are inputs of the programs: between two of them, a microbatch can let go of those that it was fed
-//!    ([`Engine::unload_weights`]), and is fed the module's present ones before the next. That is how sharded
-//!    parameters are freed between a stage's forward and its backward. A view of one that the next program reads keeps
-//!    its storage, and pins it.
-//!
-//! What is refused, and run the plain way: a forward that reads values (`into_scalar`, control flow on them), that
-//! changes buffers (batch norm's running statistics), that uses tensors it does not get as input, extra, target or
-//! parameter, or an operation that Burn's capture does not know. A refused capture ends in a panic that is
-//! caught; the process's panic hook may print it, unless the stage says beforehand that it cannot be captured
-//! ([`Stage::skip_capture`]): then none is tried. Effects of a forward outside tensors (counters, files) happen
-//! once a capture and not in a replay: such stages are to be run with
-//! [`SplitBackward::Eager`](super::SplitBackward::Eager).
+//! The engine that replays captured programs.
 
-mod captured;
-mod flight;
-mod merged;
-mod parameters;
-mod partial;
-mod piecewise;
-mod record;
-mod signature;
-
-use super::Stage;
-use super::eager::Eager;
-use super::engine::{
+use super::engine::Captured;
+use super::microbatch_run::Flight;
+use super::parameters::Parameters;
+use super::piecewise::Piecewise;
+use crate::program::{Phase, StagePrograms};
+use crate::stage::Stage;
+use crate::stage::engine::contract::{
     ActivationBytes, Direction, Engine, EngineKind, EngineReport, ForwardCall, ForwardOutput, Gradients, StageWork,
     WorkResult, WorkStarted,
 };
-use super::error::StageError;
-use super::function::StageFunction;
-use super::gradients::{Accumulation, GradientStore};
-use crate::program::{Phase, StagePrograms, on_device};
-use burn::backend::ir::TensorId;
-use burn::tensor::Device;
-use flight::{Flight, Ready};
-use parameters::Parameters;
-use piecewise::Piecewise;
-use record::Refusal;
-use signature::Signature;
+use crate::stage::engine::function::StageFunction;
+use crate::stage::error::StageError;
+use crate::stage::state::{Accumulation, GradientStore};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
-
-/// Runs a stage from its captured programs; see the module's header.
-pub(crate) struct Captured<M: Stage> {
-    function: StageFunction<M>,
-    /// Fail instead of falling back?
-    strict: bool,
-    capture: Option<Device>,
-    known: HashMap<Signature, Result<Arc<Ready>, String>>,
-    /// The same without the gradients of some outputs; `None` where it was not captured alike.
-    partial: HashMap<(Signature, Vec<usize>), Option<Arc<Ready>>>,
-    forwarded: HashMap<usize, Flight>,
-    halfway: HashMap<usize, Flight>,
-    /// A forward and a backward that are done piece by piece.
-    forward: Option<Piecewise>,
-    backward: Option<Piecewise>,
-    eager: Eager,
-}
-
-impl<M: Stage> Captured<M> {
-    /// A new engine; `strict` makes a refused capture an error.
-    pub(crate) fn new(function: StageFunction<M>, strict: bool) -> Self {
-        Self {
-            function,
-            strict,
-            capture: None,
-            known: HashMap::new(),
-            partial: HashMap::new(),
-            forwarded: HashMap::new(),
-            halfway: HashMap::new(),
-            forward: None,
-            backward: None,
-            // Where this engine is chosen, the plan splits: what cannot be captured may still defer.
-            eager: Eager::default().deferring(true),
-        }
-    }
-
-    /// The programs for a call: known, or captured now. `Err` inside says why there are none.
-    fn ready(
-        &mut self,
-        function: &StageFunction<M>,
-        module: &M,
-        call: &ForwardCall,
-        parameters: &Parameters,
-    ) -> Result<Result<Arc<Ready>, String>, StageError> {
-        let signature = Signature::new(call, parameters);
-        if let Some(known) = self.known.get(&signature) {
-            return Ok(known.clone());
-        }
-        let began = std::time::Instant::now();
-        let recorded = match module.skip_capture() {
-            Some(reason) => Err(Refusal::Cannot(reason.to_owned())),
-            None => record::record(&mut self.capture, function, module, call, parameters, &[]),
-        };
-        let found = match recorded {
-            Ok((programs, form, device)) => {
-                let constant = |(id, data): &(TensorId, _)| (*id, on_device(Clone::clone(data), &device));
-                let constants = programs.constants.iter().map(constant).collect();
-                let milliseconds = began.elapsed().as_secs_f64() * 1e3;
-                let (deferrable, parameters) = (programs.deferrable(), parameters.ids());
-                tracing::info!(milliseconds, deferrable, "stage captured: its backward is split");
-                let (programs, signature) = (Arc::new(programs), signature.clone());
-                Ok(Arc::new(Ready { programs, form, parameters, constants, signature }))
-            }
-            Err(Refusal::Stage(error)) => return Err(error),
-            Err(Refusal::Cannot(reason)) if self.strict => {
-                return Err(StageError::Unsupported(format!("the stage cannot be captured: {reason}")));
-            }
-            Err(Refusal::Cannot(reason)) => {
-                tracing::warn!(reason, "stage cannot be captured: its backward is not split");
-                Err(reason)
-            }
-        };
-        self.known.insert(signature, found.clone());
-        Ok(found)
-    }
-}
 
 /// Says how many operations of backend extensions are replayed as such.
 fn extensions(programs: &[Arc<StagePrograms>]) -> String {
