@@ -1,9 +1,94 @@
-//! Pipeline parallelism for the Burn deep learning framework.
+//! Pipeline parallelism for the [Burn](https://burn.dev) deep learning framework.
 //!
-//! A schedule is data: it is built by a pure function, rewritten by passes, checked by proof, priced by a
-//! simulator, drawn by a tracer and run by one interpreter, and all of them read the same type, the
-//! [`Plan`](plan::Plan).
+//! A model that is too large for one device is cut into *stages*, each an ordinary Burn module on its own *rank* (a thread
+//! or process with its device), and every batch goes through them in *microbatches*. The order of the work is data: a
+//! [`Plan`](plan::Plan) that a schedule family builds, passes rewrite, [`check`](plan::Plan::check) proves free of deadlocks, a simulator
+//! prices and one interpreter runs. Loss, gradients and weights equal those of one device on the same microbatches, and every wait has a
+//! timeout.
+//!
+//! # The smallest whole program
+//!
+//! Two stages on two ranks, which are threads of this process, learn a sine:
+//!
+//! ```
+//! use burn::module::Module;
+//! use burn::nn::{Linear, LinearConfig};
+//! use burn::optim::AdamWConfig;
+//! use burn::tensor::{Device, Int, Tensor, activation::tanh};
+//! use burn_pipeline::{Batch, Pipeline, Size, Stage, StageBox, StageContext};
+//!
+//! /// Two of the model's four layers.
+//! #[derive(Module, Debug)]
+//! struct Half {
+//!     first: Linear,
+//!     second: Linear,
+//! }
+//!
+//! impl Stage for Half {
+//!     type Input = Tensor<2>;
+//!     type Extra = ();
+//!     type Output = Tensor<2>;
+//!
+//!     fn forward(&self, x: Tensor<2>, _: ()) -> Tensor<2> {
+//!         self.second.forward(tanh(self.first.forward(x)))
+//!     }
+//! }
+//!
+//! /// Called on the rank that holds the stage, with that rank's device. The last stage gets the loss.
+//! fn stage(at: &StageContext) -> StageBox {
+//!     let half = |from, to| Half {
+//!         first: LinearConfig::new(from, 32).init(&at.device),
+//!         second: LinearConfig::new(32, to).init(&at.device),
+//!     };
+//!     match at.is_last() {
+//!         false => StageBox::new(half(1, 32)),
+//!         true => StageBox::with_loss(half(32, 1), |y: Tensor<2>, target: Tensor<2>| (y - target).square().mean()),
+//!     }
+//! }
+//!
+//! fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     let device = Device::flex();
+//!     let mut pipeline = Pipeline::builder()
+//!         .schedule("1F1B", Size::new(2, 4)) // two ranks, four microbatches
+//!         .stages(stage)
+//!         .optimizer(|| AdamWConfig::new().init())
+//!         .devices(vec![device.clone()])
+//!         .build()?;
+//!
+//!     let x = Tensor::<1, Int>::arange(0..64, &device).float().div_scalar(10.0).reshape([64, 1]);
+//!     let mut losses = Vec::new();
+//!     for _ in 0..30 {
+//!         let report = pipeline.step(Batch::new(x.clone()).target(x.clone().sin()), 1e-2)?;
+//!         losses.push(report.loss);
+//!     }
+//!     assert!(losses[29] < 0.5 * losses[0], "it learns: {losses:?}");
+//!     Ok(())
+//! }
+//! ```
+//!
+//! # Where to read on
+//!
+//! The [guide](_guide) goes from a model of your own to many machines, a chapter a question. The modules, in reading order:
+//!
+//! | module | what is there |
+//! |---|---|
+//! | [`stage`] | what a user implements: [`Stage`], boundaries, batches, losses |
+//! | [`train`] | what a user holds: [`Pipeline`], its [`Builder`], reports, checkpoints, the schedule chosen by measured costs |
+//! | [`schedule`] | eighteen families, from GPipe to DualPipeV, and the trait to add one |
+//! | [`plan`] | the plan itself, its text forms, and the proof |
+//! | [`pass`] | rewriting plans: transfers, waits, overlap, sharding |
+//! | [`simulate`], [`cost`], [`planner`] | what a plan would take, by which costs, and the best plan for them |
+//! | [`trace`] | timelines, predicted and measured, as Chrome JSON, SVG and text |
+//! | [`link`] | how ranks reach each other: threads, TCP, and the kit for transports of your own |
+//! | [`group`] | data-parallel replicas and sharded parameters |
+//! | [`ops`] | layers whose weight gradients wait for `W` |
+//! | [`program`] | a stage captured and cut into `F`, `I` and `W` |
+//! | [`execute`] | the interpreter of a rank's row of the plan |
+//!
+//! The modules from `schedule` to `trace` are those of the crate `burn-pipeline-plan`, which does not depend on Burn. Ranks over
+//! MPI and NCCL are in the crates `burn-pipeline-mpi` and `burn-pipeline-nccl`, mixtures of experts in `burn-pipeline-moe`.
 
+pub mod _guide;
 pub mod execute;
 mod group;
 pub mod link;
@@ -13,3 +98,9 @@ pub mod stage;
 pub mod train;
 
 pub use burn_pipeline_plan::{cost, pass, plan, planner, schedule, simulate, trace};
+
+// What nearly every program names.
+pub use burn_pipeline_plan::plan::Plan;
+pub use burn_pipeline_plan::schedule::{Schedule, Size};
+pub use stage::{Accumulation, Batch, Loss, Reduction, Stage, StageBox, init_seeded};
+pub use train::{AutoPipeline, Builder, Checkpoints, Pipeline, StageContext, StepReport};
