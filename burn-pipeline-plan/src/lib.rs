@@ -1,8 +1,48 @@
-//! Pipeline schedules as data.
+//! Schedules of pipeline parallelism as data, for any runtime.
 //!
-//! A schedule is a [`Plan`](plan::Plan): each rank's ordered list of forward, backward and transfer actions. This crate
-//! builds plans, proves that they cannot deadlock, rewrites, simulates, searches and draws them. It does not depend on a
-//! tensor library; the crate `burn-pipeline` runs its plans on Burn models.
+//! A schedule is a [`Plan`](plan::Plan): for each rank, an ordered list of forwards, backwards and transfers. This crate
+//! builds plans for 18 published families, proves that a plan cannot deadlock, rewrites, simulates, searches and draws
+//! plans. It needs no tensor library; the crate `burn-pipeline` runs its plans on Burn models.
+//!
+//! # A whole program
+//!
+//! ```
+//! use burn_pipeline_plan::cost::{Profile, UniformCosts};
+//! use burn_pipeline_plan::pass::insert_transfers;
+//! use burn_pipeline_plan::plan::CheckOptions;
+//! use burn_pipeline_plan::schedule::{OneFOneB, Schedule, Size};
+//! use burn_pipeline_plan::simulate::{SimulateOptions, simulate};
+//! use burn_pipeline_plan::trace::ascii;
+//!
+//! // Build: one forward, one backward, on 2 ranks with 3 microbatches.
+//! let plan = OneFOneB.build(Size::new(2, 3))?;
+//! // Lower: write down every send and receive.
+//! let plan = insert_transfers(&plan)?;
+//! // Check: prove that every rank reaches the end of its row.
+//! let checked = plan.check(&CheckOptions::default())?;
+//! // Simulate: F, I and W take one second each.
+//! let profile = Profile::uniform(checked.plan().placement(), UniformCosts::new(1.0, 1.0, 1.0))?;
+//! let step = simulate(checked.plan(), &profile, &SimulateOptions::default())?;
+//! assert_eq!(step.makespan, 12.0);
+//! // Draw.
+//! let drawing = ascii(&step.track("1F1B"), 56);
+//! assert!(drawing.starts_with("rank 0 |0F0-0F1-"));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Modules, in reading order
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`plan`] | [`Plan`](plan::Plan) and what it consists of, its text, CSV and JSON forms, and [`check`](plan::check), the proof |
+//! | [`schedule`] | the families, and the trait [`Schedule`](schedule::Schedule) for one of your own |
+//! | [`pass`] | rewrites: transfers, waits, parameter gathering, overlap of communication with computation |
+//! | [`cost`] | seconds and bytes of stages and links; cuts of a model into stages |
+//! | [`simulate`] | a plan and its costs give times, idle periods and memory; lower bounds |
+//! | [`trace`] | events, predicted or measured, as JSON for Perfetto, SVG or text |
+//! | [`planner`] | searches families, cuts, microbatch sizes and passes for the fastest plan under a memory cap |
+//!
+//! The binary `burn-pipeline` offers the same on the command line.
 
 pub mod cost;
 pub mod pass;
@@ -11,3 +51,8 @@ pub mod planner;
 pub mod schedule;
 pub mod simulate;
 pub mod trace;
+
+/// Runs the program of README.md as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -24,7 +24,7 @@ impl Size {
         Self { ranks, chunks: 1, microbatches }
     }
 
-    /// The same with `chunks` stages a rank.
+    /// The same size with `chunks` stages a rank.
     pub fn with_chunks(self, chunks: usize) -> Self {
         Self { chunks, ..self }
     }
@@ -48,16 +48,16 @@ impl std::fmt::Display for Chunks {
     }
 }
 
-/// What a family says of itself; a line of `burn-pipeline schedules`.
+/// The description of a family: one line of `burn-pipeline schedules`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Family {
-    /// Name, as [`by_name`] takes it.
+    /// The name, in plans, errors and [`by_name`](super::by_name).
     pub name: &'static str,
-    /// Where it places stages.
+    /// How it places stages on ranks.
     pub placement: PlacementKind,
-    /// Chunks a rank it accepts.
+    /// Chunks a rank that it accepts.
     pub chunks: Chunks,
-    /// Which microbatch counts it accepts, in words.
+    /// The microbatch counts that it accepts, in words.
     pub microbatches: &'static str,
     /// The paper or project that it follows.
     pub source: &'static str,
@@ -158,10 +158,40 @@ impl Family {
 
 /// A family of schedules: a pure function from a [`Size`] to a [`Plan`] of compute actions.
 ///
+/// Implement it in any crate to add a family. Such a family is used like the ones of this crate: its plans are checked,
+/// lowered, simulated, drawn and run the same way. Only [`by_name`](super::by_name) does not know it; pass the value
+/// itself where a schedule is asked for.
+///
+/// # How to write a family
+///
+/// 1. Choose a [`Placement`](crate::plan::Placement). `looped` puts stage `s` on rank `s mod p`; `v` and `wave` go back
+///    and forth; `bidirectional` holds the model twice; `free` takes any map.
+/// 2. Refuse what you cannot build: [`Family::check_size`] first, then your own rules with [`Family::refuse`].
+/// 3. Write one row a rank. A row is a list of [`Action`](crate::plan::Action)s in running order, made with
+///    `Action::forward(stage, microbatch)`, `backward`, `backward_input` and `backward_weight`. Transfers are not
+///    written: [`insert_transfers`](crate::pass::insert_transfers) adds them. Ranks need no common clock, and idle cells
+///    mean nothing.
+/// 4. Give the rows to [`Plan::new`] with one microbatch count a route. A route is the sequence of stages that a
+///    microbatch visits: one, or two in a bidirectional placement, where each counts its microbatches from 0 and the
+///    second names its stages with [`StageId::in_replica`](crate::plan::StageId::in_replica).
+///
+/// # What makes rows legal
+///
+/// - Each rank runs, for each of its stages and each microbatch of the stage's route, one `F`, then one `B`, or one `I`
+///   and later one `W`. A family for evaluation has `F` alone everywhere.
+/// - On one rank, `F` of a stage comes after `F` of the stage before it, and `B` or `I` after that of the stage behind it.
+/// - Ranks do not wait for one another in a circle.
+///
+/// [`Plan::check`] proves all of this, so a test of a family is short: build many sizes, and check each plan before and
+/// after `insert_transfers`.
+///
 /// # Example
-/// A family of one's own, in any crate: one microbatch at a time, there and back.
+///
+/// One microbatch at a time, forward and back:
+///
 /// ```
-/// use burn_pipeline_plan::plan::{Action, Placement, PlacementKind, Plan};
+/// use burn_pipeline_plan::pass::insert_transfers;
+/// use burn_pipeline_plan::plan::{Action, CheckOptions, Placement, PlacementKind, Plan};
 /// use burn_pipeline_plan::schedule::{Chunks, Family, Schedule, ScheduleError, Size};
 ///
 /// #[derive(Debug)]
@@ -180,23 +210,29 @@ impl Family {
 ///
 ///     fn build(&self, size: Size) -> Result<Plan, ScheduleError> {
 ///         self.family().check_size(size)?;
-///         let row = |rank: usize| (0..size.microbatches).flat_map(move |m| [Action::forward(rank, m), Action::backward(rank, m)]);
-///         let rows = (0..size.ranks).map(|rank| row(rank).collect()).collect();
-///         Ok(Plan::new("OneByOne", Placement::looped(size.ranks, 1)?, vec![size.microbatches], rows)?)
+///         // With one chunk a rank, the stage has the number of its rank.
+///         let row = |rank: usize| {
+///             (0..size.microbatches).flat_map(move |m| [Action::forward(rank, m), Action::backward(rank, m)]).collect()
+///         };
+///         let rows = (0..size.ranks).map(row).collect();
+///         Ok(Plan::new(self.family().name, Placement::looped(size.ranks, 1)?, vec![size.microbatches], rows)?)
 ///     }
 /// }
 ///
-/// assert_eq!(OneByOne.build(Size::new(2, 2))?.row(1).len(), 4);
-/// # Ok::<(), ScheduleError>(())
+/// for ranks in 1..5 {
+///     let plan = OneByOne.build(Size::new(ranks, 3))?;
+///     insert_transfers(&plan)?.check(&CheckOptions::default())?;
+/// }
+/// assert!(OneByOne.build(Size::new(2, 3).with_chunks(2)).is_err());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait Schedule: std::fmt::Debug + Send + Sync {
-    /// What the family is and accepts.
+    /// The family's name and what it accepts.
     fn family(&self) -> Family;
 
-    /// Builds the plan, without transfers (see [`crate::pass::insert_transfers`]).
+    /// Builds the plan, without transfers (see [`insert_transfers`](crate::pass::insert_transfers)).
     ///
     /// # Errors
-    /// [`ScheduleError::Unsupported`] where the family's mathematics does not allow the size; the message says
-    /// what it would accept.
+    /// [`ScheduleError::Unsupported`] where the family cannot be built at the size; the message says what it would accept.
     fn build(&self, size: Size) -> Result<Plan, ScheduleError>;
 }
