@@ -5,7 +5,7 @@ use crate::plan::{Action, Task};
 /// Ranks that an error's message lists before it counts the rest.
 const LISTED: usize = 8;
 
-/// Where a rank stands still while transfers are placed.
+/// A rank that waits while transfers are placed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stuck {
     /// The rank.
@@ -14,14 +14,14 @@ pub struct Stuck {
     pub step: usize,
     /// The cell.
     pub action: Action,
-    /// What it waits for: the task whose output has not been made.
+    /// The task that it waits for.
     pub needs: Task,
 }
 
 /// Why a pass cannot rewrite a plan.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PassError {
-    /// Some ranks wait for values that no rank will ever make.
+    /// Some ranks wait for values that are never computed.
     #[error(
         "transfers cannot be placed: {}; reorder these rows so that what is needed is computed first",
         listed(stuck)
@@ -30,7 +30,7 @@ pub enum PassError {
         /// Every rank that has not reached the end of its row, in rank order.
         stuck: Vec<Stuck>,
     },
-    /// A rank runs a stage that its placement puts elsewhere, or nowhere.
+    /// A rank runs a stage that the placement puts on another rank, or on none.
     #[error(
         "rank {rank}, step {step}: {action} runs on a stage that {}; move it, or change the placement",
         placed.map_or("no rank holds".to_owned(), |r| format!("rank {r} holds"))
@@ -57,7 +57,7 @@ pub enum PassError {
         /// Microbatches of the route.
         microbatches: usize,
     },
-    /// The plan numbers far more work than it holds, so that a dense table would dwarf it.
+    /// The plan names far more microbatches than it has cells for, so that a dense table would be far larger than the plan.
     #[error(
         "the plan numbers {pairs} pairs of stage and microbatch but runs only {cells} cells; write the missing ones"
     )]
@@ -67,7 +67,7 @@ pub enum PassError {
         /// Cells in all rows.
         cells: usize,
     },
-    /// The bound on unsharded stages is too small for a cell.
+    /// A cell needs more stages at once than may be unsharded.
     #[error(
         "rank {rank}, step {step}: {action} works on {needs} stages at once, above the bound of {max_active} unsharded stages; raise it"
     )]

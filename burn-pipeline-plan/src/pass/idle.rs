@@ -1,18 +1,17 @@
-//! Idle cells: takes them out, and puts them back so that rows line up in time.
+//! Removes idle cells, and inserts them so that rows line up in time.
 //!
 //! ```text
 //! stripped   rank 0: 0F0 0F1 0B0 0B1          aligned   rank 0: 0F0 0F1     0B0     0B1
 //!            rank 1: 1F0 1B0 1F1 1B1                    rank 1:     1F0 1B0 1F1 1B1
 //! ```
 //!
-//! Guarantees: neither changes what a plan means; both are idempotent, and one undoes the other. In an aligned
-//! plan the index of a cell is the unit time step in which it runs: a fused cell and a transfer take one step
-//! like any other, and what a cell needs has ended in an earlier step, so that a column of the
-//! [`grid`](crate::plan::Plan::grid) can be read as one moment. Every cell stands as early as that allows.
+//! Guarantees: neither changes what a plan does; both are idempotent, and one undoes the other. In an aligned plan the
+//! index of a cell is the unit time step in which it runs: every cell takes one step, fused cells and transfers too, and
+//! starts in the first step after all that it needs. So a line of the [`grid`](crate::plan::Plan::grid) is one moment.
 //!
-//! A cell needs the one before it in its row, its stage's neighbour (of an unlowered plan, on any rank; of a
-//! lowered one, on the same rank), and, if it is a receive, its send. A receive with a wait of its own needs nothing;
-//! the wait needs the send.
+//! A cell needs the one before it in its row, its stage's neighbour (in an unlowered plan on any rank, in a lowered one on
+//! the same rank), and, if it is a receive, its send. Where a receive has a wait of its own, the wait needs the send
+//! instead.
 
 use crate::plan::edges::{Edges, Side};
 use crate::plan::waits::Awaited;
@@ -26,8 +25,8 @@ pub fn strip_idle(plan: &Plan) -> Plan {
 
 /// The same plan with idle cells where a rank waits, so that rows line up by unit time steps.
 ///
-/// Cells that can never start, because the plan deadlocks, end their row as they stand; a plan that numbers far
-/// more work than it holds is only stripped. The result has up to ranks times steps cells.
+/// If the plan deadlocks, the cells that can never start follow unaligned at the end of their rows. A plan that names far
+/// more microbatches than it has cells for is only stripped. The result has up to ranks times steps cells.
 ///
 /// ```
 /// use burn_pipeline_plan::{pass, plan::Plan};
@@ -76,14 +75,14 @@ struct Clock<'a> {
     lowered: bool,
     /// For each pair and event, the step after the one in which it happened; 0 if it has not.
     ended: Vec<[usize; 4]>,
-    /// What a rank that stands still waits for.
+    /// What a waiting rank waits for.
     waiting: Vec<Option<Value>>,
     next: Vec<usize>,
     rows: Vec<Vec<Action>>,
 }
 
 impl Clock<'_> {
-    /// Places a rank's cells until one has to wait; ranks that waited for one of them become ready.
+    /// Places a rank's cells until one has to wait. Ranks that waited for one of them become ready.
     fn run(&mut self, rank: usize, ready: &mut Vec<usize>) {
         while let Some(&action) = self.plan.row(rank).get(self.next[rank]) {
             let mut start = self.rows[rank].len();

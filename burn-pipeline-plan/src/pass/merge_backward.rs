@@ -7,13 +7,13 @@
 //!
 //! Guarantees: `I` and `W` of one stage and microbatch become `B` where nothing but idle cells stands between
 //! them; everything else stays in order. Idle cells are dropped, since rows no longer line up. Idempotent.
-//! Follows PyTorch's `_merge_bw`, which fails on a row of a lone `I`; here it stays.
+//! Follows PyTorch's `_merge_bw`, which fails on a row of a single `I`; here such a row is kept.
 
 use crate::plan::{Action, Op, Plan, Task};
 
 /// `I` then `W` of the same stage and microbatch become `B`; idle cells are dropped.
 ///
-/// Run it before [`insert_transfers`](super::insert_transfers): that one parts `I` from its `W` with a send.
+/// Run it before [`insert_transfers`](super::insert_transfers), which puts a send between `I` and its `W`.
 ///
 /// ```
 /// use burn_pipeline_plan::{pass, plan::Plan};
@@ -36,7 +36,7 @@ fn merge_row(row: &[Action]) -> Vec<Action> {
     merged
 }
 
-/// The whole backward that two cells make up, if they do.
+/// The whole backward that two cells make up, if they are `I` and `W` of one stage and microbatch.
 fn whole(first: Action, second: Action) -> Option<Action> {
     let (Action::Single(input), Action::Single(weight)) = (first, second) else { return None };
     let split = input.op() == Op::BackwardInput && weight.op() == Op::BackwardWeight;

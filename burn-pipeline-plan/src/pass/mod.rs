@@ -1,9 +1,17 @@
-//! Passes: `Plan -> Plan` rewrites. One file a pass, each with a before and an after.
+//! Passes: functions from plan to plan, one file each, with a picture of before and after.
 //!
-//! The usual order is [`merge_backward`] (where a split backward gains nothing), [`insert_unshard`],
-//! [`insert_reduce_grad`], then [`insert_transfers`]: the last one gives every cell that it finds a turn, so what
-//! stands in the rows when it runs decides where receives land. [`insert_waits`] then parts the start of what was
-//! inserted from its end, and [`overlap`] moves both where computation hides what lies between.
+//! Guarantees: a pass keeps what the plan computes, and all but the passes of [`overlap`] are idempotent.
+//!
+//! The usual order:
+//!
+//! 1. [`merge_backward`], where splitting the backward gains nothing.
+//! 2. [`insert_unshard`] and [`insert_reduce_grad`], for data-parallel replicas.
+//! 3. [`insert_transfers`], which lowers the plan. It visits the cells of all ranks in turn, so the cells that stand in the
+//!    rows at that moment decide where receives go. Hence it comes after 1 and 2.
+//! 4. [`insert_waits`], which separates the start of each inserted operation from its end, and [`overlap`], which moves
+//!    both so that computation hides the time between.
+//!
+//! [`align_idle`] and [`strip_idle`] are for drawings.
 
 mod error;
 mod idle;

@@ -5,16 +5,17 @@
 //! after    rank 0: 0F0 1F0 1B0 0F1 1F1 1B1 1REDUCE_GRAD 0B0 0B1 0REDUCE_GRAD
 //! ```
 //!
-//! Guarantees: each stage that computes a weight gradient gets one `REDUCE_GRAD`, in the first place where all
-//! its gradients are there, so that it overlaps with what other stages of the rank still do. In a lowered plan
-//! it goes after the sends that follow the cell: a peer waits for those. Idle cells are dropped. Idempotent.
-//! Follows `_add_reduce_grad` of PyTorch 2.15 (whose separate wait is the runtime's matter here).
+//! Guarantees: each stage that computes a weight gradient gets one `REDUCE_GRAD`, as soon as all its gradients are
+//! computed, so that it overlaps with what other stages of the rank still do. In a lowered plan it goes after the sends
+//! that follow the cell, since peers wait for those. Idle cells are dropped. Idempotent.
+//! Follows `_add_reduce_grad` of PyTorch 2.15, without its separate wait, which
+//! [`insert_waits`](super::insert_waits) adds.
 
 use crate::plan::{Action, Op, Plan, Task};
 
 /// One `REDUCE_GRAD` a stage, after its last `W` or `B`.
 ///
-/// Idempotent: a plan with any `REDUCE_GRAD` is returned as it stands.
+/// Idempotent: a plan with any `REDUCE_GRAD` is returned unchanged.
 ///
 /// ```
 /// use burn_pipeline_plan::{pass, plan::Plan};

@@ -1,4 +1,4 @@
-//! Lowering: writes down every send and receive.
+//! Lowering: inserts every send and receive.
 //!
 //! ```text
 //! before   rank 0: 0F0 0F1 0B0 0B1
@@ -7,17 +7,17 @@
 //!          rank 1: 1RECV_F0 1F0 1RECV_F1 1B0 1SEND_B0 1F1 1B1 1SEND_B1
 //! ```
 //!
-//! Guarantees: one pass for all placements; each value that crosses ranks is sent once, right after it is made,
-//! and received once, before it is used; neighbours on one rank exchange nothing; the lowered plan runs to its
-//! end under rendezvous. Order of sends and receives is that of PyTorch's `_add_send_recv`, cell by cell.
+//! Guarantees: one pass for all placements. Each value that crosses ranks is sent once, right after it is computed, and
+//! received once, before it is used. Neighbours on one rank exchange nothing. The lowered plan cannot deadlock, even under
+//! rendezvous. The order of sends and receives is that of PyTorch's `_add_send_recv`, cell by cell.
 //!
-//! 1. Ranks take turns in rank order. In its turn a rank runs one cell if the cell's inputs have arrived.
-//!    Idle cells and `UNSHARD`, `RESHARD`, `REDUCE_GRAD` take a turn too, so they move where receives land.
-//! 2. A cell whose value crosses ranks is followed by its sends, and the sender writes the receive at the end of
-//!    the peer's row as it stands. Both ends of a channel thus agree on the order, and the order in which cells
-//!    ran is one in which every transfer can be carried out as a joint event: nothing can deadlock.
-//! 3. A rank that cannot run is not asked again until a value arrives for it, so time is linear in the plan
-//!    (plus a word of 64 ranks a round).
+//! 1. Ranks take turns in rank order. In its turn a rank runs one cell, if the cell's inputs have arrived. Idle cells and
+//!    `UNSHARD`, `RESHARD`, `REDUCE_GRAD` take a turn too, so they influence where receives go.
+//! 2. After a cell with a value that crosses ranks come its sends, and each receive is appended at the same moment to the
+//!    peer's row so far. So both ends of a channel have the same order. There is no deadlock, since the order in which
+//!    the cells ran here is one in which every send can meet its receive.
+//! 3. A rank that cannot run is not visited again until a value arrives for it. So time is linear in the plan, plus one
+//!    word for every 64 ranks a round.
 //!
 //! Idle cells are dropped. A plan that already has a transfer is returned unchanged.
 
@@ -25,19 +25,19 @@ use super::error::{PassError, Stuck};
 use crate::plan::edges::{Edges, Side};
 use crate::plan::{Action, MicrobatchTask, Op, Plan, StageId, Task};
 
-/// A pair's input (the previous stage's output) is on its rank.
+/// The bit of a pair's input: the previous stage's output is on the pair's rank.
 const INPUT: u8 = 1;
-/// A pair's gradient (of its output) is on its rank.
+/// The bit of the gradient of a pair's output.
 const GRADIENT: u8 = 2;
 
 /// Inserts `SEND_F`, `RECV_F`, `SEND_B` and `RECV_B` wherever a value crosses ranks.
 ///
-/// Idempotent: a plan that is lowered already is returned as it stands.
+/// Idempotent: a lowered plan is returned unchanged.
 ///
 /// # Errors
-/// [`PassError::Stuck`] if some cell's input is never made in time, [`PassError::Misplaced`] and
-/// [`PassError::NoSuchMicrobatch`] if a cell does not fit the placement or the counts, [`PassError::Sparse`] if
-/// the plan is far from complete.
+/// [`PassError::Stuck`] if ranks wait for values that are never computed, [`PassError::Misplaced`] and
+/// [`PassError::NoSuchMicrobatch`] if a cell does not fit the placement or the counts, [`PassError::Sparse`] if the plan
+/// is far from complete.
 ///
 /// ```
 /// use burn_pipeline_plan::{pass, plan::Plan};
@@ -66,10 +66,10 @@ struct Lowering<'a> {
     arrived: Vec<u8>,
     /// Index of each rank's next cell.
     next: Vec<usize>,
-    /// That cell, read right after the one before it was run: rows lie far apart in memory, and by the rank's
-    /// next turn the read has been waited for in passing.
+    /// That cell, read as soon as the one before it has run. Rows are far from each other in memory; by the rank's next
+    /// turn, the processor has fetched the cell.
     heads: Vec<Option<Action>>,
-    /// One bit a rank: is it worth asking in its turn?
+    /// One bit a rank: may it be able to run?
     awake: Vec<u64>,
     rows: Vec<Vec<Action>>,
 }
@@ -96,12 +96,12 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// Gives every rank that is awake its turn, in rank order; false if none could run.
+    /// Gives every rank that is awake a turn, in rank order; false if none could run.
     fn round(&mut self) -> Result<bool, PassError> {
         let mut progress = false;
         for word in 0..self.awake.len() {
-            // Ranks of this word whose turn is still to come: one that is woken by a lower rank runs in this
-            // round, one that is woken by a higher rank in the next.
+            // The ranks of this word that still get a turn. A rank that a lower one wakes runs in this round, one that a
+            // higher one wakes in the next, as in PyTorch's loop over all ranks.
             let mut to_come = u64::MAX;
             loop {
                 let bit = (self.awake[word] & to_come).trailing_zeros();
@@ -190,7 +190,7 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// Hands a task's value to the neighbour that uses it, by a transfer where they live on different ranks.
+    /// Marks a task's value as arrived at the neighbour that uses it, and writes the transfer if that is on another rank.
     #[inline]
     fn deliver(&mut self, rank: usize, task: MicrobatchTask, (slot, pair): (usize, usize)) {
         let at = self.edges.slots()[slot];
@@ -219,8 +219,8 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// Hands a task's values to stages past its neighbour, on other ranks. No task there waits for them: the
-    /// neighbour's value comes later.
+    /// Writes the transfers of a task's values along skip edges. No task waits for these values: its neighbour's value
+    /// always comes later.
     #[inline]
     fn deliver_skips(&mut self, rank: usize, task: MicrobatchTask, (slot, pair): (usize, usize)) {
         let (into, send, receive) = match task.op() {
@@ -254,7 +254,7 @@ impl<'a> Lowering<'a> {
         Err(PassError::Stuck { stuck: unfinished.iter().filter_map(stuck).collect() })
     }
 
-    /// The task whose value has not arrived for this one, if that is so.
+    /// The task that this one still waits for, if any.
     fn missing(&self, task: MicrobatchTask) -> Option<Task> {
         let slot = self.edges.find(task.stage())?;
         if self.ready(task, (slot, self.edges.slots()[slot].base + task.microbatch())) {

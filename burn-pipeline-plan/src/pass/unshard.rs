@@ -1,24 +1,24 @@
-//! Inserts the gathering of sharded parameters before a stage is used, and their release when it is not
-//! needed soon, so that at most a given number of stages is gathered on a rank.
+//! Inserts `UNSHARD` before a stage is used and `RESHARD` when it is not needed soon, so that at most a given number of
+//! stages is gathered on a rank.
 //!
 //! ```text
 //! before (2 active)   rank 0: 0F0 2F0 4F0 4B0 2B0 0B0
 //! after               rank 0: 0UNSHARD 2UNSHARD 0F0 0RESHARD 4UNSHARD 2F0 4F0 4B0 4RESHARD 0UNSHARD 2B0 2RESHARD 0B0
 //! ```
 //!
-//! Guarantees: before each compute cell the rank holds exactly the next `max_active` different stages that it
-//! will compute, its own ones first; a stage is gathered when it comes into that window and released when it
-//! drops out. Releases stand before gathers; gathers in the order of first use, releases in the order in which
-//! the cell before used the stages (only a fused cell can release two). Nothing is released at the end of a
-//! row: the runtime gives everything back after the step. Cells are those of PyTorch 2.7's
-//! `_add_unshard_reshard`, whose releases follow the order of a Python set.
+//! Guarantees: before each compute cell, the rank holds exactly the next `max_active` different stages that it will
+//! compute, the cell's own included. A stage is gathered when it enters this window and released when it leaves it.
+//! Releases come before gathers; gathers in the order of first use; releases in the order in which the cell before used
+//! the stages (only a fused cell can release two). Nothing is released at the end of a row, since the runtime frees
+//! everything after the step. The cells are those of PyTorch 2.7's `_add_unshard_reshard`, except that PyTorch releases
+//! two stages in the order of a Python set.
 //!
-//! 1. The window is a run of compute tasks, from the current cell to where `max_active` stages have been seen.
-//! 2. A cell that has run leaves the window at its start: its stage's count of uses drops, maybe to zero.
-//! 3. The end of the window moves on while there is room. Both ends only move forward: time is linear.
+//! 1. The window is a run of compute tasks, from the current cell until `max_active` stages have been seen.
+//! 2. A cell that has run leaves the window, which lowers its stage's count of uses, maybe to zero.
+//! 3. The end of the window advances while there is room. Both ends only move forward, so time is linear.
 //!
-//! Idle cells are dropped. A plan that already has `UNSHARD` or `RESHARD` is returned unchanged. In a lowered
-//! plan, transfers stay where they are; run it before lowering to get PyTorch's order.
+//! Idle cells are dropped. In a lowered plan, transfers stay where they are; run this pass before lowering to get
+//! PyTorch's order.
 
 use super::error::PassError;
 use crate::plan::edges::Edges;
@@ -26,7 +26,7 @@ use crate::plan::{Action, Op, Plan, StageId, Task};
 
 /// Inserts `UNSHARD` and `RESHARD` so that at most `max_active` stages are gathered on a rank at a time.
 ///
-/// Idempotent: a plan with any of the two is returned as it stands.
+/// Idempotent: a plan that has one of the two is returned unchanged.
 ///
 /// # Errors
 /// [`PassError::TooFewActive`] if a cell works on more stages than the bound allows (a fused cell on two, any
@@ -65,7 +65,7 @@ impl Window<'_> {
         let mut sharded = Vec::with_capacity(row.len() + 16);
         let compute = |task: &Task| task.op().is_compute();
         let mut ahead = row.iter().flat_map(|action| action.tasks()).filter(compute);
-        // Stages that the last compute cell used for the last time in the window as it stood.
+        // Stages that left the window with the last compute cell, and stages that enter it before this one.
         let mut gone: Vec<StageId> = Vec::new();
         let mut come: Vec<StageId> = Vec::new();
         for (step, &action) in row.iter().enumerate().filter(|(_, action)| !action.is_idle()) {
@@ -80,7 +80,7 @@ impl Window<'_> {
                 let slot = self.edges.find(task.stage());
                 let slot = slot.ok_or(PassError::Misplaced { rank, step, action, placed: None })?;
                 if self.enter(slot) {
-                    // A stage that has just dropped out and comes back is not released in between.
+                    // A stage that has just left and comes back is not released in between.
                     match gone.iter().position(|&stage| stage == task.stage()) {
                         Some(back) => drop(gone.remove(back)),
                         None => come.push(task.stage()),

@@ -1,29 +1,28 @@
-//! Waits written down, and taken out again: what a send, a receive or a collective starts is awaited in a cell of its
-//! own.
+//! Inserts waits of sends, receives and collectives as cells of their own, and removes them again.
 //!
 //! ```text
 //! before   rank 0: 0F0 0SEND_F0 0RECV_B0 0B0
 //! after    rank 0: 0F0 0SEND_F0 0RECV_B0 0WAIT_RECV_B0 0B0 0WAIT_SEND_F0
 //! ```
 //!
-//! Guarantees: nothing is moved; a start that has a wait keeps it, so both passes are idempotent, and
-//! [`strip_waits`] undoes [`insert_waits`]. A plan that passes [`check`](crate::plan::check) passes with its waits
-//! under the same transport: a wait holds up what follows it, a send or receive without one holds up more.
-//! [`WaitOptions::pytorch`] gives the cells of PyTorch 2.15's `_add_wait_send` and of the wait that its
-//! `_add_reduce_grad` writes; with [`outstanding`](WaitOptions) those of
-//! `max_outstanding_sends`, where that awaits the oldest send, as it mostly does.
+//! Guarantees: linear time; no other cell moves; a start that has a wait keeps it, so both passes are idempotent, and
+//! [`strip_waits`] undoes [`insert_waits`]. A plan that passes [`check`](crate::plan::check) still passes with its waits
+//! under the same transport: a start with a wait stops its rank later than one without, never sooner.
+//! [`WaitOptions::pytorch`] gives the cells of PyTorch 2.15's `_add_wait_send` and `_add_reduce_grad`; with
+//! [`outstanding`](WaitOptions) those of `max_outstanding_sends`, where that awaits the oldest send, as it mostly does.
 //!
-//! 1. *At once*: right behind the start. It means what the start alone means where transfers keep a rank from going on.
-//! 2. *Late*: a send is awaited right behind the computation that uses the reply to it (the gradient of what `SEND_F`
-//!    handed over: the peer must have received that to compute it), else, as every `SEND_B`, at the end of the row in
-//!    the order of sends; a receive and `UNSHARD` right before the first computation that uses what they bring; a
-//!    reduction before the rank's next one, so that one is under way at a time, or at the end of the row.
-//! 3. Where the number of sends under way is bounded, the oldest is awaited before the one that would be too many.
+//! Where a wait goes:
 //!
-//! A transfer past a neighbour is awaited alike where that was asked for ([`WaitOptions::skips`]); else it is over when
-//! its cell is.
+//! 1. *At once*: right after its start. The pair then does what the start alone does where transfers block their rank.
+//! 2. *Late*, by the start:
+//!    - `SEND_F`: after the computation that uses the reply, the gradient of what was sent. The peer has received the
+//!      value by then, since it computed that gradient from it.
+//!    - `SEND_B`, and `SEND_F` without a reply: at the end of the row, in the order of sends.
+//!    - a receive, `UNSHARD`: before the first computation that uses what arrives.
+//!    - `REDUCE_GRAD`: before the rank's next one, so that one runs at a time, or at the end of the row.
+//! 3. Where the number of outstanding sends is bounded, the oldest is awaited before the send that would exceed it.
 //!
-//! Both run in linear time.
+//! A transfer along a skip edge is treated alike if [`WaitOptions::skips`] is set; else it gets no wait.
 
 use crate::plan::edges::Edges;
 use crate::plan::waits::Awaited;
@@ -37,9 +36,9 @@ pub enum Placing {
     /// Nowhere: no wait is written.
     #[default]
     Implicit,
-    /// Right behind the start.
+    /// Right after the start.
     AtOnce,
-    /// As late as its use allows; see the pass.
+    /// As late as the use allows; see [`insert_waits`].
     Late,
 }
 
@@ -54,15 +53,15 @@ pub struct WaitOptions {
     pub unshards: Placing,
     /// Waits of `REDUCE_GRAD`.
     pub reductions: Placing,
-    /// The most sends of a rank that may be under way where they are awaited late: before one more, the oldest is
-    /// awaited, and so a payload is let go of. PyTorch's `max_outstanding_sends`.
+    /// The most sends of a rank that may be outstanding if they are awaited late: before one more, the oldest is awaited,
+    /// which frees its payload. PyTorch's `max_outstanding_sends`.
     pub outstanding: Option<NonZeroUsize>,
-    /// Are transfers past a neighbour awaited like those to and from it? Else they get no wait.
+    /// Do transfers along skip edges get waits like those between neighbours? Else they get none.
     pub skips: bool,
 }
 
 impl WaitOptions {
-    /// All kinds alike.
+    /// The same place for all kinds.
     pub fn all(placing: Placing) -> Self {
         Self {
             sends: placing,
@@ -74,7 +73,7 @@ impl WaitOptions {
         }
     }
 
-    /// What PyTorch 2.15 writes down: sends late, reductions at once; the rest is awaited where it is used.
+    /// The waits of PyTorch 2.15: sends late, reductions at once, the rest without.
     pub fn pytorch() -> Self {
         Self { sends: Placing::Late, reductions: Placing::AtOnce, ..Self::default() }
     }
@@ -90,10 +89,15 @@ impl WaitOptions {
     }
 }
 
-/// Writes down a wait for each start of the kinds given that has none.
+/// Inserts a wait for each start that has none, in the place that the options give for its kind:
 ///
-/// Reductions of an unlowered plan can be awaited too; [`insert_transfers`](super::insert_transfers) then gives their
-/// waits a turn, as PyTorch does.
+/// - [`Placing::AtOnce`]: right after the start;
+/// - [`Placing::Late`]: a `SEND_F` after the computation that uses the gradient of what it sent, a `SEND_B` at the end of
+///   the row, a receive or `UNSHARD` before the first use of what arrives, a `REDUCE_GRAD` before the rank's next one or at
+///   the end of the row.
+///
+/// In an unlowered plan only reductions (and `UNSHARD`) can get waits; [`insert_transfers`](super::insert_transfers)
+/// then gives these waits a turn, as PyTorch does.
 ///
 /// ```
 /// use burn_pipeline_plan::{pass, plan::Plan};
@@ -124,26 +128,26 @@ pub fn insert_waits(plan: &Plan, options: &WaitOptions) -> Plan {
     plan.with_rows(plan.rows().iter().enumerate().map(row).collect())
 }
 
-/// The same plan without waits: each start is over where its kind is over by itself.
+/// The same plan without waits.
 ///
-/// What only its waits kept from a deadlock is refused by [`check`](crate::plan::check) afterwards.
+/// Some plans need their waits: [`check`](crate::plan::check) refuses those afterwards, since without waits they deadlock.
 pub fn strip_waits(plan: &Plan) -> Plan {
     let is_wait = |action: &Action| matches!(action, Action::Single(task) if task.op().is_wait());
     let strip = |row: &Vec<Action>| row.iter().copied().filter(|action| !is_wait(action)).collect();
     plan.with_rows(plan.rows().iter().map(strip).collect())
 }
 
-/// One row in the making, and the late waits that are still to be written.
+/// The new row so far, and the late waits that are still to be written.
 #[derive(Default)]
 struct Writer {
     row: Vec<Action>,
-    /// The most sends that may be under way.
+    /// The most sends that may be outstanding.
     most: usize,
     /// Waits of sends, in order, and those of them that are still to be written.
     sends: VecDeque<Task>,
     unreplied: HashSet<Task>,
-    /// Waits of sends and of receives by what the neighbour's would be: a stage's transfers of one microbatch and
-    /// direction are replied to, or used, together.
+    /// Waits of sends and of receives, by the wait for the neighbour's transfer: all transfers of one stage, microbatch and
+    /// direction are answered, or used, by the same computation.
     replies: HashMap<Task, Vec<Task>>,
     receives: HashMap<Task, Vec<Task>>,
     unshards: HashMap<StageId, Task>,
@@ -172,7 +176,7 @@ impl Writer {
         }
         self.row.push(action);
         for task in action.tasks().filter(|task| task.op().gives_input_gradient()) {
-            self.behind_reply(task);
+            self.after_reply(task);
         }
     }
 
@@ -190,7 +194,7 @@ impl Writer {
         }
     }
 
-    /// Writes the waits of what a computation is about to use, or a release to end.
+    /// Writes the waits for what a computation uses, or a `RESHARD` frees.
     fn before_use(&mut self, task: Task) {
         self.row.extend(self.unshards.remove(&task.stage()).map(Action::from));
         let op = match task.op() {
@@ -213,8 +217,8 @@ impl Writer {
         }
     }
 
-    /// A backward has used the gradient of what its stage sent: that has been received.
-    fn behind_reply(&mut self, task: Task) {
+    /// Writes the waits of the sends that a backward's gradient answers.
+    fn after_reply(&mut self, task: Task) {
         let Some(wait) = task.microbatch().map(|m| Task::new(task.stage(), Op::WaitSendForward, m)) else { return };
         for wait in self.replies.remove(&wait).unwrap_or_default() {
             if self.unreplied.remove(&wait) {
@@ -223,7 +227,7 @@ impl Writer {
         }
     }
 
-    /// Writes what is left, sends first come first served.
+    /// Writes the waits that are left, sends in their order.
     fn finish(mut self) -> Vec<Action> {
         self.row.extend(self.reduction.take().map(Action::from));
         let left = self.sends.iter().filter(|wait| self.unreplied.contains(wait));

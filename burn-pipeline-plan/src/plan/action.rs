@@ -14,12 +14,12 @@ use std::fmt;
 /// One cell of a plan: a task, two tasks to run overlapped, or an idle slot.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Action {
-    /// An idle slot: keeps rows aligned in a drawing, means nothing when run.
+    /// An idle slot: aligns rows in a drawing and does nothing when run.
     Idle,
     /// One task.
     Single(Task),
     /// A forward and a backward of two different microbatches, to be interleaved where the device can
-    /// (`OVERLAP_F_B`; DualPipe's `F&B`). Run one after the other it means the same.
+    /// (`OVERLAP_F_B`; DualPipe's `F&B`). Running the two one after the other gives the same result.
     Overlap(MicrobatchTask, MicrobatchTask),
 }
 

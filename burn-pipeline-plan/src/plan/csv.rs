@@ -1,7 +1,7 @@
 //! Plans as CSV: one row a rank, one cell an action, an empty cell for an idle slot.
 //!
-//! Guarantees: [`Plan::to_csv`] then [`Plan::from_csv`] gives the same rows; a file that PyTorch's `_dump_csv`
-//! wrote is read as it stands (either line end). An error names the line and the cell, both counted from 1.
+//! Guarantees: [`Plan::from_csv`] of [`Plan::to_csv`] gives the same rows. Files of PyTorch's `_dump_csv` are read
+//! unchanged, with either line end. An error names the line and the cell, both counted from 1.
 //! No cell needs quotes, since no action's text holds a comma.
 
 use super::action::Action;
@@ -22,7 +22,7 @@ pub enum PlanCsvError {
         /// What is wrong with the cell.
         source: ParseActionError,
     },
-    /// The cells are fine but do not make a plan.
+    /// The cells are actions but do not make a plan.
     #[error(transparent)]
     Plan(#[from] PlanError),
 }

@@ -1,5 +1,5 @@
-//! The dense numbering behind passes and checks: every (stage, microbatch) pair has one index, and a stage's
-//! neighbours are found by adding or subtracting its microbatch count.
+//! The dense numbering that passes and checks use: every pair of stage and microbatch has one index, and the pairs of the
+//! neighbouring stages are found by adding or subtracting the microbatch count.
 //!
 //! Guarantees: building it takes time and memory in the number of stages; no table here grows with microbatches.
 //!
@@ -19,13 +19,13 @@ use super::task::Task;
 pub(crate) enum Side {
     /// Nothing: the model begins or ends here.
     End,
-    /// A stage on the same rank: the value is handed over, not sent.
+    /// A stage on the same rank: the value is moved, not sent.
     SameRank,
     /// A stage on another rank: the value is sent.
     OtherRank,
 }
 
-/// One stage of one replica, with what passes and checks ask of it most.
+/// One stage of one replica, with what passes and checks read most often.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Slot {
     /// The rank that holds the stage.
@@ -40,7 +40,7 @@ pub(crate) struct Slot {
     pub(crate) after: Side,
 }
 
-/// An edge past the next stage, in one replica.
+/// A skip edge in one replica.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Skip {
     /// Dense number of the earlier stage.
@@ -49,7 +49,7 @@ pub(crate) struct Skip {
     pub(crate) to: usize,
     /// Must its value be sent?
     pub(crate) crosses: bool,
-    /// Number of its value for microbatch 0, among those of all such edges.
+    /// Number of its value for microbatch 0 among the values of all skip edges.
     pub(crate) base: usize,
 }
 
@@ -90,24 +90,24 @@ impl Edges {
         Self { slots, skips, skip_pairs, stages: placement.stages(), pairs }
     }
 
-    /// All edges past the next stage.
+    /// All skip edges.
     #[inline]
     pub(crate) fn skips(&self) -> &[Skip] {
         &self.skips
     }
 
-    /// Number of values of these edges, over all microbatches.
+    /// Number of values of all skip edges, over all microbatches.
     pub(crate) fn skip_pairs(&self) -> usize {
         self.skip_pairs
     }
 
-    /// Those that lead to a stage, and those that start there, over ranks only, with their numbers.
+    /// The skip edges that cross ranks and lead to a stage (`into`) or start there, with their numbers.
     pub(crate) fn crossing_skips(&self, slot: usize, into: bool) -> impl Iterator<Item = (usize, &Skip)> {
         let ends_here = move |skip: &Skip| if into { skip.to == slot } else { skip.from == slot };
         self.skips.iter().enumerate().filter(move |(_, skip)| skip.crosses && ends_here(skip))
     }
 
-    /// The number of the edge that a transfer past a neighbour is about.
+    /// The number of a transfer's skip edge.
     pub(crate) fn find_skip(&self, task: Task) -> Option<usize> {
         let (own, peer) = (self.find(task.stage())?, self.find(task.skip_peer()?)?);
         self.skips.iter().position(|skip| (skip.from, skip.to) == (own.min(peer), own.max(peer)))
@@ -131,8 +131,8 @@ impl Edges {
         &self.slots
     }
 
-    /// Does the plan number far more work than it holds, so that a table over pairs would dwarf its rows
-    /// (`0F4000000000` is one cell)? A complete plan has at least half a cell for each pair.
+    /// Would a table over pairs be far larger than the rows? `0F4000000000` is one cell that names four billion
+    /// microbatches, and a table for these must not be allocated. A complete plan has at least half a cell a pair.
     pub(crate) fn is_sparse(&self, plan: &Plan) -> bool {
         let cells = plan.rows().iter().map(Vec::len).sum::<usize>();
         self.pairs > 1 << 16 && self.pairs / 64 > cells

@@ -1,7 +1,7 @@
 //! A plan as a grid of text: one line a step, one column a rank, and an optional mark on one step.
 //!
-//! Guarantees: [`format()`] gives exactly the layout of PyTorch's `_format_pipeline_order`, trailing spaces
-//! included, and also takes what that one cannot (no rows, or fewer steps than ranks).
+//! Guarantees: [`format()`] gives exactly the layout of PyTorch's `_format_pipeline_order`, trailing spaces included. It
+//! also accepts no rows, and fewer steps than ranks, which PyTorch's does not.
 //!
 //! ```text
 //!         Rank 0 Rank 1

@@ -1,19 +1,22 @@
 //! Plans: a schedule written down as data.
 //!
-//! A [`Plan`] says, for each rank, which [`Action`]s it runs and in what order, and nothing else in this
-//! library decides order: plans are built by [`schedule`](crate::schedule), rewritten by
-//! [`pass`](crate::pass), proved by [`check`], priced by [`simulate`](crate::simulate), drawn by
-//! [`trace`](crate::trace) and run by `execute`.
+//! A [`Plan`] says which [`Action`]s each rank runs, and in what order. Nothing else decides order: plans are built by
+//! [`schedule`](crate::schedule), rewritten by [`pass`](crate::pass), proved by [`check`], priced by
+//! [`simulate`](crate::simulate), drawn by [`trace`](crate::trace), and run by the crate `burn-pipeline`.
 //!
-//! A plan is *unlowered* when it holds compute actions alone (values appear on the other rank by magic), and
-//! *lowered* once [`insert_transfers`](crate::pass::insert_transfers) has written down every send and receive.
+//! A plan is *unlowered* when it holds compute actions alone: a value is there for the next stage as soon as it is
+//! computed, on whatever rank. A plan is *lowered* when every send and receive is an action too;
+//! [`insert_transfers`](crate::pass::insert_transfers) lowers it.
 //!
-//! A send, a receive, `UNSHARD` or `REDUCE_GRAD` may be followed, later in its row, by its own wait (`WAIT_...`): then
-//! it only starts there, what follows runs beside it, and the wait is where the rank stands until it is over. One
-//! without a wait means what it says: a send or receive is over when its cell is, parameters are awaited where they
-//! are used, a reduction at the end of the step. [`insert_waits`](crate::pass::insert_waits) writes waits down.
+//! A send, a receive, `UNSHARD` or `REDUCE_GRAD` may have a wait of its own (`WAIT_...`) later in its row. Then the
+//! action only starts the operation, the actions between the two run beside it, and the rank stops at the wait until
+//! the operation has ended. Without a wait, a send or receive ends with its cell, parameters are awaited where they are
+//! used, and a reduction ends with the step. [`insert_waits`](crate::pass::insert_waits) writes waits down.
 //!
-//! The form follows PyTorch's `torch.distributed.pipelining` (`_Action`, `pipeline_order`).
+//! Files in reading order: `op`, `stage_id`, `task`, `action` (what one cell says), `placement`, `skips`, `rows` (the
+//! [`Plan`]), `text`, `csv`, `json`, [`grid`] (its written forms), `edges`, `waits` (lookups that passes and checks
+//! share), [`check`] (the proof). Names and text follow PyTorch's `torch.distributed.pipelining` (`_Action`,
+//! `pipeline_order`).
 
 mod action;
 pub mod check;

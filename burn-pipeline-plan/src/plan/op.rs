@@ -18,31 +18,31 @@ pub enum Op {
     BackwardWeight,
     /// `B`: both backwards at once.
     Backward,
-    /// `SEND_F`: hand the stage's output to the next stage's rank.
+    /// `SEND_F`: send the stage's output to the next stage's rank.
     SendForward,
-    /// `RECV_F`: take the stage's input from the previous stage's rank.
+    /// `RECV_F`: receive the stage's input from the previous stage's rank.
     ReceiveForward,
-    /// `SEND_B`: hand the gradient of the stage's input to the previous stage's rank.
+    /// `SEND_B`: send the gradient of the stage's input to the previous stage's rank.
     SendBackward,
-    /// `RECV_B`: take the gradient of the stage's output from the next stage's rank.
+    /// `RECV_B`: receive the gradient of the stage's output from the next stage's rank.
     ReceiveBackward,
     /// `UNSHARD`: gather the stage's sharded parameters.
     Unshard,
-    /// `RESHARD`: give the gathered parameters back.
+    /// `RESHARD`: free the gathered parameters.
     Reshard,
     /// `REDUCE_GRAD`: reduce the stage's gradients over data-parallel replicas.
     ReduceGrad,
-    /// `WAIT_SEND_F`: wait until the output that `SEND_F` hands over may be let go of.
+    /// `WAIT_SEND_F`: wait until the output that `SEND_F` sends may be freed.
     WaitSendForward,
-    /// `WAIT_RECV_F`: wait until the input that `RECV_F` asked for is here.
+    /// `WAIT_RECV_F`: wait until the input that `RECV_F` receives has arrived.
     WaitReceiveForward,
-    /// `WAIT_SEND_B`: wait until the gradient that `SEND_B` hands over may be let go of.
+    /// `WAIT_SEND_B`: wait until the gradient that `SEND_B` sends may be freed.
     WaitSendBackward,
-    /// `WAIT_RECV_B`: wait until the gradient that `RECV_B` asked for is here.
+    /// `WAIT_RECV_B`: wait until the gradient that `RECV_B` receives has arrived.
     WaitReceiveBackward,
-    /// `WAIT_UNSHARD`: wait until the gathered parameters are here.
+    /// `WAIT_UNSHARD`: wait until the gathered parameters have arrived.
     WaitUnshard,
-    /// `WAIT_REDUCE_GRAD`: wait until the reduced gradients are here.
+    /// `WAIT_REDUCE_GRAD`: wait until the reduced gradients have arrived.
     WaitReduceGrad,
 }
 
@@ -121,12 +121,12 @@ impl Op {
         matches!(self, Op::SendForward | Op::SendBackward)
     }
 
-    /// Is the other end of this transfer, or of the one that this waits for, a later stage (`SEND_F`, `RECV_B`)?
+    /// Is the stage at the other end a later one (`SEND_F`, `RECV_B` and the waits for them)?
     pub fn is_towards_next(self) -> bool {
         matches!(self.awaits().unwrap_or(self), Op::SendForward | Op::ReceiveBackward)
     }
 
-    /// Is it the wait for something that an earlier action started (`WAIT_...`)?
+    /// Is it a wait (`WAIT_...`)?
     pub fn is_wait(self) -> bool {
         self.awaits().is_some()
     }
@@ -149,8 +149,8 @@ impl Op {
         }
     }
 
-    /// The wait for an operation that can be started and awaited: `WAIT_SEND_F` for `SEND_F`. `None` for all others
-    /// (a computation, `RESHARD`, a wait).
+    /// The wait for this operation: `WAIT_SEND_F` for `SEND_F`. `None` for computations, `RESHARD` and waits, which cannot
+    /// be awaited.
     pub fn wait(self) -> Option<Op> {
         match self {
             Op::SendForward => Some(Op::WaitSendForward),
@@ -163,7 +163,7 @@ impl Op {
         }
     }
 
-    /// Does it belong to one microbatch (all but `UNSHARD`, `RESHARD`, `REDUCE_GRAD` and their waits)?
+    /// Does it belong to one microbatch? Only `UNSHARD`, `RESHARD`, `REDUCE_GRAD` and the waits for these do not.
     pub fn has_microbatch(self) -> bool {
         !matches!(self, Op::Unshard | Op::Reshard | Op::ReduceGrad | Op::WaitUnshard | Op::WaitReduceGrad)
     }

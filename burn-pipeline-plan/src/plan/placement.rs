@@ -1,8 +1,8 @@
-//! Where stages live: which rank holds which stage of which replica, and the routes that microbatches take.
+//! The placement of stages on ranks, and the routes that microbatches take.
 //!
 //! Guarantees: every stage of every replica has exactly one rank; both replicas have the same number of
 //! stages; every rank named is below the number of ranks. A *route* is the ordered list of stages a microbatch
-//! visits: one route for loop, V, wave and free placements, two (one a replica) for bidirectional ones.
+//! visits. Loop, V, wave and free placements have one route; bidirectional ones have two, one a replica.
 //!
 //! ```text
 //! loop p=2 v=2     V p=2           wave p=2 v=4            bidirectional p=4
@@ -47,7 +47,7 @@ impl std::fmt::Display for PlacementKind {
 /// Why a stage-to-rank map is not a placement.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PlacementError {
-    /// There is nothing to place or nowhere to place it.
+    /// There is no rank or no stage.
     #[error("a placement needs at least one rank and one stage, got {ranks} ranks and {stages} stages")]
     Empty {
         /// Ranks asked for.
@@ -74,12 +74,12 @@ pub enum PlacementError {
     NoSuchRank {
         /// The stage.
         stage: StageId,
-        /// Where it was put.
+        /// The rank given for it.
         rank: usize,
         /// How many ranks there are.
         ranks: usize,
     },
-    /// Two ranks run the same stage.
+    /// Two ranks name the same stage.
     #[error("stage {stage} is run by rank {first} and by rank {second}; a stage lives on one rank")]
     TwoRanks {
         /// The stage.
@@ -89,7 +89,7 @@ pub enum PlacementError {
         /// The other.
         second: usize,
     },
-    /// A stage between 0 and the last one is run by no rank.
+    /// No rank names a stage between 0 and the last one.
     #[error("stage {stage} is run by no rank, though the plan has {stages} stages a replica")]
     Missing {
         /// The stage.
@@ -99,8 +99,8 @@ pub enum PlacementError {
     },
 }
 
-/// Which rank holds which stage. Placements are equal if their maps are, whatever kind they were made as (on one
-/// rank, a V is a loop).
+/// The rank of every stage. Two placements are equal if they place every stage alike, whatever kind they were made as
+/// (on one rank, a V is a loop).
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(try_from = "PlacementMap", into = "PlacementMap")]
 pub struct Placement {
@@ -117,7 +117,7 @@ impl PartialEq for Placement {
 
 impl Eq for Placement {}
 
-/// The plain form in which a placement is stored.
+/// The stored form of a placement.
 #[derive(Clone, Serialize, Deserialize)]
 struct PlacementMap {
     ranks: usize,
@@ -166,7 +166,7 @@ impl Placement {
         Self::from_map(ranks, vec![rank_of_stage])
     }
 
-    /// Any map for one or two routes; its kind is recognised.
+    /// Any map for one or two routes. A map of a known kind gets that kind.
     pub fn from_map(ranks: usize, routes: Vec<Vec<usize>>) -> Result<Self, PlacementError> {
         let lengths: Vec<usize> = routes.iter().map(Vec::len).collect();
         let stages = lengths.first().copied().unwrap_or(0);
@@ -195,7 +195,7 @@ impl Placement {
         }))
     }
 
-    /// The placement that a plan's rows imply: each stage lives where it is computed.
+    /// The placement that rows imply: each stage is on the rank that names it.
     pub fn infer(rows: &[Vec<Action>]) -> Result<Self, PlacementError> {
         let mut routes: Vec<Vec<Option<usize>>> = vec![Vec::new()];
         for (rank, row) in rows.iter().enumerate() {
@@ -246,7 +246,7 @@ impl Placement {
         Ok(Self { kind, ranks, routes: (0..replicas).map(route).collect() })
     }
 
-    /// Which family of maps this is.
+    /// The kind of the map.
     pub fn kind(&self) -> PlacementKind {
         self.kind
     }
@@ -304,7 +304,7 @@ impl Placement {
         stage.next(self.stages())
     }
 
-    /// Must the output of `stage` cross from one rank to another to reach the next stage?
+    /// Is the next stage on another rank, so that the output of `stage` must be sent?
     pub fn crosses_after(&self, stage: StageId) -> bool {
         self.next(stage).is_some_and(|next| self.rank_of(next) != self.rank_of(stage))
     }

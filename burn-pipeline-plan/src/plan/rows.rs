@@ -9,7 +9,7 @@ use super::skips::{SkipEdge, SkipError, checked, edge_of};
 use super::stage_id::StageId;
 use super::task::Task;
 
-/// One list of actions a rank, with the placement and the microbatches that they are about.
+/// The actions of every rank, with the placement of stages and the microbatch counts.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Plan {
     name: String,
@@ -19,13 +19,13 @@ pub struct Plan {
     skips: Vec<SkipEdge>,
 }
 
-/// What a plan's rows say about themselves that does not fit together.
+/// Why rows, placement and counts do not make a plan.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
-    /// The stages' places do not make a placement.
+    /// The stages named in the rows do not make a placement.
     #[error(transparent)]
     Placement(#[from] PlacementError),
-    /// One row a rank is needed.
+    /// The number of rows is not the number of ranks.
     #[error("the plan has {rows} rows, but its placement has {ranks} ranks; write one row a rank")]
     Rows {
         /// Rows given.
@@ -33,7 +33,7 @@ pub enum PlanError {
         /// Ranks of the placement.
         ranks: usize,
     },
-    /// One microbatch count a route is needed.
+    /// The number of microbatch counts is not the number of routes.
     #[error("the plan gives {counts} microbatch counts, but its placement has {routes} routes")]
     Routes {
         /// Counts given.
@@ -41,7 +41,7 @@ pub enum PlanError {
         /// Routes of the placement.
         routes: usize,
     },
-    /// More microbatches than an action can name.
+    /// A route has more microbatches than an action can name.
     #[error(
         "the plan counts {microbatches} microbatches on a route; at most {} can be numbered",
         Task::MAX_MICROBATCHES
@@ -50,16 +50,20 @@ pub enum PlanError {
         /// Microbatches of the route.
         microbatches: usize,
     },
-    /// An edge past the next stage is none.
+    /// A skip edge is not valid.
     #[error(transparent)]
     Skip(#[from] SkipError),
-    /// There is no microbatch to run.
+    /// No route has a microbatch.
     #[error("the plan has no microbatch on any route; a step needs at least one")]
     NoMicrobatch,
 }
 
 impl Plan {
-    /// A plan of given rows. `microbatches` holds one count a route.
+    /// A plan of these rows. `microbatches` holds one count a route.
+    ///
+    /// # Errors
+    /// [`PlanError`] if the number of rows or counts does not fit the placement, or a count is out of range. Whether the
+    /// rows can be run is for [`Plan::check`] to prove.
     pub fn new(
         name: impl Into<String>,
         placement: Placement,
@@ -81,8 +85,11 @@ impl Plan {
         Ok(Self { name: name.into(), placement, microbatches, rows, skips: Vec::new() })
     }
 
-    /// A plan whose placement and microbatch counts are read off its rows: a stage lives where it is named,
-    /// and a route has as many microbatches as the largest number on it says.
+    /// A plan of these rows alone. A stage is placed on the rank that names it; a route has one microbatch more than the
+    /// largest number in its tasks; skip edges are those of the transfers.
+    ///
+    /// # Errors
+    /// [`PlanError::Placement`] if two ranks name one stage, or none names a stage in between.
     pub fn infer(name: impl Into<String>, rows: Vec<Vec<Action>>) -> Result<Self, PlanError> {
         let placement = Placement::infer(&rows)?;
         let mut microbatches = vec![0; placement.routes()];
@@ -95,8 +102,8 @@ impl Plan {
         Self::new(name, placement, microbatches, rows)?.with_skips(skips.into_iter().collect())
     }
 
-    /// The same plan for a model with these edges past the next stage. Transfers are written down for them too by
-    /// [`insert_transfers`](crate::pass::insert_transfers); in a plan that is lowered already they must be there.
+    /// The same plan for a model with these skip edges. [`insert_transfers`](crate::pass::insert_transfers) adds their
+    /// transfers; a plan that is already lowered must hold them.
     ///
     /// ```
     /// use burn_pipeline_plan::{pass, plan::Plan};
@@ -107,13 +114,13 @@ impl Plan {
     /// ```
     ///
     /// # Errors
-    /// [`PlanError::Skip`] if an edge is none.
+    /// [`PlanError::Skip`] if an edge is not valid.
     pub fn with_skips(self, skips: Vec<SkipEdge>) -> Result<Self, PlanError> {
         let skips = checked(skips, self.placement.stages(), Task::MAX_SKIP)?;
         Ok(Self { skips, ..self })
     }
 
-    /// The same plan with other rows: what a pass returns.
+    /// The same plan with other rows.
     ///
     /// # Panics
     /// If there is not one row a rank.
@@ -133,12 +140,12 @@ impl Plan {
         &self.name
     }
 
-    /// Where stages live.
+    /// The rank of every stage.
     pub fn placement(&self) -> &Placement {
         &self.placement
     }
 
-    /// Edges past the next stage, sorted.
+    /// The skip edges, sorted.
     pub fn skips(&self) -> &[SkipEdge] {
         &self.skips
     }
@@ -178,12 +185,12 @@ impl Plan {
         &self.rows[rank]
     }
 
-    /// Every task of a rank in running order, fused ones unpacked.
+    /// Every task of a rank in running order; a fused action counts as its two tasks.
     pub fn tasks(&self, rank: usize) -> impl Iterator<Item = Task> + '_ {
         self.rows[rank].iter().flat_map(|a| a.tasks())
     }
 
-    /// Does any rank run an action that satisfies the test?
+    /// Does any task of the plan satisfy the test?
     pub fn any_task(&self, test: impl Fn(Task) -> bool) -> bool {
         self.rows.iter().flatten().any(|action| match *action {
             Action::Idle => false,
@@ -192,17 +199,17 @@ impl Plan {
         })
     }
 
-    /// Are sends and receives written down?
+    /// Does it hold sends and receives?
     pub fn is_lowered(&self) -> bool {
         self.any_task(|t| t.op().is_transfer())
     }
 
-    /// Is anything awaited in writing?
+    /// Does it hold waits?
     pub fn has_waits(&self) -> bool {
         self.any_task(|t| t.op().is_wait())
     }
 
-    /// Does it run backwards (training), or forwards alone (evaluation)?
+    /// Does it hold backwards? (Without any it is a plan for evaluation.)
     pub fn has_backward(&self) -> bool {
         self.any_task(|t| t.op().gives_input_gradient())
     }

@@ -1,5 +1,5 @@
-//! Edges past the next stage: what a stage hands to a later one, around those between (the long connections of
-//! U-Nets, an encoder's output that every decoder stage reads).
+//! Skip edges: values that a stage passes to a later one, around the stages between (the long connections of U-Nets, an
+//! encoder's output that every decoder stage reads).
 //!
 //! Guarantees: the edges of a plan are sorted and distinct, each leads forward past at least one stage, and both its
 //! ends are stages of the plan.
@@ -11,11 +11,11 @@ use super::stage_id::StageId;
 use super::task::Task;
 use serde::{Deserialize, Serialize};
 
-/// An edge from a stage to one that is not the next, in every replica of the model.
+/// A skip edge: from a stage to a later one that is not the next, in every replica of the model.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(from = "(usize, usize)", into = "(usize, usize)")]
 pub struct SkipEdge {
-    /// The stage that makes the value.
+    /// The stage that computes the value.
     pub from: usize,
     /// The stage that reads it.
     pub to: usize,
@@ -49,13 +49,13 @@ pub enum SkipError {
         edge: SkipEdge,
     },
     /// It leads to the next stage.
-    #[error("the edge {edge} leads to the next stage; hand the value on in the stage's output instead")]
+    #[error("the edge {edge} leads to the next stage; pass the value in the stage's output instead")]
     Next {
         /// The edge.
         edge: SkipEdge,
     },
     /// It leads further than an action can name.
-    #[error("the edge {edge} spans more than {} stages; hand the value on in two edges", Task::MAX_SKIP)]
+    #[error("the edge {edge} spans more than {} stages; pass the value in two edges", Task::MAX_SKIP)]
     TooLong {
         /// The edge.
         edge: SkipEdge,
@@ -69,14 +69,15 @@ pub enum SkipError {
         stages: usize,
     },
     /// It is there twice.
-    #[error("the edge {edge} is there twice; hand several values on as one tuple")]
+    #[error("the edge {edge} is there twice; pass several values as one tuple")]
     Twice {
         /// The edge.
         edge: SkipEdge,
     },
 }
 
-/// Sorts the edges of so many stages (or layers), none longer than `longest`, or says what is wrong with one.
+/// Sorts the edges of a model of `stages` stages (or layers), or says which one is not valid. None may span more than
+/// `longest`.
 pub(crate) fn checked(mut edges: Vec<SkipEdge>, stages: usize, longest: usize) -> Result<Vec<SkipEdge>, SkipError> {
     for &edge in &edges {
         match edge.to.checked_sub(edge.from) {
@@ -94,7 +95,7 @@ pub(crate) fn checked(mut edges: Vec<SkipEdge>, stages: usize, longest: usize) -
     }
 }
 
-/// The edge that a transfer is about, if it is not about a neighbour's value.
+/// The edge of a transfer along a skip edge; `None` for all other tasks.
 pub(crate) fn edge_of(task: Task) -> Option<SkipEdge> {
     let (own, peer) = (task.stage().index(), task.skip_peer()?.index());
     Some(SkipEdge { from: own.min(peer), to: own.max(peer) })

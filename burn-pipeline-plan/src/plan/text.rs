@@ -1,8 +1,8 @@
 //! The text form of stages, tasks and actions: `2F0`, `1UNSHARD`, `'3SEND_F1`, `(0F7;7B3)OVERLAP_F_B`.
 //!
-//! Guarantees: what [`Display`](std::fmt::Display) prints parses back to the same value; nothing else parses
-//! but surrounding spaces, leading zeros of numbers, and an empty text for an idle slot. PyTorch's parser
-//! takes `0F0junk` for `0F0`; this one refuses it, and says which part it could not read.
+//! Guarantees: what [`Display`](std::fmt::Display) prints parses back to the same value. Beyond that the parser accepts
+//! surrounding spaces, leading zeros of numbers, and an empty text for an idle slot. Everything else is refused with
+//! the part that could not be read; PyTorch's parser reads `0F0junk` as `0F0`.
 
 use super::action::Action;
 use super::op::Op;

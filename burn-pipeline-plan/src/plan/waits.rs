@@ -1,11 +1,11 @@
 //! Which starts have a wait of their own, cell by cell.
 //!
-//! Guarantees: linear in the plan and free of hashing; takes any plan, also one that [`check`](super::check) refuses
-//! (what the placement does not hold has no wait); a plan without waits costs one scan and no table.
+//! Guarantees: linear in the plan, without hashing. Any plan is accepted, even one that [`check`](super::check) refuses (a
+//! stage outside the placement has no wait). A plan without waits costs one scan and no table.
 //!
-//! 1. Each row is read from its end. A wait is noted for its pair of stage and microbatch, or for its stage.
-//! 2. The start that comes before it takes the note away and is an awaited one. So each `UNSHARD` of a stage that is
-//!    gathered several times has the wait that follows it.
+//! 1. Each row is read from its end. A wait leaves a note for its pair of stage and microbatch, or for its stage.
+//! 2. The next start of that kind (which stands before the wait) finds the note, removes it, and is awaited. So where a
+//!    stage is gathered several times, each `UNSHARD` gets the wait that follows it.
 
 use super::action::Action;
 use super::edges::Edges;
@@ -13,7 +13,7 @@ use super::op::Op;
 use super::rows::Plan;
 use super::task::Task;
 
-/// For each cell of each row: does it start something that has a wait of its own?
+/// For each cell of each row: does it start an operation that has a wait of its own?
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Awaited(Vec<Vec<bool>>);
 
@@ -37,7 +37,7 @@ impl Awaited {
         Self(plan.rows().iter().map(row).collect())
     }
 
-    /// Does this cell start something that is awaited elsewhere?
+    /// Has the operation that this cell starts a wait of its own?
     #[inline]
     pub(crate) fn at(&self, rank: usize, step: usize) -> bool {
         self.0.get(rank).is_some_and(|row| row[step])
@@ -47,13 +47,13 @@ impl Awaited {
 struct Notes<'a> {
     pairs: Vec<u8>,
     slots: Vec<u8>,
-    /// By value of an edge past the next stage.
+    /// By value of a skip edge.
     skips: Vec<u8>,
     edges: &'a Edges,
 }
 
 impl Notes<'_> {
-    /// Notes a wait; of a start, takes the note of its wait away and says whether there was one.
+    /// Notes a wait. For a start: removes the note of its wait, and says whether there was one.
     fn take(&mut self, task: Task) -> bool {
         let Some(bit) = bit(task.op().awaits().unwrap_or(task.op())) else { return false };
         let Some(slot) = self.edges.find(task.stage()) else { return false };
@@ -80,7 +80,7 @@ impl Notes<'_> {
     }
 }
 
-/// The note of an operation that can be awaited.
+/// The note for an operation that can be awaited.
 fn bit(start: Op) -> Option<u8> {
     match start {
         Op::SendForward => Some(1),

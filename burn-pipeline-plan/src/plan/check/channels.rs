@@ -1,13 +1,14 @@
 //! Channels: ordered pairs of ranks, and the order of what goes through them.
 //!
-//! Guarantees: after [`refuse_disorder`] has passed, the j-th send of every channel is the j-th receive at its
-//! other end. It relies on the scan: each transfer stands once, so both ends hold the same set.
+//! Guarantees: after [`refuse_disorder`] has passed, the j-th send of every channel moves the same value as its j-th
+//! receive. This relies on the scan, by which each transfer stands once, so that both ends hold the same set.
 //!
-//! 1. Each stage has up to four channels (input in, output out, and the same for gradients), numbered densely
-//!    by sorting the pairs of ranks that occur.
-//! 2. A transfer is one word: its channel, its end, whether it is started or awaited there (or both), and the number
-//!    of the value that it moves. Both ends write the same number, that of the sending pair and its direction.
-//! 3. Only starts make an order. The sends are laid out channel by channel in one array (a counting sort); the receives read along.
+//! 1. Each stage uses up to four channels (for its input, its output, and the gradients of both). The pairs of ranks that
+//!    occur are sorted, which numbers the channels densely.
+//! 2. A transfer is packed into one word: its channel, its end, whether it is started or awaited there (or both), and the
+//!    number of its value. Both ends compute the same number, that of the sending pair and the direction.
+//! 3. Only starts have an order. A counting sort lays the sends out channel by channel in one array, and each receive is
+//!    compared with the next entry of its channel.
 
 use super::error::{CheckError, Excerpt};
 use crate::plan::action::Action;
@@ -23,18 +24,19 @@ pub(super) struct Channel {
     pub(super) to: u32,
 }
 
-/// What a cell does of a send or a receive.
+/// The part of a send or receive that a cell carries out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Part {
     /// Starts it; a wait follows in a cell of its own.
     Start = 2,
     /// Waits for one that was started.
     Wait = 4,
-    /// Starts it and is not over before it is.
+    /// Starts it and waits for it.
     Whole = 6,
 }
 
-/// One send or receive, or a part of it: 41 bits of value, 20 of channel, 2 of part, 1 of end.
+/// One send or receive, or a part of it, in one word so that the lists of large plans stay short: 41 bits of value, 20 of
+/// channel, 2 of part, 1 of end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Transfer(u64);
 
@@ -90,7 +92,7 @@ struct Ports {
 pub(super) struct Transfers {
     pub(super) channels: Vec<Channel>,
     ports: Vec<Ports>,
-    /// The channels of each edge past the next stage: onward, and back.
+    /// The channels of each skip edge: for the value, and for its gradient.
     skip_ports: Vec<[u32; 2]>,
     list: Vec<Transfer>,
     rows: Vec<usize>,
@@ -146,8 +148,8 @@ impl Transfers {
         self.list.push(Transfer::new(value, channel, sends, part));
     }
 
-    /// Adds a transfer past a neighbour, or a part of it: `skip` is its edge, `value` its value's number, above those of
-    /// all pairs, and `op` the operation of the start.
+    /// Adds a transfer along a skip edge, or a part of it. `skip` is the edge, `value` the number of the value (above those
+    /// of all pairs), and `op` the operation of the start.
     pub(super) fn push_skip(&mut self, skip: usize, value: usize, op: Op, part: Part) {
         let [onward, back] = self.skip_ports[skip];
         let (value, channel) = match op {
@@ -173,13 +175,13 @@ impl Transfers {
         self.list.iter().filter(move |t| t.starts() && t.sends() == sends)
     }
 
-    /// Is anything awaited in a cell of its own?
+    /// Has any transfer a wait of its own?
     pub(super) fn has_waits(&self) -> bool {
         self.has_waits
     }
 }
 
-/// The cell and task of a rank's n-th transfer (or part of one). Only errors ask.
+/// The cell and task of a rank's n-th transfer (or part of one). Called for errors only.
 pub(super) fn locate(plan: &Plan, rank: usize, n: usize) -> Option<(usize, Action, Task)> {
     let cells = plan.row(rank).iter().enumerate();
     let tasks = cells.flat_map(|(step, action)| action.tasks().map(move |task| (step, *action, task)));
@@ -230,7 +232,7 @@ fn disorder(plan: &Plan, transfers: &Transfers, channel: usize, position: usize)
             .filter(|(_, t)| t.starts() && t.channel() == channel && t.sends() == sends);
         own.map(|(n, _)| n).nth(position).and_then(|n| locate(plan, rank, n))
     };
-    // Both ends hold as many transfers as the scan counted, so both are found.
+    // The scan has counted as many transfers at both ends, so both are found.
     let nothing = (0, Action::Idle, Task::new(0, Op::Forward, 0));
     let (sent_step, _, sent) = at(from, true).unwrap_or(nothing);
     let (step, _, received) = at(rank, false).unwrap_or(nothing);

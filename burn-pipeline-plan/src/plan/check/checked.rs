@@ -8,7 +8,7 @@ use super::scan::{refuse_short, scan_rows};
 use crate::plan::edges::Edges;
 use crate::plan::rows::Plan;
 
-/// A plan that has passed [`Plan::check`], which is the only way to make one.
+/// A plan that has passed [`Plan::check`]. There is no other way to make one.
 #[derive(Clone, PartialEq, Debug)]
 pub struct CheckedPlan {
     plan: Plan,
@@ -21,17 +21,17 @@ impl CheckedPlan {
         &self.plan
     }
 
-    /// The plan, no longer checked: it may be rewritten.
+    /// The plan, no longer checked, so that it may be rewritten.
     pub fn into_plan(self) -> Plan {
         self.plan
     }
 
-    /// The transport that it was checked for. It runs under any laxer one as well.
+    /// The transport that it was checked for. It also runs under any laxer one.
     pub fn transport(&self) -> Transport {
         self.transport
     }
 
-    /// Can it be run as it stands: is every value that crosses ranks sent and received in writing?
+    /// Can it be run, or must it be lowered first: does it hold a send and a receive for every value that crosses ranks?
     pub fn is_runnable(&self) -> bool {
         let skips = Edges::new(&self.plan).skips().iter().any(|skip| skip.crosses);
         let crosses = skips || self.plan.placement().all_stages().any(|s| self.plan.placement().crosses_after(s));
@@ -40,12 +40,12 @@ impl CheckedPlan {
 }
 
 impl Plan {
-    /// Proves that the plan can be run, or refuses it. See the [module](crate::plan::check) for what is proved.
+    /// Proves that the plan can be run, or refuses it. The [module](crate::plan::check) lists what is proved.
     ///
     /// # Errors
-    /// A [`CheckError`] that names rank, step and action, and what is wrong with them. Rows are scanned in rank
-    /// order, so of several faults the one on the lowest rank is named; faults that need two ranks to see
-    /// (order on a channel, deadlock) come after all others.
+    /// A [`CheckError`] that names rank, step, action and fault. Rows are scanned in rank order, so of several faults the
+    /// one on the lowest rank is reported. Faults between two ranks (order on a channel, deadlock) are reported only if
+    /// there is no other.
     ///
     /// ```
     /// use burn_pipeline_plan::plan::{CheckOptions, Plan};

@@ -1,19 +1,20 @@
-//! Deadlock: ranks run against each other until all have ended, or those left stand in a circle.
+//! Deadlock: ranks run against each other until all reach the end of their rows, or those left wait in a cycle.
 //!
-//! Guarantees: linear in transfers (or, unlowered, in tasks), since each step of a rank either carries something
-//! out or makes it wait, and what it waits for wakes it once. It is exact: running is confluent (carrying
-//! something out never takes a choice from another rank), so what is left standing in one order of running is
-//! left standing in every one.
+//! Guarantees: exact, and linear in transfers (in an unlowered plan, in tasks).
 //!
-//! 1. Lowered: only transfers matter, since a compute cell needs nothing that its own row does not give it
-//!    ([`scan`](super::scan)), and collectives run on a group of their own. A start never waits. A receive is over
-//!    once its send has started. A send is over once its receive has started (rendezvous), or, under a buffer of K,
-//!    the receive that comes K before its own. Where a rank stands until that is so, it says: at the transfer itself,
-//!    or at its wait.
-//! 2. Unlowered: a cell waits for the cell of the neighbouring stage, wherever that is. A fused cell waits for
-//!    what both its tasks need, as it will once it is lowered and its sends follow it.
-//! 3. A rank left standing waits for something that another one has in its row and has not reached, so that one
-//!    stands too: following the waits must come round.
+//! - Linear: each step of a rank either carries something out or makes the rank wait, and what it waits for wakes it once.
+//! - Exact: which rank runs next makes no difference. A transfer that can be carried out stays possible whatever other
+//!   ranks do meanwhile, so every order of running ends in the same state. One order is enough.
+//! - Every stuck plan has a cycle: a rank that waits does so for an action in another rank's row (the scan has found it
+//!   there) that the other rank has not reached, so that one waits too. There are finitely many ranks, so following
+//!   the waits must return to one met before.
+//!
+//! 1. Lowered: only transfers matter. A compute cell needs nothing beyond its own row (`scan` has proved that), and
+//!    collectives run in groups of their own. A start never waits. A receive ends once its send has started. A send ends
+//!    once its receive has started (rendezvous) or, with a buffer of K, once the receive K places before its own has. The
+//!    rank waits for the end at the transfer itself, or at the wait if there is one.
+//! 2. Unlowered: a cell waits for the cell of the neighbouring stage, on whatever rank. A fused cell waits for what both
+//!    its tasks need, as it will after lowering, when its receives precede it.
 
 use super::channels::{Channel, Order, Transfer, Transfers, locate};
 use super::error::{CheckError, Excerpt, Waiting};
@@ -24,7 +25,7 @@ use crate::plan::rows::Plan;
 use crate::plan::stage_id::StageId;
 use crate::plan::task::Task;
 
-/// Refuses a lowered plan that can get stuck under a transport.
+/// Refuses a lowered plan that deadlocks under a transport.
 pub(super) fn refuse_lowered(
     plan: &Plan,
     transfers: &Transfers,
@@ -49,11 +50,11 @@ struct Lowered<'a> {
     capacity: usize,
     lists: Vec<&'a [Transfer]>,
     next: Vec<usize>,
-    /// Has the rank started the transfer that it stands at?
+    /// Has the rank started the transfer that it waits at?
     posted: Vec<bool>,
     /// Sends and receives started, by channel.
     started: Vec<[usize; 2]>,
-    /// The place of each value in its channel, once an end has started it; empty in a plan without waits.
+    /// The index of each value in its channel, once an end has started it; empty in a plan without waits.
     numbers: Vec<u32>,
 }
 
@@ -90,7 +91,7 @@ impl<'a> Lowered<'a> {
                 }
                 *started += 1;
                 self.posted[rank] = true;
-                // The peer may stand where this lets it go on. It is asked at most once for each start.
+                // This may be what the peer waits for. It is woken at most once for each start, which keeps the time linear.
                 let peer = peer(self.transfers.channels[transfer.channel()], transfer);
                 if ready.last() != Some(&peer) {
                     ready.push(peer);
@@ -104,7 +105,8 @@ impl<'a> Lowered<'a> {
         }
     }
 
-    /// The same under rendezvous where nothing has a wait of its own: both ends of a transfer move at once, or none.
+    /// The same under rendezvous in a plan without waits, where it is twice as simple: both ends of a transfer pass it
+    /// together, or neither does.
     fn advance_jointly(&mut self, rank: usize, ready: &mut Vec<usize>) {
         while let Some(&transfer) = self.lists[rank].get(self.next[rank]) {
             let peer = peer(self.transfers.channels[transfer.channel()], transfer);
@@ -120,7 +122,7 @@ impl<'a> Lowered<'a> {
         }
     }
 
-    /// Is a transfer that its rank has started over?
+    /// Has a transfer that its rank has started ended?
     #[inline]
     fn is_over(&self, transfer: Transfer) -> bool {
         let [received, sent] = self.started[transfer.channel()];
@@ -130,7 +132,7 @@ impl<'a> Lowered<'a> {
         if transfer.sends() { number < self.capacity || received > number - self.capacity } else { sent > number }
     }
 
-    /// What a standing rank waits for, and the rank that has it.
+    /// What a waiting rank waits for, and the rank that has it in its row.
     fn wait(&self, plan: &Plan, rank: usize) -> Option<(Waiting, usize)> {
         let transfer = *self.lists[rank].get(self.next[rank])?;
         let (channel, starts) = (transfer.channel(), &self.order.starts);
@@ -152,7 +154,7 @@ fn peer(channel: Channel, transfer: Transfer) -> usize {
     if transfer.sends() { channel.to as usize } else { channel.from as usize }
 }
 
-/// The circle that a standing rank's waits lead to, as an error.
+/// The cycle that a waiting rank's waits lead to, as an error.
 #[cold]
 fn deadlock(
     plan: &Plan,
@@ -177,7 +179,7 @@ fn deadlock(
 const FORWARD: u8 = 1;
 const BACKWARD: u8 = 2;
 
-/// Refuses an unlowered plan whose order of cells cannot be followed even if values travelled by magic.
+/// Refuses an unlowered plan that deadlocks even though values need no transfers.
 pub(super) fn refuse_unlowered(plan: &Plan, edges: &Edges) -> Result<(), Box<CheckError>> {
     let mut run = Unlowered {
         plan,
@@ -196,7 +198,7 @@ pub(super) fn refuse_unlowered(plan: &Plan, edges: &Edges) -> Result<(), Box<Che
     }
 }
 
-/// A value that another rank makes: the pair that makes it, and `FORWARD` or `BACKWARD`.
+/// A value that another rank computes: the pair that computes it, and `FORWARD` or `BACKWARD`.
 type Value = (usize, u8);
 
 struct Unlowered<'a> {
@@ -208,7 +210,7 @@ struct Unlowered<'a> {
 }
 
 impl Unlowered<'_> {
-    /// Runs a rank until it has to wait; ranks that waited for something that it made become ready.
+    /// Runs a rank until it has to wait. Ranks that waited for what it computed become ready.
     fn advance(&mut self, rank: usize, ready: &mut Vec<usize>) {
         while let Some(action) = self.plan.row(rank).get(self.next[rank]) {
             self.waiting[rank] = action.tasks().filter_map(|task| self.needs(task)).find(|need| !self.has(*need));
@@ -254,7 +256,7 @@ impl Unlowered<'_> {
     }
 }
 
-/// What a task makes for another rank, and that rank.
+/// What a task computes for another rank, and that rank.
 #[inline]
 fn gives(edges: &Edges, task: Task) -> Option<(Value, usize)> {
     let slot = edges.find(task.stage())?;

@@ -1,4 +1,4 @@
-//! What [`Plan::check`](crate::plan::Plan::check) refuses, each with where it stands and the grid around it.
+//! The errors of [`Plan::check`](crate::plan::Plan::check), each with its place and the part of the grid around it.
 
 use super::options::Transport;
 use crate::plan::action::Action;
@@ -29,7 +29,7 @@ impl fmt::Debug for Excerpt {
     }
 }
 
-/// One rank of a deadlock: where it stands and what it waits for.
+/// One rank of a deadlock: its place and what it waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Waiting {
     /// The rank.
@@ -42,8 +42,9 @@ pub struct Waiting {
     pub needs: Task,
 }
 
-/// Why a plan cannot be run. `rank` and `step` (index of the cell in the rank's row, idle cells counted) say
-/// where; a fused `action` holds the `task` in question. Steps beyond the row's end stand for what is missing.
+/// Why a plan cannot be run. `rank` and `step` (the index of the cell in the rank's row, idle cells counted) give the
+/// place, `action` is the cell, and `task` the part of a fused cell that is at fault. For something missing, `step` is
+/// the end of the row.
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "rank, step, action, task and grid mean the same in every variant")]
@@ -53,7 +54,7 @@ pub enum CheckError {
         "rank {rank}, step {step}: {action} is on a stage that the placement does not hold; it has {stages} stages a replica and {replicas} replicas\n{grid}"
     )]
     NoSuchStage { rank: usize, step: usize, action: Action, stages: usize, replicas: usize, grid: Excerpt },
-    /// The stage lives on another rank.
+    /// The stage is placed on another rank.
     #[error(
         "rank {rank}, step {step}: {action} belongs on rank {placed}, which holds the stage; move it there or change the placement\n{grid}"
     )]
@@ -63,12 +64,12 @@ pub enum CheckError {
         "rank {rank}, step {step}: {action} is beyond the route's {microbatches} microbatches, which count from 0\n{grid}"
     )]
     NoSuchMicrobatch { rank: usize, step: usize, action: Action, microbatches: usize, grid: Excerpt },
-    /// A fused cell holds something else than a forward and a backward that can be interleaved.
+    /// A fused cell does not hold a forward and then a backward of something else.
     #[error(
         "rank {rank}, step {step}: {action} does not fuse a forward with a backward (B or I) of something else; split it\n{grid}"
     )]
     NotFusible { rank: usize, step: usize, action: Action, grid: Excerpt },
-    /// A task that has run before runs again.
+    /// A task stands twice.
     #[error("rank {rank}, step {step}: {task} has run before, in step {first}; remove one of the two\n{grid}")]
     Duplicate { rank: usize, step: usize, action: Action, task: Task, first: usize, grid: Excerpt },
     /// A whole backward and a split one of the same stage and microbatch.
@@ -76,27 +77,26 @@ pub enum CheckError {
         "rank {rank}, step {step}: {task} repeats a backward that step {first} has run in the other form; write either B, or I and W\n{grid}"
     )]
     BothBackwards { rank: usize, step: usize, action: Action, task: Task, first: usize, grid: Excerpt },
-    /// A task runs before another one of its own rank that it needs. Where `needs` is a `B`, an `I` will do.
+    /// A task comes before one on its own rank that it needs. Where `needs` is a `B`, an `I` is accepted too.
     #[error("rank {rank}, step {step}: {task} needs {needs} earlier in the row\n{grid}")]
     Unmet { rank: usize, step: usize, action: Action, task: Task, needs: Task, grid: Excerpt },
-    /// A wait that comes after what it waits for was used.
+    /// A wait comes after a use of what it waits for.
     #[error(
         "rank {rank}, step {step}: {task} comes after {user} (step {first}), which uses what it waits for; move it before that\n{grid}"
     )]
     LateWait { rank: usize, step: usize, action: Action, task: Task, user: Task, first: usize, grid: Excerpt },
-    /// More payloads are sent and not awaited than allowed.
+    /// More sent payloads are held until their waits than the cap allows.
     #[error(
-        "rank {rank}, step {step}: {action} raises sent payloads that no wait has let go of to {held}, above the cap of {cap}; wait for an earlier send before it\n{grid}"
+        "rank {rank}, step {step}: {action} raises sent payloads that are still awaited to {held}, above the cap of {cap}; wait for an earlier send before it\n{grid}"
     )]
     SentCap { rank: usize, step: usize, action: Action, held: usize, cap: usize, grid: Excerpt },
-    /// A task that the plan needs is never run. `step` is the end of the row. Where `task` is a `B`, `I` and `W`
-    /// will do.
+    /// A required task is missing. Where `task` is a `B`, `I` and `W` are accepted too.
     #[error("rank {rank} never runs {task}; insert it\n{grid}")]
     Missing { rank: usize, step: usize, task: Task, grid: Excerpt },
     /// A send or receive where the value does not cross ranks.
     #[error("rank {rank}, step {step}: {action} moves nothing: {}; remove it\n{grid}", neighbour.map_or("the model ends there".to_owned(), |n| format!("stage {n} is on the same rank")))]
     NeedlessTransfer { rank: usize, step: usize, action: Action, neighbour: Option<StageId>, grid: Excerpt },
-    /// A send or receive past a neighbour where the plan has no such edge.
+    /// A send or receive along a skip edge that the plan does not have.
     #[error(
         "rank {rank}, step {step}: {action} moves a value along an edge that the plan does not have; remove it, or add the edge with `Plan::with_skips`\n{grid}"
     )]
@@ -115,33 +115,33 @@ pub enum CheckError {
         position: usize,
         grid: Excerpt,
     },
-    /// Ranks wait for one another in a circle. Each one needs a task of the next one, the last one of the first.
+    /// Ranks wait for one another in a cycle: each needs a task of the next one, and the last a task of the first.
     #[error("deadlock under {}: {}; reorder these rows\n{grid}", transport.map_or("any transport".to_owned(), |t| t.to_string()), circle(cycle))]
     Deadlock { transport: Option<Transport>, cycle: Vec<Waiting>, grid: Excerpt },
-    /// A stage computes, or is released, while its parameters are not gathered.
-    #[error("rank {rank}, step {step}: {task} finds its stage's parameters sharded; put {} before it\n{grid}", format_args!("{}UNSHARD", task.stage()))]
+    /// A stage computes, or is resharded, while its parameters are not gathered.
+    #[error("rank {rank}, step {step}: {task} needs its stage's parameters, which are sharded; put {} before it\n{grid}", format_args!("{}UNSHARD", task.stage()))]
     Sharded { rank: usize, step: usize, action: Action, task: Task, grid: Excerpt },
-    /// A stage is gathered that is gathered already.
+    /// A stage is unsharded that is already unsharded.
     #[error(
-        "rank {rank}, step {step}: {action} finds its stage's parameters gathered; remove it, or put a RESHARD before it\n{grid}"
+        "rank {rank}, step {step}: {action} gathers parameters that are already gathered; remove it, or put a RESHARD before it\n{grid}"
     )]
     UnshardedTwice { rank: usize, step: usize, action: Action, grid: Excerpt },
-    /// Gradients are reduced before all of them are there.
+    /// Gradients are reduced before all of them are computed.
     #[error(
-        "rank {rank}, step {step}: {action} comes after {done} of {microbatches} weight gradients of its stage; move it behind the last\n{grid}"
+        "rank {rank}, step {step}: {action} comes after {done} of {microbatches} weight gradients of its stage; move it after the last\n{grid}"
     )]
     ReducedEarly { rank: usize, step: usize, action: Action, done: usize, microbatches: usize, grid: Excerpt },
-    /// More activations are alive than allowed.
+    /// More activations are held than the cap allows.
     #[error(
         "rank {rank}, step {step}: {action} raises live activations to {live} rank-microbatches, above the cap of {cap}; use a schedule that holds fewer\n{grid}"
     )]
     ActivationCap { rank: usize, step: usize, action: Action, live: f64, cap: f64, grid: Excerpt },
-    /// More payloads are received and unused than allowed.
+    /// More received payloads are unused than the cap allows.
     #[error(
         "rank {rank}, step {step}: {action} raises received and unused payloads to {held}, above the cap of {cap}; receive later\n{grid}"
     )]
     ReceivedCap { rank: usize, step: usize, action: Action, held: usize, cap: usize, grid: Excerpt },
-    /// An unlowered plan does not say when payloads arrive.
+    /// A cap on received payloads was given for an unlowered plan, which has no receives.
     #[error("a cap of {cap} received payloads can only be checked in a plan with transfers; insert them first")]
     ReceivedCapUnlowered { cap: usize },
 }

@@ -1,31 +1,31 @@
-//! Proof that a plan can be run: [`Plan::check`] gives a [`CheckedPlan`], or says precisely why not.
+//! The proof that a plan can be run: [`Plan::check`](super::Plan::check) gives a [`CheckedPlan`], or an error that says
+//! what is wrong and where.
 //!
 //! Guarantees, for a declared [`Transport`], of every checked plan:
 //!
-//! - every stage does every microbatch of its route exactly once: `F`, then `B` or `I` and later `W` (or `F`
-//!   alone everywhere: a forward-only plan), each on the rank that holds the stage;
-//! - if the plan is lowered, each value that crosses ranks is sent once after it is made and received once
-//!   before it is used, nothing else is sent, and both ends of a channel (an ordered pair of ranks) agree on the
-//!   order;
-//! - values that go past a neighbour ([`SkipEdge`](crate::plan::SkipEdge)) are held to the same rules;
-//! - each wait comes once, after the one start that it is for and before anything that uses what it waits for;
-//! - if stages are unsharded at all, each is unsharded whenever it computes; if gradients are reduced at all,
-//!   each stage's are, once, after its last weight gradient;
-//! - it cannot deadlock: run under that transport, or any laxer one, every rank reaches the end of its row;
-//! - activations and received buffers stay under the caps given.
+//! - every stage does every microbatch of its route exactly once, on the rank that holds the stage: `F`, then `B`, or
+//!   `I` and later `W`; a plan for evaluation has `F` alone everywhere;
+//! - in a lowered plan, each value that crosses ranks is sent once after it is computed and received once before it is
+//!   used, nothing else is sent, and both ends of a channel (an ordered pair of ranks) have the same order; values along
+//!   skip edges ([`SkipEdge`](super::SkipEdge)) follow the same rules;
+//! - each wait comes once, after the start that it is for and before every use of what it waits for;
+//! - if any stage is unsharded, each stage is unsharded whenever it computes; if any stage's gradients are reduced, each
+//!   stage's are, once, after its last weight gradient;
+//! - it cannot deadlock: under that transport, or any laxer one, every rank reaches the end of its row;
+//! - activations, received payloads and sent payloads stay under the caps given.
 //!
-//! An unlowered plan is checked as if every value appeared where it is needed as soon as it is made.
+//! An unlowered plan is checked as if every value were available to its user as soon as it is computed.
 //!
 //! Time and memory are linear in the plan, with dense tables and no hashing:
 //!
-//! 1. `scan`: one pass over each row, with one byte for each pair of stage and microbatch. All rules that one
-//!    rank can see for itself are decided here, since a rank runs its row in order.
-//! 2. `channels`: the sends of a channel, in order, against its receives.
-//! 3. `deadlock`: ranks are run against each other, transfers alone (or, unlowered, dependencies alone);
-//!    whatever is left standing holds a cycle.
+//! 1. `scan` reads each row once, with one byte of state a pair of stage and microbatch. It decides every rule that one
+//!    rank's row can break by itself.
+//! 2. `channels` compares the sends of each channel, in order, with its receives.
+//! 3. `deadlock` runs the ranks against each other: transfers only, or, in an unlowered plan, dependencies only. Ranks
+//!    that cannot reach the end stand in a cycle.
 //!
-//! The rules are those of PyTorch's `_validate_schedule` and of its unit-step dry run, made strict: see the tests
-//! for a table of what it accepts and this refuses.
+//! The rules are those of PyTorch's `_validate_schedule` and of its unit-step dry run, made strict. The tests hold a
+//! table of what PyTorch accepts and this check refuses.
 
 mod channels;
 mod checked;

@@ -1,14 +1,14 @@
 //! What a plan is checked for: the transport, and caps on what a rank holds.
 
-/// How a link between two ranks behaves; each is laxer than the one before.
+/// When a send ends. Each variant is laxer than the one before: a plan that cannot deadlock under one cannot under the
+/// next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
 pub enum Transport {
-    /// A send ends when its receive is posted, and the other way round: one joint event. The strictest. One that is
-    /// awaited in a cell of its own ends there, and is posted where it starts.
+    /// A send ends when its receive is posted, and a receive when its send is: one joint event. The strictest. A
+    /// transfer with a wait of its own is posted at its start and ends at its wait.
     #[default]
     Rendezvous,
-    /// A channel holds this many payloads: send number `j` waits for receive number `j - K`. With 0 it is a
-    /// rendezvous.
+    /// A channel holds `K` payloads: send number `j` waits for receive number `j - K`. `Buffered(0)` is a rendezvous.
     Buffered(usize),
     /// Sends never wait.
     Unbounded,
@@ -24,19 +24,18 @@ impl std::fmt::Display for Transport {
     }
 }
 
-/// What a plan is checked for, besides being complete and in order.
+/// What a plan is checked for, besides completeness and order.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct CheckOptions {
-    /// The transport under which nothing may deadlock. Unlowered plans have none: their values travel by magic.
+    /// The transport under which the plan must not deadlock. It does not matter for unlowered plans, which have no
+    /// transfers.
     pub transport: Transport,
-    /// The most activations that a rank may hold, in rank-microbatches as the simulator counts them: of a model of
-    /// S stages on p ranks, a forward of one stage adds p/S, its `W` or `B` takes it away. (A rank of a
-    /// bidirectional placement holds a stage of each replica, and each counts as a whole.) Forward-only plans
-    /// hold none.
+    /// The most activations that a rank may hold, in rank-microbatches, as the simulator counts them: with S stages a
+    /// replica on p ranks, a forward adds p/S, and its `W` or `B` removes it. Plans for evaluation hold none.
     pub activation_cap: Option<f64>,
-    /// The most payloads that a rank may have received and not used yet. Only a lowered plan can be checked for it.
+    /// The most payloads that a rank may have received and not used yet. Lowered plans only.
     pub received_cap: Option<usize>,
-    /// The most payloads that a rank may have sent whose `WAIT_SEND_...` is still to come: they cannot be let go of.
-    /// A send without a wait of its own is over when its cell is, and does not count.
+    /// The most sent payloads that a rank may hold until their `WAIT_SEND_...`. A send without a wait of its own ends
+    /// with its cell and does not count.
     pub sent_cap: Option<usize>,
 }

@@ -1,6 +1,6 @@
-//! Whether everything that a plan owes is there.
+//! Completeness: everything that a plan requires must be there.
 //!
-//! Guarantees: names the first thing missing, by stage and then by microbatch, or else there is none.
+//! Guarantees: the first missing task is named, by stage and then by microbatch.
 
 use super::refusals::missing;
 use super::state::{F, I, RECEIVED_B, RECEIVED_F, Reduction, Refusal, Row, SENT_B, SENT_F, Scan, W, WHOLE};
@@ -10,7 +10,7 @@ use crate::plan::rows::Plan;
 use crate::plan::stage_id::StageId;
 use crate::plan::task::Task;
 
-/// Refuses a plan that has not even one task a pair, naming the first forward that is missing.
+/// Refuses a plan with less than one task for every two pairs, naming the first forward that is missing.
 pub(in crate::plan::check) fn refuse_short(plan: &Plan, edges: &Edges) -> Result<(), Refusal> {
     let cells: usize = plan.rows().iter().map(Vec::len).sum();
     if edges.pairs() <= 2 * cells {
@@ -34,7 +34,7 @@ pub(in crate::plan::check) fn refuse_short(plan: &Plan, edges: &Edges) -> Result
 }
 
 impl Scan<'_> {
-    /// Every pair must have the events that its stage owes, and nothing that its peer cannot have.
+    /// Every pair must have the events that its stage requires, and no receive without a sender.
     pub(super) fn refuse_incomplete(&self) -> Result<(), Refusal> {
         for (slot, at) in self.edges.slots().iter().enumerate() {
             let crosses = |side: Side| self.lowered && side == Side::OtherRank;
@@ -56,7 +56,7 @@ impl Scan<'_> {
             let absent = due.iter().find(|(bit, owed, _)| *owed && events & bit == 0);
             return Err(match absent {
                 Some(&(_, _, op)) => missing(self.plan, at.rank, Task::new(stage, op, microbatch)),
-                // All that is left over is a gradient received in a plan that computes none.
+                // Nothing is absent, so there is an event too many: a gradient received in a plan that computes none.
                 None => {
                     let sender = self.edges.slots()[slot + 1].rank;
                     let next = StageId::in_replica(stage.replica(), stage.index() + 1);
@@ -68,7 +68,7 @@ impl Scan<'_> {
         self.refuse_unreduced()
     }
 
-    /// If any stage's gradients are reduced in writing, all must be.
+    /// If any stage's gradients are reduced, all must be.
     fn refuse_unreduced(&self) -> Result<(), Refusal> {
         // A stage whose route carries no microbatch has no gradient to reduce.
         let mut slots = self.edges.slots().iter().zip(&self.reduced);
@@ -82,7 +82,7 @@ impl Scan<'_> {
         }
     }
 
-    /// If any stage's parameters are gathered in writing, all must be.
+    /// If any stage is unsharded, no stage may compute while sharded.
     pub(super) fn refuse_bare(&mut self) -> Result<(), Refusal> {
         if !self.shards.iter().any(|shard| shard.managed) {
             return Ok(());

@@ -65,7 +65,7 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// No computation runs twice, and no backward in both forms.
+    /// No computation may stand twice, and no backward both whole and split.
     #[inline]
     fn refuse_again(&self, events: u8, task: MicrobatchTask) -> Result<(), Refusal> {
         match task.op() {
@@ -96,7 +96,7 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// A weight gradient is done: its activation goes.
+    /// A weight gradient is computed, so its activation is freed.
     #[inline]
     pub(super) fn release(&mut self, slot: usize) {
         self.row.live -= 1;

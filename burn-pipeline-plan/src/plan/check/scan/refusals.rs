@@ -1,5 +1,4 @@
-//! The errors of the scan: out of the way of the loop that decides, since it is run once for each task and these
-//! at most once.
+//! The errors of the scan, in cold functions: the loop runs for every task, an error is made once at most.
 
 use super::state::{Refusal, Row, Scan};
 use crate::plan::action::Action;
@@ -15,7 +14,7 @@ impl Scan<'_> {
         if seen == 0 { Ok(()) } else { Err(self.duplicate(task.into())) }
     }
 
-    /// The bit of what a task needs must be set: `op` of the stage `offset` further on, same microbatch.
+    /// The bit of what a task needs must be set: `op` of the same microbatch at the stage `offset` further on.
     #[inline]
     pub(super) fn require(&self, seen: u8, task: MicrobatchTask, op: Op, offset: isize) -> Result<(), Refusal> {
         if seen != 0 { Ok(()) } else { Err(self.unmet(task, op, offset)) }
@@ -70,7 +69,7 @@ impl Scan<'_> {
 
     #[cold]
     pub(super) fn late_wait(&self, task: Task, user: Task) -> Refusal {
-        // Where the user is a backward, it may stand there in either form.
+        // A backward may stand in the row as `B` or as `I`.
         let split = user.microbatch().map(|m| Task::new(user.stage(), Op::BackwardInput, m));
         let used = self.plan.tasks(self.row.rank).any(|t| t == user);
         let user = if used { user } else { split.unwrap_or(user) };
@@ -91,7 +90,7 @@ impl Scan<'_> {
         self.refuse(|rank, step, action, grid| CheckError::Sharded { rank, step, action, task, grid })
     }
 
-    /// The step before this one in which a task stands (the last one, of a wait that may come more than once).
+    /// The last step before this one in which a task stands.
     fn first(&self, task: Task) -> usize {
         let before = &self.plan.row(self.row.rank)[..self.row.step];
         before.iter().rposition(|action| action.tasks().any(|t| t == task)).unwrap_or(0)

@@ -1,5 +1,5 @@
-//! Values that go past a neighbour: each that crosses ranks is sent once after it is made and received once before
-//! it is used, and so is its gradient. A wait follows its start, once, before the use.
+//! Values along skip edges: each that crosses ranks is sent once after it is computed and received once before it is used,
+//! and so is its gradient. A wait comes once, after its start and before the use.
 
 use super::refusals::missing;
 use super::state::{F, I, RECEIVED_B, RECEIVED_F, Refusal, SENT_B, SENT_F, Scan};
@@ -10,7 +10,7 @@ use crate::plan::op::Op;
 use crate::plan::task::{MicrobatchTask, Task};
 
 impl Scan<'_> {
-    /// A send or receive past a neighbour; `pair` is that of its own stage.
+    /// A send or receive along a skip edge, or the wait for one; `pair` is that of its own stage.
     pub(super) fn skip_transfer(&mut self, pair: usize, task: MicrobatchTask) -> Result<(), Refusal> {
         let (number, skip) = self.crossing_skip(task)?;
         let value = skip.base + task.microbatch();
@@ -37,7 +37,7 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// The edge that a transfer or a wait is about, with its number; it must lead from rank to rank.
+    /// The skip edge of a task, with its number. It must cross ranks.
     fn crossing_skip(&self, task: MicrobatchTask) -> Result<(usize, Skip), Refusal> {
         let number = self.edges.find_skip(task.into());
         let skip = number.map(|n| (n, self.edges.skips()[n])).filter(|(_, skip)| skip.crosses);
@@ -47,7 +47,7 @@ impl Scan<'_> {
         })
     }
 
-    /// The wait for a transfer past a neighbour: after its start, once, and before what uses the value.
+    /// The wait for a transfer along a skip edge: once, after its start, and before the value is used.
     fn skip_wait(
         &mut self,
         pair: usize,
@@ -85,7 +85,7 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// A computation takes what came past its neighbours: `F` the values, `B` or `I` their gradients.
+    /// A computation uses what arrives along skip edges: `F` the values, `B` or `I` their gradients.
     #[inline]
     pub(super) fn use_skips(&mut self, slot: usize, task: MicrobatchTask) -> Result<(), Refusal> {
         if !self.lowered || self.edges.skips().is_empty() {
@@ -112,7 +112,7 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// Every value that crosses must have been sent and received, and nothing else.
+    /// Every value that crosses ranks must have been sent and received, and nothing else.
     pub(super) fn refuse_incomplete_skips(&self) -> Result<(), Refusal> {
         for skip in self.edges.skips().iter().filter(|skip| skip.crosses && self.lowered) {
             let (from, to) = (self.edges.stage(skip.from), self.edges.stage(skip.to));
@@ -125,7 +125,7 @@ impl Scan<'_> {
             for microbatch in 0..self.edges.slots()[skip.from].microbatches {
                 let events = self.skip_events[skip.base + microbatch];
                 let absent = due.iter().find(|(bit, owed, ..)| *owed && events & bit == 0);
-                // In a plan without backwards a gradient that is received is one that nobody sends.
+                // In a plan without backwards nobody sends a gradient, so one that is received lacks its `SEND_B`.
                 let unsent = due.iter().filter(|_| !self.training && events & RECEIVED_B != 0).nth(2);
                 if let Some(&(_, _, stage, op, peer)) = absent.or(unsent) {
                     let rank = self.plan.placement().rank_of(stage);

@@ -9,7 +9,7 @@ use crate::plan::edges::Edges;
 use crate::plan::rows::Plan;
 use crate::plan::waits::Awaited;
 
-/// Events of one pair. `WHOLE` tells a `B` from an `I` and a `W`.
+/// Events of one pair, one bit each. A `B` sets `I`, `W` and `WHOLE`.
 pub(super) const F: u8 = 1;
 pub(super) const I: u8 = 2;
 pub(super) const W: u8 = 4;
@@ -21,7 +21,7 @@ pub(super) const SENT_B: u8 = 128;
 
 pub(super) type Refusal = Box<CheckError>;
 
-/// Where the scan stands, and what its rank holds there.
+/// The scan's place, and what the rank holds there.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Row {
     pub(super) rank: usize,
@@ -29,7 +29,7 @@ pub(super) struct Row {
     pub(super) action: Action,
     pub(super) live: usize,
     pub(super) held: usize,
-    /// Payloads sent whose wait is still to come.
+    /// Sent payloads that are still awaited.
     pub(super) sent: usize,
 }
 
@@ -39,21 +39,21 @@ impl Default for Row {
     }
 }
 
-/// What has happened to a stage's parameters.
+/// The state of a stage's parameters.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct Shard {
     pub(super) gathered: bool,
-    /// Was it ever gathered or released?
+    /// Was it ever unsharded?
     pub(super) managed: bool,
-    /// Did it compute while not gathered?
+    /// Did it ever compute while not gathered?
     pub(super) bare: bool,
-    /// Did it compute since it was gathered?
+    /// Has it computed since it was gathered?
     pub(super) used: bool,
-    /// Was the gathering awaited in writing?
+    /// Has the wait for the gathering come?
     pub(super) awaited: bool,
 }
 
-/// How far the reduction of a stage's gradients has come.
+/// The state of the reduction of a stage's gradients.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Reduction {
     No,
@@ -68,15 +68,15 @@ pub(super) struct Scan<'a> {
     pub(super) lowered: bool,
     pub(super) training: bool,
     pub(super) events: Vec<u8>,
-    /// Sends and receives of every value that goes past a neighbour.
+    /// Sends and receives of every value along a skip edge, as bits of the events.
     pub(super) skip_events: Vec<u8>,
     pub(super) skip_waits: Vec<u8>,
     /// Which starts have waits of their own.
     pub(super) awaited: Awaited,
-    /// The waits of a pair that have come, as the bits of what they wait for; empty in a plan without waits.
+    /// Waits of a pair so far, as the bits of what they wait for; empty in a plan without waits.
     pub(super) waits: Vec<u8>,
     pub(super) shards: Vec<Shard>,
-    /// Weight gradients done, by stage.
+    /// Weight gradients computed, by stage.
     pub(super) weights: Vec<usize>,
     pub(super) reduced: Vec<Reduction>,
     pub(super) transfers: Transfers,

@@ -73,7 +73,7 @@ impl Scan<'_> {
         }
     }
 
-    /// A payload is sent and not awaited yet: it may not be let go of.
+    /// A payload is sent and must be kept until its wait.
     pub(super) fn hold_sent(&mut self) -> Result<(), Refusal> {
         self.row.sent += 1;
         let held = self.row.sent;
