@@ -1,10 +1,10 @@
-//! What no order of actions can beat: lower bounds to print beside a simulation.
+//! Lower bounds on the makespan: no order of the plan's actions is faster.
 //!
-//! 1. *Critical path*: the longest chain of actions and crossings that a single microbatch has to go through.
-//! 2. *Busiest rank*: the work of the rank that has most of it.
-//! 3. *Memory bubble*: with `k` forwards before the first backward, a rank of a one-chunk pipeline idles at least
-//!    `(p-1)(I+2c) + (p-k)F`; section 3 and appendix of Qi et al., Zero Bubble Pipeline Parallelism (2023),
-//!    arXiv:2401.10241.
+//! 1. *Critical path*: the longest chain of actions and crossings of one microbatch.
+//! 2. *Busiest rank*: the work of the rank with the most work.
+//! 3. *Memory bubble*: a rank of a pipeline with one chunk a rank and `k` forwards before its first backward idles for at
+//!    least `(p-1)(I+2c) + (p-k)F` (Qi et al., Zero Bubble Pipeline Parallelism, 2023, arXiv:2401.10241, section 3 and
+//!    appendix).
 
 use crate::cost::Costs;
 use crate::plan::{Action, Op, Plan, StageId, Task};
@@ -15,19 +15,19 @@ use std::collections::HashMap;
 pub struct Bounds {
     /// The longest chain of actions and crossings of one microbatch.
     pub critical_path: f64,
-    /// The compute seconds of the busiest rank.
+    /// Compute seconds of the busiest rank.
     pub busiest_rank: f64,
-    /// Idle seconds of rank 0 that its number of warm-up forwards makes unavoidable; for one chunk a rank in
-    /// loop placement, where stages cost the same, else `None`.
+    /// Idle seconds of rank 0 that follow from its number of warm-up forwards. `None` unless the placement is a loop with
+    /// one chunk a rank and all stages cost the same.
     pub memory_bubble: Option<f64>,
-    /// Compute seconds of rank 0, to which its memory bubble adds.
+    /// Compute seconds of rank 0. Together with its memory bubble they bound the makespan.
     rank_0: f64,
 }
 
 impl Bounds {
     /// The bounds of a plan under the costs of its placement.
     pub fn new(plan: &Plan, costs: &Costs<'_>) -> Self {
-        // Collectives may run beside computations, so they do not count.
+        // Collectives can run beside computations, so they do not bound the makespan.
         let computes = |action: &Action| action.tasks().any(|t| t.op().is_compute());
         let seconds = |&action: &Action| if computes(&action) { costs.action_seconds(action) } else { 0.0 };
         let work = |row: &Vec<Action>| row.iter().map(seconds).sum::<f64>();
@@ -39,37 +39,23 @@ impl Bounds {
         }
     }
 
-    /// The larger bound on the makespan.
+    /// The largest of the bounds, in seconds.
     pub fn makespan(&self) -> f64 {
         let rank_0 = self.memory_bubble.map_or(0.0, |bubble| bubble + self.rank_0);
         self.critical_path.max(self.busiest_rank).max(rank_0)
     }
 }
 
-/// Idle seconds that a rank cannot avoid with `warmup` forwards before its first backward: `(p-1)(I+2c) + (p-k)F`,
-/// and never below zero.
+/// The least idle seconds of a rank with `warmup` forwards before its first backward: `(p-1)(I+2c) + (p-k)F`, or zero.
 ///
-/// From the start of the first forward to that of the first backward, `p` forwards and `p-1` backwards pass one
-/// after the other, and only `k` forwards fill that time. How much room it takes to come to zero on all ranks:
-/// [`forwards_without_bubble`].
+/// Between the start of the first forward and the start of the first backward, `p` forwards and `p-1` backwards run one
+/// after the other on all ranks, and only `k` forwards of this rank fill that time.
 pub fn memory_bubble(ranks: usize, warmup: usize, forward: f64, input: f64, transfer: f64) -> f64 {
     let (p, k) = (ranks as f64, warmup as f64);
     ((p - 1.0) * (input + 2.0 * transfer) + (p - k) * forward).max(0.0)
 }
 
-/// Activations that a rank has to be able to hold for a plan without bubbles: `⌊((p-1)(I+2c) + (2p-1)F) / F⌋`.
-///
-/// Without forwards that take time, no number is enough: `usize::MAX`.
-pub fn forwards_without_bubble(ranks: usize, forward: f64, input: f64, transfer: f64) -> usize {
-    if forward <= 0.0 {
-        return usize::MAX;
-    }
-    let p = ranks as f64;
-    let time = (p - 1.0) * (input + 2.0 * transfer) + (2.0 * p - 1.0) * forward;
-    (time / forward).floor() as usize
-}
-
-/// The memory bubble of rank 0, where the formula's assumptions hold.
+/// The memory bubble of rank 0, if the formula's assumptions hold.
 fn memory_bubble_of(plan: &Plan, costs: &Costs<'_>) -> Option<f64> {
     let placement = plan.placement();
     let ranks = plan.ranks();
@@ -93,11 +79,11 @@ fn memory_bubble_of(plan: &Plan, costs: &Costs<'_>) -> Option<f64> {
     alike.then(|| memory_bubble(ranks, warmup, stage(0).0, stage(0).1, transfer))
 }
 
-/// The longest chain of one microbatch: forwards up its route, backwards down it, then the last `W`.
+/// The longest chain of any microbatch: its forwards, its backwards, then the last `W`.
 fn critical_path(plan: &Plan, costs: &Costs<'_>) -> f64 {
     let mut seconds: HashMap<Task, f64> = HashMap::new();
     for &action in plan.rows().iter().flatten() {
-        // A fused action gives its results at its end; were both parts of one chain, they would count once.
+        // A fused action gives both results at its end. If both parts are on one chain, its seconds count once.
         let fused = costs.fused_seconds(action);
         for (i, task) in action.tasks().filter(|t| t.op().is_compute()).enumerate() {
             let once = fused.map(|seconds| if i == 0 && one_chain(action) { 0.0 } else { seconds });
@@ -109,12 +95,13 @@ fn critical_path(plan: &Plan, costs: &Costs<'_>) -> f64 {
     paths.map(|(replica, m)| path(plan, costs, &seconds, replica, m)).fold(0.0, f64::max)
 }
 
-/// Are both parts of a fused action about the same microbatch of the same route?
+/// Whether both parts of a fused action are about the same microbatch of the same route.
 fn one_chain(action: Action) -> bool {
     let Action::Overlap(a, b) = action else { return false };
     (a.stage().replica(), a.microbatch()) == (b.stage().replica(), b.microbatch())
 }
 
+/// The longest chain of one microbatch.
 fn path(plan: &Plan, costs: &Costs<'_>, seconds: &HashMap<Task, f64>, replica: usize, microbatch: usize) -> f64 {
     let placement = plan.placement();
     let of = |stage, op| seconds.get(&Task::new(stage, op, microbatch)).copied();
@@ -126,7 +113,7 @@ fn path(plan: &Plan, costs: &Costs<'_>, seconds: &HashMap<Task, f64>, replica: u
     for index in 0..placement.stages() {
         let stage = StageId::in_replica(replica, index);
         time += stage.previous().map_or(0.0, |previous| crossing(previous, stage, previous));
-        // What the plan does not run adds nothing, so the bound stays one.
+        // A forward that the plan does not run adds nothing: the result stays a lower bound.
         time += of(stage, Op::Forward).unwrap_or(0.0);
         longest = longest.max(time);
     }
@@ -145,10 +132,8 @@ mod tests {
 
     #[test]
     fn the_memory_bubble_falls_to_zero_with_more_forwards() {
-        // F = I = 1 and c = 0: 2p-1 forwards hide the way there and back.
+        // With F = I = 1 and c = 0, 2p-1 forwards fill the time until the first backward.
         let bubble = |k| memory_bubble(4, k, 1.0, 1.0, 0.0);
         assert_eq!((bubble(4), bubble(6), bubble(7), bubble(8)), (3.0, 1.0, 0.0, 0.0));
-        assert_eq!(forwards_without_bubble(4, 1.0, 1.0, 0.1), 10);
-        assert_eq!(forwards_without_bubble(4, 0.0, 1.0, 0.1), usize::MAX);
     }
 }

@@ -1,149 +1,54 @@
-//! The discrete-event simulation: each rank runs its row in order, as early as what it needs allows.
+//! The discrete-event simulation: each rank runs its row in order, as early as the inputs of its actions allow.
 //!
-//! Guarantees: the outcome does not depend on the order in which ranks are looked at, since every time is a maximum
-//! of times that the plan alone relates; a plan in which some rank can never go on ends in an error that names it.
+//! Guarantees: the outcome does not depend on the order in which ranks are looked at, because every time is a maximum of
+//! times that the plan alone relates. A plan in which some rank can never go on ends in an error that names the rank.
 //!
-//! 1. A rank runs its next action if what it needs was made; else it is left, and woken when that is made.
-//! 2. In an unlowered plan a value crosses from rank to rank by itself: latency plus bytes over bandwidth after the
-//!    action that made it, which occupies neither rank. In a lowered plan sends and receives carry it
+//! 1. A rank runs its next action if the inputs have been made. Otherwise the rank is set aside until they are.
+//! 2. In an unlowered plan a value crosses from rank to rank by itself: it arrives a latency plus bytes over bandwidth
+//!    after the end of the action that made it, and occupies neither rank. In a lowered plan sends and receives carry it
 //!    ([`super::transfers`]).
-//! 3. A fused action with a cost of its own starts when both parts can and gives both results at its end; one
-//!    without runs its two tasks one after the other.
-//! 4. When no rank can go on, the step is over, or it is a deadlock.
+//! 3. A fused action with a cost of its own starts when both parts can start, and gives both results at its end. One
+//!    without such a cost runs its two tasks one after the other.
+//! 4. When no rank can go on, the step is over or the plan deadlocks.
 
 use super::error::{Blocked, SimulateError};
-use super::memory::{Held, Ledger};
-use super::report::{IdleCause, IdlePeriod, Simulation};
-use super::transfers::Transfers;
-use super::{SimulateOptions, report_of, validate::validate};
-use crate::cost::Costs;
-use crate::plan::edges::Edges;
-use crate::plan::waits::Awaited;
-use crate::plan::{Action, MicrobatchTask, Op, Plan, StageId, Task};
+use super::finish::report_of;
+use super::memory::Held;
+use super::messages::Arrival;
+use super::options::SimulateOptions;
+use super::report::{IdleCause, Simulation};
+use super::state::Engine;
+use super::validate::validate;
+use crate::cost::Profile;
+use crate::plan::{Action, MicrobatchTask, Op, Plan, Task};
 use crate::trace::Event;
 
-/// Not made yet: any comparison with it is false.
-pub(super) const NEVER: f64 = f64::NAN;
-
-/// One rank in the course of a simulation.
-#[derive(Clone, Debug, Default)]
-pub(super) struct RankState {
-    /// Index of the next action in its row.
-    pub(super) next: usize,
-    /// Is the first task of a fused action done, and the second not?
-    pub(super) half: bool,
-    /// Has the transfer that it stands at been posted?
-    pub(super) posted: bool,
-    /// When it is free.
-    pub(super) clock: f64,
-    /// When its collectives' lane is free (only where they overlap with compute).
-    pub(super) lane: f64,
-    pub(super) busy: f64,
-    pub(super) first: Option<f64>,
-    pub(super) last: f64,
-    pub(super) idle: Vec<IdlePeriod>,
-    pub(super) memory: Ledger,
-}
-
-impl RankState {
-    /// Idles until `until`, if that is later than now.
-    pub(super) fn idle_until(&mut self, until: f64, cause: IdleCause) {
-        if until > self.clock {
-            self.idle.push(IdlePeriod { start: self.clock, end: until, cause });
-            self.clock = until;
-        }
+/// Simulates one step of a plan, lowered or not.
+///
+/// # Errors
+/// - [`SimulateError::Profile`] if the profile has another number of stages.
+/// - [`SimulateError::Foreign`] or [`SimulateError::Sparse`] if an action names what the plan does not have, or the plan
+///   counts far more microbatches than it has actions.
+/// - [`SimulateError::Deadlock`] if some rank can never go on.
+pub fn simulate(plan: &Plan, profile: &Profile, options: &SimulateOptions) -> Result<Simulation, SimulateError> {
+    let costs = profile.costs(plan.placement())?;
+    validate(plan)?;
+    if options.overlap && plan.is_lowered() {
+        // With overlap nothing blocks, so a plan that deadlocks on real blocking transfers would pass: run it both ways.
+        Engine::new(plan, costs, SimulateOptions { overlap: false, ..*options }).run()?;
     }
+    Engine::new(plan, costs, *options).run()
 }
 
-/// When a value left its maker and when it is there.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Arrival {
-    pub(super) sent: f64,
-    pub(super) arrived: f64,
-    pub(super) cause: IdleCause,
-}
-
-/// The simulation's state.
-pub(super) struct Engine<'a> {
-    pub(super) plan: &'a Plan,
-    pub(super) costs: Costs<'a>,
-    pub(super) options: SimulateOptions,
-    pub(super) lowered: bool,
-    training: bool,
-    pub(super) stride: usize,
-    /// End of `F`, by stage and microbatch.
-    pub(super) outputs: Vec<f64>,
-    /// End of `I` or `B`, by stage and microbatch.
-    pub(super) gradients: Vec<f64>,
-    /// When the gathered parameters of a stage are there; `None` while it is not unsharded.
-    pub(super) unsharded: Vec<Option<f64>>,
-    /// When the reduction of a stage's gradients is over; `None` before it starts.
-    pub(super) reduced: Vec<Option<f64>>,
-    /// Has a stage gradients of its weights?
-    summed: Vec<bool>,
-    /// Which starts have waits of their own.
-    awaited: Awaited,
-    pub(super) transfers: Transfers,
-    pub(super) ranks: Vec<RankState>,
-    pub(super) events: Vec<Event>,
-    queue: Vec<usize>,
-}
-
-impl<'a> Engine<'a> {
-    pub(super) fn new(plan: &'a Plan, costs: Costs<'a>, options: SimulateOptions) -> Result<Self, SimulateError> {
-        validate(plan)?;
-        let stride = plan.microbatches().iter().copied().max().unwrap_or(0);
-        let (slots, lowered) = (plan.placement().slots(), plan.is_lowered());
-        let skips = plan.skips().len() * plan.placement().routes();
-        let mut engine = Self {
-            plan,
-            costs,
-            options,
-            lowered,
-            training: plan.has_backward(),
-            stride,
-            outputs: vec![NEVER; slots * stride],
-            gradients: vec![NEVER; slots * stride],
-            unsharded: vec![None; slots],
-            reduced: vec![None; slots],
-            summed: vec![false; slots],
-            awaited: Awaited::new(plan, &Edges::new(plan)),
-            transfers: Transfers::new(if lowered { (slots + skips) * stride } else { 0 }),
-            ranks: vec![RankState::default(); plan.ranks()],
-            events: Vec::with_capacity(plan.rows().iter().map(Vec::len).sum()),
-            queue: (0..plan.ranks()).rev().collect(),
-        };
-        engine.mark_awaited();
-        Ok(engine)
-    }
-
+impl Engine<'_> {
     /// Runs the plan to its end.
-    pub(super) fn run(mut self) -> Result<Simulation, SimulateError> {
+    fn run(mut self) -> Result<Simulation, SimulateError> {
+        self.mark_awaited();
         while let Some(rank) = self.queue.pop() {
             self.advance(rank);
         }
         let blocked: Vec<Blocked> = (0..self.ranks.len()).filter_map(|rank| self.blocked(rank)).collect();
         if blocked.is_empty() { Ok(report_of(self)) } else { Err(SimulateError::Deadlock { blocked }) }
-    }
-
-    /// The entry of a stage and microbatch in the tables.
-    pub(super) fn at(&self, stage: StageId, microbatch: usize) -> usize {
-        self.plan.placement().slot(stage) * self.stride + microbatch
-    }
-
-    /// Looks at a rank again.
-    pub(super) fn wake(&mut self, rank: usize) {
-        self.queue.push(rank);
-    }
-
-    /// Does the cell that a rank stands at start something that goes on beside what follows?
-    pub(super) fn runs_beside(&self, rank: usize) -> bool {
-        self.options.overlap || self.is_awaited(rank, self.ranks[rank].next)
-    }
-
-    /// Does a cell start something that has a wait of its own?
-    pub(super) fn is_awaited(&self, rank: usize, step: usize) -> bool {
-        self.awaited.at(rank, step)
     }
 
     fn advance(&mut self, rank: usize) {
@@ -156,7 +61,7 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// Runs an action if it can; else changes nothing that a second try would repeat.
+    /// Runs an action if it can. If not, changes nothing that a second try would repeat.
     fn run_action(&mut self, rank: usize, action: Action) -> bool {
         match (action, self.costs.fused_seconds(action)) {
             (Action::Overlap(first, second), Some(seconds)) => self.run_fused(rank, action, [first, second], seconds),
@@ -176,6 +81,7 @@ impl<'a> Engine<'a> {
         }
     }
 
+    /// Runs a task if it can.
     fn run_task(&mut self, rank: usize, task: Task) -> bool {
         match task.of_microbatch() {
             Some(task) => self.run_microbatch(rank, task),
@@ -200,7 +106,7 @@ impl<'a> Engine<'a> {
 
     fn run_fused(&mut self, rank: usize, action: Action, tasks: [MicrobatchTask; 2], seconds: f64) -> bool {
         let Ok(first) = self.needs(tasks[0]) else { return false };
-        // Run one after the other it means the same: the second may use what the first makes.
+        // A fused action means the same as its tasks one after the other, so the second may use what the first makes.
         let own = self.at(tasks[0].stage(), tasks[0].microbatch());
         let before = std::mem::replace(&mut self.outputs[own], first.arrived);
         match self.needs(tasks[1]) {
@@ -215,7 +121,7 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// Runs one computation, or two fused ones, whose needs arrive as given.
+    /// Runs one computation, or two fused ones, whose inputs arrive as given.
     fn compute(&mut self, rank: usize, action: Action, tasks: &[MicrobatchTask], needs: &[Arrival], seconds: f64) {
         let state = &mut self.ranks[rank];
         if let Some(last) = needs.iter().max_by(|a, b| a.arrived.total_cmp(&b.arrived)) {
@@ -232,7 +138,7 @@ impl<'a> Engine<'a> {
             let cost = self.costs.stage(task.stage());
             let memory = &mut self.ranks[rank].memory;
             memory.change(start, Held::Activations, cost.activation_bytes);
-            // Without backwards nothing was to be kept, so nothing will be computed anew.
+            // Without backwards nothing is kept, so nothing is recomputed.
             if self.training {
                 memory.change(start, Held::Activations, cost.recomputed_bytes);
                 memory.change(end, Held::Activations, -cost.recomputed_bytes);
@@ -257,7 +163,7 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// Notes what a computation made and what it no longer needs.
+    /// Records what a computation made, and releases what it no longer needs.
     fn finish(&mut self, rank: usize, task: MicrobatchTask, need: Arrival, end: f64) {
         let (stage, placement) = (task.stage(), self.plan.placement());
         let (own, cost) = (self.at(stage, task.microbatch()), self.costs.stage(stage));

@@ -13,28 +13,28 @@ pub struct Blocked {
     pub step: usize,
     /// The action.
     pub action: Action,
-    /// What it waits for.
+    /// The task that it waits for.
     pub awaits: Task,
-    /// The rank that would have to run that.
+    /// The rank that would have to run that task.
     pub on: usize,
 }
 
 /// Why a plan could not be simulated.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SimulateError {
-    /// The costs do not fit the plan.
+    /// The profile does not fit the plan.
     #[error(transparent)]
     Profile(#[from] ProfileError),
-    /// The ranks wait for each other, or for something that no rank does.
+    /// The ranks wait for each other, or for a task that no rank runs.
     #[error(
         "deadlock: {}; reorder the actions so that each one's input is made before it is needed, or check the plan for the cycle",
         list(blocked)
     )]
     Deadlock {
-        /// Every rank that is not done, and what it waits for.
+        /// Every rank that has not finished its row, and what it waits for.
         blocked: Vec<Blocked>,
     },
-    /// An action names something that its plan does not have.
+    /// An action names a stage, microbatch or edge that its plan does not have.
     #[error("rank {rank}, step {step} ({action}): {reason}")]
     Foreign {
         /// The rank.
@@ -51,14 +51,14 @@ pub enum SimulateError {
         "the plan counts {microbatches} microbatches on {stages} stages, but holds only {actions} actions; every stage has to run every microbatch"
     )]
     Sparse {
-        /// Largest count of a route.
+        /// The largest microbatch count of a route.
         microbatches: usize,
         /// Stages over all replicas.
         stages: usize,
         /// Actions of the plan.
         actions: usize,
     },
-    /// The unit-step simulation knows computations and transfers alone.
+    /// The unit-step simulation knows only computations and transfers.
     #[error(
         "rank {rank}: the unit-step simulation cannot run {action}; it knows F, I, W, B, sends and receives, so lower the plan without sharding, strip its waits and split fused actions"
     )]
@@ -70,12 +70,12 @@ pub enum SimulateError {
     },
 }
 
-/// How many blocked ranks a message spells out.
-const SPELLED: usize = 8;
+/// Blocked ranks that an error message lists.
+const LISTED: usize = 8;
 
 fn list(blocked: &[Blocked]) -> String {
     let mut text = String::new();
-    for (i, b) in blocked.iter().take(SPELLED).enumerate() {
+    for (i, b) in blocked.iter().take(LISTED).enumerate() {
         let join = if i > 0 { ", " } else { "" };
         // Writing into a string cannot fail.
         let _ = write!(
@@ -84,8 +84,8 @@ fn list(blocked: &[Blocked]) -> String {
             b.rank, b.step, b.action, b.awaits, b.on
         );
     }
-    if blocked.len() > SPELLED {
-        let _ = write!(text, ", and {} more", blocked.len() - SPELLED);
+    if blocked.len() > LISTED {
+        let _ = write!(text, ", and {} more", blocked.len() - LISTED);
     }
     text
 }

@@ -1,11 +1,11 @@
-//! From the engine's last state to the report.
+//! Makes the report of a simulation from its last state.
 
-use super::engine::{Engine, RankState};
 use super::memory::MemoryPoint;
 use super::report::{IdleCause, IdlePeriod, RankReport, Simulation};
+use super::state::{Engine, RankState};
 use crate::cost::{Costs, StageCost};
 
-/// Puts the report together once every rank is done.
+/// The report, once every rank is done.
 pub(super) fn report_of(engine: Engine<'_>) -> Simulation {
     let (costs, mut events) = (engine.costs, engine.events);
     let makespan = events.iter().map(|event| event.end).fold(0.0, f64::max);
@@ -25,7 +25,7 @@ fn rank_report(rank: usize, state: RankState, costs: &Costs<'_>, makespan: f64) 
     let placement = costs.placement();
     let start = state.first.unwrap_or(makespan);
     let end = if state.first.is_some() { state.last } else { makespan };
-    // Before its first computation and after its last one, a rank's reason is that alone.
+    // All idle time before the first computation counts as warm-up, and all after the last one as cool-down.
     let warm_up = IdlePeriod { start: 0.0, end: start, cause: IdleCause::WarmUp };
     let cool_down = IdlePeriod { start: end, end: makespan, cause: IdleCause::CoolDown };
     let between = state.idle.into_iter().filter(|idle| idle.start >= start && idle.end <= end);

@@ -1,44 +1,43 @@
 //! Memory of one rank over time.
 //!
-//! 1. Activations: all bytes from the start of `F`; the part that `I` frees goes at its end, the rest at the end of
-//!    `W` (or everything at the end of `B`). What a stage recomputes is there while `F` runs, and again from
-//!    the start of `I` or `B`. In a plan
-//!    without backwards they go at the end of `F`.
-//! 2. Receive buffers: from the start of a message's transfer to the end of the action that uses it.
-//! 3. Send buffers: from a send to its wait, where it has one of its own (else it is over when its cell is).
-//! 4. Parameters and optimizer state: the stages' own during the whole step; unsharded parameters from `UNSHARD` to
-//!    `RESHARD`.
-//! 5. Gradients of the weights: the sum from the start of the first `W` (or `B`) on, and the microbatch's own while each
-//!    later one runs. At the end of `REDUCE_GRAD` what the rank does not keep goes.
+//! 1. Activations: held from the start of `F`. `I` frees its part at its end, `W` the rest at its end, and `B` all of them
+//!    at its end. In a plan without backwards `F` frees them at its end.
+//! 2. Recomputed activations: held while `F` runs, and again from the start of `I` or `B` until the activations go.
+//! 3. Receive buffers: held from the start of a message's transfer to the end of the action that uses it.
+//! 4. Send buffers: held from a send to its wait, if it has one. A send without a wait is over at its end.
+//! 5. Parameters and optimizer state of the stages: held during the whole step. Unsharded parameters: held from
+//!    `UNSHARD` to `RESHARD`.
+//! 6. Gradients of the weights: the sum is held from the start of the first `W` (or `B`) on, and one microbatch's own
+//!    gradients while each later one runs. `REDUCE_GRAD` frees at its end what the rank does not keep.
 //!
-//! Changes are noted in the rank's running order and sorted by time with ties left in that order, so a release and
-//! the allocation that follows it at the same instant do not add up.
+//! Changes are recorded in the rank's running order and sorted by time; equal times keep that order. So an allocation does
+//! not add to what is released before it at the same instant.
 
-/// What a rank holds from one instant on, in bytes, until the next point.
+/// What a rank holds from one instant to the next point, in bytes.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct MemoryPoint {
     /// Seconds from the start of the step.
     pub time: f64,
     /// Activations kept for backwards.
     pub activations: f64,
-    /// Messages received or being received, not yet used up.
+    /// Messages received, or being received, and not yet used.
     pub receive_buffers: f64,
-    /// Messages sent whose wait is still to come.
+    /// Messages sent whose wait has not run yet.
     pub send_buffers: f64,
-    /// Gathered parameters, beside the stages' own.
+    /// Gathered parameters, beside the shards that stay.
     pub unsharded: f64,
     /// Gradients of weights.
     pub gradients: f64,
 }
 
 impl MemoryPoint {
-    /// All of it, without the parameters and the optimizer state that are always there.
+    /// The sum, without parameters and optimizer state, which do not change during a step.
     pub fn total(&self) -> f64 {
         self.activations + self.receive_buffers + self.send_buffers + self.unsharded + self.gradients
     }
 }
 
-/// What a change is about.
+/// What a change of memory belongs to.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum Held {
     Activations,
@@ -48,7 +47,7 @@ pub(super) enum Held {
     Gradients,
 }
 
-/// Changes of one rank, in running order.
+/// The changes of one rank's memory, in running order.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ledger {
     changes: Vec<(f64, Held, f64)>,
@@ -57,20 +56,20 @@ pub(super) struct Ledger {
 }
 
 impl Ledger {
-    /// Notes that `bytes` more (or fewer) are held from `time` on.
+    /// Records that the rank holds `bytes` more (or fewer) from `time` on.
     pub(super) fn change(&mut self, time: f64, held: Held, bytes: f64) {
         if bytes != 0.0 {
             self.changes.push((time, held, bytes));
         }
     }
 
-    /// Notes one live activation more; called in running order.
+    /// Records one more live activation; called in running order.
     pub(super) fn activate(&mut self) {
         self.live += 1;
         self.most_live = self.most_live.max(self.live);
     }
 
-    /// Notes one live activation fewer.
+    /// Records that one activation is no longer live.
     pub(super) fn release(&mut self) {
         self.live -= 1;
     }
@@ -80,7 +79,7 @@ impl Ledger {
         self.most_live
     }
 
-    /// The curve: one point a change of level.
+    /// Memory over time, with one point for each change.
     pub(super) fn curve(mut self) -> Vec<MemoryPoint> {
         self.changes.sort_by(|a, b| a.0.total_cmp(&b.0));
         let mut now = MemoryPoint::default();

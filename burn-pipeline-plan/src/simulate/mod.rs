@@ -1,7 +1,10 @@
 //! The simulator: a plan and its costs give a timeline.
 //!
-//! It reports the makespan, both bubble rates, why each rank idles and when, and memory over time, for lowered and
-//! unlowered plans. [`Bounds`] says what no order could beat, and [`unit_steps`] counts steps as PyTorch does.
+//! [`simulate`] reports the makespan, two bubble rates, when and why each rank idles, and memory over time, for lowered
+//! and unlowered plans. [`Bounds`] are lower bounds on the makespan for any order of the same work. [`unit_steps`] counts
+//! steps as PyTorch's simulator does.
+//!
+//! Reading order: `report` (the outcome), `state`, `engine` (the loop), `needs`, `transfers`, `waits`, `memory`.
 //!
 //! ```
 //! use burn_pipeline_plan::cost::{Profile, UniformCosts};
@@ -21,54 +24,21 @@ mod engine;
 mod error;
 mod finish;
 mod memory;
+mod messages;
 mod needs;
+mod options;
 mod report;
 mod skips;
+mod state;
 mod transfers;
 mod unit_steps;
 mod validate;
 mod waits;
 
-pub use bounds::{Bounds, forwards_without_bubble, memory_bubble};
+pub use bounds::{Bounds, memory_bubble};
+pub use engine::simulate;
 pub use error::{Blocked, SimulateError};
 pub use memory::MemoryPoint;
+pub use options::SimulateOptions;
 pub use report::{IdleCause, IdlePeriod, RankReport, Simulation};
 pub use unit_steps::unit_steps;
-
-use crate::cost::Profile;
-use crate::plan::{Plan, Transport};
-use finish::report_of;
-
-/// How a lowered plan's transfers behave; an unlowered plan's values cross by themselves, and neither matters.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct SimulateOptions {
-    /// What a message waits for.
-    pub transport: Transport,
-    /// Do transfers and collectives run beside computations (else they keep their ranks from computing)? What has a
-    /// wait of its own always runs beside what stands before the wait.
-    ///
-    /// It changes times and not what is legal: a plan that deadlocks where a rank waits in its sends and receives is
-    /// refused either way.
-    pub overlap: bool,
-}
-
-impl Default for SimulateOptions {
-    /// Rendezvous, with overlap: where transfers take no time, a lowered plan takes as long as an unlowered one.
-    fn default() -> Self {
-        Self { transport: Transport::Rendezvous, overlap: true }
-    }
-}
-
-/// Simulates one step of a plan, lowered or not.
-///
-/// # Errors
-/// [`SimulateError::Profile`] where the costs are about another number of stages; [`SimulateError::Foreign`] and
-/// [`SimulateError::Sparse`] where the plan does not hold together; [`SimulateError::Deadlock`] where some rank can
-/// never go on.
-pub fn simulate(plan: &Plan, profile: &Profile, options: &SimulateOptions) -> Result<Simulation, SimulateError> {
-    let costs = profile.costs(plan.placement())?;
-    if options.overlap && plan.is_lowered() {
-        engine::Engine::new(plan, costs, SimulateOptions { overlap: false, ..*options })?.run()?;
-    }
-    engine::Engine::new(plan, costs, *options)?.run()
-}

@@ -1,18 +1,19 @@
-//! What a computation waits for, and when that is there.
+//! What a computation waits for, and when that arrives.
 //!
-//! 1. `F` needs the previous stage's output; `I` and `B` their own stage's `F` and the next stage's gradient; `W` its
-//!    own stage's `I`.
-//! 2. Where the neighbour is on the same rank, its value is there when it is made; else it crosses by itself
-//!    (unlowered), or in a message.
-//! 3. Where a stage is unsharded, its parameters have to be there too.
+//! 1. `F` needs the previous stage's output. `I` and `B` need their own stage's `F` and the next stage's gradient. `W`
+//!    needs its own stage's `I`.
+//! 2. A value made on the same rank is available when it is made. A value from another rank crosses by itself (unlowered
+//!    plan) or in a message (lowered plan).
+//! 3. If a stage is unsharded, its parameters have to have arrived too.
 
-use super::engine::{Arrival, Engine};
 use super::error::Blocked;
+use super::messages::Arrival;
 use super::report::IdleCause;
+use super::state::Engine;
 use crate::plan::{Action, MicrobatchTask, Op, StageId, Task};
 
 impl Engine<'_> {
-    /// When what a computation needs is there, or the task and rank that it waits for.
+    /// When the inputs of a computation arrive, or the task that it waits for and that task's rank.
     pub(super) fn needs(&self, task: MicrobatchTask) -> Result<Arrival, (Task, usize)> {
         let (stage, placement) = (task.stage(), self.plan.placement());
         let own = self.at(stage, task.microbatch());
@@ -36,12 +37,12 @@ impl Engine<'_> {
         Ok(Arrival { arrived: value.arrived.max(parameters), ..value })
     }
 
-    /// The neighbour stage's output, or its gradient, as it reaches the task.
+    /// When the neighbour stage's output or gradient reaches the task.
     fn value(&self, task: MicrobatchTask, from: StageId) -> Result<Arrival, (Task, usize)> {
         let (stage, placement) = (task.stage(), self.plan.placement());
         let (forward, microbatch) = (task.op() == Op::Forward, task.microbatch());
         let (source, target) = (placement.rank_of(from), placement.rank_of(stage));
-        let cause = if forward { IdleCause::Input } else { IdleCause::Gradient };
+        let cause = IdleCause::of_value(forward);
         if self.lowered && source != target {
             let receive = task.with(stage, if forward { Op::ReceiveForward } else { Op::ReceiveBackward });
             return self.transfers.arrival(self.at(stage, microbatch), forward).ok_or((receive.into(), target));
@@ -49,7 +50,7 @@ impl Engine<'_> {
         let made =
             if forward { self.outputs[self.at(from, microbatch)] } else { self.gradients[self.at(from, microbatch)] };
         if made.is_nan() {
-            // Whether that is `B` or `I` is looked up only if it comes to a deadlock.
+            // Whether the plan has `B` or `I` here is looked up only to report a deadlock.
             let op = if forward { Op::Forward } else { Op::Backward };
             return Err((task.with(from, op).into(), source));
         }
@@ -57,7 +58,7 @@ impl Engine<'_> {
         Ok(Arrival { sent: made, arrived: made + crossing, cause })
     }
 
-    /// `I` where the plan splits this backward, else the `B` itself.
+    /// `I` if the plan splits this backward, otherwise the `B` itself.
     fn as_planned(&self, backward: MicrobatchTask) -> Task {
         let split = backward.with(backward.stage(), Op::BackwardInput).into();
         let row = self.plan.placement().rank_of(backward.stage());

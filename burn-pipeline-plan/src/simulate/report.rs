@@ -1,14 +1,14 @@
-//! What a simulation says.
+//! The outcome of a simulation.
 //!
-//! Two ways to count a bubble, both given: over the *span* (the longest time that a rank has between its first and
-//! its last computation) and over the *makespan* (the whole step, which is what a synchronous optimizer waits for).
-//! Each rate is the share of that time in which a rank, on average, does not compute; with stages of equal cost that
-//! is `(cost - m(F+I+W)) / cost`, the definition of the Zero Bubble paper.
+//! The bubble is counted in two ways: over the *span* (the longest time between the first and the last computation of a
+//! rank) and over the *makespan* (the whole step, which a synchronous optimizer waits for). Each rate is the share of
+//! that time in which a rank does not compute, on average. With stages of equal cost it is
+//! `(cost - m(F+I+W)) / cost`, the definition of the Zero Bubble paper (Qi et al. 2023, arXiv:2401.10241).
 
 use super::memory::MemoryPoint;
 use crate::trace::{Event, Track};
 
-/// Why a rank does nothing.
+/// Why a rank idles.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum IdleCause {
     /// Its first computation has not started yet.
@@ -17,9 +17,9 @@ pub enum IdleCause {
     Input,
     /// The gradient for its next backward is still being computed.
     Gradient,
-    /// What it needs is computed, but on its way (or a peer is not ready to take what it sends).
+    /// Its next value has been computed but not arrived, or a peer is not ready to receive.
     Transfer,
-    /// Its last computation is over, the step is not.
+    /// Its last computation is over, but the step is not.
     CoolDown,
 }
 
@@ -27,6 +27,11 @@ impl IdleCause {
     /// All causes.
     pub const ALL: [IdleCause; 5] =
         [IdleCause::WarmUp, IdleCause::Input, IdleCause::Gradient, IdleCause::Transfer, IdleCause::CoolDown];
+
+    /// Why a rank idles while a forward's input, or a backward's gradient, is still being computed.
+    pub(super) fn of_value(forward: bool) -> Self {
+        if forward { IdleCause::Input } else { IdleCause::Gradient }
+    }
 }
 
 impl std::fmt::Display for IdleCause {
@@ -41,46 +46,47 @@ impl std::fmt::Display for IdleCause {
     }
 }
 
-/// A time in which a rank does nothing, and why.
+/// A period in which a rank idles, and why.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct IdlePeriod {
-    /// Seconds from the start of the step.
+    /// Its start, in seconds from the start of the step.
     pub start: f64,
-    /// Seconds from the start of the step.
+    /// Its end, in seconds from the start of the step.
     pub end: f64,
-    /// What it waits for.
+    /// What the rank waits for.
     pub cause: IdleCause,
 }
 
-/// What one rank does in a step.
+/// One rank's part of a simulated step.
 #[derive(Clone, PartialEq, Debug)]
 pub struct RankReport {
     /// Start of its first computation, in seconds from the start of the step.
     pub start: f64,
-    /// End of its last computation.
+    /// End of its last computation, in seconds from the start of the step.
     pub end: f64,
-    /// Seconds in which it computes.
+    /// Seconds of computation.
     pub busy: f64,
-    /// Seconds in which a transfer or a collective keeps it from computing.
+    /// Seconds between `start` and `end` in which a transfer or a collective keeps it from computing.
     pub occupied: f64,
-    /// Every time in which it does nothing, in order of time.
+    /// Its idle periods, in order of time.
     pub idle: Vec<IdlePeriod>,
-    /// The most activations live at once, in rank-microbatches (a chunk is `1/v`), released at `W`.
+    /// The most activations live at once, in rank-microbatches: one chunk's activation of one microbatch counts `1/v`, from
+    /// its `F` to its `W` (or `B`).
     pub peak_activations: f64,
-    /// Bytes of the parameters that it holds all the time.
+    /// Bytes of parameters that it holds during the whole step.
     pub weight_bytes: f64,
-    /// Bytes of optimizer state that it holds all the time.
+    /// Bytes of optimizer state that it holds during the whole step.
     pub optimizer_bytes: f64,
     /// The most bytes held at once, parameters and optimizer state included.
     pub peak_bytes: f64,
-    /// What it holds beside these, over time.
+    /// What it holds beside parameters and optimizer state, over time.
     pub memory: Vec<MemoryPoint>,
 }
 
 impl RankReport {
-    /// Idle seconds of one cause.
+    /// Idle seconds of the given cause.
     pub fn idle_of(&self, cause: IdleCause) -> f64 {
-        // Not `sum`, which gives -0 for nothing.
+        // `sum` of nothing would be -0.
         self.idle.iter().filter(|idle| idle.cause == cause).fold(0.0, |sum, idle| sum + idle.end - idle.start)
     }
 }
@@ -90,38 +96,38 @@ impl RankReport {
 pub struct Simulation {
     /// Seconds of the whole step.
     pub makespan: f64,
-    /// Seconds from first to last computation, on the rank where that is longest.
+    /// Seconds from the first to the last computation of a rank, on the rank where that is longest.
     pub span: f64,
-    /// Compute seconds of a rank, on average.
+    /// Seconds of computation of a rank, on average.
     pub work: f64,
     /// One report a rank.
     pub ranks: Vec<RankReport>,
-    /// Every action with its time, idle slots left out.
+    /// Every action with its time, without idle slots.
     pub events: Vec<Event>,
 }
 
 impl Simulation {
-    /// The share of the span that is not work.
+    /// The share of the span in which a rank does not compute, on average.
     pub fn bubble_rate_span(&self) -> f64 {
         rate(self.span, self.work)
     }
 
-    /// The share of the makespan that is not work.
+    /// The share of the makespan in which a rank does not compute, on average.
     pub fn bubble_rate_makespan(&self) -> f64 {
         rate(self.makespan, self.work)
     }
 
-    /// The most activations live at once on any rank, in rank-microbatches, released at `W`.
+    /// The most activations live at once on any rank, in rank-microbatches.
     pub fn peak_activations(&self) -> f64 {
         self.ranks.iter().map(|rank| rank.peak_activations).fold(0.0, f64::max)
     }
 
-    /// The most bytes held at once on any rank, parameters included.
+    /// The most bytes held at once on any rank, parameters and optimizer state included.
     pub fn peak_bytes(&self) -> f64 {
         self.ranks.iter().map(|rank| rank.peak_bytes).fold(0.0, f64::max)
     }
 
-    /// The events as a track to draw.
+    /// The events as a track for [`crate::trace`] to draw.
     pub fn track(&self, name: impl Into<String>) -> Track {
         Track { name: name.into(), ranks: self.ranks.len(), events: self.events.clone() }
     }

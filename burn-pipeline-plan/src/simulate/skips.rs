@@ -1,17 +1,19 @@
-//! Values that go past a neighbour, in time: when they reach the computation that uses them.
+//! Values that go past the next stage over skip edges: when they reach the computation that uses them.
 //!
-//! 1. Their transfers are messages like any other, on the same channels; each has an entry of its own.
-//! 2. `F` waits for all its inputs, `I` and `B` for all gradients of their outputs; the last to come names the cause.
-//! 3. What came early stands in a receive buffer from its transfer to the end of the computation that uses it.
+//! 1. Their transfers are messages like any other, on the same channels; each has its own entry in the tables.
+//! 2. `F` waits for all its inputs, and `I` and `B` for all gradients of their outputs. The last to arrive sets the cause
+//!    of the idle time.
+//! 3. A value that arrives early occupies a receive buffer from its transfer to the end of the computation that uses it.
 
-use super::engine::{Arrival, Engine};
 use super::memory::Held;
+use super::messages::Arrival;
 use super::report::IdleCause;
+use super::state::Engine;
 use crate::plan::skips::ends;
 use crate::plan::{MicrobatchTask, Op, StageId, Task};
 
 impl Engine<'_> {
-    /// The entry of the message that a transfer is about; `receiver` is the stage that gets it.
+    /// The table entry of a transfer's message; `receiver` is the stage that gets it.
     pub(super) fn entry(&self, receiver: StageId, task: MicrobatchTask) -> usize {
         match task.skip_peer() {
             None => self.at(receiver, task.microbatch()),
@@ -19,7 +21,7 @@ impl Engine<'_> {
         }
     }
 
-    /// The entry of a microbatch's value between two stages.
+    /// The table entry of a microbatch's value between two stages.
     fn skip_entry(&self, one: StageId, other: StageId, microbatch: usize) -> usize {
         let edge = (one.index().min(other.index()), one.index().max(other.index())).into();
         let skips = self.plan.skips();
@@ -27,7 +29,7 @@ impl Engine<'_> {
         self.outputs.len() + number * self.stride + microbatch
     }
 
-    /// The stages whose values a computation takes past its neighbours.
+    /// The stages from which a computation takes values over skip edges.
     fn past(&self, task: MicrobatchTask) -> Vec<StageId> {
         let (stage, skips) = (task.stage(), self.plan.skips());
         let both = |edge| ends(edge, stage.replica());
@@ -43,7 +45,7 @@ impl Engine<'_> {
         }
     }
 
-    /// What comes past the neighbours, if it comes later than what the neighbour gives.
+    /// The latest arrival among the neighbour's value and the values over skip edges.
     pub(super) fn with_skips(&self, task: MicrobatchTask, neighbour: Arrival) -> Result<Arrival, (Task, usize)> {
         let mut last = neighbour;
         for from in self.past(task) {
@@ -70,12 +72,12 @@ impl Engine<'_> {
             return Err((task.with(from, if forward { Op::Forward } else { Op::Backward }).into(), source));
         }
         let maker = if forward { from } else { stage };
-        let cause = if forward { IdleCause::Input } else { IdleCause::Gradient };
+        let cause = IdleCause::of_value(forward);
         let crossing = self.costs.skip_crossing_seconds(source, target, maker);
         Ok(Arrival { sent: made, arrived: made + crossing, cause })
     }
 
-    /// Notes the buffers in which values stood that came past neighbours.
+    /// Accounts for the receive buffers of values that came over skip edges.
     pub(super) fn free_skips(&mut self, rank: usize, task: MicrobatchTask, end: f64) {
         let forward = task.op() == Op::Forward;
         for from in self.past(task) {
@@ -88,13 +90,5 @@ impl Engine<'_> {
             memory.change(sent, Held::ReceiveBuffers, bytes);
             memory.change(end, Held::ReceiveBuffers, -bytes);
         }
-    }
-}
-
-/// The transfer at the other end, of this operation.
-pub(super) fn other_end(task: MicrobatchTask, op: Op, peer: StageId) -> Task {
-    match task.is_skip() {
-        true => Task::skip(peer, op, task.microbatch(), task.stage().index()),
-        false => task.with(peer, op).into(),
     }
 }

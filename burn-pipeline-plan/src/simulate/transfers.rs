@@ -1,93 +1,24 @@
-//! Sends and receives of a lowered plan, under a transport.
+//! Sends and receives of a lowered plan under a transport, and collectives.
 //!
-//! 1. A send posts its message on the channel from its rank to the receiver's; a receive posts its wish. Messages of
-//!    a channel go one after the other, in the order of their sends.
-//! 2. When a message may start: under rendezvous once its receive is posted; with a buffer of `k` once the message
-//!    `k` before it was taken; unbounded at once. It occupies the link for bytes over bandwidth and arrives a latency
-//!    later.
-//! 3. Without overlap, a rank does nothing else meanwhile: a receive lasts until the arrival; a send lasts until the
-//!    arrival under rendezvous, and until the last byte has left with buffers. With overlap both ranks go on at once,
-//!    and the computation that needs the message waits for it. The same holds for `UNSHARD` and `REDUCE_GRAD`,
-//!    which then have a lane of their own. Where an end has a wait of its own, it goes on at once in either case, and
-//!    stands at the wait ([`super::waits`]).
+//! 1. A send posts its message on the channel from its rank to the receiver's; a receive posts that it is ready. The
+//!    messages of a channel run one after the other, in the order of their sends.
+//! 2. A message may start: under rendezvous, once its receive is posted; with a buffer of `k`, once the message `k`
+//!    before it was taken; unbounded, at once. It occupies the link for bytes over bandwidth and arrives a latency later.
+//! 3. Without overlap the transfer keeps its rank from computing. A receive lasts until the arrival. A send lasts until
+//!    the arrival under rendezvous, and until the last byte has left with buffers.
+//! 4. With overlap both ranks go on at once, and the computation that needs the message waits for it. The same holds for
+//!    `UNSHARD` and `REDUCE_GRAD`, which then have a lane of their own.
+//! 5. A transfer or collective with a wait of its own never keeps its rank; the rank stops at the wait ([`super::waits`]).
 
-use super::engine::{Arrival, Engine, NEVER};
 use super::memory::Held;
+use super::messages::{Message, NEVER, Posted, is_forward, other_end};
 use super::report::IdleCause;
-use super::skips::other_end;
+use super::state::Engine;
 use crate::plan::{MicrobatchTask, Op, StageId, Task, Transport};
 use crate::trace::Event;
-use std::collections::HashMap;
-
-/// The times of one message.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Message {
-    /// When its receive was posted.
-    pub(super) wanted: f64,
-    /// When its transfer started.
-    pub(super) sent: f64,
-    /// When its last byte left.
-    pub(super) left: f64,
-    /// When it was there.
-    pub(super) arrived: f64,
-    /// Have the two ends waits of their own: the sender, the receiver?
-    pub(super) awaited: [bool; 2],
-}
-
-const NO_MESSAGE: Message = Message { wanted: NEVER, sent: NEVER, left: NEVER, arrived: NEVER, awaited: [false; 2] };
-
-/// A message posted on a channel.
-#[derive(Clone, Copy, Debug)]
-struct Posted {
-    send: MicrobatchTask,
-    at: f64,
-}
-
-/// What goes from one rank to another.
-#[derive(Clone, Debug, Default)]
-struct Channel {
-    messages: Vec<Posted>,
-    /// How many of them have started.
-    started: usize,
-    /// When the link is free.
-    free: f64,
-}
-
-/// All messages and channels of a simulation.
-#[derive(Clone, Debug)]
-pub(super) struct Transfers {
-    inputs: Vec<Message>,
-    gradients: Vec<Message>,
-    channels: HashMap<(usize, usize), Channel>,
-}
-
-impl Transfers {
-    pub(super) fn new(entries: usize) -> Self {
-        Self { inputs: vec![NO_MESSAGE; entries], gradients: vec![NO_MESSAGE; entries], channels: HashMap::new() }
-    }
-
-    /// The arrival of the message that a stage's computation uses.
-    pub(super) fn arrival(&self, at: usize, forward: bool) -> Option<Arrival> {
-        let message = if forward { self.inputs[at] } else { self.gradients[at] };
-        let cause = if forward { IdleCause::Input } else { IdleCause::Gradient };
-        (!message.arrived.is_nan()).then_some(Arrival { sent: message.sent, arrived: message.arrived, cause })
-    }
-
-    fn message(&mut self, at: usize, forward: bool) -> &mut Message {
-        if forward { &mut self.inputs[at] } else { &mut self.gradients[at] }
-    }
-}
-
-pub(super) fn is_forward(task: MicrobatchTask) -> bool {
-    matches!(task.op(), Op::SendForward | Op::ReceiveForward)
-}
-
-pub(super) fn is_send(task: MicrobatchTask) -> bool {
-    matches!(task.op(), Op::SendForward | Op::SendBackward)
-}
 
 impl Engine<'_> {
-    /// The stage at the other end of a transfer; validation made sure that there is one.
+    /// The stage at the other end of a transfer; `validate` made sure that there is one.
     pub(super) fn peer(&self, task: MicrobatchTask) -> StageId {
         let stage = task.stage();
         if let Some(peer) = task.skip_peer() {
@@ -102,16 +33,18 @@ impl Engine<'_> {
 
     /// The message that a send or a receive is about.
     pub(super) fn message_of(&mut self, task: MicrobatchTask) -> &mut Message {
-        let receiver = if is_send(task) { self.peer(task) } else { task.stage() };
+        let receiver = if task.op().is_send() { self.peer(task) } else { task.stage() };
         let at = self.entry(receiver, task);
         self.transfers.message(at, is_forward(task))
     }
 
+    /// When the value that a send carries was made.
     fn value_of(&self, send: MicrobatchTask) -> f64 {
         let at = self.at(send.stage(), send.microbatch());
         if is_forward(send) { self.outputs[at] } else { self.gradients[at] }
     }
 
+    /// Runs a send; false if the rank has to wait.
     pub(super) fn send(&mut self, rank: usize, task: MicrobatchTask) -> bool {
         if self.value_of(task).is_nan() {
             return false;
@@ -142,6 +75,7 @@ impl Engine<'_> {
         true
     }
 
+    /// Runs a receive; false if the rank has to wait.
     pub(super) fn receive(&mut self, rank: usize, task: MicrobatchTask) -> bool {
         let channel = (self.plan.placement().rank_of(self.peer(task)), rank);
         if !self.ranks[rank].posted {
@@ -154,7 +88,7 @@ impl Engine<'_> {
             if message.arrived.is_nan() {
                 return false;
             }
-            let cause = if is_forward(task) { IdleCause::Input } else { IdleCause::Gradient };
+            let cause = IdleCause::of_value(is_forward(task));
             let state = &mut self.ranks[rank];
             state.idle_until(message.sent, cause);
             let start = state.clock;
@@ -202,27 +136,27 @@ impl Engine<'_> {
         }
     }
 
-    /// Bytes of the message that a send hands over.
+    /// Bytes of a send's message.
     pub(super) fn sent_bytes(&self, send: MicrobatchTask) -> f64 {
         let output_of = if is_forward(send) { send.stage() } else { self.peer(send) };
         if send.is_skip() { self.costs.skip_bytes(output_of) } else { self.costs.message_bytes(output_of) }
     }
 
-    /// From when on the transport lets message `number` of a channel start; not a number while that is open.
+    /// When the transport lets message `number` of a channel start; NaN while that is not known.
     fn gate(&mut self, channel: (usize, usize), number: usize, send: MicrobatchTask) -> f64 {
         match self.options.transport {
             Transport::Rendezvous | Transport::Buffered(0) => self.message_of(send).wanted,
             Transport::Buffered(room) if number >= room => {
                 let earlier = self.transfers.channels[&channel].messages[number - room].send;
                 let Message { wanted, arrived, .. } = *self.message_of(earlier);
-                // Not `max` alone: that would take the other for a time that is not known.
+                // `max` alone would ignore a NaN, and take the known time for the answer.
                 if wanted.is_nan() { NEVER } else { wanted.max(arrived) }
             }
             Transport::Buffered(_) | Transport::Unbounded => 0.0,
         }
     }
 
-    /// Runs `UNSHARD`, `RESHARD` or `REDUCE_GRAD`.
+    /// Runs `UNSHARD`, `RESHARD` or `REDUCE_GRAD`, which never have to wait for another action of this plan.
     pub(super) fn collective(&mut self, rank: usize, task: Task) {
         let (stage, seconds) = (task.stage(), self.costs.task_seconds(task));
         let (slot, bytes) = (self.plan.placement().slot(stage), self.costs.stage(stage).unsharded_bytes);

@@ -1,25 +1,25 @@
-//! The unit-step simulation: every action takes one step, and steps are counted.
+//! The unit-step simulation: every action takes one step. It serves to count steps before and after a pass.
 //!
-//! Guarantees: the rows are those of PyTorch 2.7.1's `_simulate_comms_compute`, cell by cell, idle ones included.
+//! Guarantees: the rows equal those of PyTorch 2.7.1's `_simulate_comms_compute`, cell by cell, idle cells included.
 //!
-//! 1. In each step every rank, in order of rank, runs its next action if what it needs has happened, even where
-//!    that was in this same step on a lower rank; otherwise it idles.
-//! 2. Then every rank that idled tries once more: a higher rank may have unblocked it in the same step.
-//! 3. A step in which nobody moved is a deadlock.
+//! 1. In each step every rank, in order of rank, runs its next action if the inputs have been made, by a lower rank in the
+//!    same step at the latest. Otherwise it idles.
+//! 2. Then every rank that idled tries once more, because a higher rank may have unblocked it in the same step.
+//! 3. A step in which no rank runs an action is a deadlock.
 //!
-//! The rules of readiness are PyTorch's, and looser than a check's: a backward of the last stage and any `W` may
-//! always run. What it is good for is counting steps before and after a pass.
+//! The rules for what is ready are PyTorch's. They are looser than those of [`Plan::check`]: a backward of the last stage
+//! and any `W` can always run.
 
 use super::error::{Blocked, SimulateError};
 use crate::plan::{Action, MicrobatchTask, Op, Placement, Plan, Task};
 use std::collections::HashSet;
 
-/// One row a rank, one cell a step; rows end when their rank is done.
+/// Counts steps: gives one row a rank with one cell a step, each up to the rank's last action.
 ///
 /// # Errors
-/// [`SimulateError::Unsupported`] for fused actions, `UNSHARD`, `RESHARD`, `REDUCE_GRAD` and waits;
-/// [`SimulateError::Foreign`] where a stage is not in the placement; [`SimulateError::Deadlock`] where a step
-/// makes no progress.
+/// - [`SimulateError::Unsupported`] for fused actions, `UNSHARD`, `RESHARD`, `REDUCE_GRAD` and waits.
+/// - [`SimulateError::Foreign`] if a stage is not in the placement.
+/// - [`SimulateError::Deadlock`] if a step makes no progress.
 ///
 /// ```
 /// use burn_pipeline_plan::{plan::Plan, simulate::unit_steps};
@@ -97,7 +97,7 @@ impl<'a> Steps<'a> {
         Ok(())
     }
 
-    /// Runs the rank's next task if it is ready.
+    /// Runs a rank's next task if it is ready.
     fn run_next(&mut self, rank: usize) -> Option<Task> {
         let &next = self.left[rank].peek()?;
         let task = Task::from(next);
@@ -108,7 +108,7 @@ impl<'a> Steps<'a> {
         })
     }
 
-    /// Tasks of which one would make `task` ready; empty if it is.
+    /// Tasks any one of which would make `task` ready; empty if it is ready.
     fn awaits(&self, task: MicrobatchTask) -> Vec<Task> {
         let (stage, microbatch) = (task.stage(), task.microbatch());
         let (previous, next) = (stage.previous(), self.placement.next(stage));
@@ -120,7 +120,6 @@ impl<'a> Steps<'a> {
             let sent = self.done[self.placement.rank_of(peer)].contains(&send);
             return if sent { Vec::new() } else { vec![send] };
         }
-        // Each alternative with the stage on whose rank it is looked for.
         let any: Vec<Task> = match (task.op(), previous, next) {
             (Op::Forward, Some(previous), _) => vec![of(stage, Op::ReceiveForward), of(previous, Op::Forward)],
             (Op::Backward | Op::BackwardInput, _, Some(next)) => {
@@ -130,7 +129,7 @@ impl<'a> Steps<'a> {
             (Op::SendBackward, ..) => backwards(stage).to_vec(),
             (Op::ReceiveForward, Some(previous), _) => vec![of(previous, Op::SendForward)],
             (Op::ReceiveBackward, _, Some(next)) => vec![of(next, Op::SendBackward)],
-            // Nobody can send to the first stage or give a gradient to the last one.
+            // No stage sends to the first one, and none gives a gradient to the last one: such a receive never runs.
             (Op::ReceiveForward | Op::ReceiveBackward, ..) => vec![task.into()],
             _ => return Vec::new(),
         };

@@ -1,17 +1,19 @@
-//! What the engine takes for granted: that a plan's actions are about the plan's own stages and microbatches.
+//! Refuses plans that the simulation's tables cannot index: every action has to name the plan's own stages, microbatches
+//! and edges.
 
 use super::error::SimulateError;
 use crate::plan::skips::edge_of;
 use crate::plan::{Op, Plan, Task};
 
-/// Tables of this many entries are always made, however few actions the plan has.
+/// Tables of up to this many entries are accepted for a plan of any size.
 const SMALL_TABLE: usize = 1 << 20;
 
-/// Refuses actions that name what the plan does not have.
+/// Refuses a plan with an action that names what the plan does not have, or with far more microbatches than actions.
 pub(super) fn validate(plan: &Plan) -> Result<(), SimulateError> {
     let (slots, most) = (plan.placement().slots(), plan.microbatches().iter().copied().max().unwrap_or(0));
     let actions: usize = plan.rows().iter().map(Vec::len).sum();
-    // A plan that runs each stage for each microbatch has more actions than table entries.
+    // The tables have an entry for each stage and microbatch. A complete plan has more actions than that, so a plan with
+    // far fewer is refused before a huge table is allocated.
     if slots.saturating_mul(most) > actions.saturating_mul(2).max(SMALL_TABLE) {
         return Err(SimulateError::Sparse { microbatches: most, stages: slots, actions });
     }
@@ -25,13 +27,14 @@ pub(super) fn validate(plan: &Plan) -> Result<(), SimulateError> {
     Ok(())
 }
 
+/// What is wrong with a task.
 fn fault(plan: &Plan, rank: usize, task: Task) -> Option<&'static str> {
     let (placement, stage) = (plan.placement(), task.stage());
     if !placement.contains(stage) {
         return Some("the plan has no such stage");
     }
     if placement.rank_of(stage) != rank {
-        return Some("the stage lives on another rank");
+        return Some("the stage is on another rank");
     }
     if task.microbatch().is_some_and(|m| m >= plan.microbatches()[stage.replica()]) {
         return Some("the stage's route has fewer microbatches");

@@ -1,19 +1,19 @@
-//! Waits: where a rank stands until what it started earlier is over.
+//! Waits: a rank stops until what it started earlier is over.
 //!
-//! 1. A send is over, and its payload may be let go of, when it has arrived (rendezvous) or its last byte has left
-//!    (with buffers); a receive when it has arrived; a collective when its time on the rank's lane is up.
-//! 2. What was started runs beside everything up to its wait, whatever the options say of transfers without one.
+//! 1. A send is over, and its payload can be released, when it has arrived (rendezvous) or its last byte has left (with
+//!    buffers). A receive is over when it has arrived, a collective when its time on the rank's lane is up.
+//! 2. What has a wait runs beside everything before its wait, even if the options say that transfers block.
 
-use super::engine::Engine;
 use super::error::Blocked;
 use super::memory::Held;
+use super::messages::is_forward;
 use super::report::IdleCause;
-use super::transfers::{is_forward, is_send};
+use super::state::Engine;
 use crate::plan::{Action, MicrobatchTask, Op, Task};
 use crate::trace::Event;
 
 impl Engine<'_> {
-    /// Notes on every message which of its ends are awaited in writing.
+    /// Marks on every message which of its two ends have a wait of their own.
     pub(super) fn mark_awaited(&mut self) {
         let plan = self.plan;
         if !plan.has_waits() || !self.lowered {
@@ -26,13 +26,13 @@ impl Engine<'_> {
                     && task.op().is_transfer()
                     && self.is_awaited(rank, step)
                 {
-                    self.message_of(task).awaited[usize::from(!is_send(task))] = true;
+                    self.message_of(task).awaited[usize::from(!task.op().is_send())] = true;
                 }
             }
         }
     }
 
-    /// Runs a task of a stage as a whole; false if it is a wait whose end is not known yet.
+    /// Runs a collective or the wait for one; false if the end of what it waits for is not known yet.
     pub(super) fn run_whole_stage(&mut self, rank: usize, task: Task) -> bool {
         let slot = self.plan.placement().slot(task.stage());
         let over = match task.op() {
@@ -48,7 +48,7 @@ impl Engine<'_> {
         true
     }
 
-    /// Stands at the wait for a transfer until that is over; false if that is not known yet.
+    /// Runs the wait for a transfer; false if the transfer's end is not known yet.
     pub(super) fn wait_transfer(&mut self, rank: usize, wait: MicrobatchTask, start: MicrobatchTask) -> bool {
         if !self.lowered {
             return false;
@@ -57,19 +57,19 @@ impl Engine<'_> {
         if message.arrived.is_nan() {
             return false;
         }
-        if is_send(start) {
+        if start.op().is_send() {
             let over = if rendezvous { message.arrived } else { message.left };
             self.stand(rank, wait.into(), message.sent, over, IdleCause::Transfer);
             let (bytes, now) = (self.sent_bytes(start), self.ranks[rank].clock);
             self.ranks[rank].memory.change(now, Held::SendBuffers, -bytes);
         } else {
-            let cause = if is_forward(start) { IdleCause::Input } else { IdleCause::Gradient };
+            let cause = IdleCause::of_value(is_forward(start));
             self.stand(rank, wait.into(), message.sent, message.arrived, cause);
         }
         true
     }
 
-    /// Idles until `sent` for a cause, then until `over` for the transfer.
+    /// Idles until `sent` for the given cause, then until `over` for the transfer.
     fn stand(&mut self, rank: usize, task: Task, sent: f64, over: f64, cause: IdleCause) {
         let state = &mut self.ranks[rank];
         let start = state.clock;
@@ -78,7 +78,7 @@ impl Engine<'_> {
         self.events.push(Event { rank, action: task.into(), start, end: state.clock });
     }
 
-    /// Why a rank stands at a wait: its own start has not come, or the peer's has not.
+    /// Why a rank cannot pass a wait: its own start is missing, or the peer's is.
     pub(super) fn wait_blocked(&self, rank: usize, wait: Task) -> Option<Blocked> {
         let (step, start) = (self.ranks[rank].next, wait.awaits().unwrap_or(wait));
         let here = self.plan.row(rank)[..step].contains(&Action::Single(start));

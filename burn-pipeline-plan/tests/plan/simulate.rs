@@ -224,7 +224,7 @@ fn plans_that_do_not_hold_together_are_refused_and_not_run() {
     let elsewhere = Plan::new("t", placement, vec![1], rows).unwrap();
     let two = Profile::new(vec![stage(1.0, 1.0, 1.0); 2], LinkCosts::default()).unwrap();
     let error = simulate(&elsewhere, &two, &SimulateOptions::default()).unwrap_err();
-    assert!(error.to_string().contains("the stage lives on another rank"), "{error}");
+    assert!(error.to_string().contains("the stage is on another rank"), "{error}");
 }
 
 #[test]

@@ -1,0 +1,88 @@
+//! The messages and channels of a simulation, and the two ends of a transfer.
+
+use super::report::IdleCause;
+use crate::plan::{MicrobatchTask, Op, StageId, Task};
+use std::collections::HashMap;
+
+/// The time of what has not happened yet. It is NaN, so every comparison with it is false.
+pub(super) const NEVER: f64 = f64::NAN;
+
+/// When a value left the task that made it, and when it arrives.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Arrival {
+    pub(super) sent: f64,
+    pub(super) arrived: f64,
+    /// Why a rank idles until `sent`.
+    pub(super) cause: IdleCause,
+}
+
+/// The times of one message.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Message {
+    /// When its receive was posted.
+    pub(super) wanted: f64,
+    /// When its transfer started.
+    pub(super) sent: f64,
+    /// When its last byte left.
+    pub(super) left: f64,
+    /// When it arrived.
+    pub(super) arrived: f64,
+    /// Whether the sender and the receiver have a wait of their own for it.
+    pub(super) awaited: [bool; 2],
+}
+
+const NO_MESSAGE: Message = Message { wanted: NEVER, sent: NEVER, left: NEVER, arrived: NEVER, awaited: [false; 2] };
+
+/// A message posted on a channel.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Posted {
+    pub(super) send: MicrobatchTask,
+    pub(super) at: f64,
+}
+
+/// The messages from one rank to another, in the order of their sends.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Channel {
+    pub(super) messages: Vec<Posted>,
+    /// How many of them have started.
+    pub(super) started: usize,
+    /// When the link is free.
+    pub(super) free: f64,
+}
+
+/// All messages and channels of a simulation.
+#[derive(Clone, Debug)]
+pub(super) struct Transfers {
+    inputs: Vec<Message>,
+    gradients: Vec<Message>,
+    pub(super) channels: HashMap<(usize, usize), Channel>,
+}
+
+impl Transfers {
+    pub(super) fn new(entries: usize) -> Self {
+        Self { inputs: vec![NO_MESSAGE; entries], gradients: vec![NO_MESSAGE; entries], channels: HashMap::new() }
+    }
+
+    /// The arrival of the message that a stage's computation uses.
+    pub(super) fn arrival(&self, at: usize, forward: bool) -> Option<Arrival> {
+        let message = if forward { self.inputs[at] } else { self.gradients[at] };
+        let cause = IdleCause::of_value(forward);
+        (!message.arrived.is_nan()).then_some(Arrival { sent: message.sent, arrived: message.arrived, cause })
+    }
+
+    pub(super) fn message(&mut self, at: usize, forward: bool) -> &mut Message {
+        if forward { &mut self.inputs[at] } else { &mut self.gradients[at] }
+    }
+}
+
+pub(super) fn is_forward(task: MicrobatchTask) -> bool {
+    matches!(task.op(), Op::SendForward | Op::ReceiveForward)
+}
+
+/// The transfer at the other end, which is this operation of the peer stage.
+pub(super) fn other_end(task: MicrobatchTask, op: Op, peer: StageId) -> Task {
+    match task.is_skip() {
+        true => Task::skip(peer, op, task.microbatch(), task.stage().index()),
+        false => task.with(peer, op).into(),
+    }
+}
