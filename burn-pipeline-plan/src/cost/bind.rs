@@ -1,11 +1,12 @@
-//! A profile bound to a placement: the questions that the simulator and the planner ask of costs.
+//! A profile bound to a placement: the seconds and bytes of the placement's actions and links.
 
 use super::error::ProfileError;
 use super::link::LinkCost;
-use super::profile::{Profile, StageCost};
+use super::profile::Profile;
+use super::stage_cost::StageCost;
 use crate::plan::{Action, Op, Placement, StageId, Task};
 
-/// Costs of one placement's actions and edges; made by [`Profile::costs`], which checks that they fit.
+/// The costs of one placement's actions and links. [`Profile::costs`] makes it and checks that the two fit together.
 #[derive(Clone, Copy, Debug)]
 pub struct Costs<'a> {
     profile: &'a Profile,
@@ -16,7 +17,8 @@ impl Profile {
     /// Binds the profile to a placement.
     ///
     /// # Errors
-    /// If it has another number of stages than the placement, or names a rank that the placement lacks.
+    /// [`ProfileError::Stages`] if the numbers of stages differ, and [`ProfileError::NoSuchRank`] if a link names a rank
+    /// that the placement does not have.
     pub fn costs<'a>(&'a self, placement: &'a Placement) -> Result<Costs<'a>, ProfileError> {
         let (profile, plan) = (self.stages().len(), placement.stages());
         if profile != plan {
@@ -36,13 +38,12 @@ impl<'a> Costs<'a> {
         self.placement
     }
 
-    /// Costs of a stage (the same in both replicas).
+    /// The costs of a stage. Both replicas of a bidirectional placement have the same.
     pub fn stage(&self, stage: StageId) -> &'a StageCost {
         &self.profile.stages()[stage.index()]
     }
 
-    /// Seconds for which a task occupies its rank; zero for sends and receives (see [`Costs::link`]) and for
-    /// waits.
+    /// Seconds for which a task occupies its rank. Zero for sends, receives (see [`Costs::crossing_seconds`]) and waits.
     pub fn task_seconds(&self, task: Task) -> f64 {
         let stage = self.stage(task.stage());
         match task.op() {
@@ -56,11 +57,11 @@ impl<'a> Costs<'a> {
         }
     }
 
-    /// Seconds of a fused action that has a cost of its own, where both parts end together.
+    /// Seconds of a fused action that has a cost of its own. Both its parts end together.
     ///
-    /// A fused `F` and `B` takes the forward stage's `overlap`; fused with an `I`, it takes that less the
-    /// backward's `W`, but never less than the longer of its two parts. Without an `overlap`, and for anything but
-    /// a fused action, `None`: its tasks run one after the other.
+    /// `F` fused with `B` takes the `overlap` of the forward's stage. `F` fused with `I` takes that less the seconds of the
+    /// backward's `W`, but at least as long as the longer part. `None` without an `overlap`, and for an action that is not
+    /// fused: its tasks then run one after the other.
     pub fn fused_seconds(&self, action: Action) -> Option<f64> {
         let Action::Overlap(forward, backward) = action else { return None };
         let overlap = self.stage(forward.stage()).overlap?;
@@ -77,7 +78,7 @@ impl<'a> Costs<'a> {
         self.fused_seconds(action).unwrap_or_else(serial)
     }
 
-    /// The link from one rank to another.
+    /// The cost of the link from one rank to another.
     pub fn link(&self, from: usize, to: usize) -> LinkCost {
         self.profile.links().link(from, to)
     }
@@ -87,12 +88,12 @@ impl<'a> Costs<'a> {
         self.stage(stage).message_bytes
     }
 
-    /// Bytes of a message that carries a value of `stage` past the next stage, or the gradient for it.
+    /// Bytes of a message that carries a value of `stage` over a skip edge, or the gradient for it.
     pub fn skip_bytes(&self, stage: StageId) -> f64 {
         self.stage(stage).skip_bytes
     }
 
-    /// As [`Costs::crossing_seconds`], for a value that goes past the next stage.
+    /// As [`Costs::crossing_seconds`], for a value of `value_of` that goes over a skip edge.
     pub fn skip_crossing_seconds(&self, from: usize, to: usize, value_of: StageId) -> f64 {
         if from == to {
             return 0.0;
@@ -101,9 +102,9 @@ impl<'a> Costs<'a> {
         link.latency + link.occupied(self.skip_bytes(value_of))
     }
 
-    /// Seconds from the end of an action to its output's arrival on another rank; zero on the same rank.
+    /// Seconds from the end of an action to the arrival of its output on another rank. Zero on the same rank.
     ///
-    /// `output_of` is the stage whose output, or whose output's gradient, crosses.
+    /// `output_of` is the stage whose output, or the gradient for whose output, crosses.
     pub fn crossing_seconds(&self, from: usize, to: usize, output_of: StageId) -> f64 {
         if from == to {
             return 0.0;

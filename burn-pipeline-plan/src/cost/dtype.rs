@@ -1,4 +1,4 @@
-//! Element types of parameters, known here by name and width alone.
+//! Element types of parameters: their names and widths.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +12,7 @@ pub enum Dtype {
     F32,
     /// 16-bit float.
     F16,
-    /// 16-bit float with the range of `F32`.
+    /// bfloat16: a 16-bit float with the range of `F32`.
     Bf16,
     /// 8-bit float.
     F8,

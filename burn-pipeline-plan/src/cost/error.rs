@@ -1,50 +1,50 @@
-//! Why costs are refused.
+//! Why a profile is refused.
 
 use crate::plan::SkipError;
 
-/// Why numbers are not a profile, or not one for this plan.
+/// Why numbers do not make a profile, or not one for this plan.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ProfileError {
     /// There is no stage.
     #[error("the profile lists no stage; give one entry a stage of the model")]
     NoStage,
-    /// A number is negative, infinite or not a number.
+    /// A number of a stage is negative, infinite or NaN.
     #[error("stage {stage}: `{field}` is {value}; it has to be zero or a positive number")]
     Stage {
         /// The stage.
         stage: usize,
-        /// Which number.
+        /// The name of the number.
         field: &'static str,
         /// The value, as text.
         value: String,
     },
-    /// More is freed at `I` than was held.
+    /// `I` frees more than is held.
     #[error("stage {stage}: `freed_at_input_bytes` is above `activation_bytes`; `I` cannot free more than is held")]
     FreesTooMuch {
         /// The stage.
         stage: usize,
     },
-    /// A link's number is negative, infinite or not a number.
+    /// A link's number is negative, infinite or NaN.
     #[error("link {link}: `{field}` is {value}; it has to be {accepts}")]
     LinkCost {
         /// `default` or `FROM -> TO`.
         link: String,
-        /// Which number.
+        /// The name of the number.
         field: &'static str,
         /// The value, as text.
         value: String,
-        /// What would be accepted.
+        /// The values that are accepted.
         accepts: &'static str,
     },
-    /// A uniform cost is negative, infinite or not a number.
+    /// A uniform cost is negative, infinite or NaN.
     #[error("the uniform cost `{field}` is {value}; it has to be zero or a positive number")]
     UniformCost {
-        /// Which number.
+        /// The name of the number.
         field: &'static str,
         /// The value, as text.
         value: String,
     },
-    /// The profile is about another model or another cut of it.
+    /// The profile has another number of stages than the plan.
     #[error(
         "the profile has {profile} stages, but the plan has {plan}; profile the model with the plan's cut, or list one entry a stage"
     )]
@@ -54,21 +54,21 @@ pub enum ProfileError {
         /// Stages of the plan (of one replica).
         plan: usize,
     },
-    /// There is nothing to take a median of.
+    /// There is no profile to take the median of.
     #[error("there is no profile to merge; give one a rank")]
     NoProfile,
-    /// Profiles to be merged are about different cuts of the model.
+    /// Profiles to be merged have different numbers of stages.
     #[error("one profile has {first} stages, another one {other}; measure all of them with the same cut")]
     DifferentStages {
         /// Stages of the first profile.
         first: usize,
-        /// Stages of one that differs.
+        /// Stages of the first one that differs.
         other: usize,
     },
-    /// An edge past the next stage is none.
+    /// A skip edge is refused.
     #[error(transparent)]
     Skip(#[from] SkipError),
-    /// Profiles to be merged have different edges past the next stage.
+    /// Profiles to be merged have different skip edges.
     #[error("profiles to be merged have different edges past the next stage; measure the same model on all ranks")]
     DifferentSkips,
     /// A link names a rank that the plan does not have.

@@ -1,6 +1,7 @@
-//! The stored form of a model's layers, as JSON that a person can write.
+//! The JSON of a model's layers, which a person can write.
 //!
-//! Either every layer, or one description a kind and the model as a [`Pattern`] of kinds:
+//! The file lists either every layer (`"layers": [..]`), or one description for each kind and the model as a [`Pattern`]
+//! of kinds:
 //!
 //! ```json
 //! { "kinds": [ { "kind": "E", "parameters": 8192, "forward": 0.001 },
@@ -8,19 +9,23 @@
 //!   "pattern": "E|A*4" }
 //! ```
 //!
-//! Either form may have `"skips": [[0, 4], ..]`: values that a layer hands past the next one, of its `skip_bytes`.
+//! Both may have `"skips": [[0, 4], ..]`: pairs of layers between which a value goes past the next layer.
 //!
-//! Guarantees: what is read went through [`Layers::new`]; a field that is not known is refused by name; a kind of the
-//! pattern that is not described, or described twice, is refused.
+//! Guarantees: layers that were read went through [`Layers::new`]. An unknown field is refused by name. A kind of the
+//! pattern that is described twice or not at all is refused.
 
-use super::layer::{Layer, LayerKind, Layers};
-use super::partition::{PartitionError, Pattern};
+use super::layer::Layer;
+use super::layer_kind::LayerKind;
+use super::layers::Layers;
+use super::partition::Pattern;
+use super::partition_error::PartitionError;
 use crate::plan::SkipEdge;
 use serde::Deserialize;
 
+/// Layers as they are stored.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct LayersForm {
+struct StoredLayers {
     #[serde(default)]
     layers: Vec<Layer>,
     #[serde(default)]
@@ -31,13 +36,15 @@ struct LayersForm {
 }
 
 impl Layers {
-    /// Reads the JSON form; beside the layers comes the pattern, where the form has one.
+    /// Reads layers from JSON, with the pattern if the JSON has one.
     ///
     /// # Errors
-    /// [`PartitionError::Json`] where the text is not that form, [`PartitionError::Pattern`] with the column,
-    /// [`PartitionError::UnknownKind`] and [`PartitionError::KindTwice`], or what [`Layers::new`] refuses.
+    /// - [`PartitionError::Json`] if the text is not the JSON of layers.
+    /// - [`PartitionError::Pattern`] with the column of a mistake in the pattern.
+    /// - [`PartitionError::UnknownKind`] or [`PartitionError::KindTwice`] if a kind is not described exactly once.
+    /// - As [`Layers::new`] and [`Layers::with_skips`].
     pub fn from_json(text: &str) -> Result<(Self, Option<Pattern>), PartitionError> {
-        let form: LayersForm = serde_json::from_str(text).map_err(|e| PartitionError::Json(e.to_string()))?;
+        let form: StoredLayers = serde_json::from_str(text).map_err(|e| PartitionError::Json(e.to_string()))?;
         match (form.pattern, form.layers.is_empty(), form.kinds.is_empty()) {
             (Some(pattern), true, _) => {
                 let pattern: Pattern = pattern.parse()?;
@@ -48,10 +55,10 @@ impl Layers {
         }
     }
 
-    /// Writes the JSON form, every layer for itself; reading it gives the same layers, numbers up to their last bit.
+    /// Writes the layers as JSON, one entry a layer. Reading it gives the same layers, bit for bit.
     ///
     /// # Errors
-    /// [`PartitionError::Json`], which no layers that were checked give.
+    /// [`PartitionError::Json`]; it does not occur for layers that were checked.
     pub fn to_json(&self) -> Result<String, PartitionError> {
         let form = match self.skips() {
             [] => serde_json::json!({ "layers": self.all() }),
@@ -60,7 +67,7 @@ impl Layers {
         serde_json::to_string_pretty(&form).map_err(|e| PartitionError::Json(e.to_string()))
     }
 
-    /// The layers that a pattern lists, each described by its kind.
+    /// The layers of a pattern, each as its kind is described.
     ///
     /// # Errors
     /// As [`Layers::from_json`].

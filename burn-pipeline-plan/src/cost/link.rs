@@ -1,29 +1,29 @@
-//! The network: one default link, and exceptions for named pairs of ranks.
+//! The costs of links: a default, and overrides for single pairs of ranks.
 
+use super::amount::is_amount;
 use super::error::ProfileError;
-use super::profile::is_amount;
 use serde::{Deserialize, Serialize};
 
-/// A one-way connection: a message of `b` bytes takes `latency + b / bandwidth` seconds.
+/// The cost of a one-way link: a message of `b` bytes takes `latency + b / bandwidth` seconds.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LinkCost {
     /// Seconds before the first byte arrives.
     #[serde(default)]
     pub latency: f64,
-    /// Bytes a second; without it, messages cost their latency alone.
+    /// Bytes a second. If absent, a message takes the latency alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bandwidth: Option<f64>,
 }
 
 impl LinkCost {
-    /// Seconds that a message occupies the link: bytes over bandwidth.
+    /// Seconds that a message of `bytes` occupies the link: bytes over bandwidth.
     pub fn occupied(&self, bytes: f64) -> f64 {
         self.bandwidth.map_or(0.0, |bandwidth| bytes / bandwidth)
     }
 }
 
-/// A link from one rank to another that differs from the default.
+/// The cost of a link from one rank to another that differs from the default.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LinkOverride {
@@ -34,35 +34,36 @@ pub struct LinkOverride {
     /// Seconds before the first byte arrives.
     #[serde(default)]
     pub latency: f64,
-    /// Bytes a second.
+    /// Bytes a second. If absent, a message takes the latency alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bandwidth: Option<f64>,
 }
 
-/// All links: a default one, and exceptions. Where a pair is named twice, the last one holds.
+/// The costs of all links: a default, and overrides for single pairs of ranks. If a pair is listed twice, the last entry
+/// holds.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LinkCosts {
-    /// Any pair that is not listed.
+    /// The cost of every pair that is not listed.
     #[serde(default)]
     pub default: LinkCost,
-    /// Pairs that differ.
+    /// Overrides.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub between: Vec<LinkOverride>,
 }
 
 impl LinkCosts {
-    /// The link from one rank to another.
+    /// The cost of the link from one rank to another.
     pub fn link(&self, from: usize, to: usize) -> LinkCost {
-        let exception = self.between.iter().rev().find(|b| (b.from, b.to) == (from, to));
-        exception.map_or(self.default, |b| LinkCost { latency: b.latency, bandwidth: b.bandwidth })
+        let listed = self.between.iter().rev().find(|b| (b.from, b.to) == (from, to));
+        listed.map_or(self.default, |b| LinkCost { latency: b.latency, bandwidth: b.bandwidth })
     }
 
-    /// Refuses links whose numbers are no amounts.
+    /// Refuses links with a number that is negative, infinite or NaN, or a bandwidth of zero.
     ///
     /// # Errors
     /// [`ProfileError::LinkCost`].
-    pub fn check(&self) -> Result<(), ProfileError> {
+    pub(super) fn check(&self) -> Result<(), ProfileError> {
         check_link("default".into(), self.default.latency, self.default.bandwidth)?;
         self.between.iter().try_for_each(|b| check_link(format!("{} -> {}", b.from, b.to), b.latency, b.bandwidth))
     }
@@ -84,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_exception_of_a_pair_holds() {
+    fn the_last_override_of_a_pair_holds() {
         let between = |latency| LinkOverride { from: 0, to: 1, latency, bandwidth: Some(2.0) };
         let links = LinkCosts {
             default: LinkCost { latency: 9.0, bandwidth: None },

@@ -1,27 +1,27 @@
-//! Estimates that all ranks share: the median of what each of them measured.
+//! One profile for all ranks: the median of what each rank measured.
 //!
-//! Guarantees: the result does not depend on the order of the profiles, so ranks that have gathered each other's
-//! profiles hold the same one, and everything that is decided by it comes out alike on all of them. Each number is one
-//! that was measured: of an even count, the lower of the two in the middle, as `torch.median` has it.
+//! Guarantees: the result does not depend on the order of the profiles, so ranks that have gathered each other's profiles
+//! compute the same one and decide alike. Each number is one that was measured: of an even count, the lower of the two in
+//! the middle, as `torch.median` returns it.
 //!
-//! 1. Each number of each stage is the median over the profiles; one that is not given everywhere, over those that
-//!    give it.
-//! 2. A link is the median over what each profile says of it; pairs that any profile lists are listed.
-//! 3. Where medians of one stage no longer fit together (`I` would free more than is held), the larger gives way.
+//! 1. Each number of each stage is the median over the profiles that have it.
+//! 2. Each link is the median over all profiles. A pair of ranks is listed if any profile lists it.
+//! 3. If the medians of a stage no longer fit together (`I` would free more than is held), the freed bytes are reduced.
 //!
 //! Follows `align_runtime_estimations_across_all_distributed_ranks` of PyTorch's `torch/_inductor/comms.py`.
 
 use super::error::ProfileError;
 use super::link::{LinkCost, LinkCosts, LinkOverride};
-use super::profile::{Profile, StageCost};
+use super::profile::Profile;
+use super::stage_cost::StageCost;
 use std::collections::BTreeSet;
 
 impl Profile {
-    /// The profile that several ranks' own measurements of the same stages agree on: the median of every number.
+    /// The median of several ranks' profiles of the same stages, number by number.
     ///
     /// # Errors
-    /// [`ProfileError::NoProfile`] without any, [`ProfileError::DifferentStages`] if they are about different numbers of stages,
-    /// [`ProfileError::DifferentSkips`] about different edges between them.
+    /// [`ProfileError::NoProfile`] for an empty list, and [`ProfileError::DifferentStages`] or
+    /// [`ProfileError::DifferentSkips`] if the profiles differ in their number of stages or their skip edges.
     ///
     /// ```
     /// use burn_pipeline_plan::cost::{LinkCosts, Profile, StageCost};
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_straggler_and_a_gap_change_nothing() {
+    fn one_slow_rank_and_one_missing_number_change_nothing() {
         let merged = Profile::median(&[
             profile(1.0, Some(2.0), vec![]),
             profile(50.0, None, vec![LinkOverride { from: 0, to: 1, latency: 7.0, bandwidth: None }]),
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn profiles_of_nothing_or_of_different_cuts_are_refused() {
+    fn no_profiles_and_profiles_of_different_cuts_are_refused() {
         assert_eq!(Profile::median(&[]), Err(ProfileError::NoProfile));
         let other = Profile::new(vec![StageCost::default()], LinkCosts::default()).unwrap();
         let error = Profile::median(&[profile(1.0, None, vec![]), other]).unwrap_err();
@@ -159,7 +159,7 @@ mod tests {
                 let above = forwards.iter().filter(|&&forward| forward > cost.forward).count();
                 assert!(forwards.contains(&cost.forward) && below.max(above) * 2 <= forwards.len());
             }
-            // What everybody agrees on stays.
+            // The median of equal profiles is the same profile.
             assert_eq!(Profile::median(&[merged.clone(), merged.clone()]).unwrap(), merged);
         }
     }

@@ -1,33 +1,42 @@
-//! Costs: how long each action takes, how many bytes it holds, and what it takes to cross from rank to rank.
+//! Costs: how long each action takes, how many bytes it holds, and how long a message takes from rank to rank.
 //!
-//! A [`Profile`] is plain data. The runtime measures one and writes it, a person may write one by hand, and
-//! [`Profile::uniform`] makes the idealised one that papers reason with. The simulator reads it through
-//! [`Costs`], which binds it to a placement and refuses one that does not fit.
-//!
-//! Ranks that each measured a profile share their [median](Profile::median), so that they decide alike.
-//!
-//! Before a model is cut it is a list of [`Layers`]; a [`Partition`] cuts it into stages and gives their profile.
+//! 1. A [`Profile`] holds the costs of a model's stages ([`StageCost`]) and of the links between ranks ([`LinkCosts`]). It
+//!    is plain data: the runtime measures one, a person can write one as JSON, and [`Profile::uniform`] makes the
+//!    idealised one of the papers.
+//! 2. [`Profile::costs`] binds a profile to a placement and refuses one that does not fit. The simulator reads the
+//!    resulting [`Costs`].
+//! 3. Ranks that each measured a profile decide by its [median](Profile::median), so that all decide alike.
+//! 4. Before a model is cut it is a list of [`Layers`]. A [`Partition`] cuts the layers into stages and gives the profile
+//!    of the stages; [`optimal_partition`] finds the best one.
 
+mod amount;
 mod bind;
 mod dtype;
 mod error;
-mod json;
 mod layer;
+mod layer_kind;
+mod layers;
 mod layers_json;
 mod link;
 mod median;
 mod partition;
+mod partition_error;
 mod profile;
+mod stage_cost;
 mod uniform;
 
 pub use bind::Costs;
 pub use dtype::Dtype;
 pub use error::ProfileError;
-pub use layer::{Layer, LayerKind, Layers};
+pub use layer::Layer;
+pub use layer_kind::LayerKind;
+pub use layers::Layers;
 pub use link::{LinkCost, LinkCosts, LinkOverride};
 pub use partition::{
-    Measure, MemoryLimits, OptimalPartition, Partition, PartitionError, PartitionOptions, PartitionReport, Pattern,
-    PatternError, PatternProblem, StageReport, optimal_partition,
+    Measure, MemoryLimits, OptimalPartition, Partition, PartitionOptions, PartitionReport, Pattern, StageReport,
+    optimal_partition,
 };
-pub use profile::{Profile, StageCost};
+pub use partition_error::{PartitionError, PatternError, PatternProblem};
+pub use profile::Profile;
+pub use stage_cost::StageCost;
 pub use uniform::UniformCosts;

@@ -1,15 +1,17 @@
-//! The costs that papers reason with: every rank takes the same time for a microbatch.
+//! The idealised costs of the papers: every rank takes the same time for a microbatch.
 //!
-//! Costs are per rank and microbatch, so a chunk costs `1/v` of them (`v` = stages over ranks), and families
-//! with different numbers of chunks are compared on the same model. An activation is 1 byte per rank and
-//! microbatch: with this profile, bytes read as rank-microbatches.
+//! Costs are per rank and microbatch, so a chunk costs `1/v` of them (`v` = stages a rank), and families with different
+//! numbers of chunks are compared on the same model. An activation is 1 byte per rank and microbatch, so with this profile
+//! bytes read as rank-microbatches.
 
+use super::amount::is_amount;
 use super::error::ProfileError;
 use super::link::{LinkCost, LinkCosts};
-use super::profile::{Profile, StageCost};
+use super::profile::Profile;
+use super::stage_cost::StageCost;
 use crate::plan::Placement;
 
-/// Costs per rank and microbatch, and the latency of an edge between ranks.
+/// Costs per rank and microbatch, the same for all ranks, and the latency between ranks.
 ///
 /// ```
 /// use burn_pipeline_plan::{cost::{Profile, UniformCosts}, plan::Placement};
@@ -26,9 +28,9 @@ pub struct UniformCosts {
     pub input: f64,
     /// Seconds of `W`.
     pub weight: f64,
-    /// Seconds of a fused `F` and `B`; without it, `F + I + W`.
+    /// Seconds of a fused `F` and `B`. If absent: `F + I + W`.
     pub overlap: Option<f64>,
-    /// Latency in seconds of an edge between two ranks.
+    /// Seconds of latency of a message between two ranks.
     pub transfer: f64,
 }
 
@@ -38,22 +40,22 @@ impl UniformCosts {
         Self { forward, input, weight, overlap: None, transfer: 0.0 }
     }
 
-    /// The same with a latency on each edge between ranks.
+    /// The same costs with this latency between ranks.
     pub fn with_transfer(self, transfer: f64) -> Self {
         Self { transfer, ..self }
     }
 
-    /// The same with a cost of its own for a fused `F` and `B`.
+    /// The same costs with these seconds for a fused `F` and `B`.
     pub fn with_overlap(self, overlap: f64) -> Self {
         Self { overlap: Some(overlap), ..self }
     }
 }
 
 impl Profile {
-    /// The profile of a model that is cut evenly over the placement's stages.
+    /// The profile of a model that is cut evenly into the placement's stages.
     ///
     /// # Errors
-    /// If a cost is negative, infinite or not a number.
+    /// If a cost is negative, infinite or NaN.
     pub fn uniform(placement: &Placement, costs: UniformCosts) -> Result<Self, ProfileError> {
         let named = [
             ("forward", costs.forward),
@@ -62,7 +64,7 @@ impl Profile {
             ("overlap", costs.overlap.unwrap_or(0.0)),
             ("transfer", costs.transfer),
         ];
-        if let Some((field, value)) = named.into_iter().find(|(_, value)| !(value.is_finite() && *value >= 0.0)) {
+        if let Some((field, value)) = named.into_iter().find(|&(_, value)| !is_amount(value)) {
             return Err(ProfileError::UniformCost { field, value: value.to_string() });
         }
         let share = placement.ranks() as f64 / placement.stages() as f64;

@@ -1,29 +1,30 @@
 //! Dynamic programming over (stage, layers so far, loads of all ranks), for placements with several stages a rank.
 //!
-//! Guarantees: what it returns fits and its largest load is below the bound given; where no state was left out, there
-//! is nothing better, and if it returns nothing then nothing below the bound fits.
+//! Guarantees: a cut that is returned fits under the cap, and its largest load is below the given bound. If no label was
+//! left out for want of room, no cut is better; and if no cut is returned, none below the bound fits.
 //!
-//! 1. A *label* is one way to cut the layers so far into the stages so far, with the loads and bytes of all bins.
-//! 2. A label is dropped where a bin reaches the bound or the cap; where the bins that have stages to come have less
-//!    room than the layers to come need; and where another label of the same stage and layers is no worse in any bin.
-//! 3. At most `states` labels of a stage and layers are kept, the most even ones.
+//! 1. A *label* is one way to cut the first layers into the first stages, with the loads and bytes of all bins.
+//! 2. A label is dropped if (a) a bin reaches the bound or the cap, (b) the bins of the remaining stages have less room
+//!    than the remaining layers need, or (c) another label of the same stage and layer is no worse in any bin.
+//! 3. At most `states` labels of a stage and layer are kept: the most even ones.
 
-use super::search::Problem;
+use super::problem::Problem;
 
-/// One way to cut the layers so far.
+/// One way to cut the first layers.
 #[derive(Clone, Debug)]
 struct Label {
     weights: Vec<f64>,
     bytes: Vec<f64>,
     largest: f64,
     boundaries: Vec<usize>,
-    /// Sum of squares of all loads and of how full bins are: lower is more even.
+    /// The sum of squares of all loads, and of the share of the cap that each bin uses: lower is more even.
     unevenness: f64,
 }
 
-/// The best cut below the bound, and whether every cut was looked at.
+/// The best cut below the bound, and whether no label was left out.
 pub(super) fn search(problem: &Problem, bound: f64, states: usize) -> (Option<Vec<usize>>, bool) {
     let (layers, stages) = (problem.layers(), problem.stages());
+    // A cut that is better by rounding alone is not better.
     let bound = bound * (1.0 - 1e-12);
     let mut complete = true;
     let start = Label {
@@ -52,7 +53,7 @@ pub(super) fn search(problem: &Problem, bound: f64, states: usize) -> (Option<Ve
     (best.map(|label| label.boundaries.clone()), complete)
 }
 
-/// The bins that have a stage from `stage` on.
+/// The bins of `stage` and all later stages.
 fn open_bins(problem: &Problem, stage: usize) -> Vec<usize> {
     let mut bins: Vec<usize> =
         (stage..problem.stages()).flat_map(|s| problem.shares(s)).map(|share| share.bin).collect();
@@ -61,7 +62,7 @@ fn open_bins(problem: &Problem, stage: usize) -> Vec<usize> {
     bins
 }
 
-/// Gives the stage that comes next every end that it can have.
+/// Extends a label by one stage, with every end that the stage can have.
 fn extend(
     problem: &Problem,
     label: &Label,
@@ -79,6 +80,7 @@ fn extend(
             new.weights[share.bin] += load.weight;
             new.bytes[share.bin] += load.bytes;
             new.largest = new.largest.max(new.weights[share.bin]);
+            // More layers only add load and bytes: no later end fits either.
             if !problem.fits(new.bytes[share.bin]) {
                 return;
             }
@@ -99,7 +101,7 @@ fn extend(
     }
 }
 
-/// Keeps the labels that no other is better than in everything, at most `states` of them; false if some were left out.
+/// Keeps the labels that no other label dominates, at most `states` of them; false if some were left out.
 fn keep(labels: &mut Vec<Label>, open: &[usize], states: usize) -> bool {
     labels.sort_by(|a, b| a.unevenness.total_cmp(&b.unevenness).then(a.boundaries.cmp(&b.boundaries)));
     let mut kept: Vec<Label> = Vec::with_capacity(labels.len().min(states));
@@ -118,6 +120,7 @@ fn keep(labels: &mut Vec<Label>, open: &[usize], states: usize) -> bool {
     complete
 }
 
+/// Whether label `a` dominates label `b`: bins without remaining stages matter only through `largest`.
 fn no_worse(a: &Label, b: &Label, open: &[usize]) -> bool {
     a.largest <= b.largest && open.iter().all(|&bin| a.weights[bin] <= b.weights[bin] && a.bytes[bin] <= b.bytes[bin])
 }

@@ -1,103 +1,44 @@
-//! The cut that makes the busiest rank as little busy as it can be, under a memory cap.
+//! The cut that minimises the load of the busiest rank, under a memory cap.
 //!
-//! Guarantees: the cut found is never worse than the even one, the weighted one, or any that moving single
-//! boundaries of those leads to; with one stage a rank it is always the best there is, and with several it is where
-//! [`OptimalPartition::proved`] says so. [`OptimalPartition::lower_bound`] is what no cut can beat.
+//! Guarantees: the cut is never worse than the even cut, the weighted cut, or what moving single boundaries makes of
+//! them. With one stage a rank it is always the best cut. With several stages a rank it is the best cut if
+//! [`OptimalPartition::proved`] is true. No cut has a load below [`OptimalPartition::lower_bound`].
 //!
-//! 1. A rank's load is what its stages weigh together; in a bidirectional placement each replica takes its share of
-//!    the microbatches. Embedding and head are layers, so they count.
-//! 2. One stage a rank: dynamic programming over (stage, layers so far), first for the smallest largest load, then
-//!    for the least sum of squares under it ([`super::search`]).
-//! 3. Several stages a rank (loop, V, wave, bidirectional, any map): a good cut by moving boundaries, then dynamic
-//!    programming whose states carry the loads of all ranks, cut off where a rank is no better than the best so far
-//!    and where another state is no worse in everything ([`super::label`]). Where too many states remain, the most even
-//!    ones are kept, and the outcome is not proved.
+//! 1. A rank's load is the sum of its stages' weights. In a bidirectional placement each replica takes its share of the
+//!    microbatches. Embedding and head are layers, so they count.
+//! 2. One stage a rank: dynamic programming over (stage, layers so far), first for the smallest largest load, then for the
+//!    least sum of squares among such cuts ([`super::problem`]).
+//! 3. Several stages a rank (loop, V, wave, bidirectional, any map): moving boundaries gives a good cut. Then dynamic
+//!    programming whose states carry the loads of all ranks looks for a better one ([`super::label`]). If it had to leave
+//!    states out, the result is not proved.
 
+use super::cut::{Partition, refuse_stages};
 use super::label;
-use super::search::Problem;
-use super::{Measure, Partition, PartitionError, refuse_stages};
-use crate::cost::Layers;
+use super::options::PartitionOptions;
+use super::problem::Problem;
+use crate::cost::layers::Layers;
+use crate::cost::partition_error::PartitionError;
 use crate::plan::Placement;
 
-/// What a rank may hold, and what its stages hold.
-#[derive(Clone, PartialEq, Debug)]
-pub struct MemoryLimits {
-    /// Bytes that a rank may hold.
-    pub cap: f64,
-    /// Bytes held for each byte of parameters: 1 for the parameters, 1 more for gradients, 2 more for Adam's moments.
-    pub state_factor: f64,
-    /// Microbatches whose activations are held at the peak, one entry a stage; none for one microbatch each. 1F1B
-    /// on p ranks holds p - s on stage s.
-    pub held: Vec<f64>,
-}
-
-impl MemoryLimits {
-    /// A cap on parameters, their gradients and one microbatch's activations.
-    pub fn new(cap: f64) -> Self {
-        Self { cap, state_factor: 2.0, held: Vec::new() }
-    }
-
-    /// Microbatches that a stage holds.
-    pub(super) fn held_by(&self, stage: usize) -> f64 {
-        self.held.get(stage).copied().unwrap_or(1.0)
-    }
-
-    fn check(&self, stages: usize) -> Result<(), PartitionError> {
-        let refuse =
-            |field, value: f64, expected| Err(PartitionError::Memory { field, value: value.to_string(), expected });
-        let amount = |value: f64| value.is_finite() && value >= 0.0;
-        if !amount(self.cap) {
-            return refuse("cap", self.cap, None);
-        }
-        if !amount(self.state_factor) {
-            return refuse("state_factor", self.state_factor, None);
-        }
-        if let Some(&held) = self.held.iter().find(|&&held| !amount(held)) {
-            return refuse("held", held, None);
-        }
-        if !self.held.is_empty() && self.held.len() != stages {
-            return refuse("held", self.held.len() as f64, Some(stages));
-        }
-        Ok(())
-    }
-}
-
-/// What the best cut is sought for.
-#[derive(Clone, PartialEq, Debug)]
-pub struct PartitionOptions {
-    /// What a layer weighs.
-    pub measure: Measure,
-    /// What a rank may hold; no limit where there is none.
-    pub memory: Option<MemoryLimits>,
-    /// States kept for each stage and boundary where a rank has several stages; more of them find better cuts and
-    /// take longer. Default 128.
-    pub states: usize,
-}
-
-impl Default for PartitionOptions {
-    fn default() -> Self {
-        Self { measure: Measure::default(), memory: None, states: 128 }
-    }
-}
-
-/// The best cut that was found.
+/// The best cut that was found, and how good it is.
 #[derive(Clone, PartialEq, Debug)]
 pub struct OptimalPartition {
     /// The cut.
     pub partition: Partition,
-    /// Load of the busiest rank, for one microbatch: seconds, FLOPs or parameters.
+    /// Load of the busiest rank for one microbatch, in the unit of the [`Measure`](super::Measure).
     pub largest: f64,
-    /// No cut for this placement has a smaller load on its busiest rank.
+    /// A lower bound on the load of the busiest rank over all cuts for this placement.
     pub lower_bound: f64,
-    /// Is it known that no cut is better?
+    /// Whether it is known that no cut is better.
     pub proved: bool,
 }
 
-/// The cut for this placement whose busiest rank is the least busy.
+/// Finds the cut that minimises the load of the busiest rank of a placement.
 ///
 /// # Errors
-/// [`PartitionError::Stages`] if the placement has more stages than there are layers; [`PartitionError::Memory`] where
-/// a limit is no amount; [`PartitionError::DoesNotFit`] where no cut keeps every rank under the cap.
+/// - [`PartitionError::Stages`] if the placement has more stages than there are layers.
+/// - [`PartitionError::Memory`] if a limit is negative, infinite or NaN.
+/// - [`PartitionError::DoesNotFit`] if no cut keeps every rank under the cap.
 ///
 /// ```
 /// use burn_pipeline_plan::cost::{LayerKind, Layer, Layers, PartitionOptions, Partition, optimal_partition};
@@ -131,9 +72,10 @@ pub fn optimal_partition(
     Ok(OptimalPartition { partition: Partition::trusted(layers.len(), boundaries), largest, lower_bound, proved })
 }
 
-/// Most rounds of the label search, each with the bound that the one before it found.
+/// Most rounds of the label search. Each starts with the bound that the round before it found.
 const ROUNDS: usize = 4;
 
+/// The best cut if some rank has several stages, and whether it is proved to be the best.
 fn several(
     problem: &Problem,
     layers: &Layers,
@@ -141,7 +83,7 @@ fn several(
 ) -> Result<(Option<Vec<usize>>, bool), PartitionError> {
     let weights: Vec<f64> = layers.all().iter().map(|layer| options.measure.of(layer)).collect();
     let starts = [Partition::even(layers.len(), problem.stages())?, Partition::weighted(&weights, problem.stages())?];
-    let improved = starts.into_iter().filter_map(|start| problem.improve(start.boundaries));
+    let improved = starts.into_iter().filter_map(|start| problem.improve(start.boundaries().to_vec()));
     let mut best = improved.min_by(|a, b| problem.compare(a, b));
     for _ in 0..ROUNDS {
         let bound = best.as_ref().map_or(f64::INFINITY, |b| problem.largest(b));

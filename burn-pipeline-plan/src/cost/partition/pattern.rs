@@ -1,25 +1,27 @@
-//! A model and its cut as a line of text: `EAAM|AAML*2`.
+//! A model and its cut as a line of text: `EAAM|AAML*2` (after NVIDIA's Nemotron pattern strings).
 //!
 //! ```text
 //! pattern = item { item }
 //! item    = boundary | part
 //! part    = ( kind | '(' pattern ')' ) [ '*' count ]
 //! kind    = one ASCII letter: a layer
-//! boundary = '|': the next stage begins here
-//! count   = digits, at least 1: repeats the letter, or the group in parentheses, right before it
+//! boundary = '|': a new stage begins here
+//! count   = digits, at least 1: repeats the letter or group right before it
 //! ```
 //!
-//! So `EAAM|AAML*2` is `E A A M | A A M L L`, and `E|(AM|)*2L` is `E | A M | A M | L`. Blanks mean nothing.
+//! So `EAAM|AAML*2` means `E A A M | A A M L L`, and `E|(AM|)*2L` means `E | A M | A M | L`. Blanks are ignored.
 //!
-//! Guarantees: a [`Pattern`] has at least one layer and no empty stage; its text parses back to it; an error points
-//! at a column, counted in characters from 1. Follows the boundaries of NVIDIA's Nemotron pattern strings.
+//! Guarantees: a [`Pattern`] has at least one layer and no empty stage. Its text parses back to it. An error names the
+//! column of the mistake, counted in characters from 1.
 
-use super::{Partition, PartitionError};
-use crate::cost::{LayerKind, Layers};
+use super::cut::Partition;
+use crate::cost::layer_kind::LayerKind;
+use crate::cost::layers::Layers;
+use crate::cost::partition_error::{PartitionError, PatternError, PatternProblem};
 use std::fmt;
 use std::str::FromStr;
 
-/// Kinds of all layers in order, and the layers at which stages begin.
+/// The kinds of all layers in order, and the layers at which stages begin.
 ///
 /// ```
 /// use burn_pipeline_plan::cost::Pattern;
@@ -33,59 +35,14 @@ pub struct Pattern {
     boundaries: Vec<usize>,
 }
 
-/// Why a text is not a pattern, and where.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("column {column}: {problem}")]
-pub struct PatternError {
-    /// The character at fault, counted from 1; one beyond the end where something is missing.
-    pub column: usize,
-    /// What is wrong there.
-    pub problem: PatternProblem,
-}
-
-/// What is wrong with a pattern.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum PatternProblem {
-    /// Nothing to cut.
-    #[error("the pattern holds no layer; write at least one letter")]
-    Empty,
-    /// A character that means nothing.
-    #[error("`{0}` means nothing here; write letters, `|`, `*` with a count, and parentheses")]
-    Unexpected(char),
-    /// A stage without layers.
-    #[error("the stage that ends here has no layer; remove the boundary or put a layer before it")]
-    EmptyStage,
-    /// A stage without layers at the end.
-    #[error("a boundary stands last; put a layer after it or remove it")]
-    LastBoundary,
-    /// A repeat of nothing.
-    #[error("`*` repeats the letter or the group right before it; there is none")]
-    NothingToRepeat,
-    /// A repeat without a number.
-    #[error("`*` needs a count of at least 1")]
-    Count,
-    /// A parenthesis that is not closed.
-    #[error("this `(` is never closed")]
-    Unclosed,
-    /// A parenthesis that was not opened.
-    #[error("this `)` closes nothing")]
-    Unopened,
-    /// Nothing between parentheses.
-    #[error("the group is empty; put a letter between the parentheses")]
-    EmptyGroup,
-    /// More layers than can be numbered.
-    #[error("the pattern grows beyond {} layers here", Layers::MAX)]
-    TooLong,
-}
-
-/// A layer, or a boundary with the column it came from.
+/// A layer, or a boundary with its column.
 #[derive(Clone, Copy)]
 enum Item {
     Layer(LayerKind),
     Boundary(usize),
 }
 
-/// A group that is being read: where it begins, in the text and among the items.
+/// An open parenthesis: its column in the text, and the index of the group's first item.
 struct Open {
     column: usize,
     first: usize,
@@ -95,11 +52,12 @@ struct Open {
 struct Parser {
     items: Vec<Item>,
     groups: Vec<Open>,
-    /// Where the letter or group that a `*` would repeat begins.
+    /// The index of the first item that a `*` would repeat, if one may stand here.
     repeatable: Option<usize>,
 }
 
 impl Parser {
+    /// Reads one character other than `*`.
     fn character(&mut self, column: usize, character: char) -> Result<(), PatternProblem> {
         self.repeatable = match character {
             '|' => {
@@ -132,17 +90,19 @@ impl Parser {
         Ok(())
     }
 
-    /// Boundaries count too: there are fewer of them than layers in any pattern that is one.
+    /// Refuses a pattern before it grows without bound. A valid pattern has fewer boundaries than layers, so twice the
+    /// limit of layers holds both.
     fn refuse_long(&self, more: usize) -> Result<(), PatternProblem> {
         if self.items.len().saturating_add(more) > 2 * Layers::MAX { Err(PatternProblem::TooLong) } else { Ok(()) }
     }
 
+    /// Repeats the last letter or group.
     fn repeat(&mut self, digits: &str) -> Result<(), PatternProblem> {
         let first = self.repeatable.take().ok_or(PatternProblem::NothingToRepeat)?;
         if digits.bytes().all(|digit| digit == b'0') {
             return Err(PatternProblem::Count);
         }
-        // All digits: what does not fit is too long in any case.
+        // All digits, so only a number that is too large fails to parse; it is refused below.
         let count: usize = digits.parse().unwrap_or(usize::MAX);
         let length = self.items.len() - first;
         self.refuse_long(length.saturating_mul(count - 1))?;
@@ -151,6 +111,7 @@ impl Parser {
         Ok(())
     }
 
+    /// The pattern, once the text has ended at column `end`.
     fn finish(self, end: usize) -> Result<Pattern, PatternError> {
         let at = |column, problem| Err(PatternError { column, problem });
         if let Some(group) = self.groups.last() {
@@ -220,12 +181,12 @@ impl Pattern {
         &self.boundaries
     }
 
-    /// The cut that the boundaries make; one stage where there are none.
+    /// The cut at the boundaries; one stage if there are none.
     pub fn partition(&self) -> Partition {
         Partition::trusted(self.kinds.len(), self.boundaries.clone())
     }
 
-    /// The cut, for a model whose layers are of these kinds.
+    /// The cut at the boundaries, for a model whose layers are of the pattern's kinds.
     ///
     /// # Errors
     /// [`PartitionError::Mismatch`] at the first layer that differs.
@@ -249,7 +210,7 @@ impl fmt::Display for Pattern {
             }
             for run in self.kinds[range].chunk_by(|a, b| a == b) {
                 match run.len() {
-                    // Up to three letters are no longer than `A*3`.
+                    // Up to three letters are as short as `A*3`.
                     length @ 1..=3 => run[..length].iter().try_for_each(|kind| kind.fmt(f))?,
                     length => write!(f, "{}*{length}", run[0])?,
                 }

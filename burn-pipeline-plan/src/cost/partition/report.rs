@@ -1,21 +1,25 @@
-//! What each stage and each rank of a cut holds, as values and as a table.
+//! The report of a cut: what each stage and each rank holds, as values and as a table.
 
-use super::{Partition, PartitionError};
-use crate::cost::{Dtype, Layer, LayerKind, Layers};
+use super::cut::Partition;
+use crate::cost::dtype::Dtype;
+use crate::cost::layer::Layer;
+use crate::cost::layer_kind::LayerKind;
+use crate::cost::layers::Layers;
+use crate::cost::partition_error::PartitionError;
 use crate::plan::{Placement, StageId};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 
-/// What one stage holds; seconds, FLOPs and activation bytes are those of one microbatch.
+/// What one stage holds. Seconds, FLOPs and activation bytes are those of one microbatch.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct StageReport {
     /// The ranks that hold it: one, or two in a bidirectional placement.
     pub ranks: Vec<usize>,
-    /// Its layers.
+    /// Its range of layers.
     pub layers: Range<usize>,
-    /// How many layers of each kind.
+    /// The number of layers of each kind.
     pub kinds: BTreeMap<LayerKind, usize>,
     /// Number of parameters.
     pub parameters: u64,
@@ -25,25 +29,26 @@ pub struct StageReport {
     pub flops: f64,
     /// Seconds of `F`, `I` and `W`.
     pub seconds: f64,
-    /// Bytes that the forward leaves behind.
+    /// Bytes of activations that the forward keeps for the backward.
     pub activation_bytes: f64,
     /// Bytes of the message to the next stage.
     pub output_bytes: f64,
 }
 
 impl StageReport {
-    /// Bytes of parameters of all element types.
+    /// Bytes of parameters, summed over element types.
     pub fn parameter_bytes(&self) -> u64 {
         self.bytes.values().fold(0, |sum, bytes| sum.saturating_add(*bytes))
     }
 }
 
-/// A cut, stage by stage and rank by rank.
+/// A cut, by stage and by rank.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct PartitionReport {
     /// One entry a stage, in model order.
     pub stages: Vec<StageReport>,
-    /// Seconds of a microbatch on each rank; in a bidirectional placement each replica takes half of them.
+    /// Seconds of one microbatch on each rank. In a bidirectional placement each replica takes half of the microbatches, so
+    /// half of a stage's seconds count on each of its ranks.
     pub rank_seconds: Vec<f64>,
 }
 
@@ -51,7 +56,7 @@ impl PartitionReport {
     /// The report of a cut over a placement.
     ///
     /// # Errors
-    /// [`PartitionError::Size`] if the cut is of another number of layers or stages.
+    /// [`PartitionError::Size`] if the cut is of another number of layers than the model, or of stages than the placement.
     pub fn new(layers: &Layers, partition: &Partition, placement: &Placement) -> Result<Self, PartitionError> {
         partition.refuse_other(layers)?;
         if partition.stages() != placement.stages() {
@@ -68,7 +73,7 @@ impl PartitionReport {
         Ok(Self { stages, rank_seconds })
     }
 
-    /// Seconds of the busiest rank over the average: 1 is perfectly even.
+    /// Seconds of the busiest rank divided by the average over ranks: 1 is perfectly even.
     pub fn imbalance(&self) -> f64 {
         let total: f64 = self.rank_seconds.iter().sum();
         let largest = self.rank_seconds.iter().copied().fold(0.0, f64::max);
@@ -99,7 +104,7 @@ fn stage_report(layers: &Layers, range: Range<usize>, ranks: Vec<usize>) -> Stag
     }
 }
 
-/// A table with one line a stage, then the seconds of each rank.
+/// Writes a table with one line a stage, then the seconds of each rank.
 impl fmt::Display for PartitionReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [stage, rank, layers, parameters, activations] = ["stage", "rank", "layers", "parameters", "activations"];

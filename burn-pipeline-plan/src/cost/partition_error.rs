@@ -1,41 +1,38 @@
-//! Why layers, a cut or its text are refused.
+//! Why layers, a cut of them, or the text of a cut are refused.
 
-use super::pattern::PatternError;
-use crate::cost::{LayerKind, ProfileError};
+use super::error::ProfileError;
+use super::layer_kind::{LayerKind, MAX_LAYERS};
 use crate::plan::SkipError;
 
-/// Why a model cannot be cut like that.
+/// Why layers or a cut of them are refused.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum PartitionError {
     /// There is no layer.
     #[error("the model has no layer; list at least one")]
     NoLayer,
-    /// More layers than can be cut.
-    #[error(
-        "the model has {layers} layers; at most {} can be cut, so describe blocks of them as one",
-        crate::cost::Layers::MAX
-    )]
+    /// There are more layers than can be cut.
+    #[error("the model has {layers} layers; at most {} can be cut, so describe blocks of them as one", MAX_LAYERS)]
     TooManyLayers {
         /// Layers given.
         layers: usize,
     },
-    /// A number of a layer is not an amount.
+    /// A number of a layer is negative, infinite or NaN, or `I` frees more than is held.
     #[error("layer {layer}: `{field}` is {value}; it has to be zero or a positive number")]
     Layer {
         /// The layer, counted from 0.
         layer: usize,
-        /// Which number.
+        /// The name of the number.
         field: &'static str,
         /// The value, as text.
         value: String,
     },
-    /// A kind is not a letter.
+    /// A kind is not an ASCII letter.
     #[error("`{letter}` is not a kind of layer; a kind is one ASCII letter")]
     Kind {
         /// The character.
         letter: char,
     },
-    /// A kind of the pattern has no description.
+    /// A kind of the pattern is not described.
     #[error("the pattern holds a layer of kind `{kind}`, which `kinds` does not describe; add it")]
     UnknownKind {
         /// The kind.
@@ -50,7 +47,7 @@ pub enum PartitionError {
     /// The text is not a pattern.
     #[error(transparent)]
     Pattern(#[from] PatternError),
-    /// The pattern is about another model.
+    /// The pattern's kinds are not those of the model's layers.
     #[error("layer {layer} is of kind {}, but the pattern has {} there", letter(*found), letter(*expected))]
     Mismatch {
         /// The layer, counted from 0.
@@ -60,7 +57,7 @@ pub enum PartitionError {
         /// The model's kind, or none where the model has ended.
         found: Option<LayerKind>,
     },
-    /// A number of stages that no cut can have.
+    /// No cut has this number of stages.
     #[error("{layers} layers cannot be cut into {stages} stages of at least one layer; ask for 1 to {layers}")]
     Stages {
         /// Layers of the model.
@@ -68,7 +65,7 @@ pub enum PartitionError {
         /// Stages asked for.
         stages: usize,
     },
-    /// Boundaries that do not rise from layer to layer.
+    /// A boundary does not rise above the one before it, or lies outside the model.
     #[error("boundary {index} is layer {boundary}; boundaries rise, each above the one before it and from 1 to {last}")]
     Boundary {
         /// Position in the list, counted from 0.
@@ -78,7 +75,7 @@ pub enum PartitionError {
         /// The last layer.
         last: usize,
     },
-    /// A weight is not an amount.
+    /// A weight is negative, infinite or NaN.
     #[error("the weight of layer {layer} is {value}; it has to be zero or a positive number")]
     Weight {
         /// The layer, counted from 0.
@@ -86,14 +83,14 @@ pub enum PartitionError {
         /// The value, as text.
         value: String,
     },
-    /// The cap or a number of held microbatches is not an amount.
+    /// A memory limit is negative, infinite or NaN, or the list of held microbatches has the wrong length.
     #[error("`{field}` is {value}; it has to be zero or a positive number{}", entries(*expected))]
     Memory {
-        /// Which number.
+        /// The name of the number.
         field: &'static str,
         /// The value, as text.
         value: String,
-        /// Entries that the list must have, where it is the length that is wrong.
+        /// The right length of the list, if the length is wrong.
         expected: Option<usize>,
     },
     /// No cut keeps every rank under the cap.
@@ -106,28 +103,73 @@ pub enum PartitionError {
         stages: usize,
         /// The cap.
         cap: f64,
-        /// Was every cut excluded, or did the search give up?
+        /// Whether every cut was excluded; if false, the search gave up.
         proved: bool,
     },
-    /// The cut and the layers, or the placement, differ in size.
+    /// The cut has another number of layers or stages than the model or the placement.
     #[error("the cut has {cut} {what}, but there are {given}")]
     Size {
-        /// What is counted.
+        /// `layers` or `stages`.
         what: &'static str,
-        /// As the cut has them.
+        /// The number in the cut.
         cut: usize,
-        /// As given.
+        /// The number in the model or the placement.
         given: usize,
     },
-    /// The stages do not make a profile.
+    /// The costs of the stages are refused.
     #[error(transparent)]
     Profile(#[from] ProfileError),
-    /// An edge past the next layer is none; layers are numbered as stages are.
+    /// A skip edge between layers is refused; the error calls layers stages.
     #[error(transparent)]
     Skip(#[from] SkipError),
     /// The text is not the JSON of layers.
     #[error("the layers are not readable: {0}")]
     Json(String),
+}
+
+/// Why a text is not a pattern, and where.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("column {column}: {problem}")]
+pub struct PatternError {
+    /// The column of the mistake, counted from 1; one beyond the end if something is missing.
+    pub column: usize,
+    /// What is wrong there.
+    pub problem: PatternProblem,
+}
+
+/// What is wrong with a pattern.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PatternProblem {
+    /// There is no layer.
+    #[error("the pattern holds no layer; write at least one letter")]
+    Empty,
+    /// The character has no meaning in a pattern.
+    #[error("`{0}` has no meaning here; write letters, `|`, `*` with a count, and parentheses")]
+    Unexpected(char),
+    /// A stage has no layer.
+    #[error("the stage that ends here has no layer; remove the boundary or put a layer before it")]
+    EmptyStage,
+    /// The last stage has no layer.
+    #[error("a boundary stands last; put a layer after it or remove it")]
+    LastBoundary,
+    /// There is nothing to repeat.
+    #[error("`*` repeats the letter or the group right before it; there is none")]
+    NothingToRepeat,
+    /// A repeat has no count, or the count 0.
+    #[error("`*` needs a count of at least 1")]
+    Count,
+    /// A parenthesis is not closed.
+    #[error("this `(` is never closed")]
+    Unclosed,
+    /// A parenthesis was not opened.
+    #[error("this `)` closes nothing")]
+    Unopened,
+    /// There is nothing between parentheses.
+    #[error("the group is empty; put a letter between the parentheses")]
+    EmptyGroup,
+    /// The pattern has too many layers.
+    #[error("the pattern grows beyond {} layers here", MAX_LAYERS)]
+    TooLong,
 }
 
 fn letter(kind: Option<LayerKind>) -> String {

@@ -1,34 +1,34 @@
-//! What the search for a best cut knows of layers and placement, and the two plain searches.
+//! The cutting problem as the searches see it (loads and bytes of ranks under a cut), and two simple searches.
 //!
-//! Guarantees: [`Problem::one_a_rank`] is the best cut there is; [`Problem::improve`] never returns a worse cut than it
-//! was given, and only ones that fit.
+//! Guarantees: [`Problem::one_a_rank`] returns the best cut. [`Problem::improve`] never returns a worse cut than it was
+//! given, and only a cut that fits.
 //!
-//! 1. Ranks that hold the same stages are counted once (the two ends of a bidirectional placement): a *bin*.
-//! 2. Sums over layers come from prefix sums.
-//! 3. Moving boundaries: each boundary in turn goes to the best place between its neighbours, until none moves. Cuts
+//! 1. Ranks that hold the same stages form one *bin*: the two ranks of a pair in a bidirectional placement, say.
+//! 2. Sums over layers are differences of prefix sums.
+//! 3. To improve a cut, each boundary in turn moves to the best place between its neighbours, until none moves. Cuts
 //!    are compared by their largest load, then by the sum of squared loads.
 
-use super::PartitionOptions;
-use super::optimal::MemoryLimits;
-use crate::cost::{Layer, Layers};
+use super::options::{MemoryLimits, PartitionOptions};
+use crate::cost::layer::Layer;
+use crate::cost::layers::Layers;
 use crate::plan::Placement;
 use std::cmp::Ordering;
 
-/// How far above the cap rounding may lead.
+/// Tolerance for rounding when bytes are compared with the cap.
 const ROUNDING: f64 = 1.0 + 1e-12;
 
-/// A bin that a stage is in.
+/// A stage's part in a bin.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Share {
     /// The bin.
     pub(super) bin: usize,
-    /// How often the stage is on its ranks: twice on the middle rank of a bidirectional placement.
+    /// How often the stage stands on each rank of the bin: twice on the middle rank of a bidirectional placement.
     times: f64,
 }
 
-/// Layers, bins and limits.
+/// Layers, bins and limits of one search.
 pub(super) struct Problem {
-    /// Sums of weight, state bytes and activation bytes of the layers before each.
+    /// Prefix sums over the layers: weight, bytes of parameters and their state, bytes of activations.
     weight: Vec<f64>,
     state: Vec<f64>,
     activations: Vec<f64>,
@@ -38,7 +38,7 @@ pub(super) struct Problem {
     routes: f64,
 }
 
-/// What a stage adds to a bin.
+/// What stages add to a bin.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Load {
     pub(super) weight: f64,
@@ -84,41 +84,41 @@ impl Problem {
         self.bins
     }
 
-    /// The bins of a stage.
+    /// The bins that hold a stage.
     pub(super) fn shares(&self, stage: usize) -> &[Share] {
         &self.shares[stage]
     }
 
-    /// What the stage adds to one of its bins if it holds these layers.
+    /// What a stage adds to one of its bins if it holds the layers `from..to`.
     pub(super) fn load(&self, stage: usize, share: Share, from: usize, to: usize) -> Load {
         let held = self.memory.as_ref().map_or(0.0, |memory| memory.held_by(stage));
         let bytes = self.state[to] - self.state[from] + held * (self.activations[to] - self.activations[from]);
         Load { weight: share.times * (self.weight[to] - self.weight[from]) / self.routes, bytes: share.times * bytes }
     }
 
-    /// Does a rank with so many bytes fit?
+    /// Whether a rank may hold so many bytes.
     pub(super) fn fits(&self, bytes: f64) -> bool {
         self.memory.as_ref().is_none_or(|memory| bytes <= memory.cap * ROUNDING)
     }
 
-    /// Bytes as a share of the cap, to compare states by.
+    /// Bytes as a share of the cap; zero without a cap.
     pub(super) fn fullness(&self, bytes: f64) -> f64 {
         self.memory.as_ref().filter(|memory| memory.cap > 0.0).map_or(0.0, |memory| bytes / memory.cap)
     }
 
-    /// The least that the stages from `stage` on, with the layers from `from` on, add to all bins together.
+    /// The least weight that the stages from `stage` on add to all bins together if they hold the layers from `from` on.
     pub(super) fn to_come(&self, stage: usize, from: usize) -> f64 {
         let times = |shares: &Vec<Share>| shares.iter().map(|share| share.times).sum::<f64>();
         let least = self.shares[stage..].iter().map(times).fold(f64::INFINITY, f64::min);
         if least.is_finite() { (self.weight[self.layers()] - self.weight[from]) * least / self.routes } else { 0.0 }
     }
 
-    /// Is every rank one stage, so that loads do not add up?
+    /// Whether every bin holds one stage, so that no loads add up.
     pub(super) fn is_simple(&self) -> bool {
         self.bins == self.stages() && self.shares.iter().all(|shares| shares.len() == 1)
     }
 
-    /// No cut's largest load is below it: an even share of everything, or the heaviest layer.
+    /// A lower bound on the largest load of any cut: an even share of all weight, or the heaviest layer.
     pub(super) fn lower_bound(&self) -> f64 {
         let share = self.to_come(0, 0) / self.bins as f64;
         let heaviest = self.weight.windows(2).map(|pair| pair[1] - pair[0]).fold(0.0, f64::max);
@@ -126,7 +126,7 @@ impl Problem {
         share.max(heaviest * once / self.routes)
     }
 
-    /// Loads of all bins, and their bytes.
+    /// Weight and bytes of all bins.
     fn totals(&self, boundaries: &[usize]) -> Vec<Load> {
         let mut totals = vec![Load { weight: 0.0, bytes: 0.0 }; self.bins];
         let ends = boundaries.iter().copied().chain([self.layers()]);
@@ -142,17 +142,17 @@ impl Problem {
         totals
     }
 
-    /// Loads of all bins.
+    /// Weights of all bins.
     pub(super) fn loads(&self, boundaries: &[usize]) -> Vec<f64> {
         self.totals(boundaries).into_iter().map(|load| load.weight).collect()
     }
 
-    /// Load of the fullest bin.
+    /// Weight of the heaviest bin.
     pub(super) fn largest(&self, boundaries: &[usize]) -> f64 {
         self.loads(boundaries).into_iter().fold(0.0, f64::max)
     }
 
-    /// Largest load, then sum of squares; bytes above the cap come before both.
+    /// The criteria by which cuts are compared, in order: bytes above the cap, largest load, sum of squared loads.
     fn score(&self, boundaries: &[usize]) -> [f64; 3] {
         let totals = self.totals(boundaries);
         let excess = totals.iter().map(|load| if self.fits(load.bytes) { 0.0 } else { self.fullness(load.bytes) });
@@ -164,7 +164,7 @@ impl Problem {
         compare(&self.score(a), &self.score(b))
     }
 
-    /// Moves boundaries one at a time while that makes the cut better; none if it does not come to fit.
+    /// Moves boundaries one at a time while that improves the cut; `None` if the result does not fit.
     pub(super) fn improve(&self, mut boundaries: Vec<usize>) -> Option<Vec<usize>> {
         let mut best = self.score(&boundaries);
         let mut moved = true;
@@ -187,16 +187,17 @@ impl Problem {
         (best[0] == 0.0).then_some(boundaries)
     }
 
-    /// The best cut where every rank has one stage, if any fits.
+    /// The best cut if every rank has one stage; `None` if no cut fits.
     pub(super) fn one_a_rank(&self) -> Option<Vec<usize>> {
+        // Two passes: the smallest largest load, then the most even cut among those that reach it.
         let worst = |so_far: f64, load: f64| so_far.max(load);
         let (largest, _) = self.chain(f64::INFINITY, worst)?;
         let (_, boundaries) = self.chain(largest * ROUNDING, |so_far, load| so_far + load * load)?;
         Some(boundaries)
     }
 
-    /// Dynamic programming over (stage, layers so far): the least value that `add` makes of the loads of stages that
-    /// fit and weigh at most `most`, and where it is reached.
+    /// Dynamic programming over (stage, layers so far). `add` combines the loads of the stages to a value; the result is
+    /// the least value of cuts whose stages fit and weigh at most `most`, with the boundaries of such a cut.
     fn chain(&self, most: f64, add: impl Fn(f64, f64) -> f64) -> Option<(f64, Vec<usize>)> {
         let (layers, stages) = (self.layers(), self.stages());
         let mut best = vec![f64::INFINITY; layers + 1];
@@ -232,6 +233,7 @@ impl Problem {
     }
 }
 
+/// Sums over the first `n` layers, for every `n`.
 fn prefix(layers: &Layers, of: impl Fn(&Layer) -> f64) -> Vec<f64> {
     let sums = layers.all().iter().scan(0.0, |sum, layer| {
         *sum += of(layer);
@@ -244,7 +246,7 @@ fn compare(a: &[f64; 3], b: &[f64; 3]) -> Ordering {
     a[0].total_cmp(&b[0]).then(a[1].total_cmp(&b[1])).then(a[2].total_cmp(&b[2]))
 }
 
-/// Is it better by more than rounding? Else boundaries could move back and forth.
+/// Whether a score is better by more than rounding: otherwise boundaries could move back and forth for ever.
 fn improves(new: &[f64; 3], old: &[f64; 3]) -> bool {
     let close = |a: f64, b: f64| (a - b).abs() <= 1e-12 * a.abs().max(b.abs());
     let first = (0..3).find(|&i| !close(new[i], old[i]));

@@ -1,0 +1,127 @@
+//! A model as a list of layers, before it is cut into stages.
+//!
+//! Guarantees: [`Layers`] has at least one layer and at most [`Layers::MAX`]. None of its numbers is NaN, infinite or, but
+//! for `freed_at_input_bytes`, negative.
+
+use super::amount::is_amount;
+use super::dtype::Dtype;
+use super::layer::Layer;
+use super::layer_kind::{LayerKind, MAX_LAYERS};
+use super::partition_error::PartitionError;
+use super::profile::Profile;
+use super::stage_cost::StageCost;
+use crate::plan::SkipEdge;
+use crate::plan::skips::checked;
+use std::collections::BTreeMap;
+
+/// The layers of a model in order, with its skip edges; checked.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Layers {
+    layers: Vec<Layer>,
+    skips: Vec<SkipEdge>,
+}
+
+impl Layers {
+    /// The most layers of a model. For a larger one, describe blocks of layers as one layer.
+    pub const MAX: usize = MAX_LAYERS;
+
+    /// A model of these layers, from its input to its output.
+    ///
+    /// # Errors
+    /// [`PartitionError::NoLayer`], [`PartitionError::TooManyLayers`], or [`PartitionError::Layer`] if a number is
+    /// negative, infinite or NaN, or `I` frees more than is held.
+    pub fn new(layers: Vec<Layer>) -> Result<Self, PartitionError> {
+        if layers.is_empty() {
+            return Err(PartitionError::NoLayer);
+        }
+        if layers.len() > Self::MAX {
+            return Err(PartitionError::TooManyLayers { layers: layers.len() });
+        }
+        for (index, layer) in layers.iter().enumerate() {
+            if let Some((field, value)) = layer.numbers().into_iter().find(|&(_, value)| !is_amount(value)) {
+                return Err(PartitionError::Layer { layer: index, field, value: value.to_string() });
+            }
+            let (freed, held) = (layer.freed_at_input_bytes, layer.activation_bytes + layer.recomputed_bytes);
+            if !freed.is_finite() || freed > held {
+                let value = format!("{freed}, with {held} bytes held");
+                return Err(PartitionError::Layer { layer: index, field: "freed_at_input_bytes", value });
+            }
+        }
+        Ok(Self { layers, skips: Vec::new() })
+    }
+
+    /// The same layers with skip edges: values that go from a layer past the next one, such as the long connections of a
+    /// U-Net. When the model is cut, such a value stays inside a stage, goes along in the message to the next stage, or
+    /// goes past it over a skip edge of the profile.
+    ///
+    /// # Errors
+    /// [`PartitionError::Skip`] if an edge does not go past the next layer, leads out of the model, or is listed twice.
+    pub fn with_skips(self, skips: Vec<SkipEdge>) -> Result<Self, PartitionError> {
+        let skips = checked(skips, self.layers.len(), usize::MAX)?;
+        Ok(Self { skips, ..self })
+    }
+
+    /// All layers, in order.
+    pub fn all(&self) -> &[Layer] {
+        &self.layers
+    }
+
+    /// The skip edges, sorted.
+    pub fn skips(&self) -> &[SkipEdge] {
+        &self.skips
+    }
+
+    /// Number of layers, at least 1.
+    #[expect(clippy::len_without_is_empty, reason = "never empty")]
+    pub fn len(&self) -> usize {
+        self.layers.len()
+    }
+
+    /// The stages of a profile as layers of kind `S`, to be cut more coarsely or kept as they are. The seconds of
+    /// `UNSHARD` and `REDUCE_GRAD` are lost.
+    ///
+    /// # Errors
+    /// [`PartitionError::TooManyLayers`] if there are more than [`Layers::MAX`] stages.
+    pub fn of_profile(profile: &Profile) -> Result<Self, PartitionError> {
+        let layer = |stage: &StageCost| Layer {
+            bytes: BTreeMap::from([(Dtype::I8, stage.weight_bytes.ceil() as u64)]),
+            forward: stage.forward,
+            input: stage.input_backward(),
+            weight: stage.weight_backward(),
+            backward: stage.backward,
+            overlap: stage.overlap,
+            activation_bytes: stage.activation_bytes,
+            freed_at_input_bytes: stage.freed_at_input_bytes,
+            recomputed_bytes: stage.recomputed_bytes,
+            output_bytes: stage.message_bytes,
+            skip_bytes: stage.skip_bytes,
+            ..Layer::new(LayerKind('S'))
+        };
+        Self::new(profile.stages().iter().map(layer).collect())?.with_skips(profile.skips().to_vec())
+    }
+
+    /// The same layers for microbatches of `factor` times the size. Seconds, FLOPs and bytes of activations and messages
+    /// are multiplied by `factor`; parameters stay. Of the seconds of each operation the first `fixed` do not depend on the
+    /// size and stay.
+    ///
+    /// # Errors
+    /// [`PartitionError::Layer`] if a number becomes negative, infinite or NaN.
+    pub fn scaled(&self, factor: f64, fixed: f64) -> Result<Self, PartitionError> {
+        let seconds = |of: f64| fixed.min(of) + (of - fixed).max(0.0) * factor;
+        let scale = |layer: &Layer| Layer {
+            flops: layer.flops * factor,
+            forward: seconds(layer.forward),
+            input: seconds(layer.input),
+            weight: seconds(layer.weight),
+            backward: layer.backward.map(seconds),
+            overlap: layer.overlap.map(seconds),
+            activation_bytes: layer.activation_bytes * factor,
+            freed_at_input_bytes: layer.freed_at_input_bytes * factor,
+            recomputed_bytes: layer.recomputed_bytes * factor,
+            output_bytes: layer.output_bytes * factor,
+            skip_bytes: layer.skip_bytes * factor,
+            ..layer.clone()
+        };
+        Self::new(self.layers.iter().map(scale).collect())?.with_skips(self.skips.clone())
+    }
+}

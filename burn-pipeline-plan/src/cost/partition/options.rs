@@ -1,0 +1,89 @@
+//! What the search for the best cut minimises, and the memory that it has to respect.
+
+use crate::cost::amount::is_amount;
+use crate::cost::layer::Layer;
+use crate::cost::partition_error::PartitionError;
+
+/// The quantity by which layers are weighed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
+pub enum Measure {
+    /// Seconds of `F`, `I` and `W`, measured or estimated.
+    #[default]
+    Seconds,
+    /// Floating-point operations.
+    Flops,
+    /// Number of parameters.
+    Parameters,
+}
+
+impl Measure {
+    /// The weight of a layer.
+    pub fn of(self, layer: &Layer) -> f64 {
+        match self {
+            Measure::Seconds => layer.seconds(),
+            Measure::Flops => layer.flops,
+            Measure::Parameters => layer.parameters as f64,
+        }
+    }
+}
+
+/// The memory cap of a rank, and what its stages hold.
+#[derive(Clone, PartialEq, Debug)]
+pub struct MemoryLimits {
+    /// The most bytes that a rank may hold.
+    pub cap: f64,
+    /// Bytes held for each byte of parameters: 1 for the parameters, plus 1 for gradients, plus 2 for Adam's moments.
+    pub state_factor: f64,
+    /// Microbatches whose activations each stage holds at its peak, one entry a stage. An empty list means one microbatch a
+    /// stage. 1F1B on `p` ranks holds `p - s` on stage `s`.
+    pub held: Vec<f64>,
+}
+
+impl MemoryLimits {
+    /// A cap on parameters, their gradients, and the activations of one microbatch a stage.
+    pub fn new(cap: f64) -> Self {
+        Self { cap, state_factor: 2.0, held: Vec::new() }
+    }
+
+    /// Microbatches whose activations a stage holds.
+    pub(super) fn held_by(&self, stage: usize) -> f64 {
+        self.held.get(stage).copied().unwrap_or(1.0)
+    }
+
+    /// Refuses limits that are not amounts, or whose list has the wrong length.
+    pub(super) fn check(&self, stages: usize) -> Result<(), PartitionError> {
+        let refuse =
+            |field, value: f64, expected| Err(PartitionError::Memory { field, value: value.to_string(), expected });
+        if !is_amount(self.cap) {
+            return refuse("cap", self.cap, None);
+        }
+        if !is_amount(self.state_factor) {
+            return refuse("state_factor", self.state_factor, None);
+        }
+        if let Some(&held) = self.held.iter().find(|&&held| !is_amount(held)) {
+            return refuse("held", held, None);
+        }
+        if !self.held.is_empty() && self.held.len() != stages {
+            return refuse("held", self.held.len() as f64, Some(stages));
+        }
+        Ok(())
+    }
+}
+
+/// What the search for the best cut minimises, and its limits.
+#[derive(Clone, PartialEq, Debug)]
+pub struct PartitionOptions {
+    /// The quantity to balance over the ranks.
+    pub measure: Measure,
+    /// The memory of a rank; `None` for no limit.
+    pub memory: Option<MemoryLimits>,
+    /// States kept for each stage and boundary if a rank has several stages. More states find better cuts and take longer.
+    /// Default: 128.
+    pub states: usize,
+}
+
+impl Default for PartitionOptions {
+    fn default() -> Self {
+        Self { measure: Measure::default(), memory: None, states: 128 }
+    }
+}

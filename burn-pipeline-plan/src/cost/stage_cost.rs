@@ -1,0 +1,179 @@
+//! The cost of one stage: what its actions take, and what they hold.
+
+use super::amount::is_zero;
+use serde::{Deserialize, Serialize};
+
+/// Seconds and bytes of one stage, for one microbatch where they depend on it.
+///
+/// ```
+/// use burn_pipeline_plan::cost::StageCost;
+/// let stage = StageCost { forward: 1.0, input: Some(1.2), weight: Some(0.8), ..StageCost::default() };
+/// assert_eq!(stage.full_backward(), 2.0);
+/// ```
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StageCost {
+    /// Seconds of `F`.
+    pub forward: f64,
+    /// Seconds of `I`. If absent: `B` less `W`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub input: Option<f64>,
+    /// Seconds of `W`. If absent: `B` less `I`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weight: Option<f64>,
+    /// Seconds of `B`. If absent: `I + W`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backward: Option<f64>,
+    /// Seconds of this stage's `F` fused with a `B` on the same rank. If absent, the two run one after the other.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub overlap: Option<f64>,
+    /// Seconds of `UNSHARD`.
+    #[serde(default)]
+    pub unshard: f64,
+    /// Seconds of `REDUCE_GRAD`.
+    #[serde(default)]
+    pub reduce_grad: f64,
+    /// Bytes of activations that `F` keeps for the backward, held until `W` (or `B`) ends.
+    #[serde(default)]
+    pub activation_bytes: f64,
+    /// The part of `activation_bytes + recomputed_bytes` that `I` frees. Negative if `I` leaves more for `W` (gradients of
+    /// hidden states) than it frees.
+    #[serde(default)]
+    pub freed_at_input_bytes: f64,
+    /// Bytes of activations that a stage recomputes in its backward: held while `F` runs, and again from the start of `I`
+    /// (or `B`) until `W` (or `B`) ends. See [`StageCost::recomputing`].
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub recomputed_bytes: f64,
+    /// Bytes of parameters that stay on the rank during the whole step (of the shard, if they are sharded).
+    #[serde(default)]
+    pub weight_bytes: f64,
+    /// Bytes of gathered parameters, held between `UNSHARD` and `RESHARD`.
+    #[serde(default)]
+    pub unsharded_bytes: f64,
+    /// Bytes of the gradients of the weights: held from the first `W` (or `B`) on, and a second time while each later one
+    /// runs, whose own gradients are added to the sum. 0 if they are not to be counted.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub gradient_bytes: f64,
+    /// Bytes of `gradient_bytes` that remain after `REDUCE_GRAD` (the shard, if they are sharded). If absent: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reduced_gradient_bytes: Option<f64>,
+    /// Bytes of optimizer state that stay on the rank (of the shard, if it is sharded). 0 if they are not to be counted.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub optimizer_bytes: f64,
+    /// Bytes of the stage's output, and of the gradient that comes back for it.
+    #[serde(default)]
+    pub message_bytes: f64,
+    /// Bytes of each value that the stage sends over a skip edge ([`SkipEdge`](crate::plan::SkipEdge)), and of the gradient
+    /// that comes back for it.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub skip_bytes: f64,
+}
+
+impl StageCost {
+    /// Seconds of the whole backward.
+    pub fn full_backward(&self) -> f64 {
+        self.backward.unwrap_or_else(|| self.input.unwrap_or(0.0) + self.weight.unwrap_or(0.0))
+    }
+
+    /// Seconds of the backward for the input.
+    pub fn input_backward(&self) -> f64 {
+        self.input.unwrap_or_else(|| self.share(self.weight))
+    }
+
+    /// Seconds of the backward for the weights.
+    pub fn weight_backward(&self) -> f64 {
+        self.weight.unwrap_or_else(|| self.share(self.input))
+    }
+
+    /// The same stage with recomputation: it keeps only its input of `input_bytes` and runs its forward again at the start
+    /// of the backward. `I` and `B` take longer by the seconds of `F`, and the other activations are held only from then
+    /// on. A stage that recomputes already is returned unchanged.
+    ///
+    /// ```
+    /// use burn_pipeline_plan::cost::StageCost;
+    /// let stage = StageCost { forward: 1.0, input: Some(1.0), activation_bytes: 9.0, ..StageCost::default() };
+    /// let again = stage.recomputing(2.0);
+    /// assert_eq!((again.activation_bytes, again.recomputed_bytes, again.input_backward()), (2.0, 7.0, 2.0));
+    /// ```
+    pub fn recomputing(self, input_bytes: f64) -> Self {
+        if self.recomputed_bytes > 0.0 {
+            return self;
+        }
+        let kept = input_bytes.min(self.activation_bytes);
+        Self {
+            input: Some(self.input_backward() + self.forward),
+            weight: Some(self.weight_backward()),
+            backward: self.backward.map(|backward| backward + self.forward),
+            overlap: self.overlap.map(|overlap| overlap + self.forward),
+            activation_bytes: kept,
+            recomputed_bytes: self.activation_bytes - kept,
+            ..self
+        }
+    }
+
+    /// The same stage with its parameters sharded over this many replicas. Each replica keeps a shard of the parameters and
+    /// of the optimizer's state, holds all parameters from `UNSHARD` to `RESHARD`, and keeps a shard of the gradients after
+    /// `REDUCE_GRAD`. The seconds of `UNSHARD` and `REDUCE_GRAD` stay as they are: they depend on the network.
+    ///
+    /// ```
+    /// use burn_pipeline_plan::cost::StageCost;
+    /// let stage = StageCost { weight_bytes: 8.0, gradient_bytes: 8.0, optimizer_bytes: 16.0, ..StageCost::default() };
+    /// let stage = stage.sharded(4);
+    /// assert_eq!((stage.weight_bytes, stage.unsharded_bytes, stage.optimizer_bytes), (2.0, 8.0, 4.0));
+    /// assert_eq!((stage.gradient_bytes, stage.reduced_gradient_bytes), (8.0, Some(2.0)));
+    /// ```
+    pub fn sharded(self, replicas: usize) -> Self {
+        let replicas = replicas.max(1) as f64;
+        Self {
+            weight_bytes: self.weight_bytes / replicas,
+            unsharded_bytes: self.weight_bytes,
+            reduced_gradient_bytes: Some(self.gradient_bytes / replicas),
+            optimizer_bytes: self.optimizer_bytes / replicas,
+            ..self
+        }
+    }
+
+    /// Seconds of a part of the backward that was not measured: `B` less the other part, or half of `B`.
+    fn share(&self, other: Option<f64>) -> f64 {
+        let whole = self.full_backward();
+        other.map_or(whole / 2.0, |other| (whole - other).max(0.0))
+    }
+
+    /// Every number that must not be negative, with its name.
+    pub(super) fn numbers(&self) -> [(&'static str, f64); 16] {
+        [
+            ("forward", self.forward),
+            ("input", self.input.unwrap_or(0.0)),
+            ("weight", self.weight.unwrap_or(0.0)),
+            ("backward", self.backward.unwrap_or(0.0)),
+            ("overlap", self.overlap.unwrap_or(0.0)),
+            ("unshard", self.unshard),
+            ("reduce_grad", self.reduce_grad),
+            ("activation_bytes", self.activation_bytes),
+            ("recomputed_bytes", self.recomputed_bytes),
+            ("weight_bytes", self.weight_bytes),
+            ("unsharded_bytes", self.unsharded_bytes),
+            ("gradient_bytes", self.gradient_bytes),
+            ("reduced_gradient_bytes", self.reduced_gradient_bytes.unwrap_or(0.0)),
+            ("optimizer_bytes", self.optimizer_bytes),
+            ("message_bytes", self.message_bytes),
+            ("skip_bytes", self.skip_bytes),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_of_the_backward_complete_each_other() {
+        let cost = |input, weight, backward| StageCost { input, weight, backward, ..StageCost::default() };
+        assert_eq!(cost(Some(1.0), Some(2.0), None).full_backward(), 3.0);
+        assert_eq!(cost(Some(1.0), Some(2.0), Some(2.5)).full_backward(), 2.5);
+        assert_eq!(cost(Some(1.0), None, Some(2.5)).weight_backward(), 1.5);
+        assert_eq!(cost(None, Some(2.0), Some(2.5)).input_backward(), 0.5);
+        assert_eq!(cost(None, None, Some(3.0)).input_backward(), 1.5);
+        assert_eq!(cost(None, None, Some(3.0)).weight_backward(), 1.5);
+    }
+}
