@@ -63,7 +63,7 @@ impl LinkCosts {
     ///
     /// # Errors
     /// [`ProfileError::LinkCost`].
-    pub(super) fn check(&self) -> Result<(), ProfileError> {
+    pub fn check(&self) -> Result<(), ProfileError> {
         check_link("default".into(), self.default.latency, self.default.bandwidth)?;
         self.between.iter().try_for_each(|b| check_link(format!("{} -> {}", b.from, b.to), b.latency, b.bandwidth))
     }
