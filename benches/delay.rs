@@ -63,7 +63,7 @@ impl Contestant {
 
     /// What the simulator predicts by what these very passes measured.
     fn by_its_own_costs(&mut self, network: &LinkCosts) -> f64 {
-        let plan = self.pipeline.running().unwrap();
+        let plan = self.pipeline.current_plan().unwrap();
         let own = measured_profile(plan.plan().placement(), &self.reports).unwrap();
         simulate(plan.plan(), &own.with_links(network.clone()).unwrap(), &TRAVEL).unwrap().makespan
     }
@@ -137,7 +137,7 @@ impl Setting {
     fn contestant(&self, name: String, plan: &Plan, cut: &Partition) -> Contestant {
         let predicted = simulate(plan, &self.profile(cut), &TRAVEL).unwrap().makespan;
         let builder = self.model.builder(cut.clone()).delayed(self.network.clone()).plan(plan.clone());
-        let pipeline = AutoPipeline::given(builder.clone(), builder.build().unwrap());
+        let pipeline = AutoPipeline::fixed(builder.build().unwrap());
         Contestant::new(name, cut, predicted, pipeline)
     }
 
@@ -196,7 +196,7 @@ impl Setting {
                 (planned.best.candidate.choice.strategy.to_string(), planned.best.candidate.seconds)
             }
             Decision::Kept { running, seconds, .. } => (running.clone(), *seconds),
-            Decision::WentBack { running, seconds, .. } => (format!("{running} again"), *seconds),
+            Decision::Reverted { running, seconds, .. } => (format!("{running} again"), *seconds),
             other => panic!("{other}"),
         };
         Contestant::new(format!("AutoPipeline: {ran}"), &cut, predicted, pipeline)

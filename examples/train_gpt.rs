@@ -14,7 +14,7 @@
 use burn::optim::AdamWConfig;
 use burn_pipeline::link::Link;
 use burn_pipeline::stage::Batch;
-use burn_pipeline::train::{Builder, Pipeline, Wants};
+use burn_pipeline::train::{Builder, EvalResults, Pipeline};
 use clap::Parser;
 use pipeline_examples::console::Console;
 use pipeline_examples::corpus::Windows;
@@ -149,7 +149,7 @@ impl Trainer {
     pub fn evaluate(&mut self) -> Result<Evaluation, TrainError> {
         let (setup, pipeline) = (&self.setup, self.training.pipeline());
         held_out(&setup.corpus, setup.options.batch, setup.options.seq, |windows| {
-            let report = pipeline.eval_for(batch(setup, windows), Wants::Loss)?;
+            let report = pipeline.eval_for(batch(setup, windows), EvalResults::Loss)?;
             Ok(report.loss.unwrap_or(f64::NAN))
         })
     }

@@ -11,7 +11,7 @@
 use burn::optim::AdamWConfig;
 use burn_pipeline::link::Link;
 use burn_pipeline::stage::Batch;
-use burn_pipeline::train::{Builder, Pipeline, StageContext, Wants};
+use burn_pipeline::train::{Builder, EvalResults, Pipeline, StageContext};
 use pipeline_examples::console::Console;
 use pipeline_examples::corpus::Windows;
 use pipeline_examples::generate::{Sampling, continued};
@@ -155,7 +155,7 @@ impl MoeTrainer {
         let (setup, pipeline) = (&self.setup, self.training.pipeline());
         let options = &setup.common.options;
         held_out(&setup.common.corpus, options.batch, options.seq, |windows| {
-            let report = pipeline.eval_for(batch(setup, windows)?, Wants::Loss)?;
+            let report = pipeline.eval_for(batch(setup, windows)?, EvalResults::Loss)?;
             let observed = Observations::new(&setup.model, &report.observed, windows.rows());
             Ok(observed.next_loss(&setup.model, report.loss.unwrap_or(f64::NAN)))
         })

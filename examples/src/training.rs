@@ -152,14 +152,14 @@ impl Training {
     ) -> Result<Self, TrainError> {
         let pipeline = match (setup.auto, link) {
             (Some(size), None) => AutoPipeline::new(builder, size, AutoOptions::default())?,
-            (Some(size), Some(link)) => AutoPipeline::over(builder, size, AutoOptions::default(), link)?,
+            (Some(size), Some(link)) => AutoPipeline::new_rank(builder, size, AutoOptions::default(), link)?,
             (None, link) => {
                 let builder = builder.plan(setup.plan.clone());
                 let pipeline = match link {
                     None => builder.clone().build()?,
                     Some(link) => builder.clone().build_rank(link)?,
                 };
-                AutoPipeline::given(builder, pipeline)
+                AutoPipeline::fixed(pipeline)
             }
         };
         let options = &setup.options;
@@ -209,7 +209,7 @@ impl Training {
         }
         if self.pipeline.switches() != switches {
             // What was measured so far is of another plan.
-            self.plan = self.pipeline.running()?.plan().clone();
+            self.plan = self.pipeline.current_plan()?.plan().clone();
             self.recent.clear();
         }
         Ok(report)

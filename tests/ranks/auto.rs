@@ -60,16 +60,16 @@ pub(crate) fn agree(mpi: &Mpi) {
     let options = AutoOptions { cap: Some(4.5), ..options };
     let own = measured_by(mpi.rank(), mpi.ranks());
     let link = Box::new(mpi.link(Device::flex()).unwrap());
-    let mut auto = AutoPipeline::over(chosen_by(size), size, options, link).unwrap().known(own.clone());
+    let mut auto = AutoPipeline::new_rank(chosen_by(size), size, options, link).unwrap().with_profile(own.clone());
     train(&mut auto);
-    let runs = text(auto.running().unwrap().plan());
+    let runs = text(auto.current_plan().unwrap().plan());
     let Decision::Switched { planned, seconds, .. } = auto.decision() else { panic!("{}", auto.decision()) };
     assert_eq!(text(planned.best.plan.plan()), runs);
     println!("together: {seconds:?} {} {runs}", planned.best.candidate.seconds);
     drop(auto);
-    let mut alone = AutoPipeline::new(chosen_by(size), size, options).unwrap().known(own);
+    let mut alone = AutoPipeline::new(chosen_by(size), size, options).unwrap().with_profile(own);
     train(&mut alone);
-    println!("alone: {}", text(alone.running().unwrap().plan()));
+    println!("alone: {}", text(alone.current_plan().unwrap().plan()));
 }
 
 /// A choice that costs mislead to is taken back by all ranks, by the same numbers.
@@ -82,10 +82,11 @@ pub(crate) fn go_back(mpi: &Mpi) {
     let options = AutoOptions { cap: Some(1.0), ..options };
     let slow = LinkCosts { default: LinkCost { latency: 0.05, bandwidth: None }, ..LinkCosts::default() };
     let link = Box::new(mpi.link(Device::flex()).unwrap());
-    let mut auto = AutoPipeline::over(chosen_by(size).delayed(slow), size, options, link).unwrap().known(profile);
+    let mut auto =
+        AutoPipeline::new_rank(chosen_by(size).delayed(slow), size, options, link).unwrap().with_profile(profile);
     train(&mut auto);
-    assert_eq!((auto.switches(), auto.running().unwrap().plan().name()), (2, "ZBH1"));
-    let Decision::WentBack { trial, .. } = auto.decision() else { panic!("{}", auto.decision()) };
+    assert_eq!((auto.switches(), auto.current_plan().unwrap().plan().name()), (2, "ZBH1"));
+    let Decision::Reverted { trial, .. } = auto.decision() else { panic!("{}", auto.decision()) };
     assert!(trial.after.unwrap() > trial.before);
     println!("together: {trial:?}");
 }

@@ -124,7 +124,7 @@ pub(crate) fn refusals(mpi: &Mpi, folder: &str) {
     let latest = good.latest().unwrap();
     let mine = if odd { burn_pipeline::train::Checkpoint::open(&first).unwrap() } else { latest.clone() };
     match pipeline.load(&mine).unwrap_err() {
-        CheckpointError::Pipeline(PipelineError::Apart { rank, theirs, .. }) => {
+        CheckpointError::Pipeline(PipelineError::Diverged { rank, theirs, .. }) => {
             assert!(rank == last && theirs.contains("step-00000001, step 1"), "{theirs}");
         }
         error => panic!("{error}"),

@@ -5,7 +5,7 @@ use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Int, Tensor};
 use burn_pipeline::schedule::{GPipe, OneFOneB, Schedule, Size};
 use burn_pipeline::stage::{Batch, Reduction};
-use burn_pipeline::train::{BuildError, Builder, Pipeline, PipelineError, Wants};
+use burn_pipeline::train::{BuildError, Builder, EvalResults, Pipeline, PipelineError};
 use burn_pipeline_mpi::Mpi;
 use pipeline_examples::gpt::{GptPart, Signal};
 use std::time::{Duration, Instant};
@@ -93,7 +93,7 @@ pub(crate) fn calls(mpi: &Mpi) {
 }
 
 fn apart(error: &PipelineError, odd: usize, says: &str) {
-    let PipelineError::Apart { rank, theirs, .. } = error else { panic!("{error}") };
+    let PipelineError::Diverged { rank, theirs, .. } = error else { panic!("{error}") };
     assert!(*rank == odd && theirs.contains(says), "{error}");
 }
 
@@ -112,17 +112,17 @@ pub(crate) fn reads(mpi: &Mpi) {
     // Only the last rank wants outputs, only the first nothing at all: each says so for itself, and all take part.
     let me = mpi.rank();
     let wants = if me + 1 == mpi.ranks() {
-        Wants::All
+        EvalResults::All
     } else if me == 0 {
-        Wants::Nothing
+        EvalResults::Nothing
     } else {
-        Wants::Loss
+        EvalResults::Loss
     };
     let report = pipeline.eval_for(text.batch(), wants).unwrap();
     assert_eq!(report.loss, expected.0.filter(|_| me > 0));
-    assert_eq!(report.outputs::<Signal>().unwrap().len(), if wants == Wants::All { 3 } else { 0 });
+    assert_eq!(report.outputs::<Signal>().unwrap().len(), if wants == EvalResults::All { 3 } else { 0 });
     // The first rank alone: outputs come back from the last one.
-    let wants = if me == 0 { Wants::All } else { Wants::Nothing };
+    let wants = if me == 0 { EvalResults::All } else { EvalResults::Nothing };
     let report = pipeline.eval_for(text.batch(), wants).unwrap();
     if me == 0 {
         let (Signal::Logits(scores) | Signal::Hidden(scores)) = report.output().unwrap() else { panic!("no scores") };

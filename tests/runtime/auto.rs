@@ -80,7 +80,7 @@ fn ranks_of_their_own_take_one_decision_and_their_numbers_stay() {
         let threads = Threads::new(ranks);
         let run = |rank: usize| {
             let link = Box::new(threads.link(rank, Device::flex()));
-            let mut auto = AutoPipeline::over(ordered(size), size, options, link).unwrap();
+            let mut auto = AutoPipeline::new_rank(ordered(size), size, options, link).unwrap();
             let step = |_| auto.step(Text::new(MICROBATCHES).batch(), 1e-2).unwrap().loss;
             let losses: Vec<f64> = (0..STEPS).map(step).collect();
             let trained: Vec<Vec<f32>> = auto.pipeline().weights().unwrap().iter().flatten().map(read).collect();
@@ -157,17 +157,17 @@ fn slow() -> LinkCosts {
 fn a_choice_that_is_measured_to_take_longer_is_taken_back_and_changes_no_number() {
     let size = Size::new(2, MICROBATCHES);
     let (profile, options) = misleading(2);
-    let mut auto = AutoPipeline::new(ordered(size).delayed(slow()), size, options).unwrap().known(profile);
-    let first = auto.running().unwrap();
+    let mut auto = AutoPipeline::new(ordered(size).delayed(slow()), size, options).unwrap().with_profile(profile);
+    let first = auto.current_plan().unwrap();
     let (mut losses, mut runs) = (Vec::new(), Vec::new());
     for _ in 0..8 {
         losses.push(auto.step(Text::new(MICROBATCHES).batch(), 1e-2).unwrap().loss);
-        runs.push((auto.switches(), auto.running().unwrap().plan().rows() == first.plan().rows()));
+        runs.push((auto.switches(), auto.current_plan().unwrap().plan().rows() == first.plan().rows()));
     }
     // Three steps, a switch, three steps, and back.
     let (before, tried, after) = ((0, true), (1, false), (2, true));
     assert_eq!(runs, [before, before, tried, tried, tried, after, after, after]);
-    let Decision::WentBack { planned, running, trial, .. } = auto.decision() else { panic!("{}", auto.decision()) };
+    let Decision::Reverted { planned, running, trial, .. } = auto.decision() else { panic!("{}", auto.decision()) };
     assert_eq!(running, first.plan().name());
     assert!(trial.after.unwrap() > trial.before, "{trial}");
     // By its costs it was the best under that cap.
@@ -191,7 +191,7 @@ fn a_choice_that_is_measured_to_take_less_stays() {
     for _ in 0..7 {
         auto.step(Text::new(MICROBATCHES).batch(), 1e-2).unwrap();
     }
-    let runs = auto.running().unwrap();
+    let runs = auto.current_plan().unwrap();
     let Decision::Switched { planned, trial, .. } = auto.decision() else { panic!("{}", auto.decision()) };
     assert!(trial.after.unwrap() < trial.before, "{trial}");
     assert_eq!((auto.switches(), runs.plan().rows()), (1, planned.best.plan.plan().rows()));
@@ -218,11 +218,11 @@ fn ranks_of_their_own_go_back_together() {
         let (profile, options) = misleading(3);
         let link = Box::new(threads.link(rank, Device::flex()));
         let builder = ordered(size).delayed(slow());
-        let mut auto = AutoPipeline::over(builder, size, options, link).unwrap().known(profile);
+        let mut auto = AutoPipeline::new_rank(builder, size, options, link).unwrap().with_profile(profile);
         let step = |_| auto.step(Text::new(MICROBATCHES).batch(), 1e-2).unwrap().loss;
         let losses: Vec<f64> = (0..7).map(step).collect();
-        assert_eq!(auto.running().unwrap().plan().name(), "ZBH1");
-        let Decision::WentBack { trial, .. } = auto.decision() else { panic!("{}", auto.decision()) };
+        assert_eq!(auto.current_plan().unwrap().plan().name(), "ZBH1");
+        let Decision::Reverted { trial, .. } = auto.decision() else { panic!("{}", auto.decision()) };
         (losses, *trial, auto.decision().to_string())
     };
     let run = &run;
@@ -254,7 +254,7 @@ fn a_u_net_is_planned_with_its_long_connections_and_its_numbers_stay() {
         };
         let ((losses, mut switched), (expected, _)) = (train(-1.0), train(1.0));
         assert_eq!(losses, expected, "{size:?}");
-        let runs = switched.running().unwrap();
+        let runs = switched.current_plan().unwrap();
         let Decision::Switched { planned, .. } = switched.decision() else { panic!("{}", switched.decision()) };
         let skips: Vec<(usize, usize)> = planned.best.plan.plan().skips().iter().map(|&edge| edge.into()).collect();
         assert_eq!(skips, edges);

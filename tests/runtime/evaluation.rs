@@ -4,16 +4,13 @@ use crate::cases::{Case, Text, range, read, sizes};
 use crate::parity::builder;
 use burn::module::Module;
 use burn::tensor::Device;
-use burn_pipeline::execute::{Executor, FusedActions, ReplicaShare, RunOptions};
 use burn_pipeline::link::Threads;
-use burn_pipeline::plan::{CheckOptions, CheckedPlan, Placement};
+use burn_pipeline::plan::{Placement, Plan};
 use burn_pipeline::schedule::{Chunks, ForwardOnly, Size, by_name};
-use burn_pipeline::stage::{Accumulation, AnyTensor, Boundary, Microbatches, Reduction, Stage};
-use burn_pipeline::train::{Pipeline, Rank, StageContext};
+use burn_pipeline::stage::{Accumulation, AnyTensor, Stage};
+use burn_pipeline::train::{EvalResults, Pipeline};
 use pipeline_examples::gpt::{Signal, next_token_loss};
 use pipeline_tests::reference::Reference;
-use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, Instant};
 
 const RATE: f64 = 1e-2;
 const SAMPLES: usize = 6;
@@ -81,42 +78,23 @@ fn a_pipeline_that_only_goes_forward_evaluates_and_holds_nothing() {
     }
 }
 
-/// What a rank gets: the loss, and outputs by microbatch.
-type Given = (f64, Vec<(usize, Vec<f32>)>);
-
-/// What each rank gets of an evaluation whose outputs some ranks ask for.
-fn on_ranks(plan: &CheckedPlan, batch: &Microbatches, asking: &BTreeSet<usize>) -> Vec<Given> {
-    let (placement, threads) = (plan.plan().placement(), Threads::new(plan.plan().ranks()));
+/// What each rank gets of evaluations whose outputs some ranks want, given as bits: the loss, and the outputs' scores.
+fn on_ranks(case: &Text, plan: &Plan, wanted: usize) -> Vec<(f64, Vec<f32>)> {
+    let threads = Threads::new(plan.ranks());
     std::thread::scope(|scope| {
         let rank = |rank: usize| {
             let threads = threads.clone();
             scope.spawn(move || {
-                let device = Device::flex();
-                let mut stages = BTreeMap::new();
-                for stage in placement.stages_of(rank) {
-                    let at = StageContext {
-                        index: stage.index(),
-                        stages: placement.stages(),
-                        rank,
-                        device: device.clone().autodiff(),
-                    };
-                    stages.insert(stage, Text::stage(&at).into_inner());
-                }
-                let options = RunOptions {
-                    timeout: Duration::from_secs(30),
-                    synchronize: false,
-                    merge_weights: false,
-                    fused: FusedActions::default(),
-                };
-                let link = Box::new(threads.link(rank, device.clone()));
-                let executor = Executor::new(link, stages, device, options);
-                let mut rank = Rank::new(executor, placement.clone(), Reduction::Mean).unwrap();
-                let outcome = rank.evaluate_for(plan, batch, Instant::now(), ReplicaShare::default(), asking).unwrap();
-                let read = |(sample, payload)| (sample, scores(Signal::from_payload(payload).unwrap()));
-                (outcome.loss, outcome.outputs.into_iter().map(read).collect())
+                let builder = Pipeline::builder().plan(plan.clone()).devices(vec![Device::flex()]).stages(Text::stage);
+                let link = Box::new(threads.link(rank, Device::flex()));
+                let mut pipeline = builder.build_rank(link).unwrap();
+                let results = if wanted >> rank & 1 == 1 { EvalResults::All } else { EvalResults::Loss };
+                let report = pipeline.eval_for(case.batch(), results).unwrap();
+                let outputs = report.outputs::<Signal>().unwrap();
+                (report.loss.unwrap(), outputs.into_iter().flat_map(scores).collect())
             })
         };
-        let ranks: Vec<_> = (0..placement.ranks()).map(rank).collect();
+        let ranks: Vec<_> = (0..plan.ranks()).map(rank).collect();
         ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
     })
 }
@@ -125,28 +103,14 @@ fn on_ranks(plan: &CheckedPlan, batch: &Microbatches, asking: &BTreeSet<usize>) 
 fn the_ranks_that_ask_get_all_outputs_and_every_rank_the_loss() {
     let case = Text::new(SAMPLES);
     let (outputs, loss) = plain(&case, &Reference::new(case.model()));
-    let batch = case.batch().cut(SAMPLES).unwrap();
     let counts = |routes| if routes == 1 { vec![SAMPLES] } else { vec![SAMPLES / 2; 2] };
     for placement in [Placement::looped(3, 1), Placement::looped(2, 2), Placement::v(2), Placement::bidirectional(2)] {
         let placement = placement.unwrap();
         let plan = ForwardOnly::over(placement.clone(), counts(placement.routes())).unwrap();
-        let plan = burn_pipeline::pass::insert_transfers(&plan).unwrap().check(&CheckOptions::default()).unwrap();
-        let ranks = placement.ranks();
-        for asked in 0..1 << ranks {
-            let asking: BTreeSet<usize> = (0..ranks).filter(|rank| asked >> rank & 1 == 1).collect();
-            for (rank, (got, given)) in on_ranks(&plan, &batch, &asking).into_iter().enumerate() {
-                let place = format!("rank {rank} of {:?}, {asking:?} ask", placement.kind());
-                assert_eq!(got, loss, "{place}");
-                let samples: Vec<usize> = given.iter().map(|(sample, _)| *sample).collect();
-                let expected: Vec<usize> = if asking.contains(&rank) { (0..SAMPLES).collect() } else { vec![] };
-                assert_eq!(samples, expected, "{place}");
-                if asking.contains(&rank) {
-                    assert_eq!(
-                        given.into_iter().flat_map(|(_, scores)| scores).collect::<Vec<_>>(),
-                        outputs,
-                        "{place}"
-                    );
-                }
+        for wanted in 0..1 << placement.ranks() {
+            for (rank, got) in on_ranks(&case, &plan, wanted).into_iter().enumerate() {
+                let expected = if wanted >> rank & 1 == 1 { outputs.clone() } else { Vec::new() };
+                assert!(got == (loss, expected), "rank {rank} of {:?}, {wanted:b} want outputs", placement.kind());
             }
         }
     }

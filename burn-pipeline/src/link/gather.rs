@@ -27,13 +27,13 @@ pub fn gather<T: Serialize + DeserializeOwned>(
 }
 
 /// A value of this rank, as bytes.
-pub(crate) fn encode<T: Serialize>(rank: usize, own: &T) -> Result<Vec<u8>, LinkError> {
+fn encode<T: Serialize>(rank: usize, own: &T) -> Result<Vec<u8>, LinkError> {
     let error = |error: postcard::Error| LinkError::Gather { rank, peer: rank, message: error.to_string() };
     postcard::to_stdvec(own).map_err(error)
 }
 
 /// The value that a rank sent, with nothing behind it.
-pub(crate) fn decode<T: DeserializeOwned>(rank: usize, peer: usize, bytes: &[u8]) -> Result<T, LinkError> {
+fn decode<T: DeserializeOwned>(rank: usize, peer: usize, bytes: &[u8]) -> Result<T, LinkError> {
     let message = match postcard::take_from_bytes(bytes) {
         Ok((value, [])) => return Ok(value),
         Ok(_) => "bytes are left over".to_owned(),

@@ -40,7 +40,6 @@ pub use error::{Failure, LinkError};
 pub use expected::Expected;
 pub(crate) use expected::expect_all;
 pub use gather::gather;
-pub(crate) use gather::{decode, encode};
 pub use header::{Direction, Header, Message};
 pub use launch::{Launch, LaunchError, Launcher};
 pub use tcp::{Place, TcpError, TcpLink};

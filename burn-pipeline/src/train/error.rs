@@ -1,10 +1,112 @@
-//! Why a call on a pipeline failed, and whether anything was run.
+//! Why a pipeline cannot be built, and why a call on it failed. Each message says what to do.
+//!
+//! The two stand together since each can be the other's cause: ranks fail while a pipeline is built, and a batch may
+//! need a plan that cannot be built.
 
+use crate::cost::ProfileError;
 use crate::execute::ExecuteError;
 use crate::link::{Activity, Failure};
-use crate::plan::StageId;
+use crate::pass::PassError;
+use crate::plan::{CheckError, PlanError, StageId};
+use crate::schedule::ScheduleError;
 use crate::stage::{MicrobatchError, StageError};
-use crate::train::build_error::BuildError;
+
+/// Why a pipeline cannot be built, or a plan not be made for a batch.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum BuildError {
+    /// The schedule refuses the size.
+    #[error(transparent)]
+    Schedule(#[from] ScheduleError),
+    /// Transfers could not be inserted.
+    #[error(transparent)]
+    Pass(#[from] PassError),
+    /// The plan is not legal.
+    #[error(transparent)]
+    Check(#[from] Box<CheckError>),
+    /// The link joins another number of ranks than the plan has.
+    #[error("the plan has {ranks} rank(s), and the link joins {linked}; start as many processes as the plan has ranks")]
+    Ranks {
+        /// Ranks of the plan.
+        ranks: usize,
+        /// Ranks of the link.
+        linked: usize,
+    },
+    /// The link joins another number of ranks than the replicas have together.
+    #[error(
+        "the plan has {ranks} rank(s) in each of {replicas} replicas, and the link joins {linked}; start {} processes",
+        ranks * replicas
+    )]
+    Replicas {
+        /// Ranks of the plan.
+        ranks: usize,
+        /// Data-parallel replicas.
+        replicas: usize,
+        /// Ranks of the link.
+        linked: usize,
+    },
+    /// Sharding needs at least two replicas.
+    #[error("parameters are to be sharded over 1 replica; give at least 2 (`Builder::data_parallel`)")]
+    NothingToShardOver,
+    /// At least one replica is needed.
+    #[error("0 data-parallel replicas were asked for; give at least 1 (`Builder::data_parallel`)")]
+    NoReplicas,
+    /// The link blocks a send until its receive, which replicas do not allow.
+    #[error(
+        "a send over this link blocks until its receive, so data-parallel replicas could deadlock; use another link"
+    )]
+    Rendezvous,
+    /// The link does not keep messages in order.
+    #[error("the link does not keep the messages between two ranks in order, as plans require; use another link")]
+    Unordered,
+    /// A skip edge is not valid, or a plan that is lowered already lacks it.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// No stages were given.
+    #[error("no stages were given; call `Builder::stages`")]
+    NoStages,
+    /// No schedule and no plan was given.
+    #[error("no schedule and no plan was given; call `Builder::schedule` or `Builder::plan`")]
+    NoSchedule,
+    /// The number of devices is neither one nor the number of ranks.
+    #[error("{devices} device(s) were given for {ranks} ranks; give one, or one a rank")]
+    Devices {
+        /// Devices given.
+        devices: usize,
+        /// Ranks.
+        ranks: usize,
+    },
+    /// A fixed plan runs one number of microbatches.
+    #[error(
+        "the plan runs {planned} microbatches, but the batch was cut into {wanted}; give a batch of at least {planned} samples, or a schedule instead of a plan"
+    )]
+    FixedPlan {
+        /// Microbatches that the plan runs.
+        planned: usize,
+        /// Microbatches wanted.
+        wanted: usize,
+    },
+    /// The schedule places stages elsewhere for this number of microbatches.
+    #[error(
+        "{schedule} places stages differently for {microbatches} microbatches, and stages cannot move; keep the number of microbatches"
+    )]
+    Moved {
+        /// The schedule's name.
+        schedule: String,
+        /// Microbatches wanted.
+        microbatches: usize,
+    },
+    /// Merged weight gradients are not added in microbatch order.
+    #[error(
+        "`merge_weights` adds gradients in another order than `Accumulation::Ordered` asks for; choose one of them"
+    )]
+    MergedAndOrdered,
+    /// The network given to `Builder::delayed` is not valid.
+    #[error(transparent)]
+    Delay(#[from] ProfileError),
+    /// Stages could not be made.
+    #[error("building the stages failed: {0}")]
+    Stages(Box<PipelineError>),
+}
 
 /// Why a call on a pipeline failed.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -38,7 +140,7 @@ pub enum PipelineError {
         schedule: String,
     },
     /// Another process refused the call. Nothing was run; the pipeline is as before.
-    #[error("rank {rank} refused this call, so that no rank ran it: {message}")]
+    #[error("rank {rank} refused this call, so no rank ran it: {message}")]
     Elsewhere {
         /// The rank.
         rank: usize,
@@ -47,7 +149,7 @@ pub enum PipelineError {
     },
     /// The processes did not make the same call. Nothing was run.
     #[error("rank {rank} calls {theirs}, while others call {others}; all processes must make the same calls")]
-    Apart {
+    Diverged {
         /// The rank that differs from most.
         rank: usize,
         /// Its call.
@@ -60,12 +162,12 @@ pub enum PipelineError {
     Rank(ExecuteError),
     /// A rank did not answer in time; the pipeline is closed.
     #[error(
-        "rank {rank} did not answer within {seconds:.1} s: it {activity}; the pipeline is closed, build it anew or raise the deadline"
+        "rank {rank} did not answer within {seconds:.1} s: it {activity}; the pipeline is closed, build it anew, or raise `Builder::timeout`"
     )]
     Silent {
         /// The rank.
         rank: usize,
-        /// The deadline.
+        /// How long was waited.
         seconds: f64,
         /// What it was last seen doing.
         activity: Activity,

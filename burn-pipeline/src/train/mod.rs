@@ -1,12 +1,20 @@
 //! Training: what happens around a plan's run, and the type that a user holds.
 //!
 //! [`Pipeline`] is the front door: build it from stages, a schedule and a loss reduction; call
-//! [`step`](Pipeline::step) and [`eval`](Pipeline::eval). It drives one [`Rank`] a thread
-//! ([`build`](Builder::build)), or one in each of several processes that all make the same calls
-//! ([`build_rank`](Builder::build_rank)).
+//! [`step`](Pipeline::step) and [`eval`](Pipeline::eval). It drives one rank a thread ([`build`](Builder::build)), or one
+//! in each of several processes that all make the same calls ([`build_rank`](Builder::build_rank)).
+//!
+//! Rooms, from the bottom up:
+//!
+//! 1. `error`, `progress`, `report`, `stages`: values that pipeline and user share.
+//! 2. `plans`: the plans that a pipeline runs. `shared`: parameters that several stages hold.
+//! 3. `step`: what one rank does with a batch and its weights.
+//! 4. `control`: commands to all ranks, and their replies.
+//! 5. `pipeline`: the type; `calls`: its methods, each with its commands; `checkpoint`: saving and loading.
+//! 6. `build`: setting a pipeline up and starting it.
+//! 7. `choose`: measuring a model, and choosing a schedule by what was measured.
 
 mod build;
-mod build_error;
 mod calls;
 mod checkpoint;
 mod choose;
@@ -14,18 +22,19 @@ mod control;
 mod error;
 mod pipeline;
 mod plans;
+mod progress;
 mod report;
 mod shared;
+mod stages;
 mod step;
 
 pub use build::{Builder, StageContext};
-pub use build_error::BuildError;
-pub use checkpoint::{Checkpoint, CheckpointError, Checkpoints, FileEntry, ParameterEntry, Progress, StateEntry};
+pub use checkpoint::{Checkpoint, CheckpointError, Checkpoints, FileEntry, ParameterEntry, StateEntry};
 pub use choose::{
     AutoError, AutoOptions, AutoPipeline, Decision, MeasureError, MeasuredLayers, Trial, measured_profile,
 };
-pub use error::PipelineError;
+pub use error::{BuildError, PipelineError};
 pub use pipeline::Pipeline;
-pub use report::{EvalReport, StepReport, Wants};
+pub use progress::Progress;
+pub use report::{EvalReport, EvalResults, StepReport};
 pub use shared::{SharedCopy, SharedParameter, SharedReport};
-pub use step::{ApplyOutcome, BatchOutcome, Contract, Rank, evaluated_loss};

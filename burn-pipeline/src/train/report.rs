@@ -3,6 +3,7 @@
 use crate::plan::StageId;
 use crate::stage::{ActivationBytes, Boundary, BoundaryError, Microbatches, Payload};
 use crate::trace::Track;
+use crate::train::step::BatchOutcome;
 use std::collections::BTreeMap;
 
 /// What [`Pipeline::step`](crate::train::Pipeline::step) tells.
@@ -12,7 +13,7 @@ pub struct StepReport {
     pub loss: f64,
     /// The norm of all gradients before clipping, where clipping was asked for.
     pub gradient_norm: Option<f64>,
-    /// The numbers of this batch that the loss function wants observed, by microbatch; see
+    /// The numbers that the loss function wants observed in this batch, by microbatch; see
     /// [`Loss::observing`](crate::stage::Loss::observing).
     pub observed: Vec<Vec<f64>>,
     /// Microbatches run: fewer than asked for if the batch had fewer samples.
@@ -30,23 +31,44 @@ pub struct StepReport {
     pub activations: Vec<Option<ActivationBytes>>,
     /// Bytes of each stage's parameters, in model order.
     pub weight_bytes: Vec<usize>,
-    /// Bytes that each stage handed on for the largest microbatch, in model order; 0 for the last.
+    /// Bytes that each stage sent on for the largest microbatch, in model order; 0 for the last.
     pub message_bytes: Vec<usize>,
-    /// Bytes of the largest value that each stage handed past the next one, in model order; 0 where no edge starts.
+    /// Bytes of the largest value that each stage sent past the next one, in model order; 0 where no edge starts.
     pub skip_bytes: Vec<usize>,
     /// What every rank did when.
     pub timeline: Track,
 }
 
-/// What a process wants of an evaluation.
+impl StepReport {
+    /// Adds what one rank reports; ranks come in order.
+    pub(super) fn add(&mut self, outcome: BatchOutcome) {
+        (self.loss, self.observed) = (outcome.loss, outcome.observed);
+        self.peak_held.push(outcome.peak_held);
+        self.peak_held_bytes.push(outcome.peak_held_bytes);
+        for (stage, bytes) in outcome.activations {
+            let largest = &mut self.activations[stage.index()];
+            *largest = Some(bytes).max(*largest);
+        }
+        self.timeline.events.extend(outcome.events);
+        raise(&mut self.message_bytes, outcome.message_bytes);
+        raise(&mut self.skip_bytes, outcome.skip_bytes);
+    }
+}
+
+/// Keeps the larger number of each stage.
+fn raise(largest: &mut [usize], bytes: BTreeMap<StageId, usize>) {
+    bytes.into_iter().for_each(|(stage, bytes)| largest[stage.index()] = bytes.max(largest[stage.index()]));
+}
+
+/// The results of an evaluation that a process wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Wants {
+pub enum EvalResults {
     /// The outputs, and the loss.
     #[default]
     All,
     /// The loss, without outputs.
     Loss,
-    /// Nothing: it only does its part.
+    /// Nothing: it only takes part.
     Nothing,
 }
 
@@ -83,9 +105,4 @@ impl EvalReport {
     pub fn outputs<O: Boundary>(&self) -> Result<Vec<O>, BoundaryError> {
         self.outputs.iter().cloned().map(O::from_payload).collect()
     }
-}
-
-/// Keeps the larger of what is known and what came, stage by stage.
-pub(crate) fn most(known: &mut [usize], came: BTreeMap<StageId, usize>) {
-    came.into_iter().for_each(|(stage, bytes)| known[stage.index()] = bytes.max(known[stage.index()]));
 }

@@ -1,51 +1,19 @@
-//! Setting a pipeline up: what the user chooses, and what is checked before anything runs.
+//! Setting a pipeline up: everything that the user chooses.
 
+use super::context::StageContext;
 use crate::cost::LinkCosts;
 use crate::execute::FusedActions;
-use crate::link::Link;
 use crate::plan::{Plan, SkipEdge};
 use crate::schedule::{IntoSchedule, ScheduleError, Size};
 use crate::stage::{Accumulation, Reduction, SplitBackward, StageBox, Validate};
-use crate::train::build_error::BuildError;
 use crate::train::pipeline::Pipeline;
-use crate::train::plans::source::{Groups, Source};
+use crate::train::plans::{Replication, Source};
 use crate::train::shared::SharedParameter;
+use crate::train::step::Settings;
 use burn::optim::ModuleOptimizer;
 use burn::tensor::Device;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// Where a stage is to be built.
-#[derive(Debug, Clone)]
-pub struct StageContext {
-    /// The stage, 0 at the model's input.
-    pub index: usize,
-    /// How many stages the model has.
-    pub stages: usize,
-    /// The rank of the job that builds it.
-    pub rank: usize,
-    /// The rank's device, with autodiff.
-    pub device: Device,
-}
-
-impl StageContext {
-    /// This stage's share of `layers` layers, in order; earlier stages take one more where it is not even.
-    pub fn layers(&self, layers: usize) -> std::ops::Range<usize> {
-        let (each, more) = (layers / self.stages, layers % self.stages);
-        let start = self.index * each + self.index.min(more);
-        start..start + each + usize::from(self.index < more)
-    }
-
-    /// Is it the first stage?
-    pub fn is_first(&self) -> bool {
-        self.index == 0
-    }
-
-    /// Is it the last stage?
-    pub fn is_last(&self) -> bool {
-        self.index + 1 == self.stages
-    }
-}
 
 pub(crate) type Factory = Arc<dyn Fn(&StageContext) -> StageBox + Send + Sync>;
 pub(crate) type Optimizers = Arc<dyn Fn() -> ModuleOptimizer + Send + Sync>;
@@ -53,7 +21,7 @@ pub(crate) type Optimizers = Arc<dyn Fn() -> ModuleOptimizer + Send + Sync>;
 /// Everything that a pipeline is built from; see [`Pipeline::builder`].
 #[derive(Clone)]
 pub struct Builder {
-    pub(crate) source: Option<Result<Source, ScheduleError>>,
+    pub(super) source: Option<Result<Source, ScheduleError>>,
     pub(crate) factory: Option<Factory>,
     pub(crate) optimizers: Option<Optimizers>,
     pub(crate) reduction: Reduction,
@@ -89,9 +57,20 @@ impl std::fmt::Debug for Builder {
 }
 
 impl Builder {
-    /// What data-parallel replicas ask of plans.
-    pub(crate) fn groups(&self) -> Groups {
-        Groups { replicas: self.replicas, gathered: self.sharded.then_some(self.gathered) }
+    /// Runs this instead of what was given.
+    pub(crate) fn source(mut self, source: Source) -> Self {
+        self.source = Some(Ok(source));
+        self
+    }
+
+    /// How the pipeline is replicated for data parallelism.
+    pub(super) fn replication(&self) -> Replication {
+        Replication { replicas: self.replicas, gathered: self.sharded.then_some(self.gathered) }
+    }
+
+    /// What all ranks do alike.
+    pub(super) fn settings(&self) -> Settings {
+        Settings { reduction: self.reduction, clip_norm: self.clip_norm, validate: self.validate }
     }
 }
 
@@ -122,6 +101,13 @@ impl Default for Builder {
             gathered: 3,
             delay: None,
         }
+    }
+}
+
+impl Pipeline {
+    /// Starts to set a pipeline up.
+    pub fn builder() -> Builder {
+        Builder::default()
     }
 }
 
@@ -295,28 +281,5 @@ impl Builder {
     pub fn model(mut self, description: impl Into<String>) -> Self {
         self.model = Some(description.into());
         self
-    }
-
-    /// Checks the plan, starts one thread a rank, and builds the stages there.
-    ///
-    /// # Errors
-    /// If something is missing, the plan is not legal, or a stage cannot be made.
-    pub fn build(self) -> Result<Pipeline, BuildError> {
-        Pipeline::start(self)
-    }
-
-    /// Builds one rank, which reaches the others through `link`: they are other processes, each of which calls this
-    /// with its own end of the link and otherwise the same. All of them then make the same calls, with the same
-    /// batches, in the same order, and get the same losses, reports, outputs and weights. Each cuts the batch and
-    /// takes the parts that its stages read.
-    ///
-    /// The timeout also bounds how far the processes may drift: between two calls, none may be busy with other work for
-    /// longer.
-    ///
-    /// # Errors
-    /// As [`Builder::build`]; and if the link joins another number of ranks than the plan has, or some rank runs
-    /// another version, plan, model, loss contract or data types, which is named.
-    pub fn build_rank(self, link: Box<dyn Link>) -> Result<Pipeline, BuildError> {
-        Pipeline::start_rank(self, link)
     }
 }

@@ -1,6 +1,13 @@
 //! Setting a pipeline up and starting it.
+//!
+//! Read `builder` (what the user chooses), `context` (what a stage's factory gets), `start` (plan, links, threads), `job`
+//! (what ranks in processes must have in common) and `rank` (how a thread builds its stages).
 
-pub(crate) mod builder;
-pub(crate) mod start;
+mod builder;
+mod context;
+mod job;
+mod rank;
+mod start;
 
-pub use builder::{Builder, StageContext};
+pub use builder::Builder;
+pub use context::StageContext;

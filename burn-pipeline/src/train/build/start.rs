@@ -1,211 +1,152 @@
 //! Starting a pipeline: the first plan is proved, then each rank of this process gets its thread.
 //!
-//! 1. [`Pipeline::start`] holds all ranks: threads with a link between them. Plans are proved for rendezvous, the
+//! 1. [`Builder::build`] starts all ranks: threads with a link between them. Plans are proved for rendezvous, the
 //!    strictest transport.
-//! 2. [`Pipeline::start_rank`] holds one rank, and a link to the others, which are processes. Plans are proved for
-//!    what that link declares, and before stages are built all ranks compare their jobs ([`job`]).
+//! 2. [`Builder::build_rank`] starts one rank; the link joins it to the others, which are processes. Plans are proved for
+//!    the transport that the link declares, and before stages are built all ranks compare their jobs ([`job`]).
 
-use crate::execute::ExecuteError;
-use crate::link::{Capabilities, Delayed, Link, Threads, WIRE_VERSION, Watch, checksum};
-use crate::plan::{CheckedPlan, Plan, Transport};
+use super::builder::Builder;
+use super::job::job;
+use super::rank::Blueprint;
+use crate::link::{Delayed, Link, Threads, Watch};
+use crate::plan::Transport;
 use crate::simulate::SimulateOptions;
-use crate::stage::Accumulation;
-use crate::train::build::builder::Builder;
-use crate::train::build_error::BuildError;
-use crate::train::checkpoint::Progress;
-use crate::train::control::command::Answer;
-use crate::train::control::endings::Endings;
-use crate::train::control::processes::Job;
-use crate::train::control::worker::{Seat, run};
-use crate::train::error::PipelineError;
-use crate::train::pipeline::{Pipeline, SourceBox};
-use crate::train::plans::source::split_stages;
+use crate::stage::{Accumulation, Validate};
+use crate::train::control::{Job, Ranks, Start};
+use crate::train::error::BuildError;
+use crate::train::pipeline::Pipeline;
+use crate::train::plans::{Plans, split_stages};
+use crate::train::progress::Training;
+use crate::train::stages::Stages;
 use burn::tensor::Device;
-use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::mpsc::channel;
 
-impl Pipeline {
-    /// All ranks on threads of this process.
-    pub(crate) fn start(builder: Builder) -> Result<Self, BuildError> {
-        // Rendezvous is the strictest model: what is proved for it cannot deadlock on any link.
-        let plan = first_plan(&builder, Transport::Rendezvous)?;
-        let ranks = plan.plan().ranks() * builder.replicas;
+impl Builder {
+    /// Checks the plan, starts one thread a rank, and builds the stages there.
+    ///
+    /// # Errors
+    /// If something is missing, the plan is not legal, or a stage cannot be made.
+    pub fn build(self) -> Result<Pipeline, BuildError> {
+        // What is proved for rendezvous, the strictest transport, cannot deadlock on any link.
+        let plans = self.plans(Transport::Rendezvous)?;
+        let ranks = plans.ranks();
         let threads = Threads::new(ranks);
-        let links: Vec<(Box<dyn Link>, Device)> = (0..ranks)
-            .map(|rank| {
-                let device = device_of(&builder, rank, ranks)?;
-                let link = Box::new(threads.link(rank, device.clone().inner()));
-                Ok((delayed(&builder, link)?, device))
-            })
-            .collect::<Result<_, BuildError>>()?;
-        Self::over(builder, plan, links, Arc::new(threads), None)
+        let (mut links, mut devices) = (Vec::new(), Vec::new());
+        for rank in 0..ranks {
+            let device = self.device(rank, ranks)?;
+            links.push(self.delay_link(Box::new(threads.link(rank, device.clone().inner())))?);
+            devices.push(device);
+        }
+        self.start(plans, links, devices, Arc::new(threads), None)
     }
 
-    /// One rank of processes that all do the same.
-    pub(crate) fn start_rank(builder: Builder, mut link: Box<dyn Link>) -> Result<Self, BuildError> {
-        link = delayed(&builder, link)?;
-        let prepared = prepare_rank(&builder, link.as_ref());
-        // The others hear of it now, and not when they have waited for this rank in vain.
-        let prepared = prepared.inspect_err(|error| link.abort(error.to_string()));
-        let (plan, device) = prepared?;
-        let (watch, job) = (link.watch(), job(&builder, &plan, &device));
-        Self::over(builder, plan, vec![(link, device)], watch, Some(job))
+    /// Builds one rank, which reaches the others through `link`: they are other processes, each of which calls this
+    /// with its own end of the link and otherwise the same. All of them then make the same calls, with the same
+    /// batches, in the same order, and get the same losses, reports, outputs and weights. Each cuts the batch and
+    /// takes the parts that its stages read.
+    ///
+    /// The timeout also bounds how far the processes may drift: between two calls, none may be busy with other work for
+    /// longer.
+    ///
+    /// # Errors
+    /// As [`Builder::build`]; and if the link joins another number of ranks than the plan has, or some rank runs
+    /// another version, plan, model, loss contract or data types, which is named.
+    pub fn build_rank(self, link: Box<dyn Link>) -> Result<Pipeline, BuildError> {
+        let mut link = self.delay_link(link)?;
+        // Where this process refuses to start, the others learn it now instead of waiting for this rank.
+        let prepared = self.prepare(link.as_ref()).inspect_err(|error| link.abort(error.to_string()));
+        let (mut plans, device) = prepared?;
+        let (watch, job) = (link.watch(), job(&self, plans.current()?.plan(), &device));
+        self.start(plans, vec![link], vec![device], watch, Some(job))
     }
 
-    fn over(
-        builder: Builder,
-        plan: Arc<CheckedPlan>,
-        links: Vec<(Box<dyn Link>, Device)>,
+    /// The plan for one rank of processes, checked against the link, and the rank's device.
+    fn prepare(&self, link: &dyn Link) -> Result<(Plans, Device), BuildError> {
+        let (capabilities, linked, replicas) = (link.capabilities(), link.ranks(), self.replicas);
+        if !capabilities.ordered {
+            return Err(BuildError::Unordered);
+        }
+        let plans = self.plans(capabilities.transport)?;
+        let ranks = plans.placement().ranks();
+        match replicas {
+            _ if plans.ranks() == linked => {}
+            1 => return Err(BuildError::Ranks { ranks, linked }),
+            _ => return Err(BuildError::Replicas { ranks, replicas, linked }),
+        }
+        if replicas > 1 && capabilities.transport == Transport::Rendezvous {
+            return Err(BuildError::Rendezvous);
+        }
+        Ok((plans, self.device(link.rank(), linked)?))
+    }
+
+    /// The first plan, if everything that the user chose goes together.
+    fn plans(&self, transport: Transport) -> Result<Plans, BuildError> {
+        let source = self.source.clone().ok_or(BuildError::NoSchedule)??;
+        if self.factory.is_none() {
+            return Err(BuildError::NoStages);
+        }
+        if self.replicas == 0 {
+            return Err(BuildError::NoReplicas);
+        }
+        if self.sharded && self.replicas == 1 {
+            return Err(BuildError::NothingToShardOver);
+        }
+        if self.merge_weights && self.accumulation == Accumulation::Ordered {
+            return Err(BuildError::MergedAndOrdered);
+        }
+        Plans::new(source, &self.skips, self.replication(), transport)
+    }
+
+    /// A rank's end of the link, slowed down if a network was given.
+    fn delay_link(&self, link: Box<dyn Link>) -> Result<Box<dyn Link>, BuildError> {
+        match &self.delay {
+            Some(network) => Ok(Box::new(Delayed::new(link, network.clone())?)),
+            None => Ok(link),
+        }
+    }
+
+    /// The device of a rank, with autodiff.
+    fn device(&self, rank: usize, ranks: usize) -> Result<Device, BuildError> {
+        let device = match self.devices.as_slice() {
+            [one] => one.clone(),
+            several if several.len() == ranks => several[rank].clone(),
+            others => return Err(BuildError::Devices { devices: others.len(), ranks }),
+        };
+        Ok(if device.is_autodiff() { device } else { device.autodiff() })
+    }
+
+    /// Starts the ranks of this process.
+    fn start(
+        self,
+        mut plans: Plans,
+        links: Vec<Box<dyn Link>>,
+        devices: Vec<Device>,
         watch: Arc<dyn Watch>,
         job: Option<Job>,
-    ) -> Result<Self, BuildError> {
-        let source = builder.source.clone().ok_or(BuildError::NoSchedule)??.with_skips(&builder.skips);
-        let placement = plan.plan().placement().clone();
-        let splits = Arc::new(split_stages(plan.plan()));
-        let (answer, replies) = channel();
-        let travel = links.first().map_or_else(SimulateOptions::default, |(link, _)| travel(link.as_ref()));
-        let (mut commands, mut members, mut endings) = (Vec::new(), Vec::new(), Endings::default());
-        for (link, device) in links {
-            let (command, orders) = channel();
-            let rank = link.rank();
-            commands.push(command);
-            members.push(rank);
-            let (placement, replies, splits) = (placement.clone(), answer.clone(), splits.clone());
-            let alive = job.is_some().then(|| endings.another());
-            let (job, builder) = (job.clone(), builder.clone());
-            let seat = Seat { rank, device, placement, splits, job, builder, commands: orders, replies };
-            let body = move || {
-                run(seat, link);
-                drop(alive);
-            };
-            let spawned = std::thread::Builder::new().name(format!("rank {rank}")).spawn(body);
-            if let Err(error) = spawned {
-                let error = ExecuteError::Device { rank, message: format!("no thread: {error}") };
-                return Err(BuildError::Stages(Box::new(PipelineError::Rank(error))));
-            }
-        }
-        let mut pipeline = Self {
-            transport: plan.transport(),
-            travel,
-            training: HashMap::from([(plan.plan().total_microbatches(), plan)]),
-            evaluation: HashMap::new(),
-            source: Arc::new(SourceBox(source)),
-            facts: Vec::new(),
-            shared: Vec::new(),
-            validate: builder.validate,
-            learned: false,
-            groups: builder.groups(),
-            deadline: builder.timeout,
-            closed: None,
-            progress: Progress { seed: builder.seed, ..Progress::default() },
-            waiting: 0,
-            seed: builder.seed,
-            together: job.is_some(),
-            members,
-            placement,
-            watch,
-            commands,
-            replies,
-            endings,
+    ) -> Result<Pipeline, BuildError> {
+        // What was proved for a stricter transport is priced for the link's own.
+        let simulate = links.first().map_or_else(SimulateOptions::default, |link| {
+            let capabilities = link.capabilities();
+            SimulateOptions { transport: capabilities.transport, overlap: capabilities.overlaps }
+        });
+        let (processes, first_rank) = (job.is_some(), links.first().map_or(0, |link| link.rank()));
+        let (timeout, threads, validate, seed) = (self.timeout, self.threads, self.validate, self.seed);
+        let splits = split_stages(plans.current()?.plan());
+        let blueprint = Arc::new(Blueprint { builder: self, placement: plans.placement().clone(), splits, job });
+        let build = move |link: Box<dyn Link>| {
+            let device = devices[link.rank() - first_rank].clone();
+            blueprint.build(link, device)
         };
-        let answers = pipeline.answers().map_err(|error| BuildError::Stages(Box::new(error)))?;
-        for answer in answers {
-            if let Answer::Ready(facts, shared) = answer {
-                pipeline.facts.extend(facts);
-                pipeline.shared = shared;
-            }
-        }
-        pipeline.facts.sort_by_key(|facts| facts.stage);
-        // Data-parallel replicas say the same of a stage.
-        pipeline.facts.dedup_by_key(|facts| facts.stage);
-        if let Some((name, first, second)) = pipeline.claimed_twice() {
+        let start = Start { links, processes, watch, timeout, threads };
+        let started = Ranks::start(start, build).map_err(|error| BuildError::Stages(Box::new(error)));
+        let (ranks, built) = started?;
+        let (facts, shared): (Vec<_>, Vec<_>) = built.into_iter().unzip();
+        let stages = Stages::new(facts.concat(), shared.into_iter().next().unwrap_or_default());
+        if let Some((name, first, second)) = stages.claimed_twice() {
             tracing::warn!(name, first, second, "two stages claim one name: this pipeline cannot be saved");
         }
-        Ok(pipeline)
+        // Where every stage declared its specs, they cost no run on zeros, so that links can use them.
+        let learns_metadata = validate != Validate::Off || stages.are_declared();
+        Ok(Pipeline { ranks, plans, stages, training: Training::new(seed), learns_metadata, simulate })
     }
-}
-
-fn first_plan(builder: &Builder, transport: Transport) -> Result<Arc<CheckedPlan>, BuildError> {
-    let source = builder.source.clone().ok_or(BuildError::NoSchedule)??.with_skips(&builder.skips);
-    if builder.factory.is_none() {
-        return Err(BuildError::NoStages);
-    }
-    if builder.replicas == 0 {
-        return Err(BuildError::NoReplicas);
-    }
-    if builder.sharded && builder.replicas == 1 {
-        return Err(BuildError::NothingToShardOver);
-    }
-    if builder.merge_weights && builder.accumulation == Accumulation::Ordered {
-        return Err(BuildError::MergedAndOrdered);
-    }
-    Ok(Arc::new(source.training_plan(source.microbatches(), transport, builder.groups())?))
-}
-
-/// A rank's end of the link, as slow as was asked for.
-fn delayed(builder: &Builder, link: Box<dyn Link>) -> Result<Box<dyn Link>, BuildError> {
-    match &builder.delay {
-        Some(network) => Ok(Box::new(Delayed::new(link, network.clone())?)),
-        None => Ok(link),
-    }
-}
-
-/// The device of a rank, with autodiff.
-fn device_of(builder: &Builder, rank: usize, ranks: usize) -> Result<Device, BuildError> {
-    let device = match builder.devices.as_slice() {
-        [one] => one.clone(),
-        several if several.len() == ranks => several[rank].clone(),
-        others => return Err(BuildError::Devices { devices: others.len(), ranks }),
-    };
-    Ok(if device.is_autodiff() { device } else { device.autodiff() })
-}
-
-fn prepare_rank(builder: &Builder, link: &dyn Link) -> Result<(Arc<CheckedPlan>, Device), BuildError> {
-    let capabilities = link.capabilities();
-    if !capabilities.ordered {
-        return Err(BuildError::Unordered);
-    }
-    let plan = first_plan(builder, capabilities.transport)?;
-    let (ranks, replicas, linked) = (plan.plan().ranks(), builder.replicas, link.ranks());
-    if ranks * replicas != linked {
-        return Err(match replicas {
-            1 => BuildError::Ranks { ranks, linked },
-            _ => BuildError::Replicas { ranks, replicas, linked },
-        });
-    }
-    if replicas > 1 && capabilities.transport == Transport::Rendezvous {
-        return Err(BuildError::Rendezvous);
-    }
-    Ok((plan, device_of(builder, link.rank(), linked)?))
-}
-
-/// How a link's messages travel: what was proved for a stricter transport is priced for this one.
-fn travel(link: &dyn Link) -> SimulateOptions {
-    let Capabilities { transport, overlaps, .. } = link.capabilities();
-    SimulateOptions { transport, overlap: overlaps }
-}
-
-/// What all ranks of a job must have in common.
-fn job(builder: &Builder, plan: &CheckedPlan, device: &Device) -> Job {
-    let plan = plan.plan();
-    let settings = device.clone().inner().settings();
-    let numbers = format!("{:?} and {:?}", settings.float_dtype, settings.int_dtype);
-    let (reduction, accumulation, clip) = (builder.reduction, builder.accumulation, builder.clip_norm);
-    let (seed, groups) = (builder.seed, builder.groups());
-    vec![
-        ("the version of burn-pipeline", format!("{} (messages {WIRE_VERSION})", env!("CARGO_PKG_VERSION"))),
-        ("the plan", format!("{} #{:016x}", plan.name(), fingerprint(plan))),
-        ("the loss contract", format!("{reduction:?}, {accumulation:?} accumulation, clip norm {clip:?}")),
-        ("the data-parallel replicas", format!("{groups:?}")),
-        ("the seed", format!("{seed:?}")),
-        ("the default data types", numbers),
-        ("the model", builder.model.clone().unwrap_or_else(|| "no description".to_owned())),
-    ]
-}
-
-/// A number for all of a plan: placement, microbatches, and every action of every rank.
-pub(crate) fn fingerprint(plan: &Plan) -> u64 {
-    // Plans are plain numbers and text: writing one cannot fail, and if it did, all ranks would agree on that.
-    checksum(&serde_json::to_vec(plan).unwrap_or_default())
 }

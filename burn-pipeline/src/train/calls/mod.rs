@@ -1,4 +1,10 @@
-//! What a user calls on a pipeline.
+//! What a user calls on a pipeline, each call with the commands that it gives to the ranks.
+//!
+//! Read `step` (training), `evaluate`, `read` (weights, gradients, modules) and `metadata`; `outcomes` is how ranks in
+//! processes exchange what a batch gave.
 
-pub(crate) mod batch;
+mod evaluate;
 mod metadata;
+mod outcomes;
+mod read;
+mod step;

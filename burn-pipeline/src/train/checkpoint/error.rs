@@ -157,6 +157,11 @@ impl CheckpointError {
         }
     }
 
+    /// What a rank in another process said.
+    pub(super) fn elsewhere(rank: usize, message: String) -> Self {
+        CheckpointError::Elsewhere { rank, message }
+    }
+
     pub(super) fn damaged(path: &Path, what: impl Into<String>) -> Self {
         CheckpointError::Damaged { path: path.to_owned(), what: what.into() }
     }

@@ -17,15 +17,15 @@ use crate::execute::ExecuteError;
 use crate::link::{Activity, Direction, Header, Message};
 use crate::plan::StageId;
 use crate::stage::{AnyTensor, NamedWeight, Payload};
-use crate::train::control::command::{Answer, Command};
-use crate::train::control::processes::gather;
+use crate::train::control::{Call, Command, gather_all, gather_results};
 use crate::train::pipeline::Pipeline;
-use crate::train::step::rank::Rank;
+use crate::train::step::Rank;
 use burn::tensor::{DType, TensorData};
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 /// Bytes that may be on their way to rank 0.
 const UNDER_WAY: usize = 64 << 20;
@@ -37,22 +37,16 @@ impl Pipeline {
     /// # Errors
     /// If two stages claim a parameter's name, or the file cannot be written.
     pub fn export(&mut self, path: impl AsRef<Path>) -> Result<(), CheckpointError> {
-        if let Some((name, first, second)) = self.claimed_twice() {
+        if let Some((name, first, second)) = self.stages.claimed_twice() {
             return Err(CheckpointError::SameName { name, first, second });
         }
-        if !self.together {
+        if !self.ranks.are_processes() {
             let mut known = BTreeSet::new();
             let weights = self.named_weights()?.into_iter().flatten();
             let items = weights.filter(|weight| known.insert(weight.names[0].clone())).map(item);
             return write_model(path.as_ref(), items.collect());
         }
-        let mut exported = Ok(());
-        for answer in self.ask(&Command::Export { path: path.as_ref().into() })? {
-            if let Answer::Exported(result) = answer {
-                exported = exported.and(result);
-            }
-        }
-        exported
+        self.ranks.ask(Export { path: path.as_ref().to_owned() })?.into_iter().collect()
     }
 }
 
@@ -77,34 +71,49 @@ impl Entry {
     }
 }
 
-impl Rank {
-    /// Writes the whole model's file (rank 0), or sends what it is made of there. All ranks call it.
-    ///
-    /// # Errors
-    /// The outer one if a rank failed or the link did; the inner one if the file cannot be written.
-    pub(crate) fn export(&mut self, path: &Path) -> Result<Result<(), CheckpointError>, ExecuteError> {
-        let (me, timeout) = (self.executor().rank(), self.executor().timeout());
-        let mut own: BTreeMap<String, AnyTensor> = BTreeMap::new();
-        let mut entries = Vec::new();
-        // Replicas of a stage are equal: the first one tells.
-        let first = self.executor().grid().replica() == 0;
-        for (stage, held) in self.executor().stages().iter().filter(|(stage, _)| first && stage.replica() == 0) {
-            for mut weight in held.named_weights() {
-                let (name, dtype, shape) =
-                    (weight.names.swap_remove(0), weight.value.dtype(), weight.value.shape().to_vec());
-                entries.push(Entry { stage: stage.index(), name: name.clone(), dtype, shape });
-                own.entry(name).or_insert(weight.value);
-            }
-        }
-        let table: Vec<Vec<Entry>> = gather(self.executor().link(), &entries, timeout)?;
-        let exchange = Exchange { rank: self, order: order(table), own, next: 0, under_way: 0, failed: None };
-        let exported = match me {
-            0 => exchange.write(path),
-            _ => exchange.send().map(Ok),
-        };
-        self.executor().link().announce(Activity::Idle);
-        self.told(exported)
+/// Writes the whole model's file on rank 0; the other ranks send their tensors there.
+struct Export {
+    path: PathBuf,
+}
+
+impl Command for Export {
+    type Reply = Result<(), CheckpointError>;
+    const DOING: &'static str = "writing the model";
+
+    fn call(&self) -> Call {
+        Call::Shared("export of the model".to_owned())
     }
+
+    fn run(&self, rank: &mut Rank, _: Instant) -> Result<Self::Reply, ExecuteError> {
+        rank.with_whole_weights(|rank| export(rank, &self.path))
+    }
+
+    fn exchange(&self, rank: &mut Rank, own: Self::Reply) -> Result<Vec<Self::Reply>, ExecuteError> {
+        gather_results(rank, own, CheckpointError::elsewhere)
+    }
+}
+
+fn export(rank: &mut Rank, path: &Path) -> Result<Result<(), CheckpointError>, ExecuteError> {
+    let (me, timeout, first) = (rank.number(), rank.executor().timeout(), rank.is_first_replica());
+    let mut own: BTreeMap<String, AnyTensor> = BTreeMap::new();
+    let mut entries = Vec::new();
+    // Replicas of a stage are equal: the first one's tensors are written.
+    for (stage, held) in rank.executor().stages().iter().filter(|(stage, _)| first && stage.replica() == 0) {
+        for mut weight in held.named_weights() {
+            let (name, dtype, shape) =
+                (weight.names.swap_remove(0), weight.value.dtype(), weight.value.shape().to_vec());
+            entries.push(Entry { stage: stage.index(), name: name.clone(), dtype, shape });
+            own.entry(name).or_insert(weight.value);
+        }
+    }
+    let table = gather_all(rank.executor().link(), &entries, timeout)?;
+    let transfer = Transfer { rank, order: order(table), own, next: 0, under_way: 0, failed: None };
+    let exported = match me {
+        0 => transfer.write(path),
+        _ => transfer.send().map(Ok),
+    }?;
+    rank.executor().link().announce(Activity::Idle);
+    Ok(exported)
 }
 
 /// Every tensor once, with the rank that gives it, in the order in which they are written.
@@ -120,7 +129,7 @@ fn order(table: Vec<Vec<Entry>>) -> Vec<(usize, Entry)> {
 }
 
 /// One rank's way through all tensors.
-struct Exchange<'a> {
+struct Transfer<'a> {
     rank: &'a mut Rank,
     order: Vec<(usize, Entry)>,
     own: BTreeMap<String, AnyTensor>,
@@ -130,7 +139,7 @@ struct Exchange<'a> {
     failed: Option<ExecuteError>,
 }
 
-impl Exchange<'_> {
+impl Transfer<'_> {
     /// Rank 0: writes what it holds and what comes; takes what comes to the end, whatever happens to the file.
     fn write(self, path: &Path) -> Result<Result<(), CheckpointError>, ExecuteError> {
         let order = self.order.clone();

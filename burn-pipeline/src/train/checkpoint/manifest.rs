@@ -5,6 +5,7 @@
 
 use super::error::{CheckpointError, READING};
 use crate::stage::StateValue;
+use crate::train::progress::Progress;
 use burn::tensor::DType;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -15,19 +16,6 @@ use std::path::Path;
 /// The file's name within a checkpoint's folder.
 pub(super) const MANIFEST: &str = "manifest.json";
 const VERSION: u32 = 1;
-
-/// How far a training job has come.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Progress {
-    /// Steps of the weights.
-    pub steps: u64,
-    /// Batches run forward and backward; more than steps where several count as one.
-    pub batches: u64,
-    /// Samples in these batches: where a loader that goes through the data in order stands.
-    pub samples: u64,
-    /// The seed that forwards draw from, see [`Builder::seed`](crate::train::Builder::seed).
-    pub seed: Option<u64>,
-}
 
 /// A file of a checkpoint.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -35,15 +35,13 @@
 mod error;
 mod export;
 mod folder;
+mod load;
 mod manifest;
-mod pipeline;
-mod rank;
+mod save;
 mod stored;
 mod tensors;
 
 pub use error::CheckpointError;
 pub use folder::Checkpoints;
-pub use manifest::{FileEntry, ParameterEntry, Progress, StateEntry};
-pub(crate) use rank::SavedStage;
+pub use manifest::{FileEntry, ParameterEntry, StateEntry};
 pub use stored::Checkpoint;
-pub(crate) use stored::Parts;

@@ -6,12 +6,15 @@
 //! 3. Nothing of a model changes until all of it was found in order.
 
 use super::error::CheckpointError;
-use super::manifest::{Manifest, ParameterEntry, Progress, dtype_name};
+use super::manifest::{Manifest, ParameterEntry, dtype_name};
 use super::tensors::{Item, Tensors, write_model};
+use crate::plan::StageId;
 use crate::stage::{
-    AnyTensor, NamedWeight, Names, ParameterState, StageState, TensorKind, named_weights, with_optimizer_state,
-    with_weights,
+    AnyTensor, ErasedStage, NamedWeight, Names, ParameterState, StageState, TensorKind, named_weights,
+    with_optimizer_state, with_weights,
 };
+use crate::train::progress::Progress;
+use crate::train::shared::Sharing;
 use burn::module::{Module, ParamId};
 use burn::optim::ModuleOptimizer;
 use burn::tensor::TensorData;
@@ -28,12 +31,12 @@ pub struct Checkpoint {
     places: BTreeMap<String, Vec<usize>>,
 }
 
-/// What the name begins with that all copies of a shared parameter have in common: no path in a module is like it.
-pub(super) const SHARED: &str = "shared/";
+/// Prefix of the name that all copies of a shared parameter have in common; no path in a module contains a slash.
+const SHARED: &str = "shared/";
 
 /// Which parts of a checkpoint to load.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Parts {
+pub(crate) enum Contents {
     /// Weights, and the optimizer's state where there is an optimizer.
     All,
     /// Weights alone.
@@ -107,7 +110,7 @@ impl Checkpoint {
     /// If a parameter is missing or has another form, or a file is not what was written.
     pub fn load_module<M: Module>(&self, module: M, names: &Names) -> Result<M, CheckpointError> {
         let weights = named_weights(&module, names);
-        let (state, _) = self.state_for(&weights, None, Parts::Weights, false, &mut || ())?;
+        let (state, _) = self.state_for(&weights, None, Contents::Weights, false, &mut || ())?;
         Ok(with_weights(module, &state.weights))
     }
 
@@ -122,7 +125,7 @@ impl Checkpoint {
         names: &Names,
     ) -> Result<ModuleOptimizer, CheckpointError> {
         let weights = named_weights(module, names);
-        let (state, _) = self.state_for(&weights, None, Parts::All, true, &mut || ())?;
+        let (state, _) = self.state_for(&weights, None, Contents::All, true, &mut || ())?;
         let paths = weights.into_iter().map(|weight| (weight.id, weight.path)).collect();
         let states = state.optimizer.unwrap_or_default();
         with_optimizer_state(optimizer, &states, &paths).map_err(CheckpointError::OptimizerState)
@@ -164,17 +167,17 @@ impl Checkpoint {
         &self,
         weights: &[NamedWeight],
         stage: Option<usize>,
-        parts: Parts,
+        contents: Contents,
         has_optimizer: bool,
-        told: &mut dyn FnMut(),
+        progress: &mut dyn FnMut(),
     ) -> Result<(StageState, BTreeSet<usize>), CheckpointError> {
-        let with_optimizer = parts == Parts::All && has_optimizer;
+        let with_optimizer = contents == Contents::All && has_optimizer;
         if with_optimizer && !self.manifest.optimizer {
             return Err(CheckpointError::NoOptimizerState);
         }
         let found: Vec<Vec<usize>> = weights.iter().map(|weight| self.find(weight, stage)).collect::<Result<_, _>>()?;
         let used: BTreeSet<usize> = found.iter().flatten().copied().collect();
-        let read = self.read(&used, with_optimizer, told)?;
+        let read = self.read(&used, with_optimizer, progress)?;
         let mut state = StageState { optimizer: with_optimizer.then(HashMap::new), ..StageState::default() };
         for (weight, places) in weights.iter().zip(found) {
             let mut copies = places.iter().filter_map(|place| read.get(place).map(|(data, _)| (place, data)));
@@ -224,7 +227,7 @@ impl Checkpoint {
         &self,
         places: &BTreeSet<usize>,
         with_optimizer: bool,
-        told: &mut dyn FnMut(),
+        progress: &mut dyn FnMut(),
     ) -> Result<HashMap<usize, (TensorData, ParameterState)>, CheckpointError> {
         let mut read = HashMap::new();
         for (index, file) in self.manifest.files.iter().enumerate() {
@@ -234,7 +237,7 @@ impl Checkpoint {
                 continue;
             }
             let tensors = Tensors::read(&self.folder, file)?;
-            told();
+            progress();
             for place in here {
                 let entry = &self.manifest.parameters[place];
                 let data = tensors.take(std::iter::once(entry.key()))?.remove(entry.key());
@@ -260,6 +263,16 @@ impl Checkpoint {
         }
         Ok(state)
     }
+}
+
+/// A stage's weights with the names by which they are written and found. A copy of a shared parameter has the
+/// declaration's name beside its own: so a cut with more copies, or fewer, or in other places, finds the one parameter.
+pub(super) fn names_in_checkpoint(held: &dyn ErasedStage, stage: StageId, sharing: &Sharing) -> Vec<NamedWeight> {
+    let mut weights = held.named_weights();
+    for weight in &mut weights {
+        weight.names.extend(sharing.name_of(stage, &weight.path).map(|name| format!("{SHARED}{name}")));
+    }
+    weights
 }
 
 /// The kind of tensor that an element type's name stands for.

@@ -23,12 +23,12 @@ pub(super) struct Item<'a> {
     pub(super) read: Box<dyn FnOnce() -> Result<TensorData, String> + 'a>,
 }
 
-/// Writes tensors and synchronises the file; `told` hears of every tensor.
+/// Writes tensors and synchronises the file; `progress` is called after every tensor.
 pub(super) fn write(
     path: &Path,
     mut items: Vec<Item<'_>>,
     about: &[(&str, String)],
-    told: &mut dyn FnMut(),
+    progress: &mut dyn FnMut(),
 ) -> Result<FileEntry, CheckpointError> {
     items.sort_by(|a, b| in_file_order((a.dtype, &a.name), (b.dtype, &b.name)));
     let (mut offset, mut header) = (0, Vec::with_capacity(items.len()));
@@ -49,7 +49,7 @@ pub(super) fn write(
         let device = |message| CheckpointError::Device { name: item.name.clone(), message };
         let data = plain((item.read)().map_err(device)?);
         out.write(data.as_bytes())?;
-        told();
+        progress();
     }
     out.finish()
 }

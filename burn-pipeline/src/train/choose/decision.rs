@@ -3,17 +3,16 @@
 use crate::cost::{PartitionError, ProfileError};
 use crate::planner::{PlannerError, PlannerReport};
 use crate::simulate::SimulateError;
-use crate::train::build_error::BuildError;
 use crate::train::checkpoint::CheckpointError;
-use crate::train::error::PipelineError;
+use crate::train::error::{BuildError, PipelineError};
 
 /// What was decided.
 #[derive(Debug)]
 pub enum Decision {
     /// Nothing yet: steps are still measured.
     Measuring,
-    /// The schedule was given, not to be chosen.
-    Given,
+    /// The schedule was fixed, not to be chosen.
+    Fixed,
     /// What runs is kept: the best is not enough faster.
     Kept {
         /// What the planner found.
@@ -34,8 +33,8 @@ pub enum Decision {
         /// What both were measured to take.
         trial: Trial,
     },
-    /// What ran before runs again: the best was measured to take longer.
-    WentBack {
+    /// The first schedule runs again: the best was measured to take longer.
+    Reverted {
         /// What the planner found.
         planned: Box<PlannerReport>,
         /// The plan that ran first and runs again.
@@ -45,7 +44,7 @@ pub enum Decision {
         /// What both were measured to take.
         trial: Trial,
     },
-    /// What runs is kept, because something failed on the way.
+    /// What runs is kept, as something failed on the way.
     Failed(AutoError),
 }
 
@@ -73,7 +72,7 @@ impl std::fmt::Display for Decision {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Decision::Measuring => f.write_str("none yet: steps are still measured"),
-            Decision::Given => f.write_str("the schedule was given"),
+            Decision::Fixed => f.write_str("the schedule was given"),
             Decision::Failed(error) => write!(f, "what runs is kept: {error}"),
             Decision::Kept { planned, running, seconds } => {
                 writeln!(f, "{running} is kept, predicted {seconds:.6} s a pass: the best is not enough faster")?;
@@ -83,7 +82,7 @@ impl std::fmt::Display for Decision {
                 writeln!(f, "{before}, predicted {seconds:.6} s a pass, was left for the best; measured: {trial}")?;
                 planned.fmt(f)
             }
-            Decision::WentBack { planned, running, seconds, trial } => {
+            Decision::Reverted { planned, running, seconds, trial } => {
                 writeln!(f, "{running}, predicted {seconds:.6} s a pass, runs again; measured: {trial}")?;
                 planned.fmt(f)
             }

@@ -19,7 +19,7 @@ use crate::stage::{
     AnyTensor, Batch, ErasedStage, ForwardCall, ForwardOutput, Gradients, MicrobatchError, Payload, SplitBackward,
     StageError, loss_seed,
 };
-use crate::train::build::builder::{Builder, StageContext};
+use crate::train::build::{Builder, StageContext};
 use crate::train::choose::profile::median;
 use burn::tensor::{DType, Device};
 use std::collections::BTreeMap;

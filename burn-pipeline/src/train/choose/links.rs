@@ -1,16 +1,19 @@
-//! Measuring links: messages sent to and fro between ranks that are neighbours in some route.
+//! Measuring links: messages sent there and back between ranks that are neighbours in some route.
 //!
-//! 1. All ranks go through the same list of pairs, in the same order; those that are not in a pair pass it over.
-//! 2. The lower rank of a pair sends a message and waits until it is back, for a small and for a large one.
+//! 1. All ranks go through the same list of pairs, in the same order, and skip those that they are not in.
+//! 2. The lower rank of a pair sends a message and waits until it is back: first small ones, then large ones.
 //! 3. Half the median round trip of the small one is the latency; what the large one takes beyond that gives the
-//!    bandwidth. The device is waited for, so that copies between devices are counted.
+//!    bandwidth. The device is synchronised, so that copies between devices are counted.
 
-use crate::cost::LinkOverride;
+use crate::cost::{LinkCosts, LinkOverride};
 use crate::execute::ExecuteError;
-use crate::link::{Direction, Header, LinkError, Message};
+use crate::link::{Direction, Header, Message};
 use crate::plan::Placement;
 use crate::stage::{Boundary, Payload};
-use crate::train::step::rank::Rank;
+use crate::train::control::{Call, Command, gather_all};
+use crate::train::error::PipelineError;
+use crate::train::pipeline::Pipeline;
+use crate::train::step::Rank;
 use burn::tensor::{Device, Tensor};
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -19,33 +22,65 @@ use std::time::Instant;
 const LARGE: usize = 1 << 20;
 /// Round trips of each message; the first ones warm up.
 const ROUNDS: usize = 21;
-/// A large message must take this many times a small one before a bandwidth is made of it: less is noise.
+/// A large message must take this many times as long as a small one to tell a bandwidth: less is noise.
 const NOISE: f64 = 1.5;
 
-/// Measures this rank's links; the lower rank of each pair answers, for both ways.
-pub(crate) fn measure(rank: &mut Rank) -> Result<Vec<LinkOverride>, ExecuteError> {
-    let grid = rank.executor().grid();
-    let mut links = Vec::new();
-    for (a, b) in pairs(rank.placement()) {
-        let me = grid.pipeline_rank();
-        if me == a {
-            let [small, large] = [1, LARGE].map(|elements| lead(rank, grid.rank_of(b), elements));
-            let (small, large) = (rank.told(small)?, rank.told(large)?);
-            let bytes = (LARGE * size_of::<f32>()) as f64;
-            let bandwidth = (large > NOISE * small).then(|| bytes / (large - small));
-            // All replicas measure, at the same time as they will train; the first one answers.
-            let answers = grid.replica() == 0;
-            let both = [(a, b), (b, a)].map(|(from, to)| LinkOverride { from, to, latency: small, bandwidth });
-            links.extend(both.into_iter().filter(|_| answers));
-        } else if me == b {
-            let echoed = (0..2 * ROUNDS).try_for_each(|_| echo(rank, grid.rank_of(a)));
-            rank.told(echoed)?;
-        }
+impl Pipeline {
+    /// Measures the links between ranks that exchange tensors: half a round trip of a small and of a large message, the
+    /// median of several.
+    ///
+    /// Where a large message takes no longer than a small one (threads that move handles on one device), the link has
+    /// no bandwidth limit.
+    ///
+    /// # Errors
+    /// As [`Pipeline::step`].
+    pub fn measure_links(&mut self) -> Result<LinkCosts, PipelineError> {
+        let between = self.ranks.ask(MeasureLinks)?.concat();
+        Ok(LinkCosts { between, ..LinkCosts::default() })
     }
-    Ok(links)
 }
 
-/// Ranks that hand tensors to each other, the lower one first.
+/// Measures each rank's links; the lower rank of each pair replies, for both directions.
+struct MeasureLinks;
+
+impl Command for MeasureLinks {
+    type Reply = Vec<LinkOverride>;
+    const DOING: &'static str = "measuring its links";
+
+    fn call(&self) -> Call {
+        Call::Shared("measuring of links".to_owned())
+    }
+
+    fn run(&self, rank: &mut Rank, _: Instant) -> Result<Self::Reply, ExecuteError> {
+        let grid = rank.executor().grid();
+        let mut links = Vec::new();
+        for (a, b) in pairs(rank.placement()) {
+            if grid.pipeline_rank() == a {
+                let (small, large) = (time(rank, grid.rank_of(b), 1)?, time(rank, grid.rank_of(b), LARGE)?);
+                let bytes = (LARGE * size_of::<f32>()) as f64;
+                let bandwidth = (large > NOISE * small).then(|| bytes / (large - small));
+                let both = [(a, b), (b, a)].map(|(from, to)| LinkOverride { from, to, latency: small, bandwidth });
+                // All replicas measure, at the same time, as they will train; the first one replies.
+                links.extend(both.into_iter().filter(|_| rank.is_first_replica()));
+            } else if grid.pipeline_rank() == b {
+                (0..2 * ROUNDS).try_for_each(|_| echo(rank, grid.rank_of(a)))?;
+            }
+        }
+        Ok(links)
+    }
+
+    fn exchange(&self, rank: &mut Rank, own: Self::Reply) -> Result<Vec<Self::Reply>, ExecuteError> {
+        // `LinkOverride` leaves fields out of its text, so it travels as plain numbers.
+        let numbers = |link: LinkOverride| (link.from, link.to, link.latency, link.bandwidth);
+        let own: Vec<_> = own.into_iter().map(numbers).collect();
+        let timeout = rank.executor().timeout();
+        let table = gather_all(rank.executor().link(), &own, timeout)?;
+        let link = |(from, to, latency, bandwidth)| LinkOverride { from, to, latency, bandwidth };
+        Ok(table.into_iter().map(|row| row.into_iter().map(link).collect()).collect())
+    }
+}
+
+/// Ranks that exchange tensors, the lower one first.
 fn pairs(placement: &Placement) -> BTreeSet<(usize, usize)> {
     let stages = (0..placement.ranks()).flat_map(|rank| placement.stages_of(rank));
     let ends = stages.filter_map(|stage| Some((placement.rank_of(stage), placement.rank_of(placement.next(stage)?))));
@@ -53,7 +88,7 @@ fn pairs(placement: &Placement) -> BTreeSet<(usize, usize)> {
 }
 
 /// Seconds of half a round trip.
-fn lead(rank: &mut Rank, peer: usize, elements: usize) -> Result<f64, ExecuteError> {
+fn time(rank: &mut Rank, peer: usize, elements: usize) -> Result<f64, ExecuteError> {
     let device = rank.executor().device().clone().inner();
     let mut payload = Tensor::<1>::zeros([elements], &device).into_payload();
     synchronize(rank, &device)?;
@@ -84,20 +119,16 @@ fn header(rank: &Rank) -> Header {
 fn send(rank: &mut Rank, to: usize, payload: Payload) -> Result<(), ExecuteError> {
     let (header, deadline) = (header(rank), rank.executor().deadline());
     let sent = rank.executor().link().send(to, Message { header, payload }, deadline);
-    sent.map_err(|source| link_error(rank, source))
+    sent.map_err(|source| rank.link_error(source))
 }
 
 fn receive(rank: &mut Rank, from: usize) -> Result<Payload, ExecuteError> {
     let (header, deadline) = (header(rank), rank.executor().deadline());
     let received = rank.executor().link().receive(from, header, deadline);
-    received.map_err(|source| link_error(rank, source))
-}
-
-fn link_error(rank: &mut Rank, source: LinkError) -> ExecuteError {
-    ExecuteError::Link { rank: rank.executor().rank(), task: None, source }
+    received.map_err(|source| rank.link_error(source))
 }
 
 fn synchronize(rank: &mut Rank, device: &Device) -> Result<(), ExecuteError> {
     let synced = device.sync();
-    synced.map_err(|error| ExecuteError::Device { rank: rank.executor().rank(), message: error.to_string() })
+    synced.map_err(|error| ExecuteError::Device { rank: rank.number(), message: error.to_string() })
 }

@@ -1,13 +1,20 @@
-//! Choosing a schedule by measured costs.
+//! Measuring a model and its links, and choosing a schedule by what was measured.
+//!
+//! Read `layers`, `links` and `profile` (what is measured), `agree` (what all ranks agree on), then `auto` with `options`,
+//! `request`, `switch` and `decision`.
 
 mod agree;
 mod auto;
 mod decision;
 mod layers;
-pub(crate) mod links;
+mod links;
+mod options;
 mod profile;
+mod request;
+mod switch;
 
-pub use auto::{AutoOptions, AutoPipeline};
+pub use auto::AutoPipeline;
 pub use decision::{AutoError, Decision, Trial};
 pub use layers::{MeasureError, MeasuredLayers};
+pub use options::AutoOptions;
 pub use profile::measured_profile;

@@ -1,24 +1,24 @@
-//! A rank's link says goodbye before its process ends.
+//! Waiting for the threads of ranks to end, so that links are closed in order before their process ends.
 //!
-//! Guarantees: when a pipeline that is one rank of several processes is dropped, its thread has let go of its link, or
-//! has had [`PATIENCE`] to do so: a rank that stands in a user's code for ever does not keep its process.
+//! Guarantees: dropping a pipeline that is one rank of several processes waits until its thread has closed its link, or
+//! until [`TIMEOUT`] has passed: a rank that is stuck in user code does not keep its process alive.
 //!
-//! A thread holds one end of a channel, through which nothing is ever sent: it is closed when the thread has ended.
+//! Each thread holds one end of a channel through which nothing is ever sent; it is disconnected when the thread ends.
 
 use std::convert::Infallible;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-/// How long threads may take to end.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long threads may take to end, all together.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Waits for threads when it is dropped.
 #[derive(Debug, Default)]
-pub(crate) struct Endings(Vec<Receiver<Infallible>>);
+pub(super) struct Endings(Vec<Receiver<Infallible>>);
 
 impl Endings {
     /// What a thread keeps until it ends.
-    pub(crate) fn another(&mut self) -> Sender<Infallible> {
+    pub(super) fn add(&mut self) -> Sender<Infallible> {
         let (alive, ended) = channel();
         self.0.push(ended);
         alive
@@ -29,8 +29,8 @@ impl Drop for Endings {
     fn drop(&mut self) {
         let since = Instant::now();
         for ended in &self.0 {
-            // Nothing is ever sent: it ends when the thread has, or the time.
-            let _ = ended.recv_timeout(PATIENCE.saturating_sub(since.elapsed()));
+            // Returns when the thread has ended, or when the time is up.
+            let _ = ended.recv_timeout(TIMEOUT.saturating_sub(since.elapsed()));
         }
     }
 }
@@ -44,13 +44,13 @@ mod tests {
         let mut endings = Endings::default();
         let began = Instant::now();
         for _ in 0..2 {
-            let alive = endings.another();
+            let alive = endings.add();
             std::thread::spawn(move || {
                 std::thread::sleep(Duration::from_millis(200));
                 drop(alive);
             });
         }
         drop(endings);
-        assert!(began.elapsed() >= Duration::from_millis(200) && began.elapsed() < PATIENCE, "{:?}", began.elapsed());
+        assert!(began.elapsed() >= Duration::from_millis(200) && began.elapsed() < TIMEOUT, "{:?}", began.elapsed());
     }
 }

@@ -1,8 +1,25 @@
-//! What the caller and the ranks tell each other.
+//! Commands from the caller to the ranks, and their replies.
+//!
+//! Guarantees: a command has one type of reply, so a reply of another kind cannot be written. A call returns within the
+//! timeout of the last progress, with the replies of all ranks or an error that names the first cause; after a failure
+//! every later call says so at once. Where ranks are processes, a call returns the same on every process, and calls that
+//! differ between processes are noticed before anything runs.
+//!
+//! 1. [`Ranks::ask`] sends a [`Command`] to the thread of every rank of this process, and collects the replies.
+//! 2. Each thread runs it on its [`Rank`](super::step::Rank) (`worker`).
+//! 3. Where ranks are processes, each has one such thread. Before the command runs, all ranks compare their calls
+//!    (`agreement`); after it ran, they exchange their replies (`exchange`), so that every caller gets all of them.
+//!
+//! Read `command`, `ranks`, `worker`; then `agreement` and `exchange` for processes.
 
-pub(crate) mod command;
-pub(crate) mod endings;
-pub(crate) mod facts;
-pub(crate) mod processes;
-pub(crate) mod ranks;
-pub(crate) mod worker;
+mod agreement;
+mod command;
+mod endings;
+mod exchange;
+mod ranks;
+mod worker;
+
+pub(crate) use agreement::{Job, agree_on_job, agree_on_parameters};
+pub(crate) use command::{Call, Command};
+pub(crate) use exchange::{Exchange, gather_all, gather_results, gather_tensors};
+pub(crate) use ranks::{Ranks, Start};

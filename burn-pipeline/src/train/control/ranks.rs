@@ -1,60 +1,136 @@
-//! Asking all ranks of a pipeline, and what is made of silence and errors.
-//!
-//! Guarantees: an answer comes within the deadline of the last sign of life; of several errors the first cause is
-//! returned; after one, the pipeline is closed.
+//! The ranks of this process, as the caller sees them: asks all of them, and decides what silence and errors mean.
 
+use super::command::{Call, Command};
+use super::endings::Endings;
+use super::worker::{Reply, Task, Worker, run};
 use crate::execute::ExecuteError;
-use crate::link::{Activity, Failure};
-use crate::train::control::command::{Answer, Command};
+use crate::link::{Activity, Failure, Link, Watch};
 use crate::train::error::PipelineError;
-use crate::train::pipeline::Pipeline;
+use crate::train::step::Rank;
 use std::collections::BTreeMap;
-use std::sync::mpsc::RecvTimeoutError;
-use std::time::Duration;
+use std::fmt::Display;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
 
-impl Pipeline {
-    /// Gives every rank a command and waits for all answers.
-    pub(crate) fn ask(&mut self, command: &Command) -> Result<Vec<Answer>, PipelineError> {
-        if let Some(failure) = &self.closed {
-            return Err(PipelineError::Closed(failure.clone()));
-        }
-        for sender in &self.commands {
-            // A rank whose thread has ended does not answer, which is noticed below.
-            let _ = sender.send(command.clone());
-        }
-        let answers = self.answers()?;
-        for answer in &answers {
-            match answer {
-                Answer::Refused { rank, message } => {
-                    return Err(PipelineError::Elsewhere { rank: *rank, message: message.clone() });
-                }
-                Answer::Apart { rank, theirs, others } => {
-                    let (rank, theirs, others) = (*rank, theirs.clone(), others.clone());
-                    return Err(PipelineError::Apart { rank, theirs, others });
-                }
-                _ => {}
+/// The ranks of this process: all of the job, or one where ranks are processes.
+#[derive(Debug)]
+pub(crate) struct Ranks {
+    numbers: Vec<usize>,
+    tasks: Vec<Sender<Task>>,
+    processes: bool,
+    watch: Arc<dyn Watch>,
+    timeout: Duration,
+    /// What closed the pipeline.
+    failure: Option<Failure>,
+    /// Dropped after `tasks`, whose end the threads see first.
+    #[expect(dead_code, reason = "it is there for its drop")]
+    endings: Endings,
+}
+
+/// How ranks are started.
+pub(crate) struct Start {
+    /// One end of the link for each rank of this process.
+    pub(crate) links: Vec<Box<dyn Link>>,
+    /// Are the other ranks processes?
+    pub(crate) processes: bool,
+    pub(crate) watch: Arc<dyn Watch>,
+    /// The longest that any wait may take.
+    pub(crate) timeout: Duration,
+    /// Compute threads of each rank.
+    pub(crate) threads: usize,
+}
+
+impl Ranks {
+    /// Starts a thread for each link and builds its rank there. Returns what `build` says of each rank.
+    pub(crate) fn start<T: Send + 'static>(
+        start: Start,
+        build: impl Fn(Box<dyn Link>) -> Result<(Rank, T), ExecuteError> + Clone + Send + 'static,
+    ) -> Result<(Self, Vec<T>), PipelineError> {
+        let Start { links, processes, watch, timeout, threads } = start;
+        let (ready, replies) = channel();
+        let (mut numbers, mut tasks, mut endings) = (Vec::new(), Vec::new(), Endings::default());
+        for link in links {
+            let (sender, receiver) = channel();
+            let rank = link.rank();
+            numbers.push(rank);
+            tasks.push(sender);
+            // Threads of one process share the process's life; a process of its own waits until its link is closed.
+            let alive = processes.then(|| endings.add());
+            let worker = Worker { link, threads, build: build.clone(), ready: ready.clone(), tasks: receiver };
+            let body = move || {
+                worker.run();
+                drop(alive);
+            };
+            if let Err(error) = std::thread::Builder::new().name(format!("rank {rank}")).spawn(body) {
+                let message = format!("its thread cannot be started: {error}");
+                return Err(PipelineError::Rank(ExecuteError::Device { rank, message }));
             }
         }
-        Ok(answers)
+        drop(ready);
+        let mut ranks = Self { numbers, tasks, processes, watch, timeout, failure: None, endings };
+        let built = ranks.collect(replies)?;
+        Ok((ranks, built))
     }
 
-    /// The ranks' answers, in the order of ranks. The error that is returned is the first cause, not its echoes.
-    pub(crate) fn answers(&mut self) -> Result<Vec<Answer>, PipelineError> {
-        let mut answers: BTreeMap<usize, Vec<Answer>> = BTreeMap::new();
+    /// Are there ranks in other processes?
+    pub(crate) fn are_processes(&self) -> bool {
+        self.processes
+    }
+
+    /// Is this rank one of this process?
+    pub(crate) fn holds(&self, rank: usize) -> bool {
+        self.numbers.contains(&rank)
+    }
+
+    /// Has every rank run a command; returns all replies, in the order of ranks.
+    pub(crate) fn ask<C: Command>(&mut self, command: C) -> Result<Vec<C::Reply>, PipelineError> {
+        if let Some(failure) = &self.failure {
+            return Err(PipelineError::Closed(failure.clone()));
+        }
+        let (sender, replies) = channel();
+        let (command, began, processes) = (Arc::new(command), Instant::now(), self.processes);
+        for tasks in &self.tasks {
+            let (command, sender) = (command.clone(), sender.clone());
+            // A rank whose thread has ended sends no reply, which `collect` notices.
+            let _ = tasks.send(Box::new(move |rank: &mut Rank| {
+                let reply = run(rank, command.as_ref(), began, processes);
+                // What the command holds (a batch) is released before the caller goes on.
+                drop(command);
+                let _ = sender.send((rank.number(), reply));
+            }));
+        }
+        drop((sender, command));
+        let replies: Result<Vec<Vec<C::Reply>>, _> = self.collect(replies)?.into_iter().collect();
+        Ok(replies?.into_iter().flatten().collect())
+    }
+
+    /// Where ranks are processes: tells the others when this one refuses a call, so that they do not run it.
+    pub(crate) fn admit<T, E: Display>(&mut self, admitted: Result<T, E>) -> Result<T, E> {
+        if let (true, Err(refusal)) = (self.processes, &admitted) {
+            // The reply is this very refusal, or a failure that the next call reports.
+            let _ = self.ask(Refuse(refusal.to_string()));
+        }
+        admitted
+    }
+
+    /// One reply of every rank, in the order of ranks. The error is the first cause, not its echoes on other ranks.
+    fn collect<T>(&mut self, replies: Receiver<Reply<T>>) -> Result<Vec<T>, PipelineError> {
+        let mut results: BTreeMap<usize, T> = BTreeMap::new();
         let mut errors: Vec<(usize, ExecuteError)> = Vec::new();
-        let mut outstanding = self.members.clone();
-        // Ranks give up waiting at the deadline, so one that makes no progress for longer is stuck in its own
-        // code. A step may take many times the deadline as long as somebody goes on.
+        let mut outstanding = self.numbers.clone();
+        // Ranks give up waiting at their timeout, so one that makes no progress for longer is stuck in user code.
+        // A step may take many times the timeout as long as some rank makes progress.
         let mut progress = self.watch.progress();
-        let grace = self.deadline + self.deadline / 4 + Duration::from_millis(200);
+        let grace = self.timeout + self.timeout / 4 + Duration::from_millis(200);
         while !outstanding.is_empty() {
-            // Once something failed, the others answer at once, or are stuck.
+            // Once a rank failed, the others reply at once, or are stuck.
             let wait = if errors.is_empty() { grace } else { Duration::from_millis(500).min(grace) };
-            match self.replies.recv_timeout(wait) {
-                Ok((rank, answer)) => {
-                    outstanding.retain(|&r| r != rank);
-                    match answer {
-                        Ok(answer) => drop(answers.insert(rank, answer)),
+            match replies.recv_timeout(wait) {
+                Ok((rank, result)) => {
+                    outstanding.retain(|&other| other != rank);
+                    match result {
+                        Ok(reply) => drop(results.insert(rank, reply)),
                         Err(error) => errors.push((rank, error)),
                     }
                 }
@@ -69,26 +145,20 @@ impl Pipeline {
             }
         }
         if errors.is_empty() && outstanding.is_empty() {
-            return Ok(answers.into_values().flatten().collect());
+            return Ok(results.into_values().collect());
         }
         Err(self.close(errors, &outstanding))
     }
 
-    /// Closes the pipeline and names the first cause.
-    fn close(&mut self, mut errors: Vec<(usize, ExecuteError)>, outstanding: &[usize]) -> PipelineError {
-        // A rank's own error comes before what others say of it.
-        errors.sort_by_key(|(_, error)| error.is_secondary());
-        let own = errors.first().filter(|(_, error)| !error.is_secondary()).cloned();
-        let stuck = outstanding.first().map(|&rank| (rank, self.watch.activity(rank)));
-        let error = match (own, stuck, errors.into_iter().next()) {
+    /// Closes the pipeline and names the first cause: a rank's own error before what others say of it, and before silence.
+    fn close(&mut self, errors: Vec<(usize, ExecuteError)>, outstanding: &[usize]) -> PipelineError {
+        let (secondary, own): (Vec<_>, Vec<_>) = errors.into_iter().partition(|(_, error)| error.is_secondary());
+        let silent = |rank, activity| PipelineError::Silent { rank, seconds: self.timeout.as_secs_f64(), activity };
+        let error = match (own.into_iter().next(), outstanding.first(), secondary.into_iter().next()) {
             (Some((_, error)), ..) => PipelineError::Rank(error),
-            (None, Some((rank, activity)), _) => {
-                PipelineError::Silent { rank, seconds: self.deadline.as_secs_f64(), activity }
-            }
+            (None, Some(&rank), _) => silent(rank, self.watch.activity(rank)),
             (None, None, Some((_, error))) => PipelineError::Rank(error),
-            (None, None, None) => {
-                PipelineError::Silent { rank: 0, seconds: self.deadline.as_secs_f64(), activity: Activity::Idle }
-            }
+            (None, None, None) => silent(0, Activity::Idle),
         };
         let rank = match &error {
             PipelineError::Silent { rank, .. } => *rank,
@@ -96,7 +166,23 @@ impl Pipeline {
         };
         let failure = Failure { rank, message: error.to_string() };
         self.watch.abort(failure.clone());
-        self.closed = Some(failure);
+        self.failure = Some(failure);
         error
+    }
+}
+
+/// A refusal: no process runs the call.
+struct Refuse(String);
+
+impl Command for Refuse {
+    type Reply = ();
+    const DOING: &'static str = "telling the other processes of a refusal";
+
+    fn call(&self) -> Call {
+        Call::Refused(self.0.clone())
+    }
+
+    fn run(&self, _: &mut Rank, _: Instant) -> Result<(), ExecuteError> {
+        Ok(())
     }
 }

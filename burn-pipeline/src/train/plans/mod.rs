@@ -1,4 +1,12 @@
-//! The plans that a pipeline runs.
+//! The plans that a pipeline runs: built from a schedule or given, lowered, checked, and kept.
+//!
+//! Read `source` (what is run), then `checked` (which plan runs a batch of a given size), then `parts` (which part of a
+//! batch each data-parallel replica runs).
 
-pub(crate) mod parts;
-pub(crate) mod source;
+mod checked;
+mod parts;
+mod source;
+
+pub(crate) use checked::{Plans, Replication, fingerprint, split_stages};
+pub(crate) use parts::Parts;
+pub(crate) use source::Source;

@@ -1,46 +1,53 @@
-//! What groups do: one value for all copies at the start, one sum of gradients at every step.
+//! What groups reduce: one value for all copies at the start, one sum of gradients at every step.
 
-use super::agree::{Copy, Group, Sharing};
+use super::sharing::{Copy, Group, Sharing};
 use crate::execute::{ExecuteError, Executor};
-use crate::link::{Activity, LinkError};
+use crate::link::Activity;
 use crate::stage::{AnyTensor, ErasedStage};
 
+/// One tensor of each member of a group.
 type Tensors = Vec<Option<AnyTensor>>;
 
-/// Gives every copy the value of the first one.
-pub(super) fn copy_first(sharing: &Sharing, executor: &mut Executor) -> Result<(), ExecuteError> {
-    for (number, group) in sharing.groups.iter().enumerate() {
-        let first = |executor: &mut Executor, copies: &[Copy]| {
-            let (stage, id) = (copies[0].stage, copies[0].id);
-            let weights = executor.stages().get(&stage).map(|held| held.weights()).unwrap_or_default();
-            weights.into_iter().find(|(other, _)| *other == id).map(|(_, weight)| weight)
-        };
-        // Only the rank of the first copy gives a value, so the sum over the ranks is that value.
-        let Some(values) = reduce(executor, sharing.first + number, group, first)? else { continue };
-        for (member, value) in group.members.iter().zip(values) {
-            let Some(value) = value else { continue };
-            for copy in &member.copies {
-                executor.stages().get_mut(&copy.stage).into_iter().for_each(|held| set(held.as_mut(), copy, &value));
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Replaces the gradient of every copy by the sum over all copies.
-pub(super) fn sum_gradients(sharing: &Sharing, executor: &mut Executor) -> Result<(), ExecuteError> {
-    for (number, group) in sharing.groups.iter().enumerate() {
-        let Some(sums) = reduce(executor, sharing.first + number, group, own_sum)? else { continue };
-        for (member, sum) in group.members.iter().zip(sums) {
-            let Some(sum) = sum else { continue };
-            for copy in &member.copies {
-                if let Some(held) = executor.stages().get_mut(&copy.stage) {
-                    held.gradients().set(copy.id, sum.clone());
+impl Sharing {
+    /// Gives every copy the value of the first one. All ranks must call it.
+    pub(crate) fn copy_first(&self, executor: &mut Executor) -> Result<(), ExecuteError> {
+        for (number, group) in self.groups.iter().enumerate() {
+            let first = |executor: &mut Executor, copies: &[Copy]| {
+                let (stage, id) = (copies[0].stage, copies[0].id);
+                let weights = executor.stages().get(&stage).map(|held| held.weights()).unwrap_or_default();
+                weights.into_iter().find(|(other, _)| *other == id).map(|(_, weight)| weight)
+            };
+            // Only the rank of the first copy gives a value, so the sum over the ranks is that value.
+            let Some(values) = reduce(executor, self.first + number, group, first)? else { continue };
+            for (member, value) in group.members.iter().zip(values) {
+                let Some(value) = value else { continue };
+                for copy in &member.copies {
+                    executor
+                        .stages()
+                        .get_mut(&copy.stage)
+                        .into_iter()
+                        .for_each(|held| set(held.as_mut(), copy, &value));
                 }
             }
         }
+        Ok(())
     }
-    Ok(())
+
+    /// Replaces the gradient of every copy by the sum over all copies. All ranks must call it.
+    pub(crate) fn sum_gradients(&self, executor: &mut Executor) -> Result<(), ExecuteError> {
+        for (number, group) in self.groups.iter().enumerate() {
+            let Some(sums) = reduce(executor, self.first + number, group, own_sum)? else { continue };
+            for (member, sum) in group.members.iter().zip(sums) {
+                let Some(sum) = sum else { continue };
+                for copy in &member.copies {
+                    if let Some(held) = executor.stages().get_mut(&copy.stage) {
+                        held.gradients().set(copy.id, sum.clone());
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
 }
 
 /// The gradients of this rank's copies of one parameter, added up in model order.
@@ -67,7 +74,7 @@ fn reduce(
     let link = executor.link();
     link.announce(Activity::Gathering);
     let reduced = link.all_reduce(number, &group.ranks, tensors, deadline);
-    reduced.map(Some).map_err(|source: LinkError| ExecuteError::Link { rank, task: None, source })
+    reduced.map(Some).map_err(|source| ExecuteError::Link { rank, task: None, source })
 }
 
 /// Sets one parameter's value, in every place where it sits.

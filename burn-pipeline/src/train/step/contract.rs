@@ -6,49 +6,42 @@
 use crate::execute::{MicrobatchLoss, Seeding};
 use crate::stage::{Microbatches, Reduction};
 
-/// What a step has gathered since the weights were last stepped.
+/// The losses since the weights were last stepped.
 #[derive(Debug, Clone)]
-pub struct Contract {
+pub(super) struct Contract {
     reduction: Reduction,
     reference: Option<usize>,
     loss: f64,
     weight: f64,
-    microbatches: usize,
 }
 
 impl Contract {
     /// An empty step.
-    pub fn new(reduction: Reduction) -> Self {
-        Self { reduction, reference: None, loss: 0.0, weight: 0.0, microbatches: 0 }
+    pub(super) fn new(reduction: Reduction) -> Self {
+        Self { reduction, reference: None, loss: 0.0, weight: 0.0 }
     }
 
-    /// How the backwards of the next batch are seeded. The first batch of a step sets the reference for all.
-    pub fn seeding(&mut self, batch: &Microbatches) -> Seeding {
+    /// How the backwards of the next batch are seeded. The first batch of a step sets the reference size for all.
+    pub(super) fn seeding(&mut self, batch: &Microbatches) -> Seeding {
         let reference = *self.reference.get_or_insert_with(|| batch.size(0));
         Seeding { reduction: self.reduction, reference_samples: reference }
     }
 
-    /// The microbatches gathered so far; the next batch's are numbered after them.
-    pub fn microbatches(&self) -> usize {
-        self.microbatches
-    }
-
     /// Takes the losses of one batch and returns that batch's own loss.
-    pub fn gather(&mut self, losses: &[MicrobatchLoss]) -> f64 {
+    pub(super) fn gather(&mut self, losses: &[MicrobatchLoss]) -> f64 {
         let (loss, weight) = totals(self.reduction, losses);
         self.loss += loss;
         self.weight += weight;
-        self.microbatches += losses.len();
         mean(self.reduction, loss, weight)
     }
 
     /// The loss over all gathered batches.
-    pub fn loss(&self) -> f64 {
+    pub(super) fn loss(&self) -> f64 {
         mean(self.reduction, self.loss, self.weight)
     }
 
     /// The factor that turns accumulated gradients into those of [`Contract::loss`].
-    pub fn scale(&self) -> f64 {
+    pub(super) fn scale(&self) -> f64 {
         match self.reduction {
             Reduction::Sum => 1.0,
             Reduction::Mean => self.reference.unwrap_or(1) as f64 / self.weight,
@@ -59,7 +52,7 @@ impl Contract {
 }
 
 /// The loss of a batch that was only evaluated.
-pub fn evaluated_loss(reduction: Reduction, losses: &[MicrobatchLoss]) -> f64 {
+pub(super) fn evaluated_loss(reduction: Reduction, losses: &[MicrobatchLoss]) -> f64 {
     let (loss, weight) = totals(reduction, losses);
     mean(reduction, loss, weight)
 }

@@ -1,10 +1,26 @@
-//! What one rank does.
+//! What one rank does: run its part of a batch, reduce gradients, step its weights.
+//!
+//! Guarantees: all ranks that run the same commands in the same order get the same losses, the same gradient norm and
+//! the same scaling, whatever the transport. Functions here return the first error of their rank; the thread that runs
+//! them passes it on to all other ranks.
+//!
+//! Read `rank` (the type, and how a rank starts), `contract` (what the loss of a batch is), `batch` (forwards and
+//! backwards), `gradients` (sums over replicas, scaling, clipping), `apply` (the optimizer's step); then `replicas`,
+//! `outputs` and `metadata` for bidirectional placements, evaluations over processes, and checks of tensor specs.
 
+mod apply;
+mod batch;
 mod contract;
-pub(crate) mod metadata;
+mod gradients;
+mod metadata;
 mod outputs;
-pub(crate) mod rank;
+mod panic;
+mod rank;
 mod replicas;
 
-pub use contract::{Contract, evaluated_loss};
-pub use rank::{ApplyOutcome, BatchOutcome, Rank};
+pub(crate) use apply::ApplyOutcome;
+pub(crate) use batch::BatchOutcome;
+pub(crate) use metadata::metadata_plan;
+pub(crate) use outputs::deliver;
+pub(crate) use panic::caught;
+pub(crate) use rank::{Rank, Settings};

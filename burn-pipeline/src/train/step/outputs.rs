@@ -1,41 +1,46 @@
-//! The outputs of an evaluation, on the ranks that ask for them.
+//! The outputs of an evaluation, sent to the ranks that want them.
 //!
-//! The rank of a route's last stage has them; of data-parallel replicas, each those of its part. All ranks tell each
-//! other what they have, and then go through the microbatches in the same order: who has an output sends it to each
-//! asking rank in turn. What two ranks say to each other comes in the order in which both expect it, so that no rank
-//! waits for one that waits for it.
+//! Guarantees: outputs travel to no other rank; no rank waits for one that waits for it.
+//!
+//! 1. The rank of a route's last stage has the outputs; with data-parallel replicas, each has those of its part. All ranks
+//!    gather which rank has which outputs, and which ranks want them.
+//! 2. All go through the microbatches in the same order: the rank that has an output sends it to each rank that wants it,
+//!    in turn. So both ends of every pair use one order.
 
-use crate::execute::{ExecuteError, Executor};
+use super::rank::Rank;
+use crate::execute::ExecuteError;
 use crate::link::{Direction, Header, Message, gather};
 use crate::plan::StageId;
 use crate::stage::Payload;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-/// Takes the outputs that this rank has; gives all outputs where this rank asks, else none.
+/// Takes the outputs that this rank has, by microbatch; returns those of all ranks if this one wants them, else none.
 pub(crate) fn deliver(
-    executor: &mut Executor,
-    last: StageId,
+    rank: &mut Rank,
     outputs: Vec<(usize, Payload)>,
-    asking: &BTreeSet<usize>,
+    wanted: bool,
 ) -> Result<Vec<(usize, Payload)>, ExecuteError> {
-    let (rank, deadline) = (executor.rank(), executor.deadline());
-    let failed = |source| ExecuteError::Link { rank, task: None, source };
+    let me = rank.number();
+    let stage = StageId::new(rank.placement.stages() - 1);
     let mut here: BTreeMap<usize, Payload> = outputs.into_iter().collect();
-    let own: Vec<usize> = here.keys().copied().collect();
-    let table = gather(executor.link(), &own, deadline).map_err(failed)?;
-    let holders = table.iter().enumerate().flat_map(|(rank, row)| row.iter().map(move |&sample| (sample, rank)));
-    let holders: BTreeMap<usize, usize> = holders.collect();
-    for (microbatch, from) in holders {
-        let header = Header { stage: last, microbatch, direction: Direction::Output };
-        for &to in asking.iter().filter(|&&to| to != from) {
-            let deadline = executor.deadline();
-            if from == rank {
+    let own: (bool, Vec<usize>) = (wanted, here.keys().copied().collect());
+    let deadline = rank.executor.deadline();
+    let table = gather(rank.executor.link(), &own, deadline).map_err(|source| rank.link_error(source))?;
+    let wanting: Vec<usize> = (0..table.len()).filter(|&rank| table[rank].0).collect();
+    let holders = table.into_iter().enumerate().flat_map(|(rank, (_, row))| row.into_iter().map(move |i| (i, rank)));
+    for (microbatch, from) in holders.collect::<BTreeMap<usize, usize>>() {
+        let header = Header { stage, microbatch, direction: Direction::Output };
+        for &to in wanting.iter().filter(|&&to| to != from) {
+            let deadline = rank.executor.deadline();
+            let link = rank.executor.link();
+            if from == me {
                 let Some(payload) = here.get(&microbatch).cloned() else { continue };
-                executor.link().send(to, Message { header, payload }, deadline).map_err(failed)?;
-            } else if to == rank {
-                here.insert(microbatch, executor.link().receive(from, header, deadline).map_err(failed)?);
+                link.send(to, Message { header, payload }, deadline).map_err(|source| rank.link_error(source))?;
+            } else if to == me {
+                let payload = link.receive(from, header, deadline).map_err(|source| rank.link_error(source))?;
+                here.insert(microbatch, payload);
             }
         }
     }
-    Ok(if asking.contains(&rank) { here.into_iter().collect() } else { Vec::new() })
+    Ok(if wanted { here.into_iter().collect() } else { Vec::new() })
 }

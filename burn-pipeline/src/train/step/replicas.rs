@@ -1,15 +1,13 @@
 //! The two replicas of a bidirectional placement: equal weights at the start, one gradient at every step.
 //!
-//! Guarantees: both replicas of a stage hold bit-equal weights after every step: they start from replica 0's,
-//! and both add the gradients in the same order, replica 0's first.
+//! Guarantees: both replicas of a stage hold bit-equal weights after every step, since they start from replica 0's
+//! weights, and both add gradients in the same order, replica 0's first. No rank waits for one that waits for it.
 //!
-//! With ordered accumulation, data-parallel replicas hand their sums on in the same way: see [`chain`].
-//!
-//! Each rank first sends for all its stages, in model order, and then receives in the same order; so messages
-//! between two ranks come in the order in which both ask for them, and no rank waits for one that waits for it.
-//!
-//! Of an odd number of ranks the middle one holds both replicas of the middle stage: what it has for itself stays with
-//! it ([`Post`]) and crosses no link.
+//! 1. Each rank first sends for all its stages, in model order, and then receives in the same order. So two ranks send
+//!    and receive their messages in one order.
+//! 2. With an odd number of ranks the middle one holds both replicas of the middle stage: what it sends to itself stays
+//!    in its [`Mailbox`] and crosses no link.
+//! 3. With ordered accumulation, data-parallel replicas pass their sums along in the same way: see [`chain`].
 
 use crate::execute::{ExecuteError, Executor};
 use crate::link::{Direction, Header, Message};
@@ -19,7 +17,7 @@ use std::collections::HashMap;
 
 /// What a rank sends to itself, by the stage that it is for.
 #[derive(Default)]
-struct Post(HashMap<StageId, Payload>);
+struct Mailbox(HashMap<StageId, Payload>);
 
 /// Every stage of this rank with its other replica's place, in model order of the stages.
 fn pairs(executor: &mut Executor, placement: &Placement) -> Vec<(StageId, StageId)> {
@@ -33,16 +31,16 @@ fn pairs(executor: &mut Executor, placement: &Placement) -> Vec<(StageId, StageI
 }
 
 /// Gives replica 1 of every stage replica 0's weights.
-pub(crate) fn copy_weights(executor: &mut Executor, placement: &Placement) -> Result<(), ExecuteError> {
-    let (pairs, mut post) = (pairs(executor, placement), Post::default());
+pub(super) fn copy_weights(executor: &mut Executor, placement: &Placement) -> Result<(), ExecuteError> {
+    let (pairs, mut mailbox) = (pairs(executor, placement), Mailbox::default());
     for &(stage, other) in pairs.iter().filter(|(stage, _)| stage.replica() == 0) {
         let weights = executor.stages()[&stage].weights().into_iter().map(|(_, weight)| weight).collect::<Vec<_>>();
         let to = holder(executor, placement, other);
-        post.send(executor, to, other, weights.into_payload())?;
+        mailbox.send(executor, to, other, weights.into_payload())?;
     }
     for &(stage, other) in pairs.iter().filter(|(stage, _)| stage.replica() == 1) {
         let from = holder(executor, placement, other);
-        let weights = post.receive(executor, stage, from)?;
+        let weights = mailbox.receive(executor, stage, from)?;
         if let Some(held) = executor.stages().get_mut(&stage) {
             held.set_weights(weights);
         }
@@ -51,16 +49,16 @@ pub(crate) fn copy_weights(executor: &mut Executor, placement: &Placement) -> Re
 }
 
 /// Replaces the gradients of every stage by the sum over its replicas.
-pub(crate) fn sum_gradients(executor: &mut Executor, placement: &Placement) -> Result<(), ExecuteError> {
-    let (pairs, mut post) = (pairs(executor, placement), Post::default());
+pub(super) fn sum_gradients(executor: &mut Executor, placement: &Placement) -> Result<(), ExecuteError> {
+    let (pairs, mut mailbox) = (pairs(executor, placement), Mailbox::default());
     for &(stage, other) in &pairs {
         let gradients = gathered(executor, stage);
         let to = holder(executor, placement, other);
-        post.send(executor, to, other, gradients.into_payload())?;
+        mailbox.send(executor, to, other, gradients.into_payload())?;
     }
     for &(stage, other) in &pairs {
         let from = holder(executor, placement, other);
-        let theirs: Vec<Option<AnyTensor>> = post.receive(executor, stage, from)?;
+        let theirs: Vec<Option<AnyTensor>> = mailbox.receive(executor, stage, from)?;
         let Some(held) = executor.stages().get_mut(&stage) else { continue };
         for (id, theirs) in held.parameters().into_iter().zip(theirs) {
             let ours = held.gradients().remove(id);
@@ -77,21 +75,22 @@ pub(crate) fn sum_gradients(executor: &mut Executor, placement: &Placement) -> R
     Ok(())
 }
 
-/// With ordered accumulation: hands the sum of this batch's gradients from replica to replica, in the order of the
-/// batch's microbatches, as one device would add them. The first then holds the sum, the others nothing.
+/// With ordered accumulation: passes the sum of this batch's gradients from replica to replica, in the order of the
+/// batch's microbatches, so that they are added as on one device. The first then holds the sum, the others nothing.
 ///
-/// The first hands its sum over; each other one adds what it held back, in order, and hands it on; the last returns it.
-pub(crate) fn chain(executor: &mut Executor, placement: &Placement) -> Result<(), ExecuteError> {
+/// The first sends its sum to the second. Each other one adds the gradients that it held back, in order, and sends the
+/// result to the next; the last sends it back to the first.
+pub(super) fn chain(executor: &mut Executor, placement: &Placement) -> Result<(), ExecuteError> {
     let ordered = |stage: &mut Box<dyn ErasedStage>| stage.gradients().accumulation() == Accumulation::Ordered;
     let (routes, replicas, own) = (placement.routes(), executor.grid().replicas(), executor.grid().replica());
     let copies = routes * replicas;
     if copies < 2 || !executor.stages().values_mut().all(ordered) {
         return Ok(());
     }
-    let mut post = Post::default();
+    let mut mailbox = Mailbox::default();
     let mut stages: Vec<StageId> = executor.stages().keys().copied().collect();
     stages.sort_by_key(|stage| (stage.index(), stage.replica()));
-    // The stage at a place in the order, and the rank that holds it.
+    // Replica number `place` of a stage, over both kinds of replicas, and the rank that holds it.
     let copy = |executor: &Executor, index: usize, place: usize| {
         let stage = StageId::in_replica(place % routes, index);
         (stage, executor.grid().rank_in(placement.rank_of(stage), place / routes))
@@ -100,25 +99,25 @@ pub(crate) fn chain(executor: &mut Executor, placement: &Placement) -> Result<()
         for &stage in stages.iter().filter(|stage| own * routes + stage.replica() == place) {
             if place > 0 {
                 let (_, from) = copy(executor, stage.index(), place - 1);
-                take_over(&mut post, executor, stage, from)?;
+                take_sums(&mut mailbox, executor, stage, from)?;
                 executor.stages().get_mut(&stage).into_iter().for_each(|held| held.gradients().release());
             }
             let (next, to) = copy(executor, stage.index(), (place + 1) % copies);
             let sums = gathered(executor, stage);
-            post.send(executor, to, next, sums.into_payload())?;
+            mailbox.send(executor, to, next, sums.into_payload())?;
             executor.stages().get_mut(&stage).into_iter().for_each(|held| held.gradients().clear());
         }
     }
     for &stage in stages.iter().filter(|stage| own == 0 && stage.replica() == 0) {
         let (_, from) = copy(executor, stage.index(), copies - 1);
-        take_over(&mut post, executor, stage, from)?;
+        take_sums(&mut mailbox, executor, stage, from)?;
     }
     Ok(())
 }
 
 /// Receives the sums of the copy before and makes them this stage's.
-fn take_over(post: &mut Post, executor: &mut Executor, stage: StageId, from: usize) -> Result<(), ExecuteError> {
-    let sums: Vec<Option<AnyTensor>> = post.receive(executor, stage, from)?;
+fn take_sums(mailbox: &mut Mailbox, executor: &mut Executor, stage: StageId, from: usize) -> Result<(), ExecuteError> {
+    let sums: Vec<Option<AnyTensor>> = mailbox.receive(executor, stage, from)?;
     let Some(held) = executor.stages().get_mut(&stage) else { return Ok(()) };
     for (id, sum) in held.parameters().into_iter().zip(sums) {
         sum.into_iter().for_each(|sum| held.gradients().set(id, sum));
@@ -137,7 +136,7 @@ fn header(stage: StageId) -> Header {
     Header { stage, microbatch: 0, direction: Direction::Replica }
 }
 
-impl Post {
+impl Mailbox {
     fn send(
         &mut self,
         executor: &mut Executor,

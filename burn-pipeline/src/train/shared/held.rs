@@ -1,4 +1,4 @@
-//! What ranks tell each other of their parameters at the start.
+//! What ranks exchange about their parameters at the start.
 
 use crate::plan::StageId;
 use crate::stage::NamedParameter;
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// One parameter of one stage.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(super) struct Row {
+pub(super) struct HeldParameter {
     pub(super) stage: StageId,
     /// Burn's identifier.
     pub(super) id: u64,
@@ -18,7 +18,7 @@ pub(super) struct Row {
     pub(super) trainable: bool,
 }
 
-impl Row {
+impl HeldParameter {
     pub(super) fn new(stage: StageId, parameter: NamedParameter) -> Self {
         let NamedParameter { path, id, shape, dtype, trainable } = parameter;
         let bytes = shape.iter().product::<usize>() * dtype.size();
@@ -26,7 +26,7 @@ impl Row {
     }
 
     /// Shape, element type and whether it is trained, in words.
-    pub(super) fn form(&self) -> String {
+    pub(super) fn spec(&self) -> String {
         let trained = if self.trainable { "trained" } else { "frozen" };
         format!("{:?} of {}, {trained}", self.shape, self.dtype)
     }

@@ -1,0 +1,35 @@
+//! Where a stage is built: what a factory is given.
+
+use burn::tensor::Device;
+
+/// Where a stage is to be built.
+#[derive(Debug, Clone)]
+pub struct StageContext {
+    /// The stage, 0 at the model's input.
+    pub index: usize,
+    /// How many stages the model has.
+    pub stages: usize,
+    /// The rank of the job that builds it.
+    pub rank: usize,
+    /// The rank's device, with autodiff.
+    pub device: Device,
+}
+
+impl StageContext {
+    /// This stage's share of `layers` layers, in order; earlier stages take one more where it is not even.
+    pub fn layers(&self, layers: usize) -> std::ops::Range<usize> {
+        let (each, more) = (layers / self.stages, layers % self.stages);
+        let start = self.index * each + self.index.min(more);
+        start..start + each + usize::from(self.index < more)
+    }
+
+    /// Is it the first stage?
+    pub fn is_first(&self) -> bool {
+        self.index == 0
+    }
+
+    /// Is it the last stage?
+    pub fn is_last(&self) -> bool {
+        self.index + 1 == self.stages
+    }
+}

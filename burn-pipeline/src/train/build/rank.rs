@@ -1,0 +1,140 @@
+//! Building one rank on its thread.
+//!
+//! 1. Ranks in processes compare their jobs.
+//! 2. The factory makes the rank's stages, one after the other.
+//! 3. Ranks in processes exchange what they say of their stages. Two ranks that hold one stage must hold the same
+//!    parameters.
+//! 4. The rank starts: equal weights, shared parameters, shards ([`Rank::start`]).
+
+use super::builder::Builder;
+use super::context::StageContext;
+use crate::execute::{ExecuteError, Executor, RunOptions};
+use crate::group::Grid;
+use crate::link::{Activity, Link};
+use crate::plan::{Placement, StageId};
+use crate::stage::{AnyTensor, BatchChecks, ErasedStage};
+use crate::train::control::{Job, agree_on_job, agree_on_parameters, gather_all};
+use crate::train::shared::SharedReport;
+use crate::train::stages::StageFacts;
+use crate::train::step::{Rank, caught};
+use burn::module::ParamId;
+use burn::tensor::Device;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What all ranks of this process are built from.
+pub(super) struct Blueprint {
+    pub(super) builder: Builder,
+    pub(super) placement: Placement,
+    /// Stages whose backward the plan splits.
+    pub(super) splits: BTreeSet<StageId>,
+    /// What all ranks must have in common, where they are processes.
+    pub(super) job: Option<Job>,
+}
+
+/// A rank, and what it knows of all stages, its own or those of all processes.
+pub(super) type Built = (Rank, (Vec<StageFacts>, Vec<SharedReport>));
+
+impl Blueprint {
+    /// Builds the rank at this end of the link.
+    pub(super) fn build(&self, mut link: Box<dyn Link>, device: Device) -> Result<Built, ExecuteError> {
+        let Self { builder, placement, job, .. } = self;
+        if let Some(job) = job {
+            agree_on_job(link.as_mut(), job, builder.timeout)?;
+        }
+        let (mut stages, mut facts, mut parameters) = (BTreeMap::new(), Vec::new(), Vec::new());
+        for stage in placement.stages_of(Grid::new(link.rank(), builder.replicas).pipeline_rank()) {
+            link.announce(Activity::Building(stage));
+            let held = self.stage(link.rank(), stage, &device)?;
+            let weights = held.weights();
+            parameters.push(described(&weights));
+            facts.push(StageFacts {
+                stage,
+                extras: held.extras(),
+                has_loss: held.has_loss(),
+                declared: held.declared().is_some(),
+                takes: held.takes(),
+                weight_bytes: weights.iter().map(|(_, weight)| weight.bytes()).sum(),
+                names: StageFacts::names(held.named_weights()),
+            });
+            stages.insert(stage, held);
+        }
+        if job.is_some() {
+            facts = self.exchange(link.as_mut(), facts, parameters)?;
+        }
+        link.announce(Activity::Idle);
+        let options = RunOptions {
+            timeout: builder.timeout,
+            synchronize: builder.synchronize,
+            merge_weights: builder.merge_weights,
+            fused: builder.fused,
+        };
+        let executor = Executor::new(link, stages, device, options).among(builder.replicas);
+        let rank = Rank::start(executor, placement.clone(), builder.settings(), &builder.shared, builder.sharded)?;
+        let shared = rank.sharing().reports().to_vec();
+        Ok((rank, (facts, shared)))
+    }
+
+    /// Makes one stage.
+    fn stage(&self, rank: usize, stage: StageId, device: &Device) -> Result<Box<dyn ErasedStage>, ExecuteError> {
+        let Self { builder, placement, splits, .. } = self;
+        let factory = builder.factory.as_ref().ok_or(ExecuteError::NoStage { rank, stage })?;
+        let context = StageContext { index: stage.index(), stages: placement.stages(), rank, device: device.clone() };
+        let make = || {
+            let mut held = factory(&context).into_inner();
+            let chosen = held.choose(builder.split, splits.contains(&stage), builder.keep_outputs);
+            chosen.map_err(|error| ExecuteError::Device { rank, message: error.to_string() })?;
+            held.prepare(builder.accumulation, builder.optimizers.as_ref().map(|make| make()));
+            Ok(held)
+        };
+        let held = caught(rank, || format!("building stage {stage}"), make)?;
+        tracing::info!(rank, %stage, module = held.module_type(), engine = %held.report().engine, "stage built");
+        Ok(held)
+    }
+
+    /// Gives every process the facts of all stages.
+    fn exchange(
+        &self,
+        link: &mut dyn Link,
+        own: Vec<StageFacts>,
+        parameters: Vec<String>,
+    ) -> Result<Vec<StageFacts>, ExecuteError> {
+        let timeout = self.builder.timeout;
+        let parameters: Vec<(usize, String)> = own.iter().map(|facts| facts.stage.index()).zip(parameters).collect();
+        agree_on_parameters(link.rank(), &gather_all(link, &parameters, timeout)?)?;
+        let table = gather_all(link, &own.iter().map(SentFacts::of).collect::<Vec<_>>(), timeout)?;
+        let rows = table.into_iter().enumerate().filter(|(rank, _)| *rank != link.rank());
+        let foreign = rows.flat_map(|(_, row)| row).map(SentFacts::facts);
+        Ok(own.into_iter().chain(foreign).collect())
+    }
+}
+
+/// Element types and shapes, in visiting order.
+fn described(weights: &[(ParamId, AnyTensor)]) -> String {
+    let described = weights.iter().map(|(_, weight)| format!("{:?}{:?}", weight.dtype(), weight.shape().to_vec()));
+    described.collect::<Vec<_>>().join(" ")
+}
+
+/// What another process learns of a stage.
+#[derive(Serialize, Deserialize)]
+struct SentFacts {
+    stage: StageId,
+    has_loss: bool,
+    declared: bool,
+    weight_bytes: usize,
+    names: Vec<(String, String)>,
+}
+
+impl SentFacts {
+    fn of(facts: &StageFacts) -> Self {
+        let StageFacts { stage, has_loss, declared, weight_bytes, .. } = *facts;
+        Self { stage, has_loss, declared, weight_bytes, names: facts.names.clone() }
+    }
+
+    /// Whether a batch fits the stage is checked by the process that holds it: elsewhere every batch does.
+    fn facts(self) -> StageFacts {
+        let Self { stage, has_loss, declared, weight_bytes, names } = self;
+        let takes = BatchChecks { input: |_| Ok(()), extra: |_| Ok(()), target: None };
+        StageFacts { stage, extras: Vec::new(), has_loss, declared, takes, weight_bytes, names }
+    }
+}

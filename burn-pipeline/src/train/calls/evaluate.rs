@@ -1,0 +1,83 @@
+//! Evaluation: forwards alone.
+
+use super::outcomes::gather_outcomes;
+use crate::execute::ExecuteError;
+use crate::stage::{Batch, Microbatches};
+use crate::train::control::{Call, Command};
+use crate::train::error::PipelineError;
+use crate::train::pipeline::Pipeline;
+use crate::train::plans::Parts;
+use crate::train::report::{EvalReport, EvalResults};
+use crate::train::step::{BatchOutcome, Rank, deliver};
+use std::sync::Arc;
+use std::time::Instant;
+
+impl Pipeline {
+    /// Runs forwards alone over one batch: outputs, and the loss if the batch has a target. Where ranks are processes,
+    /// every one gets all of it; see [`Pipeline::eval_for`].
+    ///
+    /// # Errors
+    /// As [`Pipeline::step`].
+    pub fn eval(&mut self, batch: Batch) -> Result<EvalReport, PipelineError> {
+        self.eval_for(batch, EvalResults::All)
+    }
+
+    /// As [`Pipeline::eval`], for the results that this process wants. Where ranks are processes, all call it with the
+    /// same batch, and each chooses its results: outputs travel from the last stage to the ranks that want them, and to
+    /// no other.
+    ///
+    /// # Errors
+    /// As [`Pipeline::step`].
+    pub fn eval_for(&mut self, batch: Batch, results: EvalResults) -> Result<EvalReport, PipelineError> {
+        let admitted = self.admit_evaluation(batch);
+        let (parts, batch) = self.ranks.admit(admitted)?;
+        let batch = Arc::new(batch);
+        let wants_loss = results != EvalResults::Nothing;
+        let has_loss = wants_loss && batch.has_target() && self.stages.has_loss();
+        let (mut loss, mut observed, mut outputs) = (0.0, Vec::new(), Vec::new());
+        let wants_outputs = results == EvalResults::All;
+        for outcome in self.ranks.ask(Evaluate { parts, batch: batch.clone(), wants_outputs })? {
+            if wants_loss {
+                (loss, observed) = (outcome.loss, outcome.observed);
+            }
+            outputs.extend(outcome.outputs.into_iter().filter(|_| wants_outputs));
+        }
+        outputs.sort_by_key(|(microbatch, _)| *microbatch);
+        let (loss, outputs) = (has_loss.then_some(loss), outputs.into_iter().map(|(_, output)| output).collect());
+        Ok(EvalReport { loss, observed, microbatches: batch.len(), samples: batch.samples(), outputs })
+    }
+
+    fn admit_evaluation(&mut self, batch: Batch) -> Result<(Parts, Microbatches), PipelineError> {
+        let batch = self.stages.admit(batch, self.plans.microbatches())?;
+        let parts = self.plans.evaluation_parts(batch.len());
+        Ok((parts.map_err(|error| PipelineError::Plan(Box::new(error)))?, batch))
+    }
+}
+
+/// Forwards of one batch, without autodiff.
+struct Evaluate {
+    parts: Parts,
+    batch: Arc<Microbatches>,
+    /// Does this process want the outputs?
+    wants_outputs: bool,
+}
+
+impl Command for Evaluate {
+    type Reply = BatchOutcome;
+    const DOING: &'static str = "running an evaluation";
+
+    fn call(&self) -> Call {
+        let (name, samples, microbatches) = (self.parts.name(), self.batch.samples(), self.batch.len());
+        Call::Shared(format!("evaluation of {name} over {samples} samples in {microbatches} microbatches"))
+    }
+
+    fn run(&self, rank: &mut Rank, began: Instant) -> Result<BatchOutcome, ExecuteError> {
+        let (share, plan) = self.parts.of(rank.replica());
+        rank.evaluate(plan, &self.batch, began, share)
+    }
+
+    fn exchange(&self, rank: &mut Rank, own: BatchOutcome) -> Result<Vec<BatchOutcome>, ExecuteError> {
+        let outputs = deliver(rank, own.outputs, self.wants_outputs)?;
+        gather_outcomes(rank, BatchOutcome { outputs, ..own })
+    }
+}

@@ -1,0 +1,73 @@
+//! How ranks in processes exchange what a batch gave.
+
+use crate::execute::ExecuteError;
+use crate::plan::StageId;
+use crate::stage::ActivationBytes;
+use crate::trace::Event;
+use crate::train::control::gather_all;
+use crate::train::step::{BatchOutcome, Rank};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// What differs from rank to rank, except outputs, which only travel to ranks that want them.
+#[derive(Debug, Serialize, Deserialize)]
+struct RankPart {
+    /// Actions as text, with their start and end.
+    events: Vec<(String, f64, f64)>,
+    message_bytes: BTreeMap<StageId, usize>,
+    skip_bytes: BTreeMap<StageId, usize>,
+    peak_held: usize,
+    peak_held_bytes: Option<usize>,
+    /// Bytes after `F`, after `I`, and recomputed.
+    activations: BTreeMap<StageId, [usize; 3]>,
+}
+
+impl RankPart {
+    fn of(outcome: &BatchOutcome) -> Self {
+        let event = |event: &Event| (event.action.to_string(), event.start, event.end);
+        let bytes = |bytes: &ActivationBytes| [bytes.after_forward, bytes.after_input, bytes.recomputed];
+        Self {
+            events: outcome.events.iter().map(event).collect(),
+            message_bytes: outcome.message_bytes.clone(),
+            skip_bytes: outcome.skip_bytes.clone(),
+            peak_held: outcome.peak_held,
+            peak_held_bytes: outcome.peak_held_bytes,
+            activations: outcome.activations.iter().map(|(&stage, held)| (stage, bytes(held))).collect(),
+        }
+    }
+
+    fn outcome(self, rank: usize, loss: f64, observed: Vec<Vec<f64>>) -> BatchOutcome {
+        let Self { events, message_bytes, skip_bytes, peak_held, peak_held_bytes, activations } = self;
+        let event =
+            |(action, start, end): (String, f64, f64)| Some(Event { rank, action: action.parse().ok()?, start, end });
+        let bytes = |[after_forward, after_input, recomputed]: [usize; 3]| ActivationBytes {
+            after_forward,
+            after_input,
+            recomputed,
+        };
+        BatchOutcome {
+            loss,
+            observed,
+            outputs: Vec::new(),
+            events: events.into_iter().filter_map(event).collect(),
+            message_bytes,
+            skip_bytes,
+            peak_held,
+            peak_held_bytes,
+            activations: activations.into_iter().map(|(stage, held)| (stage, bytes(held))).collect(),
+        }
+    }
+}
+
+/// Gives every rank the outcomes of all ranks; its own keeps its outputs.
+pub(super) fn gather_outcomes(rank: &mut Rank, own: BatchOutcome) -> Result<Vec<BatchOutcome>, ExecuteError> {
+    let (timeout, me) = (rank.executor().timeout(), rank.number());
+    let table = gather_all(rank.executor().link(), &RankPart::of(&own), timeout)?;
+    let (loss, observed) = (own.loss, own.observed.clone());
+    let outcome = |(rank, part): (usize, RankPart)| part.outcome(rank, loss, observed.clone());
+    let mut outcomes: Vec<BatchOutcome> = table.into_iter().enumerate().map(outcome).collect();
+    if let Some(place) = outcomes.get_mut(me) {
+        *place = own;
+    }
+    Ok(outcomes)
+}

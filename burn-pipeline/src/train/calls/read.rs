@@ -1,0 +1,211 @@
+//! Reading what ranks hold: engines, modules, weights, gradients.
+
+use crate::execute::ExecuteError;
+use crate::plan::StageId;
+use crate::stage::{AnyTensor, EngineReport, ErasedStage, NamedWeight, Stage};
+use crate::train::control::{Call, Command, gather_all, gather_tensors};
+use crate::train::error::PipelineError;
+use crate::train::pipeline::Pipeline;
+use crate::train::step::Rank;
+use burn::module::ParamId;
+use std::any::{Any, type_name};
+use std::time::Instant;
+
+/// Something of each of some stages.
+type OfStages<T> = Vec<(StageId, T)>;
+
+impl Pipeline {
+    /// Which way each stage's forward and backward are run, and why, in model order. Whether a stage can be
+    /// captured is known once it has run. Where ranks are processes, of this process's stages.
+    ///
+    /// # Errors
+    /// As [`Pipeline::step`].
+    pub fn engines(&mut self) -> Result<Vec<(StageId, EngineReport)>, PipelineError> {
+        Ok(in_model_order(self.ranks.ask(Engines)?))
+    }
+
+    /// A copy of the module of one stage (its tensors are shared until one side changes them). Where ranks are
+    /// processes, only the one that holds the stage has it.
+    ///
+    /// # Errors
+    /// If the stage is not an `M`, or a rank does not answer.
+    pub fn module<M: Stage>(&mut self, stage: usize) -> Result<M, PipelineError> {
+        let modules = self.ranks.ask(Module { stage })?.into_iter().flatten();
+        // The copy stands in an `Option`, from which it can be moved out of the box.
+        let module = modules.filter_map(|module| module.downcast::<Option<M>>().ok()).find_map(|module| *module);
+        module.ok_or(PipelineError::NoSuchModule { stage, wanted: type_name::<M>() })
+    }
+
+    /// The weights: one list a stage, in model order of stages and parameters.
+    ///
+    /// # Errors
+    /// As [`Pipeline::step`].
+    pub fn weights(&mut self) -> Result<Vec<Vec<AnyTensor>>, PipelineError> {
+        let weights = first_replica(self.ranks.ask(Weights)?);
+        Ok(weights.into_iter().map(|stage| stage.into_iter().flatten().collect()).collect())
+    }
+
+    /// All parameters and buffers with their names in the model: one list a stage, in model order. Where ranks are
+    /// processes, all call it, and each gets all of them.
+    ///
+    /// # Errors
+    /// As [`Pipeline::step`].
+    pub fn named_weights(&mut self) -> Result<Vec<Vec<NamedWeight>>, PipelineError> {
+        Ok(first_replica(self.ranks.ask(NamedWeights)?))
+    }
+
+    /// The gradients gathered since the last step, scaled by the loss contract and clipped, as the optimizer
+    /// would get them: one list a stage, in model order of stages and parameters. Forgets them.
+    ///
+    /// # Errors
+    /// As [`Pipeline::step`].
+    pub fn take_gradients(&mut self) -> Result<Vec<Vec<Option<AnyTensor>>>, PipelineError> {
+        let gradients = first_replica(self.ranks.ask(TakeGradients)?);
+        self.training.gradients_gone();
+        Ok(gradients)
+    }
+}
+
+/// The stages of all ranks in model order, each once: data-parallel replicas are equal.
+pub(super) fn in_model_order<T>(replies: Vec<OfStages<T>>) -> OfStages<T> {
+    let mut stages: OfStages<T> = replies.into_iter().flatten().collect();
+    stages.sort_by_key(|(stage, _)| *stage);
+    stages.dedup_by_key(|(stage, _)| *stage);
+    stages
+}
+
+/// The same of a bidirectional placement's first replica alone, which the second one is equal to.
+fn first_replica<T>(replies: Vec<OfStages<T>>) -> Vec<T> {
+    let stages = in_model_order(replies).into_iter().filter(|(stage, _)| stage.replica() == 0);
+    stages.map(|(_, value)| value).collect()
+}
+
+/// What `read` gives of each stage, on ranks of the first data-parallel replica.
+fn of_stages<T>(rank: &mut Rank, read: impl Fn(&mut dyn ErasedStage) -> T) -> OfStages<T> {
+    if !rank.is_first_replica() {
+        return Vec::new();
+    }
+    rank.executor().stages().iter_mut().map(|(&stage, held)| (stage, read(held.as_mut()))).collect()
+}
+
+/// Reads how stages are run.
+struct Engines;
+
+impl Command for Engines {
+    type Reply = OfStages<EngineReport>;
+    const DOING: &'static str = "reading its stages";
+
+    fn call(&self) -> Call {
+        Call::Local
+    }
+
+    fn run(&self, rank: &mut Rank, _: Instant) -> Result<Self::Reply, ExecuteError> {
+        Ok(rank.executor().stages().iter().map(|(&stage, held)| (stage, held.report())).collect())
+    }
+}
+
+/// Reads the module of one stage, whose type the caller knows.
+struct Module {
+    stage: usize,
+}
+
+impl Command for Module {
+    type Reply = Option<Box<dyn Any + Send>>;
+    const DOING: &'static str = "reading its stages";
+
+    fn call(&self) -> Call {
+        Call::Local
+    }
+
+    fn run(&self, rank: &mut Rank, _: Instant) -> Result<Self::Reply, ExecuteError> {
+        let stage = StageId::new(self.stage);
+        rank.with_whole_weights(|rank| Ok(rank.executor().stages().get(&stage).map(|held| held.module())))
+    }
+}
+
+/// Reads all weights.
+struct Weights;
+
+impl Command for Weights {
+    type Reply = OfStages<Vec<Option<AnyTensor>>>;
+    const DOING: &'static str = "reading its stages";
+
+    fn call(&self) -> Call {
+        Call::Shared("reading of weights".to_owned())
+    }
+
+    fn run(&self, rank: &mut Rank, _: Instant) -> Result<Self::Reply, ExecuteError> {
+        let weights =
+            |stage: &mut dyn ErasedStage| stage.weights().into_iter().map(|(_, weight)| Some(weight)).collect();
+        rank.with_whole_weights(|rank| Ok(of_stages(rank, weights)))
+    }
+
+    fn exchange(&self, rank: &mut Rank, own: Self::Reply) -> Result<Vec<Self::Reply>, ExecuteError> {
+        Ok(vec![gather_tensors(rank, own)?])
+    }
+}
+
+/// Takes the gradients as the optimizer would get them.
+struct TakeGradients;
+
+impl Command for TakeGradients {
+    type Reply = OfStages<Vec<Option<AnyTensor>>>;
+    const DOING: &'static str = "finishing its gradients";
+
+    fn call(&self) -> Call {
+        Call::Shared("taking of gradients".to_owned())
+    }
+
+    fn run(&self, rank: &mut Rank, _: Instant) -> Result<Self::Reply, ExecuteError> {
+        rank.finish_gradients()?;
+        if rank.executor().is_sharded() {
+            rank.executor().gather_gradients()?;
+        }
+        let gradients = of_stages(rank, |stage| {
+            let parameters = stage.parameters();
+            parameters.into_iter().map(|id| stage.gradients().get(id).cloned()).collect()
+        });
+        rank.forget();
+        Ok(gradients)
+    }
+
+    fn exchange(&self, rank: &mut Rank, own: Self::Reply) -> Result<Vec<Self::Reply>, ExecuteError> {
+        Ok(vec![gather_tensors(rank, own)?])
+    }
+}
+
+/// Reads all weights with their names.
+struct NamedWeights;
+
+impl Command for NamedWeights {
+    type Reply = OfStages<Vec<NamedWeight>>;
+    const DOING: &'static str = "reading its stages";
+
+    fn call(&self) -> Call {
+        Call::Shared("reading of named weights".to_owned())
+    }
+
+    fn run(&self, rank: &mut Rank, _: Instant) -> Result<Self::Reply, ExecuteError> {
+        rank.with_whole_weights(|rank| Ok(of_stages(rank, |stage| stage.named_weights())))
+    }
+
+    fn exchange(&self, rank: &mut Rank, own: Self::Reply) -> Result<Vec<Self::Reply>, ExecuteError> {
+        /// A weight without its values: its number, its path in the module, and its names.
+        type Label = (u64, String, Vec<String>);
+        let label = |weight: &NamedWeight| -> Label { (weight.id.val(), weight.path.clone(), weight.names.clone()) };
+        let labels: Vec<Vec<Label>> = own.iter().map(|(_, weights)| weights.iter().map(label).collect()).collect();
+        let timeout = rank.executor().timeout();
+        let table = gather_all(rank.executor().link(), &labels, timeout)?;
+        let values = own
+            .into_iter()
+            .map(|(stage, weights)| (stage, weights.into_iter().map(|weight| Some(weight.value)).collect()));
+        let stages = gather_tensors(rank, values.collect())?.into_iter().zip(table.into_iter().flatten());
+        let named = stages.map(|((stage, values), labels)| {
+            let weight = |((id, path, names), value): (Label, Option<AnyTensor>)| {
+                Some(NamedWeight { id: ParamId::from(id), path, names, value: value? })
+            };
+            (stage, labels.into_iter().zip(values).filter_map(weight).collect())
+        });
+        Ok(vec![named.collect()])
+    }
+}

@@ -1,0 +1,126 @@
+//! Training: batches, and steps of the weights.
+
+use super::outcomes::gather_outcomes;
+use crate::execute::{ExecuteError, ReplicaShare};
+use crate::stage::{Batch, Microbatches};
+use crate::trace::Track;
+use crate::train::control::{Call, Command};
+use crate::train::error::PipelineError;
+use crate::train::pipeline::Pipeline;
+use crate::train::plans::Parts;
+use crate::train::report::StepReport;
+use crate::train::step::{ApplyOutcome, BatchOutcome, Rank};
+use std::time::Instant;
+
+impl Pipeline {
+    /// Trains on one batch: forwards, backwards, and one step of the weights.
+    ///
+    /// # Errors
+    /// A batch that does not fit is refused before anything runs; a failing rank closes the pipeline.
+    pub fn step(&mut self, batch: Batch, learning_rate: f64) -> Result<StepReport, PipelineError> {
+        let began = Instant::now();
+        let mut report = self.train(batch, true)?;
+        for applied in self.ranks.ask(Apply { learning_rate })? {
+            (report.loss, report.gradient_norm) = (applied.loss, applied.gradient_norm);
+        }
+        self.training.stepped();
+        report.seconds = began.elapsed().as_secs_f64();
+        Ok(report)
+    }
+
+    /// Runs forwards and backwards of one batch and leaves the weights: the next [`Pipeline::step`] steps them
+    /// with all batches since the last, as if they had been one.
+    ///
+    /// # Errors
+    /// As [`Pipeline::step`]. The report's loss is this batch's own.
+    pub fn accumulate(&mut self, batch: Batch) -> Result<StepReport, PipelineError> {
+        self.train(batch, false)
+    }
+
+    /// Forwards and backwards of one batch, the last one before a step or not.
+    fn train(&mut self, batch: Batch, last: bool) -> Result<StepReport, PipelineError> {
+        let began = Instant::now();
+        let admitted = self.admit_training(batch);
+        let (parts, batch) = self.ranks.admit(admitted)?;
+        self.learn_metadata_once(&batch)?;
+        let stages = self.placement().stages();
+        let mut report = StepReport {
+            loss: 0.0,
+            gradient_norm: None,
+            observed: Vec::new(),
+            microbatches: batch.len(),
+            samples: batch.samples(),
+            seconds: 0.0,
+            peak_held: Vec::new(),
+            peak_held_bytes: Vec::new(),
+            activations: vec![None; stages],
+            weight_bytes: self.stages.weight_bytes(),
+            message_bytes: vec![0; stages],
+            skip_bytes: vec![0; stages],
+            timeline: Track { name: "measured".to_owned(), ranks: self.plans.ranks(), events: Vec::new() },
+        };
+        let train = Train { parts, batch, seed: self.training.batch_seed(), last };
+        self.ranks.ask(train)?.into_iter().for_each(|outcome| report.add(outcome));
+        self.training.batch_done(report.samples);
+        report.seconds = began.elapsed().as_secs_f64();
+        Ok(report)
+    }
+
+    fn admit_training(&mut self, batch: Batch) -> Result<(Parts, Microbatches), PipelineError> {
+        let batch = self.stages.admit_training(batch, self.plans.microbatches())?;
+        let parts = self.plans.training_parts(batch.len());
+        let parts = parts.map_err(|error| PipelineError::Plan(Box::new(error)))?;
+        if !parts.has_backward() {
+            return Err(PipelineError::ForwardOnly { schedule: parts.name().to_owned() });
+        }
+        Ok((parts, batch))
+    }
+}
+
+/// Forwards and backwards of one batch.
+struct Train {
+    parts: Parts,
+    batch: Microbatches,
+    /// What forwards draw random numbers from.
+    seed: Option<u64>,
+    /// Will the weights be stepped before the next batch?
+    last: bool,
+}
+
+impl Command for Train {
+    type Reply = BatchOutcome;
+    const DOING: &'static str = "running a training batch";
+
+    fn call(&self) -> Call {
+        let (name, samples, microbatches) = (self.parts.name(), self.batch.samples(), self.batch.len());
+        Call::Shared(format!("training of {name} over {samples} samples in {microbatches} microbatches"))
+    }
+
+    fn run(&self, rank: &mut Rank, began: Instant) -> Result<BatchOutcome, ExecuteError> {
+        rank.draw_from(self.seed);
+        let (share, plan) = self.parts.of(rank.replica());
+        rank.accumulate(plan, &self.batch, began, ReplicaShare { reduce: self.last, ..share })
+    }
+
+    fn exchange(&self, rank: &mut Rank, own: BatchOutcome) -> Result<Vec<BatchOutcome>, ExecuteError> {
+        gather_outcomes(rank, own)
+    }
+}
+
+/// A step of the weights.
+struct Apply {
+    learning_rate: f64,
+}
+
+impl Command for Apply {
+    type Reply = ApplyOutcome;
+    const DOING: &'static str = "stepping its weights";
+
+    fn call(&self) -> Call {
+        Call::Shared(format!("a step of the weights at learning rate {}", self.learning_rate))
+    }
+
+    fn run(&self, rank: &mut Rank, _: Instant) -> Result<ApplyOutcome, ExecuteError> {
+        rank.apply(self.learning_rate)
+    }
+}

@@ -1,0 +1,131 @@
+//! Loading a checkpoint into a pipeline, whatever cut, ranks and schedule it was saved from.
+//!
+//! Guarantees: nothing changes unless every rank found all that its stages need.
+//!
+//! 1. Every rank reads what its stages need, compares it with them, and keeps it aside ([`Read`]).
+//! 2. The caller makes sure that the checkpoint holds no parameter that no stage took.
+//! 3. Every rank adopts what it kept aside, or discards it ([`Finish`]).
+
+use super::error::CheckpointError;
+use super::stored::{Checkpoint, Contents, names_in_checkpoint};
+use crate::execute::ExecuteError;
+use crate::link::Activity;
+use crate::plan::StageId;
+use crate::train::control::{Call, Command, gather_results};
+use crate::train::pipeline::Pipeline;
+use crate::train::step::Rank;
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+impl Pipeline {
+    /// Loads a checkpoint's weights, optimizer state and progress, whatever cut it was saved from. Gathered
+    /// gradients are forgotten. Settings (the optimizer's, clipping, the loss's reduction) are those that this pipeline
+    /// was built with. Where ranks are processes, all call it, with the same checkpoint.
+    ///
+    /// # Errors
+    /// If names, shapes or element types do not fit, or a file is missing or damaged: the pipeline is as before.
+    pub fn load(&mut self, checkpoint: &Checkpoint) -> Result<(), CheckpointError> {
+        self.load_contents(checkpoint, Contents::All)?;
+        self.training.resume(checkpoint.progress());
+        Ok(())
+    }
+
+    /// Loads a checkpoint's weights alone: to evaluate, generate, or train anew from them.
+    ///
+    /// # Errors
+    /// As [`Pipeline::load`].
+    pub fn load_weights(&mut self, checkpoint: &Checkpoint) -> Result<(), CheckpointError> {
+        self.load_contents(checkpoint, Contents::Weights)
+    }
+
+    fn load_contents(&mut self, checkpoint: &Checkpoint, contents: Contents) -> Result<(), CheckpointError> {
+        let used = self.ranks.ask(Read { checkpoint: checkpoint.clone(), contents })?;
+        let used: Result<Vec<BTreeSet<usize>>, CheckpointError> = used.into_iter().collect();
+        let found = used.and_then(|used| match checkpoint.others(&used.into_iter().flatten().collect()) {
+            names if names.is_empty() => Ok(()),
+            names => Err(CheckpointError::UnknownParameters { names }),
+        });
+        self.ranks.ask(Finish { adopt: found.is_ok() })?;
+        found?;
+        self.training.gradients_gone();
+        Ok(())
+    }
+}
+
+/// Reads what each rank's stages need, and keeps it aside.
+struct Read {
+    checkpoint: Checkpoint,
+    contents: Contents,
+}
+
+impl Command for Read {
+    /// The places in the checkpoint of the parameters that the rank took.
+    type Reply = Result<BTreeSet<usize>, CheckpointError>;
+    const DOING: &'static str = "reading a checkpoint";
+
+    fn call(&self) -> Call {
+        Call::Shared(format!("reading of a checkpoint ({})", self.checkpoint.identity()))
+    }
+
+    fn run(&self, rank: &mut Rank, _: Instant) -> Result<Self::Reply, ExecuteError> {
+        if rank.executor().is_sharded() {
+            // Whole values are compared and adopted; `Finish` cuts them again.
+            rank.executor().gather_all()?;
+        }
+        Ok(read_stages(rank, &self.checkpoint, self.contents))
+    }
+
+    fn exchange(&self, rank: &mut Rank, own: Self::Reply) -> Result<Vec<Self::Reply>, ExecuteError> {
+        gather_results(rank, own, CheckpointError::elsewhere)
+    }
+}
+
+fn read_stages(
+    rank: &mut Rank,
+    checkpoint: &Checkpoint,
+    contents: Contents,
+) -> Result<BTreeSet<usize>, CheckpointError> {
+    let sharing = rank.sharing().clone();
+    let mut used = BTreeSet::new();
+    let stages: Vec<StageId> = rank.executor().stages().keys().copied().collect();
+    for stage in stages {
+        let (stages, link) = rank.executor().stages_and_link();
+        let Some(held) = stages.get(&stage) else { continue };
+        let weights = names_in_checkpoint(held.as_ref(), stage, &sharing);
+        let mut progress = || link.announce(Activity::Loading);
+        let index = Some(stage.index());
+        let (state, places) = checkpoint.state_for(&weights, index, contents, held.has_optimizer(), &mut progress)?;
+        used.extend(places);
+        rank.executor().offer(stage, state).map_err(CheckpointError::OptimizerState)?;
+    }
+    rank.executor().link().announce(Activity::Idle);
+    Ok(used)
+}
+
+/// Adopts what was kept aside, or discards it.
+struct Finish {
+    adopt: bool,
+}
+
+impl Command for Finish {
+    type Reply = ();
+    const DOING: &'static str = "reading a checkpoint";
+
+    fn call(&self) -> Call {
+        Call::Shared("reading of a checkpoint".to_owned())
+    }
+
+    fn run(&self, rank: &mut Rank, _: Instant) -> Result<(), ExecuteError> {
+        for stage in rank.executor().stages().values_mut() {
+            if self.adopt { stage.adopt() } else { stage.decline() }
+        }
+        if self.adopt {
+            rank.forget();
+            if rank.executor().is_sharded() {
+                rank.executor().reshard()?;
+            }
+        }
+        rank.executor().release_all();
+        Ok(())
+    }
+}

@@ -1,0 +1,201 @@
+//! Saving a whole pipeline: every rank writes its own stages' files.
+//!
+//! Guarantees: what fails on one rank fails on all of them, before the next step, so that no process goes on with a
+//! checkpoint that others do not have. A process that dies meanwhile leaves the earlier checkpoints intact.
+//!
+//! Where ranks are processes, all make the call together:
+//!
+//! 1. Rank 0's process creates the folder and tells its name to the others.
+//! 2. Every process writes its stages' files there, and all get the entries of all files.
+//! 3. Rank 0's process completes the checkpoint and tells the others whether it could.
+
+use super::error::CheckpointError;
+use super::folder::{Checkpoints, Staging};
+use super::manifest::{FileEntry, Manifest, ParameterEntry, StateEntry, dtype_name};
+use super::stored::{States, names_in_checkpoint};
+use super::tensors::{Item, write};
+use crate::execute::ExecuteError;
+use crate::link::{Activity, Link};
+use crate::plan::StageId;
+use crate::stage::{ErasedStage, NamedWeight, StateValue};
+use crate::train::control::{Call, Command, Exchange, gather_results};
+use crate::train::pipeline::Pipeline;
+use crate::train::shared::Sharing;
+use crate::train::step::Rank;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+impl Pipeline {
+    /// Saves weights, optimizers and progress, and `beside`, what the caller needs to take its own work up again (its
+    /// place in the data; `&()` for nothing). Every rank writes its stages' files; returns the checkpoint's folder.
+    ///
+    /// Copies of a shared parameter that have one name in the model are one parameter of the checkpoint, so that
+    /// another cut, with more copies or fewer, finds it.
+    ///
+    /// Where ranks are processes, all call it, with folders that are one and the same on a file system that all of
+    /// them see; `beside` is rank 0's.
+    ///
+    /// # Errors
+    /// If two stages claim a name of parameters that are not shared, gradients wait for a step, or something cannot be
+    /// written: the checkpoints that were there are untouched, and the pipeline can go on.
+    pub fn save(&mut self, checkpoints: &Checkpoints, beside: &impl Serialize) -> Result<PathBuf, CheckpointError> {
+        let beside = self.ready_to_save(beside);
+        let beside = self.ranks.admit(beside)?;
+        let mut manifest = Manifest::new(self.progress(), beside, self.plans.name(), self.placement().stages());
+        let staging = self.begin(checkpoints)?;
+        // Every rank has replied, so that none writes any more, before an error is returned.
+        let saved = self.ranks.ask(Save { folder: staging.folder().to_owned() })?;
+        let mut stages = saved.into_iter().collect::<Result<Vec<Vec<SavedStage>>, _>>()?.concat();
+        stages.sort_by_key(|stage| stage.stage);
+        let mut known = BTreeSet::new();
+        for stage in stages {
+            manifest.optimizer |= stage.optimizer;
+            let file = manifest.files.len();
+            manifest.files.push(stage.file);
+            // The copies of a shared parameter are equal: the first one's file is named.
+            let first = stage.parameters.into_iter().filter(|parameter| known.insert(parameter.key().to_owned()));
+            manifest.parameters.extend(first.map(|parameter| ParameterEntry { file, ..parameter }));
+        }
+        let complete = staging.commit(manifest);
+        let name = complete.as_ref().map(|path| path.display().to_string()).map_err(ToString::to_string);
+        let first = self.rank_0_says(name);
+        // This process's own error says more than the text that the others get.
+        complete.and_then(|complete| first.map(|_| complete))
+    }
+
+    /// What the caller saves, as text, if the pipeline can be saved now.
+    fn ready_to_save(&self, beside: &impl Serialize) -> Result<String, CheckpointError> {
+        if self.training.is_mid_step() {
+            return Err(CheckpointError::MidStep);
+        }
+        if let Some((name, first, second)) = self.stages.claimed_twice() {
+            return Err(CheckpointError::SameName { name, first, second });
+        }
+        serde_json::to_string(beside).map_err(|e| CheckpointError::Beside(e.to_string()))
+    }
+
+    /// Starts a checkpoint, or takes part in the one that rank 0's process starts.
+    fn begin(&mut self, checkpoints: &Checkpoints) -> Result<Staging, CheckpointError> {
+        let begun = self.ranks.holds(0).then(|| checkpoints.begin(self.progress().steps));
+        let name = match &begun {
+            Some(Ok(staging)) => Ok(staging.name().to_owned()),
+            Some(Err(error)) => Err(error.to_string()),
+            None => Ok(String::new()),
+        };
+        let name = self.rank_0_says(name);
+        match begun {
+            Some(begun) => begun.and_then(|staging| name.map(|_| staging)),
+            None => Ok(checkpoints.join(name?)),
+        }
+    }
+
+    /// Where ranks are processes: gives what rank 0's says to all of them.
+    fn rank_0_says(&mut self, own: Result<String, String>) -> Result<String, CheckpointError> {
+        let first = match self.ranks.are_processes() {
+            false => own,
+            true => {
+                self.ranks.ask(Exchange(own))?.into_iter().next().unwrap_or_else(|| Err("it did not reply".to_owned()))
+            }
+        };
+        first.map_err(|message| CheckpointError::elsewhere(0, message))
+    }
+}
+
+/// What a rank has written of one stage.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct SavedStage {
+    stage: usize,
+    file: FileEntry,
+    /// Its parameters; the caller numbers the files and sets `file` in them.
+    parameters: Vec<ParameterEntry>,
+    /// Was an optimizer's state saved?
+    optimizer: bool,
+}
+
+/// Writes one file a stage.
+struct Save {
+    folder: PathBuf,
+}
+
+impl Command for Save {
+    type Reply = Result<Vec<SavedStage>, CheckpointError>;
+    const DOING: &'static str = "writing a checkpoint";
+
+    fn call(&self) -> Call {
+        Call::Shared("writing of a checkpoint".to_owned())
+    }
+
+    fn run(&self, rank: &mut Rank, _: Instant) -> Result<Self::Reply, ExecuteError> {
+        rank.with_whole_weights(|rank| save_stages(rank, &self.folder))
+    }
+
+    fn exchange(&self, rank: &mut Rank, own: Self::Reply) -> Result<Vec<Self::Reply>, ExecuteError> {
+        gather_results(rank, own, CheckpointError::elsewhere)
+    }
+}
+
+/// Writes this rank's stages. Of two replicas in a bidirectional placement the first is saved, as both are equal.
+fn save_stages(rank: &mut Rank, folder: &Path) -> Result<Result<Vec<SavedStage>, CheckpointError>, ExecuteError> {
+    let (sharing, saves) = (rank.sharing().clone(), rank.is_first_replica());
+    let stages: Vec<StageId> = rank.executor().stages().keys().copied().filter(|stage| stage.replica() == 0).collect();
+    // All data-parallel replicas gather the states of all stages, also after an error, since the others wait for them.
+    let mut saved = Vec::new();
+    for stage in stages {
+        let states = rank.executor().gather_optimizer_states(stage)?.map_err(CheckpointError::OptimizerState);
+        if !saves {
+            continue;
+        }
+        if !folder.is_dir() {
+            saved.push(Err(CheckpointError::NotShared { folder: folder.to_owned() }));
+            continue;
+        }
+        let (stages, link) = rank.executor().stages_and_link();
+        let Some(held) = stages.get(&stage) else { continue };
+        saved.push(states.and_then(|states| save_stage(stage, held.as_ref(), states, &sharing, link, folder)));
+    }
+    rank.executor().link().announce(Activity::Idle);
+    Ok(saved.into_iter().collect())
+}
+
+fn save_stage(
+    stage: StageId,
+    held: &dyn ErasedStage,
+    states: Option<States>,
+    sharing: &Sharing,
+    link: &mut dyn Link,
+    folder: &Path,
+) -> Result<SavedStage, CheckpointError> {
+    link.announce(Activity::Saving);
+    let optimizer = states.is_some();
+    let mut states = states.unwrap_or_default();
+    let (mut parameters, mut items) = (Vec::new(), Vec::new());
+    for weight in names_in_checkpoint(held, stage, sharing) {
+        let (entry, tensors) = entry(weight, &mut states);
+        parameters.push(entry);
+        items.extend(tensors);
+    }
+    let path = folder.join(format!("stage-{:03}.safetensors", stage.index()));
+    let about = [("stage", stage.index().to_string())];
+    let file = write(&path, items, &about, &mut || link.announce(Activity::Saving))?;
+    Ok(SavedStage { stage: stage.index(), file, parameters, optimizer })
+}
+
+/// A parameter's entry, and the tensors that are written for it.
+fn entry(weight: NamedWeight, states: &mut States) -> (ParameterEntry, Vec<Item<'static>>) {
+    let NamedWeight { id, names, value, .. } = weight;
+    let (dtype, shape) = (value.dtype(), value.shape().to_vec());
+    let mut state = BTreeMap::new();
+    let mut items =
+        vec![Item { name: names[0].clone(), dtype, shape: shape.clone(), read: Box::new(move || value.to_data()) }];
+    for (field, kept) in states.remove(&id).unwrap_or_default() {
+        state.insert(field.clone(), StateEntry::of(&kept));
+        if let StateValue::Tensor(data) = kept {
+            let name = ParameterEntry::state_key(&names[0], &field);
+            let (dtype, shape) = (data.dtype(), data.shape().to_vec());
+            items.push(Item { name, dtype, shape, read: Box::new(move || Ok(data)) });
+        }
+    }
+    (ParameterEntry { names, dtype: dtype_name(dtype), shape, file: 0, state }, items)
+}

@@ -1,0 +1,94 @@
+//! What ranks in processes compare: their jobs at the start, and their calls before each command.
+//!
+//! Guarantees: all ranks come to the same result, and an error names the first rank that differs from most.
+
+use super::command::Call;
+use super::exchange::gather_all;
+use crate::execute::{ExecuteError, HandshakeError};
+use crate::link::{Activity, Link};
+use crate::train::error::PipelineError;
+use crate::train::step::Rank;
+use std::time::Duration;
+
+/// What all ranks of a job must have in common: names and values.
+pub(crate) type Job = Vec<(String, String)>;
+
+/// Compares the job with every rank's.
+pub(crate) fn agree_on_job(link: &mut dyn Link, job: &Job, timeout: Duration) -> Result<(), ExecuteError> {
+    link.announce(Activity::Gathering);
+    let table = gather_all(link, job, timeout)?;
+    for (name, _) in job {
+        let value = |row: &Job| {
+            let found = row.iter().find(|(known, _)| known == name);
+            found.map_or_else(|| "nothing".to_owned(), |(_, value)| value.clone())
+        };
+        let values: Vec<String> = table.iter().map(value).collect();
+        if let Some((odd, most)) = odd_one(&values) {
+            let (theirs, others) = (values[odd].clone(), most.clone());
+            let source = HandshakeError { rank: odd, what: name.clone(), theirs, others };
+            return Err(ExecuteError::Handshake { rank: link.rank(), source });
+        }
+    }
+    Ok(())
+}
+
+/// Two ranks that hold one stage must hold the same parameters: of each rank its stages, each with a description.
+pub(crate) fn agree_on_parameters(me: usize, table: &[Vec<(usize, String)>]) -> Result<(), ExecuteError> {
+    let stages = || table.iter().enumerate().flat_map(|(rank, row)| row.iter().map(move |stage| (rank, stage)));
+    for (rank, (stage, parameters)) in stages() {
+        let Some((_, (_, first))) = stages().find(|(_, (other, _))| other == stage) else { continue };
+        if first != parameters {
+            let what = format!("the parameters of stage {stage}");
+            let source = HandshakeError { rank, what, theirs: parameters.clone(), others: first.clone() };
+            return Err(ExecuteError::Handshake { rank: me, source });
+        }
+    }
+    Ok(())
+}
+
+/// Compares this rank's call with every rank's. The inner error says that no rank may run it.
+pub(super) fn agree_on_call(rank: &mut Rank, call: Call) -> Result<Result<(), PipelineError>, ExecuteError> {
+    let own: Result<String, String> = match call {
+        Call::Local => return Ok(Ok(())),
+        Call::Shared(call) => Ok(call),
+        Call::Refused(message) => Err(message),
+    };
+    let timeout = rank.executor().timeout();
+    rank.executor().link().announce(Activity::Gathering);
+    let mut calls = Vec::new();
+    for (rank, call) in gather_all(rank.executor().link(), &own, timeout)?.into_iter().enumerate() {
+        match call {
+            Ok(call) => calls.push(call),
+            Err(message) => return Ok(Err(PipelineError::Elsewhere { rank, message })),
+        }
+    }
+    Ok(match odd_one(&calls) {
+        Some((rank, most)) => Err(PipelineError::Diverged { rank, theirs: calls[rank].clone(), others: most.clone() }),
+        None => Ok(()),
+    })
+}
+
+/// The first value that differs from what most have (of equally many, from the earliest), and what most have.
+fn odd_one(values: &[String]) -> Option<(usize, &String)> {
+    let count = |value: &String| values.iter().filter(|other| *other == value).count();
+    let most = values.iter().rev().max_by_key(|value| count(value))?;
+    values.iter().position(|value| value != most).map(|odd| (odd, most))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_odd_one_is_the_one_that_most_do_not_agree_with() {
+        let odd = |values: &[&str]| {
+            let values: Vec<String> = values.iter().map(|value| (*value).to_owned()).collect();
+            odd_one(&values).map(|(rank, most)| (rank, most.clone()))
+        };
+        assert_eq!(odd(&["a", "a", "a"]), None);
+        assert_eq!(odd(&["a", "a", "b"]), Some((2, "a".to_owned())));
+        assert_eq!(odd(&["b", "a", "a"]), Some((0, "a".to_owned())));
+        assert_eq!(odd(&["a", "b"]), Some((1, "a".to_owned())));
+        assert_eq!(odd(&[]), None);
+    }
+}

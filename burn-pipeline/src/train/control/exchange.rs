@@ -1,0 +1,102 @@
+//! How ranks in processes exchange their replies: values, results, and tensors.
+
+use super::command::{Call, Command};
+use crate::execute::ExecuteError;
+use crate::link::{Direction, Header, Link, Message, gather};
+use crate::plan::StageId;
+use crate::stage::{AnyTensor, Boundary, Payload};
+use crate::train::step::Rank;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::fmt::Display;
+use std::time::{Duration, Instant};
+
+/// Gives every rank the values of all ranks, in the order of ranks.
+pub(crate) fn gather_all<T: Serialize + DeserializeOwned>(
+    link: &mut dyn Link,
+    own: &T,
+    timeout: Duration,
+) -> Result<Vec<T>, ExecuteError> {
+    let rank = link.rank();
+    gather(link, own, Instant::now() + timeout).map_err(|source| ExecuteError::Link { rank, task: None, source })
+}
+
+/// Gives every process the values of all processes: the reply of each rank is its process's value.
+pub(crate) struct Exchange<T>(pub(crate) T);
+
+impl<T: Clone + Serialize + DeserializeOwned + Send + Sync + 'static> Command for Exchange<T> {
+    type Reply = T;
+    const DOING: &'static str = "exchanging values with the other processes";
+
+    fn call(&self) -> Call {
+        Call::Shared("exchange of what was measured, chosen or written".to_owned())
+    }
+
+    fn run(&self, _: &mut Rank, _: Instant) -> Result<T, ExecuteError> {
+        Ok(self.0.clone())
+    }
+
+    fn exchange(&self, rank: &mut Rank, own: T) -> Result<Vec<T>, ExecuteError> {
+        let timeout = rank.executor().timeout();
+        gather_all(rank.executor().link(), &own, timeout)
+    }
+}
+
+/// Gives every rank the results of all ranks: its own error as it is, another's made of its rank and message.
+pub(crate) fn gather_results<T: Clone + Serialize + DeserializeOwned, E: Display>(
+    rank: &mut Rank,
+    own: Result<T, E>,
+    elsewhere: fn(usize, String) -> E,
+) -> Result<Vec<Result<T, E>>, ExecuteError> {
+    let (timeout, me) = (rank.executor().timeout(), rank.number());
+    let said = own.as_ref().map(T::clone).map_err(ToString::to_string);
+    let table = gather_all(rank.executor().link(), &said, timeout)?.into_iter().enumerate();
+    let mut results: Vec<Result<T, E>> =
+        table.map(|(rank, said)| said.map_err(|message| elsewhere(rank, message))).collect();
+    if let Some(place) = results.get_mut(me) {
+        *place = own;
+    }
+    Ok(results)
+}
+
+/// Tensors of some stages.
+type StageTensors = Vec<(StageId, Vec<Option<AnyTensor>>)>;
+
+/// Gives every rank the tensors of all stages.
+pub(crate) fn gather_tensors(rank: &mut Rank, stages: StageTensors) -> Result<StageTensors, ExecuteError> {
+    let (timeout, me) = (rank.executor().timeout(), rank.number());
+    let own: Vec<StageId> = stages.iter().map(|(stage, _)| *stage).collect();
+    let table = gather_all(rank.executor().link(), &own, timeout)?;
+    let payloads = stages.into_iter().map(|(_, tensors)| tensors.into_payload()).collect();
+    let payloads = gather_payloads(rank, payloads, &table)?;
+    let tensors = |payload| {
+        let tensors = Vec::<Option<AnyTensor>>::from_payload(payload);
+        tensors.map_err(|error| ExecuteError::Device { rank: me, message: error.to_string() })
+    };
+    let stages = table.into_iter().flatten().zip(payloads);
+    stages.map(|(stage, payload)| Ok((stage, tensors(payload)?))).collect()
+}
+
+/// Gives every rank the payloads of all ranks, one for each stage in `table`. One rank sends after the other, so that it
+/// ends even where a send blocks until its receive.
+fn gather_payloads(rank: &mut Rank, own: Vec<Payload>, table: &[Vec<StageId>]) -> Result<Vec<Payload>, ExecuteError> {
+    let (me, ranks) = (rank.number(), table.len());
+    let mut all = Vec::new();
+    for (from, stages) in table.iter().enumerate() {
+        let deadline = rank.executor().deadline();
+        for (index, &stage) in stages.iter().enumerate() {
+            let header = Header { stage, microbatch: index, direction: Direction::Spread };
+            let link = rank.executor().link();
+            if from != me {
+                all.push(link.receive(from, header, deadline).map_err(|source| rank.link_error(source))?);
+                continue;
+            }
+            for to in (0..ranks).filter(|&to| to != me) {
+                let message = Message { header, payload: own[index].clone() };
+                rank.executor().link().send(to, message, deadline).map_err(|source| rank.link_error(source))?;
+            }
+            all.push(own[index].clone());
+        }
+    }
+    Ok(all)
+}

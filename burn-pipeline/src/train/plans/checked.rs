@@ -1,0 +1,194 @@
+//! The plans of one pipeline: one for each number of microbatches that came, lowered and checked once.
+//!
+//! Guarantees: all plans have one placement, since stages stay where they were built; every plan was checked for the
+//! transport that it runs on.
+
+use super::parts::Parts;
+use super::source::Source;
+use crate::execute::ReplicaShare;
+use crate::group::Grid;
+use crate::pass::{insert_reduce_grad, insert_transfers, insert_unshard};
+use crate::plan::{CheckOptions, CheckedPlan, Op, Placement, Plan, SkipEdge, StageId, Transport};
+use crate::schedule::ForwardOnly;
+use crate::train::error::BuildError;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+/// How a pipeline is replicated for data parallelism.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Replication {
+    pub(crate) replicas: usize,
+    /// The most stages whose parameters a rank may have gathered, where they are sharded.
+    pub(crate) gathered: Option<usize>,
+}
+
+impl Replication {
+    /// The plan with transfers, and with `UNSHARD` and `RESHARD` where parameters are sharded.
+    fn lower(self, plan: &Plan) -> Result<Plan, BuildError> {
+        match self.gathered {
+            None => Ok(insert_transfers(plan)?),
+            Some(most) => Ok(insert_transfers(&insert_unshard(plan, most)?)?),
+        }
+    }
+}
+
+/// The plans of one pipeline.
+#[derive(Debug)]
+pub(crate) struct Plans {
+    source: Source,
+    skips: Vec<SkipEdge>,
+    replication: Replication,
+    transport: Transport,
+    placement: Placement,
+    /// By the number of microbatches of one replica.
+    training: HashMap<usize, Arc<CheckedPlan>>,
+    evaluation: HashMap<usize, Arc<CheckedPlan>>,
+}
+
+impl Plans {
+    /// Builds and checks the plan for the number of microbatches that was asked for.
+    pub(crate) fn new(
+        source: Source,
+        declared: &[SkipEdge],
+        replication: Replication,
+        transport: Transport,
+    ) -> Result<Self, BuildError> {
+        let (skips, microbatches) = (source.skips(declared), source.microbatches());
+        let plan = Arc::new(training_plan(&source, &skips, microbatches, replication, transport)?);
+        let placement = plan.plan().placement().clone();
+        let (training, evaluation) = (HashMap::from([(microbatches, plan)]), HashMap::new());
+        Ok(Self { source, skips, replication, transport, placement, training, evaluation })
+    }
+
+    /// The same pipeline with something else to run; its first plan is built and checked.
+    pub(crate) fn with_source(&self, source: Source) -> Result<Self, BuildError> {
+        let plans = Self::new(source, &self.skips, self.replication, self.transport)?;
+        if plans.placement != self.placement {
+            let microbatches = plans.source.microbatches();
+            return Err(BuildError::Moved { schedule: plans.name(), microbatches });
+        }
+        Ok(plans)
+    }
+
+    pub(crate) fn source(&self) -> &Source {
+        &self.source
+    }
+
+    pub(crate) fn placement(&self) -> &Placement {
+        &self.placement
+    }
+
+    pub(crate) fn skips(&self) -> &[SkipEdge] {
+        &self.skips
+    }
+
+    /// The first plan's name.
+    pub(crate) fn name(&self) -> String {
+        self.training.values().next().map(|plan| plan.plan().name().to_owned()).unwrap_or_default()
+    }
+
+    /// Microbatches that a whole batch is cut into, over all replicas.
+    pub(crate) fn microbatches(&self) -> usize {
+        self.source.microbatches() * self.replication.replicas
+    }
+
+    /// Ranks of all replicas.
+    pub(crate) fn ranks(&self) -> usize {
+        self.placement.ranks() * self.replication.replicas
+    }
+
+    /// The training plan for the number of microbatches that was asked for.
+    pub(crate) fn current(&mut self) -> Result<Arc<CheckedPlan>, BuildError> {
+        self.training(self.source.microbatches())
+    }
+
+    /// The plan that trains this many microbatches on one replica.
+    pub(crate) fn training(&mut self, microbatches: usize) -> Result<Arc<CheckedPlan>, BuildError> {
+        if let Some(plan) = self.training.get(&microbatches) {
+            return Ok(plan.clone());
+        }
+        let plan = training_plan(&self.source, &self.skips, microbatches, self.replication, self.transport)?;
+        if plan.plan().placement() != &self.placement {
+            return Err(BuildError::Moved { schedule: plan.plan().name().to_owned(), microbatches });
+        }
+        let plan = Arc::new(plan);
+        self.training.insert(microbatches, plan.clone());
+        Ok(plan)
+    }
+
+    /// The plan that evaluates this many microbatches on one replica: forwards alone.
+    fn evaluation(&mut self, microbatches: usize) -> Result<Arc<CheckedPlan>, BuildError> {
+        if let Some(plan) = self.evaluation.get(&microbatches) {
+            return Ok(plan.clone());
+        }
+        let counts = match self.placement.routes() {
+            1 => vec![microbatches],
+            _ => vec![microbatches.div_ceil(2), microbatches / 2],
+        };
+        let plan = ForwardOnly::over(self.placement.clone(), counts)?.with_skips(self.skips.clone())?;
+        let plan = Arc::new(check(self.replication.lower(&plan)?, self.transport)?);
+        self.evaluation.insert(microbatches, plan.clone());
+        Ok(plan)
+    }
+
+    /// Who trains which part of a batch of this many microbatches (at least one).
+    pub(crate) fn training_parts(&mut self, microbatches: usize) -> Result<Parts, BuildError> {
+        self.parts(microbatches, Self::training)
+    }
+
+    /// Who evaluates which part of a batch of this many microbatches (at least one).
+    pub(crate) fn evaluation_parts(&mut self, microbatches: usize) -> Result<Parts, BuildError> {
+        self.parts(microbatches, Self::evaluation)
+    }
+
+    fn parts(
+        &mut self,
+        microbatches: usize,
+        plan: fn(&mut Self, usize) -> Result<Arc<CheckedPlan>, BuildError>,
+    ) -> Result<Parts, BuildError> {
+        let shares = Grid::shares(microbatches, self.replication.replicas);
+        // Replicas can exchange gradients inside a row only if all of them run the same row.
+        let same_plan = shares.iter().all(|(_, count)| *count == shares[0].1);
+        let part = |(first, count): (usize, usize)| {
+            // A replica without microbatches does not run its plan, whichever it is.
+            let plan = plan(self, count.max(1))?;
+            Ok((ReplicaShare { first, empty: count == 0, same_plan, ..ReplicaShare::default() }, plan))
+        };
+        Ok(Parts(shares.into_iter().map(part).collect::<Result<_, BuildError>>()?))
+    }
+}
+
+/// The lowered, checked plan that trains this many microbatches.
+fn training_plan(
+    source: &Source,
+    skips: &[SkipEdge],
+    microbatches: usize,
+    replication: Replication,
+    transport: Transport,
+) -> Result<CheckedPlan, BuildError> {
+    let mut plan = source.plan(microbatches)?;
+    if !skips.is_empty() {
+        plan = plan.with_skips(skips.to_vec())?;
+    }
+    plan = replication.lower(&plan)?;
+    if replication.replicas > 1 && plan.has_backward() {
+        plan = insert_reduce_grad(&plan);
+    }
+    check(plan, transport)
+}
+
+fn check(plan: Plan, transport: Transport) -> Result<CheckedPlan, BuildError> {
+    Ok(plan.check(&CheckOptions { transport, ..CheckOptions::default() })?)
+}
+
+/// The stages whose backward a plan splits.
+pub(crate) fn split_stages(plan: &Plan) -> BTreeSet<StageId> {
+    let tasks = (0..plan.placement().ranks()).flat_map(|rank| plan.row(rank)).flat_map(|action| action.tasks());
+    tasks.filter(|task| matches!(task.op(), Op::BackwardInput | Op::BackwardWeight)).map(|task| task.stage()).collect()
+}
+
+/// Name and checksum of a whole plan: placement, microbatches, and every action of every rank.
+pub(crate) fn fingerprint(plan: &Plan) -> String {
+    // A plan is numbers and text, so encoding it cannot fail; if it did, all ranks would get the same sum.
+    format!("{} #{:08x}", plan.name(), crc32fast::hash(&serde_json::to_vec(plan).unwrap_or_default()))
+}

@@ -1,0 +1,59 @@
+//! Comparing copies once, after the first step. All got the same gradient, but an optimizer may treat paths differently
+//! (no weight decay for some, another rate for others), which no declaration shows.
+
+use super::sharing::Sharing;
+use crate::execute::{ExecuteError, Executor};
+use crate::link::gather;
+use crate::stage::SharedError;
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+impl Sharing {
+    /// After the first step: compares all copies bit for bit, by a hash of their values, and refuses those that differ. All
+    /// ranks must call it.
+    pub(crate) fn refuse_diverged_once(&mut self, executor: &mut Executor) -> Result<(), ExecuteError> {
+        if self.compared || self.groups.is_empty() {
+            return Ok(());
+        }
+        self.compared = true;
+        let rank = executor.rank();
+        let copies =
+            || self.groups.iter().flat_map(|group| &group.members).flat_map(|m| m.copies.iter().map(move |c| (m, c)));
+        let mut own: Vec<(usize, u64)> = Vec::new();
+        for (place, (_, copy)) in copies().enumerate() {
+            let Some(held) = executor.stages().get(&copy.stage) else { continue };
+            let Some((_, weight)) = held.weights().into_iter().find(|(id, _)| *id == copy.id) else { continue };
+            let data = weight.to_data().map_err(|message| ExecuteError::Device { rank, message })?;
+            let mut hasher = DefaultHasher::new();
+            data.as_bytes().hash(&mut hasher);
+            own.push((place, hasher.finish()));
+        }
+        let deadline = executor.deadline();
+        let table = gather(executor.link(), &own, deadline);
+        let table = table.map_err(|source| ExecuteError::Link { rank, task: None, source })?;
+        // Each data-parallel replica by itself: where parameters are sharded, each has pieces of its own.
+        let replica = |rank: usize| rank % executor.grid().replicas();
+        let rows = table
+            .iter()
+            .enumerate()
+            .flat_map(|(rank, row)| row.iter().map(move |&(place, hash)| ((replica(rank), place), hash)));
+        let hashes: BTreeMap<(usize, usize), u64> = rows.collect();
+        let hash = |replica: usize, place: usize| hashes.get(&(replica, place)).copied();
+        for (place, (member, copy)) in copies().enumerate() {
+            let first = &member.copies[0];
+            let first_place = copies().position(|(m, c)| std::ptr::eq(m, member) && std::ptr::eq(c, first));
+            let diverged = |of| hash(of, place) != first_place.and_then(|first| hash(of, first));
+            if (0..executor.grid().replicas()).any(diverged) {
+                let source = SharedError::Diverged {
+                    name: member.name.clone(),
+                    stage: copy.stage.index(),
+                    path: copy.path.clone(),
+                    first_stage: first.stage.index(),
+                    first_path: first.path.clone(),
+                };
+                return Err(ExecuteError::Shared { rank, source: Box::new(source) });
+            }
+        }
+        Ok(())
+    }
+}

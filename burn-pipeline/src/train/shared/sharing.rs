@@ -1,0 +1,61 @@
+//! What all ranks agreed on about shared parameters.
+
+use super::report::SharedReport;
+use crate::plan::StageId;
+use burn::module::ParamId;
+use std::collections::BTreeSet;
+
+/// One copy of a shared parameter.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Copy {
+    pub(super) stage: StageId,
+    pub(super) id: ParamId,
+    pub(super) path: String,
+}
+
+/// The copies of a shared parameter in one replica of the model, in model order.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Member {
+    pub(super) name: String,
+    pub(super) copies: Vec<Copy>,
+}
+
+/// Members that are held by exactly the same ranks, of which there may be one.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Group {
+    /// Ascending.
+    pub(super) ranks: Vec<usize>,
+    pub(super) members: Vec<Member>,
+}
+
+/// What all ranks agreed on: which parameters are shared, and by which ranks.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub(crate) struct Sharing {
+    pub(super) groups: Vec<Group>,
+    /// Copies that are not the first of their parameter: the gradient norm leaves them out.
+    pub(super) repeats: BTreeSet<(StageId, u64)>,
+    pub(super) reports: Vec<SharedReport>,
+    /// Were copies compared after the first step?
+    pub(super) compared: bool,
+    /// The number of this data-parallel replica's first group among the groups of all.
+    pub(super) first: usize,
+}
+
+impl Sharing {
+    /// Is this a copy whose first one counts for it?
+    pub(crate) fn repeats(&self, stage: StageId, id: ParamId) -> bool {
+        self.repeats.contains(&(stage, id.val()))
+    }
+
+    /// The declaration's name of the shared parameter that a stage holds first at this path.
+    pub(crate) fn name_of(&self, stage: StageId, path: &str) -> Option<&str> {
+        let holds =
+            |report: &&SharedReport| report.copies.iter().any(|copy| copy.stage == stage.index() && copy.path == path);
+        self.reports.iter().find(holds).map(|report| report.name.as_str())
+    }
+
+    /// What is shared, and how.
+    pub(crate) fn reports(&self) -> &[SharedReport] {
+        &self.reports
+    }
+}

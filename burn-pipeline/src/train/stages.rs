@@ -1,0 +1,135 @@
+//! What a pipeline knows of its stages, in model order, wherever they live.
+
+use crate::plan::StageId;
+use crate::stage::{Batch, BatchChecks, Microbatches, NamedWeight, StageError};
+use crate::train::error::PipelineError;
+use crate::train::shared::SharedReport;
+use std::collections::BTreeMap;
+
+/// What a stage says of itself once it is built.
+#[derive(Debug, Clone)]
+pub(crate) struct StageFacts {
+    pub(crate) stage: StageId,
+    /// Names of the extras that it reads from a batch.
+    pub(crate) extras: Vec<&'static str>,
+    pub(crate) has_loss: bool,
+    /// Were the specs at its boundary declared?
+    pub(crate) declared: bool,
+    pub(crate) takes: BatchChecks,
+    pub(crate) weight_bytes: usize,
+    /// Paths of its parameters, each with a name in the whole model.
+    pub(crate) names: Vec<(String, String)>,
+}
+
+impl StageFacts {
+    /// Each path with each name.
+    pub(crate) fn names(weights: Vec<NamedWeight>) -> Vec<(String, String)> {
+        let named = |weight: NamedWeight| weight.names.into_iter().map(move |name| (weight.path.clone(), name));
+        weights.into_iter().flat_map(named).collect()
+    }
+
+    /// Does the stage take what a batch holds for it?
+    fn check(&self, batch: &Batch) -> Result<(), PipelineError> {
+        let refused = |source| PipelineError::Refused { stage: self.stage, source };
+        if self.stage.index() == 0 {
+            (self.takes.input)(batch.whole_input().clone()).map_err(|source| refused(StageError::Input(source)))?;
+        }
+        let extra = batch.whole_extra(self.stage.index(), &self.extras)?;
+        (self.takes.extra)(extra).map_err(|source| refused(StageError::Extra(source)))?;
+        if let (Some(takes), Some(target)) = (self.takes.target, batch.whole_target()) {
+            takes(target.clone()).map_err(|source| refused(StageError::Target(source)))?;
+        }
+        Ok(())
+    }
+}
+
+/// All stages of a model, and the parameters that they share.
+#[derive(Debug)]
+pub(crate) struct Stages {
+    facts: Vec<StageFacts>,
+    shared: Vec<SharedReport>,
+}
+
+impl Stages {
+    /// From what all ranks say; data-parallel replicas say the same of a stage.
+    pub(crate) fn new(mut facts: Vec<StageFacts>, shared: Vec<SharedReport>) -> Self {
+        facts.sort_by_key(|facts| facts.stage);
+        facts.dedup_by_key(|facts| facts.stage);
+        Self { facts, shared }
+    }
+
+    /// The shared parameters.
+    pub(crate) fn shared(&self) -> &[SharedReport] {
+        &self.shared
+    }
+
+    /// Has the model a loss?
+    pub(crate) fn has_loss(&self) -> bool {
+        self.facts.iter().any(|facts| facts.has_loss)
+    }
+
+    /// Has every route's last stage a loss?
+    fn all_routes_have_loss(&self) -> bool {
+        let last = self.facts.iter().map(|facts| facts.stage.index()).max();
+        self.facts.iter().all(|facts| Some(facts.stage.index()) != last || facts.has_loss)
+    }
+
+    /// Has every stage declared the specs at its boundary?
+    pub(crate) fn are_declared(&self) -> bool {
+        self.facts.iter().all(|facts| facts.declared)
+    }
+
+    /// Bytes of each stage's parameters, in model order.
+    pub(crate) fn weight_bytes(&self) -> Vec<usize> {
+        self.facts.iter().filter(|facts| facts.stage.replica() == 0).map(|facts| facts.weight_bytes).collect()
+    }
+
+    /// Cuts a batch into at most `wanted` microbatches, and makes sure that it holds what the stages take. No rank has run
+    /// anything then, and gathered gradients stay.
+    pub(crate) fn admit(&self, batch: Batch, wanted: usize) -> Result<Microbatches, PipelineError> {
+        let batch = batch.cut(wanted)?;
+        for facts in &self.facts {
+            batch.wholes().try_for_each(|whole| facts.check(whole))?;
+        }
+        if batch.len() < wanted {
+            tracing::warn!(samples = batch.samples(), wanted, "fewer samples than microbatches: running one a sample");
+        }
+        Ok(batch)
+    }
+
+    /// As [`Stages::admit`], for a batch to train on.
+    pub(crate) fn admit_training(&self, batch: Batch, wanted: usize) -> Result<Microbatches, PipelineError> {
+        let batch = self.admit(batch, wanted)?;
+        if !batch.has_target() {
+            return Err(PipelineError::NoLoss { missing: "the target" });
+        }
+        if !self.all_routes_have_loss() {
+            return Err(PipelineError::NoLoss { missing: "the loss" });
+        }
+        Ok(batch)
+    }
+
+    /// A name that two stages claim for parameters that are not copies of a shared one, and the stages.
+    pub(crate) fn claimed_twice(&self) -> Option<(String, usize, usize)> {
+        let mut claimed: BTreeMap<&str, (usize, Option<usize>)> = BTreeMap::new();
+        for facts in self.facts.iter().filter(|facts| facts.stage.replica() == 0) {
+            let stage = facts.stage.index();
+            for (path, name) in &facts.names {
+                let shared = self.shared_at(stage, path);
+                match claimed.insert(name, (stage, shared)) {
+                    Some((first, other)) if shared.is_none() || shared != other => {
+                        return Some((name.clone(), first, stage));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        None
+    }
+
+    /// The shared parameter that a stage holds at this path, by its place among all.
+    fn shared_at(&self, stage: usize, path: &str) -> Option<usize> {
+        let holds = |report: &SharedReport| report.copies.iter().any(|copy| copy.stage == stage && copy.path == path);
+        self.shared.iter().position(holds)
+    }
+}

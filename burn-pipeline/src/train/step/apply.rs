@@ -1,0 +1,41 @@
+//! One step of the weights on one rank.
+
+use super::contract::Contract;
+use super::panic::caught;
+use super::rank::Rank;
+use crate::execute::{ExecuteError, SpecCheck};
+use crate::link::Activity;
+use crate::stage::Validate;
+
+/// What stepping the weights gave.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct ApplyOutcome {
+    /// The loss over all batches since the last step.
+    pub(crate) loss: f64,
+    /// The norm of all gradients over all ranks before clipping, if they are clipped.
+    pub(crate) gradient_norm: Option<f64>,
+}
+
+impl Rank {
+    /// Steps the weights with what was gathered, and forgets it. Then each stage gets what was observed of all
+    /// microbatches ([`Stage::after_step`](crate::stage::Stage::after_step)).
+    ///
+    /// # Errors
+    /// If another rank failed, a device reports an error, or the optimizer panics.
+    pub(crate) fn apply(&mut self, learning_rate: f64) -> Result<ApplyOutcome, ExecuteError> {
+        let gradient_norm = self.finish_gradients()?;
+        self.executor.link().announce(Activity::Optimizing);
+        let (rank, observed) = (self.number(), std::mem::take(&mut self.observed));
+        for (stage, held) in self.executor.stages().iter_mut() {
+            caught(rank, || format!("stepping the weights of stage {stage}"), || Ok(held.optimize(learning_rate)))?;
+            caught(rank, || format!("changing stage {stage} after its step"), || Ok(held.after_step(&observed)))?;
+        }
+        self.sharing.refuse_diverged_once(&mut self.executor)?;
+        self.executor.link().announce(Activity::Idle);
+        if self.settings.validate == Validate::FirstStep {
+            *self.executor.spec_check_mut() = SpecCheck::Off;
+        }
+        let contract = std::mem::replace(&mut self.contract, Contract::new(self.settings.reduction));
+        Ok(ApplyOutcome { loss: contract.loss(), gradient_norm })
+    }
+}

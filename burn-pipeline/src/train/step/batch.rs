@@ -1,0 +1,97 @@
+//! Forwards and backwards of one batch on one rank.
+
+use super::contract::{Contract, evaluated_loss};
+use super::rank::Rank;
+use super::replicas;
+use crate::execute::{ExecuteError, RankOutcome, ReplicaShare, Run};
+use crate::plan::{CheckedPlan, StageId};
+use crate::stage::{Accumulation, ActivationBytes, Microbatches, Payload};
+use crate::trace::Event;
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+/// What one batch gave on one rank.
+#[derive(Debug, Default)]
+pub(crate) struct BatchOutcome {
+    /// The batch's loss, the same on every rank.
+    pub(crate) loss: f64,
+    /// Numbers that the loss function wants observed, by microbatch, the same on every rank.
+    pub(crate) observed: Vec<Vec<f64>>,
+    /// Outputs of the last stage by microbatch, where an evaluation ended on this rank.
+    pub(crate) outputs: Vec<(usize, Payload)>,
+    /// What was done when.
+    pub(crate) events: Vec<Event>,
+    /// Bytes that each stage of this rank sent on, for its largest microbatch.
+    pub(crate) message_bytes: BTreeMap<StageId, usize>,
+    /// Bytes of the largest value that each stage of this rank sent past the next one.
+    pub(crate) skip_bytes: BTreeMap<StageId, usize>,
+    /// The largest number of microbatches held at once.
+    pub(crate) peak_held: usize,
+    /// The most bytes held for backwards at once, where the stages' engines can tell.
+    pub(crate) peak_held_bytes: Option<usize>,
+    /// What each stage's largest microbatch leaves behind, where its engine can tell.
+    pub(crate) activations: BTreeMap<StageId, ActivationBytes>,
+}
+
+impl BatchOutcome {
+    fn new(loss: f64, outcome: RankOutcome) -> Self {
+        let RankOutcome { observed, outputs, events, message_bytes, skip_bytes, peak_held, peak_held_bytes, .. } =
+            outcome;
+        let activations = BTreeMap::new();
+        Self { loss, observed, outputs, events, message_bytes, skip_bytes, peak_held, peak_held_bytes, activations }
+    }
+}
+
+impl Rank {
+    /// Runs forwards and backwards of this data-parallel replica's part of a batch; gradients are added to those already
+    /// gathered. All ranks call it with the whole batch, each with its replica's plan and share. Gradients that are
+    /// reduced now (`share.reduce`) must be applied before the next batch.
+    ///
+    /// # Errors
+    /// [`ExecuteError`] where this rank or another one fails.
+    pub(crate) fn accumulate(
+        &mut self,
+        plan: &CheckedPlan,
+        batch: &Microbatches,
+        began: Instant,
+        share: ReplicaShare,
+    ) -> Result<BatchOutcome, ExecuteError> {
+        let seeding = self.contract.seeding(batch);
+        let first_replica = self.is_first_replica();
+        let mut ordered = false;
+        for (&stage, held) in self.executor.stages().iter_mut() {
+            // In the batch's order, other replicas' gradients come after the first one's: see `replicas::chain`.
+            held.begin((first_replica && stage.replica() == 0).then_some(0));
+            ordered |= held.gradients().accumulation() == Accumulation::Ordered;
+        }
+        if ordered {
+            self.executor.gather_sums_on_first()?;
+        }
+        // Gradients of sharded parameters are reduced with every batch, others with the last one before a step.
+        let in_row = share.same_plan && !ordered;
+        let share = ReplicaShare { reduce: in_row && share.reduce, reduce_shards: in_row, ..share };
+        let outcome = self.executor.run(Run { plan, batch, seeding, train: true, began, share })?;
+        replicas::chain(&mut self.executor, &self.placement)?;
+        self.executor.reduce_remaining(true)?;
+        let loss = self.contract.gather(&outcome.losses);
+        self.observed.extend(outcome.observed.iter().cloned());
+        let activations = self.executor.stages().iter().filter_map(|(&stage, held)| Some((stage, held.activation()?)));
+        Ok(BatchOutcome { activations: activations.collect(), ..BatchOutcome::new(loss, outcome) })
+    }
+
+    /// Runs forwards alone, without autodiff, of this replica's part of a batch; the loss is the whole batch's.
+    ///
+    /// # Errors
+    /// [`ExecuteError`] where this rank or another one fails.
+    pub(crate) fn evaluate(
+        &mut self,
+        plan: &CheckedPlan,
+        batch: &Microbatches,
+        began: Instant,
+        share: ReplicaShare,
+    ) -> Result<BatchOutcome, ExecuteError> {
+        let seeding = Contract::new(self.settings.reduction).seeding(batch);
+        let outcome = self.executor.run(Run { plan, batch, seeding, train: false, began, share })?;
+        Ok(BatchOutcome::new(evaluated_loss(self.settings.reduction, &outcome.losses), outcome))
+    }
+}
