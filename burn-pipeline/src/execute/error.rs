@@ -4,31 +4,31 @@ use crate::link::LinkError;
 use crate::plan::{Op, StageId, Task};
 use crate::stage::{MicrobatchError, SharedError, StageError};
 
-/// Ranks of one job that do not have in common what they must.
+/// Ranks of one job that differ in something that must be equal on all.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("rank {rank} differs from the others in {what}: it has {theirs}, and they have {others}")]
 pub struct HandshakeError {
-    /// The rank that differs from most (of two, the later one).
+    /// The rank that differs from the majority; of two ranks, the later one.
     pub rank: usize,
-    /// In what.
+    /// What differs.
     pub what: String,
-    /// What it has.
+    /// This rank's value.
     pub theirs: String,
-    /// What most have.
+    /// The majority's value.
     pub others: String,
 }
 
-/// An error of a rank's run; all fields that are known are there.
+/// An error of a rank's run.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ExecuteError {
-    /// A stage refused what it got, or its device reported an error.
+    /// A stage refused its input, or its device reported an error.
     #[error("rank {rank}, stage {stage}, microbatch {microbatch}, {op}: {source}")]
     Stage {
         /// The rank.
         rank: usize,
         /// The stage.
         stage: StageId,
-        /// The microbatch, within its route.
+        /// The microbatch, counted within its route.
         microbatch: usize,
         /// The operation.
         op: Op,
@@ -42,11 +42,11 @@ pub enum ExecuteError {
         rank: usize,
         /// The stage.
         stage: StageId,
-        /// The microbatch, within its route.
+        /// The microbatch, counted within its route.
         microbatch: usize,
         /// The operation.
         op: Op,
-        /// What the panic said.
+        /// The panic's message.
         message: String,
     },
     /// Code outside a task panicked (initialising a stage, stepping its weights).
@@ -54,9 +54,9 @@ pub enum ExecuteError {
     RankPanic {
         /// The rank.
         rank: usize,
-        /// What it was at.
+        /// What it was doing.
         doing: String,
-        /// What the panic said.
+        /// The panic's message.
         message: String,
     },
     /// Another rank failed or did not answer.
@@ -64,17 +64,17 @@ pub enum ExecuteError {
     Link {
         /// The rank.
         rank: usize,
-        /// What it was about to do.
+        /// The task that it was about to run.
         task: Option<Task>,
-        /// What the link reported.
+        /// The link's error.
         source: LinkError,
     },
-    /// The ranks were not started for the same job.
+    /// The ranks were started with different settings.
     #[error("rank {rank}: {source}; start every rank with the same program, options and data types")]
     Handshake {
         /// The rank that reports it.
         rank: usize,
-        /// Which rank differs, and in what.
+        /// Which rank differs in what.
         source: HandshakeError,
     },
     /// The batch does not hold what a stage reads.
@@ -85,7 +85,7 @@ pub enum ExecuteError {
         /// What is missing.
         source: MicrobatchError,
     },
-    /// A task's input is neither here nor on its way.
+    /// A task's input is neither here nor posted.
     #[error(
         "rank {rank}, {task}: its input is neither here nor announced by a receive; lower the plan with `pass::insert_transfers`"
     )]
@@ -103,7 +103,7 @@ pub enum ExecuteError {
         /// The stage.
         stage: StageId,
     },
-    /// The plan asks for an operation that nothing here carries out.
+    /// The plan contains an operation that this rank cannot run.
     #[error(
         "rank {rank}, {task}: this rank has no sharded parameters; build the plan without UNSHARD, RESHARD and REDUCE_GRAD"
     )]
@@ -113,7 +113,7 @@ pub enum ExecuteError {
         /// The task.
         task: Task,
     },
-    /// An optimizer that pieces of parameters cannot be given to.
+    /// An optimizer that cannot step pieces of parameters.
     #[error(
         "rank {rank}, stage {stage}: its optimizer does not step each element by itself (it uses norms or factors of whole parameters), so its parameters cannot be sharded; choose SGD, Adam, AdamW or the like, clip with `Builder::clip_norm`, or build without `sharded`"
     )]
@@ -123,12 +123,12 @@ pub enum ExecuteError {
         /// The stage.
         stage: StageId,
     },
-    /// Copies of a parameter would drift apart.
+    /// Copies of a shared parameter would diverge.
     #[error("{source}")]
     Shared {
         /// The rank.
         rank: usize,
-        /// Which, and why.
+        /// Which parameter, and why.
         source: Box<SharedError>,
     },
     /// A device reported an error outside a stage's task.
@@ -136,7 +136,7 @@ pub enum ExecuteError {
     Device {
         /// The rank.
         rank: usize,
-        /// What it said.
+        /// The device's message.
         message: String,
     },
 }
@@ -146,7 +146,7 @@ fn at(task: &Option<Task>) -> String {
 }
 
 impl ExecuteError {
-    /// Is this rank only reporting what another one did?
+    /// Does this rank only report the failure of another one?
     pub fn is_secondary(&self) -> bool {
         matches!(self, ExecuteError::Link { source: LinkError::Peer(_) | LinkError::Deadline { .. }, .. })
     }
