@@ -19,7 +19,7 @@ use burn::tensor::activation::softmax;
 use burn::tensor::{Device, Distribution, Int, Tensor};
 use burn_pipeline::ops::expert_matmul;
 use burn_pipeline_moe::ops::{PackedRows, RouteOptions, grouped_matmul, has_kernels, inject_weighted, route, z_loss};
-use burn_pipeline_moe::router::{Capacity, Places, top_k};
+use burn_pipeline_moe::router::{Capacity, TokenDispatch, top_k};
 use std::time::Instant;
 
 /// Choices of a token.
@@ -128,8 +128,8 @@ fn permutation(at: Sizes, device: &Device) -> Contest {
         drop(rows.unpermute(rows.permute(tokens.clone()), gates.clone()).sum().backward());
     };
     let composed = move || {
-        let places = Places::new(chosen_too.clone(), at.experts, Capacity::Factor(1.25));
-        drop(places.combine(places.gather(tokens_too.clone()), gates_too.clone()).sum().backward());
+        let places = TokenDispatch::new(chosen_too.clone(), at.experts, Capacity::Factor(1.25));
+        drop(places.combine(places.dispatch(tokens_too.clone()), gates_too.clone()).sum().backward());
     };
     let name = "permutation there and back".into();
     Contest { name, whole: Box::new(whole), composed: Box::new(composed) }
@@ -140,7 +140,7 @@ fn products(at: Sizes, device: &Device) -> Contest {
     let weight = Param::initialized(ParamId::new(), draw([at.experts, at.d_model, at.d_hidden], device));
     let rows = PackedRows::new(chosen.clone(), load, at.tokens);
     let packed = rows.permute(tokens.clone()).detach().require_grad();
-    let even = Places::new(chosen, at.experts, Capacity::Factor(1.25)).gather(tokens).detach().require_grad();
+    let even = TokenDispatch::new(chosen, at.experts, Capacity::Factor(1.25)).dispatch(tokens).detach().require_grad();
     let weight_too = weight.clone();
     let whole = move || drop(grouped_matmul(packed.clone(), &weight, rows.offsets.clone()).sum().backward());
     let composed = move || drop(expert_matmul(even.clone(), &weight_too).sum().backward());

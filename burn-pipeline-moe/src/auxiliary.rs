@@ -13,8 +13,8 @@
 //! 2. [`AuxiliaryLosses::inject`] joins the values to the hidden states instead, adding nothing up; the gradient of each
 //!    is the seed of the microbatch's loss times the weight of its kind, so cutting, accumulation and scaling treat
 //!    main and auxiliary losses alike.
-//! 3. [`observe`] writes values and counts into one row a layer, without autodiff, which travels downstream with the
-//!    hidden states; the last stage hands all rows to `Loss::observing`, so every rank gets them; [`read`] takes them
+//! 3. [`observation_rows`] writes values and counts into one row a layer, without autodiff, which travels downstream with the
+//!    hidden states; the last stage hands all rows to `Loss::observing`, so every rank gets them; [`parse_rows`] takes them
 //!    apart again.
 //!
 //! With `Reduction::Weighted` the main loss is a sum that is divided by its weight at the end, so the total must be
@@ -97,7 +97,7 @@ pub(crate) const COLUMNS: usize = 4;
 /// The rows of these layers, `[layers, 4 + experts]`, without gradient, after those that came from upstream.
 ///
 /// `None` where neither has a row.
-pub fn observe(
+pub fn observation_rows(
     upstream: Option<Tensor<2>>,
     layers: &[LayerAuxiliary],
     experts: usize,
@@ -142,8 +142,8 @@ impl LayerObservation {
     }
 }
 
-/// Takes apart what [`observe`] wrote for one microbatch: one observation a layer of the model, in order.
-pub fn read(numbers: &[f64], experts: usize) -> Vec<LayerObservation> {
+/// Takes apart what [`observation_rows`] wrote for one microbatch: one observation a layer of the model, in order.
+pub fn parse_rows(numbers: &[f64], experts: usize) -> Vec<LayerObservation> {
     let row = |row: &[f64]| LayerObservation {
         load_balance: row[0],
         router_z: row[1],
@@ -155,7 +155,7 @@ pub fn read(numbers: &[f64], experts: usize) -> Vec<LayerObservation> {
 }
 
 /// One observation a layer over several microbatches: losses are averaged, counts added up.
-pub fn over_microbatches(microbatches: &[&[LayerObservation]]) -> Vec<LayerObservation> {
+pub fn combine_microbatches(microbatches: &[&[LayerObservation]]) -> Vec<LayerObservation> {
     let mut layers: Vec<LayerObservation> = Vec::new();
     let share = 1.0 / microbatches.len().max(1) as f64;
     for microbatch in microbatches {

@@ -7,11 +7,11 @@
 //! placement, whatever the schedule, the cut and the transport: every rank gets the same rows, and loads are whole
 //! numbers, whose sum has no order.
 //!
-//! 1. Each layer's load travels to the loss in the rows that [`observe`](crate::auxiliary::observe) writes, and from
+//! 1. Each layer's load travels to the loss in the rows that [`observation_rows`](crate::auxiliary::observation_rows) writes, and from
 //!    there to all ranks.
 //! 2. A stage gets the rows of all microbatches since the step before in
 //!    [`Stage::after_step`](burn_pipeline::stage::Stage::after_step), and adds up those of its own layers: [`loads`].
-//! 3. Its blocks hand them to their routers: [`Block::balanced`], [`Router::balanced`].
+//! 3. Its blocks hand them to their routers: [`Block::with_updated_bias`], [`Router::with_updated_bias`].
 //!
 //! ```
 //! use burn::tensor::{Device, Tensor};
@@ -23,7 +23,7 @@
 //! let load = loads(&[rows([5.0, 1.0]), rows([6.0, 0.0])], 2, 1..2);
 //! assert_eq!(load, [[11.0, 1.0]]);
 //! let router = RouterConfig::new(4, 2).with_expert_bias(true).init(&Device::flex());
-//! let bias = router.balanced(&load[0], 0.25).bias.map(|bias| bias.val().into_data().iter::<f32>().collect::<Vec<_>>());
+//! let bias = router.with_updated_bias(&load[0], 0.25).bias.map(|bias| bias.val().into_data().iter::<f32>().collect::<Vec<_>>());
 //! assert_eq!(bias, Some(vec![-0.25, 0.25]));
 //! ```
 
@@ -35,7 +35,7 @@ use std::ops::Range;
 /// Choices that fell on each expert of these layers of the model, over all microbatches; one list a layer, in order.
 ///
 /// `observed` holds a list of numbers for each microbatch, which begins with the rows of
-/// [`observe`](crate::auxiliary::observe), the model's layers in order. A row that is not there counts for nothing.
+/// [`observation_rows`](crate::auxiliary::observation_rows), the model's layers in order. A row that is not there counts for nothing.
 pub fn loads(observed: &[Vec<f64>], experts: usize, layers: Range<usize>) -> Vec<Vec<f64>> {
     let of = |layer: usize| {
         let start = layer * (COLUMNS + experts) + COLUMNS;

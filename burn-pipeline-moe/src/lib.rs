@@ -22,8 +22,8 @@
 pub mod auxiliary;
 pub mod balance;
 pub mod cost;
+pub mod extras;
 pub mod layers;
 pub mod losses;
 pub mod ops;
 pub mod router;
-pub mod structure;

@@ -20,7 +20,7 @@ use burn_pipeline::train::{
     AutoOptions, AutoPipeline, BuildError, Builder, CheckpointError, Checkpoints, Decision, Pipeline, PipelineError,
     StepReport, measured_profile,
 };
-use burn_pipeline_moe::structure::StructureError;
+use burn_pipeline_moe::extras::BatchExtrasError;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::VecDeque;
@@ -65,7 +65,7 @@ pub enum TrainError {
     Moe(#[from] MoeGptError),
     /// The side data does not fit the batch.
     #[error(transparent)]
-    Structure(#[from] StructureError),
+    BatchExtras(#[from] BatchExtrasError),
 }
 
 impl TrainError {

@@ -8,7 +8,7 @@ use burn::tensor::Tensor;
 use burn_pipeline::schedule::{Schedule, Size, by_name};
 use burn_pipeline::stage::{AnyTensor, EngineKind, SplitBackward, named_weights, with_weights};
 use burn_pipeline::train::{Builder, Checkpoints, Pipeline, StageContext};
-use burn_pipeline_moe::auxiliary::{LayerObservation, over_microbatches};
+use burn_pipeline_moe::auxiliary::{LayerObservation, combine_microbatches};
 use pipeline_examples::moe::gpt::{MoeGptConfig, Observed};
 use pipeline_examples::moe::part::MoeGptPart;
 use pipeline_tests::reference::{Reference, whole};
@@ -46,7 +46,7 @@ fn moved(bias: &[f32], load: &[f64], rate: f64) -> Vec<f32> {
 
 /// The rows of several microbatches' layers, added up.
 fn added(observed: &[Observed]) -> Vec<LayerObservation> {
-    over_microbatches(&observed.iter().map(|one| &*one.layers).collect::<Vec<_>>())
+    combine_microbatches(&observed.iter().map(|one| &*one.layers).collect::<Vec<_>>())
 }
 
 /// The batches of a step are `batches`, numbered on from step to step.

@@ -6,8 +6,8 @@ use burn::tensor::{Device, Int, Tensor};
 use burn_pipeline::schedule::{Schedule, Size};
 use burn_pipeline::stage::{AnyTensor, Batch, SplitBackward, Stage, named_weights};
 use burn_pipeline::train::{Builder, Pipeline, StageContext};
-use burn_pipeline_moe::auxiliary::{AuxiliaryWeights, LayerObservation, observe, read};
-use burn_pipeline_moe::structure::{Structure, documents};
+use burn_pipeline_moe::auxiliary::{AuxiliaryWeights, LayerObservation, observation_rows, parse_rows};
+use burn_pipeline_moe::extras::{BatchExtras, document_ids};
 use pipeline_examples::moe::gpt::{MoeGptConfig, Observed};
 use pipeline_examples::moe::part::{MoeGptPart, cross_entropies, joint_loss};
 use pipeline_examples::moe::signal::{DOCUMENTS, MoeSignal, PLATFORM, RELATIONS, STRUCTURE, Sides, TOKENS};
@@ -72,7 +72,7 @@ impl Text {
         let starts = tokens.clone().lower_scalar(3).int() - 1;
         let related = draw(seed + 300, 2, [samples, RELATED * SEQ * SEQ]).float();
         let sides = Sides {
-            documents: documents(starts, 0),
+            documents: document_ids(starts, 0),
             relations: Some(related.reshape([samples, RELATED, SEQ, SEQ])),
             structure: Some(draw(seed + 100, STRUCTURES, [samples, SEQ])),
             platform: Some(draw(seed + 200, PLATFORMS, [samples, 1]).flatten(0, 1)),
@@ -85,7 +85,7 @@ impl Text {
     pub(crate) fn batch(&self) -> Batch {
         let batch = Batch::new(MoeSignal::Tokens(self.tokens.clone())).target(self.next.clone());
         let Sides { documents, relations, structure, platform, tokens } = self.sides.clone();
-        let structure = Structure::new()
+        let structure = BatchExtras::new()
             .with(DOCUMENTS, AnyTensor::new(documents))
             .with(RELATIONS, AnyTensor::new(relations.unwrap()))
             .with(STRUCTURE, AnyTensor::new(structure.unwrap()))
@@ -111,10 +111,11 @@ impl Text {
         };
         let (scores, left) = model.whole(cut(&self.tokens), &sides);
         let device = scores.next.device();
-        let rows: Vec<f64> = observe(None, &left, config.experts, &device).unwrap().into_data().iter::<f64>().collect();
+        let rows: Vec<f64> =
+            observation_rows(None, &left, config.experts, &device).unwrap().into_data().iter::<f64>().collect();
         let (next, ahead) = cross_entropies(scores.next, scores.ahead, cut(&self.next));
         let number = |loss: &Tensor<1>| loss.clone().into_scalar::<f32>() as f64;
-        let layers = read(&rows, config.experts);
+        let layers = parse_rows(&rows, config.experts);
         let observed = Observed { layers, next: number(&next), ahead: ahead.iter().map(number).collect() };
         (joint_loss(next, ahead, config.ahead_weight), config.losses().unwrap().total(&left), observed)
     }

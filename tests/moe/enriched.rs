@@ -7,8 +7,8 @@ use burn::tensor::{Device, Int, Tensor};
 use burn_pipeline::schedule::{Size, by_name};
 use burn_pipeline::stage::{SplitBackward, Stage, init_seeded};
 use burn_pipeline::train::StageContext;
+use burn_pipeline_moe::extras::{StageExtras, StageExtrasError};
 use burn_pipeline_moe::layers::{Attention, AttentionConfig, AttentionContext};
-use burn_pipeline_moe::structure::{SideData, SideDataError};
 use pipeline_examples::moe::gpt::MoeGptConfig;
 use pipeline_examples::moe::signal::{DOCUMENTS, PLATFORM, RELATIONS, STRUCTURE, TOKENS};
 
@@ -98,14 +98,14 @@ fn a_stage_reads_the_side_data_that_its_layers_need() {
 #[test]
 fn side_data_that_is_not_there_or_is_another_is_named() {
     let ids = Tensor::<2, Int>::zeros([1, 2], &Device::flex());
-    let mut side: SideData = [burn_pipeline::stage::AnyTensor::new(ids)].into_iter().collect();
+    let mut side: StageExtras = [burn_pipeline::stage::AnyTensor::new(ids)].into_iter().collect();
     let error = side.clone().take::<2, burn::tensor::Float>("mask").unwrap_err();
     assert_eq!(
         error.to_string(),
         "the side data `mask` is a int tensor of rank 2, and the stage takes another; check the batch"
     );
     assert!(side.take::<2, Int>("ids").is_ok());
-    assert_eq!(side.take::<2, Int>("more").unwrap_err(), SideDataError::Missing { name: "more".to_owned() });
+    assert_eq!(side.take::<2, Int>("more").unwrap_err(), StageExtrasError::Missing { name: "more".to_owned() });
 }
 
 const D: usize = 8;

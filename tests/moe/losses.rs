@@ -3,7 +3,7 @@
 use crate::cases::noise;
 use burn::tensor::{Bool, Device, Int, Tensor};
 use burn_pipeline_moe::auxiliary::{
-    AuxiliaryLosses, AuxiliaryWeights, LayerObservation, observe, over_microbatches, read,
+    AuxiliaryLosses, AuxiliaryWeights, LayerObservation, combine_microbatches, observation_rows, parse_rows,
 };
 use burn_pipeline_moe::layers::{BlockKind, LayerAuxiliary};
 use burn_pipeline_moe::losses::{depth_router, load_balance, router_z};
@@ -103,8 +103,8 @@ fn observations_travel_downstream_and_are_read_back() {
     let counts = |counts: &[i32]| Some(Tensor::<1, Int>::from_ints(counts, &device));
     let with_experts =
         LayerAuxiliary { load: counts(&[3, 0, 5]), dropped: counts(&[2]), ..layer([Some(1.5), Some(2.5), None]) };
-    let upstream = observe(None, &[layer([None; 3]), with_experts], 3, &device);
-    let rows = observe(upstream, &[layer([None, None, Some(0.5)])], 3, &device).unwrap();
+    let upstream = observation_rows(None, &[layer([None; 3]), with_experts], 3, &device);
+    let rows = observation_rows(upstream, &[layer([None, None, Some(0.5)])], 3, &device).unwrap();
     let numbers: Vec<f64> = rows.into_data().iter::<f64>().collect();
     let expected = [
         LayerObservation { load: vec![0.0; 3], ..LayerObservation::default() },
@@ -117,10 +117,10 @@ fn observations_travel_downstream_and_are_read_back() {
         },
         LayerObservation { depth_router: 0.5, load: vec![0.0; 3], ..Default::default() },
     ];
-    assert_eq!(read(&numbers, 3), expected);
+    assert_eq!(parse_rows(&numbers, 3), expected);
     assert_eq!(expected[1].imbalance(), 5.0 * 3.0 / 8.0);
     assert_eq!(expected[0].imbalance(), 1.0);
-    let twice = over_microbatches(&[&expected, &expected]);
+    let twice = combine_microbatches(&[&expected, &expected]);
     assert_eq!((twice[1].load_balance, twice[1].dropped, &*twice[1].load), (1.5, 4.0, &[6.0, 0.0, 10.0][..]));
-    assert!(observe(None, &[], 3, &device).is_none());
+    assert!(observation_rows(None, &[], 3, &device).is_none());
 }

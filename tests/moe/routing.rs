@@ -4,7 +4,7 @@ use crate::cases::noise;
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Int, Tensor};
 use burn_pipeline::stage::init_seeded;
-use burn_pipeline_moe::router::{Capacity, Places, RouterConfig, Scoring, top_k};
+use burn_pipeline_moe::router::{Capacity, RouterConfig, Scoring, TokenDispatch, top_k};
 use proptest::prelude::{ProptestConfig, Strategy, prop_assert, prop_assert_eq, proptest};
 
 fn matrix(values: &[f32], columns: usize) -> Tensor<2> {
@@ -67,7 +67,7 @@ proptest! {
         let load: Vec<usize> = (0..experts).map(|e| chosen.iter().flatten().filter(|&&c| c == e).count()).collect();
         let (x, gates) = (noise(seed + 1, tokens * d), noise(seed + 2, tokens * k));
         for capacity in [Capacity::Factor(factor), Capacity::Dropless] {
-            let places = Places::new(choices.clone(), experts, capacity);
+            let places = TokenDispatch::new(choices.clone(), experts, capacity);
             let room = match capacity {
                 Capacity::Factor(_) => ((factor * (tokens * k) as f64 / experts as f64).ceil() as usize).clamp(1, tokens),
                 Capacity::Dropless => *load.iter().max().unwrap(),
@@ -80,7 +80,7 @@ proptest! {
             prop_assert!(capacity != Capacity::Dropless || lost == 0);
             // Expert e multiplies by e + 1, so a row at the wrong expert shows.
             let by_expert = Tensor::<1, Int>::arange(1..experts as i64 + 1, &Device::flex()).float().reshape([experts, 1, 1]);
-            let rows = places.gather(matrix(&x, d));
+            let rows = places.dispatch(matrix(&x, d));
             prop_assert_eq!(rows.dims(), [experts, room, d]);
             let rows = rows * by_expert.expand([experts, room, d]);
             let got = floats(places.combine(rows, matrix(&gates, k)));
@@ -147,7 +147,7 @@ fn an_expert_bias_changes_who_is_chosen_but_not_the_gates_and_moves_towards_bala
     let gates = floats(routing.gates);
     assert!(gates.chunks(2).all(|gates| gates[0] < 0.7), "but its gate is the score's: {gates:?}");
     // The overloaded expert's bias falls, the others' rise, by the rate, whatever the difference.
-    let moved = router.balanced(&[2.0, 4.0, 30.0], 0.25).bias.unwrap().val();
+    let moved = router.with_updated_bias(&[2.0, 4.0, 30.0], 0.25).bias.unwrap().val();
     assert_eq!(floats(moved), [0.25, 0.25, 4.75]);
     let trained = init_seeded(23, &device.autodiff(), |device| config.init(device));
     assert!(!trained.bias.as_ref().unwrap().val().is_require_grad(), "it is no parameter of gradient descent");

@@ -1,7 +1,7 @@
 //! Causal self-attention within documents.
 
-use super::SMALL;
 use super::context::AttentionContext;
+use super::initial::SMALL;
 use super::rotary::rotated;
 use burn::config::Config;
 use burn::module::Module;

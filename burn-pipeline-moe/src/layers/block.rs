@@ -1,15 +1,17 @@
 //! Transformer blocks, dense or with experts, and the pattern string that mixes them.
 
-use super::depths::depth_tokens;
-use super::{
-    Attention, AttentionConfig, AttentionContext, FeedForward, FeedForwardConfig, LayerAuxiliary, MixtureOfDepths,
-    MixtureOfExperts, MixtureOfExpertsConfig,
-};
+use super::attention::AttentionConfig;
+use super::context::AttentionContext;
+use super::depths::{MixtureOfDepths, depth_tokens};
+use super::feed_forward::FeedForwardConfig;
+use super::layer_auxiliary::LayerAuxiliary;
+use super::mixture::MixtureOfExpertsConfig;
+use super::transformer::{FeedForwardOrExperts, TransformerBlock};
 #[cfg(doc)]
 use crate::router::Capacity;
 use burn::config::Config;
 use burn::module::Module;
-use burn::nn::{LayerNorm, LayerNormConfig};
+use burn::nn::LayerNormConfig;
 use burn::tensor::{Device, Tensor};
 
 /// One letter of a pattern.
@@ -111,11 +113,11 @@ impl BlockConfig {
     pub fn init(&self, kind: BlockKind, device: &Device) -> Block {
         let d = self.attention.d_model;
         let mix = if kind.has_experts() {
-            Mix::Experts(self.mixture.init(device))
+            FeedForwardOrExperts::Experts(self.mixture.init(device))
         } else {
-            Mix::Dense(FeedForwardConfig::new(d, self.d_dense).init(device))
+            FeedForwardOrExperts::Dense(FeedForwardConfig::new(d, self.d_dense).init(device))
         };
-        let inner = Inner {
+        let inner = TransformerBlock {
             norm_attention: LayerNormConfig::new(d).init(device),
             attention: self.attention.init(device),
             norm_mix: LayerNormConfig::new(d).init(device),
@@ -139,29 +141,9 @@ impl BlockConfig {
 #[derive(Module, Debug)]
 pub enum Block {
     /// All tokens.
-    All(Inner),
+    All(TransformerBlock),
     /// Some tokens; the others go around.
     Some(MixtureOfDepths),
-}
-
-/// The second half of a block.
-#[derive(Module, Debug)]
-#[allow(clippy::large_enum_variant, reason = "a model has few blocks, and modules are not boxed in Burn")]
-pub enum Mix {
-    /// One feed-forward layer.
-    Dense(FeedForward),
-    /// Experts.
-    Experts(MixtureOfExperts),
-}
-
-/// A pre-norm transformer block.
-#[derive(Module, Debug)]
-pub struct Inner {
-    norm_attention: LayerNorm,
-    attention: Attention,
-    norm_mix: LayerNorm,
-    /// The second half.
-    pub mix: Mix,
 }
 
 impl Block {
@@ -175,41 +157,20 @@ impl Block {
 
     /// The same block after a step in which so many choices fell on each expert; see [`balance`](crate::balance).
     /// Without experts, or without a bias, it is returned as it is.
-    pub fn balanced(self, load: &[f64], rate: f64) -> Self {
+    pub fn with_updated_bias(self, load: &[f64], rate: f64) -> Self {
         match self {
-            Block::All(inner) => Block::All(inner.balanced(load, rate)),
-            Block::Some(depths) => Block::Some(depths.balanced(load, rate)),
+            Block::All(inner) => Block::All(inner.with_updated_bias(load, rate)),
+            Block::Some(depths) => Block::Some(depths.with_updated_bias(load, rate)),
         }
     }
 
     /// Why the block cannot be captured, if so; see [`Capacity::skip_capture`].
     pub fn skip_capture(&self) -> Option<&'static str> {
-        let (Block::All(Inner { mix, .. }) | Block::Some(MixtureOfDepths { inner: Inner { mix, .. }, .. })) = self;
+        let (Block::All(TransformerBlock { mix, .. })
+        | Block::Some(MixtureOfDepths { inner: TransformerBlock { mix, .. }, .. })) = self;
         match mix {
-            Mix::Dense(_) => None,
-            Mix::Experts(mixture) => mixture.skip_capture(),
+            FeedForwardOrExperts::Dense(_) => None,
+            FeedForwardOrExperts::Experts(mixture) => mixture.skip_capture(),
         }
-    }
-}
-
-impl Inner {
-    /// As [`Block::forward`].
-    pub fn forward(&self, x: Tensor<3>, context: &AttentionContext) -> (Tensor<3>, LayerAuxiliary) {
-        let x = x.clone() + self.attention.forward(self.norm_attention.forward(x), context);
-        let normed = self.norm_mix.forward(x.clone());
-        let (y, auxiliary) = match &self.mix {
-            Mix::Dense(dense) => (dense.forward(normed), LayerAuxiliary::default()),
-            Mix::Experts(mixture) => mixture.forward(normed),
-        };
-        (x + y, auxiliary)
-    }
-
-    /// As [`Block::balanced`].
-    pub fn balanced(self, load: &[f64], rate: f64) -> Self {
-        let mix = match self.mix {
-            Mix::Dense(dense) => Mix::Dense(dense),
-            Mix::Experts(mixture) => Mix::Experts(mixture.balanced(load, rate)),
-        };
-        Self { mix, ..self }
     }
 }

@@ -8,7 +8,10 @@
 //! 2. Chosen tokens, in their order, make a shorter sequence for the block.
 //! 3. What the block changed, times the sigmoid of the score, is added to them in place.
 
-use super::{AttentionContext, Inner, LayerAuxiliary, SMALL};
+use super::context::AttentionContext;
+use super::initial::SMALL;
+use super::layer_auxiliary::LayerAuxiliary;
+use super::transformer::TransformerBlock;
 use crate::losses::depth_router;
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
@@ -20,7 +23,7 @@ use burn_pipeline::ops::DeferredForward;
 #[derive(Module, Debug)]
 pub struct MixtureOfDepths {
     router: Linear,
-    pub(super) inner: Inner,
+    pub(super) inner: TransformerBlock,
     capacity: f64,
 }
 
@@ -34,14 +37,14 @@ struct Chosen {
 
 impl MixtureOfDepths {
     /// A block of width `d_model`, taken by the share `capacity` of each sequence (at least one token).
-    pub fn new(inner: Inner, d_model: usize, capacity: f64, device: &Device) -> Self {
+    pub fn new(inner: TransformerBlock, d_model: usize, capacity: f64, device: &Device) -> Self {
         let router = LinearConfig::new(d_model, 1).with_bias(false).with_initializer(SMALL).init(device);
         Self { router, inner, capacity }
     }
 
-    /// As [`Block::balanced`](super::Block::balanced).
-    pub fn balanced(self, load: &[f64], rate: f64) -> Self {
-        Self { inner: self.inner.balanced(load, rate), ..self }
+    /// As [`Block::with_updated_bias`](super::Block::balanced).
+    pub fn with_updated_bias(self, load: &[f64], rate: f64) -> Self {
+        Self { inner: self.inner.with_updated_bias(load, rate), ..self }
     }
 
     /// Runs the block on `[batch, seq, d_model]`.

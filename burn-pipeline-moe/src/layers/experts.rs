@@ -1,6 +1,6 @@
 //! Experts: gated feed-forward layers side by side, run as batched products, or as products of uneven groups of rows.
 
-use super::SMALL;
+use super::initial::SMALL;
 use crate::ops::grouped_matmul;
 use burn::config::Config;
 use burn::module::{Module, Param};

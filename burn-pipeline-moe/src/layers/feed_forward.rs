@@ -1,6 +1,6 @@
 //! The gated feed-forward layer of dense blocks and of shared experts.
 
-use super::SMALL;
+use super::initial::SMALL;
 use burn::config::Config;
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};

@@ -1,9 +1,11 @@
 //! A mixture of experts in place of a feed-forward layer.
 
-use super::{Experts, ExpertsConfig, FeedForward, FeedForwardConfig, LayerAuxiliary};
+use super::experts::{Experts, ExpertsConfig};
+use super::feed_forward::{FeedForward, FeedForwardConfig};
+use super::layer_auxiliary::LayerAuxiliary;
 use crate::losses::{load_balance, router_z};
 use crate::ops::has_kernels;
-use crate::router::{Capacity, PackedRows, Places, Router, RouterConfig, Scoring};
+use crate::router::{Capacity, PackedRows, Router, RouterConfig, Scoring, TokenDispatch};
 use burn::config::Config;
 use burn::module::Module;
 use burn::tensor::{Device, Int, Tensor};
@@ -87,9 +89,9 @@ impl MixtureOfExperts {
         (y.reshape([batch, seq, d]), auxiliary)
     }
 
-    /// The same layer after a step in which so many choices fell on each expert; see [`Router::balanced`].
-    pub fn balanced(self, load: &[f64], rate: f64) -> Self {
-        Self { router: self.router.balanced(load, rate), ..self }
+    /// The same layer after a step in which so many choices fell on each expert; see [`Router::with_updated_bias`].
+    pub fn with_updated_bias(self, load: &[f64], rate: f64) -> Self {
+        Self { router: self.router.with_updated_bias(load, rate), ..self }
     }
 
     /// Why the layer cannot be captured, if so; see [`Capacity::skip_capture`].
@@ -107,8 +109,8 @@ impl MixtureOfExperts {
         load: Tensor<1, Int>,
     ) -> (Tensor<2>, Tensor<1, Int>) {
         if !has_kernels(&tokens) {
-            let places = Places::new(experts, self.experts.count(), self.capacity);
-            let y = places.combine(self.experts.forward(places.gather(tokens)), gates);
+            let places = TokenDispatch::new(experts, self.experts.count(), self.capacity);
+            let y = places.combine(self.experts.forward(places.dispatch(tokens)), gates);
             return (y, places.dropped);
         }
         let [count, k] = gates.dims();

@@ -7,8 +7,10 @@
 //!
 //! Module `k` (from 1) sees the first `seq - k` tokens: the others have no token `i + k` in the sequence.
 
+use super::block::{Block, BlockConfig, BlockKind};
 use super::context::AttentionContext;
-use super::{Block, BlockConfig, BlockKind, LayerAuxiliary, SMALL};
+use super::initial::SMALL;
+use super::layer_auxiliary::LayerAuxiliary;
 use burn::module::Module;
 use burn::nn::{LayerNorm, LayerNormConfig, Linear, LinearConfig};
 use burn::tensor::{Device, Int, Tensor};
@@ -38,9 +40,9 @@ impl MultiTokenPrediction {
         }
     }
 
-    /// As [`Block::balanced`].
-    pub fn balanced(self, load: &[f64], rate: f64) -> Self {
-        Self { block: self.block.balanced(load, rate), ..self }
+    /// As [`Block::with_updated_bias`].
+    pub fn with_updated_bias(self, load: &[f64], rate: f64) -> Self {
+        Self { block: self.block.with_updated_bias(load, rate), ..self }
     }
 
     /// As [`Block::skip_capture`].

@@ -3,11 +3,13 @@
 //!
 //! A capture for another device records the composed forms, which any device replays and which are cut more finely.
 
-use super::forms::{self, Form};
-use super::{InjectedWeights, MoeOps, RouteOptions, is_kernel_device};
+use super::backend::MoeOps;
+use super::kernel_device::captured_for_kernels;
+use super::options::{InjectedWeights, RouteOptions};
+use super::specs::{self, Spec};
 use burn::backend::{Dispatch, DispatchTensor};
 use burn::tensor::DType;
-use burn_pipeline::program::{CaptureTensor, CapturedOp, OperandSpec, captured_for, record_op};
+use burn_pipeline::program::{CaptureTensor, CapturedOp, OperandSpec, record_op};
 
 /// One of the methods of [`MoeOps`], with its options.
 ///
@@ -30,17 +32,12 @@ pub(super) enum Kernel {
     GroupedMatmulWeight,
 }
 
-/// Is a stage being captured for a device with kernels?
-pub(super) fn for_kernels() -> bool {
-    captured_for().is_some_and(|device| is_kernel_device(&device))
-}
-
 /// Records an operation as one; `None` where it is to be composed.
 pub(super) fn recorded<const INPUTS: usize, const OUTPUTS: usize>(
     kernel: Kernel,
     inputs: [&CaptureTensor; INPUTS],
 ) -> Option<[CaptureTensor; OUTPUTS]> {
-    if !for_kernels() {
+    if !captured_for_kernels() {
         return None;
     }
     record_op(kernel, inputs.map(Clone::clone).into())?.try_into().ok()
@@ -63,28 +60,28 @@ impl CapturedOp for Kernel {
 
     fn outputs(&self, inputs: &[OperandSpec]) -> Vec<OperandSpec> {
         let shape = |at: usize| &inputs[at].shape;
-        let form = |at: usize| (inputs[at].shape.clone(), inputs[at].dtype);
+        let spec = |at: usize| (inputs[at].shape.clone(), inputs[at].dtype);
         let like = |at: usize, shape| vec![(shape, inputs[at].dtype)];
-        let forms: Vec<Form> = match self {
-            Self::InjectedGradients { dtype, .. } => forms::injected(*dtype).into(),
-            Self::ZLoss => forms::z_loss(&form(0)).into(),
-            Self::Route(options) => forms::route(&form(0), options).into(),
-            Self::Place { .. } => forms::place(shape(0), shape(1)).into(),
-            Self::ZLossBackward | Self::RouteBackward(_) => vec![form(0)],
-            Self::Permute => like(0, forms::rows(shape(1), shape(0))),
-            Self::PermuteBackward { tokens } => like(0, forms::tokens(shape(0), tokens)),
-            Self::Unpermute => like(0, forms::rows(shape(1), shape(0))),
-            Self::UnpermuteRowsBackward => like(0, forms::rows(shape(2), shape(0))),
-            Self::UnpermuteGatesBackward => like(0, forms::gates(shape(0), shape(1))),
-            Self::GroupedMatmul => like(0, forms::product(shape(0), shape(1))),
-            Self::GroupedMatmulInput => like(0, forms::product_input(shape(0), shape(1))),
-            Self::GroupedMatmulWeight => like(0, forms::product_weight(shape(0), shape(1), shape(2))),
+        let outputs: Vec<Spec> = match self {
+            Self::InjectedGradients { dtype, .. } => specs::injected(*dtype).into(),
+            Self::ZLoss => specs::z_loss(&spec(0)).into(),
+            Self::Route(options) => specs::route(&spec(0), options).into(),
+            Self::Place { .. } => specs::place(shape(0), shape(1)).into(),
+            Self::ZLossBackward | Self::RouteBackward(_) => vec![spec(0)],
+            Self::Permute => like(0, specs::rows(shape(1), shape(0))),
+            Self::PermuteBackward { tokens } => like(0, specs::tokens(shape(0), tokens)),
+            Self::Unpermute => like(0, specs::rows(shape(1), shape(0))),
+            Self::UnpermuteRowsBackward => like(0, specs::rows(shape(2), shape(0))),
+            Self::UnpermuteGatesBackward => like(0, specs::gates(shape(0), shape(1))),
+            Self::GroupedMatmul => like(0, specs::product(shape(0), shape(1))),
+            Self::GroupedMatmulInput => like(0, specs::product_input(shape(0), shape(1))),
+            Self::GroupedMatmulWeight => like(0, specs::product_weight(shape(0), shape(1), shape(2))),
         };
-        forms.into_iter().map(|(shape, dtype)| OperandSpec::new(shape, dtype)).collect()
+        outputs.into_iter().map(|(shape, dtype)| OperandSpec::new(shape, dtype)).collect()
     }
 
     fn flops(&self, inputs: &[OperandSpec], outputs: &[OperandSpec]) -> u64 {
-        let elements = |form: &OperandSpec| form.shape.num_elements() as u64;
+        let elements = |operand: &OperandSpec| operand.shape.num_elements() as u64;
         match (inner(*self, inputs), self, outputs.first()) {
             // Each row meets one of the matrices: the gradient of all matrices costs what one of them all rows costs.
             (Some(rows), Self::GroupedMatmulWeight, Some(of_weight)) => {

@@ -1,20 +1,20 @@
-//! What Burn's fusion must know of outputs before the operations run: [`forms`] in its own types.
+//! What Burn's fusion must know of outputs before the operations run: [`specs`] in its own types.
 
-use super::forms::{self, Form};
-use super::{InjectedWeights, RouteOptions};
+use super::options::{InjectedWeights, RouteOptions};
+use super::specs::{self, Spec};
 use burn::backend::fusion::custom::TensorSpec;
 use burn::tensor::DType;
 
-fn form(tensor: &TensorSpec) -> Form {
+fn plain(tensor: &TensorSpec) -> Spec {
     (tensor.shape.clone(), tensor.dtype)
 }
 
-fn spec((shape, dtype): Form) -> TensorSpec {
+fn spec((shape, dtype): Spec) -> TensorSpec {
     TensorSpec::new(shape, dtype)
 }
 
 pub(super) fn z_loss(logits: &TensorSpec) -> (TensorSpec, TensorSpec) {
-    forms::z_loss(&form(logits)).map(spec).into()
+    specs::z_loss(&plain(logits)).map(spec).into()
 }
 
 pub(super) fn route(
@@ -22,7 +22,7 @@ pub(super) fn route(
     _bias: &TensorSpec,
     options: &RouteOptions,
 ) -> (TensorSpec, TensorSpec, TensorSpec) {
-    forms::route(&form(logits), options).map(spec).into()
+    specs::route(&plain(logits), options).map(spec).into()
 }
 
 pub(super) fn place(
@@ -30,7 +30,7 @@ pub(super) fn place(
     load: &TensorSpec,
     _capacity: &usize,
 ) -> (TensorSpec, TensorSpec, TensorSpec) {
-    forms::place(&experts.shape, &load.shape).map(spec).into()
+    specs::place(&experts.shape, &load.shape).map(spec).into()
 }
 
 pub(super) fn injected(
@@ -38,5 +38,5 @@ pub(super) fn injected(
     _weights: &InjectedWeights,
     dtype: &DType,
 ) -> (TensorSpec, TensorSpec, TensorSpec) {
-    forms::injected(*dtype).map(spec).into()
+    specs::injected(*dtype).map(spec).into()
 }

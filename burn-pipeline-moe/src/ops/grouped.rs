@@ -6,11 +6,11 @@
 //!
 //! 1. On CubeCL devices nothing is read back: kernels find the expert of a block of rows from the offsets.
 //! 2. Composed, the offsets are read once and each expert's rows are a product of their own. That cannot be captured;
-//!    captured stages use rows of equal number instead ([`Places`](crate::router::Places)).
+//!    captured stages use rows of equal number instead ([`TokenDispatch`](crate::router::TokenDispatch)).
 //!
 //! Gale et al., "MegaBlocks" (2022), without padding to blocks.
 
-use super::MoeOps;
+use super::backend::MoeOps;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::autodiff::grads::Gradients;

@@ -16,7 +16,9 @@
 //!
 //! The idea is that of Megatron-Core's `MoEAuxLossAutoScaler`, without its class attribute for the scale.
 
-use super::{MoeOps, accumulator};
+use super::backend::MoeOps;
+use super::options::{BUCKETS, InjectedLoss, InjectedWeights, SharedGradients};
+use super::specs::accumulator;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::autodiff::grads::Gradients;
@@ -25,14 +27,7 @@ use burn::backend::tensor::FloatTensor;
 use burn::backend::{Autodiff, Backend, Dispatch, DispatchAutodiffContext};
 use burn::tensor::{DType, Tensor};
 use burn_pipeline::stage::AnyTensor;
-use std::any::Any;
 use std::sync::{Arc, OnceLock};
-
-/// How many buckets of losses there are: one for each kind of [`AuxiliaryLosses`](crate::auxiliary::AuxiliaryLosses).
-pub const BUCKETS: usize = 3;
-
-/// What the losses of each bucket weigh.
-pub type InjectedWeights = [f64; BUCKETS];
 
 /// Returns `hidden`; in backward, `loss` gets the gradient `scale`.
 ///
@@ -83,39 +78,23 @@ pub fn inject_weighted<const D: usize>(
         }
     };
     // One for each element type among the losses; as a rule there is one.
-    let mut shared: Vec<Arc<Shared>> = Vec::new();
+    let mut shared: Vec<Arc<SharedGradients>> = Vec::new();
     for (bucket, losses) in losses.into_iter().enumerate() {
         for loss in losses {
             let dtype = loss.dtype();
             let known = shared.iter().find(|shared| shared.dtype == dtype).cloned();
             let of = known.unwrap_or_else(|| {
-                let new = Arc::new(Shared { weights, dtype, gradients: OnceLock::new() });
+                let new = Arc::new(SharedGradients { weights, dtype, gradients: OnceLock::new() });
                 shared.push(new.clone());
                 new
             });
-            hidden = Dispatch::inject_loss(hidden, loss.into_dispatch(), scale.clone(), Share { bucket, of });
+            hidden = Dispatch::inject_loss(hidden, loss.into_dispatch(), scale.clone(), InjectedLoss { bucket, of });
         }
     }
     Tensor::from_dispatch(hidden)
 }
 
-/// What the losses of one call have in common.
-#[derive(Debug)]
-struct Shared {
-    weights: InjectedWeights,
-    dtype: DType,
-    /// The gradient of each bucket, in the backend's own tensors; known when the backward comes to the first loss.
-    gradients: OnceLock<Box<dyn Any + Send + Sync>>,
-}
-
-/// A loss's place among those that are injected together.
-#[derive(Debug, Clone)]
-pub struct Share {
-    bucket: usize,
-    of: Arc<Shared>,
-}
-
-impl Share {
+impl InjectedLoss {
     /// The gradient of this loss.
     fn gradient<B: Backend + MoeOps>(&self, scale: FloatTensor<B>) -> FloatTensor<B> {
         let all = || <[_; BUCKETS]>::from(B::injected_gradients(scale.clone(), self.of.weights, self.of.dtype));
@@ -141,7 +120,7 @@ pub(super) fn sums_in(scale: DType, loss: DType) -> DType {
 struct InjectLoss;
 
 impl<B: Backend + MoeOps> Backward<B, 2> for InjectLoss {
-    type State = (FloatTensor<B>, Share);
+    type State = (FloatTensor<B>, InjectedLoss);
 
     fn backward(self, ops: Ops<Self::State, 2>, grads: &mut Gradients, _: &mut Checkpointer) {
         let upstream = grads.consume::<B>(&ops.node);
@@ -160,7 +139,7 @@ pub(super) fn join<B: Backend + MoeOps, C: CheckpointStrategy>(
     hidden: FloatTensor<Autodiff<B, C>>,
     loss: FloatTensor<Autodiff<B, C>>,
     scale: FloatTensor<Autodiff<B, C>>,
-    share: Share,
+    share: InjectedLoss,
 ) -> FloatTensor<Autodiff<B, C>> {
     let (hidden, hidden_node) = hidden.into_parts();
     let (_, loss_node) = loss.into_parts();

@@ -1,8 +1,10 @@
 //! The operations composed of Burn's own, for backends without kernels; and for captures, where they are recorded whole
 //! if the device that will replay them has kernels.
 
+use super::backend::MoeOps;
 use super::captured::{Kernel, recorded};
-use super::{InjectedWeights, MoeOps, RouteOptions, grouped, inject, route, rows, z_loss};
+use super::options::{InjectedWeights, RouteOptions};
+use super::{grouped, inject, route, rows, z_loss};
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Backend, DispatchKindConversion, DispatchTensor};
 use burn::tensor::{DType, Int, Tensor};

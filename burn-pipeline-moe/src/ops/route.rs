@@ -11,8 +11,9 @@
 //! Scores and gates follow Shazeer et al. (2017) and DeepSeek-V3 (2024), the statistics Fedus et al., "Switch
 //! Transformers" (2021), equations 5 and 6.
 
-use super::MoeOps;
-use crate::router::top_k;
+use super::backend::MoeOps;
+use super::options::RouteOptions;
+use super::top_k::top_k;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::autodiff::grads::Gradients;
@@ -24,17 +25,6 @@ use burn::tensor::{IndexingUpdateOp, Int, Tensor};
 
 /// Keeps a sum of scores that all went to zero from dividing by zero.
 pub(super) const TINY: f32 = 1e-20;
-
-/// How tokens are routed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct RouteOptions {
-    /// Experts a token goes to.
-    pub top_k: usize,
-    /// Score experts one by one instead of with a softmax.
-    pub sigmoid: bool,
-    /// Divide the gates of a token by their sum.
-    pub normalize: bool,
-}
 
 /// What [`route`] gives for `t` tokens, `e` experts and `k` choices.
 #[derive(Debug, Clone)]

@@ -13,7 +13,7 @@
 //!
 //! Gale et al., "MegaBlocks" (2022), section 5; the priority of choices is that of Lepikhin et al., "GShard" (2020).
 
-use super::MoeOps;
+use super::backend::MoeOps;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::autodiff::grads::Gradients;

@@ -4,7 +4,8 @@
 //! `2 / tokens * logsumexp * softmax(logits)`, from the log-sum-exps that the forward left. Zoph et al., "ST-MoE"
 //! (2022), equation 5.
 
-use super::{MoeOps, untracked};
+use super::backend::MoeOps;
+use super::untracked::untracked;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::autodiff::grads::Gradients;

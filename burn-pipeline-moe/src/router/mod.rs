@@ -1,15 +1,13 @@
 //! Routers: which experts a token goes to, and with what weight.
 //!
 //! 1. [`Router`] scores tokens against experts and chooses the `k` best of each.
-//! 2. [`Places`] gives every choice a row with its expert, or drops it where the expert is full; [`PackedRows`] does so
+//! 2. [`TokenDispatch`] gives every choice a row with its expert, or drops it where the expert is full; [`PackedRows`] does so
 //!    with as many rows an expert as it takes.
 
-mod places;
-mod top_k;
+mod dispatch;
 
-pub use crate::ops::PackedRows;
-pub use places::{Capacity, Places};
-pub use top_k::top_k;
+pub use crate::ops::{PackedRows, top_k};
+pub use dispatch::{Capacity, TokenDispatch};
 
 use crate::ops::{RouteOptions, Routed, route};
 use burn::config::Config;
@@ -112,7 +110,7 @@ impl Router {
     /// `load` choices, down for those that got more. Without a bias it is returned as it is.
     ///
     /// Wang et al., "Auxiliary-Loss-Free Load Balancing" (2024), algorithm 1; see [`balance`](crate::balance).
-    pub fn balanced(mut self, load: &[f64], rate: f64) -> Self {
+    pub fn with_updated_bias(mut self, load: &[f64], rate: f64) -> Self {
         let mean = load.iter().sum::<f64>() / load.len().max(1) as f64;
         let moves: Vec<f32> = load.iter().map(|&got| (rate * direction(mean - got)) as f32).collect();
         self.bias = self.bias.take().map(|bias| {

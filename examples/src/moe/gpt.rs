@@ -13,7 +13,7 @@ use burn::tensor::Device;
 use burn_pipeline::cost::{Partition, PartitionError};
 use burn_pipeline::stage::{Names, Stage, StageBox, init_seeded};
 use burn_pipeline::train::{SharedParameter, StageContext};
-use burn_pipeline_moe::auxiliary::{AuxiliaryLosses, AuxiliaryWeights, LayerObservation, read};
+use burn_pipeline_moe::auxiliary::{AuxiliaryLosses, AuxiliaryWeights, LayerObservation, parse_rows};
 use burn_pipeline_moe::layers::{
     AttentionConfig, BlockConfig, BlockKind, MixtureOfExpertsConfig, MultiTokenPrediction, PatternError, parse_pattern,
 };
@@ -225,7 +225,7 @@ impl MoeGptConfig {
         let losses = numbers.len().saturating_sub(1 + self.ahead.chars().count());
         let (rows, losses) = numbers.split_at(losses);
         let (next, ahead) = losses.split_first().map_or((f64::NAN, &[][..]), |(next, ahead)| (*next, ahead));
-        Observed { layers: read(rows, self.experts), next, ahead: ahead.to_vec() }
+        Observed { layers: parse_rows(rows, self.experts), next, ahead: ahead.to_vec() }
     }
 
     /// The part of the model that a stage holds.

@@ -21,10 +21,10 @@ use burn::nn::{Embedding, LayerNorm, Linear};
 use burn::tensor::{DType, Device, Int, Tensor};
 use burn_pipeline::ops::DeferredForward;
 use burn_pipeline::stage::{LOSS_SEED, Loss, Stage};
-use burn_pipeline_moe::auxiliary::{AuxiliaryLosses, observe};
+use burn_pipeline_moe::auxiliary::{AuxiliaryLosses, observation_rows};
 use burn_pipeline_moe::balance::loads;
+use burn_pipeline_moe::extras::{StageExtras, StageExtrasError};
 use burn_pipeline_moe::layers::{AttentionContext, Block, LayerAuxiliary, MultiTokenPrediction, predict_ahead};
-use burn_pipeline_moe::structure::{SideData, SideDataError};
 
 #[derive(Module, Debug)]
 pub(crate) struct Embed {
@@ -141,7 +141,7 @@ impl MoeGptPart {
     }
 
     /// The side data that this part reads, in the order of [`Stage::extras`].
-    fn sides(&self, mut side: SideData) -> Result<Sides, SideDataError> {
+    fn sides(&self, mut side: StageExtras) -> Result<Sides, StageExtrasError> {
         let documents = side.take(DOCUMENTS)?;
         let relations = self.relation.is_some().then(|| side.take(RELATIONS)).transpose()?;
         let structure = self.has(|embed| &embed.structure).then(|| side.take(STRUCTURE)).transpose()?;
@@ -224,7 +224,7 @@ impl Stage for MoeGptPart {
         };
         let device: Device = x.device();
         let (x, ahead, left) = self.run(x, &sides);
-        let observed = observe(upstream, &left, self.experts, &device);
+        let observed = observation_rows(upstream, &left, self.experts, &device);
         let x = if self.injects { self.losses.inject(x, &left, extra.seed) } else { x };
         if self.head.is_none() {
             return MoeSignal::Hidden(Hidden { x, observed });
@@ -237,10 +237,11 @@ impl Stage for MoeGptPart {
         let count = self.blocks.len() + self.ahead.as_ref().map_or(0, |ahead| ahead.modules.len());
         let (loads, rate) = (loads(observed, self.experts, self.first..self.first + count), self.bias_rate);
         let (of_blocks, of_ahead) = loads.split_at(self.blocks.len());
-        self.blocks = self.blocks.into_iter().zip(of_blocks).map(|(block, load)| block.balanced(load, rate)).collect();
+        self.blocks =
+            self.blocks.into_iter().zip(of_blocks).map(|(block, load)| block.with_updated_bias(load, rate)).collect();
         if let Some(ahead) = &mut self.ahead {
             let modules = std::mem::take(&mut ahead.modules).into_iter().zip(of_ahead);
-            ahead.modules = modules.map(|(module, load)| module.balanced(load, rate)).collect();
+            ahead.modules = modules.map(|(module, load)| module.with_updated_bias(load, rate)).collect();
         }
         self
     }

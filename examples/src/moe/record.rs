@@ -2,7 +2,7 @@
 
 use crate::moe::gpt::{MoeGptConfig, MoeGptError, Observed};
 use crate::training::StepRecord;
-use burn_pipeline_moe::auxiliary::{LayerObservation, over_microbatches};
+use burn_pipeline_moe::auxiliary::{LayerObservation, combine_microbatches};
 use serde::Serialize;
 
 /// What is printed of a step; a line of `--log json`.
@@ -59,7 +59,7 @@ impl Observations {
     /// If the model's pattern has a letter without meaning.
     pub fn record(&self, model: &MoeGptConfig, step: StepRecord) -> Result<MoeStepRecord, MoeGptError> {
         let rows: Vec<&[LayerObservation]> = self.of_microbatches.iter().map(|one| &*one.layers).collect();
-        let (layers, kinds) = (over_microbatches(&rows), model.blocks()?);
+        let (layers, kinds) = (combine_microbatches(&rows), model.blocks()?);
         let (mut experts, mut depths) = (Vec::new(), Vec::new());
         for (layer, kind) in layers.iter().zip(kinds) {
             experts.extend(kind.has_experts().then_some(layer));

@@ -15,7 +15,7 @@ use crate::moe::signal::{DOCUMENTS, PLATFORM, RELATIONS, STRUCTURE, TOKENS};
 use crate::training::tokens;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use burn_pipeline::stage::AnyTensor;
-use burn_pipeline_moe::structure::{Structure, documents};
+use burn_pipeline_moe::extras::{BatchExtras, document_ids};
 
 /// Relations that the text has.
 pub const RELATIONS_OF_TEXT: usize = 2;
@@ -25,13 +25,13 @@ pub const STRUCTURES_OF_TEXT: usize = 5;
 pub const PLATFORMS_OF_TEXT: usize = 3;
 
 /// What the model's stages read beside windows of text; without `bos`, a window is one document.
-pub fn sides(model: &MoeGptConfig, windows: &Windows, bos: Option<u8>, device: &Device) -> Structure {
+pub fn sides(model: &MoeGptConfig, windows: &Windows, bos: Option<u8>, device: &Device) -> BatchExtras {
     let (inputs, seq) = (tokens(&windows.inputs, windows.seq, device), windows.seq);
     let found = match bos {
-        Some(bos) => documents(inputs.clone(), i64::from(bos)),
+        Some(bos) => document_ids(inputs.clone(), i64::from(bos)),
         None => Tensor::zeros_like(&inputs),
     };
-    let mut sides = Structure::new().by_sample(DOCUMENTS, AnyTensor::new(found));
+    let mut sides = BatchExtras::new().by_sample(DOCUMENTS, AnyTensor::new(found));
     if model.relations > 0 {
         sides = sides.by_sample(RELATIONS, AnyTensor::new(relations(windows, device)));
     }

@@ -2,7 +2,7 @@
 
 use burn::tensor::{Int, Tensor};
 use burn_pipeline::boundary;
-use burn_pipeline_moe::structure::SideData;
+use burn_pipeline_moe::extras::StageExtras;
 
 /// The extra that holds the document of each token, `[batch, seq]`: every stage reads it.
 pub const DOCUMENTS: &str = "documents";
@@ -76,7 +76,7 @@ pub struct MoeExtras {
     /// One element.
     pub seed: Tensor<1>,
     /// The rest, in the stage's order.
-    pub side: SideData,
+    pub side: StageExtras,
 }
 
 boundary!(

@@ -4,7 +4,7 @@
 //! from the offsets, so the host need not know them. It is launched for as many blocks as there can be. Each unit
 //! keeps a block of sums in registers and reads the matrix once for all of them.
 
-use super::{address, empty, grid, types, vector_size};
+use super::launch::{address, empty, grid, types, vector_size};
 use burn::backend::TensorMetadata;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;

@@ -1,8 +1,8 @@
 //! The gradients of injected losses: one unit multiplies the scale by the weight of each bucket.
 
-use super::{address, empty};
-use crate::ops::InjectedWeights;
+use super::launch::{address, empty};
 use crate::ops::inject::sums_in;
+use crate::ops::options::InjectedWeights;
 use burn::backend::DType;
 use burn::backend::cubecl::dtype_to_storage_type;
 use burn_cubecl::tensor::CubeTensor;

@@ -1,7 +1,9 @@
 //! Routing: one kernel a token, two for the statistics over tokens, one for the gradient.
 
-use super::{INT, PART, RouteOptions, accumulator, address, empty, grid, types};
+use super::launch::{INT, PART, address, empty, grid, types};
+use crate::ops::options::RouteOptions;
 use crate::ops::route::TINY;
+use crate::ops::specs::accumulator;
 use burn::backend::TensorMetadata;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;

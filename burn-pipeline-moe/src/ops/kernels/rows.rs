@@ -1,6 +1,7 @@
 //! Tokens to rows and back: a unit a vector of numbers, each written once.
 
-use super::{PART, accumulator, address, empty, grid, types, vector_size};
+use super::launch::{PART, address, empty, grid, types, vector_size};
+use crate::ops::specs::accumulator;
 use burn::backend::TensorMetadata;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;

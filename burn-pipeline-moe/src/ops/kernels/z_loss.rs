@@ -1,6 +1,7 @@
 //! The z-loss: one kernel a token, two small ones for the mean, one for the gradient.
 
-use super::{PART, accumulator, address, empty, grid, types};
+use super::launch::{PART, address, empty, grid, types};
+use crate::ops::specs::accumulator;
 use burn::backend::TensorMetadata;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;

@@ -4,7 +4,7 @@
 //! 2. Each expert adds its counts up: how many came before each part, and where its rows start.
 //! 3. Each expert goes through each part once more and gives its choices rows.
 
-use super::{INT, PART, address, empty, filled, grid};
+use super::launch::{INT, PART, address, empty, filled, grid};
 use burn::backend::TensorMetadata;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;

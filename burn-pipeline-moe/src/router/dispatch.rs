@@ -6,8 +6,8 @@
 //! [`Capacity::Dropless`], which reads the largest load.
 //!
 //! 1. A choice's place in its expert's queue is the running count of choices of that expert.
-//! 2. [`Places::gather`] brings tokens to experts by index; rows without a token are zero.
-//! 3. [`Places::combine`] brings results back by index, weighted by the gates; dropped choices read a zero row.
+//! 2. [`TokenDispatch::dispatch`] brings tokens to experts by index; rows without a token are zero.
+//! 3. [`TokenDispatch::combine`] brings results back by index, weighted by the gates; dropped choices read a zero row.
 //!
 //! Priority of choices follows Lepikhin et al., "GShard" (2020), algorithm 1.
 
@@ -26,7 +26,7 @@ pub enum Capacity {
 
 /// The rows that choices go to.
 #[derive(Debug, Clone)]
-pub struct Places {
+pub struct TokenDispatch {
     /// Choices that fell on each expert, dropped ones included, `[experts]`.
     pub load: Tensor<1, Int>,
     /// Choices that found their expert full, `[1]`.
@@ -42,8 +42,8 @@ pub struct Places {
     row_of_choice: Tensor<1, Int>,
 }
 
-impl Places {
-    /// Places for choices `[tokens, k]` among `experts` experts.
+impl TokenDispatch {
+    /// TokenDispatch for choices `[tokens, k]` among `experts` experts.
     pub fn new(chosen: Tensor<2, Int>, experts: usize, capacity: Capacity) -> Self {
         let ([tokens, top_k], device) = (chosen.dims(), chosen.device());
         let choices = tokens * top_k;
@@ -67,7 +67,7 @@ impl Places {
     }
 
     /// Tokens `[tokens, d]` as rows of experts `[experts, capacity, d]`.
-    pub fn gather(&self, tokens: Tensor<2>) -> Tensor<3> {
+    pub fn dispatch(&self, tokens: Tensor<2>) -> Tensor<3> {
         let [_, d] = tokens.dims();
         let rows = with_zero_row(tokens).select(0, self.token_of_row.clone());
         rows.reshape([self.experts, self.capacity, d])

@@ -1,34 +1,34 @@
 //! Shapes and element types of what the operations give: what fusion and captures must know before they run.
 
-use super::{BUCKETS, RouteOptions, accumulator};
+use super::options::{BUCKETS, RouteOptions};
 use burn::tensor::{DType, Shape};
 
 /// Element type of integers that kernels write.
 const INT: DType = DType::I32;
 
 /// A shape with an element type.
-pub(super) type Form = (Shape, DType);
+pub(super) type Spec = (Shape, DType);
 
 /// The loss, and the log-sum-exps.
-pub(super) fn z_loss((logits, dtype): &Form) -> [Form; 2] {
+pub(super) fn z_loss((logits, dtype): &Spec) -> [Spec; 2] {
     [(Shape::new([1]), *dtype), (Shape::new([logits[0]]), accumulator(*dtype))]
 }
 
 /// Gates and means, choices, load.
-pub(super) fn route((logits, dtype): &Form, options: &RouteOptions) -> [Form; 3] {
+pub(super) fn route((logits, dtype): &Spec, options: &RouteOptions) -> [Spec; 3] {
     let (tokens, experts, k) = (logits[0], logits[1], options.top_k);
     let row = (Shape::new([tokens * k + experts]), *dtype);
     [row, (Shape::new([tokens, k]), INT), (Shape::new([experts]), INT)]
 }
 
 /// First rows, rows of choices, choices of rows.
-pub(super) fn place(experts: &Shape, load: &Shape) -> [Form; 3] {
+pub(super) fn place(experts: &Shape, load: &Shape) -> [Spec; 3] {
     let choices = (Shape::new([experts.num_elements()]), INT);
     [(Shape::new([load[0] + 1]), INT), choices.clone(), choices]
 }
 
 /// The gradient of each bucket.
-pub(super) fn injected(dtype: DType) -> [Form; BUCKETS] {
+pub(super) fn injected(dtype: DType) -> [Spec; BUCKETS] {
     [(); BUCKETS].map(|()| (Shape::new([1]), dtype))
 }
 
@@ -55,4 +55,9 @@ pub(super) fn product_input(of_output: &Shape, weight: &Shape) -> Shape {
 
 pub(super) fn product_weight(rows: &Shape, of_output: &Shape, offsets: &Shape) -> Shape {
     Shape::new([offsets[0] - 1, rows[1], of_output[1]])
+}
+
+/// The type that numbers of this type are added up in.
+pub(super) fn accumulator(dtype: DType) -> DType {
+    if dtype == DType::F64 { DType::F64 } else { DType::F32 }
 }

@@ -1,0 +1,18 @@
+//! What the routers of one layer return beside the layer's output.
+
+use burn::tensor::{Int, Tensor};
+
+/// What the routers of one layer leave: auxiliary losses of one element each, and counts.
+#[derive(Debug, Clone, Default)]
+pub struct LayerAuxiliary {
+    /// [`load_balance`](crate::losses::load_balance) of a layer with experts.
+    pub load_balance: Option<Tensor<1>>,
+    /// [`router_z`](crate::losses::router_z) of a layer with experts.
+    pub router_z: Option<Tensor<1>>,
+    /// [`depth_router`](crate::losses::depth_router) of a mixture of depths.
+    pub depth_router: Option<Tensor<1>>,
+    /// Choices that fell on each expert, `[experts]`.
+    pub load: Option<Tensor<1, Int>>,
+    /// Choices that found their expert full, `[1]`.
+    pub dropped: Option<Tensor<1, Int>>,
+}

@@ -1,0 +1,54 @@
+//! The pre-norm transformer block: attention, then a feed-forward layer or experts.
+
+use super::attention::Attention;
+use super::context::AttentionContext;
+use super::feed_forward::FeedForward;
+use super::layer_auxiliary::LayerAuxiliary;
+use super::mixture::MixtureOfExperts;
+use burn::module::Module;
+use burn::nn::LayerNorm;
+use burn::tensor::Tensor;
+
+/// The second half of a block.
+#[derive(Module, Debug)]
+#[allow(clippy::large_enum_variant, reason = "a model has few blocks, and modules are not boxed in Burn")]
+pub enum FeedForwardOrExperts {
+    /// One feed-forward layer.
+    Dense(FeedForward),
+    /// Experts.
+    Experts(MixtureOfExperts),
+}
+
+/// A pre-norm transformer block.
+#[derive(Module, Debug)]
+pub struct TransformerBlock {
+    pub(super) norm_attention: LayerNorm,
+    pub(super) attention: Attention,
+    pub(super) norm_mix: LayerNorm,
+    /// The second half.
+    pub mix: FeedForwardOrExperts,
+}
+
+impl TransformerBlock {
+    /// As [`Block::forward`].
+    pub fn forward(&self, x: Tensor<3>, context: &AttentionContext) -> (Tensor<3>, LayerAuxiliary) {
+        let x = x.clone() + self.attention.forward(self.norm_attention.forward(x), context);
+        let normed = self.norm_mix.forward(x.clone());
+        let (y, auxiliary) = match &self.mix {
+            FeedForwardOrExperts::Dense(dense) => (dense.forward(normed), LayerAuxiliary::default()),
+            FeedForwardOrExperts::Experts(mixture) => mixture.forward(normed),
+        };
+        (x + y, auxiliary)
+    }
+
+    /// As [`Block::with_updated_bias`].
+    pub fn with_updated_bias(self, load: &[f64], rate: f64) -> Self {
+        let mix = match self.mix {
+            FeedForwardOrExperts::Dense(dense) => FeedForwardOrExperts::Dense(dense),
+            FeedForwardOrExperts::Experts(mixture) => {
+                FeedForwardOrExperts::Experts(mixture.with_updated_bias(load, rate))
+            }
+        };
+        Self { mix, ..self }
+    }
+}

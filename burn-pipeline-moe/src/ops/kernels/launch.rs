@@ -1,0 +1,73 @@
+//! What the launches of all kernels share: element types, sizes and new tensors.
+
+use crate::ops::specs::accumulator;
+use burn::backend::cubecl::dtype_to_storage_type;
+use burn::backend::tensor::{FloatTensor, IntTensor};
+use burn::backend::{DType, TensorMetadata};
+use burn::tensor::Shape;
+use burn_cubecl::CubeBackend;
+use burn_cubecl::kernel::into_contiguous;
+use burn_cubecl::ops::numeric::{empty_device_contiguous_dtype, full_device_dtype};
+use burn_cubecl::tensor::CubeTensor;
+use cubecl::calculate_cube_count_elemwise;
+use cubecl::ir::{AddressType, ElemType};
+use cubecl::prelude::{CubeCount, CubeDim, InputScalar};
+
+/// Numbers that one unit adds up.
+pub(super) const PART: usize = 64;
+
+/// Element type of the integers that kernels read and write.
+pub(super) const INT: DType = DType::I32;
+
+/// What kernels over floats are made for: the type of tensors, and of sums.
+pub(super) fn types(dtype: DType) -> [ElemType; 2] {
+    [dtype_to_storage_type(dtype), dtype_to_storage_type(accumulator(dtype))]
+}
+
+/// An uninitialized tensor on the device of another.
+pub(super) fn empty<const D: usize>(like: &CubeTensor, shape: [usize; D], dtype: DType) -> CubeTensor {
+    empty_device_contiguous_dtype(like.client.clone(), like.device.clone(), Shape::new(shape), dtype)
+}
+
+/// A tensor of one integer over and over, on the device of another.
+pub(super) fn filled<const D: usize>(like: &CubeTensor, shape: [usize; D], value: usize) -> CubeTensor {
+    let value = InputScalar::new(value as i64, dtype_to_storage_type(INT));
+    full_device_dtype(like.client.clone(), Shape::new(shape), like.device.clone(), value, INT)
+}
+
+/// Enough cubes for so many units.
+pub(super) fn grid(like: &CubeTensor, units: usize) -> (CubeCount, CubeDim) {
+    let dim = CubeDim::new(&like.client, units);
+    (calculate_cube_count_elemwise(&like.client, units, dim), dim)
+}
+
+/// The width of addresses that reaches all of these.
+pub(super) fn address(tensors: &[&CubeTensor]) -> AddressType {
+    tensors.iter().map(|tensor| tensor.required_address_type()).max().unwrap_or_default()
+}
+
+/// How many numbers of rows of this width a unit moves at once.
+pub(super) fn vector_size(like: &CubeTensor, width: usize) -> usize {
+    let sizes = like.client.io_optimized_vector_sizes(like.dtype.size());
+    sizes.filter(|&size| width.is_multiple_of(size)).max().unwrap_or(1)
+}
+
+/// Contiguous integers of the type that kernels read.
+pub(super) fn integers(tensor: IntTensor<CubeBackend>) -> CubeTensor {
+    use burn::backend::ops::IntTensorOps;
+    let tensor = match tensor.dtype() {
+        INT => tensor,
+        _ => CubeBackend::int_cast(tensor, burn::tensor::IntDType::I32),
+    };
+    into_contiguous(tensor)
+}
+
+/// Contiguous floats of a wanted type.
+pub(super) fn floats(tensor: FloatTensor<CubeBackend>, dtype: DType) -> CubeTensor {
+    use burn::backend::ops::FloatTensorOps;
+    let tensor = match tensor.dtype() == dtype {
+        true => tensor,
+        false => CubeBackend::float_cast(tensor, dtype.into()),
+    };
+    into_contiguous(tensor)
+}
