@@ -6,8 +6,8 @@
 //!        0                          11
 //! ```
 //!
-//! Each action starts with its text, or as much of it as tells it apart in its room, and goes on with `-`; a dot
-//! is idle time. Transfers that keep a rank from computing are `>` (sends), `<` (receives) and `=` (collectives), waits `~`.
+//! Each action starts with its text, shortened to what fits, and continues with `-`. A dot is idle time. Transfers that keep
+//! a rank from computing are `>` (sends), `<` (receives) and `=` (collectives); waits are `~`.
 
 use super::axis::short;
 use super::event::{Event, Track};
@@ -43,7 +43,7 @@ pub fn ascii(track: &Track, width: usize) -> String {
 
 /// What is written into `width` columns for an action.
 fn text(action: Action, width: usize) -> Vec<char> {
-    let single = |letters: String| if letters.chars().count() <= width { Some(letters) } else { None };
+    let fitting = |text: String| (text.chars().count() <= width).then_some(text);
     let task = action.tasks().last();
     let microbatch = |m: Option<usize>| m.map_or(String::new(), |m| m.to_string());
     let fill = match task.map(|task| task.op()) {
@@ -58,7 +58,7 @@ fn text(action: Action, width: usize) -> Vec<char> {
         let fused = matches!(action, Action::Overlap(..))
             .then(|| action.tasks().map(|t| t.to_string()).collect::<Vec<_>>().join("&"));
         let texts = [fused, Some(task.to_string()), Some(short), Some(task.op().to_string())];
-        texts.into_iter().flatten().find_map(single)
+        texts.into_iter().flatten().find_map(fitting)
     });
     let mut cells: Vec<char> = named.unwrap_or_default().chars().collect();
     cells.resize(width, fill);

@@ -15,7 +15,7 @@ fn step(least: f64) -> f64 {
     [1.0, 2.0, 5.0, 10.0].into_iter().map(|k| k * power).find(|&s| s >= least * (1.0 - 1e-9)).unwrap_or(10.0 * power)
 }
 
-/// A number without digits that say nothing: `0.1`, `25`, `1e-6`.
+/// A number without trailing zeros: `0.1`, `25`, `1.00e-6`.
 pub(super) fn short(value: f64) -> String {
     if value != 0.0 && !(1e-3..1e7).contains(&value.abs()) {
         return format!("{value:.2e}");

@@ -5,8 +5,8 @@
 //! 1. A track is a process, a rank a thread of it. Transfers and collectives, which may run beside computations,
 //!    have threads of their own below their rank.
 //! 2. `F`, `I`, `W` and `B` are `computation`, the rest `communication`.
-//! 3. Sends and receives say for how long their rank stood still for them, and before that for its neighbour
-//!    (`exposed_us`, `early_us`; see [`exposed_times`]).
+//! 3. Sends and receives carry the time that their rank waited for them (`exposed_us`), and before that for the neighbour's
+//!    computation (`early_us`); see [`exposed_times`].
 //! 4. [`chrome_steps`] is PyTorch's `_dump_chrometrace`: one microsecond a cell, a process a rank. It differs in one
 //!    thing: PyTorch files `I` under `communication`.
 
@@ -18,7 +18,7 @@ use crate::plan::{Action, Task};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 
-/// Writes tracks below each other, for instance what was predicted and what was measured.
+/// Writes tracks one below the other, for instance a predicted and a measured one.
 pub fn chrome(tracks: &[Track]) -> String {
     let mut events = Vec::new();
     for (process, track) in tracks.iter().enumerate() {
@@ -54,7 +54,7 @@ pub fn chrome(tracks: &[Track]) -> String {
     json!({ "traceEvents": events, "displayTimeUnit": "ms" }).to_string()
 }
 
-/// What tells an event from others of its track.
+/// The key of an event within its track.
 fn place(event: &Event) -> (usize, Action, u64) {
     (event.rank, event.action, event.start.to_bits())
 }

@@ -1,4 +1,4 @@
-//! One event type for what a simulator predicts and what a runtime measures.
+//! The event type of predictions and measurements.
 
 use crate::plan::Action;
 
@@ -7,7 +7,7 @@ use crate::plan::Action;
 pub struct Event {
     /// The rank that ran it.
     pub rank: usize,
-    /// What was run.
+    /// The action.
     pub action: Action,
     /// Seconds from the start of the step.
     pub start: f64,
@@ -18,7 +18,7 @@ pub struct Event {
 /// The events of one step on all ranks, under a name such as `predicted` or `measured`.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Track {
-    /// What is shown as its title.
+    /// The title in drawings.
     pub name: String,
     /// Number of ranks; ranks without events are drawn empty.
     pub ranks: usize,
@@ -32,7 +32,7 @@ impl Track {
         self.events.iter().map(|e| e.end).fold(0.0, f64::max)
     }
 
-    /// The number of ranks to draw: `ranks`, or more if an event says so.
+    /// The number of ranks to draw: `ranks`, or more if an event names a higher rank.
     pub fn rows(&self) -> usize {
         self.events.iter().map(|e| e.rank + 1).fold(self.ranks, usize::max)
     }

@@ -1,39 +1,40 @@
-//! Exposed communication: the part of each transfer, and of each exchange between data-parallel replicas, for which its rank
-//! stands still.
+//! Exposed communication: the time that each transfer, and each exchange between data-parallel replicas, kept its rank
+//! waiting.
 //!
-//! Guarantees: every transfer and exchange of a track is told of once; one that computation hides wholly has 0; nothing
-//! that a rank waits for because its neighbour has not computed it yet counts.
+//! Guarantees: one entry for every transfer and exchange of a track. It is 0 if computation hides it wholly. Time in which
+//! the neighbour has not computed the value yet does not count.
 //!
-//! 1. A receive can begin when the neighbour has what is sent: its event counts from there on. In a measured track the
-//!    event is the rank's wait, in a predicted one the transfer; the part before that is the neighbour's lateness.
-//! 2. A send's event counts whole: in a measured track it is the time that the send itself takes.
-//! 3. What the same rank computes meanwhile is taken off. What is left is exposed.
-//! 4. `UNSHARD` and `REDUCE_GRAD` go on beside other actions, transfers among them, which their rank may stand waiting for
-//!    anyway. So only the time counts in which it waits for them: their `WAIT_UNSHARD` and `WAIT_REDUCE_GRAD`. A
-//!    measured track tells these wherever a rank waited. In a track without any, a rank waits for its reductions
-//!    once it has computed everything, and for parameters until its stage computes.
+//! 1. A receive's event counts from the moment at which the neighbour has computed the value. What comes before is the
+//!    neighbour's lateness ([`ExposedTime::early`]). (In a measured track the event is the rank's wait, in a predicted one
+//!    the transfer.)
+//! 2. A send's event counts whole: in a measured track it is the time that the send itself took.
+//! 3. Time in which the same rank computes is subtracted. The rest is exposed.
+//! 4. `UNSHARD` and `REDUCE_GRAD` run beside other actions, for which the rank may wait anyway. So only the waits for them
+//!    count: `WAIT_UNSHARD` and `WAIT_REDUCE_GRAD`, which a measured track holds wherever a rank waited. In a track without
+//!    any such wait, a rank is taken to wait for reductions after its last computation, and for parameters until its
+//!    stage computes.
 //!
-//! In a track of several steps, what a receive waits for is the last such product that was begun before it ended.
+//! In a track of several steps, a receive belongs to the last such value whose computation began before the receive ended.
 
 use super::event::{Event, Track};
 use super::kind::is_compute;
 use crate::plan::{Op, StageId, Task};
 use std::collections::HashMap;
 
-/// What one transfer, or one exchange between replicas, cost its rank.
+/// The time that one transfer, or one exchange between replicas, kept its rank waiting.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct ExposedTime {
     /// The event: a send, a receive, `UNSHARD` or `REDUCE_GRAD`.
     pub event: Event,
-    /// Which transfer.
+    /// The transfer or exchange: the task of the event.
     pub task: Task,
-    /// Seconds of the event in which the neighbour had nothing to send yet.
+    /// Seconds of the event before the neighbour had computed the value.
     pub early: f64,
-    /// Seconds in which the transfer ran, or was awaited, and its rank computed nothing.
+    /// Seconds in which the transfer ran, or was awaited, while its rank computed nothing.
     pub exposed: f64,
 }
 
-/// What a receive waits for: a stage's product for a microbatch, forward or backward.
+/// A computed value: stage, microbatch, and whether it is an output or a gradient.
 type Product = (StageId, Option<usize>, bool);
 
 /// The exposed part of each transfer and exchange, in the order of the track's events.
@@ -78,34 +79,34 @@ pub fn exposed_times(track: &Track) -> Vec<ExposedTime> {
     track.events.iter().filter_map(exposed_part).collect()
 }
 
-/// Is it one of what data-parallel replicas exchange?
+/// Is it an exchange between data-parallel replicas?
 fn is_exchange(op: Op) -> bool {
     matches!(op, Op::Unshard | Op::ReduceGrad)
 }
 
-/// When ranks waited for what they exchange.
+/// The waits for exchanges.
 struct Waits {
-    /// By rank and by what was waited for, in order of time.
-    told: HashMap<(usize, Task), Vec<(f64, f64)>>,
+    /// By rank and exchange, in order of time.
+    spans: HashMap<(usize, Task), Vec<(f64, f64)>>,
 }
 
 impl Waits {
     fn of(track: &Track) -> Self {
-        let mut told: HashMap<(usize, Task), Vec<(f64, f64)>> = HashMap::new();
+        let mut spans: HashMap<(usize, Task), Vec<(f64, f64)>> = HashMap::new();
         for event in &track.events {
             for awaited in event.action.tasks().filter_map(Task::awaits).filter(|task| is_exchange(task.op())) {
-                told.entry((event.rank, awaited)).or_default().push((event.start, event.end));
+                spans.entry((event.rank, awaited)).or_default().push((event.start, event.end));
             }
         }
-        told.values_mut().for_each(|spans| spans.sort_by(|a, b| a.0.total_cmp(&b.0)));
-        Self { told }
+        spans.values_mut().for_each(|waits| waits.sort_by(|a, b| a.0.total_cmp(&b.0)));
+        Self { spans }
     }
 
-    /// The part of an exchange for which its rank stood still; `busy` is when it computed.
+    /// The time that an exchange kept its rank waiting; `busy` is when the rank computed.
     fn exposed(&self, event: &Event, task: Task, busy: &[(f64, f64)]) -> f64 {
         let (start, end) = (event.start, event.end);
-        if !self.told.is_empty() {
-            return self.told.get(&(event.rank, task)).map_or(0.0, |waits| overlap(waits, start, end));
+        if !self.spans.is_empty() {
+            return self.spans.get(&(event.rank, task)).map_or(0.0, |waits| overlap(waits, start, end));
         }
         let last = if task.op() == Op::ReduceGrad { busy.last() } else { before(busy, end) };
         let from = last.map_or(start, |&(_, over)| over.clamp(start, end));
@@ -123,7 +124,7 @@ fn is_transfer(op: Op) -> bool {
     matches!(op, Op::SendForward | Op::SendBackward | Op::ReceiveForward | Op::ReceiveBackward)
 }
 
-/// What a task makes that other ranks may wait for.
+/// The value that a task computes and other ranks may wait for.
 fn product_of(task: Task) -> Option<Product> {
     match task.op() {
         Op::Forward => Some((task.stage(), task.microbatch(), true)),
@@ -132,7 +133,7 @@ fn product_of(task: Task) -> Option<Product> {
     }
 }
 
-/// What a receive waits for.
+/// The value that a receive waits for.
 fn awaited(task: Task) -> Option<Product> {
     let stage = task.stage();
     let next = || StageId::in_replica(stage.replica(), stage.index() + 1);
@@ -143,12 +144,12 @@ fn awaited(task: Task) -> Option<Product> {
     }
 }
 
-/// When the last of these spans that began before `end` was over.
+/// The end of the last of these spans that began before `end`.
 fn ready(spans: &[(f64, f64)], end: f64) -> Option<f64> {
     before(spans, end).map(|&(_, over)| over)
 }
 
-/// How much of `from..to` lies in spans that are sorted and do not overlap each other.
+/// Seconds of `from..to` that lie in these spans, which are sorted and do not overlap each other.
 fn overlap(spans: &[(f64, f64)], from: f64, to: f64) -> f64 {
     let first = spans.partition_point(|&(_, end)| end <= from);
     let within = spans[first..].iter().take_while(|&&(start, _)| start < to);

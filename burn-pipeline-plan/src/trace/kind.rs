@@ -1,13 +1,13 @@
-//! How actions are told apart in drawings: a kind, and with it a colour and a category.
+//! The kinds of tasks in drawings, each with a colour and a category.
 //!
-//! The colours are those of Okabe and Ito, which people with any colour vision can tell apart; chunks of a rank
-//! are shades of them.
+//! The colours are those of Okabe and Ito, which people with any colour vision can distinguish. Chunks of a rank are
+//! shades of them.
 
 use super::event::{Event, Track};
 use crate::plan::{Op, StageId, Task};
 use std::collections::BTreeSet;
 
-/// What a task is for the eye.
+/// The kind of a task.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Kind {
     Forward,
@@ -32,7 +32,7 @@ impl Kind {
         }
     }
 
-    /// Red, green and blue of its first chunk.
+    /// The colour of the first chunk, as red, green and blue.
     pub(super) fn colour(self) -> [u8; 3] {
         match self {
             Kind::Forward => [0, 114, 178],
@@ -45,7 +45,7 @@ impl Kind {
         }
     }
 
-    /// What a legend says.
+    /// Its entry in the legend.
     pub(super) fn words(self) -> &'static str {
         match self {
             Kind::Forward => "F forward",
@@ -85,7 +85,7 @@ pub(super) fn is_compute(event: &Event) -> bool {
     event.action.tasks().any(|task| task.op().is_compute())
 }
 
-/// The stages of each rank that compute, in model order: a stage's place there is its chunk.
+/// The stages of each rank that compute, in model order. A stage's position in the list is its chunk.
 pub(super) fn chunks(track: &Track) -> Vec<Vec<StageId>> {
     let mut stages = vec![BTreeSet::new(); track.rows()];
     for event in track.events.iter().filter(|event| is_compute(event)) {

@@ -1,5 +1,5 @@
-//! Transfers and collectives may run beside computations and beside each other; each rank gets as many lanes for
-//! them as it takes to draw none over another.
+//! Lanes for transfers and collectives, which may run beside computations and beside each other: each rank gets as many
+//! as are needed to draw them without overlaps.
 
 use super::event::{Event, Track};
 use super::kind::is_compute;

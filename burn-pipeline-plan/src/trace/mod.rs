@@ -1,12 +1,14 @@
-//! Traces: what ran when, predicted or measured, in one event type and three drawings.
+//! Traces: what ran when, predicted or measured, as one type of event and three drawings.
 //!
-//! The simulator predicts [`Event`]s and the runtime records them, so both can be laid side by side:
+//! The simulator predicts [`Event`]s and the runtime records them, so that the two can be compared:
 //!
-//! - [`chrome()`]: JSON for Perfetto or `chrome://tracing`, several tracks below each other;
+//! - [`chrome()`]: JSON for Perfetto or `chrome://tracing`, several tracks one below the other;
 //! - [`svg()`]: a timeline for a paper;
 //! - [`ascii()`]: the same for a terminal.
 //!
-//! [`exposed_times`] tells of each transfer for how long its rank stood still for it; the JSON holds it too.
+//! [`exposed_times`] says how long each transfer kept its rank waiting; the JSON holds these numbers too.
+//!
+//! Files in reading order: `event`, `kind` and `lanes` and `axis` (what drawings share), the drawings, `exposed`.
 
 mod ascii;
 mod axis;

@@ -1,4 +1,4 @@
-//! One pass over all rows: what it would make of them, and the table of what became of each start.
+//! Applies one pass to all rows, without judging the result, and tells how each start moved.
 
 use super::cell::{self, Cell, Role};
 use super::graph::{self, Graph, Uses};
@@ -11,20 +11,20 @@ use crate::plan::Action;
 use crate::plan::edges::Edges;
 use std::collections::HashMap;
 
-/// What a pass would make of a plan.
+/// The rows that a pass would give.
 #[derive(Default)]
 pub(super) struct Attempt {
     pub(super) rows: Vec<Vec<Action>>,
     pub(super) table: Vec<PassRow>,
     pub(super) recounts: usize,
-    /// Cells, edges and neighbours that were looked at.
+    /// Cells, edges and neighbours visited: a measure of time that no machine changes.
     pub(super) work: usize,
 }
 
-/// What all attempts of a pass at one plan share.
+/// What all attempts of a pass on one plan share.
 pub(super) struct Prepared {
     rows: Vec<Vec<Cell>>,
-    /// What has to stay before what in each row, however far cells may go; empty where cells change places one by one.
+    /// Pairs of cells of each row that must keep their order. Empty for the iterative passes, which ask `rules` instead.
     needs: Vec<Vec<(u32, u32)>>,
 }
 
@@ -51,7 +51,7 @@ impl Prepared {
         Ok(Self { rows, needs })
     }
 
-    /// Attempts the pass, rank by rank; the greedy ones within `reach`.
+    /// Applies the pass, rank by rank; greedy ones within `reach`.
     pub(super) fn attempt(&self, judge: &Judge<'_>, pass: OverlapPass, reach: usize) -> Result<Attempt, OverlapError> {
         let mut attempt = Attempt::default();
         for (rank, (cells, needs)) in self.rows.iter().zip(&self.needs).enumerate() {
@@ -75,7 +75,7 @@ impl Prepared {
     }
 }
 
-/// A row's new order, what became of its starts where they moved one by one, and what it took.
+/// A row's new order. `moved` is given by the passes that move starts one by one.
 struct Row {
     order: Vec<u32>,
     moved: Option<HashMap<u32, Moved>>,
@@ -110,7 +110,7 @@ fn placed(cells: &[Cell], needs: &[(u32, u32)], aim: greedy::Aim) -> Row {
     Row { order, moved: None, recounts: 0, work: cells.len() + needs.len() }
 }
 
-/// What became of each start of a row with a wait of its own.
+/// One table row for each start that has a wait of its own.
 fn table(rank: usize, cells: &[Cell], order: &[u32], moved: Option<HashMap<u32, Moved>>) -> Vec<PassRow> {
     let place: Vec<u32> = (0..cells.len() as u32).collect();
     let (before, after) = (estimate::of_starts(cells, &place), estimate::of_starts(cells, order));

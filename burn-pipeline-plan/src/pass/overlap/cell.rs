@@ -1,12 +1,12 @@
-//! One rank's row as the passes see it: what each cell takes, holds and gives back, and which wait is whose.
+//! A row with costs: the seconds and bytes of each cell, and the wait of each start.
 //!
-//! Guarantees: linear in the row. Bytes are whole numbers (of 1/1024 byte), so that memory that is kept up to date by
-//! adding and subtracting is the very number that a recount gives.
+//! Guarantees: linear in the row. Bytes are whole numbers (of 1/1024 byte), so that a running count, changed by adding and
+//! subtracting in any order, equals a recount exactly.
 //!
-//! Memory is counted along the row, not in time: what a cell allocates is there before it runs, what it gives back is
-//! gone after it. `F` leaves its activation, `I`, `W` and `B` free their parts of it; a receive's buffer is there from
-//! the receive to the end of its use; a send's, where it has a wait of its own, from the send to that wait; gathered
-//! parameters from `UNSHARD` to `RESHARD`.
+//! Memory is counted along the row, not in time: a cell's allocation counts from before the cell, its release from after
+//! it. `F` allocates the activation, `I`, `W` and `B` free their parts of it. A receive buffer counts from the receive to
+//! the end of its use, a send buffer from the send to its wait (without a wait, not at all), gathered parameters from
+//! `UNSHARD` to `RESHARD`.
 
 use crate::cost::Costs;
 use crate::pass::idle::strip_idle;
@@ -14,24 +14,24 @@ use crate::plan::edges::Edges;
 use crate::plan::waits::Awaited;
 use crate::plan::{Action, Op, Plan, StageId, Task};
 
-/// Fractions of a byte that are told apart.
+/// Units of memory in a byte.
 const UNITS: f64 = 1024.0;
 
 /// No cell.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// What a cell is to the passes.
+/// The role of a cell in these passes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Role {
     /// Computes.
     Compute,
     /// Starts a transfer or a collective that has a wait of its own.
     Start,
-    /// A transfer or a collective without one: it starts and is over in its place.
+    /// A transfer or a collective without one, which ends in its own cell.
     Whole,
     /// Waits for one.
     Wait,
-    /// Gives parameters back.
+    /// Frees gathered parameters.
     Release,
 }
 
@@ -52,13 +52,13 @@ pub(super) struct Cell {
     pub(super) role: Role,
     /// Seconds that it computes.
     pub(super) seconds: f64,
-    /// Seconds that what it starts takes.
+    /// Seconds that the operation which it starts takes.
     pub(super) comm: f64,
-    /// Held from before the cell on.
+    /// Memory that counts from before the cell.
     pub(super) alloc: i64,
-    /// Given back after the cell.
+    /// Memory that no longer counts after the cell.
     pub(super) free: i64,
-    /// The wait of a start, the start of a wait; else [`NONE`].
+    /// The wait of a start, or the start of a wait; [`NONE`] for other cells.
     pub(super) partner: u32,
 }
 
@@ -89,8 +89,8 @@ pub(super) fn rows(plan: &Plan, costs: &Costs<'_>) -> Vec<Vec<Cell>> {
     (0..plan.ranks()).map(|rank| pricing.row(rank, &awaited, &mut open)).collect()
 }
 
-/// The last start of each value and of each stage's collectives, while its wait is still to come; by dense numbers, as
-/// each lives on one rank.
+/// The last start of each value, and of each stage's collectives, that still lacks its wait. One table serves all rows,
+/// since each pair is on one rank.
 struct Open<'a> {
     edges: &'a Edges,
     values: Vec<[u32; 4]>,
@@ -99,13 +99,13 @@ struct Open<'a> {
 
 impl<'a> Open<'a> {
     fn new(plan: &Plan, edges: &'a Edges) -> Self {
-        // Without waits nothing is kept; and a table must not dwarf a plan that numbers more than it holds.
+        // Without waits no table is needed, and for a sparse plan it would be far larger than the plan.
         let kept = plan.has_waits() && !edges.is_sparse(plan);
         let (pairs, slots) = if kept { (edges.pairs(), edges.slots().len()) } else { (0, 0) };
         Self { edges, values: vec![[NONE; 4]; pairs], collectives: vec![[NONE; 2]; slots] }
     }
 
-    /// The entry of a start, or of what a wait is for. What goes past a neighbour never moves, and has none.
+    /// The entry of a start, or of the start that a wait is for. Transfers along skip edges never move and have none.
     fn entry(&mut self, task: Task) -> Option<&mut u32> {
         if task.is_skip() {
             return None;
@@ -158,9 +158,10 @@ impl Pricing<'_> {
         let mut role = Role::Compute;
         for task in action.tasks() {
             let cost = self.costs.stage(task.stage());
-            // What a recomputing stage makes anew is there from `I` (or `B`) on.
+            // A stage that recomputes holds its recomputed activations from `I` (or `B`) on.
             let all = cost.activation_bytes + cost.recomputed_bytes;
-            // A value past a neighbour never moves: what it holds is left to the simulation that judges.
+            // A transfer along a skip edge never moves, so its buffer changes no comparison; the judge's simulation
+            // counts it.
             let payload = payload_of(task).filter(|_| !task.is_skip());
             let payload = payload.map_or(0.0, |stage| self.costs.message_bytes(stage));
             match task.op() {
@@ -191,7 +192,7 @@ impl Pricing<'_> {
         Cell { action, role, seconds, comm, alloc: units(alloc), free: units(free), partner: NONE }
     }
 
-    /// Bytes of a value that came from another rank: they go once it is used.
+    /// Bytes of a value from another rank, which are freed once it is used.
     fn received(&self, rank: usize, from: Option<StageId>, output_of: Option<StageId>) -> f64 {
         match (from, output_of) {
             (Some(from), Some(stage)) if self.lowered && self.plan.placement().rank_of(from) != rank => {
@@ -231,9 +232,8 @@ fn role_of(op: Op, awaited: bool) -> Role {
     }
 }
 
-/// The stage whose output, or the gradient for it, a transfer or its wait is about.
-///
-/// Transfers past neighbours have no waits and never move; what they hold is left to the simulation.
+/// The stage whose output (or its gradient) a transfer between neighbours moves. `None` for all else, transfers along skip
+/// edges included.
 fn payload_of(task: Task) -> Option<StageId> {
     if task.is_skip() {
         return None;

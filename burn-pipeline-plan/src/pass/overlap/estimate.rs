@@ -1,15 +1,16 @@
-//! How much of a transfer or a collective its rank has to stand still for: an estimate along the row.
+//! Estimates, from a row alone, how much of a transfer or collective computation hides and how much is exposed.
 //!
-//! Guarantees: linear in the row, for all of its starts (or all of its waits) at once.
+//! Guarantees: linear in the row, for all its starts (or all its waits) at once.
 //!
-//! 1. What a rank computes between a start and its wait hides that much of it.
-//! 2. Where another one is started *and* awaited in between, the rank stands for that one too, so only the computations
-//!    before its wait count (seen from the start), or those before its start (seen from the wait). A transfer without a
-//!    wait of its own is one that is started and awaited in its place; it hides nothing.
-//! 3. What is left is exposed. It is an estimate: when the other rank is ready does not enter.
+//! 1. Computations between a start and its wait hide that much of it.
+//! 2. If another operation is both started and awaited in between, the rank also stops for that one. Then only the
+//!    computations before the other's wait count (seen from the start), or those before the other's start (seen from the
+//!    wait). A transfer without a wait starts and is awaited in one place, so nothing hides it.
+//! 3. The rest is exposed. It is an estimate, since it does not know when the other rank is ready; what was really
+//!    exposed in a simulated or measured step says [`exposed_times`](crate::trace::exposed_times).
 //!
 //! Follows `coll_exposed_communication_time` and `wait_exposed_communication_time` of PyTorch's
-//! `torch/_inductor/comms.py` as their comments describe them, by suffix minima and a stack instead of walks.
+//! `torch/_inductor/comms.py` as their comments describe them, with suffix minima and a stack instead of a walk for each.
 
 use super::cell::{self, Cell, NONE, Role};
 use crate::cost::{Profile, ProfileError};
@@ -36,20 +37,22 @@ impl OverlapEstimate {
     }
 }
 
-/// The estimates of one started transfer or collective.
+/// The estimates for one started transfer or collective.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct StartEstimate {
     /// The rank.
     pub rank: usize,
     /// The start.
     pub start: Task,
-    /// Seen from the start: computations up to the first wait for something started later.
+    /// Seen from the start: computations count up to the first wait for an operation that is started later.
     pub from_start: OverlapEstimate,
-    /// Seen from its wait, where it has one: computations before the first start that is awaited in between.
+    /// Seen from its wait, if it has one: computations count up to the first start of an operation that is awaited
+    /// before.
     pub from_wait: Option<OverlapEstimate>,
 }
 
-/// Estimates how much of each transfer and collective is exposed, by rank and place. A receive and its send are two.
+/// Estimates how much of each transfer and collective is exposed, by rank and place. A send and its receive are two
+/// entries.
 ///
 /// # Errors
 /// If the profile does not fit the plan's placement.
@@ -88,7 +91,7 @@ impl<'a> Timeline<'a> {
         Self { cells, order, position, before }
     }
 
-    /// Where a start is awaited: at its wait, or in its own place.
+    /// The position at which a start is awaited: that of its wait, or its own.
     fn end(&self, start: u32) -> usize {
         match self.cells[start as usize].partner {
             NONE => self.position[start as usize],
@@ -107,11 +110,11 @@ impl<'a> Timeline<'a> {
     }
 }
 
-/// The estimates of all starts, by cell; the rest is zero.
+/// The estimates of all starts, by cell; zero for other cells.
 pub(super) fn of_starts(cells: &[Cell], order: &[u32]) -> Vec<OverlapEstimate> {
     let timeline = Timeline::new(cells, order);
     let mut estimates = vec![OverlapEstimate::default(); cells.len()];
-    // The first wait of anything that starts later.
+    // The earliest end among the starts visited so far, which all come later in the row.
     let mut first = usize::MAX;
     for start in timeline.starts().rev() {
         let end = timeline.end(start);
@@ -121,11 +124,12 @@ pub(super) fn of_starts(cells: &[Cell], order: &[u32]) -> Vec<OverlapEstimate> {
     estimates
 }
 
-/// The estimates of all waits, by cell; the rest is zero.
+/// The estimates of all waits, by cell; zero for other cells.
 pub(super) fn of_waits(cells: &[Cell], order: &[u32]) -> Vec<OverlapEstimate> {
     let timeline = Timeline::new(cells, order);
     let mut estimates = vec![OverlapEstimate::default(); cells.len()];
-    // Later starts whose ends fall towards the top: the first that ends before this one is the next on the stack.
+    // A stack of later starts. An entry that ends after its successor can never be the first to end, so it is removed;
+    // the ends then fall towards the top, and the nearest start that ends before this one is on top.
     let mut later: Vec<u32> = Vec::new();
     for start in timeline.starts().rev() {
         let end = timeline.end(start);

@@ -1,8 +1,8 @@
-//! What has to stay before what in a row, as a graph with a number of edges linear in the row.
+//! The order that a row must keep, as a graph with a number of edges linear in the row.
 //!
-//! Guarantees: every order that follows the edges can be reached by the swaps of [`rules`](super::rules), so it is
-//! legal wherever the row was. Only nearest edges are kept: what uses parameters hangs on the last gathering, a
-//! release on the uses since then, a reduction on its stage's weight gradients.
+//! Guarantees: every order that follows the edges can be reached by the swaps of [`rules`](super::rules), so it is legal if
+//! the row was. Only the nearest edges are kept: a use of parameters depends on the last gathering, a release on the uses
+//! since then, a reduction on its stage's weight gradients.
 
 use super::cell::{Cell, NONE, Role};
 use crate::plan::edges::{Edges, Side};
@@ -77,7 +77,7 @@ pub(super) fn reach(cells: &[Cell], reach: usize) -> Vec<(u32, u32)> {
     found
 }
 
-/// Chains of a pair: the forward, the backward for the input, and the four values that may cross.
+/// Chains of a pair: the forward, the backward for the input, and the four transfers.
 const KINDS: usize = 6;
 const FORWARD: usize = 0;
 const BACKWARD: usize = 1;
@@ -92,7 +92,8 @@ fn crossing(start: Op) -> Option<usize> {
     }
 }
 
-/// Finds the edges of what cells work on, row by row. Its tables are made once a plan: a pair lives on one rank.
+/// Finds the edges that data and parameters require, row by row. One table serves all rows, since each pair is on one
+/// rank.
 pub(super) struct Uses<'a> {
     edges: &'a Edges,
     /// The last cell of each chain of each pair.
@@ -119,7 +120,7 @@ impl<'a> Uses<'a> {
         }
     }
 
-    /// The edges of one rank's row. Each rank may be asked for once.
+    /// The edges of one rank's row. Call it once for each rank.
     pub(super) fn of(&mut self, cells: &[Cell]) -> Vec<(u32, u32)> {
         for (cell, Cell { action, .. }) in cells.iter().enumerate() {
             for task in action.tasks() {

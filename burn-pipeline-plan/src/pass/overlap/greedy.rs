@@ -1,14 +1,14 @@
-//! One greedy list scheduler with three scores: waits sink, communication rises, computations fill the time between.
+//! A greedy list scheduler with three scores: waits move later, communication earlier, computations between them.
 //!
-//! Guarantees: rows follow the edges of [`graph`](super::graph), so plans stay legal; `O(n log n)` in the row. Where
-//! nothing bounds how far cells may go, a second run changes nothing.
+//! Guarantees: rows follow the edges of [`graph`](super::graph), so plans stay legal; `O(n log n)` in the row. Without a
+//! bound on the reach it is idempotent.
 //!
-//! 1. Each cell has three scores, the lower the sooner: the number of the first start that it leads to (if
-//!    communication is raised; a cell that leads to none comes last), whether it is a wait (if waits sink), and its
-//!    place in the row.
+//! 1. Each cell has three scores; lower ones run sooner. The number of the first start that depends on it (if
+//!    communication moves earlier; without such a start it comes last), whether it is a wait (if waits move later), and
+//!    its place in the row.
 //! 2. Of all cells whose predecessors have run, the one with the lowest scores runs next.
-//! 3. To reorder for overlap, a start is followed by ready computations, lowest scores first, until they cover what it
-//!    takes; then the next start's turn comes.
+//! 3. To reorder for overlap, a start is followed by ready computations, lowest scores first, until they cover its
+//!    seconds; then comes the next start.
 //!
 //! Follows `_schedule_for_comm` of PyTorch's `torch/_inductor/comms.py`.
 
@@ -60,7 +60,7 @@ pub(super) fn schedule(cells: &[Cell], graph: &Graph, aim: Aim) -> Vec<u32> {
     run.order
 }
 
-/// The number of the first start that each cell leads to; [`NONE`] for none.
+/// The number of the first start that depends on each cell; [`NONE`] for none.
 fn leads_to(cells: &[Cell], graph: &Graph) -> Vec<u32> {
     let mut leads = vec![NONE; cells.len()];
     let mut number = cells.iter().filter(|cell| cell.role.starts()).count() as u32;
@@ -92,7 +92,7 @@ impl<S: Fn(u32) -> Scored> Run<'_, S> {
     }
 
     fn take_lowest(&mut self) -> Option<u32> {
-        // The scores are reversed: the higher one is the lower.
+        // The heap gives the greatest, and scores are stored reversed: the greater entry is the lower score.
         let other_first = self.others.peek() > self.computations.peek();
         let heap = if other_first { &mut self.others } else { &mut self.computations };
         heap.pop().map(|Reverse((_, _, cell))| cell)

@@ -1,17 +1,18 @@
-//! Swap by swap: starts rise and waits sink as far as it hides something and memory allows.
+//! Moves starts earlier (raises them) and waits later (sinks them), swap by swap, while that hides something and memory
+//! allows it.
 //!
-//! Guarantees: only swaps that [`rules`](super::rules) allow; no swap takes the row's memory above its peak before and
-//! the extra that was granted; what limited each move is said; time is linear in the row for a given reach and group.
+//! Guarantees: only swaps that [`rules`](super::rules) allow; no swap raises the row's memory above its former peak plus
+//! the extra allowed; the limit of each move is reported; time is linear in the row for a given reach and group.
 //!
 //! 1. Starts are taken from the first to the last, waits from the last to the first. Each changes places with its
 //!    neighbour as long as it is exposed.
-//! 2. A neighbour that it needs (or that needs it) joins it, up to a number of cells, and the group moves on together.
-//!    Only computations, waits (when starts rise) and releases join; another start never does.
-//! 3. A group that holds waits makes those end sooner, so the neighbour's computation no longer hides what they wait
-//!    for: it moves only if the start gains more than they lose.
+//! 2. A neighbour that must keep its order with it joins it, up to a number of cells, and the group moves on together.
+//!    Computations and releases may join, waits only when a start rises, another start never.
+//! 3. Waits that move earlier with a group lose the neighbour's computation, which no longer hides what they wait for.
+//!    The group moves only if the start gains more than these lose.
 //!
 //! Follows `_reorder_communication_preserving_peak_memory_internal` and `sink_waits_iterative` of PyTorch's
-//! `torch/_inductor/comms.py`; estimates are kept up to date by what was moved where these recompute them.
+//! `torch/_inductor/comms.py`, which recompute the estimates; here each swap updates them.
 
 use super::cell::{Cell, NONE, Role, bytes};
 use super::estimate::{OverlapEstimate, of_starts, of_waits};
@@ -20,19 +21,19 @@ use super::options::{OverlapError, OverlapOptions};
 use super::report::{Limit, Moved};
 use super::rules::{are_tied, may_swap};
 
-/// Swaps for each computation that may be passed: its sends, receives and waits stand around it.
+/// Swaps allowed for each computation that may be passed, since its sends, receives and waits stand around it.
 const SWAPS: usize = 8;
 
-/// A row's new order, and what became of each start (or wait).
+/// A row's new order, and how each start (or wait) moved.
 pub(super) struct Outcome {
     pub(super) order: Vec<u32>,
     pub(super) moved: Vec<(u32, Moved)>,
     pub(super) recounts: usize,
-    /// Neighbours that were compared with a cell of a group.
+    /// Comparisons of a neighbour with a cell of a group.
     pub(super) looked: usize,
 }
 
-/// Raises every start of a row; `most` is what it may hold.
+/// Raises every start of a row. `most` is the memory that the row may hold.
 pub(super) fn raise_starts(
     rank: usize,
     cells: &[Cell],
@@ -48,7 +49,7 @@ pub(super) fn raise_starts(
     Ok(mover.finish())
 }
 
-/// Sinks every wait of a row; `most` is what it may hold.
+/// Sinks every wait of a row. `most` is the memory that the row may hold.
 pub(super) fn sink_waits(
     rank: usize,
     cells: &[Cell],
@@ -115,13 +116,13 @@ impl<'a> Mover<'a> {
         &self.order.cells[cell as usize]
     }
 
-    /// Does computation cover what a start takes, and the margin on top?
+    /// Does computation cover the seconds of a start, and the margin?
     fn is_hidden(&self, start: u32) -> bool {
         let OverlapEstimate { communication, computation } = self.exposures[start as usize];
         computation >= communication * (1.0 + self.options.margin)
     }
 
-    /// The most swaps of one start or wait: of cells that compute nothing, too, it passes only so many.
+    /// The most swaps of one start or wait. It bounds the cells without computation too, which the reach does not count.
     fn most_moves(&self) -> usize {
         self.options.reach.saturating_add(1).saturating_mul(SWAPS)
     }
@@ -165,7 +166,7 @@ impl<'a> Mover<'a> {
         Ok(moved)
     }
 
-    /// Why the group may not go before the candidate, if so; else the estimates are those of afterwards.
+    /// The reason why the group may not move before the candidate. Without one, updates the estimates as if it had moved.
     fn refuse_raise(&mut self, start: u32, candidate: u32, passed: usize) -> Option<Limit> {
         let cell = self.cell(candidate);
         if passed >= self.options.reach && cell.role == Role::Compute {
@@ -178,7 +179,8 @@ impl<'a> Mover<'a> {
         if peak > self.most {
             return Some(Limit::Memory { bytes: bytes(peak) });
         }
-        // The starts whose waits go with the group lose what the candidate computes, the raised one gains it.
+        // A wait in the group moves before the candidate, whose computation then no longer hides its start; the raised
+        // start gains that computation. If the candidate is a wait, its start gains the group's computations.
         let (group_seconds, later) = (self.group_seconds(), self.awaited_by(candidate));
         let sooner = self.group.iter().filter_map(|&member| self.awaited_by(member));
         let loss = sooner.map(|start| self.loss(start, cell.seconds)).sum::<f64>();
@@ -233,7 +235,7 @@ impl<'a> Mover<'a> {
         Ok(moved)
     }
 
-    /// Why the group may not go behind the candidate, if so; else the estimates are those of afterwards.
+    /// The reason why the group may not move after the candidate. Without one, updates the estimates as if it had moved.
     fn refuse_sink(&mut self, start: u32, candidate: u32, passed: usize) -> Option<Limit> {
         let cell = self.cell(candidate);
         if passed >= self.options.reach && cell.role == Role::Compute {
@@ -247,7 +249,7 @@ impl<'a> Mover<'a> {
             return Some(Limit::Memory { bytes: bytes(peak) });
         }
         let group_seconds = self.group_seconds();
-        // A wait that goes before the group's computations ends sooner.
+        // If the candidate is a wait, it moves before the group's computations, which then no longer hide its start.
         let sooner = self.awaited_by(candidate);
         let loss = sooner.map_or(0.0, |start| self.loss(start, group_seconds));
         let gain = self.gain(start, cell.seconds);

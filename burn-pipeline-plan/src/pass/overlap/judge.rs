@@ -1,4 +1,4 @@
-//! The judge: a plan is only exchanged for one that is legal, not slower, and within the budget of memory.
+//! The judge: a new plan is accepted only if it is legal, not slower, and within the memory budget.
 
 use super::cell::{self, Cell, units};
 use super::memory::{peak, recount};
@@ -11,15 +11,15 @@ use crate::simulate::{Simulation, simulate};
 /// Room for rounding: times and bytes are sums of many.
 pub(super) const ROUNDING: f64 = 1e-9;
 
-/// A plan that passed, with what it takes and what it may take.
+/// The last accepted plan, its simulated step, and the memory limits.
 pub(super) struct Judge<'a> {
     pub(super) plan: Plan,
     profile: &'a Profile,
     pub(super) options: OverlapOptions,
     pub(super) step: Simulation,
-    /// Bytes that each rank may hold in simulation.
+    /// Bytes that each rank may hold, as the simulator counts them.
     peaks: Vec<f64>,
-    /// What each row may hold, counted along it.
+    /// Memory that each row may hold, as `memory` counts it along the row.
     most: Vec<i64>,
     /// Actions that were checked and simulated.
     pub(super) judged: usize,
@@ -66,12 +66,12 @@ impl<'a> Judge<'a> {
         self.most[rank]
     }
 
-    /// Takes a plan in the place of the one before, or says why not.
+    /// Accepts a plan, or says why not.
     pub(super) fn admit(&mut self, plan: Plan) -> Result<(), Kept> {
         self.admit_within(plan, ROUNDING)
     }
 
-    /// The same, where the step may take longer by a share of `room`, or (below zero) has to be shorter.
+    /// The same with another bound: the step may be longer by the share `room`, or must be shorter if that is negative.
     pub(super) fn admit_within(&mut self, plan: Plan, room: f64) -> Result<(), Kept> {
         if plan == self.plan {
             return Ok(());

@@ -1,15 +1,14 @@
-//! Memory along a row, kept up to date while cells change places.
+//! A running count of memory along a row while cells change places.
 //!
-//! Guarantees: after any number of [`raise`](Memory::raise)s and [`sink`](Memory::sink)s the levels are exactly those
-//! that a recount along the new order gives ([`Order::recounts`] compares them, see
-//! [`OverlapOptions::recount`](super::OverlapOptions)).
+//! Guarantees: after any number of [`raise`](Order::raise)s and [`sink`](Order::sink)s the levels equal those of a recount
+//! along the new order ([`Order::recounts`] compares them; see [`OverlapOptions::recount`](super::OverlapOptions)).
 //! A swap of a group with one cell takes time in the group alone.
 //!
 //! ```text
 //! before   .. candidate [group] ..     after   .. [group] candidate ..
 //! ```
 //!
-//! Nothing else changes: what stands before and after the two holds what it held. Follows the iterative update of
+//! Only the levels of the candidate and the group change, since the sum of both is the same before and after. Follows the iterative update of
 //! PyTorch's `reorder_communication_preserving_peak_memory`.
 
 use super::cell::{Cell, NONE};
@@ -49,7 +48,7 @@ pub(super) struct Order<'a> {
 }
 
 impl<'a> Order<'a> {
-    /// The cells as they stand.
+    /// The cells in their original order.
     pub(super) fn new(cells: &'a [Cell]) -> Self {
         let count = cells.len() as u32;
         let link = |cell: u32| if cell < count { cell } else { NONE };
@@ -74,7 +73,7 @@ impl<'a> Order<'a> {
         self.levels == recount(self.cells, self.iter())
     }
 
-    /// The peak of `candidate` and the group behind it, were they to change places.
+    /// The peak of `candidate` and the group after it, if they changed places.
     pub(super) fn peak_if_raised(&self, candidate: u32, group: &[u32]) -> i64 {
         let Cell { alloc, free, .. } = self.cells[candidate as usize];
         let shift = free - alloc;
@@ -83,14 +82,14 @@ impl<'a> Order<'a> {
         highest.max(end + alloc)
     }
 
-    /// The peak of a group and `candidate` behind it, were they to change places.
+    /// The peak of a group and `candidate` after it, if they changed places.
     pub(super) fn peak_if_sunk(&self, group: &[u32], candidate: u32) -> i64 {
         let Cell { alloc, free, .. } = self.cells[candidate as usize];
         let highest = group.iter().map(|&cell| self.levels[cell as usize].before + alloc - free).max();
         highest.unwrap_or(i64::MIN).max(self.level_before(group) + alloc)
     }
 
-    /// Moves the group, which stands right behind `candidate` (first cell first), before it.
+    /// Moves the group, which stands right after `candidate`, before it.
     pub(super) fn raise(&mut self, candidate: u32, group: &[u32]) {
         let Cell { alloc, free, .. } = self.cells[candidate as usize];
         self.shift(group, free - alloc);
@@ -99,7 +98,7 @@ impl<'a> Order<'a> {
         self.relink(&[candidate], group);
     }
 
-    /// Moves the group, which stands right before `candidate`, behind it.
+    /// Moves the group, which stands right before `candidate`, after it.
     pub(super) fn sink(&mut self, group: &[u32], candidate: u32) {
         let Cell { alloc, free, .. } = self.cells[candidate as usize];
         let start = self.level_before(group);

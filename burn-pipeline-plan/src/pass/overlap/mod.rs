@@ -1,24 +1,29 @@
-//! Communication moved where computation hides it: passes over lowered plans whose starts have waits of their own
-//! (`insert_waits`).
+//! Passes that move communication to where computation hides it, in lowered plans with waits
+//! ([`insert_waits`](super::insert_waits)).
 //!
 //! Guarantees, of every pass here:
 //!
-//! - the plan passes [`check`](crate::plan::check) before and after, under the transport of the options: by
-//!   construction (see `rules`), and checked again;
-//! - it is never slower in simulation, and on no rank holds more than it did and the extra that the options grant: else
-//!   the plan stays as it was, and the report says why;
-//! - sends, receives and collectives of a rank start in the order in which they did
-//!   ([`OverlapPass::OrderCommunication`] alone changes it, so that all ranks follow one order);
-//! - the same plan, profile and options give the same result, so ranks that share a profile
-//!   ([`Profile::median`](crate::cost::Profile::median)) decide alike;
-//! - time is near linear in the plan, but for the simulations it is judged by.
+//! - the plan passes [`check`](crate::plan::check) before and after, under the transport of the options; it does so by
+//!   construction (`rules` says why), and is checked again;
+//! - in simulation the new plan is never slower, and no rank holds more than before plus the extra that the options
+//!   allow; otherwise the plan stays unchanged, and the report says why;
+//! - sends, receives and collectives of a rank keep the order of their starts. Only [`OverlapPass::OrderCommunication`]
+//!   changes it, so that all ranks follow one order;
+//! - the same plan, profile and options give the same result, so ranks with one profile
+//!   ([`Profile::median`](crate::cost::Profile::median)) get one plan;
+//! - the passes themselves take near linear time; each result is simulated once more to be judged.
 //!
-//! 1. `cell` prices the cells of a row and finds each start's wait; `estimate` estimates what computation hides.
-//! 2. `graph` and `greedy` place all cells of a row at once; `iterative`, on `memory`, swaps neighbours.
-//! 3. `order` gives all ranks one order of messages.
-//! 4. What came out is simulated and judged here; `report` is the table.
+//! How a plan goes through, file by file:
 //!
-//! The passes are those of PyTorch's `torch/_inductor/comms.py`, where the rows are those of a compiled program.
+//! 1. `options` names the passes and their budgets.
+//! 2. `cell` gives each cell of a row its costs, and each start its wait. `estimate` says how much of each start
+//!    computation hides.
+//! 3. `rules` says which cells may change places. The greedy passes (`graph`, `greedy`) place all cells of a row at once;
+//!    the iterative ones (`iterative`, with `memory`) swap neighbours; `order` finds one order of messages for all ranks.
+//! 4. `attempt` applies one pass to all rows, `judge` checks and simulates the result, `tries` repeats greedy passes
+//!    within a shorter reach, `run` runs passes one after the other, and `report` is the table of what each did.
+//!
+//! The passes are those of PyTorch's `torch/_inductor/comms.py`, where a row is a compiled program.
 
 mod attempt;
 mod cell;

@@ -1,4 +1,4 @@
-//! The passes by name, their budgets, and why a plan is refused.
+//! The passes by name, their budgets, and their errors.
 
 use crate::cost::ProfileError;
 use crate::plan::{Action, CheckError};
@@ -7,17 +7,17 @@ use crate::simulate::{SimulateError, SimulateOptions};
 /// A pass over the communication of a plan.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum OverlapPass {
-    /// Gives all ranks one order of messages, where their rows follow none.
+    /// Gives all ranks one order of messages, if their rows do not follow one already.
     OrderCommunication,
     /// Greedily schedules waits as late as possible.
     SinkWaits,
     /// Greedily schedules starts as early as possible.
     RaiseCommunication,
-    /// Both, and fills the time that each start takes with computations, those that are needed soonest first.
+    /// Both, and then fills the time that each start takes with computations, those needed soonest first.
     ReorderCompute,
-    /// Moves waits down swap by swap, as long as something is exposed and memory allows.
+    /// Moves waits later, swap by swap, while something is exposed and memory allows it.
     SinkWaitsIteratively,
-    /// Moves starts up swap by swap, as long as something is exposed and memory allows.
+    /// Moves starts earlier, swap by swap, while something is exposed and memory allows it.
     ReorderCommunication,
 }
 
@@ -32,7 +32,7 @@ impl OverlapPass {
         OverlapPass::ReorderCommunication,
     ];
 
-    /// What [`overlap`] runs where nothing else is asked for.
+    /// The passes to run by default.
     pub const USUAL: [OverlapPass; 3] =
         [OverlapPass::ReorderCompute, OverlapPass::SinkWaitsIteratively, OverlapPass::ReorderCommunication];
 
@@ -59,48 +59,48 @@ impl OverlapPass {
     }
 }
 
-/// Budgets, and how results are judged.
+/// The budgets of the passes, and how results are judged.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct OverlapOptions {
-    /// How steps are simulated; its transport is also the one that plans are checked for.
+    /// How steps are simulated. Plans are checked for the same transport.
     pub simulate: SimulateOptions,
-    /// Bytes that a rank may hold beyond its peak with the plan given.
+    /// Bytes that a rank may hold beyond its peak under the original plan.
     pub extra_bytes: f64,
-    /// Prefetch distance: the most computations that a start (or, to hide one, a wait or a computation) may pass.
+    /// Prefetch distance: the most computations that a cell may pass.
     pub reach: usize,
-    /// The most cells that may go along with a start or a wait; 0 lets nothing go along.
+    /// The most cells that may move together with a start or a wait; with 0 it moves alone.
     pub group: usize,
-    /// Computation beyond what a start takes, as a share of that, for which starts still rise and waits sink.
+    /// A start counts as hidden once computation covers its seconds times `1 + margin`.
     pub margin: f64,
-    /// After every swap, count memory anew and compare: a debugging aid, quadratic in the plan.
+    /// Recount memory after every swap and compare: a debugging aid, quadratic in the plan.
     pub recount: bool,
 }
 
 impl Default for OverlapOptions {
-    /// No extra memory, 8 computations, groups of 4 cells beside the first, no margin.
+    /// No extra memory, a reach of 8 computations, up to 4 cells that move along, no margin.
     fn default() -> Self {
         Self { simulate: SimulateOptions::default(), extra_bytes: 0.0, reach: 8, group: 4, margin: 0.0, recount: false }
     }
 }
 
-/// Why a plan cannot be worked on.
+/// Why the passes cannot run on a plan.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum OverlapError {
-    /// Values that cross ranks are not sent in writing, so there is nothing to move.
+    /// The plan has no sends and receives, so there is nothing to move.
     #[error("the plan is not lowered; run `insert_transfers` first")]
     NotLowered,
-    /// The plan given cannot be run under the transport of the options.
+    /// The original plan cannot be run under the transport of the options.
     #[error(transparent)]
     Check(#[from] Box<CheckError>),
-    /// The plan given cannot be simulated.
+    /// The original plan cannot be simulated.
     #[error(transparent)]
     Simulate(#[from] SimulateError),
     /// The profile does not fit the plan.
     #[error(transparent)]
     Profile(#[from] ProfileError),
-    /// Memory kept up to date differs from a recount: a fault of this library.
+    /// The running memory count differs from a recount: a fault of this library.
     #[error(
-        "rank {rank}: after {action} was passed, memory kept up to date differs from a recount; please report the plan"
+        "rank {rank}: after {action} was passed, the running memory count differs from a recount; please report the plan"
     )]
     Recount {
         /// The rank.

@@ -1,17 +1,15 @@
 //! One order of all messages that every rank follows.
 //!
 //! Guarantees: [`communication_order`] finds one if there is one, in linear time. A plan whose rows follow one cannot
-//! deadlock, wherever its waits stand and whatever the transport: a rank that stands at the wait for a message has
-//! started none that comes later in the order, so of all messages that are waited for, the first one's other end can
-//! always go on.
+//! deadlock, wherever its waits are and whatever the transport. The proof: of all messages that ranks wait for, take the
+//! first in the order. Its other end waits for no earlier message, so it can go on until it has started this one.
 //!
-//! Rows that were lowered by [`insert_transfers`](crate::pass::insert_transfers) follow one; rows in which two ranks
-//! start the same two messages the other way round (which only waits of their own make legal) do not, and are given
-//! one:
+//! Rows from [`insert_transfers`](crate::pass::insert_transfers) follow one. Rows in which two ranks start the same two
+//! messages in opposite orders, which is legal only with waits, do not. They get one as follows:
 //!
 //! 1. Messages are ordered by the time at which they start in simulation, those of one instant by a dry run, so that
 //!    none comes before one that it needs.
-//! 2. Each row is scheduled anew with its sends and receives in that order, everything else as it stood.
+//! 2. Each row is scheduled anew with its sends and receives in that order, everything else in the order that it had.
 //!
 //! The counterpart for point-to-point messages of `decide_global_ordering_of_comms` in PyTorch's
 //! `torch/_inductor/comms.py`, which keeps the order of the program.
@@ -33,7 +31,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 pub fn communication_order(plan: &Plan) -> Option<Vec<Task>> {
     let rows: Vec<Vec<Task>> = (0..plan.ranks()).map(|rank| messages(plan, rank).collect()).collect();
     let mut next = vec![0; rows.len()];
-    // How many of its two ends have come to a message.
+    // The ranks that have come to each message; with both, the message is next in the order.
     let mut ends: HashMap<Task, Vec<usize>> = HashMap::new();
     let mut order = Vec::new();
     let mut ready: VecDeque<usize> = (0..rows.len()).collect();
@@ -72,11 +70,12 @@ fn sent_by(plan: &Plan, task: Task) -> Option<Task> {
     }
 }
 
-/// The place of each message in an order by starting time.
+/// The number of each message in an order by starting time.
 pub(super) fn by_time(plan: &Plan, step: &Simulation) -> HashMap<Task, u32> {
     let times: HashMap<Task, f64> =
         step.events.iter().filter_map(|event| Some((single(event.action)?, event.start))).collect();
-    // A stable sort, so messages of one instant stay in the order of the dry run.
+    // A stable sort keeps messages that start at one instant in the order of the dry run, where none precedes one that
+    // it needs.
     let mut sends = dry_run(plan);
     sends.sort_by(|a, b| times.get(a).unwrap_or(&0.0).total_cmp(times.get(b).unwrap_or(&0.0)));
     sends.into_iter().zip(0..).collect()
@@ -125,7 +124,7 @@ fn used_message(plan: &Plan, rank: usize, task: Task) -> Option<Task> {
     (plan.placement().rank_of(stage) != rank).then(|| Task::new(stage, send, microbatch))
 }
 
-/// The edges that put a row's sends and receives into the order of the places given, and its collectives into their own.
+/// The edges that put a row's sends and receives into the given order, and keep its collectives in theirs.
 pub(super) fn chain(plan: &Plan, cells: &[Cell], places: &HashMap<Task, u32>) -> Vec<(u32, u32)> {
     let mut transfers: Vec<(u32, u32)> = Vec::new();
     let mut collectives: Vec<u32> = Vec::new();

@@ -3,28 +3,28 @@
 use crate::plan::{Action, Task};
 use std::fmt;
 
-/// What kept a start from rising, or a wait from sinking, any further.
+/// What stopped a start from moving earlier, or a wait from moving later.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub enum Limit {
-    /// The pass places all cells at once and has no single limit to name.
+    /// The pass places all cells at once, so there is no single limit.
     #[default]
     None,
     /// The row ended.
     End,
-    /// Nothing of it is exposed any more, by the estimates.
+    /// By the estimates, nothing of it is exposed any more.
     Hidden,
-    /// Starts keep their order, and waits do not go before starts: this cell is in the way.
+    /// Starts keep their order, and waits do not move before starts: this cell is in the way.
     Order(Action),
-    /// This cell makes what it needs or uses what it brings, and may not go along.
+    /// This cell computes what it needs, or uses what it receives, and may not move along.
     Data(Action),
-    /// The rank would have held more than its peak and the extra granted.
+    /// The rank would have held more than its peak and the extra allowed.
     Memory {
         /// What it would have held, in bytes (weights not counted).
         bytes: f64,
     },
-    /// It passed as many computations, or other cells around them, as it may.
+    /// It has passed as many cells as the reach allows.
     Reach,
-    /// What goes along would expose more elsewhere than is gained.
+    /// The move would expose more of other operations than it hides of this one.
     Exposes {
         /// Seconds more on balance.
         seconds: f64,
@@ -71,13 +71,13 @@ pub struct PassRow {
     pub exposed_after: f64,
     /// Swaps that moved it; for the passes that place all cells at once, places that its start and its wait moved.
     pub moves: usize,
-    /// Cells that went along.
+    /// Cells that moved along.
     pub grouped: usize,
     /// What stopped it.
     pub limit: Limit,
 }
 
-/// Why a pass left the plan as it was.
+/// Why a pass left the plan unchanged.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Kept {
     /// Its result takes longer, in simulation.
@@ -92,7 +92,7 @@ pub enum Kept {
         /// Its peak with the result, in bytes.
         bytes: f64,
     },
-    /// Its result was refused, as text. The passes are built so that this does not happen.
+    /// The check refused its result, with this error. The passes are built so that this does not happen.
     Refused(String),
 }
 
@@ -106,14 +106,14 @@ impl fmt::Display for Kept {
     }
 }
 
-/// What a pass did and what it changed, by estimate (the rows) and in simulation (the rest).
+/// What a pass did: estimates in the rows, simulated times and bytes in the rest.
 ///
-/// Where the plan was kept as it was, the rows tell of the attempt.
+/// If the plan was left unchanged, the rows describe the rejected attempt.
 #[derive(Clone, PartialEq, Debug)]
 pub struct PassReport {
     /// The pass.
     pub pass: &'static str,
-    /// Computations that a cell might pass: those of the options, or fewer where a greedy pass was tried again.
+    /// Computations that a cell could pass: the reach of the options, or less if a greedy pass was tried again.
     pub reach: usize,
     /// One row a start, by rank and by place.
     pub rows: Vec<PassRow>,
@@ -125,12 +125,12 @@ pub struct PassReport {
     pub peak_before: f64,
     /// Bytes held at most on any rank with the plan returned.
     pub peak_after: f64,
-    /// Why the plan was left as it was, if it was.
+    /// Why the plan was left unchanged, if it was.
     pub kept: Option<Kept>,
     /// Moves after which memory was recounted and compared.
     pub recounts: usize,
-    /// Cells placed and their edges, neighbours looked at, actions checked and simulated, over all attempts: what the
-    /// pass took, whatever the machine.
+    /// Cells, edges and neighbours visited, and actions checked and simulated, over all attempts: a measure of time
+    /// that does not depend on the machine.
     pub work: usize,
 }
 

@@ -1,13 +1,13 @@
-//! Which two neighbouring cells of a row may change places.
+//! Rules for swaps: which two neighbouring cells of a row may change places.
 //!
 //! Guarantees: rows rewritten by these swaps alone still pass [`check`](crate::plan::check) under the same transport:
 //!
-//! 1. What uses something stays behind what makes it ([`tied`]).
-//! 2. Starts keep their order, so both ends of every channel still agree, and every rank still starts its
-//!    collectives alike.
-//! 3. A start may move up over a wait, never a wait over a start. A deadlock is a circle in which each rank stands at a
-//!    wait that comes before the start that the rank before it needs. Every swap leaves at most as many pairs of a
-//!    wait before a start, so it can break circles and cannot close one.
+//! 1. A use of something stays after the cell that computes or receives it ([`tied`]).
+//! 2. Starts keep their order, so both ends of every channel still have the same order, and all ranks still start their
+//!    collectives in one order.
+//! 3. A start may move before a wait, but no wait before a start. A deadlock is a cycle of ranks, each at a wait that comes
+//!    before the start which the next rank needs. A swap of this kind removes such a pair of wait and start and never
+//!    adds one, so it can break a cycle but not close one.
 
 use super::cell::Cell;
 use crate::plan::{Op, Task};
@@ -18,12 +18,12 @@ pub(super) fn may_swap(first: &Cell, second: &Cell) -> bool {
     !starts && !are_tied(first, second)
 }
 
-/// Does one of two cells need what the other one does?
+/// Must two cells of one rank keep their order?
 pub(super) fn are_tied(first: &Cell, second: &Cell) -> bool {
     first.action.tasks().any(|a| second.action.tasks().any(|b| tied(a, b)))
 }
 
-/// Must two tasks of one rank keep their order for what they work on? Symmetric.
+/// Must two tasks of one rank keep their order, since they share data or parameters? Symmetric.
 fn tied(a: Task, b: Task) -> bool {
     if a.stage() != b.stage() {
         let next = a.stage().replica() == b.stage().replica() && a.stage().index().abs_diff(b.stage().index()) == 1;
@@ -62,13 +62,13 @@ fn is_parameters(op: Op) -> bool {
     matches!(op, Op::Unshard | Op::WaitUnshard | Op::Reshard)
 }
 
-/// The start that stands for the value that a transfer or its wait is about.
+/// The start of a transfer or of the transfer that a wait is for: it identifies the value that is moved.
 fn value(op: Op) -> Option<Op> {
     let start = op.awaits().unwrap_or(op);
     start.is_transfer().then_some(start)
 }
 
-/// Does a computation make or use the value of a transfer?
+/// Does a computation produce or use the value of a transfer?
 fn touches(compute: Op, transfer: Op) -> bool {
     match transfer {
         Op::SendForward | Op::ReceiveForward => compute == Op::Forward,

@@ -1,4 +1,4 @@
-//! Runs passes one after the other, each on the plan that the one before it left.
+//! Runs passes one after the other, each on the result of the one before.
 
 use super::judge::Judge;
 use super::options::{OverlapError, OverlapOptions, OverlapPass};
@@ -7,23 +7,22 @@ use crate::cost::Profile;
 use crate::pass::waits::{Placing, WaitOptions, insert_waits};
 use crate::plan::Plan;
 
-/// A plan after some passes, and what each of them did.
+/// A plan after some passes, with one report a pass.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Overlapped {
-    /// The plan.
+    /// The plan after the last pass.
     pub plan: Plan,
-    /// One report a pass.
+    /// What each pass did, in order.
     pub reports: Vec<PassReport>,
 }
 
-/// Runs passes one after the other over a lowered plan, as it stands: only starts with waits of their own move. Idle
-/// cells are dropped.
+/// Runs passes one after the other on a lowered plan. Only starts with waits of their own move. Idle cells are dropped.
 ///
-/// The budget of memory is for all of them together, over the plan given.
+/// The memory budget counts from the original plan, for all passes together.
 ///
 /// # Errors
-/// [`OverlapError::NotLowered`]; [`OverlapError::Check`], [`OverlapError::Simulate`] or [`OverlapError::Profile`] where
-/// the plan given does not run or the profile is about another one.
+/// [`OverlapError::NotLowered`]; [`OverlapError::Check`], [`OverlapError::Simulate`] or [`OverlapError::Profile`] if the
+/// original plan cannot be run or the profile does not fit it.
 ///
 /// ```
 /// use burn_pipeline_plan::cost::{Profile, UniformCosts};
@@ -50,10 +49,10 @@ pub fn run_passes(
     Ok(Overlapped { plan: judge.into_plan(), reports })
 }
 
-/// Gives every start a wait, then runs passes.
+/// Gives every start between neighbours a wait, then runs passes.
 ///
-/// Waits go where they cost neither time nor memory beyond the budget: late ones ([`Placing::Late`]) first; else those
-/// of sends at once, where the passes can take them further; else sends keep none.
+/// Four placings of the waits are tried in order, and the first that costs neither time nor memory beyond the budget is
+/// kept: all late ([`Placing::Late`]); sends at once, so that the passes can move them; all at once; sends without waits.
 ///
 /// # Errors
 /// As [`run_passes`].
@@ -64,7 +63,7 @@ pub fn overlap(
     options: &OverlapOptions,
 ) -> Result<Overlapped, OverlapError> {
     let mut judge = Judge::new(plan, profile, options)?;
-    // A transfer past a neighbour stays where it is: its cell ends when it does.
+    // Transfers along skip edges get no waits: the passes do not move them.
     let late = WaitOptions { skips: false, ..WaitOptions::all(Placing::Late) };
     let placings = [
         late,

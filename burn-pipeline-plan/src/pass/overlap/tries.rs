@@ -1,17 +1,18 @@
-//! One pass over a plan: attempts within shorter and shorter reaches, each judged.
+//! Runs one pass: attempts within shorter and shorter reaches, each judged.
 
 use super::attempt::Prepared;
 use super::judge::{Judge, ROUNDING};
 use super::options::{OverlapError, OverlapPass};
 use super::report::PassReport;
 
-/// The longest reach that is shortened step by step, and by what.
+/// Second attempts start from this reach at most, and divide it by `SHORTER` each time. So the number of attempts does
+/// not depend on the length of the plan.
 const LONGEST: usize = 64;
 const SHORTER: usize = 4;
 
 impl Judge<'_> {
-    /// Runs a pass; the plan becomes its result if that is no worse. A greedy pass that moves something and gains nothing
-    /// is tried again with a shorter reach, and then has to be faster: however long the plan, it takes as many attempts.
+    /// Runs a pass and takes its result if that is no worse. A greedy pass that moves something and gains nothing is tried
+    /// again within a shorter reach; then the result must be faster.
     pub(super) fn run(&mut self, pass: OverlapPass) -> Result<PassReport, OverlapError> {
         let (makespan_before, peak_before) = (self.step.makespan, self.step.peak_bytes());
         let prepared = Prepared::new(self, pass)?;
@@ -19,7 +20,7 @@ impl Judge<'_> {
         let before = self.plan.clone();
         let mut report = self.run_within(&prepared, pass, reach, ROUNDING)?;
         reach = reach.min(LONGEST);
-        // Where nothing was refused and nothing changed there is nothing to move, within any reach.
+        // If the attempt was accepted and changed nothing, there is nothing to move within any reach.
         let again = pass.is_greedy() && (report.kept.is_some() || self.plan != before);
         while again && self.step.makespan >= makespan_before && reach > 0 {
             reach /= SHORTER;

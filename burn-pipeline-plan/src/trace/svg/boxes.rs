@@ -1,4 +1,4 @@
-//! What stands in a rank's row: hatched ground, boxes of computations, bars of transfers and collectives.
+//! The contents of a rank's row: hatched ground, boxes for computations, bars for transfers and collectives.
 
 use super::drawing::Drawing;
 use super::layout::{LANE, LEFT, TITLE};
@@ -12,7 +12,7 @@ use crate::trace::kind::Kind;
 const SMALLEST: f64 = 5.0;
 
 impl Drawing<'_> {
-    /// The ground of each rank, which shows where nothing is drawn over it.
+    /// The title and the hatched ground of each rank, which shows where nothing is drawn over it.
     pub(super) fn rows(&mut self) {
         let (height, width) = (self.options.row_height, self.plot_width());
         let title = escape(&self.track.name);
@@ -65,7 +65,7 @@ impl Drawing<'_> {
             ));
         }
         let Some(number) = task.microbatch().map(|m| m.to_string()) else { return };
-        // All numbers as large as the longest one may be, so that boxes of one length look alike.
+        // All numbers have the size at which the longest one fits, so that boxes of one width look alike.
         let fitting = width * 1.25 / self.digits as f64;
         let size = (height * 0.52).max(9.5).min(height * 0.8).min(fitting).min(14.0);
         if size >= SMALLEST {
@@ -80,7 +80,7 @@ impl Drawing<'_> {
     /// The colour of a task: later chunks of a rank are lighter.
     fn shade(&self, rank: usize, task: Task) -> [u8; 3] {
         let stages = &self.chunks[rank];
-        // The replica has its own mark, so that only chunks of one replica need shades.
+        // The second replica has a mark of its own, so shades only need to distinguish chunks of one replica.
         let peers: Vec<&StageId> = stages.iter().filter(|s| s.replica() == task.stage().replica()).collect();
         let chunk = peers.iter().position(|&&stage| stage == task.stage()).unwrap_or(0);
         let light = if peers.len() < 2 { 0.0 } else { 0.6 * chunk as f64 / (peers.len() - 1).max(1) as f64 };

@@ -1,4 +1,4 @@
-//! The drawing in the making: where times and ranks lie on it, and the text so far.
+//! The drawing: positions of times and ranks, and the text so far.
 
 use super::layout::{GAP, LANE, LEFT, RIGHT, TITLE, digits};
 use super::options::SvgOptions;
@@ -8,7 +8,7 @@ use crate::trace::kind::chunks;
 use crate::trace::lanes::lanes;
 use std::fmt::Write;
 
-/// A drawing in the making, and its geometry.
+/// A drawing that is being written.
 pub(super) struct Drawing<'a> {
     pub(super) track: &'a Track,
     pub(super) options: &'a SvgOptions,

@@ -1,4 +1,4 @@
-//! What stands around the boxes: axis, legend, definitions.
+//! Axis, legend, and the definitions of patterns.
 
 use super::drawing::Drawing;
 use super::layout::{FONT, LEFT};

@@ -11,9 +11,9 @@ pub struct SvgOptions {
     pub width: f64,
     /// Height of a rank's boxes, in pixels.
     pub row_height: f64,
-    /// What stands below the axis.
+    /// The label below the axis.
     pub time_label: String,
-    /// The end of the axis, to draw several tracks to one scale; without it, the track's own end.
+    /// The end of the axis, to draw several tracks to one scale; by default the track's own end.
     pub until: Option<f64>,
     /// Are transfers and collectives drawn?
     pub transfers: bool,
@@ -26,7 +26,7 @@ impl Default for SvgOptions {
 }
 
 impl SvgOptions {
-    /// The defaults, but as wide as it takes to read the numbers in boxes of the usual length (up to 8000 pixels).
+    /// The defaults, but wide enough to read the numbers in boxes of the median length (up to 8000 pixels).
     pub fn fitting(track: &Track) -> Self {
         let mut lengths: Vec<f64> =
             track.events.iter().filter(|e| is_compute(e)).map(|e| e.end - e.start).filter(|&l| l > 0.0).collect();

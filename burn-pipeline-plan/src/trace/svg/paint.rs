@@ -1,4 +1,4 @@
-//! Colours and text as SVG takes them.
+//! Colours and text in the form that SVG requires.
 
 /// `#rrggbb`.
 pub(super) fn hex([r, g, b]: [u8; 3]) -> String {
@@ -10,7 +10,7 @@ pub(super) fn luminance([r, g, b]: [u8; 3]) -> f64 {
     (0.299 * f64::from(r) + 0.587 * f64::from(g) + 0.114 * f64::from(b)) / 255.0
 }
 
-/// Text as XML takes it; characters that XML forbids are left out.
+/// Text with XML's special characters escaped; characters that XML forbids are removed.
 pub(super) fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
