@@ -11,8 +11,7 @@
 //! 1. A unit is p microbatches, p/2 a direction. In slots of one F or one B: stage s runs the forward of its j-th
 //!    microbatch at `s + 2j` and the backward at `2p-1-s + 2j`. With p even, the two directions never meet.
 //! 2. Units follow each other every 2p slots, so that the next unit's forwards fill this one's gaps.
-//! 3. A rank's row is its operations by slot. Microbatches that are not there are dropped; the first direction
-//!    takes the odd one.
+//! 3. A rank's row is its operations by slot. Surplus microbatches are dropped; the first direction takes the odd one.
 //!
 //! Bubble rate `(p-2)/(2m+p-2)` where F = B+W; `(p-2)/(1.5m+p-2)` where B+W = 2F and m = p. Peak between p/2+1
 //! and p microbatches, with twice the parameters; the replicas' gradients are summed.

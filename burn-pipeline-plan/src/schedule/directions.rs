@@ -1,4 +1,4 @@
-//! What families with two directions share: how a batch is divided between them.
+//! The division of a batch between the two directions of a bidirectional placement.
 
 /// Microbatches of each direction: half each, the odd one to the first.
 pub(super) fn both_directions(microbatches: usize) -> [usize; 2] {

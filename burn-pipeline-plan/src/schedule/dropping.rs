@@ -1,11 +1,11 @@
-//! The degenerate case of families that need more microbatches than there are: build for enough, then drop.
+//! Small batches, for families whose rule needs more microbatches than there are: they build for enough and drop the rest.
 //!
-//! Dropping keeps a plan legal: what an operation waits for is always of its own microbatch, so an order that runs
-//! to the end still does so when whole microbatches are taken out of it.
+//! Dropping keeps a plan legal. An operation waits only for operations of its own microbatch, so an order without a
+//! deadlock has none after whole microbatches are removed.
 
 use crate::plan::{Action, Task};
 
-/// Takes out every task whose microbatch is not below its route's count; of a fused pair the other task stays.
+/// Removes every task whose microbatch is not below its route's count. Of a fused pair the other task stays.
 pub(super) fn drop_beyond(row: &mut Vec<Action>, microbatches: &[usize]) {
     let keeps = |task: &Task| {
         let count = microbatches.get(task.stage().replica()).copied().unwrap_or(0);

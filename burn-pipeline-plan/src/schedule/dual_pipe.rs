@@ -9,8 +9,8 @@
 //! ```
 //!
 //! Each half of the ranks runs the eight steps of [`eight_steps`](super::eight_steps), its own direction first. The
-//! rule needs p even and at least 2p microbatches, as many in each direction; for fewer or an odd number the order
-//! for enough is built and the rest dropped, and the first direction takes the odd one.
+//! rule needs p even and at least 2p microbatches, as many in each direction. For fewer, or an odd number, a larger plan is
+//! built and the surplus dropped; the first direction takes the odd microbatch.
 //!
 //! Bubble, as makespan less work: `(p/2-1)(F&B + B - 3W)`, B the whole backward. Peak p+1 activations, with twice
 //! the parameters; the replicas' gradients are summed.

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Each rank runs the eight steps of [`eight_steps`](super::eight_steps) with its two stages r and 2p-1-r. The rule
-//! needs 2p microbatches; for fewer the order for 2p is built and the rest dropped.
+//! needs 2p microbatches. For fewer, the plan for 2p is built and the surplus dropped.
 //!
 //! Bubble, as makespan less work and in costs of a chunk: `(p-1)(F&B + B - 3W)`, B the whole backward. Peak 2p+1
 //! chunk activations.

@@ -7,8 +7,8 @@
 //! 1. `2(depth-hop-1)` times F0.
 //! 2. `hop+1` times F0, F1.
 //! 3. `depth-hop-1` times I1, its W, F1.
-//! 4. `n - 2 depth + hop + 1` times F0 with B1, F1 with B0 (fused; the turn's first F0 with B1 are apart, because
-//!    that B1 waits for that rank's own forward).
+//! 4. `n - 2 depth + hop + 1` times F0 with B1, F1 with B0, each pair fused. At the turn, the first F0 and B1 are not
+//!    fused, since a fused F0 would have to wait for that B1's gradient.
 //! 5. `depth-hop-1` times B1, F1 with B0.
 //! 6. `hop+1` times B1, B0, from the middle on as I with the W queued.
 //! 7. `depth-hop-1` times the oldest W, I0.

@@ -1,4 +1,4 @@
-//! What a schedule family is asked for and what it answers: a [`Size`] in, a [`Plan`] or a [`ScheduleError`] out.
+//! The trait [`Schedule`] and its types: a [`Size`] goes in, a [`Plan`] or a [`ScheduleError`] comes out.
 //!
 //! Guarantees: after [`Family::check_size`] has passed, the size can be numbered and its rows fit in memory.
 
@@ -84,7 +84,7 @@ pub enum ScheduleError {
         /// What it would accept.
         accepts: String,
     },
-    /// The placement is not one.
+    /// The placement is not valid.
     #[error(transparent)]
     Placement(#[from] PlacementError),
     /// The rows do not make a plan.
@@ -179,7 +179,7 @@ impl Family {
 ///
 /// - Each rank runs, for each of its stages and each microbatch of the stage's route, one `F`, then one `B`, or one `I`
 ///   and later one `W`. A family for evaluation has `F` alone everywhere.
-/// - On one rank, `F` of a stage comes after `F` of the stage before it, and `B` or `I` after that of the stage behind it.
+/// - On one rank, the `F` of a stage comes after that of the previous stage, and its `B` or `I` after that of the next one.
 /// - Ranks do not wait for one another in a circle.
 ///
 /// [`Plan::check`] proves all of this, so a test of a family is short: build many sizes, and check each plan before and

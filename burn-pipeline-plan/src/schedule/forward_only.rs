@@ -1,4 +1,4 @@
-//! Forward only: every microbatch through every stage, no backward. What `eval` runs.
+//! Forward only: every microbatch through every stage, without a backward, for evaluation.
 //!
 //! ```text
 //! p=2 v=1 m=3
@@ -6,8 +6,8 @@
 //! rank 1:     1F0 1F1 1F2
 //! ```
 //!
-//! With several chunks a rank, each microbatch is taken as far as the loop goes, chunk by chunk.
-//! Source: PyTorch `_ScheduleForwardOnly` (one chunk); more chunks are ours.
+//! With several chunks a rank, a microbatch visits them in the order of the stages.
+//! Source: PyTorch `_ScheduleForwardOnly` for one chunk; several chunks are an extension of it.
 
 use super::family::{Chunks, Family, Schedule, ScheduleError, Size};
 use crate::plan::{Action, Placement, PlacementKind, Plan};
@@ -17,11 +17,11 @@ use crate::plan::{Action, Placement, PlacementKind, Plan};
 pub struct ForwardOnly;
 
 impl ForwardOnly {
-    /// The forward-only plan over any placement: what evaluates a model that another schedule trains, since its
-    /// stages already live where that schedule put them.
+    /// The forward-only plan for any placement. It evaluates a model that another schedule trains, on the placement of that
+    /// schedule. `microbatches` holds one count a route.
     ///
-    /// Each rank takes its (stage, microbatch) pairs in the order in which a microbatch that enters at every
-    /// tick could reach them, so no rank waits for one that waits for it.
+    /// Each rank runs its pairs of stage and microbatch in the order in which they could run if a microbatch entered at
+    /// every tick. That is one order in time for all ranks, so there is no deadlock.
     pub fn over(placement: Placement, microbatches: Vec<usize>) -> Result<Plan, ScheduleError> {
         let row = |rank| {
             let mut cells: Vec<(usize, usize, crate::plan::StageId)> = Vec::new();

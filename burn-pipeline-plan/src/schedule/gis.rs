@@ -8,8 +8,8 @@
 //!
 //! 1. Groups of `g` microbatches run chunk by chunk, as in interleaved 1F1B.
 //! 2. Warm-up: `(v-1) g + (p-1-r)` forwards.
-//! 3. Steady: forward, `I`, `W`; then `I`, `W` for what is left. With `delayed_weight`, the `W` comes `r`
-//!    backwards later.
+//! 3. Steady: forward, `I`, `W` in turn; then the remaining `I` and `W`. With `delayed_weight`, the `W` comes `r` backwards
+//!    later.
 //!
 //! Bubble `(p-1)(F+B)/v` with groups of p, where a rank holds p microbatches at its peak. Smaller groups hold
 //! `(g(v-1)+p)/v` and stall `(p-g)(v-1)` chunk slots more (unit costs, g dividing m). With delayed `W` and groups
@@ -23,10 +23,10 @@ use crate::plan::{PlacementKind, Plan};
 /// The grouped interleaved schedule.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Gis {
-    /// Microbatches that go through a chunk before the next chunk starts: `None` for about p (groups as even as
-    /// can be, none shorter), or a number from `(p-1)/2` rounded up.
+    /// Microbatches of a group, which go through a chunk before the next chunk starts. `None` means about p: groups as even
+    /// as possible, none shorter than p. A number must be at least `(p-1)/2`, rounded up.
     pub group: Option<usize>,
-    /// Hold each `W` back by as many backwards as the rank's number.
+    /// Does rank r delay each `W` by r backwards?
     pub delayed_weight: bool,
 }
 

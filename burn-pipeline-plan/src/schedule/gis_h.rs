@@ -6,11 +6,11 @@
 //! rank 1:     1F0     3F0 3I0 3W0 1F1 1I0 1W0 3F1 3I1 3W1 1I1 1W1
 //! ```
 //!
-//! Everything is as in [`Gis`](super::Gis) with `g = ceil(p/2)` (groups as even as can be, none shorter). With
-//! `delayed_weight` it holds the same memory and stalls less at p=8, v=4 than V-Half; elsewhere it depends.
+//! As [`Gis`](super::Gis) with `g = ceil(p/2)` (groups as even as possible, none shorter). With `delayed_weight` it holds
+//! as much memory as V-Half; at p=8, v=4 it stalls less, at other sizes it may stall more.
 //!
 //! Bubble `(p-1)(F+B)/v + (v-1)(p/2)(F+B-W)/v`; peak `(v+1)/(2v) p` microbatches.
-//! Source: Wan et al., PipeOffload (2025); the delayed `W` is ours, after PyTorch's interleaved zero bubble.
+//! Source: Wan et al., PipeOffload (2025); the delayed `W` is an addition, as in PyTorch's interleaved zero bubble.
 
 use super::family::{Chunks, Family, Schedule, ScheduleError, Size};
 use super::gis::build_grouped;

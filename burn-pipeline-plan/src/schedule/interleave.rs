@@ -5,13 +5,13 @@
 //! 1. Microbatches are cut into consecutive groups ([`Groups`]).
 //! 2. A group goes through the rank's first chunk as a whole, then through its second, and so on; backwards take
 //!    the same pairs with the chunks from last to first. This list is Megatron's virtual index table.
-//! 3. A row is some warm-up forwards, then forward and backward in turn, then the backwards that are left; a
-//!    backward is whole, or cut with its `W` some backwards later ([`Backward`]).
+//! 3. A row is some warm-up forwards, then forward and backward in turn, then the remaining backwards. A backward is
+//!    whole, or split with its `W` some backwards later ([`Backward`]).
 //!
-//! How short a group may be follows from the ring: rank 0 can start a group's next chunk once rank p-1 has done
-//! the chunk before it. If rank 0 warms up `a(p-1)` forwards more than rank p-1 (`a` = 2 for 1F1B, 1 for zero
-//! bubble), its backward of pair k waits in the row behind a forward that needs, over two chunk changes, rank
-//! p-1's backward of pair `k - 2g + a(p-1) - 1`. That lies before k as long as `2g >= a(p-1)`.
+//! Why groups have a least size: the ranks form a ring, and rank 0 can start a group's next chunk only after rank p-1 has
+//! finished the chunk before. Rank 0 warms up `a(p-1)` forwards more than rank p-1 (`a` = 2 for 1F1B, 1 for zero bubble).
+//! In its row, the backward of pair k follows a forward. Over two changes of chunk, that forward depends on rank p-1's
+//! backward of pair `k - 2g + a(p-1) - 1`. There is no cycle if that pair comes before k, which holds for `2g >= a(p-1)`.
 
 use super::family::{ScheduleError, Size};
 use crate::plan::{Action, Placement, Plan, StageId};
@@ -25,9 +25,9 @@ pub(super) struct Groups {
 }
 
 impl Groups {
-    /// As many groups of at least `shortest` as fit (one, if none does), as even as can be, larger ones first.
+    /// As many groups of at least `shortest` as fit (at least one), as even as possible, larger ones first.
     ///
-    /// Where the groups come out even this is PyTorch's `microbatches_per_round`.
+    /// Where all groups have one size, it is PyTorch's `microbatches_per_round`.
     pub(super) fn even(microbatches: usize, shortest: usize) -> Self {
         let count = (microbatches / shortest.max(1)).max(1);
         let (size, larger) = (microbatches / count, microbatches % count);
@@ -64,7 +64,7 @@ impl Groups {
     }
 }
 
-/// Walks the virtual table of some [`Groups`]; it does not end by itself, since each user knows how far it goes.
+/// Walks the virtual table of some [`Groups`]. It has no end: the caller knows how many steps to take.
 #[derive(Clone, Debug)]
 struct Pairs {
     chunks: usize,
@@ -88,7 +88,7 @@ impl Pairs {
         (self.next - 1, self.chunk)
     }
 
-    /// To the group's next chunk, or to the next group.
+    /// Moves to the group's next chunk, or to the next group.
     fn turn(&mut self) {
         self.chunk += 1;
         if self.chunk == self.chunks {
@@ -100,19 +100,19 @@ impl Pairs {
     }
 }
 
-/// How a family writes down its backwards.
+/// Whether a family splits its backwards.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Backward {
     /// `B`.
     Whole,
-    /// `I`, with the `W` of this many backwards ago after it.
+    /// `I`, followed by the `W` of an earlier backward.
     Split {
-        /// How many backwards lie between an `I` and its `W` (0: right after).
+        /// Backwards between an `I` and its `W`; with 0 the `W` follows right away.
         lag: usize,
     },
 }
 
-/// One rank's row: `warmup` forwards, then forward and backward in turn, then what is left.
+/// One rank's row: `warmup` forwards, then forward and backward in turn, then the remaining backwards.
 pub(super) fn row(groups: Groups, size: Size, rank: usize, warmup: usize, backward: Backward) -> Vec<Action> {
     let stage = |chunk: usize| StageId::new(chunk * size.ranks + rank);
     let last = size.chunks - 1;
@@ -153,7 +153,7 @@ pub(super) fn row(groups: Groups, size: Size, rank: usize, warmup: usize, backwa
     row
 }
 
-/// A plan on the looped placement whose rows are made by `row_of`.
+/// A plan on the looped placement with the rows that `row_of` gives.
 pub(super) fn plan(
     name: &'static str,
     size: Size,

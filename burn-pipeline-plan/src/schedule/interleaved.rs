@@ -8,10 +8,10 @@
 //!
 //! 1. Cut the microbatches into groups (see the field `group`); a group runs chunk by chunk.
 //! 2. Warm-up: `(v-1) g + 2(p-1-r)` forwards, `g` the largest group.
-//! 3. One forward, one backward in turn; then the backwards that are left.
+//! 3. One forward, one backward in turn; then the remaining backwards.
 //!
 //! Bubble `(p-1)(F+B+W)/v`; rank 0 holds `(pv+p-1)/v` microbatches at its peak.
-//! Source: Narayanan et al., Megatron-LM (2021); groups as PyTorch's `ScheduleInterleaved1F1B`, where it builds.
+//! Source: Narayanan et al., Megatron-LM (2021); groups as in PyTorch's `ScheduleInterleaved1F1B`, for the sizes that it accepts.
 
 use super::family::{Chunks, Family, Schedule, ScheduleError, Size};
 use super::interleave::{self, Backward, Groups};
@@ -22,9 +22,9 @@ use crate::plan::{PlacementKind, Plan};
 pub struct Interleaved1F1B {
     /// Microbatches that go through a chunk before the next chunk starts.
     ///
-    /// `None` is PyTorch's rule: `max(1, m / p)` groups, and where they do not come out even (PyTorch refuses)
-    /// some hold one more. `Some(g)` is Megatron's microbatch group size: groups of `g`, the last one shorter;
-    /// a remainder below `p` (Megatron refuses) joins the group before it. `Some(m)` is breadth-first.
+    /// `None` is PyTorch's rule: `max(1, m / p)` groups. PyTorch refuses sizes at which they are not even; here some groups
+    /// hold one more. `Some(g)` is Megatron's microbatch group size: groups of `g`, the last one shorter. Megatron refuses
+    /// a remainder below `p`; here it joins the group before it. `Some(m)` is breadth-first.
     pub group: Option<usize>,
 }
 

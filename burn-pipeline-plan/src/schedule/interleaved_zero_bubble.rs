@@ -1,4 +1,4 @@
-//! Interleaved zero bubble (PyTorch's ZB1P): interleaved, with each rank's `W` held back to fill its bubbles.
+//! Interleaved zero bubble (PyTorch's ZB1P): interleaved, with each rank's `W` delayed to fill its bubbles.
 //!
 //! ```text
 //! p=2 v=2 m=2
@@ -8,7 +8,7 @@
 //!
 //! 1. Groups as [`Interleaved1F1B`](super::Interleaved1F1B).
 //! 2. Warm-up: `(v-1) g + (p-1-r)` forwards, half the hops of 1F1B's, since an `I` comes back sooner than a `B`.
-//! 3. Forward and `I` in turn; the `W` of a pair follows `r` backwards later; what is left at the end.
+//! 3. Forward and `I` in turn; the `W` of a pair follows `r` backwards later; the remaining operations at the end.
 //!
 //! Bubble `(p-1)(F+B-W)/v`; every rank holds p microbatches at its peak.
 //! Source: Qi et al., Zero Bubble Pipeline Parallelism (2023); order as PyTorch's `ScheduleInterleavedZeroBubble`.

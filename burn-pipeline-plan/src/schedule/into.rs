@@ -1,4 +1,4 @@
-//! What is accepted where a schedule is asked for: a family itself, or its name.
+//! Arguments that name a schedule: a family itself, or its name.
 
 use super::family::{Schedule, ScheduleError};
 use super::registry::by_name;

@@ -9,8 +9,8 @@
 //! 1. Forwards: chunk by chunk from the first, microbatches in order.
 //! 2. Backwards: chunk by chunk from the last, microbatches in reverse.
 //!
-//! Bubble `(p-1)(F+B+W)/v`; every rank holds all m microbatches at its peak. A stage's weights are needed in one
-//! stretch forward and one backward, which is what sharded parameters want.
+//! Bubble `(p-1)(F+B+W)/v`; every rank holds all m microbatches at its peak. A stage's weights are used in one stretch of
+//! forwards and one of backwards, so sharded parameters are gathered only twice.
 //! Source: Lamy-Poirier, Breadth-First Pipeline Parallelism (2022); order as PyTorch's `ScheduleLoopedBFS`.
 
 use super::family::{Chunks, Family, Schedule, ScheduleError, Size};

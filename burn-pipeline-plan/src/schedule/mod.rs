@@ -1,6 +1,15 @@
-//! Schedules: pure functions from a size to a [`Plan`], one file a family.
+//! Schedules: pure functions from a size to a [`Plan`](crate::plan::Plan), one file a family.
 //!
-//! A user adds a family by implementing [`Schedule`] in their own crate; nothing here needs to know of it.
+//! [`Schedule`] is the trait, and its documentation shows how to write a family in a crate of your own. [`all`] lists the
+//! families of this crate, and [`by_name`] finds one.
+//!
+//! Every family's file starts with a picture of a small plan, then the rule in numbered steps, then bubble and memory, then
+//! the source. In pictures and formulas, p is the number of ranks, v of chunks a rank, m of microbatches; `0F1` is the
+//! forward of stage 0 for microbatch 1; F, I, W and B stand for operations and for their seconds a rank and microbatch.
+//! The *peak* is the most microbatches whose activations a rank holds at once.
+//!
+//! Files in reading order: `family` (the trait), `gpipe` and `one_f_one_b` (the simplest families), `interleave`,
+//! `building_block`, `eight_steps` and `dropping` (what several families share), the other families, `registry` (names).
 
 mod building_block;
 mod chimera;

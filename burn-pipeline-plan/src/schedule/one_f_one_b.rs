@@ -8,7 +8,7 @@
 //!
 //! 1. Warm-up: min(p-1-r, m) forwards.
 //! 2. Steady: one forward, one backward, until forwards run out.
-//! 3. Cool-down: the backwards that are left.
+//! 3. Cool-down: the remaining backwards.
 //!
 //! Bubble (p-1)(F+B+W) as GPipe's, but rank r holds at most p-r activations.
 //! Source: Narayanan et al., PipeDream-Flush (2021); order as PyTorch `Schedule1F1B`.

@@ -8,7 +8,7 @@
 //!
 //! The [building block](super::building_block) goes down the ranks with F0, up with F1, down with B1 and up with
 //! B0, each pass as soon as the one before it allows: an F takes one slot, a B two. After every third B there is a
-//! pause, placed so that a rank's passes fill a period of six slots without meeting (see [`block`]).
+//! pause, placed so that a rank's operations fill a period of six slots without a collision (see [`block`]).
 //!
 //! Peak about 2p/3 microbatches (3, 6, 11 for p = 4, 8, 16).
 //! Source: Qi et al., Pipeline Parallelism with Controllable Memory (2024), and its scheduler by Sea AI Lab.
@@ -41,9 +41,10 @@ impl Schedule for OneFOneBV {
 
 /// Slots of [F0, F1, B1, B0] on every rank.
 ///
-/// A rank's two F lie an odd distance apart, and so do its two B; what could collide in a period of six are F and
-/// B slots. A pause of 3 slots after every third B keeps each rank's B on slots that its F do not have; p decides at
-/// which B the count of three starts, and where p is a multiple of 3 there is one more pause before the first B.
+/// The distance between a rank's two F is odd, and so is that between its two B, so neither collide with themselves in a
+/// period of six slots; only an F and a B could. A pause of 3 slots after every third B keeps each rank's B on slots that
+/// its F do not use. The count of three starts at a B that depends on p, and if p is a multiple of 3 there is one more
+/// pause before the first B.
 fn block(ranks: usize) -> Vec<[usize; 4]> {
     let mut block: Vec<[usize; 4]> = (0..ranks).map(|rank| [rank, 2 * ranks - 1 - rank, 0, 0]).collect();
     let mut slot = 2 * ranks + if ranks.is_multiple_of(3) { 3 } else { 0 };

@@ -1,7 +1,7 @@
 //! The families by name.
 //!
-//! A name is matched without regard to case, and without regard to hyphens, underscores and a leading `Schedule`
-//! (PyTorch's class names), so that `ZB-H1`, `zbh1`, `Schedule1F1B` and `_ScheduleForwardOnly` are all found.
+//! Case, hyphens, underscores and a leading `Schedule` (PyTorch's class names) do not matter: `ZB-H1`, `zbh1`,
+//! `Schedule1F1B` and `_ScheduleForwardOnly` are all found.
 
 use super::chimera::Chimera;
 use super::dual_pipe::DualPipe;
@@ -23,7 +23,7 @@ use super::zb_h1::ZbH1;
 use super::zb_h2::ZbH2;
 use super::zbv::ZbvZeroBubble;
 
-/// Other names in use, and the family that each means.
+/// Other names in use, with the family of each.
 const ALIASES: [(&str, &str); 6] = [
     ("zb1p", "InterleavedZeroBubble"),
     ("zbv", "ZBVZeroBubble"),
@@ -33,7 +33,7 @@ const ALIASES: [(&str, &str); 6] = [
     ("zerobubbleauto", "ZBAuto"),
 ];
 
-/// Every family of this library with its default options, in the order in which they are documented.
+/// Every family of this crate, with its default options.
 pub fn all() -> Vec<Box<dyn Schedule>> {
     vec![
         Box::new(ForwardOnly),
@@ -59,7 +59,7 @@ pub fn all() -> Vec<Box<dyn Schedule>> {
 
 /// The family of that name, with its default options.
 ///
-/// Case, hyphens and underscores do not matter; PyTorch's class names and its `ZB1P` are understood.
+/// Case, hyphens and underscores do not matter. PyTorch's class names and its `ZB1P` are accepted.
 ///
 /// # Errors
 /// [`ScheduleError::UnknownName`], which lists the names.

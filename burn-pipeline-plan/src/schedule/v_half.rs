@@ -9,8 +9,8 @@
 //! The [building block](super::building_block) puts, on rank r, F0 at slot `2r`, F1 at `3p-2-r`, B1 at
 //! `3p+d+2r-1` and B0 at `6p+d-2-r`, where d is 3 if p is even, else 0.
 //!
-//! Peak `(p+2)/2` microbatches rounded down. No bubble repeats as long as `W+2B >= 2F` and `W+2F >= 2B`; the order
-//! itself is that for F = B = W, whatever the costs.
+//! Peak `(p+2)/2` microbatches rounded down. No bubble repeats with every microbatch as long as `W+2B >= 2F` and
+//! `W+2F >= 2B`. The order is that for F = B = W, whatever the costs.
 //! Source: Qi et al., Pipeline Parallelism with Controllable Memory (2024).
 
 use super::building_block;

@@ -9,8 +9,8 @@
 //! The [building block](super::building_block) puts, on rank r, F0 at slot `r`, F1 at `2p-1-r`, B1 at `2p+d+r` and
 //! B0 at `4p+d-1-r`, where d is 2 if p is a multiple of 3, else 0.
 //!
-//! Peak `(p+4)/3` microbatches rounded down. Where F, B and W differ, a bubble repeats with every microbatch; the
-//! order itself is that for F = B = W, whatever the costs.
+//! Peak `(p+4)/3` microbatches rounded down. Where F, B and W differ, a bubble repeats with every microbatch. The
+//! order is that for F = B = W, whatever the costs.
 //! Source: Qi et al., Pipeline Parallelism with Controllable Memory (2024).
 
 use super::building_block;

@@ -1,13 +1,14 @@
-//! Megatron's words for interleaving: virtual stage ids, the schedule table, and warm-up counts.
+//! Megatron's tables for interleaving: virtual stage ids, the schedule table, and warm-up counts, for users who compare
+//! with Megatron. No plan is built from them.
 //!
 //! Guarantees: for every size that Megatron accepts (`m` a multiple of `p`, groups of `p`) they describe exactly what
-//! [`Interleaved1F1B`](super::Interleaved1F1B) builds; tests hold them to it. Nothing here is needed to run.
+//! [`Interleaved1F1B`](super::Interleaved1F1B) builds; tests compare the two.
 //!
 //! Source: Megatron-Core, `pipeline_parallel/schedules.py` (`get_schedule_table`, `get_pp_rank_microbatches`).
 
 use super::family::{MAX_FORWARDS, ScheduleError, Size};
 
-/// How the interleaved order of one rank begins.
+/// The warm-up of one rank in the interleaved order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WarmUp {
     /// Forwards before the first pair of a forward and a backward.
@@ -33,10 +34,9 @@ pub fn virtual_stage_ids(rank: usize, ranks: usize, chunks: usize) -> Result<Vec
     Ok((0..chunks).map(|chunk| rank + chunk * ranks).collect())
 }
 
-/// Which microbatch and which chunk each forward of a rank is about, in order: groups of `group` microbatches go
-/// through all chunks, the last group may be shorter. Backwards go the same way with chunks reversed.
-///
-/// Without a group it is `size.ranks`.
+/// The microbatch and chunk of each forward of a rank, in order: groups of `group` microbatches go through all chunks, and
+/// the last group may be shorter. Backwards follow the same table with chunks reversed. `None` means groups of
+/// `size.ranks`.
 ///
 /// # Errors
 /// [`ScheduleError::Unsupported`] if anything is 0 or the table would not fit in memory.

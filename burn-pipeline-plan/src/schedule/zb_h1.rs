@@ -1,4 +1,4 @@
-//! ZB-H1, handcrafted: 1F1B with the backward cut in two, at 1F1B's memory and about a third of its bubble.
+//! ZB-H1, handcrafted: 1F1B with a split backward, at 1F1B's memory and about a third of its bubble.
 //!
 //! ```text
 //! p=2 v=1 m=3
@@ -7,8 +7,8 @@
 //! ```
 //!
 //! On rank r, for x = 0, 1, 2, ...: F of microbatch x, then I of microbatch x - (p-1-r), then W of microbatch
-//! x - (p-1), each where there is such a microbatch. The backwards start as soon as they can, and every rank's `W`
-//! start together, late enough to fill the cool-down.
+//! x - (p-1), each if that microbatch exists. The backwards start as soon as they can. The `W` of all ranks start together,
+//! late enough to fill the cool-down.
 //!
 //! Bubble `(p-1)(F+B-W)`; every rank holds p activations at its peak.
 //! Source: Qi et al., Zero Bubble Pipeline Parallelism (2023), section 3.1.
@@ -40,8 +40,7 @@ impl Schedule for ZbH1 {
     }
 }
 
-/// Forward, input backward and weight backward in turn, the second `input_lag` and the third `weight_lag`
-/// microbatches behind the first.
+/// F, I and W in turn, I `input_lag` and W `weight_lag` microbatches behind F.
 pub(super) fn lagged_row(rank: usize, microbatches: usize, input_lag: usize, weight_lag: usize) -> Vec<Action> {
     let mut row = Vec::with_capacity(3 * microbatches);
     let of = |x: usize, lag: usize| x.checked_sub(lag).filter(|&m| m < microbatches);

@@ -14,8 +14,8 @@
 //! 4. Until the forwards run out: F0 (if any is left), I0, W0, F1, I1, W1.
 //! 5. r times I0, I1.
 //! 6. p-r times I0, W0 (the oldest).
-//! 7. The W1 that are left, then the W0.
-//! 8. Drop every operation of a microbatch that is not there.
+//! 7. The remaining W1, then the remaining W0.
+//! 8. Drop every operation of a surplus microbatch.
 //!
 //! Peak p microbatches on every rank.
 //! Source: Qi et al., Zero Bubble Pipeline Parallelism (2023), section 6; order as PyTorch's `ScheduleZBVZeroBubble`.
@@ -54,7 +54,7 @@ impl Schedule for ZbvZeroBubble {
     }
 }
 
-/// Writes a row chunk by chunk, counting each operation's microbatches for itself.
+/// Writes a row. Each operation of each chunk counts its own microbatches.
 struct Writer {
     stages: [usize; 2],
     forwards: [usize; 2],

@@ -5,7 +5,7 @@ use super::slots::{B0, B1, F0, F1, Slots, W, in_order, latest_input, occupancy};
 use crate::plan::{Action, Placement, Plan};
 use crate::schedule::family::{Family, ScheduleError, Size};
 
-/// Slots between two microbatches: six passes of a microbatch on each rank.
+/// Slots between two microbatches: each microbatch has six operations on each rank.
 const PERIOD: usize = 6;
 
 /// Builds a plan from the slots of [F0, F1, B1, B0] of the first microbatch on each rank.
@@ -28,8 +28,9 @@ pub(in crate::schedule) fn build(
     Ok(Plan::new(family.name, Placement::v(size.ranks)?, vec![size.microbatches], rows)?)
 }
 
-/// Builds a plan with whole backwards, which take two slots (the second is kept as a W in [`Slots`]), from the
-/// slots of [F0, F1, B1, B0] of the first microbatch on each rank: unrolled, and every pass moved as in 2.
+/// Builds a plan with whole backwards from the slots of [F0, F1, B1, B0] of the first microbatch on each rank: unrolled,
+/// and every operation moved as in step 2. A whole backward takes two slots, of which the second is kept as a W in
+/// [`Slots`].
 pub(in crate::schedule) fn build_whole(
     family: &Family,
     size: Size,
@@ -58,33 +59,33 @@ pub(in crate::schedule) fn build_whole(
     Ok(Plan::new(family.name, Placement::v(size.ranks)?, vec![size.microbatches], rows)?)
 }
 
-/// A block's passes, repeated once a microbatch.
+/// A block's operations, repeated once a microbatch.
 fn unroll(block: [usize; 4], microbatches: usize) -> Slots {
     let [f0, f1, b1, b0] = block.map(|offset| (0..microbatches).map(|mb| offset + PERIOD * mb).collect());
     [f0, f1, b1, b0, Vec::new()]
 }
 
-/// Puts a W into every free slot while one is owed, and the rest after the last pass; W placed before are lifted.
+/// Places the W anew: one into every free slot while one is due, the rest after the last operation.
 fn place_weights(slots: &mut Slots) {
     slots[W].clear();
     let cells = occupancy(slots);
-    let mut owed = 0;
+    let mut due = 0;
     let mut weights = Vec::with_capacity(2 * slots[F0].len());
     for (time, cell) in cells.iter().enumerate() {
         match cell {
-            Some((B1 | B0, _)) => owed += 1,
-            None if owed > 0 => {
+            Some((B1 | B0, _)) => due += 1,
+            None if due > 0 => {
                 weights.push(time);
-                owed -= 1;
+                due -= 1;
             }
             _ => {}
         }
     }
-    weights.extend(cells.len()..cells.len() + owed);
+    weights.extend(cells.len()..cells.len() + due);
     slots[W] = weights;
 }
 
-/// Starts every pass as soon as its inputs are there and its rank is free, in the order that the slots give.
+/// Starts every operation as soon as its inputs are there and its rank is free, in the order of the slots.
 fn squeeze(ranks: &mut [Slots]) {
     let mut free = vec![0; ranks.len()];
     for (_, rank, pass, mb) in in_order(ranks) {
@@ -94,27 +95,27 @@ fn squeeze(ranks: &mut [Slots]) {
     }
 }
 
-/// A rank's actions, W of chunk 1 before W of chunk 0 where both are owed.
+/// A rank's actions, with a W of chunk 1 before one of chunk 0 where both are due.
 fn row(slots: &Slots, rank: usize, ranks: usize) -> Vec<Action> {
     let (first, last) = (rank, 2 * ranks - 1 - rank);
-    let mut owed: [std::ops::Range<usize>; 2] = [0..0, 0..0];
+    let mut due: [std::ops::Range<usize>; 2] = [0..0, 0..0];
     let mut row = Vec::with_capacity(PERIOD * slots[F0].len());
     for (pass, mb) in occupancy(slots).into_iter().flatten() {
         row.push(match pass {
             F0 => Action::forward(first, mb),
             F1 => Action::forward(last, mb),
             B1 => {
-                owed[1].end += 1;
+                due[1].end += 1;
                 Action::backward_input(last, mb)
             }
             B0 => {
-                owed[0].end += 1;
+                due[0].end += 1;
                 Action::backward_input(first, mb)
             }
             _ => {
-                let (stage, weight) = match owed[1].next() {
+                let (stage, weight) = match due[1].next() {
                     Some(weight) => (last, weight),
-                    None => (first, owed[0].next().unwrap_or(mb)),
+                    None => (first, due[0].next().unwrap_or(mb)),
                 };
                 Action::backward_weight(stage, weight)
             }

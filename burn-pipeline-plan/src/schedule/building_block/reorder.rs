@@ -1,37 +1,37 @@
-//! Moves the passes of warm-up and cool-down forward in time without raising the peak of activations.
+//! Moves the operations of warm-up and cool-down to earlier slots without raising the peak of activations.
 //!
-//! 1. Passes are visited in running order. The warm-up ends with rank 0's first last backward (B0), the cool-down
-//!    begins with the last microbatch's first forward (F0); what lies between stays.
-//! 2. A pass may go to any free slot after its latest input; it takes the first one at which no slot of its rank
-//!    holds more activations than the unmoved order ever did on any rank.
-//! 3. A rank's memory is a running count by slot ([`Rank`]). A move changes it between the new slot and the old
-//!    one only, so it is recounted from the new slot until it is what it was.
+//! 1. Operations are visited in running order. The warm-up ends with rank 0's first B0, the cool-down begins with the last
+//!    microbatch's F0; the steady phase between them stays.
+//! 2. An operation may go to any free slot after its latest input. It takes the first one at which no slot of its rank
+//!    holds more activations than any rank did at its peak in the original order.
+//! 3. A rank's memory is a running count by slot ([`Rank`]). A move changes it only between the new slot and the old one,
+//!    so it is recounted from the new slot until it equals the old count.
 
 use super::slots::{B0, B1, F0, F1, Slots, W, in_order, latest_input, occupancy};
 
-/// One rank's slots, and what is held after each.
+/// One rank's slots, and the memory held after each.
 struct Rank {
     cells: Vec<Option<usize>>,
     after: Vec<Held>,
     weights_fill: bool,
 }
 
-/// Activations held (chunks), and W that have not run though their backward has.
+/// Activations held (in chunks), and W that are due: their backward has run and they have not.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 struct Held {
     activations: usize,
-    owed: usize,
+    due: usize,
 }
 
 impl Held {
-    /// After a slot. With `weights_fill`, a free slot runs a W if one is owed.
+    /// The state after a slot. With `weights_fill`, a free slot runs a W if one is due.
     fn then(self, cell: Option<usize>, weights_fill: bool) -> Self {
-        let Held { activations, owed } = self;
+        let Held { activations, due } = self;
         match cell {
-            Some(F0 | F1) => Held { activations: activations + 1, owed },
-            Some(B1 | B0) => Held { activations, owed: owed + 1 },
-            Some(_) => Held { activations: activations.saturating_sub(1), owed: owed.saturating_sub(1) },
-            None if weights_fill && owed > 0 => Held { activations: activations - 1, owed: owed - 1 },
+            Some(F0 | F1) => Held { activations: activations + 1, due },
+            Some(B1 | B0) => Held { activations, due: due + 1 },
+            Some(_) => Held { activations: activations.saturating_sub(1), due: due.saturating_sub(1) },
+            None if weights_fill && due > 0 => Held { activations: activations - 1, due: due - 1 },
             None => self,
         }
     }
@@ -53,7 +53,7 @@ impl Rank {
         self.after.iter().map(|held| held.activations).max().unwrap_or(0)
     }
 
-    /// Moves the pass at slot `from` to the free slot `to` before it, or says at which slot the cap is broken.
+    /// Moves the operation at slot `from` to the free slot `to` before it, or returns the slot at which the cap is broken.
     fn try_move(&mut self, from: usize, to: usize, cap: usize) -> Result<(), usize> {
         self.cells.swap(from, to);
         let mut held = if to == 0 { Held::default() } else { self.after[to - 1] };
@@ -73,8 +73,8 @@ impl Rank {
         Ok(())
     }
 
-    /// Moves a backward and the W right after it to the first two free slots from `earliest` on; says where it is
-    /// then. Giving memory back earlier breaks no cap.
+    /// Moves a backward and the W right after it to the first two adjacent free slots from `earliest` on, and returns its
+    /// slot. There is no check of the cap, since a backward that runs earlier frees memory earlier.
     fn move_pair_forward(&mut self, from: usize, earliest: usize) -> usize {
         let fits = |to: &usize| self.cells[*to].is_none() && self.cells[to + 1].is_none();
         let Some(to) = (earliest..from).find(fits) else { return from };
@@ -88,14 +88,15 @@ impl Rank {
         to
     }
 
-    /// Moves the pass at slot `from` to the first slot from `earliest` on that keeps the cap; says where it is then.
+    /// Moves the operation at slot `from` to the first slot from `earliest` on that keeps the cap, and returns its slot.
     fn move_forward(&mut self, from: usize, earliest: usize, cap: usize) -> usize {
         let mut to = earliest;
         while to < from {
             if self.cells[to].is_none() {
                 match self.try_move(from, to, cap) {
                     Ok(()) => return to,
-                    // Where W are placed, an F that breaks the cap at a slot does so from anywhere before it.
+                    // With W in fixed slots, an F that breaks the cap at a slot does so from every slot before it, so
+                    // the search continues after it.
                     Err(broken) if !self.weights_fill => to = broken,
                     Err(_) => {}
                 }
@@ -106,7 +107,7 @@ impl Rank {
     }
 }
 
-/// Moves every pass, of any phase; a backward and the slot after it move together, into two free slots.
+/// Moves every operation, of any phase. A backward and the slot after it move together, into two free slots.
 pub(super) fn whole_backwards(ranks: &mut [Slots]) {
     let mut timelines: Vec<Rank> = ranks.iter().map(|slots| Rank::new(slots, false)).collect();
     let cap = timelines.iter().map(Rank::peak).max().unwrap_or(0);
@@ -118,7 +119,8 @@ pub(super) fn whole_backwards(ranks: &mut [Slots]) {
                 let earliest = input.map_or(0, |input| input + 1);
                 ranks[rank][pass][mb] = timelines[rank].move_forward(slot, earliest, cap);
             }
-            // Its inputs are backwards of two slots, but for the turn at rank 0, where a B1 follows an F1.
+            // Its inputs are backwards, which take two slots. The exception is B1 at the turn on rank 0, which follows an
+            // F1 of one slot.
             _ => {
                 let earliest = input.map_or(0, |input| input + 1 + usize::from(pass == B0 || rank > 0));
                 let moved = timelines[rank].move_pair_forward(slot, earliest);
@@ -129,12 +131,12 @@ pub(super) fn whole_backwards(ranks: &mut [Slots]) {
     }
 }
 
-/// Moves warm-up and cool-down passes, with W as passes of their own.
+/// Moves the operations of warm-up and cool-down, with W in slots of their own.
 pub(super) fn with_weights(ranks: &mut [Slots]) {
     reorder(ranks, false);
 }
 
-/// Moves cool-down passes; W are not placed and fill free slots by themselves.
+/// Moves the operations of the cool-down, with W not placed: a free slot counts as a W if one is due.
 pub(super) fn without_weights(ranks: &mut [Slots]) {
     reorder(ranks, true);
 }
@@ -173,7 +175,7 @@ fn reorder(ranks: &mut [Slots], weights_fill: bool) {
     }
 }
 
-/// The slots of both chunks' backwards, which is the order in which W become due.
+/// The slots of both chunks' backwards, sorted: the order in which W become due.
 fn sorted_backwards(slots: &Slots) -> Vec<usize> {
     let mut backwards: Vec<usize> = slots[B1].iter().chain(&slots[B0]).copied().collect();
     backwards.sort_unstable();

@@ -1,16 +1,16 @@
-//! The slots of a rank's passes, and what can be read from them.
+//! The slots of a rank's operations, and what follows from them.
 
-/// The passes of a microbatch on one rank, in the order in which it meets them; then W.
+/// The operations of a microbatch on one rank, in the order in which they run; then W.
 pub(super) const F0: usize = 0;
 pub(super) const F1: usize = 1;
 pub(super) const B1: usize = 2;
 pub(super) const B0: usize = 3;
 pub(super) const W: usize = 4;
 
-/// Slots of the passes of every microbatch on one rank; W in the order in which they run, or none if not placed.
+/// The slots of every microbatch's operations on one rank. W are in running order, or absent while they are not placed.
 pub(super) type Slots = [Vec<usize>; 5];
 
-/// What each slot of a rank holds: a pass and which one of its kind.
+/// The contents of each slot of a rank: an operation, and its number among those of its kind.
 pub(super) fn occupancy(slots: &Slots) -> Vec<Option<(usize, usize)>> {
     let length = slots.iter().filter_map(|times| times.last()).max().map_or(0, |last| last + 1);
     let mut cells = vec![None; length];
@@ -22,7 +22,7 @@ pub(super) fn occupancy(slots: &Slots) -> Vec<Option<(usize, usize)>> {
     cells
 }
 
-/// All passes as (slot, rank, pass, which), in running order.
+/// All operations as (slot, rank, operation, number), in running order.
 pub(super) fn in_order(ranks: &[Slots]) -> Vec<(usize, usize, usize, usize)> {
     let mut events = Vec::with_capacity(ranks.iter().flatten().map(Vec::len).sum());
     for (rank, slots) in ranks.iter().enumerate() {
@@ -34,8 +34,8 @@ pub(super) fn in_order(ranks: &[Slots]) -> Vec<(usize, usize, usize, usize)> {
     events
 }
 
-/// The latest slot that a pass has to come after: its input from the next or previous rank, the pass before it of
-/// the same microbatch, and the microbatch before it.
+/// The latest slot that an operation has to come after: its input from the next or previous rank, the operation before it
+/// of the same microbatch, and the same operation of the microbatch before.
 pub(super) fn latest_input(ranks: &[Slots], rank: usize, pass: usize, mb: usize) -> Option<usize> {
     let neighbour = match pass {
         F0 | B1 => rank.checked_sub(1),

@@ -25,13 +25,13 @@ impl Schedule for ZbAuto {
             Err(accepts) => return family.refuse(size, accepts),
         };
         let orders = heuristic::shortest(&heuristic::Problem::new(self, size, limit));
-        let letter = |rank| {
+        let action = |rank| {
             move |&(pass, m): &(heuristic::Pass, usize)| match pass {
                 heuristic::Pass::Forward => Action::forward(rank, m),
                 heuristic::Pass::Input => Action::backward_input(rank, m),
                 heuristic::Pass::Weight => Action::backward_weight(rank, m),
             }
         };
-        interleave::plan(family.name, size, |rank| orders[rank].iter().map(letter(rank)).collect())
+        interleave::plan(family.name, size, |rank| orders[rank].iter().map(action(rank)).collect())
     }
 }

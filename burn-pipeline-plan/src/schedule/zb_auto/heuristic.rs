@@ -3,17 +3,18 @@
 //! Guarantees: every F, I and W once on every rank, I after its F and W after its I, microbatches in order, and
 //! the memory limit kept, for any limit of at least one activation.
 //!
-//! 1. Warm-up: one F on every rank; then, from the last rank back, as many more as fit in memory before the first
-//!    I can arrive (flag `late_first_input`: also one that delays it). Rank r keeps at least one F ahead of r+1.
-//! 2. Steady, for each microbatch after the first: a round of F down the ranks, then a round of I back up. Before
-//!    either, W is put where the gap holds it whole, where memory is full, or where the gap is shorter but would
-//!    otherwise make this rank's bubble the largest (flag `fill_small_gaps`: wherever there is any gap).
-//! 3. A rank two or more F ahead of the next may skip an F that would hold up the next rank's I (flag
-//!    `inputs_first`), and then all ranks before it do.
-//! 4. Rank 0 puts every W it has once it is out of F; what is left comes last.
+//! 1. Warm-up: one F on every rank. Then, from the last rank back, as many more as memory holds and time allows before the
+//!    first I arrives (flag `late_first_input`: also one more that delays it). Rank r stays at least one F ahead of r+1.
+//! 2. Steady, for each microbatch after the first: a round of F down the ranks, then a round of I back up. Before each F
+//!    or I, the rank runs W in three cases: memory is full; the gap until the input arrives holds a whole W; or the gap is
+//!    shorter than a W, but leaving it idle would give this rank the largest bubble of all (flag `fill_small_gaps`: in any
+//!    gap).
+//! 3. A rank that is two or more F ahead of the next one skips an F that would delay the next rank's I, and so do all ranks
+//!    before it (flag `inputs_first`).
+//! 4. Once rank 0 has run its last F, it runs every W that is due. The remaining W come last.
 //!
-//! Time is whole ticks of a millionth of the largest cost's power of ten, so that costs written with few digits stay
-//! exact and ties are ties, whatever the unit.
+//! Time is counted in whole ticks: a millionth of the largest cost, rounded down to a power of ten. So costs written with
+//! few digits are exact, and equal times compare equal whatever the unit.
 
 use super::options::ZbAuto;
 use crate::schedule::family::Size;
@@ -37,7 +38,7 @@ pub(super) struct Problem {
 }
 
 impl Problem {
-    /// The problem that the fields of `auto` pose at this size; they have been found sound.
+    /// The problem that `auto` states at this size. Its fields have been validated.
     pub(super) fn new(auto: &ZbAuto, size: Size, limit: f64) -> Self {
         let of_rank = |rank: usize| {
             let cost = &auto.costs[rank.min(auto.costs.len() - 1)];
@@ -53,12 +54,13 @@ impl Problem {
             costs: (0..size.ranks).map(|rank| of_rank(rank).map(ticks)).collect(),
             transfer: ticks(auto.transfer),
             memory: [all, kept - all, -kept],
+            // Sums of many activations are rounded; a limit of exactly that many must still hold them.
             limit: limit * (1.0 + 1e-9),
         }
     }
 }
 
-/// The three choices.
+/// The three choices, of which all combinations are tried.
 #[derive(Clone, Copy)]
 struct Flags {
     late_first_input: bool,
@@ -66,7 +68,7 @@ struct Flags {
     fill_small_gaps: bool,
 }
 
-/// One rank's passes so far.
+/// The state of one rank: operations done (F, I, W), its clock, memory and bubble, and its order so far.
 #[derive(Clone, Default)]
 struct Rank {
     done: [usize; 3],
@@ -86,7 +88,7 @@ struct Run<'a> {
     largest_bubble: u64,
 }
 
-/// The orders, one a rank, of the shortest of the 8 runs; the first one where several are.
+/// The orders, one a rank, of the shortest of the 8 runs; the first of them in a tie.
 pub(super) fn shortest(problem: &Problem) -> Vec<Vec<(Pass, usize)>> {
     let choices = [true, false];
     let combinations = [false, true].into_iter().flat_map(|late_first_input| {
@@ -135,7 +137,7 @@ impl<'a> Run<'a> {
         self.ranks[rank].done[0] < self.problem.microbatches
     }
 
-    /// When the next F or I of a rank has its input, if that comes from another rank.
+    /// The time at which the input of a rank's next F or I arrives, if it comes from another rank.
     fn arrival(&self, rank: usize, pass: Pass) -> Option<u64> {
         let from = match pass {
             Pass::Forward => rank.checked_sub(1)?,
@@ -170,7 +172,8 @@ impl<'a> Run<'a> {
         }
         let mut more = self.forwards_before_first_input();
         for rank in 1..self.problem.ranks {
-            // With one F each so far, staying ahead of the next rank means having put more of them, or all of them.
+            // Every rank has put one F so far. To stay ahead of the next rank, a rank must put more F than that one here,
+            // unless it puts all that there are.
             if more[rank] >= more[rank - 1] && 1 + more[rank - 1] < self.problem.microbatches {
                 more[rank] = more[rank].min(more[rank - 1].saturating_sub(1));
             }
@@ -185,7 +188,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// How many F each rank has time and memory for until the first I reaches it.
+    /// The number of further F that each rank has time and memory for before the first I reaches it.
     fn forwards_before_first_input(&self) -> Vec<usize> {
         let mut more = vec![0; self.problem.ranks];
         let last = self.problem.ranks - 1;
@@ -229,7 +232,7 @@ impl<'a> Run<'a> {
         self.put(rank, Pass::Input);
     }
 
-    /// W where memory is full, then W in the gap before the next pass.
+    /// Runs W while memory is full, then W in the gap before the next operation.
     fn make_room_and_fill(&mut self, rank: usize, next: Pass) {
         while self.ranks[rank].memory + self.problem.memory[next as usize] > self.problem.limit && self.has_weight(rank)
         {
@@ -240,6 +243,8 @@ impl<'a> Run<'a> {
         while self.has_weight(rank) && self.ranks[rank].now + weight <= arrival {
             self.put(rank, Pass::Weight);
         }
+        // A W in a gap shorter than itself delays the next operation. That pays while this rank's bubble would otherwise
+        // become the largest, since the longest rank determines the step.
         let gap = arrival.saturating_sub(self.ranks[rank].now);
         let spare = self.largest_bubble - self.ranks[rank].bubble;
         if self.has_weight(rank) && gap > 0 && (gap > spare || self.flags.fill_small_gaps) {
@@ -247,7 +252,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Should a rank that is well ahead leave out its F, because it would hold up the next rank's I?
+    /// Should a rank that is well ahead skip its F in this round, since that would delay the next rank's I?
     fn skips_forward(&self, rank: usize) -> bool {
         let Some(next) = self.ranks.get(rank + 1) else { return false };
         let state = &self.ranks[rank];
@@ -259,6 +264,7 @@ impl<'a> Run<'a> {
         if state.now >= due {
             return true;
         }
+        // The F may need room first: the W that would have to run before it count too.
         let (mut memory, mut weights) = (state.memory + self.problem.memory[0], 0);
         while memory > self.problem.limit && state.done[2] + weights < state.done[1] {
             memory += self.problem.memory[2];

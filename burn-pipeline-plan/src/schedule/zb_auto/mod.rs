@@ -1,4 +1,4 @@
-//! ZBAuto: the zero-bubble heuristic, which orders operations by what they cost and by the memory there is.
+//! ZBAuto: the zero-bubble heuristic, which orders operations by their costs and by the memory limit.
 //!
 //! ```text
 //! p=2 v=1 m=3, F = I = W = 1, memory for two activations (ZB-1P)
@@ -6,12 +6,11 @@
 //! rank 1:     1F0 1I0 1F1 1I1 1W0 1F2 1I2 1W1 1W2
 //! ```
 //!
-//! 1. [`heuristic`] builds an order while it keeps the time, the memory and the bubble of every rank.
+//! 1. [`heuristic`] builds an order and tracks the time, the memory and the bubble of every rank on the way.
 //! 2. Three choices in it are flags; all 8 combinations are built and the shortest (longest rank, first F to last
 //!    W) is kept.
 //!
-//! Memory is counted as `activation` from F, `activation - weight_activation` of it given back at I, the rest at
-//! W. With the limit of p activations this is the paper's ZB-1P, with 2p ZB-2P, where the bubble closes as long
+//! Memory: F allocates `activation`, I frees `activation - weight_activation` of it, and W the rest. With the limit of p activations this is the paper's ZB-1P, with 2p ZB-2P, where the bubble closes as long
 //! as F, I and W are alike.
 //! Source: Qi et al., Zero Bubble Pipeline Parallelism (2023), section 3.1; flags as in Sea AI Lab's scheduler.
 

@@ -1,6 +1,6 @@
-//! What the heuristic is given: costs, memory, and limits on both.
+//! The input of the heuristic: costs, memory, and the memory limit.
 
-/// What one rank's stage costs for one microbatch, in any unit of time.
+/// The costs of one rank's stage for one microbatch, in any unit of time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ZbAutoStage {
     /// `F`.
@@ -29,9 +29,9 @@ pub struct ZbAuto {
     pub costs: Vec<ZbAutoStage>,
     /// Latency of a transfer between neighbours, in the unit of the costs. Default 0.
     pub transfer: f64,
-    /// Memory that one microbatch's activations take on a rank (`M_B`), any unit. Default 1.
+    /// Memory of one microbatch's activations on a rank (`M_B`), in any unit. Default 1.
     pub activation: f64,
-    /// The part of it that is kept from `I` to `W` (`M_W`). Default 1: `I` gives nothing back.
+    /// The part of it that is kept from `I` to `W` (`M_W`). Default 1: `I` frees nothing.
     pub weight_activation: f64,
     /// Memory a rank may hold. Default p activations, as much as 1F1B's first rank.
     pub limit: MemoryLimit,
@@ -55,7 +55,7 @@ impl ZbAuto {
         Self { costs: vec![ZbAutoStage { forward, input, weight }], transfer, ..Self::default() }
     }
 
-    /// The limit in the unit of `activation`, or what is wrong with the fields.
+    /// The limit in the unit of `activation`, or a sentence that says what is wrong with the fields.
     pub(super) fn memory_limit(&self, ranks: usize) -> Result<f64, String> {
         let times = self.costs.iter().flat_map(|c| [c.forward, c.input, c.weight]).chain([self.transfer]);
         if self.costs.is_empty() || times.clone().any(|t| !t.is_finite() || t < 0.0) || times.sum::<f64>() == 0.0 {
