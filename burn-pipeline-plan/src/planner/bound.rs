@@ -1,9 +1,9 @@
-//! What no candidate can beat: the analytic bound.
+//! The analytic bound: no candidate of a request is faster.
 //!
-//! 1. All ranks together do all the work: `m` microbatches over `p` ranks.
+//! 1. All ranks together do all the work of `m` microbatches, so the step takes at least a `p`-th of it on `p` ranks.
 //! 2. One microbatch goes forward through all layers and back.
 //!
-//! Each layer is taken at its cheapest: the whole backward or its two parts, fused with a forward or not.
+//! Each layer counts with its cheapest way: a whole backward or its two parts, fused with a forward or not.
 
 use super::request::{Request, Workload};
 use crate::cost::Layer;
@@ -14,20 +14,14 @@ pub(super) fn bound(request: &Request) -> f64 {
 }
 
 fn bound_of(workload: &Workload, ranks: usize) -> f64 {
+    // The least seconds of a layer's forward and a backward of these seconds.
+    let least = |layer: &Layer, backward: f64| {
+        let serial = layer.forward + layer.full_backward().min(backward);
+        layer.overlap.map_or(serial, |overlap| overlap.min(serial))
+    };
     let layers = workload.layers.all();
-    let work: f64 = layers.iter().map(cheapest).sum();
-    let there_and_back: f64 = layers.iter().map(through).sum();
+    let work: f64 = layers.iter().map(|layer| least(layer, layer.input + layer.weight)).sum();
+    // Between a microbatch's input and the gradient for it no layer has to have run its `W`.
+    let there_and_back: f64 = layers.iter().map(|layer| least(layer, layer.input)).sum();
     (work * workload.microbatches as f64 / ranks as f64).max(there_and_back)
-}
-
-/// Seconds of a layer's forward and backward.
-fn cheapest(layer: &Layer) -> f64 {
-    let apart = layer.forward + layer.full_backward().min(layer.input + layer.weight);
-    layer.overlap.map_or(apart, |overlap| overlap.min(apart))
-}
-
-/// Seconds of a layer between the arrival of a microbatch's input and the gradient for it.
-fn through(layer: &Layer) -> f64 {
-    let apart = layer.forward + layer.full_backward().min(layer.input);
-    layer.overlap.map_or(apart, |overlap| overlap.min(apart))
 }

@@ -1,4 +1,4 @@
-//! Why there is no answer, and why a candidate was dropped.
+//! Why the planner finds no plan, and why it drops a candidate.
 
 use super::synthesis::SynthesisError;
 use crate::cost::{PartitionError, ProfileError};
@@ -8,41 +8,41 @@ use crate::plan::{CheckError, PlanError};
 use crate::schedule::ScheduleError;
 use crate::simulate::SimulateError;
 
-/// Why a candidate is none.
+/// Why a candidate cannot be used.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum DropReason {
     /// The family cannot be built at this size.
     #[error(transparent)]
     Family(#[from] ScheduleError),
-    /// The layers cannot be cut like that.
+    /// The layers cannot be cut in this way.
     #[error(transparent)]
     Cut(#[from] PartitionError),
-    /// A rank would hold too much.
+    /// A rank would hold more than the cap.
     #[error("its fullest rank holds {peak:.4e} bytes, above the cap of {cap:.4e}")]
     OverCap {
         /// Bytes of the fullest rank.
         peak: f64,
         /// The cap.
         cap: f64,
-        /// Seconds that it would take.
+        /// Seconds that the step would take.
         makespan: f64,
     },
-    /// No schedule was made.
+    /// The synthesis made no schedule.
     #[error(transparent)]
     Synthesis(#[from] SynthesisError),
     /// A pass refused the plan.
     #[error(transparent)]
     Pass(#[from] PassError),
-    /// A pass over communication refused the plan.
+    /// An overlap pass refused the plan.
     #[error(transparent)]
     Overlap(#[from] Box<OverlapError>),
     /// The plan does not pass the check.
     #[error(transparent)]
     Check(#[from] Box<CheckError>),
-    /// The plan cannot be priced.
+    /// The plan cannot be simulated.
     #[error(transparent)]
     Simulate(#[from] SimulateError),
-    /// The plan cannot have the model's edges past the next stage.
+    /// The plan cannot have the model's skip edges.
     #[error(transparent)]
     Plan(#[from] PlanError),
     /// The costs are refused.
@@ -50,25 +50,25 @@ pub enum DropReason {
     Profile(#[from] ProfileError),
 }
 
-/// Why there is no answer.
+/// Why the planner finds no plan.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum PlannerError {
-    /// There is nothing to plan for.
+    /// The request has no workload.
     #[error("there is no workload; give at least one number of microbatches with its costs")]
     NoWorkload,
-    /// A step needs a microbatch.
+    /// A workload has no microbatch.
     #[error("a workload has no microbatch; a step needs at least one")]
     NoMicrobatch,
-    /// There are no ranks, or more than can be numbered.
+    /// There are no ranks, or more than a plan can have.
     #[error("{ranks} ranks; plans are made for 1 to 65535")]
     Ranks {
         /// Ranks asked for.
         ranks: usize,
     },
-    /// A number is not an amount.
+    /// A number is negative, infinite or NaN.
     #[error("`{field}` is {value}; it has to be zero or a positive number")]
     Amount {
-        /// Which number.
+        /// The name of the number.
         field: &'static str,
         /// The value, as text.
         value: String,
@@ -78,12 +78,12 @@ pub enum PlannerError {
     NothingFits {
         /// Candidates that were looked at.
         candidates: usize,
-        /// Bytes of the leanest one, if it was only too large, and the cap.
+        /// The least bytes of a candidate that was above the cap, and the cap; `None` if no candidate was.
         least_peak: Option<(f64, f64)>,
         /// Why the first one was dropped.
         first: String,
     },
-    /// The links do not fit the ranks, or are no amounts.
+    /// The links are refused: a number is not valid, or a rank does not exist.
     #[error(transparent)]
     Profile(#[from] ProfileError),
 }

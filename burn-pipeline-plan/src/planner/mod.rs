@@ -1,29 +1,32 @@
-//! The planner: which schedule, cut and microbatch size are fastest for a model on given ranks under a memory cap.
+//! The planner: which schedule, cut and number of microbatches are fastest for a model on given ranks under a memory cap.
 //!
-//! 1. A [`Request`] holds the model's layers with their costs, for one or several microbatch sizes, and what may be
-//!    chosen from. A measured profile of stages is a model too: [`Layers::of_profile`](crate::cost::Layers::of_profile).
-//! 2. [`best_plan`] prices families x chunks x cuts x microbatch sizes x recomputation x passes, schedules made for the
-//!    profile, and not pipelining at all, and gives a [`PlannerReport`]: the best as a checked plan, the Pareto front of
-//!    seconds and bytes, what was dropped and why, where the best one's seconds go, and the analytic bound.
-//! 3. [`Synthesis`] makes a schedule for a profile, beside the catalogue.
+//! 1. A [`Request`] holds the model's layers with their costs, for one or several numbers of microbatches, and what the
+//!    planner may choose from. The stages of a measured profile are layers too, see
+//!    [`Layers::of_profile`](crate::cost::Layers::of_profile).
+//! 2. [`best_plan`] prices families x chunks x cuts x numbers of microbatches x recomputation x passes, synthesised
+//!    schedules, and plans without a pipeline. Every candidate is lowered, checked and simulated as it would run.
+//! 3. The [`PlannerReport`] has the best plan, checked, with a breakdown of its seconds; all candidates with the Pareto
+//!    front of seconds and bytes; what was dropped and why; and a lower bound.
+//! 4. [`Synthesis`] makes a schedule for a profile. It can be used without the planner.
 //!
-//! Every candidate is lowered, checked and simulated as it would run.
+//! Reading order: `request`, `report`, `search`, `layout`, `job`, `price`, then `synthesis`.
 
-mod alone;
-mod answer;
 mod bound;
 mod error;
 mod families;
-mod ground;
+mod job;
+mod layout;
 mod passes;
 mod price;
+mod report;
 mod request;
 mod search;
 mod synthesis;
+mod unpipelined;
 
-pub use answer::{BestPlan, Candidate, Choice, DroppedCandidate, PlannerReport, Strategy, TimeBreakdown};
 pub use error::{DropReason, PlannerError};
 pub use passes::PassChoice;
+pub use report::{BestPlan, Candidate, Choice, DroppedCandidate, PlannerReport, Strategy, TimeBreakdown};
 pub use request::{Cut, Recompute, Request, Workload};
 pub use search::best_plan;
 pub use synthesis::{Synthesis, SynthesisError, SynthesisedPlan};

@@ -1,23 +1,24 @@
-//! The one place where the planner's passes are listed: what may be done to a plan before it is priced.
+//! What may be done to a plan before it is priced: the one list of the planner's passes.
 //!
 //! 1. [`PassChoice::AsBuilt`] and [`PassChoice::MergeBackward`] are tried on every candidate.
-//! 2. [`PassChoice::Overlap`] simulates many times itself, so it is tried on the best few alone, and kept where it gains.
+//! 2. [`PassChoice::Overlap`] runs many simulations itself. It is tried only on the best few candidates, and kept if it is
+//!    faster than all others.
 
 use super::error::DropReason;
 use crate::cost::Profile;
 use crate::pass::overlap::{OverlapOptions, OverlapPass, overlap};
 use crate::pass::{insert_transfers, merge_backward, strip_idle};
-use crate::plan::{Op, Plan};
+use crate::plan::Plan;
 use crate::simulate::SimulateOptions;
 
-/// What is done to a family's plan.
+/// What is done to a plan before it is priced.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub enum PassChoice {
     /// Transfers are inserted.
     AsBuilt,
-    /// An `I` and the `W` right behind it become one `B`, then transfers are inserted.
+    /// Each `I` with the `W` right behind it becomes one `B`, then transfers are inserted.
     MergeBackward,
-    /// Transfers are inserted, and they and their waits moved to where computation hides them.
+    /// Transfers are inserted, then they and their waits are moved to where computation hides them.
     Overlap,
 }
 
@@ -25,38 +26,39 @@ impl PassChoice {
     /// All of them, in the order in which they are tried.
     pub const ALL: [PassChoice; 3] = [PassChoice::AsBuilt, PassChoice::MergeBackward, PassChoice::Overlap];
 
-    /// Is it tried on every candidate?
+    /// Whether it is tried on every candidate.
     pub(super) fn is_cheap(self) -> bool {
         self != PassChoice::Overlap
     }
 
-    /// The lowered plan, or none where the pass changes nothing that an earlier choice has not tried.
+    /// The lowered plan; `None` if the result would be that of an earlier choice.
     pub(super) fn lower(
         self,
         plan: &Plan,
         profile: &Profile,
         simulate: SimulateOptions,
-    ) -> Option<Result<Plan, DropReason>> {
+    ) -> Result<Option<Plan>, DropReason> {
         let plan = strip_idle(plan);
-        let lowered = |plan: &Plan| insert_transfers(plan).map_err(DropReason::from);
-        match self {
-            PassChoice::AsBuilt => Some(lowered(&plan)),
+        let lowered = match self {
+            PassChoice::AsBuilt => insert_transfers(&plan)?,
             PassChoice::MergeBackward => {
-                let merged = plan.any_task(|task| task.op() == Op::BackwardInput).then(|| merge_backward(&plan))?;
-                (merged != plan).then(|| lowered(&merged))
+                let merged = merge_backward(&plan);
+                if merged == plan {
+                    return Ok(None);
+                }
+                insert_transfers(&merged)?
             }
             PassChoice::Overlap => {
+                let plan = insert_transfers(&plan)?;
+                // The overlap passes refuse a plan without transfers; a single rank has none.
+                if !plan.is_lowered() {
+                    return Ok(Some(plan));
+                }
                 let options = OverlapOptions { simulate, ..OverlapOptions::default() };
-                let moved = lowered(&plan).and_then(|plan| {
-                    // A rank alone sends nothing.
-                    if !plan.is_lowered() {
-                        return Ok(plan);
-                    }
-                    Ok(overlap(&plan, profile, &OverlapPass::USUAL, &options).map_err(Box::new)?.plan)
-                });
-                Some(moved)
+                overlap(&plan, profile, &OverlapPass::USUAL, &options).map_err(Box::new)?.plan
             }
-        }
+        };
+        Ok(Some(lowered))
     }
 }
 

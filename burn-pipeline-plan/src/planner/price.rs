@@ -1,84 +1,83 @@
-//! What one candidate costs: lowered, checked, simulated, with recomputation where that is asked for.
+//! The price of one candidate: its plan is lowered, checked and simulated, with the recomputation that was asked for.
+//!
+//! A function here gives `Ok(None)` if the candidate would repeat an earlier one.
 
 use super::error::DropReason;
-use super::ground::Ground;
+use super::layout::Layout;
 use super::passes::PassChoice;
 use super::request::{Recompute, Request};
 use crate::cost::{Profile, StageCost};
 use crate::plan::{CheckOptions, CheckedPlan, Plan};
 use crate::simulate::{Simulation, simulate};
 
-/// A candidate that fits, with everything that was made for it.
+/// A candidate's plan as it would run, with its costs.
 #[derive(Clone, Debug)]
 pub(super) struct Priced {
     pub(super) plan: CheckedPlan,
     pub(super) profile: Profile,
     pub(super) simulation: Simulation,
-    /// Seconds of the step: the simulation's, and the reduction of replicas.
+    /// Seconds of the step: those of the simulation and those of the reduction over replicas.
     pub(super) seconds: f64,
-    /// Stages that recompute.
+    /// The stages that recompute.
     pub(super) recomputing: Vec<usize>,
 }
 
-/// Prices a plan on its ground; none where the choice would repeat an earlier one.
+/// Prices a plan on its layout, with this choice of recomputation and passes.
 pub(super) fn price(
     request: &Request,
-    ground: &Ground,
+    layout: &Layout,
     plan: &Plan,
     recompute: Recompute,
     passes: PassChoice,
-) -> Option<Result<Priced, DropReason>> {
+) -> Result<Option<Priced>, DropReason> {
     let stages = plan.stages();
-    match (recompute, request.cap) {
-        (Recompute::Never, _) => run(request, ground, plan, Vec::new(), passes).map(|run| within(request, run)),
+    let cap = match (recompute, request.cap) {
+        (Recompute::Never, _) => return price_recomputing(request, layout, plan, Vec::new(), passes),
         (Recompute::Everywhere, _) => {
-            run(request, ground, plan, (0..stages).collect(), passes).map(|run| within(request, run))
+            return price_recomputing(request, layout, plan, (0..stages).collect(), passes);
         }
-        (Recompute::WhereNeeded, None) => None,
-        (Recompute::WhereNeeded, Some(cap)) => {
-            let mut recomputing = Vec::new();
-            loop {
-                let priced = match run(request, ground, plan, recomputing.clone(), passes)? {
-                    Ok(priced) => priced,
-                    Err(reason) => return Some(Err(reason)),
-                };
-                let before = recomputing.len();
-                recomputing.extend(over(&priced, cap));
-                recomputing.sort_unstable();
-                recomputing.dedup();
-                match recomputing.len() {
-                    // None or all of them are other choices.
-                    0 => return None,
-                    all if all == stages => return None,
-                    same if same == before => return Some(within(request, Ok(priced))),
-                    _ => {}
-                }
-            }
+        (Recompute::WhereNeeded, None) => return Ok(None),
+        (Recompute::WhereNeeded, Some(cap)) => cap,
+    };
+    // Stages of ranks above the cap recompute. That changes times and so memory elsewhere, so it is done until no rank
+    // that can still recompute is above the cap.
+    let mut recomputing = Vec::new();
+    loop {
+        let Some(priced) = run(request, layout, plan, recomputing.clone(), passes)? else { return Ok(None) };
+        let before = recomputing.len();
+        recomputing.extend(stages_over(&priced, cap));
+        recomputing.sort_unstable();
+        recomputing.dedup();
+        match recomputing.len() {
+            // No stage and all stages are the other two choices.
+            0 => return Ok(None),
+            all if all == stages => return Ok(None),
+            same if same == before => return within_cap(request, priced).map(Some),
+            _ => {}
         }
     }
 }
 
-/// Prices a plan with these stages recomputing; none where the pass changes nothing.
-pub(super) fn price_as(
+/// Prices a plan with these stages recomputing.
+pub(super) fn price_recomputing(
     request: &Request,
-    ground: &Ground,
+    layout: &Layout,
     plan: &Plan,
     recomputing: Vec<usize>,
     passes: PassChoice,
-) -> Option<Result<Priced, DropReason>> {
-    Some(within(request, run(request, ground, plan, recomputing, passes)?))
+) -> Result<Option<Priced>, DropReason> {
+    run(request, layout, plan, recomputing, passes)?.map(|priced| within_cap(request, priced)).transpose()
 }
 
-/// The stages of ranks above the cap.
-fn over(priced: &Priced, cap: f64) -> Vec<usize> {
+/// The stages of the ranks above the cap.
+fn stages_over(priced: &Priced, cap: f64) -> Vec<usize> {
     let full = priced.simulation.ranks.iter().enumerate().filter(|(_, report)| report.peak_bytes > cap);
     let placement = priced.plan.plan().placement();
     full.flat_map(|(rank, _)| placement.stages_of(rank)).map(|stage| stage.index()).collect()
 }
 
-/// Drops what is above the cap.
-fn within(request: &Request, priced: Result<Priced, DropReason>) -> Result<Priced, DropReason> {
-    let priced = priced?;
+/// Refuses a candidate above the cap.
+fn within_cap(request: &Request, priced: Priced) -> Result<Priced, DropReason> {
     let (peak, makespan) = (priced.simulation.peak_bytes(), priced.seconds);
     match request.cap {
         Some(cap) if peak > cap => Err(DropReason::OverCap { peak, cap, makespan }),
@@ -86,57 +85,36 @@ fn within(request: &Request, priced: Result<Priced, DropReason>) -> Result<Price
     }
 }
 
-/// Lowers, checks and simulates a plan with these stages recomputing.
+/// Lowers, checks and simulates a plan with these stages recomputing, whatever the cap.
 fn run(
     request: &Request,
-    ground: &Ground,
+    layout: &Layout,
     plan: &Plan,
     recomputing: Vec<usize>,
     passes: PassChoice,
-) -> Option<Result<Priced, DropReason>> {
-    let profile = match recomputed(request, ground, &recomputing) {
-        Ok(profile) => profile,
-        Err(reason) => return Some(Err(reason)),
-    };
-    let plan = match plan.clone().with_skips(profile.skips().to_vec()) {
-        Ok(plan) => plan,
-        Err(error) => return Some(Err(error.into())),
-    };
-    let lowered = match passes.lower(&plan, &profile, request.simulate)? {
-        Ok(lowered) => lowered,
-        Err(reason) => return Some(Err(reason)),
-    };
-    Some(finish(request, ground, lowered, profile, recomputing))
-}
-
-/// Checks and simulates a lowered plan.
-fn finish(
-    request: &Request,
-    ground: &Ground,
-    lowered: Plan,
-    profile: Profile,
-    recomputing: Vec<usize>,
-) -> Result<Priced, DropReason> {
-    let check = CheckOptions { transport: request.simulate.transport, ..CheckOptions::default() };
-    let plan = lowered.check(&check)?;
+) -> Result<Option<Priced>, DropReason> {
+    let profile = recomputed(request, layout, &recomputing)?;
+    let plan = plan.clone().with_skips(profile.skips().to_vec())?;
+    let Some(lowered) = passes.lower(&plan, &profile, request.simulate)? else { return Ok(None) };
+    let plan = lowered.check(&CheckOptions { transport: request.simulate.transport, ..CheckOptions::default() })?;
     let simulation = simulate(plan.plan(), &profile, &request.simulate)?;
-    let seconds = simulation.makespan + ground.reduction;
-    Ok(Priced { plan, profile, simulation, seconds, recomputing })
+    let seconds = simulation.makespan + layout.reduction;
+    Ok(Some(Priced { plan, profile, simulation, seconds, recomputing }))
 }
 
-/// The ground's profile with these stages recomputing: each keeps its input alone.
-pub(super) fn recomputed(request: &Request, ground: &Ground, recomputing: &[usize]) -> Result<Profile, DropReason> {
+/// The layout's profile with these stages recomputing: each keeps only its input.
+pub(super) fn recomputed(request: &Request, layout: &Layout, recomputing: &[usize]) -> Result<Profile, DropReason> {
     if recomputing.is_empty() {
-        return Ok(ground.profile.clone());
+        return Ok(layout.profile.clone());
     }
-    let stages = ground.profile.stages();
+    let stages = layout.profile.stages();
     let stage = |(index, stage): (usize, &StageCost)| {
         let before = index.checked_sub(1).map(|before| stages[before].message_bytes);
-        let past = ground.profile.skips().iter().filter(|edge| edge.to == index);
+        let past = layout.profile.skips().iter().filter(|edge| edge.to == index);
         let past: f64 = past.map(|edge| stages[edge.from].skip_bytes).sum();
-        let input = before.unwrap_or(request.workloads[ground.workload].input_bytes) + past;
+        let input = before.unwrap_or(request.workloads[layout.workload].input_bytes) + past;
         if recomputing.contains(&index) { stage.recomputing(input) } else { *stage }
     };
     let stages = stages.iter().enumerate().map(stage).collect();
-    Ok(ground.profile.with_stages(stages)?)
+    Ok(layout.profile.with_stages(stages)?)
 }

@@ -1,33 +1,35 @@
-//! What the planner is asked: a model, ranks, links, a cap, and what it may choose from.
+//! The planner's request: a model, ranks, links, a memory cap, and what the planner may choose from.
 
 use super::error::PlannerError;
+use super::passes::PassChoice;
 use super::synthesis::Synthesis;
 use crate::cost::{Layers, LinkCosts, PartitionError};
 use crate::plan::PlacementKind;
 use crate::simulate::SimulateOptions;
 
-/// One way to cut the batch into microbatches, with what a layer costs for microbatches of that size.
+/// One number of microbatches for the batch, with the costs of the layers for microbatches of that size.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Workload {
     /// Microbatches a step.
     pub microbatches: usize,
-    /// Costs for one of them.
+    /// The layers with their costs for one microbatch.
     pub layers: Layers,
-    /// Bytes of one microbatch's input, which the first stage keeps where it recomputes.
+    /// Bytes of one microbatch's input. The first stage keeps them if it recomputes.
     pub input_bytes: f64,
 }
 
 impl Workload {
-    /// Costs that were measured with microbatches of this size.
+    /// A workload of these layers, with an input of 0 bytes.
     pub fn new(microbatches: usize, layers: Layers) -> Self {
         Self { microbatches, layers, input_bytes: 0.0 }
     }
 
-    /// The same batch cut into `microbatches`, with costs scaled to their size; of the seconds of each operation of a
-    /// layer, `fixed` do not depend on the size (launches, say). Without them, more microbatches are always better.
+    /// The same batch cut into another number of microbatches, with costs scaled to their size. The first `fixed` seconds of
+    /// each operation of a layer (kernel launches, say) do not depend on the size. With 0, more microbatches always look
+    /// better.
     ///
     /// # Errors
-    /// What [`Layers::scaled`] refuses.
+    /// As [`Layers::scaled`].
     pub fn recut(&self, microbatches: usize, fixed: f64) -> Result<Self, PartitionError> {
         let factor = self.microbatches as f64 / microbatches as f64;
         let layers = self.layers.scaled(factor, fixed)?;
@@ -35,14 +37,14 @@ impl Workload {
     }
 }
 
-/// How to cut layers into stages.
+/// How layers are cut into stages.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub enum Cut {
-    /// As many layers in each stage; where there are as many layers as stages, as they are.
+    /// The same number of layers in each stage.
     Even,
-    /// The busiest rank as little busy as can be.
+    /// The cut that minimises the load of the busiest rank.
     Optimal,
-    /// The same under the memory cap, with activations held as 1F1B holds them. Nothing without a cap.
+    /// As `Optimal`, under the memory cap with the activations that 1F1B holds. Skipped if there is no cap.
     Fitting,
 }
 
@@ -56,14 +58,14 @@ impl std::fmt::Display for Cut {
     }
 }
 
-/// Which stages run their forward again in the backward instead of keeping its activations.
+/// Which stages recompute: they run their forward again in the backward instead of keeping its activations.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub enum Recompute {
-    /// None.
+    /// No stage.
     Never,
-    /// Those of ranks that do not fit without. Nothing without a cap.
+    /// The stages of ranks that would be above the cap. Skipped if there is no cap.
     WhereNeeded,
-    /// All.
+    /// Every stage.
     Everywhere,
 }
 
@@ -77,39 +79,40 @@ impl std::fmt::Display for Recompute {
     }
 }
 
-/// The question.
+/// What to plan for, and what to choose from.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Request {
-    /// Ways to cut the batch, at least one.
+    /// Numbers of microbatches to choose from, at least one.
     pub workloads: Vec<Workload>,
     /// Ranks (devices).
     pub ranks: usize,
-    /// The network between them.
+    /// The links between the ranks.
     pub links: LinkCosts,
-    /// Bytes that a rank may hold: parameters with what belongs to them, activations, messages.
+    /// The most bytes that a rank may hold: parameters with gradients and optimizer state, activations, messages. `None`
+    /// for no limit.
     pub cap: Option<f64>,
-    /// Bytes held for each byte of parameters: 2 with gradients, 4 with Adam's moments.
+    /// Bytes held for each byte of parameters: 2 with gradients, 4 with Adam's moments as well.
     pub state_factor: f64,
-    /// Stages a rank to try.
+    /// Numbers of stages a rank to try.
     pub chunks: Vec<usize>,
-    /// Kinds of placement to keep to; without it, all are tried.
+    /// Kinds of placement to try; `None` for all.
     pub placements: Option<Vec<PlacementKind>>,
     /// Cuts to try.
     pub cuts: Vec<Cut>,
     /// Recomputation to try.
     pub recompute: Vec<Recompute>,
     /// Passes to try.
-    pub passes: Vec<super::PassChoice>,
-    /// Try a schedule made for the profile; none to keep to the catalogue.
+    pub passes: Vec<PassChoice>,
+    /// The effort for synthesised schedules; `None` to try only the families of the catalogue.
     pub synthesis: Option<Synthesis>,
-    /// Try not to pipeline: one device, and one replica of the model a rank.
+    /// Whether to try plans without a pipeline too: one device, and data parallelism over all ranks.
     pub unpipelined: bool,
-    /// How plans are simulated, and for which transport they are checked.
+    /// How plans are simulated. Plans are checked for the same transport.
     pub simulate: SimulateOptions,
 }
 
 impl Request {
-    /// Everything is tried, with 1, 2 and 4 chunks a rank.
+    /// A request that tries everything, with 1, 2 and 4 stages a rank and no memory cap.
     pub fn new(workloads: Vec<Workload>, ranks: usize, links: LinkCosts) -> Self {
         Self {
             workloads,
@@ -121,19 +124,19 @@ impl Request {
             placements: None,
             cuts: vec![Cut::Even, Cut::Optimal, Cut::Fitting],
             recompute: vec![Recompute::Never, Recompute::WhereNeeded, Recompute::Everywhere],
-            passes: super::PassChoice::ALL.to_vec(),
+            passes: PassChoice::ALL.to_vec(),
             synthesis: Some(Synthesis::default()),
             unpipelined: true,
             simulate: SimulateOptions::default(),
         }
     }
 
-    /// The same under a cap.
+    /// The same request with a memory cap in bytes a rank.
     pub fn with_cap(self, cap: f64) -> Self {
         Self { cap: Some(cap), ..self }
     }
 
-    /// Refuses questions that have no answer.
+    /// Refuses requests that no plan can answer.
     pub(super) fn check(&self) -> Result<(), PlannerError> {
         let amount = |field, value: f64| {
             let sound = value.is_finite() && value >= 0.0;

@@ -1,8 +1,8 @@
-//! `check`: prove that a plan from a file can be run.
+//! `check`: prove that a plan from a file can run.
 
-use crate::costs::seconds;
 use crate::failure::Failure;
-use crate::source::{load, transport};
+use crate::source::load;
+use crate::values::{amount, transport};
 use burn_pipeline_plan::cost::{Profile, UniformCosts};
 use burn_pipeline_plan::pass::{insert_transfers, strip_idle};
 use burn_pipeline_plan::plan::{CheckOptions, Plan, Transport};
@@ -13,18 +13,19 @@ use std::path::PathBuf;
 /// The flags of `check`.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Arguments {
-    /// The plan: one row a rank, one cell an action, an empty cell for an idle slot.
+    /// The plan as CSV: one row a rank, one cell an action, empty cells for idle slots.
     #[arg(value_name = "FILE.csv")]
     file: PathBuf,
-    /// The file has to hold the sends and receives. Without it, a plan of computations alone is checked as it stands
-    /// and once more with the transfers that this library would insert.
+    /// Require that the file holds sends and receives. Without this flag, a plan of computations is checked as it is, and
+    /// once more with inserted sends and receives.
     #[arg(long)]
     lowered: bool,
-    /// What a send waits for: rendezvous, buffered=K or unbounded.
+    /// When a send is done: rendezvous (its receive is posted), buffered=K (K messages fit in a buffer) or unbounded.
     #[arg(long, default_value = "rendezvous", value_parser = transport)]
     transport: Transport,
-    /// The most activations that a rank may hold, in rank-microbatches.
-    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = seconds)]
+    /// Refuse a plan in which a rank holds more activations, in rank-microbatches (1 = one microbatch on all of a rank's
+    /// stages).
+    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = amount)]
     cap: Option<f64>,
 }
 

@@ -1,13 +1,15 @@
 //! `compare`: all families side by side under the same costs.
 //!
-//! 1. Every family is built with each number of chunks asked for that it can place (its own, where that is fixed);
-//!    the cost-driven one with memory for p and for 2p activations.
-//! 2. What can be built is simulated, and left out where its peak is above the cap.
-//! 3. The rest is sorted by makespan. A star marks what nothing beats in both makespan and peak.
+//! 1. Every family is built with each number of chunks that was asked for, or with its own number if that is fixed. The
+//!    cost-driven family is built with memory for `p` and for `2p` activations.
+//! 2. The plans are simulated. Those with a peak above the cap are left out.
+//! 3. The others are sorted by makespan. A star marks the Pareto front of makespan and peak.
 
-use crate::costs::{CostArguments, seconds};
+use crate::costs::CostArguments;
 use crate::failure::Failure;
+use crate::files::read;
 use crate::source::{Wanted, build, zb_auto};
+use crate::values::amount;
 use burn_pipeline_plan::schedule::{Chunks, MemoryLimit, Schedule, ZbAuto, all};
 use burn_pipeline_plan::simulate::{SimulateOptions, simulate};
 use serde_json::json;
@@ -16,26 +18,27 @@ use std::io::Write;
 /// The flags of `compare`.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Arguments {
-    /// Ranks (devices).
+    /// Number of ranks (devices).
     #[arg(long, value_name = "P")]
     ranks: usize,
-    /// Microbatches a step.
+    /// Number of microbatches a step.
     #[arg(long, value_name = "M")]
     microbatches: usize,
-    /// Stages a rank, for families that take any number.
+    /// Numbers of stages a rank to compare, for families that take any number.
     #[arg(long, value_name = "V", value_delimiter = ',', default_value = "2")]
     chunks: Vec<usize>,
     #[command(flatten)]
     costs: CostArguments,
-    /// The most activations that a rank may hold, in rank-microbatches.
-    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = seconds)]
+    /// Leave out plans in which a rank holds more activations, in rank-microbatches (1 = one microbatch on all of a rank's
+    /// stages).
+    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = amount)]
     cap: Option<f64>,
-    /// Print one JSON object.
+    /// Print the result as one JSON object.
     #[arg(long)]
     json: bool,
 }
 
-/// A family at a number of chunks, built and simulated.
+/// A family with a number of chunks, built and simulated.
 #[derive(Debug)]
 struct Candidate {
     name: String,
@@ -47,7 +50,7 @@ struct Candidate {
     best: bool,
 }
 
-/// What could not be used, and why.
+/// A family that cannot be used, and why.
 #[derive(Debug)]
 struct Refusal {
     name: String,
@@ -55,11 +58,11 @@ struct Refusal {
     reason: String,
 }
 
-/// Prints the table and what was refused.
+/// Prints the table and the families that cannot be used.
 pub(crate) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Failure> {
     if let Some(path) = &arguments.costs.profile {
-        // A profile that cannot be read is one failure, and not one for each family.
-        burn_pipeline_plan::cost::Profile::from_json(&crate::source::read(path)?)?;
+        // An unreadable profile is one failure of the command, not one for each family.
+        burn_pipeline_plan::cost::Profile::from_json(&read(path)?)?;
     }
     let (mut candidates, mut refusals) = (Vec::new(), Vec::new());
     for (name, family) in families(arguments) {
@@ -82,7 +85,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Fai
     Ok(())
 }
 
-/// All families under their names, the cost-driven one once for each memory limit.
+/// All families with their names; the cost-driven one once for each memory limit.
 fn families(arguments: &Arguments) -> Vec<(String, Box<dyn Schedule>)> {
     let auto = ZbAuto::default().family().name;
     let mut families: Vec<(String, Box<dyn Schedule>)> = Vec::new();
@@ -127,9 +130,9 @@ fn candidate(name: &str, family: &dyn Schedule, chunks: usize, arguments: &Argum
     })
 }
 
-/// Marks the Pareto front of a list sorted by makespan, then peak: each that holds less than all before it.
+/// Marks the Pareto front: the candidates that no other beats in both makespan and peak.
 fn mark_best(candidates: &mut [Candidate]) {
-    // Sums of the same numbers in another order differ in their last bits; those are ties.
+    // Sums of the same numbers in another order differ in their last bits; such values are equal.
     let same = |a: f64, b: f64| (a - b).abs() <= 1e-9 * a.abs().max(b.abs());
     let front: Vec<bool> = candidates
         .iter()

@@ -1,4 +1,4 @@
-//! Why a command failed, and with which exit code.
+//! Why a command failed, and its exit code.
 
 use burn_pipeline_plan::cost::{PartitionError, ProfileError};
 use burn_pipeline_plan::pass::PassError;
@@ -22,7 +22,7 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    /// The exit code: 1 for a refused plan, else 2.
+    /// The exit code: 1 for a refused plan, 2 for input that cannot be used.
     pub(crate) fn code(&self) -> u8 {
         if matches!(self, Failure::Refused(_)) { 1 } else { 2 }
     }

@@ -1,15 +1,17 @@
-//! The command line: schedules as data, built, checked, simulated, compared and drawn.
+//! The command line: builds, checks, simulates, compares, plans and draws pipeline schedules.
 //!
-//! 1. Each subcommand is a file; they share where a plan comes from ([`source`]) and what it costs ([`costs`]).
-//! 2. Results go to standard output, one message a failure to standard error.
-//! 3. Exit codes: 0 done; 1 the plan was refused (it cannot be built, does not pass the check, deadlocks); 2 the input
-//!    cannot be used (a bad flag, an unreadable file, malformed CSV or JSON).
-//! 4. A reader that stops listening (`| head`) ends the program quietly.
+//! 1. Each subcommand is a file. They share where a plan comes from ([`source`]), what it costs ([`costs`]), the parsers
+//!    of flags ([`values`]) and files ([`files`]).
+//! 2. Results go to standard output. A failure writes one message to standard error.
+//! 3. Exit codes: 0 for success; 1 if the plan is refused (it cannot be built, does not pass the check, deadlocks); 2 if
+//!    the input cannot be used (a bad flag, an unreadable file, malformed CSV or JSON).
+//! 4. If the reader of standard output goes away (`| head`), the program ends without an error.
 
 mod check;
 mod compare;
 mod costs;
 mod failure;
+mod files;
 mod overlap;
 mod partition;
 mod plan;
@@ -17,13 +19,18 @@ mod schedule;
 mod schedules;
 mod simulate;
 mod source;
+mod values;
 
 use clap::{Parser, Subcommand};
 use failure::Failure;
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
-/// Pipeline schedules as data: build, check, simulate, compare and draw them.
+/// Builds, checks, simulates, compares and plans schedules for pipeline parallelism.
+///
+/// A plan lists, for each rank (device), the actions it runs: F (forward), I and W (backward for the input and for the
+/// weights), B (both), sends and receives. A model is cut into stages; a rank holds one or several of them (its chunks).
+/// Start with `schedules`, then `schedule --name 1F1B --ranks 4 --microbatches 8 --format grid`.
 #[derive(Parser, Debug)]
 #[command(name = "burn-pipeline", version, arg_required_else_help = true)]
 struct Arguments {
@@ -33,21 +40,21 @@ struct Arguments {
 
 #[derive(Subcommand, Debug)]
 enum Command {
-    /// List the families: name, placement, chunks a rank, accepted microbatches, source.
+    /// List the families of schedules: name, placement, chunks a rank, accepted microbatches, source.
     Schedules(schedules::Arguments),
-    /// Build a schedule and print it as CSV, grid or JSON.
+    /// Build a plan from a family and print it as CSV, a grid or JSON.
     Schedule(schedule::Arguments),
-    /// Prove that a plan can be run, or say why not (exit code 1).
+    /// Prove that a plan is complete and cannot deadlock, or say why not (exit code 1).
     Check(check::Arguments),
-    /// Price a plan: makespan, bubbles and their causes, memory; draw it.
+    /// Simulate a plan under given costs: makespan, bubbles and their causes, memory, timeline.
     Simulate(simulate::Arguments),
-    /// Move communication where computation hides it, and say what each pass did.
+    /// Move a plan's sends, receives and waits to where computation hides them.
     Overlap(overlap::Arguments),
-    /// Set all families side by side under the same costs.
+    /// Compare all families under the same costs.
     Compare(compare::Arguments),
-    /// Cut a model's layers into stages and report what each holds.
+    /// Cut a model's layers into stages, and report what each stage holds.
     Partition(partition::Arguments),
-    /// Find the best schedule for a model, ranks, links and a memory cap.
+    /// Find the fastest schedule, cut and number of microbatches for a model, under a memory cap.
     Plan(Box<plan::Arguments>),
 }
 
@@ -55,7 +62,7 @@ fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => {
-            // Help and version are printed too, with exit code 0; a closed pipe changes nothing.
+            // `--help` and `--version` come here too, with exit code 0. A closed pipe is no failure.
             let _ = error.print();
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }
@@ -75,7 +82,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Output(error)) if error.kind() == ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(failure) => {
-            // What was printed before the failure stays; if it cannot be, the failure is still told.
+            // What was printed before the failure stays. If it cannot be written, the failure is still reported.
             let _ = out.flush();
             let _ = writeln!(std::io::stderr(), "error: {failure}");
             ExitCode::from(failure.code())

@@ -1,8 +1,10 @@
-//! `overlap`: move communication where computation hides it, print what each pass did, write the plan.
+//! `overlap`: run the overlap passes on a plan, print what each did, write the plan.
 
-use crate::costs::{CostArguments, seconds};
+use crate::costs::CostArguments;
 use crate::failure::Failure;
-use crate::source::{PlanArguments, transport, write};
+use crate::files::write;
+use crate::source::PlanArguments;
+use crate::values::{amount, transport};
 use burn_pipeline_plan::pass::overlap::{OverlapError, OverlapOptions, OverlapPass, overlap};
 use burn_pipeline_plan::pass::{insert_transfers, insert_unshard, strip_idle};
 use burn_pipeline_plan::plan::{Plan, Transport};
@@ -17,33 +19,33 @@ pub(crate) struct Arguments {
     source: PlanArguments,
     #[command(flatten)]
     costs: CostArguments,
-    /// What a send waits for: rendezvous, buffered=K or unbounded.
+    /// When a send is done: rendezvous (its receive is posted), buffered=K (K messages fit in a buffer) or unbounded.
     #[arg(long, default_value = "rendezvous", value_parser = transport)]
     transport: Transport,
-    /// Transfers without a wait of their own keep their ranks from computing.
+    /// Sends and receives without a wait of their own keep their ranks from computing.
     #[arg(long)]
     blocking: bool,
-    /// Insert UNSHARD and RESHARD first, for at most this many gathered stages a rank.
+    /// Insert UNSHARD and RESHARD first; a rank keeps at most this many stages gathered.
     #[arg(long, value_name = "STAGES")]
     shard: Option<usize>,
-    /// Passes, in order: order-communication, sink-waits, raise-communication, reorder-compute,
+    /// The passes to run, in order: order-communication, sink-waits, raise-communication, reorder-compute,
     /// sink-waits-iteratively, reorder-communication.
     #[arg(long, value_name = "PASS,..", value_delimiter = ',', value_parser = pass,
           default_values_t = OverlapPass::USUAL.map(Named))]
     passes: Vec<Named>,
-    /// Bytes that a rank may hold beyond its peak.
-    #[arg(long, value_name = "BYTES", default_value_t = 0.0, value_parser = seconds)]
+    /// Bytes by which a rank's peak may grow.
+    #[arg(long, value_name = "BYTES", default_value_t = 0.0, value_parser = amount)]
     extra_bytes: f64,
-    /// Computations that a start or a wait may pass.
+    /// The most computations that a transfer or a wait may move past.
     #[arg(long, value_name = "CELLS", default_value_t = OverlapOptions::default().reach)]
     reach: usize,
-    /// Cells that may go along with a start or a wait.
+    /// The most actions that may move together with a transfer or a wait.
     #[arg(long, value_name = "CELLS", default_value_t = OverlapOptions::default().group)]
     group: usize,
-    /// Computation to gather beyond what a transfer takes, as a share of that.
-    #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = seconds)]
+    /// How much longer than a transfer the computation beside it should be, as a share of the transfer's seconds.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = amount)]
     margin: f64,
-    /// Write the plan as CSV.
+    /// Write the resulting plan as CSV.
     #[arg(long, value_name = "OUT.csv")]
     out: Option<PathBuf>,
 }
@@ -63,7 +65,7 @@ fn pass(text: &str) -> Result<Named, String> {
     OverlapPass::from_name(text).map(Named).ok_or_else(|| format!("write one of {}", names()))
 }
 
-/// Runs the passes and prints their tables.
+/// Runs the passes and prints their reports.
 pub(crate) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Failure> {
     let (plan, profile) = arguments.costs.over(arguments.source.plan(&arguments.costs)?)?;
     let plan = lowered(arguments, plan)?;
@@ -94,6 +96,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Fai
     arguments.out.as_ref().map_or(Ok(()), |path| write(path, &after.plan.to_csv()))
 }
 
+/// The plan with sends and receives, and UNSHARD and RESHARD if asked for.
 fn lowered(arguments: &Arguments, plan: Plan) -> Result<Plan, Failure> {
     let plan = arguments.shard.map_or(Ok(plan.clone()), |active| insert_unshard(&plan, active))?;
     if plan.is_lowered() { Ok(plan) } else { Ok(insert_transfers(&strip_idle(&plan))?) }

@@ -1,12 +1,12 @@
-//! `partition`: cut a model's layers into stages and report what each holds.
+//! `partition`: cut a model's layers into stages, and report what each holds.
 //!
-//! 1. Layers come from a JSON file: every layer, or kinds and a pattern.
-//! 2. The cut is even, greedy by weight, the best there is, or as told (boundaries, or a pattern with `|`).
-//! 3. The profile of the stages can be written for `simulate`.
+//! 1. Layers come from a JSON file that lists every layer, or kinds and a pattern.
+//! 2. The cut is even, greedy by weight, optimal, or given (by boundaries, or a pattern with `|`).
+//! 3. The profile of the stages can be written to a file for `simulate`.
 
-use crate::costs::seconds;
 use crate::failure::Failure;
-use crate::source::{read, write};
+use crate::files::{read, write};
+use crate::values::{amount, positive};
 use burn_pipeline_plan::cost::{
     Layers, LinkCosts, Measure, MemoryLimits, OptimalPartition, Partition, PartitionOptions, PartitionReport, Pattern,
     optimal_partition,
@@ -20,51 +20,51 @@ use std::path::{Path, PathBuf};
 /// The flags of `partition`.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Arguments {
-    /// The model: {"layers": [...]}, or {"kinds": [...], "pattern": "E|A*4"}.
+    /// The model's layers as JSON: {"layers": [...]}, or {"kinds": [...], "pattern": "E|A*4"}.
     #[arg(long, value_name = "FILE.json")]
     layers: PathBuf,
-    /// Ranks (devices).
+    /// Number of ranks (devices).
     #[arg(long, value_name = "P")]
     ranks: usize,
-    /// Stages a rank.
+    /// Number of stages a rank.
     #[arg(long, value_name = "V", default_value_t = 1)]
     chunks: usize,
-    /// Where stages go; V has 2 chunks a rank, bidirectional 1 of each replica.
+    /// How stages are placed on ranks. V has 2 stages a rank, bidirectional 1 of each of two replicas.
     #[arg(long, value_enum, default_value_t = Shape::Loop)]
     placement: Shape,
-    /// How to cut.
+    /// How to cut the layers.
     #[arg(long, value_enum, default_value_t = By::Optimal)]
     by: By,
-    /// What a layer weighs, for weighted and optimal cuts.
+    /// What weighted and optimal cuts balance.
     #[arg(long, value_enum, default_value_t = Weight::Seconds)]
     measure: Weight,
-    /// The layers at which stages begin (without the first stage), instead of --by.
+    /// Cut at these layers, counted from 0, instead of --by; each begins a stage (not listed: the first stage).
     #[arg(long, value_name = "L", value_delimiter = ',', conflicts_with = "by")]
     boundaries: Option<Vec<usize>>,
-    /// The cut as a text, such as EAAM|AAML*2, instead of --by; kinds have to be those of the layers.
+    /// Cut as this pattern says, such as EAAM|AAML*2, instead of --by. Its kinds have to be those of the layers.
     #[arg(long, value_name = "TEXT", conflicts_with_all = ["by", "boundaries"])]
     pattern: Option<String>,
-    /// Estimate seconds from FLOPs at this many a second.
+    /// Estimate the seconds of layers from their FLOPs, at this many FLOPs a second.
     #[arg(long, value_name = "FLOPS", value_parser = positive)]
     rate: Option<f64>,
-    /// Bytes that a rank may hold, for optimal cuts.
-    #[arg(long, value_name = "BYTES", value_parser = seconds)]
+    /// The most bytes that a rank may hold, for optimal cuts.
+    #[arg(long, value_name = "BYTES", value_parser = amount)]
     cap: Option<f64>,
-    /// Bytes held for each byte of parameters (parameters, gradients, optimizer).
-    #[arg(long, value_name = "X", value_parser = seconds, default_value_t = 2.0, requires = "cap")]
+    /// Bytes held for each byte of parameters: 2 with gradients, 4 with Adam's moments as well.
+    #[arg(long, value_name = "X", value_parser = amount, default_value_t = 2.0, requires = "cap")]
     state_factor: f64,
-    /// Microbatches whose activations each stage holds [default: 1 each].
-    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = seconds, requires = "cap")]
+    /// Microbatches whose activations each stage holds at its peak, one number a stage [default: 1 each].
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = amount, requires = "cap")]
     held: Vec<f64>,
-    /// Write the profile of the stages.
+    /// Write the profile of the stages as JSON.
     #[arg(long, value_name = "OUT.json")]
     profile: Option<PathBuf>,
-    /// Print one JSON object.
+    /// Print the result as one JSON object.
     #[arg(long)]
     json: bool,
 }
 
-/// Where stages go.
+/// How stages are placed on ranks.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum Shape {
     Loop,
@@ -73,20 +73,20 @@ pub(crate) enum Shape {
     Bidirectional,
 }
 
-/// How to cut.
+/// How to cut the layers.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum By {
-    /// As many layers in each stage.
+    /// The same number of layers in each stage.
     Even,
-    /// Greedily by weight.
+    /// Each stage takes layers until it has its share of the weight.
     Weighted,
-    /// The busiest rank as little busy as can be.
+    /// The load of the busiest rank is as small as possible.
     Optimal,
-    /// At the boundaries of the file's pattern.
+    /// At the boundaries of the pattern in the file.
     Pattern,
 }
 
-/// What a layer weighs.
+/// What cuts balance.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Weight {
     Seconds,
@@ -122,15 +122,7 @@ impl Weight {
     }
 }
 
-/// Parses a positive number.
-pub(crate) fn positive(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(value) if value.is_finite() && value > 0.0 => Ok(value),
-        _ => Err("write a positive number".into()),
-    }
-}
-
-/// Reads layers, and the pattern that the file has.
+/// Reads layers, and the pattern if the file has one.
 pub(crate) fn read_layers(path: &Path, rate: Option<f64>) -> Result<(Layers, Option<Pattern>), Failure> {
     let (layers, pattern) =
         Layers::from_json(&read(path)?).map_err(|error| Failure::Input(format!("{}: {error}", path.display())))?;
@@ -172,6 +164,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Fai
     Ok(())
 }
 
+/// The cut that the flags ask for; with the search's result if it is optimal.
 fn cut(
     arguments: &Arguments,
     layers: &Layers,

@@ -1,13 +1,13 @@
-//! `plan`: the best schedule for a model, ranks, links and a cap.
+//! `plan`: find the best plan for a model, ranks, links and a memory cap.
 //!
 //! 1. The model is a file of layers, which are cut here, or a profile of stages, which stay as they are.
-//! 2. The answer is printed in words or as JSON; its plan and the costs of its stages can be written for `check`,
+//! 2. The report is printed as text or JSON. The plan and the costs of its stages can be written to files for `check`,
 //!    `simulate` and the runtime.
 
-use crate::costs::seconds;
 use crate::failure::Failure;
-use crate::partition::{positive, read_layers};
-use crate::source::{read, transport, write};
+use crate::files::{read, write};
+use crate::partition::read_layers;
+use crate::values::{amount, positive, transport};
 use burn_pipeline_plan::cost::{Layers, LinkCost, LinkCosts, Profile};
 use burn_pipeline_plan::plan::Transport;
 use burn_pipeline_plan::planner::{
@@ -23,81 +23,81 @@ use std::path::PathBuf;
 #[derive(clap::Args, Debug)]
 #[command(group(clap::ArgGroup::new("model").required(true).args(["layers", "profile"])))]
 pub(crate) struct Arguments {
-    /// The model's layers: {"layers": [...]}, or {"kinds": [...], "pattern": "E|A*4"}.
+    /// The model's layers as JSON: {"layers": [...]}, or {"kinds": [...], "pattern": "E|A*4"}.
     #[arg(long, value_name = "FILE.json")]
     layers: Option<PathBuf>,
-    /// Costs of stages that are not cut anew, with their links, as the runtime measures them.
+    /// A measured profile of stages and links instead of layers. Its stages are not cut again.
     #[arg(long, value_name = "FILE.json", conflicts_with_all = ["rate", "latency", "bandwidth", "links", "chunks"])]
     profile: Option<PathBuf>,
-    /// Ranks (devices).
+    /// Number of ranks (devices).
     #[arg(long, value_name = "P")]
     ranks: usize,
-    /// Numbers of microbatches to choose from; the batch stays the same.
+    /// Numbers of microbatches to choose from, for the same batch.
     #[arg(long, value_name = "M", value_delimiter = ',', required = true)]
     microbatches: Vec<usize>,
-    /// The number of microbatches that the costs hold for [default: the first one].
+    /// The number of microbatches at which the costs were measured [default: the first of --microbatches].
     #[arg(long, value_name = "M")]
     measured_at: Option<usize>,
-    /// Seconds of each operation of a layer that do not depend on the microbatch's size.
-    #[arg(long, value_name = "S", default_value_t = 0.0, value_parser = seconds)]
+    /// Seconds of each operation of a layer that do not depend on the size of a microbatch.
+    #[arg(long, value_name = "S", default_value_t = 0.0, value_parser = amount)]
     fixed: f64,
-    /// Bytes of one microbatch's input.
-    #[arg(long, value_name = "BYTES", default_value_t = 0.0, value_parser = seconds)]
+    /// Bytes of one microbatch's input to the model.
+    #[arg(long, value_name = "BYTES", default_value_t = 0.0, value_parser = amount)]
     input_bytes: f64,
-    /// Estimate seconds from FLOPs at this many a second.
+    /// Estimate the seconds of layers from their FLOPs, at this many FLOPs a second.
     #[arg(long, value_name = "FLOPS", value_parser = positive)]
     rate: Option<f64>,
-    /// Seconds before a message's first byte arrives.
-    #[arg(long, value_name = "S", default_value_t = 0.0, value_parser = seconds)]
+    /// Seconds of latency of a message between two ranks.
+    #[arg(long, value_name = "S", default_value_t = 0.0, value_parser = amount)]
     latency: f64,
-    /// Bytes a second between two ranks [default: any number].
+    /// Bytes a second between two ranks [default: unlimited].
     #[arg(long, value_name = "BYTES", value_parser = positive)]
     bandwidth: Option<f64>,
-    /// Links as in a profile: {"default": {...}, "between": [...]}.
+    /// Links as a profile has them: {"default": {...}, "between": [...]}.
     #[arg(long, value_name = "FILE.json", conflicts_with_all = ["latency", "bandwidth"])]
     links: Option<PathBuf>,
-    /// Bytes that a rank may hold.
-    #[arg(long, value_name = "BYTES", value_parser = seconds)]
+    /// The most bytes that a rank may hold.
+    #[arg(long, value_name = "BYTES", value_parser = amount)]
     cap: Option<f64>,
-    /// Bytes held for each byte of parameters (parameters, gradients, optimizer).
-    #[arg(long, value_name = "X", value_parser = seconds, default_value_t = 2.0)]
+    /// Bytes held for each byte of parameters: 2 with gradients, 4 with Adam's moments as well.
+    #[arg(long, value_name = "X", value_parser = amount, default_value_t = 2.0)]
     state_factor: f64,
-    /// Stages a rank to try.
+    /// Numbers of stages a rank to try.
     #[arg(long, value_name = "V", value_delimiter = ',', default_value = "1,2,4")]
     chunks: Vec<usize>,
-    /// Keep to the catalogue.
+    /// Do not synthesise schedules: try only the families that `schedules` lists.
     #[arg(long)]
     no_synthesis: bool,
-    /// Never run a forward again.
+    /// Do not recompute forwards in the backward.
     #[arg(long)]
     no_recompute: bool,
-    /// Leave one device and data parallel ranks out.
+    /// Do not try plans without a pipeline (one device, data parallelism).
     #[arg(long)]
     pipeline_only: bool,
-    /// What a send waits for: rendezvous, buffered=K or unbounded.
+    /// When a send is done: rendezvous (its receive is posted), buffered=K (K messages fit in a buffer) or unbounded.
     #[arg(long, default_value = "rendezvous", value_parser = transport)]
     transport: Transport,
-    /// Transfers keep their ranks from computing.
+    /// Sends and receives keep their ranks from computing.
     #[arg(long)]
     blocking: bool,
-    /// List what was dropped, and why.
+    /// List the candidates that were dropped, and why.
     #[arg(long)]
     dropped: bool,
-    /// Write the plan, with its transfers.
+    /// Write the best plan, with its sends and receives, as CSV.
     #[arg(long, value_name = "OUT.csv")]
     csv: Option<PathBuf>,
-    /// Write the costs of its stages.
+    /// Write the profile of its stages as JSON.
     #[arg(long, value_name = "OUT.json")]
     costs: Option<PathBuf>,
-    /// Write its timeline as SVG.
+    /// Write its simulated timeline as SVG.
     #[arg(long, value_name = "OUT.svg")]
     svg: Option<PathBuf>,
-    /// Print one JSON object.
+    /// Print the report as one JSON object.
     #[arg(long)]
     json: bool,
 }
 
-/// Plans and prints the answer.
+/// Plans and prints the report.
 pub(crate) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Failure> {
     let planned = best_plan(&request(arguments)?)?;
     let best = &planned.best;
@@ -122,6 +122,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Fai
     Ok(())
 }
 
+/// The planner's request from the flags.
 fn request(arguments: &Arguments) -> Result<Request, Failure> {
     let (layers, links, chunks, cuts) = model(arguments)?;
     let first = arguments.microbatches.first().copied().unwrap_or(1);
@@ -156,7 +157,7 @@ fn request(arguments: &Arguments) -> Result<Request, Failure> {
     })
 }
 
-/// Layers, links, chunks and cuts.
+/// The layers, links, numbers of chunks and cuts that the flags give.
 fn model(arguments: &Arguments) -> Result<(Layers, LinkCosts, Vec<usize>, Vec<Cut>), Failure> {
     let named = |path: &PathBuf, error: String| Failure::Input(format!("{}: {error}", path.display()));
     if let Some(path) = &arguments.profile {

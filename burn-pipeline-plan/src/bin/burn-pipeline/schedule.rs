@@ -1,11 +1,11 @@
-//! `schedule`: build a plan, lower it if asked, print it.
+//! `schedule`: build a plan of a family, insert transfers and waits if asked for, print it.
 
 use crate::failure::Failure;
 use crate::source::{Wanted, build, family};
 use burn_pipeline_plan::pass::{Placing, WaitOptions, insert_transfers, insert_unshard, insert_waits};
 use std::io::Write;
 
-/// How many stages of a rank `--shard` keeps gathered at once.
+/// The most stages that `--shard` keeps gathered on a rank.
 const ACTIVE_STAGES: usize = 3;
 
 /// How a plan is printed.
@@ -15,18 +15,18 @@ enum Format {
     Csv,
     /// One column a rank, one line a step.
     Grid,
-    /// With its name, placement and microbatches.
+    /// With the plan's name, placement and numbers of microbatches.
     Json,
 }
 
-/// Which starts get waits of their own, and where.
+/// Which transfers and collectives get waits of their own, and where.
 #[derive(clap::ValueEnum, Clone, Copy, Debug)]
 enum Waits {
-    /// Of all, right behind the start.
+    /// All of them, right behind the start.
     AtOnce,
-    /// Of all, as late as the use of what they wait for allows.
+    /// All of them, as late as possible: before the result is used.
     Late,
-    /// Where PyTorch 2.15 writes them down: of sends late, of reductions at once.
+    /// As PyTorch 2.15: sends as late as possible, reductions right behind the start.
     Pytorch,
 }
 
@@ -43,28 +43,28 @@ impl Waits {
 /// The flags of `schedule`.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Arguments {
-    /// The family, see `schedules`.
+    /// The family of schedules (see `schedules`).
     #[arg(long)]
     name: String,
-    /// Ranks (devices).
+    /// Number of ranks (devices).
     #[arg(long, value_name = "P")]
     ranks: usize,
-    /// Stages a rank [default: what the family needs, else 2].
+    /// Number of stages a rank [default: what the family needs, otherwise 2].
     #[arg(long, value_name = "V")]
     chunks: Option<usize>,
-    /// Microbatches a step.
+    /// Number of microbatches a step.
     #[arg(long, value_name = "M")]
     microbatches: usize,
     /// Insert sends and receives.
     #[arg(long)]
     lower: bool,
-    /// Insert UNSHARD and RESHARD, for at most 3 gathered stages a rank (before --lower).
+    /// Insert UNSHARD and RESHARD, which gather and release sharded parameters; a rank keeps at most 3 stages gathered.
     #[arg(long)]
     shard: bool,
-    /// Insert waits, after --lower for those of sends and receives.
+    /// Insert waits. Waits of sends and receives need --lower.
     #[arg(long, value_enum)]
     waits: Option<Waits>,
-    /// How to print it.
+    /// How to print the plan.
     #[arg(long, value_enum, default_value = "csv")]
     format: Format,
 }

@@ -1,4 +1,4 @@
-//! `schedules`: a line a family.
+//! `schedules`: list the families, one line each.
 
 use crate::failure::Failure;
 use burn_pipeline_plan::schedule::all;
@@ -8,7 +8,7 @@ use std::io::Write;
 #[derive(clap::Args, Debug)]
 pub(crate) struct Arguments {}
 
-/// Prints the list, as wide as its longest cells.
+/// Prints the list in columns.
 pub(crate) fn run(_: &Arguments, out: &mut impl Write) -> Result<(), Failure> {
     let head = ["name", "placement", "chunks", "microbatches", "source"].map(String::from);
     let families = all().into_iter().map(|schedule| {

@@ -1,8 +1,10 @@
-//! `simulate`: price a plan, print the report, draw it.
+//! `simulate`: simulate a plan under given costs, print the report, draw the timeline.
 
 use crate::costs::CostArguments;
 use crate::failure::Failure;
-use crate::source::{PlanArguments, transport, write};
+use crate::files::write;
+use crate::source::PlanArguments;
+use crate::values::transport;
 use burn_pipeline_plan::pass::{insert_transfers, strip_idle};
 use burn_pipeline_plan::plan::{Action, Plan, Transport};
 use burn_pipeline_plan::simulate::{Bounds, IdleCause, SimulateOptions, Simulation, simulate, unit_steps};
@@ -18,25 +20,25 @@ pub(crate) struct Arguments {
     source: PlanArguments,
     #[command(flatten)]
     costs: CostArguments,
-    /// What a send of a lowered plan waits for: rendezvous, buffered=K or unbounded.
+    /// When a send is done: rendezvous (its receive is posted), buffered=K (K messages fit in a buffer) or unbounded.
     #[arg(long, default_value = "rendezvous", value_parser = transport)]
     transport: Transport,
-    /// Transfers of a lowered plan keep their ranks from computing.
+    /// Sends and receives keep their ranks from computing.
     #[arg(long)]
     blocking: bool,
-    /// Print one JSON object.
+    /// Print the report as one JSON object.
     #[arg(long)]
     json: bool,
-    /// Print the rows of the unit-step simulation as CSV instead (PyTorch's `_simulate_comms_compute`).
+    /// Print a simulation in which every action takes one step, as CSV (PyTorch's `_simulate_comms_compute`).
     #[arg(long, conflicts_with = "json")]
     unit_steps: bool,
-    /// Write a trace for Perfetto or chrome://tracing.
+    /// Write the timeline as a trace for Perfetto or chrome://tracing.
     #[arg(long, value_name = "OUT.json")]
     trace: Option<PathBuf>,
-    /// Write a timeline as SVG.
+    /// Write the timeline as SVG.
     #[arg(long, value_name = "OUT.svg")]
     svg: Option<PathBuf>,
-    /// Draw a timeline of this many columns below the report.
+    /// Draw the timeline as text of this many columns below the report.
     #[arg(long, value_name = "COLUMNS")]
     ascii: Option<usize>,
 }
@@ -76,7 +78,7 @@ fn title(plan: &Plan) -> String {
     format!("{}, {} ranks, {} microbatches", plan.name(), plan.ranks(), plan.total_microbatches())
 }
 
-/// The unit-step simulation knows transfers and single tasks, so plans are lowered and fused actions split.
+/// The unit-step simulation knows only transfers and single tasks, so the plan is lowered and fused actions are split.
 fn print_unit_steps(plan: &Plan, out: &mut impl Write) -> Result<(), Failure> {
     let lowered = if plan.is_lowered() { plan.clone() } else { insert_transfers(&strip_idle(plan))? };
     let split = |row: &Vec<Action>| row.iter().flat_map(|action| action.tasks().map(Action::from)).collect();

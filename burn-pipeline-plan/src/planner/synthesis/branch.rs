@@ -1,41 +1,44 @@
-//! Branch and bound: small plans are finished to the optimum, where the other searches stop close to it.
+//! Branch and bound: finds the optimum of small plans, where the other searches stop close to it.
 //!
-//! Guarantees: what it gives is faster than what was known, complete, legal and under the cap; the same input gives the
-//! same rows. Where it ends before its states are used up, nothing is faster than its result (or, if it gives none, than
-//! what was known) under that cap.
+//! Guarantees: the result is complete, legal, under the cap and faster than the best order that was known. The same input
+//! gives the same rows. If the search ends before its nodes are used up, no order under the cap is faster than its result
+//! (or, without a result, than the best order that was known).
 //!
-//! 1. A node is a part of all rows, timed. Of all steps that could be next, the one that would end first fixes a rank;
-//!    each step of that rank that could start before that end is a branch (Giffler and Thompson 1960). Microbatches are
-//!    alike, so a stage takes them in order. Where whole backwards are worth trying, `I` and `B` are two branches, and
-//!    both end when the longer one would: before that, either could be put.
-//! 2. Under a cap that may be wrong: a step that takes memory, run early, may leave no room for another one that comes
-//!    first in every best order. So there is one branch more, in which the step that would end first stands back until
-//!    another one that takes memory has run on its rank. Steps that only give memory back never have to stand back.
-//! 3. A node is dropped if its bound is no better than the best: what a rank still has to do once it can go on, and what
-//!    still follows the last `F` and the last `I` of each stage elsewhere.
-//! 4. It is dropped, too, if the same steps were done before with no time later: clocks of ranks, and what was made and
-//!    not used yet.
+//! 1. A node is the first part of every row, with times. Among all steps that could be next, the one that would end first
+//!    fixes a rank. Each step of that rank that could start before that end is a branch (Giffler and Thompson 1960): a
+//!    rank that started none of them would idle so long that the step could run first without delaying anything.
+//!    All microbatches cost the same, so a stage takes them in order.
+//! 2. If whole backwards are worth trying, `I` and `B` are two branches. Both count as ending when the longer one would:
+//!    an order that takes the longer one must not be cut off because the shorter one would end first.
+//! 3. With a memory cap, point 1 alone would miss optima: a step that takes memory and runs early may leave no room for
+//!    another one that comes first in every best order. So there is one more branch, in which the step that would end
+//!    first is *held back* until another step that takes memory has run on its rank. Steps that only free memory are never
+//!    held back.
+//! 4. A node is dropped if its lower bound is not below the best makespan. The bound adds up what a rank still has to do
+//!    after its earliest next start, and what has to follow the last `F` and the last `I` of each stage on other ranks.
+//! 5. A node is dropped, too, if a node with the same steps done was visited before, and no time of it was later. The
+//!    times that count are the clocks of ranks, and the ends of steps whose results are not used yet.
 
-use super::instance::{Instance, Pass, Step, in_turn};
+use super::instance::{Instance, Step, StepKind, in_turn};
 use std::collections::HashMap;
 
-/// Steps of the largest plan that is tried: beyond that, few are finished.
+/// The most steps of a plan that is tried. Few larger plans would be finished.
 pub(super) const LARGEST: usize = 128;
 
-const PASSES: [Pass; 4] = [Pass::Forward, Pass::Input, Pass::Weight, Pass::Whole];
+const KINDS: [StepKind; 4] = [StepKind::Forward, StepKind::Input, StepKind::Weight, StepKind::Whole];
 
-/// Rounding of sums: what is better by less is not better.
+/// Tolerance for rounding: a makespan that is better by less is not better.
 const ROUNDING: f64 = 1e-9;
 
-/// What came of it.
+/// The outcome of the search.
 pub(super) struct Finished {
-    /// Faster rows than were known, with their makespan.
+    /// Rows that are faster than the best known, with their makespan.
     pub(super) rows: Option<(f64, Vec<Vec<Step>>)>,
-    /// Is nothing faster, under the instance's cap?
+    /// Whether no order under the cap is faster than these rows, or than the best known.
     pub(super) proven: bool,
 }
 
-/// Looks for rows faster than `known`, at no more than `most` nodes.
+/// Searches for rows faster than `known` seconds, visiting at most `most` nodes.
 pub(super) fn finish(instance: &Instance, known: f64, most: usize) -> Finished {
     let least = known <= instance.lower_bound() * (1.0 + ROUNDING);
     if instance.steps() > LARGEST || least {
@@ -56,33 +59,40 @@ pub(super) fn finish(instance: &Instance, known: f64, most: usize) -> Finished {
     Finished { rows: branch.rows.map(|rows| (best, rows)), proven }
 }
 
-/// A part of all rows.
+/// The first part of every row.
 #[derive(Clone)]
 struct Node {
-    /// `F`, `I` and `W` done of each slot; a `B` is an `I` and a `W`.
+    /// The number of `F`, `I` and `W` done by each slot; a `B` counts as an `I` and a `W`.
     done: Vec<[u8; 3]>,
+    /// When each rank is free.
     clock: Vec<f64>,
+    /// Bytes that each rank holds.
     held: Vec<f64>,
-    /// Do the next `F` and `I` of each slot stand back?
+    /// Whether the next `F` and the next `I` of each slot are held back.
     back: Vec<[bool; 2]>,
     /// Ends of `F` and of `I`, by pair.
     ends: [Vec<f64>; 2],
 }
 
+/// The search.
 struct Branch<'a> {
     instance: &'a Instance,
     /// The earliest that each slot's first `F` can start.
     heads: Vec<f64>,
-    /// Seconds that follow the end of a slot's last `F`, and of its last `I`, at least.
+    /// The least seconds that follow the end of a slot's last `F`, and of its last `I`.
     tails: Vec<[f64; 2]>,
+    /// The best makespan so far.
     best: f64,
     rows: Option<Vec<Vec<Step>>>,
+    /// The steps from the root to this node.
     path: Vec<Step>,
-    /// The times of nodes, by the steps done.
+    /// The times of the nodes that were visited, by the steps done.
     seen: HashMap<Vec<[u8; 3]>, Vec<Vec<f64>>>,
+    /// Nodes that may still be visited.
     left: usize,
 }
 
+/// The least seconds after a slot's last `F`, and after its last `I`.
 fn tails(instance: &Instance) -> Vec<[f64; 2]> {
     let slots = &instance.slots;
     let mut tails = vec![[0.0; 2]; slots.len()];
@@ -119,10 +129,10 @@ impl Branch<'_> {
         let here = |&&(at, step): &&(f64, Step)| self.instance.slots[step.slot].rank == rank && at < until;
         let mut next: Vec<(f64, Step)> = ready.iter().filter(here).copied().collect();
         if next.is_empty() {
-            // Steps that take no time.
+            // The first step takes no time, so it is not below its own end.
             next.push(*first);
         }
-        // `I` first, then `F`, then `W`: good rows early make the bound strong.
+        // `I` first, then `F`, then `W`: good rows found early cut off more of the rest.
         let turn = |step: Step| [1, 0, 2, 0][step.pass as usize];
         next.sort_by(|a, b| a.0.total_cmp(&b.0).then(turn(a.1).cmp(&turn(b.1))));
         for (at, step) in next {
@@ -131,42 +141,43 @@ impl Branch<'_> {
             self.visit(&after);
             self.path.pop();
         }
-        if self.may_stand_back(node, first.1) {
+        // The additional branch of point 3.
+        if self.may_be_held_back(node, first.1) {
             let mut back = node.clone();
             back.back[first.1.slot][first.1.pass.place()] = true;
             self.visit(&back);
         }
     }
 
-    /// Seconds of a step, or of the other form of a backward, if that takes longer.
+    /// Seconds of a step; for a backward, of the longer one of `I` and `B` (point 2).
     fn longest(&self, step: Step) -> f64 {
         let other = match step.pass {
-            Pass::Input if self.instance.mixes => Pass::Whole,
-            Pass::Whole => Pass::Input,
+            StepKind::Input if self.instance.mixes => StepKind::Whole,
+            StepKind::Whole => StepKind::Input,
             same => same,
         };
         self.instance.seconds(step).max(self.instance.seconds(Step { pass: other, ..step }))
     }
 
-    /// The passes that a backward may consist of.
-    fn passes(&self) -> impl Iterator<Item = Pass> + use<> {
-        PASSES.into_iter().take(if self.instance.mixes { 4 } else { 3 })
+    /// The kinds of steps to try.
+    fn passes(&self) -> impl Iterator<Item = StepKind> + use<> {
+        KINDS.into_iter().take(if self.instance.mixes { 4 } else { 3 })
     }
 
-    /// Does a step hold more memory while it runs or afterwards?
+    /// Whether a step holds more memory, while it runs or after its end.
     fn takes_memory(&self, step: Step) -> bool {
         let (more, fewer) = self.instance.bytes(step);
         more > 0.0 || more > fewer
     }
 
-    /// Could another step that takes memory have to come before this one on its rank?
-    fn may_stand_back(&self, node: &Node, step: Step) -> bool {
+    /// Whether another step that takes memory may have to come before this one on its rank.
+    fn may_be_held_back(&self, node: &Node, step: Step) -> bool {
         if self.instance.cap.is_infinite() || !self.takes_memory(step) {
             return false;
         }
         let rank = self.instance.slots[step.slot].rank;
         self.instance.slots_of[rank].iter().any(|&slot| {
-            self.passes().filter(|&pass| pass != Pass::Weight).any(|pass| {
+            self.passes().filter(|&pass| pass != StepKind::Weight).any(|pass| {
                 let microbatch = usize::from(node.done[slot][pass.place()]);
                 let other = Step { pass, slot, microbatch };
                 let same = (slot, pass.place()) == (step.slot, step.pass.place());
@@ -175,7 +186,7 @@ impl Branch<'_> {
         })
     }
 
-    /// The node with one step more.
+    /// The node after one more step.
     fn after(&self, node: &Node, at: f64, step: Step) -> Node {
         let mut after = node.clone();
         let slot = &self.instance.slots[step.slot];
@@ -193,14 +204,14 @@ impl Branch<'_> {
         after
     }
 
-    /// The next step of each slot and pass whose inputs are known and which fits, with its start.
+    /// The next step of each slot and kind whose inputs have been made and which fits, with its start.
     fn ready(&self, node: &Node) -> Vec<(f64, Step)> {
         let mut ready = Vec::new();
         for (number, slot) in self.instance.slots.iter().enumerate() {
             for pass in self.passes() {
                 let microbatch = usize::from(node.done[number][pass.place()]);
-                let stands_back = node.back[number].get(pass.place()).is_some_and(|&back| back);
-                if microbatch == slot.microbatches || stands_back {
+                let held_back = node.back[number].get(pass.place()).is_some_and(|&back| back);
+                if microbatch == slot.microbatches || held_back {
                     continue;
                 }
                 let step = Step { pass, slot: number, microbatch };
@@ -219,28 +230,28 @@ impl Branch<'_> {
         self.instance.fits((held + more).max(held + more - fewer))
     }
 
-    /// When the inputs of a step are there; not a number while that is open. A `W` is of any microbatch whose `I` has run.
+    /// When the inputs of a step arrive; NaN while that is not known. A `W` may be of any microbatch whose `I` has run.
     fn arrival(&self, node: &Node, step: Step) -> f64 {
         let slot = &self.instance.slots[step.slot];
         let pair = slot.base + step.microbatch;
         let [forwards, inputs] = &node.ends;
         match (step.pass, slot.before, slot.after) {
-            (Pass::Forward, None, _) => 0.0,
-            (Pass::Forward, Some(crossing), _) => forwards[pair - slot.microbatches] + crossing,
-            (Pass::Input | Pass::Whole, _, None) => forwards[pair],
-            (Pass::Input | Pass::Whole, _, Some(crossing)) => {
+            (StepKind::Forward, None, _) => 0.0,
+            (StepKind::Forward, Some(crossing), _) => forwards[pair - slot.microbatches] + crossing,
+            (StepKind::Input | StepKind::Whole, _, None) => forwards[pair],
+            (StepKind::Input | StepKind::Whole, _, Some(crossing)) => {
                 let (own, gradient) = (forwards[pair], inputs[pair + slot.microbatches] + crossing);
-                // Not `max` alone: that would take the other for a time that is not known.
+                // `max` alone would ignore a NaN, and take the known time for the answer.
                 if own.is_nan() || gradient.is_nan() { f64::NAN } else { own.max(gradient) }
             }
-            (Pass::Weight, ..) => {
+            (StepKind::Weight, ..) => {
                 let [_, inputs, weights] = node.done[step.slot];
                 if weights < inputs { 0.0 } else { f64::NAN }
             }
         }
     }
 
-    /// Seconds that no way to finish the node can beat.
+    /// A lower bound on the makespan of every way to finish the node.
     fn bound(&self, node: &Node) -> f64 {
         let mut bound: f64 = 0.0;
         for (rank, slots) in self.instance.slots_of.iter().enumerate() {
@@ -253,7 +264,7 @@ impl Branch<'_> {
                 let (backward, gradient) = at.least_backward();
                 let owed = left(2) - left(1);
                 work += left(0) * at.seconds[0] + left(1) * backward + owed * at.seconds[2];
-                let passes = PASSES.into_iter().take(3).filter(|&pass| left(pass.place()) > 0.0);
+                let passes = KINDS.into_iter().take(3).filter(|&pass| left(pass.place()) > 0.0);
                 soonest = soonest.min(self.soonest(node, slot, passes));
                 for (pass, seconds) in [at.seconds[0], gradient].into_iter().enumerate() {
                     if left(pass) > 0.0 {
@@ -268,9 +279,9 @@ impl Branch<'_> {
         bound
     }
 
-    /// The earliest that anything of a slot can still start.
-    fn soonest(&self, node: &Node, slot: usize, passes_left: impl Iterator<Item = Pass>) -> f64 {
-        let at = |pass: Pass| {
+    /// The earliest start of any step that a slot has left.
+    fn soonest(&self, node: &Node, slot: usize, passes_left: impl Iterator<Item = StepKind>) -> f64 {
+        let at = |pass: StepKind| {
             let step = Step { pass, slot, microbatch: usize::from(node.done[slot][pass.place()]) };
             let arrival = self.arrival(node, step);
             if arrival.is_nan() { self.heads[slot] } else { arrival }
@@ -278,12 +289,13 @@ impl Branch<'_> {
         passes_left.map(at).fold(f64::INFINITY, f64::min)
     }
 
-    /// Were the same steps done before with no time later? Else the node is noted.
+    /// Whether a node with the same steps done had no time later (point 5). If not, this node is recorded.
     fn is_dominated(&mut self, node: &Node) -> bool {
         let mut times = node.clock.clone();
         for (number, slot) in self.instance.slots.iter().enumerate() {
             let [forwards, inputs, _] = node.done[number].map(usize::from);
-            // An end is used until the neighbour's step has run; its own `I` and `W` come later than the rank's clock.
+            // An end counts until the neighbour's step has used it. The slot's own later steps start after the rank's
+            // clock in any case.
             if slot.after.is_some() {
                 let used = usize::from(node.done[number + 1][0]);
                 times.extend(&node.ends[0][slot.base + used..slot.base + forwards]);
@@ -294,7 +306,7 @@ impl Branch<'_> {
             }
         }
         let no_later = |a: &[f64], b: &[f64]| a.iter().zip(b).all(|(a, b)| a <= b);
-        // Counts are small: the highest bit says what stands back.
+        // Counts are small, so the highest bit can say what is held back.
         let mark = |(done, back): (&[u8; 3], &[bool; 2])| {
             [done[0] | u8::from(back[0]) << 7, done[1] | u8::from(back[1]) << 7, done[2]]
         };
@@ -307,6 +319,7 @@ impl Branch<'_> {
         false
     }
 
+    /// The rows of the steps from the root to this node.
     fn rows_of_path(&self) -> Vec<Vec<Step>> {
         let mut rows = vec![Vec::new(); self.instance.ranks()];
         self.path.iter().for_each(|&step| rows[self.instance.slots[step.slot].rank].push(step));

@@ -1,54 +1,52 @@
-//! What the synthesis knows of a placement and its costs, flat and numbered.
+//! The problem of a synthesis: a placement and its costs as flat, numbered tables, and the steps to order.
 //!
-//! Guarantees: nothing here depends on the order of anything but the numbers given.
-//!
-//! 1. Stages of all replicas are *slots* in [`Placement::slot`] order; the pairs (slot, microbatch) follow one another
-//!    as in the passes, so that a neighbour's pair is found by adding or subtracting the microbatch count.
-//! 2. A backward is an `I` and a `W`, or a whole `B` in their stead, microbatch by microbatch. Where some stage's `B`
-//!    costs less than both, or holds less, it is worth trying both ways.
-//! 3. Along a row memory does not depend on times: `F` holds its activations from its start, and while it runs what
-//!    will be recomputed; `I` holds that again from its start and gives back its part at its end (or leaves more than
-//!    it gives back), `W` gives back the rest; `B` holds what `I` does and gives back all at its end.
+//! 1. The stages of all replicas are *slots*, in the order of `Placement::slot`. The pairs (slot, microbatch) are numbered
+//!    one after the other, so a neighbour's pair is found by adding or subtracting the microbatch count.
+//! 2. The backward of a microbatch on a slot is an `I` and a `W`, or one whole `B`. If some stage's `B` costs less than
+//!    both, or holds less, both ways are worth trying ([`Instance::mixes`]).
+//! 3. Memory along a row does not depend on times. `F` adds its activations at its start, and holds what will be
+//!    recomputed while it runs. `I` adds the recomputed bytes at its start and frees its part at its end (or leaves more
+//!    than it frees). `W` frees the rest at its end. `B` adds what `I` adds, and frees everything at its end.
 
 use crate::cost::Costs;
 use crate::plan::{Action, Plan, Task};
 use std::collections::{HashMap, VecDeque};
 
-/// What a step computes.
+/// The operation of a step.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) enum Pass {
+pub(super) enum StepKind {
     Forward,
     Input,
     Weight,
-    /// `I` and `W` in one.
+    /// A whole backward: `I` and `W` in one.
     Whole,
 }
 
-impl Pass {
-    /// Where lists of `F`, `I` and `W` have what this pass makes: a whole backward's gradient is that of an `I`.
+impl StepKind {
+    /// Its index in lists of `F`, `I` and `W`. A whole backward makes the gradient that an `I` makes, so it has that index.
     pub(super) fn place(self) -> usize {
         match self {
-            Pass::Forward => 0,
-            Pass::Input | Pass::Whole => 1,
-            Pass::Weight => 2,
+            StepKind::Forward => 0,
+            StepKind::Input | StepKind::Whole => 1,
+            StepKind::Weight => 2,
         }
     }
 
-    /// What it does of `F`, `I` and `W`.
+    /// The indices of what it does among `F`, `I` and `W`.
     pub(super) fn does(self) -> &'static [usize] {
         match self {
-            Pass::Forward => &[0],
-            Pass::Input => &[1],
-            Pass::Weight => &[2],
-            Pass::Whole => &[1, 2],
+            StepKind::Forward => &[0],
+            StepKind::Input => &[1],
+            StepKind::Weight => &[2],
+            StepKind::Whole => &[1, 2],
         }
     }
 }
 
-/// A step of a row: a pass of one slot for one microbatch.
+/// A step of a row: an operation of one slot for one microbatch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Step {
-    pub(super) pass: Pass,
+    pub(super) pass: StepKind,
     pub(super) slot: usize,
     pub(super) microbatch: usize,
 }
@@ -57,11 +55,12 @@ pub(super) struct Step {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Slot {
     pub(super) rank: usize,
+    /// The number of its first pair.
     pub(super) base: usize,
     pub(super) microbatches: usize,
-    /// Seconds for its input to cross from the stage before, if there is one.
+    /// Seconds in which its input crosses from the stage before, if there is one.
     pub(super) before: Option<f64>,
-    /// Seconds for its output's gradient to cross from the stage after, if there is one.
+    /// Seconds in which its output's gradient crosses from the stage after, if there is one.
     pub(super) after: Option<f64>,
     /// Seconds of `F`, `I` and `W`.
     pub(super) seconds: [f64; 3],
@@ -69,12 +68,12 @@ pub(super) struct Slot {
     pub(super) whole: f64,
     /// Bytes that `F`, `I` and `W` add at their starts.
     pub(super) added: [f64; 3],
-    /// Bytes that they give back at their ends.
+    /// Bytes that they free at their ends; fewer than none if `I` leaves more than it frees.
     pub(super) freed: [f64; 3],
 }
 
 impl Slot {
-    /// Bytes that one `I` or one `B` adds at most, while it runs or when it is over.
+    /// The most bytes that one `I` or one `B` adds, while it runs or after its end.
     fn backward_adds(&self, whole: bool) -> f64 {
         if whole { self.added[1] } else { self.added[1].max(self.added[1] - self.freed[1]) }
     }
@@ -84,30 +83,32 @@ impl Slot {
         if whole { self.whole } else { self.seconds[1] }
     }
 
-    /// Seconds that a microbatch's backward takes at least, and of these, seconds until its gradient is made.
+    /// The least seconds of a microbatch's backward, and the least seconds until its gradient is made.
     pub(super) fn least_backward(&self) -> (f64, f64) {
         let [_, input, weight] = self.seconds;
         (self.whole.min(input + weight), self.whole.min(input))
     }
 
-    /// Bytes that an `F` leaves behind.
+    /// Bytes that an `F` keeps for its backward.
     pub(super) fn kept(&self) -> f64 {
         self.added[0] - self.freed[0]
     }
 }
 
-/// A placement with its costs, and the cap.
+/// A placement with its costs, and the memory cap.
 #[derive(Clone, Debug)]
 pub(super) struct Instance {
     pub(super) slots: Vec<Slot>,
+    /// The slots of each rank.
     pub(super) slots_of: Vec<Vec<usize>>,
     /// The last slot of each slot's route.
     pub(super) last_of: Vec<usize>,
     /// Bytes of parameters on each rank.
     pub(super) weights: Vec<f64>,
     pub(super) cap: f64,
-    /// Are whole backwards worth trying beside split ones?
+    /// Whether whole backwards are worth trying beside split ones.
     pub(super) mixes: bool,
+    /// Pairs of slot and microbatch.
     pub(super) pairs: usize,
 }
 
@@ -150,34 +151,34 @@ impl Instance {
         self.slots_of.len()
     }
 
-    /// Steps of the plan with all backwards split: as many as there are with each `B` counted twice.
+    /// Steps of a complete order, where a `B` counts as two.
     pub(super) fn steps(&self) -> usize {
         self.pairs * 3
     }
 
-    /// A dense number for a step; a `B` has that of the `I` in whose stead it is.
+    /// The number of a step, for tables. A `B` has the number of the `I` that it replaces.
     pub(super) fn index(&self, step: Step) -> usize {
         step.pass.place() * self.pairs + self.slots[step.slot].base + step.microbatch
     }
 
     pub(super) fn seconds(&self, step: Step) -> f64 {
         let slot = &self.slots[step.slot];
-        if step.pass == Pass::Whole { slot.whole } else { slot.seconds[step.pass.place()] }
+        if step.pass == StepKind::Whole { slot.whole } else { slot.seconds[step.pass.place()] }
     }
 
-    /// Bytes more at the start of a step, and fewer at its end.
+    /// Bytes that a step adds at its start, and bytes that it frees at its end.
     pub(super) fn bytes(&self, step: Step) -> (f64, f64) {
         let (slot, place) = (&self.slots[step.slot], step.pass.place());
-        let fewer = if step.pass == Pass::Whole { slot.freed[1] + slot.freed[2] } else { slot.freed[place] };
+        let fewer = if step.pass == StepKind::Whole { slot.freed[1] + slot.freed[2] } else { slot.freed[place] };
         (slot.added[place], fewer)
     }
 
-    /// Is every pass of every pair there once?
+    /// Whether the rows have as many steps as a complete order.
     pub(super) fn is_complete(&self, rows: &[Vec<Step>]) -> bool {
         rows.iter().flatten().map(|step| step.pass.does().len()).sum::<usize>() == self.steps()
     }
 
-    /// The most bytes that a rank holds while it runs a row, messages left out.
+    /// The most bytes that a rank holds while it runs a row, without messages.
     pub(super) fn peak(&self, rank: usize, row: &[Step]) -> f64 {
         let (mut held, mut peak) = (self.weights[rank], self.weights[rank]);
         for &step in row {
@@ -190,7 +191,7 @@ impl Instance {
         peak
     }
 
-    /// Is that within the cap, but for rounding?
+    /// Whether so many bytes are within the cap, up to rounding.
     pub(super) fn fits(&self, bytes: f64) -> bool {
         bytes <= self.cap * (1.0 + 1e-12)
     }
@@ -201,8 +202,8 @@ impl Instance {
         self.slots_of.iter().map(most).collect()
     }
 
-    /// Seconds that no order can beat: the busiest rank with the shortest way to it and from it, or one microbatch's
-    /// way there and back.
+    /// A lower bound on the makespan of every order: the work of a rank after the earliest start of its first step, or one
+    /// microbatch's forwards and backwards through all stages.
     pub(super) fn lower_bound(&self) -> f64 {
         let mut bound: f64 = 0.0;
         let heads = self.heads();
@@ -232,46 +233,47 @@ impl Instance {
         heads
     }
 
-    /// From the start of a slot's `F` to its gradient, at least.
+    /// The least seconds from the start of a slot's `F` to the end of its `I`.
     pub(super) fn least_way_back(&self, slot: usize) -> f64 {
         self.way_back(slot, |slot| slot.least_backward().1)
     }
 
-    /// From the start of a slot's `F` to its gradient, which a backward takes so long to make.
+    /// Seconds from the start of a slot's `F` to its gradient, where a slot takes `gradient_after` seconds to make one.
     pub(super) fn way_back(&self, slot: usize, gradient_after: impl Fn(&Slot) -> f64 + Copy) -> f64 {
         let own = &self.slots[slot];
         let beyond = |back| self.to_next(slot) + self.way_back(slot + 1, gradient_after) + back;
         own.seconds[0] + own.after.map_or(0.0, beyond) + gradient_after(own)
     }
 
+    /// Seconds in which a slot's output crosses to the next slot.
     fn to_next(&self, slot: usize) -> f64 {
         self.slots.get(slot + 1).and_then(|next| next.before).unwrap_or(0.0)
     }
 
-    /// The rows as a plan of the same placement and microbatches.
+    /// The rows as actions of a plan.
     pub(super) fn actions(&self, costs: &Costs<'_>, rows: &[Vec<Step>]) -> Vec<Vec<Action>> {
         let stages: Vec<_> = costs.placement().all_stages().collect();
         let action = |step: &Step| {
             let (stage, microbatch) = (stages[step.slot], step.microbatch);
             match step.pass {
-                Pass::Forward => Action::forward(stage, microbatch),
-                Pass::Input => Action::backward_input(stage, microbatch),
-                Pass::Weight => Action::backward_weight(stage, microbatch),
-                Pass::Whole => Action::backward(stage, microbatch),
+                StepKind::Forward => Action::forward(stage, microbatch),
+                StepKind::Input => Action::backward_input(stage, microbatch),
+                StepKind::Weight => Action::backward_weight(stage, microbatch),
+                StepKind::Whole => Action::backward(stage, microbatch),
             }
         };
         rows.iter().map(|row| row.iter().map(action).collect()).collect()
     }
 
-    /// The steps of a plan of the same placement whose rows are single forwards and backwards; none where they are not.
+    /// The steps of a plan for the same placement; `None` if it has other actions than single `F`, `I`, `W` and `B`.
     pub(super) fn rows_of(plan: &Plan) -> Option<Vec<Vec<Step>>> {
         use crate::plan::Op;
         let step = |task: Task| {
             let pass = match task.op() {
-                Op::Forward => Pass::Forward,
-                Op::BackwardInput => Pass::Input,
-                Op::BackwardWeight => Pass::Weight,
-                Op::Backward => Pass::Whole,
+                Op::Forward => StepKind::Forward,
+                Op::BackwardInput => StepKind::Input,
+                Op::BackwardWeight => StepKind::Weight,
+                Op::Backward => StepKind::Whole,
                 _ => return None,
             };
             Some(Step { pass, slot: plan.placement().slot(task.stage()), microbatch: task.microbatch()? })
@@ -287,29 +289,29 @@ impl Instance {
     }
 }
 
-/// The same rows with the `W` of each slot in the order of their `I`: microbatches are alike, so that loses nothing.
+/// Puts the `W` of each slot into the order of their `I`. All microbatches cost the same, so no order gets slower.
 pub(super) fn in_turn(rows: &mut [Vec<Step>]) {
     for row in rows {
         let mut owed: HashMap<usize, VecDeque<usize>> = HashMap::new();
         for step in row {
             let of_slot = owed.entry(step.slot).or_default();
             match step.pass {
-                Pass::Input => of_slot.push_back(step.microbatch),
-                Pass::Weight => step.microbatch = of_slot.pop_front().unwrap_or(step.microbatch),
-                Pass::Forward | Pass::Whole => {}
+                StepKind::Input => of_slot.push_back(step.microbatch),
+                StepKind::Weight => step.microbatch = of_slot.pop_front().unwrap_or(step.microbatch),
+                StepKind::Forward | StepKind::Whole => {}
             }
         }
     }
 }
 
-/// The same rows with each `I` that a `W` of its slot follows at once as a `B`.
+/// The same rows with each `I` and a `W` of its slot right behind it replaced by one `B`.
 pub(super) fn joined(rows: &[Vec<Step>]) -> Vec<Vec<Step>> {
     let join = |row: &Vec<Step>| {
         let mut joined: Vec<Step> = Vec::with_capacity(row.len());
         for &step in row {
             match joined.last_mut() {
-                Some(last) if (last.pass, step.pass, last.slot) == (Pass::Input, Pass::Weight, step.slot) => {
-                    last.pass = Pass::Whole;
+                Some(last) if (last.pass, step.pass, last.slot) == (StepKind::Input, StepKind::Weight, step.slot) => {
+                    last.pass = StepKind::Whole;
                 }
                 _ => joined.push(step),
             }

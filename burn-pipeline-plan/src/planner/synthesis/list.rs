@@ -1,18 +1,19 @@
-//! List scheduling: at each instant every free rank starts what a rule ranks first among what is ready and fits.
+//! List scheduling: whenever a rank is free, it starts the step that a rule ranks first among those that are ready and fit.
 //!
-//! Guarantees: rows that hold every step once in an order that inputs allow, with memory under the cap; or nothing.
+//! Guarantees: the rows hold every step once, in an order that the inputs allow, with memory under the cap. If a rule leads
+//! to no such rows, there is no result.
 //!
-//! 1. Ranks act in order of time, so a decision knows all that was there by then.
-//! 2. Microbatches go through each stage in order. A stage runs at most so many `F` ahead of its `I` as the rule says: a
-//!    multiple of the number that fills the way there and back.
-//! 3. `W` runs right after its `I`, or in gaps, or last, as the rule says, and always when memory is short; or all
-//!    backwards are whole.
-//! 4. An `F` is started only if, beside it, what the oldest microbatch of each route still has to run on the rank
-//!    keeps fitting: so that one can always be finished, gives its memory back, and the next is the oldest.
+//! 1. Ranks decide in order of time, so each decision knows everything that was made by then.
+//! 2. Microbatches go through each stage in order. A stage runs at most a given number of `F` ahead of its `I`: the rule's
+//!    multiple of the number that fills the time from an `F` to its gradient.
+//! 3. `W` runs right after its `I`, in gaps, or last, as the rule says, and always when memory is short. Or all backwards
+//!    are whole.
+//! 4. An `F` starts only if there is still room for what the oldest unfinished microbatch of each route has to run on the
+//!    rank. So the oldest microbatch can always be finished and frees its memory, and the search never gets stuck.
 
-use super::instance::{Instance, Pass, Slot, Step};
+use super::instance::{Instance, Slot, Step, StepKind};
 
-/// What comes first among steps that are ready.
+/// Which of the ready steps comes first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Order {
     /// `I` before `F`, later chunks first.
@@ -30,23 +31,24 @@ pub(super) enum Order {
 pub(super) enum Weights {
     /// Right after its `I`.
     AtOnce,
-    /// In a gap at least this share of it.
+    /// In a gap of at least this share of its seconds.
     InGaps(f64),
-    /// When nothing else is left to start.
+    /// When no `F` and no `I` is left to start.
     Last,
     /// As part of a whole backward.
     Whole,
 }
 
-/// A rule of the scheduler.
+/// A rule by which ranks choose their next step.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Rule {
     pub(super) order: Order,
     pub(super) weights: Weights,
-    /// Multiple of the `F` that fill the way there and back; infinite for no limit.
+    /// How many `F` may run ahead of their `I`, as a multiple of the number that fills the time to the first gradient.
+    /// Infinite for no limit.
     pub(super) ahead: f64,
-    /// Wait for something ranked higher that comes within this share of the step that is ready.
-    pub(super) timeout: f64,
+    /// How long to wait for a step that ranks higher, as a share of the seconds of the step that is ready.
+    pub(super) waiting: f64,
 }
 
 impl std::fmt::Display for Rule {
@@ -63,11 +65,11 @@ impl std::fmt::Display for Rule {
             Weights::Last => "W last".to_owned(),
             Weights::Whole => "whole backwards".to_owned(),
         };
-        write!(f, "{order}, {weights}, {} ahead, timeout {}", self.ahead, self.timeout)
+        write!(f, "{order}, {weights}, {} ahead, timeout {}", self.ahead, self.waiting)
     }
 }
 
-/// Every rule that is tried, in order: those that split backwards, or those that do not.
+/// All rules, in the order in which they are tried: those that split backwards, or those that do not.
 pub(super) fn rules(split: bool) -> Vec<Rule> {
     let orders = [Order::BackwardDeep, Order::BackwardShallow, Order::ForwardDeep, Order::Oldest];
     let aheads = [1.0, 1.5, 2.0, 3.0, f64::INFINITY, 0.5];
@@ -80,23 +82,25 @@ pub(super) fn rules(split: bool) -> Vec<Rule> {
     for ahead in aheads {
         for order in orders {
             for &weights in weights {
-                rules.extend([0.0, 0.6].map(|timeout| Rule { order, weights, ahead, timeout }));
+                rules.extend([0.0, 0.6].map(|waiting| Rule { order, weights, ahead, waiting }));
             }
         }
     }
     rules
 }
 
-/// A step that a rank would start, and when.
+/// The step that a rank would start next, and when.
 #[derive(Clone, Copy, Debug)]
 struct Proposal {
     start: f64,
     step: Step,
 }
 
+/// A list schedule in the making.
 struct Run<'a> {
     instance: &'a Instance,
     rule: Rule,
+    /// How many `F` each slot may run ahead of its `I`.
     ahead: Vec<usize>,
     /// The most bytes that one backward adds on each rank.
     again: Vec<f64>,
@@ -108,13 +112,13 @@ struct Run<'a> {
     ends: [Vec<f64>; 2],
     rows: Vec<Vec<Step>>,
     proposals: Vec<Option<Proposal>>,
-    /// Their starts; infinite where there is none.
+    /// Their starts; infinite for a rank without a proposal.
     starts: Vec<f64>,
-    /// A buffer, used again and again.
+    /// A buffer for `propose`, to save allocations.
     ready: Vec<Proposal>,
 }
 
-/// Rows by that rule; none if they do not fit.
+/// The rows of a rule; `None` if it gets stuck under the cap.
 pub(super) fn schedule(instance: &Instance, rule: Rule) -> Option<Vec<Vec<Step>>> {
     let ranks = instance.ranks();
     let mut run = Run {
@@ -141,7 +145,7 @@ pub(super) fn schedule(instance: &Instance, rule: Rule) -> Option<Vec<Vec<Step>>
     instance.is_complete(&run.rows).then_some(run.rows)
 }
 
-/// Rows of one microbatch at a time, there and back: slow, and as lean as any.
+/// Rows that run one microbatch at a time, forward and back. No order holds less.
 pub(super) fn one_by_one(instance: &Instance, whole: bool) -> Vec<Vec<Step>> {
     let mut rows = vec![Vec::new(); instance.ranks()];
     let most = instance.slots.iter().map(|slot| slot.microbatches).max().unwrap_or(0);
@@ -150,20 +154,20 @@ pub(super) fn one_by_one(instance: &Instance, whole: bool) -> Vec<Vec<Step>> {
     for (microbatch, route) in (0..most).flat_map(|m| routes.iter().map(move |route| (m, route))) {
         let here = |slot: &usize| microbatch < instance.slots[*slot].microbatches;
         let mut push = |pass, slot: usize| rows[instance.slots[slot].rank].push(Step { pass, slot, microbatch });
-        route.clone().filter(here).for_each(|slot| push(Pass::Forward, slot));
+        route.clone().filter(here).for_each(|slot| push(StepKind::Forward, slot));
         for slot in route.clone().rev().filter(here) {
             if whole {
-                push(Pass::Whole, slot);
+                push(StepKind::Whole, slot);
             } else {
-                push(Pass::Input, slot);
-                push(Pass::Weight, slot);
+                push(StepKind::Input, slot);
+                push(StepKind::Weight, slot);
             }
         }
     }
     rows
 }
 
-/// How many `F` each slot may run ahead of its backwards.
+/// How many `F` each slot may run ahead of its `I`.
 fn forwards_ahead(instance: &Instance, rule: Rule) -> Vec<usize> {
     let whole = rule.weights == Weights::Whole;
     let all = |slot: &Slot| slot.seconds[0] + if whole { slot.whole } else { slot.seconds[1] + slot.seconds[2] };
@@ -171,20 +175,20 @@ fn forwards_ahead(instance: &Instance, rule: Rule) -> Vec<usize> {
     let period = instance.slots_of.iter().map(seconds).fold(0.0, f64::max);
     let ahead = |slot: usize| {
         let way = instance.way_back(slot, |slot| slot.gradient_after(whole)) / period;
-        // The cast saturates: no limit, and no period, are the largest number.
+        // A period of zero makes this infinite or NaN: then there is no limit.
         if way.is_finite() && rule.ahead.is_finite() { ((rule.ahead * way).ceil() as usize).max(1) } else { usize::MAX }
     };
     (0..instance.slots.len()).map(ahead).collect()
 }
 
 impl Run<'_> {
-    /// Looks anew at what a rank would do next.
+    /// Updates what a rank would do next.
     fn look(&mut self, rank: usize) {
         self.proposals[rank] = self.propose(rank);
         self.starts[rank] = self.proposals[rank].map_or(f64::INFINITY, |proposal| proposal.start);
     }
 
-    /// What a rank would do next, if anything is known that it could.
+    /// What a rank would do next; `None` if no step is ready and fits.
     fn propose(&mut self, rank: usize) -> Option<Proposal> {
         let mut ready = std::mem::take(&mut self.ready);
         let proposal = self.propose_from(rank, &mut ready);
@@ -193,6 +197,7 @@ impl Run<'_> {
         proposal
     }
 
+    /// As [`Run::propose`], with a buffer for the steps that are ready.
     fn propose_from(&self, rank: usize, ready: &mut Vec<Proposal>) -> Option<Proposal> {
         let clock = self.clock[rank];
         let (mut short, mut weight, mut to_come) = (false, None::<Step>, false);
@@ -203,10 +208,10 @@ impl Run<'_> {
             if let Some(at) = self.forward_ready(slot) {
                 let fits = self.forward_fits(rank, slot);
                 short |= !fits;
-                ready.extend(fits.then(|| Proposal { start: at.max(clock), step: step(Pass::Forward, forwards) }));
+                ready.extend(fits.then(|| Proposal { start: at.max(clock), step: step(StepKind::Forward, forwards) }));
             }
             if let Some(at) = self.input_ready(slot) {
-                let pass = if self.rule.weights == Weights::Whole { Pass::Whole } else { Pass::Input };
+                let pass = if self.rule.weights == Weights::Whole { StepKind::Whole } else { StepKind::Input };
                 let (more, fewer) = self.instance.bytes(step(pass, inputs));
                 let fits = self.instance.fits(self.held[rank] + more.max(more - fewer));
                 short |= !fits;
@@ -214,7 +219,7 @@ impl Run<'_> {
             }
             let older = weight.is_none_or(|w| weights < w.microbatch);
             if weights < inputs && older {
-                weight = Some(step(Pass::Weight, weights));
+                weight = Some(step(StepKind::Weight, weights));
             }
         }
         let first = self.first(ready);
@@ -226,23 +231,24 @@ impl Run<'_> {
             (Weights::Last, None) => !to_come,
             (Weights::Last, Some(_)) => false,
         };
+        // Where memory is short and the rank would idle, a `W` frees some.
         let room = short && first.is_none_or(|f| f.start > clock);
         if at_once || room { Some(Proposal { start: clock, step: weight }) } else { first }
     }
 
-    /// The highest ranked of what is ready soonest, or soon enough.
+    /// The highest ranked step among those that are ready first, or within the rule's waiting time.
     fn first(&self, ready: &[Proposal]) -> Option<Proposal> {
         let soonest = ready.iter().min_by(|a, b| a.start.total_cmp(&b.start))?;
-        let until = soonest.start + self.rule.timeout * self.instance.seconds(soonest.step);
+        let until = soonest.start + self.rule.waiting * self.instance.seconds(soonest.step);
         let in_time = ready.iter().filter(|p| p.start <= until);
         in_time.min_by(|a, b| self.key(a.step).cmp(&self.key(b.step)).then(a.start.total_cmp(&b.start))).copied()
     }
 
-    /// Lower comes first.
+    /// The rank of a step under the rule; the lowest comes first.
     fn key(&self, step: Step) -> (usize, usize, usize) {
-        let (backward, last) = (usize::from(step.pass == Pass::Forward), self.instance.slots.len() - step.slot);
-        // Deep is late in the microbatch's way: for backwards that is the earlier stage.
-        let deep = if step.pass == Pass::Forward { last } else { step.slot };
+        let (backward, last) = (usize::from(step.pass == StepKind::Forward), self.instance.slots.len() - step.slot);
+        // Deep means late on a microbatch's way: for an `F` the later stage, for a backward the earlier one.
+        let deep = if step.pass == StepKind::Forward { last } else { step.slot };
         match self.rule.order {
             Order::BackwardDeep => (backward, deep, step.microbatch),
             Order::BackwardShallow => (backward, usize::MAX - deep, step.microbatch),
@@ -251,6 +257,7 @@ impl Run<'_> {
         }
     }
 
+    /// When the next `F` of a slot can start.
     fn forward_ready(&self, slot: usize) -> Option<f64> {
         let (at, [forwards, inputs, _]) = (&self.instance.slots[slot], self.done[slot]);
         if forwards == at.microbatches || forwards - inputs >= self.ahead[slot] {
@@ -261,6 +268,7 @@ impl Run<'_> {
         (!arrived.is_nan()).then_some(arrived)
     }
 
+    /// When the next `I` or `B` of a slot can start.
     fn input_ready(&self, slot: usize) -> Option<f64> {
         let (at, [forwards, inputs, _]) = (&self.instance.slots[slot], self.done[slot]);
         if inputs == forwards {
@@ -272,7 +280,7 @@ impl Run<'_> {
         (!arrived.is_nan()).then_some(arrived.max(own))
     }
 
-    /// Does the next `F` of a slot leave room for the oldest microbatches to be finished?
+    /// Whether the next `F` of a slot leaves room to finish the oldest microbatch of each route (point 4 above).
     fn forward_fits(&self, rank: usize, slot: usize) -> bool {
         if self.instance.cap.is_infinite() {
             return true;
@@ -284,16 +292,17 @@ impl Run<'_> {
             if owed && other != slot {
                 bytes += slots[other].kept();
             }
-            // The next `F` of this slot is the oldest one itself, or that one has run here.
+            // For `slot` itself there is nothing to add: its next `F` is the oldest microbatch's, or that one has run.
         }
         self.instance.fits(bytes)
     }
 
-    /// The oldest microbatch of a slot's route that has not been through the last stage.
+    /// The oldest microbatch of a slot's route whose `F` has not run on the last stage.
     fn oldest(&self, slot: usize) -> usize {
         self.done[self.instance.last_of[slot]][0]
     }
 
+    /// Runs a step, and updates the ranks whose next step may change.
     fn commit(&mut self, rank: usize, Proposal { start, step }: Proposal) {
         let slot = &self.instance.slots[step.slot];
         let end = start + self.instance.seconds(step);
@@ -307,16 +316,16 @@ impl Run<'_> {
         }
         self.look(rank);
         let other = match step.pass {
-            Pass::Forward => slot.after.map(|_| step.slot + 1),
-            Pass::Input | Pass::Whole => slot.before.map(|_| step.slot - 1),
-            Pass::Weight => None,
+            StepKind::Forward => slot.after.map(|_| step.slot + 1),
+            StepKind::Input | StepKind::Whole => slot.before.map(|_| step.slot - 1),
+            StepKind::Weight => None,
         };
         if let Some(other) = other.map(|other| self.instance.slots[other].rank) {
             self.look(other);
         }
         let limited = self.instance.cap.is_finite();
-        if limited && step.pass == Pass::Forward && slot.after.is_none() {
-            // Another microbatch is the oldest now: ranks that kept room for this one may go on.
+        if limited && step.pass == StepKind::Forward && slot.after.is_none() {
+            // The next microbatch is the oldest now, so ranks that kept room for this one may have room again.
             (0..self.rows.len()).for_each(|rank| self.look(rank));
         }
     }

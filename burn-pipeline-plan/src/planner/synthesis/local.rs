@@ -1,22 +1,24 @@
-//! Local search: moves steps along their rows where the longest chain runs.
+//! Local search: tabu search that moves steps along their rows, on the longest chain of steps.
 //!
-//! Guarantees: what it returns is never slower than what it was given, fits the cap where that did, and depends on
-//! nothing but its input.
+//! Guarantees: the result is never slower than the given rows, fits under the cap if they do, and depends only on the
+//! input.
 //!
-//! 1. Only a change on the longest chain can shorten it. Within a run of steps of one rank on the chain: exchange two
-//!    neighbours, move the first one behind the run or the last one before it, and move a `W` to a later gap or to
-//!    the end (N5 and N6 of job shops: Nowicki and Smutnicki 1996; Balas and Vazacopoulos 1998). Where whole backwards
-//!    are worth trying: join a `W` with its `I`, and split a `B` into an `I` and a `W` at once, in the next gap or at the
-//!    end.
-//! 2. Steps of one stage and kind stay in order of microbatches, which loses nothing: microbatches are alike.
-//! 3. Each round makes the best move, better or not, and does not touch that step again for some rounds (tabu search),
-//!    until the lower bound is reached or the evaluations are used up. Of many moves, some spread over the chain are
-//!    looked at.
+//! 1. Only a change on the longest chain can shorten the makespan. The chain visits ranks in *runs* of consecutive steps.
+//!    The moves of a run are: exchange two neighbours; move its first step behind it, or its last step before it; move a
+//!    `W` to the next gap or to the row's end (the neighbourhoods N5 and N6 of job shops: Nowicki and Smutnicki 1996;
+//!    Balas and Vazacopoulos 1998).
+//! 2. If whole backwards are worth trying, two more moves are: join a `W` with its `I`, and split a `B` into an `I` and a
+//!    `W` that follows at once, in the next gap or at the row's end.
+//! 3. Steps of one stage and operation stay in the order of microbatches. All microbatches cost the same, so this excludes
+//!    no makespan.
+//! 4. Each round makes the best move, even if it is worse than no move, and does not move that step again for some rounds
+//!    (tabu), so that the search leaves local optima. It ends at the lower bound or when the evaluations are used up.
+//!    A round with too many moves looks at every n-th.
 
-use super::instance::{Instance, Pass, Step};
+use super::instance::{Instance, Step, StepKind};
 use super::timing::Timing;
 
-/// Most moves that a round looks at.
+/// The most moves that a round evaluates.
 const WIDTH: usize = 48;
 
 /// A change of one row.
@@ -25,51 +27,54 @@ struct Move {
     rank: usize,
     from: usize,
     to: usize,
-    kind: Kind,
+    kind: MoveKind,
 }
 
+/// What a move does.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum Kind {
-    /// The step at `from` is taken out and put in again, so that it stands at `to`.
+enum MoveKind {
+    /// The step at `from` moves to `to`.
     Shift,
-    /// The `I` at `to` becomes a `B` with the `W` at `from`, which goes.
+    /// The `I` at `to` becomes a `B`, and the `W` at `from` is removed.
     Join,
-    /// The `B` at `from` becomes an `I`, with its `W` at `to`.
+    /// The `B` at `from` becomes an `I`, and its `W` is inserted at `to`.
     Split,
 }
 
 impl Move {
-    /// The row with the change.
+    /// A copy of the row with the change.
     fn made(self, row: &[Step]) -> Vec<Step> {
         let mut row = row.to_vec();
         let Self { from, to, .. } = self;
         match self.kind {
-            Kind::Shift if from < to => row[from..=to].rotate_left(1),
-            Kind::Shift => row[to..=from].rotate_right(1),
-            Kind::Join => {
+            MoveKind::Shift if from < to => row[from..=to].rotate_left(1),
+            MoveKind::Shift => row[to..=from].rotate_right(1),
+            MoveKind::Join => {
                 row.remove(from);
-                row[to].pass = Pass::Whole;
+                row[to].pass = StepKind::Whole;
             }
-            Kind::Split => {
-                row[from].pass = Pass::Input;
-                row.insert(to, Step { pass: Pass::Weight, ..row[from] });
+            MoveKind::Split => {
+                row[from].pass = StepKind::Input;
+                row.insert(to, Step { pass: StepKind::Weight, ..row[from] });
             }
         }
         row
     }
 }
 
+/// The rows of the current round, with their times.
 struct Search<'a> {
     instance: &'a Instance,
     rows: Vec<Vec<Step>>,
     timing: Timing,
-    /// Place of each step in its row.
+    /// The place of each step in its row.
     places: Vec<usize>,
-    /// Until which round a step stays where it is.
+    /// The round until which a step must not move.
     tabu: Vec<usize>,
 }
 
-/// Improves the rows with at most so many evaluations; gives the makespan too. None if they cannot be run.
+/// Improves the rows with at most so many evaluations. Returns the best rows with their makespan; `None` if the given rows
+/// cannot be run.
 pub(super) fn improve(instance: &Instance, rows: Vec<Vec<Step>>, evaluations: usize) -> Option<(f64, Vec<Vec<Step>>)> {
     let steps = instance.steps();
     let timing = Timing::new(instance);
@@ -93,12 +98,13 @@ pub(super) fn improve(instance: &Instance, rows: Vec<Vec<Step>>, evaluations: us
             if spans.iter().all(Option::is_none) {
                 break;
             }
-            // All moves are forbidden for now: let the steps go.
+            // Every move is tabu. Lift that, or the search would end here.
             search.tabu.fill(0);
             search.timing.run(instance, &search.rows)?;
             continue;
         };
         let moved = instance.index(search.rows[moves[i].rank][moves[i].from]);
+        // The tenure varies from step to step, so that the search does not run in a cycle.
         search.tabu[moved] = round + 6 + (round * 7 + moved) % 7;
         search.rows[moves[i].rank] = moves[i].made(&search.rows[moves[i].rank]);
         let now = search.timing.run(instance, &search.rows)?;
@@ -110,7 +116,7 @@ pub(super) fn improve(instance: &Instance, rows: Vec<Vec<Step>>, evaluations: us
 }
 
 impl Search<'_> {
-    /// The moves of this round, in a fixed order, spread over the chain where there are too many.
+    /// The moves of this round in a fixed order; every n-th of them if there are too many.
     fn moves(&mut self, round: usize) -> Vec<Move> {
         for row in &self.rows {
             for (place, &step) in row.iter().enumerate() {
@@ -121,7 +127,7 @@ impl Search<'_> {
         let mut moves = Vec::new();
         for run in chain.chunk_by(|a, b| a.0 == b.0 && a.1 == b.1 + 1) {
             let (Some(&(rank, last)), Some(&(_, first))) = (run.first(), run.last()) else { continue };
-            let shift = |(from, to)| Move { rank, from, to, kind: Kind::Shift };
+            let shift = |(from, to)| Move { rank, from, to, kind: MoveKind::Shift };
             moves.extend((first..last).map(|from| shift((from, from + 1))));
             if last > first + 1 {
                 moves.extend([(first, last), (last, first), (last, first + 1), (first, last - 1)].map(shift));
@@ -129,11 +135,11 @@ impl Search<'_> {
             let row = &self.rows[rank];
             let of = |pass| (first..=last).filter(move |&place| row[place].pass == pass);
             let later = |from| self.later(rank, from, last).map(move |to| (from, to));
-            moves.extend(of(Pass::Weight).flat_map(later).map(shift));
+            moves.extend(of(StepKind::Weight).flat_map(later).map(shift));
             if self.instance.mixes {
-                moves.extend(of(Pass::Weight).map(|from| self.joining(rank, from)));
-                let split = |(from, to)| Move { rank, from, to: to + 1, kind: Kind::Split };
-                moves.extend(of(Pass::Whole).flat_map(|from| later(from).chain([(from, from)])).map(split));
+                moves.extend(of(StepKind::Weight).map(|from| self.joining(rank, from)));
+                let split = |(from, to)| Move { rank, from, to: to + 1, kind: MoveKind::Split };
+                moves.extend(of(StepKind::Whole).flat_map(|from| later(from).chain([(from, from)])).map(split));
             }
         }
         moves.retain(|&m| self.is_legal(m));
@@ -143,14 +149,14 @@ impl Search<'_> {
         moves.into_iter().skip(round % stride).step_by(stride).collect()
     }
 
-    /// A `W` that becomes part of its `I`.
+    /// The move that joins a `W` with its `I`.
     fn joining(&self, rank: usize, from: usize) -> Move {
         let weight = self.rows[rank][from];
-        let input = self.places[self.instance.index(Step { pass: Pass::Input, ..weight })];
-        Move { rank, from, to: input, kind: Kind::Join }
+        let input = self.places[self.instance.index(Step { pass: StepKind::Input, ..weight })];
+        Move { rank, from, to: input, kind: MoveKind::Join }
     }
 
-    /// Where a `W` could go behind its run: before the next gap, and to the end.
+    /// The places to which a `W` can move behind its run: before the next gap, and the row's end.
     fn later(&self, rank: usize, from: usize, last: usize) -> impl Iterator<Item = usize> + use<> {
         let row = &self.rows[rank];
         let time = |place: usize| {
@@ -161,7 +167,7 @@ impl Search<'_> {
         [gap, Some(row.len() - 1)].into_iter().flatten().filter(move |&to| to > from)
     }
 
-    /// Does the step pass none that it has to stay before or behind, and does the row keep fitting?
+    /// Whether the step passes none that it must stay before or behind, and the row still fits under the cap.
     fn is_legal(&self, m: Move) -> bool {
         let row = &self.rows[m.rank];
         let step = row[m.from];
@@ -170,12 +176,13 @@ impl Search<'_> {
             let same_pass = other.pass.place() == step.pass.place();
             other.slot == step.slot && (same_pass || other.microbatch == step.microbatch)
         };
-        if m.kind == Kind::Shift && row[passed].iter().any(alike) {
+        if m.kind == MoveKind::Shift && row[passed].iter().any(alike) {
             return false;
         }
         self.instance.cap.is_infinite() || self.instance.fits(self.instance.peak(m.rank, &m.made(row)))
     }
 
+    /// The makespan after a move; `None` if the rows cannot be run then.
     fn try_move(&mut self, m: Move) -> Option<f64> {
         let made = m.made(&self.rows[m.rank]);
         let before = std::mem::replace(&mut self.rows[m.rank], made);

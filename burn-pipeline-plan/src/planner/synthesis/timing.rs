@@ -1,10 +1,10 @@
-//! How long given rows take: every step as early as its inputs and its rank allow.
+//! The times of given rows: every step starts as early as its inputs and its rank allow.
 //!
-//! Guarantees: the makespan is that of the simulator for the same plan without transfers written down.
+//! Guarantees: the makespan equals the simulator's for the same plan without transfers.
 
-use super::instance::{Instance, Pass, Step};
+use super::instance::{Instance, Step, StepKind};
 
-/// Starts and ends of all steps; buffers that are used again for each evaluation.
+/// Starts and ends of all steps. The buffers are reused: local search evaluates many thousand changes.
 #[derive(Clone, Debug)]
 pub(super) struct Timing {
     pub(super) start: Vec<f64>,
@@ -19,7 +19,7 @@ impl Timing {
         Self { start: vec![0.0; steps], end: vec![f64::NAN; steps], next: vec![0; instance.ranks()], queue: Vec::new() }
     }
 
-    /// Times the rows and gives their makespan; none if some rank can never go on.
+    /// Times the rows and returns their makespan; `None` if some rank can never go on.
     pub(super) fn run(&mut self, instance: &Instance, rows: &[Vec<Step>]) -> Option<f64> {
         self.end.fill(f64::NAN);
         self.next.fill(0);
@@ -46,27 +46,27 @@ impl Timing {
         ended.then_some(makespan)
     }
 
-    /// When the inputs of a step are there; none while one of them is not made.
-    pub(super) fn ready(&self, instance: &Instance, step: Step) -> Option<f64> {
+    /// When the inputs of a step arrive; `None` while one of them has not been made.
+    fn ready(&self, instance: &Instance, step: Step) -> Option<f64> {
         let (slot, index) = (&instance.slots[step.slot], instance.index(step));
         let known = |end: f64| (!end.is_nan()).then_some(end);
         match step.pass {
-            Pass::Forward => match slot.before {
+            StepKind::Forward => match slot.before {
                 None => Some(0.0),
                 Some(crossing) => known(self.end[index - slot.microbatches] + crossing),
             },
-            Pass::Input | Pass::Whole => {
+            StepKind::Input | StepKind::Whole => {
                 let own = known(self.end[index - instance.pairs])?;
                 match slot.after {
                     None => Some(own),
                     Some(crossing) => known(self.end[index + slot.microbatches] + crossing).map(|g| g.max(own)),
                 }
             }
-            Pass::Weight => known(self.end[index - instance.pairs]),
+            StepKind::Weight => known(self.end[index - instance.pairs]),
         }
     }
 
-    /// The steps of one longest chain, last one first, each with its place in its row.
+    /// The steps of a longest chain, last step first, as (rank, place in the row).
     pub(super) fn critical(&self, instance: &Instance, rows: &[Vec<Step>], places: &[usize]) -> Vec<(usize, usize)> {
         let last = |rank: &usize| rows[*rank].last().map_or(0.0, |&step| self.end[instance.index(step)]);
         let Some(mut rank) = (0..rows.len()).max_by(|a, b| last(a).total_cmp(&last(b)).then(b.cmp(a))) else {
@@ -89,22 +89,22 @@ impl Timing {
     }
 }
 
-/// The rank that uses what a step makes.
+/// The rank that uses the result of a step.
 fn receiver(instance: &Instance, step: Step) -> Option<usize> {
     let slot = &instance.slots[step.slot];
     match step.pass {
-        Pass::Forward => slot.after.map(|_| instance.slots[step.slot + 1].rank),
-        Pass::Input | Pass::Whole => slot.before.map(|_| instance.slots[step.slot - 1].rank),
-        Pass::Weight => None,
+        StepKind::Forward => slot.after.map(|_| instance.slots[step.slot + 1].rank),
+        StepKind::Input | StepKind::Whole => slot.before.map(|_| instance.slots[step.slot - 1].rank),
+        StepKind::Weight => None,
     }
 }
 
-/// The neighbour's step that a step waits for (or one in its stead, with the same number).
+/// The neighbour's step whose result a step waits for. It may be an `I` where the row has a `B`: both have one index.
 fn maker(instance: &Instance, step: Step) -> Option<Step> {
     let slot = &instance.slots[step.slot];
     match step.pass {
-        Pass::Forward => slot.before.map(|_| Step { slot: step.slot - 1, ..step }),
-        Pass::Input | Pass::Whole => slot.after.map(|_| Step { slot: step.slot + 1, ..step }),
-        Pass::Weight => None,
+        StepKind::Forward => slot.before.map(|_| Step { slot: step.slot - 1, ..step }),
+        StepKind::Input | StepKind::Whole => slot.after.map(|_| Step { slot: step.slot + 1, ..step }),
+        StepKind::Weight => None,
     }
 }

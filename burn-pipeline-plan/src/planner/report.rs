@@ -1,4 +1,5 @@
-//! The planner's answer: the best candidate with its plan, all others, what was dropped and why, and what limits it.
+//! The planner's report: the best candidate with its plan and where its seconds go, all other candidates, and what was
+//! dropped and why.
 
 use super::error::DropReason;
 use super::passes::PassChoice;
@@ -8,16 +9,17 @@ use crate::plan::{CheckedPlan, PlacementKind};
 use crate::simulate::{IdleCause, Simulation};
 use std::fmt;
 
-/// What a candidate does with the ranks.
+/// How a candidate uses the ranks.
 #[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub enum Strategy {
     /// One rank runs everything.
     OneDevice,
-    /// Each rank runs its share of the microbatches through the whole model.
+    /// Each rank runs its share of the microbatches through a replica of the whole model.
     DataParallel,
-    /// A pipeline by a family of the catalogue.
+    /// A pipeline with a schedule of this family; [`by_name`](crate::schedule::by_name) knows it, except for variants of
+    /// the cost-driven family.
     Family(String),
-    /// A pipeline made for the profile.
+    /// A pipeline with a schedule that was made for the profile.
     Synthesised,
 }
 
@@ -32,24 +34,24 @@ impl fmt::Display for Strategy {
     }
 }
 
-/// Everything that was chosen.
+/// What a candidate chooses.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Choice {
-    /// What is done with the ranks.
+    /// How the ranks are used.
     pub strategy: Strategy,
-    /// Where stages are placed.
+    /// The kind of placement.
     pub placement: PlacementKind,
-    /// Stages a rank (of one replica).
+    /// Stages a rank, of one replica.
     pub chunks: usize,
-    /// How the cut was found.
+    /// How the layers were cut.
     pub cut: Cut,
-    /// The cut.
+    /// The cut of the layers into stages.
     pub partition: Partition,
     /// Microbatches of the step.
     pub microbatches: usize,
-    /// Stages that run their forward again in the backward.
+    /// The stages that recompute.
     pub recomputing: Vec<usize>,
-    /// Passes over the plan.
+    /// What was done to the plan.
     pub passes: PassChoice,
 }
 
@@ -73,35 +75,35 @@ impl fmt::Display for Choice {
 pub struct Candidate {
     /// What was chosen.
     pub choice: Choice,
-    /// Seconds of the step, with the reduction of replicated gradients.
+    /// Seconds of the step, including the reduction of replicas' gradients.
     pub seconds: f64,
-    /// Bytes of the fullest rank.
+    /// The most bytes held at once on any rank.
     pub peak_bytes: f64,
-    /// Does nothing beat it in both?
+    /// Whether no other candidate is both faster and smaller.
     pub pareto: bool,
 }
 
 /// A candidate that cannot be used.
 #[derive(Clone, PartialEq, Debug)]
 pub struct DroppedCandidate {
-    /// What was tried, in words.
+    /// A description of the candidate.
     pub what: String,
     /// Why it was dropped.
     pub reason: DropReason,
 }
 
-/// Where the seconds of the best step go; all parts add up to them.
+/// Where the seconds of a step go. The parts add up to the seconds of the step.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct TimeBreakdown {
-    /// Work of a rank, on average.
+    /// Seconds of computation of a rank, on average.
     pub work: f64,
-    /// What the busiest rank works longer than the average.
+    /// Seconds of computation of the busiest rank above the average.
     pub imbalance: f64,
     /// Idle seconds of the busiest rank before its first action and after its last one.
     pub ends: f64,
-    /// Idle seconds of the busiest rank while what it needs is still computed elsewhere.
+    /// Idle seconds of the busiest rank while other ranks still compute what it needs.
     pub waiting: f64,
-    /// Idle or occupied seconds of the busiest rank because of transfers.
+    /// Seconds of the busiest rank that transfers and collectives take: idle for them, or occupied by them.
     pub transfer: f64,
     /// Seconds after the last action in which replicas add up their gradients.
     pub reduction: f64,
@@ -121,7 +123,7 @@ impl TimeBreakdown {
         }
     }
 
-    /// The parts with their names, largest loss first; work is not one.
+    /// All parts but the work, with a description each, the largest first.
     pub fn losses(&self) -> Vec<(&'static str, f64)> {
         let mut losses = vec![
             ("the busiest rank works longer than the others", self.imbalance),
@@ -138,38 +140,38 @@ impl TimeBreakdown {
 /// The best candidate, ready to run.
 #[derive(Clone, PartialEq, Debug)]
 pub struct BestPlan {
-    /// What was chosen, and what it costs.
+    /// The candidate.
     pub candidate: Candidate,
-    /// The plan of the pipeline; of one rank where there is none (data parallel ranks all run it).
+    /// The plan, with its transfers. Without a pipeline it is the plan of one rank; with data parallelism all ranks run it.
     pub plan: CheckedPlan,
-    /// The costs that it was priced with.
+    /// The costs of its stages.
     pub profile: Profile,
-    /// The simulation.
+    /// The simulation of the plan.
     pub simulation: Simulation,
-    /// Where its seconds go.
+    /// Where the seconds of the step go.
     pub breakdown: TimeBreakdown,
 }
 
-/// The answer.
+/// What the planner found.
 #[derive(Clone, PartialEq, Debug)]
 pub struct PlannerReport {
-    /// The fastest candidate; of several, the leanest.
+    /// The fastest candidate; among equally fast ones, the one that holds the least bytes.
     pub best: BestPlan,
-    /// All that can be used, fastest first.
+    /// All candidates that can be used, fastest first.
     pub candidates: Vec<Candidate>,
-    /// All that cannot, and why.
+    /// All candidates that cannot be used, with the reason.
     pub dropped: Vec<DroppedCandidate>,
     /// Seconds that no candidate can beat.
     pub bound: f64,
 }
 
 impl PlannerReport {
-    /// The candidates that nothing beats in both seconds and memory, fastest first.
+    /// The Pareto front: the candidates that no other beats in both seconds and bytes, fastest first.
     pub fn front(&self) -> impl Iterator<Item = &Candidate> {
         self.candidates.iter().filter(|candidate| candidate.pareto)
     }
 
-    /// The fastest of those that were dropped for memory alone, if it would have been faster than the best.
+    /// The fastest candidate that was dropped only for the cap, with its seconds, if it is faster than the best.
     pub fn faster_without_cap(&self) -> Option<(&DroppedCandidate, f64)> {
         let over = self.dropped.iter().filter_map(|dropped| match dropped.reason {
             DropReason::OverCap { makespan, .. } => Some((dropped, makespan)),
@@ -179,7 +181,7 @@ impl PlannerReport {
     }
 }
 
-/// The answer in words, with the front as a table.
+/// Writes the report as text, with the Pareto front as a table.
 impl fmt::Display for PlannerReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let best = &self.best.candidate;
@@ -214,9 +216,9 @@ impl fmt::Display for PlannerReport {
     }
 }
 
-/// Sorts by seconds, then memory, and marks what nothing beats in both.
-pub(super) fn rank(candidates: &mut [Candidate]) {
-    // Stable, so that equal ones stay in the order in which they were tried.
+/// Sorts candidates by seconds, then bytes, and marks the Pareto front.
+pub(super) fn sort_and_mark(candidates: &mut [Candidate]) {
+    // The sort is stable: equal candidates stay in the order in which they were tried.
     candidates.sort_by(|a, b| a.seconds.total_cmp(&b.seconds).then(a.peak_bytes.total_cmp(&b.peak_bytes)));
     let mut least = f64::INFINITY;
     for candidate in candidates {

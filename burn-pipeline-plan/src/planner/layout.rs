@@ -1,7 +1,8 @@
-//! Where candidates stand: a workload, a placement's shape, a cut, and the costs that follow from them.
+//! Layouts: a workload's layers cut into stages and placed on ranks, with the costs that follow. Candidates are built on
+//! them.
 //!
-//! Guarantees: every shape that a family of the catalogue or the synthesis may need is there once, for each workload
-//! and cut; cuts that come out alike are kept once.
+//! Guarantees: for each workload and cut there is a layout of every placement that a family of the catalogue or the
+//! synthesis needs. Layouts with equal partitions are kept once.
 
 use super::error::DropReason;
 use super::request::{Cut, Request};
@@ -9,10 +10,10 @@ use crate::cost::{Layers, MemoryLimits, Partition, PartitionOptions, Profile, St
 use crate::plan::{Placement, PlacementError, PlacementKind, StageId};
 use rayon::prelude::*;
 
-/// States that the search for a best cut keeps: cuts are many here.
+/// States that the search for the best cut keeps: fewer than by default, since many cuts are searched.
 const STATES: usize = 24;
 
-/// A placement's shape: its kind and its stages a rank.
+/// The kind of a placement and its stages a rank.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Shape {
     pub(super) kind: PlacementKind,
@@ -20,6 +21,7 @@ pub(super) struct Shape {
 }
 
 impl Shape {
+    /// The placement of this shape.
     pub(super) fn place(self, ranks: usize) -> Result<Placement, PlacementError> {
         match self.kind {
             PlacementKind::V => Placement::v(ranks),
@@ -30,32 +32,33 @@ impl Shape {
     }
 }
 
-/// One workload, cut and placed.
+/// A workload, cut and placed.
 #[derive(Clone, Debug)]
-pub(super) struct Ground {
+pub(super) struct Layout {
     /// Index of the workload.
     pub(super) workload: usize,
     pub(super) shape: Shape,
     pub(super) cut: Cut,
     pub(super) placement: Placement,
     pub(super) partition: Partition,
-    /// Costs of the stages; parameters with all that belongs to them.
+    /// Costs of the stages. `weight_bytes` include gradients and optimizer state.
     pub(super) profile: Profile,
     /// Seconds after the last action in which replicas add up their gradients.
     pub(super) reduction: f64,
 }
 
-/// A ground that could not be made.
+/// A layout that could not be made.
 #[derive(Clone, Debug)]
-pub(super) struct NoGround {
+pub(super) struct RefusedLayout {
     pub(super) workload: usize,
     pub(super) shape: Shape,
     pub(super) cut: Cut,
     pub(super) reason: DropReason,
 }
 
-/// The shapes to try: loops, waves, and where they are asked for, V and bidirectional ones.
-pub(super) fn shapes(request: &Request) -> Vec<Shape> {
+/// The shapes to try: loops; a V for 2 chunks; waves for more chunks, which only the synthesis uses; bidirectional ones
+/// for 1 chunk.
+fn shapes(request: &Request) -> Vec<Shape> {
     let shape = |kind, chunks| Shape { kind, chunks };
     let mut shapes = Vec::new();
     for &chunks in request.chunks.iter().filter(|&&chunks| chunks > 0) {
@@ -80,8 +83,8 @@ pub(super) fn shapes(request: &Request) -> Vec<Shape> {
     unique
 }
 
-/// Every ground of a request.
-pub(super) fn grounds(request: &Request) -> (Vec<Ground>, Vec<NoGround>) {
+/// All layouts of a request, and those that could not be made.
+pub(super) fn layouts(request: &Request) -> (Vec<Layout>, Vec<RefusedLayout>) {
     let mut wanted = Vec::new();
     for workload in 0..request.workloads.len() {
         for shape in shapes(request) {
@@ -92,23 +95,24 @@ pub(super) fn grounds(request: &Request) -> (Vec<Ground>, Vec<NoGround>) {
         .into_par_iter()
         .filter(|&(_, _, cut)| cut != Cut::Fitting || request.cap.is_some())
         .map(|(workload, shape, cut)| {
-            ground(request, workload, shape, cut).map_err(|reason| NoGround { workload, shape, cut, reason })
+            layout(request, workload, shape, cut).map_err(|reason| RefusedLayout { workload, shape, cut, reason })
         })
         .collect();
-    let (mut grounds, mut refused): (Vec<Ground>, Vec<NoGround>) = (Vec::new(), Vec::new());
+    let (mut layouts, mut refused): (Vec<Layout>, Vec<RefusedLayout>) = (Vec::new(), Vec::new());
     for made in made {
         match made {
-            Ok(ground) => {
-                let alike = |g: &Ground| {
-                    (g.workload, g.shape, &g.partition) == (ground.workload, ground.shape, &ground.partition)
+            Ok(layout) => {
+                let alike = |other: &Layout| {
+                    (other.workload, other.shape, &other.partition)
+                        == (layout.workload, layout.shape, &layout.partition)
                 };
-                if !grounds.iter().any(alike) {
-                    grounds.push(ground);
+                if !layouts.iter().any(alike) {
+                    layouts.push(layout);
                 }
             }
             Err(refusal) => {
-                // Too few layers are too few whatever the cut.
-                let alike = |r: &NoGround| {
+                // Too few layers for the stages is the same reason for every cut.
+                let alike = |r: &RefusedLayout| {
                     (r.workload, r.shape, &r.reason) == (refusal.workload, refusal.shape, &refusal.reason)
                 };
                 if !refused.iter().any(alike) {
@@ -117,10 +121,10 @@ pub(super) fn grounds(request: &Request) -> (Vec<Ground>, Vec<NoGround>) {
             }
         }
     }
-    (grounds, refused)
+    (layouts, refused)
 }
 
-fn ground(request: &Request, workload: usize, shape: Shape, cut: Cut) -> Result<Ground, DropReason> {
+fn layout(request: &Request, workload: usize, shape: Shape, cut: Cut) -> Result<Layout, DropReason> {
     let layers = &request.workloads[workload].layers;
     let placement = shape.place(request.ranks).map_err(crate::schedule::ScheduleError::from)?;
     let partition = match cut {
@@ -131,16 +135,17 @@ fn ground(request: &Request, workload: usize, shape: Shape, cut: Cut) -> Result<
     let profile = partition.profile(layers, request.links.clone())?;
     let reduction = reduction(&placement, &profile);
     let profile = with_state(&profile, request.state_factor)?;
-    Ok(Ground { workload, shape, cut, placement, partition, profile, reduction })
+    Ok(Layout { workload, shape, cut, placement, partition, profile, reduction })
 }
 
+/// The best cut of the layers for a placement.
 fn best(layers: &Layers, placement: &Placement, memory: Option<MemoryLimits>) -> Result<Partition, DropReason> {
     let options = PartitionOptions { memory, states: STATES, ..PartitionOptions::default() };
     Ok(optimal_partition(layers, placement, &options)?.partition)
 }
 
-/// The cap, with the activations that 1F1B holds: as many microbatches as there are ranks still to come, spread over
-/// the stages of a rank.
+/// The cap, with the activations that 1F1B holds on each stage: one microbatch for each rank from this one on, spread
+/// over the stages of a rank.
 fn limits(request: &Request, placement: &Placement) -> Option<MemoryLimits> {
     let stages = placement.stages() as f64;
     let held = (0..placement.stages()).map(|stage| {
@@ -150,14 +155,14 @@ fn limits(request: &Request, placement: &Placement) -> Option<MemoryLimits> {
     Some(MemoryLimits { cap: request.cap?, state_factor: request.state_factor, held: held.collect() })
 }
 
-/// The profile with gradients and optimizer state beside the parameters.
+/// The profile with gradients and optimizer state counted as bytes of parameters.
 pub(super) fn with_state(profile: &Profile, factor: f64) -> Result<Profile, DropReason> {
     let stage = |stage: &StageCost| StageCost { weight_bytes: stage.weight_bytes * factor, ..*stage };
     Ok(profile.with_stages(profile.stages().iter().map(stage).collect())?)
 }
 
-/// In a bidirectional placement the two ranks of a stage exchange their gradients for it after the step, both ways
-/// at once: the slowest pair counts.
+/// Seconds in which the replicas of a bidirectional placement add up their gradients. The two ranks of a stage exchange
+/// them after the step, both ways at once, and all pairs of ranks at once, so the slowest pair counts.
 fn reduction(placement: &Placement, profile: &Profile) -> f64 {
     if placement.routes() < 2 {
         return 0.0;

@@ -1,27 +1,27 @@
-//! Not to pipeline: one device that does everything, or the whole model on each rank.
+//! Candidates without a pipeline: the whole model on one rank, or on every rank.
 //!
-//! 1. One device runs all microbatches, forward and backward in turn.
-//! 2. Data parallel: each rank runs its share of the microbatches, rounded up, and then all ranks add up their
-//!    gradients around a ring: `2(p-1)/p` of their bytes over the slowest link of the ring, and `2(p-1)` latencies.
+//! 1. One device: it runs all microbatches, each forward followed by its backward.
+//! 2. Data parallel: each rank runs its share of the microbatches, rounded up. Then a ring all-reduce adds up the
+//!    gradients: it takes `2(p-1)` latencies and sends `2(p-1)/p` of the bytes over the slowest link of the ring.
 
 use super::error::DropReason;
-use super::ground::{Ground, Shape, with_state};
+use super::layout::{Layout, Shape, with_state};
 use super::request::{Cut, Request};
 use crate::cost::{LinkCost, LinkCosts, Partition};
 use crate::plan::{Placement, PlacementKind, Plan};
 use crate::schedule::{OneFOneB, Schedule, ScheduleError, Size};
 
-/// The whole model on one rank, for a workload; replicas reduce their gradients.
-pub(super) fn whole(request: &Request, workload: usize, replicas: usize) -> Result<(Ground, Plan), DropReason> {
+/// The layout and plan of the whole model on each of `replicas` ranks, for the workload of this index.
+pub(super) fn whole_model(request: &Request, workload: usize, replicas: usize) -> Result<(Layout, Plan), DropReason> {
     let layers = &request.workloads[workload].layers;
     let partition = Partition::even(layers.len(), 1)?;
-    // Nothing crosses; links between ranks that this placement lacks are left out.
+    // Overrides may name ranks that a placement of one rank does not have, and a profile refuses those.
     let links = LinkCosts { default: request.links.default, between: Vec::new() };
     let profile = partition.profile(layers, links)?;
     let parameters: f64 = profile.stages().iter().map(|stage| stage.weight_bytes).sum();
     let share = request.workloads[workload].microbatches.div_ceil(replicas);
     let plan = OneFOneB.build(Size::new(1, share))?;
-    let ground = Ground {
+    let layout = Layout {
         workload,
         shape: Shape { kind: PlacementKind::Loop, chunks: 1 },
         cut: Cut::Even,
@@ -30,7 +30,7 @@ pub(super) fn whole(request: &Request, workload: usize, replicas: usize) -> Resu
         profile: with_state(&profile, request.state_factor)?,
         reduction: all_reduce(&request.links, replicas, parameters),
     };
-    Ok((ground, plan))
+    Ok((layout, plan))
 }
 
 /// Seconds of a ring all-reduce.

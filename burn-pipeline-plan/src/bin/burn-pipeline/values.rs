@@ -1,0 +1,31 @@
+//! Parsers of the values of flags.
+
+use burn_pipeline_plan::plan::Transport;
+
+/// Parses zero or a positive number: seconds, bytes or a factor.
+pub(crate) fn amount(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(value) if value.is_finite() && value >= 0.0 => Ok(value),
+        _ => Err("write zero or a positive number".into()),
+    }
+}
+
+/// Parses a positive number.
+pub(crate) fn positive(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(value) if value.is_finite() && value > 0.0 => Ok(value),
+        _ => Err("write a positive number".into()),
+    }
+}
+
+/// Parses `rendezvous`, `buffered=K` or `unbounded`.
+pub(crate) fn transport(text: &str) -> Result<Transport, String> {
+    match text.split_once('=') {
+        None if text == "rendezvous" => Ok(Transport::Rendezvous),
+        None if text == "unbounded" => Ok(Transport::Unbounded),
+        Some(("buffered", room)) => {
+            room.parse().map(Transport::Buffered).map_err(|_| format!("`{room}` is not a number of messages"))
+        }
+        _ => Err("write rendezvous, buffered=K or unbounded".into()),
+    }
+}
