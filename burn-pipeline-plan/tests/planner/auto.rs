@@ -1,4 +1,4 @@
-//! The planner's answers, held against the catalogue priced here, and against what has to hold for any answer.
+//! The planner's reports, compared with the catalogue as priced here, and checked for what holds for every report.
 
 use burn_pipeline_plan::cost::{
     Dtype, Layer, LayerKind, Layers, LinkCost, LinkCosts, Partition, PartitionOptions, Profile, StageCost,
@@ -25,7 +25,7 @@ fn layer(seconds: [f64; 3], parameters: u64, activations: f64, output: f64) -> L
     .with_parameters(parameters, Dtype::F32)
 }
 
-/// Uneven layers: random, or alike with a heavy head.
+/// Uneven layers: random, or equal with a heavy head.
 fn layers() -> impl Strategy<Value = Layers> {
     let random = (0.1..3.0f64, 0.1..3.0f64, 0.1..3.0f64, 0..200u64, 1.0..50.0f64, 0.0..20.0f64)
         .prop_map(|(f, i, w, parameters, activations, output)| layer([f, i, w], parameters, activations, output));
@@ -40,14 +40,15 @@ fn layers() -> impl Strategy<Value = Layers> {
     layers.prop_map(|layers| Layers::new(layers).unwrap())
 }
 
-/// Fast, slow or lopsided links.
+/// Links with random latency and bandwidth.
 fn links() -> impl Strategy<Value = LinkCosts> {
     let link =
         (0.0..3.0f64, prop::option::of(2.0..100.0f64)).prop_map(|(latency, bandwidth)| LinkCost { latency, bandwidth });
     link.prop_map(|default| LinkCosts { default, between: vec![] })
 }
 
-/// Seconds in which replicas exchange their gradients: both ranks of a pair hold the same two stages.
+/// Seconds in which the replicas of a bidirectional placement add up their gradients: both ranks of a pair hold the same
+/// two stages.
 fn reduction(plan: &Plan, profile: &Profile, state_factor: f64) -> f64 {
     let (placement, link) = (plan.placement(), profile.links().default);
     if placement.routes() == 1 {
@@ -58,7 +59,7 @@ fn reduction(plan: &Plan, profile: &Profile, state_factor: f64) -> f64 {
     link.latency + link.occupied((0..placement.ranks()).map(bytes).fold(0.0, f64::max))
 }
 
-/// Every family of the catalogue at this size, cut evenly and at best, that fits: its name and seconds.
+/// The name and seconds of every family of the catalogue that fits at this size, with the even and the optimal cut.
 fn catalogue(request: &Request) -> Vec<(String, f64)> {
     let workload = &request.workloads[0];
     let mut fitting = Vec::new();
@@ -94,7 +95,7 @@ fn catalogue(request: &Request) -> Vec<(String, f64)> {
     fitting
 }
 
-/// What holds for every answer.
+/// Asserts what holds for every report.
 fn sound(request: &Request, planned: &PlannerReport) {
     let best = &planned.best;
     assert!(planned.bound <= best.candidate.seconds * (1.0 + 1e-9), "{planned}");
@@ -128,7 +129,7 @@ fn request(layers: Layers, ranks: usize, microbatches: usize, links: LinkCosts, 
 #[test]
 fn auto_is_never_slower_than_any_family_that_fits_on_260_random_profiles() {
     let config = proptest::test_runner::Config { cases: 260, ..Default::default() };
-    // From a cap that few fit under to one that all do; the whole state is about 12 kB.
+    // From a cap that few candidates fit under to one that all do: a model takes about 12 kB in all.
     let cap = prop::option::of((2.5..5.0f64).prop_map(|exponent: f64| exponent.exp() * 100.0));
     let cases = (layers(), 1..=4usize, 1..=8usize, links(), cap);
     let counts = std::cell::RefCell::new(std::collections::BTreeMap::<String, usize>::new());
@@ -181,7 +182,7 @@ fn auto_is_never_slower_than_any_family_that_fits_on_the_profiles_of_the_example
                 ..request(layers.clone(), ranks, 8, links.clone(), cap)
             };
             let free = best_plan(&asked(None)).unwrap();
-            // Then with two thirds of the memory that the best took.
+            // Then with two thirds of the memory of the best plan.
             let tight = asked(Some(free.best.candidate.peak_bytes * 2.0 / 3.0));
             for (request, planned) in [(asked(None), Ok(free)), (tight.clone(), best_plan(&tight))] {
                 let families = catalogue(&request);
@@ -219,7 +220,7 @@ fn the_answer_does_not_depend_on_the_threads() {
 }
 
 #[test]
-fn where_ranks_stand_still_in_transfers_moving_communication_pays() {
+fn with_blocking_transfers_the_overlap_passes_pay() {
     let layers = Layers::new(vec![layer([1.0; 3], 50, 20.0, 30.0); 8]).unwrap();
     let slow = LinkCosts { default: LinkCost { latency: 0.3, bandwidth: Some(60.0) }, between: vec![] };
     let with = |passes: Vec<PassChoice>| {
@@ -254,17 +255,17 @@ fn a_measured_profile_of_stages_is_planned_without_cutting_it_anew() {
     sound(&fixed, &planned);
     assert_eq!(planned.best.plan.plan().stages(), 4);
     assert!(planned.candidates.iter().all(|c| c.choice.partition.to_string() == "1+1+1+1"));
-    // The heavy last stage goes with the first one: a V evens out as far as can be, 12 against 6 in loops' 8 against 10.
+    // A V puts the heavy last stage on the rank of the first one.
     assert_eq!(planned.bound, 6.0 * 18.0 / 2.0);
 }
 
 #[test]
-fn not_to_pipeline_is_considered() {
+fn plans_without_a_pipeline_are_considered() {
     let layers = || Layers::new(vec![layer([1.0; 3], 1_000, 1.0, 1.0); 4]).unwrap();
     let best = |links| best_plan(&request(layers(), 4, 4, links, None)).unwrap();
-    // Nothing costs to send: each rank takes a microbatch.
+    // Sending costs nothing: each rank takes a microbatch.
     assert_eq!(best(LinkCosts::default()).best.candidate.choice.strategy, planner::Strategy::DataParallel);
-    // Messages of any kind take longer than the whole step.
+    // Any message takes longer than the whole step on one device.
     let slow = LinkCosts { default: LinkCost { latency: 1e3, bandwidth: None }, between: vec![] };
     assert_eq!(best(slow).best.candidate.choice.strategy, planner::Strategy::OneDevice);
     // Gradients are heavy, activations are light: a pipeline.
@@ -285,7 +286,7 @@ fn a_cap_makes_stages_recompute_and_says_what_it_costs() {
         best_plan(&request)
     };
     let never = with(vec![Recompute::Never], 1e6).unwrap().best.candidate;
-    // A block holds 100 bytes a microbatch and 80 of parameters: without recomputing, 300 do not do for two blocks.
+    // A block holds 100 bytes a microbatch and 80 of parameters, so without recomputation 300 are too few for two blocks.
     let refused = with(vec![Recompute::Never], 300.0).unwrap_err().to_string();
     assert!(refused.contains("the leanest holds") && refused.contains("above the cap of 3.0000e2"), "{refused}");
     let partly = with(vec![Recompute::Never, Recompute::WhereNeeded, Recompute::Everywhere], 400.0).unwrap();
@@ -315,7 +316,7 @@ fn fewer_microbatches_win_where_each_has_a_fixed_cost() {
 }
 
 #[test]
-fn questions_without_an_answer_are_refused() {
+fn requests_that_no_plan_can_answer_are_refused() {
     let layers = Layers::new(vec![layer([1.0; 3], 1, 1.0, 1.0); 2]).unwrap();
     let refused = |request: Request| best_plan(&request).unwrap_err().to_string();
     let good = || Request::new(vec![Workload::new(2, layers.clone())], 2, LinkCosts::default());
@@ -323,7 +324,7 @@ fn questions_without_an_answer_are_refused() {
     assert!(refused(Request { ranks: 0, ..good() }).contains("0 ranks"));
     assert!(refused(Request { cap: Some(f64::NAN), ..good() }).contains("`cap` is NaN"));
     assert!(refused(Request { workloads: vec![Workload::new(0, layers.clone())], ..good() }).contains("no microbatch"));
-    // Three ranks, two layers: pipelines cannot be cut, what is left is not to pipeline.
+    // Three ranks and two layers: no pipeline can be cut, so only plans without a pipeline remain.
     let planned = best_plan(&Request { ranks: 3, ..good() }).unwrap();
     assert!(planned.dropped.iter().any(|d| d.reason.to_string().contains("2 layers cannot be cut into 3 stages")));
     assert_eq!(planned.best.candidate.choice.strategy, planner::Strategy::DataParallel);
@@ -333,7 +334,7 @@ proptest! {
     #![proptest_config(proptest::test_runner::Config { cases: 12, ..Default::default() })]
 
     #[test]
-    fn with_a_lone_rank_nothing_beats_one_device(layers in layers(), microbatches in 1..6usize) {
+    fn with_one_rank_nothing_beats_one_device(layers in layers(), microbatches in 1..6usize) {
         let planned = best_plan(&request(layers, 1, microbatches, LinkCosts::default(), None)).unwrap();
         let alone = planned.candidates.iter().find(|c| c.choice.strategy == planner::Strategy::OneDevice).unwrap();
         // Sums in another order differ in their last bits.

@@ -1,16 +1,17 @@
-//! The exact optimum of small instances, by branch and bound; it shares no code with the synthesis.
+//! The exact optimum of small instances, by branch and bound. It shares no code with the synthesis.
 //!
-//! 1. Stages with whole numbers of seconds for `F`, `I`, `W`, one latency between ranks, activations of one unit that
-//!    live from `F` to `W`, and a cap on how many a rank holds; one route, or two with microbatches of their own.
-//!    Microbatches are alike, so each stage takes them in order without loss.
-//! 2. Branching as Giffler and Thompson (1960): of all steps that could be next, the one that would end first fixes a
-//!    rank; one of that rank's steps that start before that end comes next. With one stage a rank that holds under a cap,
-//!    too: moving an `F` before `I`s and `W`s only needs the room that is there now. With several it takes one branch
-//!    more: an `F` that would end first stands back until one of another stage has run there, which may need its room.
-//!    Where a backward may be whole (`B` for `I` and `W` together), the longer of `I` and `B` says when it would end:
-//!    before that, whichever of them an order has could be put.
-//! 3. A state is dropped where its bound reaches the best known, or where a state with the same steps done had all
-//!    its times no later.
+//! 1. An instance has stages with whole numbers of seconds for `F`, `I` and `W`, one latency between ranks, activations of
+//!    one unit that live from `F` to `W`, and a cap on how many of them a rank holds. It has one route, or two with
+//!    microbatches of their own. All microbatches cost the same, so each stage takes them in order.
+//! 2. Branching follows Giffler and Thompson (1960): among all steps that could be next, the one that would end first
+//!    fixes a rank, and each step of that rank that starts before that end is a branch. With one stage a rank this holds
+//!    under a cap, too: moving an `F` before `I`s and `W`s needs only room that is free already. With several stages a
+//!    rank there is one more branch: an `F` that would end first is held back until an `F` of another stage, which may
+//!    need its room, has run on the rank.
+//! 3. If a backward may be whole (`B` in place of `I` and `W`), both `I` and `B` count as ending when the longer one would,
+//!    so that neither form cuts off orders with the other.
+//! 4. A state is dropped if its bound reaches the best makespan, or if no time was later in a state with the same steps
+//!    done.
 
 use std::collections::HashMap;
 
@@ -49,6 +50,15 @@ impl Small {
         self.microbatches[stage / self.stages()]
     }
 
+    fn most_microbatches(&self) -> usize {
+        self.microbatches.iter().copied().max().unwrap()
+    }
+
+    /// The least seconds of a stage's backward until its gradient is made.
+    fn least_input(&self, stage: usize) -> u32 {
+        self.seconds(stage, 3).unwrap_or(u32::MAX).min(self.seconds[stage][1])
+    }
+
     /// Seconds of a pass: `F`, `I`, `W`, `B`.
     fn seconds(&self, stage: usize, pass: usize) -> Option<u32> {
         match pass {
@@ -66,14 +76,20 @@ struct State {
     /// `F`, `I` and `W` done of each stage; a `B` is an `I` and a `W`.
     done: Vec<[u8; 3]>,
     clock: Vec<u32>,
-    /// Stages whose next `F` stands back until another stage's has run on the rank.
+    /// Activations that each rank holds.
+    held: Vec<usize>,
+    /// Stages whose next `F` is held back until another stage's has run on the rank.
     back: Vec<bool>,
-    /// Ends of `F` and `I` of each stage, by microbatch.
-    ends: [Vec<Vec<u32>>; 2],
+    /// Ends of `F`, then of `I`, by stage and microbatch, in one list: states are cloned at every step.
+    ends: Vec<u32>,
 }
 
 struct Search<'a> {
     small: &'a Small,
+    /// The least seconds from the end of a stage's last `F`, and from that of its last `I`, to the end of all.
+    tails: Vec<[u32; 2]>,
+    /// The most microbatches of a route.
+    width: usize,
     best: u32,
     seen: HashMap<Vec<u8>, Vec<Vec<u32>>>,
     nodes: u64,
@@ -82,7 +98,7 @@ struct Search<'a> {
 
 /// The least makespan below `known`, or `known` if there is none; none if more than `most` states would be looked at.
 pub(crate) fn optimum(small: &Small, known: u32, most: u64) -> Option<u32> {
-    let mut search = Search { small, best: known, seen: HashMap::new(), nodes: 0, most };
+    let mut search = Search::new(small, known, most);
     search.visit(&State::first(small));
     (search.nodes <= most).then_some(search.best)
 }
@@ -90,17 +106,56 @@ pub(crate) fn optimum(small: &Small, known: u32, most: u64) -> Option<u32> {
 impl State {
     /// Nothing is done.
     fn first(small: &Small) -> Self {
-        let stages = small.ranks.len();
+        let (stages, ranks) = (small.ranks.len(), small.ranks.iter().max().unwrap() + 1);
         Self {
             done: vec![[0; 3]; stages],
-            clock: vec![0; small.ranks.iter().max().unwrap() + 1],
+            clock: vec![0; ranks],
+            held: vec![0; ranks],
             back: vec![false; stages],
-            ends: [vec![Vec::new(); stages], vec![Vec::new(); stages]],
+            ends: vec![0; 2 * stages * small.most_microbatches()],
         }
     }
 }
 
-impl Search<'_> {
+impl<'a> Search<'a> {
+    fn new(small: &'a Small, best: u32, most: u64) -> Self {
+        let mut search = Self {
+            small,
+            tails: Vec::new(),
+            width: small.most_microbatches(),
+            best,
+            seen: HashMap::new(),
+            nodes: 0,
+            most,
+        };
+        search.tails = (0..small.ranks.len()).map(|stage| search.tails_of(stage)).collect();
+        search
+    }
+
+    /// The least seconds that follow a stage's last `F`, and its last `I`: the `F` still goes up and comes down, the
+    /// `I` still goes down.
+    fn tails_of(&self, stage: usize) -> [u32; 2] {
+        let first = stage - stage % self.small.stages();
+        let end = first + self.small.stages();
+        let input = |s: usize| self.small.least_input(s);
+        let back: u32 = (first..stage).map(|s| input(s) + self.crossing(s, s + 1)).sum();
+        let up: u32 = (stage + 1..end).map(|s| self.small.seconds[s][0] + input(s) + 2 * self.crossing(s - 1, s)).sum();
+        let [_, i, w] = self.small.seconds[first];
+        let last = self.small.seconds(first, 3).map_or(w, |b| b.min(i + w) - input(first));
+        [up + input(stage) + back + last, back + last]
+    }
+
+    /// Where the end of a stage's `F` (pass 0) or `I` (pass 1) stands in [`State::ends`].
+    fn at(&self, pass: usize, stage: usize) -> usize {
+        (pass * self.small.ranks.len() + stage) * self.width
+    }
+
+    /// The end of a stage's `F` or `I`, if that has run.
+    fn end(&self, state: &State, pass: usize, stage: usize, microbatch: usize) -> Option<u32> {
+        let ran = microbatch < usize::from(state.done[stage][pass]);
+        ran.then(|| state.ends[self.at(pass, stage) + microbatch])
+    }
+
     fn crossing(&self, a: usize, b: usize) -> u32 {
         if self.small.ranks[a] == self.small.ranks[b] { 0 } else { self.small.latency }
     }
@@ -112,21 +167,19 @@ impl Search<'_> {
         let arrival = match pass {
             0 if f == self.small.microbatches_of(stage) || state.back[stage] => return None,
             0 => {
-                let on = (0..state.done.len()).filter(|&s| self.small.ranks[s] == rank);
-                let held: usize = on.map(|s| usize::from(state.done[s][0] - state.done[s][2])).sum();
-                if held >= self.small.cap {
+                if state.held[rank] >= self.small.cap {
                     return None;
                 }
                 match self.small.previous(stage) {
-                    Some(previous) => state.ends[0][previous].get(f)? + self.crossing(previous, stage),
+                    Some(previous) => self.end(state, 0, previous, f)? + self.crossing(previous, stage),
                     None => 0,
                 }
             }
             2 => (w < i).then_some(0)?,
             _ => {
-                let own = *state.ends[0][stage].get(i)?;
+                let own = self.end(state, 0, stage, i)?;
                 match self.small.next(stage) {
-                    Some(next) => own.max(state.ends[1][next].get(i)? + self.crossing(stage, next)),
+                    Some(next) => own.max(self.end(state, 1, next, i)? + self.crossing(stage, next)),
                     None => own,
                 }
             }
@@ -153,7 +206,7 @@ impl Search<'_> {
         let (until, rank) = (end(first), self.small.ranks[first.1]);
         let mut next: Vec<_> =
             ready.iter().filter(|&&(at, stage, _)| self.small.ranks[stage] == rank && at < until).collect();
-        // `I` first, then `F`, then `W`: good orders early make the bound strong.
+        // `I` first, then `F`, then `W`: good orders found early cut off more of the rest.
         next.sort_by_key(|&&(at, _, pass)| (at, [1, 0, 2, 0][pass]));
         for &(at, stage, pass) in next {
             self.visit(&self.after(state, at, stage, pass));
@@ -191,12 +244,17 @@ impl Search<'_> {
         let (mut state, rank) = (state.clone(), self.small.ranks[stage]);
         let end = at + self.small.seconds(stage, pass).unwrap();
         let done: &[usize] = if pass == 3 { &[1, 2] } else { &[pass] };
+        if done[0] < 2 {
+            let place = self.at(done[0], stage) + usize::from(state.done[stage][done[0]]);
+            state.ends[place] = end;
+        }
         done.iter().for_each(|&pass| state.done[stage][pass] += 1);
         state.clock[rank] = end;
-        if done[0] < 2 {
-            state.ends[done[0]][stage].push(end);
+        if pass >= 2 {
+            state.held[rank] -= 1;
         }
         if pass == 0 {
+            state.held[rank] += 1;
             (0..state.back.len()).filter(|&s| self.small.ranks[s] == rank).for_each(|s| state.back[s] = false);
         }
         state
@@ -205,8 +263,6 @@ impl Search<'_> {
     /// A makespan that no completion beats.
     fn bound(&self, state: &State) -> u32 {
         let stages = state.done.len();
-        // The least that a backward takes until its gradient is on its way, and until all of it is done.
-        let input = |s: usize| self.small.seconds(s, 3).map_or(u32::MAX, |b| b).min(self.small.seconds[s][1]);
         let left = |s: usize, pass: usize| self.left(state, s, pass) as u32;
         let work = |s: usize| {
             let [f, i, w] = self.small.seconds[s];
@@ -220,20 +276,12 @@ impl Search<'_> {
             let soonest = own.clone().filter(|&s| work(s) > 0).map(|s| self.soonest(state, s));
             bound = bound.max(soonest.min().map_or(clock, |at| at.max(clock)) + all);
             for stage in own {
-                // The last `F` here still goes up and comes down; the last `I` still goes down.
-                let first = stage - stage % self.small.stages();
-                let end = first + self.small.stages();
-                let back: u32 = (first..stage).map(|s| input(s) + self.crossing(s, s + 1)).sum();
-                let up: u32 =
-                    (stage + 1..end).map(|s| self.small.seconds[s][0] + input(s) + 2 * self.crossing(s - 1, s)).sum();
-                let [_, i, w] = self.small.seconds[first];
-                let last = self.small.seconds(first, 3).map_or(w, |b| b.min(i + w) - input(first));
-                if left(stage, 0) > 0 {
-                    let forwards = left(stage, 0) * self.small.seconds[stage][0];
-                    bound = bound.max(clock + forwards + up + input(stage) + back + last);
-                }
-                if left(stage, 1) > 0 {
-                    bound = bound.max(clock + left(stage, 1) * input(stage) + back + last);
+                for (pass, seconds) in
+                    [self.small.seconds[stage][0], self.small.least_input(stage)].into_iter().enumerate()
+                {
+                    if left(stage, pass) > 0 {
+                        bound = bound.max(clock + left(stage, pass) * seconds + self.tails[stage][pass]);
+                    }
                 }
             }
         }
@@ -250,12 +298,16 @@ impl Search<'_> {
         let stages = state.done.len();
         let mut times = state.clock.clone();
         for stage in 0..stages {
-            let used = |pass: usize, other: usize| usize::from(state.done[other][pass]);
+            // An end counts until the neighbour's step has used it.
+            let mut unused = |pass: usize, other: usize| {
+                let (from, to) = (usize::from(state.done[other][pass]), usize::from(state.done[stage][pass]));
+                times.extend(&state.ends[self.at(pass, stage)..][from..to]);
+            };
             if let Some(next) = self.small.next(stage) {
-                times.extend(&state.ends[0][stage][used(0, next)..]);
+                unused(0, next);
             }
             if let Some(previous) = self.small.previous(stage) {
-                times.extend(&state.ends[1][stage][used(1, previous)..]);
+                unused(1, previous);
             }
         }
         times
@@ -288,11 +340,11 @@ fn the_optimum_of_instances_that_can_be_done_by_hand() {
     // With room enough only the way to rank 1 is idle there.
     assert_eq!(optimum(&small(vec![0, 1], 2, 2), 1000, 1 << 20), Some(7));
     assert_eq!(optimum(&small(vec![0, 1, 1, 0], 1, 2), 1000, 1 << 20), Some(9));
-    // Two routes in opposite directions, a microbatch each: nothing waits, where one route for both took seven seconds.
+    // Two routes in opposite directions, a microbatch each: no rank waits. One route for both takes seven seconds.
     let both_ways = Small { microbatches: vec![1, 1], ..small(vec![0, 1, 1, 0], 1, 4) };
     assert_eq!(optimum(&both_ways, 1000, 1 << 20), Some(6));
-    // Whole backwards at half the price: F B F B on one rank. With two ranks the first `I` alone lets rank 0 begin
-    // sooner, at a higher price, and there is nothing to fill what it leaves free.
+    // Whole backwards at half the price: F B F B on one rank. With two ranks a single `I` would let rank 0 begin sooner,
+    // but it costs more, and there is nothing to fill the gap.
     let cheap = |ranks: Vec<usize>| Small { whole: Some(vec![1; ranks.len()]), ..small(ranks, 2, 2) };
     assert_eq!(optimum(&cheap(vec![0]), 1000, 1 << 20), Some(4));
     assert_eq!(optimum(&cheap(vec![0, 1]), 1000, 1 << 20), Some(6));
@@ -314,10 +366,10 @@ fn branch_and_bound_agrees_with_looking_at_every_order() {
     }
 }
 
-/// The least makespan by appending every step to every rank's row in every order; of parts of rows that did the same,
-/// those are kept that no other one beats in all times. None if nothing fits.
+/// The least makespan over all orders: every step is appended to every rank's row. Of partial rows with the same steps
+/// done, those are kept that no other one beats in all times. `None` if nothing fits.
 fn every_order(small: &Small) -> Option<u32> {
-    let search = Search { small, best: u32::MAX, seen: HashMap::new(), nodes: 0, most: u64::MAX };
+    let search = Search::new(small, u32::MAX, u64::MAX);
     let (first, mut least) = (State::first(small), None);
     let mut parts: HashMap<Vec<[u8; 3]>, Vec<State>> = HashMap::from([(first.done.clone(), vec![first])]);
     while !parts.is_empty() {
@@ -345,7 +397,8 @@ fn every_order(small: &Small) -> Option<u32> {
     least
 }
 
-/// Asserts that both searches agree under every cap, that more room never takes longer, and tells how often it helps.
+/// Asserts that both searches agree under every cap and that a larger cap never takes longer. Returns how often a larger
+/// cap is faster.
 fn agreed_under_every_cap(small: &Small) -> usize {
     let (mut binding, mut before) = (0, None);
     let stages = small.ranks.len() / small.microbatches.len();
@@ -360,7 +413,7 @@ fn agreed_under_every_cap(small: &Small) -> usize {
     binding
 }
 
-/// Stages with these costs, a little different from one to the next.
+/// Costs of stages that differ a little from one to the next.
 fn uneven(ranks: &[usize], costs: [u32; 3]) -> Vec<[u32; 3]> {
     (0..ranks.len() as u32).map(|i| costs.map(|c| 1 + (c + i) % 4)).collect()
 }
@@ -430,7 +483,7 @@ fn words(microbatches: usize, cap: usize) -> Vec<Vec<usize>> {
     words.into_iter().map(|(word, _)| word).collect()
 }
 
-/// Makespan of two rows, by going over them until nothing moves.
+/// The makespan of two rows, by running them until neither can go on.
 fn span(small: &Small, rows: [&Vec<usize>; 2]) -> Option<u32> {
     let mut ends: [[Vec<u32>; 3]; 2] = Default::default();
     let (mut next, mut clock) = ([0; 2], [0; 2]);

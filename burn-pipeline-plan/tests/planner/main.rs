@@ -1,4 +1,4 @@
-//! The planner and the schedules it makes, held against an exact optimum, the catalogue and the simulator.
+//! The planner and the synthesis, compared with an exact optimum, the catalogue and the simulator.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests fail by panicking and print what they measured")]
 

@@ -1,4 +1,4 @@
-//! Models whose values go past the next layer: wherever they are cut, and whatever is chosen, what crosses is priced.
+//! Models with skip edges: whatever cut and schedule the planner chooses, the values that cross are priced.
 
 use burn_pipeline_plan::cost::{Layer, LayerKind, Layers, LinkCost, LinkCosts, Partition, PartitionError, Profile};
 use burn_pipeline_plan::plan::{CheckOptions, SkipEdge, SkipError};
@@ -22,7 +22,7 @@ fn edges(pairs: &[(usize, usize)]) -> Vec<SkipEdge> {
 }
 
 #[test]
-fn a_value_past_a_layer_is_inside_a_stage_or_goes_along_or_past() {
+fn a_skip_edge_stays_inside_a_stage_or_joins_a_message_or_stays_a_skip_edge() {
     let layers = Layers::new((0..6).map(|i| layer(f64::from(1 << i))).collect()).unwrap();
     let layers = layers.with_skips(edges(&[(0, 5), (1, 4), (2, 4), (0, 3)])).unwrap();
     let of = |boundaries: &[usize]| {
@@ -32,7 +32,7 @@ fn a_value_past_a_layer_is_inside_a_stage_or_goes_along_or_past() {
         (bytes, profile.skips().to_vec())
     };
     assert_eq!(of(&[]), (vec![(10.0, 0.0)], edges(&[])));
-    // To the next stage all of them go along: 1 + 1 from layer 0, 2 and 4.
+    // To the next stage all of them go in the message: 1 + 1 from layer 0, 2 and 4.
     assert_eq!(of(&[3]), (vec![(10.0 + 1.0 + 1.0 + 2.0 + 4.0, 0.0), (10.0, 0.0)], edges(&[])));
     // Layers 0 and 1, 2 and 3, 4 and 5: two values from the first to the last stage travel as one.
     let (bytes, skips) = of(&[2, 4]);
@@ -44,7 +44,7 @@ fn a_value_past_a_layer_is_inside_a_stage_or_goes_along_or_past() {
 }
 
 #[test]
-fn edges_that_are_none_are_refused_and_those_that_are_survive_the_round_trip() {
+fn wrong_edges_are_refused_and_others_survive_the_round_trip() {
     let layers = || Layers::new(vec![layer(3.0); 4]).unwrap();
     let refused = |pairs: &[(usize, usize)]| layers().with_skips(edges(pairs)).unwrap_err();
     let edge = |from, to| SkipEdge { from, to };
@@ -77,14 +77,14 @@ fn the_u_net_of_the_example_is_planned_with_its_long_connections() {
         let request = request(layers.clone(), ranks, links);
         let planned = best_plan(&request).unwrap();
         let best = &planned.best;
-        // The plan has just the edges that its cut makes, and they cross.
+        // The plan has the edges that its cut makes.
         let profile = best.candidate.choice.partition.profile(&layers, request.links.clone()).unwrap();
         assert_eq!(best.plan.plan().skips(), profile.skips());
         best.plan.plan().clone().check(&CheckOptions::default()).unwrap();
         let again = simulate(best.plan.plan(), &best.profile, &SimulateOptions::default()).unwrap();
         assert_eq!(again, best.simulation);
         assert!(planned.bound <= best.candidate.seconds);
-        // Not one candidate was lost for its edges, in any shape.
+        // No candidate was dropped because of its edges.
         assert!(planned.dropped.iter().all(|dropped| !dropped.reason.to_string().contains("edge")));
         let ways: std::collections::BTreeSet<String> =
             planned.candidates.iter().map(|candidate| candidate.choice.strategy.to_string()).collect();
@@ -126,13 +126,13 @@ proptest! {
         let ask = |layers| best_plan(&Request { synthesis, ..request(layers, ranks, links.clone()) }).unwrap();
         let (with, without) = (ask(across.clone()), ask(layers));
         prop_assert_eq!(with.candidates[0].seconds, with.best.candidate.seconds);
-        // Candidate by candidate, where the plan is the same with edges and without.
+        // Compare candidates whose plan is the same with edges and without.
         let bare: BTreeMap<String, f64> = without.candidates.iter().filter_map(same_plan_whatever_it_costs).collect();
         for (name, seconds) in with.candidates.iter().filter_map(same_plan_whatever_it_costs) {
             let Some(bare) = bare.get(&name) else { continue };
             prop_assert!(seconds >= bare * (1.0 - 1e-9), "{name}: {seconds} with edges, {bare} without");
         }
-        // The winner, whatever built it, when its edges carry nothing.
+        // The best plan with edges that carry nothing is no slower.
         let best = &with.best;
         let profile: Profile = best.candidate.choice.partition.profile(&across, links.clone()).unwrap();
         prop_assert_eq!(best.plan.plan().skips(), profile.skips());
@@ -143,8 +143,8 @@ proptest! {
     }
 }
 
-/// A name and the seconds of a candidate whose plan follows from its shape alone. One that is built or moved by costs is
-/// another plan for other costs, and a heuristic's plan for more may happen to be the better one: none of those is here.
+/// The description and seconds of a candidate whose plan depends only on its shape. Plans that are built or changed by
+/// costs are left out: with other costs they are other plans, and a heuristic may find the better one for higher costs.
 fn same_plan_whatever_it_costs(candidate: &Candidate) -> Option<(String, f64)> {
     let choice = &candidate.choice;
     let Strategy::Family(name) = &choice.strategy else { return None };

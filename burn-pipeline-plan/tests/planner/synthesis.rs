@@ -1,4 +1,4 @@
-//! Schedules made for a profile, held against the exact optimum, against the catalogue and against the simulator.
+//! Synthesised schedules, compared with the exact optimum, the catalogue and the simulator.
 
 use crate::exact::{Small, optimum};
 use burn_pipeline_plan::cost::{LinkCost, LinkCosts, Profile, StageCost, UniformCosts};
@@ -9,7 +9,7 @@ use burn_pipeline_plan::simulate::{SimulateOptions, simulate};
 use proptest::prelude::{Just, Strategy, prop, prop_oneof};
 use proptest::{prop_assert, prop_assert_eq, proptest};
 
-/// The same instance as the synthesis takes it.
+/// The instance as a profile and a placement.
 fn profile(small: &Small) -> (Profile, Placement) {
     let stage = |(place, s): (usize, &[u32; 3])| StageCost {
         forward: f64::from(s[0]),
@@ -29,7 +29,7 @@ fn profile(small: &Small) -> (Profile, Placement) {
     (Profile::new(stages, links).unwrap(), placement)
 }
 
-/// Numbers that look random and are the same every time.
+/// Pseudo-random numbers that are the same in every run.
 struct Numbers(u64);
 
 impl Numbers {
@@ -39,7 +39,7 @@ impl Numbers {
     }
 }
 
-/// Every size up to 4 ranks and 4 microbatches with one stage a rank, even costs and uneven ones, every cap.
+/// Every size up to 4 ranks and 4 microbatches with one stage a rank, with even and uneven costs, under every cap.
 fn instances() -> Vec<Small> {
     let mut numbers = Numbers(1);
     let mut instances = Vec::new();
@@ -60,13 +60,13 @@ fn instances() -> Vec<Small> {
     instances
 }
 
-/// Steps timed for one start: a twenty-fifth of the default, and a few hundred moves.
+/// The effort of local search: a twenty-fifth of the default, a few hundred moves.
 const EFFORT: usize = 200_000;
 
-/// Synthesis and optimum of one instance; no optimum where it takes too long to prove.
+/// The makespan of the synthesis and the optimum of one instance; `None` for an optimum that takes too long to prove.
 fn both(small: &Small) -> (f64, Option<u32>) {
     let (profile, placement) = profile(small);
-    // What all stages of a rank hold together at most is no cap.
+    // A cap that all activations of a rank fit under is no cap.
     let held = small.stages() / placement.ranks() * small.microbatches.iter().sum::<usize>();
     let cap = (small.cap < held).then_some(small.cap as f64);
     let synthesis = Synthesis { cap, effort: EFFORT, ..Synthesis::default() };
@@ -79,7 +79,8 @@ fn both(small: &Small) -> (f64, Option<u32>) {
     (made.makespan, optimum(small, made.makespan.ceil() as u32, 300_000))
 }
 
-/// How the makespans compare with the optima, printed; instances that were not decided are listed.
+/// Compares makespans with optima and prints the result. Returns how many optima were not met or not decided, and the
+/// largest gap.
 fn compare(what: &str, instances: &[Small]) -> (usize, f64) {
     let outcomes: Vec<(f64, Option<u32>)> = instances.iter().map(both).collect();
     let (mut met, mut decided, mut largest, mut sum) = (0, 0, 0.0f64, 0.0);
@@ -109,8 +110,8 @@ fn with_one_stage_a_rank_every_optimum_of_up_to_4_ranks_and_4_microbatches_is_me
     assert_eq!(missed, 0);
 }
 
-/// Every size up to 4 ranks and 4 microbatches with two stages a rank, in a V and around a loop, even costs and uneven
-/// ones; no cap.
+/// Every size up to 4 ranks and 4 microbatches with two stages a rank, in a V and a loop, with even and uneven costs; no
+/// cap.
 fn instances_of_two_stages() -> Vec<Small> {
     let mut numbers = Numbers(2);
     let mut instances = Vec::new();
@@ -139,7 +140,7 @@ fn with_two_stages_a_rank_every_optimum_of_up_to_4_ranks_and_4_microbatches_is_m
     assert_eq!(missed, 0);
 }
 
-/// Instances under every cap that lets one microbatch through and may bind.
+/// The instances under every cap that one microbatch fits under and that may bind.
 fn under_caps(instances: Vec<Small>) -> Vec<Small> {
     let under = |small: Small| {
         let stages = small.stages() / (small.ranks.iter().max().unwrap() + 1);
@@ -156,7 +157,7 @@ fn under_every_cap_with_two_stages_a_rank_every_optimum_of_up_to_4_ranks_and_4_m
     assert_eq!(missed, 0);
 }
 
-/// Three stages a rank on up to 3 ranks, to and fro and around a loop, with 1 to 3 microbatches.
+/// Three stages a rank on up to 3 ranks, in a wave and a loop, with 1 to 3 microbatches.
 fn instances_of_three_stages() -> Vec<Small> {
     let mut numbers = Numbers(3);
     let mut instances = Vec::new();
@@ -211,7 +212,7 @@ fn in_both_directions_every_optimum_of_up_to_4_ranks_and_4_microbatches_is_met()
     assert_eq!((all.len(), missed), (936, 0));
 }
 
-/// Instances whose backwards may be whole, for one second less than `I` and `W` apart.
+/// The instances with whole backwards that take one second less than `I` and `W`.
 fn with_whole_backwards(instances: Vec<Small>) -> Vec<Small> {
     let whole = |small: &Small| small.seconds.iter().map(|[_, i, w]| i + w - 1).collect();
     instances.into_iter().map(|small| Small { whole: Some(whole(&small)), ..small }).collect()
@@ -254,7 +255,7 @@ fn without_branch_and_bound_the_gap_stays_small() {
     assert!(gaps.iter().all(|&gap| gap >= 0.0) && largest < 0.06);
 }
 
-/// One microbatch at a time, there and back.
+/// A plan that runs one microbatch at a time, forward and back.
 fn one_by_one(placement: &Placement, microbatches: usize) -> Plan {
     let mut rows = vec![Vec::new(); placement.ranks()];
     for m in 0..microbatches {
@@ -269,7 +270,7 @@ fn one_by_one(placement: &Placement, microbatches: usize) -> Plan {
 
 fn stage_costs() -> impl Strategy<Value = StageCost> {
     let amounts = (0.1..3.0f64, 0.1..3.0f64, 0.1..3.0f64, prop::option::of(0.1..5.0f64));
-    // `I` may give back most of it, or leave more for `W` than there was; some stages recompute.
+    // `I` may free most of the activations, or leave more for `W` than there was. Some stages recompute.
     let bytes = (1.0..10.0f64, -0.8..0.9f64, prop::option::of(0.0..5.0f64), 0.0..20.0f64);
     (amounts, bytes).prop_map(|((forward, input, weight, backward), (activations, freed, again, parameters))| {
         let stage = StageCost {
