@@ -1,17 +1,17 @@
 //! A counting allocator that charges every allocation to the rank whose thread made it.
 //!
 //! 1. A thread's rank is read off its name (`rank 1`, `rank 1 compute 0`) at its first allocation.
-//! 2. Each block starts with a header that says which rank is charged, so that whoever frees it credits the same
-//!    rank.
+//! 2. Each block starts with a header that says which rank is charged, so that freeing it on any thread credits the
+//!    same rank.
 //! 3. Peaks are kept per rank, and start anew with [`restart`].
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Ranks that are told apart; the last account is everybody else's.
+/// Ranks with an account each; the last account is for all other threads.
 const ACCOUNTS: usize = 9;
-const NOBODY: usize = ACCOUNTS - 1;
+const OTHERS: usize = ACCOUNTS - 1;
 const UNKNOWN: usize = usize::MAX;
 
 static NOW: [AtomicUsize; ACCOUNTS] = [const { AtomicUsize::new(0) }; ACCOUNTS];
@@ -45,7 +45,7 @@ impl Default for Counting {
 
 /// The largest number of bytes that a rank's threads had allocated at once since [`restart`].
 pub fn peak_of_rank(rank: usize) -> usize {
-    PEAK[rank.min(NOBODY)].load(Ordering::Relaxed)
+    PEAK[rank.min(OTHERS)].load(Ordering::Relaxed)
 }
 
 /// Starts all peaks anew from what is allocated now.
@@ -60,17 +60,17 @@ fn account() -> usize {
     // A thread that is being torn down has no cell any more.
     RANK.try_with(|cell| match cell.get() {
         UNKNOWN => {
-            // Asking for the name may allocate: those bytes are nobody's.
-            cell.set(NOBODY);
+            // Asking for the name may allocate: those bytes belong to no rank.
+            cell.set(OTHERS);
             let thread = std::thread::current();
             let number = thread.name().and_then(|name| name.strip_prefix("rank ")?.split(' ').next()?.parse().ok());
-            let account = number.filter(|&rank: &usize| rank < NOBODY).unwrap_or(NOBODY);
+            let account = number.filter(|&rank: &usize| rank < OTHERS).unwrap_or(OTHERS);
             cell.set(account);
             account
         }
         account => account,
     })
-    .unwrap_or(NOBODY)
+    .unwrap_or(OTHERS)
 }
 
 /// The layout of a block with its header in front, and the header's size.

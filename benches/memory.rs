@@ -5,7 +5,7 @@
 //! 1. The parent starts itself once a family; for some of them once more with outputs kept, and with activations
 //!    recomputed.
 //! 2. The child trains three steps on two ranks. Every allocation is counted on the rank whose thread made it
-//!    ([`benches::heap`]); what a rank hands on stays on its account until whoever holds it lets go.
+//!    ([`benches::heap`]); what a rank sends stays on its account until the receiver frees it.
 //! 3. It reports the peak of each rank's heap, and the process's peak resident memory as Linux counts it.
 
 #![allow(missing_docs, clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints and may stop")]
@@ -24,7 +24,7 @@ use std::process::Command;
 static HEAP: Counting = Counting;
 
 const RANKS: usize = 2;
-/// Outputs are let go of once they were handed on; what backwards need is kept.
+/// Outputs are released once they were sent; what backwards need is kept.
 const RELEASED: &str = "kept, outputs released";
 /// Outputs are kept, too.
 const KEPT: &str = "kept, with outputs";

@@ -21,7 +21,7 @@ use std::time::Duration;
 pub const BLOCKS: usize = 8;
 /// How much longer the last block takes.
 const HEAVY: f64 = 4.0;
-/// Rows and columns of what blocks hand on: 32 KiB.
+/// Rows and columns of what blocks put out: 32 KiB.
 const SHAPE: [usize; 2] = [64, 128];
 
 /// A block that sleeps.
@@ -41,7 +41,7 @@ struct Blocks {
 #[derive(Debug)]
 struct Sleep {
     seconds: [f64; 3],
-    /// 1 where the weights' gradient may wait; else 2, and a third operand that is nobody's.
+    /// 1 where the weights' gradient may wait; else 2, and a third operand without a gradient of its own.
     inputs: usize,
 }
 

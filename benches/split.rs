@@ -4,12 +4,12 @@
 //!
 //! 1. Each stage is built twice from the same weights: run plainly, and captured. Everything runs on one thread.
 //! 2. Rounds alternate plain `F, B`, replayed `F, B` and replayed `F, I, W`, so that whatever else the machine does
-//!    hits all alike; the first round, which captures, is timed apart and not counted.
+//!    hits all alike; the first round, which captures, is timed separately and not counted.
 //! 3. The same layers, deferring their weight gradients by themselves, are split without a capture.
 //! 4. `W` of 2, 4 and 8 microbatches is timed one by one and merged, in alternating rounds; gradients of both ways are
 //!    compared.
 //! 5. What the programs say they hold after `F` and after `I` stands beside what the allocator saw: live bytes
-//!    after the part, with the outputs that were handed on dropped, less those before the forward.
+//!    after the part, with the outputs that were sent dropped, less those before the forward.
 
 #![allow(missing_docs, clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints and may stop")]
 
@@ -49,7 +49,7 @@ impl Stage for Stack {
 struct Subject {
     name: &'static str,
     build: fn() -> StageBox,
-    /// The same with layers that defer, and its input where that is of another form.
+    /// The same with layers that defer, and its input where its shape or type differs.
     deferring: fn() -> StageBox,
     deferring_input: Option<Payload>,
     input: Payload,
@@ -57,7 +57,7 @@ struct Subject {
 }
 
 impl Subject {
-    /// Input and gradient as they would arrive: held by nobody else.
+    /// Input and gradient as they would arrive: with no other holder.
     fn fresh(&self) -> (Payload, Gradients) {
         let input = self.input.clone().map_tensors(|_, tensor| Ok::<_, ()>(copy(tensor))).unwrap();
         (input, vec![Some(copy(self.seed.clone()))])
@@ -288,22 +288,22 @@ fn merge(subject: &Subject, rounds: usize) {
     );
     for microbatches in [2, 4, 8] {
         let indices: Vec<usize> = (0..microbatches).collect();
-        let (mut apart, mut together) = (Vec::new(), Vec::new());
+        let (mut single, mut merged) = (Vec::new(), Vec::new());
         let mut off = 0.0f32;
         for _ in 0..rounds {
             halfway(stage.as_mut(), subject, microbatches);
-            apart.push(seconds(|| indices.iter().for_each(|&s| stage.backward_weight(s).unwrap())).0);
+            single.push(seconds(|| indices.iter().for_each(|&s| stage.backward_weight(s).unwrap())).0);
             let expected = gradients(stage.as_mut());
             halfway(stage.as_mut(), subject, microbatches);
-            together.push(seconds(|| stage.backward_weights(&indices).unwrap()).0);
+            merged.push(seconds(|| stage.backward_weights(&indices).unwrap()).0);
             let got = gradients(stage.as_mut());
             let largest = expected.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
             let differ = got.iter().zip(&expected).map(|(a, b)| (a - b).abs() / largest);
             off = differ.fold(off, f32::max);
         }
         let median = |times: &[f64]| Spread::of(times).median;
-        let ratio = median(&together) / median(&apart);
-        println!("| {microbatches} | {} | {} | {ratio:.3} | {off:.1e} |", ms(&apart), ms(&together));
+        let ratio = median(&merged) / median(&single);
+        println!("| {microbatches} | {} | {} | {ratio:.3} | {off:.1e} |", ms(&single), ms(&merged));
     }
 }
 

@@ -1,7 +1,7 @@
 //! A link on which nothing is sent ahead: a message starts its way when its receiver stands waiting for it.
 //!
 //! It is the control for overlap: the same plan, the same transport, and no transfer beside a computation. What is sent
-//! waits at its sender, where a thread hands it out when it is asked for. Two ranks; each direction has two links of its
+//! waits at its sender, where a thread sends it on request. Two ranks; each direction has two links of its
 //! own, one for what is asked and one for what is sent, and one more is for what is not messages.
 
 use burn_pipeline::link::{Direction, Header, Link, LinkError, Message};
@@ -10,8 +10,8 @@ use burn_pipeline::stage::Payload;
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
-/// The longest that a rank may be asked nothing.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// The longest wait for a request.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The ends of one rank: over which it is asked, asks, sends, receives; and what both gather and fail over.
 pub(crate) struct Ends {
@@ -33,7 +33,7 @@ fn question() -> Header {
     Header { stage: StageId::new(0), microbatch: 0, direction: Direction::Probe }
 }
 
-/// What is asked last: the thread at the other end takes it for no question, and ends.
+/// The last request: the thread at the other end does not recognise it, and ends.
 fn last() -> Header {
     Header { microbatch: 1, ..question() }
 }
@@ -45,9 +45,9 @@ impl Pulled {
         let peer = 1 - asked.rank();
         // Ends when the other rank asks no more, or this one has nothing more to give.
         std::thread::spawn(move || {
-            while asked.receive(peer, question(), Instant::now() + PATIENCE).is_ok() {
+            while asked.receive(peer, question(), Instant::now() + TIMEOUT).is_ok() {
                 let Ok(message) = messages.recv() else { return };
-                sends.send(peer, message, Instant::now() + PATIENCE).unwrap();
+                sends.send(peer, message, Instant::now() + TIMEOUT).unwrap();
             }
         });
         Self { asks, receives, common, kept }
@@ -66,7 +66,7 @@ impl Link for Pulled {
     burn_pipeline::forward_link!(common: rank, ranks, transport, watch, bring, announce, all_gather, abort);
 
     fn send(&mut self, _: usize, message: Message, _: Instant) -> Result<(), LinkError> {
-        let closed = LinkError::Closed { rank: self.rank(), message: "nobody hands it out".to_owned() };
+        let closed = LinkError::Closed { rank: self.rank(), message: "the thread that sends has ended".to_owned() };
         self.kept.send(message).map_err(|_| closed)
     }
 

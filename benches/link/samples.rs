@@ -23,7 +23,7 @@ impl Samples {
         self.0.entry((place, size)).or_default().extend(seconds);
     }
 
-    /// Lines of a contestant, a size and seconds; others are let go of.
+    /// Lines of a contestant, a size and seconds; others are ignored.
     #[cfg(feature = "mpi")]
     pub(crate) fn read(&mut self, text: &str) {
         for line in text.lines() {

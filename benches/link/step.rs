@@ -66,7 +66,7 @@ fn row(name: &str, ahead: &str, reports: &[StepReport]) -> String {
         let waits = exposed_times(&report.timeline);
         let received =
             waits.iter().filter(|wait| matches!(wait.task.op(), Op::ReceiveForward | Op::ReceiveBackward)).count();
-        assert!(received >= MICROBATCHES, "the trace tells of {received} receives");
+        assert!(received >= MICROBATCHES, "the trace has {received} receives");
         // Of one rank, on average.
         (waits.iter().map(|w| w.exposed).sum::<f64>() / 2.0, waits.iter().map(|w| w.early).sum::<f64>() / 2.0)
     };

@@ -8,7 +8,7 @@ use burn_pipeline::stage::{Boundary, Payload};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn header() -> Header {
     Header { stage: StageId::new(0), microbatch: 0, direction: Direction::Probe }
@@ -20,12 +20,12 @@ fn payload(size: usize) -> Payload {
 
 fn send(link: &mut dyn Link, payload: Payload) {
     let to = 1 - link.rank();
-    link.send(to, Message { header: header(), payload }, Instant::now() + PATIENCE).unwrap();
+    link.send(to, Message { header: header(), payload }, Instant::now() + TIMEOUT).unwrap();
 }
 
 fn receive(link: &mut dyn Link) -> Payload {
     let from = 1 - link.rank();
-    link.receive(from, header(), Instant::now() + PATIENCE).unwrap()
+    link.receive(from, header(), Instant::now() + TIMEOUT).unwrap()
 }
 
 /// Rank 0's measurements, of all sizes; rank 1 sends back what comes.
@@ -74,7 +74,7 @@ pub(crate) fn tcp(samples: &mut Samples) {
 
 pub(crate) fn over_tcp(rank: usize, port: u16) -> TcpLink {
     let place = Place { rank, ranks: 2, meeting: ("127.0.0.1".to_owned(), port) };
-    TcpLink::connect(&place, Device::flex(), PATIENCE).unwrap()
+    TcpLink::connect(&place, Device::flex(), TIMEOUT).unwrap()
 }
 
 pub(crate) fn memory_copy(samples: &mut Samples) {

@@ -2,7 +2,7 @@
 
 use crate::samples::{SIZES, Samples, repetitions};
 use crate::step;
-use crate::there_and_back::{PATIENCE, measure};
+use crate::there_and_back::{TIMEOUT, measure};
 use burn::tensor::Device;
 use burn_pipeline_mpi::Mpi;
 use mpi::traits::{Communicator, Destination, Source};
@@ -24,7 +24,7 @@ pub(crate) fn play(role: &str) {
     if role == "raw" {
         return raw();
     }
-    let mpi = Mpi::connect(PATIENCE).unwrap();
+    let mpi = Mpi::connect(TIMEOUT).unwrap();
     let link = || Box::new(mpi.link(Device::flex()).unwrap());
     match role {
         "link" => {

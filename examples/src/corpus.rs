@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn targets_are_inputs_one_byte_further_on_and_come_from_the_training_part() {
-        // Every byte of this text tells its place, so a window shows where it was cut.
+        // Every byte of this text is its own position, so a window shows where it was cut.
         let text: Vec<u8> = (0..=249).collect();
         let corpus = Corpus::new(&text);
         for step in 0..200 {

@@ -1,4 +1,4 @@
-//! Where `train_gpt` cuts its model: by number of blocks, as told, or by what its layers take.
+//! Where `train_gpt` cuts its model: by number of blocks, as written, or by what its layers take.
 //!
 //! Costs are those of the model itself: each layer runs as a stage of its own for some rounds
 //! ([`Builder::measure_layers`](burn_pipeline::train::Builder::measure_layers)). They can be kept in a file, which the
@@ -22,8 +22,8 @@ pub enum Cut {
     Even,
     /// The busiest rank is the least busy, by the layers' costs.
     Optimal,
-    /// As told: `EAA|AAL`.
-    Told(Pattern),
+    /// As written: `EAA|AAL`.
+    Given(Pattern),
 }
 
 impl FromStr for Cut {
@@ -34,8 +34,8 @@ impl FromStr for Cut {
             "even" => Ok(Cut::Even),
             "optimal" => Ok(Cut::Optimal),
             text => {
-                let told = text.parse::<Pattern>().map(Cut::Told);
-                told.map_err(|error| format!("it is `even`, `optimal`, or stages such as EAA|AAL: {error}"))
+                let given = text.parse::<Pattern>().map(Cut::Given);
+                given.map_err(|error| format!("it is `even`, `optimal`, or stages such as EAA|AAL: {error}"))
             }
         }
     }
@@ -51,10 +51,10 @@ pub enum CutError {
     #[error(transparent)]
     Partition(#[from] PartitionError),
     /// The text is of another model.
-    #[error("--cut has the layers {told}, and the model is {model} (embedding, blocks, head)")]
+    #[error("--cut has the layers {given}, and the model is {model} (embedding, blocks, head)")]
     OtherModel {
         /// Kinds of the text.
-        told: String,
+        given: String,
         /// Kinds of the model.
         model: String,
     },
@@ -107,11 +107,11 @@ impl Cut {
         let kinds: Pattern = model.kinds().parse().map_err(PartitionError::from)?;
         let cut = match self {
             Cut::Even => return Ok(None),
-            Cut::Told(told) if told.kinds() != kinds.kinds() => {
+            Cut::Given(given) if given.kinds() != kinds.kinds() => {
                 let text = |kinds: &Pattern| kinds.kinds().iter().map(ToString::to_string).collect::<String>();
-                return Err(CutError::OtherModel { told: text(told), model: text(&kinds) });
+                return Err(CutError::OtherModel { given: text(given), model: text(&kinds) });
             }
-            Cut::Told(told) => told.partition(),
+            Cut::Given(given) => given.partition(),
             Cut::Optimal => {
                 let layers = layers(model, costs, || measure(kinds.kinds()))?;
                 optimal_partition(&layers, placement, &PartitionOptions::default())?.partition

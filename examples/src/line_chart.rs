@@ -8,7 +8,7 @@ pub(crate) const WIDTH: f64 = 720.0;
 pub(crate) const HEIGHT: f64 = 220.0;
 /// Room on every side.
 pub(crate) const MARGIN: f64 = 48.0;
-/// Line colours that are told apart by colour-blind readers too (Okabe and Ito).
+/// Line colours that colour-blind readers can distinguish (Okabe and Ito).
 const COLOURS: [&str; 7] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"];
 
 /// One line.
@@ -35,8 +35,8 @@ pub(crate) fn begin(title: &str, height: f64) -> String {
     )
 }
 
-/// Draws lines below a legend whose entries are `apart` from each other, with a caption under them.
-pub(crate) fn lines(out: &mut String, lines: &[Line], apart: f64, caption: &str) {
+/// Draws lines below a legend with `spacing` between its entries, and a caption under them.
+pub(crate) fn lines(out: &mut String, lines: &[Line], spacing: f64, caption: &str) {
     let most = lines.iter().flat_map(|line| &line.values).copied().fold(2.0, f64::max).ceil();
     let steps = lines.iter().map(|line| line.values.len()).max().unwrap_or(0).max(2) - 1;
     let bottom = MARGIN + HEIGHT;
@@ -58,7 +58,7 @@ pub(crate) fn lines(out: &mut String, lines: &[Line], apart: f64, caption: &str)
         let points: Vec<String> = line.values.iter().enumerate().map(point).collect();
         let colour = COLOURS[line.colour % COLOURS.len()];
         let dashes = if line.dashed { " stroke-dasharray=\"5 3\"" } else { "" };
-        let (x, y, name) = (MARGIN + apart * place as f64, MARGIN - 8.0, &line.name);
+        let (x, y, name) = (MARGIN + spacing * place as f64, MARGIN - 8.0, &line.name);
         let _ = writeln!(
             out,
             "<polyline fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.2\"{dashes} points=\"{}\"/>\

@@ -1,7 +1,7 @@
 //! The link between processes that a launcher started, over TCP or NCCL.
 //!
-//! The ranks meet at `MASTER_ADDR` and `MASTER_PORT`, or where the launcher says. Under an MPI that does not say where
-//! rank 0 is, ranks with GPUs meet over MPI, if that is in the build.
+//! The rendezvous is at `MASTER_ADDR` and `MASTER_PORT`, or where the launcher says. Under an MPI that does not say where
+//! rank 0 is, ranks with GPUs find each other over MPI, if that is in the build.
 
 #[cfg(feature = "nccl")]
 use crate::options::LinkName;
@@ -13,23 +13,23 @@ use burn_pipeline_mpi::{Mpi, MpiError};
 use burn_pipeline_nccl::{NcclError, NcclLink, NcclOptions};
 use std::time::Duration;
 
-/// The longest that ranks may take to meet.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// The longest that ranks may take to find each other.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Why the other ranks cannot be reached.
 #[derive(Debug, thiserror::Error)]
 pub enum NetworkError {
-    /// Nobody says where rank 0 is.
+    /// Nothing says where rank 0 is.
     #[error(transparent)]
     Launch(#[from] LaunchError),
-    /// The ranks did not meet.
+    /// The rendezvous failed.
     #[error(transparent)]
     Tcp(#[from] TcpError),
     /// NCCL cannot be used.
     #[cfg(feature = "nccl")]
     #[error(transparent)]
     Nccl(#[from] NcclError),
-    /// MPI, over which the ranks were to meet, cannot be used.
+    /// MPI, over which the ranks were to find each other, cannot be used.
     #[cfg(all(feature = "nccl", feature = "mpi"))]
     #[error(transparent)]
     Mpi(#[from] MpiError),
@@ -44,15 +44,15 @@ pub fn open(setup: &Setup, launch: &Launch) -> Result<Box<dyn Link>, NetworkErro
     if setup.options.link == LinkName::Nccl {
         return over_nccl(setup, launch);
     }
-    Ok(Box::new(TcpLink::connect(&launch.place()?, setup.device.clone(), PATIENCE)?))
+    Ok(Box::new(TcpLink::connect(&launch.place()?, setup.device.clone(), TIMEOUT)?))
 }
 
 #[cfg(feature = "nccl")]
 fn over_nccl(setup: &Setup, launch: &Launch) -> Result<Box<dyn Link>, NetworkError> {
-    let options = NcclOptions { timeout: PATIENCE, ..NcclOptions::default() };
+    let options = NcclOptions { timeout: TIMEOUT, ..NcclOptions::default() };
     #[cfg(feature = "mpi")]
     if launch.master.is_none() {
-        let mpi = Mpi::connect(PATIENCE)?;
+        let mpi = Mpi::connect(TIMEOUT)?;
         let mut first = mpi.link(burn::tensor::Device::flex())?;
         return Ok(Box::new(NcclLink::by_link(&mut first, setup.device.clone(), options)?));
     }

@@ -134,7 +134,7 @@ pub enum LinkName {
     Nccl,
 }
 
-/// What steps are told in.
+/// How steps are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
     /// A progress bar, and a line now and then.

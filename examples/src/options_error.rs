@@ -53,7 +53,7 @@ pub enum OptionsError {
         /// The least microbatches of each.
         microbatches: usize,
     },
-    /// Nobody to shard over.
+    /// Sharding over one replica.
     #[error("--sharded needs --data-parallel of at least 2")]
     Sharded,
     /// Heads of unequal width.

@@ -9,7 +9,7 @@
 //! 2. With `--restart`, what is left goes on: one process fewer, or as many as make whole replicas of the pipeline; the same
 //!    family of schedules where it can be built for so many ranks, else 1F1B; from the last checkpoint (`--resume` in that
 //!    flag's place). Without one it begins again. There are fewer replicas only where too few processes are left.
-//! 3. Steps after that checkpoint are run again, and told again.
+//! 3. Steps after that checkpoint are run again, and printed again.
 //!
 //! Where several machines are to take part, `mpirun` with a hostfile is called by hand.
 
@@ -106,7 +106,7 @@ impl Crew {
 
 /// Was it a rank that failed, and not the run as such?
 fn was_lost(status: ExitStatus) -> bool {
-    // 128 and more: the number of the signal that ended a process, as shells and `mpirun` tell it.
+    // 128 and more: the number of the signal that ended a process, as shells and `mpirun` report it.
     status.code().is_none_or(|code| code == i32::from(LOST) || code >= 128)
 }
 
@@ -137,7 +137,7 @@ fn rewritten(arguments: &[OsString], crew: Option<Crew>) -> Vec<OsString> {
             "--restart" => rewritten.push("--resume".into()),
             "--schedule" | "--plan" | "--chunks" if plain => skip_value(),
             "--data-parallel" if crew.is_some() => skip_value(),
-            // One replica has nobody to share its parameters with.
+            // One replica cannot shard its parameters.
             "--sharded" if crew.is_some_and(|crew| crew.replicas == 1) => {}
             _ => rewritten.push(argument.clone()),
         }

@@ -6,7 +6,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use std::io::{self, Write};
 
-/// Steps between two lines of the text form.
+/// Steps between two lines of text.
 const EVERY: usize = 50;
 
 /// Prints steps for a user (`Text`, beside a bar on standard error) or a program (`Json`).
@@ -45,8 +45,8 @@ impl<'a> StepLog<'a> {
         self.step_with(record, record, "")
     }
 
-    /// Prints one step with more than a plain record: `whole` is the object of the JSON form, `more` follows the line of
-    /// the text form.
+    /// Prints one step with more than a plain record: `whole` is the JSON object, `more` follows the line of
+    /// text.
     ///
     /// # Errors
     /// If the line cannot be written.

@@ -157,7 +157,7 @@ fn a_plan_from_a_file_trains_like_its_schedule() {
 }
 
 #[test]
-fn a_cut_by_measured_costs_and_one_that_was_told_change_no_loss() {
+fn a_cut_by_measured_costs_and_one_that_was_given_change_no_loss() {
     let costs = std::env::temp_dir().join(format!("train-gpt-costs-{}.json", std::process::id()));
     let _ = std::fs::remove_file(&costs);
     let even = curve("--ranks 3");

@@ -80,13 +80,13 @@ fn a_run_goes_on_from_its_checkpoint_and_refuses_another_runs() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// What ranks that each have a trainer of their own tell, joined by TCP as processes are: losses and loads, the same on
+/// Losses and loads of ranks that each have a trainer of their own, joined by TCP as processes are: the same on
 /// every rank.
 fn curve_of_ranks(ranks: usize, flags: &str, steps: usize) -> Vec<(f64, Vec<Vec<f64>>)> {
-    let meeting = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let flags = &format!("{} {flags}", TINY.replace("--steps 3", ""));
     let of_rank = move |rank: usize| {
-        let place = Place { rank, ranks, meeting: ("127.0.0.1".to_owned(), meeting.port()) };
+        let place = Place { rank, ranks, meeting: ("127.0.0.1".to_owned(), address.port()) };
         let link = TcpLink::connect(&place, Device::flex(), Duration::from_secs(30)).unwrap();
         let setup = MoeOptions::from_arguments(arguments(flags)).unwrap().check().unwrap();
         let mut trainer = MoeTrainer::over(setup, Some(Box::new(link))).unwrap();
@@ -95,9 +95,9 @@ fn curve_of_ranks(ranks: usize, flags: &str, steps: usize) -> Vec<(f64, Vec<Vec<
     };
     std::thread::scope(|scope| {
         let running: Vec<_> = (0..ranks).map(|rank| scope.spawn(move || of_rank(rank))).collect();
-        let mut told: Vec<_> = running.into_iter().map(|rank| rank.join().unwrap()).collect();
-        assert!(told.windows(2).all(|pair| pair[0] == pair[1]), "{told:?}");
-        told.swap_remove(0)
+        let mut all: Vec<_> = running.into_iter().map(|rank| rank.join().unwrap()).collect();
+        assert!(all.windows(2).all(|pair| pair[0] == pair[1]), "{all:?}");
+        all.swap_remove(0)
     })
 }
 
@@ -199,7 +199,7 @@ fn replicas_reach_the_same_losses_with_whole_parameters_and_with_sharded_ones() 
         "--schedule ZBVZeroBubble --ranks 2 --data-parallel 2 --microbatches 2 --sharded",
     ] {
         // Four microbatches in all, as alone: each has a load-balancing loss of its own.
-        // The first step's choices are those of the initial weights, whoever makes them.
+        // The first step's choices are those of the initial weights, on whatever rank they are made.
         let got = curve(&format!("{flags} {biased}"));
         assert_eq!(got[0].load, alone[0].load, "{flags}");
         for (got, alone) in got.iter().zip(&alone) {

@@ -1,4 +1,4 @@
-//! Where `train_moe` cuts its model: as told, or by what stages are to have alike, with experts counted.
+//! Where `train_moe` cuts its model: as written, or so that stages are alike in blocks, parameters or FLOPs, experts counted.
 //!
 //! Blocks weigh as many parameters as they hold, all experts among them, and as many FLOPs as the experts that tokens go to;
 //! see [`burn_pipeline_moe::cost`]. Nothing is measured, so that all processes cut alike.
@@ -42,10 +42,10 @@ pub enum MoeCutError {
     #[error("--cut says where stages begin, and --balance, too; leave one of them out")]
     Twice,
     /// The text is of another model.
-    #[error("--cut has the blocks {told}, and the model is {model}; write those of --pattern, repeated to --layers")]
+    #[error("--cut has the blocks {given}, and the model is {model}; write those of --pattern, repeated to --layers")]
     OtherModel {
         /// Blocks of the text.
-        told: String,
+        given: String,
         /// Blocks of the model.
         model: String,
     },
@@ -72,24 +72,24 @@ pub fn cut(model: &MoeGptConfig, balance: Balance, setup: &Setup) -> Result<MoeG
         return Err(MoeCutError::Measured);
     }
     match (&options.cut, balance) {
-        (Cut::Told(told), Balance::Blocks) => as_told(model, told, setup.plan.stages()),
-        (Cut::Told(_), _) => Err(MoeCutError::Twice),
+        (Cut::Given(given), Balance::Blocks) => as_given(model, given, setup.plan.stages()),
+        (Cut::Given(_), _) => Err(MoeCutError::Twice),
         (_, Balance::Blocks) => Ok(model.clone()),
         _ if setup.auto.is_some() => Err(MoeCutError::Auto),
         (_, balance) => balance.of(model, setup),
     }
 }
 
-fn as_told(model: &MoeGptConfig, told: &Pattern, stages: usize) -> Result<MoeGptConfig, MoeCutError> {
-    let letters: String = told.kinds().iter().map(LayerKind::to_string).collect();
-    let cut = told.boundaries().len() + 1;
+fn as_given(model: &MoeGptConfig, given: &Pattern, stages: usize) -> Result<MoeGptConfig, MoeCutError> {
+    let letters: String = given.kinds().iter().map(LayerKind::to_string).collect();
+    let cut = given.boundaries().len() + 1;
     if letters != model.pattern {
-        return Err(MoeCutError::OtherModel { told: letters, model: model.pattern.clone() });
+        return Err(MoeCutError::OtherModel { given: letters, model: model.pattern.clone() });
     }
     if cut != stages {
         return Err(MoeCutError::Stages { cut, stages });
     }
-    Ok(model.clone().with_boundaries(told.boundaries().to_vec()))
+    Ok(model.clone().with_boundaries(given.boundaries().to_vec()))
 }
 
 impl Balance {

@@ -25,7 +25,7 @@ use std::ops::Range;
 pub enum Injection {
     /// All stages'.
     All,
-    /// Only the last stage's: what is left if nobody injects and the main loss adds what it sees.
+    /// Only the last stage's: as without injection, where the main loss adds only what its own stage has.
     LastStage,
     /// None.
     Nowhere,
@@ -136,7 +136,7 @@ pub enum MoeGptError {
     },
 }
 
-/// What the loss hands to the runtime for one microbatch, taken apart.
+/// What the loss observed of one microbatch, by meaning.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Observed {
     /// Each block, those of tokens ahead last.
@@ -220,7 +220,7 @@ impl MoeGptConfig {
         declared.into_iter().filter_map(|(there, parameter)| there.then_some(parameter)).collect()
     }
 
-    /// Takes apart what the loss handed to the runtime.
+    /// Reads the numbers that the loss observed.
     pub fn read(&self, numbers: &[f64]) -> Observed {
         let losses = numbers.len().saturating_sub(1 + self.ahead.chars().count());
         let (rows, losses) = numbers.split_at(losses);

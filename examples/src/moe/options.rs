@@ -189,7 +189,7 @@ impl AsRef<Setup> for MoeSetup {
 }
 
 impl MoeOptions {
-    /// Parses arguments; files go to `runs/train_moe` unless told otherwise.
+    /// Parses arguments; files go to `runs/train_moe` by default.
     ///
     /// # Errors
     /// What clap says of arguments that are none, or of `--help`.
@@ -315,7 +315,7 @@ mod tests {
         assert!(boundaries("blocks").is_empty());
         assert_eq!(boundaries("parameters"), [1], "one block with 32 experts outweighs three dense ones");
         assert_eq!(boundaries("flops"), [2], "each token goes to two of them");
-        let told = parse("--layers 5 --cut D|EDED").unwrap().check().unwrap();
-        assert_eq!(told.model.boundaries, [1], "as told");
+        let given = parse("--layers 5 --cut D|EDED").unwrap().check().unwrap();
+        assert_eq!(given.model.boundaries, [1], "as given");
     }
 }

@@ -76,11 +76,11 @@ pub fn next_token_loss(output: MoeSignal, target: Tensor<2, Int>, ahead_weight: 
     let MoeSignal::Scores(scores) = output else { panic!("the last stage puts out scores; was it built with a head?") };
     let Scores { next, ahead, observed } = scores;
     let (next, ahead) = cross_entropies(next, ahead, target);
-    // Of loads no digit may be lost, whatever losses are made of.
-    let told = [next.clone()].into_iter().chain(ahead.clone()).map(|loss| loss.detach().cast(DType::F32));
+    // Loads are counts: a half-precision loss must not round them.
+    let losses = [next.clone()].into_iter().chain(ahead.clone()).map(|loss| loss.detach().cast(DType::F32));
     let rows = observed.map(|rows| rows.flatten::<1>(0, 1).cast(DType::F32));
-    let told = Tensor::cat(rows.into_iter().chain(told).collect(), 0);
-    Loss::from(joint_loss(next, ahead, ahead_weight)).observing(told)
+    let observed = Tensor::cat(rows.into_iter().chain(losses).collect(), 0);
+    Loss::from(joint_loss(next, ahead, ahead_weight)).observing(observed)
 }
 
 /// The loss of the next token and `ahead_weight` times the mean of the others.

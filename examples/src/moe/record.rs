@@ -35,7 +35,7 @@ pub struct Observations {
 }
 
 impl Observations {
-    /// Takes apart what the loss had observed of each microbatch.
+    /// Reads what the loss had observed of each microbatch.
     pub fn new(model: &MoeGptConfig, observed: &[Vec<f64>], samples: usize) -> Self {
         Self { of_microbatches: observed.iter().map(|numbers| model.read(numbers)).collect(), samples }
     }
