@@ -260,7 +260,7 @@ fn defer(subject: &Subject, rounds: usize) {
 
 /// `F` and `I` of some microbatches, so that only their `W`s are left.
 fn halfway(stage: &mut dyn ErasedStage, subject: &Subject, microbatches: usize) {
-    stage.begin(Some(0));
+    stage.gradients().begin(Some(0));
     for microbatch in 0..microbatches {
         let (input, seed) = subject.fresh();
         let extra = ().into_payload();

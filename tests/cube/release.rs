@@ -45,7 +45,7 @@ fn an_output_that_was_handed_on_is_free_on_the_device_while_its_graph_lives() {
             ends_route: false,
             wants_input_gradient: true,
         };
-        stage.begin(Some(0));
+        stage.gradients().begin(Some(0));
         let before = in_use(&device);
         let ForwardOutput::Activations(output) = stage.forward(call).unwrap() else { panic!("a loss came") };
         let with_output = in_use(&device);

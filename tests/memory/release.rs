@@ -46,7 +46,7 @@ fn call() -> ForwardCall {
 fn an_output_that_was_handed_on_is_free_while_its_graph_lives() {
     let _turn = turn();
     let mut stage = StageBox::new(product()).into_inner();
-    stage.begin(Some(0));
+    stage.gradients().begin(Some(0));
     let before = live();
     let ForwardOutput::Activations(payload) = stage.forward(call()).unwrap() else { panic!("a loss came") };
     let with_output = live();

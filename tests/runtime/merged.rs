@@ -39,7 +39,7 @@ fn halfway(rows: impl Fn(usize) -> usize) -> Box<dyn ErasedStage> {
     let w = numbers(99, WIDTH).autodiff();
     let mut stage = StageBox::new(Product { w: Param::from_tensor(w) }).into_inner();
     stage.choose(SplitBackward::Captured, true, false).unwrap();
-    stage.begin(Some(0));
+    stage.gradients().begin(Some(0));
     for microbatch in 0..MICROBATCHES {
         let (input, extra) = (numbers(microbatch as u64, rows(microbatch)).into_payload(), Payload::default());
         let call =

@@ -122,7 +122,7 @@ impl Stage for Forked {
 fn forked(device: &Device) -> Box<dyn ErasedStage> {
     let w = Param::from_tensor(numbers(2, device));
     let mut stage = StageBox::new(Forked { w }).into_inner();
-    stage.begin(Some(0));
+    stage.gradients().begin(Some(0));
     stage
 }
 

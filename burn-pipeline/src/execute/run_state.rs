@@ -75,7 +75,7 @@ impl<'a> RunState<'a> {
     pub(super) fn count_held(&mut self, stages: &Stages) {
         let held = stages.values().map(|stage| stage.held()).sum();
         self.outcome.peak_held = self.outcome.peak_held.max(held);
-        let bytes = stages.values().map(|stage| stage.held_bytes()).sum::<Option<usize>>();
+        let bytes = stages.values().map(|stage| stage.engine().held_bytes()).sum::<Option<usize>>();
         self.outcome.peak_held_bytes = self.outcome.peak_held_bytes.zip(bytes).map(|(peak, bytes)| peak.max(bytes));
     }
 

@@ -32,7 +32,7 @@ impl Executor {
             return Ok(());
         }
         for (&stage, held) in &mut self.stages {
-            if !held.wants_shards().unwrap_or(all) {
+            if !held.options().sharded.unwrap_or(all) {
                 continue;
             }
             let device = |message| ExecuteError::Device { rank, message };

@@ -115,11 +115,11 @@ impl ReplicaGroup {
     /// Drops all but this replica's pieces, unless a microbatch in flight refers to the whole parameters.
     pub(crate) fn release(&mut self, stage: StageId, held: &mut dyn ErasedStage) {
         let Some(Shard { state, .. }) = self.shards.get_mut(&stage) else { return };
-        if held.pins_weights() || !matches!(state, ShardState::Gathered(_)) {
+        if held.engine().pins_weights() || !matches!(state, ShardState::Gathered(_)) {
             return;
         }
         let ShardState::Gathered(own) = std::mem::take(state) else { return };
-        held.unload_weights();
+        held.engine_mut().unload_weights();
         let parameters = self.parameters_of(stage);
         let own = own.into_iter().zip(parameters).map(|(piece, parameter)| parameter.in_rank(piece)).collect();
         set_values(held, parameters, own);

@@ -81,16 +81,9 @@ pub use error::StageError;
 pub use module::Stage;
 pub use random::init_seeded;
 pub use stage_box::StageBox;
-pub use state::{Accumulation, NamedWeight, Names, SharedError, named_weights, with_weights};
-
-pub use engine::{
-    BatchChecks, Direction, Engine, PayloadCheck, StageFunction, StageWork, TrackedOutput, WorkResult, WorkStarted,
-};
-pub use random::ForwardSeed;
-pub use state::{
-    GradientStore, NamedParameter, ParameterState, StageState, StateValue, WeightGradients, optimizer_state,
-    with_optimizer_state,
-};
+pub use state::{Accumulation, GradientStore, NamedWeight, Names, SharedError, named_weights, with_weights};
 
 pub(crate) use batch::loss_seed;
-pub(crate) use random::mixed;
+pub(crate) use engine::{BatchChecks, Direction, StageWork, WorkResult, WorkStarted};
+pub(crate) use random::{ForwardSeed, mixed};
+pub(crate) use state::{NamedParameter, ParameterState, StageState, StateValue, with_optimizer_state};

@@ -42,21 +42,21 @@ impl StageBox {
     /// Declares what the stage takes and hands on; see [`StageMetadata`]. The last stage, which gives a loss, has no
     /// output to declare.
     pub fn declare(mut self, input: PayloadSpec, output: Option<PayloadSpec>) -> Self {
-        self.0.set_declared(StageMetadata { input: Some(input), output, ..StageMetadata::default() });
+        self.0.options_mut().declared = Some(StageMetadata { input: Some(input), output, ..StageMetadata::default() });
         self
     }
 
     /// Says how the stage's parameters are called in the whole model, so that checkpoints fit other cuts; by default
     /// by their paths within the stage.
     pub fn named(mut self, names: Names) -> Self {
-        self.0.set_names(names);
+        self.0.options_mut().names = names;
         self
     }
 
     /// Keeps the stage's input alone from its forward to its backward, and runs the forward again there: less memory
     /// for each microbatch that waits, and one forward more to compute.
     pub fn recomputed(mut self, recompute: bool) -> Self {
-        self.0.set_recompute(recompute);
+        self.0.options_mut().recompute = recompute;
         self
     }
 
@@ -66,7 +66,7 @@ impl StageBox {
     /// When a stage is gathered and released is written into plans by `Builder::sharded(true)`; where that is not said,
     /// a stage that is sharded by itself is gathered from the start of a step's row to its end.
     pub fn sharded(mut self, sharded: bool) -> Self {
-        self.0.set_sharded(sharded);
+        self.0.options_mut().sharded = Some(sharded);
         self
     }
 

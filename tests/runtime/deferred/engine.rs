@@ -23,7 +23,7 @@ fn stage<M: Stage>(module: &M, splits: bool) -> Box<dyn ErasedStage> {
     let mut stage = StageBox::new(module.clone()).into_inner();
     stage.choose(SplitBackward::Eager, splits, false).unwrap();
     stage.prepare(Accumulation::Ordered, None);
-    stage.begin(Some(0));
+    stage.gradients().begin(Some(0));
     stage
 }
 
@@ -259,7 +259,7 @@ fn a_stage_that_cannot_be_captured_defers_where_the_library_chooses() {
     let mut stage = StageBox::new(module).into_inner();
     stage.choose(SplitBackward::Auto, true, false).unwrap();
     stage.prepare(Accumulation::Ordered, None);
-    stage.begin(Some(0));
+    stage.gradients().begin(Some(0));
     for microbatch in 0..2 {
         let outputs = forward(stage.as_mut(), microbatch, Tensor::<2>::ones([4, 6], &Device::flex()));
         stage.backward_input(microbatch, seeds(&outputs)).unwrap();

@@ -177,7 +177,7 @@ fn two(split: SplitBackward, recompute: bool, device: &Device) -> Box<dyn Erased
     let weight = |value: f64| Param::from_tensor(ones(device).mul_scalar(value));
     let mut stage = StageBox::new(Two { first: weight(2.0), second: weight(3.0) }).recomputed(recompute).into_inner();
     stage.choose(split, true, false).unwrap();
-    stage.begin(Some(0));
+    stage.gradients().begin(Some(0));
     stage
 }
 

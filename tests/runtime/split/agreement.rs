@@ -48,7 +48,7 @@ fn forward(stage: &mut dyn ErasedStage, call: ForwardCall) -> Payload {
 fn run(stage: &mut dyn ErasedStage, input: &dyn Fn() -> (Payload, Payload), wants: bool, split: bool) -> Vec<Given> {
     let mut given = Vec::new();
     for step in 0..2 {
-        stage.begin(Some(0));
+        stage.gradients().begin(Some(0));
         let outputs: Vec<Payload> = (0..3)
             .map(|microbatch| {
                 let (input, extra) = input();
@@ -202,7 +202,7 @@ fn dropout_uses_one_mask_for_all_parts_and_a_new_one_each_microbatch() {
     let x = noise([rows, WIDTH]);
     let mut masks = Vec::new();
     for microbatch in 0..2 {
-        stage.begin(Some(0));
+        stage.gradients().begin(Some(0));
         let output = forward(stage.as_mut(), call(microbatch, x.clone().into_payload(), ().into_payload()));
         let y = read(output.tensors().next().unwrap());
         let ones = AnyTensor::new(Tensor::<2>::ones([rows, WIDTH], &Device::flex()));

@@ -161,7 +161,7 @@ fn run(module: &Products, split: SplitBackward) -> Vec<Vec<f32>> {
     let mut stage = StageBox::new(module.clone()).into_inner();
     stage.choose(split, true, false).unwrap();
     stage.prepare(Accumulation::AsTheyCome, None);
-    stage.begin(Some(0));
+    stage.gradients().begin(Some(0));
     let numbers = || Tensor::<1, Int>::arange(0..(3 * WIDTH) as i64, &Device::flex()).float();
     let mut got = Vec::new();
     let mut outputs = Vec::new();

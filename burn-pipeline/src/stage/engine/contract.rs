@@ -1,171 +1,71 @@
-//! How a stage's forward and backward are carried out: one trait, several ways with the same numbers.
+//! What every way to run a stage offers: forwards, backwards, and what it says of itself.
+//!
+//! Guarantees: whatever the engine, `backward` gives the numbers of `backward_input` followed by `backward_weight`.
 
+use super::call::{ForwardCall, ForwardOutput, Gradients};
 use super::function::StageFunction;
-use crate::stage::Stage;
-use crate::stage::batch::LossPart;
-use crate::stage::boundary::AnyTensor;
-use crate::stage::boundary::Payload;
+use super::report::{ActivationBytes, EngineReport};
+use super::work::{Direction, StageWork, WorkResult, WorkStarted};
 use crate::stage::error::StageError;
+use crate::stage::module::Stage;
 use crate::stage::random::ForwardSeed;
 use crate::stage::state::GradientStore;
 
-/// What a forward gets.
-#[derive(Clone, Debug)]
-pub struct ForwardCall {
-    /// The microbatch, numbered over the whole batch.
-    pub microbatch: usize,
-    /// The stage's input, without autodiff.
-    pub input: Payload,
-    /// What it reads beside, without autodiff.
-    pub extra: Payload,
-    /// The target, on a stage that ends its route.
-    pub target: Option<Payload>,
-    /// Does the stage end its route, so that its loss is wanted instead of its outputs?
-    pub ends_route: bool,
-    /// Is the gradient of the input wanted (on all stages but the first)?
-    pub wants_input_gradient: bool,
-}
-
-/// What a training forward hands on, without autodiff.
-#[derive(Clone, Debug)]
-pub enum ForwardOutput {
-    /// The outputs, for the next stage.
-    Activations(Payload),
-    /// The loss of a stage that ends its route.
-    Loss(Box<LossPart>),
-}
-
-/// One gradient a tensor of a payload; `None` for a tensor that has none.
-pub type Gradients = Vec<Option<AnyTensor>>;
-
-/// Bytes that a microbatch leaves behind for its backward, parameters not counted.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
-pub struct ActivationBytes {
-    /// After `F`.
-    pub after_forward: usize,
-    /// After `I`.
-    pub after_input: usize,
-    /// What the backward makes anew before it runs, beyond what `F` left, where activations are recomputed.
-    pub recomputed: usize,
-}
-
-/// Work that is done piece by piece, so that a forward and a backward can be interleaved.
-#[derive(Clone, Debug)]
-pub enum StageWork {
-    /// `F`.
-    Forward(ForwardCall),
-    /// `B` of a microbatch.
-    Backward(usize, Gradients),
-    /// `I` of a microbatch.
-    BackwardInput(usize, Gradients),
-}
-
-/// Which of the two pieces of work that a stage may have begun: one forward and one backward.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Direction {
-    /// A forward.
-    Forward,
-    /// A backward, `B` or `I`.
-    Backward,
-}
-
-/// What beginning a piece of work gave.
-#[derive(Clone, Debug)]
-pub enum WorkStarted {
-    /// It can be done in so many pieces: each enqueues one operation on the device.
-    Pieces(usize),
-    /// It cannot be done in pieces, and was done.
-    Finished(WorkResult),
-}
-
-/// What work gave.
-#[derive(Clone, Debug)]
-pub enum WorkResult {
-    /// Of a forward.
-    Forward(ForwardOutput),
-    /// Of a backward: the gradients of the input.
-    Backward(Gradients),
-}
-
-/// Which way stages run their backwards.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum SplitBackward {
-    /// Captured where the plan runs `I` and `W` and the stage can be captured, else plainly.
-    #[default]
-    Auto,
-    /// By Burn's autodiff: `I` computes both gradients and `W` only adds the weights', but for the layers that
-    /// defer theirs (see [`DeferredForward`](crate::ops::DeferredForward)).
-    Eager,
-    /// From captured programs, whatever the plan; a stage that cannot be captured fails and says why.
-    Captured,
-}
-
-/// How much of a stage's weight gradients its `I` leaves to its `W`, measured on one microbatch.
-///
-/// A parameter counts as deferred if no part of its gradient is computed in `I`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct DeferredShare {
-    /// Operations that left weight gradients for `W`.
-    pub operations: usize,
-    /// Elements of the parameters whose gradient was deferred.
-    pub elements: usize,
-    /// Elements of all parameters that got a gradient.
-    pub of: usize,
-}
-
-impl DeferredShare {
-    /// Deferred elements over all, between 0 and 1; 0 where there are no parameters.
-    pub fn share(&self) -> f64 {
-        self.elements as f64 / self.of.max(1) as f64
-    }
-}
-
-/// The way a stage's forwards and backwards are run.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum EngineKind {
-    /// By Burn's autodiff.
-    Eager,
-    /// From programs that were captured once and are replayed.
-    Captured,
-}
-
-impl std::fmt::Display for EngineKind {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            EngineKind::Eager => "eager",
-            EngineKind::Captured => "captured",
-        })
-    }
-}
-
-/// The way a stage is run, and the reason for it.
-#[derive(Clone, Debug)]
-pub struct EngineReport {
-    /// The engine.
-    pub engine: EngineKind,
-    /// Why this one.
-    pub reason: String,
-    /// What deferred operations left for `W`; `None` before the first `W`, and where no operation can defer (in a
-    /// plan that does not split, and from captured programs, whose report is their own).
-    pub deferred: Option<DeferredShare>,
-    /// The programs that the stage was captured as, one for each form of its inputs.
-    pub programs: Vec<std::sync::Arc<crate::program::StagePrograms>>,
-}
-
-impl EngineReport {
-    /// A stage run by Burn's autodiff.
-    pub fn eager(reason: impl Into<String>) -> Self {
-        Self { engine: EngineKind::Eager, reason: reason.into(), deferred: None, programs: Vec::new() }
-    }
-}
-
-/// A way to run a stage's forwards and backwards. It holds what backwards need, per microbatch.
-///
-/// Whatever the way, `backward` equals `backward_input` followed by `backward_weight`.
-pub trait Engine<M: Stage>: Send {
-    /// The way the stage is run, and the reason for it.
+/// The side of an engine that needs no module: what it holds, and work that has started.
+pub(crate) trait EngineState: Send {
+    /// The engine, the reason for it, and what it measured.
     fn report(&self) -> EngineReport;
 
+    /// Sets the seed of forwards that the engine runs again by itself.
+    fn set_forward_seed(&mut self, seed: ForwardSeed) {
+        let _ = seed;
+    }
+
+    /// Runs the next pieces of work that has started.
+    ///
+    /// # Errors
+    /// If no such work has started.
+    fn advance(&mut self, direction: Direction, pieces: usize) -> Result<(), StageError> {
+        let _ = (direction, pieces);
+        Err(StageError::NotHeld)
+    }
+
+    /// Runs the rest of work that has started, and returns its result.
+    ///
+    /// # Errors
+    /// If no such work has started.
+    fn complete(&mut self, direction: Direction, store: &mut GradientStore) -> Result<WorkResult, StageError> {
+        let _ = (direction, store);
+        Err(StageError::NotHeld)
+    }
+
+    /// The number of microbatches between their forward and the last part of their backward.
+    fn held(&self) -> usize;
+
+    /// Does anything held refer to the module's parameters, so that they cannot be replaced before its backward?
+    fn pins_weights(&self) -> bool {
+        self.held() > 0
+    }
+
+    /// Releases the module's parameters where nothing pins them; backwards then read the module's present ones.
+    fn unload_weights(&mut self) {}
+
+    /// Bytes held between forward and the last part of their backward, without parameters; `None` if unknown.
+    fn held_bytes(&self) -> Option<usize> {
+        None
+    }
+
+    /// What the largest microbatch so far left for its backward; `None` if unknown.
+    fn activation(&self) -> Option<ActivationBytes> {
+        None
+    }
+
+    /// Drops everything held, after a failure.
+    fn clear(&mut self);
+}
+
+/// A way to run a stage's forwards and backwards. It holds what backwards need, by microbatch.
+pub(crate) trait Engine<M: Stage>: EngineState {
     /// Runs the forward of a microbatch and holds what its backward needs.
     ///
     /// # Errors
@@ -187,11 +87,6 @@ pub trait Engine<M: Stage>: Send {
         module: &M,
         call: ForwardCall,
     ) -> Result<ForwardOutput, StageError>;
-
-    /// Says where forwards that it runs again by itself draw from.
-    fn set_forward_seed(&mut self, seed: ForwardSeed) {
-        let _ = seed;
-    }
 
     /// `B`: gives the gradients of the input and adds those of the weights to the store.
     ///
@@ -236,7 +131,7 @@ pub trait Engine<M: Stage>: Send {
     ///
     /// # Errors
     /// As the work by itself.
-    fn begin(
+    fn start(
         &mut self,
         function: &StageFunction<M>,
         module: &M,
@@ -253,47 +148,4 @@ pub trait Engine<M: Stage>: Send {
             }
         }))
     }
-
-    /// Runs the next pieces of work that was begun.
-    ///
-    /// # Errors
-    /// If no such work was begun.
-    fn advance(&mut self, direction: Direction, pieces: usize) -> Result<(), StageError> {
-        let _ = (direction, pieces);
-        Err(StageError::NotHeld)
-    }
-
-    /// Runs what is left of work that was begun, and hands its results out.
-    ///
-    /// # Errors
-    /// If no such work was begun.
-    fn complete(&mut self, direction: Direction, store: &mut GradientStore) -> Result<WorkResult, StageError> {
-        let _ = (direction, store);
-        Err(StageError::NotHeld)
-    }
-
-    /// Microbatches held between forward and the last part of their backward.
-    fn held(&self) -> usize;
-
-    /// Does anything held refer to the module's parameters, so that they cannot be replaced before its backward?
-    fn pins_weights(&self) -> bool {
-        self.held() > 0
-    }
-
-    /// Where nothing pins them: lets go of the module's parameters, which backwards are given anew.
-    fn unload_weights(&mut self) {}
-
-    /// Bytes held between forward and the last part of their backward, parameters not counted; `None` where the
-    /// engine cannot tell.
-    fn held_bytes(&self) -> Option<usize> {
-        None
-    }
-
-    /// What the largest microbatch so far leaves behind; `None` where the engine cannot tell.
-    fn activation(&self) -> Option<ActivationBytes> {
-        None
-    }
-
-    /// Lets go of everything held (after a failure).
-    fn clear(&mut self);
 }

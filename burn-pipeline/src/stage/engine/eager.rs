@@ -10,8 +10,10 @@
 //! 4. In a plan that splits, forwards run inside a [`Deferral`](crate::ops::Deferral): layers that defer leave their
 //!    weight gradients to `W`, which computes them and adds them to those that `I` held. `B` runs both at once.
 
-use super::contract::{DeferredShare, Engine, EngineReport, ForwardCall, ForwardOutput, Gradients};
+use super::call::{ForwardCall, ForwardOutput, Gradients};
+use super::contract::{Engine, EngineState};
 use super::function::{StageFunction, TrackedOutput};
+use super::report::{DeferredShare, EngineReport};
 use crate::ops::{Deferral, HeldOutputs, RawGradients};
 use crate::stage::Stage;
 use crate::stage::batch::LossPart;
@@ -132,10 +134,6 @@ impl Eager {
 }
 
 impl<M: Stage> Engine<M> for Eager {
-    fn report(&self) -> EngineReport {
-        EngineReport { deferred: self.share, ..EngineReport::eager(self.reason.clone()) }
-    }
-
     fn forward(
         &mut self,
         function: &StageFunction<M>,
@@ -207,6 +205,12 @@ impl<M: Stage> Engine<M> for Eager {
         let halfway = self.halfway.remove(&microbatch).ok_or(StageError::NotHeld)?;
         store.add(microbatch, self.finish(module, halfway)?);
         Ok(())
+    }
+}
+
+impl EngineState for Eager {
+    fn report(&self) -> EngineReport {
+        EngineReport { deferred: self.share, ..EngineReport::eager(self.reason.clone()) }
     }
 
     fn held(&self) -> usize {

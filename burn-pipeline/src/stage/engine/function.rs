@@ -1,6 +1,6 @@
 //! A stage as a function of tensors: module forward and, on the last stage, the loss on top.
 
-use super::contract::ForwardCall;
+use super::call::ForwardCall;
 use crate::stage::Stage;
 use crate::stage::batch::Loss;
 use crate::stage::boundary::{Boundary, BoundaryError, Payload};
@@ -8,17 +8,17 @@ use crate::stage::error::StageError;
 use std::sync::Arc;
 
 /// Tells whether a payload is of the form that something takes.
-pub type PayloadCheck = fn(Payload) -> Result<(), BoundaryError>;
+pub(crate) type PayloadCheck = fn(Payload) -> Result<(), BoundaryError>;
 
 /// What a stage takes from the batch, so that a batch of another form can be refused before anything runs.
 #[derive(Clone, Copy, Debug)]
-pub struct BatchChecks {
+pub(crate) struct BatchChecks {
     /// The input (it comes from the batch on the first stage only).
-    pub input: PayloadCheck,
+    pub(crate) input: PayloadCheck,
     /// The extras.
-    pub extra: PayloadCheck,
+    pub(crate) extra: PayloadCheck,
     /// The target, where there is a loss.
-    pub target: Option<PayloadCheck>,
+    pub(crate) target: Option<PayloadCheck>,
 }
 
 fn check<T: Boundary>(payload: Payload) -> Result<(), BoundaryError> {
@@ -29,7 +29,7 @@ type LossFunction<O> = Arc<dyn Fn(O, Payload) -> Result<Loss, BoundaryError> + S
 
 /// What a stage computes for one microbatch, before autodiff is taken off.
 #[derive(Debug)]
-pub enum TrackedOutput {
+pub(crate) enum TrackedOutput {
     /// The outputs.
     Output(Payload),
     /// The loss over them.
@@ -37,7 +37,7 @@ pub enum TrackedOutput {
 }
 
 /// The forward of a stage's module, with the user's loss where it is the last.
-pub struct StageFunction<M: Stage> {
+pub(crate) struct StageFunction<M: Stage> {
     loss: Option<LossFunction<M::Output>>,
     target: Option<PayloadCheck>,
 }
@@ -56,23 +56,20 @@ impl<M: Stage> std::fmt::Debug for StageFunction<M> {
 
 impl<M: Stage> StageFunction<M> {
     /// The module's forward alone.
-    pub fn forward_only() -> Self {
+    pub(crate) fn forward_only() -> Self {
         Self { loss: None, target: None }
     }
 
     /// The module's forward with a loss on top.
-    pub fn with_loss<T: Boundary, L: Into<Loss>>(loss: impl Fn(M::Output, T) -> L + Send + Sync + 'static) -> Self {
+    pub(crate) fn with_loss<T: Boundary, L: Into<Loss>>(
+        loss: impl Fn(M::Output, T) -> L + Send + Sync + 'static,
+    ) -> Self {
         let erased = move |output: M::Output, target: Payload| Ok(loss(output, T::from_payload(target)?).into());
         Self { loss: Some(Arc::new(erased)), target: Some(check::<T>) }
     }
 
-    /// Has it a loss?
-    pub fn has_loss(&self) -> bool {
-        self.loss.is_some()
-    }
-
     /// What the stage takes from the batch.
-    pub fn takes(&self) -> BatchChecks {
+    pub(crate) fn batch_checks(&self) -> BatchChecks {
         BatchChecks { input: check::<M::Input>, extra: check::<M::Extra>, target: self.target }
     }
 
@@ -80,7 +77,7 @@ impl<M: Stage> StageFunction<M> {
     ///
     /// # Errors
     /// If input or extras are not what the module takes.
-    pub fn output(&self, module: &M, input: Payload, extra: Payload) -> Result<M::Output, StageError> {
+    pub(crate) fn output(&self, module: &M, input: Payload, extra: Payload) -> Result<M::Output, StageError> {
         let input = M::Input::from_payload(input).map_err(StageError::Input)?;
         let extra = M::Extra::from_payload(extra).map_err(StageError::Extra)?;
         Ok(module.forward(input, extra))
@@ -90,7 +87,7 @@ impl<M: Stage> StageFunction<M> {
     ///
     /// # Errors
     /// If there is no loss, no target, or one that the loss does not take; or if the loss is not one number.
-    pub fn loss(&self, output: M::Output, target: Option<Payload>) -> Result<Loss, StageError> {
+    pub(crate) fn loss(&self, output: M::Output, target: Option<Payload>) -> Result<Loss, StageError> {
         let loss = self.loss.as_ref().ok_or(StageError::NoLoss)?;
         let loss = loss(output, target.ok_or(StageError::NoTarget)?).map_err(StageError::Target)?;
         match loss.value.dims() {
@@ -103,7 +100,7 @@ impl<M: Stage> StageFunction<M> {
     ///
     /// # Errors
     /// As [`StageFunction::output`] and [`StageFunction::loss`].
-    pub fn train(&self, module: &M, call: ForwardCall) -> Result<TrackedOutput, StageError> {
+    pub(crate) fn train(&self, module: &M, call: ForwardCall) -> Result<TrackedOutput, StageError> {
         let output = self.output(module, call.input, call.extra)?;
         if call.ends_route {
             return Ok(TrackedOutput::Loss(Box::new(self.loss(output, call.target)?)));

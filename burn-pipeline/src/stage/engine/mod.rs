@@ -1,16 +1,24 @@
-//! The ways to run a stage's forwards and backwards, with the same numbers.
+//! The ways to run a stage's forwards and backwards, all with the same numbers.
+//!
+//! Reading order: [`call`] (what a forward takes and gives), [`function`] (module and loss as one function of tensors),
+//! [`contract`] (what an engine offers), [`eager`] (Burn's autodiff), [`captured`] (programs that are replayed),
+//! [`recompute`] (around either of them), [`work`] (forwards and backwards in pieces), [`report`].
 
+mod call;
 mod captured;
 mod contract;
 mod eager;
 mod function;
 mod recompute;
+mod report;
+mod work;
 
+pub use call::{ForwardCall, ForwardOutput, Gradients};
 pub(super) use captured::Captured;
-pub use contract::{
-    ActivationBytes, DeferredShare, Direction, Engine, EngineKind, EngineReport, ForwardCall, ForwardOutput, Gradients,
-    SplitBackward, StageWork, WorkResult, WorkStarted,
-};
+pub(crate) use contract::{Engine, EngineState};
 pub(super) use eager::Eager;
-pub use function::{BatchChecks, PayloadCheck, StageFunction, TrackedOutput};
+pub(crate) use function::BatchChecks;
+pub(super) use function::StageFunction;
 pub(super) use recompute::Recompute;
+pub use report::{ActivationBytes, DeferredShare, EngineKind, EngineReport, SplitBackward};
+pub(crate) use work::{Direction, StageWork, WorkResult, WorkStarted};

@@ -12,8 +12,10 @@
 //!    first microbatch its outputs are compared with the first one's, so that a forward that draws without a seed,
 //!    or that counts its calls, is refused.
 
-use super::contract::{ActivationBytes, Engine, EngineReport, ForwardCall, ForwardOutput, Gradients};
+use super::call::{ForwardCall, ForwardOutput, Gradients};
+use super::contract::{Engine, EngineState};
 use super::function::StageFunction;
+use super::report::{ActivationBytes, EngineReport};
 use crate::stage::Stage;
 use crate::stage::boundary::AnyTensor;
 use crate::stage::boundary::Payload;
@@ -73,7 +75,7 @@ impl<M: Stage> Recompute<M> {
 
     /// Refuses a forward that does not give the same numbers twice.
     fn prove(&mut self, module: &M, call: ForwardCall, first: &ForwardOutput) -> Result<(), StageError> {
-        self.seed.again(call.microbatch, module);
+        self.seed.reseed(call.microbatch, module);
         let second = self.uncounted(module, |this| this.inner.forward_only(&this.function, module, call))?;
         match bits(first)? == bits(&second)? {
             true => Ok(()),
@@ -83,15 +85,6 @@ impl<M: Stage> Recompute<M> {
 }
 
 impl<M: Stage> Engine<M> for Recompute<M> {
-    fn report(&self) -> EngineReport {
-        let report = self.inner.report();
-        EngineReport { reason: format!("{}; its activations are recomputed", report.reason), ..report }
-    }
-
-    fn set_forward_seed(&mut self, seed: ForwardSeed) {
-        self.seed = seed;
-    }
-
     fn forward(
         &mut self,
         function: &StageFunction<M>,
@@ -149,6 +142,17 @@ impl<M: Stage> Engine<M> for Recompute<M> {
         store: &mut GradientStore,
     ) -> Result<(), StageError> {
         self.inner.backward_weights(module, microbatches, store)
+    }
+}
+
+impl<M: Stage> EngineState for Recompute<M> {
+    fn report(&self) -> EngineReport {
+        let report = self.inner.report();
+        EngineReport { reason: format!("{}; its activations are recomputed", report.reason), ..report }
+    }
+
+    fn set_forward_seed(&mut self, seed: ForwardSeed) {
+        self.seed = seed;
     }
 
     fn held(&self) -> usize {

@@ -1,165 +1,166 @@
-//! What the executor drives: a stage with its module's type hidden.
-//!
-//! Guarantees: the executor sees payloads and gradients, never a module's type.
+//! A stage whose module's type is hidden: its engine is chosen, it runs `F`, `I`, `W` and `B`, and its weights are
+//! stepped.
 
+use super::describe::DescribeStage;
+use super::interleave::InterleaveStage;
+use super::typed::Typed;
+use super::update::UpdateStage;
+use super::weights::StageWeights;
 use crate::stage::batch::LossPart;
-use crate::stage::boundary::AnyTensor;
-use crate::stage::boundary::Payload;
-use crate::stage::boundary::StageMetadata;
-use crate::stage::engine::BatchChecks;
-#[cfg(doc)]
-use crate::stage::engine::Engine;
+use crate::stage::boundary::{AnyTensor, Boundary, Payload};
 use crate::stage::engine::{
-    ActivationBytes, Direction, EngineReport, ForwardCall, ForwardOutput, Gradients, SplitBackward, StageWork,
-    WorkResult, WorkStarted,
+    Captured, Eager, Engine, EngineReport, ForwardCall, ForwardOutput, Gradients, Recompute, SplitBackward,
 };
 use crate::stage::error::StageError;
-use crate::stage::random::ForwardSeed;
-use crate::stage::state::NamedParameter;
-use crate::stage::state::Names;
-use crate::stage::state::{Accumulation, GradientStore};
-use crate::stage::state::{NamedWeight, ParameterState, StageState};
+use crate::stage::module::Stage;
+use crate::stage::state::{Accumulation, GradientStore, collected, float_weights, parameter_ids, retie};
 use burn::module::ParamId;
 use burn::optim::ModuleOptimizer;
-use std::any::Any;
-use std::collections::HashMap;
 
-/// What the executor needs of a stage.
-pub trait ErasedStage: Send {
-    /// The module's type, for messages.
-    fn module_type(&self) -> &'static str;
-    /// How they are run, why, and what the stage was captured as.
-    fn report(&self) -> EngineReport;
-    /// Chooses how they are run; `splits` says whether the plan runs `I` and `W` on this stage, `keep_outputs`
-    /// whether the eager way holds outputs until their backward. Before any
-    /// forward.
+/// A stage of any module type, as the executor drives it: payloads and gradients go in and out.
+///
+/// It comes from [`StageBox::into_inner`](crate::stage::StageBox::into_inner), for programs that run a stage by hand (a
+/// test, a benchmark). Everybody else gives [`StageBox`](crate::stage::StageBox)es to a pipeline.
+#[expect(private_bounds, reason = "what only the executor needs is no part of the public interface")]
+pub trait ErasedStage: DescribeStage + InterleaveStage + StageWeights + UpdateStage + Send {
+    /// Chooses the engine, before any forward: `splits` says whether the plan runs `I` and `W` on this stage, and
+    /// `keep_outputs` whether plain autodiff holds outputs until their backward.
     ///
     /// # Errors
-    /// If that way is not built in.
+    /// If the stage cannot be run that way.
     fn choose(&mut self, split: SplitBackward, splits: bool, keep_outputs: bool) -> Result<(), StageError>;
-    /// Names of the extras it reads.
-    fn extras(&self) -> Vec<&'static str>;
-    /// What it takes from the batch.
-    fn takes(&self) -> BatchChecks;
-    /// Has it a loss?
-    fn has_loss(&self) -> bool;
-    /// What was declared of its boundary.
-    fn declared(&self) -> Option<&StageMetadata>;
-    /// Declares what it takes and hands on.
-    fn set_declared(&mut self, metadata: StageMetadata);
-    /// Sets how gradients are added and who steps the weights.
+    /// Sets the order in which gradients are added, and the optimizer that steps the weights.
     fn prepare(&mut self, accumulation: Accumulation, optimizer: Option<ModuleOptimizer>);
-    /// Says where the forwards of the next batches draw random numbers from.
-    fn set_forward_seed(&mut self, seed: ForwardSeed);
-    /// Starts a pass over a batch: ordered sums start at microbatch `first`; `None` holds all gradients back
-    /// until they are released.
-    fn begin(&mut self, first: Option<usize>);
-    /// A training forward.
+    /// The engine, the reason for it, and what it measured.
+    fn report(&self) -> EngineReport;
+    /// Runs a forward as in training, and holds what its backward needs.
     ///
     /// # Errors
-    /// See [`Engine::forward`].
+    /// If the call's parts do not fit the stage.
     fn forward(&mut self, call: ForwardCall) -> Result<ForwardOutput, StageError>;
-    /// A forward without autodiff: the outputs and, where there is a loss and a target, the loss.
+    /// Runs a forward without autodiff. Returns the outputs and, where there are a loss and a target, the loss.
     ///
     /// # Errors
     /// If the call's parts do not fit the stage.
     fn evaluate(&self, call: ForwardCall) -> Result<(Payload, Option<LossPart>), StageError>;
-    /// `B`.
+    /// `B`: returns the gradients of the input, and adds those of the weights to the sums. `seeds` holds the gradient
+    /// of each output tensor, or the loss's seed.
     ///
     /// # Errors
-    /// See [`Engine::backward`].
+    /// If no forward of the microbatch is held, or a gradient does not fit its output.
     fn backward(&mut self, microbatch: usize, seeds: Gradients) -> Result<Gradients, StageError>;
-    /// `I`.
+    /// `I`: returns the gradients of the input, and holds what `W` needs.
     ///
     /// # Errors
-    /// See [`Engine::backward_input`].
+    /// As [`ErasedStage::backward`].
     fn backward_input(&mut self, microbatch: usize, seeds: Gradients) -> Result<Gradients, StageError>;
-    /// `W`.
+    /// `W`: adds the gradients of the weights to the sums.
     ///
     /// # Errors
-    /// See [`Engine::backward_weight`].
+    /// If no `I` of the microbatch is held.
     fn backward_weight(&mut self, microbatch: usize) -> Result<(), StageError>;
-    /// `W` of several microbatches at once.
+    /// `W` of several microbatches at once: the same sums up to the order of additions.
     ///
     /// # Errors
-    /// See [`Engine::backward_weights`].
+    /// As [`ErasedStage::backward_weight`].
     fn backward_weights(&mut self, microbatches: &[usize]) -> Result<(), StageError>;
-    /// Starts work that is done piece by piece.
-    ///
-    /// # Errors
-    /// See [`Engine::begin`].
-    fn begin_work(&mut self, work: StageWork) -> Result<WorkStarted, StageError>;
-    /// Runs the next pieces of it.
-    ///
-    /// # Errors
-    /// See [`Engine::advance`].
-    fn advance_work(&mut self, direction: Direction, pieces: usize) -> Result<(), StageError>;
-    /// Runs what is left of it.
-    ///
-    /// # Errors
-    /// See [`Engine::complete`].
-    fn complete_work(&mut self, direction: Direction) -> Result<WorkResult, StageError>;
-    /// The gathered weight gradients.
+    /// The sums of the weights' gradients.
     fn gradients(&mut self) -> &mut GradientStore;
-    /// Parameters in visiting order.
+    /// The identifiers of its float parameters, each once, in visiting order.
     fn parameters(&self) -> Vec<ParamId>;
-    /// Parameters by name, in visiting order; one that sits in several places comes once for each.
-    fn named_parameters(&self) -> Vec<NamedParameter>;
-    /// The value of every parameter, in visiting order, without autodiff.
+    /// The value of every float parameter, in visiting order, without autodiff.
     fn weights(&self) -> Vec<(ParamId, AnyTensor)>;
-    /// Brings running statistics up to date: Burn keeps the last update of each thread aside.
-    fn settle(&mut self);
-    /// Replaces the value of every parameter, in visiting order.
-    fn set_weights(&mut self, weights: Vec<AnyTensor>);
-    /// Has it an optimizer?
-    fn has_optimizer(&self) -> bool;
-    /// Says whether its activations are recomputed; before it is chosen how the stage is run.
-    fn set_recompute(&mut self, recompute: bool);
-    /// Says how its parameters are called in the whole model.
-    fn set_names(&mut self, names: Names);
-    /// All its parameters and buffers, in visiting order.
-    fn named_weights(&self) -> Vec<NamedWeight>;
-    /// What its optimizer keeps, by parameter; `None` without an optimizer.
-    ///
-    /// # Errors
-    /// What Burn says of the optimizer's record.
-    fn optimizer_state(&self) -> Result<Option<HashMap<ParamId, ParameterState>>, StageError>;
-    /// BatchChecks other values and other optimizer state, to be adopted later; nothing changes yet.
-    ///
-    /// # Errors
-    /// If the optimizer does not keep what it is given.
-    fn offer(&mut self, state: StageState) -> Result<(), StageError>;
-    /// Adopts what was offered, if anything was, and forgets gradients and everything held.
-    fn adopt(&mut self);
-    /// Lets go of what was offered.
-    fn decline(&mut self);
-    /// Steps the weights with the gathered gradients, and forgets them; without an optimizer it only forgets.
+    /// Steps the weights with the gradient sums and drops these; without an optimizer it only drops them.
     fn optimize(&mut self, learning_rate: f64);
-    /// Gives the module what was observed since the step before; see [`Stage::after_step`](crate::stage::Stage::after_step).
-    fn after_step(&mut self, observed: &[Vec<f64>]);
-    /// Does anything held refer to the parameters, so that they cannot be replaced before its backward?
-    fn pins_weights(&self) -> bool;
-    /// Where nothing pins them: lets go of the parameters that microbatches are held with. Their backwards use those that
-    /// the module has then.
-    fn unload_weights(&mut self);
-    /// Says whether its parameters are sharded over data-parallel replicas, whatever the pipeline says of all stages.
-    fn set_sharded(&mut self, sharded: bool);
-    /// Whether they are, where that was said.
-    fn wants_shards(&self) -> Option<bool>;
-    /// Does the optimizer step each element of a parameter by itself, so that it can step pieces? Tried on a few elements
-    /// of each parameter, two steps long.
-    ///
-    /// # Errors
-    /// What the device reports.
-    fn steps_by_element(&self) -> Result<bool, StageError>;
-    /// Microbatches held between forward and the last part of their backward.
+    /// The number of microbatches between their forward and the last part of their backward.
     fn held(&self) -> usize;
-    /// Bytes held between forward and the last part of their backward, where the engine can tell.
-    fn held_bytes(&self) -> Option<usize>;
-    /// What the largest microbatch so far leaves behind, where the engine can tell.
-    fn activation(&self) -> Option<ActivationBytes>;
-    /// Lets go of everything held, and of the gradients (after a failure).
+    /// Drops everything held and the gradients, after a failure.
     fn clear(&mut self);
-    /// A copy of the module, behind `Any` (its type is the factory's).
-    fn module(&self) -> Box<dyn Any + Send>;
+}
+
+impl<M: Stage> ErasedStage for Typed<M> {
+    fn choose(&mut self, split: SplitBackward, splits: bool, keep_outputs: bool) -> Result<(), StageError> {
+        let eager = |reason| Box::new(Eager::new(reason).keeping_outputs(keep_outputs).deferring(splits));
+        let engine: Box<dyn Engine<M>> = match (split, splits) {
+            (SplitBackward::Eager, _) => eager("it was asked for"),
+            (SplitBackward::Auto, false) => eager("the plan does not split its backward"),
+            (SplitBackward::Auto, true) => Box::new(Captured::new(self.function.clone(), false)),
+            (SplitBackward::Captured, _) => Box::new(Captured::new(self.function.clone(), true)),
+        };
+        self.engine = match self.options.recompute {
+            true => Box::new(Recompute::new(engine, self.function.clone())),
+            false => engine,
+        };
+        Ok(())
+    }
+
+    fn prepare(&mut self, accumulation: Accumulation, optimizer: Option<ModuleOptimizer>) {
+        self.store = GradientStore::new(accumulation);
+        self.optimizer = optimizer;
+    }
+
+    fn report(&self) -> EngineReport {
+        self.engine.report()
+    }
+
+    fn forward(&mut self, call: ForwardCall) -> Result<ForwardOutput, StageError> {
+        self.run_forward(call)
+    }
+
+    fn evaluate(&self, call: ForwardCall) -> Result<(Payload, Option<LossPart>), StageError> {
+        let module = Self::present(&self.module)?.valid();
+        let output = self.function.output(&module, call.input, call.extra)?.into_payload();
+        if self.batch_checks().target.is_none() || call.target.is_none() {
+            return Ok((output, None));
+        }
+        let given = M::Output::from_payload(output.clone()).map_err(StageError::Input)?;
+        Ok((output, Some(LossPart::from(self.function.loss(given, call.target)?))))
+    }
+
+    fn backward(&mut self, microbatch: usize, seeds: Gradients) -> Result<Gradients, StageError> {
+        self.engine.backward(Self::present(&self.module)?, microbatch, seeds, &mut self.store)
+    }
+
+    fn backward_input(&mut self, microbatch: usize, seeds: Gradients) -> Result<Gradients, StageError> {
+        self.engine.backward_input(Self::present(&self.module)?, microbatch, seeds)
+    }
+
+    fn backward_weight(&mut self, microbatch: usize) -> Result<(), StageError> {
+        self.engine.backward_weight(Self::present(&self.module)?, microbatch, &mut self.store)
+    }
+
+    fn backward_weights(&mut self, microbatches: &[usize]) -> Result<(), StageError> {
+        self.engine.backward_weights(Self::present(&self.module)?, microbatches, &mut self.store)
+    }
+
+    fn gradients(&mut self) -> &mut GradientStore {
+        &mut self.store
+    }
+
+    fn parameters(&self) -> Vec<ParamId> {
+        self.module.as_ref().map(parameter_ids).unwrap_or_default()
+    }
+
+    fn weights(&self) -> Vec<(ParamId, AnyTensor)> {
+        self.module.as_ref().map(float_weights).unwrap_or_default()
+    }
+
+    fn optimize(&mut self, learning_rate: f64) {
+        if let Some(optimizer) = &mut self.optimizer
+            && let Some(module) = self.module.take()
+        {
+            let gradients = collected(&module, &mut self.store);
+            // Burn's optimizers give every path of a tied parameter a leaf of its own; as one leaf it gets one gradient.
+            self.module = Some(retie(optimizer.step(learning_rate, module, gradients)));
+        }
+        self.store.clear();
+    }
+
+    fn held(&self) -> usize {
+        self.engine.held()
+    }
+
+    fn clear(&mut self) {
+        self.forget();
+    }
 }

@@ -1,7 +1,18 @@
 //! A stage with its module's type hidden: what the executor drives.
+//!
+//! Guarantees: whoever drives a stage sees payloads and gradients, never a module's type.
+//!
+//! One type implements everything, [`typed`]; each trait is one concern, in a file with its implementation:
+//! [`describe`] (what the stage is), [`interleave`] (work in pieces, and the engine), [`weights`] (parameters and
+//! checkpoints), [`update`] (around the optimizer step), [`erased_stage`] (running and stepping; it stands on the others).
 
+mod describe;
 mod erased_stage;
+mod interleave;
+mod options;
 mod typed;
+mod update;
+mod weights;
 
 pub use erased_stage::ErasedStage;
 pub(super) use typed::Typed;

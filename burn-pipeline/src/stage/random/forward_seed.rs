@@ -11,33 +11,32 @@ use super::init::generator;
 use burn::module::Module;
 use std::sync::MutexGuard;
 
-/// Where the forwards of one stage draw from.
+/// The seed that the forwards of one stage draw random numbers from.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct ForwardSeed {
+pub(crate) struct ForwardSeed {
     seed: Option<u64>,
 }
 
 impl ForwardSeed {
-    /// From this seed, which should differ from batch to batch and from stage to stage; `None` leaves the generator
-    /// alone.
-    pub fn new(seed: Option<u64>) -> Self {
+    /// A seed, which should differ from batch to batch and from stage to stage; `None` leaves the generator alone.
+    pub(crate) fn new(seed: Option<u64>) -> Self {
         Self { seed }
     }
 
-    /// Is the generator seeded?
-    pub(crate) fn are_seeded(&self) -> bool {
+    /// Is there a seed?
+    pub(crate) fn is_set(&self) -> bool {
         self.seed.is_some()
     }
 
-    /// Seeds the generator for a microbatch; nobody else does until the guard is dropped.
+    /// Seeds the generator for a microbatch, and keeps other stages from seeding it until the guard is dropped.
     pub(crate) fn begin<M: Module>(&self, microbatch: usize, module: &M) -> Option<MutexGuard<'static, ()>> {
         let turn = self.seed.map(|_| generator());
-        self.again(microbatch, module);
+        self.reseed(microbatch, module);
         turn
     }
 
-    /// Seeds the generator for the same microbatch again, in the same turn.
-    pub(crate) fn again<M: Module>(&self, microbatch: usize, module: &M) {
+    /// Seeds the generator for the same microbatch again, while the guard is held.
+    pub(crate) fn reseed<M: Module>(&self, microbatch: usize, module: &M) {
         if let Some(seed) = self.seed {
             let device = module.devices().into_iter().next().unwrap_or_default();
             device.seed(mixed(seed, microbatch as u64));

@@ -3,6 +3,5 @@
 mod forward_seed;
 mod init;
 
-pub use forward_seed::ForwardSeed;
-pub(crate) use forward_seed::mixed;
+pub(crate) use forward_seed::{ForwardSeed, mixed};
 pub use init::init_seeded;

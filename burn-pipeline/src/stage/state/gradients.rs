@@ -21,7 +21,7 @@ pub enum Accumulation {
 }
 
 /// The weight gradients of one microbatch, by parameter.
-pub type WeightGradients = Vec<(ParamId, AnyTensor)>;
+pub(in crate::stage) type WeightGradients = Vec<(ParamId, AnyTensor)>;
 
 /// The sum of weight gradients over microbatches, by parameter.
 #[derive(Debug, Default)]

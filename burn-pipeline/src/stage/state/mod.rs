@@ -1,20 +1,25 @@
-//! What a stage holds between microbatches and steps: parameters by name, gradient sums, the optimizer's state.
+//! What a stage keeps from step to step: its parameters by name, the sums of their gradients, its optimizer's state.
+//!
+//! Reading order: [`named`] (float parameters), [`names`] (their names in the whole model), [`weights`] (values, taken out
+//! and put back), [`gradients`] (sums over microbatches), [`optimizer`] (its state, by parameter), [`by_element`] (can the
+//! optimizer step shards?), [`shared_error`].
 
 mod by_element;
 mod gradients;
 mod named;
 mod names;
+mod optimizer;
 mod shared_error;
 mod weights;
 
 pub(super) use by_element::steps_by_element;
-pub(super) use gradients::collected;
-pub use gradients::{Accumulation, GradientStore, WeightGradients};
-pub use named::NamedParameter;
+pub use gradients::{Accumulation, GradientStore};
+pub(super) use gradients::{WeightGradients, collected};
+pub(crate) use named::NamedParameter;
 pub(super) use named::{named_parameters, parameter_ids, retie};
 pub use names::Names;
+pub(super) use optimizer::optimizer_state;
+pub(crate) use optimizer::{ParameterState, StageState, StateValue, with_optimizer_state};
 pub use shared_error::SharedError;
-pub use weights::{
-    NamedWeight, ParameterState, StageState, StateValue, named_weights, optimizer_state, with_optimizer_state,
-    with_weights,
-};
+pub(super) use weights::float_weights;
+pub use weights::{NamedWeight, named_weights, with_weights};

@@ -7,17 +7,17 @@ use std::collections::HashMap;
 
 /// One float parameter of a module.
 #[derive(Clone, PartialEq, Debug)]
-pub struct NamedParameter {
+pub(crate) struct NamedParameter {
     /// Its path in the module, field names and places in lists joined by dots (`blocks.0.norm.gamma`).
-    pub path: String,
+    pub(crate) path: String,
     /// Its identifier.
-    pub id: ParamId,
+    pub(crate) id: ParamId,
     /// Shape.
-    pub shape: Vec<usize>,
+    pub(crate) shape: Vec<usize>,
     /// Element type.
-    pub dtype: DType,
+    pub(crate) dtype: DType,
     /// Does it get gradients?
-    pub trainable: bool,
+    pub(crate) trainable: bool,
 }
 
 /// A module's float parameters in visiting order; one that sits in several places comes once for each.

@@ -1,21 +1,15 @@
-//! A module's weights and its optimizer's state, taken out and put back by parameter.
+//! A module's parameters and buffers, taken out and put back.
 //!
-//! Guarantees: what is taken out and put back is equal to the last bit, whatever the element type; parameters of
-//! every kind, frozen ones and buffers (running statistics) are among them. A parameter that the module holds at
-//! several paths is one weight with several names.
-//!
-//! Burn's optimizers give their state as a record whose entries are named by parameter id. Ids differ from run to
-//! run and from cut to cut, so the record is taken apart by id here, and put together with the ids of the module
-//! that it is for. The record's inside is only to be had in its stored form (`burn-pack`).
+//! Guarantees: a value that is taken out and put back is equal to the last bit, whatever its element type; frozen
+//! parameters and buffers (running statistics) are among them. A parameter that sits at several paths of the module is one
+//! weight with several names.
 
 use super::names::Names;
 use crate::stage::boundary::AnyTensor;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
-use burn::optim::{ModuleOptimizer, OptimizerRecord};
 use burn::tensor::kind::Basic;
-use burn::tensor::{Bool, Int, Tensor, TensorData};
-use burn_pack::{Reader, Scalar, Writer};
-use std::collections::{BTreeMap, HashMap};
+use burn::tensor::{Bool, Int, Tensor};
+use std::collections::HashMap;
 
 /// A parameter or buffer of a module.
 #[derive(Clone, Debug)]
@@ -28,33 +22,6 @@ pub struct NamedWeight {
     pub names: Vec<String>,
     /// Its value, without autodiff.
     pub value: AnyTensor,
-}
-
-/// One entry of what an optimizer keeps for a parameter.
-#[derive(Clone, PartialEq, Debug)]
-pub enum StateValue {
-    /// A tensor (a moment, say).
-    Tensor(TensorData),
-    /// A signed number.
-    Int(i64),
-    /// A number that is not negative (a step counter, say).
-    UInt(u64),
-    /// A floating-point number.
-    Float(f64),
-    /// A flag.
-    Bool(bool),
-}
-
-/// What an optimizer keeps for one parameter, by field.
-pub type ParameterState = BTreeMap<String, StateValue>;
-
-/// What a stage is to take over: values by parameter, and the state of its optimizer.
-#[derive(Debug, Default)]
-pub struct StageState {
-    /// Values, on the device of the parameter that each is for.
-    pub weights: HashMap<ParamId, AnyTensor>,
-    /// The optimizer's state by parameter; `None` leaves the optimizer as it is.
-    pub optimizer: Option<HashMap<ParamId, ParameterState>>,
 }
 
 /// All parameters and buffers of a module, in visiting order.
@@ -109,6 +76,22 @@ impl ModuleVisitor for Gather<'_> {
     }
 }
 
+/// The value of every float parameter, in visiting order, without autodiff; one that sits at several paths comes once for
+/// each.
+pub(in crate::stage) fn float_weights<M: Module>(module: &M) -> Vec<(ParamId, AnyTensor)> {
+    struct Weights(Vec<(ParamId, AnyTensor)>);
+
+    impl ModuleVisitor for Weights {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            self.0.push((param.id, AnyTensor::new(param.val().inner())));
+        }
+    }
+
+    let mut weights = Weights(Vec::new());
+    module.visit(&mut weights);
+    weights.0
+}
+
 /// The module with other values; a parameter that has none keeps its own. Each stays trainable or frozen as it was,
 /// and what was one leaf of autodiff's graph at several paths stays one.
 pub fn with_weights<M: Module>(module: M, weights: &HashMap<ParamId, AnyTensor>) -> M {
@@ -156,103 +139,5 @@ impl ModuleMapper for Replace<'_> {
         let Some(value) = self.value(param.id, autodiff) else { return param };
         let (id, _, mapper) = param.consume();
         Param::from_mapped_value(id, value, mapper)
-    }
-}
-
-/// What an optimizer keeps, by parameter. Reads all of it to the host.
-///
-/// # Errors
-/// What Burn says of the record.
-pub fn optimizer_state(optimizer: &ModuleOptimizer) -> Result<HashMap<ParamId, ParameterState>, String> {
-    let bytes = optimizer.to_record().into_bytes().map_err(|e| e.to_string())?;
-    let reader = Reader::from_bytes(bytes).map_err(|e| e.to_string())?;
-    let mut states: HashMap<ParamId, ParameterState> = HashMap::new();
-    let mut keep = |entry: &str, value: StateValue| {
-        let (id, field) = entry.split_once('.').ok_or_else(|| format!("`{entry}` belongs to no parameter"))?;
-        let id: u64 = id.parse().map_err(|_| format!("`{entry}` belongs to no parameter"))?;
-        states.entry(ParamId::from(id)).or_default().insert(field.to_owned(), value);
-        Ok::<_, String>(())
-    };
-    for (entry, &scalar) in reader.scalars() {
-        keep(entry, scalar.into())?;
-    }
-    for tensor in reader.into_tensors().map_err(|e| e.to_string())? {
-        let (entry, dtype, shape, _, bytes) = tensor.into_parts().map_err(|e| e.to_string())?;
-        keep(&entry, StateValue::Tensor(TensorData::from_bytes(bytes, shape, dtype)))?;
-    }
-    Ok(states)
-}
-
-/// The optimizer with other state: all of it, by parameter.
-///
-/// # Errors
-/// If the optimizer does not keep what it is given (it is of another family than the one that gave it).
-pub fn with_optimizer_state(
-    optimizer: ModuleOptimizer,
-    states: &HashMap<ParamId, ParameterState>,
-    paths: &HashMap<ParamId, String>,
-) -> Result<ModuleOptimizer, String> {
-    let entries = |(id, state)| entries(id, state);
-    let (mut tensors, mut scalars) = (Vec::new(), Vec::new());
-    for (id, entry, value) in states.iter().flat_map(entries) {
-        match value.scalar() {
-            Ok(scalar) => scalars.push((entry, scalar)),
-            Err(data) => {
-                let (bytes, shape, dtype) = data.clone().into_parts();
-                tensors.push(burn_pack::Tensor::new(entry, dtype, shape, Some(id), bytes));
-            }
-        }
-    }
-    let mut writer = Writer::new(tensors);
-    for (entry, scalar) in &scalars {
-        writer = writer.with_scalar(entry, *scalar);
-    }
-    for (id, path) in paths.iter().filter(|(id, _)| states.contains_key(id)) {
-        writer = writer.with_metadata(&id.val().to_string(), path);
-    }
-    let bytes = writer.into_bytes().map_err(|e| e.to_string())?;
-    let record = OptimizerRecord::from_bytes(bytes).map_err(|e| e.to_string())?;
-    let loaded = optimizer.load_record(record);
-    // A foreign state is skipped by Burn without a word.
-    let kept = optimizer_state(&loaded)?;
-    let fields = |state: Option<&ParameterState>| state.map(|s| s.keys().cloned().collect::<Vec<_>>());
-    match states.iter().find(|(id, state)| fields(kept.get(id)) != fields(Some(state))) {
-        None => Ok(loaded),
-        Some((id, state)) => {
-            let path = paths.get(id).cloned().unwrap_or_default();
-            let saved = state.keys().cloned().collect::<Vec<_>>().join(", ");
-            Err(format!("the optimizer does not keep what was saved for `{path}` ({saved}); is it of another family?"))
-        }
-    }
-}
-
-/// A parameter's entries as Burn's record names them.
-fn entries<'a>(
-    id: &'a ParamId,
-    state: &'a ParameterState,
-) -> impl Iterator<Item = (u64, String, &'a StateValue)> + use<'a> {
-    state.iter().map(move |(field, value)| (id.val(), format!("{}.{field}", id.val()), value))
-}
-
-impl From<Scalar> for StateValue {
-    fn from(scalar: Scalar) -> Self {
-        match scalar {
-            Scalar::Int(value) => StateValue::Int(value),
-            Scalar::UInt(value) => StateValue::UInt(value),
-            Scalar::Float(value) => StateValue::Float(value),
-            Scalar::Bool(value) => StateValue::Bool(value),
-        }
-    }
-}
-
-impl StateValue {
-    fn scalar(&self) -> Result<Scalar, &TensorData> {
-        match self {
-            StateValue::Tensor(data) => Err(data),
-            StateValue::Int(value) => Ok(Scalar::Int(*value)),
-            StateValue::UInt(value) => Ok(Scalar::UInt(*value)),
-            StateValue::Float(value) => Ok(Scalar::Float(*value)),
-            StateValue::Bool(value) => Ok(Scalar::Bool(*value)),
-        }
     }
 }

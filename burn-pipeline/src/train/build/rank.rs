@@ -51,9 +51,9 @@ impl Blueprint {
             facts.push(StageFacts {
                 stage,
                 extras: held.extras(),
-                has_loss: held.has_loss(),
-                declared: held.declared().is_some(),
-                takes: held.takes(),
+                has_loss: held.batch_checks().target.is_some(),
+                declared: held.options().declared.is_some(),
+                takes: held.batch_checks(),
                 weight_bytes: weights.iter().map(|(_, weight)| weight.bytes()).sum(),
                 names: StageFacts::names(held.named_weights()),
             });

@@ -205,7 +205,7 @@ impl<'a> Probe<'a> {
         arriving.sort_unstable();
         let past = arriving.iter().filter_map(|edge| self.past.remove(edge)).collect();
         let extra = self.brought(self.batch.whole_extra(index, &held.extras())?);
-        let ends_route = index + 1 == self.layers && held.has_loss();
+        let ends_route = index + 1 == self.layers && held.batch_checks().target.is_some();
         let target = self.batch.whole_target().filter(|_| ends_route).cloned().map(|target| self.brought(target));
         let input = input.join_skips(past);
         Ok(ForwardCall { microbatch: 0, input, extra, target, ends_route, wants_input_gradient: index > 0 })
@@ -220,7 +220,7 @@ impl<'a> Probe<'a> {
         layer: &mut Layer,
     ) -> Result<(), MeasureError> {
         let captured = held.choose(SplitBackward::Captured, true, false).and_then(|()| {
-            held.begin(Some(0));
+            held.gradients().begin(Some(0));
             held.forward(call.clone())
         });
         match captured {
@@ -235,7 +235,7 @@ impl<'a> Probe<'a> {
         if let Some(programs) = held.report().programs.first() {
             layer.flops = programs.forward().flops() as f64;
         }
-        if let Some(bytes) = held.activation() {
+        if let Some(bytes) = held.engine().activation() {
             layer.activation_bytes = bytes.after_forward as f64;
             layer.recomputed_bytes = bytes.recomputed as f64;
             layer.freed_at_input_bytes = (bytes.after_forward + bytes.recomputed) as f64 - bytes.after_input as f64;
@@ -251,7 +251,7 @@ impl<'a> Probe<'a> {
         let mut seconds = Seconds::default();
         let mut output = Payload::default();
         for round in 0..=self.rounds {
-            held.begin(Some(0));
+            held.gradients().begin(Some(0));
             let (outcome, forward) = self.timed(|| held.forward(call.clone()))?;
             let seeds = self.seeds(&outcome);
             if let ForwardOutput::Activations(payload) = outcome {
@@ -263,7 +263,7 @@ impl<'a> Probe<'a> {
             }
             let (_, input) = self.timed(|| held.backward_input(0, seeds.clone()))?;
             let ((), weight) = self.timed(|| held.backward_weight(0))?;
-            held.begin(Some(0));
+            held.gradients().begin(Some(0));
             let (_, again) = self.timed(|| held.forward(call.clone()))?;
             let (_, backward) = self.timed(|| held.backward(0, seeds))?;
             held.clear();

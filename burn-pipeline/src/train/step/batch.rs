@@ -61,7 +61,7 @@ impl Rank {
         let mut ordered = false;
         for (&stage, held) in self.executor.stages().iter_mut() {
             // In the batch's order, other replicas' gradients come after the first one's: see `replicas::chain`.
-            held.begin((first_replica && stage.replica() == 0).then_some(0));
+            held.gradients().begin((first_replica && stage.replica() == 0).then_some(0));
             ordered |= held.gradients().accumulation() == Accumulation::Ordered;
         }
         if ordered {
@@ -75,7 +75,7 @@ impl Rank {
         self.executor.reduce_remaining(true)?;
         let loss = self.contract.gather(&outcome.losses);
         self.observed.extend(outcome.observed.iter().cloned());
-        let activations = self.executor.stages().iter().filter_map(|(&stage, held)| Some((stage, held.activation()?)));
+        let activations = self.executor.stages().iter().filter_map(|(&stage, held)| Some((stage, held.engine().activation()?)));
         Ok(BatchOutcome { activations: activations.collect(), ..BatchOutcome::new(loss, outcome) })
     }
 

@@ -77,7 +77,7 @@ impl Rank {
 
     fn declared(&mut self) -> Metadata {
         let stages = self.executor.stages().iter();
-        stages.filter_map(|(&stage, held)| Some((stage, held.declared()?.clone()))).collect()
+        stages.filter_map(|(&stage, held)| Some((stage, held.options().declared.as_ref()?.clone()))).collect()
     }
 
     /// The one mode of all ranks.
@@ -100,7 +100,7 @@ impl Rank {
         }
         *executor.spec_check_mut() = SpecCheck::Record(RecordedSpecs::default());
         for batch in zeros {
-            executor.stages().values_mut().for_each(|held| held.begin(Some(0)));
+            executor.stages().values_mut().for_each(|held| held.gradients().begin(Some(0)));
             let seeding = Seeding { reduction, reference_samples: batch.size(0) };
             let share = ReplicaShare::default();
             executor.run(Run { plan, batch, seeding, train: true, began: Instant::now(), share })?;

@@ -7,7 +7,7 @@ use super::record::{Refusal, record};
 use super::signature::Signature;
 use crate::program::on_device;
 use crate::stage::Stage;
-use crate::stage::engine::contract::ForwardCall;
+use crate::stage::engine::call::ForwardCall;
 use crate::stage::engine::eager::Eager;
 use crate::stage::engine::function::StageFunction;
 use crate::stage::error::StageError;

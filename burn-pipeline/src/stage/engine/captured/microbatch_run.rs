@@ -7,7 +7,7 @@ use crate::program::{Phase, Program, Replay, StagePrograms, interpreter};
 use crate::stage::batch::{LossPart, Weight};
 use crate::stage::boundary::AnyTensor;
 use crate::stage::boundary::{Payload, PayloadPart};
-use crate::stage::engine::contract::{ForwardCall, ForwardOutput, Gradients};
+use crate::stage::engine::call::{ForwardCall, ForwardOutput, Gradients};
 use crate::stage::error::StageError;
 use crate::stage::state::WeightGradients;
 use burn::backend::ir::{TensorId, TensorIr};

@@ -3,7 +3,7 @@
 use super::microbatch_run::{Flight, Ready};
 use super::parameters::Parameters;
 use crate::program::{Phase, Program, StagePrograms};
-use crate::stage::engine::contract::{ForwardCall, Gradients};
+use crate::stage::engine::call::{ForwardCall, Gradients};
 use crate::stage::error::StageError;
 use burn::backend::DispatchTensor;
 use std::sync::Arc;

@@ -17,7 +17,7 @@ use crate::stage::Stage;
 use crate::stage::batch::Weight;
 use crate::stage::boundary::{AnyTensor, TensorKind};
 use crate::stage::boundary::{Payload, PayloadPart};
-use crate::stage::engine::contract::ForwardCall;
+use crate::stage::engine::call::ForwardCall;
 use crate::stage::engine::eager::strategy_of;
 use crate::stage::engine::function::{StageFunction, TrackedOutput};
 use crate::stage::error::StageError;

@@ -6,11 +6,11 @@ use super::parameters::Parameters;
 use super::piecewise::Piecewise;
 use crate::program::{Phase, StagePrograms};
 use crate::stage::Stage;
-use crate::stage::engine::contract::{
-    ActivationBytes, Direction, Engine, EngineKind, EngineReport, ForwardCall, ForwardOutput, Gradients, StageWork,
-    WorkResult, WorkStarted,
-};
+use crate::stage::engine::call::{ForwardCall, ForwardOutput, Gradients};
+use crate::stage::engine::contract::{Engine, EngineState};
 use crate::stage::engine::function::StageFunction;
+use crate::stage::engine::report::{ActivationBytes, EngineKind, EngineReport};
+use crate::stage::engine::work::{Direction, StageWork, WorkResult, WorkStarted};
 use crate::stage::error::StageError;
 use crate::stage::state::{Accumulation, GradientStore};
 use std::collections::{BTreeSet, HashMap};
@@ -87,23 +87,6 @@ impl<M: Stage> Captured<M> {
 }
 
 impl<M: Stage> Engine<M> for Captured<M> {
-    fn report(&self) -> EngineReport {
-        let programs: Vec<Arc<StagePrograms>> =
-            self.known.values().filter_map(|known| known.as_ref().ok()).map(|ready| ready.programs.clone()).collect();
-        let refused: Vec<&str> =
-            self.known.values().filter_map(|known| known.as_ref().err()).map(String::as_str).collect();
-        let reason = match (programs.len(), refused.as_slice()) {
-            (0, []) => "no microbatch was run yet".to_owned(),
-            (_, []) => format!("its backward is split, and it could be captured{}", extensions(&programs)),
-            (0, refused) => format!("it cannot be captured: {}", refused.join("; ")),
-            (_, refused) => format!("captured for some forms of its inputs, not for others: {}", refused.join("; ")),
-        };
-        let deferred = Engine::<M>::report(&self.eager).deferred;
-        let captured = self.known.is_empty() || !programs.is_empty();
-        let engine = if captured { EngineKind::Captured } else { EngineKind::Eager };
-        EngineReport { engine, reason, deferred, programs }
-    }
-
     fn forward(
         &mut self,
         function: &StageFunction<M>,
@@ -174,7 +157,7 @@ impl<M: Stage> Engine<M> for Captured<M> {
         }
     }
 
-    fn begin(
+    fn start(
         &mut self,
         function: &StageFunction<M>,
         module: &M,
@@ -213,6 +196,25 @@ impl<M: Stage> Engine<M> for Captured<M> {
         *self.begun(direction) = Some(begun);
         Ok(WorkStarted::Pieces(pieces))
     }
+}
+
+impl<M: Stage> EngineState for Captured<M> {
+    fn report(&self) -> EngineReport {
+        let programs: Vec<Arc<StagePrograms>> =
+            self.known.values().filter_map(|known| known.as_ref().ok()).map(|ready| ready.programs.clone()).collect();
+        let refused: Vec<&str> =
+            self.known.values().filter_map(|known| known.as_ref().err()).map(String::as_str).collect();
+        let reason = match (programs.len(), refused.as_slice()) {
+            (0, []) => "no microbatch was run yet".to_owned(),
+            (_, []) => format!("its backward is split, and it could be captured{}", extensions(&programs)),
+            (0, refused) => format!("it cannot be captured: {}", refused.join("; ")),
+            (_, refused) => format!("captured for some forms of its inputs, not for others: {}", refused.join("; ")),
+        };
+        let deferred = self.eager.report().deferred;
+        let captured = self.known.is_empty() || !programs.is_empty();
+        let engine = if captured { EngineKind::Captured } else { EngineKind::Eager };
+        EngineReport { engine, reason, deferred, programs }
+    }
 
     fn advance(&mut self, direction: Direction, pieces: usize) -> Result<(), StageError> {
         self.begun(direction).as_mut().ok_or(StageError::NotHeld)?.advance(pieces);
@@ -229,7 +231,7 @@ impl<M: Stage> Engine<M> for Captured<M> {
     }
 
     fn held(&self) -> usize {
-        self.forwarded.len() + self.halfway.len() + Engine::<M>::held(&self.eager)
+        self.forwarded.len() + self.halfway.len() + self.eager.held()
     }
 
     fn pins_weights(&self) -> bool {
@@ -237,10 +239,7 @@ impl<M: Stage> Engine<M> for Captured<M> {
         let views = |flights: &HashMap<usize, Flight>, phase| {
             flights.values().any(|flight| flight.ready.programs.program(phase).holds_views())
         };
-        begun
-            || Engine::<M>::held(&self.eager) > 0
-            || views(&self.forwarded, Phase::Forward)
-            || views(&self.halfway, Phase::Input)
+        begun || self.eager.held() > 0 || views(&self.forwarded, Phase::Forward) || views(&self.halfway, Phase::Input)
     }
 
     fn unload_weights(&mut self) {
@@ -249,7 +248,7 @@ impl<M: Stage> Engine<M> for Captured<M> {
     }
 
     fn held_bytes(&self) -> Option<usize> {
-        if Engine::<M>::held(&self.eager) > 0 {
+        if self.eager.held() > 0 {
             return None;
         }
         let after = |flights: &HashMap<usize, Flight>, phase| {
@@ -271,6 +270,6 @@ impl<M: Stage> Engine<M> for Captured<M> {
         self.forwarded.clear();
         self.halfway.clear();
         (self.forward, self.backward) = (None, None);
-        Engine::<M>::clear(&mut self.eager);
+        self.eager.clear();
     }
 }

@@ -3,7 +3,7 @@
 use super::parameters::{ParameterForm, Parameters};
 use crate::stage::boundary::AnyTensor;
 use crate::stage::boundary::{Payload, PayloadPart};
-use crate::stage::engine::contract::ForwardCall;
+use crate::stage::engine::call::ForwardCall;
 use burn::backend::Dispatch;
 use burn::backend::ops::{BoolTensorOps, FloatTensorOps, IntTensorOps};
 use burn::tensor::{DType, Device, Shape};

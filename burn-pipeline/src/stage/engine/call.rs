@@ -1,0 +1,33 @@
+//! What goes into a stage's forward and what comes out of it, for one microbatch.
+
+use crate::stage::batch::LossPart;
+use crate::stage::boundary::{AnyTensor, Payload};
+
+/// What a forward gets.
+#[derive(Clone, Debug)]
+pub struct ForwardCall {
+    /// The microbatch, numbered over the whole batch.
+    pub microbatch: usize,
+    /// The stage's input, without autodiff.
+    pub input: Payload,
+    /// What it reads beside, without autodiff.
+    pub extra: Payload,
+    /// The target, on a stage that ends its route.
+    pub target: Option<Payload>,
+    /// Does the stage end its route, so that its loss is wanted instead of its outputs?
+    pub ends_route: bool,
+    /// Is the gradient of the input wanted (on all stages but the first)?
+    pub wants_input_gradient: bool,
+}
+
+/// What a training forward hands on, without autodiff.
+#[derive(Clone, Debug)]
+pub enum ForwardOutput {
+    /// The outputs, for the next stage.
+    Activations(Payload),
+    /// The loss of a stage that ends its route.
+    Loss(Box<LossPart>),
+}
+
+/// One gradient a tensor of a payload; `None` for a tensor that has none.
+pub type Gradients = Vec<Option<AnyTensor>>;

@@ -1,0 +1,42 @@
+//! What a stage is, before anything runs: its module's type, what it reads from a batch, and what the user said of it.
+
+use super::options::StageOptions;
+use super::typed::Typed;
+use crate::stage::engine::BatchChecks;
+use crate::stage::module::Stage;
+
+/// What is known of a stage before anything runs.
+pub(crate) trait DescribeStage {
+    /// The type of its module, for messages.
+    fn module_type(&self) -> &'static str;
+    /// The names of the extras that it reads.
+    fn extras(&self) -> Vec<&'static str>;
+    /// Checks of what it reads from a batch; it has a loss if there is a check of the target.
+    fn batch_checks(&self) -> BatchChecks;
+    /// What the user said of it.
+    fn options(&self) -> &StageOptions;
+    /// The same, to be changed before an engine is chosen.
+    fn options_mut(&mut self) -> &mut StageOptions;
+}
+
+impl<M: Stage> DescribeStage for Typed<M> {
+    fn module_type(&self) -> &'static str {
+        std::any::type_name::<M>()
+    }
+
+    fn extras(&self) -> Vec<&'static str> {
+        self.module.as_ref().map(M::extras).unwrap_or_default()
+    }
+
+    fn batch_checks(&self) -> BatchChecks {
+        self.function.batch_checks()
+    }
+
+    fn options(&self) -> &StageOptions {
+        &self.options
+    }
+
+    fn options_mut(&mut self) -> &mut StageOptions {
+        &mut self.options
+    }
+}

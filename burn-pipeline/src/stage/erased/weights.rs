@@ -1,0 +1,101 @@
+//! A stage's parameters, buffers and optimizer state: read, replaced, and taken over from a checkpoint.
+
+use super::typed::Typed;
+use crate::stage::boundary::AnyTensor;
+use crate::stage::error::StageError;
+use crate::stage::module::Stage;
+use crate::stage::state::{
+    NamedParameter, NamedWeight, ParameterState, StageState, float_weights, named_parameters, named_weights,
+    optimizer_state, with_optimizer_state, with_weights,
+};
+use burn::module::{Module, ParamId};
+use std::any::Any;
+use std::collections::HashMap;
+
+/// What checkpoints, replicas and shared parameters need of a stage.
+pub(crate) trait StageWeights {
+    /// Float parameters by name, in visiting order; one that sits at several paths comes once for each.
+    fn named_parameters(&self) -> Vec<NamedParameter>;
+    /// Replaces the value of every float parameter, in visiting order.
+    fn set_weights(&mut self, weights: Vec<AnyTensor>);
+    /// Brings running statistics up to date: Burn keeps the last update of each thread aside.
+    fn settle(&mut self);
+    /// All parameters and buffers, in visiting order.
+    fn named_weights(&self) -> Vec<NamedWeight>;
+    /// Has the stage an optimizer?
+    fn has_optimizer(&self) -> bool;
+    /// What the optimizer keeps, by parameter; `None` without an optimizer.
+    ///
+    /// # Errors
+    /// If Burn cannot read the optimizer's record.
+    fn optimizer_state(&self) -> Result<Option<HashMap<ParamId, ParameterState>>, StageError>;
+    /// Keeps other values and optimizer state until they are adopted or declined; nothing else changes yet.
+    ///
+    /// # Errors
+    /// If the optimizer does not keep what it is given.
+    fn offer(&mut self, state: StageState) -> Result<(), StageError>;
+    /// Adopts what was offered, if anything was, and drops gradients and everything held.
+    fn adopt(&mut self);
+    /// Drops what was offered.
+    fn decline(&mut self);
+    /// A copy of the module, to be downcast to its type.
+    fn module(&self) -> Box<dyn Any + Send>;
+}
+
+impl<M: Stage> StageWeights for Typed<M> {
+    fn named_parameters(&self) -> Vec<NamedParameter> {
+        self.module.as_ref().map(named_parameters).unwrap_or_default()
+    }
+
+    fn set_weights(&mut self, weights: Vec<AnyTensor>) {
+        self.module = self.module.take().map(|module| {
+            let ids = float_weights(&module).into_iter().map(|(id, _)| id);
+            with_weights(module, &ids.zip(weights).collect())
+        });
+    }
+
+    fn settle(&mut self) {
+        // Making the copy writes the updates back; the copy itself is of no use.
+        drop(self.module.as_ref().map(Module::valid));
+    }
+
+    fn named_weights(&self) -> Vec<NamedWeight> {
+        self.module.as_ref().map(|module| named_weights(module, &self.options.names)).unwrap_or_default()
+    }
+
+    fn has_optimizer(&self) -> bool {
+        self.optimizer.is_some()
+    }
+
+    fn optimizer_state(&self) -> Result<Option<HashMap<ParamId, ParameterState>>, StageError> {
+        self.optimizer.as_ref().map(optimizer_state).transpose().map_err(StageError::OptimizerState)
+    }
+
+    fn offer(&mut self, state: StageState) -> Result<(), StageError> {
+        let optimizer = match (&self.optimizer, &state.optimizer) {
+            (Some(optimizer), Some(states)) => {
+                let paths = self.named_weights().into_iter().map(|weight| (weight.id, weight.path)).collect();
+                let loaded = with_optimizer_state(optimizer.clone(), states, &paths);
+                Some(loaded.map_err(StageError::OptimizerState)?)
+            }
+            _ => None,
+        };
+        self.offered = Some((state.weights, optimizer));
+        Ok(())
+    }
+
+    fn adopt(&mut self) {
+        let Some((weights, optimizer)) = self.offered.take() else { return };
+        self.module = self.module.take().map(|module| with_weights(module, &weights));
+        self.optimizer = optimizer.or(self.optimizer.take());
+        self.forget();
+    }
+
+    fn decline(&mut self) {
+        self.offered = None;
+    }
+
+    fn module(&self) -> Box<dyn Any + Send> {
+        Box::new(self.module.clone())
+    }
+}

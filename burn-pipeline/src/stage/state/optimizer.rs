@@ -1,0 +1,139 @@
+//! An optimizer's state, taken out and put back by parameter.
+//!
+//! Guarantees: state that is taken out and put back is equal to the last bit, whatever its element type.
+//!
+//! Burn's optimizers give their state as a record whose entries are named by parameter id. Ids differ from run to run and
+//! from cut to cut, so the record is taken apart by id here, and put together with the ids of the module that it is for.
+//! Burn shows the inside of a record only in its stored form (`burn-pack`).
+
+use crate::stage::boundary::AnyTensor;
+use burn::module::ParamId;
+use burn::optim::{ModuleOptimizer, OptimizerRecord};
+use burn::tensor::TensorData;
+use burn_pack::{Reader, Scalar, Writer};
+use std::collections::{BTreeMap, HashMap};
+
+/// One entry of what an optimizer keeps for a parameter.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) enum StateValue {
+    /// A tensor (a moment, say).
+    Tensor(TensorData),
+    /// A signed number.
+    Int(i64),
+    /// A number that is not negative (a step counter, say).
+    UInt(u64),
+    /// A floating-point number.
+    Float(f64),
+    /// A flag.
+    Bool(bool),
+}
+
+/// What an optimizer keeps for one parameter, by field.
+pub(crate) type ParameterState = BTreeMap<String, StateValue>;
+
+/// What a stage is to take over: values by parameter, and the state of its optimizer.
+#[derive(Debug, Default)]
+pub(crate) struct StageState {
+    /// Values, on the device of the parameter that each is for.
+    pub(crate) weights: HashMap<ParamId, AnyTensor>,
+    /// The optimizer's state by parameter; `None` leaves the optimizer as it is.
+    pub(crate) optimizer: Option<HashMap<ParamId, ParameterState>>,
+}
+
+/// What an optimizer keeps, by parameter. Reads all of it to the host.
+///
+/// # Errors
+/// What Burn says of the record.
+pub(crate) fn optimizer_state(optimizer: &ModuleOptimizer) -> Result<HashMap<ParamId, ParameterState>, String> {
+    let bytes = optimizer.to_record().into_bytes().map_err(|e| e.to_string())?;
+    let reader = Reader::from_bytes(bytes).map_err(|e| e.to_string())?;
+    let mut states: HashMap<ParamId, ParameterState> = HashMap::new();
+    let mut keep = |entry: &str, value: StateValue| {
+        let (id, field) = entry.split_once('.').ok_or_else(|| format!("`{entry}` belongs to no parameter"))?;
+        let id: u64 = id.parse().map_err(|_| format!("`{entry}` belongs to no parameter"))?;
+        states.entry(ParamId::from(id)).or_default().insert(field.to_owned(), value);
+        Ok::<_, String>(())
+    };
+    for (entry, &scalar) in reader.scalars() {
+        keep(entry, scalar.into())?;
+    }
+    for tensor in reader.into_tensors().map_err(|e| e.to_string())? {
+        let (entry, dtype, shape, _, bytes) = tensor.into_parts().map_err(|e| e.to_string())?;
+        keep(&entry, StateValue::Tensor(TensorData::from_bytes(bytes, shape, dtype)))?;
+    }
+    Ok(states)
+}
+
+/// The optimizer with other state: all of it, by parameter.
+///
+/// # Errors
+/// If the optimizer does not keep what it is given (it is of another family than the one that gave it).
+pub(crate) fn with_optimizer_state(
+    optimizer: ModuleOptimizer,
+    states: &HashMap<ParamId, ParameterState>,
+    paths: &HashMap<ParamId, String>,
+) -> Result<ModuleOptimizer, String> {
+    let entries = |(id, state)| entries(id, state);
+    let (mut tensors, mut scalars) = (Vec::new(), Vec::new());
+    for (id, entry, value) in states.iter().flat_map(entries) {
+        match value.scalar() {
+            Ok(scalar) => scalars.push((entry, scalar)),
+            Err(data) => {
+                let (bytes, shape, dtype) = data.clone().into_parts();
+                tensors.push(burn_pack::Tensor::new(entry, dtype, shape, Some(id), bytes));
+            }
+        }
+    }
+    let mut writer = Writer::new(tensors);
+    for (entry, scalar) in &scalars {
+        writer = writer.with_scalar(entry, *scalar);
+    }
+    for (id, path) in paths.iter().filter(|(id, _)| states.contains_key(id)) {
+        writer = writer.with_metadata(&id.val().to_string(), path);
+    }
+    let bytes = writer.into_bytes().map_err(|e| e.to_string())?;
+    let record = OptimizerRecord::from_bytes(bytes).map_err(|e| e.to_string())?;
+    let loaded = optimizer.load_record(record);
+    // A foreign state is skipped by Burn without a word.
+    let kept = optimizer_state(&loaded)?;
+    let fields = |state: Option<&ParameterState>| state.map(|s| s.keys().cloned().collect::<Vec<_>>());
+    match states.iter().find(|(id, state)| fields(kept.get(id)) != fields(Some(state))) {
+        None => Ok(loaded),
+        Some((id, state)) => {
+            let path = paths.get(id).cloned().unwrap_or_default();
+            let saved = state.keys().cloned().collect::<Vec<_>>().join(", ");
+            Err(format!("the optimizer does not keep what was saved for `{path}` ({saved}); is it of another family?"))
+        }
+    }
+}
+
+/// A parameter's entries as Burn's record names them.
+fn entries<'a>(
+    id: &'a ParamId,
+    state: &'a ParameterState,
+) -> impl Iterator<Item = (u64, String, &'a StateValue)> + use<'a> {
+    state.iter().map(move |(field, value)| (id.val(), format!("{}.{field}", id.val()), value))
+}
+
+impl From<Scalar> for StateValue {
+    fn from(scalar: Scalar) -> Self {
+        match scalar {
+            Scalar::Int(value) => StateValue::Int(value),
+            Scalar::UInt(value) => StateValue::UInt(value),
+            Scalar::Float(value) => StateValue::Float(value),
+            Scalar::Bool(value) => StateValue::Bool(value),
+        }
+    }
+}
+
+impl StateValue {
+    fn scalar(&self) -> Result<Scalar, &TensorData> {
+        match self {
+            StateValue::Tensor(data) => Err(data),
+            StateValue::Int(value) => Ok(Scalar::Int(*value)),
+            StateValue::UInt(value) => Ok(Scalar::UInt(*value)),
+            StateValue::Float(value) => Ok(Scalar::Float(*value)),
+            StateValue::Bool(value) => Ok(Scalar::Bool(*value)),
+        }
+    }
+}
