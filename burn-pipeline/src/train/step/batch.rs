@@ -75,7 +75,8 @@ impl Rank {
         self.executor.reduce_remaining(true)?;
         let loss = self.contract.gather(&outcome.losses);
         self.observed.extend(outcome.observed.iter().cloned());
-        let activations = self.executor.stages().iter().filter_map(|(&stage, held)| Some((stage, held.engine().activation()?)));
+        let activations =
+            self.executor.stages().iter().filter_map(|(&stage, held)| Some((stage, held.engine().activation()?)));
         Ok(BatchOutcome { activations: activations.collect(), ..BatchOutcome::new(loss, outcome) })
     }
 
