@@ -4,7 +4,7 @@
 //!
 //! The usual order:
 //!
-//! 1. [`merge_backward`], where splitting the backward gains nothing.
+//! 1. [`merge_backward()`], where splitting the backward gains nothing.
 //! 2. [`insert_unshard`] and [`insert_reduce_grad`], for data-parallel replicas.
 //! 3. [`insert_transfers`], which lowers the plan. It visits the cells of all ranks in turn, so the cells that stand in the
 //!    rows at that moment decide where receives go. Hence it comes after 1 and 2.

@@ -33,7 +33,7 @@ mod task;
 mod text;
 pub(crate) mod waits;
 
-pub use action::{Action, Tasks};
+pub use action::Action;
 pub use check::{CheckError, CheckOptions, CheckedPlan, Transport};
 pub use csv::PlanCsvError;
 pub use op::Op;

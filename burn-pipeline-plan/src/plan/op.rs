@@ -92,7 +92,7 @@ impl Op {
     }
 
     /// The operation with this symbol, if there is one.
-    pub fn from_symbol(symbol: &str) -> Option<Self> {
+    pub(crate) fn from_symbol(symbol: &str) -> Option<Self> {
         Op::ALL.into_iter().find(|op| op.symbol() == symbol)
     }
 
@@ -122,7 +122,7 @@ impl Op {
     }
 
     /// Is the stage at the other end a later one (`SEND_F`, `RECV_B` and the waits for them)?
-    pub fn is_towards_next(self) -> bool {
+    pub(crate) fn is_towards_next(self) -> bool {
         matches!(self.awaits().unwrap_or(self), Op::SendForward | Op::ReceiveBackward)
     }
 

@@ -8,7 +8,7 @@
 //! rank 3: '0F0 '0F1 '0F2 3F0  3I0  3W0  3F1  ('0F3;3B1) (3F2;'0B0) 3B2        (3F3;'0B1) 3B3  '0I2 '0W2 '0I3 '0W3
 //! ```
 //!
-//! Each half of the ranks runs the eight steps of [`eight_steps`](super::eight_steps), its own direction first. The
+//! Each half of the ranks runs the eight steps of [`eight_steps`], its own direction first. The
 //! rule needs p even and at least 2p microbatches, as many in each direction. For fewer, or an odd number, a larger plan is
 //! built and the surplus dropped; the first direction takes the odd microbatch.
 //!

@@ -6,7 +6,7 @@
 //! rank 1:     1F0 2F0 1F1 2F1 1F2 2B0 (2F2;1B0) (1F3;2B1) (2F3;1B1) 2B2       1B2 2I3 1I3 2W3 1W3
 //! ```
 //!
-//! Each rank runs the eight steps of [`eight_steps`](super::eight_steps) with its two stages r and 2p-1-r. The rule
+//! Each rank runs the eight steps of [`eight_steps`] with its two stages r and 2p-1-r. The rule
 //! needs 2p microbatches. For fewer, the plan for 2p is built and the surplus dropped.
 //!
 //! Bubble, as makespan less work and in costs of a chunk: `(p-1)(F&B + B - 3W)`, B the whole backward. Peak 2p+1

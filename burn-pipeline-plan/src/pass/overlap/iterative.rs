@@ -58,14 +58,14 @@ pub(super) fn sink_waits(
 ) -> Result<Outcome, OverlapError> {
     let order: Vec<u32> = (0..cells.len() as u32).collect();
     // Estimates are kept with the start, whichever end moves.
-    let mut exposures = of_starts(cells, &order);
-    for (wait, exposure) in of_waits(cells, &order).into_iter().enumerate() {
+    let mut estimates = of_starts(cells, &order);
+    for (wait, estimate) in of_waits(cells, &order).into_iter().enumerate() {
         let start = cells[wait].partner;
         if cells[wait].role == Role::Wait && start != NONE {
-            exposures[start as usize] = exposure;
+            estimates[start as usize] = estimate;
         }
     }
-    let mut mover = Mover::new(rank, cells, most, options, exposures);
+    let mut mover = Mover::new(rank, cells, most, options, estimates);
     for &wait in order.iter().rev().filter(|&&cell| cells[cell as usize].role == Role::Wait) {
         let moved = mover.sink(wait)?;
         mover.moved.push((cells[wait as usize].partner, moved));
@@ -79,7 +79,7 @@ struct Mover<'a> {
     order: Order<'a>,
     /// The most that the row may hold.
     most: i64,
-    exposures: Vec<OverlapEstimate>,
+    estimates: Vec<OverlapEstimate>,
     group: Vec<u32>,
     moved: Vec<(u32, Moved)>,
     recounts: usize,
@@ -92,14 +92,14 @@ impl<'a> Mover<'a> {
         cells: &'a [Cell],
         most: i64,
         options: &'a OverlapOptions,
-        exposures: Vec<OverlapEstimate>,
+        estimates: Vec<OverlapEstimate>,
     ) -> Self {
         Self {
             rank,
             options,
             order: Order::new(cells),
             most,
-            exposures,
+            estimates,
             group: Vec::new(),
             moved: Vec::new(),
             recounts: 0,
@@ -118,7 +118,7 @@ impl<'a> Mover<'a> {
 
     /// Does computation cover the seconds of a start, and the margin?
     fn is_hidden(&self, start: u32) -> bool {
-        let OverlapEstimate { communication, computation } = self.exposures[start as usize];
+        let OverlapEstimate { communication, computation } = self.estimates[start as usize];
         computation >= communication * (1.0 + self.options.margin)
     }
 
@@ -277,21 +277,21 @@ impl<'a> Mover<'a> {
 
     /// Seconds more exposed if `seconds` of computation no longer hide a start.
     fn loss(&self, start: u32, seconds: f64) -> f64 {
-        let exposure = self.exposures[start as usize];
-        let less = OverlapEstimate { computation: exposure.computation - seconds, ..exposure };
-        less.exposed() - exposure.exposed()
+        let estimate = self.estimates[start as usize];
+        let less = OverlapEstimate { computation: estimate.computation - seconds, ..estimate };
+        less.exposed() - estimate.exposed()
     }
 
     /// Seconds less exposed if `seconds` of computation more hide a start.
     fn gain(&self, start: u32, seconds: f64) -> f64 {
-        let exposure = self.exposures[start as usize];
-        let more = OverlapEstimate { computation: exposure.computation + seconds, ..exposure };
-        exposure.exposed() - more.exposed()
+        let estimate = self.estimates[start as usize];
+        let more = OverlapEstimate { computation: estimate.computation + seconds, ..estimate };
+        estimate.exposed() - more.exposed()
     }
 
     fn hide(&mut self, start: Option<u32>, seconds: f64) {
         if let Some(start) = start {
-            self.exposures[start as usize].computation += seconds;
+            self.estimates[start as usize].computation += seconds;
         }
     }
 

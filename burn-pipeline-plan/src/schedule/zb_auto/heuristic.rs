@@ -1,4 +1,4 @@
-//! The heuristic behind [`ZbAuto`](super::ZbAuto).
+//! The heuristic behind [`ZbAuto`].
 //!
 //! Guarantees: every F, I and W once on every rank, I after its F and W after its I, microbatches in order, and
 //! the memory limit kept, for any limit of at least one activation.

@@ -1,7 +1,7 @@
 //! Computations: each once, in one form, after what it needs on its own rank.
 
+use super::refusals::refusal;
 use super::state::{F, I, RECEIVED_B, RECEIVED_F, Refusal, Scan, W, WHOLE};
-use crate::plan::check::error::CheckError;
 use crate::plan::edges::{Side, Slot};
 use crate::plan::op::Op;
 use crate::plan::task::MicrobatchTask;
@@ -84,14 +84,7 @@ impl Scan<'_> {
         let Some(cap) = self.options.activation_cap else { return Ok(()) };
         let live = self.row.live as f64 * (self.plan.ranks() as f64 / self.plan.stages() as f64);
         if live > cap {
-            return Err(self.refuse(|rank, step, action, grid| CheckError::ActivationCap {
-                rank,
-                step,
-                action,
-                live,
-                cap,
-                grid,
-            }));
+            return Err(refusal!(self, ActivationCap { live, cap }));
         }
         Ok(())
     }

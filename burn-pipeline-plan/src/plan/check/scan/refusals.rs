@@ -8,6 +8,15 @@ use crate::plan::rows::Plan;
 use crate::plan::stage_id::StageId;
 use crate::plan::task::{MicrobatchTask, Task};
 
+/// `refusal!(scan, Kind { fields })`: the error of that kind at the current cell, with the fields that every kind has.
+macro_rules! refusal {
+    ($scan:expr, $kind:ident $({ $($field:ident),* })?) => {{
+        let (rank, step, action, grid) = $scan.place();
+        Box::new(crate::plan::check::error::CheckError::$kind { rank, step, action, $($($field,)*)? grid })
+    }};
+}
+pub(super) use refusal;
+
 impl Scan<'_> {
     #[inline]
     pub(super) fn refuse_twice(&self, seen: u8, task: impl Into<Task>) -> Result<(), Refusal> {
@@ -20,36 +29,37 @@ impl Scan<'_> {
         if seen != 0 { Ok(()) } else { Err(self.unmet(task, op, offset)) }
     }
 
+    /// The place of the current cell, as the fields that every error has.
     #[cold]
-    pub(super) fn refuse(&self, kind: impl FnOnce(usize, usize, Action, Excerpt) -> CheckError) -> Refusal {
+    pub(super) fn place(&self) -> (usize, usize, Action, Excerpt) {
         let Row { rank, step, action, .. } = self.row;
-        Box::new(kind(rank, step, action, Excerpt::new(self.plan.rows(), rank, step)))
+        (rank, step, action, Excerpt::new(self.plan.rows(), rank, step))
     }
 
     #[cold]
     pub(super) fn no_such_stage(&self) -> Refusal {
         let (stages, replicas) = (self.plan.stages(), self.plan.placement().routes());
-        self.refuse(|rank, step, action, grid| CheckError::NoSuchStage { rank, step, action, stages, replicas, grid })
+        refusal!(self, NoSuchStage { stages, replicas })
     }
 
     #[cold]
     pub(super) fn duplicate(&self, task: Task) -> Refusal {
         let first = self.first(task);
-        self.refuse(|rank, step, action, grid| CheckError::Duplicate { rank, step, action, task, first, grid })
+        refusal!(self, Duplicate { task, first })
     }
 
     #[cold]
     pub(super) fn both_backwards(&self, task: MicrobatchTask, other: Op) -> Refusal {
         let first = self.first(task.with(task.stage(), other).into());
         let task = task.into();
-        self.refuse(|rank, step, action, grid| CheckError::BothBackwards { rank, step, action, task, first, grid })
+        refusal!(self, BothBackwards { task, first })
     }
 
     #[cold]
     pub(super) fn unmet(&self, task: MicrobatchTask, op: Op, offset: isize) -> Refusal {
         let stage = StageId::in_replica(task.stage().replica(), task.stage().index().saturating_add_signed(offset));
         let (task, needs) = (task.into(), task.with(stage, op).into());
-        self.refuse(|rank, step, action, grid| CheckError::Unmet { rank, step, action, task, needs, grid })
+        refusal!(self, Unmet { task, needs })
     }
 
     #[cold]
@@ -58,13 +68,13 @@ impl Scan<'_> {
         let placement = self.plan.placement();
         let neighbour = if forward { placement.next(task.stage()) } else { task.stage().previous() };
         let neighbour = task.skip_peer().or(neighbour);
-        self.refuse(|rank, step, action, grid| CheckError::NeedlessTransfer { rank, step, action, neighbour, grid })
+        refusal!(self, NeedlessTransfer { neighbour })
     }
 
     #[cold]
     pub(super) fn unstarted(&self, task: Task, start: Op) -> Refusal {
         let needs = Task::whole_stage(task.stage(), start);
-        self.refuse(|rank, step, action, grid| CheckError::Unmet { rank, step, action, task, needs, grid })
+        refusal!(self, Unmet { task, needs })
     }
 
     #[cold]
@@ -74,7 +84,7 @@ impl Scan<'_> {
         let used = self.plan.tasks(self.row.rank).any(|t| t == user);
         let user = if used { user } else { split.unwrap_or(user) };
         let first = self.first(user);
-        self.refuse(|rank, step, action, grid| CheckError::LateWait { rank, step, action, task, user, first, grid })
+        refusal!(self, LateWait { task, user, first })
     }
 
     /// The last computation of a stage before this step.
@@ -87,7 +97,7 @@ impl Scan<'_> {
 
     #[cold]
     pub(super) fn sharded(&self, task: Task) -> Refusal {
-        self.refuse(|rank, step, action, grid| CheckError::Sharded { rank, step, action, task, grid })
+        refusal!(self, Sharded { task })
     }
 
     /// The last step before this one in which a task stands.

@@ -1,10 +1,9 @@
 //! Values along skip edges: each that crosses ranks is sent once after it is computed and received once before it is used,
 //! and so is its gradient. A wait comes once, after its start and before the use.
 
-use super::refusals::missing;
+use super::refusals::{missing, refusal};
 use super::state::{F, I, RECEIVED_B, RECEIVED_F, Refusal, SENT_B, SENT_F, Scan};
 use crate::plan::check::channels::Part;
-use crate::plan::check::error::CheckError;
 use crate::plan::edges::Skip;
 use crate::plan::op::Op;
 use crate::plan::task::{MicrobatchTask, Task};
@@ -43,7 +42,7 @@ impl Scan<'_> {
         let skip = number.map(|n| (n, self.edges.skips()[n])).filter(|(_, skip)| skip.crosses);
         skip.ok_or_else(|| match number {
             Some(_) => self.needless(task),
-            None => self.refuse(|rank, step, action, grid| CheckError::NoSuchSkip { rank, step, action, grid }),
+            None => refusal!(self, NoSuchSkip),
         })
     }
 
@@ -63,14 +62,7 @@ impl Scan<'_> {
         };
         if self.skip_events[value] & event == 0 {
             let (task, needs) = (task.into(), start.into());
-            return Err(self.refuse(|rank, step, action, grid| CheckError::Unmet {
-                rank,
-                step,
-                action,
-                task,
-                needs,
-                grid,
-            }));
+            return Err(refusal!(self, Unmet { task, needs }));
         }
         self.refuse_twice(self.skip_waits[value] & event, task)?;
         match user {
@@ -98,14 +90,7 @@ impl Scan<'_> {
                 let peer = self.edges.stage(if forward { skip.from } else { skip.to });
                 let needs = Task::skip(task.stage(), op, microbatch, peer.index());
                 let task = task.into();
-                return Err(self.refuse(|rank, step, action, grid| CheckError::Unmet {
-                    rank,
-                    step,
-                    action,
-                    task,
-                    needs,
-                    grid,
-                }));
+                return Err(refusal!(self, Unmet { task, needs }));
             }
             self.row.held -= 1;
         }

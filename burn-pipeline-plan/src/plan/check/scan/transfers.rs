@@ -1,8 +1,8 @@
 //! Sends and receives between neighbours, and the waits for them.
 
+use super::refusals::refusal;
 use super::state::{F, I, RECEIVED_B, RECEIVED_F, Refusal, SENT_B, SENT_F, Scan};
 use crate::plan::check::channels::Part;
-use crate::plan::check::error::CheckError;
 use crate::plan::edges::{Side, Slot};
 use crate::plan::op::Op;
 use crate::plan::task::MicrobatchTask;
@@ -61,14 +61,7 @@ impl Scan<'_> {
         self.row.held += 1;
         let held = self.row.held;
         match self.options.received_cap {
-            Some(cap) if held > cap => Err(self.refuse(|rank, step, action, grid| CheckError::ReceivedCap {
-                rank,
-                step,
-                action,
-                held,
-                cap,
-                grid,
-            })),
+            Some(cap) if held > cap => Err(refusal!(self, ReceivedCap { held, cap })),
             _ => Ok(()),
         }
     }
@@ -78,9 +71,7 @@ impl Scan<'_> {
         self.row.sent += 1;
         let held = self.row.sent;
         match self.options.sent_cap {
-            Some(cap) if held > cap => {
-                Err(self.refuse(|rank, step, action, grid| CheckError::SentCap { rank, step, action, held, cap, grid }))
-            }
+            Some(cap) if held > cap => Err(refusal!(self, SentCap { held, cap })),
             _ => Ok(()),
         }
     }

@@ -1,5 +1,6 @@
 //! The walk over all rows: each task goes to the rules of its kind.
 
+use super::refusals::refusal;
 use super::state::{Reduction, Refusal, Row, Scan, Shard};
 use crate::plan::action::Action;
 use crate::plan::check::channels::Transfers;
@@ -61,12 +62,7 @@ impl Scan<'_> {
                 Action::Single(task) => self.task(task)?,
                 Action::Overlap(first, second) => {
                     if !fusible(first, second) {
-                        return Err(self.refuse(|rank, step, action, grid| CheckError::NotFusible {
-                            rank,
-                            step,
-                            action,
-                            grid,
-                        }));
+                        return Err(refusal!(self, NotFusible));
                     }
                     self.task(first.into())?;
                     self.task(second.into())?;
@@ -82,24 +78,13 @@ impl Scan<'_> {
         let Some(slot) = self.edges.find(task.stage()) else { return Err(self.no_such_stage()) };
         let at = self.edges.slots()[slot];
         if at.rank != self.row.rank {
-            return Err(self.refuse(|rank, step, action, grid| CheckError::WrongRank {
-                rank,
-                step,
-                action,
-                placed: at.rank,
-                grid,
-            }));
+            let placed = at.rank;
+            return Err(refusal!(self, WrongRank { placed }));
         }
         let Some(task) = task.of_microbatch() else { return self.whole_stage(slot, at, task) };
         if task.microbatch() >= at.microbatches {
             let microbatches = at.microbatches;
-            return Err(self.refuse(|rank, step, action, grid| CheckError::NoSuchMicrobatch {
-                rank,
-                step,
-                action,
-                microbatches,
-                grid,
-            }));
+            return Err(refusal!(self, NoSuchMicrobatch { microbatches }));
         }
         let pair = at.base + task.microbatch();
         if task.is_skip() {

@@ -1,7 +1,7 @@
 //! Tasks of a stage as a whole: gathering and releasing its parameters, reducing its gradients, and the waits for these.
 
+use super::refusals::refusal;
 use super::state::{Reduction, Refusal, Scan, Shard};
-use crate::plan::check::error::CheckError;
 use crate::plan::edges::Slot;
 use crate::plan::op::Op;
 use crate::plan::task::Task;
@@ -11,12 +11,7 @@ impl Scan<'_> {
         let shard = &mut self.shards[slot];
         match task.op() {
             Op::Unshard if shard.gathered => {
-                return Err(self.refuse(|rank, step, action, grid| CheckError::UnshardedTwice {
-                    rank,
-                    step,
-                    action,
-                    grid,
-                }));
+                return Err(refusal!(self, UnshardedTwice));
             }
             Op::Unshard => *shard = Shard { gathered: true, managed: true, used: false, awaited: false, ..*shard },
             Op::Reshard if !shard.gathered => return Err(self.sharded(task)),
@@ -27,14 +22,7 @@ impl Scan<'_> {
                 let (done, microbatches) = (self.weights[slot], at.microbatches);
                 self.refuse_twice(u8::from(self.reduced[slot] != Reduction::No), task)?;
                 if done < microbatches {
-                    return Err(self.refuse(|rank, step, action, grid| CheckError::ReducedEarly {
-                        rank,
-                        step,
-                        action,
-                        done,
-                        microbatches,
-                        grid,
-                    }));
+                    return Err(refusal!(self, ReducedEarly { done, microbatches }));
                 }
                 self.reduced[slot] = Reduction::Started;
             }
