@@ -1,46 +1,46 @@
 //! Auxiliary losses of a stage's layers: weighted, averaged over the whole model, injected, and reported.
 //!
-//! Guarantees: with every stage injecting its own layers' share, the parameters get the gradients of
+//! Guarantees: when every stage injects the losses of its own layers, the parameters get the gradients of
 //!
 //! ```text
 //! main + sum over kinds of (weight of the kind) * (mean over the layers of the whole model that have it)
 //! ```
 //!
-//! where the mean's divisor is the model's number of such layers, not the stage's: a stage with one of eight layers
-//! counts for an eighth. (A mean per stage, added up, would weigh layers by how the model is cut.)
+//! The mean divides by the number of such layers in the model, not in the stage: a stage with one of eight layers counts for
+//! an eighth. (A sum of means per stage would weigh layers by how the model is cut.)
 //!
-//! 1. Each layer's values go into a bucket per kind; [`AuxiliaryLosses::total`] weighs and adds them.
-//! 2. [`AuxiliaryLosses::inject`] joins the values to the hidden states instead, adding nothing up; the gradient of each
-//!    is the seed of the microbatch's loss times the weight of its kind, so cutting, accumulation and scaling treat
-//!    main and auxiliary losses alike.
-//! 3. [`observation_rows`] writes values and counts into one row a layer, without autodiff, which travels downstream with the
-//!    hidden states; the last stage hands all rows to `Loss::observing`, so every rank gets them; [`parse_rows`] takes them
-//!    apart again.
+//! 1. Each layer's values go into one bucket per kind. [`AuxiliaryLosses::total`] weighs and adds them.
+//! 2. [`AuxiliaryLosses::inject`] joins the values to the hidden states instead, without adding them. The gradient of
+//!    each is the seed of the microbatch's loss times the weight of its kind, so cutting, accumulation and scaling
+//!    treat main and auxiliary losses alike.
+//! 3. [`observation_rows`] writes values and counts into one row per layer, without autodiff. The rows travel downstream
+//!    with the hidden states; the last stage gives all rows to `Loss::observing`, so every rank gets them; [`parse_rows`]
+//!    reads them.
 //!
-//! With `Reduction::Weighted` the main loss is a sum that is divided by its weight at the end, so the total must be
-//! multiplied by the microbatch's weight: pass `seed * weight` to [`AuxiliaryLosses::inject`], the weight from an
-//! extra (a mask, say). With `Reduction::Sum` nothing is divided, and the auxiliary losses of microbatches add up.
+//! With `Reduction::Weighted` the main loss is a sum that is divided by its weight at the end, so the auxiliary losses must
+//! be multiplied by the microbatch's weight: pass `seed * weight` to [`AuxiliaryLosses::inject`], with the weight from
+//! an extra (a mask, say). With `Reduction::Sum` nothing is divided, and the auxiliary losses of microbatches add up.
 
 use crate::layers::{BlockKind, LayerAuxiliary};
 use crate::ops::{BUCKETS, InjectedWeights, inject_weighted};
 use burn::config::Config;
 use burn::tensor::{DType, Device, Int, Tensor};
 
-/// What each kind weighs beside the main loss.
+/// The weight of each kind of auxiliary loss, relative to the main loss.
 #[derive(Config, Debug, Copy, PartialEq)]
 pub struct AuxiliaryWeights {
-    /// Of the load-balancing loss.
+    /// Weight of the load-balancing loss.
     #[config(default = 0.01)]
     pub load_balance: f64,
-    /// Of the router z-loss.
+    /// Weight of the router z-loss.
     #[config(default = 0.001)]
     pub router_z: f64,
-    /// Of the router loss of a mixture of depths.
+    /// Weight of the router loss of a mixture of depths.
     #[config(default = 0.01)]
     pub depth_router: f64,
 }
 
-/// The auxiliary losses of a model: weights, and how many layers of the whole model have which.
+/// The auxiliary losses of a model: their weights, and how many layers of the whole model have each kind.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AuxiliaryLosses {
     weights: AuxiliaryWeights,
@@ -49,13 +49,13 @@ pub struct AuxiliaryLosses {
 }
 
 impl AuxiliaryLosses {
-    /// The losses of a model of these blocks, all of them, whatever part of them a stage holds.
+    /// The losses of a model of these blocks: all blocks of the model, not only those of the stage.
     pub fn new(weights: AuxiliaryWeights, blocks: &[BlockKind]) -> Self {
         let count = |has: fn(BlockKind) -> bool| blocks.iter().filter(|&&block| has(block)).count();
         Self { weights, with_experts: count(BlockKind::has_experts), with_depths: count(BlockKind::has_depths) }
     }
 
-    /// The part that these layers have in the model's auxiliary loss; `None` if they have none.
+    /// The share of these layers in the model's auxiliary loss, one element; `None` if they have no auxiliary losses.
     pub fn total(&self, layers: &[LayerAuxiliary]) -> Option<Tensor<1>> {
         let of_kind =
             |(values, weight): (Vec<Tensor<1>>, f64)| Some(values.into_iter().reduce(|a, b| a + b)?.mul_scalar(weight));
@@ -63,7 +63,7 @@ impl AuxiliaryLosses {
         kinds.filter_map(of_kind).reduce(|a, b| a + b)
     }
 
-    /// What one layer's value of each kind weighs.
+    /// The weight of one layer's value of each kind.
     fn shares(&self) -> InjectedWeights {
         let of = |weight: f64, layers: usize| weight / layers.max(1) as f64;
         [
@@ -73,17 +73,17 @@ impl AuxiliaryLosses {
         ]
     }
 
-    /// Joins the layers' values to the hidden states that leave them, with the gradients that they have in
+    /// Joins the layers' values to the hidden states that leave them. In the backward they get the gradients that they have in
     /// [`AuxiliaryLosses::total`]. `scale` is the loss's seed, one element.
     ///
     /// # Panics
-    /// If the scale has more or less than one element.
+    /// If `scale` does not have one element.
     pub fn inject<const D: usize>(&self, hidden: Tensor<D>, layers: &[LayerAuxiliary], scale: Tensor<1>) -> Tensor<D> {
         inject_weighted(hidden, buckets(layers), self.shares(), scale)
     }
 }
 
-/// The layers' values, those of a kind in one bucket.
+/// The layers' values, one bucket per kind.
 fn buckets(layers: &[LayerAuxiliary]) -> [Vec<Tensor<1>>; BUCKETS] {
     let of = |value: fn(&LayerAuxiliary) -> &Option<Tensor<1>>| {
         layers.iter().filter_map(|layer| value(layer).clone()).collect()
@@ -91,12 +91,10 @@ fn buckets(layers: &[LayerAuxiliary]) -> [Vec<Tensor<1>>; BUCKETS] {
     [of(|layer| &layer.load_balance), of(|layer| &layer.router_z), of(|layer| &layer.depth_router)]
 }
 
-/// Columns before the loads.
+/// Columns of a row before the load of each expert.
 pub(crate) const COLUMNS: usize = 4;
 
-/// The rows of these layers, `[layers, 4 + experts]`, without gradient, after those that came from upstream.
-///
-/// `None` where neither has a row.
+/// The rows of these layers, `[layers, 4 + experts]`, without gradient, after the rows from upstream; `None` without any row.
 pub fn observation_rows(
     upstream: Option<Tensor<2>>,
     layers: &[LayerAuxiliary],
@@ -127,14 +125,14 @@ pub struct LayerObservation {
     pub router_z: f64,
     /// Router loss of a mixture of depths; 0 without.
     pub depth_router: f64,
-    /// Choices that found their expert full.
+    /// Choices that were dropped because their expert was full.
     pub dropped: f64,
-    /// Choices that fell on each expert.
+    /// The number of choices for each expert.
     pub load: Vec<f64>,
 }
 
 impl LayerObservation {
-    /// The largest load over the mean one: 1 where balanced; 1 too where nothing was routed.
+    /// The largest load divided by the mean load: 1 if balanced, and 1 if nothing was routed.
     pub fn imbalance(&self) -> f64 {
         let total: f64 = self.load.iter().sum();
         let largest = self.load.iter().copied().fold(0.0, f64::max);
@@ -142,7 +140,7 @@ impl LayerObservation {
     }
 }
 
-/// Takes apart what [`observation_rows`] wrote for one microbatch: one observation a layer of the model, in order.
+/// Reads the rows of [`observation_rows`] for one microbatch: one observation per layer of the model, in order.
 pub fn parse_rows(numbers: &[f64], experts: usize) -> Vec<LayerObservation> {
     let row = |row: &[f64]| LayerObservation {
         load_balance: row[0],
@@ -154,7 +152,7 @@ pub fn parse_rows(numbers: &[f64], experts: usize) -> Vec<LayerObservation> {
     numbers.chunks_exact(COLUMNS + experts).map(row).collect()
 }
 
-/// One observation a layer over several microbatches: losses are averaged, counts added up.
+/// One observation per layer over several microbatches: losses are averaged, counts are added.
 pub fn combine_microbatches(microbatches: &[&[LayerObservation]]) -> Vec<LayerObservation> {
     let mut layers: Vec<LayerObservation> = Vec::new();
     let share = 1.0 / microbatches.len().max(1) as f64;

@@ -1,17 +1,17 @@
 //! Balancing experts without a loss: after each step, every router's bias moves towards an even load.
 //!
-//! DeepSeek-AI, "DeepSeek-V3" (2024), section 2.1.2, after Wang et al., "Auxiliary-Loss-Free Load Balancing" (2024): the
-//! bias is added to scores only when experts are chosen, so no gradient is bent for the sake of balance.
+//! The method is that of DeepSeek-AI, "DeepSeek-V3" (2024), section 2.1.2, after Wang et al., "Auxiliary-Loss-Free Load
+//! Balancing" (2024). The bias is added to scores only when experts are chosen, so balancing changes no gradient.
 //!
-//! Guarantees: all copies of a router move alike, on data-parallel replicas and on both sides of a bidirectional
-//! placement, whatever the schedule, the cut and the transport: every rank gets the same rows, and loads are whole
-//! numbers, whose sum has no order.
+//! Guarantees: all copies of a router get the same bias, on data-parallel replicas and on both sides of a bidirectional
+//! placement, whatever the schedule, the cut and the transport. Every rank gets the same rows, and loads are whole
+//! numbers, so the order of addition does not matter.
 //!
 //! 1. Each layer's load travels to the loss in the rows that [`observation_rows`](crate::auxiliary::observation_rows) writes, and from
 //!    there to all ranks.
 //! 2. A stage gets the rows of all microbatches since the step before in
-//!    [`Stage::after_step`](burn_pipeline::stage::Stage::after_step), and adds up those of its own layers: [`loads`].
-//! 3. Its blocks hand them to their routers: [`Block::with_updated_bias`], [`Router::with_updated_bias`].
+//!    [`Stage::after_step`](burn_pipeline::stage::Stage::after_step), and adds those of its own layers: [`loads`].
+//! 3. Its blocks pass the loads to their routers: [`Block::with_updated_bias`], [`Router::with_updated_bias`].
 //!
 //! ```
 //! use burn::tensor::{Device, Tensor};
@@ -32,10 +32,10 @@ use crate::auxiliary::COLUMNS;
 use crate::{layers::Block, router::Router};
 use std::ops::Range;
 
-/// Choices that fell on each expert of these layers of the model, over all microbatches; one list a layer, in order.
+/// The number of choices for each expert of these layers of the model, over all microbatches: one list per layer, in order.
 ///
-/// `observed` holds a list of numbers for each microbatch, which begins with the rows of
-/// [`observation_rows`](crate::auxiliary::observation_rows), the model's layers in order. A row that is not there counts for nothing.
+/// `observed` has one list of numbers per microbatch, which begins with the rows of
+/// [`observation_rows`](crate::auxiliary::observation_rows), the model's layers in order. A missing row counts as zeros.
 pub fn loads(observed: &[Vec<f64>], experts: usize, layers: Range<usize>) -> Vec<Vec<f64>> {
     let of = |layer: usize| {
         let start = layer * (COLUMNS + experts) + COLUMNS;

@@ -1,32 +1,32 @@
-//! Blocks as layers for partitioners and planner: what they hold and what they compute.
+//! Blocks as layers for partitioners and the planner: their parameters and their computation.
 //!
-//! A block with experts holds all of them and computes with the few that a token goes to: by parameters it weighs many
-//! dense blocks, by FLOPs one or two. Partitioners are told both ([`Measure`](burn_pipeline::cost::Measure)), so a cut
+//! A block holds all of its experts but computes with only a few per token: it has the parameters of many dense blocks
+//! and the FLOPs of one or two. Partitioners get both numbers ([`Measure`](burn_pipeline::cost::Measure)), so a cut
 //! can be made by memory or by time.
 //!
-//! 1. Parameters are those of the module that [`BlockConfig::init`] makes, to the last one.
-//! 2. FLOPs are two for each multiplication of a product, forward, as the layers compute it: whole score matrices of
-//!    attention; experts over the choices that tokens make, less what their capacity is known to drop. Norms,
-//!    activations and softmax are left out.
-//! 3. Seconds follow by [`Layer::estimated`], or come from a timed run; activations do too.
+//! 1. Parameters are exactly those of the module that [`BlockConfig::init`] makes.
+//! 2. FLOPs are those of the forward's products, two per multiplication: whole score matrices of attention, and experts
+//!    over the choices of tokens, less those that their capacity is known to drop. Norms, activations and softmax are not
+//!    counted.
+//! 3. Seconds and activation bytes follow from [`Layer::estimated`], or come from a timed run.
 
 use crate::layers::{BlockConfig, BlockKind};
 use crate::router::Capacity;
 use burn_pipeline::cost::{Dtype, Layer, LayerKind, PartitionError};
 
-/// The tokens of a microbatch, and what numbers are made of.
+/// The size of a microbatch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MicrobatchSize {
     /// Sequences.
     pub batch: usize,
-    /// Tokens of a sequence.
+    /// Tokens in a sequence.
     pub seq: usize,
-    /// The type of weights and hidden states.
+    /// The element type of weights and hidden states.
     pub dtype: Dtype,
 }
 
 impl BlockConfig {
-    /// The block as a layer of a model, its kind the pattern's letter.
+    /// The block as a layer of a model; its kind is the letter of the pattern.
     ///
     /// ```
     /// use burn_pipeline::cost::Dtype;
@@ -41,7 +41,7 @@ impl BlockConfig {
     /// ```
     ///
     /// # Errors
-    /// None for a kind that [`BlockKind`] has today: its letter is one that partitioners take.
+    /// None for the kinds of [`BlockKind`], whose letters partitioners accept.
     pub fn layer(&self, kind: BlockKind, size: MicrobatchSize) -> Result<Layer, PartitionError> {
         let values = size.batch * size.seq * self.attention.d_model;
         let layer = Layer::new(LayerKind::new(kind.letter())?).with_parameters(self.parameters(kind), size.dtype);
@@ -49,12 +49,12 @@ impl BlockConfig {
         Ok(Layer { output_bytes: values as f64 * size.dtype.bytes() as f64, ..layer })
     }
 
-    /// Parameters of a block.
+    /// The number of parameters of a block.
     pub fn parameters(&self, kind: BlockKind) -> u64 {
         self.parameters_with(kind, self.mixture.experts)
     }
 
-    /// Parameters of a block that one token meets: of the experts those that it goes to.
+    /// The number of parameters of a block that one token uses: only those of its chosen experts are counted.
     pub fn active_parameters(&self, kind: BlockKind) -> u64 {
         self.parameters_with(kind, self.mixture.top_k)
     }
@@ -87,7 +87,7 @@ impl BlockConfig {
         router + tokens * (attention + mix)
     }
 
-    /// FLOPs of a mixture of experts for each token.
+    /// FLOPs of a mixture of experts per token.
     fn mixture_flops(&self) -> f64 {
         let (d, mixture) = (self.attention.d_model as f64, &self.mixture);
         let kept = match mixture.capacity {

@@ -1,23 +1,23 @@
-//! Side data of a batch: document ids, masks, tables.
+//! Tensors that stages read beside hidden states: document ids, masks, tables.
 //!
-//! Guarantees: what belongs to samples is cut with them, what does not is given whole to every microbatch, and a stage
-//! reads the piece of the microbatch that it runs, in whatever order microbatches come: pieces are looked up by
-//! microbatch, there is no counter to fall out of step.
+//! Guarantees: tensors with one entry per sample are cut with the samples, others go whole to every microbatch. A stage reads
+//! the piece of the microbatch that it runs, in whatever order microbatches run, because pieces are looked up by
+//! microbatch.
 //!
-//! 1. [`document_ids`] tells documents of a packed sequence apart by their first token.
-//! 2. [`BatchExtras`] gathers named tensors. One whose dimension 0 is the batch's number of samples is cut along it,
-//!    any other is replicated (tables, numbers of one element). Where sizes are equal by chance,
-//!    [`BatchExtras::whole`] says so.
+//! 1. [`document_ids`] numbers the documents of a packed sequence by their first tokens.
+//! 2. [`BatchExtras`] collects named tensors. A tensor whose dimension 0 is the batch's number of samples is cut along it;
+//!    any other is replicated (tables, single numbers). [`BatchExtras::whole`] replicates a tensor whose size equals the
+//!    number of samples by chance.
 //! 3. [`BatchExtras::attach`] makes them extras of the batch, which stages name.
-//! 4. A stage that reads more or less of them, as its layers need, takes them as [`StageExtras`].
+//! 4. A stage whose layers read different extras takes them as [`StageExtras`].
 
 use burn::tensor::kind::Basic;
 use burn::tensor::{Int, Tensor};
 use burn_pipeline::stage::{AnyTensor, Batch, Boundary, BoundaryError, Payload, PayloadReader, Split, TensorKindOf};
 use std::collections::VecDeque;
 
-/// The document of each token of packed sequences `[batch, seq]`: it grows by one at every `bos` token, which is its
-/// document's first.
+/// The document of each token of packed sequences `[batch, seq]`. The number grows by one at every `bos` token, the first of
+/// its document.
 ///
 /// ```
 /// use burn::tensor::{Device, Int, Tensor};
@@ -31,41 +31,41 @@ pub fn document_ids(tokens: Tensor<2, Int>, bos: i64) -> Tensor<2, Int> {
     tokens.equal_scalar(bos).int().cumsum(1)
 }
 
-/// Named side data of a batch.
+/// Named extras of a batch.
 #[derive(Debug, Clone, Default)]
 pub struct BatchExtras {
     entries: Vec<(String, AnyTensor, Option<Split>)>,
 }
 
-/// Why side data cannot be attached.
+/// Why extras cannot be attached.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BatchExtrasError {
-    /// A tensor that was said to belong to samples does not.
+    /// A tensor that was added with [`BatchExtras::by_sample`] does not have one entry per sample.
     #[error(
-        "`{name}` has {got:?} entries along its dimension 0, but the batch has {samples} samples; use `whole` for what belongs to no sample"
+        "`{name}` has {got:?} entries along its dimension 0, but the batch has {samples} samples; use `whole` for a tensor without one entry per sample"
     )]
     Samples {
         /// The tensor's name.
         name: String,
-        /// Its size along dimension 0; `None` for a rank of 0.
+        /// Its size along dimension 0; `None` for a tensor without dimensions.
         got: Option<usize>,
-        /// Samples of the batch.
+        /// Samples in the batch.
         samples: usize,
     },
 }
 
 impl BatchExtras {
-    /// No side data yet.
+    /// No extras.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a tensor; whether it belongs to samples is told by its first dimension.
+    /// Adds a tensor, which is cut by samples if its dimension 0 is the number of samples.
     pub fn with(self, name: impl Into<String>, tensor: AnyTensor) -> Self {
         self.add(name, tensor, None)
     }
 
-    /// Adds a tensor that belongs to samples, one entry of dimension 0 each.
+    /// Adds a tensor with one entry of dimension 0 per sample.
     pub fn by_sample(self, name: impl Into<String>, tensor: AnyTensor) -> Self {
         self.add(name, tensor, Some(Split::Dim(0)))
     }
@@ -80,10 +80,10 @@ impl BatchExtras {
         self
     }
 
-    /// How each tensor is cut in a batch of so many samples.
+    /// How each tensor is cut in a batch of `samples` samples.
     ///
     /// # Errors
-    /// If a tensor that was said to belong to samples has another size.
+    /// If a tensor that was added with [`BatchExtras::by_sample`] has another size.
     pub fn splits(&self, samples: usize) -> Result<Vec<(&str, Split)>, BatchExtrasError> {
         let split = |(name, tensor, asked): &'_ (String, AnyTensor, Option<Split>)| {
             let got = tensor.shape().first().copied();
@@ -99,7 +99,7 @@ impl BatchExtras {
         self.entries.iter().map(|entry| Ok((entry.0.as_str(), split(entry)?))).collect()
     }
 
-    /// Makes the tensors extras of a batch of so many samples.
+    /// Makes the tensors extras of a batch of `samples` samples.
     ///
     /// # Errors
     /// As [`BatchExtras::splits`].
@@ -112,39 +112,39 @@ impl BatchExtras {
     }
 }
 
-/// The side data that one stage reads, in the order in which it names it; how many tensors they are is the stage's own
-/// affair, so one module type can serve stages that read different things.
+/// The extras that one stage reads, in the order in which it names them. Their number is free, so one module type can serve
+/// stages that read different extras.
 ///
-/// As the last part of `Stage::Extra` it takes all tensors that follow.
+/// As the last part of `Stage::Extra` it takes all remaining tensors.
 #[derive(Debug, Clone, Default)]
 pub struct StageExtras(VecDeque<AnyTensor>);
 
-/// A stage asked for other side data than it named.
+/// A stage reads an extra that it did not name, or of another type.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StageExtrasError {
-    /// Nothing is left.
-    #[error("the stage reads `{name}`, but all side data that it names was read before; name it in `Stage::extras`")]
+    /// All extras have been read.
+    #[error("the stage reads `{name}`, but it has read all extras that it names; name it in `Stage::extras`")]
     Missing {
-        /// What was asked for.
+        /// The extra that the stage reads.
         name: String,
     },
-    /// The next tensor is another.
-    #[error("the side data `{name}` is a {kind} tensor of rank {rank}, and the stage takes another; check the batch")]
+    /// The next tensor has another kind or rank.
+    #[error("the extra `{name}` is a {kind} tensor of rank {rank}, and the stage reads another type; check the batch")]
     Mismatch {
-        /// What was asked for.
+        /// The extra that the stage reads.
         name: String,
-        /// The kind that is there.
+        /// Its kind.
         kind: String,
-        /// The rank that is there.
+        /// Its number of dimensions.
         rank: usize,
     },
 }
 
 impl StageExtras {
-    /// Takes the next tensor; the name is for the message.
+    /// Takes the next tensor. `name` is for the error.
     ///
     /// # Errors
-    /// If none is left, or it is of another kind or rank.
+    /// If none is left, or it has another kind or rank.
     pub fn take<const D: usize, K: Basic + TensorKindOf>(
         &mut self,
         name: &str,

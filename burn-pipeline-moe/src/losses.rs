@@ -1,7 +1,7 @@
-//! Auxiliary losses of routers, as functions of what a router puts out.
+//! Auxiliary losses of routers, as functions of a router's outputs.
 //!
-//! Each is a mean over the tokens of one call (a microbatch), one element, at the scale of its source; weights and
-//! averages over layers are [`auxiliary`](crate::auxiliary)'s.
+//! Each is a mean over the tokens of one call (a microbatch), one element, at the scale of its source. Module
+//! [`auxiliary`](crate::auxiliary) weighs them and averages over layers.
 
 use crate::ops::z_loss;
 use burn::tensor::activation::log_sigmoid;
@@ -9,11 +9,11 @@ use burn::tensor::{Bool, Int, Tensor};
 
 /// Load-balancing loss `E * sum_e f_e P_e` of a router over `E` experts.
 ///
-/// `f_e` is the share of choices that fell on expert `e` (no gradient), `P_e` its mean probability. 1 where both are
-/// even, up to `E` where one expert gets all. Fedus et al., "Switch Transformers" (2021), equation 4, with `k`
-/// choices a token counted as in GShard.
+/// `f_e` is the share of choices for expert `e` (without gradient), `P_e` its mean probability. The loss is 1 if both are
+/// even, and up to `E` if one expert gets everything. Fedus et al., "Switch Transformers" (2021), equation 4, with `k`
+/// choices per token counted as in GShard.
 ///
-/// Shapes: probabilities `[tokens, E]` (or their mean, `[1, E]`), load (choices that fell on each expert) `[E]`.
+/// Shapes: probabilities `[tokens, E]` (or their mean, `[1, E]`), load (the number of choices for each expert) `[E]`.
 pub fn load_balance(probabilities: Tensor<2>, load: Tensor<1, Int>) -> Tensor<1> {
     let [_, experts] = probabilities.dims();
     let mean = probabilities.mean_dim(0).reshape([experts]);
@@ -29,9 +29,9 @@ pub fn router_z(logits: Tensor<2>) -> Tensor<1> {
     z_loss(logits)
 }
 
-/// Router loss of a mixture of depths: the binary cross-entropy of "this token was among the chosen".
+/// Router loss of a mixture of depths: the binary cross-entropy of "this token was chosen".
 ///
-/// It lets the router decide token by token when there is no later token to compare with. Raposo et al.,
+/// It trains a router that can decide token by token at generation, where later tokens are not known. Raposo et al.,
 /// "Mixture-of-Depths" (2024), section 3.5. Shapes: `[batch, sequence]` both.
 pub fn depth_router(logits: Tensor<2>, chosen: Tensor<2, Bool>) -> Tensor<1> {
     let of_chosen = log_sigmoid(logits.clone());

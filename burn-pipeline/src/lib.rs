@@ -80,7 +80,6 @@
 //! | [`simulate`], [`cost`], [`planner`] | what a plan would take, by which costs, and the best plan for them |
 //! | [`trace`] | timelines, predicted and measured, as Chrome JSON, SVG and text |
 //! | [`link`] | how ranks reach each other: threads, TCP, and the kit for transports of your own |
-//! | [`group`] | data-parallel replicas and sharded parameters |
 //! | [`ops`] | layers whose weight gradients wait for `W` |
 //! | [`program`] | a stage captured and cut into `F`, `I` and `W` |
 //! | [`execute`] | the interpreter of a rank's row of the plan |

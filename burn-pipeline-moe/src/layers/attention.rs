@@ -10,16 +10,16 @@ use burn::tensor::activation::softmax;
 use burn::tensor::{Bool, Device, Int, Tensor};
 use burn_pipeline::ops::DeferredForward;
 
-/// An attention layer's size.
+/// The configuration of an attention layer.
 #[derive(Config, Debug)]
 pub struct AttentionConfig {
     /// Width of the hidden state.
     pub d_model: usize,
-    /// Heads; they divide the width.
+    /// Number of heads; divides the width.
     pub heads: usize,
-    /// How many tokens back a token sees, itself included; all if `None`.
+    /// How many tokens back a token attends to, itself included; all if `None`.
     pub window: Option<usize>,
-    /// Turn queries and keys by their positions (rotary embedding); the width of a head is then even.
+    /// Rotate queries and keys by their positions (rotary embedding); the width of a head must then be even.
     #[config(default = false)]
     pub rotary: bool,
 }
@@ -28,7 +28,7 @@ impl AttentionConfig {
     /// The layer.
     ///
     /// # Panics
-    /// If the heads do not divide the width, or are of an odd width that is to be rotated.
+    /// If the heads do not divide the width, or rotary embedding gets heads of an odd width.
     pub fn init(&self, device: &Device) -> Attention {
         let divides = self.heads > 0 && self.d_model.is_multiple_of(self.heads);
         assert!(divides, "{} heads do not divide a width of {}", self.heads, self.d_model);
@@ -40,7 +40,7 @@ impl AttentionConfig {
     }
 }
 
-/// Causal self-attention: a token sees tokens before it, of its own document, within the window.
+/// Causal self-attention: a token attends to itself and to earlier tokens of its own document, within the window.
 #[derive(Module, Debug)]
 pub struct Attention {
     query_key_value: Linear,
@@ -72,7 +72,7 @@ impl Attention {
         self.project.forward_deferred(mixed.swap_dims(1, 2).reshape([batch, seq, d]))
     }
 
-    /// What each token does not see, `[batch, seq, seq]`.
+    /// True where a token does not attend to another one, `[batch, seq, seq]`.
     fn hidden(&self, documents: Tensor<2, Int>) -> Tensor<3, Bool> {
         let ([batch, seq], device) = (documents.dims(), documents.device());
         let square = [batch, seq, seq];
@@ -81,7 +81,7 @@ impl Attention {
         let future = Tensor::<2, Bool>::tril_mask([seq, seq], 0, &device);
         let hidden = match self.window {
             Some(window) if window < seq => {
-                // The past that is too far: below the diagonal at this distance.
+                // Tokens before the window: below the diagonal at this distance.
                 let past = Tensor::<2, Bool>::triu_mask([seq, seq], 1 - window as i64, &device);
                 future.bool_or(past)
             }

@@ -14,26 +14,26 @@ use burn::module::Module;
 use burn::nn::LayerNormConfig;
 use burn::tensor::{Device, Tensor};
 
-/// One letter of a pattern.
+/// The kind of a block, one letter of a pattern.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum BlockKind {
     /// `D`: a dense block.
     Dense,
     /// `E`: a block with experts.
     Experts,
-    /// `d`: a dense block that some tokens go around.
+    /// `d`: a dense block that some tokens bypass (mixture of depths).
     DenseDepths,
-    /// `e`: a block with experts that some tokens go around.
+    /// `e`: a block with experts that some tokens bypass (mixture of depths).
     ExpertsDepths,
 }
 
 impl BlockKind {
-    /// Has it experts, and so a load-balancing and a z-loss?
+    /// Does the block have experts, and so a load-balancing loss and a z-loss?
     pub fn has_experts(self) -> bool {
         matches!(self, Self::Experts | Self::ExpertsDepths)
     }
 
-    /// Is it a mixture of depths?
+    /// Is the block a mixture of depths?
     pub fn has_depths(self) -> bool {
         matches!(self, Self::DenseDepths | Self::ExpertsDepths)
     }
@@ -49,25 +49,25 @@ impl BlockKind {
     }
 }
 
-/// Why a pattern is none.
+/// Why a pattern is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PatternError {
-    /// A letter without meaning.
+    /// A letter that names no kind of block.
     #[error(
-        "`{letter}` at place {place} is no block; use D (dense), E (experts), d or e (the same with tokens around)"
+        "`{letter}` at position {place} is no block; use D (dense), E (experts), d or e (the same as mixture of depths)"
     )]
     Letter {
         /// The letter.
         letter: char,
-        /// Its place, from 0.
+        /// Its position, from 0.
         place: usize,
     },
-    /// No letter at all.
-    #[error("the pattern names no block; give at least one letter")]
+    /// No letter.
+    #[error("the pattern is empty; give at least one letter")]
     Empty,
 }
 
-/// The blocks of a model, one letter a block; see [`BlockKind`].
+/// The blocks of a model, one letter per block; see [`BlockKind`].
 ///
 /// ```
 /// use burn_pipeline_moe::layers::{BlockKind, parse_pattern};
@@ -78,7 +78,7 @@ pub enum PatternError {
 /// ```
 ///
 /// # Errors
-/// If a letter has no meaning, or there is none.
+/// If a letter names no kind, or the pattern is empty.
 pub fn parse_pattern(pattern: &str) -> Result<Vec<BlockKind>, PatternError> {
     let kind = |(place, letter)| match letter {
         'D' => Ok(BlockKind::Dense),
@@ -91,22 +91,22 @@ pub fn parse_pattern(pattern: &str) -> Result<Vec<BlockKind>, PatternError> {
     if kinds.is_empty() { Err(PatternError::Empty) } else { Ok(kinds) }
 }
 
-/// What all blocks of a model have in common.
+/// The configuration that all blocks of a model share.
 #[derive(Config, Debug)]
 pub struct BlockConfig {
-    /// Attention.
+    /// The attention layer.
     pub attention: AttentionConfig,
     /// Width inside a dense feed-forward layer.
     pub d_dense: usize,
-    /// Experts, where a block has them.
+    /// The experts of blocks that have them.
     pub mixture: MixtureOfExpertsConfig,
-    /// The share of tokens that take a block of a mixture of depths.
+    /// The share of tokens that take a mixture-of-depths block.
     #[config(default = 0.5)]
     pub depth_capacity: f64,
 }
 
 impl BlockConfig {
-    /// A block.
+    /// Initializes a block.
     ///
     /// # Panics
     /// As [`AttentionConfig::init`] and [`MixtureOfExpertsConfig::init`].
@@ -131,18 +131,18 @@ impl BlockConfig {
 }
 
 impl BlockConfig {
-    /// Tokens of a sequence of `seq` that take a block of a mixture of depths, at least one.
+    /// How many of `seq` tokens take a mixture-of-depths block; at least one.
     pub(crate) fn depth_tokens(&self, seq: usize) -> usize {
         depth_tokens(self.depth_capacity, seq)
     }
 }
 
-/// A block that all tokens take, or some.
+/// A block that all tokens take, or only some.
 #[derive(Module, Debug)]
 pub enum Block {
-    /// All tokens.
+    /// All tokens take it.
     All(TransformerBlock),
-    /// Some tokens; the others go around.
+    /// Some tokens take it, and the others bypass it.
     Some(MixtureOfDepths),
 }
 
@@ -155,8 +155,8 @@ impl Block {
         }
     }
 
-    /// The same block after a step in which so many choices fell on each expert; see [`balance`](crate::balance).
-    /// Without experts, or without a bias, it is returned as it is.
+    /// The same block after a step with this load (the number of choices for each expert), its router's bias moved by `rate`;
+    /// see [`balance`](crate::balance). A block without experts or without a bias is returned unchanged.
     pub fn with_updated_bias(self, load: &[f64], rate: f64) -> Self {
         match self {
             Block::All(inner) => Block::All(inner.with_updated_bias(load, rate)),

@@ -1,22 +1,22 @@
-//! What attention reads beside hidden states.
+//! What attention layers read beside hidden states.
 
 use burn::tensor::{Int, Tensor};
 
 /// Documents, positions and biases of the tokens that a layer runs on.
 ///
-/// All layers of a stage share one; where only some tokens take a layer, [`AttentionContext::of`] picks theirs.
+/// All layers of a stage share one context. For a layer that only some tokens take, [`AttentionContext::of`] selects them.
 #[derive(Debug, Clone)]
 pub struct AttentionContext {
     /// The document of each token, `[batch, seq]`.
     pub documents: Tensor<2, Int>,
-    /// The place of each token in its sequence, from 0, `[batch, seq]`.
+    /// The position of each token in its sequence, from 0, `[batch, seq]`.
     pub positions: Tensor<2, Int>,
-    /// What is added to the scores of a pair of tokens, `[batch, heads, seq, seq]`.
+    /// A bias added to the attention scores, `[batch, heads, seq, seq]`.
     pub bias: Option<Tensor<4>>,
 }
 
 impl AttentionContext {
-    /// Tokens in order, of these documents `[batch, seq]`, without bias.
+    /// The context of whole sequences with these documents `[batch, seq]`, without bias.
     pub fn new(documents: Tensor<2, Int>) -> Self {
         let ([batch, seq], device) = (documents.dims(), documents.device());
         let positions = Tensor::<1, Int>::arange(0..seq as i64, &device).unsqueeze::<2>().expand([batch, seq]);
@@ -28,7 +28,7 @@ impl AttentionContext {
         Self { bias, ..self }
     }
 
-    /// The context of the tokens at these places `[batch, count]`, in their order.
+    /// The context of the tokens at these positions `[batch, count]`, in their order.
     pub fn of(&self, places: Tensor<2, Int>) -> Self {
         let [batch, count] = places.dims();
         let pick = |bias: Tensor<4>| {

@@ -1,12 +1,12 @@
-//! Mixture of depths: some tokens of a sequence go through a block, the others around it.
+//! Mixture of depths: some tokens of a sequence go through a block, the others bypass it.
 //!
 //! Raposo et al., "Mixture-of-Depths" (2024): a router scores tokens, the best of each sequence take the block, and
-//! their change is weighted by the router's score, which is how the router learns. The choice compares tokens with
-//! later ones, so it is not causal; the router loss trains a score that can be asked token by token.
+//! the block's change is weighted by the router's score, so the router gets a gradient. The choice compares a token with
+//! later ones, so it is not causal; the router loss trains a score that can decide token by token.
 //!
-//! 1. A token is chosen if fewer than the capacity have a better score (of equal ones the earlier is better).
-//! 2. Chosen tokens, in their order, make a shorter sequence for the block.
-//! 3. What the block changed, times the sigmoid of the score, is added to them in place.
+//! 1. A token is chosen if fewer tokens than the capacity have a better score. Of equal scores the earlier is better.
+//! 2. The chosen tokens, in their order, make a shorter sequence for the block.
+//! 3. The block's change of these tokens, times the sigmoid of their score, is added to them.
 
 use super::context::AttentionContext;
 use super::initial::SMALL;
@@ -27,16 +27,16 @@ pub struct MixtureOfDepths {
     capacity: f64,
 }
 
-/// Who takes the block.
+/// The tokens that take the block.
 struct Chosen {
     /// `[batch, seq]`.
     mask: Tensor<2, Bool>,
-    /// Their places in order, `[batch, count]`.
+    /// Their positions in order, `[batch, count]`.
     places: Tensor<2, Int>,
 }
 
 impl MixtureOfDepths {
-    /// A block of width `d_model`, taken by the share `capacity` of each sequence (at least one token).
+    /// A block of width `d_model` that the share `capacity` of each sequence takes (at least one token).
     pub fn new(inner: TransformerBlock, d_model: usize, capacity: f64, device: &Device) -> Self {
         let router = LinearConfig::new(d_model, 1).with_bias(false).with_initializer(SMALL).init(device);
         Self { router, inner, capacity }
@@ -63,12 +63,12 @@ impl MixtureOfDepths {
     }
 }
 
-/// Tokens of a sequence that take the block.
+/// How many tokens of a sequence take the block.
 pub(super) fn depth_tokens(capacity: f64, seq: usize) -> usize {
     ((capacity * seq as f64).ceil() as usize).clamp(1, seq)
 }
 
-/// The `count` best of each row.
+/// The `count` best tokens of each row, without a sort: a captured stage can replay it, and nothing is read back.
 fn choose(scores: Tensor<2>, count: usize) -> Chosen {
     let ([batch, seq], device) = (scores.dims(), scores.device());
     let cube = [batch, seq, seq];
@@ -81,7 +81,7 @@ fn choose(scores: Tensor<2>, count: usize) -> Chosen {
     let mask = rank.lower_scalar(count as i64);
     let nth = mask.clone().int().cumsum(1).sub_scalar(1).mask_fill(mask.clone().bool_not(), count as i64);
     let all = Tensor::<1, Int>::arange(0..seq as i64, &device).unsqueeze::<2>().expand([batch, seq]);
-    // Tokens that are not chosen meet in a place of no token's.
+    // Tokens that are not chosen all write to one extra position, which is cut off.
     let places = Tensor::<2, Int>::zeros([batch, count + 1], &device).scatter(1, nth, all, IndexingUpdateOp::Add);
     Chosen { mask, places: places.narrow(1, 0, count) }
 }

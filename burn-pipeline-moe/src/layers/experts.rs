@@ -11,7 +11,7 @@ use burn_pipeline::ops::expert_matmul;
 /// The experts' size.
 #[derive(Config, Debug)]
 pub struct ExpertsConfig {
-    /// How many.
+    /// Number of experts.
     pub experts: usize,
     /// Width of a token.
     pub d_model: usize,
@@ -31,7 +31,7 @@ impl ExpertsConfig {
     }
 }
 
-/// Feed-forward layers side by side: `down(silu(gate(x)) * up(x))`, each on rows of its own.
+/// Gated feed-forward layers `down(silu(gate(x)) * up(x))`, one per expert, each on its own rows.
 #[derive(Module, Debug)]
 pub struct Experts {
     gate: Param<Tensor<3>>,
@@ -40,7 +40,7 @@ pub struct Experts {
 }
 
 impl Experts {
-    /// How many.
+    /// Number of experts.
     pub fn count(&self) -> usize {
         self.gate.lazy_shape()[0]
     }
@@ -51,7 +51,7 @@ impl Experts {
         expert_matmul(gate * expert_matmul(x, &self.up), &self.down)
     }
 
-    /// Runs each expert on its rows of `[rows, d_model]`, uneven in number; see
+    /// Runs each expert on its rows of `[rows, d_model]`, from `offsets[e]` to `offsets[e + 1]`; see
     /// [`PackedRows`](crate::router::PackedRows).
     pub fn forward_packed(&self, x: Tensor<2>, offsets: Tensor<1, Int>) -> Tensor<2> {
         let gate = silu(grouped_matmul(x.clone(), &self.gate, offsets.clone()));

@@ -8,12 +8,12 @@ use burn::tensor::activation::silu;
 use burn::tensor::{Device, Tensor};
 use burn_pipeline::ops::DeferredForward;
 
-/// A feed-forward layer's size.
+/// The configuration of a feed-forward layer.
 #[derive(Config, Debug)]
 pub struct FeedForwardConfig {
     /// Width of the hidden state.
     pub d_model: usize,
-    /// Width inside.
+    /// Width of the hidden layer.
     pub d_hidden: usize,
 }
 

@@ -1,8 +1,8 @@
-//! What the routers of one layer return beside the layer's output.
+//! What the routers of one layer compute beside the layer's output.
 
 use burn::tensor::{Int, Tensor};
 
-/// What the routers of one layer leave: auxiliary losses of one element each, and counts.
+/// Auxiliary losses of one layer's routers, one element each, and counts.
 #[derive(Debug, Clone, Default)]
 pub struct LayerAuxiliary {
     /// [`load_balance`](crate::losses::load_balance) of a layer with experts.
@@ -11,8 +11,8 @@ pub struct LayerAuxiliary {
     pub router_z: Option<Tensor<1>>,
     /// [`depth_router`](crate::losses::depth_router) of a mixture of depths.
     pub depth_router: Option<Tensor<1>>,
-    /// Choices that fell on each expert, `[experts]`.
+    /// The number of choices for each expert, `[experts]`.
     pub load: Option<Tensor<1, Int>>,
-    /// Choices that found their expert full, `[1]`.
+    /// The number of dropped choices, `[1]`.
     pub dropped: Option<Tensor<1, Int>>,
 }

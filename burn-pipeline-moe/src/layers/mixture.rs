@@ -10,22 +10,22 @@ use burn::config::Config;
 use burn::module::Module;
 use burn::tensor::{Device, Int, Tensor};
 
-/// A mixture's size and ways.
+/// The configuration of a mixture of experts.
 #[derive(Config, Debug)]
 pub struct MixtureOfExpertsConfig {
     /// Width of a token.
     pub d_model: usize,
     /// Width inside an expert.
     pub d_hidden: usize,
-    /// Experts to choose from.
+    /// Number of experts to choose from.
     pub experts: usize,
-    /// Experts a token goes to.
+    /// Number of experts that a token goes to.
     #[config(default = 2)]
     pub top_k: usize,
-    /// Experts that every token goes to beside (one feed-forward layer of their joint width).
+    /// Number of shared experts, which every token goes to (one feed-forward layer of their joint width).
     #[config(default = 0)]
     pub shared: usize,
-    /// How many tokens an expert takes.
+    /// How many tokens an expert accepts.
     #[config(default = "Capacity::Factor(1.25)")]
     pub capacity: Capacity,
     /// How logits become scores.
@@ -57,10 +57,10 @@ impl MixtureOfExpertsConfig {
     }
 }
 
-/// Tokens go to the experts that their router chose, and to the shared ones.
+/// A mixture of experts: each token goes to the experts that the router chose, and to the shared ones.
 #[derive(Module, Debug)]
 pub struct MixtureOfExperts {
-    /// Who goes where.
+    /// Chooses the experts of each token.
     pub router: Router,
     experts: Experts,
     shared: Option<FeedForward>,
@@ -69,7 +69,7 @@ pub struct MixtureOfExperts {
 }
 
 impl MixtureOfExperts {
-    /// Runs the layer on `[batch, seq, d_model]`; capacities are those of the whole call.
+    /// Runs the layer on `[batch, seq, d_model]`. The capacity is a share of all tokens of the call.
     pub fn forward(&self, x: Tensor<3>) -> (Tensor<3>, LayerAuxiliary) {
         let [batch, seq, d] = x.dims();
         let tokens = x.reshape([batch * seq, d]);
@@ -89,7 +89,7 @@ impl MixtureOfExperts {
         (y.reshape([batch, seq, d]), auxiliary)
     }
 
-    /// The same layer after a step in which so many choices fell on each expert; see [`Router::with_updated_bias`].
+    /// The same layer after a step with this load (the number of choices for each expert); see [`Router::with_updated_bias`].
     pub fn with_updated_bias(self, load: &[f64], rate: f64) -> Self {
         Self { router: self.router.with_updated_bias(load, rate), ..self }
     }
@@ -99,8 +99,8 @@ impl MixtureOfExperts {
         self.capacity.skip_capture()
     }
 
-    /// The experts' part, and how many choices were dropped: in rows of uneven number where there are kernels for
-    /// them, else in rows of equal number, as batched products and captures need them.
+    /// The experts' output, and how many choices were dropped. Where there are kernels, each expert has as many rows as it
+    /// needs; elsewhere all have the same number, as batched products and captures need shapes known from sizes.
     fn mix(
         &self,
         tokens: Tensor<2>,

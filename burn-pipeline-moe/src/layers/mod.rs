@@ -1,7 +1,7 @@
 //! Layers of a mixture-of-experts transformer.
 //!
 //! Every product with weights goes through `burn_pipeline::ops`, so in a split schedule weight gradients wait for `W`.
-//! A block returns its output and what its routers leave for the auxiliary losses, [`LayerAuxiliary`].
+//! A block returns its output and the auxiliary losses and counts of its routers, [`LayerAuxiliary`].
 
 mod attention;
 mod block;

@@ -5,7 +5,7 @@
 //! Embedding and head are the main model's, so in a pipeline the last stage holds a copy of the first one's embedding;
 //! that is a shared parameter (`burn_pipeline::train::Builder::share`).
 //!
-//! Module `k` (from 1) sees the first `seq - k` tokens: the others have no token `i + k` in the sequence.
+//! Module `k` (from 1) reads the first `seq - k` tokens: the others have no token `i + k` in the sequence.
 
 use super::block::{Block, BlockConfig, BlockKind};
 use super::context::AttentionContext;
@@ -16,7 +16,7 @@ use burn::nn::{LayerNorm, LayerNormConfig, Linear, LinearConfig};
 use burn::tensor::{Device, Int, Tensor};
 use burn_pipeline::ops::DeferredForward;
 
-/// Predicts one token more.
+/// A module that predicts one more token ahead.
 #[derive(Module, Debug)]
 pub struct MultiTokenPrediction {
     norm_hidden: LayerNorm,
@@ -63,9 +63,9 @@ impl MultiTokenPrediction {
     }
 }
 
-/// Runs modules one after the other on the last block's hidden states `[batch, seq, d_model]` of `tokens`
+/// Runs modules one after another on the last block's hidden states `[batch, seq, d_model]` of `tokens`
 /// `[batch, seq]`: for module `k`, from 1, hidden states `[batch, seq - k, d_model]`, to be scored against token
-/// `i + k + 1`, and what its routers left.
+/// `i + k + 1`, and the auxiliary losses of its routers.
 ///
 /// # Panics
 /// If there are no fewer modules than tokens of a sequence.

@@ -1,14 +1,14 @@
 //! Rotary position embedding.
 //!
-//! Su et al., "RoFormer" (2021): the halves of a head make pairs; pair `i` of `w / 2` is turned by the angle
-//! `position * 10000^(-2i / w)`, so that a query's product with a key depends on their distance alone. Nothing is
-//! learned, and nothing kept: angles are computed from positions where they are needed.
+//! Su et al., "RoFormer" (2021): the halves of a head make pairs, and pair `i` of `w / 2` is rotated by the angle
+//! `position * 10000^(-2i / w)`, so that a query's product with a key depends only on their distance. The angles are computed
+//! from positions in each call; nothing is learned or stored.
 
 use burn::tensor::{Int, Tensor};
 
 const BASE: f64 = 10_000.0;
 
-/// Turns queries or keys `[batch, heads, seq, width]` by positions `[batch, seq]`.
+/// Rotates queries or keys `[batch, heads, seq, width]` by positions `[batch, seq]`.
 pub(super) fn rotated(x: Tensor<4>, positions: &Tensor<2, Int>) -> Tensor<4> {
     let ([batch, _, seq, width], device) = (x.dims(), x.device());
     let half = width / 2;

@@ -9,7 +9,7 @@ use burn::module::Module;
 use burn::nn::LayerNorm;
 use burn::tensor::Tensor;
 
-/// The second half of a block.
+/// The second half of a block: one feed-forward layer, or experts.
 #[derive(Module, Debug)]
 #[allow(clippy::large_enum_variant, reason = "a model has few blocks, and modules are not boxed in Burn")]
 pub enum FeedForwardOrExperts {

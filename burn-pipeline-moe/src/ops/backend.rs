@@ -7,7 +7,7 @@ use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Backend, backend_extension};
 use burn::tensor::DType;
 
-/// Operations of this crate on every backend; users reach them through functions, not this trait.
+/// The operations of this crate on every backend; users call them through functions, not through this trait.
 ///
 /// Methods whose names end in `backward`, `_input` or `_weight` are not differentiated.
 #[backend_extension(
@@ -32,7 +32,7 @@ pub trait MoeOps: Backend {
         hidden
     }
 
-    /// The scale `[1]` times each weight, `[1]` each, in the element type of the losses whose gradients they are.
+    /// The scale `[1]` times each weight, `[1]` each, in the element type of the losses: their gradients.
     #[fusion(meta = fused::injected)]
     fn injected_gradients(
         scale: FloatTensor<Self>,
@@ -52,7 +52,7 @@ pub trait MoeOps: Backend {
         of_loss: FloatTensor<Self>,
     ) -> FloatTensor<Self>;
 
-    /// Gates `[t, k]` and then mean probabilities `[e]` in one row; chosen experts `[t, k]`; load `[e]`.
+    /// Gates `[t, k]` and mean probabilities `[e]` in one tensor `[t * k + e]`; chosen experts `[t, k]`; load `[e]`.
     #[fusion(meta = fused::route)]
     fn route(
         logits: FloatTensor<Self>,
@@ -60,7 +60,7 @@ pub trait MoeOps: Backend {
         options: RouteOptions,
     ) -> (FloatTensor<Self>, IntTensor<Self>, IntTensor<Self>);
 
-    /// The gradient of the logits, given that of the row that `route` gives.
+    /// The gradient of the logits, given that of the first output of `route`.
     #[fusion(dtype = logits, shape = logits)]
     fn route_backward(
         logits: FloatTensor<Self>,
@@ -69,7 +69,7 @@ pub trait MoeOps: Backend {
         options: RouteOptions,
     ) -> FloatTensor<Self>;
 
-    /// First rows of experts `[e + 1]`, the row of each choice `[t * k]`, and the choice of each row `[t * k]`.
+    /// The first row of each expert `[e + 1]`, the row of each choice `[t * k]`, and the choice of each row `[t * k]`.
     #[fusion(meta = fused::place)]
     fn place(
         experts: IntTensor<Self>,
@@ -77,7 +77,7 @@ pub trait MoeOps: Backend {
         capacity: usize,
     ) -> (IntTensor<Self>, IntTensor<Self>, IntTensor<Self>);
 
-    /// Tokens `[t, d]` as rows `[t * k, d]`.
+    /// Copies tokens `[t, d]` to rows `[t * k, d]`.
     #[fusion(dtype = tokens, shape = specs::rows(choice_of_row, tokens))]
     fn permute(
         tokens: FloatTensor<Self>,
@@ -90,7 +90,7 @@ pub trait MoeOps: Backend {
     fn permute_backward(of_rows: FloatTensor<Self>, row_of_choice: IntTensor<Self>, tokens: usize)
     -> FloatTensor<Self>;
 
-    /// Rows `[t * k, d]`, weighted by gates `[t, k]` and added up for each token, `[t, d]`.
+    /// The sum of each token's rows `[t * k, d]`, weighted by gates `[t, k]`: `[t, d]`.
     #[fusion(dtype = rows, shape = specs::rows(gates, rows))]
     fn unpermute(
         rows: FloatTensor<Self>,

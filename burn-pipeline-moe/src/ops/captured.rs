@@ -1,7 +1,7 @@
-//! The operations in a stage that is captured for a device with kernels: each recorded as one operation, and run as the
-//! kernel that it is when the capture is replayed, in forward and in backward.
+//! The operations in a stage that is captured for a device with kernels: each is recorded as one operation, forward and
+//! backward, and its kernel runs when the capture is replayed.
 //!
-//! A capture for another device records the composed forms, which any device replays and which are cut more finely.
+//! A capture for another device records the composed operations, which any device can replay and which slice more finely.
 
 use super::backend::MoeOps;
 use super::kernel_device::captured_for_kernels;
@@ -13,7 +13,7 @@ use burn_pipeline::program::{CaptureTensor, CapturedOp, OperandSpec, record_op};
 
 /// One of the methods of [`MoeOps`], with its options.
 ///
-/// Two are the same operation if their debug texts are: it has all options.
+/// Two values are the same operation if their debug texts are equal: the text has all options.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Kernel {
     InjectedGradients { weights: InjectedWeights, dtype: DType },
@@ -32,7 +32,7 @@ pub(super) enum Kernel {
     GroupedMatmulWeight,
 }
 
-/// Records an operation as one; `None` where it is to be composed.
+/// Records an operation as one; `None` if it must be composed.
 pub(super) fn recorded<const INPUTS: usize, const OUTPUTS: usize>(
     kernel: Kernel,
     inputs: [&CaptureTensor; INPUTS],
@@ -43,7 +43,7 @@ pub(super) fn recorded<const INPUTS: usize, const OUTPUTS: usize>(
     record_op(kernel, inputs.map(Clone::clone).into())?.try_into().ok()
 }
 
-/// The inner dimension of a product of rows with matrices: the width of what is summed over.
+/// The inner dimension of a product of rows with matrices: the length of each sum.
 fn inner(kernel: Kernel, inputs: &[OperandSpec]) -> Option<u64> {
     let width = match kernel {
         Kernel::GroupedMatmul | Kernel::GroupedMatmulInput => inputs.first()?.shape[1],
@@ -83,7 +83,7 @@ impl CapturedOp for Kernel {
     fn flops(&self, inputs: &[OperandSpec], outputs: &[OperandSpec]) -> u64 {
         let elements = |operand: &OperandSpec| operand.shape.num_elements() as u64;
         match (inner(*self, inputs), self, outputs.first()) {
-            // Each row meets one of the matrices: the gradient of all matrices costs what one of them all rows costs.
+            // Each row is multiplied with one matrix, so all matrices' gradients cost as much as one product over all rows.
             (Some(rows), Self::GroupedMatmulWeight, Some(of_weight)) => {
                 2 * rows * (of_weight.shape[1] * of_weight.shape[2]) as u64
             }

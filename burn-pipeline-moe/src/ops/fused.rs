@@ -1,4 +1,4 @@
-//! What Burn's fusion must know of outputs before the operations run: [`specs`] in its own types.
+//! The outputs' [`specs`] in the types of Burn's fusion, which needs them before the operations run.
 
 use super::options::{InjectedWeights, RouteOptions};
 use super::specs::{self, Spec};

@@ -1,11 +1,11 @@
-//! Each expert's rows, as many as it has, times its own matrix.
+//! Each expert's rows, whatever their number, times its own matrix.
 //!
 //! Guarantees: an expert without rows costs nothing and its matrix gets a zero gradient; rows of no expert give zeros
-//! and get zero gradients. In a split schedule the gradient of the matrices is computed in `W`, as that of
+//! and get zero gradients. In a split schedule the gradient of the matrices is computed in `W`, as in
 //! `burn_pipeline::ops::expert_matmul`.
 //!
-//! 1. On CubeCL devices nothing is read back: kernels find the expert of a block of rows from the offsets.
-//! 2. Composed, the offsets are read once and each expert's rows are a product of their own. That cannot be captured;
+//! 1. On CubeCL devices nothing is read back: the kernels find the expert of a block of rows from the offsets.
+//! 2. Elsewhere the offsets are read once, and each expert's rows are one product. That cannot be captured;
 //!    captured stages use rows of equal number instead ([`TokenDispatch`](crate::router::TokenDispatch)).
 //!
 //! Gale et al., "MegaBlocks" (2022), without padding to blocks.
@@ -51,19 +51,23 @@ impl DeferredOp for Grouped {
 
 /// Rows `[n, d]` times the matrices of their experts `[experts, d, h]`: `[n, h]`.
 ///
-/// Expert `e` has the rows from `offsets[e]` to `offsets[e + 1]`, so there is one offset more than experts; see
+/// Expert `e` has the rows from `offsets[e]` to `offsets[e + 1]`, so there is one more offset than experts; see
 /// [`PackedRows`](super::PackedRows).
 ///
 /// # Panics
 /// If widths, or the numbers of matrices and offsets, do not fit.
 pub fn grouped_matmul(rows: Tensor<2>, weight: &Param<Tensor<3>>, offsets: Tensor<1, Int>) -> Tensor<2> {
     let ([n, d], [experts, inner, h], [bounds]) = (rows.dims(), weight.val().dims(), offsets.dims());
-    assert_eq!((d, bounds), (inner, experts + 1), "width of rows and number of offsets, and what the matrices want");
+    assert_eq!(
+        (d, bounds),
+        (inner, experts + 1),
+        "the width of the rows and the number of offsets must fit the matrices"
+    );
     if n == 0 {
         return Tensor::zeros([0, h], (&rows.device(), rows.dtype()));
     }
     let offsets = offsets.into_dispatch();
-    // What is deferred runs without autodiff.
+    // Inside a deferral the operation runs without autodiff, and so must its offsets.
     let offsets = if Deferral::is_open() && offsets.autodiff != DispatchAutodiffContext::Disabled {
         Dispatch::int_inner(offsets)
     } else {

@@ -1,18 +1,17 @@
-//! The identity on hidden states that gives losses beside them gradients of their own.
+//! The identity on hidden states that gives losses their own gradients in the backward.
 //!
-//! Guarantees: the forward returns the hidden states themselves and launches nothing; in backward their gradient passes
-//! unchanged, and each loss gets `scale * weight`, the weight being that of the bucket it is in, whatever gradient
-//! arrives. So the parameters get what `(hidden's share) + scale * sum of weight * loss` gives them, on a stage that
-//! never sees the main loss.
+//! Guarantees: the forward returns the hidden states themselves and launches nothing. In the backward their gradient passes
+//! unchanged, and each loss gets `scale * weight`, with the weight of its bucket, whatever gradient arrives. So the
+//! parameters get the gradients of `main + scale * sum of weight * loss` on a stage that never computes the main loss.
 //!
-//! 1. The losses are joined to the graph of the hidden states one by one; nothing is added up.
-//! 2. All losses of a bucket have the same gradient. The first of them that the backward comes to has those of all
-//!    buckets computed, in one launch on CubeCL devices: the scale is read, multiplied, and written in the losses'
-//!    element type. The others share them.
+//! 1. The losses are joined to the graph of the hidden states one by one; nothing is added.
+//! 2. All losses of a bucket have the same gradient. When the backward reaches the first loss, it computes the gradients of
+//!    all buckets, in one launch on CubeCL devices: the scale is read, multiplied, and written in the losses' element
+//!    type. The other losses share them.
 //!
 //! The scale is a tensor, not a number, because it differs between microbatches: it stays on the device, and a captured
-//! stage reads it anew with every replay. What the losses of one call share lives in that call's graph and ends with
-//! it, so order of execution, accumulation and replicas cannot mix scales up.
+//! stage reads it again in every replay. The state that the losses of one call share belongs to that call's graph, so the
+//! order of execution, accumulation and replicas cannot mix up scales.
 //!
 //! The idea is that of Megatron-Core's `MoEAuxLossAutoScaler`, without its class attribute for the scale.
 
@@ -47,7 +46,7 @@ use std::sync::{Arc, OnceLock};
 /// ```
 ///
 /// # Panics
-/// If `loss` or `scale` has more or less than one element.
+/// If `loss` or `scale` does not have one element.
 pub fn inject<const D: usize>(hidden: Tensor<D>, loss: Tensor<1>, scale: Tensor<1>) -> Tensor<D> {
     inject_weighted(hidden, [vec![loss], Vec::new(), Vec::new()], [1.0; BUCKETS], scale)
 }
@@ -57,7 +56,7 @@ pub fn inject<const D: usize>(hidden: Tensor<D>, loss: Tensor<1>, scale: Tensor<
 /// Losses and `scale` have one element each; the scale is not differentiated. Without autodiff this is the identity.
 ///
 /// # Panics
-/// If a loss or `scale` has more or less than one element.
+/// If a loss or `scale` does not have one element.
 pub fn inject_weighted<const D: usize>(
     hidden: Tensor<D>,
     losses: [Vec<Tensor<1>>; BUCKETS],
@@ -77,7 +76,7 @@ pub fn inject_weighted<const D: usize>(
             AnyTensor::from_dispatch(scale).leaf(strategy, false).into_dispatch()
         }
     };
-    // One for each element type among the losses; as a rule there is one.
+    // One per element type among the losses, usually one: the gradients are written in that type.
     let mut shared: Vec<Arc<SharedGradients>> = Vec::new();
     for (bucket, losses) in losses.into_iter().enumerate() {
         for loss in losses {
@@ -100,7 +99,7 @@ impl InjectedLoss {
         let all = || <[_; BUCKETS]>::from(B::injected_gradients(scale.clone(), self.of.weights, self.of.dtype));
         let shared = self.of.gradients.get_or_init(|| Box::new(all()));
         let known = shared.downcast_ref::<[FloatTensor<B>; BUCKETS]>();
-        // A graph has one backend, so they are always known; else they would be computed again.
+        // A graph has one backend, so the downcast succeeds; otherwise the gradients are computed again.
         known.map_or_else(|| all()[self.bucket].clone(), |known| known[self.bucket].clone())
     }
 }
@@ -134,7 +133,7 @@ impl<B: Backend + MoeOps> Backward<B, 2> for InjectLoss {
     }
 }
 
-/// Joins the hidden states to the graph as the child of themselves and the loss.
+/// Adds a step to the graph whose parents are the hidden states and the loss, and whose output is the hidden states.
 pub(super) fn join<B: Backend + MoeOps, C: CheckpointStrategy>(
     hidden: FloatTensor<Autodiff<B, C>>,
     loss: FloatTensor<Autodiff<B, C>>,

@@ -18,7 +18,7 @@ pub fn has_kernels<const D: usize>(tensor: &Tensor<D>) -> bool {
     is_kernel_device(&tensor.device())
 }
 
-/// Is it the tensor of a capture?
+/// Does the tensor belong to a capture?
 fn is_captured<const D: usize>(tensor: &Tensor<D>) -> bool {
     use burn::backend::DispatchTensorKind;
     match tensor.clone().into_dispatch().kind {

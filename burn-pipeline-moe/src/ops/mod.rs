@@ -1,18 +1,21 @@
-//! Operations beneath Burn's autodiff that a mixture of experts needs.
+//! The operations of a mixture of experts, below Burn's autodiff.
 //!
 //! [`MoeOps`] is a backend extension: on Flex and in captures its operations are composed of Burn's own, on CubeCL
-//! devices (feature `cubecl-backend`) they are kernels, and over autodiff they have a backward of their own. Users
-//! reach them through functions on tensors:
+//! devices (feature `cubecl-backend`) they are kernels, and over autodiff they have their own backward. Users
+//! call them through functions on tensors:
 //!
-//! 1. [`route`](fn@route): scores, the best experts, gates, and what load balancing looks at.
+//! 1. [`route`](fn@route): scores, the best experts, gates, and the statistics for load balancing.
 //! 2. [`z_loss`](fn@z_loss): the mean of squared log-sum-exps.
-//! 3. [`PackedRows`]: tokens sorted by expert, and back.
-//! 4. [`grouped_matmul`](fn@grouped_matmul): each expert's rows, as many as it has, times its own matrix.
-//! 5. [`inject_weighted`]: losses beside hidden states. Its forward is the identity; the kernel is its backward's.
+//! 3. [`PackedRows`]: tokens permuted into rows sorted by expert, and back.
+//! 4. [`grouped_matmul`](fn@grouped_matmul): each expert's rows, whatever their number, times its own matrix.
+//! 5. [`inject_weighted`]: gradients for losses beside hidden states. The forward is the identity; only the backward
+//!    has a kernel.
 //!
 //! Kernels accumulate in f32 (f64 for f64), use no atomics and no shared memory, and give the same bits every time. A
-//! stage that is captured for a CubeCL device records the operations whole, forward and backward, and its replay runs
-//! the kernels; captured for another device it records the composed forms.
+//! stage that is captured for a CubeCL device records each operation as one, forward and backward, and its replay
+//! runs the kernels. A stage that is captured for another device records the composed operations.
+//!
+//! `backend.rs` has the trait. Each operation's file has its function for users, its composition and its step of autodiff.
 
 mod autodiff;
 mod backend;

@@ -1,4 +1,4 @@
-//! What the operations take beside tensors.
+//! The arguments of operations that are not tensors.
 
 use burn::tensor::DType;
 use std::any::Any;
@@ -7,30 +7,30 @@ use std::sync::{Arc, OnceLock};
 /// How tokens are routed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RouteOptions {
-    /// Experts a token goes to.
+    /// Number of experts that a token goes to.
     pub top_k: usize,
-    /// Score experts one by one instead of with a softmax.
+    /// Score each expert with a sigmoid instead of all with a softmax.
     pub sigmoid: bool,
     /// Divide the gates of a token by their sum.
     pub normalize: bool,
 }
 
-/// How many buckets of losses there are: one for each kind of [`AuxiliaryLosses`](crate::auxiliary::AuxiliaryLosses).
+/// The number of buckets of losses: one for each kind of [`AuxiliaryLosses`](crate::auxiliary::AuxiliaryLosses).
 pub const BUCKETS: usize = 3;
 
-/// What the losses of each bucket weigh.
+/// The weight of the losses of each bucket.
 pub type InjectedWeights = [f64; BUCKETS];
 
-/// What the losses of one call have in common.
+/// The state that the losses of one call share.
 #[derive(Debug)]
 pub(super) struct SharedGradients {
     pub(super) weights: InjectedWeights,
     pub(super) dtype: DType,
-    /// The gradient of each bucket, in the backend's own tensors; known when the backward comes to the first loss.
+    /// The gradient of each bucket, in the backend's own tensors; set when the backward reaches the first loss.
     pub(super) gradients: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
-/// A loss's place among those that are injected together.
+/// One of the losses that are injected together.
 #[derive(Debug, Clone)]
 pub struct InjectedLoss {
     pub(super) bucket: usize,

@@ -1,5 +1,5 @@
-//! The operations composed of Burn's own, for backends without kernels; and for captures, where they are recorded whole
-//! if the device that will replay them has kernels.
+//! The operations composed of Burn's own, for backends without kernels. A capture records each as one operation instead, if
+//! the device that will replay it has kernels.
 
 use super::backend::MoeOps;
 use super::captured::{Kernel, recorded};
@@ -9,7 +9,7 @@ use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Backend, DispatchKindConversion, DispatchTensor};
 use burn::tensor::{DType, Int, Tensor};
 
-/// A tensor of the surface API from a backend's.
+/// A backend's tensor as a [`Tensor`].
 fn float<B: Backend, const D: usize>(tensor: FloatTensor<B>) -> Tensor<D>
 where
     DispatchTensor: DispatchKindConversion<B>,
@@ -39,13 +39,13 @@ where
     tensor.try_into_primitive::<B>().expect("operations on tensors of one backend stay on it")
 }
 
-/// On a backend that computes, operations are composed.
+/// On a backend that computes, operations are always composed.
 #[cfg(feature = "flex")]
 macro_rules! always_compose {
     ($($call:tt)*) => {};
 }
 
-/// In a capture, operations are recorded whole where there are kernels for them.
+/// In a capture, an operation is recorded as one if the device has kernels.
 macro_rules! record_or_compose {
     ($kernel:expr, [$($input:ident),*] => $outputs:pat => $given:expr) => {
         if let Some($outputs) = recorded($kernel, [$(&$input),*]) {

@@ -1,12 +1,12 @@
 //! Routing in one operation: scores, the best experts of each token, gates, and the statistics of load balancing.
 //!
-//! Guarantees: gates and mean probabilities are differentiated, choices and load are not; the backward works the
-//! scores out again from the logits instead of keeping them.
+//! Guarantees: gates and mean probabilities are differentiated, choices and load are not; the backward computes the
+//! scores again from the logits, so the graph does not hold them.
 //!
 //! 1. Scores are a softmax over experts, or a sigmoid of each logit; probabilities are the scores, over their sum.
-//! 2. The `k` experts with the largest score plus bias are chosen, best first, of equal ones the first. Gates are
-//!    their scores, over the sum of the chosen ones where they are normalized.
-//! 3. Gates and mean probabilities leave as one row of numbers, as a step of Burn's autodiff has one output.
+//! 2. The `k` experts with the largest score plus bias are chosen, best first; of equal ones the first. Gates are
+//!    their scores, divided by the sum of the chosen scores if they are normalized.
+//! 3. Gates and mean probabilities are one tensor, because a step of Burn's autodiff has one output.
 //!
 //! Scores and gates follow Shazeer et al. (2017) and DeepSeek-V3 (2024), the statistics Fedus et al., "Switch
 //! Transformers" (2021), equations 5 and 6.
@@ -23,19 +23,19 @@ use burn::backend::{Autodiff, Backend, Dispatch};
 use burn::tensor::activation::{sigmoid, softmax};
 use burn::tensor::{IndexingUpdateOp, Int, Tensor};
 
-/// Keeps a sum of scores that all went to zero from dividing by zero.
+/// Added to sums of scores before a division, in case all scores are zero.
 pub(super) const TINY: f32 = 1e-20;
 
-/// What [`route`] gives for `t` tokens, `e` experts and `k` choices.
+/// The output of [`route`] for `t` tokens, `e` experts and `k` choices per token.
 #[derive(Debug, Clone)]
 pub struct Routed {
     /// Weights of the chosen experts `[t, k]`.
     pub gates: Tensor<2>,
-    /// The probability of each expert, a mean over the tokens, `[e]`.
+    /// The mean probability of each expert over the tokens `[e]`.
     pub mean_probabilities: Tensor<1>,
     /// The chosen experts, best first, `[t, k]`.
     pub experts: Tensor<2, Int>,
-    /// Choices that fell on each expert `[e]`.
+    /// The number of choices for each expert `[e]`.
     pub load: Tensor<1, Int>,
 }
 
@@ -44,13 +44,13 @@ pub struct Routed {
 /// The bias is not differentiated; without one nothing is added. Without tokens all probabilities are 0.
 ///
 /// # Panics
-/// If `top_k` is 0 or larger than there are experts, or the bias has another number of them.
+/// If `top_k` is 0 or more than the number of experts, or the bias does not have one number per expert.
 pub fn route(logits: Tensor<2>, bias: Option<Tensor<1>>, options: RouteOptions) -> Routed {
     let ([tokens, experts], k) = (logits.dims(), options.top_k);
     assert!(k > 0 && k <= experts, "{k} of {experts} experts cannot be chosen");
     let none = || Tensor::zeros([experts], (&logits.device(), logits.dtype()));
     let bias = bias.map_or_else(none, |bias| bias.cast(logits.dtype()));
-    assert_eq!(bias.dims(), [experts], "the bias has one number an expert");
+    assert_eq!(bias.dims(), [experts], "the bias must have one number per expert");
     if tokens == 0 {
         return no_tokens(&logits, k);
     }
@@ -64,7 +64,7 @@ pub fn route(logits: Tensor<2>, bias: Option<Tensor<1>>, options: RouteOptions) 
     }
 }
 
-/// What is routed where there are no tokens.
+/// The output without tokens.
 fn no_tokens(logits: &Tensor<2>, k: usize) -> Routed {
     let ([_, experts], device) = (logits.dims(), logits.device());
     Routed {

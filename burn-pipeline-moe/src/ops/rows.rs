@@ -1,15 +1,16 @@
-//! Tokens sorted by expert into rows without gaps, and back.
+//! Tokens permuted into rows that are sorted by expert, without gaps, and back.
 //!
-//! Guarantees: rows of an expert stand side by side, experts in order, each with as many rows as it takes; first
-//! choices of all tokens come before second choices, tokens in order within each; a choice that finds its expert full
-//! has no row and adds nothing. There are always `tokens * k` rows; those of no choice come last and are zero. Shapes
-//! depend on sizes alone, and nothing is read back.
+//! Guarantees: the rows of an expert are adjacent, experts in order, each with as many rows as it needs; first
+//! choices of all tokens come before second choices, tokens in order within each; a choice whose expert is full
+//! has no row and adds nothing. There are always `tokens * k` rows; rows without a choice come last and are zero. Shapes
+//! depend only on sizes, and nothing is read back.
 //!
-//! 1. Choices are numbered `j * tokens + t` for choice `j` of token `t`. [`PackedRows::new`] works out the row of each
-//!    choice, and the choice of each row: one is the other's inverse.
-//! 2. [`PackedRows::permute`] copies tokens to rows; its backward adds up each token's rows.
-//! 3. [`PackedRows::unpermute`] adds up each token's rows, weighted by its gates; its backward copies back, weighted,
-//!    and multiplies rows with gradients for the gates. Neither direction needs atomic additions.
+//! 1. Choices are numbered `j * tokens + t` for choice `j` of token `t`. [`PackedRows::new`] computes the row of each
+//!    choice, and its inverse, the choice of each row.
+//! 2. [`PackedRows::permute`] copies tokens to rows; its backward adds each token's rows.
+//! 3. [`PackedRows::unpermute`] adds each token's rows, weighted by its gates. Its backward copies the gradients back,
+//!    weighted, and multiplies rows with gradients for the gates. Neither direction needs atomic additions, because
+//!    both maps are known.
 //!
 //! Gale et al., "MegaBlocks" (2022), section 5; the priority of choices is that of Lepikhin et al., "GShard" (2020).
 
@@ -22,24 +23,24 @@ use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Autodiff, Backend, Dispatch, TensorMetadata};
 use burn::tensor::{IndexingUpdateOp, Int, Tensor};
 
-/// Which row belongs to which choice.
+/// The row of each choice, and the choice of each row.
 #[derive(Debug, Clone)]
 pub struct PackedRows {
-    /// The first row of each expert, and the first of none: `[experts + 1]`.
+    /// The first row of each expert, then the first row of no expert: `[experts + 1]`.
     pub offsets: Tensor<1, Int>,
-    /// The row of each choice, first choices first; the number of rows for one without a row. `[tokens * k]`.
+    /// The row of each choice, first choices first; the number of rows for a choice without a row. `[tokens * k]`.
     pub row_of_choice: Tensor<1, Int>,
-    /// The choice of each row; the number of choices for a row without one. `[tokens * k]`.
+    /// The choice of each row; the number of choices for a row without a choice. `[tokens * k]`.
     pub choice_of_row: Tensor<1, Int>,
     tokens: usize,
     top_k: usize,
 }
 
 impl PackedRows {
-    /// Rows for choices `[tokens, k]` whose load is `[experts]`; an expert takes no more than `capacity`.
+    /// The rows of choices `[tokens, k]` with this load `[experts]`; an expert accepts at most `capacity`.
     pub fn new(experts: Tensor<2, Int>, load: Tensor<1, Int>, capacity: usize) -> Self {
         let [tokens, top_k] = experts.dims();
-        // Beyond all choices a capacity says nothing, and would not fit the integers that it is compared with.
+        // A larger capacity means the same, and might not fit the integers that it is compared with.
         let capacity = capacity.min(tokens * top_k);
         if tokens * top_k == 0 {
             let (none, device) = (Tensor::zeros_like(&load), load.device());

@@ -1,4 +1,4 @@
-//! Shapes and element types of what the operations give: what fusion and captures must know before they run.
+//! Shapes and element types of the operations' outputs, which fusion and captures need before an operation runs.
 
 use super::options::{BUCKETS, RouteOptions};
 use burn::tensor::{DType, Shape};
@@ -21,7 +21,7 @@ pub(super) fn route((logits, dtype): &Spec, options: &RouteOptions) -> [Spec; 3]
     [row, (Shape::new([tokens, k]), INT), (Shape::new([experts]), INT)]
 }
 
-/// First rows, rows of choices, choices of rows.
+/// First rows of experts, rows of choices, choices of rows.
 pub(super) fn place(experts: &Shape, load: &Shape) -> [Spec; 3] {
     let choices = (Shape::new([experts.num_elements()]), INT);
     [(Shape::new([load[0] + 1]), INT), choices.clone(), choices]
@@ -32,7 +32,7 @@ pub(super) fn injected(dtype: DType) -> [Spec; BUCKETS] {
     [(); BUCKETS].map(|()| (Shape::new([1]), dtype))
 }
 
-/// As many rows as `count` has, as wide as `wide`.
+/// The number of rows of `count`, the width of `wide`.
 pub(super) fn rows(count: &Shape, wide: &Shape) -> Shape {
     Shape::new([count[0], wide[1]])
 }
@@ -57,7 +57,7 @@ pub(super) fn product_weight(rows: &Shape, of_output: &Shape, offsets: &Shape) -
     Shape::new([offsets[0] - 1, rows[1], of_output[1]])
 }
 
-/// The type that numbers of this type are added up in.
+/// The type in which numbers of this type are added.
 pub(super) fn accumulator(dtype: DType) -> DType {
     if dtype == DType::F64 { DType::F64 } else { DType::F32 }
 }

@@ -2,20 +2,20 @@
 
 use burn::tensor::{Int, Tensor};
 
-/// The places of the `k` largest of each row, largest first, `[rows, k]`; of equal ones the first.
+/// The indices of the `k` largest numbers of each row, largest first, `[rows, k]`; of equal numbers the first.
 ///
-/// They are always `k` different places: what is no number, or minus infinity, counts as the least number there is.
+/// They are always `k` different indices: NaN and minus infinity count as the least finite number.
 ///
-/// One maximum a choice, each masked out for the next: `k` is small, and a captured stage can replay this (a sort
-/// may go through the host).
+/// Each choice is one maximum, which is masked out for the next: `k` is small, and a captured stage can replay this (a sort
+/// may read back to the host).
 ///
 /// # Panics
-/// If `k` is larger than the rows are long.
+/// If `k` is larger than the length of the rows.
 pub fn top_k(scores: Tensor<2>, k: usize) -> Tensor<2, Int> {
     let [rows, columns] = scores.dims();
     assert!(k <= columns, "{k} of {columns} cannot be chosen");
     let all = Tensor::<1, Int>::arange(0..columns as i64, &scores.device()).unsqueeze::<2>().expand([rows, columns]);
-    // A place that was taken is below the least number, so that no other can be equal to it.
+    // A chosen index gets minus infinity, below the least number, so it is never chosen twice.
     let least = scores.dtype().finfo().map_or(f64::from(f32::MIN), |numbers| numbers.min);
     let mut left = scores.clone().mask_fill(scores.is_nan(), least).clamp_min(least);
     let chosen = (0..k).map(|_| {

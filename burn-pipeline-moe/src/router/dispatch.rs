@@ -1,37 +1,37 @@
-//! Where each choice of a router goes: rows of experts, in order of arrival.
+//! Dispatch of tokens to experts in rows of equal number, and the combination of their outputs.
 //!
 //! Guarantees: every expert has the same number of rows, its capacity; first choices of all tokens come before second
-//! choices, tokens in order within each; a choice that finds its expert full is dropped and adds nothing; every kept
-//! choice has a row of its own. Shapes depend on sizes alone, so a captured stage can replay this, but for
+//! choices, tokens in order within each; a choice whose expert is full is dropped and adds nothing; every kept
+//! choice has a row of its own. Shapes depend only on sizes, so a captured stage can replay this, except with
 //! [`Capacity::Dropless`], which reads the largest load.
 //!
-//! 1. A choice's place in its expert's queue is the running count of choices of that expert.
-//! 2. [`TokenDispatch::dispatch`] brings tokens to experts by index; rows without a token are zero.
-//! 3. [`TokenDispatch::combine`] brings results back by index, weighted by the gates; dropped choices read a zero row.
+//! 1. The position of a choice among its expert's rows is the running count of choices for that expert.
+//! 2. [`TokenDispatch::dispatch`] copies tokens to rows by index; rows without a token are zero.
+//! 3. [`TokenDispatch::combine`] copies results back by index, weighted by the gates; dropped choices read a zero row.
 //!
 //! Priority of choices follows Lepikhin et al., "GShard" (2020), algorithm 1.
 
 use burn::config::Config;
 use burn::tensor::{Int, Tensor};
 
-/// How many tokens an expert takes.
+/// How many tokens an expert accepts.
 #[derive(Config, Debug, Copy, PartialEq)]
 pub enum Capacity {
-    /// This many times its even share, at most all tokens; choices beyond are dropped.
+    /// This many times its even share, at most all tokens. Choices beyond it are dropped.
     Factor(f64),
-    /// As many as want it: nothing is dropped. All experts get the rows of the fullest one, which is read from the
-    /// device in every forward.
+    /// All of them: nothing is dropped. Without kernels all experts get as many rows as the fullest one, whose load is read
+    /// from the device in every forward.
     Dropless,
 }
 
-/// The rows that choices go to.
+/// The row of each choice.
 #[derive(Debug, Clone)]
 pub struct TokenDispatch {
-    /// Choices that fell on each expert, dropped ones included, `[experts]`.
+    /// The number of choices for each expert, with dropped ones, `[experts]`.
     pub load: Tensor<1, Int>,
-    /// Choices that found their expert full, `[1]`.
+    /// The number of dropped choices, `[1]`.
     pub dropped: Tensor<1, Int>,
-    /// Rows of each expert.
+    /// Rows per expert.
     pub capacity: usize,
     experts: usize,
     tokens: usize,
@@ -43,7 +43,7 @@ pub struct TokenDispatch {
 }
 
 impl TokenDispatch {
-    /// TokenDispatch for choices `[tokens, k]` among `experts` experts.
+    /// The dispatch of choices `[tokens, k]` among `experts` experts.
     pub fn new(chosen: Tensor<2, Int>, experts: usize, capacity: Capacity) -> Self {
         let ([tokens, top_k], device) = (chosen.dims(), chosen.device());
         let choices = tokens * top_k;
@@ -57,7 +57,8 @@ impl TokenDispatch {
         let dropped = full.clone().int().sum();
         let row = chosen.mul_scalar(capacity as i64) + before;
         let row_of_choice = row.mask_fill(full, (experts * capacity) as i64).reshape([choices]);
-        // Rows start as "no token"; a choice adds what makes it its token. Dropped ones meet in a row of no expert.
+        // Every row starts with the number for "no token", and a choice adds the difference to its token's number: a scatter
+        // with addition is what every backend has. Dropped choices all go to one extra row, which is cut off.
         let token = Tensor::<1, Int>::arange(0..choices as i64, &device).remainder_scalar(tokens as i64);
         let empty = Tensor::<1, Int>::full([experts * capacity + 1], tokens as i64, &device);
         let from_empty = token.sub_scalar(tokens as i64);
@@ -66,15 +67,15 @@ impl TokenDispatch {
         Self { load, dropped, capacity, experts, tokens, top_k, token_of_row, row_of_choice }
     }
 
-    /// Tokens `[tokens, d]` as rows of experts `[experts, capacity, d]`.
+    /// Copies tokens `[tokens, d]` to rows of experts `[experts, capacity, d]`.
     pub fn dispatch(&self, tokens: Tensor<2>) -> Tensor<3> {
         let [_, d] = tokens.dims();
         let rows = with_zero_row(tokens).select(0, self.token_of_row.clone());
         rows.reshape([self.experts, self.capacity, d])
     }
 
-    /// Results of experts `[experts, capacity, d]` as sums over each token's choices `[tokens, d]`, weighted by gates
-    /// `[tokens, k]`.
+    /// Adds the results of experts `[experts, capacity, d]` over each token's choices, weighted by gates `[tokens, k]`:
+    /// `[tokens, d]`.
     pub fn combine(&self, rows: Tensor<3>, gates: Tensor<2>) -> Tensor<2> {
         let [experts, capacity, d] = rows.dims();
         let of_choice = with_zero_row(rows.reshape([experts * capacity, d])).select(0, self.row_of_choice.clone());
@@ -91,12 +92,12 @@ impl Capacity {
         match self {
             Self::Factor(_) => None,
             Self::Dropless => {
-                Some("experts without a capacity have rows for the largest load, which is read in the forward")
+                Some("experts without a capacity have as many rows as the largest load, which the forward reads")
             }
         }
     }
 
-    /// The most rows that an expert takes of `choices` choices of `tokens` tokens.
+    /// The most rows that an expert accepts, of `choices` choices of `tokens` tokens.
     pub(crate) fn limit(self, choices: usize, experts: usize, tokens: usize) -> usize {
         match self {
             Self::Factor(factor) => share(factor, choices, experts, tokens),
@@ -109,7 +110,7 @@ fn share(factor: f64, choices: usize, experts: usize, tokens: usize) -> usize {
     ((factor * choices as f64 / experts as f64).ceil() as usize).clamp(1, tokens)
 }
 
-/// Rows of each expert.
+/// Rows per expert.
 fn rows(capacity: Capacity, load: &Tensor<1, Int>, tokens: usize, choices: usize) -> usize {
     let [experts] = load.dims();
     match capacity {

@@ -1,8 +1,8 @@
 //! Routers: which experts a token goes to, and with what weight.
 //!
-//! 1. [`Router`] scores tokens against experts and chooses the `k` best of each.
-//! 2. [`TokenDispatch`] gives every choice a row with its expert, or drops it where the expert is full; [`PackedRows`] does so
-//!    with as many rows an expert as it takes.
+//! 1. [`Router`] scores the experts for each token and chooses the `k` best.
+//! 2. [`TokenDispatch`] gives every choice a row of its expert, or drops it if the expert is full. [`PackedRows`] does the
+//!    same with as many rows per expert as it needs.
 
 mod dispatch;
 
@@ -16,43 +16,43 @@ use burn::nn::{Initializer, Linear, LinearConfig};
 use burn::tensor::{Device, Int, Tensor};
 use burn_pipeline::ops::DeferredForward;
 
-/// How logits become scores.
+/// How a router turns logits into scores.
 #[derive(Config, Debug, Copy, PartialEq, Eq)]
 pub enum Scoring {
-    /// Experts compete: scores of a token add up to 1.
+    /// A softmax: the scores of a token add up to 1.
     Softmax,
-    /// Each expert by itself (DeepSeek-V3).
+    /// A sigmoid of each logit (DeepSeek-V3).
     Sigmoid,
 }
 
-/// A router's size and ways.
+/// The configuration of a router.
 #[derive(Config, Debug)]
 pub struct RouterConfig {
     /// Width of a token.
     pub d_model: usize,
-    /// Experts to choose from.
+    /// Number of experts to choose from.
     pub experts: usize,
-    /// Experts a token goes to.
+    /// Number of experts that a token goes to.
     #[config(default = 2)]
     pub top_k: usize,
     /// How logits become scores.
     #[config(default = "Scoring::Softmax")]
     pub scoring: Scoring,
-    /// Divide the gates of a token by their sum. With one choice of softmax scores the gate would be 1 whatever the
-    /// router says, so it is then left as it is.
+    /// Divide the gates of a token by their sum. With a softmax and `top_k` 1 the gate would always be 1, and the router would
+    /// get no gradient, so it is then not divided.
     #[config(default = true)]
     pub normalize: bool,
-    /// Add a bias to the scores when choosing, which balances load without a loss (Wang et al., 2024). It is no
-    /// parameter of gradient descent: see [`balance`](crate::balance).
+    /// Add a bias to the scores when choosing, which balances load without a loss (Wang et al., 2024). Gradient descent does
+    /// not train it: see [`balance`](crate::balance).
     #[config(default = false)]
     pub expert_bias: bool,
 }
 
 impl RouterConfig {
-    /// The router, its scores small at first.
+    /// Initializes the router, with small scores.
     ///
     /// # Panics
-    /// If a token is to go to no expert, or to more than there are.
+    /// If `top_k` is 0 or more than the number of experts.
     pub fn init(&self, device: &Device) -> Router {
         let fits = self.top_k > 0 && self.top_k <= self.experts;
         assert!(fits, "a token cannot go to {} of {} experts; choose 1 to {1}", self.top_k, self.experts);
@@ -69,30 +69,30 @@ impl RouterConfig {
     }
 }
 
-/// Scores tokens against experts and chooses the best.
+/// Scores the experts for each token and chooses the best.
 #[derive(Module, Debug)]
 pub struct Router {
-    /// The product that gives logits, `[d_model, experts]`.
+    /// The layer that computes logits, `[d_model, experts]`.
     pub scores: Linear,
-    /// What is added to scores when choosing, `[experts]`.
+    /// A bias added to scores when choosing, `[experts]`.
     pub bias: Option<Param<Tensor<1>>>,
     top_k: usize,
     sigmoid: bool,
     normalize: bool,
 }
 
-/// What a router says of `t` tokens, `e` experts and `k` choices.
+/// A router's output for `t` tokens, `e` experts and `k` choices per token.
 #[derive(Debug, Clone)]
 pub struct Routing {
     /// Logits `[t, e]`.
     pub logits: Tensor<2>,
-    /// Scores that add up to 1 for each token, their mean over the tokens, `[e]`; what load balancing looks at.
+    /// The mean over tokens of scores that add up to 1 per token, `[e]`; used for load balancing.
     pub mean_probabilities: Tensor<1>,
     /// The chosen experts, best first, `[t, k]`.
     pub experts: Tensor<2, Int>,
-    /// Weights of their outputs `[t, k]`.
+    /// The weights of their outputs `[t, k]`.
     pub gates: Tensor<2>,
-    /// Choices that fell on each expert `[e]`.
+    /// The number of choices for each expert `[e]`.
     pub load: Tensor<1, Int>,
 }
 
@@ -106,8 +106,8 @@ impl Router {
         Routing { logits, mean_probabilities, experts, gates, load }
     }
 
-    /// The same router, its bias moved by `rate` towards an even load: up for experts that got less than the mean of
-    /// `load` choices, down for those that got more. Without a bias it is returned as it is.
+    /// The same router with its bias moved by `rate` towards an even load: up for experts with fewer than the mean of
+    /// `load` choices, down for those with more. A router without a bias is returned unchanged.
     ///
     /// Wang et al., "Auxiliary-Loss-Free Load Balancing" (2024), algorithm 1; see [`balance`](crate::balance).
     pub fn with_updated_bias(mut self, load: &[f64], rate: f64) -> Self {

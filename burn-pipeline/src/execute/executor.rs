@@ -36,8 +36,8 @@ impl Executor {
         Self { link, stages, device, options, group, spec_check: SpecCheck::Off }
     }
 
-    /// The same rank as a member of one of `replicas` data-parallel replicas. The link joins the ranks of all replicas: its rank
-    /// `p * replicas + r` is pipeline rank `p` of replica `r`.
+    /// The same rank as a member of one of `replicas` data-parallel replicas. The link joins the ranks of all replicas: its
+    /// rank `p * replicas + r` is pipeline rank `p` of replica `r`.
     pub fn among(mut self, replicas: usize) -> Self {
         let stages = self.stages.iter().map(|(&stage, held)| (stage, held.as_ref()));
         self.group = ReplicaGroup::new(Grid::new(self.link.rank(), replicas), stages);

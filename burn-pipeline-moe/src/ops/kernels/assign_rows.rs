@@ -1,8 +1,9 @@
-//! The rows of choices: a running count of each expert's choices, in parts.
+//! The row of each choice: a running count of each expert's choices, in parts.
 //!
-//! 1. Each expert's choices are counted in every part of all choices.
-//! 2. Each expert adds its counts up: how many came before each part, and where its rows start.
-//! 3. Each expert goes through each part once more and gives its choices rows.
+//! 1. Each expert's choices are counted in every part of the choices.
+//! 2. Each expert adds its counts: how many of its choices come before each part, and where its rows start.
+//! 3. Each expert walks each part once more and assigns rows to its choices. Parts run in parallel, because (2) gave each its
+//!    first row; a part walks in order, so rows have the order of choices without atomics.
 
 use super::launch::{INT, PART, address, empty, filled, grid};
 use burn::backend::TensorMetadata;
@@ -15,7 +16,7 @@ fn expert_of(chosen: &Tensor<i32>, choice: usize, tokens: usize, #[comptime] k: 
     chosen[choice % tokens * k + choice / tokens]
 }
 
-/// A unit an expert and part.
+/// One unit per expert and part: the number of its choices there.
 #[cube(launch, address_type = "dynamic")]
 fn count_in_parts(
     chosen: &Tensor<i32>,
@@ -41,7 +42,7 @@ fn count_in_parts(
     counts[index] = count;
 }
 
-/// A unit an expert: counts become counts before, and the load the expert's share of rows.
+/// One unit per expert: replaces counts by the counts before each part, and writes the expert's number of rows.
 #[cube(launch, address_type = "dynamic")]
 fn count_before_parts(counts: &mut Tensor<i32>, rows: &mut Tensor<i32>, experts: usize, parts: usize, capacity: i32) {
     let expert = ABSOLUTE_POS;
@@ -57,7 +58,7 @@ fn count_before_parts(counts: &mut Tensor<i32>, rows: &mut Tensor<i32>, experts:
     rows[expert] = min(before, capacity);
 }
 
-/// A unit an expert, and one for the end: where rows start.
+/// One unit per expert and one for the end: where rows start.
 #[cube(launch, address_type = "dynamic")]
 fn first_rows(rows: &Tensor<i32>, offsets: &mut Tensor<i32>, experts: usize) {
     let expert = ABSOLUTE_POS;
@@ -71,7 +72,7 @@ fn first_rows(rows: &Tensor<i32>, offsets: &mut Tensor<i32>, experts: usize) {
     offsets[expert] = first;
 }
 
-/// A unit an expert and part.
+/// One unit per expert and part: assigns rows to its choices there.
 #[cube(launch, address_type = "dynamic")]
 fn give_rows(
     chosen: &Tensor<i32>,

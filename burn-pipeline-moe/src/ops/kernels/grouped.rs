@@ -1,8 +1,8 @@
-//! Products of uneven groups of rows with a matrix each.
+//! Products of uneven groups of rows, each with its own matrix.
 //!
-//! Blocks of [`BLOCK`] rows never cross from one expert to the next: a unit finds its block's expert by counting blocks
-//! from the offsets, so the host need not know them. It is launched for as many blocks as there can be. Each unit
-//! keeps a block of sums in registers and reads the matrix once for all of them.
+//! Blocks of [`BLOCK`] rows never cross from one expert to the next. A unit finds its block's expert by counting blocks
+//! from the offsets, so the host does not need them, and the launch covers the largest possible number of blocks.
+//! Each unit keeps a block of sums in registers and reads the matrix once for all of them.
 
 use super::launch::{address, empty, grid, types, vector_size};
 use burn::backend::TensorMetadata;
@@ -12,7 +12,8 @@ use cubecl::prelude::*;
 /// Rows (or columns, for the gradient of matrices) that a unit computes together.
 const BLOCK: usize = 4;
 
-/// The expert of a block, its first row, and where its rows end; an expert beyond the last for rows of none.
+/// The expert of a block, its first row, and the end of the expert's rows. For rows of no expert, the expert is one beyond the
+/// last.
 #[cube]
 fn find_block(
     offsets: &Tensor<i32>,
@@ -42,7 +43,7 @@ fn find_block(
     (expert, first, end)
 }
 
-/// A unit a block of rows and a vector of columns.
+/// One unit per block of rows and vector of columns.
 #[cube(launch, address_type = "dynamic")]
 fn product<F: Float, A: Float, N: Size>(
     x: &Tensor<F>,
@@ -69,7 +70,7 @@ fn product<F: Float, A: Float, N: Size>(
             let factor = Vector::<A, N>::cast_from(weight[matrix + k * width]);
             #[unroll]
             for row in 0..size {
-                // Beyond the last row the last one is read again, and not written.
+                // A unit at the end reads the last row again instead of branching; its sums are not written.
                 let value = A::cast_from(x[min(first + row, end - 1) * inner + k]);
                 sums[row] += factor * Vector::<A, N>::new(value);
             }
@@ -83,7 +84,7 @@ fn product<F: Float, A: Float, N: Size>(
     }
 }
 
-/// A unit a block of rows and a column of the input.
+/// One unit per block of rows and column of the input.
 #[cube(launch, address_type = "dynamic")]
 fn product_transposed<F: Float, A: Float, N: Size>(
     of_y: &Tensor<Vector<F, N>>,
@@ -129,7 +130,7 @@ fn product_transposed<F: Float, A: Float, N: Size>(
     }
 }
 
-/// A unit an expert, a block of rows of its matrix, and a vector of columns.
+/// One unit per expert, block of rows of its matrix, and vector of columns.
 #[cube(launch, address_type = "dynamic")]
 fn product_of_rows<F: Float, A: Float, N: Size>(
     x: &Tensor<F>,
@@ -170,7 +171,7 @@ fn product_of_rows<F: Float, A: Float, N: Size>(
     }
 }
 
-/// As many blocks as there can be: one part-full block an expert, and one for rows of none.
+/// The largest possible number of blocks: one partial block per expert, and one for rows of no expert.
 fn most_blocks(rows: usize, experts: usize) -> usize {
     rows / BLOCK + experts + 1
 }

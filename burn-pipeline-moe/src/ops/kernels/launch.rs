@@ -13,13 +13,13 @@ use cubecl::calculate_cube_count_elemwise;
 use cubecl::ir::{AddressType, ElemType};
 use cubecl::prelude::{CubeCount, CubeDim, InputScalar};
 
-/// Numbers that one unit adds up.
+/// How many numbers one unit adds.
 pub(super) const PART: usize = 64;
 
 /// Element type of the integers that kernels read and write.
 pub(super) const INT: DType = DType::I32;
 
-/// What kernels over floats are made for: the type of tensors, and of sums.
+/// The types that a kernel over floats is compiled for: of tensors, and of sums.
 pub(super) fn types(dtype: DType) -> [ElemType; 2] {
     [dtype_to_storage_type(dtype), dtype_to_storage_type(accumulator(dtype))]
 }
@@ -29,24 +29,24 @@ pub(super) fn empty<const D: usize>(like: &CubeTensor, shape: [usize; D], dtype:
     empty_device_contiguous_dtype(like.client.clone(), like.device.clone(), Shape::new(shape), dtype)
 }
 
-/// A tensor of one integer over and over, on the device of another.
+/// A tensor filled with one integer, on the device of another.
 pub(super) fn filled<const D: usize>(like: &CubeTensor, shape: [usize; D], value: usize) -> CubeTensor {
     let value = InputScalar::new(value as i64, dtype_to_storage_type(INT));
     full_device_dtype(like.client.clone(), Shape::new(shape), like.device.clone(), value, INT)
 }
 
-/// Enough cubes for so many units.
+/// Enough cubes for `units` units.
 pub(super) fn grid(like: &CubeTensor, units: usize) -> (CubeCount, CubeDim) {
     let dim = CubeDim::new(&like.client, units);
     (calculate_cube_count_elemwise(&like.client, units, dim), dim)
 }
 
-/// The width of addresses that reaches all of these.
+/// The address type that covers all of these tensors.
 pub(super) fn address(tensors: &[&CubeTensor]) -> AddressType {
     tensors.iter().map(|tensor| tensor.required_address_type()).max().unwrap_or_default()
 }
 
-/// How many numbers of rows of this width a unit moves at once.
+/// The largest vector that a unit can move at once and that divides this width.
 pub(super) fn vector_size(like: &CubeTensor, width: usize) -> usize {
     let sizes = like.client.io_optimized_vector_sizes(like.dtype.size());
     sizes.filter(|&size| width.is_multiple_of(size)).max().unwrap_or(1)

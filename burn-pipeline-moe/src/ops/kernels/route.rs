@@ -1,4 +1,4 @@
-//! Routing: one kernel a token, two for the statistics over tokens, one for the gradient.
+//! Routing: one kernel over tokens, two for the statistics over all tokens, one for the gradient.
 
 use super::launch::{INT, PART, address, empty, grid, types};
 use crate::ops::options::RouteOptions;
@@ -8,7 +8,7 @@ use burn::backend::TensorMetadata;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
-/// What is no number, or below this, counts as this when experts are chosen.
+/// NaN and scores below this count as this when experts are chosen.
 const LEAST: f32 = f32::MIN;
 
 /// The largest logit of a token and the sum of its scores before division; for a sigmoid the sum of the scores.
@@ -42,7 +42,7 @@ fn score<A: Float>(logit: A, largest: A, sum: A, #[comptime] sigmoid: bool) -> A
     }
 }
 
-/// A unit a token: probabilities, choices and gates.
+/// One unit per token: probabilities, choices and gates.
 #[cube(launch, address_type = "dynamic")]
 fn choose<F: Float, A: Float>(
     logits: &Tensor<F>,
@@ -70,7 +70,8 @@ fn choose<F: Float, A: Float>(
             probabilities[row + expert] = score;
         }
     }
-    // Each choice is the first of the best that come after the one before.
+    // Each choice is the best after the previous one in the order (score, index): no mask over experts is needed, and equal
+    // scores are chosen in index order.
     let mut last = A::new(0.0);
     let mut last_at = 0usize;
     let mut of_chosen = A::new(0.0);
@@ -81,6 +82,7 @@ fn choose<F: Float, A: Float>(
         for expert in 0..experts {
             let score = score::<A>(A::cast_from(logits[row + expert]), largest, sum, options.sigmoid);
             let mut compared = score + A::cast_from(bias[expert]);
+            // False for NaN too.
             let known = compared >= A::new(LEAST);
             if !known {
                 compared = A::new(LEAST);
@@ -107,7 +109,7 @@ fn choose<F: Float, A: Float>(
     }
 }
 
-/// A unit an expert and part of the tokens: sums of probabilities, counts of choices.
+/// One unit per expert and part of the tokens: sums of probabilities, counts of choices.
 #[cube(launch, address_type = "dynamic")]
 fn parts_of_statistics<A: Float>(
     probabilities: &Tensor<A>,
@@ -142,7 +144,7 @@ fn parts_of_statistics<A: Float>(
     counts[index] = count;
 }
 
-/// A unit an expert: its mean probability behind the gates, and its load.
+/// One unit per expert: its mean probability, written after the gates, and its load.
 #[cube(launch, address_type = "dynamic")]
 fn statistics<F: Float, A: Float>(
     sums: &Tensor<A>,
@@ -169,7 +171,7 @@ fn statistics<F: Float, A: Float>(
     load[expert] = count;
 }
 
-/// A unit a token: the gradient of its logits from those of its gates and of the mean probabilities.
+/// One unit per token: the gradient of its logits, from those of its gates and of the mean probabilities.
 #[cube(launch, address_type = "dynamic")]
 fn gradient_of_logits<F: Float, A: Float>(
     logits: &Tensor<F>,
@@ -190,7 +192,8 @@ fn gradient_of_logits<F: Float, A: Float>(
     let (largest, sum) = normalizer::<F, A>(logits, row, experts, options.sigmoid);
     let share = A::new(1.0) / A::cast_from(tokens);
 
-    // What normalized gates share: their sum, and the gradient along them.
+    // Normalized gates are `score / sum`: a score's gradient is its gate's minus the mean gradient along the gates, over
+    // the sum.
     let mut of_chosen = A::new(1.0);
     let mut along_gates = A::new(0.0);
     if comptime![options.normalize] {
@@ -204,7 +207,7 @@ fn gradient_of_logits<F: Float, A: Float>(
         along_gates /= of_chosen;
     }
 
-    // The gradient of the scores along the scores, which a division by their sum takes away.
+    // The gradient of the scores along the scores: dividing by their sum (softmax, or sigmoid probabilities) removes it.
     let mut along = A::new(0.0);
     for expert in 0..experts {
         let score = score::<A>(A::cast_from(logits[row + expert]), largest, sum, options.sigmoid);

@@ -1,4 +1,4 @@
-//! Tokens to rows and back: a unit a vector of numbers, each written once.
+//! Tokens to rows and back: one unit per vector of numbers, each written once.
 
 use super::launch::{PART, address, empty, grid, types, vector_size};
 use crate::ops::specs::accumulator;
@@ -6,10 +6,10 @@ use burn::backend::TensorMetadata;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
-/// Units that share the product of one row with one gradient, reading side by side.
+/// How many units share the product of one row with one gradient; adjacent units read adjacent numbers.
 const LANES: usize = 32;
 
-/// A unit a vector of a row: that of the row's token, times the gate where there are gates.
+/// One unit per vector of a row: that of the row's token, times the gate if there are gates.
 #[cube(launch, address_type = "dynamic")]
 fn spread_tokens<F: Float, A: Float, N: Size>(
     of_tokens: &Tensor<Vector<F, N>>,
@@ -41,7 +41,7 @@ fn spread_tokens<F: Float, A: Float, N: Size>(
     }
 }
 
-/// A unit a vector of a token: its rows added up, times the gates where there are gates.
+/// One unit per vector of a token: the sum of its rows, times the gates if there are gates.
 #[cube(launch, address_type = "dynamic")]
 fn collect_rows<F: Float, A: Float, N: Size>(
     rows: &Tensor<Vector<F, N>>,
@@ -74,7 +74,7 @@ fn collect_rows<F: Float, A: Float, N: Size>(
     of_tokens[index] = Vector::cast_from(sum);
 }
 
-/// A unit a choice and lane: a part of the product of the choice's row with its token's gradient.
+/// One unit per choice and lane: a part of the product of the choice's row with its token's gradient.
 #[cube(launch, address_type = "dynamic")]
 fn products_of_lanes<F: Float, A: Float, N: Size>(
     of_tokens: &Tensor<Vector<F, N>>,
@@ -111,7 +111,7 @@ fn products_of_lanes<F: Float, A: Float, N: Size>(
     products[index] = product;
 }
 
-/// A unit a gate: its lanes added up.
+/// One unit per gate: the sum of its lanes.
 #[cube(launch, address_type = "dynamic")]
 fn sums_of_lanes<F: Float, A: Float>(
     products: &Tensor<A>,
@@ -149,7 +149,7 @@ pub(super) fn spread(of_tokens: CubeTensor, gates: Option<CubeTensor>, choice_of
         address(&[&of_tokens, &rows]),
         vector,
         of_tokens.clone().into_tensor_arg(),
-        // Without gates something must stand in their place; it is not read.
+        // A kernel's arguments cannot be absent: without gates another tensor is passed, which is not read.
         gates.unwrap_or_else(|| of_tokens.clone()).into_tensor_arg(),
         choice_of_row.into_tensor_arg(),
         rows.clone().into_tensor_arg(),

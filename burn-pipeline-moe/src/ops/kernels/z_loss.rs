@@ -6,7 +6,7 @@ use burn::backend::TensorMetadata;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
-/// A unit a token.
+/// One unit per token.
 #[cube(launch, address_type = "dynamic")]
 fn log_sums_of_tokens<F: Float, A: Float>(
     logits: &Tensor<F>,
@@ -31,7 +31,7 @@ fn log_sums_of_tokens<F: Float, A: Float>(
     log_sums[token] = sum.ln() + largest;
 }
 
-/// A unit a part of the tokens.
+/// One unit per part of the tokens.
 #[cube(launch, address_type = "dynamic")]
 fn squares_of_parts<A: Float>(
     log_sums: &Tensor<A>,
@@ -71,7 +71,7 @@ fn mean_of_parts<F: Float, A: Float>(
     loss[0] = F::cast_from(sum / A::cast_from(tokens));
 }
 
-/// A unit a logit.
+/// One unit per logit.
 #[cube(launch, address_type = "dynamic")]
 fn gradient_of_logits<F: Float, A: Float>(
     logits: &Tensor<F>,

@@ -236,8 +236,8 @@ impl Builder {
 
     /// Runs this many replicas of the pipeline, each on a part of every batch: data parallelism. The schedule's ranks and
     /// microbatches are those of each replica, so the job has `replicas` times as many of both. Losses, gradients and
-    /// weights are those of one pipeline over the whole batch; see [`group`](crate::group) for how, and for which
-    /// rank is which. 1 unless said otherwise.
+    /// weights are those of one pipeline over the whole batch. Rank `p * replicas + r` is rank `p` of replica `r`. 1 unless
+    /// said otherwise.
     pub fn data_parallel(mut self, replicas: usize) -> Self {
         self.replicas = replicas;
         self
