@@ -4,7 +4,7 @@
 
 #![allow(clippy::unwrap_used, reason = "faults are injected in tests")]
 
-use burn_pipeline::link::{Expected, Header, Link, LinkError, Message};
+use burn_pipeline::link::{ExpectedMessage, Header, Link, LinkError, Message};
 use burn_pipeline::stage::Payload;
 use std::process::Command;
 use std::sync::Arc;
@@ -108,8 +108,8 @@ impl<L> Faulty<L> {
 }
 
 impl<L: Link> Link for Faulty<L> {
-    burn_pipeline::forward_link!(link: rank, ranks, transport, capabilities, watch, bring, announce);
-    burn_pipeline::forward_link!(link: arrived, send_in, receive_in, abort);
+    burn_pipeline::forward_link!(link: rank, ranks, transport, capabilities, monitor, to_device, set_activity);
+    burn_pipeline::forward_link!(link: probe, send_in, receive_in, abort);
 
     fn send(&mut self, to: usize, message: Message, deadline: Instant) -> Result<(), LinkError> {
         match (self.strikes(true), self.fault) {
@@ -124,7 +124,7 @@ impl<L: Link> Link for Faulty<L> {
         self.link.receive(from, header, deadline)
     }
 
-    fn expect(&mut self, messages: &[Expected]) -> Result<(), LinkError> {
+    fn expect(&mut self, messages: &[ExpectedMessage]) -> Result<(), LinkError> {
         self.link.expect(messages)
     }
 

@@ -4,8 +4,7 @@
 //! waits at its sender, where a thread sends it on request. Two ranks; each direction has two links of its
 //! own, one for what is asked and one for what is sent, and one more is for what is not messages.
 
-use burn_pipeline::link::{Direction, Header, Link, LinkError, Message};
-use burn_pipeline::plan::StageId;
+use burn_pipeline::link::{Header, Link, LinkError, Message, MessageKind};
 use burn_pipeline::stage::Payload;
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
@@ -30,12 +29,12 @@ pub(crate) struct Pulled {
 }
 
 fn question() -> Header {
-    Header { stage: StageId::new(0), microbatch: 0, direction: Direction::Probe }
+    Header::of(MessageKind::Timing)
 }
 
 /// The last request: the thread at the other end does not recognise it, and ends.
 fn last() -> Header {
-    Header { microbatch: 1, ..question() }
+    Header::of(MessageKind::Output)
 }
 
 impl Pulled {
@@ -63,7 +62,7 @@ impl Drop for Pulled {
 }
 
 impl Link for Pulled {
-    burn_pipeline::forward_link!(common: rank, ranks, transport, watch, bring, announce, all_gather, abort);
+    burn_pipeline::forward_link!(common: rank, ranks, transport, monitor, to_device, set_activity, all_gather, abort);
 
     fn send(&mut self, _: usize, message: Message, _: Instant) -> Result<(), LinkError> {
         let closed = LinkError::Closed { rank: self.rank(), message: "the thread that sends has ended".to_owned() };

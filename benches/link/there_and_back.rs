@@ -2,8 +2,7 @@
 
 use crate::samples::{SIZES, Samples, repetitions};
 use burn::tensor::{Device, Tensor};
-use burn_pipeline::link::{Direction, Header, Link, Message, Place, TcpLink, Threads};
-use burn_pipeline::plan::StageId;
+use burn_pipeline::link::{Header, Link, Message, MessageKind, Rendezvous, TcpLink, Threads};
 use burn_pipeline::stage::{Boundary, Payload};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -11,7 +10,7 @@ use std::time::{Duration, Instant};
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn header() -> Header {
-    Header { stage: StageId::new(0), microbatch: 0, direction: Direction::Probe }
+    Header::of(MessageKind::Timing)
 }
 
 fn payload(size: usize) -> Payload {
@@ -73,7 +72,7 @@ pub(crate) fn tcp(samples: &mut Samples) {
 }
 
 pub(crate) fn over_tcp(rank: usize, port: u16) -> TcpLink {
-    let place = Place { rank, ranks: 2, meeting: ("127.0.0.1".to_owned(), port) };
+    let place = Rendezvous { rank, ranks: 2, address: ("127.0.0.1".to_owned(), port) };
     TcpLink::connect(&place, Device::flex(), TIMEOUT).unwrap()
 }
 

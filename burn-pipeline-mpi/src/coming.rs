@@ -11,7 +11,8 @@
 use crate::in_flight::InFlight;
 use crate::repeats::{Noted, Primed, Repeats};
 use burn::tensor::Bytes;
-use burn_pipeline::link::{Frame, Repeat, WireError};
+use burn_pipeline::link::WireError;
+use burn_pipeline::link::kit::{Frame, Repeat};
 use mpi::Tag;
 use mpi::point_to_point::Source;
 use std::collections::{HashMap, VecDeque};
@@ -71,7 +72,7 @@ impl Incoming {
     /// Starts to receive the tensors of a message, or takes over the receives that wait for it.
     pub(crate) fn expect(&mut self, from: &impl Source, frame: &[u8]) -> Result<Coming, WireError> {
         if let Some(Repeat { number, microbatch }) = Repeat::read(frame)? {
-            let unknown = WireError::Field { what: "a repetition of message", value: u64::from(number) };
+            let unknown = WireError::UnknownRepeat { number };
             let waiting = self.waiting.get_mut(&number).ok_or(unknown)?;
             let next = Coming::post(from, REPEATED + Tag::from(number), waiting.frame.clone());
             let mut coming = std::mem::replace(waiting, next);
@@ -129,7 +130,7 @@ impl Coming {
             true => Body::Here(landing),
             false => Body::OnItsWay(InFlight::receive(from, tag, landing)),
         };
-        let bodies = frame.landings().into_iter().map(land).collect();
+        let bodies = frame.buffers().into_iter().map(land).collect();
         Self { frame, bodies }
     }
 

@@ -4,9 +4,8 @@ use crate::coming::ReceiveCounters;
 use crate::progress::{Opened, Order};
 use crate::traffic::Primer;
 use burn::tensor::{Bytes, Device};
-use burn_pipeline::link::kit::Letter;
-use burn_pipeline::link::kit::{Awaited, Contents, Mailbox, same_groups};
-use burn_pipeline::link::{Activity, Expected, Frame, Header, Link, LinkError, Message, Packed, Watch};
+use burn_pipeline::link::kit::{Envelope, Mailbox, Packed, same_groups};
+use burn_pipeline::link::{Activity, ExpectedMessage, Header, Link, LinkError, Message, Monitor};
 use burn_pipeline::plan::Transport;
 use burn_pipeline::stage::Payload;
 use std::convert::Infallible;
@@ -46,13 +45,13 @@ impl MpiLink {
     /// # Errors
     /// As [`Link::send`].
     pub fn send_packed(&mut self, to: usize, packed: Packed) -> Result<(), LinkError> {
-        let to = self.known(to)?;
+        let to = self.mailbox.known(to)?;
         self.mailbox.fail_if_failed()?;
         let Packed { frame, bodies } = packed;
-        self.order(to, Letter::Message(frame), bodies)
+        self.order(to, Envelope::Message(frame), bodies)
     }
 
-    fn order(&self, to: usize, letter: Letter, bodies: Vec<Bytes>) -> Result<(), LinkError> {
+    fn order(&self, to: usize, letter: Envelope, bodies: Vec<Bytes>) -> Result<(), LinkError> {
         self.give(Order::Send { link: self.link, group: None, to, letter, bodies })
     }
 
@@ -82,31 +81,14 @@ impl MpiLink {
         header: Header,
         deadline: Instant,
     ) -> Result<Payload, LinkError> {
-        let awaited = Awaited { peer: &|_| from, what: &|| header.to_string(), ask: &|question| self.ask(question) };
-        let (frame, bodies) = self.mailbox.wait(deadline, &awaited, |contents| contents.take(group, from))?;
-        if frame.header() != header {
-            let (expected, got) = (header.to_string(), frame.header().to_string());
-            return Err(LinkError::Order { rank: self.mailbox.rank, peer: from, expected, got });
-        }
-        let message = frame.message(bodies, &self.device).map_err(|source| self.wire(from, source))?;
-        Ok(message.payload)
+        self.mailbox.receive(group, from, header, &self.device, deadline, &|question| self.ask(question))
     }
 
     /// Asks all others what they are doing. If MPI has ended nobody answers, which is what the error then says.
     fn ask(&self, question: u64) {
-        for rank in self.others() {
-            let _ = self.order(rank, Letter::Ask { question }, Vec::new());
+        for rank in self.mailbox.others() {
+            let _ = self.order(rank, Envelope::Ask { question }, Vec::new());
         }
-    }
-
-    fn others(&self) -> impl Iterator<Item = usize> {
-        let me = self.mailbox.rank;
-        (0..self.mailbox.ranks).filter(move |&rank| rank != me)
-    }
-
-    fn known(&self, rank: usize) -> Result<usize, LinkError> {
-        let ranks = self.mailbox.ranks;
-        if rank < ranks { Ok(rank) } else { Err(LinkError::NoSuchRank { rank, ranks }) }
     }
 
     fn wire(&self, peer: usize, source: burn_pipeline::link::WireError) -> LinkError {
@@ -127,51 +109,50 @@ impl Link for MpiLink {
         Transport::Unbounded
     }
 
-    fn watch(&self) -> Arc<dyn Watch> {
+    fn monitor(&self) -> Arc<dyn Monitor> {
         self.mailbox.clone()
     }
 
-    fn bring(&self, payload: Payload) -> Payload {
+    fn to_device(&self, payload: Payload) -> Payload {
         let Ok(payload) = payload.map_tensors(|_, tensor| Ok::<_, Infallible>(tensor.to_device(&self.device)));
         payload
     }
 
-    fn announce(&mut self, activity: Activity) {
-        self.mailbox.announce(activity);
+    fn set_activity(&mut self, activity: Activity) {
+        self.mailbox.set_activity(activity);
     }
 
     fn send(&mut self, to: usize, message: Message, _: Instant) -> Result<(), LinkError> {
-        let to = self.known(to)?;
+        let to = self.mailbox.known(to)?;
         self.mailbox.fail_if_failed()?;
         let packed = Packed::new(message).map_err(|source| self.wire(to, source))?;
         self.send_packed(to, packed)
     }
 
     fn receive(&mut self, from: usize, header: Header, deadline: Instant) -> Result<Payload, LinkError> {
-        let from = self.known(from)?;
         self.next(None, from, header, deadline)
     }
 
-    fn expect(&mut self, messages: &[Expected]) -> Result<(), LinkError> {
+    fn expect(&mut self, messages: &[ExpectedMessage]) -> Result<(), LinkError> {
         let me = self.mailbox.rank;
-        let primer = |expected: &Expected| {
+        let primer = |expected: &ExpectedMessage| {
             let incoming = expected.to == me;
-            let peer = self.known(if incoming { expected.from } else { expected.to }).ok()?;
-            Some(Primer { peer, incoming, frame: Frame::read(&expected.frame()?).ok()? })
+            let peer = self.mailbox.known(if incoming { expected.from } else { expected.to }).ok()?;
+            Some(Primer { peer, incoming, frame: expected.frame()? })
         };
         let frames = messages.iter().filter_map(primer).collect();
         self.give(Order::Expect { link: self.link, frames })
     }
 
-    fn arrived(&mut self, from: &[usize], deadline: Instant) -> Result<Option<(usize, Header)>, LinkError> {
-        self.mailbox.arrived(from, deadline)
+    fn probe(&mut self, from: &[usize], deadline: Instant) -> Result<Option<(usize, Header)>, LinkError> {
+        self.mailbox.probe(from, deadline)
     }
 
     fn send_in(&mut self, group: usize, to: usize, message: Message, _: Instant) -> Result<(), LinkError> {
         let group = Some(self.group(group, to)?);
         self.mailbox.fail_if_failed()?;
         let Packed { frame, bodies } = Packed::new(message).map_err(|source| self.wire(to, source))?;
-        self.give(Order::Send { link: self.link, group, to, letter: Letter::Message(frame), bodies })
+        self.give(Order::Send { link: self.link, group, to, letter: Envelope::Message(frame), bodies })
     }
 
     fn receive_in(
@@ -207,22 +188,10 @@ impl Link for MpiLink {
         self.mailbox.fail_if_failed()?;
         let round = self.round;
         self.round += 1;
-        for rank in self.others() {
-            self.order(rank, Letter::Row { round, bytes: bytes.clone() }, Vec::new())?;
+        for rank in self.mailbox.others() {
+            self.order(rank, Envelope::Gather { round, bytes: bytes.clone() }, Vec::new())?;
         }
-        let (me, ranks) = (self.mailbox.rank, self.mailbox.ranks);
-        self.mailbox.contents().rows.entry(round).or_insert_with(|| vec![None; ranks])[me] = Some(bytes);
-        let missing = |contents: &Contents| {
-            let rows = contents.rows.get(&round);
-            rows.and_then(|rows| rows.iter().position(Option::is_none)).unwrap_or(me)
-        };
-        let what = || "its losses and norms".to_owned();
-        let awaited = Awaited { peer: &missing, what: &what, ask: &|question| self.ask(question) };
-        self.mailbox.wait(deadline, &awaited, |contents| {
-            let whole = contents.rows.get(&round)?.iter().all(Option::is_some);
-            let rows = if whole { contents.rows.remove(&round) } else { None };
-            rows.map(|rows| rows.into_iter().flatten().collect())
-        })
+        self.mailbox.gather(round, bytes, deadline, &|question| self.ask(question))
     }
 
     fn abort(&mut self, message: String) {

@@ -11,7 +11,7 @@
 use crate::coming::ReceiveCounters;
 use crate::traffic::{Primer, Traffic};
 use burn::tensor::Bytes;
-use burn_pipeline::link::kit::Letter;
+use burn_pipeline::link::kit::Envelope;
 use burn_pipeline::link::kit::Mailbox;
 use mpi::environment::Universe;
 use mpi::topology::{Color, Communicator, SimpleCommunicator};
@@ -43,7 +43,7 @@ pub(crate) enum Order {
     /// Form a group of a link's ranks, given in ascending order; all ranks of the link must, in the same order.
     Form { link: usize, ranks: Vec<usize>, formed: Sender<()> },
     /// Send a letter, and a message's tensors behind it; within a group, by its place in the order of groups.
-    Send { link: usize, group: Option<usize>, to: usize, letter: Letter, bodies: Vec<Bytes> },
+    Send { link: usize, group: Option<usize>, to: usize, letter: Envelope, bodies: Vec<Bytes> },
     /// Take these to be the next messages of a link, from other ranks and to them.
     Expect { link: usize, frames: Vec<Primer> },
     /// Nothing more is sent or taken on this link.

@@ -6,12 +6,13 @@
 //!
 //! 1. Messages of one direction to one stage are a stream. The forms of its last message are known.
 //! 2. When a message has the forms of the one before it in its stream, the stream gets a number: from then on messages
-//!    with these forms go as a [`Repeat`](burn_pipeline::link::Repeat) with that number, and the receiver may expect the next one.
+//!    with these forms go as a [`Repeat`](burn_pipeline::link::kit::Repeat) with that number, and the receiver may expect the next one.
 //!    A message whose forms are known before it comes ([`Link::expect`](burn_pipeline::link::Link::expect)) gets its number then.
 //! 3. A message with other forms goes with its whole frame and ends the number, which is never given again. So streams
 //!    whose shapes change with every message are never numbered; after [`MOST`] numbers none is given any more.
 
-use burn_pipeline::link::{Direction, Frame, Header};
+use burn_pipeline::link::kit::Frame;
+use burn_pipeline::link::{Header, MessageKind};
 use std::collections::HashMap;
 
 /// Numbers that are given between two ranks, one way: MPI promises 32,767 tags.
@@ -19,7 +20,7 @@ const MOST: u16 = 30_000;
 
 /// May the like of a message come again? Not so of tensors that are read or handed out for once.
 fn recurs(frame: &Frame) -> bool {
-    !matches!(frame.header().direction, Direction::Spread | Direction::Output)
+    !matches!(frame.header().kind, MessageKind::Tensors { .. } | MessageKind::Output)
 }
 
 /// The table of one rank's messages to another.
@@ -110,16 +111,15 @@ impl Repeats {
 mod tests {
     use super::*;
     use burn::tensor::{Device, Tensor};
-    use burn_pipeline::link::{Message, Packed};
+    use burn_pipeline::link::Message;
     use burn_pipeline::plan::StageId;
     use burn_pipeline::stage::Boundary;
 
     /// A message of a stream with one tensor of so many elements.
     fn frame(stream: u16, elements: usize, microbatch: usize) -> Frame {
-        let header = Header { stage: StageId::new(usize::from(stream)), microbatch, direction: Direction::Forward };
+        let header = Header { stage: StageId::new(usize::from(stream)), microbatch, kind: MessageKind::Activation };
         let tensor = Tensor::<1>::zeros([elements], &Device::flex());
-        let packed = Packed::new(Message { header, payload: tensor.into_payload() }).unwrap();
-        Frame::read(&packed.frame).unwrap()
+        Frame::of(&Message { header, payload: tensor.into_payload() }).unwrap()
     }
 
     fn note(repeats: &mut Repeats, stream: u16, elements: usize) -> Noted {

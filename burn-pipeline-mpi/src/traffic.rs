@@ -10,9 +10,8 @@ use crate::coming::{BODY, Coming, Incoming, REPEATED, ReceiveCounters, arrived, 
 use crate::in_flight::{InFlight, pieces};
 use crate::repeats::{Noted, Primed, Repeats};
 use burn::tensor::Bytes;
-use burn_pipeline::link::kit::Letter;
-use burn_pipeline::link::kit::Mailbox;
-use burn_pipeline::link::{Activity, Failure, Frame, LinkError, Repeat, Watch, WireError};
+use burn_pipeline::link::kit::{Envelope, Frame, Mailbox, Repeat};
+use burn_pipeline::link::{Failure, LinkError, Monitor, WireError};
 use mpi::Tag;
 use mpi::datatype::Equivalence;
 use mpi::point_to_point::Source;
@@ -67,7 +66,7 @@ struct Outgoing {
 
 /// Something that has come whole from a rank.
 enum Came {
-    Letter(usize, Bytes),
+    Envelope(usize, Bytes),
     Message(usize, (Frame, Vec<Bytes>)),
 }
 
@@ -84,12 +83,12 @@ impl Lane {
     }
 
     /// Starts to send a letter, and a message's tensors behind it; a message that repeats another goes under a number.
-    fn send(&mut self, to: usize, letter: &Letter, bodies: Vec<Bytes>, sending: &mut Vec<InFlight>) {
+    fn send(&mut self, to: usize, letter: &Envelope, bodies: Vec<Bytes>, sending: &mut Vec<InFlight>) {
         let Ok(to) = self.ranks.binary_search(&to) else { return };
         let bodies: Vec<Bytes> = bodies.into_iter().filter(|body| !body.is_empty()).collect();
         // What is no frame goes as it is: its receiver refuses it.
         let frame = match letter {
-            Letter::Message(frame) => Frame::read(frame).ok(),
+            Envelope::Message(frame) => Frame::read(frame).ok(),
             _ => None,
         };
         let (mut repeat, mut ends) = (None, None);
@@ -99,7 +98,7 @@ impl Lane {
                 Noted::Repeat(number) => {
                     // The whole frame was written, so that the microbatch fits.
                     let short = Repeat { number, microbatch: frame.header().microbatch }.write();
-                    repeat = short.ok().map(|short| (number, Letter::Message(short)));
+                    repeat = short.ok().map(|short| (number, Envelope::Message(short)));
                 }
                 Noted::Opens(number) => {
                     let transfers = bodies.iter().map(|body| pieces(body.len())).sum();
@@ -182,7 +181,7 @@ impl Lane {
     fn next(&mut self) -> Option<Came> {
         for (place, &rank) in self.ranks.iter().enumerate() {
             if let Some(letter) = finish_front(&mut self.letters[place]) {
-                return Some(Came::Letter(rank, letter));
+                return Some(Came::Envelope(rank, letter));
             }
             if let Some(message) = arrived(&mut self.messages[place]) {
                 return Some(Came::Message(rank, message));
@@ -222,7 +221,7 @@ impl Traffic {
     }
 
     /// Starts to send a letter, and a message's tensors behind it, on the link or within a group.
-    pub(crate) fn send(&mut self, group: Option<usize>, to: usize, letter: &Letter, bodies: Vec<Bytes>) {
+    pub(crate) fn send(&mut self, group: Option<usize>, to: usize, letter: &Envelope, bodies: Vec<Bytes>) {
         let lane = match group {
             None => Some(&mut self.own),
             Some(group) => self.groups.get_mut(group).and_then(Option::as_mut),
@@ -254,10 +253,10 @@ impl Traffic {
         let mut sending = std::mem::take(&mut self.sending);
         self.lanes().for_each(|(_, lane)| lane.part(&mut sending));
         self.sending = sending;
-        self.tell_others(&Letter::Bye);
+        self.tell_others(&Envelope::Close);
     }
 
-    fn tell_others(&mut self, letter: &Letter) {
+    fn tell_others(&mut self, letter: &Envelope) {
         let me = self.mailbox.rank;
         (0..self.mailbox.ranks).filter(|&rank| rank != me).for_each(|rank| self.send(None, rank, letter, Vec::new()));
     }
@@ -270,7 +269,7 @@ impl Traffic {
 
     /// Has everything gone out, and have all others said goodbye?
     pub(crate) fn is_done(&self) -> bool {
-        let byes = &self.mailbox.contents().byes;
+        let byes = &self.mailbox.contents().closed;
         let all_came = self.own.is_over() && self.groups.iter().flatten().all(Lane::is_over);
         let all_said = byes.iter().enumerate().all(|(rank, &bye)| bye || rank == self.mailbox.rank);
         all_came && self.sending.is_empty() && all_said
@@ -281,13 +280,13 @@ impl Traffic {
         let mut busy = false;
         let failure = self.mailbox.contents().outgoing_failure.take();
         if let Some(failure) = failure {
-            self.tell_others(&Letter::Failed(failure));
+            self.tell_others(&Envelope::Failed(failure));
             busy = true;
         }
         self.lanes().for_each(|(_, lane)| busy |= lane.probe());
         while let Some((group, came)) = self.next() {
             match came {
-                Came::Letter(from, letter) => self.read(group, from, &letter),
+                Came::Envelope(from, letter) => self.read(group, from, &letter),
                 Came::Message(from, message) => {
                     self.mailbox.deliver(group, from, message);
                     self.mailbox.wake();
@@ -313,44 +312,20 @@ impl Traffic {
     }
 
     fn read(&mut self, group: Option<usize>, from: usize, bytes: &[u8]) {
-        let Some(letter) = Letter::read(bytes) else {
+        let Some(letter) = Envelope::read(bytes) else {
             return self.fail(from, "it sent what no rank sends; do all ranks run the same build?".to_owned());
         };
-        let mut contents = self.mailbox.contents();
-        match letter {
-            Letter::Message(frame) => {
-                drop(contents);
-                return self.expect(group, from, &frame);
-            }
-            Letter::Row { round, bytes } => {
-                let ranks = self.mailbox.ranks;
-                contents.rows.entry(round).or_insert_with(|| vec![None; ranks])[from] = Some(bytes);
-                self.woke |= self.mailbox.is_waiting();
-            }
-            Letter::Failed(failure) => drop(contents.failure.get_or_insert(failure)),
-            Letter::Ask { question } => {
-                drop(contents);
-                let activity = self.mailbox.own_activity();
-                let waits_for = match activity {
-                    Activity::Waiting(_, peer) => Some(peer),
-                    _ => None,
-                };
-                let answer = Letter::Answer { question, waits_for, activity: activity.to_string() };
-                return self.send(None, from, &answer, Vec::new());
-            }
-            Letter::Answer { question, waits_for, activity } if question == contents.question => {
-                contents.answers[from] = Some((activity, waits_for));
-            }
-            Letter::Answer { .. } => {}
-            Letter::Bye => {
-                contents.byes[from] = true;
-                drop(contents);
-                self.lanes().for_each(|(_, lane)| lane.end(from));
-                return self.mailbox.wake();
-            }
+        if let Envelope::Message(frame) = &letter {
+            return self.expect(group, from, frame);
         }
-        drop(contents);
-        self.mailbox.wake();
+        self.woke |= matches!(letter, Envelope::Gather { .. }) && self.mailbox.is_waiting();
+        let closes = letter == Envelope::Close;
+        if let Some(reply) = self.mailbox.handle(from, letter) {
+            self.send(None, from, &reply, Vec::new());
+        }
+        if closes {
+            self.lanes().for_each(|(_, lane)| lane.end(from));
+        }
     }
 
     /// Starts to receive the tensors of a message.

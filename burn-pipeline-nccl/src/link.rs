@@ -12,9 +12,9 @@ use crate::turn::{Answer, Answered, Collect, Content, Inbox, Slot, Turn};
 use burn::tensor::Device;
 use burn_cubecl::tensor::CubeTensor;
 use burn_pipeline::link::kit::{
-    Connections, Heard, Mailbox, Post, Sink, all_reduce_by_messages, meet_at, meet_by_link,
+    Connections, Endpoint, Frame, Mailbox, Received, Sink, all_reduce, connect_at, connect_over,
 };
-use burn_pipeline::link::{Activity, Frame, Header, Launch, Link, LinkError, Message, Place, Watch};
+use burn_pipeline::link::{Activity, Header, Launch, Link, LinkError, Message, Monitor, Rendezvous};
 use burn_pipeline::plan::Transport;
 use burn_pipeline::stage::{AnyTensor, Payload, PayloadPart, TensorKind};
 use std::collections::BTreeMap;
@@ -31,7 +31,7 @@ const LAST_WORDS: Duration = Duration::from_secs(10);
 ///
 /// Sends are unbounded: what is sent stays in the GPU's memory until its receiver's memory has it.
 pub struct NcclLink {
-    post: Post,
+    post: Endpoint,
     inbox: Inbox,
     order: Order,
     turns: Sender<Turn>,
@@ -54,10 +54,10 @@ impl NcclLink {
     ///
     /// # Errors
     /// If there is no driver, NCCL or such a device, or the other ranks do not come.
-    pub fn connect(place: &Place, device: Device, options: NcclOptions) -> Result<Self, NcclError> {
+    pub fn connect(rendezvous: &Rendezvous, device: Device, options: NcclOptions) -> Result<Self, NcclError> {
         check(&device, options)?;
-        let connections = meet_at(place, options.timeout)?;
-        Self::over(place.rank, place.ranks, connections, device, options)
+        let connections = connect_at(rendezvous, options.timeout)?;
+        Self::over(rendezvous.rank, rendezvous.ranks, connections, device, options)
     }
 
     /// As [`NcclLink::connect`], but the ranks meet over a link that joins them already: MPI's, or that of the threads
@@ -67,7 +67,7 @@ impl NcclLink {
     /// As [`NcclLink::connect`], and if the link fails.
     pub fn by_link(link: &mut dyn Link, device: Device, options: NcclOptions) -> Result<Self, NcclError> {
         check(&device, options)?;
-        let connections = meet_by_link(link, options.timeout)?;
+        let connections = connect_over(link, options.timeout)?;
         Self::over(link.rank(), link.ranks(), connections, device, options)
     }
 
@@ -90,7 +90,7 @@ impl NcclLink {
     ) -> Result<Self, NcclError> {
         let inbox = Inbox::new(ranks);
         let (turns, taken) = channel();
-        let mut post = Post::start(rank, ranks, connections, sink(inbox.clone(), turns.clone()))?;
+        let mut post = Endpoint::start(rank, ranks, connections, sink(inbox.clone(), turns.clone()))?;
         let joined = Self::begin(&mut post, device.inner(), taken, options);
         let (order, thread) = joined.inspect_err(|error| post.abort(error.to_string()))?;
         let (formed, ordered_sums) = (0, options.ordered_sums);
@@ -100,7 +100,7 @@ impl NcclLink {
 
     /// Gives all ranks the id, and starts the thread, which joins them.
     fn begin(
-        post: &mut Post,
+        post: &mut Endpoint,
         device: Device,
         taken: Receiver<Turn>,
         options: NcclOptions,
@@ -291,18 +291,18 @@ fn sink(inbox: Inbox, turns: Sender<Turn>) -> impl FnOnce(Arc<Mailbox>) -> Arc<S
     move |mailbox| {
         // If the thread that takes turns has ended, so has the link.
         Arc::new(move |from, heard| match heard {
-            Heard::Message(frame, bodies) => {
+            Received::Message(frame, bodies) => {
                 let slot = Slot::default();
                 slot.fill(Content::Host(bodies));
                 inbox.push(from, frame, slot);
                 mailbox.wake();
             }
-            Heard::Offer(frame) => {
+            Received::Offer(frame) => {
                 let slot = Slot::default();
                 inbox.push(from, frame.clone(), slot.clone());
                 let _ = turns.send(Turn::Offered { from, frame, slot });
             }
-            Heard::Note(note) => drop(turns.send(Turn::Note { from, note })),
+            Received::Note(note) => drop(turns.send(Turn::Note { from, note })),
         })
     }
 }
@@ -320,46 +320,44 @@ impl Link for NcclLink {
         Transport::Unbounded
     }
 
-    fn watch(&self) -> Arc<dyn Watch> {
+    fn monitor(&self) -> Arc<dyn Monitor> {
         self.post.mesh.clone()
     }
 
-    fn bring(&self, payload: Payload) -> Payload {
+    fn to_device(&self, payload: Payload) -> Payload {
         let Ok(payload) = payload.map_tensors(|_, tensor| Ok::<_, Infallible>(tensor.to_device(&self.order.device)));
         payload
     }
 
-    fn announce(&mut self, activity: Activity) {
-        self.post.mailbox().announce(activity);
+    fn set_activity(&mut self, activity: Activity) {
+        self.post.mailbox().set_activity(activity);
     }
 
     fn send(&mut self, to: usize, message: Message, _: Instant) -> Result<(), LinkError> {
-        let to = self.post.known(to)?;
+        let to = self.post.mailbox().known(to)?;
         self.post.mailbox().fail_if_failed()?;
         if !self.is_offered(&message) && to != self.rank() {
             return self.post.send(to, message);
         }
-        let payload = self.bring(message.payload);
+        let payload = self.to_device(message.payload);
         let message = Message { header: message.header, payload };
-        let frame = Frame::offering(&message).map_err(|source| self.post.wire(to, source))?;
+        let frame = Frame::of(&message).map_err(|source| self.post.wire(to, source))?;
+        let bytes = frame.write().map_err(|source| self.post.wire(to, source))?;
         let tensors: Vec<AnyTensor> = message.payload.into_parts().filter_map(tensor_of).collect();
         let cubes = tensors.into_iter().map(into_cube).collect::<Result<Vec<_>, _>>();
         let tensors = cubes.map_err(|error| self.closed(&error))?;
-        let own = match to == self.rank() {
-            true => Some((Frame::read(&frame).map_err(|source| self.post.wire(to, source))?, Slot::default())),
-            false => None,
-        };
+        let own = (to == self.rank()).then(|| (frame, Slot::default()));
         if let Some((frame, slot)) = &own {
             self.inbox.push(to, frame.clone(), slot.clone());
         }
-        self.turn(Turn::Send { to, frame, tensors, own })
+        self.turn(Turn::Send { to, frame: bytes, tensors, own })
     }
 
     fn receive(&mut self, from: usize, header: Header, deadline: Instant) -> Result<Payload, LinkError> {
-        let from = self.post.known(from)?;
+        let from = self.post.mailbox().known(from)?;
         let taken = self.post.wait_for(from, &|| header.to_string(), deadline, |_| self.inbox.take(from))?;
         let (frame, content) = taken;
-        self.post.in_order(from, header, frame.header())?;
+        self.post.mailbox().check_order(from, header, frame.header())?;
         match content {
             Content::Host(bodies) => {
                 let message = frame.message(bodies, &self.order.device);
@@ -367,7 +365,7 @@ impl Link for NcclLink {
             }
             Content::Device(tensors, after) => {
                 self.order.before_use(after.as_ref()).map_err(|error| self.closed(&error))?;
-                let kinds = frame.tensors().map(|(kind, ..)| kind);
+                let kinds = frame.tensors().map(|(dtype, _)| TensorKind::of(dtype));
                 let tensors = kinds.zip(tensors).map(|(kind, tensor)| from_cube(kind, tensor)).collect();
                 Ok(frame.with_tensors(tensors))
             }
@@ -396,7 +394,7 @@ impl Link for NcclLink {
         deadline: Instant,
     ) -> Result<Vec<Option<AnyTensor>>, LinkError> {
         if self.ordered_sums || number >= self.formed {
-            return all_reduce_by_messages(self, number, ranks, tensors, deadline);
+            return all_reduce(self, number, ranks, tensors, deadline);
         }
         self.collective(number, ranks, Collective::Sum, tensors, deadline)
     }

@@ -17,8 +17,8 @@ use crate::tensors::{Held, Pinned, landing, zeros};
 use crate::turn::{Answer, Collect, Content, Slot, Turn};
 use burn_cubecl::CubeDevice;
 use burn_cubecl::tensor::CubeTensor;
-use burn_pipeline::link::kit::{Mesh, Packet};
-use burn_pipeline::link::{Failure, Frame, LinkError, Watch};
+use burn_pipeline::link::kit::{Frame, Mesh, Packet};
+use burn_pipeline::link::{Failure, LinkError, Monitor};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -213,7 +213,7 @@ impl Progress {
         let mut slots = Vec::new();
         let offers: Vec<(Frame, Slot)> = self.incoming[peer].drain(..receives).collect();
         for (frame, slot) in offers {
-            let land = |(_, dtype, shape)| Pinned::new(landing(&self.cube, dtype, shape));
+            let land = |(dtype, shape)| Pinned::new(landing(&self.cube, dtype, shape));
             let landings = frame.tensors().map(land).collect::<Result<Vec<_>, _>>()?;
             slots.push((slot, landings.len()));
             transfers.extend(landings.into_iter().map(|pinned| (Way::From(peer), pinned)));

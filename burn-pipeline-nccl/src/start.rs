@@ -11,7 +11,7 @@ use crate::sums;
 use crate::tensors::{Pinned, zeros};
 use burn::tensor::{DType, Device};
 use burn_cubecl::CubeDevice;
-use burn_pipeline::link::Watch;
+use burn_pipeline::link::Monitor;
 use burn_pipeline::link::kit::Mesh;
 use std::sync::Arc;
 use std::time::Instant;

@@ -44,7 +44,7 @@ pub fn open(setup: &Setup, launch: &Launch) -> Result<Box<dyn Link>, NetworkErro
     if setup.options.link == LinkName::Nccl {
         return over_nccl(setup, launch);
     }
-    Ok(Box::new(TcpLink::connect(&launch.place()?, setup.device.clone(), TIMEOUT)?))
+    Ok(Box::new(TcpLink::connect(&launch.rendezvous()?, setup.device.clone(), TIMEOUT)?))
 }
 
 #[cfg(feature = "nccl")]
@@ -56,5 +56,5 @@ fn over_nccl(setup: &Setup, launch: &Launch) -> Result<Box<dyn Link>, NetworkErr
         let mut first = mpi.link(burn::tensor::Device::flex())?;
         return Ok(Box::new(NcclLink::by_link(&mut first, setup.device.clone(), options)?));
     }
-    Ok(Box::new(NcclLink::connect(&launch.place()?, setup.device.clone(), options)?))
+    Ok(Box::new(NcclLink::connect(&launch.rendezvous()?, setup.device.clone(), options)?))
 }

@@ -2,7 +2,7 @@
 
 use crate::{PATIENCE, link};
 use burn::tensor::{Int, Tensor};
-use burn_pipeline::link::{Direction, Header, Link, Message};
+use burn_pipeline::link::{Header, Link, Message, MessageKind};
 use burn_pipeline::plan::StageId;
 use burn_pipeline::stage::Boundary;
 use std::time::Instant;
@@ -26,7 +26,7 @@ pub(crate) fn ring() {
         for _ in 0..50 {
             value = shift.clone().matmul(value);
         }
-        let header = Header { stage: StageId::new(0), microbatch: round, direction: Direction::Forward };
+        let header = Header { stage: StageId::new(0), microbatch: round, kind: MessageKind::Activation };
         let deadline = Instant::now() + PATIENCE;
         link.send(next, Message { header, payload: value.into_payload() }, deadline).unwrap();
         let got = link.receive(before, header, deadline).unwrap();

@@ -2,13 +2,13 @@
 
 use crate::{PATIENCE, link};
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
-use burn_pipeline::link::{Direction, Header, Link, Message};
+use burn_pipeline::link::{Header, Link, Message, MessageKind};
 use burn_pipeline::plan::StageId;
 use burn_pipeline::stage::{AnyTensor, Boundary, Payload};
 use std::time::Instant;
 
 fn header(microbatch: usize) -> Header {
-    Header { stage: StageId::new(0), microbatch, direction: Direction::Forward }
+    Header { stage: StageId::new(0), microbatch, kind: MessageKind::Activation }
 }
 
 /// Rows of 65 elements are padded on a GPU.

@@ -162,10 +162,10 @@ struct StruckWhileSaving {
 }
 
 impl Link for StruckWhileSaving {
-    burn_pipeline::forward_link!(link: rank, ranks, transport, capabilities, watch, bring, send, receive, arrived);
+    burn_pipeline::forward_link!(link: rank, ranks, transport, capabilities, monitor, to_device, send, receive, probe);
     burn_pipeline::forward_link!(link: expect, all_gather, form_groups, send_in, receive_in, abort);
 
-    fn announce(&mut self, activity: Activity) {
+    fn set_activity(&mut self, activity: Activity) {
         let saving = activity == Activity::Saving;
         let ends = self.saving && !saving;
         self.saving = saving;
@@ -179,7 +179,7 @@ impl Link for StruckWhileSaving {
             }
         }
         self.save -= usize::from(ends);
-        self.link.announce(activity);
+        self.link.set_activity(activity);
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::PATIENCE;
 use burn::tensor::{Device, Float, Tensor};
 use burn_pipeline::link::conformance::CASES;
-use burn_pipeline::link::{Direction, Header, Link, LinkError, Message};
+use burn_pipeline::link::{Header, Link, LinkError, Message, MessageKind};
 use burn_pipeline::plan::StageId;
 use burn_pipeline::stage::{AnyTensor, Boundary};
 use burn_pipeline_mpi::{Mpi, MpiError};
@@ -26,7 +26,7 @@ pub(crate) fn groups(mpi: &Mpi) {
     let mut world = mpi.link(Device::flex()).unwrap();
     let mut group = mpi.link_among((me % 2) as u32, Device::flex()).unwrap();
     assert_eq!((group.rank(), group.ranks()), (me / 2, (mpi.ranks() + 1 - me % 2) / 2));
-    let header = Header { stage: StageId::new(0), microbatch: 0, direction: Direction::Forward };
+    let header = Header { stage: StageId::new(0), microbatch: 0, kind: MessageKind::Activation };
     let message =
         |value: f32| Message { header, payload: Tensor::<1>::from_floats([value], &Device::flex()).into_payload() };
     // Each sends to the next one around, on both links; received in the other order.
@@ -65,7 +65,7 @@ pub(crate) fn formed(mpi: &Mpi) {
     let all: Vec<usize> = (0..=last).collect();
     link.form_groups(&[all.clone(), vec![0, last]], deadline).unwrap();
     let number = |value: usize| Tensor::<1>::from_floats([value as f32], &Device::flex());
-    let header = |microbatch| Header { stage: StageId::new(0), microbatch, direction: Direction::Forward };
+    let header = |microbatch| Header { stage: StageId::new(0), microbatch, kind: MessageKind::Activation };
     // Sent before the sum, awaited after it, and the other way round in the second group.
     let next = (me + 1) % mpi.ranks();
     let before = (me + last) % mpi.ranks();

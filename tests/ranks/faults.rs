@@ -3,7 +3,8 @@
 use crate::cases::{Case, Text};
 use burn::optim::SgdConfig;
 use burn::tensor::Device;
-use burn_pipeline::link::{Link, LinkError, Message, Packed};
+use burn_pipeline::link::kit::Packed;
+use burn_pipeline::link::{Link, LinkError, Message};
 use burn_pipeline::schedule::{GPipe, OneFOneB, Schedule, Size};
 use burn_pipeline::train::Pipeline;
 use burn_pipeline_mpi::{Mpi, MpiLink};
@@ -17,8 +18,8 @@ pub(crate) const DEADLINE: Duration = Duration::from_secs(4);
 fn corrupt(link: &mut MpiLink, to: usize, message: Message, _: Instant) -> Result<(), LinkError> {
     let microbatch = message.header.microbatch;
     let mut packed = Packed::new(message).unwrap();
-    // The stage, the microbatch, the stage at the other end, or the end of the parts.
-    let places = [8, 16, 24, packed.frame.len() - 9];
+    // The kind, the stage, the microbatch, or the end of the parts.
+    let places = [6, 8, 9, packed.frame.len() - 5];
     packed.frame[places[microbatch % places.len()]] ^= 0x20;
     link.send_packed(to, packed)
 }

@@ -3,7 +3,7 @@
 use crate::cases::{Case, Text};
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, DeviceConfig, FloatDType};
-use burn_pipeline::link::{Activity, Header, Link, LinkError, Message, Watch};
+use burn_pipeline::link::{Activity, Header, Link, LinkError, Message, Monitor};
 use burn_pipeline::plan::Transport;
 use burn_pipeline::schedule::{GPipe, OneFOneB, Schedule, Size};
 use burn_pipeline::stage::Payload;
@@ -65,16 +65,16 @@ impl Link for Newer {
         self.0.transport()
     }
 
-    fn watch(&self) -> Arc<dyn Watch> {
-        self.0.watch()
+    fn monitor(&self) -> Arc<dyn Monitor> {
+        self.0.monitor()
     }
 
-    fn bring(&self, payload: Payload) -> Payload {
-        self.0.bring(payload)
+    fn to_device(&self, payload: Payload) -> Payload {
+        self.0.to_device(payload)
     }
 
-    fn announce(&mut self, activity: Activity) {
-        self.0.announce(activity);
+    fn set_activity(&mut self, activity: Activity) {
+        self.0.set_activity(activity);
     }
 
     fn send(&mut self, to: usize, message: Message, deadline: Instant) -> Result<(), LinkError> {

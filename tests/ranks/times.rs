@@ -1,7 +1,7 @@
 //! How long messages take whose shapes repeat, and whose shapes change: `mpirun -n 2 target/debug/ranks times -`.
 
 use burn::tensor::{Device, Tensor};
-use burn_pipeline::link::{Direction, Header, Link, Message};
+use burn_pipeline::link::{Header, Link, Message, MessageKind};
 use burn_pipeline::plan::StageId;
 use burn_pipeline::stage::Boundary;
 use burn_pipeline_mpi::Mpi;
@@ -39,7 +39,7 @@ fn round(link: &mut dyn Link, elements: usize, trips: usize, more: usize) -> Vec
         return Vec::new();
     }
     let peer = 1 - me;
-    let header = |microbatch| Header { stage: StageId::new(1), microbatch, direction: Direction::Forward };
+    let header = |microbatch| Header { stage: StageId::new(1), microbatch, kind: MessageKind::Activation };
     let tensors = [elements, elements + more].map(|elements| Tensor::<1>::ones([elements], &Device::flex()));
     let message = |trip: usize| Message { header: header(trip), payload: tensors[trip % 2].clone().into_payload() };
     let mut times = Vec::new();

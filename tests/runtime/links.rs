@@ -3,7 +3,7 @@
 use burn::tensor::{Device, Tensor};
 use burn_pipeline::cost::{LinkCost, LinkCosts, LinkOverride, ProfileError};
 use burn_pipeline::link::conformance::run_on_threads;
-use burn_pipeline::link::{Activity, Delayed, Direction, Header, Link, LinkError, Message, ThreadLink, Threads};
+use burn_pipeline::link::{Activity, Delayed, Header, Link, LinkError, Message, MessageKind, ThreadLink, Threads};
 use burn_pipeline::plan::{Op, StageId, Task};
 use burn_pipeline::stage::{Boundary, Payload};
 use std::time::{Duration, Instant};
@@ -26,16 +26,16 @@ fn threads_are_a_link() {
 #[test]
 fn who_waits_too_long_is_told_of_the_rank_at_the_end_of_all_waits() {
     let threads = Threads::new(4);
-    let header = |stage| Header { stage: StageId::new(stage), microbatch: 0, direction: Direction::Forward };
+    let header = |stage| Header { stage: StageId::new(stage), microbatch: 0, kind: MessageKind::Activation };
     let [mut first, mut second, mut third, mut last] = [0, 1, 2, 3].map(|rank| threads.link(rank, Device::flex()));
-    second.announce(Activity::Waiting(header(2), 2));
-    third.announce(Activity::Waiting(header(3), 3));
-    last.announce(Activity::Task(Task::new(3, Op::Forward, 0)));
+    second.set_activity(Activity::Waiting(header(2), 2));
+    third.set_activity(Activity::Waiting(header(3), 3));
+    last.set_activity(Activity::Task(Task::new(3, Op::Forward, 0)));
     let mut told = || first.receive(1, header(1), Instant::now() + Duration::from_millis(20)).unwrap_err().to_string();
     let said = told();
     assert!(said.contains("from rank 2; rank 2 is itself waiting") && said.contains("rank 3 is running 3F0"), "{said}");
     // Ranks that wait in a circle are each told of once.
-    last.announce(Activity::Waiting(header(0), 1));
+    last.set_activity(Activity::Waiting(header(0), 1));
     assert_eq!(told().matches("rank 3 is itself waiting").count(), 1);
 }
 
@@ -48,7 +48,7 @@ fn a_delayed_link_is_a_link() {
 const SECOND: Duration = Duration::from_secs(1);
 
 fn header(microbatch: usize) -> Header {
-    Header { stage: StageId::new(1), microbatch, direction: Direction::Forward }
+    Header { stage: StageId::new(1), microbatch, kind: MessageKind::Activation }
 }
 
 /// 1000 bytes.

@@ -12,7 +12,7 @@ mod odd;
 use burn::optim::SgdConfig;
 use burn::tensor::Device;
 use burn_pipeline::link::conformance::run_on_threads;
-use burn_pipeline::link::{Launch, Link, Place, TcpError, TcpLink, Threads};
+use burn_pipeline::link::{Launch, Link, Rendezvous, TcpError, TcpLink, Threads};
 use burn_pipeline::schedule::{OneFOneB, Size};
 use burn_pipeline::train::Pipeline;
 use cases::{Case, Text};
@@ -28,8 +28,8 @@ fn port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-fn place(rank: usize, ranks: usize, port: u16) -> Place {
-    Place { rank, ranks, meeting: ("127.0.0.1".to_owned(), port) }
+fn place(rank: usize, ranks: usize, port: u16) -> Rendezvous {
+    Rendezvous { rank, ranks, address: ("127.0.0.1".to_owned(), port) }
 }
 
 #[test]
@@ -143,7 +143,7 @@ const DEADLINE: Duration = Duration::from_secs(6);
 #[ignore = "a process of the tests below"]
 fn one_rank_of_several_processes() {
     let launch = Launch::from_environment().unwrap().unwrap();
-    let link = TcpLink::connect(&launch.place().unwrap(), Device::flex(), PATIENCE).unwrap();
+    let link = TcpLink::connect(&launch.rendezvous().unwrap(), Device::flex(), PATIENCE).unwrap();
     if let Ok(field) = std::env::var("ODD") {
         let field = Some(field.as_str()).filter(|_| launch.rank + 1 == launch.ranks);
         println!("failed: {}", odd::build(Box::new(link), field).unwrap_err());

@@ -58,7 +58,7 @@ impl Executor {
             true => state.run.batch.target(index).map_err(|source| self.batch_error(source))?,
             false => None,
         };
-        let target = target.map(|target| self.link.bring(target));
+        let target = target.map(|target| self.link.to_device(target));
         let wants_input_gradient = stage.index() > 0;
         Ok(ForwardCall { microbatch: index, input, extra, target, ends_route, wants_input_gradient })
     }
@@ -135,7 +135,7 @@ impl Executor {
     }
 
     fn on_device(&self, piece: Result<Payload, MicrobatchError>) -> Result<Payload, ExecuteError> {
-        piece.map(|piece| self.link.bring(piece)).map_err(|source| self.batch_error(source))
+        piece.map(|piece| self.link.to_device(piece)).map_err(|source| self.batch_error(source))
     }
 
     fn batch_error(&self, source: MicrobatchError) -> ExecuteError {

@@ -8,20 +8,24 @@
 
 use super::transfer::{Transfer, skip_peers};
 use crate::group::Grid;
-use crate::link::Expected;
+use crate::link::ExpectedMessage;
 use crate::plan::{Op, Plan, StageId, Task};
 use crate::stage::{PayloadSpec, SpecPart, StageMetadata, TensorKind};
 use std::collections::BTreeMap;
 
 /// The messages that a rank will send to others of its pipeline, by the declared metadata of its stages.
-pub(crate) fn expected_messages(plan: &Plan, grid: Grid, declared: &BTreeMap<StageId, StageMetadata>) -> Vec<Expected> {
+pub(crate) fn expected_messages(
+    plan: &Plan,
+    grid: Grid,
+    declared: &BTreeMap<StageId, StageMetadata>,
+) -> Vec<ExpectedMessage> {
     let mut messages = Vec::new();
     let from = grid.rank();
     let mut expect = |send: Task, form: PayloadSpec| {
         let Some(Transfer { header, peer }) = Transfer::of(plan.placement(), send) else { return };
         let to = grid.rank_of(peer);
         if to != from {
-            messages.push(Expected { from, to, header, form });
+            messages.push(ExpectedMessage { from, to, header, spec: form });
         }
     };
     for (&stage, known) in declared {

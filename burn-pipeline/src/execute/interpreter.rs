@@ -25,7 +25,7 @@ impl Executor {
     pub(crate) fn run(&mut self, run: Run<'_>) -> Result<RankOutcome, ExecuteError> {
         let mut state = RunState::new(run);
         let result = self.run_all(&mut state);
-        self.link.announce(Activity::Idle);
+        self.link.set_activity(Activity::Idle);
         if let Err(error) = result {
             self.fail(&error);
             return Err(error);

@@ -30,7 +30,7 @@ impl Executor {
     /// inside the row would make the rank wait for its device there.
     pub(super) fn gather_losses(&mut self, state: &mut RunState<'_>) -> Result<(), ExecuteError> {
         let rank = self.rank();
-        self.link.announce(Activity::Gathering);
+        self.link.set_activity(Activity::Gathering);
         let mut rows = Vec::new();
         for (&index, part) in &state.losses {
             let read = part.read().and_then(|loss| Ok((loss, state.weight(index, part)?)));

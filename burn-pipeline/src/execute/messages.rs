@@ -7,7 +7,7 @@ use super::error::ExecuteError;
 use super::executor::Executor;
 use super::run_state::RunState;
 use super::transfer::Transfer;
-use crate::link::{Activity, Expected, Message};
+use crate::link::{Activity, ExpectedMessage, Message};
 use crate::plan::{MicrobatchTask, Op, Task};
 use crate::stage::{Payload, PayloadSpec};
 use std::time::Instant;
@@ -18,7 +18,7 @@ impl Executor {
         let Transfer { header, peer } = self.transfer(state, task)?;
         let payload = state.values.take_outgoing(header).ok_or_else(|| self.no_input(task))?;
         let (from, to, deadline) = (self.rank(), self.grid().rank_of(peer), self.deadline());
-        self.spec_check.sends(|| Expected { from, to, header, form: PayloadSpec::of_payload(&payload) });
+        self.spec_check.sends(|| ExpectedMessage { from, to, header, spec: PayloadSpec::of_payload(&payload) });
         let sent = self.link.send(to, Message { header, payload }, deadline);
         sent.map_err(|source| self.link_error(Some(task), source))
     }
@@ -71,15 +71,15 @@ impl Executor {
     fn arrive(&mut self, state: &mut RunState<'_>, task: Task, transfer: Transfer) -> Result<(), ExecuteError> {
         let Transfer { header, peer } = transfer;
         let (from, began, deadline) = (self.grid().rank_of(peer), Instant::now(), self.deadline());
-        self.link.announce(Activity::Waiting(header, from));
+        self.link.set_activity(Activity::Waiting(header, from));
         if !state.values.has(header) {
             // Reductions go on first: another replica may need this rank's sums before it can send what is awaited here.
             self.advance_until_message(state, from, deadline)?;
-            self.link.announce(Activity::Waiting(header, from));
+            self.link.set_activity(Activity::Waiting(header, from));
         }
         let here = state.values.receive(self.link.as_mut(), header, from, deadline);
         let here = here.map_err(|source| self.link_error(Some(task), source.since(began)))?;
-        self.link.announce(Activity::Task(task));
+        self.link.set_activity(Activity::Task(task));
         if here { Ok(()) } else { Err(self.no_input(task)) }
     }
 

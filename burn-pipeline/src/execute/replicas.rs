@@ -82,7 +82,7 @@ impl Executor {
             // Only silent ranks: one that sent a message for later would end every wait at once.
             let mut ranks = self.advance(state)?;
             ranks.push(from);
-            let arrived = self.link.arrived(&ranks, until).map_err(|source| self.link_error(None, source))?;
+            let arrived = self.link.probe(&ranks, until).map_err(|source| self.link_error(None, source))?;
             if arrived.is_none_or(|(rank, _)| rank == from) {
                 break;
             }
@@ -124,7 +124,7 @@ impl Executor {
         if task.op().is_compute() {
             self.await_parameters(state, task)?;
         }
-        self.link.announce(Activity::Task(task));
+        self.link.set_activity(Activity::Task(task));
         state.started = state.now();
         Ok(())
     }
@@ -141,7 +141,7 @@ impl Executor {
         if task.op() != Op::WaitUnshard {
             state.record(self.rank(), Task::whole_stage(stage, Op::WaitUnshard).into(), start);
         }
-        self.link.announce(Activity::Task(task));
+        self.link.set_activity(Activity::Task(task));
         state.started = state.now();
         Ok(())
     }

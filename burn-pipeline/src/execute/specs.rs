@@ -1,6 +1,6 @@
 //! What the executor does with the tensor specs that cross stage boundaries in training.
 
-use crate::link::Expected;
+use crate::link::ExpectedMessage;
 use crate::plan::StageId;
 use crate::stage::{Payload, PayloadSpec, SpecMismatch, StageError, StageMetadata, StagePort};
 use std::collections::BTreeMap;
@@ -24,15 +24,15 @@ pub(crate) struct RecordedSpecs {
     /// The specs at the boundaries of this rank's stages.
     pub stages: BTreeMap<StageId, StageMetadata>,
     /// The first message that this rank sent for each rank, stage and direction.
-    pub sent: Vec<Expected>,
+    pub sent: Vec<ExpectedMessage>,
 }
 
 impl SpecCheck {
     /// Records a message that is about to be sent.
-    pub(super) fn sends(&mut self, message: impl FnOnce() -> Expected) {
+    pub(super) fn sends(&mut self, message: impl FnOnce() -> ExpectedMessage) {
         let SpecCheck::Record(recorded) = self else { return };
         let message = message();
-        let key = |of: &Expected| (of.to, of.header.stage, of.header.direction);
+        let key = |of: &ExpectedMessage| (of.to, of.header.stage, of.header.kind);
         if !recorded.sent.iter().any(|other| key(other) == key(&message)) {
             recorded.sent.push(message);
         }

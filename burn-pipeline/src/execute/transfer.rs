@@ -3,7 +3,7 @@
 //! Everything that crosses a stage boundary is named by its transfer, also where both stages are on one rank and
 //! nothing is sent: the value then stays in the rank's own tables under the same header.
 
-use crate::link::{Direction, Header};
+use crate::link::{Header, MessageKind};
 use crate::plan::{Op, Placement, Plan, StageId, Task};
 
 /// A value that crosses a stage boundary.
@@ -32,13 +32,13 @@ impl Transfer {
             None => own.previous()?,
         };
         let (to, from) = if sends { (peer, own) } else { (own, peer) };
-        let direction = match (task.is_skip(), forward) {
-            (false, true) => Direction::Forward,
-            (false, false) => Direction::Backward,
-            (true, true) => Direction::Skip { from: from.index() },
-            (true, false) => Direction::SkipGradient { from: from.index() },
+        let kind = match (task.is_skip(), forward) {
+            (false, true) => MessageKind::Activation,
+            (false, false) => MessageKind::Gradient,
+            (true, true) => MessageKind::Skip { from: from.index() },
+            (true, false) => MessageKind::SkipGradient { from: from.index() },
         };
-        let header = Header { stage: to, microbatch: task.microbatch()?, direction };
+        let header = Header { stage: to, microbatch: task.microbatch()?, kind };
         Some(Self { header, peer: placement.rank_of(peer) })
     }
 }

@@ -6,7 +6,7 @@
 //! 1. A message that another replica's row sends is *posted*, in the order in which that row sends it.
 //! 2. Sums of gradients are sent as soon as they can be made, so they may arrive *early*: before their turn, even before this
 //!    rank has reached their turn. They are announced as possibly early when the reduction starts.
-//! 3. Links that cannot tell what has arrived ([`Link::arrived`]) send no sum before its turn: there the posted order is
+//! 3. Links that cannot tell what has arrived ([`Link::probe`]) send no sum before its turn: there the posted order is
 //!    the order of arrival.
 
 use crate::link::{Activity, Header, Link, LinkError};
@@ -65,7 +65,7 @@ impl ReplicaInbox {
         let mut silent = Vec::new();
         for rank in from {
             loop {
-                match link.arrived(&[rank], Instant::now())? {
+                match link.probe(&[rank], Instant::now())? {
                     Some((_, header)) if self.expects(rank, header) => {
                         let payload = link.receive(rank, header, deadline)?;
                         self.store(rank, header, payload);
@@ -97,9 +97,9 @@ impl ReplicaInbox {
             }
             // A message that was not posted is received all the same: the link's error says what arrived instead.
             let next = self.posted.get(&from).and_then(VecDeque::front).copied().unwrap_or(header);
-            link.announce(Activity::Waiting(next, from));
+            link.set_activity(Activity::Waiting(next, from));
             // What arrives first decides, as an early sum may stand before the posted message.
-            let arrived = link.arrived(&[from], poll_deadline(deadline))?;
+            let arrived = link.probe(&[from], poll_deadline(deadline))?;
             let next = arrived.map(|(_, header)| header).filter(|header| self.expects(from, *header)).unwrap_or(next);
             let payload = link.receive(from, next, deadline).map_err(|error| error.since(began))?;
             self.store(from, next, payload);
@@ -111,7 +111,7 @@ impl ReplicaInbox {
     }
 }
 
-/// When a wait stops polling [`Link::arrived`] and blocks in [`Link::receive`], whose error says what the other rank is
+/// When a wait stops polling [`Link::probe`] and blocks in [`Link::receive`], whose error says what the other rank is
 /// doing: after 15/16 of the time to the deadline.
 pub(crate) fn poll_deadline(deadline: Instant) -> Instant {
     let now = Instant::now();

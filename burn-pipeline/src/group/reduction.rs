@@ -15,14 +15,15 @@ use super::inbox::ReplicaInbox;
 use super::parameters::{Tensors, add, join_lists};
 use super::pieces::{cut, pack};
 use super::replica_group::{Reduction, ReplicaGroup, Stages};
-use crate::link::{Direction, Header, Link, LinkError, Message};
+use crate::link::{Header, Link, LinkError, Message, MessageKind};
 use crate::plan::StageId;
 use crate::stage::ErasedStage;
 use std::time::Instant;
 
 /// The header of a replica's piece of a stage's gradients, or (`summed`) of its piece of their sum.
 fn header(stage: StageId, from: usize, summed: bool) -> Header {
-    Header { stage, microbatch: usize::from(summed), direction: Direction::Gradient { from } }
+    let kind = if summed { MessageKind::ReplicaSum { from } } else { MessageKind::ReplicaGradient { from } };
+    Header::of_stage(kind, stage)
 }
 
 impl ReplicaGroup {

@@ -9,7 +9,7 @@ use super::grid::Grid;
 use super::inbox::ReplicaInbox;
 use super::parameters::{Parameter, Tensors, trained};
 use super::pieces::{PieceSpecs, unpack};
-use crate::link::{Direction, Header, Link, LinkError, Message};
+use crate::link::{Header, Link, LinkError, Message, MessageKind};
 use crate::plan::StageId;
 use crate::stage::{AnyTensor, ErasedStage, Payload};
 use std::collections::{BTreeMap, BTreeSet};
@@ -131,7 +131,7 @@ impl ReplicaGroup {
         }
         let first = self.grid.rank_in(self.grid.pipeline_rank(), 0);
         for (&stage, held) in stages {
-            let header = Header { stage, microbatch: 0, direction: Direction::Replica };
+            let header = Header::of_stage(MessageKind::Replica, stage);
             if self.grid.rank() == first {
                 for (_, rank) in self.others() {
                     let mut payload = Payload::default();

@@ -21,7 +21,7 @@
 use super::parameters::{Parameter, Tensors, join_lists, set_values};
 use super::pieces::{cut, pack};
 use super::replica_group::{ReplicaGroup, Shard, ShardState, Stages};
-use crate::link::{Direction, Header, Link, LinkError, Message};
+use crate::link::{Header, Link, LinkError, Message, MessageKind};
 use crate::plan::StageId;
 use crate::stage::{AnyTensor, ErasedStage};
 use burn::module::ParamId;
@@ -29,15 +29,19 @@ use burn::tensor::Shape;
 use std::collections::HashMap;
 use std::time::Instant;
 
-/// Which tensors a gather is for. Their messages carry it as the microbatch.
+/// Which tensors a gather is for.
 #[derive(Clone, Copy)]
 enum List {
-    Parameters = 0,
-    Other = 1,
+    Parameters,
+    Other,
 }
 
 fn header(stage: StageId, from: usize, list: List) -> Header {
-    Header { stage, microbatch: list as usize, direction: Direction::Shard { from } }
+    let kind = match list {
+        List::Parameters => MessageKind::ParameterShard { from },
+        List::Other => MessageKind::TensorShard { from },
+    };
+    Header::of_stage(kind, stage)
 }
 
 /// A piece with one dimension.

@@ -1,6 +1,6 @@
-//! What ranks are seen doing: for the messages of those that wait for them.
+//! What a rank is doing, for the errors of ranks that wait for it.
 
-use super::Header;
+use super::header::Header;
 use crate::plan::StageId;
 
 /// What a rank is doing.
@@ -13,9 +13,9 @@ pub enum Activity {
     Building(StageId),
     /// Running a task of the plan.
     Task(crate::plan::Task),
-    /// Waiting for another rank.
+    /// Waiting for a message from another rank.
     Waiting(Header, usize),
-    /// Gathering numbers from all ranks.
+    /// Gathering values from all ranks.
     Gathering,
     /// Stepping the weights.
     Optimizing,
@@ -32,7 +32,7 @@ impl std::fmt::Display for Activity {
             Activity::Building(stage) => write!(f, "is building stage {stage}"),
             Activity::Task(task) => write!(f, "is running {task}"),
             Activity::Waiting(header, peer) => write!(f, "is itself waiting for {header} from rank {peer}"),
-            Activity::Gathering => f.write_str("is gathering the ranks' losses and norms"),
+            Activity::Gathering => f.write_str("is gathering values from all ranks"),
             Activity::Optimizing => f.write_str("is stepping its weights"),
             Activity::Saving => f.write_str("is writing a checkpoint"),
             Activity::Loading => f.write_str("is reading a checkpoint"),

@@ -1,43 +1,46 @@
-//! A slower network than there is: messages arrive when those of the given [`LinkCosts`] would.
+//! A slower network than the real one: messages arrive when those of given [`LinkCosts`] would.
 //!
-//! Guarantees: a message is there no sooner than the links say; messages of one sender keep their order; a sender never
-//! waits for the delay, so it goes on computing while its message is on its way; failures and deadlines are those of the
-//! link below.
+//! Guarantees: a message arrives no sooner than the costs say; messages of one sender keep their order; a sender never
+//! waits for the delay, so it computes while its message travels; failures and deadlines are those of the link below.
 //!
-//! 1. The sender writes on each message when it is due. To one rank, messages go one after the other: each occupies the
-//!    link for its tensors' bytes over the bandwidth, and is there a latency later, as the simulator has it
-//!    ([`simulate`](crate::simulate)).
-//! 2. The time travels behind the payload's own parts, in seconds and nanoseconds of the system's clock. So ranks share
-//!    one: they are threads, or processes of one machine; and every rank's end is wrapped.
-//! 3. The receiver takes the message from the link below and stands until it is due, or until another rank fails. One
-//!    that is not due at the deadline is kept for the next time it is asked for.
-//! 4. Gathered numbers are not delayed. Sums over groups are, as they are made of messages.
-//!
-//! For experiments: what a schedule gains on a slow network can be measured on one machine.
+//! 1. The sender computes when a message is due. To one rank, messages travel one after the other: each occupies the link
+//!    for its bytes over the bandwidth and arrives a latency later, as in the simulator ([`simulate`](crate::simulate)).
+//! 2. The due time travels as two tags behind the payload, in seconds and nanoseconds of the system's clock. So all ranks
+//!    must share a clock (threads, or processes of one machine), and the ends of all ranks must be wrapped.
+//! 3. The receiver takes the message from the link below and waits until it is due, or until another rank fails. A message
+//!    that is not due at the deadline is kept for the next call.
+//! 4. Gathers are not delayed. Sums over groups are, as they are made of messages.
 
-use super::{Expected, Header, Link, LinkError, Message, Watch, WireError};
+use super::error::LinkError;
+use super::expected::ExpectedMessage;
+use super::header::{Header, Message};
+use super::link_trait::Link;
+use super::monitor::Monitor;
+use super::wire_error::WireError;
 use crate::cost::{LinkCosts, ProfileError};
 use crate::stage::{Payload, PayloadPart};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// The longest that a rank stands before it looks whether another one failed.
-const LOOK: Duration = Duration::from_millis(5);
+/// How often a rank that waits for a due time looks for a failure of another rank.
+const POLL: Duration = Duration::from_millis(5);
 
-/// One rank's end of a link, with the delays of a slower network; see the module's header.
+/// One rank's end of a link, with the delays of a slower network.
 ///
-/// `Builder::delayed` wraps the ends of all ranks.
+/// A message arrives no sooner than the given costs say. All ranks must share a clock, and all their ends must be delayed.
+///
+/// [`Builder::delayed`](crate::train::Builder::delayed) wraps the ends of all ranks.
 pub struct Delayed {
     link: Box<dyn Link>,
     network: LinkCosts,
-    /// When the way to each rank is free.
+    /// When the link to each rank is free.
     free: Vec<SystemTime>,
-    /// What came from each rank and was not due yet when its wait ended.
+    /// What came from each rank before it was due.
     early: Vec<Option<Arrived>>,
-    watch: Arc<dyn Watch>,
+    monitor: Arc<dyn Monitor>,
 }
 
-/// A message that has come, and when it is due.
+/// A message that is here, and when it is due.
 #[derive(Debug)]
 struct Arrived {
     header: Header,
@@ -55,15 +58,15 @@ impl std::fmt::Debug for Delayed {
 }
 
 impl Delayed {
-    /// Delays what this end sends; messages of all ends are delivered as these links would.
+    /// Delays the messages that this end sends as a network of these costs would.
     ///
     /// # Errors
-    /// If a latency or bandwidth is no amount.
+    /// If a latency or a bandwidth is negative or not a number.
     pub fn new(link: Box<dyn Link>, network: LinkCosts) -> Result<Self, ProfileError> {
         network.check()?;
-        let (ranks, watch) = (link.ranks(), link.watch());
+        let (ranks, monitor) = (link.ranks(), link.monitor());
         let early = (0..ranks).map(|_| None).collect();
-        Ok(Self { link, network, free: vec![UNIX_EPOCH; ranks], early, watch })
+        Ok(Self { link, network, free: vec![UNIX_EPOCH; ranks], early, monitor })
     }
 
     /// When a message that is sent now is there.
@@ -84,20 +87,20 @@ impl Delayed {
             return Ok(early);
         }
         let stamped = self.link.receive(from, header, deadline)?;
-        let (rank, length) = (self.link.rank(), stamped.parts().count());
+        let rank = self.link.rank();
         let (payload, due) = without_due(stamped).ok_or(LinkError::Wire {
             rank,
             peer: from,
-            source: WireError::Length { length, what: "the time at which it is due (is every rank's link delayed?)" },
+            source: WireError::Encoding { message: "it has no due time; delay the links of all ranks".to_owned() },
         })?;
         Ok(Arrived { header, payload, due })
     }
 
-    /// Takes what these ranks' messages are next off the link below, due or not.
+    /// Takes the next message of each of these ranks off the link below, due or not.
     fn take_early(&mut self, from: &[usize], deadline: Instant) -> Result<(), LinkError> {
         for &rank in from {
             if self.early.get(rank).is_some_and(Option::is_none)
-                && let Some((_, header)) = self.link.arrived(&[rank], Instant::now())?
+                && let Some((_, header)) = self.link.probe(&[rank], Instant::now())?
             {
                 self.early[rank] = Some(self.next(rank, header, deadline)?);
             }
@@ -107,12 +110,12 @@ impl Delayed {
 
     fn too_late(&self, peer: usize, header: Header, since: Instant) -> LinkError {
         let (rank, seconds) = (self.link.rank(), since.elapsed().as_secs_f64());
-        let peer_state = self.watch.activity(peer).to_string();
+        let peer_state = self.monitor.activity(peer).to_string();
         LinkError::Deadline { rank, peer, what: header.to_string(), seconds, peer_state }
     }
 }
 
-/// A time so many seconds later; links were checked, and what no clock can hold is as good as now.
+/// A time some seconds later; `time` itself if that is beyond the clock.
 fn later(time: SystemTime, seconds: f64) -> SystemTime {
     Duration::try_from_secs_f64(seconds).ok().and_then(|wait| time.checked_add(wait)).unwrap_or(time)
 }
@@ -128,10 +131,10 @@ fn without_due(payload: Payload) -> Option<(Payload, SystemTime)> {
 }
 
 impl Link for Delayed {
-    crate::forward_link!(link: rank, ranks, transport, capabilities, bring, announce, all_gather, form_groups, abort);
+    crate::forward_link!(link: rank, ranks, transport, capabilities, to_device, set_activity, all_gather, form_groups, abort);
 
-    fn watch(&self) -> Arc<dyn Watch> {
-        self.watch.clone()
+    fn monitor(&self) -> Arc<dyn Monitor> {
+        self.monitor.clone()
     }
 
     fn send(&mut self, to: usize, mut message: Message, deadline: Instant) -> Result<(), LinkError> {
@@ -154,7 +157,7 @@ impl Link for Delayed {
             if left.is_zero() {
                 return Ok(arrived.payload);
             }
-            if let Some(failure) = self.watch.failure() {
+            if let Some(failure) = self.monitor.failure() {
                 return Err(LinkError::Peer(failure));
             }
             let timeout = deadline.saturating_duration_since(Instant::now());
@@ -162,16 +165,16 @@ impl Link for Delayed {
                 self.early[from] = Some(arrived);
                 return Err(self.too_late(from, header, since));
             }
-            std::thread::sleep(left.min(timeout).min(LOOK));
+            std::thread::sleep(left.min(timeout).min(POLL));
         }
     }
 
-    fn expect(&mut self, _: &[Expected]) -> Result<(), LinkError> {
-        // Every message ends with a time of its own, so that no two have one form, and none has the expected one.
+    fn expect(&mut self, _: &[ExpectedMessage]) -> Result<(), LinkError> {
+        // Every message ends with its due time, so that none is as expected.
         Ok(())
     }
 
-    fn arrived(&mut self, from: &[usize], deadline: Instant) -> Result<Option<(usize, Header)>, LinkError> {
+    fn probe(&mut self, from: &[usize], deadline: Instant) -> Result<Option<(usize, Header)>, LinkError> {
         loop {
             self.take_early(from, deadline)?;
             let now = SystemTime::now();
@@ -187,8 +190,8 @@ impl Link for Delayed {
             let until = Instant::now() + left.min(due.unwrap_or(left));
             let open: Vec<usize> =
                 from.iter().copied().filter(|&rank| self.early.get(rank).is_some_and(Option::is_none)).collect();
-            if self.link.arrived(&open, until)?.is_none() && Instant::now() < until {
-                // The link below cannot tell.
+            if self.link.probe(&open, until)?.is_none() && Instant::now() < until {
+                // The link below cannot look ahead.
                 return Ok(None);
             }
         }

@@ -1,18 +1,19 @@
-//! What can go wrong on a link: each error names the rank that waited, its peer, and what was waited for.
+//! Errors of links. An error of a wait names the rank that waited, its peer, and what it waited for.
 
-use super::WireError;
+use super::wire_error::WireError;
+use serde::{Deserialize, Serialize};
 use std::time::Instant;
 
-/// What a failing rank tells the others.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The failure of a rank, as all others are informed of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
     /// The rank that failed.
     pub rank: usize,
-    /// What happened, naming stage, microbatch and operation where there is one.
+    /// What happened, with the stage, microbatch and operation if there is one.
     pub message: String,
 }
 
-/// Why a link could not do what it was asked.
+/// Why an operation of a link failed.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum LinkError {
     /// Another rank failed.
@@ -29,24 +30,24 @@ pub enum LinkError {
         peer: usize,
         /// What it waited for.
         what: String,
-        /// How long.
+        /// How long it waited.
         seconds: f64,
         /// What the other rank was last seen doing.
         peer_state: String,
     },
-    /// Messages came in another order than the plan says.
+    /// Messages arrived in another order than the plan has.
     #[error("rank {rank} expected {expected} from rank {peer}, but {got} came; do both ranks run the same plan?")]
     Order {
         /// The rank that received.
         rank: usize,
         /// The rank that sent.
         peer: usize,
-        /// What the plan says.
+        /// The header of the message that the plan has next.
         expected: String,
-        /// What came.
+        /// The header of the message that arrived.
         got: String,
     },
-    /// What came is no message, or what is to go cannot be one.
+    /// A message could not be read or written.
     #[error("rank {rank}, message from or to rank {peer}: {source}")]
     Wire {
         /// This rank.
@@ -74,14 +75,14 @@ pub enum LinkError {
         /// Why.
         message: String,
     },
-    /// Members of a group sent lists that do not fit each other.
+    /// Members of a group gave lists that do not match.
     #[error("rank {rank} and rank {peer} hold different lists of parameters: {reason}")]
     Lists {
         /// The rank that received.
         rank: usize,
         /// The rank that sent.
         peer: usize,
-        /// What does not fit.
+        /// What does not match.
         reason: String,
     },
     /// Ranks form different groups.
@@ -92,17 +93,17 @@ pub enum LinkError {
         /// The first rank with another list.
         peer: usize,
     },
-    /// A group that was not formed, or that the two ranks are not both in.
+    /// The group was not formed, or the two ranks are not both members.
     #[error("there is no group {group} with rank {rank} and rank {other} in it; form it with `form_groups` first")]
     NoSuchGroup {
         /// This rank.
         rank: usize,
-        /// The group's place in the list that was formed.
+        /// The group's position in the list that was formed.
         group: usize,
         /// The rank at the other end.
         other: usize,
     },
-    /// A rank that does not exist.
+    /// The rank does not exist.
     #[error("there is no rank {rank}: the link has {ranks}")]
     NoSuchRank {
         /// The rank asked for.
@@ -113,7 +114,7 @@ pub enum LinkError {
 }
 
 impl LinkError {
-    /// The same error of a wait that began sooner than its last part.
+    /// The same error with the time since `began`, for a wait of several parts.
     pub(crate) fn since(self, began: Instant) -> Self {
         match self {
             LinkError::Deadline { rank, peer, what, peer_state, .. } => {

@@ -1,10 +1,9 @@
-//! Links around other links: what they hand on as it is.
+//! A macro for links around other links.
 
-/// Writes methods of [`Link`](crate::link::Link) that call those of the link in a field, for a link around another one: only
-/// what it does otherwise is then to be written out.
+/// Writes methods of [`Link`](crate::link::Link) that call the link in a field, for a link that wraps another one.
 ///
-/// `rank, ranks, transport, watch, bring, announce, all_gather, abort` must be there in any case. The others have a
-/// meaning without being handed on; leave out what rests on methods that are written out, so that it comes by them.
+/// Forward `rank, ranks, transport, monitor, to_device, set_activity, all_gather, abort` unless you write them yourself.
+/// The other methods have defaults that call these; forward one only if it shall not go through methods that you write.
 ///
 /// ```
 /// use burn_pipeline::link::{Header, Link, LinkError, Message};
@@ -18,8 +17,8 @@
 /// }
 ///
 /// impl<L: Link> Link for Counting<L> {
-///     burn_pipeline::forward_link!(link: rank, ranks, transport, capabilities, watch, bring, announce, receive);
-///     burn_pipeline::forward_link!(link: expect, arrived, all_gather, form_groups, receive_in, abort);
+///     burn_pipeline::forward_link!(link: rank, ranks, transport, capabilities, monitor, to_device, set_activity, receive);
+///     burn_pipeline::forward_link!(link: expect, probe, all_gather, form_groups, receive_in, abort);
 ///
 ///     fn send(&mut self, to: usize, message: Message, deadline: Instant) -> Result<(), LinkError> {
 ///         self.sent += 1;
@@ -50,19 +49,19 @@ macro_rules! forward_link {
             self.$link.capabilities()
         }
     };
-    (@ $link:ident watch) => {
-        fn watch(&self) -> ::std::sync::Arc<dyn $crate::link::Watch> {
-            self.$link.watch()
+    (@ $link:ident monitor) => {
+        fn monitor(&self) -> ::std::sync::Arc<dyn $crate::link::Monitor> {
+            self.$link.monitor()
         }
     };
-    (@ $link:ident bring) => {
-        fn bring(&self, payload: $crate::stage::Payload) -> $crate::stage::Payload {
-            self.$link.bring(payload)
+    (@ $link:ident to_device) => {
+        fn to_device(&self, payload: $crate::stage::Payload) -> $crate::stage::Payload {
+            self.$link.to_device(payload)
         }
     };
-    (@ $link:ident announce) => {
-        fn announce(&mut self, activity: $crate::link::Activity) {
-            self.$link.announce(activity);
+    (@ $link:ident set_activity) => {
+        fn set_activity(&mut self, activity: $crate::link::Activity) {
+            self.$link.set_activity(activity);
         }
     };
     (@ $link:ident send) => {
@@ -86,17 +85,17 @@ macro_rules! forward_link {
         }
     };
     (@ $link:ident expect) => {
-        fn expect(&mut self, messages: &[$crate::link::Expected]) -> Result<(), $crate::link::LinkError> {
+        fn expect(&mut self, messages: &[$crate::link::ExpectedMessage]) -> Result<(), $crate::link::LinkError> {
             self.$link.expect(messages)
         }
     };
-    (@ $link:ident arrived) => {
-        fn arrived(
+    (@ $link:ident probe) => {
+        fn probe(
             &mut self,
             from: &[usize],
             deadline: ::std::time::Instant,
         ) -> Result<Option<(usize, $crate::link::Header)>, $crate::link::LinkError> {
-            self.$link.arrived(from, deadline)
+            self.$link.probe(from, deadline)
         }
     };
     (@ $link:ident all_gather) => {

@@ -4,7 +4,8 @@
 //! with the rank that sent them. The encoding is [postcard](https://postcard.jamesmunns.com/wire-format), the same for
 //! everything that ranks tell each other beside tensors.
 
-use super::{Link, LinkError};
+use super::error::LinkError;
+use super::link_trait::Link;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::time::Instant;
@@ -45,7 +46,7 @@ fn decode<T: DeserializeOwned>(rank: usize, peer: usize, bytes: &[u8]) -> Result
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::link::Threads;
+    use crate::link::threads::Threads;
     use burn::tensor::Device;
     use std::time::Duration;
 

@@ -1,80 +1,110 @@
-//! What crosses between two ranks: tensors, and what they are about.
+//! The header of a message: what kind of message it is, and which stage and microbatch it is about.
 
 use crate::plan::StageId;
 use crate::stage::Payload;
+use serde::{Deserialize, Serialize};
+use std::fmt;
 
-/// Which way a message goes through the model.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
-pub enum Direction {
-    /// A stage's output, on its way to the next stage.
-    Forward,
-    /// The gradient of a stage's input, on its way to the stage before.
-    Backward,
-    /// A stage's value, on its way past the next stage.
+/// What a message carries.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Serialize, Deserialize)]
+pub enum MessageKind {
+    /// The output of the previous stage.
+    Activation,
+    /// The gradient of the stage's output, from the next stage.
+    Gradient,
+    /// A value from a stage that is not the previous one.
     Skip {
-        /// The stage that made it.
+        /// The index of the stage that computed the value.
         from: usize,
     },
-    /// The gradient of such a value, on its way back.
+    /// The gradient of a value that a stage past the next one used.
     SkipGradient {
-        /// The stage that used it.
+        /// The index of the stage that used the value.
         from: usize,
     },
-    /// The weight gradients (or, at the start, the weights) of a stage, on their way to its other replica.
-    Replica,
-    /// What the ranks that hold one shared parameter tell each other.
-    Shared,
-    /// A message that is only to be timed.
-    Probe,
-    /// Tensors of a stage that every rank is given: outputs of an evaluation, weights that were asked for.
-    Spread,
-    /// An output of the last stage, on its way to a rank that asked for it.
+    /// An output of the last stage, for a rank that asked for it.
     Output,
-    /// A piece of a stage's gradients, on its way between data-parallel replicas: to be added up (microbatch 0), or
-    /// added up (microbatch 1).
-    Gradient {
+    /// Weights or weight gradients of a stage, for another replica of the stage.
+    Replica,
+    /// A replica's piece of a stage's gradients, to be summed by the receiver.
+    ReplicaGradient {
         /// The replica that sends it.
         from: usize,
     },
-    /// A replica's piece of a stage's sharded tensors.
-    Shard {
+    /// A piece of a stage's gradients, summed over the replicas.
+    ReplicaSum {
         /// The replica that sends it.
         from: usize,
     },
+    /// A replica's shard of a stage's parameters.
+    ParameterShard {
+        /// The replica that sends it.
+        from: usize,
+    },
+    /// A replica's shard of other tensors of a stage: gradients or optimizer state.
+    TensorShard {
+        /// The replica that sends it.
+        from: usize,
+    },
+    /// Tensors of a collective operation over a group of ranks.
+    Collective {
+        /// The group's position in the list given to [`Link::form_groups`](crate::link::Link::form_groups).
+        group: usize,
+    },
+    /// Tensors outside of any plan: weights that were asked for, or that are written to a file.
+    Tensors {
+        /// The position of the message in its transfer.
+        index: usize,
+    },
+    /// A message that is only sent to measure the link.
+    Timing,
 }
 
-/// What a message is about: its receiving stage, its microbatch within the route, and its direction.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+/// What a message is about: the receiver asks for a message by its header.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Serialize, Deserialize)]
 pub struct Header {
-    /// The stage that receives it.
+    /// What the message carries.
+    pub kind: MessageKind,
+    /// The stage that the message is for; stage 0 where the kind is about no stage.
     pub stage: StageId,
-    /// The microbatch, within the stage's route.
+    /// The microbatch's index within its route; 0 where the kind is about no microbatch.
     pub microbatch: usize,
-    /// Forward or backward.
-    pub direction: Direction,
 }
 
-impl std::fmt::Display for Header {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let what = match self.direction {
-            Direction::Forward => "input",
-            Direction::Backward => "output gradient",
-            Direction::Skip { from } | Direction::SkipGradient { from } => {
-                let what = if matches!(self.direction, Direction::Skip { .. }) { "value" } else { "gradient" };
-                let Self { stage, microbatch, .. } = self;
-                return write!(f, "the {what} from stage {from} for stage {stage}, microbatch {microbatch}");
+impl Header {
+    /// The header of a message about a stage, not about one of its microbatches.
+    pub fn of_stage(kind: MessageKind, stage: StageId) -> Self {
+        Self { kind, stage, microbatch: 0 }
+    }
+
+    /// The header of a message that is about no stage.
+    pub fn of(kind: MessageKind) -> Self {
+        Self::of_stage(kind, StageId::new(0))
+    }
+}
+
+impl fmt::Display for Header {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kind, stage, microbatch } = self;
+        match kind {
+            MessageKind::Activation => write!(f, "the input of stage {stage} for microbatch {microbatch}"),
+            MessageKind::Gradient => write!(f, "the output gradient of stage {stage} for microbatch {microbatch}"),
+            MessageKind::Output => write!(f, "the output of stage {stage} for microbatch {microbatch}"),
+            MessageKind::Skip { from } => {
+                write!(f, "the value from stage {from} for stage {stage}, microbatch {microbatch}")
             }
-            Direction::Gradient { from } | Direction::Shard { from } => {
-                let what = if matches!(self.direction, Direction::Shard { .. }) { "shard" } else { "gradients" };
-                return write!(f, "replica {from}'s {what} of stage {}", self.stage);
+            MessageKind::SkipGradient { from } => {
+                write!(f, "the gradient from stage {from} for stage {stage}, microbatch {microbatch}")
             }
-            Direction::Output => "output",
-            Direction::Probe => return f.write_str("a message that is timed"),
-            Direction::Spread => return write!(f, "tensors of stage {} for all ranks", self.stage),
-            Direction::Replica => return write!(f, "the other replica's tensors for stage {}", self.stage),
-            Direction::Shared => return write!(f, "the shared parameters of group {}", self.microbatch),
-        };
-        write!(f, "the {what} of stage {} for microbatch {}", self.stage, self.microbatch)
+            MessageKind::Replica => write!(f, "the other replica's tensors for stage {stage}"),
+            MessageKind::ReplicaGradient { from } => write!(f, "replica {from}'s gradients of stage {stage}"),
+            MessageKind::ReplicaSum { from } => write!(f, "replica {from}'s summed gradients of stage {stage}"),
+            MessageKind::ParameterShard { from } => write!(f, "replica {from}'s shard of stage {stage}"),
+            MessageKind::TensorShard { from } => write!(f, "replica {from}'s shard of the tensors of stage {stage}"),
+            MessageKind::Collective { group } => write!(f, "the tensors of group {group}"),
+            MessageKind::Tensors { index } => write!(f, "message {index} of a transfer of tensors"),
+            MessageKind::Timing => f.write_str("a message that is timed"),
+        }
     }
 }
 

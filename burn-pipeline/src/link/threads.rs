@@ -1,17 +1,20 @@
 //! Ranks as threads of one process: payloads are moved, never copied through host memory.
 //!
-//! Guarantees: a send never blocks; messages of one sender keep their order; a failure wakes every waiting rank
-//! at once; every wait ends at its deadline.
+//! Guarantees: a send never waits; messages of one sender keep their order; a failure wakes every waiting rank at once;
+//! every wait ends at its deadline.
 //!
-//! 1. Each rank has a mailbox: one queue a sender, under one lock with one condition variable.
-//! 2. `send` pushes into the receiver's mailbox. Where the receiver has another device, it is the receiver that
-//!    brings the payload there, under one lock that all ranks share, so that transfers between devices are
-//!    issued in one global order (two threads that issue opposing transfers at once could otherwise order the
-//!    two devices' queues oppositely and hang).
-//! 3. `all_gather` fills a round's table; the last rank to come wakes the others.
-//! 4. `abort` notes the first failure and wakes everybody.
+//! 1. Each rank has an inbox: one queue for each sender, under one lock with one condition variable.
+//! 2. `send` pushes into the receiver's inbox. If the receiver has another device, the receiver moves the payload there,
+//!    under one lock that all ranks share. So transfers between devices are issued in one global order: two threads that
+//!    issue opposite transfers at once could order the two devices' queues differently, and hang.
+//! 3. `all_gather` fills a round's table; the last rank wakes the others.
+//! 4. `abort` records the first failure and wakes all ranks.
 
-use super::{Activity, Failure, Header, Link, LinkError, Message, Watch};
+use super::activity::Activity;
+use super::error::{Failure, LinkError};
+use super::header::{Header, Message};
+use super::link_trait::Link;
+use super::monitor::Monitor;
 use crate::plan::Transport;
 use crate::stage::Payload;
 use burn::tensor::Device;
@@ -21,7 +24,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What all ranks of a group of threads share; makes their [`ThreadLink`]s.
+/// The threads of one process as ranks; makes their [`ThreadLink`]s.
 #[derive(Debug, Clone)]
 pub struct Threads {
     shared: Arc<Shared>,
@@ -29,22 +32,22 @@ pub struct Threads {
 
 #[derive(Debug)]
 struct Shared {
-    mailboxes: Vec<Mailbox>,
+    inboxes: Vec<Inbox>,
     rounds: Mutex<Rounds>,
     round_done: Condvar,
     activities: Vec<Mutex<Activity>>,
-    announced: AtomicU64,
+    activity_changes: AtomicU64,
     failure: Mutex<Option<Failure>>,
     between_devices: Mutex<()>,
 }
 
 #[derive(Debug)]
-struct Mailbox {
+struct Inbox {
     queues: Mutex<Vec<VecDeque<Message>>>,
     arrived: Condvar,
 }
 
-/// Tables being gathered: a rank may be one round ahead of a slow one, never two.
+/// Gathers that are not complete: a rank may be one round ahead of a slow one, never two.
 #[derive(Debug, Default)]
 struct Rounds {
     open: VecDeque<Round>,
@@ -57,41 +60,41 @@ struct Round {
     taken: usize,
 }
 
-/// Poisoning is of no interest: a panicking rank is reported through `abort`, and queues stay whole.
+/// Locks in spite of poisoning: a panic of a rank is reported through `abort`, and the queues stay whole.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Threads {
-    /// A group of `ranks` threads.
+    /// A link for `ranks` threads.
     pub fn new(ranks: usize) -> Self {
-        let mailbox = || Mailbox { queues: Mutex::new(vec![VecDeque::new(); ranks]), arrived: Condvar::new() };
+        let inbox = || Inbox { queues: Mutex::new(vec![VecDeque::new(); ranks]), arrived: Condvar::new() };
         Self {
             shared: Arc::new(Shared {
-                mailboxes: (0..ranks).map(|_| mailbox()).collect(),
+                inboxes: (0..ranks).map(|_| inbox()).collect(),
                 rounds: Mutex::default(),
                 round_done: Condvar::new(),
                 activities: (0..ranks).map(|_| Mutex::default()).collect(),
-                announced: AtomicU64::new(0),
+                activity_changes: AtomicU64::new(0),
                 failure: Mutex::default(),
                 between_devices: Mutex::default(),
             }),
         }
     }
 
-    /// The end of one rank; payloads it receives are brought to `device`.
+    /// The end of one rank; the payloads that it receives are moved to `device`.
     pub fn link(&self, rank: usize, device: Device) -> ThreadLink {
         ThreadLink { shared: self.shared.clone(), rank, device, round: 0 }
     }
 }
 
-impl Watch for Threads {
+impl Monitor for Threads {
     fn activity(&self, rank: usize) -> Activity {
         *lock(&self.shared.activities[rank])
     }
 
     fn progress(&self) -> u64 {
-        self.shared.announced.load(Ordering::Relaxed)
+        self.shared.activity_changes.load(Ordering::Relaxed)
     }
 
     fn abort(&self, failure: Failure) {
@@ -107,15 +110,15 @@ impl Shared {
     fn abort(&self, failure: Failure) {
         lock(&self.failure).get_or_insert(failure);
         // Taking each lock makes sure that no rank is between its look at `failure` and its wait.
-        for mailbox in &self.mailboxes {
-            let _queues = lock(&mailbox.queues);
-            mailbox.arrived.notify_all();
+        for inbox in &self.inboxes {
+            let _queues = lock(&inbox.queues);
+            inbox.arrived.notify_all();
         }
         let _rounds = lock(&self.rounds);
         self.round_done.notify_all();
     }
 
-    /// What a rank is doing; where it waits, what the rank that it waits for is doing, and so on to one that does not.
+    /// What a rank is doing, then the rank that it waits for, and so on.
     fn states_from(&self, first: usize) -> String {
         let (mut states, mut asked, mut next) = (Vec::new(), Vec::new(), Some(first));
         while let Some(rank) = next.filter(|rank| !asked.contains(rank)) {
@@ -132,7 +135,9 @@ impl Shared {
     }
 }
 
-/// One thread's end of the link; see the module's header.
+/// One thread's end of a link between threads of one process.
+///
+/// Sends are unbounded: what is sent waits in memory until the receiver takes it.
 #[derive(Debug, Clone)]
 pub struct ThreadLink {
     shared: Arc<Shared>,
@@ -154,18 +159,18 @@ impl Link for ThreadLink {
     }
 
     fn ranks(&self) -> usize {
-        self.shared.mailboxes.len()
+        self.shared.inboxes.len()
     }
 
     fn transport(&self) -> Transport {
         Transport::Unbounded
     }
 
-    fn watch(&self) -> Arc<dyn Watch> {
+    fn monitor(&self) -> Arc<dyn Monitor> {
         Arc::new(Threads { shared: self.shared.clone() })
     }
 
-    fn bring(&self, payload: Payload) -> Payload {
+    fn to_device(&self, payload: Payload) -> Payload {
         if payload.tensors().all(|tensor| tensor.device() == self.device) {
             return payload;
         }
@@ -174,24 +179,24 @@ impl Link for ThreadLink {
         payload
     }
 
-    fn announce(&mut self, activity: Activity) {
-        self.shared.announced.fetch_add(1, Ordering::Relaxed);
+    fn set_activity(&mut self, activity: Activity) {
+        self.shared.activity_changes.fetch_add(1, Ordering::Relaxed);
         *lock(&self.shared.activities[self.rank]) = activity;
     }
 
     fn send(&mut self, to: usize, message: Message, _: Instant) -> Result<(), LinkError> {
         self.shared.fail_if_aborted()?;
         let missing = LinkError::NoSuchRank { rank: to, ranks: self.ranks() };
-        let mailbox = self.shared.mailboxes.get(to).ok_or(missing)?;
-        lock(&mailbox.queues)[self.rank].push_back(message);
-        mailbox.arrived.notify_all();
+        let inbox = self.shared.inboxes.get(to).ok_or(missing)?;
+        lock(&inbox.queues)[self.rank].push_back(message);
+        inbox.arrived.notify_all();
         Ok(())
     }
 
     fn receive(&mut self, from: usize, header: Header, deadline: Instant) -> Result<Payload, LinkError> {
         let since = Instant::now();
-        let mailbox = &self.shared.mailboxes[self.rank];
-        let mut queues = lock(&mailbox.queues);
+        let inbox = &self.shared.inboxes[self.rank];
+        let mut queues = lock(&inbox.queues);
         if from >= queues.len() {
             return Err(LinkError::NoSuchRank { rank: from, ranks: queues.len() });
         }
@@ -199,21 +204,21 @@ impl Link for ThreadLink {
             if let Some(message) = queues[from].pop_front() {
                 drop(queues);
                 if message.header == header {
-                    return Ok(self.bring(message.payload));
+                    return Ok(self.to_device(message.payload));
                 }
                 let (expected, got) = (header.to_string(), message.header.to_string());
                 return Err(LinkError::Order { rank: self.rank, peer: from, expected, got });
             }
             self.shared.fail_if_aborted()?;
             let left = remaining(deadline).ok_or_else(|| self.too_late(from, header.to_string(), since))?;
-            let waited = mailbox.arrived.wait_timeout(queues, left);
+            let waited = inbox.arrived.wait_timeout(queues, left);
             queues = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
-    fn arrived(&mut self, from: &[usize], deadline: Instant) -> Result<Option<(usize, Header)>, LinkError> {
-        let mailbox = &self.shared.mailboxes[self.rank];
-        let mut queues = lock(&mailbox.queues);
+    fn probe(&mut self, from: &[usize], deadline: Instant) -> Result<Option<(usize, Header)>, LinkError> {
+        let inbox = &self.shared.inboxes[self.rank];
+        let mut queues = lock(&inbox.queues);
         loop {
             let next = |&rank: &usize| Some((rank, queues.get(rank)?.front()?.header));
             if let Some(next) = from.iter().find_map(next) {
@@ -221,7 +226,7 @@ impl Link for ThreadLink {
             }
             self.shared.fail_if_aborted()?;
             let Some(left) = remaining(deadline) else { return Ok(None) };
-            let waited = mailbox.arrived.wait_timeout(queues, left);
+            let waited = inbox.arrived.wait_timeout(queues, left);
             queues = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
@@ -252,7 +257,7 @@ impl Link for ThreadLink {
             let missing = round.rows.iter().position(Option::is_none).unwrap_or(self.rank);
             self.shared.fail_if_aborted()?;
             let Some(left) = remaining(deadline) else {
-                return Err(self.too_late(missing, "its losses and norms".to_owned(), since));
+                return Err(self.too_late(missing, "its part of a gather".to_owned(), since));
             };
             let waited = self.shared.round_done.wait_timeout(rounds, left);
             rounds = waited.unwrap_or_else(PoisonError::into_inner).0;

@@ -5,7 +5,7 @@ use super::{RATE, replicated, weights};
 use crate::cases::{Case, Text};
 use crate::watchdog::within;
 use burn::tensor::Device;
-use burn_pipeline::link::{Activity, Direction, Header, Link, LinkError, Message, ThreadLink, Threads};
+use burn_pipeline::link::{Activity, Header, Link, LinkError, Message, MessageKind, ThreadLink, Threads};
 use burn_pipeline::plan::{Op, Plan, StageId, Task};
 use burn_pipeline::trace::{Event, exposed_times};
 use std::collections::HashSet;
@@ -43,18 +43,18 @@ struct Held {
 
 impl Held {
     fn hides(&self, header: Header) -> bool {
-        !self.first.1 && matches!(header.direction, Direction::Gradient { .. }) && header.microbatch == 1
+        !self.first.1 && matches!(header.kind, MessageKind::ReplicaSum { .. })
     }
 }
 
 impl Link for Held {
-    burn_pipeline::forward_link!(link: rank, ranks, transport, capabilities, watch, bring, receive);
+    burn_pipeline::forward_link!(link: rank, ranks, transport, capabilities, monitor, to_device, receive);
     burn_pipeline::forward_link!(link: all_gather, form_groups, abort);
 
-    fn arrived(&mut self, from: &[usize], deadline: Instant) -> Result<Option<(usize, Header)>, LinkError> {
+    fn probe(&mut self, from: &[usize], deadline: Instant) -> Result<Option<(usize, Header)>, LinkError> {
         let mut from = from.to_vec();
         while !from.is_empty() {
-            match self.link.arrived(&from, deadline)? {
+            match self.link.probe(&from, deadline)? {
                 Some((rank, header)) if self.hides(header) => from.retain(|other| *other != rank),
                 told => return Ok(told),
             }
@@ -62,7 +62,7 @@ impl Link for Held {
         Ok(None)
     }
 
-    fn announce(&mut self, activity: Activity) {
+    fn set_activity(&mut self, activity: Activity) {
         let peer = self.rank() ^ 1;
         let Reduction { stage, first, last } = self.reduction;
         match activity {
@@ -78,14 +78,15 @@ impl Link for Held {
             }
             _ => {}
         }
-        self.link.announce(activity);
+        self.link.set_activity(activity);
     }
 
     fn send(&mut self, to: usize, message: Message, deadline: Instant) -> Result<(), LinkError> {
         let header = message.header;
         self.link.send(to, message, deadline)?;
-        if let Direction::Gradient { .. } = header.direction {
-            self.sent.note((self.rank(), header.stage, header.microbatch == 1));
+        if let MessageKind::ReplicaGradient { .. } | MessageKind::ReplicaSum { .. } = header.kind {
+            let summed = matches!(header.kind, MessageKind::ReplicaSum { .. });
+            self.sent.note((self.rank(), header.stage, summed));
         }
         Ok(())
     }
@@ -97,7 +98,7 @@ struct Blind {
 }
 
 impl Link for Blind {
-    burn_pipeline::forward_link!(link: rank, ranks, transport, watch, bring, announce, send, receive, all_gather, abort);
+    burn_pipeline::forward_link!(link: rank, ranks, transport, monitor, to_device, set_activity, send, receive, all_gather, abort);
 }
 
 /// The first stage that a row reduces, and the first and the last task that it computes after that.

@@ -4,7 +4,7 @@
 use super::{RATE, apart, parts, replicated, weights};
 use crate::cases::{Case, Stack, range, sizes};
 use burn::tensor::Device;
-use burn_pipeline::link::{Direction, Link, LinkError, Message, ThreadLink, Threads};
+use burn_pipeline::link::{Link, LinkError, Message, MessageKind, ThreadLink, Threads};
 use burn_pipeline::stage::{Payload, PayloadPart};
 use burn_pipeline::train::{Builder, Pipeline};
 use pipeline_tests::reference::Reference;
@@ -35,15 +35,15 @@ struct Tampering {
 }
 
 impl Link for Tampering {
-    burn_pipeline::forward_link!(link: rank, ranks, transport, capabilities, watch, bring, announce);
-    burn_pipeline::forward_link!(link: receive, expect, arrived, all_gather, form_groups, abort);
+    burn_pipeline::forward_link!(link: rank, ranks, transport, capabilities, monitor, to_device, set_activity);
+    burn_pipeline::forward_link!(link: receive, expect, probe, all_gather, form_groups, abort);
 
     fn send(&mut self, to: usize, mut message: Message, deadline: Instant) -> Result<(), LinkError> {
         let lost = self.tamper == Tamper::LoseShards { rank: self.rank() };
-        if lost && matches!(message.header.direction, Direction::Shard { .. }) {
+        if lost && matches!(message.header.kind, MessageKind::ParameterShard { .. }) {
             return Ok(());
         }
-        if matches!(message.header.direction, Direction::Gradient { .. }) && message.header.microbatch == 0 {
+        if matches!(message.header.kind, MessageKind::ReplicaGradient { .. }) {
             match self.tamper {
                 Tamper::Lose { rank } if rank == self.rank() => return Ok(()),
                 Tamper::Scale(factor) => {

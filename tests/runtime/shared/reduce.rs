@@ -16,7 +16,7 @@ struct Rendezvous {
 }
 
 impl Link for Rendezvous {
-    burn_pipeline::forward_link!(messages: rank, ranks, watch, bring, announce, expect, all_gather, abort);
+    burn_pipeline::forward_link!(messages: rank, ranks, monitor, to_device, set_activity, expect, all_gather, abort);
 
     fn transport(&self) -> Transport {
         Transport::Rendezvous

@@ -35,7 +35,7 @@ pub(super) fn keeps_deadlines(link: &mut dyn Link) {
         let LinkError::Deadline { rank: 0, peer: 1, what, peer_state, .. } = &error else { panic!("{error}") };
         assert_eq!((what.as_str(), peer_state.as_str()), (header(3).to_string().as_str(), "is running 1F7"));
     } else {
-        link.announce(Activity::Task(Task::new(1, Op::Forward, 7)));
+        link.set_activity(Activity::Task(Task::new(1, Op::Forward, 7)));
         barrier(link);
     }
     // A deadline that has passed spoils nothing: the others come here while rank 0 still waits.
@@ -70,7 +70,7 @@ pub(super) fn wakes_everybody(link: &mut dyn Link) {
         expect_failure(link.all_gather(Vec::new(), deadline()).map(drop), last);
     }
     assert!(began.elapsed() < TIMEOUT / 4, "the failure came after {:?}", began.elapsed());
-    assert_eq!(link.watch().failure().map(|failure| failure.rank), Some(last));
+    assert_eq!(link.monitor().failure().map(|failure| failure.rank), Some(last));
     let to = usize::from(link.rank() == 0);
     expect_failure(link.send(to, message(0, Payload::default()), deadline()), last);
     expect_failure(link.all_gather(Vec::new(), deadline()).map(drop), last);

@@ -1,6 +1,6 @@
 //! What the cases share: deadlines, headers, and payloads whose every bit is known.
 
-use crate::link::{Direction, Header, Link, Message};
+use crate::link::{Header, Link, Message, MessageKind};
 use crate::plan::StageId;
 use crate::stage::{AnyTensor, Boundary, Payload, TensorKind};
 use burn::tensor::{Bool, DType, Device, Int, Tensor, TensorData};
@@ -16,7 +16,7 @@ pub(super) fn deadline() -> Instant {
 
 /// The header that most cases use.
 pub(super) fn header(microbatch: usize) -> Header {
-    Header { stage: StageId::new(1), microbatch, direction: Direction::Forward }
+    Header { stage: StageId::new(1), microbatch, kind: MessageKind::Activation }
 }
 
 /// A message with that header.

@@ -1,7 +1,7 @@
 //! Cases of messages from one rank to another: their order, their contents, and when they travel.
 
 use super::material::{assert_same, barrier, deadline, header, message, mixed_payload, numbers, others};
-use crate::link::{Direction, Expected, Header, Link, Message};
+use crate::link::{ExpectedMessage, Header, Link, Message, MessageKind};
 use crate::plan::{StageId, Transport};
 use crate::stage::{Boundary, Payload, PayloadSpec};
 use std::time::{Duration, Instant};
@@ -24,7 +24,7 @@ pub(super) fn keeps_order(link: &mut dyn Link) {
 
 pub(super) fn tells_what_has_come(link: &mut dyn Link) {
     let (me, ranks) = (link.rank(), others(link));
-    assert_eq!(link.arrived(&ranks, Instant::now()).unwrap(), None, "nothing was sent yet");
+    assert_eq!(link.probe(&ranks, Instant::now()).unwrap(), None, "nothing was sent yet");
     barrier(link);
     for &to in &ranks {
         for microbatch in [3, 1] {
@@ -34,15 +34,15 @@ pub(super) fn tells_what_has_come(link: &mut dyn Link) {
     }
     for &from in ranks.iter().rev() {
         for microbatch in [3, 1] {
-            let told = link.arrived(&[from], deadline()).unwrap();
+            let told = link.probe(&[from], deadline()).unwrap();
             // A link may not be able to tell; what it tells is so, as often as it is asked.
             assert!(told.is_none_or(|told| told == (from, header(microbatch))), "{told:?}");
-            assert_eq!(link.arrived(&[from], Instant::now()).unwrap(), told);
+            assert_eq!(link.probe(&[from], Instant::now()).unwrap(), told);
             let payload = link.receive(from, header(microbatch), deadline()).unwrap();
             assert_same(&payload, &numbers(from, me, microbatch, 1000).into_payload());
         }
     }
-    assert_eq!(link.arrived(&ranks, Instant::now() + Duration::from_millis(5)).unwrap(), None, "all was taken");
+    assert_eq!(link.probe(&ranks, Instant::now() + Duration::from_millis(5)).unwrap(), None, "all was taken");
     barrier(link);
 }
 
@@ -76,16 +76,16 @@ const LENGTHS: [usize; 24] =
 
 pub(super) fn lets_shapes_change(link: &mut dyn Link) {
     let me = link.rank();
-    // Two streams to and from each rank, with lengths of their own, and a form now and then.
-    let streams = [(StageId::new(1), Direction::Forward), (StageId::new(0), Direction::Backward)];
+    // Two streams to and from each rank, with lengths of their own, and an empty tensor now and then.
+    let streams = [(StageId::new(1), MessageKind::Activation), (StageId::new(0), MessageKind::Gradient)];
     let payload = |from: usize, to: usize, place: usize, stream: usize| {
         let length = LENGTHS[(place + 3 * stream) % LENGTHS.len()];
         let second = (place % 5 > 1).then(|| numbers(from, to, place + 100, length / 2));
         (numbers(from, to, place, length), second).into_payload()
     };
     let header = |place: usize, stream: usize| {
-        let (stage, direction) = streams[stream];
-        Header { stage, microbatch: place * 7, direction }
+        let (stage, kind) = streams[stream];
+        Header { stage, microbatch: place * 7, kind }
     };
     // All ahead of their receives, then each awaited before the next: memory waits for messages, and messages for it.
     for ahead in [LENGTHS.len(), 1] {
@@ -115,11 +115,11 @@ pub(super) fn expects(link: &mut dyn Link) {
     for (expected, sizes) in
         [(5, &[5, 5, 7, 7, 7, 5][..]), (5, &[5]), (9, &[9, 9]), (0, &[0, 4]), (4, &[4, 4, 0]), (6, &[])]
     {
-        let form = PayloadSpec::of_payload(&list(0, 1, 0, expected).into_payload());
+        let spec = PayloadSpec::of_payload(&list(0, 1, 0, expected).into_payload());
         let pairs = (0..ranks).flat_map(|from| (0..ranks).map(move |to| (from, to)));
         let pairs = pairs.filter(|(from, to)| from != to && [from, to].contains(&&me));
-        let messages: Vec<Expected> =
-            pairs.map(|(from, to)| Expected { from, to, header: header(0), form: form.clone() }).collect();
+        let messages: Vec<ExpectedMessage> =
+            pairs.map(|(from, to)| ExpectedMessage { from, to, header: header(0), spec: spec.clone() }).collect();
         link.expect(&messages).unwrap();
         barrier(link);
         for &size in sizes {

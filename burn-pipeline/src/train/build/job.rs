@@ -1,7 +1,7 @@
 //! What all ranks of a job must have in common. Ranks in processes compare it before they build their stages.
 
 use super::builder::Builder;
-use crate::link::WIRE_VERSION;
+use crate::link::kit::WIRE_VERSION;
 use crate::plan::Plan;
 use crate::train::control::Job;
 use crate::train::plans::fingerprint;

@@ -44,7 +44,7 @@ impl Blueprint {
         }
         let (mut stages, mut facts, mut parameters) = (BTreeMap::new(), Vec::new(), Vec::new());
         for stage in placement.stages_of(Grid::new(link.rank(), builder.replicas).pipeline_rank()) {
-            link.announce(Activity::Building(stage));
+            link.set_activity(Activity::Building(stage));
             let held = self.stage(link.rank(), stage, &device)?;
             let weights = held.weights();
             parameters.push(described(&weights));
@@ -62,7 +62,7 @@ impl Blueprint {
         if job.is_some() {
             facts = self.exchange(link.as_mut(), facts, parameters)?;
         }
-        link.announce(Activity::Idle);
+        link.set_activity(Activity::Idle);
         let options = RunOptions {
             timeout: builder.timeout,
             synchronize: builder.synchronize,

@@ -8,7 +8,7 @@
 use super::builder::Builder;
 use super::job::job;
 use super::rank::Blueprint;
-use crate::link::{Delayed, Link, Threads, Watch};
+use crate::link::{Delayed, Link, Monitor, Threads};
 use crate::plan::Transport;
 use crate::simulate::SimulateOptions;
 use crate::stage::{Accumulation, Validate};
@@ -56,8 +56,8 @@ impl Builder {
         // Where this process refuses to start, the others learn it now instead of waiting for this rank.
         let prepared = self.prepare(link.as_ref()).inspect_err(|error| link.abort(error.to_string()));
         let (mut plans, device) = prepared?;
-        let (watch, job) = (link.watch(), job(&self, plans.current()?.plan(), &device));
-        self.start(plans, vec![link], vec![device], watch, Some(job))
+        let (monitor, job) = (link.monitor(), job(&self, plans.current()?.plan(), &device));
+        self.start(plans, vec![link], vec![device], monitor, Some(job))
     }
 
     /// The plan for one rank of processes, checked against the link, and the rank's device.
@@ -121,7 +121,7 @@ impl Builder {
         mut plans: Plans,
         links: Vec<Box<dyn Link>>,
         devices: Vec<Device>,
-        watch: Arc<dyn Watch>,
+        monitor: Arc<dyn Monitor>,
         job: Option<Job>,
     ) -> Result<Pipeline, BuildError> {
         // What was proved for a stricter transport is priced for the link's own.
@@ -137,7 +137,7 @@ impl Builder {
             let device = devices[link.rank() - first_rank].clone();
             blueprint.build(link, device)
         };
-        let start = Start { links, processes, watch, timeout, threads };
+        let start = Start { links, processes, monitor, timeout, threads };
         let started = Ranks::start(start, build).map_err(|error| BuildError::Stages(Box::new(error)));
         let (ranks, built) = started?;
         let (facts, shared): (Vec<_>, Vec<_>) = built.into_iter().unzip();

@@ -14,8 +14,7 @@
 use super::error::CheckpointError;
 use super::tensors::{Item, in_file_order, write_model};
 use crate::execute::ExecuteError;
-use crate::link::{Activity, Direction, Header, Message};
-use crate::plan::StageId;
+use crate::link::{Activity, Header, Message, MessageKind};
 use crate::stage::{AnyTensor, NamedWeight, Payload};
 use crate::train::control::{Call, Command, gather_all, gather_results};
 use crate::train::pipeline::Pipeline;
@@ -112,7 +111,7 @@ fn export(rank: &mut Rank, path: &Path) -> Result<Result<(), CheckpointError>, E
         0 => transfer.write(path),
         _ => transfer.send().map(Ok),
     }?;
-    rank.executor().link().announce(Activity::Idle);
+    rank.executor().link().set_activity(Activity::Idle);
     Ok(exported)
 }
 
@@ -185,9 +184,9 @@ impl Transfer<'_> {
         let Some((holder, entry)) = self.order.get(self.next).cloned() else { return Ok(None) };
         let (me, deadline) = (self.rank.executor().rank(), self.rank.executor().deadline());
         let failed = |source| ExecuteError::Link { rank: me, task: None, source };
-        let header = Header { stage: StageId::new(0), microbatch: self.next, direction: Direction::Spread };
+        let header = Header::of(MessageKind::Tensors { index: self.next });
         let link = self.rank.executor().link();
-        link.announce(Activity::Saving);
+        link.set_activity(Activity::Saving);
         self.next += 1;
         if holder != 0 {
             self.under_way += entry.bytes();

@@ -92,13 +92,13 @@ fn read_stages(
         let (stages, link) = rank.executor().stages_and_link();
         let Some(held) = stages.get(&stage) else { continue };
         let weights = names_in_checkpoint(held.as_ref(), stage, &sharing);
-        let mut progress = || link.announce(Activity::Loading);
+        let mut progress = || link.set_activity(Activity::Loading);
         let index = Some(stage.index());
         let (state, places) = checkpoint.state_for(&weights, index, contents, held.has_optimizer(), &mut progress)?;
         used.extend(places);
         rank.executor().offer(stage, state).map_err(CheckpointError::OptimizerState)?;
     }
-    rank.executor().link().announce(Activity::Idle);
+    rank.executor().link().set_activity(Activity::Idle);
     Ok(used)
 }
 

@@ -155,7 +155,7 @@ fn save_stages(rank: &mut Rank, folder: &Path) -> Result<Result<Vec<SavedStage>,
         let Some(held) = stages.get(&stage) else { continue };
         saved.push(states.and_then(|states| save_stage(stage, held.as_ref(), states, &sharing, link, folder)));
     }
-    rank.executor().link().announce(Activity::Idle);
+    rank.executor().link().set_activity(Activity::Idle);
     Ok(saved.into_iter().collect())
 }
 
@@ -167,7 +167,7 @@ fn save_stage(
     link: &mut dyn Link,
     folder: &Path,
 ) -> Result<SavedStage, CheckpointError> {
-    link.announce(Activity::Saving);
+    link.set_activity(Activity::Saving);
     let optimizer = states.is_some();
     let mut states = states.unwrap_or_default();
     let (mut parameters, mut items) = (Vec::new(), Vec::new());
@@ -178,7 +178,7 @@ fn save_stage(
     }
     let path = folder.join(format!("stage-{:03}.safetensors", stage.index()));
     let about = [("stage", stage.index().to_string())];
-    let file = write(&path, items, &about, &mut || link.announce(Activity::Saving))?;
+    let file = write(&path, items, &about, &mut || link.set_activity(Activity::Saving))?;
     Ok(SavedStage { stage: stage.index(), file, parameters, optimizer })
 }
 

@@ -7,7 +7,7 @@
 
 use crate::cost::{LinkCosts, LinkOverride};
 use crate::execute::ExecuteError;
-use crate::link::{Direction, Header, Message};
+use crate::link::{Header, Message, MessageKind};
 use crate::plan::Placement;
 use crate::stage::{Boundary, Payload};
 use crate::train::control::{Call, Command, gather_all};
@@ -111,19 +111,18 @@ fn echo(rank: &mut Rank, peer: usize) -> Result<(), ExecuteError> {
     send(rank, peer, payload)
 }
 
-fn header(rank: &Rank) -> Header {
-    let any = rank.placement().stages_of(0)[0];
-    Header { stage: any, microbatch: 0, direction: Direction::Probe }
+fn header() -> Header {
+    Header::of(MessageKind::Timing)
 }
 
 fn send(rank: &mut Rank, to: usize, payload: Payload) -> Result<(), ExecuteError> {
-    let (header, deadline) = (header(rank), rank.executor().deadline());
+    let (header, deadline) = (header(), rank.executor().deadline());
     let sent = rank.executor().link().send(to, Message { header, payload }, deadline);
     sent.map_err(|source| rank.link_error(source))
 }
 
 fn receive(rank: &mut Rank, from: usize) -> Result<Payload, ExecuteError> {
-    let (header, deadline) = (header(rank), rank.executor().deadline());
+    let (header, deadline) = (header(), rank.executor().deadline());
     let received = rank.executor().link().receive(from, header, deadline);
     received.map_err(|source| rank.link_error(source))
 }

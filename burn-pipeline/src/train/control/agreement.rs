@@ -15,7 +15,7 @@ pub(crate) type Job = Vec<(String, String)>;
 
 /// Compares the job with every rank's.
 pub(crate) fn agree_on_job(link: &mut dyn Link, job: &Job, timeout: Duration) -> Result<(), ExecuteError> {
-    link.announce(Activity::Gathering);
+    link.set_activity(Activity::Gathering);
     let table = gather_all(link, job, timeout)?;
     for (name, _) in job {
         let value = |row: &Job| {
@@ -54,7 +54,7 @@ pub(super) fn agree_on_call(rank: &mut Rank, call: Call) -> Result<Result<(), Pi
         Call::Refused(message) => Err(message),
     };
     let timeout = rank.executor().timeout();
-    rank.executor().link().announce(Activity::Gathering);
+    rank.executor().link().set_activity(Activity::Gathering);
     let mut calls = Vec::new();
     for (rank, call) in gather_all(rank.executor().link(), &own, timeout)?.into_iter().enumerate() {
         match call {

@@ -2,7 +2,7 @@
 
 use super::command::{Call, Command};
 use crate::execute::ExecuteError;
-use crate::link::{Direction, Header, Link, Message, gather};
+use crate::link::{Header, Link, Message, MessageKind, gather};
 use crate::plan::StageId;
 use crate::stage::{AnyTensor, Boundary, Payload};
 use crate::train::step::Rank;
@@ -84,8 +84,8 @@ fn gather_payloads(rank: &mut Rank, own: Vec<Payload>, table: &[Vec<StageId>]) -
     let mut all = Vec::new();
     for (from, stages) in table.iter().enumerate() {
         let deadline = rank.executor().deadline();
-        for (index, &stage) in stages.iter().enumerate() {
-            let header = Header { stage, microbatch: index, direction: Direction::Spread };
+        for index in 0..stages.len() {
+            let header = Header::of(MessageKind::Tensors { index });
             let link = rank.executor().link();
             if from != me {
                 all.push(link.receive(from, header, deadline).map_err(|source| rank.link_error(source))?);

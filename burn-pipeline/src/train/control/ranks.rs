@@ -4,7 +4,7 @@ use super::command::{Call, Command};
 use super::endings::Endings;
 use super::worker::{Reply, Task, Worker, run};
 use crate::execute::ExecuteError;
-use crate::link::{Activity, Failure, Link, Watch};
+use crate::link::{Activity, Failure, Link, Monitor};
 use crate::train::error::PipelineError;
 use crate::train::step::Rank;
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ pub(crate) struct Ranks {
     numbers: Vec<usize>,
     tasks: Vec<Sender<Task>>,
     processes: bool,
-    watch: Arc<dyn Watch>,
+    monitor: Arc<dyn Monitor>,
     timeout: Duration,
     /// What closed the pipeline.
     failure: Option<Failure>,
@@ -34,7 +34,7 @@ pub(crate) struct Start {
     pub(crate) links: Vec<Box<dyn Link>>,
     /// Are the other ranks processes?
     pub(crate) processes: bool,
-    pub(crate) watch: Arc<dyn Watch>,
+    pub(crate) monitor: Arc<dyn Monitor>,
     /// The longest that any wait may take.
     pub(crate) timeout: Duration,
     /// Compute threads of each rank.
@@ -47,7 +47,7 @@ impl Ranks {
         start: Start,
         build: impl Fn(Box<dyn Link>) -> Result<(Rank, T), ExecuteError> + Clone + Send + 'static,
     ) -> Result<(Self, Vec<T>), PipelineError> {
-        let Start { links, processes, watch, timeout, threads } = start;
+        let Start { links, processes, monitor, timeout, threads } = start;
         let (ready, replies) = channel();
         let (mut numbers, mut tasks, mut endings) = (Vec::new(), Vec::new(), Endings::default());
         for link in links {
@@ -68,7 +68,7 @@ impl Ranks {
             }
         }
         drop(ready);
-        let mut ranks = Self { numbers, tasks, processes, watch, timeout, failure: None, endings };
+        let mut ranks = Self { numbers, tasks, processes, monitor, timeout, failure: None, endings };
         let built = ranks.collect(replies)?;
         Ok((ranks, built))
     }
@@ -121,7 +121,7 @@ impl Ranks {
         let mut outstanding = self.numbers.clone();
         // Ranks give up waiting at their timeout, so one that makes no progress for longer is stuck in user code.
         // A step may take many times the timeout as long as some rank makes progress.
-        let mut progress = self.watch.progress();
+        let mut progress = self.monitor.progress();
         let grace = self.timeout + self.timeout / 4 + Duration::from_millis(200);
         while !outstanding.is_empty() {
             // Once a rank failed, the others reply at once, or are stuck.
@@ -136,7 +136,7 @@ impl Ranks {
                 }
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {
-                    let now = self.watch.progress();
+                    let now = self.monitor.progress();
                     if now == progress || !errors.is_empty() {
                         break;
                     }
@@ -156,16 +156,16 @@ impl Ranks {
         let silent = |rank, activity| PipelineError::Silent { rank, seconds: self.timeout.as_secs_f64(), activity };
         let error = match (own.into_iter().next(), outstanding.first(), secondary.into_iter().next()) {
             (Some((_, error)), ..) => PipelineError::Rank(error),
-            (None, Some(&rank), _) => silent(rank, self.watch.activity(rank)),
+            (None, Some(&rank), _) => silent(rank, self.monitor.activity(rank)),
             (None, None, Some((_, error))) => PipelineError::Rank(error),
             (None, None, None) => silent(0, Activity::Idle),
         };
         let rank = match &error {
             PipelineError::Silent { rank, .. } => *rank,
-            _ => self.watch.failure().map_or(0, |failure| failure.rank),
+            _ => self.monitor.failure().map_or(0, |failure| failure.rank),
         };
         let failure = Failure { rank, message: error.to_string() };
-        self.watch.abort(failure.clone());
+        self.monitor.abort(failure.clone());
         self.failure = Some(failure);
         error
     }

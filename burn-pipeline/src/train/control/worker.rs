@@ -46,7 +46,7 @@ impl<T: Send, B: FnOnce(Box<dyn Link>) -> Result<(Rank, T), ExecuteError> + Send
 
     fn serve(self) {
         let Self { link, build, ready, tasks, .. } = self;
-        let (number, watch) = (link.rank(), link.watch());
+        let (number, watch) = (link.rank(), link.monitor());
         match caught(number, || "building its stages".to_owned(), || build(link)) {
             Ok((mut rank, facts)) => {
                 let _ = ready.send((number, Ok(facts)));
@@ -92,6 +92,6 @@ fn run_together<C: Command>(
     // Processes have no common clock. All ranks are here now, which comes nearest to a common start.
     let own = command.run(rank, Instant::now())?;
     let replies = command.exchange(rank, own)?;
-    rank.executor().link().announce(Activity::Idle);
+    rank.executor().link().set_activity(Activity::Idle);
     Ok(Ok(replies))
 }

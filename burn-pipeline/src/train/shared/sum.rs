@@ -72,7 +72,7 @@ fn reduce(
         return Ok(Some(tensors));
     }
     let link = executor.link();
-    link.announce(Activity::Gathering);
+    link.set_activity(Activity::Gathering);
     let reduced = link.all_reduce(number, &group.ranks, tensors, deadline);
     reduced.map(Some).map_err(|source| ExecuteError::Link { rank, task: None, source })
 }

@@ -24,14 +24,14 @@ impl Rank {
     /// If another rank failed, a device reports an error, or the optimizer panics.
     pub(crate) fn apply(&mut self, learning_rate: f64) -> Result<ApplyOutcome, ExecuteError> {
         let gradient_norm = self.finish_gradients()?;
-        self.executor.link().announce(Activity::Optimizing);
+        self.executor.link().set_activity(Activity::Optimizing);
         let (rank, observed) = (self.number(), std::mem::take(&mut self.observed));
         for (stage, held) in self.executor.stages().iter_mut() {
             caught(rank, || format!("stepping the weights of stage {stage}"), || Ok(held.optimize(learning_rate)))?;
             caught(rank, || format!("changing stage {stage} after its step"), || Ok(held.after_step(&observed)))?;
         }
         self.sharing.refuse_diverged_once(&mut self.executor)?;
-        self.executor.link().announce(Activity::Idle);
+        self.executor.link().set_activity(Activity::Idle);
         if self.settings.validate == Validate::FirstStep {
             *self.executor.spec_check_mut() = SpecCheck::Off;
         }

@@ -53,7 +53,7 @@ impl Rank {
         }
         let deadline = self.executor.deadline();
         let link = self.executor.link();
-        link.announce(Activity::Gathering);
+        link.set_activity(Activity::Gathering);
         let table = gather(link, &rows, deadline).map_err(|source| self.link_error(source))?;
         let mut by_stage: Vec<_> = table.into_iter().flatten().collect();
         by_stage.sort_by_key(|(stage, _)| *stage);

@@ -65,9 +65,9 @@ impl Rank {
             }
         };
         let deadline = self.executor.deadline();
-        self.executor.link().announce(Activity::Gathering);
+        self.executor.link().set_activity(Activity::Gathering);
         expect_all(self.executor.link(), &sent, deadline).map_err(|source| self.link_error(source))?;
-        self.executor.link().announce(Activity::Idle);
+        self.executor.link().set_activity(Activity::Idle);
         *self.executor.spec_check_mut() = match self.settings.validate {
             Validate::Off => SpecCheck::Off,
             Validate::FirstStep | Validate::EveryMicrobatch => SpecCheck::Compare(metadata.clone()),
@@ -83,7 +83,7 @@ impl Rank {
     /// The one mode of all ranks.
     fn vote(&mut self, is_static: bool) -> Result<MetadataMode, ExecuteError> {
         let deadline = self.executor.deadline();
-        self.executor.link().announce(Activity::Gathering);
+        self.executor.link().set_activity(Activity::Gathering);
         let votes = gather(self.executor.link(), &is_static, deadline).map_err(|source| self.link_error(source))?;
         let all = votes.into_iter().all(|vote| vote);
         Ok(if all { MetadataMode::Static } else { MetadataMode::Dynamic })

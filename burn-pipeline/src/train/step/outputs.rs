@@ -9,7 +9,7 @@
 
 use super::rank::Rank;
 use crate::execute::ExecuteError;
-use crate::link::{Direction, Header, Message, gather};
+use crate::link::{Header, Message, MessageKind, gather};
 use crate::plan::StageId;
 use crate::stage::Payload;
 use std::collections::BTreeMap;
@@ -29,7 +29,7 @@ pub(crate) fn deliver(
     let wanting: Vec<usize> = (0..table.len()).filter(|&rank| table[rank].0).collect();
     let holders = table.into_iter().enumerate().flat_map(|(rank, (_, row))| row.into_iter().map(move |i| (i, rank)));
     for (microbatch, from) in holders.collect::<BTreeMap<usize, usize>>() {
-        let header = Header { stage, microbatch, direction: Direction::Output };
+        let header = Header { stage, microbatch, kind: MessageKind::Output };
         for &to in wanting.iter().filter(|&&to| to != from) {
             let deadline = rank.executor.deadline();
             let link = rank.executor.link();

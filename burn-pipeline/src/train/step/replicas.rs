@@ -10,7 +10,7 @@
 //! 3. With ordered accumulation, data-parallel replicas pass their sums along in the same way: see [`chain`].
 
 use crate::execute::{ExecuteError, Executor};
-use crate::link::{Direction, Header, Message};
+use crate::link::{Header, Message, MessageKind};
 use crate::plan::{Placement, StageId};
 use crate::stage::{Accumulation, AnyTensor, Boundary, ErasedStage, Payload};
 use std::collections::HashMap;
@@ -133,7 +133,7 @@ fn gathered(executor: &mut Executor, stage: StageId) -> Vec<Option<AnyTensor>> {
 }
 
 fn header(stage: StageId) -> Header {
-    Header { stage, microbatch: 0, direction: Direction::Replica }
+    Header::of_stage(MessageKind::Replica, stage)
 }
 
 impl Mailbox {

@@ -1,0 +1,92 @@
+//! What two processes send each other on a link: messages, and what the links themselves have to say.
+//!
+//! The encoding is postcard's. Bytes that are not exactly one envelope are refused.
+
+use crate::link::error::Failure;
+use serde::{Deserialize, Serialize};
+
+/// What one process sends another.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Envelope {
+    /// A message, as the bytes of its [`Frame`](super::Frame); its tensors follow.
+    Message(Vec<u8>),
+    /// The sender's bytes for a gather.
+    Gather {
+        /// Which gather, counted from 0.
+        round: u64,
+        /// The sender's bytes.
+        bytes: Vec<u8>,
+    },
+    /// A rank failed.
+    Failed(Failure),
+    /// Asks the receiver what it is doing.
+    Ask {
+        /// The question's number.
+        question: u64,
+    },
+    /// The answer to a question.
+    Answer {
+        /// The question's number.
+        question: u64,
+        /// The rank that the sender waits for, if it waits.
+        waits_for: Option<usize>,
+        /// What the sender is doing.
+        activity: String,
+    },
+    /// The sender closes the link: nothing more comes from it.
+    Close,
+}
+
+impl Envelope {
+    /// The envelope as bytes.
+    pub fn write(&self) -> Vec<u8> {
+        // Numbers and text always have an encoding; no bytes at all are refused by the receiver.
+        postcard::to_stdvec(self).unwrap_or_default()
+    }
+
+    /// Reads an envelope; `None` if the bytes are not exactly one.
+    pub fn read(bytes: &[u8]) -> Option<Self> {
+        let (envelope, left) = postcard::take_from_bytes(bytes).ok()?;
+        left.is_empty().then_some(envelope)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn envelopes() -> Vec<Envelope> {
+        vec![
+            Envelope::Message(vec![1, 2, 3]),
+            Envelope::Gather { round: u64::MAX, bytes: vec![0, 255, 7] },
+            Envelope::Gather { round: 0, bytes: Vec::new() },
+            Envelope::Failed(Failure { rank: 3, message: "rank 3, stage 1: ä".to_owned() }),
+            Envelope::Ask { question: 7 },
+            Envelope::Answer { question: 7, waits_for: None, activity: "is running 1F2".to_owned() },
+            Envelope::Answer { question: 8, waits_for: Some(0), activity: "is itself waiting".to_owned() },
+            Envelope::Close,
+        ]
+    }
+
+    #[test]
+    fn every_envelope_reads_back() {
+        for envelope in envelopes() {
+            assert_eq!(Envelope::read(&envelope.write()), Some(envelope));
+        }
+    }
+
+    #[test]
+    fn other_bytes_are_no_envelope() {
+        for envelope in envelopes() {
+            let bytes = envelope.write();
+            for length in 0..bytes.len() {
+                assert_eq!(Envelope::read(&bytes[..length]), None, "{length} bytes of {envelope:?}");
+            }
+            assert_eq!(Envelope::read(&[&bytes[..], &[0]].concat()), None, "{envelope:?} and a byte");
+        }
+        // A kind that there is not, and text that is no UTF-8.
+        for bytes in [&[6][..], &[2, 0, 1, 0xff]] {
+            assert_eq!(Envelope::read(bytes), None, "{bytes:?}");
+        }
+    }
+}

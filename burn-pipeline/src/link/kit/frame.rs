@@ -1,0 +1,196 @@
+//! The frame of a message: a few bytes that say what the message is about and which tensors follow.
+//!
+//! Guarantees: a frame that is written and read again has the same header, tags, element types and shapes. A frame
+//! that was cut, lengthened or changed in any byte is refused with the reason, never a panic and never another message.
+//!
+//! 1. A frame is [sealed](super::sealed) bytes: magic `bplk`, the version, the header and the parts in postcard's
+//!    encoding, a CRC-32.
+//! 2. A part is a tag of the payload's structure, or a tensor's element type and shape.
+//! 3. The bytes of the tensors follow the frame, in its order ([`Packed`](super::Packed)). They have no checksum: the
+//!    transports are reliable, and a sum over activations would cost a pass over memory.
+
+use super::sealed::{open, seal};
+use crate::link::header::{Header, Message};
+use crate::link::wire_error::WireError;
+use crate::stage::{PayloadPart, PayloadSpec, SpecPart, TensorKind, TensorSpec};
+use burn::tensor::DType;
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+const MAGIC: [u8; 4] = *b"bplk";
+
+/// What a message is about, and which tensors it holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Frame {
+    header: Header,
+    /// Shared by all messages that repeat this one.
+    pub(super) parts: Arc<[FramePart]>,
+}
+
+/// A part of a payload, without the elements of its tensors.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum FramePart {
+    Tag(usize),
+    Tensor { dtype: DType, shape: Vec<usize> },
+}
+
+impl FramePart {
+    /// A tensor that can cross a link.
+    pub(super) fn tensor(dtype: DType, shape: Vec<usize>) -> Result<Self, WireError> {
+        if matches!(dtype, DType::QFloat(_)) {
+            return Err(WireError::Quantised { dtype });
+        }
+        // What is longer than `isize::MAX` bytes cannot be allocated.
+        match shape.iter().try_fold(dtype.size(), |bytes, &size| bytes.checked_mul(size)) {
+            Some(bytes) if bytes <= isize::MAX as usize => Ok(Self::Tensor { dtype, shape }),
+            _ => Err(WireError::TooLarge { shape: shape.iter().map(|&size| size as u64).collect() }),
+        }
+    }
+}
+
+impl Frame {
+    pub(super) fn new(header: Header, parts: Vec<FramePart>) -> Self {
+        Self { header, parts: parts.into() }
+    }
+
+    /// The frame of a message; its tensors are not read.
+    ///
+    /// # Errors
+    /// If a tensor is quantised.
+    pub fn of(message: &Message) -> Result<Self, WireError> {
+        let parts = message.payload.parts().map(|part| match part {
+            PayloadPart::Tag(tag) => Ok(FramePart::Tag(*tag)),
+            PayloadPart::Tensor(tensor) => FramePart::tensor(tensor.dtype(), tensor.shape().to_vec()),
+        });
+        Ok(Self::new(message.header, parts.collect::<Result<_, _>>()?))
+    }
+
+    /// The frame of a message that is still to come, for microbatch 0; `None` if a size or an element type of its payload
+    /// is not known, or no message can be like that.
+    pub fn expected(header: Header, spec: &PayloadSpec) -> Option<Self> {
+        let parts = spec.parts().iter().map(|part| match part {
+            SpecPart::Tag(tag) => Some(FramePart::Tag(*tag)),
+            SpecPart::Tensor(TensorSpec { kind, dtype, dims }) => {
+                let dtype = (*dtype).filter(|dtype| TensorKind::of(*dtype) == *kind)?;
+                FramePart::tensor(dtype, dims.iter().copied().collect::<Option<_>>()?).ok()
+            }
+        });
+        Some(Self::new(Header { microbatch: 0, ..header }, parts.collect::<Option<_>>()?))
+    }
+
+    /// The frame as bytes.
+    ///
+    /// # Errors
+    /// If it cannot be encoded.
+    pub fn write(&self) -> Result<Vec<u8>, WireError> {
+        seal(MAGIC, &(self.header, &*self.parts))
+    }
+
+    /// Reads a frame.
+    ///
+    /// # Errors
+    /// If the bytes are no frame, were changed or cut, are of another version, or announce a tensor that cannot exist.
+    pub fn read(bytes: &[u8]) -> Result<Self, WireError> {
+        let (header, parts): (Header, Vec<FramePart>) = open(MAGIC, bytes)?;
+        let checked = parts.into_iter().map(|part| match part {
+            FramePart::Tensor { dtype, shape } => FramePart::tensor(dtype, shape),
+            tag => Ok(tag),
+        });
+        Ok(Self::new(header, checked.collect::<Result<_, _>>()?))
+    }
+
+    /// The frame of the same message for another microbatch.
+    pub fn for_microbatch(&self, microbatch: usize) -> Self {
+        Self { header: Header { microbatch, ..self.header }, parts: self.parts.clone() }
+    }
+
+    /// What the message is about.
+    pub fn header(&self) -> Header {
+        self.header
+    }
+
+    /// The payload's structure, element types and shapes.
+    pub fn spec(&self) -> PayloadSpec {
+        PayloadSpec::from_parts(self.parts.iter().map(|part| match part {
+            FramePart::Tag(tag) => SpecPart::Tag(*tag),
+            FramePart::Tensor { dtype, shape } => {
+                let dims = shape.iter().map(|&size| Some(size)).collect();
+                SpecPart::Tensor(TensorSpec { kind: TensorKind::of(*dtype), dtype: Some(*dtype), dims })
+            }
+        }))
+    }
+
+    /// Element type and shape of each tensor, in order.
+    pub fn tensors(&self) -> impl Iterator<Item = (DType, &[usize])> {
+        self.parts.iter().filter_map(|part| match part {
+            FramePart::Tag(_) => None,
+            FramePart::Tensor { dtype, shape } => Some((*dtype, shape.as_slice())),
+        })
+    }
+
+    /// The length of each tensor in bytes, in order.
+    pub fn lengths(&self) -> impl Iterator<Item = usize> {
+        self.tensors().map(|(dtype, shape)| shape.iter().product::<usize>() * dtype.size())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link::header::MessageKind;
+    use crate::link::kit::Packed;
+    use crate::plan::StageId;
+    use crate::stage::{Boundary, Payload};
+    use burn::tensor::{Device, Int, Tensor};
+
+    fn header() -> Header {
+        Header { stage: StageId::new(3), microbatch: 0, kind: MessageKind::SkipGradient { from: 5 } }
+    }
+
+    fn payload() -> Payload {
+        let x = Tensor::<2>::from_floats([[1.0, -2.5], [0.0, 4.0]], &Device::flex());
+        let ids = Tensor::<1, Int>::from_ints([3, -1], &Device::flex());
+        (Some(x), None::<Tensor<1>>, vec![ids.clone()], ids.greater_elem(0)).into_payload()
+    }
+
+    #[test]
+    fn the_frame_is_the_same_before_and_after_the_message_is_packed() {
+        let (header, payload) = (Header { microbatch: 5, ..header() }, payload());
+        let message = Message { header, payload };
+        let frame = Frame::of(&message).unwrap();
+        assert_eq!(Packed::new(message.clone()).unwrap().frame, frame.write().unwrap());
+        let expected = Frame::expected(header, &PayloadSpec::of_payload(&message.payload)).unwrap();
+        assert_eq!(expected.for_microbatch(5), frame, "the microbatch plays no part");
+        assert_eq!(frame.spec(), PayloadSpec::of_payload(&message.payload));
+        let tensors: Vec<_> = message.payload.tensors().map(|t| (t.dtype(), t.shape().to_vec())).collect();
+        assert_eq!(frame.tensors().map(|(dtype, shape)| (dtype, shape.to_vec())).collect::<Vec<_>>(), tensors);
+    }
+
+    #[test]
+    fn a_payload_is_put_together_from_a_frame_and_tensors() {
+        let message = Message { header: header(), payload: payload() };
+        let tensors = message.payload.tensors().cloned().collect();
+        let back = Frame::of(&message).unwrap().with_tensors(tensors);
+        assert_eq!(PayloadSpec::of_payload(&back), PayloadSpec::of_payload(&message.payload));
+        let read = |payload: &Payload| payload.tensors().map(|t| t.to_data().unwrap()).collect::<Vec<_>>();
+        assert_eq!(read(&back), read(&message.payload));
+    }
+
+    #[test]
+    fn an_incomplete_spec_has_no_frame() {
+        let spec = |kind, dtype, dims: &[Option<usize>]| {
+            let dims = dims.to_vec();
+            PayloadSpec::from_parts([SpecPart::Tensor(TensorSpec { kind, dtype, dims })])
+        };
+        let known = spec(TensorKind::Float, Some(DType::F32), &[Some(2), Some(3)]);
+        assert!(Frame::expected(header(), &known).is_some());
+        for unknown in [
+            known.free(1),
+            spec(TensorKind::Float, None, &[Some(2)]),
+            spec(TensorKind::Int, Some(DType::F32), &[Some(2)]),
+            spec(TensorKind::Float, Some(DType::F64), &[Some(usize::MAX), Some(2)]),
+        ] {
+            assert_eq!(Frame::expected(header(), &unknown), None, "{unknown}");
+        }
+    }
+}

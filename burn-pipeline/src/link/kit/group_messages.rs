@@ -1,0 +1,34 @@
+//! What an operation over a group of ranks needs of a link: messages between the members.
+
+use crate::link::error::LinkError;
+use crate::link::header::{Header, Message};
+use crate::stage::Payload;
+use std::time::Instant;
+
+/// One member's way to the others of its groups. Every [`Link`](crate::link::Link) has it.
+pub trait GroupMessages {
+    /// This rank.
+    fn own_rank(&self) -> usize;
+
+    /// Whether a send waits until the receiver takes the message.
+    fn sends_wait(&self) -> bool;
+
+    /// See [`Link::send_in`](crate::link::Link::send_in).
+    ///
+    /// # Errors
+    /// As [`Link::send_in`](crate::link::Link::send_in).
+    fn send_to_member(&mut self, group: usize, to: usize, message: Message, deadline: Instant)
+    -> Result<(), LinkError>;
+
+    /// See [`Link::receive_in`](crate::link::Link::receive_in).
+    ///
+    /// # Errors
+    /// As [`Link::receive_in`](crate::link::Link::receive_in).
+    fn receive_from_member(
+        &mut self,
+        group: usize,
+        from: usize,
+        header: Header,
+        deadline: Instant,
+    ) -> Result<Payload, LinkError>;
+}

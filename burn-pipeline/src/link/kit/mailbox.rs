@@ -1,0 +1,217 @@
+//! What the computing thread of one rank shares with the threads that serve its link: what has arrived, and who failed.
+//!
+//! 1. Threads that serve the link put in whole messages ([`Mailbox::deliver`]) and hand over all other envelopes
+//!    ([`Mailbox::handle`]).
+//! 2. The computing thread waits for them (`waiting.rs`).
+//! 3. The first failure ends every wait, and stays.
+
+use super::envelope::Envelope;
+use super::frame::Frame;
+use crate::link::activity::Activity;
+use crate::link::error::{Failure, LinkError};
+use crate::link::monitor::Monitor;
+use burn::tensor::Bytes;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+/// One rank's mailbox on one link.
+#[derive(Debug)]
+pub struct Mailbox {
+    /// This rank.
+    pub rank: usize,
+    /// The number of ranks.
+    pub ranks: usize,
+    contents: Mutex<Contents>,
+    pub(super) changed: Condvar,
+    activity: Mutex<Activity>,
+    activities: AtomicU64,
+    pub(super) waiting: AtomicBool,
+}
+
+/// A message whose tensors have all arrived.
+pub type Delivery = (Frame, Vec<Bytes>);
+
+/// What has arrived.
+#[derive(Debug, Default)]
+pub struct Contents {
+    /// Messages of each rank, in order.
+    pub inbox: Vec<VecDeque<Delivery>>,
+    /// Messages within groups, by group and rank, in order.
+    pub group_inbox: BTreeMap<(usize, usize), VecDeque<Delivery>>,
+    /// The ranks' bytes in gathers that are incomplete or not taken yet, by round.
+    pub gathers: BTreeMap<u64, Vec<Option<Vec<u8>>>>,
+    /// The first failure that is known here.
+    pub failure: Option<Failure>,
+    /// The number of the last question.
+    pub question: u64,
+    /// Each rank's answer to the last question: what it is doing, and which rank it waits for, if it waits.
+    pub answers: Vec<Option<(String, Option<usize>)>>,
+    /// Ranks that have closed the link.
+    pub closed: Vec<bool>,
+    /// Why nothing more can arrive, if so.
+    pub broken: Option<LinkError>,
+    /// A failure of which the other ranks are still to be informed.
+    pub outgoing_failure: Option<Failure>,
+}
+
+impl Contents {
+    /// The next message of a rank, within a group or not.
+    pub fn take(&mut self, group: Option<usize>, from: usize) -> Option<Delivery> {
+        match group {
+            None => self.inbox[from].pop_front(),
+            Some(group) => self.group_inbox.get_mut(&(group, from))?.pop_front(),
+        }
+    }
+
+    /// Whether there was a failure, here or elsewhere.
+    pub fn failed(&self) -> bool {
+        self.failure.is_some() || self.broken.is_some()
+    }
+
+    pub(super) fn refuse_failed(&self) -> Result<(), LinkError> {
+        if let Some(broken) = &self.broken {
+            return Err(broken.clone());
+        }
+        self.failure.clone().map_or(Ok(()), |failure| Err(LinkError::Peer(failure)))
+    }
+
+    pub(super) fn put_gather(&mut self, round: u64, from: usize, bytes: Vec<u8>) {
+        let ranks = self.closed.len();
+        self.gathers.entry(round).or_insert_with(|| vec![None; ranks])[from] = Some(bytes);
+    }
+}
+
+impl Mailbox {
+    /// An empty mailbox.
+    pub fn new(rank: usize, ranks: usize) -> Self {
+        let contents = Contents {
+            inbox: (0..ranks).map(|_| VecDeque::new()).collect(),
+            answers: vec![None; ranks],
+            closed: vec![false; ranks],
+            ..Contents::default()
+        };
+        Self {
+            rank,
+            ranks,
+            contents: Mutex::new(contents),
+            changed: Condvar::new(),
+            activity: Mutex::default(),
+            activities: AtomicU64::new(0),
+            waiting: AtomicBool::new(false),
+        }
+    }
+
+    /// The contents, to be read or changed. Call [`Mailbox::wake`] after a change that a thread may wait for.
+    pub fn contents(&self) -> MutexGuard<'_, Contents> {
+        // A panic of another thread leaves the contents whole: every change is one assignment.
+        self.contents.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// All ranks but this one.
+    pub fn others(&self) -> impl Iterator<Item = usize> + use<> {
+        let me = self.rank;
+        (0..self.ranks).filter(move |&rank| rank != me)
+    }
+
+    /// Checks that a rank exists.
+    ///
+    /// # Errors
+    /// [`LinkError::NoSuchRank`].
+    pub fn known(&self, rank: usize) -> Result<usize, LinkError> {
+        let ranks = self.ranks;
+        if rank < ranks { Ok(rank) } else { Err(LinkError::NoSuchRank { rank, ranks }) }
+    }
+
+    /// Puts in a message, within a group or not. Call [`Mailbox::wake`] afterwards.
+    pub fn deliver(&self, group: Option<usize>, from: usize, message: Delivery) {
+        let mut contents = self.contents();
+        match group {
+            None => contents.inbox[from].push_back(message),
+            Some(group) => contents.group_inbox.entry((group, from)).or_default().push_back(message),
+        }
+    }
+
+    /// Takes an envelope that is no message, and wakes the thread that waits. Gives the envelope to send back, if any.
+    pub fn handle(&self, from: usize, envelope: Envelope) -> Option<Envelope> {
+        let mut contents = self.contents();
+        match envelope {
+            Envelope::Message(_) => {}
+            Envelope::Gather { round, bytes } => contents.put_gather(round, from, bytes),
+            Envelope::Failed(failure) => drop(contents.failure.get_or_insert(failure)),
+            Envelope::Ask { question } => {
+                drop(contents);
+                let activity = self.own_activity();
+                let waits_for = if let Activity::Waiting(_, peer) = activity { Some(peer) } else { None };
+                return Some(Envelope::Answer { question, waits_for, activity: activity.to_string() });
+            }
+            Envelope::Answer { question, waits_for, activity } => {
+                // An answer to an earlier question says nothing about this wait.
+                if question == contents.question {
+                    contents.answers[from] = Some((activity, waits_for));
+                }
+            }
+            Envelope::Close => contents.closed[from] = true,
+        }
+        drop(contents);
+        self.wake();
+        None
+    }
+
+    /// Wakes the thread that waits.
+    pub fn wake(&self) {
+        // What it waits for may have changed outside the contents, where a GPU's transfer ended. A thread that has looked
+        // and does not sleep yet still holds the lock: without taking it here, that thread would miss the call.
+        drop(self.contents());
+        self.changed.notify_all();
+    }
+
+    /// Records what this rank is doing.
+    pub fn set_activity(&self, activity: Activity) {
+        self.activities.fetch_add(1, Ordering::Relaxed);
+        *self.activity.lock().unwrap_or_else(PoisonError::into_inner) = activity;
+    }
+
+    /// What this rank was last doing.
+    pub fn own_activity(&self) -> Activity {
+        *self.activity.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the computing thread waits.
+    pub fn is_waiting(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    /// Fails if a failure is known.
+    ///
+    /// # Errors
+    /// With the first failure.
+    pub fn fail_if_failed(&self) -> Result<(), LinkError> {
+        self.contents().refuse_failed()
+    }
+}
+
+impl Monitor for Mailbox {
+    fn activity(&self, rank: usize) -> Activity {
+        // Other ranks are asked only when a wait is about to fail; the error then has their answers.
+        if rank == self.rank { self.own_activity() } else { Activity::Idle }
+    }
+
+    fn progress(&self) -> u64 {
+        self.activities.load(Ordering::Relaxed)
+    }
+
+    fn abort(&self, failure: Failure) {
+        let mut contents = self.contents();
+        if contents.failure.is_none() {
+            contents.failure = Some(failure.clone());
+            contents.outgoing_failure = Some(failure);
+        }
+        drop(contents);
+        self.wake();
+    }
+
+    fn failure(&self) -> Option<Failure> {
+        self.contents().failure.clone()
+    }
+}

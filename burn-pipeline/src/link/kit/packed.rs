@@ -1,0 +1,95 @@
+//! A message as bytes: its frame, and the bytes of its tensors.
+//!
+//! Guarantees: [`Packed::new`], then [`Frame::read`] and [`Frame::message`], gives the same message back, with every bit of
+//! every element, tensors without elements included. Tensors are read off their device once. A tensor that nobody else
+//! holds is not copied on the way: its bytes are the ones that are sent, and the ones that arrive become the tensor.
+
+use super::frame::{Frame, FramePart};
+use crate::link::header::Message;
+use crate::link::wire_error::WireError;
+use crate::stage::{AnyTensor, Payload, PayloadPart};
+use burn::tensor::{Bytes, Device, TensorData};
+
+/// A message that is ready to be sent.
+#[derive(Debug)]
+pub struct Packed {
+    /// The frame, as bytes.
+    pub frame: Vec<u8>,
+    /// The bytes of each tensor, in the frame's order.
+    pub bodies: Vec<Bytes>,
+}
+
+impl Packed {
+    /// Reads the tensors off their device, waiting for it, and writes the frame.
+    ///
+    /// # Errors
+    /// If a tensor is quantised or cannot be read.
+    pub fn new(message: Message) -> Result<Self, WireError> {
+        let (mut parts, mut bodies) = (Vec::new(), Vec::new());
+        for part in message.payload.into_parts() {
+            match part {
+                PayloadPart::Tag(tag) => parts.push(FramePart::Tag(tag)),
+                PayloadPart::Tensor(tensor) => {
+                    // A quantised tensor is refused before it is read.
+                    FramePart::tensor(tensor.dtype(), Vec::new())?;
+                    let data = tensor.into_data().map_err(|message| WireError::Device { message })?;
+                    parts.push(FramePart::tensor(data.dtype(), data.shape().to_vec())?);
+                    bodies.push(data.into_bytes());
+                }
+            }
+        }
+        Ok(Self { frame: Frame::new(message.header, parts).write()?, bodies })
+    }
+}
+
+impl Frame {
+    /// Memory for each tensor, in order: zeroed, of the right length and alignment.
+    pub fn buffers(&self) -> Vec<Bytes> {
+        let sizes = self.tensors().map(|(dtype, _)| dtype.size());
+        let buffer = |(size, bytes)| match size {
+            2 => Bytes::from_elems(vec![0u16; bytes / 2]),
+            4 => Bytes::from_elems(vec![0u32; bytes / 4]),
+            8 => Bytes::from_elems(vec![0u64; bytes / 8]),
+            _ => Bytes::from_elems(vec![0u8; bytes]),
+        };
+        sizes.zip(self.lengths()).map(buffer).collect()
+    }
+
+    /// The message, with its tensors on `device`.
+    ///
+    /// # Errors
+    /// If the number of bodies or the length of one is not what the frame announces.
+    pub fn message(self, bodies: Vec<Bytes>, device: &Device) -> Result<Message, WireError> {
+        let mut bodies = bodies.into_iter().enumerate();
+        let mut payload = Payload::default();
+        let (mut tensors, mut lengths) = (0, self.lengths());
+        for part in self.parts.iter() {
+            match part {
+                FramePart::Tag(tag) => payload.push_tag(*tag),
+                FramePart::Tensor { dtype, shape } => {
+                    let expected = lengths.next().unwrap_or(0);
+                    let (index, body) = bodies.next().ok_or(WireError::Body { index: tensors, got: 0, expected })?;
+                    let wrong = WireError::Body { index, got: body.len(), expected };
+                    let data = TensorData::try_from_bytes(body, shape.clone(), *dtype).map_err(|_| wrong)?;
+                    payload.push_tensor(AnyTensor::from_data_exact(data, device));
+                    tensors += 1;
+                }
+            }
+        }
+        drop(lengths);
+        match bodies.next() {
+            None => Ok(Message { header: self.header(), payload }),
+            Some((index, body)) => Err(WireError::Body { index, got: body.len(), expected: 0 }),
+        }
+    }
+
+    /// The message's payload, from tensors that are already on their device, as many as the frame announces.
+    pub fn with_tensors(&self, tensors: Vec<AnyTensor>) -> Payload {
+        let mut tensors = tensors.into_iter();
+        let parts = self.parts.iter().filter_map(|part| match part {
+            FramePart::Tag(tag) => Some(PayloadPart::Tag(*tag)),
+            FramePart::Tensor { .. } => tensors.next().map(PayloadPart::Tensor),
+        });
+        Payload::from_parts(parts.collect::<Vec<_>>())
+    }
+}

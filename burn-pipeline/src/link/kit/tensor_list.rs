@@ -1,0 +1,116 @@
+//! Lists of tensors that travel as one buffer for each element type.
+//!
+//! Guarantees: [`unpack`] gives back the list that [`pack`] took, missing tensors included; a list that came incomplete is
+//! refused with the reason.
+
+use crate::stage::{AnyTensor, Payload, PayloadPart};
+use burn::tensor::{DType, Shape};
+
+/// A list of tensors, some of which may be missing.
+pub type TensorList = Vec<Option<AnyTensor>>;
+
+/// A tensor, flattened, in as many pieces; the last ones are shorter, or empty, where it is not even.
+pub(super) fn cut(tensor: AnyTensor, parts: usize) -> Vec<AnyTensor> {
+    let length = tensor.shape().num_elements();
+    let flat = tensor.reshape(Shape::from([length]));
+    let each = length.div_ceil(parts.max(1));
+    let piece = |part: usize| match ((part * each).min(length), ((part + 1) * each).min(length)) {
+        (start, end) if start < end => flat.clone().narrow(0, start, end),
+        _ => flat.zeros(Shape::from([0])),
+    };
+    (0..parts).map(piece).collect()
+}
+
+/// Pieces as one flat tensor.
+pub(super) fn join(pieces: Vec<AnyTensor>) -> Option<AnyTensor> {
+    let whole = |piece: &AnyTensor| piece.shape().num_elements() > 0;
+    match pieces.iter().filter(|piece| whole(piece)).count() {
+        0 => pieces.into_iter().next(),
+        1 => pieces.into_iter().find(whole),
+        _ => AnyTensor::cat(pieces.into_iter().filter(whole).collect(), 0),
+    }
+}
+
+/// A list as a payload of one buffer for each element type. Its tags are: the number of tensors; for each tensor 0 if it is
+/// missing, else its buffer's position from 1, its number of dimensions, and the dimensions.
+pub(super) fn pack(tensors: TensorList) -> Payload {
+    let mut payload = Payload::default();
+    let mut buffers: Vec<(DType, Vec<AnyTensor>)> = Vec::new();
+    payload.push_tag(tensors.len());
+    for tensor in tensors {
+        let Some(tensor) = tensor else {
+            payload.push_tag(0);
+            continue;
+        };
+        let (dtype, shape) = (tensor.dtype(), tensor.shape());
+        let known = buffers.iter().position(|(other, _)| *other == dtype);
+        let place = known.unwrap_or_else(|| {
+            buffers.push((dtype, Vec::new()));
+            buffers.len() - 1
+        });
+        payload.push_tag(place + 1);
+        payload.push_tag(shape.num_dims());
+        shape.to_vec().into_iter().for_each(|size| payload.push_tag(size));
+        let length = shape.num_elements();
+        buffers[place].1.push(tensor.reshape(Shape::from([length])));
+    }
+    buffers.into_iter().filter_map(|(_, pieces)| join(pieces)).for_each(|buffer| payload.push_tensor(buffer));
+    payload
+}
+
+/// The list that was packed.
+pub(super) fn unpack(payload: Payload) -> Result<TensorList, String> {
+    let (mut tags, mut buffers) = (Vec::new(), Vec::new());
+    for part in payload.into_parts() {
+        match part {
+            PayloadPart::Tag(tag) => tags.push(tag),
+            PayloadPart::Tensor(tensor) => buffers.push((tensor, 0usize)),
+        }
+    }
+    let mut tags = tags.into_iter();
+    let mut tag = || tags.next().ok_or("its tags end too early");
+    let mut list = Vec::new();
+    for _ in 0..tag()? {
+        let Some(place) = tag()?.checked_sub(1) else {
+            list.push(None);
+            continue;
+        };
+        let dims = tag()?;
+        let shape: Vec<usize> = (0..dims).map(|_| tag()).collect::<Result<_, _>>()?;
+        let (buffer, taken) = buffers.get_mut(place).ok_or("a buffer is missing")?;
+        let length = shape.iter().try_fold(1usize, |all, &size| all.checked_mul(size)).ok_or("a shape is too large")?;
+        let (start, end) = (*taken, taken.checked_add(length).ok_or("a shape is too large")?);
+        let held = buffer.shape().num_elements();
+        if end > held {
+            return Err(format!("a buffer of {held} elements came for {end}"));
+        }
+        *taken = end;
+        let flat = match length {
+            0 => buffer.zeros(Shape::from([0])),
+            _ if length == held => buffer.clone(),
+            _ => buffer.clone().narrow(0, start, end),
+        };
+        list.push(Some(flat.reshape(Shape::from(shape))));
+    }
+    Ok(list)
+}
+
+/// The sum of two lists, place by place.
+pub(super) fn sum(ours: TensorList, theirs: TensorList) -> Result<TensorList, String> {
+    if ours.len() != theirs.len() {
+        return Err(format!("{} tensors came, {} are held", theirs.len(), ours.len()));
+    }
+    let add = |pair| match pair {
+        (Some(ours), Some(theirs)) => add(ours, theirs).map(Some),
+        (one, other) => Ok(one.or(other)),
+    };
+    ours.into_iter().zip(theirs).map(add).collect()
+}
+
+fn add(ours: AnyTensor, theirs: AnyTensor) -> Result<AnyTensor, String> {
+    if ours.shape() != theirs.shape() || ours.dtype() != theirs.dtype() {
+        let spec = |tensor: &AnyTensor| format!("{:?} of {:?}", tensor.shape(), tensor.dtype());
+        return Err(format!("a tensor {} came, one {} is held", spec(&theirs), spec(&ours)));
+    }
+    Ok(ours.plus(theirs))
+}

@@ -1,0 +1,208 @@
+//! Waiting at a mailbox.
+//!
+//! Guarantees: a wait ends at its deadline, or at once when a failure is known. Before it gives up, every rank was asked
+//! what it is doing, so that the error distinguishes a rank that is busy from one that is gone.
+//!
+//! 1. A wait that has used half of its time asks all ranks, once.
+//! 2. At the deadline, the error follows the answers: what the peer is doing, which rank that one waits for, and so on;
+//!    then all ranks that have not answered.
+
+use super::mailbox::{Contents, Delivery, Mailbox};
+use crate::link::error::LinkError;
+use crate::link::header::Header;
+use crate::stage::Payload;
+use burn::tensor::Device;
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+/// What is said of a rank that has not answered.
+const GONE: &str = "does not answer (killed, stopped, or its machine is lost)";
+
+/// What a wait is for.
+#[expect(missing_debug_implementations, reason = "it holds closures")]
+pub struct Awaited<'a> {
+    /// The rank that is waited for.
+    pub peer: &'a dyn Fn(&Contents) -> usize,
+    /// What is to arrive, for the error.
+    pub what: &'a dyn Fn() -> String,
+    /// Sends a question with this number to all other ranks.
+    pub ask: &'a dyn Fn(u64),
+}
+
+impl Mailbox {
+    /// Waits until `take` gives something.
+    ///
+    /// # Errors
+    /// With the first failure, or if the deadline passes.
+    pub fn wait<T>(
+        &self,
+        deadline: Instant,
+        awaited: &Awaited<'_>,
+        mut take: impl FnMut(&mut Contents) -> Option<T>,
+    ) -> Result<T, LinkError> {
+        let since = Instant::now();
+        let ask_at = since + deadline.saturating_duration_since(since) / 2;
+        let mut asked = false;
+        let mut contents = self.contents();
+        self.waiting.store(true, Ordering::Relaxed);
+        let result = loop {
+            if let Some(taken) = take(&mut contents) {
+                break Ok(taken);
+            }
+            if let Err(error) = contents.refuse_failed() {
+                break Err(error);
+            }
+            let now = Instant::now();
+            if now >= deadline {
+                break Err(self.deadline_passed(&contents, awaited, since, asked));
+            }
+            if now >= ask_at && !asked {
+                asked = true;
+                contents.question += 1;
+                contents.answers = vec![None; self.ranks];
+                (awaited.ask)(contents.question);
+            }
+            let until = if asked { deadline } else { ask_at };
+            let left = until.saturating_duration_since(now);
+            contents = self.changed.wait_timeout(contents, left).unwrap_or_else(PoisonError::into_inner).0;
+        };
+        self.waiting.store(false, Ordering::Relaxed);
+        result
+    }
+
+    /// Waits until the next message of one of these ranks is here; `None` when the deadline passes.
+    ///
+    /// # Errors
+    /// With the first failure.
+    pub fn probe(&self, from: &[usize], deadline: Instant) -> Result<Option<(usize, Header)>, LinkError> {
+        let mut contents = self.contents();
+        loop {
+            let next = |&rank: &usize| contents.inbox.get(rank)?.front().map(|(frame, _)| (rank, frame.header()));
+            if let Some(next) = from.iter().find_map(next) {
+                return Ok(Some(next));
+            }
+            contents.refuse_failed()?;
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(None);
+            }
+            self.waiting.store(true, Ordering::Relaxed);
+            contents = self.changed.wait_timeout(contents, left).unwrap_or_else(PoisonError::into_inner).0;
+            self.waiting.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Waits for the next message from a rank, within a group or not; its tensors are put on `device`.
+    ///
+    /// # Errors
+    /// With the first failure; if the deadline passes, or the message has another header or cannot be read.
+    pub fn receive(
+        &self,
+        group: Option<usize>,
+        from: usize,
+        header: Header,
+        device: &Device,
+        deadline: Instant,
+        ask: &dyn Fn(u64),
+    ) -> Result<Payload, LinkError> {
+        let from = self.known(from)?;
+        let awaited = Awaited { peer: &|_| from, what: &|| header.to_string(), ask };
+        let (frame, bodies): Delivery = self.wait(deadline, &awaited, |contents| contents.take(group, from))?;
+        self.check_order(from, header, frame.header())?;
+        let message = frame.message(bodies, device);
+        Ok(message.map_err(|source| LinkError::Wire { rank: self.rank, peer: from, source })?.payload)
+    }
+
+    /// Refuses a message that is not the expected one.
+    ///
+    /// # Errors
+    /// [`LinkError::Order`].
+    pub fn check_order(&self, from: usize, expected: Header, got: Header) -> Result<(), LinkError> {
+        if expected == got {
+            return Ok(());
+        }
+        let (expected, got) = (expected.to_string(), got.to_string());
+        Err(LinkError::Order { rank: self.rank, peer: from, expected, got })
+    }
+
+    /// Waits for the bytes of all ranks in a gather; this rank's are `own`. They were sent to all other ranks before.
+    ///
+    /// # Errors
+    /// With the first failure, or if the deadline passes.
+    pub fn gather(
+        &self,
+        round: u64,
+        own: Vec<u8>,
+        deadline: Instant,
+        ask: &dyn Fn(u64),
+    ) -> Result<Vec<Vec<u8>>, LinkError> {
+        self.contents().put_gather(round, self.rank, own);
+        let missing = |contents: &Contents| {
+            let rows = contents.gathers.get(&round);
+            rows.and_then(|rows| rows.iter().position(Option::is_none)).unwrap_or(self.rank)
+        };
+        let awaited = Awaited { peer: &missing, what: &|| "its part of a gather".to_owned(), ask };
+        self.wait(deadline, &awaited, |contents| {
+            let complete = contents.gathers.get(&round)?.iter().all(Option::is_some);
+            let rows = if complete { contents.gathers.remove(&round) } else { None };
+            rows.map(|rows| rows.into_iter().flatten().collect())
+        })
+    }
+
+    fn deadline_passed(&self, contents: &Contents, awaited: &Awaited<'_>, since: Instant, asked: bool) -> LinkError {
+        let peer = (awaited.peer)(contents);
+        let peer_state = if asked { self.states_from(contents, peer) } else { "had no time to answer".to_owned() };
+        let (seconds, what) = (since.elapsed().as_secs_f64(), (awaited.what)());
+        LinkError::Deadline { rank: self.rank, peer, what, seconds, peer_state }
+    }
+
+    /// What a rank is doing, then the rank that it waits for, and so on; then all that have not answered.
+    fn states_from(&self, contents: &Contents, peer: usize) -> String {
+        let (mut parts, mut named, mut next) = (Vec::new(), vec![self.rank], Some(peer));
+        while let Some(rank) = next.filter(|rank| *rank < self.ranks && !named.contains(rank)) {
+            named.push(rank);
+            let (state, waits_for) = contents.answers[rank].clone().unwrap_or_else(|| (GONE.to_owned(), None));
+            parts.push(if parts.is_empty() { state } else { format!("rank {rank} {state}") });
+            next = waits_for;
+        }
+        let silent = (0..self.ranks).filter(|rank| !named.contains(rank) && contents.answers[*rank].is_none());
+        parts.extend(silent.map(|rank| format!("rank {rank} {GONE}")));
+        parts.join("; ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicBool;
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    #[test]
+    fn what_arrives_while_a_thread_looks_still_wakes_it() {
+        let (mailbox, arrived) = (Mailbox::new(0, 2), AtomicBool::new(false));
+        let (looks, looked) = channel();
+        let (mailbox, arrived) = (&mailbox, &arrived);
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                looked.recv().unwrap();
+                arrived.store(true, Ordering::SeqCst);
+                mailbox.wake();
+            });
+            let ask = |_| panic!("it slept through half of its time");
+            let awaited = Awaited { peer: &|_| 1, what: &|| "a transfer".to_owned(), ask: &ask };
+            let mut first = true;
+            let take = |_: &mut Contents| {
+                if std::mem::take(&mut first) {
+                    // It arrives after this look, and before this thread sleeps.
+                    looks.send(()).unwrap();
+                    std::thread::sleep(Duration::from_millis(50));
+                    return None;
+                }
+                arrived.load(Ordering::SeqCst).then_some(())
+            };
+            mailbox.wait(Instant::now() + Duration::from_secs(20), &awaited, take).unwrap();
+        });
+    }
+}

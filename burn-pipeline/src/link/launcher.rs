@@ -1,0 +1,82 @@
+//! Launchers, and the environment variables by which they are recognised.
+//!
+//! | launcher | rank | ranks | rank on this machine |
+//! |---|---|---|---|
+//! | Open MPI `mpirun` | `OMPI_COMM_WORLD_RANK` | `OMPI_COMM_WORLD_SIZE` | `OMPI_COMM_WORLD_LOCAL_RANK` |
+//! | MPICH, Intel MPI `mpiexec` | `PMI_RANK` | `PMI_SIZE` | `MPI_LOCALRANKID` |
+//! | torchrun, and by hand | `RANK` | `WORLD_SIZE` | `LOCAL_RANK` |
+//! | Slurm `srun` | `SLURM_PROCID` | `SLURM_STEP_NUM_TASKS`, else `SLURM_NTASKS` | `SLURM_LOCALID` |
+//!
+//! A batch script of Slurm has `SLURM_PROCID` and `SLURM_NTASKS` too, but runs once. `srun` started the process only if a
+//! variable of a step, such as `SLURM_STEP_ID`, is set as well.
+
+use std::fmt;
+
+/// Variables that Slurm sets only in the steps of a job. The first has the number of processes of the step.
+pub(super) const STEP: [&str; 4] = ["SLURM_STEP_NUM_TASKS", "SLURM_STEP_ID", "SLURM_STEPID", "SLURM_STEP_NODELIST"];
+
+/// The program that started the processes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum Launcher {
+    /// Open MPI's `mpirun`.
+    OpenMpi,
+    /// `mpiexec` of MPICH and its relatives.
+    Mpich,
+    /// torchrun, or variables that were set by hand.
+    Torchrun,
+    /// Slurm's `srun`.
+    Slurm,
+}
+
+impl Launcher {
+    pub(super) const ALL: [Launcher; 4] = [Launcher::OpenMpi, Launcher::Mpich, Launcher::Torchrun, Launcher::Slurm];
+
+    /// The variables with rank, number of ranks, and rank on this machine.
+    pub(super) fn variables(self) -> [&'static str; 3] {
+        match self {
+            Launcher::OpenMpi => ["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"],
+            Launcher::Mpich => ["PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"],
+            Launcher::Torchrun => ["RANK", "WORLD_SIZE", "LOCAL_RANK"],
+            Launcher::Slurm => ["SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"],
+        }
+    }
+
+    /// Whether it started the process that has these variables.
+    pub(super) fn has_started(self, get: &impl Fn(&str) -> Option<String>) -> bool {
+        let has = |variable: &&str| get(variable).is_some();
+        has(&self.variables()[0]) && (self != Launcher::Slurm || STEP.iter().any(has))
+    }
+
+    /// The variable with the number of ranks on this machine.
+    pub(super) fn local_ranks(self) -> &'static str {
+        match self {
+            Launcher::OpenMpi => "OMPI_COMM_WORLD_LOCAL_SIZE",
+            Launcher::Mpich => "MPI_LOCALNRANKS",
+            Launcher::Torchrun => "LOCAL_WORLD_SIZE",
+            Launcher::Slurm => "SLURM_NTASKS_PER_NODE",
+        }
+    }
+}
+
+impl fmt::Display for Launcher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Launcher::OpenMpi => "Open MPI",
+            Launcher::Mpich => "MPICH",
+            Launcher::Torchrun => "torchrun",
+            Launcher::Slurm => "Slurm",
+        })
+    }
+}
+
+/// The first host of a list as Slurm writes it: `gpu[07-09,12],cpu1` begins with `gpu07`.
+pub(super) fn first_host(list: &str) -> String {
+    match list.split_once('[') {
+        Some((prefix, rest)) if !prefix.contains(',') => {
+            let (inside, after) = rest.split_once(']').unwrap_or((rest, ""));
+            let number = inside.split(['-', ',']).next().unwrap_or_default();
+            format!("{prefix}{number}{}", after.split(',').next().unwrap_or_default())
+        }
+        _ => list.split(',').next().unwrap_or_default().to_owned(),
+    }
+}

@@ -1,0 +1,229 @@
+//! The trait of all transports.
+
+use super::activity::Activity;
+use super::capabilities::Capabilities;
+use super::error::LinkError;
+use super::expected::ExpectedMessage;
+use super::header::{Header, Message};
+use super::kit::collective;
+use super::kit::group_messages::GroupMessages;
+use super::monitor::Monitor;
+use crate::plan::Transport;
+use crate::stage::{AnyTensor, Payload};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// One rank's end of a link.
+///
+/// Messages from one rank to another arrive in the order in which they were sent.
+pub trait Link: Send {
+    /// This rank.
+    fn rank(&self) -> usize;
+
+    /// The number of ranks.
+    fn ranks(&self) -> usize;
+
+    /// When sends end: the transport model that plans must be proved for.
+    fn transport(&self) -> Transport;
+
+    /// What the link can do.
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { transport: self.transport(), ordered: true, overlaps: true }
+    }
+
+    /// A view of the link for a thread that does not hold it.
+    fn monitor(&self) -> Arc<dyn Monitor>;
+
+    /// Moves tensors of this process to this rank's device. A tensor that is there already is not copied.
+    fn to_device(&self, payload: Payload) -> Payload;
+
+    /// Records what this rank is doing, for the errors of ranks that wait for it.
+    fn set_activity(&mut self, activity: Activity);
+
+    /// Sends a message. When it returns, the payload's memory may be reused.
+    ///
+    /// # Errors
+    /// If another rank failed, or the deadline passed.
+    fn send(&mut self, to: usize, message: Message, deadline: Instant) -> Result<(), LinkError>;
+
+    /// Waits for the message with this header. It must be the next one from that rank.
+    ///
+    /// # Errors
+    /// If another rank failed, the deadline passed, or another message is next.
+    fn receive(&mut self, from: usize, header: Header, deadline: Instant) -> Result<Payload, LinkError>;
+
+    /// Announces what messages from and to this rank will hold, so that receives can be posted and memory allocated before
+    /// the first of them arrives. Both ends get the same list in the same order, and no message is sent before all ranks
+    /// have it. A message that is not as expected must arrive all the same.
+    ///
+    /// By default it does nothing: links that move handles, or read a stream of bytes in order, have nothing to post.
+    ///
+    /// # Errors
+    /// If the link has ended.
+    fn expect(&mut self, messages: &[ExpectedMessage]) -> Result<(), LinkError> {
+        let _ = messages;
+        Ok(())
+    }
+
+    /// Waits until the next message from one of these ranks is here, and gives its sender and header. To receive it then
+    /// does not wait. A deadline in the past makes it look without waiting.
+    ///
+    /// `None` when the deadline passes. A link that cannot look ahead always gives `None`, which is the default.
+    ///
+    /// # Errors
+    /// If another rank failed.
+    fn probe(&mut self, from: &[usize], deadline: Instant) -> Result<Option<(usize, Header)>, LinkError> {
+        let _ = (from, deadline);
+        Ok(None)
+    }
+
+    /// Gives every rank the bytes of all ranks, in rank order. All ranks must call it, in the same order. For values of a
+    /// type, use [`gather`](super::gather()).
+    ///
+    /// # Errors
+    /// If another rank failed, or the deadline passed.
+    fn all_gather(&mut self, bytes: Vec<u8>, deadline: Instant) -> Result<Vec<Vec<u8>>, LinkError>;
+
+    /// Forms groups of ranks for [`Link::all_reduce`] and the other operations over a group. All ranks call it once, with
+    /// the same list, members or not: a transport that makes a communicator for each group (MPI) needs every rank there.
+    ///
+    /// # Errors
+    /// If another rank failed, or the deadline passed.
+    fn form_groups(&mut self, groups: &[Vec<usize>], deadline: Instant) -> Result<(), LinkError> {
+        let _ = (groups, deadline);
+        Ok(())
+    }
+
+    /// Sums lists of tensors over a group of ranks. Every member gets the same sums, to the last bit. A tensor that one
+    /// member lacks counts as zero there; one that all members lack stays `None`.
+    ///
+    /// All members call it for the same groups in the same order. `group` is the group's position in the list given to
+    /// [`Link::form_groups`], and `ranks` its members in ascending order.
+    ///
+    /// By default the lowest rank receives the other lists in rank order, adds them in that order, and sends the sums back.
+    /// A list travels as one buffer for each element type.
+    ///
+    /// # Errors
+    /// If another rank failed, the deadline passed, or members give different lists.
+    fn all_reduce(
+        &mut self,
+        group: usize,
+        ranks: &[usize],
+        tensors: Vec<Option<AnyTensor>>,
+        deadline: Instant,
+    ) -> Result<Vec<Option<AnyTensor>>, LinkError> {
+        collective::all_reduce(self, group, ranks, tensors, deadline)
+    }
+
+    /// Sends a message to a member of a group. Where the transport keeps the messages of groups apart (MPI), its order is
+    /// that of the group's messages, else that of all messages.
+    ///
+    /// # Errors
+    /// As [`Link::send`]; if there is no such group.
+    fn send_in(&mut self, group: usize, to: usize, message: Message, deadline: Instant) -> Result<(), LinkError> {
+        let _ = group;
+        self.send(to, message, deadline)
+    }
+
+    /// Waits for the next message from a member of a group; see [`Link::send_in`].
+    ///
+    /// # Errors
+    /// As [`Link::receive`]; if there is no such group.
+    fn receive_in(
+        &mut self,
+        group: usize,
+        from: usize,
+        header: Header,
+        deadline: Instant,
+    ) -> Result<Payload, LinkError> {
+        let _ = group;
+        self.receive(from, header, deadline)
+    }
+
+    /// Sums lists of tensors over a group, and gives each member its piece of each sum. A tensor is flattened and cut into
+    /// one piece for each member, in rank order; the last pieces are shorter where it does not divide evenly. Members,
+    /// `group` and order of calls are as for [`Link::all_reduce`]. Every piece has the bits of a sum in rank order.
+    ///
+    /// # Errors
+    /// If another rank failed, the deadline passed, or members give different lists.
+    fn reduce_scatter(
+        &mut self,
+        group: usize,
+        ranks: &[usize],
+        tensors: Vec<AnyTensor>,
+        deadline: Instant,
+    ) -> Result<Vec<AnyTensor>, LinkError> {
+        collective::reduce_scatter(self, group, ranks, tensors, deadline)
+    }
+
+    /// Gives every member the flat tensors that the members' pieces make in rank order: the inverse of the cut of
+    /// [`Link::reduce_scatter`].
+    ///
+    /// # Errors
+    /// As [`Link::reduce_scatter`].
+    fn all_gather_pieces(
+        &mut self,
+        group: usize,
+        ranks: &[usize],
+        pieces: Vec<AnyTensor>,
+        deadline: Instant,
+    ) -> Result<Vec<AnyTensor>, LinkError> {
+        collective::all_gather_pieces(self, group, ranks, pieces, deadline)
+    }
+
+    /// Gives every member of a group the tensors of the member `root`. The other members' tensors are not used.
+    ///
+    /// # Errors
+    /// If another rank failed, or the deadline passed.
+    fn broadcast(
+        &mut self,
+        group: usize,
+        ranks: &[usize],
+        root: usize,
+        tensors: Vec<AnyTensor>,
+        deadline: Instant,
+    ) -> Result<Vec<AnyTensor>, LinkError> {
+        collective::broadcast(self, group, ranks, root, tensors, deadline)
+    }
+
+    /// Returns once all ranks have called it.
+    ///
+    /// # Errors
+    /// If another rank failed, or the deadline passed; the error then names a rank that did not call it.
+    fn barrier(&mut self, deadline: Instant) -> Result<(), LinkError> {
+        self.all_gather(Vec::new(), deadline).map(drop)
+    }
+
+    /// Informs all other ranks that this one failed. Only the first failure counts.
+    fn abort(&mut self, message: String);
+}
+
+impl<L: Link + ?Sized> GroupMessages for L {
+    fn own_rank(&self) -> usize {
+        self.rank()
+    }
+
+    fn sends_wait(&self) -> bool {
+        self.capabilities().transport == Transport::Rendezvous
+    }
+
+    fn send_to_member(
+        &mut self,
+        group: usize,
+        to: usize,
+        message: Message,
+        deadline: Instant,
+    ) -> Result<(), LinkError> {
+        self.send_in(group, to, message, deadline)
+    }
+
+    fn receive_from_member(
+        &mut self,
+        group: usize,
+        from: usize,
+        header: Header,
+        deadline: Instant,
+    ) -> Result<Payload, LinkError> {
+        self.receive_in(group, from, header, deadline)
+    }
+}

@@ -1,0 +1,52 @@
+//! What travels on one connection.
+//!
+//! A packet is one byte for its kind, its length (4 bytes, little-endian) and that many bytes. The bytes of a message's
+//! tensors follow its frame, as long as the frame says.
+
+use crate::link::kit::envelope::Envelope;
+use crate::link::kit::frame::Frame;
+use burn::tensor::Bytes;
+use std::io::{Error, Write};
+
+/// No rank sends a longer packet.
+pub(super) const LONGEST: usize = 1 << 30;
+
+/// What a rank sends.
+#[derive(Debug)]
+pub enum Packet {
+    /// An envelope, and the tensors of a message behind it.
+    Envelope(Envelope, Vec<Bytes>),
+    /// The frame of a message whose tensors travel another way.
+    Offer(Vec<u8>),
+    /// Bytes of the transport that uses the connection.
+    Note(Vec<u8>),
+    /// The end: the thread that writes stops.
+    End,
+}
+
+/// What a rank receives, except what the mailbox handles.
+#[derive(Debug)]
+pub enum Received {
+    /// A message, with its tensors.
+    Message(Frame, Vec<Bytes>),
+    /// The frame of a message whose tensors travel another way.
+    Offer(Frame),
+    /// Bytes of the transport that uses the connection.
+    Note(Vec<u8>),
+}
+
+/// Takes what is received from a rank, in order.
+pub type Sink = dyn Fn(usize, Received) + Send + Sync;
+
+pub(super) fn write(out: &mut impl Write, packet: Packet) -> Result<(), Error> {
+    let (kind, bytes, bodies) = match packet {
+        Packet::Envelope(envelope, bodies) => (0, envelope.write(), bodies),
+        Packet::Offer(frame) => (1, frame, Vec::new()),
+        Packet::Note(note) => (2, note, Vec::new()),
+        Packet::End => return Ok(()),
+    };
+    out.write_all(&[kind])?;
+    out.write_all(&(bytes.len() as u32).to_le_bytes())?;
+    out.write_all(&bytes)?;
+    bodies.iter().try_for_each(|body| out.write_all(body))
+}

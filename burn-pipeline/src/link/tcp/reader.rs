@@ -1,0 +1,115 @@
+//! The threads that read, one for each connection.
+
+use super::packet::{LONGEST, Packet, Received, Sink};
+use super::writer::Writers;
+use crate::link::error::{Failure, LinkError};
+use crate::link::kit::envelope::Envelope;
+use crate::link::kit::frame::Frame;
+use crate::link::kit::mailbox::Mailbox;
+use std::io::{BufReader, Error, Read};
+use std::net::TcpStream;
+use std::sync::Arc;
+
+/// Reads one connection.
+pub(super) struct Reader {
+    pub(super) peer: usize,
+    pub(super) mailbox: Arc<Mailbox>,
+    pub(super) writers: Writers,
+    pub(super) sink: Arc<Sink>,
+}
+
+/// How a connection ends.
+enum End {
+    /// The peer closed the link.
+    Closed,
+    /// The connection is gone.
+    Broken(Error),
+    /// The peer sent what no rank sends.
+    Garbled(LinkError),
+}
+
+impl From<Error> for End {
+    fn from(error: Error) -> Self {
+        End::Broken(error)
+    }
+}
+
+impl Reader {
+    /// The body of the thread: until the link or the connection ends.
+    pub(super) fn run(self, stream: TcpStream) {
+        let mut input = BufReader::with_capacity(1 << 16, stream);
+        let end = loop {
+            if let Err(end) = self.packet(&mut input) {
+                break end;
+            }
+        };
+        let (me, peer) = (self.mailbox.rank, self.peer);
+        let message = match end {
+            End::Closed => return,
+            End::Broken(error) => format!(
+                "its connection to rank {me} ended without being closed ({}): it was killed, or its machine is lost",
+                error.kind()
+            ),
+            End::Garbled(error) => {
+                self.mailbox.contents().broken.get_or_insert(error.clone());
+                format!("rank {me} cannot read what rank {peer} sent: {error}")
+            }
+        };
+        self.writers.fail(&self.mailbox, Failure { rank: peer, message });
+    }
+
+    fn packet(&self, input: &mut impl Read) -> Result<(), End> {
+        let (mut kind, mut length) = ([0], [0; 4]);
+        input.read_exact(&mut kind)?;
+        input.read_exact(&mut length)?;
+        let length = u32::from_le_bytes(length) as usize;
+        if length > LONGEST {
+            return Err(self.garbled());
+        }
+        let mut bytes = vec![0; length];
+        input.read_exact(&mut bytes)?;
+        match kind {
+            [0] => self.envelope(Envelope::read(&bytes).ok_or_else(|| self.garbled())?, input),
+            [1] => {
+                let frame = self.frame(&bytes)?;
+                (self.sink)(self.peer, Received::Offer(frame));
+                Ok(())
+            }
+            [2] => {
+                (self.sink)(self.peer, Received::Note(bytes));
+                Ok(())
+            }
+            _ => Err(self.garbled()),
+        }
+    }
+
+    fn envelope(&self, envelope: Envelope, input: &mut impl Read) -> Result<(), End> {
+        match envelope {
+            Envelope::Message(frame) => {
+                let frame = self.frame(&frame)?;
+                let mut bodies = frame.buffers();
+                for body in &mut bodies {
+                    input.read_exact(body)?;
+                }
+                (self.sink)(self.peer, Received::Message(frame, bodies));
+            }
+            Envelope::Close => return Err(End::Closed),
+            other => {
+                if let Some(reply) = self.mailbox.handle(self.peer, other) {
+                    self.writers.send(self.peer, Packet::Envelope(reply, Vec::new()));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn frame(&self, bytes: &[u8]) -> Result<Frame, End> {
+        let error = |source| LinkError::Wire { rank: self.mailbox.rank, peer: self.peer, source };
+        Frame::read(bytes).map_err(|source| End::Garbled(error(source)))
+    }
+
+    fn garbled(&self) -> End {
+        let message = format!("rank {} sent what no rank sends; build all ranks from one version", self.peer);
+        End::Garbled(LinkError::Closed { rank: self.mailbox.rank, message })
+    }
+}

@@ -1,0 +1,65 @@
+//! The threads that write, one for each connection, and the queues to them.
+
+use super::packet::{Packet, write};
+use crate::link::error::Failure;
+use crate::link::kit::envelope::Envelope;
+use crate::link::kit::mailbox::Mailbox;
+use crate::link::monitor::Monitor;
+use std::io::{BufWriter, Write};
+use std::net::{Shutdown, TcpStream};
+use std::sync::mpsc::{Receiver, Sender};
+
+/// The queues to all other ranks.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Writers(pub(super) Vec<Option<Sender<Packet>>>);
+
+impl Writers {
+    /// Queues a packet. To a rank whose connection is gone nothing is sent: the thread that reads it reports that.
+    pub(super) fn send(&self, to: usize, packet: Packet) {
+        if let Some(Some(writer)) = self.0.get(to) {
+            let _ = writer.send(packet);
+        }
+    }
+
+    /// Queues an envelope to all other ranks.
+    pub(super) fn send_all(&self, envelope: &Envelope) {
+        self.others().for_each(|rank| self.send(rank, Packet::Envelope(envelope.clone(), Vec::new())));
+    }
+
+    pub(super) fn others(&self) -> impl Iterator<Item = usize> {
+        self.0.iter().enumerate().filter_map(|(rank, writer)| writer.as_ref().map(|_| rank))
+    }
+
+    /// Records a failure, and informs all others of the first one.
+    pub(super) fn fail(&self, mailbox: &Mailbox, failure: Failure) {
+        mailbox.abort(failure);
+        let outgoing = mailbox.contents().outgoing_failure.take();
+        if let Some(failure) = outgoing {
+            self.send_all(&Envelope::Failed(failure));
+        }
+    }
+}
+
+/// The body of a thread that writes: until the link or the connection ends.
+pub(super) fn write_all(stream: TcpStream, packets: &Receiver<Packet>) {
+    let mut out = BufWriter::with_capacity(1 << 16, &stream);
+    while let Ok(first) = packets.recv() {
+        let mut next = Some(first);
+        while let Some(packet) = next {
+            if matches!(packet, Packet::End) {
+                let _ = out.flush();
+                let _ = stream.shutdown(Shutdown::Write);
+                return;
+            }
+            // The thread that reads this connection reports that it is gone.
+            if write(&mut out, packet).is_err() {
+                return;
+            }
+            next = packets.try_recv().ok();
+        }
+        // Nothing more is queued: what the buffer holds must not wait for the next packet.
+        if out.flush().is_err() {
+            return;
+        }
+    }
+}
