@@ -1,14 +1,14 @@
-//! A second opinion on plans, written for plainness: sets, queues and trying every rank over and over.
-//! It shares no code and no data structure with the library's check.
+//! A second implementation of the check, as simple as possible: sets, queues, and trying every rank again and again. It
+//! shares no code and no data structure with the library's check.
 
 use burn_pipeline_plan::plan::{Action, Op, Plan, StageId, Task, Transport};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Can the plan be run to its end, and has it then done all it owes, each thing once?
+/// Can the plan be run to its end, and has every required task then run exactly once?
 pub(crate) fn is_legal(plan: &Plan, transport: Transport) -> bool {
     let mut run = Run::new(plan);
     while !run.broken && (0..plan.ranks()).any(|rank| run.step(rank, transport)) {}
-    // A route without microbatches leaves its stages nothing to reduce; they may all the same.
+    // Stages of a route without microbatches have nothing to reduce. They may be reduced nevertheless.
     run.done.retain(|task| task.op() != Op::ReduceGrad || plan.microbatches()[task.stage().replica()] > 0);
     run.done.retain(|task| !task.op().is_wait());
     // Both ends of a channel must have started the same values in the same order.
@@ -20,13 +20,13 @@ pub(crate) fn is_legal(plan: &Plan, transport: Transport) -> bool {
     !run.broken && ended && run.done == owed(plan) && run.bracketed()
 }
 
-/// One thing that a rank does: a cell of the row.
+/// One step of a rank: a cell of its row.
 struct Run<'a> {
     plan: &'a Plan,
     waits: bool,
     /// Transfers started on a channel, by end: sends, then receives.
     started: BTreeMap<(usize, usize), [Vec<Task>; 2]>,
-    /// Did the rank start the transfer that it stands at?
+    /// Has the rank started the transfer that it waits at?
     posted: Vec<bool>,
     used: BTreeSet<StageId>,
     rows: Vec<Vec<Action>>,
@@ -125,14 +125,14 @@ impl<'a> Run<'a> {
         !(self.manages && self.bare)
     }
 
-    /// What must have been done before: of each list, one.
+    /// What must have run before: one task of each list.
     fn inputs(&self, task: Task) -> Vec<Vec<Task>> {
         let Some(mb) = task.microbatch() else { return self.inputs_of_reduction(task) };
         let (stage, placement) = (task.stage(), self.plan.placement());
         let other = |s: StageId| placement.rank_of(s) != placement.rank_of(stage);
         let lowered = self.plan.is_lowered();
         let mut needs = self.neighbours(task, mb);
-        // What comes past neighbours: values into a forward, gradients into a backward.
+        // What arrives along skip edges: values for a forward, gradients for a backward.
         for edge in self.plan.skips().iter().filter(|_| lowered) {
             let ends = [edge.from, edge.to].map(|index| StageId::in_replica(stage.replica(), index));
             let (own, peer, op) = match task.op() {
@@ -217,7 +217,7 @@ impl<'a> Run<'a> {
         };
         match transport {
             Transport::Rendezvous | Transport::Buffered(0) => {
-                // Both ends move at once, when the sender has something to send: the receiver never moves alone.
+                // Both ends move together once the sender has the value: the receiver never moves alone.
                 if !sends || self.head(peer) != Some(counterpart.into()) {
                     return false;
                 }
@@ -247,8 +247,8 @@ impl<'a> Run<'a> {
 }
 
 impl Run<'_> {
-    /// A send, a receive or the wait for one, in a plan that has waits: a transfer is posted where it starts, and is
-    /// over where its channel says so. Without a wait of its own a rank does not leave it before that.
+    /// A send, a receive or the wait for one, in a plan with waits. A transfer is posted at its start and ends when its
+    /// channel allows it. Without a wait, the rank stays at the transfer until then.
     fn awaited_transfer(&mut self, rank: usize, task: Task, transport: Transport) -> bool {
         let start = match (task.op().awaits(), task.skip_peer()) {
             (None, _) => task,
@@ -331,7 +331,7 @@ fn counterpart(plan: &Plan, transfer: Task) -> Option<Task> {
     }
 }
 
-/// Every task of a complete plan, given what form its backwards have.
+/// Every task of a complete plan whose backwards are whole or split as in this one.
 fn owed(plan: &Plan) -> BTreeSet<Task> {
     let tasks: BTreeSet<Task> = plan.rows().iter().flatten().flat_map(|action| action.tasks()).collect();
     let (training, lowered) = (plan.has_backward(), plan.is_lowered());

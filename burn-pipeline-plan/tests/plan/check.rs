@@ -1,4 +1,4 @@
-//! Check: what it proves of good plans, and how it refuses each kind of bad one.
+//! The check accepts good plans, and refuses each kind of bad plan with the right error.
 
 use crate::golden_text as golden;
 use burn_pipeline_plan::pass;
@@ -74,7 +74,7 @@ fn a_task_left_out_is_named() {
     assert_eq!(missing("0F0,0F2\n"), (0, 2, "0F1".into()));
     assert_eq!(missing("0F0\n1F0\n2F0,2B0\n"), (0, 1, "0B0".into()));
     assert_eq!(missing("0F0,1F0,1B0,0B0,1REDUCE_GRAD\n").2, "0REDUCE_GRAD");
-    // One cell that counts to four thousand million: no table of that size is made.
+    // One cell that names four billion microbatches: no table of that size is allocated.
     assert_eq!(missing("0F4000000000\n"), (0, 1, "0F0".into()));
 }
 

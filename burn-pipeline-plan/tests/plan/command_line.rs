@@ -1,4 +1,4 @@
-//! The command line as a user meets it: output, exit codes, messages.
+//! The command line as a user sees it: output, exit codes, messages.
 
 use serde_json::Value;
 use std::io::Read;
@@ -21,7 +21,7 @@ fn run(arguments: &str) -> Outcome {
     outcome
 }
 
-/// What a command prints that has to succeed.
+/// The output of a command that must succeed.
 fn print(arguments: &str) -> String {
     let outcome = run(arguments);
     assert_eq!((outcome.code, outcome.err.as_str()), (0, ""), "{arguments}");

@@ -1,4 +1,4 @@
-//! The drawing at the head of each family's file is what the family builds.
+//! The drawing in the header of each family's file equals what the family builds.
 
 use burn_pipeline_plan::schedule::{Size, all, by_name};
 

@@ -1,4 +1,4 @@
-//! A second, small event simulator, so that orders are judged without the library's own.
+//! A second, small event simulator, so that orders are tested without the library's own.
 //!
 //! Each rank runs its row in order; an operation starts when its rank is free and its input is there; a value that
 //! crosses ranks takes `transfer` longer, and does not occupy the rank. A chunk costs one v-th of the rank's cost.
@@ -12,7 +12,7 @@ pub(crate) struct Costs {
     pub(crate) input: f64,
     pub(crate) weight: f64,
     pub(crate) transfer: f64,
-    /// What a fused pair costs; `None` runs its two tasks one after the other.
+    /// Seconds of a fused pair; with `None` its two tasks run one after the other.
     pub(crate) fused: Option<f64>,
 }
 
@@ -31,7 +31,7 @@ impl Costs {
     }
 }
 
-/// What one rank did.
+/// The result of one rank.
 #[derive(Clone, Debug)]
 pub(crate) struct RankTime {
     pub(crate) start: f64,
@@ -41,7 +41,7 @@ pub(crate) struct RankTime {
     pub(crate) peak: f64,
 }
 
-/// What all ranks did.
+/// The result of all ranks.
 #[derive(Clone, Debug)]
 pub(crate) struct Times(pub(crate) Vec<RankTime>);
 
@@ -76,7 +76,7 @@ struct State<'a> {
     ranks: Vec<Rank>,
 }
 
-/// One rank on its way.
+/// The state of one rank.
 struct Rank {
     steps: Vec<Vec<Task>>,
     next: usize,
@@ -135,7 +135,7 @@ impl State<'_> {
     }
 }
 
-/// Runs the plan; the error names a rank that waits for ever and what for.
+/// Runs the plan. The error names a rank that waits forever, and what it waits for.
 pub(crate) fn run(plan: &Plan, costs: Costs) -> Result<Times, String> {
     let width = plan.microbatches().iter().copied().max().unwrap();
     let cells = plan.placement().slots() * width;

@@ -1,4 +1,4 @@
-//! Exposed communication, against times added up by hand and against the simulator.
+//! Exposed communication, compared with times added by hand and with the simulator.
 
 use burn_pipeline_plan::cost::{LinkCosts, Profile, StageCost, UniformCosts};
 use burn_pipeline_plan::pass::insert_transfers;
@@ -65,7 +65,7 @@ fn of_what_replicas_exchange_only_the_waits_are_exposed() {
         whole(Op::WaitUnshard, 1, 1.0, 1.5),
         event(0, Op::Backward, 1, 0, 1.5, 3.0),
         whole(Op::ReduceGrad, 1, 3.0, 9.0),
-        // The neighbour is late: that is not the reduction's fault.
+        // The neighbour is late, which does not count as the reduction's time.
         event(0, Op::ReceiveBackward, 0, 0, 3.0, 6.0),
         event(0, Op::Backward, 0, 0, 6.0, 8.0),
         whole(Op::ReduceGrad, 0, 8.0, 10.0),

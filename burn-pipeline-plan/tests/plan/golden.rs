@@ -1,7 +1,7 @@
 //! Reads the archives under `goldens/` (their README says what they are and how they were made).
 //!
 //! An archive holds one block a configuration: a header `@ Schedule p=2 v=1 m=4`, then one line a rank with the
-//! cells separated by blanks and idle cells left out. Where PyTorch refused, the header goes on with
+//! cells separated by blanks and without idle cells. Where PyTorch refused, the header continues with
 //! `refused ErrorType: message` and no lines follow.
 
 /// One configuration of an archive.

@@ -1,4 +1,4 @@
-//! Orders as PyTorch builds them, cell by cell, idle cells left out on both sides.
+//! Orders compared with PyTorch's, cell by cell, without idle cells.
 
 use crate::golden::{Golden, read};
 use burn_pipeline_plan::plan::Plan;
@@ -46,7 +46,7 @@ fn every_multi_stage_order_of_pytorch_2_15_comes_out_dual_pipe_v_among_them() {
     assert_eq!(of_dual_pipe_v, 25);
 }
 
-/// Where PyTorch refuses and this library builds: which schedule, what its message says, and why ours can.
+/// The cases that PyTorch refuses and this library builds: the schedule, PyTorch's message, and why it can be built.
 const ACCEPTED_HERE: [(&str, &str, &str); 5] = [
     ("GPipe", "must be greater than or equal to the number of stages", "with fewer microbatches ranks only idle more"),
     ("1F1B", "must be greater than or equal to the number of stages", "the warm-up is capped at m"),

@@ -1,4 +1,4 @@
-//! The passes against PyTorch's, cell by cell.
+//! The passes compared with PyTorch's, cell by cell.
 
 use crate::golden_text::{self as golden, canonical, fnv};
 use burn_pipeline_plan::pass::{self, PassError};
@@ -107,7 +107,7 @@ fn the_plan_that_the_bench_times_has_787136_actions() {
 }
 
 /// Hand-made orders. PyTorch 2.15 also reshards every stage after its last use and waits for each reduction in
-/// a cell of its own; both are the runtime's matter here and are taken out of its rows before comparing.
+/// a cell of its own; both are the runtime's work here and are removed from PyTorch's rows before comparing.
 #[test]
 fn hand_made_orders_come_out_as_pytorchs() {
     let blocks = golden::blocks(include_str!("goldens/passes/hand.txt"));

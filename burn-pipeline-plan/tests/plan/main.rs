@@ -1,5 +1,5 @@
-//! Plans held against something independent: PyTorch's own orders, rows and tables of the papers, closed
-//! formulas, and properties over random sizes.
+//! Plans compared with independent references: PyTorch's own orders, tables of the papers, closed formulas, small second
+//! implementations, and properties over random sizes.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests fail by panicking and print what they covered")]
 

@@ -1,4 +1,4 @@
-//! Text, grids and refusals against PyTorch's; idle cells; passes run twice; texts of any kind.
+//! Text, grids and refusals compared with PyTorch's; idle cells; idempotence of passes; parsing of arbitrary texts.
 
 use crate::golden_text as golden;
 use burn_pipeline_plan::pass::{self, PassError};
@@ -31,7 +31,7 @@ fn a_grid_of_nothing_and_of_more_ranks_than_steps_can_be_drawn() {
     );
 }
 
-/// What PyTorch's parser takes and this one refuses.
+/// Texts that PyTorch's parser accepts and this one refuses.
 const STRICTER_TEXT: [(&str, &str); 10] = [
     ("2F", "a forward of no microbatch cannot be run"),
     ("1UNSHARD5", "parameters are gathered for a stage, not for a microbatch"),

@@ -1,5 +1,5 @@
-//! Plans with one thing wrong: deleted, repeated, swapped or moved. Check must say what a plain executor says,
-//! and name the right thing.
+//! Plans with one fault: a cell deleted, repeated, swapped or moved. The check must agree with `brute_force`, and its error
+//! must name the fault.
 
 use crate::brute_force::is_legal;
 use burn_pipeline_plan::pass::{self, Placing, WaitOptions};
@@ -64,7 +64,7 @@ fn edited(plan: &Plan, rank: usize, edit: impl FnOnce(&mut Vec<Action>)) -> Plan
     plan.with_rows(rows)
 }
 
-/// Both opinions on a plan under every transport; returns the library's error under the strictest.
+/// Asserts that both checks agree on a plan under every transport. Returns the library's error under the strictest.
 fn agreed(plan: &Plan) -> Result<(), CheckError> {
     let opinions = TRANSPORTS.map(|transport| {
         let ours = check(plan, transport);
@@ -77,17 +77,17 @@ fn agreed(plan: &Plan) -> Result<(), CheckError> {
         );
         ours
     });
-    // A laxer transport never turns a good plan bad.
+    // A plan that passes under a transport passes under every laxer one.
     assert!(opinions.windows(2).all(|pair| pair[0].is_err() || pair[1].is_ok()));
     let [strictest, ..] = opinions;
     if let Err(CheckError::Deadlock { cycle, .. }) = &strictest {
-        assert_circle(plan, cycle);
+        assert_cycle(plan, cycle);
     }
     strictest
 }
 
-/// Each rank of the circle stands where it is said to, and needs what the next one has not reached.
-fn assert_circle(plan: &Plan, cycle: &[burn_pipeline_plan::plan::check::Waiting]) {
+/// Each rank of the cycle is at the step that the error names, and needs what the next rank has not reached.
+fn assert_cycle(plan: &Plan, cycle: &[burn_pipeline_plan::plan::check::Waiting]) {
     assert!(!cycle.is_empty());
     for (here, next) in cycle.iter().zip(cycle.iter().cycle().skip(1)) {
         assert_eq!(plan.row(here.rank)[here.step], here.action);

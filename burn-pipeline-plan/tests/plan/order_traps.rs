@@ -1,4 +1,4 @@
-//! Traps that PyTorch's own orders fall in, and that these do not.
+//! Faults of PyTorch's own orders that this library's orders do not have.
 
 use crate::event::{Costs, run};
 use burn_pipeline_plan::plan::Plan;
@@ -8,7 +8,7 @@ fn build(name: &str, ranks: usize, chunks: usize, microbatches: usize) -> Plan {
     by_name(name).unwrap().build(Size { ranks, chunks, microbatches }).unwrap()
 }
 
-/// Does the plan run to the end when each rank goes by its row and waits for what it needs?
+/// Does the plan run to its end if each rank follows its row and waits for what it needs?
 fn runs_in_order(plan: &Plan) -> bool {
     run(plan, Costs::new(1.0, 1.0, 1.0, 0.0)).is_ok()
 }

@@ -1,4 +1,4 @@
-//! What every family's order must be, at every size it accepts.
+//! Properties of every family's order, at every size that it accepts.
 
 use crate::event::{Costs, run};
 use burn_pipeline_plan::plan::{Op, Plan, StageId};
@@ -148,8 +148,8 @@ proptest! {
 }
 
 #[test]
-fn crossed_rows_deadlock_in_the_judge_used_here() {
-    // The judge must be able to say no: rank 1 wants the backward that rank 0 only runs after rank 1's next forward.
+fn crossed_rows_deadlock_in_the_reference_simulator() {
+    // The reference must be able to refuse: rank 1 needs the backward that rank 0 runs only after rank 1's next forward.
     let rows = [["0F0", "0B0", "0F1", "0B1"], ["1F0", "1F1", "1B0", "1B1"]];
     let parse = |row: &[&str; 4]| row.iter().map(|cell| cell.parse().unwrap()).collect();
     let plan = Plan::infer("crossed", rows.iter().map(parse).collect()).unwrap();
@@ -159,7 +159,7 @@ fn crossed_rows_deadlock_in_the_judge_used_here() {
 
 #[test]
 #[should_panic(expected = "stage 1 runs F, I, W, B of 0 [1, 1, 0, 0] times")]
-fn a_row_without_one_of_its_operations_is_found_out_by_the_judge_used_here() {
+fn the_reference_finds_a_row_that_lacks_an_operation() {
     let mut rows = by_name("ZBH1").unwrap().build(Size::new(2, 2)).unwrap().rows().to_vec();
     rows[1].retain(|action| action.to_string() != "1W0");
     assert_complete(&Plan::infer("W forgotten", rows).unwrap());

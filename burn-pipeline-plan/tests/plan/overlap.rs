@@ -1,4 +1,4 @@
-//! Passes over communication, on plans small enough to follow by hand, and what they gain on every family.
+//! Overlap passes on plans small enough to follow by hand, and their gain on every family.
 
 use burn_pipeline_plan::cost::{LinkCost, LinkCosts, Profile, ProfileError, StageCost};
 use burn_pipeline_plan::pass::insert_transfers;
@@ -56,7 +56,7 @@ fn what_is_computed_up_to_another_wait_hides_a_start_and_before_another_start_a_
     let estimates = estimate_overlap(&plan, &profile(2, 2.5)).unwrap();
     let of = |start: &str| *estimates.iter().find(|e| e.start.to_string() == start).unwrap();
     let exposure = |computation| OverlapEstimate { communication: 2.5, computation };
-    // Send 0 starts; F1 and F2 run; then the rank stands for send 1, so F3 hides nothing of send 0.
+    // Send 0 starts; F1 and F2 run; then the rank waits for send 1, so F3 hides nothing of send 0.
     assert_eq!((of("0SEND_F0").from_start, of("0SEND_F0").from_start.exposed()), (exposure(2.0), 0.5));
     // At its wait, send 0 has had the link from F1 on, until send 1 started.
     assert_eq!(of("0SEND_F0").from_wait, Some(exposure(1.0)));

@@ -1,4 +1,4 @@
-//! How what a pass takes grows with the plan: counted, not timed.
+//! The growth of a pass's work with the length of the plan, counted and not timed.
 
 use burn_pipeline_plan::cost::{LinkCost, LinkCosts, Profile, StageCost};
 use burn_pipeline_plan::pass::overlap::{OverlapOptions, OverlapPass, run_passes};

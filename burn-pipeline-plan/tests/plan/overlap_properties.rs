@@ -1,4 +1,4 @@
-//! What holds for every pass over communication: random families, sizes, costs, waits and budgets.
+//! Properties of every overlap pass over random families, sizes, costs, waits and budgets.
 
 use crate::brute_force::is_legal;
 use crate::simulate_properties::{priced, transport};

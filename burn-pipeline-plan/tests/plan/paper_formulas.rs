@@ -1,5 +1,5 @@
-//! The simulator held against closed formulas: bubbles, makespans and peaks of the papers and projects that the
-//! families come from (Zero Bubble, arXiv:2401.10241; PipeOffload, arXiv:2503.01328; controllable memory,
+//! The simulator compared with closed formulas: bubbles, makespans and peaks of the papers and projects that the families
+//! come from (Zero Bubble, arXiv:2401.10241; PipeOffload, arXiv:2503.01328; controllable memory,
 //! arXiv:2405.15362; DualPipe, github.com/deepseek-ai/DualPipe; Chimera, arXiv:2107.06925).
 
 use crate::pricing::{assert_near, build, four, price};

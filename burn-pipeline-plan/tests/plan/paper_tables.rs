@@ -1,4 +1,4 @@
-//! The simulator held against the papers: tables of rates, makespans and peaks. No number here was taken from this library.
+//! The simulator compared with the papers: tables of rates, makespans and peaks. No number here comes from this library.
 //!
 //! Sources: tables 5 and 9 of the Zero Bubble paper (arXiv:2401.10241); the rest was made once with the schedule generators of PyTorch 2.15 and of Sea AI Lab and an event simulator in another language.
 

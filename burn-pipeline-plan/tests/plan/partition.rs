@@ -1,4 +1,4 @@
-//! Cuts of a model: held against brute force, against each other, and against what the seeds' formulas give.
+//! Cuts of a model, compared with brute force, with each other, and with published formulas.
 
 use burn_pipeline_plan::cost::{
     Dtype, Layer, LayerKind, Layers, LinkCosts, Measure, MemoryLimits, Partition, PartitionError, PartitionOptions,

@@ -1,4 +1,4 @@
-//! Building and pricing plans in few words, for tables and formulas.
+//! Short functions that build and price plans, for tables and formulas.
 
 use burn_pipeline_plan::cost::{Profile, UniformCosts};
 use burn_pipeline_plan::plan::Plan;

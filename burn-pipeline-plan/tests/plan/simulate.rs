@@ -1,4 +1,4 @@
-//! What a simulation says of small plans that can be worked out by hand.
+//! Simulations of small plans that can be computed by hand.
 
 use burn_pipeline_plan::cost::{LinkCost, LinkCosts, LinkOverride, Profile, StageCost, UniformCosts};
 use burn_pipeline_plan::plan::{Plan, Transport};

@@ -1,4 +1,4 @@
-//! What holds for every simulation: random families, sizes and costs.
+//! Properties of every simulation over random families, sizes and costs.
 
 use burn_pipeline_plan::cost::{LinkCost, LinkCosts, Profile, StageCost};
 use burn_pipeline_plan::pass::{insert_transfers, insert_unshard};

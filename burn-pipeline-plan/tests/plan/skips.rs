@@ -1,4 +1,4 @@
-//! Edges past the next stage: lowered for every family, held to the same proof as all else, and priced.
+//! Skip edges: lowered for every family, checked like all else, and priced.
 
 use crate::brute_force::is_legal;
 use burn_pipeline_plan::cost::{LinkCost, LinkCosts, Profile, StageCost};
@@ -62,7 +62,7 @@ proptest! {
                 }
                 assert_eq!(pass::strip_waits(&waiting), lowered);
                 assert_eq!(pass::insert_waits(&waiting, &given), waiting);
-                // Every start has its wait, of the same stage, microbatch and peer; past neighbours if asked for.
+                // Every start has its wait, of the same stage, microbatch and peer; along skip edges only if asked for.
                 let there: std::collections::BTreeSet<Task> = (0..plan.ranks()).flat_map(|r| waiting.tasks(r)).collect();
                 for task in (0..plan.ranks()).flat_map(|r| lowered.tasks(r)).filter(|task| task.op().is_transfer()) {
                     assert_eq!(there.contains(&task.wait().unwrap()), skips || !task.is_skip(), "{task}");

@@ -1,7 +1,7 @@
-//! What orders are worth by themselves: peaks of activations, what options trade, and the heuristic's table.
+//! Properties of single orders: peaks of activations, trade-offs of options, and the heuristic's table.
 //!
-//! The tables and formulas of the other families are in `paper_tables`, priced with the library's simulator; the
-//! last test here shows that it and the small one of [`event`](crate::event) are of one mind on every family.
+//! The tables and formulas of the other families are in `paper_tables`, priced with the library's simulator. The last
+//! test here shows that it and the small simulator of [`event`](crate::event) agree on every family.
 
 use crate::event::{Costs, Times, run};
 use burn_pipeline_plan::cost::{Profile, UniformCosts};

@@ -1,4 +1,4 @@
-//! Traces: against PyTorch's Chrome traces, and against what their formats ask for.
+//! Traces, compared with PyTorch's Chrome traces and with the requirements of their formats.
 
 use crate::golden_text::{blocks, rows};
 use burn_pipeline_plan::cost::{Profile, UniformCosts};

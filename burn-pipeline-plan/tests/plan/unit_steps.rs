@@ -1,4 +1,4 @@
-//! The unit-step simulation against PyTorch's `_simulate_comms_compute`, cell by cell, idle cells included.
+//! The unit-step simulation compared with PyTorch's `_simulate_comms_compute`, cell by cell, idle cells included.
 
 use crate::golden_text::{blocks, fnv, plan, rows};
 use burn_pipeline_plan::pass::{insert_transfers, strip_idle};

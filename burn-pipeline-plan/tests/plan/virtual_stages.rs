@@ -1,4 +1,4 @@
-//! Megatron's words for interleaving, held against the placement and the orders that this library builds.
+//! Megatron's tables for interleaving, compared with the placement and the orders that this library builds.
 
 use burn_pipeline_plan::plan::{Op, Placement, StageId, Task};
 use burn_pipeline_plan::schedule::{

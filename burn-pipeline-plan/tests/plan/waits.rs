@@ -1,4 +1,4 @@
-//! Waits of their own: written as PyTorch 2.15 writes them, proved, refused, and simulated.
+//! Waits: inserted as PyTorch 2.15 inserts them, checked, refused, and simulated.
 
 use crate::golden_text::{self as golden, canonical, fnv};
 use burn_pipeline_plan::cost::{LinkCost, LinkCosts, Profile, StageCost};
@@ -32,7 +32,7 @@ fn prepared(order: &Plan, active: usize, reductions: Placing, outstanding: usize
     Ok(pass::insert_waits(&pass::insert_transfers(&waits)?, &options))
 }
 
-/// A row with each stage released behind its last computation, unless it is released by then.
+/// A row with each stage released after its last computation, unless it has been released by then.
 fn released(row: &[Action]) -> Vec<Action> {
     let mut last = HashMap::new();
     let mut gathered = HashMap::new();
@@ -249,7 +249,7 @@ fn payloads_that_no_wait_has_let_go_of_stay_under_their_cap() {
 
 #[test]
 fn a_start_does_not_hold_its_rank_up_and_a_wait_does() {
-    // Both ranks send first: a circle if sends wait, none if they are awaited after the receives.
+    // Both ranks send first: a cycle if sends wait, none if they are awaited after the receives.
     let circle =
         "0F0,0F1,0SEND_F0,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1\n";
     assert!(matches!(refused(circle), CheckError::Deadlock { .. }));

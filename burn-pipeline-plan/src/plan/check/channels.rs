@@ -35,13 +35,14 @@ pub(super) enum Part {
     Whole = 6,
 }
 
-/// One send or receive, or a part of it, in one word so that the lists of large plans stay short: 41 bits of value, 20 of
-/// channel, 2 of part, 1 of end.
+/// One send or receive, or a part of it, in one word, so that the lists of large plans stay short: 36 bits of value, 25 of
+/// channel, 2 of part, 1 of end. The widths hold for every plan: a stage of one of two replicas has at most 2 channels to
+/// its neighbour and 126 times 2 along skip edges, and 65,535 such stages stay below 2^25 channels.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Transfer(u64);
 
 impl Transfer {
-    const CHANNEL_BITS: u32 = 20;
+    const CHANNEL_BITS: u32 = 25;
     const LOW_BITS: u32 = 3;
 
     fn new(value: usize, channel: u32, sends: bool, part: Part) -> Self {
