@@ -9,7 +9,7 @@
 //! them; everything else stays in order. Idle cells are dropped, since rows no longer line up. Idempotent.
 //! Follows PyTorch's `_merge_bw`, which fails on a row of a single `I`; here such a row is kept.
 
-use crate::plan::{Action, Op, Plan, Task};
+use crate::plan::{Action, Op, Plan};
 
 /// `I` then `W` of the same stage and microbatch become `B`; idle cells are dropped.
 ///
@@ -41,5 +41,5 @@ fn whole(first: Action, second: Action) -> Option<Action> {
     let (Action::Single(input), Action::Single(weight)) = (first, second) else { return None };
     let split = input.op() == Op::BackwardInput && weight.op() == Op::BackwardWeight;
     let same = input.stage() == weight.stage() && input.microbatch() == weight.microbatch();
-    (split && same).then_some(Task::new(input.stage(), Op::Backward, input.microbatch()?).into())
+    (split && same).then_some(input.of_microbatch()?.with(input.stage(), Op::Backward).into())
 }

@@ -202,8 +202,8 @@ impl Writer {
             Op::Backward | Op::BackwardInput => Op::WaitReceiveBackward,
             _ => return,
         };
-        let wait = task.microbatch().map(|m| Task::new(task.stage(), op, m));
-        let waits = wait.and_then(|wait| self.receives.remove(&wait)).unwrap_or_default();
+        let Some(user) = task.of_microbatch() else { return };
+        let waits = self.receives.remove(&user.with(user.stage(), op).into()).unwrap_or_default();
         self.row.extend(waits.into_iter().map(Action::from));
     }
 
@@ -219,8 +219,8 @@ impl Writer {
 
     /// Writes the waits of the sends that a backward's gradient answers.
     fn after_reply(&mut self, task: Task) {
-        let Some(wait) = task.microbatch().map(|m| Task::new(task.stage(), Op::WaitSendForward, m)) else { return };
-        for wait in self.replies.remove(&wait).unwrap_or_default() {
+        let Some(task) = task.of_microbatch() else { return };
+        for wait in self.replies.remove(&task.with(task.stage(), Op::WaitSendForward).into()).unwrap_or_default() {
             if self.unreplied.remove(&wait) {
                 self.row.push(wait.into());
             }
@@ -238,5 +238,5 @@ impl Writer {
 
 /// The wait of the same kind for the transfer to or from the neighbour.
 fn neighbours(wait: Task) -> Task {
-    wait.microbatch().map_or(wait, |microbatch| Task::new(wait.stage(), wait.op(), microbatch))
+    wait.of_microbatch().map_or(wait, |wait| wait.with(wait.stage(), wait.op()).into())
 }

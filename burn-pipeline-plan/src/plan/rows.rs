@@ -4,7 +4,8 @@
 //! Whether the rows can be run is for [`check`](super::check) to prove: any rows may stand in a plan.
 
 use super::action::Action;
-use super::placement::{Placement, PlacementError};
+use super::placement::Placement;
+use super::placement_error::PlacementError;
 use super::skips::{SkipEdge, SkipError, checked, edge_of};
 use super::stage_id::StageId;
 use super::task::Task;

@@ -1,0 +1,27 @@
+//! The error: a cycle of ranks that wait for each other.
+
+use crate::plan::check::error::{CheckError, Excerpt, Waiting};
+use crate::plan::check::options::Transport;
+use crate::plan::rows::Plan;
+
+/// The cycle that a waiting rank's waits lead to, as an error.
+#[cold]
+pub(super) fn deadlock(
+    plan: &Plan,
+    start: usize,
+    waits: impl Fn(usize) -> Option<(Waiting, usize)>,
+    transport: Option<Transport>,
+) -> Box<CheckError> {
+    let mut met = vec![usize::MAX; plan.ranks()];
+    let mut path: Vec<Waiting> = Vec::new();
+    let mut rank = start;
+    while met[rank] == usize::MAX {
+        met[rank] = path.len();
+        let Some((waiting, peer)) = waits(rank) else { break };
+        path.push(waiting);
+        rank = peer;
+    }
+    let cycle = path.split_off(met[rank].min(path.len().saturating_sub(1)));
+    let (at, step) = cycle.first().map_or((start, 0), |waiting| (waiting.rank, waiting.step));
+    Box::new(CheckError::Deadlock { transport, cycle, grid: Excerpt::new(plan.rows(), at, step) })
+}
