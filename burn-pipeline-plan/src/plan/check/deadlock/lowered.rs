@@ -86,8 +86,8 @@ impl<'a> Lowered<'a> {
         }
     }
 
-    /// The same under rendezvous in a plan without waits, where it is twice as simple: both ends of a transfer pass it
-    /// together, or neither does.
+    /// The same under rendezvous in a plan without waits, where both ends of a transfer pass it together or not at all, so
+    /// that nothing has to be counted.
     fn advance_jointly(&mut self, rank: usize, ready: &mut Vec<usize>) {
         while let Some(&transfer) = self.lists[rank].get(self.next[rank]) {
             let peer = peer(self.transfers.channels[transfer.channel()], transfer);
