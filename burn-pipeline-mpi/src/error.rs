@@ -1,25 +1,25 @@
-//! Why MPI cannot be used.
+//! The errors of MPI.
 
 /// Why MPI cannot be used.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum MpiError {
-    /// It was initialised before, and can be only once in a process.
+    /// MPI was initialised before; a process can do that once.
     #[error("MPI was initialised in this process before; keep the first `Mpi`, and open several links with it")]
-    Again,
-    /// No thread.
+    AlreadyInitialised,
+    /// The progress thread cannot be started.
     #[error("the progress thread cannot be started: {0}")]
     Thread(String),
-    /// Some ranks did not come.
+    /// A timeout passed before all ranks were there.
     #[error(
-        "not all processes came within {seconds:.1} s to {what}; was every one started, by the same `mpirun`, with the same program?"
+        "not all processes reached {what} within {seconds:.1} s; start all of them with one `mpirun`, and with the same program"
     )]
-    Late {
-        /// What they should have come to.
+    Timeout {
+        /// What not all of them reached.
         what: &'static str,
-        /// How long was waited.
+        /// The timeout in seconds.
         seconds: f64,
     },
     /// The progress thread has ended.
-    #[error("the progress thread has ended while {0}")]
+    #[error("the progress thread ended while {0}")]
     Ended(&'static str),
 }

@@ -1,9 +1,9 @@
-//! A transfer on its way, together with the memory that it reads or writes.
+//! A transfer that is in flight, together with the memory that it reads or writes.
 //!
-//! MPI's nonblocking calls use memory until they are complete, which no borrow can express here: transfers begin in
-//! one turn of the progress thread and end in a later one. So a transfer owns its bytes: they are given back when it
-//! is complete, and given up for good (leaked) if it is dropped before, since MPI may still write there. This is
-//! the only file of the crate with `unsafe`: two blocks, one each way.
+//! MPI's nonblocking calls use memory until they are complete. No borrow can express that here: transfers begin in one
+//! turn of the progress thread and end in a later one. So a transfer owns its bytes. They are given back when it is
+//! complete, and leaked if it is dropped before, because MPI may still write there. This is the only file of the crate
+//! with `unsafe`: two blocks, one for each direction.
 
 use burn::tensor::Bytes;
 use mpi::Tag;
@@ -11,17 +11,17 @@ use mpi::point_to_point::{Destination, Message, Source};
 use mpi::request::{Request, StaticScope};
 use std::mem::forget;
 
-/// MPI counts elements with 31 bits: longer bodies go in pieces.
+/// MPI counts elements with 31 bits: longer bodies are sent in pieces.
 const LONGEST: usize = 1 << 30;
 
-/// The transfers that this many bytes take.
+/// The number of transfers that this many bytes take.
 pub(crate) fn pieces(bytes: usize) -> usize {
     bytes.div_ceil(LONGEST)
 }
 
 type Piece = Request<'static, [u8], StaticScope>;
 
-/// A transfer on its way.
+/// A transfer that is in flight.
 pub(crate) struct InFlight {
     pieces: Vec<Piece>,
     bytes: Option<Bytes>,
@@ -38,7 +38,7 @@ impl InFlight {
         Self { pieces: memory.chunks(LONGEST).map(start).collect(), bytes: Some(bytes) }
     }
 
-    /// Sends an empty message, for a receive that nothing more comes for.
+    /// Sends an empty message, which completes a receive that would otherwise never complete.
     pub(crate) fn send_nothing(to: &impl Destination, tag: Tag) -> Self {
         let nothing: &'static [u8] = &[];
         Self {
@@ -49,14 +49,14 @@ impl InFlight {
 
     /// Starts to receive as many bytes as there is memory for.
     pub(crate) fn receive(from: &impl Source, tag: Tag, mut bytes: Bytes) -> Self {
-        let memory = lent(&mut bytes);
+        let memory = borrowed(&mut bytes);
         let start = |piece| from.immediate_receive_into_with_tag(StaticScope, piece, tag);
         Self { pieces: memory.chunks_mut(LONGEST).map(start).collect(), bytes: Some(bytes) }
     }
 
     /// Starts to receive a message that a probe has found, which is as long as the memory.
     pub(crate) fn matched(message: Message, mut bytes: Bytes) -> Self {
-        let memory = lent(&mut bytes);
+        let memory = borrowed(&mut bytes);
         Self { pieces: vec![message.immediate_matched_receive_into(StaticScope, memory)], bytes: Some(bytes) }
     }
 
@@ -68,15 +68,15 @@ impl InFlight {
                 return Err(self);
             }
         }
-        // Always there: it is taken here only, and this takes the transfer.
+        // The bytes are always there: only this function takes them, and it consumes the transfer.
         self.bytes.take().ok_or(self)
     }
 }
 
-fn lent(bytes: &mut Bytes) -> &'static mut [u8] {
+fn borrowed(bytes: &mut Bytes) -> &'static mut [u8] {
     let (start, length) = (bytes.as_mut_ptr(), bytes.len());
     // SAFETY: as in `InFlight::send`; and nothing else reads or writes the memory until the transfer is complete,
-    // since the handle is locked up in it.
+    // since the handle is inside the transfer until then.
     unsafe { std::slice::from_raw_parts_mut(start, length) }
 }
 

@@ -1,47 +1,60 @@
-//! Ranks of `burn-pipeline` as processes over MPI: on one machine, or on as many as a hostfile names.
+//! Ranks of `burn-pipeline` as processes over MPI: on one machine, or on all that a hostfile names.
 //!
-//! Guarantees: a send never blocks the rank that sends; messages of one rank to another keep their order; every
-//! wait ends at its deadline, and says of every rank whether it still answers; a rank that fails tells all others
-//! at once; tensors are serialised once and, on devices whose memory the host sees, not copied on either side.
+//! ```no_run
+//! use burn::tensor::Device;
+//! use burn_pipeline::link::Link;
+//! use burn_pipeline_mpi::Mpi;
+//! use std::time::Duration;
 //!
-//! 1. [`Mpi::connect`] starts a progress thread, the only one that calls MPI (`MPI_THREAD_FUNNELED` is enough).
-//!    Ranks compute meanwhile: see `progress.rs`.
-//! 2. [`Mpi::link`] opens a link over a communicator of its own, so that nothing else that uses MPI, and no other
-//!    link, gets into its messages; with colours it opens one link a group of ranks.
-//! 3. A message is a letter (its frame), and one transfer a tensor behind it. Letters are found by a matched probe,
-//!    tensors are received where their letter says how long they are. From the third message of equal shapes on, or
-//!    from the first where stages' metadata are known ([`Link::expect`](burn_pipeline::link::Link::expect)), the letter is short,
-//!    and the receives are posted before it comes.
-//! 4. A group of ranks has a communicator of its own ([`MpiLink::form_groups`](burn_pipeline::link::Link::form_groups)): all
-//!    ranks make them together, in the order of one list, so that none waits for another. Sums go over it by messages,
-//!    added in the order of ranks: `MPI_Allreduce` may add in another order, and then threads and processes would differ.
-//! 5. A gather is a letter from each rank to each other: it can then be told which rank is missing, which
-//!    `MPI_Allgather` cannot. Rows are a few numbers.
+//! // In each of the processes that `mpirun` starts; the pipeline that gets the link must be dropped before `mpi`.
+//! let mpi = Mpi::connect(Duration::from_secs(60))?;
+//! let link: Box<dyn Link> = Box::new(mpi.link(Device::flex())?);
+//! # Ok::<(), burn_pipeline_mpi::MpiError>(())
+//! ```
+//!
+//! Guarantees: a send never blocks the rank that sends; messages from one rank to another keep their order; every wait
+//! ends at its deadline, with an error that says of every rank whether it still answers; a rank that fails informs all
+//! others at once; tensors are serialised once and, on devices whose memory the host sees, not copied on either side.
+//!
+//! 1. [`Mpi::connect`] starts a progress thread, the only thread that calls MPI, so that `MPI_THREAD_FUNNELED` is enough.
+//!    It moves messages while ranks compute (`progress.rs`).
+//! 2. [`Mpi::link`] opens a link over a communicator of its own, so that its messages mix with those of no other link and
+//!    of no other user of MPI. [`Mpi::link_among`] opens one link for each group of ranks.
+//! 3. A message is an envelope with its frame, and one transfer for each tensor. Envelopes are found by a matched probe.
+//!    Tensors are received when their frame has said how long they are. Where messages repeat, or stages' metadata is
+//!    known ([`Link::expect`](burn_pipeline::link::Link::expect)), their receives are posted before the envelope arrives
+//!    (`incoming.rs`).
+//! 4. A group of ranks has a communicator of its own ([`Link::form_groups`](burn_pipeline::link::Link::form_groups)). All
+//!    ranks make the communicators together, in the order of one list, so that none waits for another. Sums are made of
+//!    messages, in rank order: `MPI_Allreduce` may add in another order, and results would differ from those of threads.
+//! 5. A gather is an envelope from each rank to each other, because `MPI_Allgather` cannot say which rank is missing.
 //! 6. A wait that has used half of its time asks every rank what it is doing. A progress thread answers even while
 //!    its rank computes, so a rank that does not answer is gone.
 //!
-//! # What can be promised when a process dies
+//! # When a process dies
 //!
-//! By default Open MPI's `mpirun` ends the whole job as soon as a process is killed or ends with a code other than 0:
-//! nothing is left behind and `mpirun` names the rank, but the other ranks are killed before they can say anything.
-//! With `mpirun --enable-recovery` they live on: every one returns an error that names the lost rank within its
-//! deadline. A process that is stopped is no news to `mpirun` in either mode, and the ranks find out the same way.
-//! MPI itself cannot go on without a rank (that takes ULFM, which Open MPI 4 does not have), so a program whose rank
-//! failed should end with [`Mpi::end_job`], which gives the other ranks time to report and then makes `mpirun` end
-//! all processes, stopped ones included (it also removes the shared memory that Open MPI leaves behind a killed rank).
-//! With `--enable-recovery`, `mpirun` itself ends with code 0 whatever the ranks end with. Errors inside MPI end the
-//! job, as MPI's default handler has it.
+//! By default, Open MPI's `mpirun` ends the whole job as soon as a process is killed or ends with a code other than 0.
+//! Nothing is left behind, and `mpirun` names the rank, but the other ranks are killed before they can report anything.
+//! With `mpirun --enable-recovery` they live on: each returns an error that names the lost rank within its deadline. A
+//! process that is stopped is not noticed by `mpirun` in either mode; the other ranks notice it at their deadlines.
+//!
+//! MPI itself cannot go on without a rank (that takes ULFM, which Open MPI 4 does not have). A program whose rank failed
+//! should therefore end with [`Mpi::end_job`]. It gives the other ranks time to report, then makes `mpirun` end all
+//! processes, stopped ones included, and removes the shared memory that Open MPI leaves behind a killed rank. With
+//! `--enable-recovery`, `mpirun` itself ends with code 0 whatever the ranks end with. Errors inside MPI end the job, which
+//! is what MPI's default handler does.
 
-mod coming;
 mod error;
 mod in_flight;
+mod incoming;
 mod job;
+mod lane;
 mod link;
 mod progress;
 mod repeats;
 mod traffic;
 
-pub use coming::ReceiveCounters;
 pub use error::MpiError;
+pub use incoming::ReceiveCounters;
 pub use job::Mpi;
 pub use link::MpiLink;

@@ -1,158 +1,116 @@
 //! One rank's end of a link over MPI.
 
-use crate::coming::ReceiveCounters;
-use crate::progress::{Opened, Order};
+use crate::incoming::ReceiveCounters;
+use crate::progress::{Command, Opened};
 use crate::traffic::Primer;
 use burn::tensor::{Bytes, Device};
-use burn_pipeline::link::kit::{Envelope, Mailbox, Packed, same_groups};
-use burn_pipeline::link::{Activity, ExpectedMessage, Header, Link, LinkError, Message, Monitor};
-use burn_pipeline::plan::Transport;
+use burn_pipeline::link::kit::{Endpoint, Envelope, Mailbox, Packed, Peers, same_groups};
+use burn_pipeline::link::{ExpectedMessage, Header, Link, LinkError, Message};
 use burn_pipeline::stage::Payload;
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::time::Instant;
 
-/// One rank's end of a link over MPI; see the module's header.
+/// One rank's end of a link over MPI; [`Mpi::link`](crate::Mpi::link) opens it.
 ///
 /// Sends are unbounded: what is sent waits in this process's memory until the receiver takes it.
 #[derive(Debug)]
 pub struct MpiLink {
-    link: usize,
-    mailbox: Arc<Mailbox>,
-    landings: Arc<ReceiveCounters>,
-    orders: Sender<Order>,
-    device: Device,
-    round: u64,
+    endpoint: Endpoint<Outbox>,
+    counters: Arc<ReceiveCounters>,
     /// The groups that were formed.
     groups: Vec<Vec<usize>>,
 }
 
-impl MpiLink {
-    pub(crate) fn new(opened: Opened, orders: Sender<Order>, device: Device) -> Self {
-        let Opened { link, mailbox, landings } = opened;
-        Self { link, mailbox, landings, orders, device, round: 0, groups: Vec::new() }
-    }
+/// The other ranks, through the progress thread.
+#[derive(Debug)]
+struct Outbox {
+    link: usize,
+    mailbox: Arc<Mailbox>,
+    commands: Sender<Command>,
+}
 
-    /// How the messages of this link have landed so far, beside those within groups; it goes on counting.
-    pub fn landings(&self) -> Arc<ReceiveCounters> {
-        self.landings.clone()
-    }
-
-    /// Sends a message that was packed before, as it is: one that goes to several ranks need not be read off its device
-    /// for each.
-    ///
-    /// # Errors
-    /// As [`Link::send`].
-    pub fn send_packed(&mut self, to: usize, packed: Packed) -> Result<(), LinkError> {
-        let to = self.mailbox.known(to)?;
-        self.mailbox.fail_if_failed()?;
-        let Packed { frame, bodies } = packed;
-        self.order(to, Envelope::Message(frame), bodies)
-    }
-
-    fn order(&self, to: usize, letter: Envelope, bodies: Vec<Bytes>) -> Result<(), LinkError> {
-        self.give(Order::Send { link: self.link, group: None, to, letter, bodies })
-    }
-
-    fn give(&self, order: Order) -> Result<(), LinkError> {
-        self.orders.send(order).map_err(|_| LinkError::Closed {
+impl Outbox {
+    fn command(&self, command: Command) -> Result<(), LinkError> {
+        self.commands.send(command).map_err(|_| LinkError::Closed {
             rank: self.mailbox.rank,
             message: "MPI has ended; drop `Mpi` after the pipelines that use it".to_owned(),
         })
     }
+}
 
-    /// A group that has this rank in it, and another one.
-    fn group(&self, group: usize, other: usize) -> Result<usize, LinkError> {
-        let both = |ranks: &Vec<usize>| ranks.contains(&self.mailbox.rank) && ranks.contains(&other);
-        let rank = self.mailbox.rank;
-        self.groups.get(group).filter(|ranks| both(ranks)).map(|_| group).ok_or(LinkError::NoSuchGroup {
-            rank,
-            group,
-            other,
-        })
+impl Peers for Outbox {
+    fn mailbox(&self) -> &Mailbox {
+        &self.mailbox
     }
 
-    /// Waits for the next message from a rank, on the link or within a group.
-    fn next(
-        &mut self,
-        group: Option<usize>,
-        from: usize,
-        header: Header,
-        deadline: Instant,
-    ) -> Result<Payload, LinkError> {
-        self.mailbox.receive(group, from, header, &self.device, deadline, &|question| self.ask(question))
+    fn send(&self, to: usize, envelope: Envelope, bodies: Vec<Bytes>) -> Result<(), LinkError> {
+        self.command(Command::Send { link: self.link, group: None, to, envelope, bodies })
     }
 
-    /// Asks all others what they are doing. If MPI has ended nobody answers, which is what the error then says.
-    fn ask(&self, question: u64) {
-        for rank in self.mailbox.others() {
-            let _ = self.order(rank, Envelope::Ask { question }, Vec::new());
+    fn close(&self) {
+        // The progress thread closes the link for the other ranks when `Mpi` is dropped. If MPI has ended, nothing is left
+        // to close.
+        let _ = self.command(Command::Close { link: self.link });
+    }
+}
+
+impl MpiLink {
+    pub(crate) fn new(opened: Opened, commands: Sender<Command>, device: Device) -> Self {
+        let Opened { link, mailbox, counters } = opened;
+        let endpoint = Endpoint::new(Arc::new(Outbox { link, mailbox, commands }), device);
+        Self { endpoint, counters, groups: Vec::new() }
+    }
+
+    /// How the receives of this link's messages were posted so far, except within groups. It goes on counting.
+    pub fn receive_counters(&self) -> Arc<ReceiveCounters> {
+        self.counters.clone()
+    }
+
+    /// Sends a message that was packed before. One that goes to several ranks is then read off its device once.
+    ///
+    /// # Errors
+    /// As [`Link::send`].
+    pub fn send_packed(&mut self, to: usize, packed: Packed) -> Result<(), LinkError> {
+        self.endpoint.send_packed(to, packed)
+    }
+
+    fn command(&self, command: impl FnOnce(usize) -> Command) -> Result<(), LinkError> {
+        let outbox = self.endpoint.peers();
+        outbox.command(command(outbox.link))
+    }
+
+    /// Checks that a group has both this rank and another one.
+    fn check_group(&self, group: usize, other: usize) -> Result<(), LinkError> {
+        let rank = self.rank();
+        match self.groups.get(group) {
+            Some(ranks) if ranks.contains(&rank) && ranks.contains(&other) => Ok(()),
+            _ => Err(LinkError::NoSuchGroup { rank, group, other }),
         }
-    }
-
-    fn wire(&self, peer: usize, source: burn_pipeline::link::WireError) -> LinkError {
-        LinkError::Wire { rank: self.mailbox.rank, peer, source }
     }
 }
 
 impl Link for MpiLink {
-    fn rank(&self) -> usize {
-        self.mailbox.rank
-    }
-
-    fn ranks(&self) -> usize {
-        self.mailbox.ranks
-    }
-
-    fn transport(&self) -> Transport {
-        Transport::Unbounded
-    }
-
-    fn monitor(&self) -> Arc<dyn Monitor> {
-        self.mailbox.clone()
-    }
-
-    fn to_device(&self, payload: Payload) -> Payload {
-        let Ok(payload) = payload.map_tensors(|_, tensor| Ok::<_, Infallible>(tensor.to_device(&self.device)));
-        payload
-    }
-
-    fn set_activity(&mut self, activity: Activity) {
-        self.mailbox.set_activity(activity);
-    }
-
-    fn send(&mut self, to: usize, message: Message, _: Instant) -> Result<(), LinkError> {
-        let to = self.mailbox.known(to)?;
-        self.mailbox.fail_if_failed()?;
-        let packed = Packed::new(message).map_err(|source| self.wire(to, source))?;
-        self.send_packed(to, packed)
-    }
-
-    fn receive(&mut self, from: usize, header: Header, deadline: Instant) -> Result<Payload, LinkError> {
-        self.next(None, from, header, deadline)
-    }
+    burn_pipeline::forward_link!(endpoint: rank, ranks, transport, monitor, to_device, set_activity);
+    burn_pipeline::forward_link!(endpoint: send, receive, probe, all_gather, abort);
 
     fn expect(&mut self, messages: &[ExpectedMessage]) -> Result<(), LinkError> {
-        let me = self.mailbox.rank;
+        let me = self.rank();
         let primer = |expected: &ExpectedMessage| {
             let incoming = expected.to == me;
-            let peer = self.mailbox.known(if incoming { expected.from } else { expected.to }).ok()?;
+            let peer = self.endpoint.mailbox().known(if incoming { expected.from } else { expected.to }).ok()?;
             Some(Primer { peer, incoming, frame: expected.frame()? })
         };
         let frames = messages.iter().filter_map(primer).collect();
-        self.give(Order::Expect { link: self.link, frames })
-    }
-
-    fn probe(&mut self, from: &[usize], deadline: Instant) -> Result<Option<(usize, Header)>, LinkError> {
-        self.mailbox.probe(from, deadline)
+        self.command(|link| Command::Expect { link, frames })
     }
 
     fn send_in(&mut self, group: usize, to: usize, message: Message, _: Instant) -> Result<(), LinkError> {
-        let group = Some(self.group(group, to)?);
-        self.mailbox.fail_if_failed()?;
-        let Packed { frame, bodies } = Packed::new(message).map_err(|source| self.wire(to, source))?;
-        self.give(Order::Send { link: self.link, group, to, letter: Envelope::Message(frame), bodies })
+        self.check_group(group, to)?;
+        self.endpoint.mailbox().fail_if_failed()?;
+        let Packed { frame, bodies } = Packed::new(message).map_err(|source| self.endpoint.wire(to, source))?;
+        let envelope = Envelope::Message(frame);
+        self.command(|link| Command::Send { link, group: Some(group), to, envelope, bodies })
     }
 
     fn receive_in(
@@ -162,46 +120,25 @@ impl Link for MpiLink {
         header: Header,
         deadline: Instant,
     ) -> Result<Payload, LinkError> {
-        let group = self.group(group, from)?;
-        self.next(Some(group), from, header, deadline)
+        self.check_group(group, from)?;
+        self.endpoint.receive_within(Some(group), from, header, deadline)
     }
 
     fn form_groups(&mut self, groups: &[Vec<usize>], deadline: Instant) -> Result<(), LinkError> {
-        // Making a communicator waits for all ranks, and cannot be called off: only once all are here, with one list.
+        // Making a communicator waits for all ranks and cannot be cancelled. So it begins only once all ranks are here, with
+        // the same list.
         same_groups(self, groups, deadline)?;
-        let rank = self.mailbox.rank;
         for ranks in groups {
             let (formed, answer) = channel();
-            self.give(Order::Form { link: self.link, ranks: ranks.clone(), formed })?;
+            self.command(|link| Command::Form { link, ranks: ranks.clone(), formed })?;
             let left = deadline.saturating_duration_since(Instant::now());
             answer.recv_timeout(left).map_err(|_| LinkError::Closed {
-                rank,
-                message: format!("not all ranks came to form the group of ranks {ranks:?}"),
+                rank: self.rank(),
+                message: format!("not all ranks formed the group of ranks {ranks:?} in time"),
             })?;
         }
         // Groups are counted from the first list on.
         self.groups.extend(groups.iter().cloned());
         Ok(())
-    }
-
-    fn all_gather(&mut self, bytes: Vec<u8>, deadline: Instant) -> Result<Vec<Vec<u8>>, LinkError> {
-        self.mailbox.fail_if_failed()?;
-        let round = self.round;
-        self.round += 1;
-        for rank in self.mailbox.others() {
-            self.order(rank, Envelope::Gather { round, bytes: bytes.clone() }, Vec::new())?;
-        }
-        self.mailbox.gather(round, bytes, deadline, &|question| self.ask(question))
-    }
-
-    fn abort(&mut self, message: String) {
-        self.mailbox.abort(burn_pipeline::link::Failure { rank: self.mailbox.rank, message });
-    }
-}
-
-impl Drop for MpiLink {
-    fn drop(&mut self) {
-        // If MPI has ended there is nothing to close.
-        let _ = self.orders.send(Order::Close { link: self.link });
     }
 }

@@ -1,8 +1,8 @@
-//! A communicator of NCCL: made without blocking, polled, aborted when it fails.
+//! A communicator of NCCL: made without blocking, polled, and aborted when it fails.
 //!
 //! 1. Every call returns at once (`blocking = 0`); [`Communicator::settle`] polls until it is done, until a deadline.
-//! 2. Memory goes in and out as [`Pinned`], which the caller keeps until an event behind the call is over.
-//! 3. A communicator that is dropped is aborted; [`Communicator::close`] ends it in peace.
+//! 2. Memory is passed as [`Pinned`], which the caller keeps until an event behind the call has completed.
+//! 3. A communicator that is dropped is aborted; [`Communicator::close`] ends it in agreement with all ranks.
 
 use crate::config::{Config, OLDEST};
 use crate::error::NcclError;
@@ -14,15 +14,15 @@ use std::ffi::{CStr, c_char, c_int};
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
-/// The colour of ranks that are in no part of a split.
+/// The colour of ranks that are in no group of a split.
 const NO_COLOR: c_int = -1;
-/// Between two looks.
+/// The time between two polls.
 const PAUSE: Duration = Duration::from_micros(20);
 
-/// What NCCL needs to know to form a communicator: rank 0 makes it, all get it.
+/// The id with which ranks form a communicator: rank 0 makes it, and all ranks get it.
 pub(crate) type Id = [u8; 128];
 
-/// Looks for the library; gives its version (2.28.9 is 22809).
+/// Opens the library; gives its version (2.28.9 is 22809).
 pub(crate) fn library() -> Result<c_int, NcclError> {
     // SAFETY: it loads NCCL's library, if there is one.
     if !unsafe { sys::is_culib_present() } {
@@ -38,24 +38,24 @@ pub(crate) fn new_id() -> Result<Id, NcclError> {
     Ok(id.internal.map(|byte| byte as u8))
 }
 
-/// What goes where.
+/// The direction of a transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
     To(usize),
     From(usize),
 }
 
-/// Operations over all members; of each pair, the first is read and the second is written.
+/// Operations over all members of a communicator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Collective {
     /// The sum of all members' elements, on every member.
     Sum,
     /// The sum, of which each member gets its share.
-    ShareOfSum,
+    ReduceScatter,
     /// All members' elements, one after the other, on every member.
-    Join,
+    AllGather,
     /// One member's elements, on every member.
-    Spread { root: usize },
+    Broadcast { root: usize },
 }
 
 /// A communicator of which this process is one rank.
@@ -68,7 +68,7 @@ pub(crate) struct Communicator {
 unsafe impl Send for Communicator {}
 
 impl Communicator {
-    /// Joins the ranks that have the same id; ends at the deadline, or when `stop` says why.
+    /// Joins the ranks that have the same id. Ends at the deadline, or when `stop` gives a reason.
     pub(crate) fn join(
         id: &Id,
         rank: usize,
@@ -96,8 +96,8 @@ impl Communicator {
         Ok(communicator)
     }
 
-    /// Makes a communicator of those ranks that say `Some` of the same number, ordered by `key`; `None` if this one
-    /// does not. All ranks must call it.
+    /// Makes a communicator of the ranks that pass the same colour, ordered by `key`. `None` if this rank passes no colour.
+    /// All ranks must call it.
     pub(crate) fn split(
         &self,
         color: Option<u16>,
@@ -107,19 +107,20 @@ impl Communicator {
     ) -> Result<Option<Self>, NcclError> {
         let what = "making the communicator of a group";
         let color = color.map_or(NO_COLOR, c_int::from);
-        // NCCL writes it when the parent has settled, which may be after an error here: it must then still be there.
+        // NCCL writes the handle when the parent has settled, which may be after an error here. So the memory is leaked, and
+        // freed only when nothing can write to it any more.
         let slot: &'static mut sys::ncclComm_t = Box::leak(Box::new(null_mut()));
         let written = std::ptr::from_mut(slot);
         let mut config = Config::new();
-        // SAFETY: the communicator is alive; the configuration is read before the call returns; the place for the new
-        // handle lives for ever, or until nothing writes to it any more (below).
+        // SAFETY: the communicator is alive; the configuration is read before the call returns; the memory for the new
+        // handle is not freed before the split has settled (below).
         let status = unsafe {
             sys::ncclCommSplit(self.handle, color, key as c_int, written, std::ptr::from_mut(&mut config).cast())
                 .result()
         };
         status.map_err(|error| failed(what, self.handle, error.0))?;
         self.settle(what, deadline, stop)?;
-        // SAFETY: it came from a box, and the split is over: nobody else has it.
+        // SAFETY: it came from a box, and the split has settled: nothing else uses it.
         let handle = *unsafe { Box::from_raw(written) };
         if handle.is_null() {
             return Ok(None);
@@ -129,7 +130,7 @@ impl Communicator {
         Ok(Some(part))
     }
 
-    /// Sends and receives, all at once, as one group; bytes, whatever the element type.
+    /// Sends and receives bytes, as one group.
     pub(crate) fn exchange(&self, stream: &Stream, transfers: &[(Way, Pinned)]) -> Result<(), NcclError> {
         let (handle, queue) = (self.handle, stream.for_nccl());
         self.group("a group of transfers", |call| {
@@ -137,7 +138,7 @@ impl Communicator {
                 let (pointer, bytes) = (memory.pointer(), memory.bytes());
                 let kind = sys::ncclDataType_t::ncclUint8;
                 // SAFETY: the memory is pinned: neither freed nor moved while `Pinned` lives, which the caller keeps
-                // until an event behind this group is over; it has that many bytes. Communicator and stream are alive.
+                // until an event behind this group has completed; it has that many bytes. Communicator and stream are alive.
                 call(unsafe {
                     match way {
                         Way::To(peer) => {
@@ -151,7 +152,8 @@ impl Communicator {
         })
     }
 
-    /// The same operation on every pair (what is read, what is written), as one group; elements are added as `dtype`.
+    /// The same operation on every pair (memory that is read, memory that is written), as one group. Elements are added as
+    /// `dtype`.
     pub(crate) fn collective(
         &self,
         stream: &Stream,
@@ -170,11 +172,11 @@ impl Communicator {
                 call(unsafe {
                     match operation {
                         Collective::Sum => sys::ncclAllReduce(source, target, given, kind, sum, handle, queue),
-                        Collective::ShareOfSum => {
+                        Collective::ReduceScatter => {
                             sys::ncclReduceScatter(source, target, taken, kind, sum, handle, queue)
                         }
-                        Collective::Join => sys::ncclAllGather(source, target, given, kind, handle, queue),
-                        Collective::Spread { root } => {
+                        Collective::AllGather => sys::ncclAllGather(source, target, given, kind, handle, queue),
+                        Collective::Broadcast { root } => {
                             sys::ncclBroadcast(source, target, given, kind, root as c_int, handle, queue)
                         }
                     }
@@ -184,7 +186,7 @@ impl Communicator {
         })
     }
 
-    /// Runs calls as one group, which is ended whatever they say.
+    /// Runs calls as one group, which is ended even if one of them fails.
     fn group(
         &self,
         what: &'static str,
@@ -198,7 +200,7 @@ impl Communicator {
         done.and(ended)
     }
 
-    /// Looks whether anything went wrong; `false` while a call is still in progress.
+    /// Whether the last call has done its work on the host.
     pub(crate) fn is_settled(&self, what: &'static str) -> Result<bool, NcclError> {
         let mut state = sys::ncclResult_t::ncclSuccess;
         // SAFETY: the communicator is alive, and the state is written before the call returns.
@@ -223,19 +225,19 @@ impl Communicator {
                 return Err(NcclError::Stopped { what, reason });
             }
             if Instant::now() >= deadline {
-                return Err(NcclError::Late { what });
+                return Err(NcclError::Timeout { what });
             }
             std::thread::sleep(PAUSE);
         }
         Ok(())
     }
 
-    /// Ends it in peace, which takes all ranks; one that does not come in time ends it without them.
+    /// Ends it together with all ranks. If they do not do so before the deadline, it is aborted.
     pub(crate) fn close(self, deadline: Instant) {
         // SAFETY: the communicator is alive.
         let begun = unsafe { sys::ncclCommFinalize(self.handle).result() };
-        if begun.is_ok() && self.settle("parting", deadline, &|| None).is_ok() {
-            // SAFETY: it is finalised, and nobody has it any more: dropping it again is avoided.
+        if begun.is_ok() && self.settle("closing a communicator", deadline, &|| None).is_ok() {
+            // SAFETY: it is finalised, nothing uses it any more, and it is not dropped as well.
             let _ = unsafe { sys::ncclCommDestroy(self.handle) };
             std::mem::forget(self);
         }
@@ -245,14 +247,14 @@ impl Communicator {
 impl Drop for Communicator {
     fn drop(&mut self) {
         if !self.handle.is_null() {
-            // SAFETY: the communicator is alive, nobody has it any more, and no thread is inside one of its calls. It
-            // wakes what stands in queues.
+            // SAFETY: the communicator is alive, nothing uses it any more, and no thread is inside one of its calls. The
+            // call ends what is in queues.
             let _ = unsafe { sys::ncclCommAbort(self.handle) };
         }
     }
 }
 
-/// What NCCL adds elements as, and their bytes.
+/// The type as which NCCL adds elements, and its bytes.
 fn element(dtype: DType) -> Result<(sys::ncclDataType_t, usize), NcclError> {
     let kind = match dtype {
         DType::F64 => sys::ncclDataType_t::ncclFloat64,

@@ -1,7 +1,7 @@
-//! How NCCL is told to make a communicator: `ncclConfig_t`, byte for byte.
+//! The configuration of a communicator: NCCL's `ncclConfig_t`, byte for byte.
 //!
-//! The structure differs between the headers that cudarc can be built for. Here it is what programs have that were built with
-//! NCCL 2.18: its fields, its size and its version, which every later library takes.
+//! The structure differs between the headers that cudarc can be built for. This one has the fields, the size and the
+//! version of NCCL 2.18, which every later library accepts.
 
 use std::ffi::{c_char, c_int, c_uint};
 use std::ptr::null;
@@ -9,7 +9,7 @@ use std::ptr::null;
 /// The oldest NCCL that can split communicators.
 pub(crate) const OLDEST: c_int = 21800;
 const MAGIC: c_uint = 0xcafe_beef;
-/// "As the library thinks best."
+/// "The library decides."
 const UNDEFINED: c_int = i32::MIN;
 
 /// `ncclConfig_t` of NCCL 2.18.
@@ -27,7 +27,7 @@ pub(crate) struct Config {
 }
 
 impl Config {
-    /// Calls that return at once; everything else as the library thinks best.
+    /// Calls that return at once; the library decides everything else.
     pub(crate) fn new() -> Self {
         Self {
             size: size_of::<Self>(),

@@ -1,83 +1,83 @@
-//! Why NCCL cannot be used, or failed.
+//! The errors of links over NCCL.
 
 use burn::tensor::DType;
 use burn_pipeline::link::{LinkError, TcpError};
 
-/// Why NCCL cannot be used, or failed.
+/// The errors of links over NCCL.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum NcclError {
-    /// No driver.
-    #[error("there is no CUDA driver on this machine (libcuda.so); use --link mpi, tcp or threads here")]
+    /// There is no CUDA driver.
+    #[error("there is no CUDA driver on this machine (libcuda.so); use MPI, TCP or threads here")]
     NoDriver,
-    /// No NCCL.
+    /// NCCL's library is not found.
     #[error(
         "libnccl.so is not found; put its folder into LD_LIBRARY_PATH (where there is only libnccl.so.2, make a link of the first name to it)"
     )]
     NoLibrary,
-    /// An NCCL that is too old.
+    /// NCCL is too old.
     #[error("NCCL's version is {version}, and 21800 (2.18) or newer is needed")]
     Old {
         /// The version, as NCCL counts: 21800 is 2.18.0.
         version: i32,
     },
-    /// The driver lacks marks over a whole context.
-    #[error("the driver knows no events over a whole context (CUDA 12.5 or newer does); choose Ordering::Host")]
-    NoContextMarks,
-    /// Another device.
-    #[error("{device} is no CUDA device of this build; links over NCCL take Device::cuda")]
+    /// The driver lacks events over a whole context.
+    #[error("the driver has no events over a whole context (CUDA 12.5 or newer does); choose Ordering::Host")]
+    NoContextEvents,
+    /// The device is not a CUDA device.
+    #[error("{device} is not a CUDA device of this build; pass Device::cuda(index)")]
     NoCudaDevice {
-        /// What was given.
+        /// The device that was passed.
         device: String,
     },
-    /// The ranks did not find each other.
+    /// The ranks could not connect.
     #[error(transparent)]
-    Meeting(#[from] TcpError),
+    Connect(#[from] TcpError),
     /// A rank failed, or was lost, before all had joined.
     #[error(transparent)]
     Link(#[from] LinkError),
-    /// A thread cannot be started.
+    /// The thread that serves the link cannot be started, or has ended.
     #[error("the thread that serves the GPU's transfers cannot be started, or has ended: {0}")]
     Thread(String),
-    /// The driver refused something.
+    /// A call of the driver failed.
     #[error("{what}: {error}")]
     Driver {
-        /// What was asked of it.
+        /// The call.
         what: &'static str,
-        /// What it said.
+        /// The driver's or NCCL's error.
         error: String,
     },
-    /// NCCL refused something, or found an error later.
+    /// A call of NCCL failed, or NCCL reported an error later.
     #[error("NCCL, {what}: {error} (NCCL_DEBUG=WARN says more)")]
     Failed {
-        /// What was asked of it.
+        /// The call.
         what: &'static str,
-        /// What it said.
+        /// The driver's or NCCL's error.
         error: String,
     },
-    /// The deadline passed.
+    /// A timeout passed.
     #[error("{what} did not end in time; is every rank running, and does NCCL_SOCKET_IFNAME name the right network?")]
-    Late {
-        /// What did not end.
+    Timeout {
+        /// The call that did not end.
         what: &'static str,
     },
     /// Another rank failed meanwhile.
     #[error("{what} was given up: {reason}")]
     Stopped {
-        /// What was given up.
+        /// The call that was given up.
         what: &'static str,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// Elements that NCCL cannot add.
+    /// NCCL cannot add elements of this type.
     #[error("NCCL cannot add elements of {dtype:?}; cast them")]
     Elements {
         /// The element type.
         dtype: DType,
     },
-    /// A tensor's memory is not there.
-    #[error("a tensor's memory cannot be had: {error}")]
+    /// A tensor's memory cannot be accessed.
+    #[error("a tensor's memory cannot be accessed: {error}")]
     Memory {
-        /// What CubeCL said.
+        /// CubeCL's error.
         error: String,
     },
 }

@@ -1,7 +1,7 @@
-//! A GPU of this process, and queues and marks on it: the few calls to CUDA's driver that a link needs.
+//! A GPU of this process, with streams and events: the few calls to CUDA's driver that a link needs.
 //!
-//! CubeCL shows neither its streams nor its events, so nothing here touches them: the only order between its queues and
-//! ours is made on the host, or by marks over the whole context.
+//! CubeCL exposes neither its streams nor its events, so nothing here touches them. The order between its queues and this
+//! one is made on the host, or by events over the whole context (`order.rs`).
 
 use crate::error::NcclError;
 use cudarc::driver::{CudaContext, DriverError, result, sys};
@@ -24,7 +24,7 @@ impl Gpu {
             return Err(NcclError::NoDriver);
         }
         let count = result::init().and_then(|()| CudaContext::device_count());
-        Ok(count.map_err(said("GPUs cannot be counted"))? as usize)
+        Ok(count.map_err(failed("GPUs cannot be counted"))? as usize)
     }
 
     /// Opens the driver, and the GPU, for the thread that calls.
@@ -33,7 +33,7 @@ impl Gpu {
         if !unsafe { sys::is_culib_present() } {
             return Err(NcclError::NoDriver);
         }
-        let context = CudaContext::new(index).map_err(said("the GPU cannot be opened"))?;
+        let context = CudaContext::new(index).map_err(failed("the GPU cannot be opened"))?;
         let gpu = Self { context };
         gpu.bind()?;
         Ok(gpu)
@@ -41,45 +41,45 @@ impl Gpu {
 
     /// Makes it the GPU of the thread that calls.
     pub(crate) fn bind(&self) -> Result<(), NcclError> {
-        self.context.bind_to_thread().map_err(said("the GPU cannot be bound to a thread"))
+        self.context.bind_to_thread().map_err(failed("the GPU cannot be bound to a thread"))
     }
 
-    /// Does the driver know marks over a whole context (CUDA 12.5 or newer)?
-    pub(crate) fn knows_context_marks() -> bool {
+    /// Whether the driver has events over a whole context (CUDA 12.5 or newer).
+    pub(crate) fn has_context_events() -> bool {
         on_context(b"cuCtxRecordEvent\0").and(on_context(b"cuCtxWaitEvent\0")).is_some()
     }
 
-    /// Marks all work that was given to the GPU so far, in whatever queue of this process.
-    pub(crate) fn mark_all(&self, event: &Event) -> Result<(), NcclError> {
+    /// Records an event behind all work that this process has given to the GPU so far, in any queue.
+    pub(crate) fn record_all(&self, event: &Event) -> Result<(), NcclError> {
         self.on_context(b"cuCtxRecordEvent\0", event)
     }
 
-    /// Makes all work that is given to the GPU from now on, in whatever queue of this process, wait for a mark.
-    pub(crate) fn await_before_all(&self, event: &Event) -> Result<(), NcclError> {
+    /// Makes all work that this process gives to the GPU from now on, in any queue, wait for an event.
+    pub(crate) fn wait_before_all(&self, event: &Event) -> Result<(), NcclError> {
         self.on_context(b"cuCtxWaitEvent\0", event)
     }
 
     fn on_context(&self, name: &[u8], event: &Event) -> Result<(), NcclError> {
-        let call = on_context(name).ok_or(NcclError::NoContextMarks)?;
+        let call = on_context(name).ok_or(NcclError::NoContextEvents)?;
         // SAFETY: the function has this signature since CUDA 12.5, the first version that has it; the context is alive
         // as long as `self`, the event as long as `event`, and the driver keeps what it needs of either.
         let done = unsafe { call(self.context.cu_ctx(), event.event) };
-        done.result().map_err(said("a mark over the context failed"))
+        done.result().map_err(failed("an event over the context failed"))
     }
 }
 
-/// A function of the driver that older ones lack: cudarc has it only when it was built for a newer CUDA.
+/// A function that older drivers lack. cudarc has it only when it was built for a newer CUDA.
 fn on_context(name: &[u8]) -> Option<OnContext> {
     // SAFETY: the driver is loaded (there is a `Gpu`, or the caller is about to open one after looking for it), stays
     // loaded as long as the process lives, and its function of this name has this signature.
     unsafe { sys::is_culib_present().then(|| sys::culib().get::<OnContext>(name).ok().map(|found| *found)).flatten() }
 }
 
-fn said(what: &'static str) -> impl Fn(DriverError) -> NcclError {
+fn failed(what: &'static str) -> impl Fn(DriverError) -> NcclError {
     move |error| NcclError::Driver { what, error: format!("{error:?}") }
 }
 
-/// A queue of our own on a GPU, apart from those that compute.
+/// A queue on a GPU, separate from those that compute.
 #[derive(Debug)]
 pub(crate) struct Stream {
     stream: sys::CUstream,
@@ -93,23 +93,23 @@ unsafe impl Send for Stream {}
 impl Stream {
     pub(crate) fn new(gpu: &Gpu) -> Result<Self, NcclError> {
         let stream = result::stream::create(result::stream::StreamKind::NonBlocking);
-        Ok(Self { stream: stream.map_err(said("a stream cannot be made"))?, _gpu: gpu.clone() })
+        Ok(Self { stream: stream.map_err(failed("a stream cannot be made"))?, _gpu: gpu.clone() })
     }
 
-    /// What NCCL calls it.
+    /// The stream as NCCL's type.
     pub(crate) fn for_nccl(&self) -> cudarc::nccl::sys::cudaStream_t {
         self.stream.cast()
     }
 
-    /// What is queued from now on starts after the mark.
+    /// Makes what is queued from now on wait for an event.
     pub(crate) fn wait(&self, event: &Event) -> Result<(), NcclError> {
         let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
         // SAFETY: both handles are alive.
         let done = unsafe { result::stream::wait_event(self.stream, event.event, flags) };
-        done.map_err(said("a stream cannot wait for an event"))
+        done.map_err(failed("a stream cannot wait for an event"))
     }
 
-    /// Has everything in the queue ended? A queue that failed runs nothing more.
+    /// Whether everything in the queue has ended. A queue that failed runs nothing more.
     pub(crate) fn is_empty(&self) -> bool {
         // SAFETY: the handle is alive.
         let asked = unsafe { sys::cuStreamQuery(self.stream) };
@@ -119,12 +119,12 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        // SAFETY: the handle is alive, and nobody has it any more; the driver lets queued work end first.
+        // SAFETY: the handle is alive, and nothing uses it any more; the driver lets queued work end first.
         let _ = unsafe { result::stream::destroy(self.stream) };
     }
 }
 
-/// A mark in a queue.
+/// An event in a queue.
 #[derive(Debug)]
 pub(crate) struct Event {
     event: sys::CUevent,
@@ -140,29 +140,29 @@ unsafe impl Sync for Event {}
 impl Event {
     pub(crate) fn new(gpu: &Gpu) -> Result<Self, NcclError> {
         let event = result::event::create(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING);
-        Ok(Self { event: event.map_err(said("an event cannot be made"))?, _gpu: gpu.clone() })
+        Ok(Self { event: event.map_err(failed("an event cannot be made"))?, _gpu: gpu.clone() })
     }
 
-    /// Marks what is in a queue now.
+    /// Records the event behind what is in a queue now.
     pub(crate) fn record(&self, stream: &Stream) -> Result<(), NcclError> {
         // SAFETY: both handles are alive.
-        unsafe { result::event::record(self.event, stream.stream) }.map_err(said("an event cannot be recorded"))
+        unsafe { result::event::record(self.event, stream.stream) }.map_err(failed("an event cannot be recorded"))
     }
 
-    /// Has everything before the mark ended?
-    pub(crate) fn is_over(&self) -> Result<bool, NcclError> {
+    /// Whether everything before the event has ended.
+    pub(crate) fn is_complete(&self) -> Result<bool, NcclError> {
         // SAFETY: the handle is alive.
         match unsafe { result::event::query(self.event) } {
             Ok(()) => Ok(true),
             Err(error) if error.0 == sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
-            Err(error) => Err(said("the queue of transfers failed")(error)),
+            Err(error) => Err(failed("the queue of transfers failed")(error)),
         }
     }
 }
 
 impl Drop for Event {
     fn drop(&mut self) {
-        // SAFETY: the handle is alive, and nobody has it any more; the driver keeps a mark that something waits for.
+        // SAFETY: the handle is alive, and nothing uses it any more; the driver keeps an event that something waits for.
         let _ = unsafe { result::event::destroy(self.event) };
     }
 }

@@ -1,33 +1,39 @@
-//! Ranks of `burn-pipeline` on NVIDIA GPUs, over NCCL: one process a GPU, or one thread a GPU in a process.
+//! Ranks of `burn-pipeline` on NVIDIA GPUs, over NCCL: one process for each GPU, or one thread for each GPU of a process.
 //!
-//! The link stands behind the feature `cuda`, so that the order of transfers is tested where no CUDA is.
+//! The link, `NcclLink`, needs the feature `cuda`. Without it the crate builds and
+//! tests what needs no CUDA: how ranks agree on the order of transfers.
 //!
-//! Guarantees: tensors go from GPU to GPU, on a queue of their own, while ranks compute; a send never blocks the rank
-//! that sends; messages of one rank to another keep their order; queues of different ranks never stand in a circle,
-//! whatever is sent (`pairing.rs`, with a proof); every wait ends at its deadline, and a rank that fails or is
-//! lost makes all others abort and return an error that names it.
+//! Guarantees: tensors go from GPU to GPU, in a queue of their own, while ranks compute; a send never blocks the rank
+//! that sends; messages from one rank to another keep their order; queues of different ranks never wait in a circle,
+//! whatever is sent (`pairing.rs`, with a proof); every wait ends at its deadline; a rank that fails or is lost makes all
+//! others abort and return an error that names it.
 //!
-//! 1. The ranks meet over TCP, at `MASTER_ADDR` and `MASTER_PORT` ([`NcclLink::connect`]), or over a link that they have
-//!    already, MPI's for example ([`NcclLink::by_link`]). The connections stay: frames, gathers, failures and questions
-//!    travel on them, so that NCCL carries nothing but tensors' bytes, and who is gone is known without it. A message
-//!    with tensors that are not on this rank's GPU goes there whole.
-//! 2. Rank 0 makes NCCL's id, and all get it by a gather. Joining does not block: it ends at the deadline, or when one
-//!    of the others is lost. Neighbours exchange a few bytes at once, since a first transfer makes the connection.
-//! 3. A rank has one communicator and one queue, used by one thread (`progress.rs`). What is sent is offered to its
-//!    receiver; pairs of ranks agree what goes next, and all that they have for each other then is one NCCL group, both
-//!    ways.
-//! 4. Between CubeCL's queues and ours, [`Ordering`] keeps order: on the host, or by events over the whole context.
-//! 5. Sums over groups of ranks are NCCL's, on communicators split off in the order of [`Link::form_groups`].
-//! 6. While anything is in the queue, errors that NCCL finds later are asked for, and time is counted: on either, the
-//!    communicators are aborted, which wakes the queue, and all ranks are told.
+//! 1. The ranks connect over TCP, at `MASTER_ADDR` and `MASTER_PORT` (`NcclLink::connect`), or over a link that they have
+//!    already, such as MPI's (`NcclLink::by_link`). The connections stay: frames, gathers, failures and questions travel
+//!    over them, NCCL carries nothing but the bytes of tensors, and a lost rank is noticed without NCCL. A message with
+//!    tensors that are not on this rank's GPU goes over the connection as a whole.
+//! 2. Rank 0 makes NCCL's id, and all ranks get it by a gather. Joining does not block: it ends at the deadline, or when
+//!    another rank is lost. Neighbours exchange a few bytes at once, because NCCL connects ranks at the first transfer.
+//! 3. A rank has one communicator and one queue, used by one thread (`progress.rs`). A tensor that is sent is first offered
+//!    to its receiver. Pairs of ranks agree what goes next, and all that they have for each other then is one NCCL group,
+//!    in both directions.
+//! 4. `Ordering` says how transfers keep their order relative to CubeCL's queues: on the host, or by events over the
+//!    whole context.
+//! 5. Sums over groups of ranks are NCCL's, on communicators that are split off in the order of
+//!    [`Link::form_groups`](burn_pipeline::link::Link::form_groups).
+//! 6. While anything is in the queue, the thread polls for errors of NCCL and watches the time. An error, or a transfer
+//!    that takes too long, aborts the communicators, which empties the queue, and is reported to all ranks.
 //!
-//! Nothing of CUDA is needed to build it: driver and NCCL are opened at run time (`libnccl.so`, by that name: the Python
-//! wheel has only `libnccl.so.2`, make a link). Rules of CubeCL that matter here: its `to_device` and its collectives are
-//! not used beside this link (their communicators would have to agree in order with ours), and a capture of Burn's
-//! (`capture()`) must not run while [`Ordering::Context`] is used.
+//! Nothing of CUDA is needed to build the link: driver and NCCL are opened at run time (`libnccl.so`, by that name: the
+//! Python wheel has only `libnccl.so.2`, make a link). Two rules of CubeCL matter: do not use its `to_device` between GPUs
+//! or its collectives beside this link, because their communicators would have to agree in order with this link's; and do
+//! not run a capture of Burn's (`capture()`) while `Ordering::Context` is used.
 //!
-//! [`Link::form_groups`]: burn_pipeline::link::Link::form_groups
+//! Reading order: `link.rs` (the rank's own thread), `progress.rs` (the thread that calls NCCL), `pairing.rs` (what goes
+//! next), `order.rs` and `tensors.rs` (CubeCL's queues and memory), `communicator.rs` and `gpu.rs` (NCCL and the driver).
 
+#[cfg(feature = "cuda")]
+mod command;
 #[cfg(feature = "cuda")]
 mod communicator;
 #[cfg(any(test, feature = "cuda"))]
@@ -36,6 +42,8 @@ mod config;
 mod error;
 #[cfg(feature = "cuda")]
 mod gpu;
+#[cfg(feature = "cuda")]
+mod inbox;
 #[cfg(feature = "cuda")]
 mod link;
 #[cfg(feature = "cuda")]
@@ -52,8 +60,6 @@ mod start;
 mod sums;
 #[cfg(feature = "cuda")]
 mod tensors;
-#[cfg(feature = "cuda")]
-mod turn;
 
 #[cfg(feature = "cuda")]
 pub use error::NcclError;

@@ -1,43 +1,42 @@
 //! One rank's end of a link over NCCL.
 
+use crate::command::{Answer, Answered, Collect, Command};
 use crate::communicator::{self, Collective, Id};
 use crate::error::NcclError;
 use crate::gpu::Gpu;
+use crate::inbox::{Content, Inbox, Slot};
 use crate::options::NcclOptions;
-use crate::order::Order;
-use crate::order::Ordering;
+use crate::order::{Order, Ordering};
 use crate::start::Start;
 use crate::tensors::{cuda_device, from_cube, into_cube, is_on};
-use crate::turn::{Answer, Answered, Collect, Content, Inbox, Slot, Turn};
 use burn::tensor::Device;
 use burn_cubecl::tensor::CubeTensor;
 use burn_pipeline::link::kit::{
-    Connections, Endpoint, Frame, Mailbox, Received, Sink, all_reduce, connect_at, connect_over,
+    Connections, Endpoint, Frame, Mailbox, Mesh, Received, Sink, all_reduce, connect_at, connect_over,
 };
-use burn_pipeline::link::{Activity, Header, Launch, Link, LinkError, Message, Monitor, Rendezvous};
-use burn_pipeline::plan::Transport;
+use burn_pipeline::link::{Header, Launch, Link, LinkError, Message, Rendezvous};
 use burn_pipeline::stage::{AnyTensor, Payload, PayloadPart, TensorKind};
 use std::collections::BTreeMap;
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long a thread whose deadline has passed may take to say so.
-const LAST_WORDS: Duration = Duration::from_secs(10);
+/// How much longer than its deadline the thread may take to report that it could not join.
+const REPORT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// One rank's end of a link over NCCL; see the module's header.
+/// One rank's end of a link over NCCL.
 ///
 /// Sends are unbounded: what is sent stays in the GPU's memory until its receiver's memory has it.
 pub struct NcclLink {
-    post: Endpoint,
+    endpoint: Endpoint<Mesh>,
     inbox: Inbox,
     order: Order,
-    turns: Sender<Turn>,
+    commands: Sender<Command>,
     thread: Option<JoinHandle<()>>,
-    /// How many groups were formed, and how often each was used.
+    /// The number of groups that were formed.
     formed: usize,
+    /// How often each group was used.
     rounds: BTreeMap<u32, u64>,
     ordered_sums: bool,
 }
@@ -49,30 +48,30 @@ impl std::fmt::Debug for NcclLink {
 }
 
 impl NcclLink {
-    /// Meets the other ranks at rank 0's address and joins them; what the link receives is on `device`, a CUDA device
-    /// that no other rank of this process has.
+    /// Connects to the other ranks at rank 0's address and joins them. What the link receives is on `device`, a CUDA
+    /// device that no other rank of this process has.
     ///
     /// # Errors
-    /// If there is no driver, NCCL or such a device, or the other ranks do not come.
+    /// If there is no driver, NCCL or such a device, or ranks are missing when the timeout passes.
     pub fn connect(rendezvous: &Rendezvous, device: Device, options: NcclOptions) -> Result<Self, NcclError> {
         check(&device, options)?;
         let connections = connect_at(rendezvous, options.timeout)?;
         Self::over(rendezvous.rank, rendezvous.ranks, connections, device, options)
     }
 
-    /// As [`NcclLink::connect`], but the ranks meet over a link that joins them already: MPI's, or that of the threads
-    /// of one process. All ranks must call it; the other link is not needed any more then.
+    /// As [`NcclLink::connect`], but the ranks exchange their addresses over another link: MPI's, or that of the threads
+    /// of one process. All ranks must call it. The other link is not needed afterwards.
     ///
     /// # Errors
-    /// As [`NcclLink::connect`], and if the link fails.
+    /// As [`NcclLink::connect`], and if the other link fails.
     pub fn by_link(link: &mut dyn Link, device: Device, options: NcclOptions) -> Result<Self, NcclError> {
         check(&device, options)?;
         let connections = connect_over(link, options.timeout)?;
         Self::over(link.rank(), link.ranks(), connections, device, options)
     }
 
-    /// The GPU of a process that a launcher started: of those that it sees, the one with its rank on this machine (again
-    /// from the first where there are fewer GPUs than ranks).
+    /// The GPU for a process that a launcher started: the one whose index is the process's rank on its machine, modulo the
+    /// number of GPUs that the process sees.
     ///
     /// # Errors
     /// If there is no driver or no GPU.
@@ -89,63 +88,65 @@ impl NcclLink {
         options: NcclOptions,
     ) -> Result<Self, NcclError> {
         let inbox = Inbox::new(ranks);
-        let (turns, taken) = channel();
-        let mut post = Endpoint::start(rank, ranks, connections, sink(inbox.clone(), turns.clone()))?;
-        let joined = Self::begin(&mut post, device.inner(), taken, options);
-        let (order, thread) = joined.inspect_err(|error| post.abort(error.to_string()))?;
-        let (formed, ordered_sums) = (0, options.ordered_sums);
-        let thread = Some(thread);
-        Ok(Self { post, inbox, order, turns, thread, formed, rounds: BTreeMap::new(), ordered_sums })
+        let (commands, taken) = channel();
+        let mailbox = Arc::new(Mailbox::new(rank, ranks));
+        let sink = sink(mailbox.clone(), inbox.clone(), commands.clone());
+        let mesh = Mesh::start(connections, mailbox, &sink)?;
+        let mut endpoint = Endpoint::new(mesh, device.clone());
+        let joined = Self::join(&mut endpoint, device.inner(), taken, options);
+        let (order, thread) = joined.inspect_err(|error| endpoint.abort(error.to_string()))?;
+        let (formed, rounds, ordered_sums) = (0, BTreeMap::new(), options.ordered_sums);
+        Ok(Self { endpoint, inbox, order, commands, thread: Some(thread), formed, rounds, ordered_sums })
     }
 
     /// Gives all ranks the id, and starts the thread, which joins them.
-    fn begin(
-        post: &mut Endpoint,
+    fn join(
+        endpoint: &mut Endpoint<Mesh>,
         device: Device,
-        taken: Receiver<Turn>,
+        taken: Receiver<Command>,
         options: NcclOptions,
     ) -> Result<(Order, JoinHandle<()>), NcclError> {
         let deadline = Instant::now() + options.timeout;
-        let rank = post.mailbox().rank;
-        let own = if rank == 0 { communicator::new_id()?.to_vec() } else { Vec::new() };
-        let rows = post.all_gather(own, deadline)?;
-        let id = rows.into_iter().next().and_then(|bytes| Id::try_from(bytes).ok());
+        let own = if endpoint.rank() == 0 { communicator::new_id()?.to_vec() } else { Vec::new() };
+        let ids = endpoint.all_gather(own, deadline)?;
+        let id = ids.into_iter().next().and_then(|bytes| Id::try_from(bytes).ok());
         let id = id.ok_or_else(|| NcclError::Thread("rank 0 gave no id".to_owned()))?;
         let (cube, index) = cuda_device(&device)?;
-        let start = Start { id, index, cube, device, mesh: post.mesh.clone(), options, deadline };
-        let (told, answer) = channel();
+        let start = Start { id, index, cube, device, mesh: endpoint.peers().clone(), options, deadline };
+        let (joined, answer) = channel();
         let body = move || {
             let (progress, order) = match start.run() {
-                Ok((progress, order)) => (Ok(progress), Ok(order)),
-                Err(error) => (Err(()), Err(error)),
+                Ok((progress, order)) => (Some(progress), Ok(order)),
+                Err(error) => (None, Err(error)),
             };
-            // Who asked waits for it.
-            let _ = told.send(order);
-            if let Ok(progress) = progress {
+            // It fails if the caller has given up.
+            let _ = joined.send(order);
+            if let Some(progress) = progress {
                 progress.run(&taken);
             }
         };
         let spawned = std::thread::Builder::new().name("nccl progress".to_owned()).spawn(body);
         let thread = spawned.map_err(|error| NcclError::Thread(error.to_string()))?;
-        // It ends at the deadline by itself, unless a call of the driver's or NCCL's does not come back.
-        let left = deadline.saturating_duration_since(Instant::now()) + LAST_WORDS;
+        // The thread ends at the deadline by itself, unless a call of the driver's or NCCL's does not return.
+        let left = deadline.saturating_duration_since(Instant::now()) + REPORT_TIMEOUT;
         let answered = answer.recv_timeout(left);
         let order = answered.map_err(|error| NcclError::Thread(format!("it has not joined: {error}")))??;
-        // From here on every rank has joined, or none goes on.
-        post.all_gather(Vec::new(), deadline)?;
+        // After this, either every rank has joined, or none goes on.
+        endpoint.barrier(deadline)?;
         Ok((order, thread))
     }
 
-    /// Sums tensors over a group and gives each member its share, rows `[i * n / members, (i + 1) * n / members)` to the
-    /// group's i-th member. The first dimension of every tensor must be a multiple of the number of members.
+    /// Sums tensors over a group and gives each member some rows of the sums: rows `[i * n / members, (i + 1) * n /
+    /// members)` to the group's i-th member. The first dimension of every tensor must be a multiple of the number of
+    /// members.
     ///
     /// All members call it for the same groups in the same order, with tensors of the same shapes and element types.
     ///
     /// # Errors
     /// If another rank failed, the deadline passed, or the lists differ.
-    pub fn reduce_scatter(
+    pub fn reduce_scatter_rows(
         &mut self,
-        number: usize,
+        group: usize,
         ranks: &[usize],
         tensors: Vec<AnyTensor>,
         deadline: Instant,
@@ -157,69 +158,61 @@ impl NcclLink {
                 return Err(LinkError::Lists { rank: self.rank(), peer: self.rank(), reason });
             }
         }
-        self.whole(number, ranks, Collective::ShareOfSum, tensors, deadline)
+        self.collective_of_all(group, ranks, Collective::ReduceScatter, tensors, deadline)
     }
 
     /// Joins the members' tensors along their first dimension, in rank order, on every member.
     ///
     /// # Errors
-    /// As [`NcclLink::reduce_scatter`].
-    pub fn all_gather_tensors(
+    /// As [`NcclLink::reduce_scatter_rows`].
+    pub fn all_gather_rows(
         &mut self,
-        number: usize,
+        group: usize,
         ranks: &[usize],
         tensors: Vec<AnyTensor>,
         deadline: Instant,
     ) -> Result<Vec<AnyTensor>, LinkError> {
-        self.whole(number, ranks, Collective::Join, tensors, deadline)
+        self.collective_of_all(group, ranks, Collective::AllGather, tensors, deadline)
     }
 
-    /// Gives every member the tensors of the group's `root`-th member; the others give tensors of the same shapes and
+    /// Gives every member the tensors of the group's `root`-th member. The others pass tensors of the same shapes and
     /// element types, whose elements are not read.
     ///
     /// # Errors
-    /// As [`NcclLink::reduce_scatter`].
-    pub fn broadcast(
+    /// As [`NcclLink::reduce_scatter_rows`].
+    pub fn broadcast_like(
         &mut self,
-        number: usize,
+        group: usize,
         ranks: &[usize],
         root: usize,
         tensors: Vec<AnyTensor>,
         deadline: Instant,
     ) -> Result<Vec<AnyTensor>, LinkError> {
-        self.whole(number, ranks, Collective::Spread { root }, tensors, deadline)
+        self.collective_of_all(group, ranks, Collective::Broadcast { root }, tensors, deadline)
     }
 
-    /// Returns once all ranks have called it.
-    ///
-    /// # Errors
-    /// If another rank failed, or the deadline passed.
-    pub fn barrier(&mut self, deadline: Instant) -> Result<(), LinkError> {
-        self.post.all_gather(Vec::new(), deadline).map(drop)
-    }
-
-    fn whole(
+    fn collective_of_all(
         &mut self,
-        number: usize,
+        group: usize,
         ranks: &[usize],
         operation: Collective,
         tensors: Vec<AnyTensor>,
         deadline: Instant,
     ) -> Result<Vec<AnyTensor>, LinkError> {
         let tensors = tensors.into_iter().map(Some).collect();
-        Ok(self.collective(number, ranks, operation, tensors, deadline)?.into_iter().flatten().collect())
+        Ok(self.collective(group, ranks, operation, tensors, deadline)?.into_iter().flatten().collect())
     }
 
     fn collective(
         &mut self,
-        number: usize,
+        group: usize,
         ranks: &[usize],
         operation: Collective,
         tensors: Vec<Option<AnyTensor>>,
         deadline: Instant,
     ) -> Result<Vec<Option<AnyTensor>>, LinkError> {
-        let group = number as u32;
-        self.post.mailbox().fail_if_failed()?;
+        let group = group as u32;
+        self.endpoint.mailbox().fail_if_failed()?;
         let onto = |tensor: AnyTensor| into_cube(tensor.to_device(&self.order.device));
         let cubes = tensors.into_iter().map(|tensor| tensor.map(onto).transpose()).collect::<Result<_, _>>();
         let tensors: Vec<Option<CubeTensor>> = cubes.map_err(|error| self.closed(&error))?;
@@ -227,30 +220,26 @@ impl NcclLink {
         let (done, answer) = channel();
         let collect = Collect { group, round: *round, members: ranks.to_vec(), operation, tensors, done };
         *round += 1;
-        self.turn(Turn::Collect(collect))?;
+        self.command(Command::Collect(collect))?;
         let peer = ranks.iter().copied().find(|&rank| rank != self.rank()).unwrap_or_default();
-        let (sums, after) = self.answer(peer, "its part of a collective", &answer, deadline)?;
+        let (results, after) = self.answer(peer, "its part of a collective", &answer, deadline)?;
         self.order.before_use(after.as_ref()).map_err(|error| self.closed(&error))?;
-        let back = |sum: CubeTensor| {
-            let kind = TensorKind::of(sum.dtype);
-            from_cube(kind, sum)
-        };
-        Ok(sums.into_iter().map(|sum| sum.map(back)).collect())
+        let back = |tensor: CubeTensor| from_cube(TensorKind::of(tensor.dtype), tensor);
+        Ok(results.into_iter().map(|tensor| tensor.map(back)).collect())
     }
 
-    /// Waits for the thread's answer; another rank's failure, and the deadline, end it.
+    /// Waits for the thread's answer. Another rank's failure and the deadline end the wait.
     fn answer<T>(&self, peer: usize, what: &str, answer: &Receiver<Answered<T>>, deadline: Instant) -> Answered<T> {
-        let ended = || Some(Err(self.ended()));
         let take = || match answer.try_recv() {
             Ok(answered) => Some(answered),
             Err(TryRecvError::Empty) => None,
-            Err(TryRecvError::Disconnected) => ended(),
+            Err(TryRecvError::Disconnected) => Some(Err(self.ended())),
         };
-        self.post.wait_for(peer, &|| what.to_owned(), deadline, |_| take())?
+        self.endpoint.wait_for(peer, &|| what.to_owned(), deadline, |_| take())?
     }
 
-    fn turn(&self, turn: Turn) -> Result<(), LinkError> {
-        self.turns.send(turn).map_err(|_| self.ended())
+    fn command(&self, command: Command) -> Result<(), LinkError> {
+        self.commands.send(command).map_err(|_| self.ended())
     }
 
     fn ended(&self) -> LinkError {
@@ -261,107 +250,77 @@ impl NcclLink {
         LinkError::Closed { rank: self.rank(), message: error.to_string() }
     }
 
-    /// Do the tensors go from GPU to GPU? Else the whole message goes over the connection.
+    /// Whether a message's tensors go from GPU to GPU. Else the whole message goes over the connection.
     fn is_offered(&self, message: &Message) -> bool {
         let mut tensors = message.payload.tensors().peekable();
         tensors.peek().is_some() && tensors.all(|tensor| is_on(tensor, &self.order.device))
     }
 }
 
-/// Device and libraries, before anybody is waited for.
+/// Checks device and libraries before the other ranks are waited for.
 fn check(device: &Device, options: NcclOptions) -> Result<(), NcclError> {
     let (_, index) = cuda_device(device)?;
     Gpu::open(index)?;
     communicator::library()?;
     match options.ordering {
-        Ordering::Context if !Gpu::knows_context_marks() => Err(NcclError::NoContextMarks),
+        Ordering::Context if !Gpu::has_context_events() => Err(NcclError::NoContextEvents),
         _ => Ok(()),
     }
 }
 
-fn tensor_of(part: PayloadPart) -> Option<AnyTensor> {
-    match part {
-        PayloadPart::Tensor(tensor) => Some(tensor),
-        PayloadPart::Tag(_) => None,
-    }
-}
-
-/// What the threads that read the connections do with what comes.
-fn sink(inbox: Inbox, turns: Sender<Turn>) -> impl FnOnce(Arc<Mailbox>) -> Arc<Sink> {
-    move |mailbox| {
-        // If the thread that takes turns has ended, so has the link.
-        Arc::new(move |from, heard| match heard {
-            Received::Message(frame, bodies) => {
-                let slot = Slot::default();
-                slot.fill(Content::Host(bodies));
-                inbox.push(from, frame, slot);
-                mailbox.wake();
-            }
-            Received::Offer(frame) => {
-                let slot = Slot::default();
-                inbox.push(from, frame.clone(), slot.clone());
-                let _ = turns.send(Turn::Offered { from, frame, slot });
-            }
-            Received::Note(note) => drop(turns.send(Turn::Note { from, note })),
-        })
-    }
+/// Takes what arrives over the connections.
+fn sink(mailbox: Arc<Mailbox>, inbox: Inbox, commands: Sender<Command>) -> Arc<Sink> {
+    // If the thread that takes commands has ended, so has the link.
+    Arc::new(move |from, received| match received {
+        Received::Message(frame, bodies) => {
+            let slot = Slot::default();
+            slot.fill(Content::Host(bodies));
+            inbox.push(from, frame, slot);
+            mailbox.wake();
+        }
+        Received::Offer(frame) => {
+            let slot = Slot::default();
+            inbox.push(from, frame.clone(), slot.clone());
+            let _ = commands.send(Command::Offered { from, frame, slot });
+        }
+        Received::Note(note) => drop(commands.send(Command::Note { from, note })),
+    })
 }
 
 impl Link for NcclLink {
-    fn rank(&self) -> usize {
-        self.post.mailbox().rank
-    }
+    burn_pipeline::forward_link!(endpoint: rank, ranks, transport, monitor, to_device, set_activity, all_gather, abort);
 
-    fn ranks(&self) -> usize {
-        self.post.mailbox().ranks
-    }
-
-    fn transport(&self) -> Transport {
-        Transport::Unbounded
-    }
-
-    fn monitor(&self) -> Arc<dyn Monitor> {
-        self.post.mesh.clone()
-    }
-
-    fn to_device(&self, payload: Payload) -> Payload {
-        let Ok(payload) = payload.map_tensors(|_, tensor| Ok::<_, Infallible>(tensor.to_device(&self.order.device)));
-        payload
-    }
-
-    fn set_activity(&mut self, activity: Activity) {
-        self.post.mailbox().set_activity(activity);
-    }
-
-    fn send(&mut self, to: usize, message: Message, _: Instant) -> Result<(), LinkError> {
-        let to = self.post.mailbox().known(to)?;
-        self.post.mailbox().fail_if_failed()?;
+    fn send(&mut self, to: usize, message: Message, deadline: Instant) -> Result<(), LinkError> {
+        let to = self.endpoint.mailbox().known(to)?;
+        self.endpoint.mailbox().fail_if_failed()?;
         if !self.is_offered(&message) && to != self.rank() {
-            return self.post.send(to, message);
+            return self.endpoint.send(to, message, deadline);
         }
         let payload = self.to_device(message.payload);
         let message = Message { header: message.header, payload };
-        let frame = Frame::of(&message).map_err(|source| self.post.wire(to, source))?;
-        let bytes = frame.write().map_err(|source| self.post.wire(to, source))?;
-        let tensors: Vec<AnyTensor> = message.payload.into_parts().filter_map(tensor_of).collect();
-        let cubes = tensors.into_iter().map(into_cube).collect::<Result<Vec<_>, _>>();
-        let tensors = cubes.map_err(|error| self.closed(&error))?;
+        let frame = Frame::of(&message).map_err(|source| self.endpoint.wire(to, source))?;
+        let bytes = frame.write().map_err(|source| self.endpoint.wire(to, source))?;
+        let tensors = message.payload.into_parts().filter_map(|part| match part {
+            PayloadPart::Tensor(tensor) => Some(into_cube(tensor)),
+            PayloadPart::Tag(_) => None,
+        });
+        let tensors = tensors.collect::<Result<_, _>>().map_err(|error| self.closed(&error))?;
         let own = (to == self.rank()).then(|| (frame, Slot::default()));
         if let Some((frame, slot)) = &own {
             self.inbox.push(to, frame.clone(), slot.clone());
         }
-        self.turn(Turn::Send { to, frame: bytes, tensors, own })
+        self.command(Command::Send { to, frame: bytes, tensors, own })
     }
 
     fn receive(&mut self, from: usize, header: Header, deadline: Instant) -> Result<Payload, LinkError> {
-        let from = self.post.mailbox().known(from)?;
-        let taken = self.post.wait_for(from, &|| header.to_string(), deadline, |_| self.inbox.take(from))?;
+        let from = self.endpoint.mailbox().known(from)?;
+        let taken = self.endpoint.wait_for(from, &|| header.to_string(), deadline, |_| self.inbox.take(from))?;
         let (frame, content) = taken;
-        self.post.mailbox().check_order(from, header, frame.header())?;
+        self.endpoint.mailbox().check_order(from, header, frame.header())?;
         match content {
             Content::Host(bodies) => {
                 let message = frame.message(bodies, &self.order.device);
-                Ok(message.map_err(|source| self.post.wire(from, source))?.payload)
+                Ok(message.map_err(|source| self.endpoint.wire(from, source))?.payload)
             }
             Content::Device(tensors, after) => {
                 self.order.before_use(after.as_ref()).map_err(|error| self.closed(&error))?;
@@ -372,15 +331,11 @@ impl Link for NcclLink {
         }
     }
 
-    fn all_gather(&mut self, bytes: Vec<u8>, deadline: Instant) -> Result<Vec<Vec<u8>>, LinkError> {
-        self.post.all_gather(bytes, deadline)
-    }
-
     fn form_groups(&mut self, groups: &[Vec<usize>], deadline: Instant) -> Result<(), LinkError> {
-        // All must have come before the thread stands in a split: until then others may need its transfers.
-        self.post.all_gather(Vec::new(), deadline)?;
+        // A split blocks the thread, and until every rank is here others may need its transfers.
+        self.barrier(deadline)?;
         let (done, answer): (Answer<()>, _) = channel();
-        self.turn(Turn::Form { groups: groups.to_vec(), deadline, done })?;
+        self.command(Command::FormGroups { groups: groups.to_vec(), deadline, done })?;
         self.answer(0, "the forming of groups", &answer, deadline)?;
         self.formed = groups.len();
         Ok(())
@@ -388,26 +343,22 @@ impl Link for NcclLink {
 
     fn all_reduce(
         &mut self,
-        number: usize,
+        group: usize,
         ranks: &[usize],
         tensors: Vec<Option<AnyTensor>>,
         deadline: Instant,
     ) -> Result<Vec<Option<AnyTensor>>, LinkError> {
-        if self.ordered_sums || number >= self.formed {
-            return all_reduce(self, number, ranks, tensors, deadline);
+        if self.ordered_sums || group >= self.formed {
+            return all_reduce(self, group, ranks, tensors, deadline);
         }
-        self.collective(number, ranks, Collective::Sum, tensors, deadline)
-    }
-
-    fn abort(&mut self, message: String) {
-        self.post.abort(message);
+        self.collective(group, ranks, Collective::Sum, tensors, deadline)
     }
 }
 
 impl Drop for NcclLink {
     fn drop(&mut self) {
         // If the thread has ended there is nothing to close.
-        let _ = self.turns.send(Turn::Close);
+        let _ = self.commands.send(Command::Close);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

@@ -1,30 +1,32 @@
-//! How computing and transfers keep their order, though CubeCL shows nobody its queues.
+//! The order between computation and transfers. CubeCL does not expose its queues.
 //!
-//! A transfer must start after what makes its tensor, and what uses a tensor after the transfer that brings it. CubeCL
-//! makes the queue of a thread that asks for a tensor's memory wait for the queue that made it; from there on:
+//! A transfer must start after the kernels that make its tensor, and kernels that use a tensor must start after the transfer
+//! that brings it. When a thread asks CubeCL for a tensor's memory, that thread's queue waits for the queue that made the
+//! tensor. What remains is the order between the thread's queue and the queue of transfers:
 //!
-//! - On the host: wait until that thread's queue is empty, then transfer; hand a tensor out when an event behind its
-//!   transfer is over.
-//! - Over the context: mark all that was given to the GPU, make our queue wait for the mark; before a tensor is used, make
-//!   all that is given to the GPU from then on wait for an event behind its transfer. Nobody waits on the host.
+//! - On the host: wait until the thread's queue is empty, then start the transfer. Give a received tensor out when an event
+//!   behind its transfer has completed.
+//! - Over the context: record an event behind all work given to the GPU so far, and make the queue of transfers wait for
+//!   it. Before a received tensor is used, make all later work of the GPU wait for an event behind its transfer. Nothing
+//!   waits on the host.
 //!
-//! Marks over the context also catch earlier transfers, so transfers keep one order: they have one anyhow.
+//! Events over the context also wait for earlier transfers. That costs nothing: transfers run in one order anyhow.
 
 use crate::error::NcclError;
 use crate::gpu::{Event, Gpu, Stream};
 use burn::tensor::Device;
 use std::sync::Arc;
 
-/// How the order between computing and transfers is kept.
+/// How computation and transfers keep their order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Ordering {
-    /// The thread that serves the link waits for the GPU before it sends, and for a transfer before it hands the tensor
-    /// out. Certain with any driver; transfers still run beside what ranks compute.
+    /// The thread that serves the link waits for the GPU before it sends, and for a transfer before it gives the tensor
+    /// out. Works with every driver. Transfers still run while ranks compute.
     #[default]
     Host,
     /// Events over the whole CUDA context (CUDA 12.5 or newer). Nothing waits on the host.
     Context,
-    /// None, so that results are wrong: what tests check their own sharpness with.
+    /// No order, so that results are wrong: tests use it to check that they would notice.
     Unchecked,
 }
 
@@ -47,31 +49,31 @@ impl Order {
         match self.ordering {
             Ordering::Host if writes => self.wait_for_this_thread(),
             Ordering::Context => {
-                let mark = Event::new(&self.gpu)?;
-                self.gpu.mark_all(&mark)?;
-                stream.wait(&mark)
+                let event = Event::new(&self.gpu)?;
+                self.gpu.record_all(&event)?;
+                stream.wait(&event)
             }
             Ordering::Host | Ordering::Unchecked => Ok(()),
         }
     }
 
-    /// May tensors be handed out before the event behind their transfer is over?
-    pub(crate) fn hands_out_early(&self) -> bool {
+    /// Whether tensors may be given out before the event behind their transfer has completed.
+    pub(crate) fn gives_out_early(&self) -> bool {
         self.ordering != Ordering::Host
     }
 
-    /// On the thread that is about to use what a group brought.
+    /// Called on the thread that is about to use a received tensor.
     pub(crate) fn before_use(&self, after: Option<&Arc<Event>>) -> Result<(), NcclError> {
         match (self.ordering, after) {
             (Ordering::Context, Some(event)) => {
                 self.gpu.bind()?;
-                self.gpu.await_before_all(event)
+                self.gpu.wait_before_all(event)
             }
             _ => Ok(()),
         }
     }
 
-    /// Until what this thread has asked for is done, and what that waits for.
+    /// Waits for all work that this thread has given to the GPU, and for what that work waits for.
     pub(crate) fn wait_for_this_thread(&self) -> Result<(), NcclError> {
         let synced = self.device.sync();
         synced.map_err(|error| NcclError::Driver { what: "waiting for the GPU", error: error.to_string() })

@@ -1,26 +1,26 @@
-//! In which order the ranks put their transfers into their queues, so that no two queues wait for each other.
+//! The order in which ranks put transfers into their queues, so that no two queues wait for each other.
 //!
-//! A transfer between GPUs occupies the queues of both ranks until both have come to it. If rank 0 queues "send to 1"
-//! before "receive from 1" and rank 1 does likewise, both stand for ever; with three ranks the circle can be longer.
+//! A transfer between GPUs occupies the queues of both ranks until both have reached it. If rank 0 queues "send to 1"
+//! before "receive from 1" and rank 1 does the same, both wait for ever; with three ranks the circle can be longer.
 //!
-//! Guarantees: whatever the ranks send, and whenever: (1) both ends of a transfer put it into a group with the same
-//! others; (2) the orders of all queues fit into one order of groups, so that nothing waits in a circle; (3) every
+//! Guarantees, whatever the ranks send and whenever: (1) both ends of a transfer put it into a group with the same other
+//! transfers; (2) the orders of all queues are parts of one order of groups, so that no queues wait in a circle; (3) every
 //! transfer that was offered is launched after finitely many notes. Proofs are below.
 //!
 //! 1. A sender offers a transfer (its frame goes to the receiver) and goes on computing.
 //! 2. Between two ranks, the lower one proposes a group once there is an offer in either direction: "all that I offered
-//!    so far". From then on it is bound: it launches nothing else until the other has agreed.
+//!    so far". From then on it is bound: it launches nothing else until the other rank has agreed.
 //! 3. The higher rank agrees as soon as it is not bound itself: "and all that I offered so far". It launches the group
-//!    at once; the lower one launches it when it hears so. Opposing transfers of one tick are in one group.
-//! 4. A collective has all its members tell the lowest that they are ready. Then a call goes from member to member
-//!    upwards; each is bound from when it passes the call on. The highest says go to all, and all launch.
+//!    at once; the lower rank launches it when the agreement arrives. Opposing transfers of one tick are in one group.
+//! 4. For a collective, all members report to the lowest member that they are ready. Then a call goes from member to member
+//!    upwards; each is bound from when it passes the call on. The highest member sends a start to all, and all launch.
 //!
 //! (1) Notes and offers of one rank to another keep their order, so when a proposal or an agreement is read, all offers
 //! that it counts are known. (2) Take the moment at which the highest member of a group binds itself (for pairs: agrees).
 //! At that moment every other member is bound to this group, and has been since its last launch. So on every rank the
 //! launches follow the order of these moments, which is one order of all groups. (3) A bound rank waits for a higher
-//! one, which is free, or bound and waiting for a still higher one; the highest never waits, so all get free.
-//! Who waits for a free rank is answered in the order of arrival, before that rank proposes anything itself.
+//! rank, which is free, or bound and waiting for a still higher one; the highest never waits, so all become free.
+//! A free rank answers those that wait for it in the order of their arrival, before it proposes anything itself.
 
 mod note;
 #[cfg(test)]
@@ -30,13 +30,13 @@ pub(crate) use note::Note;
 
 use std::collections::VecDeque;
 
-/// What is to be done, in this order.
+/// What the rank does next; several of these are done in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Deed {
-    /// Tell a rank.
-    Tell(usize, Note),
-    /// Launch these transfers with a rank, as one group: so many of the offers that were made, oldest first, and so
-    /// many of those that came.
+pub(crate) enum Action {
+    /// Send a note to a rank.
+    Send(usize, Note),
+    /// Launch these transfers with a rank, as one group: `sends` of the offers that this rank made, oldest first,
+    /// and `receives` of the offers that it got.
     Exchange { peer: usize, sends: usize, receives: usize },
     /// Launch this collective; the bytes describe all parts.
     Collective { group: u32, round: u64, parts: Vec<u8> },
@@ -45,23 +45,25 @@ pub(crate) enum Deed {
 /// What has been offered and launched with one rank.
 #[derive(Debug, Clone, Default)]
 struct Channel {
+    /// Offers that this rank made, and how many of them were launched.
     offered: u64,
     sent: u64,
-    came: u64,
+    /// Offers that this rank got, and how many of them were launched.
+    got: u64,
     received: u64,
 }
 
 impl Channel {
     fn has_open_offers(&self) -> bool {
-        self.offered > self.sent || self.came > self.received
+        self.offered > self.sent || self.got > self.received
     }
 }
 
-/// What this rank has promised.
+/// The group that this rank has committed to.
 #[derive(Debug, PartialEq, Eq)]
 enum Bound {
     Free,
-    /// It has proposed to a rank, counting so many own offers.
+    /// It has proposed to a rank, counting this many of its own offers.
     Proposed {
         peer: usize,
         offered: u64,
@@ -92,18 +94,18 @@ pub(crate) struct Pairing {
     rank: usize,
     channels: Vec<Channel>,
     bound: Bound,
-    /// Proposals of lower ranks and calls that came while this one was bound, or not ready for the collective.
+    /// Proposals of lower ranks, and calls, that arrived while this rank was bound or not ready for the collective.
     waiting: VecDeque<(usize, Note)>,
-    /// Collectives that this rank is ready for, by start.
+    /// Collectives that this rank is ready for, oldest first.
     awaited: Vec<Awaited>,
-    /// Readiness of others for collectives that this rank, their lowest member, has not come to.
+    /// Members that are ready for collectives that this rank, their lowest member, has not reached.
     early: Vec<(usize, u32, u64, Vec<u8>)>,
-    /// What all parts of the collective are that this rank is bound to.
+    /// The parts of all members, of the collective that this rank is bound to.
     called: Vec<u8>,
     join: Join,
-    deeds: Vec<Deed>,
-    /// Where the next look for open offers begins, so that every rank gets its turn.
-    turn: usize,
+    actions: Vec<Action>,
+    /// The rank at which the next search for open offers begins, so that every rank is served.
+    next: usize,
 }
 
 impl Pairing {
@@ -117,28 +119,28 @@ impl Pairing {
             early: Vec::new(),
             called: Vec::new(),
             join,
-            deeds: Vec::new(),
-            turn: rank + 1,
+            actions: Vec::new(),
+            next: rank + 1,
         }
     }
 
     /// This rank has offered a transfer to a rank: the offer itself is on its way already.
-    pub(crate) fn offer(&mut self, to: usize) -> Vec<Deed> {
+    pub(crate) fn offer(&mut self, to: usize) -> Vec<Action> {
         self.channels[to].offered += 1;
         if to == self.rank {
-            self.channels[to].came += 1;
+            self.channels[to].got += 1;
         }
         self.proceed()
     }
 
     /// A rank's offer has come.
-    pub(crate) fn offered(&mut self, from: usize) -> Vec<Deed> {
-        self.channels[from].came += 1;
+    pub(crate) fn offered(&mut self, from: usize) -> Vec<Action> {
+        self.channels[from].got += 1;
         self.proceed()
     }
 
     /// This rank is ready for a collective; `part` describes what it brings. `members` ascend and hold this rank.
-    pub(crate) fn ready(&mut self, group: u32, round: u64, members: &[usize], part: Vec<u8>) -> Vec<Deed> {
+    pub(crate) fn ready(&mut self, group: u32, round: u64, members: &[usize], part: Vec<u8>) -> Vec<Action> {
         let mut awaited = Awaited { group, round, members: members.to_vec(), parts: vec![None; members.len()] };
         if awaited.members.first() == Some(&self.rank) {
             awaited.parts[0] = Some(part);
@@ -149,19 +151,21 @@ impl Pairing {
                 }
             }
         } else if let Some(&lowest) = awaited.members.first() {
-            self.deeds.push(Deed::Tell(lowest, Note::Ready { group, round, part }));
+            self.actions.push(Action::Send(lowest, Note::Ready { group, round, part }));
         }
         self.awaited.push(awaited);
         self.proceed()
     }
 
-    /// A rank has told something.
+    /// A rank's note has arrived.
     ///
     /// # Errors
-    /// If no rank tells that now: in words. Nothing is done then.
-    pub(crate) fn hear(&mut self, from: usize, note: Note) -> Result<Vec<Deed>, String> {
-        if !self.makes_sense(from, &note) {
-            return Err(format!("rank {from} told {note:?}, which does not fit; do all ranks run the same build?"));
+    /// If a rank that keeps to the rules does not send that now. Nothing is done then.
+    pub(crate) fn receive(&mut self, from: usize, note: Note) -> Result<Vec<Action>, String> {
+        if !self.is_expected(from, &note) {
+            return Err(format!(
+                "rank {from} sent {note:?}, which no rank sends now; do all ranks run the same build?"
+            ));
         }
         match note {
             Note::Propose { .. } | Note::Call { .. } => self.waiting.push_back((from, note)),
@@ -179,7 +183,7 @@ impl Pairing {
                     None => self.early.push((from, group, round, part)),
                 }
             }
-            Note::Go { group, round } => {
+            Note::Start { group, round } => {
                 if self.bound == (Bound::Called { group, round }) {
                     self.bound = Bound::Free;
                     self.launch(group, round);
@@ -189,11 +193,11 @@ impl Pairing {
         Ok(self.proceed())
     }
 
-    /// Could a rank that keeps to the rules tell this now?
-    fn makes_sense(&self, from: usize, note: &Note) -> bool {
-        // Offers that a rank counts came before what it says of them.
+    /// Whether a rank that keeps to the rules can send this now.
+    fn is_expected(&self, from: usize, note: &Note) -> bool {
+        // An offer arrives before the note that counts it.
         let counts = |offered: &u64| {
-            self.channels.get(from).is_some_and(|channel| (channel.received..=channel.came).contains(offered))
+            self.channels.get(from).is_some_and(|channel| (channel.received..=channel.got).contains(offered))
         };
         match note {
             Note::Propose { offered } => from < self.rank && counts(offered),
@@ -205,16 +209,16 @@ impl Pairing {
                 from > self.rank && known.is_none_or(|awaited| awaited.members.contains(&from))
             }
             Note::Call { .. } => from < self.rank,
-            Note::Go { group, round } => {
+            Note::Start { group, round } => {
                 from > self.rank && self.bound == (Bound::Called { group: *group, round: *round })
             }
         }
     }
 
     /// Does all that can be done now.
-    fn proceed(&mut self) -> Vec<Deed> {
+    fn proceed(&mut self) -> Vec<Action> {
         while self.bound == Bound::Free && self.advance() {}
-        std::mem::take(&mut self.deeds)
+        std::mem::take(&mut self.actions)
     }
 
     /// One thing that a free rank can do; `false` if there is none.
@@ -222,7 +226,7 @@ impl Pairing {
         self.answer() || self.begin_collective() || self.exchange_with_itself() || self.propose()
     }
 
-    /// Answers who waits longest, of those that can be answered.
+    /// Answers the note that has waited longest, of those that can be answered.
     fn answer(&mut self) -> bool {
         let answerable = |(_, note): &(usize, Note)| match note {
             Note::Call { group, round, .. } => self.awaited.iter().any(|a| (a.group, a.round) == (*group, *round)),
@@ -232,7 +236,7 @@ impl Pairing {
         match self.waiting.remove(place) {
             Some((from, Note::Propose { offered })) => {
                 let own = self.channels[from].offered;
-                self.deeds.push(Deed::Tell(from, Note::Agree { offered: own }));
+                self.actions.push(Action::Send(from, Note::Agree { offered: own }));
                 self.exchange(from, own, offered);
             }
             Some((_, Note::Call { group, round, parts })) => self.pass_on(group, round, parts),
@@ -241,7 +245,7 @@ impl Pairing {
         true
     }
 
-    /// As the lowest member of a collective that all are ready for: calls for it.
+    /// As the lowest member of a collective for which all are ready: sends the call.
     fn begin_collective(&mut self) -> bool {
         let whole = |awaited: &Awaited| awaited.parts.iter().all(Option::is_some);
         let Some(awaited) = self.awaited.iter().find(|awaited| whole(awaited)) else { return false };
@@ -251,7 +255,7 @@ impl Pairing {
         true
     }
 
-    /// Binds itself to a collective and calls the next member, or, as the last, says go.
+    /// Binds itself to a collective and passes the call to the next member; the last member sends the start.
     fn pass_on(&mut self, group: u32, round: u64, parts: Vec<u8>) {
         let awaited = self.awaited.iter().find(|awaited| (awaited.group, awaited.round) == (group, round));
         let Some(members) = awaited.map(|awaited| awaited.members.clone()) else { return };
@@ -259,11 +263,11 @@ impl Pairing {
         match members.iter().find(|&&member| member > self.rank) {
             Some(&next) => {
                 self.bound = Bound::Called { group, round };
-                self.deeds.push(Deed::Tell(next, Note::Call { group, round, parts }));
+                self.actions.push(Action::Send(next, Note::Call { group, round, parts }));
             }
             None => {
                 let others = members.iter().filter(|&&member| member != self.rank);
-                self.deeds.extend(others.map(|&member| Deed::Tell(member, Note::Go { group, round })));
+                self.actions.extend(others.map(|&member| Action::Send(member, Note::Start { group, round })));
                 self.launch(group, round);
             }
         }
@@ -271,7 +275,7 @@ impl Pairing {
 
     fn launch(&mut self, group: u32, round: u64) {
         self.awaited.retain(|awaited| (awaited.group, awaited.round) != (group, round));
-        self.deeds.push(Deed::Collective { group, round, parts: std::mem::take(&mut self.called) });
+        self.actions.push(Action::Collective { group, round, parts: std::mem::take(&mut self.called) });
     }
 
     fn exchange_with_itself(&mut self) -> bool {
@@ -287,22 +291,22 @@ impl Pairing {
     fn propose(&mut self) -> bool {
         let (first, ranks) = (self.rank + 1, self.channels.len());
         let higher = ranks - first;
-        let next = (0..higher).map(|step| first + (self.turn - first + step) % higher);
+        let next = (0..higher).map(|step| first + (self.next - first + step) % higher);
         let Some(peer) = next.into_iter().find(|&peer| self.channels[peer].has_open_offers()) else { return false };
-        self.turn = if peer + 1 < ranks { peer + 1 } else { first };
+        self.next = if peer + 1 < ranks { peer + 1 } else { first };
         let offered = self.channels[peer].offered;
         self.bound = Bound::Proposed { peer, offered };
-        self.deeds.push(Deed::Tell(peer, Note::Propose { offered }));
+        self.actions.push(Action::Send(peer, Note::Propose { offered }));
         true
     }
 
-    /// Launches all own offers up to `own`, and the other's up to `theirs`.
+    /// Launches all own offers up to `own`, and the other rank's up to `theirs`.
     fn exchange(&mut self, peer: usize, own: u64, theirs: u64) {
         let channel = &mut self.channels[peer];
         let (sends, receives) = ((own - channel.sent) as usize, theirs.saturating_sub(channel.received) as usize);
         (channel.sent, channel.received) = (own, theirs.max(channel.received));
         if sends + receives > 0 {
-            self.deeds.push(Deed::Exchange { peer, sends, receives });
+            self.actions.push(Action::Exchange { peer, sends, receives });
         }
     }
 }

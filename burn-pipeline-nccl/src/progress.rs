@@ -1,20 +1,22 @@
 //! The thread that serves a link: the only one that calls NCCL.
 //!
-//! 1. It takes turns: tensors to send, offers and notes of other ranks, collectives. [`Pairing`] says what to launch.
-//! 2. A launch pins memory, keeps [`Ordering`](crate::order::Ordering), queues one NCCL group, and puts an event behind it. From
-//!    the first call on the memory is kept, whatever the calls say: after an error some of them may be on the queue.
-//! 3. While launches are on their way it looks at the oldest one's event, at errors that NCCL found meanwhile, at the
-//!    failures of other ranks, and at the clock. Memory is let go of when the event is over.
-//! 4. On any error the communicators are aborted, and all ranks are told which peer it was with.
+//! 1. It executes commands: tensors to send, offers and notes of other ranks, collectives. [`Pairing`] decides what to launch
+//!    next.
+//! 2. A launch pins memory, keeps [`Ordering`](crate::order::Ordering), queues one NCCL group, and records an event behind
+//!    it. The memory is kept even if a call of the group fails: other calls of it may be in the queue.
+//! 3. While launches are in flight, the thread polls the oldest one's event, NCCL's errors, the failures of other ranks, and
+//!    the time. When the event has completed, the launch's memory is unpinned.
+//! 4. On any error the communicators are aborted, and all ranks get the peer with which it occurred.
 
+use crate::command::{Answer, Collect, Command};
 use crate::communicator::{Collective, Communicator, Way};
 use crate::error::NcclError;
 use crate::gpu::{Event, Stream};
+use crate::inbox::{Content, Slot};
 use crate::order::Order;
-use crate::pairing::{Deed, Note, Pairing};
+use crate::pairing::{Action, Note, Pairing};
 use crate::sums;
-use crate::tensors::{Held, Pinned, landing, zeros};
-use crate::turn::{Answer, Collect, Content, Slot, Turn};
+use crate::tensors::{Held, Pinned, empty, zeros};
 use burn_cubecl::CubeDevice;
 use burn_cubecl::tensor::CubeTensor;
 use burn_pipeline::link::kit::{Frame, Mesh, Packet};
@@ -24,14 +26,14 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-/// Between two looks while something is on its way.
+/// The time between two polls while a launch is in flight.
 const SHORT_PAUSE: Duration = Duration::from_micros(30);
-/// Between two looks for failures of others while nothing is.
+/// The time between two polls for failures of other ranks while none is.
 const LONG_PAUSE: Duration = Duration::from_millis(20);
-/// How long the end of a communicator may take.
-const LAST_WORDS: Duration = Duration::from_secs(5);
+/// The longest that the end of a communicator may take.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What the thread has.
+/// The state of the thread.
 pub(crate) struct Progress {
     pub(crate) world: Communicator,
     pub(crate) stream: Stream,
@@ -40,7 +42,7 @@ pub(crate) struct Progress {
     pub(crate) mesh: Arc<Mesh>,
     pub(crate) pairing: Pairing,
     pub(crate) timeout: Duration,
-    /// Of each rank: what was offered to it, and what it has offered.
+    /// Tensors that were offered to each rank, and messages that each rank has offered.
     pub(crate) outgoing: Vec<VecDeque<Vec<Pinned>>>,
     pub(crate) incoming: Vec<VecDeque<(Frame, Slot)>>,
     pub(crate) groups: Vec<Option<Communicator>>,
@@ -48,78 +50,78 @@ pub(crate) struct Progress {
     pub(crate) flights: VecDeque<Flight>,
 }
 
-/// A launch that may not be over.
+/// A launch that may not have completed.
 pub(crate) struct Flight {
     event: Arc<Event>,
-    /// A rank that takes part, for the error.
+    /// A rank that takes part, for errors.
     peer: usize,
     since: Instant,
-    /// What is only let go of at the end.
-    #[allow(dead_code, reason = "memory that must live as long as the flight")]
+    /// Memory that the launch reads.
+    #[expect(dead_code, reason = "it is held until the launch has completed, and not looked at")]
     held: Vec<Pinned>,
-    /// The memory of what was handed out before the end.
+    /// Memory of tensors that were given out before the launch had completed.
     pins: Vec<Held>,
     landing: Landing,
 }
 
-/// Who gets what comes.
+/// Where received tensors go.
 enum Landing {
-    Nobody,
+    Nowhere,
     Slots(Vec<(Slot, Vec<Pinned>)>),
     Sums(Vec<Option<Pinned>>, Answer<Vec<Option<CubeTensor>>>),
 }
 
-/// What failed, and with whom.
-struct Trouble {
+/// An error, and the rank with which it occurred.
+struct PeerError {
     peer: usize,
     error: NcclError,
 }
 
 impl Progress {
     /// Serves until the link is dropped, or something fails.
-    pub(crate) fn run(mut self, turns: &Receiver<Turn>) {
-        match self.serve(turns) {
+    pub(crate) fn run(mut self, commands: &Receiver<Command>) {
+        match self.serve(commands) {
             Ok(()) => {
-                let deadline = Instant::now() + LAST_WORDS;
+                let deadline = Instant::now() + CLOSE_TIMEOUT;
                 self.groups.drain(..).flatten().for_each(|group| group.close(deadline));
                 self.world.close(deadline);
             }
-            Err(trouble) => self.give_up(trouble),
+            Err(error) => self.give_up(error),
         }
     }
 
-    /// Tells all ranks, wakes the queue, and leaves what may still be written to.
-    fn give_up(self, trouble: Option<Trouble>) {
-        if let Some(Trouble { peer, error }) = trouble {
+    /// Informs all ranks, aborts the communicators, and leaks memory to which the GPU may still write.
+    fn give_up(self, error: Option<PeerError>) {
+        if let Some(PeerError { peer, error }) = error {
             let rank = self.mesh.mailbox.rank;
-            self.mesh.fail(Failure { rank: peer, message: format!("between ranks {rank} and {peer}: {error}") });
+            self.mesh.abort(Failure { rank: peer, message: format!("between ranks {rank} and {peer}: {error}") });
         }
-        // Aborts all communicators: groups first, then the one that they came from.
+        // Dropping a communicator aborts it: first the groups, then the communicator from which they were split.
         drop(self.groups);
         drop(self.world);
-        let deadline = Instant::now() + LAST_WORDS;
+        let deadline = Instant::now() + CLOSE_TIMEOUT;
         while !self.stream.is_empty() {
             if Instant::now() >= deadline {
-                // The GPU did not come back: memory that it may still use is never given back.
+                // The GPU does not answer: memory that it may still use is never freed.
                 return std::mem::forget(self.flights);
             }
             std::thread::sleep(SHORT_PAUSE);
         }
     }
 
-    /// `Err(None)` where another rank's failure is known already.
-    fn serve(&mut self, turns: &Receiver<Turn>) -> Result<(), Option<Trouble>> {
+    /// `Err(None)` if another rank's failure is known already.
+    fn serve(&mut self, commands: &Receiver<Command>) -> Result<(), Option<PeerError>> {
         let mut closing = None;
         loop {
             let pause = if self.flights.is_empty() { LONG_PAUSE } else { SHORT_PAUSE };
-            match turns.recv_timeout(pause) {
-                Ok(Turn::Close) | Err(RecvTimeoutError::Disconnected) => {
+            match commands.recv_timeout(pause) {
+                Ok(Command::Close) | Err(RecvTimeoutError::Disconnected) => {
                     closing.get_or_insert_with(|| Instant::now() + self.timeout);
                 }
-                Ok(turn) => self.take(turn).map_err(Some)?,
+                Ok(command) => self.execute(command).map_err(Some)?,
                 Err(RecvTimeoutError::Timeout) => {}
             }
-            self.look().map_err(Some)?;
+            self.poll().map_err(Some)?;
             let done = self.flights.is_empty() && self.outgoing.iter().all(VecDeque::is_empty);
             match closing {
                 Some(deadline) if done || Instant::now() >= deadline => return Ok(()),
@@ -129,72 +131,72 @@ impl Progress {
         }
     }
 
-    fn take(&mut self, turn: Turn) -> Result<(), Trouble> {
+    fn execute(&mut self, command: Command) -> Result<(), PeerError> {
         let me = self.mesh.mailbox.rank;
-        let deeds = match turn {
-            Turn::Send { to, frame, tensors, own } => {
+        let actions = match command {
+            Command::Send { to, frame, tensors, own } => {
                 let pinned = tensors.into_iter().map(Pinned::new).collect::<Result<Vec<_>, _>>().map_err(with(to))?;
                 self.order.before_offer().map_err(with(to))?;
                 self.outgoing[to].push_back(pinned);
                 match own {
                     Some(own) => self.incoming[me].push_back(own),
-                    None => self.mesh.send(to, Packet::Offer(frame)),
+                    None => self.mesh.send_packet(to, Packet::Offer(frame)),
                 }
                 self.pairing.offer(to)
             }
-            Turn::Offered { from, frame, slot } => {
+            Command::Offered { from, frame, slot } => {
                 self.incoming[from].push_back((frame, slot));
                 self.pairing.offered(from)
             }
-            Turn::Note { from, note } => {
+            Command::Note { from, note } => {
                 let note = Note::read(&note).ok_or(NcclError::Stopped {
-                    what: "agreeing on an order",
-                    reason: format!("rank {from} sent what no rank sends; do all ranks run the same build?"),
+                    what: "agreeing on the order of transfers",
+                    reason: format!("rank {from} sent a note that no rank sends; build all ranks from one version"),
                 });
-                let heard = self.pairing.hear(from, note.map_err(with(from))?);
-                let stopped = |reason| NcclError::Stopped { what: "agreeing on an order", reason };
-                heard.map_err(stopped).map_err(with(from))?
+                let received = self.pairing.receive(from, note.map_err(with(from))?);
+                let stopped = |reason| NcclError::Stopped { what: "agreeing on the order of transfers", reason };
+                received.map_err(stopped).map_err(with(from))?
             }
-            Turn::Form { groups, deadline, done } => {
+            Command::FormGroups { groups, deadline, done } => {
                 let formed = self.form(&groups, deadline);
-                // Who asked may have given up.
+                // It fails if the caller has given up.
                 let _ = done.send(formed.as_ref().map(|()| ((), None)).map_err(|error| self.closed(error)));
                 self.mesh.mailbox.wake();
                 formed.map_err(with(me))?;
                 Vec::new()
             }
-            Turn::Collect(collect) => {
-                let form = |tensor: &Option<CubeTensor>| {
+            Command::Collect(collect) => {
+                let spec = |tensor: &Option<CubeTensor>| {
                     tensor.as_ref().map(|tensor| (tensor.dtype, tensor.meta.shape().to_vec()))
                 };
-                let forms: Vec<_> = collect.tensors.iter().map(form).collect();
-                let part = sums::write(&forms);
+                let specs: Vec<_> = collect.tensors.iter().map(spec).collect();
+                let part = sums::write(&specs);
                 let (group, round, members) = (collect.group, collect.round, collect.members.clone());
                 self.collects.push(collect);
                 self.pairing.ready(group, round, &members, part)
             }
-            Turn::Close => Vec::new(),
+            Command::Close => Vec::new(),
         };
-        deeds.into_iter().try_for_each(|deed| self.act(deed))
+        actions.into_iter().try_for_each(|action| self.act(action))
     }
 
-    fn act(&mut self, deed: Deed) -> Result<(), Trouble> {
-        match deed {
-            Deed::Tell(to, note) => {
-                self.mesh.send(to, Packet::Note(note.write()));
+    fn act(&mut self, action: Action) -> Result<(), PeerError> {
+        match action {
+            Action::Send(to, note) => {
+                self.mesh.send_packet(to, Packet::Note(note.write()));
                 Ok(())
             }
-            Deed::Exchange { peer, sends, receives } => self.exchange(peer, sends, receives).map_err(with(peer)),
-            Deed::Collective { group, round, parts } => {
+            Action::Exchange { peer, sends, receives } => self.exchange(peer, sends, receives).map_err(with(peer)),
+            Action::Collective { group, round, parts } => {
                 let place = self.collects.iter().position(|c| (c.group, c.round) == (group, round));
                 let Some(place) = place else { return Ok(()) };
                 let collect = self.collects.remove(place);
                 let me = self.mesh.mailbox.rank;
                 let peer = collect.members.iter().copied().find(|&member| member != me).unwrap_or(me);
                 match sums::joined(&parts) {
-                    Ok(forms) => self.collect(collect, forms, peer).map_err(with(peer)),
+                    Ok(specs) => self.collect(collect, specs, peer).map_err(with(peer)),
                     Err(reason) => {
-                        // All members find the same, and none launches.
+                        // All members get this error, and none launches.
                         let _ = collect.done.send(Err(LinkError::Lists { rank: me, peer, reason }));
                         self.mesh.mailbox.wake();
                         Ok(())
@@ -204,7 +206,7 @@ impl Progress {
         }
     }
 
-    /// Launches what goes to a rank and what comes from it, as one group.
+    /// Launches the transfers to a rank and from it, as one group.
     fn exchange(&mut self, peer: usize, sends: usize, receives: usize) -> Result<(), NcclError> {
         let mut transfers: Vec<(Way, Pinned)> = Vec::new();
         for tensors in self.outgoing[peer].drain(..sends) {
@@ -213,7 +215,7 @@ impl Progress {
         let mut slots = Vec::new();
         let offers: Vec<(Frame, Slot)> = self.incoming[peer].drain(..receives).collect();
         for (frame, slot) in offers {
-            let land = |(dtype, shape)| Pinned::new(landing(&self.cube, dtype, shape));
+            let land = |(dtype, shape)| Pinned::new(empty(&self.cube, dtype, shape));
             let landings = frame.tensors().map(land).collect::<Result<Vec<_>, _>>()?;
             slots.push((slot, landings.len()));
             transfers.extend(landings.into_iter().map(|pinned| (Way::From(peer), pinned)));
@@ -228,25 +230,25 @@ impl Progress {
         self.fly(queued, event, peer, held, Landing::Slots(slots))
     }
 
-    /// Launches a collective: what is read stays as it is, what is written is new.
-    fn collect(&mut self, collect: Collect, forms: Vec<sums::Spec>, peer: usize) -> Result<(), NcclError> {
+    /// Launches a collective. It reads the given tensors and writes new ones.
+    fn collect(&mut self, collect: Collect, specs: Vec<sums::Spec>, peer: usize) -> Result<(), NcclError> {
         let Collect { group, members, operation, tensors, done, .. } = collect;
         let count = members.len().max(1);
         let mut pairs = Vec::new();
-        let held: Vec<bool> = forms.iter().map(Option::is_some).collect();
-        for (tensor, form) in tensors.into_iter().zip(forms) {
-            let Some((dtype, shape)) = form else { continue };
+        let held: Vec<bool> = specs.iter().map(Option::is_some).collect();
+        for (tensor, spec) in tensors.into_iter().zip(specs) {
+            let Some((dtype, shape)) = spec else { continue };
             let tensor = tensor.unwrap_or_else(|| zeros(&self.cube, dtype, &shape));
             let mut result = shape;
             match (operation, result.first_mut()) {
-                (Collective::ShareOfSum, Some(rows)) => *rows /= count,
-                (Collective::Join, Some(rows)) => *rows *= count,
+                (Collective::ReduceScatter, Some(rows)) => *rows /= count,
+                (Collective::AllGather, Some(rows)) => *rows *= count,
                 _ => {}
             }
-            let target = Pinned::new(landing(&self.cube, dtype, &result))?;
+            let target = Pinned::new(empty(&self.cube, dtype, &result))?;
             pairs.push((dtype, Pinned::new(tensor)?, target));
         }
-        // The tensors were offered only now: their queue must be waited for as well.
+        // The tensors were pinned only now: the queue that makes them must be waited for as well.
         self.order.before_group(&self.stream, true)?;
         let communicator = self.groups.get(group as usize).and_then(Option::as_ref);
         let communicator = communicator.ok_or(NcclError::Stopped {
@@ -266,7 +268,7 @@ impl Progress {
         self.fly(queued, event, peer, read, Landing::Sums(sums, done))
     }
 
-    /// Puts an event behind what was queued last, and keeps what it uses, even where queuing it has failed.
+    /// Records an event behind the launch, and keeps the memory that it uses, even if queuing it has failed.
     fn fly(
         &mut self,
         queued: Result<(), NcclError>,
@@ -275,26 +277,26 @@ impl Progress {
         held: Vec<Pinned>,
         landing: Landing,
     ) -> Result<(), NcclError> {
-        let marked = queued.and_then(|()| event.record(&self.stream));
+        let recorded = queued.and_then(|()| event.record(&self.stream));
         let (event, since, pins) = (Arc::new(event), Instant::now(), Vec::new());
         let mut flight = Flight { event, peer, since, held, pins, landing };
-        if marked.is_ok() && self.order.hands_out_early() {
-            self.hand_out(&mut flight, true);
+        if recorded.is_ok() && self.order.gives_out_early() {
+            self.give_out(&mut flight, true);
         }
         self.flights.push_back(flight);
-        marked
+        recorded
     }
 
-    /// Gives tensors to who waits for them. Their memory stays pinned as long as the flight.
-    fn hand_out(&self, flight: &mut Flight, early: bool) {
+    /// Gives received tensors out. Their memory stays pinned until the launch has completed.
+    fn give_out(&self, flight: &mut Flight, early: bool) {
         let after = early.then(|| flight.event.clone());
         let mut release = |pinned: Pinned| {
             let (tensor, pin) = pinned.into_parts();
             flight.pins.push(pin);
             tensor
         };
-        match std::mem::replace(&mut flight.landing, Landing::Nobody) {
-            Landing::Nobody => return,
+        match std::mem::replace(&mut flight.landing, Landing::Nowhere) {
+            Landing::Nowhere => return,
             Landing::Slots(slots) => {
                 for (slot, landed) in slots {
                     slot.fill(Content::Device(landed.into_iter().map(&mut release).collect(), after.clone()));
@@ -302,37 +304,41 @@ impl Progress {
             }
             Landing::Sums(sums, done) => {
                 let sums = sums.into_iter().map(|sum| sum.map(&mut release)).collect();
-                // Who asked may have given up.
+                // It fails if the caller has given up.
                 let _ = done.send(Ok((sums, after)));
             }
         }
         self.mesh.mailbox.wake();
     }
 
-    /// Lets go of what is over, and looks for what went wrong.
-    fn look(&mut self) -> Result<(), Trouble> {
+    /// Removes launches that have completed, and looks for errors.
+    fn poll(&mut self) -> Result<(), PeerError> {
         while let Some(flight) = self.flights.front() {
             let peer = flight.peer;
-            let over = flight.event.is_over().map_err(with(peer))?;
+            let over = flight.event.is_complete().map_err(with(peer))?;
             if !over {
                 let late = flight.since.elapsed() > self.timeout;
-                self.sound().map_err(with(peer))?;
-                return if late { Err(with(peer)(NcclError::Late { what: "a group of transfers" })) } else { Ok(()) };
+                self.check().map_err(with(peer))?;
+                return if late {
+                    Err(with(peer)(NcclError::Timeout { what: "a group of transfers" }))
+                } else {
+                    Ok(())
+                };
             }
             if let Some(mut flight) = self.flights.pop_front() {
-                self.hand_out(&mut flight, false);
+                self.give_out(&mut flight, false);
             }
         }
         Ok(())
     }
 
-    /// Errors that NCCL found since it was last asked.
-    fn sound(&self) -> Result<(), NcclError> {
+    /// Fails if NCCL has found an error.
+    fn check(&self) -> Result<(), NcclError> {
         let mut all = std::iter::once(&self.world).chain(self.groups.iter().flatten());
         all.try_for_each(|communicator| communicator.is_settled("a group of transfers").map(drop))
     }
 
-    /// Waits until what was queued is really on the queue: only then may an event go behind it.
+    /// Waits until the group is really in the queue: only then can an event be recorded behind it.
     fn settle(&self, groups: bool) -> Result<(), NcclError> {
         let (what, deadline) = ("queuing a group of transfers", Instant::now() + self.timeout);
         let stop = || self.mesh.failure().map(|failure| failure.message);
@@ -357,6 +363,6 @@ impl Progress {
     }
 }
 
-fn with(peer: usize) -> impl Fn(NcclError) -> Trouble {
-    move |error| Trouble { peer, error }
+fn with(peer: usize) -> impl Fn(NcclError) -> PeerError {
+    move |error| PeerError { peer, error }
 }

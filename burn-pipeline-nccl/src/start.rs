@@ -1,4 +1,4 @@
-//! How the thread that serves a link begins: it joins the other ranks, and makes the connections to its neighbours.
+//! The start of the thread that serves a link: it joins the other ranks, and connects to its neighbours.
 
 use crate::communicator::{Communicator, Id, Way};
 use crate::error::NcclError;
@@ -16,10 +16,10 @@ use burn_pipeline::link::kit::Mesh;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// The first transfers, for messages.
+/// The first transfers, for errors.
 const FIRST: &str = "a first transfer with the neighbours";
 
-/// All that the thread takes with it.
+/// What the thread starts with.
 pub(crate) struct Start {
     pub(crate) id: Id,
     pub(crate) index: usize,
@@ -61,7 +61,8 @@ impl Start {
         self.mesh.failure().map(|failure| failure.message)
     }
 
-    /// A first transfer makes the connection, and needs both ranks: with all neighbours at once, both ways.
+    /// Exchanges a few bytes with both neighbours, in both directions at once: NCCL connects two ranks at their first
+    /// transfer, which needs both.
     fn greet(&self, world: &Communicator, stream: &Stream, order: &Order) -> Result<(), NcclError> {
         let (rank, ranks) = (self.mesh.mailbox.rank, self.mesh.mailbox.ranks);
         let mut neighbours = vec![(rank + 1) % ranks, (rank + ranks - 1) % ranks];
@@ -83,17 +84,17 @@ impl Start {
         done
     }
 
-    /// Until the first transfers are over.
+    /// Waits until the first transfers have completed.
     fn watch(&self, world: &Communicator, stream: &Stream, event: &Event) -> Result<(), NcclError> {
         world.settle(FIRST, self.deadline, &|| self.failure())?;
         event.record(stream)?;
-        while !event.is_over()? {
+        while !event.is_complete()? {
             world.settle(FIRST, self.deadline, &|| self.failure())?;
             if let Some(reason) = self.failure() {
                 return Err(NcclError::Stopped { what: FIRST, reason });
             }
             if Instant::now() >= self.deadline {
-                return Err(NcclError::Late { what: FIRST });
+                return Err(NcclError::Timeout { what: FIRST });
             }
             std::thread::yield_now();
         }

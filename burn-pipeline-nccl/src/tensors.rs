@@ -1,14 +1,14 @@
 //! Burn's tensors on a CUDA device, and the memory behind them.
 //!
-//! Guarantees: what is sent are the elements in row order, whatever the tensor's layout (rows of CUDA tensors may be
-//! padded, views strided: both are copied first); a pinned tensor's memory is neither freed, nor moved, nor written in
-//! place by others while it is pinned.
+//! Guarantees: the elements are sent in row order, whatever the tensor's layout (rows of CUDA tensors may be padded and
+//! views strided; both are copied first). A pinned tensor's memory is neither freed, nor moved, nor written in place by
+//! others while it is pinned.
 //!
-//! 1. A tensor becomes CubeCL's own ([`into_cube`]); with fusion on, what was queued for it runs first.
+//! 1. A tensor becomes CubeCL's own ([`into_cube`]); with fusion, the operations queued for it run first.
 //! 2. [`Pinned`] asks CubeCL for the memory, which makes the asking thread's queue wait for the one that made the
-//!    tensor. It holds the resource (so the memory stays where it is) and the tensor (so that nobody thinks it unused and
-//!    writes over it).
-//! 3. What arrives becomes one of Burn's tensors again ([`from_cube`]), registered with fusion where that is on.
+//!    tensor. It holds the resource, so that the memory stays where it is, and the tensor, so that CubeCL does not take
+//!    it for unused and write over it.
+//! 3. A received tensor becomes one of Burn's again ([`from_cube`]); with fusion, it is registered there.
 
 use crate::error::NcclError;
 use burn::tensor::{DType, Shape};
@@ -33,12 +33,12 @@ pub(crate) fn cuda_device(device: &burn::tensor::Device) -> Result<(CubeDevice, 
     }
 }
 
-/// Is it on this device, and of elements that can be sent?
+/// Whether a tensor is on this device.
 pub(crate) fn is_on(tensor: &AnyTensor, device: &burn::tensor::Device) -> bool {
     tensor.device().inner() == *device
 }
 
-/// CubeCL's tensor, its elements one after the other.
+/// CubeCL's tensor, with contiguous elements.
 pub(crate) fn into_cube(tensor: AnyTensor) -> Result<CubeTensor, NcclError> {
     let tensor = tensor.inner().into_dispatch();
     let found = <DispatchTensor as DispatchKindConversion<Cube>>::try_into_backend(tensor);
@@ -48,11 +48,11 @@ pub(crate) fn into_cube(tensor: AnyTensor) -> Result<CubeTensor, NcclError> {
         BackendTensor::Bool(tensor) => resolved::bool(tensor),
         _ => return Err(NcclError::NoCudaDevice { device: "a quantised or tracked tensor".to_owned() }),
     };
-    // Never the "aligned" one: that leaves rows padded.
+    // Not `into_contiguous_aligned`, which leaves rows padded.
     Ok(burn_cubecl::kernel::into_contiguous(cube))
 }
 
-/// Burn's tensor of a kind.
+/// Burn's tensor.
 pub(crate) fn from_cube(kind: TensorKind, tensor: CubeTensor) -> AnyTensor {
     let tensor = match kind {
         TensorKind::Float => BackendTensor::Float(resolved::registered(tensor)),
@@ -62,13 +62,13 @@ pub(crate) fn from_cube(kind: TensorKind, tensor: CubeTensor) -> AnyTensor {
     AnyTensor::from_dispatch(<DispatchTensor as DispatchKindConversion<Cube>>::from_backend(tensor))
 }
 
-/// New memory for a tensor, its elements one after the other, of no particular values.
-pub(crate) fn landing(device: &CubeDevice, dtype: DType, shape: &[usize]) -> CubeTensor {
+/// New memory for a tensor, contiguous, with arbitrary elements.
+pub(crate) fn empty(device: &CubeDevice, dtype: DType, shape: &[usize]) -> CubeTensor {
     let (client, shape) = (device.client(), Shape::from(shape.to_vec()));
     burn_cubecl::ops::numeric::empty_device_contiguous_dtype(client, device.clone(), shape, dtype)
 }
 
-/// As [`landing`], of zeros.
+/// A tensor of zeros, contiguous.
 pub(crate) fn zeros(device: &CubeDevice, dtype: DType, shape: &[usize]) -> CubeTensor {
     let zeros = burn_cubecl::ops::numeric::zeros(device.clone(), Shape::from(shape.to_vec()), dtype);
     burn_cubecl::kernel::into_contiguous(zeros)
@@ -128,10 +128,10 @@ mod resolved {
     }
 }
 
-/// A tensor whose memory stays where it is, and what it is, until this is dropped.
+/// A tensor whose memory is neither moved nor changed by others until this is dropped.
 pub(crate) struct Pinned {
     resource: ManagedResource<CudaMemory>,
-    /// Also keeps anybody from writing over it in place.
+    /// While it is held, CubeCL does not write over it in place.
     tensor: CubeTensor,
 }
 
@@ -142,8 +142,8 @@ impl std::fmt::Debug for Pinned {
 }
 
 impl Pinned {
-    /// Pins a tensor whose elements lie one after the other, as [`into_cube`] and [`landing`] give it. All that was
-    /// launched for it is on the GPU's queues when this returns, and this thread's queue waits for it.
+    /// Pins a contiguous tensor, as [`into_cube`] and [`empty`] give it. When this returns, the kernels that make it are in
+    /// the GPU's queues, and this thread's queue waits for them.
     pub(crate) fn new(tensor: CubeTensor) -> Result<Self, NcclError> {
         let found = tensor.client.get_resource::<CudaServer>(tensor.handle.clone());
         let resource = found.map_err(|error| NcclError::Memory { error: format!("{error:?}") })?;
@@ -155,21 +155,21 @@ impl Pinned {
         }
     }
 
-    /// Where its first element is; offsets are in it already.
+    /// The address of its first element.
     pub(crate) fn pointer(&self) -> *mut c_void {
         self.resource.resource().ptr as *mut c_void
     }
 
-    /// Bytes of its elements, from its shape: the memory may be larger.
+    /// The bytes of its elements. The memory may be larger.
     pub(crate) fn bytes(&self) -> usize {
         self.tensor.meta.shape().num_elements() * self.tensor.dtype.size()
     }
 
-    /// The tensor, and what keeps its memory pinned until it is dropped. Others may write to it in place meanwhile.
+    /// The tensor, and the value that keeps its memory pinned until it is dropped. Others may write to it in place.
     pub(crate) fn into_parts(self) -> (CubeTensor, Held) {
         (self.tensor, Held(self.resource))
     }
 }
 
-/// What keeps a tensor's memory where it is, while nothing keeps the tensor itself.
+/// Keeps a tensor's memory where it is.
 pub(crate) struct Held(#[allow(dead_code, reason = "it is held, not looked at")] ManagedResource<CudaMemory>);

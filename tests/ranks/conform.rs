@@ -101,5 +101,5 @@ pub(crate) fn formed(mpi: &Mpi) {
 
 /// MPI can be initialised once.
 pub(crate) fn once_only() {
-    assert_eq!(Mpi::connect(PATIENCE).unwrap_err(), MpiError::Again);
+    assert_eq!(Mpi::connect(PATIENCE).unwrap_err(), MpiError::AlreadyInitialised);
 }

@@ -44,22 +44,22 @@ fn to_receive(pipeline: &mut Pipeline, rank: usize) -> u64 {
 }
 
 /// How this rank's messages have landed so far: in receives posted ahead, and by their headers.
-fn counts(landings: &ReceiveCounters) -> [u64; 2] {
-    [landings.ahead(), landings.by_header()]
+fn counts(counters: &ReceiveCounters) -> [u64; 2] {
+    [counters.ahead(), counters.after_frame()]
 }
 
 /// One step, with how its messages landed.
-fn landed(pipeline: &mut Pipeline, landings: &ReceiveCounters, batch: Batch) -> (f64, [u64; 2]) {
-    let before = counts(landings);
+fn landed(pipeline: &mut Pipeline, counters: &ReceiveCounters, batch: Batch) -> (f64, [u64; 2]) {
+    let before = counts(counters);
     let loss = pipeline.step(batch, RATE).unwrap().loss;
-    let after = counts(landings);
+    let after = counts(counters);
     (loss, [after[0] - before[0], after[1] - before[1]])
 }
 
 fn linked(mpi: &Mpi, builder: &Builder) -> (Pipeline, Arc<ReceiveCounters>) {
     let link = mpi.link(Device::flex()).unwrap();
-    let landings = link.landings();
-    (builder.clone().build_rank(Box::new(link)).unwrap(), landings)
+    let counters = link.receive_counters();
+    (builder.clone().build_rank(Box::new(link)).unwrap(), counters)
 }
 
 /// The losses of threads over the same batches.
@@ -81,13 +81,13 @@ pub(crate) fn receives(mpi: &Mpi) {
         let expected = on_threads(&builder, &batches);
         // Learned: a run on zeros. Declared: nothing is run, and nothing asked for. Declared, but not so. Not known.
         let learned = |mpi: &Mpi| {
-            let (mut pipeline, landings) = linked(mpi, &builder);
+            let (mut pipeline, counters) = linked(mpi, &builder);
             let (mode, _) = pipeline.metadata(batches[0]()).unwrap();
             assert_eq!(mode, MetadataMode::Dynamic);
-            (pipeline, landings)
+            (pipeline, counters)
         };
         for (how, known) in [("learned", true), ("declared", true), ("wrongly declared", false), ("not known", false)] {
-            let (mut pipeline, landings) = match how {
+            let (mut pipeline, counters) = match how {
                 "learned" => learned(mpi),
                 "declared" => linked(mpi, &builder.clone().stages(declared(6))),
                 "wrongly declared" => linked(mpi, &builder.clone().stages(declared(5))),
@@ -96,13 +96,13 @@ pub(crate) fn receives(mpi: &Mpi) {
             let (place, all) = (format!("{family}, {how}, rank {}", mpi.rank()), to_receive(&mut pipeline, mpi.rank()));
             assert!(all > 0);
             for (step, (batch, &expected)) in batches.iter().zip(&expected).enumerate() {
-                let (loss, [ahead, by_header]) = landed(&mut pipeline, &landings, batch());
+                let (loss, [ahead, after_frame]) = landed(&mut pipeline, &counters, batch());
                 assert_eq!(loss, expected, "{place}, step {step}");
-                assert_eq!(ahead + by_header, all, "{place}, step {step}");
+                assert_eq!(ahead + after_frame, all, "{place}, step {step}");
                 match step {
-                    0 => assert_eq!(by_header == 0, known, "{place}: {by_header} messages needed their headers"),
+                    0 => assert_eq!(after_frame == 0, known, "{place}: {after_frame} messages needed their headers"),
                     // Another shape needs headers again, whatever was known.
-                    _ => assert!(by_header > 0, "{place}, step {step}"),
+                    _ => assert!(after_frame > 0, "{place}, step {step}"),
                 }
             }
         }

@@ -1,8 +1,8 @@
-//! What ranks tell each other to agree on an order.
+//! Notes by which ranks agree on the order of transfers.
 
 use serde::{Deserialize, Serialize};
 
-/// What ranks tell each other, beside the offers themselves.
+/// What ranks send each other to agree on an order, beside the offers themselves.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Note {
     /// From the lower rank of a pair: proposes to launch what was offered so far, of which this many are its own.
@@ -14,7 +14,7 @@ pub(crate) enum Note {
     /// Upwards: all are ready, and the sender is bound; the bytes describe all parts.
     Call { group: u32, round: u64, parts: Vec<u8> },
     /// From the highest member: launch it.
-    Go { group: u32, round: u64 },
+    Start { group: u32, round: u64 },
 }
 
 impl Note {
@@ -42,7 +42,7 @@ mod tests {
             Note::Agree { offered: 0 },
             Note::Ready { group: 7, round: 3, part: vec![1, 2, 3] },
             Note::Call { group: u32::MAX, round: 1, parts: Vec::new() },
-            Note::Go { group: 2, round: 9 },
+            Note::Start { group: 2, round: 9 },
         ];
         for note in notes {
             let bytes = note.write();

@@ -1,7 +1,7 @@
 //! Ranks with one queue each, in which a group stands until all its members have come to it, as in NCCL's streams.
 //! Notes and offers are delivered in any order that keeps those of one rank to another in theirs.
 
-use super::{Deed, Note, Pairing};
+use super::{Action, Note, Pairing};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Numbers that look random, the same every time.
@@ -57,15 +57,15 @@ impl World {
         if from != to {
             self.post(from, to, Parcel::Offer);
         }
-        let deeds = self.pairings[from].offer(to);
-        self.act(from, deeds);
+        let actions = self.pairings[from].offer(to);
+        self.act(from, actions);
     }
 
-    fn act(&mut self, rank: usize, deeds: Vec<Deed>) {
-        for deed in deeds {
+    fn act(&mut self, rank: usize, actions: Vec<Action>) {
+        for deed in actions {
             match deed {
-                Deed::Tell(to, note) => self.post(rank, to, Parcel::Note(note)),
-                Deed::Exchange { peer, sends, receives } => {
+                Action::Send(to, note) => self.post(rank, to, Parcel::Note(note)),
+                Action::Exchange { peer, sends, receives } => {
                     let mut transfers = Vec::new();
                     let mut count = |from, to, count, end: usize| {
                         let launched = self.launched.entry((from, to)).or_default();
@@ -81,7 +81,7 @@ impl World {
                     members.dedup();
                     self.queues[rank].push_back(Entry { members, transfers, collective: None });
                 }
-                Deed::Collective { group, round, parts } => {
+                Action::Collective { group, round, parts } => {
                     let members = self.groups[group as usize].clone();
                     let collective = Some((group, round, parts));
                     self.queues[rank].push_back(Entry { members, transfers: Vec::new(), collective });
@@ -99,11 +99,11 @@ impl World {
         }
         let way = open[draw.below(open.len())];
         let parcel = self.parcels.get_mut(&way).and_then(VecDeque::pop_front);
-        let deeds = match parcel.unwrap() {
+        let actions = match parcel.unwrap() {
             Parcel::Offer => self.pairings[way.1].offered(way.0),
-            Parcel::Note(note) => self.pairings[way.1].hear(way.0, Note::read(&note.write()).unwrap()).unwrap(),
+            Parcel::Note(note) => self.pairings[way.1].receive(way.0, Note::read(&note.write()).unwrap()).unwrap(),
         };
-        self.act(way.1, deeds);
+        self.act(way.1, actions);
         true
     }
 
@@ -170,8 +170,8 @@ fn any_transfers_and_collectives_in_any_order_end() {
                 let (group, round) = left[rank].1.remove(0);
                 waits[rank] = Some((group, round));
                 let members = groups[group as usize].clone();
-                let deeds = world.pairings[rank].ready(group, round, &members, vec![rank as u8]);
-                world.act(rank, deeds);
+                let actions = world.pairings[rank].ready(group, round, &members, vec![rank as u8]);
+                world.act(rank, actions);
             } else if !world.deliver(&mut draw) && left.iter().all(|(sends, calls)| *sends == 0 && calls.is_empty()) {
                 break;
             }
@@ -214,8 +214,8 @@ fn without_agreement_the_queues_stand_in_a_circle() {
 fn what_no_rank_tells_is_refused_and_nothing_is_launched() {
     let of = |rank| Pairing::new(rank, 3, |parts| parts.concat());
     let refused = |pairing: &mut Pairing, from, note: Note| {
-        let said = pairing.hear(from, note.clone()).unwrap_err();
-        assert!(said.contains(&format!("rank {from} told {note:?}")), "{said}");
+        let said = pairing.receive(from, note.clone()).unwrap_err();
+        assert!(said.contains(&format!("rank {from} sent {note:?}")), "{said}");
     };
     // More offers than have come; a proposal from a higher rank; a rank that there is not.
     let mut middle = of(1);
@@ -225,19 +225,19 @@ fn what_no_rank_tells_is_refused_and_nothing_is_launched() {
     refused(&mut middle, 7, Note::Propose { offered: 0 });
     // An agreement that nobody asked for, and one that counts too much.
     refused(&mut middle, 2, Note::Agree { offered: 0 });
-    assert_eq!(middle.offer(2), [Deed::Tell(2, Note::Propose { offered: 1 })]);
+    assert_eq!(middle.offer(2), [Action::Send(2, Note::Propose { offered: 1 })]);
     refused(&mut middle, 0, Note::Agree { offered: 1 });
     refused(&mut middle, 2, Note::Agree { offered: 1 });
     // A call from above, readiness from below or of a rank that is no member, a start that nobody is bound to.
     refused(&mut middle, 2, Note::Call { group: 0, round: 0, parts: Vec::new() });
     refused(&mut middle, 0, Note::Ready { group: 0, round: 0, part: Vec::new() });
-    refused(&mut middle, 2, Note::Go { group: 0, round: 0 });
+    refused(&mut middle, 2, Note::Start { group: 0, round: 0 });
     let mut lowest = of(0);
     assert_eq!(lowest.ready(4, 0, &[0, 2], Vec::new()), []);
     refused(&mut lowest, 1, Note::Ready { group: 4, round: 0, part: Vec::new() });
     // It goes on as if nothing had been told.
-    let going_on = middle.hear(2, Note::Agree { offered: 0 }).unwrap();
-    assert_eq!(going_on, [Deed::Exchange { peer: 2, sends: 1, receives: 0 }]);
-    let agreed = middle.hear(0, Note::Propose { offered: 1 }).unwrap();
-    assert_eq!(agreed[1], Deed::Exchange { peer: 0, sends: 0, receives: 1 });
+    let going_on = middle.receive(2, Note::Agree { offered: 0 }).unwrap();
+    assert_eq!(going_on, [Action::Exchange { peer: 2, sends: 1, receives: 0 }]);
+    let agreed = middle.receive(0, Note::Propose { offered: 1 }).unwrap();
+    assert_eq!(agreed[1], Action::Exchange { peer: 0, sends: 0, receives: 1 });
 }

@@ -1,24 +1,29 @@
 //! What transports are made of, for writing one outside of this crate.
 //!
-//! A transport moves [`Envelope`]s between ranks, with the bytes of a message's tensors behind its envelope. In steps:
+//! A transport moves [`Envelope`]s between ranks, with the bytes of a message's tensors behind the envelope. It implements
+//! [`Peers`], and [`Endpoint`] makes a [`Link`](super::Link) of it. In steps:
 //!
-//! 1. To send a [`Message`](super::Message), turn it into bytes ([`Packed`]) and send [`Envelope::Message`] with its
-//!    frame, then the bodies. The receiver reads the [`Frame`], receives into [`Frame::buffers`], and puts both into its
-//!    [`Mailbox`] ([`Mailbox::deliver`]).
-//! 2. Hand every other envelope to [`Mailbox::handle`], and send back the envelope that it gives.
-//! 3. [`Link::receive`](super::Link::receive) is [`Mailbox::receive`], [`Link::probe`](super::Link::probe) is
-//!    [`Mailbox::probe`]. [`Link::all_gather`](super::Link::all_gather) sends [`Envelope::Gather`] to all others and calls
-//!    [`Mailbox::gather`]. All waits observe deadlines and failures.
-//! 4. [`Link::monitor`](super::Link::monitor) is the mailbox. A failure goes to all others as [`Envelope::Failed`], and
-//!    [`Envelope::Close`] is the last envelope of a link.
-//! 5. Operations over groups are made of messages unless the transport overrides them: [`all_reduce`], and the others in
-//!    [`Link`](super::Link). A transport with communicators checks with [`same_groups`] that all ranks form the same.
-//! 6. A transport may send a repeated message under the shorter frame [`Repeat`].
+//! 1. Connect the ranks, and give each a [`Mailbox`].
+//! 2. Implement [`Peers::send`] so that it does not wait for the receiver: a thread for each connection writes
+//!    [`Envelope::write`], preceded by its length, then the bodies.
+//! 3. A second thread for each connection reads. For [`Envelope::Message`] it reads the [`Frame`], receives the tensors
+//!    into [`Frame::buffers`], and puts both into the mailbox ([`Mailbox::deliver`], [`Mailbox::wake`]). It gives every other
+//!    envelope to [`Mailbox::handle`], and sends the reply if there is one.
+//! 4. A connection that ends without [`Envelope::Close`] is a failure of that rank: call [`abort`](super::Monitor::abort) on the peers. All waits then end with an error, on every rank.
+//! 5. Run the [conformance suite](super::conformance) with two, three and five ranks.
 //!
-//! [`Endpoint`] is all of this over TCP. A transport whose tensors travel another way (from GPU to GPU) uses it for
-//! everything else: [`Packet::Offer`] announces a message, [`Packet::Note`] carries its own bytes.
+//! The repository's example `unix_socket_link` is such a transport in 200 lines. Beyond that:
+//!
+//! - A transport may have a better way than the default of some method of `Link`: it then wraps the endpoint, forwards the
+//!   other methods with [`forward_link!`](crate::forward_link), and waits with [`Endpoint::wait_for`].
+//! - Operations over groups are made of messages ([`all_reduce`]). A transport with communicators checks with
+//!   [`same_groups`] that all ranks form the same groups, and delivers a group's messages under its number.
+//! - A message that repeats an earlier one may travel under the shorter frame [`Repeat`].
+//! - [`Mesh`] is a TCP connection between every two ranks. A transport whose tensors travel another way (from GPU to GPU)
+//!   uses it for everything else: [`Packet::Offer`] announces a message, [`Packet::Note`] carries its own bytes.
 
 pub(in crate::link) mod collective;
+pub(in crate::link) mod endpoint;
 pub(in crate::link) mod envelope;
 pub(in crate::link) mod frame;
 pub(in crate::link) mod group_messages;
@@ -30,9 +35,10 @@ mod sealed;
 pub(in crate::link) mod tensor_list;
 pub(in crate::link) mod waiting;
 
-pub use super::tcp::{Connections, Endpoint, Mesh, Packet, Received, Sink, connect_at, connect_over};
+pub use super::tcp::{Connections, Mesh, Packet, Received, Sink, connect_at, connect_over};
 pub use super::wire_error::WIRE_VERSION;
 pub use collective::all_reduce;
+pub use endpoint::{Endpoint, Peers};
 pub use envelope::Envelope;
 pub use frame::Frame;
 pub use group_messages::GroupMessages;

@@ -1,22 +1,16 @@
 //! One rank's end of a link over TCP.
 
 use super::connect::{Connections, connect_at, connect_over};
-use super::endpoint::Endpoint;
 use super::error::TcpError;
+use super::mesh::Mesh;
 use super::packet::{Received, Sink};
-use crate::link::activity::Activity;
-use crate::link::error::LinkError;
-use crate::link::header::{Header, Message};
+use crate::link::kit::endpoint::Endpoint;
 use crate::link::kit::mailbox::Mailbox;
 use crate::link::link_trait::Link;
-use crate::link::monitor::Monitor;
 use crate::link::rendezvous::Rendezvous;
-use crate::plan::Transport;
-use crate::stage::Payload;
 use burn::tensor::Device;
-use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// One rank's end of a link over TCP.
 ///
@@ -24,8 +18,7 @@ use std::time::{Duration, Instant};
 /// nor authenticated.
 #[derive(Debug)]
 pub struct TcpLink {
-    endpoint: Endpoint,
-    device: Device,
+    endpoint: Endpoint<Mesh>,
 }
 
 impl TcpLink {
@@ -50,63 +43,20 @@ impl TcpLink {
     }
 
     fn over(rank: usize, ranks: usize, connections: Connections, device: Device) -> Result<Self, TcpError> {
-        let sink = |mailbox: Arc<Mailbox>| -> Arc<Sink> {
-            Arc::new(move |from, received| {
-                // Offers and notes are for links between GPUs.
-                if let Received::Message(frame, bodies) = received {
-                    mailbox.deliver(None, from, (frame, bodies));
-                    mailbox.wake();
-                }
-            })
-        };
-        Ok(Self { endpoint: Endpoint::start(rank, ranks, connections, sink)?, device: device.inner() })
+        let mailbox = Arc::new(Mailbox::new(rank, ranks));
+        let inbox = mailbox.clone();
+        let sink: Arc<Sink> = Arc::new(move |from, received| {
+            // Offers and notes are for links between GPUs.
+            if let Received::Message(frame, bodies) = received {
+                inbox.deliver(None, from, (frame, bodies));
+                inbox.wake();
+            }
+        });
+        Ok(Self { endpoint: Endpoint::new(Mesh::start(connections, mailbox, &sink)?, device) })
     }
 }
 
 impl Link for TcpLink {
-    fn rank(&self) -> usize {
-        self.endpoint.mailbox().rank
-    }
-
-    fn ranks(&self) -> usize {
-        self.endpoint.mailbox().ranks
-    }
-
-    fn transport(&self) -> Transport {
-        Transport::Unbounded
-    }
-
-    fn monitor(&self) -> Arc<dyn Monitor> {
-        self.endpoint.mesh.clone()
-    }
-
-    fn to_device(&self, payload: Payload) -> Payload {
-        let Ok(payload) = payload.map_tensors(|_, tensor| Ok::<_, Infallible>(tensor.to_device(&self.device)));
-        payload
-    }
-
-    fn set_activity(&mut self, activity: Activity) {
-        self.endpoint.mailbox().set_activity(activity);
-    }
-
-    fn send(&mut self, to: usize, message: Message, _: Instant) -> Result<(), LinkError> {
-        self.endpoint.send(to, message)
-    }
-
-    fn receive(&mut self, from: usize, header: Header, deadline: Instant) -> Result<Payload, LinkError> {
-        let ask = |question| self.endpoint.mesh.ask(question);
-        self.endpoint.mailbox().receive(None, from, header, &self.device, deadline, &ask)
-    }
-
-    fn probe(&mut self, from: &[usize], deadline: Instant) -> Result<Option<(usize, Header)>, LinkError> {
-        self.endpoint.mailbox().probe(from, deadline)
-    }
-
-    fn all_gather(&mut self, bytes: Vec<u8>, deadline: Instant) -> Result<Vec<Vec<u8>>, LinkError> {
-        self.endpoint.all_gather(bytes, deadline)
-    }
-
-    fn abort(&mut self, message: String) {
-        self.endpoint.abort(message);
-    }
+    crate::forward_link!(endpoint: rank, ranks, transport, monitor, to_device, set_activity);
+    crate::forward_link!(endpoint: send, receive, probe, all_gather, abort);
 }

@@ -5,11 +5,11 @@ use super::error::TcpError;
 use super::packet::{Packet, Sink};
 use super::reader::Reader;
 use super::writer::{Writers, write_all};
-use crate::link::activity::Activity;
-use crate::link::error::Failure;
+use crate::link::error::LinkError;
+use crate::link::kit::endpoint::Peers;
 use crate::link::kit::envelope::Envelope;
 use crate::link::kit::mailbox::Mailbox;
-use crate::link::monitor::Monitor;
+use burn::tensor::Bytes;
 use std::net::{Shutdown, TcpStream};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -68,38 +68,29 @@ impl Mesh {
         Ok(mesh)
     }
 
-    /// Sends a packet. To a rank whose connection is gone nothing is sent.
-    pub fn send(&self, to: usize, packet: Packet) {
+    /// Sends a packet. If the connection to that rank is lost, nothing is sent: the thread that reads it reports the loss.
+    pub fn send_packet(&self, to: usize, packet: Packet) {
         self.writers.send(to, packet);
     }
+}
 
-    /// Sends an envelope to all other ranks.
-    pub fn send_all(&self, envelope: &Envelope) {
-        self.writers.send_all(envelope);
+impl Peers for Mesh {
+    fn mailbox(&self) -> &Mailbox {
+        &self.mailbox
     }
 
-    /// Asks all other ranks what they are doing.
-    pub fn ask(&self, question: u64) {
-        self.send_all(&Envelope::Ask { question });
-    }
-
-    /// All ranks but this one.
-    pub fn others(&self) -> impl Iterator<Item = usize> {
-        self.writers.others()
-    }
-
-    /// Records a failure, and informs all other ranks.
-    pub fn fail(&self, failure: Failure) {
-        self.writers.fail(&self.mailbox, failure);
+    fn send(&self, to: usize, envelope: Envelope, bodies: Vec<Bytes>) -> Result<(), LinkError> {
+        self.send_packet(to, Packet::Envelope(envelope, bodies));
+        Ok(())
     }
 
     /// Closes the link, and waits a short time until what was sent is written.
-    pub fn close(&self) {
+    fn close(&self) {
         self.send_all(&Envelope::Close);
-        self.others().for_each(|rank| self.send(rank, Packet::End));
+        self.writers.others().for_each(|rank| self.send_packet(rank, Packet::End));
         let written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
         let since = Instant::now();
-        let mut open: Vec<usize> = self.others().collect();
+        let mut open: Vec<usize> = self.writers.others().collect();
         while !open.is_empty() {
             match written.recv_timeout(FLUSH_TIMEOUT.saturating_sub(since.elapsed())) {
                 Ok(peer) => open.retain(|&rank| rank != peer),
@@ -112,23 +103,5 @@ impl Mesh {
                 let _ = stream.shutdown(Shutdown::Both);
             }
         }
-    }
-}
-
-impl Monitor for Mesh {
-    fn activity(&self, rank: usize) -> Activity {
-        self.mailbox.activity(rank)
-    }
-
-    fn progress(&self) -> u64 {
-        self.mailbox.progress()
-    }
-
-    fn abort(&self, failure: Failure) {
-        self.fail(failure);
-    }
-
-    fn failure(&self) -> Option<Failure> {
-        self.mailbox.failure()
     }
 }

@@ -13,7 +13,6 @@
 //! nor authenticated: use it within one machine or a network that you trust.
 
 mod connect;
-mod endpoint;
 mod error;
 mod handshake;
 mod link;
@@ -23,7 +22,6 @@ mod reader;
 mod writer;
 
 pub use connect::{Connections, connect_at, connect_over};
-pub use endpoint::Endpoint;
 pub use error::TcpError;
 pub use link::TcpLink;
 pub use mesh::Mesh;

@@ -1,0 +1,175 @@
+//! Messages whose envelope is here, and memory that waits for messages whose envelope is still to arrive.
+//!
+//! 1. A whole frame says how long the tensors behind it are. They are received with one tag for all.
+//! 2. Once a stream of messages has a number ([`Repeats`]), receives for the tensors of its next message are posted at
+//!    once, with the number's own tag, so that the transfer can run before the envelope was even looked at. The envelope
+//!    then takes these receives over, without reading a frame, and those for the message after it are posted. So each
+//!    numbered stream holds the memory of one message. Where stages' metadata announces the first message, its receives
+//!    are posted too.
+//! 3. When a number ends, its sender completes the receives that wait with empty messages, and they are dropped.
+
+use crate::in_flight::InFlight;
+use crate::repeats::{Noted, Primed, Repeats};
+use burn::tensor::Bytes;
+use burn_pipeline::link::WireError;
+use burn_pipeline::link::kit::{Frame, Repeat};
+use mpi::Tag;
+use mpi::point_to_point::Source;
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The tag of tensors behind a whole frame.
+pub(crate) const BODY: Tag = 2;
+/// Added to a number: the tag of tensors behind a repetition.
+pub(crate) const REPEATED: Tag = 16;
+
+/// How many messages of a link had their receives posted before they arrived, and how many only afterwards.
+#[derive(Debug, Default)]
+pub struct ReceiveCounters {
+    ahead: AtomicU64,
+    after_frame: AtomicU64,
+}
+
+impl ReceiveCounters {
+    /// Messages whose receives were posted before they arrived.
+    pub fn ahead(&self) -> u64 {
+        self.ahead.load(Ordering::Relaxed)
+    }
+
+    /// Messages whose receives were posted when their frame had been read.
+    pub fn after_frame(&self) -> u64 {
+        self.after_frame.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn count(&self, ahead: bool) {
+        let counter = if ahead { &self.ahead } else { &self.after_frame };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// A message whose tensors are being received.
+pub(crate) struct Receiving {
+    frame: Frame,
+    bodies: Vec<Body>,
+}
+
+/// A tensor's bytes. Those of a tensor without elements need no transfer.
+enum Body {
+    Here(Bytes),
+    InFlight(InFlight),
+}
+
+/// What repeats among the messages of one rank.
+#[derive(Default)]
+pub(crate) struct Incoming {
+    repeats: Repeats,
+    /// Receives for the next message under each number.
+    waiting: HashMap<u16, Receiving>,
+    /// Receives for which no message comes any more.
+    ended: Vec<InFlight>,
+}
+
+impl Incoming {
+    /// Starts to receive the tensors of a message, or takes over the receives that wait for it.
+    pub(crate) fn receive(&mut self, from: &impl Source, frame: &[u8]) -> Result<Receiving, WireError> {
+        if let Some(Repeat { number, microbatch }) = Repeat::read(frame)? {
+            let unknown = WireError::UnknownRepeat { number };
+            let waiting = self.waiting.get_mut(&number).ok_or(unknown)?;
+            let next = Receiving::post(from, REPEATED + Tag::from(number), waiting.frame.clone());
+            let mut receiving = std::mem::replace(waiting, next);
+            receiving.frame = receiving.frame.for_microbatch(microbatch);
+            return Ok(receiving);
+        }
+        let frame = Frame::read(frame)?;
+        match self.repeats.note(&frame) {
+            Noted::Opens(number) => self.wait_for(from, number, frame.clone()),
+            Noted::Ends(number) => self.end_number(number),
+            Noted::Repeat(_) | Noted::Whole => {}
+        }
+        Ok(Receiving::post(from, BODY, frame))
+    }
+
+    /// Posts receives for the first of the messages that are expected to have this frame.
+    pub(crate) fn prime(&mut self, from: &impl Source, frame: Frame) {
+        let Primed { ends, opens } = self.repeats.prime(&frame);
+        ends.into_iter().for_each(|number| self.end_number(number));
+        if let Some(number) = opens {
+            self.wait_for(from, number, frame);
+        }
+    }
+
+    fn wait_for(&mut self, from: &impl Source, number: u16, frame: Frame) {
+        self.waiting.insert(number, Receiving::post(from, REPEATED + Tag::from(number), frame));
+    }
+
+    fn end_number(&mut self, number: u16) {
+        let ended = self.waiting.remove(&number);
+        self.ended.extend(ended.into_iter().flat_map(Receiving::into_transfers));
+    }
+
+    /// Ends all numbers: nothing more comes from this rank.
+    pub(crate) fn end(&mut self) {
+        self.ended.extend(self.waiting.drain().flat_map(|(_, receiving)| receiving.into_transfers()));
+    }
+
+    /// Drops ended receives that are complete; `true` if there were some.
+    pub(crate) fn clear(&mut self) -> bool {
+        let before = self.ended.len();
+        self.ended = std::mem::take(&mut self.ended).into_iter().filter_map(|ended| ended.finish().err()).collect();
+        self.ended.len() < before
+    }
+
+    /// Whether no receive waits any more.
+    pub(crate) fn is_over(&self) -> bool {
+        self.ended.is_empty() && self.waiting.is_empty()
+    }
+}
+
+impl Receiving {
+    /// Posts receives for the tensors that a frame announces.
+    fn post(from: &impl Source, tag: Tag, frame: Frame) -> Self {
+        let post = |buffer: Bytes| match buffer.is_empty() {
+            true => Body::Here(buffer),
+            false => Body::InFlight(InFlight::receive(from, tag, buffer)),
+        };
+        let bodies = frame.buffers().into_iter().map(post).collect();
+        Self { frame, bodies }
+    }
+
+    fn into_transfers(self) -> impl Iterator<Item = InFlight> {
+        self.bodies.into_iter().filter_map(|body| match body {
+            Body::InFlight(transfer) => Some(transfer),
+            Body::Here(_) => None,
+        })
+    }
+}
+
+/// The first transfer of a queue, if it is complete.
+pub(crate) fn finish_transfer(queue: &mut VecDeque<InFlight>) -> Option<Bytes> {
+    match queue.pop_front()?.finish() {
+        Ok(bytes) => Some(bytes),
+        Err(transfer) => {
+            queue.push_front(transfer);
+            None
+        }
+    }
+}
+
+/// The first message of a queue, if all of it is here.
+pub(crate) fn finish_message(queue: &mut VecDeque<Receiving>) -> Option<(Frame, Vec<Bytes>)> {
+    let receiving = queue.front_mut()?;
+    let finish = |body| match body {
+        Body::InFlight(transfer) => transfer.finish().map_or_else(Body::InFlight, Body::Here),
+        here => here,
+    };
+    receiving.bodies = std::mem::take(&mut receiving.bodies).into_iter().map(finish).collect();
+    if receiving.bodies.iter().any(|body| matches!(body, Body::InFlight(_))) {
+        return None;
+    }
+    let Receiving { frame, bodies } = queue.pop_front()?;
+    let here = |body| match body {
+        Body::Here(bytes) => Some(bytes),
+        Body::InFlight(_) => None,
+    };
+    Some((frame, bodies.into_iter().filter_map(here).collect()))
+}

@@ -1,0 +1,169 @@
+//! One communicator, and the envelopes and tensors that are in flight on it, in both directions.
+
+use crate::in_flight::{InFlight, pieces};
+use crate::incoming::{BODY, Incoming, REPEATED, Receiving, finish_message, finish_transfer};
+use crate::repeats::{Noted, Primed, Repeats};
+use burn::tensor::Bytes;
+use burn_pipeline::link::WireError;
+use burn_pipeline::link::kit::{Delivery, Envelope, Frame, Repeat};
+use mpi::Tag;
+use mpi::datatype::Equivalence;
+use mpi::point_to_point::Source;
+use mpi::topology::{Communicator, SimpleCommunicator};
+use std::collections::{HashMap, VecDeque};
+
+const ENVELOPE: Tag = 1;
+
+/// One communicator, and what is in flight on it.
+pub(crate) struct Lane {
+    pub(crate) communicator: SimpleCommunicator,
+    /// The link's ranks by those of the communicator, ascending.
+    ranks: Vec<usize>,
+    /// Envelopes that are being received, in the order of each rank.
+    envelopes: Vec<VecDeque<InFlight>>,
+    /// Messages whose envelope is here, in the order of each rank.
+    messages: Vec<VecDeque<Receiving>>,
+    /// What repeats among the messages from each rank.
+    incoming: Vec<Incoming>,
+    /// What repeats among the messages to each rank.
+    outgoing: Vec<Outgoing>,
+}
+
+/// What repeats among the messages to one rank.
+#[derive(Default)]
+struct Outgoing {
+    repeats: Repeats,
+    /// The number of transfers that a message under each number takes.
+    transfers: HashMap<u16, usize>,
+}
+
+/// What has arrived from a rank of the link.
+pub(crate) enum Arrival {
+    Envelope(usize, Bytes),
+    Message(usize, Delivery),
+}
+
+impl Lane {
+    pub(crate) fn new(communicator: SimpleCommunicator, ranks: Vec<usize>) -> Self {
+        Self {
+            envelopes: ranks.iter().map(|_| VecDeque::new()).collect(),
+            messages: ranks.iter().map(|_| VecDeque::new()).collect(),
+            incoming: ranks.iter().map(|_| Incoming::default()).collect(),
+            outgoing: ranks.iter().map(|_| Outgoing::default()).collect(),
+            communicator,
+            ranks,
+        }
+    }
+
+    /// Starts to send an envelope and a message's tensors. A message that repeats another one is sent under a number.
+    pub(crate) fn send(&mut self, to: usize, envelope: Envelope, mut bodies: Vec<Bytes>, sending: &mut Vec<InFlight>) {
+        let Ok(to) = self.ranks.binary_search(&to) else { return };
+        bodies.retain(|body| !body.is_empty());
+        let (mut envelope, mut tag) = (envelope, BODY);
+        // Bytes that are no frame are sent as they are: the receiver refuses them.
+        let frame = if let Envelope::Message(frame) = &envelope { Frame::read(frame).ok() } else { None };
+        if let Some(frame) = frame {
+            let outgoing = &mut self.outgoing[to];
+            match outgoing.repeats.note(&frame) {
+                Noted::Repeat(number) => {
+                    if let Ok(short) = (Repeat { number, microbatch: frame.header().microbatch }).write() {
+                        (envelope, tag) = (Envelope::Message(short), REPEATED + Tag::from(number));
+                    }
+                }
+                Noted::Opens(number) => {
+                    let transfers = bodies.iter().map(|body| pieces(body.len())).sum();
+                    outgoing.transfers.insert(number, transfers);
+                }
+                Noted::Ends(number) => self.end_numbers(to, [number], sending),
+                Noted::Whole => {}
+            }
+        }
+        let process = self.communicator.process_at_rank(to as i32);
+        sending.push(InFlight::send(&process, ENVELOPE, Bytes::from_elems(envelope.write())));
+        sending.extend(bodies.into_iter().map(|body| InFlight::send(&process, tag, body)));
+    }
+
+    /// Notes the frame of the next message to a rank, whose receives wait there under a number.
+    pub(crate) fn prime_outgoing(&mut self, to: usize, frame: &Frame, sending: &mut Vec<InFlight>) {
+        let Primed { ends, opens } = self.outgoing[to].repeats.prime(frame);
+        self.end_numbers(to, ends, sending);
+        if let Some(number) = opens {
+            self.outgoing[to].transfers.insert(number, frame.lengths().map(pieces).sum());
+        }
+    }
+
+    /// Posts receives for the next message from a rank.
+    pub(crate) fn prime_incoming(&mut self, from: usize, frame: Frame) {
+        let process = self.communicator.process_at_rank(from as i32);
+        self.incoming[from].prime(&process, frame);
+    }
+
+    /// Completes the receives that wait for messages under these numbers.
+    fn end_numbers(&mut self, to: usize, numbers: impl IntoIterator<Item = u16>, sending: &mut Vec<InFlight>) {
+        let process = self.communicator.process_at_rank(to as i32);
+        for number in numbers {
+            let transfers = self.outgoing[to].transfers.remove(&number).unwrap_or_default();
+            let end = |_| InFlight::send_nothing(&process, REPEATED + Tag::from(number));
+            sending.extend((0..transfers).map(end));
+        }
+    }
+
+    /// Ends all numbers: nothing more is sent.
+    pub(crate) fn end_sending(&mut self, sending: &mut Vec<InFlight>) {
+        for to in 0..self.outgoing.len() {
+            let numbers = self.outgoing[to].repeats.end();
+            self.end_numbers(to, numbers, sending);
+        }
+    }
+
+    /// Nothing more comes from this rank of the link.
+    pub(crate) fn end_receiving(&mut self, from: usize) {
+        if let Ok(from) = self.ranks.binary_search(&from) {
+            self.incoming[from].end();
+        }
+    }
+
+    /// Starts to receive the tensors of a message.
+    pub(crate) fn receive(&mut self, from: usize, frame: &[u8]) -> Result<(), WireError> {
+        let Ok(from) = self.ranks.binary_search(&from) else { return Ok(()) };
+        let process = self.communicator.process_at_rank(from as i32);
+        let receiving = self.incoming[from].receive(&process, frame)?;
+        self.messages[from].push_back(receiving);
+        Ok(())
+    }
+
+    /// Starts to receive the envelopes that have arrived; `true` if anything moved.
+    pub(crate) fn probe(&mut self) -> bool {
+        let mut busy = false;
+        let any = self.communicator.any_process();
+        while let Some((message, status)) = any.immediate_matched_probe_with_tag(ENVELOPE) {
+            let length = status.count(u8::equivalent_datatype()) as usize;
+            let buffer = Bytes::from_elems(vec![0u8; length]);
+            self.envelopes[status.source_rank() as usize].push_back(InFlight::matched(message, buffer));
+            busy = true;
+        }
+        self.incoming.iter_mut().fold(busy, |busy, incoming| incoming.clear() || busy)
+    }
+
+    /// The next envelope or message that is complete.
+    pub(crate) fn next(&mut self) -> Option<Arrival> {
+        for (place, &rank) in self.ranks.iter().enumerate() {
+            if let Some(envelope) = finish_transfer(&mut self.envelopes[place]) {
+                return Some(Arrival::Envelope(rank, envelope));
+            }
+            if let Some(message) = finish_message(&mut self.messages[place]) {
+                return Some(Arrival::Message(rank, message));
+            }
+        }
+        None
+    }
+
+    pub(crate) fn is_receiving(&self) -> bool {
+        self.messages.iter().any(|messages| !messages.is_empty())
+    }
+
+    /// Whether no receive waits any more.
+    pub(crate) fn is_over(&self) -> bool {
+        self.incoming.iter().all(Incoming::is_over)
+    }
+}

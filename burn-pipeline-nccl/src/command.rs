@@ -1,0 +1,43 @@
+//! What the thread that serves a link is asked to do, and how it answers.
+
+use crate::communicator::Collective;
+use crate::gpu::Event;
+use crate::inbox::Slot;
+use burn_cubecl::tensor::CubeTensor;
+use burn_pipeline::link::{Frame, LinkError};
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::time::Instant;
+
+/// A request to the thread, from its own rank or from the threads that read its connections.
+pub(crate) enum Command {
+    /// Offer these tensors to a rank. `own` is the message's place in the inbox, if a rank sends to itself.
+    Send { to: usize, frame: Vec<u8>, tensors: Vec<CubeTensor>, own: Option<(Frame, Slot)> },
+    /// A rank offers tensors.
+    Offered { from: usize, frame: Frame, slot: Slot },
+    /// A rank's note about the order of transfers has arrived.
+    Note { from: usize, note: Vec<u8> },
+    /// Make communicators for groups, in this order. All ranks are ready for it.
+    FormGroups { groups: Vec<Vec<usize>>, deadline: Instant, done: Answer<()> },
+    /// Take part in a collective of a group.
+    Collect(Collect),
+    /// The link is dropped.
+    Close,
+}
+
+/// A rank's part in a collective.
+pub(crate) struct Collect {
+    pub(crate) group: u32,
+    pub(crate) round: u64,
+    pub(crate) members: Vec<usize>,
+    pub(crate) operation: Collective,
+    /// `None` for a tensor that this rank lacks.
+    pub(crate) tensors: Vec<Option<CubeTensor>>,
+    pub(crate) done: Answer<Vec<Option<CubeTensor>>>,
+}
+
+/// An answer, and the event behind the transfer that brings it, if that may not have completed.
+pub(crate) type Answered<T> = Result<(T, Option<Arc<Event>>), LinkError>;
+
+/// Where an answer goes.
+pub(crate) type Answer<T> = Sender<Answered<T>>;

@@ -1,0 +1,73 @@
+//! Messages that have arrived or are announced, in the order in which each rank sent them.
+//!
+//! A message gets its place when its frame arrives. Its content follows, over the connection or from GPU to GPU, and the
+//! two ways may overtake each other.
+
+use crate::gpu::Event;
+use burn::tensor::Bytes;
+use burn_cubecl::tensor::CubeTensor;
+use burn_pipeline::link::Frame;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The place for a message's content.
+#[derive(Clone, Default)]
+pub(crate) struct Slot(Arc<Mutex<Option<Content>>>);
+
+/// The content of a message.
+pub(crate) enum Content {
+    /// Bytes, over the connection.
+    Host(Vec<Bytes>),
+    /// Tensors on the GPU, and the event behind the transfer that brings them, if that may not have completed.
+    Device(Vec<CubeTensor>, Option<Arc<Event>>),
+}
+
+impl Slot {
+    pub(crate) fn fill(&self, content: Content) {
+        *self.lock() = Some(content);
+    }
+
+    fn is_full(&self) -> bool {
+        self.lock().is_some()
+    }
+
+    fn take(&self) -> Option<Content> {
+        self.lock().take()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Content>> {
+        // A panic of another thread leaves it whole: every change is one assignment.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The messages of each rank, in order.
+#[derive(Clone)]
+pub(crate) struct Inbox(Arc<Mutex<Queues>>);
+
+/// One queue for each rank.
+type Queues = Vec<VecDeque<(Frame, Slot)>>;
+
+impl Inbox {
+    pub(crate) fn new(ranks: usize) -> Self {
+        Self(Arc::new(Mutex::new((0..ranks).map(|_| VecDeque::new()).collect())))
+    }
+
+    /// Adds a message whose content may follow later.
+    pub(crate) fn push(&self, from: usize, frame: Frame, slot: Slot) {
+        self.lock()[from].push_back((frame, slot));
+    }
+
+    /// The next message of a rank, if its content is here.
+    pub(crate) fn take(&self, from: usize) -> Option<(Frame, Content)> {
+        let mut queues = self.lock();
+        queues[from].front().filter(|(_, slot)| slot.is_full())?;
+        let (frame, slot) = queues[from].pop_front()?;
+        slot.take().map(|content| (frame, content))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queues> {
+        // As in `Slot`.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

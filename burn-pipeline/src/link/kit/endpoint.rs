@@ -1,0 +1,204 @@
+//! A link that is made of a mailbox and a way to send envelopes.
+//!
+//! Guarantees: a send does not wait for its receiver; every wait ends at its deadline, and asks all ranks what they are
+//! doing before it does; a failure is sent to all other ranks, once.
+
+use super::envelope::Envelope;
+use super::mailbox::{Contents, Mailbox};
+use super::packed::Packed;
+use super::waiting::Awaited;
+use crate::link::activity::Activity;
+use crate::link::error::{Failure, LinkError};
+use crate::link::header::{Header, Message};
+use crate::link::link_trait::Link;
+use crate::link::monitor::Monitor;
+use crate::link::wire_error::WireError;
+use crate::plan::Transport;
+use crate::stage::Payload;
+use burn::tensor::{Bytes, Device};
+use std::convert::Infallible;
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// The other ranks of a link: what a transport implements, and [`Endpoint`] makes a link of.
+pub trait Peers: Debug + Send + Sync + 'static {
+    /// Where the transport's threads put what arrives.
+    fn mailbox(&self) -> &Mailbox;
+
+    /// Sends an envelope, and the bytes of a message's tensors behind it, without waiting for the receiver. If the
+    /// connection to that rank is lost, nothing is sent: the thread that receives from it reports the loss.
+    ///
+    /// # Errors
+    /// If the transport has ended.
+    fn send(&self, to: usize, envelope: Envelope, bodies: Vec<Bytes>) -> Result<(), LinkError>;
+
+    /// Ends the link, when its [`Endpoint`] is dropped: sends [`Envelope::Close`] to all other ranks, and gives what was
+    /// sent before some time to leave this process.
+    fn close(&self);
+
+    /// Sends an envelope to all other ranks.
+    fn send_all(&self, envelope: &Envelope) {
+        for rank in self.mailbox().others() {
+            // It fails if the transport has ended, which the next call for a message returns as an error.
+            let _ = self.send(rank, envelope.clone(), Vec::new());
+        }
+    }
+}
+
+impl<P: Peers> Monitor for P {
+    fn activity(&self, rank: usize) -> Activity {
+        self.mailbox().activity(rank)
+    }
+
+    fn progress(&self) -> u64 {
+        self.mailbox().progress()
+    }
+
+    fn abort(&self, failure: Failure) {
+        self.mailbox().abort(failure);
+        // The mailbox gives a failure out once, so that it does not travel in circles.
+        let outgoing = self.mailbox().contents().outgoing_failure.take();
+        outgoing.into_iter().for_each(|failure| self.send_all(&Envelope::Failed(failure)));
+    }
+
+    fn failure(&self) -> Option<Failure> {
+        self.mailbox().failure()
+    }
+}
+
+/// One rank's end of a link over any [`Peers`].
+///
+/// Sends are unbounded: what is sent waits in this process's memory until the receiver takes it. Dropping it closes the
+/// link.
+#[derive(Debug)]
+pub struct Endpoint<P: Peers> {
+    peers: Arc<P>,
+    device: Device,
+    gathers: u64,
+}
+
+impl<P: Peers> Endpoint<P> {
+    /// An end whose received tensors are put on `device`.
+    pub fn new(peers: Arc<P>, device: Device) -> Self {
+        Self { peers, device: device.inner(), gathers: 0 }
+    }
+
+    /// The other ranks.
+    pub fn peers(&self) -> &Arc<P> {
+        &self.peers
+    }
+
+    /// What has arrived.
+    pub fn mailbox(&self) -> &Mailbox {
+        self.peers.mailbox()
+    }
+
+    /// The error of a message from or to a rank.
+    pub fn wire(&self, peer: usize, source: WireError) -> LinkError {
+        LinkError::Wire { rank: self.mailbox().rank, peer, source }
+    }
+
+    /// Sends a message that was packed before. One that goes to several ranks is then read off its device once.
+    ///
+    /// # Errors
+    /// If another rank failed, or there is no such rank.
+    pub fn send_packed(&self, to: usize, packed: Packed) -> Result<(), LinkError> {
+        let to = self.mailbox().known(to)?;
+        self.mailbox().fail_if_failed()?;
+        self.peers.send(to, Envelope::Message(packed.frame), packed.bodies)
+    }
+
+    /// Waits for the next message from a rank, within a group or not.
+    ///
+    /// # Errors
+    /// As [`Mailbox::receive`].
+    pub fn receive_within(
+        &self,
+        group: Option<usize>,
+        from: usize,
+        header: Header,
+        deadline: Instant,
+    ) -> Result<Payload, LinkError> {
+        let ask = |question| self.peers.send_all(&Envelope::Ask { question });
+        self.mailbox().receive(group, from, header, &self.device, deadline, &ask)
+    }
+
+    /// Waits until `take` gives what was received from a rank; `what` names it in the error.
+    ///
+    /// # Errors
+    /// As [`Mailbox::wait`].
+    pub fn wait_for<T>(
+        &self,
+        from: usize,
+        what: &dyn Fn() -> String,
+        deadline: Instant,
+        take: impl FnMut(&mut Contents) -> Option<T>,
+    ) -> Result<T, LinkError> {
+        let ask = |question| self.peers.send_all(&Envelope::Ask { question });
+        self.mailbox().wait(deadline, &Awaited { peer: &|_| from, what, ask: &ask }, take)
+    }
+}
+
+impl<P: Peers> Link for Endpoint<P> {
+    fn rank(&self) -> usize {
+        self.mailbox().rank
+    }
+
+    fn ranks(&self) -> usize {
+        self.mailbox().ranks
+    }
+
+    fn transport(&self) -> Transport {
+        Transport::Unbounded
+    }
+
+    fn monitor(&self) -> Arc<dyn Monitor> {
+        self.peers.clone()
+    }
+
+    fn to_device(&self, payload: Payload) -> Payload {
+        let Ok(payload) = payload.map_tensors(|_, tensor| Ok::<_, Infallible>(tensor.to_device(&self.device)));
+        payload
+    }
+
+    fn set_activity(&mut self, activity: Activity) {
+        self.mailbox().set_activity(activity);
+    }
+
+    fn send(&mut self, to: usize, message: Message, _: Instant) -> Result<(), LinkError> {
+        // Before the tensors are read off their device, which takes time.
+        let to = self.mailbox().known(to)?;
+        self.mailbox().fail_if_failed()?;
+        let packed = Packed::new(message).map_err(|source| self.wire(to, source))?;
+        self.send_packed(to, packed)
+    }
+
+    fn receive(&mut self, from: usize, header: Header, deadline: Instant) -> Result<Payload, LinkError> {
+        self.receive_within(None, from, header, deadline)
+    }
+
+    fn probe(&mut self, from: &[usize], deadline: Instant) -> Result<Option<(usize, Header)>, LinkError> {
+        self.mailbox().probe(from, deadline)
+    }
+
+    fn all_gather(&mut self, bytes: Vec<u8>, deadline: Instant) -> Result<Vec<Vec<u8>>, LinkError> {
+        self.mailbox().fail_if_failed()?;
+        let round = self.gathers;
+        self.gathers += 1;
+        for rank in self.mailbox().others() {
+            self.peers.send(rank, Envelope::Gather { round, bytes: bytes.clone() }, Vec::new())?;
+        }
+        self.mailbox().gather(round, bytes, deadline, &|question| self.peers.send_all(&Envelope::Ask { question }))
+    }
+
+    fn abort(&mut self, message: String) {
+        self.peers.abort(Failure { rank: self.mailbox().rank, message });
+    }
+}
+
+impl<P: Peers> Drop for Endpoint<P> {
+    fn drop(&mut self) {
+        self.peers.close();
+    }
+}
