@@ -157,20 +157,26 @@ fn an_output_without_samples_does_not_hang() {
 
 #[test]
 fn a_stage_that_never_answers_is_named_after_the_deadline_and_dropped() {
-    for (ranks, failing) in [(2, 0), (2, 1), (3, 1), (4, 0), (4, 3)] {
-        for schedule in SCHEDULES {
-            within(WATCHDOG, &format!("{schedule}, {ranks} ranks, rank {failing} is stuck"), move || {
-                let fault = Fault { stage: failing, microbatch: 1, how: How::NeverAnswer };
-                let builder = builder(schedule, ranks, Some(fault)).timeout(Duration::from_secs(1));
-                let mut pipeline = builder.build().unwrap();
-                let error = pipeline.step(batch(MICROBATCHES), 0.1).unwrap_err();
-                let PipelineError::Silent { rank, .. } = &error else { panic!("{schedule}, {ranks}: {error}") };
-                assert_eq!(*rank, failing, "{error}");
-                assert!(error.to_string().contains(&format!("is running {failing}F1")), "{error}");
-                assert_closed(&mut pipeline, failing, "did not answer");
-                drop(pipeline);
-            });
-        }
+    let stuck = |schedule: &'static str, ranks, failing| {
+        within(WATCHDOG, &format!("{schedule}, {ranks} ranks, rank {failing} is stuck"), move || {
+            let fault = Fault { stage: failing, microbatch: 1, how: How::NeverAnswer };
+            let builder = builder(schedule, ranks, Some(fault)).timeout(Duration::from_secs(1));
+            let mut pipeline = builder.build().unwrap();
+            let error = pipeline.step(batch(MICROBATCHES), 0.1).unwrap_err();
+            let PipelineError::Silent { rank, .. } = &error else { panic!("{schedule}, {ranks}: {error}") };
+            assert_eq!(*rank, failing, "{error}");
+            assert!(error.to_string().contains(&format!("is running {failing}F1")), "{error}");
+            assert_closed(&mut pipeline, failing, "did not answer");
+            drop(pipeline);
+        });
+    };
+    for schedule in SCHEDULES {
+        // Each case only waits for its timeout, so the cases of a schedule run at the same time.
+        std::thread::scope(|scope| {
+            for (ranks, failing) in [(2, 0), (2, 1), (3, 1), (4, 0), (4, 3)] {
+                scope.spawn(move || stuck(schedule, ranks, failing));
+            }
+        });
     }
 }
 

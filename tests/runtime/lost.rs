@@ -19,6 +19,9 @@ const DEADLINE: Duration = Duration::from_secs(1);
 /// The deadline, and some time for a machine that does other things as well.
 const IN_TIME: Duration = Duration::from_secs(6);
 
+/// Faults that run at the same time.
+const TOGETHER: usize = 4;
+
 /// A message of another microbatch: threads hand headers over as they are, so that this is all that can go wrong.
 fn corrupt(link: &mut ThreadLink, to: usize, mut message: Message, deadline: Instant) -> Result<(), LinkError> {
     message.header.microbatch += 1;
@@ -93,16 +96,23 @@ fn faults(count: usize) {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) as usize % limit
     };
-    for number in 0..count {
+    let mut drawn = || {
         // Not those of processes alone.
         let fault = Fault::ALL[2 + below(Fault::ALL.len() - 2)];
         let ranks = 2 + below(3);
         // Of two ranks with different plans, neither is the odd one: the later one is named.
         let (ranks, at) = (if fault == Fault::OtherPlan { ranks.max(3) } else { ranks }, 1 + below(60));
-        let failing = below(ranks);
-        println!("fault {number}: {fault:?} on rank {failing} of {ranks}, at its use {at} of the link");
-        within(60, &format!("{fault:?} on rank {failing} of {ranks}, at {at}"), move || {
-            strike(fault, ranks, failing, at);
+        (fault, ranks, below(ranks), at)
+    };
+    let drawn: Vec<_> = (0..count).map(|_| drawn()).collect();
+    for together in drawn.chunks(TOGETHER) {
+        // Most faults only wait for a timeout, so several run at the same time.
+        std::thread::scope(|scope| {
+            for &(fault, ranks, failing, at) in together {
+                let what = format!("{fault:?} on rank {failing} of {ranks}, at its use {at} of the link");
+                println!("{what}");
+                scope.spawn(move || within(60, &what, move || strike(fault, ranks, failing, at)));
+            }
         });
     }
 }
