@@ -41,6 +41,17 @@ fn evaluated(case: &Text, pipeline: &mut Pipeline) -> (Vec<f32>, f64) {
 #[test]
 fn evaluations_before_between_and_after_steps_are_the_plain_model_s_and_change_nothing() {
     let case = Text::new(SAMPLES);
+    let mut reference = Reference::new(case.model());
+    let twice: Vec<usize> = sizes(SAMPLES, SAMPLES).repeat(2);
+    // What the plain model evaluates before each step, and the step's loss.
+    let expected: Vec<_> = (0..2)
+        .map(|_| {
+            let evaluated = plain(&case, &reference);
+            let of = |model: &_, i: usize| case.loss(model, range(&twice[..SAMPLES], i % SAMPLES));
+            (evaluated, reference.step(&twice, RATE, None, of).loss)
+        })
+        .collect();
+    let after = plain(&case, &reference);
     for name in ["GPipe", "1F1B", "Interleaved1F1B", "ZBVZeroBubble"] {
         for ranks in 1..=4 {
             let schedule = by_name(name).unwrap();
@@ -50,19 +61,16 @@ fn evaluations_before_between_and_after_steps_are_the_plain_model_s_and_change_n
             };
             let size = Size { ranks, chunks, microbatches: SAMPLES };
             let builder = builder::<Text>(schedule.as_ref(), size).accumulation(Accumulation::Ordered);
-            let (mut pipeline, mut reference) = (builder.build().unwrap(), Reference::new(case.model()));
-            for step in 0..3 {
+            let mut pipeline = builder.build().unwrap();
+            for (step, (expected, loss)) in expected.iter().enumerate() {
                 let place = format!("{name} on {ranks} ranks, step {step}");
-                let expected = plain(&case, &reference);
-                assert!(evaluated(&case, &mut pipeline) == expected, "{place}");
+                assert!(evaluated(&case, &mut pipeline) == *expected, "{place}");
                 // Between the batches of one step, too: half of the gradients are gathered then.
                 pipeline.accumulate(case.batch()).unwrap();
-                assert!(evaluated(&case, &mut pipeline) == expected, "{place}");
-                let report = pipeline.step(case.batch(), RATE).unwrap();
-                let twice: Vec<usize> = sizes(SAMPLES, SAMPLES).repeat(2);
-                let of = |model: &_, i: usize| case.loss(model, range(&twice[..SAMPLES], i % SAMPLES));
-                assert_eq!(report.loss, reference.step(&twice, RATE, None, of).loss, "{place}");
+                assert!(evaluated(&case, &mut pipeline) == *expected, "{place}");
+                assert_eq!(pipeline.step(case.batch(), RATE).unwrap().loss, *loss, "{place}");
             }
+            assert!(evaluated(&case, &mut pipeline) == after, "{name} on {ranks} ranks, after all steps");
         }
     }
 }

@@ -2,7 +2,7 @@
 //! names rank, stage and microbatch, at once; afterwards the pipeline is closed, and says so.
 
 use crate::faulty::{FOREVER, Fault, How, batch, faulty};
-use crate::watchdog::{quiet_ranks, within};
+use crate::watchdog::{for_each_at_once, quiet_ranks, within};
 use burn::optim::{ModuleOptimizer, Optimizer, SgdConfig, SgdState};
 use burn::tensor::{Device, Tensor};
 use burn_pipeline::plan::StageId;
@@ -157,7 +157,10 @@ fn an_output_without_samples_does_not_hang() {
 
 #[test]
 fn a_stage_that_never_answers_is_named_after_the_deadline_and_dropped() {
-    let stuck = |schedule: &'static str, ranks, failing| {
+    let cases = [(2, 0), (2, 1), (3, 1), (4, 0), (4, 3)];
+    let cases: Vec<_> =
+        SCHEDULES.iter().flat_map(|schedule| cases.map(|(ranks, rank)| (*schedule, ranks, rank))).collect();
+    for_each_at_once(&cases, |&(schedule, ranks, failing)| {
         within(WATCHDOG, &format!("{schedule}, {ranks} ranks, rank {failing} is stuck"), move || {
             let fault = Fault { stage: failing, microbatch: 1, how: How::NeverAnswer };
             let builder = builder(schedule, ranks, Some(fault)).timeout(Duration::from_secs(1));
@@ -169,15 +172,7 @@ fn a_stage_that_never_answers_is_named_after_the_deadline_and_dropped() {
             assert_closed(&mut pipeline, failing, "did not answer");
             drop(pipeline);
         });
-    };
-    for schedule in SCHEDULES {
-        // Each case only waits for its timeout, so the cases of a schedule run at the same time.
-        std::thread::scope(|scope| {
-            for (ranks, failing) in [(2, 0), (2, 1), (3, 1), (4, 0), (4, 3)] {
-                scope.spawn(move || stuck(schedule, ranks, failing));
-            }
-        });
-    }
+    });
 }
 
 #[test]

@@ -4,7 +4,7 @@
 //! what it tells the others is all that they know. What happens to processes alone (`Kill`, `Stop`) is tested over MPI.
 
 use crate::cases::{Case, Text};
-use crate::watchdog::{quiet_ranks, within};
+use crate::watchdog::{for_each_at_once, quiet_ranks, within};
 use burn::optim::SgdConfig;
 use burn::tensor::Device;
 use burn_pipeline::link::{Link, LinkError, Message, ThreadLink, Threads};
@@ -18,9 +18,6 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 const DEADLINE: Duration = Duration::from_secs(1);
 /// The deadline, and some time for a machine that does other things as well.
 const IN_TIME: Duration = Duration::from_secs(6);
-
-/// Faults that run at the same time.
-const TOGETHER: usize = 4;
 
 /// A message of another microbatch: threads hand headers over as they are, so that this is all that can go wrong.
 fn corrupt(link: &mut ThreadLink, to: usize, mut message: Message, deadline: Instant) -> Result<(), LinkError> {
@@ -105,16 +102,11 @@ fn faults(count: usize) {
         (fault, ranks, below(ranks), at)
     };
     let drawn: Vec<_> = (0..count).map(|_| drawn()).collect();
-    for together in drawn.chunks(TOGETHER) {
-        // Most faults only wait for a timeout, so several run at the same time.
-        std::thread::scope(|scope| {
-            for &(fault, ranks, failing, at) in together {
-                let what = format!("{fault:?} on rank {failing} of {ranks}, at its use {at} of the link");
-                println!("{what}");
-                scope.spawn(move || within(60, &what, move || strike(fault, ranks, failing, at)));
-            }
-        });
-    }
+    for_each_at_once(&drawn, |&(fault, ranks, failing, at)| {
+        let what = format!("{fault:?} on rank {failing} of {ranks}, at its use {at} of the link");
+        println!("{what}");
+        within(60, &what, move || strike(fault, ranks, failing, at));
+    });
 }
 
 /// As many as `FAULTS` says, else a few.

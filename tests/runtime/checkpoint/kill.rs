@@ -1,4 +1,5 @@
-//! A process that is killed while it saves leaves a checkpoint that can be taken up, fifty times in a row.
+//! A process that is killed while it saves leaves a checkpoint that can be taken up: fifty times, ten in a row in each of five
+//! folders.
 //!
 //! The job is a process of its own: this test's binary, told to run `saves_until_it_is_killed` alone. Each time it
 //! takes up what the last one left, trains, says that it starts to save, and is killed a random time after that: a
@@ -16,6 +17,8 @@ use std::time::{Duration, Instant};
 const FOLDER: &str = "BURN_PIPELINE_KILL_TEST_FOLDER";
 /// Kills amid a save.
 const KILLS: usize = 50;
+/// Folders with jobs at the same time.
+const LANES: usize = 5;
 const CUT: Cut = Cut { family: "1F1B", ranks: 2, chunks: 1 };
 
 #[test]
@@ -88,9 +91,9 @@ fn save_time() -> Duration {
     time
 }
 
-#[test]
-fn fifty_kills_while_saving_leave_fifty_checkpoints_to_go_on_from() {
-    let (folder, time) = (Folder::new("kill"), save_time());
+/// Kills jobs in one folder, each amid a save, until this many were; returns how many left files behind.
+fn kill_amid_saves(lane: usize, kills: usize, time: Duration) -> usize {
+    let folder = Folder::new(&format!("kill-{lane}"));
     let checkpoints = Checkpoints::new(&*folder);
     // The job that is never stopped, as far as it is needed.
     let mut uninterrupted = CUT.pipeline();
@@ -102,8 +105,8 @@ fn fifty_kills_while_saving_leave_fifty_checkpoints_to_go_on_from() {
         losses[step]
     };
     let (mut amid, mut reached, mut partial) = (0, 0, 0);
-    let mut shares = noise(20, 20 * KILLS).into_iter().map(|share| (share + 1.0) / 2.0);
-    while amid < KILLS {
+    let mut shares = noise(20 + lane as u64, 20 * kills).into_iter().map(|share| (share + 1.0) / 2.0);
+    while amid < kills {
         let mut job = Job::start(&folder);
         for _ in 0..=(shares.next().unwrap() * 3.0) as usize {
             job.wait_for("saving");
@@ -128,5 +131,17 @@ fn fifty_kills_while_saving_leave_fifty_checkpoints_to_go_on_from() {
         assert_eq!(loss, loss_of(steps as usize), "after {amid} kills, step {steps}");
     }
     println!("{amid} kills amid saves of {time:?}; {partial} left files behind; {reached} steps were reached");
+    partial
+}
+
+#[test]
+fn fifty_kills_while_saving_leave_fifty_checkpoints_to_go_on_from() {
+    let time = save_time();
+    // Jobs mostly wait for the disk, so several folders are used at the same time.
+    let partial: usize = std::thread::scope(|scope| {
+        let lane = |lane| scope.spawn(move || kill_amid_saves(lane, KILLS / LANES, time));
+        let lanes: Vec<_> = (0..LANES).map(lane).collect();
+        lanes.into_iter().map(|lane| lane.join().unwrap()).sum()
+    });
     assert!(partial > KILLS / 4, "only {partial} kills left files behind");
 }
