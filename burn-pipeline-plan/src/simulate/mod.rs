@@ -4,7 +4,8 @@
 //! and unlowered plans. [`Bounds`] are lower bounds on the makespan for any order of the same work. [`unit_steps`] counts
 //! steps as PyTorch's simulator does.
 //!
-//! Reading order: `report` (the outcome), `state`, `engine` (the loop), `needs`, `transfers`, `waits`, `memory`.
+//! Reading order: `report` (the outcome), `state`, `engine` (the loop), `needs`, `transfers`, `collectives`,
+//! `waits`, `memory`.
 //!
 //! ```
 //! use burn_pipeline_plan::cost::{Profile, UniformCosts};
@@ -20,6 +21,7 @@
 //! ```
 
 mod bounds;
+mod collectives;
 mod engine;
 mod error;
 mod finish;

@@ -1,4 +1,4 @@
-//! Sends and receives of a lowered plan under a transport, and collectives.
+//! Sends and receives of a lowered plan under a transport.
 //!
 //! 1. A send posts its message on the channel from its rank to the receiver's; a receive posts that it is ready. The
 //!    messages of a channel run one after the other, in the order of their sends.
@@ -6,9 +6,8 @@
 //!    before it was taken; unbounded, at once. It occupies the link for bytes over bandwidth and arrives a latency later.
 //! 3. Without overlap the transfer keeps its rank from computing. A receive lasts until the arrival. A send lasts until
 //!    the arrival under rendezvous, and until the last byte has left with buffers.
-//! 4. With overlap both ranks go on at once, and the computation that needs the message waits for it. The same holds for
-//!    `UNSHARD` and `REDUCE_GRAD`, which then have a lane of their own.
-//! 5. A transfer or collective with a wait of its own never keeps its rank; the rank stops at the wait ([`super::waits`]).
+//! 4. With overlap both ranks go on at once, and the computation that needs the message waits for it.
+//! 5. A transfer with a wait of its own never keeps its rank; the rank stops at the wait ([`super::waits`]).
 
 use super::memory::Held;
 use super::messages::{Message, NEVER, Posted, is_forward, other_end};
@@ -154,35 +153,6 @@ impl Engine<'_> {
             }
             Transport::Buffered(_) | Transport::Unbounded => 0.0,
         }
-    }
-
-    /// Runs `UNSHARD`, `RESHARD` or `REDUCE_GRAD`, which never have to wait for another action of this plan.
-    pub(super) fn collective(&mut self, rank: usize, task: Task) {
-        let (stage, seconds) = (task.stage(), self.costs.task_seconds(task));
-        let (slot, bytes) = (self.plan.placement().slot(stage), self.costs.stage(stage).unsharded_bytes);
-        let aside = self.runs_beside(rank) && task.op() != Op::Reshard;
-        let state = &mut self.ranks[rank];
-        let start = if aside { state.clock.max(state.lane) } else { state.clock };
-        let end = start + seconds;
-        *(if aside { &mut state.lane } else { &mut state.clock }) = end;
-        match (task.op(), self.unsharded[slot]) {
-            (Op::Unshard, None) => {
-                state.memory.change(start, Held::Unsharded, bytes);
-                self.unsharded[slot] = Some(end);
-            }
-            (Op::Reshard, Some(_)) => {
-                state.memory.change(start, Held::Unsharded, -bytes);
-                self.unsharded[slot] = None;
-            }
-            (Op::ReduceGrad, _) => {
-                let cost = self.costs.stage(stage);
-                let kept = cost.reduced_gradient_bytes.unwrap_or(cost.gradient_bytes);
-                state.memory.change(end, Held::Gradients, kept - cost.gradient_bytes);
-                self.reduced[slot] = Some(end);
-            }
-            _ => {}
-        }
-        self.events.push(Event { rank, action: task.into(), start, end });
     }
 
     /// What a transfer that cannot go on waits for, and on which rank.

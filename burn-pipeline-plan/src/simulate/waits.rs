@@ -9,7 +9,7 @@ use super::memory::Held;
 use super::messages::is_forward;
 use super::report::IdleCause;
 use super::state::Engine;
-use crate::plan::{Action, MicrobatchTask, Op, Task};
+use crate::plan::{Action, MicrobatchTask, Task};
 use crate::trace::Event;
 
 impl Engine<'_> {
@@ -30,22 +30,6 @@ impl Engine<'_> {
                 }
             }
         }
-    }
-
-    /// Runs a collective or the wait for one; false if the end of what it waits for is not known yet.
-    pub(super) fn run_whole_stage(&mut self, rank: usize, task: Task) -> bool {
-        let slot = self.plan.placement().slot(task.stage());
-        let over = match task.op() {
-            Op::WaitUnshard => self.unsharded[slot],
-            Op::WaitReduceGrad => self.reduced[slot],
-            _ => {
-                self.collective(rank, task);
-                return true;
-            }
-        };
-        let Some(over) = over else { return false };
-        self.stand(rank, task, over, over, IdleCause::Transfer);
-        true
     }
 
     /// Runs the wait for a transfer; false if the transfer's end is not known yet.
@@ -70,7 +54,7 @@ impl Engine<'_> {
     }
 
     /// Idles until `sent` for the given cause, then until `over` for the transfer.
-    fn stand(&mut self, rank: usize, task: Task, sent: f64, over: f64, cause: IdleCause) {
+    pub(super) fn stand(&mut self, rank: usize, task: Task, sent: f64, over: f64, cause: IdleCause) {
         let state = &mut self.ranks[rank];
         let start = state.clock;
         state.idle_until(sent.min(over), cause);

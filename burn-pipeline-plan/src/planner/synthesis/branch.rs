@@ -133,7 +133,7 @@ impl Branch<'_> {
             next.push(*first);
         }
         // `I` first, then `F`, then `W`: good rows found early cut off more of the rest.
-        let turn = |step: Step| [1, 0, 2, 0][step.pass as usize];
+        let turn = |step: Step| [1, 0, 2, 0][step.kind as usize];
         next.sort_by(|a, b| a.0.total_cmp(&b.0).then(turn(a.1).cmp(&turn(b.1))));
         for (at, step) in next {
             let after = self.after(node, at, step);
@@ -144,23 +144,23 @@ impl Branch<'_> {
         // The additional branch of point 3.
         if self.may_be_held_back(node, first.1) {
             let mut back = node.clone();
-            back.back[first.1.slot][first.1.pass.place()] = true;
+            back.back[first.1.slot][first.1.kind.place()] = true;
             self.visit(&back);
         }
     }
 
     /// Seconds of a step; for a backward, of the longer one of `I` and `B` (point 2).
     fn longest(&self, step: Step) -> f64 {
-        let other = match step.pass {
+        let other = match step.kind {
             StepKind::Input if self.instance.mixes => StepKind::Whole,
             StepKind::Whole => StepKind::Input,
             same => same,
         };
-        self.instance.seconds(step).max(self.instance.seconds(Step { pass: other, ..step }))
+        self.instance.seconds(step).max(self.instance.seconds(Step { kind: other, ..step }))
     }
 
     /// The kinds of steps to try.
-    fn passes(&self) -> impl Iterator<Item = StepKind> + use<> {
+    fn kinds(&self) -> impl Iterator<Item = StepKind> + use<> {
         KINDS.into_iter().take(if self.instance.mixes { 4 } else { 3 })
     }
 
@@ -177,10 +177,10 @@ impl Branch<'_> {
         }
         let rank = self.instance.slots[step.slot].rank;
         self.instance.slots_of[rank].iter().any(|&slot| {
-            self.passes().filter(|&pass| pass != StepKind::Weight).any(|pass| {
-                let microbatch = usize::from(node.done[slot][pass.place()]);
-                let other = Step { pass, slot, microbatch };
-                let same = (slot, pass.place()) == (step.slot, step.pass.place());
+            self.kinds().filter(|&kind| kind != StepKind::Weight).any(|kind| {
+                let microbatch = usize::from(node.done[slot][kind.place()]);
+                let other = Step { kind, slot, microbatch };
+                let same = (slot, kind.place()) == (step.slot, step.kind.place());
                 !same && microbatch < self.instance.slots[slot].microbatches && self.takes_memory(other)
             })
         })
@@ -192,10 +192,10 @@ impl Branch<'_> {
         let slot = &self.instance.slots[step.slot];
         let end = at + self.instance.seconds(step);
         let (more, fewer) = self.instance.bytes(step);
-        step.pass.does().iter().for_each(|&pass| after.done[step.slot][pass] += 1);
+        step.kind.does().iter().for_each(|&kind| after.done[step.slot][kind] += 1);
         after.clock[slot.rank] = end;
         after.held[slot.rank] += more - fewer;
-        if let Some(ends) = after.ends.get_mut(step.pass.place()) {
+        if let Some(ends) = after.ends.get_mut(step.kind.place()) {
             ends[slot.base + step.microbatch] = end;
         }
         if self.takes_memory(step) {
@@ -208,13 +208,13 @@ impl Branch<'_> {
     fn ready(&self, node: &Node) -> Vec<(f64, Step)> {
         let mut ready = Vec::new();
         for (number, slot) in self.instance.slots.iter().enumerate() {
-            for pass in self.passes() {
-                let microbatch = usize::from(node.done[number][pass.place()]);
-                let held_back = node.back[number].get(pass.place()).is_some_and(|&back| back);
+            for kind in self.kinds() {
+                let microbatch = usize::from(node.done[number][kind.place()]);
+                let held_back = node.back[number].get(kind.place()).is_some_and(|&back| back);
                 if microbatch == slot.microbatches || held_back {
                     continue;
                 }
-                let step = Step { pass, slot: number, microbatch };
+                let step = Step { kind, slot: number, microbatch };
                 let arrived = self.arrival(node, step);
                 if !arrived.is_nan() && self.fits(node, step) {
                     ready.push((arrived.max(node.clock[slot.rank]), step));
@@ -235,7 +235,7 @@ impl Branch<'_> {
         let slot = &self.instance.slots[step.slot];
         let pair = slot.base + step.microbatch;
         let [forwards, inputs] = &node.ends;
-        match (step.pass, slot.before, slot.after) {
+        match (step.kind, slot.before, slot.after) {
             (StepKind::Forward, None, _) => 0.0,
             (StepKind::Forward, Some(crossing), _) => forwards[pair - slot.microbatches] + crossing,
             (StepKind::Input | StepKind::Whole, _, None) => forwards[pair],
@@ -260,15 +260,15 @@ impl Branch<'_> {
             bound = bound.max(clock);
             for &slot in slots {
                 let at = &self.instance.slots[slot];
-                let left = |pass: usize| (at.microbatches - usize::from(node.done[slot][pass])) as f64;
+                let left = |kind: usize| (at.microbatches - usize::from(node.done[slot][kind])) as f64;
                 let (backward, gradient) = at.least_backward();
                 let owed = left(2) - left(1);
                 work += left(0) * at.seconds[0] + left(1) * backward + owed * at.seconds[2];
-                let passes = KINDS.into_iter().take(3).filter(|&pass| left(pass.place()) > 0.0);
-                soonest = soonest.min(self.soonest(node, slot, passes));
-                for (pass, seconds) in [at.seconds[0], gradient].into_iter().enumerate() {
-                    if left(pass) > 0.0 {
-                        bound = bound.max(clock + left(pass) * seconds + self.tails[slot][pass]);
+                let kinds = KINDS.into_iter().take(3).filter(|&kind| left(kind.place()) > 0.0);
+                soonest = soonest.min(self.soonest(node, slot, kinds));
+                for (kind, seconds) in [at.seconds[0], gradient].into_iter().enumerate() {
+                    if left(kind) > 0.0 {
+                        bound = bound.max(clock + left(kind) * seconds + self.tails[slot][kind]);
                     }
                 }
             }
@@ -280,13 +280,13 @@ impl Branch<'_> {
     }
 
     /// The earliest start of any step that a slot has left.
-    fn soonest(&self, node: &Node, slot: usize, passes_left: impl Iterator<Item = StepKind>) -> f64 {
-        let at = |pass: StepKind| {
-            let step = Step { pass, slot, microbatch: usize::from(node.done[slot][pass.place()]) };
+    fn soonest(&self, node: &Node, slot: usize, kinds_left: impl Iterator<Item = StepKind>) -> f64 {
+        let at = |kind: StepKind| {
+            let step = Step { kind, slot, microbatch: usize::from(node.done[slot][kind.place()]) };
             let arrival = self.arrival(node, step);
             if arrival.is_nan() { self.heads[slot] } else { arrival }
         };
-        passes_left.map(at).fold(f64::INFINITY, f64::min)
+        kinds_left.map(at).fold(f64::INFINITY, f64::min)
     }
 
     /// Whether a node with the same steps done had no time later (point 5). If not, this node is recorded.

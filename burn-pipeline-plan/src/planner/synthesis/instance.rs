@@ -46,7 +46,7 @@ impl StepKind {
 /// A step of a row: an operation of one slot for one microbatch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Step {
-    pub(super) pass: StepKind,
+    pub(super) kind: StepKind,
     pub(super) slot: usize,
     pub(super) microbatch: usize,
 }
@@ -158,24 +158,24 @@ impl Instance {
 
     /// The number of a step, for tables. A `B` has the number of the `I` that it replaces.
     pub(super) fn index(&self, step: Step) -> usize {
-        step.pass.place() * self.pairs + self.slots[step.slot].base + step.microbatch
+        step.kind.place() * self.pairs + self.slots[step.slot].base + step.microbatch
     }
 
     pub(super) fn seconds(&self, step: Step) -> f64 {
         let slot = &self.slots[step.slot];
-        if step.pass == StepKind::Whole { slot.whole } else { slot.seconds[step.pass.place()] }
+        if step.kind == StepKind::Whole { slot.whole } else { slot.seconds[step.kind.place()] }
     }
 
     /// Bytes that a step adds at its start, and bytes that it frees at its end.
     pub(super) fn bytes(&self, step: Step) -> (f64, f64) {
-        let (slot, place) = (&self.slots[step.slot], step.pass.place());
-        let fewer = if step.pass == StepKind::Whole { slot.freed[1] + slot.freed[2] } else { slot.freed[place] };
+        let (slot, place) = (&self.slots[step.slot], step.kind.place());
+        let fewer = if step.kind == StepKind::Whole { slot.freed[1] + slot.freed[2] } else { slot.freed[place] };
         (slot.added[place], fewer)
     }
 
     /// Whether the rows have as many steps as a complete order.
     pub(super) fn is_complete(&self, rows: &[Vec<Step>]) -> bool {
-        rows.iter().flatten().map(|step| step.pass.does().len()).sum::<usize>() == self.steps()
+        rows.iter().flatten().map(|step| step.kind.does().len()).sum::<usize>() == self.steps()
     }
 
     /// The most bytes that a rank holds while it runs a row, without messages.
@@ -255,7 +255,7 @@ impl Instance {
         let stages: Vec<_> = costs.placement().all_stages().collect();
         let action = |step: &Step| {
             let (stage, microbatch) = (stages[step.slot], step.microbatch);
-            match step.pass {
+            match step.kind {
                 StepKind::Forward => Action::forward(stage, microbatch),
                 StepKind::Input => Action::backward_input(stage, microbatch),
                 StepKind::Weight => Action::backward_weight(stage, microbatch),
@@ -269,14 +269,14 @@ impl Instance {
     pub(super) fn rows_of(plan: &Plan) -> Option<Vec<Vec<Step>>> {
         use crate::plan::Op;
         let step = |task: Task| {
-            let pass = match task.op() {
+            let kind = match task.op() {
                 Op::Forward => StepKind::Forward,
                 Op::BackwardInput => StepKind::Input,
                 Op::BackwardWeight => StepKind::Weight,
                 Op::Backward => StepKind::Whole,
                 _ => return None,
             };
-            Some(Step { pass, slot: plan.placement().slot(task.stage()), microbatch: task.microbatch()? })
+            Some(Step { kind, slot: plan.placement().slot(task.stage()), microbatch: task.microbatch()? })
         };
         let row = |row: &Vec<Action>| {
             let steps = row.iter().filter(|action| !action.is_idle()).map(|action| match *action {
@@ -295,7 +295,7 @@ pub(super) fn in_turn(rows: &mut [Vec<Step>]) {
         let mut owed: HashMap<usize, VecDeque<usize>> = HashMap::new();
         for step in row {
             let of_slot = owed.entry(step.slot).or_default();
-            match step.pass {
+            match step.kind {
                 StepKind::Input => of_slot.push_back(step.microbatch),
                 StepKind::Weight => step.microbatch = of_slot.pop_front().unwrap_or(step.microbatch),
                 StepKind::Forward | StepKind::Whole => {}
@@ -310,8 +310,8 @@ pub(super) fn joined(rows: &[Vec<Step>]) -> Vec<Vec<Step>> {
         let mut joined: Vec<Step> = Vec::with_capacity(row.len());
         for &step in row {
             match joined.last_mut() {
-                Some(last) if (last.pass, step.pass, last.slot) == (StepKind::Input, StepKind::Weight, step.slot) => {
-                    last.pass = StepKind::Whole;
+                Some(last) if (last.kind, step.kind, last.slot) == (StepKind::Input, StepKind::Weight, step.slot) => {
+                    last.kind = StepKind::Whole;
                 }
                 _ => joined.push(step),
             }

@@ -153,7 +153,7 @@ pub(super) fn one_by_one(instance: &Instance, whole: bool) -> Vec<Vec<Step>> {
     let routes: Vec<_> = firsts.map(|first| first..instance.last_of[first] + 1).collect();
     for (microbatch, route) in (0..most).flat_map(|m| routes.iter().map(move |route| (m, route))) {
         let here = |slot: &usize| microbatch < instance.slots[*slot].microbatches;
-        let mut push = |pass, slot: usize| rows[instance.slots[slot].rank].push(Step { pass, slot, microbatch });
+        let mut push = |kind, slot: usize| rows[instance.slots[slot].rank].push(Step { kind, slot, microbatch });
         route.clone().filter(here).for_each(|slot| push(StepKind::Forward, slot));
         for slot in route.clone().rev().filter(here) {
             if whole {
@@ -204,18 +204,18 @@ impl Run<'_> {
         for &slot in &self.instance.slots_of[rank] {
             let [forwards, inputs, weights] = self.done[slot];
             to_come |= inputs < self.instance.slots[slot].microbatches;
-            let step = |pass, microbatch| Step { pass, slot, microbatch };
+            let step = |kind, microbatch| Step { kind, slot, microbatch };
             if let Some(at) = self.forward_ready(slot) {
                 let fits = self.forward_fits(rank, slot);
                 short |= !fits;
                 ready.extend(fits.then(|| Proposal { start: at.max(clock), step: step(StepKind::Forward, forwards) }));
             }
             if let Some(at) = self.input_ready(slot) {
-                let pass = if self.rule.weights == Weights::Whole { StepKind::Whole } else { StepKind::Input };
-                let (more, fewer) = self.instance.bytes(step(pass, inputs));
+                let kind = if self.rule.weights == Weights::Whole { StepKind::Whole } else { StepKind::Input };
+                let (more, fewer) = self.instance.bytes(step(kind, inputs));
                 let fits = self.instance.fits(self.held[rank] + more.max(more - fewer));
                 short |= !fits;
-                ready.extend(fits.then(|| Proposal { start: at.max(clock), step: step(pass, inputs) }));
+                ready.extend(fits.then(|| Proposal { start: at.max(clock), step: step(kind, inputs) }));
             }
             let older = weight.is_none_or(|w| weights < w.microbatch);
             if weights < inputs && older {
@@ -246,9 +246,9 @@ impl Run<'_> {
 
     /// The rank of a step under the rule; the lowest comes first.
     fn key(&self, step: Step) -> (usize, usize, usize) {
-        let (backward, last) = (usize::from(step.pass == StepKind::Forward), self.instance.slots.len() - step.slot);
+        let (backward, last) = (usize::from(step.kind == StepKind::Forward), self.instance.slots.len() - step.slot);
         // Deep means late on a microbatch's way: for an `F` the later stage, for a backward the earlier one.
-        let deep = if step.pass == StepKind::Forward { last } else { step.slot };
+        let deep = if step.kind == StepKind::Forward { last } else { step.slot };
         match self.rule.order {
             Order::BackwardDeep => (backward, deep, step.microbatch),
             Order::BackwardShallow => (backward, usize::MAX - deep, step.microbatch),
@@ -309,13 +309,13 @@ impl Run<'_> {
         let (more, fewer) = self.instance.bytes(step);
         self.clock[rank] = end;
         self.held[rank] += more - fewer;
-        step.pass.does().iter().for_each(|&pass| self.done[step.slot][pass] += 1);
+        step.kind.does().iter().for_each(|&kind| self.done[step.slot][kind] += 1);
         self.rows[rank].push(step);
-        if let Some(ends) = self.ends.get_mut(step.pass.place()) {
+        if let Some(ends) = self.ends.get_mut(step.kind.place()) {
             ends[slot.base + step.microbatch] = end;
         }
         self.look(rank);
-        let other = match step.pass {
+        let other = match step.kind {
             StepKind::Forward => slot.after.map(|_| step.slot + 1),
             StepKind::Input | StepKind::Whole => slot.before.map(|_| step.slot - 1),
             StepKind::Weight => None,
@@ -324,7 +324,7 @@ impl Run<'_> {
             self.look(other);
         }
         let limited = self.instance.cap.is_finite();
-        if limited && step.pass == StepKind::Forward && slot.after.is_none() {
+        if limited && step.kind == StepKind::Forward && slot.after.is_none() {
             // The next microbatch is the oldest now, so ranks that kept room for this one may have room again.
             (0..self.rows.len()).for_each(|rank| self.look(rank));
         }

@@ -51,11 +51,11 @@ impl Move {
             MoveKind::Shift => row[to..=from].rotate_right(1),
             MoveKind::Join => {
                 row.remove(from);
-                row[to].pass = StepKind::Whole;
+                row[to].kind = StepKind::Whole;
             }
             MoveKind::Split => {
-                row[from].pass = StepKind::Input;
-                row.insert(to, Step { pass: StepKind::Weight, ..row[from] });
+                row[from].kind = StepKind::Input;
+                row.insert(to, Step { kind: StepKind::Weight, ..row[from] });
             }
         }
         row
@@ -133,7 +133,7 @@ impl Search<'_> {
                 moves.extend([(first, last), (last, first), (last, first + 1), (first, last - 1)].map(shift));
             }
             let row = &self.rows[rank];
-            let of = |pass| (first..=last).filter(move |&place| row[place].pass == pass);
+            let of = |kind| (first..=last).filter(move |&place| row[place].kind == kind);
             let later = |from| self.later(rank, from, last).map(move |to| (from, to));
             moves.extend(of(StepKind::Weight).flat_map(later).map(shift));
             if self.instance.mixes {
@@ -152,7 +152,7 @@ impl Search<'_> {
     /// The move that joins a `W` with its `I`.
     fn joining(&self, rank: usize, from: usize) -> Move {
         let weight = self.rows[rank][from];
-        let input = self.places[self.instance.index(Step { pass: StepKind::Input, ..weight })];
+        let input = self.places[self.instance.index(Step { kind: StepKind::Input, ..weight })];
         Move { rank, from, to: input, kind: MoveKind::Join }
     }
 
@@ -173,8 +173,8 @@ impl Search<'_> {
         let step = row[m.from];
         let passed = if m.from < m.to { m.from + 1..m.to + 1 } else { m.to..m.from };
         let alike = |other: &Step| {
-            let same_pass = other.pass.place() == step.pass.place();
-            other.slot == step.slot && (same_pass || other.microbatch == step.microbatch)
+            let same_kind = other.kind.place() == step.kind.place();
+            other.slot == step.slot && (same_kind || other.microbatch == step.microbatch)
         };
         if m.kind == MoveKind::Shift && row[passed].iter().any(alike) {
             return false;

@@ -50,7 +50,7 @@ impl Timing {
     fn ready(&self, instance: &Instance, step: Step) -> Option<f64> {
         let (slot, index) = (&instance.slots[step.slot], instance.index(step));
         let known = |end: f64| (!end.is_nan()).then_some(end);
-        match step.pass {
+        match step.kind {
             StepKind::Forward => match slot.before {
                 None => Some(0.0),
                 Some(crossing) => known(self.end[index - slot.microbatches] + crossing),
@@ -92,7 +92,7 @@ impl Timing {
 /// The rank that uses the result of a step.
 fn receiver(instance: &Instance, step: Step) -> Option<usize> {
     let slot = &instance.slots[step.slot];
-    match step.pass {
+    match step.kind {
         StepKind::Forward => slot.after.map(|_| instance.slots[step.slot + 1].rank),
         StepKind::Input | StepKind::Whole => slot.before.map(|_| instance.slots[step.slot - 1].rank),
         StepKind::Weight => None,
@@ -102,7 +102,7 @@ fn receiver(instance: &Instance, step: Step) -> Option<usize> {
 /// The neighbour's step whose result a step waits for. It may be an `I` where the row has a `B`: both have one index.
 fn maker(instance: &Instance, step: Step) -> Option<Step> {
     let slot = &instance.slots[step.slot];
-    match step.pass {
+    match step.kind {
         StepKind::Forward => slot.before.map(|_| Step { slot: step.slot - 1, ..step }),
         StepKind::Input | StepKind::Whole => slot.after.map(|_| Step { slot: step.slot + 1, ..step }),
         StepKind::Weight => None,
