@@ -8,7 +8,7 @@ use crate::plan::{Action, Op, Placement, StageId, Task};
 
 /// The costs of one placement's actions and links. [`Profile::costs`] makes it and checks that the two fit together.
 #[derive(Clone, Copy, Debug)]
-pub struct Costs<'a> {
+pub(crate) struct Costs<'a> {
     profile: &'a Profile,
     placement: &'a Placement,
 }
@@ -19,7 +19,7 @@ impl Profile {
     /// # Errors
     /// [`ProfileError::Stages`] if the numbers of stages differ, and [`ProfileError::NoSuchRank`] if a link names a rank
     /// that the placement does not have.
-    pub fn costs<'a>(&'a self, placement: &'a Placement) -> Result<Costs<'a>, ProfileError> {
+    pub(crate) fn costs<'a>(&'a self, placement: &'a Placement) -> Result<Costs<'a>, ProfileError> {
         let (profile, plan) = (self.stages().len(), placement.stages());
         if profile != plan {
             return Err(ProfileError::Stages { profile, plan });
@@ -34,17 +34,17 @@ impl Profile {
 
 impl<'a> Costs<'a> {
     /// The placement that the costs are bound to.
-    pub fn placement(&self) -> &'a Placement {
+    pub(crate) fn placement(&self) -> &'a Placement {
         self.placement
     }
 
     /// The costs of a stage. Both replicas of a bidirectional placement have the same.
-    pub fn stage(&self, stage: StageId) -> &'a StageCost {
+    pub(crate) fn stage(&self, stage: StageId) -> &'a StageCost {
         &self.profile.stages()[stage.index()]
     }
 
     /// Seconds for which a task occupies its rank. Zero for sends, receives (see [`Costs::crossing_seconds`]) and waits.
-    pub fn task_seconds(&self, task: Task) -> f64 {
+    pub(crate) fn task_seconds(&self, task: Task) -> f64 {
         let stage = self.stage(task.stage());
         match task.op() {
             Op::Forward => stage.forward,
@@ -62,7 +62,7 @@ impl<'a> Costs<'a> {
     /// `F` fused with `B` takes the `overlap` of the forward's stage. `F` fused with `I` takes that less the seconds of the
     /// backward's `W`, but at least as long as the longer part. `None` without an `overlap`, and for an action that is not
     /// fused: its tasks then run one after the other.
-    pub fn fused_seconds(&self, action: Action) -> Option<f64> {
+    pub(crate) fn fused_seconds(&self, action: Action) -> Option<f64> {
         let Action::Overlap(forward, backward) = action else { return None };
         let overlap = self.stage(forward.stage()).overlap?;
         if backward.op() == Op::Backward {
@@ -73,44 +73,29 @@ impl<'a> Costs<'a> {
     }
 
     /// Seconds for which an action occupies its rank.
-    pub fn action_seconds(&self, action: Action) -> f64 {
+    pub(crate) fn action_seconds(&self, action: Action) -> f64 {
         let serial = || action.tasks().map(|task| self.task_seconds(task)).sum();
         self.fused_seconds(action).unwrap_or_else(serial)
     }
 
     /// The cost of the link from one rank to another.
-    pub fn link(&self, from: usize, to: usize) -> LinkCost {
+    pub(crate) fn link(&self, from: usize, to: usize) -> LinkCost {
         self.profile.links().link(from, to)
     }
 
-    /// Bytes of the message that carries the output of `stage`, or the gradient for it.
-    pub fn message_bytes(&self, stage: StageId) -> f64 {
-        self.stage(stage).message_bytes
-    }
-
-    /// Bytes of a message that carries a value of `stage` over a skip edge, or the gradient for it.
-    pub fn skip_bytes(&self, stage: StageId) -> f64 {
-        self.stage(stage).skip_bytes
+    /// Seconds from the end of an action to the arrival of its output, or of the gradient for an output, on another rank.
+    /// Zero on the same rank. `output_of` is the stage that makes the output.
+    pub(crate) fn crossing_seconds(&self, from: usize, to: usize, output_of: StageId) -> f64 {
+        self.crossing(from, to, self.stage(output_of).message_bytes)
     }
 
     /// As [`Costs::crossing_seconds`], for a value of `value_of` that goes over a skip edge.
-    pub fn skip_crossing_seconds(&self, from: usize, to: usize, value_of: StageId) -> f64 {
-        if from == to {
-            return 0.0;
-        }
-        let link = self.link(from, to);
-        link.latency + link.occupied(self.skip_bytes(value_of))
+    pub(crate) fn skip_crossing_seconds(&self, from: usize, to: usize, value_of: StageId) -> f64 {
+        self.crossing(from, to, self.stage(value_of).skip_bytes)
     }
 
-    /// Seconds from the end of an action to the arrival of its output on another rank. Zero on the same rank.
-    ///
-    /// `output_of` is the stage whose output, or the gradient for whose output, crosses.
-    pub fn crossing_seconds(&self, from: usize, to: usize, output_of: StageId) -> f64 {
-        if from == to {
-            return 0.0;
-        }
-        let link = self.link(from, to);
-        link.latency + link.occupied(self.message_bytes(output_of))
+    fn crossing(&self, from: usize, to: usize, bytes: f64) -> f64 {
+        if from == to { 0.0 } else { self.link(from, to).seconds(bytes) }
     }
 }
 

@@ -68,10 +68,7 @@ impl Layers {
     }
 
     /// The layers of a pattern, each as its kind is described.
-    ///
-    /// # Errors
-    /// As [`Layers::from_json`].
-    pub fn of_pattern(pattern: &Pattern, kinds: &[Layer]) -> Result<Self, PartitionError> {
+    fn of_pattern(pattern: &Pattern, kinds: &[Layer]) -> Result<Self, PartitionError> {
         for (index, layer) in kinds.iter().enumerate() {
             if kinds[..index].iter().any(|before| before.kind == layer.kind) {
                 return Err(PartitionError::KindTwice { kind: layer.kind });

@@ -17,6 +17,11 @@ pub struct LinkCost {
 }
 
 impl LinkCost {
+    /// Seconds from the start of a message of `bytes` to its arrival.
+    pub fn seconds(&self, bytes: f64) -> f64 {
+        self.latency + self.occupied(bytes)
+    }
+
     /// Seconds that a message of `bytes` occupies the link: bytes over bandwidth.
     pub fn occupied(&self, bytes: f64) -> f64 {
         self.bandwidth.map_or(0.0, |bandwidth| bytes / bandwidth)

@@ -3,10 +3,8 @@
 //! 1. A [`Profile`] holds the costs of a model's stages ([`StageCost`]) and of the links between ranks ([`LinkCosts`]). It
 //!    is plain data: the runtime measures one, a person can write one as JSON, and [`Profile::uniform`] makes the
 //!    idealised one of the papers.
-//! 2. [`Profile::costs`] binds a profile to a placement and refuses one that does not fit. The simulator reads the
-//!    resulting [`Costs`].
-//! 3. Ranks that each measured a profile decide by its [median](Profile::median), so that all decide alike.
-//! 4. Before a model is cut it is a list of [`Layers`]. A [`Partition`] cuts the layers into stages and gives the profile
+//! 2. Ranks that each measured a profile decide by its [median](Profile::median), so that all decide alike.
+//! 3. Before a model is cut it is a list of [`Layers`]. A [`Partition`] cuts the layers into stages and gives the profile
 //!    of the stages; [`optimal_partition`] finds the best one.
 
 mod amount;
@@ -25,7 +23,7 @@ mod profile;
 mod stage_cost;
 mod uniform;
 
-pub use bind::Costs;
+pub(crate) use bind::Costs;
 pub use dtype::Dtype;
 pub use error::ProfileError;
 pub use layer::Layer;

@@ -61,7 +61,7 @@ impl Profile {
     ///
     /// # Errors
     /// As [`Profile::new`], and [`ProfileError::Skip`] if an edge leads to a stage that no longer exists.
-    pub fn with_stages(&self, stages: Vec<StageCost>) -> Result<Self, ProfileError> {
+    pub(crate) fn with_stages(&self, stages: Vec<StageCost>) -> Result<Self, ProfileError> {
         Self::new(stages, self.links.clone())?.with_skips(self.skips.clone())
     }
 

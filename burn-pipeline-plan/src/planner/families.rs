@@ -44,10 +44,8 @@ fn zb_auto(layout: &Layout, limit: MemoryLimit) -> ZbAuto {
         input: s.input_backward(),
         weight: s.weight_backward(),
     });
-    let crossing = (1..stages.len()).map(|rank| {
-        let link = layout.profile.links().link(rank - 1, rank);
-        link.latency + link.occupied(stages[rank - 1].message_bytes)
-    });
+    let crossing = (1..stages.len())
+        .map(|rank| layout.profile.links().link(rank - 1, rank).seconds(stages[rank - 1].message_bytes));
     ZbAuto { costs: costs.collect(), transfer: crossing.fold(0.0, f64::max), limit, ..ZbAuto::default() }
 }
 

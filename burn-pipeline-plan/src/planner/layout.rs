@@ -175,8 +175,7 @@ fn reduction(placement: &Placement, profile: &Profile) -> f64 {
         }
     }
     let exchange = |(&(a, b), &bytes): (&(usize, usize), &f64)| {
-        let one_way =
-            |from, to| profile.links().link(from, to).latency + profile.links().link(from, to).occupied(bytes);
+        let one_way = |from, to| profile.links().link(from, to).seconds(bytes);
         one_way(a, b).max(one_way(b, a))
     };
     seconds.iter().map(exchange).fold(0.0, f64::max)

@@ -131,11 +131,6 @@ impl Request {
         }
     }
 
-    /// The same request with a memory cap in bytes a rank.
-    pub fn with_cap(self, cap: f64) -> Self {
-        Self { cap: Some(cap), ..self }
-    }
-
     /// Refuses requests that no plan can answer.
     pub(super) fn check(&self) -> Result<(), PlannerError> {
         let amount = |field, value: f64| {

@@ -7,7 +7,7 @@
 use super::error::DropReason;
 use super::layout::{Layout, Shape, with_state};
 use super::request::{Cut, Request};
-use crate::cost::{LinkCost, LinkCosts, Partition};
+use crate::cost::{LinkCosts, Partition};
 use crate::plan::{Placement, PlacementKind, Plan};
 use crate::schedule::{OneFOneB, Schedule, ScheduleError, Size};
 
@@ -39,13 +39,13 @@ fn all_reduce(links: &LinkCosts, ranks: usize, bytes: f64) -> f64 {
         return 0.0;
     }
     let (p, hops) = (ranks as f64, 2.0 * (ranks as f64 - 1.0));
-    let hop = |link: LinkCost| link.latency + link.occupied(bytes / p);
-    hops * (0..ranks).map(|rank| hop(links.link(rank, (rank + 1) % ranks))).fold(0.0, f64::max)
+    hops * (0..ranks).map(|rank| links.link(rank, (rank + 1) % ranks).seconds(bytes / p)).fold(0.0, f64::max)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cost::LinkCost;
 
     #[test]
     fn a_ring_moves_each_byte_almost_twice() {

@@ -6,7 +6,7 @@
 //!    least `(p-1)(I+2c) + (p-k)F` (Qi et al., Zero Bubble Pipeline Parallelism, 2023, arXiv:2401.10241, section 3 and
 //!    appendix).
 
-use crate::cost::Costs;
+use crate::cost::{Costs, Profile, ProfileError};
 use crate::plan::{Action, Op, Plan, StageId, Task};
 use std::collections::HashMap;
 
@@ -25,18 +25,22 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// The bounds of a plan under the costs of its placement.
-    pub fn new(plan: &Plan, costs: &Costs<'_>) -> Self {
+    /// The bounds of a plan under the costs of a profile.
+    ///
+    /// # Errors
+    /// [`ProfileError`] if the profile does not fit the plan's placement.
+    pub fn new(plan: &Plan, profile: &Profile) -> Result<Self, ProfileError> {
+        let costs = &profile.costs(plan.placement())?;
         // Collectives can run beside computations, so they do not bound the makespan.
         let computes = |action: &Action| action.tasks().any(|t| t.op().is_compute());
         let seconds = |&action: &Action| if computes(&action) { costs.action_seconds(action) } else { 0.0 };
         let work = |row: &Vec<Action>| row.iter().map(seconds).sum::<f64>();
-        Self {
+        Ok(Self {
             critical_path: critical_path(plan, costs),
             busiest_rank: plan.rows().iter().map(work).fold(0.0, f64::max),
             memory_bubble: memory_bubble_of(plan, costs),
             rank_0: plan.tasks(0).filter(|t| t.op().is_compute()).map(|t| costs.task_seconds(t)).sum(),
-        }
+        })
     }
 
     /// The largest of the bounds, in seconds.
@@ -50,7 +54,7 @@ impl Bounds {
 ///
 /// Between the start of the first forward and the start of the first backward, `p` forwards and `p-1` backwards run one
 /// after the other on all ranks, and only `k` forwards of this rank fill that time.
-pub fn memory_bubble(ranks: usize, warmup: usize, forward: f64, input: f64, transfer: f64) -> f64 {
+fn memory_bubble(ranks: usize, warmup: usize, forward: f64, input: f64, transfer: f64) -> f64 {
     let (p, k) = (ranks as f64, warmup as f64);
     ((p - 1.0) * (input + 2.0 * transfer) + (p - k) * forward).max(0.0)
 }

@@ -187,7 +187,7 @@ impl Engine<'_> {
         if let (Some(from), Some(message)) = (from, message)
             && placement.rank_of(from) != rank
         {
-            let bytes = self.costs.message_bytes(message);
+            let bytes = self.costs.stage(message).message_bytes;
             memory.change(need.sent, Held::ReceiveBuffers, bytes);
             memory.change(end, Held::ReceiveBuffers, -bytes);
         }

@@ -37,7 +37,7 @@ mod unit_steps;
 mod validate;
 mod waits;
 
-pub use bounds::{Bounds, memory_bubble};
+pub use bounds::Bounds;
 pub use engine::simulate;
 pub use error::{Blocked, SimulateError};
 pub use memory::MemoryPoint;

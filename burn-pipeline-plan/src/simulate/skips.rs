@@ -85,7 +85,7 @@ impl Engine<'_> {
                 continue;
             }
             let Ok(Arrival { sent, .. }) = self.past_value(task, from) else { continue };
-            let bytes = self.costs.skip_bytes(if forward { from } else { task.stage() });
+            let bytes = self.costs.stage(if forward { from } else { task.stage() }).skip_bytes;
             let memory = &mut self.ranks[rank].memory;
             memory.change(sent, Held::ReceiveBuffers, bytes);
             memory.change(end, Held::ReceiveBuffers, -bytes);

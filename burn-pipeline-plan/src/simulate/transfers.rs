@@ -138,7 +138,8 @@ impl Engine<'_> {
     /// Bytes of a send's message.
     pub(super) fn sent_bytes(&self, send: MicrobatchTask) -> f64 {
         let output_of = if is_forward(send) { send.stage() } else { self.peer(send) };
-        if send.is_skip() { self.costs.skip_bytes(output_of) } else { self.costs.message_bytes(output_of) }
+        let cost = self.costs.stage(output_of);
+        if send.is_skip() { cost.skip_bytes } else { cost.message_bytes }
     }
 
     /// When the transport lets message `number` of a channel start; NaN while that is not known.

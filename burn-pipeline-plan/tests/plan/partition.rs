@@ -296,7 +296,7 @@ fn what_cannot_be_cut_is_refused_with_what_would_be_accepted() {
     assert!(pattern("AA|AB").contains("layer 3 is of kind `A`, but the pattern has `B` there"));
     assert!(pattern("AA|A").contains("but the pattern has none (it has ended)"));
     let limits = |cap, held| PartitionOptions {
-        memory: Some(MemoryLimits { held, ..MemoryLimits::new(cap) }),
+        memory: Some(MemoryLimits { cap, state_factor: 2.0, held }),
         ..PartitionOptions::default()
     };
     let two = Placement::looped(2, 1).unwrap();

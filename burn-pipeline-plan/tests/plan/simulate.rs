@@ -231,7 +231,7 @@ fn plans_that_do_not_hold_together_are_refused_and_not_run() {
 fn bounds_stand_beside_the_result() {
     let plan = by_name("1F1B").unwrap().build(Size::new(4, 8)).unwrap();
     let profile = Profile::uniform(plan.placement(), UniformCosts::new(1.0, 1.0, 1.0)).unwrap();
-    let bounds = Bounds::new(&plan, &profile.costs(plan.placement()).unwrap());
+    let bounds = Bounds::new(&plan, &profile).unwrap();
     // One microbatch: 4 F and 4 B; a rank: 8 of both; rank 0 warms up with 4: (p-1)I of bubble at least.
     assert_eq!((bounds.critical_path, bounds.busiest_rank, bounds.memory_bubble), (12.0, 24.0, Some(3.0)));
     assert_eq!(bounds.makespan(), 27.0);

@@ -89,7 +89,7 @@ fn longest_paths(plan: &Plan, seconds: impl Fn(Task) -> f64) -> HashMap<Task, f6
 
 /// Every rank's time is accounted for, nothing overlaps, and no order of actions could have been faster.
 fn sound(plan: &Plan, profile: &Profile, step: &Simulation) -> Result<(), TestCaseError> {
-    let bounds = Bounds::new(plan, &profile.costs(plan.placement()).unwrap());
+    let bounds = Bounds::new(plan, &profile).unwrap();
     prop_assert!(step.makespan >= bounds.makespan() * (1.0 - 1e-9), "{} < {bounds:?}", step.makespan);
     prop_assert!(step.span <= step.makespan * (1.0 + 1e-9));
     for (rank, report) in step.ranks.iter().enumerate() {
@@ -117,8 +117,16 @@ proptest! {
         let stages: Vec<StageCost> = profile.stages().iter().map(strip).collect();
         let profile = Profile::new(stages, LinkCosts::default()).unwrap();
         let step = simulate(&plan, &profile, &SimulateOptions::default()).unwrap();
-        let costs = profile.costs(plan.placement()).unwrap();
-        let ends = longest_paths(&plan, |task| costs.task_seconds(task));
+        let seconds = |task: Task| {
+            let stage = profile.stages()[task.stage().index()];
+            match task.op() {
+                Op::Forward => stage.forward,
+                Op::BackwardInput => stage.input_backward(),
+                Op::BackwardWeight => stage.weight_backward(),
+                _ => stage.full_backward(),
+            }
+        };
+        let ends = longest_paths(&plan, seconds);
         prop_assert_eq!(step.events.len(), ends.len());
         for event in &step.events {
             let task = event.action.tasks().next().unwrap();

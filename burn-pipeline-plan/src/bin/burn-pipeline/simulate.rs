@@ -55,7 +55,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Fai
     let (plan, profile) = arguments.costs.over(plan)?;
     let options = SimulateOptions { transport: arguments.transport, overlap: !arguments.blocking };
     let step = simulate(&plan, &profile, &options)?;
-    let bounds = Bounds::new(&plan, &profile.costs(plan.placement())?);
+    let bounds = Bounds::new(&plan, &profile)?;
     let track = step.track(title(&plan));
     if let Some(path) = &arguments.trace {
         write(path, &chrome(std::slice::from_ref(&track)))?;

@@ -40,11 +40,6 @@ pub struct MemoryLimits {
 }
 
 impl MemoryLimits {
-    /// A cap on parameters, their gradients, and the activations of one microbatch a stage.
-    pub fn new(cap: f64) -> Self {
-        Self { cap, state_factor: 2.0, held: Vec::new() }
-    }
-
     /// Microbatches whose activations a stage holds.
     pub(super) fn held_by(&self, stage: usize) -> f64 {
         self.held.get(stage).copied().unwrap_or(1.0)

@@ -163,7 +163,7 @@ impl Pricing<'_> {
             // A transfer along a skip edge never moves, so its buffer changes no comparison; the judge's simulation
             // counts it.
             let payload = payload_of(task).filter(|_| !task.is_skip());
-            let payload = payload.map_or(0.0, |stage| self.costs.message_bytes(stage));
+            let payload = payload.map_or(0.0, |stage| self.costs.stage(stage).message_bytes);
             match task.op() {
                 Op::Forward => {
                     alloc += cost.activation_bytes;
@@ -196,7 +196,7 @@ impl Pricing<'_> {
     fn received(&self, rank: usize, from: Option<StageId>, output_of: Option<StageId>) -> f64 {
         match (from, output_of) {
             (Some(from), Some(stage)) if self.lowered && self.plan.placement().rank_of(from) != rank => {
-                self.costs.message_bytes(stage)
+                self.costs.stage(stage).message_bytes
             }
             _ => 0.0,
         }
