@@ -1,7 +1,7 @@
 //! The simulator: a plan and its costs give a timeline.
 //!
 //! [`simulate`] reports the makespan, two bubble rates, when and why each rank idles, and memory over time, for lowered
-//! and unlowered plans. [`Bounds`] are lower bounds on the makespan for any order of the same work. [`unit_steps`] counts
+//! and unlowered plans. [`Bounds`] are lower bounds on the makespan for any order of the same work. [`unit_steps()`] counts
 //! steps as PyTorch's simulator does.
 //!
 //! Reading order: `report` (the outcome), `state`, `engine` (the loop), `needs`, `transfers`, `collectives`,
