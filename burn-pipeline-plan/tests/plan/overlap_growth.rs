@@ -34,30 +34,31 @@ fn priced(plan: &Plan) -> (Profile, OverlapOptions) {
 }
 
 /// How much more a pass takes for a plan eight times as long.
-fn growth(pass: OverlapPass, reach: usize) -> f64 {
-    let work = |microbatches: usize| {
-        let plan = plan(microbatches);
-        let (profile, options) = priced(&plan);
+fn growth(plans: &[Plan; 2], pass: OverlapPass, reach: usize) -> f64 {
+    let work = |plan: &Plan| {
+        let (profile, options) = priced(plan);
         let options = OverlapOptions { reach, ..options };
-        let report = run_passes(&plan, &profile, &[pass], &options).unwrap().reports.remove(0);
+        let report = run_passes(plan, &profile, &[pass], &options).unwrap().reports.remove(0);
         let actions = plan.rows().iter().map(Vec::len).sum::<usize>() as f64;
         println!(
-            "{microbatches} microbatches, reach {reach}: {} {:.1} an action",
+            "{} microbatches, reach {reach}: {} {:.1} an action",
+            plan.total_microbatches(),
             report.pass,
             report.work as f64 / actions
         );
         (report.work as f64, actions)
     };
-    let ((short, actions), (long, more)) = (work(32), work(256));
+    let ((short, actions), (long, more)) = (work(&plans[0]), work(&plans[1]));
     assert!((7.5..8.5).contains(&(more / actions)));
     long / short
 }
 
 #[test]
 fn every_pass_takes_at_most_a_quarter_more_an_action_for_plans_eight_times_as_long() {
+    let plans = [32, 256].map(plan);
     for pass in OverlapPass::ALL {
         for reach in [2, 8] {
-            let growth = growth(pass, reach);
+            let growth = growth(&plans, pass, reach);
             assert!(growth < 10.0, "{}, reach {reach}: {growth} times the work for 8 times the plan", pass.name());
         }
     }
