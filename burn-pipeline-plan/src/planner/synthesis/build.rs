@@ -155,6 +155,7 @@ impl Synthesis {
 
     /// The best few orders, improved; the fastest first.
     fn improved(&self, instance: &Instance, mut orders: Vec<Order>) -> Vec<Order> {
+        let known = fastest(&orders);
         let proven = self.finish(instance, &mut orders);
         orders.sort_by(|a, b| a.makespan.total_cmp(&b.makespan));
         orders.dedup_by(|a, b| a.rows == b.rows);
@@ -170,14 +171,17 @@ impl Synthesis {
             }
         };
         let mut improved: Vec<Order> = orders.into_par_iter().map(improve).collect();
-        self.finish(instance, &mut improved);
+        // With the same best makespan branch and bound would visit the same nodes again, and find nothing again.
+        if fastest(&improved) < known {
+            self.finish(instance, &mut improved);
+        }
         improved.sort_by(|a, b| a.makespan.total_cmp(&b.makespan));
         improved
     }
 
     /// Adds the order of branch and bound if it is faster than all others. True if no order is faster than the best then.
     fn finish(&self, instance: &Instance, orders: &mut Vec<Order>) -> bool {
-        let best = orders.iter().map(|order| order.makespan).fold(f64::INFINITY, f64::min);
+        let best = fastest(orders);
         if self.starts == 0 || best.is_infinite() {
             return false;
         }
@@ -194,8 +198,8 @@ impl Synthesis {
         let rules = list::rules(split);
         let most = (self.listing / instance.steps().max(1)).clamp(8, rules.len());
         let stride = rules.len().div_ceil(most);
-        // Rules are nested loops over choices of even length. An odd stride still meets every choice of every loop; an even
-        // one would meet only half of the innermost.
+        // The rules are nested loops, the inner ones over an even number of choices. An even stride would meet only half of
+        // the innermost choices; an odd one meets all.
         let stride = if stride > 1 { stride | 1 } else { 1 };
         let chosen: Vec<list::Rule> = rules.into_iter().step_by(stride).collect();
         let order = |rule: list::Rule| order_of(instance, list::schedule(instance, rule)?, rule.to_string());
@@ -203,6 +207,11 @@ impl Synthesis {
         orders.extend(order_of(instance, list::one_by_one(instance, !split), "one microbatch at a time".into()));
         orders
     }
+}
+
+/// The least makespan of the orders; infinite if there are none.
+fn fastest(orders: &[Order]) -> f64 {
+    orders.iter().map(|order| order.makespan).fold(f64::INFINITY, f64::min)
 }
 
 /// The plan with each `I` and the `W` right behind it as one `B`, if that is neither slower nor larger.
