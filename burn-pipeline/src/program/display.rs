@@ -2,9 +2,11 @@
 //!
 //! `!` after a tensor marks its last use. A program that is not read by anything prints its head alone.
 
-use super::stage_programs::{Phase, Program, StagePrograms};
+use super::op_name::name;
+use super::part::{Phase, Program};
+use super::stage_programs::StagePrograms;
 use burn::backend::ir::{OperationIr, TensorIr, TensorStatus};
-use std::fmt::{Debug, Display, Formatter, Result};
+use std::fmt::{Display, Formatter, Result};
 
 impl Display for Phase {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
@@ -53,27 +55,4 @@ fn list(f: &mut Formatter<'_>, what: &str, tensors: &[TensorIr]) -> Result {
 fn text(tensor: &TensorIr) -> String {
     let last = if tensor.status == TensorStatus::ReadWrite { "!" } else { "" };
     format!("%{}{last} {:?}{:?}", tensor.id.value(), tensor.dtype, tensor.shape.to_vec())
-}
-
-/// The name of an operation in Burn's IR.
-pub(super) fn name(op: &OperationIr) -> String {
-    match op {
-        OperationIr::BaseFloat(op) | OperationIr::BaseInt(op) | OperationIr::BaseBool(op) => head(op),
-        OperationIr::NumericFloat(_, op) | OperationIr::NumericInt(_, op) => head(op),
-        OperationIr::Bool(op) => head(op),
-        OperationIr::Int(op) => head(op),
-        OperationIr::Float(_, op) => head(op),
-        OperationIr::Module(op) => head(op),
-        OperationIr::Activation(op) => head(op),
-        OperationIr::Distributed(op) => head(op),
-        OperationIr::Custom(op) => op.id.clone(),
-        OperationIr::Init(_) => "Init".to_owned(),
-        OperationIr::Drop(_) => "Drop".to_owned(),
-    }
-}
-
-/// The variant's name: what an enum's debug text starts with.
-fn head(op: &impl Debug) -> String {
-    let text = format!("{op:?}");
-    text.split(['(', ' ', '{']).next().unwrap_or_default().to_owned()
 }

@@ -10,8 +10,8 @@
 
 use super::cost;
 use super::custom::CustomOps;
+use super::part::{Phase, Program};
 use super::recording::Recording;
-use super::stage_programs::{Phase, Program};
 use super::storage::Storages;
 use burn::backend::ir::{IrVisitorMut, OperationIr, TensorId, TensorIr, TensorStatus};
 use std::collections::{HashMap, HashSet};
@@ -75,7 +75,7 @@ fn program(part: usize, draft: Draft, last: &HashMap<TensorId, Point>, live: &mu
         }
     }
     let (peak, held) = (live.peak, live.bytes());
-    let (lent, views) = (live.parameters(), live.holds_views());
+    let (borrowed, views) = (live.parameters(), live.holds_views());
     Program {
         phase: draft.phase,
         operations,
@@ -85,7 +85,7 @@ fn program(part: usize, draft: Draft, last: &HashMap<TensorId, Point>, live: &mu
         bytes,
         peak,
         held,
-        lent,
+        borrowed,
         views,
         custom: custom.clone(),
     }
@@ -133,7 +133,7 @@ struct Live {
     tensors: HashSet<TensorId>,
     storages: Storages,
     /// Storage that the module holds.
-    lent: HashSet<TensorId>,
+    borrowed: HashSet<TensorId>,
     /// The module's parameters.
     parameters: Vec<TensorIr>,
     peak: usize,
@@ -142,9 +142,9 @@ struct Live {
 impl Live {
     fn new(recording: &Recording) -> Self {
         let constants = recording.constants.iter().map(|(id, _)| *id);
-        let lent = recording.edges.parameters.iter().map(|tensor| tensor.id).chain(constants).collect();
+        let borrowed = recording.edges.parameters.iter().map(|tensor| tensor.id).chain(constants).collect();
         let parameters = recording.edges.parameters.clone();
-        Self { tensors: HashSet::new(), storages: Storages::default(), lent, parameters, peak: 0 }
+        Self { tensors: HashSet::new(), storages: Storages::default(), borrowed, parameters, peak: 0 }
     }
 
     /// Parameters that are alive, each once.
@@ -186,6 +186,6 @@ impl Live {
     /// Bytes of the storages behind all live tensors.
     fn bytes(&self) -> usize {
         let roots: HashSet<TensorId> = self.tensors.iter().map(|&tensor| self.storages.root(tensor)).collect();
-        roots.iter().filter(|root| !self.lent.contains(root)).map(|&root| self.storages.bytes(root)).sum()
+        roots.iter().filter(|root| !self.borrowed.contains(root)).map(|&root| self.storages.bytes(root)).sum()
     }
 }

@@ -13,9 +13,9 @@
 //!
 //! Sums over rows are then added in another order than microbatch by microbatch, so results differ by rounding.
 
+use super::part::Program;
 use super::recording::Recording;
 use super::slices::Slices;
-use super::stage_programs::Program;
 use burn::backend::ir::{BaseOperationIr, FloatOperationIr, NumericOperationIr, OperationIr, TensorId, TensorIr};
 use burn::backend::ops::FloatTensorOps;
 use burn::backend::{Dispatch, DispatchTensor};

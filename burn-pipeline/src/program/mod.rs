@@ -24,6 +24,8 @@ mod custom;
 mod display;
 mod liveness;
 mod merge;
+mod op_name;
+mod part;
 mod recording;
 mod replay;
 mod slices;
@@ -32,8 +34,9 @@ mod storage;
 
 pub use custom::{CaptureTensor, CapturedOp, OperandSpec, captured_for, record_op};
 pub use merge::{MergedWeight, Product};
-pub use stage_programs::{Operation, Phase, Program, StagePrograms};
+pub use part::{Operation, Phase, Program};
+pub use stage_programs::StagePrograms;
 
 pub(crate) use custom::{CustomOps, capturing};
 pub(crate) use recording::{Edges, Recording};
-pub(crate) use replay::{Replay, interpreter, on_device};
+pub(crate) use replay::{NO_REPLAY, Replay, interpreter, on_device};

@@ -16,6 +16,9 @@ pub(crate) trait Replay: Send {
     fn take(&mut self, tensor: &TensorIr) -> DispatchTensor;
 }
 
+/// Why a stage on another device cannot be replayed.
+pub(crate) const NO_REPLAY: &str = "stages are replayed on Flex and CubeCL devices only";
+
 /// A new run on a device, of programs with these custom operations; `None` where its backend cannot replay.
 pub(crate) fn interpreter(device: &Device, custom: &CustomOps) -> Option<Box<dyn Replay>> {
     match device.clone().inner().as_dispatch() {

@@ -1,6 +1,7 @@
 //! Joining the outputs of microbatches back to one.
 
-use super::microbatches::{MicrobatchError, Microbatches};
+use super::microbatches::Microbatches;
+use super::split::MicrobatchError;
 use crate::stage::boundary::AnyTensor;
 use crate::stage::boundary::{Payload, PayloadPart};
 

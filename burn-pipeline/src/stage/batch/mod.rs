@@ -1,10 +1,17 @@
-//! A batch, its microbatches, and what the loss over one of them means for the whole.
+//! A batch, its microbatches, and what the loss of a microbatch means for the whole batch.
+//!
+//! Reading order: [`loss`] (the loss contract), [`split`] (rules), [`whole`] (the batch), [`microbatches`] (cutting it),
+//! [`pre_cut`] (batches that come in microbatches already), [`join`] (outputs put together).
 
 mod join;
 mod loss;
 mod microbatches;
 mod pre_cut;
+mod split;
+mod whole;
 
 pub(crate) use loss::loss_seed;
 pub use loss::{LOSS_SEED, Loss, LossPart, Reduction, Weight};
-pub use microbatches::{Batch, MicrobatchError, Microbatches, Split};
+pub use microbatches::Microbatches;
+pub use split::{MicrobatchError, Split};
+pub use whole::Batch;

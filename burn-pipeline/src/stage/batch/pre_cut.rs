@@ -1,7 +1,9 @@
 //! Batches that come in microbatches already, each of a shape of its own (sequences of several lengths), and batches
 //! of zeros.
 
-use super::microbatches::{Batch, Cuttable, MicrobatchError, Microbatches, Split};
+use super::microbatches::Microbatches;
+use super::split::{Cuttable, MicrobatchError, Split};
+use super::whole::Batch;
 use crate::stage::boundary::zeros_like;
 use burn::tensor::Shape;
 

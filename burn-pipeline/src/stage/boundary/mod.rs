@@ -1,14 +1,20 @@
-//! What crosses a stage's boundary: tensors of any rank and kind, and what is known of them beforehand.
+//! What crosses a stage's boundary, and what is known of it beforehand.
+//!
+//! Reading order: [`any_tensor`] (a tensor of any rank and kind), [`payload`] (the flat list that travels), [`values`] (a
+//! user's types as payloads), [`skip`] (values that go past the next stage), [`payload_spec`] (kinds, element types and
+//! sizes), [`metadata`] (the specs of a stage's boundary).
 
 mod any_tensor;
 mod metadata;
 mod payload;
 mod payload_spec;
 mod skip;
+mod values;
 
 pub use any_tensor::{AnyTensor, TensorKind, TensorKindOf};
 pub use metadata::{MetadataMode, StageMetadata, StagePort, Validate};
-pub use payload::{Boundary, BoundaryError, Payload, PayloadPart, PayloadReader};
+pub use payload::{BoundaryError, Payload, PayloadPart, PayloadReader};
 pub(super) use payload_spec::zeros_like;
 pub use payload_spec::{PayloadSpec, SpecMismatch, SpecPart, TensorSpec};
 pub use skip::{Skip, Skips};
+pub use values::Boundary;

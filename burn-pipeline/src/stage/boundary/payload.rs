@@ -1,26 +1,16 @@
-//! What may cross a stage boundary: tensors of any rank and kind, alone, in tuples, options, vectors, or in a
-//! user's own structs and enums.
+//! The flat list in which a value crosses a stage boundary.
 //!
-//! Guarantees: [`Boundary::into_payload`] then [`Boundary::from_payload`] gives the same value back; a payload
-//! of another form is refused with the part that did not fit. A [`Payload`] is a flat list: tensors, with a
-//! small number where the form itself varies (is the option there, how long is the vector, which variant).
-//!
-//! ```
-//! use burn::tensor::{Int, Tensor};
-//! use burn_pipeline::boundary;
-//!
-//! struct Hidden { x: Tensor<3>, positions: Tensor<2, Int> }
-//! boundary!(struct Hidden { x, positions });
-//!
-//! enum Signal { Tokens(Tensor<2, Int>), Hidden(Tensor<3>) }
-//! boundary!(enum Signal { Tokens(a), Hidden(a) });
-//! ```
+//! Guarantees: a payload that does not hold the value that is read from it is refused, with the part that did not fit. A
+//! [`Payload`] holds tensors, and a tag (a small number) wherever a value's layout varies: is the option there, how long is
+//! the list, which variant is it.
 
 use super::any_tensor::{AnyTensor, TensorKind, TensorKindOf};
-use super::skip::EDGE;
 use burn::tensor::Tensor;
 use burn::tensor::kind::Basic;
 use std::collections::VecDeque;
+
+/// The tag before each value that goes past the next stage; no list is as long.
+pub(super) const EDGE: usize = usize::MAX;
 
 /// One entry of a [`Payload`].
 #[derive(Clone, Debug)]
@@ -72,38 +62,6 @@ pub enum BoundaryError {
         /// What should have come.
         expected: &'static str,
     },
-}
-
-/// A value that crosses stage boundaries.
-pub trait Boundary: Sized + Send + 'static {
-    /// Appends the value's parts.
-    fn write(self, payload: &mut Payload);
-
-    /// Takes the value's parts off the front.
-    ///
-    /// # Errors
-    /// If the parts are not those of such a value.
-    fn read(payload: &mut PayloadReader) -> Result<Self, BoundaryError>;
-
-    /// The value as a payload.
-    fn into_payload(self) -> Payload {
-        let mut payload = Payload::default();
-        self.write(&mut payload);
-        payload
-    }
-
-    /// The value that a payload holds, all of it.
-    ///
-    /// # Errors
-    /// If the parts are not those of such a value.
-    fn from_payload(payload: Payload) -> Result<Self, BoundaryError> {
-        let mut reader = PayloadReader::new(payload);
-        let value = Self::read(&mut reader)?;
-        match reader.parts.len() {
-            0 => Ok(value),
-            left => Err(BoundaryError::LeftOver { left }),
-        }
-    }
 }
 
 impl Payload {
@@ -205,6 +163,11 @@ impl PayloadReader {
         }
     }
 
+    /// The number of parts that were not read.
+    pub(super) fn left(&self) -> usize {
+        self.parts.len()
+    }
+
     /// Does a value follow that goes past the next stage?
     pub(super) fn is_at_edge(&self) -> bool {
         matches!(self.parts.front(), Some(PayloadPart::Tag(EDGE)))
@@ -229,118 +192,4 @@ impl PayloadReader {
             _ => Err(BoundaryError::Structure { expected }),
         }
     }
-}
-
-impl<const D: usize, K: Basic + TensorKindOf + 'static> Boundary for Tensor<D, K> {
-    fn write(self, payload: &mut Payload) {
-        payload.push_tensor(AnyTensor::new(self));
-    }
-
-    fn read(payload: &mut PayloadReader) -> Result<Self, BoundaryError> {
-        payload.tensor()
-    }
-}
-
-impl Boundary for AnyTensor {
-    fn write(self, payload: &mut Payload) {
-        payload.push_tensor(self);
-    }
-
-    fn read(payload: &mut PayloadReader) -> Result<Self, BoundaryError> {
-        payload.any_tensor()
-    }
-}
-
-impl<T: Boundary> Boundary for Option<T> {
-    fn write(self, payload: &mut Payload) {
-        payload.push_tag(usize::from(self.is_some()));
-        if let Some(value) = self {
-            value.write(payload);
-        }
-    }
-
-    fn read(payload: &mut PayloadReader) -> Result<Self, BoundaryError> {
-        match payload.tag(2, "whether an optional value is there")? {
-            0 => Ok(None),
-            _ => T::read(payload).map(Some),
-        }
-    }
-}
-
-impl<T: Boundary> Boundary for Vec<T> {
-    fn write(self, payload: &mut Payload) {
-        payload.push_tag(self.len());
-        self.into_iter().for_each(|value| value.write(payload));
-    }
-
-    fn read(payload: &mut PayloadReader) -> Result<Self, BoundaryError> {
-        let length = payload.tag(usize::MAX, "the length of a list")?;
-        (0..length).map(|_| T::read(payload)).collect()
-    }
-}
-
-macro_rules! tuples {
-    ($(($($name:ident)*))*) => {$(
-        impl<$($name: Boundary),*> Boundary for ($($name,)*) {
-            #[allow(non_snake_case, reason = "the type's name serves as the variable's")]
-            fn write(self, payload: &mut Payload) {
-                let _ = &payload;
-                let ($($name,)*) = self;
-                $($name.write(payload);)*
-            }
-
-            fn read(payload: &mut PayloadReader) -> Result<Self, BoundaryError> {
-                let _ = &payload;
-                Ok(($($name::read(payload)?,)*))
-            }
-        }
-    )*};
-}
-
-tuples! { () (A) (A B) (A B C) (A B C D) (A B C D E) (A B C D E F) }
-
-/// Implements [`Boundary`](crate::stage::Boundary) for a struct with named fields, or for an enum whose
-/// variants hold one value each.
-#[macro_export]
-macro_rules! boundary {
-    (struct $name:ident { $($field:ident),+ $(,)? }) => {
-        impl $crate::stage::Boundary for $name {
-            fn write(self, payload: &mut $crate::stage::Payload) {
-                $($crate::stage::Boundary::write(self.$field, payload);)+
-            }
-
-            fn read(payload: &mut $crate::stage::PayloadReader) -> Result<Self, $crate::stage::BoundaryError> {
-                Ok(Self { $($field: $crate::stage::Boundary::read(payload)?),+ })
-            }
-        }
-    };
-    (enum $name:ident { $($variant:ident ( $value:ident )),+ $(,)? }) => {
-        impl $crate::stage::Boundary for $name {
-            fn write(self, payload: &mut $crate::stage::Payload) {
-                let mut _tag = 0;
-                $(
-                    if let Self::$variant(_) = &self {
-                        payload.push_tag(_tag);
-                    }
-                    _tag += 1;
-                )+
-                match self {
-                    $(Self::$variant($value) => $crate::stage::Boundary::write($value, payload),)+
-                }
-            }
-
-            fn read(payload: &mut $crate::stage::PayloadReader) -> Result<Self, $crate::stage::BoundaryError> {
-                let variants = [$(stringify!($variant)),+].len();
-                let tag = payload.tag(variants, concat!("a variant of ", stringify!($name)))?;
-                let mut _variant = 0;
-                $(
-                    if tag == _variant {
-                        return Ok(Self::$variant($crate::stage::Boundary::read(payload)?));
-                    }
-                    _variant += 1;
-                )+
-                Err($crate::stage::BoundaryError::Structure { expected: concat!("a variant of ", stringify!($name)) })
-            }
-        }
-    };
 }

@@ -1,8 +1,8 @@
 //! The form of a payload without its values: what is expected at a stage's boundary, and what came.
 
 use super::any_tensor::{AnyTensor, TensorKind};
-use super::payload::{Boundary, Payload, PayloadPart};
-use super::skip::EDGE;
+use super::payload::{EDGE, Payload, PayloadPart};
+use super::values::Boundary;
 use burn::tensor::{DType, Shape};
 
 /// The form of one tensor; `None` for what may be anything.

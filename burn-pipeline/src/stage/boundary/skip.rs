@@ -16,10 +16,8 @@
 //! # boundary::<Output>();
 //! ```
 
-use super::payload::{Boundary, BoundaryError, Payload, PayloadPart, PayloadReader};
-
-/// The form number that stands before each value that goes past the next stage; no list is as long.
-pub(super) const EDGE: usize = usize::MAX;
+use super::payload::{BoundaryError, EDGE, Payload, PayloadPart, PayloadReader};
+use super::values::Boundary;
 
 /// A value that goes past the next stage, to the stage at the other end of an edge.
 ///

@@ -1,9 +1,9 @@
 //! What the engine of captured stages holds: programs by signature, and microbatches on their way through them.
 
-use super::microbatch_run::{Flight, Ready};
+use super::microbatch_run::{MicrobatchRun, Replayable};
 use super::parameters::Parameters;
-use super::piecewise::Piecewise;
 use super::record::{Refusal, record};
+use super::running_program::RunningProgram;
 use super::signature::Signature;
 use crate::program::on_device;
 use crate::stage::Stage;
@@ -22,14 +22,14 @@ pub(in crate::stage) struct Captured<M: Stage> {
     /// Fail instead of falling back?
     pub(super) strict: bool,
     pub(super) capture: Option<Device>,
-    pub(super) known: HashMap<Signature, Result<Arc<Ready>, String>>,
+    pub(super) known: HashMap<Signature, Result<Arc<Replayable>, String>>,
     /// The same without the gradients of some outputs; `None` where it was not captured alike.
-    pub(super) partial: HashMap<(Signature, Vec<usize>), Option<Arc<Ready>>>,
-    pub(super) forwarded: HashMap<usize, Flight>,
-    pub(super) halfway: HashMap<usize, Flight>,
+    pub(super) partial: HashMap<(Signature, Vec<usize>), Option<Arc<Replayable>>>,
+    pub(super) forwarded: HashMap<usize, MicrobatchRun>,
+    pub(super) halfway: HashMap<usize, MicrobatchRun>,
     /// A forward and a backward that are done piece by piece.
-    pub(super) forward: Option<Piecewise>,
-    pub(super) backward: Option<Piecewise>,
+    pub(super) forward: Option<RunningProgram>,
+    pub(super) backward: Option<RunningProgram>,
     pub(super) eager: Eager,
 }
 
@@ -52,13 +52,13 @@ impl<M: Stage> Captured<M> {
     }
 
     /// The programs for a call: known, or captured now. `Err` inside says why there are none.
-    pub(super) fn ready(
+    pub(super) fn programs_for(
         &mut self,
         function: &StageFunction<M>,
         module: &M,
         call: &ForwardCall,
         parameters: &Parameters,
-    ) -> Result<Result<Arc<Ready>, String>, StageError> {
+    ) -> Result<Result<Arc<Replayable>, String>, StageError> {
         let signature = Signature::new(call, parameters);
         if let Some(known) = self.known.get(&signature) {
             return Ok(known.clone());
@@ -69,14 +69,14 @@ impl<M: Stage> Captured<M> {
             None => record(&mut self.capture, function, module, call, parameters, &[]),
         };
         let found = match recorded {
-            Ok((programs, form, device)) => {
+            Ok((programs, output, device)) => {
                 let constant = |(id, data): &(TensorId, _)| (*id, on_device(Clone::clone(data), &device));
                 let constants = programs.constants.iter().map(constant).collect();
                 let milliseconds = began.elapsed().as_secs_f64() * 1e3;
                 let (deferrable, parameters) = (programs.deferrable(), parameters.ids());
                 tracing::info!(milliseconds, deferrable, "stage captured: its backward is split");
                 let (programs, signature) = (Arc::new(programs), signature.clone());
-                Ok(Arc::new(Ready { programs, form, parameters, constants, signature }))
+                Ok(Arc::new(Replayable { programs, output, parameters, constants, signature }))
             }
             Err(Refusal::Stage(error)) => return Err(error),
             Err(Refusal::Cannot(reason)) if self.strict => {

@@ -1,7 +1,7 @@
 //! `W` of several microbatches at once; see `program::merge`.
 
 use super::engine::Captured;
-use super::microbatch_run::Flight;
+use super::microbatch_run::MicrobatchRun;
 use super::parameters::Parameters;
 use crate::program::{Phase, Product};
 use crate::stage::Stage;
@@ -13,12 +13,12 @@ use std::sync::Arc;
 impl<M: Stage> Captured<M> {
     /// Were these microbatches captured alike, and is it worth it to put their products together?
     pub(super) fn mergeable(&self, microbatches: &[usize]) -> bool {
-        let flights: Option<Vec<&Flight>> =
+        let runs: Option<Vec<&MicrobatchRun>> =
             microbatches.iter().map(|microbatch| self.halfway.get(microbatch)).collect();
-        let Some((first, rest)) = flights.as_deref().and_then(<[_]>::split_first) else { return false };
-        let products = first.ready.programs.merged_weight().products();
-        flights.iter().flatten().all(|flight| flight.is_whole())
-            && rest.iter().all(|flight| Arc::ptr_eq(&flight.ready, &first.ready))
+        let Some((first, rest)) = runs.as_deref().and_then(<[_]>::split_first) else { return false };
+        let products = first.stage.programs.merged_weight().products();
+        runs.iter().flatten().all(|run| run.is_whole())
+            && rest.iter().all(|run| Arc::ptr_eq(&run.stage, &first.stage))
             && products.iter().any(|product| product.is_worth(microbatches.len()))
     }
 
@@ -32,21 +32,21 @@ impl<M: Stage> Captured<M> {
         let mut operands: Vec<Vec<_>> = Vec::new();
         let mut alike = None;
         for &microbatch in microbatches {
-            let mut flight = self.halfway.remove(&microbatch).ok_or(StageError::NotHeld)?;
-            flight.load(Phase::Input, || Parameters::of(module))?;
-            let ready = flight.ready.clone();
-            let merged = ready.programs.merged_weight();
-            let mut given = flight.run(merged.program()).into_iter();
+            let mut run = self.halfway.remove(&microbatch).ok_or(StageError::NotHeld)?;
+            run.load(Phase::Input, || Parameters::of(module))?;
+            let stage = run.stage.clone();
+            let merged = stage.programs.merged_weight();
+            let mut given = run.run(merged.program()).into_iter();
             operands.resize_with(merged.products().len(), Vec::new);
             operands.iter_mut().for_each(|pairs| pairs.extend(given.next().zip(given.next())));
-            let gradient = |(&place, gradient)| (ready.weight(place), AnyTensor::from_dispatch(gradient));
+            let gradient = |(&place, gradient)| (stage.weight(place), AnyTensor::from_dispatch(gradient));
             store.add(microbatch, merged.others().iter().zip(given).map(gradient).collect());
-            alike = Some(ready.clone());
+            alike = Some(stage.clone());
         }
-        let Some(ready) = alike else { return Ok(()) };
-        let products = ready.programs.merged_weight().products().iter().zip(operands);
+        let Some(stage) = alike else { return Ok(()) };
+        let products = stage.programs.merged_weight().products().iter().zip(operands);
         let gradient = |(product, operands): (&Product, _)| {
-            product.over(operands).map(|sum| (ready.weight(product.gradient), AnyTensor::from_dispatch(sum)))
+            product.over(operands).map(|sum| (stage.weight(product.gradient), AnyTensor::from_dispatch(sum)))
         };
         store.add_merged(products.filter_map(gradient).collect());
         Ok(())

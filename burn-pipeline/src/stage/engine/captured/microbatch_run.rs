@@ -1,13 +1,12 @@
 //! One microbatch's way through the programs of a stage, in an interpreter of its own.
 
+use super::output_spec::OutputSpec;
 use super::parameters::Parameters;
-use super::record::{OutcomeForm, WeightForm};
 use super::signature::Signature;
-use crate::program::{Phase, Program, Replay, StagePrograms, interpreter};
-use crate::stage::batch::{LossPart, Weight};
+use crate::program::{NO_REPLAY, Phase, Program, Replay, StagePrograms, interpreter};
 use crate::stage::boundary::AnyTensor;
 use crate::stage::boundary::{Payload, PayloadPart};
-use crate::stage::engine::call::{ForwardCall, ForwardOutput, Gradients};
+use crate::stage::engine::call::{ForwardCall, Gradients};
 use crate::stage::error::StageError;
 use crate::stage::state::WeightGradients;
 use burn::backend::ir::{TensorId, TensorIr};
@@ -18,19 +17,17 @@ use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 
-pub(super) const NO_REPLAY: &str = "stages are replayed on Flex and CubeCL devices only";
-
-/// A captured stage, ready to run on its device.
-pub(super) struct Ready {
+/// A captured stage, stage to run on its device.
+pub(super) struct Replayable {
     pub(super) programs: Arc<StagePrograms>,
-    pub(super) form: OutcomeForm,
+    pub(super) output: OutputSpec,
     pub(super) parameters: Vec<ParamId>,
     pub(super) constants: Vec<(TensorId, DispatchTensor)>,
     /// What it was captured for.
     pub(super) signature: Signature,
 }
 
-impl Ready {
+impl Replayable {
     /// The places of outputs whose gradient the backward reads and did not come.
     pub(super) fn absent(&self, seeds: &Gradients) -> Vec<usize> {
         let read = |edge: &Option<_>| edge.as_ref().is_some_and(|edge| self.programs.backward().reads(edge));
@@ -45,8 +42,8 @@ impl Ready {
 }
 
 /// One microbatch on its way through the programs.
-pub(super) struct Flight {
-    pub(super) ready: Arc<Ready>,
+pub(super) struct MicrobatchRun {
+    pub(super) stage: Arc<Replayable>,
     replay: Box<dyn Replay>,
     device: Device,
     /// The tensors that gradients which are there lead to; `None` where all lead to something.
@@ -55,27 +52,27 @@ pub(super) struct Flight {
     unloaded: bool,
 }
 
-impl Flight {
+impl MicrobatchRun {
     /// Starts a microbatch: feeds what arrived and the parameters.
-    pub(super) fn board(ready: Arc<Ready>, call: ForwardCall, parameters: Parameters) -> Result<Self, StageError> {
+    pub(super) fn start(stage: Arc<Replayable>, call: ForwardCall, parameters: Parameters) -> Result<Self, StageError> {
         let device = parameters.device(&call);
-        let replay = interpreter(&device, &ready.programs.custom)
+        let replay = interpreter(&device, &stage.programs.custom)
             .ok_or_else(|| StageError::Unsupported(NO_REPLAY.to_owned()))?;
-        let mut flight = Self { replay, device, ready: ready.clone(), reached: None, unloaded: false };
-        let edges = &ready.programs.edges;
+        let mut run = Self { replay, device, stage: stage.clone(), reached: None, unloaded: false };
+        let edges = &stage.programs.edges;
         let target = call.target.filter(|_| call.ends_route).into_iter();
         let arrived = [call.input, call.extra].into_iter().chain(target).flat_map(tensors);
         let fed = edges.inputs.iter().chain(&edges.parameters).zip(arrived.chain(parameters.values));
-        let program = ready.programs.forward();
+        let program = stage.programs.forward();
         for (edge, tensor) in fed.filter(|(edge, _)| program.reads(edge)) {
-            flight.feed(edge.id, tensor)?;
+            run.feed(edge.id, tensor)?;
         }
-        for (id, tensor) in &ready.constants {
+        for (id, tensor) in &stage.constants {
             if program.feeds().iter().any(|fed| fed.id == *id) {
-                flight.feed(*id, tensor.clone())?;
+                run.feed(*id, tensor.clone())?;
             }
         }
-        Ok(flight)
+        Ok(run)
     }
 
     fn feed(&mut self, id: TensorId, tensor: DispatchTensor) -> Result<(), StageError> {
@@ -85,8 +82,8 @@ impl Flight {
     /// Gives up the parameters that it holds after a part, for what comes after.
     pub(super) fn unload(&mut self, after: Phase) {
         if !std::mem::replace(&mut self.unloaded, true) {
-            let programs = self.ready.programs.clone();
-            programs.program(after).lent().iter().for_each(|tensor| drop(self.replay.take(tensor)));
+            let programs = self.stage.programs.clone();
+            programs.program(after).borrowed().iter().for_each(|tensor| drop(self.replay.take(tensor)));
         }
     }
 
@@ -95,10 +92,10 @@ impl Flight {
         if !std::mem::take(&mut self.unloaded) {
             return Ok(());
         }
-        let programs = self.ready.programs.clone();
+        let programs = self.stage.programs.clone();
         let mut fed = HashSet::new();
         for (edge, value) in programs.edges.parameters.iter().zip(parameters().values) {
-            if programs.program(after).lent().iter().any(|lent| lent.id == edge.id) && fed.insert(edge.id) {
+            if programs.program(after).borrowed().iter().any(|borrowed| borrowed.id == edge.id) && fed.insert(edge.id) {
                 self.feed(edge.id, value)?;
             }
         }
@@ -111,13 +108,13 @@ impl Flight {
     }
 
     /// Hands a program's results out, once all its operations have run.
-    pub(super) fn land(&mut self, program: &Program) -> Vec<DispatchTensor> {
+    pub(super) fn results(&mut self, program: &Program) -> Vec<DispatchTensor> {
         program.takes().iter().map(|tensor| self.replay.take(tensor)).collect()
     }
 
     pub(super) fn run(&mut self, program: &Program) -> Vec<DispatchTensor> {
         self.run_part(program, 0..program.ir().len());
-        self.land(program)
+        self.results(program)
     }
 
     /// Where it runs.
@@ -126,16 +123,16 @@ impl Flight {
     }
 
     /// The same microbatch, its backward run by programs that were captured alike but for it.
-    pub(super) fn with_backward(self, ready: Arc<Ready>) -> Self {
-        Self { ready, ..self }
+    pub(super) fn with_backward(self, stage: Arc<Replayable>) -> Self {
+        Self { stage, ..self }
     }
 
     /// The same microbatch, its backward run by its own programs with zeros for the gradients at these places; what
     /// depends on nothing else is given up.
     pub(super) fn without(self, absent: &[usize]) -> Self {
-        let places = 0..self.ready.programs.edges.seeds.len();
+        let places = 0..self.stage.programs.edges.seeds.len();
         let present: Vec<usize> = places.filter(|place| !absent.contains(place)).collect();
-        Self { reached: Some(self.ready.programs.reached(&present)), ..self }
+        Self { reached: Some(self.stage.programs.reached(&present)), ..self }
     }
 
     /// Does its backward lack nothing?
@@ -149,12 +146,12 @@ impl Flight {
 
     /// Feeds the received gradients; one that is read and did not come is zero.
     pub(super) fn seed(&mut self, seeds: Gradients, program: &Program) -> Result<(), StageError> {
-        let ready = self.ready.clone();
-        let expected = ready.form.outputs();
+        let stage = self.stage.clone();
+        let expected = stage.output.outputs();
         if seeds.len() != expected {
             return Err(StageError::GradientCount { got: seeds.len(), expected });
         }
-        for (output, (edge, seed)) in ready.programs.edges.seeds.iter().zip(seeds).enumerate() {
+        for (output, (edge, seed)) in stage.programs.edges.seeds.iter().zip(seeds).enumerate() {
             let Some(edge) = edge else { continue };
             if let Some(seed) = &seed
                 && (seed.shape() != edge.shape || seed.dtype() != edge.dtype)
@@ -177,7 +174,7 @@ impl Flight {
 
     /// The gradients of the input, one a tensor, from those that a program gave.
     pub(super) fn input_gradients(&self, given: &mut impl Iterator<Item = DispatchTensor>) -> Gradients {
-        let edges = &self.ready.programs.edges;
+        let edges = &self.stage.programs.edges;
         let mut take = |edge: &Option<TensorIr>| {
             let edge = edge.as_ref()?;
             given.next().filter(|_| self.is_reached(edge)).map(AnyTensor::from_dispatch)
@@ -187,9 +184,9 @@ impl Flight {
 
     /// The gradients of the weights, from those that a program gave.
     pub(super) fn weight_gradients(&self, given: impl Iterator<Item = DispatchTensor>) -> WeightGradients {
-        let edges = self.ready.programs.edges.weight_gradients.iter().zip(given);
+        let edges = self.stage.programs.edges.weight_gradients.iter().zip(given);
         let reached = edges.filter(|((_, edge), _)| self.is_reached(edge));
-        reached.map(|((place, _), g)| (self.ready.parameters[*place], AnyTensor::from_dispatch(g))).collect()
+        reached.map(|((place, _), g)| (self.stage.parameters[*place], AnyTensor::from_dispatch(g))).collect()
     }
 }
 
@@ -199,42 +196,4 @@ fn tensors(payload: Payload) -> impl Iterator<Item = DispatchTensor> {
         PayloadPart::Tensor(tensor) => Some(tensor.inner().into_dispatch()),
         PayloadPart::Tag(_) => None,
     })
-}
-
-impl OutcomeForm {
-    /// How many gradients a backward takes.
-    fn outputs(&self) -> usize {
-        match self {
-            OutcomeForm::Output(parts) => parts.iter().filter(|part| part.is_none()).count(),
-            OutcomeForm::Loss(..) => 1,
-        }
-    }
-
-    /// What a training forward hands on, from what the program gave.
-    ///
-    /// # Errors
-    /// If a loss was to be handed on and none was given.
-    pub(super) fn outcome(&self, outputs: Vec<DispatchTensor>) -> Result<ForwardOutput, StageError> {
-        let mut outputs = outputs.into_iter().map(AnyTensor::from_dispatch);
-        match self {
-            OutcomeForm::Output(parts) => {
-                let part = |part: &Option<usize>| match part {
-                    Some(form) => Some(PayloadPart::Tag(*form)),
-                    None => outputs.next().map(PayloadPart::Tensor),
-                };
-                Ok(ForwardOutput::Activations(Payload::from_parts(parts.iter().filter_map(part).collect::<Vec<_>>())))
-            }
-            OutcomeForm::Loss(weight, observed) => {
-                // The loss comes first, then its weight if that was computed, then what is observed.
-                let value = outputs.next().ok_or(StageError::NoLoss)?;
-                let weight = match weight {
-                    WeightForm::None => None,
-                    WeightForm::Host(weight) => Some(Weight::Host(*weight)),
-                    WeightForm::Device => outputs.next().map(Weight::Device),
-                };
-                let observed = if *observed { outputs.next() } else { None };
-                Ok(ForwardOutput::Loss(Box::new(LossPart { value, weight, observed })))
-            }
-        }
-    }
 }

@@ -4,7 +4,7 @@
 //! numbers twice. `I` computes the gradients of the input and no more; `W` the rest. A stage that cannot be
 //! captured runs the plain way, with the reason kept for [`Engine::report`] (or fails, where that was asked for).
 //!
-//! 1. A forward looks its [`Signature`] up: shapes, element types and forms of what arrives, and parameters.
+//! 1. A forward looks its [`Signature`] up: shapes, element types and specs of what arrives, and parameters.
 //! 2. A new one is captured (see [`record`](record::record)): nothing of the user's code runs again for it.
 //! 3. The forward program runs in an interpreter of its own for the microbatch, fed with the module's present
 //!    parameters; what `I` and `W` need stays in it.
@@ -28,11 +28,12 @@
 mod engine;
 mod merged;
 mod microbatch_run;
+mod output_spec;
 mod parameters;
 mod partial;
-mod piecewise;
 mod record;
 mod run;
+mod running_program;
 mod signature;
 mod tensors;
 

@@ -11,7 +11,7 @@ use burn::tensor::{Bool, DType, Device, GradientCheckpointingStrategy, Int, Tens
 
 /// What a capture needs to know of a parameter.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(super) struct ParameterForm {
+pub(super) struct ParameterSpec {
     pub(super) shape: Vec<usize>,
     pub(super) dtype: DType,
     /// Is its gradient wanted?
@@ -23,7 +23,7 @@ pub(super) struct ParameterForm {
 /// Parameters, buffers and flags of a module, in visiting order.
 #[derive(Debug, Default)]
 pub(super) struct Parameters {
-    pub(super) forms: Vec<ParameterForm>,
+    pub(super) specs: Vec<ParameterSpec>,
     pub(super) values: Vec<DispatchTensor>,
     pub(super) flags: Vec<bool>,
     ids: Vec<ParamId>,
@@ -47,7 +47,7 @@ impl Parameters {
         let trainable = value.is_tracked();
         let node = if trainable { node(value.as_dispatch()) } else { None };
         let same_as = node.and_then(|node| self.nodes.iter().position(|&other| other == Some(node)));
-        self.forms.push(ParameterForm { shape: value.shape().to_vec(), dtype: value.dtype(), trainable, same_as });
+        self.specs.push(ParameterSpec { shape: value.shape().to_vec(), dtype: value.dtype(), trainable, same_as });
         self.nodes.push(node);
         self.ids.push(id);
         self.values.push(value.inner().into_dispatch());
@@ -96,7 +96,7 @@ enum Step<'a> {
 
 struct Map<'a> {
     step: Step<'a>,
-    forms: &'a [ParameterForm],
+    specs: &'a [ParameterSpec],
     flags: std::slice::Iter<'a, bool>,
     done: Vec<DispatchTensor>,
 }
@@ -112,7 +112,7 @@ pub(super) fn captured_module<M: Module>(
     // `valid` gives buffers that change in forward a state of their own, and takes autodiff off constants.
     let (module, _) = map(module.valid(), parameters, Step::Empty { device });
     let (module, leaves) = map(module.to_device(device), parameters, Step::Lift { strategy });
-    match leaves.len() == parameters.forms.len() {
+    match leaves.len() == parameters.specs.len() {
         true => Ok((module, leaves)),
         false => Err("its parameters are not visited and mapped alike".to_owned()),
     }
@@ -129,14 +129,14 @@ pub(super) fn edges(leaves: &[DispatchTensor]) -> Result<Vec<TensorIr>, String> 
 }
 
 fn map<M: Module>(module: M, parameters: &Parameters, step: Step<'_>) -> (M, Vec<DispatchTensor>) {
-    let mut map = Map { step, forms: &parameters.forms, flags: parameters.flags.iter(), done: Vec::new() };
+    let mut map = Map { step, specs: &parameters.specs, flags: parameters.flags.iter(), done: Vec::new() };
     let module = module.map(&mut map);
     (module, map.done)
 }
 
 impl Map<'_> {
     fn next(&mut self, tensor: DispatchTensor) -> DispatchTensor {
-        let Some(form) = self.forms.get(self.done.len()) else { return tensor };
+        let Some(form) = self.specs.get(self.done.len()) else { return tensor };
         let shared = form.same_as.and_then(|place| self.done.get(place)).cloned();
         let next = shared.unwrap_or_else(|| match &self.step {
             Step::Empty { device } => placeholder(&form.shape, form.dtype, device),

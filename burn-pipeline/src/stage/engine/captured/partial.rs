@@ -4,7 +4,7 @@
 //! whose forward has run already goes on.
 //!
 //! 1. Which gradients are absent is known when a backward comes, and may differ from microbatch to microbatch. For each
-//!    set of them the stage is captured once more, without them, on zeros of the forms that the first capture was made
+//!    set of them the stage is captured once more, without them, on zeros of the specs that the first capture was made
 //!    for. So nothing is computed for an output without a gradient.
 //! 2. Tensors are numbered in order of appearance, and a backward comes after the forward: so both captures name the
 //!    forward's tensors alike, and an interpreter that ran the first one's forward can run the second one's backward.
@@ -14,7 +14,7 @@
 //!    that is not the same twice is not replayed. Where a plain run was ruled out, that is an error.
 
 use super::engine::Captured;
-use super::microbatch_run::{Flight, Ready};
+use super::microbatch_run::{MicrobatchRun, Replayable};
 use super::parameters::Parameters;
 use super::record::{Refusal, record};
 use crate::stage::Stage;
@@ -25,19 +25,24 @@ const DIFFERS: &str = "its forward is not the same operations each time, or its 
 
 impl<M: Stage> Captured<M> {
     /// A microbatch on its way to a backward without the gradients of the outputs at these places.
-    pub(super) fn without(&mut self, module: &M, flight: Flight, absent: Vec<usize>) -> Result<Flight, StageError> {
-        let key = (flight.ready.signature.clone(), absent);
-        let ready = match self.partial.get(&key) {
+    pub(super) fn without(
+        &mut self,
+        module: &M,
+        run: MicrobatchRun,
+        absent: Vec<usize>,
+    ) -> Result<MicrobatchRun, StageError> {
+        let key = (run.stage.signature.clone(), absent);
+        let stage = match self.partial.get(&key) {
             Some(known) => known.clone(),
             None => {
-                let found = self.capture_without(module, &flight, &key.1)?;
+                let found = self.capture_without(module, &run, &key.1)?;
                 self.partial.insert(key.clone(), found.clone());
                 found
             }
         };
-        Ok(match ready {
-            Some(ready) => flight.with_backward(ready),
-            None => flight.without(&key.1),
+        Ok(match stage {
+            Some(stage) => run.with_backward(stage),
+            None => run.without(&key.1),
         })
     }
 
@@ -45,19 +50,19 @@ impl<M: Stage> Captured<M> {
     fn capture_without(
         &mut self,
         module: &M,
-        flight: &Flight,
+        run: &MicrobatchRun,
         absent: &[usize],
-    ) -> Result<Option<Arc<Ready>>, StageError> {
-        let ready = &flight.ready;
+    ) -> Result<Option<Arc<Replayable>>, StageError> {
+        let stage = &run.stage;
         let parameters = Parameters::of(module);
-        let call = ready.signature.call(flight.device());
+        let call = stage.signature.call(run.device());
         let reason = match record(&mut self.capture, &self.function, module, &call, &parameters, absent) {
-            Ok((programs, ..)) if programs.continues(&ready.programs) => {
+            Ok((programs, ..)) if programs.continues(&stage.programs) => {
                 tracing::info!(?absent, "stage captured without the gradients of outputs that nobody uses");
-                let (form, parameters, constants) =
-                    (ready.form.clone(), ready.parameters.clone(), ready.constants.clone());
-                let (programs, signature) = (Arc::new(programs), ready.signature.clone());
-                return Ok(Some(Arc::new(Ready { programs, form, parameters, constants, signature })));
+                let (output, parameters, constants) =
+                    (stage.output.clone(), stage.parameters.clone(), stage.constants.clone());
+                let (programs, signature) = (Arc::new(programs), stage.signature.clone());
+                return Ok(Some(Arc::new(Replayable { programs, output, parameters, constants, signature })));
             }
             Ok(_) => DIFFERS.to_owned(),
             Err(Refusal::Stage(error)) => error.to_string(),
@@ -67,7 +72,7 @@ impl<M: Stage> Captured<M> {
             return Err(StageError::Unsupported(format!("the stage cannot be captured: {reason}")));
         }
         tracing::warn!(?absent, reason, "stage is not replayed any more: its backward is not split");
-        self.known.insert(ready.signature.clone(), Err(reason));
+        self.known.insert(stage.signature.clone(), Err(reason));
         Ok(None)
     }
 }

@@ -9,10 +9,11 @@
 //!
 //! All of it runs under `catch_unwind`: what cannot be captured panics somewhere in Burn.
 
+use super::output_spec::{OutputSpec, WeightSource};
 use super::parameters::{Parameters, captured_module, edges, lowered_module};
 use super::tensors::{self as captured, leaf, placeholder};
 use crate::ops::HeldOutputs;
-use crate::program::{CustomOps, Edges, Recording, StagePrograms, capturing, interpreter};
+use crate::program::{CustomOps, Edges, NO_REPLAY, Recording, StagePrograms, capturing, interpreter};
 use crate::stage::Stage;
 use crate::stage::batch::Weight;
 use crate::stage::boundary::{AnyTensor, TensorKind};
@@ -47,23 +48,6 @@ impl From<String> for Refusal {
     }
 }
 
-/// The form of what a forward hands on.
-#[derive(Clone, Debug)]
-pub(super) enum OutcomeForm {
-    /// Outputs: form numbers, `None` at the place of tensors.
-    Output(Vec<Option<usize>>),
-    /// A loss, and whether numbers to be observed come after it and its weight.
-    Loss(WeightForm, bool),
-}
-
-/// Where a loss's weight comes from.
-#[derive(Clone, Debug)]
-pub(super) enum WeightForm {
-    None,
-    Host(f64),
-    Device,
-}
-
 /// Captures a stage; the outputs at the places in `absent` have no gradient. `capture` keeps the capture device: the
 /// process has few.
 pub(super) fn record<M: Stage>(
@@ -73,10 +57,10 @@ pub(super) fn record<M: Stage>(
     call: &ForwardCall,
     parameters: &Parameters,
     absent: &[usize],
-) -> Result<(StagePrograms, OutcomeForm, Device), Refusal> {
+) -> Result<(StagePrograms, OutputSpec, Device), Refusal> {
     let device = parameters.device(call);
     if interpreter(&device, &CustomOps::default()).is_none() {
-        return Err(Refusal::Cannot(super::microbatch_run::NO_REPLAY.to_owned()));
+        return Err(Refusal::Cannot(NO_REPLAY.to_owned()));
     }
     let mut traced = Err(Refusal::Cannot("it was not run".to_owned()));
     let recorded = catch_unwind(AssertUnwindSafe(|| {
@@ -114,7 +98,7 @@ fn trace<M: Stage>(
     call: &ForwardCall,
     parameters: &Parameters,
     absent: &[usize],
-) -> Result<(Edges, OutcomeForm), Refusal> {
+) -> Result<(Edges, OutputSpec), Refusal> {
     let strategy = strategy_of(module);
     let (module, leaves) = captured_module(module, parameters, device, strategy)?;
     let mut edges = Edges { parameters: edges(&leaves)?, ..Edges::default() };
@@ -147,7 +131,7 @@ fn trace<M: Stage>(
     let of =
         |leaf: &Option<AnyTensor>| leaf.as_ref().and_then(|leaf| captured::gradient(leaf.as_dispatch(), &gradients));
     edges.input_gradients = inputs.iter().map(of).collect();
-    for (place, (leaf, form)) in leaves.iter().zip(&parameters.forms).enumerate() {
+    for (place, (leaf, form)) in leaves.iter().zip(&parameters.specs).enumerate() {
         if form.trainable && form.same_as.is_none() {
             edges.weight_gradients.extend(captured::gradient(leaf, &gradients).map(|gradient| (place, gradient)));
         }
@@ -175,30 +159,30 @@ fn attach(
 }
 
 /// The tensors that a backward starts from, noted as edges, and the form of what is handed on.
-fn outputs(computed: TrackedOutput, edges: &mut Edges) -> Result<(Vec<AnyTensor>, OutcomeForm), String> {
+fn outputs(computed: TrackedOutput, edges: &mut Edges) -> Result<(Vec<AnyTensor>, OutputSpec), String> {
     let (outputs, shape) = match computed {
         TrackedOutput::Output(payload) => {
             let form = |part: &PayloadPart| match part {
                 PayloadPart::Tensor(_) => None,
                 PayloadPart::Tag(form) => Some(*form),
             };
-            (payload.tensors().cloned().collect(), OutcomeForm::Output(payload.parts().map(form).collect()))
+            (payload.tensors().cloned().collect(), OutputSpec::Output(payload.parts().map(form).collect()))
         }
         TrackedOutput::Loss(loss) => {
             let (value, weight) = (AnyTensor::new(loss.value), loss.weight);
             edges.outputs.push(captured::edge(value.as_dispatch())?);
             let weight = match weight {
-                None => WeightForm::None,
-                Some(Weight::Host(weight)) => WeightForm::Host(weight),
+                None => WeightSource::None,
+                Some(Weight::Host(weight)) => WeightSource::Host(weight),
                 Some(Weight::Device(weight)) => {
                     edges.outputs.push(captured::edge(weight.as_dispatch())?);
-                    WeightForm::Device
+                    WeightSource::Device
                 }
             };
             if let Some(observed) = loss.observed.clone() {
                 edges.outputs.push(captured::edge(AnyTensor::new(observed).as_dispatch())?);
             }
-            return Ok((vec![value], OutcomeForm::Loss(weight, loss.observed.is_some())));
+            return Ok((vec![value], OutputSpec::Loss(weight, loss.observed.is_some())));
         }
     };
     for output in &outputs {
@@ -216,7 +200,7 @@ fn floats(outputs: &[AnyTensor]) -> Vec<burn::backend::DispatchTensor> {
 /// Burn's `RunningState` keeps updates aside until the state is next read; `valid` reads it, and fails on what the
 /// capture's autodiff computed.
 fn unchanged<M: Module>(module: M, parameters: &Parameters) -> Result<(), String> {
-    if parameters.forms.iter().all(|form| form.trainable) {
+    if parameters.specs.iter().all(|form| form.trainable) {
         return Ok(());
     }
     let read = catch_unwind(AssertUnwindSafe(|| drop(lowered_module(module, parameters).valid())));

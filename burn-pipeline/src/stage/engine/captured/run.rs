@@ -1,9 +1,9 @@
 //! The engine that replays captured programs.
 
 use super::engine::Captured;
-use super::microbatch_run::Flight;
+use super::microbatch_run::MicrobatchRun;
 use super::parameters::Parameters;
-use super::piecewise::Piecewise;
+use super::running_program::RunningProgram;
 use crate::program::{Phase, StagePrograms};
 use crate::stage::Stage;
 use crate::stage::engine::call::{ForwardCall, ForwardOutput, Gradients};
@@ -33,19 +33,19 @@ impl<M: Stage> Captured<M> {
         function: &StageFunction<M>,
         module: &M,
         call: ForwardCall,
-    ) -> Result<Result<Piecewise, ForwardCall>, StageError> {
+    ) -> Result<Result<RunningProgram, ForwardCall>, StageError> {
         let parameters = Parameters::of(module);
-        match self.ready(function, module, &call, &parameters)? {
+        match self.programs_for(function, module, &call, &parameters)? {
             Err(_) => Ok(Err(call)),
-            Ok(ready) => Ok(Ok(Piecewise::forward(ready, call, parameters)?)),
+            Ok(stage) => Ok(Ok(RunningProgram::forward(stage, call, parameters)?)),
         }
     }
 
-    fn finish_forward(&mut self, begun: Piecewise) -> Result<ForwardOutput, StageError> {
-        let (microbatch, (flight, outputs)) = (begun.microbatch, begun.finish());
-        let ready = flight.ready.clone();
-        self.forwarded.insert(microbatch, flight);
-        ready.form.outcome(outputs)
+    fn finish_forward(&mut self, begun: RunningProgram) -> Result<ForwardOutput, StageError> {
+        let (microbatch, (run, outputs)) = (begun.microbatch, begun.finish());
+        let stage = run.stage.clone();
+        self.forwarded.insert(microbatch, run);
+        stage.output.forward_output(outputs)
     }
 
     /// A backward, fed; the seeds back where the forward was not run here.
@@ -55,30 +55,30 @@ impl<M: Stage> Captured<M> {
         microbatch: usize,
         seeds: Gradients,
         phase: Phase,
-    ) -> Result<Result<Piecewise, Gradients>, StageError> {
-        let Some(mut flight) = self.forwarded.remove(&microbatch) else { return Ok(Err(seeds)) };
-        flight.load(Phase::Forward, || Parameters::of(module))?;
-        let absent = flight.ready.absent(&seeds);
-        let flight = if absent.is_empty() { flight } else { self.without(module, flight, absent)? };
-        Ok(Ok(Piecewise::backward(flight, microbatch, seeds, phase)?))
+    ) -> Result<Result<RunningProgram, Gradients>, StageError> {
+        let Some(mut run) = self.forwarded.remove(&microbatch) else { return Ok(Err(seeds)) };
+        run.load(Phase::Forward, || Parameters::of(module))?;
+        let absent = run.stage.absent(&seeds);
+        let run = if absent.is_empty() { run } else { self.without(module, run, absent)? };
+        Ok(Ok(RunningProgram::backward(run, microbatch, seeds, phase)?))
     }
 
-    fn finish_backward(&mut self, begun: Piecewise, store: &mut GradientStore) -> Gradients {
-        let (microbatch, (flight, given)) = (begun.microbatch, begun.finish());
+    fn finish_backward(&mut self, begun: RunningProgram, store: &mut GradientStore) -> Gradients {
+        let (microbatch, (run, given)) = (begun.microbatch, begun.finish());
         let mut given = given.into_iter();
-        let inputs = flight.input_gradients(&mut given);
-        store.add(microbatch, flight.weight_gradients(given));
+        let inputs = run.input_gradients(&mut given);
+        store.add(microbatch, run.weight_gradients(given));
         inputs
     }
 
-    fn finish_input(&mut self, begun: Piecewise) -> Gradients {
-        let (microbatch, (flight, given)) = (begun.microbatch, begun.finish());
-        let inputs = flight.input_gradients(&mut given.into_iter());
-        self.halfway.insert(microbatch, flight);
+    fn finish_input(&mut self, begun: RunningProgram) -> Gradients {
+        let (microbatch, (run, given)) = (begun.microbatch, begun.finish());
+        let inputs = run.input_gradients(&mut given.into_iter());
+        self.halfway.insert(microbatch, run);
         inputs
     }
 
-    fn begun(&mut self, direction: Direction) -> &mut Option<Piecewise> {
+    fn begun(&mut self, direction: Direction) -> &mut Option<RunningProgram> {
         match direction {
             Direction::Forward => &mut self.forward,
             Direction::Backward => &mut self.backward,
@@ -108,8 +108,8 @@ impl<M: Stage> Engine<M> for Captured<M> {
         match self.start_forward(function, module, call)? {
             Err(call) => self.eager.forward_only(function, module, call),
             Ok(begun) => {
-                let (flight, outputs) = begun.finish();
-                flight.ready.form.outcome(outputs)
+                let (run, outputs) = begun.finish();
+                run.stage.output.forward_output(outputs)
             }
         }
     }
@@ -135,13 +135,13 @@ impl<M: Stage> Engine<M> for Captured<M> {
     }
 
     fn backward_weight(&mut self, module: &M, microbatch: usize, store: &mut GradientStore) -> Result<(), StageError> {
-        let Some(mut flight) = self.halfway.remove(&microbatch) else {
+        let Some(mut run) = self.halfway.remove(&microbatch) else {
             return self.eager.backward_weight(module, microbatch, store);
         };
-        flight.load(Phase::Input, || Parameters::of(module))?;
-        let programs = flight.ready.programs.clone();
-        let given = flight.run(programs.weight());
-        store.add(microbatch, flight.weight_gradients(given.into_iter()));
+        run.load(Phase::Input, || Parameters::of(module))?;
+        let programs = run.stage.programs.clone();
+        let given = run.run(programs.weight());
+        store.add(microbatch, run.weight_gradients(given.into_iter()));
         Ok(())
     }
 
@@ -201,14 +201,14 @@ impl<M: Stage> Engine<M> for Captured<M> {
 impl<M: Stage> EngineState for Captured<M> {
     fn report(&self) -> EngineReport {
         let programs: Vec<Arc<StagePrograms>> =
-            self.known.values().filter_map(|known| known.as_ref().ok()).map(|ready| ready.programs.clone()).collect();
+            self.known.values().filter_map(|known| known.as_ref().ok()).map(|stage| stage.programs.clone()).collect();
         let refused: Vec<&str> =
             self.known.values().filter_map(|known| known.as_ref().err()).map(String::as_str).collect();
         let reason = match (programs.len(), refused.as_slice()) {
             (0, []) => "no microbatch was run yet".to_owned(),
             (_, []) => format!("its backward is split, and it could be captured{}", extensions(&programs)),
             (0, refused) => format!("it cannot be captured: {}", refused.join("; ")),
-            (_, refused) => format!("captured for some forms of its inputs, not for others: {}", refused.join("; ")),
+            (_, refused) => format!("captured for some specs of its inputs, not for others: {}", refused.join("; ")),
         };
         let deferred = self.eager.report().deferred;
         let captured = self.known.is_empty() || !programs.is_empty();
@@ -236,23 +236,23 @@ impl<M: Stage> EngineState for Captured<M> {
 
     fn pins_weights(&self) -> bool {
         let begun = self.forward.is_some() || self.backward.is_some();
-        let views = |flights: &HashMap<usize, Flight>, phase| {
-            flights.values().any(|flight| flight.ready.programs.program(phase).holds_views())
+        let views = |runs: &HashMap<usize, MicrobatchRun>, phase| {
+            runs.values().any(|run| run.stage.programs.program(phase).holds_views())
         };
         begun || self.eager.held() > 0 || views(&self.forwarded, Phase::Forward) || views(&self.halfway, Phase::Input)
     }
 
     fn unload_weights(&mut self) {
-        self.forwarded.values_mut().for_each(|flight| flight.unload(Phase::Forward));
-        self.halfway.values_mut().for_each(|flight| flight.unload(Phase::Input));
+        self.forwarded.values_mut().for_each(|run| run.unload(Phase::Forward));
+        self.halfway.values_mut().for_each(|run| run.unload(Phase::Input));
     }
 
     fn held_bytes(&self) -> Option<usize> {
         if self.eager.held() > 0 {
             return None;
         }
-        let after = |flights: &HashMap<usize, Flight>, phase| {
-            flights.values().map(|flight| flight.ready.programs.program(phase).held_bytes()).sum::<usize>()
+        let after = |runs: &HashMap<usize, MicrobatchRun>, phase| {
+            runs.values().map(|run| run.stage.programs.program(phase).held_bytes()).sum::<usize>()
         };
         Some(after(&self.forwarded, Phase::Forward) + after(&self.halfway, Phase::Input))
     }
@@ -263,7 +263,7 @@ impl<M: Stage> EngineState for Captured<M> {
             after_input: programs.input().held_bytes(),
             recomputed: 0,
         };
-        self.known.values().map(|known| known.as_ref().ok().map(|ready| of(&ready.programs))).max().flatten()
+        self.known.values().map(|known| known.as_ref().ok().map(|stage| of(&stage.programs))).max().flatten()
     }
 
     fn clear(&mut self) {

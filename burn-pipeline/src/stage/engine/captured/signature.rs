@@ -1,6 +1,6 @@
-//! What decides whether a captured stage fits a call: forms, shapes and element types, and nothing of the values.
+//! What decides whether a captured stage fits a call: specs, shapes and element types, and nothing of the values.
 
-use super::parameters::{ParameterForm, Parameters};
+use super::parameters::{ParameterSpec, Parameters};
 use crate::stage::boundary::AnyTensor;
 use crate::stage::boundary::{Payload, PayloadPart};
 use crate::stage::engine::call::ForwardCall;
@@ -9,32 +9,32 @@ use burn::backend::ops::{BoolTensorOps, FloatTensorOps, IntTensorOps};
 use burn::tensor::{DType, Device, Shape};
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-enum PartForm {
+enum PartSpec {
     Tensor(Vec<usize>, DType),
-    Structure(usize),
+    Tag(usize),
 }
 
 /// The key under which a stage's programs are kept.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Signature {
-    input: Vec<PartForm>,
-    extra: Vec<PartForm>,
-    target: Option<Vec<PartForm>>,
+    input: Vec<PartSpec>,
+    extra: Vec<PartSpec>,
+    target: Option<Vec<PartSpec>>,
     ends_route: bool,
     wants_input_gradient: bool,
-    parameters: Vec<ParameterForm>,
+    parameters: Vec<ParameterSpec>,
     flags: Vec<bool>,
 }
 
 impl Signature {
     pub(super) fn new(call: &ForwardCall, parameters: &Parameters) -> Self {
         Self {
-            input: forms(&call.input),
-            extra: forms(&call.extra),
-            target: call.target.as_ref().filter(|_| call.ends_route).map(forms),
+            input: specs(&call.input),
+            extra: specs(&call.extra),
+            target: call.target.as_ref().filter(|_| call.ends_route).map(specs),
             ends_route: call.ends_route,
             wants_input_gradient: call.wants_input_gradient,
-            parameters: parameters.forms.clone(),
+            parameters: parameters.specs.clone(),
             flags: parameters.flags.clone(),
         }
     }
@@ -43,7 +43,7 @@ impl Signature {
 impl Signature {
     /// A call of this form, of zeros.
     pub(super) fn call(&self, device: &Device) -> ForwardCall {
-        let payload = |parts: &[PartForm]| Payload::from_parts(parts.iter().map(|part| part.zeros(device)));
+        let payload = |parts: &[PartSpec]| Payload::from_parts(parts.iter().map(|part| part.zeros(device)));
         ForwardCall {
             microbatch: 0,
             input: payload(&self.input),
@@ -55,11 +55,11 @@ impl Signature {
     }
 }
 
-impl PartForm {
+impl PartSpec {
     fn zeros(&self, device: &Device) -> PayloadPart {
         let (shape, dtype) = match self {
-            PartForm::Structure(form) => return PayloadPart::Tag(*form),
-            PartForm::Tensor(shape, dtype) => (Shape::from(shape.clone()), *dtype),
+            PartSpec::Tag(form) => return PayloadPart::Tag(*form),
+            PartSpec::Tensor(shape, dtype) => (Shape::from(shape.clone()), *dtype),
         };
         let device = device.clone().inner();
         let device = device.as_dispatch();
@@ -71,10 +71,10 @@ impl PartForm {
     }
 }
 
-fn forms(payload: &Payload) -> Vec<PartForm> {
+fn specs(payload: &Payload) -> Vec<PartSpec> {
     let form = |part: &PayloadPart| match part {
-        PayloadPart::Tensor(tensor) => PartForm::Tensor(tensor.shape().to_vec(), tensor.dtype()),
-        PayloadPart::Tag(form) => PartForm::Structure(*form),
+        PayloadPart::Tensor(tensor) => PartSpec::Tensor(tensor.shape().to_vec(), tensor.dtype()),
+        PayloadPart::Tag(form) => PartSpec::Tag(*form),
     };
     payload.parts().map(form).collect()
 }

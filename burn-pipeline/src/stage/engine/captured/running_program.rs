@@ -1,6 +1,6 @@
 //! A program on its way: how far it has run.
 
-use super::microbatch_run::{Flight, Ready};
+use super::microbatch_run::{MicrobatchRun, Replayable};
 use super::parameters::Parameters;
 use crate::program::{Phase, Program, StagePrograms};
 use crate::stage::engine::call::{ForwardCall, Gradients};
@@ -9,34 +9,38 @@ use burn::backend::DispatchTensor;
 use std::sync::Arc;
 
 /// One program of one microbatch, run up to some operation.
-pub(super) struct Piecewise {
-    pub(super) flight: Flight,
+pub(super) struct RunningProgram {
+    pub(super) run: MicrobatchRun,
     pub(super) microbatch: usize,
     pub(super) phase: Phase,
     programs: Arc<StagePrograms>,
     at: usize,
 }
 
-impl Piecewise {
+impl RunningProgram {
     /// A forward, fed.
-    pub(super) fn forward(ready: Arc<Ready>, call: ForwardCall, parameters: Parameters) -> Result<Self, StageError> {
-        let (microbatch, programs) = (call.microbatch, ready.programs.clone());
-        let flight = Flight::board(ready, call, parameters)?;
-        Ok(Self { flight, microbatch, phase: Phase::Forward, programs, at: 0 })
+    pub(super) fn forward(
+        stage: Arc<Replayable>,
+        call: ForwardCall,
+        parameters: Parameters,
+    ) -> Result<Self, StageError> {
+        let (microbatch, programs) = (call.microbatch, stage.programs.clone());
+        let run = MicrobatchRun::start(stage, call, parameters)?;
+        Ok(Self { run, microbatch, phase: Phase::Forward, programs, at: 0 })
     }
 
     /// A backward of a forwarded microbatch, fed: `B` or `I`.
     pub(super) fn backward(
-        flight: Flight,
+        run: MicrobatchRun,
         microbatch: usize,
         seeds: Gradients,
         phase: Phase,
     ) -> Result<Self, StageError> {
-        let programs = flight.ready.programs.clone();
-        let mut piecewise = Self { flight, microbatch, phase, programs, at: 0 };
-        let programs = piecewise.programs.clone();
-        piecewise.flight.seed(seeds, programs.program(phase))?;
-        Ok(piecewise)
+        let programs = run.stage.programs.clone();
+        let mut running = Self { run, microbatch, phase, programs, at: 0 };
+        let programs = running.programs.clone();
+        running.run.seed(seeds, programs.program(phase))?;
+        Ok(running)
     }
 
     fn program(&self) -> &Program {
@@ -51,14 +55,14 @@ impl Piecewise {
     /// Runs the next operations.
     pub(super) fn advance(&mut self, pieces: usize) {
         let end = self.at + pieces.min(self.left());
-        self.flight.run_part(self.programs.program(self.phase), self.at..end);
+        self.run.run_part(self.programs.program(self.phase), self.at..end);
         self.at = end;
     }
 
     /// Runs what is left, and hands the results out.
-    pub(super) fn finish(mut self) -> (Flight, Vec<DispatchTensor>) {
+    pub(super) fn finish(mut self) -> (MicrobatchRun, Vec<DispatchTensor>) {
         self.advance(usize::MAX);
-        let given = self.flight.land(self.programs.program(self.phase));
-        (self.flight, given)
+        let given = self.run.results(self.programs.program(self.phase));
+        (self.run, given)
     }
 }

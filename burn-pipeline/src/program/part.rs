@@ -1,0 +1,119 @@
+//! One program: the operations of `F`, `I`, `W` or `B` of a stage on one microbatch, with its edges and its cost.
+
+use super::cost;
+use super::custom::CustomOps;
+use super::op_name::name;
+use burn::backend::ir::{OperationIr, TensorId, TensorIr, TensorStatus};
+
+/// A part of a stage's work on one microbatch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum Phase {
+    /// `F`.
+    Forward,
+    /// `I`: the gradients of the input.
+    Input,
+    /// `W`: the gradients of the weights.
+    Weight,
+    /// `B`: both.
+    Backward,
+}
+
+/// A list of operations with its edges and its cost.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Program {
+    pub(super) phase: Phase,
+    pub(super) operations: Vec<OperationIr>,
+    pub(super) feeds: Vec<TensorIr>,
+    pub(super) takes: Vec<TensorIr>,
+    pub(super) flops: u64,
+    pub(super) bytes: u64,
+    pub(super) peak: usize,
+    pub(super) held: usize,
+    pub(super) borrowed: Vec<TensorIr>,
+    pub(super) views: bool,
+    pub(super) custom: CustomOps,
+}
+
+/// One operation of a program, for those who look at it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Operation {
+    /// Its name in Burn's IR (`Matmul`, `ReluBackward`), or a custom operation's own.
+    pub name: String,
+    /// Floating-point operations.
+    pub flops: u64,
+    /// Bytes read and written.
+    pub bytes: u64,
+}
+
+impl Program {
+    /// Which part of the stage's work it does.
+    pub fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// Its operations, in order; drops, which compute nothing, are left out.
+    pub fn operations(&self) -> impl Iterator<Item = Operation> {
+        let computes = self.operations.iter().filter(|op| !matches!(op, OperationIr::Drop(_)));
+        let flops = |op| cost::flops(op, &self.custom);
+        computes.map(move |op| Operation { name: name(op), flops: flops(op), bytes: cost::bytes(op) })
+    }
+
+    /// Floating-point operations of one run.
+    pub fn flops(&self) -> u64 {
+        self.flops
+    }
+
+    /// Bytes that the operations of one run read and write.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Bytes held of a microbatch after this part, for the parts after it: parameters and constants not counted.
+    pub fn held_bytes(&self) -> usize {
+        self.held
+    }
+
+    /// The most bytes alive during a run, what was held before it included, if nothing is written in place.
+    pub fn peak_bytes(&self) -> usize {
+        self.peak
+    }
+
+    /// Parameters that are there after a run, for the parts after it: marked to be given up when they are taken out.
+    pub(crate) fn borrowed(&self) -> &[TensorIr] {
+        &self.borrowed
+    }
+
+    /// Are views of parameters there after a run?
+    pub(crate) fn holds_views(&self) -> bool {
+        self.views
+    }
+
+    pub(crate) fn ir(&self) -> &[OperationIr] {
+        &self.operations
+    }
+
+    /// What is to be fed before a run.
+    pub(crate) fn feeds(&self) -> &[TensorIr] {
+        &self.feeds
+    }
+
+    /// Is this tensor there after a run?
+    pub(super) fn leaves(&self, id: TensorId) -> bool {
+        let there = self.feeds.iter().chain(self.operations.iter().flat_map(OperationIr::outputs)).any(|t| t.id == id);
+        let given_up = |tensor: &TensorIr| tensor.id == id && tensor.status == TensorStatus::ReadWrite;
+        let gone = self.operations.iter().any(|op| match op {
+            OperationIr::Drop(tensor) => tensor.id == id,
+            op => op.inputs().any(given_up),
+        });
+        there && !gone && !self.takes.iter().any(given_up)
+    }
+
+    pub(crate) fn reads(&self, tensor: &TensorIr) -> bool {
+        self.feeds.iter().any(|fed| fed.id == tensor.id)
+    }
+
+    /// What is handed out after a run, in the order of the stage's outputs or gradients.
+    pub(crate) fn takes(&self) -> &[TensorIr] {
+        &self.takes
+    }
+}

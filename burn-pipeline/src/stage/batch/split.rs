@@ -1,0 +1,138 @@
+//! How the tensors of a batch are cut into microbatches, and what can go wrong with it.
+
+use crate::stage::boundary::Payload;
+
+/// How one tensor of a batch is cut.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Split {
+    /// Along this dimension.
+    Dim(usize),
+    /// Not at all: every microbatch gets the whole tensor.
+    Replicate,
+}
+
+/// Why a batch cannot be cut, or outputs not be joined.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum MicrobatchError {
+    /// The number of split rules is not the number of tensors.
+    #[error("{what} holds {tensors} tensor(s), but {splits} split rule(s) were given; give one a tensor")]
+    SplitCount {
+        /// Input, target or an extra's name.
+        what: String,
+        /// Tensors there.
+        tensors: usize,
+        /// Rules given.
+        splits: usize,
+    },
+    /// The dimension to cut does not exist.
+    #[error(
+        "tensor {tensor} of {what} has rank {rank} and cannot be cut along dimension {dim}; name an existing one or `Split::Replicate`"
+    )]
+    NoSuchDim {
+        /// Input, target or an extra's name.
+        what: String,
+        /// Which tensor, from 0.
+        tensor: usize,
+        /// Its rank.
+        rank: usize,
+        /// The dimension asked for.
+        dim: usize,
+    },
+    /// Tensors disagree on the number of samples.
+    #[error(
+        "tensor {tensor} of {what} has {got} samples along the dimension to cut, others have {expected}; all must agree"
+    )]
+    SampleCount {
+        /// Input, target or an extra's name.
+        what: String,
+        /// Which tensor, from 0.
+        tensor: usize,
+        /// Samples it has.
+        got: usize,
+        /// Samples of the others.
+        expected: usize,
+    },
+    /// Split rules for something that the batch does not hold.
+    #[error("split rules were given for {what}, which the batch does not hold; check its name, or add it")]
+    SplitOfNothing {
+        /// The target, or an extra's name.
+        what: String,
+    },
+    /// Nothing can be cut.
+    #[error("the batch has no tensor to cut along a dimension, so it has no samples; give at least one a `Split::Dim`")]
+    NothingToCut,
+    /// A batch of zero samples.
+    #[error("the batch has no samples")]
+    Empty,
+    /// An extra that a stage reads is not in the batch.
+    #[error("stage {stage} reads the extra `{name}`, which the batch does not hold; add it with `Batch::extra`")]
+    MissingExtra {
+        /// The stage.
+        stage: usize,
+        /// The extra's name.
+        name: String,
+    },
+    /// Some microbatches of a batch that came cut have a target, and some have none.
+    #[error("{targets} of {pieces} microbatches have a target; give one to all or to none")]
+    SomeTargets {
+        /// Microbatches with a target.
+        targets: usize,
+        /// Microbatches.
+        pieces: usize,
+    },
+    /// Outputs to join do not have the same form.
+    #[error("the outputs of microbatches do not have the same form and cannot be joined")]
+    Structure,
+}
+
+/// A payload with its split rules; `None` is dimension 0 for every tensor.
+#[derive(Clone, Debug)]
+pub(super) struct Cuttable {
+    pub(super) payload: Payload,
+    pub(super) splits: Option<Vec<Split>>,
+}
+
+impl Cuttable {
+    fn split(&self, what: &str, tensor: usize) -> Result<Split, MicrobatchError> {
+        let Some(splits) = &self.splits else { return Ok(Split::Dim(0)) };
+        splits.get(tensor).copied().ok_or_else(|| self.count_error(what, splits.len()))
+    }
+
+    /// How a tensor is cut, where the rules are known to fit.
+    pub(super) fn rule(&self, tensor: usize) -> Split {
+        self.splits.as_ref().and_then(|splits| splits.get(tensor).copied()).unwrap_or(Split::Dim(0))
+    }
+
+    fn count_error(&self, what: &str, splits: usize) -> MicrobatchError {
+        MicrobatchError::SplitCount { what: what.to_owned(), tensors: self.payload.tensors().count(), splits }
+    }
+
+    /// Checks the rules and returns the number of samples, which must be `expected` if that is known.
+    pub(super) fn samples(&self, what: &str, mut expected: Option<usize>) -> Result<Option<usize>, MicrobatchError> {
+        if let Some(splits) = self.splits.as_ref().filter(|splits| splits.len() != self.payload.tensors().count()) {
+            return Err(self.count_error(what, splits.len()));
+        }
+        for (index, tensor) in self.payload.tensors().enumerate() {
+            let Split::Dim(dim) = self.split(what, index)? else { continue };
+            let (what, tensor, rank) = (what.to_owned(), index, tensor.rank());
+            let Some(&got) = self.payload.tensors().nth(index).and_then(|t| t.shape().get(dim).copied()).as_ref()
+            else {
+                return Err(MicrobatchError::NoSuchDim { what, tensor, rank, dim });
+            };
+            match expected {
+                Some(expected) if expected != got => {
+                    return Err(MicrobatchError::SampleCount { what, tensor, got, expected });
+                }
+                _ => expected = Some(got),
+            }
+        }
+        Ok(expected)
+    }
+
+    pub(super) fn piece(&self, what: &str, start: usize, end: usize) -> Result<Payload, MicrobatchError> {
+        self.payload.clone().map_tensors(|index, tensor| match self.split(what, index)? {
+            Split::Replicate => Ok(tensor),
+            Split::Dim(dim) => Ok(tensor.narrow(dim, start, end)),
+        })
+    }
+}

@@ -1,0 +1,99 @@
+//! A batch: the input, and what the loss and the stages read beside it.
+
+use super::loss::{LOSS_SEED, loss_seed};
+use super::split::{Cuttable, MicrobatchError, Split};
+use crate::stage::boundary::{AnyTensor, Boundary, Payload, PayloadPart};
+use std::collections::BTreeMap;
+
+/// One training or evaluation batch: an input, and what the loss and the stages read beside it.
+///
+/// Every tensor is cut along dimension 0 unless told otherwise.
+#[derive(Clone, Debug)]
+pub struct Batch {
+    pub(super) input: Cuttable,
+    pub(super) target: Option<Cuttable>,
+    pub(super) extras: BTreeMap<String, Cuttable>,
+    /// Split rules that came before what they are for: the target's under no name.
+    pub(super) early: BTreeMap<Option<String>, Vec<Split>>,
+    /// The microbatches, of a batch that is cut already; the fields above are then those of the first.
+    pub(super) pieces: Vec<Batch>,
+}
+
+impl Batch {
+    /// A batch of inputs for the first stage.
+    pub fn new(input: impl Boundary) -> Self {
+        let input = Cuttable { payload: input.into_payload(), splits: None };
+        Self { input, target: None, extras: BTreeMap::new(), early: BTreeMap::new(), pieces: Vec::new() }
+    }
+
+    /// Adds what the loss compares with.
+    pub fn target(mut self, target: impl Boundary) -> Self {
+        self.target = Some(Cuttable { payload: target.into_payload(), splits: self.early.remove(&None) });
+        self
+    }
+
+    /// Adds something that stages read beside their input, by name (see `Stage::extras`).
+    pub fn extra(mut self, name: impl Into<String>, value: impl Boundary) -> Self {
+        let name = name.into();
+        let splits = self.early.remove(&Some(name.clone()));
+        self.extras.insert(name, Cuttable { payload: value.into_payload(), splits });
+        self
+    }
+
+    /// Says how the input's tensors are cut, one rule a tensor.
+    pub fn split_input(mut self, splits: Vec<Split>) -> Self {
+        self.input.splits = Some(splits);
+        self
+    }
+
+    /// Says how the target's tensors are cut, one rule a tensor.
+    pub fn split_target(mut self, splits: Vec<Split>) -> Self {
+        match &mut self.target {
+            Some(target) => target.splits = Some(splits),
+            None => _ = self.early.insert(None, splits),
+        }
+        self
+    }
+
+    /// Says how an extra's tensors are cut, one rule a tensor.
+    pub fn split_extra(mut self, name: &str, splits: Vec<Split>) -> Self {
+        match self.extras.get_mut(name) {
+            Some(extra) => extra.splits = Some(splits),
+            None => _ = self.early.insert(Some(name.to_owned()), splits),
+        }
+        self
+    }
+
+    /// The input of all samples.
+    pub fn whole_input(&self) -> &Payload {
+        &self.input.payload
+    }
+
+    /// The target of all samples, if there is one.
+    pub fn whole_target(&self) -> Option<&Payload> {
+        self.target.as_ref().map(|target| &target.payload)
+    }
+
+    /// What a stage reads beside its input for all samples: its named extras in order, with 1 for [`LOSS_SEED`].
+    ///
+    /// # Errors
+    /// If the batch does not hold one of them.
+    pub fn whole_extra(&self, stage: usize, names: &[&str]) -> Result<Payload, MicrobatchError> {
+        let mut parts = Vec::new();
+        for &name in names {
+            if name == LOSS_SEED {
+                let device = self.input.payload.tensors().next().map(AnyTensor::device).unwrap_or_default();
+                parts.push(PayloadPart::Tensor(loss_seed(1.0, &device)));
+                continue;
+            }
+            let missing = || MicrobatchError::MissingExtra { stage, name: name.to_owned() };
+            parts.extend(self.extras.get(name).ok_or_else(missing)?.payload.parts().cloned());
+        }
+        Ok(Payload::from_parts(parts))
+    }
+
+    /// Has it a target?
+    pub fn has_target(&self) -> bool {
+        self.target.is_some()
+    }
+}

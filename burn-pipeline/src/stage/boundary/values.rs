@@ -1,0 +1,166 @@
+//! What may cross a stage boundary: tensors of any rank and kind, alone, in tuples, options, vectors, or in a user's own
+//! structs and enums.
+//!
+//! Guarantees: [`Boundary::into_payload`] and then [`Boundary::from_payload`] give the same value back.
+//!
+//! ```
+//! use burn::tensor::{Int, Tensor};
+//! use burn_pipeline::boundary;
+//!
+//! struct Hidden { x: Tensor<3>, positions: Tensor<2, Int> }
+//! boundary!(struct Hidden { x, positions });
+//!
+//! enum Signal { Tokens(Tensor<2, Int>), Hidden(Tensor<3>) }
+//! boundary!(enum Signal { Tokens(a), Hidden(a) });
+//! ```
+
+use super::any_tensor::{AnyTensor, TensorKindOf};
+use super::payload::{BoundaryError, Payload, PayloadReader};
+use burn::tensor::Tensor;
+use burn::tensor::kind::Basic;
+
+/// A value that crosses stage boundaries.
+pub trait Boundary: Sized + Send + 'static {
+    /// Appends the value's parts.
+    fn write(self, payload: &mut Payload);
+
+    /// Takes the value's parts off the front.
+    ///
+    /// # Errors
+    /// If the parts are not those of such a value.
+    fn read(payload: &mut PayloadReader) -> Result<Self, BoundaryError>;
+
+    /// The value as a payload.
+    fn into_payload(self) -> Payload {
+        let mut payload = Payload::default();
+        self.write(&mut payload);
+        payload
+    }
+
+    /// The value that a payload holds, all of it.
+    ///
+    /// # Errors
+    /// If the parts are not those of such a value.
+    fn from_payload(payload: Payload) -> Result<Self, BoundaryError> {
+        let mut reader = PayloadReader::new(payload);
+        let value = Self::read(&mut reader)?;
+        match reader.left() {
+            0 => Ok(value),
+            left => Err(BoundaryError::LeftOver { left }),
+        }
+    }
+}
+
+impl<const D: usize, K: Basic + TensorKindOf + 'static> Boundary for Tensor<D, K> {
+    fn write(self, payload: &mut Payload) {
+        payload.push_tensor(AnyTensor::new(self));
+    }
+
+    fn read(payload: &mut PayloadReader) -> Result<Self, BoundaryError> {
+        payload.tensor()
+    }
+}
+
+impl Boundary for AnyTensor {
+    fn write(self, payload: &mut Payload) {
+        payload.push_tensor(self);
+    }
+
+    fn read(payload: &mut PayloadReader) -> Result<Self, BoundaryError> {
+        payload.any_tensor()
+    }
+}
+
+impl<T: Boundary> Boundary for Option<T> {
+    fn write(self, payload: &mut Payload) {
+        payload.push_tag(usize::from(self.is_some()));
+        if let Some(value) = self {
+            value.write(payload);
+        }
+    }
+
+    fn read(payload: &mut PayloadReader) -> Result<Self, BoundaryError> {
+        match payload.tag(2, "whether an optional value is there")? {
+            0 => Ok(None),
+            _ => T::read(payload).map(Some),
+        }
+    }
+}
+
+impl<T: Boundary> Boundary for Vec<T> {
+    fn write(self, payload: &mut Payload) {
+        payload.push_tag(self.len());
+        self.into_iter().for_each(|value| value.write(payload));
+    }
+
+    fn read(payload: &mut PayloadReader) -> Result<Self, BoundaryError> {
+        let length = payload.tag(usize::MAX, "the length of a list")?;
+        (0..length).map(|_| T::read(payload)).collect()
+    }
+}
+
+macro_rules! tuples {
+    ($(($($name:ident)*))*) => {$(
+        impl<$($name: Boundary),*> Boundary for ($($name,)*) {
+            #[allow(non_snake_case, reason = "the type's name serves as the variable's")]
+            fn write(self, payload: &mut Payload) {
+                let _ = &payload;
+                let ($($name,)*) = self;
+                $($name.write(payload);)*
+            }
+
+            fn read(payload: &mut PayloadReader) -> Result<Self, BoundaryError> {
+                let _ = &payload;
+                Ok(($($name::read(payload)?,)*))
+            }
+        }
+    )*};
+}
+
+tuples! { () (A) (A B) (A B C) (A B C D) (A B C D E) (A B C D E F) }
+
+/// Implements [`Boundary`](crate::stage::Boundary) for a struct with named fields, or for an enum whose
+/// variants hold one value each.
+#[macro_export]
+macro_rules! boundary {
+    (struct $name:ident { $($field:ident),+ $(,)? }) => {
+        impl $crate::stage::Boundary for $name {
+            fn write(self, payload: &mut $crate::stage::Payload) {
+                $($crate::stage::Boundary::write(self.$field, payload);)+
+            }
+
+            fn read(payload: &mut $crate::stage::PayloadReader) -> Result<Self, $crate::stage::BoundaryError> {
+                Ok(Self { $($field: $crate::stage::Boundary::read(payload)?),+ })
+            }
+        }
+    };
+    (enum $name:ident { $($variant:ident ( $value:ident )),+ $(,)? }) => {
+        impl $crate::stage::Boundary for $name {
+            fn write(self, payload: &mut $crate::stage::Payload) {
+                let mut _tag = 0;
+                $(
+                    if let Self::$variant(_) = &self {
+                        payload.push_tag(_tag);
+                    }
+                    _tag += 1;
+                )+
+                match self {
+                    $(Self::$variant($value) => $crate::stage::Boundary::write($value, payload),)+
+                }
+            }
+
+            fn read(payload: &mut $crate::stage::PayloadReader) -> Result<Self, $crate::stage::BoundaryError> {
+                let variants = [$(stringify!($variant)),+].len();
+                let tag = payload.tag(variants, concat!("a variant of ", stringify!($name)))?;
+                let mut _variant = 0;
+                $(
+                    if tag == _variant {
+                        return Ok(Self::$variant($crate::stage::Boundary::read(payload)?));
+                    }
+                    _variant += 1;
+                )+
+                Err($crate::stage::BoundaryError::Structure { expected: concat!("a variant of ", stringify!($name)) })
+            }
+        }
+    };
+}

@@ -1,0 +1,62 @@
+//! What a captured forward returns, so that a replay's plain tensors become the same thing again.
+
+use crate::stage::batch::{LossPart, Weight};
+use crate::stage::boundary::{AnyTensor, Payload, PayloadPart};
+use crate::stage::engine::call::ForwardOutput;
+use crate::stage::error::StageError;
+use burn::backend::DispatchTensor;
+
+/// The form of what a forward hands on.
+#[derive(Clone, Debug)]
+pub(super) enum OutputSpec {
+    /// Outputs: form numbers, `None` at the place of tensors.
+    Output(Vec<Option<usize>>),
+    /// A loss, and whether numbers to be observed come after it and its weight.
+    Loss(WeightSource, bool),
+}
+
+/// Where a loss's weight comes from.
+#[derive(Clone, Debug)]
+pub(super) enum WeightSource {
+    None,
+    Host(f64),
+    Device,
+}
+
+impl OutputSpec {
+    /// How many gradients a backward takes.
+    pub(super) fn outputs(&self) -> usize {
+        match self {
+            OutputSpec::Output(parts) => parts.iter().filter(|part| part.is_none()).count(),
+            OutputSpec::Loss(..) => 1,
+        }
+    }
+
+    /// What a training forward hands on, from what the program gave.
+    ///
+    /// # Errors
+    /// If a loss was to be handed on and none was given.
+    pub(super) fn forward_output(&self, outputs: Vec<DispatchTensor>) -> Result<ForwardOutput, StageError> {
+        let mut outputs = outputs.into_iter().map(AnyTensor::from_dispatch);
+        match self {
+            OutputSpec::Output(parts) => {
+                let part = |part: &Option<usize>| match part {
+                    Some(form) => Some(PayloadPart::Tag(*form)),
+                    None => outputs.next().map(PayloadPart::Tensor),
+                };
+                Ok(ForwardOutput::Activations(Payload::from_parts(parts.iter().filter_map(part).collect::<Vec<_>>())))
+            }
+            OutputSpec::Loss(weight, observed) => {
+                // The loss comes first, then its weight if that was computed, then what is observed.
+                let value = outputs.next().ok_or(StageError::NoLoss)?;
+                let weight = match weight {
+                    WeightSource::None => None,
+                    WeightSource::Host(weight) => Some(Weight::Host(*weight)),
+                    WeightSource::Device => outputs.next().map(Weight::Device),
+                };
+                let observed = if *observed { outputs.next() } else { None };
+                Ok(ForwardOutput::Loss(Box::new(LossPart { value, weight, observed })))
+            }
+        }
+    }
+}
