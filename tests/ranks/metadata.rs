@@ -23,7 +23,7 @@ fn tokens(samples: usize, length: usize) -> Tensor<2, Int> {
 /// One sample of each length.
 fn ready(lengths: [usize; MICROBATCHES]) -> Batch {
     let piece = |length| Batch::new(Signal::Tokens(tokens(1, length))).target(tokens(1, length));
-    Batch::ready(lengths.map(piece).into())
+    Batch::from_microbatches(lengths.map(piece).into())
 }
 
 /// A small GPT whose stages declare what crosses their boundaries, for sequences of this length.

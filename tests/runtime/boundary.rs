@@ -48,7 +48,7 @@ fn bools(numbers: &[i32]) -> Bools {
 /// All that is in a payload, to be compared.
 fn contents(payload: &Payload) -> Vec<String> {
     let part = |part: &PayloadPart| match part {
-        PayloadPart::Tag(form) => format!("form {form}"),
+        PayloadPart::Tag(tag) => format!("tag {tag}"),
         PayloadPart::Tensor(t) => format!("{} {:?} {:?}", t.kind(), t.shape(), t.to_data().unwrap()),
     };
     payload.parts().map(part).collect()

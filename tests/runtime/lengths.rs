@@ -44,7 +44,7 @@ fn pieces(step: usize, shapes: &[(usize, usize)]) -> Vec<Piece> {
 }
 
 fn ready(pieces: &[Piece]) -> Batch {
-    Batch::ready(pieces.iter().map(Piece::batch).collect())
+    Batch::from_microbatches(pieces.iter().map(Piece::batch).collect())
 }
 
 /// Trains on steps of microbatches of these shapes, and compares loss and weights with the plain loop's.
@@ -134,17 +134,17 @@ fn pieces_that_do_not_fit_each_other_are_refused_and_cost_nothing() {
     let builder = builder.stages(|at| small_gpt().stage(at)).optimizer(|| AdamWConfig::new().init());
     let mut pipeline = builder.build().unwrap();
     let bare = Batch::new(Signal::Tokens(piece((1, 2)).tokens));
-    let error = pipeline.step(Batch::ready(vec![piece((1, 2)).batch(), bare]), 0.1).unwrap_err();
+    let error = pipeline.step(Batch::from_microbatches(vec![piece((1, 2)).batch(), bare]), 0.1).unwrap_err();
     let expected = MicrobatchError::SomeTargets { targets: 1, pieces: 2 };
     assert!(matches!(&error, PipelineError::Batch(error) if *error == expected), "{error}");
     let uneven = Batch::new(Signal::Tokens(piece((1, 2)).tokens)).target(piece((2, 2)).next);
-    let error = pipeline.step(Batch::ready(vec![piece((1, 2)).batch(), uneven]), 0.1).unwrap_err();
+    let error = pipeline.step(Batch::from_microbatches(vec![piece((1, 2)).batch(), uneven]), 0.1).unwrap_err();
     assert!(matches!(&error, PipelineError::Batch(MicrobatchError::SampleCount { .. })), "{error}");
     let float = Batch::new(Signal::Hidden(Tensor::zeros([1, 2, 8], &Device::flex())))
         .target(Tensor::<2>::zeros([1, 2], &Device::flex()));
-    let error = pipeline.step(Batch::ready(vec![piece((1, 2)).batch(), float]), 0.1).unwrap_err();
+    let error = pipeline.step(Batch::from_microbatches(vec![piece((1, 2)).batch(), float]), 0.1).unwrap_err();
     assert!(matches!(&error, PipelineError::Refused { .. }), "{error}");
-    assert!(matches!(pipeline.step(Batch::ready(vec![]), 0.1), Err(PipelineError::Batch(_))));
+    assert!(matches!(pipeline.step(Batch::from_microbatches(vec![]), 0.1), Err(PipelineError::Batch(_))));
     let params = small_gpt().part(&whole()).num_params();
     let report = pipeline.step(ready(&pieces(0, &[(1, 6), (2, 3)])), 0.1).unwrap();
     assert_eq!(report.weight_bytes.iter().sum::<usize>(), params * 4);

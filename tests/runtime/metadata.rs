@@ -30,8 +30,8 @@ fn known(pipeline: &mut Pipeline, batch: Batch) -> (MetadataMode, Vec<(StageId, 
 #[test]
 fn a_run_on_zeros_finds_forms_and_gradients_at_every_boundary() {
     // Width 8, sequences of 6, 17 tokens; a hidden state is variant 1 of the boundary's enum, tokens variant 0.
-    let hidden = "(form 1; float F32 [?, 6, 8])";
-    let (one, none) = ("(form 1; form 1; float F32 [?, 6, 8])", "(form 1; form 0)");
+    let hidden = "(tag 1; float F32 [?, 6, 8])";
+    let (one, none) = ("(tag 1; tag 1; float F32 [?, 6, 8])", "(tag 1; tag 0)");
     for (family, chunks) in [("GPipe", 1), ("1F1B", 1), ("Interleaved1F1B", 2), ("ZBV", 2), ("DualPipe", 1)] {
         for ranks in [2, 4] {
             let size = Size { ranks, chunks, microbatches: 4 };
@@ -44,7 +44,7 @@ fn a_run_on_zeros_finds_forms_and_gradients_at_every_boundary() {
                 let said = [StagePort::Input, StagePort::Output, StagePort::OutputGradient, StagePort::InputGradient];
                 let said = said.map(|port| text(known.at(port)));
                 let expected = [
-                    if first { "(form 0; int I32 [?, 6])" } else { hidden },
+                    if first { "(tag 0; int I32 [?, 6])" } else { hidden },
                     if last { "unknown" } else { hidden },
                     if last { "unknown" } else { one },
                     if first { none } else { one },
@@ -221,7 +221,7 @@ fn a_shape_that_changes_is_noticed_as_late_as_was_asked_for() {
     assert!(matches!(&source, StageError::Metadata { port: StagePort::Input, tensor: Some(0), .. }), "{source}");
     // Within one step, in its second microbatch.
     let piece = |length| tokens(length);
-    let ready = Batch::ready(vec![piece(4), piece(5)]);
+    let ready = Batch::from_microbatches(vec![piece(4), piece(5)]);
     let mut pipeline = builder::<Text>(&GPipe, Size::new(2, 2)).validate(Validate::FirstStep).build().unwrap();
     assert_eq!(differs(pipeline.step(ready, 0.1).unwrap_err()).1, 1);
 }
@@ -239,7 +239,7 @@ fn declared_free_sizes_may_change_in_every_microbatch() {
     let mut pipeline = builder.stages(stage).validate(Validate::EveryMicrobatch).build().unwrap();
     assert_eq!(known(&mut pipeline, tokens(3)).0, MetadataMode::Static);
     for lengths in [[3, 6], [1, 2]] {
-        pipeline.step(Batch::ready(lengths.map(tokens).to_vec()), 0.1).unwrap();
+        pipeline.step(Batch::from_microbatches(lengths.map(tokens).to_vec()), 0.1).unwrap();
     }
 }
 

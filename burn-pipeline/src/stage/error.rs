@@ -1,4 +1,4 @@
-//! What can go wrong within one stage.
+//! Errors inside one stage.
 
 use super::boundary::BoundaryError;
 use super::boundary::StagePort;
@@ -7,16 +7,16 @@ use crate::ops::DeferredError;
 /// An error inside one stage; the executor adds rank, stage, microbatch and operation.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StageError {
-    /// What arrived is not the stage's input.
+    /// The received value is not the stage's input.
     #[error(
-        "what arrived does not fit the stage's input: {0}; the stage before, or the batch, must hand on what this one takes"
+        "the received value does not fit the stage's input: {0}; the output of the stage before, or the batch, must have the type of `Stage::Input`"
     )]
     Input(#[source] BoundaryError),
-    /// The extras are not what the stage reads.
-    #[error("the batch's extras do not fit what the stage reads: {0}")]
+    /// The extras do not have the type that the stage reads.
+    #[error("the batch's extras do not fit `Stage::Extra`: {0}")]
     Extra(#[source] BoundaryError),
-    /// The target is not what the loss takes.
-    #[error("the batch's target does not fit what the loss takes: {0}")]
+    /// The target does not have the type that the loss function takes.
+    #[error("the batch's target does not fit the loss function: {0}")]
     Target(#[source] BoundaryError),
     /// The last stage of a training step has no loss.
     #[error("the last stage has no loss to start the backward from; build it with `StageBox::with_loss`")]
@@ -30,47 +30,49 @@ pub enum StageError {
         /// Its shape.
         shape: Vec<usize>,
     },
-    /// Gradients arrived that do not match the stage's outputs in number.
-    #[error("{got} gradients arrived for {expected} outputs of the stage")]
+    /// The number of gradients is not the number of the stage's outputs.
+    #[error(
+        "{got} gradients were given for {expected} outputs of the stage; give one for each output tensor, or `None`"
+    )]
     GradientCount {
-        /// How many came.
+        /// Gradients given.
         got: usize,
-        /// How many outputs there are.
+        /// Outputs.
         expected: usize,
     },
     /// The stage's output does not hold one value for each edge that starts at it.
     #[error(
-        "the stage's output holds {got} value(s) that go past the next stage, but {expected} edge(s) start here; put out one `Skip` for each `Builder::skip`"
+        "the stage's output holds {got} value(s) that go past the next stage, but {expected} edge(s) start here; return one `Skip` for each `Builder::skip`"
     )]
     SkipCount {
-        /// Values put out.
+        /// Values in the output.
         got: usize,
         /// Edges that start at the stage.
         expected: usize,
     },
-    /// What crosses the stage's boundary is not what its metadata says.
+    /// A payload at the stage's boundary differs from its metadata.
     #[error(
-        "{} of the stage's {port}: expected {expected}, got {got}; correct what makes it, or declare the size free (`PayloadSpec::free`)",
-        tensor.map_or("the form".to_owned(), |tensor| format!("tensor {tensor}"))
+        "{} of the stage's {port}: expected {expected}, got {got}; correct the stage that computes it, or declare the size free (`PayloadSpec::free`)",
+        tensor.map_or("the structure".to_owned(), |tensor| format!("tensor {tensor}"))
     )]
     Metadata {
-        /// Where.
+        /// The side of the boundary.
         port: StagePort,
-        /// Which tensor, from 0; `None` where it is not a tensor that differs.
+        /// Which tensor, from 0; `None` if the structure differs.
         tensor: Option<usize>,
         /// What the metadata says.
         expected: String,
         /// What came.
         got: String,
     },
-    /// A gradient's shape or element type is not its output's.
+    /// A gradient's shape or element type differs from its output's.
     #[error("the gradient of output {output} is {got}, but the output is {expected}")]
     GradientSpec {
         /// Which output, from 0.
         output: usize,
-        /// Shape and element type that came.
+        /// The gradient's shape and element type.
         got: String,
-        /// Shape and element type of the output.
+        /// The output's shape and element type.
         expected: String,
     },
     /// A backward for a microbatch of which no forward is held.

@@ -6,8 +6,13 @@ use crate::stage::boundary::Boundary;
 use burn::module::Module;
 
 /// A contiguous part of a model, as a Burn module.
+///
+/// A stage's numbers do not depend on schedule, cut, accumulation, replicas or sharding: loss, gradients, stepped weights and buffers equal those of one device, bit for bit where additions have the same order
+/// (see [`Accumulation`](crate::stage::Accumulation) and [`Reduction`](crate::stage::Reduction)). For that its `forward`
+/// must be a function of its input, its extra, its parameters and buffers, and, where the pipeline has a seed, of the random
+/// numbers that it draws.
 pub trait Stage: Module + Sync + 'static {
-    /// What arrives from the stage before, or from the batch on the first stage.
+    /// What comes from the stage before, or from the batch on the first stage.
     type Input: Boundary;
     /// What the stage reads beside its input, cut per microbatch (masks, document ids); `()` for nothing.
     type Extra: Boundary;
@@ -22,13 +27,13 @@ pub trait Stage: Module + Sync + 'static {
     /// The part's forward pass.
     fn forward(&self, input: Self::Input, extra: Self::Extra) -> Self::Output;
 
-    /// The part once its weights were stepped; by default as it is. Here is moved what follows a rule instead of a
-    /// gradient, such as a bias that balances the load of experts.
+    /// Updates parameters that follow a rule instead of a gradient, such as a bias that balances the load of experts.
+    /// Called once the weights were stepped; by default it changes nothing.
     ///
-    /// `observed` is what the loss function had observed ([`Loss::observing`]) of every microbatch since the step before,
-    /// accumulated batches in their order: the same on every rank and replica, whatever the schedule. What is moved must
-    /// be no trained parameter (`set_require_grad(false)`), and keep its id; then it is saved, loaded and fed to captured
-    /// programs as any parameter is, and stays whole where parameters are sharded (trained ones are pieces here).
+    /// `observed` holds one entry for each microbatch since the step before, in the batch's order: the numbers that the loss
+    /// function gave to [`Loss::observing`]. They are the same on every rank and replica, whatever the schedule. A parameter
+    /// that is updated here must not be trained (`set_require_grad(false)`), and must keep its id. It is then saved, loaded
+    /// and fed to captured programs like any other, and stays whole if the stage is sharded (trained ones are pieces here).
     ///
     /// # Panics
     /// A panic is caught; it ends the step with an error that names rank and stage, and closes the pipeline.
@@ -36,10 +41,11 @@ pub trait Stage: Module + Sync + 'static {
         self
     }
 
-    /// Why this part cannot be captured, if it is known: its forward reads values, or does something beside tensors.
+    /// A reason not to try to capture this part, such as a forward that reads values; by default there is none.
     ///
-    /// What is found when a capture is tried needs no mention. But a capture is tried by running the forward, which
-    /// then ends in a caught panic, and the process's panic hook may print that; a part that says it first is not tried.
+    /// [`SplitBackward`](crate::stage::SplitBackward) lists what cannot be captured. A capture is tried by running the
+    /// forward, and a refusal ends in a caught panic that the process's panic hook may print; a reason given here avoids
+    /// that. The stage then runs eagerly, or fails with this reason under `SplitBackward::Captured`.
     fn skip_capture(&self) -> Option<&'static str> {
         None
     }

@@ -20,7 +20,7 @@ impl std::fmt::Debug for StageBox {
 }
 
 impl StageBox {
-    /// A stage that hands its outputs on.
+    /// A stage whose outputs go to the next stage.
     pub fn new<M: Stage>(module: M) -> Self {
         Self::from_parts(module, StageFunction::forward_only())
     }
@@ -39,38 +39,38 @@ impl StageBox {
         Self(Box::new(Typed::new(module, function)))
     }
 
-    /// Declares what the stage takes and hands on; see [`StageMetadata`]. The last stage, which gives a loss, has no
+    /// Declares the specs of the stage's input and output; see [`StageMetadata`]. The last stage gives a loss and has no
     /// output to declare.
     pub fn declare(mut self, input: PayloadSpec, output: Option<PayloadSpec>) -> Self {
         self.0.options_mut().declared = Some(StageMetadata { input: Some(input), output, ..StageMetadata::default() });
         self
     }
 
-    /// Says how the stage's parameters are called in the whole model, so that checkpoints fit other cuts; by default
-    /// by their paths within the stage.
+    /// Sets the names of the stage's parameters in the whole model, so that checkpoints fit other cuts; by default they are
+    /// the paths within the stage.
     pub fn named(mut self, names: Names) -> Self {
         self.0.options_mut().names = names;
         self
     }
 
-    /// Keeps the stage's input alone from its forward to its backward, and runs the forward again there: less memory
-    /// for each microbatch that waits, and one forward more to compute.
+    /// Recomputes activations: the stage keeps only its input from forward to backward, and runs the forward again there.
+    /// That takes less memory for each microbatch in flight, and one more forward.
     pub fn recomputed(mut self, recompute: bool) -> Self {
         self.0.options_mut().recompute = recompute;
         self
     }
 
-    /// Says whether the stage's parameters, gradients and optimizer state are sharded over data-parallel replicas, whatever
-    /// `Builder::sharded` says of all stages; without replicas it says nothing. All replicas must say the same.
+    /// Sets whether the stage's parameters, gradients and optimizer state are sharded over data-parallel replicas, instead
+    /// of what `Builder::sharded` sets for all stages. All replicas must set the same; without replicas it has no effect.
     ///
-    /// When a stage is gathered and released is written into plans by `Builder::sharded(true)`; where that is not said,
-    /// a stage that is sharded by itself is gathered from the start of a step's row to its end.
+    /// `Builder::sharded(true)` writes into plans when stages are gathered and released. Without it, a stage that is sharded
+    /// here stays gathered for the whole step.
     pub fn sharded(mut self, sharded: bool) -> Self {
         self.0.options_mut().sharded = Some(sharded);
         self
     }
 
-    /// The stage, to be driven.
+    /// The stage, to be run by hand.
     pub fn into_inner(self) -> Box<dyn ErasedStage> {
         self.0
     }

@@ -110,7 +110,7 @@ fn piece(step: usize, place: usize) -> ((Tensor<2>, Tensor<2>), Wanted) {
 
 fn batch(step: usize) -> Batch {
     let cut = (0..STEPS[step].len()).map(|place| piece(step, place));
-    Batch::ready(cut.map(|(input, wanted)| Batch::new(input).target(wanted)).collect())
+    Batch::from_microbatches(cut.map(|(input, wanted)| Batch::new(input).target(wanted)).collect())
 }
 
 fn builder(family: &str, chunks: usize, unsteady: bool) -> Builder {
@@ -177,5 +177,5 @@ fn validation_says_where_a_gradient_that_was_there_is_missing() {
     let error = pipeline.step(batch(2), RATE).unwrap_err();
     let PipelineError::Rank(ExecuteError::Stage { stage, microbatch, source, .. }) = &error else { panic!("{error}") };
     assert_eq!((stage.index(), *microbatch), (1, 1), "{error}");
-    assert!(source.to_string().contains("of the stage's input's gradients: expected form 1, got form 0"), "{source}");
+    assert!(source.to_string().contains("of the stage's input's gradients: expected tag 1, got tag 0"), "{source}");
 }

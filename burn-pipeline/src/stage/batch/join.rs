@@ -1,4 +1,4 @@
-//! Joining the outputs of microbatches back to one.
+//! The outputs of microbatches joined to those of the batch.
 
 use super::microbatches::Microbatches;
 use super::split::MicrobatchError;
@@ -9,7 +9,7 @@ impl Microbatches {
     /// Joins the outputs of all microbatches, in order, along `dim`.
     ///
     /// # Errors
-    /// If they do not have the same form.
+    /// If they differ in kinds, element types, ranks, variants, or in sizes other than along `dim`.
     pub fn join(outputs: Vec<Payload>, dim: usize) -> Result<Payload, MicrobatchError> {
         let mut columns: Vec<Vec<PayloadPart>> = Vec::new();
         for (row, output) in outputs.into_iter().enumerate() {
@@ -26,20 +26,20 @@ impl Microbatches {
     }
 }
 
-/// Joins one part of all microbatches: tensors along `dim`, forms if they are all equal.
+/// Joins one part of all microbatches: tensors along `dim`, tags if they are all equal.
 fn join(column: Vec<PayloadPart>, dim: usize) -> Result<PayloadPart, MicrobatchError> {
     let mut tensors: Vec<AnyTensor> = Vec::new();
-    let mut form = None;
+    let mut tag = None;
     for part in column {
         match part {
             PayloadPart::Tensor(tensor) => tensors.push(tensor),
-            PayloadPart::Tag(number) if form.is_none_or(|form| form == number) => form = Some(number),
+            PayloadPart::Tag(number) if tag.is_none_or(|tag| tag == number) => tag = Some(number),
             PayloadPart::Tag(_) => return Err(MicrobatchError::Structure),
         }
     }
     let alike = tensors.windows(2).all(|pair| joinable(&pair[0], &pair[1], dim));
-    match (form, tensors.is_empty()) {
-        (Some(form), true) => Ok(PayloadPart::Tag(form)),
+    match (tag, tensors.is_empty()) {
+        (Some(tag), true) => Ok(PayloadPart::Tag(tag)),
         (None, false) if alike => {
             AnyTensor::cat(tensors, dim).map(PayloadPart::Tensor).ok_or(MicrobatchError::Structure)
         }

@@ -1,21 +1,13 @@
-//! The loss contract: what the user's loss means for the whole batch.
+//! The loss contract: what the loss of a microbatch means for the whole batch. [`Reduction`] states it.
 //!
-//! Guarantees: for every schedule, cut and accumulation, loss and gradients are those of one loss over the
-//! whole batch (over all accumulated batches), with
-//!
-//! | [`Reduction`] | the stage's loss of microbatch i is | the batch's loss is |
-//! |---|---|---|
-//! | `Mean` | the mean over its `n_i` samples | sum of `n_i * loss_i`, over sum of `n_i` |
-//! | `Sum` | a sum | sum of `loss_i` |
-//! | `Weighted` | a sum, with its weight `w_i` ([`Loss::weighted`]; number of tokens, say) | sum of `loss_i`, over sum of `w_i` |
-//!
-//! Each backward is seeded with the microbatch's share relative to the first (1 where pieces are even), and the
-//! accumulated gradients are scaled once, after the last backward.
+//! Each backward is seeded with the microbatch's number of samples over the first one's (1 if microbatches have the same
+//! size), and the accumulated gradients are scaled once, after the last backward. So even microbatches cost no scaling.
 
 use crate::stage::boundary::AnyTensor;
 use burn::tensor::{Device, Tensor};
 
-/// The extra that the runtime gives by itself: a `Tensor<1>` of one element, the seed of the microbatch's loss.
+/// The name of an extra that the runtime provides: a `Tensor<1>` of one element, the gradient that the microbatch's loss
+/// is seeded with.
 ///
 /// A stage that names it among its extras can add gradients of its own that count as the loss's do: whatever is
 /// seeded with this number is cut, accumulated and scaled as the loss of the same microbatch. It is 1 for
@@ -23,12 +15,21 @@ use burn::tensor::{Device, Tensor};
 /// [`Reduction::Mean`]. A batch does not hold it.
 pub const LOSS_SEED: &str = "burn-pipeline/loss-seed";
 
-/// What a stage gets as [`LOSS_SEED`].
+/// The value of [`LOSS_SEED`].
 pub(crate) fn loss_seed(seed: f64, device: &Device) -> AnyTensor {
     AnyTensor::new(Tensor::<1>::full([1], seed, &device.clone().inner()))
 }
 
-/// What the user's loss is over a microbatch; see the module's table.
+/// How the loss function reduces over a microbatch, and with it what the loss of the whole batch is.
+///
+/// For every schedule, cut and accumulation, loss and gradients are those of one loss over the whole batch (over all
+/// batches that are accumulated before a step):
+///
+/// | reduction | loss of microbatch `i` | loss of the batch |
+/// |---|---|---|
+/// | `Mean` | the mean over its `n_i` samples | sum of `n_i * loss_i`, over sum of `n_i` |
+/// | `Sum` | a sum | sum of `loss_i` |
+/// | `Weighted` | a sum with its weight `w_i` ([`Loss::weighted`]; number of tokens, say) | sum of `loss_i`, over sum of `w_i` |
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Reduction {
     /// The mean over samples.
@@ -40,7 +41,7 @@ pub enum Reduction {
     Weighted,
 }
 
-/// What a microbatch's loss weighs, known on the host or computed on the device.
+/// The weight of a microbatch's loss, known on the host or computed on the device.
 #[derive(Clone, Debug)]
 pub enum Weight {
     /// A number.
@@ -62,7 +63,7 @@ impl<K: burn::tensor::kind::Basic> From<Tensor<1, K>> for Weight {
 }
 
 impl Weight {
-    /// The number, read from the device if it is there.
+    /// The number, read from the device if it was computed there.
     ///
     /// # Errors
     /// What the device reports.
@@ -76,7 +77,11 @@ impl Weight {
 
 /// The first element of a tensor.
 fn first(tensor: &AnyTensor) -> Result<f64, String> {
-    tensor.to_data()?.iter::<f64>().next().ok_or_else(|| "a tensor without elements was read".to_owned())
+    tensor
+        .to_data()?
+        .iter::<f64>()
+        .next()
+        .ok_or_else(|| "the loss or its weight has no element; give a tensor of one element".to_owned())
 }
 
 /// What a user's loss function returns: a `Tensor<1>` as it is, or one with a weight.
@@ -88,13 +93,13 @@ pub struct Loss {
 }
 
 impl Loss {
-    /// A sum over the microbatch with what it weighs (for [`Reduction::Weighted`]).
+    /// A sum over the microbatch with its weight (for [`Reduction::Weighted`]).
     pub fn weighted(sum: Tensor<1>, weight: impl Into<Weight>) -> Self {
         Self { value: sum, weight: Some(weight.into()), observed: None }
     }
 
-    /// The same loss, with numbers of the microbatch that every rank is to know once the step is over (auxiliary
-    /// losses, counts); they are read with the losses and take no part in the backward.
+    /// The same loss, with numbers of the microbatch that every rank knows once the step is over (auxiliary losses,
+    /// counts). They are read with the losses and take no part in the backward.
     pub fn observing(self, numbers: Tensor<1>) -> Self {
         Self { observed: Some(numbers), ..self }
     }
@@ -106,14 +111,14 @@ impl From<Tensor<1>> for Loss {
     }
 }
 
-/// One microbatch's loss as a stage hands it to the executor, without autodiff.
+/// One microbatch's loss as the executor gets it, without autodiff.
 #[derive(Clone, Debug)]
 pub struct LossPart {
     /// The loss.
     pub value: AnyTensor,
     /// Its weight, if the loss function gave one.
     pub weight: Option<Weight>,
-    /// Numbers that every rank is to know, if the loss function gave some.
+    /// The observed numbers, if the loss function gave some.
     pub observed: Option<AnyTensor>,
 }
 

@@ -19,7 +19,7 @@ impl Batch {
     /// If rules do not fit tensors, or tensors disagree on the number of samples.
     pub fn cut(self, count: usize) -> Result<Microbatches, MicrobatchError> {
         if !self.pieces.is_empty() {
-            return self.cut_ready();
+            return self.cut_given();
         }
         if let Some(name) = self.early.keys().next() {
             let what = name.as_ref().map_or("the target".to_owned(), |name| format!("the extra `{name}`"));
@@ -59,7 +59,7 @@ impl Microbatches {
         self.bounds.len() - 1
     }
 
-    /// Never: there is always at least one.
+    /// Always false: there is at least one microbatch.
     pub fn is_empty(&self) -> bool {
         false
     }
@@ -79,7 +79,7 @@ impl Microbatches {
         self.batch.has_target()
     }
 
-    /// The whole batch, as it was before it was cut; every part has the form that its microbatches have.
+    /// The batch as it was before it was cut.
     pub fn whole(&self) -> &Batch {
         &self.batch
     }
@@ -88,13 +88,13 @@ impl Microbatches {
         Self { batch, bounds }
     }
 
-    /// The batch that a microbatch is a piece of: itself, of a batch that came cut.
+    /// The batch that a microbatch is cut from; the microbatch itself if the batch came in microbatches.
     pub(super) fn piece_batch(&self, microbatch: usize) -> &Batch {
         self.batch.pieces.get(microbatch).unwrap_or(&self.batch)
     }
 
-    /// Whole batches, whose forms are those of all microbatches: one, or the pieces of a batch that came cut.
-    pub fn wholes(&self) -> impl Iterator<Item = &Batch> {
+    /// Batches that between them have the tensors of all microbatches: the batch, or its microbatches if it came in those.
+    pub(crate) fn wholes(&self) -> impl Iterator<Item = &Batch> {
         let pieces = self.batch.pieces.iter();
         pieces.chain(std::iter::once(&self.batch).filter(|batch| batch.pieces.is_empty()))
     }
@@ -119,7 +119,7 @@ impl Microbatches {
             .transpose()
     }
 
-    /// What a stage reads beside its input for one microbatch: its named extras in order.
+    /// The extras that a stage reads for one microbatch, in the order of their names.
     ///
     /// # Errors
     /// If the batch does not hold one of them.

@@ -1,5 +1,4 @@
-//! Batches that come in microbatches already, each of a shape of its own (sequences of several lengths), and batches
-//! of zeros.
+//! Batches that come in microbatches already, each of its own shape (sequences of several lengths), and batches of zeros.
 
 use super::microbatches::Microbatches;
 use super::split::{Cuttable, MicrobatchError, Split};
@@ -8,7 +7,7 @@ use crate::stage::boundary::zeros_like;
 use burn::tensor::Shape;
 
 impl Batch {
-    /// A batch that is cut already: one microbatch a piece, of shapes of its own; weighed by its samples.
+    /// A batch of given microbatches, each of its own shape; each counts by its samples.
     ///
     /// ```
     /// use burn::tensor::{Device, Int, Tensor};
@@ -17,17 +16,17 @@ impl Batch {
     ///     let tokens = Tensor::<2, Int>::zeros([samples, length], &Device::flex());
     ///     Batch::new(tokens.clone()).target(tokens)
     /// };
-    /// let batch = Batch::ready(vec![text(2, 7), text(2, 11), text(1, 32)]).cut(3)?;
+    /// let batch = Batch::from_microbatches(vec![text(2, 7), text(2, 11), text(1, 32)]).cut(3)?;
     /// assert_eq!((batch.len(), batch.samples(), batch.size(2)), (3, 5, 1));
     /// # Ok::<(), burn_pipeline::stage::MicrobatchError>(())
     /// ```
-    pub fn ready(pieces: Vec<Batch>) -> Self {
+    pub fn from_microbatches(pieces: Vec<Batch>) -> Self {
         let first = pieces.first().cloned().unwrap_or_else(|| Batch::new(()));
         Self { pieces, ..first }
     }
 
-    /// The pieces as microbatches, however many were asked for.
-    pub(super) fn cut_ready(self) -> Result<Microbatches, MicrobatchError> {
+    /// The given microbatches, however many were asked for.
+    pub(super) fn cut_given(self) -> Result<Microbatches, MicrobatchError> {
         let (mut bounds, mut targets) = (vec![0], 0);
         for piece in &self.pieces {
             let alone = Batch { pieces: Vec::new(), ..piece.clone() }.cut(1)?;

@@ -11,7 +11,7 @@ pub enum Split {
     Replicate,
 }
 
-/// Why a batch cannot be cut, or outputs not be joined.
+/// The reason for which a batch cannot be cut, or outputs cannot be joined.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MicrobatchError {
     /// The number of split rules is not the number of tensors.
@@ -62,7 +62,7 @@ pub enum MicrobatchError {
     #[error("the batch has no tensor to cut along a dimension, so it has no samples; give at least one a `Split::Dim`")]
     NothingToCut,
     /// A batch of zero samples.
-    #[error("the batch has no samples")]
+    #[error("the batch has no samples; give at least one")]
     Empty,
     /// An extra that a stage reads is not in the batch.
     #[error("stage {stage} reads the extra `{name}`, which the batch does not hold; add it with `Batch::extra`")]
@@ -72,7 +72,7 @@ pub enum MicrobatchError {
         /// The extra's name.
         name: String,
     },
-    /// Some microbatches of a batch that came cut have a target, and some have none.
+    /// Some given microbatches have a target, and some have none.
     #[error("{targets} of {pieces} microbatches have a target; give one to all or to none")]
     SomeTargets {
         /// Microbatches with a target.
@@ -80,8 +80,8 @@ pub enum MicrobatchError {
         /// Microbatches.
         pieces: usize,
     },
-    /// Outputs to join do not have the same form.
-    #[error("the outputs of microbatches do not have the same form and cannot be joined")]
+    /// Outputs to join differ in their structure.
+    #[error("the outputs of microbatches differ in kinds, element types, ranks or variants and cannot be joined")]
     Structure,
 }
 

@@ -7,15 +7,15 @@ use std::collections::BTreeMap;
 
 /// One training or evaluation batch: an input, and what the loss and the stages read beside it.
 ///
-/// Every tensor is cut along dimension 0 unless told otherwise.
+/// Every tensor is cut along dimension 0 unless a `split_` method says otherwise.
 #[derive(Clone, Debug)]
 pub struct Batch {
     pub(super) input: Cuttable,
     pub(super) target: Option<Cuttable>,
     pub(super) extras: BTreeMap<String, Cuttable>,
-    /// Split rules that came before what they are for: the target's under no name.
+    /// Split rules that were given before the tensors that they are for; the target's under `None`.
     pub(super) early: BTreeMap<Option<String>, Vec<Split>>,
-    /// The microbatches, of a batch that is cut already; the fields above are then those of the first.
+    /// The microbatches, if the batch came in those; the fields above are then the first one's.
     pub(super) pieces: Vec<Batch>,
 }
 
@@ -26,13 +26,13 @@ impl Batch {
         Self { input, target: None, extras: BTreeMap::new(), early: BTreeMap::new(), pieces: Vec::new() }
     }
 
-    /// Adds what the loss compares with.
+    /// Adds the target that the loss compares with.
     pub fn target(mut self, target: impl Boundary) -> Self {
         self.target = Some(Cuttable { payload: target.into_payload(), splits: self.early.remove(&None) });
         self
     }
 
-    /// Adds something that stages read beside their input, by name (see `Stage::extras`).
+    /// Adds an extra that stages read beside their input, by name (see `Stage::extras`).
     pub fn extra(mut self, name: impl Into<String>, value: impl Boundary) -> Self {
         let name = name.into();
         let splits = self.early.remove(&Some(name.clone()));
@@ -40,13 +40,13 @@ impl Batch {
         self
     }
 
-    /// Says how the input's tensors are cut, one rule a tensor.
+    /// Sets how the input's tensors are cut, one rule a tensor.
     pub fn split_input(mut self, splits: Vec<Split>) -> Self {
         self.input.splits = Some(splits);
         self
     }
 
-    /// Says how the target's tensors are cut, one rule a tensor.
+    /// Sets how the target's tensors are cut, one rule a tensor.
     pub fn split_target(mut self, splits: Vec<Split>) -> Self {
         match &mut self.target {
             Some(target) => target.splits = Some(splits),
@@ -55,7 +55,7 @@ impl Batch {
         self
     }
 
-    /// Says how an extra's tensors are cut, one rule a tensor.
+    /// Sets how an extra's tensors are cut, one rule a tensor.
     pub fn split_extra(mut self, name: &str, splits: Vec<Split>) -> Self {
         match self.extras.get_mut(name) {
             Some(extra) => extra.splits = Some(splits),
@@ -65,20 +65,20 @@ impl Batch {
     }
 
     /// The input of all samples.
-    pub fn whole_input(&self) -> &Payload {
+    pub(crate) fn whole_input(&self) -> &Payload {
         &self.input.payload
     }
 
     /// The target of all samples, if there is one.
-    pub fn whole_target(&self) -> Option<&Payload> {
+    pub(crate) fn whole_target(&self) -> Option<&Payload> {
         self.target.as_ref().map(|target| &target.payload)
     }
 
-    /// What a stage reads beside its input for all samples: its named extras in order, with 1 for [`LOSS_SEED`].
+    /// The extras that a stage reads, for all samples, in the order of their names; 1 for [`LOSS_SEED`].
     ///
     /// # Errors
     /// If the batch does not hold one of them.
-    pub fn whole_extra(&self, stage: usize, names: &[&str]) -> Result<Payload, MicrobatchError> {
+    pub(crate) fn whole_extra(&self, stage: usize, names: &[&str]) -> Result<Payload, MicrobatchError> {
         let mut parts = Vec::new();
         for &name in names {
             if name == LOSS_SEED {

@@ -1,20 +1,19 @@
 //! What is known of a stage's boundary before real data crosses it.
 //!
-//! 1. *Static*: the user declares the forms of a stage's input and output (`StageBox::declare`).
-//! 2. *Dynamic*: every stage is run on zeros of the first microbatch's shape, forward and then backward, each stage
-//!    on what the one before put out, once as they are and once with a sample more: sizes that change with the number
-//!    of samples are free.
-//! 3. All ranks use one mode, the static one if every stage of every rank declares its forms. Where some do and some
-//!    do not, what is declared is compared with what was found.
+//! 1. *Static*: the user declares the specs of a stage's input and output (`StageBox::declare`).
+//! 2. *Dynamic*: every stage runs on zeros of the first microbatch's shape, forward and then backward, each stage on the
+//!    output of the one before; then again with one more sample. Sizes that change with the number of samples are free.
+//! 3. All ranks use one mode: the static one if every stage of every rank declares its specs. If only some do, what is
+//!    declared is compared with what was found.
 //!
-//! Nothing needs metadata to run: every message says of itself what it holds, so shapes may change from microbatch to
-//! microbatch. They serve twice: links that post receives have them posted, at the right size, before the first message
-//! comes ([`Link::expect`](crate::link::Link::expect)); and it is noticed, in good time and by name, that shapes changed
-//! where they should not have ([`Validate`]).
+//! Metadata is never required: every message describes its own contents, so shapes may change from microbatch to
+//! microbatch. It has two uses. A link that posts receives can post them, at the right size, before the first message
+//! ([`Link::expect`](crate::link::Link::expect)). And a shape that changes where it should not is reported by name at once
+//! ([`Validate`]).
 
 use super::payload_spec::PayloadSpec;
 
-/// Which forms are compared with the metadata while training.
+/// Which payloads are compared with the metadata while training.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Validate {
     /// None.
@@ -26,25 +25,25 @@ pub enum Validate {
     EveryMicrobatch,
 }
 
-/// Where the metadata of a pipeline came from.
+/// The source of a pipeline's metadata.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MetadataMode {
-    /// Every stage declared its forms.
+    /// Every stage declared its specs.
     Static,
-    /// Stages were run on zeros.
+    /// Stages ran on zeros.
     Dynamic,
 }
 
 /// A place at a stage's boundary.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum StagePort {
-    /// What the stage takes, what comes past its neighbour included.
+    /// The stage's input, including values from past its neighbour.
     Input,
-    /// What it hands on, what goes past the next stage included.
+    /// Its output, including values that go past the next stage.
     Output,
-    /// The gradients of its outputs, as they come.
+    /// The gradients of its outputs, as received.
     OutputGradient,
-    /// The gradients of its inputs, as it hands them back.
+    /// The gradients of its inputs, as sent back.
     InputGradient,
 }
 
@@ -61,22 +60,22 @@ impl std::fmt::Display for StagePort {
 
 /// What is known of one stage's boundary.
 ///
-/// Of gradients it is the form of a list of optional tensors: its length, then for each tensor 1 and the gradient's
-/// form, or 0 where there is none (whole numbers, what is used by nobody, the model's input).
+/// Gradients are described as a list of optional tensors: its length, then for each tensor tag 1 and the gradient's spec,
+/// or tag 0 where there is none (integers, outputs that nothing uses, the model's input).
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct StageMetadata {
-    /// What the stage takes.
+    /// Its input.
     pub input: Option<PayloadSpec>,
-    /// What it hands on; `None` for the last stage in training, which gives a loss.
+    /// Its output; `None` for the last stage in training, which gives a loss.
     pub output: Option<PayloadSpec>,
-    /// The gradients that come for what it handed on; known only where stages were run.
+    /// The gradients of its outputs; known only in dynamic mode.
     pub output_gradients: Option<PayloadSpec>,
-    /// The gradients that it hands back; known only where stages were run.
+    /// The gradients of its inputs; known only in dynamic mode.
     pub input_gradients: Option<PayloadSpec>,
 }
 
 impl StageMetadata {
-    /// The form at one port, if it is known.
+    /// The spec at one port, if it is known.
     pub fn at(&self, port: StagePort) -> Option<&PayloadSpec> {
         match port {
             StagePort::Input => self.input.as_ref(),
@@ -86,11 +85,11 @@ impl StageMetadata {
         }
     }
 
-    /// Notes the form at one port; where one is known, sizes in which they differ become free.
+    /// Records the spec at one port; if one is known, sizes in which they differ become free.
     ///
     /// # Errors
-    /// Gives both forms back if they differ in more than sizes.
-    pub fn note(&mut self, port: StagePort, form: PayloadSpec) -> Result<(), (PayloadSpec, PayloadSpec)> {
+    /// Returns both specs if they differ in more than sizes.
+    pub(crate) fn note(&mut self, port: StagePort, spec: PayloadSpec) -> Result<(), (PayloadSpec, PayloadSpec)> {
         let place = match port {
             StagePort::Input => &mut self.input,
             StagePort::Output => &mut self.output,
@@ -98,8 +97,8 @@ impl StageMetadata {
             StagePort::InputGradient => &mut self.input_gradients,
         };
         let joined = match place {
-            Some(known) => known.join(&form).ok_or_else(|| (known.clone(), form))?,
-            None => form,
+            Some(known) => known.join(&spec).ok_or_else(|| (known.clone(), spec))?,
+            None => spec,
         };
         *place = Some(joined);
         Ok(())

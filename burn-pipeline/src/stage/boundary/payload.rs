@@ -17,15 +17,15 @@ pub(super) const EDGE: usize = usize::MAX;
 pub enum PayloadPart {
     /// A tensor.
     Tensor(AnyTensor),
-    /// A number that says what form follows.
+    /// A number that says what follows: is an option there, a list's length, a variant.
     Tag(usize),
 }
 
-/// The flat form in which a [`Boundary`] value travels.
+/// A value as a flat list of tensors and tags: what a stage sends and receives.
 #[derive(Clone, Debug, Default)]
 pub struct Payload(VecDeque<PayloadPart>);
 
-/// Why a payload is not the value that was asked for.
+/// The reason for which a payload is not the value that was to be read from it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BoundaryError {
     /// A tensor of another kind or rank.
@@ -35,13 +35,13 @@ pub enum BoundaryError {
     Mismatch {
         /// Which part, from 0.
         index: usize,
-        /// TensorKind that came.
+        /// Its kind.
         got: TensorKind,
-        /// Rank that came.
+        /// Its rank.
         got_rank: usize,
-        /// TensorKind expected.
+        /// The expected kind.
         expected: TensorKind,
-        /// Rank expected.
+        /// The expected rank.
         expected_rank: usize,
     },
     /// The payload ended too early.
@@ -56,7 +56,7 @@ pub enum BoundaryError {
         /// How many.
         left: usize,
     },
-    /// Something else than expected: a tensor for a form number or the reverse, or an unknown variant.
+    /// A tensor in place of a tag, a tag in place of a tensor, or an unknown variant.
     #[error("the payload does not hold {expected} where it is expected")]
     Structure {
         /// What should have come.
@@ -75,7 +75,7 @@ impl Payload {
         self.0.push_back(PayloadPart::Tensor(tensor));
     }
 
-    /// Appends a number that says what form follows.
+    /// Appends a tag.
     pub fn push_tag(&mut self, tag: usize) {
         self.0.push_back(PayloadPart::Tag(tag));
     }
@@ -168,7 +168,7 @@ impl PayloadReader {
         self.parts.len()
     }
 
-    /// Does a value follow that goes past the next stage?
+    /// Is the next part the mark of a value that goes past the next stage?
     pub(super) fn is_at_edge(&self) -> bool {
         matches!(self.parts.front(), Some(PayloadPart::Tag(EDGE)))
     }
@@ -182,10 +182,10 @@ impl PayloadReader {
         }
     }
 
-    /// Takes a form number, which must be below `limit`.
+    /// Takes a tag, which must be below `limit`.
     ///
     /// # Errors
-    /// If the next part is none, or too large.
+    /// If the next part is no tag, or is too large.
     pub fn tag(&mut self, limit: usize, expected: &'static str) -> Result<usize, BoundaryError> {
         match self.next(expected)? {
             PayloadPart::Tag(tag) if tag < limit => Ok(tag),

@@ -1,11 +1,11 @@
-//! The form of a payload without its values: what is expected at a stage's boundary, and what came.
+//! Kinds, element types and sizes of a payload, without its values: what is expected at a stage's boundary.
 
 use super::any_tensor::{AnyTensor, TensorKind};
 use super::payload::{EDGE, Payload, PayloadPart};
 use super::values::Boundary;
 use burn::tensor::{DType, Shape};
 
-/// The form of one tensor; `None` for what may be anything.
+/// Kind, element type and sizes of one tensor; `None` where anything may come.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TensorSpec {
     /// Float, int or bool.
@@ -16,32 +16,32 @@ pub struct TensorSpec {
     pub dims: Vec<Option<usize>>,
 }
 
-/// One entry of a [`PayloadSpec`], as of a payload.
+/// One entry of a [`PayloadSpec`], for one of the payload.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum SpecPart {
     /// A tensor.
     Tensor(TensorSpec),
-    /// A number that says what follows (an option, a list's length, a variant).
+    /// A tag (is an option there, a list's length, a variant).
     Tag(usize),
 }
 
-/// The form of a payload: kinds, element types and sizes of its tensors, and its form numbers.
+/// The specs of a payload's tensors, and its tags.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
 /// use burn_pipeline::stage::PayloadSpec;
 /// // Hidden states of width 8, however many samples and however long.
 /// let example = Tensor::<3>::zeros([1, 1, 8], &Device::flex());
-/// let form = PayloadSpec::of(example).free(0).free(1);
-/// assert_eq!(form.to_string(), "(float F32 [?, ?, 8])");
+/// let spec = PayloadSpec::of(example).free(0).free(1);
+/// assert_eq!(spec.to_string(), "(float F32 [?, ?, 8])");
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct PayloadSpec(Vec<SpecPart>);
 
-/// The first place where a payload has another form than expected.
+/// The first part of a payload that differs from its spec.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SpecMismatch {
-    /// Which tensor, from 0; `None` where it is not a tensor that differs.
+    /// Which tensor, from 0; `None` if a tag differs.
     pub tensor: Option<usize>,
     /// What was expected.
     pub expected: String,
@@ -78,7 +78,7 @@ impl std::fmt::Display for SpecPart {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             SpecPart::Tensor(tensor) => tensor.fmt(f),
-            SpecPart::Tag(number) => write!(f, "form {number}"),
+            SpecPart::Tag(number) => write!(f, "tag {number}"),
         }
     }
 }
@@ -91,12 +91,12 @@ impl std::fmt::Display for PayloadSpec {
 }
 
 impl PayloadSpec {
-    /// The form of a value.
+    /// The spec of a value.
     pub fn of(value: impl Boundary) -> Self {
         Self::of_payload(&value.into_payload())
     }
 
-    /// The form of a payload.
+    /// The spec of a payload.
     pub fn of_payload(payload: &Payload) -> Self {
         let part = |part: &PayloadPart| match part {
             PayloadPart::Tensor(tensor) => SpecPart::Tensor(TensorSpec::of(tensor)),
@@ -105,7 +105,7 @@ impl PayloadSpec {
         Self(payload.parts().map(part).collect())
     }
 
-    /// A form of given parts.
+    /// A spec of given parts.
     pub fn from_parts(parts: impl IntoIterator<Item = SpecPart>) -> Self {
         Self(parts.into_iter().collect())
     }
@@ -115,7 +115,7 @@ impl PayloadSpec {
         &self.0
     }
 
-    /// The same form with dimension `dim` of every tensor that has it free.
+    /// The same spec with any size of dimension `dim`, in every tensor that has that dimension.
     pub fn free(mut self, dim: usize) -> Self {
         for part in &mut self.0 {
             if let SpecPart::Tensor(tensor) = part
@@ -127,14 +127,13 @@ impl PayloadSpec {
         self
     }
 
-    /// The form of what goes to the next stage, and that of each value that goes past it: see
-    /// [`Payload::split_skips`].
+    /// The spec of what goes to the next stage, and of each value that goes past it; see [`Payload::split_skips`].
     pub(crate) fn split_skips(&self) -> (Self, Vec<Self>) {
         let mut pieces = self.0.split(|part| *part == SpecPart::Tag(EDGE)).map(|piece| Self(piece.to_vec()));
         (pieces.next().unwrap_or_default(), pieces.collect())
     }
 
-    /// The form that both fit: sizes in which they differ are free. `None` if they differ in more.
+    /// The spec that both fit: sizes in which they differ are free. `None` if they differ in more.
     pub fn join(&self, other: &Self) -> Option<Self> {
         let both = |(one, other): (&SpecPart, &SpecPart)| match (one, other) {
             (SpecPart::Tensor(one), SpecPart::Tensor(other)) => {
@@ -148,7 +147,7 @@ impl PayloadSpec {
         parts.filter(|_| self.0.len() == other.0.len()).map(Self)
     }
 
-    /// Where this form does not fit what is expected, first.
+    /// The first part that does not fit what is expected.
     pub fn mismatch(&self, expected: &Self) -> Option<SpecMismatch> {
         let mut tensors = 0;
         for place in 0..self.0.len().max(expected.0.len()) {
@@ -169,7 +168,7 @@ impl PayloadSpec {
     }
 }
 
-/// A payload of zeros (false, of booleans) of another's form; `resize` may change the shape of each tensor.
+/// A payload of zeros (false, of booleans) with another's tensors and tags; `resize` may change the shape of each tensor.
 pub(in crate::stage) fn zeros_like(payload: &Payload, resize: impl Fn(usize, Shape) -> Shape) -> Payload {
     let zeros = |place: usize, tensor: AnyTensor| {
         let shape = resize(place, tensor.shape());

@@ -1,16 +1,16 @@
-//! Values that go past the next stage: how a stage puts them out and takes them in.
+//! Values that go past the next stage (skip connections): how a stage sends and receives them.
 //!
 //! 1. A stage's [`Output`](crate::stage::Stage::Output) is what goes to the next stage, followed by one [`Skip`] for each
 //!    edge that starts there, in the order of the stages that they lead to.
 //! 2. Its [`Input`](crate::stage::Stage::Input) is what comes from the stage before (or the batch), followed by one [`Skip`]
 //!    for each edge that ends there, in the order of the stages that they come from.
-//! 3. Which edges there are is said with `Builder::skip`. Where the number of edges differs from stage to stage of one
-//!    module type, [`Skips`] takes as many as come.
+//! 3. `Builder::skip` declares the edges. [`Skips`] holds any number of values, for a module type whose stages have
+//!    different numbers of edges.
 //!
 //! ```
 //! use burn::tensor::Tensor;
 //! use burn_pipeline::stage::{Boundary, Skip};
-//! // The left half of a U-Net hands its picture down, and across to the other side.
+//! // The left half of a U-Net sends its picture down, and across to the other side.
 //! type Output = (Tensor<4>, Skip<Tensor<4>>);
 //! # fn boundary<T: Boundary>() {}
 //! # boundary::<Output>();
@@ -21,7 +21,7 @@ use super::values::Boundary;
 
 /// A value that goes past the next stage, to the stage at the other end of an edge.
 ///
-/// In a stage's input or output it stands after everything that is no `Skip`.
+/// In a stage's input or output it comes after everything that is no `Skip`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Skip<T>(pub T);
 
@@ -56,8 +56,8 @@ impl<T: Boundary> Boundary for Skips<T> {
 }
 
 impl Payload {
-    /// What goes to the next stage, and each value that goes past it, in order.
-    pub fn split_skips(self) -> (Self, Vec<Self>) {
+    /// The part for the next stage, and each value that goes past it, in order.
+    pub(crate) fn split_skips(self) -> (Self, Vec<Self>) {
         let mut pieces = vec![Vec::new()];
         for part in self.into_parts() {
             match (part, pieces.last_mut()) {
@@ -70,8 +70,8 @@ impl Payload {
         (pieces.next().unwrap_or_default(), pieces.collect())
     }
 
-    /// Puts what [`Payload::split_skips`] took apart together again.
-    pub fn join_skips(self, skips: Vec<Self>) -> Self {
+    /// The reverse of [`Payload::split_skips`].
+    pub(crate) fn join_skips(self, skips: Vec<Self>) -> Self {
         let marked = |skip: Self| std::iter::once(PayloadPart::Tag(EDGE)).chain(skip.into_parts());
         Self::from_parts(self.into_parts().chain(skips.into_iter().flat_map(marked)))
     }

@@ -3,14 +3,14 @@
 use crate::stage::batch::LossPart;
 use crate::stage::boundary::{AnyTensor, Payload};
 
-/// What a forward gets.
+/// The call of a stage's forward for one microbatch.
 #[derive(Clone, Debug)]
 pub struct ForwardCall {
-    /// The microbatch, numbered over the whole batch.
+    /// The microbatch's index in the whole batch.
     pub microbatch: usize,
     /// The stage's input, without autodiff.
     pub input: Payload,
-    /// What it reads beside, without autodiff.
+    /// Its extras, without autodiff.
     pub extra: Payload,
     /// The target, on a stage that ends its route.
     pub target: Option<Payload>,
@@ -20,7 +20,7 @@ pub struct ForwardCall {
     pub wants_input_gradient: bool,
 }
 
-/// What a training forward hands on, without autodiff.
+/// What a training forward returns, without autodiff.
 #[derive(Clone, Debug)]
 pub enum ForwardOutput {
     /// The outputs, for the next stage.
@@ -29,5 +29,5 @@ pub enum ForwardOutput {
     Loss(Box<LossPart>),
 }
 
-/// One gradient a tensor of a payload; `None` for a tensor that has none.
+/// One gradient for each tensor of a payload; `None` for a tensor without one.
 pub type Gradients = Vec<Option<AnyTensor>>;

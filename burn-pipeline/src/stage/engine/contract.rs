@@ -88,7 +88,7 @@ pub(crate) trait Engine<M: Stage>: EngineState {
         call: ForwardCall,
     ) -> Result<ForwardOutput, StageError>;
 
-    /// `B`: gives the gradients of the input and adds those of the weights to the store.
+    /// `B`: returns the gradients of the input and adds those of the weights to the store.
     ///
     /// `seeds` holds the gradient of each output tensor, or the loss's seed.
     ///
@@ -102,7 +102,7 @@ pub(crate) trait Engine<M: Stage>: EngineState {
         store: &mut GradientStore,
     ) -> Result<Gradients, StageError>;
 
-    /// `I`: gives the gradients of the input and holds what `backward_weight` needs.
+    /// `I`: returns the gradients of the input and holds what `backward_weight` needs.
     ///
     /// # Errors
     /// As `backward`.
@@ -127,7 +127,7 @@ pub(crate) trait Engine<M: Stage>: EngineState {
         microbatches.iter().try_for_each(|&microbatch| self.backward_weight(module, microbatch, store))
     }
 
-    /// Starts a forward or a backward of which the caller decides how far it goes when; see [`WorkStarted`].
+    /// Starts a forward or a backward that the caller advances in pieces; see [`WorkStarted`].
     ///
     /// # Errors
     /// As the work by itself.

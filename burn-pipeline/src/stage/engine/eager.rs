@@ -1,12 +1,11 @@
-//! The plain way to run a stage: Burn's own autodiff, its backward seeded with the received gradients.
+//! The eager engine: Burn's own autodiff, its backward seeded with the received gradients.
 //!
-//! 1. Forward: each float input becomes a leaf of a new graph, the module runs, and the outputs are handed on
-//!    without autodiff; of them only the graph's nodes are kept ([`HeldOutputs`]), so an output's storage is free once
-//!    it has been handed on.
-//! 2. Backward: it starts from the outputs that have a gradient. One that nothing downstream used has none: nothing is
-//!    computed for it, and what only it depends on, weights and inputs, has none either.
-//! 3. `I` and `W`: Burn computes both gradients at once, so `I` runs the whole backward and holds the weights'
-//!    gradients until `W` adds them. Right under every schedule, but it takes no work off `I`.
+//! 1. Forward: each float input becomes a leaf of a new graph, the module runs, and the outputs are returned without
+//!    autodiff. Only their graph nodes are kept ([`HeldOutputs`]), so an output's storage is free once it was sent.
+//! 2. Backward: it starts from the outputs that have a gradient. An output that nothing downstream used has none; nothing
+//!    is computed for it, and weights and inputs that influence it alone get no gradient either.
+//! 3. `I` and `W`: Burn computes both kinds of gradients at once, so `I` runs the whole backward and holds the weights'
+//!    gradients until `W` adds them. That is right under every schedule, but takes no work off `I`.
 //! 4. In a plan that splits, forwards run inside a [`Deferral`](crate::ops::Deferral): layers that defer leave their
 //!    weight gradients to `W`, which computes them and adds them to those that `I` held. `B` runs both at once.
 
@@ -26,9 +25,9 @@ use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::{DType, GradientCheckpointingStrategy, Shape, Tensor};
 use std::collections::HashMap;
 
-/// Shape and element type of an output, its storage being gone.
+/// Shape and element type of an output whose storage is released.
 #[derive(Debug)]
-struct PayloadSpec {
+struct OutputSpec {
     shape: Shape,
     dtype: DType,
     /// Can it have a gradient?
@@ -37,28 +36,28 @@ struct PayloadSpec {
 
 /// What is held of a microbatch between forward and backward.
 struct Held {
-    /// The float inputs whose gradient is wanted; `None` at the place of the others.
+    /// Float inputs whose gradient is wanted; `None` at the place of other inputs.
     leaves: Vec<Option<AnyTensor>>,
-    /// The nodes of those that can have a gradient; `None` where there is no backward to run.
+    /// Nodes of the outputs that can have a gradient; `None` if there is no backward to run.
     nodes: Option<HeldOutputs>,
-    outputs: Vec<PayloadSpec>,
-    /// The outputs themselves, where they are not to be released.
+    outputs: Vec<OutputSpec>,
+    /// The outputs themselves, if they are kept until the backward.
     _kept: Vec<AnyTensor>,
-    /// Where layers that defer leave their weight gradients in backward.
+    /// What deferring layers leave of the backward for `W`.
     deferral: Option<Deferral>,
 }
 
 /// What is held of a microbatch between `I` and `W`.
 struct Halfway {
-    /// The gradients that the backward computed, of weights among others; `None` where there was none to run.
+    /// All gradients that the backward computed; `None` if there was none to run.
     gradients: Option<RawGradients>,
     deferral: Option<Deferral>,
 }
 
-/// Runs a stage with Burn's autodiff; see the module's header.
+/// Runs a stage with Burn's autodiff.
 #[derive(Default)]
 pub(crate) struct Eager {
-    /// Why the stage is run this way.
+    /// The reason for running the stage this way.
     reason: String,
     /// Hold outputs until their backward, as a plain autodiff loop does?
     keeps_outputs: bool,
@@ -85,20 +84,20 @@ impl Eager {
         Self { defers, ..self }
     }
 
-    /// Runs the backward of a microbatch, but for the weight gradients that layers defer.
+    /// Runs the backward of a microbatch, except for the weight gradients that layers defer.
     fn run_backward(&mut self, microbatch: usize, seeds: Gradients) -> Result<(Gradients, Halfway), StageError> {
         let held = self.held.remove(&microbatch).ok_or(StageError::NotHeld)?;
         if seeds.len() != held.outputs.len() {
             return Err(StageError::GradientCount { got: seeds.len(), expected: held.outputs.len() });
         }
         let mut given = Vec::new();
-        for (output, (form, seed)) in held.outputs.iter().zip(seeds).enumerate() {
-            if !form.differentiable {
+        for (output, (spec, seed)) in held.outputs.iter().zip(seeds).enumerate() {
+            if !spec.differentiable {
                 continue;
             }
-            if let Some(seed) = seed.as_ref().filter(|seed| seed.shape() != form.shape || seed.dtype() != form.dtype) {
+            if let Some(seed) = seed.as_ref().filter(|seed| seed.shape() != spec.shape || seed.dtype() != spec.dtype) {
                 let got = format!("{:?} of {:?}", seed.shape(), seed.dtype());
-                let expected = format!("{:?} of {:?}", form.shape, form.dtype);
+                let expected = format!("{:?} of {:?}", spec.shape, spec.dtype);
                 return Err(StageError::GradientSpec { output, got, expected });
             }
             given.push(seed.map(AnyTensor::into_dispatch));
@@ -117,7 +116,7 @@ impl Eager {
         Ok((inputs, Halfway { gradients: Some(gradients), deferral }))
     }
 
-    /// Runs what layers deferred, and gives the gradients of all weights.
+    /// Runs what layers deferred, and returns the gradients of all weights.
     fn finish<M: Module>(&mut self, module: &M, halfway: Halfway) -> Result<WeightGradients, StageError> {
         let Halfway { gradients: Some(mut gradients), deferral } = halfway else { return Ok(Vec::new()) };
         let Some(deferral) = deferral else { return Ok(weight_gradients(module, gradients)) };
@@ -152,15 +151,15 @@ impl<M: Stage> Engine<M> for Eager {
             Some(deferral) => deferral.scope(|| function.train(module, call)),
             None => function.train(module, call),
         };
-        let (outcome, tracked) = hand_on(computed?);
+        let (outcome, tracked) = detached(computed?);
         let kept =
             if self.keeps_outputs { tracked.iter().cloned().map(AnyTensor::inner).collect() } else { Vec::new() };
-        let form = |t: &AnyTensor| PayloadSpec {
+        let spec = |t: &AnyTensor| OutputSpec {
             shape: t.shape(),
             dtype: t.dtype(),
             differentiable: t.kind() == TensorKind::Float,
         };
-        let outputs = tracked.iter().map(form).collect();
+        let outputs = tracked.iter().map(spec).collect();
         let floats =
             tracked.into_iter().filter(|t| t.kind() == TensorKind::Float).map(AnyTensor::into_dispatch).collect();
         let nodes = HeldOutputs::new(floats);
@@ -178,9 +177,10 @@ impl<M: Stage> Engine<M> for Eager {
         call.input = attach(call.input, strategy, false, None);
         call.extra = attach(call.extra, strategy, false, None);
         call.target = call.target.map(|target| attach(target, strategy, false, None));
-        // Still under autodiff, so that layers that look for it (dropout) do as in training; but nothing is tracked.
+        // The device stays an autodiff device, since layers such as dropout read from it that they train. Without gradients
+        // for the module's parameters nothing is tracked, so nothing is held.
         let computed = function.train(&module.clone().no_grad(), call)?;
-        Ok(hand_on(computed).0)
+        Ok(detached(computed).0)
     }
 
     fn backward(
@@ -229,8 +229,8 @@ pub(crate) fn strategy_of<M: Module>(module: &M) -> GradientCheckpointingStrateg
     module.devices().into_iter().find_map(on_device).unwrap_or_default()
 }
 
-/// Puts a payload's tensors under autodiff; float ones become leaves, gathered in `leaves`, where a gradient is
-/// wanted.
+/// Puts a payload's tensors under autodiff. Float ones become leaves if their gradient is wanted; these are collected in
+/// `leaves`.
 fn attach(
     payload: Payload,
     strategy: GradientCheckpointingStrategy,
@@ -248,8 +248,8 @@ fn attach(
     Payload::from_parts(payload.into_parts().map(attach))
 }
 
-/// What to hand on, and the same tensors with their graph.
-fn hand_on(computed: TrackedOutput) -> (ForwardOutput, Vec<AnyTensor>) {
+/// What the forward returns, and the same tensors with their graph.
+fn detached(computed: TrackedOutput) -> (ForwardOutput, Vec<AnyTensor>) {
     match computed {
         TrackedOutput::Output(payload) => detach(payload),
         TrackedOutput::Loss(loss) => {
@@ -259,12 +259,12 @@ fn hand_on(computed: TrackedOutput) -> (ForwardOutput, Vec<AnyTensor>) {
     }
 }
 
-/// The payload to hand on, and the same tensors with their graph.
+/// The payload without autodiff, and the same tensors with their graph.
 fn detach(payload: Payload) -> (ForwardOutput, Vec<AnyTensor>) {
     let tracked: Vec<AnyTensor> = payload.tensors().cloned().collect();
     let plain = payload.into_parts().map(|part| match part {
         PayloadPart::Tensor(tensor) => PayloadPart::Tensor(tensor.inner()),
-        form => form,
+        tag => tag,
     });
     (ForwardOutput::Activations(Payload::from_parts(plain)), tracked)
 }
@@ -293,7 +293,7 @@ fn weight_gradients<M: Module>(module: &M, gradients: RawGradients) -> WeightGra
     take.taken
 }
 
-/// Elements of the parameters whose gradient is there, each parameter counted once.
+/// Elements of the parameters that have a gradient by now, each parameter counted once.
 fn elements_present<M: Module>(module: &M, gradients: &RawGradients) -> usize {
     struct Count<'a> {
         gradients: &'a RawGradients,

@@ -1,4 +1,4 @@
-//! A stage as a function of tensors: module forward and, on the last stage, the loss on top.
+//! A stage as a function of tensors: the module's forward and, on the last stage, the loss.
 
 use super::call::ForwardCall;
 use crate::stage::Stage;
@@ -7,17 +7,17 @@ use crate::stage::boundary::{Boundary, BoundaryError, Payload};
 use crate::stage::error::StageError;
 use std::sync::Arc;
 
-/// Tells whether a payload is of the form that something takes.
+/// Checks that a payload holds a value of a type.
 pub(crate) type PayloadCheck = fn(Payload) -> Result<(), BoundaryError>;
 
-/// What a stage takes from the batch, so that a batch of another form can be refused before anything runs.
+/// Checks of what a stage reads from the batch, so that a batch that does not fit is refused before anything runs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BatchChecks {
     /// The input (it comes from the batch on the first stage only).
     pub(crate) input: PayloadCheck,
     /// The extras.
     pub(crate) extra: PayloadCheck,
-    /// The target, where there is a loss.
+    /// The target, if there is a loss.
     pub(crate) target: Option<PayloadCheck>,
 }
 
@@ -27,7 +27,7 @@ fn check<T: Boundary>(payload: Payload) -> Result<(), BoundaryError> {
 
 type LossFunction<O> = Arc<dyn Fn(O, Payload) -> Result<Loss, BoundaryError> + Send + Sync>;
 
-/// What a stage computes for one microbatch, before autodiff is taken off.
+/// What a training forward computes, still under autodiff.
 #[derive(Debug)]
 pub(crate) enum TrackedOutput {
     /// The outputs.
@@ -60,7 +60,7 @@ impl<M: Stage> StageFunction<M> {
         Self { loss: None, target: None }
     }
 
-    /// The module's forward with a loss on top.
+    /// The module's forward followed by a loss.
     pub(crate) fn with_loss<T: Boundary, L: Into<Loss>>(
         loss: impl Fn(M::Output, T) -> L + Send + Sync + 'static,
     ) -> Self {
@@ -68,7 +68,7 @@ impl<M: Stage> StageFunction<M> {
         Self { loss: Some(Arc::new(erased)), target: Some(check::<T>) }
     }
 
-    /// What the stage takes from the batch.
+    /// Checks of what the stage reads from the batch.
     pub(crate) fn batch_checks(&self) -> BatchChecks {
         BatchChecks { input: check::<M::Input>, extra: check::<M::Extra>, target: self.target }
     }

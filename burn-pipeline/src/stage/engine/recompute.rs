@@ -2,15 +2,15 @@
 //! backward comes (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016, with the stage as segment).
 //!
 //! Guarantees: the gradients of a stage that keeps its activations, bit for bit; between `F` and the backward a
-//! microbatch holds what arrived and nothing else. The price is one more forward in `B`, or in `I` where the plan
-//! splits; `W` then uses what `I` has left.
+//! microbatch holds its input, extra and target, and nothing else. It costs one more forward in `B`, or in `I` where the
+//! plan splits; `W` uses what `I` left.
 //!
-//! 1. `F` runs without a graph (or, captured, gives its interpreter up), and what it was called with is kept.
-//! 2. `B` and `I` run the forward as it was called, this time holding what backwards need, and go on from there.
-//! 3. Running statistics, which the first forward has counted along, are put back after the second.
+//! 1. `F` runs without a graph (a captured one drops its interpreter), and its call is kept.
+//! 2. `B` and `I` run the forward again with the same call, hold what backwards need, and continue from there.
+//! 3. Running statistics, which the first forward updated, are restored after the second.
 //! 4. The second forward must give what the first gave. It draws from the same seed (see [`ForwardSeed`]); and on a stage's
-//!    first microbatch its outputs are compared with the first one's, so that a forward that draws without a seed,
-//!    or that counts its calls, is refused.
+//!    first microbatch the outputs of both are compared, so that a forward that draws without a seed, or that counts
+//!    its calls, is refused.
 
 use super::call::{ForwardCall, ForwardOutput, Gradients};
 use super::contract::{Engine, EngineState};
@@ -28,15 +28,15 @@ use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::Tensor;
 use std::collections::HashMap;
 
-/// Another engine's stage, recomputed; see the module's header.
+/// Another engine, whose forwards run again before their backward.
 pub(crate) struct Recompute<M: Stage> {
     inner: Box<dyn Engine<M>>,
     function: StageFunction<M>,
     seed: ForwardSeed,
     calls: HashMap<usize, ForwardCall>,
-    /// The most that a call holds.
+    /// Bytes of the largest call.
     call_bytes: usize,
-    /// Has the module buffers? `None` before the first forward.
+    /// Has the module buffers? `None` until its first forward was shown to be repeatable.
     buffers: Option<bool>,
 }
 
@@ -48,7 +48,7 @@ impl<M: Stage> Recompute<M> {
         Self { inner, function, seed, calls: HashMap::new(), call_bytes: 0, buffers: None }
     }
 
-    /// Runs something that may count buffers along, and puts them back.
+    /// Runs something that may update buffers, and restores them.
     fn uncounted<T>(
         &mut self,
         module: &M,
@@ -59,12 +59,12 @@ impl<M: Stage> Recompute<M> {
         }
         let before = values(module);
         let result = run(self);
-        // Buffers are shared with the copy, which is all that changes here.
+        // Copies of a module share the state of its buffers, so restoring the copy's restores the module's.
         drop(with_weights(module.clone(), &before));
         result
     }
 
-    /// The forward again, this time holding what backwards need.
+    /// Runs the forward again, and holds what backwards need.
     fn again(&mut self, module: &M, microbatch: usize) -> Result<(), StageError> {
         let call = self.calls.remove(&microbatch).ok_or(StageError::NotHeld)?;
         self.uncounted(module, |this| {
@@ -93,7 +93,8 @@ impl<M: Stage> Engine<M> for Recompute<M> {
     ) -> Result<ForwardOutput, StageError> {
         let proved = self.buffers.is_some();
         if !proved {
-            // Draws lazy parameters, too: what runs without a graph must not draw a copy's.
+            // Reading the values also initialises lazy parameters. A forward without a graph runs on a copy, and would
+            // initialise the copy's alone.
             drop(values(module));
             self.buffers = Some(has_buffers(module));
         }
@@ -183,7 +184,7 @@ impl<M: Stage> EngineState for Recompute<M> {
     }
 }
 
-/// What a call holds.
+/// Bytes of a call.
 fn bytes(call: &ForwardCall) -> usize {
     call.input.bytes() + call.extra.bytes() + call.target.as_ref().map_or(0, Payload::bytes)
 }
@@ -207,7 +208,7 @@ fn has_buffers<M: Module>(module: &M) -> bool {
     find.0
 }
 
-/// The bits of what a forward handed on.
+/// The bytes of what a forward returned.
 fn bits(outcome: &ForwardOutput) -> Result<Vec<Vec<u8>>, StageError> {
     let read = |tensor: &AnyTensor| tensor.to_data().map(|data| data.as_bytes().to_vec()).map_err(StageError::Device);
     match outcome {

@@ -1,15 +1,32 @@
 //! How a stage's backward is split: what is asked for, which engine runs the stage, and what it measured.
 
-/// Which way stages run their backwards.
+/// How stages split their backwards into `I` (gradients of the input) and `W` (gradients of the weights).
+///
+/// Whatever the choice, loss, gradients and weights are the same numbers; only time and memory differ. A *captured* stage
+/// is recorded once for each shape of its inputs as a list of operations, which is replayed for every microbatch: `I` then
+/// computes the input's gradients and nothing else. `Pipeline::engines` reports which stages are captured, and why others
+/// are not.
+///
+/// A stage cannot be captured if its forward
+///
+/// - reads values of tensors (`into_scalar`, control flow on them),
+/// - changes buffers (batch norm's running statistics),
+/// - uses a tensor that is not its input, extra, target or parameter, or
+/// - runs an operation that Burn's capture does not know.
+///
+/// Such a refusal is found by trying, and ends in a panic that is caught; the process's panic hook may print it. A stage
+/// that implements [`Stage::skip_capture`](crate::stage::Stage::skip_capture) is not tried. Effects of a forward outside
+/// tensors (counters, files) cannot be detected: they happen once for each capture and not in a replay, so such stages need
+/// [`SplitBackward::Eager`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum SplitBackward {
-    /// Captured where the plan runs `I` and `W` and the stage can be captured, else plainly.
+    /// Captured if the plan runs `I` and `W` on the stage and the stage can be captured; otherwise as `Eager`.
     #[default]
     Auto,
-    /// By Burn's autodiff: `I` computes both gradients and `W` only adds the weights', but for the layers that
+    /// Burn's autodiff: `I` computes both kinds of gradients and `W` only adds those of the weights, except for layers that
     /// defer theirs (see [`DeferredForward`](crate::ops::DeferredForward)).
     Eager,
-    /// From captured programs, whatever the plan; a stage that cannot be captured fails and says why.
+    /// Captured, whatever the plan; a stage that cannot be captured is an error with the reason.
     Captured,
 }
 
@@ -51,34 +68,34 @@ impl std::fmt::Display for EngineKind {
     }
 }
 
-/// The way a stage is run, and the reason for it.
+/// The engine of a stage, and the reason for it.
 #[derive(Clone, Debug)]
 pub struct EngineReport {
     /// The engine.
     pub engine: EngineKind,
-    /// Why this one.
+    /// The reason for it.
     pub reason: String,
-    /// What deferred operations left for `W`; `None` before the first `W`, and where no operation can defer (in a
-    /// plan that does not split, and from captured programs, whose report is their own).
+    /// What deferred operations left for `W`; `None` before the first `W`, in a plan that does not split, and for a
+    /// captured stage.
     pub deferred: Option<DeferredShare>,
-    /// The programs that the stage was captured as, one for each form of its inputs.
+    /// The programs of a captured stage, one for each shape of its inputs.
     pub programs: Vec<std::sync::Arc<crate::program::StagePrograms>>,
 }
 
 impl EngineReport {
-    /// A stage run by Burn's autodiff.
+    /// The report of a stage that Burn's autodiff runs.
     pub fn eager(reason: impl Into<String>) -> Self {
         Self { engine: EngineKind::Eager, reason: reason.into(), deferred: None, programs: Vec::new() }
     }
 }
 
-/// Bytes that a microbatch leaves behind for its backward, parameters not counted.
+/// Bytes that a microbatch holds for its backward, without parameters.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct ActivationBytes {
     /// After `F`.
     pub after_forward: usize,
     /// After `I`.
     pub after_input: usize,
-    /// What the backward makes anew before it runs, beyond what `F` left, where activations are recomputed.
+    /// What the backward computes again before it starts, beyond what `F` left, if activations are recomputed.
     pub recomputed: usize,
 }

@@ -2,18 +2,18 @@
 
 use super::call::{ForwardCall, ForwardOutput, Gradients};
 
-/// Work that is done piece by piece, so that a forward and a backward can be interleaved.
+/// A forward or a backward, to be run in pieces.
 #[derive(Clone, Debug)]
 pub(crate) enum StageWork {
     /// `F`.
     Forward(ForwardCall),
-    /// `B` of a microbatch.
+    /// `B` of the microbatch with this index.
     Backward(usize, Gradients),
-    /// `I` of a microbatch.
+    /// `I` of the microbatch with this index.
     BackwardInput(usize, Gradients),
 }
 
-/// Which of the two pieces of work that a stage may have begun: one forward and one backward.
+/// Selects one of the two that may run in pieces on a stage at a time: one forward and one backward.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Direction {
     /// A forward.
@@ -22,16 +22,16 @@ pub(crate) enum Direction {
     Backward,
 }
 
-/// What beginning a piece of work gave.
+/// The state of work once it has started.
 #[derive(Clone, Debug)]
 pub(crate) enum WorkStarted {
-    /// It can be done in so many pieces: each enqueues one operation on the device.
+    /// It runs in this many pieces; each enqueues one operation on the device.
     Pieces(usize),
-    /// It cannot be done in pieces, and was done.
+    /// It cannot run in pieces, and has finished.
     Finished(WorkResult),
 }
 
-/// What work gave.
+/// The result of finished work.
 #[derive(Clone, Debug)]
 pub(crate) enum WorkResult {
     /// Of a forward.

@@ -150,7 +150,7 @@ impl<M: Stage> ErasedStage for Typed<M> {
             && let Some(module) = self.module.take()
         {
             let gradients = collected(&module, &mut self.store);
-            // Burn's optimizers give every path of a tied parameter a leaf of its own; as one leaf it gets one gradient.
+            // Burn's optimizers step a parameter that sits at several paths at the first of them alone.
             self.module = Some(retie(optimizer.step(learning_rate, module, gradients)));
         }
         self.store.clear();

@@ -1,7 +1,7 @@
 //! Random numbers in forwards (dropout, noise) that depend on a seed, the stage and the microbatch alone.
 //!
-//! Burn has one generator for each kind of device in a process. Ranks on threads draw from it in an order that
-//! nobody fixed, and its state cannot be read or saved. With a seed:
+//! Burn has one generator for each kind of device in a process. Ranks on threads draw from it in an undefined order, and
+//! its state cannot be read or saved. With a seed:
 //!
 //! 1. Each forward seeds the generator anew before it runs, from the batch's seed, the stage and the microbatch; so it
 //!    draws the same whatever ran before, in a job that was taken up again and in a forward that is recomputed.

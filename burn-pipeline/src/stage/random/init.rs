@@ -1,12 +1,12 @@
 //! Initial weights that depend on a seed and a layer, not on which rank makes them.
 //!
-//! Burn draws initial values from one generator a device. Ranks on threads of one process would take turns at it
-//! in an order that nobody fixed, so the same seed would give other weights on every run and cut. Here:
+//! Burn draws initial values from one generator for each device. Ranks on threads of one process draw from it in an
+//! undefined order, so the same seed would give different weights on every run and cut. Here:
 //!
 //! 1. One layer at a time seeds the generator and seed, whoever makes it.
 //! 2. Code elsewhere (a data loader, a dropout) may draw from the same generator meanwhile. So a layer is drawn
-//!    again until two draws agree to the last bit: what both saw, nobody disturbed, unless a thread draws without a pause
-//!    and falls into step with these. The generator can be neither locked nor read, so that cannot be excluded.
+//!    again until two draws agree to the last bit. The generator can be neither locked nor read, so a thread that draws
+//!    constantly and in step with both draws cannot be excluded.
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};

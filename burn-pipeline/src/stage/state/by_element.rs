@@ -1,12 +1,12 @@
-//! Does an optimizer step each element of a parameter by itself?
+//! Does an optimizer step each element of a parameter by itself? Only then can shards of parameters be stepped.
 //!
-//! Guarantees: nothing of the stage changes. `false` is proof that pieces of a parameter would be stepped otherwise than
-//! the whole; `true` is what a trial shows, no proof.
+//! Guarantees: nothing of the stage changes. `false` proves that the optimizer steps a shard differently from the whole;
+//! `true` is the result of a trial, not a proof.
 //!
 //! The optimizer steps a copy of the module whose trained parameters are a few made-up elements, and one with the first
-//! half of them; two steps each, with gradients that are not alike. If it looks at one element at a time, the halves end
-//! equal to the last bit. Norms, factors of a matrix, and clipping by norm show up; so does an optimizer that refuses the
-//! made-up shapes by panicking.
+//! half of them; two steps each, with different gradients. If it looks at one element at a time, the halves end equal to
+//! the last bit. Norms, matrix factors and clipping by norm are detected; so is an optimizer that panics on the made-up
+//! shapes.
 
 use super::gradients::collected;
 use super::gradients::{Accumulation, GradientStore};
@@ -22,13 +22,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 /// Elements of a half.
 const HALF: usize = 4;
 
-/// See the module's header.
+/// Tries the optimizer on copies of the module.
 pub(in crate::stage) fn steps_by_element<M: Module>(module: &M, optimizer: &ModuleOptimizer) -> Result<bool, String> {
     let trained: Vec<NamedParameter> = named_parameters(module).into_iter().filter(|p| p.trainable).collect();
     let Some(device) = module.devices().first().cloned() else { return Ok(true) };
     let trial = |halves| {
         let trial = || trial(module, optimizer, &trained, &device, halves);
-        // A panic is an answer: it refuses the shape.
+        // A panic means that the optimizer refuses the shape, so it would refuse shards too.
         catch_unwind(AssertUnwindSafe(trial)).unwrap_or_else(|_| Ok(HashMap::new()))
     };
     let (whole, half) = (trial(2)?, trial(1)?);
@@ -55,7 +55,7 @@ fn trial<M: Module>(
     };
     made = with_weights(made, &values(|i| 0.1 * (i + 1) as f32));
     let mut optimizer = optimizer.clone();
-    // Large, so that what clips by norm clips, and otherwise by half than by the whole.
+    // Large gradients, so that clipping by norm applies, and with another factor to a half than to the whole.
     let steps: [fn(usize) -> f32; 2] = [|i| 7.0 / (i + 1) as f32 - 3.0, |i| (i * i) as f32 - 5.0];
     for of in steps {
         let mut store = GradientStore::new(Accumulation::AsTheyCome);
@@ -72,7 +72,7 @@ fn trial<M: Module>(
     }
 }
 
-/// A few elements in a parameter's rank: a row a half, or one after the other in a list.
+/// A few elements in a tensor of the parameter's rank: one row for each half, or the halves in sequence for rank 1.
 fn tensor(p: &NamedParameter, halves: usize, device: &Device, of: fn(usize) -> f32) -> AnyTensor {
     let mut shape = vec![1; p.shape.len().max(1)];
     match shape.len() {

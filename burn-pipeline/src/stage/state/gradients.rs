@@ -1,8 +1,4 @@
-//! Where a stage's weight gradients gather over a step.
-//!
-//! Guarantees: a gradient is added as it arrives, in place; or, with [`Accumulation::Ordered`], in microbatch
-//! order whatever the order of execution, so that every schedule gives bit-equal sums. Ordered sums hold back
-//! gradients that come early: memory for as many sets as the schedule runs ahead of the order.
+//! The sums of a stage's weight gradients over the microbatches of a step.
 
 use crate::stage::boundary::AnyTensor;
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
@@ -10,13 +6,17 @@ use burn::optim::GradientsParams;
 use burn::tensor::Tensor;
 use std::collections::{BTreeMap, HashMap};
 
-/// In which order gradients of microbatches are added.
+/// The order in which the gradients of microbatches are added.
+///
+/// Floating-point addition rounds, so sums in different orders can differ in their last bits. Every schedule gives the same
+/// bits with `Ordered`; with `AsTheyCome` every schedule gives the sums of its own order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Accumulation {
-    /// As backwards end: no memory beside the sum.
+    /// In the order in which backwards end: needs no memory beside the sum.
     #[default]
     AsTheyCome,
-    /// In microbatch order: bit-equal over all schedules.
+    /// In the order of microbatches: bit-equal over all schedules. Gradients that come early are held back, which takes
+    /// memory for as many sets of gradients as the schedule runs ahead of that order.
     Ordered,
 }
 
@@ -39,7 +39,7 @@ impl GradientStore {
         Self { accumulation, ..Self::default() }
     }
 
-    /// Starts a pass over microbatches `first`, `first + 1` and so on, on top of what was gathered before.
+    /// Starts a pass over microbatches `first`, `first + 1` and so on; their gradients are added to the sums so far.
     ///
     /// With ordered sums, `None` holds all gradients back until [`GradientStore::release`].
     pub fn begin(&mut self, first: Option<usize>) {
@@ -48,7 +48,7 @@ impl GradientStore {
         self.early.clear();
     }
 
-    /// In which order gradients are added.
+    /// The order in which gradients are added.
     pub fn accumulation(&self) -> Accumulation {
         self.accumulation
     }
@@ -60,7 +60,7 @@ impl GradientStore {
         }
     }
 
-    /// Takes the gradients of one microbatch.
+    /// Adds the gradients of one microbatch.
     pub fn add(&mut self, microbatch: usize, gradients: WeightGradients) {
         self.added += 1;
         if self.accumulation == Accumulation::AsTheyCome {
@@ -73,8 +73,8 @@ impl GradientStore {
         }
     }
 
-    /// Takes gradients that are sums over microbatches already: for sums in any order, whose microbatches are counted
-    /// as their other gradients are added.
+    /// Adds gradients that are sums over microbatches already. These microbatches are counted when their other gradients are
+    /// added.
     pub(crate) fn add_merged(&mut self, gradients: WeightGradients) {
         self.sum(gradients);
     }
@@ -117,7 +117,7 @@ impl GradientStore {
         self.sums.remove(&id)
     }
 
-    /// Forgets everything.
+    /// Drops all gradients.
     pub fn clear(&mut self) {
         self.sums.clear();
         self.early.clear();
@@ -125,14 +125,13 @@ impl GradientStore {
     }
 }
 
-/// Gathered gradients in the form that Burn's optimizers take; they leave the store.
+/// Moves the sums out of the store, into the type that Burn's optimizers take.
 pub(in crate::stage) fn collected<M: Module>(module: &M, store: &mut GradientStore) -> GradientsParams {
     let mut collect = Collect { store, gradients: GradientsParams::new() };
     module.visit(&mut collect);
     collect.gradients
 }
 
-/// Moves gathered gradients into the form that Burn's optimizers take.
 struct Collect<'a> {
     store: &'a mut GradientStore,
     gradients: GradientsParams,

@@ -1,4 +1,4 @@
-//! A module's float parameters by name: where each sits, and what two copies of one must agree on.
+//! A module's float parameters by path, and parameters that sit at several paths (tied weights).
 
 use crate::stage::boundary::AnyTensor;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
@@ -8,7 +8,7 @@ use std::collections::HashMap;
 /// One float parameter of a module.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct NamedParameter {
-    /// Its path in the module, field names and places in lists joined by dots (`blocks.0.norm.gamma`).
+    /// Its path in the module: field names and positions in lists, joined by dots (`blocks.0.norm.gamma`).
     pub(crate) path: String,
     /// Its identifier.
     pub(crate) id: ParamId,
@@ -20,7 +20,7 @@ pub(crate) struct NamedParameter {
     pub(crate) trainable: bool,
 }
 
-/// A module's float parameters in visiting order; one that sits in several places comes once for each.
+/// A module's float parameters in visiting order; one that sits at several paths comes once for each.
 pub(in crate::stage) fn named_parameters<M: Module>(module: &M) -> Vec<NamedParameter> {
     #[derive(Default)]
     struct Names {
@@ -54,9 +54,10 @@ pub(in crate::stage) fn named_parameters<M: Module>(module: &M) -> Vec<NamedPara
     names.found
 }
 
-/// Gives every place of a parameter the value of its first place, as one leaf of autodiff's graph.
+/// Gives a parameter at every path the value of its first path, as one leaf of autodiff's graph.
 ///
-/// Burn's optimizers step a parameter that sits in several places of a module in the first of them alone.
+/// Burn's optimizers step a parameter that sits at several paths at the first of them alone. Without this the others would
+/// keep the old value, and as leaves of their own would split the gradient.
 pub(in crate::stage) fn retie<M: Module>(module: M) -> M {
     struct Places(Vec<ParamId>);
 

@@ -1,16 +1,16 @@
-//! How the parameters of a stage are called in the whole model.
+//! The names of a stage's parameters in the whole model.
 //!
-//! Guarantees: a name depends on the model and not on its cut, once the stage has said where its layers stand; so
-//! what one cut has saved, another one finds.
+//! Guarantees: a name depends on the model and not on its cut, once the stage has declared the position of its layers; so
+//! a checkpoint of one cut fits another.
 //!
 //! 1. A parameter's path is that of Burn's visitors: fields and positions in lists, joined by dots
 //!    (`blocks.0.up.weight`).
 //! 2. By default the name is the path: right for a whole model, and where stages share no paths.
 //! 3. A stage that holds layers 4 to 7 of a list has them at positions 0 to 3 of its own:
-//!    [`Names::layers_from`]`("blocks", 4)` counts on from there.
-//! 4. [`Names::renamed`] changes what is left, last.
+//!    [`Names::layers_from`]`("blocks", 4)` adds 4.
+//! 4. [`Names::renamed`] changes the result, last.
 //!
-//! Two stages that claim one name cannot be saved: a pipeline warns when it is built, and refuses to save.
+//! If parameters of two stages have one name, the pipeline warns when it is built and refuses to save.
 
 use std::sync::Arc;
 
@@ -38,13 +38,13 @@ impl std::fmt::Debug for Names {
 }
 
 impl Names {
-    /// Position 0 of the list at path `list` is layer `first` of the model's.
+    /// Declares that position 0 of the list at path `list` is layer `first` of the model.
     pub fn layers_from(mut self, list: impl Into<String>, first: usize) -> Self {
         self.lists.push((list.into(), first));
         self
     }
 
-    /// Gives names that `rename` makes of those that come out of the rules before it.
+    /// Applies `rename` to the names that the other rules give.
     pub fn renamed(mut self, rename: impl Fn(&str) -> String + Send + Sync + 'static) -> Self {
         self.rename = Some(Arc::new(rename));
         self

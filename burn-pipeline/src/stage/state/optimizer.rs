@@ -31,7 +31,7 @@ pub(crate) enum StateValue {
 /// What an optimizer keeps for one parameter, by field.
 pub(crate) type ParameterState = BTreeMap<String, StateValue>;
 
-/// What a stage is to take over: values by parameter, and the state of its optimizer.
+/// What a stage takes over from a checkpoint: values by parameter, and the state of its optimizer.
 #[derive(Debug, Default)]
 pub(crate) struct StageState {
     /// Values, on the device of the parameter that each is for.
@@ -94,7 +94,7 @@ pub(crate) fn with_optimizer_state(
     let bytes = writer.into_bytes().map_err(|e| e.to_string())?;
     let record = OptimizerRecord::from_bytes(bytes).map_err(|e| e.to_string())?;
     let loaded = optimizer.load_record(record);
-    // A foreign state is skipped by Burn without a word.
+    // Burn skips state of another optimizer family silently, so it is read back and compared.
     let kept = optimizer_state(&loaded)?;
     let fields = |state: Option<&ParameterState>| state.map(|s| s.keys().cloned().collect::<Vec<_>>());
     match states.iter().find(|(id, state)| fields(kept.get(id)) != fields(Some(state))) {
@@ -102,7 +102,9 @@ pub(crate) fn with_optimizer_state(
         Some((id, state)) => {
             let path = paths.get(id).cloned().unwrap_or_default();
             let saved = state.keys().cloned().collect::<Vec<_>>().join(", ");
-            Err(format!("the optimizer does not keep what was saved for `{path}` ({saved}); is it of another family?"))
+            Err(format!(
+                "the optimizer does not keep what was saved for `{path}` ({saved}); load the checkpoint with the optimizer that saved it"
+            ))
         }
     }
 }

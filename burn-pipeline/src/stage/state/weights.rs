@@ -16,9 +16,9 @@ use std::collections::HashMap;
 pub struct NamedWeight {
     /// Its id in this module.
     pub id: ParamId,
-    /// Its path in this module; the first one, where there are several.
+    /// Its path in this module; the first one if there are several.
     pub path: String,
-    /// Its names in the whole model, one a path.
+    /// Its names in the whole model, one for each path.
     pub names: Vec<String>,
     /// Its value, without autodiff.
     pub value: AnyTensor,
@@ -26,7 +26,7 @@ pub struct NamedWeight {
 
 /// All parameters and buffers of a module, in visiting order.
 pub fn named_weights<M: Module>(module: &M, names: &Names) -> Vec<NamedWeight> {
-    // Running statistics keep their last update aside; this writes it to where it is read.
+    // Running statistics keep their last update aside; making a `valid` copy writes it back.
     drop(module.valid());
     let mut gather = Gather { path: Vec::new(), names, weights: Vec::new() };
     module.visit(&mut gather);
@@ -92,10 +92,10 @@ pub(in crate::stage) fn float_weights<M: Module>(module: &M) -> Vec<(ParamId, An
     weights.0
 }
 
-/// The module with other values; a parameter that has none keeps its own. Each stays trainable or frozen as it was,
-/// and what was one leaf of autodiff's graph at several paths stays one.
+/// The module with other values; a parameter without one keeps its own. Each stays trainable or frozen as it was, and one
+/// that sits at several paths stays one leaf of autodiff's graph.
 pub fn with_weights<M: Module>(module: M, weights: &HashMap<ParamId, AnyTensor>) -> M {
-    // What running statistics keep aside must not come back over the new value.
+    // An update that running statistics keep aside must not overwrite the new value later.
     drop(module.valid());
     module.map(&mut Replace { weights, leaves: HashMap::new() })
 }

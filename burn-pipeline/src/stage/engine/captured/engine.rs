@@ -23,11 +23,11 @@ pub(in crate::stage) struct Captured<M: Stage> {
     pub(super) strict: bool,
     pub(super) capture: Option<Device>,
     pub(super) known: HashMap<Signature, Result<Arc<Replayable>, String>>,
-    /// The same without the gradients of some outputs; `None` where it was not captured alike.
+    /// The same without the gradients of some outputs; `None` if that capture differed.
     pub(super) partial: HashMap<(Signature, Vec<usize>), Option<Arc<Replayable>>>,
     pub(super) forwarded: HashMap<usize, MicrobatchRun>,
     pub(super) halfway: HashMap<usize, MicrobatchRun>,
-    /// A forward and a backward that are done piece by piece.
+    /// A forward and a backward that run in pieces.
     pub(super) forward: Option<RunningProgram>,
     pub(super) backward: Option<RunningProgram>,
     pub(super) eager: Eager,
@@ -46,12 +46,12 @@ impl<M: Stage> Captured<M> {
             halfway: HashMap::new(),
             forward: None,
             backward: None,
-            // Where this engine is chosen, the plan splits: what cannot be captured may still defer.
+            // This engine is chosen where the plan splits, so a stage that cannot be captured may still defer.
             eager: Eager::default().deferring(true),
         }
     }
 
-    /// The programs for a call: known, or captured now. `Err` inside says why there are none.
+    /// The programs for a call: known, or captured now. The inner `Err` says why there are none.
     pub(super) fn programs_for(
         &mut self,
         function: &StageFunction<M>,

@@ -11,7 +11,7 @@ use crate::stage::state::GradientStore;
 use std::sync::Arc;
 
 impl<M: Stage> Captured<M> {
-    /// Were these microbatches captured alike, and is it worth it to put their products together?
+    /// Do these microbatches run the same programs, and do merged products move fewer bytes?
     pub(super) fn mergeable(&self, microbatches: &[usize]) -> bool {
         let runs: Option<Vec<&MicrobatchRun>> =
             microbatches.iter().map(|microbatch| self.halfway.get(microbatch)).collect();
@@ -22,7 +22,7 @@ impl<M: Stage> Captured<M> {
             && products.iter().any(|product| product.is_worth(microbatches.len()))
     }
 
-    /// Runs what each microbatch must run by itself, then the products over all.
+    /// Runs the rest of `W` of each microbatch, then the products over all of them.
     pub(super) fn merge_weights(
         &mut self,
         module: &M,

@@ -17,43 +17,43 @@ use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A captured stage, stage to run on its device.
+/// A captured stage, with what its device needs to replay it.
 pub(super) struct Replayable {
     pub(super) programs: Arc<StagePrograms>,
     pub(super) output: OutputSpec,
     pub(super) parameters: Vec<ParamId>,
     pub(super) constants: Vec<(TensorId, DispatchTensor)>,
-    /// What it was captured for.
+    /// The call that it was captured for.
     pub(super) signature: Signature,
 }
 
 impl Replayable {
-    /// The places of outputs whose gradient the backward reads and did not come.
+    /// Places of outputs whose gradient the backward reads, but which were given none.
     pub(super) fn absent(&self, seeds: &Gradients) -> Vec<usize> {
         let read = |edge: &Option<_>| edge.as_ref().is_some_and(|edge| self.programs.backward().reads(edge));
         let edges = self.programs.edges.seeds.iter().zip(seeds).enumerate();
         edges.filter(|(_, (edge, seed))| seed.is_none() && read(edge)).map(|(place, _)| place).collect()
     }
 
-    /// The parameter that a weight gradient is of.
+    /// The parameter of a weight gradient.
     pub(super) fn weight(&self, gradient: usize) -> ParamId {
         self.parameters[self.programs.edges.weight_gradients[gradient].0]
     }
 }
 
-/// One microbatch on its way through the programs.
+/// One microbatch between the first program and the last one.
 pub(super) struct MicrobatchRun {
     pub(super) stage: Arc<Replayable>,
     replay: Box<dyn Replay>,
     device: Device,
-    /// The tensors that gradients which are there lead to; `None` where all lead to something.
+    /// What depends on the gradients that were given; `None` if all of them were.
     reached: Option<HashSet<TensorId>>,
-    /// Were the parameters that are still to be read given up?
+    /// Were the parameters released that later programs read?
     unloaded: bool,
 }
 
 impl MicrobatchRun {
-    /// Starts a microbatch: feeds what arrived and the parameters.
+    /// Starts a microbatch: feeds its input, extra and target, and the parameters.
     pub(super) fn start(stage: Arc<Replayable>, call: ForwardCall, parameters: Parameters) -> Result<Self, StageError> {
         let device = parameters.device(&call);
         let replay = interpreter(&device, &stage.programs.custom)
@@ -79,7 +79,7 @@ impl MicrobatchRun {
         self.replay.feed(id, tensor).map_err(StageError::Unsupported)
     }
 
-    /// Gives up the parameters that it holds after a part, for what comes after.
+    /// Releases the parameters that are held after a program for the ones that follow.
     pub(super) fn unload(&mut self, after: Phase) {
         if !std::mem::replace(&mut self.unloaded, true) {
             let programs = self.stage.programs.clone();
@@ -87,7 +87,7 @@ impl MicrobatchRun {
         }
     }
 
-    /// Feeds the parameters that it gave up after a part, if it did.
+    /// Feeds the parameters that were released after a program, if they were.
     pub(super) fn load(&mut self, after: Phase, parameters: impl FnOnce() -> Parameters) -> Result<(), StageError> {
         if !std::mem::take(&mut self.unloaded) {
             return Ok(());
@@ -102,12 +102,12 @@ impl MicrobatchRun {
         Ok(())
     }
 
-    /// Runs some operations of a program, and hands nothing out.
+    /// Runs some operations of a program.
     pub(super) fn run_part(&mut self, program: &Program, operations: Range<usize>) {
         self.replay.run(&program.ir()[operations]);
     }
 
-    /// Hands a program's results out, once all its operations have run.
+    /// Takes a program's results out, once all its operations have run.
     pub(super) fn results(&mut self, program: &Program) -> Vec<DispatchTensor> {
         program.takes().iter().map(|tensor| self.replay.take(tensor)).collect()
     }
@@ -117,25 +117,25 @@ impl MicrobatchRun {
         self.results(program)
     }
 
-    /// Where it runs.
+    /// The device that it runs on.
     pub(super) fn device(&self) -> &Device {
         &self.device
     }
 
-    /// The same microbatch, its backward run by programs that were captured alike but for it.
+    /// The same microbatch, which goes on with the backward of another capture of the stage.
     pub(super) fn with_backward(self, stage: Arc<Replayable>) -> Self {
         Self { stage, ..self }
     }
 
-    /// The same microbatch, its backward run by its own programs with zeros for the gradients at these places; what
-    /// depends on nothing else is given up.
+    /// The same microbatch, without the gradients at these places: its own backward runs with zeros there, and results that
+    /// depend on nothing else are dropped.
     pub(super) fn without(self, absent: &[usize]) -> Self {
         let places = 0..self.stage.programs.edges.seeds.len();
         let present: Vec<usize> = places.filter(|place| !absent.contains(place)).collect();
         Self { reached: Some(self.stage.programs.reached(&present)), ..self }
     }
 
-    /// Does its backward lack nothing?
+    /// Were all gradients given that its backward reads?
     pub(super) fn is_whole(&self) -> bool {
         self.reached.is_none()
     }
@@ -144,7 +144,7 @@ impl MicrobatchRun {
         self.reached.as_ref().is_none_or(|reached| reached.contains(&gradient.id))
     }
 
-    /// Feeds the received gradients; one that is read and did not come is zero.
+    /// Feeds the received gradients; zeros for one that is read and was not received.
     pub(super) fn seed(&mut self, seeds: Gradients, program: &Program) -> Result<(), StageError> {
         let stage = self.stage.clone();
         let expected = stage.output.outputs();
@@ -156,8 +156,8 @@ impl MicrobatchRun {
             if let Some(seed) = &seed
                 && (seed.shape() != edge.shape || seed.dtype() != edge.dtype)
             {
-                let form = |shape: &burn::tensor::Shape, dtype| format!("{shape:?} of {dtype:?}");
-                let (got, expected) = (form(&seed.shape(), seed.dtype()), form(&edge.shape, edge.dtype));
+                let text = |shape: &burn::tensor::Shape, dtype| format!("{shape:?} of {dtype:?}");
+                let (got, expected) = (text(&seed.shape(), seed.dtype()), text(&edge.shape, edge.dtype));
                 return Err(StageError::GradientSpec { output, got, expected });
             }
             if program.reads(edge) {
@@ -172,7 +172,7 @@ impl MicrobatchRun {
         Ok(())
     }
 
-    /// The gradients of the input, one a tensor, from those that a program gave.
+    /// The gradients of the input, one for each of its tensors, from a program's results.
     pub(super) fn input_gradients(&self, given: &mut impl Iterator<Item = DispatchTensor>) -> Gradients {
         let edges = &self.stage.programs.edges;
         let mut take = |edge: &Option<TensorIr>| {
@@ -182,7 +182,7 @@ impl MicrobatchRun {
         edges.input_gradients.iter().map(&mut take).collect()
     }
 
-    /// The gradients of the weights, from those that a program gave.
+    /// The gradients of the weights, from a program's results.
     pub(super) fn weight_gradients(&self, given: impl Iterator<Item = DispatchTensor>) -> WeightGradients {
         let edges = self.stage.programs.edges.weight_gradients.iter().zip(given);
         let reached = edges.filter(|((_, edge), _)| self.is_reached(edge));

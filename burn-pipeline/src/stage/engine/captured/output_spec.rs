@@ -6,16 +6,16 @@ use crate::stage::engine::call::ForwardOutput;
 use crate::stage::error::StageError;
 use burn::backend::DispatchTensor;
 
-/// The form of what a forward hands on.
+/// What a training forward returns.
 #[derive(Clone, Debug)]
 pub(super) enum OutputSpec {
-    /// Outputs: form numbers, `None` at the place of tensors.
+    /// Outputs: tags, and `None` at the place of a tensor.
     Output(Vec<Option<usize>>),
-    /// A loss, and whether numbers to be observed come after it and its weight.
+    /// A loss, and whether observed numbers follow it and its weight.
     Loss(WeightSource, bool),
 }
 
-/// Where a loss's weight comes from.
+/// The source of a loss's weight.
 #[derive(Clone, Debug)]
 pub(super) enum WeightSource {
     None,
@@ -32,16 +32,16 @@ impl OutputSpec {
         }
     }
 
-    /// What a training forward hands on, from what the program gave.
+    /// What the training forward returns, from the program's results.
     ///
     /// # Errors
-    /// If a loss was to be handed on and none was given.
+    /// If there is no result for the loss.
     pub(super) fn forward_output(&self, outputs: Vec<DispatchTensor>) -> Result<ForwardOutput, StageError> {
         let mut outputs = outputs.into_iter().map(AnyTensor::from_dispatch);
         match self {
             OutputSpec::Output(parts) => {
                 let part = |part: &Option<usize>| match part {
-                    Some(form) => Some(PayloadPart::Tag(*form)),
+                    Some(tag) => Some(PayloadPart::Tag(*tag)),
                     None => outputs.next().map(PayloadPart::Tensor),
                 };
                 Ok(ForwardOutput::Activations(Payload::from_parts(parts.iter().filter_map(part).collect::<Vec<_>>())))

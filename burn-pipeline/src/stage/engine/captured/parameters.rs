@@ -9,14 +9,14 @@ use burn::module::{Flag, Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::tensor::kind::Basic;
 use burn::tensor::{Bool, DType, Device, GradientCheckpointingStrategy, Int, Tensor};
 
-/// What a capture needs to know of a parameter.
+/// What a capture depends on in a parameter.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct ParameterSpec {
     pub(super) shape: Vec<usize>,
     pub(super) dtype: DType,
     /// Is its gradient wanted?
     pub(super) trainable: bool,
-    /// The earlier parameter that is the same leaf of autodiff's graph (tied weights).
+    /// The place of an earlier parameter that is the same leaf of autodiff's graph (tied weights).
     pub(super) same_as: Option<usize>,
 }
 
@@ -84,7 +84,7 @@ fn node(tensor: &DispatchTensor) -> Option<NodeId> {
     }
 }
 
-/// What a mapper does to a module on its way into, through, and out of a capture.
+/// What happens to a module's parameters before, during and after a capture.
 enum Step<'a> {
     /// Every parameter becomes a placeholder on the capture device.
     Empty { device: &'a Device },
@@ -109,12 +109,13 @@ pub(super) fn captured_module<M: Module>(
     device: &Device,
     strategy: GradientCheckpointingStrategy,
 ) -> Result<(M, Vec<DispatchTensor>), String> {
-    // `valid` gives buffers that change in forward a state of their own, and takes autodiff off constants.
+    // `valid` gives changing buffers a state of their own (the user's module must not see the capture's updates), and
+    // takes autodiff off constants.
     let (module, _) = map(module.valid(), parameters, Step::Empty { device });
     let (module, leaves) = map(module.to_device(device), parameters, Step::Lift { strategy });
     match leaves.len() == parameters.specs.len() {
         true => Ok((module, leaves)),
-        false => Err("its parameters are not visited and mapped alike".to_owned()),
+        false => Err("`Module::visit` and `Module::map` do not go through its parameters in the same order".to_owned()),
     }
 }
 
@@ -136,12 +137,12 @@ fn map<M: Module>(module: M, parameters: &Parameters, step: Step<'_>) -> (M, Vec
 
 impl Map<'_> {
     fn next(&mut self, tensor: DispatchTensor) -> DispatchTensor {
-        let Some(form) = self.specs.get(self.done.len()) else { return tensor };
-        let shared = form.same_as.and_then(|place| self.done.get(place)).cloned();
+        let Some(spec) = self.specs.get(self.done.len()) else { return tensor };
+        let shared = spec.same_as.and_then(|place| self.done.get(place)).cloned();
         let next = shared.unwrap_or_else(|| match &self.step {
-            Step::Empty { device } => placeholder(&form.shape, form.dtype, device),
+            Step::Empty { device } => placeholder(&spec.shape, spec.dtype, device),
             // Buffers stay without autodiff: Burn cannot move tensors under autodiff to where they are already.
-            Step::Lift { strategy } if form.trainable => leaf(tensor, *strategy, true),
+            Step::Lift { strategy } if spec.trainable => leaf(tensor, *strategy, true),
             Step::Lift { .. } => tensor,
             Step::Lower => lowered(tensor),
         });

@@ -1,17 +1,18 @@
-//! Backwards without the gradients of some outputs: those that nothing downstream used.
+//! Backwards without the gradients of outputs that nothing downstream used.
 //!
-//! Guarantees: what depends on such outputs alone has no gradient, so that no zeros reach an optimizer. A microbatch
-//! whose forward has run already goes on.
+//! Guarantees: a parameter or input that influences such outputs alone gets no gradient, rather than zeros that an
+//! optimizer would step with. Microbatches whose forward has run already are finished.
 //!
-//! 1. Which gradients are absent is known when a backward comes, and may differ from microbatch to microbatch. For each
-//!    set of them the stage is captured once more, without them, on zeros of the specs that the first capture was made
-//!    for. So nothing is computed for an output without a gradient.
-//! 2. Tensors are numbered in order of appearance, and a backward comes after the forward: so both captures name the
-//!    forward's tensors alike, and an interpreter that ran the first one's forward can run the second one's backward.
-//! 3. That is checked: both forwards must be the same operations on the same tensors. They are not where a forward does
-//!    not do the same twice (it counts its calls, say). The microbatches under way then run the first capture's backward
-//!    with zeros in these places, and what no other gradient leads to is left out. Later ones run the plain way: a stage
-//!    that is not the same twice is not replayed. Where a plain run was ruled out, that is an error.
+//! 1. The set of absent gradients is known when a backward starts, and may differ between microbatches. For each set the
+//!    stage is captured once more, on zeros of the first capture's signature, without these gradients. So nothing is
+//!    computed for an output without a gradient.
+//! 2. Burn numbers tensors in order of appearance, and the backward is recorded after the forward. So both captures give
+//!    the forward's tensors the same numbers, and an interpreter that ran the first capture's forward can run the second
+//!    one's backward.
+//! 3. This is checked: both forwards must be the same operations on the same tensors. A forward that differs from call to
+//!    call (it counts its calls, say) fails the check. Microbatches under way then run the first capture's backward with
+//!    zeros, and results that depend on zeros alone are dropped. Later ones run eagerly, or fail where
+//!    [`SplitBackward::Captured`](crate::stage::SplitBackward::Captured) was asked for.
 
 use super::engine::Captured;
 use super::microbatch_run::{MicrobatchRun, Replayable};
@@ -21,10 +22,10 @@ use crate::stage::Stage;
 use crate::stage::error::StageError;
 use std::sync::Arc;
 
-const DIFFERS: &str = "its forward is not the same operations each time, or its backward without the gradients of outputs that nobody uses needs what its forward has let go of";
+const DIFFERS: &str = "its forward is not the same operations each time, or its backward without the gradients of unused outputs reads what its forward has released";
 
 impl<M: Stage> Captured<M> {
-    /// A microbatch on its way to a backward without the gradients of the outputs at these places.
+    /// The microbatch, to go on with a backward without the gradients of the outputs at these places.
     pub(super) fn without(
         &mut self,
         module: &M,
@@ -46,7 +47,7 @@ impl<M: Stage> Captured<M> {
         })
     }
 
-    /// The programs without these gradients; `None`, and no more replays of this form, where they are not alike.
+    /// The programs without these gradients; `None`, and no more replays for this signature, if the captures differ.
     fn capture_without(
         &mut self,
         module: &M,
@@ -58,7 +59,7 @@ impl<M: Stage> Captured<M> {
         let call = stage.signature.call(run.device());
         let reason = match record(&mut self.capture, &self.function, module, &call, &parameters, absent) {
             Ok((programs, ..)) if programs.continues(&stage.programs) => {
-                tracing::info!(?absent, "stage captured without the gradients of outputs that nobody uses");
+                tracing::info!(?absent, "stage captured without the gradients of unused outputs");
                 let (output, parameters, constants) =
                     (stage.output.clone(), stage.parameters.clone(), stage.constants.clone());
                 let (programs, signature) = (Arc::new(programs), stage.signature.clone());
@@ -71,7 +72,7 @@ impl<M: Stage> Captured<M> {
         if self.strict {
             return Err(StageError::Unsupported(format!("the stage cannot be captured: {reason}")));
         }
-        tracing::warn!(?absent, reason, "stage is not replayed any more: its backward is not split");
+        tracing::warn!(?absent, reason, "stage is no longer replayed: its backward is not split");
         self.known.insert(stage.signature.clone(), Err(reason));
         Ok(None)
     }

@@ -1,13 +1,13 @@
 //! Recording one forward and its seeded backward of a stage.
 //!
-//! 1. Everything that is fed becomes a placeholder on a capture device, which has the stage's device's defaults;
-//!    parameters are not copied. Constants of the module are.
-//! 2. The stage's forward (with the loss, on the last stage) runs on them under autodiff; then the backward, from
-//!    placeholders for the gradients of all outputs but those that are said to be absent ([`HeldOutputs`]).
-//! 3. Names of placeholders, outputs and gradients make the edges of the recording. Gradients that are absent keep their
-//!    placeholder, so that tensors are numbered alike whatever is absent.
+//! 1. Input, extra, target and parameters become placeholders on a capture device, which has the default element types of
+//!    the stage's device. Parameters are not copied; constants of the module are.
+//! 2. The stage's forward (and the loss, on the last stage) runs on the placeholders under autodiff. Then its backward
+//!    runs from placeholders for the outputs' gradients ([`HeldOutputs`]), except those declared absent.
+//! 3. The identifiers of placeholders, outputs and gradients become the edges of the recording. An absent gradient keeps
+//!    its placeholder, so that tensors are numbered the same whichever gradients are absent.
 //!
-//! All of it runs under `catch_unwind`: what cannot be captured panics somewhere in Burn.
+//! All of it runs under `catch_unwind`: an operation that cannot be captured panics somewhere in Burn.
 
 use super::output_spec::{OutputSpec, WeightSource};
 use super::parameters::{Parameters, captured_module, edges, lowered_module};
@@ -27,7 +27,7 @@ use burn::module::Module;
 use burn::tensor::{Device, DeviceConfig, GradientCheckpointingStrategy};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Why there is no recording.
+/// The reason for having no recording.
 #[derive(Debug)]
 pub(super) enum Refusal {
     /// The call does not fit the stage: the error that a plain forward gives.
@@ -48,8 +48,8 @@ impl From<String> for Refusal {
     }
 }
 
-/// Captures a stage; the outputs at the places in `absent` have no gradient. `capture` keeps the capture device: the
-/// process has few.
+/// Captures a stage; the outputs at the places in `absent` have no gradient. `capture` keeps the capture device for the
+/// next time, since a process can open only a few.
 pub(super) fn record<M: Stage>(
     capture: &mut Option<Device>,
     function: &StageFunction<M>,
@@ -131,8 +131,8 @@ fn trace<M: Stage>(
     let of =
         |leaf: &Option<AnyTensor>| leaf.as_ref().and_then(|leaf| captured::gradient(leaf.as_dispatch(), &gradients));
     edges.input_gradients = inputs.iter().map(of).collect();
-    for (place, (leaf, form)) in leaves.iter().zip(&parameters.specs).enumerate() {
-        if form.trainable && form.same_as.is_none() {
+    for (place, (leaf, spec)) in leaves.iter().zip(&parameters.specs).enumerate() {
+        if spec.trainable && spec.same_as.is_none() {
             edges.weight_gradients.extend(captured::gradient(leaf, &gradients).map(|gradient| (place, gradient)));
         }
     }
@@ -158,15 +158,15 @@ fn attach(
     Ok((attached, leaves))
 }
 
-/// The tensors that a backward starts from, noted as edges, and the form of what is handed on.
+/// The tensors that a backward starts from, recorded as edges, and what the forward returns.
 fn outputs(computed: TrackedOutput, edges: &mut Edges) -> Result<(Vec<AnyTensor>, OutputSpec), String> {
     let (outputs, shape) = match computed {
         TrackedOutput::Output(payload) => {
-            let form = |part: &PayloadPart| match part {
+            let tag = |part: &PayloadPart| match part {
                 PayloadPart::Tensor(_) => None,
-                PayloadPart::Tag(form) => Some(*form),
+                PayloadPart::Tag(tag) => Some(*tag),
             };
-            (payload.tensors().cloned().collect(), OutputSpec::Output(payload.parts().map(form).collect()))
+            (payload.tensors().cloned().collect(), OutputSpec::Output(payload.parts().map(tag).collect()))
         }
         TrackedOutput::Loss(loss) => {
             let (value, weight) = (AnyTensor::new(loss.value), loss.weight);
@@ -195,12 +195,12 @@ fn floats(outputs: &[AnyTensor]) -> Vec<burn::backend::DispatchTensor> {
     outputs.iter().filter(|output| output.kind() == TensorKind::Float).cloned().map(AnyTensor::into_dispatch).collect()
 }
 
-/// Refuses a stage whose forward changed a buffer: a replay would not.
+/// Refuses a stage whose forward changed a buffer: a replay would not change it.
 ///
-/// Burn's `RunningState` keeps updates aside until the state is next read; `valid` reads it, and fails on what the
-/// capture's autodiff computed.
+/// Burn's `RunningState` keeps its updates aside until it is next read. `valid` reads it, and panics if the update is a
+/// tensor of the capture's autodiff: that panic is the sign of a changed buffer.
 fn unchanged<M: Module>(module: M, parameters: &Parameters) -> Result<(), String> {
-    if parameters.specs.iter().all(|form| form.trainable) {
+    if parameters.specs.iter().all(|spec| spec.trainable) {
         return Ok(());
     }
     let read = catch_unwind(AssertUnwindSafe(|| drop(lowered_module(module, parameters).valid())));

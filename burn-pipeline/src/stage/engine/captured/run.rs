@@ -16,7 +16,7 @@ use crate::stage::state::{Accumulation, GradientStore};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-/// Says how many operations of backend extensions are replayed as such.
+/// The number of operations of backend extensions that are replayed whole, as text.
 fn extensions(programs: &[Arc<StagePrograms>]) -> String {
     let names: BTreeSet<&str> = programs.iter().flat_map(|programs| programs.custom_operations()).collect();
     match names.len() {
@@ -27,7 +27,7 @@ fn extensions(programs: &[Arc<StagePrograms>]) -> String {
 
 /// The parts of the work, each once.
 impl<M: Stage> Captured<M> {
-    /// A forward, fed; the call back where the stage could not be captured.
+    /// A forward, its inputs fed; the call is returned if the stage could not be captured.
     fn start_forward(
         &mut self,
         function: &StageFunction<M>,
@@ -48,7 +48,7 @@ impl<M: Stage> Captured<M> {
         stage.output.forward_output(outputs)
     }
 
-    /// A backward, fed; the seeds back where the forward was not run here.
+    /// A backward, its gradients fed; they are returned if the forward ran eagerly.
     fn start_backward(
         &mut self,
         module: &M,
@@ -208,7 +208,7 @@ impl<M: Stage> EngineState for Captured<M> {
             (0, []) => "no microbatch was run yet".to_owned(),
             (_, []) => format!("its backward is split, and it could be captured{}", extensions(&programs)),
             (0, refused) => format!("it cannot be captured: {}", refused.join("; ")),
-            (_, refused) => format!("captured for some specs of its inputs, not for others: {}", refused.join("; ")),
+            (_, refused) => format!("captured for some shapes of its inputs, not for others: {}", refused.join("; ")),
         };
         let deferred = self.eager.report().deferred;
         let captured = self.known.is_empty() || !programs.is_empty();

@@ -1,4 +1,4 @@
-//! A program on its way: how far it has run.
+//! A program that has started: how far it has run.
 
 use super::microbatch_run::{MicrobatchRun, Replayable};
 use super::parameters::Parameters;
@@ -18,7 +18,7 @@ pub(super) struct RunningProgram {
 }
 
 impl RunningProgram {
-    /// A forward, fed.
+    /// A forward, its inputs fed.
     pub(super) fn forward(
         stage: Arc<Replayable>,
         call: ForwardCall,
@@ -29,7 +29,7 @@ impl RunningProgram {
         Ok(Self { run, microbatch, phase: Phase::Forward, programs, at: 0 })
     }
 
-    /// A backward of a forwarded microbatch, fed: `B` or `I`.
+    /// `B` or `I` of a microbatch after its forward, its gradients fed.
     pub(super) fn backward(
         run: MicrobatchRun,
         microbatch: usize,
@@ -59,7 +59,7 @@ impl RunningProgram {
         self.at = end;
     }
 
-    /// Runs what is left, and hands the results out.
+    /// Runs the rest, and takes the results out.
     pub(super) fn finish(mut self) -> (MicrobatchRun, Vec<DispatchTensor>) {
         self.advance(usize::MAX);
         let given = self.run.results(self.programs.program(self.phase));

@@ -1,4 +1,4 @@
-//! What decides whether a captured stage fits a call: specs, shapes and element types, and nothing of the values.
+//! The key of a stage's programs: shapes, element types and tags of what a call holds, and none of its values.
 
 use super::parameters::{ParameterSpec, Parameters};
 use crate::stage::boundary::AnyTensor;
@@ -14,7 +14,7 @@ enum PartSpec {
     Tag(usize),
 }
 
-/// The key under which a stage's programs are kept.
+/// What two calls must have in common to be run by the same programs.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Signature {
     input: Vec<PartSpec>,
@@ -41,7 +41,7 @@ impl Signature {
 }
 
 impl Signature {
-    /// A call of this form, of zeros.
+    /// A call that has this signature, of zeros.
     pub(super) fn call(&self, device: &Device) -> ForwardCall {
         let payload = |parts: &[PartSpec]| Payload::from_parts(parts.iter().map(|part| part.zeros(device)));
         ForwardCall {
@@ -58,7 +58,7 @@ impl Signature {
 impl PartSpec {
     fn zeros(&self, device: &Device) -> PayloadPart {
         let (shape, dtype) = match self {
-            PartSpec::Tag(form) => return PayloadPart::Tag(*form),
+            PartSpec::Tag(tag) => return PayloadPart::Tag(*tag),
             PartSpec::Tensor(shape, dtype) => (Shape::from(shape.clone()), *dtype),
         };
         let device = device.clone().inner();
@@ -72,15 +72,15 @@ impl PartSpec {
 }
 
 fn specs(payload: &Payload) -> Vec<PartSpec> {
-    let form = |part: &PayloadPart| match part {
+    let spec = |part: &PayloadPart| match part {
         PayloadPart::Tensor(tensor) => PartSpec::Tensor(tensor.shape().to_vec(), tensor.dtype()),
-        PayloadPart::Tag(form) => PartSpec::Tag(*form),
+        PayloadPart::Tag(tag) => PartSpec::Tag(*tag),
     };
-    payload.parts().map(form).collect()
+    payload.parts().map(spec).collect()
 }
 
 impl Parameters {
-    /// The device that a call runs on: that of the module, else that of what arrived.
+    /// The device that a call runs on: the module's, or the input's if the module has no parameter.
     pub(super) fn device(&self, call: &ForwardCall) -> Device {
         let first = self.values.first().map(|value| Device::new(burn::backend::TensorMetadata::device(value)));
         first.or_else(|| call.input.tensors().next().map(|tensor| tensor.device())).unwrap_or_default()

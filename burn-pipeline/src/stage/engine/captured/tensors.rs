@@ -14,7 +14,7 @@ use burn::backend::{
 };
 use burn::tensor::{DType, Device, GradientCheckpointingStrategy, Shape};
 
-/// A tensor that stands for one that is fed later: it has no value, so a forward that reads it is noticed.
+/// A tensor that stands for one that is fed later. It has no value, so a forward that reads it fails.
 pub(super) fn placeholder(shape: &[usize], dtype: DType, device: &Device) -> DispatchTensor {
     let (shape, device) = (Shape::from(shape.to_vec()), device.as_dispatch());
     match dtype {
@@ -52,7 +52,7 @@ pub(super) fn lowered(tensor: DispatchTensor) -> DispatchTensor {
     DispatchTensor { kind, autodiff: DispatchAutodiffContext::Disabled }
 }
 
-/// A captured tensor's name in the recording.
+/// A captured tensor as an edge of the recording.
 pub(super) fn edge(tensor: &DispatchTensor) -> Result<TensorIr, String> {
     let named = |id: TensorId| {
         let (shape, dtype) = (tensor.shape(), tensor.dtype());
@@ -62,10 +62,13 @@ pub(super) fn edge(tensor: &DispatchTensor) -> Result<TensorIr, String> {
         DispatchTensorKind::Capture(BackendTensor::Float(tensor)) => Ok(named(tensor.id())),
         DispatchTensorKind::Capture(BackendTensor::Int(tensor)) => Ok(named(tensor.id())),
         DispatchTensorKind::Capture(BackendTensor::Bool(tensor)) => Ok(named(tensor.id())),
-        _ => match tracked(tensor) {
-            Some(tensor) => Ok(named(tensor.primitive().id())),
-            None => Err("it hands on a tensor that it did not compute from what it was given".to_owned()),
-        },
+        _ => {
+            match tracked(tensor) {
+                Some(tensor) => Ok(named(tensor.primitive().id())),
+                None => Err("it returns a tensor that it did not compute from its input, extra, target or parameters"
+                    .to_owned()),
+            }
+        }
     }
 }
 
@@ -74,7 +77,7 @@ pub(super) fn backward(root: &DispatchTensor) -> Result<Gradients, String> {
     tracked(root).map(|root| root.clone().backward()).ok_or_else(|| "its root is not a captured tensor".to_owned())
 }
 
-/// The name of a leaf's gradient.
+/// A leaf's gradient as an edge of the recording.
 pub(super) fn gradient(leaf: &DispatchTensor, gradients: &Gradients) -> Option<TensorIr> {
     let gradient = tracked(leaf)?.grad(gradients)?;
     let (id, shape, dtype) = (gradient.id(), gradient.shape(), gradient.dtype());
