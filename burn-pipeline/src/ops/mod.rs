@@ -1,7 +1,8 @@
-//! The custom tensor operations beneath a stage: what Burn's autodiff does not offer as it is.
+//! Tensor operations beneath a stage that Burn's autodiff does not have: seeded backwards, deferred weight gradients.
 //!
 //! [`PipelineOps`] is a backend extension: one trait, implemented for every backend and for autodiff over it,
-//! so that a `Tensor` of any device reaches it through Burn's dispatch. One file an operation.
+//! so that a `Tensor` of any device reaches it through Burn's dispatch. [`seed`] holds the first, [`deferred`](mod@deferred)
+//! the second.
 
 mod deferred;
 mod seed;

@@ -1,15 +1,18 @@
 //! Backward of several outputs, seeded with gradients that arrive later, without touching the outputs' storage.
 //!
-//! Guarantees: the gradients equal those of `sum(output * gradient)` over the outputs that have a gradient, bit for
-//! bit, but no pass over the activation is made, and each output's storage is free as soon as its last other holder
-//! lets go: only its graph node is kept (what Megatron calls `deallocate_output_tensor`). An output without a gradient,
-//! which nothing downstream used, has no part in the backward: what only it depends on gets no gradient at all, as on
-//! one device, and not zeros, which an optimizer would step with (weight decay, moments).
+//! Guarantees: the gradients equal those of `sum(output * gradient)` over the outputs that have a gradient, bit for bit.
+//! No pass over the activation is made, and each output's storage is free as soon as its last other holder drops it: only
+//! its graph node is kept (Megatron's `deallocate_output_tensor`). An output without a gradient, which nothing downstream
+//! used, has no part in the backward: what influences it alone gets no gradient at all, as on one device, rather than
+//! zeros that an optimizer would step with (weight decay, moments).
 //!
-//! 1. [`HeldOutputs::new`] gives the outputs' storage back and keeps their nodes.
-//! 2. [`HeldOutputs::seed`] chains one binary operation for each output that has a gradient, starting from a scalar
-//!    that tracks nothing; the end of the chain is the root of the backward.
-//! 3. In backward, each operation hands its gradient to its output's node.
+//! 1. [`HeldOutputs::new`] drops the outputs' storage and keeps their nodes.
+//! 2. [`HeldOutputs::seed`] chains one binary operation for each output that has a gradient, starting from a scalar that
+//!    tracks nothing; the end of the chain is the root of the backward.
+//! 3. In backward, each operation registers the received gradient at its output's node, and passes on along the chain.
+//!
+//! This is the seam with Burn's autodiff: Burn starts a backward at one tensor, with ones. The chain is that tensor; its
+//! operations ignore the ones and register what was received instead.
 
 use super::PipelineOps;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
@@ -23,7 +26,7 @@ use burn::backend::{
 use burn::tensor::{DType, Shape};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The graph node of an output, its storage being gone; clones share it.
+/// The graph node of an output whose storage is released; clones share it.
 #[derive(Clone, Default)]
 pub struct HeldNode(Arc<Mutex<Option<NodeGuard>>>);
 
@@ -43,7 +46,7 @@ impl HeldNode {
     }
 }
 
-/// The gradient of one output on its way into a backward.
+/// The received gradient of one output.
 #[derive(Debug, Clone)]
 pub struct OutputGradient(DispatchTensor);
 
@@ -56,8 +59,8 @@ pub struct HeldOutputs {
 }
 
 impl HeldOutputs {
-    /// Takes float outputs as they leave a stage (with autodiff). Returns `None` where no output depends on anything
-    /// that needs a gradient: there is then no backward to run.
+    /// Takes the float outputs of a stage, under autodiff. `None` if no output depends on anything that needs a gradient, so
+    /// that there is no backward to run.
     pub fn new(outputs: Vec<DispatchTensor>) -> Option<Self> {
         let like = outputs.iter().find(|output| Dispatch::is_tracked(output))?;
         let start = scalar_like(like);
@@ -100,6 +103,8 @@ where
     type State = OutputGradient;
 
     fn backward(self, ops: Ops<Self::State, 2>, grads: &mut Gradients, _: &mut Checkpointer) {
+        // `upstream` is the chain's scalar. It goes on to the rest of the chain, so that every operation of it runs; the
+        // output's node gets the received gradient, whatever the scalar is.
         let upstream = grads.consume::<B>(&ops.node);
         let [chain, output] = ops.parents;
         if let Some(node) = chain {
@@ -119,7 +124,7 @@ where
     <DispatchTensor as DispatchKindConversion<B>>::try_into_backend(tensor).ok().map(|t| t.float())
 }
 
-/// Keeps an output's node, and gives its storage back.
+/// Keeps an output's node, and returns its storage without the node.
 pub(super) fn hold<B: Backend, C: CheckpointStrategy>(
     output: FloatTensor<Autodiff<B, C>>,
     held: HeldNode,
@@ -140,7 +145,8 @@ where
 {
     let Some(output_node) = held.take() else { return chain };
     let (chain, chain_node) = chain.into_parts();
-    // The node's guard keeps the graph alive until the step is registered.
+    // The guard must live until `prepare` has registered this operation as a child: Burn frees a graph whose nodes have no
+    // holder.
     match SeedOutput.prepare::<C>([chain_node, output_node]).compute_bound().stateful() {
         OpsKind::Tracked(prep) => prep.finish(gradient, chain),
         OpsKind::UnTracked(prep) => prep.finish(chain),

@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-/// A tensor of Burn's capture backend, of whatever kind.
+/// A tensor of Burn's capture backend, of any kind.
 pub type CaptureTensor = FloatTensor<Capture>;
 
 /// Shape and element type of a tensor.
@@ -36,7 +36,7 @@ pub struct OperandSpec {
 }
 
 impl OperandSpec {
-    /// A form.
+    /// A spec of this shape and element type.
     pub fn new(shape: Shape, dtype: DType) -> Self {
         Self { shape, dtype }
     }
@@ -46,20 +46,20 @@ impl OperandSpec {
 ///
 /// Its tensors are inputs; whatever else it reads (sizes, options) is held by the value itself.
 pub trait CapturedOp: Debug + Send + Sync + 'static {
-    /// Its name, with everything that tells it from others: operations of one name are taken to be the same.
+    /// Its name, which must include its options: two operations with one name are taken to be the same.
     fn name(&self) -> String;
 
-    /// The forms of its outputs, from those of its inputs alone.
+    /// The specs of its outputs, computed from those of its inputs alone.
     fn outputs(&self, inputs: &[OperandSpec]) -> Vec<OperandSpec>;
 
-    /// Floating-point operations, given the forms of all its tensors; by default one an element of the largest.
+    /// Floating-point operations, given the specs of all its tensors; by default one for each element of the largest.
     fn flops(&self, inputs: &[OperandSpec], outputs: &[OperandSpec]) -> u64 {
-        let elements = |form: &OperandSpec| form.shape.num_elements() as u64;
+        let elements = |spec: &OperandSpec| spec.shape.num_elements() as u64;
         inputs.iter().chain(outputs).map(elements).max().unwrap_or(0)
     }
 
-    /// Runs it on tensors of the device that replays it, without autodiff. It must give what `outputs` says, on the
-    /// same device.
+    /// Runs it on tensors of the device that replays it, without autodiff. The results must have the specs that `outputs`
+    /// gives, on the same device.
     fn run(&self, inputs: Vec<DispatchTensor>) -> Vec<DispatchTensor>;
 }
 
@@ -87,8 +87,8 @@ impl CustomOps {
 
     /// Floating-point operations of one of them.
     pub(super) fn flops(&self, op: &CustomOpIr) -> u64 {
-        let forms = |tensors: &[TensorIr]| tensors.iter().map(form).collect::<Vec<_>>();
-        self.0.get(&op.id).map_or(0, |custom| custom.flops(&forms(&op.inputs), &forms(&op.outputs)))
+        let specs = |tensors: &[TensorIr]| tensors.iter().map(spec).collect::<Vec<_>>();
+        self.0.get(&op.id).map_or(0, |custom| custom.flops(&specs(&op.inputs), &specs(&op.outputs)))
     }
 
     /// What an interpreter calls for each of them.
@@ -110,7 +110,7 @@ impl CustomOps {
     }
 }
 
-fn form(tensor: &TensorIr) -> OperandSpec {
+fn spec(tensor: &TensorIr) -> OperandSpec {
     OperandSpec::new(tensor.shape.clone(), tensor.dtype)
 }
 
@@ -125,8 +125,8 @@ where
     })
 }
 
-/// Hands an output to the interpreter. A tensor of another backend breaks the contract of [`CapturedOp::run`]; it is
-/// not handed on, and whoever reads it says that it is missing.
+/// Gives an output to the interpreter. A tensor of another backend breaks the contract of [`CapturedOp::run`]; it is
+/// dropped, and the operation that reads it fails because it is missing.
 fn write<B: BackendIr>(handles: &mut HandleContainer<B::Handle>, tensor: &TensorIr, output: DispatchTensor)
 where
     DispatchTensor: DispatchKindConversion<B>,
@@ -140,7 +140,7 @@ where
     }
 }
 
-/// What a thread that captures a stage knows.
+/// The capture that a thread is in.
 struct Open {
     device: Device,
     ops: CustomOps,
@@ -155,7 +155,7 @@ pub fn captured_for() -> Option<Device> {
     OPEN.with_borrow(|open| open.as_ref().map(|open| open.device.clone()))
 }
 
-/// Runs a capture for a device; gives the custom operations that it recorded beside what it gave.
+/// Runs a capture for a device, and returns its result with the custom operations that it recorded.
 pub(crate) fn capturing<T>(device: &Device, capture: impl FnOnce() -> T) -> (T, CustomOps) {
     struct Reopen(Option<Open>);
 
@@ -172,11 +172,11 @@ pub(crate) fn capturing<T>(device: &Device, capture: impl FnOnce() -> T) -> (T, 
     (given, ops.unwrap_or_default())
 }
 
-/// Records an operation as one, and gives its outputs; `None`, and nothing is recorded, outside a capture of a stage
-/// and for an operation without input.
+/// Records an operation as one, and returns its outputs. Outside a capture of a stage, and for an operation without input,
+/// it records nothing and returns `None`.
 ///
-/// To be called in an extension's implementation for `Capture`, where [`captured_for`] says that the device has a kernel
-/// for it.
+/// Call it in an extension's implementation for `Capture`, if the device that [`captured_for`] returns has a kernel for the
+/// operation.
 pub fn record_op(op: impl CapturedOp, inputs: Vec<CaptureTensor>) -> Option<Vec<CaptureTensor>> {
     let client = inputs.first()?.client.clone();
     let (name, op) = (op.name(), Arc::new(op));
@@ -185,15 +185,15 @@ pub fn record_op(op: impl CapturedOp, inputs: Vec<CaptureTensor>) -> Option<Vec<
         ops.entry(name.clone()).or_insert_with(|| op.clone());
         Some(())
     })?;
-    let forms: Vec<_> = inputs.iter().map(|input| OperandSpec::new(input.shape(), input.dtype())).collect();
-    let output = |form: OperandSpec| {
+    let specs: Vec<_> = inputs.iter().map(|input| OperandSpec::new(input.shape(), input.dtype())).collect();
+    let output = |spec: OperandSpec| {
         let id = client.create_empty_handle();
         (
-            TensorIr::uninit(id, form.shape.clone(), form.dtype),
-            RouterTensor::new(id, form.shape, form.dtype, client.clone()),
+            TensorIr::uninit(id, spec.shape.clone(), spec.dtype),
+            RouterTensor::new(id, spec.shape, spec.dtype, client.clone()),
         )
     };
-    let (outputs, tensors): (Vec<_>, Vec<_>) = op.outputs(&forms).into_iter().map(output).unzip();
+    let (outputs, tensors): (Vec<_>, Vec<_>) = op.outputs(&specs).into_iter().map(output).unzip();
     let inputs = inputs.into_iter().map(RouterTensor::into_ir).collect();
     client.register_op(OperationIr::Custom(CustomOpIr { id: name, inputs, outputs, scalars: Vec::new() }));
     Some(tensors)

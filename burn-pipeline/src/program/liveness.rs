@@ -1,12 +1,13 @@
-//! Last uses along a sequence of parts: what is given up where, and what is held in between.
+//! Last uses along a sequence of programs: where tensors are released, and what is held between programs.
 //!
-//! 1. The last operation, of any part, that reads a tensor is found; handing it out after a part counts as a read.
-//! 2. There its status becomes `ReadWrite`: the interpreter gives the storage up, and the backend may write in its
-//!    place. An operation that reads one tensor twice leaves it, and an explicit drop follows.
-//! 3. What is made and never read is dropped at once.
-//! 4. Parameters and views of them that are alive between two parts are listed, so that they can be given up there.
-//! 5. Walking along, storage that lives at the end of each part is counted; parameters and constants, which the
-//!    module holds in any case, are not.
+//! 1. The last operation, in any program of the sequence, that reads a tensor is found; taking a tensor out after a
+//!    program counts as a read.
+//! 2. There the tensor's status becomes `ReadWrite`: the interpreter releases the storage, and the backend may write in its
+//!    place. An operation that reads one tensor twice must not, so an explicit drop follows it.
+//! 3. A tensor that nothing reads is dropped at once.
+//! 4. Parameters and views of them that are alive between two programs are listed, so that they can be released there.
+//! 5. The storage that is alive at the end of each program is counted, except parameters and constants, which the module
+//!    holds in any case.
 
 use super::cost;
 use super::custom::CustomOps;
@@ -16,21 +17,21 @@ use super::storage::Storages;
 use burn::backend::ir::{IrVisitorMut, OperationIr, TensorId, TensorIr, TensorStatus};
 use std::collections::{HashMap, HashSet};
 
-/// A part before last uses are known.
+/// A program before last uses are known.
 #[derive(Clone, Debug)]
 pub(super) struct Draft {
     pub(super) phase: Phase,
     pub(super) operations: Vec<OperationIr>,
-    /// What can be fed before it; only what is read is.
+    /// What can be fed before it; only what is read will be.
     pub(super) feeds: Vec<TensorIr>,
-    /// What is handed out after it.
+    /// What is taken out after it.
     pub(super) takes: Vec<TensorIr>,
 }
 
-/// A place in a sequence of parts: part, then operation; hand-outs come after all operations.
+/// A point in a sequence: the program's place, then the operation's; taking results out comes after all operations.
 type Point = (usize, usize);
 
-/// Turns the parts of one sequence into programs.
+/// Finds last uses along one sequence.
 pub(super) fn programs(drafts: Vec<Draft>, recording: &Recording) -> Vec<Program> {
     let last = last_uses(&drafts);
     let mut live = Live::new(recording);
@@ -67,6 +68,7 @@ fn program(part: usize, draft: Draft, last: &HashMap<TensorId, Point>, live: &mu
     }
     let mut takes = draft.takes;
     let mut given = HashSet::new();
+    // Backwards, since a tensor that is taken out twice may only be released the second time.
     for taken in takes.iter_mut().rev() {
         let gives_up = last.get(&taken.id) == Some(&(part, end)) && given.insert(taken.id);
         taken.status = if gives_up { TensorStatus::ReadWrite } else { TensorStatus::ReadOnly };
@@ -132,7 +134,7 @@ impl IrVisitorMut for Mark<'_> {
 struct Live {
     tensors: HashSet<TensorId>,
     storages: Storages,
-    /// Storage that the module holds.
+    /// Parameters and constants: storage that the module holds.
     borrowed: HashSet<TensorId>,
     /// The module's parameters.
     parameters: Vec<TensorIr>,

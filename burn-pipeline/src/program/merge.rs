@@ -2,11 +2,11 @@
 //!
 //! Guarantees: the same gradients up to the order of additions; nothing more is held between `I` and `W`.
 //!
-//! 1. The gradient of a linear layer's weight is `xᵀ·g` over the rows of a microbatch: a matrix product whose left
-//!    side is swapped, maybe summed over a leading dimension, maybe reshaped. Such chains at the end of `W`, read by
-//!    nothing else, are found and cut off: what is left of `W` hands out `x` and `g`, and all other gradients.
-//! 2. For `k` microbatches, the rows of all `x` and of all `g` are put one below the other and multiplied once. A
-//!    leading dimension that was summed over becomes rows as well.
+//! 1. The gradient of a linear layer's weight is `xᵀ·g` over the rows of a microbatch: a matrix product with a transposed
+//!    left side, possibly summed over a leading dimension and reshaped. Such chains at the end of `W` that nothing else
+//!    reads are found and cut off. The rest of `W` returns `x` and `g`, and all other gradients.
+//! 2. For `k` microbatches, the rows of all `x` and of all `g` are concatenated and multiplied once. A leading dimension
+//!    that was summed over becomes rows as well.
 //! 3. That copies `x` and `g`, and saves writing and adding `k` gradients. It is done for a product only where it
 //!    moves fewer bytes ([`Product::is_worth`]): many short microbatches of a wide layer. Otherwise each
 //!    microbatch's product is computed by itself and added.
@@ -46,8 +46,8 @@ impl Product {
         let leading = if self.summed { self.x.shape[0] } else { 1 };
         let copied = if microbatches > 1 { 2 * microbatches * (x + g) } else { 0 };
         let each = if leading > 1 { 2 * leading + 1 } else { 1 };
-        let apart = gradient * (microbatches * each + 3 * microbatches.saturating_sub(1));
-        gradient + copied < apart
+        let separate = gradient * (microbatches * each + 3 * microbatches.saturating_sub(1));
+        gradient + copied < separate
     }
 
     /// The gradient over all microbatches, from the `x` and `g` of each.
@@ -71,10 +71,10 @@ impl Product {
     }
 
     /// A leading dimension that is summed over, as rows.
-    fn rows(&self, tensor: DispatchTensor, form: &TensorIr) -> DispatchTensor {
+    fn rows(&self, tensor: DispatchTensor, spec: &TensorIr) -> DispatchTensor {
         match self.summed {
             true => {
-                let [leading, rows, columns] = [0, 1, 2].map(|dim| form.shape[dim]);
+                let [leading, rows, columns] = [0, 1, 2].map(|dim| spec.shape[dim]);
                 Dispatch::float_reshape(tensor, Shape::new([leading * rows, columns]))
             }
             false => tensor,
@@ -85,7 +85,7 @@ impl Product {
 /// `W`, cut so that products over several microbatches can be one.
 #[derive(Clone, PartialEq, Debug)]
 pub struct MergedWeight {
-    /// What each microbatch runs by itself; hands out operands of products, then the other gradients.
+    /// What each microbatch runs by itself; it returns operands of products, then the other gradients.
     pub(super) program: Program,
     pub(super) products: Vec<Product>,
     /// Places of the other gradients.
@@ -103,7 +103,7 @@ impl MergedWeight {
         &self.products
     }
 
-    /// Places of the gradients that are not, in the order in which the program hands them out.
+    /// Places of the gradients that are not, in the order in which the program returns them.
     pub(crate) fn others(&self) -> &[usize] {
         &self.others
     }
@@ -144,7 +144,7 @@ impl<'a> Ends<'a> {
         Self { recording, made, uses }
     }
 
-    /// The operation of `W` that makes a tensor which nothing but the chain reads.
+    /// The operation of `W` that computes a tensor, if only the chain reads that tensor.
     fn maker(&self, tensor: &TensorIr) -> Option<(usize, &'a OperationIr)> {
         let place = *self.made.get(&tensor.id)?;
         (self.uses.get(&tensor.id) == Some(&1)).then(|| (place, &self.recording.operations[place]))

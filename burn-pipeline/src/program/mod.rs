@@ -1,23 +1,24 @@
 //! A stage captured once as Burn's IR, cut into programs, and replayed for every microbatch.
 //!
-//! Guarantees: the programs of a stage compute bit for bit what Burn's autodiff computes for it, and split the
-//! backward for real: the input's gradient now, the weights' later. Work that nothing reads is dropped, and
-//! storage is released at its last use. A program is a value: it prints, it has a cost, and what it holds between
-//! its parts is known before it runs.
+//! Guarantees: the programs of a stage compute bit for bit what Burn's autodiff computes for it, and really split the
+//! backward: `I` computes the input's gradient, `W` the weights' gradients. Work that nothing reads is dropped, and storage
+//! is released at its last use. A program is a value: it can be printed, and its cost and the memory held between programs
+//! are known before it runs.
 //!
-//! 1. A stage's forward and its seeded backward are recorded once (`stage::Captured` does it) as a list of
-//!    operations with tensors at its edges: what arrives, parameters, seeds, outputs, gradients.
-//! 2. The list is cut: `F` is what outputs need; `I` what the input's gradients need beyond that; `W` what is
-//!    left for the gradients of the weights; `B` is `I` and `W` in the order in which they were recorded. A stage
-//!    of whose input no gradient is wanted gets as `I` what several weights' gradients share.
-//! 3. Last uses are found along `F, I, W` (and `F, B`): a tensor is given up where it is read for the last time,
-//!    so a backend may write in its place.
-//! 4. A program is replayed with `burn_router`'s interpreter on the stage's own device. Operations of backend
-//!    extensions that are kernels there are called as such ([`CapturedOp`]).
+//! 1. The engine of captured stages records a stage's forward and its seeded backward once: a list of operations with
+//!    tensors at its edges (inputs, parameters, seeds, outputs, gradients; [`recording`]).
+//! 2. The list is cut ([`slices`]): `F` is what the outputs need; `I` what the input's gradients need beyond that; `W` the
+//!    rest of what the weights' gradients need; `B` is `I` and `W` in recorded order. If no gradient of the input is
+//!    wanted, `I` is what several weights' gradients share.
+//! 3. Last uses are found along `F, I, W` and along `F, B` ([`liveness`]): the operation that reads a tensor for the last
+//!    time releases it, so a backend may write the result in its place.
+//! 4. `burn_router`'s interpreter replays a program on the stage's own device ([`replay`]). Operations of backend extensions
+//!    that are kernels there are called as such ([`CapturedOp`], [`custom`]).
+//! 5. `W` of several microbatches can run as one ([`merge`]).
 //!
 //! The split is that of Zero Bubble (arXiv:2401.10241); PyTorch does it on its autograd graph
-//! (`torch/distributed/pipelining/_backward.py`). The crates `burn-ir` and `burn-router` are not made for direct
-//! use, hence the exact pins and the feature `traced`.
+//! (`torch/distributed/pipelining/_backward.py`). The crates `burn-ir` and `burn-router` promise no
+//! stable interface, hence the exact versions in `Cargo.toml`.
 
 mod cost;
 mod custom;

@@ -1,4 +1,4 @@
-//! Names of operations, for reports and for comparing programs.
+//! Names of operations in Burn's IR, for reports and to compare programs.
 
 use burn::backend::ir::OperationIr;
 use std::fmt::Debug;

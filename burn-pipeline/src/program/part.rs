@@ -34,7 +34,7 @@ pub struct Program {
     pub(super) custom: CustomOps,
 }
 
-/// One operation of a program, for those who look at it.
+/// One operation of a program, for reports.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Operation {
     /// Its name in Burn's IR (`Matmul`, `ReluBackward`), or a custom operation's own.
@@ -68,22 +68,22 @@ impl Program {
         self.bytes
     }
 
-    /// Bytes held of a microbatch after this part, for the parts after it: parameters and constants not counted.
+    /// Bytes held of a microbatch after this program for later ones, without parameters and constants.
     pub fn held_bytes(&self) -> usize {
         self.held
     }
 
-    /// The most bytes alive during a run, what was held before it included, if nothing is written in place.
+    /// The most bytes alive during a run, including what was held before it, if nothing is written in place.
     pub fn peak_bytes(&self) -> usize {
         self.peak
     }
 
-    /// Parameters that are there after a run, for the parts after it: marked to be given up when they are taken out.
+    /// Parameters that are held after a run for later programs; taking one out releases it.
     pub(crate) fn borrowed(&self) -> &[TensorIr] {
         &self.borrowed
     }
 
-    /// Are views of parameters there after a run?
+    /// Are views of parameters held after a run?
     pub(crate) fn holds_views(&self) -> bool {
         self.views
     }
@@ -92,12 +92,12 @@ impl Program {
         &self.operations
     }
 
-    /// What is to be fed before a run.
+    /// The tensors to feed before a run.
     pub(crate) fn feeds(&self) -> &[TensorIr] {
         &self.feeds
     }
 
-    /// Is this tensor there after a run?
+    /// Is this tensor held after a run?
     pub(super) fn leaves(&self, id: TensorId) -> bool {
         let there = self.feeds.iter().chain(self.operations.iter().flat_map(OperationIr::outputs)).any(|t| t.id == id);
         let given_up = |tensor: &TensorIr| tensor.id == id && tensor.status == TensorStatus::ReadWrite;
@@ -112,7 +112,7 @@ impl Program {
         self.feeds.iter().any(|fed| fed.id == tensor.id)
     }
 
-    /// What is handed out after a run, in the order of the stage's outputs or gradients.
+    /// The results to take out after a run, in the order of the stage's outputs or gradients.
     pub(crate) fn takes(&self) -> &[TensorIr] {
         &self.takes
     }

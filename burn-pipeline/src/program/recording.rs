@@ -1,17 +1,17 @@
-//! What a capture gave: operations, constants, and the tensors at the edges.
+//! The result of a capture: operations, constants, and the tensors at the edges.
 //!
 //! Guarantees: tensors are numbered from 0 in order of appearance, so that two captures of one stage are equal;
-//! the placeholders that stood for fed tensors are no operations any more.
+//! the operations that made placeholders are removed.
 
 use super::custom::CustomOps;
 use burn::backend::ir::{IrVisitorMut, OperationIr, TensorId, TensorIr, TensorStatus};
 use burn::tensor::TensorData;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-/// The tensors through which a captured stage is in touch with the outside.
+/// The tensors that go into and come out of a captured stage.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(crate) struct Edges {
-    /// What arrives, in the order of input, extras and target.
+    /// Tensors of input, extra and target, in this order.
     pub(crate) inputs: Vec<TensorIr>,
     /// Parameters and buffers, in visiting order.
     pub(crate) parameters: Vec<TensorIr>,
@@ -46,7 +46,7 @@ pub(crate) struct Recording {
     pub(crate) operations: Vec<OperationIr>,
     pub(crate) constants: Vec<(TensorId, TensorData)>,
     pub(crate) edges: Edges,
-    /// What its custom operations are.
+    /// Its custom operations.
     pub(crate) custom: CustomOps,
 }
 

@@ -8,7 +8,7 @@ use burn_router::TensorInterpreter;
 
 /// One microbatch's run through the programs of a stage. It holds the tensors that later parts need.
 pub(crate) trait Replay: Send {
-    /// Hands a tensor of this device, without autodiff, in.
+    /// Gives it a tensor of this device, without autodiff.
     fn feed(&mut self, id: TensorId, tensor: DispatchTensor) -> Result<(), String>;
     /// Runs operations.
     fn run(&mut self, operations: &[OperationIr]);

@@ -1,10 +1,14 @@
-//! Cutting a recording into what the forward, the input's gradients and the weights' gradients need.
+//! A recording cut into what the forward, the input's gradients and the weights' gradients need.
+//!
+//! Guarantees: an operation is in one slice at most, the first of `F`, `I`, `W` that needs it, so that nothing is computed
+//! twice; each slice keeps the recorded order, in which every operation comes after those that it reads from. That is why
+//! running `F`, `I`, `W` in this order gives autodiff's own numbers.
 
 use super::recording::Recording;
 use burn::backend::ir::{TensorId, TensorIr};
 use std::collections::HashMap;
 
-/// The places of the operations of each part, in recorded order. What nobody needs is in none.
+/// The places of the operations of each program, in recorded order. An operation that nothing needs is in none.
 #[derive(Debug, Default)]
 pub(super) struct Slices {
     pub(super) forward: Vec<usize>,
@@ -16,6 +20,8 @@ pub(super) fn slices(recording: &Recording) -> Slices {
     let graph = Graph::new(recording);
     let edges = &recording.edges;
     let forward = graph.needed_for(edges.outputs.iter());
+    // A first stage has no input's gradient to compute. Its `I` is then the backbone that the weights' gradients share
+    // (the gradients of hidden states), and each weight's own product is left to `W`.
     let input = match edges.input_gradients.iter().flatten().count() {
         0 => graph.needed_by_several(edges.weight_gradients.iter().map(|(_, gradient)| gradient)),
         _ => graph.needed_for(edges.input_gradients.iter().flatten()),
@@ -47,7 +53,7 @@ impl<'a> Graph<'a> {
         Self { recording, producers: recording.operations.iter().enumerate().flat_map(made).collect() }
     }
 
-    /// Which operations these tensors need.
+    /// The operations that these tensors need.
     fn needed_for<'t>(&self, tensors: impl Iterator<Item = &'t TensorIr>) -> Vec<bool> {
         let mut needed = vec![false; self.recording.operations.len()];
         let mut left: Vec<usize> = tensors.filter_map(|tensor| self.producers.get(&tensor.id).copied()).collect();
@@ -60,7 +66,7 @@ impl<'a> Graph<'a> {
         needed
     }
 
-    /// Which operations at least two of these tensors need.
+    /// The operations that at least two of these tensors need.
     fn needed_by_several<'t>(&self, tensors: impl Iterator<Item = &'t TensorIr>) -> Vec<bool> {
         let mut counts = vec![0_usize; self.recording.operations.len()];
         for tensor in tensors {

@@ -11,7 +11,7 @@ use burn::backend::ir::{OperationIr, TensorId, TensorIr};
 use burn::tensor::TensorData;
 use std::collections::HashSet;
 
-/// All programs of a stage for one form of its inputs.
+/// All programs of a stage for one shape of its inputs.
 #[derive(Clone, PartialEq, Debug)]
 pub struct StagePrograms {
     forward: Program,
@@ -82,9 +82,9 @@ impl StagePrograms {
         }
     }
 
-    /// Can a microbatch that ran another capture's forward go on with the backward of this one? Both forwards must
-    /// be the same operations on the same tensors, and the other one must leave all that this backward reads of it, and know
-    /// its custom operations.
+    /// Can a microbatch that ran another capture's forward run this capture's backward? Both forwards must be the same
+    /// operations on the same tensors; the other one must still hold all that this backward reads, and must know its custom
+    /// operations.
     pub(crate) fn continues(&self, other: &Self) -> bool {
         let listed = |program: &Program| {
             let computes = program.operations.iter().filter(|op| !matches!(op, OperationIr::Drop(_)));
@@ -101,8 +101,7 @@ impl StagePrograms {
             && read.all(|tensor| made.contains(&tensor.id) || other.forward.leaves(tensor.id))
     }
 
-    /// What the backward computes from the gradients of the outputs at these places, and from nothing else of them: the
-    /// gradients that are there where only those are.
+    /// The tensors of the backward that depend on the gradients of the outputs at these places.
     pub(crate) fn reached(&self, places: &[usize]) -> HashSet<TensorId> {
         let seeds = places.iter().filter_map(|&place| self.edges.seeds.get(place)?.as_ref());
         let mut reached: HashSet<TensorId> = seeds.map(|seed| seed.id).collect();

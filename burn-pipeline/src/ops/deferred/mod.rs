@@ -1,18 +1,18 @@
-//! Operations whose weight gradients wait: the backward gives the input's gradient now and the weights' later.
+//! Operations with deferred weight gradients: the backward computes the input's gradient, and the weights' gradients later.
 //!
 //! Guarantees: the numbers are those of Burn's own operations, since both gradients are computed by the same calls,
-//! only at another time. Outside a [`Deferral::scope`] (that is, in every run but that of a split schedule) the
-//! functions here *are* Burn's own: nothing is recorded and nothing waits. One caveat: where a weight is used three
-//! times or more in a stage, by deferred and plain operations alternately, its parts are added in another order
-//! (plain ones first), so the sum may differ in the last bit.
+//! only at another time. Outside a [`Deferral::scope`] (in every run except that of a split schedule) the functions
+//! here *are* Burn's own: nothing is recorded or deferred. One caveat: if a weight is used three times or more in a stage,
+//! alternately by deferred and plain operations, its parts are added in another order (plain ones first), so the sum may
+//! differ in the last bit.
 //!
 //! 1. An engine runs a forward inside a scope; the layers below find the scope's [`Deferral`] on their thread.
 //! 2. They compute their output without autodiff and record one step in the graph; see [`record`].
-//! 3. In backward (`I`) the step registers its inputs' gradients, and hands the [`Deferral`] a task for the weights.
-//! 4. In `W` the tasks run and add their gradients to those that the backward gave already.
+//! 3. In backward (`I`) the step registers its inputs' gradients, and leaves the [`Deferral`] a task for the weights.
+//! 4. In `W` the tasks run and add their gradients to those of the backward.
 //!
-//! Only gradients of leaves wait: a weight that is computed from others (cast, merged with an adapter) has its
-//! gradient consumed by the rest of the backward, so it gets it at once. Frozen weights get none at all.
+//! Only gradients of leaves are deferred. The rest of the backward consumes the gradient of a weight that is computed from
+//! others (cast, merged with an adapter), so that one is computed at once. Frozen weights get none.
 //!
 //! Follows the split of "Zero Bubble Pipeline Parallelism" (Qi et al., 2023), its weight-gradient store, and the
 //! `dw_builder` hook of PyTorch's pipeline stages.
@@ -146,7 +146,7 @@ pub fn deferred(op: impl DeferredOp, operands: Vec<DispatchTensor>) -> DispatchT
 
 /// A layer of Burn's that can leave its weight gradients for later.
 pub trait DeferredForward<Input> {
-    /// What the layer puts out.
+    /// The layer's output.
     type Output;
 
     /// The layer's `forward`; in a split schedule its weight gradients are computed in `W`.

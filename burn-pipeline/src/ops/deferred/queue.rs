@@ -1,7 +1,7 @@
-//! Where weight gradients wait between `I` and `W`.
+//! The tasks that compute deferred weight gradients, between `I` and `W`.
 //!
-//! Guarantees: a task runs once, in the order of the backward that left it, and what it holds is released as it ends.
-//! A scope ends with the call that opened it, panics included, and is seen by its own thread only.
+//! Guarantees: a task runs once, in the order of the backward that left it, and releases what it holds when it ends. A scope
+//! ends with the call that opened it, also by a panic, and exists for its own thread only.
 
 use burn::backend::{AutodiffBackend, Dispatch};
 use std::cell::RefCell;
@@ -73,7 +73,7 @@ impl Deferral {
         OPEN.with_borrow(Option::is_some)
     }
 
-    /// How many operations wait for their weight gradients: none before backward, none after [`Deferral::run`].
+    /// The number of operations whose weight gradients are deferred: 0 before the backward and after [`Deferral::run`].
     pub fn waiting(&self) -> usize {
         self.lock().tasks.len()
     }
@@ -101,7 +101,7 @@ impl Deferral {
         self.lock().tasks.push(Box::new(task));
     }
 
-    /// Notes what went wrong; a step of a backward has no other way to say it.
+    /// Records the first error; a step of a backward cannot return one.
     pub(super) fn fail(&self, error: DeferredError) {
         self.lock().error.get_or_insert_with(|| Box::new(error));
     }

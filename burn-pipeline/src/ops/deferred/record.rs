@@ -3,7 +3,7 @@
 //! 1. The output is computed without autodiff, then joined to the graph as the child of all operands; the operands
 //!    are checkpointed as Burn's own operations do it, so that gradient checkpointing may recompute them.
 //! 2. In backward each operand that is due gets its gradient: inputs, and weights that are no leaves.
-//! 3. For the others one task is left, which holds the operands and the output's gradient.
+//! 3. For leaves of weights one task is left, which holds the operands and the output's gradient.
 
 use super::queue::{Deferral, DeferredError};
 use super::{DeferredOp, RawGradients};
@@ -103,6 +103,7 @@ where
         let mut waiting = Vec::new();
         for (operand, node) in ops.parents.into_iter().enumerate() {
             let Some(node) = node else { continue };
+            // Order 0 is a leaf: no other operation of this backward reads its gradient, so it can wait.
             if operand >= call.op.inputs() && node.order == 0 {
                 waiting.push((operand, node.id));
             } else {

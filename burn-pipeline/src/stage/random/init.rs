@@ -3,7 +3,7 @@
 //! Burn draws initial values from one generator for each device. Ranks on threads of one process draw from it in an
 //! undefined order, so the same seed would give different weights on every run and cut. Here:
 //!
-//! 1. One layer at a time seeds the generator and seed, whoever makes it.
+//! 1. One layer at a time seeds the generator and draws, on whatever rank.
 //! 2. Code elsewhere (a data loader, a dropout) may draw from the same generator meanwhile. So a layer is drawn
 //!    again until two draws agree to the last bit. The generator can be neither locked nor read, so a thread that draws
 //!    constantly and in step with both draws cannot be excluded.
@@ -17,7 +17,7 @@ static DRAWING: Mutex<()> = Mutex::new(());
 /// ForwardSeed before a layer counts as one that is not made from its seed alone.
 const ATTEMPTS: usize = 64;
 
-/// The turn to seed the generator and draw from it.
+/// The lock that a thread holds while it seeds the generator and draws from it.
 pub(super) fn generator() -> MutexGuard<'static, ()> {
     DRAWING.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -48,7 +48,7 @@ pub fn init_seeded<M: Module>(seed: u64, device: &Device, make: impl Fn(&Device)
     module
 }
 
-/// Visiting a lazy parameter's value makes Burn draw it.
+/// Reads all values, which makes Burn draw lazy ones.
 struct Values(Vec<TensorData>);
 
 impl ModuleVisitor for Values {
