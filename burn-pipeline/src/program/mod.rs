@@ -6,15 +6,15 @@
 //! are known before it runs.
 //!
 //! 1. The engine of captured stages records a stage's forward and its seeded backward once: a list of operations with
-//!    tensors at its edges (inputs, parameters, seeds, outputs, gradients; [`recording`]).
-//! 2. The list is cut ([`slices`]): `F` is what the outputs need; `I` what the input's gradients need beyond that; `W` the
+//!    tensors at its edges (inputs, parameters, seeds, outputs, gradients; `recording`).
+//! 2. The list is cut (`slices`): `F` is what the outputs need; `I` what the input's gradients need beyond that; `W` the
 //!    rest of what the weights' gradients need; `B` is `I` and `W` in recorded order. If no gradient of the input is
 //!    wanted, `I` is what several weights' gradients share.
-//! 3. Last uses are found along `F, I, W` and along `F, B` ([`liveness`]): the operation that reads a tensor for the last
+//! 3. Last uses are found along `F, I, W` and along `F, B` (`liveness`): the operation that reads a tensor for the last
 //!    time releases it, so a backend may write the result in its place.
-//! 4. `burn_router`'s interpreter replays a program on the stage's own device ([`replay`]). Operations of backend extensions
-//!    that are kernels there are called as such ([`CapturedOp`], [`custom`]).
-//! 5. `W` of several microbatches can run as one ([`merge`]).
+//! 4. `burn_router`'s interpreter replays a program on the stage's own device (`replay`). Operations of backend extensions
+//!    that are kernels there are called as such ([`CapturedOp`], `custom`).
+//! 5. `W` of several microbatches can run as one (`merge`).
 //!
 //! The split is that of Zero Bubble (arXiv:2401.10241); PyTorch does it on its autograd graph
 //! (`torch/distributed/pipelining/_backward.py`). The crates `burn-ir` and `burn-router` promise no

@@ -4,9 +4,9 @@
 //! of its input and output. It is built on its own rank and device, so the whole model never exists in one place. The last
 //! part gets a loss.
 //!
-//! Reading order: [`module`] ([`Stage`]), [`stage_box`] (what a factory returns), [`boundary`] (what crosses), [`batch`] (a
-//! batch, its microbatches, the loss contract), [`random`] (seeds), [`state`] (parameters, gradient sums, optimizer state),
-//! [`engine`] (ways to run a stage), [`erased`] (what the executor drives).
+//! Reading order: `module` ([`Stage`]), `stage_box` (what a factory returns), `boundary` (what crosses), `batch` (a
+//! batch, its microbatches, the loss contract), `random` (seeds), `state` (parameters, gradient sums, optimizer state),
+//! `engine` (ways to run a stage), `erased` (what the executor drives).
 //!
 //! # A plain stack of layers
 //!
