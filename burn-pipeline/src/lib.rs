@@ -2,7 +2,7 @@
 //!
 //! A model that is too large for one device is cut into *stages*, each an ordinary Burn module on its own *rank* (a thread
 //! or process with its device), and every batch goes through them in *microbatches*. The order of the work is data: a
-//! [`Plan`](plan::Plan) that a schedule family builds, passes rewrite, [`check`](plan::Plan::check) proves free of deadlocks, a simulator
+//! [`Plan`] that a schedule family builds, passes rewrite, [`check`](plan::Plan::check) proves free of deadlocks, a simulator
 //! prices and one interpreter runs. Loss, gradients and weights equal those of one device on the same microbatches, and every wait has a
 //! timeout.
 //!
