@@ -1,13 +1,14 @@
-//! A U-Net over four ranks learns to take the noise off pictures of discs; its long connections go straight from the
-//! stage that makes them to the one that reads them.
+//! A U-Net over four ranks learns to take the noise off pictures of discs; its skip connections go straight from the stage
+//! that makes them to the one that reads them.
+//!
+//! `cargo run --release --example denoise_unet`. The model is in `src/unet.rs`; which edges a cut needs, it says itself
+//! (`UNetConfig::edges`), and the builder gets them one by one (`Builder::skip`).
 
 #![allow(clippy::print_stdout, reason = "it is a program")]
 
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Tensor, TensorData};
-use burn_pipeline::schedule::{OneFOneB, Size};
-use burn_pipeline::stage::Batch;
-use burn_pipeline::train::Pipeline;
+use burn_pipeline::{Batch, Pipeline, Size};
 use pipeline_examples::unet::{UNetConfig, picture};
 
 const SIDE: usize = 16;
@@ -41,7 +42,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let edges = model.edges(RANKS);
     println!("{} blocks in {RANKS} stages; edges past the next stage: {edges:?}", model.blocks());
     let builder = Pipeline::builder()
-        .schedule(OneFOneB, Size::new(RANKS, 8))
+        .schedule("1F1B", Size::new(RANKS, 8))
         .stages(move |at| model.stage(at))
         .optimizer(|| AdamWConfig::new().init())
         .devices(vec![device.clone()]);

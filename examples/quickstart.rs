@@ -6,9 +6,7 @@ use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Tensor, activation::tanh};
-use burn_pipeline::schedule::{OneFOneB, Size};
-use burn_pipeline::stage::{Batch, Stage, StageBox, init_seeded};
-use burn_pipeline::train::{Pipeline, StageContext};
+use burn_pipeline::{Batch, Pipeline, Size, Stage, StageBox, StageContext, init_seeded};
 
 /// The widths between layers.
 const WIDTHS: [usize; 5] = [1, 32, 32, 32, 1];
@@ -20,7 +18,7 @@ struct Layers {
     is_last: bool,
 }
 
-/// What arrives, and what is handed on.
+/// What arrives, and what goes to the next stage.
 impl Stage for Layers {
     type Input = Tensor<2>;
     type Extra = ();
@@ -49,7 +47,7 @@ fn stage(at: &StageContext) -> StageBox {
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let device = Device::flex();
     let mut pipeline = Pipeline::builder()
-        .schedule(OneFOneB, Size::new(2, 4)) // two ranks, four microbatches
+        .schedule("1F1B", Size::new(2, 4)) // two ranks, four microbatches
         .stages(stage)
         .optimizer(|| AdamWConfig::new().init())
         .devices(vec![device.clone()])

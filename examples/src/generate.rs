@@ -1,7 +1,7 @@
 //! Text from a trained model, byte by byte, through the pipeline's own forward pass.
 //!
-//! Texts that are written side by side go through the ranks as microbatches. Each byte is drawn from the model's scores after a division by the temperature; the draws depend on the seed
-//! alone.
+//! Several texts go through the ranks as microbatches. Each byte is drawn from the model's scores over the temperature; the
+//! draws depend on the seed alone.
 
 use crate::corpus::Windows;
 use crate::gpt::Signal;

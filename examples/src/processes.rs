@@ -1,7 +1,7 @@
 //! Ranks as processes of this machine, started by one command, and started again when one of them is lost.
 //!
-//! Guarantees: the processes run the program's own command line, so that what they do is what the user asked for; a run
-//! that cannot start, or ends of itself, is not repeated; each loss leaves one rank fewer, so it ends.
+//! Guarantees: the processes run the program's own command line, with what replaces `--processes`; a run that cannot
+//! start, or that ends without losing a rank, is not repeated; each loss leaves one rank fewer, so it ends.
 //!
 //! 1. `mpirun` starts as many copies of this program as `--processes` says, with `--link mpi` in that flag's place. It
 //!    ends all of them when one is killed; ranks end the job with [`LOST`] when one no longer answers. In a batch script or

@@ -1,7 +1,6 @@
 //! What `train_gpt` saves beside the model: the flags that its losses depend on.
 //!
-//! Guarantees: a run goes on from a checkpoint only if it would have come by it itself, up to the schedule, the ranks
-//! and the device, which are free.
+//! Guarantees: a run goes on only from a checkpoint of a run with the same flags; schedule, ranks and device may differ.
 
 use crate::gpt::GptConfig;
 use crate::options::Options;

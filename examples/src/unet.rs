@@ -1,5 +1,5 @@
 //! A U-Net as pipeline stages (Ronneberger et al., 2015): pictures go down through ever coarser levels and up again,
-//! and on every level the way down hands its picture across to the way up.
+//! and on every level the way down sends its picture across to the way up.
 //!
 //! ```text
 //! block      0 ──────────────────────────────► 4

@@ -1,5 +1,5 @@
-//! What the mixture-of-experts model adds to token embeddings, and to scores of attention: parts that a model takes or
-//! leaves, none of which the library knows.
+//! What the mixture-of-experts model adds to token embeddings, and to scores of attention: optional parts
+//! that the library does not know.
 
 use burn::module::{Module, Param};
 use burn::nn::{Embedding, EmbeddingConfig, Initializer};

@@ -1,4 +1,4 @@
-//! The load of experts as a drawing: how uneven it was at each step, and who had how much in the end.
+//! The load of experts as a drawing: how uneven it was at each step, and each expert's share in the end.
 //!
 //! 1. Above, for each layer with experts, the largest load over the mean one, step by step; 1 is even.
 //! 2. Below, one row a layer and one cell an expert: its share of the last steps' choices, over the even share.

@@ -1,6 +1,6 @@
-//! A byte-level GPT with blocks with experts, dense blocks and mixtures of depths, mixed by a pattern string.
+//! A byte-level GPT whose blocks are dense, have experts, or are mixtures of depths, as a pattern string says.
 //!
-//! Here is what the model consists of, and which part of it a stage holds; [`part`](crate::moe::part) runs it. Every
+//! This file says what the model consists of and which part of it a stage holds; [`part`](crate::moe::part) runs it. Every
 //! layer draws its initial values from its own seed, so that the weights are the same however the model is cut. What
 //! several stages hold a copy of is declared by [`MoeGptConfig::shared`], to be given to the pipeline's builder.
 
