@@ -85,14 +85,14 @@ pub(crate) fn calls(mpi: &Mpi) {
     }
     // Another batch, another learning rate, another call.
     let other = if odd { Text::new(6) } else { Text::new(4) };
-    apart(&pipeline.step(other.batch(), 0.0).unwrap_err(), last, "6 samples");
+    diverged(&pipeline.step(other.batch(), 0.0).unwrap_err(), last, "6 samples");
     let error = if odd { pipeline.eval(text.batch()).map(drop) } else { pipeline.step(text.batch(), 0.0).map(drop) };
-    apart(&error.unwrap_err(), last, "evaluation");
+    diverged(&error.unwrap_err(), last, "evaluating");
     let again = pipeline.step(text.batch(), 0.0).unwrap().loss;
     assert_eq!(first, again, "refused calls left something behind");
 }
 
-fn apart(error: &PipelineError, odd: usize, says: &str) {
+fn diverged(error: &PipelineError, odd: usize, says: &str) {
     let PipelineError::Diverged { rank, theirs, .. } = error else { panic!("{error}") };
     assert!(*rank == odd && theirs.contains(says), "{error}");
 }

@@ -148,7 +148,7 @@ pub enum PipelineError {
         message: String,
     },
     /// The processes did not make the same call. Nothing was run.
-    #[error("rank {rank} calls {theirs}, while others call {others}; all processes must make the same calls")]
+    #[error("rank {rank} is {theirs}, while others are {others}; all processes must make the same calls")]
     Diverged {
         /// The rank that differs from most.
         rank: usize,

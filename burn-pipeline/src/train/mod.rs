@@ -11,10 +11,9 @@
 //! 3. `step`: what one rank does with a batch and its weights.
 //! 4. `control`: commands to all ranks, and their replies.
 //! 5. `pipeline`: the type; `calls`: its methods, each with its commands; `checkpoint`: saving and loading.
-//! 6. `build`: setting a pipeline up and starting it.
+//! 6. `setup`: setting a pipeline up and starting it.
 //! 7. `choose`: measuring a model, and choosing a schedule by what was measured.
 
-mod build;
 mod calls;
 mod checkpoint;
 mod choose;
@@ -24,11 +23,11 @@ mod pipeline;
 mod plans;
 mod progress;
 mod report;
+mod setup;
 mod shared;
 mod stages;
 mod step;
 
-pub use build::{Builder, StageContext};
 pub use checkpoint::{Checkpoint, CheckpointError, Checkpoints, FileEntry, ParameterEntry, StateEntry};
 pub use choose::{
     AutoError, AutoOptions, AutoPipeline, Decision, MeasureError, MeasuredLayers, Trial, measured_profile,
@@ -37,4 +36,5 @@ pub use error::{BuildError, PipelineError};
 pub use pipeline::Pipeline;
 pub use progress::Progress;
 pub use report::{EvalReport, EvalResults, StepReport};
+pub use setup::{Builder, StageContext};
 pub use shared::{SharedCopy, SharedParameter, SharedReport};

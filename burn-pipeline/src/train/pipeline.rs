@@ -3,7 +3,7 @@
 //! Guarantees: every call returns within the timeout, with a result or an error that names what failed; after a failure
 //! of a rank every later call says so at once; dropping the pipeline never waits for a rank that is stuck.
 //!
-//! What it does stands beside what it takes: `build` starts it, `calls` trains, evaluates and reads, `checkpoint` saves
+//! What it does stands beside what it takes: `setup` builds it, `calls` trains, evaluates and reads, `checkpoint` saves
 //! and loads, `choose` measures.
 
 use crate::plan::{CheckedPlan, Placement};

@@ -64,11 +64,11 @@ struct Evaluate {
 
 impl Command for Evaluate {
     type Reply = BatchOutcome;
-    const DOING: &'static str = "running an evaluation";
+    const NAME: &'static str = "evaluating";
 
     fn call(&self) -> Call {
         let (name, samples, microbatches) = (self.parts.name(), self.batch.samples(), self.batch.len());
-        Call::Shared(format!("evaluation of {name} over {samples} samples in {microbatches} microbatches"))
+        Call::Shared(format!("evaluating {name} over {samples} samples in {microbatches} microbatches"))
     }
 
     fn run(&self, rank: &mut Rank, began: Instant) -> Result<BatchOutcome, ExecuteError> {

@@ -4,7 +4,7 @@ use super::read::in_model_order;
 use crate::execute::ExecuteError;
 use crate::plan::{CheckedPlan, StageId};
 use crate::stage::{Batch, MetadataMode, Microbatches, StageMetadata};
-use crate::train::control::{Call, Command};
+use crate::train::control::Command;
 use crate::train::error::PipelineError;
 use crate::train::pipeline::Pipeline;
 use crate::train::step::{Rank, metadata_plan};
@@ -55,11 +55,7 @@ struct LearnMetadata {
 
 impl Command for LearnMetadata {
     type Reply = Metadata;
-    const DOING: &'static str = "learning its stages' metadata";
-
-    fn call(&self) -> Call {
-        Call::Shared("learning of metadata".to_owned())
-    }
+    const NAME: &'static str = "learning the stages' metadata";
 
     fn run(&self, rank: &mut Rank, _: Instant) -> Result<Metadata, ExecuteError> {
         let (mode, stages) = rank.learn_metadata(&self.plan, &self.zeros)?;

@@ -93,7 +93,7 @@ struct Engines;
 
 impl Command for Engines {
     type Reply = OfStages<EngineReport>;
-    const DOING: &'static str = "reading its stages";
+    const NAME: &'static str = "reading the stages' engines";
 
     fn call(&self) -> Call {
         Call::Local
@@ -111,7 +111,7 @@ struct Module {
 
 impl Command for Module {
     type Reply = Option<Box<dyn Any + Send>>;
-    const DOING: &'static str = "reading its stages";
+    const NAME: &'static str = "reading a stage's module";
 
     fn call(&self) -> Call {
         Call::Local
@@ -128,11 +128,7 @@ struct Weights;
 
 impl Command for Weights {
     type Reply = OfStages<Vec<Option<AnyTensor>>>;
-    const DOING: &'static str = "reading its stages";
-
-    fn call(&self) -> Call {
-        Call::Shared("reading of weights".to_owned())
-    }
+    const NAME: &'static str = "reading the weights";
 
     fn run(&self, rank: &mut Rank, _: Instant) -> Result<Self::Reply, ExecuteError> {
         let weights =
@@ -150,11 +146,7 @@ struct TakeGradients;
 
 impl Command for TakeGradients {
     type Reply = OfStages<Vec<Option<AnyTensor>>>;
-    const DOING: &'static str = "finishing its gradients";
-
-    fn call(&self) -> Call {
-        Call::Shared("taking of gradients".to_owned())
-    }
+    const NAME: &'static str = "taking the gradients";
 
     fn run(&self, rank: &mut Rank, _: Instant) -> Result<Self::Reply, ExecuteError> {
         rank.finish_gradients()?;
@@ -179,11 +171,7 @@ struct NamedWeights;
 
 impl Command for NamedWeights {
     type Reply = OfStages<Vec<NamedWeight>>;
-    const DOING: &'static str = "reading its stages";
-
-    fn call(&self) -> Call {
-        Call::Shared("reading of named weights".to_owned())
-    }
+    const NAME: &'static str = "reading the named weights";
 
     fn run(&self, rank: &mut Rank, _: Instant) -> Result<Self::Reply, ExecuteError> {
         rank.with_whole_weights(|rank| Ok(of_stages(rank, |stage| stage.named_weights())))

@@ -89,11 +89,11 @@ struct Train {
 
 impl Command for Train {
     type Reply = BatchOutcome;
-    const DOING: &'static str = "running a training batch";
+    const NAME: &'static str = "training";
 
     fn call(&self) -> Call {
         let (name, samples, microbatches) = (self.parts.name(), self.batch.samples(), self.batch.len());
-        Call::Shared(format!("training of {name} over {samples} samples in {microbatches} microbatches"))
+        Call::Shared(format!("training {name} over {samples} samples in {microbatches} microbatches"))
     }
 
     fn run(&self, rank: &mut Rank, began: Instant) -> Result<BatchOutcome, ExecuteError> {
@@ -114,10 +114,10 @@ struct Apply {
 
 impl Command for Apply {
     type Reply = ApplyOutcome;
-    const DOING: &'static str = "stepping its weights";
+    const NAME: &'static str = "stepping the weights";
 
     fn call(&self) -> Call {
-        Call::Shared(format!("a step of the weights at learning rate {}", self.learning_rate))
+        Call::Shared(format!("{} at learning rate {}", Self::NAME, self.learning_rate))
     }
 
     fn run(&self, rank: &mut Rank, _: Instant) -> Result<ApplyOutcome, ExecuteError> {

@@ -16,7 +16,7 @@ use super::tensors::{Item, in_file_order, write_model};
 use crate::execute::ExecuteError;
 use crate::link::{Activity, Header, Message, MessageKind};
 use crate::stage::{AnyTensor, NamedWeight, Payload};
-use crate::train::control::{Call, Command, gather_all, gather_results};
+use crate::train::control::{Command, gather_all, gather_results};
 use crate::train::pipeline::Pipeline;
 use crate::train::step::Rank;
 use burn::tensor::{DType, TensorData};
@@ -77,11 +77,7 @@ struct Export {
 
 impl Command for Export {
     type Reply = Result<(), CheckpointError>;
-    const DOING: &'static str = "writing the model";
-
-    fn call(&self) -> Call {
-        Call::Shared("export of the model".to_owned())
-    }
+    const NAME: &'static str = "exporting the model";
 
     fn run(&self, rank: &mut Rank, _: Instant) -> Result<Self::Reply, ExecuteError> {
         rank.with_whole_weights(|rank| export(rank, &self.path))

@@ -61,10 +61,10 @@ struct Read {
 impl Command for Read {
     /// The places in the checkpoint of the parameters that the rank took.
     type Reply = Result<BTreeSet<usize>, CheckpointError>;
-    const DOING: &'static str = "reading a checkpoint";
+    const NAME: &'static str = "reading a checkpoint";
 
     fn call(&self) -> Call {
-        Call::Shared(format!("reading of a checkpoint ({})", self.checkpoint.identity()))
+        Call::Shared(format!("{} ({})", Self::NAME, self.checkpoint.identity()))
     }
 
     fn run(&self, rank: &mut Rank, _: Instant) -> Result<Self::Reply, ExecuteError> {
@@ -109,11 +109,7 @@ struct Finish {
 
 impl Command for Finish {
     type Reply = ();
-    const DOING: &'static str = "reading a checkpoint";
-
-    fn call(&self) -> Call {
-        Call::Shared("reading of a checkpoint".to_owned())
-    }
+    const NAME: &'static str = "ending the load of a checkpoint";
 
     fn run(&self, rank: &mut Rank, _: Instant) -> Result<(), ExecuteError> {
         for stage in rank.executor().stages().values_mut() {

@@ -18,7 +18,7 @@ use crate::execute::ExecuteError;
 use crate::link::{Activity, Link};
 use crate::plan::StageId;
 use crate::stage::{ErasedStage, NamedWeight, StateValue};
-use crate::train::control::{Call, Command, Exchange, gather_results};
+use crate::train::control::{Command, Exchange, gather_results};
 use crate::train::pipeline::Pipeline;
 use crate::train::shared::Sharing;
 use crate::train::step::Rank;
@@ -121,11 +121,7 @@ struct Save {
 
 impl Command for Save {
     type Reply = Result<Vec<SavedStage>, CheckpointError>;
-    const DOING: &'static str = "writing a checkpoint";
-
-    fn call(&self) -> Call {
-        Call::Shared("writing of a checkpoint".to_owned())
-    }
+    const NAME: &'static str = "writing a checkpoint";
 
     fn run(&self, rank: &mut Rank, _: Instant) -> Result<Self::Reply, ExecuteError> {
         rank.with_whole_weights(|rank| save_stages(rank, &self.folder))

@@ -26,11 +26,11 @@ use crate::planner::best_plan;
 use crate::schedule::{Schedule, ScheduleError, Size, by_name};
 use crate::simulate::simulate;
 use crate::stage::Batch;
-use crate::train::build::Builder;
 use crate::train::error::{BuildError, PipelineError};
 use crate::train::pipeline::Pipeline;
 use crate::train::plans::Source;
 use crate::train::report::StepReport;
+use crate::train::setup::Builder;
 use std::sync::Arc;
 
 /// A pipeline that measures its first steps and then chooses its schedule.

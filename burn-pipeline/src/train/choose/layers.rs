@@ -19,8 +19,8 @@ use crate::stage::{
     AnyTensor, Batch, ErasedStage, ForwardCall, ForwardOutput, Gradients, MicrobatchError, Payload, SplitBackward,
     StageError, loss_seed,
 };
-use crate::train::build::{Builder, StageContext};
 use crate::train::choose::profile::median;
+use crate::train::setup::{Builder, StageContext};
 use burn::tensor::{DType, Device};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};

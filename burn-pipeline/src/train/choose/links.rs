@@ -10,7 +10,7 @@ use crate::execute::ExecuteError;
 use crate::link::{Header, Message, MessageKind};
 use crate::plan::Placement;
 use crate::stage::{Boundary, Payload};
-use crate::train::control::{Call, Command, gather_all};
+use crate::train::control::{Command, gather_all};
 use crate::train::error::PipelineError;
 use crate::train::pipeline::Pipeline;
 use crate::train::step::Rank;
@@ -45,11 +45,7 @@ struct MeasureLinks;
 
 impl Command for MeasureLinks {
     type Reply = Vec<LinkOverride>;
-    const DOING: &'static str = "measuring its links";
-
-    fn call(&self) -> Call {
-        Call::Shared("measuring of links".to_owned())
-    }
+    const NAME: &'static str = "measuring links";
 
     fn run(&self, rank: &mut Rank, _: Instant) -> Result<Self::Reply, ExecuteError> {
         let grid = rank.executor().grid();

@@ -5,12 +5,12 @@
 //! 2. Ranks in processes keep the placement, so nothing moves. They compare the plan, and then run it.
 
 use super::decision::AutoError;
-use crate::train::build::Builder;
 use crate::train::checkpoint::Checkpoints;
 use crate::train::control::Exchange;
 use crate::train::error::PipelineError;
 use crate::train::pipeline::Pipeline;
 use crate::train::plans::{Source, fingerprint};
+use crate::train::setup::Builder;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 

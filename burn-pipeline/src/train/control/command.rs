@@ -19,11 +19,13 @@ pub(crate) trait Command: Send + Sync + 'static {
     /// What one rank replies.
     type Reply: Send + 'static;
 
-    /// What a rank that runs it is doing, for errors: "stepping its weights".
-    const DOING: &'static str;
+    /// What ranks that run it are doing, for errors: "stepping the weights".
+    const NAME: &'static str;
 
-    /// What processes compare before they run it.
-    fn call(&self) -> Call;
+    /// What processes compare before they run it; the name alone by default.
+    fn call(&self) -> Call {
+        Call::Shared(Self::NAME.to_owned())
+    }
 
     /// One rank's part. `began` is when all ranks began: timelines count from it.
     fn run(&self, rank: &mut Rank, began: Instant) -> Result<Self::Reply, ExecuteError>;

@@ -1,6 +1,6 @@
 //! How ranks in processes exchange their replies: values, results, and tensors.
 
-use super::command::{Call, Command};
+use super::command::Command;
 use crate::execute::ExecuteError;
 use crate::link::{Header, Link, Message, MessageKind, gather};
 use crate::plan::StageId;
@@ -26,11 +26,7 @@ pub(crate) struct Exchange<T>(pub(crate) T);
 
 impl<T: Clone + Serialize + DeserializeOwned + Send + Sync + 'static> Command for Exchange<T> {
     type Reply = T;
-    const DOING: &'static str = "exchanging values with the other processes";
-
-    fn call(&self) -> Call {
-        Call::Shared("exchange of what was measured, chosen or written".to_owned())
-    }
+    const NAME: &'static str = "exchanging values";
 
     fn run(&self, _: &mut Rank, _: Instant) -> Result<T, ExecuteError> {
         Ok(self.0.clone())

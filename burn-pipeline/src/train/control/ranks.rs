@@ -176,7 +176,7 @@ struct Refuse(String);
 
 impl Command for Refuse {
     type Reply = ();
-    const DOING: &'static str = "telling the other processes of a refusal";
+    const NAME: &'static str = "refusing a call";
 
     fn call(&self) -> Call {
         Call::Refused(self.0.clone())

@@ -77,7 +77,7 @@ pub(super) fn run<C: Command>(
         call if processes && !matches!(call, Call::Local) => run_together(rank, command, call),
         _ => command.run(rank, began).map(|reply| Ok(vec![reply])),
     };
-    let result = caught(number, || C::DOING.to_owned(), run);
+    let result = caught(number, || C::NAME.to_owned(), run);
     result.inspect_err(|error| rank.executor().fail(error))
 }
 
