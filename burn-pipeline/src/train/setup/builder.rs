@@ -119,40 +119,39 @@ impl Builder {
         self
     }
 
-    /// Runs this plan, and only its number of microbatches. Transfers are inserted if it has none.
+    /// Runs this plan, with its number of microbatches and no other. Transfers are inserted if it has none.
     pub fn plan(mut self, plan: Plan) -> Self {
         self.source = Some(Ok(Source::Plan(Arc::new(plan))));
         self
     }
 
-    /// Makes a stage. Called on the rank that holds it, so that the whole model never exists in one place; in a
-    /// bidirectional placement it is called for both replicas, of which the second takes over the first's weights.
+    /// The function that makes a stage. It is called on the rank that holds the stage, so the whole model never exists in
+    /// one place. In a bidirectional placement it is called for both replicas; the second takes the first's weights.
     pub fn stages(mut self, factory: impl Fn(&StageContext) -> StageBox + Send + Sync + 'static) -> Self {
         self.factory = Some(Arc::new(factory));
         self
     }
 
-    /// Makes the optimizer of each stage. Without one, `step` leaves weights as they are and forgets gradients;
-    /// [`Pipeline::accumulate`] and [`Pipeline::take_gradients`] give them.
+    /// The function that makes each stage's optimizer. Without one, `step` leaves weights as they are and forgets
+    /// gradients; read them with [`Pipeline::accumulate`] and [`Pipeline::take_gradients`].
     pub fn optimizer(mut self, make: impl Fn() -> ModuleOptimizer + Send + Sync + 'static) -> Self {
         self.optimizers = Some(Arc::new(make));
         self
     }
 
-    /// What the loss is over a microbatch; [`Reduction::Mean`] unless said otherwise.
+    /// What the loss function returns over a microbatch, [`Reduction::Mean`] by default.
     pub fn reduction(mut self, reduction: Reduction) -> Self {
         self.reduction = reduction;
         self
     }
 
-    /// The device of every rank, or one a rank (autodiff is added). Burn's default device unless said otherwise.
+    /// One device for all ranks, or one for each rank (autodiff is added). Burn's default device by default.
     pub fn devices(mut self, devices: Vec<Device>) -> Self {
         self.devices = devices;
         self
     }
 
-    /// Compute threads a rank, 1 unless said otherwise. Each rank has a pool of its own: ranks that share one
-    /// get in each other's way.
+    /// Compute threads of each rank, 1 by default. Each rank has its own pool, since ranks that share one delay each other.
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = threads.max(1);
         self
@@ -164,120 +163,119 @@ impl Builder {
         self
     }
 
-    /// Clips gradients so that their norm over all ranks is at most this.
+    /// Clips gradients to this norm, taken over all ranks.
     pub fn clip_norm(mut self, norm: f64) -> Self {
         self.clip_norm = Some(norm);
         self
     }
 
-    /// In which order gradients of microbatches are added.
+    /// The order in which gradients of microbatches are added.
     pub fn accumulation(mut self, accumulation: Accumulation) -> Self {
         self.accumulation = accumulation;
         self
     }
 
-    /// Which way stages run their backwards, [`SplitBackward::Auto`] unless said otherwise;
-    /// [`Pipeline::engines`] says which way each stage went, and why.
+    /// How stages run split backwards, [`SplitBackward::Auto`] by default; [`Pipeline::engines`] tells how each stage runs,
+    /// and why.
     pub fn split(mut self, split: SplitBackward) -> Self {
         self.split = split;
         self
     }
 
-    /// Holds the outputs of stages until their backward instead of releasing them once they were handed on: what a
-    /// plain autodiff loop does, to measure what the release saves.
+    /// Holds the outputs of stages until their backward, as a plain autodiff loop does, instead of releasing them once they
+    /// were sent. For measuring what the release saves.
     pub fn keep_outputs(mut self, keep: bool) -> Self {
         self.keep_outputs = keep;
         self
     }
 
-    /// Hands a value of stage `from` straight to stage `to`, past those between: stage `from` puts out a
-    /// [`Skip`](crate::stage::Skip) for it, and stage `to` takes one in.
+    /// Declares a skip edge: a value goes from stage `from` straight to stage `to`, past those between. Stage `from` has a
+    /// [`Skip`](crate::stage::Skip) in its output, and stage `to` one in its input.
     pub fn skip(mut self, from: usize, to: usize) -> Self {
         self.skips.push(SkipEdge { from, to });
         self
     }
 
-    /// Which forms of what crosses stage boundaries are compared with the stages' metadata while training; none unless
-    /// said otherwise. See [`StageMetadata`](crate::stage::StageMetadata) for where that comes from.
+    /// Compares the specs of tensors at stage boundaries with the stages' metadata while training; off by default. See
+    /// [`StageMetadata`](crate::stage::StageMetadata) for where metadata come from.
     pub fn validate(mut self, validate: Validate) -> Self {
         self.validate = validate;
         self
     }
 
     /// Declares a parameter that several stages hold: its copies start equal and get the sum of all their gradients.
-    /// [`Pipeline::shared`] says where it was found.
+    /// [`Pipeline::shared`] tells where it was found.
     pub fn share(mut self, parameter: SharedParameter) -> Self {
         self.shared.push(parameter);
         self
     }
 
-    /// Has every forward of a training batch draw its random numbers (dropout, noise) from this seed, the number of
-    /// the batch, the stage and the microbatch alone: so a job that is taken up again draws what it would have drawn,
-    /// whatever the schedule. Forwards of ranks in one process take turns then, as Burn has one generator for all.
+    /// Seeds the random numbers (dropout, noise) of every training forward by this seed, the batch's number, the stage and
+    /// the microbatch alone. So a resumed job draws the same numbers, whatever the schedule. Forwards of ranks in one
+    /// process then run one at a time, since Burn has one generator for all.
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = Some(seed);
         self
     }
 
-    /// Runs `W`s of one stage that a rank has side by side at once: the products of a captured stage's linear layers
-    /// then go over the rows of several microbatches, wherever that moves fewer bytes (many short microbatches, wide
-    /// layers). Sums are added in another order, so gradients differ from the plain ones by rounding: not to be had
-    /// with [`Accumulation::Ordered`].
+    /// Runs adjacent `W`s of one stage at once: each product of a captured stage's linear layers then covers the rows of
+    /// several microbatches, wherever that moves fewer bytes (many short microbatches, wide layers). Sums are added in
+    /// another order, so gradients differ by rounding; it cannot be combined with [`Accumulation::Ordered`].
     pub fn merge_weights(mut self, merge: bool) -> Self {
         self.merge_weights = merge;
         self
     }
 
-    /// How fused actions (`OVERLAP_F_B`, as DualPipe has them) are run, [`FusedActions::Auto`] unless said otherwise.
+    /// How fused actions (`OVERLAP_F_B`, as DualPipe has them) are run, [`FusedActions::Auto`] by default.
     pub fn fused(mut self, fused: FusedActions) -> Self {
         self.fused = fused;
         self
     }
 
-    /// Runs this many replicas of the pipeline, each on a part of every batch: data parallelism. The schedule's ranks and
-    /// microbatches are those of each replica, so the job has `replicas` times as many of both. Losses, gradients and
-    /// weights are those of one pipeline over the whole batch. Rank `p * replicas + r` is rank `p` of replica `r`. 1 unless
-    /// said otherwise.
+    /// Data parallelism: runs this many replicas of the pipeline, each on a part of every batch; 1 by default. The
+    /// schedule's ranks and microbatches are those of each replica, so the job has `replicas` times as many of both.
+    /// Losses, gradients and weights are those of one pipeline over the whole batch. Rank `p * replicas + r` of the job is
+    /// rank `p` of replica `r`.
     pub fn data_parallel(mut self, replicas: usize) -> Self {
         self.replicas = replicas;
         self
     }
 
     /// Shards the parameters of all stages over the data-parallel replicas, with their gradients and optimizer state: each
-    /// replica keeps a piece, and gathers the whole while it uses the stage. Memory falls, and bytes sent rise; numbers
-    /// are those of replicas that each have everything. Optimizers must step each element by itself; others are refused
-    /// at the start, as far as a trial shows it. A stage may say otherwise for itself ([`StageBox::sharded`]).
+    /// replica keeps a piece, and gathers the whole while it uses the stage. Less memory is used, and more bytes are sent;
+    /// numbers do not change. Optimizers must step each element by itself; a trial at the start refuses the others. A
+    /// stage can override this ([`StageBox::sharded`]).
     ///
-    /// With [`Accumulation::Ordered`], sums are handed from replica to replica after each batch, whole; pieces are kept
-    /// between batches.
+    /// With [`Accumulation::Ordered`], whole sums go from replica to replica after each batch, and pieces are kept between
+    /// batches.
     pub fn sharded(mut self, sharded: bool) -> Self {
         self.sharded = sharded;
         self
     }
 
-    /// The most stages whose sharded parameters a rank has gathered at a time, 3 unless said otherwise: the one in use,
-    /// and those that come next. A stage that is neither recomputed nor captured stays gathered while microbatches are
-    /// between its forward and its backward.
+    /// The most stages whose sharded parameters a rank has gathered at a time, 3 by default: the one in use, and the next
+    /// ones. A stage that is neither recomputed nor captured stays gathered while microbatches are between its forward and
+    /// its backward.
     pub fn gathered_stages(mut self, most: usize) -> Self {
         self.gathered = most;
         self
     }
 
-    /// Waits for the device after every task, so that timelines show what tasks took there (for profiling).
+    /// Waits for the device after every task, so that timelines show how long tasks took there. For profiling.
     pub fn synchronize(mut self, synchronize: bool) -> Self {
         self.synchronize = synchronize;
         self
     }
 
-    /// Delivers messages between ranks as late as these links would, so that a slower network can be tried out on one
-    /// machine: see [`Delayed`](crate::link::Delayed).
+    /// Delivers messages between ranks as late as these links would, to try out a slower network on one machine; see
+    /// [`Delayed`](crate::link::Delayed).
     pub fn delayed(mut self, network: LinkCosts) -> Self {
         self.delay = Some(network);
         self
     }
 
-    /// Describes the model (its configuration as text, say): ranks that are processes compare it before they build
-    /// their stages, so that one which was started with another model is named at once.
+    /// Describes the model (its configuration as text, say). Ranks in processes compare it before they build their stages,
+    /// so that a rank that was started with another model is named at once.
     pub fn model(mut self, description: impl Into<String>) -> Self {
         self.model = Some(description.into());
         self

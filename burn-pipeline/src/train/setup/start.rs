@@ -22,7 +22,7 @@ use burn::tensor::Device;
 use std::sync::Arc;
 
 impl Builder {
-    /// Checks the plan, starts one thread a rank, and builds the stages there.
+    /// Checks the plan, starts one thread for each rank, and builds the stages there.
     ///
     /// # Errors
     /// If something is missing, the plan is not legal, or a stage cannot be made.
@@ -40,17 +40,17 @@ impl Builder {
         self.start(plans, links, devices, Arc::new(threads), None)
     }
 
-    /// Builds one rank, which reaches the others through `link`: they are other processes, each of which calls this
-    /// with its own end of the link and otherwise the same. All of them then make the same calls, with the same
-    /// batches, in the same order, and get the same losses, reports, outputs and weights. Each cuts the batch and
-    /// takes the parts that its stages read.
+    /// Builds one rank in this process, joined by `link` to the others, which are processes. Each process calls this with
+    /// its own end of the link and an equal builder. All of them then make the same calls, with the same batches, in the
+    /// same order, and get the same losses, reports, outputs and weights. Each cuts the batch and takes the parts that its
+    /// stages read.
     ///
     /// The timeout also bounds how far the processes may drift: between two calls, none may be busy with other work for
     /// longer.
     ///
     /// # Errors
-    /// As [`Builder::build`]; and if the link joins another number of ranks than the plan has, or some rank runs
-    /// another version, plan, model, loss contract or data types, which is named.
+    /// As [`Builder::build`]; if the link joins another number of ranks than the plan has; or, naming the rank, if a rank
+    /// runs another version, plan, model, loss contract or data types.
     pub fn build_rank(self, link: Box<dyn Link>) -> Result<Pipeline, BuildError> {
         let mut link = self.delay_link(link)?;
         // Where this process refuses to start, the others learn it now instead of waiting for this rank.
