@@ -1,11 +1,12 @@
 //! Measuring a model and its links, and choosing a schedule by what was measured.
 //!
-//! Read `layers`, `links` and `profile` (what is measured), `agree` (what all ranks agree on), then `auto` with `options`,
+//! Read `layers` with `layer`, `links` and `profile` (what is measured), `agree` (what all ranks agree on), then `auto` with `options`,
 //! `request`, `switch` and `decision`.
 
 mod agree;
 mod auto;
 mod decision;
+mod layer;
 mod layers;
 mod links;
 mod options;

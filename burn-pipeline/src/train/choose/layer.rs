@@ -1,0 +1,120 @@
+//! The costs of one layer: counted in its capture, and timed.
+//!
+//! 1. FLOPs of the forward, and the bytes that it leaves behind, are counted in the layer's capture (see
+//!    [`program`](crate::program)): no formula is needed for each architecture.
+//! 2. Seconds of `F`, `I`, `W` and `B` are medians over some rounds, run the way that the builder's pipeline would run
+//!    them. The first round, which captures and compiles, is not counted.
+
+use super::profile::median;
+use crate::cost::Layer;
+use crate::stage::{
+    AnyTensor, ErasedStage, ForwardCall, ForwardOutput, Gradients, Payload, SplitBackward, StageError, TensorKind,
+    loss_seed,
+};
+use crate::train::setup::Builder;
+use burn::tensor::Device;
+use std::time::Instant;
+
+/// A layer that is measured.
+pub(super) struct MeasuredLayer<'a> {
+    pub(super) held: Box<dyn ErasedStage>,
+    /// What its forward gets.
+    pub(super) call: ForwardCall,
+    pub(super) device: &'a Device,
+    /// What is known of it so far.
+    pub(super) costs: Layer,
+}
+
+impl MeasuredLayer<'_> {
+    /// Captures the layer and counts; or tells why it cannot be captured.
+    pub(super) fn count(&mut self) -> Result<Option<String>, StageError> {
+        let captured = self.held.choose(SplitBackward::Captured, true, false).and_then(|()| {
+            self.held.gradients().begin(Some(0));
+            self.held.forward(self.call.clone())
+        });
+        match captured {
+            Ok(_) => {}
+            Err(StageError::Unsupported(reason)) => return Ok(Some(reason)),
+            Err(error) => return Err(error),
+        }
+        if let Some(programs) = self.held.report().programs.first() {
+            self.costs.flops = programs.forward().flops() as f64;
+        }
+        if let Some(bytes) = self.held.engine().activation() {
+            self.costs.activation_bytes = bytes.after_forward as f64;
+            self.costs.recomputed_bytes = bytes.recomputed as f64;
+            let held = (bytes.after_forward + bytes.recomputed) as f64;
+            self.costs.freed_at_input_bytes = held - bytes.after_input as f64;
+        }
+        self.held.clear();
+        Ok(None)
+    }
+
+    /// Times the layer, and gives its output.
+    pub(super) fn time(&mut self, builder: &Builder, rounds: usize) -> Result<Payload, StageError> {
+        self.held.choose(builder.split, true, builder.keep_outputs)?;
+        self.held.prepare(builder.accumulation, None);
+        let (held, call, device) = (self.held.as_mut(), &self.call, self.device);
+        let [mut forward, mut input, mut weight, mut backward] = [const { Vec::new() }; 4];
+        let mut output = Payload::default();
+        for round in 0..=rounds {
+            held.gradients().begin(Some(0));
+            let (result, first) = timed(device, || held.forward(call.clone()))?;
+            let seeds = seeds(&result, device);
+            if let ForwardOutput::Activations(payload) = result {
+                output = payload;
+            }
+            if rounds == 0 {
+                held.clear();
+                return Ok(output);
+            }
+            let (_, split_input) = timed(device, || held.backward_input(0, seeds.clone()))?;
+            let ((), split_weight) = timed(device, || held.backward_weight(0))?;
+            held.gradients().begin(Some(0));
+            let (_, second) = timed(device, || held.forward(call.clone()))?;
+            let (_, whole) = timed(device, || held.backward(0, seeds))?;
+            held.clear();
+            if round > 0 {
+                forward.extend([first, second]);
+                input.push(split_input);
+                weight.push(split_weight);
+                backward.push(whole);
+            }
+        }
+        let costs = &mut self.costs;
+        (costs.forward, costs.input, costs.weight) = (median(&mut forward), median(&mut input), median(&mut weight));
+        costs.backward = Some(median(&mut backward));
+        Ok(output)
+    }
+}
+
+/// A gradient for every output that can have one; its values do not matter.
+fn seeds(output: &ForwardOutput, device: &Device) -> Gradients {
+    match output {
+        ForwardOutput::Loss(_) => vec![Some(loss_seed(1.0, device))],
+        ForwardOutput::Activations(payload) => {
+            let seed = |tensor: &AnyTensor| (tensor.kind() == TensorKind::Float).then(|| tensor.clone());
+            payload.tensors().map(seed).collect()
+        }
+    }
+}
+
+/// Runs something to its end on the device, and gives its seconds.
+fn timed<T>(device: &Device, run: impl FnOnce() -> Result<T, StageError>) -> Result<(T, f64), StageError> {
+    let began = Instant::now();
+    let done = run()?;
+    device.sync().map_err(|error| StageError::Device(error.to_string()))?;
+    Ok((done, began.elapsed().as_secs_f64()))
+}
+
+/// A payload on the device, without autodiff.
+pub(super) fn on_device(payload: Payload, device: &Device) -> Payload {
+    let device = device.clone().inner();
+    let moved = payload.map_tensors(|_, tensor| {
+        let tensor = tensor.inner();
+        let there = tensor.device() == device;
+        Ok::<_, std::convert::Infallible>(if there { tensor } else { tensor.to_device(&device) })
+    });
+    let Ok(moved) = moved;
+    moved
+}
