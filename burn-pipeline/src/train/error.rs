@@ -75,7 +75,7 @@ pub enum BuildError {
         /// Ranks.
         ranks: usize,
     },
-    /// A fixed plan runs one number of microbatches.
+    /// The plan was given for another number of microbatches.
     #[error(
         "the plan runs {planned} microbatches, but the batch was cut into {wanted}; give a batch of at least {planned} samples, or a schedule instead of a plan"
     )]

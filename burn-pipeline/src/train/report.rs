@@ -1,4 +1,4 @@
-//! What a step or an evaluation tells its caller.
+//! What a step or an evaluation reports to its caller.
 
 use crate::plan::StageId;
 use crate::stage::{ActivationBytes, Boundary, BoundaryError, Microbatches, Payload};
@@ -11,12 +11,12 @@ use std::collections::BTreeMap;
 pub struct StepReport {
     /// The loss over all batches since the weights were last stepped, by the loss contract.
     pub loss: f64,
-    /// The norm of all gradients before clipping, where clipping was asked for.
+    /// The norm of all gradients before clipping, if they are clipped.
     pub gradient_norm: Option<f64>,
     /// The numbers that the loss function wants observed in this batch, by microbatch; see
     /// [`Loss::observing`](crate::stage::Loss::observing).
     pub observed: Vec<Vec<f64>>,
-    /// Microbatches run: fewer than asked for if the batch had fewer samples.
+    /// Microbatches run; a batch with fewer samples than microbatches gets one for each sample.
     pub microbatches: usize,
     /// Samples in the batch.
     pub samples: usize,
@@ -98,7 +98,7 @@ impl EvalReport {
         O::from_payload(Microbatches::join(self.outputs.clone(), 0).map_err(unlike)?)
     }
 
-    /// The last stage's outputs, one a microbatch, in order: of a batch that came cut, each of a shape of its own.
+    /// The last stage's outputs, one for each microbatch, in order. Shapes may differ where the batch came cut.
     ///
     /// # Errors
     /// If the last stage does not put out an `O`.

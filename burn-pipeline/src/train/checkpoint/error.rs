@@ -1,4 +1,4 @@
-//! Why a checkpoint could not be written or read. Nothing of the model has changed where loading gives one of these.
+//! Why a checkpoint could not be written or read. If loading fails with one of these, the model has not changed.
 
 use crate::train::error::PipelineError;
 use std::io;
@@ -91,7 +91,7 @@ pub enum CheckpointError {
         /// The other.
         second: String,
     },
-    /// There is an optimizer to load, and nothing was saved of one.
+    /// The checkpoint has no optimizer state, and the pipeline has an optimizer.
     #[error(
         "the checkpoint holds no optimizer state; load its weights alone, or save from a pipeline with an optimizer"
     )]
@@ -99,7 +99,7 @@ pub enum CheckpointError {
     /// The state of an optimizer cannot be taken out or put back.
     #[error("{0}")]
     OptimizerState(String),
-    /// Gradients were gathered, and no step has used them: they would be lost.
+    /// Gradients were gathered that no step has used; a checkpoint would lose them.
     #[error("gradients were gathered since the last step, and a checkpoint holds none; step or take them first")]
     MidStep,
     /// An element type that the format does not have.
@@ -110,8 +110,8 @@ pub enum CheckpointError {
         /// Its element type.
         dtype: String,
     },
-    /// What the caller saved beside the model cannot be written, or is not what it is read as.
-    #[error("what was saved beside the model: {0}")]
+    /// The value that the caller saved beside the model cannot be written, or not be read as this type.
+    #[error("the value saved beside the model: {0}")]
     Beside(String),
     /// A tensor could not be read from its device.
     #[error("reading `{name}` from its device failed: {message}")]
@@ -121,9 +121,9 @@ pub enum CheckpointError {
         /// What the device reports.
         message: String,
     },
-    /// Ranks of several processes do not see the same folder.
+    /// Processes do not see the same folder.
     #[error(
-        "{} is not there, though it was made for this checkpoint: ranks save into one folder, on a file system that all of their processes see",
+        "{} was made for this checkpoint, but this process does not see it; save into a folder on a file system that all processes share",
         folder.display()
     )]
     NotShared {
@@ -148,7 +148,7 @@ fn in_stage(stage: &Option<usize>) -> String {
 }
 
 impl CheckpointError {
-    /// Wraps what the file system says.
+    /// Wraps an error of the file system.
     pub(super) fn io(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
         move |source| match source.kind() {
@@ -167,5 +167,5 @@ impl CheckpointError {
     }
 }
 
-/// What is being done where a file that is not there is a missing part of a checkpoint.
+/// While reading, a file that does not exist is a missing part of a checkpoint.
 pub(super) const READING: &str = "reading";

@@ -1,15 +1,15 @@
-//! The weights of the whole model in one safetensors file, wherever the ranks that hold them are.
+//! The weights of the whole model in one safetensors file.
 //!
-//! Guarantees: the same file, byte for byte, whatever the cut and whether ranks are threads or processes; rank 0 holds
+//! Guarantees: the same file, byte for byte, whatever the cut, and whether ranks are threads or processes; rank 0 holds
 //! few tensors of other ranks at a time; a file that cannot be written is an error on every rank, and nothing hangs.
 //!
 //! Where ranks are processes:
 //!
-//! 1. All tell each other which tensors they hold: names, element types, shapes. So all know in which order rank 0 will
+//! 1. All exchange which tensors they hold: names, element types, shapes. So all know the order in which rank 0 will
 //!    write them.
-//! 2. All go through that order: who holds a tensor sends it to rank 0, which writes it when it comes.
-//! 3. Whenever [`UNDER_WAY`] bytes have gone, all ranks meet, so that no rank is further ahead of the disk.
-//! 4. If rank 0 cannot go on writing, it still takes what is sent; then it says what went wrong.
+//! 2. All go through that order: the rank that holds a tensor sends it to rank 0, which writes it when it arrives.
+//! 3. After every [`IN_FLIGHT`] bytes all ranks wait for each other, so that no rank gets further ahead of the disk.
+//! 4. If rank 0 fails to write, it still receives what is sent, so that no sender blocks; then it reports the error.
 
 use super::error::CheckpointError;
 use super::tensors::{Item, in_file_order, write_model};
@@ -26,12 +26,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// Bytes that may be on their way to rank 0.
-const UNDER_WAY: usize = 64 << 20;
+/// Bytes that may be in flight to rank 0.
+const IN_FLIGHT: usize = 64 << 20;
 
 impl Pipeline {
     /// Writes the weights of the whole model into one safetensors file, by their names. Where ranks are processes, all
-    /// call it, and rank 0's writes the file where it was told to.
+    /// call it, and rank 0's writes the file at its path.
     ///
     /// # Errors
     /// If two stages claim a parameter's name, or the file cannot be written.
@@ -102,7 +102,7 @@ fn export(rank: &mut Rank, path: &Path) -> Result<Result<(), CheckpointError>, E
         }
     }
     let table = gather_all(rank.executor().link(), &entries, timeout)?;
-    let transfer = Transfer { rank, order: order(table), own, next: 0, under_way: 0, failed: None };
+    let transfer = Transfer { rank, order: order(table), own, next: 0, in_flight: 0, failed: None };
     let exported = match me {
         0 => transfer.write(path),
         _ => transfer.send().map(Ok),
@@ -123,19 +123,19 @@ fn order(table: Vec<Vec<Entry>>) -> Vec<(usize, Entry)> {
     all
 }
 
-/// One rank's way through all tensors.
+/// One rank's walk through all tensors.
 struct Transfer<'a> {
     rank: &'a mut Rank,
     order: Vec<(usize, Entry)>,
     own: BTreeMap<String, AnyTensor>,
     next: usize,
-    under_way: usize,
+    in_flight: usize,
     /// What went wrong between ranks.
     failed: Option<ExecuteError>,
 }
 
 impl Transfer<'_> {
-    /// Rank 0: writes what it holds and what comes; takes what comes to the end, whatever happens to the file.
+    /// Rank 0: writes its own tensors and those that arrive. It receives all of them, whatever happens to the file.
     fn write(self, path: &Path) -> Result<Result<(), CheckpointError>, ExecuteError> {
         let order = self.order.clone();
         let exchange = RefCell::new(self);
@@ -148,7 +148,7 @@ impl Transfer<'_> {
         let written = write_model(path, order.iter().map(item).collect());
         let mut exchange = exchange.into_inner();
         while exchange.failed.is_none() && exchange.next < order.len() {
-            // The file has failed already, which is what is said.
+            // The error of the file is returned below.
             let _ = exchange.take();
         }
         exchange.failed.map_or(Ok(written), Err)
@@ -175,7 +175,7 @@ impl Transfer<'_> {
         }
     }
 
-    /// Goes past the next tensor; rank 0 has it then.
+    /// Moves the next tensor to rank 0, which gets it.
     fn step(&mut self) -> Result<Option<AnyTensor>, ExecuteError> {
         let Some((holder, entry)) = self.order.get(self.next).cloned() else { return Ok(None) };
         let (me, deadline) = (self.rank.executor().rank(), self.rank.executor().deadline());
@@ -185,10 +185,10 @@ impl Transfer<'_> {
         link.set_activity(Activity::Saving);
         self.next += 1;
         if holder != 0 {
-            self.under_way += entry.bytes();
+            self.in_flight += entry.bytes();
         }
-        if self.under_way > UNDER_WAY {
-            self.under_way = 0;
+        if self.in_flight > IN_FLIGHT {
+            self.in_flight = 0;
             link.barrier(deadline).map_err(failed)?;
         }
         let own = if holder == me { self.own.remove(&entry.name) } else { None };

@@ -1,13 +1,13 @@
-//! The folder that a job's checkpoints are kept in, and how one gets there whole or not at all.
+//! The folder of a job's checkpoints, and how a checkpoint is completed atomically.
 //!
-//! Guarantees: whenever the process or the machine stops, what is named `step-…` is complete, `LATEST` is absent or
-//! names one of them, and what was there before is untouched. It assumes what POSIX says of `rename` and `fsync`.
+//! Guarantees: whenever the process or the machine stops, every folder named `step-…` is complete, `LATEST` is absent or
+//! names one of them, and earlier checkpoints are untouched. It relies on POSIX's `rename` and `fsync`.
 //!
 //! 1. Files are written into a folder named `….partial`, each synchronised; the manifest comes last.
 //! 2. The folder is synchronised, renamed to `step-<number>`, and the folder around it synchronised.
 //! 3. `LATEST` is written beside itself, synchronised, and renamed into place.
-//! 4. Only then are checkpoints beyond those to keep removed: each is first renamed to `….partial`, so that none is
-//!    seen half gone. What another process left as `.partial` is removed by the next save: one job a folder.
+//! 4. Only then are older checkpoints beyond the number to keep removed: each is first renamed to `….partial`, so that
+//!    no half-removed one looks complete. The next save removes any `.partial`, so a folder belongs to one job.
 //!
 //! Where ranks are processes, rank 0's starts and completes a checkpoint, and all write into its folder.
 
@@ -43,13 +43,13 @@ impl Checkpoints {
     /// The checkpoint that was completed last.
     ///
     /// # Errors
-    /// If there is none, or it is damaged: its manifest is read here, its files when it is loaded.
+    /// If there is no checkpoint, or its manifest is damaged; its files are read when it is loaded.
     pub fn latest(&self) -> Result<Checkpoint, CheckpointError> {
         let path = self.root.join(LATEST);
         match fs::read_to_string(&path) {
             Ok(name) if is_checkpoint(name.trim()) => Checkpoint::open(self.root.join(name.trim())),
             Ok(_) => Err(CheckpointError::damaged(&path, "it names no checkpoint")),
-            // The very first one was complete, but not yet named.
+            // A job that stopped between steps 2 and 3 of its first save.
             Err(error) if error.kind() == ErrorKind::NotFound => match self.all()?.pop() {
                 Some(folder) => Checkpoint::open(folder),
                 None => Err(CheckpointError::None { root: self.root.clone() }),
@@ -58,15 +58,15 @@ impl Checkpoints {
         }
     }
 
-    /// The last checkpoint of which every byte is as it was written; damaged ones are passed over with a warning.
+    /// The last undamaged checkpoint, every byte compared; damaged ones are skipped with a warning.
     ///
     /// # Errors
-    /// If there is none.
+    /// If there is no such checkpoint.
     pub fn latest_intact(&self) -> Result<Checkpoint, CheckpointError> {
         for folder in self.all()?.into_iter().rev() {
             match Checkpoint::open(&folder).and_then(|checkpoint| checkpoint.verify().map(|()| checkpoint)) {
                 Ok(checkpoint) => return Ok(checkpoint),
-                Err(error) => tracing::warn!(folder = %folder.display(), %error, "checkpoint passed over"),
+                Err(error) => tracing::warn!(folder = %folder.display(), %error, "checkpoint skipped"),
             }
         }
         Err(CheckpointError::None { root: self.root.clone() })
@@ -92,7 +92,7 @@ impl Checkpoints {
         for name in names(&self.root)?.iter().filter(|name| name.ends_with(PARTIAL)) {
             remove(&self.root.join(name))?;
         }
-        // A job that was taken up again from an earlier step comes by steps that were saved before.
+        // A job that resumed from an earlier step saves some steps a second time.
         let taken = |name: &String| self.root.join(name).exists();
         let name = (1..).map(|again| name_of(step, again)).find(|name| !taken(name)).unwrap_or_default();
         let staging = self.staging(name, true);
@@ -196,7 +196,7 @@ fn name_of(step: u64, again: u64) -> String {
     if again == 1 { format!("step-{step:08}") } else { format!("step-{step:08}-{again}") }
 }
 
-/// The step in a checkpoint's name, and the how-manieth of that step it is.
+/// The step in a checkpoint's name, and its number among the checkpoints of that step.
 fn numbers(name: &str) -> Option<(u64, u64)> {
     let (step, again) = match name.strip_prefix("step-")?.split_once('-') {
         Some((step, again)) => (step, again.parse().ok()?),
@@ -209,9 +209,9 @@ fn is_checkpoint(name: &str) -> bool {
     numbers(name).is_some()
 }
 
-/// Makes what was renamed within a folder outlast the machine's stop.
+/// Makes renames within a folder durable.
 fn synchronise(folder: &Path) -> Result<(), CheckpointError> {
-    // Elsewhere folders cannot be opened; there, renames are as durable as the system makes them.
+    // Other systems cannot open folders; there, renames are as durable as the system makes them.
     if cfg!(unix) {
         let opened = File::open(folder).and_then(|folder| folder.sync_all());
         opened.map_err(CheckpointError::io("synchronising", folder))?;

@@ -1,7 +1,7 @@
 //! The manifest: what a checkpoint holds, as JSON beside its files.
 //!
-//! Guarantees: it is written last, and names every file with its size and checksum; its own checksum is over the
-//! rest of it, so a manifest that was changed or cut short is noticed.
+//! Guarantees: it is written last, and names every file with its size and checksum; it holds a checksum of itself, so a
+//! manifest that was changed or cut short is noticed.
 
 use super::error::{CheckpointError, READING};
 use crate::stage::StateValue;
@@ -65,7 +65,7 @@ pub enum StateEntry {
 pub(super) struct Manifest {
     pub(super) version: u32,
     pub(super) progress: Progress,
-    /// The caller's own, as JSON text: kept to the letter.
+    /// The caller's own value, as JSON text; kept byte for byte.
     pub(super) beside: String,
     pub(super) plan: String,
     pub(super) stages: usize,
@@ -108,7 +108,7 @@ impl Manifest {
         let text = std::fs::read(&path).map_err(CheckpointError::io(READING, &path))?;
         let value: serde_json::Value =
             serde_json::from_slice(&text).map_err(|e| CheckpointError::damaged(&path, e.to_string()))?;
-        // Another version may look otherwise: it is asked for before all else.
+        // Another version may have other fields, so the version is compared before the rest is read.
         let found = value["checkpoint"]["version"].as_u64().and_then(|found| u32::try_from(found).ok());
         if let Some(found) = found.filter(|&found| found != VERSION) {
             return Err(CheckpointError::Version { path, found, reads: VERSION });
@@ -121,7 +121,7 @@ impl Manifest {
         let inside = manifest.files.iter().all(|file| Path::new(&file.name).file_name() == Some(file.name.as_ref()));
         match sum == sealed.crc32 && whole && inside {
             true => Ok(manifest),
-            false => Err(CheckpointError::damaged(&path, "its checksum is not that of what it says")),
+            false => Err(CheckpointError::damaged(&path, "its checksum does not match its contents")),
         }
     }
 }

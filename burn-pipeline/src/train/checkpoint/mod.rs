@@ -1,20 +1,21 @@
-//! Checkpoints: what a training job needs to be taken up again, on the same ranks or on others.
+//! Checkpoints: what a training job needs to be resumed, on the same ranks or on others.
 //!
-//! Guarantees: a checkpoint is there whole or not at all, wherever saving was stopped; a damaged one is refused with
-//! the file that is wrong, before anything of the model changes; a job that goes on from one has the same losses, bit
-//! for bit, as one that was never stopped, where both add numbers in the same order; and where forwards draw random
-//! numbers, if they draw from a seed ([`Builder::seed`](crate::train::Builder::seed)).
+//! Guarantees: a checkpoint is complete or absent, wherever saving was stopped; a damaged one is refused before anything
+//! of the model changes, with the file that is damaged; a resumed job has the same losses, bit for bit, as one that was
+//! never stopped, where both add numbers in the same order. Where forwards draw random numbers, they must draw from a
+//! seed ([`Builder::seed`](crate::train::Builder::seed)).
 //!
 //! 1. A checkpoint is a folder: one safetensors file a stage, with weights by their names in the model
 //!    ([`Names`](crate::stage::Names)) and what the optimizer keeps for each; and a manifest in JSON with progress,
 //!    sizes and checksums. See `folder` for how it gets there.
-//! 2. [`Pipeline::save`](crate::train::Pipeline::save) has every rank write its own stages, threads and processes alike.
-//! 3. [`Pipeline::load`](crate::train::Pipeline::load) looks every parameter up by name, in whatever file it is: ranks,
-//!    chunks, placement and schedule may be others. All ranks read and compare first, then all adopt.
-//! 4. [`Checkpoint::load_module`] and [`Checkpoint::load_optimizer`] do the same for a module of one's own: the
-//!    unpipelined model.
+//! 2. With [`Pipeline::save`](crate::train::Pipeline::save) every rank writes its own stages, whether ranks are threads
+//!    or processes.
+//! 3. [`Pipeline::load`](crate::train::Pipeline::load) finds every parameter by name, in any of the files: ranks, chunks,
+//!    placement and schedule may differ. All ranks read and compare first, then all adopt.
+//! 4. [`Checkpoint::load_module`] and [`Checkpoint::load_optimizer`] do the same for any module, such as the unpipelined
+//!    model.
 //! 5. [`Pipeline::export`](crate::train::Pipeline::export) and [`Checkpoint::export`] write the whole model's weights into
-//!    one safetensors file, for others to read.
+//!    one safetensors file, for other programs.
 //!
 //! ```no_run
 //! # fn take(pipeline: &mut burn_pipeline::train::Pipeline) -> Result<(), Box<dyn std::error::Error>> {

@@ -3,7 +3,7 @@
 //! 1. [`Checkpoint::open`] reads the manifest. Names, shapes and element types are compared with a model's before any
 //!    file is opened.
 //! 2. A file is read once, whole, and its checksum compared; what a stage needs is copied out of it.
-//! 3. Nothing of a model changes until all of it was found in order.
+//! 3. Nothing of a model changes until all of it was found to fit.
 
 use super::error::CheckpointError;
 use super::manifest::{Manifest, ParameterEntry, dtype_name};
@@ -70,10 +70,10 @@ impl Checkpoint {
         self.manifest.progress
     }
 
-    /// Tells it from any other checkpoint: its name, its step, and the sum of its manifest.
+    /// What distinguishes it from other checkpoints: its name, its step, and the checksum of its manifest.
     pub(crate) fn identity(&self) -> String {
         let name = self.folder.file_name().unwrap_or_default().to_string_lossy();
-        // Numbers and text always become JSON; if they did not, all ranks would agree on that.
+        // Numbers and text always become JSON; if they did not, all ranks would get the same sum.
         let sum = self.manifest.sum().unwrap_or_default();
         format!("{name}, step {}, #{sum:08x}", self.manifest.progress.steps)
     }
@@ -107,7 +107,7 @@ impl Checkpoint {
     /// A module of any part of the model, or all of it, with the weights that were saved.
     ///
     /// # Errors
-    /// If a parameter is missing or has another form, or a file is not what was written.
+    /// If a parameter is missing or has another shape or element type, or a file is damaged.
     pub fn load_module<M: Module>(&self, module: M, names: &Names) -> Result<M, CheckpointError> {
         let weights = named_weights(&module, names);
         let (state, _) = self.state_for(&weights, None, Contents::Weights, false, &mut || ())?;
@@ -275,7 +275,7 @@ pub(super) fn names_in_checkpoint(held: &dyn ErasedStage, stage: StageId, sharin
     weights
 }
 
-/// The kind of tensor that an element type's name stands for.
+/// The kind of tensor that has an element type of this name.
 fn kind_of(dtype: &str) -> TensorKind {
     match dtype.as_bytes().first() {
         Some(b'f') => TensorKind::Float,

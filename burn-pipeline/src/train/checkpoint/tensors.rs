@@ -1,9 +1,9 @@
 //! Tensors in a file: safetensors, written one tensor at a time.
 //!
-//! 1. The header needs shapes and element types only, so weights are read from their devices one by one, as their
-//!    turn comes. (What an optimizer keeps is on the host as a whole by then: Burn gives no part of its record.)
-//! 2. The checksum is taken of what is written, on its way; the file is synchronised before it counts as written.
-//! 3. A file is read whole, its size and checksum compared first: no byte of a damaged one is looked at.
+//! 1. The header needs shapes and element types only, so weights are read from their devices one by one while they are
+//!    written. (An optimizer's state is on the host as a whole by then, since Burn gives no part of its record.)
+//! 2. The checksum is computed while the file is written; the file is synchronised before it counts as written.
+//! 3. A file is read whole, and its size and checksum compared first, so no byte of a damaged one is used.
 
 use super::error::{CheckpointError, READING};
 use super::manifest::FileEntry;
@@ -64,11 +64,11 @@ pub(super) fn write_model(path: &Path, items: Vec<Item<'_>>) -> Result<(), Check
     let mut partial = path.as_os_str().to_owned();
     partial.push(".partial");
     let partial = Path::new(&partial);
-    // The reader that most models meet asks for this entry.
+    // Hugging Face's loader asks for this entry.
     let written = write(partial, items, &[("format", "pt".to_owned())], &mut || ());
     let written = written.and_then(|_| std::fs::rename(partial, path).map_err(CheckpointError::io("writing", path)));
     written.inspect_err(|_| {
-        // What could not be completed is of no use; that it cannot be removed either is not the news.
+        // The error that matters is the one of writing, not of this clean-up.
         let _ = std::fs::remove_file(partial);
     })
 }

@@ -58,8 +58,8 @@ pub struct AutoPipeline {
 }
 
 impl AutoPipeline {
-    /// Starts with a zero-bubble schedule of this size. The builder needs no schedule; ranks, stages a rank and
-    /// microbatches stay as they are.
+    /// Starts with a zero-bubble schedule of this size. The builder needs no schedule. Ranks, stages a rank and microbatches
+    /// do not change.
     ///
     /// # Errors
     /// As [`Builder::build`].
@@ -68,8 +68,8 @@ impl AutoPipeline {
         Ok(Self::with(builder, size, options, pipeline, Decision::Measuring))
     }
 
-    /// As [`AutoPipeline::new`], with this process as one rank that reaches the others through `link`: all processes make
-    /// the same calls ([`Builder::build_rank`]), and take the same decision. Stages stay where they are.
+    /// As [`AutoPipeline::new`], with this process as one rank, joined to the others by `link`. All processes make the same
+    /// calls ([`Builder::build_rank`]) and come to the same decision. Stages do not move.
     ///
     /// # Errors
     /// As [`Builder::build_rank`].
@@ -97,7 +97,7 @@ impl AutoPipeline {
     /// The plan that runs while steps are measured, without transfers.
     ///
     /// # Errors
-    /// If there is none of that size.
+    /// If no plan of that size can be built.
     pub fn first_plan(size: Size) -> Result<Plan, ScheduleError> {
         first_schedule(size)?.build(size)
     }
@@ -131,7 +131,7 @@ impl AutoPipeline {
         self.pipeline.plans.current()
     }
 
-    /// Trains on one batch; chooses the schedule after the last measured one, and later keeps it or takes it back.
+    /// Trains on one batch. Chooses the schedule after the last measured step, and later keeps it or goes back.
     ///
     /// # Errors
     /// As [`Pipeline::step`]. Failures of planning and switching are no errors: see [`AutoPipeline::decision`].

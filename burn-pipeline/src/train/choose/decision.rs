@@ -6,14 +6,14 @@ use crate::simulate::SimulateError;
 use crate::train::checkpoint::CheckpointError;
 use crate::train::error::{BuildError, PipelineError};
 
-/// What was decided.
+/// What was decided about the schedule.
 #[derive(Debug)]
 pub enum Decision {
-    /// Nothing yet: steps are still measured.
+    /// Nothing yet; steps are still measured.
     Measuring,
     /// The schedule was fixed, not to be chosen.
     Fixed,
-    /// What runs is kept: the best is not enough faster.
+    /// The running plan is kept, as the best one is not enough faster.
     Kept {
         /// What the planner found.
         planned: Box<PlannerReport>,
@@ -30,7 +30,7 @@ pub enum Decision {
         before: String,
         /// Its predicted seconds.
         seconds: f64,
-        /// What both were measured to take.
+        /// How long both were measured to take.
         trial: Trial,
     },
     /// The first schedule runs again: the best was measured to take longer.
@@ -41,7 +41,7 @@ pub enum Decision {
         running: String,
         /// Its predicted seconds.
         seconds: f64,
-        /// What both were measured to take.
+        /// How long both were measured to take.
         trial: Trial,
     },
     /// What runs is kept, as something failed on the way.
@@ -90,11 +90,11 @@ impl std::fmt::Display for Decision {
     }
 }
 
-/// Why no other schedule could be chosen or taken up.
+/// Why no other schedule could be chosen or run.
 #[derive(Debug, thiserror::Error)]
 pub enum AutoError {
-    /// The steps' costs make no profile.
-    #[error("the measured steps make no profile: {0}")]
+    /// The measured steps do not give a profile.
+    #[error("the measured steps do not give a profile: {0}")]
     Profile(#[from] ProfileError),
     /// The profile cannot be planned for.
     #[error("the measured stages cannot be planned for: {0}")]

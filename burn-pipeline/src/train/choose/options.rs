@@ -3,15 +3,15 @@
 /// How a schedule is chosen.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AutoOptions {
-    /// Steps before measuring: captures, compiled kernels, the optimizer's first state.
+    /// Steps before measuring, for captures, compiled kernels and the optimizer's first state.
     pub warm_up: usize,
     /// Steps that are measured.
     pub measured: usize,
-    /// The share of a pass that the best must be predicted to save for a switch.
+    /// The share of a pass that the best plan must be predicted to save, for a switch.
     pub gain: f64,
-    /// Steps that are measured after a switch, behind as many to warm up as at the start. With 0 what was chosen stays.
+    /// Steps that are measured after a switch, after as many warm-up steps as at the start. With 0 there is no trial.
     pub trial: usize,
-    /// Bytes that a rank may hold.
+    /// The most bytes that a rank may hold.
     pub cap: Option<f64>,
     /// Bytes held for each byte of parameters: 2 with gradients, 4 with Adam's moments.
     pub state_factor: f64,

@@ -1,21 +1,21 @@
-//! The costs of a model's stages as a run measured them: what the simulator and planners read.
+//! The costs of a model's stages as a run measured them, for the simulator and planners.
 //!
-//! 1. Every compute event counts for its stage and operation; both replicas of a stage count alike.
-//! 2. Each cost is the median over all steps given, so that a first, compiling step does no harm among others.
+//! 1. Every compute event counts for its stage and operation, in both replicas of a bidirectional placement.
+//! 2. Each cost is the median over all steps, so that one slow step (the first one compiles) does not distort it.
 //! 3. A fused action that was interleaved counts for the `overlap` of its forward's stage, and for nothing else.
-//! 4. What a microbatch leaves behind after `F` and after `I` is known of captured stages; of others it is left at 0.
-//! 5. A receive's event is the time a rank stood waiting, which says how the schedule fits and nothing of the link:
-//!    links are measured by themselves (`Pipeline::measure_links`, `Profile::with_links`).
+//! 4. What a microbatch leaves behind after `F` and after `I` is known for captured stages, and 0 for others.
+//! 5. The event of a receive is how long a rank waited, which depends on the schedule more than on the link. So links are
+//!    measured separately (`Pipeline::measure_links`, `Profile::with_links`).
 
 use crate::cost::{LinkCosts, Profile, ProfileError, StageCost};
 use crate::plan::{Action, Op, Placement};
 use crate::train::report::StepReport;
 use std::collections::HashMap;
 
-/// The profile that some steps' timelines show.
+/// The profile that the timelines of some steps show.
 ///
-/// Build the pipeline with `Builder::synchronize` where the device computes asynchronously: otherwise events show
-/// how long work took to be submitted.
+/// Build the pipeline with `Builder::synchronize` where the device computes asynchronously; otherwise events show how
+/// long it took to submit work.
 ///
 /// # Errors
 /// If a stage's forward was never run.
@@ -43,7 +43,7 @@ pub fn measured_profile(placement: &Placement, steps: &[StepReport]) -> Result<P
         let held = steps.iter().filter_map(|step| step.activations.get(index).copied().flatten()).max();
         let held = held.unwrap_or_default();
         StageCost {
-            // Not a number where it never ran: refused below.
+            // NaN where it never ran, which `Profile::new` refuses.
             forward: cost(index, Op::Forward).unwrap_or(f64::NAN),
             input: cost(index, Op::BackwardInput),
             weight: cost(index, Op::BackwardWeight),

@@ -46,7 +46,7 @@ pub(crate) struct Plans {
 }
 
 impl Plans {
-    /// Builds and checks the plan for the number of microbatches that was asked for.
+    /// Builds and checks the plan for the number of microbatches that the user chose.
     pub(crate) fn new(
         source: Source,
         declared: &[SkipEdge],
@@ -97,7 +97,7 @@ impl Plans {
         self.placement.ranks() * self.replication.replicas
     }
 
-    /// The training plan for the number of microbatches that was asked for.
+    /// The training plan for the number of microbatches that the user chose.
     pub(crate) fn current(&mut self) -> Result<Arc<CheckedPlan>, BuildError> {
         self.training(self.source.microbatches())
     }

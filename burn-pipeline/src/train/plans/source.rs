@@ -26,7 +26,7 @@ impl Source {
         }
     }
 
-    /// Microbatches that were asked for.
+    /// The number of microbatches that the user chose.
     pub(super) fn microbatches(&self) -> usize {
         match self {
             Source::Schedule(_, size) => size.microbatches,
