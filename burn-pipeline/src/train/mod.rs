@@ -28,7 +28,7 @@ mod shared;
 mod stages;
 mod step;
 
-pub use checkpoint::{Checkpoint, CheckpointError, Checkpoints, FileEntry, ParameterEntry, StateEntry};
+pub use checkpoint::{Checkpoint, CheckpointError, Checkpoints, ParameterEntry};
 pub use choose::{
     AutoError, AutoOptions, AutoPipeline, Decision, MeasureError, MeasuredLayers, Trial, measured_profile,
 };

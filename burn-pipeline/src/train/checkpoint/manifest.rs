@@ -19,13 +19,13 @@ const VERSION: u32 = 1;
 
 /// A file of a checkpoint.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct FileEntry {
+pub(super) struct FileEntry {
     /// Its name within the folder.
-    pub name: String,
+    pub(super) name: String,
     /// Its size.
-    pub bytes: u64,
+    pub(super) bytes: u64,
     /// The CRC-32 of its bytes.
-    pub crc32: u32,
+    pub(super) crc32: u32,
 }
 
 /// A parameter of a checkpoint.
@@ -38,16 +38,16 @@ pub struct ParameterEntry {
     /// Its shape.
     pub shape: Vec<usize>,
     /// Which of the files holds it.
-    pub file: usize,
+    pub(super) file: usize,
     /// What the optimizer keeps for it.
     #[serde(default)]
-    pub state: BTreeMap<String, StateEntry>,
+    pub(super) state: BTreeMap<String, StateEntry>,
 }
 
 /// What the optimizer keeps in one field.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum StateEntry {
+pub(super) enum StateEntry {
     /// A tensor of the file.
     Tensor,
     /// A signed number.
@@ -127,6 +127,11 @@ impl Manifest {
 }
 
 impl ParameterEntry {
+    /// Names of the values that the optimizer keeps for it; none if no step was taken, or it is not trained.
+    pub fn optimizer_fields(&self) -> impl Iterator<Item = &str> {
+        self.state.keys().map(String::as_str)
+    }
+
     /// The name of its tensor in the file.
     pub(super) fn key(&self) -> &str {
         &self.names[0]

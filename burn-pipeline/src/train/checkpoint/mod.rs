@@ -44,5 +44,5 @@ mod tensors;
 
 pub use error::CheckpointError;
 pub use folder::Checkpoints;
-pub use manifest::{FileEntry, ParameterEntry, StateEntry};
+pub use manifest::ParameterEntry;
 pub use stored::Checkpoint;
