@@ -279,14 +279,14 @@ mod tests {
     #[test]
     fn flags_that_no_run_can_have_are_refused_with_what_to_do() {
         for (flags, says) in [
-            ("--pattern DX", "--pattern: `X` at place 1"),
+            ("--pattern DX", "--pattern: `X` at position 1"),
             ("--experts 4 --top-k 5", "--top-k 5 is not between 1 and --experts 4"),
             ("--top-k 0", "--top-k 0"),
             ("--d-hidden 0", "--d-hidden"),
             ("--load-balance NaN", "--load-balance NaN"),
             ("--capacity inf", "--capacity inf"),
             ("--heads 3", "--heads 3 does not divide"),
-            ("--ahead DX", "tokens ahead: `X` at place 1"),
+            ("--ahead DX", "tokens ahead: `X` at position 1"),
             ("--ahead DD --seq 2", "--seq 2 has no room for"),
             ("--ahead-weight=-1", "--ahead-weight -1"),
             ("--ngram 9000000", "--ngram 9000000"),
