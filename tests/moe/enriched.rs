@@ -102,7 +102,7 @@ fn side_data_that_is_not_there_or_is_another_is_named() {
     let error = side.clone().take::<2, burn::tensor::Float>("mask").unwrap_err();
     assert_eq!(
         error.to_string(),
-        "the side data `mask` is a int tensor of rank 2, and the stage takes another; check the batch"
+        "the extra `mask` is a int tensor of rank 2, and the stage reads another type; check the batch"
     );
     assert!(side.take::<2, Int>("ids").is_ok());
     assert_eq!(side.take::<2, Int>("more").unwrap_err(), StageExtrasError::Missing { name: "more".to_owned() });

@@ -113,7 +113,7 @@ fn an_end_that_is_not_delayed_and_links_that_are_none_are_refused() {
     let mut delayed = Delayed::new(Box::new(threads.link(1, Device::flex())), LinkCosts::default()).unwrap();
     plain.send(1, message(0), Instant::now() + SECOND).unwrap();
     let error = delayed.receive(0, header(0), Instant::now() + SECOND).unwrap_err().to_string();
-    assert!(error.contains("is every rank's link delayed?"), "{error}");
+    assert!(error.contains("delay the links of all ranks"), "{error}");
     plain.send(1, Message { header: header(1), payload: Payload::default() }, Instant::now() + SECOND).unwrap();
     assert!(delayed.receive(0, header(1), Instant::now() + SECOND).is_err());
 

@@ -25,7 +25,7 @@ use std::sync::Arc;
 /// use burn::optim::SgdConfig;
 /// use burn::tensor::{Device, Tensor};
 /// use burn_pipeline::schedule::{GPipe, Size};
-/// use burn_pipeline::stage::{Batch, StageId, StageBox};
+/// use burn_pipeline::stage::{Batch, Stage, StageBox};
 /// use burn_pipeline::train::Pipeline;
 ///
 /// #[derive(Module, Debug)]
