@@ -69,7 +69,7 @@ impl Delayed {
         Ok(Self { link, network, free: vec![UNIX_EPOCH; ranks], early, monitor })
     }
 
-    /// When a message that is sent now is there.
+    /// When a message that is sent now is due.
     fn due(&mut self, to: usize, bytes: usize) -> SystemTime {
         let link = self.network.link(self.link.rank(), to);
         let now = SystemTime::now();
@@ -120,7 +120,7 @@ fn later(time: SystemTime, seconds: f64) -> SystemTime {
     Duration::try_from_secs_f64(seconds).ok().and_then(|wait| time.checked_add(wait)).unwrap_or(time)
 }
 
-/// Takes the time off the end of a payload.
+/// Takes the due time off the end of a payload.
 fn without_due(payload: Payload) -> Option<(Payload, SystemTime)> {
     let mut parts: Vec<PayloadPart> = payload.into_parts().collect();
     let (Some(PayloadPart::Tag(nanoseconds)), Some(PayloadPart::Tag(seconds))) = (parts.pop(), parts.pop()) else {

@@ -57,14 +57,14 @@ pub enum LinkError {
         /// What is wrong.
         source: WireError,
     },
-    /// A value that was gathered cannot be encoded, or what a rank sent is no such value.
+    /// A value for a gather cannot be encoded, or the bytes of a rank are no such value.
     #[error("rank {rank} cannot use what rank {peer} gave to a gather ({message}); do all ranks run the same build?")]
     Gather {
         /// This rank.
         rank: usize,
         /// The rank whose value it is.
         peer: usize,
-        /// What the encoding says.
+        /// What the encoding reports.
         message: String,
     },
     /// The transport under the link has ended.
@@ -72,7 +72,7 @@ pub enum LinkError {
     Closed {
         /// This rank.
         rank: usize,
-        /// Why.
+        /// Why it has ended.
         message: String,
     },
     /// Members of a group gave lists that do not match.
@@ -106,9 +106,9 @@ pub enum LinkError {
     /// The rank does not exist.
     #[error("there is no rank {rank}: the link has {ranks}")]
     NoSuchRank {
-        /// The rank asked for.
+        /// The rank that was asked for.
         rank: usize,
-        /// How many there are.
+        /// The number of ranks.
         ranks: usize,
     },
 }

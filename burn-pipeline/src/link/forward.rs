@@ -3,7 +3,7 @@
 /// Writes methods of [`Link`](crate::link::Link) that call the link in a field, for a link that wraps another one.
 ///
 /// Forward `rank, ranks, transport, monitor, to_device, set_activity, all_gather, abort` unless you write them yourself.
-/// The other methods have defaults that call these; forward one only if it shall not go through methods that you write.
+/// The other methods have defaults that call these. Do not forward one whose default must call methods that you write.
 ///
 /// ```
 /// use burn_pipeline::link::{Header, Link, LinkError, Message};

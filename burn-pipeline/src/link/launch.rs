@@ -42,10 +42,10 @@ pub enum LaunchError {
         missing: &'static str,
     },
     /// The environment has no address of rank 0.
-    #[error("nothing says where rank 0 is; set MASTER_ADDR and MASTER_PORT to its host and a free port, for all ranks")]
+    #[error("the environment has no address of rank 0; set MASTER_ADDR and MASTER_PORT to its host and a free port, for all ranks")]
     NoRendezvous,
     /// The port is out of range.
-    #[error("MASTER_PORT={port} is no port; choose one from 1 to 65535")]
+    #[error("MASTER_PORT={port} is not a port; choose one from 1 to 65535")]
     Port {
         /// The variable's value.
         port: usize,

@@ -89,7 +89,7 @@ pub(crate) fn broadcast<L: GroupMessages + ?Sized>(
     Ok(tensors)
 }
 
-/// Gives each member its list; gives the lists of all members for this one, in the order of ranks.
+/// Sends each member its list; gives the lists that all members have for this one, in rank order.
 fn exchange<L: GroupMessages + ?Sized>(
     link: &mut L,
     group: usize,
@@ -128,7 +128,7 @@ fn exchange<L: GroupMessages + ?Sized>(
     Ok(got)
 }
 
-/// A group's list from a member.
+/// Receives a list from a member.
 fn receive<L: GroupMessages + ?Sized>(
     link: &mut L,
     group: usize,

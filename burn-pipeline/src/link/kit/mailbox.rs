@@ -104,7 +104,7 @@ impl Mailbox {
 
     /// The contents, to be read or changed. Call [`Mailbox::wake`] after a change that a thread may wait for.
     pub fn contents(&self) -> MutexGuard<'_, Contents> {
-        // A panic of another thread leaves the contents whole: every change is one assignment.
+        // Locked in spite of poisoning: nothing panics between two changes that belong together.
         self.contents.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

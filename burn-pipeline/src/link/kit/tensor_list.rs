@@ -1,6 +1,6 @@
 //! Lists of tensors that travel as one buffer for each element type.
 //!
-//! Guarantees: [`unpack`] gives back the list that [`pack`] took, missing tensors included; a list that came incomplete is
+//! Guarantees: [`unpack`] gives back the list that [`pack`] took, missing tensors included; an incomplete payload is
 //! refused with the reason.
 
 use crate::stage::{AnyTensor, Payload, PayloadPart};
@@ -9,7 +9,7 @@ use burn::tensor::{DType, Shape};
 /// A list of tensors, some of which may be missing.
 pub type TensorList = Vec<Option<AnyTensor>>;
 
-/// A tensor, flattened, in as many pieces; the last ones are shorter, or empty, where it is not even.
+/// Cuts a flattened tensor into pieces of one length; the last ones are shorter or empty where it does not divide evenly.
 pub(super) fn cut(tensor: AnyTensor, parts: usize) -> Vec<AnyTensor> {
     let length = tensor.shape().num_elements();
     let flat = tensor.reshape(Shape::from([length]));
@@ -21,7 +21,7 @@ pub(super) fn cut(tensor: AnyTensor, parts: usize) -> Vec<AnyTensor> {
     (0..parts).map(piece).collect()
 }
 
-/// Pieces as one flat tensor.
+/// Joins pieces into one flat tensor.
 pub(super) fn join(pieces: Vec<AnyTensor>) -> Option<AnyTensor> {
     let whole = |piece: &AnyTensor| piece.shape().num_elements() > 0;
     match pieces.iter().filter(|piece| whole(piece)).count() {
@@ -58,7 +58,7 @@ pub(super) fn pack(tensors: TensorList) -> Payload {
     payload
 }
 
-/// The list that was packed.
+/// The list of a payload.
 pub(super) fn unpack(payload: Payload) -> Result<TensorList, String> {
     let (mut tags, mut buffers) = (Vec::new(), Vec::new());
     for part in payload.into_parts() {
@@ -95,7 +95,7 @@ pub(super) fn unpack(payload: Payload) -> Result<TensorList, String> {
     Ok(list)
 }
 
-/// The sum of two lists, place by place.
+/// The sum of two lists, tensor by tensor.
 pub(super) fn sum(ours: TensorList, theirs: TensorList) -> Result<TensorList, String> {
     if ours.len() != theirs.len() {
         return Err(format!("{} tensors came, {} are held", theirs.len(), ours.len()));

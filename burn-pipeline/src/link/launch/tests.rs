@@ -122,7 +122,7 @@ fn an_empty_address_is_none() {
 fn variables_that_make_no_sense_are_named() {
     let said = |variables: &[(&str, &str)]| launch(variables).unwrap_err().to_string();
     let no_port = [("RANK", "0"), ("WORLD_SIZE", "1"), ("MASTER_PORT", "0")];
-    assert_eq!(said(&no_port), "MASTER_PORT=0 is no port; choose one from 1 to 65535");
+    assert_eq!(said(&no_port), "MASTER_PORT=0 is not a port; choose one from 1 to 65535");
     assert!(said(&[("RANK", "first"), ("WORLD_SIZE", "2")]).contains("RANK=first is not a number"));
     assert_eq!(said(&[("RANK", "1")]), "RANK is set, but WORLD_SIZE is not");
     assert_eq!(said(&[("RANK", "2"), ("WORLD_SIZE", "2")]), "rank 2 is not one of 2 rank(s), counted from 0");

@@ -10,7 +10,7 @@ pub enum TcpError {
     OutOfRange {
         /// The rank.
         rank: usize,
-        /// How many there are.
+        /// The number of ranks.
         ranks: usize,
     },
     /// Rank 0 cannot listen.
@@ -22,7 +22,7 @@ pub enum TcpError {
         error: ErrorKind,
     },
     /// Ranks are missing.
-    #[error("rank(s) {missing:?} did not come in time to {}:{}; was every rank started, with the same MASTER_ADDR and MASTER_PORT?", at.0, at.1)]
+    #[error("rank(s) {missing:?} did not connect to {}:{} in time; was every rank started, with the same MASTER_ADDR and MASTER_PORT?", at.0, at.1)]
     Missing {
         /// The missing ranks.
         missing: Vec<usize>,
@@ -40,7 +40,7 @@ pub enum TcpError {
         error: ErrorKind,
     },
     /// A process is not one of the ranks.
-    #[error("a process that says it is rank {rank} cannot join: {reason}")]
+    #[error("a process that claims to be rank {rank} cannot join: {reason}")]
     Stranger {
         /// The rank that it claims to be.
         rank: usize,
