@@ -42,7 +42,9 @@ pub enum LaunchError {
         missing: &'static str,
     },
     /// The environment has no address of rank 0.
-    #[error("the environment has no address of rank 0; set MASTER_ADDR and MASTER_PORT to its host and a free port, for all ranks")]
+    #[error(
+        "the environment has no address of rank 0; set MASTER_ADDR and MASTER_PORT to its host and a free port, for all ranks"
+    )]
     NoRendezvous,
     /// The port is out of range.
     #[error("MASTER_PORT={port} is not a port; choose one from 1 to 65535")]

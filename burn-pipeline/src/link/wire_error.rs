@@ -17,10 +17,10 @@ pub enum WireError {
         /// The layout of the frame.
         got: u16,
     },
-    /// The bytes are not what the encoding expects.
-    #[error("the frame cannot be decoded: {message}; build all ranks from one version")]
+    /// The message is not what its receiver can read.
+    #[error("the message cannot be decoded: {message}")]
     Encoding {
-        /// What the encoding reports.
+        /// What is wrong, and what to do.
         message: String,
     },
     /// A repetition of a message that was never sent.

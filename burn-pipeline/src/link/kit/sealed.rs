@@ -34,10 +34,10 @@ pub(super) fn open<T: DeserializeOwned>(magic: [u8; 4], bytes: &[u8]) -> Result<
     }
     match postcard::take_from_bytes(value).map_err(encoding)? {
         (value, []) => Ok(value),
-        (_, left) => Err(WireError::Encoding { message: format!("{} bytes are left over", left.len()) }),
+        (_, left) => Err(encoding(format!("{} bytes are left over", left.len()))),
     }
 }
 
-fn encoding(error: postcard::Error) -> WireError {
-    WireError::Encoding { message: error.to_string() }
+fn encoding(error: impl std::fmt::Display) -> WireError {
+    WireError::Encoding { message: format!("{error}; build all ranks from one version") }
 }
