@@ -1,32 +1,33 @@
-//! What repeats among the messages of one rank to another, so that a repeated message needs no header of its own and its
-//! receiver can have memory waiting for it.
+//! Which messages from one rank to another repeat, so that a repeated message needs no frame of its own and its receiver can
+//! post the memory for it before it arrives.
 //!
-//! Guarantees: sender and receiver keep this table each for itself, and both come to the same one, since both see the
-//! same messages in the same order; so nothing is agreed on over the wire. Shapes may change with any message.
+//! Guarantees: sender and receiver keep one table each, and the tables are equal, because both see the same messages in
+//! the same order. So nothing is agreed on over the wire. Shapes may change with any message.
 //!
-//! 1. Messages of one direction to one stage are a stream. The forms of its last message are known.
-//! 2. When a message has the forms of the one before it in its stream, the stream gets a number: from then on messages
-//!    with these forms go as a [`Repeat`](burn_pipeline::link::kit::Repeat) with that number, and the receiver may expect the next one.
-//!    A message whose forms are known before it comes ([`Link::expect`](burn_pipeline::link::Link::expect)) gets its number then.
-//! 3. A message with other forms goes with its whole frame and ends the number, which is never given again. So streams
-//!    whose shapes change with every message are never numbered; after [`MOST`] numbers none is given any more.
+//! 1. Messages of one kind to one stage are a stream. The frame of a stream's last message is known.
+//! 2. When a message has the frame of the one before it in its stream, except for the microbatch, the stream gets a number.
+//!    From then on messages with this frame are sent as a [`Repeat`](burn_pipeline::link::kit::Repeat) with that number, and
+//!    the receiver posts receives for the next one. A message that was announced
+//!    ([`Link::expect`](burn_pipeline::link::Link::expect)) gets its number before it is sent.
+//! 3. A message with another frame is sent with its whole frame and ends the number, which is not used again. So a stream
+//!    whose shapes change with every message never gets a number. After [`MOST`] numbers no more are given.
 
 use burn_pipeline::link::kit::Frame;
 use burn_pipeline::link::{Header, MessageKind};
 use std::collections::HashMap;
 
-/// Numbers that are given between two ranks, one way: MPI promises 32,767 tags.
+/// The most numbers from one rank to another: MPI guarantees 32,767 tags.
 const MOST: u16 = 30_000;
 
-/// May the like of a message come again? Not so of tensors that are read or handed out for once.
+/// Whether a message may be repeated. Outputs and tensors outside of a plan are sent once.
 fn recurs(frame: &Frame) -> bool {
     !matches!(frame.header().kind, MessageKind::Tensors { .. } | MessageKind::Output)
 }
 
-/// The table of one rank's messages to another.
+/// The table of the messages from one rank to another.
 #[derive(Debug, Default)]
 pub(crate) struct Repeats {
-    /// By header, whatever its microbatch.
+    /// By header, with microbatch 0.
     streams: HashMap<Header, Stream>,
     given: u16,
 }
@@ -38,10 +39,10 @@ struct Stream {
     number: Option<u16>,
 }
 
-/// How a message goes.
+/// How a message is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Noted {
-    /// As what this number stands for.
+    /// As a repetition with this number.
     Repeat(u16),
     /// With its whole frame; the next one may be a repetition with this number.
     Opens(u16),

@@ -95,9 +95,9 @@ fn ranks_of_another_job_are_named_before_anything_is_built() {
 fn the_rank_that_was_started_otherwise_is_named_with_what_it_has_by_every_rank() {
     for (ranks, (field, says)) in [2, 3].into_iter().flat_map(|ranks| FIELDS.map(|field| (ranks, field))) {
         let out = passes_with(ranks, &["odd", field]);
-        let told: Vec<&str> = out.lines().filter(|line| line.contains("is told: ")).collect();
+        let reports: Vec<&str> = out.lines().filter(|line| line.contains("reports: ")).collect();
         let named = format!("rank {} differs from the others in {says}", ranks - 1);
-        assert!(told.len() == ranks && told.iter().all(|line| line.contains(&named)), "{named}: {out}");
+        assert!(reports.len() == ranks && reports.iter().all(|line| line.contains(&named)), "{named}: {out}");
     }
 }
 

@@ -25,7 +25,7 @@ use burn_pipeline_nccl::{NcclLink, NcclOptions, Ordering};
 use processes::Processes;
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn ordering() -> Ordering {
     match std::env::var("ORDERING").as_deref() {
@@ -39,7 +39,7 @@ fn ordering() -> Ordering {
 fn link() -> (NcclLink, Device) {
     let launch = Launch::from_environment().unwrap().unwrap();
     let device = NcclLink::gpu_of(&launch).unwrap();
-    let options = NcclOptions { ordering: ordering(), timeout: PATIENCE, ordered_sums: false };
+    let options = NcclOptions { ordering: ordering(), timeout: TIMEOUT, ordered_sums: false };
     (NcclLink::connect(&launch.place().unwrap(), device.clone(), options).unwrap(), device)
 }
 

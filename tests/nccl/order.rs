@@ -1,6 +1,6 @@
 //! Transfers beside computations that change what is sent: a missing dependency shows as a wrong element.
 
-use crate::{PATIENCE, link};
+use crate::{TIMEOUT, link};
 use burn::tensor::{Int, Tensor};
 use burn_pipeline::link::{Header, Link, Message, MessageKind};
 use burn_pipeline::plan::StageId;
@@ -27,7 +27,7 @@ pub(crate) fn ring() {
             value = shift.clone().matmul(value);
         }
         let header = Header { stage: StageId::new(0), microbatch: round, kind: MessageKind::Activation };
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         link.send(next, Message { header, payload: value.into_payload() }, deadline).unwrap();
         let got = link.receive(before, header, deadline).unwrap();
         // Used at once, on the GPU.

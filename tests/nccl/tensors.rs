@@ -1,6 +1,6 @@
 //! Layouts and element types: padded rows, views, half precision, tracked tensors; and operations over groups.
 
-use crate::{PATIENCE, link};
+use crate::{TIMEOUT, link};
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 use burn_pipeline::link::{Header, Link, Message, MessageKind};
 use burn_pipeline::plan::StageId;
@@ -32,7 +32,7 @@ pub(crate) fn to_itself() {
         [DType::BF16, DType::F16].into_iter().map(|dtype| AnyTensor::new(padded.clone().cast(dtype))).collect();
     let empty = Tensor::<2>::zeros([0, 65], &device);
     let sent = ((padded, view), (ids.clone(), ids.greater_elem(30)), (tracked, empty), casts).into_payload();
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     for microbatch in 0..3 {
         link.send(0, Message { header: header(microbatch), payload: sent.clone() }, deadline).unwrap();
     }
@@ -51,7 +51,7 @@ pub(crate) fn to_itself() {
 pub(crate) fn collectives() {
     let (mut link, device) = link();
     let (me, ranks) = (link.rank(), link.ranks());
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     let all: Vec<usize> = (0..ranks).collect();
     let outer = vec![0, ranks - 1];
     link.form_groups(&[all.clone(), outer.clone()], deadline).unwrap();

@@ -1,6 +1,6 @@
 //! The conformance suite over MPI, and what is MPI's own.
 
-use crate::PATIENCE;
+use crate::TIMEOUT;
 use burn::tensor::{Device, Float, Tensor};
 use burn_pipeline::link::conformance::CASES;
 use burn_pipeline::link::{Header, Link, LinkError, Message, MessageKind};
@@ -22,7 +22,7 @@ pub(crate) fn all(mpi: &Mpi) {
 
 /// Even and odd ranks get links of their own, beside one over all: nothing gets from one to another.
 pub(crate) fn groups(mpi: &Mpi) {
-    let (me, deadline) = (mpi.rank(), Instant::now() + PATIENCE);
+    let (me, deadline) = (mpi.rank(), Instant::now() + TIMEOUT);
     let mut world = mpi.link(Device::flex()).unwrap();
     let mut group = mpi.link_among((me % 2) as u32, Device::flex()).unwrap();
     assert_eq!((group.rank(), group.ranks()), (me / 2, (mpi.ranks() + 1 - me % 2) / 2));
@@ -56,7 +56,7 @@ pub(crate) fn groups(mpi: &Mpi) {
 
 /// Messages of groups and messages of the plan do not get between each other, and groups that differ are refused.
 pub(crate) fn formed(mpi: &Mpi) {
-    let (me, last, deadline) = (mpi.rank(), mpi.ranks() - 1, Instant::now() + PATIENCE);
+    let (me, last, deadline) = (mpi.rank(), mpi.ranks() - 1, Instant::now() + TIMEOUT);
     let mut link = mpi.link(Device::flex()).unwrap();
     let mine = if me == last { vec![vec![0]] } else { vec![vec![0, last]] };
     let error = link.form_groups(&mine, deadline).unwrap_err();
@@ -101,5 +101,5 @@ pub(crate) fn formed(mpi: &Mpi) {
 
 /// MPI can be initialised once.
 pub(crate) fn once_only() {
-    assert_eq!(Mpi::connect(PATIENCE).unwrap_err(), MpiError::AlreadyInitialised);
+    assert_eq!(Mpi::connect(TIMEOUT).unwrap_err(), MpiError::AlreadyInitialised);
 }

@@ -60,7 +60,7 @@ pub(crate) fn odd(mpi: &Mpi, field: &str) {
     let last = mpi.ranks() - 1;
     let field = Some(field).filter(|_| mpi.rank() == last);
     let error = crate::odd::build(Box::new(mpi.link(Device::flex()).unwrap()), field).unwrap_err();
-    println!("rank {} is told: {error}", mpi.rank());
+    println!("rank {} reports: {error}", mpi.rank());
 }
 
 /// Calls that differ are refused everywhere, and the pipeline goes on.

@@ -36,7 +36,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 /// The longest that starting and ending may take.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -49,7 +49,7 @@ fn main() -> ExitCode {
             _ => pipeline_examples::train_moe::run(own, &mut out, &mut err),
         });
     }
-    let mpi = match Mpi::connect(PATIENCE) {
+    let mpi = match Mpi::connect(TIMEOUT) {
         Ok(mpi) => mpi,
         Err(error) => {
             eprintln!("error: {error}");

@@ -1,4 +1,4 @@
-//! Ranks with one queue each, in which a group stands until all its members have come to it, as in NCCL's streams.
+//! Ranks with one queue each, in which a group waits until all its members have reached it, as in NCCL's streams.
 //! Notes and offers are delivered in any order that keeps those of one rank to another in theirs.
 
 use super::{Action, Note, Pairing};
@@ -235,7 +235,7 @@ fn what_no_rank_tells_is_refused_and_nothing_is_launched() {
     let mut lowest = of(0);
     assert_eq!(lowest.ready(4, 0, &[0, 2], Vec::new()), []);
     refused(&mut lowest, 1, Note::Ready { group: 4, round: 0, part: Vec::new() });
-    // It goes on as if nothing had been told.
+    // It goes on as if nothing had been received.
     let going_on = middle.receive(2, Note::Agree { offered: 0 }).unwrap();
     assert_eq!(going_on, [Action::Exchange { peer: 2, sends: 1, receives: 0 }]);
     let agreed = middle.receive(0, Note::Propose { offered: 1 }).unwrap();
