@@ -145,9 +145,15 @@ impl Progress {
 
     fn turn(&mut self) {
         // Every link gets its turn: `any` would stop at the first that moved.
-        let busy = self.links.iter_mut().fold(false, |busy, link| link.turn() || busy);
+        let (mut busy, mut woken) = (false, false);
+        for link in &mut self.links {
+            busy |= link.turn();
+        }
+        for link in &mut self.links {
+            woken |= link.has_woken();
+        }
         self.idle = if busy { 0 } else { self.idle.saturating_add(1) };
-        self.woken = self.links.iter_mut().fold(false, |woken, link| link.has_woken() || woken);
+        self.woken = woken;
     }
 
     fn execute(&mut self, command: Command) {

@@ -6,7 +6,7 @@
 use crate::gpu::Event;
 use burn::tensor::Bytes;
 use burn_cubecl::tensor::CubeTensor;
-use burn_pipeline::link::Frame;
+use burn_pipeline::link::kit::Frame;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

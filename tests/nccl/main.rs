@@ -40,7 +40,7 @@ fn link() -> (NcclLink, Device) {
     let launch = Launch::from_environment().unwrap().unwrap();
     let device = NcclLink::gpu_of(&launch).unwrap();
     let options = NcclOptions { ordering: ordering(), timeout: TIMEOUT, ordered_sums: false };
-    (NcclLink::connect(&launch.place().unwrap(), device.clone(), options).unwrap(), device)
+    (NcclLink::connect(&launch.rendezvous().unwrap(), device.clone(), options).unwrap(), device)
 }
 
 /// One rank of the tests below, in a process of its own. `PART` says what it does.

@@ -42,7 +42,7 @@ impl MixtureOfDepths {
         Self { router, inner, capacity }
     }
 
-    /// As [`Block::with_updated_bias`](super::Block::balanced).
+    /// As [`Block::with_updated_bias`](super::Block::with_updated_bias).
     pub fn with_updated_bias(self, load: &[f64], rate: f64) -> Self {
         Self { inner: self.inner.with_updated_bias(load, rate), ..self }
     }

@@ -30,7 +30,7 @@ pub struct TransformerBlock {
 }
 
 impl TransformerBlock {
-    /// As [`Block::forward`].
+    /// As [`Block::forward`](super::Block::forward).
     pub fn forward(&self, x: Tensor<3>, context: &AttentionContext) -> (Tensor<3>, LayerAuxiliary) {
         let x = x.clone() + self.attention.forward(self.norm_attention.forward(x), context);
         let normed = self.norm_mix.forward(x.clone());
@@ -41,7 +41,7 @@ impl TransformerBlock {
         (x + y, auxiliary)
     }
 
-    /// As [`Block::with_updated_bias`].
+    /// As [`Block::with_updated_bias`](super::Block::with_updated_bias).
     pub fn with_updated_bias(self, load: &[f64], rate: f64) -> Self {
         let mix = match self.mix {
             FeedForwardOrExperts::Dense(dense) => FeedForwardOrExperts::Dense(dense),

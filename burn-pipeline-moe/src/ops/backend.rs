@@ -18,7 +18,7 @@ use burn::tensor::DType;
     Fusion: cfg(feature = "fusion"),
 )]
 pub trait MoeOps: Backend {
-    /// Joins a loss to the graph of hidden states; see [`inject_weighted`].
+    /// Joins a loss to the graph of hidden states; see [`inject_weighted`](super::inject_weighted).
     ///
     /// Without autodiff there is no graph: the hidden states are returned unchanged.
     #[fusion(default)]

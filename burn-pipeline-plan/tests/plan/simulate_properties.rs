@@ -89,7 +89,7 @@ fn longest_paths(plan: &Plan, seconds: impl Fn(Task) -> f64) -> HashMap<Task, f6
 
 /// Every rank's time is accounted for, nothing overlaps, and no order of actions could have been faster.
 fn sound(plan: &Plan, profile: &Profile, step: &Simulation) -> Result<(), TestCaseError> {
-    let bounds = Bounds::new(plan, &profile).unwrap();
+    let bounds = Bounds::new(plan, profile).unwrap();
     prop_assert!(step.makespan >= bounds.makespan() * (1.0 - 1e-9), "{} < {bounds:?}", step.makespan);
     prop_assert!(step.span <= step.makespan * (1.0 + 1e-9));
     for (rank, report) in step.ranks.iter().enumerate() {

@@ -5,7 +5,7 @@
 //! can deadlock (the README beside this file has the argument); a panic in user code, a refusal, or a lost peer ends the
 //! run of every rank with an error that names it.
 //!
-//! 1. [`Executor::run`] walks the rank's tasks. `F` takes its input from the batch (first stage) or the inbox.
+//! 1. `Executor::run` walks the rank's tasks. `F` takes its input from the batch (first stage) or the inbox.
 //! 2. The product of a task goes to the inbox if the next stage is on this rank (moved, not copied), else to the
 //!    outbox.
 //! 3. `SEND_*` gives the outbox's value to the link. `RECV_*` posts the receive.

@@ -16,8 +16,8 @@ use crate::train::shared::SharedReport;
 use crate::train::stages::Stages;
 use std::sync::Arc;
 
-/// A pipeline of ranks on threads of this process ([`Builder::build`]), or of one rank in each of several processes
-/// ([`Builder::build_rank`]).
+/// A pipeline of ranks on threads of this process ([`Builder::build`](crate::Builder::build)), or of one rank in each of several processes
+/// ([`Builder::build_rank`](crate::Builder::build_rank)).
 ///
 /// ```
 /// use burn::module::Module;

@@ -187,7 +187,7 @@ fn there_and_back_with_gates_of_one_half_is_the_identity_and_a_full_expert_shows
         let x = noise(37, 7 * 4);
         let there_and_back = |case: &Case| {
             let rows = packed(case, &device);
-            let got = differentiate(&[x.clone()], &device, DType::F32, |x| {
+            let got = differentiate(std::slice::from_ref(&x), &device, DType::F32, |x| {
                 let gates = Tensor::full([7, 2], 0.5, &device.clone().autodiff());
                 rows.unpermute(rows.permute(x[0].clone().reshape([7, 4])), gates)
             });

@@ -27,7 +27,7 @@ fn find_block(
     let mut searching = true;
     while searching && expert < experts {
         let count = usize::cast_from(offsets[expert + 1] - offsets[expert]);
-        let blocks = (count + size - 1) / size;
+        let blocks = count.div_ceil(size);
         if left < blocks {
             searching = false;
         } else {
@@ -144,7 +144,7 @@ fn product_of_rows<F: Float, A: Float, N: Size>(
     #[define(F, A)] _types: [ElemType; 2],
 ) {
     let column = ABSOLUTE_POS % width;
-    let blocks = (inner + size - 1) / size;
+    let blocks = inner.div_ceil(size);
     let first = ABSOLUTE_POS / width % blocks * size;
     let expert = ABSOLUTE_POS / width / blocks;
     if expert >= experts {

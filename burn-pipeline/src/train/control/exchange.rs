@@ -80,18 +80,21 @@ fn gather_payloads(rank: &mut Rank, own: Vec<Payload>, table: &[Vec<StageId>]) -
     let mut all = Vec::new();
     for (from, stages) in table.iter().enumerate() {
         let deadline = rank.executor().deadline();
-        for index in 0..stages.len() {
-            let header = Header::of(MessageKind::Tensors { index });
-            let link = rank.executor().link();
-            if from != me {
-                all.push(link.receive(from, header, deadline).map_err(|source| rank.link_error(source))?);
-                continue;
+        if from != me {
+            for index in 0..stages.len() {
+                let header = Header::of(MessageKind::Tensors { index });
+                let received = rank.executor().link().receive(from, header, deadline);
+                all.push(received.map_err(|source| rank.link_error(source))?);
             }
+            continue;
+        }
+        for (index, payload) in own.iter().enumerate() {
+            let header = Header::of(MessageKind::Tensors { index });
             for to in (0..ranks).filter(|&to| to != me) {
-                let message = Message { header, payload: own[index].clone() };
+                let message = Message { header, payload: payload.clone() };
                 rank.executor().link().send(to, message, deadline).map_err(|source| rank.link_error(source))?;
             }
-            all.push(own[index].clone());
+            all.push(payload.clone());
         }
     }
     Ok(all)

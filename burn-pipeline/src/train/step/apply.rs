@@ -27,8 +27,22 @@ impl Rank {
         self.executor.link().set_activity(Activity::Optimizing);
         let (rank, observed) = (self.number(), std::mem::take(&mut self.observed));
         for (stage, held) in self.executor.stages().iter_mut() {
-            caught(rank, || format!("stepping the weights of stage {stage}"), || Ok(held.optimize(learning_rate)))?;
-            caught(rank, || format!("changing stage {stage} after its step"), || Ok(held.after_step(&observed)))?;
+            caught(
+                rank,
+                || format!("stepping the weights of stage {stage}"),
+                || {
+                    held.optimize(learning_rate);
+                    Ok(())
+                },
+            )?;
+            caught(
+                rank,
+                || format!("changing stage {stage} after its step"),
+                || {
+                    held.after_step(&observed);
+                    Ok(())
+                },
+            )?;
         }
         self.sharing.refuse_diverged_once(&mut self.executor)?;
         self.executor.link().set_activity(Activity::Idle);
