@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// The longest that a machine may take to start.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Machines that see each other, and end when this is dropped.
 #[derive(Debug)]
@@ -121,7 +121,7 @@ impl Machines {
         path
     }
 
-    /// Pulls a machine's cable: nothing reaches it or comes from it any more, and nobody is told.
+    /// Pulls a machine's cable: nothing reaches it or comes from it any more, and no connection is closed.
     ///
     /// # Panics
     /// If it cannot be pulled.
@@ -161,7 +161,7 @@ impl Machines {
             if ssh.status().is_ok_and(|status| status.success()) {
                 return;
             }
-            assert!(since.elapsed() < PATIENCE, "sshd of machine {machine} does not let anybody in");
+            assert!(since.elapsed() < TIMEOUT, "sshd of machine {machine} does not let anybody in");
             std::thread::sleep(Duration::from_millis(50));
         }
     }
@@ -216,7 +216,7 @@ impl Machine {
         let _ = self.holder.wait();
         let since = Instant::now();
         // The kernel ends all others with the first process; that takes a moment.
-        while Path::new(&format!("/proc/{}", self.first)).exists() && since.elapsed() < PATIENCE {
+        while Path::new(&format!("/proc/{}", self.first)).exists() && since.elapsed() < TIMEOUT {
             std::thread::sleep(Duration::from_millis(5));
         }
     }

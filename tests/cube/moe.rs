@@ -105,8 +105,11 @@ fn assert_gradients(got: &[Vec<f32>], expected: &[Vec<f32>], place: &str) {
         assert_eq!(got.len(), expected.len(), "{place}: the gradient of parameter {index}");
         let largest = expected.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
         assert!(largest > 0.0, "{place}: parameter {index} proves nothing");
-        let apart = got.iter().zip(expected).fold(0.0f32, |max, (a, b)| max.max((a - b).abs()));
-        assert!(apart <= 5e-5 * largest, "{place}: parameter {index} is {apart} off, its largest number is {largest}");
+        let difference = got.iter().zip(expected).fold(0.0f32, |max, (a, b)| max.max((a - b).abs()));
+        assert!(
+            difference <= 5e-5 * largest,
+            "{place}: parameter {index} is {difference} off, its largest number is {largest}"
+        );
     }
 }
 

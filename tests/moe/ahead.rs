@@ -49,9 +49,10 @@ fn an_embedding_that_is_not_shared_is_noticed() {
     };
     let expected = &expected["embed.token.weight"];
     let largest = expected.iter().fold(0.0f32, |max, x| max.max(x.abs()));
-    let apart = |got: &[f32]| got.iter().zip(expected).fold(0.0f32, |max, (a, b)| max.max((a - b).abs())) / largest;
-    assert!(apart(&table(declared)) < ROUNDING as f32);
-    assert!(apart(&table(undeclared)) > 1e3 * ROUNDING as f32);
+    let difference =
+        |got: &[f32]| got.iter().zip(expected).fold(0.0f32, |max, (a, b)| max.max((a - b).abs())) / largest;
+    assert!(difference(&table(declared)) < ROUNDING as f32);
+    assert!(difference(&table(undeclared)) > 1e3 * ROUNDING as f32);
 }
 
 /// Weights by their names in the model.

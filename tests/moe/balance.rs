@@ -123,8 +123,8 @@ fn assert_alike(
             match layer_of(config, name) {
                 Some(_) => assert_eq!(got, expected, "{name} after step {number}: {place}"),
                 None => {
-                    let apart = got.iter().zip(expected).fold(0.0f32, |max, (a, b)| max.max((a - b).abs()));
-                    assert!(apart < CLOSE, "{name} is {apart:e} off after step {number}: {place}");
+                    let difference = got.iter().zip(expected).fold(0.0f32, |max, (a, b)| max.max((a - b).abs()));
+                    assert!(difference < CLOSE, "{name} is {difference:e} off after step {number}: {place}");
                 }
             }
         }
@@ -168,14 +168,14 @@ fn captured_stages_read_the_moved_bias() {
 fn a_forward_that_read_the_bias_of_the_start_would_be_noticed() {
     let config = biased();
     let (moves, stays) = (looped(&config, &[9], 4, RATE), looped(&config, &[9], 4, 0.0));
-    let apart = |step: usize| {
+    let difference = |step: usize| {
         let weights = moves[step].iter().zip(stays[step].values());
         let weights = weights.filter(|((name, _), _)| layer_of(&config, name).is_none());
         let pairs = weights.flat_map(|((_, moves), stays)| moves.iter().zip(stays));
         pairs.fold(0.0f32, |max, (a, b)| max.max((a - b).abs()))
     };
-    assert_eq!(apart(0), 0.0, "the first step chooses without it");
-    assert!(apart(1) > 10.0 * CLOSE, "the second does not");
+    assert_eq!(difference(0), 0.0, "the first step chooses without it");
+    assert!(difference(1) > 10.0 * CLOSE, "the second does not");
 }
 
 #[test]

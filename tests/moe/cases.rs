@@ -249,9 +249,9 @@ pub(crate) fn distance(config: &MoeGptConfig, got: &Got, expected: &Got) -> Dist
         assert_eq!(got.len(), expected.len(), "the gradient of {name} is missing");
         let largest = expected.iter().fold(0.0f32, |max, x| max.max(x.abs()));
         assert!(largest > 0.0 || !router, "a router without gradient proves nothing");
-        let apart = got.iter().zip(expected).fold(0.0f32, |max, (a, b)| max.max((a - b).abs()));
+        let difference = got.iter().zip(expected).fold(0.0f32, |max, (a, b)| max.max((a - b).abs()));
         let worst = if router { &mut distance.routers } else { &mut distance.others };
-        *worst = worst.max((apart / largest.max(1e-12)) as f64);
+        *worst = worst.max((difference / largest.max(1e-12)) as f64);
     }
     let blocks = config.blocks().unwrap();
     let wanted: usize =
@@ -268,8 +268,8 @@ pub(crate) fn distance(config: &MoeGptConfig, got: &Got, expected: &Got) -> Dist
             let losses = [observed.next].into_iter().chain(observed.ahead.iter().copied());
             losses.chain(observed.layers.iter().flat_map(layer)).collect::<Vec<f64>>()
         };
-        let apart = of(got).iter().zip(of(expected)).fold(0.0f64, |max, (a, b)| max.max((a - b).abs()));
-        distance.observed = distance.observed.max(apart);
+        let difference = of(got).iter().zip(of(expected)).fold(0.0f64, |max, (a, b)| max.max((a - b).abs()));
+        distance.observed = distance.observed.max(difference);
     }
     distance
 }

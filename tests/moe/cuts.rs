@@ -158,7 +158,7 @@ fn steps(pipeline: &mut Pipeline, steps: std::ops::Range<u64>) -> Vec<f64> {
     steps.map(|step| pipeline.step(Text::new(step + 1, 6).batch(), RATE).unwrap().loss).collect()
 }
 
-fn apart(a: &Weights, b: &Weights) -> f32 {
+fn difference(a: &Weights, b: &Weights) -> f32 {
     assert_eq!(a.keys().collect::<Vec<_>>(), b.keys().collect::<Vec<_>>());
     let pairs = a.values().flatten().zip(b.values().flatten());
     pairs.fold(0.0, |max, (a, b)| max.max((a - b).abs()))
@@ -213,7 +213,7 @@ fn what_stages_share_rounds_by_the_cut_and_nothing_else_does() {
         for (got, expected) in losses.iter().zip(expected) {
             assert!((got - expected).abs() < 2e-6, "{place}: {got}, in one go {expected}");
         }
-        let distance = apart(weights, expected_weights);
+        let distance = difference(weights, expected_weights);
         assert!(distance < 1e-3, "{place}: weights are {distance:e} off");
     });
 }

@@ -121,7 +121,7 @@ fn run(attention: &Attention, context: &AttentionContext) -> Vec<f32> {
     attention.forward(x.mul_scalar(30.0), context).into_data().iter::<f32>().collect()
 }
 
-fn apart(a: &[f32], b: &[f32]) -> f32 {
+fn difference(a: &[f32], b: &[f32]) -> f32 {
     a.iter().zip(b).fold(0.0, |max, (a, b)| max.max((a - b).abs()))
 }
 
@@ -131,10 +131,10 @@ fn rotary_attention_depends_on_distances_alone_and_without_it_on_no_position() {
     let shifted = AttentionContext { positions: context.positions.clone() + 11, ..context.clone() };
     let spread = AttentionContext { positions: context.positions.clone() * 3, ..context.clone() };
     let (rotary, plain) = (attention(true), attention(false));
-    assert!(apart(&run(&rotary, &context), &run(&rotary, &shifted)) < 1e-5);
-    assert!(apart(&run(&rotary, &context), &run(&rotary, &spread)) > 1e-3);
+    assert!(difference(&run(&rotary, &context), &run(&rotary, &shifted)) < 1e-5);
+    assert!(difference(&run(&rotary, &context), &run(&rotary, &spread)) > 1e-3);
     assert_eq!(run(&plain, &context), run(&plain, &spread));
-    assert!(apart(&run(&rotary, &context), &run(&plain, &context)) > 1e-3);
+    assert!(difference(&run(&rotary, &context), &run(&plain, &context)) > 1e-3);
 }
 
 #[test]
@@ -181,7 +181,7 @@ fn a_bias_moves_attention_and_chosen_tokens_keep_theirs() {
     let documents = Tensor::<2, Int>::from_ints([[0, 0, 0, 1, 1]], &device);
     let bias = Tensor::<1>::from_floats(&*noise(8, 2 * 25), &device).reshape([1, 2, 5, 5]).mul_scalar(3.0);
     let context = AttentionContext::new(documents).with_bias(Some(bias.clone()));
-    assert!(apart(&run(&layer, &context), &run(&layer, &context.clone().with_bias(None))) > 1e-3);
+    assert!(difference(&run(&layer, &context), &run(&layer, &context.clone().with_bias(None))) > 1e-3);
     let places = [0usize, 2, 3];
     let of = context.of(Tensor::from_ints([[0, 2, 3]], &device));
     let ints = |t: &Tensor<2, Int>| t.clone().into_data().iter::<i64>().collect::<Vec<i64>>();

@@ -169,8 +169,11 @@ fn gradients_through_a_layer_of_experts_equal_finite_differences() {
             for number in (0..gradient.len()).step_by(if parameter == 0 { 1 } else { 5 }) {
                 let at = |step| case.composed(&layer.clone().map(&mut Nudge { parameter, number, step, at: 0 }));
                 let quotient = (at(1e-5) - at(-1e-5)) / 2e-5;
-                let apart = (quotient - gradient[number]).abs();
-                assert!(apart < 1e-6 * (1.0 + quotient.abs()), "{scoring:?}: {parameter}[{number}]: {apart:e}");
+                let difference = (quotient - gradient[number]).abs();
+                assert!(
+                    difference < 1e-6 * (1.0 + quotient.abs()),
+                    "{scoring:?}: {parameter}[{number}]: {difference:e}"
+                );
                 checked += 1;
             }
         }

@@ -49,9 +49,9 @@ fn every_family_equals_main_plus_auxiliary_on_one_device() {
             let place = format!("{name}, {microbatches} microbatches, batches of {batches:?}");
             assert!(schedule.build(size).is_ok(), "{place}: refused");
             let builder = builder(schedule.as_ref(), size, &config, |part, _| part);
-            let apart = distance(&config, &pipelined(builder, &batches, &config), &expected);
-            assert_close(&apart, &place);
-            worst = worst.max(apart.routers);
+            let difference = distance(&config, &pipelined(builder, &batches, &config), &expected);
+            assert_close(&difference, &place);
+            worst = worst.max(difference.routers);
             proved += 1;
         }
     }

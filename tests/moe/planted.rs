@@ -43,11 +43,11 @@ fn each_distance(accumulation: usize, microbatches: usize, factor: Factor, check
         let size = Size { ranks: 2, chunks, microbatches };
         let mistaken = move |part, at: &StageContext| Mistaken { part, factor: factor(at, m, a) };
         let builder = builder(schedule.as_ref(), size, &config, mistaken);
-        let apart = distance(&config, &pipelined(builder, &batches, &config), &expected);
+        let difference = distance(&config, &pipelined(builder, &batches, &config), &expected);
         let place = format!("{}, {microbatches} microbatches, {accumulation} batches", schedule.family().name);
         // The forward is untouched: only gradients tell.
-        assert!(apart.observed < 1e-6 && apart.loss < 1e-5, "{place}: {apart:?}");
-        check(apart.routers, &place);
+        assert!(difference.observed < 1e-6 && difference.loss < 1e-5, "{place}: {difference:?}");
+        check(difference.routers, &place);
     }
 }
 
@@ -55,8 +55,8 @@ fn each_distance(accumulation: usize, microbatches: usize, factor: Factor, check
 fn assert_noticed(accumulations: &[usize], microbatches: impl Iterator<Item = usize> + Clone, factor: Factor) {
     for &accumulation in accumulations {
         for microbatches in microbatches.clone() {
-            each_distance(accumulation, microbatches, factor, |apart, place| {
-                assert!(apart > 1e3 * ROUNDING, "a planted mistake goes unnoticed: {apart:e} with {place}");
+            each_distance(accumulation, microbatches, factor, |difference, place| {
+                assert!(difference > 1e3 * ROUNDING, "a planted mistake goes unnoticed: {difference:e} with {place}");
             });
         }
     }
@@ -65,7 +65,12 @@ fn assert_noticed(accumulations: &[usize], microbatches: impl Iterator<Item = us
 #[test]
 fn no_mistake_is_no_distance() {
     for accumulation in [1, 3] {
-        each_distance(accumulation, 4, |_, _, _| 1.0, |apart, place| assert!(apart < ROUNDING, "{place}: {apart:e}"));
+        each_distance(
+            accumulation,
+            4,
+            |_, _, _| 1.0,
+            |difference, place| assert!(difference < ROUNDING, "{place}: {difference:e}"),
+        );
     }
 }
 

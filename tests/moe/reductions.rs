@@ -168,8 +168,11 @@ fn every_reduction_weighs_auxiliary_losses_as_the_main_loss() {
                 assert_eq!(got.len(), expected.len());
                 for (got, expected) in got.iter().zip(&expected) {
                     let largest = expected.iter().fold(0.0f32, |max, x| max.max(x.abs()));
-                    let apart = got.iter().zip(expected).fold(0.0f32, |max, (a, b)| max.max((a - b).abs()));
-                    assert!(apart < 2e-5 * largest, "{reduction:?}, {name}, {samples:?}: {apart:e} of {largest:e}");
+                    let difference = got.iter().zip(expected).fold(0.0f32, |max, (a, b)| max.max((a - b).abs()));
+                    assert!(
+                        difference < 2e-5 * largest,
+                        "{reduction:?}, {name}, {samples:?}: {difference:e} of {largest:e}"
+                    );
                 }
             }
         }

@@ -5,7 +5,7 @@ use crate::random::Random;
 use pipeline_tests::faulty_link::Fault;
 
 /// What ranks say that live on: `(rank, seconds since the last good step, message)`.
-fn told(out: &str) -> Vec<(usize, f64, String)> {
+fn reported(out: &str) -> Vec<(usize, f64, String)> {
     let line = |line: &str| {
         let (rank, rest) = line.strip_prefix("rank ")?.split_once(" after ")?;
         let (seconds, message) = rest.split_once(" s: ")?;
@@ -19,9 +19,9 @@ const IN_TIME: f64 = 4.0 + 6.0;
 
 /// The failing rank, and words that every other rank must say.
 fn assert_told(run: &Run, ranks: usize, failing: usize, words: &[&str]) {
-    let told = told(&run.out);
+    let reported = reported(&run.out);
     for rank in (0..ranks).filter(|&rank| rank != failing) {
-        let Some((_, seconds, message)) = told.iter().find(|(r, ..)| *r == rank) else {
+        let Some((_, seconds, message)) = reported.iter().find(|(r, ..)| *r == rank) else {
             panic!("rank {rank} said nothing: {}{}", run.out, run.err)
         };
         assert!(*seconds < IN_TIME, "rank {rank} took {seconds} s: {message}");

@@ -92,7 +92,7 @@ const KEEPALIVE: &[&str] = &[
     "2",
 ];
 
-/// Trains on three machines until one meets its fate; gives what was told on standard error.
+/// Trains on three machines until one is lost; returns what was printed on standard error.
 fn struck(machines: &mut Machines, fate: Fate, lost: usize, flags: &[&str]) -> String {
     let trace = folder("machines-struck");
     let more = ["--link", "mpi", "--timeout", DEADLINE, "--trace", trace.to_str().unwrap(), "--steps", "1000000"];
@@ -140,8 +140,9 @@ fn a_machine_that_is_cut_off_or_lost_is_named_and_nothing_is_left_on_the_others(
         let err = struck(&mut machines, fate, lost, flags);
         println!("{fate:?} of {lost}: {err}");
         if flags.contains(&"--enable-recovery") {
-            let told = err.lines().filter(|line| line.contains("error: ") && line.contains(&format!("rank {lost}")));
-            assert_eq!(told.count(), 2, "{fate:?} of {lost}: {err}");
+            let reported =
+                err.lines().filter(|line| line.contains("error: ") && line.contains(&format!("rank {lost}")));
+            assert_eq!(reported.count(), 2, "{fate:?} of {lost}: {err}");
         } else {
             // `mpirun` names the machine, and ends the ranks before they can say anything.
             assert!(err.contains(&machines.address(lost)), "{fate:?} of {lost}: {err}");

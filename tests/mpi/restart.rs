@@ -36,7 +36,7 @@ fn uninterrupted(more: &str) -> BTreeMap<usize, [String; 2]> {
 /// What befalls a run of so many processes, once this step is done: a signal to one of them.
 type Blow = (&'static str, usize, usize);
 
-/// Runs so many processes through the blows; gives what was told on standard error. Every step's numbers must be those of
+/// Runs so many processes through the blows; returns the steps printed on standard error. Every step's numbers must be those of
 /// a run that nothing interrupts, and nothing may be left behind.
 fn struck(more: &str, processes: usize, blows: &[Blow], random: &mut Random) -> String {
     let whole = uninterrupted(more);
@@ -49,7 +49,7 @@ fn struck(more: &str, processes: usize, blows: &[Blow], random: &mut Random) -> 
     command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut blows = blows.iter().peekable();
-    let (mut told, mut again) = (BTreeMap::new(), 0);
+    let (mut reported, mut again) = (BTreeMap::new(), 0);
     for line in BufReader::new(child.stdout.take().unwrap()).lines() {
         let (step, numbers) = record(&line.unwrap());
         if let Some(&&(signal, ranks, _)) = blows.peek().filter(|&&&(.., at)| step >= at) {
@@ -62,12 +62,12 @@ fn struck(more: &str, processes: usize, blows: &[Blow], random: &mut Random) -> 
             }
         }
         assert_eq!(numbers, whole[&step], "step {step}");
-        again += usize::from(told.insert(step, numbers).is_some());
+        again += usize::from(reported.insert(step, numbers).is_some());
     }
     let output = child.wait_with_output().unwrap();
     let err = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{err}");
-    assert_eq!(told, whole);
+    assert_eq!(reported, whole);
     println!("{again} steps were run twice");
     assert_eq!(turn.left(), Vec::<String>::new());
     err

@@ -91,9 +91,9 @@ fn what_is_sent_is_what_was_computed() {
 /// The negative control: without any order between computing and transfers the same check must fail.
 #[test]
 fn without_order_what_is_sent_is_not_what_was_computed() {
-    let told = Processes::start(2, "order", &[("ORDERING", "unchecked")]).end();
-    let wrong = told.iter().any(|(passed, text)| !passed && text.contains("is not what was computed"));
-    assert!(wrong, "the check is not sharp enough: {told:?}");
+    let reported = Processes::start(2, "order", &[("ORDERING", "unchecked")]).end();
+    let wrong = reported.iter().any(|(passed, text)| !passed && text.contains("is not what was computed"));
+    assert!(wrong, "the check is not sharp enough: {reported:?}");
 }
 
 #[test]

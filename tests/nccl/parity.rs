@@ -35,14 +35,14 @@ fn trace<C: Case>(case: &C, pipeline: &mut Pipeline) -> Trace {
 
 fn assert_parity<C: Case>(case: &C, name: &str, size: Size) {
     let (link, device) = link();
-    let mut apart = builder::<C>(name, size, &device).build_rank(Box::new(link)).unwrap();
-    let processes = trace(case, &mut apart);
-    drop(apart);
+    let mut difference = builder::<C>(name, size, &device).build_rank(Box::new(link)).unwrap();
+    let processes = trace(case, &mut difference);
+    drop(difference);
     let threads = trace(case, &mut builder::<C>(name, size, &device).build().unwrap());
     assert!(processes == threads, "{name}, {size:?}: over NCCL {processes:?}, threads {threads:?}");
 }
 
-/// Every family, each over a new link at the same meeting point.
+/// Every family, each over a new link at the same rendezvous.
 pub(crate) fn families() {
     let ranks = std::env::var("WORLD_SIZE").unwrap().parse().unwrap();
     for schedule in all().into_iter().filter(|schedule| schedule.family().name != "ForwardOnly") {

@@ -7,7 +7,7 @@ use burn_pipeline_moe::router::Capacity;
 use burn_pipeline_mpi::Mpi;
 use std::time::Duration;
 
-/// Every rank compares what it was told with the plain loop, which it runs itself.
+/// Every rank compares its report with the plain loop, which it runs itself.
 pub(crate) fn metrics(mpi: &Mpi) {
     let config = rich().with_ahead("E".to_owned()).with_capacity(Capacity::Factor(0.7));
     let expected = plain(&config, &[5], 3).observed;
@@ -24,8 +24,9 @@ pub(crate) fn metrics(mpi: &Mpi) {
             assert!((got.next - expected.next).abs() < 1e-6 && got.layers.len() == expected.layers.len());
             for (got, expected) in got.layers.iter().zip(&expected.layers) {
                 assert_eq!((&got.load, got.dropped), (&expected.load, expected.dropped), "{name}, rank {}", mpi.rank());
-                let apart = (got.load_balance - expected.load_balance).abs() + (got.router_z - expected.router_z).abs();
-                assert!(apart < 1e-5 && (got.depth_router - expected.depth_router).abs() < 1e-6);
+                let difference =
+                    (got.load_balance - expected.load_balance).abs() + (got.router_z - expected.router_z).abs();
+                assert!(difference < 1e-5 && (got.depth_router - expected.depth_router).abs() < 1e-6);
                 dropped += got.dropped;
             }
         }

@@ -24,7 +24,7 @@ fn corrupt(link: &mut MpiLink, to: usize, message: Message, _: Instant) -> Resul
     link.send_packed(to, packed)
 }
 
-/// Trains until the fault; each rank that still can tells what it was told, and how long after the last good step.
+/// Trains until the fault. Each rank that still can prints its error, and how long after the last good step it came.
 pub(crate) fn strike(mpi: &Mpi, fault: &str, failing: usize, at: usize) -> Result<(), String> {
     let (me, fault) = (mpi.rank(), Fault::named(fault));
     let link = mpi.link(Device::flex()).unwrap();
@@ -38,7 +38,7 @@ pub(crate) fn strike(mpi: &Mpi, fault: &str, failing: usize, at: usize) -> Resul
         false => Box::new(OneFOneB),
     };
     let mut since = Instant::now();
-    let told = |since: Instant, error: String| {
+    let reported = |since: Instant, error: String| {
         println!("rank {me} after {:.1} s: {error}", since.elapsed().as_secs_f64());
         Err(error)
     };
@@ -50,12 +50,12 @@ pub(crate) fn strike(mpi: &Mpi, fault: &str, failing: usize, at: usize) -> Resul
         .timeout(DEADLINE);
     let mut pipeline = match builder.build_rank(link) {
         Ok(pipeline) => pipeline,
-        Err(error) => return told(since, error.to_string()),
+        Err(error) => return reported(since, error.to_string()),
     };
     for _ in 0..20 {
         since = Instant::now();
         if let Err(error) = pipeline.step(Text::new(4).batch(), 0.1) {
-            return told(since, error.to_string());
+            return reported(since, error.to_string());
         }
     }
     Ok(())

@@ -57,7 +57,7 @@ fn main() -> ExitCode {
         }
     };
     let number = |text: &str| text.parse::<usize>().unwrap();
-    // The last argument only marks the processes, so that those left behind can be told.
+    // The last argument only marks the processes, so that those left behind can be found.
     let done = catch_unwind(AssertUnwindSafe(|| match arguments.as_slice() {
         ["conformance", _] => passed(|| conform::all(&mpi)),
         ["groups", _] => passed(|| conform::groups(&mpi)),

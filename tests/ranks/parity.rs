@@ -58,9 +58,9 @@ fn trace<C: Case>(case: &C, pipeline: &mut Pipeline) -> Trace {
 fn assert_parity<C: Case>(mpi: &Mpi, case: &C, name: &str, size: Size, samples: usize) {
     let place = format!("{name}, {size:?}, {samples} samples");
     let link = mpi.link(Device::flex()).unwrap();
-    let mut apart = builder::<C>(name, size).build_rank(Box::new(link)).unwrap();
-    let processes = trace(case, &mut apart);
-    drop(apart);
+    let mut difference = builder::<C>(name, size).build_rank(Box::new(link)).unwrap();
+    let processes = trace(case, &mut difference);
+    drop(difference);
     let threads = trace(case, &mut builder::<C>(name, size).build().unwrap());
     assert!(processes == threads, "{place}: processes {processes:?}, threads {threads:?}");
     let sizes = sizes(samples, size.microbatches.min(samples));

@@ -51,9 +51,9 @@ pub(crate) fn parity(mpi: &Mpi, sharded: bool) {
             let case = Stack::new(samples);
             let place = format!("{family}, {samples} samples, sharded: {sharded}");
             let link = mpi.link(Device::flex()).unwrap();
-            let mut apart = builder(family, ranks, chunks, sharded).build_rank(Box::new(link)).unwrap();
-            let processes = trace(&case, &mut apart);
-            drop(apart);
+            let mut difference = builder(family, ranks, chunks, sharded).build_rank(Box::new(link)).unwrap();
+            let processes = trace(&case, &mut difference);
+            drop(difference);
             let threads = trace(&case, &mut builder(family, ranks, chunks, sharded).build().unwrap());
             assert!(processes == threads, "{place}: processes {processes:?}, threads {threads:?}");
             let sizes = sizes(samples, (MICROBATCHES * REPLICAS).min(samples));

@@ -1,4 +1,4 @@
-//! A model whose stages fail where they are told to.
+//! A model whose stages fail at a given place.
 
 use crate::hooked::{Hook, hooked};
 use burn::module::Module;

@@ -31,12 +31,13 @@ fn who_waits_too_long_is_told_of_the_rank_at_the_end_of_all_waits() {
     second.set_activity(Activity::Waiting(header(2), 2));
     third.set_activity(Activity::Waiting(header(3), 3));
     last.set_activity(Activity::Task(Task::new(3, Op::Forward, 0)));
-    let mut told = || first.receive(1, header(1), Instant::now() + Duration::from_millis(20)).unwrap_err().to_string();
-    let said = told();
+    let mut reported =
+        || first.receive(1, header(1), Instant::now() + Duration::from_millis(20)).unwrap_err().to_string();
+    let said = reported();
     assert!(said.contains("from rank 2; rank 2 is itself waiting") && said.contains("rank 3 is running 3F0"), "{said}");
-    // Ranks that wait in a circle are each told of once.
+    // Each rank of a circle of waits is named once.
     last.set_activity(Activity::Waiting(header(0), 1));
-    assert_eq!(told().matches("rank 3 is itself waiting").count(), 1);
+    assert_eq!(reported().matches("rank 3 is itself waiting").count(), 1);
 }
 
 #[test]

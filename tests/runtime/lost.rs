@@ -25,7 +25,7 @@ fn corrupt(link: &mut ThreadLink, to: usize, mut message: Message, deadline: Ins
     link.send(to, message, deadline)
 }
 
-/// What a rank was told, and how long after its last good step.
+/// A rank's error, and how long after its last good step it came.
 fn run(link: Box<dyn Link>, schedule: Box<dyn Schedule>, ranks: usize) -> (Duration, Option<String>) {
     let builder = Pipeline::builder()
         .schedule(schedule, Size::new(ranks, 4))
@@ -49,7 +49,7 @@ fn run(link: Box<dyn Link>, schedule: Box<dyn Schedule>, ranks: usize) -> (Durat
 
 fn strike(fault: Fault, ranks: usize, failing: usize, at: usize) {
     let (threads, released) = (Threads::new(ranks), Arc::new(AtomicBool::new(false)));
-    let told: Vec<(Duration, Option<String>)> = std::thread::scope(|scope| {
+    let reported: Vec<(Duration, Option<String>)> = std::thread::scope(|scope| {
         let rank = |rank: usize| {
             let (link, released) = (threads.link(rank, Device::flex()), released.clone());
             scope.spawn(move || {
@@ -78,8 +78,8 @@ fn strike(fault: Fault, ranks: usize, failing: usize, at: usize) {
         Fault::Corrupt => format!("from rank {failing}"),
         _ => format!("rank {failing}"),
     };
-    for (rank, (seconds, said)) in told.iter().enumerate().filter(|(rank, _)| *rank != failing) {
-        let Some(said) = said else { panic!("rank {rank} was told nothing") };
+    for (rank, (seconds, said)) in reported.iter().enumerate().filter(|(rank, _)| *rank != failing) {
+        let Some(said) = said else { panic!("rank {rank} got no error") };
         assert!(said.contains(&words), "rank {rank}: {said} does not say {words}");
         assert!(*seconds < IN_TIME, "rank {rank} took {seconds:?}: {said}");
     }

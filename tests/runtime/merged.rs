@@ -79,7 +79,7 @@ fn a_merged_weight_gradient_is_one_product_over_all_rows() {
     let mut plain = halfway(|_| ROWS);
     microbatches.iter().for_each(|&microbatch| plain.backward_weight(microbatch).unwrap());
     let plain = gradient(plain.as_mut());
-    assert_ne!(plain, by_hand, "the two ways cannot be told apart by these numbers");
+    assert_ne!(plain, by_hand, "these numbers do not tell the two ways from each other");
     assert_close(&by_hand, &plain, "merged");
 }
 

@@ -8,13 +8,13 @@ use burn_pipeline::train::{Pipeline, StageContext};
 
 /// Hands the seed that each stage was given downstream, beside the samples.
 #[derive(Module, Debug)]
-struct Told {
+struct Observing {
     weight: Param<Tensor<1>>,
 }
 
 type Pair = (Tensor<2>, Option<Tensor<1>>);
 
-impl Stage for Told {
+impl Stage for Observing {
     type Input = Pair;
     type Extra = Tensor<1>;
     type Output = Pair;
@@ -23,26 +23,26 @@ impl Stage for Told {
         vec![LOSS_SEED]
     }
 
-    fn forward(&self, (x, told): Pair, seed: Tensor<1>) -> Pair {
-        let told = told.map_or(seed.clone(), |told| Tensor::cat(vec![told.detach(), seed], 0));
-        (x * self.weight.val().unsqueeze::<2>(), Some(told))
+    fn forward(&self, (x, reported): Pair, seed: Tensor<1>) -> Pair {
+        let reported = reported.map_or(seed.clone(), |reported| Tensor::cat(vec![reported.detach(), seed], 0));
+        (x * self.weight.val().unsqueeze::<2>(), Some(reported))
     }
 }
 
 fn stage(reduction: Reduction, observes: bool) -> impl Fn(&StageContext) -> StageBox + Send + Sync + 'static {
     move |at| {
-        let told = Told { weight: Param::from_tensor(Tensor::ones([1], &at.device)) };
+        let reported = Observing { weight: Param::from_tensor(Tensor::ones([1], &at.device)) };
         if !at.is_last() {
-            return StageBox::new(told);
+            return StageBox::new(reported);
         }
-        StageBox::with_loss(told, move |(y, told): Pair, target: Tensor<2>| {
+        StageBox::with_loss(reported, move |(y, reported): Pair, target: Tensor<2>| {
             let squares = (y - target).square();
             let loss = match reduction {
                 Reduction::Mean => Loss::from(squares.mean()),
                 Reduction::Sum => Loss::from(squares.sum()),
                 Reduction::Weighted => Loss::weighted(squares.sum(), 2.0),
             };
-            if observes { loss.observing(told.unwrap()) } else { loss }
+            if observes { loss.observing(reported.unwrap()) } else { loss }
         })
     }
 }

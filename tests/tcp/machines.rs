@@ -56,16 +56,16 @@ fn a_machine_that_is_cut_off_or_lost_is_named_by_every_other_rank_within_the_dea
             let mut text = String::new();
             out.read_to_string(&mut text).unwrap();
             let failed = text.lines().find(|line| line.starts_with("failed")).unwrap_or("no error");
-            let told = format!("{fate:?} of {lost}, rank {rank} of {ranks} after {:?}: {failed}", since.elapsed());
-            println!("{told}");
+            let reported = format!("{fate:?} of {lost}, rank {rank} of {ranks} after {:?}: {failed}", since.elapsed());
+            println!("{reported}");
             match rank == lost {
                 // Nobody answers the one that is cut off.
-                true if fate == Fate::Cut => assert!(failed.contains("does not answer"), "{told}"),
-                true => assert_eq!(failed, "no error", "{told}"),
-                false => assert!(failed.contains(&format!("rank {lost}")), "{told}"),
+                true if fate == Fate::Cut => assert!(failed.contains("does not answer"), "{reported}"),
+                true => assert_eq!(failed, "no error", "{reported}"),
+                false => assert!(failed.contains(&format!("rank {lost}")), "{reported}"),
             }
             let limit = if fate == Fate::Ended { DEADLINE / 2 } else { DEADLINE * 2 };
-            assert!(since.elapsed() < limit, "{told}");
+            assert!(since.elapsed() < limit, "{reported}");
         }
         let left = |machine: &usize| {
             let since = Instant::now();

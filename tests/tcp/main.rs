@@ -1,4 +1,4 @@
-//! The conformance suite over TCP, the meeting of ranks, and ranks as processes that are lost.
+//! The conformance suite over TCP, the rendezvous of ranks, and ranks as processes that are lost.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests fail by panicking and print what they covered")]
 
@@ -21,7 +21,7 @@ use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A port that is free now.
 fn port() -> u16 {
@@ -37,7 +37,7 @@ fn tcp_is_a_link() {
     for ranks in [2, 3, 5] {
         run_on_threads(ranks, || {
             let port = port();
-            move |rank| TcpLink::connect(&place(rank, ranks, port), Device::flex(), PATIENCE).unwrap()
+            move |rank| TcpLink::connect(&place(rank, ranks, port), Device::flex(), TIMEOUT).unwrap()
         });
     }
 }
@@ -50,9 +50,9 @@ fn ranks_meet_over_any_other_link() {
         for rank in 0..ranks {
             let mut first = threads.link(rank, Device::flex());
             scope.spawn(move || {
-                let mut link = TcpLink::by_link(&mut first, Device::flex(), PATIENCE).unwrap();
+                let mut link = TcpLink::by_link(&mut first, Device::flex(), TIMEOUT).unwrap();
                 assert_eq!((link.rank(), link.ranks()), (rank, ranks));
-                let table = link.all_gather(vec![rank as u8], Instant::now() + PATIENCE).unwrap();
+                let table = link.all_gather(vec![rank as u8], Instant::now() + TIMEOUT).unwrap();
                 assert_eq!(table, [[0], [1], [2]]);
             });
         }
@@ -61,11 +61,11 @@ fn ranks_meet_over_any_other_link() {
 
 #[test]
 fn a_rank_alone_needs_nobody() {
-    let mut link = TcpLink::connect(&place(0, 1, 1), Device::flex(), PATIENCE).unwrap();
-    assert_eq!(link.all_gather(vec![1], Instant::now() + PATIENCE).unwrap(), [[1]]);
+    let mut link = TcpLink::connect(&place(0, 1, 1), Device::flex(), TIMEOUT).unwrap();
+    assert_eq!(link.all_gather(vec![1], Instant::now() + TIMEOUT).unwrap(), [[1]]);
 }
 
-fn meet(rank: usize, ranks: usize, port: u16, timeout: Duration) -> TcpError {
+fn connect_error(rank: usize, ranks: usize, port: u16, timeout: Duration) -> TcpError {
     TcpLink::connect(&place(rank, ranks, port), Device::flex(), timeout).map(drop).unwrap_err()
 }
 
@@ -73,16 +73,16 @@ fn meet(rank: usize, ranks: usize, port: u16, timeout: Duration) -> TcpError {
 fn every_rank_hears_who_did_not_come() {
     let (port, timeout) = (port(), Duration::from_secs(1));
     std::thread::scope(|scope| {
-        let joins = scope.spawn(move || meet(2, 4, port, timeout));
-        let error = meet(0, 4, port, timeout);
+        let joins = scope.spawn(move || connect_error(2, 4, port, timeout));
+        let error = connect_error(0, 4, port, timeout);
         assert!(matches!(&error, TcpError::Missing { missing, .. } if missing == &[1, 3]), "{error}");
         let TcpError::Refused(text) = joins.join().unwrap() else { panic!("another error") };
         assert_eq!(text, error.to_string());
     });
     // Nobody there at all.
-    let error = meet(1, 2, port, Duration::ZERO);
+    let error = connect_error(1, 2, port, Duration::ZERO);
     assert!(matches!(error, TcpError::Unreachable { rank: 0, .. }), "{error}");
-    assert!(matches!(meet(2, 2, port, timeout), TcpError::OutOfRange { rank: 2, ranks: 2 }));
+    assert!(matches!(connect_error(2, 2, port, timeout), TcpError::OutOfRange { rank: 2, ranks: 2 }));
 }
 
 #[test]
@@ -90,8 +90,8 @@ fn strangers_are_refused_and_told_why_and_noise_is_ignored() {
     for (rank, ranks, says) in [(1, 3, "it expects 3 rank(s), and rank 0 expects 4"), (5, 4, "is not one of 4")] {
         let port = port();
         std::thread::scope(|scope| {
-            let host = scope.spawn(move || meet(0, 4, port, Duration::from_secs(2)));
-            let theirs = meet(rank, ranks, port, Duration::from_secs(3)).to_string();
+            let host = scope.spawn(move || connect_error(0, 4, port, Duration::from_secs(2)));
+            let theirs = connect_error(rank, ranks, port, Duration::from_secs(3)).to_string();
             assert!(theirs.contains(says), "{theirs}");
             let ours = host.join().unwrap();
             assert!(matches!(ours, TcpError::Stranger { .. } | TcpError::Missing { .. }), "{ours}");
@@ -100,7 +100,7 @@ fn strangers_are_refused_and_told_why_and_noise_is_ignored() {
     // Two processes with one rank: both hear of it.
     let port = port();
     std::thread::scope(|scope| {
-        let [host, first, second] = [0, 1, 1].map(|rank| scope.spawn(move || meet(rank, 3, port, PATIENCE)));
+        let [host, first, second] = [0, 1, 1].map(|rank| scope.spawn(move || connect_error(rank, 3, port, TIMEOUT)));
         assert!(matches!(host.join().unwrap(), TcpError::Stranger { rank: 1, .. }));
         for joined in [first, second] {
             let TcpError::Refused(text) = joined.join().unwrap() else { panic!("another error") };
@@ -113,7 +113,7 @@ fn strangers_are_refused_and_told_why_and_noise_is_ignored() {
 fn what_is_no_rank_does_not_disturb_the_meeting() {
     let port = port();
     std::thread::scope(|scope| {
-        let host = scope.spawn(move || TcpLink::connect(&place(0, 2, port), Device::flex(), PATIENCE).map(drop));
+        let host = scope.spawn(move || TcpLink::connect(&place(0, 2, port), Device::flex(), TIMEOUT).map(drop));
         let mut stream = loop {
             if let Ok(stream) = TcpStream::connect(("127.0.0.1", port)) {
                 break stream;
@@ -121,7 +121,7 @@ fn what_is_no_rank_does_not_disturb_the_meeting() {
             std::thread::sleep(Duration::from_millis(10));
         };
         stream.write_all(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n").unwrap();
-        let joined = TcpLink::connect(&place(1, 2, port), Device::flex(), PATIENCE).map(drop);
+        let joined = TcpLink::connect(&place(1, 2, port), Device::flex(), TIMEOUT).map(drop);
         host.join().unwrap().unwrap();
         joined.unwrap();
     });
@@ -131,19 +131,19 @@ fn what_is_no_rank_does_not_disturb_the_meeting() {
 fn a_taken_port_is_named() {
     let taken = TcpListener::bind("0.0.0.0:0").unwrap();
     let port = taken.local_addr().unwrap().port();
-    let error = meet(0, 2, port, PATIENCE);
+    let error = connect_error(0, 2, port, TIMEOUT);
     assert!(matches!(error, TcpError::Port { port: p, .. } if p == port), "{error}");
 }
 
 /// The longest that a wait may take in the processes below.
 const DEADLINE: Duration = Duration::from_secs(6);
 
-/// One rank, in a process that the tests below start with the variables of torchrun: trains until it is told to end.
+/// One rank, in a process that the tests below start with the variables of torchrun: trains until it is asked to end.
 #[test]
 #[ignore = "a process of the tests below"]
 fn one_rank_of_several_processes() {
     let launch = Launch::from_environment().unwrap().unwrap();
-    let link = TcpLink::connect(&launch.rendezvous().unwrap(), Device::flex(), PATIENCE).unwrap();
+    let link = TcpLink::connect(&launch.rendezvous().unwrap(), Device::flex(), TIMEOUT).unwrap();
     if let Ok(field) = std::env::var("ODD") {
         let field = Some(field.as_str()).filter(|_| launch.rank + 1 == launch.ranks);
         println!("failed: {}", odd::build(Box::new(link), field).unwrap_err());
@@ -185,7 +185,7 @@ fn the_whole_model_is_exported_over_connections_as_from_threads() {
         for rank in 0..ranks {
             let (builder, folder) = (builder.clone(), &folder);
             scope.spawn(move || {
-                let link = TcpLink::connect(&place(rank, ranks, port), Device::flex(), PATIENCE).unwrap();
+                let link = TcpLink::connect(&place(rank, ranks, port), Device::flex(), TIMEOUT).unwrap();
                 let mut pipeline = builder.build_rank(Box::new(link)).unwrap();
                 pipeline.export(folder.join("connections")).unwrap();
             });
@@ -224,7 +224,7 @@ impl Processes {
         Command::new(std::env::current_exe().unwrap())
     }
 
-    /// Starts this program as each rank, as `program` says; ranks meet at an address and port.
+    /// Starts this program as each rank, as `program` says; the rendezvous is an address and port.
     fn start_with(ranks: usize, steps: usize, (host, port): (&str, u16), program: impl Fn(usize) -> Command) -> Self {
         let start = |rank: usize| {
             let mut command = program(rank);
@@ -243,8 +243,8 @@ impl Processes {
         for child in &mut self.0 {
             let mut text = String::new();
             child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
-            let told: Vec<&str> = text.lines().filter(|line| line.starts_with("step ")).collect();
-            assert_eq!(told, losses, "{text}");
+            let reported: Vec<&str> = text.lines().filter(|line| line.starts_with("step ")).collect();
+            assert_eq!(reported, losses, "{text}");
             assert!(child.wait().unwrap().success());
         }
     }

@@ -62,8 +62,8 @@ impl World {
     }
 
     fn act(&mut self, rank: usize, actions: Vec<Action>) {
-        for deed in actions {
-            match deed {
+        for action in actions {
+            match action {
                 Action::Send(to, note) => self.post(rank, to, Parcel::Note(note)),
                 Action::Exchange { peer, sends, receives } => {
                     let mut transfers = Vec::new();

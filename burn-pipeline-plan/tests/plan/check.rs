@@ -161,9 +161,9 @@ const CROSSED: &str = "0F0,0SEND_F0,'1RECV_F0,'1F0\n'0F0,'0SEND_F0,1RECV_F0,1F0\
 fn a_plan_that_deadlocks_under_rendezvous_may_run_with_a_buffer() {
     let error = plan(CROSSED).check(&under(Transport::Rendezvous)).unwrap_err();
     let CheckError::Deadlock { transport: Some(Transport::Rendezvous), cycle, .. } = &*error else { panic!("{error}") };
-    let told: Vec<_> = cycle.iter().map(|w| (w.rank, w.step, w.action.to_string(), w.needs.to_string())).collect();
+    let reported: Vec<_> = cycle.iter().map(|w| (w.rank, w.step, w.action.to_string(), w.needs.to_string())).collect();
     let expected = [(0, 1, "0SEND_F0".into(), "1RECV_F0".into()), (1, 1, "'0SEND_F0".into(), "'1RECV_F0".into())];
-    assert_eq!(told, expected);
+    assert_eq!(reported, expected);
     assert!(plan(CROSSED).check(&under(Transport::Buffered(0))).is_err());
     assert!(plan(CROSSED).check(&under(Transport::Buffered(1))).is_ok());
     assert!(plan(CROSSED).check(&under(Transport::Unbounded)).is_ok());

@@ -215,8 +215,8 @@ fn partition_cuts_reports_and_hands_its_profile_on() {
     assert_eq!((best["pattern"].as_str(), best["optimal"]["proved"].as_bool()), (Some("EA*6|AAL"), Some(true)));
     assert!(near(&best["optimal"]["largest"], 21.0) && near(&best["rank_seconds"][0], 18.0), "{best}");
     assert_eq!(best["stages"][0]["kinds"]["A"], 6);
-    let (even, told) = ("--by even", "--by pattern");
-    for cut in [even, told, "--boundaries 5", "--pattern EA*4|A*4L"] {
+    let (even, reported) = ("--by even", "--by pattern");
+    for cut in [even, reported, "--boundaries 5", "--pattern EA*4|A*4L"] {
         let report = print(&format!("partition --layers {model} --ranks 2 {cut}"));
         assert!(report.starts_with("EA*4|A*4L   (5+5 layers, loop placement)"), "{report}");
         assert!(report.contains("A4 L1") && report.contains("f32 4000"), "{report}");

@@ -118,9 +118,9 @@ fn the_chrome_trace_tells_it_of_every_transfer() {
         event(1, Op::Forward, 1, 0, 3.0, 4.0),
     ]);
     let json: Value = serde_json::from_str(&chrome(&[track])).unwrap();
-    let told = json["traceEvents"].as_array().unwrap().iter().filter_map(|event| {
+    let reported = json["traceEvents"].as_array().unwrap().iter().filter_map(|event| {
         let name = event["name"].as_str()?;
         Some((name, event["args"]["exposed_us"].as_f64()?, event["args"]["early_us"].as_f64()?))
     });
-    assert_eq!(told.collect::<Vec<_>>(), [("1RECV_F0", 1e6, 1.5e6)]);
+    assert_eq!(reported.collect::<Vec<_>>(), [("1RECV_F0", 1e6, 1.5e6)]);
 }

@@ -131,8 +131,8 @@ fn what_cannot_be_lowered_says_which_ranks_are_stuck() {
     let plan = Plan::from_csv("test", "0F0,0B0,0F1,0B1\n1F0,1F1,1B1,1B0\n").unwrap();
     let error = pass::insert_transfers(&plan).unwrap_err();
     let PassError::Stuck { stuck } = &error else { panic!("{error}") };
-    let told: Vec<_> = stuck.iter().map(|s| (s.rank, s.step, s.action.to_string(), s.needs.to_string())).collect();
-    assert_eq!(told, [(0, 1, "0B0".into(), "1B0".into()), (1, 1, "1F1".into(), "0F1".into())]);
+    let reported: Vec<_> = stuck.iter().map(|s| (s.rank, s.step, s.action.to_string(), s.needs.to_string())).collect();
+    assert_eq!(reported, [(0, 1, "0B0".into(), "1B0".into()), (1, 1, "1F1".into(), "0F1".into())]);
     assert!(error.to_string().contains("rank 0 is stuck at step 1 (0B0), which waits for 1B0"), "{error}");
 }
 

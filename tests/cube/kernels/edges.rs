@@ -1,7 +1,7 @@
 //! The edges of the kernels: no tokens, numbers that are none, ties, views, and more units than one dimension of a
 //! grid holds.
 
-use super::{apart, differentiate, integers, ints, noise, numbers, tensor};
+use super::{difference, differentiate, integers, ints, noise, numbers, tensor};
 use crate::{devices, turn};
 use burn::module::{Param, ParamId};
 use burn::tensor::{DType, Device, Int, Tensor};
@@ -91,10 +91,10 @@ fn infinite_logits_that_lose_have_no_part_in_the_z_loss() {
         };
         let without = run(vec![1.0, 2.0, 0.5, -1.0], 2);
         let with = run(vec![1.0, 2.0, -inf, 0.5, -1.0, -inf], 3);
-        assert!(apart(&with.output, &without.output) < 1e-6);
+        assert!(difference(&with.output, &without.output) < 1e-6);
         let [a, b, none, c, d, neither] = with.gradients[0][..] else { panic!("six numbers") };
         assert_eq!((none, neither), (0.0, 0.0));
-        assert!(apart(&[a, b, c, d], &without.gradients[0]) < 1e-6);
+        assert!(difference(&[a, b, c, d], &without.gradients[0]) < 1e-6);
     }
 }
 
@@ -208,7 +208,7 @@ fn more_workgroups_than_one_dimension_of_a_grid_holds_are_all_run() {
         assert!((got.output[0] / mean - 1.0).abs() < 1e-3, "{} is not {mean}", got.output[0]);
         let weight = noise(99, 1)[0];
         let expected: Vec<f64> = values.iter().map(|x| weight * 2.0 * x / tokens as f64).collect();
-        assert!(apart(&got.gradients[0], &expected) < 1e-5);
+        assert!(difference(&got.gradients[0], &expected) < 1e-5);
     }
 }
 

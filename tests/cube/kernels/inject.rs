@@ -1,6 +1,6 @@
 //! The injection: gradients of losses from one launch, against the same losses added to the main loss.
 
-use super::{TYPES, apart, assert_finite_differences, noise, numbers, rounded, tensor};
+use super::{TYPES, assert_finite_differences, difference, noise, numbers, rounded, tensor};
 use crate::{devices, turn};
 use burn::tensor::{DType, Device, Tensor};
 use burn_pipeline_moe::ops::{BUCKETS, InjectedWeights, inject, inject_weighted, z_loss};
@@ -64,9 +64,12 @@ fn injected_losses_count_as_ones_that_were_added() {
                 for scale_dtype in [dtype, DType::F32] {
                     let got = gradients(&device, (dtype, scale_dtype), counts, 0.3, true);
                     let place = format!("{counts:?} in {dtype:?}, scale in {scale_dtype:?}");
-                    assert!(apart(&got[0], &reference[0]) <= tolerance, "{place}: the hidden states' own gradient");
+                    assert!(
+                        difference(&got[0], &reference[0]) <= tolerance,
+                        "{place}: the hidden states' own gradient"
+                    );
                     // The composed form rounds products of bf16 several times.
-                    let distance = apart(&got[1], &reference[1]);
+                    let distance = difference(&got[1], &reference[1]);
                     assert!(distance <= 3.0 * tolerance, "{place}: {distance:e} off");
                 }
             }
@@ -82,7 +85,7 @@ fn half_the_scale_or_the_weights_of_other_buckets_would_be_seen() {
         let got = gradients(&device, types, [3, 2, 1], 0.3, true);
         let half = gradients(&device, types, [3, 2, 1], 0.15, false);
         let shifted = gradients(&device, types, [1, 3, 2], 0.3, false);
-        assert!(apart(&got[1], &half[1]) > 0.1 && apart(&got[1], &shifted[1]) > 0.1);
+        assert!(difference(&got[1], &half[1]) > 0.1 && difference(&got[1], &shifted[1]) > 0.1);
     }
 }
 
@@ -106,7 +109,10 @@ fn gradients_are_those_of_finite_differences() {
         let scale = tensor(&[weight], [1], &tracked, DType::F64);
         let hidden = tensor(&[1.0; 5], [5], &tracked, DType::F64);
         let gradients = inject_weighted(hidden, losses(&x, counts), WEIGHTS, scale).sum().backward();
-        assert!(apart(&numbers(x.grad(&gradients).unwrap()), &expected.gradients[0]) < 1e-12, "in f64 on {device:?}");
+        assert!(
+            difference(&numbers(x.grad(&gradients).unwrap()), &expected.gradients[0]) < 1e-12,
+            "in f64 on {device:?}"
+        );
     }
 }
 
@@ -122,6 +128,6 @@ fn the_scale_is_read_in_backward_and_stays_on_the_device() {
         let injected = inject(hidden, z_loss(logits.clone()), scale).sum().backward();
         let added = z_loss(logits.clone()).mul_scalar(0.5).backward();
         let [got, expected] = [injected, added].map(|gradients| numbers(logits.grad(&gradients).unwrap()));
-        assert!(apart(&got, &expected) < 1e-6);
+        assert!(difference(&got, &expected) < 1e-6);
     }
 }

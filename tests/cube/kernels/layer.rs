@@ -1,6 +1,6 @@
 //! A mixture of experts on the device, where it runs kernels, against the same weights on Flex, where it does not.
 
-use super::{apart, integers, noise, numbers, tensor};
+use super::{difference, integers, noise, numbers, tensor};
 use crate::{devices, turn};
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{DType, Device, Gradients, Tensor};
@@ -66,7 +66,7 @@ fn a_layer_with_kernels_equals_the_layer_without() {
             assert_eq!(counts, expected_counts, "{capacity:?}: load and dropped choices");
             assert_eq!(got.len(), expected.len());
             for (index, (got, expected)) in got.iter().zip(&expected).enumerate() {
-                let distance = apart(got, expected);
+                let distance = difference(got, expected);
                 assert!(distance < 1e-5, "{capacity:?}, {scoring:?}: number {index} is {distance:e} off");
             }
         }

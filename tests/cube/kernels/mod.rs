@@ -55,7 +55,7 @@ pub(crate) fn integers<const D: usize>(tensor: Tensor<D, Int>) -> Vec<i64> {
 }
 
 /// The largest difference, over the largest number expected.
-pub(crate) fn apart(got: &[f64], expected: &[f64]) -> f64 {
+pub(crate) fn difference(got: &[f64], expected: &[f64]) -> f64 {
     assert_eq!(got.len(), expected.len(), "as many numbers");
     let largest = expected.iter().fold(0.0f64, |largest, x| largest.max(x.abs()));
     let difference = got.iter().zip(expected).fold(0.0f64, |max, (a, b)| {
@@ -93,10 +93,10 @@ pub(crate) fn assert_agree<const D: usize>(
     let inputs: Vec<Vec<f64>> = inputs.iter().map(|values| rounded(values, dtype)).collect();
     let got = differentiate(&inputs, device, dtype, kernel);
     let expected = weighed(&inputs, &Device::flex(), DType::F32, dtype, composed);
-    let distance = apart(&got.output, &expected.output);
+    let distance = difference(&got.output, &expected.output);
     assert!(distance <= tolerance, "{place} in {dtype:?}: the output is {distance:e} off");
     for (input, (got, expected)) in got.gradients.iter().zip(&expected.gradients).enumerate() {
-        let distance = apart(got, expected);
+        let distance = difference(got, expected);
         assert!(distance <= tolerance, "{place} in {dtype:?}: the gradient of input {input} is {distance:e} off");
     }
 }

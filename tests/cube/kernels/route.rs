@@ -1,6 +1,8 @@
 //! Fused routing: scores, the best experts, gates, and the statistics of load balancing.
 
-use super::{TYPES, apart, assert_agree, assert_finite_differences, differentiate, integers, noise, rounded, tensor};
+use super::{
+    TYPES, assert_agree, assert_finite_differences, difference, differentiate, integers, noise, rounded, tensor,
+};
 use crate::{devices, turn};
 use burn::tensor::activation::{sigmoid, softmax};
 use burn::tensor::{DType, Device, Int, Tensor};
@@ -143,7 +145,7 @@ fn gates_alone_or_statistics_alone_have_another_gradient() {
             got.gradients[0].clone()
         };
         let all = run(false, false);
-        assert!(apart(&run(true, false), &all) > 0.01, "the gates' part is missing and was not seen");
-        assert!(apart(&run(false, true), &all) > 0.01, "the statistics' part is missing and was not seen");
+        assert!(difference(&run(true, false), &all) > 0.01, "the gates' part is missing and was not seen");
+        assert!(difference(&run(false, true), &all) > 0.01, "the statistics' part is missing and was not seen");
     }
 }

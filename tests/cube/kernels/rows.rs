@@ -1,6 +1,6 @@
 //! Tokens to rows of their experts, and back.
 
-use super::{TYPES, apart, assert_agree, assert_finite_differences, differentiate, integers, ints, noise};
+use super::{TYPES, assert_agree, assert_finite_differences, difference, differentiate, integers, ints, noise};
 use crate::{devices, turn};
 use burn::tensor::{DType, Device, Int, Tensor};
 use burn_pipeline_moe::ops::PackedRows;
@@ -191,7 +191,7 @@ fn there_and_back_with_gates_of_one_half_is_the_identity_and_a_full_expert_shows
                 let gates = Tensor::full([7, 2], 0.5, &device.clone().autodiff());
                 rows.unpermute(rows.permute(x[0].clone().reshape([7, 4])), gates)
             });
-            apart(&got.output, &x)
+            difference(&got.output, &x)
         };
         assert!(there_and_back(&enough) < 1e-6);
         assert!(there_and_back(&full) > 0.1, "dropped choices were not seen");

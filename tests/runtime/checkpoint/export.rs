@@ -39,7 +39,7 @@ fn an_exported_model_holds_every_weight_under_its_name_whatever_the_cut() {
 }
 
 /// Each rank a pipeline of its own, as in processes; gives what each call gave.
-fn apart<T: Send>(builder: &Builder, ranks: usize, run: impl Fn(usize, &mut Pipeline) -> T + Sync) -> Vec<T> {
+fn on_each_rank<T: Send>(builder: &Builder, ranks: usize, run: impl Fn(usize, &mut Pipeline) -> T + Sync) -> Vec<T> {
     let (threads, run) = (Threads::new(ranks), &run);
     std::thread::scope(|scope| {
         let rank = |rank| {
@@ -70,7 +70,7 @@ fn ranks_that_are_apart_export_the_file_of_threads_byte_for_byte() {
         together.step(Text::new(SAMPLES).batch(), RATE).unwrap();
         together.export(folder.join("together")).unwrap();
         let expected: Vec<Vec<String>> = names(&mut together);
-        let told = apart(&builder, ranks * replicas, |rank, pipeline| {
+        let reported = on_each_rank(&builder, ranks * replicas, |rank, pipeline| {
             pipeline.step(Text::new(SAMPLES).batch(), RATE).unwrap();
             // The first rank's folder counts.
             let name = if rank == 0 { "apart" } else { "no/such/folder" };
@@ -78,7 +78,7 @@ fn ranks_that_are_apart_export_the_file_of_threads_byte_for_byte() {
             names(pipeline)
         });
         let place = format!("{family}, {replicas} replicas, sharded: {sharded}");
-        assert!(told.iter().all(|told| *told == expected), "{place}");
+        assert!(reported.iter().all(|reported| *reported == expected), "{place}");
         let read = |name: &str| std::fs::read(folder.join(name)).unwrap();
         assert!(read("apart") == read("together"), "{place}: another file");
     }
@@ -98,7 +98,7 @@ fn a_file_that_cannot_be_written_is_an_error_on_every_rank_and_the_pipeline_goes
     let folder = Folder::new("export-fails");
     std::fs::create_dir_all(&*folder).unwrap();
     let builder = Cut { family: "1F1B", ranks: 3, chunks: 1 }.builder();
-    let errors = apart(&builder, 3, |_, pipeline| {
+    let errors = on_each_rank(&builder, 3, |_, pipeline| {
         let error = pipeline.export(folder.join("no/such/folder/model")).unwrap_err();
         pipeline.step(Text::new(SAMPLES).batch(), RATE).unwrap();
         pipeline.export(folder.join("model")).unwrap();

@@ -1,7 +1,7 @@
 //! A process that is killed while it saves leaves a checkpoint that can be taken up: fifty times, ten in a row in each of five
 //! folders.
 //!
-//! The job is a process of its own: this test's binary, told to run `saves_until_it_is_killed` alone. Each time it
+//! The job is a process of its own: this test's binary, run with the filter `saves_until_it_is_killed`. Each time it
 //! takes up what the last one left, trains, says that it starts to save, and is killed a random time after that: a
 //! kill counts if the save had not returned by then. Every checkpoint that is left is taken up here too: its next
 //! loss must be that of a job that never stopped.

@@ -149,13 +149,13 @@ fn copies_that_were_saved_unequal_are_refused() {
     let Cut(family, ranks, chunks) = CUTS[1];
     let size = Size { ranks, chunks, microbatches: SAMPLES };
     let make = stage(SMALL);
-    let apart = Pipeline::builder().schedule(family, size).devices(vec![Device::flex()]);
-    let apart = apart.optimizer(|| AdamWConfig::new().init()).share(bias).stages(move |at| {
+    let difference = Pipeline::builder().schedule(family, size).devices(vec![Device::flex()]);
+    let difference = difference.optimizer(|| AdamWConfig::new().init()).share(bias).stages(move |at| {
         let (first, index) = (at.layers(SMALL.layers).start, at.index);
         let renamed = move |name: &str| if name == "bias" { format!("biases.{index}") } else { name.to_owned() };
         make(at).named(Names::default().layers_from("blocks", first).renamed(renamed))
     });
-    let mut pipeline = apart.build().unwrap();
+    let mut pipeline = difference.build().unwrap();
     pipeline.step(text(0).batch(), RATE).unwrap();
     let checkpoint = saved(&mut pipeline, &folder);
     // Where they are one parameter, the last stage's table is one that the model does not have.

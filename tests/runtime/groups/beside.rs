@@ -56,7 +56,7 @@ impl Link for Held {
         while !from.is_empty() {
             match self.link.probe(&from, deadline)? {
                 Some((rank, header)) if self.hides(header) => from.retain(|other| *other != rank),
-                told => return Ok(told),
+                reported => return Ok(reported),
             }
         }
         Ok(None)
@@ -194,9 +194,9 @@ fn on_a_link_that_cannot_tell_what_has_come_the_same_sums_are_waited_for_after_t
                 .map(|event| event.end - event.start)
                 .sum();
             let track = burn_pipeline::trace::Track { name: String::new(), ranks: 4, events: events.clone() };
-            let told = exposed_times(&track).into_iter().filter(|part| part.task.op() == Op::ReduceGrad);
-            let told: f64 = told.map(|part| part.exposed).sum();
-            assert!(waited > 0.0 && (told - waited).abs() < 1e-9, "rank {rank}: {told} of {waited}");
+            let reported = exposed_times(&track).into_iter().filter(|part| part.task.op() == Op::ReduceGrad);
+            let reported: f64 = reported.map(|part| part.exposed).sum();
+            assert!(waited > 0.0 && (reported - waited).abs() < 1e-9, "rank {rank}: {reported} of {waited}");
             assert_eq!(weights, &expected(), "rank {rank}");
         }
     });

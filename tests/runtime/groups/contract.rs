@@ -1,7 +1,7 @@
 //! The loss contract holds over replicas: means, sums and weighted sums, batches of unlike sizes that count as one, and
 //! draws of random numbers. What one pipeline gives is proved against the plain loop elsewhere.
 
-use super::{RATE, apart, gradients, weights};
+use super::{RATE, difference, gradients, weights};
 use crate::contract::{Data, builder};
 use crate::noisy;
 use burn_pipeline::schedule::Size;
@@ -37,7 +37,7 @@ fn every_reduction_means_over_replicas_what_it_means_on_one_pipeline() {
                 let (other, gradients) = run(builder);
                 assert_eq!(other, losses, "{place}, {what}");
                 let largest = alone.iter().flatten().fold(0.0f32, |largest, g| largest.max(g.abs()));
-                let distance = apart(&gradients, &alone);
+                let distance = difference(&gradients, &alone);
                 // Seventeen roundings of sums in another order.
                 assert!(distance <= 17.0 * largest * 2.0f32.powi(-24), "{place}, {what}: {distance} of {largest}");
             }

@@ -1,7 +1,7 @@
 //! One rank a caller, as processes have it; and proof that the tests notice what is wrong: without the reduction, or
 //! with another average, numbers are others.
 
-use super::{RATE, apart, parts, replicated, weights};
+use super::{RATE, difference, parts, replicated, weights};
 use crate::cases::{Case, Stack, range, sizes};
 use burn::tensor::Device;
 use burn_pipeline::link::{Link, LinkError, Message, MessageKind, ThreadLink, Threads};
@@ -90,7 +90,7 @@ fn distance(tamper: Tamper) -> (f32, bool) {
         (losses, weights(pipeline))
     });
     let (losses, weights) = &ranks[0];
-    (apart(weights, &reference.weights()), *losses == expected)
+    (difference(weights, &reference.weights()), *losses == expected)
 }
 
 #[test]

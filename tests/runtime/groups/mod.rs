@@ -43,7 +43,7 @@ pub(crate) fn gradients(pipeline: &mut Pipeline) -> Vec<Vec<f32>> {
 }
 
 /// The largest distance between two lists of tensors.
-pub(crate) fn apart(a: &[Vec<f32>], b: &[Vec<f32>]) -> f32 {
+pub(crate) fn difference(a: &[Vec<f32>], b: &[Vec<f32>]) -> f32 {
     assert_eq!(a.iter().map(Vec::len).collect::<Vec<_>>(), b.iter().map(Vec::len).collect::<Vec<_>>());
     a.iter().flatten().zip(b.iter().flatten()).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
 }

@@ -1,6 +1,6 @@
 //! Two replicas of a pipeline of two ranks compute what one device computes on the whole batch.
 
-use super::{FAMILIES, RATE, apart, gradients, parts, replicated, weights};
+use super::{FAMILIES, RATE, difference, gradients, parts, replicated, weights};
 use crate::cases::{Case, Stack, Text, range, sizes};
 use burn_pipeline::stage::{Accumulation, SplitBackward};
 use burn_pipeline::train::Builder;
@@ -127,7 +127,7 @@ fn the_order_of_additions_is_all_that_tells_the_two_ways_apart() {
         gradients(&mut pipeline)
     };
     let (ordered, as_they_come) = (run(Accumulation::Ordered), run(Accumulation::AsTheyCome));
-    let distance = apart(&ordered, &as_they_come);
+    let distance = difference(&ordered, &as_they_come);
     // Sums of eight numbers, each rounded to 2^-24 of at most the largest.
     let largest = ordered.iter().flatten().fold(0.0f32, |largest, g| largest.max(g.abs()));
     assert!(distance > 0.0 && distance < 8.0 * largest * 2.0f32.powi(-24), "{distance} of {largest}");

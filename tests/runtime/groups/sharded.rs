@@ -1,7 +1,7 @@
 //! Two replicas of a pipeline of two ranks, each with a piece of every parameter, compute what one device computes.
 
 use super::control::{Tamper, on_links};
-use super::{FAMILIES, RATE, apart, gradients, parts, replicated, weights};
+use super::{FAMILIES, RATE, difference, gradients, parts, replicated, weights};
 use crate::cases::{Case, Stack, Text, range, sizes};
 use burn_pipeline::plan::Op;
 use burn_pipeline::stage::{Accumulation, SplitBackward};
@@ -81,7 +81,7 @@ fn sums_over_several_batches_and_clipped_ones_equal_the_plain_loop() {
             let norm = report.gradient_norm.unwrap();
             assert!((norm - expected.norm).abs() < 1e-6 * expected.norm, "{place}: {norm} for {}", expected.norm);
             assert!((report.loss - expected.loss).abs() < 1e-14 * expected.loss, "{place}");
-            let distance = apart(&gradients(&mut other), &expected.gradients);
+            let distance = difference(&gradients(&mut other), &expected.gradients);
             assert!(distance < 1e-6 * CLIP as f32, "{place}: {distance}");
         }
     }
@@ -134,13 +134,13 @@ fn single_stages_can_be_sharded_or_left_whole() {
                 weights(pipeline)
             };
             let (mut mixed, mut whole) = (build().build().unwrap(), replicated::<Stack>(family, 4, 2).build().unwrap());
-            let distance = apart(&step(&mut mixed), &step(&mut whole));
+            let distance = difference(&step(&mut mixed), &step(&mut whole));
             // Batches of sharded stages are added one by one.
             assert!(distance < 1e-5, "{place}: {distance}");
             let saved = mixed.save(&Checkpoints::new(&folder), &()).unwrap();
             whole.load(&Checkpoint::open(&saved).unwrap()).unwrap();
             assert_eq!(weights(&mut whole), weights(&mut mixed), "{place}");
-            let distance = apart(&step(&mut mixed), &step(&mut whole));
+            let distance = difference(&step(&mut mixed), &step(&mut whole));
             assert!(distance < 1e-5, "{place}: {distance}");
             std::fs::remove_dir_all(&folder).unwrap();
         }
@@ -157,7 +157,7 @@ fn both_directions_can_be_sharded() {
     let mut pipeline = sharded::<Stack>(("DualPipe", 1), 3).build().unwrap();
     assert_eq!(pipeline.accumulate(case.batch()).unwrap().loss, expected.loss);
     let largest = expected.gradients.iter().flatten().fold(0.0f32, |largest, g| largest.max(g.abs()));
-    let distance = apart(&gradients(&mut pipeline), &expected.gradients);
+    let distance = difference(&gradients(&mut pipeline), &expected.gradients);
     assert!(distance < 1e-6 * largest, "{distance} of {largest}");
 }
 
@@ -234,7 +234,7 @@ fn another_average_of_shards_is_noticed() {
         let sizes = sizes(16, 8);
         let loss_of = |model: &_, i: usize| case.loss(model, range(&sizes, i));
         let expected = Reference::new(case.model()).step_in_parts(&sizes, &parts(8, 1, 2), RATE, None, loss_of);
-        apart(&ranks[0], &expected.gradients)
+        difference(&ranks[0], &expected.gradients)
     };
     assert_eq!(distance(Tamper::Not), 0.0);
     assert!(distance(Tamper::Scale(0.5)) > 1e-3 && distance(Tamper::Scale(0.0)) > 1e-3);

@@ -10,7 +10,7 @@ use burn_pipeline::schedule::{GPipe, Schedule, Size};
 use burn_pipeline::stage::{Batch, Skips, Stage, StageBox, StageError};
 use burn_pipeline::train::{BuildError, Builder, Pipeline, PipelineError, StageContext};
 
-/// Puts out as many values past the next stage as it is told to, and takes all that come.
+/// Sends a given number of values past the next stage, and takes all that arrive.
 #[derive(Module, Debug)]
 struct Loose {
     linear: Linear,

@@ -34,10 +34,10 @@ pub(super) fn tells_what_has_come(link: &mut dyn Link) {
     }
     for &from in ranks.iter().rev() {
         for microbatch in [3, 1] {
-            let told = link.probe(&[from], deadline()).unwrap();
+            let reported = link.probe(&[from], deadline()).unwrap();
             // A link may not be able to tell; what it tells is so, as often as it is asked.
-            assert!(told.is_none_or(|told| told == (from, header(microbatch))), "{told:?}");
-            assert_eq!(link.probe(&[from], Instant::now()).unwrap(), told);
+            assert!(reported.is_none_or(|reported| reported == (from, header(microbatch))), "{reported:?}");
+            assert_eq!(link.probe(&[from], Instant::now()).unwrap(), reported);
             let payload = link.receive(from, header(microbatch), deadline()).unwrap();
             assert_same(&payload, &numbers(from, me, microbatch, 1000).into_payload());
         }

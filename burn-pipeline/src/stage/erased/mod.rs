@@ -1,6 +1,6 @@
 //! A stage with its module's type hidden: what the executor drives.
 //!
-//! Guarantees: whoever drives a stage sees payloads and gradients, never a module's type.
+//! Guarantees: the code that drives a stage sees payloads and gradients, never a module's type.
 //!
 //! One type implements everything, [`typed`]; each trait is one concern, in a file with its implementation:
 //! [`describe`] (what the stage is), [`interleave`] (work in pieces, and the engine), [`weights`] (parameters and
