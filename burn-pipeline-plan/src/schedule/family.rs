@@ -48,7 +48,7 @@ impl std::fmt::Display for Chunks {
     }
 }
 
-/// The description of a family: one line of `burn-pipeline schedules`.
+/// The description of a family: one line of `burn-pipeline schedules`. What runs is the plan, with its own placement.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Family {
     /// The name, in plans, errors and [`by_name`](super::by_name).
@@ -146,8 +146,8 @@ impl Family {
         self.refuse(size, format!("{middle}, so it takes an even number of ranks"))
     }
 
-    /// The error for a size that the family's own rules do not allow. `accepts` is a sentence that says what would be
-    /// accepted.
+    /// The error for a size that the family's own rules do not allow. `accepts` ends the message, after a colon: "it takes
+    /// at least as many microbatches as ranks".
     ///
     /// # Errors
     /// Always, with [`ScheduleError::Unsupported`].

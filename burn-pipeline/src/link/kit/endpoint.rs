@@ -26,7 +26,8 @@ pub trait Peers: Debug + Send + Sync + 'static {
     /// Where the transport's threads put what arrives.
     fn mailbox(&self) -> &Mailbox;
 
-    /// Sends an envelope, and the bytes of a message's tensors behind it, without waiting for the receiver. If the
+    /// Sends an envelope, and the bytes of a message's tensors behind it, without waiting for the receiver. `to` is
+    /// never this rank. If the
     /// connection to that rank is lost, nothing is sent: the thread that receives from it reports the loss.
     ///
     /// # Errors

@@ -8,8 +8,10 @@
 //!    [`Envelope::write`], preceded by its length, then the bodies.
 //! 3. A second thread for each connection reads. For [`Envelope::Message`] it reads the [`Frame`], receives the tensors
 //!    into [`Frame::buffers`], and puts both into the mailbox ([`Mailbox::deliver`], [`Mailbox::wake`]). It gives every other
-//!    envelope to [`Mailbox::handle`], and sends the reply if there is one.
-//! 4. A connection that ends without [`Envelope::Close`] is a failure of that rank: call [`abort`](super::Monitor::abort) on the peers. All waits then end with an error, on every rank.
+//!    envelope to [`Mailbox::handle`], and sends the reply if there is one. After [`Envelope::Close`], which goes to
+//!    `handle` too, the thread ends.
+//! 4. A connection that ends without [`Envelope::Close`] is a failure of that rank: call [`abort`](super::Monitor::abort)
+//!    on the [`Peers`], not on the mailbox, which cannot send. All waits then end with an error, on every rank.
 //! 5. Run the [conformance suite](super::conformance) with two, three and five ranks.
 //!
 //! The repository's example `unix_socket_link` is such a transport in 200 lines. Beyond that:

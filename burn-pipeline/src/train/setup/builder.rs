@@ -113,7 +113,8 @@ impl Pipeline {
 
 impl Builder {
     /// Runs this family at this size: `schedule(OneFOneB, size)`, or by its name, `schedule("1F1B", size)`. A name that
-    /// no family has is an error of [`Builder::build`]. A batch of fewer samples gets fewer microbatches.
+    /// no family has is an error of [`Builder::build`]. A batch of fewer samples than microbatches
+    /// asks the family for a smaller size; if the family refuses that size, the batch is refused.
     pub fn schedule(mut self, schedule: impl IntoSchedule, size: Size) -> Self {
         self.source = Some(schedule.into_schedule().map(|schedule| Source::Schedule(Arc::from(schedule), size)));
         self
@@ -169,7 +170,8 @@ impl Builder {
         self
     }
 
-    /// The order in which gradients of microbatches are added.
+    /// The order in which gradients of microbatches are added: as they come by default. With `Ordered`, every schedule
+    /// gives the same bits.
     pub fn accumulation(mut self, accumulation: Accumulation) -> Self {
         self.accumulation = accumulation;
         self

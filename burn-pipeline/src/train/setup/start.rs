@@ -40,7 +40,8 @@ impl Builder {
         self.start(plans, links, devices, Arc::new(threads), None)
     }
 
-    /// Builds one rank in this process, joined by `link` to the others, which are processes. Each process calls this with
+    /// Builds one rank in this process, joined by `link` to the others: processes, or threads that each hold
+    /// their own pipeline. Each calls this with
     /// its own end of the link and an equal builder. All of them then make the same calls, with the same batches, in the
     /// same order, and get the same losses, reports, outputs and weights. Each cuts the batch and takes the parts that its
     /// stages read.
