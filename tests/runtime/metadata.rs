@@ -178,8 +178,8 @@ fn a_declaration_that_a_run_on_zeros_refutes_is_refused() {
     let error = layers(false, wrong).build().unwrap().metadata(batch(4)).unwrap_err();
     let (stage, _, source) = differs(error);
     assert_eq!(stage, 0);
-    let said = "tensor 0 of the stage's output: expected float F32 [?, 6], got float F32 [?, 5]; correct what makes \
-                it, or declare the size free (`PayloadSpec::free`)";
+    let said = "tensor 0 of the stage's output: expected float F32 [?, 6], got float F32 [?, 5]; correct the \
+                stage that computes it, or declare the size free (`PayloadSpec::free`)";
     assert_eq!(source.to_string(), said);
 }
 

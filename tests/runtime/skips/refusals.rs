@@ -55,7 +55,7 @@ fn a_stage_that_puts_out_more_or_fewer_values_than_edges_is_refused() {
     }
     let mut pipeline = builder(&[0, 1, 0]).build().unwrap();
     let error = pipeline.eval(batch()).unwrap_err();
-    assert!(error.to_string().contains("put out one `Skip` for each `Builder::skip`"), "{error}");
+    assert!(error.to_string().contains("return one `Skip` for each `Builder::skip`"), "{error}");
     builder(&[1, 0, 0]).skip(0, 2).build().unwrap().step(batch(), 0.1).unwrap();
 }
 
