@@ -108,7 +108,7 @@ pub(crate) fn refusals(mpi: &Mpi, folder: &str) {
     match (odd, pipeline.save(&elsewhere, &()).unwrap_err()) {
         (true, CheckpointError::NotShared { folder }) => assert!(folder.ends_with("step-00000000.partial")),
         (false, CheckpointError::Elsewhere { rank, message }) => {
-            assert!(rank == last && message.contains("on a file system that all of their processes see"), "{message}");
+            assert!(rank == last && message.contains("on a file system that all processes share"), "{message}");
         }
         (_, error) => panic!("{error}"),
     }
