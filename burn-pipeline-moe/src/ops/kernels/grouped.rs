@@ -4,6 +4,8 @@
 //! from the offsets, so the host does not need them, and the launch covers the largest possible number of blocks.
 //! Each unit keeps a block of sums in registers and reads the matrix once for all of them.
 
+#![allow(clippy::manual_div_ceil, reason = "kernels say which operations they take")]
+
 use super::launch::{address, empty, grid, types, vector_size};
 use burn::backend::TensorMetadata;
 use burn_cubecl::tensor::CubeTensor;
@@ -27,7 +29,7 @@ fn find_block(
     let mut searching = true;
     while searching && expert < experts {
         let count = usize::cast_from(offsets[expert + 1] - offsets[expert]);
-        let blocks = count.div_ceil(size);
+        let blocks = (count + size - 1) / size;
         if left < blocks {
             searching = false;
         } else {
@@ -144,7 +146,7 @@ fn product_of_rows<F: Float, A: Float, N: Size>(
     #[define(F, A)] _types: [ElemType; 2],
 ) {
     let column = ABSOLUTE_POS % width;
-    let blocks = inner.div_ceil(size);
+    let blocks = (inner + size - 1) / size;
     let first = ABSOLUTE_POS / width % blocks * size;
     let expert = ABSOLUTE_POS / width / blocks;
     if expert >= experts {
