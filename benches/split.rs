@@ -20,9 +20,7 @@ use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::activation::relu;
 use burn::tensor::{Device, Distribution, Tensor};
-use burn_pipeline::stage::{
-    AnyTensor, Boundary, ErasedStage, ForwardCall, ForwardOutput, Gradients, Payload, SplitBackward, Stage, StageBox,
-};
+use burn_pipeline::stage::{AnyTensor, Boundary, Payload, SingleStage, SplitBackward, Stage, StageBox};
 use burn_pipeline::train::StageContext;
 use pipeline_examples::gpt::{GptConfig, Signal};
 use std::time::Instant;
@@ -58,7 +56,7 @@ struct Subject {
 
 impl Subject {
     /// Input and gradient as they would arrive: with no other holder.
-    fn fresh(&self) -> (Payload, Gradients) {
+    fn fresh(&self) -> (Payload, Vec<Option<AnyTensor>>) {
         let input = self.input.clone().map_tensors(|_, tensor| Ok::<_, ()>(copy(tensor))).unwrap();
         (input, vec![Some(copy(self.seed.clone()))])
     }
@@ -114,10 +112,8 @@ fn subjects() -> Vec<Subject> {
 }
 
 /// A stage with its engine chosen.
-fn stage(subject: &Subject, split: SplitBackward) -> Box<dyn ErasedStage> {
-    let mut stage = (subject.build)().into_inner();
-    stage.choose(split, true, false).unwrap();
-    stage
+fn stage(subject: &Subject, split: SplitBackward) -> SingleStage {
+    SingleStage::new((subject.build)(), split, true)
 }
 
 /// The same numbers in storage of their own.
@@ -125,10 +121,8 @@ fn copy(tensor: AnyTensor) -> AnyTensor {
     tensor.scale(1.0)
 }
 
-fn forward(stage: &mut dyn ErasedStage, input: Payload) -> ForwardOutput {
-    let extra = ().into_payload();
-    let call = ForwardCall { microbatch: 0, input, extra, target: None, ends_route: false, wants_input_gradient: true };
-    stage.forward(call).unwrap()
+fn forward(stage: &mut SingleStage, input: Payload) -> Payload {
+    stage.forward(0, input, Payload::default()).unwrap()
 }
 
 fn seconds<T>(f: impl FnOnce() -> T) -> (f64, T) {
@@ -144,14 +138,14 @@ struct Times {
     split: [Vec<f64>; 3],
 }
 
-fn forward_backward(stage: &mut dyn ErasedStage, subject: &Subject, times: &mut [Vec<f64>; 2]) {
+fn forward_backward(stage: &mut SingleStage, subject: &Subject, times: &mut [Vec<f64>; 2]) {
     let (input, seed) = subject.fresh();
     times[0].push(seconds(|| drop(forward(stage, input))).0);
     times[1].push(seconds(|| drop(stage.backward(0, seed).unwrap())).0);
     stage.clear();
 }
 
-fn split(stage: &mut dyn ErasedStage, subject: &Subject, times: &mut [Vec<f64>; 3]) -> [usize; 2] {
+fn split(stage: &mut SingleStage, subject: &Subject, times: &mut [Vec<f64>; 3]) -> [usize; 2] {
     let before = HEAP.live();
     let (input, seed) = subject.fresh();
     let arrived = subject.seed.bytes();
@@ -159,7 +153,7 @@ fn split(stage: &mut dyn ErasedStage, subject: &Subject, times: &mut [Vec<f64>; 
     let after_forward = HEAP.live() - before - arrived;
     times[1].push(seconds(|| drop(stage.backward_input(0, seed).unwrap())).0);
     let after_input = HEAP.live() - before;
-    times[2].push(seconds(|| stage.backward_weight(0).unwrap()).0);
+    times[2].push(seconds(|| stage.backward_weight(&[0]).unwrap()).0);
     stage.clear();
     [after_forward, after_input]
 }
@@ -167,14 +161,14 @@ fn split(stage: &mut dyn ErasedStage, subject: &Subject, times: &mut [Vec<f64>; 
 fn measure(subject: &Subject, rounds: usize) {
     let mut eager = stage(subject, SplitBackward::Eager);
     let mut captured = stage(subject, SplitBackward::Captured);
-    let (first, _) = seconds(|| drop(forward(captured.as_mut(), subject.fresh().0)));
+    let (first, _) = seconds(|| drop(forward(&mut captured, subject.fresh().0)));
     captured.clear();
     let mut times = Times::default();
     let mut held = [0, 0];
     for _ in 0..rounds {
-        forward_backward(eager.as_mut(), subject, &mut times.eager);
-        forward_backward(captured.as_mut(), subject, &mut times.replayed);
-        held = split(captured.as_mut(), subject, &mut times.split);
+        forward_backward(&mut eager, subject, &mut times.eager);
+        forward_backward(&mut captured, subject, &mut times.replayed);
+        held = split(&mut captured, subject, &mut times.split);
     }
     print(subject, &captured.report().programs[0], first, &times, held);
 }
@@ -235,8 +229,8 @@ fn defer(subject: &Subject, rounds: usize) {
     let mut stage = stage(&subject, SplitBackward::Eager);
     let mut times = Times::default();
     for _ in 0..rounds {
-        forward_backward(stage.as_mut(), &subject, &mut times.eager);
-        split(stage.as_mut(), &subject, &mut times.split);
+        forward_backward(&mut stage, &subject, &mut times.eager);
+        split(&mut stage, &subject, &mut times.split);
     }
     let median = |times: &[f64]| Spread::of(times).median;
     let (whole, input, weight) = (median(&times.eager[1]), median(&times.split[1]), median(&times.split[2]));
@@ -259,23 +253,18 @@ fn defer(subject: &Subject, rounds: usize) {
 }
 
 /// `F` and `I` of some microbatches, so that only their `W`s are left.
-fn halfway(stage: &mut dyn ErasedStage, subject: &Subject, microbatches: usize) {
-    stage.gradients().begin(Some(0));
+fn halfway(stage: &mut SingleStage, subject: &Subject, microbatches: usize) {
     for microbatch in 0..microbatches {
         let (input, seed) = subject.fresh();
-        let extra = ().into_payload();
-        let call =
-            ForwardCall { microbatch, input, extra, target: None, ends_route: false, wants_input_gradient: true };
-        drop(stage.forward(call).unwrap());
+        drop(stage.forward(microbatch, input, Payload::default()).unwrap());
         drop(stage.backward_input(microbatch, seed).unwrap());
     }
 }
 
 /// All gathered gradients, and forgets them.
-fn gradients(stage: &mut dyn ErasedStage) -> Vec<f32> {
-    let ids = stage.parameters();
-    let read = |id| stage.gradients().get(id).unwrap().to_data().unwrap().iter::<f32>().collect::<Vec<f32>>();
-    let gradients = ids.into_iter().flat_map(read).collect();
+fn gradients(stage: &mut SingleStage) -> Vec<f32> {
+    let read = |gradient: AnyTensor| gradient.to_data().unwrap().iter::<f32>().collect::<Vec<f32>>();
+    let gradients = stage.gradients().into_iter().flat_map(|gradient| read(gradient.unwrap())).collect();
     stage.clear();
     gradients
 }
@@ -291,12 +280,12 @@ fn merge(subject: &Subject, rounds: usize) {
         let (mut single, mut merged) = (Vec::new(), Vec::new());
         let mut off = 0.0f32;
         for _ in 0..rounds {
-            halfway(stage.as_mut(), subject, microbatches);
-            single.push(seconds(|| indices.iter().for_each(|&s| stage.backward_weight(s).unwrap())).0);
-            let expected = gradients(stage.as_mut());
-            halfway(stage.as_mut(), subject, microbatches);
-            merged.push(seconds(|| stage.backward_weights(&indices).unwrap()).0);
-            let got = gradients(stage.as_mut());
+            halfway(&mut stage, subject, microbatches);
+            single.push(seconds(|| indices.iter().for_each(|&s| stage.backward_weight(&[s]).unwrap())).0);
+            let expected = gradients(&mut stage);
+            halfway(&mut stage, subject, microbatches);
+            merged.push(seconds(|| stage.backward_weight(&indices).unwrap()).0);
+            let got = gradients(&mut stage);
             let largest = expected.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
             let differ = got.iter().zip(&expected).map(|(a, b)| (a - b).abs() / largest);
             off = differ.fold(off, f32::max);

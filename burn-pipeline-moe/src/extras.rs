@@ -13,7 +13,7 @@
 
 use burn::tensor::kind::Basic;
 use burn::tensor::{Int, Tensor};
-use burn_pipeline::stage::{AnyTensor, Batch, Boundary, BoundaryError, Payload, PayloadReader, Split, TensorKindOf};
+use burn_pipeline::stage::{AnyTensor, Batch, Boundary, BoundaryError, Payload, PayloadReader, Split};
 use std::collections::VecDeque;
 
 /// The document of each token of packed sequences `[batch, seq]`. The number grows by one at every `bos` token, the first of
@@ -145,10 +145,7 @@ impl StageExtras {
     ///
     /// # Errors
     /// If none is left, or it has another kind or rank.
-    pub fn take<const D: usize, K: Basic + TensorKindOf>(
-        &mut self,
-        name: &str,
-    ) -> Result<Tensor<D, K>, StageExtrasError> {
+    pub fn take<const D: usize, K: Basic + 'static>(&mut self, name: &str) -> Result<Tensor<D, K>, StageExtrasError> {
         let name = name.to_owned();
         let Some(next) = self.0.pop_front() else { return Err(StageExtrasError::Missing { name }) };
         next.into_tensor().map_err(|(kind, rank)| StageExtrasError::Mismatch { name, kind: kind.to_string(), rank })

@@ -3,7 +3,7 @@
 use crate::{devices, floats, turn};
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor};
-use burn_pipeline::stage::{AnyTensor, Boundary, ForwardCall, ForwardOutput, Payload, Stage, StageBox};
+use burn_pipeline::stage::{AnyTensor, Boundary, Payload, SingleStage, SplitBackward, Stage, StageBox};
 
 /// 32 MiB.
 const SHAPE: [usize; 2] = [2048, 4096];
@@ -35,19 +35,12 @@ fn an_output_that_was_handed_on_is_free_on_the_device_while_its_graph_lives() {
     let _turn = turn();
     for device in devices() {
         let factors = Tensor::full([1, SHAPE[1]], 0.5, &device.clone().autodiff());
-        let mut stage = StageBox::new(Rows { factors: Param::from_tensor(factors) }).into_inner();
-        let call = ForwardCall {
-            microbatch: 0,
-            // One column, so that only the output is large.
-            input: Tensor::<2>::ones([SHAPE[0], 1], &device).into_payload(),
-            extra: Payload::default(),
-            target: None,
-            ends_route: false,
-            wants_input_gradient: true,
-        };
-        stage.gradients().begin(Some(0));
+        let stage = StageBox::new(Rows { factors: Param::from_tensor(factors) });
+        let mut stage = SingleStage::new(stage, SplitBackward::Eager, false);
+        // One column, so that only the output is large.
+        let input = Tensor::<2>::ones([SHAPE[0], 1], &device).into_payload();
         let before = in_use(&device);
-        let ForwardOutput::Activations(output) = stage.forward(call).unwrap() else { panic!("a loss came") };
+        let output = stage.forward(0, input, Payload::default()).unwrap();
         let with_output = in_use(&device);
         assert!((with_output - before) * 10 >= BYTES * 9, "the output does not show: {before}, then {with_output}");
         drop(output);

@@ -6,7 +6,7 @@ use crate::parity::{batches, families};
 use burn::optim::AdamWConfig;
 use burn::tensor::Tensor;
 use burn_pipeline::schedule::{Schedule, Size, by_name};
-use burn_pipeline::stage::{AnyTensor, EngineKind, SplitBackward, named_weights, with_weights};
+use burn_pipeline::stage::{AnyTensor, SplitBackward, named_weights, with_weights};
 use burn_pipeline::train::{Builder, Checkpoints, Pipeline, StageContext};
 use burn_pipeline_moe::auxiliary::{LayerObservation, combine_microbatches};
 use pipeline_examples::moe::gpt::{MoeGptConfig, Observed};
@@ -159,7 +159,7 @@ fn captured_stages_read_the_moved_bias() {
             let builder = sized(by_name(name).unwrap().as_ref(), chunks, 4, &config).split(SplitBackward::Captured);
             let mut pipeline = assert_alike(&config, builder, batches, &expected, name);
             let engines = pipeline.engines().unwrap();
-            assert!(engines.iter().all(|(_, report)| report.engine == EngineKind::Captured), "{name}");
+            assert!(engines.iter().all(|(_, report)| report.captured), "{name}");
         }
     }
 }

@@ -11,7 +11,7 @@ use std::time::Instant;
 /// One case, by its place.
 pub(crate) fn case(place: usize) {
     let (link, device) = link();
-    (CASES[place].run)(&mut OnGpu { link: Box::new(link), device });
+    (CASES[place].1)(&mut OnGpu { link: Box::new(link), device });
 }
 
 /// The suite makes its tensors on the host and reads them there. This brings those of a message to the GPU before it is
@@ -34,7 +34,7 @@ fn is_for_gpus(tensor: &AnyTensor) -> bool {
 }
 
 impl Link for OnGpu {
-    burn_pipeline::forward_link!(link: rank, ranks, transport, capabilities, monitor, to_device, set_activity);
+    burn_pipeline::forward_link!(link: rank, ranks, transport, overlaps, monitor, to_device, set_activity);
     burn_pipeline::forward_link!(link: expect, all_gather, abort);
 
     fn send(&mut self, to: usize, message: Message, deadline: Instant) -> Result<(), LinkError> {

@@ -5,9 +5,7 @@ use crate::parity::builder;
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor};
 use burn_pipeline::schedule::{Size, by_name};
-use burn_pipeline::stage::{
-    Accumulation, AnyTensor, Boundary, ErasedStage, ForwardCall, Payload, SplitBackward, Stage, StageBox,
-};
+use burn_pipeline::stage::{Accumulation, AnyTensor, Boundary, Payload, SingleStage, SplitBackward, Stage, StageBox};
 use burn_pipeline::train::{BuildError, Builder};
 
 const ROWS: usize = 3;
@@ -35,25 +33,21 @@ fn numbers(seed: u64, rows: usize) -> Tensor<2> {
 }
 
 /// A captured stage with `F` and `I` of some microbatches done.
-fn halfway(rows: impl Fn(usize) -> usize) -> Box<dyn ErasedStage> {
+fn halfway(rows: impl Fn(usize) -> usize) -> SingleStage {
     let w = numbers(99, WIDTH).autodiff();
-    let mut stage = StageBox::new(Product { w: Param::from_tensor(w) }).into_inner();
-    stage.choose(SplitBackward::Captured, true, false).unwrap();
-    stage.gradients().begin(Some(0));
+    let stage = StageBox::new(Product { w: Param::from_tensor(w) });
+    let mut stage = SingleStage::new(stage, SplitBackward::Captured, true);
     for microbatch in 0..MICROBATCHES {
-        let (input, extra) = (numbers(microbatch as u64, rows(microbatch)).into_payload(), Payload::default());
-        let call =
-            ForwardCall { microbatch, input, extra, target: None, ends_route: false, wants_input_gradient: true };
-        stage.forward(call).unwrap();
+        let input = numbers(microbatch as u64, rows(microbatch)).into_payload();
+        stage.forward(microbatch, input, Payload::default()).unwrap();
         let seed = AnyTensor::new(numbers(50 + microbatch as u64, rows(microbatch)));
         stage.backward_input(microbatch, vec![Some(seed)]).unwrap();
     }
     stage
 }
 
-fn gradient(stage: &mut dyn ErasedStage) -> Vec<f32> {
-    let id = stage.parameters()[0];
-    read(stage.gradients().get(id).unwrap())
+fn gradient(mut stage: SingleStage) -> Vec<f32> {
+    read(stage.gradients()[0].as_ref().unwrap())
 }
 
 fn assert_close(got: &[f32], expected: &[f32], place: &str) {
@@ -67,18 +61,17 @@ fn assert_close(got: &[f32], expected: &[f32], place: &str) {
 fn a_merged_weight_gradient_is_one_product_over_all_rows() {
     let microbatches: Vec<usize> = (0..MICROBATCHES).collect();
     let mut merged = halfway(|_| ROWS);
-    assert!(merged.report().programs[0].merged_weight().products()[0].is_worth(MICROBATCHES));
-    merged.backward_weights(&microbatches).unwrap();
-    assert_eq!((merged.held(), merged.gradients().added()), (0, MICROBATCHES));
+    merged.backward_weight(&microbatches).unwrap();
+    assert_eq!(merged.held(), 0);
     let by_hand = {
         let rows = |from: u64| Tensor::cat((0..MICROBATCHES as u64).map(|s| numbers(from + s, ROWS)).collect(), 0);
         read(&AnyTensor::new(rows(0).transpose().matmul(rows(50))))
     };
-    assert_eq!(gradient(merged.as_mut()), by_hand);
+    assert_eq!(gradient(merged), by_hand);
 
     let mut plain = halfway(|_| ROWS);
-    microbatches.iter().for_each(|&microbatch| plain.backward_weight(microbatch).unwrap());
-    let plain = gradient(plain.as_mut());
+    microbatches.iter().for_each(|&microbatch| plain.backward_weight(&[microbatch]).unwrap());
+    let plain = gradient(plain);
     assert_ne!(plain, by_hand, "these numbers do not tell the two ways from each other");
     assert_close(&by_hand, &plain, "merged");
 }
@@ -88,23 +81,9 @@ fn microbatches_of_several_sizes_are_not_merged_and_right() {
     let rows = |microbatch: usize| if microbatch < 2 { ROWS + 1 } else { ROWS };
     let (mut merged, mut plain) = (halfway(rows), halfway(rows));
     let microbatches: Vec<usize> = (0..MICROBATCHES).collect();
-    merged.backward_weights(&microbatches).unwrap();
-    microbatches.iter().for_each(|&microbatch| plain.backward_weight(microbatch).unwrap());
-    assert_eq!(gradient(merged.as_mut()), gradient(plain.as_mut()));
-}
-
-#[test]
-fn products_are_merged_only_where_that_moves_fewer_bytes() {
-    let worth = |rows: usize, microbatches| {
-        let stage = halfway(|_| rows);
-        stage.report().programs[0].merged_weight().products()[0].is_worth(microbatches)
-    };
-    // 16 x 16 gradients: two short microbatches move 256 + 2 * 2 * 96 against 5 * 256 elements.
-    assert!(worth(ROWS, 2));
-    // Long ones: 256 + 2 * 2 * 2 * 1,024 against 5 * 256.
-    assert!(!worth(64, 2));
-    // One microbatch: there is nothing to put together.
-    assert!(!worth(ROWS, 1));
+    merged.backward_weight(&microbatches).unwrap();
+    microbatches.iter().for_each(|&microbatch| plain.backward_weight(&[microbatch]).unwrap());
+    assert_eq!(gradient(merged), gradient(plain));
 }
 
 fn weights<C: Case>(builder: Builder, case: &C) -> Vec<f32> {

@@ -7,9 +7,7 @@ use burn::module::{Module, Param};
 use burn::tensor::activation::{gelu, relu};
 use burn::tensor::{Device, Int, Tensor};
 use burn_pipeline::ops::HeldOutputs;
-use burn_pipeline::stage::{
-    AnyTensor, Boundary, ErasedStage, ForwardCall, ForwardOutput, Gradients, Payload, Stage, StageBox, StageError,
-};
+use burn_pipeline::stage::{AnyTensor, Boundary, Payload, SingleStage, SplitBackward, Stage, StageBox, StageError};
 
 const ROWS: usize = 5;
 const WIDTH: usize = 7;
@@ -119,23 +117,16 @@ impl Stage for Forked {
     }
 }
 
-fn forked(device: &Device) -> Box<dyn ErasedStage> {
+type Gradients = Vec<Option<AnyTensor>>;
+
+fn forked(device: &Device) -> SingleStage {
     let w = Param::from_tensor(numbers(2, device));
-    let mut stage = StageBox::new(Forked { w }).into_inner();
-    stage.gradients().begin(Some(0));
-    stage
+    SingleStage::new(StageBox::new(Forked { w }), SplitBackward::Eager, false)
 }
 
-fn call(microbatch: usize) -> ForwardCall {
+fn forward(stage: &mut SingleStage) -> Payload {
     let (x, ids) = (numbers(1, &Device::flex()), Tensor::<2, Int>::ones([ROWS, 1], &Device::flex()));
-    ForwardCall {
-        microbatch,
-        input: (x, ids).into_payload(),
-        extra: Payload::default(),
-        target: None,
-        ends_route: false,
-        wants_input_gradient: true,
-    }
+    stage.forward(0, (x, ids).into_payload(), Payload::default()).unwrap()
 }
 
 fn seed(seed: u64) -> Option<AnyTensor> {
@@ -147,21 +138,19 @@ fn read(tensor: &AnyTensor) -> Vec<f32> {
 }
 
 /// The gradients of the input, and that of the weight.
-fn run(stage: &mut dyn ErasedStage, seeds: Gradients, split: bool) -> (Gradients, Vec<f32>) {
-    stage.forward(call(0)).unwrap();
+fn run(mut stage: SingleStage, seeds: Gradients, split: bool) -> (Gradients, Vec<f32>) {
+    forward(&mut stage);
     let inputs = match split {
         false => stage.backward(0, seeds).unwrap(),
         true => {
             let inputs = stage.backward_input(0, seeds).unwrap();
-            assert_eq!((stage.held(), stage.gradients().added()), (1, 0));
-            stage.backward_weight(0).unwrap();
+            assert!(stage.held() == 1 && stage.gradients()[0].is_none());
+            stage.backward_weight(&[0]).unwrap();
             inputs
         }
     };
-    assert_eq!((stage.held(), stage.gradients().added()), (0, 1));
-    let id = stage.parameters()[0];
-    let weight = read(stage.gradients().get(id).unwrap());
-    (inputs, weight)
+    assert_eq!(stage.held(), 0);
+    (inputs, read(stage.gradients()[0].as_ref().unwrap()))
 }
 
 #[test]
@@ -174,7 +163,7 @@ fn a_stage_with_integer_and_untracked_outputs_gives_the_gradients_of_the_others(
             ([false, true, false], vec![None, None, None, seed(11)]),
         ] {
             for split in [false, true] {
-                let (inputs, weight) = run(forked(&device).as_mut(), seeds.clone(), split);
+                let (inputs, weight) = run(forked(&device), seeds.clone(), split);
                 let [x, w] = by_sum(&device, used);
                 assert_eq!(inputs.len(), 2, "{name}");
                 assert_eq!(inputs[0].as_ref().map(read), Some(x), "{name}, {used:?}, {split}");
@@ -188,7 +177,7 @@ fn a_stage_with_integer_and_untracked_outputs_gives_the_gradients_of_the_others(
 #[test]
 fn outputs_leave_a_stage_without_autodiff_and_as_they_were() {
     let device = Device::flex().autodiff();
-    let ForwardOutput::Activations(payload) = forked(&device).forward(call(0)).unwrap() else { panic!("a loss came") };
+    let payload = forward(&mut forked(&device));
     assert!(payload.tensors().all(|tensor| !tensor.is_tracked() && !tensor.device().is_autodiff()));
     let [y, z, _] = outputs(&numbers(1, &device), &numbers(2, &device));
     let (got_y, ids, ones, got_z) = <Forked as Stage>::Output::from_payload(payload).unwrap();
@@ -202,7 +191,7 @@ fn a_seed_that_does_not_fit_its_output_is_refused() {
     let device = Device::flex().autodiff();
     let refuse = |seeds: Gradients| {
         let mut stage = forked(&device);
-        stage.forward(call(0)).unwrap();
+        forward(&mut stage);
         stage.backward(0, seeds).unwrap_err()
     };
     assert_eq!(refuse(vec![seed(10)]), StageError::GradientCount { got: 1, expected: 4 });
@@ -218,8 +207,8 @@ fn a_seed_that_does_not_fit_its_output_is_refused() {
 fn backwards_that_were_not_prepared_are_refused() {
     let mut stage = forked(&Device::flex().autodiff());
     assert_eq!(stage.backward(0, vec![None; 4]).unwrap_err(), StageError::NotHeld);
-    stage.forward(call(0)).unwrap();
-    assert_eq!(stage.backward_weight(0).unwrap_err(), StageError::NotHeld);
+    forward(&mut stage);
+    assert_eq!(stage.backward_weight(&[0]).unwrap_err(), StageError::NotHeld);
     assert_eq!(stage.backward(1, vec![None; 4]).unwrap_err(), StageError::NotHeld);
     stage.backward(0, vec![None; 4]).unwrap();
     assert_eq!(stage.backward(0, vec![None; 4]).unwrap_err(), StageError::NotHeld);
@@ -229,7 +218,7 @@ fn backwards_that_were_not_prepared_are_refused() {
 fn a_stage_made_on_one_thread_runs_its_backward_on_another() {
     let device = Device::flex().autodiff();
     let mut stage = forked(&device);
-    stage.forward(call(0)).unwrap();
+    forward(&mut stage);
     let seeds = vec![seed(10), None, None, seed(11)];
     let inputs = std::thread::spawn(move || stage.backward(0, seeds).unwrap()).join().unwrap();
     assert_eq!(inputs[0].as_ref().map(read), Some(by_sum(&device, [true, true, false])[0].clone()));

@@ -4,7 +4,7 @@ use crate::cases::{Case, Stack, Text, read};
 use crate::parity::{assert_parity, builder};
 use burn::tensor::Tensor;
 use burn_pipeline::schedule::{Size, by_name};
-use burn_pipeline::stage::{EngineKind, SplitBackward, StageBox};
+use burn_pipeline::stage::{SplitBackward, StageBox};
 use burn_pipeline::train::{Builder, StageContext};
 
 mod agreement;
@@ -13,12 +13,12 @@ mod models;
 mod programs;
 mod refusals;
 
-/// Every stage's engine after one batch.
-fn engines<C: Case>(builder: &Builder, case: &C) -> Vec<(EngineKind, usize)> {
+/// Is it captured, and in how many shapes: every stage after one batch.
+fn engines<C: Case>(builder: &Builder, case: &C) -> Vec<(bool, usize)> {
     let mut pipeline = builder.clone().build().unwrap();
     pipeline.accumulate(case.batch()).unwrap();
     let engines = pipeline.engines().unwrap();
-    engines.into_iter().map(|(_, report)| (report.engine, report.programs.len())).collect()
+    engines.into_iter().map(|(_, report)| (report.captured, report.programs.len())).collect()
 }
 
 fn assert_split<C: Case>(new: impl Fn(usize) -> C, name: &str, ranks: usize, chunks: usize) {
@@ -28,7 +28,7 @@ fn assert_split<C: Case>(new: impl Fn(usize) -> C, name: &str, ranks: usize, chu
         let builder = builder::<C>(schedule.as_ref(), Size { ranks, chunks, microbatches });
         assert_parity(&case, &builder, microbatches, samples, &format!("{name} on {ranks} ranks"));
         let sizes = if samples % microbatches == 0 { 1 } else { 2 };
-        let expected = vec![(EngineKind::Captured, sizes); ranks * chunks];
+        let expected = vec![(true, sizes); ranks * chunks];
         assert_eq!(engines(&builder, &case), expected, "{name} on {ranks} ranks");
     }
 }
@@ -52,7 +52,7 @@ fn captured_stages_run_whole_backwards_too() {
         let case = Text::new(5);
         let builder = builder::<Text>(schedule.as_ref(), Size::new(2, 3)).split(SplitBackward::Captured);
         assert_parity(&case, &builder, 3, 5, name);
-        assert_eq!(engines(&builder, &case), vec![(EngineKind::Captured, 2); 2]);
+        assert_eq!(engines(&builder, &case), vec![(true, 2); 2]);
     }
 }
 
@@ -61,15 +61,12 @@ fn plans_that_do_not_split_are_run_plainly_and_say_so() {
     let schedule = by_name("1F1B").unwrap();
     let mut pipeline = builder::<Stack>(schedule.as_ref(), Size::new(2, 2)).build().unwrap();
     for (_, report) in pipeline.engines().unwrap() {
-        assert_eq!(
-            (report.engine, report.reason.as_str()),
-            (EngineKind::Eager, "the plan does not split its backward")
-        );
+        assert_eq!((report.captured, report.reason.as_str()), (false, "the plan does not split its backward"));
     }
     let schedule = by_name("ZBH1").unwrap();
     let asked = builder::<Stack>(schedule.as_ref(), Size::new(2, 2)).split(SplitBackward::Eager);
     for (_, report) in asked.build().unwrap().engines().unwrap() {
-        assert_eq!((report.engine, report.reason.as_str()), (EngineKind::Eager, "it was asked for"));
+        assert_eq!((report.captured, report.reason.as_str()), (false, "it was asked for"));
     }
 }
 

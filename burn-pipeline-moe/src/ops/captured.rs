@@ -7,9 +7,10 @@ use super::backend::MoeOps;
 use super::kernel_device::captured_for_kernels;
 use super::options::{InjectedWeights, RouteOptions};
 use super::specs::{self, Spec};
-use burn::backend::{Dispatch, DispatchTensor};
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{Capture, Dispatch, DispatchTensor};
 use burn::tensor::DType;
-use burn_pipeline::program::{CaptureTensor, CapturedOp, OperandSpec, record_op};
+use burn_pipeline::program::{CapturedOp, record_op};
 
 /// One of the methods of [`MoeOps`], with its options.
 ///
@@ -35,8 +36,8 @@ pub(super) enum Kernel {
 /// Records an operation as one; `None` if it must be composed.
 pub(super) fn recorded<const INPUTS: usize, const OUTPUTS: usize>(
     kernel: Kernel,
-    inputs: [&CaptureTensor; INPUTS],
-) -> Option<[CaptureTensor; OUTPUTS]> {
+    inputs: [&FloatTensor<Capture>; INPUTS],
+) -> Option<[FloatTensor<Capture>; OUTPUTS]> {
     if !captured_for_kernels() {
         return None;
     }
@@ -44,10 +45,10 @@ pub(super) fn recorded<const INPUTS: usize, const OUTPUTS: usize>(
 }
 
 /// The inner dimension of a product of rows with matrices: the length of each sum.
-fn inner(kernel: Kernel, inputs: &[OperandSpec]) -> Option<u64> {
+fn inner(kernel: Kernel, inputs: &[Spec]) -> Option<u64> {
     let width = match kernel {
-        Kernel::GroupedMatmul | Kernel::GroupedMatmulInput => inputs.first()?.shape[1],
-        Kernel::GroupedMatmulWeight => inputs.first()?.shape[0],
+        Kernel::GroupedMatmul | Kernel::GroupedMatmulInput => inputs.first()?.0[1],
+        Kernel::GroupedMatmulWeight => inputs.first()?.0[0],
         _ => return None,
     };
     Some(width as u64)
@@ -58,11 +59,11 @@ impl CapturedOp for Kernel {
         format!("moe::{self:?}")
     }
 
-    fn outputs(&self, inputs: &[OperandSpec]) -> Vec<OperandSpec> {
-        let shape = |at: usize| &inputs[at].shape;
-        let spec = |at: usize| (inputs[at].shape.clone(), inputs[at].dtype);
-        let like = |at: usize, shape| vec![(shape, inputs[at].dtype)];
-        let outputs: Vec<Spec> = match self {
+    fn outputs(&self, inputs: &[Spec]) -> Vec<Spec> {
+        let shape = |at: usize| &inputs[at].0;
+        let spec = |at: usize| inputs[at].clone();
+        let like = |at: usize, shape| vec![(shape, inputs[at].1)];
+        match self {
             Self::InjectedGradients { dtype, .. } => specs::injected(*dtype).into(),
             Self::ZLoss => specs::z_loss(&spec(0)).into(),
             Self::Route(options) => specs::route(&spec(0), options).into(),
@@ -76,16 +77,15 @@ impl CapturedOp for Kernel {
             Self::GroupedMatmul => like(0, specs::product(shape(0), shape(1))),
             Self::GroupedMatmulInput => like(0, specs::product_input(shape(0), shape(1))),
             Self::GroupedMatmulWeight => like(0, specs::product_weight(shape(0), shape(1), shape(2))),
-        };
-        outputs.into_iter().map(|(shape, dtype)| OperandSpec::new(shape, dtype)).collect()
+        }
     }
 
-    fn flops(&self, inputs: &[OperandSpec], outputs: &[OperandSpec]) -> u64 {
-        let elements = |operand: &OperandSpec| operand.shape.num_elements() as u64;
+    fn flops(&self, inputs: &[Spec], outputs: &[Spec]) -> u64 {
+        let elements = |(shape, _): &Spec| shape.num_elements() as u64;
         match (inner(*self, inputs), self, outputs.first()) {
             // Each row is multiplied with one matrix, so all matrices' gradients cost as much as one product over all rows.
             (Some(rows), Self::GroupedMatmulWeight, Some(of_weight)) => {
-                2 * rows * (of_weight.shape[1] * of_weight.shape[2]) as u64
+                2 * rows * (of_weight.0[1] * of_weight.0[2]) as u64
             }
             (Some(width), _, Some(output)) => 2 * width * elements(output),
             _ => inputs.iter().chain(outputs).map(elements).max().unwrap_or(0),

@@ -14,7 +14,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 /// One rank: its stages and its end of the link.
-pub struct Executor {
+pub(crate) struct Executor {
     pub(super) link: Box<dyn Link>,
     pub(super) stages: Stages,
     pub(super) device: Device,
@@ -31,14 +31,14 @@ impl std::fmt::Debug for Executor {
 
 impl Executor {
     /// A rank that runs these stages on this device.
-    pub fn new(link: Box<dyn Link>, stages: Stages, device: Device, options: RunOptions) -> Self {
+    pub(crate) fn new(link: Box<dyn Link>, stages: Stages, device: Device, options: RunOptions) -> Self {
         let group = ReplicaGroup::new(Grid::new(link.rank(), 1), std::iter::empty());
         Self { link, stages, device, options, group, spec_check: SpecCheck::Off }
     }
 
     /// The same rank as a member of one of `replicas` data-parallel replicas. The link joins the ranks of all replicas: its
     /// rank `p * replicas + r` is pipeline rank `p` of replica `r`.
-    pub fn among(mut self, replicas: usize) -> Self {
+    pub(crate) fn among(mut self, replicas: usize) -> Self {
         let stages = self.stages.iter().map(|(&stage, held)| (stage, held.as_ref()));
         self.group = ReplicaGroup::new(Grid::new(self.link.rank(), replicas), stages);
         self

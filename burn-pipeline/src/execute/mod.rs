@@ -45,15 +45,13 @@ mod transfer;
 mod values;
 
 pub use error::{ExecuteError, HandshakeError};
-pub use executor::Executor;
-pub(crate) use executor::panic_message;
+pub(crate) use executor::{Executor, panic_message};
 pub(crate) use expected::expected_messages;
-pub use options::{FusedActions, RunOptions};
-pub use outcome::MicrobatchLoss;
-pub(crate) use outcome::RankOutcome;
-pub use run::ReplicaShare;
-pub(crate) use run::Run;
-pub use seeding::Seeding;
+pub use options::FusedActions;
+pub(crate) use options::RunOptions;
+pub(crate) use outcome::{MicrobatchLoss, RankOutcome};
+pub(crate) use run::{ReplicaShare, Run};
+pub(crate) use seeding::Seeding;
 pub(crate) use specs::{RecordedSpecs, SpecCheck};
 
 #[cfg(doc)]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// How runs are carried out.
 #[derive(Clone, Copy, Debug)]
-pub struct RunOptions {
+pub(crate) struct RunOptions {
     /// The longest that any wait may take.
     pub timeout: Duration,
     /// Wait for the device after every compute task, so that events show the time spent on the device.

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 /// One microbatch's loss, read from the device.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct MicrobatchLoss {
+pub(crate) struct MicrobatchLoss {
     /// The microbatch's index in the whole batch.
     pub index: usize,
     /// The value that the stage's loss function returned.

@@ -24,7 +24,7 @@ pub(crate) struct Run<'a> {
 
 /// The part of a batch that one data-parallel replica runs. The default is the whole batch of a pipeline without replicas.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ReplicaShare {
+pub(crate) struct ReplicaShare {
     /// The index in the batch of the plan's first microbatch.
     pub first: usize,
     /// True if this replica has no microbatch. Its ranks then only take part in what all ranks exchange.

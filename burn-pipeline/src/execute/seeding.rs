@@ -5,7 +5,7 @@ use crate::stage::{Microbatches, Reduction};
 /// How a microbatch's backward is seeded, so that the sum over microbatches is the batch's gradient up to one factor, which is
 /// applied at the end. See [`Reduction`].
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Seeding {
+pub(crate) struct Seeding {
     /// What the user's loss is.
     pub reduction: Reduction,
     /// Samples in the microbatch whose backward is seeded with 1.
@@ -14,7 +14,7 @@ pub struct Seeding {
 
 impl Seeding {
     /// The seed of the loss of the microbatch at `index` in the batch.
-    pub fn seed(&self, batch: &Microbatches, index: usize) -> f64 {
+    pub(crate) fn seed(&self, batch: &Microbatches, index: usize) -> f64 {
         match self.reduction {
             // Seeds relative to one microbatch, not to the batch: the size of the whole batch is not known while batches are
             // accumulated, and equal microbatches get exactly 1.

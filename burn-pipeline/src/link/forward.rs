@@ -17,7 +17,7 @@
 /// }
 ///
 /// impl<L: Link> Link for Counting<L> {
-///     burn_pipeline::forward_link!(link: rank, ranks, transport, capabilities, monitor, to_device, set_activity, receive);
+///     burn_pipeline::forward_link!(link: rank, ranks, transport, overlaps, monitor, to_device, set_activity, receive);
 ///     burn_pipeline::forward_link!(link: expect, probe, all_gather, form_groups, receive_in, abort);
 ///
 ///     fn send(&mut self, to: usize, message: Message, deadline: Instant) -> Result<(), LinkError> {
@@ -44,9 +44,9 @@ macro_rules! forward_link {
             self.$link.transport()
         }
     };
-    (@ $link:ident capabilities) => {
-        fn capabilities(&self) -> $crate::link::Capabilities {
-            self.$link.capabilities()
+    (@ $link:ident overlaps) => {
+        fn overlaps(&self) -> bool {
+            self.$link.overlaps()
         }
     };
     (@ $link:ident monitor) => {

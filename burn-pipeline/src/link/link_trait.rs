@@ -1,7 +1,6 @@
 //! The trait of all transports.
 
 use super::activity::Activity;
-use super::capabilities::Capabilities;
 use super::error::LinkError;
 use super::expected::ExpectedMessage;
 use super::header::{Header, Message};
@@ -26,9 +25,9 @@ pub trait Link: Send {
     /// When sends end: the transport model that plans must be proved for.
     fn transport(&self) -> Transport;
 
-    /// What the link can do.
-    fn capabilities(&self) -> Capabilities {
-        Capabilities { transport: self.transport(), ordered: true, overlaps: true }
+    /// Do messages travel while ranks compute?
+    fn overlaps(&self) -> bool {
+        true
     }
 
     /// A view of the link for a thread that does not hold it.
@@ -204,7 +203,7 @@ impl<L: Link + ?Sized> GroupMessages for L {
     }
 
     fn sends_wait(&self) -> bool {
-        self.capabilities().transport == Transport::Rendezvous
+        self.transport() == Transport::Rendezvous
     }
 
     fn send_to_member(

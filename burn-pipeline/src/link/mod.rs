@@ -18,7 +18,6 @@
 //! as bytes), `tcp/`.
 
 mod activity;
-mod capabilities;
 #[cfg(feature = "flex")]
 pub mod conformance;
 mod delayed;
@@ -39,7 +38,6 @@ mod threads;
 mod wire_error;
 
 pub use activity::Activity;
-pub use capabilities::Capabilities;
 pub use delayed::Delayed;
 pub use error::{Failure, LinkError};
 pub(crate) use expect::expect_all;

@@ -7,11 +7,10 @@
 mod deferred;
 mod seed;
 
-pub use deferred::{
-    Deferral, DeferredCall, DeferredError, DeferredForward, DeferredOp, MAX_OPERANDS, RawGradients, deferred,
-    expert_matmul,
-};
-pub use seed::{HeldNode, HeldOutputs, OutputGradient};
+pub(crate) use deferred::DeferredCall;
+pub use deferred::{Deferral, DeferredError, DeferredForward, DeferredOp, deferred, expert_matmul};
+pub use seed::HeldOutputs;
+pub(crate) use seed::{HeldNode, OutputGradient};
 
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::tensor::FloatTensor;
@@ -25,7 +24,7 @@ use deferred::record::join;
     Capture,
     Autodiff,
 )]
-pub trait PipelineOps: Backend {
+pub(crate) trait PipelineOps: Backend {
     /// Keeps the graph node of an output, and returns the output without it; see [`HeldOutputs`].
     ///
     /// Without autodiff there is no node: the output is returned unchanged.

@@ -28,7 +28,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// The graph node of an output whose storage is released; clones share it.
 #[derive(Clone, Default)]
-pub struct HeldNode(Arc<Mutex<Option<NodeGuard>>>);
+pub(crate) struct HeldNode(Arc<Mutex<Option<NodeGuard>>>);
 
 impl std::fmt::Debug for HeldNode {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -48,7 +48,7 @@ impl HeldNode {
 
 /// The received gradient of one output.
 #[derive(Debug, Clone)]
-pub struct OutputGradient(DispatchTensor);
+pub(crate) struct OutputGradient(DispatchTensor);
 
 /// The outputs of a forward, between it and its backward: graph nodes without storage.
 #[derive(Debug)]

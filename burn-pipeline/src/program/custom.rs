@@ -23,25 +23,6 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-/// A tensor of Burn's capture backend, of any kind.
-pub type CaptureTensor = FloatTensor<Capture>;
-
-/// Shape and element type of a tensor.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct OperandSpec {
-    /// Its shape.
-    pub shape: Shape,
-    /// Its element type.
-    pub dtype: DType,
-}
-
-impl OperandSpec {
-    /// A spec of this shape and element type.
-    pub fn new(shape: Shape, dtype: DType) -> Self {
-        Self { shape, dtype }
-    }
-}
-
 /// An operation of a backend extension that programs hold as one operation.
 ///
 /// Its tensors are inputs; whatever else it reads (sizes, options) is held by the value itself.
@@ -49,17 +30,18 @@ pub trait CapturedOp: Debug + Send + Sync + 'static {
     /// Its name, which must include its options: two operations with one name are taken to be the same.
     fn name(&self) -> String;
 
-    /// The specs of its outputs, computed from those of its inputs alone.
-    fn outputs(&self, inputs: &[OperandSpec]) -> Vec<OperandSpec>;
+    /// Shape and element type of each output, computed from those of its inputs alone.
+    fn outputs(&self, inputs: &[(Shape, DType)]) -> Vec<(Shape, DType)>;
 
-    /// Floating-point operations, given the specs of all its tensors; by default one for each element of the largest.
-    fn flops(&self, inputs: &[OperandSpec], outputs: &[OperandSpec]) -> u64 {
-        let elements = |spec: &OperandSpec| spec.shape.num_elements() as u64;
+    /// Floating-point operations, given shapes and element types of all its tensors; by default one for each element of
+    /// the largest.
+    fn flops(&self, inputs: &[(Shape, DType)], outputs: &[(Shape, DType)]) -> u64 {
+        let elements = |(shape, _): &(Shape, DType)| shape.num_elements() as u64;
         inputs.iter().chain(outputs).map(elements).max().unwrap_or(0)
     }
 
-    /// Runs it on tensors of the device that replays it, without autodiff. The results must have the specs that `outputs`
-    /// gives, on the same device.
+    /// Runs it on tensors of the device that replays it, without autodiff. The results must be as `outputs` says,
+    /// on the same device.
     fn run(&self, inputs: Vec<DispatchTensor>) -> Vec<DispatchTensor>;
 }
 
@@ -87,6 +69,7 @@ impl CustomOps {
 
     /// Floating-point operations of one of them.
     pub(super) fn flops(&self, op: &CustomOpIr) -> u64 {
+        let spec = |tensor: &TensorIr| (tensor.shape.clone(), tensor.dtype);
         let specs = |tensors: &[TensorIr]| tensors.iter().map(spec).collect::<Vec<_>>();
         self.0.get(&op.id).map_or(0, |custom| custom.flops(&specs(&op.inputs), &specs(&op.outputs)))
     }
@@ -108,10 +91,6 @@ impl CustomOps {
         }
         registry
     }
-}
-
-fn spec(tensor: &TensorIr) -> OperandSpec {
-    OperandSpec::new(tensor.shape.clone(), tensor.dtype)
 }
 
 fn read<B: BackendIr>(handles: &mut HandleContainer<B::Handle>, tensor: &TensorIr) -> DispatchTensor
@@ -177,7 +156,7 @@ pub(crate) fn capturing<T>(device: &Device, capture: impl FnOnce() -> T) -> (T, 
 ///
 /// Call it in an extension's implementation for `Capture`, if the device that [`captured_for`] returns has a kernel for the
 /// operation.
-pub fn record_op(op: impl CapturedOp, inputs: Vec<CaptureTensor>) -> Option<Vec<CaptureTensor>> {
+pub fn record_op(op: impl CapturedOp, inputs: Vec<FloatTensor<Capture>>) -> Option<Vec<FloatTensor<Capture>>> {
     let client = inputs.first()?.client.clone();
     let (name, op) = (op.name(), Arc::new(op));
     OPEN.with_borrow_mut(|open| {
@@ -185,13 +164,10 @@ pub fn record_op(op: impl CapturedOp, inputs: Vec<CaptureTensor>) -> Option<Vec<
         ops.entry(name.clone()).or_insert_with(|| op.clone());
         Some(())
     })?;
-    let specs: Vec<_> = inputs.iter().map(|input| OperandSpec::new(input.shape(), input.dtype())).collect();
-    let output = |spec: OperandSpec| {
+    let specs: Vec<_> = inputs.iter().map(|input| (input.shape(), input.dtype())).collect();
+    let output = |(shape, dtype): (Shape, DType)| {
         let id = client.create_empty_handle();
-        (
-            TensorIr::uninit(id, spec.shape.clone(), spec.dtype),
-            RouterTensor::new(id, spec.shape, spec.dtype, client.clone()),
-        )
+        (TensorIr::uninit(id, shape.clone(), dtype), RouterTensor::new(id, shape, dtype, client.clone()))
     };
     let (outputs, tensors): (Vec<_>, Vec<_>) = op.outputs(&specs).into_iter().map(output).unzip();
     let inputs = inputs.into_iter().map(RouterTensor::into_ir).collect();

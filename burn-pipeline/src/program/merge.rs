@@ -24,7 +24,7 @@ use std::collections::{HashMap, HashSet};
 
 /// A weight gradient that is a product over rows.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Product {
+pub(crate) struct Product {
     /// Its place among the stage's weight gradients.
     pub(crate) gradient: usize,
     pub(super) x: TensorIr,
@@ -40,7 +40,7 @@ impl Product {
     /// Counted in elements: putting rows together reads and writes every `x` and `g`; products by themselves write
     /// a gradient each (one a leading index, which is read again to be summed), and adding one to another reads
     /// two and writes one.
-    pub fn is_worth(&self, microbatches: usize) -> bool {
+    pub(crate) fn is_worth(&self, microbatches: usize) -> bool {
         let (x, g) = (self.x.shape.num_elements(), self.g.shape.num_elements());
         let gradient = self.shape.num_elements();
         let leading = if self.summed { self.x.shape[0] } else { 1 };
@@ -84,29 +84,13 @@ impl Product {
 
 /// `W`, cut so that products over several microbatches can be one.
 #[derive(Clone, PartialEq, Debug)]
-pub struct MergedWeight {
+pub(crate) struct MergedWeight {
     /// What each microbatch runs by itself; it returns operands of products, then the other gradients.
-    pub(super) program: Program,
-    pub(super) products: Vec<Product>,
-    /// Places of the other gradients.
-    pub(super) others: Vec<usize>,
-}
-
-impl MergedWeight {
-    /// What each microbatch runs by itself.
-    pub fn program(&self) -> &Program {
-        &self.program
-    }
-
+    pub(crate) program: Program,
     /// The gradients that are products over rows.
-    pub fn products(&self) -> &[Product] {
-        &self.products
-    }
-
+    pub(crate) products: Vec<Product>,
     /// Places of the gradients that are not, in the order in which the program returns them.
-    pub(crate) fn others(&self) -> &[usize] {
-        &self.others
-    }
+    pub(crate) others: Vec<usize>,
 }
 
 /// The products of a recording, and the operations of `W` that they replace.
@@ -181,5 +165,26 @@ impl<'a> Ends<'a> {
                 _ => return None,
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use burn::tensor::DType;
+
+    #[test]
+    fn products_are_merged_only_where_that_moves_fewer_bytes() {
+        let operand = |rows: usize| TensorIr::uninit(TensorId::new(0), Shape::new([rows, 16]), DType::F32);
+        let worth = |rows: usize, microbatches| {
+            let (x, g, shape) = (operand(rows), operand(rows), Shape::new([16, 16]));
+            Product { gradient: 0, x, g, summed: false, shape }.is_worth(microbatches)
+        };
+        // 16 x 16 gradients: two short microbatches move 256 + 2 * 2 * 96 against 5 * 256 elements.
+        assert!(worth(3, 2));
+        // Long ones: 256 + 2 * 2 * 2 * 1,024 against 5 * 256.
+        assert!(!worth(64, 2));
+        // One microbatch: there is nothing to put together.
+        assert!(!worth(3, 1));
     }
 }

@@ -33,9 +33,10 @@ mod slices;
 mod stage_programs;
 mod storage;
 
-pub use custom::{CaptureTensor, CapturedOp, OperandSpec, captured_for, record_op};
-pub use merge::{MergedWeight, Product};
-pub use part::{Operation, Phase, Program};
+pub use custom::{CapturedOp, captured_for, record_op};
+pub(crate) use merge::Product;
+pub(crate) use part::Phase;
+pub use part::{Operation, Program};
 pub use stage_programs::StagePrograms;
 
 pub(crate) use custom::{CustomOps, capturing};

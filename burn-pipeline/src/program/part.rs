@@ -7,7 +7,7 @@ use burn::backend::ir::{OperationIr, TensorId, TensorIr, TensorStatus};
 
 /// A part of a stage's work on one microbatch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
-pub enum Phase {
+pub(crate) enum Phase {
     /// `F`.
     Forward,
     /// `I`: the gradients of the input.
@@ -46,11 +46,6 @@ pub struct Operation {
 }
 
 impl Program {
-    /// Which part of the stage's work it does.
-    pub fn phase(&self) -> Phase {
-        self.phase
-    }
-
     /// Its operations, in order; drops, which compute nothing, are left out.
     pub fn operations(&self) -> impl Iterator<Item = Operation> {
         let computes = self.operations.iter().filter(|op| !matches!(op, OperationIr::Drop(_)));

@@ -114,7 +114,7 @@ impl StagePrograms {
     }
 
     /// The program of one part.
-    pub fn program(&self, phase: Phase) -> &Program {
+    pub(crate) fn program(&self, phase: Phase) -> &Program {
         match phase {
             Phase::Forward => &self.forward,
             Phase::Input => &self.input,
@@ -149,7 +149,7 @@ impl StagePrograms {
     }
 
     /// `W`, cut so that the products of several microbatches can be one.
-    pub fn merged_weight(&self) -> &MergedWeight {
+    pub(crate) fn merged_weight(&self) -> &MergedWeight {
         &self.merged
     }
 

@@ -6,7 +6,7 @@
 //!
 //! Reading order: `module` ([`Stage`]), `stage_box` (what a factory returns), `boundary` (what crosses), `batch` (a
 //! batch, its microbatches, the loss contract), `random` (seeds), `state` (parameters, gradient sums, optimizer state),
-//! `engine` (ways to run a stage), `erased` (what the executor drives).
+//! `engine` (ways to run a stage), `erased` (what the executor drives), `single` (a stage by hand).
 //!
 //! # A plain stack of layers
 //!
@@ -69,25 +69,28 @@ mod erased;
 mod error;
 mod module;
 mod random;
+mod single;
 mod stage_box;
 mod state;
 
-pub use batch::{Batch, LOSS_SEED, Loss, LossPart, MicrobatchError, Microbatches, Reduction, Split, Weight};
+pub use batch::{Batch, LOSS_SEED, Loss, MicrobatchError, Microbatches, Reduction, Split, Weight};
 pub use boundary::{
-    AnyTensor, Boundary, BoundaryError, MetadataMode, Payload, PayloadPart, PayloadReader, PayloadSpec, Skip, Skips,
-    SpecMismatch, SpecPart, StageMetadata, StagePort, TensorKind, TensorKindOf, TensorSpec, Validate,
+    AnyTensor, Boundary, BoundaryError, Payload, PayloadPart, PayloadReader, PayloadSpec, Skip, Skips, StageMetadata,
+    StagePort, TensorKind, Validate,
 };
-pub use engine::{
-    ActivationBytes, DeferredShare, EngineKind, EngineReport, ForwardCall, ForwardOutput, Gradients, SplitBackward,
-};
-pub use erased::ErasedStage;
+pub use engine::{ActivationBytes, DeferredShare, EngineReport, SplitBackward};
 pub use error::StageError;
 pub use module::Stage;
 pub use random::init_seeded;
+pub use single::SingleStage;
 pub use stage_box::StageBox;
-pub use state::{Accumulation, GradientStore, NamedWeight, Names, SharedError, named_weights, with_weights};
+pub use state::{Accumulation, NamedWeight, Names, SharedError, named_weights, with_weights};
 
-pub(crate) use batch::loss_seed;
-pub(crate) use engine::{BatchChecks, Direction, StageWork, WorkResult, WorkStarted};
+pub(crate) use batch::{LossPart, loss_seed};
+pub(crate) use boundary::{SpecMismatch, SpecPart, TensorSpec};
+pub(crate) use engine::{
+    BatchChecks, Direction, ForwardCall, ForwardOutput, Gradients, StageWork, WorkResult, WorkStarted,
+};
+pub(crate) use erased::ErasedStage;
 pub(crate) use random::{ForwardSeed, mixed};
-pub(crate) use state::{NamedParameter, ParameterState, StageState, StateValue, with_optimizer_state};
+pub(crate) use state::{GradientStore, NamedParameter, ParameterState, StageState, StateValue, with_optimizer_state};

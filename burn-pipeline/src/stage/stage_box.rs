@@ -70,8 +70,8 @@ impl StageBox {
         self
     }
 
-    /// The stage, to be run by hand.
-    pub fn into_inner(self) -> Box<dyn ErasedStage> {
+    /// The stage, to be run.
+    pub(crate) fn into_inner(self) -> Box<dyn ErasedStage> {
         self.0
     }
 }

@@ -55,9 +55,6 @@ pub enum BuildError {
         "a send over this link blocks until its receive, so data-parallel replicas could deadlock; use another link"
     )]
     Rendezvous,
-    /// The link does not keep messages in order.
-    #[error("the link does not keep the messages between two ranks in order, as plans require; use another link")]
-    Unordered,
     /// A skip edge is not valid, or a plan that is lowered already lacks it.
     #[error(transparent)]
     Plan(#[from] PlanError),

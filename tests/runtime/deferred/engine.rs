@@ -8,8 +8,7 @@ use burn::tensor::activation::relu;
 use burn::tensor::{Device, Distribution, Int, Tensor};
 use burn_pipeline::ops::{DeferredForward, deferred};
 use burn_pipeline::stage::{
-    Accumulation, AnyTensor, Boundary, DeferredShare, EngineKind, ErasedStage, ForwardCall, ForwardOutput,
-    SplitBackward, Stage, StageBox, StageError,
+    Accumulation, AnyTensor, Boundary, DeferredShare, Payload, SingleStage, SplitBackward, Stage, StageBox, StageError,
 };
 
 /// Runs one microbatch with the weight gradients computed by `B`, or by `I` and then `W`.
@@ -19,21 +18,17 @@ struct Ran {
     share: Option<DeferredShare>,
 }
 
-fn stage<M: Stage>(module: &M, splits: bool) -> Box<dyn ErasedStage> {
-    let mut stage = StageBox::new(module.clone()).into_inner();
-    stage.choose(SplitBackward::Eager, splits, false).unwrap();
-    stage.prepare(Accumulation::Ordered, None);
-    stage.gradients().begin(Some(0));
-    stage
+fn stage<M: Stage>(module: &M, split: SplitBackward, splits: bool) -> SingleStage {
+    SingleStage::new(StageBox::new(module.clone()), split, splits).trained(Accumulation::Ordered, None)
 }
 
-fn forward(stage: &mut dyn ErasedStage, microbatch: usize, input: impl Boundary) -> Vec<AnyTensor> {
-    let (input, extra) = (input.into_payload(), ().into_payload());
-    let call = ForwardCall { microbatch, input, extra, target: None, ends_route: false, wants_input_gradient: true };
-    match stage.forward(call).unwrap() {
-        ForwardOutput::Activations(payload) => payload.tensors().cloned().collect(),
-        ForwardOutput::Loss(_) => unreachable!("the stage has no loss"),
-    }
+fn deferring<M: Stage>(module: &M) -> SingleStage {
+    stage(module, SplitBackward::Eager, true)
+}
+
+fn forward(stage: &mut SingleStage, microbatch: usize, input: impl Boundary) -> Vec<AnyTensor> {
+    let output = stage.forward(microbatch, input.into_payload(), Payload::default()).unwrap();
+    output.tensors().cloned().collect()
 }
 
 /// Numbers in place of the gradients of outputs.
@@ -51,16 +46,15 @@ fn rows(gradients: &[Option<AnyTensor>]) -> Vec<Option<Vec<f32>>> {
     gradients.iter().map(|gradient| gradient.as_ref().map(read)).collect()
 }
 
-fn weights(stage: &mut dyn ErasedStage) -> Vec<Option<Vec<f32>>> {
-    let ids = stage.parameters();
-    ids.into_iter().map(|id| stage.gradients().get(id).map(read)).collect()
+fn weights(stage: &mut SingleStage) -> Vec<Option<Vec<f32>>> {
+    rows(&stage.gradients())
 }
 
 fn run<M: Stage>(module: &M, splits: bool, whole: bool, input: impl Boundary + Clone) -> Ran {
-    let mut stage = stage(module, splits);
+    let mut stage = stage(module, SplitBackward::Eager, splits);
     let mut given = Vec::new();
     // Both forwards first, as schedules do.
-    let outputs: Vec<_> = (0..2).map(|microbatch| forward(stage.as_mut(), microbatch, input.clone())).collect();
+    let outputs: Vec<_> = (0..2).map(|microbatch| forward(&mut stage, microbatch, input.clone())).collect();
     for (microbatch, outputs) in outputs.iter().enumerate() {
         given = match whole {
             true => stage.backward(microbatch, seeds(outputs)).unwrap(),
@@ -69,11 +63,11 @@ fn run<M: Stage>(module: &M, splits: bool, whole: bool, input: impl Boundary + C
     }
     if !whole {
         assert_eq!(stage.report().deferred, None, "nothing is measured before the first W");
-        assert!(weights(stage.as_mut()).iter().all(Option::is_none), "I adds no weight gradient");
-        (0..2).rev().for_each(|microbatch| stage.backward_weight(microbatch).unwrap());
+        assert!(weights(&mut stage).iter().all(Option::is_none), "I adds no weight gradient");
+        (0..2).rev().for_each(|microbatch| stage.backward_weight(&[microbatch]).unwrap());
     }
     assert_eq!(stage.held(), 0);
-    Ran { input: rows(&given), weights: weights(stage.as_mut()), share: stage.report().deferred }
+    Ran { input: rows(&given), weights: weights(&mut stage), share: stage.report().deferred }
 }
 
 /// `B` and `I`+`W` of a split schedule equal the plain engine bit for bit; gives what was deferred.
@@ -244,40 +238,37 @@ fn a_gradient_checkpointing_device_is_right() {
 
 #[test]
 fn a_weight_gradient_without_its_input_gradient_is_refused() {
-    let mut stage = stage(&Tower { layers: vec![square()] }, true);
-    let outputs = forward(stage.as_mut(), 0, noise());
-    assert_eq!(stage.backward_weight(0), Err(StageError::NotHeld));
+    let mut stage = deferring(&Tower { layers: vec![square()] });
+    let outputs = forward(&mut stage, 0, noise());
+    assert_eq!(stage.backward_weight(&[0]), Err(StageError::NotHeld));
     stage.backward_input(0, seeds(&outputs)).unwrap();
-    stage.backward_weight(0).unwrap();
-    assert_eq!(stage.backward_weight(0), Err(StageError::NotHeld));
+    stage.backward_weight(&[0]).unwrap();
+    assert_eq!(stage.backward_weight(&[0]), Err(StageError::NotHeld));
 }
 
 #[test]
 fn a_stage_that_cannot_be_captured_defers_where_the_library_chooses() {
     let module = Reads { a: square(), b: square() };
     let plain = run(&module, false, true, Tensor::<2>::ones([4, 6], &Device::flex()));
-    let mut stage = StageBox::new(module).into_inner();
-    stage.choose(SplitBackward::Auto, true, false).unwrap();
-    stage.prepare(Accumulation::Ordered, None);
-    stage.gradients().begin(Some(0));
+    let mut stage = stage(&module, SplitBackward::Auto, true);
     for microbatch in 0..2 {
-        let outputs = forward(stage.as_mut(), microbatch, Tensor::<2>::ones([4, 6], &Device::flex()));
+        let outputs = forward(&mut stage, microbatch, Tensor::<2>::ones([4, 6], &Device::flex()));
         stage.backward_input(microbatch, seeds(&outputs)).unwrap();
-        stage.backward_weight(microbatch).unwrap();
+        stage.backward_weight(&[microbatch]).unwrap();
     }
-    assert_eq!(weights(stage.as_mut()), plain.weights);
+    assert_eq!(weights(&mut stage), plain.weights);
     let report = stage.report();
-    assert_eq!((report.engine, report.deferred.unwrap().share()), (EngineKind::Eager, 1.0));
+    assert_eq!((report.captured, report.deferred.unwrap().share()), (false, 1.0));
     assert!(report.reason.contains("cannot be captured"), "{}", report.reason);
 }
 
 #[test]
 fn a_gradient_that_does_not_fit_fails_w_by_name() {
     let linear = LinearConfig::new(6, 3).with_bias(false).init(&device());
-    let mut stage = stage(&Mistaken { linear }, true);
-    let outputs = forward(stage.as_mut(), 0, noise());
+    let mut stage = deferring(&Mistaken { linear });
+    let outputs = forward(&mut stage, 0, noise());
     stage.backward_input(0, seeds(&outputs)).unwrap();
-    let error = stage.backward_weight(0).unwrap_err();
+    let error = stage.backward_weight(&[0]).unwrap_err();
     assert!(matches!(&error, StageError::Deferred(error) if error.operand == 1), "{error}");
     assert!(error.to_string().contains("`wrong` gave a gradient of shape [4, 3] for operand 1"), "{error}");
 }
@@ -285,11 +276,11 @@ fn a_gradient_that_does_not_fit_fails_w_by_name() {
 #[test]
 fn what_waits_is_let_go_after_a_failure() {
     let weight = Param::from_tensor(Tensor::<2>::ones([6, 6], &device()));
-    let mut stage = stage(&Tower { layers: vec![Linear { weight, bias: None }] }, true);
-    let outputs = forward(stage.as_mut(), 0, noise());
+    let mut stage = deferring(&Tower { layers: vec![Linear { weight, bias: None }] });
+    let outputs = forward(&mut stage, 0, noise());
     stage.backward_input(0, seeds(&outputs)).unwrap();
     assert_eq!(stage.held(), 1);
     stage.clear();
     assert_eq!(stage.held(), 0);
-    assert_eq!(stage.backward_weight(0), Err(StageError::NotHeld));
+    assert_eq!(stage.backward_weight(&[0]), Err(StageError::NotHeld));
 }

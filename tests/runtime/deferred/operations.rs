@@ -1,13 +1,14 @@
 //! Each deferred operation against Burn's own, bit for bit; what waits, what does not, and what is refused.
 
 use super::own::Affine;
+use burn::backend::autodiff::grads::Gradients;
 use burn::backend::{AutodiffBackend, Dispatch};
 use burn::module::Param;
 use burn::nn::conv::{Conv1dConfig, Conv2dConfig};
 use burn::nn::{EmbeddingConfig, LinearConfig, PaddingConfig1d, PaddingConfig2d};
 use burn::tensor::activation::relu;
 use burn::tensor::{Device, Int, Tensor};
-use burn_pipeline::ops::{Deferral, DeferredForward, RawGradients, deferred, expert_matmul};
+use burn_pipeline::ops::{Deferral, DeferredForward, deferred, expert_matmul};
 
 fn device() -> Device {
     Device::flex().autodiff()
@@ -29,7 +30,7 @@ fn read<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
 }
 
 /// A loss whose gradient differs from element to element.
-pub(super) fn backward<const D: usize>(y: Tensor<D>) -> RawGradients {
+pub(super) fn backward<const D: usize>(y: Tensor<D>) -> Gradients {
     let shape = y.dims();
     Dispatch::backward((y * values(9, shape)).sum().into_dispatch())
 }
@@ -37,7 +38,7 @@ pub(super) fn backward<const D: usize>(y: Tensor<D>) -> RawGradients {
 /// Gradients of some tensors, `None` where there is none.
 pub(super) type Rows = Vec<Option<Vec<f32>>>;
 
-pub(super) fn row<const D: usize>(tensor: &Tensor<D>, gradients: &RawGradients) -> Option<Vec<f32>> {
+pub(super) fn row<const D: usize>(tensor: &Tensor<D>, gradients: &Gradients) -> Option<Vec<f32>> {
     Dispatch::grad(&tensor.clone().into_dispatch(), gradients).map(|g| read(Tensor::<D>::from_dispatch(g)))
 }
 
@@ -49,7 +50,7 @@ pub(super) fn assert_deferred<const D: usize>(
     operations: usize,
     plain: impl FnOnce() -> Tensor<D>,
     in_scope: impl FnOnce() -> Tensor<D>,
-    rows: impl Fn(&RawGradients) -> Rows,
+    rows: impl Fn(&Gradients) -> Rows,
 ) {
     let y = plain();
     let expected_output = read(y.clone());
@@ -287,7 +288,7 @@ fn gradient_checkpointing_gives_the_same_numbers() {
     let x = Tensor::<2>::from_data(values(1, [7, 5]).into_data(), &device).require_grad();
     let weigh = Tensor::<2>::from_data(values(9, [7, 5]).into_data(), &device);
     let run = |y: Tensor<2>| Dispatch::backward((y * weigh.clone()).sum().into_dispatch());
-    let rows = |g: &RawGradients| -> Rows {
+    let rows = |g: &Gradients| -> Rows {
         layers.iter().map(|layer| row(&layer.weight.val(), g)).chain([row(&x, g)]).collect()
     };
     // Relu is memory bound: its output, the next layer's input, is recomputed in backward.

@@ -2,8 +2,9 @@
 
 use super::operations::{Rows, assert_deferred, backward, leaf, row};
 use burn::backend::DispatchTensor;
+use burn::backend::autodiff::grads::Gradients;
 use burn::tensor::Tensor;
-use burn_pipeline::ops::{Deferral, DeferredOp, MAX_OPERANDS, RawGradients, deferred};
+use burn_pipeline::ops::{Deferral, DeferredOp, deferred};
 
 /// `y = x w + b` with any number of biases: an operation of a user's own.
 #[derive(Debug)]
@@ -47,8 +48,8 @@ fn an_operation_of_a_users_own_is_deferred_with_up_to_four_operands() {
             [x.clone().into_dispatch(), w.clone().into_dispatch()].into_iter().chain(biases).collect()
         };
         let run = || Tensor::<2>::from_dispatch(deferred(Affine, operands()));
-        let rows = |g: &RawGradients| -> Rows { [&x, &w].into_iter().chain(&biases).map(|t| row(t, g)).collect() };
-        if operands().len() <= MAX_OPERANDS {
+        let rows = |g: &Gradients| -> Rows { [&x, &w].into_iter().chain(&biases).map(|t| row(t, g)).collect() };
+        if operands().len() <= 4 {
             assert_deferred("affine", 1, 1, run, run, rows);
         } else {
             let (expected, deferral) = (rows(&backward(run())), Deferral::default());

@@ -9,7 +9,7 @@ use burn::tensor::activation::relu;
 use burn::tensor::{Device, Int, Tensor};
 use burn_pipeline::ops::DeferredForward;
 use burn_pipeline::schedule::{Size, by_name};
-use burn_pipeline::stage::{Accumulation, Batch, EngineKind, SplitBackward, Stage, StageBox, init_seeded};
+use burn_pipeline::stage::{Accumulation, Batch, SplitBackward, Stage, StageBox, init_seeded};
 use burn_pipeline::train::StageContext;
 use pipeline_tests::reference::whole;
 
@@ -214,7 +214,7 @@ fn assert_all<C: Case>(new: impl Fn(usize) -> C, share: impl Fn(usize, usize) ->
             for (stage, report) in pipeline.engines().unwrap() {
                 let deferred = report.deferred.map(|deferred| deferred.share());
                 let expected = share(stage.index(), ranks * chunks);
-                assert_eq!((report.engine, deferred), (EngineKind::Eager, Some(expected)), "{name}: stage {stage:?}");
+                assert_eq!((report.captured, deferred), (false, Some(expected)), "{name}: stage {stage:?}");
             }
         }
     }

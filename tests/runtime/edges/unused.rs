@@ -10,8 +10,7 @@ use burn::tensor::{Device, Tensor, TensorData};
 use burn_pipeline::boundary;
 use burn_pipeline::schedule::{GPipe, Size};
 use burn_pipeline::stage::{
-    AnyTensor, Batch, Boundary, ErasedStage, ForwardCall, Payload, SpecPart, SplitBackward, Stage, StageBox,
-    init_seeded,
+    AnyTensor, Batch, Boundary, Payload, PayloadSpec, SingleStage, SplitBackward, Stage, StageBox, init_seeded,
 };
 use burn_pipeline::train::StageContext;
 use pipeline_tests::reference::whole;
@@ -128,23 +127,21 @@ impl Case for Unused {
 }
 
 /// The tensors of a list of gradients that are there.
-fn present(parts: &[SpecPart]) -> Vec<bool> {
-    let flags = parts[1..].iter().filter_map(|part| match part {
-        SpecPart::Tag(number) => Some(*number == 1),
-        SpecPart::Tensor(_) => None,
-    });
-    flags.collect()
+fn present(spec: &PayloadSpec) -> Vec<bool> {
+    // Its length, then for each tensor `tag 1` and the tensor's spec, or `tag 0`.
+    let text = spec.to_string();
+    text.split("; ").skip(1).filter(|part| part.starts_with("tag")).map(|part| part.starts_with("tag 1")).collect()
 }
 
 #[test]
 fn nothing_is_handed_back_for_an_output_that_nobody_uses() {
     for split in [SplitBackward::Eager, SplitBackward::Captured] {
         let mut pipeline = builder::<Unused>(&GPipe, Size::new(3, 2)).split(split).build().unwrap();
-        let (_, known) = pipeline.metadata(Unused::new(4).batch()).unwrap();
+        let known = pipeline.metadata(Unused::new(4).batch()).unwrap();
         let form = |stage: usize, back: bool| {
             let known = &known[stage].1;
             let form = if back { &known.input_gradients } else { &known.output_gradients };
-            present(form.as_ref().unwrap().parts())
+            present(form.as_ref().unwrap())
         };
         // In the order of the struct: aside, x, carried, late.
         let expected = [false, true, false, true];
@@ -173,12 +170,10 @@ fn ones(device: &Device) -> Tensor<2> {
     Tensor::ones([2, 3], device)
 }
 
-fn two(split: SplitBackward, recompute: bool, device: &Device) -> Box<dyn ErasedStage> {
+fn two(split: SplitBackward, recompute: bool, device: &Device) -> SingleStage {
     let weight = |value: f64| Param::from_tensor(ones(device).mul_scalar(value));
-    let mut stage = StageBox::new(Two { first: weight(2.0), second: weight(3.0) }).recomputed(recompute).into_inner();
-    stage.choose(split, true, false).unwrap();
-    stage.gradients().begin(Some(0));
-    stage
+    let stage = StageBox::new(Two { first: weight(2.0), second: weight(3.0) }).recomputed(recompute);
+    SingleStage::new(stage, split, true)
 }
 
 #[test]
@@ -194,10 +189,7 @@ fn each_set_of_used_outputs_has_the_gradients_of_what_it_depends_on_and_no_other
             // The same stage for all sets, in turn, with several microbatches under way.
             for microbatch in 0..8 {
                 let input = (ones(&Device::flex()), ones(&Device::flex())).into_payload();
-                let (extra, target) = (Payload::default(), None);
-                let call =
-                    ForwardCall { microbatch, input, extra, target, ends_route: false, wants_input_gradient: true };
-                stage.forward(call).unwrap();
+                stage.forward(microbatch, input, Payload::default()).unwrap();
             }
             for microbatch in 0..8 {
                 let used = [microbatch % 2 == 1, microbatch / 2 % 2 == 1];
@@ -206,19 +198,20 @@ fn each_set_of_used_outputs_has_the_gradients_of_what_it_depends_on_and_no_other
                     false => stage.backward(microbatch, seeds).unwrap(),
                     true => {
                         let inputs = stage.backward_input(microbatch, seeds).unwrap();
-                        stage.backward_weight(microbatch).unwrap();
+                        stage.backward_weight(&[microbatch]).unwrap();
                         inputs
                     }
                 };
                 let place = format!("{split:?}, {choice:#b}, used {used:?}");
-                let ids = stage.parameters();
-                for (at, (id, weight)) in ids.into_iter().zip([2.0, 3.0]).enumerate() {
+                let gradients = stage.gradients();
+                stage.optimize(0.0);
+                for (at, weight) in [2.0, 3.0].into_iter().enumerate() {
                     let expected = |value: f32| used[at].then(|| vec![value; 6]);
                     assert_eq!(inputs[at].as_ref().map(read), expected(e * weight), "{place}");
-                    assert_eq!(stage.gradients().remove(id).as_ref().map(read), expected(e), "{place}");
+                    assert_eq!(gradients[at].as_ref().map(read), expected(e), "{place}");
                 }
             }
-            assert_eq!((stage.held(), stage.gradients().added()), (0, 8));
+            assert_eq!(stage.held(), 0);
         }
     }
 }

@@ -48,7 +48,7 @@ impl Held {
 }
 
 impl Link for Held {
-    burn_pipeline::forward_link!(link: rank, ranks, transport, capabilities, monitor, to_device, receive);
+    burn_pipeline::forward_link!(link: rank, ranks, transport, overlaps, monitor, to_device, receive);
     burn_pipeline::forward_link!(link: all_gather, form_groups, abort);
 
     fn probe(&mut self, from: &[usize], deadline: Instant) -> Result<Option<(usize, Header)>, LinkError> {

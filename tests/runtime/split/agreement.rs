@@ -10,26 +10,18 @@ use burn::nn::LinearConfig;
 use burn::optim::SgdConfig;
 use burn::tensor::{Device, GradientCheckpointingStrategy, Int, Tensor};
 use burn_pipeline::stage::{
-    Accumulation, AnyTensor, Boundary, EngineKind, ErasedStage, ForwardCall, ForwardOutput, Gradients, Payload,
-    SplitBackward, Stage, StageBox, StageError, TensorKind,
+    Accumulation, AnyTensor, Boundary, Payload, SingleStage, SplitBackward, Stage, StageBox, StageError, TensorKind,
 };
 
 /// What one microbatch gave: outputs, gradients of the input.
 type Given = (Vec<Vec<f32>>, Vec<Option<Vec<f32>>>);
 
-fn call(microbatch: usize, input: Payload, extra: Payload) -> ForwardCall {
-    ForwardCall { microbatch, input, extra, target: None, ends_route: false, wants_input_gradient: true }
-}
-
-fn choose(stage: StageBox, split: SplitBackward) -> Box<dyn ErasedStage> {
-    let mut stage = stage.into_inner();
-    stage.choose(split, true, false).unwrap();
-    stage.prepare(Accumulation::AsTheyCome, Some(SgdConfig::new().init()));
-    stage
+fn choose(stage: StageBox, split: SplitBackward) -> SingleStage {
+    SingleStage::new(stage, split, true).trained(Accumulation::AsTheyCome, Some(SgdConfig::new().init()))
 }
 
 /// The gradient of every float output: its own numbers, turned around; every third one does not come.
-fn seeds(outputs: &Payload, missing: bool) -> Gradients {
+fn seeds(outputs: &Payload, missing: bool) -> Vec<Option<AnyTensor>> {
     let seed = |(place, output): (usize, &AnyTensor)| {
         let comes = output.kind() == TensorKind::Float && !(missing && place % 3 == 0);
         comes.then(|| output.clone().scale(-0.5))
@@ -37,23 +29,14 @@ fn seeds(outputs: &Payload, missing: bool) -> Gradients {
     outputs.tensors().enumerate().map(seed).collect()
 }
 
-fn forward(stage: &mut dyn ErasedStage, call: ForwardCall) -> Payload {
-    match stage.forward(call).unwrap() {
-        ForwardOutput::Activations(output) => output,
-        ForwardOutput::Loss(_) => panic!("the stage does not end its route"),
-    }
-}
-
 /// Two steps of three microbatches each, the backward whole or split, with microbatches in flight together.
-fn run(stage: &mut dyn ErasedStage, input: &dyn Fn() -> (Payload, Payload), wants: bool, split: bool) -> Vec<Given> {
+fn run(stage: &mut SingleStage, input: &dyn Fn() -> (Payload, Payload), split: bool) -> Vec<Given> {
     let mut given = Vec::new();
     for step in 0..2 {
-        stage.gradients().begin(Some(0));
         let outputs: Vec<Payload> = (0..3)
             .map(|microbatch| {
                 let (input, extra) = input();
-                let output =
-                    forward(stage, ForwardCall { wants_input_gradient: wants, ..call(microbatch, input, extra) });
+                let output = stage.forward(microbatch, input, extra).unwrap();
                 assert_eq!(stage.held(), microbatch + 1);
                 output
             })
@@ -68,18 +51,17 @@ fn run(stage: &mut dyn ErasedStage, input: &dyn Fn() -> (Payload, Payload), want
             assert_eq!(stage.held(), if split { 3 } else { 2 - microbatch });
         }
         for microbatch in (0..3).filter(|_| split) {
-            stage.backward_weight(microbatch).unwrap();
+            stage.backward_weight(&[microbatch]).unwrap();
             assert_eq!(stage.held(), 2 - microbatch);
         }
         for (output, gradients) in outputs.iter().zip(gradients) {
             let inputs = gradients.iter().map(|g| g.as_ref().map(read)).collect();
             given.push((output.tensors().map(read).collect(), inputs));
         }
-        let parameters = stage.parameters();
-        let weights = parameters.into_iter().map(|id| stage.gradients().get(id).map(read)).collect();
+        let weights = stage.gradients().iter().map(|gradient| gradient.as_ref().map(read)).collect();
         given.push((Vec::new(), weights));
         stage.optimize(0.1);
-        given.push((stage.weights().iter().map(|(_, weight)| read(weight)).collect(), Vec::new()));
+        given.push((stage.weights().iter().map(read).collect(), Vec::new()));
     }
     given
 }
@@ -88,14 +70,17 @@ fn assert_agreement<M: Stage>(module: &M, input: impl Fn() -> (Payload, Payload)
     let kept = input();
     let input = || kept.clone();
     for wants in [true, false] {
-        let stage = |split| choose(StageBox::new(module.clone()), split);
-        let expected = run(stage(SplitBackward::Eager).as_mut(), &input, wants, false);
+        let stage = |split| {
+            let stage = choose(StageBox::new(module.clone()), split);
+            if wants { stage } else { stage.without_input_gradient() }
+        };
+        let expected = run(&mut stage(SplitBackward::Eager), &input, false);
         for split in [true, false] {
             let mut captured = stage(SplitBackward::Captured);
-            let given = run(captured.as_mut(), &input, wants, split);
+            let given = run(&mut captured, &input, split);
             let name = std::any::type_name::<M>();
             assert_eq!(given, expected, "{name}, input gradient {wants}, split {split}");
-            assert_eq!(captured.report().engine, EngineKind::Captured);
+            assert!(captured.report().captured);
         }
     }
 }
@@ -188,7 +173,7 @@ fn gradient_checkpointing() {
 fn shapes_that_change_are_captured_each_and_kept() {
     let mut stage = choose(StageBox::new(Tower::new(2)), SplitBackward::Captured);
     for (microbatch, rows) in [4, 2, 4, 3, 2].into_iter().enumerate() {
-        forward(stage.as_mut(), call(microbatch, noise([rows, WIDTH]).into_payload(), ().into_payload()));
+        stage.forward(microbatch, noise([rows, WIDTH]).into_payload(), Payload::default()).unwrap();
     }
     assert_eq!(stage.report().programs.len(), 3);
 }
@@ -202,14 +187,13 @@ fn dropout_uses_one_mask_for_all_parts_and_a_new_one_each_microbatch() {
     let x = noise([rows, WIDTH]);
     let mut masks = Vec::new();
     for microbatch in 0..2 {
-        stage.gradients().begin(Some(0));
-        let output = forward(stage.as_mut(), call(microbatch, x.clone().into_payload(), ().into_payload()));
+        let output = stage.forward(microbatch, x.clone().into_payload(), Payload::default()).unwrap();
         let y = read(output.tensors().next().unwrap());
         let ones = AnyTensor::new(Tensor::<2>::ones([rows, WIDTH], &Device::flex()));
         let dx = read(stage.backward_input(microbatch, vec![Some(ones)]).unwrap()[0].as_ref().unwrap());
-        stage.backward_weight(microbatch).unwrap();
-        let id = stage.parameters()[0];
-        let dw = read(&stage.gradients().remove(id).unwrap());
+        stage.backward_weight(&[microbatch]).unwrap();
+        let dw = read(stage.gradients()[0].as_ref().unwrap());
+        stage.clear();
         let x: Vec<f32> = x.to_data().iter::<f32>().collect();
         let mask: Vec<bool> = y.iter().map(|&y| y != 0.0).collect();
         let mut sums = [0.0f32; WIDTH];
@@ -233,15 +217,12 @@ fn errors_are_those_of_the_plain_engine() {
     let errors = |split| {
         let mut stage = choose(StageBox::new(Tower::new(1)), split);
         let mut errors: Vec<StageError> = Vec::new();
-        let start = |stage: &mut Box<dyn ErasedStage>| {
-            forward(stage.as_mut(), call(0, noise([4, WIDTH]).into_payload(), ().into_payload()));
-        };
-        errors.push(stage.forward(call(0, ids([4, 2]).into_payload(), ().into_payload())).unwrap_err());
-        errors.push(stage.forward(call(0, floats().0, noise([1, 1]).into_payload())).unwrap_err());
-        let ends = ForwardCall { ends_route: true, ..call(0, floats().0, ().into_payload()) };
-        errors.push(stage.forward(ends).unwrap_err());
+        let start = |stage: &mut SingleStage| drop(stage.forward(0, floats().0, Payload::default()).unwrap());
+        errors.push(stage.forward(0, ids([4, 2]).into_payload(), Payload::default()).unwrap_err());
+        errors.push(stage.forward(0, floats().0, noise([1, 1]).into_payload()).unwrap_err());
+        errors.push(stage.loss(0, floats().0, Payload::default(), Payload::default()).unwrap_err());
         errors.push(stage.backward_input(7, Vec::new()).unwrap_err());
-        errors.push(stage.backward_weight(7).unwrap_err());
+        errors.push(stage.backward_weight(&[7]).unwrap_err());
         errors.push(stage.backward(7, Vec::new()).unwrap_err());
         start(&mut stage);
         errors.push(stage.backward_input(0, Vec::new()).unwrap_err());

@@ -13,9 +13,9 @@ use burn::backend::tensor::FloatTensor;
 use burn::backend::{Autodiff, AutodiffBackend, Backend, Capture, Dispatch, DispatchTensor, Flex, backend_extension};
 use burn::module::{Module, Param};
 use burn::tensor::activation::tanh;
-use burn::tensor::{Device, Distribution, Int, Shape, Tensor};
-use burn_pipeline::program::{CapturedOp, OperandSpec, captured_for, record_op};
-use burn_pipeline::stage::{Accumulation, Boundary, ForwardCall, ForwardOutput, SplitBackward, Stage, StageBox};
+use burn::tensor::{DType, Device, Distribution, Int, Shape, Tensor};
+use burn_pipeline::program::{CapturedOp, captured_for, record_op};
+use burn_pipeline::stage::{Boundary, Payload, SingleStage, SplitBackward, Stage, StageBox};
 
 /// A product of matrices as an extension has it: `x` times `w`, and the two gradients.
 #[backend_extension(Flex, Capture, Autodiff)]
@@ -54,14 +54,14 @@ impl CapturedOp for Product {
         format!("tests::{self:?}")
     }
 
-    fn outputs(&self, inputs: &[OperandSpec]) -> Vec<OperandSpec> {
-        let (a, b) = (&inputs[0].shape, &inputs[1].shape);
+    fn outputs(&self, inputs: &[(Shape, DType)]) -> Vec<(Shape, DType)> {
+        let [(a, dtype), (b, _)] = inputs else { return Vec::new() };
         let shape = match self {
             Self::Forward => [a[0], b[1]],
             Self::Input => [a[0], b[0]],
             Self::Weight => [a[1], b[1]],
         };
-        vec![OperandSpec::new(Shape::new(shape), inputs[0].dtype)]
+        vec![(Shape::new(shape), *dtype)]
     }
 
     fn run(&self, mut inputs: Vec<DispatchTensor>) -> Vec<DispatchTensor> {
@@ -158,36 +158,21 @@ impl Stage for Products {
 
 /// Outputs, gradients of the input and of the weights of two microbatches in flight together.
 fn run(module: &Products, split: SplitBackward) -> Vec<Vec<f32>> {
-    let mut stage = StageBox::new(module.clone()).into_inner();
-    stage.choose(split, true, false).unwrap();
-    stage.prepare(Accumulation::AsTheyCome, None);
-    stage.gradients().begin(Some(0));
+    let mut stage = SingleStage::new(StageBox::new(module.clone()), split, true);
     let numbers = || Tensor::<1, Int>::arange(0..(3 * WIDTH) as i64, &Device::flex()).float();
     let mut got = Vec::new();
     let mut outputs = Vec::new();
     for microbatch in 0..2 {
         let x = numbers().mul_scalar(0.01 * (microbatch + 1) as f64).sin().reshape([3, WIDTH]);
-        let call = ForwardCall {
-            microbatch,
-            input: x.into_payload(),
-            extra: ().into_payload(),
-            target: None,
-            ends_route: false,
-            wants_input_gradient: true,
-        };
-        let ForwardOutput::Activations(output) = stage.forward(call).unwrap() else { panic!("it has no loss") };
-        outputs.push(output);
+        outputs.push(stage.forward(microbatch, x.into_payload(), Payload::default()).unwrap());
     }
     for (microbatch, output) in outputs.iter().enumerate() {
         let seeds = output.tensors().map(|y| Some(y.clone().scale(-0.5))).collect();
         got.extend(output.tensors().map(read));
         got.extend(stage.backward_input(microbatch, seeds).unwrap().iter().flatten().map(read));
     }
-    (0..2).for_each(|microbatch| stage.backward_weight(microbatch).unwrap());
-    let parameters = stage.parameters();
-    got.extend(
-        parameters.into_iter().map(|id| stage.gradients().get(id).map(read).expect("a weight without gradient")),
-    );
+    (0..2).for_each(|microbatch| stage.backward_weight(&[microbatch]).unwrap());
+    got.extend(stage.gradients().iter().map(|gradient| read(gradient.as_ref().expect("a weight without gradient"))));
     got
 }
 

@@ -55,7 +55,7 @@ pub(super) fn assert_same(payload: &Payload, expected: &Payload) {
 }
 
 /// A payload with floats of every width, integers, booleans, a tensor without elements, missing tensors and empty lists.
-pub fn mixed_payload() -> Payload {
+pub(super) fn mixed_payload() -> Payload {
     let device = Device::flex();
     let x = Tensor::<2>::from_floats([[f32::MIN_POSITIVE / 2.0, -0.0, f32::INFINITY], [1e-8, 0.1, -3.5]], &device);
     let ids = Tensor::<1, Int>::from_ints([i32::MAX, i32::MIN, -1, 0, 7], &device);

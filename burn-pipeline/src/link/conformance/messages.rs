@@ -137,7 +137,7 @@ pub(super) fn expects(link: &mut dyn Link) {
 }
 
 pub(super) fn sends_ahead(link: &mut dyn Link) {
-    let ahead = match link.capabilities().transport {
+    let ahead = match link.transport() {
         Transport::Rendezvous => return,
         Transport::Buffered(payloads) => payloads,
         Transport::Unbounded => 64,
@@ -157,7 +157,7 @@ pub(super) fn sends_ahead(link: &mut dyn Link) {
 }
 
 pub(super) fn overlaps(link: &mut dyn Link) {
-    if !link.capabilities().overlaps {
+    if !link.overlaps() {
         return;
     }
     let me = link.rank();

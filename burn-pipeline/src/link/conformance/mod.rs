@@ -4,7 +4,7 @@
 //! order and bit for bit, whatever their shapes; gathers and groups give every rank the same; every wait ends at its
 //! deadline with an error that names the rank it waited for; a failure wakes every rank.
 //!
-//! 1. All ranks run the same [`Case`] at once, each with its own end of one fresh link. A case that fails panics, as a
+//! 1. All ranks run the same case at once, each with its own end of one fresh link. A case that fails panics, as a
 //!    test does.
 //! 2. Where ranks are threads of one process, [`run_on_threads`] does that for every case. Where they are processes, each
 //!    process goes through [`CASES`] in order and opens a new link for each.
@@ -31,44 +31,29 @@ mod groups;
 mod material;
 mod messages;
 
-pub use material::mixed_payload;
-
 use super::Link;
 use std::thread::Builder;
 
-/// One thing that every link must do.
-#[derive(Debug, Clone, Copy)]
-pub struct Case {
-    /// What the link must do, in words.
-    pub name: &'static str,
-    /// Runs it as one rank, with this rank's end of the link; panics if the link does something else. It takes two ranks
-    /// or more.
-    pub run: fn(&mut dyn Link),
-}
-
-const fn case(name: &'static str, run: fn(&mut dyn Link)) -> Case {
-    Case { name, run }
-}
-
-/// All cases.
-pub const CASES: &[Case] = &[
-    case("messages keep their order and their contents", messages::keeps_order),
-    case("every kind of tensor arrives bit for bit", messages::carries_every_kind),
-    case("large messages cross each other", messages::carries_large_messages),
-    case("shapes repeat and change from message to message", messages::lets_shapes_change),
-    case("expected and unexpected messages arrive alike", messages::expects),
-    case("sends do not wait for receives", messages::sends_ahead),
-    case("a probe names the next message and leaves it there", messages::tells_what_has_come),
-    case("messages travel while ranks compute", messages::overlaps),
-    case("a gather gives every rank's value to every rank", gathers::gathers),
-    case("a gather carries bytes", gathers::gathers_bytes),
-    case("groups sum, cut, gather and broadcast lists bit for bit", groups::serves_groups),
-    case("lists of a group that do not match are refused", groups::refuses_other_lists),
-    case("a message out of order is refused", failures::refuses_disorder),
-    case("ranks that do not exist are refused", failures::refuses_unknown_ranks),
-    case("a wait ends at its deadline and says what the peer is doing", failures::keeps_deadlines),
-    case("a gather names the rank that is missing", failures::names_the_missing),
-    case("a failure wakes every rank", failures::wakes_everybody),
+/// All cases: what a link must do, in words, and the function that tries it as one rank of two or more, with this rank's
+/// end of the link. It panics if the link does something else.
+pub const CASES: &[(&str, fn(&mut dyn Link))] = &[
+    ("messages keep their order and their contents", messages::keeps_order),
+    ("every kind of tensor arrives bit for bit", messages::carries_every_kind),
+    ("large messages cross each other", messages::carries_large_messages),
+    ("shapes repeat and change from message to message", messages::lets_shapes_change),
+    ("expected and unexpected messages arrive alike", messages::expects),
+    ("sends do not wait for receives", messages::sends_ahead),
+    ("a probe names the next message and leaves it there", messages::tells_what_has_come),
+    ("messages travel while ranks compute", messages::overlaps),
+    ("a gather gives every rank's value to every rank", gathers::gathers),
+    ("a gather carries bytes", gathers::gathers_bytes),
+    ("groups sum, cut, gather and broadcast lists bit for bit", groups::serves_groups),
+    ("lists of a group that do not match are refused", groups::refuses_other_lists),
+    ("a message out of order is refused", failures::refuses_disorder),
+    ("ranks that do not exist are refused", failures::refuses_unknown_ranks),
+    ("a wait ends at its deadline and says what the peer is doing", failures::keeps_deadlines),
+    ("a gather names the rank that is missing", failures::names_the_missing),
+    ("a failure wakes every rank", failures::wakes_everybody),
 ];
 
 /// Runs every case with `ranks` threads.
@@ -78,12 +63,12 @@ pub const CASES: &[Case] = &[
 /// # Panics
 /// If a link breaks its contract, or a thread cannot be started. The panic's thread has the name of the case.
 pub fn run_on_threads<L: Link, E: Fn(usize) -> L + Sync>(ranks: usize, open: impl Fn() -> E) {
-    for case in CASES {
+    for (name, case) in CASES {
         let end = &open();
         std::thread::scope(|scope| {
             for rank in 0..ranks {
-                let named = Builder::new().name(format!("{}: rank {rank} of {ranks}", case.name));
-                named.spawn_scoped(scope, move || (case.run)(&mut end(rank))).unwrap();
+                let named = Builder::new().name(format!("{name}: rank {rank} of {ranks}"));
+                named.spawn_scoped(scope, move || case(&mut end(rank))).unwrap();
             }
         });
     }

@@ -27,7 +27,7 @@ fn header(group: usize) -> Header {
 }
 
 /// See [`Link::reduce_scatter`](crate::link::Link::reduce_scatter).
-pub(crate) fn reduce_scatter<L: GroupMessages + ?Sized>(
+pub(in crate::link) fn reduce_scatter<L: GroupMessages + ?Sized>(
     link: &mut L,
     group: usize,
     ranks: &[usize],
@@ -47,7 +47,7 @@ pub(crate) fn reduce_scatter<L: GroupMessages + ?Sized>(
 }
 
 /// See [`Link::all_gather_pieces`](crate::link::Link::all_gather_pieces).
-pub(crate) fn all_gather_pieces<L: GroupMessages + ?Sized>(
+pub(in crate::link) fn all_gather_pieces<L: GroupMessages + ?Sized>(
     link: &mut L,
     group: usize,
     ranks: &[usize],
@@ -70,7 +70,7 @@ pub(crate) fn all_gather_pieces<L: GroupMessages + ?Sized>(
 }
 
 /// See [`Link::broadcast`](crate::link::Link::broadcast).
-pub(crate) fn broadcast<L: GroupMessages + ?Sized>(
+pub(in crate::link) fn broadcast<L: GroupMessages + ?Sized>(
     link: &mut L,
     group: usize,
     ranks: &[usize],
@@ -140,11 +140,8 @@ fn receive<L: GroupMessages + ?Sized>(
     unpack(payload).map_err(|reason| LinkError::Lists { rank, peer, reason })
 }
 
-/// [`Link::all_reduce`](crate::link::Link::all_reduce) for transports that have nothing better.
-///
-/// # Errors
-/// As [`Link::all_reduce`](crate::link::Link::all_reduce).
-pub fn all_reduce<L: GroupMessages + ?Sized>(
+/// See [`Link::all_reduce`](crate::link::Link::all_reduce).
+pub(in crate::link) fn all_reduce<L: GroupMessages + ?Sized>(
     link: &mut L,
     group: usize,
     ranks: &[usize],

@@ -6,7 +6,7 @@ use crate::stage::Payload;
 use std::time::Instant;
 
 /// One member's way to the others of its groups. Every [`Link`](crate::link::Link) has it.
-pub trait GroupMessages {
+pub(in crate::link) trait GroupMessages {
     /// This rank.
     fn own_rank(&self) -> usize;
 
@@ -14,16 +14,10 @@ pub trait GroupMessages {
     fn sends_wait(&self) -> bool;
 
     /// See [`Link::send_in`](crate::link::Link::send_in).
-    ///
-    /// # Errors
-    /// As [`Link::send_in`](crate::link::Link::send_in).
     fn send_to_member(&mut self, group: usize, to: usize, message: Message, deadline: Instant)
     -> Result<(), LinkError>;
 
     /// See [`Link::receive_in`](crate::link::Link::receive_in).
-    ///
-    /// # Errors
-    /// As [`Link::receive_in`](crate::link::Link::receive_in).
     fn receive_from_member(
         &mut self,
         group: usize,

@@ -24,6 +24,7 @@
 //! - [`Mesh`] is a TCP connection between every two ranks. A transport whose tensors travel another way (from GPU to GPU)
 //!   uses it for everything else: [`Packet::Offer`] announces a message, [`Packet::Note`] carries its own bytes.
 
+mod all_reduce;
 pub(in crate::link) mod collective;
 pub(in crate::link) mod endpoint;
 pub(in crate::link) mod envelope;
@@ -38,15 +39,12 @@ pub(in crate::link) mod tensor_list;
 pub(in crate::link) mod waiting;
 
 pub use super::tcp::{Connections, Mesh, Packet, Received, Sink, connect_at, connect_over};
-pub use super::wire_error::WIRE_VERSION;
-pub use collective::all_reduce;
+pub(crate) use super::wire_error::WIRE_VERSION;
+pub use all_reduce::all_reduce;
 pub use endpoint::{Endpoint, Peers};
 pub use envelope::Envelope;
 pub use frame::Frame;
-pub use group_messages::GroupMessages;
 pub use mailbox::{Contents, Delivery, Mailbox};
 pub use packed::Packed;
 pub use repeat::Repeat;
 pub use same_groups::same_groups;
-pub use tensor_list::TensorList;
-pub use waiting::Awaited;

@@ -7,7 +7,7 @@ use crate::stage::{AnyTensor, Payload, PayloadPart};
 use burn::tensor::{DType, Shape};
 
 /// A list of tensors, some of which may be missing.
-pub type TensorList = Vec<Option<AnyTensor>>;
+pub(in crate::link) type TensorList = Vec<Option<AnyTensor>>;
 
 /// Cuts a flattened tensor into pieces of one length; the last ones are shorter or empty where it does not divide evenly.
 pub(super) fn cut(tensor: AnyTensor, parts: usize) -> Vec<AnyTensor> {

@@ -20,14 +20,13 @@ use std::time::Instant;
 const GONE: &str = "does not answer (killed, stopped, or its machine is lost)";
 
 /// What a wait is for.
-#[expect(missing_debug_implementations, reason = "it holds closures")]
-pub struct Awaited<'a> {
+pub(crate) struct Awaited<'a> {
     /// The rank that is waited for.
-    pub peer: &'a dyn Fn(&Contents) -> usize,
+    pub(super) peer: &'a dyn Fn(&Contents) -> usize,
     /// What is to arrive, for the error.
-    pub what: &'a dyn Fn() -> String,
+    pub(super) what: &'a dyn Fn() -> String,
     /// Sends a question with this number to all other ranks.
-    pub ask: &'a dyn Fn(u64),
+    pub(super) ask: &'a dyn Fn(u64),
 }
 
 impl Mailbox {
@@ -35,7 +34,7 @@ impl Mailbox {
     ///
     /// # Errors
     /// With the first failure, or if the deadline passes.
-    pub fn wait<T>(
+    pub(super) fn wait<T>(
         &self,
         deadline: Instant,
         awaited: &Awaited<'_>,

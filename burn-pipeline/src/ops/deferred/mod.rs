@@ -58,8 +58,8 @@ mod queue;
 pub(super) mod record;
 
 pub use experts::expert_matmul;
-pub use queue::{Deferral, DeferredError, RawGradients};
-pub use record::DeferredCall;
+pub use queue::{Deferral, DeferredError};
+pub(crate) use record::DeferredCall;
 
 use burn::backend::ops::FloatTensorOps;
 use burn::backend::{Dispatch, DispatchTensor};
@@ -128,13 +128,13 @@ pub trait DeferredOp: std::fmt::Debug + Send + Sync + 'static {
     fn gradient(&self, operand: usize, operands: &[DispatchTensor], of_output: &DispatchTensor) -> DispatchTensor;
 }
 
-/// Operands that one deferred operation may have.
-pub const MAX_OPERANDS: usize = 4;
+/// Operands that one deferred operation may have: the graph has operations of up to four.
+const MAX_OPERANDS: usize = 4;
 
 /// Runs an operation, its weight gradients deferred if this thread is inside a [`Deferral::scope`] and one of the
 /// weights is a leaf that requires its gradient; otherwise it is [`DeferredOp::forward`] and no more.
 ///
-/// An operation of more than [`MAX_OPERANDS`] operands is never deferred.
+/// An operation of more than four operands is never deferred.
 pub fn deferred(op: impl DeferredOp, operands: Vec<DispatchTensor>) -> DispatchTensor {
     let weights = operands.get(op.inputs()..).unwrap_or_default();
     let trains = || weights.iter().any(Dispatch::float_is_require_grad);

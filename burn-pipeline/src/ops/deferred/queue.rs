@@ -3,14 +3,11 @@
 //! Guarantees: a task runs once, in the order of the backward that left it, and releases what it holds when it ends. A scope
 //! ends with the call that opened it, also by a panic, and exists for its own thread only.
 
-use burn::backend::{AutodiffBackend, Dispatch};
+use burn::backend::autodiff::grads::Gradients;
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The gradients of one backward, by node of the graph.
-pub type RawGradients = <Dispatch as AutodiffBackend>::Gradients;
-
-type Task = Box<dyn FnOnce(&mut RawGradients) + Send>;
+type Task = Box<dyn FnOnce(&mut Gradients) + Send>;
 
 /// A gradient that does not fit what it is the gradient of.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -82,7 +79,7 @@ impl Deferral {
     ///
     /// # Errors
     /// If an operation gave a gradient that does not fit its operand, now or in backward.
-    pub fn run(&self, gradients: &mut RawGradients) -> Result<(), Box<DeferredError>> {
+    pub fn run(&self, gradients: &mut Gradients) -> Result<(), Box<DeferredError>> {
         let tasks = std::mem::take(&mut self.lock().tasks);
         tasks.into_iter().for_each(|task| task(gradients));
         self.check()
@@ -97,7 +94,7 @@ impl Deferral {
     }
 
     /// Leaves a task for [`Deferral::run`].
-    pub(super) fn push(&self, task: impl FnOnce(&mut RawGradients) + Send + 'static) {
+    pub(super) fn push(&self, task: impl FnOnce(&mut Gradients) + Send + 'static) {
         self.lock().tasks.push(Box::new(task));
     }
 

@@ -5,13 +5,14 @@
 //! 2. In backward each operand that is due gets its gradient: inputs, and weights that are no leaves.
 //! 3. For leaves of weights one task is left, which holds the operands and the output's gradient.
 
+use super::DeferredOp;
 use super::queue::{Deferral, DeferredError};
-use super::{DeferredOp, RawGradients};
 use crate::ops::PipelineOps;
 use crate::ops::seed::primitive;
 use burn::backend::autodiff::NodeId;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
+use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{
@@ -22,14 +23,14 @@ use std::sync::Arc;
 
 /// An operation on its way into the graph.
 #[derive(Debug, Clone)]
-pub struct DeferredCall {
+pub(crate) struct DeferredCall {
     op: Arc<dyn DeferredOp>,
     deferral: Deferral,
 }
 
 impl DeferredCall {
     /// An operation that leaves its weight gradients in this deferral.
-    pub fn new(op: Arc<dyn DeferredOp>, deferral: Deferral) -> Self {
+    pub(super) fn new(op: Arc<dyn DeferredOp>, deferral: Deferral) -> Self {
         Self { op, deferral }
     }
 
@@ -94,7 +95,7 @@ where
 {
     type State = Recorded<N>;
 
-    fn backward(self, ops: Ops<Self::State, N>, grads: &mut RawGradients, checkpointer: &mut Checkpointer) {
+    fn backward(self, ops: Ops<Self::State, N>, grads: &mut Gradients, checkpointer: &mut Checkpointer) {
         let of_output = grads.consume::<B>(&ops.node);
         let device = of_output.device();
         let of_output = dispatched::<B>(of_output);

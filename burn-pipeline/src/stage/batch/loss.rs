@@ -64,10 +64,7 @@ impl<K: burn::tensor::kind::Basic> From<Tensor<1, K>> for Weight {
 
 impl Weight {
     /// The number, read from the device if it was computed there.
-    ///
-    /// # Errors
-    /// What the device reports.
-    pub fn read(&self) -> Result<f64, String> {
+    pub(crate) fn read(&self) -> Result<f64, String> {
         match self {
             Weight::Host(weight) => Ok(*weight),
             Weight::Device(tensor) => first(tensor),
@@ -113,7 +110,7 @@ impl From<Tensor<1>> for Loss {
 
 /// One microbatch's loss as the executor gets it, without autodiff.
 #[derive(Clone, Debug)]
-pub struct LossPart {
+pub(crate) struct LossPart {
     /// The loss.
     pub value: AnyTensor,
     /// Its weight, if the loss function gave one.
@@ -131,19 +128,13 @@ impl From<Loss> for LossPart {
 
 impl LossPart {
     /// The observed numbers, read from the device; none if the loss function gave none.
-    ///
-    /// # Errors
-    /// What the device reports.
-    pub fn read_observed(&self) -> Result<Vec<f64>, String> {
+    pub(crate) fn read_observed(&self) -> Result<Vec<f64>, String> {
         let Some(observed) = &self.observed else { return Ok(Vec::new()) };
         Ok(observed.to_data()?.iter::<f64>().collect())
     }
 
     /// The loss, read from the device.
-    ///
-    /// # Errors
-    /// What the device reports.
-    pub fn read(&self) -> Result<f64, String> {
+    pub(crate) fn read(&self) -> Result<f64, String> {
         first(&self.value)
     }
 }

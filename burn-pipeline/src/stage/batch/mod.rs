@@ -10,8 +10,8 @@ mod pre_cut;
 mod split;
 mod whole;
 
-pub(crate) use loss::loss_seed;
-pub use loss::{LOSS_SEED, Loss, LossPart, Reduction, Weight};
+pub use loss::{LOSS_SEED, Loss, Reduction, Weight};
+pub(crate) use loss::{LossPart, loss_seed};
 pub use microbatches::Microbatches;
 pub use split::{MicrobatchError, Split};
 pub use whole::Batch;

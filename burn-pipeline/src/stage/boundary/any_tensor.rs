@@ -7,6 +7,7 @@ use burn::backend::ops::{BoolTensorOps, FloatTensorOps, IntTensorOps};
 use burn::backend::{AutodiffBackend, Dispatch, DispatchTensor, TensorMetadata};
 use burn::tensor::kind::Basic;
 use burn::tensor::{DType, Device, GradientCheckpointingStrategy, Shape, Slice, Tensor, TensorData};
+use std::any::TypeId;
 
 /// Float, int or bool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -29,9 +30,13 @@ impl TensorKind {
         }
     }
 
-    /// The kind of tensor that holds these elements.
-    pub(crate) fn of_data(data: &TensorData) -> Self {
-        Self::of(data.dtype())
+    /// The kind that Burn's type `K` stands for: `Float`, `Int` or `Bool`, and there is no other.
+    pub(super) fn of_marker<K: Basic + 'static>() -> Self {
+        match TypeId::of::<K>() {
+            id if id == TypeId::of::<burn::tensor::Float>() => TensorKind::Float,
+            id if id == TypeId::of::<burn::tensor::Int>() => TensorKind::Int,
+            _ => TensorKind::Bool,
+        }
     }
 }
 
@@ -66,7 +71,7 @@ impl AnyTensor {
         let plain = device.clone().inner();
         let settings = plain.settings();
         let target = plain.as_dispatch();
-        Self(match TensorKind::of_data(&data) {
+        Self(match TensorKind::of(data.dtype()) {
             TensorKind::Float => Dispatch::float_from_data(data, target),
             TensorKind::Int => Dispatch::int_from_data(data.convert_dtype(settings.int_dtype.into()), target),
             TensorKind::Bool => Dispatch::bool_from_data(data.convert_dtype(settings.bool_dtype.into()), target),
@@ -98,9 +103,9 @@ impl AnyTensor {
     ///
     /// # Errors
     /// Gives the tensor's own kind and rank back if they are others.
-    pub fn into_tensor<const D: usize, K: Basic + TensorKindOf>(self) -> Result<Tensor<D, K>, (TensorKind, usize)> {
+    pub fn into_tensor<const D: usize, K: Basic + 'static>(self) -> Result<Tensor<D, K>, (TensorKind, usize)> {
         match (self.kind(), self.rank()) {
-            (kind, rank) if kind == <K as TensorKindOf>::KIND && rank == D => Ok(Tensor::from_dispatch(self.0)),
+            (kind, rank) if kind == TensorKind::of_marker::<K>() && rank == D => Ok(Tensor::from_dispatch(self.0)),
             other => Err(other),
         }
     }
@@ -264,22 +269,4 @@ impl AnyTensor {
         };
         read.ok_or("the device cannot be read without waiting")?.map_err(|e| e.to_string())
     }
-}
-
-/// Ties Burn's tensor kinds to [`TensorKind`].
-pub trait TensorKindOf {
-    /// The kind.
-    const KIND: TensorKind;
-}
-
-impl TensorKindOf for burn::tensor::Float {
-    const KIND: TensorKind = TensorKind::Float;
-}
-
-impl TensorKindOf for burn::tensor::Int {
-    const KIND: TensorKind = TensorKind::Int;
-}
-
-impl TensorKindOf for burn::tensor::Bool {
-    const KIND: TensorKind = TensorKind::Bool;
 }

@@ -25,15 +25,6 @@ pub enum Validate {
     EveryMicrobatch,
 }
 
-/// The source of a pipeline's metadata.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum MetadataMode {
-    /// Every stage declared its specs.
-    Static,
-    /// Stages ran on zeros.
-    Dynamic,
-}
-
 /// A place at a stage's boundary.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum StagePort {
@@ -68,9 +59,9 @@ pub struct StageMetadata {
     pub input: Option<PayloadSpec>,
     /// Its output; `None` for the last stage in training, which gives a loss.
     pub output: Option<PayloadSpec>,
-    /// The gradients of its outputs; known only in dynamic mode.
+    /// The gradients of its outputs; known only from a run on zeros.
     pub output_gradients: Option<PayloadSpec>,
-    /// The gradients of its inputs; known only in dynamic mode.
+    /// The gradients of its inputs; known only from a run on zeros.
     pub input_gradients: Option<PayloadSpec>,
 }
 

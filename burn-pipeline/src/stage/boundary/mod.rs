@@ -11,10 +11,11 @@ mod payload_spec;
 mod skip;
 mod values;
 
-pub use any_tensor::{AnyTensor, TensorKind, TensorKindOf};
-pub use metadata::{MetadataMode, StageMetadata, StagePort, Validate};
+pub use any_tensor::{AnyTensor, TensorKind};
+pub use metadata::{StageMetadata, StagePort, Validate};
 pub use payload::{BoundaryError, Payload, PayloadPart, PayloadReader};
+pub use payload_spec::PayloadSpec;
 pub(super) use payload_spec::zeros_like;
-pub use payload_spec::{PayloadSpec, SpecMismatch, SpecPart, TensorSpec};
+pub(crate) use payload_spec::{SpecMismatch, SpecPart, TensorSpec};
 pub use skip::{Skip, Skips};
 pub use values::Boundary;

@@ -4,7 +4,7 @@
 //! [`Payload`] holds tensors, and a tag (a small number) wherever a value's layout varies: is the option there, how long is
 //! the list, which variant is it.
 
-use super::any_tensor::{AnyTensor, TensorKind, TensorKindOf};
+use super::any_tensor::{AnyTensor, TensorKind};
 use burn::tensor::Tensor;
 use burn::tensor::kind::Basic;
 use std::collections::VecDeque;
@@ -139,14 +139,14 @@ impl PayloadReader {
     ///
     /// # Errors
     /// If the next part is not a tensor of that rank and kind.
-    pub fn tensor<const D: usize, K: Basic + TensorKindOf>(&mut self) -> Result<Tensor<D, K>, BoundaryError> {
+    pub fn tensor<const D: usize, K: Basic + 'static>(&mut self) -> Result<Tensor<D, K>, BoundaryError> {
         match self.next("a tensor")? {
             PayloadPart::Tag(_) => Err(BoundaryError::Structure { expected: "a tensor" }),
             PayloadPart::Tensor(tensor) => tensor.into_tensor().map_err(|(got, got_rank)| BoundaryError::Mismatch {
                 index: self.index - 1,
                 got,
                 got_rank,
-                expected: <K as TensorKindOf>::KIND,
+                expected: TensorKind::of_marker::<K>(),
                 expected_rank: D,
             }),
         }

@@ -5,9 +5,12 @@ use super::payload::{EDGE, Payload, PayloadPart};
 use super::values::Boundary;
 use burn::tensor::{DType, Shape};
 
+#[cfg(test)]
+mod tests;
+
 /// Kind, element type and sizes of one tensor; `None` where anything may come.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct TensorSpec {
+pub(crate) struct TensorSpec {
     /// Float, int or bool.
     pub kind: TensorKind,
     /// Element type.
@@ -18,7 +21,7 @@ pub struct TensorSpec {
 
 /// One entry of a [`PayloadSpec`], for one of the payload.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum SpecPart {
+pub(crate) enum SpecPart {
     /// A tensor.
     Tensor(TensorSpec),
     /// A tag (is an option there, a list's length, a variant).
@@ -40,7 +43,7 @@ pub struct PayloadSpec(Vec<SpecPart>);
 
 /// The first part of a payload that differs from its spec.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct SpecMismatch {
+pub(crate) struct SpecMismatch {
     /// Which tensor, from 0; `None` if a tag differs.
     pub tensor: Option<usize>,
     /// What was expected.
@@ -106,12 +109,12 @@ impl PayloadSpec {
     }
 
     /// A spec of given parts.
-    pub fn from_parts(parts: impl IntoIterator<Item = SpecPart>) -> Self {
+    pub(crate) fn from_parts(parts: impl IntoIterator<Item = SpecPart>) -> Self {
         Self(parts.into_iter().collect())
     }
 
     /// Its parts.
-    pub fn parts(&self) -> &[SpecPart] {
+    pub(crate) fn parts(&self) -> &[SpecPart] {
         &self.0
     }
 
@@ -134,7 +137,7 @@ impl PayloadSpec {
     }
 
     /// The spec that both fit: sizes in which they differ are free. `None` if they differ in more.
-    pub fn join(&self, other: &Self) -> Option<Self> {
+    pub(crate) fn join(&self, other: &Self) -> Option<Self> {
         let both = |(one, other): (&SpecPart, &SpecPart)| match (one, other) {
             (SpecPart::Tensor(one), SpecPart::Tensor(other)) => {
                 let alike = one.kind == other.kind && one.dtype == other.dtype && one.dims.len() == other.dims.len();
@@ -148,7 +151,7 @@ impl PayloadSpec {
     }
 
     /// The first part that does not fit what is expected.
-    pub fn mismatch(&self, expected: &Self) -> Option<SpecMismatch> {
+    pub(crate) fn mismatch(&self, expected: &Self) -> Option<SpecMismatch> {
         let mut tensors = 0;
         for place in 0..self.0.len().max(expected.0.len()) {
             let (got, wanted) = (self.0.get(place), expected.0.get(place));

@@ -14,7 +14,7 @@
 //! boundary!(enum Signal { Tokens(a), Hidden(a) });
 //! ```
 
-use super::any_tensor::{AnyTensor, TensorKindOf};
+use super::any_tensor::AnyTensor;
 use super::payload::{BoundaryError, Payload, PayloadReader};
 use burn::tensor::Tensor;
 use burn::tensor::kind::Basic;
@@ -51,7 +51,7 @@ pub trait Boundary: Sized + Send + 'static {
     }
 }
 
-impl<const D: usize, K: Basic + TensorKindOf + 'static> Boundary for Tensor<D, K> {
+impl<const D: usize, K: Basic + 'static> Boundary for Tensor<D, K> {
     fn write(self, payload: &mut Payload) {
         payload.push_tensor(AnyTensor::new(self));
     }

@@ -5,7 +5,7 @@ use crate::stage::boundary::{AnyTensor, Payload};
 
 /// The call of a stage's forward for one microbatch.
 #[derive(Clone, Debug)]
-pub struct ForwardCall {
+pub(crate) struct ForwardCall {
     /// The microbatch's index in the whole batch.
     pub microbatch: usize,
     /// The stage's input, without autodiff.
@@ -22,7 +22,7 @@ pub struct ForwardCall {
 
 /// What a training forward returns, without autodiff.
 #[derive(Clone, Debug)]
-pub enum ForwardOutput {
+pub(crate) enum ForwardOutput {
     /// The outputs, for the next stage.
     Activations(Payload),
     /// The loss of a stage that ends its route.
@@ -30,4 +30,4 @@ pub enum ForwardOutput {
 }
 
 /// One gradient for each tensor of a payload; `None` for a tensor without one.
-pub type Gradients = Vec<Option<AnyTensor>>;
+pub(crate) type Gradients = Vec<Option<AnyTensor>>;

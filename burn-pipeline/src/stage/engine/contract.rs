@@ -22,18 +22,12 @@ pub(crate) trait EngineState: Send {
     }
 
     /// Runs the next pieces of work that has started.
-    ///
-    /// # Errors
-    /// If no such work has started.
     fn advance(&mut self, direction: Direction, pieces: usize) -> Result<(), StageError> {
         let _ = (direction, pieces);
         Err(StageError::NotHeld)
     }
 
     /// Runs the rest of work that has started, and returns its result.
-    ///
-    /// # Errors
-    /// If no such work has started.
     fn complete(&mut self, direction: Direction, store: &mut GradientStore) -> Result<WorkResult, StageError> {
         let _ = (direction, store);
         Err(StageError::NotHeld)
@@ -67,9 +61,6 @@ pub(crate) trait EngineState: Send {
 /// A way to run a stage's forwards and backwards. It holds what backwards need, by microbatch.
 pub(crate) trait Engine<M: Stage>: EngineState {
     /// Runs the forward of a microbatch and holds what its backward needs.
-    ///
-    /// # Errors
-    /// If the call's parts do not fit the stage.
     fn forward(
         &mut self,
         function: &StageFunction<M>,
@@ -78,9 +69,6 @@ pub(crate) trait Engine<M: Stage>: EngineState {
     ) -> Result<ForwardOutput, StageError>;
 
     /// Runs the forward of a microbatch as in training and holds nothing of it.
-    ///
-    /// # Errors
-    /// As `forward`.
     fn forward_only(
         &mut self,
         function: &StageFunction<M>,
@@ -91,9 +79,6 @@ pub(crate) trait Engine<M: Stage>: EngineState {
     /// `B`: returns the gradients of the input and adds those of the weights to the store.
     ///
     /// `seeds` holds the gradient of each output tensor, or the loss's seed.
-    ///
-    /// # Errors
-    /// If the microbatch is not held or a gradient does not fit its output.
     fn backward(
         &mut self,
         module: &M,
@@ -103,21 +88,12 @@ pub(crate) trait Engine<M: Stage>: EngineState {
     ) -> Result<Gradients, StageError>;
 
     /// `I`: returns the gradients of the input and holds what `backward_weight` needs.
-    ///
-    /// # Errors
-    /// As `backward`.
     fn backward_input(&mut self, module: &M, microbatch: usize, seeds: Gradients) -> Result<Gradients, StageError>;
 
     /// `W`: adds the gradients of the weights to the store.
-    ///
-    /// # Errors
-    /// If no `backward_input` of this microbatch is held.
     fn backward_weight(&mut self, module: &M, microbatch: usize, store: &mut GradientStore) -> Result<(), StageError>;
 
     /// `W` of several microbatches at once: the same gradients up to the order of additions.
-    ///
-    /// # Errors
-    /// As `backward_weight`.
     fn backward_weights(
         &mut self,
         module: &M,
@@ -128,9 +104,6 @@ pub(crate) trait Engine<M: Stage>: EngineState {
     }
 
     /// Starts a forward or a backward that the caller advances in pieces; see [`WorkStarted`].
-    ///
-    /// # Errors
-    /// As the work by itself.
     fn start(
         &mut self,
         function: &StageFunction<M>,

@@ -13,13 +13,14 @@ use super::call::{ForwardCall, ForwardOutput, Gradients};
 use super::contract::{Engine, EngineState};
 use super::function::{StageFunction, TrackedOutput};
 use super::report::{DeferredShare, EngineReport};
-use crate::ops::{Deferral, HeldOutputs, RawGradients};
+use crate::ops::{Deferral, HeldOutputs};
 use crate::stage::Stage;
 use crate::stage::batch::LossPart;
 use crate::stage::boundary::{AnyTensor, TensorKind};
 use crate::stage::boundary::{Payload, PayloadPart};
 use crate::stage::error::StageError;
 use crate::stage::state::{GradientStore, WeightGradients};
+use burn::backend::autodiff::grads::Gradients as GraphGradients;
 use burn::backend::{AutodiffBackend, Dispatch};
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::{DType, GradientCheckpointingStrategy, Shape, Tensor};
@@ -50,7 +51,7 @@ struct Held {
 /// What is held of a microbatch between `I` and `W`.
 struct Halfway {
     /// All gradients that the backward computed; `None` if there was none to run.
-    gradients: Option<RawGradients>,
+    gradients: Option<GraphGradients>,
     deferral: Option<Deferral>,
 }
 
@@ -270,9 +271,9 @@ fn detach(payload: Payload) -> (ForwardOutput, Vec<AnyTensor>) {
 }
 
 /// Takes the gradients of a module's parameters, in visiting order.
-fn weight_gradients<M: Module>(module: &M, gradients: RawGradients) -> WeightGradients {
+fn weight_gradients<M: Module>(module: &M, gradients: GraphGradients) -> WeightGradients {
     struct Take {
-        gradients: RawGradients,
+        gradients: GraphGradients,
         taken: WeightGradients,
     }
 
@@ -294,9 +295,9 @@ fn weight_gradients<M: Module>(module: &M, gradients: RawGradients) -> WeightGra
 }
 
 /// Elements of the parameters that have a gradient by now, each parameter counted once.
-fn elements_present<M: Module>(module: &M, gradients: &RawGradients) -> usize {
+fn elements_present<M: Module>(module: &M, gradients: &GraphGradients) -> usize {
     struct Count<'a> {
-        gradients: &'a RawGradients,
+        gradients: &'a GraphGradients,
         seen: HashMap<ParamId, usize>,
     }
 

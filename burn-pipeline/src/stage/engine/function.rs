@@ -74,9 +74,6 @@ impl<M: Stage> StageFunction<M> {
     }
 
     /// The module's outputs for a microbatch.
-    ///
-    /// # Errors
-    /// If input or extras are not what the module takes.
     pub(crate) fn output(&self, module: &M, input: Payload, extra: Payload) -> Result<M::Output, StageError> {
         let input = M::Input::from_payload(input).map_err(StageError::Input)?;
         let extra = M::Extra::from_payload(extra).map_err(StageError::Extra)?;
@@ -84,9 +81,6 @@ impl<M: Stage> StageFunction<M> {
     }
 
     /// The loss of outputs against a target.
-    ///
-    /// # Errors
-    /// If there is no loss, no target, or one that the loss does not take; or if the loss is not one number.
     pub(crate) fn loss(&self, output: M::Output, target: Option<Payload>) -> Result<Loss, StageError> {
         let loss = self.loss.as_ref().ok_or(StageError::NoLoss)?;
         let loss = loss(output, target.ok_or(StageError::NoTarget)?).map_err(StageError::Target)?;
@@ -97,9 +91,6 @@ impl<M: Stage> StageFunction<M> {
     }
 
     /// What a training forward computes: the loss on a stage that ends its route, else the outputs.
-    ///
-    /// # Errors
-    /// As [`StageFunction::output`] and [`StageFunction::loss`].
     pub(crate) fn train(&self, module: &M, call: ForwardCall) -> Result<TrackedOutput, StageError> {
         let output = self.output(module, call.input, call.extra)?;
         if call.ends_route {

@@ -13,12 +13,12 @@ mod recompute;
 mod report;
 mod work;
 
-pub use call::{ForwardCall, ForwardOutput, Gradients};
+pub(crate) use call::{ForwardCall, ForwardOutput, Gradients};
 pub(super) use captured::Captured;
 pub(crate) use contract::{Engine, EngineState};
 pub(super) use eager::Eager;
 pub(crate) use function::BatchChecks;
 pub(super) use function::StageFunction;
 pub(super) use recompute::Recompute;
-pub use report::{ActivationBytes, DeferredShare, EngineKind, EngineReport, SplitBackward};
+pub use report::{ActivationBytes, DeferredShare, EngineReport, SplitBackward};
 pub(crate) use work::{Direction, StageWork, WorkResult, WorkStarted};

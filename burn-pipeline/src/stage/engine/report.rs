@@ -50,29 +50,11 @@ impl DeferredShare {
     }
 }
 
-/// The way a stage's forwards and backwards are run.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum EngineKind {
-    /// By Burn's autodiff.
-    Eager,
-    /// From programs that were captured once and are replayed.
-    Captured,
-}
-
-impl std::fmt::Display for EngineKind {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            EngineKind::Eager => "eager",
-            EngineKind::Captured => "captured",
-        })
-    }
-}
-
-/// The engine of a stage, and the reason for it.
+/// The way a stage's forwards and backwards are run, and the reason for it.
 #[derive(Clone, Debug)]
 pub struct EngineReport {
-    /// The engine.
-    pub engine: EngineKind,
+    /// Are they run from programs that were captured once and are replayed? Else by Burn's autodiff.
+    pub captured: bool,
     /// The reason for it.
     pub reason: String,
     /// What deferred operations left for `W`; `None` before the first `W`, in a plan that does not split, and for a
@@ -85,7 +67,7 @@ pub struct EngineReport {
 impl EngineReport {
     /// The report of a stage that Burn's autodiff runs.
     pub fn eager(reason: impl Into<String>) -> Self {
-        Self { engine: EngineKind::Eager, reason: reason.into(), deferred: None, programs: Vec::new() }
+        Self { captured: false, reason: reason.into(), deferred: None, programs: Vec::new() }
     }
 }
 

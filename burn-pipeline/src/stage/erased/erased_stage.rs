@@ -18,51 +18,26 @@ use burn::module::ParamId;
 use burn::optim::ModuleOptimizer;
 
 /// A stage of any module type, as the executor drives it: payloads and gradients go in and out.
-///
-/// It comes from [`StageBox::into_inner`](crate::stage::StageBox::into_inner), for programs that run a stage by hand (a
-/// test, a benchmark). Everybody else gives [`StageBox`](crate::stage::StageBox)es to a pipeline.
-#[expect(private_bounds, reason = "what only the executor needs is no part of the public interface")]
-pub trait ErasedStage: DescribeStage + InterleaveStage + StageWeights + UpdateStage + Send {
+pub(crate) trait ErasedStage: DescribeStage + InterleaveStage + StageWeights + UpdateStage + Send {
     /// Chooses the engine, before any forward: `splits` says whether the plan runs `I` and `W` on this stage, and
     /// `keep_outputs` whether plain autodiff holds outputs until their backward.
-    ///
-    /// # Errors
-    /// If the stage cannot be run that way.
-    fn choose(&mut self, split: SplitBackward, splits: bool, keep_outputs: bool) -> Result<(), StageError>;
+    fn choose(&mut self, split: SplitBackward, splits: bool, keep_outputs: bool);
     /// Sets the order in which gradients are added, and the optimizer that steps the weights.
     fn prepare(&mut self, accumulation: Accumulation, optimizer: Option<ModuleOptimizer>);
     /// The engine, the reason for it, and what it measured.
     fn report(&self) -> EngineReport;
     /// Runs a forward as in training, and holds what its backward needs.
-    ///
-    /// # Errors
-    /// If the call's parts do not fit the stage.
     fn forward(&mut self, call: ForwardCall) -> Result<ForwardOutput, StageError>;
     /// Runs a forward without autodiff. Returns the outputs and, where there are a loss and a target, the loss.
-    ///
-    /// # Errors
-    /// If the call's parts do not fit the stage.
     fn evaluate(&self, call: ForwardCall) -> Result<(Payload, Option<LossPart>), StageError>;
     /// `B`: returns the gradients of the input, and adds those of the weights to the sums. `seeds` holds the gradient
     /// of each output tensor, or the loss's seed.
-    ///
-    /// # Errors
-    /// If no forward of the microbatch is held, or a gradient does not fit its output.
     fn backward(&mut self, microbatch: usize, seeds: Gradients) -> Result<Gradients, StageError>;
     /// `I`: returns the gradients of the input, and holds what `W` needs.
-    ///
-    /// # Errors
-    /// As [`ErasedStage::backward`].
     fn backward_input(&mut self, microbatch: usize, seeds: Gradients) -> Result<Gradients, StageError>;
     /// `W`: adds the gradients of the weights to the sums.
-    ///
-    /// # Errors
-    /// If no `I` of the microbatch is held.
     fn backward_weight(&mut self, microbatch: usize) -> Result<(), StageError>;
     /// `W` of several microbatches at once: the same sums up to the order of additions.
-    ///
-    /// # Errors
-    /// As [`ErasedStage::backward_weight`].
     fn backward_weights(&mut self, microbatches: &[usize]) -> Result<(), StageError>;
     /// The sums of the weights' gradients.
     fn gradients(&mut self) -> &mut GradientStore;
@@ -79,7 +54,7 @@ pub trait ErasedStage: DescribeStage + InterleaveStage + StageWeights + UpdateSt
 }
 
 impl<M: Stage> ErasedStage for Typed<M> {
-    fn choose(&mut self, split: SplitBackward, splits: bool, keep_outputs: bool) -> Result<(), StageError> {
+    fn choose(&mut self, split: SplitBackward, splits: bool, keep_outputs: bool) {
         let eager = |reason| Box::new(Eager::new(reason).keeping_outputs(keep_outputs).deferring(splits));
         let engine: Box<dyn Engine<M>> = match (split, splits) {
             (SplitBackward::Eager, _) => eager("it was asked for"),
@@ -91,7 +66,6 @@ impl<M: Stage> ErasedStage for Typed<M> {
             true => Box::new(Recompute::new(engine, self.function.clone())),
             false => engine,
         };
-        Ok(())
     }
 
     fn prepare(&mut self, accumulation: Accumulation, optimizer: Option<ModuleOptimizer>) {

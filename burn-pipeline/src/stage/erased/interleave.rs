@@ -15,14 +15,8 @@ pub(crate) trait InterleaveStage {
     /// Sets the seed that the forwards of the next batches draw random numbers from.
     fn set_forward_seed(&mut self, seed: ForwardSeed);
     /// Starts a forward or a backward in pieces.
-    ///
-    /// # Errors
-    /// As the same work in one piece.
     fn start_work(&mut self, work: StageWork) -> Result<WorkStarted, StageError>;
     /// Runs the rest of it.
-    ///
-    /// # Errors
-    /// If no such work has started.
     fn complete_work(&mut self, direction: Direction) -> Result<WorkResult, StageError>;
 }
 

@@ -14,5 +14,5 @@ mod typed;
 mod update;
 mod weights;
 
-pub use erased_stage::ErasedStage;
+pub(crate) use erased_stage::ErasedStage;
 pub(super) use typed::Typed;

@@ -11,9 +11,6 @@ pub(crate) trait UpdateStage {
     fn after_step(&mut self, observed: &[Vec<f64>]);
     /// Does the optimizer step each element of a parameter by itself, so that it can step shards? It is tried on a few
     /// elements of each parameter, two steps long.
-    ///
-    /// # Errors
-    /// What the device reports.
     fn steps_by_element(&self) -> Result<bool, StageError>;
 }
 

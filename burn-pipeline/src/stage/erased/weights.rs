@@ -25,14 +25,8 @@ pub(crate) trait StageWeights {
     /// Has the stage an optimizer?
     fn has_optimizer(&self) -> bool;
     /// What the optimizer keeps, by parameter; `None` without an optimizer.
-    ///
-    /// # Errors
-    /// If Burn cannot read the optimizer's record.
     fn optimizer_state(&self) -> Result<Option<HashMap<ParamId, ParameterState>>, StageError>;
     /// Keeps other values and optimizer state until they are adopted or declined; nothing else changes yet.
-    ///
-    /// # Errors
-    /// If the optimizer does not keep what it is given.
     fn offer(&mut self, state: StageState) -> Result<(), StageError>;
     /// Adopts what was offered, if anything was, and drops gradients and everything held.
     fn adopt(&mut self);

@@ -25,44 +25,41 @@ pub(in crate::stage) type WeightGradients = Vec<(ParamId, AnyTensor)>;
 
 /// The sum of weight gradients over microbatches, by parameter.
 #[derive(Debug, Default)]
-pub struct GradientStore {
+pub(crate) struct GradientStore {
     accumulation: Accumulation,
     sums: HashMap<ParamId, AnyTensor>,
     early: BTreeMap<usize, WeightGradients>,
     next: usize,
-    added: usize,
 }
 
 impl GradientStore {
     /// An empty store.
-    pub fn new(accumulation: Accumulation) -> Self {
+    pub(crate) fn new(accumulation: Accumulation) -> Self {
         Self { accumulation, ..Self::default() }
     }
 
     /// Starts a pass over microbatches `first`, `first + 1` and so on; their gradients are added to the sums so far.
     ///
     /// With ordered sums, `None` holds all gradients back until [`GradientStore::release`].
-    pub fn begin(&mut self, first: Option<usize>) {
+    pub(crate) fn begin(&mut self, first: Option<usize>) {
         self.next = first.unwrap_or(usize::MAX);
-        self.added = 0;
         self.early.clear();
     }
 
     /// The order in which gradients are added.
-    pub fn accumulation(&self) -> Accumulation {
+    pub(crate) fn accumulation(&self) -> Accumulation {
         self.accumulation
     }
 
     /// Adds the gradients that were held back, in microbatch order.
-    pub fn release(&mut self) {
+    pub(crate) fn release(&mut self) {
         for gradients in std::mem::take(&mut self.early).into_values() {
             self.sum(gradients);
         }
     }
 
     /// Adds the gradients of one microbatch.
-    pub fn add(&mut self, microbatch: usize, gradients: WeightGradients) {
-        self.added += 1;
+    pub(crate) fn add(&mut self, microbatch: usize, gradients: WeightGradients) {
         if self.accumulation == Accumulation::AsTheyCome {
             return self.sum(gradients);
         }
@@ -73,8 +70,7 @@ impl GradientStore {
         }
     }
 
-    /// Adds gradients that are sums over microbatches already. These microbatches are counted when their other gradients are
-    /// added.
+    /// Adds gradients that are sums over microbatches already.
     pub(crate) fn add_merged(&mut self, gradients: WeightGradients) {
         self.sum(gradients);
     }
@@ -89,13 +85,8 @@ impl GradientStore {
         }
     }
 
-    /// How many microbatches were added since [`GradientStore::begin`].
-    pub fn added(&self) -> usize {
-        self.added
-    }
-
     /// Multiplies every sum by a factor, in place; 1 costs nothing.
-    pub fn scale(&mut self, factor: f64) {
+    pub(crate) fn scale(&mut self, factor: f64) {
         if factor != 1.0 {
             let scaled = self.sums.drain().map(|(id, sum)| (id, sum.scale(factor))).collect();
             self.sums = scaled;
@@ -103,25 +94,24 @@ impl GradientStore {
     }
 
     /// The sum of one parameter.
-    pub fn get(&self, id: ParamId) -> Option<&AnyTensor> {
+    pub(crate) fn get(&self, id: ParamId) -> Option<&AnyTensor> {
         self.sums.get(&id)
     }
 
     /// Replaces the sum of one parameter.
-    pub fn set(&mut self, id: ParamId, gradient: AnyTensor) {
+    pub(crate) fn set(&mut self, id: ParamId, gradient: AnyTensor) {
         self.sums.insert(id, gradient);
     }
 
     /// Takes the sum of one parameter out.
-    pub fn remove(&mut self, id: ParamId) -> Option<AnyTensor> {
+    pub(crate) fn remove(&mut self, id: ParamId) -> Option<AnyTensor> {
         self.sums.remove(&id)
     }
 
     /// Drops all gradients.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.sums.clear();
         self.early.clear();
-        self.added = 0;
     }
 }
 

@@ -13,7 +13,8 @@ mod shared_error;
 mod weights;
 
 pub(super) use by_element::steps_by_element;
-pub use gradients::{Accumulation, GradientStore};
+pub use gradients::Accumulation;
+pub(crate) use gradients::GradientStore;
 pub(super) use gradients::{WeightGradients, collected};
 pub(crate) use named::NamedParameter;
 pub(super) use named::{named_parameters, parameter_ids, retie};

@@ -3,19 +3,19 @@
 use super::read::in_model_order;
 use crate::execute::ExecuteError;
 use crate::plan::{CheckedPlan, StageId};
-use crate::stage::{Batch, MetadataMode, Microbatches, StageMetadata};
+use crate::stage::{Batch, Microbatches, StageMetadata};
 use crate::train::control::Command;
 use crate::train::error::PipelineError;
 use crate::train::pipeline::Pipeline;
 use crate::train::step::{Rank, metadata_plan};
 use std::time::Instant;
 
-/// The metadata of some stages, and how all ranks know it.
-type Metadata = (MetadataMode, Vec<(StageId, StageMetadata)>);
+/// The metadata of some stages.
+type Metadata = Vec<(StageId, StageMetadata)>;
 
 impl Pipeline {
-    /// What crosses the boundary of each stage, in model order, and how that is known: as all stages declared it
-    /// (`StageBox::declare`), or else from a run on zeros of the shape of the batch's first microbatch. It trains nothing,
+    /// What crosses the boundary of each stage, in model order: as all stages declared it
+    /// (`StageBox::declare`), or else as found in a run on zeros of the shape of the batch's first microbatch. It trains nothing,
     /// but a stage that draws random numbers draws some. Where ranks are processes, of this process's stages.
     ///
     /// # Errors
@@ -39,11 +39,10 @@ impl Pipeline {
             true => Vec::new(),
             false => vec![batch.zeros(routes, 0)?, batch.zeros(routes, 1)?],
         };
-        let (modes, stages): (Vec<_>, Vec<_>) = self.ranks.ask(LearnMetadata { plan, zeros })?.into_iter().unzip();
-        let (mode, stages) = (modes.last().copied().unwrap_or(MetadataMode::Static), in_model_order(stages));
+        let stages = in_model_order(self.ranks.ask(LearnMetadata { plan, zeros })?);
         self.learns_metadata = false;
-        tracing::info!(?mode, stages = stages.len(), "stage metadata known");
-        Ok((mode, stages))
+        tracing::info!(declared = self.stages.are_declared(), stages = stages.len(), "stage metadata known");
+        Ok(stages)
     }
 }
 
@@ -58,7 +57,6 @@ impl Command for LearnMetadata {
     const NAME: &'static str = "learning the stages' metadata";
 
     fn run(&self, rank: &mut Rank, _: Instant) -> Result<Metadata, ExecuteError> {
-        let (mode, stages) = rank.learn_metadata(&self.plan, &self.zeros)?;
-        Ok((mode, stages.into_iter().collect()))
+        Ok(rank.learn_metadata(&self.plan, &self.zeros)?.into_iter().collect())
     }
 }

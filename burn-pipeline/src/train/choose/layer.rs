@@ -28,11 +28,9 @@ pub(super) struct MeasuredLayer<'a> {
 impl MeasuredLayer<'_> {
     /// Captures the layer and counts; or tells why it cannot be captured.
     pub(super) fn count(&mut self) -> Result<Option<String>, StageError> {
-        let captured = self.held.choose(SplitBackward::Captured, true, false).and_then(|()| {
-            self.held.gradients().begin(Some(0));
-            self.held.forward(self.call.clone())
-        });
-        match captured {
+        self.held.choose(SplitBackward::Captured, true, false);
+        self.held.gradients().begin(Some(0));
+        match self.held.forward(self.call.clone()) {
             Ok(_) => {}
             Err(StageError::Unsupported(reason)) => return Ok(Some(reason)),
             Err(error) => return Err(error),
@@ -52,7 +50,7 @@ impl MeasuredLayer<'_> {
 
     /// Times the layer, and gives its output.
     pub(super) fn time(&mut self, builder: &Builder, rounds: usize) -> Result<Payload, StageError> {
-        self.held.choose(builder.split, true, builder.keep_outputs)?;
+        self.held.choose(builder.split, true, builder.keep_outputs);
         self.held.prepare(builder.accumulation, None);
         let (held, call, device) = (self.held.as_mut(), &self.call, self.device);
         let [mut forward, mut input, mut weight, mut backward] = [const { Vec::new() }; 4];

@@ -82,13 +82,12 @@ impl Blueprint {
         let context = StageContext { index: stage.index(), stages: placement.stages(), rank, device: device.clone() };
         let make = || {
             let mut held = factory(&context).into_inner();
-            let chosen = held.choose(builder.split, splits.contains(&stage), builder.keep_outputs);
-            chosen.map_err(|error| ExecuteError::Device { rank, message: error.to_string() })?;
+            held.choose(builder.split, splits.contains(&stage), builder.keep_outputs);
             held.prepare(builder.accumulation, builder.optimizers.as_ref().map(|make| make()));
             Ok(held)
         };
         let held = caught(rank, || format!("building stage {stage}"), make)?;
-        tracing::info!(rank, %stage, module = held.module_type(), engine = %held.report().engine, "stage built");
+        tracing::info!(rank, %stage, module = held.module_type(), captured = held.report().captured, "stage built");
         Ok(held)
     }
 

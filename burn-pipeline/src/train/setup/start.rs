@@ -63,18 +63,15 @@ impl Builder {
 
     /// The plan for one rank of processes, checked against the link, and the rank's device.
     fn prepare(&self, link: &dyn Link) -> Result<(Plans, Device), BuildError> {
-        let (capabilities, linked, replicas) = (link.capabilities(), link.ranks(), self.replicas);
-        if !capabilities.ordered {
-            return Err(BuildError::Unordered);
-        }
-        let plans = self.plans(capabilities.transport)?;
+        let (transport, linked, replicas) = (link.transport(), link.ranks(), self.replicas);
+        let plans = self.plans(transport)?;
         let ranks = plans.placement().ranks();
         match replicas {
             _ if plans.ranks() == linked => {}
             1 => return Err(BuildError::Ranks { ranks, linked }),
             _ => return Err(BuildError::Replicas { ranks, replicas, linked }),
         }
-        if replicas > 1 && capabilities.transport == Transport::Rendezvous {
+        if replicas > 1 && transport == Transport::Rendezvous {
             return Err(BuildError::Rendezvous);
         }
         Ok((plans, self.device(link.rank(), linked)?))
@@ -126,9 +123,9 @@ impl Builder {
         job: Option<Job>,
     ) -> Result<Pipeline, BuildError> {
         // What was proved for a stricter transport is priced for the link's own.
-        let simulate = links.first().map_or_else(SimulateOptions::default, |link| {
-            let capabilities = link.capabilities();
-            SimulateOptions { transport: capabilities.transport, overlap: capabilities.overlaps }
+        let simulate = links.first().map_or_else(SimulateOptions::default, |link| SimulateOptions {
+            transport: link.transport(),
+            overlap: link.overlaps(),
         });
         let (processes, first_rank) = (job.is_some(), links.first().map_or(0, |link| link.rank()));
         let (timeout, threads, validate, seed) = (self.timeout, self.threads, self.validate, self.seed);

@@ -1,6 +1,6 @@
 //! How a rank learns the tensor specs at its stages' boundaries; see [`StageMetadata`].
 //!
-//! 1. All ranks vote: the mode is static if every stage of every rank has declared its specs.
+//! 1. All ranks vote: declarations count if every stage of every rank has declared its specs.
 //! 2. Otherwise all stages run one microbatch of zeros a route, forward and backward, in model order: once with as many
 //!    samples as the first microbatch has, and once with one more. Weights and running statistics are restored; gradients
 //!    gathered so far are kept.
@@ -14,9 +14,7 @@ use crate::execute::{ExecuteError, RecordedSpecs, ReplicaShare, Run, Seeding, Sp
 use crate::link::{Activity, expect_all, gather};
 use crate::pass::insert_transfers;
 use crate::plan::{Action, CheckOptions, CheckedPlan, Op, Placement, Plan, SkipEdge, StageId};
-use crate::stage::{
-    AnyTensor, GradientStore, MetadataMode, Microbatches, StageError, StageMetadata, StagePort, Validate,
-};
+use crate::stage::{AnyTensor, GradientStore, Microbatches, StageError, StageMetadata, StagePort, Validate};
 use crate::train::error::BuildError;
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -49,16 +47,15 @@ impl Rank {
         &mut self,
         plan: &CheckedPlan,
         zeros: &[Microbatches],
-    ) -> Result<(MetadataMode, Metadata), ExecuteError> {
+    ) -> Result<Metadata, ExecuteError> {
         let declared = self.declared();
-        let is_static = declared.len() == self.executor.stages().len();
-        let mode = self.vote(is_static)?;
-        let RecordedSpecs { stages: metadata, sent } = match mode {
-            MetadataMode::Static => {
+        let all_here = declared.len() == self.executor.stages().len();
+        let RecordedSpecs { stages: metadata, sent } = match self.all_declared(all_here)? {
+            true => {
                 let sent = expected_messages(plan.plan(), self.executor.grid(), &declared);
                 RecordedSpecs { stages: declared, sent }
             }
-            MetadataMode::Dynamic => {
+            false => {
                 let found = self.run_on_zeros(plan, zeros)?;
                 self.compare(&declared, &found.stages)?;
                 found
@@ -72,7 +69,7 @@ impl Rank {
             Validate::Off => SpecCheck::Off,
             Validate::FirstStep | Validate::EveryMicrobatch => SpecCheck::Compare(metadata.clone()),
         };
-        Ok((mode, metadata))
+        Ok(metadata)
     }
 
     fn declared(&mut self) -> Metadata {
@@ -80,13 +77,12 @@ impl Rank {
         stages.filter_map(|(&stage, held)| Some((stage, held.options().declared.as_ref()?.clone()))).collect()
     }
 
-    /// The one mode of all ranks.
-    fn vote(&mut self, is_static: bool) -> Result<MetadataMode, ExecuteError> {
+    /// Have all stages of all ranks declared their specs?
+    fn all_declared(&mut self, all_here: bool) -> Result<bool, ExecuteError> {
         let deadline = self.executor.deadline();
         self.executor.link().set_activity(Activity::Gathering);
-        let votes = gather(self.executor.link(), &is_static, deadline).map_err(|source| self.link_error(source))?;
-        let all = votes.into_iter().all(|vote| vote);
-        Ok(if all { MetadataMode::Static } else { MetadataMode::Dynamic })
+        let votes = gather(self.executor.link(), &all_here, deadline).map_err(|source| self.link_error(source))?;
+        Ok(votes.into_iter().all(|vote| vote))
     }
 
     fn run_on_zeros(&mut self, plan: &CheckedPlan, zeros: &[Microbatches]) -> Result<RecordedSpecs, ExecuteError> {

@@ -16,7 +16,7 @@ impl<M: Stage> Captured<M> {
         let runs: Option<Vec<&MicrobatchRun>> =
             microbatches.iter().map(|microbatch| self.halfway.get(microbatch)).collect();
         let Some((first, rest)) = runs.as_deref().and_then(<[_]>::split_first) else { return false };
-        let products = first.stage.programs.merged_weight().products();
+        let products = &first.stage.programs.merged_weight().products;
         runs.iter().flatten().all(|run| run.is_whole())
             && rest.iter().all(|run| Arc::ptr_eq(&run.stage, &first.stage))
             && products.iter().any(|product| product.is_worth(microbatches.len()))
@@ -36,15 +36,15 @@ impl<M: Stage> Captured<M> {
             run.load(Phase::Input, || Parameters::of(module))?;
             let stage = run.stage.clone();
             let merged = stage.programs.merged_weight();
-            let mut given = run.run(merged.program()).into_iter();
-            operands.resize_with(merged.products().len(), Vec::new);
+            let mut given = run.run(&merged.program).into_iter();
+            operands.resize_with(merged.products.len(), Vec::new);
             operands.iter_mut().for_each(|pairs| pairs.extend(given.next().zip(given.next())));
             let gradient = |(&place, gradient)| (stage.weight(place), AnyTensor::from_dispatch(gradient));
-            store.add(microbatch, merged.others().iter().zip(given).map(gradient).collect());
+            store.add(microbatch, merged.others.iter().zip(given).map(gradient).collect());
             alike = Some(stage.clone());
         }
         let Some(stage) = alike else { return Ok(()) };
-        let products = stage.programs.merged_weight().products().iter().zip(operands);
+        let products = stage.programs.merged_weight().products.iter().zip(operands);
         let gradient = |(product, operands): (&Product, _)| {
             product.over(operands).map(|sum| (stage.weight(product.gradient), AnyTensor::from_dispatch(sum)))
         };

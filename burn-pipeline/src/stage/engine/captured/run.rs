@@ -9,7 +9,7 @@ use crate::stage::Stage;
 use crate::stage::engine::call::{ForwardCall, ForwardOutput, Gradients};
 use crate::stage::engine::contract::{Engine, EngineState};
 use crate::stage::engine::function::StageFunction;
-use crate::stage::engine::report::{ActivationBytes, EngineKind, EngineReport};
+use crate::stage::engine::report::{ActivationBytes, EngineReport};
 use crate::stage::engine::work::{Direction, StageWork, WorkResult, WorkStarted};
 use crate::stage::error::StageError;
 use crate::stage::state::{Accumulation, GradientStore};
@@ -212,8 +212,7 @@ impl<M: Stage> EngineState for Captured<M> {
         };
         let deferred = self.eager.report().deferred;
         let captured = self.known.is_empty() || !programs.is_empty();
-        let engine = if captured { EngineKind::Captured } else { EngineKind::Eager };
-        EngineReport { engine, reason, deferred, programs }
+        EngineReport { captured, reason, deferred, programs }
     }
 
     fn advance(&mut self, direction: Direction, pieces: usize) -> Result<(), StageError> {
