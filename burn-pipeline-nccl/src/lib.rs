@@ -5,7 +5,7 @@
 //!
 //! Guarantees: tensors go from GPU to GPU, in a queue of their own, while ranks compute; a send never blocks the rank
 //! that sends; messages from one rank to another keep their order; queues of different ranks never wait in a circle,
-//! whatever is sent (`pairing.rs`, with a proof); every wait ends at its deadline; a rank that fails or is lost makes all
+//! whatever is sent (`host/pairing.rs`, with a proof); every wait ends at its deadline; a rank that fails or is lost makes all
 //! others abort and return an error that names it.
 //!
 //! 1. The ranks connect over TCP, at `MASTER_ADDR` and `MASTER_PORT` (`NcclLink::connect`), or over a link that they have
@@ -14,7 +14,7 @@
 //!    tensors that are not on this rank's GPU goes over the connection as a whole.
 //! 2. Rank 0 makes NCCL's id, and all ranks get it by a gather. Joining does not block: it ends at the deadline, or when
 //!    another rank is lost. Neighbours exchange a few bytes at once, because NCCL connects ranks at the first transfer.
-//! 3. A rank has one communicator and one queue, used by one thread (`progress.rs`). A tensor that is sent is first offered
+//! 3. A rank has one communicator and one queue, used by one thread (`cuda/progress.rs`). A tensor that is sent is first offered
 //!    to its receiver. Pairs of ranks agree what goes next, and all that they have for each other then is one NCCL group,
 //!    in both directions.
 //! 4. `Ordering` says how transfers keep their order relative to CubeCL's queues: on the host, or by events over the
@@ -29,43 +29,14 @@
 //! or its collectives beside this link, because their communicators would have to agree in order with this link's; and do
 //! not run a capture of Burn's (`capture()`) while `Ordering::Context` is used.
 //!
-//! Reading order: `link.rs` (the rank's own thread), `progress.rs` (the thread that calls NCCL), `pairing.rs` (what goes
-//! next), `order.rs` and `tensors.rs` (CubeCL's queues and memory), `communicator.rs` and `gpu.rs` (NCCL and the driver).
+//! Reading order: in `cuda`, `link.rs` (the rank's own thread) and `progress.rs` (the thread that calls NCCL); in `host`,
+//! `pairing.rs` (what goes next); then in `cuda` `order.rs` and `tensors.rs` (CubeCL's queues and memory), `communicator.rs`
+//! and `gpu.rs` (NCCL and the driver).
 
 #[cfg(feature = "cuda")]
-mod command;
-#[cfg(feature = "cuda")]
-mod communicator;
+mod cuda;
 #[cfg(any(test, feature = "cuda"))]
-mod config;
-#[cfg(feature = "cuda")]
-mod error;
-#[cfg(feature = "cuda")]
-mod gpu;
-#[cfg(feature = "cuda")]
-mod inbox;
-#[cfg(feature = "cuda")]
-mod link;
-#[cfg(feature = "cuda")]
-mod options;
-#[cfg(feature = "cuda")]
-mod order;
-#[cfg(any(test, feature = "cuda"))]
-mod pairing;
-#[cfg(feature = "cuda")]
-mod progress;
-#[cfg(feature = "cuda")]
-mod start;
-#[cfg(any(test, feature = "cuda"))]
-mod sums;
-#[cfg(feature = "cuda")]
-mod tensors;
+mod host;
 
 #[cfg(feature = "cuda")]
-pub use error::NcclError;
-#[cfg(feature = "cuda")]
-pub use link::NcclLink;
-#[cfg(feature = "cuda")]
-pub use options::NcclOptions;
-#[cfg(feature = "cuda")]
-pub use order::Ordering;
+pub use cuda::{NcclError, NcclLink, NcclOptions, Ordering};

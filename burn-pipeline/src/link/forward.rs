@@ -29,118 +29,60 @@
 #[macro_export]
 macro_rules! forward_link {
     ($link:ident: $($method:ident),+ $(,)?) => { $($crate::forward_link!(@ $link $method);)+ };
-    (@ $link:ident rank) => {
-        fn rank(&self) -> usize {
-            self.$link.rank()
-        }
-    };
-    (@ $link:ident ranks) => {
-        fn ranks(&self) -> usize {
-            self.$link.ranks()
-        }
-    };
-    (@ $link:ident transport) => {
-        fn transport(&self) -> $crate::plan::Transport {
-            self.$link.transport()
-        }
-    };
-    (@ $link:ident overlaps) => {
-        fn overlaps(&self) -> bool {
-            self.$link.overlaps()
-        }
-    };
+    (@ $link:ident rank) => { $crate::forward_link!(@get $link rank(self) -> usize); };
+    (@ $link:ident ranks) => { $crate::forward_link!(@get $link ranks(self) -> usize); };
+    (@ $link:ident transport) => { $crate::forward_link!(@get $link transport(self) -> $crate::plan::Transport); };
+    (@ $link:ident overlaps) => { $crate::forward_link!(@get $link overlaps(self) -> bool); };
     (@ $link:ident monitor) => {
-        fn monitor(&self) -> ::std::sync::Arc<dyn $crate::link::Monitor> {
-            self.$link.monitor()
-        }
+        $crate::forward_link!(@get $link monitor(self) -> ::std::sync::Arc<dyn $crate::link::Monitor>);
     };
     (@ $link:ident to_device) => {
-        fn to_device(&self, payload: $crate::stage::Payload) -> $crate::stage::Payload {
-            self.$link.to_device(payload)
-        }
+        $crate::forward_link!(@get $link to_device(self, payload: $crate::stage::Payload) -> $crate::stage::Payload);
     };
     (@ $link:ident set_activity) => {
-        fn set_activity(&mut self, activity: $crate::link::Activity) {
-            self.$link.set_activity(activity);
-        }
+        $crate::forward_link!(@do $link set_activity(self, activity: $crate::link::Activity));
     };
     (@ $link:ident send) => {
-        fn send(
-            &mut self,
-            to: usize,
-            message: $crate::link::Message,
-            deadline: ::std::time::Instant,
-        ) -> Result<(), $crate::link::LinkError> {
-            self.$link.send(to, message, deadline)
-        }
+        $crate::forward_link!(@do $link send(self, to: usize, message: $crate::link::Message, deadline: ::std::time::Instant)
+            -> Result<(), $crate::link::LinkError>);
     };
     (@ $link:ident receive) => {
-        fn receive(
-            &mut self,
-            from: usize,
-            header: $crate::link::Header,
-            deadline: ::std::time::Instant,
-        ) -> Result<$crate::stage::Payload, $crate::link::LinkError> {
-            self.$link.receive(from, header, deadline)
-        }
+        $crate::forward_link!(@do $link receive(self, from: usize, header: $crate::link::Header, deadline: ::std::time::Instant)
+            -> Result<$crate::stage::Payload, $crate::link::LinkError>);
     };
     (@ $link:ident expect) => {
-        fn expect(&mut self, messages: &[$crate::link::ExpectedMessage]) -> Result<(), $crate::link::LinkError> {
-            self.$link.expect(messages)
-        }
+        $crate::forward_link!(@do $link expect(self, messages: &[$crate::link::ExpectedMessage])
+            -> Result<(), $crate::link::LinkError>);
     };
     (@ $link:ident probe) => {
-        fn probe(
-            &mut self,
-            from: &[usize],
-            deadline: ::std::time::Instant,
-        ) -> Result<Option<(usize, $crate::link::Header)>, $crate::link::LinkError> {
-            self.$link.probe(from, deadline)
-        }
+        $crate::forward_link!(@do $link probe(self, from: &[usize], deadline: ::std::time::Instant)
+            -> Result<Option<(usize, $crate::link::Header)>, $crate::link::LinkError>);
     };
     (@ $link:ident all_gather) => {
-        fn all_gather(
-            &mut self,
-            bytes: Vec<u8>,
-            deadline: ::std::time::Instant,
-        ) -> Result<Vec<Vec<u8>>, $crate::link::LinkError> {
-            self.$link.all_gather(bytes, deadline)
-        }
+        $crate::forward_link!(@do $link all_gather(self, bytes: Vec<u8>, deadline: ::std::time::Instant)
+            -> Result<Vec<Vec<u8>>, $crate::link::LinkError>);
     };
     (@ $link:ident form_groups) => {
-        fn form_groups(
-            &mut self,
-            groups: &[Vec<usize>],
-            deadline: ::std::time::Instant,
-        ) -> Result<(), $crate::link::LinkError> {
-            self.$link.form_groups(groups, deadline)
-        }
+        $crate::forward_link!(@do $link form_groups(self, groups: &[Vec<usize>], deadline: ::std::time::Instant)
+            -> Result<(), $crate::link::LinkError>);
     };
     (@ $link:ident send_in) => {
-        fn send_in(
-            &mut self,
-            group: usize,
-            to: usize,
-            message: $crate::link::Message,
-            deadline: ::std::time::Instant,
-        ) -> Result<(), $crate::link::LinkError> {
-            self.$link.send_in(group, to, message, deadline)
-        }
+        $crate::forward_link!(@do $link send_in(self, group: usize, to: usize, message: $crate::link::Message, deadline: ::std::time::Instant)
+            -> Result<(), $crate::link::LinkError>);
     };
     (@ $link:ident receive_in) => {
-        fn receive_in(
-            &mut self,
-            group: usize,
-            from: usize,
-            header: $crate::link::Header,
-            deadline: ::std::time::Instant,
-        ) -> Result<$crate::stage::Payload, $crate::link::LinkError> {
-            self.$link.receive_in(group, from, header, deadline)
+        $crate::forward_link!(@do $link receive_in(self, group: usize, from: usize, header: $crate::link::Header, deadline: ::std::time::Instant)
+            -> Result<$crate::stage::Payload, $crate::link::LinkError>);
+    };
+    (@ $link:ident abort) => { $crate::forward_link!(@do $link abort(self, message: String)); };
+    (@get $link:ident $name:ident($this:ident $(, $argument:ident: $type:ty)*) $(-> $out:ty)?) => {
+        fn $name(&$this $(, $argument: $type)*) $(-> $out)? {
+            $this.$link.$name($($argument),*)
         }
     };
-    (@ $link:ident abort) => {
-        fn abort(&mut self, message: String) {
-            self.$link.abort(message);
+    (@do $link:ident $name:ident($this:ident $(, $argument:ident: $type:ty)*) $(-> $out:ty)?) => {
+        fn $name(&mut $this $(, $argument: $type)*) $(-> $out)? {
+            $this.$link.$name($($argument),*)
         }
     };
 }

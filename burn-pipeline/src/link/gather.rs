@@ -14,10 +14,7 @@ use std::time::Instant;
 ///
 /// The type must not use serde attributes that leave fields out (`skip_serializing_if`, `untagged`, `flatten`): the encoding
 /// does not write field names.
-///
-/// # Errors
-/// As [`Link::all_gather`]; [`LinkError::Gather`] if a value cannot be encoded, or a rank sent something else.
-pub fn gather<T: Serialize + DeserializeOwned>(
+pub(crate) fn gather<T: Serialize + DeserializeOwned>(
     link: &mut dyn Link,
     own: &T,
     deadline: Instant,

@@ -76,8 +76,7 @@ pub trait Link: Send {
         Ok(None)
     }
 
-    /// Gives every rank the bytes of all ranks, in rank order. All ranks must call it, in the same order. For values of a
-    /// type, use [`gather`](super::gather()).
+    /// Gives every rank the bytes of all ranks, in rank order. All ranks must call it, in the same order.
     ///
     /// # Errors
     /// If another rank failed, or the deadline passed.

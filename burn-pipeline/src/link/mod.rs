@@ -42,7 +42,7 @@ pub use delayed::Delayed;
 pub use error::{Failure, LinkError};
 pub(crate) use expect::expect_all;
 pub use expected::ExpectedMessage;
-pub use gather::gather;
+pub(crate) use gather::gather;
 pub use header::{Header, Message, MessageKind};
 pub use launch::{Launch, LaunchError};
 pub use launcher::Launcher;

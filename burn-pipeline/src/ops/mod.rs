@@ -9,8 +9,7 @@ mod seed;
 
 pub(crate) use deferred::DeferredCall;
 pub use deferred::{Deferral, DeferredError, DeferredForward, DeferredOp, deferred, expert_matmul};
-pub use seed::HeldOutputs;
-pub(crate) use seed::{HeldNode, OutputGradient};
+pub(crate) use seed::{HeldNode, HeldOutputs, OutputGradient};
 
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::tensor::FloatTensor;

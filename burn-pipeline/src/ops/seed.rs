@@ -52,7 +52,7 @@ pub(crate) struct OutputGradient(DispatchTensor);
 
 /// The outputs of a forward, between it and its backward: graph nodes without storage.
 #[derive(Debug)]
-pub struct HeldOutputs {
+pub(crate) struct HeldOutputs {
     /// A scalar that tracks nothing.
     start: DispatchTensor,
     nodes: Vec<HeldNode>,
@@ -61,7 +61,7 @@ pub struct HeldOutputs {
 impl HeldOutputs {
     /// Takes the float outputs of a stage, under autodiff. `None` if no output depends on anything that needs a gradient, so
     /// that there is no backward to run.
-    pub fn new(outputs: Vec<DispatchTensor>) -> Option<Self> {
+    pub(crate) fn new(outputs: Vec<DispatchTensor>) -> Option<Self> {
         let like = outputs.iter().find(|output| Dispatch::is_tracked(output))?;
         let start = scalar_like(like);
         let nodes = outputs.into_iter().map(|output| {
@@ -74,7 +74,7 @@ impl HeldOutputs {
 
     /// The root of the backward, given the gradient of each output in order: without autodiff, of the output's shape,
     /// element type and device. `None` where no output that depends on anything has a gradient.
-    pub fn seed(self, gradients: Vec<Option<DispatchTensor>>) -> Option<DispatchTensor> {
+    pub(crate) fn seed(self, gradients: Vec<Option<DispatchTensor>>) -> Option<DispatchTensor> {
         let given = self.nodes.into_iter().zip(gradients).filter_map(|(node, gradient)| Some((node, gradient?)));
         let root = given
             .fold(self.start, |chain, (node, gradient)| Dispatch::seed_output(chain, node, OutputGradient(gradient)));

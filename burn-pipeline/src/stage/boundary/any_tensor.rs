@@ -50,6 +50,17 @@ impl std::fmt::Display for TensorKind {
     }
 }
 
+/// Calls the function of Burn's dispatch layer for a kind of tensor.
+macro_rules! by_kind {
+    ($kind:expr, $float:ident | $int:ident | $bool:ident($($argument:expr),*)) => {
+        match $kind {
+            TensorKind::Float => Dispatch::$float($($argument),*),
+            TensorKind::Int => Dispatch::$int($($argument),*),
+            TensorKind::Bool => Dispatch::$bool($($argument),*),
+        }
+    };
+}
+
 /// A tensor of any rank, kind and device.
 #[derive(Clone, Debug)]
 pub struct AnyTensor(DispatchTensor);
@@ -82,11 +93,7 @@ impl AnyTensor {
     pub fn from_data_exact(data: TensorData, device: &Device) -> Self {
         let plain = device.clone().inner();
         let target = plain.as_dispatch();
-        Self(match TensorKind::of(data.dtype()) {
-            TensorKind::Float => Dispatch::float_from_data(data, target),
-            TensorKind::Int => Dispatch::int_from_data(data, target),
-            TensorKind::Bool => Dispatch::bool_from_data(data, target),
-        })
+        Self(by_kind!(TensorKind::of(data.dtype()), float_from_data | int_from_data | bool_from_data(data, target)))
     }
 
     /// Unwraps to what Burn's dispatch layer works on.
@@ -145,11 +152,7 @@ impl AnyTensor {
         if !self.device_is_autodiff() {
             return self;
         }
-        Self(match self.kind() {
-            TensorKind::Float => Dispatch::inner(self.0),
-            TensorKind::Int => Dispatch::int_inner(self.0),
-            TensorKind::Bool => Dispatch::bool_inner(self.0),
-        })
+        Self(by_kind!(self.kind(), inner | int_inner | bool_inner(self.0)))
     }
 
     fn device_is_autodiff(&self) -> bool {
@@ -159,11 +162,7 @@ impl AnyTensor {
     /// The same tensor as a leaf of a new graph; `tracked` asks for its gradient (floats only).
     pub fn leaf(self, strategy: GradientCheckpointingStrategy, tracked: bool) -> Self {
         let plain = self.inner();
-        let mut tensor = match plain.kind() {
-            TensorKind::Float => Dispatch::from_inner(plain.0),
-            TensorKind::Int => Dispatch::int_from_inner(plain.0),
-            TensorKind::Bool => Dispatch::bool_from_inner(plain.0),
-        };
+        let mut tensor = by_kind!(plain.kind(), from_inner | int_from_inner | bool_from_inner(plain.0));
         tensor.autodiff = burn::backend::DispatchAutodiffContext::Enabled(strategy);
         let float = TensorKind::of(tensor.dtype()) == TensorKind::Float;
         Self(if float && tracked { Dispatch::float_set_require_grad(tensor, true) } else { tensor })
@@ -177,11 +176,7 @@ impl AnyTensor {
     /// Zeros (false, of booleans) of this kind, element type and device, without autodiff.
     pub fn zeros(&self, shape: Shape) -> Self {
         let (device, dtype) = (self.device().inner(), self.dtype());
-        Self(match self.kind() {
-            TensorKind::Float => Dispatch::float_zeros(shape, device.as_dispatch(), dtype.into()),
-            TensorKind::Int => Dispatch::int_zeros(shape, device.as_dispatch(), dtype.into()),
-            TensorKind::Bool => Dispatch::bool_zeros(shape, device.as_dispatch(), dtype.into()),
-        })
+        Self(by_kind!(self.kind(), float_zeros | int_zeros | bool_zeros(shape, device.as_dispatch(), dtype.into())))
     }
 
     /// The same tensor on another device; the handle itself if it is there already.
@@ -190,11 +185,7 @@ impl AnyTensor {
             return self;
         }
         let target = device.as_dispatch();
-        Self(match self.kind() {
-            TensorKind::Float => Dispatch::float_to_device(self.0, target),
-            TensorKind::Int => Dispatch::int_to_device(self.0, target),
-            TensorKind::Bool => Dispatch::bool_to_device(self.0, target),
-        })
+        Self(by_kind!(self.kind(), float_to_device | int_to_device | bool_to_device(self.0, target)))
     }
 
     /// The part `[start, end)` along a dimension.
@@ -202,31 +193,19 @@ impl AnyTensor {
         let shape = self.shape();
         let whole = |d: usize| if d == dim { Slice::from(start..end) } else { Slice::from(0..shape[d]) };
         let slices: Vec<Slice> = (0..shape.num_dims()).map(whole).collect();
-        Self(match self.kind() {
-            TensorKind::Float => Dispatch::float_slice(self.0, &slices),
-            TensorKind::Int => Dispatch::int_slice(self.0, &slices),
-            TensorKind::Bool => Dispatch::bool_slice(self.0, &slices),
-        })
+        Self(by_kind!(self.kind(), float_slice | int_slice | bool_slice(self.0, &slices)))
     }
 
     /// The same elements in another shape, which must have as many.
     pub fn reshape(self, shape: Shape) -> Self {
-        Self(match self.kind() {
-            TensorKind::Float => Dispatch::float_reshape(self.0, shape),
-            TensorKind::Int => Dispatch::int_reshape(self.0, shape),
-            TensorKind::Bool => Dispatch::bool_reshape(self.0, shape),
-        })
+        Self(by_kind!(self.kind(), float_reshape | int_reshape | bool_reshape(self.0, shape)))
     }
 
     /// Joins pieces of one kind along a dimension; `None` if there is none.
     pub fn cat(pieces: Vec<AnyTensor>, dim: usize) -> Option<Self> {
         let kind = pieces.first()?.kind();
         let pieces: Vec<DispatchTensor> = pieces.into_iter().map(|t| t.0).collect();
-        Some(Self(match kind {
-            TensorKind::Float => Dispatch::float_cat(pieces, dim),
-            TensorKind::Int => Dispatch::int_cat(pieces, dim),
-            TensorKind::Bool => Dispatch::bool_cat(pieces, dim),
-        }))
+        Some(Self(by_kind!(kind, float_cat | int_cat | bool_cat(pieces, dim))))
     }
 
     /// The sum of two float tensors of one shape; the left one's storage is reused where nobody else holds it.

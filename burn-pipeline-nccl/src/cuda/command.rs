@@ -1,8 +1,7 @@
 //! What the thread that serves a link is asked to do, and how it answers.
 
-use crate::communicator::Collective;
-use crate::gpu::Event;
-use crate::inbox::Slot;
+use super::gpu::Event;
+use super::inbox::Slot;
 use burn_cubecl::tensor::CubeTensor;
 use burn_pipeline::link::LinkError;
 use burn_pipeline::link::kit::Frame;
@@ -26,12 +25,11 @@ pub(crate) enum Command {
     Close,
 }
 
-/// A rank's part in a collective.
+/// A rank's part in a sum over a group.
 pub(crate) struct Collect {
     pub(crate) group: u32,
     pub(crate) round: u64,
     pub(crate) members: Vec<usize>,
-    pub(crate) operation: Collective,
     /// `None` for a tensor that this rank lacks.
     pub(crate) tensors: Vec<Option<CubeTensor>>,
     pub(crate) done: Answer<Vec<Option<CubeTensor>>>,

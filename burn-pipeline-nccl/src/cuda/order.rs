@@ -12,8 +12,8 @@
 //!
 //! Events over the context also wait for earlier transfers. That costs nothing: transfers run in one order anyhow.
 
-use crate::error::NcclError;
-use crate::gpu::{Event, Gpu, Stream};
+use super::error::NcclError;
+use super::gpu::{Event, Gpu, Stream};
 use burn::tensor::Device;
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! How a link over NCCL is made.
 
-use crate::order::Ordering;
+use super::order::Ordering;
 use std::time::Duration;
 
 /// How a link over NCCL is made.

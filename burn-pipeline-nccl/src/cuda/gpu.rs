@@ -3,7 +3,7 @@
 //! CubeCL exposes neither its streams nor its events, so nothing here touches them. The order between its queues and this
 //! one is made on the host, or by events over the whole context (`order.rs`).
 
-use crate::error::NcclError;
+use super::error::NcclError;
 use cudarc::driver::{CudaContext, DriverError, result, sys};
 use std::sync::Arc;
 

@@ -1,14 +1,14 @@
 //! One rank's end of a link over NCCL.
 
-use crate::command::{Answer, Answered, Collect, Command};
-use crate::communicator::{self, Collective, Id};
-use crate::error::NcclError;
-use crate::gpu::Gpu;
-use crate::inbox::{Content, Inbox, Slot};
-use crate::options::NcclOptions;
-use crate::order::{Order, Ordering};
-use crate::start::Start;
-use crate::tensors::{cuda_device, from_cube, into_cube, is_on};
+use super::command::{Answer, Answered, Collect, Command};
+use super::communicator::{self, Id};
+use super::error::NcclError;
+use super::gpu::Gpu;
+use super::inbox::{Content, Inbox, Slot};
+use super::options::NcclOptions;
+use super::order::{Order, Ordering};
+use super::start::Start;
+use super::tensors::{cuda_device, from_cube, into_cube, is_on};
 use burn::tensor::Device;
 use burn_cubecl::tensor::CubeTensor;
 use burn_pipeline::link::kit::{
@@ -136,78 +136,11 @@ impl NcclLink {
         Ok((order, thread))
     }
 
-    /// Sums tensors over a group and gives each member some rows of the sums: rows `[i * n / members, (i + 1) * n /
-    /// members)` to the group's i-th member. The first dimension of every tensor must be a multiple of the number of
-    /// members.
-    ///
-    /// All members call it for the same groups in the same order, with tensors of the same shapes and element types.
-    ///
-    /// # Errors
-    /// If another rank failed, the deadline passed, or the lists differ.
-    pub fn reduce_scatter_rows(
+    /// A sum over a group's communicator.
+    fn sum(
         &mut self,
         group: usize,
         ranks: &[usize],
-        tensors: Vec<AnyTensor>,
-        deadline: Instant,
-    ) -> Result<Vec<AnyTensor>, LinkError> {
-        for (place, tensor) in tensors.iter().enumerate() {
-            let rows = tensor.shape().first().copied().unwrap_or(0);
-            if tensor.rank() == 0 || !rows.is_multiple_of(ranks.len().max(1)) {
-                let reason = format!("tensor {place} has {rows} row(s), which {} members cannot share", ranks.len());
-                return Err(LinkError::Lists { rank: self.rank(), peer: self.rank(), reason });
-            }
-        }
-        self.collective_of_all(group, ranks, Collective::ReduceScatter, tensors, deadline)
-    }
-
-    /// Joins the members' tensors along their first dimension, in rank order, on every member.
-    ///
-    /// # Errors
-    /// As [`NcclLink::reduce_scatter_rows`].
-    pub fn all_gather_rows(
-        &mut self,
-        group: usize,
-        ranks: &[usize],
-        tensors: Vec<AnyTensor>,
-        deadline: Instant,
-    ) -> Result<Vec<AnyTensor>, LinkError> {
-        self.collective_of_all(group, ranks, Collective::AllGather, tensors, deadline)
-    }
-
-    /// Gives every member the tensors of the group's `root`-th member. The others pass tensors of the same shapes and
-    /// element types, whose elements are not read.
-    ///
-    /// # Errors
-    /// As [`NcclLink::reduce_scatter_rows`].
-    pub fn broadcast_like(
-        &mut self,
-        group: usize,
-        ranks: &[usize],
-        root: usize,
-        tensors: Vec<AnyTensor>,
-        deadline: Instant,
-    ) -> Result<Vec<AnyTensor>, LinkError> {
-        self.collective_of_all(group, ranks, Collective::Broadcast { root }, tensors, deadline)
-    }
-
-    fn collective_of_all(
-        &mut self,
-        group: usize,
-        ranks: &[usize],
-        operation: Collective,
-        tensors: Vec<AnyTensor>,
-        deadline: Instant,
-    ) -> Result<Vec<AnyTensor>, LinkError> {
-        let tensors = tensors.into_iter().map(Some).collect();
-        Ok(self.collective(group, ranks, operation, tensors, deadline)?.into_iter().flatten().collect())
-    }
-
-    fn collective(
-        &mut self,
-        group: usize,
-        ranks: &[usize],
-        operation: Collective,
         tensors: Vec<Option<AnyTensor>>,
         deadline: Instant,
     ) -> Result<Vec<Option<AnyTensor>>, LinkError> {
@@ -218,7 +151,7 @@ impl NcclLink {
         let tensors: Vec<Option<CubeTensor>> = cubes.map_err(|error| self.closed(&error))?;
         let round = self.rounds.entry(group).or_default();
         let (done, answer) = channel();
-        let collect = Collect { group, round: *round, members: ranks.to_vec(), operation, tensors, done };
+        let collect = Collect { group, round: *round, members: ranks.to_vec(), tensors, done };
         *round += 1;
         self.command(Command::Collect(collect))?;
         let peer = ranks.iter().copied().find(|&rank| rank != self.rank()).unwrap_or_default();
@@ -351,7 +284,7 @@ impl Link for NcclLink {
         if self.ordered_sums || group >= self.formed {
             return all_reduce(self, group, ranks, tensors, deadline);
         }
-        self.collective(group, ranks, Collective::Sum, tensors, deadline)
+        self.sum(group, ranks, tensors, deadline)
     }
 }
 

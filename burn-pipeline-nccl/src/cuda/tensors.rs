@@ -10,7 +10,7 @@
 //!    it for unused and write over it.
 //! 3. A received tensor becomes one of Burn's again ([`from_cube`]); with fusion, it is registered there.
 
-use crate::error::NcclError;
+use super::error::NcclError;
 use burn::tensor::{DType, Shape};
 use burn_cubecl::tensor::CubeTensor;
 use burn_cubecl::{Cube, CubeDevice};

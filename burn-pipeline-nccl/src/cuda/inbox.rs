@@ -3,7 +3,7 @@
 //! A message gets its place when its frame arrives. Its content follows, over the connection or from GPU to GPU, and the
 //! two ways may overtake each other.
 
-use crate::gpu::Event;
+use super::gpu::Event;
 use burn::tensor::Bytes;
 use burn_cubecl::tensor::CubeTensor;
 use burn_pipeline::link::kit::Frame;

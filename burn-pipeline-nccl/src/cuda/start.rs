@@ -1,14 +1,14 @@
 //! The start of the thread that serves a link: it joins the other ranks, and connects to its neighbours.
 
-use crate::communicator::{Communicator, Id, Way};
-use crate::error::NcclError;
-use crate::gpu::{Event, Gpu, Stream};
-use crate::options::NcclOptions;
-use crate::order::Order;
-use crate::pairing::Pairing;
-use crate::progress::Progress;
-use crate::sums;
-use crate::tensors::{Pinned, zeros};
+use super::communicator::{Communicator, Id, Way};
+use super::error::NcclError;
+use super::gpu::{Event, Gpu, Stream};
+use super::options::NcclOptions;
+use super::order::Order;
+use super::progress::Progress;
+use super::tensors::{Pinned, zeros};
+use crate::host::pairing::Pairing;
+use crate::host::sums;
 use burn::tensor::{DType, Device};
 use burn_cubecl::CubeDevice;
 use burn_pipeline::link::Monitor;

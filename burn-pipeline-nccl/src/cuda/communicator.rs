@@ -4,10 +4,10 @@
 //! 2. Memory is passed as [`Pinned`], which the caller keeps until an event behind the call has completed.
 //! 3. A communicator that is dropped is aborted; [`Communicator::close`] ends it in agreement with all ranks.
 
-use crate::config::{Config, OLDEST};
-use crate::error::NcclError;
-use crate::gpu::Stream;
-use crate::tensors::Pinned;
+use super::error::NcclError;
+use super::gpu::Stream;
+use super::tensors::Pinned;
+use crate::host::config::{Config, OLDEST};
 use burn::tensor::DType;
 use cudarc::nccl::{result, sys};
 use std::ffi::{CStr, c_char, c_int};
@@ -43,19 +43,6 @@ pub(crate) fn new_id() -> Result<Id, NcclError> {
 pub(crate) enum Way {
     To(usize),
     From(usize),
-}
-
-/// Operations over all members of a communicator.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Collective {
-    /// The sum of all members' elements, on every member.
-    Sum,
-    /// The sum, of which each member gets its share.
-    ReduceScatter,
-    /// All members' elements, one after the other, on every member.
-    AllGather,
-    /// One member's elements, on every member.
-    Broadcast { root: usize },
 }
 
 /// A communicator of which this process is one rank.
@@ -152,35 +139,17 @@ impl Communicator {
         })
     }
 
-    /// The same operation on every pair (memory that is read, memory that is written), as one group. Elements are added as
-    /// `dtype`.
-    pub(crate) fn collective(
-        &self,
-        stream: &Stream,
-        operation: Collective,
-        pairs: &[(DType, Pinned, Pinned)],
-    ) -> Result<(), NcclError> {
+    /// The sum over all members for every pair (memory that is read, memory that is written), as one group. Elements are
+    /// added as `dtype`.
+    pub(crate) fn all_reduce(&self, stream: &Stream, pairs: &[(DType, Pinned, Pinned)]) -> Result<(), NcclError> {
         let (handle, queue) = (self.handle, stream.for_nccl());
         let sum = sys::ncclRedOp_t::ncclSum;
         self.group("a collective", |call| {
             for (dtype, from, to) in pairs {
                 let (kind, width) = element(*dtype)?;
                 let (source, target) = (from.pointer().cast_const(), to.pointer());
-                let (given, taken) = (from.bytes() / width, to.bytes() / width);
-                // SAFETY: as in `exchange`; sizes are checked where the pairs are made: `to` is as large as `from`, or,
-                // by the number of members, smaller (a share) or larger (joined).
-                call(unsafe {
-                    match operation {
-                        Collective::Sum => sys::ncclAllReduce(source, target, given, kind, sum, handle, queue),
-                        Collective::ReduceScatter => {
-                            sys::ncclReduceScatter(source, target, taken, kind, sum, handle, queue)
-                        }
-                        Collective::AllGather => sys::ncclAllGather(source, target, given, kind, handle, queue),
-                        Collective::Broadcast { root } => {
-                            sys::ncclBroadcast(source, target, given, kind, root as c_int, handle, queue)
-                        }
-                    }
-                })?;
+                // SAFETY: as in `exchange`; `to` is as large as `from` where the pairs are made.
+                call(unsafe { sys::ncclAllReduce(source, target, from.bytes() / width, kind, sum, handle, queue) })?;
             }
             Ok(())
         })

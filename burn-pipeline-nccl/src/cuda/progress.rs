@@ -2,21 +2,21 @@
 //!
 //! 1. It executes commands: tensors to send, offers and notes of other ranks, collectives. [`Pairing`] decides what to launch
 //!    next.
-//! 2. A launch pins memory, keeps [`Ordering`](crate::order::Ordering), queues one NCCL group, and records an event behind
+//! 2. A launch pins memory, keeps [`Ordering`](super::order::Ordering), queues one NCCL group, and records an event behind
 //!    it. The memory is kept even if a call of the group fails: other calls of it may be in the queue.
 //! 3. While launches are in flight, the thread polls the oldest one's event, NCCL's errors, the failures of other ranks, and
 //!    the time. When the event has completed, the launch's memory is unpinned.
 //! 4. On any error the communicators are aborted, and all ranks get the peer with which it occurred.
 
-use crate::command::{Answer, Collect, Command};
-use crate::communicator::{Collective, Communicator, Way};
-use crate::error::NcclError;
-use crate::gpu::{Event, Stream};
-use crate::inbox::{Content, Slot};
-use crate::order::Order;
-use crate::pairing::{Action, Note, Pairing};
-use crate::sums;
-use crate::tensors::{Held, Pinned, empty, zeros};
+use super::command::{Answer, Collect, Command};
+use super::communicator::{Communicator, Way};
+use super::error::NcclError;
+use super::gpu::{Event, Stream};
+use super::inbox::{Content, Slot};
+use super::order::Order;
+use super::tensors::{Held, Pinned, empty, zeros};
+use crate::host::pairing::{Action, Note, Pairing};
+use crate::host::sums;
 use burn_cubecl::CubeDevice;
 use burn_cubecl::tensor::CubeTensor;
 use burn_pipeline::link::kit::{Frame, Mesh, Packet};
@@ -232,20 +232,13 @@ impl Progress {
 
     /// Launches a collective. It reads the given tensors and writes new ones.
     fn collect(&mut self, collect: Collect, specs: Vec<sums::Spec>, peer: usize) -> Result<(), NcclError> {
-        let Collect { group, members, operation, tensors, done, .. } = collect;
-        let count = members.len().max(1);
+        let Collect { group, tensors, done, .. } = collect;
         let mut pairs = Vec::new();
         let held: Vec<bool> = specs.iter().map(Option::is_some).collect();
         for (tensor, spec) in tensors.into_iter().zip(specs) {
             let Some((dtype, shape)) = spec else { continue };
             let tensor = tensor.unwrap_or_else(|| zeros(&self.cube, dtype, &shape));
-            let mut result = shape;
-            match (operation, result.first_mut()) {
-                (Collective::ReduceScatter, Some(rows)) => *rows /= count,
-                (Collective::AllGather, Some(rows)) => *rows *= count,
-                _ => {}
-            }
-            let target = Pinned::new(empty(&self.cube, dtype, &result))?;
+            let target = Pinned::new(empty(&self.cube, dtype, &shape))?;
             pairs.push((dtype, Pinned::new(tensor)?, target));
         }
         // The tensors were pinned only now: the queue that makes them must be waited for as well.
@@ -256,7 +249,7 @@ impl Progress {
             reason: format!("group {group} was not formed, or this rank is not in it"),
         })?;
         let event = Event::new(&self.order.gpu)?;
-        let queued = communicator.collective(&self.stream, operation, &pairs).and_then(|()| self.settle(true));
+        let queued = communicator.all_reduce(&self.stream, &pairs).and_then(|()| self.settle(true));
         let (mut read, mut sums, mut written) = (Vec::new(), Vec::new(), pairs.into_iter());
         for there in held {
             let pair = if there { written.next() } else { None };

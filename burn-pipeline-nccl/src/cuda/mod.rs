@@ -1,0 +1,18 @@
+//! The link: all that needs CUDA.
+
+mod command;
+mod communicator;
+mod error;
+mod gpu;
+mod inbox;
+mod link;
+mod options;
+mod order;
+mod progress;
+mod start;
+mod tensors;
+
+pub use error::NcclError;
+pub use link::NcclLink;
+pub use options::NcclOptions;
+pub use order::Ordering;
