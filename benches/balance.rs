@@ -12,7 +12,7 @@
 
 use benches::heavy_head::{BLOCKS, batch, builder, config};
 use benches::spread::Spread;
-use burn_pipeline::cost::{Layers, Partition, PartitionOptions, PartitionReport, Pattern, optimal_partition};
+use burn_pipeline::cost::{Layers, Partition, PartitionOptions, PartitionReport, Pattern};
 use burn_pipeline::plan::Placement;
 use burn_pipeline::schedule::Size;
 use burn_pipeline::train::{Pipeline, StepReport};
@@ -55,7 +55,7 @@ fn main() {
     let layers = measured();
     let placement = Placement::looped(RANKS, 1).unwrap();
     let even = Partition::even(BLOCKS, RANKS).unwrap();
-    let best = optimal_partition(&layers, &placement, &PartitionOptions::default()).unwrap().partition;
+    let best = Partition::optimal(&layers, &placement, &PartitionOptions::default()).unwrap().partition;
     let size = Size::new(RANKS, MICROBATCHES);
     let mut rows: Vec<_> = [("even", even), ("optimal", best)]
         .map(|(name, cut)| (name, cut.clone(), pipeline("1F1B", size, cut), Vec::new(), Vec::new()))

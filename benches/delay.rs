@@ -25,7 +25,7 @@
 
 use benches::spread::Spread;
 use benches::{heavy_head, sleeping};
-use burn_pipeline::cost::{Layers, LinkCost, LinkCosts, Partition, PartitionOptions, Profile, optimal_partition};
+use burn_pipeline::cost::{Layers, LinkCost, LinkCosts, Partition, PartitionOptions, Profile};
 use burn_pipeline::pass::overlap::{OverlapOptions, OverlapPass, run_passes};
 use burn_pipeline::pass::{Placing, WaitOptions, insert_transfers, insert_waits};
 use burn_pipeline::plan::{Plan, Transport};
@@ -126,7 +126,7 @@ impl Setting {
     }
 
     fn best_cut(&self, plan: &Plan) -> Partition {
-        optimal_partition(&self.layers, plan.placement(), &PartitionOptions::default()).unwrap().partition
+        Partition::optimal(&self.layers, plan.placement(), &PartitionOptions::default()).unwrap().partition
     }
 
     /// The costs of a cut's stages over the delayed links.
@@ -175,9 +175,8 @@ impl Setting {
         let planned = best_plan(&request).unwrap();
         println!("\nplanned in {:.2} s\n{planned}\n", began.elapsed().as_secs_f64());
         let best = &planned.best;
-        let choice = &best.candidate.choice;
-        let name = format!("planned: {}, {}", choice.strategy, choice.passes);
-        self.contestant(name, best.plan.plan(), &choice.partition)
+        let name = format!("planned: {}, {}", best.strategy, best.passes);
+        self.contestant(name, planned.plan.plan(), &best.partition)
     }
 
     /// A pipeline that has chosen its schedule by its own measurements.
@@ -193,7 +192,7 @@ impl Setting {
         println!("AutoPipeline: {}\n", pipeline.decision());
         let (ran, predicted) = match pipeline.decision() {
             Decision::Switched { planned, .. } => {
-                (planned.best.candidate.choice.strategy.to_string(), planned.best.candidate.seconds)
+                (planned.best.strategy.to_string(), planned.best.seconds)
             }
             Decision::Kept { running, seconds, .. } => (running.clone(), *seconds),
             Decision::Reverted { running, seconds, .. } => (format!("{running} again"), *seconds),

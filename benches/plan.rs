@@ -5,7 +5,7 @@
 //! about 4.0 s on two cores for build, validate, unshard and send/recv. The others show how it grows.
 
 use burn_pipeline::cost::{
-    Dtype, Layer, LayerKind, Layers, LinkCost, LinkCosts, PartitionError, Profile, StageCost, UniformCosts,
+    Dtype, Layer, Layers, LinkCost, LinkCosts, PartitionError, Profile, StageCost, UniformCosts,
 };
 use burn_pipeline::pass::overlap::{OverlapOptions, OverlapPass, run_passes};
 use burn_pipeline::pass::{Placing, WaitOptions, insert_transfers, insert_unshard, insert_waits};
@@ -79,12 +79,12 @@ fn request(ranks: usize, cap: Option<f64>) -> Result<Request, PartitionError> {
         activation_bytes: 9e7,
         freed_at_input_bytes: 3e7,
         output_bytes: 8e6,
-        ..Layer::new(LayerKind::new('A')?)
+        ..Layer::new('A')
     };
     let block = block.with_seconds(0.0040, 0.0042, 0.0036).with_parameters(12_500_000, Dtype::F32);
-    let embedding = Layer { output_bytes: 8e6, ..Layer::new(LayerKind::new('E')?) };
+    let embedding = Layer { output_bytes: 8e6, ..Layer::new('E') };
     let embedding = embedding.with_seconds(0.0002, 0.0001, 0.0004).with_parameters(32_768_000, Dtype::F32);
-    let head = Layer { activation_bytes: 2e8, ..Layer::new(LayerKind::new('L')?) };
+    let head = Layer { activation_bytes: 2e8, ..Layer::new('L') };
     let head = head.with_seconds(0.02, 0.02, 0.02).with_parameters(32_768_000, Dtype::F32);
     let layers = Layers::new([vec![embedding], vec![block; 62], vec![head]].concat())?;
     let links = LinkCosts { default: LinkCost { latency: 1e-5, bandwidth: Some(2e10) }, between: Vec::new() };

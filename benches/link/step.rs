@@ -9,7 +9,6 @@ use burn_pipeline::link::Link;
 use burn_pipeline::plan::Op;
 use burn_pipeline::schedule::{OneFOneB, Size};
 use burn_pipeline::stage::Batch;
-use burn_pipeline::trace::exposed_times;
 use burn_pipeline::train::{Builder, Pipeline, StepReport};
 use pipeline_examples::gpt::{GptConfig, Signal};
 use std::time::Duration;
@@ -63,7 +62,7 @@ fn reports(pipeline: &mut Pipeline) -> Vec<StepReport> {
 fn row(name: &str, ahead: &str, reports: &[StepReport]) -> String {
     let ends: Vec<f64> = reports.iter().map(|report| report.timeline.end()).collect();
     let waits = |report: &StepReport| {
-        let waits = exposed_times(&report.timeline);
+        let waits = report.timeline.exposed_times();
         let received =
             waits.iter().filter(|wait| matches!(wait.task.op(), Op::ReceiveForward | Op::ReceiveBackward)).count();
         assert!(received >= MICROBATCHES, "the trace has {received} receives");

@@ -12,7 +12,7 @@
 
 use crate::layers::{BlockConfig, BlockKind};
 use crate::router::Capacity;
-use burn_pipeline::cost::{Dtype, Layer, LayerKind, PartitionError};
+use burn_pipeline::cost::{Dtype, Layer, PartitionError};
 
 /// The size of a microbatch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,7 +44,7 @@ impl BlockConfig {
     /// None for the kinds of [`BlockKind`], whose letters partitioners accept.
     pub fn layer(&self, kind: BlockKind, size: MicrobatchSize) -> Result<Layer, PartitionError> {
         let values = size.batch * size.seq * self.attention.d_model;
-        let layer = Layer::new(LayerKind::new(kind.letter())?).with_parameters(self.parameters(kind), size.dtype);
+        let layer = Layer::new(kind.letter()).with_parameters(self.parameters(kind), size.dtype);
         let layer = layer.with_flops(self.flops(kind, size.batch, size.seq));
         Ok(Layer { output_bytes: values as f64 * size.dtype.bytes() as f64, ..layer })
     }

@@ -12,7 +12,6 @@
 //! use burn_pipeline_plan::plan::CheckOptions;
 //! use burn_pipeline_plan::schedule::{OneFOneB, Schedule, Size};
 //! use burn_pipeline_plan::simulate::{SimulateOptions, simulate};
-//! use burn_pipeline_plan::trace::ascii;
 //!
 //! // Build: one forward, one backward, on 2 ranks with 3 microbatches.
 //! let plan = OneFOneB.build(Size::new(2, 3))?;
@@ -25,7 +24,7 @@
 //! let step = simulate(checked.plan(), &profile, &SimulateOptions::default())?;
 //! assert_eq!(step.makespan, 12.0);
 //! // Draw.
-//! let drawing = ascii(&step.track("1F1B"), 56);
+//! let drawing = step.track("1F1B").ascii(56);
 //! assert!(drawing.starts_with("rank 0 |0F0-0F1-"));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -34,7 +33,7 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`plan`] | [`Plan`](plan::Plan) and what it consists of, its text, CSV and JSON forms, and [`check`](plan::check), the proof |
+//! | [`plan`] | [`Plan`](plan::Plan) and what it consists of, its text, CSV and JSON forms, and [`check`](plan::Plan::check), the proof |
 //! | [`schedule`] | the families, and the trait [`Schedule`](schedule::Schedule) for one of your own |
 //! | [`pass`] | rewrites: transfers, waits, parameter gathering, overlap of communication with computation |
 //! | [`cost`] | seconds and bytes of stages and links; cuts of a model into stages |

@@ -5,7 +5,7 @@
 //! command line reads as well (`burn-pipeline partition --layers FILE`).
 
 use crate::gpt::GptConfig;
-use burn_pipeline::cost::{LayerKind, Layers, Partition, PartitionError, PartitionOptions, Pattern, optimal_partition};
+use burn_pipeline::cost::{Layers, Partition, PartitionError, PartitionOptions, Pattern};
 use burn_pipeline::plan::Placement;
 use burn_pipeline::stage::Batch;
 use burn_pipeline::train::{Builder, MeasureError};
@@ -102,7 +102,7 @@ impl Cut {
         model: &GptConfig,
         placement: &Placement,
         costs: Option<&Path>,
-        measure: impl FnOnce(&[LayerKind]) -> Result<Layers, CutError>,
+        measure: impl FnOnce(&[char]) -> Result<Layers, CutError>,
     ) -> Result<Option<Partition>, CutError> {
         let kinds: Pattern = model.kinds().parse().map_err(PartitionError::from)?;
         let cut = match self {
@@ -114,7 +114,7 @@ impl Cut {
             Cut::Given(given) => given.partition(),
             Cut::Optimal => {
                 let layers = layers(model, costs, || measure(kinds.kinds()))?;
-                optimal_partition(&layers, placement, &PartitionOptions::default())?.partition
+                Partition::optimal(&layers, placement, &PartitionOptions::default())?.partition
             }
         };
         match cut.stages() == placement.stages() {
@@ -159,7 +159,7 @@ fn layers(
 pub fn measured(
     model: &GptConfig,
     builder: &Builder,
-    kinds: &[LayerKind],
+    kinds: &[char],
     microbatch: Batch,
 ) -> Result<Layers, CutError> {
     let (model, finest) = (model.clone(), Partition::even(model.all_layers(), model.all_layers())?);

@@ -5,7 +5,7 @@ use crate::cut::CutError;
 use crate::device::DeviceError;
 use crate::learning_rate::RateError;
 use burn_pipeline::link::{LaunchError, Launcher};
-use burn_pipeline::plan::PlanCsvError;
+use burn_pipeline::plan::PlanError;
 use burn_pipeline::schedule::ScheduleError;
 use std::path::PathBuf;
 
@@ -29,7 +29,7 @@ pub enum OptionsError {
         /// The file.
         path: PathBuf,
         /// What is wrong.
-        source: PlanCsvError,
+        source: PlanError,
     },
     /// The plan only evaluates.
     #[error("{plan} runs forwards alone, so it trains nothing; choose a schedule with backwards, such as 1F1B")]

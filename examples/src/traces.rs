@@ -5,7 +5,7 @@
 //! 3. Steps are laid end to end: the events of each begin where the one before returned.
 
 use burn_pipeline::cost::Profile;
-use burn_pipeline::trace::{SvgOptions, Track, chrome, svg};
+use burn_pipeline::trace::{SvgOptions, Track, chrome};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -65,7 +65,7 @@ impl TracePaths {
             std::fs::write(path, text).map_err(|source| TraceError { path: path.to_owned(), source })
         };
         write(&self.chrome, chrome(&[measured.clone(), predicted.clone()]))?;
-        write(&self.svg, svg(measured, &SvgOptions::default()))?;
+        write(&self.svg, measured.svg(&SvgOptions::default()))?;
         write(&self.profile, profile.to_json())
     }
 }

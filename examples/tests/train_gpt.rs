@@ -166,12 +166,12 @@ fn a_cut_by_measured_costs_and_one_that_was_given_change_no_loss() {
     // What was measured is there, for the next run and for the command line.
     let text = std::fs::read_to_string(&costs).unwrap();
     let (layers, _) = burn_pipeline::cost::Layers::from_json(&text).unwrap();
-    let kinds: String = layers.all().iter().map(|layer| layer.kind.letter()).collect();
+    let kinds: String = layers.all().iter().map(|layer| layer.kind).collect();
     assert_eq!(kinds, "EAAAAL");
     assert!(layers.all().iter().all(|layer| layer.forward > 0.0 && layer.parameters > 0));
     // Costs by hand: all the weight is in the head, so the other rank gets everything else.
     let heavy = layers.all().iter().map(|layer| {
-        let seconds = if layer.kind.letter() == 'L' { 9.0 } else { 1.0 };
+        let seconds = if layer.kind == 'L' { 9.0 } else { 1.0 };
         layer.clone().with_seconds(seconds, 0.0, 0.0)
     });
     let heavy = heavy.map(|layer| burn_pipeline::cost::Layer { backward: None, ..layer });

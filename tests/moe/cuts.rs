@@ -5,7 +5,7 @@ use crate::parity::assert_close;
 use burn::module::Module;
 use burn::optim::AdamWConfig;
 use burn::tensor::Device;
-use burn_pipeline::cost::{Dtype, Layers, Measure, Partition, PartitionOptions, PartitionReport, optimal_partition};
+use burn_pipeline::cost::{Dtype, Layers, Measure, Partition, PartitionOptions, PartitionReport};
 use burn_pipeline::plan::Placement;
 use burn_pipeline::schedule::{Size, by_name};
 use burn_pipeline::stage::Accumulation;
@@ -84,7 +84,7 @@ fn cuts_by_parameters_and_by_flops_differ_and_each_balances_its_own() {
     let weights: Vec<f64> = layers.all().iter().map(|layer| Measure::Parameters.of(layer)).collect();
     let placement = Placement::looped(4, 1).unwrap();
     let by_memory = Partition::weighted(&weights, 4).unwrap();
-    let by_time = optimal_partition(&timed, &placement, &PartitionOptions::default()).unwrap().partition;
+    let by_time = Partition::optimal(&timed, &placement, &PartitionOptions::default()).unwrap().partition;
     let even = Partition::even(8, 4).unwrap();
     let sizes = |cut: &Partition| {
         let sum = |range: std::ops::Range<usize>| weights[range].iter().sum::<f64>();
@@ -96,7 +96,7 @@ fn cuts_by_parameters_and_by_flops_differ_and_each_balances_its_own() {
     assert_ne!(by_memory, by_time);
     // Virtual stages: two a rank, along a V.
     let v = Placement::v(2).unwrap();
-    let cut = optimal_partition(&timed, &v, &PartitionOptions::default()).unwrap().partition;
+    let cut = Partition::optimal(&timed, &v, &PartitionOptions::default()).unwrap().partition;
     assert_eq!(cut.stages(), 4);
 }
 

@@ -64,8 +64,8 @@ pub(crate) fn agree(mpi: &Mpi) {
     train(&mut auto);
     let runs = text(auto.current_plan().unwrap().plan());
     let Decision::Switched { planned, seconds, .. } = auto.decision() else { panic!("{}", auto.decision()) };
-    assert_eq!(text(planned.best.plan.plan()), runs);
-    println!("together: {seconds:?} {} {runs}", planned.best.candidate.seconds);
+    assert_eq!(text(planned.plan.plan()), runs);
+    println!("together: {seconds:?} {} {runs}", planned.best.seconds);
     drop(auto);
     let mut alone = AutoPipeline::new(chosen_by(size), size, options).unwrap().with_profile(own);
     train(&mut alone);

@@ -6,7 +6,7 @@ use crate::skips::{Pictures, unet};
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, Int, Tensor};
-use burn_pipeline::cost::{Dtype, LayerKind, Layers, Measure, Partition, PartitionOptions, Pattern, optimal_partition};
+use burn_pipeline::cost::{Dtype, Layers, Measure, Partition, PartitionOptions, Pattern};
 use burn_pipeline::plan::Placement;
 use burn_pipeline::schedule::Size;
 use burn_pipeline::stage::{Batch, Stage, StageBox, StageError};
@@ -53,7 +53,7 @@ fn flops_parameters_and_bytes_are_those_of_closed_formulas() {
     let measured = measure(&config, ROWS, 0);
     assert_eq!(measured.uncaptured, []);
     let (layers, d, tokens) = (measured.layers.all(), config.d_model as u64, (ROWS * config.seq) as u64);
-    let letters: String = layers.iter().map(|layer| layer.kind.letter()).collect();
+    let letters: String = layers.iter().map(|layer| layer.kind).collect();
     assert_eq!(letters, "EAAAL");
     let [_, block, head] = products(&config, ROWS);
     for (layer, product) in layers[1..].iter().zip([block, block, block, head]) {
@@ -208,12 +208,12 @@ fn the_best_cut_of_measured_flops_is_that_of_layers_written_by_hand() {
             cut.ranges().map(flops).fold(0.0, f64::max)
         };
         let (found, expected) = [&measured, &by_hand]
-            .map(|layers| optimal_partition(layers, &placement, &options).unwrap().partition)
+            .map(|layers| Partition::optimal(layers, &placement, &options).unwrap().partition)
             .into();
         // The embedding weighs nothing by hand: cuts may differ in where it goes, not in the busiest rank.
         assert_eq!(load(&by_hand, &found), load(&by_hand, &expected), "{ranks} ranks: {found} and {expected}");
     }
     let (read, _) = Layers::from_json(&measured.to_json().unwrap()).unwrap();
     assert_eq!(read, measured);
-    assert_eq!(measured.all()[0].kind, LayerKind::new('E').unwrap());
+    assert_eq!(measured.all()[0].kind, 'E');
 }

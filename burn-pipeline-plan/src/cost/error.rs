@@ -1,6 +1,6 @@
 //! Why a profile is refused.
 
-use crate::plan::SkipError;
+use crate::plan::PlanError;
 
 /// Why numbers do not make a profile, or not one for this plan.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -67,7 +67,7 @@ pub enum ProfileError {
     },
     /// A skip edge is refused.
     #[error(transparent)]
-    Skip(#[from] SkipError),
+    Skip(#[from] PlanError),
     /// Profiles to be merged have different skip edges.
     #[error("profiles to be merged have different edges past the next stage; measure the same model on all ranks")]
     DifferentSkips,

@@ -5,43 +5,22 @@
 
 use super::amount::is_zero;
 use super::dtype::Dtype;
-use super::layer_kind::LayerKind;
-use super::partition_error::PartitionError;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-
-impl LayerKind {
-    /// The kind with this letter.
-    ///
-    /// # Errors
-    /// [`PartitionError::Kind`] if it is not an ASCII letter.
-    pub fn new(letter: char) -> Result<Self, PartitionError> {
-        if letter.is_ascii_alphabetic() { Ok(Self(letter)) } else { Err(PartitionError::Kind { letter }) }
-    }
-}
-
-impl TryFrom<char> for LayerKind {
-    type Error = PartitionError;
-
-    fn try_from(letter: char) -> Result<Self, PartitionError> {
-        Self::new(letter)
-    }
-}
 
 /// What one layer takes and holds. Seconds, FLOPs and activation bytes are those of one microbatch.
 ///
 /// ```
-/// use burn_pipeline_plan::cost::{Dtype, LayerKind, Layer};
-/// let layer = Layer::new(LayerKind::new('A')?).with_parameters(1_000, Dtype::Bf16).with_flops(2e9).estimated(1e12);
+/// use burn_pipeline_plan::cost::{Dtype, Layer};
+/// let layer = Layer::new('A').with_parameters(1_000, Dtype::Bf16).with_flops(2e9).estimated(1e12);
 /// assert_eq!((layer.parameters, layer.parameter_bytes()), (1_000, 2_000));
 /// assert_eq!(layer.seconds(), 0.006);
-/// # Ok::<(), burn_pipeline_plan::cost::PartitionError>(())
 /// ```
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Layer {
-    /// Its kind.
-    pub kind: LayerKind,
+    /// Its kind: one ASCII letter that the model's author chooses. Upper and lower case differ.
+    pub kind: char,
     /// Number of parameters.
     #[serde(default)]
     pub parameters: u64,
@@ -86,7 +65,7 @@ pub struct Layer {
 
 impl Layer {
     /// A layer of this kind that takes and holds nothing.
-    pub fn new(kind: LayerKind) -> Self {
+    pub fn new(kind: char) -> Self {
         Self {
             kind,
             parameters: 0,

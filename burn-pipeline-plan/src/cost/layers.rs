@@ -6,8 +6,7 @@
 use super::amount::is_amount;
 use super::dtype::Dtype;
 use super::layer::Layer;
-use super::layer_kind::{LayerKind, MAX_LAYERS};
-use super::partition_error::PartitionError;
+use super::partition_error::{MAX_LAYERS, PartitionError};
 use super::profile::Profile;
 use super::stage_cost::StageCost;
 use crate::plan::SkipEdge;
@@ -28,8 +27,8 @@ impl Layers {
     /// A model of these layers, from its input to its output.
     ///
     /// # Errors
-    /// [`PartitionError::NoLayer`], [`PartitionError::TooManyLayers`], or [`PartitionError::Layer`] if a number is
-    /// negative, infinite or NaN, or `I` frees more than is held.
+    /// [`PartitionError::NoLayer`], [`PartitionError::TooManyLayers`], [`PartitionError::Kind`] if a kind is no ASCII letter,
+    /// or [`PartitionError::Layer`] if a number is negative, infinite or NaN, or `I` frees more than is held.
     pub fn new(layers: Vec<Layer>) -> Result<Self, PartitionError> {
         if layers.is_empty() {
             return Err(PartitionError::NoLayer);
@@ -38,6 +37,9 @@ impl Layers {
             return Err(PartitionError::TooManyLayers { layers: layers.len() });
         }
         for (index, layer) in layers.iter().enumerate() {
+            if !layer.kind.is_ascii_alphabetic() {
+                return Err(PartitionError::Kind { letter: layer.kind });
+            }
             if let Some((field, value)) = layer.numbers().into_iter().find(|&(_, value)| !is_amount(value)) {
                 return Err(PartitionError::Layer { layer: index, field, value: value.to_string() });
             }
@@ -95,7 +97,7 @@ impl Layers {
             recomputed_bytes: stage.recomputed_bytes,
             output_bytes: stage.message_bytes,
             skip_bytes: stage.skip_bytes,
-            ..Layer::new(LayerKind('S'))
+            ..Layer::new('S')
         };
         Self::new(profile.stages().iter().map(layer).collect())?.with_skips(profile.skips().to_vec())
     }

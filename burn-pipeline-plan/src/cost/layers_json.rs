@@ -15,7 +15,6 @@
 //! pattern that is described twice or not at all is refused.
 
 use super::layer::Layer;
-use super::layer_kind::LayerKind;
 use super::layers::Layers;
 use super::partition::Pattern;
 use super::partition_error::PartitionError;
@@ -74,7 +73,7 @@ impl Layers {
                 return Err(PartitionError::KindTwice { kind: layer.kind });
             }
         }
-        let describe = |&kind: &LayerKind| {
+        let describe = |&kind: &char| {
             kinds.iter().find(|layer| layer.kind == kind).cloned().ok_or(PartitionError::UnknownKind { kind })
         };
         Self::new(pattern.kinds().iter().map(describe).collect::<Result<_, _>>()?)

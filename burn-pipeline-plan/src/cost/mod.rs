@@ -5,14 +5,13 @@
 //!    idealised one of the papers.
 //! 2. Ranks that each measured a profile decide by its [median](Profile::median), so that all decide alike.
 //! 3. Before a model is cut it is a list of [`Layers`]. A [`Partition`] cuts the layers into stages and gives the profile
-//!    of the stages; [`optimal_partition`] finds the best one.
+//!    of the stages; [`Partition::optimal`] finds the best one.
 
 mod amount;
 mod bind;
 mod dtype;
 mod error;
 mod layer;
-mod layer_kind;
 mod layers;
 mod layers_json;
 mod link;
@@ -27,14 +26,10 @@ pub(crate) use bind::Costs;
 pub use dtype::Dtype;
 pub use error::ProfileError;
 pub use layer::Layer;
-pub use layer_kind::LayerKind;
 pub use layers::Layers;
 pub use link::{LinkCost, LinkCosts, LinkOverride};
-pub use partition::{
-    Measure, MemoryLimits, OptimalPartition, Partition, PartitionOptions, PartitionReport, Pattern, StageReport,
-    optimal_partition,
-};
-pub use partition_error::{PartitionError, PatternError, PatternProblem};
+pub use partition::{Measure, OptimalPartition, Partition, PartitionOptions, PartitionReport, Pattern};
+pub use partition_error::PartitionError;
 pub use profile::Profile;
 pub use stage_cost::StageCost;
 pub use uniform::UniformCosts;

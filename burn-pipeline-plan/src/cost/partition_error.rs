@@ -1,8 +1,10 @@
 //! Why layers, a cut of them, or the text of a cut are refused.
 
 use super::error::ProfileError;
-use super::layer_kind::{LayerKind, MAX_LAYERS};
-use crate::plan::SkipError;
+use crate::plan::PlanError;
+
+/// The most layers of a model.
+pub(super) const MAX_LAYERS: usize = 4096;
 
 /// Why layers or a cut of them are refused.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -36,26 +38,31 @@ pub enum PartitionError {
     #[error("the pattern holds a layer of kind `{kind}`, which `kinds` does not describe; add it")]
     UnknownKind {
         /// The kind.
-        kind: LayerKind,
+        kind: char,
     },
     /// A kind is described twice.
     #[error("kind `{kind}` is described twice; describe it once")]
     KindTwice {
         /// The kind.
-        kind: LayerKind,
+        kind: char,
     },
     /// The text is not a pattern.
-    #[error(transparent)]
-    Pattern(#[from] PatternError),
+    #[error("column {column}: {problem}")]
+    Pattern {
+        /// The column of the mistake, counted from 1; one beyond the end if something is missing.
+        column: usize,
+        /// What is wrong there.
+        problem: String,
+    },
     /// The pattern's kinds are not those of the model's layers.
     #[error("layer {layer} is of kind {}, but the pattern has {} there", letter(*found), letter(*expected))]
     Mismatch {
         /// The layer, counted from 0.
         layer: usize,
         /// The pattern's kind, or none where the pattern has ended.
-        expected: Option<LayerKind>,
+        expected: Option<char>,
         /// The model's kind, or none where the model has ended.
-        found: Option<LayerKind>,
+        found: Option<char>,
     },
     /// No cut has this number of stages.
     #[error("{layers} layers cannot be cut into {stages} stages of at least one layer; ask for 1 to {layers}")]
@@ -121,58 +128,13 @@ pub enum PartitionError {
     Profile(#[from] ProfileError),
     /// A skip edge between layers is refused; the error calls layers stages.
     #[error(transparent)]
-    Skip(#[from] SkipError),
+    Skip(#[from] PlanError),
     /// The text is not the JSON of layers.
     #[error("the layers are not readable: {0}")]
     Json(String),
 }
 
-/// Why a text is not a pattern, and where.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("column {column}: {problem}")]
-pub struct PatternError {
-    /// The column of the mistake, counted from 1; one beyond the end if something is missing.
-    pub column: usize,
-    /// What is wrong there.
-    pub problem: PatternProblem,
-}
-
-/// What is wrong with a pattern.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum PatternProblem {
-    /// There is no layer.
-    #[error("the pattern holds no layer; write at least one letter")]
-    Empty,
-    /// The character has no meaning in a pattern.
-    #[error("`{0}` has no meaning here; write letters, `|`, `*` with a count, and parentheses")]
-    Unexpected(char),
-    /// A stage has no layer.
-    #[error("the stage that ends here has no layer; remove the boundary or put a layer before it")]
-    EmptyStage,
-    /// The last stage has no layer.
-    #[error("a boundary stands last; put a layer after it or remove it")]
-    LastBoundary,
-    /// There is nothing to repeat.
-    #[error("`*` repeats the letter or the group right before it; there is none")]
-    NothingToRepeat,
-    /// A repeat has no count, or the count 0.
-    #[error("`*` needs a count of at least 1")]
-    Count,
-    /// A parenthesis is not closed.
-    #[error("this `(` is never closed")]
-    Unclosed,
-    /// A parenthesis was not opened.
-    #[error("this `)` closes nothing")]
-    Unopened,
-    /// There is nothing between parentheses.
-    #[error("the group is empty; put a letter between the parentheses")]
-    EmptyGroup,
-    /// The pattern has too many layers.
-    #[error("the pattern grows beyond {} layers here", MAX_LAYERS)]
-    TooLong,
-}
-
-fn letter(kind: Option<LayerKind>) -> String {
+fn letter(kind: Option<char>) -> String {
     kind.map_or("none (it has ended)".into(), |kind| format!("`{kind}`"))
 }
 

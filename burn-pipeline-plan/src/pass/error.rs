@@ -1,34 +1,21 @@
 //! Why a pass refuses a plan.
 
-use crate::plan::{Action, Task};
-
-/// Ranks that an error's message lists before it counts the rest.
-const LISTED: usize = 8;
-
-/// A rank that waits while transfers are placed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Stuck {
-    /// The rank.
-    pub rank: usize,
-    /// Index of the cell in the rank's row.
-    pub step: usize,
-    /// The cell.
-    pub action: Action,
-    /// The task that it waits for.
-    pub needs: Task,
-}
+use crate::cost::ProfileError;
+use crate::plan::waiting::listed;
+use crate::plan::{Action, CheckError, Waiting};
+use crate::simulate::SimulateError;
 
 /// Why a pass cannot rewrite a plan.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum PassError {
     /// Some ranks wait for values that are never computed.
     #[error(
         "transfers cannot be placed: {}; reorder these rows so that what is needed is computed first",
-        listed(stuck)
+        listed(waiting)
     )]
     Stuck {
         /// Every rank that has not reached the end of its row, in rank order.
-        stuck: Vec<Stuck>,
+        waiting: Vec<Waiting>,
     },
     /// A rank runs a stage that the placement puts on another rank, or on none.
     #[error(
@@ -83,14 +70,26 @@ pub enum PassError {
         /// The bound given.
         max_active: usize,
     },
-}
-
-fn listed(stuck: &[Stuck]) -> String {
-    let one =
-        |s: &Stuck| format!("rank {} is stuck at step {} ({}), which waits for {}", s.rank, s.step, s.action, s.needs);
-    let mut text = stuck.iter().take(LISTED).map(one).collect::<Vec<_>>().join("; ");
-    if stuck.len() > LISTED {
-        text += &format!("; and {} more ranks are stuck", stuck.len() - LISTED);
-    }
-    text
+    /// An overlap pass needs sends and receives to move, and the plan has none.
+    #[error("the plan is not lowered; run `insert_transfers` first")]
+    NotLowered,
+    /// An overlap pass was given a plan that cannot be run under the transport of its options.
+    #[error(transparent)]
+    Check(#[from] Box<CheckError>),
+    /// An overlap pass was given a plan that cannot be simulated.
+    #[error(transparent)]
+    Simulate(#[from] SimulateError),
+    /// The profile does not fit the plan.
+    #[error(transparent)]
+    Profile(#[from] ProfileError),
+    /// The running memory count differs from a recount: a fault of this library.
+    #[error(
+        "rank {rank}: after {action} was passed, the running memory count differs from a recount; please report the plan"
+    )]
+    Recount {
+        /// The rank.
+        rank: usize,
+        /// The cell that was passed last.
+        action: Action,
+    },
 }

@@ -19,7 +19,7 @@ use crate::plan::{Action, Op, Plan};
 /// use burn_pipeline_plan::{pass, plan::Plan};
 /// let plan = Plan::from_csv("mine", "0F0,0I0,,0W0\n")?;
 /// assert_eq!(pass::merge_backward(&plan).to_csv(), "0F0,0B0\n");
-/// # Ok::<(), burn_pipeline_plan::plan::PlanCsvError>(())
+/// # Ok::<(), burn_pipeline_plan::plan::PlanError>(())
 /// ```
 pub fn merge_backward(plan: &Plan) -> Plan {
     plan.with_rows(plan.rows().iter().map(|row| merge_row(row)).collect())

@@ -11,10 +11,9 @@
 //! 4. [`insert_waits`], which separates the start of each inserted operation from its end, and [`overlap`], which moves
 //!    both so that computation hides the time between.
 //!
-//! [`align_idle`] and [`strip_idle`] are for drawings.
+//! Idle cells mean nothing to a plan; [`Plan::without_idle`](crate::plan::Plan::without_idle) removes them before a pass.
 
 mod error;
-mod idle;
 mod merge_backward;
 pub mod overlap;
 mod reduce_grad;
@@ -22,10 +21,9 @@ mod transfers;
 mod unshard;
 mod waits;
 
-pub use error::{PassError, Stuck};
-pub use idle::{align_idle, strip_idle};
+pub use error::PassError;
 pub use merge_backward::merge_backward;
 pub use reduce_grad::insert_reduce_grad;
 pub use transfers::insert_transfers;
 pub use unshard::insert_unshard;
-pub use waits::{Placing, WaitOptions, insert_waits, strip_waits};
+pub use waits::{Placing, WaitOptions, insert_waits};

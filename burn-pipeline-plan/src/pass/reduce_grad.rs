@@ -21,7 +21,7 @@ use crate::plan::{Action, Op, Plan, Task};
 /// use burn_pipeline_plan::{pass, plan::Plan};
 /// let plan = Plan::from_csv("mine", "0F0,0F1,0B0,0B1\n")?;
 /// assert_eq!(pass::insert_reduce_grad(&plan).to_csv(), "0F0,0F1,0B0,0B1,0REDUCE_GRAD\n");
-/// # Ok::<(), burn_pipeline_plan::plan::PlanCsvError>(())
+/// # Ok::<(), burn_pipeline_plan::plan::PlanError>(())
 /// ```
 pub fn insert_reduce_grad(plan: &Plan) -> Plan {
     if plan.any_task(|task| task.op() == Op::ReduceGrad) {

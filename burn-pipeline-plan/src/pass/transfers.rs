@@ -21,9 +21,9 @@
 //!
 //! Idle cells are dropped. A plan that already has a transfer is returned unchanged.
 
-use super::error::{PassError, Stuck};
+use super::error::PassError;
 use crate::plan::edges::{Edges, Side};
-use crate::plan::{Action, MicrobatchTask, Op, Plan, StageId, Task};
+use crate::plan::{Action, MicrobatchTask, Op, Plan, StageId, Task, Waiting};
 
 /// The bit of a pair's input: the previous stage's output is on the pair's rank.
 const INPUT: u8 = 1;
@@ -244,14 +244,10 @@ impl<'a> Lowering<'a> {
             return Ok(self.plan.with_rows(self.rows));
         }
         let stuck = |&(rank, step, action): &(usize, usize, Action)| {
-            Some(Stuck {
-                rank,
-                step,
-                action,
-                needs: action.tasks().find_map(|task| self.missing(task.of_microbatch()?))?,
-            })
+            let needs = action.tasks().find_map(|task| self.missing(task.of_microbatch()?))?;
+            Some(Waiting { rank, step, action, needs, on: self.plan.placement().rank_of(needs.stage()) })
         };
-        Err(PassError::Stuck { stuck: unfinished.iter().filter_map(stuck).collect() })
+        Err(PassError::Stuck { waiting: unfinished.iter().filter_map(stuck).collect() })
     }
 
     /// The task that this one still waits for, if any.

@@ -1,12 +1,12 @@
-//! Inserts waits of sends, receives and collectives as cells of their own, and removes them again.
+//! Inserts waits of sends, receives and collectives as cells of their own.
 //!
 //! ```text
 //! before   rank 0: 0F0 0SEND_F0 0RECV_B0 0B0
 //! after    rank 0: 0F0 0SEND_F0 0RECV_B0 0WAIT_RECV_B0 0B0 0WAIT_SEND_F0
 //! ```
 //!
-//! Guarantees: linear time; no other cell moves; a start that has a wait keeps it, so both passes are idempotent, and
-//! [`strip_waits`] undoes [`insert_waits`]. A plan that passes [`check`](crate::plan::check) still passes with its waits
+//! Guarantees: linear time; no other cell moves; a start that has a wait keeps it, so the pass is
+//! idempotent. A plan that passes [`check`](crate::plan::Plan::check) still passes with its waits
 //! under the same transport: a start with a wait stops its rank later than one without, never sooner.
 //! [`WaitOptions::pytorch`] gives the cells of PyTorch 2.15's `_add_wait_send` and `_add_reduce_grad`; with
 //! [`outstanding`](WaitOptions) those of `max_outstanding_sends`, where that awaits the oldest send, as it mostly does.
@@ -107,8 +107,7 @@ impl WaitOptions {
 ///     waits.to_csv(),
 ///     "0F0,0SEND_F0,0RECV_B0,0WAIT_RECV_B0,0B0,0WAIT_SEND_F0\n1RECV_F0,1WAIT_RECV_F0,1F0,1B0,1SEND_B0,1WAIT_SEND_B0\n"
 /// );
-/// assert_eq!(pass::strip_waits(&waits), plan);
-/// # Ok::<(), burn_pipeline_plan::plan::PlanCsvError>(())
+/// # Ok::<(), burn_pipeline_plan::plan::PlanError>(())
 /// ```
 pub fn insert_waits(plan: &Plan, options: &WaitOptions) -> Plan {
     let awaited = Awaited::new(plan, &Edges::new(plan));
@@ -126,15 +125,6 @@ pub fn insert_waits(plan: &Plan, options: &WaitOptions) -> Plan {
         writer.finish()
     };
     plan.with_rows(plan.rows().iter().enumerate().map(row).collect())
-}
-
-/// The same plan without waits.
-///
-/// Some plans need their waits: [`check`](crate::plan::check) refuses those afterwards, since without waits they deadlock.
-pub fn strip_waits(plan: &Plan) -> Plan {
-    let is_wait = |action: &Action| matches!(action, Action::Single(task) if task.op().is_wait());
-    let strip = |row: &Vec<Action>| row.iter().copied().filter(|action| !is_wait(action)).collect();
-    plan.with_rows(plan.rows().iter().map(strip).collect())
 }
 
 /// The new row so far, and the late waits that are still to be written.

@@ -5,27 +5,10 @@
 //! No cell needs quotes, since no action's text holds a comma.
 
 use super::action::Action;
-use super::rows::{Plan, PlanError};
-use super::text::ParseActionError;
+use super::error::PlanError;
+use super::rows::Plan;
+use super::text::action;
 use std::fmt::Write;
-
-/// Why a CSV text is not a plan.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum PlanCsvError {
-    /// A cell is not an action.
-    #[error("line {line}, cell {cell}: {source}")]
-    Cell {
-        /// Line, from 1.
-        line: usize,
-        /// Cell within the line, from 1.
-        cell: usize,
-        /// What is wrong with the cell.
-        source: ParseActionError,
-    },
-    /// The cells are actions but do not make a plan.
-    #[error(transparent)]
-    Plan(#[from] PlanError),
-}
 
 impl Plan {
     /// Reads one row a rank; placement and microbatch counts are inferred as in [`Plan::infer`].
@@ -34,12 +17,13 @@ impl Plan {
     /// use burn_pipeline_plan::plan::Plan;
     /// let plan = Plan::from_csv("mine", "0F0,0F1,,0B0,0B1\n1F0,1B0,1F1,1B1\n")?;
     /// assert_eq!((plan.ranks(), plan.stages(), plan.total_microbatches()), (2, 2, 2));
-    /// # Ok::<(), burn_pipeline_plan::plan::PlanCsvError>(())
+    /// # Ok::<(), burn_pipeline_plan::plan::PlanError>(())
     /// ```
-    pub fn from_csv(name: impl Into<String>, text: &str) -> Result<Self, PlanCsvError> {
-        let parse = |(line, row): (usize, &str)| -> Result<Vec<Action>, PlanCsvError> {
+    pub fn from_csv(name: impl Into<String>, text: &str) -> Result<Self, PlanError> {
+        let parse = |(line, row): (usize, &str)| -> Result<Vec<Action>, PlanError> {
             let cells = row.split(',').enumerate().map(|(cell, text)| {
-                text.parse().map_err(|source| PlanCsvError::Cell { line: line + 1, cell: cell + 1, source })
+                let place = Some((line + 1, cell + 1));
+                action(text).map_err(|reason| PlanError::Action { cell: place, text: text.to_owned(), reason })
             });
             let mut row: Vec<Action> = cells.collect::<Result<_, _>>()?;
             // A line without any text is a rank that does nothing, not a rank with one idle slot.
@@ -49,7 +33,7 @@ impl Plan {
             Ok(row)
         };
         let rows = text.lines().enumerate().map(parse).collect::<Result<_, _>>()?;
-        Ok(Plan::infer(name, rows)?)
+        Plan::infer(name, rows)
     }
 
     /// One line a rank, as [`Plan::from_csv`] reads it.
@@ -93,7 +77,7 @@ mod tests {
     #[test]
     fn a_bad_cell_is_named() {
         let error = Plan::from_csv("t", "0F0,0B0\n1F0,1X0\n").unwrap_err();
-        assert!(matches!(error, PlanCsvError::Cell { line: 2, cell: 2, .. }), "{error}");
-        assert!(matches!(Plan::from_csv("t", ""), Err(PlanCsvError::Plan(_))));
+        assert!(matches!(error, PlanError::Action { cell: Some((2, 2)), .. }), "{error}");
+        assert!(matches!(Plan::from_csv("t", ""), Err(PlanError::Empty { .. })));
     }
 }

@@ -1,6 +1,6 @@
 //! A plan as a grid of text: one line a step, one column a rank, and an optional mark on one step.
 //!
-//! Guarantees: [`format()`] gives exactly the layout of PyTorch's `_format_pipeline_order`, trailing spaces included. It
+//! Guarantees: [`Plan::grid`] gives exactly the layout of PyTorch's `_format_pipeline_order`, trailing spaces included. It
 //! also accepts no rows, and fewer steps than ranks, which PyTorch's does not.
 //!
 //! ```text
@@ -26,25 +26,22 @@ impl Plan {
     /// use burn_pipeline_plan::plan::Plan;
     /// let plan = Plan::from_csv("mine", "0F0,,0B0\n1F0,1B0\n")?;
     /// assert!(plan.grid().starts_with("        Rank 0 Rank 1\nStep 0: 0F0    1F0   \n"));
-    /// # Ok::<(), burn_pipeline_plan::plan::PlanCsvError>(())
+    /// # Ok::<(), burn_pipeline_plan::plan::PlanError>(())
     /// ```
     pub fn grid(&self) -> String {
-        format(self.rows(), None)
+        let steps = self.rows().iter().map(Vec::len).max().unwrap_or(0);
+        window(self.rows(), 0..self.ranks(), 0..steps, None)
     }
-}
 
-/// One line a step and one column a rank; the step `mark`, if given, ends in `<-- ERROR HERE`.
-pub fn format(rows: &[Vec<Action>], mark: Option<usize>) -> String {
-    let steps = rows.iter().map(Vec::len).max().unwrap_or(0);
-    window(rows, 0..rows.len(), 0..steps, mark)
-}
-
-/// The part of the grid around one step of one rank, marked there.
-pub(crate) fn excerpt(rows: &[Vec<Action>], rank: usize, step: usize) -> String {
-    let longest = rows.iter().map(Vec::len).max().unwrap_or(0).max(step + 1);
-    let steps = step.saturating_sub(STEPS_AROUND)..(step + STEPS_AROUND + 1).min(longest);
-    let first = rank.saturating_sub(RANKS_SHOWN / 2).min(rows.len().saturating_sub(RANKS_SHOWN));
-    window(rows, first..(first + RANKS_SHOWN).min(rows.len()), steps, Some(step))
+    /// The part of the grid around one step of one rank, with the step marked.
+    pub fn excerpt(&self, rank: usize, step: usize) -> String {
+        let rows = self.rows();
+        let longest = rows.iter().map(Vec::len).max().unwrap_or(0).max(step.saturating_add(1));
+        let steps = step.saturating_sub(STEPS_AROUND)..step.saturating_add(STEPS_AROUND + 1).min(longest);
+        let first = rank.saturating_sub(RANKS_SHOWN / 2).min(rows.len().saturating_sub(RANKS_SHOWN));
+        let text = window(rows, first..(first + RANKS_SHOWN).min(rows.len()), steps, Some(step));
+        text.trim_end_matches('\n').to_owned()
+    }
 }
 
 fn window(rows: &[Vec<Action>], ranks: Range<usize>, steps: Range<usize>, mark: Option<usize>) -> String {

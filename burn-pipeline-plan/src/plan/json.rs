@@ -1,10 +1,10 @@
 //! The stored form of a [`Plan`]: its fields by name, with actions as text so that a person can read and write them.
 
 use super::action::Action;
+use super::error::PlanError;
 use super::placement::Placement;
-use super::rows::{Plan, PlanError};
+use super::rows::Plan;
 use super::skips::SkipEdge;
-use super::text::ParseActionError;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -17,15 +17,6 @@ struct StoredPlan {
     rows: Vec<Vec<String>>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     skips: Vec<SkipEdge>,
-}
-
-/// Why a stored plan could not be read.
-#[derive(Debug, thiserror::Error)]
-enum StoredPlanError {
-    #[error(transparent)]
-    Plan(#[from] PlanError),
-    #[error(transparent)]
-    Action(#[from] ParseActionError),
 }
 
 impl Serialize for Plan {
@@ -49,9 +40,9 @@ impl<'de> Deserialize<'de> for Plan {
 }
 
 impl StoredPlan {
-    fn read(self) -> Result<Plan, StoredPlanError> {
+    fn read(self) -> Result<Plan, PlanError> {
         let row = |row: &Vec<String>| row.iter().map(|cell| cell.parse()).collect::<Result<Vec<Action>, _>>();
         let rows = self.rows.iter().map(row).collect::<Result<_, _>>()?;
-        Ok(Plan::new(self.name, self.placement, self.microbatches, rows)?.with_skips(self.skips)?)
+        Plan::new(self.name, self.placement, self.microbatches, rows)?.with_skips(self.skips)
     }
 }

@@ -1,7 +1,7 @@
 //! Plans: a schedule written down as data.
 //!
 //! A [`Plan`] says which [`Action`]s each rank runs, and in what order. Nothing else decides order: plans are built by
-//! [`schedule`](crate::schedule), rewritten by [`pass`](crate::pass), proved by [`check`], priced by
+//! [`schedule`](crate::schedule), rewritten by [`pass`](crate::pass), proved by [`Plan::check`], priced by
 //! [`simulate`](crate::simulate), drawn by [`trace`](crate::trace), and run by the crate `burn-pipeline`.
 //!
 //! A plan is *unlowered* when it holds compute actions alone: a value is there for the next stage as soon as it is
@@ -14,34 +14,34 @@
 //! used, and a reduction ends with the step. [`insert_waits`](crate::pass::insert_waits) writes waits down.
 //!
 //! Files in reading order: `op`, `stage_id`, `task`, `action` (what one cell says), `placement`, `skips`, `rows` (the
-//! [`Plan`]), `text`, `csv`, `json`, [`grid`] (its written forms), `edges`, `waits` (lookups that passes and checks
-//! share), [`check`] (the proof). Names and text follow PyTorch's `torch.distributed.pipelining` (`_Action`,
+//! [`Plan`]), `error`, `text`, `csv`, `json`, `grid` (its written forms), `edges`, `waits`, `waiting` (what passes, checks
+//! and the simulator share), `check` (the proof). Names and text follow PyTorch's `torch.distributed.pipelining` (`_Action`,
 //! `pipeline_order`).
 
 mod action;
-pub mod check;
+mod check;
 mod csv;
 pub(crate) mod edges;
-pub mod grid;
+mod error;
+mod grid;
 mod json;
 mod op;
 mod placement;
-mod placement_error;
 mod rows;
 pub(crate) mod skips;
 mod stage_id;
 mod task;
 mod text;
+pub(crate) mod waiting;
 pub(crate) mod waits;
 
 pub use action::Action;
 pub use check::{CheckError, CheckOptions, CheckedPlan, Transport};
-pub use csv::PlanCsvError;
+pub use error::PlanError;
 pub use op::Op;
 pub use placement::{Placement, PlacementKind};
-pub use placement_error::PlacementError;
-pub use rows::{Plan, PlanError};
-pub use skips::{SkipEdge, SkipError};
+pub use rows::Plan;
+pub use skips::SkipEdge;
 pub use stage_id::StageId;
 pub use task::{MicrobatchTask, Task};
-pub use text::ParseActionError;
+pub use waiting::Waiting;

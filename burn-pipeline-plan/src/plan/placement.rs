@@ -13,7 +13,7 @@
 //! ```
 
 use super::action::Action;
-use super::placement_error::PlacementError;
+use super::error::PlanError;
 use super::stage_id::StageId;
 use serde::{Deserialize, Serialize};
 
@@ -78,51 +78,51 @@ impl From<Placement> for PlacementMap {
 }
 
 impl TryFrom<PlacementMap> for Placement {
-    type Error = PlacementError;
+    type Error = PlanError;
 
-    fn try_from(map: PlacementMap) -> Result<Self, PlacementError> {
+    fn try_from(map: PlacementMap) -> Result<Self, PlanError> {
         Placement::from_map(map.ranks, map.routes)
     }
 }
 
 impl Placement {
     /// `chunks` stages a rank, stage `s` on rank `s mod ranks`.
-    pub fn looped(ranks: usize, chunks: usize) -> Result<Self, PlacementError> {
+    pub fn looped(ranks: usize, chunks: usize) -> Result<Self, PlanError> {
         Self::from_rule(PlacementKind::Loop, ranks, ranks.saturating_mul(chunks), 1, |_, s| s % ranks)
     }
 
     /// Two stages a rank: rank `r` holds `r` and `2 * ranks - 1 - r`.
-    pub fn v(ranks: usize) -> Result<Self, PlacementError> {
+    pub fn v(ranks: usize) -> Result<Self, PlanError> {
         Self::from_rule(PlacementKind::V, ranks, ranks.saturating_mul(2), 1, |_, s| zigzag(ranks, s))
     }
 
     /// `chunks` stages a rank, up and down the ranks in turn.
-    pub fn wave(ranks: usize, chunks: usize) -> Result<Self, PlacementError> {
+    pub fn wave(ranks: usize, chunks: usize) -> Result<Self, PlanError> {
         Self::from_rule(PlacementKind::Wave, ranks, ranks.saturating_mul(chunks), 1, |_, s| zigzag(ranks, s))
     }
 
     /// Two replicas that run through the ranks in opposite directions.
-    pub fn bidirectional(ranks: usize) -> Result<Self, PlacementError> {
+    pub fn bidirectional(ranks: usize) -> Result<Self, PlanError> {
         let rule = |replica, s| if replica == 0 { s } else { ranks - 1 - s };
         Self::from_rule(PlacementKind::Bidirectional, ranks, ranks, 2, rule)
     }
 
     /// Any map: `rank_of_stage[s]` is the rank of stage `s`. Ranks may hold different numbers of stages.
-    pub fn free(ranks: usize, rank_of_stage: Vec<usize>) -> Result<Self, PlacementError> {
+    pub fn free(ranks: usize, rank_of_stage: Vec<usize>) -> Result<Self, PlanError> {
         Self::from_map(ranks, vec![rank_of_stage])
     }
 
     /// Any map for one or two routes. A map of a known kind gets that kind.
-    pub fn from_map(ranks: usize, routes: Vec<Vec<usize>>) -> Result<Self, PlacementError> {
+    pub fn from_map(ranks: usize, routes: Vec<Vec<usize>>) -> Result<Self, PlanError> {
         let lengths: Vec<usize> = routes.iter().map(Vec::len).collect();
         let stages = lengths.first().copied().unwrap_or(0);
         if !(1..=2).contains(&lengths.len()) || lengths.iter().any(|&l| l != stages) {
-            return Err(PlacementError::Routes { lengths });
+            return Err(PlanError::RouteLengths { lengths });
         }
         let in_bounds = Self::within_limits(ranks, stages);
         for (replica, route) in routes.iter().enumerate().filter(|_| in_bounds.is_ok()) {
             if let Some((index, &rank)) = route.iter().enumerate().find(|&(_, &rank)| rank >= ranks) {
-                return Err(PlacementError::NoSuchRank { stage: StageId::in_replica(replica, index), rank, ranks });
+                return Err(PlanError::NoSuchRank { stage: StageId::in_replica(replica, index), rank, ranks });
             }
         }
         in_bounds?;
@@ -142,7 +142,7 @@ impl Placement {
     }
 
     /// The placement that rows imply: each stage is on the rank that names it.
-    pub fn infer(rows: &[Vec<Action>]) -> Result<Self, PlacementError> {
+    pub fn infer(rows: &[Vec<Action>]) -> Result<Self, PlanError> {
         let mut routes: Vec<Vec<Option<usize>>> = vec![Vec::new()];
         for (rank, row) in rows.iter().enumerate() {
             for task in row.iter().flat_map(|a| a.tasks()) {
@@ -152,7 +152,7 @@ impl Placement {
                 route.resize(route.len().max(index + 1), None);
                 match route[index] {
                     Some(first) if first != rank => {
-                        return Err(PlacementError::TwoRanks { stage: task.stage(), first, second: rank });
+                        return Err(PlanError::TwoRanks { stage: task.stage(), first, second: rank });
                     }
                     _ => route[index] = Some(rank),
                 }
@@ -163,19 +163,19 @@ impl Placement {
         for (replica, mut route) in routes.into_iter().enumerate() {
             route.resize(stages, None);
             let whole = route.into_iter().enumerate().map(|(index, rank)| {
-                rank.ok_or(PlacementError::Missing { stage: StageId::in_replica(replica, index), stages })
+                rank.ok_or(PlanError::MissingStage { stage: StageId::in_replica(replica, index), stages })
             });
             map.push(whole.collect::<Result<Vec<_>, _>>()?);
         }
         Self::from_map(rows.len(), map)
     }
 
-    fn within_limits(ranks: usize, stages: usize) -> Result<(), PlacementError> {
+    fn within_limits(ranks: usize, stages: usize) -> Result<(), PlanError> {
         if ranks == 0 || stages == 0 {
-            return Err(PlacementError::Empty { ranks, stages });
+            return Err(PlanError::Empty { ranks, stages });
         }
         if ranks > u16::MAX as usize || stages > u16::MAX as usize {
-            return Err(PlacementError::TooLarge { ranks, stages });
+            return Err(PlanError::TooLarge { ranks, stages });
         }
         Ok(())
     }
@@ -186,7 +186,7 @@ impl Placement {
         stages: usize,
         replicas: usize,
         rank_of: impl Fn(usize, usize) -> usize,
-    ) -> Result<Self, PlacementError> {
+    ) -> Result<Self, PlanError> {
         Self::within_limits(ranks, stages)?;
         let route = |replica| (0..stages).map(|s| rank_of(replica, s) as u16).collect();
         Ok(Self { kind, ranks, routes: (0..replicas).map(route).collect() })
@@ -294,13 +294,13 @@ mod tests {
 
     #[test]
     fn bad_maps_are_refused() {
-        assert!(matches!(Placement::free(2, vec![0, 2]), Err(PlacementError::NoSuchRank { rank: 2, .. })));
-        assert!(matches!(Placement::looped(0, 1), Err(PlacementError::Empty { .. })));
-        assert!(matches!(Placement::looped(70_000, 1), Err(PlacementError::TooLarge { .. })));
-        assert!(matches!(Placement::from_map(2, vec![vec![0], vec![0, 1]]), Err(PlacementError::Routes { .. })));
+        assert!(matches!(Placement::free(2, vec![0, 2]), Err(PlanError::NoSuchRank { rank: 2, .. })));
+        assert!(matches!(Placement::looped(0, 1), Err(PlanError::Empty { .. })));
+        assert!(matches!(Placement::looped(70_000, 1), Err(PlanError::TooLarge { .. })));
+        assert!(matches!(Placement::from_map(2, vec![vec![0], vec![0, 1]]), Err(PlanError::RouteLengths { .. })));
         let twice = vec![vec![Action::forward(0, 0)], vec![Action::forward(0, 0)]];
-        assert!(matches!(Placement::infer(&twice), Err(PlacementError::TwoRanks { .. })));
+        assert!(matches!(Placement::infer(&twice), Err(PlanError::TwoRanks { .. })));
         let hole = vec![vec![Action::forward(0, 0), Action::forward(2, 0)]];
-        assert!(matches!(Placement::infer(&hole), Err(PlacementError::Missing { .. })));
+        assert!(matches!(Placement::infer(&hole), Err(PlanError::MissingStage { .. })));
     }
 }

@@ -4,9 +4,9 @@
 //! Whether the rows can be run is for [`check`](super::check) to prove: any rows may stand in a plan.
 
 use super::action::Action;
+use super::error::PlanError;
 use super::placement::Placement;
-use super::placement_error::PlacementError;
-use super::skips::{SkipEdge, SkipError, checked, edge_of};
+use super::skips::{SkipEdge, checked, edge_of};
 use super::stage_id::StageId;
 use super::task::Task;
 
@@ -18,45 +18,6 @@ pub struct Plan {
     microbatches: Vec<usize>,
     rows: Vec<Vec<Action>>,
     skips: Vec<SkipEdge>,
-}
-
-/// Why rows, placement and counts do not make a plan.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum PlanError {
-    /// The stages named in the rows do not make a placement.
-    #[error(transparent)]
-    Placement(#[from] PlacementError),
-    /// The number of rows is not the number of ranks.
-    #[error("the plan has {rows} rows, but its placement has {ranks} ranks; write one row a rank")]
-    Rows {
-        /// Rows given.
-        rows: usize,
-        /// Ranks of the placement.
-        ranks: usize,
-    },
-    /// The number of microbatch counts is not the number of routes.
-    #[error("the plan gives {counts} microbatch counts, but its placement has {routes} routes")]
-    Routes {
-        /// Counts given.
-        counts: usize,
-        /// Routes of the placement.
-        routes: usize,
-    },
-    /// A route has more microbatches than an action can name.
-    #[error(
-        "the plan counts {microbatches} microbatches on a route; at most {} can be numbered",
-        Task::MAX_MICROBATCHES
-    )]
-    TooManyMicrobatches {
-        /// Microbatches of the route.
-        microbatches: usize,
-    },
-    /// A skip edge is not valid.
-    #[error(transparent)]
-    Skip(#[from] SkipError),
-    /// No route has a microbatch.
-    #[error("the plan has no microbatch on any route; a step needs at least one")]
-    NoMicrobatch,
 }
 
 impl Plan {
@@ -90,7 +51,7 @@ impl Plan {
     /// largest number in its tasks; skip edges are those of the transfers.
     ///
     /// # Errors
-    /// [`PlanError::Placement`] if two ranks name one stage, or none names a stage in between.
+    /// [`PlanError::TwoRanks`] if two ranks name one stage, and [`PlanError::MissingStage`] if none names a stage in between.
     pub fn infer(name: impl Into<String>, rows: Vec<Vec<Action>>) -> Result<Self, PlanError> {
         let placement = Placement::infer(&rows)?;
         let mut microbatches = vec![0; placement.routes()];
@@ -134,6 +95,12 @@ impl Plan {
             rows,
             skips: self.skips.clone(),
         }
+    }
+
+    /// The same plan without idle cells.
+    pub fn without_idle(&self) -> Self {
+        let kept = |row: &Vec<Action>| row.iter().copied().filter(|action| !action.is_idle()).collect();
+        self.with_rows(self.rows.iter().map(kept).collect())
     }
 
     /// The schedule that built it, or the file it came from.

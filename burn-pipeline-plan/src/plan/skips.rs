@@ -7,6 +7,7 @@
 //! An edge adds transfers and no order: its later stage runs after all those between, and so after its earlier one;
 //! in backward it is the other way round. Each value crosses once, from rank to rank; its gradient comes back once.
 
+use super::error::PlanError;
 use super::stage_id::StageId;
 use super::task::Task;
 use serde::{Deserialize, Serialize};
@@ -39,58 +40,28 @@ impl std::fmt::Display for SkipEdge {
     }
 }
 
-/// Why an edge cannot be part of a plan.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum SkipError {
-    /// It does not lead to a later stage.
-    #[error("the edge {edge} does not lead to a later stage; values go forward through the model")]
-    Backward {
-        /// The edge.
-        edge: SkipEdge,
-    },
-    /// It leads to the next stage.
-    #[error("the edge {edge} leads to the next stage; pass the value in the stage's output instead")]
-    Next {
-        /// The edge.
-        edge: SkipEdge,
-    },
-    /// It leads further than an action can name.
-    #[error("the edge {edge} spans more than {} stages; pass the value in two edges", Task::MAX_SKIP)]
-    TooLong {
-        /// The edge.
-        edge: SkipEdge,
-    },
-    /// It leads to a stage that the plan does not have.
-    #[error("the edge {edge} needs a stage {}, but the plan has {stages}", .edge.to)]
-    NoSuchStage {
-        /// The edge.
-        edge: SkipEdge,
-        /// Stages of the plan.
-        stages: usize,
-    },
-    /// It is there twice.
-    #[error("the edge {edge} is there twice; pass several values as one tuple")]
-    Twice {
-        /// The edge.
-        edge: SkipEdge,
-    },
-}
-
 /// Sorts the edges of a model of `stages` stages (or layers), or says which one is not valid. None may span more than
 /// `longest`.
-pub(crate) fn checked(mut edges: Vec<SkipEdge>, stages: usize, longest: usize) -> Result<Vec<SkipEdge>, SkipError> {
+pub(crate) fn checked(mut edges: Vec<SkipEdge>, stages: usize, longest: usize) -> Result<Vec<SkipEdge>, PlanError> {
+    let refuse = |edge, reason: &str| Err(PlanError::Skip { edge, reason: reason.to_owned() });
     for &edge in &edges {
         match edge.to.checked_sub(edge.from) {
-            None | Some(0) => return Err(SkipError::Backward { edge }),
-            _ if edge.to >= stages => return Err(SkipError::NoSuchStage { edge, stages }),
-            Some(1) => return Err(SkipError::Next { edge }),
-            Some(span) if span > longest => return Err(SkipError::TooLong { edge }),
+            None | Some(0) => {
+                return refuse(edge, "does not lead to a later stage; values go forward through the model");
+            }
+            _ if edge.to >= stages => {
+                return refuse(edge, &format!("needs a stage {}, but the plan has {stages}", edge.to));
+            }
+            Some(1) => return refuse(edge, "leads to the next stage; pass the value in the stage's output instead"),
+            Some(span) if span > longest => {
+                return refuse(edge, &format!("spans more than {longest} stages; pass the value in two edges"));
+            }
             Some(_) => {}
         }
     }
     edges.sort_unstable();
     match edges.windows(2).find(|pair| pair[0] == pair[1]) {
-        Some(pair) => Err(SkipError::Twice { edge: pair[0] }),
+        Some(pair) => refuse(pair[0], "is there twice; pass several values as one tuple"),
         None => Ok(edges),
     }
 }

@@ -5,42 +5,35 @@
 //! the part that could not be read; PyTorch's parser reads `0F0junk` as `0F0`.
 
 use super::action::Action;
+use super::error::PlanError;
 use super::op::Op;
 use super::stage_id::StageId;
 use super::task::Task;
 use std::str::FromStr;
 
-/// Why a text is not an action.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "`{text}` is not an action: {reason}; write [stage][operation][microbatch], e.g. 2F0, 1UNSHARD, '3SEND_F1 or (0F7;7B3)OVERLAP_F_B"
-)]
-pub struct ParseActionError {
-    /// The text that was refused.
-    pub text: String,
-    /// What is wrong with it.
-    pub reason: &'static str,
-}
-
 impl FromStr for Action {
-    type Err = ParseActionError;
+    type Err = PlanError;
 
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let trimmed = text.trim();
-        let parsed = match trimmed.strip_prefix('(') {
-            _ if trimmed.is_empty() => Ok(Action::Idle),
-            Some(rest) => overlap(rest),
-            None => task(trimmed).map(Action::Single),
-        };
-        parsed.map_err(|reason| ParseActionError { text: text.to_owned(), reason })
+    fn from_str(text: &str) -> Result<Self, PlanError> {
+        action(text).map_err(|reason| PlanError::Action { cell: None, text: text.to_owned(), reason })
     }
 }
 
 impl FromStr for Task {
-    type Err = ParseActionError;
+    type Err = PlanError;
 
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        task(text.trim()).map_err(|reason| ParseActionError { text: text.to_owned(), reason })
+    fn from_str(text: &str) -> Result<Self, PlanError> {
+        task(text.trim()).map_err(|reason| PlanError::Action { cell: None, text: text.to_owned(), reason })
+    }
+}
+
+/// Reads an action, or says what is wrong with the text.
+pub(super) fn action(text: &str) -> Result<Action, &'static str> {
+    let trimmed = text.trim();
+    match trimmed.strip_prefix('(') {
+        _ if trimmed.is_empty() => Ok(Action::Idle),
+        Some(rest) => overlap(rest),
+        None => task(trimmed).map(Action::Single),
     }
 }
 
@@ -138,7 +131,7 @@ mod tests {
 
     #[test]
     fn anything_else_is_refused_with_its_reason() {
-        let reason = |text: &str| text.parse::<Action>().unwrap_err().reason;
+        let reason = |text: &str| action(text).unwrap_err();
         assert_eq!(reason("0F0junk"), "there is something after the microbatch");
         assert_eq!(reason("F0"), "it does not start with a stage number");
         assert_eq!(reason("0X0"), "its operation is unknown");

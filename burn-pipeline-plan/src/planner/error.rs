@@ -1,16 +1,14 @@
 //! Why the planner finds no plan, and why it drops a candidate.
 
-use super::synthesis::SynthesisError;
 use crate::cost::{PartitionError, ProfileError};
 use crate::pass::PassError;
-use crate::pass::overlap::OverlapError;
 use crate::plan::{CheckError, PlanError};
 use crate::schedule::ScheduleError;
 use crate::simulate::SimulateError;
 
 /// Why a candidate cannot be used.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub enum DropReason {
+pub(super) enum DropReason {
     /// The family cannot be built at this size.
     #[error(transparent)]
     Family(#[from] ScheduleError),
@@ -29,13 +27,10 @@ pub enum DropReason {
     },
     /// The synthesis made no schedule.
     #[error(transparent)]
-    Synthesis(#[from] SynthesisError),
+    Synthesis(#[from] PlannerError),
     /// A pass refused the plan.
     #[error(transparent)]
     Pass(#[from] PassError),
-    /// An overlap pass refused the plan.
-    #[error(transparent)]
-    Overlap(#[from] Box<OverlapError>),
     /// The plan does not pass the check.
     #[error(transparent)]
     Check(#[from] Box<CheckError>),
@@ -83,9 +78,31 @@ pub enum PlannerError {
         /// Why the first one was dropped.
         first: String,
     },
-    /// The links are refused: a number is not valid, or a rank does not exist.
+    /// A synthesis was not given one microbatch count for each route, or no microbatch.
+    #[error("{counts:?} microbatches for {routes} routes; give one count a route, and at least one microbatch")]
+    Counts {
+        /// Counts given.
+        counts: Vec<usize>,
+        /// Routes of the placement.
+        routes: usize,
+    },
+    /// A synthesis found no order that keeps every rank under the cap.
+    #[error(
+        "no order was found that holds at most {cap} bytes a rank: one microbatch at a time, or its messages, may need more; raise the cap or use more ranks"
+    )]
+    NoOrderFits {
+        /// The cap.
+        cap: f64,
+    },
+    /// The costs or links are refused: a number is not valid, or they do not fit the placement.
     #[error(transparent)]
     Profile(#[from] ProfileError),
+    /// The rows of a synthesis do not make a plan.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// The plan of a synthesis cannot be simulated.
+    #[error(transparent)]
+    Simulate(#[from] SimulateError),
 }
 
 fn least(least_peak: Option<(f64, f64)>, first: &str) -> String {

@@ -6,7 +6,7 @@
 use super::layout::Layout;
 use super::request::Request;
 use crate::plan::PlacementKind;
-use crate::schedule::{Chunks, ForwardOnly, MemoryLimit, Schedule, ZbAuto, ZbAutoStage, all};
+use crate::schedule::{Chunks, ForwardOnly, Schedule, ZbAuto, all};
 
 /// The families that build plans for the layout's placement, with the names of the candidates.
 pub(super) fn families(request: &Request, layout: &Layout) -> Vec<(String, Box<dyn Schedule>)> {
@@ -27,8 +27,9 @@ pub(super) fn families(request: &Request, layout: &Layout) -> Vec<(String, Box<d
         if about.name != auto {
             continue;
         }
-        let mut limits = vec![("1p", MemoryLimit::TimesRanks(1.0)), ("2p", MemoryLimit::TimesRanks(2.0))];
-        limits.extend(activations(request, layout).map(|n| ("cap", MemoryLimit::Absolute(n))));
+        let ranks = request.ranks as f64;
+        let mut limits = vec![("1p", ranks), ("2p", 2.0 * ranks)];
+        limits.extend(activations(request, layout).map(|n| ("cap", n)));
         for (name, limit) in limits {
             families.push((format!("{} {name}", about.name), Box::new(zb_auto(layout, limit))));
         }
@@ -37,16 +38,12 @@ pub(super) fn families(request: &Request, layout: &Layout) -> Vec<(String, Box<d
 }
 
 /// The cost-driven family with the costs of the layout.
-fn zb_auto(layout: &Layout, limit: MemoryLimit) -> ZbAuto {
+fn zb_auto(layout: &Layout, limit: f64) -> ZbAuto {
     let stages = layout.profile.stages();
-    let costs = stages.iter().map(|s| ZbAutoStage {
-        forward: s.forward,
-        input: s.input_backward(),
-        weight: s.weight_backward(),
-    });
+    let costs = stages.iter().map(|s| [s.forward, s.input_backward(), s.weight_backward()]);
     let crossing = (1..stages.len())
         .map(|rank| layout.profile.links().link(rank - 1, rank).seconds(stages[rank - 1].message_bytes));
-    ZbAuto { costs: costs.collect(), transfer: crossing.fold(0.0, f64::max), limit, ..ZbAuto::default() }
+    ZbAuto { costs: costs.collect(), transfer: crossing.fold(0.0, f64::max), limit: Some(limit), ..ZbAuto::default() }
 }
 
 /// The number of activations for which every rank has room under the cap.

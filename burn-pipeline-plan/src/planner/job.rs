@@ -7,14 +7,14 @@
 //! 2. How far the cap has to be lowered is first found with little effort.
 //! 3. Then the full effort runs under the lowered cap. The faster of the plans that fit is kept.
 
-use super::error::DropReason;
+use super::error::{DropReason, PlannerError};
 use super::families::families;
 use super::layout::Layout;
 use super::passes::PassChoice;
 use super::price::{Priced, price, price_recomputing, recomputed};
-use super::report::{Candidate, Choice, Strategy};
+use super::report::{Candidate, Strategy};
 use super::request::{Recompute, Request};
-use super::synthesis::{Synthesis, SynthesisError};
+use super::synthesis::Synthesis;
 use crate::plan::Plan;
 use crate::schedule::Size;
 
@@ -91,8 +91,7 @@ impl Job<'_> {
             _ => vec![microbatches.div_ceil(2), microbatches / 2],
         };
         let profile = recomputed(request, layout, recomputing)?;
-        let nothing_fits =
-            || DropReason::from(SynthesisError::DoesNotFit { cap: request.cap.unwrap_or(f64::INFINITY) });
+        let nothing_fits = || DropReason::from(PlannerError::NoOrderFits { cap: request.cap.unwrap_or(f64::INFINITY) });
         let attempt = |effort: Synthesis, cap: Option<f64>| {
             let made = Synthesis { cap, ..effort }.build(&profile, &layout.placement, &counts, starts)?;
             let priced = price_recomputing(request, layout, &made.plan, recomputing.to_vec(), PassChoice::AsBuilt)?;
@@ -136,7 +135,7 @@ impl Job<'_> {
 
     /// The candidate that this job makes.
     pub(super) fn candidate(&self, request: &Request, plan: &Plan, priced: &Priced) -> Candidate {
-        let choice = Choice {
+        Candidate {
             strategy: self.strategy(request),
             placement: plan.placement().kind(),
             chunks: self.layout.shape.chunks,
@@ -145,8 +144,10 @@ impl Job<'_> {
             microbatches: request.workloads[self.layout.workload].microbatches,
             recomputing: priced.recomputing.clone(),
             passes: self.passes,
-        };
-        Candidate { choice, seconds: priced.seconds, peak_bytes: priced.simulation.peak_bytes(), pareto: false }
+            seconds: priced.seconds,
+            peak_bytes: priced.simulation.peak_bytes(),
+            pareto: false,
+        }
     }
 
     /// A description of the job, for a candidate that is dropped.

@@ -6,8 +6,8 @@
 
 use super::error::DropReason;
 use super::request::{Cut, Request};
-use crate::cost::{Layers, MemoryLimits, Partition, PartitionOptions, Profile, StageCost, optimal_partition};
-use crate::plan::{Placement, PlacementError, PlacementKind, StageId};
+use crate::cost::{Layers, Partition, PartitionOptions, Profile, StageCost};
+use crate::plan::{Placement, PlacementKind, PlanError, StageId};
 use rayon::prelude::*;
 
 /// States that the search for the best cut keeps: fewer than by default, since many cuts are searched.
@@ -22,7 +22,7 @@ pub(super) struct Shape {
 
 impl Shape {
     /// The placement of this shape.
-    pub(super) fn place(self, ranks: usize) -> Result<Placement, PlacementError> {
+    pub(super) fn place(self, ranks: usize) -> Result<Placement, PlanError> {
         match self.kind {
             PlacementKind::V => Placement::v(ranks),
             PlacementKind::Wave => Placement::wave(ranks, self.chunks),
@@ -126,10 +126,10 @@ pub(super) fn layouts(request: &Request) -> (Vec<Layout>, Vec<RefusedLayout>) {
 
 fn layout(request: &Request, workload: usize, shape: Shape, cut: Cut) -> Result<Layout, DropReason> {
     let layers = &request.workloads[workload].layers;
-    let placement = shape.place(request.ranks).map_err(crate::schedule::ScheduleError::from)?;
+    let placement = shape.place(request.ranks)?;
     let partition = match cut {
         Cut::Even => Partition::even(layers.len(), placement.stages())?,
-        Cut::Optimal => best(layers, &placement, None)?,
+        Cut::Optimal => best(layers, &placement, PartitionOptions::default())?,
         Cut::Fitting => best(layers, &placement, limits(request, &placement))?,
     };
     let profile = partition.profile(layers, request.links.clone())?;
@@ -139,20 +139,20 @@ fn layout(request: &Request, workload: usize, shape: Shape, cut: Cut) -> Result<
 }
 
 /// The best cut of the layers for a placement.
-fn best(layers: &Layers, placement: &Placement, memory: Option<MemoryLimits>) -> Result<Partition, DropReason> {
-    let options = PartitionOptions { memory, states: STATES, ..PartitionOptions::default() };
-    Ok(optimal_partition(layers, placement, &options)?.partition)
+fn best(layers: &Layers, placement: &Placement, options: PartitionOptions) -> Result<Partition, DropReason> {
+    Ok(Partition::optimal(layers, placement, &PartitionOptions { states: STATES, ..options })?.partition)
 }
 
 /// The cap, with the activations that 1F1B holds on each stage: one microbatch for each rank from this one on, spread
 /// over the stages of a rank.
-fn limits(request: &Request, placement: &Placement) -> Option<MemoryLimits> {
+fn limits(request: &Request, placement: &Placement) -> PartitionOptions {
     let stages = placement.stages() as f64;
     let held = (0..placement.stages()).map(|stage| {
         let to_come = (stages - stage as f64) * placement.ranks() as f64 / stages;
         (to_come / placement.routes() as f64).max(1.0)
     });
-    Some(MemoryLimits { cap: request.cap?, state_factor: request.state_factor, held: held.collect() })
+    let (cap, state_factor, held) = (request.cap, request.state_factor, held.collect());
+    PartitionOptions { cap, state_factor, held, ..PartitionOptions::default() }
 }
 
 /// The profile with gradients and optimizer state counted as bytes of parameters.

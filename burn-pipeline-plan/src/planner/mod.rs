@@ -24,9 +24,9 @@ mod search;
 mod synthesis;
 mod unpipelined;
 
-pub use error::{DropReason, PlannerError};
+pub use error::PlannerError;
 pub use passes::PassChoice;
-pub use report::{BestPlan, Candidate, Choice, DroppedCandidate, PlannerReport, Strategy, TimeBreakdown};
+pub use report::{Candidate, PlannerReport, Strategy, TimeBreakdown};
 pub use request::{Cut, Recompute, Request, Workload};
 pub use search::best_plan;
-pub use synthesis::{Synthesis, SynthesisError, SynthesisedPlan};
+pub use synthesis::{Synthesis, SynthesisedPlan};

@@ -7,7 +7,7 @@
 use super::error::DropReason;
 use crate::cost::Profile;
 use crate::pass::overlap::{OverlapOptions, OverlapPass, overlap};
-use crate::pass::{insert_transfers, merge_backward, strip_idle};
+use crate::pass::{insert_transfers, merge_backward};
 use crate::plan::Plan;
 use crate::simulate::SimulateOptions;
 
@@ -38,7 +38,7 @@ impl PassChoice {
         profile: &Profile,
         simulate: SimulateOptions,
     ) -> Result<Option<Plan>, DropReason> {
-        let plan = strip_idle(plan);
+        let plan = plan.without_idle();
         let lowered = match self {
             PassChoice::AsBuilt => insert_transfers(&plan)?,
             PassChoice::MergeBackward => {
@@ -55,7 +55,7 @@ impl PassChoice {
                     return Ok(Some(plan));
                 }
                 let options = OverlapOptions { simulate, ..OverlapOptions::default() };
-                overlap(&plan, profile, &OverlapPass::USUAL, &options).map_err(Box::new)?.plan
+                overlap(&plan, profile, &OverlapPass::USUAL, &options)?.plan
             }
         };
         Ok(Some(lowered))

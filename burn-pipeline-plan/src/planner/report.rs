@@ -34,9 +34,9 @@ impl fmt::Display for Strategy {
     }
 }
 
-/// What a candidate chooses.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Choice {
+/// A candidate that can be used.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Candidate {
     /// How the ranks are used.
     pub strategy: Strategy,
     /// The kind of placement.
@@ -53,9 +53,16 @@ pub struct Choice {
     pub recomputing: Vec<usize>,
     /// What was done to the plan.
     pub passes: PassChoice,
+    /// Seconds of the step, including the reduction of replicas' gradients.
+    pub seconds: f64,
+    /// The most bytes held at once on any rank.
+    pub peak_bytes: f64,
+    /// Whether no other candidate is both faster and smaller.
+    pub pareto: bool,
 }
 
-impl fmt::Display for Choice {
+/// Writes what the candidate chooses.
+impl fmt::Display for Candidate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}, {} microbatches", self.strategy, self.microbatches)?;
         if self.partition.stages() > 1 {
@@ -70,26 +77,11 @@ impl fmt::Display for Choice {
     }
 }
 
-/// A candidate that can be used.
+/// A candidate that cannot be used, and why.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Candidate {
-    /// What was chosen.
-    pub choice: Choice,
-    /// Seconds of the step, including the reduction of replicas' gradients.
-    pub seconds: f64,
-    /// The most bytes held at once on any rank.
-    pub peak_bytes: f64,
-    /// Whether no other candidate is both faster and smaller.
-    pub pareto: bool,
-}
-
-/// A candidate that cannot be used.
-#[derive(Clone, PartialEq, Debug)]
-pub struct DroppedCandidate {
-    /// A description of the candidate.
-    pub what: String,
-    /// Why it was dropped.
-    pub reason: DropReason,
+pub(super) struct Dropped {
+    pub(super) what: String,
+    pub(super) reason: DropReason,
 }
 
 /// Where the seconds of a step go. The parts add up to the seconds of the step.
@@ -137,30 +129,25 @@ impl TimeBreakdown {
     }
 }
 
-/// The best candidate, ready to run.
-#[derive(Clone, PartialEq, Debug)]
-pub struct BestPlan {
-    /// The candidate.
-    pub candidate: Candidate,
-    /// The plan, with its transfers. Without a pipeline it is the plan of one rank; with data parallelism all ranks run it.
-    pub plan: CheckedPlan,
-    /// The costs of its stages.
-    pub profile: Profile,
-    /// The simulation of the plan.
-    pub simulation: Simulation,
-    /// Where the seconds of the step go.
-    pub breakdown: TimeBreakdown,
-}
-
 /// What the planner found.
 #[derive(Clone, PartialEq, Debug)]
 pub struct PlannerReport {
     /// The fastest candidate; among equally fast ones, the one that holds the least bytes.
-    pub best: BestPlan,
+    pub best: Candidate,
+    /// Its plan, with transfers. Without a pipeline it is the plan of one rank; with data parallelism all ranks run it.
+    pub plan: CheckedPlan,
+    /// The costs of its stages.
+    pub profile: Profile,
+    /// The simulation of its plan.
+    pub simulation: Simulation,
+    /// Where the seconds of its step go.
+    pub breakdown: TimeBreakdown,
     /// All candidates that can be used, fastest first.
     pub candidates: Vec<Candidate>,
-    /// All candidates that cannot be used, with the reason.
-    pub dropped: Vec<DroppedCandidate>,
+    /// All candidates that cannot be used, each with the reason.
+    pub dropped: Vec<(String, String)>,
+    /// The fastest candidate that was dropped only for the cap, with its seconds, if it is faster than the best.
+    pub faster_without_cap: Option<(String, f64)>,
     /// Seconds that no candidate can beat.
     pub bound: f64,
 }
@@ -170,22 +157,13 @@ impl PlannerReport {
     pub fn front(&self) -> impl Iterator<Item = &Candidate> {
         self.candidates.iter().filter(|candidate| candidate.pareto)
     }
-
-    /// The fastest candidate that was dropped only for the cap, with its seconds, if it is faster than the best.
-    pub fn faster_without_cap(&self) -> Option<(&DroppedCandidate, f64)> {
-        let over = self.dropped.iter().filter_map(|dropped| match dropped.reason {
-            DropReason::OverCap { makespan, .. } => Some((dropped, makespan)),
-            _ => None,
-        });
-        over.filter(|(_, seconds)| *seconds < self.best.candidate.seconds).min_by(|a, b| a.1.total_cmp(&b.1))
-    }
 }
 
 /// Writes the report as text, with the Pareto front as a table.
 impl fmt::Display for PlannerReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let best = &self.best.candidate;
-        writeln!(f, "best: {}", best.choice)?;
+        let best = &self.best;
+        writeln!(f, "best: {best}")?;
         writeln!(f, "  {:.6} s a step, {:.4e} bytes on the fullest rank", best.seconds, best.peak_bytes)?;
         writeln!(
             f,
@@ -194,23 +172,22 @@ impl fmt::Display for PlannerReport {
             100.0 * (1.0 - self.bound / best.seconds)
         )?;
         writeln!(f, "\nwhere its seconds go:")?;
-        writeln!(f, "  {:>12.6}  work of a rank on average", self.best.breakdown.work)?;
-        for (what, seconds) in self.best.breakdown.losses().into_iter().filter(|(_, seconds)| *seconds > 0.0) {
+        writeln!(f, "  {:>12.6}  work of a rank on average", self.breakdown.work)?;
+        for (what, seconds) in self.breakdown.losses().into_iter().filter(|(_, seconds)| *seconds > 0.0) {
             writeln!(f, "  {seconds:>12.6}  {what}")?;
         }
-        if let Some((dropped, seconds)) = self.faster_without_cap() {
+        if let Some((what, seconds)) = &self.faster_without_cap {
+            let reason = self.dropped.iter().find(|(dropped, _)| dropped == what).map_or("", |(_, reason)| reason);
             writeln!(
                 f,
-                "\nthe cap costs {:.6} s: {} would take {seconds:.6} s, but {}",
-                best.seconds - seconds,
-                dropped.what,
-                dropped.reason
+                "\nthe cap costs {:.6} s: {what} would take {seconds:.6} s, but {reason}",
+                best.seconds - seconds
             )?;
         }
         writeln!(f, "\nnothing is both faster and leaner than:")?;
         writeln!(f, "  {:>12} {:>12}  what", "seconds", "bytes")?;
         for candidate in self.front() {
-            writeln!(f, "  {:>12.6} {:>12.4e}  {}", candidate.seconds, candidate.peak_bytes, candidate.choice)?;
+            writeln!(f, "  {:>12.6} {:>12.4e}  {candidate}", candidate.seconds, candidate.peak_bytes)?;
         }
         write!(f, "\n{} candidates can be used, {} were dropped", self.candidates.len(), self.dropped.len())
     }
@@ -225,4 +202,13 @@ pub(super) fn sort_and_mark(candidates: &mut [Candidate]) {
         candidate.pareto = candidate.peak_bytes < least;
         least = least.min(candidate.peak_bytes);
     }
+}
+
+/// The fastest candidate that was dropped only for the cap, with its seconds, if it takes less than `seconds`.
+pub(super) fn faster_without_cap(dropped: &[Dropped], seconds: f64) -> Option<(String, f64)> {
+    let over = dropped.iter().filter_map(|dropped| match dropped.reason {
+        DropReason::OverCap { makespan, .. } if makespan < seconds => Some((&dropped.what, makespan)),
+        _ => None,
+    });
+    over.min_by(|a, b| a.1.total_cmp(&b.1)).map(|(what, makespan)| (what.clone(), makespan))
 }

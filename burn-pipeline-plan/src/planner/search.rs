@@ -16,7 +16,7 @@ use super::families::families;
 use super::job::{Job, Maker, build, quick};
 use super::layout::{Layout, RefusedLayout, layouts};
 use super::passes::PassChoice;
-use super::report::{BestPlan, Candidate, DroppedCandidate, PlannerReport, Strategy, TimeBreakdown, sort_and_mark};
+use super::report::{Candidate, Dropped, PlannerReport, Strategy, TimeBreakdown, faster_without_cap, sort_and_mark};
 use super::request::{Recompute, Request};
 use super::synthesis::Synthesis;
 use super::unpipelined::whole_model;
@@ -45,21 +45,21 @@ struct Found<'a> {
 /// [`PlannerError`] if the request is not valid, or no candidate fits.
 ///
 /// ```
-/// use burn_pipeline_plan::cost::{LayerKind, Layer, Layers, LinkCost, LinkCosts};
+/// use burn_pipeline_plan::cost::{Layer, Layers, LinkCost, LinkCosts};
 /// use burn_pipeline_plan::planner::{Request, Workload, best_plan};
 ///
-/// let block = Layer { output_bytes: 1e6, ..Layer::new(LayerKind::new('A')?).with_seconds(0.01, 0.01, 0.01) };
+/// let block = Layer { output_bytes: 1e6, ..Layer::new('A').with_seconds(0.01, 0.01, 0.01) };
 /// let workload = Workload::new(8, Layers::new(vec![block; 8])?);
 /// let links = LinkCosts { default: LinkCost { latency: 1e-4, bandwidth: Some(1e10) }, ..LinkCosts::default() };
 /// let report = best_plan(&Request::new(vec![workload], 2, links))?;
-/// assert!(report.best.candidate.seconds < 1.05 * report.bound);
+/// assert!(report.best.seconds < 1.05 * report.bound);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn best_plan(request: &Request) -> Result<PlannerReport, PlannerError> {
     request.check()?;
     let (layouts, refused) = layouts(request);
     let unpipelined = if request.unpipelined { whole_models(request) } else { Vec::new() };
-    let mut dropped: Vec<DroppedCandidate> = refused.iter().map(|refused| dropped_layout(request, refused)).collect();
+    let mut dropped: Vec<Dropped> = refused.iter().map(|refused| dropped_layout(request, refused)).collect();
     let mut jobs = Vec::new();
     for (layout, plan, strategy) in &unpipelined {
         jobs.extend(variants(request, layout, &Maker::Given(plan.clone(), strategy.clone())));
@@ -126,7 +126,7 @@ fn quickly_synthesised<'a>(request: &Request, layout: &'a Layout) -> Vec<Job<'a>
 }
 
 /// Prices all jobs in parallel, and drops what cannot be used, in the order of the jobs.
-fn price_all<'a>(request: &Request, jobs: Vec<Job<'a>>, dropped: &mut Vec<DroppedCandidate>) -> Vec<Found<'a>> {
+fn price_all<'a>(request: &Request, jobs: Vec<Job<'a>>, dropped: &mut Vec<Dropped>) -> Vec<Found<'a>> {
     let priced: Vec<_> = jobs
         .into_par_iter()
         .filter_map(|job| {
@@ -142,9 +142,7 @@ fn price_all<'a>(request: &Request, jobs: Vec<Job<'a>>, dropped: &mut Vec<Droppe
                 // A synthesised plan took long to make, so it is kept. Families build theirs again in no time, and plans
                 // of all candidates together would take much memory.
                 let maker = match &job.maker {
-                    Maker::Synthesis { .. } => {
-                        Maker::Made(plan, Strategy::Synthesised, candidate.choice.recomputing.clone())
-                    }
+                    Maker::Synthesis { .. } => Maker::Made(plan, Strategy::Synthesised, candidate.recomputing.clone()),
                     other => other.clone(),
                 };
                 found.push(Found { candidate, job: Job { maker, ..job } });
@@ -153,7 +151,7 @@ fn price_all<'a>(request: &Request, jobs: Vec<Job<'a>>, dropped: &mut Vec<Droppe
                 let what = job.describe(request);
                 // A family that cannot be built is listed once, not for each choice of recomputation and passes.
                 if !dropped.iter().any(|d| d.what == what && d.reason == reason) {
-                    dropped.push(DroppedCandidate { what, reason });
+                    dropped.push(Dropped { what, reason });
                 }
             }
         }
@@ -161,11 +159,11 @@ fn price_all<'a>(request: &Request, jobs: Vec<Job<'a>>, dropped: &mut Vec<Droppe
     found
 }
 
-fn dropped_layout(request: &Request, refused: &RefusedLayout) -> DroppedCandidate {
+fn dropped_layout(request: &Request, refused: &RefusedLayout) -> Dropped {
     let microbatches = request.workloads[refused.workload].microbatches;
     let (kind, chunks, cut) = (refused.shape.kind, refused.shape.chunks, refused.cut);
     let what = format!("{microbatches} microbatches, {kind} placement of {chunks} a rank, {cut} cut");
-    DroppedCandidate { what, reason: refused.reason.clone() }
+    Dropped { what, reason: refused.reason.clone() }
 }
 
 /// Syntheses with full effort: on the layouts of the best candidates so far, from the best family plans there.
@@ -177,7 +175,7 @@ fn synthesised<'a>(request: &Request, found: &[Found<'a>], effort: Synthesis) ->
     order.sort_by(|a, b| a.candidate.seconds.total_cmp(&b.candidate.seconds));
     let mut chosen: Vec<(&Layout, &[usize])> = Vec::new();
     for found in &order {
-        let key = (found.job.layout, found.candidate.choice.recomputing.as_slice());
+        let key = (found.job.layout, found.candidate.recomputing.as_slice());
         if chosen.len() < FINALISTS && !chosen.iter().any(|c| std::ptr::eq(c.0, key.0) && c.1 == key.1) {
             chosen.push(key);
         }
@@ -210,13 +208,13 @@ fn overlapped<'a>(request: &Request, found: &[Found<'a>]) -> Vec<Job<'a>> {
     let mut order: Vec<&Found<'a>> = found.iter().filter(|f| f.job.passes == PassChoice::AsBuilt).collect();
     order.sort_by(|a, b| a.candidate.seconds.total_cmp(&b.candidate.seconds));
     let job = |found: &&Found<'a>| {
-        let (layout, choice) = (found.job.layout, &found.candidate.choice);
+        let (layout, candidate) = (found.job.layout, &found.candidate);
         let plan = match &found.job.maker {
             Maker::Made(plan, ..) | Maker::Given(plan, _) => plan.clone(),
             Maker::Family(index) => build(request, layout, *index).ok()?,
             Maker::Synthesis { .. } => return None,
         };
-        let maker = Maker::Made(plan, choice.strategy.clone(), choice.recomputing.clone());
+        let maker = Maker::Made(plan, candidate.strategy.clone(), candidate.recomputing.clone());
         Some(Job { layout, maker, recompute: found.job.recompute, passes })
     };
     let most = OVERLAPPED[usize::from(!request.simulate.overlap)];
@@ -224,11 +222,7 @@ fn overlapped<'a>(request: &Request, found: &[Found<'a>]) -> Vec<Job<'a>> {
     pipelines.take(most).filter_map(job).collect()
 }
 
-fn report(
-    request: &Request,
-    found: Vec<Found<'_>>,
-    dropped: Vec<DroppedCandidate>,
-) -> Result<PlannerReport, PlannerError> {
+fn report(request: &Request, found: Vec<Found<'_>>, dropped: Vec<Dropped>) -> Result<PlannerReport, PlannerError> {
     let fastest = found.iter().min_by(|a, b| {
         let (a, b) = (&a.candidate, &b.candidate);
         a.seconds.total_cmp(&b.seconds).then(a.peak_bytes.total_cmp(&b.peak_bytes))
@@ -236,16 +230,24 @@ fn report(
     // Running the job of the best candidate again gives the same plan; plans were not kept, to save memory.
     let again = fastest.and_then(|best| Some((best, best.job.run(request).ok()??.1)));
     let Some((best, priced)) = again else { return Err(nothing_fits(&dropped)) };
-    let breakdown = TimeBreakdown::new(&priced.simulation, priced.seconds);
-    let candidate = Candidate { pareto: true, ..best.candidate.clone() };
-    let (plan, profile, simulation) = (priced.plan, priced.profile, priced.simulation);
-    let best = BestPlan { candidate, plan, profile, simulation, breakdown };
+    let mut best = best.candidate.clone();
+    best.pareto = true;
     let mut candidates: Vec<Candidate> = found.into_iter().map(|f| f.candidate).collect();
     sort_and_mark(&mut candidates);
-    Ok(PlannerReport { best, candidates, dropped, bound: bound(request) })
+    Ok(PlannerReport {
+        breakdown: TimeBreakdown::new(&priced.simulation, priced.seconds),
+        plan: priced.plan,
+        profile: priced.profile,
+        simulation: priced.simulation,
+        candidates,
+        faster_without_cap: faster_without_cap(&dropped, best.seconds),
+        dropped: dropped.into_iter().map(|dropped| (dropped.what, dropped.reason.to_string())).collect(),
+        bound: bound(request),
+        best,
+    })
 }
 
-fn nothing_fits(dropped: &[DroppedCandidate]) -> PlannerError {
+fn nothing_fits(dropped: &[Dropped]) -> PlannerError {
     let peaks = dropped.iter().filter_map(|d| match d.reason {
         DropReason::OverCap { peak, cap, .. } => Some((peak, cap)),
         _ => None,

@@ -9,7 +9,7 @@ use super::layout::{Layout, Shape, with_state};
 use super::request::{Cut, Request};
 use crate::cost::{LinkCosts, Partition};
 use crate::plan::{Placement, PlacementKind, Plan};
-use crate::schedule::{OneFOneB, Schedule, ScheduleError, Size};
+use crate::schedule::{OneFOneB, Schedule, Size};
 
 /// The layout and plan of the whole model on each of `replicas` ranks, for the workload of this index.
 pub(super) fn whole_model(request: &Request, workload: usize, replicas: usize) -> Result<(Layout, Plan), DropReason> {
@@ -25,7 +25,7 @@ pub(super) fn whole_model(request: &Request, workload: usize, replicas: usize) -
         workload,
         shape: Shape { kind: PlacementKind::Loop, chunks: 1 },
         cut: Cut::Even,
-        placement: Placement::looped(1, 1).map_err(ScheduleError::from)?,
+        placement: Placement::looped(1, 1)?,
         partition,
         profile: with_state(&profile, request.state_factor)?,
         reduction: all_reduce(&request.links, replicas, parameters),

@@ -24,7 +24,7 @@ use crate::plan::{Action, Op, Placement, PlacementKind, Plan, StageId, Task};
 
 /// The Chimera schedule, with one replica in each direction.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Chimera;
+pub(super) struct Chimera;
 
 impl Schedule for Chimera {
     fn family(&self) -> Family {

@@ -24,7 +24,7 @@ use crate::plan::{Placement, PlacementKind, Plan, StageId};
 
 /// The bidirectional schedule of DeepSeek-V3.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct DualPipe;
+pub(super) struct DualPipe;
 
 impl Schedule for DualPipe {
     fn family(&self) -> Family {

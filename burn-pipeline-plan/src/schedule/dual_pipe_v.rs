@@ -20,7 +20,7 @@ use crate::plan::{Placement, PlacementKind, Plan, StageId};
 
 /// The V-shaped form of DualPipe.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct DualPipeV;
+pub(super) struct DualPipeV;
 
 impl Schedule for DualPipeV {
     fn family(&self) -> Family {

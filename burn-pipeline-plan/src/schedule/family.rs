@@ -2,10 +2,10 @@
 //!
 //! Guarantees: after [`Family::check_size`] has passed, the size can be numbered and its rows fit in memory.
 
-use crate::plan::{PlacementError, PlacementKind, Plan, PlanError, Task};
+use crate::plan::{PlacementKind, Plan, PlanError, Task};
 
 /// The most forwards that a plan may hold over all ranks: beyond it the rows would not fit in memory.
-pub const MAX_FORWARDS: usize = 1 << 27;
+const MAX_FORWARDS: usize = 1 << 27;
 
 /// The size of a plan to build.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,6 +27,21 @@ impl Size {
     /// The same size with `chunks` stages a rank.
     pub fn with_chunks(self, chunks: usize) -> Self {
         Self { chunks, ..self }
+    }
+}
+
+/// Writes `2 ranks, 1 chunk a rank and 8 microbatches`.
+impl std::fmt::Display for Size {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let s = |count: usize| if count == 1 { "" } else { "s" };
+        let Self { ranks, chunks, microbatches: m } = *self;
+        write!(
+            f,
+            "{ranks} rank{}, {chunks} chunk{} a rank and {m} microbatch{}",
+            s(ranks),
+            s(chunks),
+            if m == 1 { "" } else { "es" }
+        )
     }
 }
 
@@ -75,7 +90,7 @@ pub enum ScheduleError {
         known: Vec<&'static str>,
     },
     /// The family cannot be built at this size.
-    #[error("{family} cannot be built for {} ranks, {} chunks a rank and {} microbatches: {accepts}", size.ranks, size.chunks, size.microbatches)]
+    #[error("{family} cannot be built for {size}: {accepts}")]
     Unsupported {
         /// The family.
         family: &'static str,
@@ -84,10 +99,7 @@ pub enum ScheduleError {
         /// What it would accept.
         accepts: String,
     },
-    /// The placement is not valid.
-    #[error(transparent)]
-    Placement(#[from] PlacementError),
-    /// The rows do not make a plan.
+    /// The placement or the rows do not make a plan.
     #[error(transparent)]
     Plan(#[from] PlanError),
 }

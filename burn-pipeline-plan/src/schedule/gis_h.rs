@@ -6,11 +6,12 @@
 //! rank 1:     1F0     3F0 3I0 3W0 1F1 1I0 1W0 3F1 3I1 3W1 1I1 1W1
 //! ```
 //!
-//! As [`Gis`](super::Gis) with `g = ceil(p/2)` (groups as even as possible, none shorter). With `delayed_weight` it holds
-//! as much memory as V-Half; at p=8, v=4 it stalls less, at other sizes it may stall more.
+//! As [`Gis`](super::Gis) with `g = ceil(p/2)` (groups as even as possible, none shorter). [`Gis`](super::Gis) with
+//! groups of that size and `delayed_weight` holds as much memory as V-Half; at p=8, v=4 it stalls less, at other sizes it
+//! may stall more.
 //!
 //! Bubble `(p-1)(F+B)/v + (v-1)(p/2)(F+B-W)/v`; peak `(v+1)/(2v) p` microbatches.
-//! Source: Wan et al., PipeOffload (2025); the delayed `W` is an addition, as in PyTorch's interleaved zero bubble.
+//! Source: Wan et al., PipeOffload (2025).
 
 use super::family::{Chunks, Family, Schedule, ScheduleError, Size};
 use super::gis::build_grouped;
@@ -18,11 +19,8 @@ use super::interleave::Groups;
 use crate::plan::{PlacementKind, Plan};
 
 /// The grouped interleaved schedule at half memory.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct GisH {
-    /// Hold each `W` back by as many backwards as the rank's number.
-    pub delayed_weight: bool,
-}
+#[derive(Debug, Clone, Copy)]
+pub(super) struct GisH;
 
 impl Schedule for GisH {
     fn family(&self) -> Family {
@@ -38,6 +36,6 @@ impl Schedule for GisH {
     fn build(&self, size: Size) -> Result<Plan, ScheduleError> {
         self.family().check_size(size)?;
         let groups = Groups::even(size.microbatches, size.ranks.div_ceil(2));
-        build_grouped(self.family().name, size, groups, self.delayed_weight)
+        build_grouped(self.family().name, size, groups, false)
     }
 }

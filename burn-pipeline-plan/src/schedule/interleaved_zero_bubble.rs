@@ -19,7 +19,7 @@ use crate::plan::{PlacementKind, Plan};
 
 /// The interleaved zero-bubble schedule.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct InterleavedZeroBubble;
+pub(super) struct InterleavedZeroBubble;
 
 impl Schedule for InterleavedZeroBubble {
     fn family(&self) -> Family {

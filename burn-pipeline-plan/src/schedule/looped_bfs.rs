@@ -19,7 +19,7 @@ use crate::plan::{Action, PlacementKind, Plan};
 
 /// The looped breadth-first schedule.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct LoopedBfs;
+pub(super) struct LoopedBfs;
 
 impl Schedule for LoopedBfs {
     fn family(&self) -> Family {

@@ -1,7 +1,27 @@
 //! Schedules: pure functions from a size to a [`Plan`](crate::plan::Plan), one file a family.
 //!
-//! [`Schedule`] is the trait, and its documentation shows how to write a family in a crate of your own. [`all`] lists the
-//! families of this crate, and [`by_name`] finds one.
+//! [`Schedule`] is the trait, and its documentation shows how to write a family in a crate of your own. [`by_name`] finds a
+//! family of this crate, and [`all`] lists them. Those that have options of their own are types too, beside [`GPipe`],
+//! [`OneFOneB`] and [`ForwardOnly`]; wherever a family is asked for, its name will do ([`IntoSchedule`]).
+//!
+//! | name | stages a rank | what it is |
+//! |---|---|---|
+//! | `ForwardOnly` | any | evaluation, without a backward |
+//! | `GPipe` | 1 | all forwards, then all backwards |
+//! | `1F1B` | 1 | after a warm-up, one forward and one backward in turn |
+//! | `Interleaved1F1B` | any | 1F1B whose bubble is cut by the number of chunks; [`Interleaved1F1B`] chooses the groups |
+//! | `LoopedBFS` | any | breadth-first: every microbatch through a chunk before the next chunk starts |
+//! | `ZBH1` | 1 | 1F1B with a split backward, at 1F1B's memory and about a third of its bubble |
+//! | `ZBH2` | 1 | no bubble where F = B = W, at twice 1F1B's memory |
+//! | `ZBAuto` | 1 | orders the parts of split backwards by costs, under a memory limit: [`ZbAuto`] |
+//! | `InterleavedZeroBubble` | any | interleaved, with each `W` delayed to fill bubbles (PyTorch's ZB1P) |
+//! | `ZBVZeroBubble` | 2 | on a V: no bubble where F = B = W, at 1F1B's memory |
+//! | `VHalf`, `VMin` | 2 | on a V: about half and a third of 1F1B's activations |
+//! | `1F1B-V` | 2 | on a V with whole backwards, at about two thirds of 1F1B's memory |
+//! | `DualPipe` | 1 | two replicas in opposite directions, forwards of one fused with backwards of the other |
+//! | `DualPipeV` | 2 | DualPipe folded on a V: one copy of the parameters on half the ranks |
+//! | `Chimera` | 1 | two replicas that fill each other's bubbles |
+//! | `GIS`, `GISH` | any | interleaved in groups, for memory that follows the size of the group: [`Gis`] |
 //!
 //! Every family's file starts with a picture of a small plan, then the rule in numbered steps, then bubble and memory, then
 //! the source. In pictures and formulas, p is the number of ranks, v of chunks a rank, m of microbatches; `0F1` is the
@@ -33,31 +53,17 @@ mod one_f_one_b_v;
 mod registry;
 mod v_half;
 mod v_min;
-mod virtual_stages;
 mod zb_auto;
 mod zb_h1;
 mod zb_h2;
 mod zbv;
 
-pub use chimera::Chimera;
-pub use dual_pipe::DualPipe;
-pub use dual_pipe_v::DualPipeV;
-pub use family::{Chunks, Family, MAX_FORWARDS, Schedule, ScheduleError, Size};
+pub use family::{Chunks, Family, Schedule, ScheduleError, Size};
 pub use forward_only::ForwardOnly;
 pub use gis::Gis;
-pub use gis_h::GisH;
 pub use gpipe::GPipe;
 pub use interleaved::Interleaved1F1B;
-pub use interleaved_zero_bubble::InterleavedZeroBubble;
 pub use into::IntoSchedule;
-pub use looped_bfs::LoopedBfs;
 pub use one_f_one_b::OneFOneB;
-pub use one_f_one_b_v::OneFOneBV;
 pub use registry::{all, by_name};
-pub use v_half::VHalf;
-pub use v_min::VMin;
-pub use virtual_stages::{WarmUp, schedule_table, virtual_stage_ids, warm_up};
-pub use zb_auto::{MemoryLimit, ZbAuto, ZbAutoStage};
-pub use zb_h1::ZbH1;
-pub use zb_h2::ZbH2;
-pub use zbv::ZbvZeroBubble;
+pub use zb_auto::ZbAuto;

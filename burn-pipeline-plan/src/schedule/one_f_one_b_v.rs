@@ -19,7 +19,7 @@ use crate::plan::{PlacementKind, Plan};
 
 /// The V-shaped schedule with whole backwards.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct OneFOneBV;
+pub(super) struct OneFOneBV;
 
 impl Schedule for OneFOneBV {
     fn family(&self) -> Family {

@@ -53,7 +53,7 @@ pub fn all() -> Vec<Box<dyn Schedule>> {
         Box::new(DualPipeV),
         Box::new(Chimera),
         Box::new(Gis::default()),
-        Box::new(GisH::default()),
+        Box::new(GisH),
     ]
 }
 

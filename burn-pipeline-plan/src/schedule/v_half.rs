@@ -19,7 +19,7 @@ use crate::plan::{PlacementKind, Plan};
 
 /// The V-shaped schedule at half of 1F1B's memory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct VHalf;
+pub(super) struct VHalf;
 
 impl Schedule for VHalf {
     fn family(&self) -> Family {

@@ -19,7 +19,7 @@ use crate::plan::{PlacementKind, Plan};
 
 /// The V-shaped schedule at a third of 1F1B's memory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct VMin;
+pub(super) struct VMin;
 
 impl Schedule for VMin {
     fn family(&self) -> Family {

@@ -19,7 +19,7 @@ use crate::plan::{Action, PlacementKind, Plan};
 
 /// The first handcrafted zero-bubble schedule.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct ZbH1;
+pub(super) struct ZbH1;
 
 impl Schedule for ZbH1 {
     fn family(&self) -> Family {

@@ -18,7 +18,7 @@ use crate::plan::{PlacementKind, Plan};
 
 /// The second handcrafted zero-bubble schedule.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct ZbH2;
+pub(super) struct ZbH2;
 
 impl Schedule for ZbH2 {
     fn family(&self) -> Family {

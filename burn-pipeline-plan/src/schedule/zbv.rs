@@ -26,7 +26,7 @@ use crate::plan::{Action, Op, Placement, PlacementKind, Plan, Task};
 
 /// The zero-bubble V schedule.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct ZbvZeroBubble;
+pub(super) struct ZbvZeroBubble;
 
 impl Schedule for ZbvZeroBubble {
     fn family(&self) -> Family {

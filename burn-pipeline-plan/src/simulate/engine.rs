@@ -11,7 +11,7 @@
 //!    without such a cost runs its two tasks one after the other.
 //! 4. When no rank can go on, the step is over or the plan deadlocks.
 
-use super::error::{Blocked, SimulateError};
+use super::error::SimulateError;
 use super::finish::report_of;
 use super::memory::Held;
 use super::messages::Arrival;
@@ -20,7 +20,7 @@ use super::report::{IdleCause, Simulation};
 use super::state::Engine;
 use super::validate::validate;
 use crate::cost::Profile;
-use crate::plan::{Action, MicrobatchTask, Op, Plan, Task};
+use crate::plan::{Action, MicrobatchTask, Op, Plan, Task, Waiting};
 use crate::trace::Event;
 
 /// Simulates one step of a plan, lowered or not.
@@ -47,8 +47,8 @@ impl Engine<'_> {
         while let Some(rank) = self.queue.pop() {
             self.advance(rank);
         }
-        let blocked: Vec<Blocked> = (0..self.ranks.len()).filter_map(|rank| self.blocked(rank)).collect();
-        if blocked.is_empty() { Ok(report_of(self)) } else { Err(SimulateError::Deadlock { blocked }) }
+        let waiting: Vec<Waiting> = (0..self.ranks.len()).filter_map(|rank| self.blocked(rank)).collect();
+        if waiting.is_empty() { Ok(report_of(self)) } else { Err(SimulateError::Deadlock { waiting }) }
     }
 
     fn advance(&mut self, rank: usize) {

@@ -1,23 +1,8 @@
 //! Why a plan could not be simulated.
 
 use crate::cost::ProfileError;
-use crate::plan::{Action, Task};
-use std::fmt::Write;
-
-/// A rank that can never run its next action.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Blocked {
-    /// The rank.
-    pub rank: usize,
-    /// Index of the action in the rank's row, from 0.
-    pub step: usize,
-    /// The action.
-    pub action: Action,
-    /// The task that it waits for.
-    pub awaits: Task,
-    /// The rank that would have to run that task.
-    pub on: usize,
-}
+use crate::plan::waiting::listed;
+use crate::plan::{Action, Waiting};
 
 /// Why a plan could not be simulated.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -28,11 +13,11 @@ pub enum SimulateError {
     /// The ranks wait for each other, or for a task that no rank runs.
     #[error(
         "deadlock: {}; reorder the actions so that each one's input is made before it is needed, or check the plan for the cycle",
-        list(blocked)
+        listed(waiting)
     )]
     Deadlock {
         /// Every rank that has not finished its row, and what it waits for.
-        blocked: Vec<Blocked>,
+        waiting: Vec<Waiting>,
     },
     /// An action names a stage, microbatch or edge that its plan does not have.
     #[error("rank {rank}, step {step} ({action}): {reason}")]
@@ -68,24 +53,4 @@ pub enum SimulateError {
         /// The action.
         action: Action,
     },
-}
-
-/// Blocked ranks that an error message lists.
-const LISTED: usize = 8;
-
-fn list(blocked: &[Blocked]) -> String {
-    let mut text = String::new();
-    for (i, b) in blocked.iter().take(LISTED).enumerate() {
-        let join = if i > 0 { ", " } else { "" };
-        // Writing into a string cannot fail.
-        let _ = write!(
-            text,
-            "{join}rank {} stands at step {} ({}) and waits for {} on rank {}",
-            b.rank, b.step, b.action, b.awaits, b.on
-        );
-    }
-    if blocked.len() > LISTED {
-        let _ = write!(text, ", and {} more", blocked.len() - LISTED);
-    }
-    text
 }

@@ -39,7 +39,7 @@ mod waits;
 
 pub use bounds::Bounds;
 pub use engine::simulate;
-pub use error::{Blocked, SimulateError};
+pub use error::SimulateError;
 pub use memory::MemoryPoint;
 pub use options::SimulateOptions;
 pub use report::{IdleCause, IdlePeriod, RankReport, Simulation};

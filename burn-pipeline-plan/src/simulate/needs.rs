@@ -6,11 +6,10 @@
 //!    plan) or in a message (lowered plan).
 //! 3. If a stage is unsharded, its parameters have to have arrived too.
 
-use super::error::Blocked;
 use super::messages::Arrival;
 use super::report::IdleCause;
 use super::state::Engine;
-use crate::plan::{Action, MicrobatchTask, Op, StageId, Task};
+use crate::plan::{Action, MicrobatchTask, Op, StageId, Task, Waiting};
 
 impl Engine<'_> {
     /// When the inputs of a computation arrive, or the task that it waits for and that task's rank.
@@ -66,7 +65,7 @@ impl Engine<'_> {
     }
 
     /// Why a rank that has not finished cannot go on.
-    pub(super) fn blocked(&self, rank: usize) -> Option<Blocked> {
+    pub(super) fn blocked(&self, rank: usize) -> Option<Waiting> {
         let state = &self.ranks[rank];
         let &action = self.plan.row(rank).get(state.next)?;
         if let Action::Single(task) = action
@@ -81,6 +80,6 @@ impl Engine<'_> {
         })?;
         let backward = awaits.of_microbatch().filter(|task| task.op() == Op::Backward);
         let awaits = backward.map_or(awaits, |backward| self.as_planned(backward));
-        Some(Blocked { rank, step: state.next, action, awaits, on })
+        Some(Waiting { rank, step: state.next, action, needs: awaits, on })
     }
 }

@@ -10,8 +10,8 @@
 //! The rules for what is ready are PyTorch's. They are looser than those of [`Plan::check`]: a backward of the last stage
 //! and any `W` can always run.
 
-use super::error::{Blocked, SimulateError};
-use crate::plan::{Action, MicrobatchTask, Op, Placement, Plan, Task};
+use super::error::SimulateError;
+use crate::plan::{Action, MicrobatchTask, Op, Placement, Plan, Task, Waiting};
 use std::collections::HashSet;
 
 /// Counts steps: gives one row a rank with one cell a step, each up to the rank's last action.
@@ -143,11 +143,11 @@ impl<'a> Steps<'a> {
 
     fn deadlock(&mut self) -> SimulateError {
         let next: Vec<Option<MicrobatchTask>> = self.left.iter_mut().map(|row| row.peek().copied()).collect();
-        let blocked = next.iter().enumerate().filter_map(|(rank, &task)| {
+        let waiting = next.iter().enumerate().filter_map(|(rank, &task)| {
             let (task, awaits) = (task?, *self.awaits(task?).first()?);
             let on = self.placement.rank_of(awaits.stage());
-            Some(Blocked { rank, step: self.done[rank].len(), action: task.into(), awaits, on })
+            Some(Waiting { rank, step: self.done[rank].len(), action: task.into(), needs: awaits, on })
         });
-        SimulateError::Deadlock { blocked: blocked.collect() }
+        SimulateError::Deadlock { waiting: waiting.collect() }
     }
 }

@@ -4,12 +4,11 @@
 //!    buffers). A receive is over when it has arrived, a collective when its time on the rank's lane is up.
 //! 2. What has a wait runs beside everything before its wait, even if the options say that transfers block.
 
-use super::error::Blocked;
 use super::memory::Held;
 use super::messages::is_forward;
 use super::report::IdleCause;
 use super::state::Engine;
-use crate::plan::{Action, MicrobatchTask, Task};
+use crate::plan::{Action, MicrobatchTask, Task, Waiting};
 use crate::trace::Event;
 
 impl Engine<'_> {
@@ -63,13 +62,13 @@ impl Engine<'_> {
     }
 
     /// Why a rank cannot pass a wait: its own start is missing, or the peer's is.
-    pub(super) fn wait_blocked(&self, rank: usize, wait: Task) -> Option<Blocked> {
+    pub(super) fn wait_blocked(&self, rank: usize, wait: Task) -> Option<Waiting> {
         let (step, start) = (self.ranks[rank].next, wait.awaits().unwrap_or(wait));
         let here = self.plan.row(rank)[..step].contains(&Action::Single(start));
         let (awaits, on) = match start.of_microbatch() {
             Some(transfer) if here => self.transfer_awaits(transfer),
             _ => (start, rank),
         };
-        Some(Blocked { rank, step, action: wait.into(), awaits, on })
+        Some(Waiting { rank, step, action: wait.into(), needs: awaits, on })
     }
 }

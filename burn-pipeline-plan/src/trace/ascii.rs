@@ -14,8 +14,8 @@ use super::event::{Event, Track};
 use super::kind::is_compute;
 use crate::plan::{Action, Op};
 
-/// Draws a track in lines of about `width` columns (at least 20).
-pub fn ascii(track: &Track, width: usize) -> String {
+/// Draws a track in lines of about `width` columns.
+pub(super) fn ascii(track: &Track, width: usize) -> String {
     let ranks = track.rows();
     let label = format!("rank {} |", ranks.saturating_sub(1)).len();
     let room = width.max(20).saturating_sub(label).max(10);

@@ -6,12 +6,9 @@
 //!    have threads of their own below their rank.
 //! 2. `F`, `I`, `W` and `B` are `computation`, the rest `communication`.
 //! 3. Sends and receives carry the time that their rank waited for them (`exposed_us`), and before that for the neighbour's
-//!    computation (`early_us`); see [`exposed_times`].
-//! 4. [`chrome_steps`] is PyTorch's `_dump_chrometrace`: one microsecond a cell, a process a rank. It differs in one
-//!    thing: PyTorch files `I` under `communication`.
+//!    computation (`early_us`); see [`Track::exposed_times`].
 
 use super::event::{Event, Track};
-use super::exposed::exposed_times;
 use super::kind::{Kind, is_compute};
 use super::lanes::lanes;
 use crate::plan::{Action, Task};
@@ -40,7 +37,7 @@ pub fn chrome(tracks: &[Track]) -> String {
                 }
             }
         }
-        let waits = exposed_times(track);
+        let waits = track.exposed_times();
         let waits: HashMap<_, _> = waits.iter().map(|wait| (place(&wait.event), wait)).collect();
         events.extend(beside.iter().map(|&(lane, event)| {
             let mut json = complete(event, process, ranks * (lane + 1) + event.rank);
@@ -57,19 +54,6 @@ pub fn chrome(tracks: &[Track]) -> String {
 /// The key of an event within its track.
 fn place(event: &Event) -> (usize, Action, u64) {
     (event.rank, event.action, event.start.to_bits())
-}
-
-/// Writes rows of cells, one microsecond a cell, as PyTorch's `_dump_chrometrace` does.
-pub fn chrome_steps(rows: &[Vec<Action>]) -> String {
-    let cells = rows.iter().enumerate().flat_map(|(rank, row)| row.iter().enumerate().map(move |cell| (rank, cell)));
-    let events: Vec<Value> = cells
-        .filter(|(_, (_, action))| !action.is_idle())
-        .map(|(rank, (step, action))| {
-            json!({ "name": action.to_string(), "cat": kind(*action).category(), "ph": "X",
-                    "pid": rank, "tid": rank, "ts": step, "dur": 1 })
-        })
-        .collect();
-    json!({ "traceEvents": events }).to_string()
 }
 
 /// The kind of an action; of a fused one, that of its second part.

@@ -37,46 +37,48 @@ pub struct ExposedTime {
 /// A computed value: stage, microbatch, and whether it is an output or a gradient.
 type Product = (StageId, Option<usize>, bool);
 
-/// The exposed part of each transfer and exchange, in the order of the track's events.
-///
-/// ```
-/// use burn_pipeline_plan::plan::{Action, Op, Task};
-/// use burn_pipeline_plan::trace::{Event, Track, exposed_times};
-/// let event = |rank, task, start, end| Event { rank, action: Action::Single(task), start, end };
-/// let (made, got) = (Task::new(0, Op::Forward, 0), Task::new(1, Op::ReceiveForward, 0));
-/// // Rank 1 waits from the start; rank 0 is ready after 2 s, and the message takes one more.
-/// let track = Track { name: "measured".into(), ranks: 2, events: vec![event(0, made, 0.0, 2.0), event(1, got, 0.0, 3.0)] };
-/// let [wait] = exposed_times(&track)[..] else { panic!() };
-/// assert_eq!((wait.early, wait.exposed), (2.0, 1.0));
-/// ```
-pub fn exposed_times(track: &Track) -> Vec<ExposedTime> {
-    let mut products: HashMap<Product, Vec<(f64, f64)>> = HashMap::new();
-    let mut computing: Vec<Vec<(f64, f64)>> = vec![Vec::new(); track.rows()];
-    for event in &track.events {
-        for product in event.action.tasks().filter_map(product_of) {
-            products.entry(product).or_default().push((event.start, event.end));
+impl Track {
+    /// The exposed part of each transfer and exchange, in the order of the track's events.
+    ///
+    /// ```
+    /// use burn_pipeline_plan::plan::{Action, Op, Task};
+    /// use burn_pipeline_plan::trace::{Event, Track};
+    /// let event = |rank, task, start, end| Event { rank, action: Action::Single(task), start, end };
+    /// let (made, got) = (Task::new(0, Op::Forward, 0), Task::new(1, Op::ReceiveForward, 0));
+    /// // Rank 1 waits from the start; rank 0 is ready after 2 s, and the message takes one more.
+    /// let track = Track { name: "measured".into(), ranks: 2, events: vec![event(0, made, 0.0, 2.0), event(1, got, 0.0, 3.0)] };
+    /// let [wait] = track.exposed_times()[..] else { panic!() };
+    /// assert_eq!((wait.early, wait.exposed), (2.0, 1.0));
+    /// ```
+    pub fn exposed_times(&self) -> Vec<ExposedTime> {
+        let mut products: HashMap<Product, Vec<(f64, f64)>> = HashMap::new();
+        let mut computing: Vec<Vec<(f64, f64)>> = vec![Vec::new(); self.rows()];
+        for event in &self.events {
+            for product in event.action.tasks().filter_map(product_of) {
+                products.entry(product).or_default().push((event.start, event.end));
+            }
+            if is_compute(event) {
+                computing[event.rank].push((event.start, event.end));
+            }
         }
-        if is_compute(event) {
-            computing[event.rank].push((event.start, event.end));
-        }
+        let by_start = |spans: &mut Vec<(f64, f64)>| spans.sort_by(|a, b| a.0.total_cmp(&b.0));
+        products.values_mut().for_each(by_start);
+        computing.iter_mut().for_each(by_start);
+        let waits = Waits::of(self);
+        let exposed_part = |event: &Event| {
+            let busy = &computing[event.rank];
+            if let Some(task) = event.action.tasks().find(|task| is_exchange(task.op())) {
+                let exposed = waits.exposed(event, task, busy);
+                return Some(ExposedTime { event: *event, task, early: 0.0, exposed });
+            }
+            let task = event.action.tasks().find(|task| is_transfer(task.op()))?;
+            let ready = awaited(task).and_then(|product| ready(products.get(&product)?, event.end));
+            let from = ready.unwrap_or(event.start).clamp(event.start, event.end);
+            let exposed = event.end - from - overlap(busy, from, event.end);
+            Some(ExposedTime { event: *event, task, early: from - event.start, exposed: exposed.max(0.0) })
+        };
+        self.events.iter().filter_map(exposed_part).collect()
     }
-    let by_start = |spans: &mut Vec<(f64, f64)>| spans.sort_by(|a, b| a.0.total_cmp(&b.0));
-    products.values_mut().for_each(by_start);
-    computing.iter_mut().for_each(by_start);
-    let waits = Waits::of(track);
-    let exposed_part = |event: &Event| {
-        let busy = &computing[event.rank];
-        if let Some(task) = event.action.tasks().find(|task| is_exchange(task.op())) {
-            let exposed = waits.exposed(event, task, busy);
-            return Some(ExposedTime { event: *event, task, early: 0.0, exposed });
-        }
-        let task = event.action.tasks().find(|task| is_transfer(task.op()))?;
-        let ready = awaited(task).and_then(|product| ready(products.get(&product)?, event.end));
-        let from = ready.unwrap_or(event.start).clamp(event.start, event.end);
-        let exposed = event.end - from - overlap(busy, from, event.end);
-        Some(ExposedTime { event: *event, task, early: from - event.start, exposed: exposed.max(0.0) })
-    };
-    track.events.iter().filter_map(exposed_part).collect()
 }
 
 /// Is it an exchange between data-parallel replicas?

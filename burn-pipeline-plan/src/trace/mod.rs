@@ -3,24 +3,24 @@
 //! The simulator predicts [`Event`]s and the runtime records them, so that the two can be compared:
 //!
 //! - [`chrome()`]: JSON for Perfetto or `chrome://tracing`, several tracks one below the other;
-//! - [`svg()`]: a timeline for a paper;
-//! - [`ascii()`]: the same for a terminal.
+//! - [`Track::svg`]: a timeline for a paper;
+//! - [`Track::ascii`]: the same for a terminal.
 //!
-//! [`exposed_times`] says how long each transfer kept its rank waiting; the JSON holds these numbers too.
+//! [`Track::exposed_times`] says how long each transfer kept its rank waiting; the JSON holds these numbers too.
 //!
-//! Files in reading order: `event`, `kind` and `lanes` and `axis` (what drawings share), the drawings, `exposed`.
+//! Files in reading order: `event`, `kind` and `lanes` and `axis` (what drawings share), the drawings, `draw`, `exposed`.
 
 mod ascii;
 mod axis;
 mod chrome;
+mod draw;
 mod event;
 mod exposed;
 mod kind;
 mod lanes;
 mod svg;
 
-pub use ascii::ascii;
-pub use chrome::{chrome, chrome_steps};
+pub use chrome::chrome;
 pub use event::{Event, Track};
-pub use exposed::{ExposedTime, exposed_times};
-pub use svg::{SvgOptions, svg};
+pub use exposed::ExposedTime;
+pub use svg::SvgOptions;

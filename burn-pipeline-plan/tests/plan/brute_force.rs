@@ -370,3 +370,31 @@ fn owed(plan: &Plan) -> BTreeSet<Task> {
     }
     owed
 }
+
+/// The messages of a lowered plan, by their sends, in an order that every rank's sends and receives follow; `None` if there
+/// is none. Of the messages that come next on a rank, one is always next on both its ranks.
+pub(crate) fn one_order(plan: &Plan) -> Option<Vec<Task>> {
+    let other = |task: Task, op| match task.skip_peer() {
+        Some(peer) => Task::skip(peer, op, task.microbatch().unwrap(), task.stage().index()),
+        None if op == Op::SendForward => Task::new(task.stage().previous().unwrap(), op, task.microbatch().unwrap()),
+        None => Task::new(plan.placement().next(task.stage()).unwrap(), op, task.microbatch().unwrap()),
+    };
+    let message = |task: Task| match task.op() {
+        Op::SendForward | Op::SendBackward => Some(task),
+        Op::ReceiveForward => Some(other(task, Op::SendForward)),
+        Op::ReceiveBackward => Some(other(task, Op::SendBackward)),
+        _ => None,
+    };
+    let mut rows: Vec<std::collections::VecDeque<Task>> =
+        (0..plan.ranks()).map(|rank| plan.tasks(rank).filter_map(message).collect()).collect();
+    let mut order = Vec::new();
+    while rows.iter().any(|row| !row.is_empty()) {
+        let firsts: Vec<Task> = rows.iter().filter_map(|row| row.front().copied()).collect();
+        let next = *firsts.iter().find(|task| firsts.iter().filter(|other| other == task).count() == 2)?;
+        order.push(next);
+        for row in rows.iter_mut().filter(|row| row.front() == Some(&next)) {
+            row.pop_front();
+        }
+    }
+    Some(order)
+}

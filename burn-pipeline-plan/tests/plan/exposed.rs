@@ -5,7 +5,7 @@ use burn_pipeline_plan::pass::insert_transfers;
 use burn_pipeline_plan::plan::{Action, Op, Plan, Task, Transport};
 use burn_pipeline_plan::schedule::{Size, by_name};
 use burn_pipeline_plan::simulate::{SimulateOptions, simulate};
-use burn_pipeline_plan::trace::{Event, Track, chrome, exposed_times};
+use burn_pipeline_plan::trace::{Event, Track, chrome};
 use serde_json::Value;
 
 fn event(rank: usize, op: Op, stage: usize, microbatch: usize, start: f64, end: f64) -> Event {
@@ -17,7 +17,7 @@ fn track(events: Vec<Event>) -> Track {
 }
 
 fn parts(track: &Track) -> Vec<(f64, f64)> {
-    exposed_times(track).iter().map(|wait| (wait.early, wait.exposed)).collect()
+    track.exposed_times().iter().map(|wait| (wait.early, wait.exposed)).collect()
 }
 
 #[test]
@@ -51,7 +51,7 @@ fn what_the_rank_computes_meanwhile_hides_a_transfer() {
     ];
     // 1..2, 2.5..3 and 3.75..4 are computed.
     assert_eq!(parts(&track(events)), [(0.0, 1.25)]);
-    assert!(exposed_times(&track(Vec::new())).is_empty());
+    assert!(track(Vec::new()).exposed_times().is_empty());
 }
 
 fn whole(op: Op, stage: usize, start: f64, end: f64) -> Event {
@@ -72,7 +72,7 @@ fn of_what_replicas_exchange_only_the_waits_are_exposed() {
         whole(Op::WaitReduceGrad, 1, 8.0, 9.0),
         whole(Op::WaitReduceGrad, 0, 9.0, 10.0),
     ];
-    let exposures: Vec<_> = exposed_times(&track(measured)).iter().map(|e| (e.task.to_string(), e.exposed)).collect();
+    let exposures: Vec<_> = track(measured).exposed_times().iter().map(|e| (e.task.to_string(), e.exposed)).collect();
     let expected = [("1UNSHARD", 0.5), ("1REDUCE_GRAD", 1.0), ("0RECV_B0", 3.0), ("0REDUCE_GRAD", 1.0)];
     assert_eq!(exposures, expected.map(|(task, exposed)| (task.to_owned(), exposed)));
 }
@@ -83,7 +83,9 @@ fn a_simulated_reduction_is_exposed_where_its_rank_has_computed_everything() {
     let cost = StageCost { forward: 1.0, backward: Some(2.0), unshard: 2.0, reduce_grad: 3.0, ..StageCost::default() };
     let profile = Profile::new(vec![cost; 2], LinkCosts::default()).unwrap();
     let step = simulate(&plan, &profile, &SimulateOptions::default()).unwrap();
-    let exposures: Vec<_> = exposed_times(&step.track("predicted"))
+    let exposures: Vec<_> = step
+        .track("predicted")
+        .exposed_times()
         .iter()
         .map(|e| (e.task.to_string(), e.event.start, e.exposed))
         .collect();
@@ -103,7 +105,7 @@ fn free_transfers_expose_nothing_and_dear_ones_do() {
             let profile = Profile::uniform(plan.placement(), costs).unwrap();
             let options = SimulateOptions { transport: Transport::Unbounded, overlap: true };
             let track = simulate(&plan, &profile, &options).unwrap().track(name);
-            exposed_times(&track).iter().map(|wait| wait.exposed).sum::<f64>()
+            track.exposed_times().iter().map(|wait| wait.exposed).sum::<f64>()
         };
         assert_eq!(simulated(0.0), 0.0, "{name}");
         assert!(simulated(0.5) > 0.0, "{name}: the first microbatch's way down the pipeline is exposed");

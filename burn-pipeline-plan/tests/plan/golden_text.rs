@@ -60,7 +60,7 @@ pub(crate) fn plan(name: &str, rows: Vec<Vec<Action>>) -> Plan {
 
 /// The CSV text that hashes are taken of: idle cells dropped.
 pub(crate) fn canonical(plan: &Plan) -> String {
-    burn_pipeline_plan::pass::strip_idle(plan).to_csv()
+    plan.without_idle().to_csv()
 }
 
 /// 64-bit FNV-1a, as 16 hexadecimal digits.
@@ -87,4 +87,11 @@ fn archive(text: &'static str) -> BTreeMap<String, Plan> {
         Some((name.clone(), Plan::infer(name, rows).unwrap()))
     };
     read(text).into_iter().filter_map(order).collect()
+}
+
+/// The same plan without its waits.
+pub(crate) fn without_waits(plan: &Plan) -> Plan {
+    let is_wait = |action: &Action| action.tasks().any(|task| task.op().is_wait());
+    let kept = |row: &Vec<Action>| row.iter().copied().filter(|action| !is_wait(action)).collect();
+    plan.with_rows(plan.rows().iter().map(kept).collect())
 }

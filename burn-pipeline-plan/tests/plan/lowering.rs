@@ -58,7 +58,7 @@ fn idle_cells_left_in_take_a_turn_as_pytorchs_do() {
     let blocks = golden::blocks(include_str!("goldens/passes/idle_orders.txt"));
     for block in &blocks {
         let idle = Plan::infer(block.name, golden::rows(block.body)).unwrap();
-        assert_eq!(pass::strip_idle(&idle).rows(), orders[block.name].rows());
+        assert_eq!(idle.without_idle().rows(), orders[block.name].rows());
         let lowered = pass::insert_transfers(&idle).unwrap();
         assert_eq!(fnv(&lowered.to_csv()), hashes[block.name], "{}", block.name);
         // The turns that idle cells take are what matters: without them the order is another one.
@@ -136,7 +136,7 @@ fn hand_made_orders_come_out_as_pytorchs() {
             (Some(_), Err(error)) => panic!("{}: {error}", block.name),
         }
         if let Some(out) = block.part("out_none_stripped_first") {
-            let stripped = pass::insert_transfers(&pass::strip_idle(&plan)).unwrap();
+            let stripped = pass::insert_transfers(&plan.without_idle()).unwrap();
             assert_eq!(canonical(&stripped).trim_end(), out.trim_end());
         }
         compared += 1;

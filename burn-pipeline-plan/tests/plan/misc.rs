@@ -1,8 +1,8 @@
-//! Text, grids and refusals compared with PyTorch's; idle cells; idempotence of passes; parsing of arbitrary texts.
+//! Text, grids and refusals compared with PyTorch's; idempotence of passes; parsing of arbitrary texts.
 
 use crate::golden_text as golden;
 use burn_pipeline_plan::pass::{self, PassError};
-use burn_pipeline_plan::plan::{Action, CheckError, CheckOptions, Op, Placement, Plan, Task, grid};
+use burn_pipeline_plan::plan::{Action, CheckError, CheckOptions, Op, Placement, Plan};
 use burn_pipeline_plan::schedule::{Size, all};
 use proptest::prelude::{Strategy, any, prop, proptest};
 use proptest::test_runner::Config;
@@ -13,22 +13,22 @@ use std::collections::BTreeSet;
 fn grids_are_laid_out_as_pytorchs() {
     let blocks = golden::blocks(include_str!("goldens/passes/format_2.7.1.txt"));
     for block in &blocks {
-        let rows = golden::rows(block.part("in").unwrap());
-        let expected = block.part("text").unwrap().trim_end_matches('\n');
-        assert_eq!(grid::format(&rows, block.value("step").unwrap().parse().ok()).trim_end_matches('\n'), expected);
+        let plan = golden::plan(block.name, golden::rows(block.part("in").unwrap()));
+        // PyTorch marks a step of the whole grid; the marks of `excerpt` are compared in the test below.
+        let expected = block.part("text").unwrap().trim_end_matches('\n').replace(" <-- ERROR HERE", "");
+        assert_eq!(plan.grid().trim_end_matches('\n'), expected);
     }
     println!("grids compared with PyTorch 2.7.1: {}", blocks.len());
     assert_eq!(blocks.len(), 10);
 }
 
 #[test]
-fn a_grid_of_nothing_and_of_more_ranks_than_steps_can_be_drawn() {
-    assert_eq!(grid::format(&[], None), "        \n");
+fn a_grid_of_more_ranks_than_steps_can_be_drawn() {
     let row = vec![Action::forward(0, 0)];
-    assert_eq!(
-        grid::format(&[row.clone(), vec![], row], None),
-        "        Rank 0 Rank 1 Rank 2\nStep 0: 0F0           0F0   \n"
-    );
+    let placement = Placement::free(3, vec![0]).unwrap();
+    let plan = Plan::new("test", placement, vec![1], vec![row.clone(), vec![], row]).unwrap();
+    assert_eq!(plan.grid(), "        Rank 0 Rank 1 Rank 2\nStep 0: 0F0           0F0   \n");
+    assert!(plan.excerpt(2, 0).ends_with("Step 0: 0F0           0F0    <-- ERROR HERE"), "{}", plan.excerpt(2, 0));
 }
 
 /// Texts that PyTorch's parser accepts and this one refuses.
@@ -130,10 +130,11 @@ fn check_refuses_what_pytorchs_validator_refuses_and_more() {
 fn what_cannot_be_lowered_says_which_ranks_are_stuck() {
     let plan = Plan::from_csv("test", "0F0,0B0,0F1,0B1\n1F0,1F1,1B1,1B0\n").unwrap();
     let error = pass::insert_transfers(&plan).unwrap_err();
-    let PassError::Stuck { stuck } = &error else { panic!("{error}") };
-    let reported: Vec<_> = stuck.iter().map(|s| (s.rank, s.step, s.action.to_string(), s.needs.to_string())).collect();
+    let PassError::Stuck { waiting } = &error else { panic!("{error}") };
+    let reported: Vec<_> =
+        waiting.iter().map(|s| (s.rank, s.step, s.action.to_string(), s.needs.to_string())).collect();
     assert_eq!(reported, [(0, 1, "0B0".into(), "1B0".into()), (1, 1, "1F1".into(), "0F1".into())]);
-    assert!(error.to_string().contains("rank 0 is stuck at step 1 (0B0), which waits for 1B0"), "{error}");
+    assert!(error.to_string().contains("rank 0 stands at step 1 (0B0) and waits for 1B0 on rank 1"), "{error}");
 }
 
 #[test]
@@ -146,7 +147,6 @@ fn passes_refuse_cells_that_do_not_fit_the_plan() {
     assert!(matches!(error("0F0,0F1\n1F0"), PassError::NoSuchMicrobatch { rank: 0, step: 1, microbatches: 1, .. }));
     let sparse = Plan::from_csv("test", "0F4000000000\n").unwrap();
     assert!(matches!(pass::insert_transfers(&sparse), Err(PassError::Sparse { pairs: 4_000_000_001, cells: 1 })));
-    assert_eq!(pass::align_idle(&sparse), sparse);
 
     let unshard = |rows: &str, active| pass::insert_unshard(&with(rows), active).unwrap_err();
     assert!(matches!(
@@ -178,47 +178,6 @@ fn reductions_in_a_lowered_plan_follow_the_sends_that_a_peer_waits_for() {
     assert!(reduced.check(&CheckOptions::default()).is_ok());
 }
 
-/// Steps through time, one column of the grid after another: a rank runs its next cell if what that needs was
-/// done in an earlier step.
-fn stepped(plan: &Plan) -> Vec<Vec<Action>> {
-    let lowered = plan.is_lowered();
-    let rows = pass::strip_idle(plan).rows().to_vec();
-    let (mut next, mut done) = (vec![0; rows.len()], BTreeSet::new());
-    let mut grid: Vec<Vec<Action>> = vec![Vec::new(); rows.len()];
-    while (0..rows.len()).any(|rank| next[rank] < rows[rank].len()) {
-        let mut now = Vec::new();
-        for rank in 0..rows.len() {
-            let Some(&action) = rows[rank].get(next[rank]) else { continue };
-            let ready = action
-                .tasks()
-                .all(|task| needs(plan, lowered, task).iter().all(|any| any.iter().any(|t| done.contains(t))));
-            grid[rank].push(if ready { action } else { Action::Idle });
-            next[rank] += usize::from(ready);
-            now.extend(action.tasks().filter(|_| ready));
-        }
-        assert!(!now.is_empty(), "a plan of a family runs to its end");
-        done.extend(now);
-    }
-    grid
-}
-
-fn needs(plan: &Plan, lowered: bool, task: Task) -> Vec<Vec<Task>> {
-    let Some(mb) = task.microbatch() else { return vec![] };
-    let placement = plan.placement();
-    let here = |other| !lowered || placement.rank_of(other) == placement.rank_of(task.stage());
-    let (before, after) = (task.stage().previous(), placement.next(task.stage()));
-    match task.op() {
-        Op::Forward => before.filter(|&s| here(s)).map(|s| vec![Task::new(s, Op::Forward, mb)]).into_iter().collect(),
-        op if op.gives_input_gradient() => {
-            let either = |s| vec![Task::new(s, Op::Backward, mb), Task::new(s, Op::BackwardInput, mb)];
-            after.filter(|&s| here(s)).map(either).into_iter().collect()
-        }
-        Op::ReceiveForward => vec![vec![Task::new(before.unwrap(), Op::SendForward, mb)]],
-        Op::ReceiveBackward => vec![vec![Task::new(after.unwrap(), Op::SendBackward, mb)]],
-        _ => vec![],
-    }
-}
-
 fn plans() -> impl Strategy<Value = Plan> {
     let sizes = (1..=16usize, 1..=4usize, 1..=24usize);
     (0..all().len(), sizes).prop_map(|(family, (p, v, m))| {
@@ -230,16 +189,6 @@ fn plans() -> impl Strategy<Value = Plan> {
 
 proptest! {
     #![proptest_config(Config { cases: 150, failure_persistence: None, ..Config::default() })]
-
-    #[test]
-    fn aligned_rows_are_the_grid_of_stepping_through_time(plan in plans()) {
-        for plan in [pass::insert_transfers(&plan).unwrap(), plan] {
-            let aligned = pass::align_idle(&plan);
-            assert_eq!(aligned.rows(), stepped(&plan), "{}", plan.name());
-            assert_eq!(pass::align_idle(&aligned), aligned);
-            assert_eq!(pass::strip_idle(&aligned), pass::strip_idle(&plan));
-        }
-    }
 
     #[test]
     fn every_pass_run_twice_changes_nothing_more(plan in plans(), active in 2..5usize) {
@@ -314,7 +263,6 @@ fn read(text: &str) {
     let Ok(plan) = Plan::from_csv("test", text) else { return };
     assert_eq!(Plan::from_csv("test", &plan.to_csv()).unwrap().rows(), plan.rows());
     let _ = plan.grid();
-    assert_eq!(pass::strip_idle(&pass::align_idle(&plan)), pass::strip_idle(&plan));
     let reduced = pass::insert_reduce_grad(&pass::merge_backward(&plan));
     let lowered = pass::insert_unshard(&reduced, 2).and_then(|plan| pass::insert_transfers(&plan));
     for plan in [Some(plan), lowered.ok()].into_iter().flatten() {

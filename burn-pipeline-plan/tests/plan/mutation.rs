@@ -40,7 +40,7 @@ fn plans() -> impl Strategy<Value = Plan> {
         if reduce {
             plan = pass::insert_reduce_grad(&plan);
         }
-        let plan = if lower { pass::insert_transfers(&plan).unwrap() } else { pass::strip_idle(&plan) };
+        let plan = if lower { pass::insert_transfers(&plan).unwrap() } else { plan.without_idle() };
         pass::insert_waits(&plan, &waits)
     })
 }
@@ -87,7 +87,7 @@ fn agreed(plan: &Plan) -> Result<(), CheckError> {
 }
 
 /// Each rank of the cycle is at the step that the error names, and needs what the next rank has not reached.
-fn assert_cycle(plan: &Plan, cycle: &[burn_pipeline_plan::plan::check::Waiting]) {
+fn assert_cycle(plan: &Plan, cycle: &[burn_pipeline_plan::plan::Waiting]) {
     assert!(!cycle.is_empty());
     for (here, next) in cycle.iter().zip(cycle.iter().cycle().skip(1)) {
         assert_eq!(plan.row(here.rank)[here.step], here.action);

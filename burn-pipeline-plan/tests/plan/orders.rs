@@ -2,23 +2,20 @@
 
 use crate::event::{Costs, run};
 use burn_pipeline_plan::plan::{Op, Plan, StageId};
-use burn_pipeline_plan::schedule::{
-    Chunks, Gis, GisH, Interleaved1F1B, MemoryLimit, Schedule, ScheduleError, Size, ZbAuto, ZbAutoStage, all, by_name,
-};
+use burn_pipeline_plan::schedule::{Chunks, Gis, Interleaved1F1B, Schedule, ScheduleError, Size, ZbAuto, all, by_name};
 use proptest::prelude::{Strategy, prop_assert, prop_assert_eq, proptest};
 
 /// Every family, and every option of those that have some.
-fn families(group: usize) -> Vec<Box<dyn Schedule>> {
+fn families(ranks: usize, group: usize) -> Vec<Box<dyn Schedule>> {
     let mut families = all();
     families.push(Box::new(Interleaved1F1B { group: Some(group) }));
     for delayed_weight in [false, true] {
         families.push(Box::new(Gis { group: Some(group), delayed_weight }));
         families.push(Box::new(Gis { group: None, delayed_weight }));
-        families.push(Box::new(GisH { delayed_weight }));
     }
-    families.push(Box::new(ZbAuto { limit: MemoryLimit::Unlimited, ..ZbAuto::uniform(1.0, 1.2, 0.8, 0.1) }));
-    families.push(Box::new(ZbAuto { limit: MemoryLimit::TimesRanks(2.0), ..ZbAuto::default() }));
-    families.push(Box::new(ZbAuto { limit: MemoryLimit::Absolute(1.0), ..ZbAuto::default() }));
+    families.push(Box::new(ZbAuto { limit: Some(f64::INFINITY), ..ZbAuto::uniform(1.0, 1.2, 0.8, 0.1) }));
+    families.push(Box::new(ZbAuto { limit: Some(2.0 * ranks as f64), ..ZbAuto::default() }));
+    families.push(Box::new(ZbAuto { limit: Some(1.0), ..ZbAuto::default() }));
     families
 }
 
@@ -69,7 +66,7 @@ fn every_family_is_sound_at_every_small_size() {
     let mut plans = 0;
     for ranks in 1..=6 {
         for microbatches in 1..=14 {
-            for schedule in families(ranks.max(1)) {
+            for schedule in families(ranks, ranks) {
                 for chunks in chunks_of(schedule.as_ref()) {
                     match schedule.build(Size { ranks, chunks, microbatches }) {
                         Ok(plan) => assert_sound(&plan),
@@ -101,7 +98,7 @@ proptest! {
 
     #[test]
     fn every_family_is_sound_at_random_sizes((ranks, chunks, microbatches, group) in sizes()) {
-        for schedule in families(group) {
+        for schedule in families(ranks, group) {
             let family = schedule.family();
             let chunks = match family.chunks { Chunks::Exactly(n) => n, _ => chunks };
             match schedule.build(Size { ranks, chunks, microbatches }) {
@@ -127,9 +124,8 @@ proptest! {
         limit in 1.0..20.0_f64,
         kept in 0.0..=1.0_f64,
     ) {
-        let costs = costs.into_iter().map(|(forward, input, weight)| ZbAutoStage { forward, input, weight }).collect();
-        let limit_of = MemoryLimit::Absolute(limit);
-        let auto = ZbAuto { costs, transfer, weight_activation: kept, limit: limit_of, ..ZbAuto::default() };
+        let costs = costs.into_iter().map(<[f64; 3]>::from).collect();
+        let auto = ZbAuto { costs, transfer, weight_activation: kept, limit: Some(limit), ..ZbAuto::default() };
         let plan = auto.build(Size::new(ranks, microbatches)).unwrap();
         assert_sound(&plan);
         for rank in 0..ranks {
@@ -231,6 +227,8 @@ fn sizes_that_cannot_be_are_refused_in_words_that_say_what_can() {
     }
     assert!(message("DualPipeV", 30_000, 2, 1).contains("it builds for 60000 microbatches first"));
     assert!(message("1F1B", 2, 2, 4).contains("exactly 1 chunk a rank"));
+    assert!(message("1F1B", 1, 2, 1).contains("for 1 rank, 2 chunks a rank and 1 microbatch:"));
+    assert!(message("VHalf", 2, 1, 4).contains("for 2 ranks, 1 chunk a rank and 4 microbatches:"));
     assert!(message("VHalf", 2, 1, 4).contains("exactly 2 chunks a rank"));
     assert!(message("Chimera", 3, 1, 4).contains("an even number of ranks"));
 }
@@ -245,6 +243,6 @@ fn the_heuristic_refuses_costs_and_memory_that_mean_nothing() {
     assert!(refusal(ZbAuto::uniform(0.0, 0.0, 0.0, 0.0)).contains("not all of them 0"));
     assert!(refusal(ZbAuto { activation: 0.0, ..auto() }).contains("above 0"));
     assert!(refusal(ZbAuto { weight_activation: 1.5, ..auto() }).contains("at most 1"));
-    assert!(refusal(ZbAuto { limit: MemoryLimit::Absolute(0.5), ..auto() }).contains("memory limit of at least 1"));
-    assert!(refusal(ZbAuto { limit: MemoryLimit::TimesRanks(f64::NAN), ..auto() }).contains("memory limit"));
+    assert!(refusal(ZbAuto { limit: Some(0.5), ..auto() }).contains("memory limit of at least 1"));
+    assert!(refusal(ZbAuto { limit: Some(f64::NAN), ..auto() }).contains("memory limit"));
 }

@@ -1,11 +1,9 @@
 //! Properties of every overlap pass over random families, sizes, costs, waits and budgets.
 
-use crate::brute_force::is_legal;
+use crate::brute_force::{is_legal, one_order};
 use crate::simulate_properties::{priced, transport};
 use burn_pipeline_plan::cost::Profile;
-use burn_pipeline_plan::pass::overlap::{
-    Kept, OverlapOptions, OverlapPass, Overlapped, communication_order, overlap, run_passes,
-};
+use burn_pipeline_plan::pass::overlap::{OverlapOptions, OverlapPass, Overlapped, overlap, run_passes};
 use burn_pipeline_plan::pass::{
     Placing, WaitOptions, insert_reduce_grad, insert_transfers, insert_unshard, insert_waits, merge_backward,
 };
@@ -71,11 +69,13 @@ fn sound(before: &Plan, profile: &Profile, options: &OverlapOptions, after: &Ove
     }
     for report in &after.reports {
         // By construction, and not for want of a better plan.
-        prop_assert!(!matches!(report.kept, Some(Kept::Refused(_))), "{:?}", report.kept);
+        prop_assert!(report.kept.as_ref().is_none_or(|kept| !kept.contains("was refused")), "{:?}", report.kept);
         prop_assert!(report.makespan_after <= report.makespan_before * (1.0 + 1e-6));
-        for row in &report.rows {
-            prop_assert!(row.hidden >= 0.0 && row.exposed_before >= 0.0);
-            prop_assert!((row.hidden + row.exposed_after - row.communication).abs() < 1e-9);
+        // One line a start: what it takes is hidden or exposed.
+        for line in report.to_string().lines().filter(|line| line.contains("SEND_") || line.contains("RECV_")) {
+            let cells: Vec<f64> = line.split_whitespace().skip(2).take(4).map_while(|cell| cell.parse().ok()).collect();
+            let [takes, hidden, before, after] = cells[..] else { continue };
+            prop_assert!(hidden >= 0.0 && before >= 0.0 && (hidden + after - takes).abs() < 2e-4, "{line}");
         }
     }
     Ok(())
@@ -112,7 +112,7 @@ proptest! {
         sound(&plan, &profile, &options, &after)?;
         prop_assert_eq!(after.reports.len(), OverlapPass::ALL.len());
         // The order of messages is one that all ranks follow, so no place of a wait could make it deadlock.
-        prop_assert!(communication_order(&after.plan).is_some());
+        prop_assert!(one_order(&after.plan).is_some());
     }
 
     #[test]

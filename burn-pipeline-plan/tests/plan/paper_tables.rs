@@ -5,7 +5,7 @@
 use crate::pricing::{assert_near, build, four, price};
 use burn_pipeline_plan::cost::UniformCosts;
 use burn_pipeline_plan::plan::Plan;
-use burn_pipeline_plan::schedule::{MemoryLimit, Schedule, Size, ZbAuto};
+use burn_pipeline_plan::schedule::{Schedule, Size, ZbAuto};
 
 /// Table 9 and 5 of the Zero Bubble paper: a model's shape and times in ms, and the rates they give.
 struct Measured {
@@ -84,10 +84,11 @@ const fn measured(
 /// The cost-driven schedule with the paper's memory: `M_B = 34h + 5as`, `M_W = 32h`, and a limit in ranks.
 fn zb_auto(row: &Measured, times: f64) -> ZbAuto {
     let (heads, hidden, sequence) = row.shape;
+    let activation = 34.0 * hidden + 5.0 * heads * sequence;
     ZbAuto {
-        activation: 34.0 * hidden + 5.0 * heads * sequence,
+        activation,
         weight_activation: 32.0 * hidden,
-        limit: MemoryLimit::TimesRanks(times),
+        limit: Some(times * row.ranks as f64 * activation),
         ..ZbAuto::uniform(row.forward, row.input, row.weight, row.transfer)
     }
 }
@@ -206,7 +207,7 @@ fn the_cost_driven_schedule_under_four_cost_models() {
     for (ranks, microbatches, times, rates, makespan) in rows {
         let steps = MODELS.map(|costs| {
             let auto = ZbAuto::uniform(costs[0], costs[1], costs[2], costs[3]);
-            let auto = ZbAuto { weight_activation: 0.0, limit: MemoryLimit::TimesRanks(times), ..auto };
+            let auto = ZbAuto { weight_activation: 0.0, limit: Some(times * ranks as f64), ..auto };
             price(&auto.build(Size::new(ranks, microbatches)).unwrap(), model(costs))
         });
         for (step, printed) in steps.iter().zip(rates) {

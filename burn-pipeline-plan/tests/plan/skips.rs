@@ -1,11 +1,10 @@
 //! Skip edges: lowered for every family, checked like all else, and priced.
 
 use crate::brute_force::is_legal;
+use crate::golden_text as golden;
 use burn_pipeline_plan::cost::{LinkCost, LinkCosts, Profile, StageCost};
 use burn_pipeline_plan::pass;
-use burn_pipeline_plan::plan::{
-    Action, CheckError, CheckOptions, Op, Plan, PlanError, SkipEdge, SkipError, Task, Transport,
-};
+use burn_pipeline_plan::plan::{Action, CheckError, CheckOptions, Plan, PlanError, SkipEdge, Task, Transport};
 use burn_pipeline_plan::schedule::{ForwardOnly, GPipe, Schedule, Size, all};
 use burn_pipeline_plan::simulate::{SimulateOptions, simulate};
 use proptest::prelude::{Strategy, any, proptest};
@@ -32,7 +31,7 @@ fn plans() -> impl Strategy<Value = Plan> {
             Some(SkipEdge { from, to: from + 2 + span % room })
         });
         let edges: std::collections::BTreeSet<SkipEdge> = edges.collect();
-        pass::strip_idle(&plan).with_skips(edges.into_iter().collect()).unwrap()
+        plan.without_idle().with_skips(edges.into_iter().collect()).unwrap()
     })
 }
 
@@ -60,7 +59,7 @@ proptest! {
                     assert!(checked.is_ok(), "{}", checked.unwrap_err());
                     assert!(is_legal(&waiting, transport), "{transport}\n{}", waiting.grid());
                 }
-                assert_eq!(pass::strip_waits(&waiting), lowered);
+                assert_eq!(golden::without_waits(&waiting), lowered);
                 assert_eq!(pass::insert_waits(&waiting, &given), waiting);
                 // Every start has its wait, of the same stage, microbatch and peer; along skip edges only if asked for.
                 let there: std::collections::BTreeSet<Task> = (0..plan.ranks()).flat_map(|r| waiting.tasks(r)).collect();
@@ -91,7 +90,7 @@ proptest! {
     }
 
     #[test]
-    fn a_plan_with_edges_survives_csv_json_and_alignment(plan in plans()) {
+    fn a_plan_with_edges_survives_csv_and_json(plan in plans()) {
         let lowered = pass::insert_transfers(&plan).unwrap();
         let waiting = pass::insert_waits(&lowered, &pass::WaitOptions::all(pass::Placing::Late));
         let json = serde_json::to_string(&waiting).unwrap();
@@ -99,7 +98,6 @@ proptest! {
         if plan.placement().routes() == 1 {
             assert_eq!(Plan::from_csv("read", &waiting.to_csv()).unwrap().rows(), waiting.rows());
         }
-        assert_eq!(pass::strip_idle(&pass::align_idle(&waiting)), waiting);
         let json = serde_json::to_string(&lowered).unwrap();
         assert_eq!(serde_json::from_str::<Plan>(&json).unwrap(), lowered);
         if plan.placement().routes() == 1 {
@@ -110,18 +108,6 @@ proptest! {
                 rank(edge.from) != rank(edge.to)
             }).collect();
             assert_eq!(read.skips(), crossing);
-        }
-        let aligned = pass::align_idle(&lowered);
-        assert_eq!(pass::strip_idle(&aligned), lowered);
-        // A receive stands in a later column than its send.
-        let step = |task: Task| {
-            let row = aligned.row(aligned.placement().rank_of(task.stage()));
-            row.iter().position(|action| *action == task.into()).unwrap()
-        };
-        for task in transfers(&lowered).into_iter().filter(|task| task.op() == Op::SendForward) {
-            let peer = task.skip_peer().unwrap();
-            let receive = Task::skip(peer, Op::ReceiveForward, task.microbatch().unwrap(), task.stage().index());
-            assert!(step(task) < step(receive), "{task}");
         }
     }
 
@@ -200,19 +186,22 @@ fn edges_that_are_none_are_refused() {
         plan.with_skips(edges.iter().map(|&edge| edge.into()).collect())
     };
     let refused = |edges: &[(usize, usize)]| match plan(edges) {
-        Err(PlanError::Skip(error)) => error,
+        Err(PlanError::Skip { edge, reason }) => ((edge.from, edge.to), reason),
         other => panic!("{other:?}"),
     };
-    let edge = SkipEdge { from: 2, to: 0 };
-    assert_eq!(refused(&[(2, 0)]), SkipError::Backward { edge });
-    assert_eq!(refused(&[(1, 1)]), SkipError::Backward { edge: (1, 1).into() });
-    assert_eq!(refused(&[(0, 2), (1, 2)]), SkipError::Next { edge: (1, 2).into() });
-    assert_eq!(refused(&[(1, 4)]), SkipError::NoSuchStage { edge: (1, 4).into(), stages: 4 });
-    assert_eq!(refused(&[(0, 3), (0, 2), (0, 3)]), SkipError::Twice { edge: (0, 3).into() });
+    let assert_refused = |edges: &[(usize, usize)], edge, part: &str| {
+        let (refused, reason) = refused(edges);
+        assert!(refused == edge && reason.contains(part), "{refused:?} {reason}");
+    };
+    assert_refused(&[(2, 0)], (2, 0), "does not lead to a later stage");
+    assert_refused(&[(1, 1)], (1, 1), "does not lead to a later stage");
+    assert_refused(&[(0, 2), (1, 2)], (1, 2), "leads to the next stage");
+    assert_refused(&[(1, 4)], (1, 4), "needs a stage 4, but the plan has 4");
+    assert_refused(&[(0, 3), (0, 2), (0, 3)], (0, 3), "is there twice");
     assert_eq!(plan(&[(1, 3), (0, 2)]).unwrap().skips(), [(0, 2).into(), (1, 3).into()]);
     let long = GPipe.build(Size::new(140, 1)).unwrap();
     let error = long.clone().with_skips(vec![(0, 128).into()]).unwrap_err();
-    assert_eq!(error, PlanError::Skip(SkipError::TooLong { edge: (0, 128).into() }));
+    assert_eq!(error.to_string(), "the edge 0 -> 128 spans more than 127 stages; pass the value in two edges");
     let lowered = pass::insert_transfers(&long.with_skips(vec![(0, 127).into()]).unwrap()).unwrap();
     assert!(lowered.check(&options(Transport::Rendezvous)).is_ok());
 }

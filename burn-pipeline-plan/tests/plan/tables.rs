@@ -6,7 +6,7 @@
 use crate::event::{Costs, Times, run};
 use burn_pipeline_plan::cost::{Profile, UniformCosts};
 use burn_pipeline_plan::plan::Plan;
-use burn_pipeline_plan::schedule::{Chunks, Gis, GisH, MemoryLimit, Schedule, Size, ZbAuto, ZbAutoStage, all, by_name};
+use burn_pipeline_plan::schedule::{Chunks, Gis, Schedule, Size, ZbAuto, all, by_name};
 use burn_pipeline_plan::simulate::{SimulateOptions, simulate};
 use proptest::prelude::{ProptestConfig, prop_assert, proptest};
 
@@ -65,7 +65,7 @@ fn the_heuristic_is_worth_what_the_table_says_in_any_unit_of_time() {
     ];
     for (ranks, microbatches, limit, rates) in rows {
         for (costs, rate) in MODELS.into_iter().zip(rates) {
-            let limit = MemoryLimit::TimesRanks(limit);
+            let limit = Some(limit * ranks as f64);
             let what = format!("{limit:?} p={ranks} {costs:?}");
             let in_unit = |unit: f64| {
                 let [f, b, w, c] = [costs.forward, costs.input, costs.weight, costs.transfer].map(|cost| cost * unit);
@@ -83,20 +83,20 @@ fn the_heuristic_is_worth_what_the_table_says_in_any_unit_of_time() {
 fn the_heuristic_goes_by_each_ranks_own_costs() {
     let slow = |rank: usize| {
         let cost = |r: usize| if r == rank { 3.0 } else { 1.0 };
-        let costs = (0..4).map(|r| ZbAutoStage { forward: cost(r), input: cost(r), weight: cost(r) }).collect();
+        let costs = (0..4).map(|r| [cost(r); 3]).collect();
         ZbAuto { costs, ..ZbAuto::default() }.build(Size::new(4, 12)).unwrap()
     };
     let orders: Vec<Plan> = (0..4).map(slow).collect();
     assert!((0..4).all(|a| (0..a).all(|b| orders[a] != orders[b])), "four slow ranks, four orders");
     // The last entry stands for the ranks after it.
-    let short = ZbAuto { costs: vec![ZbAutoStage { forward: 1.0, input: 1.0, weight: 1.0 }; 2], ..ZbAuto::default() };
+    let short = ZbAuto { costs: vec![[1.0; 3]; 2], ..ZbAuto::default() };
     assert_eq!(short.build(Size::new(4, 12)), ZbAuto::default().build(Size::new(4, 12)));
 }
 
 #[test]
 fn more_memory_never_makes_the_heuristic_slower_on_unit_costs() {
     let makespan = |times: f64| {
-        let auto = ZbAuto { limit: MemoryLimit::TimesRanks(times), ..ZbAuto::default() };
+        let auto = ZbAuto { limit: Some(times * 8.0), ..ZbAuto::default() };
         run(&auto.build(Size::new(8, 24)).unwrap(), UNIT).unwrap().span()
     };
     let spans: Vec<f64> = [0.25, 0.5, 1.0, 1.5, 2.0].into_iter().map(makespan).collect();
@@ -118,9 +118,9 @@ fn smaller_groups_trade_memory_for_a_bubble_of_chunk_slots() {
 }
 
 #[test]
-fn delayed_weights_let_gis_h_beat_v_half_at_equal_memory_on_eight_ranks_of_four_chunks() {
+fn delayed_weights_let_gis_in_groups_of_half_the_ranks_beat_v_half_at_equal_memory_on_eight_ranks_of_four_chunks() {
     let size = Size { ranks: 8, chunks: 4, microbatches: 24 };
-    let gis_h = run(&GisH { delayed_weight: true }.build(size).unwrap(), UNIT).unwrap();
+    let gis_h = run(&Gis { group: Some(4), delayed_weight: true }.build(size).unwrap(), UNIT).unwrap();
     let v_half = times("VHalf", 8, 2, 24, UNIT);
     assert!(gis_h.peak() <= v_half.peak() && gis_h.makespan() < v_half.makespan());
 }

@@ -6,7 +6,7 @@ use burn_pipeline_plan::pass::insert_transfers;
 use burn_pipeline_plan::plan::{Action, Transport};
 use burn_pipeline_plan::schedule::{Size, by_name};
 use burn_pipeline_plan::simulate::{SimulateOptions, simulate};
-use burn_pipeline_plan::trace::{Event, SvgOptions, Track, ascii, chrome, chrome_steps, svg};
+use burn_pipeline_plan::trace::{Event, SvgOptions, Track, chrome};
 use serde_json::Value;
 use std::collections::HashMap;
 
@@ -24,17 +24,38 @@ fn events(json: &str) -> Vec<Value> {
     events
 }
 
+/// The trace of rows in which each cell takes a microsecond, by rank and time.
+fn steps(rows: &[Vec<Action>]) -> Vec<(u64, Value)> {
+    let cells = rows.iter().enumerate().flat_map(|(rank, row)| row.iter().enumerate().map(move |cell| (rank, cell)));
+    let event = |(rank, (step, &action)): (usize, (usize, &Action))| {
+        let (start, end) = (step as f64 * 1e-6, (step + 1) as f64 * 1e-6);
+        (!action.is_idle()).then_some(Event { rank, action, start, end })
+    };
+    let track = Track { name: "steps".into(), ranks: rows.len(), events: cells.filter_map(event).collect() };
+    let steps = events(&chrome(&[track])).into_iter().filter(|event| event["ph"] == "X").map(|mut event| {
+        for key in ["ts", "dur"] {
+            event[key] = Value::from(event[key].as_f64().unwrap().round() as u64);
+        }
+        // Transfers have threads of their own behind those of the ranks.
+        (event["tid"].as_u64().unwrap() % rows.len() as u64, event)
+    });
+    let mut steps: Vec<_> = steps.collect();
+    steps.sort_by_key(|(rank, event)| (*rank, event["ts"].as_u64()));
+    steps
+}
+
 #[test]
 fn steps_are_traced_as_pytorch_traces_them_but_i_is_a_computation() {
     let (mut compared, mut relabelled) = (0, 0);
     for block in blocks(include_str!("goldens/simulate/chrometrace.txt")) {
-        let ours = events(&chrome_steps(&rows(block.part("in").unwrap())));
+        let ours = steps(&rows(block.part("in").unwrap()));
         let theirs = events(block.part("out").unwrap());
         assert_eq!(ours.len(), theirs.len(), "{}", block.name);
-        for (ours, theirs) in ours.iter().zip(&theirs) {
-            for key in ["name", "ph", "ts", "dur", "pid", "tid"] {
+        for ((rank, ours), theirs) in ours.iter().zip(&theirs) {
+            for key in ["name", "ph", "ts", "dur"] {
                 assert_eq!(ours[key], theirs[key], "{}: {key} of {theirs}", block.name);
             }
+            assert_eq!(*rank, theirs["tid"].as_u64().unwrap(), "{}: {theirs}", block.name);
             let input = theirs["name"].as_str().unwrap().contains('I');
             let expected = if input { &Value::from("computation") } else { &theirs["cat"] };
             assert_eq!(&ours["cat"], expected, "{}: {theirs}", block.name);
@@ -105,7 +126,7 @@ fn well_formed(xml: &str) -> HashMap<String, usize> {
 fn a_timeline_is_well_formed_and_shows_every_event() {
     for (name, chunks, lower) in [("1F1B", 1, false), ("ZBV", 2, true), ("DualPipe", 1, false), ("Chimera", 1, true)] {
         let track = track(name, Size::new(4, 8).with_chunks(chunks), lower);
-        let drawing = svg(&track, &SvgOptions::default());
+        let drawing = track.svg(&SvgOptions::default());
         // Each event has its box's title, which a reader sees by pointing at it.
         assert_eq!(well_formed(&drawing)["title"], track.events.len(), "{name}");
         for rank in 0..4 {
@@ -128,7 +149,7 @@ fn a_timeline_is_well_formed_and_shows_every_event() {
 fn boxes_are_as_long_as_their_events_and_colours_tell_operations_and_chunks() {
     let track = track("Interleaved1F1B", Size::new(2, 2).with_chunks(2), false);
     let options = SvgOptions { width: 58.0 + 14.0 + 100.0 * track.end(), ..SvgOptions::default() };
-    let drawing = svg(&track, &options);
+    let drawing = track.svg(&options);
     // A second is 100 pixels wide: an F of a chunk 50, a B 100; chunk 1 is a lighter blue.
     assert!(drawing.contains(r##"width="50.00" height="28.00" fill="#0072b2""##), "{drawing}");
     assert!(drawing.contains(r##"width="50.00" height="28.00" fill="#99c7e0""##), "{drawing}");
@@ -138,7 +159,7 @@ fn boxes_are_as_long_as_their_events_and_colours_tell_operations_and_chunks() {
 #[test]
 fn names_cannot_break_a_drawing() {
     let track = Track { name: "<b>&\"'\u{1}".into(), ..track("1F1B", Size::new(2, 2), false) };
-    let drawing = svg(&track, &SvgOptions { time_label: "a<b".into(), ..SvgOptions::default() });
+    let drawing = track.svg(&SvgOptions { time_label: "a<b".into(), ..SvgOptions::default() });
     well_formed(&drawing);
     assert!(drawing.contains("&lt;b&gt;&amp;&quot;&#39;<"));
     assert_eq!(events(&chrome(&[track]))[0]["args"]["name"], "<b>&\"'\u{1}");
@@ -154,14 +175,14 @@ rank 0 |0F0-0F1-........0B0-----....0B1-----
 rank 1 |....1F0-1B0-----1F1-1B1-----........
         0                                  9
 ";
-    assert_eq!(ascii(&track, 8 + 36), expected);
+    assert_eq!(track.ascii(8 + 36), expected);
 }
 
 #[test]
 fn blocking_transfers_are_seen_in_a_terminal() {
     let event = |rank, action: &str, start, end| Event { rank, action: action.parse().unwrap(), start, end };
     let events = vec![event(0, "0F0", 0.0, 1.0), event(0, "0SEND_F0", 1.0, 2.0), event(1, "1RECV_F0", 1.0, 2.0)];
-    let drawing = ascii(&Track { name: "t".into(), ranks: 2, events }, 28);
+    let drawing = Track { name: "t".into(), ranks: 2, events }.ascii(28);
     assert!(drawing.starts_with("rank 0 |0F0------->>>>>>>>>>\nrank 1 |..........<<<<<<<<<<\n"), "{drawing}");
 }
 
@@ -171,8 +192,8 @@ fn events_without_sense_do_not_panic() {
     let times = [(f64::NAN, 1.0), (2.0, 1.0), (0.0, f64::INFINITY), (-1.0, -2.0), (0.0, 0.0)];
     let events = times.iter().map(|&(start, end)| Event { rank: 3, action, start, end }).collect();
     for track in [Track { name: String::new(), ranks: 0, events }, Track::default()] {
-        ascii(&track, 0);
-        well_formed(&svg(&track, &SvgOptions { width: 0.0, ..SvgOptions::default() }));
+        track.ascii(0);
+        well_formed(&track.svg(&SvgOptions { width: 0.0, ..SvgOptions::default() }));
         chrome(&[track]);
     }
 }

@@ -1,7 +1,7 @@
 //! The unit-step simulation compared with PyTorch's `_simulate_comms_compute`, cell by cell, idle cells included.
 
 use crate::golden_text::{blocks, fnv, plan, rows};
-use burn_pipeline_plan::pass::{insert_transfers, strip_idle};
+use burn_pipeline_plan::pass::insert_transfers;
 use burn_pipeline_plan::plan::{Action, Plan};
 use burn_pipeline_plan::schedule::{Size, by_name};
 use burn_pipeline_plan::simulate::{SimulateError, unit_steps};
@@ -36,7 +36,7 @@ fn every_configuration_takes_the_steps_that_pytorch_counts() {
         let number = |text: &str| text[1..].parse().unwrap();
         let size = Size::new(number(p), number(m)).with_chunks(number(v));
         let order = by_name(schedule).unwrap().build(size).unwrap();
-        let rows = unit_steps(&insert_transfers(&strip_idle(&order)).unwrap()).unwrap();
+        let rows = unit_steps(&insert_transfers(&order.without_idle()).unwrap()).unwrap();
         assert_eq!(rows.iter().map(Vec::len).max().unwrap().to_string(), steps, "{name}");
         assert_eq!(fnv(&csv(&rows)), hash, "{name}");
         compared += 1;
@@ -61,6 +61,6 @@ fn a_step_without_progress_names_every_rank_that_waits() {
         error.to_string().contains("rank 0 stands at step 0 (0RECV_B0) and waits for 1SEND_B0 on rank 1"),
         "{error}"
     );
-    let SimulateError::Deadlock { blocked } = error else { panic!("{error}") };
-    assert_eq!(blocked.len(), 2);
+    let SimulateError::Deadlock { waiting } = error else { panic!("{error}") };
+    assert_eq!(waiting.len(), 2);
 }

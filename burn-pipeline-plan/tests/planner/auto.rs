@@ -1,13 +1,12 @@
 //! The planner's reports, compared with the catalogue as priced here, and checked for what holds for every report.
 
 use burn_pipeline_plan::cost::{
-    Dtype, Layer, LayerKind, Layers, LinkCost, LinkCosts, Partition, PartitionOptions, Profile, StageCost,
-    optimal_partition,
+    Dtype, Layer, Layers, LinkCost, LinkCosts, Partition, PartitionOptions, Profile, StageCost,
 };
-use burn_pipeline_plan::pass::{insert_transfers, strip_idle};
+use burn_pipeline_plan::pass::insert_transfers;
 use burn_pipeline_plan::plan::{CheckOptions, Plan, StageId};
 use burn_pipeline_plan::planner::{
-    self, Cut, DropReason, PassChoice, PlannerError, PlannerReport, Recompute, Request, Synthesis, Workload, best_plan,
+    self, Cut, PassChoice, PlannerError, PlannerReport, Recompute, Request, Synthesis, Workload, best_plan,
 };
 use burn_pipeline_plan::schedule::{Chunks, Size, all};
 use burn_pipeline_plan::simulate::{SimulateOptions, simulate};
@@ -19,7 +18,7 @@ fn layer(seconds: [f64; 3], parameters: u64, activations: f64, output: f64) -> L
         activation_bytes: activations,
         freed_at_input_bytes: activations / 4.0,
         output_bytes: output,
-        ..Layer::new(LayerKind::new('A').unwrap())
+        ..Layer::new('A')
     }
     .with_seconds(seconds[0], seconds[1], seconds[2])
     .with_parameters(parameters, Dtype::F32)
@@ -76,14 +75,14 @@ fn catalogue(request: &Request) -> Vec<(String, f64)> {
             }
             let even = Partition::even(workload.layers.len(), plan.stages()).unwrap();
             let options = PartitionOptions { states: 24, ..PartitionOptions::default() };
-            let best = optimal_partition(&workload.layers, plan.placement(), &options).unwrap().partition;
+            let best = Partition::optimal(&workload.layers, plan.placement(), &options).unwrap().partition;
             for partition in [even, best] {
                 let profile = partition.profile(&workload.layers, request.links.clone()).unwrap();
                 let with_state =
                     |s: &StageCost| StageCost { weight_bytes: s.weight_bytes * request.state_factor, ..*s };
                 let profile =
                     Profile::new(profile.stages().iter().map(with_state).collect(), profile.links().clone()).unwrap();
-                let lowered = insert_transfers(&strip_idle(&plan)).unwrap();
+                let lowered = insert_transfers(&plan.without_idle()).unwrap();
                 let step = simulate(&lowered, &profile, &SimulateOptions::default()).unwrap();
                 if request.cap.is_none_or(|cap| step.peak_bytes() <= cap) {
                     let seconds = step.makespan + reduction(&plan, &profile, request.state_factor);
@@ -98,14 +97,14 @@ fn catalogue(request: &Request) -> Vec<(String, f64)> {
 /// Asserts what holds for every report.
 fn sound(request: &Request, planned: &PlannerReport) {
     let best = &planned.best;
-    assert!(planned.bound <= best.candidate.seconds * (1.0 + 1e-9), "{planned}");
-    assert_eq!(best.candidate.seconds, planned.candidates[0].seconds);
-    let again = simulate(best.plan.plan(), &best.profile, &SimulateOptions::default()).unwrap();
-    assert_eq!(again, best.simulation);
-    best.plan.plan().clone().check(&CheckOptions::default()).unwrap();
-    let limits = best.breakdown;
+    assert!(planned.bound <= best.seconds * (1.0 + 1e-9), "{planned}");
+    assert_eq!(best.seconds, planned.candidates[0].seconds);
+    let again = simulate(planned.plan.plan(), &planned.profile, &SimulateOptions::default()).unwrap();
+    assert_eq!(again, planned.simulation);
+    planned.plan.plan().clone().check(&CheckOptions::default()).unwrap();
+    let limits = planned.breakdown;
     let parts = limits.work + limits.losses().iter().map(|(_, seconds)| seconds).sum::<f64>();
-    assert!((parts - best.candidate.seconds).abs() <= 1e-9 * parts, "{planned}");
+    assert!((parts - best.seconds).abs() <= 1e-9 * parts, "{planned}");
     for (i, c) in planned.candidates.iter().enumerate() {
         assert!(request.cap.is_none_or(|cap| c.peak_bytes <= cap));
         let beats = |o: &burn_pipeline_plan::planner::Candidate| {
@@ -142,12 +141,12 @@ fn auto_is_never_slower_than_any_family_that_fits_on_260_random_profiles() {
             Ok(planned) => {
                 sound(&request, &planned);
                 for (family, seconds) in &families {
-                    prop_assert!(planned.best.candidate.seconds <= seconds * (1.0 + 1e-9), "{family}: {seconds}\n{planned}");
+                    prop_assert!(planned.best.seconds <= seconds * (1.0 + 1e-9), "{family}: {seconds}\n{planned}");
                 }
-                let way = &planned.best.candidate.choice.strategy;
+                let way = &planned.best.strategy;
                 count(&match way { planner::Strategy::Family(_) => "family".to_owned(), other => other.to_string() });
                 if let Some((_, fastest)) = families.iter().min_by(|a, b| a.1.total_cmp(&b.1)) {
-                    gain.set(gain.get() + 1.0 - planned.best.candidate.seconds / fastest);
+                    gain.set(gain.get() + 1.0 - planned.best.seconds / fastest);
                     count("cases in which some family fits");
                 }
             }
@@ -183,7 +182,7 @@ fn auto_is_never_slower_than_any_family_that_fits_on_the_profiles_of_the_example
             };
             let free = best_plan(&asked(None)).unwrap();
             // Then with two thirds of the memory of the best plan.
-            let tight = asked(Some(free.best.candidate.peak_bytes * 2.0 / 3.0));
+            let tight = asked(Some(free.best.peak_bytes * 2.0 / 3.0));
             for (request, planned) in [(asked(None), Ok(free)), (tight.clone(), best_plan(&tight))] {
                 let families = catalogue(&request);
                 let fastest = families.iter().map(|(_, seconds)| *seconds).fold(f64::INFINITY, f64::min);
@@ -192,7 +191,7 @@ fn auto_is_never_slower_than_any_family_that_fits_on_the_profiles_of_the_example
                     continue;
                 };
                 sound(&request, &planned);
-                let best = &planned.best.candidate;
+                let best = &planned.best;
                 assert!(best.seconds <= fastest * (1.0 + 1e-9), "{name}: {fastest}\n{planned}");
                 let saved = match fastest.is_finite() {
                     true => {
@@ -200,7 +199,7 @@ fn auto_is_never_slower_than_any_family_that_fits_on_the_profiles_of_the_example
                     }
                     false => "and no family fits".to_owned(),
                 };
-                println!("{name}, {ranks} ranks: {}, {saved}", best.choice);
+                println!("{name}, {ranks} ranks: {best}, {saved}");
             }
         }
     }
@@ -230,13 +229,10 @@ fn with_blocking_transfers_the_overlap_passes_pay() {
         best_plan(&request).unwrap()
     };
     let (still, moved) = (with(vec![PassChoice::AsBuilt, PassChoice::MergeBackward]), with(PassChoice::ALL.to_vec()));
-    assert_eq!(moved.best.candidate.choice.passes, PassChoice::Overlap);
-    assert!(moved.best.candidate.seconds < 0.95 * still.best.candidate.seconds);
-    assert!(moved.best.plan.plan().any_task(|task| task.op().is_wait()));
-    println!(
-        "{} s as built, {} s with communication moved",
-        still.best.candidate.seconds, moved.best.candidate.seconds
-    );
+    assert_eq!(moved.best.passes, PassChoice::Overlap);
+    assert!(moved.best.seconds < 0.95 * still.best.seconds);
+    assert!(moved.plan.plan().any_task(|task| task.op().is_wait()));
+    println!("{} s as built, {} s with communication moved", still.best.seconds, moved.best.seconds);
 }
 
 #[test]
@@ -253,8 +249,8 @@ fn a_measured_profile_of_stages_is_planned_without_cutting_it_anew() {
     };
     let planned = best_plan(&fixed).unwrap();
     sound(&fixed, &planned);
-    assert_eq!(planned.best.plan.plan().stages(), 4);
-    assert!(planned.candidates.iter().all(|c| c.choice.partition.to_string() == "1+1+1+1"));
+    assert_eq!(planned.plan.plan().stages(), 4);
+    assert!(planned.candidates.iter().all(|c| c.partition.to_string() == "1+1+1+1"));
     // A V puts the heavy last stage on the rank of the first one.
     assert_eq!(planned.bound, 6.0 * 18.0 / 2.0);
 }
@@ -264,16 +260,13 @@ fn plans_without_a_pipeline_are_considered() {
     let layers = || Layers::new(vec![layer([1.0; 3], 1_000, 1.0, 1.0); 4]).unwrap();
     let best = |links| best_plan(&request(layers(), 4, 4, links, None)).unwrap();
     // Sending costs nothing: each rank takes a microbatch.
-    assert_eq!(best(LinkCosts::default()).best.candidate.choice.strategy, planner::Strategy::DataParallel);
+    assert_eq!(best(LinkCosts::default()).best.strategy, planner::Strategy::DataParallel);
     // Any message takes longer than the whole step on one device.
     let slow = LinkCosts { default: LinkCost { latency: 1e3, bandwidth: None }, between: vec![] };
-    assert_eq!(best(slow).best.candidate.choice.strategy, planner::Strategy::OneDevice);
+    assert_eq!(best(slow).best.strategy, planner::Strategy::OneDevice);
     // Gradients are heavy, activations are light: a pipeline.
     let narrow = LinkCosts { default: LinkCost { latency: 0.0, bandwidth: Some(100.0) }, between: vec![] };
-    assert!(matches!(
-        best(narrow).best.candidate.choice.strategy,
-        planner::Strategy::Family(_) | planner::Strategy::Synthesised
-    ));
+    assert!(matches!(best(narrow).best.strategy, planner::Strategy::Family(_) | planner::Strategy::Synthesised));
 }
 
 #[test]
@@ -285,15 +278,16 @@ fn a_cap_makes_stages_recompute_and_says_what_it_costs() {
         let request = Request { recompute, synthesis: None, unpipelined: false, ..request };
         best_plan(&request)
     };
-    let never = with(vec![Recompute::Never], 1e6).unwrap().best.candidate;
+    let never = with(vec![Recompute::Never], 1e6).unwrap().best;
     // A block holds 100 bytes a microbatch and 80 of parameters, so without recomputation 300 are too few for two blocks.
     let refused = with(vec![Recompute::Never], 300.0).unwrap_err().to_string();
     assert!(refused.contains("the leanest holds") && refused.contains("above the cap of 3.0000e2"), "{refused}");
     let partly = with(vec![Recompute::Never, Recompute::WhereNeeded, Recompute::Everywhere], 400.0).unwrap();
-    assert!(!partly.best.candidate.choice.recomputing.is_empty());
-    assert!(partly.best.candidate.seconds > never.seconds);
-    let (dropped, seconds) = partly.faster_without_cap().unwrap();
-    assert!(seconds < partly.best.candidate.seconds && matches!(dropped.reason, DropReason::OverCap { .. }));
+    assert!(!partly.best.recomputing.is_empty());
+    assert!(partly.best.seconds > never.seconds);
+    let (dropped, seconds) = partly.faster_without_cap.as_ref().unwrap();
+    let reason = &partly.dropped.iter().find(|(what, _)| what == dropped).unwrap().1;
+    assert!(*seconds < partly.best.seconds && reason.contains("above the cap"), "{reason}");
     assert!(partly.to_string().contains("the cap costs"), "{partly}");
 }
 
@@ -306,7 +300,7 @@ fn fewer_microbatches_win_where_each_has_a_fixed_cost() {
         let narrow = LinkCosts { default: LinkCost { latency: 0.0, bandwidth: Some(10.0) }, between: vec![] };
         let synthesis = Some(Synthesis { effort: 100_000, ..Synthesis::default() });
         let request = Request { synthesis, ..Request::new(workloads, 2, narrow) };
-        best_plan(&request).unwrap().best.candidate.choice.microbatches
+        best_plan(&request).unwrap().best.microbatches
     };
     assert!(with(0.9) < with(0.0));
     let measured = Workload::new(8, layers.clone());
@@ -326,8 +320,8 @@ fn requests_that_no_plan_can_answer_are_refused() {
     assert!(refused(Request { workloads: vec![Workload::new(0, layers.clone())], ..good() }).contains("no microbatch"));
     // Three ranks and two layers: no pipeline can be cut, so only plans without a pipeline remain.
     let planned = best_plan(&Request { ranks: 3, ..good() }).unwrap();
-    assert!(planned.dropped.iter().any(|d| d.reason.to_string().contains("2 layers cannot be cut into 3 stages")));
-    assert_eq!(planned.best.candidate.choice.strategy, planner::Strategy::DataParallel);
+    assert!(planned.dropped.iter().any(|(_, reason)| reason.contains("2 layers cannot be cut into 3 stages")));
+    assert_eq!(planned.best.strategy, planner::Strategy::DataParallel);
 }
 
 proptest! {
@@ -336,8 +330,8 @@ proptest! {
     #[test]
     fn with_one_rank_nothing_beats_one_device(layers in layers(), microbatches in 1..6usize) {
         let planned = best_plan(&request(layers, 1, microbatches, LinkCosts::default(), None)).unwrap();
-        let alone = planned.candidates.iter().find(|c| c.choice.strategy == planner::Strategy::OneDevice).unwrap();
+        let alone = planned.candidates.iter().find(|c| c.strategy == planner::Strategy::OneDevice).unwrap();
         // Sums in another order differ in their last bits.
-        prop_assert!(planned.best.candidate.seconds >= alone.seconds * (1.0 - 1e-12));
+        prop_assert!(planned.best.seconds >= alone.seconds * (1.0 - 1e-12));
     }
 }

@@ -3,8 +3,8 @@
 use crate::exact::{Small, optimum};
 use burn_pipeline_plan::cost::{LinkCost, LinkCosts, Profile, StageCost, UniformCosts};
 use burn_pipeline_plan::plan::{Action, CheckOptions, Placement, Plan};
-use burn_pipeline_plan::planner::{Synthesis, SynthesisError};
-use burn_pipeline_plan::schedule::{Schedule, Size, ZbvZeroBubble};
+use burn_pipeline_plan::planner::{PlannerError, Synthesis};
+use burn_pipeline_plan::schedule::{Size, by_name};
 use burn_pipeline_plan::simulate::{SimulateOptions, simulate};
 use proptest::prelude::{Just, Strategy, prop, prop_oneof};
 use proptest::{prop_assert, prop_assert_eq, proptest};
@@ -327,7 +327,7 @@ fn a_given_plan_is_never_made_worse() {
     let placement = Placement::v(4).unwrap();
     let costs = UniformCosts::new(1.0, 1.0, 1.0).with_transfer(0.1);
     let profile = Profile::uniform(&placement, costs).unwrap();
-    let given = ZbvZeroBubble.build(Size::new(4, 8).with_chunks(2)).unwrap();
+    let given = by_name("ZBV").unwrap().build(Size::new(4, 8).with_chunks(2)).unwrap();
     let before = simulate(&given, &profile, &SimulateOptions::default()).unwrap();
     let synthesis = Synthesis { cap: Some(before.peak_bytes()), effort: EFFORT, ..Synthesis::default() };
     let made = synthesis.build(&profile, &placement, &[8], &[given]).unwrap();
@@ -342,7 +342,7 @@ fn what_cannot_fit_is_refused() {
     let tight = Synthesis { cap: Some(0.5), ..Synthesis::default() };
     let refused =
         |synthesis: Synthesis, counts: &[usize]| synthesis.build(&profile, &placement, counts, &[]).unwrap_err();
-    assert_eq!(refused(tight, &[2]), SynthesisError::DoesNotFit { cap: 0.5 });
-    assert!(matches!(refused(Synthesis::default(), &[]), SynthesisError::Microbatches { .. }));
-    assert!(matches!(refused(Synthesis::default(), &[0]), SynthesisError::Microbatches { .. }));
+    assert_eq!(refused(tight, &[2]), PlannerError::NoOrderFits { cap: 0.5 });
+    assert!(matches!(refused(Synthesis::default(), &[]), PlannerError::Counts { .. }));
+    assert!(matches!(refused(Synthesis::default(), &[0]), PlannerError::Counts { .. }));
 }

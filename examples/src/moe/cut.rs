@@ -7,7 +7,7 @@ use crate::cut::Cut;
 use crate::moe::gpt::{MoeGptConfig, MoeGptError};
 use crate::options::Setup;
 use burn_pipeline::cost::{
-    Dtype, LayerKind, Layers, Measure, Partition, PartitionError, PartitionOptions, Pattern, optimal_partition,
+    Dtype, Layers, Measure, Partition, PartitionError, PartitionOptions, Pattern,
 };
 use burn_pipeline_moe::cost::MicrobatchSize;
 use clap::ValueEnum;
@@ -81,7 +81,7 @@ pub fn cut(model: &MoeGptConfig, balance: Balance, setup: &Setup) -> Result<MoeG
 }
 
 fn as_given(model: &MoeGptConfig, given: &Pattern, stages: usize) -> Result<MoeGptConfig, MoeCutError> {
-    let letters: String = given.kinds().iter().map(LayerKind::to_string).collect();
+    let letters: String = given.kinds().iter().collect();
     let cut = given.boundaries().len() + 1;
     if letters != model.pattern {
         return Err(MoeCutError::OtherModel { given: letters, model: model.pattern.clone() });
@@ -108,7 +108,7 @@ impl Balance {
             Balance::Flops => {
                 let layers = model.cost_layers(size)?;
                 let timed = layers.all().iter().map(|layer| layer.clone().estimated(RATE)).collect();
-                optimal_partition(&Layers::new(timed)?, plan.placement(), &PartitionOptions::default())?.partition
+                Partition::optimal(&Layers::new(timed)?, plan.placement(), &PartitionOptions::default())?.partition
             }
         };
         Ok(model.clone().with_boundaries(cut.boundaries().to_vec()))

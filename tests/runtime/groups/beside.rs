@@ -7,7 +7,7 @@ use crate::watchdog::within;
 use burn::tensor::Device;
 use burn_pipeline::link::{Activity, Header, Link, LinkError, Message, MessageKind, ThreadLink, Threads};
 use burn_pipeline::plan::{Op, Plan, StageId, Task};
-use burn_pipeline::trace::{Event, exposed_times};
+use burn_pipeline::trace::Event;
 use std::collections::HashSet;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Instant;
@@ -194,7 +194,7 @@ fn on_a_link_that_cannot_tell_what_has_come_the_same_sums_are_waited_for_after_t
                 .map(|event| event.end - event.start)
                 .sum();
             let track = burn_pipeline::trace::Track { name: String::new(), ranks: 4, events: events.clone() };
-            let reported = exposed_times(&track).into_iter().filter(|part| part.task.op() == Op::ReduceGrad);
+            let reported = track.exposed_times().into_iter().filter(|part| part.task.op() == Op::ReduceGrad);
             let reported: f64 = reported.map(|part| part.exposed).sum();
             assert!(waited > 0.0 && (reported - waited).abs() < 1e-9, "rank {rank}: {reported} of {waited}");
             assert_eq!(weights, &expected(), "rank {rank}");

@@ -10,7 +10,7 @@ use crate::failure::Failure;
 use crate::files::read;
 use crate::source::{Wanted, build, zb_auto};
 use crate::values::amount;
-use burn_pipeline_plan::schedule::{Chunks, MemoryLimit, Schedule, ZbAuto, all};
+use burn_pipeline_plan::schedule::{Chunks, Schedule, ZbAuto, all};
 use burn_pipeline_plan::simulate::{SimulateOptions, simulate};
 use serde_json::json;
 use std::io::Write;
@@ -96,7 +96,7 @@ fn families(arguments: &Arguments) -> Vec<(String, Box<dyn Schedule>)> {
             continue;
         }
         for times in [1.0, 2.0] {
-            let limited = zb_auto(&arguments.costs, MemoryLimit::TimesRanks(times));
+            let limited = zb_auto(&arguments.costs, Some(times * arguments.ranks as f64));
             families.push((format!("{name} {times}p"), Box::new(limited)));
         }
     }

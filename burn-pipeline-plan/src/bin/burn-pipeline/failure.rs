@@ -2,7 +2,7 @@
 
 use burn_pipeline_plan::cost::{PartitionError, ProfileError};
 use burn_pipeline_plan::pass::PassError;
-use burn_pipeline_plan::plan::{CheckError, PlanCsvError};
+use burn_pipeline_plan::plan::{CheckError, PlanError};
 use burn_pipeline_plan::planner::PlannerError;
 use burn_pipeline_plan::schedule::ScheduleError;
 use burn_pipeline_plan::simulate::SimulateError;
@@ -70,15 +70,19 @@ impl From<PlannerError> for Failure {
     }
 }
 
-impl From<PlanCsvError> for Failure {
-    fn from(error: PlanCsvError) -> Self {
+impl From<PlanError> for Failure {
+    fn from(error: PlanError) -> Self {
         Failure::Input(error.to_string())
     }
 }
 
 impl From<PassError> for Failure {
     fn from(error: PassError) -> Self {
-        Failure::Refused(error.to_string())
+        match error {
+            PassError::Simulate(error) => error.into(),
+            PassError::Profile(error) => error.into(),
+            error => Failure::Refused(error.to_string()),
+        }
     }
 }
 

@@ -5,8 +5,8 @@ use crate::failure::Failure;
 use crate::files::write;
 use crate::source::PlanArguments;
 use crate::values::{amount, transport};
-use burn_pipeline_plan::pass::overlap::{OverlapError, OverlapOptions, OverlapPass, overlap};
-use burn_pipeline_plan::pass::{insert_transfers, insert_unshard, strip_idle};
+use burn_pipeline_plan::pass::overlap::{OverlapOptions, OverlapPass, overlap};
+use burn_pipeline_plan::pass::{insert_transfers, insert_unshard};
 use burn_pipeline_plan::plan::{Plan, Transport};
 use burn_pipeline_plan::simulate::{SimulateOptions, simulate};
 use std::io::Write;
@@ -99,15 +99,5 @@ pub(crate) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Fai
 /// The plan with sends and receives, and UNSHARD and RESHARD if asked for.
 fn lowered(arguments: &Arguments, plan: Plan) -> Result<Plan, Failure> {
     let plan = arguments.shard.map_or(Ok(plan.clone()), |active| insert_unshard(&plan, active))?;
-    if plan.is_lowered() { Ok(plan) } else { Ok(insert_transfers(&strip_idle(&plan))?) }
-}
-
-impl From<OverlapError> for Failure {
-    fn from(error: OverlapError) -> Self {
-        match error {
-            OverlapError::Simulate(error) => error.into(),
-            OverlapError::Profile(error) => error.into(),
-            error => Failure::Refused(error.to_string()),
-        }
-    }
+    if plan.is_lowered() { Ok(plan) } else { Ok(insert_transfers(&plan.without_idle())?) }
 }

@@ -8,8 +8,7 @@ use crate::failure::Failure;
 use crate::files::{read, write};
 use crate::values::{amount, positive};
 use burn_pipeline_plan::cost::{
-    Layers, LinkCosts, Measure, MemoryLimits, OptimalPartition, Partition, PartitionOptions, PartitionReport, Pattern,
-    optimal_partition,
+    Layers, LinkCosts, Measure, OptimalPartition, Partition, PartitionOptions, PartitionReport, Pattern,
 };
 use burn_pipeline_plan::plan::{Placement, PlacementKind};
 use clap::ValueEnum;
@@ -147,11 +146,12 @@ pub(crate) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Fai
     }
     if arguments.json {
         let best = best.map(|b| json!({ "largest": b.largest, "lower_bound": b.lower_bound, "proved": b.proved }));
-        let report = json!({
-            "pattern": text.to_string(), "boundaries": partition.boundaries(), "stages": report.stages,
-            "rank_seconds": report.rank_seconds, "imbalance": report.imbalance(), "optimal": best,
-        });
-        writeln!(out, "{report}")?;
+        let mut json = json!(report);
+        json["pattern"] = json!(text.to_string());
+        json["boundaries"] = json!(partition.boundaries());
+        json["imbalance"] = json!(report.imbalance());
+        json["optimal"] = json!(best);
+        writeln!(out, "{json}")?;
         return Ok(());
     }
     writeln!(out, "{text}   ({partition} layers, {} placement)\n{report}", placement.kind())?;
@@ -186,13 +186,9 @@ fn cut(
             Ok((Partition::weighted(&weights, stages)?, None))
         }
         (By::Optimal, _) => {
-            let (state_factor, held) = (arguments.state_factor, arguments.held.clone());
-            let memory = arguments.cap.map(|cap| MemoryLimits { cap, state_factor, held });
-            let best = optimal_partition(
-                layers,
-                placement,
-                &PartitionOptions { measure, memory, ..PartitionOptions::default() },
-            )?;
+            let (cap, state_factor, held) = (arguments.cap, arguments.state_factor, arguments.held.clone());
+            let options = PartitionOptions { measure, cap, state_factor, held, ..PartitionOptions::default() };
+            let best = Partition::optimal(layers, placement, &options)?;
             Ok((best.partition.clone(), Some(best)))
         }
         (By::Pattern, Some(pattern)) => Ok((pattern.partition(), None)),

@@ -14,7 +14,7 @@ use burn_pipeline_plan::planner::{
     Candidate, Cut, PassChoice, PlannerReport, Recompute, Request, Synthesis, Workload, best_plan,
 };
 use burn_pipeline_plan::simulate::SimulateOptions;
-use burn_pipeline_plan::trace::{SvgOptions, svg};
+use burn_pipeline_plan::trace::SvgOptions;
 use serde_json::{Value, json};
 use std::io::Write;
 use std::path::PathBuf;
@@ -100,24 +100,23 @@ pub(crate) struct Arguments {
 /// Plans and prints the report.
 pub(crate) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Failure> {
     let planned = best_plan(&request(arguments)?)?;
-    let best = &planned.best;
     if let Some(path) = &arguments.csv {
-        write(path, &best.plan.plan().to_csv())?;
+        write(path, &planned.plan.plan().to_csv())?;
     }
     if let Some(path) = &arguments.costs {
-        write(path, &best.profile.to_json())?;
+        write(path, &planned.profile.to_json())?;
     }
     if let Some(path) = &arguments.svg {
-        let track = best.simulation.track(best.candidate.choice.to_string());
-        write(path, &svg(&track, &SvgOptions::fitting(&track)))?;
+        let track = planned.simulation.track(planned.best.to_string());
+        write(path, &track.svg(&SvgOptions::fitting(&track)))?;
     }
     if arguments.json {
         writeln!(out, "{}", report(&planned))?;
         return Ok(());
     }
     writeln!(out, "{planned}")?;
-    for dropped in planned.dropped.iter().filter(|_| arguments.dropped) {
-        writeln!(out, "  {}: {}", dropped.what, dropped.reason)?;
+    for (what, reason) in planned.dropped.iter().filter(|_| arguments.dropped) {
+        writeln!(out, "  {what}: {reason}")?;
     }
     Ok(())
 }
@@ -187,25 +186,24 @@ fn model(arguments: &Arguments) -> Result<(Layers, LinkCosts, Vec<usize>, Vec<Cu
 
 fn report(planned: &PlannerReport) -> Value {
     let candidate = |c: &Candidate| {
-        let choice = &c.choice;
         json!({
-            "way": choice.strategy.to_string(), "seconds": c.seconds, "peak_bytes": c.peak_bytes, "pareto": c.pareto,
-            "placement": choice.placement, "chunks": choice.chunks, "cut": choice.cut.to_string(),
-            "partition": choice.partition.to_string(), "boundaries": choice.partition.boundaries(),
-            "microbatches": choice.microbatches, "recomputing": choice.recomputing,
-            "passes": choice.passes.to_string(),
+            "way": c.strategy.to_string(), "seconds": c.seconds, "peak_bytes": c.peak_bytes, "pareto": c.pareto,
+            "placement": c.placement, "chunks": c.chunks, "cut": c.cut.to_string(),
+            "partition": c.partition.to_string(), "boundaries": c.partition.boundaries(),
+            "microbatches": c.microbatches, "recomputing": c.recomputing,
+            "passes": c.passes.to_string(),
         })
     };
-    let limits = planned.best.breakdown;
+    let limits = planned.breakdown;
     json!({
-        "best": candidate(&planned.best.candidate),
+        "best": candidate(&planned.best),
         "bound": planned.bound,
         "limits": {
             "work": limits.work, "imbalance": limits.imbalance, "ends": limits.ends, "waiting": limits.waiting,
             "transfer": limits.transfer, "reduction": limits.reduction,
         },
-        "faster_without_cap": planned.faster_without_cap().map(|(d, s)| json!({ "what": d.what, "seconds": s })),
+        "faster_without_cap": planned.faster_without_cap.as_ref().map(|(what, seconds)| json!({ "what": what, "seconds": seconds })),
         "candidates": planned.candidates.iter().map(candidate).collect::<Vec<_>>(),
-        "dropped": planned.dropped.iter().map(|d| json!({ "what": d.what, "reason": d.reason.to_string() })).collect::<Vec<_>>(),
+        "dropped": planned.dropped.iter().map(|(what, reason)| json!({ "what": what, "reason": reason })).collect::<Vec<_>>(),
     })
 }

@@ -5,10 +5,10 @@ use crate::failure::Failure;
 use crate::files::write;
 use crate::source::PlanArguments;
 use crate::values::transport;
-use burn_pipeline_plan::pass::{insert_transfers, strip_idle};
+use burn_pipeline_plan::pass::insert_transfers;
 use burn_pipeline_plan::plan::{Action, Plan, Transport};
 use burn_pipeline_plan::simulate::{Bounds, IdleCause, SimulateOptions, Simulation, simulate, unit_steps};
-use burn_pipeline_plan::trace::{SvgOptions, ascii, chrome, svg};
+use burn_pipeline_plan::trace::{SvgOptions, chrome};
 use serde_json::{Value, json};
 use std::io::Write;
 use std::path::PathBuf;
@@ -61,7 +61,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Fai
         write(path, &chrome(std::slice::from_ref(&track)))?;
     }
     if let Some(path) = &arguments.svg {
-        write(path, &svg(&track, &SvgOptions::fitting(&track)))?;
+        write(path, &track.svg(&SvgOptions::fitting(&track)))?;
     }
     if arguments.json {
         writeln!(out, "{}", report(&plan, &step, &bounds))?;
@@ -69,7 +69,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Fai
     }
     print(&plan, &step, &bounds, out)?;
     if let Some(columns) = arguments.ascii {
-        write!(out, "\n{}", ascii(&track, columns.min(MOST_COLUMNS)))?;
+        write!(out, "\n{}", track.ascii(columns.min(MOST_COLUMNS)))?;
     }
     Ok(())
 }
@@ -80,7 +80,7 @@ fn title(plan: &Plan) -> String {
 
 /// The unit-step simulation knows only transfers and single tasks, so the plan is lowered and fused actions are split.
 fn print_unit_steps(plan: &Plan, out: &mut impl Write) -> Result<(), Failure> {
-    let lowered = if plan.is_lowered() { plan.clone() } else { insert_transfers(&strip_idle(plan))? };
+    let lowered = if plan.is_lowered() { plan.clone() } else { insert_transfers(&plan.without_idle())? };
     let split = |row: &Vec<Action>| row.iter().flat_map(|action| action.tasks().map(Action::from)).collect();
     let steps = unit_steps(&lowered.with_rows(lowered.rows().iter().map(split).collect()))?;
     write!(out, "{}", lowered.with_rows(steps).to_csv())?;

@@ -4,7 +4,7 @@ use crate::costs::CostArguments;
 use crate::failure::Failure;
 use crate::files::read;
 use burn_pipeline_plan::plan::Plan;
-use burn_pipeline_plan::schedule::{Chunks, MemoryLimit, Schedule, Size, ZbAuto, by_name};
+use burn_pipeline_plan::schedule::{Chunks, Schedule, Size, ZbAuto, by_name};
 use std::path::{Path, PathBuf};
 
 /// Plans with more actions are refused, because they would take too much memory.
@@ -82,15 +82,13 @@ pub(crate) fn build(family: &dyn Schedule, wanted: Wanted) -> Result<Plan, Failu
 pub(crate) fn family(name: &str, costs: Option<&CostArguments>) -> Result<Box<dyn Schedule>, Failure> {
     let family = by_name(name)?;
     match costs {
-        Some(costs) if family.family().name == ZbAuto::default().family().name => {
-            Ok(Box::new(zb_auto(costs, MemoryLimit::TimesRanks(1.0))))
-        }
+        Some(costs) if family.family().name == ZbAuto::default().family().name => Ok(Box::new(zb_auto(costs, None))),
         _ => Ok(family),
     }
 }
 
 /// The cost-driven family with the costs of the flags.
-pub(crate) fn zb_auto(costs: &CostArguments, limit: MemoryLimit) -> ZbAuto {
+pub(crate) fn zb_auto(costs: &CostArguments, limit: Option<f64>) -> ZbAuto {
     ZbAuto { limit, ..ZbAuto::uniform(costs.forward, costs.input, costs.weight, costs.transfer) }
 }
 

@@ -56,7 +56,7 @@ impl Partition {
     /// one layer for each later stage. If all weights are zero, the cut is even.
     ///
     /// Weights by parameters balance memory rather than time; for time, see
-    /// [`optimal_partition`](super::optimal_partition).
+    /// [`Partition::optimal`].
     ///
     /// # Errors
     /// [`PartitionError::Stages`] as in [`Partition::even`], [`PartitionError::Weight`] if a weight is negative, infinite or NaN.

@@ -5,7 +5,7 @@
 //! 1. `cut`: [`Partition`], made evenly, from boundaries, or greedily by weight; [`Partition::profile`] gives the costs of
 //!    its stages to the simulator and the planner.
 //! 2. `pattern`: [`Pattern`], a model and its cut as a line of text.
-//! 3. `optimal`: [`optimal_partition`] makes the load of the busiest rank as small as possible, under a memory cap. It
+//! 3. `optimal`: [`Partition::optimal`] makes the load of the busiest rank as small as possible, under a memory cap. It
 //!    works on a `problem`, and where a rank has several stages with `label`s.
 //! 4. `report`: [`PartitionReport`] lists what each stage and rank holds.
 
@@ -18,7 +18,7 @@ mod problem;
 mod report;
 
 pub use cut::Partition;
-pub use optimal::{OptimalPartition, optimal_partition};
-pub use options::{Measure, MemoryLimits, PartitionOptions};
+pub use optimal::OptimalPartition;
+pub use options::{Measure, PartitionOptions};
 pub use pattern::Pattern;
-pub use report::{PartitionReport, StageReport};
+pub use report::PartitionReport;

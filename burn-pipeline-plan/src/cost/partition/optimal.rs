@@ -33,43 +33,44 @@ pub struct OptimalPartition {
     pub proved: bool,
 }
 
-/// Finds the cut that minimises the load of the busiest rank of a placement.
-///
-/// # Errors
-/// - [`PartitionError::Stages`] if the placement has more stages than there are layers.
-/// - [`PartitionError::Memory`] if a limit is negative, infinite or NaN.
-/// - [`PartitionError::DoesNotFit`] if no cut keeps every rank under the cap.
-///
-/// ```
-/// use burn_pipeline_plan::cost::{LayerKind, Layer, Layers, PartitionOptions, Partition, optimal_partition};
-/// use burn_pipeline_plan::plan::Placement;
-/// // Four blocks, and a head as heavy as four of them.
-/// let block = Layer::new(LayerKind::new('A')?).with_seconds(1.0, 1.0, 1.0);
-/// let head = Layer::new(LayerKind::new('L')?).with_seconds(4.0, 4.0, 4.0);
-/// let layers = Layers::new([vec![block; 4], vec![head]].concat())?;
-/// let best = optimal_partition(&layers, &Placement::looped(2, 1)?, &PartitionOptions::default())?;
-/// assert_eq!((best.partition.to_string().as_str(), best.largest, best.proved), ("4+1", 12.0, true));
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-pub fn optimal_partition(
-    layers: &Layers,
-    placement: &Placement,
-    options: &PartitionOptions,
-) -> Result<OptimalPartition, PartitionError> {
-    let stages = placement.stages();
-    refuse_stages(layers.len(), stages)?;
-    if let Some(memory) = &options.memory {
-        memory.check(stages)?;
+impl Partition {
+    /// Finds the cut that minimises the load of the busiest rank of a placement.
+    ///
+    /// # Errors
+    /// - [`PartitionError::Stages`] if the placement has more stages than there are layers.
+    /// - [`PartitionError::Memory`] if a limit is negative, infinite or NaN.
+    /// - [`PartitionError::DoesNotFit`] if no cut keeps every rank under the cap.
+    ///
+    /// ```
+    /// use burn_pipeline_plan::cost::{Layer, Layers, Partition, PartitionOptions};
+    /// use burn_pipeline_plan::plan::Placement;
+    /// // Four blocks, and a head as heavy as four of them.
+    /// let block = Layer::new('A').with_seconds(1.0, 1.0, 1.0);
+    /// let head = Layer::new('L').with_seconds(4.0, 4.0, 4.0);
+    /// let layers = Layers::new([vec![block; 4], vec![head]].concat())?;
+    /// let best = Partition::optimal(&layers, &Placement::looped(2, 1)?, &PartitionOptions::default())?;
+    /// assert_eq!((best.partition.to_string().as_str(), best.largest, best.proved), ("4+1", 12.0, true));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn optimal(
+        layers: &Layers,
+        placement: &Placement,
+        options: &PartitionOptions,
+    ) -> Result<OptimalPartition, PartitionError> {
+        let stages = placement.stages();
+        refuse_stages(layers.len(), stages)?;
+        options.check(stages)?;
+        let problem = Problem::new(layers, placement, options);
+        let found =
+            if problem.is_simple() { (problem.one_a_rank(), true) } else { several(&problem, layers, options)? };
+        let (Some(boundaries), proved) = found else {
+            let cap = options.cap.unwrap_or(f64::INFINITY);
+            return Err(PartitionError::DoesNotFit { stages, cap, proved: found.1 });
+        };
+        let largest = problem.loads(&boundaries).into_iter().fold(0.0, f64::max);
+        let lower_bound = if proved { largest } else { problem.lower_bound().min(largest) };
+        Ok(OptimalPartition { partition: Partition::trusted(layers.len(), boundaries), largest, lower_bound, proved })
     }
-    let problem = Problem::new(layers, placement, options);
-    let found = if problem.is_simple() { (problem.one_a_rank(), true) } else { several(&problem, layers, options)? };
-    let (Some(boundaries), proved) = found else {
-        let cap = options.memory.as_ref().map_or(f64::INFINITY, |memory| memory.cap);
-        return Err(PartitionError::DoesNotFit { stages, cap, proved: found.1 });
-    };
-    let largest = problem.loads(&boundaries).into_iter().fold(0.0, f64::max);
-    let lower_bound = if proved { largest } else { problem.lower_bound().min(largest) };
-    Ok(OptimalPartition { partition: Partition::trusted(layers.len(), boundaries), largest, lower_bound, proved })
 }
 
 /// Most rounds of the label search. Each starts with the bound that the round before it found.

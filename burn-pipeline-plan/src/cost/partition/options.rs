@@ -27,30 +27,39 @@ impl Measure {
     }
 }
 
-/// The memory cap of a rank, and what its stages hold.
+/// What the search for the best cut minimises, and its limits.
 #[derive(Clone, PartialEq, Debug)]
-pub struct MemoryLimits {
-    /// The most bytes that a rank may hold.
-    pub cap: f64,
+pub struct PartitionOptions {
+    /// The quantity to balance over the ranks.
+    pub measure: Measure,
+    /// The most bytes that a rank may hold; `None` for no limit.
+    pub cap: Option<f64>,
     /// Bytes held for each byte of parameters: 1 for the parameters, plus 1 for gradients, plus 2 for Adam's moments.
+    /// Default: 1.
     pub state_factor: f64,
     /// Microbatches whose activations each stage holds at its peak, one entry a stage. An empty list means one microbatch a
     /// stage. 1F1B on `p` ranks holds `p - s` on stage `s`.
     pub held: Vec<f64>,
+    /// States kept for each stage and boundary if a rank has several stages. More states find better cuts and take longer.
+    /// Default: 128.
+    pub states: usize,
 }
 
-impl MemoryLimits {
-    /// Microbatches whose activations a stage holds.
-    pub(super) fn held_by(&self, stage: usize) -> f64 {
-        self.held.get(stage).copied().unwrap_or(1.0)
+impl Default for PartitionOptions {
+    fn default() -> Self {
+        Self { measure: Measure::default(), cap: None, state_factor: 1.0, held: Vec::new(), states: 128 }
     }
+}
 
+impl PartitionOptions {
     /// Refuses limits that are not amounts, or whose list has the wrong length.
     pub(super) fn check(&self, stages: usize) -> Result<(), PartitionError> {
         let refuse =
             |field, value: f64, expected| Err(PartitionError::Memory { field, value: value.to_string(), expected });
-        if !is_amount(self.cap) {
-            return refuse("cap", self.cap, None);
+        match self.cap {
+            None => return Ok(()),
+            Some(cap) if !is_amount(cap) => return refuse("cap", cap, None),
+            Some(_) => {}
         }
         if !is_amount(self.state_factor) {
             return refuse("state_factor", self.state_factor, None);
@@ -62,23 +71,5 @@ impl MemoryLimits {
             return refuse("held", self.held.len() as f64, Some(stages));
         }
         Ok(())
-    }
-}
-
-/// What the search for the best cut minimises, and its limits.
-#[derive(Clone, PartialEq, Debug)]
-pub struct PartitionOptions {
-    /// The quantity to balance over the ranks.
-    pub measure: Measure,
-    /// The memory of a rank; `None` for no limit.
-    pub memory: Option<MemoryLimits>,
-    /// States kept for each stage and boundary if a rank has several stages. More states find better cuts and take longer.
-    /// Default: 128.
-    pub states: usize,
-}
-
-impl Default for PartitionOptions {
-    fn default() -> Self {
-        Self { measure: Measure::default(), memory: None, states: 128 }
     }
 }

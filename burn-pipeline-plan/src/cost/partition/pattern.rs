@@ -15,9 +15,8 @@
 //! column of the mistake, counted in characters from 1.
 
 use super::cut::Partition;
-use crate::cost::layer_kind::LayerKind;
 use crate::cost::layers::Layers;
-use crate::cost::partition_error::{PartitionError, PatternError, PatternProblem};
+use crate::cost::partition_error::PartitionError;
 use std::fmt;
 use std::str::FromStr;
 
@@ -27,18 +26,18 @@ use std::str::FromStr;
 /// use burn_pipeline_plan::cost::Pattern;
 /// let pattern: Pattern = "EAAM|AAML*2".parse()?;
 /// assert_eq!((pattern.kinds().len(), pattern.boundaries()), (9, &[4][..]));
-/// # Ok::<(), burn_pipeline_plan::cost::PatternError>(())
+/// # Ok::<(), burn_pipeline_plan::cost::PartitionError>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Pattern {
-    kinds: Vec<LayerKind>,
+    kinds: Vec<char>,
     boundaries: Vec<usize>,
 }
 
 /// A layer, or a boundary with its column.
 #[derive(Clone, Copy)]
 enum Item {
-    Layer(LayerKind),
+    Layer(char),
     Boundary(usize),
 }
 
@@ -58,7 +57,7 @@ struct Parser {
 
 impl Parser {
     /// Reads one character other than `*`.
-    fn character(&mut self, column: usize, character: char) -> Result<(), PatternProblem> {
+    fn character(&mut self, column: usize, character: char) -> Result<(), String> {
         self.repeatable = match character {
             '|' => {
                 self.push(Item::Boundary(column))?;
@@ -69,22 +68,26 @@ impl Parser {
                 None
             }
             ')' => {
-                let group = self.groups.pop().ok_or(PatternProblem::Unopened)?;
+                let group = self.groups.pop().ok_or("this `)` closes nothing")?;
                 if group.first == self.items.len() {
-                    return Err(PatternProblem::EmptyGroup);
+                    return Err("the group is empty; put a letter between the parentheses".into());
                 }
                 Some(group.first)
             }
-            letter => {
-                let kind = LayerKind::new(letter).map_err(|_| PatternProblem::Unexpected(letter))?;
-                self.push(Item::Layer(kind))?;
+            letter if letter.is_ascii_alphabetic() => {
+                self.push(Item::Layer(letter))?;
                 Some(self.items.len() - 1)
+            }
+            other => {
+                return Err(format!(
+                    "`{other}` has no meaning here; write letters, `|`, `*` with a count, and parentheses"
+                ));
             }
         };
         Ok(())
     }
 
-    fn push(&mut self, item: Item) -> Result<(), PatternProblem> {
+    fn push(&mut self, item: Item) -> Result<(), String> {
         self.refuse_long(1)?;
         self.items.push(item);
         Ok(())
@@ -92,15 +95,16 @@ impl Parser {
 
     /// Refuses a pattern before it grows without bound. A valid pattern has fewer boundaries than layers, so twice the
     /// limit of layers holds both.
-    fn refuse_long(&self, more: usize) -> Result<(), PatternProblem> {
-        if self.items.len().saturating_add(more) > 2 * Layers::MAX { Err(PatternProblem::TooLong) } else { Ok(()) }
+    fn refuse_long(&self, more: usize) -> Result<(), String> {
+        if self.items.len().saturating_add(more) > 2 * Layers::MAX { Err(too_long()) } else { Ok(()) }
     }
 
     /// Repeats the last letter or group.
-    fn repeat(&mut self, digits: &str) -> Result<(), PatternProblem> {
-        let first = self.repeatable.take().ok_or(PatternProblem::NothingToRepeat)?;
+    fn repeat(&mut self, digits: &str) -> Result<(), String> {
+        let first =
+            self.repeatable.take().ok_or("`*` repeats the letter or the group right before it; there is none")?;
         if digits.bytes().all(|digit| digit == b'0') {
-            return Err(PatternProblem::Count);
+            return Err("`*` needs a count of at least 1".into());
         }
         // All digits, so only a number that is too large fails to parse; it is refused below.
         let count: usize = digits.parse().unwrap_or(usize::MAX);
@@ -112,40 +116,49 @@ impl Parser {
     }
 
     /// The pattern, once the text has ended at column `end`.
-    fn finish(self, end: usize) -> Result<Pattern, PatternError> {
-        let at = |column, problem| Err(PatternError { column, problem });
+    fn finish(self, end: usize) -> Result<Pattern, PartitionError> {
+        let at = |column, problem: String| Err(PartitionError::Pattern { column, problem });
         if let Some(group) = self.groups.last() {
-            return at(group.column, PatternProblem::Unclosed);
+            return at(group.column, "this `(` is never closed".into());
         }
         let (mut kinds, mut boundaries) = (Vec::new(), Vec::new());
         for item in &self.items {
             match *item {
                 Item::Layer(kind) => kinds.push(kind),
                 Item::Boundary(column) if kinds.len() == boundaries.last().copied().unwrap_or(0) => {
-                    return at(column, PatternProblem::EmptyStage);
+                    return at(
+                        column,
+                        "the stage that ends here has no layer; remove the boundary or put a layer before it".into(),
+                    );
                 }
                 Item::Boundary(_) => boundaries.push(kinds.len()),
             }
         }
         match self.items.last() {
-            None => at(end, PatternProblem::Empty),
-            Some(&Item::Boundary(column)) => at(column, PatternProblem::LastBoundary),
-            _ if kinds.len() > Layers::MAX => at(end, PatternProblem::TooLong),
+            None => at(end, "the pattern holds no layer; write at least one letter".into()),
+            Some(&Item::Boundary(column)) => {
+                at(column, "a boundary stands last; put a layer after it or remove it".into())
+            }
+            _ if kinds.len() > Layers::MAX => at(end, too_long()),
             _ => Ok(Pattern { kinds, boundaries }),
         }
     }
 }
 
-impl FromStr for Pattern {
-    type Err = PatternError;
+fn too_long() -> String {
+    format!("the pattern grows beyond {} layers here", Layers::MAX)
+}
 
-    fn from_str(text: &str) -> Result<Self, PatternError> {
+impl FromStr for Pattern {
+    type Err = PartitionError;
+
+    fn from_str(text: &str) -> Result<Self, PartitionError> {
         let characters: Vec<(usize, char)> =
             text.chars().enumerate().map(|(i, c)| (i + 1, c)).filter(|(_, c)| !c.is_whitespace()).collect();
         let mut parser = Parser::default();
         let mut rest = characters.as_slice();
         while let [(column, character), after @ ..] = rest {
-            let error = |problem| PatternError { column: *column, problem };
+            let error = |problem| PartitionError::Pattern { column: *column, problem };
             rest = after;
             if *character == '*' {
                 let length = rest.iter().take_while(|(_, c)| c.is_ascii_digit()).count();
@@ -172,7 +185,7 @@ impl Pattern {
     }
 
     /// Kinds of all layers, in order.
-    pub fn kinds(&self) -> &[LayerKind] {
+    pub fn kinds(&self) -> &[char] {
         &self.kinds
     }
 

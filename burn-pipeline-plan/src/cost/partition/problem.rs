@@ -8,7 +8,7 @@
 //! 3. To improve a cut, each boundary in turn moves to the best place between its neighbours, until none moves. Cuts
 //!    are compared by their largest load, then by the sum of squared loads.
 
-use super::options::{MemoryLimits, PartitionOptions};
+use super::options::PartitionOptions;
 use crate::cost::layer::Layer;
 use crate::cost::layers::Layers;
 use crate::plan::Placement;
@@ -32,7 +32,8 @@ pub(super) struct Problem {
     weight: Vec<f64>,
     state: Vec<f64>,
     activations: Vec<f64>,
-    memory: Option<MemoryLimits>,
+    cap: Option<f64>,
+    held: Vec<f64>,
     shares: Vec<Vec<Share>>,
     bins: usize,
     routes: f64,
@@ -60,12 +61,12 @@ impl Problem {
             let inside = bins.iter().enumerate().map(|(bin, held)| Share { bin, times: times(held) as f64 });
             inside.filter(|share| share.times > 0.0).collect()
         };
-        let factor = options.memory.as_ref().map_or(0.0, |memory| memory.state_factor);
         Self {
             weight: prefix(layers, |layer| options.measure.of(layer)),
-            state: prefix(layers, |layer| layer.parameter_bytes() as f64 * factor),
+            state: prefix(layers, |layer| layer.parameter_bytes() as f64 * options.state_factor),
             activations: prefix(layers, |layer| layer.activation_bytes),
-            memory: options.memory.clone(),
+            cap: options.cap,
+            held: options.held.clone(),
             shares: (0..placement.stages()).map(share).collect(),
             bins: bins.len(),
             routes: placement.routes() as f64,
@@ -91,19 +92,19 @@ impl Problem {
 
     /// What a stage adds to one of its bins if it holds the layers `from..to`.
     pub(super) fn load(&self, stage: usize, share: Share, from: usize, to: usize) -> Load {
-        let held = self.memory.as_ref().map_or(0.0, |memory| memory.held_by(stage));
+        let held = self.held.get(stage).copied().unwrap_or(1.0);
         let bytes = self.state[to] - self.state[from] + held * (self.activations[to] - self.activations[from]);
         Load { weight: share.times * (self.weight[to] - self.weight[from]) / self.routes, bytes: share.times * bytes }
     }
 
     /// Whether a rank may hold so many bytes.
     pub(super) fn fits(&self, bytes: f64) -> bool {
-        self.memory.as_ref().is_none_or(|memory| bytes <= memory.cap * ROUNDING)
+        self.cap.is_none_or(|cap| bytes <= cap * ROUNDING)
     }
 
     /// Bytes as a share of the cap; zero without a cap.
     pub(super) fn fullness(&self, bytes: f64) -> f64 {
-        self.memory.as_ref().filter(|memory| memory.cap > 0.0).map_or(0.0, |memory| bytes / memory.cap)
+        self.cap.filter(|&cap| cap > 0.0).map_or(0.0, |cap| bytes / cap)
     }
 
     /// The least weight that the stages from `stage` on add to all bins together if they hold the layers from `from` on.

@@ -3,7 +3,6 @@
 use super::cut::Partition;
 use crate::cost::dtype::Dtype;
 use crate::cost::layer::Layer;
-use crate::cost::layer_kind::LayerKind;
 use crate::cost::layers::Layers;
 use crate::cost::partition_error::PartitionError;
 use crate::plan::{Placement, StageId};
@@ -14,39 +13,33 @@ use std::ops::Range;
 
 /// What one stage holds. Seconds, FLOPs and activation bytes are those of one microbatch.
 #[derive(Clone, PartialEq, Debug, Serialize)]
-pub struct StageReport {
+struct StageReport {
     /// The ranks that hold it: one, or two in a bidirectional placement.
-    pub ranks: Vec<usize>,
+    ranks: Vec<usize>,
     /// Its range of layers.
-    pub layers: Range<usize>,
+    layers: Range<usize>,
     /// The number of layers of each kind.
-    pub kinds: BTreeMap<LayerKind, usize>,
+    kinds: BTreeMap<char, usize>,
     /// Number of parameters.
-    pub parameters: u64,
+    parameters: u64,
     /// Bytes of parameters by element type.
-    pub bytes: BTreeMap<Dtype, u64>,
+    bytes: BTreeMap<Dtype, u64>,
     /// Floating-point operations of the forward.
-    pub flops: f64,
+    flops: f64,
     /// Seconds of `F`, `I` and `W`.
-    pub seconds: f64,
+    seconds: f64,
     /// Bytes of activations that the forward keeps for the backward.
-    pub activation_bytes: f64,
+    activation_bytes: f64,
     /// Bytes of the message to the next stage.
-    pub output_bytes: f64,
+    output_bytes: f64,
 }
 
-impl StageReport {
-    /// Bytes of parameters, summed over element types.
-    pub fn parameter_bytes(&self) -> u64 {
-        self.bytes.values().fold(0, |sum, bytes| sum.saturating_add(*bytes))
-    }
-}
-
-/// A cut, by stage and by rank.
+/// A cut, by stage and by rank: as text a table, as JSON its numbers (`stages` with `ranks`, `layers`, `kinds`, `parameters`,
+/// `bytes` by element type, `flops`, `seconds`, `activation_bytes` and `output_bytes`; `rank_seconds`).
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct PartitionReport {
     /// One entry a stage, in model order.
-    pub stages: Vec<StageReport>,
+    stages: Vec<StageReport>,
     /// Seconds of one microbatch on each rank. In a bidirectional placement each replica takes half of the microbatches, so
     /// half of a stage's seconds count on each of its ranks.
     pub rank_seconds: Vec<f64>,

@@ -3,10 +3,11 @@
 use super::cell::{self, Cell, Role};
 use super::graph::{self, Graph, Uses};
 use super::judge::Judge;
-use super::options::{OverlapError, OverlapPass};
+use super::options::OverlapPass;
 use super::order::{self, communication_order};
 use super::report::{Moved, PassRow};
 use super::{estimate, greedy, iterative};
+use crate::pass::error::PassError;
 use crate::plan::Action;
 use crate::plan::edges::Edges;
 use std::collections::HashMap;
@@ -29,7 +30,7 @@ pub(super) struct Prepared {
 }
 
 impl Prepared {
-    pub(super) fn new(judge: &Judge<'_>, pass: OverlapPass) -> Result<Self, OverlapError> {
+    pub(super) fn new(judge: &Judge<'_>, pass: OverlapPass) -> Result<Self, PassError> {
         let plan = judge.plan();
         let rows = cell::rows(plan, &judge.profile().costs(plan.placement())?);
         let edges = Edges::new(plan);
@@ -52,7 +53,7 @@ impl Prepared {
     }
 
     /// Applies the pass, rank by rank; greedy ones within `reach`.
-    pub(super) fn attempt(&self, judge: &Judge<'_>, pass: OverlapPass, reach: usize) -> Result<Attempt, OverlapError> {
+    pub(super) fn attempt(&self, judge: &Judge<'_>, pass: OverlapPass, reach: usize) -> Result<Attempt, PassError> {
         let mut attempt = Attempt::default();
         for (rank, (cells, needs)) in self.rows.iter().zip(&self.needs).enumerate() {
             let Row { order, moved, recounts, work } = match pass {

@@ -9,7 +9,6 @@
 //! `UNSHARD` to `RESHARD`.
 
 use crate::cost::Costs;
-use crate::pass::idle::strip_idle;
 use crate::plan::edges::Edges;
 use crate::plan::waits::Awaited;
 use crate::plan::{Action, Op, Plan, StageId, Task};
@@ -81,7 +80,7 @@ pub(super) fn units(bytes: f64) -> i64 {
 
 /// The rows of a plan, without idle cells.
 pub(super) fn rows(plan: &Plan, costs: &Costs<'_>) -> Vec<Vec<Cell>> {
-    let plan = strip_idle(plan);
+    let plan = plan.without_idle();
     let edges = Edges::new(&plan);
     let awaited = Awaited::new(&plan, &edges);
     let pricing = Pricing { plan: &plan, costs, training: plan.has_backward(), lowered: plan.is_lowered() };

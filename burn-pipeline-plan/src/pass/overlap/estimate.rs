@@ -7,68 +7,32 @@
 //!    computations before the other's wait count (seen from the start), or those before the other's start (seen from the
 //!    wait). A transfer without a wait starts and is awaited in one place, so nothing hides it.
 //! 3. The rest is exposed. It is an estimate, since it does not know when the other rank is ready; what was really
-//!    exposed in a simulated or measured step says [`exposed_times`](crate::trace::exposed_times).
+//!    exposed in a simulated or measured step says [`Track::exposed_times`](crate::trace::Track::exposed_times).
 //!
 //! Follows `coll_exposed_communication_time` and `wait_exposed_communication_time` of PyTorch's
 //! `torch/_inductor/comms.py` as their comments describe them, with suffix minima and a stack instead of a walk for each.
 
-use super::cell::{self, Cell, NONE, Role};
-use crate::cost::{Profile, ProfileError};
-use crate::plan::{Plan, Task};
+use super::cell::{Cell, NONE, Role};
 
 /// The estimate for one start or wait.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
-pub struct OverlapEstimate {
+pub(super) struct OverlapEstimate {
     /// Seconds of the transfer or collective.
-    pub communication: f64,
+    pub(super) communication: f64,
     /// Seconds of computation that run beside it.
-    pub computation: f64,
+    pub(super) computation: f64,
 }
 
 impl OverlapEstimate {
     /// Seconds that no computation hides.
-    pub fn exposed(&self) -> f64 {
+    pub(super) fn exposed(&self) -> f64 {
         (self.communication - self.computation).max(0.0)
     }
 
     /// Seconds that computation hides.
-    pub fn hidden(&self) -> f64 {
+    pub(super) fn hidden(&self) -> f64 {
         self.communication.min(self.computation)
     }
-}
-
-/// The estimates for one started transfer or collective.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct StartEstimate {
-    /// The rank.
-    pub rank: usize,
-    /// The start.
-    pub start: Task,
-    /// Seen from the start: computations count up to the first wait for an operation that is started later.
-    pub from_start: OverlapEstimate,
-    /// Seen from its wait, if it has one: computations count up to the first start of an operation that is awaited
-    /// before.
-    pub from_wait: Option<OverlapEstimate>,
-}
-
-/// Estimates how much of each transfer and collective is exposed, by rank and place. A send and its receive are two
-/// entries.
-///
-/// # Errors
-/// If the profile does not fit the plan's placement.
-pub fn estimate_overlap(plan: &Plan, profile: &Profile) -> Result<Vec<StartEstimate>, ProfileError> {
-    let costs = profile.costs(plan.placement())?;
-    let row = |(rank, cells): (usize, Vec<Cell>)| {
-        let order: Vec<u32> = (0..cells.len() as u32).collect();
-        let (starts, waits) = (of_starts(&cells, &order), of_waits(&cells, &order));
-        let one = |(cell, content): (usize, &Cell)| {
-            let start = content.task().filter(|_| content.role.starts())?;
-            let from_wait = waits.get(content.partner as usize).copied();
-            Some(StartEstimate { rank, start, from_start: starts[cell], from_wait })
-        };
-        cells.iter().enumerate().filter_map(one).collect::<Vec<_>>()
-    };
-    Ok(cell::rows(plan, &costs).into_iter().enumerate().flat_map(row).collect())
 }
 
 /// Positions of a row's cells in an order, and the seconds computed before each position.
@@ -144,4 +108,36 @@ pub(super) fn of_waits(cells: &[Cell], order: &[u32]) -> Vec<OverlapEstimate> {
         later.push(start);
     }
     estimates
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::cell;
+    use super::*;
+    use crate::cost::{LinkCost, LinkCosts, Profile, StageCost};
+    use crate::plan::Plan;
+
+    #[test]
+    fn what_is_computed_up_to_another_wait_hides_a_start_and_before_another_start_a_wait() {
+        let rank_0 = "0F0,0SEND_F0,0F1,0SEND_F1,0F2,0WAIT_SEND_F1,0F3,0WAIT_SEND_F0,0SEND_F2,0SEND_F3";
+        let rank_1 = "1RECV_F0,1F0,1RECV_F1,1F1,1RECV_F2,1F2,1RECV_F3,1F3";
+        let plan = Plan::from_csv("test", &format!("{rank_0}\n{rank_1}\n")).unwrap();
+        let links = LinkCosts { default: LinkCost { latency: 2.5, bandwidth: None }, between: Vec::new() };
+        let stage = StageCost { forward: 1.0, message_bytes: 1.0, ..StageCost::default() };
+        let profile = Profile::new(vec![stage; 2], links).unwrap();
+        let cells = cell::rows(&plan, &profile.costs(plan.placement()).unwrap()).swap_remove(0);
+        let order: Vec<u32> = (0..cells.len() as u32).collect();
+        let (starts, waits) = (of_starts(&cells, &order), of_waits(&cells, &order));
+        let at = |start: &str| cells.iter().position(|cell| cell.action.to_string() == start).unwrap();
+        let from_start = |start: &str| starts[at(start)];
+        let from_wait = |start: &str| waits.get(cells[at(start)].partner as usize).copied();
+        let exposure = |computation| OverlapEstimate { communication: 2.5, computation };
+        // Send 0 starts; F1 and F2 run; then the rank waits for send 1, so F3 hides nothing of send 0.
+        assert_eq!((from_start("0SEND_F0"), from_start("0SEND_F0").exposed()), (exposure(2.0), 0.5));
+        // At its wait, send 0 has had the link from F1 on, until send 1 started.
+        assert_eq!(from_wait("0SEND_F0"), Some(exposure(1.0)));
+        assert_eq!((from_start("0SEND_F1"), from_wait("0SEND_F1")), (exposure(1.0), Some(exposure(1.0))));
+        // Without a wait of its own it is exposed as a whole.
+        assert_eq!((from_start("0SEND_F2"), from_wait("0SEND_F2")), (exposure(0.0), None));
+    }
 }

@@ -17,9 +17,10 @@
 use super::cell::{Cell, NONE, Role, bytes};
 use super::estimate::{OverlapEstimate, of_starts, of_waits};
 use super::memory::Order;
-use super::options::{OverlapError, OverlapOptions};
+use super::options::OverlapOptions;
 use super::report::{Limit, Moved};
 use super::rules::{are_tied, may_swap};
+use crate::pass::error::PassError;
 
 /// Swaps allowed for each computation that may be passed, since its sends, receives and waits stand around it.
 const SWAPS: usize = 8;
@@ -39,7 +40,7 @@ pub(super) fn raise_starts(
     cells: &[Cell],
     most: i64,
     options: &OverlapOptions,
-) -> Result<Outcome, OverlapError> {
+) -> Result<Outcome, PassError> {
     let order: Vec<u32> = (0..cells.len() as u32).collect();
     let mut mover = Mover::new(rank, cells, most, options, of_starts(cells, &order));
     for &start in order.iter().filter(|&&cell| cells[cell as usize].role == Role::Start) {
@@ -55,7 +56,7 @@ pub(super) fn sink_waits(
     cells: &[Cell],
     most: i64,
     options: &OverlapOptions,
-) -> Result<Outcome, OverlapError> {
+) -> Result<Outcome, PassError> {
     let order: Vec<u32> = (0..cells.len() as u32).collect();
     // Estimates are kept with the start, whichever end moves.
     let mut estimates = of_starts(cells, &order);
@@ -127,7 +128,7 @@ impl<'a> Mover<'a> {
         self.options.reach.saturating_add(1).saturating_mul(SWAPS)
     }
 
-    fn raise(&mut self, start: u32) -> Result<Moved, OverlapError> {
+    fn raise(&mut self, start: u32) -> Result<Moved, PassError> {
         let mut moved = Moved::default();
         let mut passed = 0;
         self.group = vec![start];
@@ -197,7 +198,7 @@ impl<'a> Mover<'a> {
         None
     }
 
-    fn sink(&mut self, wait: u32) -> Result<Moved, OverlapError> {
+    fn sink(&mut self, wait: u32) -> Result<Moved, PassError> {
         let mut moved = Moved::default();
         let start = self.cell(wait).partner;
         let mut passed = 0;
@@ -296,7 +297,7 @@ impl<'a> Mover<'a> {
     }
 
     /// Compares the levels with a recount, if that was asked for.
-    fn recount(&mut self, cell: u32) -> Result<(), OverlapError> {
+    fn recount(&mut self, cell: u32) -> Result<(), PassError> {
         if !self.options.recount {
             return Ok(());
         }
@@ -304,6 +305,6 @@ impl<'a> Mover<'a> {
         if self.order.recounts() {
             return Ok(());
         }
-        Err(OverlapError::Recount { rank: self.rank, action: self.cell(cell).action })
+        Err(PassError::Recount { rank: self.rank, action: self.cell(cell).action })
     }
 }

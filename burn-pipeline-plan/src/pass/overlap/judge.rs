@@ -2,9 +2,10 @@
 
 use super::cell::{self, Cell, units};
 use super::memory::{peak, recount};
-use super::options::{OverlapError, OverlapOptions};
+use super::options::OverlapOptions;
 use super::report::Kept;
 use crate::cost::Profile;
+use crate::pass::error::PassError;
 use crate::plan::{CheckOptions, Plan};
 use crate::simulate::{Simulation, simulate};
 
@@ -26,10 +27,10 @@ pub(super) struct Judge<'a> {
 }
 
 impl<'a> Judge<'a> {
-    pub(super) fn new(plan: &Plan, profile: &'a Profile, options: &OverlapOptions) -> Result<Self, OverlapError> {
+    pub(super) fn new(plan: &Plan, profile: &'a Profile, options: &OverlapOptions) -> Result<Self, PassError> {
         let crosses = plan.placement().all_stages().any(|stage| plan.placement().crosses_after(stage));
         if crosses && !plan.is_lowered() {
-            return Err(OverlapError::NotLowered);
+            return Err(PassError::NotLowered);
         }
         plan.clone().check(&check_options(options))?;
         let step = simulate(plan, profile, &options.simulate)?;

@@ -3,7 +3,7 @@
 //!
 //! Guarantees, of every pass here:
 //!
-//! - the plan passes [`check`](crate::plan::check) before and after, under the transport of the options; it does so by
+//! - the plan passes [`check`](crate::plan::Plan::check) before and after, under the transport of the options; it does so by
 //!   construction (`rules` says why), and is checked again;
 //! - in simulation the new plan is never slower, and no rank holds more than before plus the extra that the options
 //!   allow; otherwise the plan stays unchanged, and the report says why;
@@ -40,8 +40,6 @@ mod rules;
 mod run;
 mod tries;
 
-pub use estimate::{OverlapEstimate, StartEstimate, estimate_overlap};
-pub use options::{OverlapError, OverlapOptions, OverlapPass};
-pub use order::communication_order;
-pub use report::{Kept, Limit, PassReport, PassRow};
+pub use options::{OverlapOptions, OverlapPass};
+pub use report::PassReport;
 pub use run::{Overlapped, overlap, run_passes};

@@ -1,8 +1,6 @@
-//! The passes by name, their budgets, and their errors.
+//! The passes by name, and their budgets.
 
-use crate::cost::ProfileError;
-use crate::plan::{Action, CheckError};
-use crate::simulate::{SimulateError, SimulateOptions};
+use crate::simulate::SimulateOptions;
 
 /// A pass over the communication of a plan.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -81,31 +79,4 @@ impl Default for OverlapOptions {
     fn default() -> Self {
         Self { simulate: SimulateOptions::default(), extra_bytes: 0.0, reach: 8, group: 4, margin: 0.0, recount: false }
     }
-}
-
-/// Why the passes cannot run on a plan.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub enum OverlapError {
-    /// The plan has no sends and receives, so there is nothing to move.
-    #[error("the plan is not lowered; run `insert_transfers` first")]
-    NotLowered,
-    /// The original plan cannot be run under the transport of the options.
-    #[error(transparent)]
-    Check(#[from] Box<CheckError>),
-    /// The original plan cannot be simulated.
-    #[error(transparent)]
-    Simulate(#[from] SimulateError),
-    /// The profile does not fit the plan.
-    #[error(transparent)]
-    Profile(#[from] ProfileError),
-    /// The running memory count differs from a recount: a fault of this library.
-    #[error(
-        "rank {rank}: after {action} was passed, the running memory count differs from a recount; please report the plan"
-    )]
-    Recount {
-        /// The rank.
-        rank: usize,
-        /// The cell that was passed last.
-        action: Action,
-    },
 }

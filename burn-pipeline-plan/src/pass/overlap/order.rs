@@ -20,15 +20,7 @@ use crate::simulate::Simulation;
 use std::collections::{HashMap, HashSet, VecDeque};
 
 /// The sends of a plan in an order that every rank follows with its sends and receives, or `None` if there is none.
-///
-/// ```
-/// use burn_pipeline_plan::{pass::overlap::communication_order, plan::Plan};
-/// let plan = Plan::from_csv("mine", "0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n")?;
-/// let sends = communication_order(&plan).unwrap();
-/// assert_eq!(sends.iter().map(|send| send.to_string()).collect::<Vec<_>>(), ["0SEND_F0", "1SEND_B0"]);
-/// # Ok::<(), burn_pipeline_plan::plan::PlanCsvError>(())
-/// ```
-pub fn communication_order(plan: &Plan) -> Option<Vec<Task>> {
+pub(super) fn communication_order(plan: &Plan) -> Option<Vec<Task>> {
     let rows: Vec<Vec<Task>> = (0..plan.ranks()).map(|rank| messages(plan, rank).collect()).collect();
     let mut next = vec![0; rows.len()];
     // The ranks that have come to each message; with both, the message is next in the order.

@@ -5,7 +5,7 @@ use std::fmt;
 
 /// What stopped a start from moving earlier, or a wait from moving later.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
-pub enum Limit {
+pub(super) enum Limit {
     /// The pass places all cells at once, so there is no single limit.
     #[default]
     None,
@@ -56,30 +56,30 @@ pub(super) struct Moved {
 
 /// One started transfer or collective.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct PassRow {
+pub(super) struct PassRow {
     /// The rank.
-    pub rank: usize,
+    pub(super) rank: usize,
     /// The start.
-    pub start: Task,
+    pub(super) start: Task,
     /// Seconds that it takes.
-    pub communication: f64,
+    pub(super) communication: f64,
     /// Seconds of that which computation hides afterwards.
-    pub hidden: f64,
+    pub(super) hidden: f64,
     /// Seconds that nothing hid before.
-    pub exposed_before: f64,
+    pub(super) exposed_before: f64,
     /// Seconds that nothing hides afterwards.
-    pub exposed_after: f64,
+    pub(super) exposed_after: f64,
     /// Swaps that moved it; for the passes that place all cells at once, places that its start and its wait moved.
-    pub moves: usize,
+    pub(super) moves: usize,
     /// Cells that moved along.
-    pub grouped: usize,
+    pub(super) grouped: usize,
     /// What stopped it.
-    pub limit: Limit,
+    pub(super) limit: Limit,
 }
 
 /// Why a pass left the plan unchanged.
 #[derive(Clone, PartialEq, Debug)]
-pub enum Kept {
+pub(super) enum Kept {
     /// Its result takes longer, in simulation.
     Slower {
         /// Seconds of the step with the result.
@@ -106,9 +106,11 @@ impl fmt::Display for Kept {
     }
 }
 
-/// What a pass did: estimates in the rows, simulated times and bytes in the rest.
+/// What a pass did, in simulated seconds and bytes.
 ///
-/// If the plan was left unchanged, the rows describe the rejected attempt.
+/// As text it is a table with one line a transfer or collective: the estimated seconds that it takes, that computation hides
+/// and that stay exposed, how far it was moved, and what stopped it. If the plan was left unchanged, the lines describe the
+/// rejected attempt.
 #[derive(Clone, PartialEq, Debug)]
 pub struct PassReport {
     /// The pass.
@@ -116,7 +118,7 @@ pub struct PassReport {
     /// Computations that a cell could pass: the reach of the options, or less if a greedy pass was tried again.
     pub reach: usize,
     /// One row a start, by rank and by place.
-    pub rows: Vec<PassRow>,
+    pub(super) rows: Vec<PassRow>,
     /// Seconds of the step before.
     pub makespan_before: f64,
     /// Seconds of the step with the plan returned.
@@ -125,8 +127,8 @@ pub struct PassReport {
     pub peak_before: f64,
     /// Bytes held at most on any rank with the plan returned.
     pub peak_after: f64,
-    /// Why the plan was left unchanged, if it was.
-    pub kept: Option<Kept>,
+    /// Why the plan was left unchanged, if it was: the result is slower, or holds more than the budget allows.
+    pub kept: Option<String>,
     /// Moves after which memory was recounted and compared.
     pub recounts: usize,
     /// Cells, edges and neighbours visited, and actions checked and simulated, over all attempts: a measure of time

@@ -1,6 +1,6 @@
 //! Rules for swaps: which two neighbouring cells of a row may change places.
 //!
-//! Guarantees: rows rewritten by these swaps alone still pass [`check`](crate::plan::check) under the same transport:
+//! Guarantees: rows rewritten by these swaps alone still pass [`check`](crate::plan::Plan::check) under the same transport:
 //!
 //! 1. A use of something stays after the cell that computes or receives it ([`tied`]).
 //! 2. Starts keep their order, so both ends of every channel still have the same order, and all ranks still start their

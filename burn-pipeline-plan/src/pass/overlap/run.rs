@@ -1,9 +1,10 @@
 //! Runs passes one after the other, each on the result of the one before.
 
 use super::judge::Judge;
-use super::options::{OverlapError, OverlapOptions, OverlapPass};
+use super::options::{OverlapOptions, OverlapPass};
 use super::report::PassReport;
 use crate::cost::Profile;
+use crate::pass::error::PassError;
 use crate::pass::waits::{Placing, WaitOptions, insert_waits};
 use crate::plan::Plan;
 
@@ -21,7 +22,7 @@ pub struct Overlapped {
 /// The memory budget counts from the original plan, for all passes together.
 ///
 /// # Errors
-/// [`OverlapError::NotLowered`]; [`OverlapError::Check`], [`OverlapError::Simulate`] or [`OverlapError::Profile`] if the
+/// [`PassError::NotLowered`]; [`PassError::Check`], [`PassError::Simulate`] or [`PassError::Profile`] if the
 /// original plan cannot be run or the profile does not fit it.
 ///
 /// ```
@@ -43,7 +44,7 @@ pub fn run_passes(
     profile: &Profile,
     passes: &[OverlapPass],
     options: &OverlapOptions,
-) -> Result<Overlapped, OverlapError> {
+) -> Result<Overlapped, PassError> {
     let mut judge = Judge::new(plan, profile, options)?;
     let reports = passes.iter().map(|&pass| judge.run(pass)).collect::<Result<_, _>>()?;
     Ok(Overlapped { plan: judge.into_plan(), reports })
@@ -61,7 +62,7 @@ pub fn overlap(
     profile: &Profile,
     passes: &[OverlapPass],
     options: &OverlapOptions,
-) -> Result<Overlapped, OverlapError> {
+) -> Result<Overlapped, PassError> {
     let mut judge = Judge::new(plan, profile, options)?;
     // Transfers along skip edges get no waits: the passes do not move them.
     let late = WaitOptions { skips: false, ..WaitOptions::all(Placing::Late) };

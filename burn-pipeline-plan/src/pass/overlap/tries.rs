@@ -2,8 +2,9 @@
 
 use super::attempt::Prepared;
 use super::judge::{Judge, ROUNDING};
-use super::options::{OverlapError, OverlapPass};
+use super::options::OverlapPass;
 use super::report::PassReport;
+use crate::pass::error::PassError;
 
 /// Second attempts start from this reach at most, and divide it by `SHORTER` each time. So the number of attempts does
 /// not depend on the length of the plan.
@@ -13,7 +14,7 @@ const SHORTER: usize = 4;
 impl Judge<'_> {
     /// Runs a pass and takes its result if that is no worse. A greedy pass that moves something and gains nothing is tried
     /// again within a shorter reach; then the result must be faster.
-    pub(super) fn run(&mut self, pass: OverlapPass) -> Result<PassReport, OverlapError> {
+    pub(super) fn run(&mut self, pass: OverlapPass) -> Result<PassReport, PassError> {
         let (makespan_before, peak_before) = (self.step.makespan, self.step.peak_bytes());
         let prepared = Prepared::new(self, pass)?;
         let mut reach = self.options.reach;
@@ -37,10 +38,10 @@ impl Judge<'_> {
         pass: OverlapPass,
         reach: usize,
         room: f64,
-    ) -> Result<PassReport, OverlapError> {
+    ) -> Result<PassReport, PassError> {
         let attempt = prepared.attempt(self, pass, reach)?;
         let (makespan_before, peak_before, judged) = (self.step.makespan, self.step.peak_bytes(), self.judged);
-        let kept = self.admit_within(self.plan.with_rows(attempt.rows), room).err();
+        let kept = self.admit_within(self.plan.with_rows(attempt.rows), room).err().map(|kept| kept.to_string());
         Ok(PassReport {
             pass: pass.name(),
             reach,

@@ -10,7 +10,7 @@
 //! 3. Only starts have an order. A counting sort lays the sends out channel by channel in one array, and each receive is
 //!    compared with the next entry of its channel.
 
-use super::error::{CheckError, Excerpt};
+use super::error::CheckError;
 use crate::plan::action::Action;
 use crate::plan::edges::{Edges, Side, Skip};
 use crate::plan::op::Op;
@@ -237,6 +237,6 @@ fn disorder(plan: &Plan, transfers: &Transfers, channel: usize, position: usize)
     let nothing = (0, Action::Idle, Task::new(0, Op::Forward, 0));
     let (sent_step, _, sent) = at(from, true).unwrap_or(nothing);
     let (step, _, received) = at(rank, false).unwrap_or(nothing);
-    let grid = Excerpt::new(plan.rows(), rank, step);
+    let grid = plan.excerpt(rank, step);
     Box::new(CheckError::ChannelOrder { rank, step, received, from, sent, sent_step, position, grid })
 }

@@ -40,7 +40,20 @@ impl CheckedPlan {
 }
 
 impl Plan {
-    /// Proves that the plan can be run, or refuses it. The [module](crate::plan::check) lists what is proved.
+    /// Proves that the plan can be run, or refuses it. What is proved, for a declared [`Transport`]:
+    ///
+    /// - every stage does every microbatch of its route exactly once, on the rank that holds the stage: `F`, then `B`, or
+    ///   `I` and later `W`; a plan for evaluation has `F` alone everywhere;
+    /// - in a lowered plan, each value that crosses ranks is sent once after it is computed and received once before it is
+    ///   used, nothing else is sent, and both ends of a channel (an ordered pair of ranks) have the same order; values
+    ///   along skip edges ([`SkipEdge`](crate::plan::SkipEdge)) follow the same rules;
+    /// - each wait comes once, after the start that it is for and before every use of what it waits for;
+    /// - if any stage is unsharded, each stage is unsharded whenever it computes; if any stage's gradients are reduced, each
+    ///   stage's are, once, after its last weight gradient;
+    /// - it cannot deadlock: under that transport, or any laxer one, every rank reaches the end of its row;
+    /// - activations, received payloads and sent payloads stay under the caps given.
+    ///
+    /// An unlowered plan is checked as if every value were available to its user as soon as it is computed.
     ///
     /// # Errors
     /// A [`CheckError`] that names rank, step, action and fault. Rows are scanned in rank order, so of several faults the

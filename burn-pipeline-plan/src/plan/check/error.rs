@@ -2,45 +2,9 @@
 
 use super::options::Transport;
 use crate::plan::action::Action;
-use crate::plan::grid;
 use crate::plan::stage_id::StageId;
 use crate::plan::task::Task;
-use std::fmt;
-
-/// The part of a plan's grid around an error, with the step marked.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Excerpt(String);
-
-impl Excerpt {
-    pub(super) fn new(rows: &[Vec<Action>], rank: usize, step: usize) -> Self {
-        Self(grid::excerpt(rows, rank, step))
-    }
-}
-
-impl fmt::Display for Excerpt {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.0.trim_end_matches('\n'))
-    }
-}
-
-impl fmt::Debug for Excerpt {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Excerpt")
-    }
-}
-
-/// One rank of a deadlock: its place and what it waits for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Waiting {
-    /// The rank.
-    pub rank: usize,
-    /// Index of the cell in the rank's row.
-    pub step: usize,
-    /// The cell.
-    pub action: Action,
-    /// The task that it waits for, on the next rank of the cycle.
-    pub needs: Task,
-}
+use crate::plan::waiting::{Waiting, listed};
 
 /// Why a plan cannot be run. `rank` and `step` (the index of the cell in the rank's row, idle cells counted) give the
 /// place, `action` is the cell, and `task` the part of a fused cell that is at fault. For something missing, `step` is
@@ -53,54 +17,54 @@ pub enum CheckError {
     #[error(
         "rank {rank}, step {step}: {action} is on a stage that the placement does not hold; it has {stages} stages a replica and {replicas} replicas\n{grid}"
     )]
-    NoSuchStage { rank: usize, step: usize, action: Action, stages: usize, replicas: usize, grid: Excerpt },
+    NoSuchStage { rank: usize, step: usize, action: Action, stages: usize, replicas: usize, grid: String },
     /// The stage is placed on another rank.
     #[error(
         "rank {rank}, step {step}: {action} belongs on rank {placed}, which holds the stage; move it there or change the placement\n{grid}"
     )]
-    WrongRank { rank: usize, step: usize, action: Action, placed: usize, grid: Excerpt },
+    WrongRank { rank: usize, step: usize, action: Action, placed: usize, grid: String },
     /// The microbatch number is beyond the route's count.
     #[error(
         "rank {rank}, step {step}: {action} is beyond the route's {microbatches} microbatches, which count from 0\n{grid}"
     )]
-    NoSuchMicrobatch { rank: usize, step: usize, action: Action, microbatches: usize, grid: Excerpt },
+    NoSuchMicrobatch { rank: usize, step: usize, action: Action, microbatches: usize, grid: String },
     /// A fused cell does not hold a forward and then a backward of something else.
     #[error(
         "rank {rank}, step {step}: {action} does not fuse a forward with a backward (B or I) of something else; split it\n{grid}"
     )]
-    NotFusible { rank: usize, step: usize, action: Action, grid: Excerpt },
+    NotFusible { rank: usize, step: usize, action: Action, grid: String },
     /// A task stands twice.
     #[error("rank {rank}, step {step}: {task} has run before, in step {first}; remove one of the two\n{grid}")]
-    Duplicate { rank: usize, step: usize, action: Action, task: Task, first: usize, grid: Excerpt },
+    Duplicate { rank: usize, step: usize, action: Action, task: Task, first: usize, grid: String },
     /// A whole backward and a split one of the same stage and microbatch.
     #[error(
         "rank {rank}, step {step}: {task} repeats a backward that step {first} has run in the other form; write either B, or I and W\n{grid}"
     )]
-    BothBackwards { rank: usize, step: usize, action: Action, task: Task, first: usize, grid: Excerpt },
+    BothBackwards { rank: usize, step: usize, action: Action, task: Task, first: usize, grid: String },
     /// A task comes before one on its own rank that it needs. Where `needs` is a `B`, an `I` is accepted too.
     #[error("rank {rank}, step {step}: {task} needs {needs} earlier in the row\n{grid}")]
-    Unmet { rank: usize, step: usize, action: Action, task: Task, needs: Task, grid: Excerpt },
+    Unmet { rank: usize, step: usize, action: Action, task: Task, needs: Task, grid: String },
     /// A wait comes after a use of what it waits for.
     #[error(
         "rank {rank}, step {step}: {task} comes after {user} (step {first}), which uses what it waits for; move it before that\n{grid}"
     )]
-    LateWait { rank: usize, step: usize, action: Action, task: Task, user: Task, first: usize, grid: Excerpt },
+    LateWait { rank: usize, step: usize, action: Action, task: Task, user: Task, first: usize, grid: String },
     /// More sent payloads are held until their waits than the cap allows.
     #[error(
         "rank {rank}, step {step}: {action} raises sent payloads that are still awaited to {held}, above the cap of {cap}; wait for an earlier send before it\n{grid}"
     )]
-    SentCap { rank: usize, step: usize, action: Action, held: usize, cap: usize, grid: Excerpt },
+    SentCap { rank: usize, step: usize, action: Action, held: usize, cap: usize, grid: String },
     /// A required task is missing. Where `task` is a `B`, `I` and `W` are accepted too.
     #[error("rank {rank} never runs {task}; insert it\n{grid}")]
-    Missing { rank: usize, step: usize, task: Task, grid: Excerpt },
+    Missing { rank: usize, step: usize, task: Task, grid: String },
     /// A send or receive where the value does not cross ranks.
     #[error("rank {rank}, step {step}: {action} moves nothing: {}; remove it\n{grid}", neighbour.map_or("the model ends there".to_owned(), |n| format!("stage {n} is on the same rank")))]
-    NeedlessTransfer { rank: usize, step: usize, action: Action, neighbour: Option<StageId>, grid: Excerpt },
+    NeedlessTransfer { rank: usize, step: usize, action: Action, neighbour: Option<StageId>, grid: String },
     /// A send or receive along a skip edge that the plan does not have.
     #[error(
         "rank {rank}, step {step}: {action} moves a value along an edge that the plan does not have; remove it, or add the edge with `Plan::with_skips`\n{grid}"
     )]
-    NoSuchSkip { rank: usize, step: usize, action: Action, grid: Excerpt },
+    NoSuchSkip { rank: usize, step: usize, action: Action, grid: String },
     /// The two ends of a channel disagree on the order.
     #[error(
         "rank {rank}, step {step}: receives {received} as number {position} from rank {from}, which sends {sent} then (its step {sent_step}); order both ends alike\n{grid}"
@@ -113,46 +77,35 @@ pub enum CheckError {
         sent: Task,
         sent_step: usize,
         position: usize,
-        grid: Excerpt,
+        grid: String,
     },
     /// Ranks wait for one another in a cycle: each needs a task of the next one, and the last a task of the first.
-    #[error("deadlock under {}: {}; reorder these rows\n{grid}", transport.map_or("any transport".to_owned(), |t| t.to_string()), circle(cycle))]
-    Deadlock { transport: Option<Transport>, cycle: Vec<Waiting>, grid: Excerpt },
+    #[error("deadlock under {}: {}; reorder these rows\n{grid}", transport.map_or("any transport".to_owned(), |t| t.to_string()), listed(cycle))]
+    Deadlock { transport: Option<Transport>, cycle: Vec<Waiting>, grid: String },
     /// A stage computes, or is resharded, while its parameters are not gathered.
     #[error("rank {rank}, step {step}: {task} needs its stage's parameters, which are sharded; put {} before it\n{grid}", format_args!("{}UNSHARD", task.stage()))]
-    Sharded { rank: usize, step: usize, action: Action, task: Task, grid: Excerpt },
+    Sharded { rank: usize, step: usize, action: Action, task: Task, grid: String },
     /// A stage is unsharded that is already unsharded.
     #[error(
         "rank {rank}, step {step}: {action} gathers parameters that are already gathered; remove it, or put a RESHARD before it\n{grid}"
     )]
-    UnshardedTwice { rank: usize, step: usize, action: Action, grid: Excerpt },
+    UnshardedTwice { rank: usize, step: usize, action: Action, grid: String },
     /// Gradients are reduced before all of them are computed.
     #[error(
         "rank {rank}, step {step}: {action} comes after {done} of {microbatches} weight gradients of its stage; move it after the last\n{grid}"
     )]
-    ReducedEarly { rank: usize, step: usize, action: Action, done: usize, microbatches: usize, grid: Excerpt },
+    ReducedEarly { rank: usize, step: usize, action: Action, done: usize, microbatches: usize, grid: String },
     /// More activations are held than the cap allows.
     #[error(
         "rank {rank}, step {step}: {action} raises live activations to {live} rank-microbatches, above the cap of {cap}; use a schedule that holds fewer\n{grid}"
     )]
-    ActivationCap { rank: usize, step: usize, action: Action, live: f64, cap: f64, grid: Excerpt },
+    ActivationCap { rank: usize, step: usize, action: Action, live: f64, cap: f64, grid: String },
     /// More received payloads are unused than the cap allows.
     #[error(
         "rank {rank}, step {step}: {action} raises received and unused payloads to {held}, above the cap of {cap}; receive later\n{grid}"
     )]
-    ReceivedCap { rank: usize, step: usize, action: Action, held: usize, cap: usize, grid: Excerpt },
+    ReceivedCap { rank: usize, step: usize, action: Action, held: usize, cap: usize, grid: String },
     /// A cap on received payloads was given for an unlowered plan, which has no receives.
     #[error("a cap of {cap} received payloads can only be checked in a plan with transfers; insert them first")]
     ReceivedCapUnlowered { cap: usize },
-}
-
-fn circle(cycle: &[Waiting]) -> String {
-    let peers = cycle.iter().cycle().skip(1);
-    let one = |(w, peer): (&Waiting, &Waiting)| {
-        format!(
-            "rank {} stands at step {} ({}) and waits for {} of rank {}",
-            w.rank, w.step, w.action, w.needs, peer.rank
-        )
-    };
-    cycle.iter().zip(peers).map(one).collect::<Vec<_>>().join("; ")
 }

@@ -9,12 +9,12 @@
 //! 5. Messages on their way are not counted in steps 1 to 4. If the simulation finds more memory than the cap, the cap is
 //!    lowered by the excess and the synthesis starts again.
 
-use super::error::SynthesisError;
 use super::instance::{Instance, Step, joined};
 use super::{branch, list, local, timing};
 use crate::cost::Profile;
 use crate::pass::merge_backward;
 use crate::plan::{Placement, Plan};
+use crate::planner::error::PlannerError;
 use crate::simulate::{SimulateError, SimulateOptions, Simulation, simulate};
 use rayon::prelude::*;
 
@@ -81,7 +81,7 @@ impl Synthesis {
     /// same placement and counts; they are improved beside the list schedules.
     ///
     /// # Errors
-    /// [`SynthesisError::DoesNotFit`] if no order fits under the cap, and the other [`SynthesisError`]s for input that does
+    /// [`PlannerError::NoOrderFits`] if no order fits under the cap, and other [`PlannerError`]s for input that does
     /// not fit together.
     pub fn build(
         &self,
@@ -89,9 +89,9 @@ impl Synthesis {
         placement: &Placement,
         microbatches: &[usize],
         starts: &[Plan],
-    ) -> Result<SynthesisedPlan, SynthesisError> {
+    ) -> Result<SynthesisedPlan, PlannerError> {
         if microbatches.len() != placement.routes() || microbatches.iter().all(|&m| m == 0) {
-            return Err(SynthesisError::Microbatches { counts: microbatches.to_vec(), routes: placement.routes() });
+            return Err(PlannerError::Counts { counts: microbatches.to_vec(), routes: placement.routes() });
         }
         let cap = self.cap.unwrap_or(f64::INFINITY);
         let (mut limit, mut found) = (cap, None);
@@ -111,7 +111,7 @@ impl Synthesis {
                 limit -= (peak - cap) * (1.0 + 1e-9);
             }
         }
-        found.ok_or(SynthesisError::DoesNotFit { cap })
+        found.ok_or(PlannerError::NoOrderFits { cap })
     }
 
     /// The fastest plan whose orders keep under `limit` without messages, and its peak with messages. If no plan keeps
@@ -123,7 +123,7 @@ impl Synthesis {
         microbatches: &[usize],
         starts: &[Plan],
         (limit, cap): (f64, f64),
-    ) -> Result<Option<(SynthesisedPlan, f64)>, SynthesisError> {
+    ) -> Result<Option<(SynthesisedPlan, f64)>, PlannerError> {
         let costs = profile.costs(placement)?;
         let instance = Instance::new(&costs, microbatches, limit);
         let mut orders = self.listed(&instance, true);

@@ -18,11 +18,9 @@
 
 mod branch;
 mod build;
-mod error;
 mod instance;
 mod list;
 mod local;
 mod timing;
 
 pub use build::{Synthesis, SynthesisedPlan};
-pub use error::SynthesisError;

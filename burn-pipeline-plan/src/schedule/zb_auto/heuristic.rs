@@ -40,10 +40,7 @@ pub(super) struct Problem {
 impl Problem {
     /// The problem that `auto` states at this size. Its fields have been validated.
     pub(super) fn new(auto: &ZbAuto, size: Size, limit: f64) -> Self {
-        let of_rank = |rank: usize| {
-            let cost = &auto.costs[rank.min(auto.costs.len() - 1)];
-            [cost.forward, cost.input, cost.weight]
-        };
+        let of_rank = |rank: usize| auto.costs[rank.min(auto.costs.len() - 1)];
         let largest = (0..size.ranks).flat_map(of_rank).fold(auto.transfer, f64::max);
         let tick = 10_f64.powf(largest.log10().floor() - 6.0).max(f64::MIN_POSITIVE);
         let ticks = |cost: f64| (cost / tick).round() as u64;

@@ -18,4 +18,4 @@ mod family;
 mod heuristic;
 mod options;
 
-pub use options::{MemoryLimit, ZbAuto, ZbAutoStage};
+pub use options::ZbAuto;

@@ -6,7 +6,7 @@ use crate::trace::event::Track;
 use crate::trace::kind::is_compute;
 
 /// Draws a track.
-pub fn svg(track: &Track, options: &SvgOptions) -> String {
+pub(in crate::trace) fn svg(track: &Track, options: &SvgOptions) -> String {
     let mut drawing = Drawing::new(track, options);
     drawing.rows();
     for event in track.events.iter().filter(|event| is_compute(event)) {

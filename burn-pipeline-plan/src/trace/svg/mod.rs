@@ -18,5 +18,5 @@ mod layout;
 mod options;
 mod paint;
 
-pub use draw::svg;
+pub(super) use draw::svg;
 pub use options::SvgOptions;

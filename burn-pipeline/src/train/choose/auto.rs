@@ -180,14 +180,14 @@ impl AutoPipeline {
         let planned = Box::new(best_plan(&request(&self.pipeline, self.size, &self.options, &profile)?)?);
         let running = self.current_plan()?;
         let seconds = simulate(running.plan(), &profile, &self.pipeline.simulate)?.makespan;
-        let best = planned.best.candidate.seconds;
-        tracing::info!(running = seconds, best, choice = %planned.best.candidate.choice, "schedules compared");
+        let best = planned.best.seconds;
+        tracing::info!(running = seconds, best, choice = %planned.best, "schedules compared");
         let before = running.plan().name().to_owned();
         if best >= seconds * (1.0 - self.options.gain) {
             return Ok(Decision::Kept { planned, running: before, seconds });
         }
         let first = self.pipeline.plans.source().clone();
-        self.switch(source_of(&planned.best, self.size))?;
+        self.switch(source_of(&planned, self.size))?;
         self.first = (self.options.trial > 0).then_some(first);
         Ok(Decision::Switched { planned, before, seconds, trial: Trial { before: pass, after: None } })
     }

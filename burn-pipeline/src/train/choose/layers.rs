@@ -11,7 +11,7 @@
 //! 4. Parameters and buffers are counted by element type.
 
 use super::layer::{MeasuredLayer, on_device};
-use crate::cost::{Dtype, Layer, LayerKind, Layers, PartitionError};
+use crate::cost::{Dtype, Layer, Layers, PartitionError};
 use crate::execute::panic_message;
 use crate::stage::{Batch, ErasedStage, ForwardCall, MicrobatchError, Payload, StageError};
 use crate::train::setup::{Builder, StageContext};
@@ -110,7 +110,7 @@ impl Builder {
     pub fn measure_layers(
         &self,
         microbatch: Batch,
-        kinds: &[LayerKind],
+        kinds: &[char],
         rounds: usize,
     ) -> Result<MeasuredLayers, MeasureError> {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(self.threads).build();
@@ -138,7 +138,7 @@ impl<'a> Walk<'a> {
         Self { builder, batch, layers, rounds, device, skipped: BTreeMap::new(), uncaptured: Vec::new() }
     }
 
-    fn run(mut self, kinds: &[LayerKind]) -> Result<MeasuredLayers, MeasureError> {
+    fn run(mut self, kinds: &[char]) -> Result<MeasuredLayers, MeasureError> {
         let mut value = on_device(self.batch.whole_input().clone(), &self.device);
         let mut layers = Vec::with_capacity(kinds.len());
         for (index, &kind) in kinds.iter().enumerate() {
@@ -156,7 +156,7 @@ impl<'a> Walk<'a> {
     }
 
     /// One layer's numbers, and its output.
-    fn layer(&mut self, index: usize, kind: LayerKind, input: Payload) -> Result<(Layer, Payload), MeasureError> {
+    fn layer(&mut self, index: usize, kind: char, input: Payload) -> Result<(Layer, Payload), MeasureError> {
         let factory = self.builder.factory.as_ref().ok_or(MeasureError::NoStages)?;
         let context = StageContext { index, stages: self.layers, rank: 0, device: self.device.clone() };
         let held = factory(&context).into_inner();

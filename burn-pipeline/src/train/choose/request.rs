@@ -4,7 +4,7 @@ use super::decision::AutoError;
 use super::options::AutoOptions;
 use crate::cost::{Layers, Profile};
 use crate::pass::insert_transfers;
-use crate::planner::{BestPlan, Cut, PassChoice, Recompute, Request, Strategy, Workload};
+use crate::planner::{Cut, PassChoice, PlannerReport, Recompute, Request, Strategy, Workload};
 use crate::schedule::{Schedule, Size, by_name};
 use crate::train::pipeline::Pipeline;
 use crate::train::plans::Source;
@@ -39,13 +39,13 @@ pub(super) fn request(
 
 /// The best plan's family, if the family builds exactly this plan, so that batches of other sizes can be run too; else the
 /// plan itself.
-pub(super) fn source_of(best: &BestPlan, size: Size) -> Source {
-    let plan = best.plan.plan();
+pub(super) fn source_of(planned: &PlannerReport, size: Size) -> Source {
+    let plan = planned.plan.plan();
     let builds_it = |family: &dyn Schedule| {
         let built = family.build(size).ok().and_then(|built| built.with_skips(plan.skips().to_vec()).ok());
         built.and_then(|built| insert_transfers(&built).ok()).is_some_and(|built| built.rows() == plan.rows())
     };
-    let family = match &best.candidate.choice.strategy {
+    let family = match &planned.best.strategy {
         Strategy::Family(name) => by_name(name).ok().filter(|family| builds_it(family.as_ref())),
         _ => None,
     };

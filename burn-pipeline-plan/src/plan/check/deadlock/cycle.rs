@@ -1,15 +1,16 @@
 //! The error: a cycle of ranks that wait for each other.
 
-use crate::plan::check::error::{CheckError, Excerpt, Waiting};
+use crate::plan::check::error::CheckError;
 use crate::plan::check::options::Transport;
 use crate::plan::rows::Plan;
+use crate::plan::waiting::Waiting;
 
 /// The cycle that a waiting rank's waits lead to, as an error.
 #[cold]
 pub(super) fn deadlock(
     plan: &Plan,
     start: usize,
-    waits: impl Fn(usize) -> Option<(Waiting, usize)>,
+    waits: impl Fn(usize) -> Option<Waiting>,
     transport: Option<Transport>,
 ) -> Box<CheckError> {
     let mut met = vec![usize::MAX; plan.ranks()];
@@ -17,11 +18,11 @@ pub(super) fn deadlock(
     let mut rank = start;
     while met[rank] == usize::MAX {
         met[rank] = path.len();
-        let Some((waiting, peer)) = waits(rank) else { break };
+        let Some(waiting) = waits(rank) else { break };
         path.push(waiting);
-        rank = peer;
+        rank = waiting.on;
     }
     let cycle = path.split_off(met[rank].min(path.len().saturating_sub(1)));
     let (at, step) = cycle.first().map_or((start, 0), |waiting| (waiting.rank, waiting.step));
-    Box::new(CheckError::Deadlock { transport, cycle, grid: Excerpt::new(plan.rows(), at, step) })
+    Box::new(CheckError::Deadlock { transport, cycle, grid: plan.excerpt(at, step) })
 }

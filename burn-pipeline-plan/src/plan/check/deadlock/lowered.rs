@@ -2,9 +2,10 @@
 
 use super::cycle::deadlock;
 use crate::plan::check::channels::{Channel, Order, Transfer, Transfers, locate};
-use crate::plan::check::error::{CheckError, Waiting};
+use crate::plan::check::error::CheckError;
 use crate::plan::check::options::Transport;
 use crate::plan::rows::Plan;
+use crate::plan::waiting::Waiting;
 
 /// Refuses a lowered plan that deadlocks under a transport.
 pub(in crate::plan::check) fn refuse_lowered(
@@ -114,7 +115,7 @@ impl<'a> Lowered<'a> {
     }
 
     /// What a waiting rank waits for, and the rank that has it in its row.
-    fn wait(&self, plan: &Plan, rank: usize) -> Option<(Waiting, usize)> {
+    fn wait(&self, plan: &Plan, rank: usize) -> Option<Waiting> {
         let transfer = *self.lists[rank].get(self.next[rank])?;
         let (channel, starts) = (transfer.channel(), &self.order.starts);
         let values = &self.order.values[starts[channel]..starts[channel + 1]];
@@ -126,7 +127,7 @@ impl<'a> Lowered<'a> {
         let there = self.lists[peer].iter().position(|t| started(t) && t.value() == value)?;
         let (step, action, _) = locate(plan, rank, self.next[rank])?;
         let (_, _, needs) = locate(plan, peer, there)?;
-        Some((Waiting { rank, step, action, needs }, peer))
+        Some(Waiting { rank, step, action, needs, on: peer })
     }
 }
 

@@ -1,12 +1,13 @@
 //! Runs the cells of an unlowered plan, whose values need no transfers.
 
 use super::cycle::deadlock;
-use crate::plan::check::error::{CheckError, Waiting};
+use crate::plan::check::error::CheckError;
 use crate::plan::edges::{Edges, Side};
 use crate::plan::op::Op;
 use crate::plan::rows::Plan;
 use crate::plan::stage_id::StageId;
 use crate::plan::task::Task;
+use crate::plan::waiting::Waiting;
 
 const FORWARD: u8 = 1;
 const BACKWARD: u8 = 2;
@@ -76,7 +77,7 @@ impl Unlowered<'_> {
         }
     }
 
-    fn wait(&self, rank: usize) -> Option<(Waiting, usize)> {
+    fn wait(&self, rank: usize) -> Option<Waiting> {
         let step = self.next[rank];
         let action = *self.plan.row(rank).get(step)?;
         let task = action.tasks().find(|task| self.needs(*task).is_some_and(|need| !self.has(need)))?;
@@ -84,7 +85,7 @@ impl Unlowered<'_> {
         let index = task.stage().index().saturating_add_signed(if forward { -1 } else { 1 });
         let stage = StageId::in_replica(task.stage().replica(), index);
         let needs = Task::new(stage, if forward { Op::Forward } else { Op::Backward }, task.microbatch()?);
-        Some((Waiting { rank, step, action, needs }, self.plan.placement().rank_of(stage)))
+        Some(Waiting { rank, step, action, needs, on: self.plan.placement().rank_of(stage) })
     }
 }
 

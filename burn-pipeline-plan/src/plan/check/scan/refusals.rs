@@ -2,7 +2,7 @@
 
 use super::state::{Refusal, Row, Scan};
 use crate::plan::action::Action;
-use crate::plan::check::error::{CheckError, Excerpt};
+use crate::plan::check::error::CheckError;
 use crate::plan::op::Op;
 use crate::plan::rows::Plan;
 use crate::plan::stage_id::StageId;
@@ -31,9 +31,9 @@ impl Scan<'_> {
 
     /// The place of the current cell, as the fields that every error has.
     #[cold]
-    pub(super) fn place(&self) -> (usize, usize, Action, Excerpt) {
+    pub(super) fn place(&self) -> (usize, usize, Action, String) {
         let Row { rank, step, action, .. } = self.row;
-        (rank, step, action, Excerpt::new(self.plan.rows(), rank, step))
+        (rank, step, action, self.plan.excerpt(rank, step))
     }
 
     #[cold]
@@ -110,5 +110,5 @@ impl Scan<'_> {
 #[cold]
 pub(super) fn missing(plan: &Plan, rank: usize, task: Task) -> Refusal {
     let step = plan.row(rank).len();
-    Box::new(CheckError::Missing { rank, step, task, grid: Excerpt::new(plan.rows(), rank, step) })
+    Box::new(CheckError::Missing { rank, step, task, grid: plan.excerpt(rank, step) })
 }
