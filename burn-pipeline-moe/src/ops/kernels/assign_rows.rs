@@ -5,7 +5,7 @@
 //! 3. Each expert walks each part once more and assigns rows to its choices. Parts run in parallel, because (2) gave each its
 //!    first row; a part walks in order, so rows have the order of choices without atomics.
 
-use super::launch::{INT, PART, address, empty, filled, grid};
+use super::launch::{INT, PART, empty, filled, launch};
 use burn::backend::TensorMetadata;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
@@ -110,63 +110,30 @@ fn give_rows(
 pub(super) fn forward(chosen: CubeTensor, experts: usize, capacity: usize) -> (CubeTensor, CubeTensor, CubeTensor) {
     let [tokens, k] = chosen.shape().dims();
     let choices = tokens * k;
-    let (client, parts, capacity) = (chosen.client.clone(), choices.div_ceil(PART), capacity.min(choices) as i32);
+    let (parts, capacity) = (choices.div_ceil(PART), capacity.min(choices) as i32);
     let counts = empty(&chosen, [parts, experts], INT);
-    let address = address(&[&chosen, &counts]);
-    let (count, dim) = grid(&chosen, parts * experts);
-    count_in_parts::launch(
-        &client,
-        count.clone(),
-        dim,
-        address,
-        chosen.clone().into_tensor_arg(),
-        counts.clone().into_tensor_arg(),
-        tokens,
-        experts,
-        parts,
-        k,
-        PART,
+    launch!(
+        count_in_parts, parts * experts, on chosen, over [chosen, counts],
+        [chosen, counts],
+        [tokens, experts, parts, k, PART]
     );
     let rows = empty(&chosen, [experts], INT);
-    let (small, small_dim) = grid(&chosen, experts + 1);
-    count_before_parts::launch(
-        &client,
-        small.clone(),
-        small_dim,
-        address,
-        counts.clone().into_tensor_arg(),
-        rows.clone().into_tensor_arg(),
-        experts,
-        parts,
-        capacity,
+    launch!(
+        count_before_parts, experts + 1, on chosen, over [chosen, counts],
+        [counts, rows],
+        [experts, parts, capacity]
     );
     let offsets = empty(&chosen, [experts + 1], INT);
-    first_rows::launch(
-        &client,
-        small,
-        small_dim,
-        address,
-        rows.into_tensor_arg(),
-        offsets.clone().into_tensor_arg(),
-        experts,
+    launch!(
+        first_rows, experts + 1, on chosen, over [chosen, counts],
+        [rows, offsets],
+        [experts]
     );
     let (row_of_choice, choice_of_row) = (filled(&chosen, [choices], choices), filled(&chosen, [choices], choices));
-    give_rows::launch(
-        &client,
-        count,
-        dim,
-        address,
-        chosen.into_tensor_arg(),
-        counts.into_tensor_arg(),
-        offsets.clone().into_tensor_arg(),
-        row_of_choice.clone().into_tensor_arg(),
-        choice_of_row.clone().into_tensor_arg(),
-        tokens,
-        experts,
-        parts,
-        capacity,
-        k,
-        PART,
+    launch!(
+        give_rows, parts * experts, on chosen, over [chosen, counts],
+        [chosen, counts, offsets, row_of_choice, choice_of_row],
+        [tokens, experts, parts, capacity, k, PART]
     );
     (offsets, row_of_choice, choice_of_row)
 }

@@ -6,7 +6,7 @@
 
 #![allow(clippy::manual_div_ceil, reason = "kernels say which operations they take")]
 
-use super::launch::{address, empty, grid, types, vector_size};
+use super::launch::{empty, launch, types, vector_size};
 use burn::backend::TensorMetadata;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
@@ -181,26 +181,13 @@ fn most_blocks(rows: usize, experts: usize) -> usize {
 /// Rows `[n, d]` times matrices `[e, d, h]`.
 pub(super) fn forward(x: CubeTensor, weight: CubeTensor, offsets: CubeTensor) -> CubeTensor {
     let ([rows, inner], [experts, _, h]) = (x.shape().dims(), weight.shape().dims());
-    let (client, vector) = (x.client.clone(), vector_size(&x, h));
+    let vector = vector_size(&x, h);
     let y = empty(&x, [rows, h], x.dtype);
     let width = h / vector;
-    let (count, dim) = grid(&x, most_blocks(rows, experts) * width);
-    product::launch(
-        &client,
-        count,
-        dim,
-        address(&[&x, &weight, &y]),
-        vector,
-        x.clone().into_tensor_arg(),
-        weight.into_tensor_arg(),
-        offsets.into_tensor_arg(),
-        y.clone().into_tensor_arg(),
-        rows,
-        experts,
-        inner,
-        width,
-        BLOCK,
-        types(x.dtype),
+    launch!(
+        product by vector, most_blocks(rows, experts) * width, on x, over [x, weight, y],
+        [x, weight, offsets, y],
+        [rows, experts, inner, width, BLOCK, types(x.dtype)]
     );
     y
 }
@@ -208,25 +195,12 @@ pub(super) fn forward(x: CubeTensor, weight: CubeTensor, offsets: CubeTensor) ->
 /// The gradient of the rows: gradients `[n, h]` times the transposed matrices.
 pub(super) fn input(of_y: CubeTensor, weight: CubeTensor, offsets: CubeTensor) -> CubeTensor {
     let ([rows, h], [experts, inner, _]) = (of_y.shape().dims(), weight.shape().dims());
-    let (client, vector) = (of_y.client.clone(), vector_size(&of_y, h));
+    let vector = vector_size(&of_y, h);
     let of_x = empty(&of_y, [rows, inner], of_y.dtype);
-    let (count, dim) = grid(&of_y, most_blocks(rows, experts) * inner);
-    product_transposed::launch(
-        &client,
-        count,
-        dim,
-        address(&[&of_y, &weight, &of_x]),
-        vector,
-        of_y.clone().into_tensor_arg(),
-        weight.into_tensor_arg(),
-        offsets.into_tensor_arg(),
-        of_x.clone().into_tensor_arg(),
-        rows,
-        experts,
-        inner,
-        h / vector,
-        BLOCK,
-        types(of_y.dtype),
+    launch!(
+        product_transposed by vector, most_blocks(rows, experts) * inner, on of_y, over [of_y, weight, of_x],
+        [of_y, weight, offsets, of_x],
+        [rows, experts, inner, h / vector, BLOCK, types(of_y.dtype)]
     );
     of_x
 }
@@ -234,25 +208,13 @@ pub(super) fn input(of_y: CubeTensor, weight: CubeTensor, offsets: CubeTensor) -
 /// The gradient of the matrices: each expert's rows, transposed, times their gradients.
 pub(super) fn weight(x: CubeTensor, of_y: CubeTensor, offsets: CubeTensor) -> CubeTensor {
     let ([_, inner], [_, h], [bounds]) = (x.shape().dims(), of_y.shape().dims(), offsets.shape().dims());
-    let (client, vector, experts) = (x.client.clone(), vector_size(&x, h), bounds - 1);
+    let (vector, experts) = (vector_size(&x, h), bounds - 1);
     let of_weight = empty(&x, [experts, inner, h], x.dtype);
     let width = h / vector;
-    let (count, dim) = grid(&x, experts * inner.div_ceil(BLOCK) * width);
-    product_of_rows::launch(
-        &client,
-        count,
-        dim,
-        address(&[&x, &of_y, &of_weight]),
-        vector,
-        x.clone().into_tensor_arg(),
-        of_y.into_tensor_arg(),
-        offsets.into_tensor_arg(),
-        of_weight.clone().into_tensor_arg(),
-        experts,
-        inner,
-        width,
-        BLOCK,
-        types(x.dtype),
+    launch!(
+        product_of_rows by vector, experts * inner.div_ceil(BLOCK) * width, on x, over [x, of_y, of_weight],
+        [x, of_y, offsets, of_weight],
+        [experts, inner, width, BLOCK, types(x.dtype)]
     );
     of_weight
 }

@@ -1,6 +1,6 @@
 //! The gradients of injected losses: one unit multiplies the scale by the weight of each bucket.
 
-use super::launch::{address, empty};
+use super::launch::{empty, launch};
 use crate::ops::inject::sums_in;
 use crate::ops::options::InjectedWeights;
 use burn::backend::DType;
@@ -39,20 +39,10 @@ pub(super) fn gradients(
     let types = [dtype_to_storage_type(scale.dtype), dtype_to_storage_type(dtype), sums];
     let [first, second, third] = weights.map(|_| empty(&scale, [1], dtype));
     let [first_weight, second_weight, third_weight] = weights.map(|weight| InputScalar::new(weight, sums));
-    let client = scale.client.clone();
-    scale_weights::launch(
-        &client,
-        CubeCount::new_single(),
-        CubeDim::new_single(),
-        address(&[&scale]),
-        scale.into_tensor_arg(),
-        first.clone().into_tensor_arg(),
-        second.clone().into_tensor_arg(),
-        third.clone().into_tensor_arg(),
-        first_weight,
-        second_weight,
-        third_weight,
-        types,
+    launch!(
+        scale_weights, 1, on scale, over [scale],
+        [scale, first, second, third],
+        [first_weight, second_weight, third_weight, types]
     );
     (first, second, third)
 }

@@ -13,6 +13,19 @@ use cubecl::calculate_cube_count_elemwise;
 use cubecl::ir::{AddressType, ElemType};
 use cubecl::prelude::{CubeCount, CubeDim, InputScalar};
 
+/// Launches a kernel, one unit for each of `units`: on the device of the tensor `on`, for addresses that cover the tensors
+/// `over`. A kernel over vectors of numbers has their size after `by`. Then come its tensors, and its other arguments.
+macro_rules! launch {
+    ($kernel:ident $(by $vector:ident)?, $units:expr, on $on:ident, over [$($wide:ident),*], [$($tensor:expr),*], [$($other:expr),*]) => {{
+        let (count, dim) = crate::ops::kernels::launch::grid(&$on, $units);
+        let address = crate::ops::kernels::launch::address(&[$(&$wide),*]);
+        $kernel::launch(
+            &$on.client, count, dim, address, $($vector,)? $($tensor.clone().into_tensor_arg(),)* $($other,)*
+        )
+    }};
+}
+pub(super) use launch;
+
 /// How many numbers one unit adds.
 pub(super) const PART: usize = 64;
 

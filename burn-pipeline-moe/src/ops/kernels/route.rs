@@ -1,6 +1,6 @@
 //! Routing: one kernel over tokens, two for the statistics over all tokens, one for the gradient.
 
-use super::launch::{INT, PART, address, empty, grid, types};
+use super::launch::{INT, PART, empty, launch, types};
 use crate::ops::options::RouteOptions;
 use crate::ops::route::TINY;
 use crate::ops::specs::accumulator;
@@ -251,63 +251,28 @@ pub(super) fn forward(
     options: RouteOptions,
 ) -> (CubeTensor, CubeTensor, CubeTensor) {
     let ([tokens, experts], k) = (logits.shape().dims(), options.top_k);
-    let (client, types) = (logits.client.clone(), types(logits.dtype));
+    let types = types(logits.dtype);
     let sums_in = accumulator(logits.dtype);
     let probabilities = empty(&logits, [tokens, experts], sums_in);
     let row = empty(&logits, [tokens * k + experts], logits.dtype);
     let chosen = empty(&logits, [tokens, k], INT);
-    let address = address(&[&logits, &probabilities, &row]);
-    let (count, dim) = grid(&logits, tokens);
-    choose::launch(
-        &client,
-        count,
-        dim,
-        address,
-        logits.clone().into_tensor_arg(),
-        bias.into_tensor_arg(),
-        probabilities.clone().into_tensor_arg(),
-        row.clone().into_tensor_arg(),
-        chosen.clone().into_tensor_arg(),
-        tokens,
-        experts,
-        options,
-        types,
+    launch!(
+        choose, tokens, on logits, over [logits, probabilities, row],
+        [logits, bias, probabilities, row, chosen],
+        [tokens, experts, options, types]
     );
     let parts = tokens.div_ceil(PART);
     let (sums, counts) = (empty(&logits, [parts, experts], sums_in), empty(&logits, [parts, experts], INT));
-    let (count, dim) = grid(&logits, parts * experts);
-    parts_of_statistics::launch(
-        &client,
-        count,
-        dim,
-        address,
-        probabilities.into_tensor_arg(),
-        chosen.clone().into_tensor_arg(),
-        sums.clone().into_tensor_arg(),
-        counts.clone().into_tensor_arg(),
-        tokens,
-        experts,
-        parts,
-        k,
-        PART,
-        types[1],
+    launch!(
+        parts_of_statistics, parts * experts, on logits, over [logits, probabilities, row],
+        [probabilities, chosen, sums, counts],
+        [tokens, experts, parts, k, PART, types[1]]
     );
     let load = empty(&logits, [experts], INT);
-    let (count, dim) = grid(&logits, experts);
-    statistics::launch(
-        &client,
-        count,
-        dim,
-        address,
-        sums.into_tensor_arg(),
-        counts.into_tensor_arg(),
-        row.clone().into_tensor_arg(),
-        load.clone().into_tensor_arg(),
-        tokens,
-        experts,
-        parts,
-        k,
-        types,
+    launch!(
+        statistics, experts, on logits, over [logits, probabilities, row],
+        [sums, counts, row, load],
+        [tokens, experts, parts, k, types]
     );
     (row, chosen, load)
 }
@@ -320,22 +285,12 @@ pub(super) fn backward(
     options: RouteOptions,
 ) -> CubeTensor {
     let [tokens, experts] = logits.shape().dims();
-    let (client, types) = (logits.client.clone(), types(logits.dtype));
+    let types = types(logits.dtype);
     let of_logits = empty(&logits, [tokens, experts], logits.dtype);
-    let (count, dim) = grid(&logits, tokens);
-    gradient_of_logits::launch(
-        &client,
-        count,
-        dim,
-        address(&[&logits, &of_row]),
-        logits.into_tensor_arg(),
-        chosen.into_tensor_arg(),
-        of_row.into_tensor_arg(),
-        of_logits.clone().into_tensor_arg(),
-        tokens,
-        experts,
-        options,
-        types,
+    launch!(
+        gradient_of_logits, tokens, on logits, over [logits, of_row],
+        [logits, chosen, of_row, of_logits],
+        [tokens, experts, options, types]
     );
     of_logits
 }

@@ -1,6 +1,6 @@
 //! Tokens to rows and back: one unit per vector of numbers, each written once.
 
-use super::launch::{PART, address, empty, grid, types, vector_size};
+use super::launch::{PART, empty, launch, types, vector_size};
 use crate::ops::specs::accumulator;
 use burn::backend::TensorMetadata;
 use burn_cubecl::tensor::CubeTensor;
@@ -137,27 +137,15 @@ fn sums_of_lanes<F: Float, A: Float>(
 /// Rows `[choices, d]` of tokens `[t, d]`.
 pub(super) fn spread(of_tokens: CubeTensor, gates: Option<CubeTensor>, choice_of_row: CubeTensor) -> CubeTensor {
     let ([tokens, d], [choices]) = (of_tokens.shape().dims(), choice_of_row.shape().dims());
-    let (client, vector) = (of_tokens.client.clone(), vector_size(&of_tokens, d));
+    let vector = vector_size(&of_tokens, d);
     let rows = empty(&of_tokens, [choices, d], of_tokens.dtype);
     let width = d / vector;
-    let (count, dim) = grid(&rows, choices * width);
     let weighted = gates.is_some();
-    spread_tokens::launch(
-        &client,
-        count,
-        dim,
-        address(&[&of_tokens, &rows]),
-        vector,
-        of_tokens.clone().into_tensor_arg(),
-        // A kernel's arguments cannot be absent: without gates another tensor is passed, which is not read.
-        gates.unwrap_or_else(|| of_tokens.clone()).into_tensor_arg(),
-        choice_of_row.into_tensor_arg(),
-        rows.clone().into_tensor_arg(),
-        tokens,
-        choices,
-        width,
-        weighted,
-        types(of_tokens.dtype),
+    // A kernel's arguments cannot be absent: without gates another tensor is passed, which is not read.
+    launch!(
+        spread_tokens by vector, choices * width, on rows, over [of_tokens, rows],
+        [of_tokens, gates.unwrap_or_else(|| of_tokens.clone()), choice_of_row, rows],
+        [tokens, choices, width, weighted, types(of_tokens.dtype)]
     );
     rows
 }
@@ -170,26 +158,14 @@ pub(super) fn collect(
     tokens: usize,
 ) -> CubeTensor {
     let [choices, d] = rows.shape().dims();
-    let (client, vector) = (rows.client.clone(), vector_size(&rows, d));
+    let vector = vector_size(&rows, d);
     let of_tokens = empty(&rows, [tokens, d], rows.dtype);
     let width = d / vector;
-    let (count, dim) = grid(&rows, tokens * width);
     let weighted = gates.is_some();
-    collect_rows::launch(
-        &client,
-        count,
-        dim,
-        address(&[&rows, &of_tokens]),
-        vector,
-        rows.clone().into_tensor_arg(),
-        gates.unwrap_or_else(|| rows.clone()).into_tensor_arg(),
-        row_of_choice.into_tensor_arg(),
-        of_tokens.clone().into_tensor_arg(),
-        tokens,
-        choices,
-        width,
-        weighted,
-        types(rows.dtype),
+    launch!(
+        collect_rows by vector, tokens * width, on rows, over [rows, of_tokens],
+        [rows, gates.unwrap_or_else(|| rows.clone()), row_of_choice, of_tokens],
+        [tokens, choices, width, weighted, types(rows.dtype)]
     );
     of_tokens
 }
@@ -197,42 +173,21 @@ pub(super) fn collect(
 /// The gradient of the gates `[t, k]`.
 pub(super) fn gates_backward(of_tokens: CubeTensor, rows: CubeTensor, row_of_choice: CubeTensor) -> CubeTensor {
     let ([tokens, d], [choices, _]) = (of_tokens.shape().dims(), rows.shape().dims());
-    let (client, vector, types) = (rows.client.clone(), vector_size(&rows, d), types(rows.dtype));
+    let (vector, types) = (vector_size(&rows, d), types(rows.dtype));
     let width = d / vector;
     // Narrow rows need fewer lanes than there may be.
     let lanes = width.div_ceil(PART).clamp(1, LANES);
     let products = empty(&rows, [choices, lanes], accumulator(rows.dtype));
-    let address = address(&[&rows, &of_tokens, &products]);
-    let (count, dim) = grid(&rows, choices * lanes);
-    products_of_lanes::launch(
-        &client,
-        count,
-        dim,
-        address,
-        vector,
-        of_tokens.into_tensor_arg(),
-        rows.clone().into_tensor_arg(),
-        row_of_choice.into_tensor_arg(),
-        products.clone().into_tensor_arg(),
-        tokens,
-        choices,
-        width,
-        lanes,
-        types,
+    launch!(
+        products_of_lanes by vector, choices * lanes, on rows, over [rows, of_tokens, products],
+        [of_tokens, rows, row_of_choice, products],
+        [tokens, choices, width, lanes, types]
     );
     let of_gates = empty(&rows, [tokens, choices / tokens], rows.dtype);
-    let (count, dim) = grid(&rows, choices);
-    sums_of_lanes::launch(
-        &client,
-        count,
-        dim,
-        address,
-        products.into_tensor_arg(),
-        of_gates.clone().into_tensor_arg(),
-        tokens,
-        choices,
-        lanes,
-        types,
+    launch!(
+        sums_of_lanes, choices, on rows, over [rows, of_tokens, products],
+        [products, of_gates],
+        [tokens, choices, lanes, types]
     );
     of_gates
 }

@@ -1,6 +1,6 @@
 //! The z-loss: one kernel a token, two small ones for the mean, one for the gradient.
 
-use super::launch::{PART, address, empty, grid, types};
+use super::launch::{PART, empty, launch, types};
 use crate::ops::specs::accumulator;
 use burn::backend::TensorMetadata;
 use burn_cubecl::tensor::CubeTensor;
@@ -94,46 +94,25 @@ fn gradient_of_logits<F: Float, A: Float>(
 /// The loss and the log-sum-exps of logits `[t, e]`.
 pub(super) fn forward(logits: CubeTensor) -> (CubeTensor, CubeTensor) {
     let [tokens, experts] = logits.shape().dims();
-    let (client, types) = (logits.client.clone(), types(logits.dtype));
+    let types = types(logits.dtype);
     let log_sums = empty(&logits, [tokens], accumulator(logits.dtype));
-    let (count, dim) = grid(&logits, tokens);
-    log_sums_of_tokens::launch(
-        &client,
-        count,
-        dim,
-        address(&[&logits]),
-        logits.clone().into_tensor_arg(),
-        log_sums.clone().into_tensor_arg(),
-        tokens,
-        experts,
-        types,
+    launch!(
+        log_sums_of_tokens, tokens, on logits, over [logits],
+        [logits, log_sums],
+        [tokens, experts, types]
     );
     let parts = tokens.div_ceil(PART);
     let squares = empty(&logits, [parts], log_sums.dtype);
-    let (count, dim) = grid(&logits, parts);
-    squares_of_parts::launch(
-        &client,
-        count,
-        dim,
-        address(&[&log_sums]),
-        log_sums.clone().into_tensor_arg(),
-        squares.clone().into_tensor_arg(),
-        tokens,
-        parts,
-        PART,
-        types[1],
+    launch!(
+        squares_of_parts, parts, on logits, over [log_sums],
+        [log_sums, squares],
+        [tokens, parts, PART, types[1]]
     );
     let loss = empty(&logits, [1], logits.dtype);
-    mean_of_parts::launch(
-        &client,
-        CubeCount::new_single(),
-        CubeDim::new_single(),
-        address(&[&squares]),
-        squares.into_tensor_arg(),
-        loss.clone().into_tensor_arg(),
-        tokens,
-        parts,
-        types,
+    launch!(
+        mean_of_parts, 1, on squares, over [squares],
+        [squares, loss],
+        [tokens, parts, types]
     );
     (loss, log_sums)
 }
@@ -141,21 +120,12 @@ pub(super) fn forward(logits: CubeTensor) -> (CubeTensor, CubeTensor) {
 /// The gradient of the logits.
 pub(super) fn backward(logits: CubeTensor, log_sums: CubeTensor, of_loss: CubeTensor) -> CubeTensor {
     let [tokens, experts] = logits.shape().dims();
-    let (client, types) = (logits.client.clone(), types(logits.dtype));
+    let types = types(logits.dtype);
     let of_logits = empty(&logits, [tokens, experts], logits.dtype);
-    let (count, dim) = grid(&logits, tokens * experts);
-    gradient_of_logits::launch(
-        &client,
-        count,
-        dim,
-        address(&[&logits]),
-        logits.into_tensor_arg(),
-        log_sums.into_tensor_arg(),
-        of_loss.into_tensor_arg(),
-        of_logits.clone().into_tensor_arg(),
-        tokens,
-        experts,
-        types,
+    launch!(
+        gradient_of_logits, tokens * experts, on logits, over [logits],
+        [logits, log_sums, of_loss, of_logits],
+        [tokens, experts, types]
     );
     of_logits
 }
