@@ -191,9 +191,7 @@ impl Setting {
         }
         println!("AutoPipeline: {}\n", pipeline.decision());
         let (ran, predicted) = match pipeline.decision() {
-            Decision::Switched { planned, .. } => {
-                (planned.best.strategy.to_string(), planned.best.seconds)
-            }
+            Decision::Switched { planned, .. } => (planned.best.strategy.to_string(), planned.best.seconds),
             Decision::Kept { running, seconds, .. } => (running.clone(), *seconds),
             Decision::Reverted { running, seconds, .. } => (format!("{running} again"), *seconds),
             other => panic!("{other}"),

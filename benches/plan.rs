@@ -75,12 +75,7 @@ fn steps(c: &mut Criterion) {
 
 /// A GPT of 62 blocks with a head as heavy as five of them, for 4 microbatches a rank.
 fn request(ranks: usize, cap: Option<f64>) -> Result<Request, PartitionError> {
-    let block = Layer {
-        activation_bytes: 9e7,
-        freed_at_input_bytes: 3e7,
-        output_bytes: 8e6,
-        ..Layer::new('A')
-    };
+    let block = Layer { activation_bytes: 9e7, freed_at_input_bytes: 3e7, output_bytes: 8e6, ..Layer::new('A') };
     let block = block.with_seconds(0.0040, 0.0042, 0.0036).with_parameters(12_500_000, Dtype::F32);
     let embedding = Layer { output_bytes: 8e6, ..Layer::new('E') };
     let embedding = embedding.with_seconds(0.0002, 0.0001, 0.0004).with_parameters(32_768_000, Dtype::F32);

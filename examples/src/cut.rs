@@ -156,12 +156,7 @@ fn layers(
 ///
 /// # Errors
 /// [`CutError::Measure`].
-pub fn measured(
-    model: &GptConfig,
-    builder: &Builder,
-    kinds: &[char],
-    microbatch: Batch,
-) -> Result<Layers, CutError> {
+pub fn measured(model: &GptConfig, builder: &Builder, kinds: &[char], microbatch: Batch) -> Result<Layers, CutError> {
     let (model, finest) = (model.clone(), Partition::even(model.all_layers(), model.all_layers())?);
     let builder = builder.clone().stages(move |at| model.stage_of(at, &finest));
     Ok(builder.measure_layers(microbatch, kinds, ROUNDS)?.layers)
