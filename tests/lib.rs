@@ -1,6 +1,8 @@
 //! What the runtime's tests share: small models, and the plain loop that a pipeline must equal.
 
 pub mod faulty_link;
+pub mod layers;
 pub mod machines;
 pub mod mlp;
+pub mod noise;
 pub mod reference;

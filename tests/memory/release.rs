@@ -1,31 +1,16 @@
 //! A stage's output is free once it has been handed on, while its graph lives.
 
 use crate::heap::{live, turn};
-use burn::module::{Module, Param};
+use burn::module::Param;
 use burn::tensor::{Device, Tensor};
 use burn_pipeline::stage::{AnyTensor, Boundary, Payload, SingleStage, SplitBackward, Stage, StageBox};
+use pipeline_tests::layers::Product;
 
 const ROWS: usize = 8192;
 const INNER: usize = 16;
 const COLUMNS: usize = 2048;
 /// 64 MiB.
 const OUTPUT: usize = ROWS * COLUMNS * size_of::<f32>();
-
-/// A product whose backward needs its input and its weight, but not its output.
-#[derive(Module, Debug)]
-struct Product {
-    w: Param<Tensor<2>>,
-}
-
-impl Stage for Product {
-    type Input = Tensor<2>;
-    type Extra = ();
-    type Output = Tensor<2>;
-
-    fn forward(&self, x: Tensor<2>, (): ()) -> Tensor<2> {
-        x.matmul(self.w.val())
-    }
-}
 
 fn product() -> Product {
     Product { w: Param::from_tensor(Tensor::full([INNER, COLUMNS], 0.5, &Device::flex().autodiff())) }

@@ -1,15 +1,15 @@
 //! What sharding parameters saves: the heap of two replicas of two ranks, beside what is predicted.
 
 use crate::heap::{live, peak_of, settle, turn};
-use burn::module::Module;
-use burn::nn::{Linear, LinearConfig};
+use burn::nn::LinearConfig;
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Tensor};
 use burn_pipeline::cost::{LinkCosts, Profile, StageCost};
 use burn_pipeline::schedule::Size;
 use burn_pipeline::simulate::{RankReport, SimulateOptions, simulate};
-use burn_pipeline::stage::{Batch, SplitBackward, Stage, StageBox, init_seeded};
+use burn_pipeline::stage::{Batch, SplitBackward, StageBox, init_seeded};
 use burn_pipeline::train::Pipeline;
+use pipeline_tests::layers::Layer;
 
 /// A layer's weight is 1 MiB; a microbatch's activations are 2 KiB.
 const WIDTH: usize = 512;
@@ -20,21 +20,6 @@ const REPLICAS: usize = 2;
 const MICROBATCHES: usize = 4;
 /// Bytes of parameters of a rank's stages.
 const HELD: usize = CHUNKS * WEIGHT;
-
-#[derive(Module, Debug)]
-struct Layer {
-    linear: Linear,
-}
-
-impl Stage for Layer {
-    type Input = Tensor<2>;
-    type Extra = ();
-    type Output = Tensor<2>;
-
-    fn forward(&self, x: Tensor<2>, (): ()) -> Tensor<2> {
-        self.linear.forward(x)
-    }
-}
 
 /// Heap, in bytes, a rank.
 #[derive(Debug, Clone, Copy)]

@@ -1,8 +1,8 @@
 //! Multi-token prediction on the last stage, its embedding shared from the first: numbers of the model that holds the
 //! table once, for every family; and what goes wrong where the table is not shared.
 
-use crate::cases::{Text, ahead, builder, by_name_in_model, distance, floats, noise, pipelined, plain, rich, sizes};
-use crate::parity::{ROUNDING, assert_close, batches, families};
+use crate::cases::{Text, ahead, builder, by_name_in_model, floats, noise, pipelined, plain, rich, sizes};
+use crate::parity::{ROUNDING, assert_every_family};
 use burn::module::Module;
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Int, Tensor};
@@ -19,17 +19,7 @@ use std::collections::BTreeMap;
 
 #[test]
 fn every_family_equals_the_model_that_holds_its_embedding_once() {
-    let config = ahead();
-    for (accumulation, microbatches, uneven) in [(1, 1, false), (1, 4, true), (3, 2, true)] {
-        let batches = batches(accumulation, microbatches, uneven);
-        let expected = plain(&config, &batches, microbatches);
-        for (schedule, chunks) in families() {
-            let size = Size { ranks: 2, chunks, microbatches };
-            let place = format!("{}, {microbatches} microbatches, batches of {batches:?}", schedule.family().name);
-            let builder = builder(schedule.as_ref(), size, &config, |part, _| part);
-            assert_close(&distance(&config, &pipelined(builder, &batches, &config), &expected), &place);
-        }
-    }
+    assert_every_family(&ahead(), &[(1, 1, false), (1, 4, true), (3, 2, true)]);
 }
 
 #[test]

@@ -15,6 +15,8 @@ use pipeline_tests::reference::{Reference, whole};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+pub(crate) use pipeline_tests::noise::noise;
+
 pub(crate) const SEQ: usize = 6;
 const VOCAB: usize = 17;
 
@@ -41,16 +43,6 @@ pub(crate) fn rich() -> MoeGptConfig {
 /// The same, which predicts two tokens after the next one, the second by a block with experts.
 pub(crate) fn ahead() -> MoeGptConfig {
     config().with_ahead("DE".to_owned()).with_ahead_weight(0.8)
-}
-
-/// Numbers in [-1, 1), without Burn's generator, which initial weights are drawn from.
-pub(crate) fn noise(seed: u64, count: usize) -> Vec<f32> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut next = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 40) as f32 / (1u32 << 23) as f32 - 1.0
-    };
-    (0..count).map(|_| next()).collect()
 }
 
 /// Samples with their side data and targets.

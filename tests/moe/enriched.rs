@@ -2,7 +2,7 @@
 //! a relation bias that all stages share; and those parts by themselves.
 
 use crate::cases::{Text, builder, distance, noise, pipelined, plain, rich};
-use crate::parity::{assert_close, batches, families};
+use crate::parity::{assert_close, assert_every_family};
 use burn::tensor::{Device, Int, Tensor};
 use burn_pipeline::schedule::{Size, by_name};
 use burn_pipeline::stage::{SplitBackward, Stage, init_seeded};
@@ -14,17 +14,7 @@ use pipeline_examples::moe::signal::{DOCUMENTS, PLATFORM, RELATIONS, STRUCTURE, 
 
 #[test]
 fn every_family_equals_the_model_on_one_device() {
-    let config = rich().with_ahead("E".to_owned());
-    for (accumulation, microbatches, uneven) in [(1, 3, true), (3, 2, false)] {
-        let batches = batches(accumulation, microbatches, uneven);
-        let expected = plain(&config, &batches, microbatches);
-        for (schedule, chunks) in families() {
-            let size = Size { ranks: 2, chunks, microbatches };
-            let place = format!("{}, {microbatches} microbatches, batches of {batches:?}", schedule.family().name);
-            let builder = builder(schedule.as_ref(), size, &config, |part, _| part);
-            assert_close(&distance(&config, &pipelined(builder, &batches, &config), &expected), &place);
-        }
-    }
+    assert_every_family(&rich().with_ahead("E".to_owned()), &[(1, 3, true), (3, 2, false)]);
 }
 
 #[test]

@@ -4,6 +4,7 @@
 use crate::cases::{Distance, builder, config, distance, pipelined, plain};
 use burn_pipeline::plan::PlacementKind;
 use burn_pipeline::schedule::{Chunks, Schedule, Size, all};
+use pipeline_examples::moe::gpt::MoeGptConfig;
 
 /// Gradients are sums of the same numbers in another order, so they differ by rounding.
 pub(crate) const ROUNDING: f64 = 2e-5;
@@ -32,6 +33,20 @@ pub(crate) fn assert_close(distance: &Distance, place: &str) {
 pub(crate) fn batches(accumulation: usize, microbatches: usize, uneven: bool) -> Vec<usize> {
     let samples = if uneven { microbatches + microbatches / 2 + 1 } else { microbatches };
     (0..accumulation).map(|batch| if uneven { samples + batch } else { samples }).collect()
+}
+
+/// Every family equals the model on one device; given are batches of a step, microbatches, and whether they are uneven.
+pub(crate) fn assert_every_family(config: &MoeGptConfig, cases: &[(usize, usize, bool)]) {
+    for &(accumulation, microbatches, uneven) in cases {
+        let batches = batches(accumulation, microbatches, uneven);
+        let expected = plain(config, &batches, microbatches);
+        for (schedule, chunks) in families() {
+            let size = Size { ranks: 2, chunks, microbatches };
+            let place = format!("{}, {microbatches} microbatches, batches of {batches:?}", schedule.family().name);
+            let builder = builder(schedule.as_ref(), size, config, |part, _| part);
+            assert_close(&distance(config, &pipelined(builder, &batches, config), &expected), &place);
+        }
+    }
 }
 
 #[test]

@@ -8,6 +8,8 @@ use pipeline_examples::gpt::{GptConfig, GptPart, Signal, next_token_loss};
 use pipeline_tests::mlp;
 use pipeline_tests::reference::whole;
 
+pub(crate) use pipeline_tests::noise::noise;
+
 /// Sizes of `count` pieces of `samples` samples, as one would cut by hand: as even as can be, larger first.
 pub(crate) fn sizes(samples: usize, count: usize) -> Vec<usize> {
     let mut left = samples;
@@ -24,16 +26,6 @@ pub(crate) fn sizes(samples: usize, count: usize) -> Vec<usize> {
 pub(crate) fn range(sizes: &[usize], piece: usize) -> std::ops::Range<usize> {
     let start: usize = sizes[..piece].iter().sum();
     start..start + sizes[piece]
-}
-
-/// Numbers in [-1, 1). Burn's own generator is left alone: initial weights are drawn from it meanwhile.
-pub(crate) fn noise(seed: u64, count: usize) -> Vec<f32> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut next = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 40) as f32 / (1u32 << 23) as f32 - 1.0
-    };
-    (0..count).map(|_| next()).collect()
 }
 
 pub(crate) fn read(tensor: &AnyTensor) -> Vec<f32> {

@@ -2,31 +2,16 @@
 
 use crate::cases::{Case, Stack, Text, noise, read};
 use crate::parity::builder;
-use burn::module::{Module, Param};
+use burn::module::Param;
 use burn::tensor::{Device, Tensor};
 use burn_pipeline::schedule::{Size, by_name};
-use burn_pipeline::stage::{Accumulation, AnyTensor, Boundary, Payload, SingleStage, SplitBackward, Stage, StageBox};
+use burn_pipeline::stage::{Accumulation, AnyTensor, Boundary, Payload, SingleStage, SplitBackward, StageBox};
 use burn_pipeline::train::{BuildError, Builder};
+use pipeline_tests::layers::Product;
 
 const ROWS: usize = 3;
 const WIDTH: usize = 16;
 const MICROBATCHES: usize = 5;
-
-/// A product with a weight, over the last dimension of an input with or without a leading one.
-#[derive(Module, Debug)]
-struct Product {
-    w: Param<Tensor<2>>,
-}
-
-impl Stage for Product {
-    type Input = Tensor<2>;
-    type Extra = ();
-    type Output = Tensor<2>;
-
-    fn forward(&self, x: Tensor<2>, (): ()) -> Tensor<2> {
-        x.matmul(self.w.val())
-    }
-}
 
 fn numbers(seed: u64, rows: usize) -> Tensor<2> {
     Tensor::<1>::from_floats(&*noise(seed, rows * WIDTH), &Device::flex()).reshape([rows, WIDTH])

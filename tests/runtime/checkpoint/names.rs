@@ -7,8 +7,9 @@ use burn::nn::{Linear, LinearConfig};
 use burn::optim::{AdamWConfig, SgdConfig};
 use burn::tensor::{Device, Tensor};
 use burn_pipeline::schedule::{GPipe, Size};
-use burn_pipeline::stage::{Names, Stage, StageBox};
+use burn_pipeline::stage::{Names, StageBox};
 use burn_pipeline::train::{Builder, Checkpoint, CheckpointError, Checkpoints, Pipeline, StageContext};
+use pipeline_tests::layers::Layer;
 
 const CUT: Cut = Cut { family: "1F1B", ranks: 2, chunks: 1 };
 
@@ -26,21 +27,6 @@ fn refused(builder: Builder, checkpoint: &Checkpoint) -> String {
     let error = pipeline.load(checkpoint).unwrap_err();
     assert_eq!(weights(&mut pipeline), before, "{error}");
     error.to_string()
-}
-
-#[derive(Module, Debug)]
-struct Layer {
-    linear: Linear,
-}
-
-impl Stage for Layer {
-    type Input = Tensor<2>;
-    type Extra = ();
-    type Output = Tensor<2>;
-
-    fn forward(&self, x: Tensor<2>, (): ()) -> Tensor<2> {
-        self.linear.forward(x)
-    }
 }
 
 fn layers(stage: impl Fn(StageBox, &StageContext) -> StageBox + Send + Sync + 'static) -> Builder {

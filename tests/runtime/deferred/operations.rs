@@ -70,20 +70,27 @@ pub(super) fn assert_deferred<const D: usize>(
     assert_eq!(rows(&gradients), expected, "{what}: gradients");
 }
 
+/// A layer with a weight and, maybe, a bias, on an input that needs its gradient.
+macro_rules! assert_layer_deferred {
+    ($layer:ident, $x:ident, $($what:tt)*) => {
+        assert_deferred(
+            &format!($($what)*),
+            1,
+            1,
+            || $layer.forward($x.clone()),
+            || $layer.forward_deferred($x.clone()),
+            |g| {
+                let bias = $layer.bias.as_ref().map(|bias| row(&bias.val(), g));
+                [row(&$x, g), row(&$layer.weight.val(), g)].into_iter().chain(bias).collect()
+            },
+        )
+    };
+}
+
 fn linear<const D: usize>(shape: [usize; D], bias: bool) {
     let layer = LinearConfig::new(5, 3).with_bias(bias).init(&device());
     let x = leaf(1, shape);
-    assert_deferred(
-        &format!("linear on {shape:?}, bias: {bias}"),
-        1,
-        1,
-        || layer.forward(x.clone()),
-        || layer.forward_deferred(x.clone()),
-        |g| {
-            let bias = layer.bias.as_ref().map(|bias| row(&bias.val(), g));
-            [row(&x, g), row(&layer.weight.val(), g)].into_iter().chain(bias).collect()
-        },
-    );
+    assert_layer_deferred!(layer, x, "on {shape:?}, bias: {bias}");
 }
 
 #[test]
@@ -157,17 +164,7 @@ fn conv1d_equals_burns_for_every_padding() {
                 .with_padding(padding.clone())
                 .init(&device());
             let x = leaf(1, [2, 4, 9]);
-            assert_deferred(
-                &format!("{layer:?}"),
-                1,
-                1,
-                || layer.forward(x.clone()),
-                || layer.forward_deferred(x.clone()),
-                |g| {
-                    let bias = layer.bias.as_ref().map(|bias| row(&bias.val(), g));
-                    [row(&x, g), row(&layer.weight.val(), g)].into_iter().chain(bias).collect()
-                },
-            );
+            assert_layer_deferred!(layer, x, "{layer:?}");
         }
     }
 }
@@ -185,17 +182,7 @@ fn conv2d_equals_burns_for_every_padding() {
                 .with_padding(padding.clone())
                 .init(&device());
             let x = leaf(1, [2, 2, 7, 6]);
-            assert_deferred(
-                &format!("{layer:?}"),
-                1,
-                1,
-                || layer.forward(x.clone()),
-                || layer.forward_deferred(x.clone()),
-                |g| {
-                    let bias = layer.bias.as_ref().map(|bias| row(&bias.val(), g));
-                    [row(&x, g), row(&layer.weight.val(), g)].into_iter().chain(bias).collect()
-                },
-            );
+            assert_layer_deferred!(layer, x, "{layer:?}");
         }
     }
 }

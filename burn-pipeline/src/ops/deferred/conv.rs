@@ -8,58 +8,46 @@ use burn::nn::conv::{Conv1d, Conv2d};
 use burn::tensor::Tensor;
 use burn::tensor::ops::ConvOptions;
 
-/// Operands: input `[b, i, l]`, weight `[o, i / groups, k]` and, where there is one, bias `[o]`.
-#[derive(Debug)]
-struct Conv1dOp(ConvOptions<1>);
+/// A convolution over so many dimensions, by Burn's functions for it.
+macro_rules! convolution {
+    ($(#[$doc:meta])* $op:ident: $dims:literal, $forward:ident, $of_x:ident, $of_weight:ident, $of_bias:ident) => {
+        $(#[$doc])*
+        #[derive(Debug)]
+        struct $op(ConvOptions<$dims>);
 
-impl DeferredOp for Conv1dOp {
-    fn name(&self) -> &'static str {
-        "conv1d"
-    }
+        impl DeferredOp for $op {
+            fn name(&self) -> &'static str {
+                stringify!($forward)
+            }
 
-    fn inputs(&self) -> usize {
-        1
-    }
+            fn inputs(&self) -> usize {
+                1
+            }
 
-    fn forward(&self, operands: &[DispatchTensor]) -> DispatchTensor {
-        Dispatch::conv1d(operands[0].clone(), operands[1].clone(), operands.get(2).cloned(), self.0.clone())
-    }
+            fn forward(&self, operands: &[DispatchTensor]) -> DispatchTensor {
+                Dispatch::$forward(operands[0].clone(), operands[1].clone(), operands.get(2).cloned(), self.0.clone())
+            }
 
-    fn gradient(&self, operand: usize, operands: &[DispatchTensor], of_output: &DispatchTensor) -> DispatchTensor {
-        let (x, of_output) = (operands[0].clone(), of_output.clone());
-        match operand {
-            0 => Dispatch::conv1d_x_backward(x, operands[1].clone(), of_output, self.0.clone()),
-            1 => Dispatch::conv1d_weight_backward(x, operands[1].clone(), of_output, self.0.clone()),
-            _ => Dispatch::conv1d_bias_backward(x, operands[2].clone(), of_output),
+            fn gradient(&self, operand: usize, operands: &[DispatchTensor], of: &DispatchTensor) -> DispatchTensor {
+                let (x, of_output) = (operands[0].clone(), of.clone());
+                match operand {
+                    0 => Dispatch::$of_x(x, operands[1].clone(), of_output, self.0.clone()),
+                    1 => Dispatch::$of_weight(x, operands[1].clone(), of_output, self.0.clone()),
+                    _ => Dispatch::$of_bias(x, operands[2].clone(), of_output),
+                }
+            }
         }
-    }
+    };
 }
 
-/// Operands: input `[b, i, h, w]`, weight `[o, i / groups, k, k]` and, where there is one, bias `[o]`.
-#[derive(Debug)]
-struct Conv2dOp(ConvOptions<2>);
+convolution! {
+    /// Operands: input `[b, i, l]`, weight `[o, i / groups, k]` and, where there is one, bias `[o]`.
+    Conv1dOp: 1, conv1d, conv1d_x_backward, conv1d_weight_backward, conv1d_bias_backward
+}
 
-impl DeferredOp for Conv2dOp {
-    fn name(&self) -> &'static str {
-        "conv2d"
-    }
-
-    fn inputs(&self) -> usize {
-        1
-    }
-
-    fn forward(&self, operands: &[DispatchTensor]) -> DispatchTensor {
-        Dispatch::conv2d(operands[0].clone(), operands[1].clone(), operands.get(2).cloned(), self.0.clone())
-    }
-
-    fn gradient(&self, operand: usize, operands: &[DispatchTensor], of_output: &DispatchTensor) -> DispatchTensor {
-        let (x, of_output) = (operands[0].clone(), of_output.clone());
-        match operand {
-            0 => Dispatch::conv2d_x_backward(x, operands[1].clone(), of_output, self.0.clone()),
-            1 => Dispatch::conv2d_weight_backward(x, operands[1].clone(), of_output, self.0.clone()),
-            _ => Dispatch::conv2d_bias_backward(x, operands[2].clone(), of_output),
-        }
-    }
+convolution! {
+    /// Operands: input `[b, i, h, w]`, weight `[o, i / groups, k, k]` and, where there is one, bias `[o]`.
+    Conv2dOp: 2, conv2d, conv2d_x_backward, conv2d_weight_backward, conv2d_bias_backward
 }
 
 impl DeferredForward<Tensor<3>> for Conv1d {
