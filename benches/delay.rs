@@ -33,7 +33,7 @@ use burn_pipeline::planner::{Request, Workload, best_plan};
 use burn_pipeline::schedule::{Size, by_name};
 use burn_pipeline::simulate::{SimulateOptions, simulate};
 use burn_pipeline::stage::Batch;
-use burn_pipeline::train::{AutoOptions, AutoPipeline, Builder, Decision, StepReport, measured_profile};
+use burn_pipeline::train::{AutoOptions, AutoPipeline, Builder, Decision, StepReport};
 use std::time::Instant;
 
 const RATE: f64 = 1e-4;
@@ -64,7 +64,7 @@ impl Contestant {
     /// What the simulator predicts by what these very passes measured.
     fn by_its_own_costs(&mut self, network: &LinkCosts) -> f64 {
         let plan = self.pipeline.current_plan().unwrap();
-        let own = measured_profile(plan.plan().placement(), &self.reports).unwrap();
+        let own = StepReport::profile(plan.plan().placement(), &self.reports).unwrap();
         simulate(plan.plan(), &own.with_links(network.clone()).unwrap(), &TRAVEL).unwrap().makespan
     }
 }
@@ -100,7 +100,7 @@ impl Model {
         let fine = self.builder(Partition::even(BLOCKS, BLOCKS).unwrap());
         let mut fine = fine.schedule("InterleavedZeroBubble", size).build().unwrap();
         let reports: Vec<StepReport> = (0..6).map(|_| fine.step(self.batch(microbatches), RATE).unwrap()).collect();
-        measured_profile(fine.placement(), &reports[2..]).unwrap()
+        StepReport::profile(fine.placement(), &reports[2..]).unwrap()
     }
 }
 

@@ -16,7 +16,7 @@ use burn::tensor::{Device, Int, Tensor};
 use burn_pipeline::schedule::{Chunks, Size, all, by_name};
 use burn_pipeline::simulate::{SimulateOptions, simulate};
 use burn_pipeline::stage::Batch;
-use burn_pipeline::train::{Pipeline, measured_profile};
+use burn_pipeline::train::{Pipeline, StepReport};
 use pipeline_examples::gpt::{GptConfig, Signal};
 use std::process::Command;
 
@@ -99,7 +99,7 @@ fn one(name: &str, microbatches: usize, way: &str) {
     let mib = |bytes: usize| bytes as f64 / (1 << 20) as f64;
     let (first, second) = (mib(peak_of_rank(0)), mib(peak_of_rank(1)));
     let plan = pipeline.plan(microbatches).unwrap();
-    let profile = measured_profile(pipeline.placement(), &reports).unwrap();
+    let profile = StepReport::profile(pipeline.placement(), &reports).unwrap();
     let simulated = simulate(plan.plan(), &profile, &SimulateOptions::default()).unwrap();
     let predicted: Vec<String> = simulated.ranks.iter().map(|rank| format!("{:.1}", rank.peak_activations)).collect();
     println!(

@@ -20,7 +20,7 @@ use burn_pipeline::plan::Op;
 use burn_pipeline::schedule::{Chunks, Schedule, Size, all};
 use burn_pipeline::simulate::{SimulateOptions, simulate};
 use burn_pipeline::stage::Batch;
-use burn_pipeline::train::{Pipeline, StepReport, measured_profile};
+use burn_pipeline::train::{Pipeline, StepReport};
 use pipeline_examples::gpt::{GptConfig, Signal};
 use std::time::Instant;
 
@@ -129,7 +129,7 @@ fn print(plain: &Spread, contestants: &mut [Contestant]) {
         let steps = Spread::of(&contestant.steps);
         let pass = Spread::of(&contestant.reports.iter().map(|r| r.timeline.end()).collect::<Vec<_>>());
         let placement = contestant.pipeline.placement().clone();
-        let profile = measured_profile(&placement, &contestant.reports).unwrap();
+        let profile = StepReport::profile(&placement, &contestant.reports).unwrap();
         let plan = contestant.pipeline.plan(MICROBATCHES).unwrap();
         let simulated = simulate(plan.plan(), &profile, &SimulateOptions::default()).unwrap();
         let busy: f64 = simulated.ranks.iter().map(|rank| rank.busy).sum();

@@ -18,7 +18,7 @@ use burn_pipeline::stage::{Batch, BoundaryError};
 use burn_pipeline::trace::Track;
 use burn_pipeline::train::{
     AutoOptions, AutoPipeline, BuildError, Builder, CheckpointError, Checkpoints, Decision, Pipeline, PipelineError,
-    StepReport, measured_profile,
+    StepReport,
 };
 use burn_pipeline_moe::extras::BatchExtrasError;
 use serde::Serialize;
@@ -252,7 +252,7 @@ impl Training {
         if self.recent.is_empty() {
             return Ok(None);
         }
-        let profile = measured_profile(self.plan.placement(), self.recent.make_contiguous())?;
+        let profile = StepReport::profile(self.plan.placement(), self.recent.make_contiguous())?;
         let profile = profile.with_links(self.pipeline().measure_links()?)?;
         let simulation = simulate(&self.plan, &profile, &SimulateOptions::default())?;
         let (name, first) = (self.plan.name(), self.done + 1 - self.recent.len().min(self.done));

@@ -86,7 +86,9 @@ pub(crate) fn go_back(mpi: &Mpi) {
         AutoPipeline::new_rank(chosen_by(size).delayed(slow), size, options, link).unwrap().with_profile(profile);
     train(&mut auto);
     assert_eq!((auto.switches(), auto.current_plan().unwrap().plan().name()), (2, "ZBH1"));
-    let Decision::Reverted { trial, .. } = auto.decision() else { panic!("{}", auto.decision()) };
-    assert!(trial.after.unwrap() > trial.before);
-    println!("together: {trial:?}");
+    let Decision::Reverted { measured_before, measured_after, .. } = auto.decision() else {
+        panic!("{}", auto.decision())
+    };
+    assert!(measured_after > measured_before);
+    println!("together: {measured_before:?}, {measured_after:?}");
 }

@@ -167,9 +167,11 @@ fn a_choice_that_is_measured_to_take_longer_is_taken_back_and_changes_no_number(
     // Three steps, a switch, three steps, and back.
     let (before, tried, after) = ((0, true), (1, false), (2, true));
     assert_eq!(runs, [before, before, tried, tried, tried, after, after, after]);
-    let Decision::Reverted { planned, running, trial, .. } = auto.decision() else { panic!("{}", auto.decision()) };
+    let Decision::Reverted { planned, running, measured_before, measured_after, .. } = auto.decision() else {
+        panic!("{}", auto.decision())
+    };
     assert_eq!(running, first.plan().name());
-    assert!(trial.after.unwrap() > trial.before, "{trial}");
+    assert!(measured_after > measured_before, "{}", auto.decision());
     // By its costs it was the best under that cap.
     assert_eq!(planned.simulation.peak_activations(), 1.0);
     assert!(auto.decision().to_string().contains("runs again; measured: "), "{}", auto.decision());
@@ -192,8 +194,10 @@ fn a_choice_that_is_measured_to_take_less_stays() {
         auto.step(Text::new(MICROBATCHES).batch(), 1e-2).unwrap();
     }
     let runs = auto.current_plan().unwrap();
-    let Decision::Switched { planned, trial, .. } = auto.decision() else { panic!("{}", auto.decision()) };
-    assert!(trial.after.unwrap() < trial.before, "{trial}");
+    let Decision::Switched { planned, measured_before, measured_after: Some(after), .. } = auto.decision() else {
+        panic!("{}", auto.decision())
+    };
+    assert!(after < measured_before, "{}", auto.decision());
     assert_eq!((auto.switches(), runs.plan().rows()), (1, planned.plan.plan().rows()));
 }
 
@@ -222,8 +226,10 @@ fn ranks_of_their_own_go_back_together() {
         let step = |_| auto.step(Text::new(MICROBATCHES).batch(), 1e-2).unwrap().loss;
         let losses: Vec<f64> = (0..7).map(step).collect();
         assert_eq!(auto.current_plan().unwrap().plan().name(), "ZBH1");
-        let Decision::Reverted { trial, .. } = auto.decision() else { panic!("{}", auto.decision()) };
-        (losses, *trial, auto.decision().to_string())
+        let Decision::Reverted { measured_before, measured_after, .. } = *auto.decision() else {
+            panic!("{}", auto.decision())
+        };
+        (losses, (measured_before, measured_after), auto.decision().to_string())
     };
     let run = &run;
     let outcomes: Vec<_> = std::thread::scope(|scope| {

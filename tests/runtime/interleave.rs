@@ -6,7 +6,7 @@ use burn_pipeline::execute::FusedActions;
 use burn_pipeline::plan::Action;
 use burn_pipeline::schedule::{Size, by_name};
 use burn_pipeline::stage::{Accumulation, SplitBackward};
-use burn_pipeline::train::{Builder, measured_profile};
+use burn_pipeline::train::{Builder, StepReport};
 
 const FAMILIES: [(&str, usize, usize); 3] = [("DualPipe", 2, 1), ("DualPipe", 4, 1), ("DualPipeV", 2, 2)];
 
@@ -63,6 +63,6 @@ fn the_timeline_shows_every_fused_action_that_was_interleaved() {
 fn interleaved_actions_are_measured_as_such() {
     let mut pipeline = fused::<Text>(("DualPipeV", 2, 2), 8).split(SplitBackward::Captured).build().unwrap();
     let reports: Vec<_> = (0..2).map(|_| pipeline.step(Text::new(8).batch(), 1e-3).unwrap()).collect();
-    let profile = measured_profile(pipeline.placement(), &reports).unwrap();
+    let profile = StepReport::profile(pipeline.placement(), &reports).unwrap();
     assert!(profile.stages().iter().any(|stage| stage.overlap.is_some_and(|seconds| seconds > 0.0)));
 }

@@ -10,7 +10,7 @@ use burn_pipeline::cost::{Dtype, Layers, Measure, Partition, PartitionOptions, P
 use burn_pipeline::plan::Placement;
 use burn_pipeline::schedule::Size;
 use burn_pipeline::stage::{Batch, Stage, StageBox, StageError};
-use burn_pipeline::train::{Builder, MeasureError, MeasuredLayers, Pipeline, StageContext, measured_profile};
+use burn_pipeline::train::{Builder, MeasureError, MeasuredLayers, Pipeline, StageContext, StepReport};
 use pipeline_examples::gpt::{GptConfig, Signal};
 
 fn kinds(text: &str) -> Pattern {
@@ -157,7 +157,7 @@ fn they_hold_what_a_pipeline_of_these_layers_holds() {
     let builder = finest(&config).schedule("InterleavedZeroBubble", size);
     let mut pipeline = builder.build().unwrap();
     let steps: Vec<_> = (0..2).map(|_| pipeline.step(Text::new(6).batch(), 0.0).unwrap()).collect();
-    let profile = measured_profile(pipeline.placement(), &steps).unwrap();
+    let profile = StepReport::profile(pipeline.placement(), &steps).unwrap();
     for (layer, stage) in layers.all().iter().zip(profile.stages()) {
         assert_eq!(layer.activation_bytes, stage.activation_bytes, "{}", layer.kind);
         assert_eq!(layer.freed_at_input_bytes, stage.freed_at_input_bytes, "{}", layer.kind);

@@ -7,7 +7,7 @@ use burn_pipeline::plan::PlacementKind;
 use burn_pipeline::schedule::{Chunks, Schedule, Size, all, by_name};
 use burn_pipeline::simulate::{SimulateOptions, simulate};
 use burn_pipeline::stage::SplitBackward;
-use burn_pipeline::train::measured_profile;
+use burn_pipeline::train::StepReport;
 
 fn chunks(schedule: &dyn Schedule) -> usize {
     match schedule.family().chunks {
@@ -23,7 +23,7 @@ fn assert_peaks_are_as_simulated<C: Case>(new: impl Fn(usize) -> C, schedule: &d
     let builder = builder::<C>(schedule, size).split(SplitBackward::Captured);
     let mut pipeline = builder.build().unwrap();
     let report = pipeline.step(new(microbatches).batch(), 1e-3).unwrap();
-    let profile = measured_profile(pipeline.placement(), std::slice::from_ref(&report)).unwrap();
+    let profile = StepReport::profile(pipeline.placement(), std::slice::from_ref(&report)).unwrap();
     let plan = pipeline.plan(microbatches).unwrap();
     let simulated = simulate(plan.plan(), &profile, &SimulateOptions::default()).unwrap();
     let simulated: Vec<Option<usize>> = simulated
@@ -53,7 +53,7 @@ fn a_profile_says_what_programs_leave_behind_and_is_read_back() {
     let builder = builder::<Text>(by_name("ZBH1").unwrap().as_ref(), Size::new(2, 4));
     let mut pipeline = builder.build().unwrap();
     let report = pipeline.step(Text::new(4).batch(), 1e-3).unwrap();
-    let profile = measured_profile(pipeline.placement(), &[report]).unwrap();
+    let profile = StepReport::profile(pipeline.placement(), &[report]).unwrap();
     for ((_, engine), stage) in pipeline.engines().unwrap().iter().zip(profile.stages()) {
         let programs = &engine.programs[0];
         assert_eq!(stage.activation_bytes, programs.forward().held_bytes() as f64);

@@ -9,7 +9,7 @@ use burn_pipeline::plan::Op;
 use burn_pipeline::schedule::{Chunks, Schedule, Size, all, by_name};
 use burn_pipeline::simulate::{SimulateOptions, simulate};
 use burn_pipeline::stage::{Accumulation, SplitBackward, StageBox};
-use burn_pipeline::train::{Builder, Pipeline, StageContext, measured_profile};
+use burn_pipeline::train::{Builder, Pipeline, StageContext, StepReport};
 
 const RATE: f64 = 1e-2;
 const SAMPLES: usize = 6;
@@ -183,7 +183,7 @@ fn the_split_backward_holds_what_it_recomputed_until_w() {
 #[test]
 fn a_measured_profile_tells_what_is_kept_and_what_is_recomputed() {
     let (pipeline, report) = stepped("1F1B", recomputed);
-    let profile = measured_profile(pipeline.placement(), std::slice::from_ref(&report)).unwrap();
+    let profile = StepReport::profile(pipeline.placement(), std::slice::from_ref(&report)).unwrap();
     for (cost, activation) in profile.stages().iter().zip(&report.activations) {
         let activation = activation.unwrap();
         assert_eq!(cost.activation_bytes, activation.after_forward as f64);

@@ -29,9 +29,7 @@ mod stages;
 mod step;
 
 pub use checkpoint::{Checkpoint, CheckpointError, Checkpoints, ParameterEntry};
-pub use choose::{
-    AutoError, AutoOptions, AutoPipeline, Decision, MeasureError, MeasuredLayers, Trial, measured_profile,
-};
+pub use choose::{AutoError, AutoOptions, AutoPipeline, Decision, MeasureError, MeasuredLayers};
 pub use error::{BuildError, PipelineError};
 pub use pipeline::Pipeline;
 pub use progress::Progress;

@@ -14,9 +14,9 @@
 //!    beside them, above all on shared cores), the first schedule runs again. All ranks compare the same numbers: the
 //!    longest that any of them measured.
 
-use super::decision::{AutoError, Decision, Trial};
+use super::decision::{AutoError, Decision};
 use super::options::AutoOptions;
-use super::profile::{measured_profile, median};
+use super::profile::median;
 use super::request::{request, source_of};
 use super::switch::switch;
 use crate::cost::Profile;
@@ -172,7 +172,7 @@ impl AutoPipeline {
         let own = match &self.profile {
             Some(profile) => profile.clone(),
             None => {
-                measured_profile(self.pipeline.placement(), measured)?.with_links(self.pipeline.measure_links()?)?
+                StepReport::profile(self.pipeline.placement(), measured)?.with_links(self.pipeline.measure_links()?)?
             }
         };
         let own = own.with_skips(self.pipeline.plans.skips().to_vec())?;
@@ -189,7 +189,7 @@ impl AutoPipeline {
         let first = self.pipeline.plans.source().clone();
         self.switch(source_of(&planned, self.size))?;
         self.first = (self.options.trial > 0).then_some(first);
-        Ok(Decision::Switched { planned, before, seconds, trial: Trial { before: pass, after: None } })
+        Ok(Decision::Switched { planned, before, seconds, measured_before: pass, measured_after: None })
     }
 
     /// Keeps what is on trial, or goes back to what ran before.
@@ -197,16 +197,17 @@ impl AutoPipeline {
         let first = self.first.take();
         let after = self.pipeline.agree_on_longest(pass_seconds(measured))?;
         let decision = std::mem::replace(&mut self.decision, Decision::Measuring);
-        let (Decision::Switched { planned, before, seconds, trial }, Some(first)) = (decision, first) else {
+        let (Decision::Switched { planned, before, seconds, measured_before, .. }, Some(first)) = (decision, first)
+        else {
             return Ok(Decision::Fixed);
         };
-        let trial = Trial { after: Some(after), ..trial };
-        tracing::info!(before = trial.before, after, "passes compared");
-        if after <= trial.before {
-            return Ok(Decision::Switched { planned, before, seconds, trial });
+        tracing::info!(before = measured_before, after, "passes compared");
+        if after <= measured_before {
+            let measured_after = Some(after);
+            return Ok(Decision::Switched { planned, before, seconds, measured_before, measured_after });
         }
         self.switch(first)?;
-        Ok(Decision::Reverted { planned, running: before, seconds, trial })
+        Ok(Decision::Reverted { planned, running: before, seconds, measured_before, measured_after: after })
     }
 
     fn switch(&mut self, source: Source) -> Result<(), AutoError> {

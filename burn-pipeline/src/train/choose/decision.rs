@@ -30,8 +30,10 @@ pub enum Decision {
         before: String,
         /// Its predicted seconds.
         seconds: f64,
-        /// How long both were measured to take.
-        trial: Trial,
+        /// Seconds of a pass with the plan that ran before, the longest that any rank measured.
+        measured_before: f64,
+        /// The same with the chosen one; none until it has run long enough.
+        measured_after: Option<f64>,
     },
     /// The first schedule runs again: the best was measured to take longer.
     Reverted {
@@ -41,30 +43,13 @@ pub enum Decision {
         running: String,
         /// Its predicted seconds.
         seconds: f64,
-        /// How long both were measured to take.
-        trial: Trial,
+        /// Seconds of a pass with the plan that runs, the longest that any rank measured.
+        measured_before: f64,
+        /// The same with the one that was chosen.
+        measured_after: f64,
     },
     /// What runs is kept, as something failed on the way.
     Failed(AutoError),
-}
-
-/// Seconds of a pass as they were measured, the longest on any rank.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Trial {
-    /// With the plan that ran first.
-    pub before: f64,
-    /// With the one that was chosen; none until it has run long enough.
-    pub after: Option<f64>,
-}
-
-impl std::fmt::Display for Trial {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:.6} s a pass before, ", self.before)?;
-        match self.after {
-            Some(after) => write!(f, "{after:.6} s with the best"),
-            None => f.write_str("the best is still on trial"),
-        }
-    }
 }
 
 /// The decision and its reasons, in words.
@@ -78,12 +63,17 @@ impl std::fmt::Display for Decision {
                 writeln!(f, "{running} is kept, predicted {seconds:.6} s a pass: the best is not enough faster")?;
                 planned.fmt(f)
             }
-            Decision::Switched { planned, before, seconds, trial } => {
-                writeln!(f, "{before}, predicted {seconds:.6} s a pass, was left for the best; measured: {trial}")?;
+            Decision::Switched { planned, before, seconds, measured_before, measured_after } => {
+                write!(f, "{before}, predicted {seconds:.6} s a pass, was left for the best; measured: ")?;
+                match measured_after {
+                    Some(after) => writeln!(f, "{measured_before:.6} s a pass before, {after:.6} s with the best")?,
+                    None => writeln!(f, "{measured_before:.6} s a pass before, the best is still on trial")?,
+                }
                 planned.fmt(f)
             }
-            Decision::Reverted { planned, running, seconds, trial } => {
-                writeln!(f, "{running}, predicted {seconds:.6} s a pass, runs again; measured: {trial}")?;
+            Decision::Reverted { planned, running, seconds, measured_before, measured_after } => {
+                write!(f, "{running}, predicted {seconds:.6} s a pass, runs again; measured: ")?;
+                writeln!(f, "{measured_before:.6} s a pass before, {measured_after:.6} s with the best")?;
                 planned.fmt(f)
             }
         }

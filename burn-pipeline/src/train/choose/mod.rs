@@ -15,7 +15,6 @@ mod request;
 mod switch;
 
 pub use auto::AutoPipeline;
-pub use decision::{AutoError, Decision, Trial};
+pub use decision::{AutoError, Decision};
 pub use layers::{MeasureError, MeasuredLayers};
 pub use options::AutoOptions;
-pub use profile::measured_profile;

@@ -12,53 +12,55 @@ use crate::plan::{Action, Op, Placement};
 use crate::train::report::StepReport;
 use std::collections::HashMap;
 
-/// The profile that the timelines of some steps show.
-///
-/// Build the pipeline with `Builder::synchronize` where the device computes asynchronously; otherwise events show how
-/// long it took to submit work.
-///
-/// # Errors
-/// If a stage's forward was never run.
-pub fn measured_profile(placement: &Placement, steps: &[StepReport]) -> Result<Profile, ProfileError> {
-    let mut seconds: HashMap<(usize, Op), Vec<f64>> = HashMap::new();
-    let mut overlaps: HashMap<usize, Vec<f64>> = HashMap::new();
-    for event in steps.iter().flat_map(|step| &step.timeline.events) {
-        let took = event.end - event.start;
-        match event.action {
-            Action::Single(task) if task.op().is_compute() => {
-                seconds.entry((task.stage().index(), task.op())).or_default().push(took);
+impl StepReport {
+    /// The profile that the timelines of some steps show.
+    ///
+    /// Build the pipeline with `Builder::synchronize` where the device computes asynchronously; otherwise events show how
+    /// long it took to submit work.
+    ///
+    /// # Errors
+    /// If a stage's forward was never run.
+    pub fn profile(placement: &Placement, steps: &[StepReport]) -> Result<Profile, ProfileError> {
+        let mut seconds: HashMap<(usize, Op), Vec<f64>> = HashMap::new();
+        let mut overlaps: HashMap<usize, Vec<f64>> = HashMap::new();
+        for event in steps.iter().flat_map(|step| &step.timeline.events) {
+            let took = event.end - event.start;
+            match event.action {
+                Action::Single(task) if task.op().is_compute() => {
+                    seconds.entry((task.stage().index(), task.op())).or_default().push(took);
+                }
+                Action::Overlap(a, b) => {
+                    let forward = if a.op() == Op::Forward { a } else { b };
+                    overlaps.entry(forward.stage().index()).or_default().push(took);
+                }
+                Action::Single(_) | Action::Idle => {}
             }
-            Action::Overlap(a, b) => {
-                let forward = if a.op() == Op::Forward { a } else { b };
-                overlaps.entry(forward.stage().index()).or_default().push(took);
-            }
-            Action::Single(_) | Action::Idle => {}
         }
-    }
-    let mut cost = |index: usize, op: Op| seconds.get_mut(&(index, op)).map(|seconds| median(seconds));
-    let stage = |index: usize| {
-        let bytes = |of: fn(&StepReport) -> &[usize]| {
-            steps.iter().filter_map(|step| of(step).get(index).copied()).max().unwrap_or(0) as f64
+        let mut cost = |index: usize, op: Op| seconds.get_mut(&(index, op)).map(|seconds| median(seconds));
+        let stage = |index: usize| {
+            let bytes = |of: fn(&StepReport) -> &[usize]| {
+                steps.iter().filter_map(|step| of(step).get(index).copied()).max().unwrap_or(0) as f64
+            };
+            let held = steps.iter().filter_map(|step| step.activations.get(index).copied().flatten()).max();
+            let held = held.unwrap_or_default();
+            StageCost {
+                // NaN where it never ran, which `Profile::new` refuses.
+                forward: cost(index, Op::Forward).unwrap_or(f64::NAN),
+                input: cost(index, Op::BackwardInput),
+                weight: cost(index, Op::BackwardWeight),
+                backward: cost(index, Op::Backward),
+                overlap: overlaps.get_mut(&index).map(|seconds| median(seconds)),
+                activation_bytes: held.after_forward as f64,
+                recomputed_bytes: held.recomputed as f64,
+                freed_at_input_bytes: (held.after_forward + held.recomputed) as f64 - held.after_input as f64,
+                weight_bytes: bytes(|step| &step.weight_bytes),
+                message_bytes: bytes(|step| &step.message_bytes),
+                skip_bytes: bytes(|step| &step.skip_bytes),
+                ..StageCost::default()
+            }
         };
-        let held = steps.iter().filter_map(|step| step.activations.get(index).copied().flatten()).max();
-        let held = held.unwrap_or_default();
-        StageCost {
-            // NaN where it never ran, which `Profile::new` refuses.
-            forward: cost(index, Op::Forward).unwrap_or(f64::NAN),
-            input: cost(index, Op::BackwardInput),
-            weight: cost(index, Op::BackwardWeight),
-            backward: cost(index, Op::Backward),
-            overlap: overlaps.get_mut(&index).map(|seconds| median(seconds)),
-            activation_bytes: held.after_forward as f64,
-            recomputed_bytes: held.recomputed as f64,
-            freed_at_input_bytes: (held.after_forward + held.recomputed) as f64 - held.after_input as f64,
-            weight_bytes: bytes(|step| &step.weight_bytes),
-            message_bytes: bytes(|step| &step.message_bytes),
-            skip_bytes: bytes(|step| &step.skip_bytes),
-            ..StageCost::default()
-        }
-    };
-    Profile::new((0..placement.stages()).map(stage).collect(), LinkCosts::default())
+        Profile::new((0..placement.stages()).map(stage).collect(), LinkCosts::default())
+    }
 }
 
 pub(crate) fn median(values: &mut [f64]) -> f64 {
