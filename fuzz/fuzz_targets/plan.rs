@@ -1,0 +1,63 @@
+//! Any text: reading it as a plan gives a plan or an error, and what is read can be printed and read again,
+//! drawn, rewritten by every pass, checked and simulated, all without a panic.
+#![no_main]
+
+use burn_pipeline_plan::cost::{Profile, UniformCosts};
+use burn_pipeline_plan::pass::{self, Placing, WaitOptions};
+use burn_pipeline_plan::plan::{Action, CheckOptions, Plan, Transport};
+use burn_pipeline_plan::simulate::{SimulateOptions, simulate, unit_steps};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|text: &str| {
+    if let Ok(action) = text.parse::<Action>() {
+        assert_eq!(action.to_string().parse(), Ok(action));
+    }
+    if let Ok(plan) = Plan::from_csv("fuzz", text) {
+        let again = Plan::from_csv("fuzz", &plan.to_csv()).expect("a plan's own text is a plan");
+        assert_eq!(again.rows(), plan.rows());
+        let json = serde_json::to_string(&plan).expect("a plan can be stored");
+        assert_eq!(serde_json::from_str::<Plan>(&json).expect("a stored plan can be read"), plan);
+        rewrite(&plan);
+    }
+    if let Ok(plan) = serde_json::from_str::<Plan>(text) {
+        let json = serde_json::to_string(&plan).expect("a plan can be stored");
+        assert_eq!(serde_json::from_str::<Plan>(&json).expect("a stored plan can be read"), plan);
+        rewrite(&plan);
+    }
+});
+
+fn rewrite(plan: &Plan) {
+    // A placement of thousands of ranks is read from a short text, and its grid would take a long time.
+    if plan.ranks() <= 64 {
+        let _ = (plan.grid(), plan.excerpt(plan.ranks() / 2, 1));
+    }
+    let merged = pass::merge_backward(plan);
+    assert_eq!(pass::merge_backward(&merged), merged);
+    assert_eq!(plan.without_idle().without_idle(), plan.without_idle());
+    let reduced = pass::insert_reduce_grad(plan);
+    let _ = reduced.clone().check(&CheckOptions { activation_cap: Some(2.0), ..CheckOptions::default() });
+    let _ = pass::insert_unshard(&reduced, 1);
+    let Ok(sharded) = pass::insert_unshard(&reduced, 2) else { return };
+    let Ok(lowered) = pass::insert_transfers(&sharded) else { return };
+    let waits = pass::insert_waits(&lowered, &WaitOptions::all(Placing::Late));
+    for transport in [Transport::Rendezvous, Transport::Buffered(1), Transport::Unbounded] {
+        for plan in [&lowered, &waits] {
+            let options = CheckOptions { transport, received_cap: Some(3), ..CheckOptions::default() };
+            match plan.clone().check(&options) {
+                Ok(checked) => run(checked.plan(), transport),
+                Err(error) => drop(error.to_string()),
+            }
+        }
+    }
+}
+
+/// A checked plan runs to its end in the simulator, too.
+fn run(plan: &Plan, transport: Transport) {
+    let costs = UniformCosts::new(1.0, 1.0, 1.0).with_transfer(0.5);
+    let profile = Profile::uniform(plan.placement(), costs).expect("the costs are numbers");
+    for overlap in [false, true] {
+        let step = simulate(plan, &profile, &SimulateOptions { transport, overlap });
+        assert!(step.expect("a checked plan runs to its end").makespan.is_finite());
+    }
+    let _ = unit_steps(plan);
+}
