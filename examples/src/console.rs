@@ -3,7 +3,8 @@
 //! Guarantees: with `--log json`, standard output holds the steps' JSON lines and nothing else; only the leading rank
 //! prints.
 
-use crate::options::{LogFormat, Setup};
+use crate::options::LogFormat;
+use crate::setup::Setup;
 use crate::step_log::StepLog;
 use crate::traces::{TraceError, TracePaths};
 use crate::training::{Evaluation, Measured};

@@ -26,6 +26,7 @@ pub mod processes;
 pub mod program;
 pub mod random;
 pub mod saved;
+pub mod setup;
 pub mod step_log;
 pub mod traces;
 #[path = "../train_gpt.rs"]

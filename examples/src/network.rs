@@ -5,7 +5,7 @@
 
 #[cfg(feature = "nccl")]
 use crate::options::LinkName;
-use crate::options::Setup;
+use crate::setup::Setup;
 use burn_pipeline::link::{Launch, LaunchError, Link, TcpError, TcpLink};
 #[cfg(all(feature = "nccl", feature = "mpi"))]
 use burn_pipeline_mpi::{Mpi, MpiError};

@@ -10,9 +10,10 @@
 use crate::console::Console;
 use crate::moe::options::MoeOptionsError;
 use crate::network::{self, NetworkError};
-use crate::options::{LinkName, Setup};
+use crate::options::LinkName;
 use crate::options_error::OptionsError;
 use crate::processes::{self, LOST, ProcessesError};
+use crate::setup::Setup;
 use crate::traces::TraceError;
 use crate::training::TrainError;
 use burn_pipeline::link::{Launch, Link};

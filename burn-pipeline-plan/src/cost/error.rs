@@ -2,69 +2,37 @@
 
 use crate::plan::PlanError;
 
-/// Why numbers do not make a profile, or not one for this plan.
+/// Why numbers do not make a profile, or not one for this plan. `field` is the name of a number, and `value` what it is, as
+/// text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "field and value mean the same in every variant, and messages say what the rest is")]
 pub enum ProfileError {
     /// There is no stage.
     #[error("the profile lists no stage; give one entry a stage of the model")]
     NoStage,
     /// A number of a stage is negative, infinite or NaN.
     #[error("stage {stage}: `{field}` is {value}; it has to be zero or a positive number")]
-    Stage {
-        /// The stage.
-        stage: usize,
-        /// The name of the number.
-        field: &'static str,
-        /// The value, as text.
-        value: String,
-    },
+    Stage { stage: usize, field: &'static str, value: String },
     /// `I` frees more than is held.
     #[error("stage {stage}: `freed_at_input_bytes` is above `activation_bytes`; `I` cannot free more than is held")]
-    FreesTooMuch {
-        /// The stage.
-        stage: usize,
-    },
-    /// A link's number is negative, infinite or NaN.
+    FreesTooMuch { stage: usize },
+    /// A number of a link (`default`, or `FROM -> TO`) is negative, infinite or NaN.
     #[error("link {link}: `{field}` is {value}; it has to be {accepts}")]
-    LinkCost {
-        /// `default` or `FROM -> TO`.
-        link: String,
-        /// The name of the number.
-        field: &'static str,
-        /// The value, as text.
-        value: String,
-        /// The values that are accepted.
-        accepts: &'static str,
-    },
+    LinkCost { link: String, field: &'static str, value: String, accepts: &'static str },
     /// A uniform cost is negative, infinite or NaN.
     #[error("the uniform cost `{field}` is {value}; it has to be zero or a positive number")]
-    UniformCost {
-        /// The name of the number.
-        field: &'static str,
-        /// The value, as text.
-        value: String,
-    },
+    UniformCost { field: &'static str, value: String },
     /// The profile has another number of stages than the plan.
     #[error(
         "the profile has {profile} stages, but the plan has {plan}; profile the model with the plan's cut, or list one entry a stage"
     )]
-    Stages {
-        /// Stages of the profile.
-        profile: usize,
-        /// Stages of the plan (of one replica).
-        plan: usize,
-    },
+    Stages { profile: usize, plan: usize },
     /// There is no profile to take the median of.
     #[error("there is no profile to merge; give one a rank")]
     NoProfile,
     /// Profiles to be merged have different numbers of stages.
     #[error("one profile has {first} stages, another one {other}; measure all of them with the same cut")]
-    DifferentStages {
-        /// Stages of the first profile.
-        first: usize,
-        /// Stages of the first one that differs.
-        other: usize,
-    },
+    DifferentStages { first: usize, other: usize },
     /// A skip edge is refused.
     #[error(transparent)]
     Skip(#[from] PlanError),
@@ -73,14 +41,7 @@ pub enum ProfileError {
     DifferentSkips,
     /// A link names a rank that the plan does not have.
     #[error("the profile has a link {from} -> {to}, but the plan has {ranks} ranks, numbered from 0")]
-    NoSuchRank {
-        /// Sending rank.
-        from: usize,
-        /// Receiving rank.
-        to: usize,
-        /// Ranks of the plan.
-        ranks: usize,
-    },
+    NoSuchRank { from: usize, to: usize, ranks: usize },
     /// The text is not the JSON of a profile.
     #[error("the profile is not readable: {0}")]
     Json(String),

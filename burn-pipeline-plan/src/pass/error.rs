@@ -5,71 +5,39 @@ use crate::plan::waiting::listed;
 use crate::plan::{Action, CheckError, Waiting};
 use crate::simulate::SimulateError;
 
-/// Why a pass cannot rewrite a plan.
+/// Why a pass cannot rewrite a plan. `rank` and `step` (the index of the cell in the rank's row) give the place, and `action`
+/// is the cell.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[allow(
+    missing_docs,
+    reason = "rank, step and action mean the same in every variant, and messages say what the rest is"
+)]
 pub enum PassError {
-    /// Some ranks wait for values that are never computed.
+    /// Some ranks wait for values that are never computed: all that have not reached the ends of their rows, in rank order.
     #[error(
         "transfers cannot be placed: {}; reorder these rows so that what is needed is computed first",
         listed(waiting)
     )]
-    Stuck {
-        /// Every rank that has not reached the end of its row, in rank order.
-        waiting: Vec<Waiting>,
-    },
+    Stuck { waiting: Vec<Waiting> },
     /// A rank runs a stage that the placement puts on another rank, or on none.
     #[error(
         "rank {rank}, step {step}: {action} runs on a stage that {}; move it, or change the placement",
         placed.map_or("no rank holds".to_owned(), |r| format!("rank {r} holds"))
     )]
-    Misplaced {
-        /// The rank.
-        rank: usize,
-        /// Index of the cell in the rank's row.
-        step: usize,
-        /// The cell.
-        action: Action,
-        /// The rank that holds the stage, if any does.
-        placed: Option<usize>,
-    },
+    Misplaced { rank: usize, step: usize, action: Action, placed: Option<usize> },
     /// A microbatch number is beyond its route's count.
     #[error("rank {rank}, step {step}: {action} is beyond the route's {microbatches} microbatches")]
-    NoSuchMicrobatch {
-        /// The rank.
-        rank: usize,
-        /// Index of the cell in the rank's row.
-        step: usize,
-        /// The cell.
-        action: Action,
-        /// Microbatches of the route.
-        microbatches: usize,
-    },
+    NoSuchMicrobatch { rank: usize, step: usize, action: Action, microbatches: usize },
     /// The plan names far more microbatches than it has cells for, so that a dense table would be far larger than the plan.
     #[error(
         "the plan numbers {pairs} pairs of stage and microbatch but runs only {cells} cells; write the missing ones"
     )]
-    Sparse {
-        /// Pairs of stage and microbatch that a whole step has.
-        pairs: usize,
-        /// Cells in all rows.
-        cells: usize,
-    },
+    Sparse { pairs: usize, cells: usize },
     /// A cell needs more stages at once than may be unsharded.
     #[error(
         "rank {rank}, step {step}: {action} works on {needs} stages at once, above the bound of {max_active} unsharded stages; raise it"
     )]
-    TooFewActive {
-        /// The rank.
-        rank: usize,
-        /// Index of the cell in the rank's row.
-        step: usize,
-        /// The cell.
-        action: Action,
-        /// Stages that the cell works on.
-        needs: usize,
-        /// The bound given.
-        max_active: usize,
-    },
+    TooFewActive { rank: usize, step: usize, action: Action, needs: usize, max_active: usize },
     /// An overlap pass needs sends and receives to move, and the plan has none.
     #[error("the plan is not lowered; run `insert_transfers` first")]
     NotLowered,
@@ -86,10 +54,5 @@ pub enum PassError {
     #[error(
         "rank {rank}: after {action} was passed, the running memory count differs from a recount; please report the plan"
     )]
-    Recount {
-        /// The rank.
-        rank: usize,
-        /// The cell that was passed last.
-        action: Action,
-    },
+    Recount { rank: usize, action: Action },
 }

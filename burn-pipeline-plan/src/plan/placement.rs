@@ -107,6 +107,16 @@ impl Placement {
         Self::from_rule(PlacementKind::Bidirectional, ranks, ranks, 2, rule)
     }
 
+    /// The placement of this kind, with `chunks` stages a rank where the kind leaves that open. A free one is a loop.
+    pub fn of_kind(kind: PlacementKind, ranks: usize, chunks: usize) -> Result<Self, PlanError> {
+        match kind {
+            PlacementKind::V => Self::v(ranks),
+            PlacementKind::Wave => Self::wave(ranks, chunks),
+            PlacementKind::Bidirectional => Self::bidirectional(ranks),
+            PlacementKind::Loop | PlacementKind::Free => Self::looped(ranks, chunks),
+        }
+    }
+
     /// Any map: `rank_of_stage[s]` is the rank of stage `s`. Ranks may hold different numbers of stages.
     pub fn free(ranks: usize, rank_of_stage: Vec<usize>) -> Result<Self, PlanError> {
         Self::from_map(ranks, vec![rank_of_stage])

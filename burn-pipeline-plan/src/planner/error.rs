@@ -17,14 +17,7 @@ pub(super) enum DropReason {
     Cut(#[from] PartitionError),
     /// A rank would hold more than the cap.
     #[error("its fullest rank holds {peak:.4e} bytes, above the cap of {cap:.4e}")]
-    OverCap {
-        /// Bytes of the fullest rank.
-        peak: f64,
-        /// The cap.
-        cap: f64,
-        /// Seconds that the step would take.
-        makespan: f64,
-    },
+    OverCap { peak: f64, cap: f64, makespan: f64 },
     /// The synthesis made no schedule.
     #[error(transparent)]
     Synthesis(#[from] PlannerError),
@@ -47,6 +40,7 @@ pub(super) enum DropReason {
 
 /// Why the planner finds no plan.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum PlannerError {
     /// The request has no workload.
     #[error("there is no workload; give at least one number of microbatches with its costs")]
@@ -56,44 +50,22 @@ pub enum PlannerError {
     NoMicrobatch,
     /// There are no ranks, or more than a plan can have.
     #[error("{ranks} ranks; plans are made for 1 to 65535")]
-    Ranks {
-        /// Ranks asked for.
-        ranks: usize,
-    },
+    Ranks { ranks: usize },
     /// A number is negative, infinite or NaN.
     #[error("`{field}` is {value}; it has to be zero or a positive number")]
-    Amount {
-        /// The name of the number.
-        field: &'static str,
-        /// The value, as text.
-        value: String,
-    },
-    /// Every candidate was dropped.
+    Amount { field: &'static str, value: String },
+    /// Every candidate was dropped. `least_peak` has the least bytes of one that was above the cap, and the cap; `first` says
+    /// why the first one was dropped.
     #[error("none of {candidates} candidates can be used; {}", least(*least_peak, first))]
-    NothingFits {
-        /// Candidates that were looked at.
-        candidates: usize,
-        /// The least bytes of a candidate that was above the cap, and the cap; `None` if no candidate was.
-        least_peak: Option<(f64, f64)>,
-        /// Why the first one was dropped.
-        first: String,
-    },
+    NothingFits { candidates: usize, least_peak: Option<(f64, f64)>, first: String },
     /// A synthesis was not given one microbatch count for each route, or no microbatch.
     #[error("{counts:?} microbatches for {routes} routes; give one count a route, and at least one microbatch")]
-    Counts {
-        /// Counts given.
-        counts: Vec<usize>,
-        /// Routes of the placement.
-        routes: usize,
-    },
+    Counts { counts: Vec<usize>, routes: usize },
     /// A synthesis found no order that keeps every rank under the cap.
     #[error(
         "no order was found that holds at most {cap} bytes a rank: one microbatch at a time, or its messages, may need more; raise the cap or use more ranks"
     )]
-    NoOrderFits {
-        /// The cap.
-        cap: f64,
-    },
+    NoOrderFits { cap: f64 },
     /// The costs or links are refused: a number is not valid, or they do not fit the placement.
     #[error(transparent)]
     Profile(#[from] ProfileError),

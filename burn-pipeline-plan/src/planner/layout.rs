@@ -7,7 +7,7 @@
 use super::error::DropReason;
 use super::request::{Cut, Request};
 use crate::cost::{Layers, Partition, PartitionOptions, Profile, StageCost};
-use crate::plan::{Placement, PlacementKind, PlanError, StageId};
+use crate::plan::{Placement, PlacementKind, StageId};
 use rayon::prelude::*;
 
 /// States that the search for the best cut keeps: fewer than by default, since many cuts are searched.
@@ -18,18 +18,6 @@ const STATES: usize = 24;
 pub(super) struct Shape {
     pub(super) kind: PlacementKind,
     pub(super) chunks: usize,
-}
-
-impl Shape {
-    /// The placement of this shape.
-    pub(super) fn place(self, ranks: usize) -> Result<Placement, PlanError> {
-        match self.kind {
-            PlacementKind::V => Placement::v(ranks),
-            PlacementKind::Wave => Placement::wave(ranks, self.chunks),
-            PlacementKind::Bidirectional => Placement::bidirectional(ranks),
-            PlacementKind::Loop | PlacementKind::Free => Placement::looped(ranks, self.chunks),
-        }
-    }
 }
 
 /// A workload, cut and placed.
@@ -126,7 +114,7 @@ pub(super) fn layouts(request: &Request) -> (Vec<Layout>, Vec<RefusedLayout>) {
 
 fn layout(request: &Request, workload: usize, shape: Shape, cut: Cut) -> Result<Layout, DropReason> {
     let layers = &request.workloads[workload].layers;
-    let placement = shape.place(request.ranks)?;
+    let placement = Placement::of_kind(shape.kind, request.ranks, shape.chunks)?;
     let partition = match cut {
         Cut::Even => Partition::even(layers.len(), placement.stages())?,
         Cut::Optimal => best(layers, &placement, PartitionOptions::default())?,

@@ -80,25 +80,14 @@ pub struct Family {
 
 /// Why a schedule could not be built.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum ScheduleError {
     /// No family of that name.
     #[error("there is no schedule named `{name}`; known are {}", known.join(", "))]
-    UnknownName {
-        /// The name asked for.
-        name: String,
-        /// All names.
-        known: Vec<&'static str>,
-    },
-    /// The family cannot be built at this size.
+    UnknownName { name: String, known: Vec<&'static str> },
+    /// The family cannot be built at this size; `accepts` says what it would accept.
     #[error("{family} cannot be built for {size}: {accepts}")]
-    Unsupported {
-        /// The family.
-        family: &'static str,
-        /// The size asked for.
-        size: Size,
-        /// What it would accept.
-        accepts: String,
-    },
+    Unsupported { family: &'static str, size: Size, accepts: String },
     /// The placement or the rows do not make a plan.
     #[error(transparent)]
     Plan(#[from] PlanError),

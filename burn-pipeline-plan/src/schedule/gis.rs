@@ -45,23 +45,12 @@ impl Schedule for Gis {
         let family = self.family();
         family.check_size(size)?;
         let shortest = (size.ranks - 1).div_ceil(2);
-        let groups = match self.group {
-            None => Groups::even(size.microbatches, size.ranks),
-            Some(g) if g == 0 || (g < shortest && g < size.microbatches && size.chunks > 1) => {
-                let least = shortest.max(1);
-                return family.refuse(size,
-                    format!(
-                        "groups of {g} would wait for each other; it takes groups of at least {least}, or one group of all microbatches"
-                    ),
-                );
-            }
-            Some(g) => Groups::exact(size.microbatches, g, shortest),
-        };
+        let groups = Groups::asked(&family, size, self.group, shortest, shortest)?;
         build_grouped(family.name, size, groups, self.delayed_weight)
     }
 }
 
-/// The rows that GIS and GIS-H share.
+/// The rows that GIS, GIS-H and the interleaved zero bubble share.
 pub(super) fn build_grouped(
     name: &'static str,
     size: Size,

@@ -13,7 +13,7 @@
 //! In its row, the backward of pair k follows a forward. Over two changes of chunk, that forward depends on rank p-1's
 //! backward of pair `k - 2g + a(p-1) - 1`. There is no cycle if that pair comes before k, which holds for `2g >= a(p-1)`.
 
-use super::family::{ScheduleError, Size};
+use super::family::{Family, ScheduleError, Size};
 use crate::plan::{Action, Placement, Plan, StageId};
 use std::ops::Range;
 
@@ -44,6 +44,25 @@ impl Groups {
                 Self { head: (count, size), tail: (usize::from(rest > 0), rest) }
             }
             (count, rest) => Self { head: (count - 1, size), tail: (1, size + rest) },
+        }
+    }
+
+    /// The groups that a family's option asks for: about p, or exactly so many, a short remainder of them with the group
+    /// before it. Groups of fewer than `least` would wait for each other, unless one holds all microbatches.
+    pub(super) fn asked(
+        family: &Family,
+        size: Size,
+        group: Option<usize>,
+        least: usize,
+        remainder: usize,
+    ) -> Result<Self, ScheduleError> {
+        match group {
+            None => Ok(Self::even(size.microbatches, size.ranks)),
+            Some(g) if g == 0 || (g < least && g < size.microbatches && size.chunks > 1) => {
+                let accepts = format!("groups of at least {}, or one group of all microbatches", least.max(1));
+                family.refuse(size, format!("groups of {g} would wait for each other; it takes {accepts}"))
+            }
+            Some(g) => Ok(Self::exact(size.microbatches, g, remainder)),
         }
     }
 

@@ -42,19 +42,7 @@ impl Schedule for Interleaved1F1B {
     fn build(&self, size: Size) -> Result<Plan, ScheduleError> {
         let family = self.family();
         family.check_size(size)?;
-        let shortest = size.ranks - 1;
-        let groups = match self.group {
-            None => Groups::even(size.microbatches, size.ranks),
-            Some(g) if g == 0 || (g < shortest && g < size.microbatches && size.chunks > 1) => {
-                let least = shortest.max(1);
-                return family.refuse(size,
-                    format!(
-                        "groups of {g} would wait for each other; it takes groups of at least {least}, or one group of all microbatches"
-                    ),
-                );
-            }
-            Some(g) => Groups::exact(size.microbatches, g, size.ranks),
-        };
+        let groups = Groups::asked(&family, size, self.group, size.ranks - 1, size.ranks)?;
         let ahead = (size.chunks - 1) * groups.largest();
         interleave::plan(family.name, size, |rank| {
             interleave::row(groups, size, rank, ahead + 2 * (size.ranks - 1 - rank), Backward::Whole)

@@ -14,7 +14,8 @@
 //! Source: Qi et al., Zero Bubble Pipeline Parallelism (2023); order as PyTorch's `ScheduleInterleavedZeroBubble`.
 
 use super::family::{Chunks, Family, Schedule, ScheduleError, Size};
-use super::interleave::{self, Backward, Groups};
+use super::gis::build_grouped;
+use super::interleave::Groups;
 use crate::plan::{PlacementKind, Plan};
 
 /// The interleaved zero-bubble schedule.
@@ -35,9 +36,6 @@ impl Schedule for InterleavedZeroBubble {
     fn build(&self, size: Size) -> Result<Plan, ScheduleError> {
         self.family().check_size(size)?;
         let groups = Groups::even(size.microbatches, size.ranks);
-        let ahead = (size.chunks - 1) * groups.largest();
-        interleave::plan(self.family().name, size, |rank| {
-            interleave::row(groups, size, rank, ahead + size.ranks - 1 - rank, Backward::Split { lag: rank })
-        })
+        build_grouped(self.family().name, size, groups, true)
     }
 }

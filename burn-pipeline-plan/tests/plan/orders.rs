@@ -187,16 +187,6 @@ fn megatrons_group_of_all_microbatches_is_breadth_first_in_its_forwards() {
 }
 
 #[test]
-fn delayed_weights_turn_gis_into_interleaved_zero_bubble() {
-    for (ranks, chunks, microbatches) in [(4, 2, 8), (3, 3, 10), (8, 4, 5)] {
-        let size = Size { ranks, chunks, microbatches };
-        let gis = Gis { group: None, delayed_weight: true }.build(size).unwrap();
-        let zero_bubble = by_name("ZB1P").unwrap().build(size).unwrap();
-        assert_eq!(gis.rows(), zero_bubble.rows());
-    }
-}
-
-#[test]
 fn an_odd_microbatch_goes_the_first_way() {
     for name in ["DualPipe", "Chimera"] {
         let plan = by_name(name).unwrap().build(Size::new(4, 7)).unwrap();

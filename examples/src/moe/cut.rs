@@ -5,7 +5,7 @@
 
 use crate::cut::Cut;
 use crate::moe::gpt::{MoeGptConfig, MoeGptError};
-use crate::options::Setup;
+use crate::setup::Setup;
 use burn_pipeline::cost::{Dtype, Layers, Measure, Partition, PartitionError, PartitionOptions, Pattern};
 use burn_pipeline_moe::cost::MicrobatchSize;
 use clap::ValueEnum;

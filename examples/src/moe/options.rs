@@ -3,9 +3,10 @@
 use crate::moe::cut::{self, Balance, MoeCutError};
 use crate::moe::gpt::{Injection, MoeGptConfig, MoeGptError};
 use crate::moe::part_options::{MOST_BUCKETS, PartOptions};
-use crate::options::{Options, Setup};
+use crate::options::Options;
 use crate::options_error::OptionsError;
 use crate::saved::RunFlags;
+use crate::setup::Setup;
 use burn_pipeline_moe::auxiliary::AuxiliaryWeights;
 use burn_pipeline_moe::layers::{PatternError, parse_pattern};
 use burn_pipeline_moe::router::{Capacity, Scoring};

@@ -3,12 +3,12 @@
 use crate::costs::CostArguments;
 use crate::failure::Failure;
 use crate::files::write;
-use crate::source::PlanArguments;
-use crate::values::{amount, transport};
+use crate::source::{PlanArguments, TransferArguments};
+use crate::values::amount;
 use burn_pipeline_plan::pass::overlap::{OverlapOptions, OverlapPass, overlap};
 use burn_pipeline_plan::pass::{insert_transfers, insert_unshard};
-use burn_pipeline_plan::plan::{Plan, Transport};
-use burn_pipeline_plan::simulate::{SimulateOptions, simulate};
+use burn_pipeline_plan::plan::Plan;
+use burn_pipeline_plan::simulate::simulate;
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -19,12 +19,8 @@ pub(crate) struct Arguments {
     source: PlanArguments,
     #[command(flatten)]
     costs: CostArguments,
-    /// When a send is done: rendezvous (its receive is posted), buffered=K (K messages fit in a buffer) or unbounded.
-    #[arg(long, default_value = "rendezvous", value_parser = transport)]
-    transport: Transport,
-    /// Sends and receives without a wait of their own keep their ranks from computing.
-    #[arg(long)]
-    blocking: bool,
+    #[command(flatten)]
+    transfers: TransferArguments,
     /// Insert UNSHARD and RESHARD first; a rank keeps at most this many stages gathered.
     #[arg(long, value_name = "STAGES")]
     shard: Option<usize>,
@@ -70,7 +66,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Fai
     let (plan, profile) = arguments.costs.over(arguments.source.plan(&arguments.costs)?)?;
     let plan = lowered(arguments, plan)?;
     let options = OverlapOptions {
-        simulate: SimulateOptions { transport: arguments.transport, overlap: !arguments.blocking },
+        simulate: arguments.transfers.options(),
         extra_bytes: arguments.extra_bytes,
         reach: arguments.reach,
         group: arguments.group,

@@ -6,7 +6,7 @@
 
 use crate::failure::Failure;
 use crate::files::{read, write};
-use crate::values::{amount, positive};
+use crate::values::{amount, measure, placement, positive};
 use burn_pipeline_plan::cost::{
     Layers, LinkCosts, Measure, OptimalPartition, Partition, PartitionOptions, PartitionReport, Pattern,
 };
@@ -28,15 +28,15 @@ pub(crate) struct Arguments {
     /// Number of stages a rank.
     #[arg(long, value_name = "V", default_value_t = 1)]
     chunks: usize,
-    /// How stages are placed on ranks. V has 2 stages a rank, bidirectional 1 of each of two replicas.
-    #[arg(long, value_enum, default_value_t = Shape::Loop)]
-    placement: Shape,
+    /// How stages are placed on ranks: loop, v, wave or bidirectional. V has 2 stages a rank, bidirectional 1 of each of two replicas.
+    #[arg(long, default_value = "loop", value_parser = placement)]
+    placement: PlacementKind,
     /// How to cut the layers.
     #[arg(long, value_enum, default_value_t = By::Optimal)]
     by: By,
-    /// What weighted and optimal cuts balance.
-    #[arg(long, value_enum, default_value_t = Weight::Seconds)]
-    measure: Weight,
+    /// What weighted and optimal cuts balance: seconds, flops or parameters.
+    #[arg(long, default_value = "seconds", value_parser = measure)]
+    measure: Measure,
     /// Cut at these layers, counted from 0, instead of --by; each begins a stage (not listed: the first stage).
     #[arg(long, value_name = "L", value_delimiter = ',', conflicts_with = "by")]
     boundaries: Option<Vec<usize>>,
@@ -63,15 +63,6 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// How stages are placed on ranks.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum Shape {
-    Loop,
-    V,
-    Wave,
-    Bidirectional,
-}
-
 /// How to cut the layers.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum By {
@@ -83,42 +74,6 @@ enum By {
     Optimal,
     /// At the boundaries of the pattern in the file.
     Pattern,
-}
-
-/// What cuts balance.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Weight {
-    Seconds,
-    Flops,
-    Parameters,
-}
-
-impl Shape {
-    fn place(self, ranks: usize, chunks: usize) -> Result<Placement, Failure> {
-        let kind = match self {
-            Shape::Loop => PlacementKind::Loop,
-            Shape::V => PlacementKind::V,
-            Shape::Wave => PlacementKind::Wave,
-            Shape::Bidirectional => PlacementKind::Bidirectional,
-        };
-        let placed = match kind {
-            PlacementKind::V => Placement::v(ranks),
-            PlacementKind::Wave => Placement::wave(ranks, chunks),
-            PlacementKind::Bidirectional => Placement::bidirectional(ranks),
-            _ => Placement::looped(ranks, chunks),
-        };
-        placed.map_err(|error| Failure::Input(error.to_string()))
-    }
-}
-
-impl Weight {
-    fn measure(self) -> Measure {
-        match self {
-            Weight::Seconds => Measure::Seconds,
-            Weight::Flops => Measure::Flops,
-            Weight::Parameters => Measure::Parameters,
-        }
-    }
 }
 
 /// Reads layers, and the pattern if the file has one.
@@ -137,7 +92,8 @@ pub(crate) fn read_layers(path: &Path, rate: Option<f64>) -> Result<(Layers, Opt
 /// Cuts and reports.
 pub(crate) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Failure> {
     let (layers, pattern) = read_layers(&arguments.layers, arguments.rate)?;
-    let placement = arguments.placement.place(arguments.ranks, arguments.chunks)?;
+    let placement = Placement::of_kind(arguments.placement, arguments.ranks, arguments.chunks)
+        .map_err(|error| Failure::Input(error.to_string()))?;
     let (partition, best) = cut(arguments, &layers, pattern, &placement)?;
     let report = PartitionReport::new(&layers, &partition, &placement)?;
     let text = Pattern::new(&layers, &partition)?;
@@ -178,7 +134,7 @@ fn cut(
         let pattern: Pattern = text.parse().map_err(|error| Failure::Input(format!("--pattern: {error}")))?;
         return Ok((pattern.partition_of(layers)?, None));
     }
-    let (stages, measure) = (placement.stages(), arguments.measure.measure());
+    let (stages, measure) = (placement.stages(), arguments.measure);
     match (arguments.by, pattern) {
         (By::Even, _) => Ok((Partition::even(layers.len(), stages)?, None)),
         (By::Weighted, _) => {

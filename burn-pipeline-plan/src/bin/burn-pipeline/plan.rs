@@ -7,13 +7,12 @@
 use crate::failure::Failure;
 use crate::files::{read, write};
 use crate::partition::read_layers;
-use crate::values::{amount, positive, transport};
+use crate::source::TransferArguments;
+use crate::values::{amount, positive};
 use burn_pipeline_plan::cost::{Layers, LinkCost, LinkCosts, Profile};
-use burn_pipeline_plan::plan::Transport;
 use burn_pipeline_plan::planner::{
     Candidate, Cut, PassChoice, PlannerReport, Recompute, Request, Synthesis, Workload, best_plan,
 };
-use burn_pipeline_plan::simulate::SimulateOptions;
 use burn_pipeline_plan::trace::SvgOptions;
 use serde_json::{Value, json};
 use std::io::Write;
@@ -74,12 +73,8 @@ pub(crate) struct Arguments {
     /// Do not try plans without a pipeline (one device, data parallelism).
     #[arg(long)]
     pipeline_only: bool,
-    /// When a send is done: rendezvous (its receive is posted), buffered=K (K messages fit in a buffer) or unbounded.
-    #[arg(long, default_value = "rendezvous", value_parser = transport)]
-    transport: Transport,
-    /// Sends and receives keep their ranks from computing.
-    #[arg(long)]
-    blocking: bool,
+    #[command(flatten)]
+    transfers: TransferArguments,
     /// List the candidates that were dropped, and why.
     #[arg(long)]
     dropped: bool,
@@ -152,7 +147,7 @@ fn request(arguments: &Arguments) -> Result<Request, Failure> {
         passes: PassChoice::ALL.to_vec(),
         synthesis: (!arguments.no_synthesis).then(Synthesis::default),
         unpipelined: !arguments.pipeline_only,
-        simulate: SimulateOptions { transport: arguments.transport, overlap: !arguments.blocking },
+        simulate: arguments.transfers.options(),
     })
 }
 

@@ -3,11 +3,10 @@
 use crate::costs::CostArguments;
 use crate::failure::Failure;
 use crate::files::write;
-use crate::source::PlanArguments;
-use crate::values::transport;
+use crate::source::{PlanArguments, TransferArguments};
 use burn_pipeline_plan::pass::insert_transfers;
-use burn_pipeline_plan::plan::{Action, Plan, Transport};
-use burn_pipeline_plan::simulate::{Bounds, IdleCause, SimulateOptions, Simulation, simulate, unit_steps};
+use burn_pipeline_plan::plan::{Action, Plan};
+use burn_pipeline_plan::simulate::{Bounds, IdleCause, Simulation, simulate, unit_steps};
 use burn_pipeline_plan::trace::{SvgOptions, chrome};
 use serde_json::{Value, json};
 use std::io::Write;
@@ -20,12 +19,8 @@ pub(crate) struct Arguments {
     source: PlanArguments,
     #[command(flatten)]
     costs: CostArguments,
-    /// When a send is done: rendezvous (its receive is posted), buffered=K (K messages fit in a buffer) or unbounded.
-    #[arg(long, default_value = "rendezvous", value_parser = transport)]
-    transport: Transport,
-    /// Sends and receives keep their ranks from computing.
-    #[arg(long)]
-    blocking: bool,
+    #[command(flatten)]
+    transfers: TransferArguments,
     /// Print the report as one JSON object.
     #[arg(long)]
     json: bool,
@@ -53,7 +48,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Fai
         return print_unit_steps(&plan, out);
     }
     let (plan, profile) = arguments.costs.over(plan)?;
-    let options = SimulateOptions { transport: arguments.transport, overlap: !arguments.blocking };
+    let options = arguments.transfers.options();
     let step = simulate(&plan, &profile, &options)?;
     let bounds = Bounds::new(&plan, &profile)?;
     let track = step.track(title(&plan));

@@ -3,8 +3,10 @@
 use crate::costs::CostArguments;
 use crate::failure::Failure;
 use crate::files::read;
-use burn_pipeline_plan::plan::Plan;
+use crate::values::transport;
+use burn_pipeline_plan::plan::{Plan, Transport};
 use burn_pipeline_plan::schedule::{Chunks, Schedule, Size, ZbAuto, by_name};
+use burn_pipeline_plan::simulate::SimulateOptions;
 use std::path::{Path, PathBuf};
 
 /// Plans with more actions are refused, because they would take too much memory.
@@ -61,6 +63,23 @@ impl PlanArguments {
             ) => build(&*family(name, Some(costs))?, Wanted { ranks, chunks, microbatches }),
             _ => Err(Failure::Input("give --name, --ranks and --microbatches, or --plan".into())),
         }
+    }
+}
+
+/// The flags for how transfers behave.
+#[derive(clap::Args, Debug, Clone, Copy)]
+pub(crate) struct TransferArguments {
+    /// When a send is done: rendezvous (its receive is posted), buffered=K (K messages fit in a buffer) or unbounded.
+    #[arg(long, default_value = "rendezvous", value_parser = transport)]
+    transport: Transport,
+    /// Sends and receives without a wait of their own keep their ranks from computing.
+    #[arg(long)]
+    blocking: bool,
+}
+
+impl TransferArguments {
+    pub(crate) fn options(self) -> SimulateOptions {
+        SimulateOptions { transport: self.transport, overlap: !self.blocking }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Parsers of the values of flags.
 
-use burn_pipeline_plan::plan::Transport;
+use burn_pipeline_plan::cost::Measure;
+use burn_pipeline_plan::plan::{PlacementKind, Transport};
 
 /// Parses zero or a positive number: seconds, bytes or a factor.
 pub(crate) fn amount(text: &str) -> Result<f64, String> {
@@ -28,4 +29,18 @@ pub(crate) fn transport(text: &str) -> Result<Transport, String> {
         }
         _ => Err("write rendezvous, buffered=K or unbounded".into()),
     }
+}
+
+/// Parses a kind of placement.
+pub(crate) fn placement(text: &str) -> Result<PlacementKind, String> {
+    let kinds = [PlacementKind::Loop, PlacementKind::V, PlacementKind::Wave, PlacementKind::Bidirectional];
+    let found = kinds.into_iter().find(|kind| kind.to_string().eq_ignore_ascii_case(text));
+    found.ok_or_else(|| "write loop, v, wave or bidirectional".into())
+}
+
+/// Parses what cuts balance.
+pub(crate) fn measure(text: &str) -> Result<Measure, String> {
+    let measures = [Measure::Seconds, Measure::Flops, Measure::Parameters];
+    let found = measures.into_iter().find(|measure| format!("{measure:?}").eq_ignore_ascii_case(text));
+    found.ok_or_else(|| "write seconds, flops or parameters".into())
 }

@@ -61,9 +61,11 @@ impl Problem {
             let inside = bins.iter().enumerate().map(|(bin, held)| Share { bin, times: times(held) as f64 });
             inside.filter(|share| share.times > 0.0).collect()
         };
+        // Without a cap bytes do not count: cuts that differ in them alone are alike.
+        let factor = options.cap.map_or(0.0, |_| options.state_factor);
         Self {
             weight: prefix(layers, |layer| options.measure.of(layer)),
-            state: prefix(layers, |layer| layer.parameter_bytes() as f64 * options.state_factor),
+            state: prefix(layers, |layer| layer.parameter_bytes() as f64 * factor),
             activations: prefix(layers, |layer| layer.activation_bytes),
             cap: options.cap,
             held: options.held.clone(),
@@ -92,7 +94,7 @@ impl Problem {
 
     /// What a stage adds to one of its bins if it holds the layers `from..to`.
     pub(super) fn load(&self, stage: usize, share: Share, from: usize, to: usize) -> Load {
-        let held = self.held.get(stage).copied().unwrap_or(1.0);
+        let held = self.cap.map_or(0.0, |_| self.held.get(stage).copied().unwrap_or(1.0));
         let bytes = self.state[to] - self.state[from] + held * (self.activations[to] - self.activations[from]);
         Load { weight: share.times * (self.weight[to] - self.weight[from]) / self.routes, bytes: share.times * bytes }
     }
