@@ -29,11 +29,13 @@ pub(super) struct Chimera;
 impl Schedule for Chimera {
     fn family(&self) -> Family {
         Family {
-            name: "Chimera",
-            placement: PlacementKind::Bidirectional,
-            chunks: Chunks::Exactly(1),
             microbatches: "any m >= 1, with an even number of ranks",
-            source: "Li and Hoefler 2021, arXiv:2107.06925",
+            ..Family::new(
+                "Chimera",
+                PlacementKind::Bidirectional,
+                Chunks::Exactly(1),
+                "Li and Hoefler 2021, arXiv:2107.06925",
+            )
         }
     }
 

@@ -29,11 +29,13 @@ pub(super) struct DualPipe;
 impl Schedule for DualPipe {
     fn family(&self) -> Family {
         Family {
-            name: "DualPipe",
-            placement: PlacementKind::Bidirectional,
-            chunks: Chunks::Exactly(1),
             microbatches: "any m >= 1, with an even number of ranks (below 2p the order for 2p with the rest dropped)",
-            source: "DeepSeek-AI 2025, github.com/deepseek-ai/DualPipe",
+            ..Family::new(
+                "DualPipe",
+                PlacementKind::Bidirectional,
+                Chunks::Exactly(1),
+                "DeepSeek-AI 2025, github.com/deepseek-ai/DualPipe",
+            )
         }
     }
 

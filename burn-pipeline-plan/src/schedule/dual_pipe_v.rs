@@ -25,11 +25,13 @@ pub(super) struct DualPipeV;
 impl Schedule for DualPipeV {
     fn family(&self) -> Family {
         Family {
-            name: "DualPipeV",
-            placement: PlacementKind::V,
-            chunks: Chunks::Exactly(2),
             microbatches: "any m >= 1 (below 2p the order for 2p with the rest dropped)",
-            source: "DeepSeek-AI and Sea AI Lab 2025; PyTorch 2.15 ScheduleDualPipeV",
+            ..Family::new(
+                "DualPipeV",
+                PlacementKind::V,
+                Chunks::Exactly(2),
+                "DeepSeek-AI and Sea AI Lab 2025; PyTorch 2.15 ScheduleDualPipeV",
+            )
         }
     }
 

@@ -94,6 +94,11 @@ pub enum ScheduleError {
 }
 
 impl Family {
+    /// A family that takes any number of microbatches from 1.
+    pub const fn new(name: &'static str, placement: PlacementKind, chunks: Chunks, source: &'static str) -> Self {
+        Self { name, placement, chunks, microbatches: "any m >= 1", source }
+    }
+
     /// Refuses a size that no family can build: nothing to place, nothing to run, too much to number or to hold.
     ///
     /// # Errors
@@ -200,13 +205,7 @@ impl Family {
 ///
 /// impl Schedule for OneByOne {
 ///     fn family(&self) -> Family {
-///         Family {
-///             name: "OneByOne",
-///             placement: PlacementKind::Loop,
-///             chunks: Chunks::Exactly(1),
-///             microbatches: "any m >= 1",
-///             source: "this example",
-///         }
+///         Family::new("OneByOne", PlacementKind::Loop, Chunks::Exactly(1), "this example")
 ///     }
 ///
 ///     fn build(&self, size: Size) -> Result<Plan, ScheduleError> {

@@ -39,13 +39,7 @@ impl ForwardOnly {
 
 impl Schedule for ForwardOnly {
     fn family(&self) -> Family {
-        Family {
-            name: "ForwardOnly",
-            placement: PlacementKind::Loop,
-            chunks: Chunks::Any,
-            microbatches: "any m >= 1",
-            source: "PyTorch _ScheduleForwardOnly",
-        }
+        Family::new("ForwardOnly", PlacementKind::Loop, Chunks::Any, "PyTorch _ScheduleForwardOnly")
     }
 
     fn build(&self, size: Size) -> Result<Plan, ScheduleError> {

@@ -32,13 +32,7 @@ pub struct Gis {
 
 impl Schedule for Gis {
     fn family(&self) -> Family {
-        Family {
-            name: "GIS",
-            placement: PlacementKind::Loop,
-            chunks: Chunks::Any,
-            microbatches: "any m >= 1",
-            source: "Wan et al. 2025, PipeOffload, arXiv:2503.01328",
-        }
+        Family::new("GIS", PlacementKind::Loop, Chunks::Any, "Wan et al. 2025, PipeOffload, arXiv:2503.01328")
     }
 
     fn build(&self, size: Size) -> Result<Plan, ScheduleError> {

@@ -24,13 +24,7 @@ pub(super) struct GisH;
 
 impl Schedule for GisH {
     fn family(&self) -> Family {
-        Family {
-            name: "GISH",
-            placement: PlacementKind::Loop,
-            chunks: Chunks::Any,
-            microbatches: "any m >= 1",
-            source: "Wan et al. 2025, PipeOffload, arXiv:2503.01328",
-        }
+        Family::new("GISH", PlacementKind::Loop, Chunks::Any, "Wan et al. 2025, PipeOffload, arXiv:2503.01328")
     }
 
     fn build(&self, size: Size) -> Result<Plan, ScheduleError> {

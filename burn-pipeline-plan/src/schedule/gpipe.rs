@@ -18,13 +18,7 @@ pub struct GPipe;
 
 impl Schedule for GPipe {
     fn family(&self) -> Family {
-        Family {
-            name: "GPipe",
-            placement: PlacementKind::Loop,
-            chunks: Chunks::Exactly(1),
-            microbatches: "any m >= 1",
-            source: "Huang et al. 2019, arXiv:1811.06965",
-        }
+        Family::new("GPipe", PlacementKind::Loop, Chunks::Exactly(1), "Huang et al. 2019, arXiv:1811.06965")
     }
 
     fn build(&self, size: Size) -> Result<Plan, ScheduleError> {

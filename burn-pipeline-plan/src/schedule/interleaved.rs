@@ -30,13 +30,7 @@ pub struct Interleaved1F1B {
 
 impl Schedule for Interleaved1F1B {
     fn family(&self) -> Family {
-        Family {
-            name: "Interleaved1F1B",
-            placement: PlacementKind::Loop,
-            chunks: Chunks::Any,
-            microbatches: "any m >= 1",
-            source: "Narayanan et al. 2021, arXiv:2104.04473",
-        }
+        Family::new("Interleaved1F1B", PlacementKind::Loop, Chunks::Any, "Narayanan et al. 2021, arXiv:2104.04473")
     }
 
     fn build(&self, size: Size) -> Result<Plan, ScheduleError> {

@@ -24,13 +24,12 @@ pub(super) struct InterleavedZeroBubble;
 
 impl Schedule for InterleavedZeroBubble {
     fn family(&self) -> Family {
-        Family {
-            name: "InterleavedZeroBubble",
-            placement: PlacementKind::Loop,
-            chunks: Chunks::Any,
-            microbatches: "any m >= 1",
-            source: "Qi et al. 2023, arXiv:2401.10241; PyTorch ScheduleInterleavedZeroBubble",
-        }
+        Family::new(
+            "InterleavedZeroBubble",
+            PlacementKind::Loop,
+            Chunks::Any,
+            "Qi et al. 2023, arXiv:2401.10241; PyTorch ScheduleInterleavedZeroBubble",
+        )
     }
 
     fn build(&self, size: Size) -> Result<Plan, ScheduleError> {

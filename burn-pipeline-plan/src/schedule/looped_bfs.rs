@@ -23,13 +23,7 @@ pub(super) struct LoopedBfs;
 
 impl Schedule for LoopedBfs {
     fn family(&self) -> Family {
-        Family {
-            name: "LoopedBFS",
-            placement: PlacementKind::Loop,
-            chunks: Chunks::Any,
-            microbatches: "any m >= 1",
-            source: "Lamy-Poirier 2022, arXiv:2211.05953",
-        }
+        Family::new("LoopedBFS", PlacementKind::Loop, Chunks::Any, "Lamy-Poirier 2022, arXiv:2211.05953")
     }
 
     fn build(&self, size: Size) -> Result<Plan, ScheduleError> {

@@ -22,13 +22,7 @@ pub struct OneFOneB;
 
 impl Schedule for OneFOneB {
     fn family(&self) -> Family {
-        Family {
-            name: "1F1B",
-            placement: PlacementKind::Loop,
-            chunks: Chunks::Exactly(1),
-            microbatches: "any m >= 1",
-            source: "Narayanan et al. 2021, arXiv:2006.09503",
-        }
+        Family::new("1F1B", PlacementKind::Loop, Chunks::Exactly(1), "Narayanan et al. 2021, arXiv:2006.09503")
     }
 
     fn build(&self, size: Size) -> Result<Plan, ScheduleError> {

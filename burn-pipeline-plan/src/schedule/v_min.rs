@@ -23,13 +23,7 @@ pub(super) struct VMin;
 
 impl Schedule for VMin {
     fn family(&self) -> Family {
-        Family {
-            name: "VMin",
-            placement: PlacementKind::V,
-            chunks: Chunks::Exactly(2),
-            microbatches: "any m >= 1",
-            source: "Qi et al. 2024, arXiv:2405.15362",
-        }
+        Family::new("VMin", PlacementKind::V, Chunks::Exactly(2), "Qi et al. 2024, arXiv:2405.15362")
     }
 
     fn build(&self, size: Size) -> Result<Plan, ScheduleError> {

@@ -23,13 +23,7 @@ pub(super) struct ZbH1;
 
 impl Schedule for ZbH1 {
     fn family(&self) -> Family {
-        Family {
-            name: "ZBH1",
-            placement: PlacementKind::Loop,
-            chunks: Chunks::Exactly(1),
-            microbatches: "any m >= 1",
-            source: "Qi et al. 2023, arXiv:2401.10241",
-        }
+        Family::new("ZBH1", PlacementKind::Loop, Chunks::Exactly(1), "Qi et al. 2023, arXiv:2401.10241")
     }
 
     fn build(&self, size: Size) -> Result<Plan, ScheduleError> {

@@ -22,13 +22,7 @@ pub(super) struct ZbH2;
 
 impl Schedule for ZbH2 {
     fn family(&self) -> Family {
-        Family {
-            name: "ZBH2",
-            placement: PlacementKind::Loop,
-            chunks: Chunks::Exactly(1),
-            microbatches: "any m >= 1",
-            source: "Qi et al. 2023, arXiv:2401.10241",
-        }
+        Family::new("ZBH2", PlacementKind::Loop, Chunks::Exactly(1), "Qi et al. 2023, arXiv:2401.10241")
     }
 
     fn build(&self, size: Size) -> Result<Plan, ScheduleError> {

@@ -31,11 +31,13 @@ pub(super) struct ZbvZeroBubble;
 impl Schedule for ZbvZeroBubble {
     fn family(&self) -> Family {
         Family {
-            name: "ZBVZeroBubble",
-            placement: PlacementKind::V,
-            chunks: Chunks::Exactly(2),
             microbatches: "any m >= 1 (below 2p-1 the order for 2p-1 with the rest dropped)",
-            source: "Qi et al. 2023, arXiv:2401.10241; PyTorch ScheduleZBVZeroBubble",
+            ..Family::new(
+                "ZBVZeroBubble",
+                PlacementKind::V,
+                Chunks::Exactly(2),
+                "Qi et al. 2023, arXiv:2401.10241; PyTorch ScheduleZBVZeroBubble",
+            )
         }
     }
 

@@ -46,7 +46,7 @@ fn every_configuration_takes_the_steps_that_pytorch_counts() {
 }
 
 #[test]
-fn what_the_seed_does_not_know_is_refused() {
+fn what_pytorchs_function_does_not_know_is_refused() {
     let refuse = |text: &str| unit_steps(&Plan::from_csv("t", text).unwrap()).unwrap_err();
     assert!(matches!(refuse("0UNSHARD,0F0\n"), SimulateError::Unsupported { rank: 0, .. }));
     let error = refuse("0F0,0F1,(0F2;0B0)OVERLAP_F_B\n");

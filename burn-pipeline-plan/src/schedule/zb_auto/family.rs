@@ -8,13 +8,12 @@ use crate::schedule::interleave;
 
 impl Schedule for ZbAuto {
     fn family(&self) -> Family {
-        Family {
-            name: "ZBAuto",
-            placement: PlacementKind::Loop,
-            chunks: Chunks::Exactly(1),
-            microbatches: "any m >= 1",
-            source: "Qi et al. 2023, arXiv:2401.10241 (ZB-1P, ZB-2P)",
-        }
+        Family::new(
+            "ZBAuto",
+            PlacementKind::Loop,
+            Chunks::Exactly(1),
+            "Qi et al. 2023, arXiv:2401.10241 (ZB-1P, ZB-2P)",
+        )
     }
 
     fn build(&self, size: Size) -> Result<Plan, ScheduleError> {

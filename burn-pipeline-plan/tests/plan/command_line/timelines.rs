@@ -51,7 +51,7 @@ fn simulate_takes_plans_and_profiles_from_files() {
 fn simulate_prints_the_unit_steps() {
     let steps = print("simulate --name 1F1B --ranks 2 --microbatches 1 --unit-steps");
     assert_eq!(steps, "0F0,0SEND_F0,,,0RECV_B0,0B0\n,1RECV_F0,1F0,1B0,1SEND_B0\n");
-    // Fused actions are split, which the seed's function needs.
+    // Fused actions are split, which PyTorch's function needs.
     let steps = print("simulate --name DualPipeV --ranks 2 --microbatches 4 --unit-steps");
     assert!(!steps.contains("OVERLAP") && steps.contains("0SEND_F3"), "{steps}");
 }
