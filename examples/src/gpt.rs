@@ -171,13 +171,6 @@ impl GptConfig {
         let block = 4 * d + (3 * d * d + 3 * d) + (d * d + d) + (4 * d * d + 4 * d) + (4 * d * d + d);
         self.layers * block + (v + self.seq) * d + 2 * d + d * v + v
     }
-
-    /// Floating-point operations of a forward and a backward over one token, by the usual count: six a weight,
-    /// and attention's products.
-    pub fn flops_per_token(&self) -> f64 {
-        let (d, s, l, v) = (self.d_model as f64, self.seq as f64, self.layers as f64, self.vocab as f64);
-        6.0 * (l * 12.0 * d * d + d * v) + 12.0 * l * s * d
-    }
 }
 
 /// The usual small normal initial values of GPT-2.

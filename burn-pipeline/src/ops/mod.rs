@@ -1,6 +1,6 @@
 //! Tensor operations beneath a stage that Burn's autodiff does not have: seeded backwards, deferred weight gradients.
 //!
-//! [`PipelineOps`] is a backend extension: one trait, implemented for every backend and for autodiff over it,
+//! `PipelineOps` is a backend extension: one trait, implemented for every backend and for autodiff over it,
 //! so that a `Tensor` of any device reaches it through Burn's dispatch. `seed` holds the first, `deferred`
 //! the second.
 

@@ -128,7 +128,7 @@ impl<P: Peers> Endpoint<P> {
     /// Waits until `take` gives what was received from a rank; `what` names it in the error.
     ///
     /// # Errors
-    /// As [`Mailbox::wait`].
+    /// With the first failure, or if the deadline passes.
     pub fn wait_for<T>(
         &self,
         from: usize,
