@@ -43,6 +43,7 @@ impl FromStr for Cut {
 
 /// Why there is no cut.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum CutError {
     /// The layers cannot be measured.
     #[error("the layers cannot be measured: {0}")]
@@ -52,30 +53,13 @@ pub enum CutError {
     Partition(#[from] PartitionError),
     /// The text is of another model.
     #[error("--cut has the layers {given}, and the model is {model} (embedding, blocks, head)")]
-    OtherModel {
-        /// Kinds of the text.
-        given: String,
-        /// Kinds of the model.
-        model: String,
-    },
+    OtherModel { given: String, model: String },
     /// The costs are of another model.
     #[error("{} holds {found} layers, and the model has {layers}; measure anew into another file", path.display())]
-    OtherCosts {
-        /// The file.
-        path: PathBuf,
-        /// Layers in it.
-        found: usize,
-        /// Layers of the model.
-        layers: usize,
-    },
+    OtherCosts { path: PathBuf, found: usize, layers: usize },
     /// The number of stages is another.
     #[error("--cut makes {cut} stages, and the schedule runs {stages}")]
-    Stages {
-        /// Stages of the cut.
-        cut: usize,
-        /// Stages of the schedule.
-        stages: usize,
-    },
+    Stages { cut: usize, stages: usize },
     /// Every process would measure something else.
     #[error(
         "where ranks are processes, an optimal cut needs costs that all processes read; write them with --costs FILE and --link threads first"
@@ -83,12 +67,7 @@ pub enum CutError {
     NoCosts,
     /// The file of costs cannot be read or written.
     #[error("{}: {source}", path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// What the system says.
-        source: std::io::Error,
-    },
+    File { path: PathBuf, source: std::io::Error },
 }
 
 impl Cut {

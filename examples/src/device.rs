@@ -18,21 +18,14 @@ pub enum DeviceName {
 
 /// Why a device cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum DeviceError {
     /// The backend was not compiled in.
     #[error("--device {name} is not in this build (it has {}); build with --features {name}", present().join(", "))]
-    NotCompiledIn {
-        /// The backend.
-        name: &'static str,
-    },
+    NotCompiledIn { name: &'static str },
     /// The backend finds no device, or cannot use it.
     #[error("--device {name} does not work on this machine: {message}")]
-    NotThere {
-        /// The backend.
-        name: &'static str,
-        /// What it says.
-        message: String,
-    },
+    NotThere { name: &'static str, message: String },
 }
 
 impl DeviceName {

@@ -11,59 +11,32 @@ use std::path::PathBuf;
 
 /// Why the flags do not describe a run.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum OptionsError {
     /// No such schedule, or not at this size.
     #[error(transparent)]
     Schedule(#[from] ScheduleError),
     /// The plan's file cannot be read.
     #[error("the plan {} cannot be read: {source}", path.display())]
-    ReadPlan {
-        /// The file.
-        path: PathBuf,
-        /// What the system says.
-        source: std::io::Error,
-    },
+    ReadPlan { path: PathBuf, source: std::io::Error },
     /// The plan's file holds no plan.
     #[error("{} is not a plan: {source}", path.display())]
-    ParsePlan {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        source: PlanError,
-    },
+    ParsePlan { path: PathBuf, source: PlanError },
     /// The plan only evaluates.
     #[error("{plan} runs forwards alone, so it trains nothing; choose a schedule with backwards, such as 1F1B")]
-    NoBackward {
-        /// The plan's name.
-        plan: String,
-    },
+    NoBackward { plan: String },
     /// A file's plan runs a fixed number of microbatches.
     #[error("the plan runs {microbatches} microbatches, more than the {batch} windows of a batch; raise --batch")]
-    BatchTooSmall {
-        /// Microbatches of the plan.
-        microbatches: usize,
-        /// Windows of a batch.
-        batch: usize,
-    },
+    BatchTooSmall { microbatches: usize, batch: usize },
     /// A replica without a window.
     #[error("--data-parallel {replicas} needs a --batch of at least {}", replicas * microbatches)]
-    Replicas {
-        /// Replicas.
-        replicas: usize,
-        /// The least microbatches of each.
-        microbatches: usize,
-    },
+    Replicas { replicas: usize, microbatches: usize },
     /// Sharding over one replica.
     #[error("--sharded needs --data-parallel of at least 2")]
     Sharded,
     /// Heads of unequal width.
     #[error("--heads {heads} does not divide --d-model {d_model}")]
-    Heads {
-        /// Attention heads.
-        heads: usize,
-        /// Width.
-        d_model: usize,
-    },
+    Heads { heads: usize, d_model: usize },
     /// The window is longer than the text.
     #[error(transparent)]
     Corpus(#[from] TooShort),

@@ -5,6 +5,7 @@ use burn_pipeline::link::{LinkError, TcpError};
 
 /// The errors of links over NCCL.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum NcclError {
     /// There is no CUDA driver.
     #[error("there is no CUDA driver on this machine (libcuda.so); use MPI, TCP or threads here")]
@@ -14,21 +15,15 @@ pub enum NcclError {
         "libnccl.so is not found; put its folder into LD_LIBRARY_PATH (where there is only libnccl.so.2, make a link of the first name to it)"
     )]
     NoLibrary,
-    /// NCCL is too old.
+    /// NCCL is too old; it counts 2.18.0 as 21800.
     #[error("NCCL's version is {version}, and 21800 (2.18) or newer is needed")]
-    Old {
-        /// The version, as NCCL counts: 21800 is 2.18.0.
-        version: i32,
-    },
+    Old { version: i32 },
     /// The driver lacks events over a whole context.
     #[error("the driver has no events over a whole context (CUDA 12.5 or newer does); choose Ordering::Host")]
     NoContextEvents,
     /// The device is not a CUDA device.
     #[error("{device} is not a CUDA device of this build; pass Device::cuda(index)")]
-    NoCudaDevice {
-        /// The device that was passed.
-        device: String,
-    },
+    NoCudaDevice { device: String },
     /// The ranks could not connect.
     #[error(transparent)]
     Connect(#[from] TcpError),
@@ -40,44 +35,20 @@ pub enum NcclError {
     Thread(String),
     /// A call of the driver failed.
     #[error("{what}: {error}")]
-    Driver {
-        /// The call.
-        what: &'static str,
-        /// The driver's or NCCL's error.
-        error: String,
-    },
+    Driver { what: &'static str, error: String },
     /// A call of NCCL failed, or NCCL reported an error later.
     #[error("NCCL, {what}: {error} (NCCL_DEBUG=WARN says more)")]
-    Failed {
-        /// The call.
-        what: &'static str,
-        /// The driver's or NCCL's error.
-        error: String,
-    },
+    Failed { what: &'static str, error: String },
     /// A timeout passed.
     #[error("{what} did not end in time; is every rank running, and does NCCL_SOCKET_IFNAME name the right network?")]
-    Timeout {
-        /// The call that did not end.
-        what: &'static str,
-    },
-    /// Another rank failed meanwhile.
+    Timeout { what: &'static str },
+    /// Another rank failed meanwhile, and the call was given up.
     #[error("{what} was given up: {reason}")]
-    Stopped {
-        /// The call that was given up.
-        what: &'static str,
-        /// The reason.
-        reason: String,
-    },
+    Stopped { what: &'static str, reason: String },
     /// NCCL cannot add elements of this type.
     #[error("NCCL cannot add elements of {dtype:?}; cast them")]
-    Elements {
-        /// The element type.
-        dtype: DType,
-    },
+    Elements { dtype: DType },
     /// A tensor's memory cannot be accessed.
     #[error("a tensor's memory cannot be accessed: {error}")]
-    Memory {
-        /// CubeCL's error.
-        error: String,
-    },
+    Memory { error: String },
 }

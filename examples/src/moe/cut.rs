@@ -23,6 +23,7 @@ pub enum Balance {
 
 /// Why there is no cut.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum MoeCutError {
     /// The model cannot be cut so.
     #[error("--balance: {0}")]
@@ -41,20 +42,10 @@ pub enum MoeCutError {
     Twice,
     /// The text is of another model.
     #[error("--cut has the blocks {given}, and the model is {model}; write those of --pattern, repeated to --layers")]
-    OtherModel {
-        /// Blocks of the text.
-        given: String,
-        /// Blocks of the model.
-        model: String,
-    },
+    OtherModel { given: String, model: String },
     /// The number of stages is another.
     #[error("--cut makes {cut} stages, and the schedule runs {stages}")]
-    Stages {
-        /// Stages of the cut.
-        cut: usize,
-        /// Stages of the schedule.
-        stages: usize,
-    },
+    Stages { cut: usize, stages: usize },
 }
 
 /// FLOPs a second that seconds are estimated at; a cut does not depend on it.

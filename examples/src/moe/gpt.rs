@@ -116,6 +116,7 @@ pub struct MoeGptConfig {
 
 /// Why there is no such model, or no such part of it.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum MoeGptError {
     /// The pattern is none.
     #[error(transparent)]
@@ -128,12 +129,7 @@ pub enum MoeGptError {
     Boundaries(#[from] PartitionError),
     /// The cut is of another number of stages than the plan.
     #[error("the model is cut into {cut} stages, and the plan has {stages}; give one boundary fewer than stages")]
-    Stages {
-        /// Stages of the cut.
-        cut: usize,
-        /// Stages of the plan.
-        stages: usize,
-    },
+    Stages { cut: usize, stages: usize },
 }
 
 /// What the loss observed of one microbatch, by meaning.

@@ -135,6 +135,7 @@ pub struct MoeRunFlags {
 
 /// Why the flags do not describe a run.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum MoeOptionsError {
     /// What `train_gpt` would refuse too.
     #[error(transparent)]
@@ -150,37 +151,19 @@ pub enum MoeOptionsError {
     Cut(#[from] MoeCutError),
     /// Windows are too short for so many tokens ahead.
     #[error("--ahead {ahead} predicts {} tokens after the next one, which --seq {seq} has no room for", ahead.len())]
-    Ahead {
-        /// The letters.
-        ahead: String,
-        /// Bytes of a window.
-        seq: usize,
-    },
+    Ahead { ahead: String, seq: usize },
     /// Buckets that hashes of 32 bits cannot number.
     #[error("--ngram {buckets} is more than {MOST_BUCKETS} rows")]
-    Buckets {
-        /// Rows of a table.
-        buckets: usize,
-    },
+    Buckets { buckets: usize },
     /// Tokens cannot go to so many experts.
     #[error("--top-k {top_k} is not between 1 and --experts {experts}")]
-    TopK {
-        /// Experts a token goes to.
-        top_k: usize,
-        /// Experts of a block.
-        experts: usize,
-    },
+    TopK { top_k: usize, experts: usize },
     /// A width of zero.
     #[error("--d-hidden is at least 1")]
     Width,
     /// A factor or weight that is no size.
     #[error("--{flag} {value} is not a finite number of at least 0")]
-    Size {
-        /// The flag.
-        flag: &'static str,
-        /// Its value.
-        value: f64,
-    },
+    Size { flag: &'static str, value: f64 },
 }
 
 impl AsRef<Setup> for MoeSetup {

@@ -11,53 +11,27 @@ pub enum Split {
     Replicate,
 }
 
-/// The reason for which a batch cannot be cut, or outputs cannot be joined.
+/// The reason for which a batch cannot be cut, or outputs cannot be joined. `what` is the input, the target, or an extra by
+/// name, and `tensor` its place there, from 0.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum MicrobatchError {
     /// The number of split rules is not the number of tensors.
     #[error("{what} holds {tensors} tensor(s), but {splits} split rule(s) were given; give one a tensor")]
-    SplitCount {
-        /// Input, target or an extra's name.
-        what: String,
-        /// Tensors there.
-        tensors: usize,
-        /// Rules given.
-        splits: usize,
-    },
+    SplitCount { what: String, tensors: usize, splits: usize },
     /// The dimension to cut does not exist.
     #[error(
         "tensor {tensor} of {what} has rank {rank} and cannot be cut along dimension {dim}; name an existing one or `Split::Replicate`"
     )]
-    NoSuchDim {
-        /// Input, target or an extra's name.
-        what: String,
-        /// Which tensor, from 0.
-        tensor: usize,
-        /// Its rank.
-        rank: usize,
-        /// The dimension asked for.
-        dim: usize,
-    },
+    NoSuchDim { what: String, tensor: usize, rank: usize, dim: usize },
     /// Tensors disagree on the number of samples.
     #[error(
         "tensor {tensor} of {what} has {got} samples along the dimension to cut, others have {expected}; all must agree"
     )]
-    SampleCount {
-        /// Input, target or an extra's name.
-        what: String,
-        /// Which tensor, from 0.
-        tensor: usize,
-        /// Samples it has.
-        got: usize,
-        /// Samples of the others.
-        expected: usize,
-    },
+    SampleCount { what: String, tensor: usize, got: usize, expected: usize },
     /// Split rules for something that the batch does not hold.
     #[error("split rules were given for {what}, which the batch does not hold; check its name, or add it")]
-    SplitOfNothing {
-        /// The target, or an extra's name.
-        what: String,
-    },
+    SplitOfNothing { what: String },
     /// Nothing can be cut.
     #[error("the batch has no tensor to cut along a dimension, so it has no samples; give at least one a `Split::Dim`")]
     NothingToCut,
@@ -66,20 +40,10 @@ pub enum MicrobatchError {
     Empty,
     /// An extra that a stage reads is not in the batch.
     #[error("stage {stage} reads the extra `{name}`, which the batch does not hold; add it with `Batch::extra`")]
-    MissingExtra {
-        /// The stage.
-        stage: usize,
-        /// The extra's name.
-        name: String,
-    },
+    MissingExtra { stage: usize, name: String },
     /// Some given microbatches have a target, and some have none.
     #[error("{targets} of {pieces} microbatches have a target; give one to all or to none")]
-    SomeTargets {
-        /// Microbatches with a target.
-        targets: usize,
-        /// Microbatches.
-        pieces: usize,
-    },
+    SomeTargets { targets: usize, pieces: usize },
     /// Outputs to join differ in their structure.
     #[error("the outputs of microbatches differ in kinds, element types, ranks or variants and cannot be joined")]
     Structure,

@@ -25,43 +25,24 @@ pub enum PayloadPart {
 #[derive(Clone, Debug, Default)]
 pub struct Payload(VecDeque<PayloadPart>);
 
-/// The reason for which a payload is not the value that was to be read from it.
+/// The reason for which a payload is not the value that was to be read from it. Parts count from 0.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum BoundaryError {
     /// A tensor of another kind or rank.
     #[error(
         "tensor {index} of the payload is a {got} tensor of rank {got_rank}, but a {expected} tensor of rank {expected_rank} is expected"
     )]
-    Mismatch {
-        /// Which part, from 0.
-        index: usize,
-        /// Its kind.
-        got: TensorKind,
-        /// Its rank.
-        got_rank: usize,
-        /// The expected kind.
-        expected: TensorKind,
-        /// The expected rank.
-        expected_rank: usize,
-    },
+    Mismatch { index: usize, got: TensorKind, got_rank: usize, expected: TensorKind, expected_rank: usize },
     /// The payload ended too early.
     #[error("the payload ended where {expected} was expected")]
-    Missing {
-        /// What should have come.
-        expected: &'static str,
-    },
+    Missing { expected: &'static str },
     /// Parts were left over.
     #[error("the payload holds {left} part(s) more than the value that reads it")]
-    LeftOver {
-        /// How many.
-        left: usize,
-    },
+    LeftOver { left: usize },
     /// A tensor in place of a tag, a tag in place of a tensor, or an unknown variant.
     #[error("the payload does not hold {expected} where it is expected")]
-    Structure {
-        /// What should have come.
-        expected: &'static str,
-    },
+    Structure { expected: &'static str },
 }
 
 impl Payload {

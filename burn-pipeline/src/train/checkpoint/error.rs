@@ -6,91 +6,40 @@ use std::path::{Path, PathBuf};
 
 /// Why a checkpoint could not be written or read.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum CheckpointError {
     /// The file system refused.
     #[error("{doing} {} failed: {source}", path.display())]
-    Io {
-        /// What was tried.
-        doing: &'static str,
-        /// Where.
-        path: PathBuf,
-        /// What the system says.
-        source: io::Error,
-    },
+    Io { doing: &'static str, path: PathBuf, source: io::Error },
     /// The folder holds no checkpoint.
     #[error("there is no checkpoint in {}", root.display())]
-    None {
-        /// The folder.
-        root: PathBuf,
-    },
+    None { root: PathBuf },
     /// A file of the checkpoint is not there.
     #[error("{} is missing, so this checkpoint cannot be read; an earlier one may be intact", path.display())]
-    Missing {
-        /// The file.
-        path: PathBuf,
-    },
+    Missing { path: PathBuf },
     /// A file is not what was written.
     #[error("{} is damaged: {what}; an earlier checkpoint may be intact", path.display())]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        what: String,
-    },
+    Damaged { path: PathBuf, what: String },
     /// Another version of the format.
     #[error("{} is of format version {found}, but this library reads version {reads}", path.display())]
-    Version {
-        /// The manifest.
-        path: PathBuf,
-        /// Its version.
-        found: u32,
-        /// The version that is read.
-        reads: u32,
-    },
+    Version { path: PathBuf, found: u32, reads: u32 },
     /// Two stages call different parameters the same.
     #[error(
         "stages {first} and {second} both claim a parameter named `{name}`; say where their layers stand in the model with `StageBox::named`"
     )]
-    SameName {
-        /// The name.
-        name: String,
-        /// One stage.
-        first: usize,
-        /// The other.
-        second: usize,
-    },
-    /// A parameter of the model is not in the checkpoint.
+    SameName { name: String, first: usize, second: usize },
+    /// A parameter of the model, at this stage of a pipeline, is not in the checkpoint.
     #[error("the checkpoint holds no parameter named `{name}`{}, which the model has", in_stage(stage))]
-    MissingParameter {
-        /// The name.
-        name: String,
-        /// The stage that has it; `None` for a module of its own.
-        stage: Option<usize>,
-    },
+    MissingParameter { name: String, stage: Option<usize> },
     /// Parameters of the checkpoint are not in the model.
     #[error("the checkpoint holds {} parameter(s) that the model does not have: {}", names.len(), names.join(", "))]
-    UnknownParameters {
-        /// Their names.
-        names: Vec<String>,
-    },
+    UnknownParameters { names: Vec<String> },
     /// A parameter has another shape or element type.
     #[error("`{name}` was saved as {saved}, but the model's is {wanted}")]
-    Structure {
-        /// The parameter.
-        name: String,
-        /// What was saved.
-        saved: String,
-        /// What the model holds.
-        wanted: String,
-    },
+    Structure { name: String, saved: String, wanted: String },
     /// Copies of a parameter that the model holds once are not equal.
     #[error("the model holds `{first}` and `{second}` as one parameter, but they were saved with different values")]
-    Copies {
-        /// One copy.
-        first: String,
-        /// The other.
-        second: String,
-    },
+    Copies { first: String, second: String },
     /// The checkpoint has no optimizer state, and the pipeline has an optimizer.
     #[error(
         "the checkpoint holds no optimizer state; load its weights alone, or save from a pipeline with an optimizer"
@@ -104,40 +53,22 @@ pub enum CheckpointError {
     MidStep,
     /// An element type that the format does not have.
     #[error("`{name}` has element type {dtype}, which safetensors cannot hold")]
-    ElementType {
-        /// The tensor.
-        name: String,
-        /// Its element type.
-        dtype: String,
-    },
+    ElementType { name: String, dtype: String },
     /// The value that the caller saved beside the model cannot be written, or not be read as this type.
     #[error("the value saved beside the model: {0}")]
     Beside(String),
     /// A tensor could not be read from its device.
     #[error("reading `{name}` from its device failed: {message}")]
-    Device {
-        /// The tensor.
-        name: String,
-        /// What the device reports.
-        message: String,
-    },
+    Device { name: String, message: String },
     /// Processes do not see the same folder.
     #[error(
         "{} was made for this checkpoint, but this process does not see it; save into a folder on a file system that all processes share",
         folder.display()
     )]
-    NotShared {
-        /// The folder of the checkpoint that is being written.
-        folder: PathBuf,
-    },
+    NotShared { folder: PathBuf },
     /// A rank in another process could not do its part.
     #[error("rank {rank}: {message}")]
-    Elsewhere {
-        /// The rank.
-        rank: usize,
-        /// What it said.
-        message: String,
-    },
+    Elsewhere { rank: usize, message: String },
     /// A rank failed.
     #[error(transparent)]
     Pipeline(#[from] PipelineError),

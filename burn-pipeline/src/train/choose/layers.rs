@@ -28,32 +28,19 @@ pub struct MeasuredLayers {
     pub uncaptured: Vec<(usize, String)>,
 }
 
-/// Why layers could not be measured.
+/// Why layers could not be measured; they count from 0.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum MeasureError {
     /// No stages were given.
     #[error("no stages were given; call `Builder::stages` with a factory that can make one layer a stage")]
     NoStages,
     /// A layer refused the output of the one before, or its device reported an error.
     #[error("layer {layer} of {layers}: {source}")]
-    Stage {
-        /// The layer, from 0.
-        layer: usize,
-        /// How many there are.
-        layers: usize,
-        /// What went wrong.
-        source: StageError,
-    },
+    Stage { layer: usize, layers: usize, source: StageError },
     /// A layer's code panicked.
     #[error("layer {layer} of {layers}: its code panicked: {message}")]
-    Panic {
-        /// The layer, from 0.
-        layer: usize,
-        /// How many there are.
-        layers: usize,
-        /// What the panic said.
-        message: String,
-    },
+    Panic { layer: usize, layers: usize, message: String },
     /// The microbatch does not hold what a layer reads.
     #[error(transparent)]
     Batch(#[from] MicrobatchError),
