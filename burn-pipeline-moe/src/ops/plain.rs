@@ -5,19 +5,19 @@ use super::backend::MoeOps;
 use super::captured::{Kernel, recorded};
 use super::options::{InjectedWeights, RouteOptions};
 use super::{grouped, inject, route, rows, z_loss};
-use burn::backend::tensor::{FloatTensor, IntTensor};
+use burn::backend::tensor::{FloatTensor as Floats, IntTensor as Ints};
 use burn::backend::{Backend, DispatchKindConversion, DispatchTensor};
 use burn::tensor::{DType, Int, Tensor};
 
 /// A backend's tensor as a [`Tensor`].
-fn float<B: Backend, const D: usize>(tensor: FloatTensor<B>) -> Tensor<D>
+fn float<B: Backend, const D: usize>(tensor: Floats<B>) -> Tensor<D>
 where
     DispatchTensor: DispatchKindConversion<B>,
 {
     Tensor::from_primitive::<B>(tensor)
 }
 
-fn int<B: Backend, const D: usize>(tensor: IntTensor<B>) -> Tensor<D, Int>
+fn int<B: Backend, const D: usize>(tensor: Ints<B>) -> Tensor<D, Int>
 where
     DispatchTensor: DispatchKindConversion<B>,
 {
@@ -25,14 +25,14 @@ where
 }
 
 /// The backend's own tensor again.
-fn raw<B: Backend, const D: usize>(tensor: Tensor<D>) -> FloatTensor<B>
+fn raw<B: Backend, const D: usize>(tensor: Tensor<D>) -> Floats<B>
 where
     DispatchTensor: DispatchKindConversion<B>,
 {
     tensor.try_into_primitive::<B>().expect("operations on tensors of one backend stay on it")
 }
 
-fn raw_int<B: Backend, const D: usize>(tensor: Tensor<D, Int>) -> IntTensor<B>
+fn raw_int<B: Backend, const D: usize>(tensor: Tensor<D, Int>) -> Ints<B>
 where
     DispatchTensor: DispatchKindConversion<B>,
 {
@@ -58,87 +58,71 @@ macro_rules! compose {
     ($backend:ty, $first:ident) => {
         impl MoeOps for $backend {
             fn injected_gradients(
-                scale: FloatTensor<Self>,
+                scale: Floats<Self>,
                 weights: InjectedWeights,
                 dtype: DType,
-            ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
+            ) -> (Floats<Self>, Floats<Self>, Floats<Self>) {
                 $first!(Kernel::InjectedGradients { weights, dtype }, [scale] => [a, b, c] => (a, b, c));
                 inject::composed_gradients(float::<Self, 1>(scale), weights, dtype).map(raw::<Self, 1>).into()
             }
 
-            fn z_loss(logits: FloatTensor<Self>) -> (FloatTensor<Self>, FloatTensor<Self>) {
+            fn z_loss(logits: Floats<Self>) -> (Floats<Self>, Floats<Self>) {
                 $first!(Kernel::ZLoss, [logits] => [loss, log_sums] => (loss, log_sums));
                 let (loss, log_sums) = z_loss::composed(float::<Self, 2>(logits));
                 (raw::<Self, 1>(loss), raw::<Self, 1>(log_sums))
             }
 
-            fn z_loss_backward(
-                logits: FloatTensor<Self>,
-                log_sums: FloatTensor<Self>,
-                of_loss: FloatTensor<Self>,
-            ) -> FloatTensor<Self> {
+            fn z_loss_backward(logits: Floats<Self>, log_sums: Floats<Self>, of_loss: Floats<Self>) -> Floats<Self> {
                 $first!(Kernel::ZLossBackward, [logits, log_sums, of_loss] => [of_logits] => of_logits);
                 let (logits, log_sums) = (float::<Self, 2>(logits), float::<Self, 1>(log_sums));
                 raw::<Self, 2>(z_loss::composed_backward(logits, log_sums, float::<Self, 1>(of_loss)))
             }
 
             fn route(
-                logits: FloatTensor<Self>,
-                bias: FloatTensor<Self>,
+                logits: Floats<Self>,
+                bias: Floats<Self>,
                 options: RouteOptions,
-            ) -> (FloatTensor<Self>, IntTensor<Self>, IntTensor<Self>) {
+            ) -> (Floats<Self>, Ints<Self>, Ints<Self>) {
                 $first!(Kernel::Route(options), [logits, bias] => [row, experts, load] => (row, experts, load));
                 let (row, experts, load) = route::composed(float::<Self, 2>(logits), float::<Self, 1>(bias), options);
                 (raw::<Self, 1>(row), raw_int::<Self, 2>(experts), raw_int::<Self, 1>(load))
             }
 
             fn route_backward(
-                logits: FloatTensor<Self>,
-                experts: IntTensor<Self>,
-                of_row: FloatTensor<Self>,
+                logits: Floats<Self>,
+                experts: Ints<Self>,
+                of_row: Floats<Self>,
                 options: RouteOptions,
-            ) -> FloatTensor<Self> {
+            ) -> Floats<Self> {
                 $first!(Kernel::RouteBackward(options), [logits, experts, of_row] => [of_logits] => of_logits);
                 let (logits, experts) = (float::<Self, 2>(logits), int::<Self, 2>(experts));
                 raw::<Self, 2>(route::composed_backward(logits, experts, float::<Self, 1>(of_row), options))
             }
 
-            fn place(
-                experts: IntTensor<Self>,
-                load: IntTensor<Self>,
-                capacity: usize,
-            ) -> (IntTensor<Self>, IntTensor<Self>, IntTensor<Self>) {
+            fn place(experts: Ints<Self>, load: Ints<Self>, capacity: usize) -> (Ints<Self>, Ints<Self>, Ints<Self>) {
                 $first!(Kernel::Place { capacity }, [experts, load] => [offsets, rows, choices] => (offsets, rows, choices));
                 let (offsets, row_of_choice, choice_of_row) =
                     rows::composed_place(int::<Self, 2>(experts), int::<Self, 1>(load), capacity);
                 (raw_int::<Self, 1>(offsets), raw_int::<Self, 1>(row_of_choice), raw_int::<Self, 1>(choice_of_row))
             }
 
-            fn permute(
-                tokens: FloatTensor<Self>,
-                choice_of_row: IntTensor<Self>,
-                row_of_choice: IntTensor<Self>,
-            ) -> FloatTensor<Self> {
+            fn permute(tokens: Floats<Self>, choice_of_row: Ints<Self>, row_of_choice: Ints<Self>) -> Floats<Self> {
                 $first!(Kernel::Permute, [tokens, choice_of_row, row_of_choice] => [rows] => rows);
                 let _ = row_of_choice;
                 raw::<Self, 2>(rows::spread(float::<Self, 2>(tokens), None, int::<Self, 1>(choice_of_row)))
             }
 
-            fn permute_backward(
-                of_rows: FloatTensor<Self>,
-                row_of_choice: IntTensor<Self>,
-                tokens: usize,
-            ) -> FloatTensor<Self> {
+            fn permute_backward(of_rows: Floats<Self>, row_of_choice: Ints<Self>, tokens: usize) -> Floats<Self> {
                 $first!(Kernel::PermuteBackward { tokens }, [of_rows, row_of_choice] => [of_tokens] => of_tokens);
                 raw::<Self, 2>(rows::collect(float::<Self, 2>(of_rows), None, int::<Self, 1>(row_of_choice), tokens))
             }
 
             fn unpermute(
-                rows: FloatTensor<Self>,
-                gates: FloatTensor<Self>,
-                choice_of_row: IntTensor<Self>,
-                row_of_choice: IntTensor<Self>,
-            ) -> FloatTensor<Self> {
+                rows: Floats<Self>,
+                gates: Floats<Self>,
+                choice_of_row: Ints<Self>,
+                row_of_choice: Ints<Self>,
+            ) -> Floats<Self> {
                 $first!(Kernel::Unpermute, [rows, gates, choice_of_row, row_of_choice] => [tokens] => tokens);
                 let _ = choice_of_row;
                 let gates = float::<Self, 2>(gates);
@@ -148,50 +132,42 @@ macro_rules! compose {
             }
 
             fn unpermute_rows_backward(
-                of_tokens: FloatTensor<Self>,
-                gates: FloatTensor<Self>,
-                choice_of_row: IntTensor<Self>,
-            ) -> FloatTensor<Self> {
+                of_tokens: Floats<Self>,
+                gates: Floats<Self>,
+                choice_of_row: Ints<Self>,
+            ) -> Floats<Self> {
                 $first!(Kernel::UnpermuteRowsBackward, [of_tokens, gates, choice_of_row] => [of_rows] => of_rows);
                 let gates = Some(float::<Self, 2>(gates));
                 raw::<Self, 2>(rows::spread(float::<Self, 2>(of_tokens), gates, int::<Self, 1>(choice_of_row)))
             }
 
             fn unpermute_gates_backward(
-                of_tokens: FloatTensor<Self>,
-                rows: FloatTensor<Self>,
-                row_of_choice: IntTensor<Self>,
-            ) -> FloatTensor<Self> {
+                of_tokens: Floats<Self>,
+                rows: Floats<Self>,
+                row_of_choice: Ints<Self>,
+            ) -> Floats<Self> {
                 $first!(Kernel::UnpermuteGatesBackward, [of_tokens, rows, row_of_choice] => [of_gates] => of_gates);
                 let (of_tokens, rows) = (float::<Self, 2>(of_tokens), float::<Self, 2>(rows));
                 raw::<Self, 2>(rows::composed_gates_backward(of_tokens, rows, int::<Self, 1>(row_of_choice)))
             }
 
-            fn grouped_matmul(
-                rows: FloatTensor<Self>,
-                weight: FloatTensor<Self>,
-                offsets: IntTensor<Self>,
-            ) -> FloatTensor<Self> {
+            fn grouped_matmul(rows: Floats<Self>, weight: Floats<Self>, offsets: Ints<Self>) -> Floats<Self> {
                 $first!(Kernel::GroupedMatmul, [rows, weight, offsets] => [output] => output);
                 let (rows, weight) = (float::<Self, 2>(rows), float::<Self, 3>(weight));
                 raw::<Self, 2>(grouped::composed(rows, weight, int::<Self, 1>(offsets)))
             }
 
             fn grouped_matmul_input(
-                of_output: FloatTensor<Self>,
-                weight: FloatTensor<Self>,
-                offsets: IntTensor<Self>,
-            ) -> FloatTensor<Self> {
+                of_output: Floats<Self>,
+                weight: Floats<Self>,
+                offsets: Ints<Self>,
+            ) -> Floats<Self> {
                 $first!(Kernel::GroupedMatmulInput, [of_output, weight, offsets] => [of_rows] => of_rows);
                 let (of_output, weight) = (float::<Self, 2>(of_output), float::<Self, 3>(weight));
                 raw::<Self, 2>(grouped::composed(of_output, weight.swap_dims(1, 2), int::<Self, 1>(offsets)))
             }
 
-            fn grouped_matmul_weight(
-                rows: FloatTensor<Self>,
-                of_output: FloatTensor<Self>,
-                offsets: IntTensor<Self>,
-            ) -> FloatTensor<Self> {
+            fn grouped_matmul_weight(rows: Floats<Self>, of_output: Floats<Self>, offsets: Ints<Self>) -> Floats<Self> {
                 $first!(Kernel::GroupedMatmulWeight, [rows, of_output, offsets] => [of_weight] => of_weight);
                 let (rows, of_output) = (float::<Self, 2>(rows), float::<Self, 2>(of_output));
                 raw::<Self, 3>(grouped::composed_weight(rows, of_output, int::<Self, 1>(offsets)))

@@ -18,65 +18,29 @@ struct Measured {
     weight: f64,
     transfer: f64,
     /// 1F1B, ZB-H1, ZB-H2, ZB-1p, ZB-2p as printed.
-    rates: [&'static str; 5],
+    rates: &'static str,
     /// 1F1B-I: the paper's column, which its closed form gives, and what its real order gives when simulated.
-    interleaved: [&'static str; 2],
+    interleaved: &'static str,
 }
 
 const SMALL: (f64, f64, f64) = (24.0, 2304.0, 1024.0);
 const LARGE: (f64, f64, f64) = (32.0, 4096.0, 1024.0);
 
 const TABLE: [Measured; 6] = [
-    measured(
-        SMALL,
-        24,
-        [18.522, 18.086, 9.337, 0.601],
-        ["0.2431", "0.1585", "0.1083", "0.1585", "0.0433"],
-        ["0.1055", "0.1090"],
-    ),
-    measured(
-        SMALL,
-        32,
-        [18.513, 18.086, 9.331, 0.626],
-        ["0.1985", "0.1242", "0.0837", "0.1242", "0.0039"],
-        ["0.0818", "0.0847"],
-    ),
-    measured(
-        SMALL,
-        64,
-        [18.546, 18.097, 9.321, 0.762],
-        ["0.1240", "0.0674", "0.0444", "0.0674", "0.0026"],
-        ["0.0443", "0.0461"],
-    ),
-    measured(
-        LARGE,
-        24,
-        [29.718, 29.444, 19.927, 0.527],
-        ["0.2347", "0.1323", "0.0698", "0.1323", "0.0029"],
-        ["0.0808", "0.0827"],
-    ),
-    measured(
-        LARGE,
-        32,
-        [29.802, 29.428, 19.530, 0.577],
-        ["0.1898", "0.1045", "0.0559", "0.1045", "0.0022"],
-        ["0.0628", "0.0644"],
-    ),
-    measured(
-        LARGE,
-        64,
-        [29.935, 29.621, 19.388, 0.535],
-        ["0.1091", "0.0554", "0.0294", "0.0554", "0.0010"],
-        ["0.0320", "0.0328"],
-    ),
+    measured(SMALL, 24, [18.522, 18.086, 9.337, 0.601], "0.2431 0.1585 0.1083 0.1585 0.0433", "0.1055 0.1090"),
+    measured(SMALL, 32, [18.513, 18.086, 9.331, 0.626], "0.1985 0.1242 0.0837 0.1242 0.0039", "0.0818 0.0847"),
+    measured(SMALL, 64, [18.546, 18.097, 9.321, 0.762], "0.1240 0.0674 0.0444 0.0674 0.0026", "0.0443 0.0461"),
+    measured(LARGE, 24, [29.718, 29.444, 19.927, 0.527], "0.2347 0.1323 0.0698 0.1323 0.0029", "0.0808 0.0827"),
+    measured(LARGE, 32, [29.802, 29.428, 19.530, 0.577], "0.1898 0.1045 0.0559 0.1045 0.0022", "0.0628 0.0644"),
+    measured(LARGE, 64, [29.935, 29.621, 19.388, 0.535], "0.1091 0.0554 0.0294 0.0554 0.0010", "0.0320 0.0328"),
 ];
 
 const fn measured(
     shape: (f64, f64, f64),
     microbatches: usize,
     [forward, input, weight, transfer]: [f64; 4],
-    rates: [&'static str; 5],
-    interleaved: [&'static str; 2],
+    rates: &'static str,
+    interleaved: &'static str,
 ) -> Measured {
     Measured { shape, ranks: 8, microbatches, forward, input, weight, transfer, rates, interleaved }
 }
@@ -101,7 +65,7 @@ fn the_zero_bubble_papers_rates_come_out_to_the_printed_digits() {
         let mut plans: Vec<Plan> = ["1F1B", "ZB-H1", "ZB-H2"].map(|name| build(name, size)).into();
         plans.extend([1.0, 2.0].map(|times| zb_auto(row, times).build(size).unwrap()));
         let rates: Vec<String> = plans.iter().map(|plan| four(price(plan, costs).bubble_rate_span())).collect();
-        assert_eq!(rates, row.rates, "m = {}, F = {}", row.microbatches, row.forward);
+        assert_eq!(rates.join(" "), row.rates, "m = {}, F = {}", row.microbatches, row.forward);
     }
 }
 
@@ -118,7 +82,7 @@ fn the_papers_interleaved_column_is_a_closed_form_that_the_real_order_does_not_r
         let bubble = (p - 1.0) / v * (row.forward + row.input + row.weight) + (2.0 * p * v - p - 2.0) * row.transfer;
         let plan = build("Interleaved1F1B", Size::new(row.ranks, row.microbatches).with_chunks(chunks));
         let simulated = price(&plan, costs).bubble_rate_span();
-        assert_eq!([four(bubble / (bubble + work)), four(simulated)], row.interleaved);
+        assert_eq!(format!("{} {}", four(bubble / (bubble + work)), four(simulated)), row.interleaved);
     }
 }
 

@@ -5,127 +5,99 @@ use super::{assign_rows, grouped, inject, route, rows, z_loss};
 use crate::ops::backend::MoeOps;
 use crate::ops::options::{InjectedWeights, RouteOptions};
 use crate::ops::specs::accumulator;
-use burn::backend::tensor::{FloatTensor, IntTensor};
+use burn::backend::tensor::{FloatTensor as Floats, IntTensor as Ints};
 use burn::backend::{DType, TensorMetadata};
 use burn_cubecl::CubeBackend;
 use burn_cubecl::kernel::into_contiguous;
 
 impl MoeOps for CubeBackend {
     fn injected_gradients(
-        scale: FloatTensor<Self>,
+        scale: Floats<Self>,
         weights: InjectedWeights,
         dtype: DType,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
+    ) -> (Floats<Self>, Floats<Self>, Floats<Self>) {
         inject::gradients(into_contiguous(scale), weights, dtype)
     }
 
-    fn z_loss(logits: FloatTensor<Self>) -> (FloatTensor<Self>, FloatTensor<Self>) {
+    fn z_loss(logits: Floats<Self>) -> (Floats<Self>, Floats<Self>) {
         z_loss::forward(into_contiguous(logits))
     }
 
-    fn z_loss_backward(
-        logits: FloatTensor<Self>,
-        log_sums: FloatTensor<Self>,
-        of_loss: FloatTensor<Self>,
-    ) -> FloatTensor<Self> {
+    fn z_loss_backward(logits: Floats<Self>, log_sums: Floats<Self>, of_loss: Floats<Self>) -> Floats<Self> {
         let dtype = logits.dtype;
         z_loss::backward(into_contiguous(logits), floats(log_sums, accumulator(dtype)), floats(of_loss, dtype))
     }
 
     fn route(
-        logits: FloatTensor<Self>,
-        bias: FloatTensor<Self>,
+        logits: Floats<Self>,
+        bias: Floats<Self>,
         options: RouteOptions,
-    ) -> (FloatTensor<Self>, IntTensor<Self>, IntTensor<Self>) {
+    ) -> (Floats<Self>, Ints<Self>, Ints<Self>) {
         let dtype = logits.dtype;
         route::forward(into_contiguous(logits), floats(bias, dtype), options)
     }
 
     fn route_backward(
-        logits: FloatTensor<Self>,
-        experts: IntTensor<Self>,
-        of_row: FloatTensor<Self>,
+        logits: Floats<Self>,
+        experts: Ints<Self>,
+        of_row: Floats<Self>,
         options: RouteOptions,
-    ) -> FloatTensor<Self> {
+    ) -> Floats<Self> {
         let dtype = logits.dtype;
         route::backward(into_contiguous(logits), integers(experts), floats(of_row, dtype), options)
     }
 
-    fn place(
-        experts: IntTensor<Self>,
-        load: IntTensor<Self>,
-        capacity: usize,
-    ) -> (IntTensor<Self>, IntTensor<Self>, IntTensor<Self>) {
+    fn place(experts: Ints<Self>, load: Ints<Self>, capacity: usize) -> (Ints<Self>, Ints<Self>, Ints<Self>) {
         assign_rows::forward(integers(experts), load.shape()[0], capacity)
     }
 
-    fn permute(
-        tokens: FloatTensor<Self>,
-        choice_of_row: IntTensor<Self>,
-        _row_of_choice: IntTensor<Self>,
-    ) -> FloatTensor<Self> {
+    fn permute(tokens: Floats<Self>, choice_of_row: Ints<Self>, _row_of_choice: Ints<Self>) -> Floats<Self> {
         rows::spread(into_contiguous(tokens), None, integers(choice_of_row))
     }
 
-    fn permute_backward(
-        of_rows: FloatTensor<Self>,
-        row_of_choice: IntTensor<Self>,
-        tokens: usize,
-    ) -> FloatTensor<Self> {
+    fn permute_backward(of_rows: Floats<Self>, row_of_choice: Ints<Self>, tokens: usize) -> Floats<Self> {
         rows::collect(into_contiguous(of_rows), None, integers(row_of_choice), tokens)
     }
 
     fn unpermute(
-        rows: FloatTensor<Self>,
-        gates: FloatTensor<Self>,
-        _choice_of_row: IntTensor<Self>,
-        row_of_choice: IntTensor<Self>,
-    ) -> FloatTensor<Self> {
+        rows: Floats<Self>,
+        gates: Floats<Self>,
+        _choice_of_row: Ints<Self>,
+        row_of_choice: Ints<Self>,
+    ) -> Floats<Self> {
         let (tokens, gates) = (gates.shape()[0], floats(gates, rows.dtype));
         rows::collect(into_contiguous(rows), Some(gates), integers(row_of_choice), tokens)
     }
 
     fn unpermute_rows_backward(
-        of_tokens: FloatTensor<Self>,
-        gates: FloatTensor<Self>,
-        choice_of_row: IntTensor<Self>,
-    ) -> FloatTensor<Self> {
+        of_tokens: Floats<Self>,
+        gates: Floats<Self>,
+        choice_of_row: Ints<Self>,
+    ) -> Floats<Self> {
         let gates = floats(gates, of_tokens.dtype);
         rows::spread(into_contiguous(of_tokens), Some(gates), integers(choice_of_row))
     }
 
     fn unpermute_gates_backward(
-        of_tokens: FloatTensor<Self>,
-        rows: FloatTensor<Self>,
-        row_of_choice: IntTensor<Self>,
-    ) -> FloatTensor<Self> {
+        of_tokens: Floats<Self>,
+        rows: Floats<Self>,
+        row_of_choice: Ints<Self>,
+    ) -> Floats<Self> {
         let rows = floats(rows, of_tokens.dtype);
         rows::gates_backward(into_contiguous(of_tokens), rows, integers(row_of_choice))
     }
 
-    fn grouped_matmul(
-        rows: FloatTensor<Self>,
-        weight: FloatTensor<Self>,
-        offsets: IntTensor<Self>,
-    ) -> FloatTensor<Self> {
+    fn grouped_matmul(rows: Floats<Self>, weight: Floats<Self>, offsets: Ints<Self>) -> Floats<Self> {
         let weight = floats(weight, rows.dtype);
         grouped::forward(into_contiguous(rows), weight, integers(offsets))
     }
 
-    fn grouped_matmul_input(
-        of_output: FloatTensor<Self>,
-        weight: FloatTensor<Self>,
-        offsets: IntTensor<Self>,
-    ) -> FloatTensor<Self> {
+    fn grouped_matmul_input(of_output: Floats<Self>, weight: Floats<Self>, offsets: Ints<Self>) -> Floats<Self> {
         let weight = floats(weight, of_output.dtype);
         grouped::input(into_contiguous(of_output), weight, integers(offsets))
     }
 
-    fn grouped_matmul_weight(
-        rows: FloatTensor<Self>,
-        of_output: FloatTensor<Self>,
-        offsets: IntTensor<Self>,
-    ) -> FloatTensor<Self> {
+    fn grouped_matmul_weight(rows: Floats<Self>, of_output: Floats<Self>, offsets: Ints<Self>) -> Floats<Self> {
         let of_output = floats(of_output, rows.dtype);
         grouped::weight(into_contiguous(rows), of_output, integers(offsets))
     }
