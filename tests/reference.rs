@@ -1,6 +1,7 @@
 //! The plain loop on one device that every pipeline must equal: the whole model, microbatch by microbatch, with
 //! Burn's own `backward` and nothing of this project's runtime.
 
+use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::{AdamWConfig, GradientsAccumulator, GradientsParams, ModuleOptimizer};
 use burn::tensor::{Device, Tensor};
@@ -47,7 +48,7 @@ impl<M: Module> Reference<M> {
     pub fn step(
         &mut self,
         sizes: &[usize],
-        learning_rate: f64,
+        learning_rate: impl Into<ModuleLearningRate>,
         clip: Option<f64>,
         loss_of: impl Fn(&M, usize) -> Tensor<1>,
     ) -> ReferenceStep
@@ -64,7 +65,7 @@ impl<M: Module> Reference<M> {
         &mut self,
         sizes: &[usize],
         parts: &[Vec<usize>],
-        learning_rate: f64,
+        learning_rate: impl Into<ModuleLearningRate>,
         clip: Option<f64>,
         loss_of: impl Fn(&M, usize) -> Tensor<1>,
     ) -> ReferenceStep

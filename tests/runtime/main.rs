@@ -26,6 +26,7 @@ mod metadata;
 mod microbatches;
 mod noisy;
 mod observed;
+mod parameter_groups;
 mod parity;
 mod profile;
 mod recompute;

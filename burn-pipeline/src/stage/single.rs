@@ -161,7 +161,7 @@ impl SingleStage {
 
     /// Steps the weights with the gradient sums and drops these; without an optimizer it only drops them.
     pub fn optimize(&mut self, learning_rate: f64) {
-        self.stage.optimize(learning_rate);
+        self.stage.optimize(learning_rate.into());
         self.stage.gradients().begin(Some(0));
     }
 

@@ -10,6 +10,7 @@ use crate::pass::PassError;
 use crate::plan::{CheckError, PlanError, StageId};
 use crate::schedule::ScheduleError;
 use crate::stage::{MicrobatchError, StageError};
+use burn::module::ParamGroup;
 
 /// Why a pipeline cannot be built, or a plan not be made for a batch.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -97,6 +98,16 @@ pub enum BuildError {
         "`merge_weights` adds gradients in another order than `Accumulation::Ordered` asks for; choose one of them"
     )]
     MergedAndOrdered,
+    /// A declared group of parameters matches nothing.
+    #[error(
+        "{group:?} matches no parameter of the model, whose names are {names}, ..; groups match names in the whole model (`StageBox::named`), so correct the group or the names"
+    )]
+    EmptyGroup {
+        /// The group.
+        group: Box<ParamGroup>,
+        /// Some names.
+        names: String,
+    },
     /// The network given to `Builder::delayed` is not valid.
     #[error(transparent)]
     Delay(#[from] ProfileError),

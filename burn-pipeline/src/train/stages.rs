@@ -4,7 +4,9 @@ use crate::plan::StageId;
 use crate::stage::{Batch, BatchChecks, Microbatches, NamedWeight, StageError};
 use crate::train::error::PipelineError;
 use crate::train::shared::SharedReport;
-use std::collections::BTreeMap;
+use burn::module::{ParamGroup, ParamId};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// What a stage says of itself once it is built.
 #[derive(Debug, Clone)]
@@ -48,6 +50,8 @@ impl StageFacts {
 pub(crate) struct Stages {
     facts: Vec<StageFacts>,
     shared: Vec<SharedReport>,
+    /// The names of all parameters and buffers in the model, each once.
+    names: Arc<[String]>,
 }
 
 impl Stages {
@@ -55,7 +59,21 @@ impl Stages {
     pub(crate) fn new(mut facts: Vec<StageFacts>, shared: Vec<SharedReport>) -> Self {
         facts.sort_by_key(|facts| facts.stage);
         facts.dedup_by_key(|facts| facts.stage);
-        Self { facts, shared }
+        let names: BTreeSet<&String> = facts.iter().flat_map(|facts| &facts.names).map(|(_, name)| name).collect();
+        let names = names.into_iter().cloned().collect();
+        Self { facts, shared, names }
+    }
+
+    /// The names of all parameters and buffers in the model, each once.
+    pub(crate) fn names(&self) -> Arc<[String]> {
+        self.names.clone()
+    }
+
+    /// A group that matches no parameter of the model.
+    pub(crate) fn empty_group(&self, groups: &[ParamGroup]) -> Option<ParamGroup> {
+        // No parameter has this identifier: they differ from rank to rank, so groups find parameters by name.
+        let matches = |group: &ParamGroup| self.names.iter().any(|name| group.matches(&ParamId::from(0), Some(name)));
+        groups.iter().find(|group| !matches(group)).cloned()
     }
 
     /// The shared parameters.

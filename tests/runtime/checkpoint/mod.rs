@@ -4,6 +4,7 @@ mod damage;
 mod draws;
 mod export;
 mod folder;
+mod groups;
 mod kill;
 mod names;
 mod random;

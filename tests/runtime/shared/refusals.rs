@@ -9,6 +9,7 @@ use burn_pipeline::execute::ExecuteError;
 use burn_pipeline::schedule::GPipe;
 use burn_pipeline::stage::{SharedError, StageBox};
 use burn_pipeline::train::{BuildError, Builder, Pipeline, PipelineError, SharedParameter, StageContext};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 type Factory = fn(&StageContext) -> StageBox;
 
@@ -110,10 +111,12 @@ fn one_identifier_on_two_stages_without_a_declaration_is_refused() {
 
 #[test]
 fn an_optimizer_that_treats_copies_differently_is_refused_after_the_first_step() {
-    let uneven =
-        || AdamWConfig::new().init().with_group(ParamGroup::from_predicate("scores"), SgdConfig::new().build(), None);
-    let builder = builder(stage(SMALL)).share(tables());
-    let mut pipeline = builder.clone().optimizer(uneven).build().unwrap();
+    let made = AtomicUsize::new(0);
+    let uneven = move || match made.fetch_add(1, Ordering::Relaxed) {
+        0 => AdamWConfig::new().init(),
+        _ => SgdConfig::new().init(),
+    };
+    let mut pipeline = builder(stage(SMALL)).share(tables()).optimizer(uneven).build().unwrap();
     let error = shared(pipeline.step(Text::new(SMALL, 4, 1).batch(), RATE).unwrap_err());
     let expected = SharedError::Diverged {
         name: "table".into(),
@@ -123,6 +126,25 @@ fn an_optimizer_that_treats_copies_differently_is_refused_after_the_first_step()
         first_path: "token".into(),
     };
     assert_eq!(error, expected);
+}
+
+#[test]
+fn all_copies_are_stepped_by_the_group_of_the_first_one_s_name() {
+    let losses = |ranks, group: &'static str| {
+        let grouped = move || {
+            AdamWConfig::new().init().with_group(ParamGroup::from_predicate(group), SgdConfig::new().build(), None)
+        };
+        let bias = SharedParameter::new("bias").at("bias");
+        let builder = builder(stage(SMALL)).schedule(GPipe, PlanSize::new(ranks, 2)).share(tables()).share(bias);
+        let mut pipeline = builder.optimizer(grouped).build().unwrap();
+        let step = |step| pipeline.step(Text::new(SMALL, 4, step).batch(), RATE).unwrap().loss;
+        (0..4).map(step).collect::<Vec<f64>>()
+    };
+    for group in ["token", "scores"] {
+        let (one, two) = (losses(1, group), losses(2, group));
+        assert!(one.iter().zip(&two).all(|(one, two)| (one - two).abs() < 1e-5), "{group}: {one:?}, {two:?}");
+    }
+    assert_ne!(losses(2, "token"), losses(2, "scores"));
 }
 
 /// A part that holds one parameter in two places of its module.

@@ -13,7 +13,8 @@ use crate::stage::engine::{
 };
 use crate::stage::error::StageError;
 use crate::stage::module::Stage;
-use crate::stage::state::{Accumulation, GradientStore, collected, float_weights, parameter_ids, retie};
+use crate::stage::state::{Accumulation, GradientStore, collected, float_weights, parameter_ids, retie, step_in_model};
+use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::module::ParamId;
 use burn::optim::ModuleOptimizer;
 
@@ -45,8 +46,9 @@ pub(crate) trait ErasedStage: DescribeStage + InterleaveStage + StageWeights + U
     fn parameters(&self) -> Vec<ParamId>;
     /// The value of every float parameter, in visiting order, without autodiff.
     fn weights(&self) -> Vec<(ParamId, AnyTensor)>;
-    /// Steps the weights with the gradient sums and drops these; without an optimizer it only drops them.
-    fn optimize(&mut self, learning_rate: f64);
+    /// Steps the weights with the gradient sums and drops these; without an optimizer it only drops them. Groups of the
+    /// learning rate and the optimizer match the model's names.
+    fn optimize(&mut self, learning_rate: ModuleLearningRate);
     /// The number of microbatches between their forward and the last part of their backward.
     fn held(&self) -> usize;
     /// Drops everything held and the gradients, after a failure.
@@ -119,13 +121,14 @@ impl<M: Stage> ErasedStage for Typed<M> {
         self.module.as_ref().map(float_weights).unwrap_or_default()
     }
 
-    fn optimize(&mut self, learning_rate: f64) {
+    fn optimize(&mut self, learning_rate: ModuleLearningRate) {
         if let Some(optimizer) = &mut self.optimizer
             && let Some(module) = self.module.take()
         {
             let gradients = collected(&module, &mut self.store);
             // Burn's optimizers step a parameter that sits at several paths at the first of them alone.
-            self.module = Some(retie(optimizer.step(learning_rate, module, gradients)));
+            let names = &self.options.names;
+            self.module = Some(retie(step_in_model(optimizer, learning_rate, module, gradients, names)));
         }
         self.store.clear();
     }

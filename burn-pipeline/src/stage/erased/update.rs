@@ -21,7 +21,9 @@ impl<M: Stage> UpdateStage for Typed<M> {
 
     fn steps_by_element(&self) -> Result<bool, StageError> {
         match (&self.module, &self.optimizer) {
-            (Some(module), Some(optimizer)) => steps_by_element(module, optimizer).map_err(StageError::Device),
+            (Some(module), Some(optimizer)) => {
+                steps_by_element(module, optimizer, &self.options.names).map_err(StageError::Device)
+            }
             _ => Ok(true),
         }
     }

@@ -5,8 +5,8 @@ use crate::stage::boundary::AnyTensor;
 use crate::stage::error::StageError;
 use crate::stage::module::Stage;
 use crate::stage::state::{
-    NamedParameter, NamedWeight, ParameterState, StageState, float_weights, named_parameters, named_weights,
-    optimizer_state, with_optimizer_state, with_weights,
+    NamedParameter, NamedWeight, ParameterState, StageState, float_weights, named_parameters,
+    named_weights, optimizer_state, with_optimizer_state, with_weights,
 };
 use burn::module::{Module, ParamId};
 use std::any::Any;
@@ -38,7 +38,7 @@ pub(crate) trait StageWeights {
 
 impl<M: Stage> StageWeights for Typed<M> {
     fn named_parameters(&self) -> Vec<NamedParameter> {
-        self.module.as_ref().map(named_parameters).unwrap_or_default()
+        self.module.as_ref().map(|module| named_parameters(module, &self.options.names)).unwrap_or_default()
     }
 
     fn set_weights(&mut self, weights: Vec<AnyTensor>) {
@@ -68,8 +68,10 @@ impl<M: Stage> StageWeights for Typed<M> {
     fn offer(&mut self, state: StageState) -> Result<(), StageError> {
         let optimizer = match (&self.optimizer, &state.optimizer) {
             (Some(optimizer), Some(states)) => {
-                let paths = self.named_weights().into_iter().map(|weight| (weight.id, weight.path)).collect();
-                let loaded = with_optimizer_state(optimizer.clone(), states, &paths);
+                // Burn finds a parameter's group by this name again.
+                let name = |weight: NamedWeight| (weight.id, self.options.names.of_parameter(weight.id, &weight.path));
+                let names = self.named_weights().into_iter().map(name).collect();
+                let loaded = with_optimizer_state(optimizer.clone(), states, &names);
                 Some(loaded.map_err(StageError::OptimizerState)?)
             }
             _ => None,

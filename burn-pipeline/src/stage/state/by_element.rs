@@ -10,7 +10,9 @@
 
 use super::gradients::collected;
 use super::gradients::{Accumulation, GradientStore};
+use super::in_model::step_in_model;
 use super::named::{NamedParameter, named_parameters};
+use super::names::Names;
 use super::weights::with_weights;
 use crate::stage::boundary::AnyTensor;
 use burn::module::{Module, ParamId};
@@ -23,11 +25,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 const HALF: usize = 4;
 
 /// Tries the optimizer on copies of the module.
-pub(in crate::stage) fn steps_by_element<M: Module>(module: &M, optimizer: &ModuleOptimizer) -> Result<bool, String> {
-    let trained: Vec<NamedParameter> = named_parameters(module).into_iter().filter(|p| p.trainable).collect();
+pub(in crate::stage) fn steps_by_element<M: Module>(
+    module: &M,
+    optimizer: &ModuleOptimizer,
+    names: &Names,
+) -> Result<bool, String> {
+    let trained: Vec<NamedParameter> = named_parameters(module, names).into_iter().filter(|p| p.trainable).collect();
     let Some(device) = module.devices().first().cloned() else { return Ok(true) };
     let trial = |halves| {
-        let trial = || trial(module, optimizer, &trained, &device, halves);
+        let trial = || trial(module, optimizer, names, &trained, &device, halves);
         // A panic means that the optimizer refuses the shape, so it would refuse shards too.
         catch_unwind(AssertUnwindSafe(trial)).unwrap_or_else(|_| Ok(HashMap::new()))
     };
@@ -44,6 +50,7 @@ pub(in crate::stage) fn steps_by_element<M: Module>(module: &M, optimizer: &Modu
 fn trial<M: Module>(
     module: &M,
     optimizer: &ModuleOptimizer,
+    names: &Names,
     trained: &[NamedParameter],
     device: &Device,
     halves: usize,
@@ -61,7 +68,7 @@ fn trial<M: Module>(
         let mut store = GradientStore::new(Accumulation::AsTheyCome);
         values(of).into_iter().for_each(|(id, gradient)| store.set(id, gradient));
         let gradients = collected(&made, &mut store);
-        made = optimizer.step(0.01, made, gradients);
+        made = step_in_model(&mut optimizer, 0.01.into(), made, gradients, names);
     }
     let mut after = HashMap::new();
     let mut read = Read { after: &mut after, failed: None };

@@ -1,11 +1,12 @@
 //! What a stage keeps from step to step: its parameters by name, the sums of their gradients, its optimizer's state.
 //!
 //! Reading order: [`named`] (float parameters), [`names`] (their names in the whole model), [`weights`] (values, taken out
-//! and put back), [`gradients`] (sums over microbatches), [`optimizer`] (its state, by parameter), [`by_element`] (can the
-//! optimizer step shards?), [`shared_error`].
+//! and put back), [`gradients`] (sums over microbatches), [`in_model`] (a step, by names in the model), [`optimizer`] (its
+//! state, by parameter), [`by_element`] (can the optimizer step shards?), [`shared_error`].
 
 mod by_element;
 mod gradients;
+mod in_model;
 mod named;
 mod names;
 mod optimizer;
@@ -16,6 +17,7 @@ pub(super) use by_element::steps_by_element;
 pub use gradients::Accumulation;
 pub(crate) use gradients::GradientStore;
 pub(super) use gradients::{WeightGradients, collected};
+pub(super) use in_model::step_in_model;
 pub(crate) use named::NamedParameter;
 pub(super) use named::{named_parameters, parameter_ids, retie};
 pub use names::Names;

@@ -1,5 +1,6 @@
 //! A module's float parameters by path, and parameters that sit at several paths (tied weights).
 
+use super::names::Names;
 use crate::stage::boundary::AnyTensor;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::tensor::{DType, Tensor};
@@ -10,6 +11,8 @@ use std::collections::HashMap;
 pub(crate) struct NamedParameter {
     /// Its path in the module: field names and positions in lists, joined by dots (`blocks.0.norm.gamma`).
     pub(crate) path: String,
+    /// Its name in the whole model.
+    pub(crate) name: String,
     /// Its identifier.
     pub(crate) id: ParamId,
     /// Shape.
@@ -21,14 +24,14 @@ pub(crate) struct NamedParameter {
 }
 
 /// A module's float parameters in visiting order; one that sits at several paths comes once for each.
-pub(in crate::stage) fn named_parameters<M: Module>(module: &M) -> Vec<NamedParameter> {
-    #[derive(Default)]
-    struct Names {
+pub(in crate::stage) fn named_parameters<M: Module>(module: &M, names: &Names) -> Vec<NamedParameter> {
+    struct Find<'a> {
         path: Vec<String>,
+        names: &'a Names,
         found: Vec<NamedParameter>,
     }
 
-    impl ModuleVisitor for Names {
+    impl ModuleVisitor for Find<'_> {
         fn enter_module(&mut self, name: &str, _: &str) {
             self.path.push(name.to_owned());
         }
@@ -39,8 +42,10 @@ pub(in crate::stage) fn named_parameters<M: Module>(module: &M) -> Vec<NamedPara
 
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
             let value = AnyTensor::new(param.val());
+            let path = self.path.join(".");
             self.found.push(NamedParameter {
-                path: self.path.join("."),
+                name: self.names.in_model(&path),
+                path,
                 id: param.id,
                 shape: value.shape().to_vec(),
                 dtype: value.dtype(),
@@ -49,9 +54,9 @@ pub(in crate::stage) fn named_parameters<M: Module>(module: &M) -> Vec<NamedPara
         }
     }
 
-    let mut names = Names::default();
-    module.visit(&mut names);
-    names.found
+    let mut find = Find { path: Vec::new(), names, found: Vec::new() };
+    module.visit(&mut find);
+    find.found
 }
 
 /// Gives a parameter at every path the value of its first path, as one leaf of autodiff's graph.

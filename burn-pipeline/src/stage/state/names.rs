@@ -9,9 +9,13 @@
 //! 3. A stage that holds layers 4 to 7 of a list has them at positions 0 to 3 of its own:
 //!    [`Names::layers_from`]`("blocks", 4)` adds 4.
 //! 4. [`Names::renamed`] changes the result, last.
+//! 5. For optimizers and learning rates, a copy of a shared parameter has the name of the model's first copy, as a parameter
+//!    that sits at several paths of one module has the name of its first path: all copies are stepped alike.
 //!
 //! If parameters of two stages have one name, the pipeline warns when it is built and refuses to save.
 
+use burn::module::ParamId;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 type Rename = Arc<dyn Fn(&str) -> String + Send + Sync>;
@@ -29,6 +33,8 @@ type Rename = Arc<dyn Fn(&str) -> String + Send + Sync>;
 pub struct Names {
     lists: Vec<(String, usize)>,
     rename: Option<Rename>,
+    /// The names of the first copies, for shared parameters whose first copy stands on an earlier stage.
+    first_copies: HashMap<ParamId, String>,
 }
 
 impl std::fmt::Debug for Names {
@@ -58,6 +64,16 @@ impl Names {
             Some(rename) => rename(&name),
             None => name,
         }
+    }
+
+    /// The name by which groups of optimizers and learning rates find a parameter of the stage.
+    pub(crate) fn of_parameter(&self, id: ParamId, path: &str) -> String {
+        self.first_copies.get(&id).cloned().unwrap_or_else(|| self.in_model(path))
+    }
+
+    /// Says that a parameter is a copy of one that has this name where the model has it first.
+    pub(crate) fn copy_of(&mut self, id: ParamId, first: String) {
+        self.first_copies.insert(id, first);
     }
 }
 

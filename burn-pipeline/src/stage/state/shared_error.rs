@@ -63,7 +63,7 @@ pub enum SharedError {
     },
     /// The optimizer stepped copies differently.
     #[error(
-        "shared parameter `{name}`: after the first step `{path}` of stage {stage} differs from `{first_path}` of stage {first_stage}, though both got the same gradient; does the optimizer treat their paths differently?"
+        "shared parameter `{name}`: after the first step `{path}` of stage {stage} differs from `{first_path}` of stage {first_stage}, though both got the same gradient; does `Builder::optimizer` make the same optimizer for every stage?"
     )]
     Diverged {
         /// The declaration.

@@ -10,17 +10,30 @@ use crate::train::pipeline::Pipeline;
 use crate::train::plans::Parts;
 use crate::train::report::StepReport;
 use crate::train::step::{ApplyOutcome, BatchOutcome, Rank};
+use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
+use burn::module::ParamId;
+use std::sync::Arc;
 use std::time::Instant;
 
 impl Pipeline {
     /// Trains on one batch: forwards, backwards, and one step of the weights.
     ///
+    /// The learning rate is a number, or Burn's [`ModuleLearningRate`] with a rate for each group of parameters, as
+    /// `ModuleLrScheduler` gives it. Groups match the parameters' names in the whole model ([`StageBox::named`]).
+    ///
     /// # Errors
     /// A batch that does not fit is refused before anything runs; a failing rank closes the pipeline.
-    pub fn step(&mut self, batch: Batch, learning_rate: f64) -> Result<StepReport, PipelineError> {
+    ///
+    /// [`StageBox::named`]: crate::stage::StageBox::named
+    pub fn step(
+        &mut self,
+        batch: Batch,
+        learning_rate: impl Into<ModuleLearningRate>,
+    ) -> Result<StepReport, PipelineError> {
         let began = Instant::now();
+        let apply = Apply { learning_rate: learning_rate.into(), names: self.stages.names() };
         let mut report = self.train(batch, true)?;
-        for applied in self.ranks.ask(Apply { learning_rate })? {
+        for applied in self.ranks.ask(apply)? {
             (report.loss, report.gradient_norm) = (applied.loss, applied.gradient_norm);
         }
         self.training.stepped();
@@ -109,7 +122,9 @@ impl Command for Train {
 
 /// A step of the weights.
 struct Apply {
-    learning_rate: f64,
+    learning_rate: ModuleLearningRate,
+    /// The names of all parameters of the model.
+    names: Arc<[String]>,
 }
 
 impl Command for Apply {
@@ -117,10 +132,21 @@ impl Command for Apply {
     const NAME: &'static str = "stepping the weights";
 
     fn call(&self) -> Call {
-        Call::Shared(format!("{} at learning rate {}", Self::NAME, self.learning_rate))
+        let base = self.learning_rate.base();
+        // Groups find parameters by name: identifiers differ from rank to rank.
+        let rate = |name: &String| self.learning_rate.lr_from_param(ParamId::from(0), Some(name));
+        let rates: Vec<f64> = self.names.iter().map(rate).collect();
+        let others = match rates.iter().filter(|&&rate| rate != base).count() {
+            0 => String::new(),
+            count => {
+                let bytes: Vec<u8> = rates.iter().flat_map(|rate| rate.to_le_bytes()).collect();
+                format!(", and at others for {count} parameters #{:08x}", crc32fast::hash(&bytes))
+            }
+        };
+        Call::Shared(format!("{} at learning rate {base}{others}", Self::NAME))
     }
 
     fn run(&self, rank: &mut Rank, _: Instant) -> Result<ApplyOutcome, ExecuteError> {
-        rank.apply(self.learning_rate)
+        rank.apply(&self.learning_rate)
     }
 }

@@ -31,6 +31,7 @@ use crate::train::pipeline::Pipeline;
 use crate::train::plans::Source;
 use crate::train::report::StepReport;
 use crate::train::setup::Builder;
+use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use std::sync::Arc;
 
 /// A pipeline that measures its first steps and then chooses its schedule.
@@ -135,7 +136,11 @@ impl AutoPipeline {
     ///
     /// # Errors
     /// As [`Pipeline::step`]. Failures of planning and switching are no errors: see [`AutoPipeline::decision`].
-    pub fn step(&mut self, batch: Batch, learning_rate: f64) -> Result<StepReport, PipelineError> {
+    pub fn step(
+        &mut self,
+        batch: Batch,
+        learning_rate: impl Into<ModuleLearningRate>,
+    ) -> Result<StepReport, PipelineError> {
         let report = self.pipeline.step(batch, learning_rate)?;
         // A smaller batch (an epoch's last, say) has other costs.
         if report.microbatches == self.pipeline.plans.microbatches() {

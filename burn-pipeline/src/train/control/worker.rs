@@ -73,8 +73,8 @@ pub(super) fn run<C: Command>(
     processes: bool,
 ) -> Result<Result<Vec<C::Reply>, PipelineError>, ExecuteError> {
     let number = rank.number();
-    let run = || match command.call() {
-        call if processes && !matches!(call, Call::Local) => run_together(rank, command, call),
+    let run = || match processes.then(|| command.call()) {
+        Some(call) if !matches!(call, Call::Local) => run_together(rank, command, call),
         _ => command.run(rank, began).map(|reply| Ok(vec![reply])),
     };
     let result = caught(number, || C::NAME.to_owned(), run);

@@ -10,6 +10,7 @@ use crate::train::pipeline::Pipeline;
 use crate::train::plans::{Replication, Source};
 use crate::train::shared::SharedParameter;
 use crate::train::step::Settings;
+use burn::module::ParamGroup;
 use burn::optim::ModuleOptimizer;
 use burn::tensor::Device;
 use std::sync::Arc;
@@ -24,6 +25,7 @@ pub struct Builder {
     pub(super) source: Option<Result<Source, ScheduleError>>,
     pub(crate) factory: Option<Factory>,
     pub(crate) optimizers: Option<Optimizers>,
+    pub(super) groups: Vec<ParamGroup>,
     pub(crate) reduction: Reduction,
     pub(crate) devices: Vec<Device>,
     pub(crate) threads: usize,
@@ -80,6 +82,7 @@ impl Default for Builder {
             source: None,
             factory: None,
             optimizers: None,
+            groups: Vec::new(),
             reduction: Reduction::default(),
             devices: vec![Device::default()],
             threads: 1,
@@ -135,8 +138,20 @@ impl Builder {
 
     /// The function that makes each stage's optimizer. Without one, `step` leaves weights as they are and forgets
     /// gradients; read them with [`Pipeline::accumulate`] and [`Pipeline::take_gradients`].
+    ///
+    /// Its groups (`ModuleOptimizer::with_group`) match the parameters' names in the whole model, as
+    /// [`StageBox::named`] gives them; so they mean the same on any number of ranks. See [`Builder::parameter_group`].
     pub fn optimizer(mut self, make: impl Fn() -> ModuleOptimizer + Send + Sync + 'static) -> Self {
         self.optimizers = Some(Arc::new(make));
+        self
+    }
+
+    /// Declares a group of parameters that the optimizer or a learning rate uses: building fails if it matches no parameter
+    /// of the whole model. Burn's optimizers do not show their groups, so a misspelt one that is not declared here goes unnoticed.
+    ///
+    /// Groups match by name; identifiers of parameters differ from rank to rank.
+    pub fn parameter_group(mut self, group: ParamGroup) -> Self {
+        self.groups.push(group);
         self
     }
 

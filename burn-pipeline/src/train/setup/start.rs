@@ -129,6 +129,7 @@ impl Builder {
         });
         let (processes, first_rank) = (job.is_some(), links.first().map_or(0, |link| link.rank()));
         let (timeout, threads, validate, seed) = (self.timeout, self.threads, self.validate, self.seed);
+        let groups = self.groups.clone();
         let splits = split_stages(plans.current()?.plan());
         let blueprint = Arc::new(Blueprint { builder: self, placement: plans.placement().clone(), splits, job });
         let build = move |link: Box<dyn Link>| {
@@ -140,6 +141,10 @@ impl Builder {
         let (ranks, built) = started?;
         let (facts, shared): (Vec<_>, Vec<_>) = built.into_iter().unzip();
         let stages = Stages::new(facts.concat(), shared.into_iter().next().unwrap_or_default());
+        if let Some(group) = stages.empty_group(&groups) {
+            let names = stages.names().iter().take(8).map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+            return Err(BuildError::EmptyGroup { group: Box::new(group), names });
+        }
         if let Some((name, first, second)) = stages.claimed_twice() {
             tracing::warn!(name, first, second, "two stages claim one name: this pipeline cannot be saved");
         }

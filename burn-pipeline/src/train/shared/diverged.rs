@@ -1,5 +1,5 @@
-//! Comparing copies once, after the first step. All got the same gradient, but an optimizer may treat paths differently
-//! (no weight decay for some, another rate for others), which no declaration shows.
+//! Comparing copies once, after the first step. All got the same gradient and the same groups, but the optimizers of two
+//! stages may differ otherwise (made from a counter, say), which no declaration shows.
 
 use super::sharing::Sharing;
 use crate::execute::{ExecuteError, Executor};

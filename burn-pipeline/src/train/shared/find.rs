@@ -86,7 +86,8 @@ impl Sharing {
         self.repeats.extend(copies.iter().skip(1).map(|row| (row.stage, row.id)));
         if copies.len() > 1 {
             let copy = |row: HeldParameter| Copy { stage: row.stage, id: ParamId::from(row.id), path: row.path };
-            let member = Member { name: name.to_owned(), copies: copies.into_iter().map(copy).collect() };
+            let in_model = copies[0].name.clone();
+            let member = Member { name: name.to_owned(), in_model, copies: copies.into_iter().map(copy).collect() };
             let replica = member.copies[0].stage.replica();
             let same = |group: &&mut Group| {
                 group.ranks == ranks && group.members.iter().any(|m| m.copies[0].stage.replica() == replica)

@@ -11,6 +11,8 @@ pub(super) struct HeldParameter {
     /// Burn's identifier.
     pub(super) id: u64,
     pub(super) path: String,
+    /// Its name in the whole model.
+    pub(super) name: String,
     pub(super) shape: Vec<usize>,
     /// Element type, by name.
     pub(super) dtype: String,
@@ -20,9 +22,9 @@ pub(super) struct HeldParameter {
 
 impl HeldParameter {
     pub(super) fn new(stage: StageId, parameter: NamedParameter) -> Self {
-        let NamedParameter { path, id, shape, dtype, trainable } = parameter;
+        let NamedParameter { path, name, id, shape, dtype, trainable } = parameter;
         let bytes = shape.iter().product::<usize>() * dtype.size();
-        Self { stage, id: id.val(), path, shape, dtype: format!("{dtype:?}"), bytes, trainable }
+        Self { stage, id: id.val(), path, name, shape, dtype: format!("{dtype:?}"), bytes, trainable }
     }
 
     /// Shape, element type and whether it is trained, in words.

@@ -16,7 +16,8 @@
 //!    another cut: a stage's graph adds up the parts of its own layers in every microbatch, and copies are added once,
 //!    after all microbatches. So two cuts agree up to rounding there, and to the bit in all that is not shared (before
 //!    the first step that read a shared value).
-//! 5. *Compared* ([`diverged`]): after the first step the copies are compared, bit for bit.
+//! 5. *Stepped alike* ([`Sharing::name_copies`]): groups of optimizers and learning rates match the first copy's name.
+//! 6. *Compared* ([`diverged`]): after the first step the copies are compared, bit for bit.
 //!
 //! Behaviour follows Megatron-Core's `finalize_model_grads` and the layers built on it.
 

@@ -1,6 +1,7 @@
 //! What all ranks agreed on about shared parameters.
 
 use super::report::SharedReport;
+use crate::execute::Executor;
 use crate::plan::StageId;
 use burn::module::ParamId;
 use std::collections::BTreeSet;
@@ -16,7 +17,10 @@ pub(super) struct Copy {
 /// The copies of a shared parameter in one replica of the model, in model order.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Member {
+    /// The declaration's name.
     pub(super) name: String,
+    /// The first copy's name in the model.
+    pub(super) in_model: String,
     pub(super) copies: Vec<Copy>,
 }
 
@@ -52,6 +56,18 @@ impl Sharing {
         let holds =
             |report: &&SharedReport| report.copies.iter().any(|copy| copy.stage == stage.index() && copy.path == path);
         self.reports.iter().find(holds).map(|report| report.name.as_str())
+    }
+
+    /// Gives this rank's copies the name of their first one for groups of optimizers and learning rates: all copies are
+    /// stepped alike.
+    pub(crate) fn name_copies(&self, executor: &mut Executor) {
+        for member in self.groups.iter().flat_map(|group| &group.members) {
+            for copy in &member.copies {
+                if let Some(held) = executor.stages().get_mut(&copy.stage) {
+                    held.options_mut().names.copy_of(copy.id, member.in_model.clone());
+                }
+            }
+        }
     }
 
     /// What is shared, and how.

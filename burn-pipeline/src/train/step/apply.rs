@@ -6,6 +6,7 @@ use super::rank::Rank;
 use crate::execute::{ExecuteError, SpecCheck};
 use crate::link::Activity;
 use crate::stage::Validate;
+use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 
 /// What stepping the weights gave.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -22,7 +23,7 @@ impl Rank {
     ///
     /// # Errors
     /// If another rank failed, a device reports an error, or the optimizer panics.
-    pub(crate) fn apply(&mut self, learning_rate: f64) -> Result<ApplyOutcome, ExecuteError> {
+    pub(crate) fn apply(&mut self, learning_rate: &ModuleLearningRate) -> Result<ApplyOutcome, ExecuteError> {
         let gradient_norm = self.finish_gradients()?;
         self.executor.link().set_activity(Activity::Optimizing);
         let (rank, observed) = (self.number(), std::mem::take(&mut self.observed));
@@ -31,7 +32,7 @@ impl Rank {
                 rank,
                 || format!("stepping the weights of stage {stage}"),
                 || {
-                    held.optimize(learning_rate);
+                    held.optimize(learning_rate.clone());
                     Ok(())
                 },
             )?;

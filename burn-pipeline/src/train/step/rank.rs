@@ -54,6 +54,7 @@ impl Rank {
         executor.broadcast_weights()?;
         let sharing = Sharing::agree(&mut executor, &placement, shared)?;
         sharing.copy_first(&mut executor)?;
+        sharing.name_copies(&mut executor);
         executor.shard(shard_all)?;
         sharing.refuse_half_sharded(&mut executor)?;
         let (contract, observed) = (Contract::new(settings.reduction), Vec::new());

@@ -1,0 +1,110 @@
+//! A step of an optimizer over a module whose parameters stand at their names in the whole model.
+//!
+//! Guarantees: groups of parameters (Burn's `ParamGroup`), by which optimizers and learning rates differ, match the model's
+//! names, not the paths inside a stage; so they mean the same on any number of ranks.
+//!
+//! Burn's optimizer goes through a module with a mapper and joins the names that it enters to a path. [`InModel`] puts a
+//! mapper of its own between the two: it keeps the path inside the stage to itself, and enters each parameter by its name
+//! in the model.
+
+use super::names::Names;
+use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
+use burn::module::{Flag, Module, ModuleMapper, ModuleVisitor, Param};
+use burn::optim::{GradientsParams, ModuleOptimizer};
+use burn::tensor::{Bool, Device, Int, Tensor};
+
+/// Steps a module's parameters, each by what the groups say of its name in the model.
+pub(in crate::stage) fn step_in_model<M: Module>(
+    optimizer: &mut ModuleOptimizer,
+    learning_rate: ModuleLearningRate,
+    module: M,
+    gradients: GradientsParams,
+    names: &Names,
+) -> M {
+    optimizer.step(learning_rate, InModel { module, names }, gradients).module
+}
+
+/// A module as mappers see it in the whole model.
+#[derive(Clone, Debug)]
+struct InModel<'a, M> {
+    module: M,
+    names: &'a Names,
+}
+
+impl<M: Module> InModel<'_, M> {
+    fn with(self, change: impl FnOnce(M) -> M) -> Self {
+        Self { module: change(self.module), names: self.names }
+    }
+}
+
+impl<M: Module> Module for InModel<'_, M> {
+    fn collect_devices(&self, devices: Vec<Device>) -> Vec<Device> {
+        self.module.collect_devices(devices)
+    }
+
+    fn fork(self, device: &Device) -> Self {
+        self.with(|module| module.fork(device))
+    }
+
+    fn to_device(self, device: &Device) -> Self {
+        self.with(|module| module.to_device(device))
+    }
+
+    fn train(self) -> Self {
+        self.with(Module::train)
+    }
+
+    fn valid(&self) -> Self {
+        Self { module: self.module.valid(), names: self.names }
+    }
+
+    fn materialize(self) -> Self {
+        self.with(Module::materialize)
+    }
+
+    fn visit<V: ModuleVisitor>(&self, visitor: &mut V) {
+        self.module.visit(visitor);
+    }
+
+    fn map<T: ModuleMapper>(self, mapper: &mut T) -> Self {
+        let mut named = Named { mapper, names: self.names, path: Vec::new() };
+        Self { module: self.module.map(&mut named), names: self.names }
+    }
+}
+
+/// A mapper that is shown names in the model instead of paths.
+struct Named<'a, T> {
+    mapper: &'a mut T,
+    names: &'a Names,
+    path: Vec<String>,
+}
+
+impl<T: ModuleMapper> ModuleMapper for Named<'_, T> {
+    fn enter_module(&mut self, name: &str, _: &str) {
+        self.path.push(name.to_owned());
+    }
+
+    fn exit_module(&mut self, _: &str, _: &str) {
+        self.path.pop();
+    }
+
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let name = self.names.of_parameter(param.id, &self.path.join("."));
+        self.mapper.enter_module(&name, "");
+        let mapped = self.mapper.map_float(param);
+        self.mapper.exit_module(&name, "");
+        mapped
+    }
+
+    fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {
+        self.mapper.map_int(param)
+    }
+
+    fn map_bool<const D: usize>(&mut self, param: Param<Tensor<D, Bool>>) -> Param<Tensor<D, Bool>> {
+        self.mapper.map_bool(param)
+    }
+
+    fn map_flag(&mut self, flag: Param<Flag>) -> Param<Flag> {
+        self.mapper.map_flag(flag)
+    }
+}

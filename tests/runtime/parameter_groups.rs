@@ -1,0 +1,48 @@
+//! Groups of parameters, by which optimizers and learning rates differ, are declared by the model's names.
+
+use crate::cases::{Case, Text};
+use crate::parity::builder;
+use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
+use burn::module::ParamGroup;
+use burn::tensor::Device;
+use burn_pipeline::link::Threads;
+use burn_pipeline::schedule::{OneFOneB, Size};
+use burn_pipeline::train::BuildError;
+
+fn blocks() -> ParamGroup {
+    ParamGroup::from_predicate("blocks.3.")
+}
+
+#[test]
+fn a_declared_group_that_matches_nothing_is_refused_with_its_name() {
+    let builder = || builder::<Text>(&OneFOneB, Size::new(2, 2)).parameter_group(blocks());
+    assert!(builder().build().is_ok());
+    let error = builder().parameter_group(ParamGroup::from_predicate("block.3.")).build().unwrap_err();
+    let BuildError::EmptyGroup { .. } = &error else { panic!("{error}") };
+    let said = error.to_string();
+    assert!(said.contains("block.3.") && said.contains("`blocks.0."), "{said}");
+}
+
+#[test]
+fn processes_with_other_rates_for_a_group_are_told_so() {
+    let threads = Threads::new(2);
+    let run = |rank: usize| {
+        let mut pipeline = builder::<Text>(&OneFOneB, Size::new(2, 2))
+            .build_rank(Box::new(threads.link(rank, Device::flex())))
+            .unwrap();
+        let rates = |rate| ModuleLrScheduler::new(1e-2).with_group(blocks(), rate).step();
+        let alike = pipeline.step(Text::new(2).batch(), rates(0.5)).map(drop);
+        let unlike = pipeline.step(Text::new(2).batch(), rates([0.5, 0.25][rank])).map(drop);
+        (alike, unlike)
+    };
+    let run = &run;
+    let outcomes: Vec<_> = std::thread::scope(|scope| {
+        let ranks: Vec<_> = (0..2).map(|rank| scope.spawn(move || run(rank))).collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    });
+    for (alike, unlike) in outcomes {
+        alike.unwrap();
+        let said = unlike.unwrap_err().to_string();
+        assert!(said.contains("at others for") && said.contains("all processes must make the same calls"), "{said}");
+    }
+}
