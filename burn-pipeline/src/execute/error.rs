@@ -123,6 +123,30 @@ pub enum ExecuteError {
         /// The stage.
         stage: StageId,
     },
+    /// Parameters of a sharded stage were frozen or thawed.
+    #[error(
+        "rank {rank}, stage {stage}: other parameters are trained than at the start, but the stage is sharded, and pieces are cut at the start; freeze and thaw parameters without `sharded`, or build the pipeline anew from a checkpoint"
+    )]
+    TrainedChanged {
+        /// The rank.
+        rank: usize,
+        /// The stage.
+        stage: StageId,
+    },
+    /// A forward changes state (running statistics) that would differ from one device's.
+    #[error(
+        "rank {rank}, stage {stage}: its forward changes `{name}` (running statistics), and {why}, so it would differ from one device's; choose a schedule with one copy of each stage and no data parallelism, freeze the statistics (`Module::freeze`), or use `GroupNorm` or `LayerNorm`"
+    )]
+    ForwardState {
+        /// The rank.
+        rank: usize,
+        /// The stage.
+        stage: StageId,
+        /// The name in the model of what it changes.
+        name: String,
+        /// Why it would differ.
+        why: String,
+    },
     /// Copies of a shared parameter would diverge.
     #[error("{source}")]
     Shared {

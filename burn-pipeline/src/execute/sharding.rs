@@ -96,6 +96,12 @@ impl Executor {
         self.stages.keys().copied().collect()
     }
 
+    /// Takes up which parameters are trained now, before a batch.
+    pub(crate) fn update_trained(&mut self) -> Result<(), ExecuteError> {
+        let rank = self.rank();
+        self.group.update_trained(&self.stages).map_err(|stage| ExecuteError::TrainedChanged { rank, stage })
+    }
+
     /// Gives all replicas the weights of replica 0.
     pub(crate) fn broadcast_weights(&mut self) -> Result<(), ExecuteError> {
         let deadline = self.deadline();

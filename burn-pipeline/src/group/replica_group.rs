@@ -87,6 +87,24 @@ impl ReplicaGroup {
         self.parameters.get(&stage).map(Vec::as_slice).unwrap_or_default()
     }
 
+    /// Takes up which parameters of the stages are trained now: a stage may have frozen or thawed some.
+    ///
+    /// # Errors
+    /// The stage, if its parameters are sharded: pieces are cut at the start.
+    pub(crate) fn update_trained(&mut self, stages: &Stages) -> Result<(), StageId> {
+        for (stage, known) in &mut self.parameters {
+            let Some(held) = stages.get(stage) else { continue };
+            let ids = |parameters: &[Parameter]| parameters.iter().map(|p| p.id).collect::<Vec<_>>();
+            let now = trained(held.as_ref());
+            match ids(&now) == ids(known) {
+                true => {}
+                false if self.shards.contains_key(stage) => return Err(*stage),
+                false => *known = now,
+            }
+        }
+        Ok(())
+    }
+
     /// Are the parameters of a stage sharded?
     pub(crate) fn is_sharded(&self, stage: StageId) -> bool {
         self.shards.contains_key(&stage)

@@ -11,6 +11,9 @@ use burn::module::Module;
 /// (see [`Accumulation`](crate::stage::Accumulation) and [`Reduction`](crate::stage::Reduction)). For that its `forward`
 /// must be a function of its input, its extra, its parameters and buffers, and, where the pipeline has a seed, of the random
 /// numbers that it draws.
+///
+/// Running statistics (Burn's `RunningState`, in `BatchNorm`) may change in `forward` where one copy of the stage runs all
+/// microbatches in order; elsewhere (bidirectional schedules, data-parallel replicas) the step is refused.
 pub trait Stage: Module + Sync + 'static {
     /// What comes from the stage before, or from the batch on the first stage.
     type Input: Boundary;

@@ -19,6 +19,8 @@ pub(crate) struct StageFacts {
     pub(crate) declared: bool,
     pub(crate) takes: BatchChecks,
     pub(crate) weight_bytes: usize,
+    /// Has it state that its forward can change (running statistics)?
+    pub(crate) has_forward_state: bool,
     /// Paths of its parameters, each with a name in the whole model.
     pub(crate) names: Vec<(String, String)>,
 }
@@ -95,6 +97,11 @@ impl Stages {
     /// Has every stage declared the specs at its boundary?
     pub(crate) fn are_declared(&self) -> bool {
         self.facts.iter().all(|facts| facts.declared)
+    }
+
+    /// Has any stage state that its forward can change (running statistics)?
+    pub(crate) fn have_forward_state(&self) -> bool {
+        self.facts.iter().any(|facts| facts.has_forward_state)
     }
 
     /// Bytes of each stage's parameters, in model order.

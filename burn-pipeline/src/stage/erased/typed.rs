@@ -10,6 +10,7 @@ use crate::stage::random::ForwardSeed;
 use crate::stage::state::GradientStore;
 use burn::module::ParamId;
 use burn::optim::ModuleOptimizer;
+use std::cell::OnceCell;
 use std::collections::HashMap;
 
 /// A module and what it needs to be trained.
@@ -22,6 +23,8 @@ pub(in crate::stage) struct Typed<M: Stage> {
     pub(super) optimizer: Option<ModuleOptimizer>,
     pub(super) options: StageOptions,
     pub(super) seed: ForwardSeed,
+    /// What the module's forward can change, once it was looked for.
+    pub(super) forward_state: OnceCell<Vec<ParamId>>,
     /// Weights and optimizer from a checkpoint, until every rank has found its part of it readable.
     pub(super) offered: Option<(HashMap<ParamId, AnyTensor>, Option<ModuleOptimizer>)>,
 }
@@ -39,6 +42,7 @@ impl<M: Stage> Typed<M> {
             optimizer: None,
             options: StageOptions::default(),
             seed: ForwardSeed::default(),
+            forward_state: OnceCell::new(),
             offered: None,
         }
     }

@@ -5,7 +5,7 @@ use crate::stage::boundary::AnyTensor;
 use crate::stage::error::StageError;
 use crate::stage::module::Stage;
 use crate::stage::state::{
-    NamedParameter, NamedWeight, ParameterState, StageState, float_weights, named_parameters,
+    NamedParameter, NamedWeight, ParameterState, StageState, float_weights, forward_state, named_parameters,
     named_weights, optimizer_state, with_optimizer_state, with_weights,
 };
 use burn::module::{Module, ParamId};
@@ -22,6 +22,8 @@ pub(crate) trait StageWeights {
     fn settle(&mut self);
     /// All parameters and buffers, in visiting order.
     fn named_weights(&self) -> Vec<NamedWeight>;
+    /// What the module's forward can change (running statistics), in visiting order.
+    fn forward_state(&self) -> Vec<NamedWeight>;
     /// Has the stage an optimizer?
     fn has_optimizer(&self) -> bool;
     /// What the optimizer keeps, by parameter; `None` without an optimizer.
@@ -55,6 +57,15 @@ impl<M: Stage> StageWeights for Typed<M> {
 
     fn named_weights(&self) -> Vec<NamedWeight> {
         self.module.as_ref().map(|module| named_weights(module, &self.options.names)).unwrap_or_default()
+    }
+
+    fn forward_state(&self) -> Vec<NamedWeight> {
+        let Some(module) = &self.module else { return Vec::new() };
+        let ids = self.forward_state.get_or_init(|| forward_state(module));
+        match ids.is_empty() {
+            true => Vec::new(),
+            false => self.named_weights().into_iter().filter(|weight| ids.contains(&weight.id)).collect(),
+        }
     }
 
     fn has_optimizer(&self) -> bool {

@@ -1,10 +1,11 @@
 //! What a stage keeps from step to step: its parameters by name, the sums of their gradients, its optimizer's state.
 //!
 //! Reading order: [`named`] (float parameters), [`names`] (their names in the whole model), [`weights`] (values, taken out
-//! and put back), [`gradients`] (sums over microbatches), [`in_model`] (a step, by names in the model), [`optimizer`] (its
+//! and put back), [`forward_state`] (what forwards can change), [`gradients`] (sums over microbatches), [`in_model`] (a step, by names in the model), [`optimizer`] (its
 //! state, by parameter), [`by_element`] (can the optimizer step shards?), [`shared_error`].
 
 mod by_element;
+mod forward_state;
 mod gradients;
 mod in_model;
 mod named;
@@ -14,6 +15,7 @@ mod shared_error;
 mod weights;
 
 pub(super) use by_element::steps_by_element;
+pub(super) use forward_state::forward_state;
 pub use gradients::Accumulation;
 pub(crate) use gradients::GradientStore;
 pub(super) use gradients::{WeightGradients, collected};

@@ -131,8 +131,10 @@ impl Command for Weights {
     const NAME: &'static str = "reading the weights";
 
     fn run(&self, rank: &mut Rank, _: Instant) -> Result<Self::Reply, ExecuteError> {
-        let weights =
-            |stage: &mut dyn ErasedStage| stage.weights().into_iter().map(|(_, weight)| Some(weight)).collect();
+        let weights = |stage: &mut dyn ErasedStage| {
+            stage.settle();
+            stage.weights().into_iter().map(|(_, weight)| Some(weight)).collect()
+        };
         rank.with_whole_weights(|rank| Ok(of_stages(rank, weights)))
     }
 

@@ -4,6 +4,7 @@ use super::decision::AutoError;
 use super::options::AutoOptions;
 use crate::cost::{Layers, Profile};
 use crate::pass::insert_transfers;
+use crate::plan::PlacementKind;
 use crate::planner::{Cut, PassChoice, PlannerReport, Recompute, Request, Strategy, Workload};
 use crate::schedule::{Schedule, Size, by_name};
 use crate::train::pipeline::Pipeline;
@@ -22,7 +23,14 @@ pub(super) fn request(
     let workload = Workload::new(size.microbatches, Layers::of_profile(profile)?);
     let request = Request::new(vec![workload], size.ranks, profile.links().clone());
     // Stages cannot move between processes.
-    let placements = pipeline.ranks.are_processes().then(|| vec![pipeline.placement().kind()]);
+    let placements = match pipeline.ranks.are_processes() {
+        true => Some(vec![pipeline.placement().kind()]),
+        // Copies of a stage would each keep running statistics of their own, so such plans are refused when they run.
+        false if pipeline.stages.have_forward_state() => {
+            Some(vec![PlacementKind::Loop, PlacementKind::V, PlacementKind::Wave])
+        }
+        false => None,
+    };
     Ok(Request {
         cap: options.cap,
         state_factor: options.state_factor,

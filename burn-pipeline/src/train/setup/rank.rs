@@ -54,6 +54,7 @@ impl Blueprint {
                 has_loss: held.batch_checks().target.is_some(),
                 declared: held.options().declared.is_some(),
                 takes: held.batch_checks(),
+                has_forward_state: !held.forward_state().is_empty(),
                 weight_bytes: weights.iter().map(|(_, weight)| weight.bytes()).sum(),
                 names: StageFacts::names(held.named_weights()),
             });
@@ -121,19 +122,21 @@ struct SentFacts {
     has_loss: bool,
     declared: bool,
     weight_bytes: usize,
+    has_forward_state: bool,
     names: Vec<(String, String)>,
 }
 
 impl SentFacts {
     fn of(facts: &StageFacts) -> Self {
-        let StageFacts { stage, has_loss, declared, weight_bytes, .. } = *facts;
-        Self { stage, has_loss, declared, weight_bytes, names: facts.names.clone() }
+        let StageFacts { stage, has_loss, declared, weight_bytes, has_forward_state, .. } = *facts;
+        Self { stage, has_loss, declared, weight_bytes, has_forward_state, names: facts.names.clone() }
     }
 
     /// Whether a batch fits the stage is checked by the process that holds it: elsewhere every batch does.
     fn facts(self) -> StageFacts {
-        let Self { stage, has_loss, declared, weight_bytes, names } = self;
+        let Self { stage, has_loss, declared, weight_bytes, has_forward_state, names } = self;
         let takes = BatchChecks { input: |_| Ok(()), extra: |_| Ok(()), target: None };
-        StageFacts { stage, extras: Vec::new(), has_loss, declared, takes, weight_bytes, names }
+        let extras = Vec::new();
+        StageFacts { stage, extras, has_loss, declared, takes, weight_bytes, has_forward_state, names }
     }
 }

@@ -56,6 +56,7 @@ impl Rank {
         began: Instant,
         share: ReplicaShare,
     ) -> Result<BatchOutcome, ExecuteError> {
+        self.executor.update_trained()?;
         let seeding = self.contract.seeding(batch);
         let first_replica = self.is_first_replica();
         let mut ordered = false;
@@ -70,7 +71,9 @@ impl Rank {
         // Gradients of sharded parameters are reduced with every batch, others with the last one before a step.
         let in_row = share.same_plan && !ordered;
         let share = ReplicaShare { reduce: in_row && share.reduce, reduce_shards: in_row, ..share };
+        let state = self.pinned_state(plan.plan())?;
         let outcome = self.executor.run(Run { plan, batch, seeding, train: true, began, share })?;
+        self.refuse_changed(state)?;
         replicas::chain(&mut self.executor, &self.placement)?;
         self.executor.reduce_remaining(true)?;
         let loss = self.contract.gather(&outcome.losses);

@@ -5,12 +5,13 @@
 //! them passes it on to all other ranks.
 //!
 //! Read `rank` (the type, and how a rank starts), `contract` (what the loss of a batch is), `batch` (forwards and
-//! backwards), `gradients` (sums over replicas, scaling, clipping), `apply` (the optimizer's step); then `replicas`,
+//! backwards), `gradients` (sums over replicas, scaling, clipping), `apply` (the optimizer's step); then `forward_state` (what is refused of running statistics), `replicas`,
 //! `outputs` and `metadata` for bidirectional placements, evaluations over processes, and checks of tensor specs.
 
 mod apply;
 mod batch;
 mod contract;
+mod forward_state;
 mod gradients;
 mod metadata;
 mod outputs;

@@ -3,11 +3,12 @@
 use super::tensors::{self as captured, leaf, lowered, placeholder};
 use crate::stage::boundary::AnyTensor;
 use burn::backend::autodiff::NodeId;
-use burn::backend::ir::TensorIr;
+use burn::backend::ir::{TensorId, TensorIr};
 use burn::backend::{BackendTensor, DispatchTensor, DispatchTensorKind};
 use burn::module::{Flag, Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::tensor::kind::Basic;
 use burn::tensor::{Bool, DType, Device, GradientCheckpointingStrategy, Int, Tensor};
+use std::collections::HashSet;
 
 /// What a capture depends on in a parameter.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -127,6 +128,24 @@ pub(super) fn lowered_module<M: Module>(module: M, parameters: &Parameters) -> M
 /// The placeholders of leaves.
 pub(super) fn edges(leaves: &[DispatchTensor]) -> Result<Vec<TensorIr>, String> {
     leaves.iter().map(captured::edge).collect()
+}
+
+/// The tensors that a captured module holds as float parameters and buffers.
+pub(super) fn float_edges<M: Module>(module: &M) -> Option<HashSet<TensorId>> {
+    struct Held(Option<HashSet<TensorId>>);
+
+    impl ModuleVisitor for Held {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            match (captured::edge(&param.val().into_dispatch()), &mut self.0) {
+                (Ok(edge), Some(held)) => drop(held.insert(edge.id)),
+                _ => self.0 = None,
+            }
+        }
+    }
+
+    let mut held = Held(Some(HashSet::new()));
+    module.visit(&mut held);
+    held.0
 }
 
 fn map<M: Module>(module: M, parameters: &Parameters, step: Step<'_>) -> (M, Vec<DispatchTensor>) {

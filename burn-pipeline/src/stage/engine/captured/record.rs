@@ -10,7 +10,7 @@
 //! All of it runs under `catch_unwind`: an operation that cannot be captured panics somewhere in Burn.
 
 use super::output_spec::{OutputSpec, WeightSource};
-use super::parameters::{Parameters, captured_module, edges, lowered_module};
+use super::parameters::{Parameters, captured_module, edges, float_edges, lowered_module};
 use super::tensors::{self as captured, leaf, placeholder};
 use crate::ops::HeldOutputs;
 use crate::program::{CustomOps, Edges, NO_REPLAY, Recording, StagePrograms, capturing, interpreter};
@@ -22,6 +22,7 @@ use crate::stage::engine::call::ForwardCall;
 use crate::stage::engine::eager::strategy_of;
 use crate::stage::engine::function::{StageFunction, TrackedOutput};
 use crate::stage::error::StageError;
+use burn::backend::DispatchTensor;
 use burn::backend::ir::TensorIr;
 use burn::module::Module;
 use burn::tensor::{Device, DeviceConfig, GradientCheckpointingStrategy};
@@ -108,7 +109,7 @@ fn trace<M: Stage>(
     let target = call.target.as_ref().filter(|_| call.ends_route);
     let target = target.map(|target| attach(target, false)).transpose()?.map(|(target, _)| target);
     let computed = function.train(&module, ForwardCall { input, extra, target, ..call.clone() })?;
-    unchanged(module, parameters)?;
+    unchanged(module, parameters, &leaves)?;
     let (outputs, shape) = outputs(computed, &mut edges)?;
     let Some(nodes) = HeldOutputs::new(floats(&outputs)) else {
         edges.seeds = outputs.iter().map(|_| None).collect();
@@ -199,10 +200,18 @@ fn floats(outputs: &[AnyTensor]) -> Vec<burn::backend::DispatchTensor> {
 ///
 /// Burn's `RunningState` keeps its updates aside until it is next read. `valid` reads it, and panics if the update is a
 /// tensor of the capture's autodiff: that panic is the sign of a changed buffer.
-fn unchanged<M: Module>(module: M, parameters: &Parameters) -> Result<(), String> {
+fn unchanged<M: Module>(module: M, parameters: &Parameters, leaves: &[DispatchTensor]) -> Result<(), String> {
     if parameters.specs.iter().all(|spec| spec.trainable) {
         return Ok(());
     }
-    let read = catch_unwind(AssertUnwindSafe(|| drop(lowered_module(module, parameters).valid())));
-    read.map_err(|_| "its forward changes a buffer (running statistics), which a replay would not".to_owned())
+    let read = catch_unwind(AssertUnwindSafe(|| lowered_module(module, parameters).valid()));
+    // An update that does not come from autodiff (a counter) is read without a panic, and is another tensor.
+    let kept = |module: M| {
+        let after = float_edges(&module)?;
+        let mut frozen =
+            leaves.iter().zip(&parameters.specs).filter(|(_, spec)| !spec.trainable && spec.dtype.is_float());
+        frozen.all(|(leaf, _)| captured::edge(leaf).is_ok_and(|leaf| after.contains(&leaf.id))).then_some(())
+    };
+    let changes = || "its forward changes a buffer (running statistics), which a replay would not".to_owned();
+    read.ok().and_then(kept).ok_or_else(changes)
 }

@@ -1,0 +1,74 @@
+//! Running statistics that would differ from one device's are refused.
+//!
+//! Guarantees: state that a forward changes ends every batch as on one device, or the step fails. It ends so where one copy of the
+//! stage runs all microbatches of a batch, in their order. Elsewhere each copy would see some of them only, and checkpoint
+//! and evaluation would not agree.
+//!
+//! 1. Where a stage has copies, or the plan runs its forwards in another order, the state is read before the batch.
+//! 2. After the forwards it is read again. A change is an error that says what to do. State that stays (frozen statistics)
+//!    is taken everywhere.
+
+use super::rank::Rank;
+use crate::execute::ExecuteError;
+use crate::plan::{Op, Plan, StageId};
+use burn::tensor::TensorData;
+use std::collections::BTreeMap;
+
+/// What the forwards of this rank's stages can change, by stage and name.
+pub(super) struct ForwardState {
+    values: BTreeMap<(StageId, String), TensorData>,
+    why: String,
+}
+
+impl Rank {
+    /// The state before a batch, where the plan's forwards must leave it as it is; `None` where they may change it.
+    pub(super) fn pinned_state(&mut self, plan: &Plan) -> Result<Option<ForwardState>, ExecuteError> {
+        let replicas = self.executor.grid().replicas();
+        let why = match self.placement.routes() {
+            _ if replicas > 1 => format!("each of {replicas} data-parallel replicas runs only some microbatches"),
+            2.. => format!("{} runs each microbatch on one of two copies of the stage", plan.name()),
+            _ if !self.runs_in_order(plan) => format!("{} does not run its microbatches in order", plan.name()),
+            _ => return Ok(None),
+        };
+        Ok(Some(ForwardState { values: self.forward_state()?, why }))
+    }
+
+    /// Refuses a change of what must stay.
+    pub(super) fn refuse_changed(&mut self, before: Option<ForwardState>) -> Result<(), ExecuteError> {
+        let Some(ForwardState { values, why }) = before.filter(|before| !before.values.is_empty()) else {
+            return Ok(());
+        };
+        let (rank, after) = (self.number(), self.forward_state()?);
+        let changed = values.into_iter().find(|(place, value)| after.get(place) != Some(value));
+        match changed {
+            Some(((stage, name), _)) => Err(ExecuteError::ForwardState { rank, stage, name, why }),
+            None => Ok(()),
+        }
+    }
+
+    fn forward_state(&mut self) -> Result<BTreeMap<(StageId, String), TensorData>, ExecuteError> {
+        let rank = self.number();
+        let state = self
+            .executor
+            .stages()
+            .iter()
+            .flat_map(|(&stage, held)| held.forward_state().into_iter().map(move |weight| (stage, weight)));
+        let read = |(stage, mut weight): (StageId, crate::stage::NamedWeight)| {
+            let value = weight.value.into_data().map_err(|message| ExecuteError::Device { rank, message })?;
+            Ok(((stage, weight.names.swap_remove(0)), value))
+        };
+        state.map(read).collect()
+    }
+
+    /// Does this rank run the microbatches of each of its stages in their order?
+    fn runs_in_order(&self, plan: &Plan) -> bool {
+        let mut next: BTreeMap<StageId, usize> = BTreeMap::new();
+        let forwards = plan.tasks(self.executor.grid().pipeline_rank()).filter(|task| task.op() == Op::Forward);
+        forwards.filter_map(|task| Some((task.stage(), task.microbatch()?))).all(|(stage, microbatch)| {
+            let next = next.entry(stage).or_default();
+            let in_order = microbatch >= *next;
+            *next = microbatch + 1;
+            in_order
+        })
+    }
+}
