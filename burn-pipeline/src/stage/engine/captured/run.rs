@@ -164,34 +164,23 @@ impl<M: Stage> Engine<M> for Captured<M> {
         work: StageWork,
         store: &mut GradientStore,
     ) -> Result<WorkStarted, StageError> {
-        let (direction, begun) = match work {
-            StageWork::Forward(call) => match self.start_forward(function, module, call)? {
-                Err(call) => {
-                    return Ok(WorkStarted::Finished(WorkResult::Forward(self.eager.forward(function, module, call)?)));
-                }
-                Ok(begun) => (Direction::Forward, begun),
-            },
+        let begun = match work {
+            StageWork::Forward(call) => self.start_forward(function, module, call)?.map_err(StageWork::Forward),
             StageWork::Backward(microbatch, seeds) => {
-                match self.start_backward(module, microbatch, seeds, Phase::Backward)? {
-                    Err(seeds) => {
-                        return Ok(WorkStarted::Finished(WorkResult::Backward(
-                            self.eager.backward(module, microbatch, seeds, store)?,
-                        )));
-                    }
-                    Ok(begun) => (Direction::Backward, begun),
-                }
+                let begun = self.start_backward(module, microbatch, seeds, Phase::Backward)?;
+                begun.map_err(|seeds| StageWork::Backward(microbatch, seeds))
             }
             StageWork::BackwardInput(microbatch, seeds) => {
-                match self.start_backward(module, microbatch, seeds, Phase::Input)? {
-                    Err(seeds) => {
-                        return Ok(WorkStarted::Finished(WorkResult::Backward(
-                            self.eager.backward_input(module, microbatch, seeds)?,
-                        )));
-                    }
-                    Ok(begun) => (Direction::Backward, begun),
-                }
+                let begun = self.start_backward(module, microbatch, seeds, Phase::Input)?;
+                begun.map_err(|seeds| StageWork::BackwardInput(microbatch, seeds))
             }
         };
+        let begun = match begun {
+            Ok(begun) => begun,
+            // What could not be captured runs whole.
+            Err(work) => return self.eager.start(function, module, work, store),
+        };
+        let direction = if begun.phase == Phase::Forward { Direction::Forward } else { Direction::Backward };
         let pieces = begun.left();
         *self.begun(direction) = Some(begun);
         Ok(WorkStarted::Pieces(pieces))
