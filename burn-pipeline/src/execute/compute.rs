@@ -91,7 +91,7 @@ impl Executor {
             self.check_spec(task, StagePort::Output, || output.clone())?;
         }
         if let Some(loss) = loss {
-            state.losses.insert(state.index(task), loss);
+            state.losses.insert(state.index(task), (task, loss));
         }
         let Some(output) = output else { return Ok(()) };
         let output = self.split_output(state, task, output)?;

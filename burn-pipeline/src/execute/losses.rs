@@ -5,19 +5,19 @@ use super::executor::Executor;
 use super::outcome::MicrobatchLoss;
 use super::run_state::RunState;
 use crate::link::{Activity, gather};
-use crate::plan::MicrobatchTask;
+use crate::plan::{MicrobatchTask, StageId};
 use crate::stage::{AnyTensor, StageError};
 use burn::backend::{Dispatch, ops::FloatTensorOps};
 use burn::tensor::Shape;
 
-/// A microbatch: its index, its loss, its weight, and the numbers that its loss observed.
-type LossRow = (usize, f64, f64, Vec<f64>);
+/// A microbatch: its index, the stage that gave its loss, loss and weight, and the numbers that its loss observed.
+type LossRow = (usize, StageId, f64, f64, Vec<f64>);
 
 impl Executor {
     /// The seed of a microbatch's loss, in the loss's element type.
     pub(super) fn loss_seed(&self, state: &RunState<'_>, task: MicrobatchTask) -> Result<AnyTensor, ExecuteError> {
         let index = state.index(task);
-        let loss = state.losses.get(&index).ok_or_else(|| self.stage_error(task, StageError::NotHeld))?;
+        let (_, loss) = state.losses.get(&index).ok_or_else(|| self.stage_error(task, StageError::NotHeld))?;
         let seed = state.run.seeding.seed(state.run.batch, index);
         let dispatch = loss.value.as_dispatch();
         let device = loss.value.device();
@@ -29,21 +29,25 @@ impl Executor {
     /// Reads this rank's losses from the device and gives every rank all of them. Called once, after the row: reading a loss
     /// inside the row would make the rank wait for its device there.
     pub(super) fn gather_losses(&mut self, state: &mut RunState<'_>) -> Result<(), ExecuteError> {
-        let rank = self.rank();
         self.link.set_activity(Activity::Gathering);
         let mut rows = Vec::new();
-        for (&index, part) in &state.losses {
-            let read = part.read().and_then(|loss| Ok((loss, state.weight(index, part)?)));
-            let (loss, weight) = read.map_err(|message| ExecuteError::Device { rank, message })?;
-            let observed = part.read_observed().map_err(|message| ExecuteError::Device { rank, message })?;
-            rows.push((index, loss, weight, observed));
+        for (&index, (task, part)) in &state.losses {
+            let read = || {
+                let loss = part.read().map_err(StageError::Device)?;
+                let observed = part.read_observed().map_err(StageError::Device)?;
+                Ok((index, task.stage(), loss, state.weight(index, part)?, observed))
+            };
+            rows.push(read().map_err(|source| self.stage_error(*task, source))?);
         }
         let deadline = self.deadline();
         let table: Vec<Vec<LossRow>> =
             gather(self.link.as_mut(), &rows, deadline).map_err(|source| self.link_error(None, source))?;
-        let mut rows: Vec<LossRow> = table.into_iter().flatten().collect();
-        rows.sort_by_key(|row| row.0);
-        let split = |(index, loss, weight, observed)| (MicrobatchLoss { index, loss, weight }, observed);
+        let rows = table.into_iter().enumerate().flat_map(|(rank, rows)| rows.into_iter().map(move |row| (rank, row)));
+        let mut rows: Vec<(usize, LossRow)> = rows.collect();
+        rows.sort_by_key(|(_, row)| row.0);
+        let split = |(rank, (index, stage, loss, weight, observed))| {
+            (MicrobatchLoss { index, rank, stage, loss, weight }, observed)
+        };
         (state.outcome.losses, state.outcome.observed) = rows.into_iter().map(split).unzip();
         Ok(())
     }

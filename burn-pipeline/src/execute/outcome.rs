@@ -10,6 +10,10 @@ use std::collections::BTreeMap;
 pub(crate) struct MicrobatchLoss {
     /// The microbatch's index in the whole batch.
     pub index: usize,
+    /// The rank that computed it.
+    pub rank: usize,
+    /// The stage that gave it, the last of its route.
+    pub stage: StageId,
     /// The value that the stage's loss function returned.
     pub loss: f64,
     /// Its weight in the batch's loss: the number of samples, 1, or the weight that the loss function returned.

@@ -5,7 +5,7 @@ use super::run::Run;
 use super::values::Values;
 use crate::group::Stages;
 use crate::plan::{Action, MicrobatchTask, Plan, StageId, Task};
-use crate::stage::{LossPart, Reduction};
+use crate::stage::{LossPart, Reduction, StageError};
 use crate::trace::Event;
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -15,8 +15,8 @@ pub(super) struct RunState<'a> {
     pub(super) run: Run<'a>,
     pub(super) values: Values,
     pub(super) outcome: RankOutcome,
-    /// Losses by the microbatch's index in the batch, still on the device.
-    pub(super) losses: BTreeMap<usize, LossPart>,
+    /// Losses by the microbatch's index in the batch, still on the device, each with the forward that gave it.
+    pub(super) losses: BTreeMap<usize, (MicrobatchTask, LossPart)>,
     /// When the current task began, by the step's clock.
     pub(super) started: Duration,
     /// How many tensors of a stage's input came from the stage before, and how many along each skip edge. Cuts the input's
@@ -80,14 +80,13 @@ impl<'a> RunState<'a> {
     }
 
     /// The weight of a microbatch's loss in the batch's.
-    pub(super) fn weight(&self, index: usize, loss: &LossPart) -> Result<f64, String> {
+    pub(super) fn weight(&self, index: usize, loss: &LossPart) -> Result<f64, StageError> {
         match (self.run.seeding.reduction, &loss.weight) {
-            (Reduction::Mean, _) => Ok(self.run.batch.size(index) as f64),
-            (Reduction::Sum, _) => Ok(1.0),
-            (Reduction::Weighted, Some(weight)) => weight.read(),
-            (Reduction::Weighted, None) => {
-                Err("the reduction is `Weighted`, but the loss came without a weight; return `Loss::weighted`".into())
-            }
+            (Reduction::Mean, None) => Ok(self.run.batch.size(index) as f64),
+            (Reduction::Sum, None) => Ok(1.0),
+            (Reduction::Weighted, Some(weight)) => weight.read().map_err(StageError::Device),
+            (Reduction::Weighted, None) => Err(StageError::NoWeight),
+            (reduction, Some(_)) => Err(StageError::UnusedWeight { reduction }),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Errors inside one stage.
 
+use super::batch::Reduction;
 use super::boundary::BoundaryError;
 use super::boundary::StagePort;
 use crate::ops::DeferredError;
@@ -29,6 +30,19 @@ pub enum StageError {
     LossShape {
         /// Its shape.
         shape: Vec<usize>,
+    },
+    /// The reduction needs weights, and the loss came without one.
+    #[error(
+        "the reduction is `Weighted`, but the loss came without a weight; return `Loss::weighted`, or choose another reduction (`Builder::reduction`)"
+    )]
+    NoWeight,
+    /// The loss came with a weight that the reduction does not use.
+    #[error(
+        "the loss came with a weight, which the reduction `{reduction:?}` does not use; choose `Reduction::Weighted` (`Builder::reduction`), or return the loss alone"
+    )]
+    UnusedWeight {
+        /// The reduction that was chosen.
+        reduction: Reduction,
     },
     /// The number of gradients is not the number of the stage's outputs.
     #[error(

@@ -10,6 +10,7 @@ use crate::pass::PassError;
 use crate::plan::{CheckError, PlanError, StageId};
 use crate::schedule::ScheduleError;
 use crate::stage::{MicrobatchError, StageError};
+use crate::train::non_finite::NonFinite;
 use burn::module::ParamGroup;
 
 /// Why a pipeline cannot be built, or a plan not be made for a batch.
@@ -108,6 +109,22 @@ pub enum BuildError {
         /// Some names.
         names: String,
     },
+    /// Gradients cannot be clipped to this norm.
+    #[error("gradients cannot be clipped to the norm {norm}; give `Builder::clip_norm` a number above 0")]
+    ClipNorm {
+        /// What was given.
+        norm: f64,
+    },
+    /// A loss on a stage that is not the last, where it would never be computed.
+    #[error(
+        "stage {stage} was built with a loss, but stage {last} is the last, and only its loss is computed; build the others with `StageBox::new` (`StageContext::is_last` tells them apart)"
+    )]
+    LossInside {
+        /// The stage with the loss.
+        stage: usize,
+        /// The last stage.
+        last: usize,
+    },
     /// The network given to `Builder::delayed` is not valid.
     #[error(transparent)]
     Delay(#[from] ProfileError),
@@ -146,6 +163,17 @@ pub enum PipelineError {
     ForwardOnly {
         /// The plan's name.
         schedule: String,
+    },
+    /// A loss, or the norm of all gradients, is NaN or infinite. Weights are as before; the gradients gathered since the
+    /// last step were dropped on all ranks.
+    #[error(
+        "step {step}, {source}; the weights are as before, and the gradients gathered for this step were dropped: look at the learning rate and the microbatch's data, or go on without such steps (`Builder::on_non_finite`)"
+    )]
+    NonFinite {
+        /// The step, counted from 1.
+        step: u64,
+        /// Which number.
+        source: NonFinite,
     },
     /// Another process refused the call. Nothing was run; the pipeline is as before.
     #[error("rank {rank} refused this call, so no rank ran it: {message}")]

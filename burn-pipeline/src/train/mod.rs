@@ -6,7 +6,7 @@
 //!
 //! Rooms, from the bottom up:
 //!
-//! 1. `error`, `progress`, `report`, `stages`: values that pipeline and user share.
+//! 1. `error`, `non_finite`, `progress`, `report`, `stages`: values that pipeline and user share.
 //! 2. `plans`: the plans that a pipeline runs. `shared`: parameters that several stages hold.
 //! 3. `step`: what one rank does with a batch and its weights.
 //! 4. `control`: commands to all ranks, and their replies.
@@ -19,6 +19,7 @@ mod checkpoint;
 mod choose;
 mod control;
 mod error;
+mod non_finite;
 mod pipeline;
 mod plans;
 mod progress;
@@ -31,6 +32,7 @@ mod step;
 pub use checkpoint::{Checkpoint, CheckpointError, Checkpoints, ParameterEntry};
 pub use choose::{AutoError, AutoOptions, AutoPipeline, Decision, MeasureError, MeasuredLayers};
 pub use error::{BuildError, PipelineError};
+pub use non_finite::{NonFinite, OnNonFinite};
 pub use pipeline::Pipeline;
 pub use progress::Progress;
 pub use report::{EvalReport, EvalResults, StepReport};

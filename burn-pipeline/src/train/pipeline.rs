@@ -10,6 +10,7 @@ use crate::plan::{CheckedPlan, Placement};
 use crate::simulate::SimulateOptions;
 use crate::train::control::Ranks;
 use crate::train::error::BuildError;
+use crate::train::non_finite::OnNonFinite;
 use crate::train::plans::Plans;
 use crate::train::progress::{Progress, Training};
 use crate::train::shared::SharedReport;
@@ -68,6 +69,9 @@ pub struct Pipeline {
     pub(super) training: Training,
     /// Are the stages' metadata to be learned before the next batch?
     pub(super) learns_metadata: bool,
+    /// Has no optimizer been given, and no step said so yet?
+    pub(super) lacks_optimizer: bool,
+    pub(super) on_non_finite: OnNonFinite,
     /// How the simulator prices messages of this pipeline's link.
     pub(super) simulate: SimulateOptions,
 }

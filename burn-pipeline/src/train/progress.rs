@@ -22,11 +22,13 @@ pub(crate) struct Training {
     progress: Progress,
     /// Batches whose gradients no step has used yet.
     pending: usize,
+    /// Steps that left the weights alone, since the pipeline was built.
+    skipped: u64,
 }
 
 impl Training {
     pub(crate) fn new(seed: Option<u64>) -> Self {
-        Self { progress: Progress { seed, ..Progress::default() }, pending: 0 }
+        Self { progress: Progress { seed, ..Progress::default() }, pending: 0, skipped: 0 }
     }
 
     pub(crate) fn progress(&self) -> Progress {
@@ -52,6 +54,17 @@ impl Training {
     pub(crate) fn stepped(&mut self) {
         self.pending = 0;
         self.progress.steps += 1;
+    }
+
+    /// A step left the weights alone.
+    pub(crate) fn skipped(&mut self) {
+        self.pending = 0;
+        self.skipped += 1;
+    }
+
+    /// Steps that left the weights alone.
+    pub(crate) fn skipped_steps(&self) -> u64 {
+        self.skipped
     }
 
     /// The gradients gathered since the last step are gone.

@@ -3,6 +3,7 @@
 use crate::plan::StageId;
 use crate::stage::{ActivationBytes, Boundary, BoundaryError, Microbatches, Payload};
 use crate::trace::Track;
+use crate::train::non_finite::NonFinite;
 use crate::train::step::BatchOutcome;
 use std::collections::BTreeMap;
 
@@ -13,6 +14,12 @@ pub struct StepReport {
     pub loss: f64,
     /// The norm of all gradients before clipping, if they are clipped.
     pub gradient_norm: Option<f64>,
+    /// The loss or norm for which this step left the weights alone, with
+    /// [`OnNonFinite::Skip`](crate::train::OnNonFinite::Skip); of a batch that was only accumulated, the loss for which the
+    /// next step will.
+    pub skipped: Option<NonFinite>,
+    /// Steps that were skipped since the pipeline was built, this one included.
+    pub skipped_steps: u64,
     /// The numbers that the loss function wants observed in this batch, by microbatch; see
     /// [`Loss::observing`](crate::stage::Loss::observing).
     pub observed: Vec<Vec<f64>>,
@@ -42,7 +49,7 @@ pub struct StepReport {
 impl StepReport {
     /// Adds what one rank reports; ranks come in order.
     pub(super) fn add(&mut self, outcome: BatchOutcome) {
-        (self.loss, self.observed) = (outcome.loss, outcome.observed);
+        (self.loss, self.skipped, self.observed) = (outcome.loss, outcome.non_finite, outcome.observed);
         self.peak_held.push(outcome.peak_held);
         self.peak_held_bytes.push(outcome.peak_held_bytes);
         for (stage, bytes) in outcome.activations {

@@ -94,6 +94,13 @@ impl Stages {
         self.facts.iter().all(|facts| Some(facts.stage.index()) != last || facts.has_loss)
     }
 
+    /// A stage with a loss that is not the last one, and the last.
+    pub(crate) fn loss_inside(&self) -> Option<(usize, usize)> {
+        let last = self.facts.iter().map(|facts| facts.stage.index()).max()?;
+        let inside = self.facts.iter().find(|facts| facts.has_loss && facts.stage.index() != last)?;
+        Some((inside.stage.index(), last))
+    }
+
     /// Has every stage declared the specs at its boundary?
     pub(crate) fn are_declared(&self) -> bool {
         self.facts.iter().all(|facts| facts.declared)

@@ -30,14 +30,32 @@ pub(crate) fn loss_seed(seed: f64, device: &Device) -> AnyTensor {
 /// | `Mean` | the mean over its `n_i` samples | sum of `n_i * loss_i`, over sum of `n_i` |
 /// | `Sum` | a sum | sum of `loss_i` |
 /// | `Weighted` | a sum with its weight `w_i` ([`Loss::weighted`]; number of tokens, say) | sum of `loss_i`, over sum of `w_i` |
+///
+/// `Mean` counts samples, and nothing can be seen of a closure that counts something else. A mean over what *counts* (a
+/// cross-entropy with class weights, or one that leaves out padding) divides by another number in each microbatch, so the
+/// mean of these means is not the mean over the batch. Return the sum with what it is to be divided by, and choose
+/// `Weighted`:
+///
+/// ```
+/// use burn::tensor::{Int, Tensor, activation::log_softmax};
+/// use burn_pipeline::stage::Loss;
+///
+/// /// Cross-entropy of scores `[samples, classes]` with a weight for each class, over the whole batch.
+/// fn loss(scores: Tensor<2>, wanted: Tensor<1, Int>, class_weights: Tensor<1>) -> Loss {
+///     let [samples, _] = scores.dims();
+///     let weights = class_weights.select(0, wanted.clone());
+///     let right = log_softmax(scores, 1).gather(1, wanted.reshape([samples, 1])).reshape([samples]);
+///     Loss::weighted((right * weights.clone()).sum().neg(), weights.sum())
+/// }
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Reduction {
-    /// The mean over samples.
+    /// The mean over samples, and over nothing else.
     #[default]
     Mean,
     /// A sum.
     Sum,
-    /// A sum that comes with its weight.
+    /// A sum that comes with its weight. A weight is refused with the other two.
     Weighted,
 }
 

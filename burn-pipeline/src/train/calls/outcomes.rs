@@ -36,7 +36,7 @@ impl RankPart {
         }
     }
 
-    fn outcome(self, rank: usize, loss: f64, observed: Vec<Vec<f64>>) -> BatchOutcome {
+    fn outcome(self, rank: usize, own: &BatchOutcome) -> BatchOutcome {
         let Self { events, message_bytes, skip_bytes, peak_held, peak_held_bytes, activations } = self;
         let event =
             |(action, start, end): (String, f64, f64)| Some(Event { rank, action: action.parse().ok()?, start, end });
@@ -46,8 +46,9 @@ impl RankPart {
             recomputed,
         };
         BatchOutcome {
-            loss,
-            observed,
+            loss: own.loss,
+            non_finite: own.non_finite,
+            observed: own.observed.clone(),
             outputs: Vec::new(),
             events: events.into_iter().filter_map(event).collect(),
             message_bytes,
@@ -63,8 +64,7 @@ impl RankPart {
 pub(super) fn gather_outcomes(rank: &mut Rank, own: BatchOutcome) -> Result<Vec<BatchOutcome>, ExecuteError> {
     let (timeout, me) = (rank.executor().timeout(), rank.number());
     let table = gather_all(rank.executor().link(), &RankPart::of(&own), timeout)?;
-    let (loss, observed) = (own.loss, own.observed.clone());
-    let outcome = |(rank, part): (usize, RankPart)| part.outcome(rank, loss, observed.clone());
+    let outcome = |(rank, part): (usize, RankPart)| part.outcome(rank, &own);
     let mut outcomes: Vec<BatchOutcome> = table.into_iter().enumerate().map(outcome).collect();
     if let Some(place) = outcomes.get_mut(me) {
         *place = own;

@@ -6,6 +6,7 @@ use crate::stage::{Batch, Microbatches};
 use crate::trace::Track;
 use crate::train::control::{Call, Command};
 use crate::train::error::PipelineError;
+use crate::train::non_finite::{NonFinite, OnNonFinite};
 use crate::train::pipeline::Pipeline;
 use crate::train::plans::Parts;
 use crate::train::report::StepReport;
@@ -22,7 +23,8 @@ impl Pipeline {
     /// `ModuleLrScheduler` gives it. Groups match the parameters' names in the whole model ([`StageBox::named`]).
     ///
     /// # Errors
-    /// A batch that does not fit is refused before anything runs; a failing rank closes the pipeline.
+    /// A batch that does not fit is refused before anything runs; a failing rank closes the pipeline. A loss that is NaN or
+    /// infinite: see [`OnNonFinite`].
     ///
     /// [`StageBox::named`]: crate::stage::StageBox::named
     pub fn step(
@@ -34,9 +36,21 @@ impl Pipeline {
         let apply = Apply { learning_rate: learning_rate.into(), names: self.stages.names() };
         let mut report = self.train(batch, true)?;
         for applied in self.ranks.ask(apply)? {
-            (report.loss, report.gradient_norm) = (applied.loss, applied.gradient_norm);
+            let ApplyOutcome { loss, gradient_norm, non_finite } = applied;
+            (report.loss, report.gradient_norm, report.skipped) = (loss, gradient_norm, non_finite);
         }
-        self.training.stepped();
+        self.refuse_non_finite(report.skipped)?;
+        match report.skipped {
+            Some(number) => {
+                tracing::warn!(%number, "a step was skipped");
+                self.training.skipped();
+            }
+            None => self.training.stepped(),
+        }
+        if std::mem::take(&mut self.lacks_optimizer) {
+            tracing::warn!("steps leave the weights as they are: no optimizer was given (`Builder::optimizer`)");
+        }
+        report.skipped_steps = self.training.skipped_steps();
         report.seconds = began.elapsed().as_secs_f64();
         Ok(report)
     }
@@ -60,6 +74,8 @@ impl Pipeline {
         let mut report = StepReport {
             loss: 0.0,
             gradient_norm: None,
+            skipped: None,
+            skipped_steps: self.training.skipped_steps(),
             observed: Vec::new(),
             microbatches: batch.len(),
             samples: batch.samples(),
@@ -75,8 +91,20 @@ impl Pipeline {
         let train = Train { parts, batch, seed: self.training.batch_seed(), last };
         self.ranks.ask(train)?.into_iter().for_each(|outcome| report.add(outcome));
         self.training.batch_done(report.samples);
+        self.refuse_non_finite(report.skipped)?;
         report.seconds = began.elapsed().as_secs_f64();
         Ok(report)
+    }
+
+    /// With [`OnNonFinite::Error`], the error for a number of this step. The ranks have dropped the step's gradients.
+    fn refuse_non_finite(&mut self, number: Option<NonFinite>) -> Result<(), PipelineError> {
+        match number.filter(|_| self.on_non_finite == OnNonFinite::Error) {
+            None => Ok(()),
+            Some(source) => {
+                self.training.gradients_gone();
+                Err(PipelineError::NonFinite { step: self.training.progress().steps + 1, source })
+            }
+        }
     }
 
     fn admit_training(&mut self, batch: Batch) -> Result<(Parts, Microbatches), PipelineError> {

@@ -6,6 +6,7 @@ use crate::execute::FusedActions;
 use crate::plan::{Plan, SkipEdge};
 use crate::schedule::{IntoSchedule, ScheduleError, Size};
 use crate::stage::{Accumulation, Reduction, SplitBackward, StageBox, Validate};
+use crate::train::non_finite::OnNonFinite;
 use crate::train::pipeline::Pipeline;
 use crate::train::plans::{Replication, Source};
 use crate::train::shared::SharedParameter;
@@ -31,6 +32,7 @@ pub struct Builder {
     pub(crate) threads: usize,
     pub(crate) timeout: Duration,
     pub(crate) clip_norm: Option<f64>,
+    pub(crate) on_non_finite: OnNonFinite,
     pub(crate) accumulation: Accumulation,
     pub(crate) synchronize: bool,
     pub(crate) split: SplitBackward,
@@ -72,7 +74,8 @@ impl Builder {
 
     /// What all ranks do alike.
     pub(super) fn settings(&self) -> Settings {
-        Settings { reduction: self.reduction, clip_norm: self.clip_norm, validate: self.validate }
+        let Self { reduction, clip_norm, on_non_finite, validate, .. } = *self;
+        Settings { reduction, clip_norm, on_non_finite, validate }
     }
 }
 
@@ -88,6 +91,7 @@ impl Default for Builder {
             threads: 1,
             timeout: Duration::from_secs(120),
             clip_norm: None,
+            on_non_finite: OnNonFinite::default(),
             accumulation: Accumulation::default(),
             synchronize: false,
             split: SplitBackward::default(),
@@ -136,8 +140,8 @@ impl Builder {
         self
     }
 
-    /// The function that makes each stage's optimizer. Without one, `step` leaves weights as they are and forgets
-    /// gradients; read them with [`Pipeline::accumulate`] and [`Pipeline::take_gradients`].
+    /// The function that makes each stage's optimizer. Without one, `step` leaves weights as they are, forgets gradients,
+    /// and warns once; read them with [`Pipeline::accumulate`] and [`Pipeline::take_gradients`].
     ///
     /// Its groups (`ModuleOptimizer::with_group`) match the parameters' names in the whole model, as
     /// [`StageBox::named`] gives them; so they mean the same on any number of ranks. See [`Builder::parameter_group`].
@@ -179,9 +183,17 @@ impl Builder {
         self
     }
 
-    /// Clips gradients to this norm, taken over all ranks.
+    /// Clips gradients to this norm, above 0, taken over all ranks. Infinity never clips: the norm is only reported and looked
+    /// at ([`Builder::on_non_finite`]).
     pub fn clip_norm(mut self, norm: f64) -> Self {
         self.clip_norm = Some(norm);
+        self
+    }
+
+    /// What training does where a loss is NaN or infinite: an error by default. It covers the loss of every microbatch and,
+    /// with [`Builder::clip_norm`], the norm of all gradients.
+    pub fn on_non_finite(mut self, action: OnNonFinite) -> Self {
+        self.on_non_finite = action;
         self
     }
 

@@ -11,10 +11,12 @@ use burn::tensor::Device;
 pub(super) fn job(builder: &Builder, plan: &Plan, device: &Device) -> Job {
     let settings = device.clone().inner().settings();
     let (reduction, accumulation, clip) = (builder.reduction, builder.accumulation, builder.clip_norm);
+    let on_non_finite = builder.on_non_finite;
     let rows = [
         ("the version of burn-pipeline", format!("{} (messages {WIRE_VERSION})", env!("CARGO_PKG_VERSION"))),
         ("the plan", fingerprint(plan)),
         ("the loss contract", format!("{reduction:?}, {accumulation:?} accumulation, clip norm {clip:?}")),
+        ("what losses that are no numbers lead to", format!("{on_non_finite:?}")),
         ("the data-parallel replicas", format!("{:?}", builder.replication())),
         ("the seed", format!("{:?}", builder.seed)),
         ("the default data types", format!("{:?} and {:?}", settings.float_dtype, settings.int_dtype)),

@@ -89,6 +89,9 @@ impl Builder {
         if self.sharded && self.replicas == 1 {
             return Err(BuildError::NothingToShardOver);
         }
+        if let Some(norm) = self.clip_norm.filter(|&norm| norm.is_nan() || norm <= 0.0) {
+            return Err(BuildError::ClipNorm { norm });
+        }
         if self.merge_weights && self.accumulation == Accumulation::Ordered {
             return Err(BuildError::MergedAndOrdered);
         }
@@ -130,6 +133,7 @@ impl Builder {
         let (processes, first_rank) = (job.is_some(), links.first().map_or(0, |link| link.rank()));
         let (timeout, threads, validate, seed) = (self.timeout, self.threads, self.validate, self.seed);
         let groups = self.groups.clone();
+        let (lacks_optimizer, on_non_finite) = (self.optimizers.is_none(), self.on_non_finite);
         let splits = split_stages(plans.current()?.plan());
         let blueprint = Arc::new(Blueprint { builder: self, placement: plans.placement().clone(), splits, job });
         let build = move |link: Box<dyn Link>| {
@@ -145,11 +149,15 @@ impl Builder {
             let names = stages.names().iter().take(8).map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
             return Err(BuildError::EmptyGroup { group: Box::new(group), names });
         }
+        if let Some((stage, last)) = stages.loss_inside() {
+            return Err(BuildError::LossInside { stage, last });
+        }
         if let Some((name, first, second)) = stages.claimed_twice() {
             tracing::warn!(name, first, second, "two stages claim one name: this pipeline cannot be saved");
         }
         // Where every stage declared its specs, they cost no run on zeros, so that links can use them.
         let learns_metadata = validate != Validate::Off || stages.are_declared();
-        Ok(Pipeline { ranks, plans, stages, training: Training::new(seed), learns_metadata, simulate })
+        let training = Training::new(seed);
+        Ok(Pipeline { ranks, plans, stages, training, learns_metadata, lacks_optimizer, on_non_finite, simulate })
     }
 }

@@ -6,6 +6,7 @@ use super::rank::Rank;
 use crate::execute::{ExecuteError, SpecCheck};
 use crate::link::Activity;
 use crate::stage::Validate;
+use crate::train::non_finite::NonFinite;
 use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 
 /// What stepping the weights gave.
@@ -15,16 +16,25 @@ pub(crate) struct ApplyOutcome {
     pub(crate) loss: f64,
     /// The norm of all gradients over all ranks before clipping, if they are clipped.
     pub(crate) gradient_norm: Option<f64>,
+    /// The number for which weights were not stepped, the same on every rank.
+    pub(crate) non_finite: Option<NonFinite>,
 }
 
 impl Rank {
     /// Steps the weights with what was gathered, and forgets it. Then each stage gets what was observed of all
-    /// microbatches ([`Stage::after_step`](crate::stage::Stage::after_step)).
+    /// microbatches ([`Stage::after_step`](crate::stage::Stage::after_step)). A loss or norm that is NaN or infinite and
+    /// may not pass leaves weights alone, and what was gathered is forgotten.
     ///
     /// # Errors
     /// If another rank failed, a device reports an error, or the optimizer panics.
     pub(crate) fn apply(&mut self, learning_rate: &ModuleLearningRate) -> Result<ApplyOutcome, ExecuteError> {
+        if let found @ Some(_) = self.refused_number(self.contract.non_finite()) {
+            return Ok(self.skip(found, None));
+        }
         let gradient_norm = self.finish_gradients()?;
+        if let found @ Some(_) = self.refused_number(NonFinite::of_norm(gradient_norm)) {
+            return Ok(self.skip(found, gradient_norm));
+        }
         self.executor.link().set_activity(Activity::Optimizing);
         let (rank, observed) = (self.number(), std::mem::take(&mut self.observed));
         for (stage, held) in self.executor.stages().iter_mut() {
@@ -51,6 +61,13 @@ impl Rank {
             *self.executor.spec_check_mut() = SpecCheck::Off;
         }
         let contract = std::mem::replace(&mut self.contract, Contract::new(self.settings.reduction));
-        Ok(ApplyOutcome { loss: contract.loss(), gradient_norm })
+        Ok(ApplyOutcome { loss: contract.loss(), gradient_norm, non_finite: None })
+    }
+
+    /// Leaves the weights alone and forgets what was gathered.
+    fn skip(&mut self, non_finite: Option<NonFinite>, gradient_norm: Option<f64>) -> ApplyOutcome {
+        let loss = self.contract.loss();
+        self.forget();
+        ApplyOutcome { loss, gradient_norm, non_finite }
     }
 }

@@ -7,6 +7,7 @@ use crate::execute::{ExecuteError, RankOutcome, ReplicaShare, Run};
 use crate::plan::{CheckedPlan, StageId};
 use crate::stage::{Accumulation, ActivationBytes, Microbatches, Payload};
 use crate::trace::Event;
+use crate::train::non_finite::{NonFinite, OnNonFinite};
 use std::collections::BTreeMap;
 use std::time::Instant;
 
@@ -15,6 +16,8 @@ use std::time::Instant;
 pub(crate) struct BatchOutcome {
     /// The batch's loss, the same on every rank.
     pub(crate) loss: f64,
+    /// The first loss since the last step that is NaN or infinite, the same on every rank; none where such losses pass.
+    pub(crate) non_finite: Option<NonFinite>,
     /// Numbers that the loss function wants observed, by microbatch, the same on every rank.
     pub(crate) observed: Vec<Vec<f64>>,
     /// Outputs of the last stage by microbatch, where an evaluation ended on this rank.
@@ -38,7 +41,19 @@ impl BatchOutcome {
         let RankOutcome { observed, outputs, events, message_bytes, skip_bytes, peak_held, peak_held_bytes, .. } =
             outcome;
         let activations = BTreeMap::new();
-        Self { loss, observed, outputs, events, message_bytes, skip_bytes, peak_held, peak_held_bytes, activations }
+        let non_finite = None;
+        Self {
+            loss,
+            non_finite,
+            observed,
+            outputs,
+            events,
+            message_bytes,
+            skip_bytes,
+            peak_held,
+            peak_held_bytes,
+            activations,
+        }
     }
 }
 
@@ -74,13 +89,25 @@ impl Rank {
         let state = self.pinned_state(plan.plan())?;
         let outcome = self.executor.run(Run { plan, batch, seeding, train: true, began, share })?;
         self.refuse_changed(state)?;
+        let loss = self.contract.gather(&outcome.losses);
+        let non_finite = self.refused_number(self.contract.non_finite());
+        if non_finite.is_some() && self.settings.on_non_finite == OnNonFinite::Error {
+            // All ranks know all losses, so all of them stop here.
+            self.forget();
+            return Ok(BatchOutcome { non_finite, ..BatchOutcome::new(loss, outcome) });
+        }
         replicas::chain(&mut self.executor, &self.placement)?;
         self.executor.reduce_remaining(true)?;
-        let loss = self.contract.gather(&outcome.losses);
         self.observed.extend(outcome.observed.iter().cloned());
         let activations =
             self.executor.stages().iter().filter_map(|(&stage, held)| Some((stage, held.engine().activation()?)));
-        Ok(BatchOutcome { activations: activations.collect(), ..BatchOutcome::new(loss, outcome) })
+        let activations = activations.collect();
+        Ok(BatchOutcome { activations, non_finite, ..BatchOutcome::new(loss, outcome) })
+    }
+
+    /// A number that is not to pass.
+    pub(super) fn refused_number(&self, found: Option<NonFinite>) -> Option<NonFinite> {
+        found.filter(|_| self.settings.on_non_finite != OnNonFinite::Pass)
     }
 
     /// Runs forwards alone, without autodiff, of this replica's part of a batch; the loss is the whole batch's.

@@ -5,6 +5,7 @@
 
 use crate::execute::{MicrobatchLoss, Seeding};
 use crate::stage::{Microbatches, Reduction};
+use crate::train::non_finite::NonFinite;
 
 /// The losses since the weights were last stepped.
 #[derive(Debug, Clone)]
@@ -13,12 +14,13 @@ pub(super) struct Contract {
     reference: Option<usize>,
     loss: f64,
     weight: f64,
+    non_finite: Option<NonFinite>,
 }
 
 impl Contract {
     /// An empty step.
     pub(super) fn new(reduction: Reduction) -> Self {
-        Self { reduction, reference: None, loss: 0.0, weight: 0.0 }
+        Self { reduction, reference: None, loss: 0.0, weight: 0.0, non_finite: None }
     }
 
     /// How the backwards of the next batch are seeded. The first batch of a step sets the reference size for all.
@@ -30,9 +32,15 @@ impl Contract {
     /// Takes the losses of one batch and returns that batch's own loss.
     pub(super) fn gather(&mut self, losses: &[MicrobatchLoss]) -> f64 {
         let (loss, weight) = totals(self.reduction, losses);
+        self.non_finite = self.non_finite.or(NonFinite::among(losses));
         self.loss += loss;
         self.weight += weight;
         mean(self.reduction, loss, weight)
+    }
+
+    /// The first loss since the last step that is NaN or infinite.
+    pub(super) fn non_finite(&self) -> Option<NonFinite> {
+        self.non_finite
     }
 
     /// The loss over all gathered batches.
@@ -76,6 +84,7 @@ fn mean(reduction: Reduction, loss: f64, weight: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::StageId;
     use crate::stage::Batch;
     use burn::tensor::{Device, Tensor};
 
@@ -83,9 +92,12 @@ mod tests {
         Batch::new(Tensor::<2>::zeros([samples, 1], &Device::flex())).cut(count).unwrap()
     }
 
+    fn part(index: usize, loss: f64, weight: f64) -> MicrobatchLoss {
+        MicrobatchLoss { index, rank: 0, stage: StageId::new(0), loss, weight }
+    }
+
     fn parts(batch: &Microbatches, losses: &[f64]) -> Vec<MicrobatchLoss> {
-        let part = |(index, &loss)| MicrobatchLoss { index, loss, weight: batch.size(index) as f64 };
-        losses.iter().enumerate().map(part).collect()
+        losses.iter().enumerate().map(|(index, &loss)| part(index, loss, batch.size(index) as f64)).collect()
     }
 
     #[test]
@@ -121,7 +133,6 @@ mod tests {
     #[test]
     fn weights_divide_the_sum_of_sums() {
         let mut contract = Contract::new(Reduction::Weighted);
-        let part = |index, loss, weight| MicrobatchLoss { index, loss, weight };
         contract.gather(&[part(0, 6.0, 3.0), part(1, 0.0, 0.0), part(2, 4.0, 1.0)]);
         assert_eq!((contract.loss(), contract.scale()), (2.5, 0.25));
         let mut padding = Contract::new(Reduction::Weighted);

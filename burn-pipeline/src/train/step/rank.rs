@@ -6,6 +6,7 @@ use crate::execute::{ExecuteError, Executor};
 use crate::link::LinkError;
 use crate::plan::Placement;
 use crate::stage::{ForwardSeed, Reduction, Validate, mixed};
+use crate::train::non_finite::OnNonFinite;
 use crate::train::shared::{SharedParameter, Sharing};
 
 /// What the user chose for all ranks alike.
@@ -15,6 +16,8 @@ pub(crate) struct Settings {
     pub(crate) reduction: Reduction,
     /// The largest norm that gradients may have over all ranks.
     pub(crate) clip_norm: Option<f64>,
+    /// What to do with losses and norms that are NaN or infinite.
+    pub(crate) on_non_finite: OnNonFinite,
     /// Which tensors at stage boundaries are compared with the stages' metadata.
     pub(crate) validate: Validate,
 }

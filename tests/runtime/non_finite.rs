@@ -1,0 +1,264 @@
+//! Losses and norms that are NaN or infinite: an error by default, and what a training pipeline is told that it will not
+//! do. Every rank decides alike, and no message is sent for it.
+
+use crate::cases::{noise, read};
+use crate::warnings::warned;
+use burn::optim::AdamWConfig;
+use burn::tensor::{Device, Int, Tensor};
+use burn_pipeline::execute::ExecuteError;
+use burn_pipeline::link::{Link, LinkError, Message, Threads};
+use burn_pipeline::schedule::Size;
+use burn_pipeline::stage::{Batch, Loss, Reduction, StageBox, StageError};
+use burn_pipeline::train::{BuildError, Builder, NonFinite, OnNonFinite, Pipeline, PipelineError};
+use pipeline_tests::mlp::{self, WIDTH};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+const RATE: f64 = 1e-2;
+const SAMPLES: usize = 8;
+/// The sample that is no number in a bad batch, and its microbatch of four.
+const BAD: usize = 5;
+const BAD_MICROBATCH: usize = 2;
+
+/// Schedules with their chunks a rank and data-parallel replicas; each cuts a batch into four.
+const PIPELINES: [(&str, usize, usize); 5] =
+    [("GPipe", 1, 1), ("1F1B", 1, 1), ("ZBVZeroBubble", 2, 1), ("DualPipe", 1, 1), ("1F1B", 1, 2)];
+
+fn builder((schedule, chunks, replicas): (&str, usize, usize)) -> Builder {
+    let size = Size::new(2, 4 / replicas).with_chunks(chunks);
+    let builder = Pipeline::builder().schedule(schedule, size).devices(vec![Device::flex()]);
+    builder.stages(mlp::stage).data_parallel(replicas).optimizer(|| AdamWConfig::new().init())
+}
+
+fn rows(numbers: Vec<f32>) -> Tensor<2> {
+    Tensor::<1>::from_floats(&*numbers, &Device::flex()).reshape([SAMPLES, WIDTH])
+}
+
+fn batch_with(seed: u64, target: Vec<f32>) -> Batch {
+    let ids = Tensor::<1, Int>::arange(0..SAMPLES as i64, &Device::flex()).remainder_scalar(3).reshape([SAMPLES, 1]);
+    Batch::new((rows(noise(seed, SAMPLES * WIDTH)), ids)).target(rows(target))
+}
+
+fn good(seed: u64) -> Batch {
+    batch_with(seed, noise(seed + 50, SAMPLES * WIDTH))
+}
+
+fn bad(seed: u64) -> Batch {
+    let mut target = noise(seed + 50, SAMPLES * WIDTH);
+    target[BAD * WIDTH] = f32::NAN;
+    batch_with(seed, target)
+}
+
+fn weights(pipeline: &mut Pipeline) -> Vec<Vec<f32>> {
+    pipeline.weights().unwrap().iter().flatten().map(read).collect()
+}
+
+/// The weights after two good batches, with nothing in between.
+fn undisturbed(of: (&str, usize, usize)) -> Vec<Vec<f32>> {
+    let mut pipeline = builder(of).build().unwrap();
+    [1, 2].map(|seed| pipeline.step(good(seed), RATE).unwrap());
+    weights(&mut pipeline)
+}
+
+#[test]
+fn a_loss_that_is_no_number_is_an_error_that_names_it_and_costs_nothing_but_its_batches() {
+    for of in PIPELINES {
+        let mut pipeline = builder(of).build().unwrap();
+        pipeline.step(good(1), RATE).unwrap();
+        pipeline.accumulate(good(7)).unwrap();
+        let error = pipeline.step(bad(3), RATE).unwrap_err();
+        let PipelineError::NonFinite { step: 2, source } = &error else { panic!("{of:?}: {error}") };
+        let NonFinite::Loss { rank, stage, index, loss, weight } = *source else { panic!("{of:?}: {error}") };
+        let placement = pipeline.placement();
+        assert_eq!((index, weight, stage.index() + 1), (BAD_MICROBATCH, 2.0, placement.stages()), "{of:?}: {error}");
+        // Job ranks are pipeline rank times replicas plus replica; the second replica holds microbatches 2 and 3.
+        let replica = if of.2 == 2 { 1 } else { 0 };
+        assert!(loss.is_nan() && rank == placement.rank_of(stage) * of.2 + replica, "{of:?}: {error}");
+        assert!(error.to_string().contains("`Builder::on_non_finite`"), "{error}");
+        assert_eq!(pipeline.progress().steps, 1);
+        // So is a batch that is only accumulated.
+        assert!(matches!(pipeline.accumulate(bad(4)), Err(PipelineError::NonFinite { .. })), "{of:?}");
+        pipeline.step(good(2), RATE).unwrap();
+        assert_eq!(weights(&mut pipeline), undisturbed(of), "{of:?}");
+    }
+}
+
+#[test]
+fn steps_with_a_loss_that_is_no_number_are_skipped_and_counted() {
+    for of in PIPELINES {
+        let mut pipeline = builder(of).on_non_finite(OnNonFinite::Skip).build().unwrap();
+        let first = pipeline.step(good(1), RATE).unwrap();
+        assert_eq!((first.skipped, first.skipped_steps), (None, 0));
+        let skipped = pipeline.step(bad(3), RATE).unwrap();
+        assert!(skipped.loss.is_nan() && skipped.skipped_steps == 1, "{of:?}");
+        assert!(matches!(skipped.skipped, Some(NonFinite::Loss { index: BAD_MICROBATCH, .. })), "{of:?}");
+        // The step that a bad batch is accumulated for is skipped, however good the rest of it is.
+        let accumulated = pipeline.accumulate(bad(4)).unwrap();
+        assert!(accumulated.skipped.is_some() && accumulated.skipped_steps == 1, "{of:?}");
+        let skipped = pipeline.step(good(5), RATE).unwrap();
+        assert!(skipped.loss.is_nan() && skipped.skipped.is_some() && skipped.skipped_steps == 2, "{of:?}");
+        assert_eq!((pipeline.progress().steps, pipeline.progress().batches), (1, 4));
+        let last = pipeline.step(good(2), RATE).unwrap();
+        assert_eq!((last.skipped, last.skipped_steps), (None, 2));
+        assert_eq!(weights(&mut pipeline), undisturbed(of), "{of:?}");
+    }
+}
+
+#[test]
+fn what_may_pass_steps_the_weights_as_the_plain_loop_does() {
+    let mut pipeline = builder(PIPELINES[1]).on_non_finite(OnNonFinite::Pass).clip_norm(1.0).build().unwrap();
+    let report = pipeline.step(bad(3), RATE).unwrap();
+    assert!(report.loss.is_nan() && report.skipped.is_none());
+    assert!(weights(&mut pipeline).iter().flatten().any(|weight| weight.is_nan()));
+}
+
+/// The root of zero: a loss of 0, and gradients that are no numbers.
+fn root() -> Builder {
+    let builder = builder(PIPELINES[1]);
+    builder.stages(|at| match at.is_last() {
+        false => mlp::stage(at),
+        true => StageBox::with_loss(mlp::part(at), |(y, _): (Tensor<2>, Tensor<2, Int>), _: Tensor<2>| {
+            (y.clone() - y).square().sum().sqrt()
+        }),
+    })
+}
+
+#[test]
+fn a_norm_that_is_no_number_is_treated_as_a_loss_where_gradients_are_looked_at() {
+    let mut refusing = root().clip_norm(f64::INFINITY).build().unwrap();
+    let before = weights(&mut refusing);
+    let error = refusing.step(good(1), RATE).unwrap_err();
+    let PipelineError::NonFinite { step: 1, source: NonFinite::Norm { norm } } = error else { panic!("{error}") };
+    assert!(norm.is_nan());
+    assert_eq!(weights(&mut refusing), before);
+    let mut skipping = root().clip_norm(1.0).on_non_finite(OnNonFinite::Skip).build().unwrap();
+    let report = skipping.step(good(1), RATE).unwrap();
+    assert_eq!((report.loss, report.skipped_steps, weights(&mut skipping)), (0.0, 1, before));
+    // Without clipping nothing looks at gradients, as is documented.
+    let mut blind = root().build().unwrap();
+    assert_eq!(blind.step(good(1), RATE).unwrap().skipped, None);
+}
+
+#[test]
+fn a_limit_of_infinity_looks_at_the_norm_and_clips_nothing() {
+    let run = |limit: Option<f64>| {
+        let builder = builder(PIPELINES[1]);
+        let mut pipeline = limit.map_or(builder.clone(), |limit| builder.clip_norm(limit)).build().unwrap();
+        let norm = pipeline.step(good(1), RATE).unwrap().gradient_norm;
+        (norm.is_some(), weights(&mut pipeline))
+    };
+    assert_eq!(run(Some(f64::INFINITY)).1, run(None).1);
+    assert!(run(Some(f64::INFINITY)).0);
+}
+
+/// Counts what its rank sends.
+struct Counting<L> {
+    link: L,
+    sent: Arc<AtomicUsize>,
+}
+
+impl<L: Link> Link for Counting<L> {
+    burn_pipeline::forward_link!(link: rank, ranks, transport, overlaps, monitor, to_device, set_activity, receive);
+    burn_pipeline::forward_link!(link: expect, probe, abort);
+
+    fn send(&mut self, to: usize, message: Message, deadline: Instant) -> Result<(), LinkError> {
+        self.sent.fetch_add(1, Ordering::Relaxed);
+        self.link.send(to, message, deadline)
+    }
+
+    fn all_gather(&mut self, bytes: Vec<u8>, deadline: Instant) -> Result<Vec<Vec<u8>>, LinkError> {
+        self.sent.fetch_add(1, Ordering::Relaxed);
+        self.link.all_gather(bytes, deadline)
+    }
+}
+
+/// What each of two ranks in processes says of three batches, the second of which is bad, and all messages.
+fn over_a_link(action: OnNonFinite) -> (Vec<Vec<String>>, usize) {
+    let (threads, sent) = (Threads::new(2), Arc::new(AtomicUsize::new(0)));
+    let said = std::thread::scope(|scope| {
+        let ranks = [0, 1].map(|rank| {
+            let (link, sent) = (threads.link(rank, Device::flex()), sent.clone());
+            scope.spawn(move || {
+                let builder = builder(PIPELINES[1]).on_non_finite(action).clip_norm(1.0);
+                let mut pipeline = builder.build_rank(Box::new(Counting { link, sent })).unwrap();
+                let step = |batch| match pipeline.step(batch, RATE) {
+                    Ok(report) => format!("{} {:?}", report.loss, report.skipped),
+                    Err(error) => error.to_string(),
+                };
+                [good(1), bad(3), good(2)].into_iter().map(step).collect::<Vec<String>>()
+            })
+        });
+        ranks.map(|rank| rank.join().unwrap()).into()
+    });
+    (said, sent.load(Ordering::Relaxed))
+}
+
+#[test]
+fn ranks_in_processes_decide_alike_and_send_nothing_for_it() {
+    let passed = over_a_link(OnNonFinite::Pass).1;
+    for (action, word) in [(OnNonFinite::Error, "microbatch 2 of the batch: the loss is NaN"), (OnNonFinite::Skip, "Loss {")] {
+        let (said, sent) = over_a_link(action);
+        assert_eq!(said[0], said[1]);
+        assert!(said[0][1].contains(word) && said[0][2].ends_with("None"), "{said:?}");
+        // Less than where everything passes: the step that is left out needs no messages.
+        assert!(sent < passed, "{action:?}: {sent} messages, {passed} where everything passes");
+    }
+}
+
+#[test]
+fn a_limit_that_is_no_positive_number_is_refused() {
+    for limit in [0.0, -1.0, f64::NAN] {
+        let error = builder(PIPELINES[1]).clip_norm(limit).build().unwrap_err();
+        assert!(matches!(error, BuildError::ClipNorm { .. }), "{error}");
+    }
+}
+
+#[test]
+fn a_loss_on_a_stage_that_is_not_the_last_is_refused() {
+    let all = |at: &burn_pipeline::train::StageContext| StageBox::with_loss(mlp::part(at), mlp::loss);
+    for of in PIPELINES {
+        let error = builder(of).stages(all).build().unwrap_err();
+        let last = 2 * of.1 - 1;
+        assert!(matches!(error, BuildError::LossInside { stage: 0, last: l } if l == last), "{of:?}: {error}");
+    }
+}
+
+#[test]
+fn a_step_without_an_optimizer_warns_once() {
+    let without = || {
+        let builder = Pipeline::builder().schedule("1F1B", Size::new(2, 4)).devices(vec![Device::flex()]);
+        let mut pipeline = builder.stages(mlp::stage).build().unwrap();
+        [1, 2].map(|seed| pipeline.step(good(seed), RATE).unwrap());
+    };
+    let said = warned(without);
+    assert_eq!(said.iter().filter(|text| text.contains("no optimizer was given")).count(), 1, "{said:?}");
+    let with = || drop(builder(PIPELINES[1]).build().unwrap().step(good(1), RATE).unwrap());
+    assert_eq!(warned(with), Vec::<String>::new());
+}
+
+/// Two stages whose loss comes with a weight or without, under a reduction.
+fn reduced(weighted: bool, reduction: Reduction) -> PipelineError {
+    let stages = move |at: &burn_pipeline::train::StageContext| match at.is_last() {
+        false => mlp::stage(at),
+        true => StageBox::with_loss(mlp::part(at), move |(y, _): (Tensor<2>, Tensor<2, Int>), target: Tensor<2>| {
+            let sum = (y - target).square().sum();
+            if weighted { Loss::weighted(sum, 2.0) } else { Loss::from(sum) }
+        }),
+    };
+    builder(PIPELINES[1]).stages(stages).reduction(reduction).build().unwrap().step(good(1), RATE).unwrap_err()
+}
+
+#[test]
+fn a_weight_that_is_missing_or_not_used_is_refused_and_no_device_is_blamed() {
+    let error = reduced(false, Reduction::Weighted);
+    assert!(matches!(&error, PipelineError::Rank(ExecuteError::Stage { source: StageError::NoWeight, .. })), "{error}");
+    let said = error.to_string();
+    assert!(said.contains("rank 1, stage 1, microbatch 0, F: ") && said.contains("`Loss::weighted`"), "{said}");
+    assert!(!said.contains("device"), "{said}");
+    for reduction in [Reduction::Mean, Reduction::Sum] {
+        let error = reduced(true, reduction);
+        let PipelineError::Rank(ExecuteError::Stage { source, .. }) = &error else { panic!("{error}") };
+        assert_eq!(source, &StageError::UnusedWeight { reduction });
+    }
+}
