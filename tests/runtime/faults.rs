@@ -81,6 +81,11 @@ fn assert_fails(schedule: &'static str, ranks: usize, fault: Fault, at: usize, w
         for word in words {
             assert!(error.contains(word), "{what}: {error} does not say {word}");
         }
+        // The plan around it, with the place marked.
+        let marked = error.lines().find(|line| line.ends_with("<-- ERROR HERE")).unwrap_or_default();
+        let tasks = ["F", "B", "I", "W"].map(|op| format!("{at}{op}{}", fault.microbatch));
+        assert!(error.contains("\nin step 1, plan "), "{what}: {error}");
+        assert!(tasks.iter().any(|task| marked.contains(task)), "{what}: {error}");
         assert_closed(&mut pipeline, rank, &place);
     });
 }
@@ -245,8 +250,9 @@ fn an_optimizer_that_panics_is_named_with_its_stage() {
                 let builder = builder.optimizer(move || ModuleOptimizer::from(stepping.clone()));
                 let mut pipeline = builder.build().unwrap();
                 let error = pipeline.step(batch(MICROBATCHES), 0.1).unwrap_err().to_string();
-                let said =
-                    format!("rank {failing} panicked while stepping the weights of stage {failing}: no momentum");
+                let said = format!(
+                    "rank {failing} panicked while stepping the weights of stage {failing} in step 1: no momentum"
+                );
                 assert_eq!(error, said);
                 assert_closed(&mut pipeline, failing, &said);
             });

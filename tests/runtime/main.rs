@@ -20,6 +20,7 @@ mod interleave;
 mod layers;
 mod lengths;
 mod links;
+mod located;
 mod lost;
 mod merged;
 mod metadata;

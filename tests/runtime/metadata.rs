@@ -163,12 +163,9 @@ fn declarations_count_only_if_every_stage_declared_its_specs() {
 
 /// The stage, microbatch, and what differs.
 fn differs(error: PipelineError) -> (usize, usize, StageError) {
-    match error {
-        PipelineError::Rank(ExecuteError::Stage { stage, microbatch, source, .. }) => {
-            (stage.index(), microbatch, source)
-        }
-        other => panic!("{other}"),
-    }
+    let PipelineError::Rank(of_rank) = &error else { panic!("{error}") };
+    let ExecuteError::Stage { stage, microbatch, source, .. } = of_rank.cause() else { panic!("{error}") };
+    (stage.index(), *microbatch, source.clone())
 }
 
 #[test]

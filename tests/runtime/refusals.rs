@@ -96,7 +96,7 @@ fn bad() -> Vec<Bad> {
     );
     add(
         Batch::new(rows(1)).target(rows(2)).extra("mask", ints()),
-        |e| matches!(e, PipelineError::Refused { stage, source: StageError::Extra(_) } if *stage == StageId::new(0)),
+        |e| matches!(e, PipelineError::Refused { stage, source: StageError::Extra { .. } } if *stage == StageId::new(0)),
     );
     add(masked(Batch::new(rows(1)).target(rows(2))).split_input(vec![Split::Dim(0); 2]), |e| {
         matches!(e, PipelineError::Batch(MicrobatchError::SplitCount { tensors: 1, splits: 2, .. }))
@@ -110,7 +110,7 @@ fn bad() -> Vec<Bad> {
     add(Batch::new(empty()).target(empty()).extra("mask", empty()), |e| {
         matches!(e, PipelineError::Batch(MicrobatchError::Empty))
     });
-    add(masked(Batch::new(rows(1))), |e| matches!(e, PipelineError::NoLoss { missing: "the target" }));
+    add(masked(Batch::new(rows(1))), |e| matches!(e, PipelineError::NoTarget));
     bad
 }
 

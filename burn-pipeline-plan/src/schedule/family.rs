@@ -83,7 +83,7 @@ pub struct Family {
 #[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum ScheduleError {
     /// No family of that name.
-    #[error("there is no schedule named `{name}`; known are {}", known.join(", "))]
+    #[error("there is no schedule named `{name}`; known are {}{}", known.join(", "), chosen_by_costs(name))]
     UnknownName { name: String, known: Vec<&'static str> },
     /// The family cannot be built at this size; `accepts` says what it would accept.
     #[error("{family} cannot be built for {size}: {accepts}")]
@@ -91,6 +91,16 @@ pub enum ScheduleError {
     /// The placement or the rows do not make a plan.
     #[error(transparent)]
     Plan(#[from] PlanError),
+}
+
+/// Where to find a schedule that is chosen by costs, for a name that asks for it.
+fn chosen_by_costs(name: &str) -> &'static str {
+    match name.trim().to_ascii_lowercase().as_str() {
+        "auto" | "best" | "automatic" => {
+            "; to have it chosen by costs, use `AutoPipeline` of burn-pipeline, or the command `burn-pipeline plan`"
+        }
+        _ => "",
+    }
 }
 
 impl Family {

@@ -112,6 +112,15 @@ mod tests {
     }
 
     #[test]
+    fn a_name_that_asks_for_a_choice_is_told_where_choices_are_made() {
+        for name in ["auto", " Auto", "best"] {
+            let message = by_name(name).unwrap_err().to_string();
+            assert!(message.contains("`AutoPipeline`") && message.contains("`burn-pipeline plan`"), "{message}");
+        }
+        assert!(!by_name("2F2B").unwrap_err().to_string().contains("AutoPipeline"));
+    }
+
+    #[test]
     fn an_unknown_name_is_refused_with_the_known_ones() {
         for name in ["", "schedule", "PipelineScheduleMulti", "2F2B"] {
             let message = by_name(name).unwrap_err().to_string();

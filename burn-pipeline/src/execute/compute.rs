@@ -15,7 +15,7 @@ use crate::stage::{
 impl Executor {
     pub(super) fn forward(&mut self, state: &mut RunState<'_>, task: MicrobatchTask) -> Result<(), ExecuteError> {
         let call = self.forward_call(state, task)?;
-        let (output, loss) = if state.run.train {
+        let (output, loss) = if state.run.trains() {
             match self.guarded(task, |stage| stage.forward(call))? {
                 ForwardOutput::Activations(output) => (Some(output), None),
                 ForwardOutput::Loss(loss) => (None, Some(*loss)),
@@ -45,20 +45,30 @@ impl Executor {
     ) -> Result<ForwardCall, ExecuteError> {
         let (stage, index) = (task.stage(), state.index(task));
         let input = match stage.previous() {
-            None => self.on_device(state.run.batch.input(index))?,
+            None => {
+                let input = self.on_device(state.run.batch.input(index))?;
+                state.note(task, "input", None, &input);
+                input
+            }
             Some(_) => self.take(state, task)?,
         };
         let input = self.join_input(state, task, input)?;
-        if state.run.train {
+        if state.run.trains() {
             self.check_spec(task, StagePort::Input, || input.clone())?;
         }
         let ends_route = state.plan().placement().next(stage).is_none();
         let extra = self.extra(state, task)?;
+        if extra.parts().next().is_some() {
+            state.note(task, "extras", None, &extra);
+        }
         let target = match ends_route {
             true => state.run.batch.target(index).map_err(|source| self.batch_error(source))?,
             false => None,
         };
         let target = target.map(|target| self.link.to_device(target));
+        if let Some(target) = &target {
+            state.note(task, "target", None, target);
+        }
         let wants_input_gradient = stage.index() > 0;
         Ok(ForwardCall { microbatch: index, input, extra, target, ends_route, wants_input_gradient })
     }
@@ -87,7 +97,7 @@ impl Executor {
         output: Option<Payload>,
         loss: Option<LossPart>,
     ) -> Result<(), ExecuteError> {
-        if let (true, Some(output)) = (state.run.train, &output) {
+        if let (true, Some(output)) = (state.run.trains(), &output) {
             self.check_spec(task, StagePort::Output, || output.clone())?;
         }
         if let Some(loss) = loss {

@@ -1,5 +1,6 @@
 //! What can go wrong while a rank runs its plan.
 
+use super::context::RunContext;
 use crate::link::LinkError;
 use crate::plan::{Op, StageId, Task};
 use crate::stage::{MicrobatchError, SharedError, StageError};
@@ -19,8 +20,18 @@ pub struct HandshakeError {
 }
 
 /// An error of a rank's run.
+///
+/// An error inside a plan's row comes as [`ExecuteError::InRun`]; [`ExecuteError::cause`] looks through it.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ExecuteError {
+    /// An error inside a row of the plan, with its place.
+    #[error("{source}\n{context}")]
+    InRun {
+        /// The error.
+        source: Box<ExecuteError>,
+        /// The step, what the action had got, and the plan around it.
+        context: Box<RunContext>,
+    },
     /// A stage refused its input, or its device reported an error.
     #[error("rank {rank}, stage {stage}, microbatch {microbatch}, {op}: {source}")]
     Stage {
@@ -170,8 +181,28 @@ fn at(task: &Option<Task>) -> String {
 }
 
 impl ExecuteError {
+    /// The error without its place in a run: one line, which other ranks are told.
+    pub fn cause(&self) -> &ExecuteError {
+        match self {
+            ExecuteError::InRun { source, .. } => source.cause(),
+            error => error,
+        }
+    }
+
+    /// The task that failed, if it was one of the plan's.
+    pub(super) fn task(&self) -> Option<Task> {
+        match *self {
+            ExecuteError::Stage { stage, microbatch, op, .. } | ExecuteError::Panic { stage, microbatch, op, .. } => {
+                Some(Task::new(stage, op, microbatch))
+            }
+            ExecuteError::Link { task, .. } => task,
+            ExecuteError::NoInput { task, .. } | ExecuteError::Unsupported { task, .. } => Some(task),
+            _ => None,
+        }
+    }
+
     /// Does this rank only report the failure of another one?
     pub fn is_secondary(&self) -> bool {
-        matches!(self, ExecuteError::Link { source: LinkError::Peer(_) | LinkError::Deadline { .. }, .. })
+        matches!(self.cause(), ExecuteError::Link { source: LinkError::Peer(_) | LinkError::Deadline { .. }, .. })
     }
 }

@@ -22,7 +22,7 @@ pub(crate) fn expected_messages(
     let mut messages = Vec::new();
     let from = grid.rank();
     let mut expect = |send: Task, form: PayloadSpec| {
-        let Some(Transfer { header, peer }) = Transfer::of(plan.placement(), send) else { return };
+        let Some(Transfer { header, peer, .. }) = Transfer::of(plan.placement(), send) else { return };
         let to = grid.rank_of(peer);
         if to != from {
             messages.push(ExpectedMessage { from, to, header, spec: form });

@@ -27,6 +27,7 @@ impl Executor {
         let result = self.run_all(&mut state);
         self.link.set_activity(Activity::Idle);
         if let Err(error) = result {
+            let error = self.in_run(&mut state, error);
             self.fail(&error);
             return Err(error);
         }
@@ -45,16 +46,19 @@ impl Executor {
     /// Reports an error of this rank to the others, and drops everything held for the run.
     pub(crate) fn fail(&mut self, error: &ExecuteError) {
         // A peer's failure is known to all ranks already, and must stay the first cause.
-        if !matches!(error, ExecuteError::Link { source: LinkError::Peer(_), .. }) {
-            self.link.abort(error.to_string());
+        if !matches!(error.cause(), ExecuteError::Link { source: LinkError::Peer(_), .. }) {
+            self.link.abort(error.cause().to_string());
         }
         self.stages.values_mut().for_each(|stage| stage.clear());
         self.group.clear();
     }
 
     fn run_row(&mut self, state: &mut RunState<'_>) -> Result<(), ExecuteError> {
-        let mut left = state.plan().row(self.grid().pipeline_rank());
+        let row = state.plan().row(self.grid().pipeline_rank());
+        let mut left = row;
         while let [action, rest @ ..] = left {
+            state.position = row.len() - left.len();
+            state.received.clear();
             let weights = if self.options.merge_weights { weights_of_one_stage(left) } else { Vec::new() };
             if weights.len() > 1 {
                 self.run_weights(state, &weights)?;
@@ -68,7 +72,7 @@ impl Executor {
     }
 
     fn run_action(&mut self, state: &mut RunState<'_>, action: &Action) -> Result<(), ExecuteError> {
-        if let Some(fused) = Fused::of(action).filter(|_| state.run.train && self.interleaves()) {
+        if let Some(fused) = Fused::of(action).filter(|_| state.run.trains() && self.interleaves()) {
             return self.run_interleaved(state, fused);
         }
         for task in action.tasks() {

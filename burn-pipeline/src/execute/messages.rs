@@ -15,7 +15,7 @@ use std::time::Instant;
 impl Executor {
     /// `SEND_*`: gives the link the value that an earlier task made.
     pub(super) fn send(&mut self, state: &mut RunState<'_>, task: Task) -> Result<(), ExecuteError> {
-        let Transfer { header, peer } = self.transfer(state, task)?;
+        let Transfer { header, peer, .. } = self.transfer(state, task)?;
         let payload = state.values.take_outgoing(header).ok_or_else(|| self.no_input(task))?;
         let (from, to, deadline) = (self.rank(), self.grid().rank_of(peer), self.deadline());
         self.spec_check.sends(|| ExpectedMessage { from, to, header, spec: PayloadSpec::of_payload(&payload) });
@@ -25,7 +25,7 @@ impl Executor {
 
     /// `RECV_*`: notes that the message is to come.
     pub(super) fn post(&mut self, state: &mut RunState<'_>, receive: Task) -> Result<(), ExecuteError> {
-        let Transfer { header, peer } = self.transfer(state, receive)?;
+        let Transfer { header, peer, .. } = self.transfer(state, receive)?;
         state.values.post(self.grid().rank_of(peer), header);
         Ok(())
     }
@@ -40,7 +40,7 @@ impl Executor {
     /// The value that a compute task takes from the stage before (forward) or after (backward) it.
     pub(super) fn take(&mut self, state: &mut RunState<'_>, task: MicrobatchTask) -> Result<Payload, ExecuteError> {
         let receive = Task::new(task.stage(), receive_op(task), task.microbatch());
-        self.take_value(state, task.into(), receive)
+        self.take_value(state, task, receive)
     }
 
     /// The value that a compute task takes from a stage at the other end of a skip edge.
@@ -51,14 +51,21 @@ impl Executor {
         peer: usize,
     ) -> Result<Payload, ExecuteError> {
         let receive = Task::skip(task.stage(), receive_op(task), task.microbatch(), peer);
-        self.take_value(state, task.into(), receive)
+        self.take_value(state, task, receive)
     }
 
-    fn take_value(&mut self, state: &mut RunState<'_>, task: Task, receive: Task) -> Result<Payload, ExecuteError> {
+    fn take_value(
+        &mut self,
+        state: &mut RunState<'_>,
+        task: MicrobatchTask,
+        receive: Task,
+    ) -> Result<Payload, ExecuteError> {
         let transfer = self.transfer(state, receive)?;
         let start = state.now();
-        self.arrive(state, task, transfer)?;
-        let value = state.values.take(transfer.header).ok_or_else(|| self.no_input(task))?;
+        self.arrive(state, task.into(), transfer)?;
+        let value = state.values.take(transfer.header).ok_or_else(|| self.no_input(task.into()))?;
+        let what = if task.op() == Op::Forward { "input" } else { "gradient of its output" };
+        state.note(task, what, Some((transfer.peer_stage, self.grid().rank_of(transfer.peer))), &value);
         if transfer.peer != self.grid().pipeline_rank() {
             state.record(self.rank(), receive.into(), start);
         }
@@ -69,7 +76,7 @@ impl Executor {
 
     /// Waits until a value is in the inbox.
     fn arrive(&mut self, state: &mut RunState<'_>, task: Task, transfer: Transfer) -> Result<(), ExecuteError> {
-        let Transfer { header, peer } = transfer;
+        let Transfer { header, peer, .. } = transfer;
         let (from, began, deadline) = (self.grid().rank_of(peer), Instant::now(), self.deadline());
         self.link.set_activity(Activity::Waiting(header, from));
         if !state.values.has(header) {

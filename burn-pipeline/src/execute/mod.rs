@@ -14,22 +14,25 @@
 //! 5. `WAIT_RECV_*` does the same at its own place in the row, so that the later task finds the value in the inbox.
 //!    `WAIT_SEND_*` does nothing: a link's send returns once its payload may be dropped. A link that sends in the
 //!    background keeps the payload itself.
-//! 6. Fused actions may be interleaved, and adjacent `W`s may run in one call, if the user chose that.
-//! 7. `REDUCE_GRAD` sends the other data-parallel replicas their pieces of a stage's gradients, and the row goes on. Sums
+//! 6. An error of a row gets its place in the plan, and what its task had got from whom (`locate.rs`).
+//! 7. Fused actions may be interleaved, and adjacent `W`s may run in one call, if the user chose that.
+//! 8. `REDUCE_GRAD` sends the other data-parallel replicas their pieces of a stage's gradients, and the row goes on. Sums
 //!    are made as pieces arrive; what is missing at the end of the row is awaited there. The timeline shows the
 //!    whole reduction as one event, and the wait as `WAIT_REDUCE_GRAD`; likewise for `UNSHARD`.
-//! 8. The loss of a stage that ends its route stays on the device, and is read when the row is done.
+//! 9. The loss of a stage that ends its route stays on the device, and is read when the row is done.
 //!
 //! Read `interpreter.rs` first, then `compute.rs` (`F`, `I`, `B`, `W`), `messages.rs` (sends and receives), `skips.rs`,
 //! `interleave.rs`, and `replicas.rs` with `sharding.rs`. Below them stand `executor.rs` (the rank), `run_state.rs`,
 //! `values.rs` and `transfer.rs`.
 
 mod compute;
+mod context;
 mod error;
 mod executor;
 mod expected;
 mod interleave;
 mod interpreter;
+mod locate;
 mod losses;
 mod messages;
 mod options;
@@ -44,6 +47,7 @@ mod specs;
 mod transfer;
 mod values;
 
+pub use context::{Purpose, Received, RunContext};
 pub use error::{ExecuteError, HandshakeError};
 pub(crate) use executor::{Executor, panic_message};
 pub(crate) use expected::expected_messages;

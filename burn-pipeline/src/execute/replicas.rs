@@ -51,7 +51,7 @@ impl Executor {
         let (rank, stage, deadline) = (self.rank(), task.stage(), self.deadline());
         let ReplicaShare { reduce, reduce_shards, .. } = state.run.share;
         let reduces = if self.group.is_sharded(stage) { reduce_shards } else { reduce };
-        if !(reduces && state.run.train) {
+        if !(reduces && state.run.trains()) {
             return Ok(());
         }
         let held = self.stages.get_mut(&stage).ok_or(ExecuteError::NoStage { rank, stage })?;

@@ -1,5 +1,6 @@
 //! The input of one run: a plan, a batch, and the part of the batch that the plan covers.
 
+use super::context::Purpose;
 use super::seeding::Seeding;
 use crate::plan::{CheckedPlan, StageId};
 use crate::stage::Microbatches;
@@ -14,8 +15,8 @@ pub(crate) struct Run<'a> {
     pub batch: &'a Microbatches,
     /// How backwards are seeded.
     pub seeding: Seeding,
-    /// True to train; false to evaluate, without autodiff and with outputs kept.
-    pub train: bool,
+    /// What it is for. An evaluation runs without autodiff and keeps outputs.
+    pub purpose: Purpose,
     /// When the step began, the same on all ranks.
     pub began: Instant,
     /// The part of the batch that the plan covers.
@@ -38,6 +39,11 @@ pub(crate) struct ReplicaShare {
 }
 
 impl Run<'_> {
+    /// Are backwards run?
+    pub(super) fn trains(&self) -> bool {
+        self.purpose != Purpose::Evaluation
+    }
+
     /// The index in the whole batch of a stage's microbatch, which plans count within a route.
     pub(super) fn index(&self, stage: StageId, microbatch: usize) -> usize {
         self.share.first + self.plan.plan().index_in_batch(stage, microbatch)

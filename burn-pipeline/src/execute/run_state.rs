@@ -1,5 +1,6 @@
 //! The state of one run of one rank's row.
 
+use super::context::Received;
 use super::outcome::RankOutcome;
 use super::run::Run;
 use super::values::Values;
@@ -17,6 +18,10 @@ pub(super) struct RunState<'a> {
     pub(super) outcome: RankOutcome,
     /// Losses by the microbatch's index in the batch, still on the device, each with the forward that gave it.
     pub(super) losses: BTreeMap<usize, (MicrobatchTask, LossPart)>,
+    /// The place of the current action in the row.
+    pub(super) position: usize,
+    /// What the current action has got, for its error.
+    pub(super) received: Vec<Received>,
     /// When the current task began, by the step's clock.
     pub(super) started: Duration,
     /// How many tensors of a stage's input came from the stage before, and how many along each skip edge. Cuts the input's
@@ -33,6 +38,8 @@ impl<'a> RunState<'a> {
             values: Values::default(),
             outcome: RankOutcome { peak_held_bytes: Some(0), ..RankOutcome::default() },
             losses: BTreeMap::new(),
+            position: 0,
+            received: Vec::new(),
             started: Duration::ZERO,
             input_counts: HashMap::new(),
             open: HashMap::new(),

@@ -34,7 +34,7 @@ impl Executor {
             counts.push(piece.tensors().count());
             pieces.push(piece);
         }
-        if state.run.train {
+        if state.run.trains() {
             state.input_counts.insert((task.stage(), task.microbatch()), counts);
         }
         Ok(input.join_skips(pieces))

@@ -13,6 +13,8 @@ pub(super) struct Transfer {
     pub(super) header: Header,
     /// The pipeline rank at the other end.
     pub(super) peer: usize,
+    /// The stage at the other end.
+    pub(super) peer_stage: StageId,
 }
 
 impl Transfer {
@@ -39,7 +41,7 @@ impl Transfer {
             (true, false) => MessageKind::SkipGradient { from: from.index() },
         };
         let header = Header { stage: to, microbatch: task.microbatch()?, kind };
-        Some(Self { header, peer: placement.rank_of(peer) })
+        Some(Self { header, peer: placement.rank_of(peer), peer_stage: peer })
     }
 }
 

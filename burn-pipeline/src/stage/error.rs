@@ -14,8 +14,21 @@ pub enum StageError {
     )]
     Input(#[source] BoundaryError),
     /// The extras do not have the type that the stage reads.
-    #[error("the batch's extras do not fit `Stage::Extra`: {0}")]
-    Extra(#[source] BoundaryError),
+    #[error("the batch's extras {} do not fit `Stage::Extra`: {source}; name them in its order, and give the batch tensors of its types", listed(.names))]
+    Extra {
+        /// The extras that the stage names.
+        names: Vec<&'static str>,
+        /// What does not fit.
+        source: BoundaryError,
+    },
+    /// The stage reads extras and names none.
+    #[error(
+        "`Stage::Extra` reads tensors, but `Stage::extras` names none of the batch's extras ({source}); implement `extras` to name them"
+    )]
+    NoExtras {
+        /// What could not be read.
+        source: BoundaryError,
+    },
     /// The target does not have the type that the loss function takes.
     #[error("the batch's target does not fit the loss function: {0}")]
     Target(#[source] BoundaryError),
@@ -104,4 +117,18 @@ pub enum StageError {
     /// The device reported an error.
     #[error("the device reported: {0}")]
     Device(String),
+}
+
+impl StageError {
+    /// The extras that a stage names do not fit its type.
+    pub(crate) fn extra(source: BoundaryError, names: &[&'static str]) -> Self {
+        match names {
+            [] => StageError::NoExtras { source },
+            names => StageError::Extra { names: names.to_vec(), source },
+        }
+    }
+}
+
+fn listed(names: &[&str]) -> String {
+    names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
 }

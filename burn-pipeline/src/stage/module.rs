@@ -14,6 +14,10 @@ use burn::module::Module;
 ///
 /// Running statistics (Burn's `RunningState`, in `BatchNorm`) may change in `forward` where one copy of the stage runs all
 /// microbatches in order; elsewhere (bidirectional schedules, data-parallel replicas) the step is refused.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a stage of a model",
+    note = "implement `burn_pipeline::Stage` for the module: its input, extra and output types, and `forward`"
+)]
 pub trait Stage: Module + Sync + 'static {
     /// What comes from the stage before, or from the batch on the first stage.
     type Input: Boundary;

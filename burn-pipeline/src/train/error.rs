@@ -150,13 +150,19 @@ pub enum PipelineError {
     /// No plan can be made for the batch. Nothing was run; the pipeline is as before.
     #[error(transparent)]
     Plan(Box<BuildError>),
-    /// A training batch without target, or a last stage without loss. Nothing was run.
+    /// A training batch without a target. Nothing was run.
+    #[error("a training step needs a target; give the batch one with `Batch::target`")]
+    NoTarget,
+    /// A last stage without a loss. Nothing was run.
     #[error(
-        "a training step needs a loss on the last stage (`StageBox::with_loss`) and a target (`Batch::target`); {missing} is missing"
+        "stage {last}, the last of {} on {ranks} rank(s), has no loss; give it one with `StageBox::with_loss`, or, if the model goes on after it, give the schedule as many ranks and chunks as the model has stages (`Size`)",
+        last + 1
     )]
     NoLoss {
-        /// Which of the two.
-        missing: &'static str,
+        /// The last stage.
+        last: usize,
+        /// Ranks of the plan.
+        ranks: usize,
     },
     /// The plan runs forwards alone. Nothing was run.
     #[error("{schedule} runs no backwards, so it cannot train; choose another schedule, or call `eval`")]
@@ -193,7 +199,7 @@ pub enum PipelineError {
         /// The others'.
         others: String,
     },
-    /// A rank failed; the pipeline is closed.
+    /// A rank failed; the pipeline is closed. [`ExecuteError::cause`] is the error without its place in the plan.
     #[error("{0}")]
     Rank(ExecuteError),
     /// A rank did not answer in time; the pipeline is closed.
@@ -219,4 +225,14 @@ pub enum PipelineError {
         /// The type asked for.
         wanted: &'static str,
     },
+}
+
+impl PipelineError {
+    /// The error in one line, without its place in the plan: what other ranks are told, and later calls.
+    pub(crate) fn sentence(&self) -> String {
+        match self {
+            PipelineError::Rank(error) => error.cause().to_string(),
+            error => error.to_string(),
+        }
+    }
 }

@@ -39,7 +39,7 @@ impl StageFacts {
             (self.takes.input)(batch.whole_input().clone()).map_err(|source| refused(StageError::Input(source)))?;
         }
         let extra = batch.whole_extra(self.stage.index(), &self.extras)?;
-        (self.takes.extra)(extra).map_err(|source| refused(StageError::Extra(source)))?;
+        (self.takes.extra)(extra).map_err(|source| refused(StageError::extra(source, &self.extras)))?;
         if let (Some(takes), Some(target)) = (self.takes.target, batch.whole_target()) {
             takes(target.clone()).map_err(|source| refused(StageError::Target(source)))?;
         }
@@ -88,10 +88,11 @@ impl Stages {
         self.facts.iter().any(|facts| facts.has_loss)
     }
 
-    /// Has every route's last stage a loss?
-    fn all_routes_have_loss(&self) -> bool {
-        let last = self.facts.iter().map(|facts| facts.stage.index()).max();
-        self.facts.iter().all(|facts| Some(facts.stage.index()) != last || facts.has_loss)
+    /// The last stage, if it has no loss.
+    fn lacks_loss(&self) -> Option<usize> {
+        let last = self.facts.iter().map(|facts| facts.stage.index()).max()?;
+        let lacks = self.facts.iter().any(|facts| facts.stage.index() == last && !facts.has_loss);
+        lacks.then_some(last)
     }
 
     /// A stage with a loss that is not the last one, and the last.
@@ -130,13 +131,18 @@ impl Stages {
     }
 
     /// As [`Stages::admit`], for a batch to train on.
-    pub(crate) fn admit_training(&self, batch: Batch, wanted: usize) -> Result<Microbatches, PipelineError> {
+    pub(crate) fn admit_training(
+        &self,
+        batch: Batch,
+        wanted: usize,
+        ranks: usize,
+    ) -> Result<Microbatches, PipelineError> {
         let batch = self.admit(batch, wanted)?;
         if !batch.has_target() {
-            return Err(PipelineError::NoLoss { missing: "the target" });
+            return Err(PipelineError::NoTarget);
         }
-        if !self.all_routes_have_loss() {
-            return Err(PipelineError::NoLoss { missing: "the loss" });
+        if let Some(last) = self.lacks_loss() {
+            return Err(PipelineError::NoLoss { last, ranks });
         }
         Ok(batch)
     }

@@ -175,7 +175,8 @@ fn validation_says_where_a_gradient_that_was_there_is_missing() {
     let mut pipeline = builder("GPipe", 1, false).validate(Validate::EveryMicrobatch).build().unwrap();
     // The first microbatch, by which the metadata are learned, uses both outputs; the others do not.
     let error = pipeline.step(batch(2), RATE).unwrap_err();
-    let PipelineError::Rank(ExecuteError::Stage { stage, microbatch, source, .. }) = &error else { panic!("{error}") };
+    let PipelineError::Rank(of_rank) = &error else { panic!("{error}") };
+    let ExecuteError::Stage { stage, microbatch, source, .. } = of_rank.cause() else { panic!("{error}") };
     assert_eq!((stage.index(), *microbatch), (1, 1), "{error}");
     assert!(source.to_string().contains("of the stage's input's gradients: expected tag 1, got tag 0"), "{source}");
 }

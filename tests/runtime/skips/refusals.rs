@@ -50,8 +50,9 @@ fn a_stage_that_puts_out_more_or_fewer_values_than_edges_is_refused() {
     for (gives, got, expected) in [(&[0, 0, 0], 0, 1), (&[2, 0, 0], 2, 1)] {
         let mut pipeline = builder(gives).skip(0, 2).build().unwrap();
         let error = pipeline.step(batch(), 0.1).unwrap_err();
-        let PipelineError::Rank(ExecuteError::Stage { stage, source, .. }) = error else { panic!("{error}") };
-        assert_eq!((stage.index(), source), (0, StageError::SkipCount { got, expected }));
+        let PipelineError::Rank(of_rank) = &error else { panic!("{error}") };
+        let ExecuteError::Stage { stage, source, .. } = of_rank.cause() else { panic!("{error}") };
+        assert_eq!((stage.index(), source), (0, &StageError::SkipCount { got, expected }));
     }
     let mut pipeline = builder(&[0, 1, 0]).build().unwrap();
     let error = pipeline.eval(batch()).unwrap_err();

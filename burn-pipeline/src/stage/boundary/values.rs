@@ -20,6 +20,23 @@ use burn::tensor::Tensor;
 use burn::tensor::kind::Basic;
 
 /// A value that crosses stage boundaries.
+///
+/// A type of one's own that is not said how to cross is an error of the compiler, which names [`boundary!`](crate::boundary):
+///
+/// ```compile_fail,E0277
+/// # use burn::tensor::Tensor;
+/// # use burn_pipeline::stage::{PayloadSpec, Boundary};
+/// struct Hidden { x: Tensor<3> }
+/// fn spec(hidden: Hidden) -> PayloadSpec {
+///     PayloadSpec::of(hidden)
+/// }
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot cross a stage boundary",
+    label = "not a `Boundary`",
+    note = "for a struct or an enum of tensors write `burn_pipeline::boundary!(struct Name {{ field, field }});` or `boundary!(enum Name {{ Variant(a), Variant(b) }});`",
+    note = "tensors, and tuples, options and vectors of such values, cross as they are; numbers cross as tensors"
+)]
 pub trait Boundary: Sized + Send + 'static {
     /// Appends the value's parts.
     fn write(self, payload: &mut Payload);

@@ -76,7 +76,7 @@ impl<M: Stage> StageFunction<M> {
     /// The module's outputs for a microbatch.
     pub(crate) fn output(&self, module: &M, input: Payload, extra: Payload) -> Result<M::Output, StageError> {
         let input = M::Input::from_payload(input).map_err(StageError::Input)?;
-        let extra = M::Extra::from_payload(extra).map_err(StageError::Extra)?;
+        let extra = M::Extra::from_payload(extra).map_err(|source| StageError::extra(source, &module.extras()))?;
         Ok(module.forward(input, extra))
     }
 

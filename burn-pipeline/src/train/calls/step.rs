@@ -88,7 +88,8 @@ impl Pipeline {
             skip_bytes: vec![0; stages],
             timeline: Track { name: "measured".to_owned(), ranks: self.plans.ranks(), events: Vec::new() },
         };
-        let train = Train { parts, batch, seed: self.training.batch_seed(), last };
+        let step = self.training.progress().steps + 1;
+        let train = Train { parts, batch, seed: self.training.batch_seed(), step, last };
         self.ranks.ask(train)?.into_iter().for_each(|outcome| report.add(outcome));
         self.training.batch_done(report.samples);
         self.refuse_non_finite(report.skipped)?;
@@ -108,7 +109,7 @@ impl Pipeline {
     }
 
     fn admit_training(&mut self, batch: Batch) -> Result<(Parts, Microbatches), PipelineError> {
-        let batch = self.stages.admit_training(batch, self.plans.microbatches())?;
+        let batch = self.stages.admit_training(batch, self.plans.microbatches(), self.placement().ranks())?;
         let parts = self.plans.training_parts(batch.len());
         let parts = parts.map_err(|error| PipelineError::Plan(Box::new(error)))?;
         if !parts.has_backward() {
@@ -124,6 +125,8 @@ struct Train {
     batch: Microbatches,
     /// What forwards draw random numbers from.
     seed: Option<u64>,
+    /// The step that it is run for, counted from 1.
+    step: u64,
     /// Will the weights be stepped before the next batch?
     last: bool,
 }
@@ -140,7 +143,7 @@ impl Command for Train {
     fn run(&self, rank: &mut Rank, began: Instant) -> Result<BatchOutcome, ExecuteError> {
         rank.draw_from(self.seed);
         let (share, plan) = self.parts.of(rank.replica());
-        rank.accumulate(plan, &self.batch, began, ReplicaShare { reduce: self.last, ..share })
+        rank.accumulate(plan, &self.batch, began, self.step, ReplicaShare { reduce: self.last, ..share })
     }
 
     fn exchange(&self, rank: &mut Rank, own: BatchOutcome) -> Result<Vec<BatchOutcome>, ExecuteError> {

@@ -164,7 +164,7 @@ impl Ranks {
             PipelineError::Silent { rank, .. } => *rank,
             _ => self.monitor.failure().map_or(0, |failure| failure.rank),
         };
-        let failure = Failure { rank, message: error.to_string() };
+        let failure = Failure { rank, message: error.sentence() };
         self.monitor.abort(failure.clone());
         self.failure = Some(failure);
         error

@@ -36,11 +36,11 @@ impl Rank {
             return Ok(self.skip(found, gradient_norm));
         }
         self.executor.link().set_activity(Activity::Optimizing);
-        let (rank, observed) = (self.number(), std::mem::take(&mut self.observed));
+        let (rank, step, observed) = (self.number(), self.step, std::mem::take(&mut self.observed));
         for (stage, held) in self.executor.stages().iter_mut() {
             caught(
                 rank,
-                || format!("stepping the weights of stage {stage}"),
+                || format!("stepping the weights of stage {stage} in step {step}"),
                 || {
                     held.optimize(learning_rate.clone());
                     Ok(())
@@ -48,7 +48,7 @@ impl Rank {
             )?;
             caught(
                 rank,
-                || format!("changing stage {stage} after its step"),
+                || format!("changing stage {stage} after step {step}"),
                 || {
                     held.after_step(&observed);
                     Ok(())

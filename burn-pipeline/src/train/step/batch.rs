@@ -3,7 +3,7 @@
 use super::contract::{Contract, evaluated_loss};
 use super::rank::Rank;
 use super::replicas;
-use crate::execute::{ExecuteError, RankOutcome, ReplicaShare, Run};
+use crate::execute::{ExecuteError, Purpose, RankOutcome, ReplicaShare, Run};
 use crate::plan::{CheckedPlan, StageId};
 use crate::stage::{Accumulation, ActivationBytes, Microbatches, Payload};
 use crate::trace::Event;
@@ -59,7 +59,7 @@ impl BatchOutcome {
 
 impl Rank {
     /// Runs forwards and backwards of this data-parallel replica's part of a batch; gradients are added to those already
-    /// gathered. All ranks call it with the whole batch, each with its replica's plan and share. Gradients that are
+    /// gathered. All ranks call it with the whole batch, each with its replica's plan and share; `step` counts from 1. Gradients that are
     /// reduced now (`share.reduce`) must be applied before the next batch.
     ///
     /// # Errors
@@ -69,8 +69,10 @@ impl Rank {
         plan: &CheckedPlan,
         batch: &Microbatches,
         began: Instant,
+        step: u64,
         share: ReplicaShare,
     ) -> Result<BatchOutcome, ExecuteError> {
+        self.step = step;
         self.executor.update_trained()?;
         let seeding = self.contract.seeding(batch);
         let first_replica = self.is_first_replica();
@@ -87,7 +89,7 @@ impl Rank {
         let in_row = share.same_plan && !ordered;
         let share = ReplicaShare { reduce: in_row && share.reduce, reduce_shards: in_row, ..share };
         let state = self.pinned_state(plan.plan())?;
-        let outcome = self.executor.run(Run { plan, batch, seeding, train: true, began, share })?;
+        let outcome = self.executor.run(Run { plan, batch, seeding, purpose: Purpose::Step(step), began, share })?;
         self.refuse_changed(state)?;
         let loss = self.contract.gather(&outcome.losses);
         let non_finite = self.refused_number(self.contract.non_finite());
@@ -122,7 +124,7 @@ impl Rank {
         share: ReplicaShare,
     ) -> Result<BatchOutcome, ExecuteError> {
         let seeding = Contract::new(self.settings.reduction).seeding(batch);
-        let outcome = self.executor.run(Run { plan, batch, seeding, train: false, began, share })?;
+        let outcome = self.executor.run(Run { plan, batch, seeding, purpose: Purpose::Evaluation, began, share })?;
         Ok(BatchOutcome::new(evaluated_loss(self.settings.reduction, &outcome.losses), outcome))
     }
 }

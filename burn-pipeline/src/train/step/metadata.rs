@@ -10,7 +10,7 @@
 //! 4. Where only some stages declared their specs, these are compared with what was found.
 
 use super::rank::Rank;
-use crate::execute::{ExecuteError, RecordedSpecs, ReplicaShare, Run, Seeding, SpecCheck, expected_messages};
+use crate::execute::{ExecuteError, Purpose, RecordedSpecs, ReplicaShare, Run, Seeding, SpecCheck, expected_messages};
 use crate::link::{Activity, expect_all, gather};
 use crate::pass::insert_transfers;
 use crate::plan::{Action, CheckOptions, CheckedPlan, Op, Placement, Plan, SkipEdge, StageId};
@@ -99,7 +99,7 @@ impl Rank {
             executor.stages().values_mut().for_each(|held| held.gradients().begin(Some(0)));
             let seeding = Seeding { reduction, reference_samples: batch.size(0) };
             let share = ReplicaShare::default();
-            executor.run(Run { plan, batch, seeding, train: true, began: Instant::now(), share })?;
+            executor.run(Run { plan, batch, seeding, purpose: Purpose::Metadata, began: Instant::now(), share })?;
             executor.stages().values_mut().for_each(|held| held.clear());
         }
         for (held, (weights, store)) in executor.stages().values_mut().zip(kept) {

@@ -31,6 +31,8 @@ pub(crate) struct Rank {
     /// Losses since the weights were last stepped.
     pub(super) contract: Contract,
     pub(super) sharing: Sharing,
+    /// The step that batches are run for, counted from 1.
+    pub(super) step: u64,
     /// What was observed of each microbatch since the weights were last stepped.
     pub(super) observed: Vec<Vec<f64>>,
 }
@@ -61,7 +63,7 @@ impl Rank {
         executor.shard(shard_all)?;
         sharing.refuse_half_sharded(&mut executor)?;
         let (contract, observed) = (Contract::new(settings.reduction), Vec::new());
-        Ok(Self { executor, placement, settings, contract, sharing, observed })
+        Ok(Self { executor, placement, settings, contract, sharing, step: 1, observed })
     }
 
     /// The rank's number in the job.

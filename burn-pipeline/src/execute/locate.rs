@@ -1,0 +1,51 @@
+//! Adding its place to an error of a run.
+//!
+//! Guarantees: every error of a row carries its place, since it is added here alone, at the end of `Executor::run`.
+//!
+//! 1. Tasks note what they get: shapes, element types and who sent it, until the next action begins.
+//! 2. An error that names its task gets what that task had got, and the plan's rows around it; others get the rows around
+//!    the action that ran.
+
+use super::context::{Received, RunContext};
+use super::error::ExecuteError;
+use super::executor::Executor;
+use super::run_state::RunState;
+use crate::link::LinkError;
+use crate::plan::{MicrobatchTask, StageId, Task};
+use crate::stage::{Payload, PayloadSpec};
+
+impl RunState<'_> {
+    /// Notes what a task has got.
+    pub(super) fn note(
+        &mut self,
+        task: MicrobatchTask,
+        what: &'static str,
+        from: Option<(StageId, usize)>,
+        payload: &Payload,
+    ) {
+        let spec = PayloadSpec::of_payload(payload);
+        self.received.push(Received { task: task.into(), what, from, spec });
+    }
+}
+
+impl Executor {
+    /// The error with its place in the run. What another rank has failed of is told without: that place is no cause.
+    pub(super) fn in_run(&self, state: &mut RunState<'_>, error: ExecuteError) -> ExecuteError {
+        if matches!(error, ExecuteError::Link { source: LinkError::Peer(_), .. }) {
+            return error;
+        }
+        let (row, task) = (state.plan().row(self.grid().pipeline_rank()), error.task());
+        // What is found after the row (a loss that is read then) belongs to its own action.
+        let own = |task: Task| row.iter().position(|action| action.tasks().any(|other| other == task));
+        let place = task.and_then(own).unwrap_or(state.position);
+        let stage = task.and_then(|task| self.stages.get(&task.stage()));
+        let context = RunContext {
+            purpose: state.run.purpose,
+            plan: state.plan().name().to_owned(),
+            module: stage.map(|held| held.module_type()),
+            received: std::mem::take(&mut state.received).into_iter().filter(|got| Some(got.task) == task).collect(),
+            rows: state.plan().excerpt(self.grid().pipeline_rank(), place),
+        };
+        ExecuteError::InRun { source: Box::new(error), context: Box::new(context) }
+    }
+}
