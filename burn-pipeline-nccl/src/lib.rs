@@ -1,12 +1,13 @@
 //! Ranks of `burn-pipeline` on NVIDIA GPUs, over NCCL: one process for each GPU, or one thread for each GPU of a process.
 //!
 //! The link, `NcclLink`, needs the feature `cuda`. Without it the crate builds and
-//! tests what needs no CUDA: how ranks agree on the order of transfers.
+//! tests what needs no CUDA: how ranks agree on the order of transfers, how long a link waits, and how it ends.
 //!
 //! Guarantees: tensors go from GPU to GPU, in a queue of their own, while ranks compute; a send never blocks the rank
 //! that sends; messages from one rank to another keep their order; queues of different ranks never wait in a circle,
-//! whatever is sent (`host/pairing.rs`, with a proof); every wait ends at its deadline; a rank that fails or is lost makes all
-//! others abort and return an error that names it.
+//! whatever is sent (`host/pairing.rs`, with a proof); every wait ends at its deadline, the link's own waits and its drop
+//! included (`host/timeout.rs`, `host/ending.rs`); memory that the GPU may still use is never freed (`host/flights.rs`);
+//! a rank that fails or is lost makes all others abort and return an error that names it.
 //!
 //! 1. The ranks connect over TCP, at `MASTER_ADDR` and `MASTER_PORT` (`NcclLink::connect`), or over a link that they have
 //!    already, such as MPI's (`NcclLink::by_link`). The connections stay: frames, gathers, failures and questions travel
@@ -21,17 +22,18 @@
 //!    whole context.
 //! 5. Sums over groups of ranks are NCCL's, on communicators that are split off in the order of
 //!    [`Link::form_groups`](burn_pipeline::link::Link::form_groups).
-//! 6. While anything is in the queue, the thread polls for errors of NCCL and watches the time. An error, or a transfer
-//!    that takes too long, aborts the communicators, which empties the queue, and is reported to all ranks.
+//! 6. While anything is in the queue, the thread polls for errors of NCCL and watches the time, as long as the pipeline's
+//!    timeout lasts. An error, or a transfer that takes too long, aborts the communicators, which empties the queue, and
+//!    is reported to all ranks.
 //!
 //! Nothing of CUDA is needed to build the link: driver and NCCL are opened at run time (`libnccl.so`, by that name: the
 //! Python wheel has only `libnccl.so.2`, make a link). Two rules of CubeCL matter: do not use its `to_device` between GPUs
 //! or its collectives beside this link, because their communicators would have to agree in order with this link's; and do
 //! not run a capture of Burn's (`capture()`) while `Ordering::Context` is used.
 //!
-//! Reading order: in `cuda`, `link.rs` (the rank's own thread) and `progress.rs` (the thread that calls NCCL); in `host`,
-//! `pairing.rs` (what goes next); then in `cuda` `order.rs` and `tensors.rs` (CubeCL's queues and memory), `communicator.rs`
-//! and `gpu.rs` (NCCL and the driver).
+//! Reading order: in `cuda`, `link.rs` (the rank's own thread), `progress.rs` and `collect.rs` (the thread that calls NCCL); in `host`,
+//! `pairing.rs` (what goes next), `timeout.rs`, `ending.rs` and `flights.rs` (bounds and the end); then in `cuda` `order.rs`
+//! and `tensors.rs` (CubeCL's queues and memory), `communicator.rs` and `gpu.rs` (NCCL and the driver).
 
 #[cfg(feature = "cuda")]
 mod cuda;

@@ -7,8 +7,11 @@ use super::gpu::Gpu;
 use super::inbox::{Content, Inbox, Slot};
 use super::options::NcclOptions;
 use super::order::{Order, Ordering};
+use super::progress::CLOSE_TIMEOUT;
 use super::start::Start;
 use super::tensors::{cuda_device, from_cube, into_cube, is_on};
+use crate::host::ending::Ending;
+use crate::host::timeout::Timeout;
 use burn::tensor::Device;
 use burn_cubecl::tensor::CubeTensor;
 use burn_pipeline::link::kit::{
@@ -19,10 +22,9 @@ use burn_pipeline::stage::{AnyTensor, Payload, PayloadPart, TensorKind};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How much longer than its deadline the thread may take to report that it could not join.
+/// How much longer than its deadline the thread may take to report that it could not join, or to end.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// One rank's end of a link over NCCL.
@@ -33,7 +35,8 @@ pub struct NcclLink {
     inbox: Inbox,
     order: Order,
     commands: Sender<Command>,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<Ending>,
+    timeout: Timeout,
     /// The number of groups that were formed.
     formed: usize,
     /// How often each group was used.
@@ -93,10 +96,11 @@ impl NcclLink {
         let sink = sink(mailbox.clone(), inbox.clone(), commands.clone());
         let mesh = Mesh::start(connections, mailbox, &sink)?;
         let mut endpoint = Endpoint::new(mesh, device.clone());
-        let joined = Self::join(&mut endpoint, device.inner(), taken, options);
+        let timeout = Timeout::new(options.timeout);
+        let joined = Self::join(&mut endpoint, device.inner(), taken, options, timeout.clone());
         let (order, thread) = joined.inspect_err(|error| endpoint.abort(error.to_string()))?;
         let (formed, rounds, ordered_sums) = (0, BTreeMap::new(), options.ordered_sums);
-        Ok(Self { endpoint, inbox, order, commands, thread: Some(thread), formed, rounds, ordered_sums })
+        Ok(Self { endpoint, inbox, order, commands, thread: Some(thread), timeout, formed, rounds, ordered_sums })
     }
 
     /// Gives all ranks the id, and starts the thread, which joins them.
@@ -105,14 +109,16 @@ impl NcclLink {
         device: Device,
         taken: Receiver<Command>,
         options: NcclOptions,
-    ) -> Result<(Order, JoinHandle<()>), NcclError> {
+        timeout: Timeout,
+    ) -> Result<(Order, Ending), NcclError> {
         let deadline = Instant::now() + options.timeout;
         let own = if endpoint.rank() == 0 { communicator::new_id()?.to_vec() } else { Vec::new() };
         let ids = endpoint.all_gather(own, deadline)?;
         let id = ids.into_iter().next().and_then(|bytes| Id::try_from(bytes).ok());
         let id = id.ok_or_else(|| NcclError::Thread("rank 0 gave no id".to_owned()))?;
         let (cube, index) = cuda_device(&device)?;
-        let start = Start { id, index, cube, device, mesh: endpoint.peers().clone(), options, deadline };
+        let (ordering, mesh) = (options.ordering, endpoint.peers().clone());
+        let start = Start { id, index, cube, device, mesh, ordering, timeout, deadline };
         let (joined, answer) = channel();
         let body = move || {
             let (progress, order) = match start.run() {
@@ -125,7 +131,7 @@ impl NcclLink {
                 progress.run(&taken);
             }
         };
-        let spawned = std::thread::Builder::new().name("nccl progress".to_owned()).spawn(body);
+        let spawned = Ending::spawn("nccl progress", body);
         let thread = spawned.map_err(|error| NcclError::Thread(error.to_string()))?;
         // The thread ends at the deadline by itself, unless a call of the driver's or NCCL's does not return.
         let left = deadline.saturating_duration_since(Instant::now()) + REPORT_TIMEOUT;
@@ -145,6 +151,7 @@ impl NcclLink {
         deadline: Instant,
     ) -> Result<Vec<Option<AnyTensor>>, LinkError> {
         let group = group as u32;
+        self.timeout.hear(deadline);
         self.endpoint.mailbox().fail_if_failed()?;
         let onto = |tensor: AnyTensor| into_cube(tensor.to_device(&self.order.device));
         let cubes = tensors.into_iter().map(|tensor| tensor.map(onto).transpose()).collect::<Result<_, _>>();
@@ -225,6 +232,7 @@ impl Link for NcclLink {
 
     fn send(&mut self, to: usize, message: Message, deadline: Instant) -> Result<(), LinkError> {
         let to = self.endpoint.mailbox().known(to)?;
+        self.timeout.hear(deadline);
         self.endpoint.mailbox().fail_if_failed()?;
         if !self.is_offered(&message) && to != self.rank() {
             return self.endpoint.send(to, message, deadline);
@@ -247,6 +255,7 @@ impl Link for NcclLink {
 
     fn receive(&mut self, from: usize, header: Header, deadline: Instant) -> Result<Payload, LinkError> {
         let from = self.endpoint.mailbox().known(from)?;
+        self.timeout.hear(deadline);
         let taken = self.endpoint.wait_for(from, &|| header.to_string(), deadline, |_| self.inbox.take(from))?;
         let (frame, content) = taken;
         self.endpoint.mailbox().check_order(from, header, frame.header())?;
@@ -266,6 +275,7 @@ impl Link for NcclLink {
 
     fn form_groups(&mut self, groups: &[Vec<usize>], deadline: Instant) -> Result<(), LinkError> {
         // A split blocks the thread, and until every rank is here others may need its transfers.
+        self.timeout.hear(deadline);
         self.barrier(deadline)?;
         let (done, answer): (Answer<()>, _) = channel();
         self.command(Command::FormGroups { groups: groups.to_vec(), deadline, done })?;
@@ -293,7 +303,8 @@ impl Drop for NcclLink {
         // If the thread has ended there is nothing to close.
         let _ = self.commands.send(Command::Close);
         if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
+            // What is offered may take as long as any wait; then communicators are closed, or aborted and their queue emptied.
+            thread.wait(self.timeout.get() + 2 * CLOSE_TIMEOUT + REPORT_TIMEOUT);
         }
     }
 }

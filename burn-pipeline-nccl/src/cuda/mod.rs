@@ -1,5 +1,6 @@
 //! The link: all that needs CUDA.
 
+mod collect;
 mod command;
 mod communicator;
 mod error;

@@ -8,7 +8,8 @@ use std::time::Duration;
 pub struct NcclOptions {
     /// How the order between computing and transfers is kept.
     pub ordering: Ordering,
-    /// The longest that ranks may take to connect and to join, and that a transfer may stay in the queue.
+    /// The longest that ranks may take to connect and to join. Later waits, a transfer in the queue among them, last as long as
+    /// the pipeline's timeout (`Builder::timeout`).
     pub timeout: Duration,
     /// Whether sums over groups are made by the lowest member, in rank order: bit-equal to those of other links, but all
     /// bytes go through one rank. Otherwise NCCL sums, in an order that depends on the number of members.

@@ -39,15 +39,14 @@ pub(crate) struct Order {
 }
 
 impl Order {
-    /// Before tensors are offered: this thread has just asked for their memory.
+    /// Before tensors are offered, or memory is made for those that are: this thread has just asked for it.
     pub(crate) fn before_offer(&self) -> Result<(), NcclError> {
         if self.ordering == Ordering::Host { self.wait_for_this_thread() } else { Ok(()) }
     }
 
-    /// Before a group is queued: this thread has just asked for the memory that it writes.
-    pub(crate) fn before_group(&self, stream: &Stream, writes: bool) -> Result<(), NcclError> {
+    /// Before a group is queued. Nothing waits on the host here: other ranks may have launched the group already.
+    pub(crate) fn before_group(&self, stream: &Stream) -> Result<(), NcclError> {
         match self.ordering {
-            Ordering::Host if writes => self.wait_for_this_thread(),
             Ordering::Context => {
                 let event = Event::new(&self.gpu)?;
                 self.gpu.record_all(&event)?;

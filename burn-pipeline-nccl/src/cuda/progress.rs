@@ -1,11 +1,12 @@
 //! The thread that serves a link: the only one that calls NCCL.
 //!
-//! 1. It executes commands: tensors to send, offers and notes of other ranks, collectives. [`Pairing`] decides what to launch
-//!    next.
-//! 2. A launch pins memory, keeps [`Ordering`](super::order::Ordering), queues one NCCL group, and records an event behind
+//! 1. It executes commands: tensors to send, offers and notes of other ranks, collectives. What is received lands in memory
+//!    that is made, and pinned, when the offer comes, or the rank says that it is ready: CubeCL may compile kernels
+//!    meanwhile, and no other rank has launched anything then. [`Pairing`] decides what to launch next.
+//! 2. A launch keeps [`Ordering`](super::order::Ordering), queues one NCCL group, and records an event behind
 //!    it. The memory is kept even if a call of the group fails: other calls of it may be in the queue.
 //! 3. While launches are in flight, the thread polls the oldest one's event, NCCL's errors, the failures of other ranks, and
-//!    the time. When the event has completed, the launch's memory is unpinned.
+//!    the time. When the event has completed, the launch's memory is unpinned, and at no other time ([`Flights`]).
 //! 4. On any error the communicators are aborted, and all ranks get the peer with which it occurred.
 
 use super::command::{Answer, Collect, Command};
@@ -14,9 +15,12 @@ use super::error::NcclError;
 use super::gpu::{Event, Stream};
 use super::inbox::{Content, Slot};
 use super::order::Order;
-use super::tensors::{Held, Pinned, empty, zeros};
+use super::tensors::{Held, Pinned, empty};
+use crate::host::ending::{self, Next};
+use crate::host::flights::Flights;
 use crate::host::pairing::{Action, Note, Pairing};
 use crate::host::sums;
+use crate::host::timeout::Timeout;
 use burn_cubecl::CubeDevice;
 use burn_cubecl::tensor::CubeTensor;
 use burn_pipeline::link::kit::{Frame, Mesh, Packet};
@@ -31,7 +35,7 @@ const SHORT_PAUSE: Duration = Duration::from_micros(30);
 /// The time between two polls for failures of other ranks while none is.
 const LONG_PAUSE: Duration = Duration::from_millis(20);
 /// The longest that the end of a communicator may take.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+pub(crate) const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The state of the thread.
 pub(crate) struct Progress {
@@ -41,13 +45,19 @@ pub(crate) struct Progress {
     pub(crate) cube: CubeDevice,
     pub(crate) mesh: Arc<Mesh>,
     pub(crate) pairing: Pairing,
-    pub(crate) timeout: Duration,
-    /// Tensors that were offered to each rank, and messages that each rank has offered.
+    pub(crate) timeout: Timeout,
+    /// Tensors that were offered to each rank, and where those land that each rank has offered.
     pub(crate) outgoing: Vec<VecDeque<Vec<Pinned>>>,
-    pub(crate) incoming: Vec<VecDeque<(Frame, Slot)>>,
+    pub(crate) incoming: Vec<VecDeque<(Slot, Vec<Pinned>)>>,
     pub(crate) groups: Vec<Option<Communicator>>,
-    pub(crate) collects: Vec<Collect>,
-    pub(crate) flights: VecDeque<Flight>,
+    pub(crate) collects: Vec<(Collect, Vec<Option<Ready>>)>,
+    pub(crate) flights: Flights<Flight>,
+}
+
+/// The memory that a collective reads, and that it writes.
+pub(crate) struct Ready {
+    pub(super) from: Pinned,
+    pub(super) to: Pinned,
 }
 
 /// A launch that may not have completed.
@@ -65,7 +75,7 @@ pub(crate) struct Flight {
 }
 
 /// Where received tensors go.
-enum Landing {
+pub(super) enum Landing {
     Nowhere,
     Slots(Vec<(Slot, Vec<Pinned>)>),
     Sums(Vec<Option<Pinned>>, Answer<Vec<Option<CubeTensor>>>),
@@ -91,7 +101,7 @@ impl Progress {
     }
 
     /// Informs all ranks, aborts the communicators, and leaks memory to which the GPU may still write.
-    fn give_up(self, error: Option<PeerError>) {
+    fn give_up(mut self, error: Option<PeerError>) {
         if let Some(PeerError { peer, error }) = error {
             let rank = self.mesh.mailbox.rank;
             self.mesh.abort(Failure { rank: peer, message: format!("between ranks {rank} and {peer}: {error}") });
@@ -102,11 +112,12 @@ impl Progress {
         let deadline = Instant::now() + CLOSE_TIMEOUT;
         while !self.stream.is_empty() {
             if Instant::now() >= deadline {
-                // The GPU does not answer: memory that it may still use is never freed.
-                return std::mem::forget(self.flights);
+                // The GPU does not answer: what is in flight is leaked.
+                return;
             }
             std::thread::sleep(SHORT_PAUSE);
         }
+        self.flights.release();
     }
 
     /// `Err(None)` if another rank's failure is known already.
@@ -116,17 +127,18 @@ impl Progress {
             let pause = if self.flights.is_empty() { LONG_PAUSE } else { SHORT_PAUSE };
             match commands.recv_timeout(pause) {
                 Ok(Command::Close) | Err(RecvTimeoutError::Disconnected) => {
-                    closing.get_or_insert_with(|| Instant::now() + self.timeout);
+                    closing.get_or_insert_with(|| Instant::now() + self.timeout.get());
                 }
                 Ok(command) => self.execute(command).map_err(Some)?,
                 Err(RecvTimeoutError::Timeout) => {}
             }
             self.poll().map_err(Some)?;
             let done = self.flights.is_empty() && self.outgoing.iter().all(VecDeque::is_empty);
-            match closing {
-                Some(deadline) if done || Instant::now() >= deadline => return Ok(()),
-                _ if self.mesh.failure().is_some() => return Err(None),
-                _ => {}
+            match ending::closing(closing, done, Instant::now()) {
+                Next::Close => return Ok(()),
+                Next::GiveUp => return Err(None),
+                Next::Serve if self.mesh.failure().is_some() => return Err(None),
+                Next::Serve => {}
             }
         }
     }
@@ -139,13 +151,13 @@ impl Progress {
                 self.order.before_offer().map_err(with(to))?;
                 self.outgoing[to].push_back(pinned);
                 match own {
-                    Some(own) => self.incoming[me].push_back(own),
+                    Some((frame, slot)) => self.land(me, &frame, slot).map_err(with(to))?,
                     None => self.mesh.send_packet(to, Packet::Offer(frame)),
                 }
                 self.pairing.offer(to)
             }
             Command::Offered { from, frame, slot } => {
-                self.incoming[from].push_back((frame, slot));
+                self.land(from, &frame, slot).map_err(with(from))?;
                 self.pairing.offered(from)
             }
             Command::Note { from, note } => {
@@ -172,7 +184,9 @@ impl Progress {
                 let specs: Vec<_> = collect.tensors.iter().map(spec).collect();
                 let part = sums::write(&specs);
                 let (group, round, members) = (collect.group, collect.round, collect.members.clone());
-                self.collects.push(collect);
+                let peer = members.iter().copied().find(|&member| member != me).unwrap_or(me);
+                let ready = self.make_ready(&collect.tensors).map_err(with(peer))?;
+                self.collects.push((collect, ready));
                 self.pairing.ready(group, round, &members, part)
             }
             Command::Close => Vec::new(),
@@ -188,13 +202,13 @@ impl Progress {
             }
             Action::Exchange { peer, sends, receives } => self.exchange(peer, sends, receives).map_err(with(peer)),
             Action::Collective { group, round, parts } => {
-                let place = self.collects.iter().position(|c| (c.group, c.round) == (group, round));
+                let place = self.collects.iter().position(|(c, _)| (c.group, c.round) == (group, round));
                 let Some(place) = place else { return Ok(()) };
-                let collect = self.collects.remove(place);
+                let (collect, ready) = self.collects.remove(place);
                 let me = self.mesh.mailbox.rank;
                 let peer = collect.members.iter().copied().find(|&member| member != me).unwrap_or(me);
                 match sums::joined(&parts) {
-                    Ok(specs) => self.collect(collect, specs, peer).map_err(with(peer)),
+                    Ok(specs) => self.collect(collect, ready, specs, peer).map_err(with(peer)),
                     Err(reason) => {
                         // All members get this error, and none launches.
                         let _ = collect.done.send(Err(LinkError::Lists { rank: me, peer, reason }));
@@ -206,6 +220,16 @@ impl Progress {
         }
     }
 
+    /// Makes the memory for what a rank offers.
+    fn land(&mut self, from: usize, frame: &Frame, slot: Slot) -> Result<(), NcclError> {
+        let land = |(dtype, shape)| Pinned::new(empty(&self.cube, dtype, shape));
+        let landings = frame.tensors().map(land).collect::<Result<Vec<_>, _>>()?;
+        // Kernels that were queued before may still use that memory.
+        self.order.before_offer()?;
+        self.incoming[from].push_back((slot, landings));
+        Ok(())
+    }
+
     /// Launches the transfers to a rank and from it, as one group.
     fn exchange(&mut self, peer: usize, sends: usize, receives: usize) -> Result<(), NcclError> {
         let mut transfers: Vec<(Way, Pinned)> = Vec::new();
@@ -213,14 +237,11 @@ impl Progress {
             transfers.extend(tensors.into_iter().map(|pinned| (Way::To(peer), pinned)));
         }
         let mut slots = Vec::new();
-        let offers: Vec<(Frame, Slot)> = self.incoming[peer].drain(..receives).collect();
-        for (frame, slot) in offers {
-            let land = |(dtype, shape)| Pinned::new(empty(&self.cube, dtype, shape));
-            let landings = frame.tensors().map(land).collect::<Result<Vec<_>, _>>()?;
+        for (slot, landings) in self.incoming[peer].drain(..receives) {
             slots.push((slot, landings.len()));
             transfers.extend(landings.into_iter().map(|pinned| (Way::From(peer), pinned)));
         }
-        self.order.before_group(&self.stream, !slots.is_empty())?;
+        self.order.before_group(&self.stream)?;
         let event = Event::new(&self.order.gpu)?;
         let queued = self.world.exchange(&self.stream, &transfers).and_then(|()| self.settle(false));
         let (held, landed): (Vec<_>, Vec<_>) = transfers.into_iter().partition(|(way, _)| matches!(way, Way::To(_)));
@@ -230,39 +251,8 @@ impl Progress {
         self.fly(queued, event, peer, held, Landing::Slots(slots))
     }
 
-    /// Launches a collective. It reads the given tensors and writes new ones.
-    fn collect(&mut self, collect: Collect, specs: Vec<sums::Spec>, peer: usize) -> Result<(), NcclError> {
-        let Collect { group, tensors, done, .. } = collect;
-        let mut pairs = Vec::new();
-        let held: Vec<bool> = specs.iter().map(Option::is_some).collect();
-        for (tensor, spec) in tensors.into_iter().zip(specs) {
-            let Some((dtype, shape)) = spec else { continue };
-            let tensor = tensor.unwrap_or_else(|| zeros(&self.cube, dtype, &shape));
-            let target = Pinned::new(empty(&self.cube, dtype, &shape))?;
-            pairs.push((dtype, Pinned::new(tensor)?, target));
-        }
-        // The tensors were pinned only now: the queue that makes them must be waited for as well.
-        self.order.before_group(&self.stream, true)?;
-        let communicator = self.groups.get(group as usize).and_then(Option::as_ref);
-        let communicator = communicator.ok_or(NcclError::Stopped {
-            what: "a collective",
-            reason: format!("group {group} was not formed, or this rank is not in it"),
-        })?;
-        let event = Event::new(&self.order.gpu)?;
-        let queued = communicator.all_reduce(&self.stream, &pairs).and_then(|()| self.settle(true));
-        let (mut read, mut sums, mut written) = (Vec::new(), Vec::new(), pairs.into_iter());
-        for there in held {
-            let pair = if there { written.next() } else { None };
-            sums.push(pair.map(|(_, from, to)| {
-                read.push(from);
-                to
-            }));
-        }
-        self.fly(queued, event, peer, read, Landing::Sums(sums, done))
-    }
-
     /// Records an event behind the launch, and keeps the memory that it uses, even if queuing it has failed.
-    fn fly(
+    pub(super) fn fly(
         &mut self,
         queued: Result<(), NcclError>,
         event: Event,
@@ -276,7 +266,7 @@ impl Progress {
         if recorded.is_ok() && self.order.gives_out_early() {
             self.give_out(&mut flight, true);
         }
-        self.flights.push_back(flight);
+        self.flights.push(flight);
         recorded
     }
 
@@ -306,11 +296,11 @@ impl Progress {
 
     /// Removes launches that have completed, and looks for errors.
     fn poll(&mut self) -> Result<(), PeerError> {
-        while let Some(flight) = self.flights.front() {
+        while let Some(flight) = self.flights.oldest() {
             let peer = flight.peer;
             let over = flight.event.is_complete().map_err(with(peer))?;
             if !over {
-                let late = flight.since.elapsed() > self.timeout;
+                let late = flight.since.elapsed() > self.timeout.get();
                 self.check().map_err(with(peer))?;
                 return if late {
                     Err(with(peer)(NcclError::Timeout { what: "a group of transfers" }))
@@ -318,7 +308,7 @@ impl Progress {
                     Ok(())
                 };
             }
-            if let Some(mut flight) = self.flights.pop_front() {
+            if let Some(mut flight) = self.flights.completed() {
                 self.give_out(&mut flight, false);
             }
         }
@@ -332,8 +322,8 @@ impl Progress {
     }
 
     /// Waits until the group is really in the queue: only then can an event be recorded behind it.
-    fn settle(&self, groups: bool) -> Result<(), NcclError> {
-        let (what, deadline) = ("queuing a group of transfers", Instant::now() + self.timeout);
+    pub(super) fn settle(&self, groups: bool) -> Result<(), NcclError> {
+        let (what, deadline) = ("queuing a group of transfers", Instant::now() + self.timeout.get());
         let stop = || self.mesh.failure().map(|failure| failure.message);
         let parts = self.groups.iter().flatten().filter(|_| groups);
         std::iter::once(&self.world).chain(parts).try_for_each(|part| part.settle(what, deadline, &stop))

@@ -3,12 +3,12 @@
 use super::communicator::{Communicator, Id, Way};
 use super::error::NcclError;
 use super::gpu::{Event, Gpu, Stream};
-use super::options::NcclOptions;
-use super::order::Order;
+use super::order::{Order, Ordering};
 use super::progress::Progress;
 use super::tensors::{Pinned, zeros};
 use crate::host::pairing::Pairing;
 use crate::host::sums;
+use crate::host::timeout::Timeout;
 use burn::tensor::{DType, Device};
 use burn_cubecl::CubeDevice;
 use burn_pipeline::link::Monitor;
@@ -26,7 +26,8 @@ pub(crate) struct Start {
     pub(crate) cube: CubeDevice,
     pub(crate) device: Device,
     pub(crate) mesh: Arc<Mesh>,
-    pub(crate) options: NcclOptions,
+    pub(crate) ordering: Ordering,
+    pub(crate) timeout: Timeout,
     pub(crate) deadline: Instant,
 }
 
@@ -37,7 +38,7 @@ impl Start {
         let gpu = Gpu::open(self.index)?;
         let stream = Stream::new(&gpu)?;
         let world = Communicator::join(&self.id, rank, ranks, self.deadline, &|| self.failure())?;
-        let order = Order { ordering: self.options.ordering, gpu, device: self.device.clone() };
+        let order = Order { ordering: self.ordering, gpu, device: self.device.clone() };
         self.greet(&world, &stream, &order)?;
         let (outgoing, incoming) = (0..ranks).map(|_| Default::default()).unzip();
         let progress = Progress {
@@ -47,7 +48,7 @@ impl Start {
             cube: self.cube,
             pairing: Pairing::new(rank, ranks, sums::join),
             mesh: self.mesh,
-            timeout: self.options.timeout,
+            timeout: self.timeout,
             outgoing,
             incoming,
             groups: Vec::new(),

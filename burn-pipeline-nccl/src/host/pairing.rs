@@ -5,13 +5,16 @@
 //!
 //! Guarantees, whatever the ranks send and whenever: (1) both ends of a transfer put it into a group with the same other
 //! transfers; (2) the orders of all queues are parts of one order of groups, so that no queues wait in a circle; (3) every
-//! transfer that was offered is launched after finitely many notes. Proofs are below.
+//! transfer that was offered is launched after finitely many notes; (4) no rank launches a group before the memory for
+//! all that it brings exists on both. Proofs are below.
 //!
-//! 1. A sender offers a transfer (its frame goes to the receiver) and goes on computing.
+//! 1. A sender offers a transfer (its frame goes to the receiver) and goes on computing. The receiver makes the memory for
+//!    it before it passes the offer on to here: that may take as long as a kernel compiles.
 //! 2. Between two ranks, the lower one proposes a group once there is an offer in either direction: "all that I offered
 //!    so far". From then on it is bound: it launches nothing else until the other rank has agreed.
-//! 3. The higher rank agrees as soon as it is not bound itself: "and all that I offered so far". It launches the group
-//!    at once; the lower rank launches it when the agreement arrives. Opposing transfers of one tick are in one group.
+//! 3. The higher rank agrees as soon as it is not bound itself: "and all that I offered so far". Then it is bound as well.
+//!    When the agreement arrives, the lower rank says go and launches the group; the higher rank launches it then too.
+//!    Opposing transfers of one tick are in one group.
 //! 4. For a collective, all members report to the lowest member that they are ready. Then a call goes from member to member
 //!    upwards; each is bound from when it passes the call on. The highest member sends a start to all, and all launch.
 //!
@@ -20,7 +23,10 @@
 //! At that moment every other member is bound to this group, and has been since its last launch. So on every rank the
 //! launches follow the order of these moments, which is one order of all groups. (3) A bound rank waits for a higher
 //! rank, which is free, or bound and waiting for a still higher one; the highest never waits, so all become free.
+//! A rank that has agreed waits for a lower one, which says go when it reads the agreement, whatever else it waits for.
 //! A free rank answers those that wait for it in the order of their arrival, before it proposes anything itself.
+//! (4) Offers are read with their memory made: the higher rank has read the lower one's when it agrees, and the lower rank
+//! has read the higher one's when it says go, before either launches.
 
 mod note;
 #[cfg(test)]
@@ -67,6 +73,12 @@ enum Bound {
     Proposed {
         peer: usize,
         offered: u64,
+    },
+    /// It has agreed with a lower rank on this many of its own offers and of the other's.
+    Agreed {
+        peer: usize,
+        own: u64,
+        theirs: u64,
     },
     /// It has passed the call for a collective on.
     Called {
@@ -174,7 +186,16 @@ impl Pairing {
                     && peer == from
                 {
                     self.bound = Bound::Free;
+                    self.actions.push(Action::Send(peer, Note::Go));
                     self.exchange(peer, own, offered);
+                }
+            }
+            Note::Go => {
+                if let Bound::Agreed { peer, own, theirs } = self.bound
+                    && peer == from
+                {
+                    self.bound = Bound::Free;
+                    self.exchange(peer, own, theirs);
                 }
             }
             Note::Ready { group, round, part } => {
@@ -204,6 +225,7 @@ impl Pairing {
             Note::Agree { offered } => {
                 matches!(self.bound, Bound::Proposed { peer, .. } if peer == from) && counts(offered)
             }
+            Note::Go => matches!(self.bound, Bound::Agreed { peer, .. } if peer == from),
             Note::Ready { group, round, .. } => {
                 let known = self.awaited.iter().find(|awaited| (awaited.group, awaited.round) == (*group, *round));
                 from > self.rank && known.is_none_or(|awaited| awaited.members.contains(&from))
@@ -237,7 +259,7 @@ impl Pairing {
             Some((from, Note::Propose { offered })) => {
                 let own = self.channels[from].offered;
                 self.actions.push(Action::Send(from, Note::Agree { offered: own }));
-                self.exchange(from, own, offered);
+                self.bound = Bound::Agreed { peer: from, own, theirs: offered };
             }
             Some((_, Note::Call { group, round, parts })) => self.pass_on(group, round, parts),
             _ => {}

@@ -7,8 +7,10 @@ use serde::{Deserialize, Serialize};
 pub(crate) enum Note {
     /// From the lower rank of a pair: proposes to launch what was offered so far, of which this many are its own.
     Propose { offered: u64 },
-    /// From the higher rank: agrees; it has offered this many.
+    /// From the higher rank: agrees, and waits; it has offered this many.
     Agree { offered: u64 },
+    /// From the lower rank, which launches now: launch it too.
+    Go,
     /// To the lowest member: the sender is ready for this collective; the bytes describe its part.
     Ready { group: u32, round: u64, part: Vec<u8> },
     /// Upwards: all are ready, and the sender is bound; the bytes describe all parts.
@@ -40,6 +42,7 @@ mod tests {
         let notes = [
             Note::Propose { offered: u64::MAX },
             Note::Agree { offered: 0 },
+            Note::Go,
             Note::Ready { group: 7, round: 3, part: vec![1, 2, 3] },
             Note::Call { group: u32::MAX, round: 1, parts: Vec::new() },
             Note::Start { group: 2, round: 9 },
@@ -50,6 +53,6 @@ mod tests {
             assert_eq!(Note::read(&[bytes.as_slice(), &[0]].concat()), None);
             assert_eq!(Note::read(&bytes), Some(note));
         }
-        assert_eq!(Note::read(&[5; 13]), None);
+        assert_eq!(Note::read(&[6; 13]), None);
     }
 }

@@ -33,6 +33,8 @@ struct World {
     parcels: BTreeMap<(usize, usize), VecDeque<Parcel>>,
     queues: Vec<VecDeque<Entry>>,
     launched: BTreeMap<(usize, usize), [u64; 2]>,
+    /// Offers that their receivers have read, and made memory for.
+    landed: BTreeMap<(usize, usize), u64>,
     groups: Vec<Vec<usize>>,
     done: usize,
 }
@@ -44,6 +46,7 @@ impl World {
             parcels: BTreeMap::new(),
             queues: vec![VecDeque::new(); ranks],
             launched: BTreeMap::new(),
+            landed: BTreeMap::new(),
             groups,
             done: 0,
         }
@@ -54,8 +57,9 @@ impl World {
     }
 
     fn offer(&mut self, from: usize, to: usize) {
-        if from != to {
-            self.post(from, to, Parcel::Offer);
+        match from == to {
+            true => *self.landed.entry((from, to)).or_default() += 1,
+            false => self.post(from, to, Parcel::Offer),
         }
         let actions = self.pairings[from].offer(to);
         self.act(from, actions);
@@ -76,6 +80,10 @@ impl World {
                     count(peer, rank, receives, 1);
                     transfers.sort_unstable();
                     transfers.dedup();
+                    for (from, to, number) in &transfers {
+                        let landed = self.landed.get(&(*from, *to)).copied().unwrap_or_default();
+                        assert!(*number < landed, "rank {rank} launches what rank {to} has no memory for yet");
+                    }
                     let mut members = vec![rank, peer];
                     members.sort_unstable();
                     members.dedup();
@@ -100,7 +108,10 @@ impl World {
         let way = open[draw.below(open.len())];
         let parcel = self.parcels.get_mut(&way).and_then(VecDeque::pop_front);
         let actions = match parcel.unwrap() {
-            Parcel::Offer => self.pairings[way.1].offered(way.0),
+            Parcel::Offer => {
+                *self.landed.entry(way).or_default() += 1;
+                self.pairings[way.1].offered(way.0)
+            }
             Parcel::Note(note) => self.pairings[way.1].receive(way.0, Note::read(&note.write()).unwrap()).unwrap(),
         };
         self.act(way.1, actions);
@@ -138,6 +149,31 @@ fn opposing_transfers_of_one_tick_are_one_group() {
         let transfers: Vec<_> = queue.iter().map(|entry| entry.transfers.clone()).collect();
         assert_eq!(transfers, [vec![(0, 1, 0), (1, 0, 0)]]);
     }
+}
+
+#[test]
+fn nothing_is_launched_before_its_receiver_has_made_the_memory() {
+    // The higher rank's offer is under way while the lower one proposes; the assertion is where groups are launched.
+    let mut world = World::new(2, Vec::new());
+    world.offer(0, 1);
+    world.offer(1, 0);
+    // The lower rank's offer and proposal, not the higher one's offer.
+    for _ in 0..2 {
+        let parcel = world.parcels.get_mut(&(0, 1)).and_then(VecDeque::pop_front).unwrap();
+        let actions = match parcel {
+            Parcel::Offer => {
+                *world.landed.entry((0, 1)).or_default() += 1;
+                world.pairings[1].offered(0)
+            }
+            Parcel::Note(note) => world.pairings[1].receive(0, note).unwrap(),
+        };
+        world.act(1, actions);
+    }
+    assert!(world.queues[1].is_empty(), "it has agreed, and waits");
+    let mut draw = Draw(1);
+    while world.deliver(&mut draw) {}
+    world.run();
+    assert_eq!(world.done, 2);
 }
 
 #[test]
@@ -236,8 +272,12 @@ fn what_no_rank_tells_is_refused_and_nothing_is_launched() {
     assert_eq!(lowest.ready(4, 0, &[0, 2], Vec::new()), []);
     refused(&mut lowest, 1, Note::Ready { group: 4, round: 0, part: Vec::new() });
     // It goes on as if nothing had been received.
+    refused(&mut middle, 2, Note::Go);
     let going_on = middle.receive(2, Note::Agree { offered: 0 }).unwrap();
-    assert_eq!(going_on, [Action::Exchange { peer: 2, sends: 1, receives: 0 }]);
-    let agreed = middle.receive(0, Note::Propose { offered: 1 }).unwrap();
-    assert_eq!(agreed[1], Action::Exchange { peer: 0, sends: 0, receives: 1 });
+    assert_eq!(going_on, [Action::Send(2, Note::Go), Action::Exchange { peer: 2, sends: 1, receives: 0 }]);
+    assert_eq!(middle.receive(0, Note::Propose { offered: 1 }).unwrap(), [Action::Send(0, Note::Agree { offered: 0 })]);
+    // Having agreed, it launches nothing before it is told to.
+    assert_eq!(middle.offer(2), []);
+    let told = middle.receive(0, Note::Go).unwrap();
+    assert_eq!(told[0], Action::Exchange { peer: 0, sends: 0, receives: 1 });
 }

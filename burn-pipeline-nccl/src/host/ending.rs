@@ -1,0 +1,102 @@
+//! The end of the thread that serves a link.
+//!
+//! Guarantees: dropping a link returns within a bound, also where the thread stands in a call of the driver that never
+//! returns; then the thread is left to itself, and an event tells.
+//!
+//! 1. A thread that is asked to close goes on until nothing is left to send, until a deadline ([`closing`]).
+//! 2. If something is in flight when the deadline passes, it gives up: the communicators are aborted, which empties the
+//!    queue.
+//! 3. The rank waits for the thread's end ([`Ending::wait`]) a little longer than that takes.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// What a thread does next that may have been asked to close.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// Serve on.
+    Serve,
+    /// Close: nothing is in flight, and nothing is left to send.
+    Close,
+    /// Give up: it is late, and the queue must be emptied by force.
+    GiveUp,
+}
+
+/// What comes next for a thread that must close by `deadline`, if it was asked to.
+pub(crate) fn closing(deadline: Option<Instant>, idle: bool, now: Instant) -> Next {
+    match deadline {
+        Some(_) if idle => Next::Close,
+        Some(deadline) if now >= deadline => Next::GiveUp,
+        _ => Next::Serve,
+    }
+}
+
+/// A thread whose end can be waited for with a bound.
+#[derive(Debug)]
+pub(crate) struct Ending {
+    thread: JoinHandle<()>,
+    /// Disconnected when the thread's body has ended, by a panic too.
+    ended: Receiver<()>,
+}
+
+impl Ending {
+    /// Starts a thread.
+    pub(crate) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<Self> {
+        let (alive, ended) = channel::<()>();
+        let thread = Builder::new().name(name.to_owned()).spawn(move || {
+            let _alive = alive;
+            body();
+        })?;
+        Ok(Self { thread, ended })
+    }
+
+    /// Waits for its end; `false` if it has not come in time. The thread then lives on by itself.
+    pub(crate) fn wait(self, timeout: Duration) -> bool {
+        match self.ended.recv_timeout(timeout) {
+            Err(RecvTimeoutError::Timeout) => {
+                let (thread, seconds) = (self.thread.thread().name().map(str::to_owned), timeout.as_secs_f64());
+                tracing::error!(thread, seconds, "it does not end, and is left: a call of the driver does not return");
+                false
+            }
+            Ok(()) | Err(RecvTimeoutError::Disconnected) => {
+                // A panic of the thread was printed by its hook.
+                let _ = self.thread.join();
+                true
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_never_ends_is_left_after_the_timeout_and_others_are_joined() {
+        let (release, stuck) = channel::<()>();
+        let ending = Ending::spawn("stuck", move || {
+            let _ = stuck.recv();
+        })
+        .unwrap();
+        let began = Instant::now();
+        assert!(!ending.wait(Duration::from_millis(50)));
+        let took = began.elapsed();
+        assert!(took >= Duration::from_millis(50) && took < Duration::from_secs(10), "{took:?}");
+        drop(release);
+        assert!(Ending::spawn("quick", || ()).unwrap().wait(Duration::from_secs(60)));
+        let panics = Ending::spawn("panics", || std::panic::resume_unwind(Box::new("its own")));
+        assert!(panics.unwrap().wait(Duration::from_secs(60)));
+    }
+
+    #[test]
+    fn a_deadline_that_passes_with_transfers_in_flight_is_no_ordinary_end() {
+        let now = Instant::now();
+        let (past, future) = (now - Duration::from_millis(1), now + Duration::from_secs(1));
+        assert_eq!(closing(None, true, now), Next::Serve);
+        assert_eq!(closing(Some(future), false, now), Next::Serve);
+        assert_eq!(closing(Some(future), true, now), Next::Close);
+        assert_eq!(closing(Some(past), true, now), Next::Close);
+        assert_eq!(closing(Some(past), false, now), Next::GiveUp);
+    }
+}
