@@ -37,6 +37,7 @@ mod seam;
 mod shared;
 mod skips;
 mod split;
+mod threads;
 mod waits;
 mod warnings;
 mod watchdog;

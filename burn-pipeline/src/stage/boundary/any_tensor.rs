@@ -9,6 +9,10 @@ use burn::tensor::kind::Basic;
 use burn::tensor::{DType, Device, GradientCheckpointingStrategy, Shape, Slice, Tensor, TensorData};
 use std::any::TypeId;
 
+/// Elements whose squares one sum of Burn's adds. Flex adds 2^22 and more in several threads, in an order that depends on
+/// which thread is free first.
+const SUMMED_AT_ONCE: usize = (1 << 22) - 1;
+
 /// Float, int or bool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum TensorKind {
@@ -218,14 +222,26 @@ impl AnyTensor {
         Self(Dispatch::float_mul_scalar(self.0, factor.into()))
     }
 
-    /// The sum of squares, read back to the host (waits for the device).
+    /// The sum of squares, read back to the host (waits for the device). It is the same in every run, with any number of
+    /// compute threads.
     ///
     /// # Errors
     /// What the device reports.
     pub fn squared_norm(&self) -> Result<f64, String> {
-        let sum = Dispatch::float_sum(Dispatch::float_mul(self.0.clone(), self.0.clone()));
-        let sum = Tensor::<1>::from_dispatch(sum).try_into_data().map_err(|e| e.to_string())?;
-        sum.iter::<f64>().next().ok_or_else(|| "the sum of squares has no element".to_owned())
+        let elements = self.shape().num_elements();
+        let squares = |part: Self| Self(Dispatch::float_sum(Dispatch::float_mul(part.0.clone(), part.0)));
+        let mut sums = match elements <= SUMMED_AT_ONCE {
+            true => vec![squares(self.clone())],
+            false => {
+                let flat = Self(Dispatch::float_reshape(self.0.clone(), Shape::new([elements])));
+                let starts = (0..elements).step_by(SUMMED_AT_ONCE);
+                let part = |start| flat.clone().narrow(0, start, elements.min(start + SUMMED_AT_ONCE));
+                starts.map(|start| squares(part(start))).collect()
+            }
+        };
+        let sums = if sums.len() == 1 { sums.pop() } else { Self::cat(sums, 0) };
+        let sums = sums.ok_or("the sums of squares cannot be joined")?.into_data()?;
+        Ok(sums.iter::<f64>().sum())
     }
 
     /// Its elements on the host (waits for the device).
