@@ -222,7 +222,7 @@ impl AnyTensor {
         Self(Dispatch::float_mul_scalar(self.0, factor.into()))
     }
 
-    /// The sum of squares, read back to the host (waits for the device). It is the same in every run, with any number of
+    /// The sum of squares, read back to the host (waits for the device). It is the same in every run, also with several
     /// compute threads.
     ///
     /// # Errors
