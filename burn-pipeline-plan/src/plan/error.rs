@@ -1,6 +1,6 @@
 //! The error of plans: their placements, skip edges, rows and texts.
 
-use super::skips::SkipEdge;
+use super::skip_edge::SkipEdge;
 use super::stage_id::StageId;
 use super::task::Task;
 

@@ -4,7 +4,7 @@ use super::action::Action;
 use super::error::PlanError;
 use super::placement::Placement;
 use super::rows::Plan;
-use super::skips::SkipEdge;
+use super::skip_edge::SkipEdge;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 

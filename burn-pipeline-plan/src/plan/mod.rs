@@ -13,7 +13,7 @@
 //! the operation has ended. Without a wait, a send or receive ends with its cell, parameters are awaited where they are
 //! used, and a reduction ends with the step. [`insert_waits`](crate::pass::insert_waits) writes waits down.
 //!
-//! Files in reading order: `op`, `stage_id`, `task`, `action` (what one cell says), `placement`, `skips`, `rows` (the
+//! Files in reading order: `op`, `stage_id`, `task`, `action` (what one cell says), `placement`, `skip_edge` and `skips`, `rows` (the
 //! [`Plan`]), `error`, `text`, `csv`, `json`, `grid` (its written forms), `edges`, `waits`, `waiting` (what passes, checks
 //! and the simulator share), `check` (the proof). Names and text follow PyTorch's `torch.distributed.pipelining` (`_Action`,
 //! `pipeline_order`).
@@ -28,6 +28,7 @@ mod json;
 mod op;
 mod placement;
 mod rows;
+mod skip_edge;
 pub(crate) mod skips;
 mod stage_id;
 mod task;
@@ -41,7 +42,7 @@ pub use error::PlanError;
 pub use op::Op;
 pub use placement::{Placement, PlacementKind};
 pub use rows::Plan;
-pub use skips::SkipEdge;
+pub use skip_edge::SkipEdge;
 pub use stage_id::StageId;
 pub use task::{MicrobatchTask, Task};
 pub use waiting::Waiting;

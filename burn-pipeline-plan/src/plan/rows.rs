@@ -6,7 +6,8 @@
 use super::action::Action;
 use super::error::PlanError;
 use super::placement::Placement;
-use super::skips::{SkipEdge, checked, edge_of};
+use super::skip_edge::SkipEdge;
+use super::skips::{checked, edge_of};
 use super::stage_id::StageId;
 use super::task::Task;
 

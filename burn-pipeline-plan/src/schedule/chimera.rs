@@ -17,7 +17,6 @@
 //! and p microbatches, with twice the parameters; the replicas' gradients are summed.
 //! Source: Li and Hoefler, Chimera (2021).
 
-use super::directions::both_directions;
 use super::dropping::drop_beyond;
 use super::family::{Chunks, Family, Schedule, ScheduleError, Size};
 use crate::plan::{Action, Op, Placement, PlacementKind, Plan, StageId, Task};
@@ -42,7 +41,7 @@ impl Schedule for Chimera {
     fn build(&self, size: Size) -> Result<Plan, ScheduleError> {
         self.family().check_size(size)?;
         self.family().check_even(size)?;
-        let counts = both_directions(size.microbatches);
+        let counts = size.both_directions();
         let units = size.microbatches.div_ceil(size.ranks);
         let row = |rank| {
             let mut row = row(size.ranks, rank, units);

@@ -16,7 +16,6 @@
 //! the parameters; the replicas' gradients are summed.
 //! Source: DeepSeek-AI, DualPipe (2025).
 
-use super::directions::both_directions;
 use super::dropping::drop_beyond;
 use super::eight_steps;
 use super::family::{Chunks, Family, Schedule, ScheduleError, Size};
@@ -42,7 +41,7 @@ impl Schedule for DualPipe {
     fn build(&self, size: Size) -> Result<Plan, ScheduleError> {
         self.family().check_size(size)?;
         self.family().check_even(size)?;
-        let counts = both_directions(size.microbatches);
+        let counts = size.both_directions();
         let each = counts[0].max(size.ranks);
         self.family().check_length(size, 2 * each)?;
         let row = |rank: usize| {

@@ -24,6 +24,11 @@ impl Size {
         Self { ranks, chunks: 1, microbatches }
     }
 
+    /// Microbatches of each direction of a bidirectional placement: half each, the odd one to the first.
+    pub(super) fn both_directions(self) -> [usize; 2] {
+        [self.microbatches.div_ceil(2), self.microbatches / 2]
+    }
+
     /// The same size with `chunks` stages a rank.
     pub fn with_chunks(self, chunks: usize) -> Self {
         Self { chunks, ..self }

@@ -33,7 +33,6 @@
 
 mod building_block;
 mod chimera;
-mod directions;
 mod dropping;
 mod dual_pipe;
 mod dual_pipe_v;

@@ -14,31 +14,33 @@ use super::event::{Event, Track};
 use super::kind::is_compute;
 use crate::plan::{Action, Op};
 
-/// Draws a track in lines of about `width` columns.
-pub(super) fn ascii(track: &Track, width: usize) -> String {
-    let ranks = track.rows();
-    let label = format!("rank {} |", ranks.saturating_sub(1)).len();
-    let room = width.max(20).saturating_sub(label).max(10);
-    let end = track.end();
-    // A step that takes no time is drawn as idle.
-    let scale = if end > 0.0 { room as f64 / end } else { 0.0 };
-    let mut rows = vec![vec!['.'; room]; ranks];
-    let mut events: Vec<&Event> = track.events.iter().collect();
-    // Computations last, so that what runs beside them does not hide them.
-    events.sort_by(|a, b| is_compute(a).cmp(&is_compute(b)).then(a.start.total_cmp(&b.start)));
-    for event in events {
-        let column = |time: f64| ((time * scale).round() as usize).min(room);
-        let cells = column(event.start)..column(event.end).max(column(event.start));
-        let width = cells.len();
-        rows[event.rank][cells].copy_from_slice(&text(event.action, width));
+impl Track {
+    /// A timeline for a terminal, in lines of about `width` columns (at least 20).
+    pub fn ascii(&self, width: usize) -> String {
+        let ranks = self.rows();
+        let label = format!("rank {} |", ranks.saturating_sub(1)).len();
+        let room = width.max(20).saturating_sub(label).max(10);
+        let end = self.end();
+        // A step that takes no time is drawn as idle.
+        let scale = if end > 0.0 { room as f64 / end } else { 0.0 };
+        let mut rows = vec![vec!['.'; room]; ranks];
+        let mut events: Vec<&Event> = self.events.iter().collect();
+        // Computations last, so that what runs beside them does not hide them.
+        events.sort_by(|a, b| is_compute(a).cmp(&is_compute(b)).then(a.start.total_cmp(&b.start)));
+        for event in events {
+            let column = |time: f64| ((time * scale).round() as usize).min(room);
+            let cells = column(event.start)..column(event.end).max(column(event.start));
+            let width = cells.len();
+            rows[event.rank][cells].copy_from_slice(&text(event.action, width));
+        }
+        let mut drawing = String::new();
+        for (rank, row) in rows.iter().enumerate() {
+            let name = format!("rank {rank}");
+            drawing.push_str(&format!("{name:<w$} |{}\n", row.iter().collect::<String>(), w = label - 2));
+        }
+        drawing.push_str(&format!("{:w$}0{:>r$}\n", "", short(end), w = label, r = room - 1));
+        drawing
     }
-    let mut drawing = String::new();
-    for (rank, row) in rows.iter().enumerate() {
-        let name = format!("rank {rank}");
-        drawing.push_str(&format!("{name:<w$} |{}\n", row.iter().collect::<String>(), w = label - 2));
-    }
-    drawing.push_str(&format!("{:w$}0{:>r$}\n", "", short(end), w = label, r = room - 1));
-    drawing
 }
 
 /// What is written into `width` columns for an action.

@@ -8,12 +8,11 @@
 //!
 //! [`Track::exposed_times`] says how long each transfer kept its rank waiting; the JSON holds these numbers too.
 //!
-//! Files in reading order: `event`, `kind` and `lanes` and `axis` (what drawings share), the drawings, `draw`, `exposed`.
+//! Files in reading order: `event`, `kind` and `lanes` and `axis` (what drawings share), the drawings, `exposed`.
 
 mod ascii;
 mod axis;
 mod chrome;
-mod draw;
 mod event;
 mod exposed;
 mod kind;

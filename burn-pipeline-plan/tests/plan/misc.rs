@@ -1,9 +1,9 @@
 //! Text, grids and refusals compared with PyTorch's; idempotence of passes; parsing of arbitrary texts.
 
+use crate::any_family;
 use crate::golden_text as golden;
 use burn_pipeline_plan::pass::{self, PassError};
 use burn_pipeline_plan::plan::{Action, CheckError, CheckOptions, Op, Placement, Plan};
-use burn_pipeline_plan::schedule::{Size, all};
 use proptest::prelude::{Strategy, any, prop, proptest};
 use proptest::test_runner::Config;
 use serde_json::Value;
@@ -179,12 +179,7 @@ fn reductions_in_a_lowered_plan_follow_the_sends_that_a_peer_waits_for() {
 }
 
 fn plans() -> impl Strategy<Value = Plan> {
-    let sizes = (1..=16usize, 1..=4usize, 1..=24usize);
-    (0..all().len(), sizes).prop_map(|(family, (p, v, m))| {
-        let build = |v| all()[family].build(Size::new(p, m).with_chunks(v));
-        let gpipe = || all().iter().find(|f| f.family().name == "GPipe").unwrap().build(Size::new(p, m)).unwrap();
-        build(v).or_else(|_| build(2)).or_else(|_| build(1)).unwrap_or_else(|_| gpipe())
-    })
+    any_family::plans(16, 4, 24)
 }
 
 proptest! {

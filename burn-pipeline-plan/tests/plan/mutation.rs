@@ -1,10 +1,10 @@
 //! Plans with one fault: a cell deleted, repeated, swapped or moved. The check must agree with `brute_force`, and its error
 //! must name the fault.
 
+use crate::any_family;
 use crate::brute_force::is_legal;
 use burn_pipeline_plan::pass::{self, Placing, WaitOptions};
 use burn_pipeline_plan::plan::{Action, CheckError, CheckOptions, Plan, Task, Transport};
-use burn_pipeline_plan::schedule::{Size, all};
 use proptest::prelude::{Just, Strategy, any, prop_oneof, proptest};
 use proptest::test_runner::Config;
 
@@ -18,7 +18,6 @@ fn check(plan: &Plan, transport: Transport) -> Result<(), CheckError> {
 /// A plan of any family at a random small size, in any stage of lowering. Sizes that a family refuses are
 /// replaced by GPipe's.
 fn plans() -> impl Strategy<Value = Plan> {
-    let size = (1..=5usize, 1..=3usize, 1..=6usize);
     let placing = || prop_oneof![Just(Placing::Implicit), Just(Placing::AtOnce), Just(Placing::Late)];
     let waits = prop_oneof![
         Just(WaitOptions::default()),
@@ -27,10 +26,7 @@ fn plans() -> impl Strategy<Value = Plan> {
         })
     ];
     let form = (any::<[bool; 4]>(), waits);
-    (0..all().len(), size, form).prop_map(|(family, (p, v, m), ([merge, shard, reduce, lower], waits))| {
-        let build = |v| all()[family].build(Size::new(p, m).with_chunks(v));
-        let fallback = || all().iter().find(|f| f.family().name == "GPipe").unwrap().build(Size::new(p, m)).unwrap();
-        let mut plan = build(v).or_else(|_| build(2)).or_else(|_| build(1)).unwrap_or_else(|_| fallback());
+    (any_family::plans(5, 3, 6), form).prop_map(|(mut plan, ([merge, shard, reduce, lower], waits))| {
         if merge {
             plan = pass::merge_backward(&plan);
         }

@@ -1,11 +1,12 @@
 //! Skip edges: lowered for every family, checked like all else, and priced.
 
+use crate::any_family;
 use crate::brute_force::is_legal;
 use crate::golden_text as golden;
 use burn_pipeline_plan::cost::{LinkCost, LinkCosts, Profile, StageCost};
 use burn_pipeline_plan::pass;
 use burn_pipeline_plan::plan::{Action, CheckError, CheckOptions, Plan, PlanError, SkipEdge, Task, Transport};
-use burn_pipeline_plan::schedule::{ForwardOnly, GPipe, Schedule, Size, all};
+use burn_pipeline_plan::schedule::{ForwardOnly, GPipe, Schedule, Size};
 use burn_pipeline_plan::simulate::{SimulateOptions, simulate};
 use proptest::prelude::{Strategy, any, proptest};
 use proptest::test_runner::Config;
@@ -19,12 +20,8 @@ fn options(transport: Transport) -> CheckOptions {
 
 /// A plan of any family with random edges, unlowered.
 fn plans() -> impl Strategy<Value = Plan> {
-    let size = (1..=4usize, 1..=3usize, 1..=5usize);
     let ends = proptest::collection::vec((any::<usize>(), any::<usize>()), 0..6);
-    (0..all().len(), size, ends).prop_map(|(family, (p, v, m), ends)| {
-        let build = |v| all()[family].build(Size::new(p, m).with_chunks(v));
-        let fallback = |_| GPipe.build(Size::new(p, m));
-        let plan = build(v).or_else(|_| build(2)).or_else(|_| build(1)).or_else(fallback).unwrap();
+    (any_family::plans(4, 3, 5), ends).prop_map(|(plan, ends)| {
         let edges = ends.into_iter().filter_map(|(from, span)| {
             let from = from % plan.stages();
             let room = plan.stages().checked_sub(from + 2).filter(|&room| room > 0)?;

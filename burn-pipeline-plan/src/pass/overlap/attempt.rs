@@ -31,13 +31,13 @@ pub(super) struct Prepared {
 
 impl Prepared {
     pub(super) fn new(judge: &Judge<'_>, pass: OverlapPass) -> Result<Self, PassError> {
-        let plan = judge.plan();
-        let rows = cell::rows(plan, &judge.profile().costs(plan.placement())?);
+        let plan = &judge.plan;
+        let rows = cell::rows(plan, &judge.profile.costs(plan.placement())?);
         let edges = Edges::new(plan);
         let mut uses = Uses::new(&edges);
         let places = match pass {
             OverlapPass::OrderCommunication if communication_order(plan).is_none() => {
-                Some(order::by_time(plan, judge.step()))
+                Some(order::by_time(plan, &judge.step))
             }
             _ => None,
         };
@@ -60,10 +60,10 @@ impl Prepared {
                 OverlapPass::OrderCommunication if needs.is_empty() => Row::unchanged(cells),
                 OverlapPass::OrderCommunication => placed(cells, needs, greedy::Aim::default()),
                 OverlapPass::SinkWaitsIteratively => {
-                    iterated(iterative::sink_waits(rank, cells, judge.most(rank), judge.options())?)
+                    iterated(iterative::sink_waits(rank, cells, judge.most[rank], &judge.options)?)
                 }
                 OverlapPass::ReorderCommunication => {
-                    iterated(iterative::raise_starts(rank, cells, judge.most(rank), judge.options())?)
+                    iterated(iterative::raise_starts(rank, cells, judge.most[rank], &judge.options)?)
                 }
                 _ => placed(cells, &[needs.as_slice(), &graph::reach(cells, reach)].concat(), aim(pass)),
             };

@@ -15,13 +15,14 @@ pub(super) const ROUNDING: f64 = 1e-9;
 /// The last accepted plan, its simulated step, and the memory limits.
 pub(super) struct Judge<'a> {
     pub(super) plan: Plan,
-    profile: &'a Profile,
+    pub(super) profile: &'a Profile,
     pub(super) options: OverlapOptions,
+    /// The simulated step of the plan as it stands.
     pub(super) step: Simulation,
     /// Bytes that each rank may hold, as the simulator counts them.
     peaks: Vec<f64>,
     /// Memory that each row may hold, as `memory` counts it along the row.
-    most: Vec<i64>,
+    pub(super) most: Vec<i64>,
     /// Actions that were checked and simulated.
     pub(super) judged: usize,
 }
@@ -39,32 +40,6 @@ impl<'a> Judge<'a> {
         let most = |cells: &Vec<Cell>| peak(&recount(cells, 0..cells.len() as u32)) + units(options.extra_bytes);
         let most = cell::rows(plan, &costs).iter().map(most).collect();
         Ok(Self { plan: plan.clone(), profile, options: *options, step, peaks, most, judged: 0 })
-    }
-
-    pub(super) fn plan(&self) -> &Plan {
-        &self.plan
-    }
-
-    pub(super) fn into_plan(self) -> Plan {
-        self.plan
-    }
-
-    pub(super) fn profile(&self) -> &'a Profile {
-        self.profile
-    }
-
-    pub(super) fn options(&self) -> &OverlapOptions {
-        &self.options
-    }
-
-    /// The simulated step of the plan as it stands.
-    pub(super) fn step(&self) -> &Simulation {
-        &self.step
-    }
-
-    /// What a rank's row may hold.
-    pub(super) fn most(&self, rank: usize) -> i64 {
-        self.most[rank]
     }
 
     /// Accepts a plan, or says why not.

@@ -47,7 +47,7 @@ pub fn run_passes(
 ) -> Result<Overlapped, PassError> {
     let mut judge = Judge::new(plan, profile, options)?;
     let reports = passes.iter().map(|&pass| judge.run(pass)).collect::<Result<_, _>>()?;
-    Ok(Overlapped { plan: judge.into_plan(), reports })
+    Ok(Overlapped { plan: judge.plan, reports })
 }
 
 /// Gives every start between neighbours a wait, then runs passes.
@@ -78,5 +78,5 @@ pub fn overlap(
         }
     }
     let reports = passes.iter().map(|&pass| judge.run(pass)).collect::<Result<_, _>>()?;
-    Ok(Overlapped { plan: judge.into_plan(), reports })
+    Ok(Overlapped { plan: judge.plan, reports })
 }

@@ -1,12 +1,27 @@
-//! The drawing: positions of times and ranks, and the text so far.
+//! The drawing: positions of times and ranks, and the text so far; and its parts in order.
 
 use super::layout::{GAP, LANE, LEFT, RIGHT, TITLE, digits};
 use super::options::SvgOptions;
 use crate::plan::StageId;
 use crate::trace::event::{Event, Track};
-use crate::trace::kind::chunks;
+use crate::trace::kind::{chunks, is_compute};
 use crate::trace::lanes::lanes;
 use std::fmt::Write;
+
+impl Track {
+    /// A timeline as SVG, for a paper.
+    pub fn svg(&self, options: &SvgOptions) -> String {
+        let mut drawing = Drawing::new(self, options);
+        drawing.rows();
+        for event in self.events.iter().filter(|event| is_compute(event)) {
+            drawing.event(event);
+        }
+        drawing.bars();
+        drawing.axis();
+        drawing.legend();
+        drawing.finish()
+    }
+}
 
 /// A drawing that is being written.
 pub(super) struct Drawing<'a> {

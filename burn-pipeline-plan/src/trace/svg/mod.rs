@@ -11,12 +11,10 @@
 //! 4. The legend names what occurs.
 
 mod boxes;
-mod draw;
 mod drawing;
 mod frame;
 mod layout;
 mod options;
 mod paint;
 
-pub(super) use draw::svg;
 pub use options::SvgOptions;
