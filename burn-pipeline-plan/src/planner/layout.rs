@@ -83,7 +83,8 @@ pub(super) fn layouts(request: &Request) -> (Vec<Layout>, Vec<RefusedLayout>) {
         .into_par_iter()
         .filter(|&(_, _, cut)| cut != Cut::Fitting || request.cap.is_some())
         .map(|(workload, shape, cut)| {
-            layout(request, workload, shape, cut).map_err(|reason| RefusedLayout { workload, shape, cut, reason })
+            layout(request, workload, shape, cut)
+                .map_err(|reason| Box::new(RefusedLayout { workload, shape, cut, reason }))
         })
         .collect();
     let (mut layouts, mut refused): (Vec<Layout>, Vec<RefusedLayout>) = (Vec::new(), Vec::new());
@@ -104,7 +105,7 @@ pub(super) fn layouts(request: &Request) -> (Vec<Layout>, Vec<RefusedLayout>) {
                     (r.workload, r.shape, &r.reason) == (refusal.workload, refusal.shape, &refusal.reason)
                 };
                 if !refused.iter().any(alike) {
-                    refused.push(refusal);
+                    refused.push(*refusal);
                 }
             }
         }
