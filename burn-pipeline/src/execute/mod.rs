@@ -48,7 +48,7 @@ mod transfer;
 mod values;
 
 pub use context::{Purpose, Received, RunContext};
-pub use error::{ExecuteError, HandshakeError};
+pub use error::ExecuteError;
 pub(crate) use executor::{Executor, panic_message};
 pub(crate) use expected::expected_messages;
 pub use options::FusedActions;

@@ -15,6 +15,7 @@ use burn::module::ParamGroup;
 
 /// Why a pipeline cannot be built, or a plan not be made for a batch.
 #[derive(Debug, Clone, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum BuildError {
     /// The schedule refuses the size.
     #[error(transparent)]
@@ -27,25 +28,13 @@ pub enum BuildError {
     Check(#[from] Box<CheckError>),
     /// The link joins another number of ranks than the plan has.
     #[error("the plan has {ranks} rank(s), and the link joins {linked}; start as many processes as the plan has ranks")]
-    Ranks {
-        /// Ranks of the plan.
-        ranks: usize,
-        /// Ranks of the link.
-        linked: usize,
-    },
+    Ranks { ranks: usize, linked: usize },
     /// The link joins another number of ranks than the replicas have together.
     #[error(
         "the plan has {ranks} rank(s) in each of {replicas} replicas, and the link joins {linked}; start {} processes",
         ranks * replicas
     )]
-    Replicas {
-        /// Ranks of the plan.
-        ranks: usize,
-        /// Data-parallel replicas.
-        replicas: usize,
-        /// Ranks of the link.
-        linked: usize,
-    },
+    Replicas { ranks: usize, replicas: usize, linked: usize },
     /// Sharding needs at least two replicas.
     #[error("parameters are to be sharded over 1 replica; give at least 2 (`Builder::data_parallel`)")]
     NothingToShardOver,
@@ -68,32 +57,17 @@ pub enum BuildError {
     NoSchedule,
     /// The number of devices is neither one nor the number of ranks.
     #[error("{devices} device(s) were given for {ranks} ranks; give one, or one a rank")]
-    Devices {
-        /// Devices given.
-        devices: usize,
-        /// Ranks.
-        ranks: usize,
-    },
+    Devices { devices: usize, ranks: usize },
     /// The plan was given for another number of microbatches.
     #[error(
         "the plan runs {planned} microbatches, but the batch was cut into {wanted}; give a batch of at least {planned} samples, or a schedule instead of a plan"
     )]
-    FixedPlan {
-        /// Microbatches that the plan runs.
-        planned: usize,
-        /// Microbatches wanted.
-        wanted: usize,
-    },
+    FixedPlan { planned: usize, wanted: usize },
     /// The schedule places stages elsewhere for this number of microbatches.
     #[error(
         "{schedule} places stages differently for {microbatches} microbatches, and stages cannot move; keep the number of microbatches"
     )]
-    Moved {
-        /// The schedule's name.
-        schedule: String,
-        /// Microbatches wanted.
-        microbatches: usize,
-    },
+    Moved { schedule: String, microbatches: usize },
     /// Merged weight gradients are not added in microbatch order.
     #[error(
         "`merge_weights` adds gradients in another order than `Accumulation::Ordered` asks for; choose one of them"
@@ -103,28 +77,15 @@ pub enum BuildError {
     #[error(
         "{group:?} matches no parameter of the model, whose names are {names}, ..; groups match names in the whole model (`StageBox::named`), so correct the group or the names"
     )]
-    EmptyGroup {
-        /// The group.
-        group: Box<ParamGroup>,
-        /// Some names.
-        names: String,
-    },
+    EmptyGroup { group: Box<ParamGroup>, names: String },
     /// Gradients cannot be clipped to this norm.
     #[error("gradients cannot be clipped to the norm {norm}; give `Builder::clip_norm` a number above 0")]
-    ClipNorm {
-        /// What was given.
-        norm: f64,
-    },
+    ClipNorm { norm: f64 },
     /// A loss on a stage that is not the last, where it would never be computed.
     #[error(
         "stage {stage} was built with a loss, but stage {last} is the last, and only its loss is computed; build the others with `StageBox::new` (`StageContext::is_last` tells them apart)"
     )]
-    LossInside {
-        /// The stage with the loss.
-        stage: usize,
-        /// The last stage.
-        last: usize,
-    },
+    LossInside { stage: usize, last: usize },
     /// The network given to `Builder::delayed` is not valid.
     #[error(transparent)]
     Delay(#[from] ProfileError),
@@ -135,18 +96,14 @@ pub enum BuildError {
 
 /// Why a call on a pipeline failed.
 #[derive(Debug, Clone, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum PipelineError {
     /// The batch cannot be cut, or does not hold what stages read. Nothing was run; the pipeline is as before.
     #[error(transparent)]
     Batch(#[from] MicrobatchError),
     /// The batch's tensors are not what a stage takes. Nothing was run; the pipeline is as before.
     #[error("stage {stage} does not take this batch: {source}")]
-    Refused {
-        /// The stage.
-        stage: StageId,
-        /// What does not fit.
-        source: StageError,
-    },
+    Refused { stage: StageId, source: StageError },
     /// No plan can be made for the batch. Nothing was run; the pipeline is as before.
     #[error(transparent)]
     Plan(Box<BuildError>),
@@ -158,47 +115,22 @@ pub enum PipelineError {
         "stage {last}, the last of {} on {ranks} rank(s), has no loss; give it one with `StageBox::with_loss`, or, if the model goes on after it, give the schedule as many ranks and chunks as the model has stages (`Size`)",
         last + 1
     )]
-    NoLoss {
-        /// The last stage.
-        last: usize,
-        /// Ranks of the plan.
-        ranks: usize,
-    },
+    NoLoss { last: usize, ranks: usize },
     /// The plan runs forwards alone. Nothing was run.
     #[error("{schedule} runs no backwards, so it cannot train; choose another schedule, or call `eval`")]
-    ForwardOnly {
-        /// The plan's name.
-        schedule: String,
-    },
+    ForwardOnly { schedule: String },
     /// A loss, or the norm of all gradients, is NaN or infinite. Weights are as before; the gradients gathered since the
     /// last step were dropped on all ranks.
     #[error(
         "step {step}, {source}; the weights are as before, and the gradients gathered for this step were dropped: look at the learning rate and the microbatch's data, or go on without such steps (`Builder::on_non_finite`)"
     )]
-    NonFinite {
-        /// The step, counted from 1.
-        step: u64,
-        /// Which number.
-        source: NonFinite,
-    },
+    NonFinite { step: u64, source: NonFinite },
     /// Another process refused the call. Nothing was run; the pipeline is as before.
     #[error("rank {rank} refused this call, so no rank ran it: {message}")]
-    Elsewhere {
-        /// The rank.
-        rank: usize,
-        /// What it said.
-        message: String,
-    },
+    Elsewhere { rank: usize, message: String },
     /// The processes did not make the same call. Nothing was run.
     #[error("rank {rank} is {theirs}, while others are {others}; all processes must make the same calls")]
-    Diverged {
-        /// The rank that differs from most.
-        rank: usize,
-        /// Its call.
-        theirs: String,
-        /// The others'.
-        others: String,
-    },
+    Diverged { rank: usize, theirs: String, others: String },
     /// A rank failed; the pipeline is closed. [`ExecuteError::cause`] is the error without its place in the plan.
     #[error("{0}")]
     Rank(ExecuteError),
@@ -206,25 +138,13 @@ pub enum PipelineError {
     #[error(
         "rank {rank} did not answer within {seconds:.1} s: it {activity}; the pipeline is closed, build it anew, or raise `Builder::timeout`"
     )]
-    Silent {
-        /// The rank.
-        rank: usize,
-        /// How long was waited.
-        seconds: f64,
-        /// What it was last seen doing.
-        activity: Activity,
-    },
+    Silent { rank: usize, seconds: f64, activity: Activity },
     /// An earlier failure closed the pipeline.
     #[error("the pipeline was closed by an earlier failure of rank {}: {}; build it anew", .0.rank, .0.message)]
     Closed(Failure),
     /// No such stage, or a stage of another module type.
     #[error("stage {stage} is not a `{wanted}`, or this process has no such stage")]
-    NoSuchModule {
-        /// The stage.
-        stage: usize,
-        /// The type asked for.
-        wanted: &'static str,
-    },
+    NoSuchModule { stage: usize, wanted: &'static str },
 }
 
 impl PipelineError {

@@ -34,9 +34,11 @@ mod messages;
 use super::Link;
 use std::thread::Builder;
 
+type Case = (&'static str, fn(&mut dyn Link));
+
 /// All cases: what a link must do, in words, and the function that tries it as one rank of two or more, with this rank's
 /// end of the link. It panics if the link does something else.
-pub const CASES: &[(&str, fn(&mut dyn Link))] = &[
+pub const CASES: &[Case] = &[
     ("messages keep their order and their contents", messages::keeps_order),
     ("every kind of tensor arrives bit for bit", messages::carries_every_kind),
     ("large messages cross each other", messages::carries_large_messages),

@@ -4,7 +4,7 @@
 
 use super::command::Call;
 use super::exchange::gather_all;
-use crate::execute::{ExecuteError, HandshakeError};
+use crate::execute::ExecuteError;
 use crate::link::{Activity, Link};
 use crate::train::error::PipelineError;
 use crate::train::step::Rank;
@@ -25,8 +25,7 @@ pub(crate) fn agree_on_job(link: &mut dyn Link, job: &Job, timeout: Duration) ->
         let values: Vec<String> = table.iter().map(value).collect();
         if let Some((odd, most)) = odd_one(&values) {
             let (theirs, others) = (values[odd].clone(), most.clone());
-            let source = HandshakeError { rank: odd, what: name.clone(), theirs, others };
-            return Err(ExecuteError::Handshake { rank: link.rank(), source });
+            return Err(ExecuteError::Handshake { rank: link.rank(), odd, what: name.clone(), theirs, others });
         }
     }
     Ok(())
@@ -39,8 +38,8 @@ pub(crate) fn agree_on_parameters(me: usize, table: &[Vec<(usize, String)>]) -> 
         let Some((_, (_, first))) = stages().find(|(_, (other, _))| other == stage) else { continue };
         if first != parameters {
             let what = format!("the parameters of stage {stage}");
-            let source = HandshakeError { rank, what, theirs: parameters.clone(), others: first.clone() };
-            return Err(ExecuteError::Handshake { rank: me, source });
+            let (theirs, others) = (parameters.clone(), first.clone());
+            return Err(ExecuteError::Handshake { rank: me, odd: rank, what, theirs, others });
         }
     }
     Ok(())
