@@ -83,7 +83,7 @@ impl Cut {
         costs: Option<&Path>,
         measure: impl FnOnce(&[char]) -> Result<Layers, CutError>,
     ) -> Result<Option<Partition>, CutError> {
-        let kinds: Pattern = model.kinds().parse().map_err(PartitionError::from)?;
+        let kinds: Pattern = model.kinds().parse()?;
         let cut = match self {
             Cut::Even => return Ok(None),
             Cut::Given(given) if given.kinds() != kinds.kinds() => {

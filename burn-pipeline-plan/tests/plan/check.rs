@@ -34,13 +34,10 @@ fn every_golden_order_is_proved_lowered_and_unlowered() {
                 let checked =
                     lowered.clone().check(&under(transport)).unwrap_or_else(|e| panic!("{}: {e}", order.name()));
                 assert_eq!((checked.plan(), checked.transport()), (&lowered, transport));
-                assert!(checked.is_runnable());
                 proofs += 1;
             }
         }
-        let crosses = order.placement().all_stages().any(|stage| order.placement().crosses_after(stage));
         let unlowered = order.clone().check(&CheckOptions::default()).unwrap();
-        assert_eq!(unlowered.is_runnable(), !crosses);
         assert_eq!(unlowered.into_plan(), order);
     }
     println!("proofs of golden orders: {proofs}");

@@ -30,13 +30,6 @@ impl CheckedPlan {
     pub fn transport(&self) -> Transport {
         self.transport
     }
-
-    /// Can it be run, or must it be lowered first: does it hold a send and a receive for every value that crosses ranks?
-    pub fn is_runnable(&self) -> bool {
-        let skips = Edges::new(&self.plan).skips().iter().any(|skip| skip.crosses);
-        let crosses = skips || self.plan.placement().all_stages().any(|s| self.plan.placement().crosses_after(s));
-        self.plan.is_lowered() || !crosses
-    }
 }
 
 impl Plan {
