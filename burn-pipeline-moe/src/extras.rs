@@ -39,19 +39,13 @@ pub struct BatchExtras {
 
 /// Why extras cannot be attached.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum BatchExtrasError {
     /// A tensor that was added with [`BatchExtras::by_sample`] does not have one entry per sample.
     #[error(
         "`{name}` has {got:?} entries along its dimension 0, but the batch has {samples} samples; use `whole` for a tensor without one entry per sample"
     )]
-    Samples {
-        /// The tensor's name.
-        name: String,
-        /// Its size along dimension 0; `None` for a tensor without dimensions.
-        got: Option<usize>,
-        /// Samples in the batch.
-        samples: usize,
-    },
+    Samples { name: String, got: Option<usize>, samples: usize },
 }
 
 impl BatchExtras {
@@ -121,23 +115,14 @@ pub struct StageExtras(VecDeque<AnyTensor>);
 
 /// A stage reads an extra that it did not name, or of another type.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum StageExtrasError {
     /// All extras have been read.
     #[error("the stage reads `{name}`, but it has read all extras that it names; name it in `Stage::extras`")]
-    Missing {
-        /// The extra that the stage reads.
-        name: String,
-    },
+    Missing { name: String },
     /// The next tensor has another kind or rank.
     #[error("the extra `{name}` is a {kind} tensor of rank {rank}, and the stage reads another type; check the batch")]
-    Mismatch {
-        /// The extra that the stage reads.
-        name: String,
-        /// Its kind.
-        kind: String,
-        /// Its number of dimensions.
-        rank: usize,
-    },
+    Mismatch { name: String, kind: String, rank: usize },
 }
 
 impl StageExtras {

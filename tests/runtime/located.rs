@@ -6,8 +6,7 @@ use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::SgdConfig;
 use burn::tensor::{Device, Int, Tensor};
-use burn_pipeline::execute::{ExecuteError, Purpose};
-use burn_pipeline::plan::StageId;
+use burn_pipeline::execute::ExecuteError;
 use burn_pipeline::schedule::Size;
 use burn_pipeline::stage::{Batch, Stage, StageBox, StageError};
 use burn_pipeline::train::{Pipeline, PipelineError, StageContext};
@@ -56,9 +55,7 @@ fn a_wrong_width_says_who_sent_it_in_which_step_and_where_in_the_plan() {
     for schedule in ["GPipe", "1F1B", "ZBH1"] {
         let mut pipeline = pipeline(schedule, 7);
         let error = pipeline.step(batch(), 0.1).unwrap_err();
-        let PipelineError::Rank(ExecuteError::InRun { context, .. }) = &error else { panic!("{error}") };
-        assert_eq!(context.purpose, Purpose::Step(1));
-        assert_eq!(context.received[0].from, Some((StageId::new(1), 1)));
+        assert!(matches!(&error, PipelineError::Rank(ExecuteError::InRun { .. })), "{error}");
         let said = error.to_string();
         assert!(said.starts_with("rank 2, stage 2, microbatch 0, F: the stage's code panicked: "), "{said}");
         for part in [

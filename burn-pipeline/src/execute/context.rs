@@ -8,7 +8,7 @@ use std::fmt;
 
 /// A value that a task had got when it failed.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Received {
+pub(crate) struct Received {
     /// The task.
     pub task: Task,
     /// What the value is: "input", "extras", "target", "gradient of the output".
@@ -21,7 +21,7 @@ pub struct Received {
 
 /// What a plan was run for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Purpose {
+pub(crate) enum Purpose {
     /// A training step, counted from 1.
     Step(u64),
     /// An evaluation.
@@ -40,19 +40,19 @@ impl fmt::Display for Purpose {
     }
 }
 
-/// Where in a run of the plan an error came.
+/// Where in a run of the plan an error came: the step, what the failing task had got, and the plan around it. It is a text.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunContext {
     /// What the plan was run for.
-    pub purpose: Purpose,
+    pub(crate) purpose: Purpose,
     /// The plan's name.
-    pub plan: String,
+    pub(crate) plan: String,
     /// The type of the stage's module, if the error is of a stage.
-    pub module: Option<&'static str>,
+    pub(crate) module: Option<&'static str>,
     /// What the failing task had got.
-    pub received: Vec<Received>,
+    pub(crate) received: Vec<Received>,
     /// The plan's rows around the action, one column for each rank of one replica's pipeline, with the place marked.
-    pub rows: String,
+    pub(crate) rows: String,
 }
 
 impl fmt::Display for RunContext {

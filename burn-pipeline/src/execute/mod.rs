@@ -47,7 +47,8 @@ mod specs;
 mod transfer;
 mod values;
 
-pub use context::{Purpose, Received, RunContext};
+pub(crate) use context::Purpose;
+pub use context::RunContext;
 pub use error::ExecuteError;
 pub(crate) use executor::{Executor, panic_message};
 pub(crate) use expected::expected_messages;
