@@ -154,7 +154,7 @@ impl Sockets {
         let open = envelope != Envelope::Close;
         if let Envelope::Message(frame) = &envelope {
             let frame = Frame::read(frame).map_err(Error::other)?;
-            let mut bodies = frame.buffers();
+            let mut bodies = frame.buffers().map_err(Error::other)?;
             bodies.iter_mut().try_for_each(|body| input.read_exact(body))?;
             self.mailbox.deliver(None, from, (frame, bodies));
             self.mailbox.wake();

@@ -2,6 +2,7 @@
 
 pub mod faulty_link;
 pub mod layers;
+pub mod leaving;
 pub mod machines;
 pub mod mlp;
 pub mod noise;

@@ -2,7 +2,7 @@
 
 use crate::samples::{SIZES, Samples, repetitions};
 use burn::tensor::{Device, Tensor};
-use burn_pipeline::link::{Header, Link, Message, MessageKind, Rendezvous, TcpLink, Threads};
+use burn_pipeline::link::{Admission, Header, Link, Message, MessageKind, Rendezvous, TcpLink, Threads};
 use burn_pipeline::stage::{Boundary, Payload};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -72,7 +72,8 @@ pub(crate) fn tcp(samples: &mut Samples) {
 }
 
 pub(crate) fn over_tcp(rank: usize, port: u16) -> TcpLink {
-    let place = Rendezvous { rank, ranks: 2, address: ("127.0.0.1".to_owned(), port) };
+    let place =
+        Rendezvous { rank, ranks: 2, address: ("127.0.0.1".to_owned(), port), admission: Admission::ThisMachine };
     TcpLink::connect(&place, Device::flex(), TIMEOUT).unwrap()
 }
 

@@ -1,5 +1,7 @@
 //! The errors of MPI.
 
+use burn_pipeline::link::LinkError;
+
 /// Why MPI cannot be used.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum MpiError {
@@ -19,6 +21,9 @@ pub enum MpiError {
         /// The timeout in seconds.
         seconds: f64,
     },
+    /// Not all ranks came to open a link.
+    #[error("a link cannot be opened, which all ranks must do together: {0}")]
+    NotAll(LinkError),
     /// The progress thread has ended.
     #[error("the progress thread ended while {0}")]
     Ended(&'static str),

@@ -75,31 +75,30 @@ impl Incoming {
         if let Some(Repeat { number, microbatch }) = Repeat::read(frame)? {
             let unknown = WireError::UnknownRepeat { number };
             let waiting = self.waiting.get_mut(&number).ok_or(unknown)?;
-            let next = Receiving::post(from, REPEATED + Tag::from(number), waiting.frame.clone());
+            let next = Receiving::post(from, REPEATED + Tag::from(number), waiting.frame.clone())?;
             let mut receiving = std::mem::replace(waiting, next);
             receiving.frame = receiving.frame.for_microbatch(microbatch);
             return Ok(receiving);
         }
         let frame = Frame::read(frame)?;
         match self.repeats.note(&frame) {
-            Noted::Opens(number) => self.wait_for(from, number, frame.clone()),
+            Noted::Opens(number) => self.wait_for(from, number, frame.clone())?,
             Noted::Ends(number) => self.end_number(number),
             Noted::Repeat(_) | Noted::Whole => {}
         }
-        Ok(Receiving::post(from, BODY, frame))
+        Receiving::post(from, BODY, frame)
     }
 
     /// Posts receives for the first of the messages that are expected to have this frame.
-    pub(crate) fn prime(&mut self, from: &impl Source, frame: Frame) {
+    pub(crate) fn prime(&mut self, from: &impl Source, frame: Frame) -> Result<(), WireError> {
         let Primed { ends, opens } = self.repeats.prime(&frame);
         ends.into_iter().for_each(|number| self.end_number(number));
-        if let Some(number) = opens {
-            self.wait_for(from, number, frame);
-        }
+        opens.map_or(Ok(()), |number| self.wait_for(from, number, frame))
     }
 
-    fn wait_for(&mut self, from: &impl Source, number: u16, frame: Frame) {
-        self.waiting.insert(number, Receiving::post(from, REPEATED + Tag::from(number), frame));
+    fn wait_for(&mut self, from: &impl Source, number: u16, frame: Frame) -> Result<(), WireError> {
+        self.waiting.insert(number, Receiving::post(from, REPEATED + Tag::from(number), frame)?);
+        Ok(())
     }
 
     fn end_number(&mut self, number: u16) {
@@ -127,13 +126,13 @@ impl Incoming {
 
 impl Receiving {
     /// Posts receives for the tensors that a frame announces.
-    fn post(from: &impl Source, tag: Tag, frame: Frame) -> Self {
+    fn post(from: &impl Source, tag: Tag, frame: Frame) -> Result<Self, WireError> {
         let post = |buffer: Bytes| match buffer.is_empty() {
             true => Body::Here(buffer),
             false => Body::InFlight(InFlight::receive(from, tag, buffer)),
         };
-        let bodies = frame.buffers().into_iter().map(post).collect();
-        Self { frame, bodies }
+        let bodies = frame.buffers()?.into_iter().map(post).collect();
+        Ok(Self { frame, bodies })
     }
 
     fn into_transfers(self) -> impl Iterator<Item = InFlight> {

@@ -3,28 +3,39 @@
 use crate::error::MpiError;
 use crate::link::MpiLink;
 use crate::progress::{self, Command, Leave};
+use crate::traffic::REPORT_TIMEOUT;
 use burn::tensor::Device;
+use burn_pipeline::link::Link;
 use mpi::Threading;
-use mpi::topology::Communicator;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+/// Between two looks whether the progress thread has ended.
+const PAUSE: Duration = Duration::from_millis(1);
 /// The longest that `MPI_Abort` may take to end this process.
 const ABORT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// This process among those that `mpirun` started; opens links to the others.
 ///
-/// Dropping it waits until all links of this process are closed and all ranks have closed theirs, then finalises MPI.
-/// Make it before the pipelines that use its links, so that it is dropped after them.
+/// Dropping it tells the other ranks that this one leaves, waits until all links of this process are closed and all ranks
+/// have closed theirs and have dropped their own `Mpi`, then finalises MPI. Where that does not come to pass within the
+/// timeout (two seconds once a rank has failed), MPI is not finalised, and `mpirun` reports that. Make it before the
+/// pipelines that use its links, so that it is dropped after them.
 #[derive(Debug)]
 pub struct Mpi {
     commands: Sender<Command>,
     thread: Option<JoinHandle<()>>,
+    /// A link over all ranks, where they meet before they open another one together.
+    lobby: Mutex<MpiLink>,
     rank: usize,
     ranks: usize,
     timeout: Duration,
 }
+
+/// How much longer than all that it waits for the progress thread may take.
+const MARGIN: Duration = Duration::from_secs(2);
 
 impl Mpi {
     /// Initialises MPI, on a thread of its own. A process that `mpirun` has not started is rank 0 of 1.
@@ -35,18 +46,18 @@ impl Mpi {
     /// If MPI was initialised before, or not all processes initialise it in time.
     pub fn connect(timeout: Duration) -> Result<Self, MpiError> {
         let (commands, taken) = channel();
-        let (sender, place) = channel();
+        let (started, starting) = channel();
         let body = move || {
             let Some((universe, _)) = mpi::initialize_with_threading(Threading::Funneled) else { return };
-            let world = universe.world();
-            // It fails if the caller has given up.
-            let _ = sender.send((world.rank() as usize, world.size() as usize));
-            progress::run(universe, &taken);
+            progress::run(universe, &taken, &started);
         };
         let spawned = std::thread::Builder::new().name("mpi progress".to_owned()).spawn(body);
         let thread = spawned.map_err(|error| MpiError::Thread(error.to_string()))?;
-        let (rank, ranks) = answer(&place, timeout, "MPI's initialisation", MpiError::AlreadyInitialised)?;
-        Ok(Self { commands, thread: Some(thread), rank, ranks, timeout })
+        let lobby = answer(&starting, timeout, "MPI's initialisation", MpiError::AlreadyInitialised)?;
+        // Nothing but gathers goes over it, so no tensor is put anywhere.
+        let lobby = MpiLink::new(lobby, commands.clone(), Device::default());
+        let (rank, ranks) = (lobby.rank(), lobby.ranks());
+        Ok(Self { commands, thread: Some(thread), lobby: Mutex::new(lobby), rank, ranks, timeout })
     }
 
     /// This process's rank among all.
@@ -63,7 +74,8 @@ impl Mpi {
     /// other links.
     ///
     /// # Errors
-    /// If not all ranks call it in time.
+    /// If not all ranks call it in time, naming one that does not; at once if one of them has dropped its `Mpi`. No link can
+    /// be opened afterwards.
     pub fn link(&self, device: Device) -> Result<MpiLink, MpiError> {
         self.link_among(0, device)
     }
@@ -75,21 +87,29 @@ impl Mpi {
     /// As [`Mpi::link`].
     pub fn link_among(&self, color: u32, device: Device) -> Result<MpiLink, MpiError> {
         let ended = MpiError::Ended("a link was opened");
+        let deadline = Instant::now() + self.timeout;
+        // Opening waits for all ranks and cannot be cancelled. So it begins only once all of them are here.
+        let mut lobby = self.lobby.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Err(error) = lobby.barrier(deadline) {
+            lobby.abort(error.to_string());
+            return Err(MpiError::NotAll(error));
+        }
         let (opened, opening) = channel();
         let color = (color & i32::MAX as u32) as i32;
         self.commands.send(Command::Open { color, opened }).map_err(|_| ended.clone())?;
-        let opened = answer(&opening, self.timeout, "the opening of a link", ended)?;
+        let left = deadline.saturating_duration_since(Instant::now()) + MARGIN;
+        let opened = answer(&opening, left, "the opening of a link", ended)?;
         Ok(MpiLink::new(opened, self.commands.clone(), device.inner()))
     }
 
-    /// Ends all processes of the job with this code, stopped ones included, after giving the other ranks up to two
-    /// seconds to report what they know. Call it at the end of a `main` whose rank failed, once its pipelines are
-    /// dropped. A process that cannot reach `mpirun` any more ends alone.
+    /// Ends all processes of the job with this code, stopped ones included, after giving the other ranks time to report what
+    /// they know: two seconds once a rank has failed, else the timeout. Call it at the end of a `main` whose rank failed,
+    /// once its pipelines are dropped. A process that cannot reach `mpirun` any more ends alone.
     pub fn end_job(self, code: i32) -> ! {
         let (aborting, is_aborting) = channel();
         let _ = self.commands.send(Command::Leave(Leave { within: self.timeout, abort: Some((code, aborting)) }));
-        // It fails if the thread has ended.
-        if is_aborting.recv().is_ok() {
+        // It fails if the thread has ended, or waits within MPI for a rank that is gone.
+        if is_aborting.recv_timeout(self.timeout + MARGIN).is_ok() {
             // MPI ends this process too, unless it waits for a machine that is gone.
             std::thread::sleep(ABORT_TIMEOUT);
         }
@@ -99,10 +119,19 @@ impl Mpi {
 
 impl Drop for Mpi {
     fn drop(&mut self) {
-        if let Some(thread) = self.thread.take() {
-            // It fails if the thread has ended, and then the thread is joined at once.
-            let _ = self.commands.send(Command::Leave(Leave { within: self.timeout, abort: None }));
-            let _ = thread.join();
+        let Some(thread) = self.thread.take() else { return };
+        // It fails if the thread has ended.
+        let _ = self.commands.send(Command::Leave(Leave { within: self.timeout, abort: None }));
+        let (since, most) = (Instant::now(), self.timeout + REPORT_TIMEOUT + MARGIN);
+        while !thread.is_finished() {
+            if since.elapsed() >= most {
+                tracing::warn!(
+                    rank = self.rank,
+                    "MPI waits for a rank that is gone: this process ends without finalising it"
+                );
+                return;
+            }
+            std::thread::sleep(PAUSE);
         }
     }
 }

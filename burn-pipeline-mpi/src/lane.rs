@@ -27,6 +27,8 @@ pub(crate) struct Lane {
     incoming: Vec<Incoming>,
     /// What repeats among the messages to each rank.
     outgoing: Vec<Outgoing>,
+    /// Ranks that have said that nothing more comes from them here.
+    closed: Vec<bool>,
 }
 
 /// What repeats among the messages to one rank.
@@ -50,6 +52,7 @@ impl Lane {
             messages: ranks.iter().map(|_| VecDeque::new()).collect(),
             incoming: ranks.iter().map(|_| Incoming::default()).collect(),
             outgoing: ranks.iter().map(|_| Outgoing::default()).collect(),
+            closed: vec![false; ranks.len()],
             communicator,
             ranks,
         }
@@ -93,9 +96,9 @@ impl Lane {
     }
 
     /// Posts receives for the next message from a rank.
-    pub(crate) fn prime_incoming(&mut self, from: usize, frame: Frame) {
+    pub(crate) fn prime_incoming(&mut self, from: usize, frame: Frame) -> Result<(), WireError> {
         let process = self.communicator.process_at_rank(from as i32);
-        self.incoming[from].prime(&process, frame);
+        self.incoming[from].prime(&process, frame)
     }
 
     /// Completes the receives that wait for messages under these numbers.
@@ -116,11 +119,23 @@ impl Lane {
         }
     }
 
+    /// The ranks of the link that are members.
+    pub(crate) fn members(&self) -> &[usize] {
+        &self.ranks
+    }
+
     /// Nothing more comes from this rank of the link.
     pub(crate) fn end_receiving(&mut self, from: usize) {
         if let Ok(from) = self.ranks.binary_search(&from) {
             self.incoming[from].end();
+            self.closed[from] = true;
         }
+    }
+
+    /// Whether all is here that a rank of the link has sent, and nothing more comes.
+    pub(crate) fn is_closed_by(&self, rank: usize) -> bool {
+        let Ok(place) = self.ranks.binary_search(&rank) else { return true };
+        self.closed[place] && self.envelopes[place].is_empty() && self.messages[place].is_empty()
     }
 
     /// Starts to receive the tensors of a message.

@@ -13,13 +13,15 @@
 //! ```
 //!
 //! Guarantees: a send never blocks the rank that sends; messages from one rank to another keep their order; every wait
-//! ends at its deadline, with an error that says of every rank whether it still answers; a rank that fails informs all
-//! others at once; tensors are serialised once and, on devices whose memory the host sees, not copied on either side.
+//! ends at its deadline, those of starting and ending included, with an error that says of every rank whether it still
+//! answers; a rank that fails or leaves informs all others at once; tensors are serialised once and, on devices whose memory the host sees, not copied on either side.
 //!
 //! 1. [`Mpi::connect`] starts a progress thread, the only thread that calls MPI, so that `MPI_THREAD_FUNNELED` is enough.
 //!    It moves messages while ranks compute (`progress.rs`).
 //! 2. [`Mpi::link`] opens a link over a communicator of its own, so that its messages mix with those of no other link and
-//!    of no other user of MPI. [`Mpi::link_among`] opens one link for each group of ranks.
+//!    of no other user of MPI. [`Mpi::link_among`] opens one link for each group of ranks. Making a communicator waits for all
+//!    ranks, so they meet before it on a link that is there from the start: one that never comes is named in time, and one
+//!    that has dropped its [`Mpi`] at once.
 //! 3. A message is an envelope with its frame, and one transfer for each tensor. Envelopes are found by a matched probe.
 //!    Tensors are received when their frame has said how long they are. Where messages repeat, or stages' metadata is
 //!    known ([`Link::expect`](burn_pipeline::link::Link::expect)), their receives are posted before the envelope arrives
@@ -40,8 +42,9 @@
 //!
 //! MPI itself cannot go on without a rank (that takes ULFM, which Open MPI 4 does not have). A program whose rank failed
 //! should therefore end with [`Mpi::end_job`]. It gives the other ranks time to report, then makes `mpirun` end all
-//! processes, stopped ones included, and removes the shared memory that Open MPI leaves behind a killed rank. With
-//! `--enable-recovery`, `mpirun` itself ends with code 0 whatever the ranks end with. Errors inside MPI end the job, which
+//! processes, stopped ones included. With
+//! `--enable-recovery`, `mpirun` itself ends with code 0 whatever the ranks end with. Open MPI may leave the shared memory of a
+//! killed rank in `/dev/shm`; `mpirun --mca btl_vader_backing_directory FOLDER` has it in a folder that you can remove. Errors inside MPI end the job, which
 //! is what MPI's default handler does.
 
 mod error;

@@ -49,8 +49,7 @@ impl Peers for Outbox {
     }
 
     fn close(&self) {
-        // The progress thread closes the link for the other ranks when `Mpi` is dropped. If MPI has ended, nothing is left
-        // to close.
+        // If MPI has ended, nothing is left to close.
         let _ = self.command(Command::Close { link: self.link });
     }
 }

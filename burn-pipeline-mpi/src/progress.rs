@@ -1,6 +1,7 @@
 //! The progress thread: the only one that calls MPI. It moves messages while the ranks' own threads compute.
 //!
-//! 1. It executes commands: open a link, form a group on it, send, close, end.
+//! 1. It executes commands: open a link, form a group on it, send, close, end. A link that all ranks have closed is looked
+//!    at no more.
 //! 2. Envelopes that have arrived are found by a matched probe and received. A message's tensors are received after
 //!    its envelope, in order, straight into the memory that becomes the tensor. Where messages repeat, that memory is
 //!    posted before they arrive (`incoming.rs`).
@@ -9,7 +10,7 @@
 //!    woken a thread it sleeps, so that this thread gets its core, until a command arrives.
 
 use crate::incoming::ReceiveCounters;
-use crate::traffic::{Primer, Traffic};
+use crate::traffic::{Primer, REPORT_TIMEOUT, Traffic};
 use burn::tensor::Bytes;
 use burn_pipeline::link::kit::{Envelope, Mailbox};
 use mpi::environment::Universe;
@@ -31,9 +32,6 @@ const LONG_PAUSE: Duration = Duration::from_micros(500);
 /// thread that is always awake keep its core until the end of its slice, some milliseconds, however often it yields. A
 /// shorter pause ends before the thread sleeps at all.
 const HAND_OVER: Duration = Duration::from_micros(20);
-
-/// How long ranks wait for each other to close once one of them has failed: time to report errors.
-const REPORT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What the progress thread is asked to do.
 pub(crate) enum Command {
@@ -58,6 +56,9 @@ pub(crate) struct Leave {
     pub(crate) abort: Option<(i32, Sender<()>)>,
 }
 
+/// The link over all ranks that is there from the start: ranks meet on it before they open others.
+pub(crate) const LOBBY: usize = 0;
+
 /// A link that was opened.
 pub(crate) struct Opened {
     pub(crate) link: usize,
@@ -65,13 +66,18 @@ pub(crate) struct Opened {
     pub(crate) counters: Arc<ReceiveCounters>,
 }
 
-/// The body of the thread: ends at [`Command::Leave`], or when no sender of commands is left.
-pub(crate) fn run(universe: Universe, commands: &Receiver<Command>) {
-    let mut progress = Progress { world: universe.world(), links: Vec::new(), idle: 0, woken: false };
+/// The body of the thread: gives the lobby to `started`, and ends at [`Command::Leave`], or when no sender of commands is
+/// left.
+pub(crate) fn run(universe: Universe, commands: &Receiver<Command>, started: &Sender<Opened>) {
+    let world = universe.world();
+    let mut progress = Progress { links: Vec::new(), complete: true, idle: 0, woken: false, world };
+    // The lobby's messages mix with those of no other user of MPI. As `MPI_Init` does, this waits for all processes.
+    let lobby = progress.open(progress.world.duplicate());
+    // It fails if the caller has given up.
+    let _ = started.send(lobby);
     let complete = progress.serve(commands).is_some_and(|leave| {
         let complete = progress.leave(commands, leave.within);
         if let Some((code, aborting)) = leave.abort {
-            remove_shared_memory();
             let _ = aborting.send(());
             progress.world.abort(code);
         }
@@ -84,24 +90,12 @@ pub(crate) fn run(universe: Universe, commands: &Receiver<Command>) {
     }
 }
 
-/// Unlinks the shared memory of this job's ranks on this machine, which Open MPI leaves behind when a rank was killed.
-/// Processes that have it open keep it. On other systems, or under another MPI, no file has such a name.
-fn remove_shared_memory() {
-    let job = std::env::var("OMPI_MCA_ess_base_jobid").ok().and_then(|job| job.parse::<u32>().ok());
-    let (Some(job), Ok(files)) = (job, std::fs::read_dir("/dev/shm")) else { return };
-    let of_job = format!(".{job:x}.");
-    for file in files.flatten() {
-        let name = file.file_name().to_string_lossy().into_owned();
-        if name.starts_with("vader_segment.") && name.contains(&of_job) {
-            // It fails if another rank was faster.
-            let _ = std::fs::remove_file(file.path());
-        }
-    }
-}
-
 struct Progress {
     world: SimpleCommunicator,
-    links: Vec<Traffic>,
+    /// By number; `None` once a link is over.
+    links: Vec<Option<Traffic>>,
+    /// Whether every link that is over was closed by all ranks.
+    complete: bool,
     /// Turns in which nothing moved.
     idle: u32,
     /// Whether the last turn woke a thread.
@@ -129,9 +123,9 @@ impl Progress {
         if std::mem::take(&mut self.woken) {
             return commands.recv_timeout(HAND_OVER);
         }
-        let waited = self.links.iter().any(|link| link.mailbox.is_waiting());
+        let waited = self.links.iter().flatten().any(|link| link.mailbox.is_waiting());
         if self.idle > if waited { EAGER_TURNS_WAITED } else { EAGER_TURNS } {
-            let urgent = self.links.iter().any(Traffic::is_urgent);
+            let urgent = self.links.iter().flatten().any(Traffic::is_urgent);
             return commands.recv_timeout(if urgent { SHORT_PAUSE } else { LONG_PAUSE });
         }
         if self.idle > 0 {
@@ -146,54 +140,82 @@ impl Progress {
     fn turn(&mut self) {
         // Every link gets its turn: `any` would stop at the first that moved.
         let (mut busy, mut woken) = (false, false);
-        for link in &mut self.links {
+        for link in self.links.iter_mut().flatten() {
             busy |= link.turn();
         }
-        for link in &mut self.links {
+        for link in self.links.iter_mut().flatten() {
             woken |= link.has_woken();
+        }
+        for link in &mut self.links {
+            let Some(over) = link.take_if(|link| link.is_done() || link.is_lost()) else { continue };
+            self.complete &= over.is_done();
+            // Freeing its communicators would wait for all ranks.
+            forget(over);
         }
         self.idle = if busy { 0 } else { self.idle.saturating_add(1) };
         self.woken = woken;
     }
 
+    fn open(&mut self, communicator: SimpleCommunicator) -> Opened {
+        let traffic = Traffic::new(communicator);
+        let (mailbox, counters) = (traffic.mailbox.clone(), traffic.counters.clone());
+        self.links.push(Some(traffic));
+        Opened { link: self.links.len() - 1, mailbox, counters }
+    }
+
     fn execute(&mut self, command: Command) {
         match command {
             Command::Open { color, opened } => {
+                // All ranks are about to call it: they have met in the lobby.
                 let communicator = self.world.split_by_color(Color::with_value(color));
                 // Every rank passes a colour, so every rank gets a communicator.
                 let Some(communicator) = communicator else { return };
-                let traffic = Traffic::new(communicator);
-                let (mailbox, counters) = (traffic.mailbox.clone(), traffic.counters.clone());
-                self.links.push(traffic);
                 // It fails if the caller has given up.
-                let _ = opened.send(Opened { link: self.links.len() - 1, mailbox, counters });
+                let _ = opened.send(self.open(communicator));
             }
             Command::Form { link, ranks, formed } => {
-                self.links[link].form(&ranks);
-                // It fails if the caller has given up.
-                let _ = formed.send(());
+                if let Some(link) = self.link(link) {
+                    link.form(&ranks);
+                    // It fails if the caller has given up.
+                    let _ = formed.send(());
+                }
             }
-            Command::Send { link, group, to, envelope, bodies } => self.links[link].send(group, to, envelope, bodies),
-            Command::Expect { link, frames } => self.links[link].prime(frames),
-            Command::Close { link } => self.links[link].closed = true,
+            Command::Send { link, group, to, envelope, bodies } => {
+                if let Some(link) = self.link(link) {
+                    link.send(group, to, envelope, bodies);
+                }
+            }
+            Command::Expect { link, frames } => {
+                if let Some(link) = self.link(link) {
+                    link.prime(frames);
+                }
+            }
+            Command::Close { link } => self.link(link).into_iter().for_each(Traffic::drop_end),
             Command::Leave(_) => {}
         }
+    }
+
+    /// A link that is not over.
+    fn link(&mut self, link: usize) -> Option<&mut Traffic> {
+        self.links.get_mut(link)?.as_mut()
     }
 
     /// Closes all links and waits until the other ranks have closed theirs; `true` if all did, so that MPI can be
     /// finalised.
     fn leave(&mut self, commands: &Receiver<Command>, within: Duration) -> bool {
-        self.links.iter_mut().for_each(Traffic::close);
+        self.links.iter_mut().flatten().for_each(Traffic::close);
+        // `Mpi` itself holds the lobby's end.
+        self.link(LOBBY).into_iter().for_each(Traffic::drop_end);
         let since = Instant::now();
         loop {
             while let Ok(command) = commands.try_recv() {
                 self.execute(command);
             }
             self.turn();
-            if self.links.iter().all(|link| link.closed && link.is_done()) {
-                return true;
+            if self.links.iter().all(Option::is_none) {
+                return self.complete;
             }
-            let failed = self.links.iter().any(|link| link.mailbox.contents().failed());
+            let failed = self.links.iter().flatten().any(|link| link.mailbox.contents().failed());
             let within = if failed { within.min(REPORT_TIMEOUT) } else { within };
             if since.elapsed() >= within {
                 return false;

@@ -4,22 +4,31 @@
 //!    group and the messages of the plan keep their own orders.
 //! 2. All envelopes that are not messages (gathers, questions, failures, closing) go over the link's own communicator, and
 //!    into one mailbox.
+//! 3. Closing goes over every communicator: a rank has closed the link once all is here that it sent over any of them.
 
 use crate::in_flight::InFlight;
 use crate::incoming::ReceiveCounters;
 use crate::lane::{Arrival, Lane};
 use burn::tensor::Bytes;
 use burn_pipeline::link::kit::{Envelope, Frame, Mailbox, Repeat};
-use burn_pipeline::link::{Failure, LinkError, Monitor};
+use burn_pipeline::link::{Failure, LinkError, Monitor, WireError};
 use mpi::topology::{Color, Communicator, SimpleCommunicator};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long ranks wait for each other to close a link once one of them has failed: time to report errors.
+pub(crate) const REPORT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// One link.
 pub(crate) struct Traffic {
     pub(crate) mailbox: Arc<Mailbox>,
     pub(crate) counters: Arc<ReceiveCounters>,
-    /// Whether this rank has dropped its end.
-    pub(crate) closed: bool,
+    /// When this rank has dropped its end.
+    dropped: Option<Instant>,
+    /// Whether the others were told that nothing more comes from here.
+    closed: bool,
+    /// Ranks that are closing the link.
+    closing: Vec<usize>,
     /// Whether something has arrived for a waiting thread since [`Traffic::has_woken`] was called.
     woken: bool,
     own: Lane,
@@ -41,7 +50,9 @@ impl Traffic {
         Self {
             mailbox: Arc::new(Mailbox::new(rank, ranks)),
             counters: Arc::default(),
+            dropped: None,
             closed: false,
+            closing: Vec::new(),
             woken: false,
             own: Lane::new(communicator, (0..ranks).collect()),
             groups: Vec::new(),
@@ -76,7 +87,11 @@ impl Traffic {
     pub(crate) fn prime(&mut self, frames: Vec<Primer>) {
         for Primer { peer, incoming, frame } in frames {
             match incoming {
-                true => self.own.prime_incoming(peer, frame),
+                true => {
+                    if let Err(source) = self.own.prime_incoming(peer, frame) {
+                        self.refuse(peer, source);
+                    }
+                }
                 false => self.own.prime_outgoing(peer, &frame, &mut self.sending),
             }
         }
@@ -88,12 +103,25 @@ impl Traffic {
         std::iter::once((None, &mut self.own)).chain(groups)
     }
 
-    /// Closes the link for all other ranks.
+    /// This rank has dropped its end.
+    pub(crate) fn drop_end(&mut self) {
+        self.dropped.get_or_insert_with(Instant::now);
+        self.close();
+    }
+
+    /// Closes the link for all other ranks, unless that was done.
     pub(crate) fn close(&mut self) {
-        let mut sending = std::mem::take(&mut self.sending);
-        self.lanes().for_each(|(_, lane)| lane.end_sending(&mut sending));
+        if std::mem::replace(&mut self.closed, true) {
+            return;
+        }
+        let (me, mut sending) = (self.mailbox.rank, std::mem::take(&mut self.sending));
+        for (_, lane) in self.lanes() {
+            lane.end_sending(&mut sending);
+            for member in lane.members().to_vec().into_iter().filter(|&member| member != me) {
+                lane.send(member, Envelope::Close, Vec::new(), &mut sending);
+            }
+        }
         self.sending = sending;
-        self.send_all(&Envelope::Close);
     }
 
     /// Whether a rank waits for what this thread does.
@@ -102,11 +130,20 @@ impl Traffic {
         self.mailbox.is_waiting() || !self.sending.is_empty() || receiving
     }
 
-    /// Whether everything has been sent, and all other ranks have closed the link.
+    /// Whether nobody needs it any more: this rank has dropped its end, everything has been sent, and all other ranks have
+    /// closed the link.
     pub(crate) fn is_done(&self) -> bool {
+        if self.dropped.is_none() {
+            return false;
+        }
         let closed = &self.mailbox.contents().closed;
         let received = self.own.is_over() && self.groups.iter().flatten().all(Lane::is_over);
         received && self.sending.is_empty() && self.mailbox.others().all(|rank| closed[rank])
+    }
+
+    /// Whether this rank has dropped its end, and for some time knows of a failure: the others will not close theirs.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.dropped.is_some_and(|dropped| dropped.elapsed() > REPORT_TIMEOUT) && self.mailbox.contents().failed()
     }
 
     /// Moves everything on as far as it goes without waiting; `true` if anything moved.
@@ -124,10 +161,23 @@ impl Traffic {
             }
             busy = true;
         }
+        self.note_closed();
         let before = self.sending.len();
         let left = std::mem::take(&mut self.sending).into_iter().filter_map(|transfer| transfer.finish().err());
         self.sending = left.collect();
         busy || self.sending.len() < before
+    }
+
+    /// Informs the waiting thread of ranks that have closed the link.
+    fn note_closed(&mut self) {
+        for rank in std::mem::take(&mut self.closing) {
+            let mut lanes = std::iter::once(&self.own).chain(self.groups.iter().flatten());
+            if lanes.all(|lane| lane.is_closed_by(rank)) {
+                self.mailbox.handle(rank, Envelope::Close);
+            } else {
+                self.closing.push(rank);
+            }
+        }
     }
 
     /// The next envelope or message of any lane.
@@ -150,11 +200,15 @@ impl Traffic {
         match Envelope::read(bytes) {
             None => self.fail(from, "it is no envelope; build all ranks from one version"),
             Some(Envelope::Message(frame)) => self.receive(group, from, &frame),
+            Some(Envelope::Close) => {
+                let lane = self.lanes().find(|(other, _)| *other == group);
+                lane.into_iter().for_each(|(_, lane)| lane.end_receiving(from));
+                if !self.closing.contains(&from) {
+                    self.closing.push(from);
+                }
+            }
             Some(envelope) => {
                 self.woken |= matches!(envelope, Envelope::Gather { .. }) && self.mailbox.is_waiting();
-                if envelope == Envelope::Close {
-                    self.lanes().for_each(|(_, lane)| lane.end_receiving(from));
-                }
                 if let Some(reply) = self.mailbox.handle(from, envelope) {
                     self.send(None, from, reply, Vec::new());
                 }
@@ -172,11 +226,16 @@ impl Traffic {
             None => Ok(()),
         };
         if let Err(source) = received {
-            let error = LinkError::Wire { rank: self.mailbox.rank, peer: from, source };
-            self.fail(from, &error.to_string());
-            self.mailbox.contents().broken.get_or_insert(error);
-            self.mailbox.wake();
+            self.refuse(from, source);
         }
+    }
+
+    /// Fails the link, as what a rank sends cannot be received.
+    fn refuse(&mut self, from: usize, source: WireError) {
+        let error = LinkError::Wire { rank: self.mailbox.rank, peer: from, source };
+        self.fail(from, &error.to_string());
+        self.mailbox.contents().broken.get_or_insert(error);
+        self.mailbox.wake();
     }
 
     /// Records that what a rank sent cannot be used; the next turn reports it to all other ranks.

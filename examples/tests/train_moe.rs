@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "the helpers of tests may panic as tests do")]
 
 use burn::tensor::Device;
-use burn_pipeline::link::{Rendezvous, TcpLink};
+use burn_pipeline::link::{Admission, Rendezvous, TcpLink};
 use burn_pipeline::train::Checkpoints;
 use pipeline_examples::generate::Sampling;
 use pipeline_examples::moe::options::MoeOptions;
@@ -86,7 +86,12 @@ fn curve_of_ranks(ranks: usize, flags: &str, steps: usize) -> Vec<(f64, Vec<Vec<
     let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let flags = &format!("{} {flags}", TINY.replace("--steps 3", ""));
     let of_rank = move |rank: usize| {
-        let place = Rendezvous { rank, ranks, address: ("127.0.0.1".to_owned(), address.port()) };
+        let place = Rendezvous {
+            rank,
+            ranks,
+            address: ("127.0.0.1".to_owned(), address.port()),
+            admission: Admission::ThisMachine,
+        };
         let link = TcpLink::connect(&place, Device::flex(), Duration::from_secs(30)).unwrap();
         let setup = MoeOptions::from_arguments(arguments(flags)).unwrap().check().unwrap();
         let mut trainer = MoeTrainer::over(setup, Some(Box::new(link))).unwrap();

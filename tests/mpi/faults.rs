@@ -3,6 +3,7 @@
 use crate::mpirun::{Run, mpirun};
 use crate::random::Random;
 use pipeline_tests::faulty_link::Fault;
+use pipeline_tests::leaving::Leaving;
 
 /// What ranks say that live on: `(rank, seconds since the last good step, message)`.
 fn reported(out: &str) -> Vec<(usize, f64, String)> {
@@ -93,6 +94,16 @@ fn a_header_that_was_changed_on_its_way_is_never_another_message() {
     // The first messages of a stream and repetitions, in several fields.
     for (ranks, failing, at) in [(2, 0, 6), (2, 1, 21), (3, 1, 34), (3, 2, 47)] {
         assert_named(Fault::Corrupt, ranks, failing, at);
+    }
+}
+
+#[test]
+fn a_rank_that_leaves_is_named_at_once_with_what_it_said() {
+    for (ranks, leaves, leaving) in [(3, 1, Leaving::Drop), (2, 0, Leaving::Say), (3, 2, Leaving::Panic)] {
+        let run = mpirun(ranks, &[], &["leave", &format!("{leaving:?}"), &leaves.to_string()]);
+        assert_told(&run, ranks, leaves, &[&format!("rank {leaves}"), leaving.says()]);
+        // Its deadline is 40 s.
+        assert!(reported(&run.out).iter().all(|(_, seconds, _)| *seconds < 2.0), "{run:?}");
     }
 }
 

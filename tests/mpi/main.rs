@@ -15,6 +15,7 @@ mod odd;
 mod random;
 mod restart;
 mod slurm;
+mod starts;
 mod training;
 
 use mpirun::{Run, mpirun};

@@ -9,6 +9,8 @@ use burn_pipeline::schedule::{GPipe, OneFOneB, Schedule, Size};
 use burn_pipeline::train::Pipeline;
 use burn_pipeline_mpi::{Mpi, MpiLink};
 use pipeline_tests::faulty_link::{Fault, Faulty};
+use pipeline_tests::leaving::Leaving;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 /// The longest that any wait may take in these runs.
@@ -22,6 +24,33 @@ fn corrupt(link: &mut MpiLink, to: usize, message: Message, _: Instant) -> Resul
     let places = [6, 8, 9, packed.frame.len() - 5];
     packed.frame[places[microbatch % places.len()]] ^= 0x20;
     link.send_packed(to, packed)
+}
+
+/// Trains until one rank leaves between two steps. The others print their error, and how long after their last good step it
+/// came.
+pub(crate) fn leave(mpi: &Mpi, how: &str, leaving: usize) -> Result<(), String> {
+    let link = Box::new(mpi.link(Device::flex()).unwrap());
+    let builder = Pipeline::builder()
+        .schedule(OneFOneB, Size::new(mpi.ranks(), 4))
+        .devices(vec![Device::flex()])
+        .stages(Text::stage)
+        .optimizer(|| SgdConfig::new().init())
+        .timeout(10 * DEADLINE);
+    let mut pipeline = builder.build_rank(link).unwrap();
+    for step in 0..20 {
+        let since = Instant::now();
+        if mpi.rank() == leaving && step == 3 {
+            // A panic ends in `main`, which then ends the job: not before the others have said what they know.
+            let left = catch_unwind(AssertUnwindSafe(|| Leaving::named(how).leave(pipeline)));
+            std::thread::sleep(DEADLINE);
+            return left.map_err(|_| "it panicked".to_owned());
+        }
+        if let Err(error) = pipeline.step(Text::new(4).batch(), 0.1) {
+            println!("rank {} after {:.1} s: {error}", mpi.rank(), since.elapsed().as_secs_f64());
+            return Ok(());
+        }
+    }
+    panic!("nobody has left");
 }
 
 /// Trains until the fault. Each rank that still can prints its error, and how long after the last good step it came.

@@ -24,6 +24,7 @@ mod metadata;
 mod odd;
 mod parity;
 mod replicas;
+mod starts;
 #[allow(dead_code, reason = "the tests on threads use all of it")]
 #[path = "../runtime/shared/model.rs"]
 mod tied;
@@ -48,6 +49,10 @@ fn main() -> ExitCode {
             "train_gpt" => pipeline_examples::train_gpt::run(own, &mut out, &mut err),
             _ => pipeline_examples::train_moe::run(own, &mut out, &mut err),
         });
+    }
+    if let ["starts", odd, ends, _] = arguments.as_slice() {
+        starts::run(odd, ends);
+        return ExitCode::SUCCESS;
     }
     let mpi = match Mpi::connect(TIMEOUT) {
         Ok(mpi) => mpi,
@@ -84,6 +89,7 @@ fn main() -> ExitCode {
             checkpoints::until_struck(&mpi, folder, fault, [failing, save, within].map(|text| number(text)))
         }
         ["times", _] => passed(|| times::print(&mpi)),
+        ["leave", how, leaving, _] => faults::leave(&mpi, how, number(leaving)),
         ["fault", fault, failing, at, _] => faults::strike(&mpi, fault, number(failing), number(at)),
         other => panic!("there is no test {other:?}"),
     }));

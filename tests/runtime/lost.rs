@@ -11,6 +11,8 @@ use burn_pipeline::link::{Link, LinkError, Message, ThreadLink, Threads};
 use burn_pipeline::schedule::{GPipe, OneFOneB, Schedule, Size};
 use burn_pipeline::train::Pipeline;
 use pipeline_tests::faulty_link::{Fault, Faulty};
+use pipeline_tests::leaving::Leaving;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -82,6 +84,46 @@ fn strike(fault: Fault, ranks: usize, failing: usize, at: usize) {
         let Some(said) = said else { panic!("rank {rank} got no error") };
         assert!(said.contains(&words), "rank {rank}: {said} does not say {words}");
         assert!(*seconds < IN_TIME, "rank {rank} took {seconds:?}: {said}");
+    }
+}
+
+#[test]
+fn a_rank_that_leaves_is_named_at_once_with_what_it_said_on_threads() {
+    quiet_ranks();
+    for (ranks, leaves, leaving) in
+        [(2, 0, Leaving::Drop), (3, 1, Leaving::Drop), (3, 2, Leaving::Say), (3, 0, Leaving::Panic)]
+    {
+        let threads = Threads::new(ranks);
+        let run = |rank: usize| {
+            let builder = Pipeline::builder()
+                .schedule(OneFOneB, Size::new(ranks, 4))
+                .devices(vec![Device::flex()])
+                .stages(Text::stage)
+                .optimizer(|| SgdConfig::new().init());
+            let mut pipeline = builder.build_rank(Box::new(threads.link(rank, Device::flex()))).unwrap();
+            (0..3).for_each(|_| drop(pipeline.step(Text::new(4).batch(), 0.1).unwrap()));
+            let since = Instant::now();
+            if rank != leaves {
+                return Some((pipeline.step(Text::new(4).batch(), 0.1).unwrap_err().to_string(), since.elapsed()));
+            }
+            let left = catch_unwind(AssertUnwindSafe(|| leaving.leave(pipeline)));
+            assert_eq!(left.is_err(), leaving == Leaving::Panic);
+            None
+        };
+        let told: Vec<_> = std::thread::scope(|scope| {
+            let run = &run;
+            // Their names keep what they panic with off the terminal.
+            let named = |rank| std::thread::Builder::new().name(format!("rank {rank} of {ranks}"));
+            let running: Vec<_> =
+                (0..ranks).map(|rank| named(rank).spawn_scoped(scope, move || run(rank)).unwrap()).collect();
+            running.into_iter().map(|rank| rank.join().unwrap()).collect()
+        });
+        for (error, took) in told.into_iter().flatten() {
+            for says in [&format!("rank {leaves}"), leaving.says()] {
+                assert!(error.contains(says), "{leaving:?}: {error} does not say {says}");
+            }
+            assert!(took < IN_TIME, "{leaving:?}: {took:?}: {error}");
+        }
     }
 }
 

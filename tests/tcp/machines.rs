@@ -15,7 +15,11 @@ const PORT: u16 = 29_500;
 fn start(machines: &Machines, count: usize, ranks: usize, steps: usize) -> Processes {
     let program = std::env::current_exe().unwrap();
     let host = machines.address(0);
-    Processes::start_with(ranks, steps, (&host, PORT), |rank| machines.command(rank % count, &program))
+    Processes::start_with(ranks, steps, (&host, PORT), |rank| {
+        let mut command = machines.command(rank % count, &program);
+        command.env("BURN_PIPELINE_SECRET", "known to these machines alone");
+        command
+    })
 }
 
 #[test]

@@ -5,19 +5,22 @@
 #[allow(dead_code, reason = "the tests on threads use all of it")]
 #[path = "../runtime/cases.rs"]
 mod cases;
+mod leaving;
 mod machines;
 #[path = "../ranks/odd.rs"]
 mod odd;
+mod rendezvous;
 
 use burn::optim::SgdConfig;
 use burn::tensor::Device;
 use burn_pipeline::link::conformance::run_on_threads;
-use burn_pipeline::link::{Launch, Link, Rendezvous, TcpError, TcpLink, Threads};
+use burn_pipeline::link::{Admission, Launch, Link, Rendezvous, TcpLink, Threads};
 use burn_pipeline::schedule::{OneFOneB, Size};
 use burn_pipeline::train::Pipeline;
 use cases::{Case, Text};
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use pipeline_tests::leaving::Leaving;
+use std::io::{BufRead, BufReader, Read};
+use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -29,7 +32,7 @@ fn port() -> u16 {
 }
 
 fn place(rank: usize, ranks: usize, port: u16) -> Rendezvous {
-    Rendezvous { rank, ranks, address: ("127.0.0.1".to_owned(), port) }
+    Rendezvous { rank, ranks, address: ("127.0.0.1".to_owned(), port), admission: Admission::ThisMachine }
 }
 
 #[test]
@@ -65,76 +68,6 @@ fn a_rank_alone_needs_nobody() {
     assert_eq!(link.all_gather(vec![1], Instant::now() + TIMEOUT).unwrap(), [[1]]);
 }
 
-fn connect_error(rank: usize, ranks: usize, port: u16, timeout: Duration) -> TcpError {
-    TcpLink::connect(&place(rank, ranks, port), Device::flex(), timeout).map(drop).unwrap_err()
-}
-
-#[test]
-fn every_rank_hears_who_did_not_come() {
-    let (port, timeout) = (port(), Duration::from_secs(1));
-    std::thread::scope(|scope| {
-        let joins = scope.spawn(move || connect_error(2, 4, port, timeout));
-        let error = connect_error(0, 4, port, timeout);
-        assert!(matches!(&error, TcpError::Missing { missing, .. } if missing == &[1, 3]), "{error}");
-        let TcpError::Refused(text) = joins.join().unwrap() else { panic!("another error") };
-        assert_eq!(text, error.to_string());
-    });
-    // Nobody there at all.
-    let error = connect_error(1, 2, port, Duration::ZERO);
-    assert!(matches!(error, TcpError::Unreachable { rank: 0, .. }), "{error}");
-    assert!(matches!(connect_error(2, 2, port, timeout), TcpError::OutOfRange { rank: 2, ranks: 2 }));
-}
-
-#[test]
-fn strangers_are_refused_and_told_why_and_noise_is_ignored() {
-    for (rank, ranks, says) in [(1, 3, "it expects 3 rank(s), and rank 0 expects 4"), (5, 4, "is not one of 4")] {
-        let port = port();
-        std::thread::scope(|scope| {
-            let host = scope.spawn(move || connect_error(0, 4, port, Duration::from_secs(2)));
-            let theirs = connect_error(rank, ranks, port, Duration::from_secs(3)).to_string();
-            assert!(theirs.contains(says), "{theirs}");
-            let ours = host.join().unwrap();
-            assert!(matches!(ours, TcpError::Stranger { .. } | TcpError::Missing { .. }), "{ours}");
-        });
-    }
-    // Two processes with one rank: both hear of it.
-    let port = port();
-    std::thread::scope(|scope| {
-        let [host, first, second] = [0, 1, 1].map(|rank| scope.spawn(move || connect_error(rank, 3, port, TIMEOUT)));
-        assert!(matches!(host.join().unwrap(), TcpError::Stranger { rank: 1, .. }));
-        for joined in [first, second] {
-            let TcpError::Refused(text) = joined.join().unwrap() else { panic!("another error") };
-            assert!(text.contains("another process with that rank was here first"), "{text}");
-        }
-    });
-}
-
-#[test]
-fn what_is_no_rank_does_not_disturb_the_meeting() {
-    let port = port();
-    std::thread::scope(|scope| {
-        let host = scope.spawn(move || TcpLink::connect(&place(0, 2, port), Device::flex(), TIMEOUT).map(drop));
-        let mut stream = loop {
-            if let Ok(stream) = TcpStream::connect(("127.0.0.1", port)) {
-                break stream;
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        };
-        stream.write_all(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n").unwrap();
-        let joined = TcpLink::connect(&place(1, 2, port), Device::flex(), TIMEOUT).map(drop);
-        host.join().unwrap().unwrap();
-        joined.unwrap();
-    });
-}
-
-#[test]
-fn a_taken_port_is_named() {
-    let taken = TcpListener::bind("0.0.0.0:0").unwrap();
-    let port = taken.local_addr().unwrap().port();
-    let error = connect_error(0, 2, port, TIMEOUT);
-    assert!(matches!(error, TcpError::Port { port: p, .. } if p == port), "{error}");
-}
-
 /// The longest that a wait may take in the processes below.
 const DEADLINE: Duration = Duration::from_secs(6);
 
@@ -156,8 +89,15 @@ fn one_rank_of_several_processes() {
         .optimizer(|| SgdConfig::new().init())
         .timeout(DEADLINE);
     let mut pipeline = builder.build_rank(Box::new(link)).unwrap();
-    let steps = std::env::var("STEPS").unwrap().parse::<usize>().unwrap();
-    for step in 0..steps {
+    let number = |name| std::env::var(name).ok().and_then(|number| number.parse::<usize>().ok());
+    let leaving = std::env::var("LEAVING").ok().filter(|_| number("LEAVES") == Some(launch.rank));
+    for step in 0..number("STEPS").unwrap() {
+        if let Some(how) = leaving.as_ref().filter(|_| step == 4) {
+            Leaving::named(how).leave(pipeline);
+            // It lives on, and serves nobody any more.
+            std::thread::sleep(10 * DEADLINE);
+            return;
+        }
         let since = Instant::now();
         match pipeline.step(Text::new(4).batch(), 0.1) {
             Ok(report) => println!("step {step} loss {:?}", report.loss),

@@ -97,6 +97,7 @@ impl ExecuteError {
 
     /// Does this rank only report the failure of another one?
     pub fn is_secondary(&self) -> bool {
-        matches!(self.cause(), ExecuteError::Link { source: LinkError::Peer(_) | LinkError::Deadline { .. }, .. })
+        let source = if let ExecuteError::Link { source, .. } = self.cause() { source } else { return false };
+        matches!(source, LinkError::Peer(_) | LinkError::Deadline { .. } | LinkError::Left { .. })
     }
 }

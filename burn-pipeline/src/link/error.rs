@@ -13,6 +13,9 @@ pub struct Failure {
     pub message: String,
 }
 
+/// What the others are told of a rank whose link is dropped by a panic.
+pub(crate) const PANICKED: &str = "its program panicked outside of a step; look at that rank's own output";
+
 /// Why an operation of a link failed.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum LinkError {
@@ -34,6 +37,18 @@ pub enum LinkError {
         seconds: f64,
         /// What the other rank was last seen doing.
         peer_state: String,
+    },
+    /// The other rank has closed its end of the link, so that what this one waits for cannot come any more.
+    #[error(
+        "rank {rank} waits for {what} from rank {peer}, which has left the job (its pipeline was dropped); look at that rank's own output"
+    )]
+    Left {
+        /// The rank that waited.
+        rank: usize,
+        /// The rank that has left.
+        peer: usize,
+        /// What was waited for.
+        what: String,
     },
     /// Messages arrived in another order than the plan has.
     #[error("rank {rank} expected {expected} from rank {peer}, but {got} came; do both ranks run the same plan?")]

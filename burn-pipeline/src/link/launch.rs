@@ -9,8 +9,12 @@
 //! - if all ranks are on one machine (`OMPI_COMM_WORLD_LOCAL_SIZE`, `MPI_LOCALNRANKS`, `LOCAL_WORLD_SIZE`), rank 0 is on this
 //!   one.
 //!
+//! `BURN_PIPELINE_SECRET` is the secret by which ranks know each other ([`Admission::Secret`]). Without it, the random key that
+//! Open MPI's `mpirun` gives the processes of a job takes its place. Without both, only this machine's processes may join.
+//!
 //! While `TORCHELASTIC_USE_AGENT_STORE` is `True`, torchrun's own store listens at `MASTER_PORT`, and the next port is used.
 
+use super::admission::{Admission, Secret};
 use super::launcher::{Launcher, STEP, first_host};
 use super::rendezvous::Rendezvous;
 
@@ -75,6 +79,8 @@ pub struct Launch {
     pub local_rank: usize,
     /// Address and port of rank 0, if the environment has them.
     pub master: Option<(String, u16)>,
+    /// Which processes may join over TCP.
+    pub admission: Admission,
 }
 
 impl Launch {
@@ -119,7 +125,14 @@ impl Launch {
         }
         let local_rank = number(of_local)?.unwrap_or(0);
         let master = Self::master(launcher, ranks, &get, number)?;
-        Ok(Some(Self { launcher, rank, ranks, local_rank, master }))
+        Ok(Some(Self { launcher, rank, ranks, local_rank, master, admission: Self::admission(launcher, &get) }))
+    }
+
+    /// Which processes may join: those that know the user's secret, or the launcher's.
+    fn admission(launcher: Launcher, get: &impl Fn(&str) -> Option<String>) -> Admission {
+        let set = |variable| get(variable).filter(|text| !text.trim().is_empty());
+        let secret = set("BURN_PIPELINE_SECRET").or_else(|| launcher.secret().and_then(set));
+        secret.map_or(Admission::ThisMachine, |text| Admission::Secret(Secret::new(text)))
     }
 
     /// Address and port of rank 0; `None` if the environment does not have them.
@@ -154,6 +167,6 @@ impl Launch {
     /// [`LaunchError::NoRendezvous`] if the environment has no address of rank 0.
     pub fn rendezvous(&self) -> Result<Rendezvous, LaunchError> {
         let address = self.master.clone().ok_or(LaunchError::NoRendezvous)?;
-        Ok(Rendezvous { rank: self.rank, ranks: self.ranks, address })
+        Ok(Rendezvous { rank: self.rank, ranks: self.ranks, address, admission: self.admission.clone() })
     }
 }

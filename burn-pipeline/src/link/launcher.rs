@@ -47,6 +47,11 @@ impl Launcher {
         has(&self.variables()[0]) && (self != Launcher::Slurm || STEP.iter().any(has))
     }
 
+    /// The variable with a random key that it makes for each job, if it makes one.
+    pub(super) fn secret(self) -> Option<&'static str> {
+        (self == Launcher::OpenMpi).then_some("OMPI_MCA_orte_precondition_transports")
+    }
+
     /// The variable with the number of ranks on this machine.
     pub(super) fn local_ranks(self) -> &'static str {
         match self {

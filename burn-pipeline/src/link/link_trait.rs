@@ -39,7 +39,7 @@ pub trait Link: Send {
     /// Records what this rank is doing, for the errors of ranks that wait for it.
     fn set_activity(&mut self, activity: Activity);
 
-    /// Sends a message. When it returns, the payload's memory may be reused.
+    /// Sends a message, to any rank, this one too. When it returns, the payload's memory may be reused.
     ///
     /// # Errors
     /// If another rank failed, or the deadline passed.
@@ -48,7 +48,7 @@ pub trait Link: Send {
     /// Waits for the message with this header. It must be the next one from that rank.
     ///
     /// # Errors
-    /// If another rank failed, the deadline passed, or another message is next.
+    /// If another rank failed, that rank has left ([`LinkError::Left`]), the deadline passed, or another message is next.
     fn receive(&mut self, from: usize, header: Header, deadline: Instant) -> Result<Payload, LinkError>;
 
     /// Announces what messages from and to this rank will hold, so that receives can be posted and memory allocated before
@@ -67,7 +67,7 @@ pub trait Link: Send {
     /// Waits until the next message from one of these ranks is here, and gives its sender and header. To receive it then
     /// does not wait. A deadline in the past makes it look without waiting.
     ///
-    /// `None` when the deadline passes. A link that cannot look ahead always gives `None`, which is the default.
+    /// `None` when the deadline passes, or at once when one of these ranks has left and sent nothing more. A link that cannot look ahead always gives `None`, which is the default.
     ///
     /// # Errors
     /// If another rank failed.

@@ -18,6 +18,7 @@
 //! as bytes), `tcp/`.
 
 mod activity;
+mod admission;
 #[cfg(feature = "flex")]
 pub mod conformance;
 mod delayed;
@@ -38,7 +39,9 @@ mod threads;
 mod wire_error;
 
 pub use activity::Activity;
+pub use admission::{Admission, Secret};
 pub use delayed::Delayed;
+pub(crate) use error::PANICKED;
 pub use error::{Failure, LinkError};
 pub(crate) use expect::expect_all;
 pub use expected::ExpectedMessage;

@@ -1,17 +1,18 @@
 //! Ranks as threads of one process: payloads are moved, never copied through host memory.
 //!
-//! Guarantees: a send never waits; messages of one sender keep their order; a failure wakes every waiting rank at once;
-//! every wait ends at its deadline.
+//! Guarantees: a send never waits; messages of one sender keep their order; a failure wakes every waiting rank at once, and
+//! so does a rank that drops its end, where that one is waited for; every wait ends at its deadline.
 //!
 //! 1. Each rank has an inbox: one queue for each sender, under one lock with one condition variable.
 //! 2. `send` pushes into the receiver's inbox. If the receiver has another device, the receiver moves the payload there,
 //!    under one lock that all ranks share. So transfers between devices are issued in one global order: two threads that
 //!    issue opposite transfers at once could order the two devices' queues differently, and hang.
 //! 3. `all_gather` fills a round's table; the last rank wakes the others.
-//! 4. `abort` records the first failure and wakes all ranks.
+//! 4. `abort` records the first failure and wakes all ranks. A dropped end is recorded too: what its rank has sent is still
+//!    received, and then a wait for it fails.
 
 use super::activity::Activity;
-use super::error::{Failure, LinkError};
+use super::error::{Failure, LinkError, PANICKED};
 use super::header::{Header, Message};
 use super::link_trait::Link;
 use super::monitor::Monitor;
@@ -20,7 +21,7 @@ use crate::stage::Payload;
 use burn::tensor::Device;
 use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -38,6 +39,8 @@ struct Shared {
     activities: Vec<Mutex<Activity>>,
     activity_changes: AtomicU64,
     failure: Mutex<Option<Failure>>,
+    /// Ranks that have dropped their end.
+    closed: Vec<AtomicBool>,
     between_devices: Mutex<()>,
 }
 
@@ -77,6 +80,7 @@ impl Threads {
                 activities: (0..ranks).map(|_| Mutex::default()).collect(),
                 activity_changes: AtomicU64::new(0),
                 failure: Mutex::default(),
+                closed: (0..ranks).map(|_| AtomicBool::new(false)).collect(),
                 between_devices: Mutex::default(),
             }),
         }
@@ -109,7 +113,12 @@ impl Monitor for Threads {
 impl Shared {
     fn abort(&self, failure: Failure) {
         lock(&self.failure).get_or_insert(failure);
-        // Taking each lock makes sure that no rank is between its look at `failure` and its wait.
+        self.wake();
+    }
+
+    /// Wakes all ranks.
+    fn wake(&self) {
+        // Taking each lock makes sure that no rank is between its last look and its wait.
         for inbox in &self.inboxes {
             let _queues = lock(&inbox.queues);
             inbox.arrived.notify_all();
@@ -130,6 +139,10 @@ impl Shared {
         states.join("; ")
     }
 
+    fn has_left(&self, rank: usize) -> bool {
+        self.closed.get(rank).is_some_and(|closed| closed.load(Ordering::SeqCst))
+    }
+
     fn fail_if_aborted(&self) -> Result<(), LinkError> {
         lock(&self.failure).clone().map_or(Ok(()), |failure| Err(LinkError::Peer(failure)))
     }
@@ -137,8 +150,8 @@ impl Shared {
 
 /// One thread's end of a link between threads of one process.
 ///
-/// Sends are unbounded: what is sent waits in memory until the receiver takes it.
-#[derive(Debug, Clone)]
+/// Sends are unbounded: what is sent waits in memory until the receiver takes it. Dropping it closes the link for the others.
+#[derive(Debug)]
 pub struct ThreadLink {
     shared: Arc<Shared>,
     rank: usize,
@@ -147,6 +160,11 @@ pub struct ThreadLink {
 }
 
 impl ThreadLink {
+    /// The error of a wait that can give nothing any more.
+    fn left(&self, peer: usize, what: String) -> LinkError {
+        LinkError::Left { rank: self.rank, peer, what }
+    }
+
     fn too_late(&self, peer: usize, what: String, since: Instant) -> LinkError {
         let peer_state = self.shared.states_from(peer);
         LinkError::Deadline { rank: self.rank, peer, what, seconds: since.elapsed().as_secs_f64(), peer_state }
@@ -210,6 +228,9 @@ impl Link for ThreadLink {
                 return Err(LinkError::Order { rank: self.rank, peer: from, expected, got });
             }
             self.shared.fail_if_aborted()?;
+            if self.shared.has_left(from) {
+                return Err(self.left(from, header.to_string()));
+            }
             let left = remaining(deadline).ok_or_else(|| self.too_late(from, header.to_string(), since))?;
             let waited = inbox.arrived.wait_timeout(queues, left);
             queues = waited.unwrap_or_else(PoisonError::into_inner).0;
@@ -225,6 +246,9 @@ impl Link for ThreadLink {
                 return Ok(Some(next));
             }
             self.shared.fail_if_aborted()?;
+            if from.iter().any(|&rank| self.shared.has_left(rank)) {
+                return Ok(None);
+            }
             let Some(left) = remaining(deadline) else { return Ok(None) };
             let waited = inbox.arrived.wait_timeout(queues, left);
             queues = waited.unwrap_or_else(PoisonError::into_inner).0;
@@ -254,8 +278,14 @@ impl Link for ThreadLink {
                 self.round += 1;
                 return Ok(table);
             }
-            let missing = round.rows.iter().position(Option::is_none).unwrap_or(self.rank);
+            // A rank that has left before one that may still come.
+            let missing = || (0..ranks).filter(|&rank| round.rows[rank].is_none());
+            let gone = missing().find(|&rank| self.shared.has_left(rank));
+            let missing = missing().next().unwrap_or(self.rank);
             self.shared.fail_if_aborted()?;
+            if let Some(gone) = gone {
+                return Err(self.left(gone, "its part of a gather".to_owned()));
+            }
             let Some(left) = remaining(deadline) else {
                 return Err(self.too_late(missing, "its part of a gather".to_owned(), since));
             };
@@ -266,6 +296,16 @@ impl Link for ThreadLink {
 
     fn abort(&mut self, message: String) {
         self.shared.abort(Failure { rank: self.rank, message });
+    }
+}
+
+impl Drop for ThreadLink {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.abort(PANICKED.to_owned());
+        }
+        self.shared.closed[self.rank].store(true, Ordering::SeqCst);
+        self.shared.wake();
     }
 }
 

@@ -35,6 +35,14 @@ pub enum WireError {
         /// The tensor's shape.
         shape: Vec<u64>,
     },
+    /// The tensors do not fit into this machine's memory.
+    #[error(
+        "the frame announces {bytes} bytes of tensors, which this machine cannot allocate; was it sent by a rank of this job?"
+    )]
+    NoMemory {
+        /// The bytes of all tensors.
+        bytes: u64,
+    },
     /// The bytes behind the frame are not those that it announces.
     #[error("tensor {index} came with {got} bytes, and its frame announces {expected}")]
     Body {

@@ -1,7 +1,8 @@
 //! The type that a user holds: a pipeline of ranks on threads of this process, or of processes.
 //!
 //! Guarantees: every call returns within the timeout, with a result or an error that names what failed; after a failure
-//! of a rank every later call says so at once; dropping the pipeline never waits for a rank that is stuck.
+//! of a rank every later call says so at once; dropping the pipeline never waits for a rank that is stuck, and ends the
+//! waits of other processes for this one.
 //!
 //! What it does stands beside what it takes: `setup` builds it, `calls` trains, evaluates and reads, `checkpoint` saves
 //! and loads, `choose` measures.
@@ -15,6 +16,7 @@ use crate::train::plans::Plans;
 use crate::train::progress::{Progress, Training};
 use crate::train::shared::SharedReport;
 use crate::train::stages::Stages;
+use std::fmt::Display;
 use std::sync::Arc;
 
 /// A pipeline of ranks on threads of this process ([`Builder::build`](crate::Builder::build)), or of one rank in each of several processes
@@ -93,6 +95,15 @@ impl Pipeline {
     /// If the schedule cannot be built for that many.
     pub fn plan(&mut self, microbatches: usize) -> Result<Arc<CheckedPlan>, BuildError> {
         self.plans.training(microbatches)
+    }
+
+    /// Leaves a job of several processes because of an error outside of the pipeline, of a data loader, say: the calls of all
+    /// other processes end at once with an error that has this rank and `reason`.
+    ///
+    /// A pipeline that is dropped without a word leaves too: the others get an error as soon as they wait for this rank. If a
+    /// panic drops it, they learn that.
+    pub fn leave(self, reason: impl Display) {
+        self.ranks.leave(&format!("it left the job: {reason}"));
     }
 
     /// How far training has come.

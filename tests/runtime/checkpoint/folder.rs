@@ -35,6 +35,10 @@ fn what_a_killed_process_left_half_written_is_no_checkpoint_and_goes_with_the_ne
     std::fs::create_dir_all(folder.join("step-00000009.partial")).unwrap();
     std::fs::write(folder.join("step-00000009.partial/stage-000.safetensors"), "half").unwrap();
     std::fs::write(folder.join("LATEST.partial"), "step-0").unwrap();
+    // Files of the user's end alike, and stay.
+    for foreign in ["corpus.partial", "step-final.partial", "step-9.partial"] {
+        std::fs::write(folder.join(foreign), "a download").unwrap();
+    }
     assert!(names(&checkpoints).is_empty());
     pipeline.save(&checkpoints, &()).unwrap();
     let mut left: Vec<String> = std::fs::read_dir(&*folder)
@@ -42,7 +46,7 @@ fn what_a_killed_process_left_half_written_is_no_checkpoint_and_goes_with_the_ne
         .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
         .collect();
     left.sort();
-    assert_eq!(left, ["LATEST", "step-00000000"]);
+    assert_eq!(left, ["LATEST", "corpus.partial", "step-00000000", "step-9.partial", "step-final.partial"]);
 }
 
 #[test]

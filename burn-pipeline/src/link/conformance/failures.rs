@@ -1,6 +1,6 @@
 //! Cases of what goes wrong: it is named, and nobody waits beyond a deadline.
 
-use super::material::{TIMEOUT, barrier, deadline, header, message, numbers, others};
+use super::material::{TIMEOUT, assert_same, barrier, deadline, header, message, numbers, others};
 use crate::link::{Activity, Link, LinkError};
 use crate::plan::{Op, Task};
 use crate::stage::{Boundary, Payload};
@@ -51,6 +51,27 @@ pub(super) fn names_the_missing(link: &mut dyn Link) {
     }
     let error = link.all_gather(vec![1], Instant::now() + Duration::from_secs(1)).unwrap_err();
     assert!(matches!(&error, LinkError::Deadline { peer, .. } if *peer == last), "{error}");
+}
+
+pub(super) fn notices_who_leaves(link: &mut dyn Link) {
+    let (me, last) = (link.rank(), link.ranks() - 1);
+    barrier(link);
+    if me == last {
+        for to in others(link) {
+            link.send(to, message(0, numbers(me, to, 0, 1 << 16).into_payload()), deadline()).unwrap();
+        }
+        // Its end is dropped when it returns.
+        return;
+    }
+    let began = Instant::now();
+    // What it sent before still arrives.
+    assert_same(&link.receive(last, header(0), deadline()).unwrap(), &numbers(last, me, 0, 1 << 16).into_payload());
+    let error = link.receive(last, header(1), deadline()).unwrap_err();
+    assert_eq!(error, LinkError::Left { rank: me, peer: last, what: header(1).to_string() });
+    assert_eq!(link.probe(&[last], deadline()).unwrap(), None);
+    // The others go on with each other. Those that are done leave as well.
+    assert!(matches!(link.all_gather(Vec::new(), deadline()), Err(LinkError::Left { .. })));
+    assert!(began.elapsed() < TIMEOUT / 4, "it was noticed after {:?}", began.elapsed());
 }
 
 pub(super) fn wakes_everybody(link: &mut dyn Link) {

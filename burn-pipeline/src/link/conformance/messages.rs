@@ -46,6 +46,18 @@ pub(super) fn tells_what_has_come(link: &mut dyn Link) {
     barrier(link);
 }
 
+pub(super) fn sends_to_itself(link: &mut dyn Link) {
+    let me = link.rank();
+    for microbatch in 0..2 {
+        link.send(me, message(microbatch, numbers(me, me, microbatch, 5).into_payload()), deadline()).unwrap();
+    }
+    for microbatch in 0..2 {
+        let payload = link.receive(me, header(microbatch), deadline()).unwrap();
+        assert_same(&payload, &numbers(me, me, microbatch, 5).into_payload());
+    }
+    barrier(link);
+}
+
 pub(super) fn carries_every_kind(link: &mut dyn Link) {
     for to in others(link) {
         link.send(to, message(0, mixed_payload()), deadline()).unwrap();

@@ -2,7 +2,8 @@
 //!
 //! A transport that passes [`CASES`] with two, three and five ranks keeps the contract of [`Link`]: messages arrive in
 //! order and bit for bit, whatever their shapes; gathers and groups give every rank the same; every wait ends at its
-//! deadline with an error that names the rank it waited for; a failure wakes every rank.
+//! deadline with an error that names the rank it waited for; a failure wakes every rank; a rank that drops its link ends the
+//! waits for it.
 //!
 //! 1. All ranks run the same case at once, each with its own end of one fresh link. A case that fails panics, as a
 //!    test does.
@@ -46,6 +47,7 @@ pub const CASES: &[Case] = &[
     ("expected and unexpected messages arrive alike", messages::expects),
     ("sends do not wait for receives", messages::sends_ahead),
     ("a probe names the next message and leaves it there", messages::tells_what_has_come),
+    ("a rank sends to itself", messages::sends_to_itself),
     ("messages travel while ranks compute", messages::overlaps),
     ("a gather gives every rank's value to every rank", gathers::gathers),
     ("a gather carries bytes", gathers::gathers_bytes),
@@ -55,6 +57,7 @@ pub const CASES: &[Case] = &[
     ("ranks that do not exist are refused", failures::refuses_unknown_ranks),
     ("a wait ends at its deadline and says what the peer is doing", failures::keeps_deadlines),
     ("a gather names the rank that is missing", failures::names_the_missing),
+    ("a rank that leaves ends the waits for it at once", failures::notices_who_leaves),
     ("a failure wakes every rank", failures::wakes_everybody),
 ];
 

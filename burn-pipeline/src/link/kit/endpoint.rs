@@ -1,14 +1,16 @@
 //! A link that is made of a mailbox and a way to send envelopes.
 //!
-//! Guarantees: a send does not wait for its receiver; every wait ends at its deadline, and asks all ranks what they are
-//! doing before it does; a failure is sent to all other ranks, once.
+//! Guarantees: a send does not wait for its receiver; a rank may send to itself; every wait ends at its deadline, and asks
+//! all ranks what they are doing before it does; a failure is sent to all other ranks, once. A link that is dropped is
+//! closed for all other ranks, and one that is dropped by a panic has failed.
 
 use super::envelope::Envelope;
+use super::frame::Frame;
 use super::mailbox::{Contents, Mailbox};
 use super::packed::Packed;
 use super::waiting::Awaited;
 use crate::link::activity::Activity;
-use crate::link::error::{Failure, LinkError};
+use crate::link::error::{Failure, LinkError, PANICKED};
 use crate::link::header::{Header, Message};
 use crate::link::link_trait::Link;
 use crate::link::monitor::Monitor;
@@ -19,7 +21,10 @@ use burn::tensor::{Bytes, Device};
 use std::convert::Infallible;
 use std::fmt::Debug;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// How long messages that travel beside the envelopes may take after their sender has closed the link.
+const LATE: Duration = Duration::from_secs(2);
 
 /// The other ranks of a link: what a transport implements, and [`Endpoint`] makes a link of.
 pub trait Peers: Debug + Send + Sync + 'static {
@@ -107,6 +112,11 @@ impl<P: Peers> Endpoint<P> {
     pub fn send_packed(&self, to: usize, packed: Packed) -> Result<(), LinkError> {
         let to = self.mailbox().known(to)?;
         self.mailbox().fail_if_failed()?;
+        if to == self.mailbox().rank {
+            let frame = Frame::read(&packed.frame).map_err(|source| self.wire(to, source))?;
+            self.mailbox().deliver(None, to, (frame, packed.bodies));
+            return Ok(());
+        }
         self.peers.send(to, Envelope::Message(packed.frame), packed.bodies)
     }
 
@@ -125,7 +135,8 @@ impl<P: Peers> Endpoint<P> {
         self.mailbox().receive(group, from, header, &self.device, deadline, &ask)
     }
 
-    /// Waits until `take` gives what was received from a rank; `what` names it in the error.
+    /// Waits until `take` gives what was received from a rank; `what` names it in the error. When the rank has closed the
+    /// link, what it sent before has two seconds to arrive.
     ///
     /// # Errors
     /// With the first failure, or if the deadline passes.
@@ -137,7 +148,7 @@ impl<P: Peers> Endpoint<P> {
         take: impl FnMut(&mut Contents) -> Option<T>,
     ) -> Result<T, LinkError> {
         let ask = |question| self.peers.send_all(&Envelope::Ask { question });
-        self.mailbox().wait(deadline, &Awaited { peer: &|_| from, what, ask: &ask }, take)
+        self.mailbox().wait(deadline, &Awaited { peer: &|_| from, what, ask: &ask, late: LATE }, take)
     }
 }
 
@@ -200,6 +211,9 @@ impl<P: Peers> Link for Endpoint<P> {
 
 impl<P: Peers> Drop for Endpoint<P> {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.abort(PANICKED.to_owned());
+        }
         self.peers.close();
     }
 }

@@ -10,6 +10,9 @@ use crate::link::wire_error::WireError;
 use crate::stage::{AnyTensor, Payload, PayloadPart};
 use burn::tensor::{Bytes, Device, TensorData};
 
+/// Messages below this size find memory, or nothing does.
+const LARGE: usize = 1 << 24;
+
 /// A message that is ready to be sent.
 #[derive(Debug)]
 pub struct Packed {
@@ -44,7 +47,18 @@ impl Packed {
 
 impl Frame {
     /// Memory for each tensor, in order: zeroed, of the right length and alignment.
-    pub fn buffers(&self) -> Vec<Bytes> {
+    ///
+    /// # Errors
+    /// [`WireError::NoMemory`] if the frame announces more than this machine can allocate.
+    pub fn buffers(&self) -> Result<Vec<Bytes>, WireError> {
+        let bytes = self.lengths().try_fold(0usize, usize::checked_add);
+        // The memory is not touched here. Allocating zeroes would end the process where there is no such memory.
+        let fits = bytes.is_some_and(|bytes| bytes < LARGE || Vec::<u8>::new().try_reserve_exact(bytes).is_ok());
+        if !fits {
+            return Err(WireError::NoMemory {
+                bytes: self.lengths().fold(0, |sum: u64, bytes| sum.saturating_add(bytes as u64)),
+            });
+        }
         let sizes = self.tensors().map(|(dtype, _)| dtype.size());
         let buffer = |(size, bytes)| match size {
             2 => Bytes::from_elems(vec![0u16; bytes / 2]),
@@ -52,7 +66,7 @@ impl Frame {
             8 => Bytes::from_elems(vec![0u64; bytes / 8]),
             _ => Bytes::from_elems(vec![0u8; bytes]),
         };
-        sizes.zip(self.lengths()).map(buffer).collect()
+        Ok(sizes.zip(self.lengths()).map(buffer).collect())
     }
 
     /// The message, with its tensors on `device`.

@@ -1,6 +1,7 @@
 //! Waiting at a mailbox.
 //!
-//! Guarantees: a wait ends at its deadline, or at once when a failure is known. Before it gives up, every rank was asked
+//! Guarantees: a wait ends at its deadline, or at once when a failure is known or the rank that is waited for has closed
+//! the link. Before it gives up, every rank was asked
 //! what it is doing, so that the error distinguishes a rank that is busy from one that is gone.
 //!
 //! 1. A wait that has used half of its time asks all ranks, once.
@@ -14,7 +15,7 @@ use crate::stage::Payload;
 use burn::tensor::Device;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// What is said of a rank that has not answered.
 const GONE: &str = "does not answer (killed, stopped, or its machine is lost)";
@@ -27,13 +28,16 @@ pub(crate) struct Awaited<'a> {
     pub(super) what: &'a dyn Fn() -> String,
     /// Sends a question with this number to all other ranks.
     pub(super) ask: &'a dyn Fn(u64),
+    /// How long what a rank has sent may still be on its way when it has closed the link: no time, unless messages travel
+    /// beside the envelopes.
+    pub(super) late: Duration,
 }
 
 impl Mailbox {
     /// Waits until `take` gives something.
     ///
     /// # Errors
-    /// With the first failure, or if the deadline passes.
+    /// With the first failure; if the rank that is waited for has left, or the deadline passes.
     pub(super) fn wait<T>(
         &self,
         deadline: Instant,
@@ -42,7 +46,7 @@ impl Mailbox {
     ) -> Result<T, LinkError> {
         let since = Instant::now();
         let ask_at = since + deadline.saturating_duration_since(since) / 2;
-        let mut asked = false;
+        let (mut asked, mut left_at) = (false, None);
         let mut contents = self.contents();
         self.waiting.store(true, Ordering::Relaxed);
         let result = loop {
@@ -53,6 +57,10 @@ impl Mailbox {
                 break Err(error);
             }
             let now = Instant::now();
+            let peer = (awaited.peer)(&contents);
+            if contents.closed.get(peer) == Some(&true) && now >= *left_at.get_or_insert(now) + awaited.late {
+                break Err(LinkError::Left { rank: self.rank, peer, what: (awaited.what)() });
+            }
             if now >= deadline {
                 break Err(self.deadline_passed(&contents, awaited, since, asked));
             }
@@ -63,6 +71,7 @@ impl Mailbox {
                 (awaited.ask)(contents.question);
             }
             let until = if asked { deadline } else { ask_at };
+            let until = left_at.map_or(until, |left_at| until.min(left_at + awaited.late));
             let left = until.saturating_duration_since(now);
             contents = self.changed.wait_timeout(contents, left).unwrap_or_else(PoisonError::into_inner).0;
         };
@@ -70,7 +79,8 @@ impl Mailbox {
         result
     }
 
-    /// Waits until the next message of one of these ranks is here; `None` when the deadline passes.
+    /// Waits until the next message of one of these ranks is here; `None` when the deadline passes, or at once when one of
+    /// them has left.
     ///
     /// # Errors
     /// With the first failure.
@@ -83,7 +93,7 @@ impl Mailbox {
             }
             contents.refuse_failed()?;
             let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            if left.is_zero() || from.iter().any(|&rank| contents.closed.get(rank) == Some(&true)) {
                 return Ok(None);
             }
             self.waiting.store(true, Ordering::Relaxed);
@@ -95,7 +105,7 @@ impl Mailbox {
     /// Waits for the next message from a rank, within a group or not; its tensors are put on `device`.
     ///
     /// # Errors
-    /// With the first failure; if the deadline passes, or the message has another header or cannot be read.
+    /// With the first failure; if the rank has left, the deadline passes, or the message has another header or cannot be read.
     pub fn receive(
         &self,
         group: Option<usize>,
@@ -106,7 +116,7 @@ impl Mailbox {
         ask: &dyn Fn(u64),
     ) -> Result<Payload, LinkError> {
         let from = self.known(from)?;
-        let awaited = Awaited { peer: &|_| from, what: &|| header.to_string(), ask };
+        let awaited = Awaited { peer: &|_| from, what: &|| header.to_string(), ask, late: Duration::ZERO };
         let (frame, bodies): Delivery = self.wait(deadline, &awaited, |contents| contents.take(group, from))?;
         self.check_order(from, header, frame.header())?;
         let message = frame.message(bodies, device);
@@ -128,7 +138,7 @@ impl Mailbox {
     /// Waits for the bytes of all ranks in a gather; this rank's are `own`. They were sent to all other ranks before.
     ///
     /// # Errors
-    /// With the first failure, or if the deadline passes.
+    /// With the first failure; if a rank has left without its part, or the deadline passes.
     pub fn gather(
         &self,
         round: u64,
@@ -137,11 +147,14 @@ impl Mailbox {
         ask: &dyn Fn(u64),
     ) -> Result<Vec<Vec<u8>>, LinkError> {
         self.contents().put_gather(round, self.rank, own);
+        // A rank that has left before one that may still come.
         let missing = |contents: &Contents| {
-            let rows = contents.gathers.get(&round);
-            rows.and_then(|rows| rows.iter().position(Option::is_none)).unwrap_or(self.rank)
+            let Some(rows) = contents.gathers.get(&round) else { return self.rank };
+            let missing = || (0..rows.len()).filter(|&rank| rows[rank].is_none());
+            missing().find(|&rank| contents.closed[rank]).or(missing().next()).unwrap_or(self.rank)
         };
-        let awaited = Awaited { peer: &missing, what: &|| "its part of a gather".to_owned(), ask };
+        let what = || "its part of a gather".to_owned();
+        let awaited = Awaited { peer: &missing, what: &what, ask, late: Duration::ZERO };
         self.wait(deadline, &awaited, |contents| {
             let complete = contents.gathers.get(&round)?.iter().all(Option::is_some);
             let rows = if complete { contents.gathers.remove(&round) } else { None };
@@ -176,7 +189,6 @@ mod tests {
     use super::*;
     use std::sync::atomic::AtomicBool;
     use std::sync::mpsc::channel;
-    use std::time::Duration;
 
     #[test]
     fn what_arrives_while_a_thread_looks_still_wakes_it() {
@@ -190,7 +202,7 @@ mod tests {
                 mailbox.wake();
             });
             let ask = |_| panic!("it slept through half of its time");
-            let awaited = Awaited { peer: &|_| 1, what: &|| "a transfer".to_owned(), ask: &ask };
+            let awaited = Awaited { peer: &|_| 1, what: &|| "a transfer".to_owned(), ask: &ask, late: Duration::ZERO };
             let mut first = true;
             let take = |_: &mut Contents| {
                 if std::mem::take(&mut first) {

@@ -11,7 +11,10 @@ fn each_launcher_is_known_by_its_variables() {
     for launcher in Launcher::ALL {
         let [rank, ranks, local] = launcher.variables();
         let found = launch(&[(rank, "5"), (ranks, "8"), (local, "2"), ("SLURM_STEP_ID", "0")]).unwrap().unwrap();
-        assert_eq!(found, Launch { launcher, rank: 5, ranks: 8, local_rank: 2, master: None });
+        assert_eq!(
+            found,
+            Launch { launcher, rank: 5, ranks: 8, local_rank: 2, master: None, admission: Admission::ThisMachine }
+        );
     }
     assert_eq!(launch(&[("HOME", "/root")]), Ok(None));
 }
@@ -71,7 +74,10 @@ fn the_port_of_torchruns_own_store_is_left_alone() {
     let store = [&base[..], &[("TORCHELASTIC_USE_AGENT_STORE", "True")]].concat();
     assert_eq!(master(&store), Some(("node7".to_owned(), 29501)));
     let rendezvous = launch(&base).unwrap().unwrap().rendezvous().unwrap();
-    assert_eq!(rendezvous, Rendezvous { rank: 0, ranks: 2, address: ("node7".to_owned(), 29500) });
+    assert_eq!(
+        rendezvous,
+        Rendezvous { rank: 0, ranks: 2, address: ("node7".to_owned(), 29500), admission: Admission::ThisMachine }
+    );
     let odd = [&base[..3], &[("MASTER_PORT", "70000")]].concat();
     assert_eq!(launch(&odd), Err(LaunchError::Port { port: 70000 }));
 }
@@ -126,4 +132,22 @@ fn variables_that_make_no_sense_are_named() {
     assert!(said(&[("RANK", "first"), ("WORLD_SIZE", "2")]).contains("RANK=first is not a number"));
     assert_eq!(said(&[("RANK", "1")]), "RANK is set, but WORLD_SIZE is not");
     assert_eq!(said(&[("RANK", "2"), ("WORLD_SIZE", "2")]), "rank 2 is not one of 2 rank(s), counted from 0");
+}
+
+#[test]
+fn the_secret_is_the_users_or_the_launchers_and_is_never_shown() {
+    let admission = |variables: &[(&str, &str)]| launch(variables).unwrap().unwrap().admission;
+    let secret = |text: &str| Admission::Secret(Secret::new(text));
+    let mpirun = [
+        ("OMPI_COMM_WORLD_RANK", "0"),
+        ("OMPI_COMM_WORLD_SIZE", "1"),
+        ("OMPI_MCA_orte_precondition_transports", "7c5f-5c29"),
+    ];
+    assert_eq!(admission(&mpirun), secret("7c5f-5c29"));
+    assert_eq!(admission(&[&mpirun[..], &[("BURN_PIPELINE_SECRET", "mine")]].concat()), secret("mine"));
+    // Another launcher's variables may be inherited from the shell that it started.
+    let torchrun = [("RANK", "0"), ("WORLD_SIZE", "1"), mpirun[2]];
+    assert_eq!(admission(&torchrun), Admission::ThisMachine);
+    assert_eq!(admission(&[&torchrun[..], &[("BURN_PIPELINE_SECRET", " ")]].concat()), Admission::ThisMachine);
+    assert_eq!(format!("{:?}", secret("mine")), "Secret(Secret(..))");
 }

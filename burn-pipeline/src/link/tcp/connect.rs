@@ -1,30 +1,35 @@
 //! How processes find each other, and connect every two of them.
 //!
-//! Guarantees: everything ends at the deadline, with the ranks that are missing. A process of a job of another size, or
-//! with a rank that is taken, is refused and gets the reason; connections of anything else are ignored.
+//! Guarantees: everything ends at the deadline, with the ranks that are missing. Only a process that proves the job's
+//! secret is heard ([`Key`]). One that knows it and is of a job of another size, or has a rank that is taken, gets the
+//! reason. Neither such a process nor any other connection ends or delays the others' job; each is logged.
 //!
 //! 1. Rank 0 listens at the rendezvous address. The others try to connect until it is there, and send their rank, the
 //!    number of ranks that they expect, and the port at which they listen themselves ([`Hello`]).
-//! 2. When all are there, rank 0 sends each the addresses of all, and a random identifier of the job ([`Welcome`]).
+//! 2. When all are there, rank 0 sends each the addresses of all, and random bytes for the job ([`Welcome`]). Later
+//!    connections prove these too, so that jobs with the same secret stay apart.
 //! 3. Each rank connects to the ranks below it ([`Introduction`]) and accepts the connections of those above. The
 //!    connection to rank 0 stays.
 //!
-//! Ranks that have a link already exchange their addresses over it instead ([`connect_over`]).
+//! Ranks that have a link already exchange their addresses and the random bytes over it instead ([`connect_over`]).
 
+use super::acceptor::{Acceptor, INTRODUCTION_TIMEOUT};
+use super::address::{for_rank, host_name, listen_anywhere, listen_at, listen_beside, own_hosts, resolve};
 use super::error::TcpError;
 use super::handshake::{Address, Hello, Introduction, Welcome, read, write};
+use super::key::{Key, Nonce, nonce};
+use crate::link::admission::Admission;
 use crate::link::gather::gather;
 use crate::link::link_trait::Link;
 use crate::link::rendezvous::Rendezvous;
-use std::hash::{BuildHasher, Hasher, RandomState};
-use std::io::ErrorKind;
-use std::net::{TcpListener, TcpStream, ToSocketAddrs};
+use std::io::{Error, ErrorKind};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-/// Between two looks at a listener, or two attempts to connect.
+/// Between two attempts to connect.
 const PAUSE: Duration = Duration::from_millis(10);
-/// The longest that one attempt to connect, or an introduction, may take.
-const INTRODUCTION_TIMEOUT: Duration = Duration::from_secs(2);
+/// The same after the other end has not proved the secret.
+const LONG_PAUSE: Duration = Duration::from_millis(500);
 /// How much longer than rank 0 the others wait, so that they receive from it which ranks are missing.
 const GRACE: Duration = Duration::from_secs(2);
 
@@ -34,190 +39,235 @@ pub type Connections = Vec<Option<TcpStream>>;
 /// Connects the ranks that find each other at rank 0's address.
 ///
 /// # Errors
-/// If ranks are missing at the deadline, or a process is not one of them.
+/// If ranks are missing at the deadline, rank 0 refuses this process, or there is no secret and the address is not of
+/// this machine.
 pub fn connect_at(rendezvous: &Rendezvous, timeout: Duration) -> Result<Connections, TcpError> {
     let Rendezvous { rank, ranks, .. } = *rendezvous;
     let deadline = Instant::now() + timeout;
-    match rank {
+    let connections = match rank {
         _ if rank >= ranks => Err(TcpError::OutOfRange { rank, ranks }),
         0 if ranks == 1 => Ok(vec![None]),
         0 => host(rendezvous, deadline),
         _ => join(rendezvous, deadline + GRACE),
-    }
+    };
+    settle(connections?)
+}
+
+/// A rank that has joined: its connection, where it came from, and the port at which it listens.
+struct Joined {
+    stream: TcpStream,
+    from: IpAddr,
+    port: u16,
 }
 
 /// Rank 0: accepts all others, then sends each the addresses of all.
 fn host(rendezvous: &Rendezvous, deadline: Instant) -> Result<Connections, TcpError> {
-    let (ranks, port) = (rendezvous.ranks, rendezvous.address.1);
-    let listener =
-        TcpListener::bind(("0.0.0.0", port)).map_err(|error| TcpError::Port { port, error: error.kind() })?;
-    let mut joined: Vec<Option<(TcpStream, Address)>> = (0..ranks).map(|_| None).collect();
+    let Rendezvous { ranks, ref address, ref admission, .. } = *rendezvous;
+    let listeners = listen_at(address, admission)?;
+    let mut acceptor = Acceptor::<Hello>::start(listeners, Key::of(admission)).map_err(thread)?;
+    let mut joined: Vec<Option<Joined>> = (0..ranks).map(|_| None).collect();
     while joined.iter().skip(1).any(Option::is_none) {
-        let Some(mut stream) = accept(&listener, deadline)? else {
+        let Some((mut stream, from, hello)) = acceptor.next(deadline) else {
             let missing = (1..ranks).filter(|&rank| joined[rank].is_none()).collect();
-            let error = TcpError::Missing { missing, at: rendezvous.address.clone() };
-            refuse(joined.iter_mut().flatten().map(|(stream, _)| stream), &error);
+            let error = TcpError::Missing { missing, at: address.clone(), ignored: acceptor.last_ignored() };
+            for Joined { stream, .. } in joined.iter_mut().flatten() {
+                // A process that is gone needs no reason.
+                let _ = write(stream, &Welcome::Err(error.to_string()));
+            }
             return Err(error);
         };
-        let Ok(hello) = read::<Hello>(&mut stream, INTRODUCTION_TIMEOUT) else { continue };
-        let Hello { rank, ranks: theirs, port } = hello;
-        let reason = match joined.get(rank) {
-            _ if theirs != ranks => format!("it expects {theirs} rank(s), and rank 0 expects {ranks}"),
-            None => format!("there is no place for a rank {rank} beside rank 0"),
-            Some(_) if rank == 0 => "there is no place for a rank 0 beside rank 0".to_owned(),
-            Some(Some(_)) => "another process with that rank was here first".to_owned(),
-            Some(None) => {
-                let host = stream.peer_addr().map_err(broken(rank))?.ip().to_string();
-                joined[rank] = Some((stream, (host, port)));
-                continue;
+        match refusal(&hello, &joined) {
+            None => joined[hello.rank] = Some(Joined { stream, from: from.ip(), port: hello.port }),
+            Some(reason) => {
+                let error = TcpError::Stranger { rank: hello.rank, reason }.to_string();
+                acceptor.ignore(from, &error);
+                let _ = write(&mut stream, &Welcome::Err(error));
             }
-        };
-        let error = TcpError::Stranger { rank, reason };
-        refuse(std::iter::once(&mut stream).chain(joined.iter_mut().flatten().map(|(stream, _)| stream)), &error);
-        return Err(error);
+        }
     }
-    let (streams, addresses): (Vec<_>, Vec<_>) = joined.into_iter().skip(1).flatten().unzip();
-    let welcome: Welcome = Ok((new_job(), addresses));
+    let joined: Vec<Joined> = joined.into_iter().flatten().collect();
+    let job = nonce().map_err(broken(0))?;
+    let mut tables = Vec::new();
+    for (rank, receiver) in (1..).zip(&joined) {
+        let reached = receiver.stream.local_addr().map_err(broken(rank))?.ip();
+        let address = |rank: &Joined| (for_rank(rank.from, reached).to_string(), rank.port);
+        tables.push(joined.iter().map(address).collect::<Vec<Address>>());
+    }
     let mut connections = vec![None];
-    for (rank, mut stream) in (1..).zip(streams) {
-        write(&mut stream, &welcome).map_err(broken(rank))?;
-        connections.push(Some(stream));
+    for (rank, (mut member, table)) in (1..).zip(joined.into_iter().zip(tables)) {
+        write(&mut member.stream, &Welcome::Ok((job, table))).map_err(broken(rank))?;
+        connections.push(Some(member.stream));
     }
     Ok(connections)
 }
 
-/// Sends the reason to processes that are refused.
-fn refuse<'a>(streams: impl Iterator<Item = &'a mut TcpStream>, error: &TcpError) {
-    let refusal: Welcome = Err(error.to_string());
-    for stream in streams {
-        // A process that is gone needs no reason.
-        let _ = write(stream, &refusal);
+/// Why a process that knows the secret cannot join, if so.
+fn refusal(hello: &Hello, joined: &[Option<Joined>]) -> Option<String> {
+    let (rank, theirs, ranks) = (hello.rank, hello.ranks, joined.len());
+    match joined.get(rank) {
+        _ if theirs != ranks => Some(format!("it expects {theirs} rank(s), and rank 0 expects {ranks}")),
+        None => Some(format!("there is no place for a rank {rank} among {ranks}")),
+        Some(_) if rank == 0 => Some("there is no place for a rank 0 beside rank 0".to_owned()),
+        // A process that has ended meanwhile makes room for the one that was started in its place.
+        Some(Some(first)) if !is_gone(&first.stream) => {
+            Some("another process with that rank was here first".to_owned())
+        }
+        Some(_) => None,
     }
+}
+
+/// Whether the other end of a connection, on which nothing is to come yet, has closed it.
+fn is_gone(stream: &TcpStream) -> bool {
+    let looked = stream.set_nonblocking(true).and_then(|()| stream.peek(&mut [0]));
+    // If this fails, so does the next use of the connection.
+    let _ = stream.set_nonblocking(false);
+    !matches!(looked, Err(error) if error.kind() == ErrorKind::WouldBlock)
 }
 
 /// All ranks but rank 0.
 fn join(rendezvous: &Rendezvous, deadline: Instant) -> Result<Connections, TcpError> {
-    let Rendezvous { rank, ranks, ref address } = *rendezvous;
-    let (listener, port) = listen(rank)?;
-    let mut stream = connect(0, address, deadline)?;
+    let Rendezvous { rank, ranks, ref address, ref admission } = *rendezvous;
+    let key = Key::of(admission);
+    let mut stream = connect(0, std::slice::from_ref(address), &key, admission, deadline)?;
+    let (listener, port) = listen_beside(&stream, &address.0, admission).map_err(broken(rank))?;
     write(&mut stream, &Hello { rank, ranks, port }).map_err(broken(0))?;
-    let left = deadline.saturating_duration_since(Instant::now()).max(PAUSE);
-    let welcome: Welcome = read(&mut stream, left).map_err(broken(0))?;
+    let welcome: Welcome = read(&stream, deadline).map_err(broken(0))?;
     let (job, addresses) = welcome.map_err(TcpError::Refused)?;
+    let addresses: Vec<Vec<Address>> = addresses.into_iter().map(|address| vec![address]).collect();
     // The addresses begin with rank 1's: the connection to rank 0 is there.
-    let mut connections = connect_all(rank, 1, &listener, &addresses, job, deadline)?;
+    let all = All { rank, first: 1, addresses: &addresses, key: key.of_job(&job), admission };
+    let mut connections = all.connect(listener, deadline)?;
     connections.insert(0, Some(stream));
     Ok(connections)
 }
 
-/// Connects the ranks of a link, over which they exchange the addresses at which they listen. All ranks must call it.
+/// Connects the ranks of a link, over which they exchange the addresses at which they listen, and the bytes that the
+/// connections prove. All ranks must call it.
 ///
 /// # Errors
 /// As [`connect_at`], and if the link fails.
 pub fn connect_over(link: &mut dyn Link, timeout: Duration) -> Result<Connections, TcpError> {
     let deadline = Instant::now() + timeout;
     let rank = link.rank();
-    let (listener, port) = listen(rank)?;
-    let own_host = host_name();
-    let rows = gather(link, &(new_job(), own_host.clone(), port), deadline);
-    let rows: Vec<(u64, String, u16)> = rows.map_err(|error| TcpError::Link(error.to_string()))?;
-    // All use rank 0's identifier.
+    let (listener, port) = listen_anywhere().map_err(broken(rank))?;
+    let own = (nonce().map_err(broken(rank))?, host_name(), own_hosts(), port);
+    let rows = gather(link, &own, deadline);
+    let rows: Vec<(Nonce, String, Vec<String>, u16)> = rows.map_err(|error| TcpError::Link(error.to_string()))?;
+    // All use rank 0's bytes.
     let Some(&(job, ..)) = rows.first() else { return Ok(Vec::new()) };
-    // A machine may not be able to resolve its own name.
-    let host = |host: String| if host == own_host { "127.0.0.1".to_owned() } else { host };
-    let addresses: Vec<Address> = rows.into_iter().map(|(_, theirs, port)| (host(theirs), port)).collect();
-    connect_all(rank, 0, &listener, &addresses, job, deadline)
+    // A machine may not be reachable under its own addresses from within.
+    let local = |theirs: &String| (*theirs == own.1).then(|| "127.0.0.1".to_owned());
+    let hosts = rows.into_iter().map(|(_, name, hosts, port)| {
+        local(&name).into_iter().chain(hosts).map(|host| (host, port)).collect::<Vec<Address>>()
+    });
+    let addresses: Vec<Vec<Address>> = hosts.collect();
+    let admission = &Admission::Anyone;
+    let all = All { rank, first: 0, addresses: &addresses, key: Key::of(admission).of_job(&job), admission };
+    settle(all.connect(listener, deadline)?)
 }
 
-/// Connects to the ranks `first..rank` and accepts the connections of those above. Both `addresses` and what it gives begin
-/// with rank `first`.
-fn connect_all(
+/// The ranks from `first` on, which all know each other's addresses.
+struct All<'a> {
     rank: usize,
     first: usize,
-    listener: &TcpListener,
-    addresses: &[Address],
-    job: u64,
-    deadline: Instant,
-) -> Result<Connections, TcpError> {
-    let mut connections: Connections = addresses.iter().map(|_| None).collect();
-    for (peer, address) in (first..rank).zip(addresses) {
-        let mut stream = connect(peer, address, deadline)?;
-        write(&mut stream, &Introduction { job, rank }).map_err(broken(peer))?;
-        connections[peer - first] = Some(stream);
-    }
-    let above = rank + 1 - first;
-    while connections.iter().skip(above).any(Option::is_none) {
-        let Some(mut stream) = accept(listener, deadline)? else {
-            let missing = (above..connections.len()).filter(|&place| connections[place].is_none());
-            let at = (host_name(), listener.local_addr().map_or(0, |address| address.port()));
-            return Err(TcpError::Missing { missing: missing.map(|place| place + first).collect(), at });
-        };
-        let Ok(theirs) = read::<Introduction>(&mut stream, INTRODUCTION_TIMEOUT) else { continue };
-        let peer = theirs.rank;
-        if theirs.job == job && peer > rank && peer - first < connections.len() {
+    addresses: &'a [Vec<Address>],
+    key: Key,
+    admission: &'a Admission,
+}
+
+impl All<'_> {
+    /// Connects to the ranks `first..rank` and accepts the connections of those above. What it gives begins with rank
+    /// `first`.
+    fn connect(&self, listener: TcpListener, deadline: Instant) -> Result<Connections, TcpError> {
+        let Self { rank, first, addresses, ref key, admission } = *self;
+        let at = (host_name(), listener.local_addr().map_or(0, |address| address.port()));
+        let mut acceptor = Acceptor::<Introduction>::start(vec![listener], key.clone()).map_err(thread)?;
+        let mut connections: Connections = addresses.iter().map(|_| None).collect();
+        for (peer, addresses) in (first..rank).zip(addresses) {
+            let mut stream = connect(peer, addresses, key, admission, deadline)?;
+            write(&mut stream, &Introduction { rank }).map_err(broken(peer))?;
             connections[peer - first] = Some(stream);
         }
+        let above = rank + 1 - first;
+        while connections.iter().skip(above).any(Option::is_none) {
+            let Some((stream, from, Introduction { rank: peer })) = acceptor.next(deadline) else {
+                let missing = (above..connections.len()).filter(|&place| connections[place].is_none());
+                let missing = missing.map(|place| place + first).collect();
+                return Err(TcpError::Missing { missing, at, ignored: acceptor.last_ignored() });
+            };
+            match connections.get_mut(peer.wrapping_sub(first)).filter(|_| peer > rank) {
+                Some(place) => *place = Some(stream),
+                None => acceptor.ignore(from, &format!("it says that it is rank {peer}")),
+            }
+        }
+        Ok(connections)
+    }
+}
+
+/// A connection to a rank that may not listen yet, and that has proved the key.
+fn connect(
+    peer: usize,
+    at: &[Address],
+    key: &Key,
+    admission: &Admission,
+    deadline: Instant,
+) -> Result<TcpStream, TcpError> {
+    let unreachable = |error: ErrorKind| match at.first() {
+        Some(at) if error == ErrorKind::PermissionDenied => TcpError::Secret { rank: peer, at: at.clone() },
+        at => TcpError::Unreachable { rank: peer, at: at.cloned().unwrap_or_default(), error },
+    };
+    let mut last = ErrorKind::NotFound;
+    loop {
+        let mut places = Vec::new();
+        for address in at {
+            places.extend(resolve(address, admission)?);
+        }
+        for place in places {
+            match call(place, key, deadline) {
+                Ok(stream) => return Ok(stream),
+                Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+                    tracing::warn!(rank = peer, at = %place, "what listens there does not know the job's secret");
+                    last = error.kind();
+                }
+                // A wrong secret says more than what another address of the same rank gives.
+                Err(_) if last == ErrorKind::PermissionDenied => {}
+                Err(error) => last = error.kind(),
+            }
+        }
+        let pause = if last == ErrorKind::PermissionDenied { LONG_PAUSE } else { PAUSE };
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(unreachable(last));
+        }
+        std::thread::sleep(pause.min(left));
+    }
+}
+
+/// One attempt to connect.
+fn call(place: SocketAddr, key: &Key, deadline: Instant) -> Result<TcpStream, Error> {
+    // An attempt may begin at the deadline, so that there is one for every timeout.
+    let left = deadline.saturating_duration_since(Instant::now()).clamp(PAUSE, INTRODUCTION_TIMEOUT);
+    let mut stream = TcpStream::connect_timeout(&place, left)?;
+    stream.set_nodelay(true)?;
+    stream.set_write_timeout(Some(INTRODUCTION_TIMEOUT))?;
+    key.call(&mut stream, Instant::now() + left)?;
+    Ok(stream)
+}
+
+/// Ends the time limits of the handshake.
+fn settle(connections: Connections) -> Result<Connections, TcpError> {
+    for (rank, stream) in connections.iter().enumerate() {
+        let Some(stream) = stream else { continue };
+        let settled = stream.set_read_timeout(None).and_then(|()| stream.set_write_timeout(None));
+        settled.map_err(broken(rank))?;
     }
     Ok(connections)
 }
 
-/// A listener at a free port.
-fn listen(rank: usize) -> Result<(TcpListener, u16), TcpError> {
-    let listener = TcpListener::bind("0.0.0.0:0").map_err(broken(rank))?;
-    let port = listener.local_addr().map_err(broken(rank))?.port();
-    Ok((listener, port))
-}
-
-/// The next connection; `None` at the deadline.
-fn accept(listener: &TcpListener, deadline: Instant) -> Result<Option<TcpStream>, TcpError> {
-    listener.set_nonblocking(true).map_err(broken(0))?;
-    loop {
-        match listener.accept() {
-            Ok((stream, _)) => {
-                stream.set_nonblocking(false).map_err(broken(0))?;
-                return Ok(Some(stream));
-            }
-            Err(_) if Instant::now() >= deadline => return Ok(None),
-            // No connection, or one that is gone again.
-            Err(_) => std::thread::sleep(PAUSE),
-        }
-    }
-}
-
-/// A connection to a rank that may not listen yet.
-fn connect(peer: usize, address: &Address, deadline: Instant) -> Result<TcpStream, TcpError> {
-    let mut last = ErrorKind::TimedOut;
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(TcpError::Unreachable { rank: peer, at: address.clone(), error: last });
-        }
-        let found = (address.0.as_str(), address.1).to_socket_addrs();
-        let found = found.map_err(|error| error.kind()).map(|all| all.collect::<Vec<_>>()).unwrap_or_default();
-        if found.is_empty() {
-            last = ErrorKind::NotFound;
-        }
-        for address in found {
-            match TcpStream::connect_timeout(&address, left.min(INTRODUCTION_TIMEOUT)) {
-                Ok(stream) => return Ok(stream),
-                Err(error) => last = error.kind(),
-            }
-        }
-        std::thread::sleep(PAUSE);
-    }
-}
-
-fn broken(rank: usize) -> impl Fn(std::io::Error) -> TcpError {
+fn broken(rank: usize) -> impl Fn(Error) -> TcpError {
     move |error| TcpError::Broken { rank, error: error.kind() }
 }
 
-/// An identifier that no other job has, but by chance.
-fn new_job() -> u64 {
-    // The standard library seeds its hashers from the system's random numbers.
-    RandomState::new().build_hasher().finish()
-}
-
-/// This machine's name.
-fn host_name() -> String {
-    gethostname::gethostname().to_string_lossy().into_owned()
+fn thread(error: Error) -> TcpError {
+    TcpError::Thread(error.kind())
 }

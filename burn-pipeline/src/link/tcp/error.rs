@@ -14,20 +14,36 @@ pub enum TcpError {
         ranks: usize,
     },
     /// Rank 0 cannot listen.
-    #[error("rank 0 cannot listen at port {port} ({error}); set MASTER_PORT to a free one, the same for all ranks")]
-    Port {
-        /// The port.
-        port: u16,
+    #[error("rank 0 cannot listen at {}:{} ({error}); {}", at.0, at.1, advice(*error))]
+    Listen {
+        /// Host and port.
+        at: (String, u16),
         /// The error of the system.
         error: ErrorKind,
     },
+    /// Processes of other machines are to join, and nothing says which of them belong to the job.
+    #[error("{}:{} is no loopback address, and the job has no secret by which to know its ranks; set BURN_PIPELINE_SECRET to the same long random text for all of them (`openssl rand -hex 32`), or choose `Admission::Anyone` where you trust the whole network", at.0, at.1)]
+    NoSecret {
+        /// Rank 0's host and port.
+        at: (String, u16),
+    },
+    /// What listens where a rank should be does not know the job's secret.
+    #[error("what listens at {}:{} in place of rank {rank} does not know this rank's secret; set BURN_PIPELINE_SECRET to the same text for all ranks", at.0, at.1)]
+    Secret {
+        /// The rank.
+        rank: usize,
+        /// Where it should be.
+        at: (String, u16),
+    },
     /// Ranks are missing.
-    #[error("rank(s) {missing:?} did not connect to {}:{} in time; was every rank started, with the same MASTER_ADDR and MASTER_PORT?", at.0, at.1)]
+    #[error("rank(s) {missing:?} did not connect to {}:{} in time; was every rank started, with the same MASTER_ADDR, MASTER_PORT and BURN_PIPELINE_SECRET?{}", at.0, at.1, ignored.iter().map(|last| format!(" Last ignored: {last}")).collect::<String>())]
     Missing {
         /// The missing ranks.
         missing: Vec<usize>,
         /// Where they were expected.
         at: (String, u16),
+        /// The last connection that did not belong to the job, and why.
+        ignored: Option<String>,
     },
     /// A rank cannot be reached.
     #[error("rank {rank} cannot be reached at {}:{} ({error}); is it running, and is the port open to this machine?", at.0, at.1)]
@@ -39,7 +55,7 @@ pub enum TcpError {
         /// The last error of the system.
         error: ErrorKind,
     },
-    /// A process is not one of the ranks.
+    /// A process that knows the secret is not one of the ranks.
     #[error("a process that claims to be rank {rank} cannot join: {reason}")]
     Stranger {
         /// The rank that it claims to be.
@@ -66,4 +82,11 @@ pub enum TcpError {
     /// A thread cannot be started.
     #[error("a thread that serves the connections cannot be started ({0})")]
     Thread(ErrorKind),
+}
+
+fn advice(error: ErrorKind) -> &'static str {
+    match error {
+        ErrorKind::AddrInUse => "another process listens there: set MASTER_PORT to a free port, the same for all ranks",
+        _ => "set MASTER_ADDR to an address that rank 0's machine has, or to 0.0.0.0 on rank 0 alone",
+    }
 }

@@ -1,15 +1,17 @@
-//! What processes send each other until they are connected: values in postcard's encoding behind four bytes that
-//! recognise them, and their length.
+//! What processes send each other, once they have proved who they are, until they are connected: values in postcard's
+//! encoding behind their length.
+//!
+//! Guarantees: reading ends at its deadline, however slowly bytes come; no more than [`LONGEST`] bytes are taken.
 
+use super::key::Nonce;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::io::{Error, ErrorKind, Read, Write};
 use std::net::TcpStream;
-use std::time::Duration;
+use std::time::Instant;
 
-const MAGIC: [u8; 4] = *b"bplt";
-/// No value of a handshake is longer.
-const LONGEST: usize = 1 << 24;
+/// No value of a handshake is longer: the addresses of ten thousand ranks.
+const LONGEST: usize = 1 << 20;
 
 /// Host and port.
 pub(super) type Address = (String, u16);
@@ -23,33 +25,48 @@ pub(super) struct Hello {
     pub(super) port: u16,
 }
 
-/// What rank 0 sends back: the job's identifier and the addresses of all ranks from 1 on, or why it refuses.
-pub(super) type Welcome = Result<(u64, Vec<Address>), String>;
+/// What rank 0 sends back: the job's random bytes and the addresses of all ranks from 1 on, or why it refuses.
+pub(super) type Welcome = Result<(Nonce, Vec<Address>), String>;
 
 /// What a rank sends to one below it.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Introduction {
-    pub(super) job: u64,
     pub(super) rank: usize,
 }
 
 pub(super) fn write(stream: &mut TcpStream, value: &impl Serialize) -> Result<(), Error> {
     let body = postcard::to_stdvec(value).map_err(|error| Error::new(ErrorKind::InvalidData, error))?;
-    stream.write_all(&[&MAGIC[..], &(body.len() as u32).to_le_bytes(), &body].concat())
+    stream.write_all(&[&(body.len() as u32).to_le_bytes(), body.as_slice()].concat())
 }
 
-/// Reads a value; each of its parts must arrive within `timeout`.
-pub(super) fn read<T: DeserializeOwned>(stream: &mut TcpStream, timeout: Duration) -> Result<T, Error> {
-    stream.set_read_timeout(Some(timeout))?;
-    let (mut magic, mut length) = ([0; 4], [0; 4]);
-    stream.read_exact(&mut magic)?;
-    stream.read_exact(&mut length)?;
+/// Reads a value.
+pub(super) fn read<T: DeserializeOwned>(stream: &TcpStream, deadline: Instant) -> Result<T, Error> {
+    let mut length = [0; 4];
+    read_exact(stream, &mut length, deadline)?;
     let length = u32::from_le_bytes(length) as usize;
-    if magic != MAGIC || length > LONGEST {
-        return Err(ErrorKind::InvalidData.into());
+    if length > LONGEST {
+        return Err(Error::new(ErrorKind::InvalidData, "it announces more bytes than any rank sends"));
     }
     let mut body = vec![0; length];
-    stream.read_exact(&mut body)?;
-    stream.set_read_timeout(None)?;
+    read_exact(stream, &mut body, deadline)?;
     postcard::from_bytes(&body).map_err(|error| Error::new(ErrorKind::InvalidData, error))
+}
+
+/// Fills the buffer before the deadline, however the bytes are spread over the time until then.
+pub(super) fn read_exact(mut stream: &TcpStream, buffer: &mut [u8], deadline: Instant) -> Result<(), Error> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(&mut buffer[filled..]) {
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(more) => filled += more,
+            Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }

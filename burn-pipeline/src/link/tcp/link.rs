@@ -14,8 +14,8 @@ use std::time::Duration;
 
 /// One rank's end of a link over TCP.
 ///
-/// Sends are unbounded: what is sent waits in this process's memory until the receiver takes it. Data is neither encrypted
-/// nor authenticated.
+/// Sends are unbounded: what is sent waits in this process's memory until the receiver takes it. Only
+/// processes that [`Rendezvous::admission`] admits can join; data is not encrypted.
 #[derive(Debug)]
 pub struct TcpLink {
     endpoint: Endpoint<Mesh>,
@@ -27,7 +27,8 @@ impl TcpLink {
     /// `timeout` is the longest that it may take.
     ///
     /// # Errors
-    /// If ranks are missing at the deadline, or a process is not one of them.
+    /// If ranks are missing at the deadline, rank 0 refuses this process, or there is no secret and the address is not of
+    /// this machine.
     pub fn connect(rendezvous: &Rendezvous, device: Device, timeout: Duration) -> Result<Self, TcpError> {
         let connections = connect_at(rendezvous, timeout)?;
         Self::over(rendezvous.rank, rendezvous.ranks, connections, device)

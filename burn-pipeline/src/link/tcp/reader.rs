@@ -6,7 +6,8 @@ use crate::link::error::{Failure, LinkError};
 use crate::link::kit::envelope::Envelope;
 use crate::link::kit::frame::Frame;
 use crate::link::kit::mailbox::Mailbox;
-use std::io::{BufReader, Error, Read};
+use crate::link::wire_error::WireError;
+use std::io::{BufReader, Error, ErrorKind, Read};
 use std::net::TcpStream;
 use std::sync::Arc;
 
@@ -66,8 +67,11 @@ impl Reader {
         if length > LONGEST {
             return Err(self.garbled());
         }
-        let mut bytes = vec![0; length];
-        input.read_exact(&mut bytes)?;
+        // Memory for what arrives, not for what is announced.
+        let mut bytes = Vec::new();
+        if input.take(length as u64).read_to_end(&mut bytes)? < length {
+            return Err(End::Broken(ErrorKind::UnexpectedEof.into()));
+        }
         match kind {
             [0] => self.envelope(Envelope::read(&bytes).ok_or_else(|| self.garbled())?, input),
             [1] => {
@@ -87,13 +91,16 @@ impl Reader {
         match envelope {
             Envelope::Message(frame) => {
                 let frame = self.frame(&frame)?;
-                let mut bodies = frame.buffers();
+                let mut bodies = frame.buffers().map_err(|source| self.unreadable(source))?;
                 for body in &mut bodies {
                     input.read_exact(body)?;
                 }
                 (self.sink)(self.peer, Received::Message(frame, bodies));
             }
-            Envelope::Close => return Err(End::Closed),
+            Envelope::Close => {
+                self.mailbox.handle(self.peer, envelope);
+                return Err(End::Closed);
+            }
             other => {
                 if let Some(reply) = self.mailbox.handle(self.peer, other) {
                     self.writers.send(self.peer, Packet::Envelope(reply, Vec::new()));
@@ -104,8 +111,11 @@ impl Reader {
     }
 
     fn frame(&self, bytes: &[u8]) -> Result<Frame, End> {
-        let error = |source| LinkError::Wire { rank: self.mailbox.rank, peer: self.peer, source };
-        Frame::read(bytes).map_err(|source| End::Garbled(error(source)))
+        Frame::read(bytes).map_err(|source| self.unreadable(source))
+    }
+
+    fn unreadable(&self, source: WireError) -> End {
+        End::Garbled(LinkError::Wire { rank: self.mailbox.rank, peer: self.peer, source })
     }
 
     fn garbled(&self) -> End {

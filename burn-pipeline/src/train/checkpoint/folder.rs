@@ -7,7 +7,8 @@
 //! 2. The folder is synchronised, renamed to `step-<number>`, and the folder around it synchronised.
 //! 3. `LATEST` is written beside itself, synchronised, and renamed into place.
 //! 4. Only then are older checkpoints beyond the number to keep removed: each is first renamed to `….partial`, so that
-//!    no half-removed one looks complete. The next save removes any `.partial`, so a folder belongs to one job.
+//!    no half-removed one looks complete. The next save removes what is left of these (`step-….partial`, `LATEST.partial`)
+//!    and nothing else, so a folder belongs to one job.
 //!
 //! Where ranks are processes, rank 0's starts and completes a checkpoint, and all write into its folder.
 
@@ -89,7 +90,7 @@ impl Checkpoints {
     /// Starts a checkpoint; what earlier processes left half-written is removed.
     pub(super) fn begin(&self, step: u64) -> Result<Staging, CheckpointError> {
         fs::create_dir_all(&self.root).map_err(CheckpointError::io("creating", &self.root))?;
-        for name in names(&self.root)?.iter().filter(|name| name.ends_with(PARTIAL)) {
+        for name in names(&self.root)?.iter().filter(|name| is_partial(name)) {
             remove(&self.root.join(name))?;
         }
         // A job that resumed from an earlier step saves some steps a second time.
@@ -207,6 +208,13 @@ fn numbers(name: &str) -> Option<(u64, u64)> {
 
 fn is_checkpoint(name: &str) -> bool {
     numbers(name).is_some()
+}
+
+/// Is it something that a save leaves behind which did not end? A user's own file may end alike.
+fn is_partial(name: &str) -> bool {
+    let is_ours =
+        |name: &str| name == LATEST || numbers(name).is_some_and(|(step, again)| name == name_of(step, again));
+    name.strip_suffix(PARTIAL).is_some_and(is_ours)
 }
 
 /// Makes renames within a folder durable.

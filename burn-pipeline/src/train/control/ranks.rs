@@ -4,7 +4,7 @@ use super::command::{Call, Command};
 use super::endings::Endings;
 use super::worker::{Reply, Task, Worker, run};
 use crate::execute::ExecuteError;
-use crate::link::{Activity, Failure, Link, Monitor};
+use crate::link::{Activity, Failure, Link, Monitor, PANICKED};
 use crate::train::error::PipelineError;
 use crate::train::step::Rank;
 use std::collections::BTreeMap;
@@ -81,6 +81,13 @@ impl Ranks {
     /// Is this rank one of this process?
     pub(crate) fn holds(&self, rank: usize) -> bool {
         self.numbers.contains(&rank)
+    }
+
+    /// Where ranks are processes: tells the others that this one leaves, and why.
+    pub(crate) fn leave(&self, reason: &str) {
+        if let (true, Some(&rank)) = (self.processes, self.numbers.first()) {
+            self.monitor.abort(Failure { rank, message: reason.to_owned() });
+        }
     }
 
     /// Has every rank run a command; returns all replies, in the order of ranks.
@@ -168,6 +175,14 @@ impl Ranks {
         self.monitor.abort(failure.clone());
         self.failure = Some(failure);
         error
+    }
+}
+
+impl Drop for Ranks {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.leave(PANICKED);
+        }
     }
 }
 

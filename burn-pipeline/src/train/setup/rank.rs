@@ -32,20 +32,42 @@ pub(super) struct Blueprint {
     pub(super) job: Option<Job>,
 }
 
+/// A rank's stages.
+type Stages = BTreeMap<StageId, Box<dyn ErasedStage>>;
+
 /// A rank, and what it knows of all stages, its own or those of all processes.
 pub(super) type Built = (Rank, (Vec<StageFacts>, Vec<SharedReport>));
 
 impl Blueprint {
     /// Builds the rank at this end of the link.
     pub(super) fn build(&self, mut link: Box<dyn Link>, device: Device) -> Result<Built, ExecuteError> {
+        let Self { builder, placement, .. } = self;
+        // While the link is still there: a rank that only closed it would not say why.
+        let made = self.stages(link.as_mut(), &device).inspect_err(|error| link.abort(error.to_string()));
+        let (stages, facts) = made?;
+        link.set_activity(Activity::Idle);
+        let options = RunOptions {
+            timeout: builder.timeout,
+            synchronize: builder.synchronize,
+            merge_weights: builder.merge_weights,
+            fused: builder.fused,
+        };
+        let executor = Executor::new(link, stages, device, options).among(builder.replicas);
+        let rank = Rank::start(executor, placement.clone(), builder.settings(), &builder.shared, builder.sharded)?;
+        let shared = rank.sharing().reports().to_vec();
+        Ok((rank, (facts, shared)))
+    }
+
+    /// The rank's stages, and what it knows of all stages: steps 1 to 3 of the header.
+    fn stages(&self, link: &mut dyn Link, device: &Device) -> Result<(Stages, Vec<StageFacts>), ExecuteError> {
         let Self { builder, placement, job, .. } = self;
         if let Some(job) = job {
-            agree_on_job(link.as_mut(), job, builder.timeout)?;
+            agree_on_job(link, job, builder.timeout)?;
         }
         let (mut stages, mut facts, mut parameters) = (BTreeMap::new(), Vec::new(), Vec::new());
         for stage in placement.stages_of(Grid::new(link.rank(), builder.replicas).pipeline_rank()) {
             link.set_activity(Activity::Building(stage));
-            let held = self.stage(link.rank(), stage, &device)?;
+            let held = self.stage(link.rank(), stage, device)?;
             let weights = held.weights();
             parameters.push(described(&weights));
             facts.push(StageFacts {
@@ -61,19 +83,9 @@ impl Blueprint {
             stages.insert(stage, held);
         }
         if job.is_some() {
-            facts = self.exchange(link.as_mut(), facts, parameters)?;
+            facts = self.exchange(link, facts, parameters)?;
         }
-        link.set_activity(Activity::Idle);
-        let options = RunOptions {
-            timeout: builder.timeout,
-            synchronize: builder.synchronize,
-            merge_weights: builder.merge_weights,
-            fused: builder.fused,
-        };
-        let executor = Executor::new(link, stages, device, options).among(builder.replicas);
-        let rank = Rank::start(executor, placement.clone(), builder.settings(), &builder.shared, builder.sharded)?;
-        let shared = rank.sharing().reports().to_vec();
-        Ok((rank, (facts, shared)))
+        Ok((stages, facts))
     }
 
     /// Makes one stage.

@@ -55,15 +55,28 @@ impl Rank {
         shared: &[SharedParameter],
         shard_all: bool,
     ) -> Result<Self, ExecuteError> {
-        replicas::copy_weights(&mut executor, &placement)?;
-        executor.broadcast_weights()?;
-        let sharing = Sharing::agree(&mut executor, &placement, shared)?;
-        sharing.copy_first(&mut executor)?;
-        sharing.name_copies(&mut executor);
-        executor.shard(shard_all)?;
-        sharing.refuse_half_sharded(&mut executor)?;
+        let started = Self::agree(&mut executor, &placement, shared, shard_all);
+        // While the link is still there: a rank that only closed it would not say why.
+        let sharing = started.inspect_err(|error| executor.fail(error))?;
         let (contract, observed) = (Contract::new(settings.reduction), Vec::new());
         Ok(Self { executor, placement, settings, contract, sharing, step: 1, observed })
+    }
+
+    /// The steps of [`Rank::start`].
+    fn agree(
+        executor: &mut Executor,
+        placement: &Placement,
+        shared: &[SharedParameter],
+        shard_all: bool,
+    ) -> Result<Sharing, ExecuteError> {
+        replicas::copy_weights(executor, placement)?;
+        executor.broadcast_weights()?;
+        let sharing = Sharing::agree(executor, placement, shared)?;
+        sharing.copy_first(executor)?;
+        sharing.name_copies(executor);
+        executor.shard(shard_all)?;
+        sharing.refuse_half_sharded(executor)?;
+        Ok(sharing)
     }
 
     /// The rank's number in the job.

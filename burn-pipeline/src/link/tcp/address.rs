@@ -1,0 +1,156 @@
+//! Where ranks listen, and under which addresses the others reach them.
+//!
+//! Guarantees: a rank listens at the address that was named for rank 0, or by which it reaches rank 0, and at no other; it
+//! listens at all of them only where a name means loopback on its own machine, as on Debian, and another address
+//! elsewhere, or where there is no such address ([`listen_anywhere`]). An address of loopback is given to no rank that
+//! came from another machine. Where only this machine's processes may join, only loopback is used.
+
+use super::error::TcpError;
+use super::handshake::Address;
+use crate::link::admission::Admission;
+use std::io::{Error, ErrorKind};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs, UdpSocket};
+
+/// The addresses behind a name, those that may be used.
+///
+/// # Errors
+/// [`TcpError::NoSecret`] if there are some, and none may be used.
+pub(super) fn resolve(at: &Address, admission: &Admission) -> Result<Vec<SocketAddr>, TcpError> {
+    let host = at.0.trim_start_matches('[').trim_end_matches(']');
+    // A name that is not known now may be known later, when all machines are up.
+    let mut found: Vec<SocketAddr> = (host, at.1).to_socket_addrs().map(Iterator::collect).unwrap_or_default();
+    let any = !found.is_empty();
+    if *admission == Admission::ThisMachine {
+        found.retain(|address| address.ip().is_loopback());
+    }
+    if any && found.is_empty() { Err(TcpError::NoSecret { at: at.clone() }) } else { Ok(found) }
+}
+
+/// Rank 0's listeners.
+pub(super) fn listen_at(at: &Address, admission: &Admission) -> Result<Vec<TcpListener>, TcpError> {
+    let failed = |error: ErrorKind| TcpError::Listen { at: at.clone(), error };
+    let (mut listeners, mut last) = (Vec::new(), ErrorKind::NotFound);
+    let mut places: Vec<SocketAddr> = resolve(at, admission)?;
+    places.iter_mut().for_each(|place| place.set_ip(reachable(place.ip(), &at.0, admission)));
+    places.dedup();
+    for place in places {
+        match TcpListener::bind(place) {
+            Ok(listener) => listeners.push(listener),
+            // Another process is there, and would be taken for this one.
+            Err(error) if error.kind() == ErrorKind::AddrInUse => return Err(failed(error.kind())),
+            Err(error) => last = error.kind(),
+        }
+    }
+    if listeners.is_empty() { Err(failed(last)) } else { Ok(listeners) }
+}
+
+/// A listener of a rank that has reached rank 0 over this connection, and its port.
+pub(super) fn listen_beside(
+    connection: &TcpStream,
+    host: &str,
+    admission: &Admission,
+) -> Result<(TcpListener, u16), Error> {
+    let listener = TcpListener::bind((reachable(connection.local_addr()?.ip(), host, admission), 0))?;
+    let port = listener.local_addr()?.port();
+    Ok((listener, port))
+}
+
+/// A listener at all addresses of this machine, and its port.
+pub(super) fn listen_anywhere() -> Result<(TcpListener, u16), Error> {
+    // The first takes connections of both kinds; it fails where there is no IPv6.
+    let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0)).or_else(|_| TcpListener::bind("0.0.0.0:0"))?;
+    let port = listener.local_addr()?.port();
+    Ok((listener, port))
+}
+
+/// Where to listen for the ranks that have named this address `host`: all addresses, if a name means loopback here.
+fn reachable(ip: IpAddr, host: &str, admission: &Admission) -> IpAddr {
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let means_loopback = host.parse::<IpAddr>().is_ok() || host == "localhost";
+    match ip {
+        _ if !ip.is_loopback() || means_loopback || *admission == Admission::ThisMachine => ip,
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    }
+}
+
+/// The address of a rank that reached rank 0 from `seen`, for one that has reached rank 0 at `reached`.
+pub(super) fn for_rank(seen: IpAddr, reached: IpAddr) -> IpAddr {
+    // A rank of rank 0's machine is reached as rank 0 is.
+    if seen.is_loopback() { reached } else { seen }
+}
+
+/// This machine's name.
+pub(super) fn host_name() -> String {
+    gethostname::gethostname().to_string_lossy().into_owned()
+}
+
+/// Under what this machine may be reached: the addresses of its routes to others, those behind its name, its name.
+pub(super) fn own_hosts() -> Vec<String> {
+    // Connecting a datagram socket sends nothing: it makes the system choose the address to send from. The addresses are
+    // those that are set aside for documentation (RFC 5737, RFC 3849).
+    let route = |from: &str, to: &str| {
+        let socket = UdpSocket::bind(from).ok()?;
+        socket.connect(to).ok()?;
+        Some(socket.local_addr().ok()?.ip())
+    };
+    let routes = [route("0.0.0.0:0", "192.0.2.1:9"), route("[::]:0", "[2001:db8::1]:9")];
+    let name = host_name();
+    let named: Vec<SocketAddr> = (name.as_str(), 0).to_socket_addrs().map(Iterator::collect).unwrap_or_default();
+    let all = routes.into_iter().flatten().chain(named.into_iter().map(|address| address.ip()));
+    let mut hosts: Vec<String> = Vec::new();
+    for ip in all.filter(|ip| !ip.is_loopback() && !ip.is_unspecified()) {
+        if !hosts.contains(&ip.to_string()) {
+            hosts.push(ip.to_string());
+        }
+    }
+    hosts.push(name);
+    hosts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link::admission::Secret;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_name_that_is_loopback_on_its_own_machine_is_listened_at_everywhere_and_an_address_only_where_it_is() {
+        let secret = Admission::Secret(Secret::new("s"));
+        for (found, host, admission, listens) in [
+            ("127.0.1.1", "node7", &secret, "0.0.0.0"),
+            ("::1", "node7", &Admission::Anyone, "::"),
+            ("127.0.1.1", "node7", &Admission::ThisMachine, "127.0.1.1"),
+            ("127.0.0.1", "127.0.0.1", &secret, "127.0.0.1"),
+            ("127.0.0.1", "localhost", &secret, "127.0.0.1"),
+            ("::1", "[::1]", &secret, "::1"),
+            ("10.0.0.3", "node7", &secret, "10.0.0.3"),
+        ] {
+            assert_eq!(reachable(ip(found), host, admission), ip(listens), "{found} {host} {admission:?}");
+        }
+    }
+
+    #[test]
+    fn loopback_is_handed_only_to_ranks_of_the_same_machine() {
+        assert_eq!(for_rank(ip("127.0.0.1"), ip("10.0.0.1")), ip("10.0.0.1"));
+        assert_eq!(for_rank(ip("127.0.0.1"), ip("127.0.0.1")), ip("127.0.0.1"));
+        assert_eq!(for_rank(ip("10.0.0.2"), ip("10.0.0.1")), ip("10.0.0.2"));
+        assert!(
+            own_hosts()
+                .iter()
+                .all(|host| host.parse::<IpAddr>().is_ok_and(|ip| !ip.is_loopback()) || *host == host_name())
+        );
+    }
+
+    #[test]
+    fn without_a_secret_only_loopback_is_used() {
+        let at = |host: &str| (host.to_owned(), 1);
+        assert_eq!(resolve(&at("10.0.0.1"), &Admission::ThisMachine), Err(TcpError::NoSecret { at: at("10.0.0.1") }));
+        assert_eq!(resolve(&at("0.0.0.0"), &Admission::ThisMachine), Err(TcpError::NoSecret { at: at("0.0.0.0") }));
+        assert!(resolve(&at("[::1]"), &Admission::ThisMachine).is_ok_and(|found| found.len() == 1));
+        assert!(resolve(&at("10.0.0.1"), &Admission::Anyone).is_ok_and(|found| found.len() == 1));
+    }
+}

@@ -1,0 +1,43 @@
+//! Ranks that do not open the link that the others open, or end before it.
+
+use burn::tensor::Device;
+use burn_pipeline_mpi::Mpi;
+use std::time::{Duration, Instant};
+
+/// The longest that opening a link may take.
+const TIMEOUT: Duration = Duration::from_secs(3);
+
+fn link(mpi: &Mpi, since: Instant) {
+    let rank = mpi.rank();
+    match mpi.link(Device::flex()).map(drop) {
+        Ok(()) => println!("rank {rank} has a link"),
+        Err(error) => println!("rank {rank} after {:.1} s: {error}", since.elapsed().as_secs_f64()),
+    }
+}
+
+/// Rank 1 does something else while all others open a link: it sleeps (`absent`), drops its `Mpi` (`leaves`), or comes when
+/// the others have given up (`late`). Then all end as `ends` says: `drop` or `end_job`.
+pub(crate) fn run(odd: &str, ends: &str) {
+    let mpi = Mpi::connect(TIMEOUT).unwrap();
+    let (rank, since) = (mpi.rank(), Instant::now());
+    match (odd, rank) {
+        // Longer than the others and the tests wait, and then the end of the process as it is.
+        ("absent", 1) => {
+            std::thread::sleep(20 * TIMEOUT);
+            std::process::exit(7);
+        }
+        ("late", 1) => {
+            std::thread::sleep(TIMEOUT + TIMEOUT / 2);
+            link(&mpi, since);
+        }
+        ("leaves", 1) => {}
+        _ => link(&mpi, since),
+    }
+    let since = Instant::now();
+    if ends == "end_job" && rank != 1 {
+        println!("rank {rank} ends the job");
+        mpi.end_job(5);
+    }
+    drop(mpi);
+    println!("rank {rank} ended after {:.1} s", since.elapsed().as_secs_f64());
+}

@@ -1,0 +1,320 @@
+//! How ranks find each other: who may join, who is ignored, where ranks listen.
+
+use crate::{TIMEOUT, place, port};
+use burn::tensor::{DType, Device};
+use burn_pipeline::link::kit::{Connections, Envelope, Packed, connect_at};
+use burn_pipeline::link::{
+    Admission, Header, Link, LinkError, Message, MessageKind, Rendezvous, Secret, TcpError, TcpLink, WireError,
+};
+use burn_pipeline::plan::StageId;
+use burn_pipeline::stage::Payload;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+/// The address that is used in the tests, with a secret.
+fn secret_place(rank: usize, ranks: usize, port: u16, secret: &str) -> Rendezvous {
+    Rendezvous { admission: Admission::Secret(Secret::new(secret)), ..place(rank, ranks, port) }
+}
+
+fn connect(place: &Rendezvous, timeout: Duration) -> Result<TcpLink, TcpError> {
+    TcpLink::connect(place, Device::flex(), timeout)
+}
+
+fn connect_error(rank: usize, ranks: usize, port: u16, timeout: Duration) -> TcpError {
+    connect(&place(rank, ranks, port), timeout).map(drop).unwrap_err()
+}
+
+/// All ranks at these places connect, and gather their numbers.
+fn assert_all_connect(places: Vec<Rendezvous>) {
+    let ranks = places.len();
+    std::thread::scope(|scope| {
+        for place in places {
+            scope.spawn(move || {
+                let mut link = connect(&place, TIMEOUT).unwrap();
+                let table = link.all_gather(vec![place.rank as u8], Instant::now() + TIMEOUT).unwrap();
+                assert_eq!(table, (0..ranks).map(|rank| vec![rank as u8]).collect::<Vec<_>>());
+            });
+        }
+    });
+}
+
+/// A connection to a rank 0 that may not listen yet.
+fn dial(port: u16) -> TcpStream {
+    let since = Instant::now();
+    loop {
+        match TcpStream::connect(("127.0.0.1", port)) {
+            Ok(stream) => return stream,
+            Err(error) => assert!(since.elapsed() < TIMEOUT, "{error}"),
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn every_rank_hears_who_did_not_come() {
+    let (port, timeout) = (port(), Duration::from_secs(1));
+    std::thread::scope(|scope| {
+        let joins = scope.spawn(move || connect_error(2, 4, port, timeout));
+        let error = connect_error(0, 4, port, timeout);
+        assert!(matches!(&error, TcpError::Missing { missing, .. } if missing == &[1, 3]), "{error}");
+        let TcpError::Refused(text) = joins.join().unwrap() else { panic!("another error") };
+        assert_eq!(text, error.to_string());
+    });
+    // Nobody there at all.
+    let error = connect_error(1, 2, port, Duration::ZERO);
+    assert!(matches!(error, TcpError::Unreachable { rank: 0, .. }), "{error}");
+    assert!(matches!(connect_error(2, 2, port, timeout), TcpError::OutOfRange { rank: 2, ranks: 2 }));
+}
+
+#[test]
+fn processes_that_do_not_fit_are_told_why_and_the_job_starts_without_them() {
+    let port = port();
+    std::thread::scope(|scope| {
+        let job = |rank| scope.spawn(move || connect(&place(rank, 3, port), TIMEOUT));
+        let (host, first) = (job(0), job(1));
+        // A rank of a larger job, one too many, another rank 1: none of them ends it.
+        for (rank, ranks, says) in [
+            (1, 4, "it expects 4 rank(s), and rank 0 expects 3"),
+            (3, 4, "it expects 4 rank(s), and rank 0 expects 3"),
+            (1, 3, "another process with that rank was here first"),
+        ] {
+            std::thread::sleep(Duration::from_millis(200));
+            let TcpError::Refused(text) = connect_error(rank, ranks, port, TIMEOUT) else { panic!("another error") };
+            assert!(text.contains(says), "{text}");
+        }
+        let last = job(2);
+        for rank in [host, first, last] {
+            rank.join().unwrap().unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_process_that_ended_at_the_rendezvous_makes_room_for_the_next_one() {
+    let port = port();
+    std::thread::scope(|scope| {
+        let host = scope.spawn(move || connect(&place(0, 3, port), TIMEOUT).map(drop));
+        // It gives up before rank 2 has come.
+        assert!(matches!(
+            connect_error(1, 3, port, Duration::ZERO),
+            TcpError::Broken { .. } | TcpError::Unreachable { .. }
+        ));
+        let [first, second] = [1, 2].map(|rank| scope.spawn(move || connect(&place(rank, 3, port), TIMEOUT).map(drop)));
+        for rank in [host, first, second] {
+            rank.join().unwrap().unwrap();
+        }
+    });
+}
+
+#[test]
+fn silent_slow_and_noisy_connections_neither_end_nor_delay_the_start() {
+    let port = port();
+    std::thread::scope(|scope| {
+        let host = scope.spawn(move || connect(&place(0, 2, port), TIMEOUT).map(drop));
+        let mut silent: Vec<TcpStream> = (0..45).map(|_| dial(port)).collect();
+        // Another protocol, a stray beginning of ours, one that claims much, and one that sends a byte now and then.
+        for noise in [
+            &b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"[..],
+            &[b'b'; 36],
+            b"bpt2",
+            b"bplt\x03\x00\x00\x00\x01\x02\x00",
+            &[0xff; 200],
+        ] {
+            let mut stream = dial(port);
+            stream.write_all(noise).unwrap();
+            silent.push(stream);
+        }
+        let mut slow = dial(port);
+        let began = Instant::now();
+        slow.write_all(b"b").unwrap();
+        let joined = connect(&place(1, 2, port), TIMEOUT).map(drop);
+        host.join().unwrap().unwrap();
+        joined.unwrap();
+        assert!(began.elapsed() < Duration::from_secs(3), "it took {:?}", began.elapsed());
+    });
+}
+
+#[test]
+fn only_processes_that_know_the_secret_join() {
+    let port = port();
+    let hosted = |rank| secret_place(rank, 3, port, "known to three");
+    let timeout = Duration::from_secs(2);
+    std::thread::scope(|scope| {
+        let job = |rank| scope.spawn(move || connect(&hosted(rank), TIMEOUT).map(drop));
+        let (host, first) = (job(0), job(1));
+        for stranger in [secret_place(2, 3, port, "known to none"), place(2, 3, port)] {
+            let began = Instant::now();
+            let error = connect(&stranger, timeout).map(drop).unwrap_err();
+            assert!(matches!(error, TcpError::Secret { rank: 0, .. }), "{error}");
+            assert!(began.elapsed() < 4 * timeout, "{:?}", began.elapsed());
+        }
+        let last = job(2);
+        for rank in [host, first, last] {
+            rank.join().unwrap().unwrap();
+        }
+    });
+    // Nor does a rank take for rank 0 what does not know it.
+    let port = self::port();
+    std::thread::scope(|scope| {
+        let host = scope.spawn(move || connect(&secret_place(0, 2, port, "one"), timeout).map(drop).unwrap_err());
+        let error = connect(&secret_place(1, 2, port, "other"), timeout).map(drop).unwrap_err();
+        assert!(matches!(error, TcpError::Secret { rank: 0, .. }), "{error}");
+        let error = host.join().unwrap().to_string();
+        assert!(
+            error.contains("rank(s) [1] did not connect") && error.contains("does not know the job's secret"),
+            "{error}"
+        );
+    });
+}
+
+#[test]
+fn a_proof_that_was_overheard_opens_nothing() {
+    let port = port();
+    let place = |rank| secret_place(rank, 2, port, "s");
+    // Between a rank and rank 0: everything is passed on and written down.
+    let between = TcpListener::bind("127.0.0.1:0").unwrap();
+    let other =
+        Rendezvous { address: between.local_addr().map(|at| (at.ip().to_string(), at.port())).unwrap(), ..place(1) };
+    std::thread::scope(|scope| {
+        let host = scope.spawn(move || connect(&place(0), TIMEOUT).map(drop));
+        let rank = scope.spawn(move || connect(&other, TIMEOUT).map(drop));
+        let (mut near, _) = between.accept().unwrap();
+        let mut far = dial(port);
+        let mut heard = [0; 68];
+        near.read_exact(&mut heard[..36]).unwrap();
+        far.write_all(&heard[..36]).unwrap();
+        let mut answer = [0; 36];
+        far.read_exact(&mut answer).unwrap();
+        near.write_all(&answer).unwrap();
+        near.read_exact(&mut heard[36..]).unwrap();
+        // The same bytes on another connection: rank 0 has chosen others by then.
+        let mut replayed = dial(port);
+        replayed.write_all(&heard).unwrap();
+        let mut reply = [0; 68];
+        replayed.read_exact(&mut reply).unwrap();
+        assert_ne!(reply[..36], answer);
+        assert_eq!(reply[36..], [0; 32], "it was taken for a rank");
+        assert_eq!(replayed.read(&mut [0]).unwrap(), 0);
+        // Without the one between them, the rank reaches rank 0.
+        far.write_all(&heard[36..]).unwrap();
+        let (mut up, mut down) = (near.try_clone().unwrap(), far.try_clone().unwrap());
+        scope.spawn(move || std::io::copy(&mut up, &mut down));
+        scope.spawn(move || std::io::copy(&mut far, &mut near));
+        host.join().unwrap().unwrap();
+        rank.join().unwrap().unwrap();
+    });
+}
+
+#[test]
+fn without_a_secret_nobody_listens_to_other_machines() {
+    for rank in [0, 1] {
+        for host in ["10.0.0.1", "0.0.0.0", "::"] {
+            let place = Rendezvous { address: (host.to_owned(), port()), ..place(rank, 2, 1) };
+            let began = Instant::now();
+            let error = connect(&place, TIMEOUT).map(drop).unwrap_err();
+            assert!(matches!(error, TcpError::NoSecret { .. }), "{error}");
+            assert!(error.to_string().contains("BURN_PIPELINE_SECRET"), "{error}");
+            assert!(began.elapsed() < Duration::from_secs(2));
+        }
+    }
+    // Whoever wants that says so.
+    let port = port();
+    let place = |rank| {
+        let host = if rank == 0 { "0.0.0.0" } else { "127.0.0.1" };
+        Rendezvous { address: (host.to_owned(), port), admission: Admission::Anyone, ..place(rank, 2, port) }
+    };
+    assert_all_connect((0..2).map(place).collect());
+}
+
+#[test]
+fn rank_0_listens_at_the_address_that_was_named_and_at_no_other() {
+    let port = port();
+    // Another address of loopback is free while it listens: it does not listen at all of them.
+    std::thread::scope(|scope| {
+        let host = scope.spawn(move || connect_error(0, 2, port, Duration::from_secs(2)));
+        drop(dial(port));
+        TcpListener::bind(("127.0.0.2", port)).unwrap();
+        assert!(matches!(host.join().unwrap(), TcpError::Missing { .. }));
+    });
+}
+
+#[test]
+fn ranks_meet_over_ipv6_and_by_name() {
+    let at = |host: &str, port| {
+        (0..3).map(|rank| Rendezvous { address: (host.to_owned(), port), ..place(rank, 3, port) }).collect()
+    };
+    assert_all_connect(at("localhost", port()));
+    if TcpListener::bind("[::1]:0").is_err() {
+        println!("this machine has no IPv6");
+        return;
+    }
+    assert_all_connect(at("::1", port()));
+    assert_all_connect(at("[::1]", port()));
+}
+
+#[test]
+fn a_taken_port_and_an_address_of_another_machine_are_named() {
+    let taken = TcpListener::bind("0.0.0.0:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let error = connect_error(0, 2, port, TIMEOUT);
+    assert!(matches!(&error, TcpError::Listen { at, .. } if at.1 == port), "{error}");
+    assert!(error.to_string().contains("MASTER_PORT"), "{error}");
+    let elsewhere = Rendezvous { address: ("192.0.2.7".to_owned(), port), ..secret_place(0, 2, port, "s") };
+    let error = connect(&elsewhere, TIMEOUT).map(drop).unwrap_err().to_string();
+    assert!(error.contains("192.0.2.7") && error.contains("MASTER_ADDR"), "{error}");
+}
+
+/// Rank 0 has a link, rank 1 is played by the test.
+fn with_a_peer(play: impl FnOnce(&mut TcpStream) + Send) -> LinkError {
+    let port = port();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut connections: Connections = connect_at(&place(1, 2, port), TIMEOUT).unwrap();
+            play(connections[0].as_mut().unwrap());
+        });
+        let mut link = connect(&place(0, 2, port), TIMEOUT).unwrap();
+        link.receive(1, header(), Instant::now() + TIMEOUT).unwrap_err()
+    })
+}
+
+fn header() -> Header {
+    Header { stage: StageId::new(1), microbatch: 0, kind: MessageKind::Activation }
+}
+
+#[test]
+fn a_message_that_claims_more_than_there_is_memory_is_an_error_and_not_the_end_of_the_process() {
+    // 2^50 numbers at once, and in many tensors.
+    for (tensors, numbers) in [(1, 1usize << 50), (1 << 12, 1 << 38)] {
+        // A header is a kind, a stage (replica and index) and a microbatch; a tensor is 1, an element type and a shape.
+        let contents = ((0u32, (0u8, 1u16), 0usize), vec![(1u32, DType::F32, vec![numbers]); tensors]);
+        let contents = postcard::to_stdvec(&contents).unwrap();
+        // Every frame begins alike.
+        let sound = Packed::new(Message { header: header(), payload: Payload::default() }).unwrap().frame;
+        let mut frame = [&sound[..6], &contents].concat();
+        frame.extend(crc32fast::hash(&frame).to_le_bytes());
+        let envelope = Envelope::Message(frame).write();
+        let error = with_a_peer(|stream| {
+            stream.write_all(&[&[0][..], &(envelope.len() as u32).to_le_bytes(), &envelope].concat()).unwrap();
+            // Until the other end has read it.
+            let _ = stream.read_to_end(&mut Vec::new());
+        });
+        let LinkError::Wire { rank: 0, peer: 1, source: WireError::NoMemory { bytes } } = error else {
+            panic!("{error}")
+        };
+        assert_eq!(bytes, 4 * (tensors * numbers) as u64);
+    }
+}
+
+#[test]
+fn a_packet_that_is_cut_or_is_none_is_named() {
+    // The longest that a packet may be, of which three bytes come; a kind that there is not; more than any packet.
+    for packet in [&[0, 0, 0, 0, 0x40, 1, 2, 3][..], &[9, 1, 0, 0, 0, 7], &[0, 0xff, 0xff, 0xff, 0xff]] {
+        let error = with_a_peer(|stream| {
+            stream.write_all(packet).unwrap();
+            stream.shutdown(std::net::Shutdown::Write).unwrap();
+            let _ = stream.read_to_end(&mut Vec::new());
+        });
+        assert!(error.to_string().contains("rank 1"), "{error}");
+    }
+}
