@@ -4,6 +4,9 @@
 
 #![allow(clippy::unwrap_used, reason = "faults are injected in tests")]
 
+use crate::leaving::Leaving;
+use burn::tensor::DType;
+use burn_pipeline::link::kit::Packed;
 use burn_pipeline::link::{ExpectedMessage, Header, Link, LinkError, Message};
 use burn_pipeline::stage::Payload;
 use std::process::Command;
@@ -30,11 +33,17 @@ pub enum Fault {
     Late,
     /// It runs another plan.
     OtherPlan,
+    /// A message that it sends comes twice.
+    Stray,
+    /// A message that it sends announces more numbers than any machine has memory for.
+    Oversized,
+    /// It leaves the job between two steps.
+    Leave(Leaving),
 }
 
 impl Fault {
-    /// All of them; the first two are of processes alone.
-    pub const ALL: [Fault; 8] = [
+    /// All of them.
+    pub const ALL: [Fault; 13] = [
         Fault::Kill,
         Fault::Stop,
         Fault::Hang,
@@ -43,7 +52,17 @@ impl Fault {
         Fault::Corrupt,
         Fault::Late,
         Fault::OtherPlan,
+        Fault::Stray,
+        Fault::Oversized,
+        Fault::Leave(Leaving::Drop),
+        Fault::Leave(Leaving::Say),
+        Fault::Leave(Leaving::Panic),
     ];
+
+    /// How the rank leaves before this step, if it does; `at` is the use of the link that was drawn.
+    pub fn leaves(self, at: usize, step: usize) -> Option<Leaving> {
+        if let Fault::Leave(leaving) = self { Some(leaving).filter(|_| step == at % 10) } else { None }
+    }
 
     /// The fault of this name, as `Debug` prints it.
     pub fn named(name: &str) -> Self {
@@ -52,8 +71,29 @@ impl Fault {
     }
 }
 
-/// Sends a message with another header than it should have.
-pub type Corrupt<L> = fn(&mut L, usize, Message, Instant) -> Result<(), LinkError>;
+/// Sends a message spoilt, as [`Fault::Corrupt`] or [`Fault::Oversized`] says.
+pub type Spoil<L> = fn(&mut L, Fault, usize, Message, Instant) -> Result<(), LinkError>;
+
+/// A message as bytes that are spoilt: one byte of its frame is changed, which one depends on the microbatch; or it
+/// announces 2^50 numbers.
+///
+/// # Panics
+/// If the message cannot be packed.
+pub fn spoilt(fault: Fault, message: Message) -> Packed {
+    let header = message.header;
+    let mut packed = Packed::new(message).unwrap();
+    if fault == Fault::Oversized {
+        // A tensor is 1, an element type and a shape; every frame begins alike.
+        let contents = postcard::to_stdvec(&(header, vec![(1u32, DType::F32, vec![1usize << 50])])).unwrap();
+        let mut frame = [&packed.frame[..6], &contents].concat();
+        frame.extend(crc32fast::hash(&frame).to_le_bytes());
+        return Packed { frame, bodies: Vec::new() };
+    }
+    // The kind, the stage, the microbatch, or the end of the parts.
+    let places = [6, 8, 9, packed.frame.len() - 5];
+    packed.frame[places[header.microbatch % places.len()]] ^= 0x20;
+    packed
+}
 
 /// A link that fails at its n-th use.
 #[derive(Debug)]
@@ -69,7 +109,7 @@ pub struct Faulty<L> {
     /// Releases a rank that hangs.
     pub released: Arc<AtomicBool>,
     /// How this link's messages are spoilt.
-    pub corrupt: Corrupt<L>,
+    pub spoil: Spoil<L>,
 }
 
 /// Sends this process a signal.
@@ -83,7 +123,7 @@ impl<L> Faulty<L> {
     /// A use of the link; `true` if the fault strikes now.
     fn strikes(&mut self, sends: bool) -> bool {
         // What is lost or spoilt is the first message that is sent from that point on.
-        let waits = !sends && matches!(self.fault, Fault::Lose | Fault::Corrupt);
+        let waits = !sends && matches!(self.fault, Fault::Lose | Fault::Corrupt | Fault::Stray | Fault::Oversized);
         if self.left == 0 || self.left == 1 && waits {
             return false;
         }
@@ -101,7 +141,7 @@ impl<L> Faulty<L> {
             }
             Fault::Late => std::thread::sleep(self.late),
             Fault::Panic => panic!("a broken link"),
-            Fault::Lose | Fault::Corrupt | Fault::OtherPlan => {}
+            Fault::Lose | Fault::Corrupt | Fault::Stray | Fault::Oversized | Fault::OtherPlan | Fault::Leave(_) => {}
         }
         true
     }
@@ -114,7 +154,13 @@ impl<L: Link> Link for Faulty<L> {
     fn send(&mut self, to: usize, message: Message, deadline: Instant) -> Result<(), LinkError> {
         match (self.strikes(true), self.fault) {
             (true, Fault::Lose) => Ok(()),
-            (true, Fault::Corrupt) => (self.corrupt)(&mut self.link, to, message, deadline),
+            (true, Fault::Corrupt | Fault::Oversized) => {
+                (self.spoil)(&mut self.link, self.fault, to, message, deadline)
+            }
+            (true, Fault::Stray) => {
+                self.link.send(to, message.clone(), deadline)?;
+                self.link.send(to, message, deadline)
+            }
             _ => self.link.send(to, message, deadline),
         }
     }

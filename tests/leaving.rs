@@ -1,6 +1,6 @@
 //! A rank that leaves a job between two steps, whatever its transport: its data loader returns an error, or panics.
 
-use burn_pipeline::train::Pipeline;
+use burn_pipeline::train::{Pipeline, PipelineError};
 
 /// How a rank leaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,10 +30,13 @@ impl Leaving {
     ///
     /// # Panics
     /// If that is how.
-    pub fn leave(self, pipeline: Pipeline) {
+    pub fn leave(self, mut pipeline: Pipeline) {
         match self {
             Leaving::Drop => drop(pipeline),
-            Leaving::Say => pipeline.leave("shard 17 cannot be read"),
+            Leaving::Say => {
+                pipeline.leave("shard 17 cannot be read");
+                assert!(matches!(pipeline.weights(), Err(PipelineError::Closed(_))));
+            }
             Leaving::Panic => {
                 let _held = pipeline;
                 panic!("a broken data loader");

@@ -1,9 +1,11 @@
 //! What the runtime's tests share: small models, and the plain loop that a pipeline must equal.
 
+pub mod drawn;
 pub mod faulty_link;
 pub mod layers;
 pub mod leaving;
 pub mod machines;
 pub mod mlp;
 pub mod noise;
+pub mod random;
 pub mod reference;

@@ -2,8 +2,8 @@
 
 use crate::mpirun::mpirun;
 use crate::passes_with;
-use crate::random::Random;
 use burn_pipeline::train::{CheckpointError, Checkpoints};
+use pipeline_tests::random::Random;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 

@@ -12,7 +12,6 @@ mod mpirun;
 #[allow(dead_code, reason = "the program that runs as a rank uses all of it")]
 #[path = "../ranks/odd.rs"]
 mod odd;
-mod random;
 mod restart;
 mod slurm;
 mod starts;

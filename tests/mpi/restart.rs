@@ -2,8 +2,8 @@
 
 use crate::checkpoints::Folder;
 use crate::mpirun::Turn;
-use crate::random::Random;
 use pipeline_examples::train_gpt::run;
+use pipeline_tests::random::Random;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};

@@ -3,12 +3,11 @@
 use crate::cases::{Case, Text};
 use burn::optim::SgdConfig;
 use burn::tensor::Device;
-use burn_pipeline::link::kit::Packed;
 use burn_pipeline::link::{Link, LinkError, Message};
 use burn_pipeline::schedule::{GPipe, OneFOneB, Schedule, Size};
 use burn_pipeline::train::Pipeline;
 use burn_pipeline_mpi::{Mpi, MpiLink};
-use pipeline_tests::faulty_link::{Fault, Faulty};
+use pipeline_tests::faulty_link::{Fault, Faulty, spoilt};
 use pipeline_tests::leaving::Leaving;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
@@ -16,14 +15,17 @@ use std::time::{Duration, Instant};
 /// The longest that any wait may take in these runs.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(4);
 
-/// Sends a message with one byte of its frame changed: which one depends on the microbatch.
-fn corrupt(link: &mut MpiLink, to: usize, message: Message, _: Instant) -> Result<(), LinkError> {
-    let microbatch = message.header.microbatch;
-    let mut packed = Packed::new(message).unwrap();
-    // The kind, the stage, the microbatch, or the end of the parts.
-    let places = [6, 8, 9, packed.frame.len() - 5];
-    packed.frame[places[microbatch % places.len()]] ^= 0x20;
-    link.send_packed(to, packed)
+/// Sends a message spoilt.
+fn spoil(link: &mut MpiLink, fault: Fault, to: usize, message: Message, _: Instant) -> Result<(), LinkError> {
+    link.send_packed(to, spoilt(fault, message))
+}
+
+/// Leaves, and lives on for a while. A panic ends in `main`, which then ends the job: not before the others have said what
+/// they know.
+fn leave_as(leaving: Leaving, pipeline: Pipeline) -> Result<(), String> {
+    let left = catch_unwind(AssertUnwindSafe(|| leaving.leave(pipeline)));
+    std::thread::sleep(DEADLINE);
+    left.map_err(|_| "it panicked".to_owned())
 }
 
 /// Trains until one rank leaves between two steps. The others print their error, and how long after their last good step it
@@ -40,10 +42,7 @@ pub(crate) fn leave(mpi: &Mpi, how: &str, leaving: usize) -> Result<(), String> 
     for step in 0..20 {
         let since = Instant::now();
         if mpi.rank() == leaving && step == 3 {
-            // A panic ends in `main`, which then ends the job: not before the others have said what they know.
-            let left = catch_unwind(AssertUnwindSafe(|| Leaving::named(how).leave(pipeline)));
-            std::thread::sleep(DEADLINE);
-            return left.map_err(|_| "it panicked".to_owned());
+            return leave_as(Leaving::named(how), pipeline);
         }
         if let Err(error) = pipeline.step(Text::new(4).batch(), 0.1) {
             println!("rank {} after {:.1} s: {error}", mpi.rank(), since.elapsed().as_secs_f64());
@@ -59,7 +58,7 @@ pub(crate) fn strike(mpi: &Mpi, fault: &str, failing: usize, at: usize) -> Resul
     let link = mpi.link(Device::flex()).unwrap();
     let late = DEADLINE * 2;
     let link: Box<dyn Link> = match me == failing {
-        true => Box::new(Faulty { link, fault, left: at, late, released: Default::default(), corrupt }),
+        true => Box::new(Faulty { link, fault, left: at, late, released: Default::default(), spoil }),
         false => Box::new(link),
     };
     let schedule: Box<dyn Schedule> = match me == failing && fault == Fault::OtherPlan {
@@ -81,8 +80,11 @@ pub(crate) fn strike(mpi: &Mpi, fault: &str, failing: usize, at: usize) -> Resul
         Ok(pipeline) => pipeline,
         Err(error) => return reported(since, error.to_string()),
     };
-    for _ in 0..20 {
+    for step in 0..20 {
         since = Instant::now();
+        if let Some(leaving) = fault.leaves(at, step).filter(|_| me == failing) {
+            return leave_as(leaving, pipeline);
+        }
         if let Err(error) = pipeline.step(Text::new(4).batch(), 0.1) {
             return reported(since, error.to_string());
         }

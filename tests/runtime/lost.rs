@@ -10,25 +10,31 @@ use burn::tensor::Device;
 use burn_pipeline::link::{Link, LinkError, Message, ThreadLink, Threads};
 use burn_pipeline::schedule::{GPipe, OneFOneB, Schedule, Size};
 use burn_pipeline::train::Pipeline;
+use pipeline_tests::drawn::faults;
 use pipeline_tests::faulty_link::{Fault, Faulty};
 use pipeline_tests::leaving::Leaving;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 const DEADLINE: Duration = Duration::from_secs(1);
 /// The deadline, and some time for a machine that does other things as well.
 const IN_TIME: Duration = Duration::from_secs(6);
 
 /// A message of another microbatch: threads hand headers over as they are, so that this is all that can go wrong.
-fn corrupt(link: &mut ThreadLink, to: usize, mut message: Message, deadline: Instant) -> Result<(), LinkError> {
+fn spoil(link: &mut ThreadLink, _: Fault, to: usize, mut message: Message, deadline: Instant) -> Result<(), LinkError> {
     message.header.microbatch += 1;
     link.send(to, message, deadline)
 }
 
 /// A rank's error, and how long after its last good step it came.
-fn run(link: Box<dyn Link>, schedule: Box<dyn Schedule>, ranks: usize) -> (Duration, Option<String>) {
+fn run(
+    link: Box<dyn Link>,
+    schedule: Box<dyn Schedule>,
+    ranks: usize,
+    leaves: impl Fn(usize) -> Option<Leaving>,
+) -> (Duration, Option<String>) {
     let builder = Pipeline::builder()
         .schedule(schedule, Size::new(ranks, 4))
         .devices(vec![Device::flex()])
@@ -40,8 +46,13 @@ fn run(link: Box<dyn Link>, schedule: Box<dyn Schedule>, ranks: usize) -> (Durat
         Ok(pipeline) => pipeline,
         Err(error) => return (since.elapsed(), Some(error.to_string())),
     };
-    for _ in 0..20 {
+    for step in 0..20 {
         since = Instant::now();
+        if let Some(leaving) = leaves(step) {
+            // It lives on.
+            let left = catch_unwind(AssertUnwindSafe(|| leaving.leave(pipeline)));
+            return (since.elapsed(), left.err().map(|_| "it panicked".to_owned()));
+        }
         if let Err(error) = pipeline.step(Text::new(4).batch(), 0.1) {
             return (since.elapsed(), Some(error.to_string()));
         }
@@ -54,16 +65,19 @@ fn strike(fault: Fault, ranks: usize, failing: usize, at: usize) {
     let reported: Vec<(Duration, Option<String>)> = std::thread::scope(|scope| {
         let rank = |rank: usize| {
             let (link, released) = (threads.link(rank, Device::flex()), released.clone());
-            scope.spawn(move || {
+            let body = move || {
                 let schedule: Box<dyn Schedule> = match rank == failing && fault == Fault::OtherPlan {
                     true => Box::new(GPipe),
                     false => Box::new(OneFOneB),
                 };
                 // At no use: never.
                 let left = if rank == failing { at } else { 0 };
-                let link = Faulty { link, fault, left, late: DEADLINE * 2, released, corrupt };
-                run(Box::new(link), schedule, ranks)
-            })
+                let link = Faulty { link, fault, left, late: DEADLINE * 2, released, spoil };
+                let leaves = |step| fault.leaves(at, step).filter(|_| rank == failing);
+                run(Box::new(link), schedule, ranks, leaves)
+            };
+            // Its name keeps what it panics with off the terminal.
+            std::thread::Builder::new().name(format!("rank {rank} of {ranks}")).spawn_scoped(scope, body).unwrap()
         };
         let running: Vec<_> = (0..ranks).map(rank).collect();
         running.into_iter().map(|rank| rank.join().unwrap()).collect()
@@ -76,13 +90,14 @@ fn strike(fault: Fault, ranks: usize, failing: usize, at: usize) {
     });
     assert!(gone, "threads stay behind");
     let words = match fault {
-        Fault::OtherPlan => format!("rank {failing} differs from the others in the plan: it has GPipe #"),
-        Fault::Corrupt => format!("from rank {failing}"),
-        _ => format!("rank {failing}"),
+        Fault::OtherPlan => vec![format!("rank {failing} differs from the others in the plan: it has GPipe #")],
+        Fault::Corrupt | Fault::Stray => vec![format!("from rank {failing}")],
+        Fault::Leave(leaving) => vec![format!("rank {failing}"), leaving.says().to_owned()],
+        _ => vec![format!("rank {failing}")],
     };
     for (rank, (seconds, said)) in reported.iter().enumerate().filter(|(rank, _)| *rank != failing) {
         let Some(said) = said else { panic!("rank {rank} got no error") };
-        assert!(said.contains(&words), "rank {rank}: {said} does not say {words}");
+        assert!(words.iter().all(|word| said.contains(word)), "rank {rank}: {said} does not say {words:?}");
         assert!(*seconds < IN_TIME, "rank {rank} took {seconds:?}: {said}");
     }
 }
@@ -127,33 +142,14 @@ fn a_rank_that_leaves_is_named_at_once_with_what_it_said_on_threads() {
     }
 }
 
-fn faults(count: usize) {
-    let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
-    let mut state = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(now);
-    println!("seed {state}");
-    let mut below = |limit: usize| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 33) as usize % limit
-    };
-    let mut drawn = || {
-        // Not those of processes alone.
-        let fault = Fault::ALL[2 + below(Fault::ALL.len() - 2)];
-        let ranks = 2 + below(3);
-        // Of two ranks with different plans, neither is the odd one: the later one is named.
-        let (ranks, at) = (if fault == Fault::OtherPlan { ranks.max(3) } else { ranks }, 1 + below(60));
-        (fault, ranks, below(ranks), at)
-    };
-    let drawn: Vec<_> = (0..count).map(|_| drawn()).collect();
-    for_each_at_once(&drawn, |&(fault, ranks, failing, at)| {
-        let what = format!("{fault:?} on rank {failing} of {ranks}, at its use {at} of the link");
-        println!("{what}");
-        within(60, &what, move || strike(fault, ranks, failing, at));
-    });
-}
-
-/// As many as `FAULTS` says, else a few.
 #[test]
 fn faults_at_random_points_are_named_on_threads() {
     quiet_ranks();
-    faults(std::env::var("FAULTS").ok().and_then(|count| count.parse().ok()).unwrap_or(8));
+    // Not those of processes, nor those of bytes: threads hand over tensors as they are.
+    let others = [Fault::Kill, Fault::Stop, Fault::Oversized];
+    let kinds: Vec<Fault> = Fault::ALL.into_iter().filter(|fault| !others.contains(fault)).collect();
+    for_each_at_once(&faults(&kinds, 10), |&drawn| {
+        println!("{drawn}");
+        within(60, &drawn.to_string(), move || strike(drawn.fault, drawn.ranks, drawn.failing, drawn.at));
+    });
 }

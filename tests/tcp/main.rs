@@ -5,6 +5,7 @@
 #[allow(dead_code, reason = "the tests on threads use all of it")]
 #[path = "../runtime/cases.rs"]
 mod cases;
+mod faults;
 mod leaving;
 mod machines;
 #[path = "../ranks/odd.rs"]
@@ -18,6 +19,7 @@ use burn_pipeline::link::{Admission, Launch, Link, Rendezvous, TcpLink, Threads}
 use burn_pipeline::schedule::{OneFOneB, Size};
 use burn_pipeline::train::Pipeline;
 use cases::{Case, Text};
+use pipeline_tests::faulty_link::Fault;
 use pipeline_tests::leaving::Leaving;
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
@@ -76,24 +78,38 @@ const DEADLINE: Duration = Duration::from_secs(6);
 #[ignore = "a process of the tests below"]
 fn one_rank_of_several_processes() {
     let launch = Launch::from_environment().unwrap().unwrap();
-    let link = TcpLink::connect(&launch.rendezvous().unwrap(), Device::flex(), TIMEOUT).unwrap();
+    let drawn = faults::of_rank(launch.rank);
+    let rendezvous = launch.rendezvous().unwrap();
+    let link: Box<dyn Link> = match drawn {
+        Some((fault, at)) => Box::new(faults::faulty(&rendezvous, fault, at)),
+        None => Box::new(TcpLink::connect(&rendezvous, Device::flex(), TIMEOUT).unwrap()),
+    };
     if let Ok(field) = std::env::var("ODD") {
         let field = Some(field.as_str()).filter(|_| launch.rank + 1 == launch.ranks);
-        println!("failed: {}", odd::build(Box::new(link), field).unwrap_err());
+        println!("failed: {}", odd::build(link, field).unwrap_err());
         return;
     }
+    let other = drawn.is_some_and(|(fault, _)| fault == Fault::OtherPlan);
     let builder = Pipeline::builder()
-        .schedule(OneFOneB, Size::new(launch.ranks, 4))
+        .schedule(if other { "GPipe" } else { "1F1B" }, Size::new(launch.ranks, 4))
         .devices(vec![Device::flex()])
         .stages(Text::stage)
         .optimizer(|| SgdConfig::new().init())
         .timeout(DEADLINE);
-    let mut pipeline = builder.build_rank(Box::new(link)).unwrap();
-    let number = |name| std::env::var(name).ok().and_then(|number| number.parse::<usize>().ok());
+    let since = Instant::now();
+    let mut pipeline = match builder.build_rank(link) {
+        Ok(pipeline) => pipeline,
+        Err(error) => {
+            println!("failed after {:.1} s: {error}", since.elapsed().as_secs_f64());
+            return;
+        }
+    };
+    let number = |name: &str| std::env::var(name).ok().and_then(|number| number.parse::<usize>().ok());
     let leaving = std::env::var("LEAVING").ok().filter(|_| number("LEAVES") == Some(launch.rank));
     for step in 0..number("STEPS").unwrap() {
-        if let Some(how) = leaving.as_ref().filter(|_| step == 4) {
-            Leaving::named(how).leave(pipeline);
+        let named = leaving.as_ref().filter(|_| step == 4).map(|how| Leaving::named(how));
+        if let Some(how) = named.or_else(|| drawn.and_then(|(fault, at)| fault.leaves(at, step))) {
+            how.leave(pipeline);
             // It lives on, and serves nobody any more.
             std::thread::sleep(10 * DEADLINE);
             return;

@@ -8,6 +8,8 @@ use burn_pipeline::link::{
 };
 use burn_pipeline::plan::StageId;
 use burn_pipeline::stage::Payload;
+use pipeline_tests::drawn::count;
+use pipeline_tests::random::Random;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
@@ -133,6 +135,52 @@ fn silent_slow_and_noisy_connections_neither_end_nor_delay_the_start() {
         joined.unwrap();
         assert!(began.elapsed() < Duration::from_secs(3), "it took {:?}", began.elapsed());
     });
+}
+
+/// Connections that are no rank's, at random: silent ones, slow ones, ones that say anything or half of what a rank says,
+/// ones that know another secret, and ones that are closed at once.
+fn disturb(port: u16, mut random: Random) {
+    let mut open = Vec::new();
+    for _ in 0..random.below(40) {
+        std::thread::sleep(Duration::from_millis(random.below(30)));
+        // Rank 0 may not listen yet, or not any more.
+        let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) else { continue };
+        let noise: Vec<u8> = (0..random.below(300)).map(|_| random.below(256) as u8).collect();
+        let said = match random.below(5) {
+            0 => Vec::new(),
+            1 => noise,
+            2 => [b"bpt2", &noise[..]].concat(),
+            3 => vec![b'b'],
+            _ => {
+                let other = secret_place(1, 2, port, "another secret");
+                std::thread::spawn(move || drop(connect(&other, Duration::from_millis(100))));
+                continue;
+            }
+        };
+        // The other end may have closed it.
+        let _ = stream.write_all(&said);
+        if random.below(2) == 0 {
+            open.push(stream);
+        }
+    }
+    std::thread::sleep(Duration::from_secs(3));
+}
+
+#[test]
+fn connections_at_random_moments_of_the_start_are_ignored_over_tcp() {
+    let mut random = Random::of_now();
+    for _ in 0..count(6) {
+        let (port, ranks) = (port(), 2 + random.below(3) as usize);
+        let mut disturbing = || {
+            let random = random.split();
+            std::thread::spawn(move || disturb(port, random))
+        };
+        let disturbing: Vec<_> = (0..3).map(|_| disturbing()).collect();
+        let began = Instant::now();
+        assert_all_connect((0..ranks).map(|rank| secret_place(rank, ranks, port, "the job's")).collect());
+        assert!(began.elapsed() < Duration::from_secs(10), "it took {:?}", began.elapsed());
+        disturbing.into_iter().for_each(|thread| thread.join().unwrap());
+    }
 }
 
 #[test]

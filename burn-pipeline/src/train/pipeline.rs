@@ -98,11 +98,11 @@ impl Pipeline {
     }
 
     /// Leaves a job of several processes because of an error outside of the pipeline, of a data loader, say: the calls of all
-    /// other processes end at once with an error that has this rank and `reason`.
+    /// other processes end at once with an error that has this rank and `reason`. The pipeline is closed.
     ///
     /// A pipeline that is dropped without a word leaves too: the others get an error as soon as they wait for this rank. If a
     /// panic drops it, they learn that.
-    pub fn leave(self, reason: impl Display) {
+    pub fn leave(&mut self, reason: impl Display) {
         self.ranks.leave(&format!("it left the job: {reason}"));
     }
 

@@ -83,11 +83,14 @@ impl Ranks {
         self.numbers.contains(&rank)
     }
 
-    /// Where ranks are processes: tells the others that this one leaves, and why.
-    pub(crate) fn leave(&self, reason: &str) {
-        if let (true, Some(&rank)) = (self.processes, self.numbers.first()) {
-            self.monitor.abort(Failure { rank, message: reason.to_owned() });
+    /// Closes the pipeline. Where ranks are processes, the others learn why this one leaves.
+    pub(crate) fn leave(&mut self, reason: &str) {
+        let rank = self.numbers.first().copied().unwrap_or_default();
+        let failure = Failure { rank, message: reason.to_owned() };
+        if self.processes {
+            self.monitor.abort(failure.clone());
         }
+        self.failure.get_or_insert(failure);
     }
 
     /// Has every rank run a command; returns all replies, in the order of ranks.

@@ -1,0 +1,84 @@
+//! Ranks as processes over TCP, of which one fails in some way at some point: every other one names it, in time.
+
+use crate::{DEADLINE, Processes, TIMEOUT, port};
+use burn::tensor::Device;
+use burn_pipeline::link::kit::{Endpoint, Mailbox, Mesh, Received, Sink, connect_at};
+use burn_pipeline::link::{LinkError, Message, Rendezvous};
+use pipeline_tests::drawn::faults;
+use pipeline_tests::faulty_link::{Fault, Faulty, spoilt};
+use std::io::Read;
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+/// The longest that a run may take, with the start of its processes.
+const LIMIT: Duration = Duration::from_secs(90);
+
+/// What is to happen to this rank, and at which use of its link.
+pub(crate) fn of_rank(rank: usize) -> Option<(Fault, usize)> {
+    let said = |name: &str| std::env::var(name).ok();
+    let number = |name: &str| said(name)?.parse::<usize>().ok();
+    Some((Fault::named(&said("FAULT")?), number("AT")?)).filter(|_| number("FAILING") == Some(rank))
+}
+
+/// A link over TCP whose rank fails. It is made of the kit, which sends any bytes as a message.
+pub(crate) fn faulty(rendezvous: &Rendezvous, fault: Fault, at: usize) -> Faulty<Endpoint<Mesh>> {
+    let mailbox = Arc::new(Mailbox::new(rendezvous.rank, rendezvous.ranks));
+    let inbox = mailbox.clone();
+    let sink: Arc<Sink> = Arc::new(move |from, received| {
+        if let Received::Message(frame, bodies) = received {
+            inbox.deliver(None, from, (frame, bodies));
+            inbox.wake();
+        }
+    });
+    let connections = connect_at(rendezvous, TIMEOUT).unwrap();
+    let link = Endpoint::new(Mesh::start(connections, mailbox, &sink).unwrap(), Device::flex());
+    Faulty { link, fault, left: at, late: 2 * DEADLINE, released: Default::default(), spoil }
+}
+
+fn spoil(link: &mut Endpoint<Mesh>, fault: Fault, to: usize, message: Message, _: Instant) -> Result<(), LinkError> {
+    link.send_packed(to, spoilt(fault, message))
+}
+
+/// What is said of the failing rank.
+fn says(fault: Fault, failing: usize) -> Vec<String> {
+    match fault {
+        Fault::OtherPlan => vec![format!("rank {failing} differs from the others in the plan: it has GPipe #")],
+        Fault::Leave(leaving) => vec![format!("rank {failing}"), leaving.says().to_owned()],
+        _ => vec![format!("rank {failing}")],
+    }
+}
+
+/// Most take the deadline.
+#[test]
+fn faults_at_random_points_are_named_over_tcp() {
+    for drawn in faults(&Fault::ALL, 4) {
+        println!("{drawn}");
+        let mut processes = Processes::start_with(drawn.ranks, 20, ("127.0.0.1", port()), |_| {
+            let mut program = Processes::program();
+            program.env("FAULT", format!("{:?}", drawn.fault));
+            program.env("AT", drawn.at.to_string()).env("FAILING", drawn.failing.to_string());
+            program
+        });
+        for rank in (0..drawn.ranks).filter(|&rank| rank != drawn.failing) {
+            let mut out = processes.0[rank].stdout.take().unwrap();
+            let (read, reading) = channel();
+            std::thread::spawn(move || {
+                let mut text = String::new();
+                out.read_to_string(&mut text).unwrap();
+                // The test may have given up.
+                let _ = read.send(text);
+            });
+            let text = reading.recv_timeout(LIMIT).unwrap_or_else(|_| panic!("{drawn}: rank {rank} does not end"));
+            let failed = text.lines().find_map(|line| line.strip_prefix("failed after "));
+            let (seconds, error) = failed.and_then(|failed| failed.split_once(" s: ")).unwrap_or_else(|| {
+                panic!("{drawn}: rank {rank} got no error: {text}");
+            });
+            for words in says(drawn.fault, drawn.failing) {
+                assert!(error.contains(&words), "{drawn}: rank {rank}: {error} does not say {words}");
+            }
+            let seconds = seconds.parse::<f64>().unwrap();
+            assert!(seconds < 2.0 * DEADLINE.as_secs_f64(), "{drawn}: rank {rank} took {seconds} s: {error}");
+        }
+    }
+}
