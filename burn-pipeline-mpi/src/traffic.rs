@@ -18,6 +18,8 @@ use std::time::{Duration, Instant};
 
 /// How long ranks wait for each other to close a link once one of them has failed: time to report errors.
 pub(crate) const REPORT_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long a link that has failed is served after this rank has dropped its end.
+const LOST_AFTER: Duration = Duration::from_secs(60);
 
 /// One link.
 pub(crate) struct Traffic {
@@ -141,9 +143,9 @@ impl Traffic {
         received && self.sending.is_empty() && self.mailbox.others().all(|rank| closed[rank])
     }
 
-    /// Whether this rank has dropped its end, and for some time knows of a failure: the others will not close theirs.
+    /// Whether this rank has dropped its end of a link that has failed, so long ago that the others will not close theirs.
     pub(crate) fn is_lost(&self) -> bool {
-        self.dropped.is_some_and(|dropped| dropped.elapsed() > REPORT_TIMEOUT) && self.mailbox.contents().failed()
+        self.dropped.is_some_and(|dropped| dropped.elapsed() > LOST_AFTER) && self.mailbox.contents().failed()
     }
 
     /// Moves everything on as far as it goes without waiting; `true` if anything moved.

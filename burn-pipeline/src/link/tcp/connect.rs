@@ -13,23 +13,20 @@
 //!
 //! Ranks that have a link already exchange their addresses and the random bytes over it instead ([`connect_over`]).
 
-use super::acceptor::{Acceptor, INTRODUCTION_TIMEOUT};
-use super::address::{for_rank, host_name, listen_anywhere, listen_at, listen_beside, own_hosts, resolve};
+use super::acceptor::Acceptor;
+use super::address::{for_rank, host_name, listen_anywhere, listen_at, listen_beside, own_hosts};
+use super::dial::dial;
 use super::error::TcpError;
-use super::handshake::{Address, Hello, Introduction, Welcome, read, write};
-use super::key::{Key, Nonce, nonce};
+use super::handshake::{Address, Hello, Introduction, Nonce, Welcome, read, write};
+use super::key::{Key, nonce};
 use crate::link::admission::Admission;
 use crate::link::gather::gather;
 use crate::link::link_trait::Link;
 use crate::link::rendezvous::Rendezvous;
 use std::io::{Error, ErrorKind};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-/// Between two attempts to connect.
-const PAUSE: Duration = Duration::from_millis(10);
-/// The same after the other end has not proved the secret.
-const LONG_PAUSE: Duration = Duration::from_millis(500);
 /// How much longer than rank 0 the others wait, so that they receive from it which ranks are missing.
 const GRACE: Duration = Duration::from_secs(2);
 
@@ -66,7 +63,7 @@ fn host(rendezvous: &Rendezvous, deadline: Instant) -> Result<Connections, TcpEr
     let listeners = listen_at(address, admission)?;
     let mut acceptor = Acceptor::<Hello>::start(listeners, Key::of(admission)).map_err(thread)?;
     let mut joined: Vec<Option<Joined>> = (0..ranks).map(|_| None).collect();
-    while joined.iter().skip(1).any(Option::is_none) {
+    while !all_are_there(&mut joined) {
         let Some((mut stream, from, hello)) = acceptor.next(deadline) else {
             let missing = (1..ranks).filter(|&rank| joined[rank].is_none()).collect();
             let error = TcpError::Missing { missing, at: address.clone(), ignored: acceptor.last_ignored() };
@@ -101,6 +98,17 @@ fn host(rendezvous: &Rendezvous, deadline: Instant) -> Result<Connections, TcpEr
     Ok(connections)
 }
 
+/// Whether all have joined; a process that has ended since then makes room for the one that is started in its place.
+fn all_are_there(joined: &mut [Option<Joined>]) -> bool {
+    let complete = |joined: &[Option<Joined>]| joined.iter().skip(1).all(Option::is_some);
+    if complete(joined) {
+        for place in joined.iter_mut() {
+            place.take_if(|rank| is_gone(&rank.stream));
+        }
+    }
+    complete(joined)
+}
+
 /// Why a process that knows the secret cannot join, if so.
 fn refusal(hello: &Hello, joined: &[Option<Joined>]) -> Option<String> {
     let (rank, theirs, ranks) = (hello.rank, hello.ranks, joined.len());
@@ -108,7 +116,6 @@ fn refusal(hello: &Hello, joined: &[Option<Joined>]) -> Option<String> {
         _ if theirs != ranks => Some(format!("it expects {theirs} rank(s), and rank 0 expects {ranks}")),
         None => Some(format!("there is no place for a rank {rank} among {ranks}")),
         Some(_) if rank == 0 => Some("there is no place for a rank 0 beside rank 0".to_owned()),
-        // A process that has ended meanwhile makes room for the one that was started in its place.
         Some(Some(first)) if !is_gone(&first.stream) => {
             Some("another process with that rank was here first".to_owned())
         }
@@ -128,7 +135,7 @@ fn is_gone(stream: &TcpStream) -> bool {
 fn join(rendezvous: &Rendezvous, deadline: Instant) -> Result<Connections, TcpError> {
     let Rendezvous { rank, ranks, ref address, ref admission } = *rendezvous;
     let key = Key::of(admission);
-    let mut stream = connect(0, std::slice::from_ref(address), &key, admission, deadline)?;
+    let mut stream = dial(0, std::slice::from_ref(address), &key, admission, deadline)?;
     let (listener, port) = listen_beside(&stream, &address.0, admission).map_err(broken(rank))?;
     write(&mut stream, &Hello { rank, ranks, port }).map_err(broken(0))?;
     let welcome: Welcome = read(&stream, deadline).map_err(broken(0))?;
@@ -184,7 +191,7 @@ impl All<'_> {
         let mut acceptor = Acceptor::<Introduction>::start(vec![listener], key.clone()).map_err(thread)?;
         let mut connections: Connections = addresses.iter().map(|_| None).collect();
         for (peer, addresses) in (first..rank).zip(addresses) {
-            let mut stream = connect(peer, addresses, key, admission, deadline)?;
+            let mut stream = dial(peer, addresses, key, admission, deadline)?;
             write(&mut stream, &Introduction { rank }).map_err(broken(peer))?;
             connections[peer - first] = Some(stream);
         }
@@ -202,56 +209,6 @@ impl All<'_> {
         }
         Ok(connections)
     }
-}
-
-/// A connection to a rank that may not listen yet, and that has proved the key.
-fn connect(
-    peer: usize,
-    at: &[Address],
-    key: &Key,
-    admission: &Admission,
-    deadline: Instant,
-) -> Result<TcpStream, TcpError> {
-    let unreachable = |error: ErrorKind| match at.first() {
-        Some(at) if error == ErrorKind::PermissionDenied => TcpError::Secret { rank: peer, at: at.clone() },
-        at => TcpError::Unreachable { rank: peer, at: at.cloned().unwrap_or_default(), error },
-    };
-    let mut last = ErrorKind::NotFound;
-    loop {
-        let mut places = Vec::new();
-        for address in at {
-            places.extend(resolve(address, admission)?);
-        }
-        for place in places {
-            match call(place, key, deadline) {
-                Ok(stream) => return Ok(stream),
-                Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-                    tracing::warn!(rank = peer, at = %place, "what listens there does not know the job's secret");
-                    last = error.kind();
-                }
-                // A wrong secret says more than what another address of the same rank gives.
-                Err(_) if last == ErrorKind::PermissionDenied => {}
-                Err(error) => last = error.kind(),
-            }
-        }
-        let pause = if last == ErrorKind::PermissionDenied { LONG_PAUSE } else { PAUSE };
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(unreachable(last));
-        }
-        std::thread::sleep(pause.min(left));
-    }
-}
-
-/// One attempt to connect.
-fn call(place: SocketAddr, key: &Key, deadline: Instant) -> Result<TcpStream, Error> {
-    // An attempt may begin at the deadline, so that there is one for every timeout.
-    let left = deadline.saturating_duration_since(Instant::now()).clamp(PAUSE, INTRODUCTION_TIMEOUT);
-    let mut stream = TcpStream::connect_timeout(&place, left)?;
-    stream.set_nodelay(true)?;
-    stream.set_write_timeout(Some(INTRODUCTION_TIMEOUT))?;
-    key.call(&mut stream, Instant::now() + left)?;
-    Ok(stream)
 }
 
 /// Ends the time limits of the handshake.

@@ -3,7 +3,6 @@
 //!
 //! Guarantees: reading ends at its deadline, however slowly bytes come; no more than [`LONGEST`] bytes are taken.
 
-use super::key::Nonce;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::io::{Error, ErrorKind, Read, Write};
@@ -12,6 +11,9 @@ use std::time::Instant;
 
 /// No value of a handshake is longer: the addresses of ten thousand ranks.
 const LONGEST: usize = 1 << 20;
+
+/// Random bytes.
+pub(super) type Nonce = [u8; 32];
 
 /// Host and port.
 pub(super) type Address = (String, u16);

@@ -10,7 +10,7 @@
 //!
 //! Without a secret the key is empty, and the proof shows only that the other end is a rank of some job.
 
-use super::handshake::read_exact;
+use super::handshake::{Nonce, read_exact};
 use crate::link::admission::Admission;
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
@@ -20,10 +20,7 @@ use std::time::Instant;
 
 /// Recognises the protocol and its version.
 const MAGIC: [u8; 4] = *b"bpt2";
-const SIZE: usize = 32;
-
-/// Random bytes.
-pub(super) type Nonce = [u8; SIZE];
+const SIZE: usize = size_of::<Nonce>();
 
 /// What both ends of a connection must know.
 #[derive(Clone)]

@@ -16,6 +16,7 @@
 mod acceptor;
 mod address;
 mod connect;
+mod dial;
 mod error;
 mod handshake;
 mod key;
