@@ -42,10 +42,8 @@
 //!
 //! MPI itself cannot go on without a rank (that takes ULFM, which Open MPI 4 does not have). A program whose rank failed
 //! should therefore end with [`Mpi::end_job`]. It gives the other ranks time to report, then makes `mpirun` end all
-//! processes, stopped ones included. With
-//! `--enable-recovery`, `mpirun` itself ends with code 0 whatever the ranks end with. Open MPI may leave the shared memory of a
-//! killed rank in `/dev/shm`; `mpirun --mca btl_vader_backing_directory FOLDER` has it in a folder that you can remove. Errors inside MPI end the job, which
-//! is what MPI's default handler does.
+//! processes, stopped ones included, and remove their shared memory. With `--enable-recovery`, `mpirun` itself ends with
+//! code 0 whatever the ranks end with. Errors inside MPI end the job, which is what MPI's default handler does.
 
 mod error;
 mod in_flight;

@@ -10,16 +10,13 @@
 //!    family of schedules where it can be built for so many ranks, else 1F1B; from the last checkpoint (`--resume` in that
 //!    flag's place). Without one it begins again. There are fewer replicas only where too few processes are left.
 //! 3. Steps after that checkpoint are run again, and printed again.
-//! 4. Open MPI leaves the shared memory of killed ranks behind. So it gets a folder for it, which is removed after each run.
 //!
 //! Where several machines are to take part, `mpirun` with a hostfile is called by hand.
 
 use crate::options::Options;
 use crate::options_error::OptionsError;
 use std::ffi::OsString;
-use std::fs;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 
 /// The exit code of a run in which a rank failed or was lost: it can be taken up again.
@@ -57,10 +54,7 @@ pub fn run(
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("SLURM_")) {
             command.env_remove(name);
         }
-        let memory = SharedMemory::new();
-        command.envs(memory.variable());
         let status = command.status().map_err(ProcessesError::Start)?;
-        drop(memory);
         let again = options.restart && running > 1 && was_lost(status);
         if !again {
             return Ok(exit_code(status));
@@ -69,34 +63,6 @@ pub fn run(
         (running, crew) = (next.ranks * next.replicas, Some(next));
         // A closed standard error is no news.
         let _ = writeln!(err, "a rank was lost ({status}); going on with {running} of {processes} processes");
-    }
-}
-
-/// A folder for the shared memory of the processes, removed when this is dropped.
-struct SharedMemory(Option<PathBuf>);
-
-impl SharedMemory {
-    /// Where Open MPI (4) puts it, as a variable of the environment.
-    const VARIABLE: &str = "OMPI_MCA_btl_vader_backing_directory";
-
-    /// A new folder; none if the user has chosen one, or this system keeps shared memory elsewhere.
-    fn new() -> Self {
-        let folder = Path::new("/dev/shm").join(format!("burn-pipeline-{}", std::process::id()));
-        let ours = std::env::var_os(Self::VARIABLE).is_none() && fs::create_dir(&folder).is_ok();
-        Self(ours.then_some(folder))
-    }
-
-    fn variable(&self) -> Option<(&'static str, &Path)> {
-        self.0.as_deref().map(|folder| (Self::VARIABLE, folder))
-    }
-}
-
-impl Drop for SharedMemory {
-    fn drop(&mut self) {
-        if let Some(folder) = &self.0 {
-            // What cannot be removed goes when the machine restarts.
-            let _ = fs::remove_dir_all(folder);
-        }
     }
 }
 
