@@ -1,8 +1,12 @@
 //! A process that leaves the job between two steps: every other one says so at once, and what it said.
 
-use crate::{DEADLINE, Processes, port};
+use crate::{DEADLINE, Processes, TIMEOUT, place, port};
+use burn::tensor::Device;
+use burn_pipeline::link::kit::{Envelope, connect_at};
+use burn_pipeline::link::{Failure, Header, Link, LinkError, MessageKind, TcpLink};
+use burn_pipeline::plan::StageId;
 use pipeline_tests::leaving::Leaving;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::time::Instant;
 
 #[test]
@@ -27,4 +31,28 @@ fn a_process_that_leaves_is_named_at_once_with_what_it_said() {
             assert!(since.elapsed() < DEADLINE / 2, "{leaving:?}, rank {rank}: {:?}: {failed}", since.elapsed());
         }
     }
+}
+
+#[test]
+fn a_rank_that_leaves_because_of_another_says_so_before_it_is_taken_for_the_cause() {
+    let port = port();
+    let (mut waiting, mut leaving, mut failing) = std::thread::scope(|scope| {
+        let link =
+            |rank| scope.spawn(move || TcpLink::connect(&place(rank, 3, port), Device::flex(), TIMEOUT).unwrap());
+        let (waiting, leaving) = (link(0), link(1));
+        // Rank 2 is played by the test.
+        let failing = connect_at(&place(2, 3, port), TIMEOUT).unwrap();
+        (waiting.join().unwrap(), leaving.join().unwrap(), failing)
+    });
+    let header = Header { stage: StageId::new(1), microbatch: 0, kind: MessageKind::Activation };
+    let failure = Failure { rank: 2, message: "its disk is full".to_owned() };
+    // What it tells rank 0 is still on its way.
+    let told = Envelope::Failed(failure.clone()).write();
+    let packet = [&[0][..], &(told.len() as u32).to_le_bytes(), &told].concat();
+    failing[1].as_mut().unwrap().write_all(&packet).unwrap();
+    let error = leaving.receive(0, header, Instant::now() + TIMEOUT).unwrap_err();
+    assert_eq!(error, LinkError::Peer(failure.clone()));
+    drop(leaving);
+    let error = waiting.receive(1, header, Instant::now() + TIMEOUT).unwrap_err();
+    assert_eq!(error, LinkError::Peer(failure));
 }

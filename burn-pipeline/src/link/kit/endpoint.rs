@@ -214,6 +214,10 @@ impl<P: Peers> Drop for Endpoint<P> {
         if std::thread::panicking() {
             self.abort(PANICKED.to_owned());
         }
+        // Others may learn that this rank leaves before they learn of the failure that makes it leave.
+        if let Some(failure) = self.mailbox().failure() {
+            self.peers.send_all(&Envelope::Failed(failure));
+        }
         self.peers.close();
     }
 }
