@@ -54,7 +54,8 @@ impl Layers {
         }
     }
 
-    /// Writes the layers as JSON, one entry a layer. Reading it gives the same layers, bit for bit.
+    /// Writes the layers as JSON, one entry a layer. Reading it gives the same layers, each number up to its last
+    /// bit.
     ///
     /// # Errors
     /// [`PartitionError::Json`]; it does not occur for layers that were checked.
