@@ -5,7 +5,7 @@ use crate::incoming::{BODY, Incoming, REPEATED, Receiving, finish_message, finis
 use crate::repeats::{Noted, Primed, Repeats};
 use burn::tensor::Bytes;
 use burn_pipeline::link::WireError;
-use burn_pipeline::link::kit::{Delivery, Envelope, Frame, Repeat};
+use burn_pipeline::link::kit::{Envelope, Frame, Repeat};
 use mpi::Tag;
 use mpi::datatype::Equivalence;
 use mpi::point_to_point::Source;
@@ -42,7 +42,7 @@ struct Outgoing {
 /// What has arrived from a rank of the link.
 pub(crate) enum Arrival {
     Envelope(usize, Bytes),
-    Message(usize, Delivery),
+    Message(usize, (Frame, Vec<Bytes>)),
 }
 
 impl Lane {

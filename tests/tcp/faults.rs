@@ -2,7 +2,7 @@
 
 use crate::{DEADLINE, Processes, TIMEOUT, port};
 use burn::tensor::Device;
-use burn_pipeline::link::kit::{Endpoint, Mailbox, Mesh, Received, Sink, connect_at};
+use burn_pipeline::link::kit::{Endpoint, Mailbox, Mesh, Received};
 use burn_pipeline::link::{LinkError, Message, Rendezvous};
 use pipeline_tests::drawn::faults;
 use pipeline_tests::faulty_link::{Fault, Faulty, spoilt};
@@ -25,14 +25,14 @@ pub(crate) fn of_rank(rank: usize) -> Option<(Fault, usize)> {
 pub(crate) fn faulty(rendezvous: &Rendezvous, fault: Fault, at: usize) -> Faulty<Endpoint<Mesh>> {
     let mailbox = Arc::new(Mailbox::new(rendezvous.rank, rendezvous.ranks));
     let inbox = mailbox.clone();
-    let sink: Arc<Sink> = Arc::new(move |from, received| {
+    let sink = move |from, received| {
         if let Received::Message(frame, bodies) = received {
             inbox.deliver(None, from, (frame, bodies));
             inbox.wake();
         }
-    });
-    let connections = connect_at(rendezvous, TIMEOUT).unwrap();
-    let link = Endpoint::new(Mesh::start(connections, mailbox, &sink).unwrap(), Device::flex());
+    };
+    let connections = Mesh::connect_at(rendezvous, TIMEOUT).unwrap();
+    let link = Endpoint::new(Mesh::start(connections, mailbox, sink).unwrap(), Device::flex());
     Faulty { link, fault, left: at, late: 2 * DEADLINE, released: Default::default(), spoil }
 }
 

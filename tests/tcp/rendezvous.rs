@@ -2,7 +2,7 @@
 
 use crate::{TIMEOUT, place, port};
 use burn::tensor::{DType, Device};
-use burn_pipeline::link::kit::{Connections, Envelope, Packed, connect_at};
+use burn_pipeline::link::kit::{Connections, Envelope, Mesh, Packed};
 use burn_pipeline::link::{
     Admission, Header, Link, LinkError, Message, MessageKind, Rendezvous, Secret, TcpError, TcpLink, WireError,
 };
@@ -318,7 +318,7 @@ fn with_a_peer(play: impl FnOnce(&mut TcpStream) + Send) -> LinkError {
     let port = port();
     std::thread::scope(|scope| {
         scope.spawn(move || {
-            let mut connections: Connections = connect_at(&place(1, 2, port), TIMEOUT).unwrap();
+            let mut connections: Connections = Mesh::connect_at(&place(1, 2, port), TIMEOUT).unwrap();
             play(connections[0].as_mut().unwrap());
         });
         let mut link = connect(&place(0, 2, port), TIMEOUT).unwrap();

@@ -14,9 +14,7 @@ use crate::host::ending::Ending;
 use crate::host::timeout::Timeout;
 use burn::tensor::Device;
 use burn_cubecl::tensor::CubeTensor;
-use burn_pipeline::link::kit::{
-    Connections, Endpoint, Frame, Mailbox, Mesh, Received, Sink, all_reduce, connect_at, connect_over,
-};
+use burn_pipeline::link::kit::{Connections, Endpoint, Frame, Mailbox, Mesh, Received, all_reduce};
 use burn_pipeline::link::{Header, Launch, Link, LinkError, Message, Rendezvous};
 use burn_pipeline::stage::{AnyTensor, Payload, PayloadPart, TensorKind};
 use std::collections::BTreeMap;
@@ -58,7 +56,7 @@ impl NcclLink {
     /// If there is no driver, NCCL or such a device, or ranks are missing when the timeout passes.
     pub fn connect(rendezvous: &Rendezvous, device: Device, options: NcclOptions) -> Result<Self, NcclError> {
         check(&device, options)?;
-        let connections = connect_at(rendezvous, options.timeout)?;
+        let connections = Mesh::connect_at(rendezvous, options.timeout)?;
         Self::over(rendezvous.rank, rendezvous.ranks, connections, device, options)
     }
 
@@ -69,7 +67,7 @@ impl NcclLink {
     /// As [`NcclLink::connect`], and if the other link fails.
     pub fn by_link(link: &mut dyn Link, device: Device, options: NcclOptions) -> Result<Self, NcclError> {
         check(&device, options)?;
-        let connections = connect_over(link, options.timeout)?;
+        let connections = Mesh::connect_over(link, options.timeout)?;
         Self::over(link.rank(), link.ranks(), connections, device, options)
     }
 
@@ -94,7 +92,7 @@ impl NcclLink {
         let (commands, taken) = channel();
         let mailbox = Arc::new(Mailbox::new(rank, ranks));
         let sink = sink(mailbox.clone(), inbox.clone(), commands.clone());
-        let mesh = Mesh::start(connections, mailbox, &sink)?;
+        let mesh = Mesh::start(connections, mailbox, sink)?;
         let mut endpoint = Endpoint::new(mesh, device.clone());
         let timeout = Timeout::new(options.timeout);
         let joined = Self::join(&mut endpoint, device.inner(), taken, options, timeout.clone());
@@ -209,9 +207,9 @@ fn check(device: &Device, options: NcclOptions) -> Result<(), NcclError> {
 }
 
 /// Takes what arrives over the connections.
-fn sink(mailbox: Arc<Mailbox>, inbox: Inbox, commands: Sender<Command>) -> Arc<Sink> {
+fn sink(mailbox: Arc<Mailbox>, inbox: Inbox, commands: Sender<Command>) -> impl Fn(usize, Received) + Send + Sync {
     // If the thread that takes commands has ended, so has the link.
-    Arc::new(move |from, received| match received {
+    move |from, received| match received {
         Received::Message(frame, bodies) => {
             let slot = Slot::default();
             slot.fill(Content::Host(bodies));
@@ -224,7 +222,7 @@ fn sink(mailbox: Arc<Mailbox>, inbox: Inbox, commands: Sender<Command>) -> Arc<S
             let _ = commands.send(Command::Offered { from, frame, slot });
         }
         Received::Note(note) => drop(commands.send(Command::Note { from, note })),
-    })
+    }
 }
 
 impl Link for NcclLink {

@@ -23,7 +23,7 @@ use crate::host::sums;
 use crate::host::timeout::Timeout;
 use burn_cubecl::CubeDevice;
 use burn_cubecl::tensor::CubeTensor;
-use burn_pipeline::link::kit::{Frame, Mesh, Packet};
+use burn_pipeline::link::kit::{Frame, Mesh};
 use burn_pipeline::link::{Failure, LinkError, Monitor};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -152,7 +152,7 @@ impl Progress {
                 self.outgoing[to].push_back(pinned);
                 match own {
                     Some((frame, slot)) => self.land(me, &frame, slot).map_err(with(to))?,
-                    None => self.mesh.send_packet(to, Packet::Offer(frame)),
+                    None => self.mesh.offer(to, frame),
                 }
                 self.pairing.offer(to)
             }
@@ -197,7 +197,7 @@ impl Progress {
     fn act(&mut self, action: Action) -> Result<(), PeerError> {
         match action {
             Action::Send(to, note) => {
-                self.mesh.send_packet(to, Packet::Note(note.write()));
+                self.mesh.note(to, note.write());
                 Ok(())
             }
             Action::Exchange { peer, sends, receives } => self.exchange(peer, sends, receives).map_err(with(peer)),

@@ -16,8 +16,9 @@ pub struct Failure {
 /// What the others are told of a rank whose link is dropped by a panic.
 pub(crate) const PANICKED: &str = "its program panicked outside of a step; look at that rank's own output";
 
-/// Why an operation of a link failed.
+/// Why an operation of a link failed. `rank` is the one that reports it, `peer` the one at the other end.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum LinkError {
     /// Another rank failed.
     #[error("rank {} failed: {}", .0.rank, .0.message)]
@@ -26,106 +27,36 @@ pub enum LinkError {
     #[error(
         "rank {rank} waited {seconds:.1} s for {what} from rank {peer}, which {peer_state}; look there first, or raise the deadline"
     )]
-    Deadline {
-        /// The rank that waited.
-        rank: usize,
-        /// The rank it waited for.
-        peer: usize,
-        /// What it waited for.
-        what: String,
-        /// How long it waited.
-        seconds: f64,
-        /// What the other rank was last seen doing.
-        peer_state: String,
-    },
+    Deadline { rank: usize, peer: usize, what: String, seconds: f64, peer_state: String },
     /// The other rank has closed its end of the link, so that what this one waits for cannot come any more.
     #[error(
         "rank {rank} waits for {what} from rank {peer}, which has left the job (its pipeline was dropped); look at that rank's own output"
     )]
-    Left {
-        /// The rank that waited.
-        rank: usize,
-        /// The rank that has left.
-        peer: usize,
-        /// What was waited for.
-        what: String,
-    },
+    Left { rank: usize, peer: usize, what: String },
     /// Messages arrived in another order than the plan has.
     #[error("rank {rank} expected {expected} from rank {peer}, but {got} came; do both ranks run the same plan?")]
-    Order {
-        /// The rank that received.
-        rank: usize,
-        /// The rank that sent.
-        peer: usize,
-        /// The header of the message that the plan has next.
-        expected: String,
-        /// The header of the message that arrived.
-        got: String,
-    },
+    Order { rank: usize, peer: usize, expected: String, got: String },
     /// A message could not be read or written.
     #[error("rank {rank}, message from or to rank {peer}: {source}")]
-    Wire {
-        /// This rank.
-        rank: usize,
-        /// The rank at the other end.
-        peer: usize,
-        /// What is wrong.
-        source: WireError,
-    },
+    Wire { rank: usize, peer: usize, source: WireError },
     /// A value for a gather cannot be encoded, or the bytes of a rank are no such value.
     #[error("rank {rank} cannot use what rank {peer} gave to a gather ({message}); do all ranks run the same build?")]
-    Gather {
-        /// This rank.
-        rank: usize,
-        /// The rank whose value it is.
-        peer: usize,
-        /// What the encoding reports.
-        message: String,
-    },
+    Gather { rank: usize, peer: usize, message: String },
     /// The transport under the link has ended.
     #[error("rank {rank}: the link is closed: {message}")]
-    Closed {
-        /// This rank.
-        rank: usize,
-        /// Why it has ended.
-        message: String,
-    },
+    Closed { rank: usize, message: String },
     /// Members of a group gave lists that do not match.
     #[error("rank {rank} and rank {peer} hold different lists of parameters: {reason}")]
-    Lists {
-        /// The rank that received.
-        rank: usize,
-        /// The rank that sent.
-        peer: usize,
-        /// What does not match.
-        reason: String,
-    },
+    Lists { rank: usize, peer: usize, reason: String },
     /// Ranks form different groups.
     #[error("rank {rank} and rank {peer} form different groups; all ranks must give `form_groups` the same list")]
-    Groups {
-        /// This rank.
-        rank: usize,
-        /// The first rank with another list.
-        peer: usize,
-    },
+    Groups { rank: usize, peer: usize },
     /// The group was not formed, or the two ranks are not both members.
     #[error("there is no group {group} with rank {rank} and rank {other} in it; form it with `form_groups` first")]
-    NoSuchGroup {
-        /// This rank.
-        rank: usize,
-        /// The group's position in the list that was formed.
-        group: usize,
-        /// The rank at the other end.
-        other: usize,
-    },
+    NoSuchGroup { rank: usize, group: usize, other: usize },
     /// The rank does not exist.
     #[error("there is no rank {rank}: the link has {ranks}")]
-    NoSuchRank {
-        /// The rank that was asked for.
-        rank: usize,
-        /// The number of ranks.
-        ranks: usize,
-    },
+    NoSuchRank { rank: usize, ranks: usize },
 }
 
 impl LinkError {

@@ -26,25 +26,14 @@ const PORT: u16 = 29500;
 
 /// Why the environment cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum LaunchError {
     /// A variable is not a number.
     #[error("{variable}={value} is not a number; {launcher} sets it, or set RANK and WORLD_SIZE by hand")]
-    NotANumber {
-        /// The variable.
-        variable: &'static str,
-        /// Its value.
-        value: String,
-        /// The launcher that sets it.
-        launcher: Launcher,
-    },
+    NotANumber { variable: &'static str, value: String, launcher: Launcher },
     /// The rank is set, but the number of ranks is not.
     #[error("{there} is set, but {missing} is not")]
-    Missing {
-        /// The variable that is set.
-        there: &'static str,
-        /// The variable that is not.
-        missing: &'static str,
-    },
+    Missing { there: &'static str, missing: &'static str },
     /// The environment has no address of rank 0.
     #[error(
         "the environment has no address of rank 0; set MASTER_ADDR and MASTER_PORT to its host and a free port, for all ranks"
@@ -52,18 +41,10 @@ pub enum LaunchError {
     NoRendezvous,
     /// The port is out of range.
     #[error("MASTER_PORT={port} is not a port; choose one from 1 to 65535")]
-    Port {
-        /// The variable's value.
-        port: usize,
-    },
+    Port { port: usize },
     /// The rank is not below the number of ranks.
     #[error("rank {rank} is not one of {ranks} rank(s), counted from 0")]
-    OutOfRange {
-        /// The rank.
-        rank: usize,
-        /// The number of ranks.
-        ranks: usize,
-    },
+    OutOfRange { rank: usize, ranks: usize },
 }
 
 /// A process of a job: its rank, and how it was started.

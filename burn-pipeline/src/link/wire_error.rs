@@ -7,62 +7,35 @@ pub(crate) const WIRE_VERSION: u16 = 3;
 
 /// Why bytes are no message, or a message cannot be written as bytes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum WireError {
     /// The bytes were changed on their way, or are no frame.
     #[error("the frame's checksum does not match its bytes: it was changed on its way, or is no frame")]
     Checksum,
     /// The frame has another layout.
     #[error("the frame has layout {got}, and this build reads {WIRE_VERSION}; build all ranks from one version")]
-    Version {
-        /// The layout of the frame.
-        got: u16,
-    },
+    Version { got: u16 },
     /// The message is not what its receiver can read.
     #[error("the message cannot be decoded: {message}")]
-    Encoding {
-        /// What is wrong, and what to do.
-        message: String,
-    },
+    Encoding { message: String },
     /// A repetition of a message that was never sent.
     #[error("the frame repeats message {number}, which was never sent")]
-    UnknownRepeat {
-        /// The number of the repeated message.
-        number: u16,
-    },
+    UnknownRepeat { number: u16 },
     /// A tensor is too large for this machine.
     #[error("the frame has a tensor of shape {shape:?}, which is more than memory can address")]
-    TooLarge {
-        /// The tensor's shape.
-        shape: Vec<u64>,
-    },
+    TooLarge { shape: Vec<u64> },
     /// The tensors do not fit into this machine's memory.
     #[error(
         "the frame announces {bytes} bytes of tensors, which this machine cannot allocate; was it sent by a rank of this job?"
     )]
-    NoMemory {
-        /// The bytes of all tensors.
-        bytes: u64,
-    },
+    NoMemory { bytes: u64 },
     /// The bytes behind the frame are not those that it announces.
     #[error("tensor {index} came with {got} bytes, and its frame announces {expected}")]
-    Body {
-        /// The tensor's position, from 0; one past the last if there are too many or too few.
-        index: usize,
-        /// Bytes that came.
-        got: usize,
-        /// Bytes announced.
-        expected: usize,
-    },
+    Body { index: usize, got: usize, expected: usize },
     /// The tensor is quantised.
     #[error("a tensor of {dtype:?} cannot be sent: links carry plain floats, integers and booleans; dequantise it")]
-    Quantised {
-        /// The element type.
-        dtype: DType,
-    },
+    Quantised { dtype: DType },
     /// The tensor could not be read off its device.
     #[error("a tensor could not be read off its device: {message}")]
-    Device {
-        /// What the device reported.
-        message: String,
-    },
+    Device { message: String },
 }

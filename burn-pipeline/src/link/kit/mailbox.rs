@@ -30,7 +30,7 @@ pub struct Mailbox {
 }
 
 /// A message whose tensors have all arrived.
-pub type Delivery = (Frame, Vec<Bytes>);
+pub(super) type Delivery = (Frame, Vec<Bytes>);
 
 /// What has arrived.
 #[derive(Debug, Default)]
@@ -124,7 +124,7 @@ impl Mailbox {
     }
 
     /// Puts in a message, within a group or not. Call [`Mailbox::wake`] afterwards.
-    pub fn deliver(&self, group: Option<usize>, from: usize, message: Delivery) {
+    pub fn deliver(&self, group: Option<usize>, from: usize, message: (Frame, Vec<Bytes>)) {
         let mut contents = self.contents();
         match group {
             None => contents.inbox[from].push_back(message),

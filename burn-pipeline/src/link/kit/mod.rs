@@ -22,7 +22,7 @@
 //!   [`same_groups`] that all ranks form the same groups, and delivers a group's messages under its number.
 //! - A message that repeats an earlier one may travel under the shorter frame [`Repeat`].
 //! - [`Mesh`] is a TCP connection between every two ranks. A transport whose tensors travel another way (from GPU to GPU)
-//!   uses it for everything else: [`Packet::Offer`] announces a message, [`Packet::Note`] carries its own bytes.
+//!   uses it for everything else: [`Mesh::offer`] announces a message, [`Mesh::note`] carries its own bytes.
 
 mod all_reduce;
 pub(in crate::link) mod collective;
@@ -38,13 +38,13 @@ mod sealed;
 pub(in crate::link) mod tensor_list;
 pub(in crate::link) mod waiting;
 
-pub use super::tcp::{Connections, Mesh, Packet, Received, Sink, connect_at, connect_over};
+pub use super::tcp::{Connections, Mesh, Received};
 pub(crate) use super::wire_error::WIRE_VERSION;
 pub use all_reduce::all_reduce;
 pub use endpoint::{Endpoint, Peers};
 pub use envelope::Envelope;
 pub use frame::Frame;
-pub use mailbox::{Contents, Delivery, Mailbox};
+pub use mailbox::{Contents, Mailbox};
 pub use packed::Packed;
 pub use repeat::Repeat;
 pub use same_groups::same_groups;

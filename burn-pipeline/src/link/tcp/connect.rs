@@ -11,7 +11,7 @@
 //! 3. Each rank connects to the ranks below it ([`Introduction`]) and accepts the connections of those above. The
 //!    connection to rank 0 stays.
 //!
-//! Ranks that have a link already exchange their addresses and the random bytes over it instead ([`connect_over`]).
+//! Ranks that have a link already exchange their addresses and the random bytes over it instead ([`Mesh::connect_over`]).
 
 use super::acceptor::Acceptor;
 use super::address::{for_rank, host_name, listen_anywhere, listen_at, listen_beside, own_hosts};
@@ -19,6 +19,7 @@ use super::dial::dial;
 use super::error::TcpError;
 use super::handshake::{Address, Hello, Introduction, Nonce, Welcome, read, write};
 use super::key::{Key, nonce};
+use super::mesh::{Connections, Mesh};
 use crate::link::admission::Admission;
 use crate::link::gather::gather;
 use crate::link::link_trait::Link;
@@ -30,24 +31,48 @@ use std::time::{Duration, Instant};
 /// How much longer than rank 0 the others wait, so that they receive from it which ranks are missing.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// One connection to every other rank, in rank order; none to this one.
-pub type Connections = Vec<Option<TcpStream>>;
+impl Mesh {
+    /// Connects the ranks that find each other at rank 0's address.
+    ///
+    /// # Errors
+    /// If ranks are missing at the deadline, rank 0 refuses this process, or there is no secret and the address is not of
+    /// this machine.
+    pub fn connect_at(rendezvous: &Rendezvous, timeout: Duration) -> Result<Connections, TcpError> {
+        let Rendezvous { rank, ranks, .. } = *rendezvous;
+        let deadline = Instant::now() + timeout;
+        let connections = match rank {
+            _ if rank >= ranks => Err(TcpError::OutOfRange { rank, ranks }),
+            0 if ranks == 1 => Ok(vec![None]),
+            0 => host(rendezvous, deadline),
+            _ => join(rendezvous, deadline + GRACE),
+        };
+        settle(connections?)
+    }
 
-/// Connects the ranks that find each other at rank 0's address.
-///
-/// # Errors
-/// If ranks are missing at the deadline, rank 0 refuses this process, or there is no secret and the address is not of
-/// this machine.
-pub fn connect_at(rendezvous: &Rendezvous, timeout: Duration) -> Result<Connections, TcpError> {
-    let Rendezvous { rank, ranks, .. } = *rendezvous;
-    let deadline = Instant::now() + timeout;
-    let connections = match rank {
-        _ if rank >= ranks => Err(TcpError::OutOfRange { rank, ranks }),
-        0 if ranks == 1 => Ok(vec![None]),
-        0 => host(rendezvous, deadline),
-        _ => join(rendezvous, deadline + GRACE),
-    };
-    settle(connections?)
+    /// Connects the ranks of a link, over which they exchange the addresses at which they listen, and the bytes that the
+    /// connections prove. All ranks must call it.
+    ///
+    /// # Errors
+    /// As [`Mesh::connect_at`], and if the link fails.
+    pub fn connect_over(link: &mut dyn Link, timeout: Duration) -> Result<Connections, TcpError> {
+        let deadline = Instant::now() + timeout;
+        let rank = link.rank();
+        let (listener, port) = listen_anywhere().map_err(broken(rank))?;
+        let own = (nonce().map_err(broken(rank))?, host_name(), own_hosts(), port);
+        let rows = gather(link, &own, deadline);
+        let rows: Vec<(Nonce, String, Vec<String>, u16)> = rows.map_err(|error| TcpError::Link(error.to_string()))?;
+        // All use rank 0's bytes.
+        let Some(&(job, ..)) = rows.first() else { return Ok(Vec::new()) };
+        // A machine may not be reachable under its own addresses from within.
+        let local = |theirs: &String| (*theirs == own.1).then(|| "127.0.0.1".to_owned());
+        let hosts = rows.into_iter().map(|(_, name, hosts, port)| {
+            local(&name).into_iter().chain(hosts).map(|host| (host, port)).collect::<Vec<Address>>()
+        });
+        let addresses: Vec<Vec<Address>> = hosts.collect();
+        let admission = &Admission::Anyone;
+        let all = All { rank, first: 0, addresses: &addresses, key: Key::of(admission).of_job(&job), admission };
+        settle(all.connect(listener, deadline)?)
+    }
 }
 
 /// A rank that has joined: its connection, where it came from, and the port at which it listens.
@@ -146,31 +171,6 @@ fn join(rendezvous: &Rendezvous, deadline: Instant) -> Result<Connections, TcpEr
     let mut connections = all.connect(listener, deadline)?;
     connections.insert(0, Some(stream));
     Ok(connections)
-}
-
-/// Connects the ranks of a link, over which they exchange the addresses at which they listen, and the bytes that the
-/// connections prove. All ranks must call it.
-///
-/// # Errors
-/// As [`connect_at`], and if the link fails.
-pub fn connect_over(link: &mut dyn Link, timeout: Duration) -> Result<Connections, TcpError> {
-    let deadline = Instant::now() + timeout;
-    let rank = link.rank();
-    let (listener, port) = listen_anywhere().map_err(broken(rank))?;
-    let own = (nonce().map_err(broken(rank))?, host_name(), own_hosts(), port);
-    let rows = gather(link, &own, deadline);
-    let rows: Vec<(Nonce, String, Vec<String>, u16)> = rows.map_err(|error| TcpError::Link(error.to_string()))?;
-    // All use rank 0's bytes.
-    let Some(&(job, ..)) = rows.first() else { return Ok(Vec::new()) };
-    // A machine may not be reachable under its own addresses from within.
-    let local = |theirs: &String| (*theirs == own.1).then(|| "127.0.0.1".to_owned());
-    let hosts = rows.into_iter().map(|(_, name, hosts, port)| {
-        local(&name).into_iter().chain(hosts).map(|host| (host, port)).collect::<Vec<Address>>()
-    });
-    let addresses: Vec<Vec<Address>> = hosts.collect();
-    let admission = &Admission::Anyone;
-    let all = All { rank, first: 0, addresses: &addresses, key: Key::of(admission).of_job(&job), admission };
-    settle(all.connect(listener, deadline)?)
 }
 
 /// The ranks from `first` on, which all know each other's addresses.

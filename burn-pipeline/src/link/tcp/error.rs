@@ -4,65 +4,29 @@ use std::io::ErrorKind;
 
 /// Why processes could not be connected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum TcpError {
     /// The rank is not below the number of ranks.
     #[error("rank {rank} is not one of {ranks} rank(s), counted from 0")]
-    OutOfRange {
-        /// The rank.
-        rank: usize,
-        /// The number of ranks.
-        ranks: usize,
-    },
+    OutOfRange { rank: usize, ranks: usize },
     /// Rank 0 cannot listen.
     #[error("rank 0 cannot listen at {}:{} ({error}); {}", at.0, at.1, advice(*error))]
-    Listen {
-        /// Host and port.
-        at: (String, u16),
-        /// The error of the system.
-        error: ErrorKind,
-    },
+    Listen { at: (String, u16), error: ErrorKind },
     /// Processes of other machines are to join, and nothing says which of them belong to the job.
     #[error("{}:{} is no loopback address, and the job has no secret by which to know its ranks; set BURN_PIPELINE_SECRET to the same long random text for all of them (`openssl rand -hex 32`), or choose `Admission::Anyone` where you trust the whole network", at.0, at.1)]
-    NoSecret {
-        /// Rank 0's host and port.
-        at: (String, u16),
-    },
+    NoSecret { at: (String, u16) },
     /// What listens where a rank should be does not know the job's secret.
     #[error("what listens at {}:{} in place of rank {rank} does not know this rank's secret; set BURN_PIPELINE_SECRET to the same text for all ranks", at.0, at.1)]
-    Secret {
-        /// The rank.
-        rank: usize,
-        /// Where it should be.
-        at: (String, u16),
-    },
+    Secret { rank: usize, at: (String, u16) },
     /// Ranks are missing.
     #[error("rank(s) {missing:?} did not connect to {}:{} in time; was every rank started, with the same MASTER_ADDR, MASTER_PORT and BURN_PIPELINE_SECRET?{}", at.0, at.1, ignored.iter().map(|last| format!(" Last ignored: {last}")).collect::<String>())]
-    Missing {
-        /// The missing ranks.
-        missing: Vec<usize>,
-        /// Where they were expected.
-        at: (String, u16),
-        /// The last connection that did not belong to the job, and why.
-        ignored: Option<String>,
-    },
+    Missing { missing: Vec<usize>, at: (String, u16), ignored: Option<String> },
     /// A rank cannot be reached.
     #[error("rank {rank} cannot be reached at {}:{} ({error}); is it running, and is the port open to this machine?", at.0, at.1)]
-    Unreachable {
-        /// The rank.
-        rank: usize,
-        /// Where it should be.
-        at: (String, u16),
-        /// The last error of the system.
-        error: ErrorKind,
-    },
+    Unreachable { rank: usize, at: (String, u16), error: ErrorKind },
     /// A process that knows the secret is not one of the ranks.
     #[error("a process that claims to be rank {rank} cannot join: {reason}")]
-    Stranger {
-        /// The rank that it claims to be.
-        rank: usize,
-        /// Why it cannot join.
-        reason: String,
-    },
+    Stranger { rank: usize, reason: String },
     /// Rank 0 refused the connection.
     #[error("rank 0 refused the connection: {0}")]
     Refused(String),
@@ -70,12 +34,7 @@ pub enum TcpError {
     #[error(
         "the connection to rank {rank} broke before all ranks were connected ({error}); look at that rank's own message"
     )]
-    Broken {
-        /// The rank at the other end (this one, if it could not listen).
-        rank: usize,
-        /// The error of the system.
-        error: ErrorKind,
-    },
+    Broken { rank: usize, error: ErrorKind },
     /// The link over which addresses were exchanged failed.
     #[error("addresses could not be exchanged: {0}")]
     Link(String),

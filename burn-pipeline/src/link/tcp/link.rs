@@ -1,9 +1,8 @@
 //! One rank's end of a link over TCP.
 
-use super::connect::{Connections, connect_at, connect_over};
 use super::error::TcpError;
-use super::mesh::Mesh;
-use super::packet::{Received, Sink};
+use super::mesh::{Connections, Mesh};
+use super::packet::Received;
 use crate::link::kit::endpoint::Endpoint;
 use crate::link::kit::mailbox::Mailbox;
 use crate::link::link_trait::Link;
@@ -30,7 +29,7 @@ impl TcpLink {
     /// If ranks are missing at the deadline, rank 0 refuses this process, or there is no secret and the address is not of
     /// this machine.
     pub fn connect(rendezvous: &Rendezvous, device: Device, timeout: Duration) -> Result<Self, TcpError> {
-        let connections = connect_at(rendezvous, timeout)?;
+        let connections = Mesh::connect_at(rendezvous, timeout)?;
         Self::over(rendezvous.rank, rendezvous.ranks, connections, device)
     }
 
@@ -39,21 +38,21 @@ impl TcpLink {
     /// # Errors
     /// As [`TcpLink::connect`], and if the link fails.
     pub fn by_link(link: &mut dyn Link, device: Device, timeout: Duration) -> Result<Self, TcpError> {
-        let connections = connect_over(link, timeout)?;
+        let connections = Mesh::connect_over(link, timeout)?;
         Self::over(link.rank(), link.ranks(), connections, device)
     }
 
     fn over(rank: usize, ranks: usize, connections: Connections, device: Device) -> Result<Self, TcpError> {
         let mailbox = Arc::new(Mailbox::new(rank, ranks));
         let inbox = mailbox.clone();
-        let sink: Arc<Sink> = Arc::new(move |from, received| {
+        let sink = move |from, received| {
             // Offers and notes are for links between GPUs.
             if let Received::Message(frame, bodies) = received {
                 inbox.deliver(None, from, (frame, bodies));
                 inbox.wake();
             }
-        });
-        Ok(Self { endpoint: Endpoint::new(Mesh::start(connections, mailbox, &sink)?, device) })
+        };
+        Ok(Self { endpoint: Endpoint::new(Mesh::start(connections, mailbox, sink)?, device) })
     }
 }
 

@@ -1,8 +1,7 @@
 //! A connection to every other rank, served by two threads each: one reads, one writes.
 
-use super::connect::Connections;
 use super::error::TcpError;
-use super::packet::{Packet, Sink};
+use super::packet::{Packet, Received, Sink};
 use super::reader::Reader;
 use super::writer::{Writers, write_all};
 use crate::link::error::LinkError;
@@ -17,6 +16,9 @@ use std::time::{Duration, Instant};
 
 /// The longest that the last packets may take to be written when a link is dropped.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// One connection to every other rank, in rank order; none to this one. See [`Mesh::connect_at`].
+pub type Connections = Vec<Option<TcpStream>>;
 
 /// The connections of one rank.
 #[derive(Debug)]
@@ -34,7 +36,12 @@ impl Mesh {
     ///
     /// # Errors
     /// If a connection is broken, or a thread cannot be started.
-    pub fn start(connections: Connections, mailbox: Arc<Mailbox>, sink: &Arc<Sink>) -> Result<Arc<Self>, TcpError> {
+    pub fn start(
+        connections: Connections,
+        mailbox: Arc<Mailbox>,
+        sink: impl Fn(usize, Received) + Send + Sync + 'static,
+    ) -> Result<Arc<Self>, TcpError> {
+        let sink: Arc<Sink> = Arc::new(sink);
         let thread_error = |error: std::io::Error| TcpError::Thread(error.kind());
         let (mut writers, mut readers, mut streams) = (Writers::default(), Vec::new(), Vec::new());
         let (done, written) = channel();
@@ -68,9 +75,15 @@ impl Mesh {
         Ok(mesh)
     }
 
-    /// Sends a packet. If the connection to that rank is lost, nothing is sent: the thread that reads it reports the loss.
-    pub fn send_packet(&self, to: usize, packet: Packet) {
-        self.writers.send(to, packet);
+    /// Announces a message whose tensors travel another way, by its frame. If the connection to that rank is lost, nothing
+    /// is sent: the thread that reads it reports the loss.
+    pub fn offer(&self, to: usize, frame: Vec<u8>) {
+        self.writers.send(to, Packet::Offer(frame));
+    }
+
+    /// Sends bytes of the transport's own, as [`Mesh::offer`] does.
+    pub fn note(&self, to: usize, bytes: Vec<u8>) {
+        self.writers.send(to, Packet::Note(bytes));
     }
 }
 
@@ -80,14 +93,14 @@ impl Peers for Mesh {
     }
 
     fn send(&self, to: usize, envelope: Envelope, bodies: Vec<Bytes>) -> Result<(), LinkError> {
-        self.send_packet(to, Packet::Envelope(envelope, bodies));
+        self.writers.send(to, Packet::Envelope(envelope, bodies));
         Ok(())
     }
 
     /// Closes the link, and waits a short time until what was sent is written.
     fn close(&self) {
         self.send_all(&Envelope::Close);
-        self.writers.others().for_each(|rank| self.send_packet(rank, Packet::End));
+        self.writers.others().for_each(|rank| self.writers.send(rank, Packet::End));
         let written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
         let since = Instant::now();
         let mut open: Vec<usize> = self.writers.others().collect();

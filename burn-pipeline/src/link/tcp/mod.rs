@@ -26,8 +26,7 @@ mod packet;
 mod reader;
 mod writer;
 
-pub use connect::{Connections, connect_at, connect_over};
 pub use error::TcpError;
 pub use link::TcpLink;
-pub use mesh::Mesh;
-pub use packet::{Packet, Received, Sink};
+pub use mesh::{Connections, Mesh};
+pub use packet::Received;

@@ -13,7 +13,7 @@ pub(super) const LONGEST: usize = 1 << 30;
 
 /// What a rank sends.
 #[derive(Debug)]
-pub enum Packet {
+pub(super) enum Packet {
     /// An envelope, and the tensors of a message behind it.
     Envelope(Envelope, Vec<Bytes>),
     /// The frame of a message whose tensors travel another way.
@@ -36,7 +36,7 @@ pub enum Received {
 }
 
 /// Takes what is received from a rank, in order.
-pub type Sink = dyn Fn(usize, Received) + Send + Sync;
+pub(super) type Sink = dyn Fn(usize, Received) + Send + Sync;
 
 pub(super) fn write(out: &mut impl Write, packet: Packet) -> Result<(), Error> {
     let (kind, bytes, bodies) = match packet {
