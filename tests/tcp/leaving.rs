@@ -2,7 +2,7 @@
 
 use crate::{DEADLINE, Processes, TIMEOUT, place, port};
 use burn::tensor::Device;
-use burn_pipeline::link::kit::{Envelope, connect_at};
+use burn_pipeline::link::kit::{Envelope, Mesh};
 use burn_pipeline::link::{Failure, Header, Link, LinkError, MessageKind, TcpLink};
 use burn_pipeline::plan::StageId;
 use pipeline_tests::leaving::Leaving;
@@ -41,7 +41,7 @@ fn a_rank_that_leaves_because_of_another_says_so_before_it_is_taken_for_the_caus
             |rank| scope.spawn(move || TcpLink::connect(&place(rank, 3, port), Device::flex(), TIMEOUT).unwrap());
         let (waiting, leaving) = (link(0), link(1));
         // Rank 2 is played by the test.
-        let failing = connect_at(&place(2, 3, port), TIMEOUT).unwrap();
+        let failing = Mesh::connect_at(&place(2, 3, port), TIMEOUT).unwrap();
         (waiting.join().unwrap(), leaving.join().unwrap(), failing)
     });
     let header = Header { stage: StageId::new(1), microbatch: 0, kind: MessageKind::Activation };
