@@ -1,0 +1,193 @@
+//! The modules of the table: how each is made, and what the program does around its steps.
+
+use crate::layers::{
+    Annealed, Branch, Decoder, Dense, Heated, Kind, Layer, Noise, Part, Recurrent, Thawing, Translating, Translator,
+    WIDTH,
+};
+use crate::masks::Masks;
+use crate::plain::Forward;
+use burn::lr_scheduler::module_lr_scheduler::{ModuleLearningRate, ModuleLrScheduler};
+use burn::module::{Module, Param, ParamGroup, RunningState};
+use burn::nn::{BatchNormConfig, DropoutConfig, GruConfig, Linear, LinearConfig, LstmConfig};
+use burn::optim::{AdamWConfig, ModuleOptimizer, SgdConfig};
+use burn::tensor::{Device, Tensor};
+use burn_pipeline::stage::{Names, Stage, StageBox, init_seeded};
+use burn_pipeline::train::StageContext;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Layers of every model.
+const LAYERS: usize = 4;
+
+/// A module of the table.
+pub(crate) trait Case: Clone + Send + Sync + 'static {
+    type Model: Stage + Forward;
+
+    /// Its name in the table.
+    fn name(&self) -> &'static str;
+
+    /// The part of the model that a stage holds.
+    fn part(&self, at: &StageContext) -> Self::Model;
+
+    /// The optimizer of a stage.
+    fn optimizer(&self) -> ModuleOptimizer {
+        AdamWConfig::new().init()
+    }
+
+    /// The learning rate of a step.
+    fn learning_rate(&self, _step: usize) -> ModuleLearningRate {
+        1e-2.into()
+    }
+
+    /// What the program does before a step.
+    fn before(&self, _step: usize) {}
+
+    /// The masks of its layers, if it draws any.
+    fn masks(&self) -> &[Masks] {
+        &[]
+    }
+
+    /// The stage that holds the part.
+    fn stage(&self, at: &StageContext) -> StageBox {
+        let (part, first) = (self.part(at), at.layers(LAYERS).start);
+        let stage = match at.is_last() {
+            true => StageBox::with_loss(part, Self::Model::loss),
+            false => StageBox::new(part),
+        };
+        stage.named(Names::default().layers_from("layers", first))
+    }
+}
+
+/// One kind of layer after the other, all alike.
+#[derive(Clone)]
+pub(crate) struct Stacked {
+    name: &'static str,
+    kind: fn(&Stacked, usize, &Device) -> Kind,
+    masks: Vec<Masks>,
+    heat: Arc<AtomicU64>,
+    groups: bool,
+}
+
+fn linear(seed: usize, device: &Device) -> Linear {
+    init_seeded(seed as u64, device, |device| LinearConfig::new(WIDTH, WIDTH).init(device))
+}
+
+impl Stacked {
+    fn new(name: &'static str, kind: fn(&Stacked, usize, &Device) -> Kind) -> Self {
+        let masks = (0..LAYERS).map(|_| Masks::default()).collect();
+        Self { name, kind, masks, heat: Arc::default(), groups: false }
+    }
+
+    /// All cases of one stack.
+    pub(crate) fn all() -> Vec<Self> {
+        vec![
+            Self::new("`BatchNorm`", |_, _, device| Kind::Norm(BatchNormConfig::new(WIDTH).init(device))),
+            Self::new("`RunningState` of one's own", |_, _, device| {
+                Kind::Tally(RunningState::new(Tensor::zeros([1], device)))
+            }),
+            Self::new("dropout, with a seed", |case, layer, _| {
+                let dropout = DropoutConfig::new(0.4).init();
+                Kind::Noise(Noise { dropout, masks: case.masks[layer].clone() })
+            }),
+            Self::new("field changed in `after_step`", |_, _, _| Kind::Annealed(Annealed { temperature: 2.0 })),
+            Self::new("parameter changed in `after_step`", |_, _, device| {
+                Kind::Counting(Param::from_tensor(Tensor::full([1], 2.0, device)).set_require_grad(false))
+            }),
+            Self::new("atomic read in `forward`", |case, _, _| Kind::Heated(Heated { heat: case.heat.clone() })),
+            Self::new("branch on values", |_, _, _| Kind::Branch(Branch { threshold: 0.0 })),
+            Self::new("frozen, later thawed", |_, layer, device| {
+                let second = linear(10 + layer, device).no_grad();
+                Kind::Thawing(Thawing { second })
+            }),
+            Self::new("`Lstm` and `Gru`", |_, layer, device| {
+                Kind::Recurrent(init_seeded(20 + layer as u64, device, |device| {
+                    let lstm = LstmConfig::new(2, 2, true).init(device);
+                    Recurrent { lstm, gru: GruConfig::new(2, 2, true).init(device) }
+                }))
+            }),
+            Self {
+                groups: true,
+                ..Self::new("optimizer parameter groups", |_, _, _| Kind::Dense(Dense { scale: 1.5 }))
+            },
+        ]
+    }
+}
+
+impl Case for Stacked {
+    type Model = Part;
+
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn part(&self, at: &StageContext) -> Part {
+        let layer = |layer| Layer { linear: linear(layer, &at.device), kind: (self.kind)(self, layer, &at.device) };
+        Part { layers: at.layers(LAYERS).map(layer).collect() }
+    }
+
+    fn optimizer(&self) -> ModuleOptimizer {
+        let optimizer = AdamWConfig::new().init();
+        match self.groups {
+            true => optimizer.with_group(ParamGroup::from_predicate("layers.2."), SgdConfig::new().build(), None),
+            false => optimizer,
+        }
+    }
+
+    fn learning_rate(&self, _: usize) -> ModuleLearningRate {
+        match self.groups {
+            true => ModuleLrScheduler::new(1e-2).with_group(ParamGroup::from_predicate("layers.1."), 0.5).step(),
+            false => 1e-2.into(),
+        }
+    }
+
+    fn before(&self, step: usize) {
+        self.heat.store((2.0 / (step + 1) as f64).to_bits(), Ordering::Relaxed);
+    }
+
+    fn masks(&self) -> &[Masks] {
+        &self.masks
+    }
+}
+
+impl Forward for Part {
+    fn input(tensor: impl Fn(u64) -> Tensor<2>) -> Tensor<2> {
+        tensor(0)
+    }
+
+    fn loss(output: Tensor<2>, target: Tensor<2>) -> Tensor<1> {
+        (output - target).square().mean()
+    }
+}
+
+/// An encoder and a decoder that reads its result.
+#[derive(Clone)]
+pub(crate) struct Translation;
+
+impl Case for Translation {
+    type Model = Translator;
+
+    fn name(&self) -> &'static str {
+        "encoder and decoder, two tensors"
+    }
+
+    fn part(&self, at: &StageContext) -> Translator {
+        let layer = |layer: usize| match layer < LAYERS / 2 {
+            true => Translating::Encoder(linear(layer, &at.device)),
+            false => {
+                let (own, cross) = (linear(layer, &at.device), linear(10 + layer, &at.device));
+                Translating::Decoder(Decoder { own, cross })
+            }
+        };
+        Translator { layers: at.layers(LAYERS).map(layer).collect() }
+    }
+}
+
+impl Forward for Translator {
+    fn input(tensor: impl Fn(u64) -> Tensor<2>) -> (Tensor<2>, Tensor<2>) {
+        (tensor(0), tensor(100))
+    }
+
+    fn loss((_, output): (Tensor<2>, Tensor<2>), target: Tensor<2>) -> Tensor<1> {
+        (output - target).square().mean()
+    }
+}

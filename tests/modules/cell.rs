@@ -1,0 +1,122 @@
+//! One cell of the table: one module, under one schedule, run one way.
+
+use crate::cases::Case;
+use crate::plain::{Outcome, STEPS, batch, held_out, plain};
+use burn::tensor::Device;
+use burn_pipeline::plan::PlacementKind;
+use burn_pipeline::schedule::{Chunks, Schedule, Size, by_name};
+use burn_pipeline::stage::{Accumulation, SplitBackward};
+use burn_pipeline::train::Pipeline;
+
+/// Microbatches of each replica.
+const MICROBATCHES: usize = 4;
+const SEED: u64 = 5;
+
+/// A way to run a schedule.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Mode {
+    Plain,
+    Eager,
+    Captured,
+    Recomputed,
+    DataParallel,
+    Sharded,
+}
+
+impl Mode {
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Plain, Self::Eager, Self::Captured, Self::Recomputed, Self::DataParallel, Self::Sharded];
+
+    /// Its column in the table.
+    pub(crate) fn title(self) -> &'static str {
+        match self {
+            Self::Plain => "as it comes",
+            Self::Eager => "eager",
+            Self::Captured => "captured",
+            Self::Recomputed => "recomputed",
+            Self::DataParallel => "data-parallel",
+            Self::Sharded => "sharded",
+        }
+    }
+
+    pub(crate) fn replicas(self) -> usize {
+        if matches!(self, Self::DataParallel | Self::Sharded) { 2 } else { 1 }
+    }
+}
+
+/// What came out.
+#[derive(Clone, Debug)]
+pub(crate) enum Found {
+    /// The largest difference to the plain loop.
+    Distance(f64),
+    /// The error.
+    Refused(String),
+}
+
+/// The size that a family runs at.
+pub(crate) fn size(schedule: &dyn Schedule) -> Size {
+    let chunks = match schedule.family().chunks {
+        Chunks::Exactly(chunks) => chunks,
+        Chunks::Any => 2,
+    };
+    Size { ranks: 2, chunks, microbatches: MICROBATCHES }
+}
+
+/// Stages that a family cuts a model into.
+fn stages(schedule: &dyn Schedule) -> usize {
+    let Size { ranks, chunks, .. } = size(schedule);
+    if schedule.family().placement == PlacementKind::Bidirectional { ranks } else { ranks * chunks }
+}
+
+/// The pipeline's run, or its error.
+fn run<C: Case>(case: &C, schedule: &str, size: Size, mode: Mode) -> Result<Outcome, String> {
+    let (made, optimizer) = (case.clone(), case.clone());
+    let builder = Pipeline::builder().schedule(schedule, size).devices(vec![Device::flex()]);
+    let builder = builder.accumulation(Accumulation::Ordered).seed(SEED).data_parallel(mode.replicas());
+    let builder = builder.split(match mode {
+        Mode::Eager => SplitBackward::Eager,
+        Mode::Captured => SplitBackward::Captured,
+        _ => SplitBackward::Auto,
+    });
+    let builder = builder.stages(move |at| made.stage(at).recomputed(mode == Mode::Recomputed));
+    let builder = builder.sharded(mode == Mode::Sharded).optimizer(move || optimizer.optimizer());
+    let mut pipeline = builder.build().map_err(|error| error.to_string())?;
+    let microbatches = size.microbatches * mode.replicas();
+    let mut outcome = Outcome::default();
+    for step in 0..STEPS {
+        case.before(step);
+        let report = pipeline.step(batch::<C>(step, microbatches), case.learning_rate(step));
+        outcome.losses.push(report.map_err(|error| error.to_string())?.loss);
+    }
+    let evaluated = pipeline.eval(held_out::<C>(microbatches)).map_err(|error| error.to_string())?;
+    outcome.evaluated = evaluated.loss.ok_or("no loss")?;
+    // These are the values that a checkpoint holds.
+    let weights = pipeline.named_weights().map_err(|error| error.to_string())?;
+    let read =
+        |weight: &burn_pipeline::stage::NamedWeight| weight.value.to_data().map(|data| data.iter::<f32>().collect());
+    outcome.values = weights.iter().flatten().map(read).collect::<Result<_, String>>()?;
+    Ok(outcome)
+}
+
+/// Runs the plain loop with the masks that a pipeline of as many stages draws.
+pub(crate) fn plain_for<C: Case>(case: &C, schedule: &dyn Schedule, mode: Mode) -> Outcome {
+    let microbatches = MICROBATCHES * mode.replicas();
+    case.masks().iter().for_each(|masks| masks.write());
+    if !case.masks().is_empty() {
+        run(case, "GPipe", Size::new(stages(schedule), microbatches), Mode::Eager).unwrap();
+    }
+    case.masks().iter().for_each(|masks| masks.read_back());
+    let outcome = plain(case, microbatches);
+    case.masks().iter().for_each(|masks| masks.draw());
+    outcome
+}
+
+/// What a family gives in this mode.
+pub(crate) fn cell<C: Case>(case: &C, schedule: &str, mode: Mode) -> Found {
+    let schedule = by_name(schedule).unwrap();
+    let expected = plain_for(case, schedule.as_ref(), mode);
+    match run(case, schedule.family().name, size(schedule.as_ref()), mode) {
+        Ok(outcome) => Found::Distance(outcome.distance(&expected)),
+        Err(error) => Found::Refused(error),
+    }
+}

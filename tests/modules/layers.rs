@@ -1,0 +1,189 @@
+//! Layers, each with one thing that a pipeline can get wrong, and the stage that holds some of them.
+
+use crate::masks::Masks;
+use burn::module::{Module, Param, RunningState};
+use burn::nn::{BatchNorm, Dropout, Gru, Linear, Lstm};
+use burn::tensor::Tensor;
+use burn::tensor::activation::{relu, tanh};
+use burn_pipeline::stage::Stage;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Width of every layer.
+pub(crate) const WIDTH: usize = 8;
+
+/// What a layer does beside its linear map.
+#[derive(Module, Debug)]
+pub(crate) struct Layer {
+    pub(crate) linear: Linear,
+    pub(crate) kind: Kind,
+}
+
+/// The one thing.
+#[derive(Module, Debug)]
+pub(crate) enum Kind {
+    /// Nothing else: a smooth function of the map.
+    Dense(Dense),
+    /// Running statistics.
+    Norm(BatchNorm),
+    /// A tally that the forward itself keeps, and does not read.
+    Tally(RunningState<Tensor<1>>),
+    /// Random numbers.
+    Noise(Noise),
+    /// A field that changes after every step.
+    Annealed(Annealed),
+    /// A value that the program changes between steps.
+    Heated(Heated),
+    /// Control flow on a tensor's values.
+    Branch(Branch),
+    /// Parameters that are frozen until the first step, and others that are frozen after it.
+    Thawing(Thawing),
+    /// A parameter without gradient that counts steps.
+    Counting(Param<Tensor<1>>),
+    /// Recurrent layers.
+    Recurrent(Recurrent),
+}
+
+/// A number that never changes.
+#[derive(Module, Debug)]
+pub(crate) struct Dense {
+    pub(crate) scale: f64,
+}
+
+/// What a mean is compared with.
+#[derive(Module, Debug)]
+pub(crate) struct Branch {
+    pub(crate) threshold: f64,
+}
+
+/// Dropout, whose masks can be written down and used again.
+#[derive(Module, Debug)]
+pub(crate) struct Noise {
+    pub(crate) dropout: Dropout,
+    #[module(skip)]
+    pub(crate) masks: Masks,
+}
+
+/// A plain number.
+#[derive(Module, Debug)]
+pub(crate) struct Annealed {
+    pub(crate) temperature: f64,
+}
+
+/// A number that others change.
+#[derive(Module, Debug)]
+pub(crate) struct Heated {
+    #[module(skip)]
+    pub(crate) heat: Arc<AtomicU64>,
+}
+
+/// A second map, frozen at first.
+#[derive(Module, Debug)]
+pub(crate) struct Thawing {
+    pub(crate) second: Linear,
+}
+
+/// Both of Burn's gated layers.
+#[derive(Module, Debug)]
+pub(crate) struct Recurrent {
+    pub(crate) lstm: Lstm,
+    pub(crate) gru: Gru,
+}
+
+impl Layer {
+    fn forward(&self, x: Tensor<2>) -> Tensor<2> {
+        let y = self.linear.forward(x.clone());
+        match &self.kind {
+            Kind::Dense(dense) => tanh(y * dense.scale),
+            Kind::Norm(norm) => tanh(norm.forward(y)),
+            Kind::Tally(tally) => {
+                tally.update(tally.value_sync() + 1.0);
+                tanh(y)
+            }
+            // Evaluation draws nothing.
+            Kind::Noise(_) if !y.device().is_autodiff() => tanh(y),
+            Kind::Noise(noise) => tanh(y.clone()) * noise.masks.next(|| noise.dropout.forward(y.ones_like())),
+            Kind::Annealed(annealed) => tanh(y * annealed.temperature),
+            Kind::Heated(heated) => tanh(y * f64::from_bits(heated.heat.load(Ordering::Relaxed))),
+            Kind::Branch(branch) if x.mean().into_scalar::<f64>() > branch.threshold => tanh(y),
+            Kind::Branch(_) => relu(y),
+            Kind::Thawing(thawing) => tanh(thawing.second.forward(tanh(y))),
+            Kind::Counting(count) => tanh(y * count.val().unsqueeze::<2>()),
+            Kind::Recurrent(recurrent) => {
+                let [rows, width] = y.dims();
+                let (sequence, _) = recurrent.lstm.forward(y.reshape([rows, width / 2, 2]), None);
+                recurrent.gru.forward(sequence, None).reshape([rows, width])
+            }
+        }
+    }
+
+    fn after_step(mut self) -> Self {
+        self.kind = match self.kind {
+            Kind::Annealed(annealed) => Kind::Annealed(Annealed { temperature: annealed.temperature * 0.5 }),
+            Kind::Counting(count) => Kind::Counting(count.map(|count| count * 0.5)),
+            Kind::Thawing(thawing) => {
+                self.linear = self.linear.no_grad();
+                Kind::Thawing(Thawing { second: thawing.second.set_require_grad(true) })
+            }
+            kind => kind,
+        };
+        self
+    }
+}
+
+/// Consecutive layers.
+#[derive(Module, Debug)]
+pub(crate) struct Part {
+    pub(crate) layers: Vec<Layer>,
+}
+
+impl Stage for Part {
+    type Input = Tensor<2>;
+    type Extra = ();
+    type Output = Tensor<2>;
+
+    fn forward(&self, x: Tensor<2>, (): ()) -> Tensor<2> {
+        self.layers.iter().fold(x, |x, layer| layer.forward(x))
+    }
+
+    fn after_step(mut self, _: &[Vec<f64>]) -> Self {
+        self.layers = self.layers.into_iter().map(Layer::after_step).collect();
+        self
+    }
+}
+
+/// A layer of an encoder, or of a decoder that reads the encoder's result.
+#[derive(Module, Debug)]
+pub(crate) enum Translating {
+    Encoder(Linear),
+    Decoder(Decoder),
+}
+
+/// A decoder's layer.
+#[derive(Module, Debug)]
+pub(crate) struct Decoder {
+    pub(crate) own: Linear,
+    pub(crate) cross: Linear,
+}
+
+/// Consecutive layers of an encoder and a decoder: two tensors cross every boundary.
+#[derive(Module, Debug)]
+pub(crate) struct Translator {
+    pub(crate) layers: Vec<Translating>,
+}
+
+impl Stage for Translator {
+    type Input = (Tensor<2>, Tensor<2>);
+    type Extra = ();
+    type Output = (Tensor<2>, Tensor<2>);
+
+    fn forward(&self, both: Self::Input, (): ()) -> Self::Output {
+        self.layers.iter().fold(both, |(memory, x), layer| match layer {
+            Translating::Encoder(linear) => (tanh(linear.forward(memory)), x),
+            Translating::Decoder(Decoder { own, cross }) => {
+                let read = cross.forward(memory.clone());
+                (memory, tanh(own.forward(x) + read))
+            }
+        })
+    }
+}

@@ -1,0 +1,56 @@
+//! Dropout masks as data: drawn, written down while they are drawn, or read back.
+//!
+//! The plain loop cannot draw what a pipeline draws, whose seed for each forward is its own affair. It reads the masks of
+//! a GPipe run back instead. Every other way of running must then draw the same ones.
+
+use burn::tensor::{Tensor, TensorData};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+
+/// What one layer does with its masks.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Masks(Arc<Mutex<Tape>>);
+
+#[derive(Debug, Default)]
+enum Tape {
+    #[default]
+    Drawn,
+    Written(VecDeque<TensorData>),
+    ReadBack(VecDeque<TensorData>),
+}
+
+impl Masks {
+    /// The next mask.
+    pub(crate) fn next(&self, draw: impl FnOnce() -> Tensor<2>) -> Tensor<2> {
+        match &mut *self.0.lock().unwrap() {
+            Tape::Drawn => draw(),
+            Tape::Written(masks) => {
+                let mask = draw();
+                masks.push_back(mask.clone().inner().into_data());
+                mask
+            }
+            Tape::ReadBack(masks) => {
+                let mask = masks.pop_front().unwrap();
+                Tensor::from_data(mask, &burn::tensor::Device::flex().autodiff())
+            }
+        }
+    }
+
+    /// Writes masks down from now on.
+    pub(crate) fn write(&self) {
+        *self.0.lock().unwrap() = Tape::Written(VecDeque::new());
+    }
+
+    /// Draws from now on.
+    pub(crate) fn draw(&self) {
+        *self.0.lock().unwrap() = Tape::Drawn;
+    }
+
+    /// Reads what was written back from now on.
+    pub(crate) fn read_back(&self) {
+        let mut tape = self.0.lock().unwrap();
+        if let Tape::Written(masks) = std::mem::take(&mut *tape) {
+            *tape = Tape::ReadBack(masks);
+        }
+    }
+}

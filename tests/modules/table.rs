@@ -1,0 +1,90 @@
+//! The table, by family and in short.
+
+use crate::cell::{Found, Mode};
+use burn_pipeline::plan::PlacementKind;
+use burn_pipeline::schedule::by_name;
+
+/// A cell in a word.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Verdict {
+    Equal,
+    Refused,
+    Differs,
+}
+
+impl Verdict {
+    pub(crate) fn of(found: &Found) -> Self {
+        match found {
+            Found::Distance(0.0) => Self::Equal,
+            Found::Distance(_) => Self::Differs,
+            Found::Refused(_) => Self::Refused,
+        }
+    }
+
+    fn word(self) -> &'static str {
+        match self {
+            Self::Equal => "equal",
+            Self::Refused => "refused",
+            Self::Differs => "differs",
+        }
+    }
+}
+
+/// A module's cells.
+#[derive(Debug)]
+pub(crate) struct Row {
+    name: String,
+    cells: Vec<(&'static str, Mode, Verdict)>,
+}
+
+impl Row {
+    pub(crate) fn new(name: &str) -> Self {
+        Self { name: name.to_owned(), cells: Vec::new() }
+    }
+
+    pub(crate) fn add(&mut self, family: &'static str, mode: Mode, verdict: Verdict) {
+        self.cells.push((family, mode, verdict));
+    }
+
+    /// A line for each family.
+    pub(crate) fn by_family(&self) -> String {
+        let mut lines = vec![self.name.clone()];
+        for cells in self.cells.chunks(Mode::ALL.len()) {
+            let words: Vec<String> =
+                cells.iter().map(|(_, mode, v)| format!("{} {}", mode.title(), v.word())).collect();
+            lines.push(format!("  {:<22}{}", cells[0].0, words.join(", ")));
+        }
+        lines.join("\n")
+    }
+
+    /// One mode over all families: families with two copies of each stage may differ from the others.
+    fn summary(&self, mode: Mode) -> String {
+        let of = |copies: bool| {
+            let two = |family| by_name(family).is_ok_and(|s| s.family().placement == PlacementKind::Bidirectional);
+            let mut words: Vec<&str> = self
+                .cells
+                .iter()
+                .filter(|cell| cell.1 == mode && two(cell.0) == copies)
+                .map(|cell| cell.2.word())
+                .collect();
+            words.sort_unstable();
+            words.dedup();
+            words.join(" or ")
+        };
+        let (one, two) = (of(false), of(true));
+        if one == two { one } else { format!("{one}; two copies: {two}") }
+    }
+}
+
+/// The table in short, as the guide has it.
+pub(crate) fn markdown(rows: &[Row]) -> String {
+    let line = |cells: Vec<String>| format!("| {} |", cells.join(" | "));
+    let titles = Mode::ALL.iter().map(|mode| mode.title().to_owned());
+    let mut lines = vec![line(std::iter::once("module".to_owned()).chain(titles).collect())];
+    lines.push(format!("|{}", "---|".repeat(Mode::ALL.len() + 1)));
+    for row in rows {
+        let cells = Mode::ALL.iter().map(|&mode| row.summary(mode));
+        lines.push(line(std::iter::once(row.name.clone()).chain(cells).collect()));
+    }
+    lines.join("\n")
+}
