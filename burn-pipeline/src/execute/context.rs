@@ -45,7 +45,7 @@ impl fmt::Display for Purpose {
 pub struct RunContext {
     /// What the plan was run for.
     pub(crate) purpose: Purpose,
-    /// The plan's name.
+    /// The plan's name, with the data-parallel replica that ran it where there are several.
     pub(crate) plan: String,
     /// The type of the stage's module, if the error is of a stage.
     pub(crate) module: Option<&'static str>,

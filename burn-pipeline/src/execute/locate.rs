@@ -39,9 +39,13 @@ impl Executor {
         let own = |task: Task| row.iter().position(|action| action.tasks().any(|other| other == task));
         let place = task.and_then(own).unwrap_or(state.position);
         let stage = task.and_then(|task| self.stages.get(&task.stage()));
+        let (name, grid) = (state.plan().name(), self.grid());
         let context = RunContext {
             purpose: state.run.purpose,
-            plan: state.plan().name().to_owned(),
+            plan: match grid.replicas() {
+                1 => name.to_owned(),
+                _ => format!("{name} of replica {}", grid.replica()),
+            },
             module: stage.map(|held| held.module_type()),
             received: std::mem::take(&mut state.received).into_iter().filter(|got| Some(got.task) == task).collect(),
             rows: state.plan().excerpt(self.grid().pipeline_rank(), place),
