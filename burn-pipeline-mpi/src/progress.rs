@@ -215,7 +215,7 @@ impl Progress {
             if self.links.iter().all(Option::is_none) {
                 return self.complete;
             }
-            let failed = !self.complete || self.links.iter().flatten().any(|link| link.mailbox.contents().failed());
+            let failed = !self.complete || self.links.iter().flatten().any(|link| link.mailbox.has_failed());
             let within = if failed { within.min(REPORT_TIMEOUT) } else { within };
             if since.elapsed() >= within {
                 return false;

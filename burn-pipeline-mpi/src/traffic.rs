@@ -138,14 +138,13 @@ impl Traffic {
         if self.dropped.is_none() {
             return false;
         }
-        let closed = &self.mailbox.contents().closed;
         let received = self.own.is_over() && self.groups.iter().flatten().all(Lane::is_over);
-        received && self.sending.is_empty() && self.mailbox.others().all(|rank| closed[rank])
+        received && self.sending.is_empty() && self.mailbox.others().all(|rank| self.mailbox.has_closed(rank))
     }
 
     /// Whether this rank has dropped its end of a link that has failed, so long ago that the others will not close theirs.
     pub(crate) fn is_lost(&self) -> bool {
-        self.dropped.is_some_and(|dropped| dropped.elapsed() > LOST_AFTER) && self.mailbox.contents().failed()
+        self.dropped.is_some_and(|dropped| dropped.elapsed() > LOST_AFTER) && self.mailbox.has_failed()
     }
 
     /// Moves everything on as far as it goes without waiting; `true` if anything moved.
@@ -189,7 +188,7 @@ impl Traffic {
 
     /// Sends a failure that was recorded in this process to all other ranks.
     fn report_failure(&mut self) -> bool {
-        let failure = self.mailbox.contents().outgoing_failure.take();
+        let failure = self.mailbox.take_failure();
         failure.map(|failure| self.send_all(&Envelope::Failed(failure))).is_some()
     }
 
@@ -236,8 +235,7 @@ impl Traffic {
     fn refuse(&mut self, from: usize, source: WireError) {
         let error = LinkError::Wire { rank: self.mailbox.rank, peer: from, source };
         self.fail(from, &error.to_string());
-        self.mailbox.contents().broken.get_or_insert(error);
-        self.mailbox.wake();
+        self.mailbox.break_off(error);
     }
 
     /// Records that what a rank sent cannot be used; the next turn reports it to all other ranks.

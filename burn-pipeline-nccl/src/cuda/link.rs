@@ -173,7 +173,7 @@ impl NcclLink {
             Err(TryRecvError::Empty) => None,
             Err(TryRecvError::Disconnected) => Some(Err(self.ended())),
         };
-        self.endpoint.wait_for(peer, &|| what.to_owned(), deadline, |_| take())?
+        self.endpoint.wait_for(peer, &|| what.to_owned(), deadline, take)?
     }
 
     fn command(&self, command: Command) -> Result<(), LinkError> {
@@ -254,7 +254,7 @@ impl Link for NcclLink {
     fn receive(&mut self, from: usize, header: Header, deadline: Instant) -> Result<Payload, LinkError> {
         let from = self.endpoint.mailbox().known(from)?;
         self.timeout.hear(deadline);
-        let taken = self.endpoint.wait_for(from, &|| header.to_string(), deadline, |_| self.inbox.take(from))?;
+        let taken = self.endpoint.wait_for(from, &|| header.to_string(), deadline, || self.inbox.take(from))?;
         let (frame, content) = taken;
         self.endpoint.mailbox().check_order(from, header, frame.header())?;
         match content {

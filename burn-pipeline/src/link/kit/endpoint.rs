@@ -6,7 +6,7 @@
 
 use super::envelope::Envelope;
 use super::frame::Frame;
-use super::mailbox::{Contents, Mailbox};
+use super::mailbox::Mailbox;
 use super::packed::Packed;
 use super::waiting::Awaited;
 use crate::link::activity::Activity;
@@ -63,8 +63,7 @@ impl<P: Peers> Monitor for P {
 
     fn abort(&self, failure: Failure) {
         self.mailbox().abort(failure);
-        // The mailbox gives a failure out once, so that it does not travel in circles.
-        let outgoing = self.mailbox().contents().outgoing_failure.take();
+        let outgoing = self.mailbox().take_failure();
         outgoing.into_iter().for_each(|failure| self.send_all(&Envelope::Failed(failure)));
     }
 
@@ -145,10 +144,10 @@ impl<P: Peers> Endpoint<P> {
         from: usize,
         what: &dyn Fn() -> String,
         deadline: Instant,
-        take: impl FnMut(&mut Contents) -> Option<T>,
+        mut take: impl FnMut() -> Option<T>,
     ) -> Result<T, LinkError> {
         let ask = |question| self.peers.send_all(&Envelope::Ask { question });
-        self.mailbox().wait(deadline, &Awaited { peer: &|_| from, what, ask: &ask, late: LATE }, take)
+        self.mailbox().wait(deadline, &Awaited { peer: &|_| from, what, ask: &ask, late: LATE }, |_| take())
     }
 }
 

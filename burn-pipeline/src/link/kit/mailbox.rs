@@ -34,30 +34,30 @@ pub(super) type Delivery = (Frame, Vec<Bytes>);
 
 /// What has arrived.
 #[derive(Debug, Default)]
-pub struct Contents {
+pub(super) struct Contents {
     /// Messages of each rank, in order.
-    pub inbox: Vec<VecDeque<Delivery>>,
+    pub(super) inbox: Vec<VecDeque<Delivery>>,
     /// Messages within groups, by group and rank, in order.
-    pub group_inbox: BTreeMap<(usize, usize), VecDeque<Delivery>>,
+    pub(super) group_inbox: BTreeMap<(usize, usize), VecDeque<Delivery>>,
     /// The ranks' bytes in gathers that are incomplete or not taken yet, by round.
-    pub gathers: BTreeMap<u64, Vec<Option<Vec<u8>>>>,
+    pub(super) gathers: BTreeMap<u64, Vec<Option<Vec<u8>>>>,
     /// The first failure that is known here.
-    pub failure: Option<Failure>,
+    pub(super) failure: Option<Failure>,
     /// The number of the last question.
-    pub question: u64,
+    pub(super) question: u64,
     /// Each rank's answer to the last question: what it is doing, and which rank it waits for, if it waits.
-    pub answers: Vec<Option<(String, Option<usize>)>>,
+    pub(super) answers: Vec<Option<(String, Option<usize>)>>,
     /// Ranks that have closed the link.
-    pub closed: Vec<bool>,
+    pub(super) closed: Vec<bool>,
     /// Why nothing more can arrive, if so.
-    pub broken: Option<LinkError>,
+    pub(super) broken: Option<LinkError>,
     /// A failure of which the other ranks are still to be informed.
-    pub outgoing_failure: Option<Failure>,
+    pub(super) outgoing_failure: Option<Failure>,
 }
 
 impl Contents {
     /// The next message of a rank, within a group or not.
-    pub fn take(&mut self, group: Option<usize>, from: usize) -> Option<Delivery> {
+    pub(super) fn take(&mut self, group: Option<usize>, from: usize) -> Option<Delivery> {
         match group {
             None => self.inbox[from].pop_front(),
             Some(group) => self.group_inbox.get_mut(&(group, from))?.pop_front(),
@@ -65,7 +65,7 @@ impl Contents {
     }
 
     /// Whether there was a failure, here or elsewhere.
-    pub fn failed(&self) -> bool {
+    fn failed(&self) -> bool {
         self.failure.is_some() || self.broken.is_some()
     }
 
@@ -103,7 +103,7 @@ impl Mailbox {
     }
 
     /// The contents, to be read or changed. Call [`Mailbox::wake`] after a change that a thread may wait for.
-    pub fn contents(&self) -> MutexGuard<'_, Contents> {
+    pub(super) fn contents(&self) -> MutexGuard<'_, Contents> {
         // Locked in spite of poisoning: nothing panics between two changes that belong together.
         self.contents.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -180,6 +180,28 @@ impl Mailbox {
     /// Whether the computing thread waits.
     pub fn is_waiting(&self) -> bool {
         self.waiting.load(Ordering::Relaxed)
+    }
+
+    /// Whether there was a failure, here or elsewhere.
+    pub fn has_failed(&self) -> bool {
+        self.contents().failed()
+    }
+
+    /// Whether a rank has closed the link.
+    pub fn has_closed(&self, rank: usize) -> bool {
+        self.contents().closed[rank]
+    }
+
+    /// The failure of which the other ranks are still to be informed. It is given out once, so that it does not travel in
+    /// circles.
+    pub fn take_failure(&self) -> Option<Failure> {
+        self.contents().outgoing_failure.take()
+    }
+
+    /// Records why nothing more can arrive, and wakes the thread that waits.
+    pub fn break_off(&self, error: LinkError) {
+        self.contents().broken.get_or_insert(error);
+        self.wake();
     }
 
     /// Fails if a failure is known.

@@ -44,7 +44,7 @@ pub use all_reduce::all_reduce;
 pub use endpoint::{Endpoint, Peers};
 pub use envelope::Envelope;
 pub use frame::Frame;
-pub use mailbox::{Contents, Mailbox};
+pub use mailbox::Mailbox;
 pub use packed::Packed;
 pub use repeat::Repeat;
 pub use same_groups::same_groups;

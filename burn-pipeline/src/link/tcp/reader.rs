@@ -52,7 +52,7 @@ impl Reader {
                 error.kind()
             ),
             End::Garbled(error) => {
-                self.mailbox.contents().broken.get_or_insert(error.clone());
+                self.mailbox.break_off(error.clone());
                 format!("rank {me} cannot read what rank {peer} sent: {error}")
             }
         };

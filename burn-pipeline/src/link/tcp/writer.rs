@@ -33,7 +33,7 @@ impl Writers {
     /// Records a failure, and informs all others of the first one.
     pub(super) fn fail(&self, mailbox: &Mailbox, failure: Failure) {
         mailbox.abort(failure);
-        let outgoing = mailbox.contents().outgoing_failure.take();
+        let outgoing = mailbox.take_failure();
         if let Some(failure) = outgoing {
             self.send_all(&Envelope::Failed(failure));
         }
