@@ -4,6 +4,7 @@ use burn_pipeline::link::LinkError;
 
 /// Why MPI cannot be used.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum MpiError {
     /// MPI was initialised before; a process can do that once.
     #[error("MPI was initialised in this process before; keep the first `Mpi`, and open several links with it")]
@@ -15,12 +16,7 @@ pub enum MpiError {
     #[error(
         "not all processes reached {what} within {seconds:.1} s; start all of them with one `mpirun`, and with the same program"
     )]
-    Timeout {
-        /// What not all of them reached.
-        what: &'static str,
-        /// The timeout in seconds.
-        seconds: f64,
-    },
+    Timeout { what: &'static str, seconds: f64 },
     /// Not all ranks came to open a link.
     #[error("a link cannot be opened, which all ranks must do together: {0}")]
     NotAll(LinkError),

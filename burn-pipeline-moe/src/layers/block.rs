@@ -51,17 +51,13 @@ impl BlockKind {
 
 /// Why a pattern is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum PatternError {
     /// A letter that names no kind of block.
     #[error(
         "`{letter}` at position {place} is no block; use D (dense), E (experts), d or e (the same as mixture of depths)"
     )]
-    Letter {
-        /// The letter.
-        letter: char,
-        /// Its position, from 0.
-        place: usize,
-    },
+    Letter { letter: char, place: usize },
     /// No letter.
     #[error("the pattern is empty; give at least one letter")]
     Empty,
