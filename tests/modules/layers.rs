@@ -21,6 +21,7 @@ pub(crate) struct Layer {
 
 /// The one thing.
 #[derive(Module, Debug)]
+#[expect(clippy::large_enum_variant, reason = "a test holds a handful of them")]
 pub(crate) enum Kind {
     /// Nothing else: a smooth function of the map.
     Dense(Dense),

@@ -97,7 +97,7 @@ pub(crate) fn plain<C: Case>(case: &C, microbatches: usize) -> Outcome {
 /// The loss over microbatch `i` of the batch of a seed.
 fn loss_of<M: Forward>(model: &M, seed: u64, samples: usize, i: usize, training: bool) -> Tensor<1> {
     let piece = |seed| {
-        let rows = noise(seed, samples).slice([i * ROWS..(i + 1) * ROWS]);
+        let rows = noise(seed, samples).narrow(0, i * ROWS, ROWS);
         if training { rows.autodiff() } else { rows }
     };
     M::loss(model.forward(M::input(|add| piece(seed + add)), ()), piece(seed + 1))
