@@ -206,6 +206,16 @@ fn weights_are_shared_out_as_the_training_stack_does() {
 }
 
 #[test]
+fn layers_whose_squared_seconds_are_no_number_are_cut_like_others() {
+    let two = Placement::looped(2, 1).unwrap();
+    let cut = |scale: f64| {
+        let layers = layers(&[1.0, 2.0, 3.0, 4.0].map(|seconds| (seconds * scale, 100)));
+        Partition::optimal(&layers, &two, &PartitionOptions::default()).unwrap().partition.to_string()
+    };
+    assert_eq!((cut(1.0).as_str(), cut(1e200).as_str()), ("3+1", "3+1"));
+}
+
+#[test]
 fn a_heavy_head_gets_fewer_blocks_beside_it() {
     // 32 blocks; with 256k words the head is about 5 of them in time (Gemma2-9B), the embedding only memory.
     let mut costs = vec![(0.01, 26)];

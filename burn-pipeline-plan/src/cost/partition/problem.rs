@@ -195,7 +195,9 @@ impl Problem {
         // Two passes: the smallest largest load, then the most even cut among those that reach it.
         let worst = |so_far: f64, load: f64| so_far.max(load);
         let (largest, _) = self.chain(f64::INFINITY, worst)?;
-        let (_, boundaries) = self.chain(largest * ROUNDING, |so_far, load| so_far + load * load)?;
+        // Squares of seconds can be too large for a number; divided by a power of two they compare alike.
+        let unit = if largest > 0.0 { largest.log2().ceil().exp2() } else { 1.0 };
+        let (_, boundaries) = self.chain(largest * ROUNDING, |so_far, load| so_far + (load / unit) * (load / unit))?;
         Some(boundaries)
     }
 
