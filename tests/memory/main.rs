@@ -2,8 +2,10 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests fail by panicking and print what they covered")]
 
+mod draws;
 mod heap;
 mod held;
+mod lengths;
 mod recompute;
 mod release;
 mod seeded;

@@ -16,6 +16,7 @@ mod faults;
 mod faulty;
 mod groups;
 mod hooked;
+mod host;
 mod interleave;
 mod layers;
 mod lengths;

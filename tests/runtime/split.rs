@@ -9,7 +9,7 @@ use burn_pipeline::train::{Builder, StageContext};
 
 mod agreement;
 mod extension;
-mod models;
+pub(crate) mod models;
 mod programs;
 mod refusals;
 

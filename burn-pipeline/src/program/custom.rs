@@ -62,11 +62,6 @@ impl CustomOps {
         self.0.keys().map(String::as_str)
     }
 
-    /// Are all of the other's operations among these?
-    pub(super) fn contain(&self, other: &Self) -> bool {
-        other.0.keys().all(|name| self.0.contains_key(name))
-    }
-
     /// Floating-point operations of one of them.
     pub(super) fn flops(&self, op: &CustomOpIr) -> u64 {
         let spec = |tensor: &TensorIr| (tensor.shape.clone(), tensor.dtype);

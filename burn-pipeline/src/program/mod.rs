@@ -6,7 +6,8 @@
 //! are known before it runs.
 //!
 //! 1. The engine of captured stages records a stage's forward and its seeded backward once: a list of operations with
-//!    tensors at its edges (inputs, parameters, seeds, outputs, gradients; `recording`).
+//!    tensors at its edges (inputs, parameters, seeds, outputs, gradients; `recording`), on Burn's capture device
+//!    (`capture_tensors`), whose panics are refusals (`quiet`).
 //! 2. The list is cut (`slices`): `F` is what the outputs need; `I` what the input's gradients need beyond that; `W` the
 //!    rest of what the weights' gradients need; `B` is `I` and `W` in recorded order. If no gradient of the input is
 //!    wanted, `I` is what several weights' gradients share.
@@ -15,18 +16,22 @@
 //! 4. `burn_router`'s interpreter replays a program on the stage's own device (`replay`). Operations of backend extensions
 //!    that are kernels there are called as such ([`CapturedOp`], `custom`).
 //! 5. `W` of several microbatches can run as one (`merge`).
+//! 6. Random numbers come from a generator that the caller gives, or from the device's (`draws`).
 //!
 //! The split is that of Zero Bubble (arXiv:2401.10241); PyTorch does it on its autograd graph
 //! (`torch/distributed/pipelining/_backward.py`). The crates `burn-ir` and `burn-router` promise no
 //! stable interface, hence the exact versions in `Cargo.toml`.
 
+mod capture_tensors;
 mod cost;
 mod custom;
 mod display;
+mod draws;
 mod liveness;
 mod merge;
 mod op_name;
 mod part;
+mod quiet;
 mod recording;
 mod replay;
 mod slices;
@@ -39,6 +44,9 @@ pub(crate) use part::Phase;
 pub use part::{Operation, Program};
 pub use stage_programs::StagePrograms;
 
+pub(crate) use capture_tensors::{alike, backward, configured, edge, gradient, leaf, lowered, placeholder};
 pub(crate) use custom::{CustomOps, capturing};
+pub(crate) use draws::{Draw, drawn_as};
+pub(crate) use quiet::quietly;
 pub(crate) use recording::{Edges, Recording};
-pub(crate) use replay::{NO_REPLAY, Replay, interpreter, on_device};
+pub(crate) use replay::{NO_REPLAY, Replay, computed, interpreter, on_device};

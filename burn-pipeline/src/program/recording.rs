@@ -1,12 +1,19 @@
 //! The result of a capture: operations, constants, and the tensors at the edges.
 //!
 //! Guarantees: tensors are numbered from 0 in order of appearance, so that two captures of one stage are equal;
-//! the operations that made placeholders are removed.
+//! the operations that made placeholders are removed. Two recordings that [`Recording::difference`] finds equal compute the
+//! same numbers from the same inputs: operations, their order, sizes and scalars (to the last bit), constants, edges.
 
 use super::custom::CustomOps;
-use burn::backend::ir::{IrVisitorMut, OperationIr, TensorId, TensorIr, TensorStatus};
+use super::draws::{Draw, draw};
+use super::op_name::name;
+use super::part::Program;
+use burn::backend::ir::{
+    IrVisitorMut, NumericOperationIr, OperationIr, ScalarIr, TensorId, TensorIr, TensorStatus,
+};
 use burn::tensor::TensorData;
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
 
 /// The tensors that go into and come out of a captured stage.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -44,10 +51,13 @@ impl Edges {
 #[derive(Clone, Debug)]
 pub(crate) struct Recording {
     pub(crate) operations: Vec<OperationIr>,
-    pub(crate) constants: Vec<(TensorId, TensorData)>,
+    /// The values that the stage brought from the host, in order of appearance.
+    pub(crate) constants: Vec<(TensorId, Arc<TensorData>)>,
     pub(crate) edges: Edges,
     /// Its custom operations.
     pub(crate) custom: CustomOps,
+    /// The bits of all scalars, in order: `0.0` and `-0.0` are equal numbers, and give different products.
+    scalars: Vec<u64>,
 }
 
 impl Recording {
@@ -67,19 +77,163 @@ impl Recording {
         edges.fed_mut().for_each(|tensor| numbers.visit_tensor_mut(tensor));
         operations.iter_mut().for_each(|op| op.visit_mut(&mut numbers));
         edges.made_mut().for_each(|tensor| numbers.visit_tensor_mut(tensor));
-        let constants = values.into_iter().filter_map(|(id, data)| Some((*numbers.0.get(&id)?, data))).collect();
-        Self { operations, constants, edges, custom }
+        let (known, scalars) = (numbers.known, numbers.scalars);
+        let constant = |(id, data)| Some((*known.get(&id)?, Arc::new(data)));
+        let mut constants: Vec<_> = values.into_iter().filter_map(constant).collect();
+        constants.sort_unstable_by_key(|(id, _)| id.value());
+        Self { operations, constants, edges, custom, scalars }
+    }
+
+    /// What differs from another recording, in words; `None` if both compute the same.
+    pub(crate) fn difference(&self, other: &Self) -> Option<String> {
+        let operations = self.operations.iter().zip(&other.operations).enumerate();
+        for (place, (mine, theirs)) in operations {
+            if !same(mine, theirs) {
+                return Some(format!("operation {place} was {} and is {}", described(theirs), described(mine)));
+            }
+        }
+        let (mine, theirs) = (self.operations.len(), other.operations.len());
+        if mine != theirs {
+            return Some(format!("it had {theirs} operations and has {mine}"));
+        }
+        if self.scalars != other.scalars {
+            return Some("a scalar changed its sign or its kind of NaN".to_owned());
+        }
+        if self.constants != other.constants {
+            return Some("the values of a tensor that it brings from the host changed".to_owned());
+        }
+        (self.edges != other.edges || self.custom != other.custom)
+            .then(|| "which tensors it returns, or which of them have a gradient, changed".to_owned())
+    }
+
+    /// Is the forward of this recording that of another one: the same operations on the same tensors, with the same scalars,
+    /// constants and outputs? Given are the forward programs of both.
+    pub(crate) fn has_forward_of(&self, other: &Self, mine: &Program, theirs: &Program) -> bool {
+        let listed = |program: &Program| -> Vec<OperationIr> {
+            let computes = program.ir().iter().filter(|op| !matches!(op, OperationIr::Drop(_))).cloned();
+            computes.map(|mut op| (op.visit_mut(&mut Unmarked), op).1).collect()
+        };
+        let (mine, theirs) = (listed(mine), listed(theirs));
+        let read: HashSet<TensorId> = mine.iter().flat_map(OperationIr::inputs).map(|input| input.id).collect();
+        let constants = |of: &Self| -> Vec<_> {
+            of.constants.iter().filter(|(id, _)| read.contains(id)).cloned().collect()
+        };
+        mine.len() == theirs.len()
+            && mine.iter().zip(&theirs).all(|(mine, theirs)| same(mine, theirs))
+            && self.edges.outputs == other.edges.outputs
+            && constants(self) == constants(other)
+    }
+
+    /// The same without the gradients of the outputs at these places, as autodiff would give it: an operation whose gradients
+    /// are all absent is not computed, and a sum with an absent gradient is the other one. Tensors keep their numbers. `None`
+    /// where another operation joins a gradient that is absent with one that is there.
+    pub(crate) fn without(&self, absent: &[usize]) -> Option<Self> {
+        let seeds = |wanted: &dyn Fn(usize) -> bool| -> HashSet<TensorId> {
+            let seeds = self.edges.seeds.iter().enumerate().filter(|(place, _)| wanted(*place));
+            seeds.filter_map(|(_, seed)| Some(seed.as_ref()?.id)).collect()
+        };
+        let (mut gradients, mut gone) = (seeds(&|_| true), seeds(&|place| absent.contains(&place)));
+        let mut renamed = Renamed::default();
+        let mut operations = Vec::with_capacity(self.operations.len());
+        for op in &self.operations {
+            let read: Vec<TensorId> = op.inputs().map(|input| input.id).filter(|id| gradients.contains(id)).collect();
+            let made: Vec<TensorId> = op.outputs().map(|output| output.id).collect();
+            if !read.is_empty() {
+                gradients.extend(&made);
+            }
+            match (read.iter().any(|id| gone.contains(id)), read.iter().all(|id| gone.contains(id))) {
+                (false, _) => {
+                    let mut op = op.clone();
+                    op.visit_mut(&mut renamed);
+                    operations.push(op);
+                }
+                (true, true) => gone.extend(made),
+                (true, false) => {
+                    let OperationIr::NumericFloat(_, NumericOperationIr::Add(sum)) = op else { return None };
+                    let left = if gone.contains(&sum.lhs.id) { &sum.rhs } else { &sum.lhs };
+                    if left.shape != sum.out.shape || left.dtype != sum.out.dtype {
+                        return None;
+                    }
+                    renamed.0.insert(sum.out.id, renamed.of(left.id));
+                }
+            }
+        }
+        let mut edges = self.edges.clone();
+        edges.input_gradients.iter_mut().for_each(|edge| {
+            edge.take_if(|edge| gone.contains(&edge.id));
+        });
+        edges.weight_gradients.retain(|(_, edge)| !gone.contains(&edge.id));
+        edges.made_mut().for_each(|tensor| tensor.id = renamed.of(tensor.id));
+        let (constants, custom, scalars) = (self.constants.clone(), self.custom.clone(), self.scalars.clone());
+        Some(Self { operations, constants, edges, custom, scalars })
+    }
+
+    /// The random draws of its forward, in order: shape and element type, and the distribution.
+    pub(crate) fn draws(&self) -> impl Iterator<Item = Draw<'_>> {
+        self.operations.iter().filter_map(draw)
     }
 }
 
-/// Numbers tensors in order of appearance.
+/// Are both the same operation? NaN equals NaN here.
+fn same(mine: &OperationIr, theirs: &OperationIr) -> bool {
+    mine == theirs || {
+        let (mine, theirs) = (format!("{mine:?}"), format!("{theirs:?}"));
+        mine == theirs && mine.contains("NaN")
+    }
+}
+
+/// An operation with its scalars and sizes, short enough for a message.
+fn described(op: &OperationIr) -> String {
+    let text = format!("{op:?}");
+    let end = text.char_indices().nth(400).map_or(text.len(), |(end, _)| end);
+    format!("{}: {}", name(op), &text[..end])
+}
+
+/// Takes away what programs note of last uses.
+struct Unmarked;
+
+impl IrVisitorMut for Unmarked {
+    fn visit_tensor_mut(&mut self, tensor: &mut TensorIr) {
+        tensor.status = TensorStatus::ReadOnly;
+    }
+}
+
+/// Tensors that are read in the place of others.
 #[derive(Default)]
-struct Numbers(HashMap<TensorId, TensorId>);
+struct Renamed(HashMap<TensorId, TensorId>);
+
+impl Renamed {
+    fn of(&self, id: TensorId) -> TensorId {
+        self.0.get(&id).copied().unwrap_or(id)
+    }
+}
+
+impl IrVisitorMut for Renamed {
+    fn visit_tensor_mut(&mut self, tensor: &mut TensorIr) {
+        tensor.id = self.of(tensor.id);
+    }
+}
+
+/// Numbers tensors in order of appearance, and notes scalars.
+#[derive(Default)]
+struct Numbers {
+    known: HashMap<TensorId, TensorId>,
+    scalars: Vec<u64>,
+}
 
 impl IrVisitorMut for Numbers {
     fn visit_tensor_mut(&mut self, tensor: &mut TensorIr) {
-        let next = TensorId::new(self.0.len() as u64);
-        tensor.id = *self.0.entry(tensor.id).or_insert(next);
+        let next = TensorId::new(self.known.len() as u64);
+        tensor.id = *self.known.entry(tensor.id).or_insert(next);
         tensor.status = TensorStatus::ReadOnly;
+    }
+
+    fn visit_scalar_mut(&mut self, scalar: &mut ScalarIr) {
+        self.scalars.push(match scalar {
+            ScalarIr::Float(value) => value.to_bits(),
+            ScalarIr::Int(value) => value.cast_unsigned(),
+            ScalarIr::UInt(value) => *value,
+            ScalarIr::Bool(value) => u64::from(*value),
+        });
     }
 }

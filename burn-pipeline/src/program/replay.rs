@@ -1,10 +1,13 @@
 //! Running programs on a device: `burn_router`'s interpreter behind a trait without the backend's type.
 
 use super::custom::CustomOps;
+use super::draws::{draw, drawn};
+use super::recording::Recording;
 use burn::backend::ir::{BackendIr, HandleKind, OperationIr, TensorId, TensorIr};
 use burn::backend::{BackendTensor, Dispatch, DispatchDevice, DispatchKindConversion, DispatchTensor};
 use burn::tensor::{Device, TensorData};
 use burn_router::TensorInterpreter;
+use rand::rngs::StdRng;
 
 /// One microbatch's run through the programs of a stage. It holds the tensors that later parts need.
 pub(crate) trait Replay: Send {
@@ -12,6 +15,8 @@ pub(crate) trait Replay: Send {
     fn feed(&mut self, id: TensorId, tensor: DispatchTensor) -> Result<(), String>;
     /// Runs operations.
     fn run(&mut self, operations: &[OperationIr]);
+    /// Draws the random numbers of operations from this generator, instead of the device's.
+    fn draw_from(&mut self, generator: StdRng);
     /// Takes a tensor out; it stays if its status says so.
     fn take(&mut self, tensor: &TensorIr) -> DispatchTensor;
 }
@@ -23,12 +28,32 @@ pub(crate) const NO_REPLAY: &str = "stages are replayed on Flex and CubeCL devic
 pub(crate) fn interpreter(device: &Device, custom: &CustomOps) -> Option<Box<dyn Replay>> {
     match device.clone().inner().as_dispatch() {
         #[cfg(feature = "flex")]
-        DispatchDevice::Flex(device) => Some(Box::new(Interpreter::<burn::backend::Flex>::new(*device, custom))),
+        DispatchDevice::Flex(inner) => Some(Box::new(Interpreter::<burn::backend::Flex>::new(*inner, device, custom))),
         #[cfg(feature = "cubecl-backend")]
-        DispatchDevice::Cube(device) => Some(Box::new(Interpreter::<burn::backend::Cube>::new(device.clone(), custom))),
+        DispatchDevice::Cube(inner) => {
+            Some(Box::new(Interpreter::<burn::backend::Cube>::new(inner.clone(), device, custom)))
+        }
         #[allow(unreachable_patterns, reason = "with one backend, only capture and autodiff are left")]
         _ => None,
     }
+}
+
+/// Runs a recording without inputs on a device, its draws from this generator, and returns its outputs; `None` where the
+/// device's backend cannot replay.
+pub(crate) fn computed(
+    recording: &Recording,
+    device: &Device,
+    generator: StdRng,
+) -> Option<Result<Vec<DispatchTensor>, String>> {
+    let mut replay = interpreter(device, &recording.custom)?;
+    replay.draw_from(generator);
+    for (id, data) in &recording.constants {
+        if let Err(reason) = replay.feed(*id, on_device(TensorData::clone(data), device)) {
+            return Some(Err(reason));
+        }
+    }
+    replay.run(&recording.operations);
+    Some(Ok(recording.edges.outputs.iter().map(|output| replay.take(output)).collect()))
 }
 
 /// A constant of a capture on the device that replays it.
@@ -42,14 +67,19 @@ pub(crate) fn on_device(data: TensorData, device: &Device) -> DispatchTensor {
     }
 }
 
-struct Interpreter<B: BackendIr>(TensorInterpreter<B>);
+struct Interpreter<B: BackendIr> {
+    operations: TensorInterpreter<B>,
+    device: Device,
+    generator: Option<StdRng>,
+}
 
 impl<B: BackendIr> Interpreter<B>
 where
     DispatchTensor: DispatchKindConversion<B>,
 {
-    fn new(device: B::Device, custom: &CustomOps) -> Self {
-        Self(TensorInterpreter::with_custom_ops(device, custom.registry::<B>()))
+    fn new(inner: B::Device, device: &Device, custom: &CustomOps) -> Self {
+        let operations = TensorInterpreter::with_custom_ops(inner, custom.registry::<B>());
+        Self { operations, device: device.clone(), generator: None }
     }
 }
 
@@ -64,16 +94,29 @@ where
             BackendTensor::Bool(tensor) => HandleKind::Bool(tensor),
             other => return Err(format!("{} tensors cannot be replayed", other.name())),
         };
-        self.0.register_tensor_to_device(id, handle);
+        self.operations.register_tensor_to_device(id, handle);
         Ok(())
     }
 
     fn run(&mut self, operations: &[OperationIr]) {
-        operations.iter().for_each(|op| self.0.register_op(op.clone()));
+        for op in operations {
+            if let (Some(draw), Some(generator)) = (draw(op), &mut self.generator) {
+                let drawn = on_device(drawn(draw, generator), &self.device);
+                // Both are of this device, so this cannot fail.
+                if self.feed(draw.out.id, drawn).is_ok() {
+                    continue;
+                }
+            }
+            self.operations.register_op(op.clone());
+        }
+    }
+
+    fn draw_from(&mut self, generator: StdRng) {
+        self.generator = Some(generator);
     }
 
     fn take(&mut self, tensor: &TensorIr) -> DispatchTensor {
-        <DispatchTensor as DispatchKindConversion<B>>::from_backend(match self.0.get_tensor(tensor) {
+        <DispatchTensor as DispatchKindConversion<B>>::from_backend(match self.operations.get_tensor(tensor) {
             HandleKind::Float(tensor) => BackendTensor::Float(tensor),
             HandleKind::Int(tensor) => BackendTensor::Int(tensor),
             HandleKind::Bool(tensor) => BackendTensor::Bool(tensor),

@@ -4,6 +4,7 @@
 //! twice; each slice keeps the recorded order, in which every operation comes after those that it reads from. That is why
 //! running `F`, `I`, `W` in this order gives autodiff's own numbers.
 
+use super::draws::draw;
 use super::recording::Recording;
 use burn::backend::ir::{TensorId, TensorIr};
 use std::collections::HashMap;
@@ -29,7 +30,8 @@ pub(super) fn slices(recording: &Recording) -> Slices {
     let weight = graph.needed_for(edges.weight_gradients.iter().map(|(_, gradient)| gradient));
     let mut slices = Slices::default();
     for place in 0..recording.operations.len() {
-        if forward[place] {
+        // A draw that nothing reads still moves the generator on.
+        if forward[place] || draw(&recording.operations[place]).is_some() {
             slices.forward.push(place);
         } else if input[place] {
             slices.input.push(place);

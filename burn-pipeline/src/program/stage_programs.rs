@@ -3,12 +3,10 @@
 use super::custom::CustomOps;
 use super::liveness::{Draft, programs};
 use super::merge::{MergedWeight, products};
-use super::op_name::name;
 use super::part::{Phase, Program};
 use super::recording::Recording;
 use super::slices::slices;
 use burn::backend::ir::{OperationIr, TensorId, TensorIr};
-use burn::tensor::TensorData;
 use std::collections::HashSet;
 
 /// All programs of a stage for one shape of its inputs.
@@ -19,14 +17,13 @@ pub struct StagePrograms {
     weight: Program,
     backward: Program,
     merged: MergedWeight,
-    pub(crate) constants: Vec<(TensorId, TensorData)>,
     pub(crate) edges: super::Edges,
     pub(crate) custom: CustomOps,
 }
 
 impl StagePrograms {
-    pub(crate) fn new(recording: Recording) -> Self {
-        let parts = slices(&recording);
+    pub(crate) fn new(recording: &Recording) -> Self {
+        let parts = slices(recording);
         let mut both: Vec<usize> = parts.input.iter().chain(&parts.weight).copied().collect();
         both.sort_unstable();
         let pick = |places: &[usize]| places.iter().map(|&place| recording.operations[place].clone()).collect();
@@ -55,7 +52,7 @@ impl StagePrograms {
             back(Phase::Input, &parts.input, &seeds, inputs.clone()),
             back(Phase::Weight, &parts.weight, &[], weights.clone()),
         ];
-        let (products, replaced) = products(&recording, &parts);
+        let (products, replaced) = products(recording, &parts);
         let rest: Vec<usize> = parts.weight.iter().copied().filter(|place| !replaced.contains(place)).collect();
         let others: Vec<usize> = (0..weights.len()).filter(|at| products.iter().all(|p| p.gradient != *at)).collect();
         let operands = products.iter().flat_map(|product| [product.x.clone(), product.g.clone()]);
@@ -63,9 +60,9 @@ impl StagePrograms {
         let merged = vec![split[0].clone(), split[1].clone(), back(Phase::Weight, &rest, &[], left)];
         let all = inputs.into_iter().chain(weights).collect();
         let whole = vec![forward(), back(Phase::Backward, &both, &seeds, all)];
-        let mut split = programs(split, &recording);
-        let mut whole = programs(whole, &recording);
-        let mut merged = programs(merged, &recording);
+        let mut split = programs(split, recording);
+        let mut whole = programs(whole, recording);
+        let mut merged = programs(merged, recording);
         // The sequences were just built, of three parts and of two.
         let (weight, input, forward) = (split.remove(2), split.remove(1), split.remove(0));
         let backward = whole.remove(1);
@@ -76,29 +73,19 @@ impl StagePrograms {
             weight,
             backward,
             merged,
-            constants: recording.constants,
-            edges: recording.edges,
-            custom: recording.custom,
+            edges: recording.edges.clone(),
+            custom: recording.custom.clone(),
         }
     }
 
-    /// Can a microbatch that ran another capture's forward run this capture's backward? Both forwards must be the same
-    /// operations on the same tensors; the other one must still hold all that this backward reads, and must know its custom
-    /// operations.
-    pub(crate) fn continues(&self, other: &Self) -> bool {
-        let listed = |program: &Program| {
-            let computes = program.operations.iter().filter(|op| !matches!(op, OperationIr::Drop(_)));
-            let ids = |op: &OperationIr| op.nodes().into_iter().map(|tensor| tensor.id).collect::<Vec<_>>();
-            computes.map(|op| (name(op), ids(op))).collect::<Vec<_>>()
-        };
-        let made =
-            self.backward.operations.iter().flat_map(OperationIr::outputs).chain(self.edges.seeds.iter().flatten());
+    /// Can a microbatch that ran the whole recording's forward run this backward, of the recording without some gradients?
+    /// It reads nothing that the forward has released.
+    pub(crate) fn continues(&self, whole: &Self) -> bool {
+        let seeds = self.edges.seeds.iter().flatten();
+        let made = self.backward.operations.iter().flat_map(OperationIr::outputs).chain(seeds);
         let made: HashSet<TensorId> = made.map(|tensor| tensor.id).collect();
         let mut read = self.backward.operations.iter().flat_map(OperationIr::inputs).chain(&self.backward.takes);
-        listed(&self.forward) == listed(&other.forward)
-            && self.edges.outputs == other.edges.outputs
-            && other.custom.contain(&self.custom)
-            && read.all(|tensor| made.contains(&tensor.id) || other.forward.leaves(tensor.id))
+        read.all(|tensor| made.contains(&tensor.id) || whole.forward.leaves(tensor.id))
     }
 
     /// The tensors of the backward that depend on the gradients of the outputs at these places.

@@ -111,6 +111,14 @@ pub enum StageError {
     /// The optimizer's state cannot be taken out or put back.
     #[error("the optimizer's state: {0}")]
     OptimizerState(String),
+    /// Under a seed, an eager forward may have drawn random numbers that others disturbed.
+    #[error(
+        "the stage's random numbers cannot be proved to be those of `Builder::seed`, as {reason}; let the stage be captured (`SplitBackward` says which can be, and captured ones own their generator), let other threads draw from generators of their own, or build the pipeline without a seed"
+    )]
+    Draws {
+        /// Why not.
+        reason: String,
+    },
     /// The stage cannot be run this way.
     #[error("{0}")]
     Unsupported(String),

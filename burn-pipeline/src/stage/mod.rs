@@ -91,6 +91,6 @@ pub(crate) use boundary::{SpecMismatch, SpecPart, TensorSpec};
 pub(crate) use engine::{
     BatchChecks, Direction, ForwardCall, ForwardOutput, Gradients, StageWork, WorkResult, WorkStarted,
 };
-pub(crate) use erased::ErasedStage;
+pub(crate) use erased::{ErasedStage, PROGRAMS};
 pub(crate) use random::{ForwardSeed, mixed};
 pub(crate) use state::{GradientStore, NamedParameter, ParameterState, StageState, StateValue, with_optimizer_state};

@@ -9,11 +9,17 @@ use burn::module::Module;
 ///
 /// A stage's numbers do not depend on schedule, cut, accumulation, replicas or sharding: loss, gradients, stepped weights and buffers equal those of one device, bit for bit where additions have the same order
 /// (see [`Accumulation`](crate::stage::Accumulation) and [`Reduction`](crate::stage::Reduction)). For that its `forward`
-/// must be a function of its input, its extra, its parameters and buffers, and, where the pipeline has a seed, of the random
-/// numbers that it draws.
+/// must be a function of its input, its extra, its parameters and buffers, of what it reads from the host, and, where the
+/// pipeline has a seed, of the random numbers that it draws.
 ///
 /// Running statistics (Burn's `RunningState`, in `BatchNorm`) may change in `forward` where one copy of the stage runs all
 /// microbatches in order; elsewhere (bidirectional schedules, data-parallel replicas) the step is refused.
+///
+/// What it reads from the host may change from step to step: a field that [`Stage::after_step`] anneals, an atomic, a
+/// counter that it moves on. It runs once for each microbatch, captured or not, and again only where activations are recomputed
+/// by plain autodiff (see [`SplitBackward`](crate::stage::SplitBackward)). State that copies of the module must share stands
+/// behind an `Arc`. Every rank reads its own host: values that ranks must agree on are extras of the batch, which also
+/// spare a captured stage new programs for each value.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a stage of a model",
     note = "implement `burn_pipeline::Stage` for the module: its input, extra and output types, and `forward`"
@@ -51,8 +57,8 @@ pub trait Stage: Module + Sync + 'static {
     /// A reason not to try to capture this part, such as a forward that reads values; by default there is none.
     ///
     /// [`SplitBackward`](crate::stage::SplitBackward) lists what cannot be captured. A capture is tried by running the
-    /// forward, and a refusal ends in a caught panic that the process's panic hook may print; a reason given here avoids
-    /// that. The stage then runs eagerly, or fails with this reason under `SplitBackward::Captured`.
+    /// forward; with a reason given here it is not. The stage then runs eagerly, or fails with this reason under
+    /// `SplitBackward::Captured`.
     fn skip_capture(&self) -> Option<&'static str> {
         None
     }

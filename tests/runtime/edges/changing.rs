@@ -156,18 +156,13 @@ fn weights_step_and_rest_as_on_one_device_whatever_each_microbatch_uses() {
 }
 
 #[test]
-fn a_stage_that_is_not_captured_alike_without_some_outputs_still_gets_no_zeros() {
+fn a_stage_whose_forward_is_other_operations_each_time_gets_no_zeros_either() {
     for (family, chunks) in FAMILIES {
-        // Of stages that split, some are captured before the first gradient turns out to be absent.
-        let mut pipeline = builder(family, chunks, true).split(SplitBackward::Auto).build().unwrap();
-        assert_parity(&mut pipeline, family);
-        let engines = pipeline.engines().unwrap();
-        let reason = |stage: usize| engines[stage].1.reason.clone();
-        assert!(family != "ZBV" || reason(0).contains("is not the same operations each time"), "{}", reason(0));
+        for split in [SplitBackward::Auto, SplitBackward::Captured] {
+            let mut pipeline = builder(family, chunks, true).split(split).build().unwrap();
+            assert_parity(&mut pipeline, &format!("{family}, {split:?}"));
+        }
     }
-    let mut strict = builder("ZBV", 2, true).split(SplitBackward::Captured).build().unwrap();
-    let error = strict.step(batch(0), RATE).unwrap_err().to_string();
-    assert!(error.contains("cannot be captured: its forward is not the same operations each time"), "{error}");
 }
 
 #[test]

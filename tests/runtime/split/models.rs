@@ -6,7 +6,7 @@ use burn::tensor::activation::{gelu, relu};
 use burn::tensor::{Device, Distribution, Int, Tensor};
 use burn_pipeline::stage::Stage;
 
-pub(super) const WIDTH: usize = 8;
+pub(crate) const WIDTH: usize = 8;
 
 pub(super) fn device() -> Device {
     Device::flex().autodiff()
@@ -17,7 +17,7 @@ pub(super) fn linear() -> Linear {
 }
 
 /// Numbers without autodiff.
-pub(super) fn noise<const D: usize>(shape: [usize; D]) -> Tensor<D> {
+pub(crate) fn noise<const D: usize>(shape: [usize; D]) -> Tensor<D> {
     Tensor::random(shape, Distribution::Normal(0.0, 1.0), &Device::flex())
 }
 
@@ -42,12 +42,12 @@ macro_rules! stage {
 
 /// Linear layers with ReLU.
 #[derive(Module, Debug)]
-pub(super) struct Tower {
+pub(crate) struct Tower {
     pub(super) layers: Vec<Linear>,
 }
 
 impl Tower {
-    pub(super) fn new(layers: usize) -> Self {
+    pub(crate) fn new(layers: usize) -> Self {
         Self { layers: (0..layers).map(|_| linear()).collect() }
     }
 }
@@ -221,12 +221,12 @@ stage!(Noisy, Tensor<2>, (), Tensor<2>, |this, x, ()| this.dropout.forward(x) * 
 
 /// Looks at a value to decide what to do.
 #[derive(Module, Debug)]
-pub(super) struct Looking {
+pub(crate) struct Looking {
     layer: Linear,
 }
 
 impl Looking {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { layer: linear() }
     }
 }
@@ -238,13 +238,13 @@ stage!(Looking, Tensor<2>, (), Tensor<2>, |this, x, ()| {
 
 /// Keeps running statistics.
 #[derive(Module, Debug)]
-pub(super) struct Running {
+pub(crate) struct Running {
     layer: Linear,
     norm: BatchNorm,
 }
 
 impl Running {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { layer: linear(), norm: BatchNormConfig::new(WIDTH).init(&device()) }
     }
 

@@ -16,10 +16,8 @@ pub(crate) trait EngineState: Send {
     /// The engine, the reason for it, and what it measured.
     fn report(&self) -> EngineReport;
 
-    /// Sets the seed of forwards that the engine runs again by itself.
-    fn set_forward_seed(&mut self, seed: ForwardSeed) {
-        let _ = seed;
-    }
+    /// Sets the seed that forwards draw random numbers from.
+    fn set_forward_seed(&mut self, seed: ForwardSeed);
 
     /// Runs the next pieces of work that has started.
     fn advance(&mut self, direction: Direction, pieces: usize) -> Result<(), StageError> {
@@ -68,13 +66,33 @@ pub(crate) trait Engine<M: Stage>: EngineState {
         call: ForwardCall,
     ) -> Result<ForwardOutput, StageError>;
 
-    /// Runs the forward of a microbatch as in training and holds nothing of it.
+    /// Runs the forward of a microbatch as in training and holds nothing of it for a backward; `forward_again` follows. Fails
+    /// if it is sure not to give the same numbers again.
     fn forward_only(
         &mut self,
         function: &StageFunction<M>,
         module: &M,
         call: ForwardCall,
     ) -> Result<ForwardOutput, StageError>;
+
+    /// Runs the forward of a microbatch again, after `forward_only`, and holds what its backward needs.
+    ///
+    /// # Errors
+    /// As `forward`.
+    fn forward_again(
+        &mut self,
+        function: &StageFunction<M>,
+        module: &M,
+        call: ForwardCall,
+    ) -> Result<ForwardOutput, StageError> {
+        self.forward(function, module, call)
+    }
+
+    /// Is `forward_again` of this microbatch sure to give the numbers of `forward_only`, running none of the user's code?
+    fn repeats(&self, microbatch: usize) -> bool {
+        let _ = microbatch;
+        false
+    }
 
     /// `B`: returns the gradients of the input and adds those of the weights to the store.
     ///

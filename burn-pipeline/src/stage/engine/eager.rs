@@ -6,19 +6,23 @@
 //!    is computed for it, and weights and inputs that influence it alone get no gradient either.
 //! 3. `I` and `W`: Burn computes both kinds of gradients at once, so `I` runs the whole backward and holds the weights'
 //!    gradients until `W` adds them. That is right under every schedule, but takes no work off `I`.
-//! 4. In a plan that splits, forwards run inside a [`Deferral`](crate::ops::Deferral): layers that defer leave their
+//! 4. With a seed, forwards draw from it alone ([`SeededDraws`]).
+//! 5. In a plan that splits, forwards run inside a [`Deferral`](crate::ops::Deferral): layers that defer leave their
 //!    weight gradients to `W`, which computes them and adds them to those that `I` held. `B` runs both at once.
 
 use super::call::{ForwardCall, ForwardOutput, Gradients};
 use super::contract::{Engine, EngineState};
-use super::function::{StageFunction, TrackedOutput};
+use super::function::{StageFunction, TrackedOutput, strategy_of};
+use super::recording::{Recorded, Signature};
 use super::report::{DeferredShare, EngineReport};
+use super::seeded::SeededDraws;
 use crate::ops::{Deferral, HeldOutputs};
 use crate::stage::Stage;
 use crate::stage::batch::LossPart;
 use crate::stage::boundary::{AnyTensor, TensorKind};
 use crate::stage::boundary::{Payload, PayloadPart};
 use crate::stage::error::StageError;
+use crate::stage::random::ForwardSeed;
 use crate::stage::state::{GradientStore, WeightGradients};
 use burn::backend::autodiff::grads::Gradients as GraphGradients;
 use burn::backend::{AutodiffBackend, Dispatch};
@@ -67,6 +71,8 @@ pub(crate) struct Eager {
     share: Option<DeferredShare>,
     held: HashMap<usize, Held>,
     halfway: HashMap<usize, Halfway>,
+    /// Forwards that draw random numbers from a seed.
+    seeded: SeededDraws,
 }
 
 impl Eager {
@@ -83,6 +89,11 @@ impl Eager {
     /// The same engine, whose layers may defer their weight gradients if `defers`: for plans that split.
     pub(crate) fn deferring(self, defers: bool) -> Self {
         Self { defers, ..self }
+    }
+
+    /// Notes what a recorded forward draws.
+    pub(super) fn learn(&mut self, signature: Signature, recorded: &Recorded) {
+        self.seeded.learn(signature, recorded);
     }
 
     /// Runs the backward of a microbatch, except for the weight gradients that layers defer.
@@ -133,8 +144,9 @@ impl Eager {
     }
 }
 
-impl<M: Stage> Engine<M> for Eager {
-    fn forward(
+/// Forwards, once.
+impl Eager {
+    fn run_forward<M: Stage>(
         &mut self,
         function: &StageFunction<M>,
         module: &M,
@@ -168,8 +180,7 @@ impl<M: Stage> Engine<M> for Eager {
         Ok(outcome)
     }
 
-    fn forward_only(
-        &mut self,
+    fn run_forward_only<M: Stage>(
         function: &StageFunction<M>,
         module: &M,
         mut call: ForwardCall,
@@ -182,6 +193,29 @@ impl<M: Stage> Engine<M> for Eager {
         // for the module's parameters nothing is tracked, so nothing is held.
         let computed = function.train(&module.clone().no_grad(), call)?;
         Ok(detached(computed).0)
+    }
+}
+
+impl<M: Stage> Engine<M> for Eager {
+    fn forward(
+        &mut self,
+        function: &StageFunction<M>,
+        module: &M,
+        call: ForwardCall,
+    ) -> Result<ForwardOutput, StageError> {
+        let mut seeded = std::mem::take(&mut self.seeded);
+        let given = seeded.run(function, module, call, |call| self.run_forward(function, module, call));
+        self.seeded = seeded;
+        given
+    }
+
+    fn forward_only(
+        &mut self,
+        function: &StageFunction<M>,
+        module: &M,
+        call: ForwardCall,
+    ) -> Result<ForwardOutput, StageError> {
+        self.seeded.run(function, module, call, |call| Self::run_forward_only(function, module, call))
     }
 
     fn backward(
@@ -214,6 +248,10 @@ impl EngineState for Eager {
         EngineReport { deferred: self.share, ..EngineReport::eager(self.reason.clone()) }
     }
 
+    fn set_forward_seed(&mut self, seed: ForwardSeed) {
+        self.seeded.set_seed(seed);
+    }
+
     fn held(&self) -> usize {
         self.held.len() + self.halfway.len()
     }
@@ -222,12 +260,6 @@ impl EngineState for Eager {
         self.held.clear();
         self.halfway.clear();
     }
-}
-
-/// The checkpointing strategy of a module's parameters: inputs must carry the same one.
-pub(crate) fn strategy_of<M: Module>(module: &M) -> GradientCheckpointingStrategy {
-    let on_device = |device: burn::tensor::Device| device.gradient_checkpointing_strategy();
-    module.devices().into_iter().find_map(on_device).unwrap_or_default()
 }
 
 /// Puts a payload's tensors under autodiff. Float ones become leaves if their gradient is wanted; these are collected in

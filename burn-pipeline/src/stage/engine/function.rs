@@ -5,6 +5,8 @@ use crate::stage::Stage;
 use crate::stage::batch::Loss;
 use crate::stage::boundary::{Boundary, BoundaryError, Payload};
 use crate::stage::error::StageError;
+use burn::module::Module;
+use burn::tensor::GradientCheckpointingStrategy;
 use std::sync::Arc;
 
 /// Checks that a payload holds a value of a type.
@@ -98,4 +100,10 @@ impl<M: Stage> StageFunction<M> {
         }
         Ok(TrackedOutput::Output(output.into_payload()))
     }
+}
+
+/// The checkpointing strategy of a module's parameters: inputs must carry the same one.
+pub(crate) fn strategy_of<M: Module>(module: &M) -> GradientCheckpointingStrategy {
+    let on_device = |device: burn::tensor::Device| device.gradient_checkpointing_strategy();
+    module.devices().into_iter().find_map(on_device).unwrap_or_default()
 }

@@ -1,8 +1,9 @@
 //! The ways to run a stage's forwards and backwards, all with the same numbers.
 //!
 //! Reading order: [`call`] (what a forward takes and gives), [`function`] (module and loss as one function of tensors),
-//! [`contract`] (what an engine offers), [`eager`] (Burn's autodiff), [`captured`] (programs that are replayed),
-//! [`recompute`] (around either of them), [`work`] (forwards and backwards in pieces), [`report`].
+//! [`contract`] (what an engine offers), [`recording`] (a forward and its backward as a list of operations), [`seeded`]
+//! (random numbers of eager forwards), [`eager`] (Burn's autodiff), [`captured`] (programs that are replayed), [`recompute`]
+//! (around either of them), [`work`] (forwards and backwards in pieces), [`report`].
 
 mod call;
 mod captured;
@@ -10,7 +11,9 @@ mod contract;
 mod eager;
 mod function;
 mod recompute;
+mod recording;
 mod report;
+mod seeded;
 mod work;
 
 pub(crate) use call::{ForwardCall, ForwardOutput, Gradients};

@@ -8,44 +8,42 @@
 //! 1. `F` runs without a graph (a captured one drops its interpreter), and its call is kept.
 //! 2. `B` and `I` run the forward again with the same call, hold what backwards need, and continue from there.
 //! 3. Running statistics, which the first forward updated, are restored after the second.
-//! 4. The second forward must give what the first gave. It draws from the same seed (see [`ForwardSeed`]); and on a stage's
-//!    first microbatch the outputs of both are compared, so that a forward that draws without a seed, or that counts
-//!    its calls, is refused.
+//! 4. The second forward must give what the first gave, and draws from the same seed (see [`ForwardSeed`]). A captured one
+//!    replays the same programs, and runs none of the user's code. Of an eager one, the outputs of both are compared on the
+//!    stage's first microbatch, so that a forward that draws without a seed, or that counts its calls, is refused.
 
 use super::call::{ForwardCall, ForwardOutput, Gradients};
 use super::contract::{Engine, EngineState};
 use super::function::StageFunction;
 use super::report::{ActivationBytes, EngineReport};
+use super::seeded::{buffers, restore};
 use crate::stage::Stage;
 use crate::stage::boundary::AnyTensor;
 use crate::stage::boundary::Payload;
 use crate::stage::error::StageError;
 use crate::stage::random::ForwardSeed;
 use crate::stage::state::GradientStore;
-use crate::stage::state::Names;
-use crate::stage::state::{named_weights, with_weights};
-use burn::module::{Module, ModuleVisitor, Param, ParamId};
-use burn::tensor::Tensor;
+use crate::stage::state::{Names, named_weights};
 use std::collections::HashMap;
 
 /// Another engine, whose forwards run again before their backward.
 pub(crate) struct Recompute<M: Stage> {
     inner: Box<dyn Engine<M>>,
     function: StageFunction<M>,
-    seed: ForwardSeed,
     calls: HashMap<usize, ForwardCall>,
     /// Bytes of the largest call.
     call_bytes: usize,
-    /// Has the module buffers? `None` until its first forward was shown to be repeatable.
+    /// Has the module buffers? `None` before its first forward.
     buffers: Option<bool>,
+    /// Was a forward shown to be repeatable that runs the user's code again?
+    proved: bool,
 }
 
 const DIFFERS: &str = "its forward gives other numbers when it runs again, so its activations cannot be recomputed; if it draws random numbers, give the pipeline a seed (`Builder::seed`)";
 
 impl<M: Stage> Recompute<M> {
     pub(crate) fn new(inner: Box<dyn Engine<M>>, function: StageFunction<M>) -> Self {
-        let seed = ForwardSeed::default();
-        Self { inner, function, seed, calls: HashMap::new(), call_bytes: 0, buffers: None }
+        Self { inner, function, calls: HashMap::new(), call_bytes: 0, buffers: None, proved: false }
     }
 
     /// Runs something that may update buffers, and restores them.
@@ -57,25 +55,20 @@ impl<M: Stage> Recompute<M> {
         if self.buffers != Some(true) {
             return run(self);
         }
-        let before = values(module);
+        let before = buffers(module);
         let result = run(self);
-        // Copies of a module share the state of its buffers, so restoring the copy's restores the module's.
-        drop(with_weights(module.clone(), &before));
+        restore(module, &before);
         result
     }
 
     /// Runs the forward again, and holds what backwards need.
     fn again(&mut self, module: &M, microbatch: usize) -> Result<(), StageError> {
         let call = self.calls.remove(&microbatch).ok_or(StageError::NotHeld)?;
-        self.uncounted(module, |this| {
-            let _turn = this.seed.begin(microbatch, module);
-            this.inner.forward(&this.function, module, call).map(drop)
-        })
+        self.uncounted(module, |this| this.inner.forward_again(&this.function, module, call).map(drop))
     }
 
     /// Refuses a forward that does not give the same numbers twice.
     fn prove(&mut self, module: &M, call: ForwardCall, first: &ForwardOutput) -> Result<(), StageError> {
-        self.seed.reseed(call.microbatch, module);
         let second = self.uncounted(module, |this| this.inner.forward_only(&this.function, module, call))?;
         match bits(first)? == bits(&second)? {
             true => Ok(()),
@@ -91,16 +84,16 @@ impl<M: Stage> Engine<M> for Recompute<M> {
         module: &M,
         call: ForwardCall,
     ) -> Result<ForwardOutput, StageError> {
-        let proved = self.buffers.is_some();
-        if !proved {
+        if self.buffers.is_none() {
             // Reading the values also initialises lazy parameters. A forward without a graph runs on a copy, and would
             // initialise the copy's alone.
-            drop(values(module));
-            self.buffers = Some(has_buffers(module));
+            drop(named_weights(module, &Names::default()));
+            self.buffers = Some(buffers(module).is_some());
         }
         let outcome = self.inner.forward_only(function, module, call.clone())?;
-        if !proved {
-            self.prove(module, call.clone(), &outcome).inspect_err(|_| self.buffers = None)?;
+        if !self.proved && !self.inner.repeats(call.microbatch) {
+            self.prove(module, call.clone(), &outcome)?;
+            self.proved = true;
         }
         self.call_bytes = self.call_bytes.max(bytes(&call));
         self.calls.insert(call.microbatch, call);
@@ -153,7 +146,7 @@ impl<M: Stage> EngineState for Recompute<M> {
     }
 
     fn set_forward_seed(&mut self, seed: ForwardSeed) {
-        self.seed = seed;
+        self.inner.set_forward_seed(seed);
     }
 
     fn held(&self) -> usize {
@@ -187,25 +180,6 @@ impl<M: Stage> EngineState for Recompute<M> {
 /// Bytes of a call.
 fn bytes(call: &ForwardCall) -> usize {
     call.input.bytes() + call.extra.bytes() + call.target.as_ref().map_or(0, Payload::bytes)
-}
-
-fn values<M: Module>(module: &M) -> HashMap<ParamId, AnyTensor> {
-    named_weights(module, &Names::default()).into_iter().map(|weight| (weight.id, weight.value)).collect()
-}
-
-/// Has the module float parameters that are not trained? Running statistics are among them.
-fn has_buffers<M: Module>(module: &M) -> bool {
-    struct Find(bool);
-
-    impl ModuleVisitor for Find {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            self.0 |= !param.is_require_grad();
-        }
-    }
-
-    let mut find = Find(false);
-    module.visit(&mut find);
-    find.0
 }
 
 /// The bytes of what a forward returned.

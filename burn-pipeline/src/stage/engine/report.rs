@@ -3,21 +3,39 @@
 /// How stages split their backwards into `I` (gradients of the input) and `W` (gradients of the weights).
 ///
 /// Whatever the choice, loss, gradients and weights are the same numbers; only time and memory differ. A *captured* stage
-/// is recorded once for each shape of its inputs as a list of operations, which is replayed for every microbatch: `I` then
-/// computes the input's gradients and nothing else. `Pipeline::engines` reports which stages are captured, and why others
-/// are not.
+/// is recorded as a list of operations, of which `I` then computes the input's gradients and nothing else.
+/// `Pipeline::engines` reports which stages are captured, and why others are not.
+///
+/// Each forward of a microbatch runs the stage's code, and the loss's, once, on tensors that hold no values: that records the
+/// forward and its backward, and computes nothing. If the recording equals one that is kept (operations, sizes, scalars to
+/// the last bit, values brought from the host), the programs of that one are run; else programs are made of the new one and
+/// kept. So a captured stage reads, counts and draws on the host what the plain loop would: annealed fields, flags, atomics,
+/// counters, what a loss closure holds. Backwards and recomputed forwards run none of the user's code, but for one case: the
+/// first time that certain outputs of a recording turn out to have no gradient, the forward is recorded once more without
+/// them, and a counter counts once too often. The costs:
+///
+/// - A forward that is recorded and known: 1.1 ms for a transformer block of width 256 (202 operations), whose forward and backward
+///   over 512 tokens take 239 ms on a processor (0.5 %, in a development build); 0.1 ms for a small stack of layers, which is as long as it computes.
+/// - One that is new: 26 ms more for that block. A value that changes
+///   with every step costs that each step, and is reported by `tracing` once; given to the batch as an extra
+///   ([`Stage::Extra`](crate::stage::Stage::Extra)) it costs nothing. `Builder::captured_programs` bounds how many are kept.
+/// - A tensor that a module holds outside a `Param` is copied to the host for each forward; on a GPU that waits for the
+///   device. A `Param` that is not trained costs nothing.
 ///
 /// A stage cannot be captured if its forward
 ///
 /// - reads values of tensors (`into_scalar`, control flow on them),
 /// - changes buffers (batch norm's running statistics),
-/// - uses a tensor that is not its input, extra, target or parameter, or
+/// - uses a tensor that is not its input, extra, target or parameter (one that an earlier forward kept, say), or
 /// - runs an operation that Burn's capture does not know.
 ///
-/// Such a refusal is found by trying, and ends in a panic that is caught; the process's panic hook may print it. A stage
-/// that implements [`Stage::skip_capture`](crate::stage::Stage::skip_capture) is not tried. Effects of a forward outside
-/// tensors (counters, files) cannot be detected: they happen once for each capture and not in a replay, so such stages need
-/// [`SplitBackward::Eager`].
+/// Such a refusal is found by trying, and holds for the stage from then on. The trial has run some of the stage's code, and the
+/// forward then runs all of it: a counter has counted once too often, unless the stage implements
+/// [`Stage::skip_capture`](crate::stage::Stage::skip_capture) and is not tried.
+///
+/// Two things cannot be seen. A forward that asks for a value with `try_into_data` and goes on without it when that fails is
+/// captured as it went on. And state that a forward changes in the module itself, not behind a pointer that its copies
+/// share (an `Arc`), is changed in a copy and lost; forwards of recomputed stages run on a copy in any case.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum SplitBackward {
     /// Captured if the plan runs `I` and `W` on the stage and the stage can be captured; otherwise as `Eager`.
@@ -60,7 +78,7 @@ pub struct EngineReport {
     /// What deferred operations left for `W`; `None` before the first `W`, in a plan that does not split, and for a
     /// captured stage.
     pub deferred: Option<DeferredShare>,
-    /// The programs of a captured stage, one for each shape of its inputs.
+    /// The programs that a captured stage keeps, the last used first.
     pub programs: Vec<std::sync::Arc<crate::program::StagePrograms>>,
 }
 

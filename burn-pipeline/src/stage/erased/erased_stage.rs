@@ -57,15 +57,21 @@ pub(crate) trait ErasedStage: DescribeStage + InterleaveStage + StageWeights + U
 
 impl<M: Stage> ErasedStage for Typed<M> {
     fn choose(&mut self, split: SplitBackward, splits: bool, keep_outputs: bool) {
-        let eager = |reason| Box::new(Eager::new(reason).keeping_outputs(keep_outputs).deferring(splits));
+        let eager = |reason| Eager::new(reason).keeping_outputs(keep_outputs).deferring(splits);
+        let (function, programs) = (self.function.clone(), self.options.programs);
+        let captured = |strict| {
+            let otherwise = eager("it cannot be captured");
+            Box::new(Captured::new(self.function.clone(), strict, programs, otherwise))
+        };
         let engine: Box<dyn Engine<M>> = match (split, splits) {
-            (SplitBackward::Eager, _) => eager("it was asked for"),
-            (SplitBackward::Auto, false) => eager("the plan does not split its backward"),
-            (SplitBackward::Auto, true) => Box::new(Captured::new(self.function.clone(), false)),
-            (SplitBackward::Captured, _) => Box::new(Captured::new(self.function.clone(), true)),
+            (SplitBackward::Eager, _) => Box::new(eager("it was asked for")),
+            // A captured forward has a generator of its own for its random numbers.
+            (SplitBackward::Auto, false) if !self.options.seeded => Box::new(eager("the plan does not split its backward")),
+            (SplitBackward::Auto, _) => captured(false),
+            (SplitBackward::Captured, _) => captured(true),
         };
         self.engine = match self.options.recompute {
-            true => Box::new(Recompute::new(engine, self.function.clone())),
+            true => Box::new(Recompute::new(engine, function)),
             false => engine,
         };
     }
@@ -80,7 +86,7 @@ impl<M: Stage> ErasedStage for Typed<M> {
     }
 
     fn forward(&mut self, call: ForwardCall) -> Result<ForwardOutput, StageError> {
-        self.run_forward(call)
+        self.engine.forward(&self.function, Self::present(&self.module)?, call)
     }
 
     fn evaluate(&self, call: ForwardCall) -> Result<(Payload, Option<LossPart>), StageError> {

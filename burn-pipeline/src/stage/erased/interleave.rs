@@ -31,17 +31,10 @@ impl<M: Stage> InterleaveStage for Typed<M> {
 
     fn set_forward_seed(&mut self, seed: ForwardSeed) {
         self.engine.set_forward_seed(seed);
-        self.seed = seed;
     }
 
     fn start_work(&mut self, work: StageWork) -> Result<WorkStarted, StageError> {
-        match work {
-            // A seeded forward has the process's generator to itself until it ends, so it cannot pause between pieces.
-            StageWork::Forward(call) if self.seed.is_set() => {
-                Ok(WorkStarted::Finished(WorkResult::Forward(self.run_forward(call)?)))
-            }
-            work => self.engine.start(&self.function, Self::present(&self.module)?, work, &mut self.store),
-        }
+        self.engine.start(&self.function, Self::present(&self.module)?, work, &mut self.store)
     }
 
     fn complete_work(&mut self, direction: Direction) -> Result<WorkResult, StageError> {

@@ -15,4 +15,5 @@ mod update;
 mod weights;
 
 pub(crate) use erased_stage::ErasedStage;
+pub(crate) use options::PROGRAMS;
 pub(super) use typed::Typed;

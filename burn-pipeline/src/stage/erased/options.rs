@@ -1,10 +1,10 @@
-//! What the user says of a stage beside its module, with [`StageBox`](crate::stage::StageBox)'s methods.
+//! What the user says of a stage beside its module, with [`StageBox`](crate::stage::StageBox)'s methods or for all stages.
 
 use crate::stage::boundary::StageMetadata;
 use crate::stage::state::Names;
 
 /// What the user says of a stage beside its module.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct StageOptions {
     /// Specs of what crosses its boundary.
     pub(crate) declared: Option<StageMetadata>,
@@ -14,4 +14,18 @@ pub(crate) struct StageOptions {
     pub(crate) recompute: bool,
     /// Are its parameters sharded over data-parallel replicas? `None` leaves that to the pipeline.
     pub(crate) sharded: Option<bool>,
+    /// The most programs that a captured stage keeps.
+    pub(crate) programs: usize,
+    /// Do its forwards draw random numbers from a seed?
+    pub(crate) seeded: bool,
+}
+
+/// The programs that a captured stage keeps where nothing else is said.
+pub(crate) const PROGRAMS: usize = 64;
+
+impl Default for StageOptions {
+    fn default() -> Self {
+        let (declared, names) = (None, Names::default());
+        Self { declared, names, recompute: false, sharded: None, programs: PROGRAMS, seeded: false }
+    }
 }

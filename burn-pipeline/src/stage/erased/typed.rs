@@ -3,10 +3,9 @@
 
 use super::options::StageOptions;
 use crate::stage::boundary::AnyTensor;
-use crate::stage::engine::{Eager, Engine, ForwardCall, ForwardOutput, StageFunction};
+use crate::stage::engine::{Eager, Engine, StageFunction};
 use crate::stage::error::StageError;
 use crate::stage::module::Stage;
-use crate::stage::random::ForwardSeed;
 use crate::stage::state::GradientStore;
 use burn::module::ParamId;
 use burn::optim::ModuleOptimizer;
@@ -22,7 +21,6 @@ pub(in crate::stage) struct Typed<M: Stage> {
     pub(super) store: GradientStore,
     pub(super) optimizer: Option<ModuleOptimizer>,
     pub(super) options: StageOptions,
-    pub(super) seed: ForwardSeed,
     /// What the module's forward can change, once it was looked for.
     pub(super) forward_state: OnceCell<Vec<ParamId>>,
     /// Weights and optimizer from a checkpoint, until every rank has found its part of it readable.
@@ -41,7 +39,6 @@ impl<M: Stage> Typed<M> {
             store: GradientStore::default(),
             optimizer: None,
             options: StageOptions::default(),
-            seed: ForwardSeed::default(),
             forward_state: OnceCell::new(),
             offered: None,
         }
@@ -50,13 +47,6 @@ impl<M: Stage> Typed<M> {
     /// The module, unless a panic took it along. It borrows the field alone, so that the engine can be borrowed beside it.
     pub(super) fn present(module: &Option<M>) -> Result<&M, StageError> {
         module.as_ref().ok_or_else(|| StageError::Unsupported(MODULE_LOST.to_owned()))
-    }
-
-    /// `F`, while no other forward of the process draws random numbers.
-    pub(super) fn run_forward(&mut self, call: ForwardCall) -> Result<ForwardOutput, StageError> {
-        let module = Self::present(&self.module)?;
-        let _turn = self.seed.begin(call.microbatch, module);
-        self.engine.forward(&self.function, module, call)
     }
 
     /// Drops gradients and everything held for backwards.

@@ -1,15 +1,13 @@
 //! Random numbers in forwards (dropout, noise) that depend on a seed, the stage and the microbatch alone.
 //!
-//! Burn has one generator for each kind of device in a process. Ranks on threads draw from it in an undefined order, and
-//! its state cannot be read or saved. With a seed:
-//!
-//! 1. Each forward seeds the generator anew before it runs, from the batch's seed, the stage and the microbatch; so it
-//!    draws the same whatever ran before, in a job that was taken up again and in a forward that is recomputed.
-//! 2. Forwards take turns meanwhile, over all ranks of the process: the price of one generator.
+//! Burn has one generator for each kind of device in a process, which every thread draws from. With a seed, a captured
+//! forward draws from a generator of its own instead, made of the batch's seed, the stage and the microbatch: so it draws the
+//! same whatever ran before, whatever other threads draw meanwhile, in a job that was taken up again and in a forward that is
+//! recomputed. A forward that runs eagerly must use the device's generator: the engine seeds it, and proves afterwards that
+//! nobody else drew (`engine::seeded`).
 
-use super::init::generator;
-use burn::module::Module;
-use std::sync::MutexGuard;
+use rand::SeedableRng;
+use rand::rngs::StdRng;
 
 /// The seed that the forwards of one stage draw random numbers from.
 #[derive(Clone, Copy, Debug, Default)]
@@ -18,7 +16,7 @@ pub(crate) struct ForwardSeed {
 }
 
 impl ForwardSeed {
-    /// A seed, which should differ from batch to batch and from stage to stage; `None` leaves the generator alone.
+    /// A seed, which should differ from batch to batch and from stage to stage; `None` leaves draws to the device.
     pub(crate) fn new(seed: Option<u64>) -> Self {
         Self { seed }
     }
@@ -28,19 +26,14 @@ impl ForwardSeed {
         self.seed.is_some()
     }
 
-    /// Seeds the generator for a microbatch, and keeps other stages from seeding it until the guard is dropped.
-    pub(crate) fn begin<M: Module>(&self, microbatch: usize, module: &M) -> Option<MutexGuard<'static, ()>> {
-        let turn = self.seed.map(|_| generator());
-        self.reseed(microbatch, module);
-        turn
+    /// The seed of a microbatch.
+    pub(crate) fn of(&self, microbatch: usize) -> Option<u64> {
+        self.seed.map(|seed| mixed(seed, microbatch as u64))
     }
 
-    /// Seeds the generator for the same microbatch again, while the guard is held.
-    pub(crate) fn reseed<M: Module>(&self, microbatch: usize, module: &M) {
-        if let Some(seed) = self.seed {
-            let device = module.devices().into_iter().next().unwrap_or_default();
-            device.seed(mixed(seed, microbatch as u64));
-        }
+    /// The generator of a microbatch.
+    pub(crate) fn generator(&self, microbatch: usize) -> Option<StdRng> {
+        self.of(microbatch).map(StdRng::seed_from_u64)
     }
 }
 

@@ -1,7 +1,9 @@
 //! Random numbers that depend on seeds alone, whatever rank draws them and when.
 
+mod drawn;
 mod forward_seed;
 mod init;
 
 pub(crate) use forward_seed::{ForwardSeed, mixed};
+pub(in crate::stage) use init::device_generator;
 pub use init::init_seeded;

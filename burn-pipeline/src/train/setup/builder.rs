@@ -5,7 +5,7 @@ use crate::cost::LinkCosts;
 use crate::execute::FusedActions;
 use crate::plan::{Plan, SkipEdge};
 use crate::schedule::{IntoSchedule, ScheduleError, Size};
-use crate::stage::{Accumulation, Reduction, SplitBackward, StageBox, Validate};
+use crate::stage::{Accumulation, PROGRAMS, Reduction, SplitBackward, StageBox, Validate};
 use crate::train::non_finite::OnNonFinite;
 use crate::train::pipeline::Pipeline;
 use crate::train::plans::{Replication, Source};
@@ -36,6 +36,7 @@ pub struct Builder {
     pub(crate) accumulation: Accumulation,
     pub(crate) synchronize: bool,
     pub(crate) split: SplitBackward,
+    pub(crate) captured_programs: usize,
     pub(crate) keep_outputs: bool,
     pub(crate) shared: Vec<SharedParameter>,
     pub(crate) skips: Vec<SkipEdge>,
@@ -95,6 +96,7 @@ impl Default for Builder {
             accumulation: Accumulation::default(),
             synchronize: false,
             split: SplitBackward::default(),
+            captured_programs: PROGRAMS,
             keep_outputs: false,
             shared: Vec::new(),
             skips: Vec::new(),
@@ -211,6 +213,14 @@ impl Builder {
         self
     }
 
+    /// How many programs each captured stage keeps, 64 by default, 1 at least: one for each shape of its inputs and each
+    /// combination of values that its forward reads from the host. The least recently used one goes first; what comes again
+    /// after that is made again (see [`SplitBackward`] for the cost). The numbers are the same whatever the limit.
+    pub fn captured_programs(mut self, limit: usize) -> Self {
+        self.captured_programs = limit;
+        self
+    }
+
     /// Holds the outputs of stages until their backward, as a plain autodiff loop does, instead of releasing them once they
     /// were sent. For measuring what the release saves.
     pub fn keep_outputs(mut self, keep: bool) -> Self {
@@ -240,8 +250,12 @@ impl Builder {
     }
 
     /// Seeds the random numbers (dropout, noise) of every training forward by this seed, the batch's number, the stage and
-    /// the microbatch alone. So a resumed job draws the same numbers, whatever the schedule. Forwards of ranks in one
-    /// process then run one at a time, since Burn has one generator for all.
+    /// the microbatch alone. So a resumed job draws the same numbers, whatever the schedule and whatever other threads draw.
+    ///
+    /// For that stages are captured even where the plan does not split (unless [`SplitBackward::Eager`] is asked for), and
+    /// draw on the host: on a GPU their random numbers are copied there. Stages that cannot be captured draw from Burn's one
+    /// generator: their forwards run one at a time in a process, again where another thread drew meanwhile, and a step ends
+    /// with [`StageError::Draws`](crate::stage::StageError::Draws) where that goes on. On a GPU such a stage is refused if it draws.
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = Some(seed);
         self

@@ -95,6 +95,8 @@ impl Blueprint {
         let context = StageContext { index: stage.index(), stages: placement.stages(), rank, device: device.clone() };
         let make = || {
             let mut held = factory(&context).into_inner();
+            let options = held.options_mut();
+            (options.programs, options.seeded) = (builder.captured_programs, builder.seed.is_some());
             held.choose(builder.split, splits.contains(&stage), builder.keep_outputs);
             held.prepare(builder.accumulation, builder.optimizers.as_ref().map(|make| make()));
             Ok(held)

@@ -1,32 +1,38 @@
-//! What the engine of captured stages holds: programs by signature, and microbatches on their way through them.
+//! What the engine of captured stages holds: programs, and microbatches on their way through them.
 
-use super::microbatch_run::{MicrobatchRun, Replayable};
-use super::parameters::Parameters;
-use super::record::{Refusal, record};
+use super::microbatch_run::MicrobatchRun;
+use super::programs::Programs;
+use super::replayable::Replayable;
 use super::running_program::RunningProgram;
-use super::signature::Signature;
-use crate::program::on_device;
 use crate::stage::Stage;
 use crate::stage::engine::call::ForwardCall;
 use crate::stage::engine::eager::Eager;
 use crate::stage::engine::function::StageFunction;
+use crate::stage::engine::recording::{Parameters, Recorded, Refusal, Signature, record};
 use crate::stage::error::StageError;
-use burn::backend::ir::TensorId;
+use crate::stage::random::ForwardSeed;
 use burn::tensor::Device;
 use std::collections::HashMap;
 use std::sync::Arc;
+
+const CHANGES_BUFFERS: &str = "its forward changes a buffer (running statistics), which a replay would not";
 
 /// Runs a stage from its captured programs; see the module's header.
 pub(in crate::stage) struct Captured<M: Stage> {
     pub(super) function: StageFunction<M>,
     /// Fail instead of falling back?
-    pub(super) strict: bool,
+    strict: bool,
     pub(super) capture: Option<Device>,
-    pub(super) known: HashMap<Signature, Result<Arc<Replayable>, String>>,
-    /// The same without the gradients of some outputs; `None` if that capture differed.
-    pub(super) partial: HashMap<(Signature, Vec<usize>), Option<Arc<Replayable>>>,
+    pub(super) programs: Programs,
+    /// Why the stage is run eagerly, once a capture was refused.
+    pub(super) refused: Option<String>,
+    /// Was it said that programs change from forward to forward?
+    warned: bool,
+    pub(super) seed: ForwardSeed,
     pub(super) forwarded: HashMap<usize, MicrobatchRun>,
     pub(super) halfway: HashMap<usize, MicrobatchRun>,
+    /// Programs of microbatches whose forward ran once and will run again.
+    pub(super) again: HashMap<usize, Arc<Replayable>>,
     /// A forward and a backward that run in pieces.
     pub(super) forward: Option<RunningProgram>,
     pub(super) backward: Option<RunningProgram>,
@@ -34,60 +40,78 @@ pub(in crate::stage) struct Captured<M: Stage> {
 }
 
 impl<M: Stage> Captured<M> {
-    /// A new engine; `strict` makes a refused capture an error.
-    pub(in crate::stage) fn new(function: StageFunction<M>, strict: bool) -> Self {
+    /// A new engine that keeps at most `programs` programs; `strict` makes a refused capture an error.
+    pub(in crate::stage) fn new(function: StageFunction<M>, strict: bool, programs: usize, eager: Eager) -> Self {
         Self {
             function,
             strict,
             capture: None,
-            known: HashMap::new(),
-            partial: HashMap::new(),
+            programs: Programs::new(programs),
+            refused: None,
+            warned: false,
+            seed: ForwardSeed::default(),
             forwarded: HashMap::new(),
             halfway: HashMap::new(),
+            again: HashMap::new(),
             forward: None,
             backward: None,
-            // This engine is chosen where the plan splits, so a stage that cannot be captured may still defer.
-            eager: Eager::default().deferring(true),
+            eager,
         }
     }
 
-    /// The programs for a call: known, or captured now. The inner `Err` says why there are none.
+    /// The programs for a call: the forward is recorded, and its programs are those of an equal recording, or new ones.
+    /// `None` if the stage cannot be captured.
     pub(super) fn programs_for(
         &mut self,
         function: &StageFunction<M>,
         module: &M,
         call: &ForwardCall,
         parameters: &Parameters,
-    ) -> Result<Result<Arc<Replayable>, String>, StageError> {
-        let signature = Signature::new(call, parameters);
-        if let Some(known) = self.known.get(&signature) {
-            return Ok(known.clone());
+    ) -> Result<Option<Arc<Replayable>>, StageError> {
+        if self.refused.is_some() {
+            return Ok(None);
         }
-        let began = std::time::Instant::now();
         let recorded = match module.skip_capture() {
             Some(reason) => Err(Refusal::Cannot(reason.to_owned())),
             None => record(&mut self.capture, function, module, call, parameters, &[]),
         };
-        let found = match recorded {
-            Ok((programs, output, device)) => {
-                let constant = |(id, data): &(TensorId, _)| (*id, on_device(Clone::clone(data), &device));
-                let constants = programs.constants.iter().map(constant).collect();
-                let milliseconds = began.elapsed().as_secs_f64() * 1e3;
-                let (deferrable, parameters) = (programs.deferrable(), parameters.ids());
-                tracing::info!(milliseconds, deferrable, "stage captured: its backward is split");
-                let (programs, signature) = (Arc::new(programs), signature.clone());
-                Ok(Arc::new(Replayable { programs, output, parameters, constants, signature }))
+        match recorded {
+            Ok(recorded) if recorded.changes_buffers => {
+                self.eager.learn(Signature::new(call, parameters), &recorded);
+                self.refuse(CHANGES_BUFFERS.to_owned())
             }
-            Err(Refusal::Stage(error)) => return Err(error),
-            Err(Refusal::Cannot(reason)) if self.strict => {
-                return Err(StageError::Unsupported(format!("the stage cannot be captured: {reason}")));
-            }
-            Err(Refusal::Cannot(reason)) => {
-                tracing::warn!(reason, "stage cannot be captured: its backward is not split");
-                Err(reason)
-            }
+            Ok(recorded) => Ok(Some(self.known_or_new(recorded, Signature::new(call, parameters), parameters))),
+            Err(Refusal::Stage(error)) => Err(error),
+            Err(Refusal::Cannot(reason)) => self.refuse(reason),
+        }
+    }
+
+    /// Runs the stage eagerly from now on, or fails.
+    fn refuse(&mut self, reason: String) -> Result<Option<Arc<Replayable>>, StageError> {
+        if self.strict {
+            return Err(StageError::Unsupported(format!("the stage cannot be captured: {reason}")));
+        }
+        tracing::warn!(reason, "stage cannot be captured: its backward is not split");
+        self.refused = Some(reason);
+        Ok(None)
+    }
+
+    fn known_or_new(&mut self, recorded: Recorded, signature: Signature, parameters: &Parameters) -> Arc<Replayable> {
+        let changed = match self.programs.find(&signature, &recorded) {
+            Ok(known) => return known,
+            Err(changed) => changed,
         };
-        self.known.insert(signature, found.clone());
-        Ok(found)
+        if let Some(changed) = changed.filter(|_| !std::mem::replace(&mut self.warned, true)) {
+            tracing::warn!(
+                changed,
+                "the stage's forward is not the one that was captured, and is captured anew: something that it reads from \
+                 the host changed; give it to the batch as an extra (`Stage::Extra`), and it is captured once"
+            );
+        }
+        let began = std::time::Instant::now();
+        let made = self.programs.insert(recorded, signature, parameters.ids());
+        let milliseconds = began.elapsed().as_secs_f64() * 1e3;
+        tracing::info!(milliseconds, deferrable = made.programs.deferrable(), "stage captured: its backward is split");
+        made
     }
 }

@@ -2,10 +2,10 @@
 
 use super::engine::Captured;
 use super::microbatch_run::MicrobatchRun;
-use super::parameters::Parameters;
 use crate::program::{Phase, Product};
 use crate::stage::Stage;
 use crate::stage::boundary::AnyTensor;
+use crate::stage::engine::recording::Parameters;
 use crate::stage::error::StageError;
 use crate::stage::state::GradientStore;
 use std::sync::Arc;

@@ -1,45 +1,20 @@
 //! One microbatch's way through the programs of a stage, in an interpreter of its own.
 
-use super::output_spec::OutputSpec;
-use super::parameters::Parameters;
-use super::signature::Signature;
-use crate::program::{NO_REPLAY, Phase, Program, Replay, StagePrograms, interpreter};
+use super::replayable::Replayable;
+use crate::program::{NO_REPLAY, Phase, Program, Replay, interpreter};
 use crate::stage::boundary::AnyTensor;
 use crate::stage::boundary::{Payload, PayloadPart};
 use crate::stage::engine::call::{ForwardCall, Gradients};
+use crate::stage::engine::recording::Parameters;
 use crate::stage::error::StageError;
 use crate::stage::state::WeightGradients;
 use burn::backend::ir::{TensorId, TensorIr};
 use burn::backend::{Dispatch, DispatchTensor, ops::FloatTensorOps};
-use burn::module::ParamId;
 use burn::tensor::Device;
+use rand::rngs::StdRng;
 use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
-
-/// A captured stage, with what its device needs to replay it.
-pub(super) struct Replayable {
-    pub(super) programs: Arc<StagePrograms>,
-    pub(super) output: OutputSpec,
-    pub(super) parameters: Vec<ParamId>,
-    pub(super) constants: Vec<(TensorId, DispatchTensor)>,
-    /// The call that it was captured for.
-    pub(super) signature: Signature,
-}
-
-impl Replayable {
-    /// Places of outputs whose gradient the backward reads, but which were given none.
-    pub(super) fn absent(&self, seeds: &Gradients) -> Vec<usize> {
-        let read = |edge: &Option<_>| edge.as_ref().is_some_and(|edge| self.programs.backward().reads(edge));
-        let edges = self.programs.edges.seeds.iter().zip(seeds).enumerate();
-        edges.filter(|(_, (edge, seed))| seed.is_none() && read(edge)).map(|(place, _)| place).collect()
-    }
-
-    /// The parameter of a weight gradient.
-    pub(super) fn weight(&self, gradient: usize) -> ParamId {
-        self.parameters[self.programs.edges.weight_gradients[gradient].0]
-    }
-}
 
 /// One microbatch between the first program and the last one.
 pub(super) struct MicrobatchRun {
@@ -53,11 +28,20 @@ pub(super) struct MicrobatchRun {
 }
 
 impl MicrobatchRun {
-    /// Starts a microbatch: feeds its input, extra and target, and the parameters.
-    pub(super) fn start(stage: Arc<Replayable>, call: ForwardCall, parameters: Parameters) -> Result<Self, StageError> {
+    /// Starts a microbatch: feeds its input, extra and target, and the parameters. Its random numbers come from the
+    /// generator; without one, from the device's.
+    pub(super) fn start(
+        stage: Arc<Replayable>,
+        call: ForwardCall,
+        parameters: Parameters,
+        generator: Option<StdRng>,
+    ) -> Result<Self, StageError> {
         let device = parameters.device(&call);
-        let replay = interpreter(&device, &stage.programs.custom)
+        let mut replay = interpreter(&device, &stage.programs.custom)
             .ok_or_else(|| StageError::Unsupported(NO_REPLAY.to_owned()))?;
+        if let Some(generator) = generator {
+            replay.draw_from(generator);
+        }
         let mut run = Self { replay, device, stage: stage.clone(), reached: None, unloaded: false };
         let edges = &stage.programs.edges;
         let target = call.target.filter(|_| call.ends_route).into_iter();
@@ -67,9 +51,9 @@ impl MicrobatchRun {
         for (edge, tensor) in fed.filter(|(edge, _)| program.reads(edge)) {
             run.feed(edge.id, tensor)?;
         }
-        for (id, tensor) in &stage.constants {
+        for (id, constant) in &stage.constants {
             if program.feeds().iter().any(|fed| fed.id == *id) {
-                run.feed(*id, tensor.clone())?;
+                run.feed(*id, constant.tensor.clone())?;
             }
         }
         Ok(run)
@@ -122,14 +106,14 @@ impl MicrobatchRun {
         &self.device
     }
 
-    /// The same microbatch, which goes on with the backward of another capture of the stage.
+    /// The same microbatch, which goes on with the backward of other programs of the stage.
     pub(super) fn with_backward(self, stage: Arc<Replayable>) -> Self {
         Self { stage, ..self }
     }
 
     /// The same microbatch, without the gradients at these places: its own backward runs with zeros there, and results that
     /// depend on nothing else are dropped.
-    pub(super) fn without(self, absent: &[usize]) -> Self {
+    pub(super) fn with_zeros(self, absent: &[usize]) -> Self {
         let places = 0..self.stage.programs.edges.seeds.len();
         let present: Vec<usize> = places.filter(|place| !absent.contains(place)).collect();
         Self { reached: Some(self.stage.programs.reached(&present)), ..self }
@@ -186,7 +170,7 @@ impl MicrobatchRun {
     pub(super) fn weight_gradients(&self, given: impl Iterator<Item = DispatchTensor>) -> WeightGradients {
         let edges = self.stage.programs.edges.weight_gradients.iter().zip(given);
         let reached = edges.filter(|((_, edge), _)| self.is_reached(edge));
-        reached.map(|((place, _), g)| (self.stage.parameters[*place], AnyTensor::from_dispatch(g))).collect()
+        reached.map(|((place, _), g)| (self.stage.parameter(*place), AnyTensor::from_dispatch(g))).collect()
     }
 }
 

@@ -4,76 +4,57 @@
 //! optimizer would step with. Microbatches whose forward has run already are finished.
 //!
 //! 1. The set of absent gradients is known when a backward starts, and may differ between microbatches. For each set the
-//!    stage is captured once more, on zeros of the first capture's signature, without these gradients. So nothing is
-//!    computed for an output without a gradient.
-//! 2. Burn numbers tensors in order of appearance, and the backward is recorded after the forward. So both captures give
-//!    the forward's tensors the same numbers, and an interpreter that ran the first capture's forward can run the second
-//!    one's backward.
-//! 3. This is checked: both forwards must be the same operations on the same tensors. A forward that differs from call to
-//!    call (it counts its calls, say) fails the check. Microbatches under way then run the first capture's backward with
-//!    zeros, and results that depend on zeros alone are dropped. Later ones run eagerly, or fail where
-//!    [`SplitBackward::Captured`](crate::stage::SplitBackward::Captured) was asked for.
+//!    stage is recorded once more, on zeros of the first recording's signature, without these gradients. So nothing is
+//!    computed for an output without a gradient, and gradients are added in autodiff's order.
+//! 2. Tensors are numbered in order of appearance, and the backward is recorded after the forward. So both recordings give
+//!    the forward's tensors the same numbers, and an interpreter that ran the first one's forward can run the second one's
+//!    backward. This is checked: both forwards must be the same operations on the same tensors with the same scalars.
+//! 3. Where the forward is another one by then (it counts its calls, say), the backward is cut from the microbatch's own
+//!    recording (`Recording::without`): the same gradients, perhaps added in another order.
+//! 4. Where a recording cannot be cut (an operation joins gradients of several outputs otherwise than by a sum), the whole
+//!    backward runs with zeros, and results that depend on zeros alone are dropped.
 
 use super::engine::Captured;
-use super::microbatch_run::{MicrobatchRun, Replayable};
-use super::parameters::Parameters;
-use super::record::{Refusal, record};
+use super::microbatch_run::MicrobatchRun;
+use super::replayable::Replayable;
+use crate::program::StagePrograms;
 use crate::stage::Stage;
-use crate::stage::error::StageError;
-use std::sync::Arc;
-
-const DIFFERS: &str = "its forward is not the same operations each time, or its backward without the gradients of unused outputs reads what its forward has released";
+use crate::stage::engine::recording::{Parameters, record};
+use std::sync::{Arc, PoisonError};
 
 impl<M: Stage> Captured<M> {
     /// The microbatch, to go on with a backward without the gradients of the outputs at these places.
-    pub(super) fn without(
-        &mut self,
-        module: &M,
-        run: MicrobatchRun,
-        absent: Vec<usize>,
-    ) -> Result<MicrobatchRun, StageError> {
-        let key = (run.stage.signature.clone(), absent);
-        let stage = match self.partial.get(&key) {
-            Some(known) => known.clone(),
-            None => {
-                let found = self.capture_without(module, &run, &key.1)?;
-                self.partial.insert(key.clone(), found.clone());
-                found
-            }
-        };
-        Ok(match stage {
-            Some(stage) => run.with_backward(stage),
-            None => run.without(&key.1),
-        })
+    pub(super) fn without(&mut self, module: &M, run: MicrobatchRun, absent: Vec<usize>) -> MicrobatchRun {
+        let whole = run.stage.clone();
+        let known = || whole.partial.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = known().get(&absent).cloned();
+        let part = found.unwrap_or_else(|| {
+            let made = self.recorded_without(module, &run, &absent).or_else(|| cut(&whole, &absent));
+            known().insert(absent.clone(), made.clone());
+            made
+        });
+        match part {
+            Some(part) => run.with_backward(part),
+            None => run.with_zeros(&absent),
+        }
     }
 
-    /// The programs without these gradients; `None`, and no more replays for this signature, if the captures differ.
-    fn capture_without(
-        &mut self,
-        module: &M,
-        run: &MicrobatchRun,
-        absent: &[usize],
-    ) -> Result<Option<Arc<Replayable>>, StageError> {
-        let stage = &run.stage;
-        let parameters = Parameters::of(module);
-        let call = stage.signature.call(run.device());
-        let reason = match record(&mut self.capture, &self.function, module, &call, &parameters, absent) {
-            Ok((programs, ..)) if programs.continues(&stage.programs) => {
-                tracing::info!(?absent, "stage captured without the gradients of unused outputs");
-                let (output, parameters, constants) =
-                    (stage.output.clone(), stage.parameters.clone(), stage.constants.clone());
-                let (programs, signature) = (Arc::new(programs), stage.signature.clone());
-                return Ok(Some(Arc::new(Replayable { programs, output, parameters, constants, signature })));
-            }
-            Ok(_) => DIFFERS.to_owned(),
-            Err(Refusal::Stage(error)) => error.to_string(),
-            Err(Refusal::Cannot(reason)) => reason,
-        };
-        if self.strict {
-            return Err(StageError::Unsupported(format!("the stage cannot be captured: {reason}")));
-        }
-        tracing::warn!(?absent, reason, "stage is no longer replayed: its backward is not split");
-        self.known.insert(stage.signature.clone(), Err(reason));
-        Ok(None)
+    /// The programs of another recording without these gradients; `None` if its forward is not the microbatch's.
+    fn recorded_without(&mut self, module: &M, run: &MicrobatchRun, absent: &[usize]) -> Option<Arc<Replayable>> {
+        let (whole, parameters) = (&run.stage, Parameters::of(module));
+        let call = whole.signature.call(run.device());
+        let recorded = record(&mut self.capture, &self.function, module, &call, &parameters, absent).ok()?;
+        let programs = StagePrograms::new(&recorded.recording);
+        let same = recorded.recording.has_forward_of(&whole.recording, programs.forward(), whole.programs.forward());
+        (same && !recorded.changes_buffers && programs.continues(&whole.programs)).then(|| {
+            tracing::info!(?absent, "stage captured without the gradients of unused outputs");
+            Arc::new(whole.with_programs(Arc::new(programs)))
+        })
     }
+}
+
+/// Programs cut from the same recording.
+fn cut(whole: &Replayable, absent: &[usize]) -> Option<Arc<Replayable>> {
+    let programs = StagePrograms::new(&whole.recording.without(absent)?);
+    programs.continues(&whole.programs).then(|| Arc::new(whole.with_programs(Arc::new(programs))))
 }

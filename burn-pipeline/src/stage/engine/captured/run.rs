@@ -2,19 +2,23 @@
 
 use super::engine::Captured;
 use super::microbatch_run::MicrobatchRun;
-use super::parameters::Parameters;
+use super::replayable::Replayable;
 use super::running_program::RunningProgram;
 use crate::program::{Phase, StagePrograms};
 use crate::stage::Stage;
 use crate::stage::engine::call::{ForwardCall, ForwardOutput, Gradients};
 use crate::stage::engine::contract::{Engine, EngineState};
 use crate::stage::engine::function::StageFunction;
+use crate::stage::engine::recording::Parameters;
 use crate::stage::engine::report::{ActivationBytes, EngineReport};
 use crate::stage::engine::work::{Direction, StageWork, WorkResult, WorkStarted};
 use crate::stage::error::StageError;
+use crate::stage::random::ForwardSeed;
 use crate::stage::state::{Accumulation, GradientStore};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
+
+const DRAWS: &str = "its forward draws random numbers, so its activations cannot be recomputed; give the pipeline a seed (`Builder::seed`), from which they are drawn again";
 
 /// The number of operations of backend extensions that are replayed whole, as text.
 fn extensions(programs: &[Arc<StagePrograms>]) -> String {
@@ -35,10 +39,19 @@ impl<M: Stage> Captured<M> {
         call: ForwardCall,
     ) -> Result<Result<RunningProgram, ForwardCall>, StageError> {
         let parameters = Parameters::of(module);
-        match self.programs_for(function, module, &call, &parameters)? {
-            Err(_) => Ok(Err(call)),
-            Ok(stage) => Ok(Ok(RunningProgram::forward(stage, call, parameters)?)),
-        }
+        let Some(stage) = self.programs_for(function, module, &call, &parameters)? else { return Ok(Err(call)) };
+        self.replay(stage, call, parameters).map(Ok)
+    }
+
+    /// A forward of known programs, its inputs fed.
+    fn replay(
+        &self,
+        stage: Arc<Replayable>,
+        call: ForwardCall,
+        parameters: Parameters,
+    ) -> Result<RunningProgram, StageError> {
+        let generator = if stage.draws() { self.seed.generator(call.microbatch) } else { None };
+        RunningProgram::forward(stage, call, parameters, generator)
     }
 
     fn finish_forward(&mut self, begun: RunningProgram) -> Result<ForwardOutput, StageError> {
@@ -59,7 +72,7 @@ impl<M: Stage> Captured<M> {
         let Some(mut run) = self.forwarded.remove(&microbatch) else { return Ok(Err(seeds)) };
         run.load(Phase::Forward, || Parameters::of(module))?;
         let absent = run.stage.absent(&seeds);
-        let run = if absent.is_empty() { run } else { self.without(module, run, absent)? };
+        let run = if absent.is_empty() { run } else { self.without(module, run, absent) };
         Ok(Ok(RunningProgram::backward(run, microbatch, seeds, phase)?))
     }
 
@@ -108,10 +121,33 @@ impl<M: Stage> Engine<M> for Captured<M> {
         match self.start_forward(function, module, call)? {
             Err(call) => self.eager.forward_only(function, module, call),
             Ok(begun) => {
-                let (run, outputs) = begun.finish();
+                let (microbatch, (run, outputs)) = (begun.microbatch, begun.finish());
+                if run.stage.draws() && !self.seed.is_set() {
+                    return Err(StageError::Unsupported(DRAWS.to_owned()));
+                }
+                self.again.insert(microbatch, run.stage.clone());
                 run.stage.output.forward_output(outputs)
             }
         }
+    }
+
+    fn forward_again(
+        &mut self,
+        function: &StageFunction<M>,
+        module: &M,
+        call: ForwardCall,
+    ) -> Result<ForwardOutput, StageError> {
+        match self.again.remove(&call.microbatch) {
+            None => self.eager.forward_again(function, module, call),
+            Some(stage) => {
+                let begun = self.replay(stage, call, Parameters::of(module))?;
+                self.finish_forward(begun)
+            }
+        }
+    }
+
+    fn repeats(&self, microbatch: usize) -> bool {
+        self.again.contains_key(&microbatch)
     }
 
     fn backward(
@@ -189,19 +225,20 @@ impl<M: Stage> Engine<M> for Captured<M> {
 
 impl<M: Stage> EngineState for Captured<M> {
     fn report(&self) -> EngineReport {
-        let programs: Vec<Arc<StagePrograms>> =
-            self.known.values().filter_map(|known| known.as_ref().ok()).map(|stage| stage.programs.clone()).collect();
-        let refused: Vec<&str> =
-            self.known.values().filter_map(|known| known.as_ref().err()).map(String::as_str).collect();
-        let reason = match (programs.len(), refused.as_slice()) {
-            (0, []) => "no microbatch was run yet".to_owned(),
-            (_, []) => format!("its backward is split, and it could be captured{}", extensions(&programs)),
-            (0, refused) => format!("it cannot be captured: {}", refused.join("; ")),
-            (_, refused) => format!("captured for some shapes of its inputs, not for others: {}", refused.join("; ")),
+        let programs: Vec<Arc<StagePrograms>> = self.programs.iter().map(|stage| stage.programs.clone()).collect();
+        let reason = match (programs.len(), &self.refused) {
+            (0, None) => "no microbatch was run yet".to_owned(),
+            (_, None) => format!("it could be captured, and its backward can be split{}", extensions(&programs)),
+            (0, Some(refused)) => format!("it cannot be captured: {refused}"),
+            (_, Some(refused)) => format!("it was captured until a forward was refused: {refused}"),
         };
-        let deferred = self.eager.report().deferred;
-        let captured = self.known.is_empty() || !programs.is_empty();
-        EngineReport { captured, reason, deferred, programs }
+        let captured = self.refused.is_none();
+        EngineReport { captured, reason, deferred: self.eager.report().deferred, programs }
+    }
+
+    fn set_forward_seed(&mut self, seed: ForwardSeed) {
+        self.eager.set_forward_seed(seed);
+        self.seed = seed;
     }
 
     fn advance(&mut self, direction: Direction, pieces: usize) -> Result<(), StageError> {
@@ -251,12 +288,13 @@ impl<M: Stage> EngineState for Captured<M> {
             after_input: programs.input().held_bytes(),
             recomputed: 0,
         };
-        self.known.values().map(|known| known.as_ref().ok().map(|stage| of(&stage.programs))).max().flatten()
+        self.programs.iter().map(|stage| of(&stage.programs)).max()
     }
 
     fn clear(&mut self) {
         self.forwarded.clear();
         self.halfway.clear();
+        self.again.clear();
         (self.forward, self.backward) = (None, None);
         self.eager.clear();
     }

@@ -1,11 +1,13 @@
 //! A program that has started: how far it has run.
 
-use super::microbatch_run::{MicrobatchRun, Replayable};
-use super::parameters::Parameters;
+use super::microbatch_run::MicrobatchRun;
+use super::replayable::Replayable;
 use crate::program::{Phase, Program, StagePrograms};
 use crate::stage::engine::call::{ForwardCall, Gradients};
+use crate::stage::engine::recording::Parameters;
 use crate::stage::error::StageError;
 use burn::backend::DispatchTensor;
+use rand::rngs::StdRng;
 use std::sync::Arc;
 
 /// One program of one microbatch, run up to some operation.
@@ -23,9 +25,10 @@ impl RunningProgram {
         stage: Arc<Replayable>,
         call: ForwardCall,
         parameters: Parameters,
+        generator: Option<StdRng>,
     ) -> Result<Self, StageError> {
         let (microbatch, programs) = (call.microbatch, stage.programs.clone());
-        let run = MicrobatchRun::start(stage, call, parameters)?;
+        let run = MicrobatchRun::start(stage, call, parameters, generator)?;
         Ok(Self { run, microbatch, phase: Phase::Forward, programs, at: 0 })
     }
 

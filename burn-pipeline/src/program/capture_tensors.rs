@@ -12,10 +12,28 @@ use burn::backend::{
     Autodiff, AutodiffBackend, BackendTensor, Capture, Dispatch, DispatchAutodiffContext, DispatchTensor,
     DispatchTensorKind, TensorMetadata,
 };
-use burn::tensor::{DType, Device, GradientCheckpointingStrategy, Shape};
+use burn::tensor::{DType, Device, DeviceConfig, DeviceSettings, GradientCheckpointingStrategy, Shape};
+
+/// Has a capture device the default element types of the device that it stands for?
+pub(crate) fn alike(capture: &Device, like: &Device) -> bool {
+    let types = |settings: DeviceSettings| (settings.float_dtype, settings.int_dtype, settings.bool_dtype);
+    types(capture.settings()) == types(like.clone().inner().settings())
+}
+
+/// Gives a capture device, in an open scope, the default element types of the device that it stands for; a device can be given
+/// other ones than its own only once.
+pub(crate) fn configured(capture: &Device, like: &Device) -> Result<(), String> {
+    if alike(capture, like) {
+        return Ok(());
+    }
+    let settings = like.clone().inner().settings();
+    let config = DeviceConfig::default().float_dtype(settings.float_dtype).int_dtype(settings.int_dtype);
+    let configured = capture.clone().configure(config.bool_dtype(settings.bool_dtype));
+    configured.map_err(|error| error.to_string())
+}
 
 /// A tensor that stands for one that is fed later. It has no value, so a forward that reads it fails.
-pub(super) fn placeholder(shape: &[usize], dtype: DType, device: &Device) -> DispatchTensor {
+pub(crate) fn placeholder(shape: &[usize], dtype: DType, device: &Device) -> DispatchTensor {
     let (shape, device) = (Shape::from(shape.to_vec()), device.as_dispatch());
     match dtype {
         dtype if dtype.is_bool() => Dispatch::bool_zeros(shape, device, dtype.into()),
@@ -25,7 +43,7 @@ pub(super) fn placeholder(shape: &[usize], dtype: DType, device: &Device) -> Dis
 }
 
 /// A captured tensor as a leaf of a new graph.
-pub(super) fn leaf(tensor: DispatchTensor, strategy: GradientCheckpointingStrategy, tracked: bool) -> DispatchTensor {
+pub(crate) fn leaf(tensor: DispatchTensor, strategy: GradientCheckpointingStrategy, tracked: bool) -> DispatchTensor {
     let kind = match tensor.kind {
         DispatchTensorKind::Capture(BackendTensor::Float(tensor)) => {
             let leaf = <Autodiff<Capture> as AutodiffBackend>::from_inner(tensor);
@@ -39,7 +57,7 @@ pub(super) fn leaf(tensor: DispatchTensor, strategy: GradientCheckpointingStrate
 }
 
 /// A captured tensor without autodiff.
-pub(super) fn lowered(tensor: DispatchTensor) -> DispatchTensor {
+pub(crate) fn lowered(tensor: DispatchTensor) -> DispatchTensor {
     let kind = match tensor.kind {
         DispatchTensorKind::Autodiff(inner) => match *inner {
             DispatchTensorKind::Capture(BackendTensor::Autodiff(tensor)) => {
@@ -53,7 +71,7 @@ pub(super) fn lowered(tensor: DispatchTensor) -> DispatchTensor {
 }
 
 /// A captured tensor as an edge of the recording.
-pub(super) fn edge(tensor: &DispatchTensor) -> Result<TensorIr, String> {
+pub(crate) fn edge(tensor: &DispatchTensor) -> Result<TensorIr, String> {
     let named = |id: TensorId| {
         let (shape, dtype) = (tensor.shape(), tensor.dtype());
         TensorIr { id, shape, dtype, status: TensorStatus::ReadOnly }
@@ -73,12 +91,12 @@ pub(super) fn edge(tensor: &DispatchTensor) -> Result<TensorIr, String> {
 }
 
 /// Runs the backward of a captured root.
-pub(super) fn backward(root: &DispatchTensor) -> Result<Gradients, String> {
+pub(crate) fn backward(root: &DispatchTensor) -> Result<Gradients, String> {
     tracked(root).map(|root| root.clone().backward()).ok_or_else(|| "its root is not a captured tensor".to_owned())
 }
 
 /// A leaf's gradient as an edge of the recording.
-pub(super) fn gradient(leaf: &DispatchTensor, gradients: &Gradients) -> Option<TensorIr> {
+pub(crate) fn gradient(leaf: &DispatchTensor, gradients: &Gradients) -> Option<TensorIr> {
     let gradient = tracked(leaf)?.grad(gradients)?;
     let (id, shape, dtype) = (gradient.id(), gradient.shape(), gradient.dtype());
     Some(TensorIr { id, shape, dtype, status: TensorStatus::ReadOnly })

@@ -11,26 +11,26 @@
 
 use super::output_spec::{OutputSpec, WeightSource};
 use super::parameters::{Parameters, captured_module, edges, float_edges, lowered_module};
-use super::tensors::{self as captured, leaf, placeholder};
 use crate::ops::HeldOutputs;
-use crate::program::{CustomOps, Edges, NO_REPLAY, Recording, StagePrograms, capturing, interpreter};
+use crate::program::{
+    CustomOps, Edges, NO_REPLAY, Recording, backward, capturing, configured, edge, gradient, interpreter, leaf, placeholder,
+    quietly,
+};
 use crate::stage::Stage;
 use crate::stage::batch::Weight;
 use crate::stage::boundary::{AnyTensor, TensorKind};
 use crate::stage::boundary::{Payload, PayloadPart};
 use crate::stage::engine::call::ForwardCall;
-use crate::stage::engine::eager::strategy_of;
-use crate::stage::engine::function::{StageFunction, TrackedOutput};
+use crate::stage::engine::function::{StageFunction, TrackedOutput, strategy_of};
 use crate::stage::error::StageError;
 use burn::backend::DispatchTensor;
 use burn::backend::ir::TensorIr;
 use burn::module::Module;
-use burn::tensor::{Device, DeviceConfig, GradientCheckpointingStrategy};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use burn::tensor::{Device, GradientCheckpointingStrategy};
 
 /// The reason for having no recording.
 #[derive(Debug)]
-pub(super) enum Refusal {
+pub(in crate::stage::engine) enum Refusal {
     /// The call does not fit the stage: the error that a plain forward gives.
     Stage(StageError),
     /// The stage cannot be captured.
@@ -49,46 +49,52 @@ impl From<String> for Refusal {
     }
 }
 
-/// Captures a stage; the outputs at the places in `absent` have no gradient. `capture` keeps the capture device for the
-/// next time, since a process can open only a few.
-pub(super) fn record<M: Stage>(
+/// A recorded call.
+pub(in crate::stage::engine) struct Recorded {
+    pub(in crate::stage::engine) recording: Recording,
+    pub(in crate::stage::engine) output: OutputSpec,
+    /// Did the forward change a buffer? Then its backward is not recorded: a replay would not change it.
+    pub(in crate::stage::engine) changes_buffers: bool,
+    /// The device that it is replayed on.
+    pub(in crate::stage::engine) device: Device,
+}
+
+/// Records a call of a stage, running the user's code once; the outputs at the places in `absent` have no gradient. `capture` keeps the capture device for the next time, since a
+/// process can open only a few.
+pub(in crate::stage::engine) fn record<M: Stage>(
     capture: &mut Option<Device>,
     function: &StageFunction<M>,
     module: &M,
     call: &ForwardCall,
     parameters: &Parameters,
     absent: &[usize],
-) -> Result<(StagePrograms, OutputSpec, Device), Refusal> {
+) -> Result<Recorded, Refusal> {
     let device = parameters.device(call);
     if interpreter(&device, &CustomOps::default()).is_none() {
         return Err(Refusal::Cannot(NO_REPLAY.to_owned()));
     }
     let mut traced = Err(Refusal::Cannot("it was not run".to_owned()));
-    let recorded = catch_unwind(AssertUnwindSafe(|| {
-        let known = capture.is_some();
+    let (recorded, custom) = quietly(|| {
         let capture = capture.get_or_insert_with(Device::capture).clone();
         let (scope, custom) = capturing(&device, || {
             capture.capture_scope(|scope| {
-                let configured = if known { Ok(()) } else { configure(capture.clone(), &device) };
+                let configured = configured(&capture, &device).map_err(Refusal::Cannot);
                 traced = configured.and_then(|()| trace(&capture, function, module, call, parameters, absent));
                 scope.complete([], [])
             })
         });
         scope.map(|scope| (scope, custom)).map_err(|error| error.to_string())
-    }));
-    let (recorded, custom) =
-        recorded.map_err(|panic| Refusal::Cannot(crate::execute::panic_message(panic.as_ref())))??;
-    let (edges, shape) = traced?;
+    })??;
+    let Traced { edges, output, changes_buffers } = traced?;
     let recording = Recording::new(recorded.graph.operations, recorded.values, edges, custom);
-    Ok((StagePrograms::new(recording), shape, device))
+    Ok(Recorded { recording, output, changes_buffers, device })
 }
 
-/// Gives a new capture device, in an open scope, the defaults of the device that it stands for.
-fn configure(mut capture: Device, like: &Device) -> Result<(), Refusal> {
-    let settings = like.clone().inner().settings();
-    let config = DeviceConfig::default().float_dtype(settings.float_dtype).int_dtype(settings.int_dtype);
-    let configured = capture.configure(config.bool_dtype(settings.bool_dtype));
-    configured.map_err(|error| Refusal::Cannot(error.to_string()))
+/// What a forward and its backward were.
+struct Traced {
+    edges: Edges,
+    output: OutputSpec,
+    changes_buffers: bool,
 }
 
 /// Runs the stage on placeholders, in an open scope.
@@ -99,7 +105,7 @@ fn trace<M: Stage>(
     call: &ForwardCall,
     parameters: &Parameters,
     absent: &[usize],
-) -> Result<(Edges, OutputSpec), Refusal> {
+) -> Result<Traced, Refusal> {
     let strategy = strategy_of(module);
     let (module, leaves) = captured_module(module, parameters, device, strategy)?;
     let mut edges = Edges { parameters: edges(&leaves)?, ..Edges::default() };
@@ -109,35 +115,38 @@ fn trace<M: Stage>(
     let target = call.target.as_ref().filter(|_| call.ends_route);
     let target = target.map(|target| attach(target, false)).transpose()?.map(|(target, _)| target);
     let computed = function.train(&module, ForwardCall { input, extra, target, ..call.clone() })?;
-    unchanged(module, parameters, &leaves)?;
-    let (outputs, shape) = outputs(computed, &mut edges)?;
+    let changes_buffers = changes_buffers(module, parameters, &leaves);
+    let (outputs, output) = outputs(computed, &mut edges)?;
+    if changes_buffers {
+        return Ok(Traced { edges, output, changes_buffers });
+    }
     let Some(nodes) = HeldOutputs::new(floats(&outputs)) else {
         edges.seeds = outputs.iter().map(|_| None).collect();
         edges.input_gradients = inputs.iter().map(|_| None).collect();
-        return Ok((edges, shape));
+        return Ok(Traced { edges, output, changes_buffers });
     };
     let mut given = Vec::new();
     for (place, output) in outputs.iter().enumerate() {
         let float = output.kind() == TensorKind::Float;
         let seed = float.then(|| placeholder(&output.shape(), output.dtype(), device));
-        edges.seeds.push(seed.as_ref().map(captured::edge).transpose()?);
+        edges.seeds.push(seed.as_ref().map(edge).transpose()?);
         given.extend(seed.map(|seed| (!absent.contains(&place)).then_some(seed)));
     }
     drop(outputs);
     let Some(root) = nodes.seed(given) else {
         edges.input_gradients = inputs.iter().map(|_| None).collect();
-        return Ok((edges, shape));
+        return Ok(Traced { edges, output, changes_buffers });
     };
-    let gradients = captured::backward(&root)?;
+    let gradients = backward(&root)?;
     let of =
-        |leaf: &Option<AnyTensor>| leaf.as_ref().and_then(|leaf| captured::gradient(leaf.as_dispatch(), &gradients));
+        |leaf: &Option<AnyTensor>| leaf.as_ref().and_then(|leaf| gradient(leaf.as_dispatch(), &gradients));
     edges.input_gradients = inputs.iter().map(of).collect();
     for (place, (leaf, spec)) in leaves.iter().zip(&parameters.specs).enumerate() {
         if spec.trainable && spec.same_as.is_none() {
-            edges.weight_gradients.extend(captured::gradient(leaf, &gradients).map(|gradient| (place, gradient)));
+            edges.weight_gradients.extend(gradient(leaf, &gradients).map(|gradient| (place, gradient)));
         }
     }
-    Ok((edges, shape))
+    Ok(Traced { edges, output, changes_buffers })
 }
 
 /// Placeholders for a payload's tensors, under autodiff; and the leaves whose gradient is wanted.
@@ -151,7 +160,7 @@ fn attach(
     let mut leaves = Vec::new();
     let attached = payload.clone().map_tensors(|_, tensor| {
         let plain = placeholder(&tensor.shape(), tensor.dtype(), device);
-        edges.push(captured::edge(&plain)?);
+        edges.push(edge(&plain)?);
         let leaf = AnyTensor::from_dispatch(leaf(plain, strategy, tracked));
         leaves.push((tracked && leaf.kind() == TensorKind::Float).then(|| leaf.clone()));
         Ok::<_, String>(leaf)
@@ -171,23 +180,23 @@ fn outputs(computed: TrackedOutput, edges: &mut Edges) -> Result<(Vec<AnyTensor>
         }
         TrackedOutput::Loss(loss) => {
             let (value, weight) = (AnyTensor::new(loss.value), loss.weight);
-            edges.outputs.push(captured::edge(value.as_dispatch())?);
+            edges.outputs.push(edge(value.as_dispatch())?);
             let weight = match weight {
                 None => WeightSource::None,
                 Some(Weight::Host(weight)) => WeightSource::Host(weight),
                 Some(Weight::Device(weight)) => {
-                    edges.outputs.push(captured::edge(weight.as_dispatch())?);
+                    edges.outputs.push(edge(weight.as_dispatch())?);
                     WeightSource::Device
                 }
             };
             if let Some(observed) = loss.observed.clone() {
-                edges.outputs.push(captured::edge(AnyTensor::new(observed).as_dispatch())?);
+                edges.outputs.push(edge(AnyTensor::new(observed).as_dispatch())?);
             }
             return Ok((vec![value], OutputSpec::Loss(weight, loss.observed.is_some())));
         }
     };
     for output in &outputs {
-        edges.outputs.push(captured::edge(AnyTensor::as_dispatch(output))?);
+        edges.outputs.push(edge(AnyTensor::as_dispatch(output))?);
     }
     Ok((outputs, shape))
 }
@@ -196,22 +205,21 @@ fn floats(outputs: &[AnyTensor]) -> Vec<burn::backend::DispatchTensor> {
     outputs.iter().filter(|output| output.kind() == TensorKind::Float).cloned().map(AnyTensor::into_dispatch).collect()
 }
 
-/// Refuses a stage whose forward changed a buffer: a replay would not change it.
+/// Did the forward change a buffer?
 ///
 /// Burn's `RunningState` keeps its updates aside until it is next read. `valid` reads it, and panics if the update is a
 /// tensor of the capture's autodiff: that panic is the sign of a changed buffer.
-fn unchanged<M: Module>(module: M, parameters: &Parameters, leaves: &[DispatchTensor]) -> Result<(), String> {
+fn changes_buffers<M: Module>(module: M, parameters: &Parameters, leaves: &[DispatchTensor]) -> bool {
     if parameters.specs.iter().all(|spec| spec.trainable) {
-        return Ok(());
+        return false;
     }
-    let read = catch_unwind(AssertUnwindSafe(|| lowered_module(module, parameters).valid()));
+    let read = quietly(|| lowered_module(module, parameters).valid());
     // An update that does not come from autodiff (a counter) is read without a panic, and is another tensor.
     let kept = |module: M| {
         let after = float_edges(&module)?;
         let mut frozen =
             leaves.iter().zip(&parameters.specs).filter(|(_, spec)| !spec.trainable && spec.dtype.is_float());
-        frozen.all(|(leaf, _)| captured::edge(leaf).is_ok_and(|leaf| after.contains(&leaf.id))).then_some(())
+        frozen.all(|(leaf, _)| edge(leaf).is_ok_and(|leaf| after.contains(&leaf.id))).then_some(())
     };
-    let changes = || "its forward changes a buffer (running statistics), which a replay would not".to_owned();
-    read.ok().and_then(kept).ok_or_else(changes)
+    read.ok().and_then(kept).is_none()
 }

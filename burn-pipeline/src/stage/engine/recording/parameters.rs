@@ -1,6 +1,6 @@
 //! A module's parameters and buffers in visiting order: as values to feed, and as placeholders of a capture.
 
-use super::tensors::{self as captured, leaf, lowered, placeholder};
+use crate::program::{edge, leaf, lowered, placeholder};
 use crate::stage::boundary::AnyTensor;
 use burn::backend::autodiff::NodeId;
 use burn::backend::ir::{TensorId, TensorIr};
@@ -12,34 +12,34 @@ use std::collections::HashSet;
 
 /// What a capture depends on in a parameter.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(super) struct ParameterSpec {
-    pub(super) shape: Vec<usize>,
-    pub(super) dtype: DType,
+pub(in crate::stage::engine) struct ParameterSpec {
+    pub(in crate::stage::engine) shape: Vec<usize>,
+    pub(in crate::stage::engine) dtype: DType,
     /// Is its gradient wanted?
-    pub(super) trainable: bool,
+    pub(in crate::stage::engine) trainable: bool,
     /// The place of an earlier parameter that is the same leaf of autodiff's graph (tied weights).
-    pub(super) same_as: Option<usize>,
+    pub(in crate::stage::engine) same_as: Option<usize>,
 }
 
 /// Parameters, buffers and flags of a module, in visiting order.
 #[derive(Debug, Default)]
-pub(super) struct Parameters {
-    pub(super) specs: Vec<ParameterSpec>,
-    pub(super) values: Vec<DispatchTensor>,
-    pub(super) flags: Vec<bool>,
+pub(in crate::stage::engine) struct Parameters {
+    pub(in crate::stage::engine) specs: Vec<ParameterSpec>,
+    pub(in crate::stage::engine) values: Vec<DispatchTensor>,
+    pub(in crate::stage::engine) flags: Vec<bool>,
     ids: Vec<ParamId>,
     nodes: Vec<Option<NodeId>>,
 }
 
 impl Parameters {
     /// Reads a module; lazy parameters are drawn now.
-    pub(super) fn of<M: Module>(module: &M) -> Self {
+    pub(in crate::stage::engine) fn of<M: Module>(module: &M) -> Self {
         let mut parameters = Self::default();
         module.visit(&mut parameters);
         parameters
     }
 
-    pub(super) fn ids(&self) -> Vec<ParamId> {
+    pub(in crate::stage::engine) fn ids(&self) -> Vec<ParamId> {
         self.ids.clone()
     }
 
@@ -127,7 +127,7 @@ pub(super) fn lowered_module<M: Module>(module: M, parameters: &Parameters) -> M
 
 /// The placeholders of leaves.
 pub(super) fn edges(leaves: &[DispatchTensor]) -> Result<Vec<TensorIr>, String> {
-    leaves.iter().map(captured::edge).collect()
+    leaves.iter().map(edge).collect()
 }
 
 /// The tensors that a captured module holds as float parameters and buffers.
@@ -136,7 +136,7 @@ pub(super) fn float_edges<M: Module>(module: &M) -> Option<HashSet<TensorId>> {
 
     impl ModuleVisitor for Held {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            match (captured::edge(&param.val().into_dispatch()), &mut self.0) {
+            match (edge(&param.val().into_dispatch()), &mut self.0) {
                 (Ok(edge), Some(held)) => drop(held.insert(edge.id)),
                 _ => self.0 = None,
             }

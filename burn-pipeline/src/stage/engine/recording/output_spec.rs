@@ -7,8 +7,8 @@ use crate::stage::error::StageError;
 use burn::backend::DispatchTensor;
 
 /// What a training forward returns.
-#[derive(Clone, Debug)]
-pub(super) enum OutputSpec {
+#[derive(Clone, PartialEq, Debug)]
+pub(in crate::stage::engine) enum OutputSpec {
     /// Outputs: tags, and `None` at the place of a tensor.
     Output(Vec<Option<usize>>),
     /// A loss, and whether observed numbers follow it and its weight.
@@ -17,15 +17,25 @@ pub(super) enum OutputSpec {
 
 /// The source of a loss's weight.
 #[derive(Clone, Debug)]
-pub(super) enum WeightSource {
+pub(in crate::stage::engine) enum WeightSource {
     None,
     Host(f64),
     Device,
 }
 
+/// Weights are equal to the last bit, NaN included.
+impl PartialEq for WeightSource {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Host(mine), Self::Host(theirs)) => mine.to_bits() == theirs.to_bits(),
+            _ => std::mem::discriminant(self) == std::mem::discriminant(other),
+        }
+    }
+}
+
 impl OutputSpec {
     /// How many gradients a backward takes.
-    pub(super) fn outputs(&self) -> usize {
+    pub(in crate::stage::engine) fn outputs(&self) -> usize {
         match self {
             OutputSpec::Output(parts) => parts.iter().filter(|part| part.is_none()).count(),
             OutputSpec::Loss(..) => 1,
@@ -36,7 +46,7 @@ impl OutputSpec {
     ///
     /// # Errors
     /// If there is no result for the loss.
-    pub(super) fn forward_output(&self, outputs: Vec<DispatchTensor>) -> Result<ForwardOutput, StageError> {
+    pub(in crate::stage::engine) fn forward_output(&self, outputs: Vec<DispatchTensor>) -> Result<ForwardOutput, StageError> {
         let mut outputs = outputs.into_iter().map(AnyTensor::from_dispatch);
         match self {
             OutputSpec::Output(parts) => {

@@ -1,8 +1,7 @@
 //! The key of a stage's programs: shapes, element types and tags of what a call holds, and none of its values.
 
 use super::parameters::{ParameterSpec, Parameters};
-use crate::stage::boundary::AnyTensor;
-use crate::stage::boundary::{Payload, PayloadPart};
+use crate::stage::boundary::{AnyTensor, Payload, PayloadPart};
 use crate::stage::engine::call::ForwardCall;
 use burn::backend::Dispatch;
 use burn::backend::ops::{BoolTensorOps, FloatTensorOps, IntTensorOps};
@@ -16,7 +15,7 @@ enum PartSpec {
 
 /// What two calls must have in common to be run by the same programs.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(super) struct Signature {
+pub(in crate::stage::engine) struct Signature {
     input: Vec<PartSpec>,
     extra: Vec<PartSpec>,
     target: Option<Vec<PartSpec>>,
@@ -27,7 +26,7 @@ pub(super) struct Signature {
 }
 
 impl Signature {
-    pub(super) fn new(call: &ForwardCall, parameters: &Parameters) -> Self {
+    pub(in crate::stage::engine) fn new(call: &ForwardCall, parameters: &Parameters) -> Self {
         Self {
             input: specs(&call.input),
             extra: specs(&call.extra),
@@ -42,7 +41,7 @@ impl Signature {
 
 impl Signature {
     /// A call that has this signature, of zeros.
-    pub(super) fn call(&self, device: &Device) -> ForwardCall {
+    pub(in crate::stage::engine) fn call(&self, device: &Device) -> ForwardCall {
         let payload = |parts: &[PartSpec]| Payload::from_parts(parts.iter().map(|part| part.zeros(device)));
         ForwardCall {
             microbatch: 0,
@@ -81,7 +80,7 @@ fn specs(payload: &Payload) -> Vec<PartSpec> {
 
 impl Parameters {
     /// The device that a call runs on: the module's, or the input's if the module has no parameter.
-    pub(super) fn device(&self, call: &ForwardCall) -> Device {
+    pub(in crate::stage::engine) fn device(&self, call: &ForwardCall) -> Device {
         let first = self.values.first().map(|value| Device::new(burn::backend::TensorMetadata::device(value)));
         first.or_else(|| call.input.tensors().next().map(|tensor| tensor.device())).unwrap_or_default()
     }

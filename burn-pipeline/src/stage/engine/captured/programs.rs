@@ -1,0 +1,91 @@
+//! The programs that a stage keeps: the most recently used ones, up to a number.
+//!
+//! Guarantees: never more than the limit, whatever shapes come and whatever the forward reads; equal constants of several
+//! programs are stored once, on the host and on the device. Microbatches under way keep the programs that they run.
+
+use super::replayable::{Constant, Replayable};
+use crate::program::{StagePrograms, on_device};
+use crate::stage::engine::recording::{Recorded, Signature};
+use burn::backend::ir::TensorId;
+use burn::module::ParamId;
+use burn::tensor::{Device, TensorData};
+use std::sync::{Arc, Weak};
+
+/// A bounded number of programs.
+pub(super) struct Programs {
+    limit: usize,
+    /// The last used comes first.
+    kept: Vec<Arc<Replayable>>,
+    constants: Vec<Weak<Constant>>,
+}
+
+impl Programs {
+    /// Keeps this many programs, one at least.
+    pub(super) fn new(limit: usize) -> Self {
+        Self { limit: limit.max(1), kept: Vec::new(), constants: Vec::new() }
+    }
+
+    /// The programs of an equal recording. `Err` says what differs from the last one of this signature, if there is one.
+    pub(super) fn find(
+        &mut self,
+        signature: &Signature,
+        recorded: &Recorded,
+    ) -> Result<Arc<Replayable>, Option<String>> {
+        let mut changed = None;
+        for place in 0..self.kept.len() {
+            let known = &self.kept[place];
+            if known.signature != *signature {
+                continue;
+            }
+            let Some(difference) = difference(recorded, known) else {
+                self.kept[..=place].rotate_right(1);
+                return Ok(self.kept[0].clone());
+            };
+            changed.get_or_insert(difference);
+        }
+        Err(changed)
+    }
+
+    /// Makes the programs of a recording and keeps them, in the place of those that were not used for longest.
+    pub(super) fn insert(
+        &mut self,
+        recorded: Recorded,
+        signature: Signature,
+        parameters: Vec<ParamId>,
+    ) -> Arc<Replayable> {
+        let Recorded { mut recording, output, device, .. } = recorded;
+        let programs = Arc::new(StagePrograms::new(&recording));
+        let mut constants: Vec<(TensorId, Arc<Constant>)> = Vec::with_capacity(recording.constants.len());
+        for (id, data) in &mut recording.constants {
+            let constant = self.constant(data, &device);
+            *data = constant.data.clone();
+            constants.push((*id, constant));
+        }
+        let recording = Arc::new(recording);
+        let made = Arc::new(Replayable::new(programs, recording, output, parameters, constants, signature));
+        self.kept.truncate(self.limit - 1);
+        self.kept.insert(0, made.clone());
+        made
+    }
+
+    fn constant(&mut self, data: &Arc<TensorData>, device: &Device) -> Arc<Constant> {
+        self.constants.retain(|constant| constant.strong_count() > 0);
+        if let Some(known) = self.constants.iter().filter_map(Weak::upgrade).find(|known| known.data == *data) {
+            return known;
+        }
+        let tensor = on_device(TensorData::clone(data), device);
+        let made = Arc::new(Constant { data: data.clone(), tensor });
+        self.constants.push(Arc::downgrade(&made));
+        made
+    }
+
+    /// All that are kept.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Arc<Replayable>> {
+        self.kept.iter()
+    }
+}
+
+fn difference(recorded: &Recorded, known: &Replayable) -> Option<String> {
+    let changed = recorded.recording.difference(&known.recording);
+    changed.or_else(|| (recorded.output != known.output).then(|| "the loss's weight, or a tag, changed".to_owned()))
+}

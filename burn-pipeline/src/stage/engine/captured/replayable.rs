@@ -1,0 +1,73 @@
+//! The programs of one recording, with all that a microbatch needs to run them.
+
+use crate::program::{Recording, StagePrograms};
+use crate::stage::engine::call::Gradients;
+use crate::stage::engine::recording::{OutputSpec, Signature};
+use burn::backend::DispatchTensor;
+use burn::backend::ir::TensorId;
+use burn::module::ParamId;
+use burn::tensor::TensorData;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+/// A value that the stage brought from the host.
+pub(super) struct Constant {
+    pub(super) data: Arc<TensorData>,
+    /// The same on the device that replays.
+    pub(super) tensor: DispatchTensor,
+}
+
+/// A captured stage, with what its device needs to replay it.
+pub(super) struct Replayable {
+    pub(super) programs: Arc<StagePrograms>,
+    /// What the programs were made of, to tell whether a forward is still the same.
+    pub(super) recording: Arc<Recording>,
+    pub(super) output: OutputSpec,
+    parameters: Vec<ParamId>,
+    pub(super) constants: Vec<(TensorId, Arc<Constant>)>,
+    /// The call that it was captured for.
+    pub(super) signature: Signature,
+    /// The same without the gradients of some outputs; `None` where it cannot be cut.
+    pub(super) partial: Mutex<HashMap<Vec<usize>, Option<Arc<Replayable>>>>,
+}
+
+impl Replayable {
+    pub(super) fn new(
+        programs: Arc<StagePrograms>,
+        recording: Arc<Recording>,
+        output: OutputSpec,
+        parameters: Vec<ParamId>,
+        constants: Vec<(TensorId, Arc<Constant>)>,
+        signature: Signature,
+    ) -> Self {
+        Self { programs, recording, output, parameters, constants, signature, partial: Mutex::default() }
+    }
+
+    /// The same stage with other programs.
+    pub(super) fn with_programs(&self, programs: Arc<StagePrograms>) -> Self {
+        let (recording, output, parameters) = (self.recording.clone(), self.output.clone(), self.parameters.clone());
+        Self::new(programs, recording, output, parameters, self.constants.clone(), self.signature.clone())
+    }
+
+    /// Does its forward draw random numbers?
+    pub(super) fn draws(&self) -> bool {
+        self.recording.draws().next().is_some()
+    }
+
+    /// Places of outputs whose gradient the backward reads, but which were given none.
+    pub(super) fn absent(&self, seeds: &Gradients) -> Vec<usize> {
+        let read = |edge: &Option<_>| edge.as_ref().is_some_and(|edge| self.programs.backward().reads(edge));
+        let edges = self.programs.edges.seeds.iter().zip(seeds).enumerate();
+        edges.filter(|(_, (edge, seed))| seed.is_none() && read(edge)).map(|(place, _)| place).collect()
+    }
+
+    /// The parameter at this place.
+    pub(super) fn parameter(&self, place: usize) -> ParamId {
+        self.parameters[place]
+    }
+
+    /// The parameter of a weight gradient.
+    pub(super) fn weight(&self, gradient: usize) -> ParamId {
+        self.parameters[self.programs.edges.weight_gradients[gradient].0]
+    }
+}

@@ -1,0 +1,171 @@
+//! Eager forwards under a seed: they draw from the device's one generator, and it is proved that nobody else drew meanwhile.
+//!
+//! Guarantees: a forward that draws returns numbers of its seed alone, or an error.
+//!
+//! 1. Forwards of the process's eager stages take turns. Each seeds the generator, runs, and draws some numbers more.
+//! 2. If these are the first that the seed gives, nothing was drawn.
+//! 3. Else the forward is recorded, once for each signature, to learn what it draws. Draws move the generator on and never
+//!    back. So if the numbers are those that follow the forward's own draws, nobody else drew.
+//! 4. Else the buffers are restored, and the forward runs again, a few times.
+//!
+//! Only the generator of Flex can be followed so. On other devices, and for a stage whose draws cannot be recorded, a forward
+//! that may draw is refused.
+
+use super::call::ForwardCall;
+use super::function::StageFunction;
+use super::recording::{Parameters, Recorded, Refusal, Signature, record};
+use crate::program::drawn_as;
+use crate::stage::Stage;
+use crate::stage::boundary::AnyTensor;
+use crate::stage::error::StageError;
+use crate::stage::random::{ForwardSeed, device_generator};
+use crate::stage::state::{Names, named_weights, with_weights};
+use burn::backend::ops::FloatTensorOps;
+use burn::backend::{Dispatch, DispatchDevice};
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::tensor::{DType, Device, Distribution, FloatDType, Shape, Tensor, TensorData};
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use std::collections::HashMap;
+
+/// Forwards that another thread disturbed, before the stage gives up.
+const ATTEMPTS: usize = 16;
+
+/// Signatures whose draws are remembered.
+const REMEMBERED: usize = 256;
+
+/// What a forward draws, in order.
+pub(super) type Drawn = Vec<(Shape, DType, Distribution)>;
+
+/// The seed of a stage's eager forwards, and what is known of their draws.
+#[derive(Default)]
+pub(super) struct SeededDraws {
+    seed: ForwardSeed,
+    capture: Option<Device>,
+    known: HashMap<Signature, Drawn>,
+}
+
+impl SeededDraws {
+    pub(super) fn set_seed(&mut self, seed: ForwardSeed) {
+        self.seed = seed;
+    }
+
+    /// Notes what a recorded call draws.
+    pub(super) fn learn(&mut self, signature: Signature, recorded: &Recorded) -> Drawn {
+        let draw = |draw: crate::program::Draw<'_>| (draw.out.shape.clone(), draw.out.dtype, draw.distribution);
+        let drawn: Drawn = recorded.recording.draws().map(draw).collect();
+        if self.known.len() >= REMEMBERED {
+            self.known.clear();
+        }
+        self.known.insert(signature, drawn.clone());
+        drawn
+    }
+
+    /// Runs a forward whose random numbers come from the seed; without one, from wherever the device's generator stands.
+    pub(super) fn run<M: Stage, T>(
+        &mut self,
+        function: &StageFunction<M>,
+        module: &M,
+        call: ForwardCall,
+        mut run: impl FnMut(ForwardCall) -> Result<T, StageError>,
+    ) -> Result<T, StageError> {
+        let Some(seed) = self.seed.of(call.microbatch) else { return run(call) };
+        let device = Parameters::of(module).device(&call).inner();
+        let _turn = device_generator();
+        let before = buffers(module);
+        for attempt in 0..ATTEMPTS {
+            device.seed(seed);
+            let given = run(call.clone())?;
+            let follows = is_flex(&device).then(|| next(&device)).transpose()?;
+            if follows.as_ref().is_some_and(|next| *next == after(seed, &[])) {
+                return Ok(given);
+            }
+            let drawn = self.drawn(function, module, &call, attempt > 0)?;
+            if drawn.is_empty() || follows.as_ref().is_some_and(|next| *next == after(seed, &drawn)) {
+                return Ok(given);
+            }
+            if follows.is_none() {
+                return Err(StageError::Draws { reason: "this device's generator cannot be followed".to_owned() });
+            }
+            restore(module, &before);
+            std::thread::yield_now();
+        }
+        Err(StageError::Draws { reason: "another thread drew from the device's generator each time".to_owned() })
+    }
+
+    /// What a forward draws.
+    fn drawn<M: Stage>(
+        &mut self,
+        function: &StageFunction<M>,
+        module: &M,
+        call: &ForwardCall,
+        anew: bool,
+    ) -> Result<Drawn, StageError> {
+        let parameters = Parameters::of(module);
+        let signature = Signature::new(call, &parameters);
+        if let Some(known) = self.known.get(&signature).filter(|_| !anew) {
+            return Ok(known.clone());
+        }
+        if let Some(reason) = module.skip_capture() {
+            return Err(StageError::Draws { reason: format!("the stage is not captured: {reason}") });
+        }
+        match record(&mut self.capture, function, module, call, &parameters, &[]) {
+            Ok(recorded) => Ok(self.learn(signature, &recorded)),
+            Err(Refusal::Stage(error)) => Err(error),
+            Err(Refusal::Cannot(reason)) => {
+                Err(StageError::Draws { reason: format!("the stage cannot be captured: {reason}") })
+            }
+        }
+    }
+}
+
+fn is_flex(device: &Device) -> bool {
+    match device.as_dispatch() {
+        #[cfg(feature = "flex")]
+        DispatchDevice::Flex(_) => true,
+        #[allow(unreachable_patterns, reason = "with one backend, only capture and autodiff are left")]
+        _ => false,
+    }
+}
+
+/// Enough numbers to tell two states of a generator apart.
+const PROBED: usize = 4;
+
+/// The next numbers of the device's generator.
+fn next(device: &Device) -> Result<TensorData, StageError> {
+    let (shape, from) = (Shape::new([PROBED]), Distribution::Default);
+    let drawn = Dispatch::float_random(shape, from, device.as_dispatch(), FloatDType::F32);
+    AnyTensor::from_dispatch(drawn).to_data().map_err(StageError::Device)
+}
+
+/// The numbers that follow these draws from a seed.
+fn after(seed: u64, drawn: &[(Shape, DType, Distribution)]) -> TensorData {
+    let mut generator = StdRng::seed_from_u64(seed);
+    for (shape, dtype, from) in drawn {
+        drawn_as(shape.clone(), *dtype, *from, &mut generator);
+    }
+    drawn_as(Shape::new([PROBED]), DType::F32, Distribution::Default, &mut generator)
+}
+
+/// The values of a module that has float parameters which are not trained: running statistics are among them.
+pub(super) fn buffers<M: Module>(module: &M) -> Option<HashMap<ParamId, AnyTensor>> {
+    struct Find(bool);
+
+    impl ModuleVisitor for Find {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            self.0 |= !param.is_require_grad();
+        }
+    }
+
+    let mut find = Find(false);
+    module.visit(&mut find);
+    let weights = find.0.then(|| named_weights(module, &Names::default()));
+    weights.map(|weights| weights.into_iter().map(|weight| (weight.id, weight.value)).collect())
+}
+
+/// Restores buffers. Copies of a module share their state, so restoring the copy's restores the module's.
+pub(super) fn restore<M: Module>(module: &M, before: &Option<HashMap<ParamId, AnyTensor>>) {
+    if let Some(before) = before {
+        drop(with_weights(module.clone(), before));
+    }
+}
