@@ -8,9 +8,7 @@ use super::custom::CustomOps;
 use super::draws::{Draw, draw};
 use super::op_name::name;
 use super::part::Program;
-use burn::backend::ir::{
-    IrVisitorMut, NumericOperationIr, OperationIr, ScalarIr, TensorId, TensorIr, TensorStatus,
-};
+use burn::backend::ir::{IrVisitorMut, NumericOperationIr, OperationIr, ScalarIr, TensorId, TensorIr, TensorStatus};
 use burn::tensor::TensorData;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -115,9 +113,8 @@ impl Recording {
         };
         let (mine, theirs) = (listed(mine), listed(theirs));
         let read: HashSet<TensorId> = mine.iter().flat_map(OperationIr::inputs).map(|input| input.id).collect();
-        let constants = |of: &Self| -> Vec<_> {
-            of.constants.iter().filter(|(id, _)| read.contains(id)).cloned().collect()
-        };
+        let constants =
+            |of: &Self| -> Vec<_> { of.constants.iter().filter(|(id, _)| read.contains(id)).cloned().collect() };
         mine.len() == theirs.len()
             && mine.iter().zip(&theirs).all(|(mine, theirs)| same(mine, theirs))
             && self.edges.outputs == other.edges.outputs

@@ -38,7 +38,8 @@ fn recomputation_and_backwards_run_none_of_the_user_s_code_but_for_gradients_tha
     for recomputed in [false, true] {
         let (mut stage, forwards) = counting(recomputed);
         // Both gradients, either of them, and none.
-        for (microbatch, present) in [[true, true], [true, false], [false, true], [false, false]].into_iter().enumerate()
+        for (microbatch, present) in
+            [[true, true], [true, false], [false, true], [false, false]].into_iter().enumerate()
         {
             for whole in [true, false] {
                 let before = forwards.load(Ordering::Relaxed);

@@ -47,7 +47,10 @@ fn reading_a_value_is_refused_and_never_baked_in() {
         let stage = |split| SingleStage::new(StageBox::new(Deciding { decides }), split, true);
         let refused = stage(SplitBackward::Captured).forward(0, input(1.0).into_payload(), Payload::default());
         let error = refused.unwrap_err();
-        assert!(matches!(&error, StageError::Unsupported(says) if says.contains("cannot be captured")), "{name}: {error}");
+        assert!(
+            matches!(&error, StageError::Unsupported(says) if says.contains("cannot be captured")),
+            "{name}: {error}"
+        );
         let mut stage = stage(SplitBackward::Auto);
         for sign in [1.0_f32, -1.0, 1.0] {
             let output = stage.forward(0, input(sign).into_payload(), Payload::default()).unwrap();

@@ -66,7 +66,9 @@ impl<M: Stage> ErasedStage for Typed<M> {
         let engine: Box<dyn Engine<M>> = match (split, splits) {
             (SplitBackward::Eager, _) => Box::new(eager("it was asked for")),
             // A captured forward has a generator of its own for its random numbers.
-            (SplitBackward::Auto, false) if !self.options.seeded => Box::new(eager("the plan does not split its backward")),
+            (SplitBackward::Auto, false) if !self.options.seeded => {
+                Box::new(eager("the plan does not split its backward"))
+            }
             (SplitBackward::Auto, _) => captured(false),
             (SplitBackward::Captured, _) => captured(true),
         };

@@ -15,7 +15,11 @@ use std::sync::{Mutex, PoisonError};
 static CAPTURE: Mutex<Option<Device>> = Mutex::new(None);
 
 /// The value of each parameter and buffer, each once, in visiting order; `None` if the module cannot be recorded.
-pub(super) fn drawn_apart<M: Module>(seed: u64, device: &Device, make: impl Fn(&Device) -> M) -> Option<Vec<AnyTensor>> {
+pub(super) fn drawn_apart<M: Module>(
+    seed: u64,
+    device: &Device,
+    make: impl Fn(&Device) -> M,
+) -> Option<Vec<AnyTensor>> {
     let capture = {
         let mut held = CAPTURE.lock().unwrap_or_else(PoisonError::into_inner);
         held.take_if(|capture| !alike(capture, device));

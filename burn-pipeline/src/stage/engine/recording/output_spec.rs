@@ -46,7 +46,10 @@ impl OutputSpec {
     ///
     /// # Errors
     /// If there is no result for the loss.
-    pub(in crate::stage::engine) fn forward_output(&self, outputs: Vec<DispatchTensor>) -> Result<ForwardOutput, StageError> {
+    pub(in crate::stage::engine) fn forward_output(
+        &self,
+        outputs: Vec<DispatchTensor>,
+    ) -> Result<ForwardOutput, StageError> {
         let mut outputs = outputs.into_iter().map(AnyTensor::from_dispatch);
         match self {
             OutputSpec::Output(parts) => {

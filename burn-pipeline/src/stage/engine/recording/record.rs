@@ -13,8 +13,8 @@ use super::output_spec::{OutputSpec, WeightSource};
 use super::parameters::{Parameters, captured_module, edges, float_edges, lowered_module};
 use crate::ops::HeldOutputs;
 use crate::program::{
-    CustomOps, Edges, NO_REPLAY, Recording, backward, capturing, configured, edge, gradient, interpreter, leaf, placeholder,
-    quietly,
+    CustomOps, Edges, NO_REPLAY, Recording, backward, capturing, configured, edge, gradient, interpreter, leaf,
+    placeholder, quietly,
 };
 use crate::stage::Stage;
 use crate::stage::batch::Weight;
@@ -138,8 +138,7 @@ fn trace<M: Stage>(
         return Ok(Traced { edges, output, changes_buffers });
     };
     let gradients = backward(&root)?;
-    let of =
-        |leaf: &Option<AnyTensor>| leaf.as_ref().and_then(|leaf| gradient(leaf.as_dispatch(), &gradients));
+    let of = |leaf: &Option<AnyTensor>| leaf.as_ref().and_then(|leaf| gradient(leaf.as_dispatch(), &gradients));
     edges.input_gradients = inputs.iter().map(of).collect();
     for (place, (leaf, spec)) in leaves.iter().zip(&parameters.specs).enumerate() {
         if spec.trainable && spec.same_as.is_none() {
