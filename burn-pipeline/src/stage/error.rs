@@ -5,8 +5,9 @@ use super::boundary::BoundaryError;
 use super::boundary::StagePort;
 use crate::ops::DeferredError;
 
-/// An error inside one stage; the executor adds rank, stage, microbatch and operation.
+/// An error inside one stage; the executor adds rank, stage, microbatch and operation. Tensors and outputs count from 0.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum StageError {
     /// The received value is not the stage's input.
     #[error(
@@ -15,20 +16,12 @@ pub enum StageError {
     Input(#[source] BoundaryError),
     /// The extras do not have the type that the stage reads.
     #[error("the batch's extras {} do not fit `Stage::Extra`: {source}; name them in its order, and give the batch tensors of its types", listed(.names))]
-    Extra {
-        /// The extras that the stage names.
-        names: Vec<&'static str>,
-        /// What does not fit.
-        source: BoundaryError,
-    },
+    Extra { names: Vec<&'static str>, source: BoundaryError },
     /// The stage reads extras and names none.
     #[error(
         "`Stage::Extra` reads tensors, but `Stage::extras` names none of the batch's extras ({source}); implement `extras` to name them"
     )]
-    NoExtras {
-        /// What could not be read.
-        source: BoundaryError,
-    },
+    NoExtras { source: BoundaryError },
     /// The target does not have the type that the loss function takes.
     #[error("the batch's target does not fit the loss function: {0}")]
     Target(#[source] BoundaryError),
@@ -40,10 +33,7 @@ pub enum StageError {
     NoTarget,
     /// The loss is not one number.
     #[error("the loss has shape {shape:?}; it must be one number, of shape [1]")]
-    LossShape {
-        /// Its shape.
-        shape: Vec<usize>,
-    },
+    LossShape { shape: Vec<usize> },
     /// The reduction needs weights, and the loss came without one.
     #[error(
         "the reduction is `Weighted`, but the loss came without a weight; return `Loss::weighted`, or choose another reduction (`Builder::reduction`)"
@@ -53,55 +43,26 @@ pub enum StageError {
     #[error(
         "the loss came with a weight, which the reduction `{reduction:?}` does not use; choose `Reduction::Weighted` (`Builder::reduction`), or return the loss alone"
     )]
-    UnusedWeight {
-        /// The reduction that was chosen.
-        reduction: Reduction,
-    },
+    UnusedWeight { reduction: Reduction },
     /// The number of gradients is not the number of the stage's outputs.
     #[error(
         "{got} gradients were given for {expected} outputs of the stage; give one for each output tensor, or `None`"
     )]
-    GradientCount {
-        /// Gradients given.
-        got: usize,
-        /// Outputs.
-        expected: usize,
-    },
+    GradientCount { got: usize, expected: usize },
     /// The stage's output does not hold one value for each edge that starts at it.
     #[error(
         "the stage's output holds {got} value(s) that go past the next stage, but {expected} edge(s) start here; return one `Skip` for each `Builder::skip`"
     )]
-    SkipCount {
-        /// Values in the output.
-        got: usize,
-        /// Edges that start at the stage.
-        expected: usize,
-    },
-    /// A payload at the stage's boundary differs from its metadata.
+    SkipCount { got: usize, expected: usize },
+    /// A payload at the stage's boundary differs from its metadata: in a tensor, or, without one, in its structure.
     #[error(
         "{} of the stage's {port}: expected {expected}, got {got}; correct the stage that computes it, or declare the size free (`PayloadSpec::free`)",
         tensor.map_or("the structure".to_owned(), |tensor| format!("tensor {tensor}"))
     )]
-    Metadata {
-        /// The side of the boundary.
-        port: StagePort,
-        /// Which tensor, from 0; `None` if the structure differs.
-        tensor: Option<usize>,
-        /// What the metadata says.
-        expected: String,
-        /// What came.
-        got: String,
-    },
+    Metadata { port: StagePort, tensor: Option<usize>, expected: String, got: String },
     /// A gradient's shape or element type differs from its output's.
     #[error("the gradient of output {output} is {got}, but the output is {expected}")]
-    GradientSpec {
-        /// Which output, from 0.
-        output: usize,
-        /// The gradient's shape and element type.
-        got: String,
-        /// The output's shape and element type.
-        expected: String,
-    },
+    GradientSpec { output: usize, got: String, expected: String },
     /// A backward for a microbatch of which no forward is held.
     #[error("no forward of this microbatch is held; its forward did not run, or its backward ran already")]
     NotHeld,
@@ -115,10 +76,7 @@ pub enum StageError {
     #[error(
         "the stage's random numbers cannot be proved to be those of `Builder::seed`, as {reason}; let the stage be captured (`SplitBackward` says which can be, and captured ones own their generator), let other threads draw from generators of their own, or build the pipeline without a seed"
     )]
-    Draws {
-        /// Why not.
-        reason: String,
-    },
+    Draws { reason: String },
     /// The stage cannot be run this way.
     #[error("{0}")]
     Unsupported(String),
