@@ -19,10 +19,10 @@ mod masks;
 mod plain;
 mod table;
 
-use burn_pipeline::plan::{Op, PlacementKind};
+use burn_pipeline::plan::PlacementKind;
 use burn_pipeline::schedule::{all, by_name};
 use cases::{Case, Stacked, Translation};
-use cell::{Found, Mode, cell, size};
+use cell::{Found, Mode, cell};
 use table::{Row, Verdict};
 
 /// Families of the ordinary test: whole backwards and split ones, with one copy of each stage and with two.
@@ -49,20 +49,6 @@ fn expected(name: &str, family: &str, mode: Mode) -> Result<(), &'static str> {
     }
 }
 
-/// Cells that do not yet give what they must; one that is mended fails here, to be taken off. Captured stages keep what
-/// they read of the host when they were captured.
-fn wrong_today(name: &str, family: &str, mode: Mode) -> bool {
-    let host = ["field changed in `after_step`", "atomic read in `forward`"].contains(&name);
-    host && mode != Mode::Eager && (mode == Mode::Captured || splits(family))
-}
-
-/// Does the family split its backward, so that stages are captured as it comes?
-fn splits(family: &str) -> bool {
-    let schedule = by_name(family).unwrap();
-    let plan = schedule.build(size(schedule.as_ref())).unwrap();
-    plan.any_task(|task| matches!(task.op(), Op::BackwardInput | Op::BackwardWeight))
-}
-
 /// Runs a module's cells, and says which are not as they must be.
 fn row<C: Case>(case: &C, failures: &mut Vec<String>) -> Row {
     let mut row = Row::new(case.name());
@@ -75,7 +61,7 @@ fn row<C: Case>(case: &C, failures: &mut Vec<String>) -> Row {
                 (Found::Refused(error), Err(words)) => error.contains(words),
                 _ => false,
             };
-            if holds == wrong_today(case.name(), family, mode) {
+            if !holds {
                 failures.push(format!("{}, {family}, {}: {found:?}, expected {expected:?}", case.name(), mode.title()));
             }
             row.add(family, mode, verdict);
