@@ -2,8 +2,11 @@
 //!
 //! The plain loop cannot draw what a pipeline draws, whose seed for each forward is its own affair. It reads the masks of
 //! a GPipe run back instead. Every other way of running must then draw the same ones.
+//!
+//! A forward that draws from a seed is recorded as well, to learn what it draws. So masks are kept as tensors while they are
+//! written, and those of a recording are left out when they are read back.
 
-use burn::tensor::{Tensor, TensorData};
+use burn::tensor::{Device, Tensor, TensorData};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
@@ -15,7 +18,7 @@ pub(crate) struct Masks(Arc<Mutex<Tape>>);
 enum Tape {
     #[default]
     Drawn,
-    Written(VecDeque<TensorData>),
+    Written(Vec<Tensor<2>>),
     ReadBack(VecDeque<TensorData>),
 }
 
@@ -26,19 +29,19 @@ impl Masks {
             Tape::Drawn => draw(),
             Tape::Written(masks) => {
                 let mask = draw();
-                masks.push_back(mask.clone().inner().into_data());
+                masks.push(mask.clone());
                 mask
             }
             Tape::ReadBack(masks) => {
                 let mask = masks.pop_front().unwrap();
-                Tensor::from_data(mask, &burn::tensor::Device::flex().autodiff())
+                Tensor::from_data(mask, &Device::flex().autodiff())
             }
         }
     }
 
     /// Writes masks down from now on.
     pub(crate) fn write(&self) {
-        *self.0.lock().unwrap() = Tape::Written(VecDeque::new());
+        *self.0.lock().unwrap() = Tape::Written(Vec::new());
     }
 
     /// Draws from now on.
@@ -50,7 +53,8 @@ impl Masks {
     pub(crate) fn read_back(&self) {
         let mut tape = self.0.lock().unwrap();
         if let Tape::Written(masks) = std::mem::take(&mut *tape) {
-            *tape = Tape::ReadBack(masks);
+            let computed = masks.into_iter().filter(|mask| mask.device().inner() == Device::flex());
+            *tape = Tape::ReadBack(computed.map(|mask| mask.inner().into_data()).collect());
         }
     }
 }
