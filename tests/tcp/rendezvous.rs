@@ -255,6 +255,12 @@ fn a_proof_that_was_overheard_opens_nothing() {
 }
 
 #[test]
+fn a_secret_without_bytes_is_refused_before_anything_listens() {
+    let error = connect(&secret_place(0, 2, port(), ""), Duration::from_secs(60)).map(drop).unwrap_err();
+    assert_eq!(error, TcpError::EmptySecret);
+}
+
+#[test]
 fn without_a_secret_nobody_listens_to_other_machines() {
     for rank in [0, 1] {
         for host in ["10.0.0.1", "0.0.0.0", "::"] {

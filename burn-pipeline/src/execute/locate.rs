@@ -1,6 +1,7 @@
 //! Adding its place to an error of a run.
 //!
-//! Guarantees: every error of a row carries its place, since it is added here alone, at the end of `Executor::run`.
+//! Guarantees: every error of a row that began on this rank carries its place, since it is added here alone, at the end of
+//! `Executor::run`. One that a peer sent has that peer's.
 //!
 //! 1. Tasks note what they get: shapes, element types and who sent it, until the next action begins.
 //! 2. An error that names its task gets what that task had got, and the plan's rows around it; others get the rows around

@@ -16,8 +16,9 @@ use burn::module::Module;
 /// microbatches in order; elsewhere (bidirectional schedules, data-parallel replicas) the step is refused.
 ///
 /// What it reads from the host may change from step to step: a field that [`Stage::after_step`] anneals, an atomic, a
-/// counter that it moves on. It runs once for each microbatch, captured or not, and again only where activations are recomputed
-/// by plain autodiff (see [`SplitBackward`](crate::stage::SplitBackward)). State that copies of the module must share stands
+/// counter that it moves on. It runs once for each microbatch, captured or not, and again where activations are recomputed
+/// by plain autodiff, where an output of a captured stage has no gradient (see [`SplitBackward`](crate::stage::SplitBackward)), and
+/// where a stage that cannot be captured draws under a seed (see [`Builder::seed`](crate::train::Builder::seed)). State that copies of the module must share stands
 /// behind an `Arc`. Every rank reads its own host: values that ranks must agree on are extras of the batch, which also
 /// spare a captured stage new programs for each value.
 #[diagnostic::on_unimplemented(

@@ -174,14 +174,19 @@ impl Mailbox {
         let (mut parts, mut named, mut next) = (Vec::new(), vec![self.rank], Some(peer));
         while let Some(rank) = next.filter(|rank| *rank < self.ranks && !named.contains(rank)) {
             named.push(rank);
-            let (state, waits_for) = contents.answers[rank].clone().unwrap_or_else(|| (GONE.to_owned(), None));
+            let (state, waits_for) = contents.answers[rank].clone().unwrap_or_else(|| (silence(contents, rank), None));
             parts.push(if parts.is_empty() { state } else { format!("rank {rank} {state}") });
             next = waits_for;
         }
         let silent = (0..self.ranks).filter(|rank| !named.contains(rank) && contents.answers[*rank].is_none());
-        parts.extend(silent.map(|rank| format!("rank {rank} {GONE}")));
+        parts.extend(silent.map(|rank| format!("rank {rank} {}", silence(contents, rank))));
         parts.join("; ")
     }
+}
+
+/// Why a rank has not answered.
+fn silence(contents: &Contents, rank: usize) -> String {
+    if contents.closed.get(rank) == Some(&true) { "has left the job".to_owned() } else { GONE.to_owned() }
 }
 
 #[cfg(test)]

@@ -29,19 +29,36 @@ pub(super) fn resolve(at: &Address, admission: &Admission) -> Result<Vec<SocketA
 /// Rank 0's listeners.
 pub(super) fn listen_at(at: &Address, admission: &Admission) -> Result<Vec<TcpListener>, TcpError> {
     let failed = |error: ErrorKind| TcpError::Listen { at: at.clone(), error };
-    let (mut listeners, mut last) = (Vec::new(), ErrorKind::NotFound);
     let mut places: Vec<SocketAddr> = resolve(at, admission)?;
     places.iter_mut().for_each(|place| place.set_ip(reachable(place.ip(), &at.0, admission)));
+    listen_at_all(places).map_err(failed)
+}
+
+/// A listener at each of these places, or at one of them that means all addresses.
+fn listen_at_all(mut places: Vec<SocketAddr>) -> Result<Vec<TcpListener>, ErrorKind> {
+    let (mut listeners, mut last) = (Vec::new(), ErrorKind::NotFound);
+    places.sort_unstable();
     places.dedup();
+    // Two listeners of one port may not be at all addresses and at one of them. IPv6's takes connections of both kinds.
+    let everywhere = places.iter().any(|place| place.ip().is_unspecified());
+    if everywhere {
+        places.retain(|place| place.ip().is_unspecified());
+        places.reverse();
+    }
     for place in places {
         match TcpListener::bind(place) {
-            Ok(listener) => listeners.push(listener),
+            Ok(listener) => {
+                listeners.push(listener);
+                if everywhere {
+                    break;
+                }
+            }
             // Another process is there, and would be taken for this one.
-            Err(error) if error.kind() == ErrorKind::AddrInUse => return Err(failed(error.kind())),
+            Err(error) if error.kind() == ErrorKind::AddrInUse => return Err(error.kind()),
             Err(error) => last = error.kind(),
         }
     }
-    if listeners.is_empty() { Err(failed(last)) } else { Ok(listeners) }
+    if listeners.is_empty() { Err(last) } else { Ok(listeners) }
 }
 
 /// A listener of a rank that has reached rank 0 over this connection, and its port.
@@ -76,6 +93,8 @@ fn reachable(ip: IpAddr, host: &str, admission: &Admission) -> IpAddr {
 
 /// The address of a rank that reached rank 0 from `seen`, for one that has reached rank 0 at `reached`.
 pub(super) fn for_rank(seen: IpAddr, reached: IpAddr) -> IpAddr {
+    // A listener of both kinds of addresses sees those of IPv4 as IPv6's.
+    let (seen, reached) = (seen.to_canonical(), reached.to_canonical());
     // A rank of rank 0's machine is reached as rank 0 is.
     if seen.is_loopback() { reached } else { seen }
 }
@@ -138,6 +157,7 @@ mod tests {
         assert_eq!(for_rank(ip("127.0.0.1"), ip("10.0.0.1")), ip("10.0.0.1"));
         assert_eq!(for_rank(ip("127.0.0.1"), ip("127.0.0.1")), ip("127.0.0.1"));
         assert_eq!(for_rank(ip("10.0.0.2"), ip("10.0.0.1")), ip("10.0.0.2"));
+        assert_eq!(for_rank(ip("::ffff:127.0.0.1"), ip("::ffff:10.0.0.1")), ip("10.0.0.1"));
         assert!(
             own_hosts()
                 .iter()
@@ -152,5 +172,13 @@ mod tests {
         assert_eq!(resolve(&at("0.0.0.0"), &Admission::ThisMachine), Err(TcpError::NoSecret { at: at("0.0.0.0") }));
         assert!(resolve(&at("[::1]"), &Admission::ThisMachine).is_ok_and(|found| found.len() == 1));
         assert!(resolve(&at("10.0.0.1"), &Admission::Anyone).is_ok_and(|found| found.len() == 1));
+    }
+    #[test]
+    fn of_names_that_mean_all_addresses_and_one_of_them_one_is_listened_at() {
+        let free = TcpListener::bind("0.0.0.0:0").and_then(|listener| listener.local_addr()).unwrap().port();
+        let places = |ips: &[&str]| ips.iter().map(|text| SocketAddr::new(ip(text), free)).collect::<Vec<_>>();
+        for ips in [&["127.0.0.1", "0.0.0.0"][..], &["0.0.0.0", "127.0.0.1", "0.0.0.0"], &["127.0.0.1", "127.0.0.1"]] {
+            assert_eq!(listen_at_all(places(ips)).unwrap().len(), 1, "{ips:?}");
+        }
     }
 }

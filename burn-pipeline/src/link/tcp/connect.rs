@@ -42,6 +42,7 @@ impl Mesh {
         let deadline = Instant::now() + timeout;
         let connections = match rank {
             _ if rank >= ranks => Err(TcpError::OutOfRange { rank, ranks }),
+            _ if rendezvous.admission.proves_nothing() => Err(TcpError::EmptySecret),
             0 if ranks == 1 => Ok(vec![None]),
             0 => host(rendezvous, deadline),
             _ => join(rendezvous, deadline + GRACE),

@@ -15,6 +15,9 @@ pub enum TcpError {
     /// Processes of other machines are to join, and nothing says which of them belong to the job.
     #[error("{}:{} is no loopback address, and the job has no secret by which to know its ranks; set BURN_PIPELINE_SECRET to the same long random text for all of them (`openssl rand -hex 32`), or choose `Admission::Anyone` where you trust the whole network", at.0, at.1)]
     NoSecret { at: (String, u16) },
+    /// The secret has no bytes: anybody could prove it.
+    #[error("the job's secret is empty; give all ranks the same long random text (`openssl rand -hex 32`)")]
+    EmptySecret,
     /// What listens where a rank should be does not know the job's secret.
     #[error("what listens at {}:{} in place of rank {rank} does not know this rank's secret; set BURN_PIPELINE_SECRET to the same text for all ranks", at.0, at.1)]
     Secret { rank: usize, at: (String, u16) },

@@ -103,7 +103,8 @@ impl SeededDraws {
     ) -> Result<Drawn, StageError> {
         let parameters = Parameters::of(module);
         let signature = Signature::new(call, &parameters);
-        if let Some(known) = self.known.get(&signature).filter(|_| !anew) {
+        // Some forwards draw only later (a dropout whose probability grows), so that one drew nothing is not remembered.
+        if let Some(known) = self.known.get(&signature).filter(|known| !anew && !known.is_empty()) {
             return Ok(known.clone());
         }
         if let Some(reason) = module.skip_capture() {

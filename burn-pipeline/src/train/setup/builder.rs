@@ -254,7 +254,8 @@ impl Builder {
     ///
     /// For that stages are captured even where the plan does not split (unless [`SplitBackward::Eager`] is asked for), and
     /// draw on the host: on a GPU their random numbers are copied there. Stages that cannot be captured draw from Burn's one
-    /// generator: their forwards run one at a time in a process, again where another thread drew meanwhile, and a step ends
+    /// generator: their forwards run one at a time in a process, once more to learn what they draw, again where another thread drew
+    /// meanwhile, and must not call [`init_seeded`](crate::stage::init_seeded), which waits for the same generator; a step ends
     /// with [`StageError::Draws`](crate::stage::StageError::Draws) where that goes on. On a GPU such a stage is refused if it draws.
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = Some(seed);
