@@ -27,7 +27,7 @@ pub(crate) struct Traffic {
     pub(crate) counters: Arc<ReceiveCounters>,
     /// When this rank has dropped its end.
     dropped: Option<Instant>,
-    /// Whether the others were told that nothing more comes from here.
+    /// Whether the others know that this rank sends nothing more.
     closed: bool,
     /// Ranks that are closing the link.
     closing: Vec<usize>,

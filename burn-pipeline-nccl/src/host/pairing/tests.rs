@@ -276,7 +276,7 @@ fn what_no_rank_tells_is_refused_and_nothing_is_launched() {
     let going_on = middle.receive(2, Note::Agree { offered: 0 }).unwrap();
     assert_eq!(going_on, [Action::Send(2, Note::Go), Action::Exchange { peer: 2, sends: 1, receives: 0 }]);
     assert_eq!(middle.receive(0, Note::Propose { offered: 1 }).unwrap(), [Action::Send(0, Note::Agree { offered: 0 })]);
-    // Having agreed, it launches nothing before it is told to.
+    // Having agreed, it launches nothing before the `Go`.
     assert_eq!(middle.offer(2), []);
     let told = middle.receive(0, Note::Go).unwrap();
     assert_eq!(told[0], Action::Exchange { peer: 0, sends: 0, receives: 1 });

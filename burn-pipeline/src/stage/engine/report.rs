@@ -2,8 +2,8 @@
 
 /// How stages split their backwards into `I` (gradients of the input) and `W` (gradients of the weights).
 ///
-/// Whatever the choice, loss, gradients and weights are the same numbers; only time and memory differ. A *captured* stage
-/// is recorded as a list of operations, of which `I` then computes the input's gradients and nothing else.
+/// Whatever the choice, loss, gradients and weights are the same numbers, but for what the guide's chapter `numbers` lists as
+/// not guarded yet; only time and memory differ. A *captured* stage is recorded as a list of operations, of which `I` then computes the input's gradients and nothing else.
 /// `Pipeline::engines` reports which stages are captured, and why others are not.
 ///
 /// Each forward of a microbatch runs the stage's code, and the loss's, once, on tensors that hold no values: that records the
