@@ -26,8 +26,8 @@
 use benches::spread::Spread;
 use benches::{heavy_head, sleeping};
 use burn_pipeline::cost::{Layers, LinkCost, LinkCosts, Partition, PartitionOptions, Profile};
-use burn_pipeline::pass::overlap::{OverlapOptions, OverlapPass, run_passes};
-use burn_pipeline::pass::{Placing, WaitOptions, insert_transfers, insert_waits};
+use burn_pipeline::pass::overlap::{OverlapOptions, OverlapPass};
+use burn_pipeline::pass::{Placing, WaitOptions};
 use burn_pipeline::plan::{Plan, Transport};
 use burn_pipeline::planner::{Request, Workload, best_plan};
 use burn_pipeline::schedule::{Size, by_name};
@@ -122,7 +122,7 @@ impl Setting {
     /// A family's plan with its transfers.
     fn family(&self, name: &str, chunks: usize) -> Plan {
         let size = Size { ranks: self.ranks, chunks, microbatches: self.microbatches };
-        insert_transfers(&by_name(name).unwrap().build(size).unwrap()).unwrap()
+        by_name(name).unwrap().build(size).unwrap().with_transfers().unwrap()
     }
 
     fn best_cut(&self, plan: &Plan) -> Partition {
@@ -146,10 +146,10 @@ impl Setting {
         let lowered = self.family(name, chunks);
         let cut = self.best_cut(&lowered);
         let profile = self.profile(&cut);
-        let off = insert_waits(&lowered, &WaitOptions { receives: Placing::AtOnce, ..WaitOptions::default() });
+        let off = lowered.with_waits(&WaitOptions { receives: Placing::AtOnce, ..WaitOptions::default() });
         let activation = profile.stages().iter().map(|stage| stage.activation_bytes).fold(0.0, f64::max);
         let options = OverlapOptions { simulate: TRAVEL, extra_bytes: 2.0 * activation, ..OverlapOptions::default() };
-        let moved = run_passes(&off, &profile, &OverlapPass::USUAL, &options).unwrap();
+        let moved = off.run_passes(&profile, &OverlapPass::USUAL, &options).unwrap();
         for report in &moved.reports {
             let (before, after) = report.exposed();
             let ms = [before, after, report.makespan_before, report.makespan_after].map(|seconds| seconds * 1e3);

@@ -7,8 +7,8 @@
 use burn_pipeline::cost::{
     Dtype, Layer, Layers, LinkCost, LinkCosts, PartitionError, Profile, StageCost, UniformCosts,
 };
-use burn_pipeline::pass::overlap::{OverlapOptions, OverlapPass, run_passes};
-use burn_pipeline::pass::{Placing, WaitOptions, insert_transfers, insert_unshard, insert_waits};
+use burn_pipeline::pass::overlap::{OverlapOptions, OverlapPass};
+use burn_pipeline::pass::{Placing, WaitOptions};
 use burn_pipeline::plan::{CheckOptions, CheckedPlan, Placement, Plan, Transport};
 use burn_pipeline::planner::{Request, Synthesis, Workload, best_plan};
 use burn_pipeline::schedule::{Size, by_name};
@@ -25,11 +25,11 @@ fn build(microbatches: usize) -> Plan {
 }
 
 fn shard(plan: &Plan) -> Plan {
-    insert_unshard(plan, ACTIVE).expect("three active stages are enough for single cells")
+    plan.with_unshard(ACTIVE).expect("three active stages are enough for single cells")
 }
 
 fn lower(plan: &Plan) -> Plan {
-    insert_transfers(plan).expect("the family's order can be followed")
+    plan.with_transfers().expect("the family's order can be followed")
 }
 
 fn check(plan: Plan, transport: Transport) -> CheckedPlan {
@@ -142,18 +142,18 @@ fn passes(c: &mut Criterion) {
     let mut group = c.benchmark_group("communication");
     for microbatches in [32, 64, 128, 256] {
         let lowered = lower(&shard(&build(microbatches)));
-        let waits = insert_waits(&lowered, &WaitOptions::all(Placing::Late));
+        let waits = lowered.with_waits(&WaitOptions::all(Placing::Late));
         let (profile, options) = priced(&waits);
         group.throughput(Throughput::Elements(actions(&waits)));
         group.bench_function(BenchmarkId::new("insert waits", microbatches), |b| {
-            b.iter(|| insert_waits(black_box(&lowered), &WaitOptions::all(Placing::Late)));
+            b.iter(|| black_box(&lowered).with_waits(&WaitOptions::all(Placing::Late)));
         });
         group.bench_function(BenchmarkId::new("simulate", microbatches), |b| {
             b.iter(|| simulate(black_box(&waits), &profile, &options.simulate).expect("lowered plans run"));
         });
         for pass in OverlapPass::ALL {
             group.bench_function(BenchmarkId::new(pass.name(), microbatches), |b| {
-                b.iter(|| run_passes(black_box(&waits), &profile, &[pass], &options).expect("lowered plans run"));
+                b.iter(|| black_box(&waits).run_passes(&profile, &[pass], &options).expect("lowered plans run"));
             });
         }
     }

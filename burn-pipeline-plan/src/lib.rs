@@ -8,7 +8,6 @@
 //!
 //! ```
 //! use burn_pipeline_plan::cost::{Profile, UniformCosts};
-//! use burn_pipeline_plan::pass::insert_transfers;
 //! use burn_pipeline_plan::plan::CheckOptions;
 //! use burn_pipeline_plan::schedule::{OneFOneB, Schedule, Size};
 //! use burn_pipeline_plan::simulate::{SimulateOptions, simulate};
@@ -16,7 +15,7 @@
 //! // Build: one forward, one backward, on 2 ranks with 3 microbatches.
 //! let plan = OneFOneB.build(Size::new(2, 3))?;
 //! // Lower: write down every send and receive.
-//! let plan = insert_transfers(&plan)?;
+//! let plan = plan.with_transfers()?;
 //! // Check: prove that every rank reaches the end of its row.
 //! let checked = plan.check(&CheckOptions::default())?;
 //! // Simulate: F, I and W take one second each.

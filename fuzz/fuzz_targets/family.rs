@@ -3,7 +3,6 @@
 #![no_main]
 
 use burn_pipeline_plan::cost::Pattern;
-use burn_pipeline_plan::pass::insert_transfers;
 use burn_pipeline_plan::pass::overlap::OverlapPass;
 use burn_pipeline_plan::plan::CheckOptions;
 use burn_pipeline_plan::schedule::{Size, by_name};
@@ -31,7 +30,7 @@ fuzz_target!(|text: &str| {
     }
     match family.build(Size { ranks, chunks, microbatches }) {
         Ok(plan) => {
-            let lowered = insert_transfers(&plan).expect("a family's plan can be lowered");
+            let lowered = plan.with_transfers().expect("a family's plan can be lowered");
             for plan in [plan, lowered] {
                 plan.check(&CheckOptions::default()).expect("a family's plan is complete and cannot deadlock");
             }

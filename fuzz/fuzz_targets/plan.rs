@@ -31,15 +31,15 @@ fn rewrite(plan: &Plan) {
     if plan.ranks() <= 64 {
         let _ = (plan.grid(), plan.excerpt(plan.ranks() / 2, 1));
     }
-    let merged = pass::merge_backward(plan);
-    assert_eq!(pass::merge_backward(&merged), merged);
+    let merged = plan.merge_backward();
+    assert_eq!(merged.merge_backward(), merged);
     assert_eq!(plan.without_idle().without_idle(), plan.without_idle());
-    let reduced = pass::insert_reduce_grad(plan);
+    let reduced = plan.with_reduce_grad();
     let _ = reduced.clone().check(&CheckOptions { activation_cap: Some(2.0), ..CheckOptions::default() });
-    let _ = pass::insert_unshard(&reduced, 1);
-    let Ok(sharded) = pass::insert_unshard(&reduced, 2) else { return };
-    let Ok(lowered) = pass::insert_transfers(&sharded) else { return };
-    let waits = pass::insert_waits(&lowered, &WaitOptions::all(Placing::Late));
+    let _ = reduced.with_unshard(1);
+    let Ok(sharded) = reduced.with_unshard(2) else { return };
+    let Ok(lowered) = sharded.with_transfers() else { return };
+    let waits = lowered.with_waits(&WaitOptions::all(Placing::Late));
     for transport in [Transport::Rendezvous, Transport::Buffered(1), Transport::Unbounded] {
         for plan in [&lowered, &waits] {
             let options = CheckOptions { transport, received_cap: Some(3), ..CheckOptions::default() };

@@ -3,8 +3,8 @@
 use crate::cases::{Case, Stack, Text};
 use crate::parity::{assert_parity, builder};
 use burn_pipeline::cost::{Profile, UniformCosts};
-use burn_pipeline::pass::overlap::{OverlapOptions, OverlapPass, overlap};
-use burn_pipeline::pass::{Placing, WaitOptions, insert_transfers, insert_waits};
+use burn_pipeline::pass::overlap::{OverlapOptions, OverlapPass};
+use burn_pipeline::pass::{Placing, WaitOptions};
 use burn_pipeline::plan::{Op, Plan};
 use burn_pipeline::schedule::{Size, by_name};
 use burn_pipeline::simulate::SimulateOptions;
@@ -16,7 +16,7 @@ const FAMILIES: [(&str, usize, usize); 5] =
 
 fn lowered((name, ranks, chunks): (&str, usize, usize), microbatches: usize) -> Plan {
     let size = Size { ranks, chunks, microbatches };
-    insert_transfers(&by_name(name).unwrap().build(size).unwrap()).unwrap()
+    by_name(name).unwrap().build(size).unwrap().with_transfers().unwrap()
 }
 
 fn running<C: Case>((name, ranks, chunks): (&str, usize, usize), microbatches: usize, plan: Plan) -> Builder {
@@ -29,7 +29,7 @@ fn running<C: Case>((name, ranks, chunks): (&str, usize, usize), microbatches: u
 fn a_plan_with_waits_equals_the_plain_loop_bit_for_bit() {
     for family in FAMILIES {
         for placing in [Placing::AtOnce, Placing::Late] {
-            let plan = insert_waits(&lowered(family, 8), &WaitOptions::all(placing));
+            let plan = lowered(family, 8).with_waits(&WaitOptions::all(placing));
             assert_parity(&Text::new(8), &running::<Text>(family, 8, plan.clone()), 8, 8, family.0);
             assert_parity(&Stack::new(8), &running::<Stack>(family, 8, plan), 8, 8, family.0);
         }
@@ -44,7 +44,7 @@ fn a_plan_whose_communication_was_moved_equals_the_plain_loop_bit_for_bit() {
         let plan = lowered(family, 8);
         let costs = UniformCosts::new(1.0, 1.0, 1.0).with_transfer(0.5);
         let profile = Profile::uniform(plan.placement(), costs).unwrap();
-        let moved = overlap(&plan, &profile, &OverlapPass::ALL, &options).unwrap().plan;
+        let moved = plan.overlap(&profile, &OverlapPass::ALL, &options).unwrap().plan;
         assert_ne!(moved.rows(), plan.rows(), "{}", family.0);
         assert_parity(&Text::new(8), &running::<Text>(family, 8, moved), 8, 8, family.0);
     }
@@ -53,7 +53,7 @@ fn a_plan_whose_communication_was_moved_equals_the_plain_loop_bit_for_bit() {
 #[test]
 fn the_timeline_shows_every_wait() {
     let family = ("1F1B", 3, 1);
-    let plan = insert_waits(&lowered(family, 8), &WaitOptions::all(Placing::Late));
+    let plan = lowered(family, 8).with_waits(&WaitOptions::all(Placing::Late));
     let waits = |op: Op| op.is_wait();
     let planned = plan.rows().iter().flatten().flat_map(|a| a.tasks()).filter(|t| waits(t.op())).count();
     let report = running::<Text>(family, 8, plan).build().unwrap().accumulate(Text::new(8).batch()).unwrap();

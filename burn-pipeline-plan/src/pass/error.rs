@@ -39,7 +39,7 @@ pub enum PassError {
     )]
     TooFewActive { rank: usize, step: usize, action: Action, needs: usize, max_active: usize },
     /// An overlap pass needs sends and receives to move, and the plan has none.
-    #[error("the plan is not lowered; run `insert_transfers` first")]
+    #[error("the plan is not lowered; run `Plan::with_transfers` first")]
     NotLowered,
     /// An overlap pass was given a plan that cannot be run under the transport of its options.
     #[error(transparent)]

@@ -11,18 +11,20 @@
 
 use crate::plan::{Action, Op, Plan};
 
-/// `I` then `W` of the same stage and microbatch become `B`; idle cells are dropped.
-///
-/// Run it before [`insert_transfers`](super::insert_transfers), which puts a send between `I` and its `W`.
-///
-/// ```
-/// use burn_pipeline_plan::{pass, plan::Plan};
-/// let plan = Plan::from_csv("mine", "0F0,0I0,,0W0\n")?;
-/// assert_eq!(pass::merge_backward(&plan).to_csv(), "0F0,0B0\n");
-/// # Ok::<(), burn_pipeline_plan::plan::PlanError>(())
-/// ```
-pub fn merge_backward(plan: &Plan) -> Plan {
-    plan.with_rows(plan.rows().iter().map(|row| merge_row(row)).collect())
+impl Plan {
+    /// `I` then `W` of the same stage and microbatch become `B`; idle cells are dropped.
+    ///
+    /// Run it before [`Plan::with_transfers`], which puts a send between `I` and its `W`.
+    ///
+    /// ```
+    /// use burn_pipeline_plan::plan::Plan;
+    /// let plan = Plan::from_csv("mine", "0F0,0I0,,0W0\n")?;
+    /// assert_eq!(plan.merge_backward().to_csv(), "0F0,0B0\n");
+    /// # Ok::<(), burn_pipeline_plan::plan::PlanError>(())
+    /// ```
+    pub fn merge_backward(&self) -> Plan {
+        self.with_rows(self.rows().iter().map(|row| merge_row(row)).collect())
+    }
 }
 
 fn merge_row(row: &[Action]) -> Vec<Action> {

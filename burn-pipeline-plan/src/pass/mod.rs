@@ -1,17 +1,23 @@
-//! Passes: functions from plan to plan, one file each, with a picture of before and after.
+//! Passes: methods of [`Plan`](crate::plan::Plan) that give a new plan, one file each, with a picture of before and after.
 //!
 //! Guarantees: a pass keeps what the plan computes, and all but the passes of [`overlap`] are idempotent.
 //!
 //! The usual order:
 //!
-//! 1. [`merge_backward()`], where splitting the backward gains nothing.
-//! 2. [`insert_unshard`] and [`insert_reduce_grad`], for data-parallel replicas.
-//! 3. [`insert_transfers`], which lowers the plan. It visits the cells of all ranks in turn, so the cells that stand in the
+//! 1. [`merge_backward`], where splitting the backward gains nothing.
+//! 2. [`with_unshard`] and [`with_reduce_grad`], for data-parallel replicas.
+//! 3. [`with_transfers`], which lowers the plan. It visits the cells of all ranks in turn, so the cells that stand in the
 //!    rows at that moment decide where receives go. Hence it comes after 1 and 2.
-//! 4. [`insert_waits`], which separates the start of each inserted operation from its end, and [`overlap`], which moves
+//! 4. [`with_waits`], which separates the start of each inserted operation from its end, and [`overlap`], which moves
 //!    both so that computation hides the time between.
 //!
 //! Idle cells mean nothing to a plan; [`Plan::without_idle`](crate::plan::Plan::without_idle) removes them before a pass.
+//!
+//! [`merge_backward`]: crate::plan::Plan::merge_backward
+//! [`with_unshard`]: crate::plan::Plan::with_unshard
+//! [`with_reduce_grad`]: crate::plan::Plan::with_reduce_grad
+//! [`with_transfers`]: crate::plan::Plan::with_transfers
+//! [`with_waits`]: crate::plan::Plan::with_waits
 
 mod error;
 mod merge_backward;
@@ -22,8 +28,4 @@ mod unshard;
 mod waits;
 
 pub use error::PassError;
-pub use merge_backward::merge_backward;
-pub use reduce_grad::insert_reduce_grad;
-pub use transfers::insert_transfers;
-pub use unshard::insert_unshard;
-pub use waits::{Placing, WaitOptions, insert_waits};
+pub use waits::{Placing, WaitOptions};

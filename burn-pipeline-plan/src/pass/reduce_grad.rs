@@ -9,28 +9,30 @@
 //! computed, so that it overlaps with what other stages of the rank still do. In a lowered plan it goes after the sends
 //! that follow the cell, since peers wait for those. Idle cells are dropped. Idempotent.
 //! Follows `_add_reduce_grad` of PyTorch 2.15, without its separate wait, which
-//! [`insert_waits`](super::insert_waits) adds.
+//! [`Plan::with_waits`] adds.
 
 use crate::plan::{Action, Op, Plan, Task};
 
-/// One `REDUCE_GRAD` a stage, after its last `W` or `B`.
-///
-/// Idempotent: a plan with any `REDUCE_GRAD` is returned unchanged.
-///
-/// ```
-/// use burn_pipeline_plan::{pass, plan::Plan};
-/// let plan = Plan::from_csv("mine", "0F0,0F1,0B0,0B1\n")?;
-/// assert_eq!(pass::insert_reduce_grad(&plan).to_csv(), "0F0,0F1,0B0,0B1,0REDUCE_GRAD\n");
-/// # Ok::<(), burn_pipeline_plan::plan::PlanError>(())
-/// ```
-pub fn insert_reduce_grad(plan: &Plan) -> Plan {
-    if plan.any_task(|task| task.op() == Op::ReduceGrad) {
-        return plan.clone();
+impl Plan {
+    /// One `REDUCE_GRAD` a stage, after its last `W` or `B`.
+    ///
+    /// Idempotent: a plan with any `REDUCE_GRAD` is returned unchanged.
+    ///
+    /// ```
+    /// use burn_pipeline_plan::plan::Plan;
+    /// let plan = Plan::from_csv("mine", "0F0,0F1,0B0,0B1\n")?;
+    /// assert_eq!(plan.with_reduce_grad().to_csv(), "0F0,0F1,0B0,0B1,0REDUCE_GRAD\n");
+    /// # Ok::<(), burn_pipeline_plan::plan::PlanError>(())
+    /// ```
+    pub fn with_reduce_grad(&self) -> Plan {
+        if self.any_task(|task| task.op() == Op::ReduceGrad) {
+            return self.clone();
+        }
+        let slots = self.placement().slots();
+        // Weight gradients still to come, by stage; back at zero after each row.
+        let mut left = vec![0usize; slots];
+        self.with_rows(self.rows().iter().map(|row| reduce_row(self, row, &mut left)).collect())
     }
-    let slots = plan.placement().slots();
-    // Weight gradients still to come, by stage; back at zero after each row.
-    let mut left = vec![0usize; slots];
-    plan.with_rows(plan.rows().iter().map(|row| reduce_row(plan, row, &mut left)).collect())
 }
 
 fn reduce_row(plan: &Plan, row: &[Action], left: &mut [usize]) -> Vec<Action> {

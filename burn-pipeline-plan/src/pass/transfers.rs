@@ -30,33 +30,35 @@ const INPUT: u8 = 1;
 /// The bit of the gradient of a pair's output.
 const GRADIENT: u8 = 2;
 
-/// Inserts `SEND_F`, `RECV_F`, `SEND_B` and `RECV_B` wherever a value crosses ranks.
-///
-/// Idempotent: a lowered plan is returned unchanged.
-///
-/// # Errors
-/// [`PassError::Stuck`] if ranks wait for values that are never computed, [`PassError::Misplaced`] and
-/// [`PassError::NoSuchMicrobatch`] if a cell does not fit the placement or the counts, [`PassError::Sparse`] if the plan
-/// is far from complete.
-///
-/// ```
-/// use burn_pipeline_plan::{pass, plan::Plan};
-/// let plan = Plan::from_csv("mine", "0F0,0B0\n1F0,1B0\n")?;
-/// assert_eq!(pass::insert_transfers(&plan)?.to_csv(), "0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n");
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-pub fn insert_transfers(plan: &Plan) -> Result<Plan, PassError> {
-    if plan.is_lowered() {
-        return Ok(plan.clone());
+impl Plan {
+    /// Inserts `SEND_F`, `RECV_F`, `SEND_B` and `RECV_B` wherever a value crosses ranks.
+    ///
+    /// Idempotent: a lowered plan is returned unchanged.
+    ///
+    /// # Errors
+    /// [`PassError::Stuck`] if ranks wait for values that are never computed, [`PassError::Misplaced`] and
+    /// [`PassError::NoSuchMicrobatch`] if a cell does not fit the placement or the counts, [`PassError::Sparse`] if the plan
+    /// is far from complete.
+    ///
+    /// ```
+    /// use burn_pipeline_plan::plan::Plan;
+    /// let plan = Plan::from_csv("mine", "0F0,0B0\n1F0,1B0\n")?;
+    /// assert_eq!(plan.with_transfers()?.to_csv(), "0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn with_transfers(&self) -> Result<Plan, PassError> {
+        if self.is_lowered() {
+            return Ok(self.clone());
+        }
+        let edges = Edges::new(self);
+        if edges.is_sparse(self) {
+            let cells = self.rows().iter().map(Vec::len).sum();
+            return Err(PassError::Sparse { pairs: edges.pairs(), cells });
+        }
+        let mut lowering = Lowering::new(self, &edges);
+        while lowering.round()? {}
+        lowering.finish()
     }
-    let edges = Edges::new(plan);
-    if edges.is_sparse(plan) {
-        let cells = plan.rows().iter().map(Vec::len).sum();
-        return Err(PassError::Sparse { pairs: edges.pairs(), cells });
-    }
-    let mut lowering = Lowering::new(plan, &edges);
-    while lowering.round()? {}
-    lowering.finish()
 }
 
 struct Lowering<'a> {

@@ -24,29 +24,31 @@ use super::error::PassError;
 use crate::plan::edges::Edges;
 use crate::plan::{Action, Op, Plan, StageId, Task};
 
-/// Inserts `UNSHARD` and `RESHARD` so that at most `max_active` stages are gathered on a rank at a time.
-///
-/// Idempotent: a plan that has one of the two is returned unchanged.
-///
-/// # Errors
-/// [`PassError::TooFewActive`] if a cell works on more stages than the bound allows (a fused cell on two, any
-/// cell on one), [`PassError::Misplaced`] if a cell's stage is not in the placement.
-///
-/// ```
-/// use burn_pipeline_plan::{pass, plan::Plan};
-/// let plan = Plan::from_csv("mine", "0F0,1F0,1B0,0B0\n")?;
-/// let sharded = pass::insert_unshard(&plan, 1)?;
-/// assert_eq!(sharded.to_csv(), "0UNSHARD,0F0,0RESHARD,1UNSHARD,1F0,1B0,1RESHARD,0UNSHARD,0B0\n");
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-pub fn insert_unshard(plan: &Plan, max_active: usize) -> Result<Plan, PassError> {
-    if plan.any_task(|task| matches!(task.op(), Op::Unshard | Op::Reshard)) {
-        return Ok(plan.clone());
+impl Plan {
+    /// Inserts `UNSHARD` and `RESHARD` so that at most `max_active` stages are gathered on a rank at a time.
+    ///
+    /// Idempotent: a plan that has one of the two is returned unchanged.
+    ///
+    /// # Errors
+    /// [`PassError::TooFewActive`] if a cell works on more stages than the bound allows (a fused cell on two, any
+    /// cell on one), [`PassError::Misplaced`] if a cell's stage is not in the placement.
+    ///
+    /// ```
+    /// use burn_pipeline_plan::plan::Plan;
+    /// let plan = Plan::from_csv("mine", "0F0,1F0,1B0,0B0\n")?;
+    /// let sharded = plan.with_unshard(1)?;
+    /// assert_eq!(sharded.to_csv(), "0UNSHARD,0F0,0RESHARD,1UNSHARD,1F0,1B0,1RESHARD,0UNSHARD,0B0\n");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn with_unshard(&self, max_active: usize) -> Result<Plan, PassError> {
+        if self.any_task(|task| matches!(task.op(), Op::Unshard | Op::Reshard)) {
+            return Ok(self.clone());
+        }
+        let edges = Edges::new(self);
+        let mut window = Window { edges: &edges, max_active, uses: vec![0; edges.slots().len()], stages: 0, tasks: 0 };
+        let rows = (0..self.ranks()).map(|rank| window.row(rank, self.row(rank))).collect::<Result<_, _>>()?;
+        Ok(self.with_rows(rows))
     }
-    let edges = Edges::new(plan);
-    let mut window = Window { edges: &edges, max_active, uses: vec![0; edges.slots().len()], stages: 0, tasks: 0 };
-    let rows = (0..plan.ranks()).map(|rank| window.row(rank, plan.row(rank))).collect::<Result<_, _>>()?;
-    Ok(plan.with_rows(rows))
 }
 
 struct Window<'a> {

@@ -38,7 +38,7 @@ pub enum Placing {
     Implicit,
     /// Right after the start.
     AtOnce,
-    /// As late as the use allows; see [`insert_waits`].
+    /// As late as the use allows; see [`Plan::with_waits`].
     Late,
 }
 
@@ -89,42 +89,44 @@ impl WaitOptions {
     }
 }
 
-/// Inserts a wait for each start that has none, in the place that the options give for its kind:
-///
-/// - [`Placing::AtOnce`]: right after the start;
-/// - [`Placing::Late`]: a `SEND_F` after the computation that uses the gradient of what it sent, a `SEND_B` at the end of
-///   the row, a receive or `UNSHARD` before the first use of what arrives, a `REDUCE_GRAD` before the rank's next one or at
-///   the end of the row.
-///
-/// In an unlowered plan only reductions (and `UNSHARD`) can get waits; [`insert_transfers`](super::insert_transfers)
-/// then gives these waits a turn, as PyTorch does.
-///
-/// ```
-/// use burn_pipeline_plan::{pass, plan::Plan};
-/// let plan = Plan::from_csv("mine", "0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n")?;
-/// let waits = pass::insert_waits(&plan, &pass::WaitOptions::all(pass::Placing::Late));
-/// assert_eq!(
-///     waits.to_csv(),
-///     "0F0,0SEND_F0,0RECV_B0,0WAIT_RECV_B0,0B0,0WAIT_SEND_F0\n1RECV_F0,1WAIT_RECV_F0,1F0,1B0,1SEND_B0,1WAIT_SEND_B0\n"
-/// );
-/// # Ok::<(), burn_pipeline_plan::plan::PlanError>(())
-/// ```
-pub fn insert_waits(plan: &Plan, options: &WaitOptions) -> Plan {
-    let awaited = Awaited::new(plan, &Edges::new(plan));
-    let row = |(rank, row): (usize, &Vec<Action>)| {
-        let most = options.outstanding.map_or(usize::MAX, NonZeroUsize::get);
-        let mut writer = Writer { row: Vec::with_capacity(row.len() * 3 / 2), most, ..Writer::default() };
-        for (step, &action) in row.iter().enumerate() {
-            let placing = match action {
-                Action::Single(task) if task.is_skip() && !options.skips => Placing::Implicit,
-                Action::Single(task) if !awaited.at(rank, step) => options.of(task.op()),
-                _ => Placing::Implicit,
-            };
-            writer.cell(action, placing);
-        }
-        writer.finish()
-    };
-    plan.with_rows(plan.rows().iter().enumerate().map(row).collect())
+impl Plan {
+    /// Inserts a wait for each start that has none, in the place that the options give for its kind:
+    ///
+    /// - [`Placing::AtOnce`]: right after the start;
+    /// - [`Placing::Late`]: a `SEND_F` after the computation that uses the gradient of what it sent, a `SEND_B` at the end of
+    ///   the row, a receive or `UNSHARD` before the first use of what arrives, a `REDUCE_GRAD` before the rank's next one or at
+    ///   the end of the row.
+    ///
+    /// In an unlowered plan only reductions (and `UNSHARD`) can get waits; [`Plan::with_transfers`]
+    /// then gives these waits a turn, as PyTorch does.
+    ///
+    /// ```
+    /// use burn_pipeline_plan::{pass, plan::Plan};
+    /// let plan = Plan::from_csv("mine", "0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n")?;
+    /// let waits = plan.with_waits(&pass::WaitOptions::all(pass::Placing::Late));
+    /// assert_eq!(
+    ///     waits.to_csv(),
+    ///     "0F0,0SEND_F0,0RECV_B0,0WAIT_RECV_B0,0B0,0WAIT_SEND_F0\n1RECV_F0,1WAIT_RECV_F0,1F0,1B0,1SEND_B0,1WAIT_SEND_B0\n"
+    /// );
+    /// # Ok::<(), burn_pipeline_plan::plan::PlanError>(())
+    /// ```
+    pub fn with_waits(&self, options: &WaitOptions) -> Plan {
+        let awaited = Awaited::new(self, &Edges::new(self));
+        let row = |(rank, row): (usize, &Vec<Action>)| {
+            let most = options.outstanding.map_or(usize::MAX, NonZeroUsize::get);
+            let mut writer = Writer { row: Vec::with_capacity(row.len() * 3 / 2), most, ..Writer::default() };
+            for (step, &action) in row.iter().enumerate() {
+                let placing = match action {
+                    Action::Single(task) if task.is_skip() && !options.skips => Placing::Implicit,
+                    Action::Single(task) if !awaited.at(rank, step) => options.of(task.op()),
+                    _ => Placing::Implicit,
+                };
+                writer.cell(action, placing);
+            }
+            writer.finish()
+        };
+        self.with_rows(self.rows().iter().enumerate().map(row).collect())
+    }
 }
 
 /// The new row so far, and the late waits that are still to be written.

@@ -6,12 +6,12 @@
 //!
 //! A plan is *unlowered* when it holds compute actions alone: a value is there for the next stage as soon as it is
 //! computed, on whatever rank. A plan is *lowered* when every send and receive is an action too;
-//! [`insert_transfers`](crate::pass::insert_transfers) lowers it.
+//! [`Plan::with_transfers`](crate::plan::Plan::with_transfers) lowers it.
 //!
 //! A send, a receive, `UNSHARD` or `REDUCE_GRAD` may have a wait of its own (`WAIT_...`) later in its row. Then the
 //! action only starts the operation, the actions between the two run beside it, and the rank stops at the wait until
 //! the operation has ended. Without a wait, a send or receive ends with its cell, parameters are awaited where they are
-//! used, and a reduction ends with the step. [`insert_waits`](crate::pass::insert_waits) writes waits down.
+//! used, and a reduction ends with the step. [`Plan::with_waits`](crate::plan::Plan::with_waits) writes waits down.
 //!
 //! Files in reading order: `op`, `stage_id`, `task`, `action` (what one cell says), `placement`, `skip_edge` and `skips`, `rows` (the
 //! [`Plan`]), `error`, `text`, `csv`, `json`, `grid` (its written forms), `edges`, `waits`, `waiting` (what passes, checks

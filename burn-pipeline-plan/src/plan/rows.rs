@@ -65,13 +65,13 @@ impl Plan {
         Self::new(name, placement, microbatches, rows)?.with_skips(skips.into_iter().collect())
     }
 
-    /// The same plan for a model with these skip edges. [`insert_transfers`](crate::pass::insert_transfers) adds their
+    /// The same plan for a model with these skip edges. [`Plan::with_transfers`] adds their
     /// transfers; a plan that is already lowered must hold them.
     ///
     /// ```
     /// use burn_pipeline_plan::{pass, plan::Plan};
     /// let plan = Plan::from_csv("mine", "0F0\n1F0\n2F0\n")?.with_skips(vec![(0, 2).into()])?;
-    /// let csv = pass::insert_transfers(&plan)?.to_csv();
+    /// let csv = plan.with_transfers()?.to_csv();
     /// assert_eq!(csv, "0F0,0SEND_F0,0SEND_F0>2\n1RECV_F0,1F0,1SEND_F0\n2RECV_F0<0,2RECV_F0,2F0\n");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

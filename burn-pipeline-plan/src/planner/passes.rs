@@ -6,8 +6,7 @@
 
 use super::error::DropReason;
 use crate::cost::Profile;
-use crate::pass::overlap::{OverlapOptions, OverlapPass, overlap};
-use crate::pass::{insert_transfers, merge_backward};
+use crate::pass::overlap::{OverlapOptions, OverlapPass};
 use crate::plan::Plan;
 use crate::simulate::SimulateOptions;
 
@@ -40,22 +39,22 @@ impl PassChoice {
     ) -> Result<Option<Plan>, DropReason> {
         let plan = plan.without_idle();
         let lowered = match self {
-            PassChoice::AsBuilt => insert_transfers(&plan)?,
+            PassChoice::AsBuilt => plan.with_transfers()?,
             PassChoice::MergeBackward => {
-                let merged = merge_backward(&plan);
+                let merged = plan.merge_backward();
                 if merged == plan {
                     return Ok(None);
                 }
-                insert_transfers(&merged)?
+                merged.with_transfers()?
             }
             PassChoice::Overlap => {
-                let plan = insert_transfers(&plan)?;
+                let plan = plan.with_transfers()?;
                 // The overlap passes refuse a plan without transfers; a single rank has none.
                 if !plan.is_lowered() {
                     return Ok(Some(plan));
                 }
                 let options = OverlapOptions { simulate, ..OverlapOptions::default() };
-                overlap(&plan, profile, &OverlapPass::USUAL, &options)?.plan
+                plan.overlap(profile, &OverlapPass::USUAL, &options)?.plan
             }
         };
         Ok(Some(lowered))

@@ -190,7 +190,7 @@ impl Family {
 /// 2. Refuse what you cannot build: [`Family::check_size`] first, then your own rules with [`Family::refuse`].
 /// 3. Write one row a rank. A row is a list of [`Action`](crate::plan::Action)s in running order, made with
 ///    `Action::forward(stage, microbatch)`, `backward`, `backward_input` and `backward_weight`. Transfers are not
-///    written: [`insert_transfers`](crate::pass::insert_transfers) adds them. Ranks need no common clock, and idle cells
+///    written: [`Plan::with_transfers`] adds them. Ranks need no common clock, and idle cells
 ///    mean nothing.
 /// 4. Give the rows to [`Plan::new`] with one microbatch count a route. A route is the sequence of stages that a
 ///    microbatch visits: one, or two in a bidirectional placement, where each counts its microbatches from 0 and the
@@ -204,14 +204,13 @@ impl Family {
 /// - Ranks do not wait for one another in a circle.
 ///
 /// [`Plan::check`] proves all of this, so a test of a family is short: build many sizes, and check each plan before and
-/// after `insert_transfers`.
+/// after `Plan::with_transfers`.
 ///
 /// # Example
 ///
 /// One microbatch at a time, forward and back:
 ///
 /// ```
-/// use burn_pipeline_plan::pass::insert_transfers;
 /// use burn_pipeline_plan::plan::{Action, CheckOptions, Placement, PlacementKind, Plan};
 /// use burn_pipeline_plan::schedule::{Chunks, Family, Schedule, ScheduleError, Size};
 ///
@@ -236,7 +235,7 @@ impl Family {
 ///
 /// for ranks in 1..5 {
 ///     let plan = OneByOne.build(Size::new(ranks, 3))?;
-///     insert_transfers(&plan)?.check(&CheckOptions::default())?;
+///     plan.with_transfers()?.check(&CheckOptions::default())?;
 /// }
 /// assert!(OneByOne.build(Size::new(2, 3).with_chunks(2)).is_err());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -245,7 +244,7 @@ pub trait Schedule: std::fmt::Debug + Send + Sync {
     /// The family's name and what it accepts.
     fn family(&self) -> Family;
 
-    /// Builds the plan, without transfers (see [`insert_transfers`](crate::pass::insert_transfers)).
+    /// Builds the plan, without transfers (see [`Plan::with_transfers`]).
     ///
     /// # Errors
     /// [`ScheduleError::Unsupported`] where the family cannot be built at the size; the message says what it would accept.

@@ -1,7 +1,6 @@
 //! The check accepts good plans, and refuses each kind of bad plan with the right error.
 
 use crate::golden_text as golden;
-use burn_pipeline_plan::pass;
 use burn_pipeline_plan::plan::{
     Action, CheckError, CheckOptions, MicrobatchTask, Op, Placement, Plan, StageId, Task, Transport,
 };
@@ -27,10 +26,10 @@ fn every_golden_order_is_proved_lowered_and_unlowered() {
     let orders = golden::orders().into_iter().chain(golden::orders_2_15());
     let mut proofs = 0;
     for (_, order) in orders {
-        let sharded = pass::insert_unshard(&pass::insert_reduce_grad(&order), 3).unwrap();
+        let sharded = order.with_reduce_grad().with_unshard(3).unwrap();
         for transport in TRANSPORTS {
             for form in [&order, &sharded] {
-                let lowered = pass::insert_transfers(form).unwrap();
+                let lowered = form.with_transfers().unwrap();
                 let checked =
                     lowered.clone().check(&under(transport)).unwrap_or_else(|e| panic!("{}: {e}", order.name()));
                 assert_eq!((checked.plan(), checked.transport()), (&lowered, transport));
@@ -278,7 +277,7 @@ fn peaks(plan: &Plan, change: impl Fn(Task) -> i64) -> Vec<i64> {
 fn a_plan_fits_its_own_peaks_and_nothing_smaller() {
     let mut tried = 0;
     for (_, order) in golden::orders_2_15() {
-        let plan = pass::insert_transfers(&order).unwrap();
+        let plan = order.with_transfers().unwrap();
         let activations = peaks(&plan, |task| match task.op() {
             Op::Forward => 1,
             op => -i64::from(op.gives_weight_gradient()),

@@ -1,7 +1,6 @@
 //! Exposed communication, compared with times added by hand and with the simulator.
 
 use burn_pipeline_plan::cost::{LinkCosts, Profile, StageCost, UniformCosts};
-use burn_pipeline_plan::pass::insert_transfers;
 use burn_pipeline_plan::plan::{Action, Op, Plan, Task, Transport};
 use burn_pipeline_plan::schedule::{Size, by_name};
 use burn_pipeline_plan::simulate::{SimulateOptions, simulate};
@@ -99,7 +98,7 @@ fn a_simulated_reduction_is_exposed_where_its_rank_has_computed_everything() {
 #[test]
 fn free_transfers_expose_nothing_and_dear_ones_do() {
     for name in ["1F1B", "ZBH1", "GPipe"] {
-        let plan = insert_transfers(&by_name(name).unwrap().build(Size::new(4, 8)).unwrap()).unwrap();
+        let plan = by_name(name).unwrap().build(Size::new(4, 8)).unwrap().with_transfers().unwrap();
         let simulated = |transfer: f64| {
             let costs = UniformCosts::new(1.0, 1.0, 1.0).with_transfer(transfer);
             let profile = Profile::uniform(plan.placement(), costs).unwrap();

@@ -1,7 +1,7 @@
 //! The passes compared with PyTorch's, cell by cell.
 
 use crate::golden_text::{self as golden, canonical, fnv};
-use burn_pipeline_plan::pass::{self, PassError};
+use burn_pipeline_plan::pass::PassError;
 use burn_pipeline_plan::plan::{CheckOptions, Plan};
 use burn_pipeline_plan::schedule::{Size, by_name};
 use std::collections::BTreeMap;
@@ -14,12 +14,12 @@ fn every_order_is_lowered_as_pytorch_lowers_it() {
     for line in include_str!("goldens/passes/lowered_2.7.1.txt").lines() {
         let words: Vec<&str> = line.split(' ').collect();
         let order = &orders[words[0]];
-        let merged = pass::merge_backward(order);
+        let merged = order.merge_backward();
         for (kind, lowered) in [
-            ("sendrecv", pass::insert_transfers(order)),
-            ("comms", pass::insert_unshard(order, 3).and_then(|p| pass::insert_transfers(&p))),
+            ("sendrecv", order.with_transfers()),
+            ("comms", order.with_unshard(3).and_then(|p| p.with_transfers())),
             ("merge", Ok(merged.clone())),
-            ("merge_sendrecv", pass::insert_transfers(&merged)),
+            ("merge_sendrecv", merged.with_transfers()),
         ] {
             let Some(hash) = golden::value(&words, kind) else { continue };
             *compared.entry(kind).or_default() += 1;
@@ -40,10 +40,10 @@ fn the_text_behind_the_hashes_is_the_same() {
     for block in &blocks {
         let order = &orders[block.name];
         let ours = match block.words[0] {
-            "sendrecv" => pass::insert_transfers(order).unwrap(),
-            "comms" => pass::insert_transfers(&pass::insert_unshard(order, 3).unwrap()).unwrap(),
-            "merge" => pass::merge_backward(order),
-            _ => pass::insert_transfers(&pass::merge_backward(order)).unwrap(),
+            "sendrecv" => order.with_transfers().unwrap(),
+            "comms" => order.with_unshard(3).unwrap().with_transfers().unwrap(),
+            "merge" => order.merge_backward(),
+            _ => order.merge_backward().with_transfers().unwrap(),
         };
         assert_eq!(canonical(&ours).trim_end(), block.body.trim_end(), "{} {}", block.name, block.words[0]);
     }
@@ -59,10 +59,10 @@ fn idle_cells_left_in_take_a_turn_as_pytorchs_do() {
     for block in &blocks {
         let idle = Plan::infer(block.name, golden::rows(block.body)).unwrap();
         assert_eq!(idle.without_idle().rows(), orders[block.name].rows());
-        let lowered = pass::insert_transfers(&idle).unwrap();
+        let lowered = idle.with_transfers().unwrap();
         assert_eq!(fnv(&lowered.to_csv()), hashes[block.name], "{}", block.name);
         // The turns that idle cells take are what matters: without them the order is another one.
-        assert_ne!(lowered.rows(), pass::insert_transfers(&orders[block.name]).unwrap().rows(), "{}", block.name);
+        assert_ne!(lowered.rows(), orders[block.name].with_transfers().unwrap().rows(), "{}", block.name);
     }
     println!("lowered orders with idle cells compared with PyTorch 2.7.1: {}", blocks.len());
     assert_eq!(blocks.len(), 136);
@@ -79,7 +79,7 @@ fn every_order_of_pytorch_2_15_is_lowered_as_there_dual_pipe_v_among_them() {
     let lines: Vec<&str> = include_str!("goldens/passes/lowered_2.15.0.txt").lines().collect();
     for line in &lines {
         let words: Vec<&str> = line.split(' ').collect();
-        let lowered = pass::insert_transfers(&orders[words[0]]).unwrap();
+        let lowered = (orders[words[0]]).with_transfers().unwrap();
         assert_eq!(fnv(&lowered.to_csv()), golden::value(&words, "sendrecv").unwrap(), "{line}");
     }
     println!("lowered orders compared with PyTorch 2.15.0: {}", lines.len());
@@ -92,7 +92,7 @@ fn stages_are_unsharded_as_pytorch_does_it() {
     let lines: Vec<&str> = include_str!("goldens/passes/unshard_2.7.1.txt").lines().collect();
     for line in &lines {
         let words: Vec<&str> = line.split(' ').collect();
-        let sharded = pass::insert_unshard(&orders[words[0]], words[1].parse().unwrap()).unwrap();
+        let sharded = (orders[words[0]]).with_unshard(words[1].parse().unwrap()).unwrap();
         assert_eq!(fnv(&sharded.to_csv()), words[2], "{line}");
     }
     println!("unshard passes compared with PyTorch 2.7.1: {}", lines.len());
@@ -101,7 +101,7 @@ fn stages_are_unsharded_as_pytorch_does_it() {
 #[test]
 fn the_plan_that_the_bench_times_has_787136_actions() {
     let plan = by_name("Interleaved1F1B").unwrap().build(Size::new(64, 512).with_chunks(4)).unwrap();
-    let lowered = pass::insert_transfers(&pass::insert_unshard(&plan, 3).unwrap()).unwrap();
+    let lowered = plan.with_unshard(3).unwrap().with_transfers().unwrap();
     assert_eq!(lowered.rows().iter().map(Vec::len).sum::<usize>(), 787_136);
     lowered.check(&CheckOptions::default()).unwrap();
 }
@@ -119,10 +119,10 @@ fn hand_made_orders_come_out_as_pytorchs() {
         }
         let plan = golden::plan(block.name, golden::rows(block.part("in").unwrap()));
         let ours = match kind {
-            "merge_bw" => Ok(pass::merge_backward(&plan)),
-            "unshard" => pass::insert_unshard(&plan, block.value("max_active").unwrap().parse().unwrap()),
-            "reduce_grad" => Ok(pass::insert_reduce_grad(&plan)),
-            "sendrecv" => pass::insert_transfers(&plan),
+            "merge_bw" => Ok(plan.merge_backward()),
+            "unshard" => plan.with_unshard(block.value("max_active").unwrap().parse().unwrap()),
+            "reduce_grad" => Ok(plan.with_reduce_grad()),
+            "sendrecv" => plan.with_transfers(),
             other => panic!("unknown kind {other}"),
         };
         match (block.part("out"), ours) {
@@ -136,7 +136,7 @@ fn hand_made_orders_come_out_as_pytorchs() {
             (Some(_), Err(error)) => panic!("{}: {error}", block.name),
         }
         if let Some(out) = block.part("out_none_stripped_first") {
-            let stripped = pass::insert_transfers(&plan.without_idle()).unwrap();
+            let stripped = plan.without_idle().with_transfers().unwrap();
             assert_eq!(canonical(&stripped).trim_end(), out.trim_end());
         }
         compared += 1;

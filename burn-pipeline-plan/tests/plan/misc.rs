@@ -2,7 +2,7 @@
 
 use crate::any_family;
 use crate::golden_text as golden;
-use burn_pipeline_plan::pass::{self, PassError};
+use burn_pipeline_plan::pass::PassError;
 use burn_pipeline_plan::plan::{Action, CheckError, CheckOptions, Op, Placement, Plan};
 use proptest::prelude::{Strategy, any, prop, proptest};
 use proptest::test_runner::Config;
@@ -129,7 +129,7 @@ fn check_refuses_what_pytorchs_validator_refuses_and_more() {
 #[test]
 fn what_cannot_be_lowered_says_which_ranks_are_stuck() {
     let plan = Plan::from_csv("test", "0F0,0B0,0F1,0B1\n1F0,1F1,1B1,1B0\n").unwrap();
-    let error = pass::insert_transfers(&plan).unwrap_err();
+    let error = plan.with_transfers().unwrap_err();
     let PassError::Stuck { waiting } = &error else { panic!("{error}") };
     let reported: Vec<_> =
         waiting.iter().map(|s| (s.rank, s.step, s.action.to_string(), s.needs.to_string())).collect();
@@ -141,30 +141,30 @@ fn what_cannot_be_lowered_says_which_ranks_are_stuck() {
 fn passes_refuse_cells_that_do_not_fit_the_plan() {
     let placement = Placement::free(2, vec![0, 1]).unwrap();
     let with = |rows: &str| Plan::new("test", placement.clone(), vec![1], golden::rows(rows)).unwrap();
-    let error = |rows: &str| pass::insert_transfers(&with(rows)).unwrap_err();
+    let error = |rows: &str| with(rows).with_transfers().unwrap_err();
     assert!(matches!(error("0F0,1F0\n1F0"), PassError::Misplaced { rank: 0, step: 1, placed: Some(1), .. }));
     assert!(matches!(error("0F0,7F0\n1F0"), PassError::Misplaced { rank: 0, step: 1, placed: None, .. }));
     assert!(matches!(error("0F0,0F1\n1F0"), PassError::NoSuchMicrobatch { rank: 0, step: 1, microbatches: 1, .. }));
     let sparse = Plan::from_csv("test", "0F4000000000\n").unwrap();
-    assert!(matches!(pass::insert_transfers(&sparse), Err(PassError::Sparse { pairs: 4_000_000_001, cells: 1 })));
+    assert!(matches!(sparse.with_transfers(), Err(PassError::Sparse { pairs: 4_000_000_001, cells: 1 })));
 
-    let unshard = |rows: &str, active| pass::insert_unshard(&with(rows), active).unwrap_err();
+    let unshard = |rows: &str, active| with(rows).with_unshard(active).unwrap_err();
     assert!(matches!(
         unshard("0F0\n1F0", 0),
         PassError::TooFewActive { rank: 0, step: 0, needs: 1, max_active: 0, .. }
     ));
     assert!(matches!(unshard("7F0\n1F0", 1), PassError::Misplaced { rank: 0, step: 0, placed: None, .. }));
     let fused = Plan::from_csv("test", "0F0,1F0,(0F1;1B0)OVERLAP_F_B,0B0,1F1,1B1,0B1\n").unwrap();
-    let refused = pass::insert_unshard(&fused, 1).unwrap_err();
+    let refused = fused.with_unshard(1).unwrap_err();
     assert!(matches!(refused, PassError::TooFewActive { step: 2, needs: 2, max_active: 1, .. }));
-    assert!(pass::insert_unshard(&fused, 2).is_ok());
+    assert!(fused.with_unshard(2).is_ok());
 }
 
 #[test]
 fn a_stage_may_be_unsharded_again_after_it_was_resharded() {
     // Four stages on a rank with room for two: each is gathered for its forward and again for its backward.
     let plan = Plan::from_csv("test", "0F0,1F0,2F0,3F0,3B0,2B0,1B0,0B0\n").unwrap();
-    let sharded = pass::insert_unshard(&plan, 2).unwrap();
+    let sharded = plan.with_unshard(2).unwrap();
     let times = |text: &str| sharded.row(0).iter().filter(|a| a.to_string() == text).count();
     assert_eq!((times("0UNSHARD"), times("0RESHARD"), times("3UNSHARD")), (2, 1, 1));
     assert!(sharded.check(&CheckOptions::default()).is_ok());
@@ -173,7 +173,7 @@ fn a_stage_may_be_unsharded_again_after_it_was_resharded() {
 #[test]
 fn reductions_in_a_lowered_plan_follow_the_sends_that_a_peer_waits_for() {
     let plan = Plan::from_csv("test", "0F0,0B0\n1F0,1B0\n").unwrap();
-    let reduced = pass::insert_reduce_grad(&pass::insert_transfers(&plan).unwrap());
+    let reduced = plan.with_transfers().unwrap().with_reduce_grad();
     assert_eq!(reduced.to_csv(), "0F0,0SEND_F0,0RECV_B0,0B0,0REDUCE_GRAD\n1RECV_F0,1F0,1B0,1SEND_B0,1REDUCE_GRAD\n");
     assert!(reduced.check(&CheckOptions::default()).is_ok());
 }
@@ -187,20 +187,20 @@ proptest! {
 
     #[test]
     fn every_pass_run_twice_changes_nothing_more(plan in plans(), active in 2..5usize) {
-        let merged = pass::merge_backward(&plan);
-        assert_eq!(pass::merge_backward(&merged), merged);
-        let reduced = pass::insert_reduce_grad(&merged);
-        assert_eq!(pass::insert_reduce_grad(&reduced), reduced);
-        let sharded = pass::insert_unshard(&reduced, active).unwrap();
-        assert_eq!(pass::insert_unshard(&sharded, active).unwrap(), sharded);
-        let lowered = pass::insert_transfers(&sharded).unwrap();
-        assert_eq!(pass::insert_transfers(&lowered).unwrap(), lowered);
+        let merged = plan.merge_backward();
+        assert_eq!(merged.merge_backward(), merged);
+        let reduced = merged.with_reduce_grad();
+        assert_eq!(reduced.with_reduce_grad(), reduced);
+        let sharded = reduced.with_unshard(active).unwrap();
+        assert_eq!(sharded.with_unshard(active).unwrap(), sharded);
+        let lowered = sharded.with_transfers().unwrap();
+        assert_eq!(lowered.with_transfers().unwrap(), lowered);
         lowered.check(&CheckOptions::default()).unwrap();
     }
 
     #[test]
     fn never_more_stages_are_gathered_than_allowed(plan in plans(), active in 2..5usize) {
-        let sharded = pass::insert_unshard(&plan, active).unwrap();
+        let sharded = plan.with_unshard(active).unwrap();
         for row in sharded.rows() {
             let mut gathered = BTreeSet::new();
             for task in row.iter().flat_map(|action| action.tasks()) {
@@ -235,7 +235,7 @@ proptest! {
 
     #[test]
     fn plans_survive_text_and_json(plan in plans(), lower in any::<bool>()) {
-        let plan = if lower { pass::insert_transfers(&plan).unwrap() } else { plan };
+        let plan = if lower { plan.with_transfers().unwrap() } else { plan };
         let json = serde_json::to_string(&plan).unwrap();
         let stored: Plan = serde_json::from_str(&json).unwrap();
         // A map that several kinds of placement share (any, on one rank) is read back as the first of them.
@@ -258,8 +258,8 @@ fn read(text: &str) {
     let Ok(plan) = Plan::from_csv("test", text) else { return };
     assert_eq!(Plan::from_csv("test", &plan.to_csv()).unwrap().rows(), plan.rows());
     let _ = plan.grid();
-    let reduced = pass::insert_reduce_grad(&pass::merge_backward(&plan));
-    let lowered = pass::insert_unshard(&reduced, 2).and_then(|plan| pass::insert_transfers(&plan));
+    let reduced = plan.merge_backward().with_reduce_grad();
+    let lowered = reduced.with_unshard(2).and_then(|plan| plan.with_transfers());
     for plan in [Some(plan), lowered.ok()].into_iter().flatten() {
         let name = plan.name().to_owned();
         match plan.check(&CheckOptions { activation_cap: Some(2.0), ..CheckOptions::default() }).map_err(|e| *e) {

@@ -3,7 +3,7 @@
 
 use crate::any_family;
 use crate::brute_force::is_legal;
-use burn_pipeline_plan::pass::{self, Placing, WaitOptions};
+use burn_pipeline_plan::pass::{Placing, WaitOptions};
 use burn_pipeline_plan::plan::{Action, CheckError, CheckOptions, Plan, Task, Transport};
 use proptest::prelude::{Just, Strategy, any, prop_oneof, proptest};
 use proptest::test_runner::Config;
@@ -28,16 +28,16 @@ fn plans() -> impl Strategy<Value = Plan> {
     let form = (any::<[bool; 4]>(), waits);
     (any_family::plans(5, 3, 6), form).prop_map(|(mut plan, ([merge, shard, reduce, lower], waits))| {
         if merge {
-            plan = pass::merge_backward(&plan);
+            plan = plan.merge_backward();
         }
         if shard {
-            plan = pass::insert_unshard(&plan, 2).unwrap();
+            plan = plan.with_unshard(2).unwrap();
         }
         if reduce {
-            plan = pass::insert_reduce_grad(&plan);
+            plan = plan.with_reduce_grad();
         }
-        let plan = if lower { pass::insert_transfers(&plan).unwrap() } else { plan.without_idle() };
-        pass::insert_waits(&plan, &waits)
+        let plan = if lower { plan.with_transfers().unwrap() } else { plan.without_idle() };
+        plan.with_waits(&waits)
     })
 }
 

@@ -2,8 +2,8 @@
 
 use crate::brute_force::one_order;
 use burn_pipeline_plan::cost::{LinkCost, LinkCosts, Profile, ProfileError, StageCost};
-use burn_pipeline_plan::pass::overlap::{OverlapOptions, OverlapPass, Overlapped, overlap, run_passes};
-use burn_pipeline_plan::pass::{PassError, insert_transfers};
+use burn_pipeline_plan::pass::PassError;
+use burn_pipeline_plan::pass::overlap::{OverlapOptions, OverlapPass, Overlapped};
 use burn_pipeline_plan::plan::{CheckError, CheckOptions, Plan, Transport};
 use burn_pipeline_plan::schedule::{Size, all, by_name};
 use burn_pipeline_plan::simulate::{SimulateError, SimulateOptions, simulate};
@@ -33,7 +33,7 @@ fn blocking() -> OverlapOptions {
 
 fn run(text: &str, seconds: f64, pass: OverlapPass, options: OverlapOptions) -> Overlapped {
     let plan = plan(text);
-    run_passes(&plan, &profile(plan.stages(), seconds), &[pass], &options).unwrap()
+    plan.run_passes(&profile(plan.stages(), seconds), &[pass], &options).unwrap()
 }
 
 fn row(after: &Overlapped, rank: usize) -> String {
@@ -149,16 +149,16 @@ fn ranks_that_start_two_messages_the_other_way_round_are_given_one_order() {
 #[test]
 fn a_result_that_is_slower_or_too_large_is_not_taken_and_the_report_says_so() {
     let family =
-        |name: &str| insert_transfers(&by_name(name).unwrap().build(Size::new(4, 8).with_chunks(2)).unwrap()).unwrap();
+        |name: &str| by_name(name).unwrap().build(Size::new(4, 8).with_chunks(2)).unwrap().with_transfers().unwrap();
     let plan = family("Interleaved1F1B");
-    let after = overlap(&plan, &profile(8, 1.0), &[OverlapPass::ReorderCompute], &OverlapOptions::default()).unwrap();
+    let after = plan.overlap(&profile(8, 1.0), &[OverlapPass::ReorderCompute], &OverlapOptions::default()).unwrap();
     let report = &after.reports[0];
     let kept = report.kept.as_ref().unwrap();
     let makespan: f64 = kept.strip_prefix("the step would take ").unwrap().trim_end_matches(" s").parse().unwrap();
     assert!(makespan > report.makespan_before, "{report}");
     assert_eq!((report.makespan_after, report.peak_after), (report.makespan_before, report.peak_before));
     assert!(report.to_string().contains("the plan was left as it was: the step would take"), "{report}");
-    let after = overlap(&plan, &profile(8, 1.0), &[OverlapPass::SinkWaits], &blocking()).unwrap();
+    let after = plan.overlap(&profile(8, 1.0), &[OverlapPass::SinkWaits], &blocking()).unwrap();
     let report = &after.reports[0];
     let bytes = report.kept.as_ref().unwrap().split(" would hold ").nth(1).unwrap().trim_end_matches(" bytes");
     assert!(bytes.parse::<f64>().unwrap() > 46.0, "{report}");
@@ -183,7 +183,7 @@ fn the_report_is_a_table() {
 #[test]
 fn plans_and_profiles_that_cannot_be_worked_on_are_refused() {
     let refused = |text: &str, stages: usize| {
-        run_passes(&plan(text), &profile(stages, 1.0), &OverlapPass::ALL, &OverlapOptions::default()).unwrap_err()
+        plan(text).run_passes(&profile(stages, 1.0), &OverlapPass::ALL, &OverlapOptions::default()).unwrap_err()
     };
     assert_eq!(refused("0F0,0B0\n1F0,1B0\n", 2), PassError::NotLowered);
     assert!(
@@ -199,13 +199,13 @@ fn every_family_gains_where_transfers_keep_ranks_from_computing() {
     for family in all() {
         let size = Size::new(4, 8);
         let built = family.build(size.with_chunks(2)).or_else(|_| family.build(size.with_chunks(1)));
-        let lowered = insert_transfers(&built.unwrap()).unwrap();
+        let lowered = built.unwrap().with_transfers().unwrap();
         let profile = profile(lowered.stages(), 1.0);
         for transport in [Transport::Rendezvous, Transport::Buffered(2)] {
             let simulate_options = SimulateOptions { transport, overlap: false };
             let options = OverlapOptions { simulate: simulate_options, extra_bytes: 8.0, ..OverlapOptions::default() };
             let before = simulate(&lowered, &profile, &simulate_options).unwrap();
-            let after = overlap(&lowered, &profile, &OverlapPass::USUAL, &options).unwrap();
+            let after = lowered.overlap(&profile, &OverlapPass::USUAL, &options).unwrap();
             let last = after.reports.last().unwrap();
             println!("{:<24} {transport}: {} s -> {} s", lowered.name(), before.makespan, last.makespan_after);
             // With buffers, sends of messages without bytes hold nobody up.

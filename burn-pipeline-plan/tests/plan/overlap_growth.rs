@@ -1,8 +1,8 @@
 //! The growth of a pass's work with the length of the plan, counted and not timed.
 
 use burn_pipeline_plan::cost::{LinkCost, LinkCosts, Profile, StageCost};
-use burn_pipeline_plan::pass::overlap::{OverlapOptions, OverlapPass, run_passes};
-use burn_pipeline_plan::pass::{Placing, WaitOptions, insert_transfers, insert_unshard, insert_waits};
+use burn_pipeline_plan::pass::overlap::{OverlapOptions, OverlapPass};
+use burn_pipeline_plan::pass::{Placing, WaitOptions};
 use burn_pipeline_plan::plan::Plan;
 use burn_pipeline_plan::schedule::{Size, by_name};
 use burn_pipeline_plan::simulate::SimulateOptions;
@@ -11,8 +11,8 @@ use burn_pipeline_plan::simulate::SimulateOptions;
 fn plan(microbatches: usize) -> Plan {
     let size = Size::new(16, microbatches).with_chunks(4);
     let built = by_name("Interleaved1F1B").unwrap().build(size).unwrap();
-    let lowered = insert_transfers(&insert_unshard(&built, 3).unwrap()).unwrap();
-    insert_waits(&lowered, &WaitOptions::all(Placing::Late))
+    let lowered = built.with_unshard(3).unwrap().with_transfers().unwrap();
+    lowered.with_waits(&WaitOptions::all(Placing::Late))
 }
 
 /// Transfers that take as long as a computation, and room for a few of them.
@@ -38,7 +38,7 @@ fn growth(plans: &[Plan; 2], pass: OverlapPass, reach: usize) -> f64 {
     let work = |plan: &Plan| {
         let (profile, options) = priced(plan);
         let options = OverlapOptions { reach, ..options };
-        let report = run_passes(plan, &profile, &[pass], &options).unwrap().reports.remove(0);
+        let report = plan.run_passes(&profile, &[pass], &options).unwrap().reports.remove(0);
         let actions = plan.rows().iter().map(Vec::len).sum::<usize>() as f64;
         println!(
             "{} microbatches, reach {reach}: {} {:.1} an action",

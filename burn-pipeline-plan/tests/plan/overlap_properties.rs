@@ -3,10 +3,8 @@
 use crate::brute_force::{is_legal, one_order};
 use crate::simulate_properties::{priced, transport};
 use burn_pipeline_plan::cost::Profile;
-use burn_pipeline_plan::pass::overlap::{OverlapOptions, OverlapPass, Overlapped, overlap, run_passes};
-use burn_pipeline_plan::pass::{
-    Placing, WaitOptions, insert_reduce_grad, insert_transfers, insert_unshard, insert_waits, merge_backward,
-};
+use burn_pipeline_plan::pass::overlap::{OverlapOptions, OverlapPass, Overlapped};
+use burn_pipeline_plan::pass::{Placing, WaitOptions};
 use burn_pipeline_plan::plan::{Action, CheckOptions, Plan};
 use burn_pipeline_plan::simulate::{SimulateOptions, simulate};
 use proptest::prelude::{Just, Strategy, any, prop_oneof};
@@ -31,10 +29,10 @@ fn waits() -> impl Strategy<Value = WaitOptions> {
 /// A lowered plan with waits, and costs for it.
 fn lowered() -> impl Strategy<Value = (Plan, Profile)> {
     (priced(5, 8), any::<[bool; 3]>(), waits()).prop_map(|((plan, profile), [merge, shard, reduce], waits)| {
-        let plan = if merge { merge_backward(&plan) } else { plan };
-        let plan = if shard { insert_unshard(&plan, 2).unwrap() } else { plan };
-        let plan = if reduce { insert_reduce_grad(&plan) } else { plan };
-        (insert_waits(&insert_transfers(&plan).unwrap(), &waits), profile)
+        let plan = if merge { plan.merge_backward() } else { plan };
+        let plan = if shard { plan.with_unshard(2).unwrap() } else { plan };
+        let plan = if reduce { plan.with_reduce_grad() } else { plan };
+        (plan.with_transfers().unwrap().with_waits(&waits), profile)
     })
 }
 
@@ -97,18 +95,18 @@ proptest! {
         options in options(),
         pass in 0..OverlapPass::ALL.len(),
     ) {
-        let after = run_passes(&plan, &profile, &[OverlapPass::ALL[pass]], &options).unwrap();
+        let after = plan.run_passes(&profile, &[OverlapPass::ALL[pass]], &options).unwrap();
         sound(&plan, &profile, &options, &after)?;
         prop_assert_eq!(sorted(&after.plan), sorted(&plan));
         // Where memory is kept up to date swap by swap, it was compared with a recount at each of them.
         let iterative = matches!(OverlapPass::ALL[pass], OverlapPass::SinkWaitsIteratively | OverlapPass::ReorderCommunication);
         prop_assert_eq!(after.reports[0].recounts, if iterative { after.reports[0].moves() } else { 0 });
-        prop_assert_eq!(&run_passes(&plan, &profile, &[OverlapPass::ALL[pass]], &options).unwrap(), &after);
+        prop_assert_eq!(&plan.run_passes(&profile, &[OverlapPass::ALL[pass]], &options).unwrap(), &after);
     }
 
     #[test]
     fn all_of_them_together_do_too((plan, profile) in lowered(), options in options()) {
-        let after = overlap(&plan, &profile, &OverlapPass::ALL, &options).unwrap();
+        let after = plan.overlap(&profile, &OverlapPass::ALL, &options).unwrap();
         sound(&plan, &profile, &options, &after)?;
         prop_assert_eq!(after.reports.len(), OverlapPass::ALL.len());
         // The order of messages is one that all ranks follow, so no place of a wait could make it deadlock.
@@ -125,9 +123,9 @@ proptest! {
         let simulate = SimulateOptions { transport, overlap: true };
         let options = OverlapOptions { simulate, extra_bytes: 1e9, reach: usize::MAX, ..OverlapOptions::default() };
         let pass = OverlapPass::ALL[pass];
-        let once = run_passes(&plan, &profile, &[pass], &options).unwrap();
+        let once = plan.run_passes(&profile, &[pass], &options).unwrap();
         if once.reports[0].kept.is_none() && once.reports[0].reach == usize::MAX {
-            let twice = run_passes(&once.plan, &profile, &[pass], &options).unwrap();
+            let twice = once.plan.run_passes(&profile, &[pass], &options).unwrap();
             prop_assert_eq!(twice.plan, once.plan);
         }
     }

@@ -1,7 +1,6 @@
 //! Properties of every simulation over random families, sizes and costs.
 
 use burn_pipeline_plan::cost::{LinkCost, LinkCosts, Profile, StageCost};
-use burn_pipeline_plan::pass::{insert_transfers, insert_unshard};
 use burn_pipeline_plan::plan::{Action, CheckError, CheckOptions, Op, Plan, Task, Transport};
 use burn_pipeline_plan::schedule::{Chunks, Size, all};
 use burn_pipeline_plan::simulate::{Bounds, SimulateError, SimulateOptions, Simulation, simulate};
@@ -141,8 +140,8 @@ proptest! {
         overlap in any::<bool>(),
         shard in any::<bool>(),
     ) {
-        let plan = if shard { insert_unshard(&plan, 3).unwrap() } else { plan };
-        let lowered = insert_transfers(&plan).unwrap();
+        let plan = if shard { plan.with_unshard(3).unwrap() } else { plan };
+        let lowered = plan.with_transfers().unwrap();
         let checked = lowered.check(&CheckOptions { transport, ..CheckOptions::default() }).unwrap();
         let step = simulate(checked.plan(), &profile, &SimulateOptions { transport, overlap }).unwrap();
         sound(checked.plan(), &profile, &step)?;
@@ -156,7 +155,7 @@ proptest! {
         let fuse = |cost: &StageCost| StageCost { overlap: Some(cost.overlap.unwrap_or(3.0)), ..*cost };
         let profile = Profile::new(profile.stages().iter().map(fuse).collect(), links).unwrap();
         let options = SimulateOptions { transport: Transport::Unbounded, overlap: true };
-        let lowered = simulate(&insert_transfers(&plan).unwrap(), &profile, &options).unwrap();
+        let lowered = simulate(&plan.with_transfers().unwrap(), &profile, &options).unwrap();
         let unlowered = simulate(&plan, &profile, &options).unwrap();
         prop_assert!(near(lowered.makespan, unlowered.makespan), "{} and {}", lowered.makespan, unlowered.makespan);
         for (a, b) in lowered.ranks.iter().zip(&unlowered.ranks) {
@@ -169,7 +168,7 @@ proptest! {
         let fuse = |cost: &StageCost| StageCost { overlap: Some(cost.overlap.unwrap_or(3.0)), ..*cost };
         let profile = Profile::new(profile.stages().iter().map(fuse).collect(), LinkCosts::default()).unwrap();
         let options = SimulateOptions { transport, overlap: true };
-        let lowered = simulate(&insert_transfers(&plan).unwrap(), &profile, &options).unwrap();
+        let lowered = simulate(&plan.with_transfers().unwrap(), &profile, &options).unwrap();
         let unlowered = simulate(&plan, &profile, &options).unwrap();
         prop_assert!(near(lowered.makespan, unlowered.makespan), "{} and {}", lowered.makespan, unlowered.makespan);
     }
@@ -181,7 +180,7 @@ proptest! {
         (lower, overlap) in any::<(bool, bool)>(),
         swaps in prop::collection::vec(any::<(prop::sample::Index, prop::sample::Index, prop::sample::Index)>(), 1..4),
     ) {
-        let plan = if lower { insert_transfers(&plan).unwrap() } else { plan };
+        let plan = if lower { plan.with_transfers().unwrap() } else { plan };
         let mut rows: Vec<Vec<Action>> = plan.rows().to_vec();
         for (rank, a, b) in swaps {
             let row = rank.index(rows.len());

@@ -41,7 +41,7 @@ proptest! {
 
     #[test]
     fn every_family_is_lowered_with_edges_and_proved_under_rendezvous(plan in plans()) {
-        let lowered = pass::insert_transfers(&plan).unwrap();
+        let lowered = plan.with_transfers().unwrap();
         for transport in TRANSPORTS {
             assert!(is_legal(&lowered, transport), "{transport}\n{}", lowered.grid());
         }
@@ -50,14 +50,14 @@ proptest! {
         for placing in [pass::Placing::AtOnce, pass::Placing::Late] {
             for skips in [false, true] {
                 let given = pass::WaitOptions { skips, ..pass::WaitOptions::all(placing) };
-                let waiting = pass::insert_waits(&lowered, &given);
+                let waiting = lowered.with_waits(&given);
                 for transport in TRANSPORTS {
                     let checked = waiting.clone().check(&options(transport));
                     assert!(checked.is_ok(), "{}", checked.unwrap_err());
                     assert!(is_legal(&waiting, transport), "{transport}\n{}", waiting.grid());
                 }
                 assert_eq!(golden::without_waits(&waiting), lowered);
-                assert_eq!(pass::insert_waits(&waiting, &given), waiting);
+                assert_eq!(waiting.with_waits(&given), waiting);
                 // Every start has its wait, of the same stage, microbatch and peer; along skip edges only if asked for.
                 let there: std::collections::BTreeSet<Task> = (0..plan.ranks()).flat_map(|r| waiting.tasks(r)).collect();
                 for task in (0..plan.ranks()).flat_map(|r| lowered.tasks(r)).filter(|task| task.op().is_transfer()) {
@@ -79,7 +79,7 @@ proptest! {
         let moved = transfers(&lowered);
         assert_eq!(moved.len(), values * if training { 4 } else { 2 });
         // Without edges the same plan has the same other cells in the same order.
-        let bare = pass::insert_transfers(&plan.clone().with_skips(vec![]).unwrap()).unwrap();
+        let bare = plan.clone().with_skips(vec![]).unwrap().with_transfers().unwrap();
         for rank in 0..plan.ranks() {
             let others: Vec<Task> = lowered.tasks(rank).filter(|task| !task.is_skip()).collect();
             assert_eq!(others, bare.tasks(rank).collect::<Vec<_>>());
@@ -88,8 +88,8 @@ proptest! {
 
     #[test]
     fn a_plan_with_edges_survives_csv_and_json(plan in plans()) {
-        let lowered = pass::insert_transfers(&plan).unwrap();
-        let waiting = pass::insert_waits(&lowered, &pass::WaitOptions::all(pass::Placing::Late));
+        let lowered = plan.with_transfers().unwrap();
+        let waiting = lowered.with_waits(&pass::WaitOptions::all(pass::Placing::Late));
         let json = serde_json::to_string(&waiting).unwrap();
         assert_eq!(serde_json::from_str::<Plan>(&json).unwrap(), waiting);
         if plan.placement().routes() == 1 {
@@ -113,7 +113,7 @@ proptest! {
         plan in plans(), at in any::<usize>(), other in any::<usize>(), edit in 0..4usize, waits in 0..3usize,
     ) {
         let placing = [pass::Placing::Implicit, pass::Placing::AtOnce, pass::Placing::Late][waits];
-        let lowered = pass::insert_waits(&pass::insert_transfers(&plan).unwrap(), &pass::WaitOptions::all(placing));
+        let lowered = plan.with_transfers().unwrap().with_waits(&pass::WaitOptions::all(placing));
         let mut rows = lowered.rows().to_vec();
         let skip = |action: &Action| action.tasks().any(|task| task.is_skip());
         let places: Vec<(usize, usize)> = rows.iter().enumerate()
@@ -147,13 +147,13 @@ proptest! {
         let cost = StageCost { forward: 1.0, input: Some(1.0), weight: Some(1.0), message_bytes: 1.0, skip_bytes: 3.0, ..StageCost::default() };
         let links = LinkCosts { default: LinkCost { latency: 0.1, bandwidth: Some(4.0) }, between: vec![] };
         let profile = Profile::new(vec![cost; plan.stages()], links).unwrap();
-        let lowered = pass::insert_transfers(&plan).unwrap();
-        for lowered in [pass::insert_waits(&lowered, &pass::WaitOptions::all(pass::Placing::AtOnce)), lowered] {
+        let lowered = plan.with_transfers().unwrap();
+        for lowered in [lowered.with_waits(&pass::WaitOptions::all(pass::Placing::AtOnce)), lowered] {
             if !lowered.is_lowered() {
                 continue;
             }
             let given = pass::overlap::OverlapOptions::default();
-            let moved = pass::overlap::overlap(&lowered, &profile, &pass::overlap::OverlapPass::ALL, &given).unwrap();
+            let moved = lowered.overlap(&profile, &pass::overlap::OverlapPass::ALL, &given).unwrap();
             let checked = moved.plan.clone().check(&options(Transport::Rendezvous));
             assert!(checked.is_ok(), "{}", checked.unwrap_err());
             let time = |plan: &Plan| simulate(plan, &profile, &SimulateOptions::default()).unwrap().makespan;
@@ -168,9 +168,9 @@ proptest! {
         let options = SimulateOptions { transport: Transport::Unbounded, ..SimulateOptions::default() };
         let time = |plan: &Plan| simulate(plan, &profile, &options).unwrap().makespan;
         let bare = plan.clone().with_skips(vec![]).unwrap();
-        let lowered = |plan: &Plan| pass::insert_transfers(plan).unwrap();
+        let lowered = |plan: &Plan| plan.with_transfers().unwrap();
         assert_eq!(time(&plan), time(&bare));
-        let awaited = |plan: &Plan| pass::insert_waits(&lowered(plan), &pass::WaitOptions::all(pass::Placing::Late));
+        let awaited = |plan: &Plan| lowered(plan).with_waits(&pass::WaitOptions::all(pass::Placing::Late));
         assert_eq!(time(&awaited(&plan)), time(&awaited(&bare)));
         assert_eq!(time(&lowered(&plan)), time(&lowered(&bare)));
     }
@@ -199,7 +199,7 @@ fn edges_that_are_none_are_refused() {
     let long = GPipe.build(Size::new(140, 1)).unwrap();
     let error = long.clone().with_skips(vec![(0, 128).into()]).unwrap_err();
     assert_eq!(error.to_string(), "the edge 0 -> 128 spans more than 127 stages; pass the value in two edges");
-    let lowered = pass::insert_transfers(&long.with_skips(vec![(0, 127).into()]).unwrap()).unwrap();
+    let lowered = long.with_skips(vec![(0, 127).into()]).unwrap().with_transfers().unwrap();
     assert!(lowered.check(&options(Transport::Rendezvous)).is_ok());
 }
 
@@ -235,7 +235,7 @@ fn what_is_missing_or_too_much_is_named() {
 #[test]
 fn received_values_that_wait_count_towards_the_cap() {
     let plan = Plan::from_csv("mine", "0F0\n1F0\n2F0\n").unwrap().with_skips(vec![(0, 2).into()]).unwrap();
-    let lowered = pass::insert_transfers(&plan).unwrap();
+    let lowered = plan.with_transfers().unwrap();
     let capped = |cap| CheckOptions { received_cap: Some(cap), ..CheckOptions::default() };
     assert!(lowered.clone().check(&capped(2)).is_ok());
     assert!(matches!(*lowered.check(&capped(1)).unwrap_err(), CheckError::ReceivedCap { rank: 2, held: 2, .. }));
@@ -250,7 +250,7 @@ fn a_slow_edge_holds_its_later_stage_back_and_stands_in_a_buffer() {
     let placement = GPipe.build(Size::new(4, 1)).unwrap().placement().clone();
     let forward = ForwardOnly::over(placement, vec![1]).unwrap().with_skips(vec![(0, 3).into()]).unwrap();
     let run = |plan: &Plan| simulate(plan, &profile, &SimulateOptions::default()).unwrap();
-    for plan in [forward.clone(), pass::insert_transfers(&forward).unwrap()] {
+    for plan in [forward.clone(), forward.with_transfers().unwrap()] {
         let step = run(&plan);
         // The chain ends at 3 * (1 + 0.5) = 4.5; the edge at 1 + 5 + 0.5 = 6.5.
         assert_eq!(step.makespan, 7.5);

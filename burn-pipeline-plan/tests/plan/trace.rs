@@ -2,7 +2,6 @@
 
 use crate::golden_text::{blocks, rows};
 use burn_pipeline_plan::cost::{Profile, UniformCosts};
-use burn_pipeline_plan::pass::insert_transfers;
 use burn_pipeline_plan::plan::{Action, Transport};
 use burn_pipeline_plan::schedule::{Size, by_name};
 use burn_pipeline_plan::simulate::{SimulateOptions, simulate};
@@ -12,7 +11,7 @@ use std::collections::HashMap;
 
 fn track(name: &str, size: Size, lower: bool) -> Track {
     let plan = by_name(name).unwrap().build(size).unwrap();
-    let plan = if lower { insert_transfers(&plan).unwrap() } else { plan };
+    let plan = if lower { plan.with_transfers().unwrap() } else { plan };
     let profile = Profile::uniform(plan.placement(), UniformCosts::new(1.0, 1.0, 1.0).with_transfer(0.5)).unwrap();
     let options = SimulateOptions { transport: Transport::Unbounded, overlap: true };
     simulate(&plan, &profile, &options).unwrap().track(name)

@@ -1,7 +1,6 @@
 //! The unit-step simulation compared with PyTorch's `_simulate_comms_compute`, cell by cell, idle cells included.
 
 use crate::golden_text::{blocks, fnv, plan, rows};
-use burn_pipeline_plan::pass::insert_transfers;
 use burn_pipeline_plan::plan::{Action, Plan};
 use burn_pipeline_plan::schedule::{Size, by_name};
 use burn_pipeline_plan::simulate::{SimulateError, unit_steps};
@@ -36,7 +35,7 @@ fn every_configuration_takes_the_steps_that_pytorch_counts() {
         let number = |text: &str| text[1..].parse().unwrap();
         let size = Size::new(number(p), number(m)).with_chunks(number(v));
         let order = by_name(schedule).unwrap().build(size).unwrap();
-        let rows = unit_steps(&insert_transfers(&order.without_idle()).unwrap()).unwrap();
+        let rows = unit_steps(&order.without_idle().with_transfers().unwrap()).unwrap();
         assert_eq!(rows.iter().map(Vec::len).max().unwrap().to_string(), steps, "{name}");
         assert_eq!(fnv(&csv(&rows)), hash, "{name}");
         compared += 1;

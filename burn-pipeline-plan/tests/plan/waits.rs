@@ -2,7 +2,7 @@
 
 use crate::golden_text::{self as golden, canonical, fnv};
 use burn_pipeline_plan::cost::{LinkCost, LinkCosts, Profile, StageCost};
-use burn_pipeline_plan::pass::{self, PassError, Placing, WaitOptions};
+use burn_pipeline_plan::pass::{PassError, Placing, WaitOptions};
 use burn_pipeline_plan::plan::{Action, CheckError, CheckOptions, Op, Plan, Task, Transport};
 use burn_pipeline_plan::schedule::{Size, by_name};
 use burn_pipeline_plan::simulate::{SimulateError, SimulateOptions, Simulation, simulate};
@@ -22,14 +22,14 @@ fn refused(text: &str) -> CheckError {
 }
 
 /// What PyTorch 2.15 builds an order into: it also releases each stage after its last use, which
-/// `insert_unshard` leaves to the runtime.
+/// `Plan::with_unshard` leaves to the runtime.
 fn prepared(order: &Plan, active: usize, reductions: Placing, outstanding: usize) -> Result<Plan, PassError> {
-    let sharded = pass::insert_unshard(order, active)?;
+    let sharded = order.with_unshard(active)?;
     let rows = sharded.rows().iter().map(|row| released(row)).collect();
-    let reduced = pass::insert_reduce_grad(&sharded.with_rows(rows));
-    let waits = pass::insert_waits(&reduced, &WaitOptions { reductions, ..WaitOptions::default() });
+    let reduced = sharded.with_rows(rows).with_reduce_grad();
+    let waits = reduced.with_waits(&WaitOptions { reductions, ..WaitOptions::default() });
     let options = WaitOptions { reductions, outstanding: NonZeroUsize::new(outstanding), ..WaitOptions::pytorch() };
-    Ok(pass::insert_waits(&pass::insert_transfers(&waits)?, &options))
+    Ok(waits.with_transfers()?.with_waits(&options))
 }
 
 /// A row with each stage released after its last computation, unless it has been released by then.
@@ -112,7 +112,7 @@ fn pytorchs_waits_are_put_back_where_it_put_them_and_its_plans_are_proved() {
         if block.words[0] != "defer_recv_sends2" {
             let sent = |action: &Action| matches!(action, Action::Single(t) if t.op() == Op::WaitSendForward || t.op() == Op::WaitSendBackward);
             let rows = theirs.rows().iter().map(|row| row.iter().copied().filter(|a| !sent(a)).collect());
-            let ours = pass::insert_waits(&theirs.with_rows(rows.collect()), &WaitOptions::pytorch());
+            let ours = theirs.with_rows(rows.collect()).with_waits(&WaitOptions::pytorch());
             assert_eq!(canonical(&ours), canonical(&theirs), "{} {:?}", block.name, block.words);
             rewritten += 1;
         }
@@ -127,14 +127,13 @@ fn pytorchs_waits_are_put_back_where_it_put_them_and_its_plans_are_proved() {
 #[test]
 fn waits_change_nothing_but_themselves_and_every_plan_stays_legal() {
     for (name, order) in golden::orders_2_15() {
-        let lowered =
-            pass::insert_transfers(&pass::insert_unshard(&pass::insert_reduce_grad(&order), 3).unwrap()).unwrap();
+        let lowered = order.with_reduce_grad().with_unshard(3).unwrap().with_transfers().unwrap();
         for placing in [Placing::AtOnce, Placing::Late] {
             let options = WaitOptions::all(placing);
-            let waits = pass::insert_waits(&lowered, &options);
+            let waits = lowered.with_waits(&options);
             assert_eq!(golden::without_waits(&waits), lowered, "{name}");
-            assert_eq!(pass::insert_waits(&waits, &options), waits, "{name}");
-            assert_eq!(pass::insert_waits(&waits, &WaitOptions::all(Placing::AtOnce)), waits, "{name}");
+            assert_eq!(waits.with_waits(&options), waits, "{name}");
+            assert_eq!(waits.with_waits(&WaitOptions::all(Placing::AtOnce)), waits, "{name}");
             let count = |plan: &Plan, test: fn(Op) -> bool| {
                 plan.rows().iter().flatten().flat_map(|a| a.tasks()).filter(|t| test(t.op())).count()
             };
@@ -229,9 +228,9 @@ fn nothing_is_used_before_its_wait() {
 
 #[test]
 fn payloads_that_no_wait_has_let_go_of_stay_under_their_cap() {
-    let lowered = pass::insert_transfers(&by_name("GPipe").unwrap().build(Size::new(3, 6)).unwrap()).unwrap();
+    let lowered = by_name("GPipe").unwrap().build(Size::new(3, 6)).unwrap().with_transfers().unwrap();
     let peak = |placing: Placing| {
-        let waits = pass::insert_waits(&lowered, &WaitOptions { sends: placing, ..WaitOptions::default() });
+        let waits = lowered.with_waits(&WaitOptions { sends: placing, ..WaitOptions::default() });
         let fits = |cap| waits.clone().check(&CheckOptions { sent_cap: Some(cap), ..CheckOptions::default() });
         let least = (0..100).find(|&cap| fits(cap).is_ok()).unwrap();
         assert!(
@@ -243,7 +242,7 @@ fn payloads_that_no_wait_has_let_go_of_stay_under_their_cap() {
     // Rank 1 hands six outputs on before the first gradient comes back, and its gradients to the end of the step.
     assert_eq!((peak(Placing::Implicit), peak(Placing::AtOnce), peak(Placing::Late)), (0, 1, 6));
     let options = WaitOptions { outstanding: NonZeroUsize::new(2), ..WaitOptions::all(Placing::Late) };
-    let bound = pass::insert_waits(&lowered, &options);
+    let bound = lowered.with_waits(&options);
     bound.check(&CheckOptions { sent_cap: Some(2), ..CheckOptions::default() }).unwrap();
 }
 

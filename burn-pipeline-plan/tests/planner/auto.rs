@@ -3,7 +3,6 @@
 use burn_pipeline_plan::cost::{
     Dtype, Layer, Layers, LinkCost, LinkCosts, Partition, PartitionOptions, Profile, StageCost,
 };
-use burn_pipeline_plan::pass::insert_transfers;
 use burn_pipeline_plan::plan::{CheckOptions, Plan, StageId};
 use burn_pipeline_plan::planner::{
     self, Cut, PassChoice, PlannerError, PlannerReport, Recompute, Request, Synthesis, Workload, best_plan,
@@ -82,7 +81,7 @@ fn catalogue(request: &Request) -> Vec<(String, f64)> {
                     |s: &StageCost| StageCost { weight_bytes: s.weight_bytes * request.state_factor, ..*s };
                 let profile =
                     Profile::new(profile.stages().iter().map(with_state).collect(), profile.links().clone()).unwrap();
-                let lowered = insert_transfers(&plan.without_idle()).unwrap();
+                let lowered = plan.without_idle().with_transfers().unwrap();
                 let step = simulate(&lowered, &profile, &SimulateOptions::default()).unwrap();
                 if request.cap.is_none_or(|cap| step.peak_bytes() <= cap) {
                     let seconds = step.makespan + reduction(&plan, &profile, request.state_factor);

@@ -36,7 +36,7 @@ pub enum ExecuteError {
     Batch { rank: usize, source: MicrobatchError },
     /// A task's input is neither here nor posted.
     #[error(
-        "rank {rank}, {task}: its input is neither here nor announced by a receive; lower the plan with `pass::insert_transfers`"
+        "rank {rank}, {task}: its input is neither here nor announced by a receive; lower the plan with `Plan::with_transfers`"
     )]
     NoInput { rank: usize, task: Task },
     /// The plan names a stage that the rank was not given.

@@ -4,7 +4,7 @@
 use super::{RATE, gradients, replicated, weights};
 use crate::cases::{Case, Text, range, sizes};
 use burn::tensor::Device;
-use burn_pipeline::pass::{Placing, WaitOptions, insert_reduce_grad, insert_transfers, insert_unshard, insert_waits};
+use burn_pipeline::pass::{Placing, WaitOptions};
 use burn_pipeline::plan::Op;
 use burn_pipeline::schedule::{OneFOneB, Schedule, Size, by_name};
 use burn_pipeline::stage::Accumulation;
@@ -63,7 +63,7 @@ fn a_plan_of_the_users_own_is_run_by_every_replica() {
         (loss, weights(&mut pipeline))
     };
     // With and without reductions of its own.
-    assert_eq!(run(insert_reduce_grad(&plan)), run(plan));
+    assert_eq!(run(plan.with_reduce_grad()), run(plan));
 }
 
 #[test]
@@ -80,9 +80,9 @@ fn exchanges_with_waits_of_their_own_change_no_number() {
         let whole = run(replicated::<Text>(family, 4, 2));
         for placing in [Placing::AtOnce, Placing::Late] {
             for sharded in [false, true] {
-                let gathering = if sharded { insert_unshard(&plan, 1).unwrap() } else { plan.clone() };
-                let lowered = insert_reduce_grad(&insert_transfers(&gathering).unwrap());
-                let waiting = insert_waits(&lowered, &WaitOptions::all(placing));
+                let gathering = if sharded { plan.with_unshard(1).unwrap() } else { plan.clone() };
+                let lowered = gathering.with_transfers().unwrap().with_reduce_grad();
+                let waiting = lowered.with_waits(&WaitOptions::all(placing));
                 let waits = |op| waiting.any_task(|task| task.op() == op);
                 assert_eq!((waits(Op::WaitUnshard), waits(Op::WaitReduceGrad)), (sharded, true));
                 let builder = replicated::<Text>(family, 4, 2).plan(waiting).sharded(sharded);

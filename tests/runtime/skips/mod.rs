@@ -118,14 +118,14 @@ fn evaluation_and_the_step_report_know_the_edges() {
 
 #[test]
 fn awaited_values_past_neighbours_equal_the_plain_loop_bit_for_bit() {
-    use burn_pipeline::pass::{Placing, WaitOptions, insert_transfers, insert_waits};
+    use burn_pipeline::pass::{Placing, WaitOptions};
     for (family, ranks, chunks) in [("1F1B", 4, 1), ("ZBVZeroBubble", 3, 2), ("Interleaved1F1B", 2, 3)] {
         let size = Size { ranks, chunks, microbatches: 4 };
         let plan = by_name(family).unwrap().build(size).unwrap();
         let edges = unet().edges(ranks * chunks).into_iter().map(Into::into).collect();
-        let lowered = insert_transfers(&plan.with_skips(edges).unwrap()).unwrap();
+        let lowered = plan.with_skips(edges).unwrap().with_transfers().unwrap();
         for placing in [Placing::AtOnce, Placing::Late] {
-            let waiting = insert_waits(&lowered, &WaitOptions::all(placing));
+            let waiting = lowered.with_waits(&WaitOptions::all(placing));
             let awaited = (0..ranks).flat_map(|rank| waiting.tasks(rank)).filter(|t| t.is_skip() && t.op().is_wait());
             let awaited = awaited.count();
             assert!(awaited > 0, "{family}");

@@ -78,7 +78,7 @@ fn a_given_plan_brings_its_edges_or_lacks_their_transfers() {
     let plan = GPipe.build(Size::new(3, 2)).unwrap();
     let with_edge = plan.clone().with_skips(vec![(0, 2).into()]).unwrap();
     builder(&[1, 0, 0]).plan(with_edge).build().unwrap().step(batch(), 0.1).unwrap();
-    let lowered = pass::insert_transfers(&plan).unwrap();
+    let lowered = plan.with_transfers().unwrap();
     let error = builder(&[1, 0, 0]).plan(lowered).skip(0, 2).build().unwrap_err();
     assert!(matches!(&error, BuildError::Check(error) if matches!(**error, CheckError::Unmet { .. })), "{error}");
 }

@@ -4,7 +4,6 @@ use crate::failure::Failure;
 use crate::source::load;
 use crate::values::{amount, transport};
 use burn_pipeline_plan::cost::{Profile, UniformCosts};
-use burn_pipeline_plan::pass::insert_transfers;
 use burn_pipeline_plan::plan::{CheckOptions, Plan, Transport};
 use burn_pipeline_plan::simulate::{SimulateOptions, simulate};
 use std::io::Write;
@@ -42,7 +41,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Fai
     let options = CheckOptions { transport: arguments.transport, activation_cap: arguments.cap, ..Default::default() };
     let lowered = plan.is_lowered();
     let checked = plan.check(&options)?;
-    let runnable = if lowered { checked } else { insert_transfers(&checked.plan().without_idle())?.check(&options)? };
+    let runnable = if lowered { checked } else { checked.plan().without_idle().with_transfers()?.check(&options)? };
     summary(runnable.plan(), lowered, arguments.transport, out)
 }
 

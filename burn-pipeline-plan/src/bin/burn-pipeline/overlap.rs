@@ -5,8 +5,7 @@ use crate::failure::Failure;
 use crate::files::write;
 use crate::source::{PlanArguments, TransferArguments};
 use crate::values::amount;
-use burn_pipeline_plan::pass::overlap::{OverlapOptions, OverlapPass, overlap};
-use burn_pipeline_plan::pass::{insert_transfers, insert_unshard};
+use burn_pipeline_plan::pass::overlap::{OverlapOptions, OverlapPass};
 use burn_pipeline_plan::plan::Plan;
 use burn_pipeline_plan::simulate::simulate;
 use std::io::Write;
@@ -75,7 +74,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Fai
     };
     let before = simulate(&plan, &profile, &options.simulate)?;
     let passes: Vec<OverlapPass> = arguments.passes.iter().map(|named| named.0).collect();
-    let after = overlap(&plan, &profile, &passes, &options)?;
+    let after = plan.overlap(&profile, &passes, &options)?;
     let end = simulate(&after.plan, &profile, &options.simulate)?;
     for report in &after.reports {
         writeln!(out, "{report}")?;
@@ -94,6 +93,6 @@ pub(crate) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Fai
 
 /// The plan with sends and receives, and UNSHARD and RESHARD if asked for.
 fn lowered(arguments: &Arguments, plan: Plan) -> Result<Plan, Failure> {
-    let plan = arguments.shard.map_or(Ok(plan.clone()), |active| insert_unshard(&plan, active))?;
-    if plan.is_lowered() { Ok(plan) } else { Ok(insert_transfers(&plan.without_idle())?) }
+    let plan = arguments.shard.map_or(Ok(plan.clone()), |active| plan.with_unshard(active))?;
+    if plan.is_lowered() { Ok(plan) } else { Ok(plan.without_idle().with_transfers()?) }
 }

@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use crate::source::{Wanted, build, family};
-use burn_pipeline_plan::pass::{Placing, WaitOptions, insert_transfers, insert_unshard, insert_waits};
+use burn_pipeline_plan::pass::{Placing, WaitOptions};
 use std::io::Write;
 
 /// The most stages that `--shard` keeps gathered on a rank.
@@ -74,13 +74,13 @@ pub(crate) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Fai
     let Arguments { ranks, chunks, microbatches, .. } = *arguments;
     let mut plan = build(&*family(&arguments.name, None)?, Wanted { ranks, chunks, microbatches })?;
     if arguments.shard {
-        plan = insert_unshard(&plan, ACTIVE_STAGES)?;
+        plan = plan.with_unshard(ACTIVE_STAGES)?;
     }
     if arguments.lower {
-        plan = insert_transfers(&plan)?;
+        plan = plan.with_transfers()?;
     }
     if let Some(waits) = arguments.waits {
-        plan = insert_waits(&plan, &waits.options());
+        plan = plan.with_waits(&waits.options());
     }
     match arguments.format {
         Format::Csv => write!(out, "{}", plan.to_csv())?,

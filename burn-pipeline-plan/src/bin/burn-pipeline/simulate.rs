@@ -4,7 +4,6 @@ use crate::costs::CostArguments;
 use crate::failure::Failure;
 use crate::files::write;
 use crate::source::{PlanArguments, TransferArguments};
-use burn_pipeline_plan::pass::insert_transfers;
 use burn_pipeline_plan::plan::{Action, Plan};
 use burn_pipeline_plan::simulate::{Bounds, IdleCause, Simulation, simulate, unit_steps};
 use burn_pipeline_plan::trace::{SvgOptions, chrome};
@@ -75,7 +74,7 @@ fn title(plan: &Plan) -> String {
 
 /// The unit-step simulation knows only transfers and single tasks, so the plan is lowered and fused actions are split.
 fn print_unit_steps(plan: &Plan, out: &mut impl Write) -> Result<(), Failure> {
-    let lowered = if plan.is_lowered() { plan.clone() } else { insert_transfers(&plan.without_idle())? };
+    let lowered = if plan.is_lowered() { plan.clone() } else { plan.without_idle().with_transfers()? };
     let split = |row: &Vec<Action>| row.iter().flat_map(|action| action.tasks().map(Action::from)).collect();
     let steps = unit_steps(&lowered.with_rows(lowered.rows().iter().map(split).collect()))?;
     write!(out, "{}", lowered.with_rows(steps).to_csv())?;

@@ -1,5 +1,5 @@
 //! Passes that move communication to where computation hides it, in lowered plans with waits
-//! ([`insert_waits`](super::insert_waits)).
+//! ([`Plan::with_waits`](crate::plan::Plan::with_waits)).
 //!
 //! Guarantees, of every pass here:
 //!
@@ -42,4 +42,4 @@ mod tries;
 
 pub use options::{OverlapOptions, OverlapPass};
 pub use report::PassReport;
-pub use run::{Overlapped, overlap, run_passes};
+pub use run::Overlapped;

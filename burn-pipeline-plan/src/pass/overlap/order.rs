@@ -4,7 +4,7 @@
 //! deadlock, wherever its waits are and whatever the transport. The proof: of all messages that ranks wait for, take the
 //! first in the order. Its other end waits for no earlier message, so it can go on until it has started this one.
 //!
-//! Rows from [`insert_transfers`](crate::pass::insert_transfers) follow one. Rows in which two ranks start the same two
+//! Rows from [`Plan::with_transfers`] follow one. Rows in which two ranks start the same two
 //! messages in opposite orders, which is legal only with waits, do not. They get one as follows:
 //!
 //! 1. Messages are ordered by the time at which they start in simulation, those of one instant by a dry run, so that

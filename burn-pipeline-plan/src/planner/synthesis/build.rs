@@ -12,7 +12,6 @@
 use super::instance::{Instance, Step, joined};
 use super::{branch, list, local, timing};
 use crate::cost::Profile;
-use crate::pass::merge_backward;
 use crate::plan::{Placement, Plan};
 use crate::planner::error::PlannerError;
 use crate::simulate::{SimulateError, SimulateOptions, Simulation, simulate};
@@ -217,7 +216,7 @@ fn fastest(orders: &[Order]) -> f64 {
 /// The plan with each `I` and the `W` right behind it as one `B`, if that is neither slower nor larger.
 fn merged_or_not(plan: Plan, profile: &Profile) -> Result<(Plan, Simulation), SimulateError> {
     let options = SimulateOptions::default();
-    let merged = merge_backward(&plan);
+    let merged = plan.merge_backward();
     let (split, joined) = (simulate(&plan, profile, &options)?, simulate(&merged, profile, &options)?);
     let better = joined.makespan <= split.makespan && joined.peak_bytes() <= split.peak_bytes();
     Ok(if better { (merged, joined) } else { (plan, split) })

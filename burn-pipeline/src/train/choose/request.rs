@@ -3,7 +3,6 @@
 use super::decision::AutoError;
 use super::options::AutoOptions;
 use crate::cost::{Layers, Profile};
-use crate::pass::insert_transfers;
 use crate::plan::PlacementKind;
 use crate::planner::{Cut, PassChoice, PlannerReport, Recompute, Request, Strategy, Workload};
 use crate::schedule::{Schedule, Size, by_name};
@@ -51,7 +50,7 @@ pub(super) fn source_of(planned: &PlannerReport, size: Size) -> Source {
     let plan = planned.plan.plan();
     let builds_it = |family: &dyn Schedule| {
         let built = family.build(size).ok().and_then(|built| built.with_skips(plan.skips().to_vec()).ok());
-        built.and_then(|built| insert_transfers(&built).ok()).is_some_and(|built| built.rows() == plan.rows())
+        built.and_then(|built| built.with_transfers().ok()).is_some_and(|built| built.rows() == plan.rows())
     };
     let family = match &planned.best.strategy {
         Strategy::Family(name) => by_name(name).ok().filter(|family| builds_it(family.as_ref())),

@@ -7,7 +7,6 @@ use super::parts::Parts;
 use super::source::Source;
 use crate::execute::ReplicaShare;
 use crate::group::Grid;
-use crate::pass::{insert_reduce_grad, insert_transfers, insert_unshard};
 use crate::plan::{CheckOptions, CheckedPlan, Op, Placement, Plan, SkipEdge, StageId, Transport};
 use crate::schedule::ForwardOnly;
 use crate::train::error::BuildError;
@@ -26,8 +25,8 @@ impl Replication {
     /// The plan with transfers, and with `UNSHARD` and `RESHARD` where parameters are sharded.
     fn lower(self, plan: &Plan) -> Result<Plan, BuildError> {
         match self.gathered {
-            None => Ok(insert_transfers(plan)?),
-            Some(most) => Ok(insert_transfers(&insert_unshard(plan, most)?)?),
+            None => Ok(plan.with_transfers()?),
+            Some(most) => Ok(plan.with_unshard(most)?.with_transfers()?),
         }
     }
 }
@@ -172,7 +171,7 @@ fn training_plan(
     }
     plan = replication.lower(&plan)?;
     if replication.replicas > 1 && plan.has_backward() {
-        plan = insert_reduce_grad(&plan);
+        plan = plan.with_reduce_grad();
     }
     check(plan, transport)
 }

@@ -12,7 +12,6 @@
 use super::rank::Rank;
 use crate::execute::{ExecuteError, Purpose, RecordedSpecs, ReplicaShare, Run, Seeding, SpecCheck, expected_messages};
 use crate::link::{Activity, expect_all, gather};
-use crate::pass::insert_transfers;
 use crate::plan::{Action, CheckOptions, CheckedPlan, Op, Placement, Plan, SkipEdge, StageId};
 use crate::stage::{AnyTensor, GradientStore, Microbatches, StageError, StageMetadata, StagePort, Validate};
 use crate::train::error::BuildError;
@@ -34,7 +33,7 @@ pub(crate) fn metadata_plan(placement: &Placement, skips: &[SkipEdge]) -> Result
     let rows = (0..placement.ranks()).map(row).collect();
     let plan =
         Plan::new("metadata", placement.clone(), vec![1; placement.routes()], rows)?.with_skips(skips.to_vec())?;
-    Ok(insert_transfers(&plan)?.check(&CheckOptions::default())?)
+    Ok(plan.with_transfers()?.check(&CheckOptions::default())?)
 }
 
 impl Rank {
