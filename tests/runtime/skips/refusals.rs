@@ -4,7 +4,6 @@ use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, Tensor};
 use burn_pipeline::execute::ExecuteError;
-use burn_pipeline::pass;
 use burn_pipeline::plan::{CheckError, PlanError, SkipEdge};
 use burn_pipeline::schedule::{GPipe, Schedule, Size};
 use burn_pipeline::stage::{Batch, Skips, Stage, StageBox, StageError};
