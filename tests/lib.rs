@@ -7,5 +7,6 @@ pub mod leaving;
 pub mod machines;
 pub mod mlp;
 pub mod noise;
+pub mod noisy;
 pub mod random;
 pub mod reference;

@@ -2,61 +2,24 @@
 
 use crate::heap::turn;
 use burn::module::Module;
-use burn::nn::{BatchNorm, BatchNormConfig, Dropout, DropoutConfig, Linear, LinearConfig};
-use burn::optim::SgdConfig;
-use burn::tensor::{Device, Distribution, Tensor, TensorData};
-use burn_pipeline::schedule::Size;
-use burn_pipeline::stage::{Accumulation, Batch, Stage, StageBox, init_seeded};
-use burn_pipeline::train::{Pipeline, PipelineError};
+use burn::nn::{Linear, LinearConfig};
+use burn::tensor::{Device, Distribution, Tensor};
+use burn_pipeline::stage::{SplitBackward, Stage, StageBox, init_seeded};
+use burn_pipeline::train::PipelineError;
+use pipeline_tests::noisy;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::time::Duration;
 
-const WIDTH: usize = 16;
-
-#[derive(Module, Debug)]
-struct Noisy {
-    linear: Linear,
-    norm: Option<BatchNorm>,
-    dropout: Dropout,
-}
-
-impl Stage for Noisy {
-    type Input = Tensor<2>;
-    type Extra = ();
-    type Output = Tensor<2>;
-
-    fn forward(&self, x: Tensor<2>, (): ()) -> Tensor<2> {
-        let y = self.dropout.forward(self.linear.forward(x.clone()));
-        let y = self.norm.as_ref().map_or(y.clone(), |norm| norm.forward::<2>(y));
-        x + self.dropout.forward(y)
-    }
-}
+/// Steps of four microbatches each: enough to prove that a stage draws past its seed, if it does.
+const STEPS: usize = 9;
 
 /// Losses of some steps, or the first error.
 fn losses(schedule: &str, recomputed: bool, counts: bool) -> Result<Vec<f64>, PipelineError> {
-    let chunks = if schedule == "ZBVZeroBubble" { 2 } else { 1 };
-    let size = Size::new(2, 4).with_chunks(chunks);
-    let builder = Pipeline::builder().schedule(schedule, size).devices(vec![Device::flex()]).seed(7);
-    let builder = builder.optimizer(|| SgdConfig::new().init()).accumulation(Accumulation::Ordered);
-    let mut pipeline = builder
-        .stages(move |at| {
-            let noisy = init_seeded(at.index as u64, &at.device, |device| Noisy {
-                linear: LinearConfig::new(WIDTH, WIDTH).init(device),
-                norm: counts.then(|| BatchNormConfig::new(WIDTH).init(device)),
-                dropout: DropoutConfig::new(0.5).init(),
-            });
-            let stage = match at.is_last() {
-                true => StageBox::with_loss(noisy, |y: Tensor<2>, t: Tensor<2>| (y - t).square().mean()),
-                false => StageBox::new(noisy),
-            };
-            stage.recomputed(recomputed)
-        })
-        .build()
-        .unwrap();
-    let rows = |step: usize| {
-        let values = (0..8 * WIDTH).map(|i| ((i * 7 + step * 13) % 19) as f32 / 9.5 - 1.0).collect();
-        Tensor::<2>::from_data(TensorData::new(values, [8, WIDTH]), &Device::flex())
-    };
-    (0..5).map(|step| Ok(pipeline.step(Batch::new(rows(step)).target(rows(step + 1)), 1e-2)?.loss)).collect()
+    let stage = if counts { noisy::stage } else { noisy::drawing };
+    let builder = noisy::builder(schedule).split(SplitBackward::Auto).seed(7);
+    let mut pipeline = builder.stages(move |at| stage(at).recomputed(recomputed)).build().unwrap();
+    (0..STEPS).map(|step| Ok(pipeline.step(noisy::batch(step), 1e-2)?.loss)).collect()
 }
 
 /// Runs it while another thread draws as fast as it can.
@@ -100,4 +63,57 @@ fn a_stage_that_cannot_be_captured_gives_the_numbers_of_its_seed_or_an_error() {
             }
         }
     }
+}
+
+/// Draws on the host in its forward, and not on its input's device.
+#[derive(Module, Debug)]
+struct Elsewhere {
+    linear: Linear,
+    /// Makes a layer instead of throwing a coin.
+    makes: bool,
+}
+
+impl Stage for Elsewhere {
+    type Input = Tensor<2>;
+    type Extra = ();
+    type Output = Tensor<2>;
+
+    fn forward(&self, x: Tensor<2>, (): ()) -> Tensor<2> {
+        let drawn = match self.makes {
+            true => init_seeded(9, &Device::flex(), |device| LinearConfig::new(1, 1).init(device)).weight.val().sum(),
+            false => Tensor::<1>::random([1], Distribution::Default, &Device::flex()),
+        };
+        x.clone() + self.linear.forward(x).mul_scalar(drawn.into_scalar::<f32>())
+    }
+}
+
+fn elsewhere(split: SplitBackward, makes: bool, seed: Option<u64>) -> Result<Vec<f64>, PipelineError> {
+    let builder = noisy::builder("1F1B").split(split).stages(move |at| {
+        let linear = init_seeded(at.index as u64, &at.device, |device| LinearConfig::new(6, 6).init(device));
+        let loss = |y: Tensor<2>, target: Tensor<2>| (y - target).square().mean();
+        match at.is_last() {
+            true => StageBox::with_loss(Elsewhere { linear, makes }, loss),
+            false => StageBox::new(Elsewhere { linear, makes }),
+        }
+    });
+    let mut pipeline = seed.into_iter().fold(builder, |builder, seed| builder.seed(seed)).build().unwrap();
+    (0..STEPS).map(|step| Ok(pipeline.step(noisy::batch(step), 1e-2)?.loss)).collect()
+}
+
+#[test]
+fn a_captured_forward_that_throws_coins_on_a_device_of_its_own_choice_is_refused() {
+    let _turn = turn();
+    let said = elsewhere(SplitBackward::Auto, false, Some(7)).unwrap_err().to_string();
+    assert!(said.contains("its forwards draw on a device that they name themselves"), "{said}");
+    // Without a seed, nothing is promised of them.
+    elsewhere(SplitBackward::Captured, false, None).unwrap();
+}
+
+#[test]
+fn a_seeded_forward_that_makes_a_layer_does_not_wait_for_itself() {
+    let _turn = turn();
+    let (done, wait) = mpsc::channel();
+    std::thread::spawn(move || done.send(elsewhere(SplitBackward::Eager, true, Some(7)).unwrap()));
+    let seeded = wait.recv_timeout(Duration::from_secs(60)).expect("it waits for itself");
+    assert_eq!(seeded, elsewhere(SplitBackward::Eager, true, None).unwrap());
 }

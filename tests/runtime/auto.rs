@@ -52,13 +52,14 @@ fn running_statistics_keep_plans_with_copies_of_a_stage_from_being_chosen() {
     let size = Size::new(2, 4);
     let options = AutoOptions { warm_up: 0, measured: 1, gain: -1.0, trial: 0, ..AutoOptions::default() };
     let copies = |stage: fn(&burn_pipeline::train::StageContext) -> burn_pipeline::stage::StageBox| {
-        let mut auto = AutoPipeline::new(crate::noisy::builder("1F1B").seed(1).stages(stage), size, options).unwrap();
-        (0..3).for_each(|step| drop(auto.step(crate::noisy::batch(step), 1e-2).unwrap()));
+        let mut auto =
+            AutoPipeline::new(pipeline_tests::noisy::builder("1F1B").seed(1).stages(stage), size, options).unwrap();
+        (0..3).for_each(|step| drop(auto.step(pipeline_tests::noisy::batch(step), 1e-2).unwrap()));
         let Decision::Switched { planned, .. } = auto.decision() else { panic!("{}", auto.decision()) };
         planned.candidates.iter().any(|candidate| candidate.placement == PlacementKind::Bidirectional)
     };
-    assert!(!copies(crate::noisy::stage), "running statistics");
-    assert!(copies(crate::noisy::drawing), "nothing that a forward changes");
+    assert!(!copies(pipeline_tests::noisy::stage), "running statistics");
+    assert!(copies(pipeline_tests::noisy::drawing), "nothing that a forward changes");
 }
 
 #[test]

@@ -26,7 +26,6 @@ mod lost;
 mod merged;
 mod metadata;
 mod microbatches;
-mod noisy;
 mod non_finite;
 mod observed;
 mod parameter_groups;

@@ -39,20 +39,39 @@ impl Plain {
 
 /// Gradients of the first step, and losses and weights of all, equal the plain loop's, bit for bit.
 pub(crate) fn assert_parity<C: Case>(case: &C, builder: &Builder, microbatches: usize, samples: usize, name: &str) {
-    assert_equal(case, builder, &Plain::new(case, microbatches, samples), &format!("{name}, {samples} samples"));
+    let plain = Plain::new(case, microbatches, samples);
+    assert_equal(case, &mut builder.clone().build().unwrap(), &plain, &format!("{name}, {samples} samples"));
 }
 
-fn assert_equal<C: Case>(case: &C, builder: &Builder, plain: &Plain, name: &str) {
-    let mut pipeline = builder.clone().build().unwrap();
+/// As [`assert_parity`], of stages with outputs that nobody uses. Captured ones learn which from a first batch, whose
+/// gradients may be added in another order.
+pub(crate) fn assert_parity_from_the_second_batch<C: Case>(
+    case: &C,
+    builder: &Builder,
+    (microbatches, samples): (usize, usize),
+    name: &str,
+) {
+    let (mut pipeline, plain) = (builder.clone().build().unwrap(), Plain::new(case, microbatches, samples));
+    for (got, expected) in gradients(case, &mut pipeline).iter().zip(&plain.steps[0].0.gradients) {
+        let close = got.len() == expected.len() && got.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-6);
+        assert!(close, "gradients of the first batch: {name}: {got:?}, {expected:?}");
+    }
+    assert_equal(case, &mut pipeline, &plain, &format!("{name}, {samples} samples"));
+}
+
+/// The gradients of the batch; the pipeline is as it was.
+fn gradients<C: Case>(case: &C, pipeline: &mut Pipeline) -> Vec<Vec<f32>> {
+    pipeline.accumulate(case.batch()).unwrap();
+    let gradients = pipeline.take_gradients().unwrap();
+    gradients.iter().flatten().map(|g| g.as_ref().map(read).unwrap_or_default()).collect()
+}
+
+/// As [`assert_parity`], with a plain loop that several pipelines are compared with.
+pub(crate) fn assert_equal<C: Case>(case: &C, pipeline: &mut Pipeline, plain: &Plain, name: &str) {
     for (step, (expected, weights)) in plain.steps.iter().enumerate() {
         let place = format!("{name}, {} microbatches, step {step}", plain.microbatches);
         if step == 0 {
-            let mut other = builder.clone().build().unwrap();
-            other.accumulate(case.batch()).unwrap();
-            let gradients = other.take_gradients().unwrap();
-            let gradients: Vec<Vec<f32>> =
-                gradients.iter().flatten().map(|g| g.as_ref().map(read).unwrap_or_default()).collect();
-            assert_eq!(gradients, expected.gradients, "gradients: {place}");
+            assert_eq!(gradients(case, pipeline), expected.gradients, "gradients: {place}");
         }
         let report = pipeline.step(case.batch(), RATE).unwrap();
         assert_eq!(report.microbatches, plain.microbatches);
@@ -62,18 +81,16 @@ fn assert_equal<C: Case>(case: &C, builder: &Builder, plain: &Plain, name: &str)
     }
 }
 
-fn for_all_sizes<C: Case>(new: impl Fn(usize) -> C) {
-    for microbatches in 1..=9 {
-        // One sample a microbatch, and uneven pieces.
-        for samples in [microbatches, microbatches + microbatches / 2 + 1] {
-            let case = new(samples);
-            let plain = Plain::new(&case, microbatches, samples);
-            for ranks in 1..=4 {
-                for schedule in [&GPipe as &dyn Schedule, &OneFOneB] {
-                    let builder = builder::<C>(schedule, Size::new(ranks, microbatches));
-                    let name = format!("{} on {ranks} ranks, {samples} samples", schedule.family().name);
-                    assert_equal(&case, &builder, &plain, &name);
-                }
+/// GPipe and 1F1B with gradients as they come; given are microbatches and samples.
+fn for_all_sizes<C: Case>(sizes: impl IntoIterator<Item = (usize, usize)>, new: impl Fn(usize) -> C) {
+    for (microbatches, samples) in sizes {
+        let case = new(samples);
+        let plain = Plain::new(&case, microbatches, samples);
+        for ranks in 1..=4 {
+            for schedule in [&GPipe as &dyn Schedule, &OneFOneB] {
+                let builder = builder::<C>(schedule, Size::new(ranks, microbatches));
+                let name = format!("{} on {ranks} ranks, {samples} samples", schedule.family().name);
+                assert_equal(&case, &mut builder.build().unwrap(), &plain, &name);
             }
         }
     }
@@ -81,12 +98,16 @@ fn for_all_sizes<C: Case>(new: impl Fn(usize) -> C) {
 
 #[test]
 fn a_stack_with_an_integer_input_equals_the_plain_loop_bit_for_bit() {
-    for_all_sizes(Stack::new);
+    // Fewer microbatches than ranks, as many, more, and many more; of one sample each, and uneven.
+    for_all_sizes(
+        [1, 2, 3, 4, 6, 9].into_iter().flat_map(|count| [(count, count), (count, 3 * count / 2 + 1)]),
+        Stack::new,
+    );
 }
 
 #[test]
 fn a_transformer_equals_the_plain_loop_bit_for_bit() {
-    for_all_sizes(Text::new);
+    for_all_sizes([(1, 2), (3, 5), (6, 6), (9, 14)], Text::new);
 }
 
 /// Chunks a rank to try: at most eight stages.
@@ -100,11 +121,11 @@ fn chunks(schedule: &dyn Schedule, ranks: usize) -> Vec<usize> {
 #[test]
 fn every_family_equals_the_plain_loop_bit_for_bit_with_ordered_accumulation() {
     let mut proved = 0;
-    let plain: Vec<Plain> = (1..=12).map(|count| Plain::new(&Text::new(count), count, count)).collect();
+    let plain = [1, 3, 5, 8].map(|count| (count, Plain::new(&Text::new(count), count, count)));
     for schedule in all().into_iter().filter(|schedule| schedule.family().name != "ForwardOnly") {
         for ranks in 1..=4 {
             for chunks in chunks(schedule.as_ref(), ranks) {
-                for microbatches in 1..=12 {
+                for &(microbatches, ref plain) in &plain {
                     let size = Size { ranks, chunks, microbatches };
                     if schedule.build(size).is_err() {
                         let bidirectional = schedule.family().placement == PlacementKind::Bidirectional;
@@ -116,7 +137,7 @@ fn every_family_equals_the_plain_loop_bit_for_bit_with_ordered_accumulation() {
                     let builder = builder::<Text>(schedule.as_ref(), size).split(split);
                     let builder = builder.accumulation(Accumulation::Ordered);
                     let name = format!("{} on {ranks} ranks with {chunks} chunks", schedule.family().name);
-                    assert_equal(&Text::new(microbatches), &builder, &plain[microbatches - 1], &name);
+                    assert_equal(&Text::new(microbatches), &mut builder.build().unwrap(), plain, &name);
                     proved += 1;
                 }
             }

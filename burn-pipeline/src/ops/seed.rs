@@ -10,6 +10,9 @@
 //! 2. [`HeldOutputs::seed`] chains one binary operation for each output that has a gradient, starting from a scalar that
 //!    tracks nothing; the end of the chain is the root of the backward.
 //! 3. In backward, each operation registers the received gradient at its output's node, and passes on along the chain.
+//! 4. Burn visits the ancestors of an operation's last parent first, which decides the order of additions. So an output that
+//!    will likely turn out to be unused ([`OutputGradient::likely_unused`]) comes at the end of the chain, with its parents the
+//!    other way around: all others are then visited as if it were not there.
 //!
 //! This is the seam with Burn's autodiff: Burn starts a backward at one tensor, with ones. The chain is that tensor; its
 //! operations ignore the ones and register what was received instead.
@@ -48,7 +51,22 @@ impl HeldNode {
 
 /// The received gradient of one output.
 #[derive(Debug, Clone)]
-pub(crate) struct OutputGradient(DispatchTensor);
+pub(crate) struct OutputGradient {
+    gradient: DispatchTensor,
+    likely_unused: bool,
+}
+
+impl OutputGradient {
+    /// A gradient: without autodiff, of the output's shape, element type and device.
+    pub(crate) fn new(gradient: DispatchTensor) -> Self {
+        Self { gradient, likely_unused: false }
+    }
+
+    /// The same; if `unused`, it has no say in the order in which the other outputs' gradients are added.
+    pub(crate) fn likely_unused(self, unused: bool) -> Self {
+        Self { likely_unused: unused, ..self }
+    }
+}
 
 /// The outputs of a forward, between it and its backward: graph nodes without storage.
 #[derive(Debug)]
@@ -72,12 +90,13 @@ impl HeldOutputs {
         Some(Self { nodes: nodes.collect(), start })
     }
 
-    /// The root of the backward, given the gradient of each output in order: without autodiff, of the output's shape,
-    /// element type and device. `None` where no output that depends on anything has a gradient.
-    pub(crate) fn seed(self, gradients: Vec<Option<DispatchTensor>>) -> Option<DispatchTensor> {
+    /// The root of the backward, given the gradient of each output in order. `None` where no output that depends on anything
+    /// has a gradient.
+    pub(crate) fn seed(self, gradients: Vec<Option<OutputGradient>>) -> Option<DispatchTensor> {
         let given = self.nodes.into_iter().zip(gradients).filter_map(|(node, gradient)| Some((node, gradient?)));
-        let root = given
-            .fold(self.start, |chain, (node, gradient)| Dispatch::seed_output(chain, node, OutputGradient(gradient)));
+        let (last, first): (Vec<_>, Vec<_>) = given.partition(|(_, gradient)| gradient.likely_unused);
+        let given = first.into_iter().chain(last);
+        let root = given.fold(self.start, |chain, (node, gradient)| Dispatch::seed_output(chain, node, gradient));
         Some(root).filter(Dispatch::is_tracked)
     }
 }
@@ -106,14 +125,19 @@ where
         // `upstream` is the chain's scalar. It goes on to the rest of the chain, so that every operation of it runs; the
         // output's node gets the received gradient, whatever the scalar is.
         let upstream = grads.consume::<B>(&ops.node);
-        let [chain, output] = ops.parents;
+        let [chain, output] = in_order(ops.parents, &ops.state);
         if let Some(node) = chain {
             grads.register::<B>(node.id, upstream);
         }
-        if let (Some(node), Some(gradient)) = (output, primitive::<B>(ops.state.0)) {
+        if let (Some(node), Some(gradient)) = (output, primitive::<B>(ops.state.gradient)) {
             grads.register::<B>(node.id, gradient);
         }
     }
+}
+
+/// Chain and output as they are parents, or from parents back to chain and output.
+fn in_order<T>([chain, output]: [T; 2], gradient: &OutputGradient) -> [T; 2] {
+    if gradient.likely_unused { [output, chain] } else { [chain, output] }
 }
 
 /// The backend's own tensor inside a dispatched one; `None` for another backend's.
@@ -147,7 +171,8 @@ where
     let (chain, chain_node) = chain.into_parts();
     // The guard must live until `prepare` has registered this operation as a child: Burn frees a graph whose nodes have no
     // holder.
-    match SeedOutput.prepare::<C>([chain_node, output_node]).compute_bound().stateful() {
+    let parents = in_order([chain_node, output_node], &gradient);
+    match SeedOutput.prepare::<C>(parents).compute_bound().stateful() {
         OpsKind::Tracked(prep) => prep.finish(gradient, chain),
         OpsKind::UnTracked(prep) => prep.finish(chain),
     }

@@ -14,6 +14,13 @@ pub(crate) struct Draw<'a> {
     pub(crate) distribution: Distribution,
 }
 
+impl Draw<'_> {
+    /// Its shape, element type and distribution.
+    pub(crate) fn what(&self) -> (Shape, DType, Distribution) {
+        (self.out.shape.clone(), self.out.dtype, self.distribution)
+    }
+}
+
 /// The random draw that an operation is, if it is one.
 pub(crate) fn draw(op: &OperationIr) -> Option<Draw<'_>> {
     match op {

@@ -46,7 +46,7 @@ pub use stage_programs::StagePrograms;
 
 pub(crate) use capture_tensors::{alike, backward, configured, edge, gradient, leaf, lowered, placeholder};
 pub(crate) use custom::{CustomOps, capturing};
-pub(crate) use draws::{Draw, drawn_as};
+pub(crate) use draws::{draw, drawn_as};
 pub(crate) use quiet::quietly;
 pub(crate) use recording::{Edges, Recording};
 pub(crate) use replay::{NO_REPLAY, Replay, computed, interpreter, on_device};

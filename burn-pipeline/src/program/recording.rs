@@ -7,7 +7,6 @@
 use super::custom::CustomOps;
 use super::draws::{Draw, draw};
 use super::op_name::name;
-use super::part::Program;
 use burn::backend::ir::{IrVisitorMut, NumericOperationIr, OperationIr, ScalarIr, TensorId, TensorIr, TensorStatus};
 use burn::tensor::TensorData;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -104,23 +103,6 @@ impl Recording {
             .then(|| "which tensors it returns, or which of them have a gradient, changed".to_owned())
     }
 
-    /// Is the forward of this recording that of another one: the same operations on the same tensors, with the same scalars,
-    /// constants and outputs? Given are the forward programs of both.
-    pub(crate) fn has_forward_of(&self, other: &Self, mine: &Program, theirs: &Program) -> bool {
-        let listed = |program: &Program| -> Vec<OperationIr> {
-            let computes = program.ir().iter().filter(|op| !matches!(op, OperationIr::Drop(_))).cloned();
-            computes.map(|mut op| (op.visit_mut(&mut Unmarked), op).1).collect()
-        };
-        let (mine, theirs) = (listed(mine), listed(theirs));
-        let read: HashSet<TensorId> = mine.iter().flat_map(OperationIr::inputs).map(|input| input.id).collect();
-        let constants =
-            |of: &Self| -> Vec<_> { of.constants.iter().filter(|(id, _)| read.contains(id)).cloned().collect() };
-        mine.len() == theirs.len()
-            && mine.iter().zip(&theirs).all(|(mine, theirs)| same(mine, theirs))
-            && self.edges.outputs == other.edges.outputs
-            && constants(self) == constants(other)
-    }
-
     /// The same without the gradients of the outputs at these places, as autodiff would give it: an operation whose gradients
     /// are all absent is not computed, and a sum with an absent gradient is the other one. Tensors keep their numbers. `None`
     /// where another operation joins a gradient that is absent with one that is there.
@@ -184,15 +166,6 @@ fn described(op: &OperationIr) -> String {
     let text = format!("{op:?}");
     let end = text.char_indices().nth(400).map_or(text.len(), |(end, _)| end);
     format!("{}: {}", name(op), &text[..end])
-}
-
-/// Takes away what programs note of last uses.
-struct Unmarked;
-
-impl IrVisitorMut for Unmarked {
-    fn visit_tensor_mut(&mut self, tensor: &mut TensorIr) {
-        tensor.status = TensorStatus::ReadOnly;
-    }
 }
 
 /// Tensors that are read in the place of others.

@@ -1,8 +1,8 @@
 //! Random numbers, running statistics and frozen weights come back as well.
 
 use super::{Folder, RATE};
-use crate::noisy::{batch, builder};
 use burn_pipeline::train::{Checkpoints, Pipeline};
+use pipeline_tests::noisy::{batch, builder};
 
 fn losses(pipeline: &mut Pipeline, steps: std::ops::Range<usize>) -> Vec<f64> {
     steps.map(|step| pipeline.step(batch(step), RATE).unwrap().loss).collect()

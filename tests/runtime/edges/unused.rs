@@ -215,3 +215,44 @@ fn each_set_of_used_outputs_has_the_gradients_of_what_it_depends_on_and_no_other
         }
     }
 }
+
+/// One value that three others are made of, all of them used by the first output, and two by the second.
+#[derive(Module, Debug)]
+struct Three {
+    weights: Vec<Param<Tensor<2>>>,
+}
+
+impl Stage for Three {
+    type Input = Tensor<2>;
+    type Extra = ();
+    type Output = (Tensor<2>, Tensor<2>);
+
+    fn forward(&self, x: Tensor<2>, (): ()) -> Self::Output {
+        let h = tanh(x);
+        let [q, k, v] = [0, 1, 2].map(|at| h.clone() * self.weights[at].val());
+        let scores = tanh(q * k);
+        (scores.clone() * v, scores)
+    }
+}
+
+#[test]
+fn gradients_are_added_as_if_an_unused_output_were_not_there() {
+    let draw = |seed| Tensor::<2>::from_data(TensorData::new(noise(seed, 400), [20, 20]), &Device::flex());
+    let stage = |split| {
+        let weights = (0..3).map(|seed| Param::from_tensor(draw(10 + seed).autodiff().require_grad())).collect();
+        SingleStage::new(StageBox::new(Three { weights }), split, true)
+    };
+    let (mut eager, mut captured) = (stage(SplitBackward::Eager), stage(SplitBackward::Captured));
+    for microbatch in 0..4 {
+        let [expected, given] = [&mut eager, &mut captured].map(|stage| {
+            stage.forward(microbatch, draw(microbatch as u64).into_payload(), Payload::default()).unwrap();
+            let seeds = vec![Some(AnyTensor::new(draw(20 + microbatch as u64))), None];
+            read(stage.backward(microbatch, seeds).unwrap()[0].as_ref().unwrap())
+        });
+        // Which outputs are used shows in the first backward.
+        match microbatch {
+            0 => assert!(expected.iter().zip(&given).all(|(a, b)| (a - b).abs() < 1e-6)),
+            _ => assert_eq!(given, expected),
+        }
+    }
+}

@@ -3,10 +3,10 @@
 
 use super::{RATE, difference, gradients, weights};
 use crate::contract::{Data, builder};
-use crate::noisy;
 use burn_pipeline::schedule::Size;
 use burn_pipeline::stage::{Accumulation, Reduction};
 use burn_pipeline::train::{Builder, Pipeline};
+use pipeline_tests::noisy;
 
 /// Loss, gradients, and the loss of an evaluation of three batches, the last of which is smaller than two replicas are.
 fn run(builder: Builder) -> (Vec<f64>, Vec<Vec<f32>>) {

@@ -1,5 +1,6 @@
-//! The user's code runs once for each forward of a microbatch, and once more for each set of outputs without a gradient.
+//! The user's code runs once for each forward of a microbatch, whatever its backward is given.
 
+use crate::cases::read;
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor};
 use burn_pipeline::stage::{AnyTensor, Boundary, Payload, SingleStage, SplitBackward, Stage, StageBox};
@@ -12,6 +13,8 @@ struct Counting {
     weight: Param<Tensor<1>>,
     #[module(skip)]
     forwards: Arc<AtomicUsize>,
+    /// Do the outputs depend on the count?
+    tells: bool,
 }
 
 impl Stage for Counting {
@@ -20,43 +23,45 @@ impl Stage for Counting {
     type Output = (Tensor<1>, Tensor<1>);
 
     fn forward(&self, x: Tensor<1>, (): ()) -> Self::Output {
-        self.forwards.fetch_add(1, Ordering::Relaxed);
+        let count = self.forwards.fetch_add(1, Ordering::Relaxed);
         let y = x * self.weight.val();
+        let y = if self.tells { y.add_scalar(count as f32) } else { y };
         (y.clone().exp(), y)
     }
 }
 
-fn counting(recomputed: bool) -> (SingleStage, Arc<AtomicUsize>) {
+fn counting(recomputed: bool, tells: bool) -> (SingleStage, Arc<AtomicUsize>) {
     let forwards = Arc::default();
     let weight = Param::from_tensor(Tensor::ones([3], &Device::flex().autodiff()));
-    let stage = StageBox::new(Counting { weight, forwards: Arc::clone(&forwards) }).recomputed(recomputed);
+    let stage = StageBox::new(Counting { weight, forwards: Arc::clone(&forwards), tells }).recomputed(recomputed);
     (SingleStage::new(stage, SplitBackward::Captured, true), forwards)
 }
 
 #[test]
-fn recomputation_and_backwards_run_none_of_the_user_s_code_but_for_gradients_that_are_absent() {
-    for recomputed in [false, true] {
-        let (mut stage, forwards) = counting(recomputed);
+fn recomputation_and_backwards_run_none_of_the_user_s_code() {
+    for (recomputed, tells) in [(false, false), (false, true), (true, false), (true, true)] {
+        let (mut stage, forwards) = counting(recomputed, tells);
         // Both gradients, either of them, and none.
-        for (microbatch, present) in
-            [[true, true], [true, false], [false, true], [false, false]].into_iter().enumerate()
-        {
+        let sets = [[true, true], [true, false], [false, true], [false, false]];
+        for (microbatch, present) in sets.into_iter().cycle().take(12).enumerate() {
             for whole in [true, false] {
                 let before = forwards.load(Ordering::Relaxed);
                 let input = Tensor::<1>::ones([3], &Device::flex()).into_payload();
                 let outputs = stage.forward(microbatch, input, Payload::default()).unwrap();
+                let given = outputs.tensors().nth(1).map(read).unwrap();
+                assert_eq!(given, [if tells { 1.0 + before as f32 } else { 1.0 }; 3]);
                 let seeds = outputs.tensors().zip(present).map(|(output, present)| present.then(|| output.clone()));
                 let seeds: Vec<Option<AnyTensor>> = seeds.collect();
-                match whole {
-                    true => drop(stage.backward(microbatch, seeds).unwrap()),
+                let gradient = match whole {
+                    true => stage.backward(microbatch, seeds).unwrap(),
                     false => {
-                        stage.backward_input(microbatch, seeds).unwrap();
+                        let gradient = stage.backward_input(microbatch, seeds).unwrap();
                         stage.backward_weight(&[microbatch]).unwrap();
+                        gradient
                     }
-                }
-                // Once more where a set of gradients is absent for the first time.
-                let again = usize::from(whole && microbatch > 0);
-                assert_eq!(forwards.load(Ordering::Relaxed), before + 1 + again, "{recomputed}, {present:?}");
+                };
+                assert_eq!(gradient[0].is_some(), present != [false, false]);
+                assert_eq!(forwards.load(Ordering::Relaxed), before + 1, "{recomputed}, {tells}, {present:?}");
             }
         }
     }

@@ -16,7 +16,7 @@ use super::function::{StageFunction, TrackedOutput, strategy_of};
 use super::recording::{Recorded, Signature};
 use super::report::{DeferredShare, EngineReport};
 use super::seeded::SeededDraws;
-use crate::ops::{Deferral, HeldOutputs};
+use crate::ops::{Deferral, HeldOutputs, OutputGradient};
 use crate::stage::Stage;
 use crate::stage::batch::LossPart;
 use crate::stage::boundary::{AnyTensor, TensorKind};
@@ -112,7 +112,7 @@ impl Eager {
                 let expected = format!("{:?} of {:?}", spec.shape, spec.dtype);
                 return Err(StageError::GradientSpec { output, got, expected });
             }
-            given.push(seed.map(AnyTensor::into_dispatch));
+            given.push(seed.map(|seed| OutputGradient::new(seed.into_dispatch())));
         }
         let deferral = held.deferral;
         let Some(root) = held.nodes.and_then(|nodes| nodes.seed(given)) else {

@@ -9,8 +9,9 @@
 //! 2. `B` and `I` run the forward again with the same call, hold what backwards need, and continue from there.
 //! 3. Running statistics, which the first forward updated, are restored after the second.
 //! 4. The second forward must give what the first gave, and draws from the same seed (see [`ForwardSeed`]). A captured one
-//!    replays the same programs, and runs none of the user's code. Of an eager one, the outputs of both are compared on the
-//!    stage's first microbatch, so that a forward that draws without a seed, or that counts its calls, is refused.
+//!    replays the same programs, and runs none of the user's code. Of an eager one, the outputs of both are compared for every
+//!    microbatch (by a checksum, as the first ones are gone), so that a forward that draws without a seed, or that counts its
+//!    calls, is refused when it shows. That reads both outputs on the host.
 
 use super::call::{ForwardCall, ForwardOutput, Gradients};
 use super::contract::{Engine, EngineState};
@@ -30,20 +31,25 @@ use std::collections::HashMap;
 pub(crate) struct Recompute<M: Stage> {
     inner: Box<dyn Engine<M>>,
     function: StageFunction<M>,
-    calls: HashMap<usize, ForwardCall>,
+    calls: HashMap<usize, Kept>,
     /// Bytes of the largest call.
     call_bytes: usize,
     /// Has the module buffers? `None` before its first forward.
     buffers: Option<bool>,
-    /// Was a forward shown to be repeatable that runs the user's code again?
-    proved: bool,
 }
 
-const DIFFERS: &str = "its forward gives other numbers when it runs again, so its activations cannot be recomputed; if it draws random numbers, give the pipeline a seed (`Builder::seed`)";
+/// A microbatch between its two forwards.
+struct Kept {
+    call: ForwardCall,
+    /// The checksum of what the first forward gave; `None` if the second is sure to give the same.
+    given: Option<u32>,
+}
+
+const DIFFERS: &str = "its forward gives other numbers when it runs again, so its activations cannot be recomputed; if it draws random numbers, give the pipeline a seed (`Builder::seed`); if it counts its forwards or reads what changes, build the stage without `StageBox::recomputed`";
 
 impl<M: Stage> Recompute<M> {
     pub(crate) fn new(inner: Box<dyn Engine<M>>, function: StageFunction<M>) -> Self {
-        Self { inner, function, calls: HashMap::new(), call_bytes: 0, buffers: None, proved: false }
+        Self { inner, function, calls: HashMap::new(), call_bytes: 0, buffers: None }
     }
 
     /// Runs something that may update buffers, and restores them.
@@ -61,18 +67,13 @@ impl<M: Stage> Recompute<M> {
         result
     }
 
-    /// Runs the forward again, and holds what backwards need.
+    /// Runs the forward again, and holds what backwards need. Refuses one that gives other numbers.
     fn again(&mut self, module: &M, microbatch: usize) -> Result<(), StageError> {
-        let call = self.calls.remove(&microbatch).ok_or(StageError::NotHeld)?;
-        self.uncounted(module, |this| this.inner.forward_again(&this.function, module, call).map(drop))
-    }
-
-    /// Refuses a forward that does not give the same numbers twice.
-    fn prove(&mut self, module: &M, call: ForwardCall, first: &ForwardOutput) -> Result<(), StageError> {
-        let second = self.uncounted(module, |this| this.inner.forward_only(&this.function, module, call))?;
-        match bits(first)? == bits(&second)? {
-            true => Ok(()),
-            false => Err(StageError::Unsupported(DIFFERS.to_owned())),
+        let Kept { call, given } = self.calls.remove(&microbatch).ok_or(StageError::NotHeld)?;
+        let again = self.uncounted(module, |this| this.inner.forward_again(&this.function, module, call))?;
+        match given {
+            Some(given) if checksum(&again)? != given => Err(StageError::Unsupported(DIFFERS.to_owned())),
+            _ => Ok(()),
         }
     }
 }
@@ -91,12 +92,9 @@ impl<M: Stage> Engine<M> for Recompute<M> {
             self.buffers = Some(buffers(module).is_some());
         }
         let outcome = self.inner.forward_only(function, module, call.clone())?;
-        if !self.proved && !self.inner.repeats(call.microbatch) {
-            self.prove(module, call.clone(), &outcome)?;
-            self.proved = true;
-        }
+        let given = if self.inner.repeats(call.microbatch) { None } else { Some(checksum(&outcome)?) };
         self.call_bytes = self.call_bytes.max(bytes(&call));
-        self.calls.insert(call.microbatch, call);
+        self.calls.insert(call.microbatch, Kept { call, given });
         Ok(outcome)
     }
 
@@ -162,7 +160,7 @@ impl<M: Stage> EngineState for Recompute<M> {
     }
 
     fn held_bytes(&self) -> Option<usize> {
-        Some(self.calls.values().map(bytes).sum::<usize>() + self.inner.held_bytes()?)
+        Some(self.calls.values().map(|kept| bytes(&kept.call)).sum::<usize>() + self.inner.held_bytes()?)
     }
 
     fn activation(&self) -> Option<ActivationBytes> {
@@ -182,11 +180,18 @@ fn bytes(call: &ForwardCall) -> usize {
     call.input.bytes() + call.extra.bytes() + call.target.as_ref().map_or(0, Payload::bytes)
 }
 
-/// The bytes of what a forward returned.
-fn bits(outcome: &ForwardOutput) -> Result<Vec<Vec<u8>>, StageError> {
-    let read = |tensor: &AnyTensor| tensor.to_data().map(|data| data.as_bytes().to_vec()).map_err(StageError::Device);
-    match outcome {
-        ForwardOutput::Activations(payload) => payload.tensors().map(read).collect(),
-        ForwardOutput::Loss(loss) => Ok(vec![read(&loss.value)?]),
+/// The checksum of what a forward returned: shapes, element types and values.
+fn checksum(given: &ForwardOutput) -> Result<u32, StageError> {
+    let mut sum = crc32fast::Hasher::new();
+    let mut add = |tensor: &AnyTensor| {
+        let data = tensor.to_data().map_err(StageError::Device)?;
+        sum.update(format!("{:?} {:?}", data.shape(), data.dtype()).as_bytes());
+        sum.update(data.as_bytes());
+        Ok::<_, StageError>(())
+    };
+    match given {
+        ForwardOutput::Activations(payload) => payload.tensors().try_for_each(add)?,
+        ForwardOutput::Loss(loss) => add(&loss.value)?,
     }
+    Ok(sum.finalize())
 }

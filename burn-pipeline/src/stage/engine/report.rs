@@ -10,10 +10,7 @@
 /// forward and its backward, and computes nothing. If the recording equals one that is kept (operations, sizes, scalars to
 /// the last bit, values brought from the host), the programs of that one are run; else programs are made of the new one and
 /// kept. So a captured stage reads, counts and draws on the host what the plain loop would: annealed fields, flags, atomics,
-/// counters, what a loss closure holds. Backwards and recomputed forwards run none of the user's code, but for one case: the
-/// first time that certain outputs of a recording turn out to have no gradient, the forward is recorded once more without
-/// them, and a counter counts once too often. (Where the count changes the recording itself and an output has no gradient, that
-/// happens for each new recording.) The costs:
+/// counters, what a loss closure holds. Backwards and recomputed forwards run none of the user's code. The costs:
 ///
 /// - A forward that is recorded and known: 1.1 ms for a transformer block of width 256 (202 operations), whose forward and backward
 ///   over 512 tokens take 239 ms on a processor (0.5 %, in a development build); 0.1 ms for a small stack of layers, which is as long as it computes.

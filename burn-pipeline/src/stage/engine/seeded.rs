@@ -3,7 +3,7 @@
 //! Guarantees: a forward that draws returns numbers of its seed alone, or an error.
 //!
 //! 1. Forwards of the process's eager stages take turns. Each seeds the generator, runs, and draws some numbers more.
-//! 2. If these are the first that the seed gives, nothing was drawn.
+//! 2. If these are the first that the seed gives, nothing was drawn ([`Following`]).
 //! 3. Else the forward is recorded, once for each signature, to learn what it draws. Draws move the generator on and never
 //!    back. So if the numbers are those that follow the forward's own draws, nobody else drew.
 //! 4. Else the buffers are restored, and the forward runs again, a few times.
@@ -14,18 +14,13 @@
 use super::call::ForwardCall;
 use super::function::StageFunction;
 use super::recording::{Parameters, Recorded, Refusal, Signature, record};
-use crate::program::drawn_as;
 use crate::stage::Stage;
 use crate::stage::boundary::AnyTensor;
 use crate::stage::error::StageError;
-use crate::stage::random::{ForwardSeed, device_generator};
+use crate::stage::random::{Drawn, Following, ForwardSeed, device_generator};
 use crate::stage::state::{Names, named_weights, with_weights};
-use burn::backend::ops::FloatTensorOps;
-use burn::backend::{Dispatch, DispatchDevice};
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
-use burn::tensor::{DType, Device, Distribution, FloatDType, Shape, Tensor, TensorData};
-use rand::SeedableRng;
-use rand::rngs::StdRng;
+use burn::tensor::{Device, Tensor};
 use std::collections::HashMap;
 
 /// Forwards that another thread disturbed, before the stage gives up.
@@ -34,8 +29,7 @@ const ATTEMPTS: usize = 16;
 /// Signatures whose draws are remembered.
 const REMEMBERED: usize = 256;
 
-/// What a forward draws, in order.
-pub(super) type Drawn = Vec<(Shape, DType, Distribution)>;
+const DISTURBED: &str = "another thread, or `init_seeded` in the forward itself, used the device's generator each time";
 
 /// The seed of a stage's eager forwards, and what is known of their draws.
 #[derive(Default)]
@@ -52,8 +46,7 @@ impl SeededDraws {
 
     /// Notes what a recorded call draws.
     pub(super) fn learn(&mut self, signature: Signature, recorded: &Recorded) -> Drawn {
-        let draw = |draw: crate::program::Draw<'_>| (draw.out.shape.clone(), draw.out.dtype, draw.distribution);
-        let drawn: Drawn = recorded.recording.draws().map(draw).collect();
+        let drawn: Drawn = recorded.recording.draws().map(|draw| draw.what()).collect();
         if self.known.len() >= REMEMBERED {
             self.known.clear();
         }
@@ -76,21 +69,22 @@ impl SeededDraws {
         for attempt in 0..ATTEMPTS {
             device.seed(seed);
             let given = run(call.clone())?;
-            let follows = is_flex(&device).then(|| next(&device)).transpose()?;
-            if follows.as_ref().is_some_and(|next| *next == after(seed, &[])) {
+            let follows = |drawn: &[_]| Following::after(&device, seed, drawn);
+            let next = if follows(&[]).is_some() { Some(Following::next(&device)?) } else { None };
+            if next.is_some() && next == follows(&[]) {
                 return Ok(given);
             }
             let drawn = self.drawn(function, module, &call, attempt > 0)?;
-            if drawn.is_empty() || follows.as_ref().is_some_and(|next| *next == after(seed, &drawn)) {
+            if drawn.is_empty() || next.is_some() && next == follows(&drawn) {
                 return Ok(given);
             }
-            if follows.is_none() {
+            if next.is_none() {
                 return Err(StageError::Draws { reason: "this device's generator cannot be followed".to_owned() });
             }
             restore(module, &before);
             std::thread::yield_now();
         }
-        Err(StageError::Draws { reason: "another thread drew from the device's generator each time".to_owned() })
+        Err(StageError::Draws { reason: DISTURBED.to_owned() })
     }
 
     /// What a forward draws.
@@ -102,7 +96,7 @@ impl SeededDraws {
         anew: bool,
     ) -> Result<Drawn, StageError> {
         let parameters = Parameters::of(module);
-        let signature = Signature::new(call, &parameters);
+        let signature = Signature::new(call, &parameters, &[]);
         // Some forwards draw only later (a dropout whose probability grows), so that one drew nothing is not remembered.
         if let Some(known) = self.known.get(&signature).filter(|known| !anew && !known.is_empty()) {
             return Ok(known.clone());
@@ -118,34 +112,6 @@ impl SeededDraws {
             }
         }
     }
-}
-
-fn is_flex(device: &Device) -> bool {
-    match device.as_dispatch() {
-        #[cfg(feature = "flex")]
-        DispatchDevice::Flex(_) => true,
-        #[allow(unreachable_patterns, reason = "with one backend, only capture and autodiff are left")]
-        _ => false,
-    }
-}
-
-/// Enough numbers to tell two states of a generator apart.
-const PROBED: usize = 4;
-
-/// The next numbers of the device's generator.
-fn next(device: &Device) -> Result<TensorData, StageError> {
-    let (shape, from) = (Shape::new([PROBED]), Distribution::Default);
-    let drawn = Dispatch::float_random(shape, from, device.as_dispatch(), FloatDType::F32);
-    AnyTensor::from_dispatch(drawn).to_data().map_err(StageError::Device)
-}
-
-/// The numbers that follow these draws from a seed.
-fn after(seed: u64, drawn: &[(Shape, DType, Distribution)]) -> TensorData {
-    let mut generator = StdRng::seed_from_u64(seed);
-    for (shape, dtype, from) in drawn {
-        drawn_as(shape.clone(), *dtype, *from, &mut generator);
-    }
-    drawn_as(Shape::new([PROBED]), DType::F32, Distribution::Default, &mut generator)
 }
 
 /// The values of a module that has float parameters which are not trained: running statistics are among them.

@@ -61,7 +61,7 @@ impl<M: Stage> ErasedStage for Typed<M> {
         let (function, programs) = (self.function.clone(), self.options.programs);
         let captured = |strict| {
             let otherwise = eager("it cannot be captured");
-            Box::new(Captured::new(self.function.clone(), strict, programs, otherwise))
+            Box::new(Captured::new(strict, programs, otherwise))
         };
         let engine: Box<dyn Engine<M>> = match (split, splits) {
             (SplitBackward::Eager, _) => Box::new(eager("it was asked for")),

@@ -1,10 +1,12 @@
-//! The values of a module's parameters, computed of draws from a generator of their own.
+//! The values of a module's parameters, computed of draws from a generator of their own; and whether the module holds drawn
+//! tensors beside them, which Burn's visitors do not show.
 
-use crate::program::{CustomOps, Edges, Recording, alike, computed, configured, edge, quietly};
+use super::following::Drawn;
+use crate::program::{CustomOps, Edges, Recording, alike, computed, configured, draw, edge, quietly};
 use crate::stage::boundary::AnyTensor;
-use burn::backend::ir::TensorIr;
-use burn::module::{Module, ModuleVisitor, Param, ParamId};
-use burn::tensor::kind::Basic;
+use crate::stage::state::values;
+use burn::backend::ir::{GraphIr, OperationIr, TensorId, TensorIr};
+use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{Bool, Device, Int, Tensor};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
@@ -14,61 +16,83 @@ use std::sync::{Mutex, PoisonError};
 /// The device that modules are made on to be recorded; a process can open only a few.
 static CAPTURE: Mutex<Option<Device>> = Mutex::new(None);
 
-/// The value of each parameter and buffer, each once, in visiting order; `None` if the module cannot be recorded.
-pub(super) fn drawn_apart<M: Module>(
-    seed: u64,
-    device: &Device,
-    make: impl Fn(&Device) -> M,
-) -> Option<Vec<AnyTensor>> {
+/// What a module is made of.
+pub(super) struct DrawnApart {
+    /// The value of each parameter and buffer, each once, in visiting order.
+    pub(super) values: Vec<AnyTensor>,
+    /// Everything that is drawn, in order, if something drawn stays in the module outside of them (in a plain field, say).
+    pub(super) elsewhere: Option<Drawn>,
+}
+
+/// The module's values, its draws from a generator of their own; `None` if the module cannot be recorded.
+pub(super) fn drawn_apart<M: Module>(seed: u64, device: &Device, make: impl Fn(&Device) -> M) -> Option<DrawnApart> {
     let capture = {
         let mut held = CAPTURE.lock().unwrap_or_else(PoisonError::into_inner);
         held.take_if(|capture| !alike(capture, device));
         held.get_or_insert_with(Device::capture).clone()
     };
     let mut outputs = None;
+    let mut marks = 0;
     let recorded = quietly(|| {
         capture.capture_scope(|scope| {
             if configured(&capture, device).is_ok() {
-                let mut edges = Outputs::default();
-                make(&capture).visit(&mut edges);
-                outputs = edges.found.into_iter().collect::<Option<Vec<TensorIr>>>();
+                let module = make(&capture);
+                outputs = edges(&module);
+                let mut marked = Marked(0);
+                drop(module.map(&mut marked));
+                marks = marked.0;
             }
             scope.complete([], [])
         })
     });
     let recorded = recorded.ok()?.ok()?;
+    let mut operations = recorded.graph.operations;
+    let elsewhere = stays(&operations, marks).then(|| operations.iter().filter_map(draw).map(|d| d.what()).collect());
+    operations.truncate(operations.len().saturating_sub(marks));
     let edges = Edges { outputs: outputs?, ..Edges::default() };
-    let recording = Recording::new(recorded.graph.operations, recorded.values, edges, CustomOps::default());
+    let recording = Recording::new(operations, recorded.values, edges, CustomOps::default());
     let values = quietly(|| computed(&recording, device, StdRng::seed_from_u64(seed))).ok()??.ok()?;
-    Some(values.into_iter().map(AnyTensor::from_dispatch).collect())
+    Some(DrawnApart { values: values.into_iter().map(AnyTensor::from_dispatch).collect(), elsewhere })
 }
 
-/// The values of parameters on the capture device.
-#[derive(Default)]
-struct Outputs {
-    seen: HashSet<ParamId>,
-    /// `None` for a value that is elsewhere.
-    found: Vec<Option<TensorIr>>,
+/// The parameters, each once, on the capture device; `None` if one is elsewhere.
+fn edges<M: Module>(module: &M) -> Option<Vec<TensorIr>> {
+    let mut seen = HashSet::new();
+    let each = values(module).into_iter().filter(|(id, _)| seen.insert(*id));
+    each.map(|(_, value)| edge(value.as_dispatch()).ok()).collect()
 }
 
-impl Outputs {
-    fn add<const D: usize, K: Basic>(&mut self, id: ParamId, value: Tensor<D, K>) {
-        if self.seen.insert(id) {
-            self.found.push(edge(AnyTensor::new(value).as_dispatch()).ok());
+/// Uses up each parameter by one operation, so that what is left then is held by something else.
+struct Marked(usize);
+
+impl ModuleMapper for Marked {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        self.0 += 1;
+        let (id, tensor, mapper) = param.consume();
+        Param::from_mapped_value(id, tensor.neg(), mapper)
+    }
+
+    fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {
+        self.0 += 1;
+        let (id, tensor, mapper) = param.consume();
+        Param::from_mapped_value(id, tensor.neg(), mapper)
+    }
+
+    fn map_bool<const D: usize>(&mut self, param: Param<Tensor<D, Bool>>) -> Param<Tensor<D, Bool>> {
+        self.0 += 1;
+        let (id, tensor, mapper) = param.consume();
+        Param::from_mapped_value(id, tensor.bool_not(), mapper)
+    }
+}
+
+/// Is there a tensor, computed of something drawn, that no operation used up? The last operations are marks.
+fn stays(operations: &[OperationIr], marks: usize) -> bool {
+    let made = operations.len().saturating_sub(marks);
+    let mut random: HashSet<TensorId> = HashSet::new();
+    for op in &operations[..made] {
+        if draw(op).is_some() || op.inputs().any(|input| random.contains(&input.id)) {
+            random.extend(op.outputs().map(|output| output.id));
         }
     }
-}
-
-impl ModuleVisitor for Outputs {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        self.add(param.id, param.base());
-    }
-
-    fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
-        self.add(param.id, param.base());
-    }
-
-    fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
-        self.add(param.id, param.base());
-    }
+    GraphIr::classify(operations).outputs.iter().any(|left| random.contains(left))
 }

@@ -1,9 +1,11 @@
 //! Random numbers that depend on seeds alone, whatever rank draws them and when.
 
 mod drawn;
+mod following;
 mod forward_seed;
 mod init;
 
+pub(in crate::stage) use following::{Drawn, Following};
 pub(crate) use forward_seed::{ForwardSeed, mixed};
 pub(in crate::stage) use init::device_generator;
 pub use init::init_seeded;

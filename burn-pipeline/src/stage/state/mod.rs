@@ -26,5 +26,5 @@ pub use names::Names;
 pub(super) use optimizer::optimizer_state;
 pub(crate) use optimizer::{ParameterState, StageState, StateValue, with_optimizer_state};
 pub use shared_error::SharedError;
-pub(super) use weights::float_weights;
 pub use weights::{NamedWeight, named_weights, with_weights};
+pub(super) use weights::{float_weights, values};

@@ -76,6 +76,30 @@ impl ModuleVisitor for Gather<'_> {
     }
 }
 
+/// The value of every parameter and buffer as it is stored, in visiting order; one that sits at several paths comes once for
+/// each. Lazy ones are drawn now.
+pub(in crate::stage) fn values<M: Module>(module: &M) -> Vec<(ParamId, AnyTensor)> {
+    struct Values(Vec<(ParamId, AnyTensor)>);
+
+    impl ModuleVisitor for Values {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            self.0.push((param.id, AnyTensor::new(param.base())));
+        }
+
+        fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
+            self.0.push((param.id, AnyTensor::new(param.base())));
+        }
+
+        fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
+            self.0.push((param.id, AnyTensor::new(param.base())));
+        }
+    }
+
+    let mut values = Values(Vec::new());
+    module.visit(&mut values);
+    values.0
+}
+
 /// The value of every float parameter, in visiting order, without autodiff; one that sits at several paths comes once for
 /// each.
 pub(in crate::stage) fn float_weights<M: Module>(module: &M) -> Vec<(ParamId, AnyTensor)> {

@@ -1,5 +1,6 @@
 //! What the engine of captured stages holds: programs, and microbatches on their way through them.
 
+use super::elsewhere::Elsewhere;
 use super::microbatch_run::MicrobatchRun;
 use super::programs::Programs;
 use super::replayable::Replayable;
@@ -18,8 +19,7 @@ use std::sync::Arc;
 const CHANGES_BUFFERS: &str = "its forward changes a buffer (running statistics), which a replay would not";
 
 /// Runs a stage from its captured programs; see the module's header.
-pub(in crate::stage) struct Captured<M: Stage> {
-    pub(super) function: StageFunction<M>,
+pub(in crate::stage) struct Captured {
     /// Fail instead of falling back?
     strict: bool,
     pub(super) capture: Option<Device>,
@@ -29,6 +29,10 @@ pub(in crate::stage) struct Captured<M: Stage> {
     /// Was it said that programs change from forward to forward?
     warned: bool,
     pub(super) seed: ForwardSeed,
+    /// Draws of forwards that are not recorded.
+    elsewhere: Elsewhere,
+    /// Places of outputs that had no gradient in the last backward.
+    pub(super) unused: Vec<usize>,
     pub(super) forwarded: HashMap<usize, MicrobatchRun>,
     pub(super) halfway: HashMap<usize, MicrobatchRun>,
     /// Programs of microbatches whose forward ran once and will run again.
@@ -39,17 +43,18 @@ pub(in crate::stage) struct Captured<M: Stage> {
     pub(super) eager: Eager,
 }
 
-impl<M: Stage> Captured<M> {
+impl Captured {
     /// A new engine that keeps at most `programs` programs; `strict` makes a refused capture an error.
-    pub(in crate::stage) fn new(function: StageFunction<M>, strict: bool, programs: usize, eager: Eager) -> Self {
+    pub(in crate::stage) fn new(strict: bool, programs: usize, eager: Eager) -> Self {
         Self {
-            function,
             strict,
             capture: None,
             programs: Programs::new(programs),
             refused: None,
             warned: false,
             seed: ForwardSeed::default(),
+            elsewhere: Elsewhere::default(),
+            unused: Vec::new(),
             forwarded: HashMap::new(),
             halfway: HashMap::new(),
             again: HashMap::new(),
@@ -61,7 +66,7 @@ impl<M: Stage> Captured<M> {
 
     /// The programs for a call: the forward is recorded, and its programs are those of an equal recording, or new ones.
     /// `None` if the stage cannot be captured.
-    pub(super) fn programs_for(
+    pub(super) fn programs_for<M: Stage>(
         &mut self,
         function: &StageFunction<M>,
         module: &M,
@@ -71,16 +76,22 @@ impl<M: Stage> Captured<M> {
         if self.refused.is_some() {
             return Ok(None);
         }
-        let recorded = match module.skip_capture() {
-            Some(reason) => Err(Refusal::Cannot(reason.to_owned())),
-            None => record(&mut self.capture, function, module, call, parameters, &[]),
+        let (capture, unused, device) = (&mut self.capture, &self.unused, parameters.device(call).inner());
+        let mut record = || record(capture, function, module, call, parameters, unused);
+        let recorded = match (module.skip_capture(), self.seed.of(call.microbatch)) {
+            (Some(reason), _) => Err(Refusal::Cannot(reason.to_owned())),
+            (None, Some(seed)) => self.elsewhere.watched(seed, &device, record)?,
+            (None, None) => record(),
         };
         match recorded {
             Ok(recorded) if recorded.changes_buffers => {
-                self.eager.learn(Signature::new(call, parameters), &recorded);
+                self.eager.learn(Signature::new(call, parameters, &[]), &recorded);
                 self.refuse(CHANGES_BUFFERS.to_owned())
             }
-            Ok(recorded) => Ok(Some(self.known_or_new(recorded, Signature::new(call, parameters), parameters))),
+            Ok(recorded) => {
+                let signature = Signature::new(call, parameters, &self.unused);
+                Ok(Some(self.known_or_new(recorded, signature, parameters)))
+            }
             Err(Refusal::Stage(error)) => Err(error),
             Err(Refusal::Cannot(reason)) => self.refuse(reason),
         }
@@ -108,6 +119,7 @@ impl<M: Stage> Captured<M> {
                  the host changed; give it to the batch as an extra (`Stage::Extra`), and it is captured once"
             );
         }
+        self.elsewhere.doubt();
         let began = std::time::Instant::now();
         let made = self.programs.insert(recorded, signature, parameters.ids());
         let milliseconds = began.elapsed().as_secs_f64() * 1e3;

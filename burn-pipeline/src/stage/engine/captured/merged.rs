@@ -10,7 +10,7 @@ use crate::stage::error::StageError;
 use crate::stage::state::GradientStore;
 use std::sync::Arc;
 
-impl<M: Stage> Captured<M> {
+impl Captured {
     /// Do these microbatches run the same programs, and do merged products move fewer bytes?
     pub(super) fn mergeable(&self, microbatches: &[usize]) -> bool {
         let runs: Option<Vec<&MicrobatchRun>> =
@@ -23,7 +23,7 @@ impl<M: Stage> Captured<M> {
     }
 
     /// Runs the rest of `W` of each microbatch, then the products over all of them.
-    pub(super) fn merge_weights(
+    pub(super) fn merge_weights<M: Stage>(
         &mut self,
         module: &M,
         microbatches: &[usize],

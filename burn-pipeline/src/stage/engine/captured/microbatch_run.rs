@@ -101,11 +101,6 @@ impl MicrobatchRun {
         self.results(program)
     }
 
-    /// The device that it runs on.
-    pub(super) fn device(&self) -> &Device {
-        &self.device
-    }
-
     /// The same microbatch, which goes on with the backward of other programs of the stage.
     pub(super) fn with_backward(self, stage: Arc<Replayable>) -> Self {
         Self { stage, ..self }

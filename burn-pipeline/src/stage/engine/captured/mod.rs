@@ -10,7 +10,7 @@
 //!    backward's included. Where there is none, programs are made of the new recording, and kept ([`programs`], [`replayable`]).
 //! 3. The forward program runs in an interpreter of the microbatch's own, fed with the module's present parameters
 //!    ([`microbatch_run`], [`running_program`]). What `I` and `W` need stays in the interpreter. Backwards and recomputed
-//!    forwards run the microbatch's programs, and none of the user's code (but see [`partial`]).
+//!    forwards run the microbatch's programs, and none of the user's code.
 //! 4. `I` is fed the received gradients and returns the input's. `W` empties the interpreter. `B` does both, in
 //!    autodiff's order ([`run`]). Outputs without a gradient have programs of their own ([`partial`]); several `W`s can
 //!    run as one ([`merged`]).
@@ -19,9 +19,11 @@
 //!    stage's forward and its backward. A view of a parameter that the next program reads keeps its storage, and pins it.
 //!
 //! 6. With a seed, a microbatch's random numbers are drawn on the host by a generator of its own, whatever other threads draw.
+//!    A forward that draws past the recording is refused ([`elsewhere`]).
 //!
 //! [`SplitBackward`](crate::stage::SplitBackward) says which stages cannot be captured and what happens to them.
 
+mod elsewhere;
 mod engine;
 mod merged;
 mod microbatch_run;

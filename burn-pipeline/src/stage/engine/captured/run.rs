@@ -30,9 +30,9 @@ fn extensions(programs: &[Arc<StagePrograms>]) -> String {
 }
 
 /// The parts of the work, each once.
-impl<M: Stage> Captured<M> {
+impl Captured {
     /// A forward, its inputs fed; the call is returned if the stage could not be captured.
-    fn start_forward(
+    fn start_forward<M: Stage>(
         &mut self,
         function: &StageFunction<M>,
         module: &M,
@@ -62,7 +62,7 @@ impl<M: Stage> Captured<M> {
     }
 
     /// A backward, its gradients fed; they are returned if the forward ran eagerly.
-    fn start_backward(
+    fn start_backward<M: Stage>(
         &mut self,
         module: &M,
         microbatch: usize,
@@ -72,7 +72,8 @@ impl<M: Stage> Captured<M> {
         let Some(mut run) = self.forwarded.remove(&microbatch) else { return Ok(Err(seeds)) };
         run.load(Phase::Forward, || Parameters::of(module))?;
         let absent = run.stage.absent(&seeds);
-        let run = if absent.is_empty() { run } else { self.without(module, run, absent) };
+        self.unused.clone_from(&absent);
+        let run = self.without(run, absent);
         Ok(Ok(RunningProgram::backward(run, microbatch, seeds, phase)?))
     }
 
@@ -99,7 +100,7 @@ impl<M: Stage> Captured<M> {
     }
 }
 
-impl<M: Stage> Engine<M> for Captured<M> {
+impl<M: Stage> Engine<M> for Captured {
     fn forward(
         &mut self,
         function: &StageFunction<M>,
@@ -223,7 +224,7 @@ impl<M: Stage> Engine<M> for Captured<M> {
     }
 }
 
-impl<M: Stage> EngineState for Captured<M> {
+impl EngineState for Captured {
     fn report(&self) -> EngineReport {
         let programs: Vec<Arc<StagePrograms>> = self.programs.iter().map(|stage| stage.programs.clone()).collect();
         let reason = match (programs.len(), &self.refused) {

@@ -2,11 +2,11 @@
 
 use crate::program::{edge, leaf, lowered, placeholder};
 use crate::stage::boundary::AnyTensor;
+use crate::stage::state::values;
 use burn::backend::autodiff::NodeId;
 use burn::backend::ir::{TensorId, TensorIr};
 use burn::backend::{BackendTensor, DispatchTensor, DispatchTensorKind};
 use burn::module::{Flag, Module, ModuleMapper, ModuleVisitor, Param, ParamId};
-use burn::tensor::kind::Basic;
 use burn::tensor::{Bool, DType, Device, GradientCheckpointingStrategy, Int, Tensor};
 use std::collections::HashSet;
 
@@ -35,7 +35,8 @@ impl Parameters {
     /// Reads a module; lazy parameters are drawn now.
     pub(in crate::stage::engine) fn of<M: Module>(module: &M) -> Self {
         let mut parameters = Self::default();
-        module.visit(&mut parameters);
+        values(module).into_iter().for_each(|(id, value)| parameters.add(id, value));
+        module.visit(&mut Flags(&mut parameters.flags));
         parameters
     }
 
@@ -43,8 +44,7 @@ impl Parameters {
         self.ids.clone()
     }
 
-    fn add<const D: usize, K: Basic>(&mut self, id: ParamId, value: Tensor<D, K>) {
-        let value = AnyTensor::new(value);
+    fn add(&mut self, id: ParamId, value: AnyTensor) {
         let trainable = value.is_tracked();
         let node = if trainable { node(value.as_dispatch()) } else { None };
         let same_as = node.and_then(|node| self.nodes.iter().position(|&other| other == Some(node)));
@@ -55,21 +55,11 @@ impl Parameters {
     }
 }
 
-impl ModuleVisitor for Parameters {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        self.add(param.id, param.base());
-    }
+struct Flags<'a>(&'a mut Vec<bool>);
 
-    fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
-        self.add(param.id, param.base());
-    }
-
-    fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
-        self.add(param.id, param.base());
-    }
-
+impl ModuleVisitor for Flags<'_> {
     fn visit_flag(&mut self, flag: &Param<Flag>) {
-        self.flags.push(flag.val().is_enabled());
+        self.0.push(flag.val().is_enabled());
     }
 }
 

@@ -3,15 +3,15 @@
 //! 1. Input, extra, target and parameters become placeholders on a capture device, which has the default element types of
 //!    the stage's device. Parameters are not copied; constants of the module are.
 //! 2. The stage's forward (and the loss, on the last stage) runs on the placeholders under autodiff. Then its backward
-//!    runs from placeholders for the outputs' gradients ([`HeldOutputs`]), except those declared absent.
-//! 3. The identifiers of placeholders, outputs and gradients become the edges of the recording. An absent gradient keeps
-//!    its placeholder, so that tensors are numbered the same whichever gradients are absent.
+//!    runs from placeholders for the outputs' gradients ([`HeldOutputs`]). Those that are likely absent come last, so that
+//!    the others are added as if they were alone.
+//! 3. The identifiers of placeholders, outputs and gradients become the edges of the recording.
 //!
 //! All of it runs under `catch_unwind`: an operation that cannot be captured panics somewhere in Burn.
 
 use super::output_spec::{OutputSpec, WeightSource};
 use super::parameters::{Parameters, captured_module, edges, float_edges, lowered_module};
-use crate::ops::HeldOutputs;
+use crate::ops::{HeldOutputs, OutputGradient};
 use crate::program::{
     CustomOps, Edges, NO_REPLAY, Recording, backward, capturing, configured, edge, gradient, interpreter, leaf,
     placeholder, quietly,
@@ -59,15 +59,15 @@ pub(in crate::stage::engine) struct Recorded {
     pub(in crate::stage::engine) device: Device,
 }
 
-/// Records a call of a stage, running the user's code once; the outputs at the places in `absent` have no gradient. `capture` keeps the capture device for the next time, since a
-/// process can open only a few.
+/// Records a call of a stage, running the user's code once. The outputs at the places in `unused` likely have no gradient.
+/// `capture` keeps the capture device for the next time, since a process can open only a few.
 pub(in crate::stage::engine) fn record<M: Stage>(
     capture: &mut Option<Device>,
     function: &StageFunction<M>,
     module: &M,
     call: &ForwardCall,
     parameters: &Parameters,
-    absent: &[usize],
+    unused: &[usize],
 ) -> Result<Recorded, Refusal> {
     let device = parameters.device(call);
     if interpreter(&device, &CustomOps::default()).is_none() {
@@ -79,7 +79,7 @@ pub(in crate::stage::engine) fn record<M: Stage>(
         let (scope, custom) = capturing(&device, || {
             capture.capture_scope(|scope| {
                 let configured = configured(&capture, &device).map_err(Refusal::Cannot);
-                traced = configured.and_then(|()| trace(&capture, function, module, call, parameters, absent));
+                traced = configured.and_then(|()| trace(&capture, function, module, call, parameters, unused));
                 scope.complete([], [])
             })
         });
@@ -104,7 +104,7 @@ fn trace<M: Stage>(
     module: &M,
     call: &ForwardCall,
     parameters: &Parameters,
-    absent: &[usize],
+    unused: &[usize],
 ) -> Result<Traced, Refusal> {
     let strategy = strategy_of(module);
     let (module, leaves) = captured_module(module, parameters, device, strategy)?;
@@ -130,7 +130,7 @@ fn trace<M: Stage>(
         let float = output.kind() == TensorKind::Float;
         let seed = float.then(|| placeholder(&output.shape(), output.dtype(), device));
         edges.seeds.push(seed.as_ref().map(edge).transpose()?);
-        given.extend(seed.map(|seed| (!absent.contains(&place)).then_some(seed)));
+        given.extend(seed.map(|seed| Some(OutputGradient::new(seed).likely_unused(unused.contains(&place)))));
     }
     drop(outputs);
     let Some(root) = nodes.seed(given) else {

@@ -1,11 +1,9 @@
 //! The key of a stage's programs: shapes, element types and tags of what a call holds, and none of its values.
 
 use super::parameters::{ParameterSpec, Parameters};
-use crate::stage::boundary::{AnyTensor, Payload, PayloadPart};
+use crate::stage::boundary::{Payload, PayloadPart};
 use crate::stage::engine::call::ForwardCall;
-use burn::backend::Dispatch;
-use burn::backend::ops::{BoolTensorOps, FloatTensorOps, IntTensorOps};
-use burn::tensor::{DType, Device, Shape};
+use burn::tensor::{DType, Device};
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum PartSpec {
@@ -23,11 +21,14 @@ pub(in crate::stage::engine) struct Signature {
     wants_input_gradient: bool,
     parameters: Vec<ParameterSpec>,
     flags: Vec<bool>,
+    /// Places of outputs that likely have no gradient: they are recorded last.
+    unused: Vec<usize>,
 }
 
 impl Signature {
-    pub(in crate::stage::engine) fn new(call: &ForwardCall, parameters: &Parameters) -> Self {
+    pub(in crate::stage::engine) fn new(call: &ForwardCall, parameters: &Parameters, unused: &[usize]) -> Self {
         Self {
+            unused: unused.to_vec(),
             input: specs(&call.input),
             extra: specs(&call.extra),
             target: call.target.as_ref().filter(|_| call.ends_route).map(specs),
@@ -36,37 +37,6 @@ impl Signature {
             parameters: parameters.specs.clone(),
             flags: parameters.flags.clone(),
         }
-    }
-}
-
-impl Signature {
-    /// A call that has this signature, of zeros.
-    pub(in crate::stage::engine) fn call(&self, device: &Device) -> ForwardCall {
-        let payload = |parts: &[PartSpec]| Payload::from_parts(parts.iter().map(|part| part.zeros(device)));
-        ForwardCall {
-            microbatch: 0,
-            input: payload(&self.input),
-            extra: payload(&self.extra),
-            target: self.target.as_deref().map(payload),
-            ends_route: self.ends_route,
-            wants_input_gradient: self.wants_input_gradient,
-        }
-    }
-}
-
-impl PartSpec {
-    fn zeros(&self, device: &Device) -> PayloadPart {
-        let (shape, dtype) = match self {
-            PartSpec::Tag(tag) => return PayloadPart::Tag(*tag),
-            PartSpec::Tensor(shape, dtype) => (Shape::from(shape.clone()), *dtype),
-        };
-        let device = device.clone().inner();
-        let device = device.as_dispatch();
-        PayloadPart::Tensor(AnyTensor::from_dispatch(match dtype {
-            dtype if dtype.is_bool() => Dispatch::bool_zeros(shape, device, dtype.into()),
-            dtype if dtype.is_int() || dtype.is_uint() => Dispatch::int_zeros(shape, device, dtype.into()),
-            dtype => Dispatch::float_zeros(shape, device, dtype.into()),
-        }))
     }
 }
 

@@ -1,6 +1,6 @@
 //! A model whose forward draws random numbers and counts along, for what must come out the same all the same.
 
-use crate::cases::noise;
+use crate::noise::noise;
 use burn::module::Module;
 use burn::nn::{BatchNorm, BatchNormConfig, Dropout, DropoutConfig, Linear, LinearConfig};
 use burn::optim::AdamWConfig;
@@ -14,7 +14,7 @@ const SAMPLES: usize = 8;
 
 /// A layer with noise, a norm that counts along, and a weight that is not trained.
 #[derive(Module, Debug)]
-pub(crate) struct Noisy {
+pub struct Noisy {
     linear: Linear,
     frozen: Linear,
     norm: Option<BatchNorm>,
@@ -37,12 +37,13 @@ impl Stage for Noisy {
     }
 }
 
-pub(crate) fn stage(at: &StageContext) -> StageBox {
+/// The stage of a place.
+pub fn stage(at: &StageContext) -> StageBox {
     noisy(at, true)
 }
 
 /// The same without the norm, which cannot be captured.
-pub(crate) fn drawing(at: &StageContext) -> StageBox {
+pub fn drawing(at: &StageContext) -> StageBox {
     noisy(at, false)
 }
 
@@ -59,14 +60,16 @@ fn noisy(at: &StageContext, counts: bool) -> StageBox {
     if at.is_last() { StageBox::with_loss(noisy, loss).named(names) } else { StageBox::new(noisy).named(names) }
 }
 
-pub(crate) fn builder(family: &str) -> Builder {
+/// A pipeline of two ranks and four microbatches, eager, without a seed.
+pub fn builder(family: &str) -> Builder {
     let size = Size::new(2, 4).with_chunks(if family == "ZBVZeroBubble" { 2 } else { 1 });
     let builder = Pipeline::builder().schedule(family, size).devices(vec![Device::flex()]);
     let builder = builder.stages(stage).optimizer(|| AdamWConfig::new().init());
     builder.accumulation(Accumulation::Ordered).split(SplitBackward::Eager)
 }
 
-pub(crate) fn batch(step: usize) -> Batch {
+/// The batch of a step.
+pub fn batch(step: usize) -> Batch {
     let noise = |seed| TensorData::new(noise(seed, SAMPLES * WIDTH), [SAMPLES, WIDTH]);
     let tensor = |seed| Tensor::<2>::from_data(noise(seed), &Device::flex());
     Batch::new(tensor(2 * step as u64)).target(tensor(2 * step as u64 + 1))

@@ -1,0 +1,60 @@
+//! The numbers that a device's generator draws next. They tell whether anybody drew: a generator moves on and never back.
+
+use crate::program::drawn_as;
+use crate::stage::boundary::AnyTensor;
+use crate::stage::error::StageError;
+use burn::backend::ops::FloatTensorOps;
+use burn::backend::{Dispatch, DispatchDevice};
+use burn::tensor::{DType, Device, Distribution, FloatDType, Shape, TensorData};
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+
+/// Enough numbers to tell two states of a generator apart.
+const PROBED: usize = 4;
+
+/// What is drawn, in order.
+pub(in crate::stage) type Drawn = Vec<(Shape, DType, Distribution)>;
+
+/// The numbers that follow.
+#[derive(Clone, PartialEq, Debug)]
+pub(in crate::stage) struct Following(TensorData);
+
+impl Following {
+    /// Draws the next numbers of a device's generator.
+    pub(in crate::stage) fn next(device: &Device) -> Result<Self, StageError> {
+        let (shape, from, device) = (Shape::new([PROBED]), Distribution::Default, device.clone().inner());
+        let drawn = Dispatch::float_random(shape, from, device.as_dispatch(), FloatDType::F32);
+        AnyTensor::from_dispatch(drawn).to_data().map_err(StageError::Device).map(Self)
+    }
+
+    /// The first numbers of a seed; other devices than Flex are seeded for it.
+    pub(in crate::stage) fn of_seed(device: &Device, seed: u64) -> Result<Self, StageError> {
+        match Self::after(device, seed, &[]) {
+            Some(first) => Ok(first),
+            None => {
+                device.seed(seed);
+                Self::next(device)
+            }
+        }
+    }
+
+    /// The numbers that follow these draws from a seed; `None` where the device's generator is not known.
+    pub(in crate::stage) fn after(device: &Device, seed: u64, drawn: &[(Shape, DType, Distribution)]) -> Option<Self> {
+        is_flex(device).then(|| {
+            let mut generator = StdRng::seed_from_u64(seed);
+            for (shape, dtype, from) in drawn {
+                drawn_as(shape.clone(), *dtype, *from, &mut generator);
+            }
+            Self(drawn_as(Shape::new([PROBED]), DType::F32, Distribution::Default, &mut generator))
+        })
+    }
+}
+
+fn is_flex(device: &Device) -> bool {
+    match device.clone().inner().as_dispatch() {
+        #[cfg(feature = "flex")]
+        DispatchDevice::Flex(_) => true,
+        #[allow(unreachable_patterns, reason = "with one backend, only capture and autodiff are left")]
+        _ => false,
+    }
+}
