@@ -78,6 +78,13 @@ fn sharded_processes_compute_what_threads_and_the_plain_loop_compute() {
 }
 
 #[test]
+fn rates_by_group_are_those_of_the_plain_loop_whichever_process_holds_the_group() {
+    for ranks in [2, 3] {
+        passes(ranks, "rates");
+    }
+}
+
+#[test]
 fn shared_parameters_are_summed_over_processes_as_over_threads() {
     for ranks in [2, 4] {
         passes(ranks, "shared");

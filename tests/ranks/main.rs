@@ -23,6 +23,7 @@ mod metadata;
 #[allow(dead_code, reason = "the tests that run this program read what is said")]
 mod odd;
 mod parity;
+mod rates;
 mod replicas;
 mod starts;
 #[allow(dead_code, reason = "the tests on threads use all of it")]
@@ -79,6 +80,7 @@ fn main() -> ExitCode {
         ["agree", _] => passed(|| auto::agree(&mpi)),
         ["go-back", _] => passed(|| auto::go_back(&mpi)),
         ["experts", _] => passed(|| experts::metrics(&mpi)),
+        ["rates", _] => passed(|| rates::by_group(Box::new(mpi.link(burn::tensor::Device::flex()).unwrap()))),
         ["shared", _] => passed(|| parity::shared(&mpi)),
         ["save", family, folder, _] => passed(|| checkpoints::save(&mpi, family, folder, false)),
         ["save-threads", family, folder, _] => passed(|| checkpoints::save(&mpi, family, folder, true)),

@@ -10,6 +10,8 @@ mod leaving;
 mod machines;
 #[path = "../ranks/odd.rs"]
 mod odd;
+#[path = "../ranks/rates.rs"]
+mod rates;
 mod rendezvous;
 
 use burn::optim::SgdConfig;
@@ -153,7 +155,20 @@ fn the_whole_model_is_exported_over_connections_as_from_threads() {
     assert!(same, "another file");
 }
 
-/// The test above, by name.
+#[test]
+fn rates_by_group_are_those_of_the_plain_loop_whichever_rank_holds_the_group() {
+    for ranks in [2, 3] {
+        let port = port();
+        std::thread::scope(|scope| {
+            for rank in 0..ranks {
+                let link = move || TcpLink::connect(&place(rank, ranks, port), Device::flex(), TIMEOUT).unwrap();
+                scope.spawn(move || rates::by_group(Box::new(link())));
+            }
+        });
+    }
+}
+
+/// The test `one_rank_of_several_processes`, by name.
 const RANK: &str = "one_rank_of_several_processes";
 
 fn losses_of_threads(ranks: usize, steps: usize) -> Vec<String> {
