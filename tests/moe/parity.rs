@@ -54,8 +54,7 @@ fn every_family_equals_main_plus_auxiliary_on_one_device() {
     let config = config();
     let (mut proved, mut worst) = (0, 0.0f64);
     let families = families();
-    let sizes = (1..=8).map(|microbatches| (1, microbatches)).chain([1, 2, 5].map(|microbatches| (3, microbatches)));
-    for (accumulation, microbatches) in sizes {
+    for (accumulation, microbatches) in [(1, 1), (1, 2), (1, 3), (1, 5), (1, 8), (3, 1), (3, 4)] {
         let batches = batches(accumulation, microbatches, microbatches % 2 == 0);
         let expected = plain(&config, &batches, microbatches);
         for (schedule, chunks) in &families {

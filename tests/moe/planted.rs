@@ -52,9 +52,9 @@ fn each_distance(accumulation: usize, microbatches: usize, factor: Factor, check
 }
 
 /// Every family fails with the mistake, over these accumulations and numbers of microbatches.
-fn assert_noticed(accumulations: &[usize], microbatches: impl Iterator<Item = usize> + Clone, factor: Factor) {
+fn assert_noticed(accumulations: &[usize], microbatches: [usize; 2], factor: Factor) {
     for &accumulation in accumulations {
-        for microbatches in microbatches.clone() {
+        for microbatches in microbatches {
             each_distance(accumulation, microbatches, factor, |difference, place| {
                 assert!(difference > 1e3 * ROUNDING, "a planted mistake goes unnoticed: {difference:e} with {place}");
             });
@@ -78,25 +78,25 @@ fn no_mistake_is_no_distance() {
 
 #[test]
 fn a_scale_that_is_not_divided_by_the_microbatches_is_noticed() {
-    assert_noticed(&[1, 3], 2..=8, |_, m, _| m);
+    assert_noticed(&[1, 3], [2, 5], |_, m, _| m);
 }
 
 #[test]
 fn a_scale_that_is_divided_by_the_microbatches_twice_is_noticed() {
-    assert_noticed(&[1], [2, 5].into_iter(), |_, m, _| 1.0 / m);
+    assert_noticed(&[1], [2, 5], |_, m, _| 1.0 / m);
 }
 
 #[test]
 fn a_scale_that_forgets_accumulation_is_noticed() {
-    assert_noticed(&[3], 1..=8, |_, _, a| a);
+    assert_noticed(&[3], [1, 4], |_, _, a| a);
 }
 
 #[test]
 fn a_scale_that_counts_accumulation_twice_is_noticed() {
-    assert_noticed(&[3], [2, 5].into_iter(), |_, _, a| 1.0 / a);
+    assert_noticed(&[3], [2, 5], |_, _, a| 1.0 / a);
 }
 
 #[test]
 fn inner_stages_without_their_losses_are_noticed() {
-    assert_noticed(&[1, 3], 1..=8, |at, _, _| if at.is_last() { 1.0 } else { 0.0 });
+    assert_noticed(&[1, 3], [1, 4], |at, _, _| if at.is_last() { 1.0 } else { 0.0 });
 }

@@ -23,12 +23,10 @@ fn overlaps(actions: impl Iterator<Item = Action>) -> usize {
 #[test]
 fn interleaved_captured_stages_equal_the_plain_loop_bit_for_bit() {
     for family in FAMILIES {
-        for microbatches in [8, 11] {
-            let builder = fused::<Text>(family, microbatches).split(SplitBackward::Captured);
-            assert_parity(&Text::new(microbatches), &builder, microbatches, microbatches, family.0);
-            let builder = fused::<Stack>(family, microbatches).split(SplitBackward::Captured);
-            assert_parity(&Stack::new(microbatches), &builder, microbatches, microbatches, family.0);
-        }
+        let builder = fused::<Text>(family, 8).split(SplitBackward::Captured);
+        assert_parity(&Text::new(8), &builder, 8, 8, family.0);
+        let builder = fused::<Stack>(family, 11).split(SplitBackward::Captured);
+        assert_parity(&Stack::new(11), &builder, 11, 11, family.0);
     }
 }
 

