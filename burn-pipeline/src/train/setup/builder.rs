@@ -254,9 +254,10 @@ impl Builder {
     ///
     /// For that stages are captured even where the plan does not split (unless [`SplitBackward::Eager`] is asked for), and
     /// draw on the host: on a GPU their random numbers are copied there. Stages that cannot be captured draw from Burn's one
-    /// generator: their forwards run one at a time in a process, once more to learn what they draw, again where another thread drew
-    /// meanwhile, and must not call [`init_seeded`](crate::stage::init_seeded), which waits for the same generator; a step ends
-    /// with [`StageError::Draws`](crate::stage::StageError::Draws) where that goes on. On a GPU such a stage is refused if it draws.
+    /// generator: their forwards run one at a time in a process, once more to learn what they draw, and again where another thread drew
+    /// meanwhile. On a GPU such a stage is refused if it draws. A step ends with [`StageError::Draws`](crate::stage::StageError::Draws)
+    /// where others draw each time, and where captured forwards draw on a device that they name themselves. To find that out, steps
+    /// seed the devices' generators: draw data from a generator of your own.
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = Some(seed);
         self
