@@ -4,7 +4,8 @@ use crate::{DEADLINE, Processes, TIMEOUT, port};
 use burn::tensor::Device;
 use burn_pipeline::link::kit::{Endpoint, Mailbox, Mesh, Received};
 use burn_pipeline::link::{LinkError, Message, Rendezvous};
-use pipeline_tests::drawn::faults;
+use pipeline_tests::at_once::for_each_at_once;
+use pipeline_tests::drawn::{Drawn, faults};
 use pipeline_tests::faulty_link::{Fault, Faulty, spoilt};
 use std::io::Read;
 use std::sync::Arc;
@@ -49,36 +50,39 @@ fn says(fault: Fault, failing: usize) -> Vec<String> {
     }
 }
 
+/// Runs the processes; every one but the failing one must name it, in time.
+fn assert_named(drawn: Drawn) {
+    println!("{drawn}");
+    let mut processes = Processes::start_with(drawn.ranks, 20, ("127.0.0.1", port()), |_| {
+        let mut program = Processes::program();
+        program.env("FAULT", format!("{:?}", drawn.fault));
+        program.env("AT", drawn.at.to_string()).env("FAILING", drawn.failing.to_string());
+        program
+    });
+    for rank in (0..drawn.ranks).filter(|&rank| rank != drawn.failing) {
+        let mut out = processes.0[rank].stdout.take().unwrap();
+        let (read, reading) = channel();
+        std::thread::spawn(move || {
+            let mut text = String::new();
+            out.read_to_string(&mut text).unwrap();
+            // The test may have given up.
+            let _ = read.send(text);
+        });
+        let text = reading.recv_timeout(LIMIT).unwrap_or_else(|_| panic!("{drawn}: rank {rank} does not end"));
+        let failed = text.lines().find_map(|line| line.strip_prefix("failed after "));
+        let (seconds, error) = failed.and_then(|failed| failed.split_once(" s: ")).unwrap_or_else(|| {
+            panic!("{drawn}: rank {rank} got no error: {text}");
+        });
+        for words in says(drawn.fault, drawn.failing) {
+            assert!(error.contains(&words), "{drawn}: rank {rank}: {error} does not say {words}");
+        }
+        let seconds = seconds.parse::<f64>().unwrap();
+        assert!(seconds < 2.0 * DEADLINE.as_secs_f64(), "{drawn}: rank {rank} took {seconds} s: {error}");
+    }
+}
+
 /// Most take the deadline.
 #[test]
 fn faults_at_random_points_are_named_over_tcp() {
-    for drawn in faults(&Fault::ALL, 4) {
-        println!("{drawn}");
-        let mut processes = Processes::start_with(drawn.ranks, 20, ("127.0.0.1", port()), |_| {
-            let mut program = Processes::program();
-            program.env("FAULT", format!("{:?}", drawn.fault));
-            program.env("AT", drawn.at.to_string()).env("FAILING", drawn.failing.to_string());
-            program
-        });
-        for rank in (0..drawn.ranks).filter(|&rank| rank != drawn.failing) {
-            let mut out = processes.0[rank].stdout.take().unwrap();
-            let (read, reading) = channel();
-            std::thread::spawn(move || {
-                let mut text = String::new();
-                out.read_to_string(&mut text).unwrap();
-                // The test may have given up.
-                let _ = read.send(text);
-            });
-            let text = reading.recv_timeout(LIMIT).unwrap_or_else(|_| panic!("{drawn}: rank {rank} does not end"));
-            let failed = text.lines().find_map(|line| line.strip_prefix("failed after "));
-            let (seconds, error) = failed.and_then(|failed| failed.split_once(" s: ")).unwrap_or_else(|| {
-                panic!("{drawn}: rank {rank} got no error: {text}");
-            });
-            for words in says(drawn.fault, drawn.failing) {
-                assert!(error.contains(&words), "{drawn}: rank {rank}: {error} does not say {words}");
-            }
-            let seconds = seconds.parse::<f64>().unwrap();
-            assert!(seconds < 2.0 * DEADLINE.as_secs_f64(), "{drawn}: rank {rank} took {seconds} s: {error}");
-        }
-    }
+    for_each_at_once(3, &faults(&Fault::ALL, 4), |&drawn| assert_named(drawn));
 }

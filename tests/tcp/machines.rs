@@ -4,6 +4,9 @@
 //! `cargo test --workspace --test tcp machines -- --ignored`.
 
 use crate::{DEADLINE, Processes, RANK};
+use burn::tensor::Device;
+use burn_pipeline::link::{Launch, TcpLink};
+use pipeline_tests::at_once::for_each_at_once;
 use pipeline_tests::machines::Machines;
 use std::io::Read;
 use std::time::{Duration, Instant};
@@ -45,7 +48,8 @@ enum Fate {
 #[test]
 #[ignore = "makes networks: needs root and iproute2"]
 fn a_machine_that_is_cut_off_or_lost_is_named_by_every_other_rank_within_the_deadline() {
-    for (fate, ranks, lost) in [(Fate::Cut, 3, 1), (Fate::Cut, 2, 0), (Fate::Dark, 3, 2), (Fate::Ended, 3, 1)] {
+    let cases = [(Fate::Cut, 3, 1), (Fate::Cut, 2, 0), (Fate::Dark, 3, 2), (Fate::Ended, 3, 1)];
+    for_each_at_once(2, &cases, |&(fate, ranks, lost)| {
         let mut machines = Machines::start(ranks);
         let mut processes = start(&machines, ranks, ranks, 1_000_000);
         let mut outs: Vec<_> = (0..ranks).map(|rank| processes.after_steps(rank)).collect();
@@ -81,5 +85,53 @@ fn a_machine_that_is_cut_off_or_lost_is_named_by_every_other_rank_within_the_dea
         };
         let ends = (0..ranks).filter(|&machine| fate == Fate::Cut || machine != lost);
         assert_eq!(ends.flat_map(|machine| left(&machine)).collect::<Vec<_>>(), Vec::<String>::new());
-    }
+    });
+}
+
+#[test]
+#[ignore = "a process of the test below"]
+fn a_rank_that_cannot_connect_says_why() {
+    let Ok(Some(launch)) = Launch::from_environment() else { return };
+    let (began, timeout) = (Instant::now(), Duration::from_secs(3));
+    let error = TcpLink::connect(&launch.rendezvous().unwrap(), Device::flex(), timeout).unwrap_err();
+    assert!(began.elapsed() < 3 * timeout, "{:?}: {error}", began.elapsed());
+    println!("failed: {error}");
+}
+
+#[test]
+#[ignore = "makes networks: needs root and iproute2"]
+fn hosts_that_nobody_looks_up_and_connections_that_cannot_be_are_named_in_time() {
+    let machines = Machines::start(2);
+    let on = |machine, script: &str| {
+        assert!(machines.command(machine, "sh").args(["-ec", script]).status().unwrap().success(), "{script}");
+    };
+    // A name server that takes every question and answers none, as a firewall before it would.
+    on(
+        0,
+        "ip neigh add 10.77.0.99 lladdr 02:00:00:00:00:99 dev eth0
+        printf 'nameserver 10.77.0.99\noptions timeout:30 attempts:5\n' > /run/resolv.conf
+        mount --bind /run/resolv.conf /etc/resolv.conf",
+    );
+    on(0, "ip route add prohibit 10.99.0.0/16");
+    // A connection to it is a connection to itself.
+    on(1, "echo 29500 29500 > /proc/sys/net/ipv4/ip_local_port_range");
+    let forbidden = "rank 0 cannot be reached at 10.99.0.1:29500 (permission denied)";
+    let silent = "no address is found for the host \"rank0.example.org\" (its look-up has not been answered yet)";
+    let itself = "rank 0 cannot be reached at 127.0.0.1:29500 (connection refused)";
+    let cases = [
+        (0, 0, "rank0.example.org", silent),
+        (0, 1, "rank0.example.org", silent),
+        (0, 1, "10.99.0.1", forbidden),
+        (1, 1, "127.0.0.1", itself),
+    ];
+    for_each_at_once(4, &cases, |&(machine, rank, host, says)| {
+        let mut command = machines.command(machine, std::env::current_exe().unwrap());
+        command.args(["--exact", "machines::a_rank_that_cannot_connect_says_why", "--ignored", "--nocapture"]);
+        command.env("RANK", rank.to_string()).env("WORLD_SIZE", "2").env("BURN_PIPELINE_SECRET", "of two");
+        command.env("MASTER_ADDR", host).env("MASTER_PORT", PORT.to_string());
+        command.env_remove("TORCHELASTIC_USE_AGENT_STORE");
+        let output = command.output().unwrap();
+        let out = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && out.contains(&format!("failed: {says}")), "rank {rank}, {host}: {output:?}");
+    });
 }

@@ -1,27 +1,28 @@
-//! Accepts connections, and gives those whose other end has proved the job's secret.
+//! Accepts connections, and gives those whose other end has proved the job's secret and said who it is.
 //!
 //! Guarantees: connections that are silent, slow or no rank's neither end nor delay anything: each is heard on a thread of
-//! its own for [`INTRODUCTION_TIMEOUT`] at most, [`MOST`] at the same time, and what does not belong is logged and closed.
+//! its own until all ranks are there, or until it gives way to newer ones ([`Pending`]). An end that has proved the secret
+//! and introduced itself gets a receipt, and is then kept; one whose connection ends before that may try again. So a rank
+//! may take as long as it likes. What does not belong is logged and closed.
 //!
-//! Dropping it closes the listeners. Connections that are still heard then end by themselves.
+//! Dropping it closes the listeners, and all connections that are still heard.
 
-use super::handshake::read;
+use super::handshake::{read, write};
 use super::key::Key;
+use super::pending::Pending;
 use serde::de::DeserializeOwned;
-use std::io::Error;
+use std::io::{Error, ErrorKind};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 /// Between two looks at the listeners.
 const PAUSE: Duration = Duration::from_millis(10);
-/// The longest that a process may take to prove the secret and say who it is.
-pub(super) const INTRODUCTION_TIMEOUT: Duration = Duration::from_secs(2);
-/// Connections that are heard at the same time; later ones wait in the system's queue.
-const MOST: usize = 256;
+/// How much longer than the acceptor connections are heard: until it has said at its deadline which of them are silent.
+const MARGIN: Duration = Duration::from_secs(1);
 /// Strangers that are logged as warnings; a flood of them must not flood the log.
 const WARNINGS: usize = 20;
 
@@ -31,6 +32,8 @@ type Arrival<T> = (TcpStream, SocketAddr, T);
 /// Accepts connections that introduce themselves with a `T`.
 pub(super) struct Acceptor<T> {
     arrivals: Receiver<Result<Arrival<T>, (SocketAddr, Error)>>,
+    pending: Arc<Pending>,
+    deadline: Instant,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
     ignored: usize,
@@ -38,21 +41,22 @@ pub(super) struct Acceptor<T> {
 }
 
 impl<T: DeserializeOwned + Send + 'static> Acceptor<T> {
-    /// Starts to accept.
-    pub(super) fn start(listeners: Vec<TcpListener>, key: Key) -> Result<Self, Error> {
+    /// Starts to accept, until the deadline.
+    pub(super) fn start(listeners: Vec<TcpListener>, key: Key, deadline: Instant) -> Result<Self, Error> {
         let (sender, arrivals) = channel();
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = stop.clone();
+        let (pending, stop) = (Arc::new(Pending::default()), Arc::new(AtomicBool::new(false)));
         listeners.iter().try_for_each(|listener| listener.set_nonblocking(true))?;
-        let body = move || accept_until(&stopped, &listeners, &key, &sender);
-        let thread = Builder::new().name("tcp accept".to_owned()).spawn(body)?;
-        Ok(Self { arrivals, stop, thread: Some(thread), ignored: 0, last_ignored: None })
+        let hearing = Hearing { key, deadline: deadline + MARGIN, pending: pending.clone(), arrivals: sender };
+        let stopped = stop.clone();
+        let body = move || accept_until(&stopped, &listeners, &hearing);
+        let thread = Some(Builder::new().name("tcp accept".to_owned()).spawn(body)?);
+        Ok(Self { arrivals, pending, deadline, stop, thread, ignored: 0, last_ignored: None })
     }
 
     /// The next connection that belongs to the job; `None` at the deadline.
-    pub(super) fn next(&mut self, deadline: Instant) -> Option<Arrival<T>> {
+    pub(super) fn next(&mut self) -> Option<Arrival<T>> {
         loop {
-            let left = deadline.saturating_duration_since(Instant::now());
+            let left = self.deadline.saturating_duration_since(Instant::now());
             match self.arrivals.recv_timeout(left).ok()? {
                 Ok(arrival) => return Some(arrival),
                 Err((from, error)) => self.ignore(from, &error.to_string()),
@@ -73,9 +77,10 @@ impl<T> Acceptor<T> {
         self.last_ignored = Some(format!("the connection from {from}: {reason}"));
     }
 
-    /// The last connection that was not used, and why.
+    /// The last connection that was not used, and why; if there is none, one that is silent.
     pub(super) fn last_ignored(&self) -> Option<String> {
-        self.last_ignored.clone()
+        let silent = || Some(format!("the connection from {}: it has not said who it is", self.pending.oldest()?));
+        self.last_ignored.clone().or_else(silent)
     }
 }
 
@@ -86,6 +91,46 @@ impl<T> Drop for Acceptor<T> {
             // It looks at `stop` after each pause; it panics nowhere.
             let _ = thread.join();
         }
+        self.pending.close();
+    }
+}
+
+/// What the thread of each connection needs.
+struct Hearing<T> {
+    key: Key,
+    deadline: Instant,
+    pending: Arc<Pending>,
+    arrivals: Sender<Result<Arrival<T>, (SocketAddr, Error)>>,
+}
+
+impl<T> Clone for Hearing<T> {
+    fn clone(&self) -> Self {
+        let Self { key, deadline, pending, arrivals } = self;
+        Self { key: key.clone(), deadline: *deadline, pending: pending.clone(), arrivals: arrivals.clone() }
+    }
+}
+
+impl<T: DeserializeOwned> Hearing<T> {
+    /// The body of the thread that hears a connection.
+    fn run(&self, stream: Arc<TcpStream>, from: SocketAddr) {
+        let introduced = self.hear(&stream);
+        // From here on it gives way to none, so whoever has the receipt is kept.
+        let kept = self.pending.take(stream);
+        let arrival = introduced.and_then(|said| {
+            let stream = kept.ok_or_else(|| Error::new(ErrorKind::ConnectionAborted, "it gave way to others"))?;
+            write(&stream, &(), self.deadline)?;
+            Ok((stream, from, said))
+        });
+        // It fails once all are there and nobody listens any more.
+        let _ = self.arrivals.send(arrival.map_err(|error| (from, error)));
+    }
+
+    /// What the other end says first, once it has proved the secret.
+    fn hear(&self, stream: &TcpStream) -> Result<T, Error> {
+        stream.set_nonblocking(false)?;
+        stream.set_nodelay(true)?;
+        self.key.answer(stream, self.deadline)?;
+        read(stream, self.deadline)
     }
 }
 
@@ -93,46 +138,21 @@ impl<T> Drop for Acceptor<T> {
 fn accept_until<T: DeserializeOwned + Send + 'static>(
     stop: &AtomicBool,
     listeners: &[TcpListener],
-    key: &Key,
-    arrivals: &Sender<Result<Arrival<T>, (SocketAddr, Error)>>,
+    hearing: &Hearing<T>,
 ) {
-    let heard = Arc::new(AtomicUsize::new(0));
     while !stop.load(Ordering::Relaxed) {
         let mut any = false;
         for listener in listeners {
-            if heard.load(Ordering::Relaxed) >= MOST {
-                break;
-            }
             // No connection, or one that is gone again.
             let Ok((stream, from)) = listener.accept() else { continue };
             any = true;
-            heard.fetch_add(1, Ordering::Relaxed);
-            let (key, arrivals, heard) = (key.clone(), arrivals.clone(), heard.clone());
-            let counted = heard.clone();
-            let body = move || {
-                let introduced = hear(stream, &key).map(|(stream, said)| (stream, from, said));
-                heard.fetch_sub(1, Ordering::Relaxed);
-                // It fails once all are there and nobody listens any more.
-                let _ = arrivals.send(introduced.map_err(|error| (from, error)));
-            };
-            if Builder::new().name("tcp hears".to_owned()).spawn(body).is_err() {
-                // The connection is closed; the other end tries again.
-                counted.fetch_sub(1, Ordering::Relaxed);
-            }
+            let (stream, hearing) = (Arc::new(stream), hearing.clone());
+            hearing.pending.add(from, &stream);
+            // If there is no room for a thread, the connection is closed, and the other end tries again.
+            let _ = Builder::new().name("tcp hears".to_owned()).spawn(move || hearing.run(stream, from));
         }
         if !any {
             std::thread::sleep(PAUSE);
         }
     }
-}
-
-/// What the other end says first, once it has proved the secret.
-fn hear<T: DeserializeOwned>(mut stream: TcpStream, key: &Key) -> Result<(TcpStream, T), Error> {
-    let deadline = Instant::now() + INTRODUCTION_TIMEOUT;
-    stream.set_nonblocking(false)?;
-    stream.set_nodelay(true)?;
-    stream.set_write_timeout(Some(INTRODUCTION_TIMEOUT))?;
-    key.answer(&mut stream, deadline)?;
-    let said = read(&stream, deadline)?;
-    Ok((stream, said))
 }

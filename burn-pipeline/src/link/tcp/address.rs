@@ -7,30 +7,24 @@
 
 use super::error::TcpError;
 use super::handshake::Address;
+use super::look_up::{LookUp, host};
 use crate::link::admission::Admission;
 use std::io::{Error, ErrorKind};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::time::{Duration, Instant};
 
-/// The addresses behind a name, those that may be used.
-///
-/// # Errors
-/// [`TcpError::NoSecret`] if there are some, and none may be used.
-pub(super) fn resolve(at: &Address, admission: &Admission) -> Result<Vec<SocketAddr>, TcpError> {
-    let host = at.0.trim_start_matches('[').trim_end_matches(']');
-    // A name that is not known now may be known later, when all machines are up.
-    let mut found: Vec<SocketAddr> = (host, at.1).to_socket_addrs().map(Iterator::collect).unwrap_or_default();
-    let any = !found.is_empty();
-    if *admission == Admission::ThisMachine {
-        found.retain(|address| address.ip().is_loopback());
-    }
-    if any && found.is_empty() { Err(TcpError::NoSecret { at: at.clone() }) } else { Ok(found) }
-}
+/// How long a machine may take to look up its own name, before its name is all that it says.
+const OWN_NAME: Duration = Duration::from_secs(2);
 
 /// Rank 0's listeners.
-pub(super) fn listen_at(at: &Address, admission: &Admission) -> Result<Vec<TcpListener>, TcpError> {
+pub(super) fn listen_at(at: &Address, admission: &Admission, deadline: Instant) -> Result<Vec<TcpListener>, TcpError> {
     let failed = |error: ErrorKind| TcpError::Listen { at: at.clone(), error };
-    let mut places: Vec<SocketAddr> = resolve(at, admission)?;
-    places.iter_mut().for_each(|place| place.set_ip(reachable(place.ip(), &at.0, admission)));
+    let mut look_up = LookUp::start(at);
+    let mut places: Vec<SocketAddr> = look_up.usable(admission, deadline)?;
+    if places.is_empty() {
+        return Err(look_up.error());
+    }
+    places.iter_mut().for_each(|place| place.set_ip(reachable(place.ip(), host(at), admission)));
     listen_at_all(places).map_err(failed)
 }
 
@@ -61,13 +55,13 @@ fn listen_at_all(mut places: Vec<SocketAddr>) -> Result<Vec<TcpListener>, ErrorK
     if listeners.is_empty() { Err(last) } else { Ok(listeners) }
 }
 
-/// A listener of a rank that has reached rank 0 over this connection, and its port.
+/// A listener of a rank that has reached rank 0, at this address, over this connection, and its port.
 pub(super) fn listen_beside(
     connection: &TcpStream,
-    host: &str,
+    at: &Address,
     admission: &Admission,
 ) -> Result<(TcpListener, u16), Error> {
-    let listener = TcpListener::bind((reachable(connection.local_addr()?.ip(), host, admission), 0))?;
+    let listener = TcpListener::bind((reachable(connection.local_addr()?.ip(), host(at), admission), 0))?;
     let port = listener.local_addr()?.port();
     Ok((listener, port))
 }
@@ -82,7 +76,6 @@ pub(super) fn listen_anywhere() -> Result<(TcpListener, u16), Error> {
 
 /// Where to listen for the ranks that have named this address `host`: all addresses, if a name means loopback here.
 fn reachable(ip: IpAddr, host: &str, admission: &Admission) -> IpAddr {
-    let host = host.trim_start_matches('[').trim_end_matches(']');
     let means_loopback = host.parse::<IpAddr>().is_ok() || host == "localhost";
     match ip {
         _ if !ip.is_loopback() || means_loopback || *admission == Admission::ThisMachine => ip,
@@ -105,7 +98,7 @@ pub(super) fn host_name() -> String {
 }
 
 /// Under what this machine may be reached: the addresses of its routes to others, those behind its name, its name.
-pub(super) fn own_hosts() -> Vec<String> {
+pub(super) fn own_hosts(deadline: Instant) -> Vec<String> {
     // Connecting a datagram socket sends nothing: it makes the system choose the address to send from. The addresses are
     // those that are set aside for documentation (RFC 5737, RFC 3849).
     let route = |from: &str, to: &str| {
@@ -114,16 +107,17 @@ pub(super) fn own_hosts() -> Vec<String> {
         Some(socket.local_addr().ok()?.ip())
     };
     let routes = [route("0.0.0.0:0", "192.0.2.1:9"), route("[::]:0", "[2001:db8::1]:9")];
-    let name = host_name();
-    let named: Vec<SocketAddr> = (name.as_str(), 0).to_socket_addrs().map(Iterator::collect).unwrap_or_default();
-    let all = routes.into_iter().flatten().chain(named.into_iter().map(|address| address.ip()));
+    let own = (host_name(), 0);
+    let mut look_up = LookUp::start(&own);
+    let named = look_up.wait(deadline.min(Instant::now() + OWN_NAME)).iter().map(SocketAddr::ip);
+    let all = routes.into_iter().flatten().chain(named);
     let mut hosts: Vec<String> = Vec::new();
     for ip in all.filter(|ip| !ip.is_loopback() && !ip.is_unspecified()) {
         if !hosts.contains(&ip.to_string()) {
             hosts.push(ip.to_string());
         }
     }
-    hosts.push(name);
+    hosts.push(own.0);
     hosts
 }
 
@@ -145,7 +139,7 @@ mod tests {
             ("127.0.1.1", "node7", &Admission::ThisMachine, "127.0.1.1"),
             ("127.0.0.1", "127.0.0.1", &secret, "127.0.0.1"),
             ("127.0.0.1", "localhost", &secret, "127.0.0.1"),
-            ("::1", "[::1]", &secret, "::1"),
+            ("::1", "::1", &secret, "::1"),
             ("10.0.0.3", "node7", &secret, "10.0.0.3"),
         ] {
             assert_eq!(reachable(ip(found), host, admission), ip(listens), "{found} {host} {admission:?}");
@@ -159,20 +153,12 @@ mod tests {
         assert_eq!(for_rank(ip("10.0.0.2"), ip("10.0.0.1")), ip("10.0.0.2"));
         assert_eq!(for_rank(ip("::ffff:127.0.0.1"), ip("::ffff:10.0.0.1")), ip("10.0.0.1"));
         assert!(
-            own_hosts()
+            own_hosts(Instant::now() + OWN_NAME)
                 .iter()
                 .all(|host| host.parse::<IpAddr>().is_ok_and(|ip| !ip.is_loopback()) || *host == host_name())
         );
     }
 
-    #[test]
-    fn without_a_secret_only_loopback_is_used() {
-        let at = |host: &str| (host.to_owned(), 1);
-        assert_eq!(resolve(&at("10.0.0.1"), &Admission::ThisMachine), Err(TcpError::NoSecret { at: at("10.0.0.1") }));
-        assert_eq!(resolve(&at("0.0.0.0"), &Admission::ThisMachine), Err(TcpError::NoSecret { at: at("0.0.0.0") }));
-        assert!(resolve(&at("[::1]"), &Admission::ThisMachine).is_ok_and(|found| found.len() == 1));
-        assert!(resolve(&at("10.0.0.1"), &Admission::Anyone).is_ok_and(|found| found.len() == 1));
-    }
     #[test]
     fn of_names_that_mean_all_addresses_and_one_of_them_one_is_listened_at() {
         let free = TcpListener::bind("0.0.0.0:0").and_then(|listener| listener.local_addr()).unwrap().port();

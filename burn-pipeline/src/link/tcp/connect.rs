@@ -5,7 +5,7 @@
 //! reason. Neither such a process nor any other connection ends or delays the others' job; each is logged.
 //!
 //! 1. Rank 0 listens at the rendezvous address. The others try to connect until it is there, and send their rank, the
-//!    number of ranks that they expect, and the port at which they listen themselves ([`Hello`]).
+//!    number of ranks that they expect, and the port at which they listen themselves ([`Hello`]), until they get a receipt.
 //! 2. When all are there, rank 0 sends each the addresses of all, and random bytes for the job ([`Welcome`]). Later
 //!    connections prove these too, so that jobs with the same secret stay apart.
 //! 3. Each rank connects to the ranks below it ([`Introduction`]) and accepts the connections of those above. The
@@ -15,7 +15,7 @@
 
 use super::acceptor::Acceptor;
 use super::address::{for_rank, host_name, listen_anywhere, listen_at, listen_beside, own_hosts};
-use super::dial::dial;
+use super::dial::Dial;
 use super::error::TcpError;
 use super::handshake::{Address, Hello, Introduction, Nonce, Welcome, read, write};
 use super::key::{Key, nonce};
@@ -59,7 +59,7 @@ impl Mesh {
         let deadline = Instant::now() + timeout;
         let rank = link.rank();
         let (listener, port) = listen_anywhere().map_err(broken(rank))?;
-        let own = (nonce().map_err(broken(rank))?, host_name(), own_hosts(), port);
+        let own = (nonce().map_err(broken(rank))?, host_name(), own_hosts(deadline), port);
         let rows = gather(link, &own, deadline);
         let rows: Vec<(Nonce, String, Vec<String>, u16)> = rows.map_err(|error| TcpError::Link(error.to_string()))?;
         // All use rank 0's bytes.
@@ -86,16 +86,16 @@ struct Joined {
 /// Rank 0: accepts all others, then sends each the addresses of all.
 fn host(rendezvous: &Rendezvous, deadline: Instant) -> Result<Connections, TcpError> {
     let Rendezvous { ranks, ref address, ref admission, .. } = *rendezvous;
-    let listeners = listen_at(address, admission)?;
-    let mut acceptor = Acceptor::<Hello>::start(listeners, Key::of(admission)).map_err(thread)?;
+    let listeners = listen_at(address, admission, deadline)?;
+    let mut acceptor = Acceptor::<Hello>::start(listeners, Key::of(admission), deadline).map_err(thread)?;
     let mut joined: Vec<Option<Joined>> = (0..ranks).map(|_| None).collect();
     while !all_are_there(&mut joined) {
-        let Some((mut stream, from, hello)) = acceptor.next(deadline) else {
+        let Some((stream, from, hello)) = acceptor.next() else {
             let missing = (1..ranks).filter(|&rank| joined[rank].is_none()).collect();
             let error = TcpError::Missing { missing, at: address.clone(), ignored: acceptor.last_ignored() };
-            for Joined { stream, .. } in joined.iter_mut().flatten() {
+            for Joined { stream, .. } in joined.iter().flatten() {
                 // A process that is gone needs no reason.
-                let _ = write(stream, &Welcome::Err(error.to_string()));
+                let _ = write(stream, &Welcome::Err(error.to_string()), deadline + GRACE);
             }
             return Err(error);
         };
@@ -104,7 +104,7 @@ fn host(rendezvous: &Rendezvous, deadline: Instant) -> Result<Connections, TcpEr
             Some(reason) => {
                 let error = TcpError::Stranger { rank: hello.rank, reason }.to_string();
                 acceptor.ignore(from, &error);
-                let _ = write(&mut stream, &Welcome::Err(error));
+                let _ = write(&stream, &Welcome::Err(error), deadline);
             }
         }
     }
@@ -117,8 +117,8 @@ fn host(rendezvous: &Rendezvous, deadline: Instant) -> Result<Connections, TcpEr
         tables.push(joined.iter().map(address).collect::<Vec<Address>>());
     }
     let mut connections = vec![None];
-    for (rank, (mut member, table)) in (1..).zip(joined.into_iter().zip(tables)) {
-        write(&mut member.stream, &Welcome::Ok((job, table))).map_err(broken(rank))?;
+    for (rank, (member, table)) in (1..).zip(joined.into_iter().zip(tables)) {
+        write(&member.stream, &Welcome::Ok((job, table)), deadline + GRACE).map_err(broken(rank))?;
         connections.push(Some(member.stream));
     }
     Ok(connections)
@@ -161,9 +161,11 @@ fn is_gone(stream: &TcpStream) -> bool {
 fn join(rendezvous: &Rendezvous, deadline: Instant) -> Result<Connections, TcpError> {
     let Rendezvous { rank, ranks, ref address, ref admission } = *rendezvous;
     let key = Key::of(admission);
-    let mut stream = dial(0, std::slice::from_ref(address), &key, admission, deadline)?;
-    let (listener, port) = listen_beside(&stream, &address.0, admission).map_err(broken(rank))?;
-    write(&mut stream, &Hello { rank, ranks, port }).map_err(broken(0))?;
+    let rank_0 = Dial { peer: 0, at: std::slice::from_ref(address), key: &key, admission, deadline };
+    let (stream, listener) = rank_0.connect(|stream| {
+        let (listener, port) = listen_beside(stream, address, admission)?;
+        Ok((Hello { rank, ranks, port }, listener))
+    })?;
     let welcome: Welcome = read(&stream, deadline).map_err(broken(0))?;
     let (job, addresses) = welcome.map_err(TcpError::Refused)?;
     let addresses: Vec<Vec<Address>> = addresses.into_iter().map(|address| vec![address]).collect();
@@ -189,16 +191,16 @@ impl All<'_> {
     fn connect(&self, listener: TcpListener, deadline: Instant) -> Result<Connections, TcpError> {
         let Self { rank, first, addresses, ref key, admission } = *self;
         let at = (host_name(), listener.local_addr().map_or(0, |address| address.port()));
-        let mut acceptor = Acceptor::<Introduction>::start(vec![listener], key.clone()).map_err(thread)?;
+        let mut acceptor = Acceptor::<Introduction>::start(vec![listener], key.clone(), deadline).map_err(thread)?;
         let mut connections: Connections = addresses.iter().map(|_| None).collect();
-        for (peer, addresses) in (first..rank).zip(addresses) {
-            let mut stream = dial(peer, addresses, key, admission, deadline)?;
-            write(&mut stream, &Introduction { rank }).map_err(broken(peer))?;
+        for (peer, at) in (first..rank).zip(addresses) {
+            let dial = Dial { peer, at, key, admission, deadline };
+            let (stream, ()) = dial.connect(|_| Ok((Introduction { rank }, ())))?;
             connections[peer - first] = Some(stream);
         }
         let above = rank + 1 - first;
         while connections.iter().skip(above).any(Option::is_none) {
-            let Some((stream, from, Introduction { rank: peer })) = acceptor.next(deadline) else {
+            let Some((stream, from, Introduction { rank: peer })) = acceptor.next() else {
                 let missing = (above..connections.len()).filter(|&place| connections[place].is_none());
                 let missing = missing.map(|place| place + first).collect();
                 return Err(TcpError::Missing { missing, at, ignored: acceptor.last_ignored() });

@@ -24,6 +24,11 @@ pub enum TcpError {
     /// Ranks are missing.
     #[error("rank(s) {missing:?} did not connect to {}:{} in time; was every rank started, with the same MASTER_ADDR, MASTER_PORT and BURN_PIPELINE_SECRET?{}", at.0, at.1, ignored.iter().map(|last| format!(" Last ignored: {last}")).collect::<String>())]
     Missing { missing: Vec<usize>, at: (String, u16), ignored: Option<String> },
+    /// No address is found for a host.
+    #[error(
+        "no address is found for the host \"{host}\" ({reason}); set MASTER_ADDR to a name that this machine can look up, or to an address"
+    )]
+    Host { host: String, reason: String },
     /// A rank cannot be reached.
     #[error("rank {rank} cannot be reached at {}:{} ({error}); is it running, and is the port open to this machine?", at.0, at.1)]
     Unreachable { rank: usize, at: (String, u16), error: ErrorKind },

@@ -1,14 +1,17 @@
 //! What processes send each other, once they have proved who they are, until they are connected: values in postcard's
 //! encoding behind their length.
 //!
-//! Guarantees: reading ends at its deadline, however slowly bytes come; no more than [`LONGEST`] bytes are taken.
+//! Guarantees: reading ends at its deadline, however slowly bytes come; no more than [`LONGEST`] bytes are taken. Writing
+//! ends at its deadline where the other end takes nothing.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::io::{Error, ErrorKind, Read, Write};
 use std::net::TcpStream;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+/// What a write may take at its deadline, so that a reason can still be given.
+const LEAST: Duration = Duration::from_millis(10);
 /// No value of a handshake is longer: the addresses of ten thousand ranks.
 const LONGEST: usize = 1 << 20;
 
@@ -36,7 +39,9 @@ pub(super) struct Introduction {
     pub(super) rank: usize,
 }
 
-pub(super) fn write(stream: &mut TcpStream, value: &impl Serialize) -> Result<(), Error> {
+/// Writes a value.
+pub(super) fn write(mut stream: &TcpStream, value: &impl Serialize, deadline: Instant) -> Result<(), Error> {
+    stream.set_write_timeout(Some(deadline.saturating_duration_since(Instant::now()).max(LEAST)))?;
     let body = postcard::to_stdvec(value).map_err(|error| Error::new(ErrorKind::InvalidData, error))?;
     stream.write_all(&[&(body.len() as u32).to_le_bytes(), body.as_slice()].concat())
 }

@@ -19,7 +19,7 @@ use std::net::TcpStream;
 use std::time::Instant;
 
 /// Recognises the protocol and its version.
-const MAGIC: [u8; 4] = *b"bpt2";
+const MAGIC: [u8; 4] = *b"bpt3";
 const SIZE: usize = size_of::<Nonce>();
 
 /// What both ends of a connection must know.
@@ -41,7 +41,7 @@ impl Key {
     }
 
     /// Proves it to the listener at the other end, then has it proved by the listener.
-    pub(super) fn call(&self, stream: &mut TcpStream, deadline: Instant) -> Result<(), Error> {
+    pub(super) fn call(&self, mut stream: &TcpStream, deadline: Instant) -> Result<(), Error> {
         let ours = nonce()?;
         send_nonce(stream, &ours)?;
         let theirs = read_nonce(stream, deadline)?;
@@ -50,7 +50,7 @@ impl Key {
     }
 
     /// The other end of [`Key::call`].
-    pub(super) fn answer(&self, stream: &mut TcpStream, deadline: Instant) -> Result<(), Error> {
+    pub(super) fn answer(&self, mut stream: &TcpStream, deadline: Instant) -> Result<(), Error> {
         let theirs = read_nonce(stream, deadline)?;
         let ours = nonce()?;
         send_nonce(stream, &ours)?;
@@ -79,12 +79,18 @@ impl Key {
 fn check(stream: &TcpStream, expected: Hmac<Sha256>, deadline: Instant) -> Result<(), Error> {
     let mut proof = [0; SIZE];
     read_exact(stream, &mut proof, deadline)?;
-    expected.verify_slice(&proof).map_err(|_| wrong_secret())
+    expected.verify_slice(&proof).map_err(|_| Error::new(ErrorKind::PermissionDenied, WrongSecret))
 }
 
-/// The error of an end that does not know the secret.
-fn wrong_secret() -> Error {
-    Error::new(ErrorKind::PermissionDenied, "it does not know the job's secret")
+/// The other end does not know the secret.
+#[derive(Debug, thiserror::Error)]
+#[error("it does not know the job's secret")]
+struct WrongSecret;
+
+/// Whether an error says that the other end does not know the secret. The system has errors of the same kind, where a
+/// firewall forbids a connection.
+pub(super) fn is_wrong_secret(error: &Error) -> bool {
+    error.get_ref().is_some_and(|error| error.is::<WrongSecret>())
 }
 
 /// 32 bytes of the system's random numbers.
@@ -94,7 +100,7 @@ pub(super) fn nonce() -> Result<Nonce, Error> {
     Ok(bytes)
 }
 
-fn send_nonce(stream: &mut TcpStream, nonce: &Nonce) -> Result<(), Error> {
+fn send_nonce(mut stream: &TcpStream, nonce: &Nonce) -> Result<(), Error> {
     stream.write_all(&[&MAGIC[..], nonce].concat())
 }
 

@@ -67,8 +67,7 @@ impl Mesh {
         }
         let mesh = Arc::new(Self { mailbox, writers, streams, written: Mutex::new(written) });
         for (peer, stream) in readers {
-            let (mailbox, writers, sink) = (mesh.mailbox.clone(), mesh.writers.clone(), sink.clone());
-            let reader = Reader { peer, mailbox, writers, sink };
+            let reader = Reader { peer, peers: mesh.clone(), sink: sink.clone() };
             let spawn = std::thread::Builder::new().name(format!("tcp from {peer}"));
             spawn.spawn(move || reader.run(stream)).map_err(thread_error)?;
         }

@@ -21,8 +21,10 @@ mod error;
 mod handshake;
 mod key;
 mod link;
+mod look_up;
 mod mesh;
 mod packet;
+mod pending;
 mod reader;
 mod writer;
 

@@ -1,21 +1,21 @@
 //! The threads that read, one for each connection.
 
-use super::packet::{LONGEST, Packet, Received, Sink};
-use super::writer::Writers;
+use super::packet::{LONGEST, Received, Sink};
 use crate::link::error::{Failure, LinkError};
+use crate::link::kit::endpoint::Peers;
 use crate::link::kit::envelope::Envelope;
 use crate::link::kit::frame::Frame;
-use crate::link::kit::mailbox::Mailbox;
+use crate::link::monitor::Monitor;
 use crate::link::wire_error::WireError;
 use std::io::{BufReader, Error, ErrorKind, Read};
 use std::net::TcpStream;
 use std::sync::Arc;
 
 /// Reads one connection.
-pub(super) struct Reader {
+pub(super) struct Reader<P> {
+    /// The rank at its other end.
     pub(super) peer: usize,
-    pub(super) mailbox: Arc<Mailbox>,
-    pub(super) writers: Writers,
+    pub(super) peers: Arc<P>,
     pub(super) sink: Arc<Sink>,
 }
 
@@ -35,7 +35,7 @@ impl From<Error> for End {
     }
 }
 
-impl Reader {
+impl<P: Peers> Reader<P> {
     /// The body of the thread: until the link or the connection ends.
     pub(super) fn run(self, stream: TcpStream) {
         let mut input = BufReader::with_capacity(1 << 16, stream);
@@ -44,7 +44,7 @@ impl Reader {
                 break end;
             }
         };
-        let (me, peer) = (self.mailbox.rank, self.peer);
+        let (me, peer) = (self.peers.mailbox().rank, self.peer);
         let message = match end {
             End::Closed => return,
             End::Broken(error) => format!(
@@ -52,11 +52,11 @@ impl Reader {
                 error.kind()
             ),
             End::Garbled(error) => {
-                self.mailbox.break_off(error.clone());
+                self.peers.mailbox().break_off(error.clone());
                 format!("rank {me} cannot read what rank {peer} sent: {error}")
             }
         };
-        self.writers.fail(&self.mailbox, Failure { rank: peer, message });
+        self.peers.abort(Failure { rank: peer, message });
     }
 
     fn packet(&self, input: &mut impl Read) -> Result<(), End> {
@@ -98,12 +98,13 @@ impl Reader {
                 (self.sink)(self.peer, Received::Message(frame, bodies));
             }
             Envelope::Close => {
-                self.mailbox.handle(self.peer, envelope);
+                self.peers.mailbox().handle(self.peer, envelope);
                 return Err(End::Closed);
             }
             other => {
-                if let Some(reply) = self.mailbox.handle(self.peer, other) {
-                    self.writers.send(self.peer, Packet::Envelope(reply, Vec::new()));
+                if let Some(reply) = self.peers.mailbox().handle(self.peer, other) {
+                    // It fails if the link has ended, and then nobody waits for the reply.
+                    let _ = self.peers.send(self.peer, reply, Vec::new());
                 }
             }
         }
@@ -115,11 +116,11 @@ impl Reader {
     }
 
     fn unreadable(&self, source: WireError) -> End {
-        End::Garbled(LinkError::Wire { rank: self.mailbox.rank, peer: self.peer, source })
+        End::Garbled(LinkError::Wire { rank: self.peers.mailbox().rank, peer: self.peer, source })
     }
 
     fn garbled(&self) -> End {
         let message = format!("rank {} sent what no rank sends; build all ranks from one version", self.peer);
-        End::Garbled(LinkError::Closed { rank: self.mailbox.rank, message })
+        End::Garbled(LinkError::Closed { rank: self.peers.mailbox().rank, message })
     }
 }

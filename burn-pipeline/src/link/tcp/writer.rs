@@ -1,16 +1,12 @@
 //! The threads that write, one for each connection, and the queues to them.
 
 use super::packet::{Packet, write};
-use crate::link::error::Failure;
-use crate::link::kit::envelope::Envelope;
-use crate::link::kit::mailbox::Mailbox;
-use crate::link::monitor::Monitor;
 use std::io::{BufWriter, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::mpsc::{Receiver, Sender};
 
 /// The queues to all other ranks.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Default)]
 pub(super) struct Writers(pub(super) Vec<Option<Sender<Packet>>>);
 
 impl Writers {
@@ -21,22 +17,8 @@ impl Writers {
         }
     }
 
-    /// Queues an envelope to all other ranks.
-    pub(super) fn send_all(&self, envelope: &Envelope) {
-        self.others().for_each(|rank| self.send(rank, Packet::Envelope(envelope.clone(), Vec::new())));
-    }
-
     pub(super) fn others(&self) -> impl Iterator<Item = usize> {
         self.0.iter().enumerate().filter_map(|(rank, writer)| writer.as_ref().map(|_| rank))
-    }
-
-    /// Records a failure, and informs all others of the first one.
-    pub(super) fn fail(&self, mailbox: &Mailbox, failure: Failure) {
-        mailbox.abort(failure);
-        let outgoing = mailbox.take_failure();
-        if let Some(failure) = outgoing {
-            self.send_all(&Envelope::Failed(failure));
-        }
     }
 }
 
