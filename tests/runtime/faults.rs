@@ -2,12 +2,13 @@
 //! names rank, stage and microbatch, at once; afterwards the pipeline is closed, and says so.
 
 use crate::faulty::{FOREVER, Fault, How, batch, faulty};
-use crate::watchdog::{for_each_at_once, quiet_ranks, within};
+use crate::watchdog::{quiet_ranks, within};
 use burn::optim::{ModuleOptimizer, Optimizer, SgdConfig, SgdState};
 use burn::tensor::{Device, Tensor};
 use burn_pipeline::plan::StageId;
 use burn_pipeline::schedule::Size;
 use burn_pipeline::train::{BuildError, Builder, Pipeline, PipelineError};
+use pipeline_tests::at_once::for_each_at_once;
 use std::time::Duration;
 
 const SCHEDULES: [&str; 3] = ["GPipe", "1F1B", "ZBVZeroBubble"];
@@ -163,14 +164,15 @@ fn a_stage_that_never_answers_is_named_after_the_deadline_and_dropped() {
     let cases = [(2, 0), (2, 1), (3, 1), (4, 0), (4, 3)];
     let cases: Vec<_> =
         SCHEDULES.iter().flat_map(|schedule| cases.map(|(ranks, rank)| (*schedule, ranks, rank))).collect();
-    for_each_at_once(&cases, |&(schedule, ranks, failing)| {
+    for_each_at_once(5, &cases, |&(schedule, ranks, failing)| {
         within(WATCHDOG, &format!("{schedule}, {ranks} ranks, rank {failing} is stuck"), move || {
             let fault = Fault { stage: failing, microbatch: 1, how: How::NeverAnswer };
             let builder = builder(schedule, ranks, Some(fault)).timeout(Duration::from_secs(1));
             let mut pipeline = builder.build().unwrap();
             let error = pipeline.step(batch(MICROBATCHES), 0.1).unwrap_err();
-            let PipelineError::Silent { rank, .. } = &error else { panic!("{schedule}, {ranks}: {error}") };
-            assert_eq!(*rank, failing, "{error}");
+            let PipelineError::Silent { rank, step, .. } = &error else { panic!("{schedule}, {ranks}: {error}") };
+            assert_eq!((*rank, *step), (failing, Some(1)), "{error}");
+            assert!(error.to_string().starts_with(&format!("step 1, rank {failing} did not answer")), "{error}");
             assert!(error.to_string().contains(&format!("is running {failing}F1")), "{error}");
             assert_closed(&mut pipeline, failing, "did not answer");
             drop(pipeline);

@@ -4,12 +4,13 @@
 //! what it tells the others is all that they know. What happens to processes alone (`Kill`, `Stop`) is tested over MPI.
 
 use crate::cases::{Case, Text};
-use crate::watchdog::{for_each_at_once, quiet_ranks, within};
+use crate::watchdog::{quiet_ranks, within};
 use burn::optim::SgdConfig;
 use burn::tensor::Device;
 use burn_pipeline::link::{Link, LinkError, Message, ThreadLink, Threads};
 use burn_pipeline::schedule::{GPipe, OneFOneB, Schedule, Size};
 use burn_pipeline::train::Pipeline;
+use pipeline_tests::at_once::for_each_at_once;
 use pipeline_tests::drawn::faults;
 use pipeline_tests::faulty_link::{Fault, Faulty};
 use pipeline_tests::leaving::Leaving;
@@ -148,7 +149,7 @@ fn faults_at_random_points_are_named_on_threads() {
     // Not those of processes, nor those of bytes: threads hand over tensors as they are.
     let others = [Fault::Kill, Fault::Stop, Fault::Oversized];
     let kinds: Vec<Fault> = Fault::ALL.into_iter().filter(|fault| !others.contains(fault)).collect();
-    for_each_at_once(&faults(&kinds, 10), |&drawn| {
+    for_each_at_once(5, &faults(&kinds, 10), |&drawn| {
         println!("{drawn}");
         within(60, &drawn.to_string(), move || strike(drawn.fault, drawn.ranks, drawn.failing, drawn.at));
     });

@@ -1,4 +1,4 @@
-//! Tests that fail instead of hanging, and tests whose cases mostly wait.
+//! Tests that fail instead of hanging.
 
 use std::panic::resume_unwind;
 use std::sync::Once;
@@ -31,12 +31,4 @@ pub(crate) fn quiet_ranks() {
             }
         }));
     });
-}
-
-/// Runs a check on each case, several at the same time: for cases that mostly wait, for a timeout or the disk.
-pub(crate) fn for_each_at_once<T: Sync>(cases: &[T], check: impl Fn(&T) + Sync) {
-    let check = &check;
-    for some in cases.chunks(5) {
-        std::thread::scope(|scope| some.iter().for_each(|case| drop(scope.spawn(move || check(case)))));
-    }
 }

@@ -134,11 +134,12 @@ pub enum PipelineError {
     /// A rank failed; the pipeline is closed. [`ExecuteError::cause`] is the error without its place in the plan.
     #[error("{0}")]
     Rank(ExecuteError),
-    /// A rank did not answer in time; the pipeline is closed.
+    /// A rank did not answer in time, in a training step or another call; the pipeline is closed.
     #[error(
-        "rank {rank} did not answer within {seconds:.1} s: it {activity}; the pipeline is closed, build it anew, or raise `Builder::timeout`"
+        "{}rank {rank} did not answer within {seconds:.1} s: it {activity}; the pipeline is closed, build it anew, or raise `Builder::timeout`",
+        step.map(|step| format!("step {step}, ")).unwrap_or_default()
     )]
-    Silent { rank: usize, seconds: f64, activity: Activity },
+    Silent { rank: usize, step: Option<u64>, seconds: f64, activity: Activity },
     /// An earlier failure closed the pipeline.
     #[error("the pipeline was closed by an earlier failure of rank {}: {}; build it anew", .0.rank, .0.message)]
     Closed(Failure),

@@ -2,10 +2,10 @@
 
 use super::{Cut, Folder, RATE, SAMPLES, cuts, weights};
 use crate::cases::{Case, Text, range, sizes};
-use crate::watchdog::for_each_at_once;
 use burn::optim::AdamWConfig;
 use burn_pipeline::stage::Names;
 use burn_pipeline::train::{Checkpoint, Checkpoints};
+use pipeline_tests::at_once::for_each_at_once;
 use pipeline_tests::reference::{Reference, ReferenceStep};
 
 /// One step past the longest part that is saved: its loss shows the weights, and the weights after it the optimizer's state.
@@ -60,14 +60,14 @@ fn every_cut_takes_up_what_the_one_before_it_has_saved() {
     let (folder, expected, cuts) = (Folder::new("resume-ring"), plain(), cuts());
     // Another number of ranks and, at the seams, another family.
     let pairs: Vec<(Cut, Cut)> = cuts.iter().copied().zip(cuts.iter().copied().cycle().skip(1)).collect();
-    for_each_at_once(&pairs, |&(cut, next)| goes_on(&saved_after(2, cut, &folder), next, &expected));
+    for_each_at_once(5, &pairs, |&(cut, next)| goes_on(&saved_after(2, cut, &folder), next, &expected));
 }
 
 #[test]
 fn every_cut_takes_up_what_one_of_them_has_saved() {
     let (folder, expected) = (Folder::new("resume-star"), plain());
     let checkpoint = saved_after(1, Cut { family: "ZBVZeroBubble", ranks: 3, chunks: 2 }, &folder);
-    for_each_at_once(&cuts(), |&cut| goes_on(&checkpoint, cut, &expected));
+    for_each_at_once(5, &cuts(), |&cut| goes_on(&checkpoint, cut, &expected));
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn both_replicas_of_a_bidirectional_placement_take_up_one_copy() {
 #[test]
 fn the_unpipelined_model_takes_up_what_every_cut_has_saved() {
     let (folder, expected) = (Folder::new("resume-plain"), plain());
-    for_each_at_once(&cuts(), |&cut| {
+    for_each_at_once(5, &cuts(), |&cut| {
         let checkpoint = saved_after(2, cut, &folder);
         let model = checkpoint.load_module(text().model(), &Names::default()).unwrap();
         let optimizer = AdamWConfig::new().init();

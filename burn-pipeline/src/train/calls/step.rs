@@ -33,7 +33,8 @@ impl Pipeline {
         learning_rate: impl Into<ModuleLearningRate>,
     ) -> Result<StepReport, PipelineError> {
         let began = Instant::now();
-        let apply = Apply { learning_rate: learning_rate.into(), names: self.stages.names() };
+        let step = self.training.progress().steps + 1;
+        let apply = Apply { step, learning_rate: learning_rate.into(), names: self.stages.names() };
         let mut report = self.train(batch, true)?;
         for applied in self.ranks.ask(apply)? {
             let ApplyOutcome { loss, gradient_norm, non_finite } = applied;
@@ -140,6 +141,10 @@ impl Command for Train {
         Call::Shared(format!("training {name} over {samples} samples in {microbatches} microbatches"))
     }
 
+    fn step(&self) -> Option<u64> {
+        Some(self.step)
+    }
+
     fn run(&self, rank: &mut Rank, began: Instant) -> Result<BatchOutcome, ExecuteError> {
         rank.draw_from(self.seed);
         let (share, plan) = self.parts.of(rank.replica());
@@ -153,6 +158,8 @@ impl Command for Train {
 
 /// A step of the weights.
 struct Apply {
+    /// Which one it is, counted from 1.
+    step: u64,
     learning_rate: ModuleLearningRate,
     /// The names of all parameters of the model.
     names: Arc<[String]>,
@@ -175,6 +182,10 @@ impl Command for Apply {
             }
         };
         Call::Shared(format!("{} at learning rate {base}{others}", Self::NAME))
+    }
+
+    fn step(&self) -> Option<u64> {
+        Some(self.step)
     }
 
     fn run(&self, rank: &mut Rank, _: Instant) -> Result<ApplyOutcome, ExecuteError> {

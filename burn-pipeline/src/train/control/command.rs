@@ -27,6 +27,11 @@ pub(crate) trait Command: Send + Sync + 'static {
         Call::Shared(Self::NAME.to_owned())
     }
 
+    /// The training step that it is part of, counted from 1.
+    fn step(&self) -> Option<u64> {
+        None
+    }
+
     /// One rank's part. `began` is when all ranks began: timelines count from it.
     fn run(&self, rank: &mut Rank, began: Instant) -> Result<Self::Reply, ExecuteError>;
 

@@ -69,7 +69,7 @@ impl Ranks {
         }
         drop(ready);
         let mut ranks = Self { numbers, tasks, processes, monitor, timeout, failure: None, endings };
-        let built = ranks.collect(replies)?;
+        let built = ranks.collect(replies, None)?;
         Ok((ranks, built))
     }
 
@@ -99,6 +99,7 @@ impl Ranks {
             return Err(PipelineError::Closed(failure.clone()));
         }
         let (sender, replies) = channel();
+        let step = command.step();
         let (command, began, processes) = (Arc::new(command), Instant::now(), self.processes);
         for tasks in &self.tasks {
             let (command, sender) = (command.clone(), sender.clone());
@@ -111,7 +112,7 @@ impl Ranks {
             }));
         }
         drop((sender, command));
-        let replies: Result<Vec<Vec<C::Reply>>, _> = self.collect(replies)?.into_iter().collect();
+        let replies: Result<Vec<Vec<C::Reply>>, _> = self.collect(replies, step)?.into_iter().collect();
         Ok(replies?.into_iter().flatten().collect())
     }
 
@@ -124,8 +125,9 @@ impl Ranks {
         admitted
     }
 
-    /// One reply of every rank, in the order of ranks. The error is the first cause, not its echoes on other ranks.
-    fn collect<T>(&mut self, replies: Receiver<Reply<T>>) -> Result<Vec<T>, PipelineError> {
+    /// One reply of every rank to a command of this step, in the order of ranks. The error is the first cause, not its
+    /// echoes on other ranks.
+    fn collect<T>(&mut self, replies: Receiver<Reply<T>>, step: Option<u64>) -> Result<Vec<T>, PipelineError> {
         let mut results: BTreeMap<usize, T> = BTreeMap::new();
         let mut errors: Vec<(usize, ExecuteError)> = Vec::new();
         let mut outstanding = self.numbers.clone();
@@ -157,13 +159,14 @@ impl Ranks {
         if errors.is_empty() && outstanding.is_empty() {
             return Ok(results.into_values().collect());
         }
-        Err(self.close(errors, &outstanding))
+        Err(self.close(errors, &outstanding, step))
     }
 
     /// Closes the pipeline and names the first cause: a rank's own error before what others say of it, and before silence.
-    fn close(&mut self, errors: Vec<(usize, ExecuteError)>, outstanding: &[usize]) -> PipelineError {
+    fn close(&mut self, errors: Vec<(usize, ExecuteError)>, outstanding: &[usize], step: Option<u64>) -> PipelineError {
         let (secondary, own): (Vec<_>, Vec<_>) = errors.into_iter().partition(|(_, error)| error.is_secondary());
-        let silent = |rank, activity| PipelineError::Silent { rank, seconds: self.timeout.as_secs_f64(), activity };
+        let seconds = self.timeout.as_secs_f64();
+        let silent = |rank, activity| PipelineError::Silent { rank, step, seconds, activity };
         let error = match (own.into_iter().next(), outstanding.first(), secondary.into_iter().next()) {
             (Some((_, error)), ..) => PipelineError::Rank(error),
             (None, Some(&rank), _) => silent(rank, self.monitor.activity(rank)),
