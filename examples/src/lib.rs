@@ -19,6 +19,7 @@ pub mod gpt;
 pub mod learning_rate;
 mod line_chart;
 pub mod moe;
+pub mod mpirun;
 pub mod network;
 pub mod options;
 pub mod options_error;

@@ -4,7 +4,8 @@
 //! start, or that ends without losing a rank, is not repeated; each loss leaves one rank fewer, so it ends.
 //!
 //! 1. `mpirun` starts as many copies of this program as `--processes` says, with `--link mpi` in that flag's place. It
-//!    ends all of them when one is killed; ranks end the job with [`LOST`] when one no longer answers. In a batch script or
+//!    ends all of them when one is killed; ranks end the job with [`LOST`] when one no longer answers. A run whose `mpirun`
+//!    does not end itself counts as one that lost a rank ([`mpirun`]). In a batch script or
 //!    an interactive step of Slurm's they run on the machine where it runs.
 //! 2. With `--restart`, what is left goes on: one process fewer, or as many as make whole replicas of the pipeline; the same
 //!    family of schedules where it can be built for so many ranks, else 1F1B; from the last checkpoint (`--resume` in that
@@ -13,6 +14,7 @@
 //!
 //! Where several machines are to take part, `mpirun` with a hostfile is called by hand.
 
+use crate::mpirun;
 use crate::options::Options;
 use crate::options_error::OptionsError;
 use std::ffi::OsString;
@@ -54,7 +56,8 @@ pub fn run(
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("SLURM_")) {
             command.env_remove(name);
         }
-        let status = command.status().map_err(ProcessesError::Start)?;
+        let mut started = command.spawn().map_err(ProcessesError::Start)?;
+        let status = mpirun::wait(&mut started).map_err(ProcessesError::Start)?;
         let again = options.restart && running > 1 && was_lost(status);
         if !again {
             return Ok(exit_code(status));
@@ -62,7 +65,8 @@ pub fn run(
         let next = Crew::of(options, running - 1);
         (running, crew) = (next.ranks * next.replicas, Some(next));
         // A closed standard error is no news.
-        let _ = writeln!(err, "a rank was lost ({status}); going on with {running} of {processes} processes");
+        let how = status.map_or_else(|| "`mpirun` had to be ended".to_owned(), |status| status.to_string());
+        let _ = writeln!(err, "a rank was lost ({how}); going on with {running} of {processes} processes");
     }
 }
 
@@ -105,13 +109,13 @@ impl Crew {
 }
 
 /// Was it a rank that failed, and not the run as such?
-fn was_lost(status: ExitStatus) -> bool {
+fn was_lost(status: Option<ExitStatus>) -> bool {
     // 128 and more: the number of the signal that ended a process, as shells and `mpirun` report it.
-    status.code().is_none_or(|code| code == i32::from(LOST) || code >= 128)
+    status.and_then(|status| status.code()).is_none_or(|code| code == i32::from(LOST) || code >= 128)
 }
 
-fn exit_code(status: ExitStatus) -> u8 {
-    status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(LOST)
+fn exit_code(status: Option<ExitStatus>) -> u8 {
+    status.and_then(|status| status.code()).and_then(|code| u8::try_from(code).ok()).unwrap_or(LOST)
 }
 
 /// The command line of the processes: each flag of this helper replaced where it stands. The crew's flags, where there are

@@ -5,6 +5,7 @@
 
 use crate::mpirun::{Run, run};
 use crate::training::{TINY, curve, folder};
+use pipeline_tests::at_once::for_each_at_once;
 use pipeline_tests::machines::Machines;
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read};
@@ -133,9 +134,9 @@ fn struck(machines: &mut Machines, fate: Fate, lost: usize, flags: &[&str]) -> S
 #[ignore = "makes networks: needs root, iproute2 and openssh-server"]
 fn a_machine_that_is_cut_off_or_lost_is_named_and_nothing_is_left_on_the_others() {
     let recovery = [KEEPALIVE, &["--enable-recovery"]].concat();
-    for (fate, lost, flags) in
-        [(Fate::Cut, 1, &*recovery), (Fate::Dark, 2, &recovery), (Fate::Cut, 2, KEEPALIVE), (Fate::Ended, 1, &[])]
-    {
+    let cases =
+        [(Fate::Cut, 1, &*recovery), (Fate::Dark, 2, &recovery), (Fate::Cut, 2, KEEPALIVE), (Fate::Ended, 1, &[])];
+    for_each_at_once(2, &cases, |&(fate, lost, flags)| {
         let mut machines = Machines::start_with_ssh(3);
         let err = struck(&mut machines, fate, lost, flags);
         println!("{fate:?} of {lost}: {err}");
@@ -149,5 +150,5 @@ fn a_machine_that_is_cut_off_or_lost_is_named_and_nothing_is_left_on_the_others(
         }
         let on: Vec<usize> = (0..3).filter(|&machine| fate == Fate::Cut || machine != lost).collect();
         assert_eq!(left(&machines, &on), Vec::<String>::new(), "{fate:?} of {lost}: {err}");
-    }
+    });
 }

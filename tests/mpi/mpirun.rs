@@ -1,15 +1,20 @@
 //! Running `mpirun`, never for longer than a limit, and looking for what it leaves behind.
 
+use pipeline_examples::mpirun;
 use std::collections::BTreeSet;
 use std::io::Read;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// The longest that any run may take.
-const LIMIT: Duration = Duration::from_secs(300);
+const LIMIT: Duration = Duration::from_secs(120);
+/// The longest that output may be held open by others once `mpirun` has ended.
+const OUTPUT_LIMIT: Duration = Duration::from_secs(5);
 
 /// What a run gave.
 #[derive(Debug)]
@@ -22,49 +27,54 @@ pub(crate) struct Run {
     pub(crate) err: String,
     /// Processes and shared memory that were still there when `mpirun` had ended.
     pub(crate) left: Vec<String>,
+    /// Whether `mpirun` did not end though its processes had.
+    pub(crate) outlived: bool,
 }
 
-/// Runs this many ranks of the test program. One run at a time: shared memory tells no run from another, and more
-/// ranks than cores find their deadlines tight.
+/// Runs this many ranks of the test program. Where all of them have ended and `mpirun` itself does not
+/// ([`pipeline_examples::mpirun`]), its exit code is not known: they are run again.
 pub(crate) fn mpirun(ranks: usize, flags: &[&str], arguments: &[&str]) -> Run {
-    let turn = Turn::new();
-    let mark = turn.mark.clone();
-    let mut command = Command::new("mpirun");
-    command.args(["-n", &ranks.to_string(), "--oversubscribe", "--allow-run-as-root"]).args(flags);
-    command.arg(env!("CARGO_BIN_EXE_ranks")).args(arguments).arg(&mark);
-    let run = run(&mut command);
-    Run { left: turn.left(), ..run }
+    loop {
+        let mark = Mark::new();
+        let mut command = Command::new("mpirun");
+        command.args(["-n", &ranks.to_string(), "--oversubscribe", "--allow-run-as-root"]).args(flags);
+        command.arg(env!("CARGO_BIN_EXE_ranks")).args(arguments).arg(&mark.argument);
+        let began = Instant::now();
+        let run = run(&mut command);
+        let outlived = if run.outlived { "mpirun outlived them: " } else { "" };
+        println!("{outlived}{:.1} s: {ranks} ranks, {arguments:?}", began.elapsed().as_secs_f64());
+        if !run.outlived {
+            return Run { left: mark.left(), ..run };
+        }
+    }
 }
 
-/// A run's turn, and the mark of its processes.
-pub(crate) struct Turn {
+/// The mark of a run's processes, and what was there before it.
+pub(crate) struct Mark {
     /// The last argument of every process of the run.
-    pub(crate) mark: String,
+    pub(crate) argument: String,
     before: BTreeSet<String>,
-    _turn: MutexGuard<'static, ()>,
 }
 
-impl Turn {
+impl Mark {
     pub(crate) fn new() -> Self {
         static RUNS: AtomicUsize = AtomicUsize::new(0);
-        static TURN: Mutex<()> = Mutex::new(());
-        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-        let mark = format!("mark-{}-{}", std::process::id(), RUNS.fetch_add(1, Ordering::Relaxed));
-        Self { mark, before: shared_memory(), _turn: turn }
+        let argument = format!("mark-{}-{}", std::process::id(), RUNS.fetch_add(1, Ordering::Relaxed));
+        Self { argument, before: shared_memory() }
     }
 
     /// Processes and shared memory that are still there once the run has ended.
     pub(crate) fn left(&self) -> Vec<String> {
         let mut left = Vec::new();
         // A killed process takes a moment to go.
-        for _ in 0..50 {
-            left = processes(&self.mark).iter().map(|path| format!("process {}", path.display())).collect();
+        for _ in 0..250 {
+            left = processes(&self.argument).iter().map(|path| format!("process {}", path.display())).collect();
             let ours = |name: &&String| !self.before.contains(*name) && !in_use(name);
             left.extend(shared_memory().iter().filter(ours).map(|name| format!("shared memory {name}")));
             if left.is_empty() {
                 break;
             }
-            std::thread::sleep(Duration::from_millis(100));
+            std::thread::sleep(Duration::from_millis(20));
         }
         left
     }
@@ -78,35 +88,75 @@ impl Turn {
                 |variable: &String| environment.split(|&byte| byte == 0).any(|entry| entry == variable.as_bytes());
             variables.iter().all(has)
         };
-        processes(&self.mark).into_iter().find(is_it)?.file_name()?.to_str()?.parse().ok()
+        processes(&self.argument).into_iter().find(is_it)?.file_name()?.to_str()?.parse().ok()
     }
 }
 
-/// Runs a command to its end, or to the limit; does not look for what it leaves behind.
+/// Runs a command to its end, or to the limit; does not look for what it leaves behind. At the limit, standard error says
+/// what each of its processes was doing.
 pub(crate) fn run(command: &mut Command) -> Run {
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let read = |mut stream: Box<dyn Read + Send>| {
-        std::thread::spawn(move || {
-            let mut text = Vec::new();
-            stream.read_to_end(&mut text).unwrap();
-            String::from_utf8_lossy(&text).into_owned()
-        })
-    };
-    let out = read(Box::new(child.stdout.take().unwrap()));
-    let err = read(Box::new(child.stderr.take().unwrap()));
-    let began = Instant::now();
-    let code = loop {
-        match child.try_wait().unwrap() {
-            Some(status) => break status.code(),
-            None if began.elapsed() > LIMIT => {
-                child.kill().unwrap();
-                child.wait().unwrap();
-                break None;
-            }
-            None => std::thread::sleep(Duration::from_millis(20)),
+    let out = Output::read(child.stdout.take().unwrap());
+    let err = Output::read(child.stderr.take().unwrap());
+    let (done, waited) = channel();
+    let id = child.id();
+    std::thread::spawn(move || done.send(mpirun::wait(&mut child).unwrap()));
+    let status = waited.recv_timeout(LIMIT);
+    let mut stuck = String::new();
+    if status.is_err() {
+        stuck = family(id).into_iter().map(doing).collect();
+        for process in family(id) {
+            let _ = Command::new("kill").args(["-KILL", &process.to_string()]).status();
         }
-    };
-    Run { code, out: out.join().unwrap(), err: err.join().unwrap(), left: Vec::new() }
+    }
+    let (out, err) = (out.end(), err.end() + &stuck);
+    let outlived = matches!(status, Ok(None));
+    Run { code: status.ok().flatten().and_then(|status| status.code()), out, err, left: Vec::new(), outlived }
+}
+
+/// What a stream has given so far.
+struct Output {
+    text: Arc<Mutex<Vec<u8>>>,
+    reading: JoinHandle<()>,
+}
+
+impl Output {
+    fn read(mut stream: impl Read + Send + 'static) -> Self {
+        let text = Arc::new(Mutex::new(Vec::new()));
+        let read = text.clone();
+        let reading = std::thread::spawn(move || {
+            let mut piece = [0; 1 << 12];
+            while let Ok(length @ 1..) = stream.read(&mut piece) {
+                read.lock().unwrap().extend_from_slice(&piece[..length]);
+            }
+        });
+        Self { text, reading }
+    }
+
+    /// All of it, or what has come when a process that is not waited for has held it open for too long.
+    fn end(self) -> String {
+        let since = Instant::now();
+        while !self.reading.is_finished() && since.elapsed() < OUTPUT_LIMIT {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let text = self.text.lock().unwrap();
+        String::from_utf8_lossy(&text).into_owned()
+    }
+}
+
+/// A process and all that it has started.
+fn family(process: u32) -> Vec<u32> {
+    std::iter::once(process).chain(mpirun::children(process).into_iter().flat_map(family)).collect()
+}
+
+/// What the threads of a process wait for in the kernel.
+fn doing(process: u32) -> String {
+    let read = |path: PathBuf| std::fs::read_to_string(path).unwrap_or_default();
+    let folder = PathBuf::from(format!("/proc/{process}"));
+    let tasks = std::fs::read_dir(folder.join("task")).into_iter().flatten().flatten();
+    let tasks = tasks.map(|task| [read(task.path().join("comm")), read(task.path().join("wchan"))]);
+    let tasks: Vec<String> = tasks.map(|[name, waits]| format!("{} in {waits}", name.trim())).collect();
+    format!("\nstill there: {process} {}: {}", read(folder.join("cmdline")).replace('\0', " "), tasks.join(", "))
 }
 
 /// Processes that carry the mark and are not merely waiting to be reaped.

@@ -1,7 +1,7 @@
 //! One command trains on with the processes that are left when some are killed or stop.
 
 use crate::checkpoints::Folder;
-use crate::mpirun::Turn;
+use crate::mpirun::Mark;
 use pipeline_examples::train_gpt::run;
 use pipeline_tests::random::Random;
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ const STEPS: usize = 80;
 
 fn flags(more: &str, trace: &str) -> Vec<String> {
     let flags = format!(
-        "train_gpt --d-model 16 --layers 4 --heads 2 --seq 16 --batch 8 --steps {STEPS} --lr 0.01 --log json --trace {trace}{more}"
+        "train_gpt --d-model 16 --layers 4 --heads 2 --seq 128 --batch 8 --steps {STEPS} --lr 0.01 --log json --trace {trace}{more}"
     );
     flags.split(' ').map(str::to_owned).collect()
 }
@@ -40,11 +40,11 @@ type Blow = (&'static str, usize, usize);
 /// a run that nothing interrupts, and nothing may be left behind.
 fn struck(more: &str, processes: usize, blows: &[Blow], random: &mut Random) -> String {
     let whole = uninterrupted(more);
-    let (folder, turn) = (Folder::new("restart"), Turn::new());
+    let (folder, mark) = (Folder::new("restart"), Mark::new());
     let (save, trace) = (folder.0.join("saved"), folder.0.join("trace"));
     let mut command = Command::new(env!("CARGO_BIN_EXE_ranks"));
     command.args(flags(more, trace.to_str().unwrap())).args(["--processes", &processes.to_string(), "--restart"]);
-    command.args(["--save-every", "3", "--timeout", "6", "--save"]).arg(&save).arg(&turn.mark);
+    command.args(["--save-every", "3", "--timeout", "6", "--save"]).arg(&save).arg(&mark.argument);
     // What Open MPI asks of those who run it as root, as containers do.
     command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -55,7 +55,7 @@ fn struck(more: &str, processes: usize, blows: &[Blow], random: &mut Random) -> 
         if let Some(&&(signal, ranks, _)) = blows.peek().filter(|&&&(.., at)| step >= at) {
             let rank = random.below(ranks as u64) as usize;
             // Those of the run before tell for a moment on.
-            if let Some(process) = turn.process_of(rank, ranks) {
+            if let Some(process) = mark.process_of(rank, ranks) {
                 println!("rank {rank} of {ranks} gets {signal} after step {step}");
                 assert!(Command::new("kill").args([signal, &process.to_string()]).status().unwrap().success());
                 blows.next();
@@ -69,7 +69,7 @@ fn struck(more: &str, processes: usize, blows: &[Blow], random: &mut Random) -> 
     assert!(output.status.success(), "{err}");
     assert_eq!(reported, whole);
     println!("{again} steps were run twice");
-    assert_eq!(turn.left(), Vec::<String>::new());
+    assert_eq!(mark.left(), Vec::<String>::new());
     err
 }
 

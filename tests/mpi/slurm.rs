@@ -17,7 +17,7 @@ const BATCH: &[(&str, &str)] = &[
 /// Two steps of two processes, started with these variables.
 fn train(variables: &[(&str, &str)]) -> Output {
     let folder = Folder::new("slurm");
-    let flags = "train_gpt --d-model 16 --layers 2 --heads 2 --seq 16 --batch 8 --steps 2 --log json --processes 2";
+    let flags = "train_gpt --d-model 16 --layers 2 --heads 2 --seq 128 --batch 8 --steps 2 --log json --processes 2";
     let mut command = Command::new(env!("CARGO_BIN_EXE_ranks"));
     command.args(flags.split(' ')).args(["--trace", folder.text(), "a-mark"]);
     command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");

@@ -51,8 +51,9 @@ fn a_rank_that_ends_before_any_link_is_named_at_once_and_mpi_ends_in_order_on_al
             let error = said(&run, &format!("rank {rank} after "));
             // The first that learns it tells the others.
             assert!(error.contains("rank 1") && error.contains("has left the job"), "{error}");
-            assert!(seconds(error) < 1.5, "{error}");
-            assert!(seconds(said(&run, &format!("rank {rank} ended after "))) < 2.5, "{run:?}");
+            // The timeout is 30 s.
+            assert!(seconds(error) < 8.0, "{error}");
+            assert!(seconds(said(&run, &format!("rank {rank} ended after "))) < 8.0, "{run:?}");
         }
     }
 }

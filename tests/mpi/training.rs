@@ -5,6 +5,7 @@ use burn_pipeline::train::Checkpoints;
 use pipeline_examples::train_gpt::run;
 use std::ffi::OsString;
 
+/// Long windows: an evaluation over all held-out ones takes fewer rounds.
 pub(crate) const TINY: &[&str] = &[
     "train_gpt",
     "--d-model",
@@ -14,7 +15,7 @@ pub(crate) const TINY: &[&str] = &[
     "--heads",
     "2",
     "--seq",
-    "16",
+    "128",
     "--batch",
     "8",
     "--steps",
@@ -56,7 +57,7 @@ fn train_gpt_over_processes_has_the_losses_of_threads_bit_for_bit() {
         let expected = curve(&String::from_utf8(out).unwrap());
         assert_eq!(expected.len(), 6);
         let processes = [TINY, flags, &["--link", "mpi", "--trace", there.to_str().unwrap()]].concat();
-        let Run { code, out, err, left } = mpirun(ranks, &[], &processes);
+        let Run { code, out, err, left, .. } = mpirun(ranks, &[], &processes);
         assert_eq!(code, Some(0), "{ranks} ranks, {flags:?}: {out}{err}");
         assert_eq!(curve(&out), expected, "{ranks} ranks, {flags:?}");
         assert!(left.is_empty(), "{left:?}");
@@ -96,7 +97,7 @@ fn train_moe_over_processes_tells_the_losses_and_loads_of_threads() {
         let expected = numbers(&String::from_utf8(out).unwrap());
         assert!(expected.len() == 6 && expected.iter().all(|line| line["dropped"].as_f64().unwrap() > 0.0));
         let processes = [&tiny, flags, &["--link", "mpi", "--trace", there.to_str().unwrap()]].concat();
-        let Run { code, out, err, left } = mpirun(ranks, &[], &processes);
+        let Run { code, out, err, left, .. } = mpirun(ranks, &[], &processes);
         assert_eq!(code, Some(0), "{flags:?}: {out}{err}");
         assert_eq!(numbers(&out), expected, "{flags:?}");
         assert!(left.is_empty(), "{left:?}");
@@ -110,8 +111,7 @@ fn train_moe_over_processes_tells_the_losses_and_loads_of_threads() {
 
 #[test]
 fn train_moe_goes_on_from_a_checkpoint_over_processes_and_over_threads() {
-    // Windows of 64 bytes: an evaluation over all held-out ones takes fewer rounds.
-    let tiny = "train_moe --d-model 16 --layers 4 --heads 2 --seq 64 --batch 8 --steps 6 --lr 0.01 --log json \
+    let tiny = "train_moe --d-model 16 --layers 4 --heads 2 --seq 128 --batch 8 --steps 6 --lr 0.01 --log json \
                 --experts 4 --d-hidden 8 --pattern DEe --bias-rate 0.01 --scoring sigmoid";
     let tiny: Vec<&str> = tiny.split_whitespace().collect();
     let (saved, traces) = (folder("moe-saved"), folder("moe-traces"));
@@ -125,7 +125,8 @@ fn train_moe_goes_on_from_a_checkpoint_over_processes_and_over_threads() {
         numbers(&String::from_utf8(out).unwrap())
     };
     let on_processes = |ranks, flags: &[&str]| {
-        let Run { code, out, err, left } = mpirun(ranks, &[], &[&tiny, flags, &["--link", "mpi"], &traces].concat());
+        let Run { code, out, err, left, .. } =
+            mpirun(ranks, &[], &[&tiny, flags, &["--link", "mpi"], &traces].concat());
         assert_eq!(code, Some(0), "{flags:?}: {out}{err}");
         assert!(left.is_empty(), "{left:?}");
         numbers(&out)

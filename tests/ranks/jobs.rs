@@ -55,12 +55,14 @@ pub(crate) fn strangers(mpi: &Mpi) {
     assert!(odd || error.contains(&format!("rank {last} failed")), "{error}");
 }
 
-/// The last rank was started otherwise in one thing; all ranks name it, and the thing.
-pub(crate) fn odd(mpi: &Mpi, field: &str) {
+/// The last rank was started otherwise in one thing, and then in another; all ranks name it, and the thing.
+pub(crate) fn odd(mpi: &Mpi, fields: &str) {
     let last = mpi.ranks() - 1;
-    let field = Some(field).filter(|_| mpi.rank() == last);
-    let error = crate::odd::build(Box::new(mpi.link(Device::flex()).unwrap()), field).unwrap_err();
-    println!("rank {} reports: {error}", mpi.rank());
+    for field in fields.split(',') {
+        let own = Some(field).filter(|_| mpi.rank() == last);
+        let error = crate::odd::build(Box::new(mpi.link(Device::flex()).unwrap()), own).unwrap_err();
+        println!("{field} reported: {error}");
+    }
 }
 
 /// Calls that differ are refused everywhere, and the pipeline goes on.

@@ -73,7 +73,7 @@ fn main() -> ExitCode {
         ["replicas", _] => passed(|| replicas::parity(&mpi, false)),
         ["shards", _] => passed(|| replicas::parity(&mpi, true)),
         ["strangers", _] => passed(|| jobs::strangers(&mpi)),
-        ["odd", field, _] => passed(|| jobs::odd(&mpi, field)),
+        ["odd", fields, _] => passed(|| jobs::odd(&mpi, fields)),
         ["calls", _] => passed(|| jobs::calls(&mpi)),
         ["receives", _] => passed(|| metadata::receives(&mpi)),
         ["reads", _] => passed(|| jobs::reads(&mpi)),

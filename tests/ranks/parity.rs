@@ -1,15 +1,19 @@
 //! One rank a process computes what threads compute and what the plain loop computes, bit for bit.
+//!
+//! The processes first run all configurations, then share the work of proving them.
 
+use crate::TIMEOUT;
 use crate::cases::{Case, Stack, Text, range, read, sizes};
 use crate::tied;
 use burn::optim::AdamWConfig;
 use burn::tensor::Device;
+use burn_pipeline::link::Link;
 use burn_pipeline::schedule::{Chunks, Size, all, by_name};
 use burn_pipeline::stage::Accumulation;
 use burn_pipeline::train::{Builder, Pipeline};
 use burn_pipeline_mpi::Mpi;
 use pipeline_tests::reference::Reference;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub(crate) const RATE: f64 = 1e-2;
 /// Small enough that gradients are clipped.
@@ -55,62 +59,73 @@ fn trace<C: Case>(case: &C, pipeline: &mut Pipeline) -> Trace {
     Trace { steps, gradients, evaluation: (evaluation.loss, evaluation.samples) }
 }
 
-fn assert_parity<C: Case>(mpi: &Mpi, case: &C, name: &str, size: Size, samples: usize) {
+/// What a configuration gave on the processes, to be compared later with what threads and the plain loop give.
+pub(crate) type Proof = Box<dyn FnOnce()>;
+
+/// Each rank makes its part of the proofs. All ranks hold the same numbers, so each is made once.
+pub(crate) fn prove(mpi: &Mpi, proofs: Vec<Proof>) {
+    proofs.into_iter().skip(mpi.rank()).step_by(mpi.ranks()).for_each(|proof| proof());
+}
+
+/// Refuses numbers that are not the same on all ranks.
+pub(crate) fn assert_same(link: &mut dyn Link, numbers: &impl std::fmt::Debug, place: &str) {
+    let own = format!("{numbers:?}").into_bytes();
+    let all = link.all_gather(own.clone(), Instant::now() + TIMEOUT).unwrap();
+    assert!(all.iter().all(|other| *other == own), "{place}: ranks hold different numbers");
+}
+
+fn parity<C: Case>(mpi: &Mpi, beside: &mut dyn Link, case: C, name: &'static str, size: Size, samples: usize) -> Proof {
     let place = format!("{name}, {size:?}, {samples} samples");
     let link = mpi.link(Device::flex()).unwrap();
-    let mut difference = builder::<C>(name, size).build_rank(Box::new(link)).unwrap();
-    let processes = trace(case, &mut difference);
-    drop(difference);
-    let threads = trace(case, &mut builder::<C>(name, size).build().unwrap());
-    assert!(processes == threads, "{place}: processes {processes:?}, threads {threads:?}");
-    let sizes = sizes(samples, size.microbatches.min(samples));
-    let mut reference = Reference::new(case.model());
-    for (step, (loss, norm, weights)) in processes.steps.into_iter().enumerate() {
-        let expected = reference.step(&sizes, RATE, Some(CLIP), |model, i| case.loss(model, range(&sizes, i)));
-        assert_eq!((loss, norm), (expected.loss, Some(expected.norm)), "{place}, step {step}");
-        assert_eq!(weights, reference.weights(), "{place}, step {step}");
-    }
+    let mut pipeline = builder::<C>(name, size).build_rank(Box::new(link)).unwrap();
+    let processes = trace(&case, &mut pipeline);
+    drop(pipeline);
+    assert_same(beside, &processes, &place);
+    Box::new(move || {
+        let threads = trace(&case, &mut builder::<C>(name, size).build().unwrap());
+        assert!(processes == threads, "{place}: processes {processes:?}, threads {threads:?}");
+        let sizes = sizes(samples, size.microbatches.min(samples));
+        let mut reference = Reference::new(case.model());
+        for (step, (loss, norm, weights)) in processes.steps.into_iter().enumerate() {
+            let expected = reference.step(&sizes, RATE, Some(CLIP), |model, i| case.loss(model, range(&sizes, i)));
+            assert_eq!((loss, norm), (expected.loss, Some(expected.norm)), "{place}, step {step}");
+            assert_eq!(weights, reference.weights(), "{place}, step {step}");
+        }
+    })
 }
 
 /// Every family that can be built for this many ranks.
 pub(crate) fn every_family(mpi: &Mpi) {
     let ranks = mpi.ranks();
-    let mut proved = 0;
+    let mut beside = mpi.link(Device::flex()).unwrap();
+    let mut proofs = Vec::new();
     for schedule in all().into_iter().filter(|schedule| schedule.family().name != "ForwardOnly") {
         let family = schedule.family();
         let chunks = match family.chunks {
             Chunks::Exactly(chunks) => chunks,
-            Chunks::Any => {
-                if ranks <= 4 {
-                    2
-                } else {
-                    1
-                }
-            }
+            Chunks::Any => 2,
         };
         for microbatches in [1, 4, 7] {
             let size = Size { ranks, chunks, microbatches };
-            if schedule.build(size).is_err() {
-                continue;
+            if schedule.build(size).is_ok() {
+                proofs.push(parity(mpi, &mut beside, Text::new(microbatches), family.name, size, microbatches));
             }
-            assert_parity(mpi, &Text::new(microbatches), family.name, size, microbatches);
-            proved += 1;
         }
     }
     // Uneven microbatches, and an integer tensor beside a float one.
     for (name, microbatches, samples) in [("GPipe", 3, 8), ("1F1B", 4, 7), ("ZBH1", 5, 11)] {
         let size = Size { ranks, chunks: 1, microbatches };
-        assert_parity(mpi, &Stack::new(samples), name, size, samples);
-        proved += 1;
+        proofs.push(parity(mpi, &mut beside, Stack::new(samples), name, size, samples));
     }
     if mpi.rank() == 0 {
-        println!("{proved} configurations");
+        println!("{} configurations", proofs.len());
     }
+    prove(mpi, proofs);
 }
 
 /// A table on two ranks and a bias on all: summed over groups, and over replicas, as threads sum them.
 pub(crate) fn shared(mpi: &Mpi) {
-    let train = |pipeline: &mut Pipeline| -> Vec<(f64, Vec<Vec<f32>>)> {
+    let train = move |pipeline: &mut Pipeline| -> Vec<(f64, Vec<Vec<f32>>)> {
         let step = |step| {
             let batch = tied::Text::new(tied::SMALL, 7, 10 + step).batch();
             let loss = pipeline.step(batch, RATE).unwrap().loss;
@@ -120,12 +135,14 @@ pub(crate) fn shared(mpi: &Mpi) {
     };
     let families = [("1F1B", 1), ("ZBV", 2), ("DualPipe", 1)];
     let replicated = [(1, false), (2, false), (2, true)].into_iter().filter(|(replicas, _)| mpi.ranks() / replicas > 1);
+    let mut beside = mpi.link(Device::flex()).unwrap();
+    let mut proofs: Vec<Proof> = Vec::new();
     for ((replicas, sharded), (family, chunks)) in replicated.flat_map(|r| families.map(|family| (r, family))) {
         let size = Size { ranks: mpi.ranks() / replicas, chunks, microbatches: 4 };
         if by_name(family).unwrap().build(size).is_err() {
             continue;
         }
-        let builder = || {
+        let builder = move || {
             let builder = Pipeline::builder().schedule(family, size).devices(vec![Device::flex()]);
             let builder = builder.stages(tied::stage(tied::SMALL)).optimizer(|| AdamWConfig::new().init());
             let builder = builder.accumulation(Accumulation::Ordered).timeout(Duration::from_secs(60));
@@ -136,6 +153,9 @@ pub(crate) fn shared(mpi: &Mpi) {
         assert!(processes.shared().iter().any(|report| report.copies.len() == size.ranks * chunks));
         let got = train(&mut processes);
         drop(processes);
-        assert_eq!(got, train(&mut builder().build().unwrap()), "{family}, {replicas} replicas, sharded: {sharded}");
+        let place = format!("{family}, {replicas} replicas, sharded: {sharded}");
+        assert_same(&mut beside, &got, &place);
+        proofs.push(Box::new(move || assert_eq!(got, train(&mut builder().build().unwrap()), "{place}")));
     }
+    prove(mpi, proofs);
 }

@@ -2,6 +2,7 @@
 //! for bit, with whole parameters and with sharded ones.
 
 use crate::cases::{Case, Stack, range, read, sizes};
+use crate::parity::{Proof, assert_same, prove};
 use burn::optim::AdamWConfig;
 use burn::tensor::Device;
 use burn_pipeline::schedule::Size;
@@ -45,27 +46,34 @@ fn trace(case: &Stack, pipeline: &mut Pipeline) -> Trace {
 /// Some families, even and uneven batches.
 pub(crate) fn parity(mpi: &Mpi, sharded: bool) {
     let ranks = mpi.ranks() / REPLICAS;
+    let mut beside = mpi.link(Device::flex()).unwrap();
+    let mut proofs: Vec<Proof> = Vec::new();
     let families = [("GPipe", 1), ("1F1B", 1), ("Interleaved1F1B", 2), ("ZBVZeroBubble", 2)];
     for (family, chunks) in families {
         for samples in [8, 13, 7] {
             let case = Stack::new(samples);
             let place = format!("{family}, {samples} samples, sharded: {sharded}");
             let link = mpi.link(Device::flex()).unwrap();
-            let mut difference = builder(family, ranks, chunks, sharded).build_rank(Box::new(link)).unwrap();
-            let processes = trace(&case, &mut difference);
-            drop(difference);
-            let threads = trace(&case, &mut builder(family, ranks, chunks, sharded).build().unwrap());
-            assert!(processes == threads, "{place}: processes {processes:?}, threads {threads:?}");
-            let sizes = sizes(samples, (MICROBATCHES * REPLICAS).min(samples));
-            let half = sizes.len().div_ceil(REPLICAS);
-            let parts = [(0..half).collect(), (half..sizes.len()).collect()];
-            let mut reference = Reference::new(case.model());
-            for (step, (loss, ranks, weights)) in processes.0.into_iter().enumerate() {
-                let loss_of = |model: &_, i: usize| case.loss(model, range(&sizes, i));
-                let expected = reference.step_in_parts(&sizes, &parts, RATE, None, loss_of);
-                assert_eq!((loss, ranks), (expected.loss, mpi.ranks()), "{place}, step {step}");
-                assert_eq!(weights, reference.weights(), "{place}, step {step}");
-            }
+            let mut pipeline = builder(family, ranks, chunks, sharded).build_rank(Box::new(link)).unwrap();
+            let processes = trace(&case, &mut pipeline);
+            drop(pipeline);
+            assert_same(&mut beside, &processes, &place);
+            let all = mpi.ranks();
+            proofs.push(Box::new(move || {
+                let threads = trace(&case, &mut builder(family, ranks, chunks, sharded).build().unwrap());
+                assert!(processes == threads, "{place}: processes {processes:?}, threads {threads:?}");
+                let sizes = sizes(samples, (MICROBATCHES * REPLICAS).min(samples));
+                let half = sizes.len().div_ceil(REPLICAS);
+                let parts = [(0..half).collect(), (half..sizes.len()).collect()];
+                let mut reference = Reference::new(case.model());
+                for (step, (loss, ranks, weights)) in processes.0.into_iter().enumerate() {
+                    let loss_of = |model: &_, i: usize| case.loss(model, range(&sizes, i));
+                    let expected = reference.step_in_parts(&sizes, &parts, RATE, None, loss_of);
+                    assert_eq!((loss, ranks), (expected.loss, all), "{place}, step {step}");
+                    assert_eq!(weights, reference.weights(), "{place}, step {step}");
+                }
+            }));
         }
     }
+    prove(mpi, proofs);
 }
