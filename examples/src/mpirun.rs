@@ -2,8 +2,9 @@
 //!
 //! Guarantees: it ends when `mpirun` does, or [`ALONE`] after the last process that `mpirun` had started.
 //!
-//! Open MPI 4 over PMIx 4, as Debian has them, now and then waits for itself at its own end: `PMIx_server_finalize` joins a
-//! thread that waits for a lock which is gone. All ranks have ended by then, and all that they wrote was passed on.
+//! Open MPI 4 over PMIx 4, as Debian has them, may wait for itself for ever at its own end, or crash there, when a rank calls
+//! `MPI_Abort` after another one has finalised MPI: `PMIx_server_finalize` joins a thread that waits for a lock which is
+//! gone. All ranks have ended by then, and all that they wrote was passed on.
 
 use std::io;
 use std::process::{Child, ExitStatus};
