@@ -1,9 +1,10 @@
 //! How well a stage's backward splits, and what replaying captured programs costs against Burn's autodiff.
 //!
-//! `cargo bench -p benches --bench split [-- --rounds N]`
+//! `cargo bench -p benches --bench split [-- [--rounds N] [--programs]]`: with `--programs`, the captured programs and what they
+//! compile to are printed.
 //!
-//! 1. Each stage is built twice from the same weights: run plainly, and captured. Everything runs on one thread.
-//! 2. Rounds alternate plain `F, B`, replayed `F, B` and replayed `F, I, W`, so that whatever else the machine does
+//! 1. Each stage is built from the same weights: run plainly, captured, and compiled. Everything runs on one thread.
+//! 2. Rounds alternate plain `F, B`, replayed and compiled `F, B` and `F, I, W`, so that whatever else the machine does
 //!    hits all alike; the first round, which captures, is timed separately and not counted.
 //! 3. The same layers, deferring their weight gradients by themselves, are split without a capture.
 //! 4. `W` of 2, 4 and 8 microbatches is timed one by one and merged, in alternating rounds; gradients of both ways are
@@ -136,6 +137,8 @@ struct Times {
     eager: [Vec<f64>; 2],
     replayed: [Vec<f64>; 2],
     split: [Vec<f64>; 3],
+    compiled: [Vec<f64>; 2],
+    compiled_split: [Vec<f64>; 3],
 }
 
 fn forward_backward(stage: &mut SingleStage, subject: &Subject, times: &mut [Vec<f64>; 2]) {
@@ -163,14 +166,26 @@ fn measure(subject: &Subject, rounds: usize) {
     let mut captured = stage(subject, SplitBackward::Captured);
     let (first, _) = seconds(|| drop(forward(&mut captured, subject.fresh().0)));
     captured.clear();
+    let mut compiled = SingleStage::new((subject.build)().compiled(true), SplitBackward::Captured, true);
+    let (first_compiled, _) = seconds(|| drop(forward(&mut compiled, subject.fresh().0)));
+    compiled.clear();
     let mut times = Times::default();
     let mut held = [0, 0];
     for _ in 0..rounds {
         forward_backward(&mut eager, subject, &mut times.eager);
         forward_backward(&mut captured, subject, &mut times.replayed);
         held = split(&mut captured, subject, &mut times.split);
+        forward_backward(&mut compiled, subject, &mut times.compiled);
+        split(&mut compiled, subject, &mut times.compiled_split);
     }
     print(subject, &captured.report().programs[0], first, &times, held);
+    println!("capture, compilation and first forward {:.1} ms", first_compiled * 1e3);
+    if std::env::args().any(|argument| argument == "--programs") {
+        let programs = compiled.report().programs[0].clone();
+        for program in [programs.forward(), programs.input(), programs.weight(), programs.backward()] {
+            println!("\n{program}\n{}", program.compiled().unwrap_or_default());
+        }
+    }
 }
 
 fn print(
@@ -192,6 +207,13 @@ fn print(
         ms(&times.replayed[1]),
         ms(&times.split[1]),
         ms(&times.split[2])
+    );
+    println!(
+        "| compiled | {} | {} | {} | {} |",
+        ms(&times.compiled[0]),
+        ms(&times.compiled[1]),
+        ms(&times.compiled_split[1]),
+        ms(&times.compiled_split[2])
     );
     println!("I / B {:.3}, W / B {:.3}, (I + W) / B {:.3}", input / whole, weight / whole, (input + weight) / whole);
     println!("replayed over eager: F {:.3}, B {:.3}", replayed / eager, whole / median(&times.eager[1]));

@@ -1,7 +1,8 @@
 //! Whole training steps: every family on two ranks of one thread each, against the plain loop on one thread.
 //!
-//! `cargo bench -p benches --bench step [-- [--rounds N] [--families A,B] [--merge]]`: with `--merge`, families that split
-//! their backward run a second time with `Builder::merge_weights`.
+//! `cargo bench -p benches --bench step [-- [--rounds N] [--families A,B] [--merge] [--compile]]`: with `--merge`, families that split
+//! their backward run a second time with `Builder::merge_weights`; with `--compile`, all run a second time with
+//! `Builder::compile`, and 1F1B on one rank beside them.
 //!
 //! 1. Every contestant is built first: same model, same batch, same optimizer.
 //! 2. Rounds run all contestants one after the other, so that whatever else the machine does hits all alike.
@@ -17,7 +18,7 @@ use benches::spread::Spread;
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Int, Tensor};
 use burn_pipeline::plan::Op;
-use burn_pipeline::schedule::{Chunks, Schedule, Size, all};
+use burn_pipeline::schedule::{Chunks, OneFOneB, Schedule, Size, all};
 use burn_pipeline::simulate::{SimulateOptions, simulate};
 use burn_pipeline::stage::Batch;
 use burn_pipeline::train::{Pipeline, StepReport};
@@ -50,22 +51,33 @@ fn tokens() -> (Tensor<2, Int>, Tensor<2, Int>) {
     (draw(0), draw(31))
 }
 
-fn contestant(schedule: Box<dyn Schedule>, merge: bool) -> Option<Contestant> {
+/// What is not the default.
+#[derive(Clone, Copy, Default)]
+struct Options {
+    merge: bool,
+    compile: bool,
+}
+
+fn contestant(schedule: Box<dyn Schedule>, ranks: usize, options: Options) -> Option<Contestant> {
     let family = schedule.family();
     let chunks = match family.chunks {
         Chunks::Exactly(n) => n,
         Chunks::Any => 2,
     };
-    let size = Size { ranks: RANKS, chunks, microbatches: MICROBATCHES };
+    let size = Size { ranks, chunks, microbatches: MICROBATCHES };
     let pipeline = Pipeline::builder()
         .schedule(schedule, size)
         .devices(vec![Device::flex()])
         .stages(|at| config().stage(at))
         .optimizer(|| AdamWConfig::new().init())
-        .merge_weights(merge)
+        .merge_weights(options.merge)
+        .compile(options.compile)
         .build()
         .ok()?;
-    let name = if merge { format!("{}, merged W", family.name) } else { family.name.to_owned() };
+    let alone = if ranks == 1 { " on 1 rank" } else { "" };
+    let merged = if options.merge { ", merged W" } else { "" };
+    let compiled = if options.compile { ", compiled" } else { "" };
+    let name = format!("{}{alone}{merged}{compiled}", family.name);
     Some(Contestant { name, pipeline, steps: Vec::new(), reports: Vec::new(), size })
 }
 
@@ -82,14 +94,22 @@ fn main() {
         let trains = |name| name != "ForwardOnly" && chosen(name);
         all().into_iter().filter(move |schedule| trains(schedule.family().name))
     };
-    let mut contestants: Vec<Contestant> = families().filter_map(|schedule| contestant(schedule, false)).collect();
+    let plain_options = Options::default();
+    let mut contestants: Vec<Contestant> =
+        families().filter_map(|schedule| contestant(schedule, RANKS, plain_options)).collect();
+    if std::env::args().any(|argument| argument == "--compile") {
+        let options = Options { compile: true, ..plain_options };
+        contestants.extend(contestant(Box::new(OneFOneB), 1, plain_options));
+        contestants.extend(contestant(Box::new(OneFOneB), 1, options));
+        contestants.extend(families().filter_map(|schedule| contestant(schedule, RANKS, options)));
+    }
     if std::env::args().any(|argument| argument == "--merge") {
         let splits = |c: &mut Contestant| {
             let plan = c.pipeline.plan(MICROBATCHES).unwrap();
             (0..RANKS).any(|rank| plan.plan().tasks(rank).any(|task| task.op() == Op::BackwardWeight))
         };
         let merged = families()
-            .filter_map(|schedule| contestant(schedule, true))
+            .filter_map(|schedule| contestant(schedule, RANKS, Options { merge: true, ..plain_options }))
             .filter_map(|mut c| splits(&mut c).then_some(c));
         contestants.extend(merged.collect::<Vec<_>>());
     }
@@ -133,6 +153,7 @@ fn print(plain: &Spread, contestants: &mut [Contestant]) {
         let plan = contestant.pipeline.plan(MICROBATCHES).unwrap();
         let simulated = simulate(plan.plan(), &profile, &SimulateOptions::default()).unwrap();
         let busy: f64 = simulated.ranks.iter().map(|rank| rank.busy).sum();
+        let ranks = contestant.size.ranks as f64;
         println!(
             "| {} | {} | {steps} | {:.2} | {:.0} | {:.0} | {:.3} | {:.3} | {:.3} |",
             contestant.name,
@@ -141,8 +162,8 @@ fn print(plain: &Spread, contestants: &mut [Contestant]) {
             pass.median * 1e3,
             simulated.makespan * 1e3,
             pass.median / simulated.makespan,
-            1.0 - busy / (pass.median * RANKS as f64),
-            1.0 - busy / (simulated.makespan * RANKS as f64),
+            1.0 - busy / (pass.median * ranks),
+            1.0 - busy / (simulated.makespan * ranks),
         );
     }
 }

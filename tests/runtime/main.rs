@@ -7,6 +7,7 @@ mod auto;
 mod boundary;
 mod cases;
 mod checkpoint;
+mod compiled;
 mod concurrency;
 mod contract;
 mod deferred;

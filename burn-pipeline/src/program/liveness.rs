@@ -90,6 +90,7 @@ fn program(part: usize, draft: Draft, last: &HashMap<TensorId, Point>, live: &mu
         borrowed,
         views,
         custom: custom.clone(),
+        compiled: None,
     }
 }
 

@@ -15,6 +15,7 @@
 //!    time releases it, so a backend may write the result in its place.
 //! 4. `burn_router`'s interpreter replays a program on the stage's own device (`replay`). Operations of backend extensions
 //!    that are kernels there are called as such ([`CapturedOp`], `custom`).
+//!    Or it is compiled ahead (`compiled`), which gives the same numbers up to rounding.
 //! 5. `W` of several microbatches can run as one (`merge`).
 //! 6. Random numbers come from a generator that the caller gives, or from the device's (`draws`).
 //!
@@ -23,6 +24,7 @@
 //! stable interface, hence the exact versions in `Cargo.toml`.
 
 mod capture_tensors;
+mod compiled;
 mod cost;
 mod custom;
 mod display;

@@ -1,9 +1,12 @@
 //! One program: the operations of `F`, `I`, `W` or `B` of a stage on one microbatch, with its edges and its cost.
 
 use super::cost;
+use super::compiled::Compiled;
 use super::custom::CustomOps;
 use super::op_name::name;
+use super::replay::Replay;
 use burn::backend::ir::{OperationIr, TensorId, TensorIr, TensorStatus};
+use std::ops::Range;
 
 /// A part of a stage's work on one microbatch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -32,6 +35,8 @@ pub struct Program {
     pub(super) borrowed: Vec<TensorIr>,
     pub(super) views: bool,
     pub(super) custom: CustomOps,
+    /// The same compiled, if it is run so.
+    pub(super) compiled: Option<Compiled>,
 }
 
 /// One operation of a program, for reports.
@@ -81,6 +86,24 @@ impl Program {
     /// Are views of parameters held after a run?
     pub(crate) fn holds_views(&self) -> bool {
         self.views
+    }
+
+    /// What became of its operations, if it is compiled.
+    pub fn compiled(&self) -> Option<String> {
+        self.compiled.as_ref().map(ToString::to_string)
+    }
+
+    /// The pieces that it runs in.
+    pub(crate) fn pieces(&self) -> usize {
+        self.compiled.as_ref().map_or(self.operations.len(), Compiled::pieces)
+    }
+
+    /// Runs some pieces.
+    pub(crate) fn run(&self, pieces: Range<usize>, replay: &mut dyn Replay) {
+        match &self.compiled {
+            Some(compiled) => compiled.run(pieces, replay),
+            None => replay.run(&self.operations[pieces]),
+        }
     }
 
     pub(crate) fn ir(&self) -> &[OperationIr] {

@@ -1,5 +1,6 @@
 //! The programs of one captured stage, as values.
 
+use super::compiled::{Compiled, compiles};
 use super::custom::CustomOps;
 use super::liveness::{Draft, programs};
 use super::merge::{MergedWeight, products};
@@ -7,6 +8,7 @@ use super::part::{Phase, Program};
 use super::recording::Recording;
 use super::slices::slices;
 use burn::backend::ir::{OperationIr, TensorId, TensorIr};
+use burn::tensor::Device;
 use std::collections::HashSet;
 
 /// All programs of a stage for one shape of its inputs.
@@ -76,6 +78,17 @@ impl StagePrograms {
             edges: recording.edges.clone(),
             custom: recording.custom.clone(),
         }
+    }
+
+    /// The same, compiled for a device if there is a compiler for it.
+    pub(crate) fn compiled(mut self, device: &Device) -> Self {
+        if compiles(device) {
+            let Self { forward, input, weight, backward, merged, .. } = &mut self;
+            for program in [forward, input, weight, backward, &mut merged.program] {
+                program.compiled = Compiled::new(program);
+            }
+        }
+        self
     }
 
     /// Can a microbatch that ran the whole recording's forward run this backward, of the recording without some gradients?

@@ -60,6 +60,13 @@ impl StageBox {
         self
     }
 
+    /// Compiles the stage, if it is captured and runs on a processor, as `Builder::compile` does all stages: faster, and up to
+    /// rounding the same numbers.
+    pub fn compiled(mut self, compile: bool) -> Self {
+        self.0.options_mut().compile = compile;
+        self
+    }
+
     /// Sets whether the stage's parameters, gradients and optimizer state are sharded over data-parallel replicas, instead
     /// of what `Builder::sharded` sets for all stages. All replicas must set the same; without replicas it has no effect.
     ///

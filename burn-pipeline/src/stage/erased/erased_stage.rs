@@ -58,15 +58,15 @@ pub(crate) trait ErasedStage: DescribeStage + InterleaveStage + StageWeights + U
 impl<M: Stage> ErasedStage for Typed<M> {
     fn choose(&mut self, split: SplitBackward, splits: bool, keep_outputs: bool) {
         let eager = |reason| Eager::new(reason).keeping_outputs(keep_outputs).deferring(splits);
-        let (function, programs) = (self.function.clone(), self.options.programs);
+        let (function, programs, compile) = (self.function.clone(), self.options.programs, self.options.compile);
         let captured = |strict| {
             let otherwise = eager("it cannot be captured");
-            Box::new(Captured::new(strict, programs, otherwise))
+            Box::new(Captured::new(strict, programs, otherwise).compiling(compile))
         };
         let engine: Box<dyn Engine<M>> = match (split, splits) {
             (SplitBackward::Eager, _) => Box::new(eager("it was asked for")),
-            // A captured forward has a generator of its own for its random numbers.
-            (SplitBackward::Auto, false) if !self.options.seeded => {
+            // A captured forward has a generator of its own for its random numbers, and only a captured one is compiled.
+            (SplitBackward::Auto, false) if !self.options.seeded && !compile => {
                 Box::new(eager("the plan does not split its backward"))
             }
             (SplitBackward::Auto, _) => captured(false),

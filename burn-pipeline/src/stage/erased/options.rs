@@ -16,6 +16,8 @@ pub(crate) struct StageOptions {
     pub(crate) sharded: Option<bool>,
     /// The most programs that a captured stage keeps.
     pub(crate) programs: usize,
+    /// Are captured programs compiled?
+    pub(crate) compile: bool,
     /// Do its forwards draw random numbers from a seed?
     pub(crate) seeded: bool,
 }
@@ -26,6 +28,6 @@ pub(crate) const PROGRAMS: usize = 64;
 impl Default for StageOptions {
     fn default() -> Self {
         let (declared, names) = (None, Names::default());
-        Self { declared, names, recompute: false, sharded: None, programs: PROGRAMS, seeded: false }
+        Self { declared, names, recompute: false, sharded: None, programs: PROGRAMS, compile: false, seeded: false }
     }
 }

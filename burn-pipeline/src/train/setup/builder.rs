@@ -37,6 +37,7 @@ pub struct Builder {
     pub(crate) synchronize: bool,
     pub(crate) split: SplitBackward,
     pub(crate) captured_programs: usize,
+    pub(crate) compile: bool,
     pub(crate) keep_outputs: bool,
     pub(crate) shared: Vec<SharedParameter>,
     pub(crate) skips: Vec<SkipEdge>,
@@ -97,6 +98,7 @@ impl Default for Builder {
             synchronize: false,
             split: SplitBackward::default(),
             captured_programs: PROGRAMS,
+            compile: false,
             keep_outputs: false,
             shared: Vec::new(),
             skips: Vec::new(),
@@ -218,6 +220,17 @@ impl Builder {
     /// after that is made again (see [`SplitBackward`] for the cost). The numbers are the same whatever the limit.
     pub fn captured_programs(mut self, limit: usize) -> Self {
         self.captured_programs = limit;
+        self
+    }
+
+    /// Compiles captured stages on processors (`Device::flex`); off by default. Stages are then captured even where the plan does
+    /// not split, unless [`SplitBackward::Eager`] is asked for.
+    ///
+    /// Element-wise operations, softmax, norms and their backwards run fused, tile by tile in cache. A compiled stage gives the same
+    /// bits under every schedule, number of ranks and cut, but not those of the plain loop: it rounds otherwise, by
+    /// a few units in the last place in each operation. [`Pipeline::engines`] says what was compiled.
+    pub fn compile(mut self, compile: bool) -> Self {
+        self.compile = compile;
         self
     }
 

@@ -64,6 +64,12 @@ impl Captured {
         }
     }
 
+    /// The same, whose programs are compiled if there is a compiler for the device.
+    pub(in crate::stage) fn compiling(mut self, compile: bool) -> Self {
+        self.programs.compile = compile;
+        self
+    }
+
     /// The programs for a call: the forward is recorded, and its programs are those of an equal recording, or new ones.
     /// `None` if the stage cannot be captured.
     pub(super) fn programs_for<M: Stage>(

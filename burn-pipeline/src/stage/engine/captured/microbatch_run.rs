@@ -86,18 +86,18 @@ impl MicrobatchRun {
         Ok(())
     }
 
-    /// Runs some operations of a program.
-    pub(super) fn run_part(&mut self, program: &Program, operations: Range<usize>) {
-        self.replay.run(&program.ir()[operations]);
+    /// Runs some pieces of a program.
+    pub(super) fn run_part(&mut self, program: &Program, pieces: Range<usize>) {
+        program.run(pieces, &mut *self.replay);
     }
 
-    /// Takes a program's results out, once all its operations have run.
+    /// Takes a program's results out, once all its pieces have run.
     pub(super) fn results(&mut self, program: &Program) -> Vec<DispatchTensor> {
         program.takes().iter().map(|tensor| self.replay.take(tensor)).collect()
     }
 
     pub(super) fn run(&mut self, program: &Program) -> Vec<DispatchTensor> {
-        self.run_part(program, 0..program.ir().len());
+        self.run_part(program, 0..program.pieces());
         self.results(program)
     }
 

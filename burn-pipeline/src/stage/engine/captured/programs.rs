@@ -14,6 +14,8 @@ use std::sync::{Arc, Weak};
 /// A bounded number of programs.
 pub(super) struct Programs {
     limit: usize,
+    /// Are they compiled?
+    pub(super) compile: bool,
     /// The last used comes first.
     kept: Vec<Arc<Replayable>>,
     constants: Vec<Weak<Constant>>,
@@ -22,7 +24,7 @@ pub(super) struct Programs {
 impl Programs {
     /// Keeps this many programs, one at least.
     pub(super) fn new(limit: usize) -> Self {
-        Self { limit: limit.max(1), kept: Vec::new(), constants: Vec::new() }
+        Self { limit: limit.max(1), compile: false, kept: Vec::new(), constants: Vec::new() }
     }
 
     /// The programs of an equal recording. `Err` says what differs from the last one of this signature, if there is one.
@@ -54,7 +56,8 @@ impl Programs {
         parameters: Vec<ParamId>,
     ) -> Arc<Replayable> {
         let Recorded { mut recording, output, device, .. } = recorded;
-        let programs = Arc::new(StagePrograms::new(&recording));
+        let programs = StagePrograms::new(&recording);
+        let programs = Arc::new(if self.compile { programs.compiled(&device) } else { programs });
         let mut constants: Vec<(TensorId, Arc<Constant>)> = Vec::with_capacity(recording.constants.len());
         for (id, data) in &mut recording.constants {
             let constant = self.constant(data, &device);

@@ -50,12 +50,12 @@ impl RunningProgram {
         self.programs.program(self.phase)
     }
 
-    /// Operations that have not run yet.
+    /// Pieces that have not run yet.
     pub(super) fn left(&self) -> usize {
-        self.program().ir().len() - self.at
+        self.program().pieces() - self.at
     }
 
-    /// Runs the next operations.
+    /// Runs the next pieces.
     pub(super) fn advance(&mut self, pieces: usize) {
         let end = self.at + pieces.min(self.left());
         self.run.run_part(self.programs.program(self.phase), self.at..end);

@@ -1,0 +1,42 @@
+//! What is computed twice is computed once.
+
+use super::replace::Replaced;
+use crate::graph::{Graph, Node, Op, Operand};
+use burn::backend::ir::TensorIr;
+use std::collections::HashMap;
+
+pub(super) fn common(graph: Graph) -> Graph {
+    let mut seen: HashMap<String, TensorIr> = HashMap::new();
+    let mut replaced = Replaced::default();
+    let mut nodes = Vec::with_capacity(graph.nodes.len());
+    for mut node in graph.nodes {
+        replaced.apply(&mut node);
+        let Some(key) = key(&node) else {
+            nodes.push(node);
+            continue;
+        };
+        match seen.get(&key) {
+            Some(first) if !graph.kept.contains(&node.output().id) => replaced.add(node.output(), first),
+            _ => {
+                seen.insert(key, node.output().clone());
+                nodes.push(node);
+            }
+        }
+    }
+    Graph { nodes, ..graph }
+}
+
+/// Two nodes with the same key compute the same.
+fn key(node: &Node) -> Option<String> {
+    if matches!(node.op, Op::Interpret(_)) {
+        return None;
+    }
+    let operand = |input: &Operand| match input {
+        Operand::Tensor(tensor) => format!("%{}", tensor.id.value()),
+        Operand::Scalar(value) => format!("{:x}", value.to_bits()),
+    };
+    let fill = if let Op::Fill(value) = node.op { value.to_bits() } else { 0 };
+    let inputs: Vec<String> = node.inputs.iter().map(operand).collect();
+    let output = node.output();
+    Some(format!("{:?} {fill:x} {inputs:?} {:?} {:?}", node.op, output.shape, output.dtype))
+}

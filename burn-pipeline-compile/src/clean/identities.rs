@@ -1,0 +1,66 @@
+//! Operations that change nothing disappear.
+//!
+//! 1. `x + 0`, `x - 0`, `x * 1`, a copy, a reduction along dimensions of size 1, a view of the same shape: what reads them
+//!    reads `x`. If `x` is smaller than the result, it is expanded.
+//! 2. A sum of a sum along other dimensions, which nothing else reads, is one sum, if none of them is the last one.
+
+use super::replace::without;
+use crate::graph::{Graph, Map, Node, Op, Operand, Reduction, View};
+use burn::backend::ir::TensorIr;
+
+pub(super) fn identities(mut graph: Graph) -> Graph {
+    for node in &mut graph.nodes {
+        if let Some(tensor) = unchanged(node)
+            && tensor.shape != node.output().shape
+        {
+            (node.op, node.inputs) = (Op::View(View::Expand), vec![Operand::Tensor(tensor)]);
+        }
+    }
+    sums(without(graph, |node| unchanged(node).filter(|tensor| tensor.shape == node.output().shape)))
+}
+
+/// The tensor that a node's output equals, but for its shape.
+fn unchanged(node: &Node) -> Option<TensorIr> {
+    let input = |place: usize| node.inputs[place].tensor().cloned();
+    let scalar = |place: usize| match node.inputs[place] {
+        Operand::Scalar(value) => Some(value),
+        Operand::Tensor(_) => None,
+    };
+    let found = match &node.op {
+        Op::Map(Map::Copy) => input(0),
+        Op::Map(Map::Add) if scalar(1) == Some(0.0) => input(0),
+        Op::Map(Map::Add) if scalar(0) == Some(0.0) => input(1),
+        Op::Map(Map::Sub) if scalar(1) == Some(0.0) => input(0),
+        Op::Map(Map::Mul | Map::Div) if scalar(1) == Some(1.0) => input(0),
+        Op::Map(Map::Mul) if scalar(0) == Some(1.0) => input(1),
+        Op::Reduce(_, dims) => input(0).filter(|tensor| dims.iter().all(|&dim| tensor.shape[dim] == 1)),
+        Op::View(View::Reshape | View::Expand | View::Slice(_)) => {
+            input(0).filter(|tensor| tensor.shape == node.output().shape)
+        }
+        _ => None,
+    };
+    found.filter(|tensor| tensor.dtype == node.output().dtype)
+}
+
+fn sums(mut graph: Graph) -> Graph {
+    let (makers, uses) = (graph.makers(), graph.uses());
+    for place in 0..graph.nodes.len() {
+        let Some((dims, input)) = leading_sum(&graph.nodes[place]) else { continue };
+        let Some(&maker) = makers.get(&input.id).filter(|_| uses.get(&input.id) == Some(&1)) else { continue };
+        let Some((inner, of)) = leading_sum(&graph.nodes[maker]) else { continue };
+        let mut all = [dims, inner].concat();
+        all.sort_unstable();
+        all.dedup();
+        graph.nodes[place].op = Op::Reduce(Reduction::Sum, all);
+        graph.nodes[place].inputs = vec![Operand::Tensor(of)];
+    }
+    graph
+}
+
+/// A sum along dimensions that are not the last.
+fn leading_sum(node: &Node) -> Option<(Vec<usize>, TensorIr)> {
+    let Op::Reduce(Reduction::Sum, dims) = &node.op else { return None };
+    let input = node.inputs[0].tensor()?.clone();
+    let last = input.shape.num_dims() - 1;
+    (!dims.contains(&last)).then(|| (dims.clone(), input))
+}

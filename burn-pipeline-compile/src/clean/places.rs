@@ -1,0 +1,175 @@
+//! Values are written where they end up.
+//!
+//! 1. Autodiff gives a slice's gradient as zeros with the gradient assigned to the slice, and adds those of all slices. The sum of
+//!    such tensors, whose slices do not overlap and which nothing else reads, is one tensor written part by part.
+//! 2. A reshape that no strides can describe (of swapped dimensions) is a tensor of one part.
+//! 3. A part that is a view of swapped dimensions or another shape is written from what it is a view of.
+//! 4. A part that is a product of matrices, which nothing else reads, is multiplied into its place.
+
+use crate::graph::{Graph, Map, Node, Op, Operand, Part, View, is_float};
+use crate::view::reshaped;
+use burn::backend::flex::Layout;
+use burn::backend::ir::{BaseOperationIr, OperationIr, SliceAssignOpIr, TensorId, TensorIr};
+use std::collections::HashMap;
+
+pub(super) fn places(mut graph: Graph) -> Graph {
+    let (makers, uses) = (graph.makers(), graph.uses());
+    for at in 0..graph.nodes.len() {
+        let found = Found { graph: &graph, makers: &makers, uses: &uses };
+        let node = &graph.nodes[at];
+        let next = match &node.op {
+            Op::Interpret(op) => found.assigned(op),
+            Op::Map(Map::Add) => found.joined(node),
+            Op::View(View::Reshape) => found.copied(node),
+            Op::Place(parts) => found.through(parts, &node.inputs),
+            _ => None,
+        };
+        if let Some((parts, inputs)) = next {
+            (graph.nodes[at].op, graph.nodes[at].inputs) = (Op::Place(parts), inputs);
+        }
+    }
+    graph
+}
+
+/// Parts, and what is written there.
+type Placed = (Vec<Part>, Vec<Operand>);
+
+struct Found<'a> {
+    graph: &'a Graph,
+    makers: &'a HashMap<TensorId, usize>,
+    uses: &'a HashMap<TensorId, usize>,
+}
+
+impl Found<'_> {
+    fn maker(&self, tensor: &TensorIr) -> Option<&Node> {
+        self.makers.get(&tensor.id).map(|&place| &self.graph.nodes[place])
+    }
+
+    /// The node that makes what nothing else reads.
+    fn own(&self, tensor: &TensorIr) -> Option<&Node> {
+        self.maker(tensor).filter(|_| self.uses.get(&tensor.id) == Some(&1))
+    }
+
+    /// A slice of zeros that is assigned.
+    fn assigned(&self, op: &OperationIr) -> Option<Placed> {
+        let OperationIr::BaseFloat(BaseOperationIr::SliceAssign(op)) = op else { return None };
+        let zeros = matches!(self.maker(&op.tensor)?.op, Op::Fill(0.0));
+        let plain = op.ranges.iter().all(|range| range.step == 1);
+        (zeros && plain && is_float(&op.value) && is_float(&op.out)).then_some(())?;
+        Some((vec![part(op)?], vec![Operand::Tensor(op.value.clone())]))
+    }
+
+    /// A sum of two tensors in parts that do not overlap.
+    fn joined(&self, node: &Node) -> Option<Placed> {
+        let mut parts = Vec::new();
+        let mut inputs = Vec::new();
+        for input in &node.inputs {
+            let tensor = input.tensor().filter(|tensor| tensor.shape == node.output().shape)?;
+            let placed = self.own(tensor)?;
+            let Op::Place(of) = &placed.op else { return None };
+            parts.extend(of.iter().cloned());
+            inputs.extend(placed.inputs.iter().cloned());
+        }
+        let distinct = |(at, part): (usize, &Part)| parts[..at].iter().all(|other| !overlap(other, part));
+        parts.iter().enumerate().all(distinct).then_some((parts, inputs))
+    }
+
+    /// A reshape that copies: its input is a view with its dimensions swapped.
+    fn copied(&self, node: &Node) -> Option<Placed> {
+        let input = node.inputs[0].tensor().filter(|tensor| is_float(tensor) && tensor.shape.num_elements() > 0)?;
+        let permuted = self.maker(input)?;
+        let Op::View(View::Permute(dims)) = &permuted.op else { return None };
+        let of = permuted.inputs[0].tensor()?;
+        // Views of views may lie in any way; what is computed lies in order.
+        let in_order = self.maker(of).is_some_and(|maker| !matches!(maker.op, Op::View(_) | Op::Interpret(_)));
+        let lies = Layout::contiguous(of.shape.clone()).permute(dims);
+        (in_order && reshaped(&lies, &node.output().shape).is_none()).then_some(())?;
+        let part = whole(node.output());
+        let layout = reshaped(&part.layout, &input.shape)?;
+        Some((vec![Part { layout, ..part }], node.inputs.clone()))
+    }
+
+    /// Parts written from what they are views or products of.
+    fn through(&self, parts: &[Part], inputs: &[Operand]) -> Option<Placed> {
+        let mut rest = inputs.iter();
+        let (mut changed, mut next, mut operands) = (false, Vec::with_capacity(parts.len()), Vec::new());
+        for part in parts {
+            if part.product {
+                operands.extend(rest.by_ref().take(2).cloned());
+                next.push(part.clone());
+                continue;
+            }
+            let input = rest.next()?;
+            match input.tensor().and_then(|tensor| self.behind(part, tensor)) {
+                Some((part, inputs)) => {
+                    changed = true;
+                    next.push(part);
+                    operands.extend(inputs);
+                }
+                None => {
+                    next.push(part.clone());
+                    operands.push(input.clone());
+                }
+            }
+        }
+        changed.then_some((next, operands))
+    }
+
+    fn behind(&self, part: &Part, tensor: &TensorIr) -> Option<(Part, Vec<Operand>)> {
+        let of_view = |layout: Layout, maker: &Node| Some((Part { layout, ..part.clone() }, maker.inputs.clone()));
+        let maker = self.maker(tensor)?;
+        match &maker.op {
+            Op::View(View::Reshape) => of_view(reshaped(&part.layout, &maker.inputs[0].tensor()?.shape)?, maker),
+            Op::View(View::Permute(dims)) => {
+                let mut back = vec![0; dims.len()];
+                dims.iter().enumerate().for_each(|(to, &from)| back[from] = to);
+                of_view(part.layout.permute(&back), maker)
+            }
+            Op::Matmul if self.own(tensor).is_some() => {
+                Some((Part { product: true, ..part.clone() }, maker.inputs.clone()))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// A slice as a part of its tensor.
+fn part(op: &SliceAssignOpIr) -> Option<Part> {
+    let mut part = whole(&op.out);
+    for (dim, range) in op.ranges.iter().enumerate() {
+        let size = op.out.shape[dim].cast_signed();
+        let start = if range.start < 0 { range.start + size } else { range.start };
+        let length = op.value.shape[dim];
+        (start >= 0 && start + length.cast_signed() <= size).then_some(())?;
+        part.layout = part.layout.narrow(dim, start.unsigned_abs(), length);
+        part.range[dim] = (start.unsigned_abs(), length);
+    }
+    Some(part)
+}
+
+/// All of a tensor as one part.
+fn whole(tensor: &TensorIr) -> Part {
+    let range = tensor.shape.iter().map(|&size| (0, size)).collect();
+    Part { range, layout: Layout::contiguous(tensor.shape.clone()), product: false }
+}
+
+/// Do two parts share an element?
+fn overlap(one: &Part, other: &Part) -> bool {
+    one.range.iter().zip(&other.range).all(|(one, other)| one.0 < other.0 + other.1 && other.0 < one.0 + one.1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_beside_each_other_do_not_overlap() {
+        let part = |first: usize| Part {
+            range: vec![(0, 4), (first, 3)],
+            layout: Layout::contiguous(burn::tensor::Shape::from(vec![4, 3])),
+            product: false,
+        };
+        assert!(!overlap(&part(0), &part(3)));
+        assert!(overlap(&part(0), &part(2)));
+    }
+}

@@ -1,0 +1,174 @@
+//! Compiled programs.
+
+use crate::clean::clean;
+use crate::graph::is_float;
+use crate::place::place;
+use crate::product::product;
+use crate::read::read;
+use crate::steps::{Step, Work, steps};
+use crate::storage::Fresh;
+use crate::view::view;
+use burn::backend::flex::FlexTensor;
+use burn::backend::ir::{OperationIr, TensorId, TensorIr, TensorStatus};
+use std::collections::{BTreeMap, HashSet};
+use std::fmt::{Display, Formatter, Result};
+use std::ops::Range;
+
+/// A program compiled for processors; its text has one step a line.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Compiled {
+    steps: Vec<Step>,
+}
+
+/// The tensors of a run, and the interpreter for operations that are not compiled.
+pub trait Tensors {
+    /// Gives a tensor; it is released if its status is `ReadWrite`.
+    fn read(&mut self, tensor: &TensorIr) -> FlexTensor;
+
+    /// Takes a tensor that a step made.
+    fn write(&mut self, tensor: &TensorIr, value: FlexTensor);
+
+    /// Runs an operation, reading and releasing as its tensors' status says.
+    fn interpret(&mut self, operation: &OperationIr);
+}
+
+/// What became of a program's operations.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Summary {
+    /// Regions of operations that run tile by tile.
+    pub regions: usize,
+    /// The operations in them.
+    pub fused: usize,
+    /// Products of matrices.
+    pub products: usize,
+    /// Names of operations that the interpreter runs, and how many there are of each.
+    pub interpreted: BTreeMap<String, usize>,
+}
+
+impl Compiled {
+    /// Compiles a program: operations in order, whose tensors' status says where they are released. `kept` are the tensors that
+    /// are there after it: those that were there before and are not released, and those that it made for later.
+    pub fn new(operations: &[OperationIr], kept: HashSet<TensorId>) -> Self {
+        let made: HashSet<TensorId> =
+            operations.iter().flat_map(OperationIr::outputs).map(|tensor| tensor.id).collect();
+        let mut seen = HashSet::new();
+        let read_first = operations.iter().flat_map(OperationIr::nodes);
+        let fed: Vec<TensorIr> =
+            read_first.filter(|tensor| !made.contains(&tensor.id) && seen.insert(tensor.id)).cloned().collect();
+        Self { steps: steps(&clean(read(operations, kept)), &fed) }
+    }
+
+    /// The number of steps.
+    pub fn len(&self) -> usize {
+        self.steps.len()
+    }
+
+    /// Is there nothing to do?
+    pub fn is_empty(&self) -> bool {
+        self.steps.is_empty()
+    }
+
+    /// Runs some steps.
+    pub fn run(&self, steps: Range<usize>, tensors: &mut impl Tensors) {
+        self.steps[steps].iter().for_each(|step| step.run(tensors));
+    }
+
+    /// What became of the operations.
+    pub fn summary(&self) -> Summary {
+        let mut summary = Summary::default();
+        for step in &self.steps {
+            match &step.work {
+                Work::Region(region) => {
+                    summary.regions += 1;
+                    summary.fused += region.nodes;
+                }
+                Work::Matmul => summary.products += 1,
+                Work::Place(parts) => summary.products += parts.iter().filter(|part| part.product).count(),
+                Work::Interpret(op) => *summary.interpreted.entry(crate::graph::name(op)).or_default() += 1,
+                Work::Fill(_) | Work::View(_) => {}
+            }
+        }
+        summary
+    }
+}
+
+impl Step {
+    fn run(&self, tensors: &mut impl Tensors) {
+        match &self.work {
+            Work::Interpret(op) => tensors.interpret(op),
+            Work::Fill(value) => {
+                for output in &self.outputs {
+                    tensors.write(output, filled(*value, output));
+                }
+            }
+            Work::View(how) => {
+                if let ([input], [output]) = (&self.reads[..], &self.outputs[..]) {
+                    let value = view(tensors.read(input), how, output);
+                    tensors.write(output, value);
+                }
+            }
+            Work::Matmul => {
+                let [lhs, rhs] = [0, 1].map(|place| tensors.read(&self.reads[place]));
+                let output = &self.outputs[0];
+                let (_, value) = product(&lhs, &rhs, output);
+                tensors.write(output, value);
+            }
+            Work::Place(parts) => {
+                let inputs: Vec<FlexTensor> = self.reads.iter().map(|input| tensors.read(input)).collect();
+                let output = &self.outputs[0];
+                let value = place(parts, &inputs, output);
+                drop(inputs);
+                tensors.write(output, value);
+            }
+            Work::Region(region) => {
+                let inputs: Vec<FlexTensor> = self.reads.iter().map(|input| tensors.read(input)).collect();
+                let given = region.run(&inputs);
+                drop(inputs);
+                for (id, value) in given {
+                    if let Some(output) = self.outputs.iter().find(|output| output.id == id) {
+                        tensors.write(output, value);
+                    }
+                }
+            }
+        }
+        for tensor in &self.drops {
+            debug_assert_eq!(tensor.status, TensorStatus::ReadWrite, "it is released");
+            drop(tensors.read(tensor));
+        }
+    }
+}
+
+fn filled(value: f32, output: &TensorIr) -> FlexTensor {
+    let elements = output.shape.num_elements();
+    match is_float(output) {
+        true => FlexTensor::filled_typed(output.shape.clone(), output.dtype, value),
+        false => {
+            // A mask.
+            let mut fresh = Fresh::bytes(elements);
+            // SAFETY: there is room for each element.
+            unsafe { fresh.as_bytes().write_bytes(u8::from(value != 0.0), elements) };
+            // SAFETY: all was just written.
+            let mut given = unsafe { fresh.tensors(std::slice::from_ref(output)) };
+            given.swap_remove(0).1
+        }
+    }
+}
+
+impl Display for Compiled {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        self.steps.iter().try_for_each(|step| writeln!(f, "{step}"))
+    }
+}
+
+impl Display for Summary {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        write!(f, "{} operations fused in {} regions, {} products", self.fused, self.regions, self.products)?;
+        match self.interpreted.is_empty() {
+            true => Ok(()),
+            false => {
+                let names = self.interpreted.iter().map(|(name, count)| format!("{count} {name}"));
+                write!(f, ", interpreted: {}", names.collect::<Vec<_>>().join(", "))
+            }
+        }
+    }
+}

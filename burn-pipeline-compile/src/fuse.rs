@@ -1,0 +1,250 @@
+//! Which nodes run together, as one region.
+//!
+//! Guarantees: regions can run one after the other, each after everything that it reads from; a region's tensors all have its
+//! rows, and each has its columns or one value for each row.
+//!
+//! 1. Nodes join the regions of what they read, in the program's order, if rows and columns fit. A function that reads from
+//!    two regions joins them.
+//! 2. That is refused where a tensor would leave a region, go through another node, and come back: no order could run
+//!    those. So what each group of nodes depends on is kept.
+//! 3. Reshapes that keep rows and columns, and values of rows that are repeated along rows, take part where what they
+//!    read is in a region. All other views stand outside, and cost nothing.
+//!
+//! The loop fusion of XLA and of PyTorch's Inductor works alike; tiles of whole rows are those of Triton's softmax tutorial.
+
+use crate::graph::{Graph, Node, Op, View, rows_and_columns};
+use burn::backend::ir::TensorId;
+use std::collections::{HashMap, HashSet};
+
+/// Nodes that run as one; most have one node.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Group {
+    /// Places of its nodes in the graph, in order.
+    pub(crate) nodes: Vec<usize>,
+    /// Rows and columns of a region; `None` for a node that stands alone.
+    pub(crate) extent: Option<(usize, usize)>,
+}
+
+/// Groups in an order in which they can run.
+pub(crate) fn fuse(graph: &Graph) -> Vec<Group> {
+    let mut groups = Groups { all: Vec::new(), of: HashMap::new(), needs: Vec::new() };
+    let makers = graph.makers();
+    for (place, node) in graph.nodes.iter().enumerate() {
+        groups.add(graph, &makers, place, node);
+    }
+    groups.ordered()
+}
+
+/// The rows and columns that a node runs over, if it can be part of a region.
+fn extent(node: &Node) -> Option<(usize, usize)> {
+    let over = match &node.op {
+        Op::Map(_) => node.output(),
+        Op::Reduce(..) => node.inputs[0].tensor()?,
+        _ => return None,
+    };
+    let (rows, columns) = rows_and_columns(over);
+    (rows * columns > 0).then_some((rows, columns))
+}
+
+/// Does a view keep rows and columns, or repeat one value a row?
+pub(crate) fn is_within(node: &Node) -> bool {
+    let Some(input) = node.inputs.first().and_then(|input| input.tensor()) else { return false };
+    let ((rows, columns), (out_rows, out_columns)) = (rows_and_columns(input), rows_and_columns(node.output()));
+    match &node.op {
+        Op::View(View::Reshape) => columns == out_columns && rows * columns > 0,
+        Op::View(View::Expand) => rows == out_rows && columns == 1 && out_columns > 0 && rows > 0,
+        _ => false,
+    }
+}
+
+/// Is it a sum along other dimensions than the last?
+pub(crate) fn sums_rows(node: &Node) -> bool {
+    let Op::Reduce(_, dims) = &node.op else { return false };
+    node.inputs[0].tensor().is_some_and(|tensor| dims.iter().all(|&dim| dim + 1 < tensor.shape.num_dims()))
+}
+
+struct Groups {
+    /// A group that was joined to another one is left empty.
+    all: Vec<Group>,
+    /// The group of each node.
+    of: HashMap<usize, usize>,
+    /// All groups that a group depends on, directly or not.
+    needs: Vec<Vec<bool>>,
+}
+
+impl Groups {
+    fn add(&mut self, graph: &Graph, makers: &HashMap<TensorId, usize>, place: usize, node: &Node) {
+        let mut read: Vec<usize> = node.reads().filter_map(|t| self.of.get(makers.get(&t.id)?).copied()).collect();
+        read.sort_unstable();
+        read.dedup();
+        let mine = self.all.len();
+        let extent = extent(node);
+        self.all.push(Group { nodes: vec![place], extent });
+        self.of.insert(place, mine);
+        self.needs.iter_mut().for_each(|needs| needs.push(false));
+        let mut needs = vec![false; mine + 1];
+        for &group in &read {
+            needs[group] = true;
+            (0..mine).filter(|&other| self.needs[group][other]).for_each(|other| needs[other] = true);
+        }
+        self.needs.push(needs);
+        if extent.is_none() && !is_within(node) {
+            return;
+        }
+        for group in read {
+            // What is read may have been joined to another group meanwhile.
+            let first = *self.all[group].nodes.first().unwrap_or(&usize::MAX);
+            if first == usize::MAX {
+                continue;
+            }
+            self.join(graph, group, self.of[&place]);
+        }
+    }
+
+    /// Joins two groups, if their rows and columns fit and no third one stands between them.
+    fn join(&mut self, graph: &Graph, one: usize, other: usize) {
+        if one == other {
+            return;
+        }
+        let Some(extent) = self.joint_extent(graph, one, other) else { return };
+        let between = |third: usize| {
+            third != one && third != other && {
+                let from = |group: usize| self.needs[third][group];
+                let to = |group: usize| self.needs[group][third];
+                (from(one) && to(other)) || (from(other) && to(one))
+            }
+        };
+        if self.is_summed_between(graph, one, other) || (0..self.all.len()).any(between) {
+            return;
+        }
+        let moved = std::mem::take(&mut self.all[other].nodes);
+        moved.iter().for_each(|&node| drop(self.of.insert(node, one)));
+        self.all[one].nodes.extend(moved);
+        self.all[one].nodes.sort_unstable();
+        self.all[one].extent = Some(extent);
+        self.all[other].extent = None;
+        for group in 0..self.all.len() {
+            if self.needs[other][group] {
+                self.needs[one][group] = true;
+            }
+        }
+        (self.needs[one][one], self.needs[one][other]) = (false, false);
+        let needs = self.needs[one].clone();
+        for group in (0..self.all.len()).filter(|&group| group != one) {
+            if self.needs[group][other] || self.needs[group][one] {
+                self.needs[group][one] = true;
+                needs
+                    .iter()
+                    .enumerate()
+                    .filter(|(_, needed)| **needed)
+                    .for_each(|(at, _)| self.needs[group][at] = true);
+            }
+            self.needs[group][other] = false;
+        }
+    }
+
+    /// Does one group read a sum over rows of the other one, which is there only after all rows?
+    fn is_summed_between(&self, graph: &Graph, one: usize, other: usize) -> bool {
+        let made = |group: usize| -> HashSet<TensorId> {
+            let sums = self.all[group].nodes.iter().map(|&node| &graph.nodes[node]).filter(|node| sums_rows(node));
+            sums.map(|node| node.output().id).collect()
+        };
+        let sums: HashSet<TensorId> = made(one).union(&made(other)).copied().collect();
+        let nodes = self.all[one].nodes.iter().chain(&self.all[other].nodes);
+        nodes.flat_map(|&node| graph.nodes[node].reads()).any(|read| sums.contains(&read.id))
+    }
+
+    fn joint_extent(&self, graph: &Graph, one: usize, other: usize) -> Option<(usize, usize)> {
+        let (first, second) = (self.all[one].extent, self.all[other].extent);
+        match (first, second) {
+            (Some((rows, columns)), Some((more_rows, more_columns))) => {
+                let fits = rows == more_rows && (columns == more_columns || columns == 1 || more_columns == 1);
+                fits.then_some((rows, columns.max(more_columns)))
+            }
+            // A view that takes part, alone in its group.
+            (Some((rows, columns)), None) => {
+                let node = &graph.nodes[*self.all[other].nodes.first()?];
+                let (out_rows, out_columns) = rows_and_columns(node.output());
+                let fits =
+                    is_within(node) && rows == out_rows && (out_columns == columns || columns == 1 || out_columns == 1);
+                fits.then_some((rows, columns.max(out_columns)))
+            }
+            _ => None,
+        }
+    }
+
+    /// A group comes when all are there that it needs, the earliest in the program first.
+    fn ordered(self) -> Vec<Group> {
+        let mut left: Vec<usize> = (0..self.all.len()).filter(|&group| !self.all[group].nodes.is_empty()).collect();
+        let mut missing: Vec<usize> =
+            self.needs.iter().map(|needs| needs.iter().filter(|needed| **needed).count()).collect();
+        let mut ordered = Vec::with_capacity(left.len());
+        // Groups need each other in no circle, so one of those that are left misses nothing.
+        while let Some(&next) =
+            left.iter().filter(|&&group| missing[group] == 0).min_by_key(|&&group| self.all[group].nodes.last())
+        {
+            left.retain(|&group| group != next);
+            left.iter().filter(|&&group| self.needs[group][next]).for_each(|&group| missing[group] -= 1);
+            ordered.push(self.all[next].clone());
+        }
+        ordered
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::{Map, Operand, Reduction};
+    use burn::backend::ir::TensorIr;
+    use burn::tensor::{DType, Shape};
+    use std::collections::HashSet;
+
+    fn tensor(id: u64, shape: &[usize]) -> TensorIr {
+        TensorIr::uninit(TensorId::new(id), Shape::from(shape.to_vec()), DType::F32)
+    }
+
+    fn node(op: Op, inputs: &[(u64, &[usize])], output: (u64, &[usize])) -> Node {
+        let inputs = inputs.iter().map(|(id, shape)| Operand::Tensor(tensor(*id, shape))).collect();
+        Node::new(op, inputs, tensor(output.0, output.1))
+    }
+
+    fn groups(nodes: Vec<Node>) -> Vec<Vec<usize>> {
+        let graph = Graph { nodes, kept: HashSet::new() };
+        fuse(&graph).into_iter().map(|group| group.nodes).collect()
+    }
+
+    #[test]
+    fn a_softmax_is_one_region() {
+        let (wide, row): (&[usize], &[usize]) = (&[2, 3, 5], &[2, 3, 1]);
+        let nodes = vec![
+            node(Op::Reduce(Reduction::Max, vec![2]), &[(0, wide)], (1, row)),
+            node(Op::Map(Map::Sub), &[(0, wide), (1, row)], (2, wide)),
+            node(Op::Map(Map::Exp), &[(2, wide)], (3, wide)),
+            node(Op::Reduce(Reduction::Sum, vec![2]), &[(3, wide)], (4, row)),
+            node(Op::Map(Map::Div), &[(3, wide), (4, row)], (5, wide)),
+        ];
+        assert_eq!(groups(nodes), [[0, 1, 2, 3, 4]]);
+    }
+
+    #[test]
+    fn what_needs_a_product_of_the_region_is_not_part_of_it() {
+        let square: &[usize] = &[4, 4];
+        let nodes = vec![
+            node(Op::Map(Map::Exp), &[(0, square)], (1, square)),
+            node(Op::Matmul, &[(1, square), (1, square)], (2, square)),
+            node(Op::Map(Map::Add), &[(1, square), (2, square)], (3, square)),
+        ];
+        assert_eq!(groups(nodes), [[0], [1], [2]]);
+    }
+
+    #[test]
+    fn a_sum_over_rows_ends_a_region() {
+        let (wide, columns): (&[usize], &[usize]) = (&[4, 4], &[1, 4]);
+        let nodes = vec![
+            node(Op::Map(Map::Exp), &[(0, wide)], (1, wide)),
+            node(Op::Reduce(Reduction::Sum, vec![0]), &[(1, wide)], (2, columns)),
+            node(Op::Map(Map::Mul), &[(1, wide), (2, columns)], (3, wide)),
+        ];
+        assert_eq!(groups(nodes), [vec![0, 1], vec![2]]);
+    }
+}

@@ -1,0 +1,262 @@
+//! A program as a graph that passes rewrite: nodes in an order in which each comes after those that it reads from.
+//!
+//! Guarantees: a tensor is made by one node at most; what no node makes is fed from outside. Tensors in [`Graph::kept`] have
+//! to be there after a run, under the numbers that they had in the program; others may be renamed or disappear.
+
+use burn::backend::ir::{OperationIr, TensorId, TensorIr};
+use burn::backend::flex::Layout;
+use burn::tensor::{DType, Slice};
+use std::collections::{HashMap, HashSet};
+use std::fmt::{Display, Formatter, Result};
+
+/// A program while it is compiled.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Graph {
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) kept: HashSet<TensorId>,
+}
+
+/// One operation.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Node {
+    pub(crate) op: Op,
+    pub(crate) inputs: Vec<Operand>,
+    pub(crate) outputs: Vec<TensorIr>,
+}
+
+/// What an operation reads.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) enum Operand {
+    Tensor(TensorIr),
+    Scalar(f32),
+}
+
+/// What an operation does.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) enum Op {
+    /// Whatever the interpreter does for it.
+    Interpret(Box<OperationIr>),
+    /// The same value everywhere.
+    Fill(f32),
+    /// A function of the elements at each place; operands are broadcast.
+    Map(Map),
+    /// Reduction along these dimensions, which stay with size 1: the last one alone, or others.
+    Reduce(Reduction, Vec<usize>),
+    /// The same elements, seen otherwise.
+    View(View),
+    /// A product of matrices, batched over the dimensions before the last two.
+    Matmul,
+    /// Values written side by side into zeros.
+    Place(Vec<Part>),
+}
+
+/// A part of a tensor that is written by itself.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Part {
+    /// The first place and the number of places that it takes, along each dimension of the tensor.
+    pub(crate) range: Vec<(usize, usize)>,
+    /// Where the part lies in the tensor, in the shape of what is written.
+    pub(crate) layout: Layout,
+    /// Is it the product of two inputs? Else it is one input.
+    pub(crate) product: bool,
+}
+
+/// A function of the elements at one place. Masks are 0 and 1.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Map {
+    Copy,
+    Neg,
+    Abs,
+    Sign,
+    Recip,
+    Square,
+    Cube,
+    Sqrt,
+    Exp,
+    Log,
+    Log1p,
+    Sin,
+    Cos,
+    Tanh,
+    Erf,
+    Floor,
+    Ceil,
+    Relu,
+    Sigmoid,
+    Gelu,
+    Not,
+    Add,
+    Sub,
+    Mul,
+    Div,
+    /// The first, or the second where that is more.
+    AtLeast,
+    /// The first, or the second where that is less.
+    AtMost,
+    Power,
+    LeakyRelu,
+    /// The first is what the forward gave, or for GELU what it was given; the second is the gradient.
+    ReluBackward,
+    SigmoidBackward,
+    GeluBackward,
+    Equal,
+    NotEqual,
+    Greater,
+    GreaterEqual,
+    Lower,
+    LowerEqual,
+    /// The second where the first, a mask, is 1; else the third.
+    Select,
+}
+
+/// How elements along dimensions become one.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Reduction {
+    Sum,
+    Max,
+    Min,
+}
+
+/// Another view of the same elements.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) enum View {
+    /// The shape is the output's.
+    Reshape,
+    /// Dimension `i` of the output is this one of the input.
+    Permute(Vec<usize>),
+    /// Dimensions of size 1 are repeated; the shape is the output's.
+    Expand,
+    Slice(Vec<Slice>),
+}
+
+impl Operand {
+    pub(crate) fn tensor(&self) -> Option<&TensorIr> {
+        match self {
+            Operand::Tensor(tensor) => Some(tensor),
+            Operand::Scalar(_) => None,
+        }
+    }
+}
+
+impl Node {
+    pub(crate) fn new(op: Op, inputs: Vec<Operand>, output: TensorIr) -> Self {
+        Self { op, inputs, outputs: vec![output] }
+    }
+
+    /// The tensors that it reads, as often as it reads them.
+    pub(crate) fn reads(&self) -> impl Iterator<Item = &TensorIr> {
+        self.inputs.iter().filter_map(Operand::tensor)
+    }
+
+    /// The output of a node that has one.
+    pub(crate) fn output(&self) -> &TensorIr {
+        &self.outputs[0]
+    }
+}
+
+impl Graph {
+    /// The node that makes each tensor.
+    pub(crate) fn makers(&self) -> HashMap<TensorId, usize> {
+        let made = |(place, node): (usize, &Node)| -> Vec<_> { node.outputs.iter().map(|t| (t.id, place)).collect() };
+        self.nodes.iter().enumerate().flat_map(made).collect()
+    }
+
+    /// How often each tensor is read; one that is kept is read once more.
+    pub(crate) fn uses(&self) -> HashMap<TensorId, usize> {
+        let mut uses: HashMap<TensorId, usize> = self.kept.iter().map(|id| (*id, 1)).collect();
+        for read in self.nodes.iter().flat_map(Node::reads) {
+            *uses.entry(read.id).or_default() += 1;
+        }
+        uses
+    }
+
+    /// A tensor number that nothing has.
+    pub(crate) fn unused(&self) -> TensorId {
+        let tensors = self.nodes.iter().flat_map(|node| node.reads().chain(&node.outputs));
+        let ids = tensors.map(|tensor| tensor.id.value()).chain(self.kept.iter().map(TensorId::value));
+        TensorId::new(ids.max().map_or(0, |id| id + 1))
+    }
+}
+
+/// Elements of all dimensions but the last, and of the last: a tensor as rows.
+pub(crate) fn rows_and_columns(tensor: &TensorIr) -> (usize, usize) {
+    match tensor.shape.split_last() {
+        None => (1, 1),
+        Some((columns, rows)) => (rows.iter().product(), *columns),
+    }
+}
+
+/// Is it of `f32` values?
+pub(crate) fn is_float(tensor: &TensorIr) -> bool {
+    tensor.dtype == DType::F32
+}
+
+/// Is it of truth values, a byte each?
+pub(crate) fn is_mask(tensor: &TensorIr) -> bool {
+    use burn::tensor::BoolStore::{Native, U8};
+    matches!(tensor.dtype, DType::Bool(Native | U8))
+}
+
+impl Display for Graph {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        self.nodes.iter().try_for_each(|node| writeln!(f, "{node}"))
+    }
+}
+
+impl Display for Node {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        let outputs: Vec<String> = self.outputs.iter().map(text).collect();
+        let inputs: Vec<String> = self.inputs.iter().map(ToString::to_string).collect();
+        let name = match &self.op {
+            Op::Interpret(op) => return write!(f, "{} = interpreted {}", outputs.join(", "), head(op)),
+            Op::Fill(value) => format!("fill {value}"),
+            Op::Map(map) => format!("{map:?}"),
+            Op::Reduce(reduction, dims) => format!("{reduction:?}{dims:?}"),
+            Op::View(view) => format!("{view:?}"),
+            Op::Matmul => "Matmul".to_owned(),
+            Op::Place(parts) => places(parts),
+        };
+        write!(f, "{} = {name}({})", outputs.join(", "), inputs.join(", "))
+    }
+}
+
+/// Parts as text: `product` or `value` for each.
+pub(crate) fn places(parts: &[Part]) -> String {
+    let names: Vec<&str> = parts.iter().map(|part| if part.product { "product" } else { "value" }).collect();
+    format!("Place[{}]", names.join(", "))
+}
+
+impl Display for Operand {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        match self {
+            Operand::Tensor(tensor) => f.write_str(&text(tensor)),
+            Operand::Scalar(value) => write!(f, "{value}"),
+        }
+    }
+}
+
+/// A tensor's number and shape.
+pub(crate) fn text(tensor: &TensorIr) -> String {
+    format!("%{}{:?}", tensor.id.value(), tensor.shape.to_vec())
+}
+
+/// An interpreted operation with what it reads.
+fn head(op: &OperationIr) -> String {
+    let reads: Vec<String> = op.inputs().map(text).collect();
+    format!("{}({})", name(op), reads.join(", "))
+}
+
+/// An operation's name in Burn's IR: the variant that holds its tensors, or a custom operation's own name.
+pub(crate) fn name(op: &OperationIr) -> String {
+    if let OperationIr::Custom(op) = op {
+        return op.id.clone();
+    }
+    let debug = format!("{op:?}");
+    let mut parts = debug.split(['(', ')', ' ', '{', ',']).filter(|part| !part.is_empty());
+    let family = parts.next().unwrap_or_default();
+    let inner = match family {
+        "NumericFloat" | "NumericInt" | "Float" => parts.nth(1),
+        _ => parts.next(),
+    };
+    inner.unwrap_or(family).to_owned()
+}

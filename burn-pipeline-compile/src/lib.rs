@@ -1,0 +1,36 @@
+//! Captured stages of `burn-pipeline` compiled for processors.
+//!
+//! A captured stage is a list of operations in Burn's intermediate representation, with all shapes known. Run one by one, each
+//! element-wise operation reads its operands from memory and writes its result there; in training, where autodiff takes softmax,
+//! layer norm and GELU apart, that takes as long as the products of matrices. This crate makes of such a list a shorter one:
+//!
+//! 1. [`Compiled::new`] reads the operations as a graph and cleans it: constants, operations that change nothing, what is
+//!    computed twice or for nothing.
+//! 2. Element-wise functions, broadcasts, reductions of rows and sums over rows become regions, found by what reads what and not by
+//!    names. A region runs tile by tile, some rows at a time, and what only it reads never leaves the cache. Loops are
+//!    vectorised, in versions for several processors; which one runs is decided when it runs.
+//! 3. Reshapes, slices and swapped dimensions are strides. Products of matrices are those of Burn's Flex backend, on operands as
+//!    they lie, and write storage that is not cleared before.
+//! 4. All else is run by the interpreter that the caller brings ([`Tensors`]). So whatever can be captured can be compiled.
+//!
+//! Guarantees: a compiled program reads, keeps and releases the tensors that the list does. It is one function of its inputs,
+//! whatever the schedule and the number of threads. Against the list run one by one: each result within rounding, as `exp`,
+//! `log`, `erf` and `tanh` are approximated within 2 units in the last place (`tanh` 3), quotients by constants are
+//! products, and sums have another order. NaN and infinities stay what they are.
+//!
+//! The crates `burn-ir` and `burn-flex` promise no stable interface, hence the exact versions in `Cargo.toml`.
+
+mod clean;
+mod compiled;
+mod fuse;
+mod graph;
+mod place;
+mod product;
+mod read;
+mod region;
+mod steps;
+mod storage;
+mod tile;
+mod view;
+
+pub use compiled::{Compiled, Summary, Tensors};

@@ -1,0 +1,141 @@
+//! Products of matrices, batched, on operands as they lie.
+//!
+//! Guarantees: the numbers of Flex's own product, which calls the same kernels (crate `gemm`) with the same sizes and strides;
+//! but what is written over is not cleared before.
+
+use crate::storage::Fresh;
+use burn::backend::flex::{FlexTensor, Layout};
+use burn::backend::ir::{TensorId, TensorIr};
+use gemm::Parallelism;
+use rayon::prelude::*;
+
+/// Products with fewer multiplications than this run on one thread, as in Flex.
+const PARALLEL: usize = 192 * 192 * 192;
+/// Batches with fewer run one after the other, as in Flex.
+const PARALLEL_BATCH: usize = 128 * 128 * 128;
+
+/// One matrix of a batch as it lies.
+#[derive(Clone, Copy)]
+struct Matrix<'a> {
+    values: &'a [f32],
+    layout: &'a Layout,
+}
+
+#[derive(Clone, Copy)]
+struct Shared(*mut f32);
+
+// SAFETY: each product of a batch writes a matrix of its own.
+unsafe impl Send for Shared {}
+// SAFETY: as above.
+unsafe impl Sync for Shared {}
+
+/// Multiplies two batches of matrices.
+pub(crate) fn product(lhs: &FlexTensor, rhs: &FlexTensor, output: &TensorIr) -> (TensorId, FlexTensor) {
+    let mut fresh = Fresh::floats(output.shape.num_elements());
+    let layout = Layout::contiguous(output.shape.clone());
+    // SAFETY: the storage has the layout's elements.
+    unsafe { multiply_into(lhs, rhs, &layout, fresh.as_floats()) };
+    // SAFETY: the products have written every matrix.
+    let mut given = unsafe { fresh.tensors(std::slice::from_ref(output)) };
+    given.swap_remove(0)
+}
+
+/// Writes the product of two batches of matrices where a layout says.
+///
+/// # Safety
+/// `to` has all elements of the layout, and nothing else refers to them.
+pub(crate) unsafe fn multiply_into(lhs: &FlexTensor, rhs: &FlexTensor, layout: &Layout, to: *mut f32) {
+    let (lhs, rhs) = (Matrix::of(lhs), Matrix::of(rhs));
+    let shape = layout.shape();
+    let rank = shape.num_dims();
+    let sizes = [shape[rank - 2], shape[rank - 1], lhs.layout.shape().last().copied().unwrap_or(1)];
+    let batch = &shape[..rank - 2];
+    let count: usize = batch.iter().product();
+    let to = Shared(to);
+    let one = |place: usize, parallel| {
+        let (left, right) = (lhs.matrix(place, batch), rhs.matrix(place, batch));
+        let (offset, row, column) = place_of(layout, place, batch);
+        // SAFETY: the caller's promise.
+        unsafe { multiply(sizes, (to.at(offset), row, column), left, right, parallel) };
+    };
+    let work: usize = sizes.iter().product();
+    let all = work * count;
+    match (work >= PARALLEL, all >= PARALLEL_BATCH && count > 1, count >= 4 && all >= PARALLEL_BATCH) {
+        (true, _, false) => (0..count).for_each(|place| one(place, Parallelism::Rayon(0))),
+        (_, true, _) => (0..count).into_par_iter().for_each(|place| one(place, Parallelism::None)),
+        _ => (0..count).for_each(|place| one(place, Parallelism::None)),
+    }
+}
+
+/// Where one matrix of a batch begins, and its strides of rows and columns.
+fn place_of(layout: &Layout, place: usize, batch: &[usize]) -> (isize, isize, isize) {
+    let (shape, strides) = (layout.shape(), layout.strides());
+    let own = shape.num_dims() - 2;
+    let (mut offset, mut left) = (layout.start_offset() as isize, place);
+    for (dim, &size) in batch.iter().enumerate().rev() {
+        if let Some(dim) = (dim + own).checked_sub(batch.len())
+            && shape[dim] > 1
+        {
+            offset += (left % size) as isize * strides[dim];
+        }
+        left /= size;
+    }
+    (offset, strides[own], strides[own + 1])
+}
+
+impl Shared {
+    /// # Safety
+    /// The place is within the storage.
+    unsafe fn at(self, place: isize) -> *mut f32 {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.offset(place) }
+    }
+}
+
+impl<'a> Matrix<'a> {
+    fn of(tensor: &'a FlexTensor) -> Self {
+        Self { values: tensor.storage(), layout: tensor.layout() }
+    }
+
+    /// The first element of one matrix, and the strides of rows and columns.
+    fn matrix(self, place: usize, batch: &[usize]) -> (*const f32, isize, isize) {
+        let (offset, row, column) = place_of(self.layout, place, batch);
+        // SAFETY: the offset is that of an element of the tensor, or of none if it is empty.
+        (unsafe { self.values.as_ptr().offset(offset) }, row, column)
+    }
+}
+
+/// # Safety
+/// The matrices have these numbers of rows and columns.
+unsafe fn multiply(
+    [rows, columns, depth]: [usize; 3],
+    (to, to_row, to_column): (*mut f32, isize, isize),
+    (lhs, lhs_row, lhs_column): (*const f32, isize, isize),
+    (rhs, rhs_row, rhs_column): (*const f32, isize, isize),
+    parallel: Parallelism,
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        gemm::gemm(
+            rows,
+            columns,
+            depth,
+            to,
+            to_column,
+            to_row,
+            false,
+            lhs,
+            lhs_column,
+            lhs_row,
+            rhs,
+            rhs_column,
+            rhs_row,
+            0.0_f32,
+            1.0_f32,
+            false,
+            false,
+            false,
+            parallel,
+        );
+    }
+}

@@ -1,0 +1,271 @@
+//! Burn's operations read as graph nodes.
+//!
+//! Guarantees: a node gives what Burn's Flex backend gives for the operation, up to the rounding that the crate states.
+//! Operations on other types than `f32` and masks, and all that is not listed here, stay what they are.
+
+use crate::graph::{Graph, Map, Node, Op, Operand, Reduction, View, is_float, is_mask};
+use burn::backend::ir::{
+    ActivationOperationIr, BaseOperationIr, BinaryOpIr, BoolOperationIr, CreationOpIr, FloatOperationIr,
+    NumericOperationIr, OperationIr, ScalarIr, ScalarOpIr, TensorId, TensorIr, UnaryOpIr,
+};
+use burn::tensor::{Shape, Slice};
+use std::collections::HashSet;
+
+/// Reads a program's operations; `kept` are the tensors that are there after it.
+pub(crate) fn read(operations: &[OperationIr], kept: HashSet<TensorId>) -> Graph {
+    let ids = operations.iter().flat_map(OperationIr::nodes).map(|tensor| tensor.id.value());
+    let mut reader = Reader { nodes: Vec::new(), next: ids.max().map_or(0, |id| id + 1) };
+    for op in operations.iter().filter(|op| !matches!(op, OperationIr::Drop(_))) {
+        if reader.known(op).is_none() {
+            let inputs = op.inputs().cloned().map(Operand::Tensor).collect();
+            let outputs = op.outputs().cloned().collect();
+            reader.nodes.push(Node { op: Op::Interpret(Box::new(op.clone())), inputs, outputs });
+        }
+    }
+    Graph { nodes: reader.nodes, kept }
+}
+
+struct Reader {
+    nodes: Vec<Node>,
+    next: u64,
+}
+
+impl Reader {
+    fn known(&mut self, op: &OperationIr) -> Option<()> {
+        match op {
+            OperationIr::BaseFloat(op) | OperationIr::BaseInt(op) | OperationIr::BaseBool(op) => self.base(op),
+            OperationIr::NumericFloat(_, op) => self.numeric(op),
+            OperationIr::Float(_, op) => self.float(op),
+            OperationIr::Activation(op) => self.activation(op),
+            OperationIr::Bool(op) => self.bool(op),
+            _ => None,
+        }
+    }
+
+    fn base(&mut self, op: &BaseOperationIr) -> Option<()> {
+        use BaseOperationIr as Base;
+        match op {
+            Base::Reshape(op) => self.view(View::Reshape, &op.input, &op.out),
+            Base::Expand(op) => self.view(View::Expand, &op.input, &op.out),
+            Base::SwapDims(op) => {
+                let mut dims: Vec<usize> = (0..op.input.shape.num_dims()).collect();
+                dims.swap(op.dim1, op.dim2);
+                self.view(View::Permute(dims), &op.input, &op.out)
+            }
+            Base::Permute(op) => self.view(View::Permute(op.axes.clone()), &op.input, &op.out),
+            Base::Slice(op) => {
+                let forward = |slice: &Slice| slice.step == 1;
+                op.ranges.iter().all(forward).then_some(())?;
+                self.view(View::Slice(op.ranges.clone()), &op.tensor, &op.out)
+            }
+            Base::Zeros(op) => self.fill(0.0, op),
+            Base::Ones(op) => self.fill(1.0, op),
+            Base::Cast(op) if op.input.dtype == op.out.dtype => self.map(Map::Copy, [&op.input], &op.out),
+            Base::MaskFill(op) => {
+                let inputs = vec![tensor(&op.mask), Operand::Scalar(scalar(op.value)?), tensor(&op.tensor)];
+                self.push(Map::Select, inputs, &op.out)
+            }
+            Base::MaskWhere(op) => self.map(Map::Select, [&op.mask, &op.value, &op.tensor], &op.out),
+            Base::Equal(op) => self.binary(Map::Equal, op),
+            Base::NotEqual(op) => self.binary(Map::NotEqual, op),
+            Base::EqualElem(op) => self.scalar(Map::Equal, op),
+            Base::NotEqualElem(op) => self.scalar(Map::NotEqual, op),
+            _ => None,
+        }
+    }
+
+    fn numeric(&mut self, op: &NumericOperationIr) -> Option<()> {
+        use NumericOperationIr as Numeric;
+        match op {
+            Numeric::Add(op) => self.binary(Map::Add, op),
+            Numeric::Sub(op) => self.binary(Map::Sub, op),
+            Numeric::Mul(op) => self.binary(Map::Mul, op),
+            Numeric::Div(op) => self.binary(Map::Div, op),
+            Numeric::AddScalar(op) => self.scalar(Map::Add, op),
+            Numeric::SubScalar(op) => self.scalar(Map::Sub, op),
+            Numeric::MulScalar(op) => self.scalar(Map::Mul, op),
+            Numeric::DivScalar(op) => self.scalar(Map::Div, op),
+            Numeric::Abs(op) => self.unary(Map::Abs, op),
+            Numeric::Neg(op) => self.unary(Map::Neg, op),
+            Numeric::Sign(op) => self.unary(Map::Sign, op),
+            Numeric::ClampMin(op) => self.scalar(Map::AtLeast, op),
+            Numeric::ClampMax(op) => self.scalar(Map::AtMost, op),
+            Numeric::PowiScalar(op) => self.power(op),
+            Numeric::Greater(op) => self.binary(Map::Greater, op),
+            Numeric::GreaterEqual(op) => self.binary(Map::GreaterEqual, op),
+            Numeric::Lower(op) => self.binary(Map::Lower, op),
+            Numeric::LowerEqual(op) => self.binary(Map::LowerEqual, op),
+            Numeric::GreaterElem(op) => self.scalar(Map::Greater, op),
+            Numeric::GreaterEqualElem(op) => self.scalar(Map::GreaterEqual, op),
+            Numeric::LowerElem(op) => self.scalar(Map::Lower, op),
+            Numeric::LowerEqualElem(op) => self.scalar(Map::LowerEqual, op),
+            Numeric::Full(op) if is_float(&op.out) => {
+                let fill = Op::Fill(scalar(op.value)?);
+                self.nodes.push(Node::new(fill, Vec::new(), op.out.clone()));
+                Some(())
+            }
+            Numeric::SumDim(op) => self.reduce(Reduction::Sum, &op.input, &[op.axis], &op.out, false),
+            Numeric::MeanDim(op) => self.reduce(Reduction::Sum, &op.input, &[op.axis], &op.out, true),
+            Numeric::MaxDim(op) if op.axis + 1 == op.input.shape.num_dims() && op.out.shape.last() == Some(&1) => {
+                self.reduce(Reduction::Max, &op.input, &[op.axis], &op.out, false)
+            }
+            Numeric::MinDim(op) if op.axis + 1 == op.input.shape.num_dims() && op.out.shape.last() == Some(&1) => {
+                self.reduce(Reduction::Min, &op.input, &[op.axis], &op.out, false)
+            }
+            Numeric::Sum(op) => self.whole(&op.input, &op.out, false),
+            Numeric::Mean(op) => self.whole(&op.input, &op.out, true),
+            _ => None,
+        }
+    }
+
+    fn float(&mut self, op: &FloatOperationIr) -> Option<()> {
+        use FloatOperationIr as Float;
+        match op {
+            Float::Exp(op) => self.unary(Map::Exp, op),
+            Float::Log(op) => self.unary(Map::Log, op),
+            Float::Log1p(op) => self.unary(Map::Log1p, op),
+            Float::Erf(op) => self.unary(Map::Erf, op),
+            Float::Sqrt(op) => self.unary(Map::Sqrt, op),
+            Float::Sin(op) => self.unary(Map::Sin, op),
+            Float::Cos(op) => self.unary(Map::Cos, op),
+            Float::Tanh(op) => self.unary(Map::Tanh, op),
+            Float::Floor(op) => self.unary(Map::Floor, op),
+            Float::Ceil(op) => self.unary(Map::Ceil, op),
+            Float::Recip(op) => self.unary(Map::Recip, op),
+            Float::PowfScalar(op) => self.power(op),
+            Float::Matmul(op) if is_float(&op.out) && is_float(&op.lhs) && is_float(&op.rhs) => {
+                self.nodes.push(Node::new(Op::Matmul, vec![tensor(&op.lhs), tensor(&op.rhs)], op.out.clone()));
+                Some(())
+            }
+            _ => None,
+        }
+    }
+
+    fn activation(&mut self, op: &ActivationOperationIr) -> Option<()> {
+        use ActivationOperationIr as Activation;
+        match op {
+            Activation::Relu(op) => self.unary(Map::Relu, op),
+            Activation::Gelu(op) => self.unary(Map::Gelu, op),
+            Activation::Sigmoid(op) => self.unary(Map::Sigmoid, op),
+            Activation::LeakyRelu(op) => self.scalar(Map::LeakyRelu, op),
+            Activation::ReluBackward(op) => self.binary(Map::ReluBackward, op),
+            Activation::GeluBackward(op) => self.binary(Map::GeluBackward, op),
+            Activation::SigmoidBackward(op) => self.binary(Map::SigmoidBackward, op),
+            _ => None,
+        }
+    }
+
+    fn bool(&mut self, op: &BoolOperationIr) -> Option<()> {
+        match op {
+            BoolOperationIr::IntoFloat(op) => self.map(Map::Copy, [&op.input], &op.out),
+            BoolOperationIr::Not(op) => self.unary(Map::Not, op),
+            BoolOperationIr::And(op) => self.binary(Map::Mul, op),
+            BoolOperationIr::Or(op) => self.binary(Map::AtLeast, op),
+            _ => None,
+        }
+    }
+
+    fn unary(&mut self, map: Map, op: &UnaryOpIr) -> Option<()> {
+        self.map(map, [&op.input], &op.out)
+    }
+
+    fn binary(&mut self, map: Map, op: &BinaryOpIr) -> Option<()> {
+        self.map(map, [&op.lhs, &op.rhs], &op.out)
+    }
+
+    fn scalar(&mut self, map: Map, op: &ScalarOpIr) -> Option<()> {
+        self.push(map, vec![tensor(&op.lhs), Operand::Scalar(scalar(op.rhs)?)], &op.out)
+    }
+
+    /// A power with a constant exponent, as Flex computes it where the exponent is a small whole number.
+    fn power(&mut self, op: &ScalarOpIr) -> Option<()> {
+        let exponent = scalar(op.rhs)?;
+        let map = match exponent {
+            1.0 => Map::Copy,
+            2.0 => Map::Square,
+            3.0 => Map::Cube,
+            -1.0 => Map::Recip,
+            0.5 => Map::Sqrt,
+            _ => return self.push(Map::Power, vec![tensor(&op.lhs), Operand::Scalar(exponent)], &op.out),
+        };
+        self.map(map, [&op.lhs], &op.out)
+    }
+
+    fn map<const N: usize>(&mut self, map: Map, inputs: [&TensorIr; N], out: &TensorIr) -> Option<()> {
+        self.push(map, inputs.into_iter().map(tensor).collect(), out)
+    }
+
+    fn push(&mut self, map: Map, inputs: Vec<Operand>, out: &TensorIr) -> Option<()> {
+        let known = |tensor: &TensorIr| (is_float(tensor) || is_mask(tensor)) && !tensor.shape.is_empty();
+        let alike = |tensor: &TensorIr| tensor.shape.num_dims() == out.shape.num_dims();
+        let all = inputs.iter().filter_map(Operand::tensor).all(|tensor| known(tensor) && alike(tensor));
+        (all && known(out)).then(|| self.nodes.push(Node::new(Op::Map(map), inputs, out.clone())))
+    }
+
+    fn view(&mut self, view: View, input: &TensorIr, out: &TensorIr) -> Option<()> {
+        self.nodes.push(Node::new(Op::View(view), vec![tensor(input)], out.clone()));
+        Some(())
+    }
+
+    fn fill(&mut self, value: f32, op: &CreationOpIr) -> Option<()> {
+        is_float(&op.out).then(|| self.nodes.push(Node::new(Op::Fill(value), Vec::new(), op.out.clone())))
+    }
+
+    /// A reduction along dimensions that stay: along the last one first, then along the others.
+    fn reduce(
+        &mut self,
+        reduction: Reduction,
+        input: &TensorIr,
+        dims: &[usize],
+        out: &TensorIr,
+        mean: bool,
+    ) -> Option<()> {
+        (is_float(input) && is_float(out) && !input.shape.is_empty()).then_some(())?;
+        let last = input.shape.num_dims() - 1;
+        let count: usize = dims.iter().map(|&dim| input.shape[dim]).product();
+        let (rows, others): (Vec<usize>, Vec<usize>) = dims.iter().partition(|&&dim| dim == last);
+        let parts: Vec<Vec<usize>> = [rows, others].into_iter().filter(|dims| !dims.is_empty()).collect();
+        let mut from = input.clone();
+        for (place, dims) in parts.iter().enumerate() {
+            let mut shape = from.shape.to_vec();
+            dims.iter().for_each(|&dim| shape[dim] = 1);
+            let ends = place + 1 == parts.len() && !mean;
+            let next = if ends { out.clone() } else { self.temporary(Shape::from(shape), out) };
+            self.nodes.push(Node::new(Op::Reduce(reduction, dims.clone()), vec![tensor(&from)], next.clone()));
+            from = next;
+        }
+        if mean {
+            let inputs = vec![tensor(&from), Operand::Scalar(count as f32)];
+            self.nodes.push(Node::new(Op::Map(Map::Div), inputs, out.clone()));
+        }
+        Some(())
+    }
+
+    /// A sum or mean over all elements.
+    fn whole(&mut self, input: &TensorIr, out: &TensorIr, mean: bool) -> Option<()> {
+        (is_float(input) && is_float(out) && !input.shape.is_empty()).then_some(())?;
+        let dims: Vec<usize> = (0..input.shape.num_dims()).collect();
+        let one = self.temporary(Shape::from(vec![1; dims.len()]), out);
+        self.reduce(Reduction::Sum, input, &dims, &one, mean)?;
+        self.view(View::Reshape, &one, out)
+    }
+
+    fn temporary(&mut self, shape: Shape, like: &TensorIr) -> TensorIr {
+        self.next += 1;
+        TensorIr::uninit(TensorId::new(self.next - 1), shape, like.dtype)
+    }
+}
+
+fn tensor(tensor: &TensorIr) -> Operand {
+    Operand::Tensor(tensor.clone())
+}
+
+/// A scalar as Flex takes it for `f32` tensors.
+fn scalar(value: ScalarIr) -> Option<f32> {
+    Some(match value {
+        ScalarIr::Float(value) => value as f32,
+        ScalarIr::Int(value) => value as f32,
+        ScalarIr::UInt(value) => value as f32,
+        ScalarIr::Bool(value) => f32::from(u8::from(value)),
+    })
+}

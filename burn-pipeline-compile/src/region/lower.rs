@@ -1,0 +1,188 @@
+//! Nodes of a group lowered to a region.
+
+use super::slots::assigned;
+use super::{Input, Kind, Output, Region};
+use crate::fuse::{Group, is_within, sums_rows};
+use crate::graph::{Graph, Map, Node, Op, Operand, is_mask};
+use crate::tile::{Argument, Instruction, Work};
+use burn::backend::ir::{TensorId, TensorIr};
+use std::collections::{HashMap, HashSet};
+
+/// What a buffer holds while a region is lowered.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) enum Held {
+    Input(usize),
+    Output(usize),
+    /// A value for each element of a tile, or for each row.
+    Slot {
+        wide: bool,
+    },
+}
+
+/// The region of a group; `outside` are tensors that are read by other groups, or kept.
+pub(crate) fn lower(graph: &Graph, group: &Group, outside: &HashSet<TensorId>) -> Option<Region> {
+    let (rows, columns) = group.extent?;
+    let nodes: Vec<&Node> = group.nodes.iter().map(|&place| &graph.nodes[place]).collect();
+    let mut lowering = Lowering {
+        columns,
+        handed: handed(&nodes, outside),
+        values: HashMap::new(),
+        inputs: Vec::new(),
+        outputs: Vec::new(),
+        code: Vec::new(),
+        buffers: Vec::new(),
+        whole_rows: false,
+    };
+    nodes.iter().for_each(|node| lowering.node(node));
+    let Lowering { inputs, mut outputs, mut code, buffers, whole_rows, .. } = lowering;
+    let (wide_slots, row_slots) = assigned(&mut code, &mut outputs, &buffers, inputs.len());
+    Some(Region { rows, columns, inputs, outputs, code, wide_slots, row_slots, whole_rows, nodes: nodes.len() })
+}
+
+/// For each tensor that a node computes: those with its values that are read outside, itself or views of it.
+fn handed(nodes: &[&Node], outside: &HashSet<TensorId>) -> HashMap<TensorId, Vec<TensorIr>> {
+    let mut root: HashMap<TensorId, TensorId> = HashMap::new();
+    let mut handed: HashMap<TensorId, Vec<TensorIr>> = HashMap::new();
+    for node in nodes {
+        let output = node.output();
+        let of = node.inputs.first().and_then(Operand::tensor).filter(|_| is_within(node));
+        let of = of.map_or(output.id, |input| root.get(&input.id).copied().unwrap_or(input.id));
+        root.insert(output.id, of);
+        if outside.contains(&output.id) {
+            handed.entry(of).or_default().push(output.clone());
+        }
+    }
+    handed
+}
+
+struct Lowering {
+    columns: usize,
+    handed: HashMap<TensorId, Vec<TensorIr>>,
+    values: HashMap<TensorId, Argument>,
+    inputs: Vec<Input>,
+    outputs: Vec<Output>,
+    code: Vec<Instruction>,
+    buffers: Vec<Held>,
+    whole_rows: bool,
+}
+
+impl Lowering {
+    fn node(&mut self, node: &Node) {
+        let output = node.output();
+        match &node.op {
+            Op::Map(map) => {
+                let mut arguments = [Argument::None; 3];
+                for (argument, input) in arguments.iter_mut().zip(&node.inputs) {
+                    *argument = self.argument(input, output);
+                }
+                let wide = self.columns == 1 || arguments.iter().any(|argument| matches!(argument, Argument::Wide(_)));
+                self.made(output, Work::Map(*map), wide, arguments);
+            }
+            Op::Reduce(..) if sums_rows(node) => self.sum(node),
+            Op::Reduce(reduction, _) => {
+                let Some(input) = node.inputs[0].tensor() else { return };
+                let from = self.argument(&node.inputs[0], input);
+                // With one column, a row is its sum.
+                if input.shape.last() == Some(&1) {
+                    let wide = self.columns == 1;
+                    return self.made(output, Work::Map(Map::Copy), wide, [from, Argument::None, Argument::None]);
+                }
+                self.whole_rows = true;
+                let from = self.widened(from);
+                self.made(output, Work::Reduce(*reduction), false, [from, Argument::None, Argument::None]);
+            }
+            _ => {
+                let value = self.argument(&node.inputs[0], output);
+                self.values.insert(output.id, value);
+            }
+        }
+    }
+
+    /// Has a tensor of the region a value for each element, not for each row?
+    fn is_wide(&self, tensor: &TensorIr) -> bool {
+        self.columns == 1 || tensor.shape.last() == Some(&self.columns)
+    }
+
+    /// A buffer for what an instruction gives, which is written outside if it is read there.
+    fn made(&mut self, tensor: &TensorIr, work: Work, wide: bool, arguments: [Argument; 3]) {
+        let handed = self.handed.remove(&tensor.id).unwrap_or_default();
+        let (masks, floats): (Vec<TensorIr>, Vec<TensorIr>) = handed.into_iter().partition(is_mask);
+        let (alike, repeated): (Vec<TensorIr>, Vec<TensorIr>) =
+            floats.into_iter().partition(|tensor| self.is_wide(tensor) == wide);
+        let to = match alike.is_empty() {
+            true => self.buffer(Held::Slot { wide }),
+            false => self.output(alike, Kind::Values { wide }),
+        };
+        self.code.push(Instruction { work, wide, to, arguments });
+        let value = if wide { Argument::Wide(to) } else { Argument::Row(to) };
+        self.values.insert(tensor.id, value);
+        if !repeated.is_empty() {
+            let to = self.output(repeated, Kind::Values { wide: true });
+            self.copy(value, to);
+        }
+        if !masks.is_empty() {
+            // A mask with one value for each row of a wide tensor is stored for each element.
+            let from = if self.is_wide(&masks[0]) { self.widened(value) } else { value };
+            self.output(masks, Kind::Mask { from });
+        }
+    }
+
+    fn sum(&mut self, node: &Node) {
+        let (Op::Reduce(_, summed), Some(input)) = (&node.op, node.inputs[0].tensor()) else { return };
+        let from = self.argument(&node.inputs[0], input);
+        let wide = self.is_wide(input);
+        let from = if wide { self.widened(from) } else { from };
+        let last = input.shape.num_dims() - 1;
+        let dims = (0..last).map(|dim| (input.shape[dim], !summed.contains(&dim))).collect();
+        let columns = if wide { self.columns } else { 1 };
+        let tensors = self.handed.remove(&node.output().id).unwrap_or_default();
+        self.output(tensors, Kind::Sum { from, columns, dims });
+    }
+
+    /// A value for each element.
+    fn widened(&mut self, value: Argument) -> Argument {
+        if let Argument::Wide(_) = value {
+            return value;
+        }
+        let to = self.buffer(Held::Slot { wide: true });
+        self.copy(value, to);
+        Argument::Wide(to)
+    }
+
+    fn copy(&mut self, value: Argument, to: usize) {
+        let arguments = [value, Argument::None, Argument::None];
+        self.code.push(Instruction { work: Work::Map(Map::Copy), wide: true, to, arguments });
+    }
+
+    fn buffer(&mut self, held: Held) -> usize {
+        self.buffers.push(held);
+        self.buffers.len() - 1
+    }
+
+    fn output(&mut self, tensors: Vec<TensorIr>, kind: Kind) -> usize {
+        self.outputs.push(Output { tensors, kind });
+        self.buffer(Held::Output(self.outputs.len() - 1))
+    }
+
+    /// What a node that computes something of this shape reads.
+    fn argument(&mut self, input: &Operand, like: &TensorIr) -> Argument {
+        let tensor = match input {
+            Operand::Scalar(value) => return Argument::Scalar(*value),
+            Operand::Tensor(tensor) => tensor,
+        };
+        if let Some(value) = self.values.get(&tensor.id) {
+            return *value;
+        }
+        let over = like.shape.split_last().map(|(_, rows)| rows.to_vec()).unwrap_or_default();
+        let wide = self.is_wide(tensor);
+        let known = self.inputs.iter().position(|input| input.tensor.id == tensor.id && input.over == over);
+        let place = known.unwrap_or_else(|| {
+            self.inputs.push(Input { tensor: tensor.clone(), over, wide });
+            self.inputs.len() - 1
+        });
+        let held = Held::Input(place);
+        let known = self.buffers.iter().position(|buffer| *buffer == held);
+        let buffer = known.unwrap_or_else(|| self.buffer(held));
+        if wide { Argument::Wide(buffer) } else { Argument::Row(buffer) }
+    }
+}

@@ -1,0 +1,358 @@
+//! Running a region on tensors.
+
+use super::places::Places;
+use super::{Kind, Output, Region};
+use crate::storage::Fresh;
+use crate::tile::{Argument, Buffer, Sum, Tile, run};
+use burn::backend::flex::FlexTensor;
+use burn::backend::ir::TensorId;
+use rayon::prelude::*;
+use std::cell::RefCell;
+use std::ops::Range;
+
+/// Elements of a tile: several tiles fit into the first cache.
+const TILE: usize = 2048;
+/// Longer rows are cut, where they may be.
+const LONG: usize = 4096;
+/// Rows of a piece, at least.
+const PIECE: usize = 64;
+/// Pieces, at most.
+const PIECES: usize = 16;
+/// Elements that are worth several threads.
+const PARALLEL: usize = 64 * 1024;
+
+thread_local! {
+    static SCRATCH: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A pointer that threads share; each writes its own rows.
+#[derive(Clone, Copy)]
+struct Shared<T>(*mut T);
+
+// SAFETY: pieces of a region write rows of their own.
+unsafe impl<T> Send for Shared<T> {}
+// SAFETY: as above.
+unsafe impl<T> Sync for Shared<T> {}
+
+/// An input as it lies.
+struct Source<'a> {
+    tensor: &'a FlexTensor,
+    places: Places,
+    wide: bool,
+    mask: bool,
+    /// Is it read where it lies? Else it is copied, tile by tile.
+    direct: bool,
+}
+
+/// Where an output is written.
+#[derive(Clone, Copy)]
+enum Target {
+    Values {
+        at: Shared<f32>,
+        columns: usize,
+    },
+    Mask {
+        at: Shared<u8>,
+        from: Argument,
+        columns: usize,
+    },
+    /// A sum for each piece, this long; one for all if that is 0.
+    Sum {
+        at: Shared<f32>,
+        from: Argument,
+        columns: usize,
+        length: usize,
+    },
+}
+
+impl Region {
+    /// Computes its outputs from its inputs, given in their order.
+    pub(crate) fn run(&self, inputs: &[FlexTensor]) -> Vec<(TensorId, FlexTensor)> {
+        let tile = self.tile();
+        let sources: Vec<Source<'_>> =
+            self.inputs.iter().zip(inputs).map(|(input, t)| self.source(input, t, tile)).collect();
+        let pieces = self.pieces();
+        let mut fresh: Vec<Fresh> = self.outputs.iter().map(|output| self.storage(output, pieces)).collect();
+        let targets: Vec<Target> =
+            self.outputs.iter().zip(&mut fresh).map(|(output, fresh)| self.target(output, fresh)).collect();
+        let length = self.rows.div_ceil(pieces);
+        let rows = |piece: usize| piece * length..((piece + 1) * length).min(self.rows);
+        let worth = pieces > 1 && self.rows * self.columns >= PARALLEL && rayon::current_num_threads() > 1;
+        match worth && self.outputs.iter().all(|output| output.sums_one_row()) {
+            true => {
+                (0..pieces).into_par_iter().for_each(|piece| self.piece(piece, rows(piece), tile, &sources, &targets))
+            }
+            false => (0..pieces).for_each(|piece| self.piece(piece, rows(piece), tile, &sources, &targets)),
+        }
+        let tensors = self.outputs.iter().zip(fresh).flat_map(|(output, fresh)| given(output, fresh, pieces));
+        tensors.collect()
+    }
+
+    /// Rows and columns of a tile.
+    fn tile(&self) -> (usize, usize) {
+        let columns = if self.whole_rows || self.columns <= LONG { self.columns } else { TILE };
+        ((TILE / columns).clamp(1, self.rows.max(1)), columns)
+    }
+
+    /// How many pieces its rows are cut into. Their number alone decides: sums of pieces must be the same in whatever region.
+    fn pieces(&self) -> usize {
+        (self.rows / PIECE).clamp(1, PIECES)
+    }
+
+    fn source<'a>(&self, input: &super::Input, tensor: &'a FlexTensor, tile: (usize, usize)) -> Source<'a> {
+        let places = Places::of(input, tensor.layout());
+        let mask = crate::graph::is_mask(&input.tensor);
+        let long_runs = places.run().is_none_or(|run| 4 * run >= tile.0);
+        let in_order = match input.wide && self.columns > 1 {
+            true => places.inner == 1 && places.step() >= 0,
+            false => places.step() == 1 || self.rows == 1,
+        };
+        Source { tensor, wide: input.wide, mask, direct: !mask && in_order && long_runs, places }
+    }
+
+    fn storage(&self, output: &Output, pieces: usize) -> Fresh {
+        let elements = |wide| if wide { self.rows * self.columns } else { self.rows };
+        match output.kind {
+            Kind::Values { wide } => Fresh::floats(elements(wide)),
+            Kind::Mask { from } => Fresh::bytes(elements(matches!(from, Argument::Wide(_)))),
+            Kind::Sum { .. } => Fresh::zeros(output.sum_length() * if output.sums_one_row() { pieces } else { 1 }),
+        }
+    }
+
+    fn target(&self, output: &Output, fresh: &mut Fresh) -> Target {
+        let columns = |wide| if wide { self.columns } else { 1 };
+        match output.kind {
+            Kind::Values { wide } => Target::Values { at: Shared(fresh.as_floats()), columns: columns(wide) },
+            Kind::Mask { from } => {
+                let columns = columns(matches!(from, Argument::Wide(_)));
+                Target::Mask { at: Shared(fresh.as_bytes()), from, columns }
+            }
+            Kind::Sum { from, columns, .. } => {
+                let length = if output.sums_one_row() { output.sum_length() } else { 0 };
+                Target::Sum { at: Shared(fresh.as_floats()), from, columns, length }
+            }
+        }
+    }
+
+    /// Runs over some rows, on this thread.
+    fn piece(
+        &self,
+        piece: usize,
+        rows: Range<usize>,
+        tile: (usize, usize),
+        sources: &[Source<'_>],
+        targets: &[Target],
+    ) {
+        let (tile_rows, tile_columns) = tile;
+        let copied = sources.iter().filter(|source| !source.direct).count();
+        let wide = (self.wide_slots + copied) * tile_rows * tile_columns;
+        let length = wide + (self.row_slots + copied) * tile_rows;
+        SCRATCH.with_borrow_mut(|scratch| {
+            if scratch.len() < length {
+                scratch.resize(length, 0.0);
+            }
+            let mut tiles = Tiles { region: self, sources, targets, tile_rows, tile_columns, buffers: Vec::new() };
+            tiles.place(scratch.as_mut_ptr());
+            let mut sum_rows: Vec<Vec<usize>> = vec![Vec::new(); targets.len()];
+            let mut row = rows.start;
+            while row < rows.end {
+                let count = tiles.rows_from(row, rows.end);
+                for (output, sums) in self.outputs.iter().zip(&mut sum_rows) {
+                    output.sum_rows(row..row + count, sums);
+                }
+                let mut column = 0;
+                while column < self.columns {
+                    let columns = tile_columns.min(self.columns - column);
+                    tiles.run(piece, row, count, column, columns, &sum_rows);
+                    column += columns;
+                }
+                row += count;
+            }
+        });
+    }
+}
+
+impl Output {
+    /// Elements of a sum; 0 for another output.
+    fn sum_length(&self) -> usize {
+        match &self.kind {
+            Kind::Sum { columns, dims, .. } => {
+                columns * dims.iter().filter(|(_, stays)| *stays).map(|(size, _)| size).product::<usize>()
+            }
+            _ => 0,
+        }
+    }
+
+    /// Is it no sum, or one whose rows all go into one? Then pieces are summed by themselves, and their sums are added.
+    fn sums_one_row(&self) -> bool {
+        match &self.kind {
+            Kind::Sum { columns, .. } => self.sum_length() <= *columns,
+            _ => true,
+        }
+    }
+
+    /// The row of the sum that each row is added to.
+    fn sum_rows(&self, rows: Range<usize>, to: &mut Vec<usize>) {
+        let Kind::Sum { dims, .. } = &self.kind else { return };
+        to.clear();
+        to.extend(rows.map(|row| {
+            let (mut place, mut size_so_far, mut left) = (0, 1, row);
+            for &(size, stays) in dims.iter().rev() {
+                if stays {
+                    place += left % size * size_so_far;
+                    size_so_far *= size;
+                }
+                left /= size;
+            }
+            place
+        }));
+    }
+}
+
+/// The tensors of an output; sums of pieces are added in their order.
+fn given(output: &Output, mut fresh: Fresh, pieces: usize) -> Vec<(TensorId, FlexTensor)> {
+    let length = output.sum_length();
+    if output.sums_one_row() && matches!(output.kind, Kind::Sum { .. }) {
+        fresh.fold(length, pieces);
+    }
+    // SAFETY: tiles have written values and masks of all rows; sums were zeros.
+    unsafe { fresh.tensors(&output.tensors) }
+}
+
+/// The tiles of a piece, one after the other.
+struct Tiles<'a> {
+    region: &'a Region,
+    sources: &'a [Source<'a>],
+    targets: &'a [Target],
+    tile_rows: usize,
+    tile_columns: usize,
+    buffers: Vec<Buffer>,
+}
+
+impl Tiles<'_> {
+    /// Places the buffers that stay where they are: slots, and copies of inputs.
+    fn place(&mut self, scratch: *mut f32) {
+        let (mut at, size) = (scratch, self.tile_rows * self.tile_columns);
+        let mut next = |length: usize| {
+            let here = at;
+            // SAFETY: the scratch has room for all slots and copies.
+            at = unsafe { at.add(length) };
+            here
+        };
+        let columns = self.tile_columns;
+        for source in self.sources {
+            let buffer = match (source.direct, source.wide) {
+                (true, _) => Buffer { at: std::ptr::null_mut(), step: 0 },
+                (false, true) => Buffer { at: next(size), step: columns },
+                (false, false) => Buffer { at: next(self.tile_rows), step: 1 },
+            };
+            self.buffers.push(buffer);
+        }
+        self.targets.iter().for_each(|_| self.buffers.push(Buffer { at: std::ptr::null_mut(), step: 0 }));
+        (0..self.region.wide_slots).for_each(|_| self.buffers.push(Buffer { at: next(size), step: columns }));
+        (0..self.region.row_slots).for_each(|_| self.buffers.push(Buffer { at: next(self.tile_rows), step: 1 }));
+    }
+
+    /// How many rows the next tile has: inputs that are read in place have one step in it.
+    fn rows_from(&self, row: usize, end: usize) -> usize {
+        let runs = self.sources.iter().filter(|source| source.direct).filter_map(|source| source.places.run());
+        let within = runs.map(|run| run - row % run).min().unwrap_or(usize::MAX);
+        self.tile_rows.min(end - row).min(within)
+    }
+
+    fn run(&mut self, piece: usize, row: usize, rows: usize, column: usize, columns: usize, sum_rows: &[Vec<usize>]) {
+        for (place, source) in self.sources.iter().enumerate() {
+            match source.direct {
+                true => self.buffers[place] = source.in_place(row, column, self.region.columns),
+                false => {
+                    // A shorter tile's rows follow each other too.
+                    self.buffers[place].step = if source.wide { columns } else { 1 };
+                    source.copy(self.buffers[place], row, rows, column, columns);
+                }
+            }
+        }
+        let first = self.sources.len();
+        for (place, target) in self.targets.iter().enumerate() {
+            if let Target::Values { at, columns: all } = target {
+                let offset = row * all + if *all > 1 { column } else { 0 };
+                // SAFETY: the output has a value for each element, or for each row.
+                self.buffers[first + place] = Buffer { at: unsafe { at.0.add(offset) }, step: *all };
+            }
+        }
+        // With shorter columns at the end, slots are read with the steps that they are written with.
+        let slots = first + self.targets.len();
+        self.buffers[slots..slots + self.region.wide_slots].iter_mut().for_each(|buffer| buffer.step = columns);
+        let sums = self.targets.iter().zip(sum_rows).filter_map(|(target, rows)| match *target {
+            Target::Sum { at, from, columns: all, length } => {
+                let offset = piece * length + if all > 1 { column } else { 0 };
+                // SAFETY: there is a sum for each piece, or pieces run one after the other.
+                let to = unsafe { at.0.add(offset) };
+                Some(Sum { from, columns: if all > 1 { columns } else { 1 }, step: all, to, rows })
+            }
+            _ => None,
+        });
+        let sums: Vec<Sum<'_>> = sums.collect();
+        let tile = Tile { rows, columns, buffers: &self.buffers };
+        // SAFETY: every buffer has room for the tile; instructions write slots and outputs, which overlap nothing else.
+        unsafe { run(&self.region.code, tile, &sums) };
+        for target in self.targets {
+            if let Target::Mask { at, from, columns: all } = *target {
+                self.mask(at, from, all, row, rows, column, columns);
+            }
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "a tile's place and extent")]
+    fn mask(&self, at: Shared<u8>, from: Argument, all: usize, row: usize, rows: usize, column: usize, columns: usize) {
+        let (Argument::Wide(from) | Argument::Row(from)) = from else { return };
+        let buffer = self.buffers[from];
+        let (width, column) = if all > 1 { (columns, column) } else { (1, 0) };
+        for line in 0..rows {
+            // SAFETY: the buffer holds the tile, the mask a byte for each element.
+            let (to, from) = unsafe {
+                let to = std::slice::from_raw_parts_mut(at.0.add((row + line) * all + column), width);
+                (to, std::slice::from_raw_parts(buffer.at.add(line * buffer.step), width))
+            };
+            to.iter_mut().zip(from).for_each(|(to, value)| *to = u8::from(*value != 0.0));
+        }
+    }
+}
+
+impl Source<'_> {
+    /// A tile of it, where it lies.
+    fn in_place(&self, row: usize, column: usize, columns: usize) -> Buffer {
+        let floats: &[f32] = self.tensor.storage();
+        let column = if self.wide && columns > 1 { column as isize } else { 0 };
+        // SAFETY: the row and the column are in the tensor. Nothing writes to it.
+        let at = unsafe { floats.as_ptr().offset(self.places.row(row) + column) }.cast_mut();
+        Buffer { at, step: self.places.step().unsigned_abs() }
+    }
+
+    /// Copies a tile of it.
+    fn copy(&self, to: Buffer, row: usize, rows: usize, column: usize, columns: usize) {
+        let (width, inner) = if self.wide { (columns, self.places.inner) } else { (1, 0) };
+        let column = if self.wide { column as isize * inner } else { 0 };
+        for line in 0..rows {
+            let start = self.places.row(row + line) + column;
+            // SAFETY: the buffer has room for the tile, and nothing else refers to it now.
+            let to = unsafe { std::slice::from_raw_parts_mut(to.at.add(line * to.step), width) };
+            match self.mask {
+                true => strided(to, self.tensor.bytes(), start, inner, |byte| f32::from(u8::from(byte != 0))),
+                false => strided(to, self.tensor.storage::<f32>(), start, inner, |value| value),
+            }
+        }
+    }
+}
+
+/// Copies elements that lie a stride apart.
+fn strided<T: Copy>(to: &mut [f32], from: &[T], start: isize, stride: isize, read: impl Fn(T) -> f32) {
+    let begin = start.unsigned_abs();
+    match stride {
+        1 => to.iter_mut().zip(&from[begin..begin + to.len()]).for_each(|(to, value)| *to = read(*value)),
+        0 => to.fill(read(from[begin])),
+        _ => {
+            let places = (0..to.len()).map(|place| (start + place as isize * stride).unsigned_abs());
+            to.iter_mut().zip(places).for_each(|(to, place)| *to = read(from[place]));
+        }
+    }
+}

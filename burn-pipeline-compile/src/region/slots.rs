@@ -1,0 +1,98 @@
+//! Buffers within a tile, shared by values that do not live at the same time.
+//!
+//! Guarantees: an instruction never writes a buffer that it reads.
+
+use super::lower::Held;
+use super::{Kind, Output};
+use crate::tile::{Argument, Instruction};
+
+/// Numbers the buffers of a region: inputs, outputs, slots of tiles, slots of rows; returns how many slots there are of
+/// each kind.
+pub(super) fn assigned(
+    code: &mut [Instruction],
+    outputs: &mut [Output],
+    buffers: &[Held],
+    inputs: usize,
+) -> (usize, usize) {
+    let mut last = vec![0; buffers.len()];
+    for (place, instruction) in code.iter().enumerate() {
+        instruction.arguments.iter().filter_map(buffer).for_each(|buffer| last[buffer] = place);
+        last[instruction.to] = last[instruction.to].max(place);
+    }
+    // Masks and sums are made after all instructions.
+    outputs.iter().filter_map(source).for_each(|buffer| last[buffer] = code.len());
+    let (mut wide, mut row) = (Slots::default(), Slots::default());
+    let mut slot: Vec<usize> = vec![0; buffers.len()];
+    for (place, instruction) in code.iter().enumerate() {
+        if let Held::Slot { wide: is_wide } = buffers[instruction.to] {
+            slot[instruction.to] = if is_wide { wide.take() } else { row.take() };
+        }
+        for (at, held) in buffers.iter().enumerate().filter(|(at, _)| last[*at] == place) {
+            let written = code[..=place].iter().any(|instruction| instruction.to == at);
+            match held {
+                Held::Slot { wide: true } if written => wide.give(slot[at]),
+                Held::Slot { wide: false } if written => row.give(slot[at]),
+                _ => {}
+            }
+        }
+    }
+    let number = |buffer: usize| match buffers[buffer] {
+        Held::Input(place) => place,
+        Held::Output(place) => inputs + place,
+        Held::Slot { wide: true } => inputs + outputs.len() + slot[buffer],
+        Held::Slot { wide: false } => inputs + outputs.len() + wide.count + slot[buffer],
+    };
+    let renumbered = |argument: Argument| match argument {
+        Argument::Row(buffer) => Argument::Row(number(buffer)),
+        Argument::Wide(buffer) => Argument::Wide(number(buffer)),
+        other => other,
+    };
+    for instruction in code {
+        instruction.to = number(instruction.to);
+        instruction.arguments = instruction.arguments.map(renumbered);
+    }
+    let kinds: Vec<Option<Argument>> = outputs.iter().map(argument).map(|from| from.map(renumbered)).collect();
+    for (output, source) in outputs.iter_mut().zip(kinds) {
+        if let (Kind::Mask { from } | Kind::Sum { from, .. }, Some(source)) = (&mut output.kind, source) {
+            *from = source;
+        }
+    }
+    (wide.count, row.count)
+}
+
+fn argument(output: &Output) -> Option<Argument> {
+    match output.kind {
+        Kind::Mask { from } | Kind::Sum { from, .. } => Some(from),
+        Kind::Values { .. } => None,
+    }
+}
+
+fn buffer(argument: &Argument) -> Option<usize> {
+    match argument {
+        Argument::Row(buffer) | Argument::Wide(buffer) => Some(*buffer),
+        Argument::None | Argument::Scalar(_) => None,
+    }
+}
+
+fn source(output: &Output) -> Option<usize> {
+    argument(output).as_ref().and_then(buffer)
+}
+
+#[derive(Default)]
+struct Slots {
+    free: Vec<usize>,
+    count: usize,
+}
+
+impl Slots {
+    fn take(&mut self) -> usize {
+        self.free.pop().unwrap_or_else(|| {
+            self.count += 1;
+            self.count - 1
+        })
+    }
+
+    fn give(&mut self, slot: usize) {
+        self.free.push(slot);
+    }
+}

@@ -1,0 +1,156 @@
+//! A graph as steps in order, each of which knows what it releases.
+//!
+//! Guarantees: a tensor is released by the step that reads it last, and storage that nobody holds is free at once; what the
+//! program leaves is what its operations left.
+
+use crate::fuse::{Group, fuse};
+use crate::graph::{Graph, Node, Op, Part, View, places, text};
+use crate::region::{Region, lower};
+use burn::backend::ir::{IrVisitorMut, OperationIr, TensorId, TensorIr, TensorStatus};
+use std::collections::{HashMap, HashSet};
+use std::fmt::{Display, Formatter, Result};
+
+/// What a step does.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) enum Work {
+    Interpret(Box<OperationIr>),
+    Fill(f32),
+    View(View),
+    Matmul,
+    Place(Vec<Part>),
+    Region(Box<Region>),
+}
+
+/// One step of a compiled program.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Step {
+    pub(crate) work: Work,
+    /// What it reads, in order; `ReadWrite` where it is released.
+    pub(crate) reads: Vec<TensorIr>,
+    pub(crate) outputs: Vec<TensorIr>,
+    /// What is released after it.
+    pub(crate) drops: Vec<TensorIr>,
+}
+
+/// The steps of a graph; `fed` are the tensors from outside that its operations read.
+pub(crate) fn steps(graph: &Graph, fed: &[TensorIr]) -> Vec<Step> {
+    let groups = fuse(graph);
+    let outside = outside(graph, &groups);
+    let mut steps: Vec<Step> = groups.iter().flat_map(|group| group_steps(graph, group, &outside)).collect();
+    release(&mut steps, fed, &graph.kept);
+    steps
+}
+
+/// Tensors that are kept, or read by another group than the one that makes them.
+fn outside(graph: &Graph, groups: &[Group]) -> HashSet<TensorId> {
+    let mut outside = graph.kept.clone();
+    for group in groups {
+        let nodes = || group.nodes.iter().map(|&place| &graph.nodes[place]);
+        let made: HashSet<TensorId> = nodes().flat_map(|node| &node.outputs).map(|output| output.id).collect();
+        outside.extend(nodes().flat_map(Node::reads).map(|read| read.id).filter(|id| !made.contains(id)));
+    }
+    outside
+}
+
+fn group_steps(graph: &Graph, group: &Group, outside: &HashSet<TensorId>) -> Vec<Step> {
+    if let Some(region) = lower(graph, group, outside) {
+        let reads = region.inputs.iter().map(|input| input.tensor.clone()).collect();
+        let outputs = region.outputs.iter().flat_map(|output| output.tensors.clone()).collect();
+        return vec![Step { work: Work::Region(Box::new(region)), reads, outputs, drops: Vec::new() }];
+    }
+    group.nodes.iter().map(|&place| alone(&graph.nodes[place])).collect()
+}
+
+/// A node that is a step by itself.
+fn alone(node: &Node) -> Step {
+    let work = match &node.op {
+        Op::Interpret(op) => Work::Interpret(op.clone()),
+        Op::Fill(value) => Work::Fill(*value),
+        Op::View(view) => Work::View(view.clone()),
+        Op::Matmul => Work::Matmul,
+        Op::Place(parts) => Work::Place(parts.clone()),
+        // Over no elements at all: there is nothing to compute, or sums of nothing.
+        Op::Map(_) | Op::Reduce(..) => Work::Fill(0.0),
+    };
+    let reads = if matches!(work, Work::Fill(_)) { Vec::new() } else { node.reads().cloned().collect() };
+    Step { work, reads, outputs: node.outputs.clone(), drops: Vec::new() }
+}
+
+/// Finds where each tensor is released.
+fn release(steps: &mut Vec<Step>, fed: &[TensorIr], kept: &HashSet<TensorId>) {
+    let mut last: HashMap<TensorId, usize> = HashMap::new();
+    for (place, step) in steps.iter().enumerate() {
+        last.extend(step.reads.iter().map(|read| (read.id, place)));
+    }
+    for (place, step) in steps.iter_mut().enumerate() {
+        let mut counts: HashMap<TensorId, usize> = HashMap::new();
+        step.reads.iter().for_each(|read| *counts.entry(read.id).or_default() += 1);
+        for read in &mut step.reads {
+            let ends = last.get(&read.id) == Some(&place) && !kept.contains(&read.id);
+            let alone = counts.get(&read.id) == Some(&1);
+            read.status = if ends && alone { TensorStatus::ReadWrite } else { TensorStatus::ReadOnly };
+            if ends && !alone && !step.drops.iter().any(|drop| drop.id == read.id) {
+                step.drops.push(released(read));
+            }
+        }
+        let unread = step.outputs.iter().filter(|output| !last.contains_key(&output.id) && !kept.contains(&output.id));
+        step.drops.extend(unread.map(released));
+        if let Work::Interpret(op) = &mut step.work {
+            op.visit_mut(&mut Marked { reads: &step.reads, outputs: &step.outputs });
+        }
+    }
+    // What is fed and then read by no step is released first.
+    let unread = fed.iter().filter(|tensor| !last.contains_key(&tensor.id) && !kept.contains(&tensor.id));
+    let drops: Vec<TensorIr> = unread.map(released).collect();
+    match steps.first_mut() {
+        Some(first) => first.drops.extend(drops),
+        None if drops.is_empty() => {}
+        None => {
+            let nothing = Work::View(View::Reshape);
+            steps.push(Step { work: nothing, reads: Vec::new(), outputs: Vec::new(), drops });
+        }
+    }
+}
+
+fn released(tensor: &TensorIr) -> TensorIr {
+    TensorIr { status: TensorStatus::ReadWrite, ..tensor.clone() }
+}
+
+/// Gives an operation the states of its step's tensors.
+struct Marked<'a> {
+    reads: &'a [TensorIr],
+    outputs: &'a [TensorIr],
+}
+
+impl IrVisitorMut for Marked<'_> {
+    fn visit_tensor_mut(&mut self, tensor: &mut TensorIr) {
+        let read = self.reads.iter().find(|read| read.id == tensor.id);
+        let made = self.outputs.iter().any(|output| output.id == tensor.id);
+        tensor.status = match read {
+            Some(read) if !made => read.status,
+            _ => TensorStatus::NotInit,
+        };
+    }
+}
+
+impl Display for Step {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        let (outputs, reads) = (list(&self.outputs), list(&self.reads));
+        match &self.work {
+            Work::Interpret(op) => {
+                let inputs = self.reads.iter().cloned().map(crate::graph::Operand::Tensor).collect();
+                let node = Node { op: Op::Interpret(op.clone()), inputs, outputs: self.outputs.clone() };
+                write!(f, "{node}")
+            }
+            Work::Fill(value) => write!(f, "{outputs} = fill {value}"),
+            Work::View(view) => write!(f, "{outputs} = {view:?}({reads})"),
+            Work::Matmul => write!(f, "{outputs} = Matmul({reads})"),
+            Work::Place(parts) => write!(f, "{outputs} = {}({reads})", places(parts)),
+            Work::Region(region) => write!(f, "{region}"),
+        }
+    }
+}
+
+fn list(tensors: &[TensorIr]) -> String {
+    tensors.iter().map(text).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,59 @@
+//! Rows that become one value, and rows added to rows.
+//!
+//! Guarantees: one order of additions for a number of elements, whatever the processor: element `i` goes into lane `i` mod
+//! 32, and lanes are added by halves.
+
+use crate::graph::Reduction;
+
+const LANES: usize = 32;
+
+#[inline(always)]
+fn lanes(row: &[f32], start: f32, join: impl Fn(f32, f32) -> f32) -> f32 {
+    let mut lanes = [start; LANES];
+    let (pieces, rest) = row.as_chunks::<LANES>();
+    for piece in pieces {
+        for lane in 0..LANES {
+            lanes[lane] = join(lanes[lane], piece[lane]);
+        }
+    }
+    for (lane, value) in rest.iter().enumerate() {
+        lanes[lane] = join(lanes[lane], *value);
+    }
+    let mut half = LANES / 2;
+    while half > 0 {
+        for lane in 0..half {
+            lanes[lane] = join(lanes[lane], lanes[lane + half]);
+        }
+        half /= 2;
+    }
+    lanes[0]
+}
+
+/// The larger one; NaN if one of them is.
+#[inline(always)]
+fn larger(x: f32, y: f32) -> f32 {
+    if x > y || x.is_nan() { x } else { y }
+}
+
+#[inline(always)]
+fn smaller(x: f32, y: f32) -> f32 {
+    if x < y || x.is_nan() { x } else { y }
+}
+
+/// A row as one value.
+#[inline(always)]
+pub(crate) fn reduced(reduction: Reduction, row: &[f32]) -> f32 {
+    match reduction {
+        Reduction::Sum => lanes(row, 0.0, |x, y| x + y),
+        Reduction::Max => lanes(row, f32::NEG_INFINITY, larger),
+        Reduction::Min => lanes(row, f32::INFINITY, smaller),
+    }
+}
+
+/// Adds a row to another one.
+#[inline(always)]
+pub(crate) fn add(to: &mut [f32], row: &[f32]) {
+    for (to, value) in to.iter_mut().zip(row) {
+        *to += value;
+    }
+}

@@ -1,0 +1,129 @@
+//! Instructions run over a tile, in the version for the processor that the program runs on.
+
+use super::code::{Argument, Instruction, Work};
+use super::elements::{Extent, Value, map};
+use super::rows::{add, reduced};
+
+/// Where a tile's values lie.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Buffer {
+    pub(crate) at: *mut f32,
+    /// From one row to the next, in elements.
+    pub(crate) step: usize,
+}
+
+/// Some rows of all tensors of a region.
+#[derive(Clone, Copy)]
+pub(crate) struct Tile<'a> {
+    pub(crate) rows: usize,
+    pub(crate) columns: usize,
+    pub(crate) buffers: &'a [Buffer],
+}
+
+/// Rows of a tile to be added to rows of a sum.
+#[derive(Clone, Copy)]
+pub(crate) struct Sum<'a> {
+    pub(crate) from: Argument,
+    pub(crate) columns: usize,
+    /// From one row of the sum to the next.
+    pub(crate) step: usize,
+    /// Where the first row's sum lies.
+    pub(crate) to: *mut f32,
+    /// The row of the sum that each row of the tile is added to.
+    pub(crate) rows: &'a [usize],
+}
+
+/// Runs instructions in order, then adds to sums.
+///
+/// # Safety
+/// All buffers hold a tile of this extent; a buffer that is written overlaps no other, unless nothing reads that other one
+/// any more. Sums have the rows that are named, and overlap no buffer.
+pub(crate) unsafe fn run(code: &[Instruction], tile: Tile<'_>, sums: &[Sum<'_>]) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("fma") {
+            // SAFETY: the processor has these instructions; the rest is the caller's promise.
+            return unsafe { with_avx512(code, tile, sums) };
+        }
+        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+            // SAFETY: the processor has these instructions; the rest is the caller's promise.
+            return unsafe { with_avx2(code, tile, sums) };
+        }
+    }
+    // ARM's 64-bit processors all have vectors and fused multiply-add.
+    const FMA: bool = cfg!(target_arch = "aarch64");
+    // SAFETY: the caller's promise.
+    unsafe { anywhere::<FMA>(code, tile, sums) }
+}
+
+/// # Safety
+/// As for [`run`], on a processor with AVX-512.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx2,fma")]
+unsafe fn with_avx512(code: &[Instruction], tile: Tile<'_>, sums: &[Sum<'_>]) {
+    // SAFETY: the caller's promise.
+    unsafe { anywhere::<true>(code, tile, sums) }
+}
+
+/// # Safety
+/// As for [`run`], on a processor with AVX2 and fused multiply-add.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma")]
+unsafe fn with_avx2(code: &[Instruction], tile: Tile<'_>, sums: &[Sum<'_>]) {
+    // SAFETY: the caller's promise.
+    unsafe { anywhere::<true>(code, tile, sums) }
+}
+
+/// # Safety
+/// As for [`run`].
+#[inline(always)]
+unsafe fn anywhere<const FMA: bool>(code: &[Instruction], tile: Tile<'_>, sums: &[Sum<'_>]) {
+    for instruction in code {
+        let to = tile.buffers[instruction.to];
+        // SAFETY: the caller's promise.
+        unsafe {
+            match instruction.work {
+                Work::Map(function) => {
+                    let extent = match instruction.wide {
+                        true => Extent { rows: tile.rows, columns: tile.columns },
+                        // Values of rows lie side by side.
+                        false => Extent { rows: 1, columns: tile.rows },
+                    };
+                    let value = |argument| value(argument, instruction.wide, tile.buffers);
+                    map::<FMA>(function, extent, to, instruction.arguments.map(value));
+                }
+                Work::Reduce(reduction) => {
+                    let Argument::Wide(from) = instruction.arguments[0] else { continue };
+                    let (from, to) = (tile.buffers[from], to.row_mut(0, tile.rows));
+                    for (row, to) in to.iter_mut().enumerate() {
+                        *to = reduced(reduction, from.row(row, tile.columns));
+                    }
+                }
+            }
+        }
+    }
+    for sum in sums {
+        let (Argument::Wide(from) | Argument::Row(from)) = sum.from else { continue };
+        let from = tile.buffers[from];
+        for (row, &place) in sum.rows.iter().enumerate().take(tile.rows) {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let to = Buffer { at: sum.to, step: sum.step }.row_mut(place, sum.columns);
+                match sum.from {
+                    Argument::Row(_) => to[0] += *from.at.add(row),
+                    _ => add(to, from.row(row, sum.columns)),
+                }
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn value(argument: Argument, wide: bool, buffers: &[Buffer]) -> Value {
+    match argument {
+        Argument::None => Value::Scalar(0.0),
+        Argument::Scalar(value) => Value::Scalar(value),
+        Argument::Row(buffer) if wide => Value::Row(buffers[buffer]),
+        Argument::Row(buffer) | Argument::Wide(buffer) => Value::Wide(buffers[buffer]),
+    }
+}

@@ -1,0 +1,105 @@
+//! Views: the same storage with another shape and other strides.
+//!
+//! Guarantees: nothing is copied, but for a reshape whose elements no strides can describe.
+
+use crate::graph::View;
+use burn::backend::flex::{FlexTensor, Layout};
+use burn::backend::ir::TensorIr;
+use burn::tensor::Shape;
+
+/// A view of a tensor.
+pub(crate) fn view(tensor: FlexTensor, view: &View, output: &TensorIr) -> FlexTensor {
+    let shape = output.shape.clone();
+    match view {
+        View::Reshape => match reshaped(tensor.layout(), &shape) {
+            Some(layout) => tensor.with_layout(layout),
+            None => tensor.reshape(shape),
+        },
+        View::Permute(dims) => tensor.permute(dims),
+        View::Expand => {
+            let layout = expanded(tensor.layout(), shape);
+            tensor.with_layout(layout)
+        }
+        View::Slice(ranges) => ranges.iter().enumerate().fold(tensor, |tensor, (dim, range)| {
+            let size = tensor.layout().shape()[dim].cast_signed();
+            let start = if range.start < 0 { range.start + size } else { range.start };
+            tensor.narrow(dim, start.clamp(0, size).unsigned_abs(), shape[dim])
+        }),
+    }
+}
+
+fn expanded(layout: &Layout, shape: Shape) -> Layout {
+    let before = layout.shape();
+    let more = shape.num_dims() - before.num_dims();
+    let stride = |(dim, &size): (usize, &usize)| match dim.checked_sub(more) {
+        Some(old) if before[old] == size => layout.strides()[old],
+        _ => 0,
+    };
+    let strides = shape.iter().enumerate().map(stride).collect();
+    Layout::new(shape, strides, layout.start_offset())
+}
+
+/// The same elements in the same order with another shape, if strides can describe that.
+///
+/// Dimensions that follow each other in storage are joined, and each such run is cut into dimensions of the new shape.
+pub(crate) fn reshaped(layout: &Layout, shape: &Shape) -> Option<Layout> {
+    if shape.num_elements() == 0 {
+        return Some(Layout::contiguous(shape.clone()));
+    }
+    let mut runs: Vec<(usize, isize)> = Vec::new();
+    for (&size, &stride) in layout.shape().iter().zip(layout.strides()).filter(|(size, _)| **size != 1) {
+        match runs.last_mut() {
+            Some((outer, outer_stride)) if *outer_stride == stride * size as isize => {
+                (*outer, *outer_stride) = (*outer * size, stride);
+            }
+            _ => runs.push((size, stride)),
+        }
+    }
+    let mut strides = vec![0; shape.num_dims()];
+    let mut run = runs.pop().unwrap_or((1, 1));
+    // From the last dimension on, each takes its part of the run.
+    for dim in (0..shape.num_dims()).rev() {
+        let size = shape[dim];
+        if size == 1 {
+            strides[dim] = run.1;
+            continue;
+        }
+        if run.0 == 1 {
+            run = runs.pop()?;
+        }
+        if !run.0.is_multiple_of(size) {
+            return None;
+        }
+        strides[dim] = run.1;
+        run = (run.0 / size, run.1 * size as isize);
+    }
+    Some(Layout::new(shape.clone(), strides, layout.start_offset()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn strides(shape: &[usize], strides: &[isize], to: &[usize]) -> Option<Vec<isize>> {
+        let layout = Layout::new(Shape::from(shape.to_vec()), strides.to_vec(), 3);
+        reshaped(&layout, &Shape::from(to.to_vec())).map(|layout| layout.strides().to_vec())
+    }
+
+    #[test]
+    fn a_slice_of_columns_is_cut_into_heads_without_a_copy() {
+        assert_eq!(strides(&[2, 5, 8], &[120, 24, 1], &[2, 5, 4, 2]), Some(vec![120, 24, 2, 1]));
+        assert_eq!(strides(&[2, 5, 8], &[120, 24, 1], &[10, 8]), Some(vec![24, 1]));
+    }
+
+    #[test]
+    fn what_strides_cannot_describe_is_refused() {
+        assert_eq!(strides(&[2, 5, 8], &[120, 24, 1], &[2, 40]), None);
+        assert_eq!(strides(&[3, 4], &[1, 3], &[12]), None);
+    }
+
+    #[test]
+    fn dimensions_of_one_element_do_not_matter() {
+        assert_eq!(strides(&[1, 4, 1], &[9, 2, 7], &[4]), Some(vec![2]));
+        assert_eq!(strides(&[1, 1], &[1, 1], &[1, 1, 1]).map(|strides| strides.len()), Some(3));
+    }
+}

@@ -1,0 +1,119 @@
+//! Programs whose parts are known: what becomes of them.
+
+use crate::listed::{Listed, binary, unary};
+use crate::run::{both, compiled, tensor};
+use burn::backend::ir::NumericOperationIr;
+
+fn wave(shape: &[usize], speed: f32) -> burn::backend::flex::FlexTensor {
+    let count: usize = shape.iter().product();
+    tensor((0..count).map(|at| (at as f32 * speed).sin() * 3.0).collect(), shape)
+}
+
+fn near(expected: &[Vec<f32>], given: &[Vec<f32>]) {
+    for (expected, given) in expected.iter().zip(given) {
+        assert_eq!(expected.len(), given.len());
+        let size = expected.iter().fold(1e-6_f32, |most, value| most.max(value.abs()));
+        for (place, (expected, given)) in expected.iter().zip(given).enumerate() {
+            assert!((expected - given).abs() <= 2e-6 * size, "{given} instead of {expected} at {place}, size {size}");
+        }
+    }
+}
+
+#[test]
+fn a_norm_and_a_softmax_are_one_region() {
+    let mut listed = Listed::default();
+    let x = listed.feed(&[3, 37, 130]);
+    let normal = listed.normalized(&x);
+    let soft = listed.softmax(&normal);
+    let summary = compiled(&listed, &[soft.clone()]).summary();
+    assert_eq!((summary.regions, summary.products), (1, 0), "{summary}");
+    let (expected, given) = both(&listed, &[wave(&[3, 37, 130], 0.37)], &[soft, normal]);
+    near(&expected, &given);
+}
+
+#[test]
+fn a_sum_over_samples_and_positions_is_one_sum() {
+    let mut listed = Listed::default();
+    let (x, y) = (listed.feed(&[4, 33, 65]), listed.feed(&[4, 33, 65]));
+    let product = listed.binary(binary("mul"), &x, &y);
+    let samples = listed.reduce(NumericOperationIr::SumDim, &product, 0);
+    let all = listed.reduce(NumericOperationIr::SumDim, &samples, 1);
+    let bias = listed.reshape(&all, &[65]);
+    assert_eq!(compiled(&listed, &[bias.clone()]).summary().regions, 1);
+    let (expected, given) = both(&listed, &[wave(&[4, 33, 65], 0.11), wave(&[4, 33, 65], 0.7)], &[bias]);
+    near(&expected, &given);
+}
+
+#[test]
+fn ones_that_repeat_a_gradient_cost_nothing() {
+    let mut listed = Listed::default();
+    let (gradient, x) = (listed.feed(&[5, 1]), listed.feed(&[5, 70]));
+    let ones = listed.ones(&[5, 70]);
+    let ones = listed.scalar(NumericOperationIr::MulScalar, &ones, 1.0 / 70.0);
+    let repeated = listed.binary(binary("mul"), &ones, &gradient);
+    let sum = listed.binary(binary("add"), &repeated, &x);
+    let summary = compiled(&listed, &[sum.clone()]).summary();
+    assert_eq!((summary.regions, summary.fused), (1, 2), "{summary}");
+    let (expected, given) = both(&listed, &[wave(&[5, 1], 0.3), wave(&[5, 70], 0.2)], &[sum]);
+    near(&expected, &given);
+}
+
+#[test]
+fn what_is_computed_twice_is_computed_once() {
+    let mut listed = Listed::default();
+    let x = listed.feed(&[6, 6]);
+    let (one, other) = (listed.unary(unary("exp"), &x), listed.unary(unary("exp"), &x));
+    let sum = listed.binary(binary("add"), &one, &other);
+    assert_eq!(compiled(&listed, &[sum.clone()]).summary().fused, 2);
+    let (expected, given) = both(&listed, &[wave(&[6, 6], 0.3)], &[sum, other]);
+    near(&expected, &given);
+}
+
+#[test]
+fn masks_are_read_and_given() {
+    let mut listed = Listed::default();
+    let (x, y) = (listed.feed(&[4, 9, 20]), listed.feed(&[1, 9, 20]));
+    let mask = listed.greater_than(&y, 0.3);
+    let filled = listed.mask_fill(&x, &mask, -7.0);
+    let own = listed.greater_than(&filled, -1.0);
+    let chosen = listed.mask_where(&x, &own, &filled);
+    let fed = [wave(&[4, 9, 20], 0.3), wave(&[1, 9, 20], 0.9)];
+    let (expected, given) = both(&listed, &fed, &[mask, own, chosen]);
+    assert_eq!(expected, given);
+}
+
+#[test]
+fn heads_are_cut_out_of_a_product_without_a_copy() {
+    let mut listed = Listed::default();
+    let x = listed.feed(&[2, 7, 24]);
+    let part = listed.slice(&x, 2, 8);
+    let heads = listed.reshape(&part, &[2, 7, 4, 4]);
+    let heads = listed.swap(&heads, 1, 2);
+    let turned = listed.swap(&heads, 2, 3);
+    let scores = listed.matmul(&heads, &turned);
+    let scores = listed.softmax(&scores);
+    let mixed = listed.matmul(&scores, &heads);
+    let mixed = listed.swap(&mixed, 1, 2);
+    let joined = listed.reshape(&mixed, &[2, 7, 16]);
+    let summary = compiled(&listed, &[joined.clone()]).summary();
+    assert_eq!((summary.regions, summary.products), (1, 2), "{summary}");
+    let (expected, given) = both(&listed, &[wave(&[2, 7, 24], 0.3)], &[joined]);
+    near(&expected, &given);
+}
+
+#[test]
+fn sums_do_not_depend_on_the_number_of_threads() {
+    let mut listed = Listed::default();
+    let x = listed.feed(&[3_000, 300]);
+    let soft = listed.softmax(&x);
+    let columns = listed.reduce(NumericOperationIr::SumDim, &soft, 0);
+    let all = listed.whole(NumericOperationIr::Mean, &x);
+    let fed = [wave(&[3_000, 300], 0.01)];
+    let given = |threads: usize| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        pool.install(|| both(&listed, &fed, &[columns.clone(), all.clone()]))
+    };
+    let ((expected, one), (_, four)) = (given(1), given(4));
+    assert_eq!(one, four);
+    near(&expected, &one);
+}

@@ -1,0 +1,79 @@
+//! Programs run both ways.
+
+use crate::listed::Listed;
+use burn::backend::Flex;
+use burn::backend::flex::{FlexDevice, FlexTensor};
+use burn::backend::ir::{HandleKind, OperationIr, TensorIr, TensorStatus};
+use burn::tensor::TensorData;
+use burn_pipeline_compile::{Compiled, Tensors};
+use burn_router::TensorInterpreter;
+use std::collections::HashSet;
+
+/// Burn's interpreter, with the number of tensors that are alive.
+pub struct Run {
+    interpreter: TensorInterpreter<Flex>,
+    pub alive: HashSet<u64>,
+}
+
+impl Run {
+    pub fn new(fed: &[(TensorIr, FlexTensor)]) -> Self {
+        let mut run = Self { interpreter: TensorInterpreter::new(FlexDevice), alive: HashSet::new() };
+        fed.iter().for_each(|(tensor, value)| run.write(tensor, value.clone()));
+        run
+    }
+}
+
+impl Tensors for Run {
+    fn read(&mut self, tensor: &TensorIr) -> FlexTensor {
+        assert!(self.alive.contains(&tensor.id.value()), "tensor {} is not there", tensor.id.value());
+        if tensor.status == TensorStatus::ReadWrite {
+            self.alive.remove(&tensor.id.value());
+        }
+        match self.interpreter.get_tensor(tensor) {
+            HandleKind::Float(value) | HandleKind::Int(value) | HandleKind::Bool(value) => value,
+            HandleKind::Quantized(_) => panic!("no program here has quantized tensors"),
+        }
+    }
+
+    fn write(&mut self, tensor: &TensorIr, value: FlexTensor) {
+        assert_eq!(value.layout().shape(), &tensor.shape, "a tensor has the program's shape");
+        assert_eq!(value.dtype(), tensor.dtype);
+        self.alive.insert(tensor.id.value());
+        let value = if tensor.dtype.is_bool() { HandleKind::Bool(value) } else { HandleKind::Float(value) };
+        self.interpreter.register_tensor_to_device(tensor.id, value);
+    }
+
+    fn interpret(&mut self, operation: &OperationIr) {
+        let released = operation.inputs().filter(|input| input.status == TensorStatus::ReadWrite);
+        released.for_each(|input| drop(self.alive.remove(&input.id.value())));
+        self.alive.extend(operation.outputs().map(|output| output.id.value()));
+        self.interpreter.register_op(operation.clone());
+    }
+}
+
+pub fn tensor(values: Vec<f32>, shape: &[usize]) -> FlexTensor {
+    FlexTensor::from_data(TensorData::new(values, shape.to_vec()))
+}
+
+pub fn values(tensor: FlexTensor) -> Vec<f32> {
+    tensor.into_data().iter::<f32>().collect()
+}
+
+/// What each way gives for `wanted`: one by one, and compiled.
+pub fn both(listed: &Listed, fed: &[FlexTensor], wanted: &[TensorIr]) -> (Vec<Vec<f32>>, Vec<Vec<f32>>) {
+    let fed: Vec<(TensorIr, FlexTensor)> = listed.fed.iter().cloned().zip(fed.iter().cloned()).collect();
+    let mut plain = Run::new(&fed);
+    listed.operations.iter().for_each(|op| plain.interpret(op));
+    let expected = wanted.iter().map(|tensor| values(plain.read(tensor))).collect();
+    let (program, mut compiled) = (compiled(listed, wanted), Run::new(&fed));
+    program.run(0..program.len(), &mut compiled);
+    let read: HashSet<u64> = listed.operations.iter().flat_map(OperationIr::inputs).map(|t| t.id.value()).collect();
+    let unread = listed.fed.iter().map(|tensor| tensor.id.value()).filter(|id| !read.contains(id));
+    let left: HashSet<u64> = wanted.iter().map(|tensor| tensor.id.value()).chain(unread).collect();
+    assert_eq!(compiled.alive, left, "only what is kept is there\n{program}");
+    (expected, wanted.iter().map(|tensor| values(compiled.read(tensor))).collect())
+}
+
+pub fn compiled(listed: &Listed, wanted: &[TensorIr]) -> Compiled {
+    Compiled::new(&listed.operations, wanted.iter().map(|tensor| tensor.id).collect())
+}

@@ -1,0 +1,126 @@
+//! Programs compiled by `burn-pipeline-compile`, for the backend that it knows: Flex.
+//!
+//! Guarantees: a compiled program reads, leaves and gives the tensors that its operations do, so a microbatch may run one of a
+//! stage's programs compiled and another one operation by operation.
+
+#[cfg(feature = "flex")]
+pub(super) use flex::{Compiled, compiles};
+#[cfg(not(feature = "flex"))]
+pub(super) use nothing::{Compiled, compiles};
+
+#[cfg(feature = "flex")]
+mod flex {
+    use crate::program::part::Program;
+    use crate::program::replay::Replay;
+    use burn::backend::flex::FlexTensor;
+    use burn::backend::ir::{OperationIr, TensorId, TensorIr};
+    use burn::backend::{BackendTensor, DispatchDevice, DispatchKindConversion, DispatchTensor, Flex};
+    use burn::tensor::Device;
+    use burn_pipeline_compile::{Summary, Tensors};
+    use std::collections::HashSet;
+    use std::fmt::{Display, Formatter, Result};
+    use std::ops::Range;
+
+    /// Is there a compiler for this device?
+    pub(crate) fn compiles(device: &Device) -> bool {
+        matches!(device.clone().inner().as_dispatch(), DispatchDevice::Flex(_))
+    }
+
+    /// A compiled program.
+    #[derive(Clone, PartialEq, Debug)]
+    pub(crate) struct Compiled {
+        steps: burn_pipeline_compile::Compiled,
+        summary: Summary,
+    }
+
+    impl Compiled {
+        pub(crate) fn new(program: &Program) -> Option<Self> {
+            let tensors = program.operations.iter().flat_map(OperationIr::nodes).chain(&program.feeds);
+            let left = tensors.map(|tensor| tensor.id).filter(|id| program.leaves(*id));
+            let kept: HashSet<TensorId> = left.chain(program.takes.iter().map(|taken| taken.id)).collect();
+            let steps = burn_pipeline_compile::Compiled::new(&program.operations, kept);
+            let summary = steps.summary();
+            Some(Self { steps, summary })
+        }
+
+        pub(crate) fn pieces(&self) -> usize {
+            self.steps.len()
+        }
+
+        pub(crate) fn run(&self, pieces: Range<usize>, replay: &mut dyn Replay) {
+            self.steps.run(pieces, &mut Replayed(replay));
+        }
+    }
+
+    impl Display for Compiled {
+        fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+            write!(f, "{}\n{}", self.summary, self.steps)
+        }
+    }
+
+    /// The tensors of a replay.
+    struct Replayed<'a>(&'a mut dyn Replay);
+
+    impl Tensors for Replayed<'_> {
+        fn read(&mut self, tensor: &TensorIr) -> FlexTensor {
+            match <DispatchTensor as DispatchKindConversion<Flex>>::try_into_backend(self.0.take(tensor)) {
+                Ok(BackendTensor::Float(value) | BackendTensor::Int(value) | BackendTensor::Bool(value)) => value,
+                Ok(other) => panic!("a program for Flex holds a {} tensor", other.name()),
+                Err(reason) => panic!("a program for Flex holds a tensor of another backend: {reason}"),
+            }
+        }
+
+        fn write(&mut self, tensor: &TensorIr, value: FlexTensor) {
+            let value = match tensor.dtype {
+                dtype if dtype.is_bool() => BackendTensor::Bool(value),
+                dtype if dtype.is_int() || dtype.is_uint() => BackendTensor::Int(value),
+                _ => BackendTensor::Float(value),
+            };
+            let value = <DispatchTensor as DispatchKindConversion<Flex>>::from_backend(value);
+            if let Err(reason) = self.0.feed(tensor.id, value) {
+                panic!("a program for Flex runs on another backend: {reason}");
+            }
+        }
+
+        fn interpret(&mut self, operation: &OperationIr) {
+            self.0.run(std::slice::from_ref(operation));
+        }
+    }
+}
+
+#[cfg(not(feature = "flex"))]
+mod nothing {
+    use crate::program::part::Program;
+    use crate::program::replay::Replay;
+    use burn::tensor::Device;
+    use std::fmt::{Display, Formatter, Result};
+    use std::ops::Range;
+
+    pub(crate) fn compiles(_: &Device) -> bool {
+        false
+    }
+
+    /// No program is compiled.
+    #[derive(Clone, PartialEq, Debug)]
+    pub(crate) enum Compiled {}
+
+    impl Compiled {
+        pub(crate) fn new(_: &Program) -> Option<Self> {
+            None
+        }
+
+        pub(crate) fn pieces(&self) -> usize {
+            match *self {}
+        }
+
+        pub(crate) fn run(&self, _: Range<usize>, _: &mut dyn Replay) {
+            match *self {}
+        }
+    }
+
+    impl Display for Compiled {
+        fn fmt(&self, _: &mut Formatter<'_>) -> Result {
+            match *self {}
+        }
+    }
+}
