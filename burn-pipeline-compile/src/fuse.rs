@@ -118,7 +118,7 @@ impl Groups {
             return;
         }
         let moved = std::mem::take(&mut self.all[other].nodes);
-        moved.iter().for_each(|&node| drop(self.of.insert(node, one)));
+        self.of.extend(moved.iter().map(|&node| (node, one)));
         self.all[one].nodes.extend(moved);
         self.all[one].nodes.sort_unstable();
         self.all[one].extent = Some(extent);

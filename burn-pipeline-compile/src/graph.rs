@@ -3,8 +3,8 @@
 //! Guarantees: a tensor is made by one node at most; what no node makes is fed from outside. Tensors in [`Graph::kept`] have
 //! to be there after a run, under the numbers that they had in the program; others may be renamed or disappear.
 
-use burn::backend::ir::{OperationIr, TensorId, TensorIr};
 use burn::backend::flex::Layout;
+use burn::backend::ir::{OperationIr, TensorId, TensorIr};
 use burn::tensor::{DType, Slice};
 use std::collections::{HashMap, HashSet};
 use std::fmt::{Display, Formatter, Result};
@@ -168,13 +168,6 @@ impl Graph {
             *uses.entry(read.id).or_default() += 1;
         }
         uses
-    }
-
-    /// A tensor number that nothing has.
-    pub(crate) fn unused(&self) -> TensorId {
-        let tensors = self.nodes.iter().flat_map(|node| node.reads().chain(&node.outputs));
-        let ids = tensors.map(|tensor| tensor.id.value()).chain(self.kept.iter().map(TensorId::value));
-        TensorId::new(ids.max().map_or(0, |id| id + 1))
     }
 }
 

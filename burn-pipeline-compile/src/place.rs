@@ -57,7 +57,8 @@ unsafe fn copy(value: &FlexTensor, layout: &Layout, to: *mut f32) {
             let to = to.offset(to_start);
             match (step, to_step) {
                 (1, 1) => std::ptr::copy_nonoverlapping(from[begin..begin + columns].as_ptr(), to, columns),
-                _ => (0..columns as isize).for_each(|at| *to.offset(at * to_step) = from[(start + at * step).unsigned_abs()]),
+                _ => (0..columns as isize)
+                    .for_each(|at| *to.offset(at * to_step) = from[(start + at * step).unsigned_abs()]),
             }
         }
     }

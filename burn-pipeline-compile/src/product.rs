@@ -117,25 +117,8 @@ unsafe fn multiply(
     // SAFETY: the caller's promise.
     unsafe {
         gemm::gemm(
-            rows,
-            columns,
-            depth,
-            to,
-            to_column,
-            to_row,
-            false,
-            lhs,
-            lhs_column,
-            lhs_row,
-            rhs,
-            rhs_column,
-            rhs_row,
-            0.0_f32,
-            1.0_f32,
-            false,
-            false,
-            false,
-            parallel,
+            rows, columns, depth, to, to_column, to_row, false, lhs, lhs_column, lhs_row, rhs, rhs_column, rhs_row,
+            0.0_f32, 1.0_f32, false, false, false, parallel,
         );
     }
 }

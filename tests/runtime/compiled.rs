@@ -49,7 +49,8 @@ fn every_family_gives_what_one_compiled_rank_gives_bit_for_bit() {
 fn apart<C: Case>(case: &C, microbatches: usize, steps: usize) -> f64 {
     let sizes = sizes(microbatches, microbatches);
     let mut reference = Reference::new(case.model());
-    let plain = (0..steps).map(|_| reference.step(&sizes, RATE, None, |model, i| case.loss(model, range(&sizes, i))).loss);
+    let plain =
+        (0..steps).map(|_| reference.step(&sizes, RATE, None, |model, i| case.loss(model, range(&sizes, i))).loss);
     let plain: Vec<f64> = plain.collect();
     let (losses, _) = trained(case, builder::<C>(&GPipe, Size::new(2, microbatches)), steps);
     losses.iter().zip(plain).map(|(loss, plain)| (loss - plain).abs() / plain.abs()).fold(0.0, f64::max)

@@ -348,7 +348,7 @@ impl Source<'_> {
 fn strided<T: Copy>(to: &mut [f32], from: &[T], start: isize, stride: isize, read: impl Fn(T) -> f32) {
     let begin = start.unsigned_abs();
     match stride {
-        1 => to.iter_mut().zip(&from[begin..begin + to.len()]).for_each(|(to, value)| *to = read(*value)),
+        1 => to.iter_mut().zip(&from[begin..]).for_each(|(to, value)| *to = read(*value)),
         0 => to.fill(read(from[begin])),
         _ => {
             let places = (0..to.len()).map(|place| (start + place as isize * stride).unsigned_abs());

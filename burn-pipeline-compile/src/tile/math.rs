@@ -63,7 +63,7 @@ pub(super) fn log<const FMA: bool>(x: f32) -> f32 {
     let power = (exponent as f32) * (1.0 / 8_388_608.0) + if small { -23.0 } else { 0.0 };
     let square = factor * factor;
     let odd = polynomial::<FMA, 4>(square, [-0.130_310_06, -0.121_483_51, -0.166_846_13, -0.249_996_2]);
-    let even = polynomial::<FMA, 3>(square, [0.140_869_14, 0.139_814_85, 0.200_120_345]);
+    let even = polynomial::<FMA, 3>(square, [0.140_869_14, 0.139_814_85, 0.200_120_35]);
     let sum = fma::<FMA>(even, factor, odd);
     let sum = fma::<FMA>(sum, factor, 0.333_331_97);
     let sum = fma::<FMA>(sum, factor, -0.5);
@@ -93,7 +93,7 @@ pub(super) fn erf<const FMA: bool>(x: f32) -> f32 {
 pub(super) fn tanh<const FMA: bool>(x: f32) -> f32 {
     let (size, square) = (x.abs(), x * x);
     let far = (1.0 - 2.0 / (exp::<FMA>(2.0 * size) + 1.0)).copysign(x);
-    let sum = polynomial::<FMA, 4>(square, [1.573_944_1e-2, -5.230_256e-2, 0.133_152_47, -0.333_327_68]);
+    let sum = polynomial::<FMA, 4>(square, [1.573_944e-2, -5.230_256e-2, 0.133_152_47, -0.333_327_68]);
     let near = fma::<FMA>(sum * square, x, x);
     if size > 0.55 { far } else { near }
 }
@@ -122,9 +122,9 @@ pub(super) fn gelu_backward<const FMA: bool>(x: f32, gradient: f32) -> f32 {
 
 #[inline(always)]
 pub(super) fn sign(x: f32) -> f32 {
+    // 0 for NaN, as on Flex.
     let above = if x > 0.0 { 1.0 } else { 0.0 };
-    let value = if x < 0.0 { -1.0 } else { above };
-    if x.is_nan() { x } else { value }
+    if x < 0.0 { -1.0 } else { above }
 }
 
 #[inline(always)]

@@ -102,6 +102,40 @@ fn heads_are_cut_out_of_a_product_without_a_copy() {
 }
 
 #[test]
+fn gradients_of_slices_are_written_side_by_side() {
+    let mut listed = Listed::default();
+    let x = listed.feed(&[2, 3, 7, 5]);
+    // Two products of heads, whose heads are joined, and a third value: 12, 12 and 6 of 30 columns.
+    let mut sum: Option<burn::backend::ir::TensorIr> = None;
+    for part in 0..2 {
+        let y = listed.feed(&[2, 3, 5, 4]);
+        let product = listed.matmul(&x, &y);
+        let turned = listed.swap(&product, 1, 2);
+        let joined = listed.reshape(&turned, &[2, 7, 12]);
+        let placed = listed.placed(&joined, &[2, 7, 30], 2, part * 12);
+        sum = Some(sum.map_or(placed.clone(), |sum| listed.binary(binary("add"), &sum, &placed)));
+    }
+    let value = listed.feed(&[2, 7, 6]);
+    let placed = listed.placed(&value, &[2, 7, 30], 2, 24);
+    let sum = listed.binary(binary("add"), &sum.unwrap(), &placed);
+    let summary = compiled(&listed, &[sum.clone()]).summary();
+    assert_eq!((summary.regions, summary.interpreted.len()), (0, 0), "{summary}");
+    let heads = |speed| wave(&[2, 3, 5, 4], speed);
+    let fed = [wave(&[2, 3, 7, 5], 0.3), heads(0.7), heads(0.5), wave(&[2, 7, 6], 0.2)];
+    let (expected, given) = both(&listed, &fed, &[sum]);
+    near(&expected, &given);
+}
+
+#[test]
+fn a_gradient_of_one_slice_leaves_zeros_beside_it() {
+    let mut listed = Listed::default();
+    let value = listed.feed(&[3, 4]);
+    let placed = listed.placed(&value, &[3, 9], 1, 2);
+    let (expected, given) = both(&listed, &[wave(&[3, 4], 0.3)], &[placed]);
+    assert_eq!(expected, given);
+}
+
+#[test]
 fn sums_do_not_depend_on_the_number_of_threads() {
     let mut listed = Listed::default();
     let x = listed.feed(&[3_000, 300]);

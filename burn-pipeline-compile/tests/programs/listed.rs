@@ -2,8 +2,8 @@
 
 use burn::backend::ir::{
     ActivationOperationIr, BaseOperationIr, BinaryOpIr, CreationOpIr, FloatOperationIr, MaskFillOpIr, MaskWhereOpIr,
-    MatmulOpIr, NumericOperationIr, OperationIr, ReduceDimOpIr, ReduceOpIr, ScalarIr, ScalarOpIr, ShapeOpIr, SliceOpIr,
-    SwapDimsOpIr, TensorId, TensorIr, TensorStatus, UnaryOpIr,
+    MatmulOpIr, NumericOperationIr, OperationIr, ReduceDimOpIr, ReduceOpIr, ScalarIr, ScalarOpIr, ShapeOpIr,
+    SliceAssignOpIr, SliceOpIr, SwapDimsOpIr, TensorId, TensorIr, TensorStatus, UnaryOpIr,
 };
 use burn::tensor::{BoolStore, DType, Shape, Slice};
 
@@ -183,6 +183,20 @@ impl Listed {
         let out = self.float(&shape);
         let op = SliceOpIr { tensor: tensor.clone(), ranges, out: out.clone() };
         self.push(OperationIr::BaseFloat(BaseOperationIr::Slice(op)), out)
+    }
+
+    /// Zeros of this shape with a value assigned from `start` on along a dimension: a slice's gradient.
+    pub fn placed(&mut self, value: &TensorIr, shape: &[usize], dim: usize, start: usize) -> TensorIr {
+        let zeros = self.float(shape);
+        self.operations.push(OperationIr::BaseFloat(BaseOperationIr::Zeros(CreationOpIr { out: zeros.clone() })));
+        let range = |(at, &size): (usize, &usize)| {
+            let start = if at == dim { start as isize } else { 0 };
+            Slice::new(start, Some(start + size as isize), 1)
+        };
+        let ranges = value.shape.iter().enumerate().map(range).collect();
+        let out = self.float(shape);
+        let op = SliceAssignOpIr { tensor: zeros, ranges, value: value.clone(), out: out.clone() };
+        self.push(OperationIr::BaseFloat(BaseOperationIr::SliceAssign(op)), out)
     }
 
     pub fn matmul(&mut self, lhs: &TensorIr, rhs: &TensorIr) -> TensorIr {

@@ -1,7 +1,7 @@
 //! One program: the operations of `F`, `I`, `W` or `B` of a stage on one microbatch, with its edges and its cost.
 
-use super::cost;
 use super::compiled::Compiled;
+use super::cost;
 use super::custom::CustomOps;
 use super::op_name::name;
 use super::replay::Replay;
