@@ -2,7 +2,7 @@
 
 use crate::cases::{Case, Stack, Text, range, read, sizes};
 use crate::parity::builder;
-use burn_pipeline::schedule::{Chunks, GPipe, Schedule, Size, all};
+use burn_pipeline::schedule::{Chunks, GPipe, Size, all};
 use burn_pipeline::stage::Accumulation;
 use burn_pipeline::train::Builder;
 use pipeline_tests::reference::Reference;

@@ -210,11 +210,9 @@ impl Output {
 }
 
 /// The tensors of an output; sums of pieces are added in their order.
-fn given(output: &Output, mut fresh: Fresh, pieces: usize) -> Vec<(TensorId, FlexTensor)> {
-    let length = output.sum_length();
-    if output.sums_one_row() && matches!(output.kind, Kind::Sum { .. }) {
-        fresh.fold(length, pieces);
-    }
+fn given(output: &Output, fresh: Fresh, pieces: usize) -> Vec<(TensorId, FlexTensor)> {
+    let summed = output.sums_one_row() && matches!(output.kind, Kind::Sum { .. });
+    let fresh = if summed { fresh.sum(output.sum_length(), pieces) } else { fresh };
     // SAFETY: tiles have written values and masks of all rows; sums were zeros.
     unsafe { fresh.tensors(&output.tensors) }
 }

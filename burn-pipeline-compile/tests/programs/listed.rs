@@ -9,16 +9,16 @@ use burn::tensor::{BoolStore, DType, Shape, Slice};
 
 /// Operations in order, and what is fed to them.
 #[derive(Debug, Default)]
-pub struct Listed {
-    pub operations: Vec<OperationIr>,
-    pub fed: Vec<TensorIr>,
+pub(crate) struct Listed {
+    pub(crate) operations: Vec<OperationIr>,
+    pub(crate) fed: Vec<TensorIr>,
     count: u64,
 }
 
 /// Functions of one tensor.
-pub type Unary = fn(UnaryOpIr) -> OperationIr;
+pub(crate) type Unary = fn(UnaryOpIr) -> OperationIr;
 /// Functions of two tensors.
-pub type Binary = fn(BinaryOpIr) -> OperationIr;
+pub(crate) type Binary = fn(BinaryOpIr) -> OperationIr;
 
 fn numeric(op: NumericOperationIr) -> OperationIr {
     OperationIr::NumericFloat(DType::F32, op)
@@ -28,7 +28,7 @@ fn float(op: FloatOperationIr) -> OperationIr {
     OperationIr::Float(DType::F32, op)
 }
 
-pub const UNARY: [(&str, Unary); 14] = [
+pub(crate) const UNARY: [(&str, Unary); 14] = [
     ("neg", |op| numeric(NumericOperationIr::Neg(op))),
     ("abs", |op| numeric(NumericOperationIr::Abs(op))),
     ("sign", |op| numeric(NumericOperationIr::Sign(op))),
@@ -45,7 +45,7 @@ pub const UNARY: [(&str, Unary); 14] = [
     ("gelu", |op| OperationIr::Activation(ActivationOperationIr::Gelu(op))),
 ];
 
-pub const BINARY: [(&str, Binary); 7] = [
+pub(crate) const BINARY: [(&str, Binary); 7] = [
     ("add", |op| numeric(NumericOperationIr::Add(op))),
     ("sub", |op| numeric(NumericOperationIr::Sub(op))),
     ("mul", |op| numeric(NumericOperationIr::Mul(op))),
@@ -55,11 +55,11 @@ pub const BINARY: [(&str, Binary); 7] = [
     ("sigmoid backward", |op| OperationIr::Activation(ActivationOperationIr::SigmoidBackward(op))),
 ];
 
-pub fn unary(name: &str) -> Unary {
+pub(crate) fn unary(name: &str) -> Unary {
     UNARY.iter().find(|(known, _)| *known == name).unwrap().1
 }
 
-pub fn binary(name: &str) -> Binary {
+pub(crate) fn binary(name: &str) -> Binary {
     BINARY.iter().find(|(known, _)| *known == name).unwrap().1
 }
 
@@ -74,7 +74,7 @@ impl Listed {
         self.tensor(shape, DType::F32)
     }
 
-    pub fn feed(&mut self, shape: &[usize]) -> TensorIr {
+    pub(crate) fn feed(&mut self, shape: &[usize]) -> TensorIr {
         let tensor = self.float(shape);
         self.fed.push(tensor.clone());
         tensor
@@ -85,51 +85,56 @@ impl Listed {
         out
     }
 
-    pub fn unary(&mut self, function: Unary, input: &TensorIr) -> TensorIr {
+    pub(crate) fn unary(&mut self, function: Unary, input: &TensorIr) -> TensorIr {
         let out = self.float(&input.shape);
         self.push(function(UnaryOpIr { input: input.clone(), out: out.clone() }), out)
     }
 
-    pub fn binary(&mut self, function: Binary, lhs: &TensorIr, rhs: &TensorIr) -> TensorIr {
+    pub(crate) fn binary(&mut self, function: Binary, lhs: &TensorIr, rhs: &TensorIr) -> TensorIr {
         let shape: Vec<usize> =
             lhs.shape.iter().zip(rhs.shape.iter()).map(|(&l, &r)| if l == 1 { r } else { l }).collect();
         let out = self.float(&shape);
         self.push(function(BinaryOpIr { lhs: lhs.clone(), rhs: rhs.clone(), out: out.clone() }), out)
     }
 
-    pub fn scalar(&mut self, function: fn(ScalarOpIr) -> NumericOperationIr, input: &TensorIr, value: f64) -> TensorIr {
+    pub(crate) fn scalar(
+        &mut self,
+        function: fn(ScalarOpIr) -> NumericOperationIr,
+        input: &TensorIr,
+        value: f64,
+    ) -> TensorIr {
         let out = self.float(&input.shape);
         let op = ScalarOpIr { lhs: input.clone(), rhs: ScalarIr::Float(value), out: out.clone() };
         self.push(numeric(function(op)), out)
     }
 
-    pub fn power(&mut self, input: &TensorIr, exponent: f64) -> TensorIr {
+    pub(crate) fn power(&mut self, input: &TensorIr, exponent: f64) -> TensorIr {
         let out = self.float(&input.shape);
         let op = ScalarOpIr { lhs: input.clone(), rhs: ScalarIr::Float(exponent), out: out.clone() };
         self.push(float(FloatOperationIr::PowfScalar(op)), out)
     }
 
-    pub fn greater_than(&mut self, input: &TensorIr, value: f64) -> TensorIr {
+    pub(crate) fn greater_than(&mut self, input: &TensorIr, value: f64) -> TensorIr {
         let out = self.tensor(&input.shape, DType::Bool(BoolStore::Native));
         let op = ScalarOpIr { lhs: input.clone(), rhs: ScalarIr::Float(value), out: out.clone() };
         self.push(numeric(NumericOperationIr::GreaterElem(op)), out)
     }
 
-    pub fn mask_fill(&mut self, tensor: &TensorIr, mask: &TensorIr, value: f64) -> TensorIr {
+    pub(crate) fn mask_fill(&mut self, tensor: &TensorIr, mask: &TensorIr, value: f64) -> TensorIr {
         let out = self.float(&tensor.shape);
         let (tensor, mask, value) = (tensor.clone(), mask.clone(), ScalarIr::Float(value));
         let op = MaskFillOpIr { tensor, mask, value, out: out.clone() };
         self.push(OperationIr::BaseFloat(BaseOperationIr::MaskFill(op)), out)
     }
 
-    pub fn mask_where(&mut self, tensor: &TensorIr, mask: &TensorIr, value: &TensorIr) -> TensorIr {
+    pub(crate) fn mask_where(&mut self, tensor: &TensorIr, mask: &TensorIr, value: &TensorIr) -> TensorIr {
         let out = self.float(&tensor.shape);
         let (tensor, mask, value) = (tensor.clone(), mask.clone(), value.clone());
         let op = MaskWhereOpIr { tensor, mask, value, out: out.clone() };
         self.push(OperationIr::BaseFloat(BaseOperationIr::MaskWhere(op)), out)
     }
 
-    pub fn reduce(
+    pub(crate) fn reduce(
         &mut self,
         function: fn(ReduceDimOpIr) -> NumericOperationIr,
         input: &TensorIr,
@@ -142,29 +147,29 @@ impl Listed {
         self.push(numeric(function(op)), out)
     }
 
-    pub fn whole(&mut self, function: fn(ReduceOpIr) -> NumericOperationIr, input: &TensorIr) -> TensorIr {
+    pub(crate) fn whole(&mut self, function: fn(ReduceOpIr) -> NumericOperationIr, input: &TensorIr) -> TensorIr {
         let out = self.float(&[1]);
         self.push(numeric(function(ReduceOpIr { input: input.clone(), out: out.clone() })), out)
     }
 
-    pub fn ones(&mut self, shape: &[usize]) -> TensorIr {
+    pub(crate) fn ones(&mut self, shape: &[usize]) -> TensorIr {
         let out = self.float(shape);
         self.push(OperationIr::BaseFloat(BaseOperationIr::Ones(CreationOpIr { out: out.clone() })), out)
     }
 
-    pub fn reshape(&mut self, input: &TensorIr, shape: &[usize]) -> TensorIr {
+    pub(crate) fn reshape(&mut self, input: &TensorIr, shape: &[usize]) -> TensorIr {
         let out = self.float(shape);
         let op = ShapeOpIr { input: input.clone(), out: out.clone() };
         self.push(OperationIr::BaseFloat(BaseOperationIr::Reshape(op)), out)
     }
 
-    pub fn expand(&mut self, input: &TensorIr, shape: &[usize]) -> TensorIr {
+    pub(crate) fn expand(&mut self, input: &TensorIr, shape: &[usize]) -> TensorIr {
         let out = self.float(shape);
         let op = ShapeOpIr { input: input.clone(), out: out.clone() };
         self.push(OperationIr::BaseFloat(BaseOperationIr::Expand(op)), out)
     }
 
-    pub fn swap(&mut self, input: &TensorIr, dim1: usize, dim2: usize) -> TensorIr {
+    pub(crate) fn swap(&mut self, input: &TensorIr, dim1: usize, dim2: usize) -> TensorIr {
         let mut shape = input.shape.to_vec();
         shape.swap(dim1, dim2);
         let out = self.float(&shape);
@@ -173,7 +178,7 @@ impl Listed {
     }
 
     /// The elements from `start` on along a dimension.
-    pub fn slice(&mut self, tensor: &TensorIr, dim: usize, start: usize) -> TensorIr {
+    pub(crate) fn slice(&mut self, tensor: &TensorIr, dim: usize, start: usize) -> TensorIr {
         let mut shape = tensor.shape.to_vec();
         let range = |(at, &size): (usize, &usize)| {
             Slice::new(if at == dim { start as isize } else { 0 }, Some(size as isize), 1)
@@ -186,7 +191,7 @@ impl Listed {
     }
 
     /// Zeros of this shape with a value assigned from `start` on along a dimension: a slice's gradient.
-    pub fn placed(&mut self, value: &TensorIr, shape: &[usize], dim: usize, start: usize) -> TensorIr {
+    pub(crate) fn placed(&mut self, value: &TensorIr, shape: &[usize], dim: usize, start: usize) -> TensorIr {
         let zeros = self.float(shape);
         self.operations.push(OperationIr::BaseFloat(BaseOperationIr::Zeros(CreationOpIr { out: zeros.clone() })));
         let range = |(at, &size): (usize, &usize)| {
@@ -199,7 +204,7 @@ impl Listed {
         self.push(OperationIr::BaseFloat(BaseOperationIr::SliceAssign(op)), out)
     }
 
-    pub fn matmul(&mut self, lhs: &TensorIr, rhs: &TensorIr) -> TensorIr {
+    pub(crate) fn matmul(&mut self, lhs: &TensorIr, rhs: &TensorIr) -> TensorIr {
         let rank = lhs.shape.num_dims();
         let mut shape: Vec<usize> =
             lhs.shape.iter().zip(rhs.shape.iter()).map(|(&l, &r)| if l == 1 { r } else { l }).collect();
@@ -210,7 +215,7 @@ impl Listed {
     }
 
     /// A layer norm without scale and bias, as autodiff takes it apart.
-    pub fn normalized(&mut self, x: &TensorIr) -> TensorIr {
+    pub(crate) fn normalized(&mut self, x: &TensorIr) -> TensorIr {
         let last = x.shape.num_dims() - 1;
         let mean = self.reduce(NumericOperationIr::MeanDim, x, last);
         let centered = self.binary(binary("sub"), x, &mean);
@@ -222,7 +227,7 @@ impl Listed {
     }
 
     /// A softmax along the last dimension, as autodiff takes it apart.
-    pub fn softmax(&mut self, x: &TensorIr) -> TensorIr {
+    pub(crate) fn softmax(&mut self, x: &TensorIr) -> TensorIr {
         let last = x.shape.num_dims() - 1;
         let max = self.reduce(NumericOperationIr::MaxDim, x, last);
         let shifted = self.binary(binary("sub"), x, &max);

@@ -68,9 +68,13 @@ fn grow(listed: &mut Listed, tensors: &mut Vec<TensorIr>, base: &[usize], step: 
             let x = pick(x);
             let fitting: Vec<TensorIr> = tensors.iter().filter(|other| fit(&x, other)).cloned().collect();
             let made = listed.binary(binary(BINARY[function]), &x, &fitting[y % fitting.len()]);
-            // Sums and products stay between -1 and 1.
+            // Values stay between -1 and 1.
             tensors.push(made.clone());
             listed.unary(unary("tanh"), &made)
+        }
+        Step::Scalar(at, value) if value < -0.5 => {
+            let power = listed.power(&pick(at), if value < -0.75 { 2.0 } else { 3.0 });
+            listed.unary(unary("tanh"), &power)
         }
         Step::Scalar(at, value) => listed.scalar(NumericOperationIr::AddScalar, &pick(at), value),
         Step::Reduce(at, axis, how) => {

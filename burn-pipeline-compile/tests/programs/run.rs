@@ -10,13 +10,13 @@ use burn_router::TensorInterpreter;
 use std::collections::HashSet;
 
 /// Burn's interpreter, with the number of tensors that are alive.
-pub struct Run {
+pub(crate) struct Run {
     interpreter: TensorInterpreter<Flex>,
-    pub alive: HashSet<u64>,
+    pub(crate) alive: HashSet<u64>,
 }
 
 impl Run {
-    pub fn new(fed: &[(TensorIr, FlexTensor)]) -> Self {
+    pub(crate) fn new(fed: &[(TensorIr, FlexTensor)]) -> Self {
         let mut run = Self { interpreter: TensorInterpreter::new(FlexDevice), alive: HashSet::new() };
         fed.iter().for_each(|(tensor, value)| run.write(tensor, value.clone()));
         run
@@ -45,22 +45,24 @@ impl Tensors for Run {
 
     fn interpret(&mut self, operation: &OperationIr) {
         let released = operation.inputs().filter(|input| input.status == TensorStatus::ReadWrite);
-        released.for_each(|input| drop(self.alive.remove(&input.id.value())));
+        for input in released {
+            self.alive.remove(&input.id.value());
+        }
         self.alive.extend(operation.outputs().map(|output| output.id.value()));
         self.interpreter.register_op(operation.clone());
     }
 }
 
-pub fn tensor(values: Vec<f32>, shape: &[usize]) -> FlexTensor {
+pub(crate) fn tensor(values: Vec<f32>, shape: &[usize]) -> FlexTensor {
     FlexTensor::from_data(TensorData::new(values, shape.to_vec()))
 }
 
-pub fn values(tensor: FlexTensor) -> Vec<f32> {
+pub(crate) fn values(tensor: FlexTensor) -> Vec<f32> {
     tensor.into_data().iter::<f32>().collect()
 }
 
 /// What each way gives for `wanted`: one by one, and compiled.
-pub fn both(listed: &Listed, fed: &[FlexTensor], wanted: &[TensorIr]) -> (Vec<Vec<f32>>, Vec<Vec<f32>>) {
+pub(crate) fn both(listed: &Listed, fed: &[FlexTensor], wanted: &[TensorIr]) -> (Vec<Vec<f32>>, Vec<Vec<f32>>) {
     let fed: Vec<(TensorIr, FlexTensor)> = listed.fed.iter().cloned().zip(fed.iter().cloned()).collect();
     let mut plain = Run::new(&fed);
     listed.operations.iter().for_each(|op| plain.interpret(op));
@@ -74,6 +76,6 @@ pub fn both(listed: &Listed, fed: &[FlexTensor], wanted: &[TensorIr]) -> (Vec<Ve
     (expected, wanted.iter().map(|tensor| values(compiled.read(tensor))).collect())
 }
 
-pub fn compiled(listed: &Listed, wanted: &[TensorIr]) -> Compiled {
+pub(crate) fn compiled(listed: &Listed, wanted: &[TensorIr]) -> Compiled {
     Compiled::new(&listed.operations, wanted.iter().map(|tensor| tensor.id).collect())
 }

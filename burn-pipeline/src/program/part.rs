@@ -88,7 +88,8 @@ impl Program {
         self.views
     }
 
-    /// What became of its operations, if it is compiled.
+    /// What became of its operations, if it is compiled: how many are fused into how many regions, which are interpreted, and
+    /// each step on a line.
     pub fn compiled(&self) -> Option<String> {
         self.compiled.as_ref().map(ToString::to_string)
     }

@@ -91,6 +91,11 @@ impl StagePrograms {
         self
     }
 
+    /// Are its programs compiled?
+    pub fn is_compiled(&self) -> bool {
+        self.forward.compiled.is_some()
+    }
+
     /// Can a microbatch that ran the whole recording's forward run this backward, of the recording without some gradients?
     /// It reads nothing that the forward has released.
     pub(crate) fn continues(&self, whole: &Self) -> bool {

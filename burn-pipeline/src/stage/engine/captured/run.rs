@@ -229,7 +229,10 @@ impl EngineState for Captured {
         let programs: Vec<Arc<StagePrograms>> = self.programs.iter().map(|stage| stage.programs.clone()).collect();
         let reason = match (programs.len(), &self.refused) {
             (0, None) => "no microbatch was run yet".to_owned(),
-            (_, None) => format!("it could be captured, and its backward can be split{}", extensions(&programs)),
+            (_, None) => {
+                let compiled = if programs.iter().any(|stage| stage.is_compiled()) { "; it is compiled" } else { "" };
+                format!("it could be captured, and its backward can be split{}{compiled}", extensions(&programs))
+            }
             (0, Some(refused)) => format!("it cannot be captured: {refused}"),
             (_, Some(refused)) => format!("it was captured until a forward was refused: {refused}"),
         };

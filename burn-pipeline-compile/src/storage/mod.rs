@@ -1,0 +1,80 @@
+//! Storage that is written before it is read, and so needs no zeros.
+//!
+//! Where it comes from is in [`pool`].
+
+mod pool;
+
+use crate::tile::add;
+use burn::backend::flex::{FlexTensor, Layout};
+use burn::backend::ir::{TensorId, TensorIr};
+use burn::tensor::Bytes;
+use pool::Block;
+use std::slice::from_raw_parts_mut;
+
+/// Storage for one or more tensors.
+#[derive(Debug)]
+pub(crate) struct Fresh {
+    block: Block,
+    bytes: usize,
+}
+
+const FLOAT: usize = size_of::<f32>();
+
+impl Fresh {
+    /// Of this many `f32`, to be written.
+    pub(crate) fn floats(length: usize) -> Self {
+        Self::bytes(length * FLOAT)
+    }
+
+    /// Of this many bytes, to be written.
+    pub(crate) fn bytes(bytes: usize) -> Self {
+        Self { block: Block::new(bytes), bytes }
+    }
+
+    /// Of this many `f32`, all 0.
+    pub(crate) fn zeros(length: usize) -> Self {
+        let fresh = Self::floats(length);
+        // SAFETY: the block has room for these bytes.
+        unsafe { fresh.block.as_ptr().write_bytes(0, fresh.bytes) };
+        fresh
+    }
+
+    pub(crate) fn as_floats(&mut self) -> *mut f32 {
+        self.block.as_ptr().cast()
+    }
+
+    pub(crate) fn as_bytes(&mut self) -> *mut u8 {
+        self.block.as_ptr()
+    }
+
+    /// The sum of pieces of this length, of which zeros were asked for, in their order.
+    pub(crate) fn sum(self, length: usize, pieces: usize) -> Self {
+        if pieces < 2 || length == 0 {
+            return self;
+        }
+        // SAFETY: zeros were asked for, so all is initialised.
+        let values = unsafe { from_raw_parts_mut(self.block.as_ptr().cast::<f32>(), length * pieces) };
+        let (first, rest) = values.split_at_mut(length);
+        rest.chunks(length).for_each(|piece| add(first, piece));
+        let mut sum = Self::floats(length);
+        // SAFETY: there is room for as many.
+        unsafe { sum.as_floats().copy_from_nonoverlapping(first.as_ptr(), length) };
+        sum
+    }
+
+    /// The tensors that it holds, all in order.
+    ///
+    /// # Safety
+    /// All of it has been written.
+    pub(crate) unsafe fn tensors(self, tensors: &[TensorIr]) -> Vec<(TensorId, FlexTensor)> {
+        let Some(first) = tensors.first() else { return Vec::new() };
+        // SAFETY: the caller's promise.
+        let bytes = unsafe { Bytes::from_controller(Box::new(self.block), self.bytes) };
+        let whole = FlexTensor::new(bytes, Layout::contiguous(first.shape.clone()), first.dtype);
+        let view = |tensor: &TensorIr| {
+            let layout = Layout::contiguous(tensor.shape.clone());
+            (tensor.id, FlexTensor::from_arc(whole.data_arc(), layout, tensor.dtype))
+        };
+        tensors.iter().map(view).collect()
+    }
+}
