@@ -107,10 +107,6 @@ impl Program {
         }
     }
 
-    pub(crate) fn ir(&self) -> &[OperationIr] {
-        &self.operations
-    }
-
     /// The tensors to feed before a run.
     pub(crate) fn feeds(&self) -> &[TensorIr] {
         &self.feeds

@@ -20,7 +20,7 @@ use std::sync::Arc;
 pub(super) struct MicrobatchRun {
     pub(super) stage: Arc<Replayable>,
     replay: Box<dyn Replay>,
-    device: Device,
+    pub(super) device: Device,
     /// What depends on the gradients that were given; `None` if all of them were.
     reached: Option<HashSet<TensorId>>,
     /// Were the parameters released that later programs read?

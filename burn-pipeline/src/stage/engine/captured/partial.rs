@@ -26,7 +26,7 @@ impl Captured {
         }
         let whole = run.stage.clone();
         let mut known = whole.partial.lock().unwrap_or_else(PoisonError::into_inner);
-        match known.entry(absent.clone()).or_insert_with(|| cut(&whole, &absent, run.device())) {
+        match known.entry(absent.clone()).or_insert_with(|| cut(&whole, &absent, &run.device)) {
             Some(part) => run.with_backward(part.clone()),
             None => run.with_zeros(&absent),
         }
