@@ -37,7 +37,11 @@
 
 #[cfg(feature = "cuda")]
 mod cuda;
-#[cfg(any(test, feature = "cuda"))]
+#[cfg(fuzzing)]
+#[doc(hidden)]
+pub mod fuzzing;
+#[cfg(any(test, feature = "cuda", fuzzing))]
+#[cfg_attr(fuzzing, allow(dead_code, reason = "the door leads to some of it"))]
 mod host;
 
 #[cfg(feature = "cuda")]

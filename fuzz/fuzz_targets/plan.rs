@@ -3,7 +3,7 @@
 #![no_main]
 
 use burn_pipeline_plan::cost::{Profile, UniformCosts};
-use burn_pipeline_plan::pass::{self, Placing, WaitOptions};
+use burn_pipeline_plan::pass::{Placing, WaitOptions};
 use burn_pipeline_plan::plan::{Action, CheckOptions, Plan, Transport};
 use burn_pipeline_plan::simulate::{SimulateOptions, simulate, unit_steps};
 use libfuzzer_sys::fuzz_target;

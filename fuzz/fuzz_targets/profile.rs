@@ -1,5 +1,5 @@
 //! Any text: reading it as the JSON of a profile or of a model's layers gives one or an error. What is read is stored and
-//! read again, each number the same up to its last bit, and can be cut, merged and simulated without a panic.
+//! read again with the same bits, and can be cut, merged and simulated without a panic.
 #![no_main]
 
 use burn_pipeline_plan::cost::{Layers, LinkCosts, Partition, PartitionOptions, PartitionReport, Pattern, Profile};
@@ -7,15 +7,13 @@ use burn_pipeline_plan::plan::Placement;
 use burn_pipeline_plan::schedule::{OneFOneB, Schedule, Size};
 use burn_pipeline_plan::simulate::{Bounds, SimulateOptions, simulate};
 use libfuzzer_sys::fuzz_target;
-use serde_json::Value;
 
 /// Larger models take the search for a cut long, which is no fault.
 const MOST: usize = 12;
 
 fuzz_target!(|text: &str| {
     if let Ok(profile) = Profile::from_json(text) {
-        let json = profile.to_json();
-        assert_near(&json, Profile::from_json(&json).map(|again| again.to_json()));
+        assert_eq!(Profile::from_json(&profile.to_json()).expect("a profile's own JSON is a profile"), profile);
         let merged = Profile::median(&[profile.clone(), profile.clone()]).expect("alike profiles can be merged");
         assert_eq!(merged.stages().len(), profile.stages().len());
         step(&profile);
@@ -25,7 +23,7 @@ fuzz_target!(|text: &str| {
     }
     if let Ok((layers, pattern)) = Layers::from_json(text) {
         let json = layers.to_json().expect("checked layers can be stored");
-        assert_near(&json, Layers::from_json(&json).and_then(|(again, _)| again.to_json()));
+        assert_eq!(Layers::from_json(&json).expect("their own JSON are layers").0, layers);
         if let Some(pattern) = pattern {
             assert_eq!(pattern.to_string().parse::<Pattern>().expect("a pattern's own text is a pattern"), pattern);
             let _ = pattern.partition_of(&layers);
@@ -33,31 +31,6 @@ fuzz_target!(|text: &str| {
         cut(&layers);
     }
 });
-
-/// What was stored is read and stored again: the same but for the last bits of numbers, since the parser of JSON rounds
-/// twice. The largest number there is may become too large by that.
-fn assert_near<E: std::fmt::Display>(stored: &str, again: Result<String, E>) {
-    match again {
-        Ok(again) => {
-            let value = |text| serde_json::from_str(text).expect("what was stored is JSON");
-            assert!(near(&value(stored), &value(&again)), "{stored}\n{again}");
-        }
-        Err(error) => assert!(stored.contains("e308"), "{error}: {stored}"),
-    }
-}
-
-fn near(a: &Value, b: &Value) -> bool {
-    match (a, b) {
-        (Value::Array(a), Value::Array(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| near(a, b)),
-        (Value::Object(a), Value::Object(b)) => {
-            a.len() == b.len() && a.iter().all(|(key, a)| b.get(key).is_some_and(|b| near(a, b)))
-        }
-        _ => match (a.as_f64(), b.as_f64()) {
-            (Some(a), Some(b)) => (a - b).abs() <= 1e-15 * a.abs(),
-            _ => a == b,
-        },
-    }
-}
 
 /// A step of 1F1B with these costs, where every stage has a rank.
 fn step(profile: &Profile) {
@@ -68,7 +41,8 @@ fn step(profile: &Profile) {
     let plan = OneFOneB.build(Size::new(stages, 3)).expect("1F1B takes any size");
     let plan = plan.with_skips(profile.skips().to_vec()).expect("a profile's edges are valid");
     // A link may name a rank that the placement does not have.
-    if let (Ok(step), Ok(bounds)) = (simulate(&plan, profile, &SimulateOptions::default()), Bounds::new(&plan, profile)) {
+    if let (Ok(step), Ok(bounds)) = (simulate(&plan, profile, &SimulateOptions::default()), Bounds::new(&plan, profile))
+    {
         // Sums of the largest numbers are infinite.
         let (time, bound) = (step.makespan, bounds.makespan());
         assert!(!time.is_finite() || bound <= time * (1.0 + 1e-9), "{bound} > {time}");

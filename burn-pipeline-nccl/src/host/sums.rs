@@ -41,7 +41,11 @@ fn union(parts: &[Vec<u8>]) -> Result<Vec<Spec>, String> {
         for (place, (known, spec)) in together.iter_mut().zip(specs).enumerate() {
             match (&known, spec) {
                 (Some(known), Some(spec)) if *known != spec => {
-                    let say = |(dtype, shape): &(DType, Vec<usize>)| format!("{shape:?} of {dtype:?}");
+                    let say = |(dtype, shape): &(DType, Vec<usize>)| match dtype {
+                        // Burn panics where it prints a scheme that cannot be.
+                        DType::QFloat(_) => format!("{shape:?}, quantised"),
+                        dtype => format!("{shape:?} of {dtype:?}"),
+                    };
                     let (theirs, ours) = (say(&spec), say(known));
                     return Err(format!("tensor {place} of member {member} is {theirs}, those before it hold {ours}"));
                 }

@@ -54,8 +54,7 @@ impl Layers {
         }
     }
 
-    /// Writes the layers as JSON, one entry a layer. Reading it gives the same layers, each number up to its last
-    /// bit.
+    /// Writes the layers as JSON, one entry a layer. Reading it gives the same layers, to the last bit.
     ///
     /// # Errors
     /// [`PartitionError::Json`]; it does not occur for layers that were checked.

@@ -98,7 +98,7 @@ impl Profile {
         form.try_into()
     }
 
-    /// Writes the profile as indented JSON. Reading it gives the same profile, each number up to its last bit.
+    /// Writes the profile as indented JSON. Reading it gives the same profile, to the last bit.
     pub fn to_json(&self) -> String {
         // Serialisation fails only for keys that are no strings; a profile has none.
         serde_json::to_string_pretty(self).unwrap_or_default()

@@ -2,7 +2,7 @@
 
 use super::context::RunContext;
 use crate::link::LinkError;
-use crate::plan::{Op, StageId, Task};
+use crate::plan::{Op, Placement, StageId, Task};
 use crate::stage::{MicrobatchError, SharedError, StageError};
 
 /// An error of a rank's run. `rank` is the one that reports it, and microbatches count within their route.
@@ -83,6 +83,20 @@ impl ExecuteError {
         }
     }
 
+    /// Refuses what another rank says of stages that the plan does not have.
+    pub(crate) fn refuse_unknown(
+        rank: usize,
+        peer: usize,
+        placement: &Placement,
+        stages: impl IntoIterator<Item = StageId>,
+    ) -> Result<(), Self> {
+        let unknown = stages.into_iter().find(|&stage| !placement.contains(stage));
+        unknown.map_or(Ok(()), |stage| {
+            let message = format!("there is no stage {stage}");
+            Err(Self::Link { rank, task: None, source: LinkError::Gather { rank, peer, message } })
+        })
+    }
+
     /// The task that failed, if it was one of the plan's.
     pub(super) fn task(&self) -> Option<Task> {
         match *self {
@@ -99,5 +113,20 @@ impl ExecuteError {
     pub fn is_secondary(&self) -> bool {
         let source = if let ExecuteError::Link { source, .. } = self.cause() { source } else { return false };
         matches!(source, LinkError::Peer(_) | LinkError::Deadline { .. } | LinkError::Left { .. })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rank_that_speaks_of_a_stage_that_there_is_not_is_named() {
+        let placement = Placement::looped(2, 2).unwrap();
+        let refused = |stage| ExecuteError::refuse_unknown(0, 1, &placement, [StageId::new(0), stage]);
+        assert_eq!(refused(StageId::new(3)), Ok(()));
+        for unknown in [StageId::new(4), StageId::in_replica(1, 0)] {
+            assert!(refused(unknown).unwrap_err().to_string().contains("rank 1"));
+        }
     }
 }

@@ -52,6 +52,9 @@ pub use launcher::Launcher;
 pub use link_trait::Link;
 pub use monitor::Monitor;
 pub use rendezvous::Rendezvous;
+#[cfg(fuzzing)]
+#[doc(hidden)]
+pub use tcp::fuzzing;
 pub use tcp::{TcpError, TcpLink};
 pub use threads::{ThreadLink, Threads};
 pub use wire_error::WireError;

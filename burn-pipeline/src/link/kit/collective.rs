@@ -55,13 +55,19 @@ pub(in crate::link) fn all_gather_pieces<L: GroupMessages + ?Sized>(
     deadline: Instant,
 ) -> Result<Vec<AnyTensor>, LinkError> {
     let (rank, count) = (link.own_rank(), pieces.len());
-    let own: TensorList = pieces.into_iter().map(Some).collect();
-    let lists = exchange(link, group, ranks, vec![own; ranks.len()], deadline)?;
+    let (own, sent): (_, TensorList) = (pieces.clone(), pieces.into_iter().map(Some).collect());
+    let lists = exchange(link, group, ranks, vec![sent; ranks.len()], deadline)?;
     let mut whole: Vec<Vec<AnyTensor>> = vec![Vec::new(); count];
     for (&peer, list) in ranks.iter().zip(lists) {
         let list: Vec<AnyTensor> = list.into_iter().flatten().collect();
         if list.len() != count {
             let reason = format!("{} tensors came, {count} are held", list.len());
+            return Err(LinkError::Lists { rank, peer, reason });
+        }
+        let alike = |(ours, theirs): (&AnyTensor, &AnyTensor)| ours.dtype() == theirs.dtype() && theirs.rank() == 1;
+        if let Some(place) = own.iter().zip(&list).position(|pair| !alike(pair)) {
+            let (got, held) = (&list[place], own[place].dtype());
+            let reason = format!("a piece {:?} of {:?} came, a flat one of {held:?} is held", got.shape(), got.dtype());
             return Err(LinkError::Lists { rank, peer, reason });
         }
         whole.iter_mut().zip(list).for_each(|(pieces, piece)| pieces.push(piece));
@@ -162,4 +168,45 @@ pub(in crate::link) fn all_reduce<L: GroupMessages + ?Sized>(
         link.send_to_member(group, peer, Message { header: header(group), payload: payload.clone() }, deadline)?;
     }
     Ok(tensors)
+}
+
+#[cfg(all(test, feature = "flex"))]
+mod tests {
+    use super::*;
+    use crate::link::{Link, Threads};
+    use burn::tensor::{Device, Int, Tensor};
+    use std::time::Duration;
+
+    #[test]
+    fn integers_are_not_summed() {
+        let ints = || vec![Some(AnyTensor::new(Tensor::<1, Int>::zeros([4], &Device::flex())))];
+        let summed = |link: &mut dyn Link| {
+            link.all_reduce(0, &[0, 1], ints(), Instant::now() + Duration::from_secs(20)).map(drop)
+        };
+        let threads = Threads::new(2);
+        std::thread::scope(|scope| {
+            scope.spawn(|| summed(&mut threads.link(1, Device::flex())));
+            let error = summed(&mut threads.link(0, Device::flex())).unwrap_err();
+            assert!(error.to_string().contains("only floats are added"), "{error}");
+        });
+    }
+
+    #[test]
+    fn pieces_of_another_element_type_or_rank_are_refused() {
+        let device = Device::flex();
+        let floats = AnyTensor::new(Tensor::<1>::zeros([4], &device));
+        let ints = AnyTensor::new(Tensor::<1, Int>::zeros([4], &device));
+        let square = AnyTensor::new(Tensor::<2>::zeros([2, 2], &device));
+        for theirs in [ints, square] {
+            let threads = Threads::new(2);
+            let deadline = Instant::now() + Duration::from_secs(20);
+            std::thread::scope(|scope| {
+                let mut link = threads.link(1, device.clone());
+                scope.spawn(move || link.all_gather_pieces(0, &[0, 1], vec![theirs], deadline).map(drop));
+                let mut link = threads.link(0, device.clone());
+                let error = link.all_gather_pieces(0, &[0, 1], vec![floats.clone()], deadline).unwrap_err();
+                assert!(matches!(error, LinkError::Lists { rank: 0, peer: 1, .. }), "{error}");
+            });
+        }
+    }
 }

@@ -14,6 +14,7 @@ use crate::link::header::{Header, Message};
 use crate::link::wire_error::WireError;
 use crate::stage::{PayloadPart, PayloadSpec, SpecPart, TensorKind, TensorSpec};
 use burn::tensor::DType;
+use burn::tensor::quantization::QuantScheme;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -93,6 +94,10 @@ impl Frame {
     pub fn read(bytes: &[u8]) -> Result<Self, WireError> {
         let (header, parts): (Header, Vec<FramePart>) = open(MAGIC, bytes)?;
         let checked = parts.into_iter().map(|part| match part {
+            // Not the scheme that came: Burn panics where it prints one that cannot be.
+            FramePart::Tensor { dtype: DType::QFloat(_), .. } => {
+                Err(WireError::Quantised { dtype: DType::QFloat(QuantScheme::default()) })
+            }
             FramePart::Tensor { dtype, shape } => FramePart::tensor(dtype, shape),
             tag => Ok(tag),
         });
@@ -192,5 +197,17 @@ mod tests {
         ] {
             assert_eq!(Frame::expected(header(), &unknown), None, "{unknown}");
         }
+    }
+
+    #[test]
+    fn a_quantised_tensor_is_refused_whatever_its_scheme_says() {
+        // Blocks of more dimensions than there can be.
+        let content = [
+            11, 7, 0, 0, 8, 4, 1, 14, 0, 0, 0, 0, 1, 241, 14, 46, 11, 183, 7, 1, 4, 0, 1, 0, 4, 1, 1, 4, 0, 1, 0, 4, 1,
+            3, 1, 3, 1, 8, 3, 255, 255, 255, 255, 4, 77, 2,
+        ];
+        let mut bytes = [&MAGIC[..], &crate::link::wire_error::WIRE_VERSION.to_le_bytes(), &content].concat();
+        bytes.extend(crc32fast::hash(&bytes).to_le_bytes());
+        assert!(Frame::read(&bytes).unwrap_err().to_string().contains("dequantise"));
     }
 }

@@ -3,7 +3,7 @@
 //! Guarantees: [`unpack`] gives back the list that [`pack`] took, missing tensors included; an incomplete payload is
 //! refused with the reason.
 
-use crate::stage::{AnyTensor, Payload, PayloadPart};
+use crate::stage::{AnyTensor, Payload, PayloadPart, TensorKind};
 use burn::tensor::{DType, Shape};
 
 /// A list of tensors, some of which may be missing.
@@ -64,6 +64,7 @@ pub(super) fn unpack(payload: Payload) -> Result<TensorList, String> {
     for part in payload.into_parts() {
         match part {
             PayloadPart::Tag(tag) => tags.push(tag),
+            PayloadPart::Tensor(tensor) if tensor.rank() != 1 => return Err("a buffer is not flat".to_owned()),
             PayloadPart::Tensor(tensor) => buffers.push((tensor, 0usize)),
         }
     }
@@ -112,5 +113,27 @@ fn add(ours: AnyTensor, theirs: AnyTensor) -> Result<AnyTensor, String> {
         let spec = |tensor: &AnyTensor| format!("{:?} of {:?}", tensor.shape(), tensor.dtype());
         return Err(format!("a tensor {} came, one {} is held", spec(&theirs), spec(&ours)));
     }
-    Ok(ours.plus(theirs))
+    match ours.kind() {
+        TensorKind::Float => Ok(ours.plus(theirs)),
+        _ => Err(format!("tensors of {:?} came, and only floats are added", ours.dtype())),
+    }
+}
+
+#[cfg(all(test, feature = "flex"))]
+mod tests {
+    use super::*;
+    use burn::tensor::{Device, Tensor};
+
+    #[test]
+    fn a_list_comes_from_flat_buffers_alone() {
+        let pieces = vec![Some(AnyTensor::new(Tensor::<2>::zeros([2, 2], &Device::flex()))), None];
+        let mut payload = pack(pieces);
+        assert_eq!(unpack(payload.clone()).unwrap()[0].as_ref().unwrap().shape(), Shape::from([2, 2]));
+        let parts = payload.into_parts().map(|part| match part {
+            PayloadPart::Tensor(_) => PayloadPart::Tensor(AnyTensor::new(Tensor::<2>::zeros([5, 2], &Device::flex()))),
+            tag => tag,
+        });
+        payload = Payload::from_parts(parts.collect::<Vec<_>>());
+        assert!(unpack(payload).unwrap_err().contains("not flat"));
+    }
 }

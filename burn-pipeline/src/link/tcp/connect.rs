@@ -77,7 +77,7 @@ impl Mesh {
 }
 
 /// A rank that has joined: its connection, where it came from, and the port at which it listens.
-struct Joined {
+pub(super) struct Joined {
     stream: TcpStream,
     from: IpAddr,
     port: u16,
@@ -136,7 +136,7 @@ fn all_are_there(joined: &mut [Option<Joined>]) -> bool {
 }
 
 /// Why a process that knows the secret cannot join, if so.
-fn refusal(hello: &Hello, joined: &[Option<Joined>]) -> Option<String> {
+pub(super) fn refusal(hello: &Hello, joined: &[Option<Joined>]) -> Option<String> {
     let (rank, theirs, ranks) = (hello.rank, hello.ranks, joined.len());
     match joined.get(rank) {
         _ if theirs != ranks => Some(format!("it expects {theirs} rank(s), and rank 0 expects {ranks}")),
@@ -167,13 +167,21 @@ fn join(rendezvous: &Rendezvous, deadline: Instant) -> Result<Connections, TcpEr
         Ok((Hello { rank, ranks, port }, listener))
     })?;
     let welcome: Welcome = read(&stream, deadline).map_err(broken(0))?;
-    let (job, addresses) = welcome.map_err(TcpError::Refused)?;
-    let addresses: Vec<Vec<Address>> = addresses.into_iter().map(|address| vec![address]).collect();
+    let (job, addresses) = table(welcome, ranks)?;
     // The addresses begin with rank 1's: the connection to rank 0 is there.
     let all = All { rank, first: 1, addresses: &addresses, key: key.of_job(&job), admission };
     let mut connections = all.connect(listener, deadline)?;
     connections.insert(0, Some(stream));
     Ok(connections)
+}
+
+/// What rank 0 says of this many ranks: the job's random bytes and the addresses of each from rank 1 on.
+pub(super) fn table(welcome: Welcome, ranks: usize) -> Result<(Nonce, Vec<Vec<Address>>), TcpError> {
+    let (job, addresses) = welcome.map_err(TcpError::Refused)?;
+    if addresses.len() + 1 != ranks {
+        return Err(broken(0)(ErrorKind::InvalidData.into()));
+    }
+    Ok((job, addresses.into_iter().map(|address| vec![address]).collect()))
 }
 
 /// The ranks from `first` on, which all know each other's addresses.
@@ -230,4 +238,17 @@ fn broken(rank: usize) -> impl Fn(Error) -> TcpError {
 
 fn thread(error: Error) -> TcpError {
     TcpError::Thread(error.kind())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_of_other_ranks_than_the_job_has_is_refused() {
+        for (addresses, ranks) in [(0, 2), (1, 3), (3, 3), (2, 3)] {
+            let table = table(Ok(([0; 32], vec![("127.0.0.1".to_owned(), 1); addresses])), ranks);
+            assert_eq!(table.is_ok(), addresses + 1 == ranks, "{addresses} {ranks}");
+        }
+    }
 }

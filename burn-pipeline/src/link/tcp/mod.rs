@@ -18,6 +18,8 @@ mod address;
 mod connect;
 mod dial;
 mod error;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod handshake;
 mod key;
 mod link;

@@ -8,7 +8,6 @@ use crate::link::kit::frame::Frame;
 use crate::link::monitor::Monitor;
 use crate::link::wire_error::WireError;
 use std::io::{BufReader, Error, ErrorKind, Read};
-use std::net::TcpStream;
 use std::sync::Arc;
 
 /// Reads one connection.
@@ -37,7 +36,7 @@ impl From<Error> for End {
 
 impl<P: Peers> Reader<P> {
     /// The body of the thread: until the link or the connection ends.
-    pub(super) fn run(self, stream: TcpStream) {
+    pub(super) fn run(self, stream: impl Read) {
         let mut input = BufReader::with_capacity(1 << 16, stream);
         let end = loop {
             if let Err(end) = self.packet(&mut input) {

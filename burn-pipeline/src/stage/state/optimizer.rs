@@ -12,6 +12,7 @@ use burn::optim::{ModuleOptimizer, OptimizerRecord};
 use burn::tensor::TensorData;
 use burn_pack::{Reader, Scalar, Writer};
 use std::collections::{BTreeMap, HashMap};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// One entry of what an optimizer keeps for a parameter.
 #[derive(Clone, PartialEq, Debug)]
@@ -93,7 +94,9 @@ pub(crate) fn with_optimizer_state(
     }
     let bytes = writer.into_bytes().map_err(|e| e.to_string())?;
     let record = OptimizerRecord::from_bytes(bytes).map_err(|e| e.to_string())?;
-    let loaded = optimizer.load_record(record);
+    // Burn panics where a state's tensors have another rank than the parameter.
+    let loaded = catch_unwind(AssertUnwindSafe(|| optimizer.load_record(record)));
+    let loaded = loaded.map_err(|_| "what was saved of the optimizer does not fit its parameters".to_owned())?;
     // Burn skips state of another optimizer family silently, so it is read back and compared.
     let kept = optimizer_state(&loaded)?;
     let fields = |state: Option<&ParameterState>| state.map(|s| s.keys().cloned().collect::<Vec<_>>());
@@ -136,6 +139,26 @@ impl StateValue {
             StateValue::UInt(value) => Ok(Scalar::UInt(*value)),
             StateValue::Float(value) => Ok(Scalar::Float(*value)),
             StateValue::Bool(value) => Ok(Scalar::Bool(*value)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use burn::optim::AdamWConfig;
+
+    #[test]
+    fn state_of_another_rank_than_its_parameter_is_refused() {
+        for (rank, fits) in [(1, true), (2, false), (0, false)] {
+            let moment = || StateValue::Tensor(TensorData::new(vec![0f32; 3], [3]));
+            let fields = [("moment_1", moment()), ("moment_2", moment()), ("time", StateValue::UInt(1))];
+            let mut state: ParameterState =
+                fields.into_iter().map(|(field, value)| (format!("momentum.{field}"), value)).collect();
+            state.insert("__rank".to_owned(), StateValue::UInt(rank));
+            let states = HashMap::from([(ParamId::from(1), state)]);
+            let loaded = with_optimizer_state(AdamWConfig::new().init(), &states, &HashMap::new());
+            assert_eq!(loaded.is_ok(), fits, "{rank}");
         }
     }
 }

@@ -64,6 +64,10 @@ impl RankPart {
 pub(super) fn gather_outcomes(rank: &mut Rank, own: BatchOutcome) -> Result<Vec<BatchOutcome>, ExecuteError> {
     let (timeout, me) = (rank.executor().timeout(), rank.number());
     let table = gather_all(rank.executor().link(), &RankPart::of(&own), timeout)?;
+    for (peer, RankPart { message_bytes, skip_bytes, activations, .. }) in table.iter().enumerate() {
+        let stages = message_bytes.keys().chain(skip_bytes.keys()).chain(activations.keys()).copied();
+        ExecuteError::refuse_unknown(me, peer, rank.placement(), stages)?;
+    }
     let outcome = |(rank, part): (usize, RankPart)| part.outcome(rank, &own);
     let mut outcomes: Vec<BatchOutcome> = table.into_iter().enumerate().map(outcome).collect();
     if let Some(place) = outcomes.get_mut(me) {

@@ -66,7 +66,7 @@ struct Entry {
 
 impl Entry {
     fn bytes(&self) -> usize {
-        self.shape.iter().product::<usize>() * self.dtype.size()
+        self.shape.iter().fold(self.dtype.size(), |bytes, &size| bytes.saturating_mul(size))
     }
 }
 

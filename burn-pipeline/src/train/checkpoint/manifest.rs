@@ -134,7 +134,8 @@ impl ParameterEntry {
 
     /// The name of its tensor in the file.
     pub(super) fn key(&self) -> &str {
-        &self.names[0]
+        // Another rank's may have none; such a manifest is refused when it is read.
+        self.names.first().map_or("", String::as_str)
     }
 
     /// The name in the file of a tensor that the optimizer keeps for a parameter.

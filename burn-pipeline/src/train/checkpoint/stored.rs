@@ -154,7 +154,7 @@ impl Checkpoint {
     pub(super) fn others(&self, used: &BTreeSet<usize>) -> Vec<String> {
         let shared = |entry: &'_ ParameterEntry| entry.names.iter().find(|name| name.starts_with(SHARED)).cloned();
         let taken: BTreeSet<String> =
-            used.iter().filter_map(|&place| shared(&self.manifest.parameters[place])).collect();
+            used.iter().filter_map(|&place| shared(self.manifest.parameters.get(place)?)).collect();
         let entries =
             self.manifest.parameters.iter().enumerate().filter(|(place, entry)| {
                 !used.contains(place) && !shared(entry).is_some_and(|name| taken.contains(&name))
@@ -241,6 +241,12 @@ impl Checkpoint {
             for place in here {
                 let entry = &self.manifest.parameters[place];
                 let data = tensors.take(std::iter::once(entry.key()))?.remove(entry.key());
+                let described =
+                    |data: &TensorData| **data.shape() == *entry.shape && dtype_name(data.dtype()) == entry.dtype;
+                if !data.as_ref().is_some_and(described) {
+                    let what = format!("its `{}` is not what the manifest describes", entry.key());
+                    return Err(CheckpointError::damaged(&self.folder.join(&file.name), what));
+                }
                 let state = if with_optimizer { self.kept(entry, &tensors)? } else { ParameterState::new() };
                 read.extend(data.map(|data| (place, (data, state))));
             }
@@ -287,3 +293,37 @@ fn kind_of(dtype: &str) -> TensorKind {
 
 /// The ids of a stage's parameters with what an optimizer keeps for them.
 pub(super) type States = HashMap<ParamId, ParameterState>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::train::checkpoint::tensors::write;
+    use burn::tensor::DType;
+
+    #[test]
+    fn a_file_that_holds_other_tensors_than_its_manifest_describes_is_refused() {
+        let folder = std::env::temp_dir().join(format!("described-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        for (dtype, shape, fits) in [("f32", vec![2, 3], true), ("f32", vec![3, 2], false), ("i32", vec![2, 3], false)]
+        {
+            let data = TensorData::new(vec![0f32; 6], [2, 3]);
+            let item =
+                Item { name: "x".into(), dtype: DType::F32, shape: vec![2, 3], read: Box::new(move || Ok(data)) };
+            let file = write(&folder.join("stage.safetensors"), vec![item], &[], &mut || ()).unwrap();
+            let mut manifest = Manifest::new(Progress::default(), "null".into(), "plan".into(), 1);
+            manifest.files.push(file);
+            let (names, dtype, state) = (vec!["x".to_owned()], dtype.to_owned(), BTreeMap::new());
+            manifest.parameters.push(ParameterEntry { names, dtype, shape, file: 0, state });
+            manifest.write(&folder).unwrap();
+            let checkpoint = Checkpoint::open(&folder).unwrap();
+            // Another rank may say that it has used a parameter that there is not.
+            assert_eq!(checkpoint.others(&BTreeSet::from([0, 9])), Vec::<String>::new());
+            let read = checkpoint.read(&BTreeSet::from([0]), false, &mut || ());
+            match read {
+                Ok(read) => assert!(fits && read.len() == 1),
+                Err(error) => assert!(!fits && error.to_string().contains("`x`"), "{error}"),
+            }
+        }
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}

@@ -34,7 +34,8 @@ pub(super) fn write(
     let (mut offset, mut header) = (0, Vec::with_capacity(items.len()));
     for item in &items {
         let (dtype, shape) = (stored(item.dtype).ok_or_else(|| unstored(item))?, item.shape.clone());
-        let end = offset + shape.iter().product::<usize>() * dtype.bitsize() / 8;
+        let bytes = shape.iter().try_fold(dtype.bitsize() / 8, |bytes, &size| bytes.checked_mul(size));
+        let end = bytes.and_then(|bytes| bytes.checked_add(offset)).ok_or_else(|| other(&item.name))?;
         header.push((item.name.clone(), TensorInfo { dtype, shape, data_offsets: (offset, end) }));
         offset = end;
     }
@@ -48,6 +49,9 @@ pub(super) fn write(
     for item in items {
         let device = |message| CheckpointError::Device { name: item.name.clone(), message };
         let data = plain((item.read)().map_err(device)?);
+        if stored(data.dtype()) != stored(item.dtype) || **data.shape() != *item.shape {
+            return Err(other(&item.name));
+        }
         out.write(data.as_bytes())?;
         progress();
     }
@@ -74,7 +78,13 @@ pub(super) fn write_model(path: &Path, items: Vec<Item<'_>>) -> Result<(), Check
 }
 
 fn unstored(item: &Item<'_>) -> CheckpointError {
-    CheckpointError::ElementType { name: item.name.clone(), dtype: format!("{:?}", item.dtype) }
+    // A scheme that another rank announced is not printed: Burn panics at one that cannot be.
+    CheckpointError::ElementType { name: item.name.clone(), dtype: "QFloat".to_owned() }
+}
+
+/// Another rank announced a tensor that it does not have.
+fn other(name: &str) -> CheckpointError {
+    CheckpointError::Device { name: name.to_owned(), message: "it is not as its rank announced it".to_owned() }
 }
 
 fn format(path: &Path, error: &dyn std::fmt::Display) -> CheckpointError {
@@ -194,5 +204,27 @@ impl Tensors {
             taken.insert(name, data);
         }
         Ok(taken)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tensor_that_is_not_as_it_was_announced_is_not_written() {
+        let path = std::env::temp_dir().join(format!("announced-{}.safetensors", std::process::id()));
+        for (dtype, shape, fits) in [
+            (DType::F32, vec![2, 3], true),
+            (DType::F32, vec![3, 2], false),
+            (DType::F32, vec![7], false),
+            (DType::I32, vec![2, 3], false),
+            (DType::F32, vec![usize::MAX, 3], false),
+        ] {
+            let read = Box::new(|| Ok(TensorData::new(vec![0f32; 6], [2, 3])));
+            let written = write(&path, vec![Item { name: "x".into(), dtype, shape, read }], &[], &mut || ());
+            assert_eq!(written.is_ok(), fits, "{written:?}");
+        }
+        std::fs::remove_file(&path).unwrap();
     }
 }

@@ -117,7 +117,11 @@ impl Blueprint {
         let timeout = self.builder.timeout;
         let parameters: Vec<(usize, String)> = own.iter().map(|facts| facts.stage.index()).zip(parameters).collect();
         agree_on_parameters(link.rank(), &gather_all(link, &parameters, timeout)?)?;
-        let table = gather_all(link, &own.iter().map(SentFacts::of).collect::<Vec<_>>(), timeout)?;
+        let table: Vec<Vec<SentFacts>> = gather_all(link, &own.iter().map(SentFacts::of).collect(), timeout)?;
+        for (peer, row) in table.iter().enumerate() {
+            let stages = row.iter().map(|facts| facts.stage);
+            ExecuteError::refuse_unknown(link.rank(), peer, &self.placement, stages)?;
+        }
         let rows = table.into_iter().enumerate().filter(|(rank, _)| *rank != link.rank());
         let foreign = rows.flat_map(|(_, row)| row).map(SentFacts::facts);
         Ok(own.into_iter().chain(foreign).collect())

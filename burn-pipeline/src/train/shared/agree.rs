@@ -31,6 +31,9 @@ impl Sharing {
         let deadline = executor.deadline();
         let rows = gather(executor.link(), &rows, deadline);
         let rows: Vec<Vec<HeldParameter>> = rows.map_err(|source| ExecuteError::Link { rank, task: None, source })?;
+        for (peer, row) in rows.iter().enumerate() {
+            ExecuteError::refuse_unknown(rank, peer, placement, row.iter().map(|parameter| parameter.stage))?;
+        }
         let grid = executor.grid();
         // Each data-parallel replica shares among its own ranks.
         let own = |rank: usize| grid.rank_of(grid.pipeline_rank_of(rank)) == rank;

@@ -1,0 +1,67 @@
+//! Any bytes: as an envelope, and as the content of a message's or a repetition's frame. What is read can be written and
+//! read again; a message arrives with the tensors that its frame announces, and is one of the types that could cross
+//! there, or refused.
+#![no_main]
+
+use burn::tensor::{Device, Int, Tensor};
+use burn_pipeline::link::kit::{Envelope, Frame, Packed, Repeat};
+use burn_pipeline::link::{Header, Link, Message, MessageKind};
+use burn_pipeline::stage::{AnyTensor, Boundary, Payload};
+use libfuzzer_sys::fuzz_target;
+use pipeline_fuzz::{frames, told};
+use std::time::Instant;
+
+/// The most bytes of tensors that are made here.
+const MOST: usize = 1 << 16;
+
+fuzz_target!(|bytes: &[u8]| {
+    if let Some(envelope) = Envelope::read(bytes) {
+        assert_eq!(Envelope::read(&envelope.write()), Some(envelope));
+    }
+    if let Ok(Some(repeat)) = Repeat::read(&frames::repeat(bytes)) {
+        assert_eq!(Repeat::read(&repeat.write().expect("what was read can be written")), Ok(Some(repeat)));
+    }
+    match Frame::read(&frames::frame(bytes)) {
+        Ok(frame) => take(&frame),
+        Err(refusal) => assert!(!refusal.to_string().is_empty()),
+    }
+});
+
+fn take(frame: &Frame) {
+    let bytes = frame.write().expect("what was read can be written");
+    assert_eq!(Frame::read(&bytes).as_ref(), Ok(frame));
+    drop((frame.header().to_string(), frame.spec().to_string()));
+    let announced = frame.lengths().fold(0, usize::saturating_add);
+    if announced > MOST {
+        // They are too large for this machine, or not touched.
+        return drop(frame.buffers());
+    }
+    let said = (Envelope::Message(bytes), Vec::new());
+    let payload = told::link(2, &[said]).receive(1, frame.header(), Instant::now()).expect("it is what was announced");
+    assert_eq!(Frame::of(&Message { header: frame.header(), payload: payload.clone() }).as_ref(), Ok(frame));
+    drop(<(Tensor<2>, Tensor<1, Int>)>::from_payload(payload.clone()));
+    drop(<(Option<Tensor<1>>, Vec<Tensor<1, Int>>)>::from_payload(payload.clone()));
+    drop(Vec::<Option<AnyTensor>>::from_payload(payload.clone()));
+    lists(payload);
+}
+
+/// Takes the payload for a list of tensors in operations over a group.
+fn lists(payload: Payload) {
+    let header = Header::of(MessageKind::Collective { group: 0 });
+    let Packed { frame, bodies } = Packed::new(Message { header, payload }).expect("what was received can be sent");
+    let said = [(Envelope::Message(frame), bodies.iter().map(|body| body.to_vec()).collect())];
+    let link = || told::link(2, &said);
+    let floats = AnyTensor::new(Tensor::<1>::zeros([4], &Device::flex()));
+    let ints = AnyTensor::new(Tensor::<1, Int>::zeros([3], &Device::flex()));
+    let (own, ranks, now) = (vec![floats, ints], [0, 1], Instant::now());
+    if let Ok(sums) = link().all_reduce(0, &ranks, own.iter().cloned().map(Some).collect(), now) {
+        assert_eq!(sums.len(), own.len());
+    }
+    if let Ok(pieces) = link().reduce_scatter(0, &ranks, own.clone(), now) {
+        assert_eq!(pieces.len(), own.len());
+    }
+    if let Ok(whole) = link().all_gather_pieces(0, &ranks, own.clone(), now) {
+        assert_eq!(whole.len(), own.len());
+    }
+    drop(link().broadcast(0, &ranks, 1, own, now));
+}

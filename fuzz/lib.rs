@@ -1,0 +1,6 @@
+//! What fuzz targets share.
+
+pub mod caught;
+pub mod checkpoint;
+pub mod frames;
+pub mod told;
