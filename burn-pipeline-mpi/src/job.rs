@@ -21,7 +21,7 @@ const ABORT_TIMEOUT: Duration = Duration::from_secs(5);
 ///
 /// Dropping it tells the other ranks that this one leaves, waits until all links of this process are closed and all ranks
 /// have closed theirs and have dropped their own `Mpi`, then finalises MPI. Where that does not come to pass within the
-/// timeout (two seconds once a rank has failed), MPI is not finalised, and `mpirun` reports that. Make it before the
+/// timeout (two seconds once a rank has failed), or where another rank ends the job, MPI is not finalised, and `mpirun` reports that. Make it before the
 /// pipelines that use its links, so that it is dropped after them.
 #[derive(Debug)]
 pub struct Mpi {

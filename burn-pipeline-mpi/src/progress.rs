@@ -76,7 +76,7 @@ pub(crate) fn run(universe: Universe, commands: &Receiver<Command>, started: &Se
     // It fails if the caller has given up.
     let _ = started.send(lobby);
     let complete = progress.serve(commands).is_some_and(|leave| {
-        let complete = progress.leave(commands, leave.within);
+        let complete = progress.leave(commands, &leave);
         if let Some((code, aborting)) = leave.abort {
             let _ = aborting.send(());
             progress.world.abort(code);
@@ -94,7 +94,7 @@ struct Progress {
     world: SimpleCommunicator,
     /// By number; `None` once a link is over.
     links: Vec<Option<Traffic>>,
-    /// Whether every link that is over was closed by all ranks.
+    /// Whether every link that is over was closed by all ranks, and none of them ends the job.
     complete: bool,
     /// Turns in which nothing moved.
     idle: u32,
@@ -148,7 +148,7 @@ impl Progress {
         }
         for link in &mut self.links {
             let Some(over) = link.take_if(|link| link.is_done() || link.is_lost()) else { continue };
-            self.complete &= over.is_done();
+            self.complete &= over.is_done() && !over.job_ends;
             // Freeing its communicators would wait for all ranks.
             forget(over);
         }
@@ -201,8 +201,12 @@ impl Progress {
     }
 
     /// Closes all links and waits until the other ranks have closed theirs; `true` if all did, so that MPI can be
-    /// finalised.
-    fn leave(&mut self, commands: &Receiver<Command>, within: Duration) -> bool {
+    /// finalised. Not so where one of them aborts: after a rank has finalised, `MPI_Abort` can make Open MPI's `mpirun`
+    /// crash or hang. So who aborts says so before.
+    fn leave(&mut self, commands: &Receiver<Command>, leave: &Leave) -> bool {
+        if leave.abort.is_some() {
+            self.link(LOBBY).into_iter().for_each(Traffic::announce_end);
+        }
         self.links.iter_mut().flatten().for_each(Traffic::close);
         // `Mpi` itself holds the lobby's end.
         self.link(LOBBY).into_iter().for_each(Traffic::drop_end);
@@ -216,7 +220,7 @@ impl Progress {
                 return self.complete;
             }
             let failed = !self.complete || self.links.iter().flatten().any(|link| link.mailbox.has_failed());
-            let within = if failed { within.min(REPORT_TIMEOUT) } else { within };
+            let within = if failed { leave.within.min(REPORT_TIMEOUT) } else { leave.within };
             if since.elapsed() >= within {
                 return false;
             }

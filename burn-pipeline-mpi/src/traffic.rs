@@ -21,6 +21,9 @@ pub(crate) const REPORT_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a link that has failed is served after this rank has dropped its end.
 const LOST_AFTER: Duration = Duration::from_secs(60);
 
+/// What a rank says of itself before it ends the job.
+const ENDS_JOB: &str = "it ended the job";
+
 /// One link.
 pub(crate) struct Traffic {
     pub(crate) mailbox: Arc<Mailbox>,
@@ -29,6 +32,8 @@ pub(crate) struct Traffic {
     dropped: Option<Instant>,
     /// Whether the others know that this rank sends nothing more.
     closed: bool,
+    /// Whether another rank has said that it ends the job.
+    pub(crate) job_ends: bool,
     /// Ranks that are closing the link.
     closing: Vec<usize>,
     /// Whether something has arrived for a waiting thread since [`Traffic::has_woken`] was called.
@@ -54,6 +59,7 @@ impl Traffic {
             counters: Arc::default(),
             dropped: None,
             closed: false,
+            job_ends: false,
             closing: Vec::new(),
             woken: false,
             own: Lane::new(communicator, (0..ranks).collect()),
@@ -83,6 +89,12 @@ impl Traffic {
 
     fn send_all(&mut self, envelope: &Envelope) {
         self.mailbox.others().for_each(|rank| self.send(None, rank, envelope.clone(), Vec::new()));
+    }
+
+    /// Tells all other ranks that this one ends the job.
+    pub(crate) fn announce_end(&mut self) {
+        let failure = Failure { rank: self.mailbox.rank, message: ENDS_JOB.to_owned() };
+        self.send_all(&Envelope::Failed(failure));
     }
 
     /// Prepares for the next messages on the link's own communicator, in both directions.
@@ -209,6 +221,7 @@ impl Traffic {
                 }
             }
             Some(envelope) => {
+                self.job_ends |= matches!(&envelope, Envelope::Failed(failure) if failure.message == ENDS_JOB);
                 self.woken |= matches!(envelope, Envelope::Gather { .. }) && self.mailbox.is_waiting();
                 if let Some(reply) = self.mailbox.handle(from, envelope) {
                     self.send(None, from, reply, Vec::new());

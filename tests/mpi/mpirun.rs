@@ -36,18 +36,24 @@ pub(crate) struct Run {
 pub(crate) fn mpirun(ranks: usize, flags: &[&str], arguments: &[&str]) -> Run {
     let mut again = 0..4;
     loop {
-        let mark = Mark::new();
-        let mut command = Command::new("mpirun");
-        command.args(["-n", &ranks.to_string(), "--oversubscribe", "--allow-run-as-root"]).args(flags);
-        command.arg(env!("CARGO_BIN_EXE_ranks")).args(arguments).arg(&mark.argument);
-        let began = Instant::now();
-        let run = run(&mut command);
-        let failed = if run.mpirun_failed { "mpirun itself failed: " } else { "" };
-        println!("{failed}{:.1} s: {ranks} ranks, {arguments:?}", began.elapsed().as_secs_f64());
+        let run = mpirun_once(ranks, flags, arguments);
         if !run.mpirun_failed || again.next().is_none() {
-            return Run { left: mark.left(), ..run };
+            return run;
         }
     }
+}
+
+/// As [`mpirun`], whatever `mpirun` itself does.
+pub(crate) fn mpirun_once(ranks: usize, flags: &[&str], arguments: &[&str]) -> Run {
+    let mark = Mark::new();
+    let mut command = Command::new("mpirun");
+    command.args(["-n", &ranks.to_string(), "--oversubscribe", "--allow-run-as-root"]).args(flags);
+    command.arg(env!("CARGO_BIN_EXE_ranks")).args(arguments).arg(&mark.argument);
+    let began = Instant::now();
+    let run = run(&mut command);
+    let failed = if run.mpirun_failed { "mpirun itself failed: " } else { "" };
+    println!("{failed}{:.1} s: {ranks} ranks, {arguments:?}", began.elapsed().as_secs_f64());
+    Run { left: mark.left(), ..run }
 }
 
 /// The mark of a run's processes, and what was there before it.

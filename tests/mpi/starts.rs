@@ -1,6 +1,7 @@
 //! Starting and ending end in time, whatever one rank does: it opens no link, opens it late, or has ended.
 
-use crate::mpirun::{Run, mpirun};
+use crate::mpirun::{Run, mpirun, mpirun_once};
+use pipeline_tests::at_once::for_each_at_once;
 use std::time::{Duration, Instant};
 
 /// What a rank printed behind these words.
@@ -31,6 +32,14 @@ fn a_rank_that_opens_no_link_is_named_in_time_and_the_others_end() {
         // The absent one is still asleep.
         assert!(began.elapsed() < Duration::from_secs(40), "{:?}: {run:?}", began.elapsed());
     }
+}
+
+#[test]
+fn ranks_that_end_the_job_while_another_one_ends_in_order_harm_no_mpirun() {
+    for_each_at_once(4, &[3; 12], |&ranks| {
+        let run = mpirun_once(ranks, &[], &["starts", "nobody", "end_job"]);
+        assert!(run.code.is_some_and(|code| code != 0) && run.left.is_empty(), "{run:?}");
+    });
 }
 
 #[test]
