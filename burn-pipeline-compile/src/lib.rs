@@ -9,8 +9,9 @@
 //! 2. Element-wise functions, broadcasts, reductions of rows and sums over rows become regions, found by what reads what and not by
 //!    names. A region runs tile by tile, some rows at a time, and what only it reads never leaves the cache. Loops are
 //!    vectorised, in versions for several processors; which one runs is decided when it runs.
-//! 3. Reshapes, slices and swapped dimensions are strides. Products of matrices are those of Burn's Flex backend, on operands as
-//!    they lie, and write storage that is not cleared before.
+//! 3. Reshapes, slices and swapped dimensions are strides. Products of matrices call the kernels of Burn's Flex backend on operands as
+//!    they lie, and write storage that is not cleared before; a linear layer, and its weight's gradient, is one product
+//!    over all rows of a microbatch.
 //! 4. All else is run by the interpreter that the caller brings ([`Tensors`]). So whatever can be captured can be compiled.
 //!
 //! Guarantees: a compiled program reads, keeps and releases the tensors that the list does. It is one function of its inputs,

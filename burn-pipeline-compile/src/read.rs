@@ -105,6 +105,7 @@ impl Reader {
                 Some(())
             }
             Numeric::SumDim(op) => self.reduce(Reduction::Sum, &op.input, &[op.axis], &op.out, false),
+            Numeric::SumDims(op) => self.reduce(Reduction::Sum, &op.input, &op.axes, &op.out, false),
             Numeric::MeanDim(op) => self.reduce(Reduction::Sum, &op.input, &[op.axis], &op.out, true),
             Numeric::MaxDim(op) if op.axis + 1 == op.input.shape.num_dims() && op.out.shape.last() == Some(&1) => {
                 self.reduce(Reduction::Max, &op.input, &[op.axis], &op.out, false)
@@ -221,6 +222,9 @@ impl Reader {
         mean: bool,
     ) -> Option<()> {
         (is_float(input) && is_float(out) && !input.shape.is_empty()).then_some(())?;
+        if dims.is_empty() {
+            return self.map(Map::Copy, [input], out);
+        }
         let last = input.shape.num_dims() - 1;
         let count: usize = dims.iter().map(|&dim| input.shape[dim]).product();
         let (rows, others): (Vec<usize>, Vec<usize>) = dims.iter().partition(|&&dim| dim == last);

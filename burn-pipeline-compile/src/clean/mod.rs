@@ -1,8 +1,8 @@
 //! Clean-up: graphs rewritten into smaller ones that give the same kept tensors.
 //!
 //! Every pass is a function from graph to graph, and may be run alone and at any time. In order: [`constants`] (values known
-//! ahead move into the operations that read them), [`identities`] (operations that change nothing disappear), [`places`] (values are
-//! written where they end up), [`common`] (what is computed twice is computed once), [`dead`] (what nothing reads is not computed).
+//! ahead move into the operations that read them), [`identities`] (operations that change nothing disappear), [`products`] (over
+//! many rows at once), [`places`] (values are written where they end up), [`common`] (what is computed twice is computed once), [`dead`] (what nothing reads is not computed).
 //!
 //! Guarantees: no pass reorders nodes; random draws and operations that the interpreter runs are left alone, the latter
 //! unless nothing reads what they give.
@@ -12,6 +12,7 @@ mod constants;
 mod dead;
 mod identities;
 mod places;
+mod products;
 mod replace;
 
 use crate::graph::Graph;
@@ -23,9 +24,16 @@ const ROUNDS: usize = 8;
 pub(crate) fn clean(mut graph: Graph) -> Graph {
     for _ in 0..ROUNDS {
         let before = graph.clone();
-        graph = [constants::constants, identities::identities, places::places, common::common, dead::dead]
-            .into_iter()
-            .fold(graph, |graph, pass| pass(graph));
+        graph = [
+            constants::constants,
+            identities::identities,
+            products::products,
+            places::places,
+            common::common,
+            dead::dead,
+        ]
+        .into_iter()
+        .fold(graph, |graph, pass| pass(graph));
         if graph == before {
             break;
         }

@@ -20,7 +20,7 @@ pub(super) fn places(mut graph: Graph) -> Graph {
         let next = match &node.op {
             Op::Interpret(op) => found.assigned(op),
             Op::Map(Map::Add) => found.joined(node),
-            Op::View(View::Reshape) => found.copied(node),
+            Op::View(View::Reshape) if !found.is_placed(node.output()) => found.copied(node),
             Op::Place(parts) => found.through(parts, &node.inputs),
             _ => None,
         };
@@ -48,6 +48,16 @@ impl Found<'_> {
     /// The node that makes what nothing else reads.
     fn own(&self, tensor: &TensorIr) -> Option<&Node> {
         self.maker(tensor).filter(|_| self.uses.get(&tensor.id) == Some(&1))
+    }
+
+    /// Is a tensor going to be written into a part of another one?
+    fn is_placed(&self, tensor: &TensorIr) -> bool {
+        let mut readers = self.graph.nodes.iter().filter(|node| node.reads().any(|read| read.id == tensor.id));
+        readers.any(|reader| match &reader.op {
+            Op::Place(_) => true,
+            Op::Interpret(op) => self.assigned(op).is_some(),
+            _ => false,
+        })
     }
 
     /// A slice of zeros that is assigned.

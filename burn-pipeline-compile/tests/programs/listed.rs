@@ -2,8 +2,8 @@
 
 use burn::backend::ir::{
     ActivationOperationIr, BaseOperationIr, BinaryOpIr, CreationOpIr, FloatOperationIr, MaskFillOpIr, MaskWhereOpIr,
-    MatmulOpIr, NumericOperationIr, OperationIr, ReduceDimOpIr, ReduceOpIr, ScalarIr, ScalarOpIr, ShapeOpIr,
-    SliceAssignOpIr, SliceOpIr, SwapDimsOpIr, TensorId, TensorIr, TensorStatus, UnaryOpIr,
+    MatmulOpIr, NumericOperationIr, OperationIr, ReduceDimOpIr, ReduceDimsOpIr, ReduceOpIr, ScalarIr, ScalarOpIr,
+    ShapeOpIr, SliceAssignOpIr, SliceOpIr, SwapDimsOpIr, TensorId, TensorIr, TensorStatus, UnaryOpIr,
 };
 use burn::tensor::{BoolStore, DType, Shape, Slice};
 
@@ -150,6 +150,14 @@ impl Listed {
     pub(crate) fn whole(&mut self, function: fn(ReduceOpIr) -> NumericOperationIr, input: &TensorIr) -> TensorIr {
         let out = self.float(&[1]);
         self.push(numeric(function(ReduceOpIr { input: input.clone(), out: out.clone() })), out)
+    }
+
+    pub(crate) fn sum_dims(&mut self, input: &TensorIr, axes: &[usize]) -> TensorIr {
+        let mut shape = input.shape.to_vec();
+        axes.iter().for_each(|&axis| shape[axis] = 1);
+        let out = self.float(&shape);
+        let op = ReduceDimsOpIr { input: input.clone(), out: out.clone(), axes: axes.to_vec() };
+        self.push(numeric(NumericOperationIr::SumDims(op)), out)
     }
 
     pub(crate) fn ones(&mut self, shape: &[usize]) -> TensorIr {
