@@ -54,7 +54,7 @@ fn says(fault: Fault, failing: usize) -> Vec<String> {
     let named = format!("rank {failing}");
     match fault {
         Fault::Kill | Fault::Stop => vec![named, GONE.to_owned()],
-        Fault::Panic => vec![named, "a broken link".to_owned()],
+        Fault::Panic => vec![named, "panicked".to_owned()],
         Fault::OtherPlan => vec![format!("rank {failing} differs from the others in the plan: it has GPipe #")],
         Fault::Hang | Fault::Lose | Fault::Late => vec![named],
         Fault::Leave(leaving) => vec![named, leaving.says().to_owned()],
