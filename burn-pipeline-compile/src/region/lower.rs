@@ -1,5 +1,6 @@
 //! Nodes of a group lowered to a region.
 
+use super::held::Held;
 use super::slots::assigned;
 use super::{Input, Kind, Output, Region};
 use crate::fuse::{Group, is_within, sums_rows};
@@ -7,17 +8,6 @@ use crate::graph::{Graph, Map, Node, Op, Operand, is_mask};
 use crate::tile::{Argument, Instruction, Work};
 use burn::backend::ir::{TensorId, TensorIr};
 use std::collections::{HashMap, HashSet};
-
-/// What a buffer holds while a region is lowered.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) enum Held {
-    Input(usize),
-    Output(usize),
-    /// A value for each element of a tile, or for each row.
-    Slot {
-        wide: bool,
-    },
-}
 
 /// The region of a group; `outside` are tensors that are read by other groups, or kept.
 pub(crate) fn lower(graph: &Graph, group: &Group, outside: &HashSet<TensorId>) -> Option<Region> {

@@ -9,6 +9,7 @@
 //! 3. A run finds where the rows of its inputs lie ([`places`]), reads them in place if their elements follow each other, and
 //!    copies them into the tile otherwise ([`run`]).
 
+mod held;
 mod lower;
 mod places;
 mod run;

@@ -2,7 +2,7 @@
 //!
 //! Guarantees: an instruction never writes a buffer that it reads.
 
-use super::lower::Held;
+use super::held::Held;
 use super::{Kind, Output};
 use crate::tile::{Argument, Instruction};
 

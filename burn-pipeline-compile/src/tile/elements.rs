@@ -3,10 +3,9 @@
 //!
 //! Operands and results never overlap, which slices tell the compiler.
 
+use super::buffer::Buffer;
 use super::math;
-use super::run::Buffer;
 use crate::graph::Map;
-use std::slice::{from_raw_parts, from_raw_parts_mut};
 
 /// An operand of a tile.
 #[derive(Clone, Copy)]
@@ -33,24 +32,6 @@ impl Extent {
             true => Self { rows: 1, columns: self.rows * self.columns },
             false => self,
         }
-    }
-}
-
-impl Buffer {
-    /// # Safety
-    /// The row exists, and nothing writes it meanwhile.
-    #[inline(always)]
-    pub(super) unsafe fn row<'a>(self, row: usize, columns: usize) -> &'a [f32] {
-        // SAFETY: the caller's promise.
-        unsafe { from_raw_parts(self.at.add(row * self.step), columns) }
-    }
-
-    /// # Safety
-    /// The row exists, and nothing else reads or writes it meanwhile.
-    #[inline(always)]
-    pub(super) unsafe fn row_mut<'a>(self, row: usize, columns: usize) -> &'a mut [f32] {
-        // SAFETY: the caller's promise.
-        unsafe { from_raw_parts_mut(self.at.add(row * self.step), columns) }
     }
 }
 

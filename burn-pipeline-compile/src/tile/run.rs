@@ -1,16 +1,9 @@
 //! Instructions run over a tile, in the version for the processor that the program runs on.
 
+use super::buffer::Buffer;
 use super::code::{Argument, Instruction, Work};
 use super::elements::{Extent, Value, map};
 use super::rows::{add, reduced};
-
-/// Where a tile's values lie.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Buffer {
-    pub(crate) at: *mut f32,
-    /// From one row to the next, in elements.
-    pub(crate) step: usize,
-}
 
 /// Some rows of all tensors of a region.
 #[derive(Clone, Copy)]

@@ -2,7 +2,8 @@
 //!
 //! [`listed`] writes programs, [`run`] runs them both ways.
 
-#![allow(missing_docs, clippy::unwrap_used, reason = "tests may stop")]
+#![allow(missing_docs, clippy::print_stdout, clippy::unwrap_used, reason = "tests print and may stop")]
+#![allow(clippy::cloned_ref_to_slice_refs, reason = "lists of one tensor read as those of several")]
 
 mod functions;
 mod known;

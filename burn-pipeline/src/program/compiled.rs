@@ -10,7 +10,6 @@ pub(super) use nothing::{Compiled, compiles};
 
 #[cfg(feature = "flex")]
 mod flex {
-    use crate::program::part::Program;
     use crate::program::replay::Replay;
     use burn::backend::flex::FlexTensor;
     use burn::backend::ir::{OperationIr, TensorId, TensorIr};
@@ -34,11 +33,9 @@ mod flex {
     }
 
     impl Compiled {
-        pub(crate) fn new(program: &Program) -> Option<Self> {
-            let tensors = program.operations.iter().flat_map(OperationIr::nodes).chain(&program.feeds);
-            let left = tensors.map(|tensor| tensor.id).filter(|id| program.leaves(*id));
-            let kept: HashSet<TensorId> = left.chain(program.takes.iter().map(|taken| taken.id)).collect();
-            let steps = burn_pipeline_compile::Compiled::new(&program.operations, kept);
+        /// Of these operations, after which `kept` are there.
+        pub(crate) fn new(operations: &[OperationIr], kept: HashSet<TensorId>) -> Option<Self> {
+            let steps = burn_pipeline_compile::Compiled::new(operations, kept);
             let summary = steps.summary();
             Some(Self { steps, summary })
         }
@@ -90,9 +87,10 @@ mod flex {
 
 #[cfg(not(feature = "flex"))]
 mod nothing {
-    use crate::program::part::Program;
     use crate::program::replay::Replay;
+    use burn::backend::ir::{OperationIr, TensorId};
     use burn::tensor::Device;
+    use std::collections::HashSet;
     use std::fmt::{Display, Formatter, Result};
     use std::ops::Range;
 
@@ -105,7 +103,7 @@ mod nothing {
     pub(crate) enum Compiled {}
 
     impl Compiled {
-        pub(crate) fn new(_: &Program) -> Option<Self> {
+        pub(crate) fn new(_: &[OperationIr], _: HashSet<TensorId>) -> Option<Self> {
             None
         }
 

@@ -94,6 +94,14 @@ impl Program {
         self.compiled.as_ref().map(ToString::to_string)
     }
 
+    /// Compiles it, if there is a compiler.
+    pub(super) fn compile(&mut self) {
+        let tensors = self.operations.iter().flat_map(OperationIr::nodes).chain(&self.feeds);
+        let left = tensors.map(|tensor| tensor.id).filter(|id| self.leaves(*id));
+        let kept = left.chain(self.takes.iter().map(|taken| taken.id)).collect();
+        self.compiled = Compiled::new(&self.operations, kept);
+    }
+
     /// The pieces that it runs in.
     pub(crate) fn pieces(&self) -> usize {
         self.compiled.as_ref().map_or(self.operations.len(), Compiled::pieces)

@@ -1,6 +1,6 @@
 //! The programs of one captured stage, as values.
 
-use super::compiled::{Compiled, compiles};
+use super::compiled::compiles;
 use super::custom::CustomOps;
 use super::liveness::{Draft, programs};
 use super::merge::{MergedWeight, products};
@@ -85,7 +85,7 @@ impl StagePrograms {
         if compiles(device) {
             let Self { forward, input, weight, backward, merged, .. } = &mut self;
             for program in [forward, input, weight, backward, &mut merged.program] {
-                program.compiled = Compiled::new(program);
+                program.compile();
             }
         }
         self
