@@ -3,4 +3,4 @@
 pub mod caught;
 pub mod checkpoint;
 pub mod frames;
-pub mod told;
+pub mod recorded;

@@ -8,7 +8,7 @@ use burn::tensor::Device;
 use burn_pipeline::link::fuzzing::{State, hear, packets};
 use burn_pipeline::link::kit::{Envelope, Frame, Peers};
 use libfuzzer_sys::fuzz_target;
-use pipeline_fuzz::{frames, told};
+use pipeline_fuzz::{frames, recorded};
 use std::io::Write;
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::OwnedFd;
@@ -35,9 +35,9 @@ fn introduce(state: State, bytes: &[u8]) {
 
 fn talk(mut bytes: Vec<u8>) {
     mend(&mut bytes);
-    let told = told::ranks(3);
-    packets(told.clone(), bytes.as_slice());
-    let mailbox = told.mailbox();
+    let peers = recorded::ranks(3);
+    packets(peers.clone(), bytes.as_slice());
+    let mailbox = peers.mailbox();
     assert!(mailbox.has_closed(1) || mailbox.has_failed(), "it ended without a reason");
     let now = Instant::now();
     while let Ok(Some((from, header))) = mailbox.probe(&[1], now) {

@@ -8,7 +8,7 @@ use burn_pipeline::link::kit::{Envelope, Frame, Packed, Repeat};
 use burn_pipeline::link::{Header, Link, Message, MessageKind};
 use burn_pipeline::stage::{AnyTensor, Boundary, Payload};
 use libfuzzer_sys::fuzz_target;
-use pipeline_fuzz::{frames, told};
+use pipeline_fuzz::{frames, recorded};
 use std::time::Instant;
 
 /// The most bytes of tensors that are made here.
@@ -36,8 +36,9 @@ fn take(frame: &Frame) {
         // They are too large for this machine, or not touched.
         return drop(frame.buffers());
     }
-    let said = (Envelope::Message(bytes), Vec::new());
-    let payload = told::link(2, &[said]).receive(1, frame.header(), Instant::now()).expect("it is what was announced");
+    let messages = (Envelope::Message(bytes), Vec::new());
+    let payload =
+        recorded::link(2, &[messages]).receive(1, frame.header(), Instant::now()).expect("it is what was announced");
     assert_eq!(Frame::of(&Message { header: frame.header(), payload: payload.clone() }).as_ref(), Ok(frame));
     drop(<(Tensor<2>, Tensor<1, Int>)>::from_payload(payload.clone()));
     drop(<(Option<Tensor<1>>, Vec<Tensor<1, Int>>)>::from_payload(payload.clone()));
@@ -49,8 +50,8 @@ fn take(frame: &Frame) {
 fn lists(payload: Payload) {
     let header = Header::of(MessageKind::Collective { group: 0 });
     let Packed { frame, bodies } = Packed::new(Message { header, payload }).expect("what was received can be sent");
-    let said = [(Envelope::Message(frame), bodies.iter().map(|body| body.to_vec()).collect())];
-    let link = || told::link(2, &said);
+    let messages = [(Envelope::Message(frame), bodies.iter().map(|body| body.to_vec()).collect())];
+    let link = || recorded::link(2, &messages);
     let floats = AnyTensor::new(Tensor::<1>::zeros([4], &Device::flex()));
     let ints = AnyTensor::new(Tensor::<1, Int>::zeros([3], &Device::flex()));
     let (own, ranks, now) = (vec![floats, ints], [0, 1], Instant::now());

@@ -14,8 +14,8 @@ use burn_pipeline::train::{Checkpoints, Pipeline, SharedParameter, StageContext}
 use burn_pipeline::{Size, init_seeded};
 use libfuzzer_sys::fuzz_target;
 use pipeline_fuzz::checkpoint::{Model, folder};
-use pipeline_fuzz::told::{Said, give};
-use pipeline_fuzz::{caught, frames, told};
+use pipeline_fuzz::recorded::{RecordedMessage, give};
+use pipeline_fuzz::{caught, frames, recorded};
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
@@ -24,11 +24,11 @@ use std::time::Duration;
 /// The most bytes of tensors that a changed message may announce.
 const MOST: usize = 1 << 16;
 
-/// A job of two ranks, and what rank 1 said in it.
+/// A job of two ranks, and what rank 1 messages in it.
 struct Recorded {
     replicas: usize,
     folder: PathBuf,
-    said: Vec<Said>,
+    messages: Vec<RecordedMessage>,
 }
 
 static RECORDED: LazyLock<[Recorded; 2]> = LazyLock::new(|| {
@@ -39,14 +39,14 @@ static RECORDED: LazyLock<[Recorded; 2]> = LazyLock::new(|| {
 fuzz_target!(|bytes: &[u8]| {
     let Some((&job, edits)) = bytes.split_first() else { return };
     let recorded = &RECORDED[usize::from(job) % RECORDED.len()];
-    let mut said = recorded.said.clone();
+    let mut messages = recorded.messages.clone();
     for &[which, what, low, high, byte] in edits.as_chunks().0.iter().take(8) {
-        let place = usize::from(which) % said.len();
-        edit(&mut said[place], what, u16::from_le_bytes([low, high]).into(), byte);
+        let place = usize::from(which) % messages.len();
+        edit(&mut messages[place], what, u16::from_le_bytes([low, high]).into(), byte);
     }
-    let unchanged = said == recorded.said;
+    let unchanged = messages == recorded.messages;
     let saves = folder("replies");
-    let result = calls(told::link(2, &said), recorded.replicas, &saves, &recorded.folder);
+    let result = calls(recorded::link(2, &messages), recorded.replicas, &saves, &recorded.folder);
     assert!(!unchanged || result.is_ok(), "{result:?}");
 });
 
@@ -93,7 +93,7 @@ fn stage(at: &StageContext) -> StageBox {
 struct Recorder {
     own: Arc<Mailbox>,
     other: Arc<Mailbox>,
-    said: Arc<Mutex<Vec<Said>>>,
+    messages: Arc<Mutex<Vec<RecordedMessage>>>,
 }
 
 impl Peers for Recorder {
@@ -103,7 +103,7 @@ impl Peers for Recorder {
 
     fn send(&self, to: usize, envelope: Envelope, bodies: Vec<Bytes>) -> Result<(), LinkError> {
         let copy = (envelope.clone(), bodies.iter().map(|body| body.to_vec()).collect());
-        self.said.lock().unwrap_or_else(PoisonError::into_inner).push(copy);
+        self.messages.lock().unwrap_or_else(PoisonError::into_inner).push(copy);
         if let Some(answer) = give(&self.other, self.own.rank, envelope, &bodies) {
             self.own.handle(to, answer);
         }
@@ -119,11 +119,11 @@ impl Peers for Recorder {
 fn record(replicas: usize) -> Recorded {
     let folder = folder(&format!("recorded-{replicas}"));
     let ranks = [0, 1].map(|rank| Arc::new(Mailbox::new(rank, 2)));
-    let said = [0, 1].map(|_| Arc::new(Mutex::default()));
+    let messages = [0, 1].map(|_| Arc::new(Mutex::default()));
     std::thread::scope(|scope| {
         for rank in [0, 1] {
             let [own, other] = [rank, 1 - rank].map(|rank| ranks[rank].clone());
-            let recorder = Recorder { own, other, said: said[rank].clone() };
+            let recorder = Recorder { own, other, messages: messages[rank].clone() };
             let folder = &folder;
             scope.spawn(move || {
                 let link = Endpoint::new(Arc::new(recorder), Device::flex());
@@ -131,12 +131,12 @@ fn record(replicas: usize) -> Recorded {
             });
         }
     });
-    let said = said[1].lock().unwrap_or_else(PoisonError::into_inner).clone();
-    Recorded { replicas, folder, said }
+    let messages = messages[1].lock().unwrap_or_else(PoisonError::into_inner).clone();
+    Recorded { replicas, folder, messages }
 }
 
-/// Changes what was said at one place.
-fn edit((envelope, _): &mut Said, what: u8, at: usize, byte: u8) {
+/// Changes what was messages at one place.
+fn edit((envelope, _): &mut RecordedMessage, what: u8, at: usize, byte: u8) {
     match envelope {
         Envelope::Gather { bytes, .. } => change(bytes, what, at, byte),
         Envelope::Message(frame) => {

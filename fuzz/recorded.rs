@@ -1,4 +1,4 @@
-//! Rank 0's end of a link to ranks that have told it all that they ever will.
+//! Rank 0's end of a link whose other ranks send recorded messages.
 
 use burn::tensor::{Bytes, Device};
 use burn_pipeline::link::LinkError;
@@ -7,13 +7,13 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 /// An envelope, and the bytes of a message's tensors behind it.
-pub type Said = (Envelope, Vec<Vec<u8>>);
+pub type RecordedMessage = (Envelope, Vec<Vec<u8>>);
 
-/// The other ranks: what they are told is lost.
+/// The other ranks. What is sent to them is dropped.
 #[derive(Debug)]
-pub struct Told(Mailbox);
+pub struct RecordedPeers(Mailbox);
 
-impl Peers for Told {
+impl Peers for RecordedPeers {
     fn mailbox(&self) -> &Mailbox {
         &self.0
     }
@@ -25,19 +25,19 @@ impl Peers for Told {
     fn close(&self) {}
 }
 
-/// The other ranks, of which none has told anything yet.
-pub fn ranks(ranks: usize) -> Arc<Told> {
-    Arc::new(Told(Mailbox::new(0, ranks)))
+/// The other ranks, before any message of theirs.
+pub fn ranks(ranks: usize) -> Arc<RecordedPeers> {
+    Arc::new(RecordedPeers(Mailbox::new(0, ranks)))
 }
 
-/// Rank 0's end, when rank 1 of these has said this and left.
-pub fn link(ranks: usize, said: &[Said]) -> Endpoint<Told> {
-    let told = self::ranks(ranks);
-    for (envelope, bodies) in said {
-        give(&told.0, 1, envelope.clone(), bodies);
+/// Rank 0's end, after rank 1 has sent these messages and left.
+pub fn link(ranks: usize, messages: &[RecordedMessage]) -> Endpoint<RecordedPeers> {
+    let peers = self::ranks(ranks);
+    for (envelope, bodies) in messages {
+        give(&peers.0, 1, envelope.clone(), bodies);
     }
-    told.0.handle(1, Envelope::Close);
-    Endpoint::new(told, Device::flex())
+    peers.0.handle(1, Envelope::Close);
+    Endpoint::new(peers, Device::flex())
 }
 
 /// What a transport does with what it reads; what is to be sent back. Tensors for which no bytes came are zeros.
