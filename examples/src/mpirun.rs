@@ -1,6 +1,6 @@
 //! Waits for `mpirun`, which can outlive its processes for ever.
 //!
-//! Guarantees: it ends when `mpirun` does, or [`ALONE`] after the last process that `mpirun` had started.
+//! Guarantees: it ends when `mpirun` does, or 10 s after the last process that `mpirun` had started.
 //!
 //! Open MPI 4 over PMIx 4, as Debian has them, may wait for itself for ever at its own end, or crash there, when a rank calls
 //! `MPI_Abort` after another one has finalised MPI: `PMIx_server_finalize` joins a thread that waits for a lock which is
