@@ -1,8 +1,9 @@
 //! Captured stages of `burn-pipeline` compiled for processors.
 //!
-//! A captured stage is a list of operations in Burn's intermediate representation, with all shapes known. Run one by one, each
-//! element-wise operation reads its operands from memory and writes its result there; in training, where autodiff takes softmax,
-//! layer norm and GELU apart, that takes as long as the products of matrices. This crate makes of such a list a shorter one:
+//! A captured stage is a list of operations in Burn's intermediate representation, with all shapes known. The interpreter runs them
+//! one by one, and each element-wise operation reads its operands from memory and writes its result there. In training, autodiff
+//! decomposes softmax, layer norm and GELU into such operations, and they take as long as the matrix products. This crate
+//! compiles the list:
 //!
 //! 1. [`Compiled::new`] reads the operations as a graph and cleans it: constants, operations that change nothing, what is
 //!    computed twice or for nothing.

@@ -342,7 +342,7 @@ impl Source<'_> {
     }
 }
 
-/// Copies elements that lie a stride apart.
+/// Copies strided elements.
 fn strided<T: Copy>(to: &mut [f32], from: &[T], start: isize, stride: isize, read: impl Fn(T) -> f32) {
     let begin = start.unsigned_abs();
     match stride {

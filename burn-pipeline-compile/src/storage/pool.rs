@@ -59,15 +59,14 @@ pub(super) struct Block {
 impl Memory {
     fn new(bytes: usize) -> Self {
         let layout = Self::layout(bytes);
-        // SAFETY: the size is not 0.
+        // SAFETY: `layout` has no size of 0.
         let at = unsafe { alloc(layout) };
         let at = NonNull::new(at).unwrap_or_else(|| handle_alloc_error(layout));
         Self { at, bytes }
     }
 
     fn layout(bytes: usize) -> Layout {
-        // No tensor is larger than the address space.
-        Layout::from_size_align(bytes.max(1), ALIGNMENT).unwrap_or(Layout::new::<u8>())
+        Layout::from_size_align(bytes.max(1), ALIGNMENT).expect("no tensor is larger than the address space")
     }
 }
 

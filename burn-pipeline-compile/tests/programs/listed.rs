@@ -222,7 +222,7 @@ impl Listed {
         self.push(float(FloatOperationIr::Matmul(op)), out)
     }
 
-    /// A layer norm without scale and bias, as autodiff takes it apart.
+    /// A layer norm without scale and bias, as autodiff decomposes it.
     pub(crate) fn normalized(&mut self, x: &TensorIr) -> TensorIr {
         let last = x.shape.num_dims() - 1;
         let mean = self.reduce(NumericOperationIr::MeanDim, x, last);
@@ -234,7 +234,7 @@ impl Listed {
         self.binary(binary("div"), &centered, &deviation)
     }
 
-    /// A softmax along the last dimension, as autodiff takes it apart.
+    /// A softmax along the last dimension, as autodiff decomposes it.
     pub(crate) fn softmax(&mut self, x: &TensorIr) -> TensorIr {
         let last = x.shape.num_dims() - 1;
         let max = self.reduce(NumericOperationIr::MaxDim, x, last);

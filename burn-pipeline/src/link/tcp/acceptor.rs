@@ -114,7 +114,7 @@ impl<T: DeserializeOwned> Hearing<T> {
     /// The body of the thread that hears a connection.
     fn run(&self, stream: Arc<TcpStream>, from: SocketAddr) {
         let introduced = self.hear(&stream);
-        // From here on it gives way to none, so whoever has the receipt is kept.
+        // From here on no other connection replaces it: a rank with a receipt is kept.
         let kept = self.pending.take(stream);
         let arrival = introduced.and_then(|said| {
             let stream = kept.ok_or_else(|| Error::new(ErrorKind::ConnectionAborted, "it gave way to others"))?;

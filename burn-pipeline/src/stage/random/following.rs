@@ -9,7 +9,7 @@ use burn::tensor::{DType, Device, Distribution, FloatDType, Shape, TensorData};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 
-/// Enough numbers to tell two states of a generator apart.
+/// As many numbers as distinguish two states of a generator.
 const PROBED: usize = 4;
 
 /// What is drawn, in order.
