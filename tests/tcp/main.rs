@@ -116,7 +116,8 @@ fn one_rank_of_several_processes() {
     let number = |name: &str| std::env::var(name).ok().and_then(|number| number.parse::<usize>().ok());
     let leaving = std::env::var("LEAVING").ok().filter(|_| number("LEAVES") == Some(launch.rank));
     for step in 0..number("STEPS").unwrap() {
-        let named = leaving.as_ref().filter(|_| step == 4).map(|how| Leaving::named(how));
+        // Every other rank has ended step 3 when this one has ended step 4.
+        let named = leaving.as_ref().filter(|_| step == 5).map(|how| Leaving::named(how));
         if let Some(how) = named.or_else(|| drawn.and_then(|(fault, at)| fault.leaves(at, step))) {
             how.leave(pipeline);
             // It lives on, and serves nobody any more.
@@ -230,10 +231,9 @@ impl Processes {
     /// Waits until a rank has done some steps, then gives its output to be read on.
     fn after_steps(&mut self, rank: usize) -> BufReader<std::process::ChildStdout> {
         let mut out = BufReader::new(self.0[rank].stdout.take().unwrap());
-        let mut line = String::new();
-        while !line.starts_with("step 3 ") {
-            line.clear();
-            assert!(out.read_line(&mut line).unwrap() > 0, "rank {rank} has ended");
+        let mut said = String::new();
+        while !said.lines().next_back().is_some_and(|line| line.starts_with("step 3 ")) {
+            assert!(out.read_line(&mut said).unwrap() > 0, "rank {rank} has ended: {said}");
         }
         out
     }
