@@ -13,23 +13,16 @@
 
 #![allow(missing_docs, clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints and may stop")]
 
+use benches::gpt_step::{self, BATCH, MICROBATCHES, Options, RATE, config};
 use benches::plain::PlainLoop;
 use benches::spread::Spread;
-use burn::optim::AdamWConfig;
-use burn::tensor::{Device, Int, Tensor};
 use burn_pipeline::plan::Op;
-use burn_pipeline::schedule::{Chunks, OneFOneB, Schedule, Size, all};
+use burn_pipeline::schedule::{OneFOneB, Schedule, Size, all};
 use burn_pipeline::simulate::{SimulateOptions, simulate};
-use burn_pipeline::stage::Batch;
 use burn_pipeline::train::{Pipeline, StepReport};
-use pipeline_examples::gpt::{GptConfig, Signal};
 use std::time::Instant;
 
 const RANKS: usize = 2;
-const MICROBATCHES: usize = 8;
-const BATCH: usize = 32;
-const RATE: f64 = 1e-4;
-
 struct Contestant {
     name: String,
     pipeline: Pipeline,
@@ -38,46 +31,14 @@ struct Contestant {
     size: Size,
 }
 
-fn config() -> GptConfig {
-    GptConfig::new().with_d_model(256).with_layers(8).with_heads(4).with_seq(128)
-}
-
-fn tokens() -> (Tensor<2, Int>, Tensor<2, Int>) {
-    let seq = config().seq;
-    let draw = |salt: i64| {
-        let tokens = Tensor::<1, Int>::arange(0..(BATCH * seq) as i64, &Device::flex());
-        tokens.mul_scalar(7919 + salt).remainder_scalar(251).reshape([BATCH, seq])
-    };
-    (draw(0), draw(31))
-}
-
-/// What is not the default.
-#[derive(Clone, Copy, Default)]
-struct Options {
-    merge: bool,
-    compile: bool,
-}
-
 fn contestant(schedule: Box<dyn Schedule>, ranks: usize, options: Options) -> Option<Contestant> {
-    let family = schedule.family();
-    let chunks = match family.chunks {
-        Chunks::Exactly(n) => n,
-        Chunks::Any => 2,
-    };
-    let size = Size { ranks, chunks, microbatches: MICROBATCHES };
-    let pipeline = Pipeline::builder()
-        .schedule(schedule, size)
-        .devices(vec![Device::flex()])
-        .stages(|at| config().stage(at))
-        .optimizer(|| AdamWConfig::new().init())
-        .merge_weights(options.merge)
-        .compile(options.compile)
-        .build()
-        .ok()?;
+    let name = schedule.family().name;
+    let size = gpt_step::size(&*schedule, ranks);
+    let pipeline = gpt_step::pipeline(schedule, size, options)?;
     let alone = if ranks == 1 { " on 1 rank" } else { "" };
     let merged = if options.merge { ", merged W" } else { "" };
     let compiled = if options.compile { ", compiled" } else { "" };
-    let name = format!("{}{alone}{merged}{compiled}", family.name);
+    let name = format!("{name}{alone}{merged}{compiled}");
     Some(Contestant { name, pipeline, steps: Vec::new(), reports: Vec::new(), size })
 }
 
@@ -113,16 +74,16 @@ fn main() {
             .filter_map(|mut c| splits(&mut c).then_some(c));
         contestants.extend(merged.collect::<Vec<_>>());
     }
-    let (input, target) = tokens();
+    let tokens = gpt_step::tokens();
     let mut plain = PlainLoop::new(config(), 1, MICROBATCHES);
     let mut plain_seconds = Vec::new();
     for round in 0..rounds + 2 {
-        let seconds = plain.step(&input, &target, RATE);
+        let seconds = plain.step(&tokens.0, &tokens.1, RATE);
         if round >= 2 {
             plain_seconds.push(seconds);
         }
         for contestant in &mut contestants {
-            let batch = Batch::new(Signal::Tokens(input.clone())).target(target.clone());
+            let batch = gpt_step::batch(&tokens);
             let began = Instant::now();
             let report = contestant.pipeline.step(batch, RATE).unwrap();
             if round >= 2 {

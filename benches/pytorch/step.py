@@ -1,16 +1,17 @@
-"""The model of `cargo bench -p benches --bench step` in PyTorch, for a comparison on one machine.
-
-    pip install torch && python benches/pytorch/step.py [--rounds N]
+"""The model of `cargo bench -p benches --bench pytorch` in PyTorch: steps on demand, one contestant at a time.
 
 GPT: vocab 256, d_model 256, 4 heads, 8 layers, seq 128, batch 32 in 8 microbatches, f32, pre-norm, GELU 4x, explicit
 softmax attention, AdamW. The unpipelined loop goes over the same microbatches on one thread; pipelines are two
-processes of one thread each over gloo. Prints a Markdown table of medians (min..max) in milliseconds.
+processes of one thread each over gloo. Each contestant is there twice, eager and with `torch.compile`.
+
+1. Prints one line: its version and the contestants' names, separated by tabs.
+2. For each line of the standard input, a name, makes that contestant's step and prints its seconds, or `failed:` and why.
 """
 
-import argparse
 import os
-import statistics
+import sys
 import time
+from multiprocessing.connection import wait
 
 import torch
 import torch.distributed as dist
@@ -20,7 +21,6 @@ from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining import schedules as S
 
 VOCAB, WIDTH, HEADS, LAYERS, SEQ, BATCH, MICROBATCHES = 256, 256, 4, 8, 128, 32, 8
-WARM_UP = 2
 
 
 class Block(nn.Module):
@@ -71,37 +71,26 @@ def batch():
     return [torch.randint(0, VOCAB, (BATCH, SEQ), generator=generator) for _ in range(2)]
 
 
-def timed(step, rounds):
-    seconds = []
-    for _ in range(WARM_UP + rounds):
-        began = time.perf_counter()
-        step()
-        seconds.append(time.perf_counter() - began)
-    return seconds[WARM_UP:]
-
-
-def row(name, seconds):
-    ms = [1e3 * s for s in seconds]
-    print(f"| {name} | {statistics.median(ms):.0f} ({min(ms):.0f}..{max(ms):.0f}) |", flush=True)
-
-
-def plain(rounds):
+def whole(compiled):
+    """A step of the whole model on one thread."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     model = Part(0, 1)
-    optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
+    called = torch.compile(model) if compiled else model
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
     inputs, targets = batch()
 
     def step():
         optimizer.zero_grad()
         for x, t in zip(inputs.chunk(MICROBATCHES), targets.chunk(MICROBATCHES)):
-            (loss_of(model(x), t) / MICROBATCHES).backward()
+            (loss_of(called(x), t) / MICROBATCHES).backward()
         optimizer.step()
 
-    row("unpipelined, 1 thread", timed(step, rounds))
+    return step
 
 
-def pipelined(rank, name, chunks, rounds, port):
+def rank_step(rank, name, chunks, compiled, port):
+    """A step of one of two ranks of a pipeline."""
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     dist.init_process_group("gloo", rank=rank, world_size=2)
     torch.set_num_threads(1)
@@ -110,10 +99,12 @@ def pipelined(rank, name, chunks, rounds, port):
     stages = 2 * chunks
     v_shaped = name in ("ScheduleZBVZeroBubble", "ScheduleDualPipeV")
     mine = [rank, stages - 1 - rank] if v_shaped else list(range(rank, stages, 2))
-    parts = [PipelineStage(Part(i, stages), i, stages, torch.device("cpu")) for i in mine]
+    modules = [Part(i, stages) for i in mine]
+    called = [torch.compile(module) if compiled else module for module in modules]
+    parts = [PipelineStage(m, i, stages, torch.device("cpu")) for m, i in zip(called, mine)]
     one = issubclass(family, S.PipelineScheduleSingle)
     schedule = family(parts[0] if one else parts, MICROBATCHES, loss_fn=loss_of)
-    optimizer = torch.optim.AdamW([p for part in parts for p in part.submod.parameters()], 1e-3)
+    optimizer = torch.optim.AdamW([p for module in modules for p in module.parameters()], 1e-4)
     inputs, targets = batch()
     last = stages - 1 in mine
 
@@ -124,28 +115,81 @@ def pipelined(rank, name, chunks, rounds, port):
         optimizer.step()
         dist.barrier()
 
-    seconds = timed(step, rounds)
-    if rank == 0:
-        row(f"{name[len('Schedule'):]}, 2 ranks x {chunks}", seconds)
-    dist.destroy_process_group()
+    return step
+
+
+def rank_process(pipe, *arguments):
+    """Makes steps when it is asked to, until the pipe closes; says what went wrong."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    try:
+        step = rank_step(*arguments)
+        while True:
+            pipe.recv()
+            step()
+            pipe.send(None)
+    except EOFError:
+        pass
+    except BaseException as error:  # Compilers raise all kinds.
+        pipe.send(f"{type(error).__name__}: {error}".split("\n")[0])
+
+
+class Pipelined:
+    """Two processes of one thread each."""
+
+    def __init__(self, name, chunks, compiled, port):
+        context = mp.get_context("spawn")
+        self.pipes, self.processes = [], []
+        for rank in range(2):
+            ours, theirs = context.Pipe()
+            arguments = (theirs, rank, name, chunks, compiled, port)
+            self.processes.append(context.Process(target=rank_process, args=arguments, daemon=True))
+            self.processes[-1].start()
+            self.pipes.append(ours)
+
+    def __call__(self):
+        for pipe in self.pipes:
+            pipe.send(None)
+        waiting = list(self.pipes)
+        while waiting:
+            for pipe in wait(waiting):
+                waiting.remove(pipe)
+                error = pipe.recv()
+                if error is not None:
+                    # The other rank waits for this one.
+                    for process in self.processes:
+                        process.kill()
+                    raise RuntimeError(error)
 
 
 FAMILIES = [
-    ("ScheduleGPipe", 1),
-    ("Schedule1F1B", 1),
-    ("ScheduleInterleaved1F1B", 2),
-    ("ScheduleLoopedBFS", 2),
-    ("ScheduleInterleavedZeroBubble", 2),
-    ("ScheduleZBVZeroBubble", 2),
-    ("ScheduleDualPipeV", 2),
+    ("GPipe", 1),
+    ("1F1B", 1),
+    ("Interleaved1F1B", 2),
+    ("LoopedBFS", 2),
+    ("InterleavedZeroBubble", 2),
+    ("ZBVZeroBubble", 2),
+    ("DualPipeV", 2),
 ]
 
+
+def main():
+    contestants = {}
+    ports = iter(range(29500, 29600))
+    for compiled in (False, True):
+        suffix = ", compiled" if compiled else ""
+        contestants["unpipelined" + suffix] = whole(compiled)
+        for name, chunks in FAMILIES:
+            if hasattr(S, "Schedule" + name):
+                contestants[name + suffix] = Pipelined("Schedule" + name, chunks, compiled, next(ports))
+    print(f"PyTorch {torch.__version__}", *contestants, sep="\t", flush=True)
+    for line in sys.stdin:
+        began = time.perf_counter()
+        try:
+            contestants[line.strip()]()
+            print(time.perf_counter() - began, flush=True)
+        except Exception as error:
+            print("failed:", str(error).split("\n")[0], flush=True)
+
+
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--rounds", type=int, default=7)
-    rounds = parser.parse_args().rounds
-    print(f"PyTorch {torch.__version__}\n\n| | step, ms |\n|---|---|", flush=True)
-    plain(rounds)
-    for port, (name, chunks) in enumerate(FAMILIES, 29500):
-        if hasattr(S, name):
-            mp.spawn(pipelined, (name, chunks, rounds, port), nprocs=2)
+    main()

@@ -13,7 +13,8 @@
 //! 3. Reshapes, slices and swapped dimensions are strides. Products of matrices call the kernels of Burn's Flex backend on operands as
 //!    they lie, and write storage that is not cleared before; a linear layer, and its weight's gradient, is one product
 //!    over all rows of a microbatch.
-//! 4. All else is run by the interpreter that the caller brings ([`Tensors`]). So whatever can be captured can be compiled.
+//! 4. Of a stage's forward, less is kept for its backward ([`hold_less`]): what follows from other kept tensors is computed from them.
+//! 5. All else is run by the interpreter that the caller brings ([`Tensors`]). So whatever can be captured can be compiled.
 //!
 //! Guarantees: a compiled program reads, keeps and releases the tensors that the list does. It is one function of its inputs,
 //! whatever the schedule and the number of threads. Against the list run one by one: each result within rounding, as `exp`,
@@ -26,6 +27,7 @@ mod clean;
 mod compiled;
 mod fuse;
 mod graph;
+mod hold;
 mod place;
 mod product;
 mod read;
@@ -36,3 +38,4 @@ mod tile;
 mod view;
 
 pub use compiled::{Compiled, Summary, Tensors};
+pub use hold::hold_less;

@@ -6,6 +6,7 @@
 #![allow(clippy::cloned_ref_to_slice_refs, reason = "lists of one tensor read as those of several")]
 
 mod functions;
+mod hold;
 mod known;
 mod listed;
 mod random;

@@ -4,9 +4,9 @@
 //! stage's programs compiled and another one operation by operation.
 
 #[cfg(feature = "flex")]
-pub(super) use flex::{Compiled, compiles};
+pub(super) use flex::{Compiled, compiles, hold_less};
 #[cfg(not(feature = "flex"))]
-pub(super) use nothing::{Compiled, compiles};
+pub(super) use nothing::{Compiled, compiles, hold_less};
 
 #[cfg(feature = "flex")]
 mod flex {
@@ -15,6 +15,7 @@ mod flex {
     use burn::backend::ir::{OperationIr, TensorId, TensorIr};
     use burn::backend::{BackendTensor, DispatchDevice, DispatchKindConversion, DispatchTensor, Flex};
     use burn::tensor::Device;
+    pub(crate) use burn_pipeline_compile::hold_less;
     use burn_pipeline_compile::{Summary, Tensors};
     use std::collections::HashSet;
     use std::fmt::{Display, Formatter, Result};
@@ -96,6 +97,10 @@ mod nothing {
 
     pub(crate) fn compiles(_: &Device) -> bool {
         false
+    }
+
+    pub(crate) fn hold_less(operations: &[OperationIr], _: &[bool]) -> Vec<OperationIr> {
+        operations.to_vec()
     }
 
     /// No program is compiled.

@@ -96,8 +96,9 @@ impl Program {
 
     /// Compiles it, if there is a compiler.
     pub(super) fn compile(&mut self) {
+        // What an earlier program made may be read here, and later once more.
         let tensors = self.operations.iter().flat_map(OperationIr::nodes).chain(&self.feeds);
-        let left = tensors.map(|tensor| tensor.id).filter(|id| self.leaves(*id));
+        let left = tensors.map(|tensor| tensor.id).filter(|id| !self.releases(*id));
         let kept = left.chain(self.takes.iter().map(|taken| taken.id)).collect();
         self.compiled = Compiled::new(&self.operations, kept);
     }
@@ -123,12 +124,16 @@ impl Program {
     /// Is this tensor held after a run?
     pub(super) fn leaves(&self, id: TensorId) -> bool {
         let there = self.feeds.iter().chain(self.operations.iter().flat_map(OperationIr::outputs)).any(|t| t.id == id);
+        there && !self.releases(id)
+    }
+
+    fn releases(&self, id: TensorId) -> bool {
         let given_up = |tensor: &TensorIr| tensor.id == id && tensor.status == TensorStatus::ReadWrite;
         let gone = self.operations.iter().any(|op| match op {
             OperationIr::Drop(tensor) => tensor.id == id,
             op => op.inputs().any(given_up),
         });
-        there && !gone && !self.takes.iter().any(given_up)
+        gone || self.takes.iter().any(given_up)
     }
 
     pub(crate) fn reads(&self, tensor: &TensorIr) -> bool {

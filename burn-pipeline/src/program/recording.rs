@@ -81,6 +81,11 @@ impl Recording {
         Self { operations, constants, edges, custom, scalars }
     }
 
+    /// The same constants and edges with other operations.
+    pub(crate) fn rewritten(&self, operations: Vec<OperationIr>) -> Self {
+        Self { operations, ..self.clone() }
+    }
+
     /// What differs from another recording, in words; `None` if both compute the same.
     pub(crate) fn difference(&self, other: &Self) -> Option<String> {
         let operations = self.operations.iter().zip(&other.operations).enumerate();

@@ -1,6 +1,6 @@
 //! The programs of one captured stage, as values.
 
-use super::compiled::compiles;
+use super::compiled::{compiles, hold_less};
 use super::custom::CustomOps;
 use super::liveness::{Draft, programs};
 use super::merge::{MergedWeight, products};
@@ -80,13 +80,29 @@ impl StagePrograms {
         }
     }
 
-    /// The same, compiled for a device if there is a compiler for it.
-    pub(crate) fn compiled(mut self, device: &Device) -> Self {
-        if compiles(device) {
-            let Self { forward, input, weight, backward, merged, .. } = &mut self;
-            for program in [forward, input, weight, backward, &mut merged.program] {
-                program.compile();
-            }
+    /// The programs compiled for a device, and less held between them; as [`StagePrograms::new`] if there is no compiler for it.
+    pub(crate) fn compiled(recording: &Recording, device: &Device) -> Self {
+        match compiles(device) {
+            true => Self::new(&holding_less(recording)).compile(),
+            false => Self::new(recording),
+        }
+    }
+
+    /// The programs of the same recording without the gradients of the outputs at these places, compiled if these are. `None` if
+    /// it cannot be cut, or its backward reads what the forward has released.
+    pub(crate) fn without(&self, recording: &Recording, absent: &[usize]) -> Option<Self> {
+        let part = match self.is_compiled() {
+            // What is held was decided for the whole recording, whose forward has run.
+            true => Self::new(&holding_less(recording).without(absent)?),
+            false => Self::new(&recording.without(absent)?),
+        };
+        part.continues(self).then(|| if self.is_compiled() { part.compile() } else { part })
+    }
+
+    fn compile(mut self) -> Self {
+        let Self { forward, input, weight, backward, merged, .. } = &mut self;
+        for program in [forward, input, weight, backward, &mut merged.program] {
+            program.compile();
         }
         self
     }
@@ -98,7 +114,7 @@ impl StagePrograms {
 
     /// Can a microbatch that ran the whole recording's forward run this backward, of the recording without some gradients?
     /// It reads nothing that the forward has released.
-    pub(crate) fn continues(&self, whole: &Self) -> bool {
+    fn continues(&self, whole: &Self) -> bool {
         let seeds = self.edges.seeds.iter().flatten();
         let made = self.backward.operations.iter().flat_map(OperationIr::outputs).chain(seeds);
         let made: HashSet<TensorId> = made.map(|tensor| tensor.id).collect();
@@ -165,4 +181,11 @@ impl StagePrograms {
             all => self.weight.flops as f64 / all as f64,
         }
     }
+}
+
+/// The recording with fewer tensors that its backward reads of its forward.
+fn holding_less(recording: &Recording) -> Recording {
+    let mut forward = vec![false; recording.operations.len()];
+    slices(recording).forward.into_iter().for_each(|place| forward[place] = true);
+    recording.rewritten(hold_less(&recording.operations, &forward))
 }

@@ -13,9 +13,6 @@
 
 use super::engine::Captured;
 use super::microbatch_run::MicrobatchRun;
-use super::replayable::Replayable;
-use crate::program::StagePrograms;
-use burn::tensor::Device;
 use std::sync::{Arc, PoisonError};
 
 impl Captured {
@@ -26,17 +23,10 @@ impl Captured {
         }
         let whole = run.stage.clone();
         let mut known = whole.partial.lock().unwrap_or_else(PoisonError::into_inner);
-        match known.entry(absent.clone()).or_insert_with(|| cut(&whole, &absent, &run.device)) {
+        let cut = || Some(Arc::new(whole.with_programs(Arc::new(whole.programs.without(&whole.recording, &absent)?))));
+        match known.entry(absent.clone()).or_insert_with(cut) {
             Some(part) => run.with_backward(part.clone()),
             None => run.with_zeros(&absent),
         }
     }
-}
-
-/// Programs cut from the same recording, compiled if those are.
-fn cut(whole: &Replayable, absent: &[usize], device: &Device) -> Option<Arc<Replayable>> {
-    let programs = StagePrograms::new(&whole.recording.without(absent)?);
-    let continues = programs.continues(&whole.programs);
-    let programs = if whole.programs.is_compiled() { programs.compiled(device) } else { programs };
-    continues.then(|| Arc::new(whole.with_programs(Arc::new(programs))))
 }

@@ -56,8 +56,10 @@ impl Programs {
         parameters: Vec<ParamId>,
     ) -> Arc<Replayable> {
         let Recorded { mut recording, output, device, .. } = recorded;
-        let programs = StagePrograms::new(&recording);
-        let programs = Arc::new(if self.compile { programs.compiled(&device) } else { programs });
+        let programs = Arc::new(match self.compile {
+            true => StagePrograms::compiled(&recording, &device),
+            false => StagePrograms::new(&recording),
+        });
         let mut constants: Vec<(TensorId, Arc<Constant>)> = Vec::with_capacity(recording.constants.len());
         for (id, data) in &mut recording.constants {
             let constant = self.constant(data, &device);

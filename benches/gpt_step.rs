@@ -1,0 +1,66 @@
+//! The model, the batch and the pipelines of the benches of whole steps.
+
+use burn::optim::AdamWConfig;
+use burn::tensor::{Device, Int, Tensor};
+use burn_pipeline::schedule::{Chunks, Schedule, Size};
+use burn_pipeline::stage::Batch;
+use burn_pipeline::train::Pipeline;
+use pipeline_examples::gpt::{GptConfig, Signal};
+
+/// Microbatches of a batch.
+pub const MICROBATCHES: usize = 8;
+/// Sequences of a batch.
+pub const BATCH: usize = 32;
+/// The learning rate.
+pub const RATE: f64 = 1e-4;
+
+/// What is not the default.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Options {
+    /// `Builder::merge_weights`.
+    pub merge: bool,
+    /// `Builder::compile`.
+    pub compile: bool,
+}
+
+/// Eight blocks of width 256.
+pub fn config() -> GptConfig {
+    GptConfig::new().with_d_model(256).with_layers(8).with_heads(4).with_seq(128)
+}
+
+/// Input and target of a batch.
+pub fn tokens() -> (Tensor<2, Int>, Tensor<2, Int>) {
+    let seq = config().seq;
+    let draw = |salt: i64| {
+        let tokens = Tensor::<1, Int>::arange(0..(BATCH * seq) as i64, &Device::flex());
+        tokens.mul_scalar(7919 + salt).remainder_scalar(251).reshape([BATCH, seq])
+    };
+    (draw(0), draw(31))
+}
+
+/// The batch of a step.
+pub fn batch((input, target): &(Tensor<2, Int>, Tensor<2, Int>)) -> Batch {
+    Batch::new(Signal::Tokens(input.clone())).target(target.clone())
+}
+
+/// The size of a family's pipeline over so many ranks.
+pub fn size(schedule: &dyn Schedule, ranks: usize) -> Size {
+    let chunks = match schedule.family().chunks {
+        Chunks::Exactly(n) => n,
+        Chunks::Any => 2,
+    };
+    Size { ranks, chunks, microbatches: MICROBATCHES }
+}
+
+/// The model's pipeline; `None` where the family has none of this size.
+pub fn pipeline(schedule: Box<dyn Schedule>, size: Size, options: Options) -> Option<Pipeline> {
+    Pipeline::builder()
+        .schedule(schedule, size)
+        .devices(vec![Device::flex()])
+        .stages(|at| config().stage(at))
+        .optimizer(|| AdamWConfig::new().init())
+        .merge_weights(options.merge)
+        .compile(options.compile)
+        .build()
+        .ok()
+}

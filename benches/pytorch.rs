@@ -1,0 +1,191 @@
+//! Pipelines of Burn beside PyTorch's: one model, one machine, a step of each in turn.
+//!
+//! `cargo bench -p benches --bench pytorch [-- [--rounds N]]`. The environment variable `PYTHON` names an interpreter that has PyTorch;
+//! without it, the first run installs PyTorch into a virtual environment under `target/`.
+//!
+//! 1. Every contestant is built first: the loop on one device, and the families that both have over two ranks of one thread each;
+//!    eager and compiled.
+//! 2. Rounds run all contestants one after the other, so that whatever else the machine does hits all alike. The first two
+//!    warm up.
+//! 3. PyTorch's contestants are processes (`pytorch/step.py`) that wait in a read while it is not their turn.
+
+#![allow(missing_docs, clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints and may stop")]
+
+use benches::gpt_step::{self, MICROBATCHES, Options, RATE, config};
+use benches::plain::PlainLoop;
+use benches::spread::Spread;
+use burn_pipeline::schedule::{OneFOneB, by_name};
+use std::cell::RefCell;
+use std::error::Error;
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::rc::Rc;
+use std::time::Instant;
+
+const WARM_UP: usize = 2;
+const COLUMNS: [&str; 4] = ["Burn", "Burn, compiled", "PyTorch", "PyTorch, compiled"];
+const UNPIPELINED: &str = "unpipelined";
+
+type Step = Box<dyn FnMut() -> Result<f64, String>>;
+
+/// One way to make a step, and what its steps took.
+struct Contestant {
+    row: String,
+    column: &'static str,
+    step: Step,
+    seconds: Result<Vec<f64>, String>,
+}
+
+impl Contestant {
+    fn new(row: &str, column: &'static str, step: Step) -> Self {
+        Self { row: row.to_owned(), column, step, seconds: Ok(Vec::new()) }
+    }
+
+    /// One step more; none after one that failed.
+    fn round(&mut self) {
+        let Ok(seconds) = &mut self.seconds else { return };
+        match (self.step)() {
+            Ok(took) => seconds.push(took),
+            Err(error) => self.seconds = Err(error),
+        }
+    }
+
+    fn spread(&self) -> Result<Spread, &str> {
+        self.seconds.as_ref().map(|seconds| Spread::of(&seconds[WARM_UP..])).map_err(String::as_str)
+    }
+}
+
+/// The processes of PyTorch.
+struct PyTorch {
+    child: Child,
+    asks: ChildStdin,
+    answers: BufReader<ChildStdout>,
+}
+
+impl PyTorch {
+    /// Starts them; with PyTorch's version and the contestants' names.
+    fn start() -> Result<(Self, Vec<String>), Box<dyn Error>> {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/pytorch/step.py");
+        let mut program = Command::new(interpreter()?);
+        let mut child = program.arg(script).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let (asks, answers) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        let mut started = Self { child, asks, answers: BufReader::new(answers) };
+        let names = started.line()?.split('\t').map(str::to_owned).collect();
+        Ok((started, names))
+    }
+
+    fn step(&mut self, name: &str) -> Result<f64, Box<dyn Error>> {
+        writeln!(self.asks, "{name}")?;
+        let answer = self.line()?;
+        answer.parse().map_err(|_| answer.into())
+    }
+
+    fn line(&mut self) -> Result<String, Box<dyn Error>> {
+        let mut line = String::new();
+        match self.answers.read_line(&mut line)? {
+            0 => Err("PyTorch's processes have ended".into()),
+            _ => Ok(line.trim_end().to_owned()),
+        }
+    }
+}
+
+impl Drop for PyTorch {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A Python with PyTorch; installs it into a virtual environment if there is none.
+fn interpreter() -> Result<PathBuf, Box<dyn Error>> {
+    if let Some(python) = std::env::var_os("PYTHON") {
+        return Ok(python.into());
+    }
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("pytorch");
+    let python = folder.join("bin/python");
+    let run = |program: &mut Command| match program.status() {
+        Ok(status) if status.success() => Ok(()),
+        other => Err(format!("{program:?}: {other:?}; set PYTHON to an interpreter that has PyTorch")),
+    };
+    if !folder.join("installed").exists() {
+        run(Command::new("python3").args(["-m", "venv"]).arg(&folder))?;
+        run(Command::new(&python).args(["-m", "pip", "install", "-q", "torch", "numpy"]))?;
+        std::fs::write(folder.join("installed"), "")?;
+    }
+    Ok(python)
+}
+
+/// The steps of this workspace for a row of the table: eager and compiled.
+fn own(row: &str) -> Vec<Contestant> {
+    let steps = COLUMNS[..2].iter().zip([false, true]);
+    let pipelines = steps.filter_map(|(&column, compile)| {
+        let step = if row == UNPIPELINED && !compile { plain() } else { pipeline(row, compile)? };
+        Some(Contestant::new(row, column, step))
+    });
+    pipelines.collect()
+}
+
+/// Burn's own training loop.
+fn plain() -> Step {
+    let (mut plain, tokens) = (PlainLoop::new(config(), 1, MICROBATCHES), gpt_step::tokens());
+    Box::new(move || Ok(plain.step(&tokens.0, &tokens.1, RATE)))
+}
+
+/// A family over two ranks; on one rank, whichever has one chunk.
+fn pipeline(family: &str, compile: bool) -> Option<Step> {
+    let (schedule, ranks) = match family {
+        UNPIPELINED => (Box::new(OneFOneB) as _, 1),
+        name => (by_name(name).ok()?, 2),
+    };
+    let size = gpt_step::size(&*schedule, ranks);
+    let mut pipeline = gpt_step::pipeline(schedule, size, Options { compile, ..Options::default() })?;
+    let tokens = gpt_step::tokens();
+    Some(Box::new(move || {
+        let began = Instant::now();
+        pipeline.step(gpt_step::batch(&tokens), RATE).map_err(|error| error.to_string())?;
+        Ok(began.elapsed().as_secs_f64())
+    }))
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut arguments = std::env::args().skip_while(|argument| argument != "--rounds");
+    let rounds: usize = arguments.nth(1).map_or(Ok(7), |n| n.parse())?;
+    let (torch, names) = PyTorch::start()?;
+    let torch = Rc::new(RefCell::new(torch));
+    let (version, names) = names.split_first().ok_or("PyTorch has no contestants")?;
+    let rows: Vec<&str> = names.iter().map(String::as_str).filter(|name| !name.ends_with(", compiled")).collect();
+    let mut contestants: Vec<Contestant> = rows.iter().flat_map(|row| own(row)).collect();
+    for name in names {
+        let (row, column) = match name.strip_suffix(", compiled") {
+            Some(row) => (row, COLUMNS[3]),
+            None => (name.as_str(), COLUMNS[2]),
+        };
+        let (torch, name) = (torch.clone(), name.clone());
+        let step = Box::new(move || torch.borrow_mut().step(&name).map_err(|error| error.to_string()));
+        contestants.push(Contestant::new(row, column, step));
+    }
+    for _ in 0..WARM_UP + rounds {
+        contestants.iter_mut().for_each(Contestant::round);
+    }
+    println!("{version}; {rounds} rounds; ms a step: median (min..max)\n");
+    print(&rows, &contestants);
+    Ok(())
+}
+
+fn print(rows: &[&str], contestants: &[Contestant]) {
+    println!("| | {} | compiled / PyTorch | compiled / PyTorch, compiled |", COLUMNS.join(" | "));
+    println!("|---|---|---|---|---|---|---|");
+    for row in rows {
+        let spread = |column: &str| {
+            let found = contestants.iter().find(|c| c.row == *row && c.column == column);
+            found.map_or(Err("none"), Contestant::spread)
+        };
+        let cells = COLUMNS.map(|column| spread(column).map_or_else(str::to_owned, |spread| spread.to_string()));
+        let ratio = |column: &str| match (spread(COLUMNS[1]), spread(column)) {
+            (Ok(own), Ok(other)) => format!("{:.2}", own.median / other.median),
+            _ => "-".to_owned(),
+        };
+        println!("| {row} | {} | {} | {} |", cells.join(" | "), ratio(COLUMNS[2]), ratio(COLUMNS[3]));
+    }
+}

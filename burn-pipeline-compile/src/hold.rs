@@ -1,0 +1,214 @@
+//! Fewer tensors held between a stage's forward and its backward.
+//!
+//! Autodiff keeps what each operation has read or given: of a softmax the shifted scores, their exponentials and the result. Some
+//! of them follow from the others.
+//!
+//! 1. A function that the backward computes once more (`exp` of the shifted scores) is read from the forward, if what it gave
+//!    there is held anyway, or takes the place of its argument.
+//! 2. The dividend of a softmax or a layer norm is the quotient times the divisor, one number for each row: an exponential, or a
+//!    difference from a row's value, of which the forward computes nothing but the divisor and the quotient. Only where the divisor
+//!    is above zero whatever the input.
+//!
+//! Guarantees: the forward is left as it is. What the backward gives changes by the rounding of one product for each dividend.
+//! What is held grows by a number a row at most. Whether a dividend is replaced is said by the operations between it and its quotient
+//! alone; so a stage that is cut anywhere else gives the same bits. Chen et al. (arXiv:1604.06174) recompute instead what is cheap; Memsave
+//! (arXiv:2404.12406) drops what no other gradient needs.
+
+use burn::backend::ir::{
+    BinaryOpIr, FloatOperationIr, IrVisitorMut, NumericOperationIr, OperationIr, ScalarIr, ScalarOpIr, TensorId,
+    TensorIr, TensorStatus, UnaryOpIr,
+};
+use std::collections::HashSet;
+
+/// Rewrites a stage's operations, in order, so that less is held for its backward. `forward` says which operations are the
+/// forward's, place by place.
+///
+/// # Panics
+/// If `forward` is shorter than the operations.
+pub fn hold_less(operations: &[OperationIr], forward: &[bool]) -> Vec<OperationIr> {
+    let mut stage = Stage { operations: operations.to_vec(), forward: forward.to_vec() };
+    stage.share_functions();
+    stage.replace_dividends();
+    stage.operations
+}
+
+struct Stage {
+    operations: Vec<OperationIr>,
+    forward: Vec<bool>,
+}
+
+impl Stage {
+    /// Places of the backward's operations that read a tensor.
+    fn readers(&self, id: TensorId) -> Vec<usize> {
+        let reads = |place: &usize| !self.forward[*place] && self.operations[*place].inputs().any(|read| read.id == id);
+        (0..self.operations.len()).filter(reads).collect()
+    }
+
+    fn is_held(&self, tensor: &TensorIr) -> bool {
+        !self.readers(tensor.id).is_empty()
+    }
+
+    /// The operation of the forward that makes a tensor.
+    fn maker(&self, id: TensorId) -> Option<&OperationIr> {
+        let made = self.operations.iter().zip(&self.forward).filter(|(_, forward)| **forward);
+        made.map(|(op, _)| op).find(|op| op.outputs().any(|output| output.id == id))
+    }
+
+    /// Makes these operations read another tensor.
+    fn read_instead(&mut self, places: &[usize], from: TensorId, to: TensorId) {
+        for &place in places {
+            self.operations[place].visit_mut(&mut Renamed { from, to });
+        }
+    }
+
+    fn share_functions(&mut self) {
+        for place in 0..self.operations.len() {
+            if self.forward[place] {
+                continue;
+            }
+            let Some((input, output)) = function(&self.operations[place]) else { continue };
+            let (input, output) = (input.clone(), output.clone());
+            let same =
+                |(op, forward): &(&OperationIr, &bool)| **forward && is_same_function(op, &self.operations[place]);
+            let first = self.operations.iter().zip(&self.forward).find(same);
+            let Some(first) = first.and_then(|(op, _)| function(op)).map(|(_, first)| first.clone()) else { continue };
+            let freed = self.readers(input.id) == [place] && self.maker(input.id).is_some();
+            if self.is_held(&first) || freed {
+                // Nothing reads what it gives any more, so no program has it.
+                self.read_instead(&self.readers(output.id), output.id, first.id);
+            }
+        }
+    }
+
+    fn replace_dividends(&mut self) {
+        let mut next = self.operations.iter().flat_map(OperationIr::nodes).map(|t| t.id.value() + 1).max().unwrap_or(0);
+        let quotients = self.operations.iter().zip(&self.forward).filter(|(_, forward)| **forward);
+        let quotients: Vec<BinaryOpIr> = quotients.filter_map(|(op, _)| quotient(op).cloned()).collect();
+        for division in
+            quotients.into_iter().filter(|division| self.follows_from_quotient(division)).collect::<Vec<_>>()
+        {
+            let BinaryOpIr { lhs, rhs, out } = division;
+            let readers = self.readers(lhs.id);
+            let Some(&first) = readers.first() else { continue };
+            let again = TensorIr::uninit(TensorId::new(next), lhs.shape.clone(), lhs.dtype);
+            next += 1;
+            self.read_instead(&readers, lhs.id, again.id);
+            let read = |tensor: TensorIr| TensorIr { status: TensorStatus::ReadOnly, ..tensor };
+            let product = BinaryOpIr { lhs: read(out), rhs: read(rhs), out: again };
+            let dtype = product.out.dtype;
+            self.operations.insert(first, OperationIr::NumericFloat(dtype, NumericOperationIr::Mul(product)));
+            self.forward.insert(first, false);
+        }
+    }
+
+    /// Is the dividend of a softmax or a norm, so that quotient and divisor give it back?
+    fn follows_from_quotient(&self, BinaryOpIr { lhs, rhs, out }: &BinaryOpIr) -> bool {
+        let is_row = |tensor: &TensorIr| {
+            tensor.shape.num_dims() == out.shape.num_dims()
+                && tensor.shape.last() == Some(&1)
+                && out.shape.last() != Some(&1)
+        };
+        let begins = match self.maker(lhs.id) {
+            Some(OperationIr::Float(_, FloatOperationIr::Exp(_))) => true,
+            Some(OperationIr::NumericFloat(_, NumericOperationIr::Sub(op))) => is_row(&op.rhs),
+            _ => false,
+        };
+        let divisor = self.needed_for(rhs.id);
+        let ends = |op: &OperationIr| op.outputs().all(|made| made.id == out.id || divisor.contains(&made.id));
+        let mut forward = self.operations.iter().zip(&self.forward).filter(|(_, forward)| **forward).map(|(op, _)| op);
+        begins
+            && is_row(rhs)
+            && lhs.shape == out.shape
+            && forward.all(|op| ends(op) || op.inputs().all(|read| read.id != lhs.id))
+            && self.sign(rhs.id) == Some(Sign::Positive)
+    }
+
+    /// A tensor, and those of which the forward makes it.
+    fn needed_for(&self, id: TensorId) -> HashSet<TensorId> {
+        let mut needed = HashSet::from([id]);
+        for (op, _) in self.operations.iter().zip(&self.forward).rev().filter(|(_, forward)| **forward) {
+            if op.outputs().any(|made| needed.contains(&made.id)) {
+                needed.extend(op.inputs().map(|read| read.id));
+            }
+        }
+        needed
+    }
+
+    /// What is known of a tensor's elements, whatever the input; exponentials that underflow aside.
+    fn sign(&self, id: TensorId) -> Option<Sign> {
+        use NumericOperationIr as Numeric;
+        let squared = |op: &ScalarOpIr| scalar(op.rhs) == Some(2.0);
+        match self.maker(id)? {
+            OperationIr::Float(_, FloatOperationIr::Exp(_)) => Some(Sign::Positive),
+            OperationIr::Float(_, FloatOperationIr::Sqrt(op)) => self.sign(op.input.id),
+            OperationIr::Float(_, FloatOperationIr::PowfScalar(op)) if squared(op) => Some(Sign::NotNegative),
+            OperationIr::NumericFloat(_, op) => match op {
+                Numeric::PowiScalar(op) if squared(op) => Some(Sign::NotNegative),
+                Numeric::Mul(op) if op.lhs.id == op.rhs.id => Some(Sign::NotNegative),
+                Numeric::Abs(_) => Some(Sign::NotNegative),
+                Numeric::SumDim(op) | Numeric::MeanDim(op) => self.sign(op.input.id),
+                Numeric::AddScalar(op) => {
+                    let sum = self.sign(op.lhs.id)?;
+                    Some(if scalar(op.rhs)? > 0.0 { Sign::Positive } else { sum })
+                        .filter(|_| scalar(op.rhs) >= Some(0.0))
+                }
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sign {
+    Positive,
+    NotNegative,
+}
+
+fn scalar(value: ScalarIr) -> Option<f64> {
+    match value {
+        ScalarIr::Float(value) => Some(value),
+        ScalarIr::Int(value) => Some(value as f64),
+        ScalarIr::UInt(value) => Some(value as f64),
+        ScalarIr::Bool(_) => None,
+    }
+}
+
+/// Argument and result of a function that takes longer than a read.
+fn function(op: &OperationIr) -> Option<(&TensorIr, &TensorIr)> {
+    use FloatOperationIr as Float;
+    let OperationIr::Float(_, op) = op else { return None };
+    match op {
+        Float::Exp(op) | Float::Log(op) | Float::Erf(op) | Float::Tanh(op) | Float::Sin(op) | Float::Cos(op) => {
+            let UnaryOpIr { input, out } = op;
+            Some((input, out))
+        }
+        _ => None,
+    }
+}
+
+fn is_same_function(one: &OperationIr, other: &OperationIr) -> bool {
+    let (Some((input, _)), Some((same, _))) = (function(one), function(other)) else { return false };
+    let (OperationIr::Float(_, one), OperationIr::Float(_, other)) = (one, other) else { return false };
+    input.id == same.id && std::mem::discriminant(one) == std::mem::discriminant(other)
+}
+
+fn quotient(op: &OperationIr) -> Option<&BinaryOpIr> {
+    match op {
+        OperationIr::NumericFloat(_, NumericOperationIr::Div(op)) => Some(op),
+        _ => None,
+    }
+}
+
+struct Renamed {
+    from: TensorId,
+    to: TensorId,
+}
+
+impl IrVisitorMut for Renamed {
+    fn visit_tensor_mut(&mut self, tensor: &mut TensorIr) {
+        if tensor.id == self.from {
+            tensor.id = self.to;
+        }
+    }
+}
