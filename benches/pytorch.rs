@@ -181,11 +181,17 @@ fn print(rows: &[&str], contestants: &[Contestant]) {
             let found = contestants.iter().find(|c| c.row == *row && c.column == column);
             found.map_or(Err("none"), Contestant::spread)
         };
-        let cells = COLUMNS.map(|column| spread(column).map_or_else(str::to_owned, |spread| spread.to_string()));
+        let cells = COLUMNS.map(|column| spread(column).map_or("fails".to_owned(), |spread| spread.to_string()));
         let ratio = |column: &str| match (spread(COLUMNS[1]), spread(column)) {
             (Ok(own), Ok(other)) => format!("{:.2}", own.median / other.median),
             _ => "-".to_owned(),
         };
         println!("| {row} | {} | {} | {} |", cells.join(" | "), ratio(COLUMNS[2]), ratio(COLUMNS[3]));
+    }
+    println!();
+    for Contestant { row, column, seconds, .. } in contestants {
+        if let Err(error) = seconds {
+            println!("{row}, {column}: {error}");
+        }
     }
 }

@@ -148,7 +148,10 @@ class Pipelined:
 
     def __call__(self):
         for pipe in self.pipes:
-            pipe.send(None)
+            try:
+                pipe.send(None)
+            except OSError:
+                pass  # It has ended, and said why.
         waiting = list(self.pipes)
         while waiting:
             for pipe in wait(waiting):

@@ -11,8 +11,8 @@
 //!
 //! Guarantees: the forward is left as it is. What the backward gives changes by the rounding of one product for each dividend.
 //! What is held grows by a number a row at most. Whether a dividend is replaced is said by the operations between it and its quotient
-//! alone; so a stage that is cut anywhere else gives the same bits. Chen et al. (arXiv:1604.06174) recompute instead what is cheap; Memsave
-//! (arXiv:2404.12406) drops what no other gradient needs.
+//! alone; so a stage that is cut anywhere else gives the same bits. In-Place Activated BatchNorm (Rota Bulò et al., arXiv:1712.02616)
+//! gets its input back from its output likewise.
 
 use burn::backend::ir::{
     BinaryOpIr, FloatOperationIr, IrVisitorMut, NumericOperationIr, OperationIr, ScalarIr, ScalarOpIr, TensorId,

@@ -226,9 +226,10 @@ impl Builder {
     /// Compiles captured stages on processors (`Device::flex`); off by default. Stages are then captured even where the plan does
     /// not split, unless [`SplitBackward::Eager`] is asked for.
     ///
-    /// Element-wise operations, softmax, norms and their backwards run fused, tile by tile in cache. A compiled stage gives the same
-    /// bits under every schedule, number of ranks and cut, but not those of the plain loop: it rounds otherwise, by
-    /// a few units in the last place in each operation. [`Pipeline::engines`] says what was compiled.
+    /// Element-wise operations, softmax, norms and their backwards run fused, tile by tile in cache, and of a softmax or a layer norm
+    /// one tensor less is held for the backward, or two. A compiled stage gives the same bits under every schedule, number of
+    /// ranks and cut (but one inside of a softmax or a norm), but not those of the plain loop: it rounds otherwise, by a few
+    /// units in the last place in each operation. [`Pipeline::engines`] says what was compiled.
     pub fn compile(mut self, compile: bool) -> Self {
         self.compile = compile;
         self
