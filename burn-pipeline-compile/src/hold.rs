@@ -48,10 +48,14 @@ impl Stage {
         !self.readers(tensor.id).is_empty()
     }
 
+    /// The operations of the forward.
+    fn forward(&self) -> impl DoubleEndedIterator<Item = &OperationIr> {
+        self.operations.iter().zip(&self.forward).filter(|(_, forward)| **forward).map(|(op, _)| op)
+    }
+
     /// The operation of the forward that makes a tensor.
     fn maker(&self, id: TensorId) -> Option<&OperationIr> {
-        let made = self.operations.iter().zip(&self.forward).filter(|(_, forward)| **forward);
-        made.map(|(op, _)| op).find(|op| op.outputs().any(|output| output.id == id))
+        self.forward().find(|op| op.outputs().any(|output| output.id == id))
     }
 
     /// Makes these operations read another tensor.
@@ -68,10 +72,8 @@ impl Stage {
             }
             let Some((input, output)) = function(&self.operations[place]) else { continue };
             let (input, output) = (input.clone(), output.clone());
-            let same =
-                |(op, forward): &(&OperationIr, &bool)| **forward && is_same_function(op, &self.operations[place]);
-            let first = self.operations.iter().zip(&self.forward).find(same);
-            let Some(first) = first.and_then(|(op, _)| function(op)).map(|(_, first)| first.clone()) else { continue };
+            let first = self.forward().find(|op| is_same_function(op, &self.operations[place]));
+            let Some(first) = first.and_then(function).map(|(_, first)| first.clone()) else { continue };
             let freed = self.readers(input.id) == [place] && self.maker(input.id).is_some();
             if self.is_held(&first) || freed {
                 // Nothing reads what it gives any more, so no program has it.
@@ -82,12 +84,8 @@ impl Stage {
 
     fn replace_dividends(&mut self) {
         let mut next = self.operations.iter().flat_map(OperationIr::nodes).map(|t| t.id.value() + 1).max().unwrap_or(0);
-        let quotients = self.operations.iter().zip(&self.forward).filter(|(_, forward)| **forward);
-        let quotients: Vec<BinaryOpIr> = quotients.filter_map(|(op, _)| quotient(op).cloned()).collect();
-        for division in
-            quotients.into_iter().filter(|division| self.follows_from_quotient(division)).collect::<Vec<_>>()
-        {
-            let BinaryOpIr { lhs, rhs, out } = division;
+        let quotients = self.forward().filter_map(quotient).filter(|division| self.follows_from_quotient(division));
+        for BinaryOpIr { lhs, rhs, out } in quotients.cloned().collect::<Vec<_>>() {
             let readers = self.readers(lhs.id);
             let Some(&first) = readers.first() else { continue };
             let again = TensorIr::uninit(TensorId::new(next), lhs.shape.clone(), lhs.dtype);
@@ -115,18 +113,17 @@ impl Stage {
         };
         let divisor = self.needed_for(rhs.id);
         let ends = |op: &OperationIr| op.outputs().all(|made| made.id == out.id || divisor.contains(&made.id));
-        let mut forward = self.operations.iter().zip(&self.forward).filter(|(_, forward)| **forward).map(|(op, _)| op);
         begins
             && is_row(rhs)
             && lhs.shape == out.shape
-            && forward.all(|op| ends(op) || op.inputs().all(|read| read.id != lhs.id))
+            && self.forward().all(|op| ends(op) || op.inputs().all(|read| read.id != lhs.id))
             && self.sign(rhs.id) == Some(Sign::Positive)
     }
 
     /// A tensor, and those of which the forward makes it.
     fn needed_for(&self, id: TensorId) -> HashSet<TensorId> {
         let mut needed = HashSet::from([id]);
-        for (op, _) in self.operations.iter().zip(&self.forward).rev().filter(|(_, forward)| **forward) {
+        for op in self.forward().rev() {
             if op.outputs().any(|made| needed.contains(&made.id)) {
                 needed.extend(op.inputs().map(|read| read.id));
             }

@@ -2,7 +2,7 @@
 
 use crate::cases::{Case, Stack, Text, range, read, sizes};
 use crate::parity::builder;
-use burn_pipeline::schedule::{Chunks, GPipe, Size, all};
+use burn_pipeline::schedule::{Chunks, GPipe, Size, all, by_name};
 use burn_pipeline::stage::Accumulation;
 use burn_pipeline::train::Builder;
 use pipeline_tests::reference::Reference;
@@ -61,4 +61,18 @@ fn losses_of_fifty_steps_are_the_plain_loops_within_one_in_a_hundred_thousand() 
     let (text, stack) = (apart(&Text::new(4), 4, 50), apart(&Stack::new(4), 4, 50));
     println!("relative differences: transformer {text:.1e}, stack {stack:.1e}");
     assert!(text <= 1e-5 && stack <= 1e-5, "{text:e}, {stack:e}");
+}
+
+#[test]
+fn a_compiled_transformer_holds_less_from_forward_to_backward() {
+    let held = |compile: bool| -> usize {
+        let schedule = by_name("ZBH1").unwrap();
+        let mut pipeline = builder::<Text>(schedule.as_ref(), Size::new(2, 2)).compile(compile).build().unwrap();
+        pipeline.step(Text::new(2).batch(), RATE).unwrap();
+        let engines = pipeline.engines().unwrap();
+        engines.iter().map(|(_, engine)| engine.programs[0].forward().held_bytes()).sum()
+    };
+    let (listed, compiled) = (held(false), held(true));
+    println!("{listed} bytes as recorded, {compiled} compiled");
+    assert!(compiled < listed * 9 / 10, "{compiled} bytes of {listed}");
 }
