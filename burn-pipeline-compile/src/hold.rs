@@ -9,10 +9,11 @@
 //!    difference from a row's value, of which the forward computes nothing but the divisor and the quotient. Only where the divisor
 //!    is above zero whatever the input.
 //!
-//! Guarantees: the forward is left as it is. What the backward gives changes by the rounding of one product for each dividend.
-//! What is held grows by a number a row at most. Whether a dividend is replaced is said by the operations between it and its quotient
-//! alone; so a stage that is cut anywhere else gives the same bits. In-Place Activated BatchNorm (Rota Bulò et al., arXiv:1712.02616)
-//! gets its input back from its output likewise.
+//! Guarantees: the forward is left as it is. What the backward gives changes by the rounding of one product for each dividend;
+//! where a divisor overflows to infinity it is NaN. What is held grows by one number a row at most. The operations between a dividend
+//! and its quotient alone decide whether it is replaced, so a stage that is cut anywhere else gives the same bits.
+//!
+//! In-Place Activated BatchNorm (Rota Bulò et al., arXiv:1712.02616) gets its input back from its output in the same way.
 
 use burn::backend::ir::{
     BinaryOpIr, FloatOperationIr, IrVisitorMut, NumericOperationIr, OperationIr, ScalarIr, ScalarOpIr, TensorId,
@@ -144,11 +145,7 @@ impl Stage {
                 Numeric::Mul(op) if op.lhs.id == op.rhs.id => Some(Sign::NotNegative),
                 Numeric::Abs(_) => Some(Sign::NotNegative),
                 Numeric::SumDim(op) | Numeric::MeanDim(op) => self.sign(op.input.id),
-                Numeric::AddScalar(op) => {
-                    let sum = self.sign(op.lhs.id)?;
-                    Some(if scalar(op.rhs)? > 0.0 { Sign::Positive } else { sum })
-                        .filter(|_| scalar(op.rhs) >= Some(0.0))
-                }
+                Numeric::AddScalar(op) if scalar(op.rhs)? > 0.0 => self.sign(op.lhs.id).map(|_| Sign::Positive),
                 _ => None,
             },
             _ => None,

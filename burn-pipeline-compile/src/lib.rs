@@ -13,13 +13,14 @@
 //! 3. Reshapes, slices and swapped dimensions are strides. Products of matrices call the kernels of Burn's Flex backend on operands as
 //!    they lie, and write storage that is not cleared before; a linear layer, and its weight's gradient, is one product
 //!    over all rows of a microbatch.
-//! 4. Of a stage's forward, less is kept for its backward ([`hold_less`]): what follows from other kept tensors is computed from them.
+//! 4. A forward keeps less for its backward ([`hold_less`]): what follows from other kept tensors is computed from them.
 //! 5. All else is run by the interpreter that the caller brings ([`Tensors`]). So whatever can be captured can be compiled.
 //!
 //! Guarantees: a compiled program reads, keeps and releases the tensors that the list does. It is one function of its inputs,
 //! whatever the schedule and the number of threads. Against the list run one by one: each result within rounding, as `exp`,
 //! `log`, `erf` and `tanh` are approximated within 2 units in the last place (`tanh` 3), quotients by constants are
-//! products, and sums have another order. NaN and infinities stay what they are.
+//! products, and sums have another order. NaN and infinities stay what they are, but for gradients
+//! of a softmax or a norm whose divisor overflows: they are NaN.
 //!
 //! The crates `burn-ir` and `burn-flex` promise no stable interface, hence the exact versions in `Cargo.toml`.
 

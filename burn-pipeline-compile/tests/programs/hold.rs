@@ -14,9 +14,9 @@ struct Written {
 }
 
 impl Written {
-    fn after(&self) -> (Vec<OperationIr>, Vec<bool>) {
+    fn after(&self) -> Vec<OperationIr> {
         let forward: Vec<bool> = (0..self.listed.operations.len()).map(|place| place < self.backward).collect();
-        (hold_less(&self.listed.operations, &forward), forward)
+        hold_less(&self.listed.operations, &forward)
     }
 
     /// Tensors of the forward that these operations' needed ones read after it.
@@ -74,7 +74,7 @@ fn wave(count: usize, speed: f32) -> Vec<f32> {
 #[test]
 fn of_a_softmax_the_result_and_a_number_for_each_row_are_held() {
     let (written, result) = softmax(&[5, 33]);
-    let (after, _) = written.after();
+    let after = written.after();
     let sizes = |operations: &[OperationIr]| {
         let held = written.held(operations);
         let made = operations.iter().flat_map(OperationIr::outputs).filter(|output| held.contains(&output.id.value()));
@@ -103,7 +103,7 @@ fn a_dividend_stays_where_the_divisor_may_be_zero() {
     let first = listed.binary(binary("mul"), &dividend, &quotient);
     let second = listed.binary(binary("mul"), &first, &divisor);
     let written = Written { listed, backward, gives: vec![second] };
-    let (after, _) = written.after();
+    let after = written.after();
     assert_eq!(written.held(&after), written.held(&written.listed.operations));
     assert_eq!(after.len(), written.listed.operations.len());
 }
@@ -118,6 +118,6 @@ fn a_dividend_that_the_forward_uses_otherwise_stays() {
     written.listed.operations.insert(written.backward, op);
     written.backward += 1;
     written.gives.push(other);
-    let (after, _) = written.after();
+    let after = written.after();
     assert!(written.held(&after).contains(&exp.id.value()));
 }
