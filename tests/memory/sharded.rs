@@ -26,7 +26,7 @@ const HELD: usize = CHUNKS * WEIGHT;
 struct Heap {
     /// Between two steps.
     kept: usize,
-    /// At the highest point of a step.
+    /// At the highest point of sixteen steps.
     peak: usize,
     /// What the simulator predicts of gathered parameters, at their most.
     gathered: usize,
@@ -76,7 +76,8 @@ fn heap(most: Option<usize>, way: Way) -> Heap {
     }
     settle();
     let kept = live() - before;
-    let beyond = peak_of(|| drop(pipeline.step(batch(), 1e-3).unwrap()));
+    // Ranks meet their highest points together in some steps only: the highest of several is what they need.
+    let beyond = peak_of(|| (0..16).for_each(|_| drop(pipeline.step(batch(), 1e-3).unwrap())));
     let stage = StageCost {
         forward: 1.0,
         backward: Some(2.0),
@@ -140,8 +141,8 @@ fn captured_stages_let_go_of_gathered_parameters_between_forward_and_backward() 
         (measured, predicted)
     };
     let (measured, predicted) = saved(Way::Captured);
-    assert!(measured * 2 > predicted && measured < predicted * 3 / 2, "{measured} for {predicted}");
+    assert!(measured * 3 > predicted * 2 && measured < predicted * 3 / 2, "{measured} for {predicted}");
     // Autodiff's graphs hold them.
     let (measured, predicted) = saved(Way::Eager);
-    assert!(measured * 4 < predicted, "{measured} for {predicted}");
+    assert!(measured * 2 < predicted, "{measured} for {predicted}");
 }
