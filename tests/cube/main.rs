@@ -1,10 +1,12 @@
-//! The runtime on CubeCL devices: on processors with feature `cpu`, on a GPU with `cuda`. Small sizes, because matrix
+//! The runtime on CubeCL devices: on processors with feature `cpu`, on a GPU with `cuda` or `wgpu`. Small sizes, because matrix
 //! products on CubeCL's CPU runtime are slow; `tests/runtime` proves the numbers at length on Flex.
 
-#![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests fail by panicking and print what they covered")]
 
 mod kernels;
 mod moe;
+mod queues;
+mod refusals;
 mod release;
 mod seam;
 mod training;
@@ -14,6 +16,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The devices of this build.
 fn devices() -> Vec<Device> {
+    let mut devices = devices_in_f64();
+    #[cfg(feature = "wgpu")]
+    devices.push(Device::wgpu(burn::tensor::DeviceKind::DefaultDevice));
+    devices
+}
+
+/// Those of them that finite differences can be taken on. WGSL has no functions of f64: where a driver has the type all the
+/// same, exponentials and logarithms come out wrong, in Burn's own operations as well.
+fn devices_in_f64() -> Vec<Device> {
     vec![
         #[cfg(feature = "cpu")]
         Device::cpu(),

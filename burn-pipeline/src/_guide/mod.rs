@@ -6,6 +6,7 @@
 //! | [`pick_a_schedule`] | Which schedule, and how is it found without trying all of them? |
 //! | [`numbers`] | What is the loss, and when are numbers equal to the last bit? |
 //! | [`real_models`] | Tied weights, skip connections, sequences of several lengths, dropout, little memory |
+//! | [`devices`] | Which devices work, and what is refused? |
 //! | [`many_machines`] | Ranks as processes, replicas, sharded parameters |
 //! | [`experts`] | Mixtures of experts |
 //! | [`checkpoints`] | Saving, going on, pretrained weights |
@@ -28,6 +29,9 @@ pub mod numbers {}
 
 #[doc = include_str!("real_models.md")]
 pub mod real_models {}
+
+#[doc = include_str!("devices.md")]
+pub mod devices {}
 
 #[doc = include_str!("many_machines.md")]
 pub mod many_machines {}

@@ -4,6 +4,7 @@ use super::context::RunContext;
 use crate::link::LinkError;
 use crate::plan::{Op, Placement, StageId, Task};
 use crate::stage::{MicrobatchError, SharedError, StageError};
+use burn::tensor::DType;
 
 /// An error of a rank's run. `rank` is the one that reports it, and microbatches count within their route.
 ///
@@ -62,6 +63,11 @@ pub enum ExecuteError {
         "rank {rank}, stage {stage}: its forward changes `{name}` (running statistics), and {why}, so it would differ from one device's; choose a schedule with one copy of each stage and no data parallelism, freeze the statistics (`Module::freeze`), or use `GroupNorm` or `LayerNorm`"
     )]
     ForwardState { rank: usize, stage: StageId, name: String, why: String },
+    /// A parameter or buffer has an element type that its device does not compute in.
+    #[error(
+        "rank {rank}, stage {stage}: `{name}` has elements of {dtype:?}, in which {device} does not compute (`Device::supports_dtype`); build the stage in f32 there, or choose another device"
+    )]
+    ElementType { rank: usize, stage: StageId, name: String, dtype: DType, device: String },
     /// Copies of a shared parameter would diverge.
     #[error("{source}")]
     Shared { rank: usize, source: Box<SharedError> },

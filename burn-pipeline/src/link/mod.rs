@@ -11,6 +11,9 @@
 //! | MPI | `MpiLink` of the crate `burn-pipeline-mpi` | processes, on one machine or many |
 //! | NCCL | `NcclLink` of the crate `burn-pipeline-nccl` | processes or threads, each with an NVIDIA GPU |
 //!
+//! Payloads are moved between threads without a wait for the device: on CubeCL devices, all threads of a process hand in their
+//! work to one queue a device (`queue.rs` says why), so what a thread was handed is there when its own work runs.
+//!
 //! [`Delayed`] makes any of them as slow as a given network, for experiments. [`kit`] has what transports are made of,
 //! for writing one outside of this crate. [`Launch`] reads from the environment which rank a process is.
 //!
@@ -33,6 +36,7 @@ mod launch;
 mod launcher;
 mod link_trait;
 mod monitor;
+mod queue;
 mod rendezvous;
 mod tcp;
 mod threads;
@@ -51,6 +55,7 @@ pub use launch::{Launch, LaunchError};
 pub use launcher::Launcher;
 pub use link_trait::Link;
 pub use monitor::Monitor;
+pub(crate) use queue::one_queue;
 pub use rendezvous::Rendezvous;
 #[cfg(fuzzing)]
 #[doc(hidden)]

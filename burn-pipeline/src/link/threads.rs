@@ -16,6 +16,7 @@ use super::error::{Failure, LinkError, PANICKED};
 use super::header::{Header, Message};
 use super::link_trait::Link;
 use super::monitor::Monitor;
+use super::queue::one_queue;
 use crate::plan::Transport;
 use crate::stage::Payload;
 use burn::tensor::Device;
@@ -71,6 +72,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Threads {
     /// A link for `ranks` threads.
     pub fn new(ranks: usize) -> Self {
+        one_queue();
         let inbox = || Inbox { queues: Mutex::new(vec![VecDeque::new(); ranks]), arrived: Condvar::new() };
         Self {
             shared: Arc::new(Shared {

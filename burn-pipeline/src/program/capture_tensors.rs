@@ -9,8 +9,8 @@ use burn::backend::ir::{TensorId, TensorIr, TensorStatus};
 use burn::backend::ops::{BoolTensorOps, FloatTensorOps, IntTensorOps};
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{
-    Autodiff, AutodiffBackend, BackendTensor, Capture, Dispatch, DispatchAutodiffContext, DispatchTensor,
-    DispatchTensorKind, TensorMetadata,
+    Autodiff, AutodiffBackend, BackendTensor, Capture, Dispatch, DispatchAutodiffContext, DispatchDevice,
+    DispatchTensor, DispatchTensorKind, TensorMetadata, set_default_dtypes,
 };
 use burn::tensor::{DType, Device, DeviceConfig, DeviceSettings, GradientCheckpointingStrategy, Shape};
 
@@ -27,9 +27,17 @@ pub(crate) fn configured(capture: &Device, like: &Device) -> Result<(), String> 
         return Ok(());
     }
     let settings = like.clone().inner().settings();
-    let config = DeviceConfig::default().float_dtype(settings.float_dtype).int_dtype(settings.int_dtype);
-    let configured = capture.clone().configure(config.bool_dtype(settings.bool_dtype));
-    configured.map_err(|error| error.to_string())
+    let DeviceSettings { float_dtype, int_dtype, bool_dtype, .. } = settings;
+    let config = DeviceConfig::default().float_dtype(float_dtype).int_dtype(int_dtype).bool_dtype(bool_dtype);
+    capture.clone().configure(config).map_err(|error| error.to_string())?;
+    // Burn keeps settings apart for the dispatched device and for the backend's own, and what autodiff composes of several
+    // operations asks the latter.
+    match capture.as_dispatch() {
+        DispatchDevice::Capture(own) => {
+            set_default_dtypes::<Capture>(own, float_dtype, int_dtype, bool_dtype).map_err(|error| error.to_string())
+        }
+        _ => Ok(()),
+    }
 }
 
 /// A tensor that stands for one that is fed later. It has no value, so a forward that reads it fails.

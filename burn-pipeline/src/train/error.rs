@@ -58,6 +58,11 @@ pub enum BuildError {
     /// The number of devices is neither one nor the number of ranks.
     #[error("{devices} device(s) were given for {ranks} ranks; give one, or one a rank")]
     Devices { devices: usize, ranks: usize },
+    /// A device's driver or hardware is missing, or does not work.
+    #[error(
+        "{device} does not answer: {message}; install its driver (NVIDIA's for CUDA; one for Vulkan, Metal or DirectX 12 for wgpu), or choose another device"
+    )]
+    NoDevice { device: String, message: String },
     /// The plan was given for another number of microbatches.
     #[error(
         "the plan runs {planned} microbatches, but the batch was cut into {wanted}; give a batch of at least {planned} samples, or a schedule instead of a plan"

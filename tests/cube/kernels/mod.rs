@@ -24,8 +24,11 @@ pub(crate) fn noise(seed: u64, count: usize) -> Vec<f64> {
     (0..count).map(|_| next()).collect()
 }
 
-/// What kernels are tried in, and how far results may be apart, relative to the largest number.
-pub(crate) const TYPES: [(DType, f64); 2] = [(DType::F32, 5e-6), (DType::BF16, 8e-3)];
+/// What kernels are tried in, where the device computes in it, and how far results may be apart, relative to the largest number.
+pub(crate) fn types(device: &Device) -> impl Iterator<Item = (DType, f64)> {
+    let all = [(DType::F32, 5e-6), (DType::BF16, 8e-3)].into_iter();
+    all.filter(|(dtype, _)| device.supports_dtype(*dtype))
+}
 
 /// The nearest number below that the type has.
 pub(crate) fn rounded(values: &[f64], dtype: DType) -> Vec<f64> {

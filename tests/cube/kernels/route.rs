@@ -1,9 +1,9 @@
 //! Fused routing: scores, the best experts, gates, and the statistics of load balancing.
 
 use super::{
-    TYPES, assert_agree, assert_finite_differences, difference, differentiate, integers, noise, rounded, tensor,
+    assert_agree, assert_finite_differences, difference, differentiate, integers, noise, rounded, tensor, types,
 };
-use crate::{devices, turn};
+use crate::{devices, devices_in_f64, turn};
 use burn::tensor::activation::{sigmoid, softmax};
 use burn::tensor::{DType, Device, Int, Tensor};
 use burn_pipeline_moe::ops::{RouteOptions, Routed, route};
@@ -56,12 +56,17 @@ fn composed(logits: Tensor<2>, bias: Option<Tensor<1>>, options: RouteOptions) -
     Routed { gates, mean_probabilities: probabilities.mean_dim(0).reshape([experts]), experts: chosen, load }
 }
 
+/// Each of the options, in each type that the device computes in.
+fn each(k: usize, device: &Device) -> impl Iterator<Item = (RouteOptions, (DType, f64))> {
+    options(k).flat_map(move |options| types(device).map(move |precision| (options, precision)))
+}
+
 #[test]
 fn gates_and_mean_probabilities_and_their_gradients_equal_the_composed_form() {
     let _turn = turn();
     for device in devices() {
         for [tokens, experts, k] in SIZES {
-            for (options, precision) in options(k).flat_map(|options| TYPES.map(|precision| (options, precision))) {
+            for (options, precision) in each(k, &device) {
                 let shift = rounded(&bias(experts), precision.0);
                 let place = format!("routing {tokens} tokens among {experts} experts, {options:?}");
                 let bias = |device: &Device, dtype| Some(tensor(&shift, [experts], device, dtype));
@@ -86,7 +91,7 @@ fn choices_and_load_equal_the_composed_form() {
     let _turn = turn();
     for device in devices() {
         for [tokens, experts, k] in SIZES {
-            for (options, (dtype, _)) in options(k).flat_map(|options| TYPES.map(|precision| (options, precision))) {
+            for (options, (dtype, _)) in each(k, &device) {
                 let (x, bias) = (rounded(&logits(tokens, experts), dtype), rounded(&bias(experts), dtype));
                 let run = |device: &Device, dtype| {
                     let bias = Some(tensor(&bias, [experts], device, dtype));
@@ -117,7 +122,7 @@ fn of_equal_scores_the_first_expert_is_chosen() {
 #[test]
 fn the_gradient_is_that_of_the_values() {
     let _turn = turn();
-    for device in devices() {
+    for device in devices_in_f64() {
         for options in options(2) {
             let kernel = |x: Vec<Tensor<1>>| joined(route(x[0].clone().reshape([66, 5]), None, options));
             assert_finite_differences(&format!("{options:?}"), &[logits(66, 5)], &device, kernel);

@@ -3,7 +3,7 @@
 use crate::ops::specs::accumulator;
 use burn::backend::cubecl::dtype_to_storage_type;
 use burn::backend::tensor::{FloatTensor, IntTensor};
-use burn::backend::{DType, TensorMetadata};
+use burn::backend::{Backend, DType, TensorMetadata};
 use burn::tensor::Shape;
 use burn_cubecl::CubeBackend;
 use burn_cubecl::kernel::into_contiguous;
@@ -49,7 +49,16 @@ pub(super) fn filled<const D: usize>(like: &CubeTensor, shape: [usize; D], value
 }
 
 /// Enough cubes for `units` units.
+///
+/// # Panics
+/// If the device does not compute in the tensor's element type: it would run something else, without saying so.
 pub(super) fn grid(like: &CubeTensor, units: usize) -> (CubeCount, CubeDim) {
+    assert!(
+        CubeBackend::supports_dtype(&like.device, like.dtype),
+        "{:?} does not compute in {:?}: use f32 there; `Device::supports_dtype` says what a device computes in",
+        like.device,
+        like.dtype
+    );
     let dim = CubeDim::new(&like.client, units);
     (calculate_cube_count_elemwise(&like.client, units, dim), dim)
 }

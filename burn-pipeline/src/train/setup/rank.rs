@@ -12,13 +12,13 @@ use crate::execute::{ExecuteError, Executor, RunOptions};
 use crate::group::Grid;
 use crate::link::{Activity, Link};
 use crate::plan::{Placement, StageId};
-use crate::stage::{AnyTensor, BatchChecks, ErasedStage};
+use crate::stage::{AnyTensor, BatchChecks, ErasedStage, NamedWeight};
 use crate::train::control::{Job, agree_on_job, agree_on_parameters, gather_all};
 use crate::train::shared::SharedReport;
 use crate::train::stages::StageFacts;
 use crate::train::step::{Rank, caught};
 use burn::module::ParamId;
-use burn::tensor::Device;
+use burn::tensor::{DType, Device};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -68,6 +68,11 @@ impl Blueprint {
         for stage in placement.stages_of(Grid::new(link.rank(), builder.replicas).pipeline_rank()) {
             link.set_activity(Activity::Building(stage));
             let held = self.stage(link.rank(), stage, device)?;
+            let named = held.named_weights();
+            computes_in(device, &named).map_err(|(name, dtype)| {
+                let device = format!("{:?}", device.clone().inner());
+                ExecuteError::ElementType { rank: link.rank(), stage, name, dtype, device }
+            })?;
             let weights = held.weights();
             parameters.push(described(&weights));
             facts.push(StageFacts {
@@ -78,7 +83,7 @@ impl Blueprint {
                 takes: held.batch_checks(),
                 has_forward_state: !held.forward_state().is_empty(),
                 weight_bytes: weights.iter().map(|(_, weight)| weight.bytes()).sum(),
-                names: StageFacts::names(held.named_weights()),
+                names: StageFacts::names(named),
             });
             stages.insert(stage, held);
         }
@@ -126,6 +131,15 @@ impl Blueprint {
         let foreign = rows.flat_map(|(_, row)| row).map(SentFacts::facts);
         Ok(own.into_iter().chain(foreign).collect())
     }
+}
+
+/// Does the device compute in the float types of all of these? Else the first one's name and type. A device may hold a type
+/// that it cannot compute in, and then gives anything.
+fn computes_in(device: &Device, weights: &[NamedWeight]) -> Result<(), (String, DType)> {
+    let device = device.clone().inner();
+    let types = weights.iter().map(|weight| (&weight.names, weight.value.dtype()));
+    let refused = types.filter(|(_, dtype)| dtype.is_float()).find(|(_, dtype)| !device.supports_dtype(*dtype));
+    refused.map_or(Ok(()), |(names, dtype)| Err((names.join(", "), dtype)))
 }
 
 /// Element types and shapes, in visiting order.

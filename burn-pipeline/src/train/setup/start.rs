@@ -8,8 +8,9 @@
 use super::builder::Builder;
 use super::job::job;
 use super::rank::Blueprint;
-use crate::link::{Delayed, Link, Monitor, Threads};
+use crate::link::{Delayed, Link, Monitor, Threads, one_queue};
 use crate::plan::Transport;
+use crate::program::quietly;
 use crate::simulate::SimulateOptions;
 use crate::stage::{Accumulation, Validate};
 use crate::train::control::{Job, Ranks, Start};
@@ -113,6 +114,7 @@ impl Builder {
             several if several.len() == ranks => several[rank].clone(),
             others => return Err(BuildError::Devices { devices: others.len(), ranks }),
         };
+        answers(&device).map_err(|message| BuildError::NoDevice { device: format!("{device:?}"), message })?;
         Ok(if device.is_autodiff() { device } else { device.autodiff() })
     }
 
@@ -125,6 +127,7 @@ impl Builder {
         monitor: Arc<dyn Monitor>,
         job: Option<Job>,
     ) -> Result<Pipeline, BuildError> {
+        one_queue();
         // What was proved for a stricter transport is priced for the link's own.
         let simulate = links.first().map_or_else(SimulateOptions::default, |link| SimulateOptions {
             transport: link.transport(),
@@ -160,4 +163,11 @@ impl Builder {
         let training = Training::new(seed);
         Ok(Pipeline { ranks, plans, stages, training, learns_metadata, lacks_optimizer, on_non_finite, simulate })
     }
+}
+
+/// Does the device work? Backends panic at the first use of one whose driver is missing, some of them on another thread.
+fn answers(device: &Device) -> Result<(), String> {
+    let plain = device.clone().inner();
+    // No tensor is made: the first one fixes the device's default element types.
+    quietly(|| plain.sync().map_err(|error| error.to_string())).and_then(|answered| answered)
 }

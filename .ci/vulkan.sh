@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# Mesa's software Vulkan, on which wgpu runs where there is no GPU. Debian's packages; needs root; does nothing where it is there.
+set -euo pipefail
+
+if ls /usr/share/vulkan/icd.d/lvp_icd*.json >/dev/null 2>&1; then
+    exit 0
+fi
+export DEBIAN_FRONTEND=noninteractive
+apt-get update -qq
+apt-get install -y -qq --no-install-recommends mesa-vulkan-drivers libvulkan1 >/dev/null

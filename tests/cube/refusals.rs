@@ -1,0 +1,69 @@
+//! What a device cannot do is refused when the pipeline is built.
+
+use crate::{devices, turn};
+use burn::module::{Module, Param};
+use burn::tensor::{DType, Device, Tensor};
+use burn_pipeline::schedule::Size;
+use burn_pipeline::stage::{Stage, StageBox};
+use burn_pipeline::train::{Builder, Pipeline};
+
+#[derive(Module, Debug)]
+struct Scaled {
+    factors: Param<Tensor<1>>,
+}
+
+impl Stage for Scaled {
+    type Input = Tensor<1>;
+    type Extra = ();
+    type Output = Tensor<1>;
+
+    fn forward(&self, x: Tensor<1>, (): ()) -> Tensor<1> {
+        x * self.factors.val()
+    }
+}
+
+fn pipeline(device: Device, dtype: DType) -> Builder {
+    let stage = move |device: &Device| Scaled { factors: Param::from_tensor(Tensor::ones([4], (device, dtype))) };
+    let builder = Pipeline::builder().schedule("GPipe", Size::new(1, 2)).devices(vec![device]);
+    builder.stages(move |at| StageBox::new(stage(&at.device)))
+}
+
+#[test]
+fn parameters_of_a_type_that_the_device_does_not_compute_in_are_refused_by_name() {
+    let _turn = turn();
+    for device in devices() {
+        let built = pipeline(device.clone(), DType::BF16).build();
+        match device.supports_dtype(DType::BF16) {
+            true => drop(built.unwrap()),
+            false => {
+                let message = built.unwrap_err().to_string();
+                let wanted = ["rank 0, stage 0: `factors` has elements of BF16", "does not compute", "f32"];
+                assert!(wanted.iter().all(|wanted| message.contains(wanted)), "{message}");
+            }
+        }
+        drop(pipeline(device, DType::F32).build().unwrap());
+    }
+}
+
+/// Set in the process that finds no driver.
+#[cfg(feature = "wgpu")]
+const CHILD: &str = "BURN_PIPELINE_TEST_NO_DRIVER";
+
+#[cfg(feature = "wgpu")]
+#[test]
+fn without_a_driver_building_says_what_to_install() {
+    if std::env::var_os(CHILD).is_some() {
+        let wgpu = Device::wgpu(burn::tensor::DeviceKind::DefaultDevice);
+        let error = pipeline(wgpu, DType::F32).build().unwrap_err();
+        println!("refused: {error}");
+        return;
+    }
+    let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+    child.args(["refusals::without_a_driver_building_says_what_to_install", "--exact", "--nocapture"]);
+    // The loaders of Vulkan and of OpenGL look for drivers where there are none.
+    let child = child.env(CHILD, "1").env("VK_DRIVER_FILES", "/dev/null").env("VK_ICD_FILENAMES", "/dev/null");
+    let output = child.env("__EGL_VENDOR_LIBRARY_FILENAMES", "/dev/null").output().unwrap();
+    let told = String::from_utf8_lossy(&output.stdout);
+    let wanted = ["refused: ", "does not answer", "install its driver"];
+    assert!(output.status.success() && wanted.iter().all(|wanted| told.contains(wanted)), "{told}");
+}
