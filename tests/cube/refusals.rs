@@ -22,10 +22,13 @@ impl Stage for Scaled {
     }
 }
 
+fn scaled(device: &Device, dtype: DType) -> Scaled {
+    Scaled { factors: Param::from_tensor(Tensor::ones([4], (device, dtype))) }
+}
+
 fn pipeline(device: Device, dtype: DType) -> Builder {
-    let stage = move |device: &Device| Scaled { factors: Param::from_tensor(Tensor::ones([4], (device, dtype))) };
     let builder = Pipeline::builder().schedule("GPipe", Size::new(1, 2)).devices(vec![device]);
-    builder.stages(move |at| StageBox::new(stage(&at.device)))
+    builder.stages(move |at| StageBox::new(scaled(&at.device, dtype)))
 }
 
 #[test]
@@ -42,6 +45,19 @@ fn parameters_of_a_type_that_the_device_does_not_compute_in_are_refused_by_name(
             }
         }
         drop(pipeline(device, DType::F32).build().unwrap());
+    }
+}
+
+#[test]
+fn copies_of_a_stage_on_one_device_are_refused() {
+    let _turn = turn();
+    for device in devices() {
+        let chimera = Pipeline::builder().schedule("Chimera", Size::new(2, 4)).devices(vec![device.clone()]);
+        let replicas = pipeline(device, DType::F32).data_parallel(2);
+        for builder in [chimera.stages(|at| StageBox::new(scaled(&at.device, DType::F32))), replicas] {
+            let message = builder.build().unwrap_err().to_string();
+            assert!(message.contains("ranks 0 and 1 share") && message.contains("one copy of each stage"), "{message}");
+        }
     }
 }
 
