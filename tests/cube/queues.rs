@@ -1,7 +1,7 @@
-//! Ranks that share a device give one rank's numbers to the last bit, run after run, however many queues CubeCL offers.
+//! Ranks that share a device give one rank's numbers to the last bit, run after run, where each stage has one copy.
 //!
 //! ```sh
-//! RUNS=20 cargo test --features pipeline-tests/wgpu --test cube queues -- --nocapture     # every family, 20 times
+//! RUNS=20 cargo test --features pipeline-tests/wgpu --test cube queues -- --nocapture     # all such families, 20 times
 //! ```
 
 use crate::{devices, turn};
@@ -18,7 +18,7 @@ const VOCABULARY: usize = 32;
 const MICROBATCHES: usize = 4;
 const STEPS: usize = 3;
 
-/// Families of the ordinary test: where ranks hold one stage, two that go the same way, two that go both ways.
+/// Families of the ordinary test: ranks hold one stage, several in a loop, or several in a V.
 const SOME: [&str; 3] = ["1F1B", "Interleaved1F1B", "ZBVZeroBubble"];
 
 fn config() -> GptConfig {

@@ -11,8 +11,8 @@
 //! | MPI | `MpiLink` of the crate `burn-pipeline-mpi` | processes, on one machine or many |
 //! | NCCL | `NcclLink` of the crate `burn-pipeline-nccl` | processes or threads, each with an NVIDIA GPU |
 //!
-//! Payloads are moved between threads without a wait for the device: on CubeCL devices, all threads of a process hand in their
-//! work to one queue a device (`queue.rs` says why), so what a thread was handed is there when its own work runs.
+//! Payloads move between threads without a wait for the device. On CubeCL devices all threads of a process therefore share one
+//! queue a device; `queue.rs` says why, and what that does not mend.
 //!
 //! [`Delayed`] makes any of them as slow as a given network, for experiments. [`kit`] has what transports are made of,
 //! for writing one outside of this crate. [`Launch`] reads from the environment which rank a process is.

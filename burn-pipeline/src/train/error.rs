@@ -63,7 +63,7 @@ pub enum BuildError {
         "{device} does not answer: {message}; install its driver (NVIDIA's for CUDA; one for Vulkan, Metal or DirectX 12 for wgpu), or choose another device"
     )]
     NoDevice { device: String, message: String },
-    /// Ranks that hold copies of one stage share a CubeCL device, where sums over the copies are not those of one device.
+    /// Ranks share a CubeCL device under a plan with copies of stages. Sums over the copies differ from run to run there.
     #[error(
         "ranks {rank} and {other} share {device}, and the plan has copies of stages (a bidirectional schedule, or data parallelism), whose sums would come out wrong there; give each rank a device, or choose a schedule with one copy of each stage"
     )]
