@@ -1,16 +1,15 @@
-//! Ranks that share a device give one rank's numbers to the last bit, run after run, where each stage has one copy.
+//! Ranks that share a device give one rank's numbers to the last bit, run after run.
 //!
 //! ```sh
-//! RUNS=20 cargo test --features pipeline-tests/wgpu --test cube queues -- --nocapture     # all such families, 20 times
+//! RUNS=20 cargo test --features pipeline-tests/wgpu --test cube queues -- --nocapture     # every family, 20 times
 //! ```
 
 use crate::{devices, turn};
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Int, Tensor, TensorData};
-use burn_pipeline::plan::PlacementKind;
 use burn_pipeline::schedule::{Size, all, by_name};
 use burn_pipeline::stage::{Accumulation, Batch, SplitBackward};
-use burn_pipeline::train::Pipeline;
+use burn_pipeline::train::{Pipeline, SharedParameter};
 use pipeline_examples::gpt::GptConfig;
 
 const SEQUENCE: usize = 16;
@@ -18,8 +17,16 @@ const VOCABULARY: usize = 32;
 const MICROBATCHES: usize = 4;
 const STEPS: usize = 3;
 
-/// Families of the ordinary test: ranks hold one stage, several in a loop, or several in a V.
-const SOME: [&str; 3] = ["1F1B", "Interleaved1F1B", "ZBVZeroBubble"];
+/// What is trained: a plan, its data-parallel replicas, and how stages are run.
+#[derive(Clone, Debug)]
+struct Case {
+    family: &'static str,
+    size: Size,
+    replicas: usize,
+    split: SplitBackward,
+    /// Are the tables of the embedding and of the head one parameter, which two ranks may hold?
+    tied: bool,
+}
 
 fn config() -> GptConfig {
     GptConfig::new().with_d_model(32).with_layers(8).with_heads(2).with_seq(SEQUENCE).with_vocab(VOCABULARY)
@@ -37,16 +44,19 @@ fn batch(device: &Device, step: usize) -> Batch {
 }
 
 /// The losses of all steps and of a batch that was not trained on, and all weights in the end.
-fn trained(device: &Device, family: &str, size: Size, split: SplitBackward) -> (Vec<f64>, Vec<f32>) {
-    let mut pipeline = Pipeline::builder()
-        .schedule(family, size)
+fn trained(device: &Device, case: &Case) -> (Vec<f64>, Vec<f32>) {
+    let mut builder = Pipeline::builder()
+        .schedule(case.family, case.size)
+        .data_parallel(case.replicas)
         .devices(vec![device.clone()])
-        .split(split)
+        .split(case.split)
         .accumulation(Accumulation::Ordered)
         .optimizer(|| AdamWConfig::new().init())
-        .stages(|at| config().stage(at))
-        .build()
-        .unwrap();
+        .stages(|at| config().stage(at));
+    if case.tied {
+        builder = builder.share(SharedParameter::new("table").at("embed.token.weight").at("head.scores.weight"));
+    }
+    let mut pipeline = builder.build().unwrap();
     let step = |step| pipeline.step(batch(device, step), 1e-2).unwrap().loss;
     let mut losses: Vec<f64> = (0..STEPS).map(step).collect();
     losses.push(pipeline.eval(batch(device, STEPS)).unwrap().loss.unwrap());
@@ -54,9 +64,31 @@ fn trained(device: &Device, family: &str, size: Size, split: SplitBackward) -> (
     (losses, weights.flat_map(|weight| weight.to_data().unwrap().iter::<f32>().collect::<Vec<_>>()).collect())
 }
 
-/// Has the family one copy of each stage? The others are refused where ranks share a device.
-fn has_one_copy(family: &str) -> bool {
-    by_name(family).unwrap().family().placement != PlacementKind::Bidirectional
+/// What ranks do to each other in every way, once each: stages in a loop and in a V, copies in both directions, data-parallel
+/// replicas, a parameter that both ranks hold.
+fn some(split: SplitBackward) -> Vec<Case> {
+    let case = |family, chunks, replicas, tied| {
+        let size = Size { ranks: 2, chunks, microbatches: MICROBATCHES / replicas };
+        Case { family, size, replicas, split, tied }
+    };
+    vec![
+        case("Interleaved1F1B", 2, 1, false),
+        case("ZBVZeroBubble", 2, 1, false),
+        case("Chimera", 1, 1, true),
+        case("1F1B", 1, 2, false),
+    ]
+}
+
+/// Every family at every size that it has on two ranks, with separate tables and with one.
+fn every(split: SplitBackward) -> Vec<Case> {
+    let families: Vec<_> = all().iter().map(|schedule| schedule.family().name).collect();
+    let families = families.into_iter().filter(|name| *name != "ForwardOnly");
+    let cases = families.flat_map(|family| {
+        sizes(family)
+            .into_iter()
+            .flat_map(move |size| [false, true].map(|tied| Case { family, size, replicas: 1, split, tied }))
+    });
+    cases.chain(some(split)).collect()
 }
 
 /// The sizes on two ranks that a family has.
@@ -77,27 +109,20 @@ fn is_fast(device: &Device) -> bool {
 fn ranks_that_share_a_device_give_one_ranks_numbers() {
     let _turn = turn();
     let runs = std::env::var("RUNS").ok().map(|runs| runs.parse::<usize>().unwrap());
-    let families: Vec<&str> = match runs {
-        None => SOME.to_vec(),
-        Some(_) => all()
-            .iter()
-            .map(|schedule| schedule.family().name)
-            .filter(|name| *name != "ForwardOnly" && has_one_copy(name))
-            .collect(),
-    };
     let mut count = 0;
     for device in devices().into_iter().filter(is_fast) {
         for split in [SplitBackward::Eager, SplitBackward::Captured] {
-            let one = trained(&device, "GPipe", Size::new(1, MICROBATCHES), split);
-            for family in &families {
-                for size in sizes(family) {
-                    for run in 0..runs.unwrap_or(1) {
-                        let got = trained(&device, family, size, split);
-                        let place = format!("{family}, {split:?}, {size:?} on {device:?}, run {run}");
-                        assert_eq!(got.0, one.0, "{place}: losses");
-                        assert!(got.1 == one.1, "{place}: weights");
-                        count += 1;
-                    }
+            let cases = if runs.is_some() { every(split) } else { some(split) };
+            let one = [false, true].map(|tied| {
+                let size = Size::new(1, MICROBATCHES);
+                trained(&device, &Case { family: "GPipe", size, replicas: 1, split, tied })
+            });
+            for run in 0..runs.unwrap_or(1) {
+                for case in &cases {
+                    let (got, one) = (trained(&device, case), &one[usize::from(case.tied)]);
+                    assert_eq!(got.0, one.0, "{case:?} on {device:?}, run {run}: losses");
+                    assert!(got.1 == one.1, "{case:?} on {device:?}, run {run}: weights");
+                    count += 1;
                 }
             }
         }

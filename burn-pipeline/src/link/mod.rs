@@ -12,7 +12,7 @@
 //! | NCCL | `NcclLink` of the crate `burn-pipeline-nccl` | processes or threads, each with an NVIDIA GPU |
 //!
 //! Payloads move between threads without a wait for the device. On CubeCL devices all threads of a process therefore share one
-//! queue a device; `queue.rs` says why, and what that does not mend.
+//! queue a device, and what is sent has memory of its own: `hand_over.rs` says why.
 //!
 //! [`Delayed`] makes any of them as slow as a given network, for experiments. [`kit`] has what transports are made of,
 //! for writing one outside of this crate. [`Launch`] reads from the environment which rank a process is.
@@ -30,13 +30,13 @@ mod expect;
 mod expected;
 mod forward;
 mod gather;
+mod hand_over;
 mod header;
 pub mod kit;
 mod launch;
 mod launcher;
 mod link_trait;
 mod monitor;
-mod queue;
 mod rendezvous;
 mod tcp;
 mod threads;
@@ -50,12 +50,12 @@ pub use error::{Failure, LinkError};
 pub(crate) use expect::expect_all;
 pub use expected::ExpectedMessage;
 pub(crate) use gather::gather;
+pub(crate) use hand_over::one_queue;
 pub use header::{Header, Message, MessageKind};
 pub use launch::{Launch, LaunchError};
 pub use launcher::Launcher;
 pub use link_trait::Link;
 pub use monitor::Monitor;
-pub(crate) use queue::one_queue;
 pub use rendezvous::Rendezvous;
 #[cfg(fuzzing)]
 #[doc(hidden)]

@@ -1,10 +1,10 @@
-//! Ranks as threads of one process: payloads are moved, never copied through host memory.
+//! Ranks as threads of one process: payloads never go through host memory.
 //!
 //! Guarantees: a send never waits; messages of one sender keep their order; a failure wakes every waiting rank at once, and
 //! so does a rank that drops its end, where that one is waited for; every wait ends at its deadline.
 //!
 //! 1. Each rank has an inbox: one queue for each sender, under one lock with one condition variable.
-//! 2. `send` pushes into the receiver's inbox. If the receiver has another device, the receiver moves the payload there,
+//! 2. `send` pushes into the receiver's inbox: the tensors themselves, or copies where the device asks for it (`hand_over.rs`). If the receiver has another device, the receiver moves the payload there,
 //!    under one lock that all ranks share. So transfers between devices are issued in one global order: two threads that
 //!    issue opposite transfers at once could order the two devices' queues differently, and hang.
 //! 3. `all_gather` fills a round's table; the last rank wakes the others.
@@ -13,10 +13,10 @@
 
 use super::activity::Activity;
 use super::error::{Failure, LinkError, PANICKED};
+use super::hand_over::one_queue;
 use super::header::{Header, Message};
 use super::link_trait::Link;
 use super::monitor::Monitor;
-use super::queue::one_queue;
 use crate::plan::Transport;
 use crate::stage::Payload;
 use burn::tensor::Device;
@@ -208,7 +208,8 @@ impl Link for ThreadLink {
         self.shared.fail_if_aborted()?;
         let missing = LinkError::NoSuchRank { rank: to, ranks: self.ranks() };
         let inbox = self.shared.inboxes.get(to).ok_or(missing)?;
-        lock(&inbox.queues)[self.rank].push_back(message);
+        let payload = message.payload.unshared();
+        lock(&inbox.queues)[self.rank].push_back(Message { payload, ..message });
         inbox.arrived.notify_all();
         Ok(())
     }

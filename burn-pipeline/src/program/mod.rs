@@ -14,7 +14,7 @@
 //! 3. Last uses are found along `F, I, W` and along `F, B` (`liveness`): the operation that reads a tensor for the last
 //!    time releases it, so a backend may write the result in its place.
 //! 4. `burn_router`'s interpreter replays a program on the stage's own device (`replay`), on whatever thread: all of them share
-//!    the device's queue (`link/queue.rs`). Booleans, integers and floats are recorded in that device's own types. Operations of backend extensions
+//!    the device's queue (`link/hand_over.rs`). Booleans, integers and floats are recorded in that device's own types. Operations of backend extensions
 //!    that are kernels there are called as such ([`CapturedOp`], `custom`).
 //!    Or it is compiled ahead (`compiled`), which gives the same numbers up to rounding.
 //! 5. `W` of several microbatches can run as one (`merge`).

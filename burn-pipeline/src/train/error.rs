@@ -63,11 +63,6 @@ pub enum BuildError {
         "{device} does not answer: {message}; install its driver (NVIDIA's for CUDA; one for Vulkan, Metal or DirectX 12 for wgpu), or choose another device"
     )]
     NoDevice { device: String, message: String },
-    /// Ranks share a CubeCL device under a plan with copies of stages. Sums over the copies differ from run to run there.
-    #[error(
-        "ranks {rank} and {other} share {device}, and the plan has copies of stages (a bidirectional schedule, or data parallelism), whose sums would come out wrong there; give each rank a device, or choose a schedule with one copy of each stage"
-    )]
-    CopiesOnOneDevice { rank: usize, other: usize, device: String },
     /// The plan was given for another number of microbatches.
     #[error(
         "the plan runs {planned} microbatches, but the batch was cut into {wanted}; give a batch of at least {planned} samples, or a schedule instead of a plan"

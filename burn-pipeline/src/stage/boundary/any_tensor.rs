@@ -192,6 +192,27 @@ impl AnyTensor {
         Self(by_kind!(self.kind(), float_to_device | int_to_device | bool_to_device(self.0, target)))
     }
 
+    /// The same elements for another thread: on CubeCL devices in memory of their own, else the handle itself.
+    /// `link/hand_over.rs` says why.
+    pub(crate) fn unshared(self) -> Self {
+        // Reversing no dimension is the one operation that copies tensors of every kind and shape, also of one element.
+        if self.is_on_cubecl() {
+            Self(by_kind!(self.kind(), float_flip | int_flip | bool_flip(self.0, &[])))
+        } else {
+            self
+        }
+    }
+
+    #[cfg(feature = "cubecl-backend")]
+    fn is_on_cubecl(&self) -> bool {
+        matches!(self.device().inner().as_dispatch(), burn::backend::DispatchDevice::Cube(_))
+    }
+
+    #[cfg(not(feature = "cubecl-backend"))]
+    fn is_on_cubecl(&self) -> bool {
+        false
+    }
+
     /// The part `[start, end)` along a dimension.
     pub fn narrow(self, dim: usize, start: usize, end: usize) -> Self {
         let shape = self.shape();

@@ -8,6 +8,7 @@ use super::any_tensor::{AnyTensor, TensorKind};
 use burn::tensor::Tensor;
 use burn::tensor::kind::Basic;
 use std::collections::VecDeque;
+use std::convert::Infallible;
 
 /// The tag before each value that goes past the next stage; no list is as long.
 pub(super) const EDGE: usize = usize::MAX;
@@ -90,6 +91,12 @@ impl Payload {
             tag => Ok(tag),
         };
         Ok(Self(self.0.into_iter().map(map).collect::<Result<_, E>>()?))
+    }
+
+    /// The same payload for another thread: see [`AnyTensor::unshared`].
+    pub(crate) fn unshared(self) -> Self {
+        let Ok(payload) = self.map_tensors(|_, tensor| Ok::<_, Infallible>(tensor.unshared()));
+        payload
     }
 
     /// Bytes that its tensors take.

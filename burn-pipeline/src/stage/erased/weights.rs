@@ -34,7 +34,7 @@ pub(crate) trait StageWeights {
     fn adopt(&mut self);
     /// Drops what was offered.
     fn decline(&mut self);
-    /// A copy of the module, to be downcast to its type.
+    /// A copy of the module for another thread, to be downcast to its type.
     fn module(&self) -> Box<dyn Any + Send>;
 }
 
@@ -103,6 +103,8 @@ impl<M: Stage> StageWeights for Typed<M> {
     }
 
     fn module(&self) -> Box<dyn Any + Send> {
-        Box::new(self.module.clone())
+        let unshared = |weight: NamedWeight| (weight.id, weight.value.unshared());
+        let weights = self.named_weights().into_iter().map(unshared).collect();
+        Box::new(self.module.clone().map(|module| with_weights(module, &weights)))
     }
 }

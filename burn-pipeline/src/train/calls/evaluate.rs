@@ -2,7 +2,7 @@
 
 use super::outcomes::gather_outcomes;
 use crate::execute::ExecuteError;
-use crate::stage::{Batch, Microbatches};
+use crate::stage::{Batch, Microbatches, Payload};
 use crate::train::control::{Call, Command};
 use crate::train::error::PipelineError;
 use crate::train::pipeline::Pipeline;
@@ -73,7 +73,10 @@ impl Command for Evaluate {
 
     fn run(&self, rank: &mut Rank, began: Instant) -> Result<BatchOutcome, ExecuteError> {
         let (share, plan) = self.parts.of(rank.replica());
-        rank.evaluate(plan, &self.batch, began, share)
+        let outcome = rank.evaluate(plan, &self.batch, began, share)?;
+        let unshared = |(microbatch, output): (usize, Payload)| (microbatch, output.unshared());
+        let outputs = outcome.outputs.into_iter().map(unshared).collect();
+        Ok(BatchOutcome { outputs, ..outcome })
     }
 
     fn exchange(&self, rank: &mut Rank, own: BatchOutcome) -> Result<Vec<BatchOutcome>, ExecuteError> {

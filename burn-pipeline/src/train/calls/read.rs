@@ -24,8 +24,7 @@ impl Pipeline {
         Ok(in_model_order(self.ranks.ask(Engines)?))
     }
 
-    /// A copy of the module of one stage (its tensors are shared until one side changes them). Where ranks are
-    /// processes, only the one that holds the stage has it.
+    /// A copy of the module of one stage. Where ranks are processes, only the one that holds the stage has it.
     ///
     /// # Errors
     /// If the stage is not an `M`, or a rank does not answer.
@@ -133,7 +132,7 @@ impl Command for Weights {
     fn run(&self, rank: &mut Rank, _: Instant) -> Result<Self::Reply, ExecuteError> {
         let weights = |stage: &mut dyn ErasedStage| {
             stage.settle();
-            stage.weights().into_iter().map(|(_, weight)| Some(weight)).collect()
+            stage.weights().into_iter().map(|(_, weight)| Some(weight.unshared())).collect()
         };
         rank.with_whole_weights(|rank| Ok(of_stages(rank, weights)))
     }
@@ -176,7 +175,9 @@ impl Command for NamedWeights {
     const NAME: &'static str = "reading the named weights";
 
     fn run(&self, rank: &mut Rank, _: Instant) -> Result<Self::Reply, ExecuteError> {
-        rank.with_whole_weights(|rank| Ok(of_stages(rank, |stage| stage.named_weights())))
+        let unshared = |weight: NamedWeight| NamedWeight { value: weight.value.unshared(), ..weight };
+        let weights = |stage: &mut dyn ErasedStage| stage.named_weights().into_iter().map(unshared).collect();
+        rank.with_whole_weights(|rank| Ok(of_stages(rank, weights)))
     }
 
     fn exchange(&self, rank: &mut Rank, own: Self::Reply) -> Result<Vec<Self::Reply>, ExecuteError> {

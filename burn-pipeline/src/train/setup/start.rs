@@ -9,7 +9,7 @@ use super::builder::Builder;
 use super::job::job;
 use super::rank::Blueprint;
 use crate::link::{Delayed, Link, Monitor, Threads, one_queue};
-use crate::plan::{PlacementKind, Transport};
+use crate::plan::Transport;
 use crate::program::quietly;
 use crate::simulate::SimulateOptions;
 use crate::stage::{Accumulation, Validate};
@@ -37,9 +37,6 @@ impl Builder {
             let device = self.device(rank, ranks)?;
             links.push(self.delay_link(Box::new(threads.link(rank, device.clone().inner())))?);
             devices.push(device);
-        }
-        if self.replicas > 1 || plans.placement().kind() == PlacementKind::Bidirectional {
-            refuse_shared(&devices)?;
         }
         self.start(plans, links, devices, Arc::new(threads), None)
     }
@@ -173,27 +170,4 @@ fn answers(device: &Device) -> Result<(), String> {
     let plain = device.clone().inner();
     // No tensor is made: the first one fixes the device's default element types.
     quietly(|| plain.sync().map_err(|error| error.to_string())).and_then(|answered| answered)
-}
-
-/// Refuses ranks that share a CubeCL device. With copies of a stage, two of them sum gradients at the same time, and there the
-/// sums differ from run to run.
-fn refuse_shared(devices: &[Device]) -> Result<(), BuildError> {
-    for (rank, device) in devices.iter().enumerate() {
-        let same = devices[..rank].iter().position(|earlier| earlier == device);
-        if let Some(other) = same.filter(|_| is_cubecl(device)) {
-            return Err(BuildError::CopiesOnOneDevice { rank: other, other: rank, device: format!("{device:?}") });
-        }
-    }
-    Ok(())
-}
-
-/// Is it a device of CubeCL's?
-fn is_cubecl(device: &Device) -> bool {
-    #[cfg(feature = "cubecl-backend")]
-    return matches!(device.clone().inner().as_dispatch(), burn::backend::DispatchDevice::Cube(_));
-    #[cfg(not(feature = "cubecl-backend"))]
-    {
-        let _ = device;
-        false
-    }
 }
