@@ -48,19 +48,6 @@ fn parameters_of_a_type_that_the_device_does_not_compute_in_are_refused_by_name(
     }
 }
 
-#[test]
-fn copies_of_a_stage_on_one_device_are_refused() {
-    let _turn = turn();
-    for device in devices() {
-        let chimera = Pipeline::builder().schedule("Chimera", Size::new(2, 4)).devices(vec![device.clone()]);
-        let replicas = pipeline(device, DType::F32).data_parallel(2);
-        for builder in [chimera.stages(|at| StageBox::new(scaled(&at.device, DType::F32))), replicas] {
-            let message = builder.build().unwrap_err().to_string();
-            assert!(message.contains("ranks 0 and 1 share") && message.contains("one copy of each stage"), "{message}");
-        }
-    }
-}
-
 /// Set in the process that finds no driver.
 #[cfg(feature = "wgpu")]
 const CHILD: &str = "BURN_PIPELINE_TEST_NO_DRIVER";

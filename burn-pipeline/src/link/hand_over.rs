@@ -7,7 +7,7 @@
 //! - A thread changes a tensor in place where it sees no other handle of it. An operation gives its handle up before it is in
 //!   the queue. So another thread may see none, and its change overtakes the operation.
 //!
-//! Two rules exclude both:
+//! `tests/cube/two-threads.md` shows both in plain Burn. Two rules exclude them:
 //!
 //! 1. In a process that holds a pipeline, all threads share one queue a device ([`one_queue`]). Work enters it in the order
 //!    in which it is called for, also from several threads. Ranks on different devices still work side by side.
