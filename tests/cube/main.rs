@@ -5,6 +5,8 @@
 
 mod kernels;
 mod moe;
+// On CubeCL's CPU runtime the products of its model take minutes.
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
 mod queues;
 mod refusals;
 mod release;

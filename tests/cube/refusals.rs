@@ -66,7 +66,7 @@ fn without_a_driver_building_says_what_to_install() {
     // The loaders of Vulkan and of OpenGL look for drivers where there are none.
     let child = child.env(CHILD, "1").env("VK_DRIVER_FILES", "/dev/null").env("VK_ICD_FILENAMES", "/dev/null");
     let output = child.env("__EGL_VENDOR_LIBRARY_FILENAMES", "/dev/null").output().unwrap();
-    let told = String::from_utf8_lossy(&output.stdout);
+    let printed = String::from_utf8_lossy(&output.stdout);
     let wanted = ["refused: ", "does not answer", "install its driver"];
-    assert!(output.status.success() && wanted.iter().all(|wanted| told.contains(wanted)), "{told}");
+    assert!(output.status.success() && wanted.iter().all(|wanted| printed.contains(wanted)), "{printed}");
 }

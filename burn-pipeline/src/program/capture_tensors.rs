@@ -30,8 +30,8 @@ pub(crate) fn configured(capture: &Device, like: &Device) -> Result<(), String> 
     let DeviceSettings { float_dtype, int_dtype, bool_dtype, .. } = settings;
     let config = DeviceConfig::default().float_dtype(float_dtype).int_dtype(int_dtype).bool_dtype(bool_dtype);
     capture.clone().configure(config).map_err(|error| error.to_string())?;
-    // Burn keeps settings apart for the dispatched device and for the backend's own, and what autodiff composes of several
-    // operations asks the latter.
+    // Burn keeps one set of settings for the dispatched device and one for the backend's own. Autodiff asks the second where it
+    // composes an operation of several.
     match capture.as_dispatch() {
         DispatchDevice::Capture(own) => {
             set_default_dtypes::<Capture>(own, float_dtype, int_dtype, bool_dtype).map_err(|error| error.to_string())
