@@ -1,0 +1,1 @@
+//! Nothing: `Cargo.toml` is what this package is for.
