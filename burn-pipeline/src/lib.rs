@@ -77,6 +77,7 @@
 //! | [`schedule`] | eighteen families, from GPipe to DualPipeV, and the trait to add one |
 //! | [`plan`] | the plan itself, its text forms, and the proof |
 //! | [`pass`] | rewriting plans: transfers, waits, overlap, sharding |
+//! | [`page`] | predicted and measured steps, memory and choices as one HTML page |
 //! | [`simulate`], [`cost`], [`planner`] | what a plan would take, by which costs, and the best plan for them |
 //! | [`trace`] | timelines, predicted and measured, as Chrome JSON, SVG and text |
 //! | [`link`] | how ranks reach each other: threads, TCP, and the kit for transports of your own |
@@ -96,7 +97,7 @@ pub mod program;
 pub mod stage;
 pub mod train;
 
-pub use burn_pipeline_plan::{cost, pass, plan, planner, schedule, simulate, trace};
+pub use burn_pipeline_plan::{cost, page, pass, plan, planner, schedule, simulate, trace};
 
 // What nearly every program names.
 pub use burn_pipeline_plan::plan::Plan;

@@ -29,7 +29,7 @@ mod shared;
 mod stages;
 mod step;
 
-pub use checkpoint::{Checkpoint, CheckpointError, Checkpoints, ParameterEntry};
+pub use checkpoint::{Checkpoint, CheckpointError, Checkpoints, ParameterEntry, Pretrained};
 pub use choose::{AutoError, AutoOptions, AutoPipeline, Decision, MeasureError, MeasuredLayers};
 pub use error::{BuildError, PipelineError};
 pub use non_finite::{NonFinite, OnNonFinite};

@@ -7,6 +7,7 @@ mod folder;
 mod groups;
 mod kill;
 mod names;
+mod pretrained;
 mod random;
 mod resume;
 mod tied;

@@ -9,8 +9,8 @@
 use crate::stage::boundary::AnyTensor;
 use burn::module::ParamId;
 use burn::optim::{ModuleOptimizer, OptimizerRecord};
+use burn::store::burn_pack::{self, Reader, Scalar, Writer};
 use burn::tensor::TensorData;
-use burn_pack::{Reader, Scalar, Writer};
 use std::collections::{BTreeMap, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

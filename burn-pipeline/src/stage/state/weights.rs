@@ -20,6 +20,8 @@ pub struct NamedWeight {
     pub path: String,
     /// Its names in the whole model, one for each path.
     pub names: Vec<String>,
+    /// The types of the modules around it, outermost first, as Burn's visitors name them: by them stores adapt layouts.
+    pub(crate) containers: Vec<String>,
     /// Its value, without autodiff.
     pub value: AnyTensor,
 }
@@ -28,13 +30,14 @@ pub struct NamedWeight {
 pub fn named_weights<M: Module>(module: &M, names: &Names) -> Vec<NamedWeight> {
     // Running statistics keep their last update aside; making a `valid` copy writes it back.
     drop(module.valid());
-    let mut gather = Gather { path: Vec::new(), names, weights: Vec::new() };
+    let mut gather = Gather { path: Vec::new(), containers: Vec::new(), names, weights: Vec::new() };
     module.visit(&mut gather);
     gather.weights
 }
 
 struct Gather<'a> {
     path: Vec<String>,
+    containers: Vec<String>,
     names: &'a Names,
     weights: Vec<NamedWeight>,
 }
@@ -48,19 +51,22 @@ impl Gather<'_> {
             Some(known) => known.names.push(name),
             None => {
                 let value = AnyTensor::new(value).inner();
-                self.weights.push(NamedWeight { id, path, names: vec![name], value });
+                let containers = self.containers.clone();
+                self.weights.push(NamedWeight { id, path, names: vec![name], containers, value });
             }
         }
     }
 }
 
 impl ModuleVisitor for Gather<'_> {
-    fn enter_module(&mut self, name: &str, _: &str) {
+    fn enter_module(&mut self, name: &str, container: &str) {
         self.path.push(name.to_owned());
+        self.containers.push(container.to_owned());
     }
 
     fn exit_module(&mut self, _: &str, _: &str) {
         self.path.pop();
+        self.containers.pop();
     }
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {

@@ -181,9 +181,11 @@ impl Command for NamedWeights {
     }
 
     fn exchange(&self, rank: &mut Rank, own: Self::Reply) -> Result<Vec<Self::Reply>, ExecuteError> {
-        /// A weight without its values: its number, its path in the module, and its names.
-        type Label = (u64, String, Vec<String>);
-        let label = |weight: &NamedWeight| -> Label { (weight.id.val(), weight.path.clone(), weight.names.clone()) };
+        /// A weight without its values: its number, its path in the module, its names, and the modules around it.
+        type Label = (u64, String, Vec<String>, Vec<String>);
+        let label = |weight: &NamedWeight| -> Label {
+            (weight.id.val(), weight.path.clone(), weight.names.clone(), weight.containers.clone())
+        };
         let labels: Vec<Vec<Label>> = own.iter().map(|(_, weights)| weights.iter().map(label).collect()).collect();
         let timeout = rank.executor().timeout();
         let table = gather_all(rank.executor().link(), &labels, timeout)?;
@@ -192,8 +194,8 @@ impl Command for NamedWeights {
             .map(|(stage, weights)| (stage, weights.into_iter().map(|weight| Some(weight.value)).collect()));
         let stages = gather_tensors(rank, values.collect())?.into_iter().zip(table.into_iter().flatten());
         let named = stages.map(|((stage, values), labels)| {
-            let weight = |((id, path, names), value): (Label, Option<AnyTensor>)| {
-                Some(NamedWeight { id: ParamId::from(id), path, names, value: value? })
+            let weight = |((id, path, names, containers), value): (Label, Option<AnyTensor>)| {
+                Some(NamedWeight { id: ParamId::from(id), path, names, containers, value: value? })
             };
             (stage, labels.into_iter().zip(values).filter_map(weight).collect())
         });

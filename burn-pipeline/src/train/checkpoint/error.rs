@@ -40,6 +40,20 @@ pub enum CheckpointError {
     /// Copies of a parameter that the model holds once are not equal.
     #[error("the model holds `{first}` and `{second}` as one parameter, but they were saved with different values")]
     Copies { first: String, second: String },
+    /// A store of pretrained weights cannot be read.
+    #[error("store {store} of the pretrained weights, counted from 0, cannot be read: {message}")]
+    Store { store: usize, message: String },
+    /// Pretrained weights and the model do not fit.
+    #[error(
+        "the pretrained weights do not fit the model{}{}{}",
+        listed(
+            "not stored (rename with `Names::renamed`, or keep the initial values with `Pretrained::optional`)",
+            missing
+        ),
+        listed("stored in another form (an adapter changes layouts: `Pretrained::adapter`)", mismatched),
+        listed("not in the model (leave out with `Pretrained::ignored`)", unused)
+    )]
+    Pretrained { missing: Vec<String>, mismatched: Vec<String>, unused: Vec<String> },
     /// The checkpoint has no optimizer state, and the pipeline has an optimizer.
     #[error(
         "the checkpoint holds no optimizer state; load its weights alone, or save from a pipeline with an optimizer"
@@ -76,6 +90,11 @@ pub enum CheckpointError {
 
 fn in_stage(stage: &Option<usize>) -> String {
     stage.map(|stage| format!(" (stage {stage})")).unwrap_or_default()
+}
+
+/// A part of a message: "; not stored: a, b".
+fn listed(what: &str, names: &[String]) -> String {
+    if names.is_empty() { String::new() } else { format!("; {what}: {}", names.join(", ")) }
 }
 
 impl CheckpointError {

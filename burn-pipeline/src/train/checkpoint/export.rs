@@ -12,14 +12,17 @@
 //! 4. If rank 0 fails to write, it still receives what is sent, so that no sender blocks; then it reports the error.
 
 use super::error::CheckpointError;
+use super::pretrained::adapted;
 use super::tensors::{Item, in_file_order, write_model};
 use crate::execute::ExecuteError;
 use crate::link::{Activity, Header, Message, MessageKind};
-use crate::stage::{AnyTensor, NamedWeight, Payload};
+use crate::stage::{AnyTensor, Payload};
 use crate::train::control::{Command, gather_all, gather_results};
 use crate::train::pipeline::Pipeline;
 use crate::train::step::Rank;
-use burn::tensor::{DType, TensorData};
+use burn::store::burn_pack::Tensor as Stored;
+use burn::store::{IdentityAdapter, ModuleAdapter, bridge};
+use burn::tensor::{DType, Device, TensorData};
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -36,23 +39,39 @@ impl Pipeline {
     /// # Errors
     /// If two stages claim a parameter's name, or the file cannot be written.
     pub fn export(&mut self, path: impl AsRef<Path>) -> Result<(), CheckpointError> {
+        self.export_as(path, IdentityAdapter)
+    }
+
+    /// As [`Pipeline::export`], in the layout of another framework: with `BurnToPyTorchAdapter`, what PyTorch reads. A model that
+    /// was loaded with [`Pipeline::load_pretrained`] goes back under the names that it came with.
+    ///
+    /// # Errors
+    /// As [`Pipeline::export`].
+    pub fn export_as(
+        &mut self,
+        path: impl AsRef<Path>,
+        adapter: impl ModuleAdapter + 'static,
+    ) -> Result<(), CheckpointError> {
         if let Some((name, first, second)) = self.stages.claimed_twice() {
             return Err(CheckpointError::SameName { name, first, second });
         }
         if !self.ranks.are_processes() {
             let mut known = BTreeSet::new();
             let weights = self.named_weights()?.into_iter().flatten();
-            let items = weights.filter(|weight| known.insert(weight.names[0].clone())).map(item);
-            return write_model(path.as_ref(), items.collect());
+            let weights = weights.filter(|weight| known.insert(weight.names[0].clone()));
+            return write_model(path.as_ref(), weights.map(|weight| item(adapted(weight, &adapter))).collect());
         }
-        self.ranks.ask(Export { path: path.as_ref().to_owned() })?.into_iter().collect()
+        self.ranks.ask(Export { path: path.as_ref().to_owned(), adapter: Box::new(adapter) })?.into_iter().collect()
     }
 }
 
-fn item<'a>(weight: NamedWeight) -> Item<'a> {
-    let NamedWeight { mut names, value, .. } = weight;
-    let (dtype, shape) = (value.dtype(), value.shape().to_vec());
-    Item { name: names.swap_remove(0), dtype, shape, read: Box::new(move || value.to_data()) }
+fn item<'a>(tensor: Stored) -> Item<'a> {
+    let (name, dtype, shape) = (tensor.name.clone(), tensor.dtype, tensor.shape.to_vec());
+    Item { name, dtype, shape, read: Box::new(|| data(tensor)) }
+}
+
+fn data(tensor: Stored) -> Result<TensorData, String> {
+    bridge::into_data(tensor).map_err(|error| error.to_string())
 }
 
 /// A tensor that some rank holds.
@@ -73,6 +92,7 @@ impl Entry {
 /// Writes the whole model's file on rank 0; the other ranks send their tensors there.
 struct Export {
     path: PathBuf,
+    adapter: Box<dyn ModuleAdapter>,
 }
 
 impl Command for Export {
@@ -80,7 +100,7 @@ impl Command for Export {
     const NAME: &'static str = "exporting the model";
 
     fn run(&self, rank: &mut Rank, _: Instant) -> Result<Self::Reply, ExecuteError> {
-        rank.with_whole_weights(|rank| export(rank, &self.path))
+        rank.with_whole_weights(|rank| export(rank, &self.path, self.adapter.as_ref()))
     }
 
     fn exchange(&self, rank: &mut Rank, own: Self::Reply) -> Result<Vec<Self::Reply>, ExecuteError> {
@@ -88,17 +108,22 @@ impl Command for Export {
     }
 }
 
-fn export(rank: &mut Rank, path: &Path) -> Result<Result<(), CheckpointError>, ExecuteError> {
+fn export(
+    rank: &mut Rank,
+    path: &Path,
+    adapter: &dyn ModuleAdapter,
+) -> Result<Result<(), CheckpointError>, ExecuteError> {
     let (me, timeout, first) = (rank.number(), rank.executor().timeout(), rank.is_first_replica());
-    let mut own: BTreeMap<String, AnyTensor> = BTreeMap::new();
+    let mut own: BTreeMap<String, (Stored, Device)> = BTreeMap::new();
     let mut entries = Vec::new();
     // Replicas of a stage are equal: the first one's tensors are written.
     for (stage, held) in rank.executor().stages().iter().filter(|(stage, _)| first && stage.replica() == 0) {
-        for mut weight in held.named_weights() {
-            let (name, dtype, shape) =
-                (weight.names.swap_remove(0), weight.value.dtype(), weight.value.shape().to_vec());
+        for weight in held.named_weights() {
+            let device = weight.value.device();
+            let tensor = adapted(weight, adapter);
+            let (name, dtype, shape) = (tensor.name.clone(), tensor.dtype, tensor.shape.to_vec());
             entries.push(Entry { stage: stage.index(), name: name.clone(), dtype, shape });
-            own.entry(name).or_insert(weight.value);
+            own.entry(name).or_insert((tensor, device));
         }
     }
     let table = gather_all(rank.executor().link(), &entries, timeout)?;
@@ -127,7 +152,7 @@ fn order(table: Vec<Vec<Entry>>) -> Vec<(usize, Entry)> {
 struct Transfer<'a> {
     rank: &'a mut Rank,
     order: Vec<(usize, Entry)>,
-    own: BTreeMap<String, AnyTensor>,
+    own: BTreeMap<String, (Stored, Device)>,
     next: usize,
     in_flight: usize,
     /// What went wrong between ranks.
@@ -165,7 +190,7 @@ impl Transfer<'_> {
     /// The next tensor, on rank 0.
     fn take(&mut self) -> Result<TensorData, String> {
         match self.step() {
-            Ok(Some(tensor)) => tensor.to_data(),
+            Ok(Some(data)) => data,
             Ok(None) => Err("its rank sent no tensor".to_owned()),
             Err(error) => {
                 let message = error.to_string();
@@ -175,8 +200,8 @@ impl Transfer<'_> {
         }
     }
 
-    /// Moves the next tensor to rank 0, which gets it.
-    fn step(&mut self) -> Result<Option<AnyTensor>, ExecuteError> {
+    /// Moves the next tensor to rank 0, which gets its values, or why its device does not give them.
+    fn step(&mut self) -> Result<Option<Result<TensorData, String>>, ExecuteError> {
         let Some((holder, entry)) = self.order.get(self.next).cloned() else { return Ok(None) };
         let (me, deadline) = (self.rank.executor().rank(), self.rank.executor().deadline());
         let failed = |source| ExecuteError::Link { rank: me, task: None, source };
@@ -195,12 +220,13 @@ impl Transfer<'_> {
         match (me, own) {
             (0, None) if holder != 0 => {
                 let payload = link.receive(holder, header, deadline).map_err(failed)?;
-                Ok(payload.tensors().next().cloned())
+                Ok(payload.tensors().next().map(AnyTensor::to_data))
             }
-            (0, own) => Ok(own),
-            (_, Some(tensor)) => {
+            (0, own) => Ok(own.map(|(tensor, _)| data(tensor))),
+            (_, Some((tensor, device))) => {
+                let data = data(tensor).map_err(|message| ExecuteError::Device { rank: me, message })?;
                 let mut payload = Payload::default();
-                payload.push_tensor(tensor);
+                payload.push_tensor(AnyTensor::from_data_exact(data, &device));
                 link.send(0, Message { header, payload }, deadline).map_err(failed)?;
                 Ok(None)
             }

@@ -1,16 +1,18 @@
-//! Loading a checkpoint into a pipeline, whatever cut, ranks and schedule it was saved from.
+//! Loading a checkpoint into a pipeline, whatever cut, ranks and schedule it was saved from; or pretrained weights.
 //!
 //! Guarantees: nothing changes unless every rank found all that its stages need.
 //!
-//! 1. Every rank reads what its stages need, compares it with them, and keeps it aside ([`Read`]).
-//! 2. The caller makes sure that the checkpoint holds no parameter that no stage took.
+//! 1. Every rank reads what its stages need, compares it with them, and keeps it aside ([`Read`], [`ReadPretrained`]).
+//! 2. The caller makes sure that nothing is stored that no stage took.
 //! 3. Every rank adopts what it kept aside, or discards it ([`Finish`]).
 
 use super::error::CheckpointError;
+use super::pretrained::{Fit, Pretrained};
 use super::stored::{Checkpoint, Contents, names_in_checkpoint};
 use crate::execute::ExecuteError;
 use crate::link::Activity;
 use crate::plan::StageId;
+use crate::stage::{ErasedStage, StageState};
 use crate::train::control::{Call, Command, gather_results};
 use crate::train::pipeline::Pipeline;
 use crate::train::step::Rank;
@@ -45,6 +47,22 @@ impl Pipeline {
             names if names.is_empty() => Ok(()),
             names => Err(CheckpointError::UnknownParameters { names }),
         });
+        self.finish(found)
+    }
+
+    /// Loads weights that another program stored; what an optimizer keeps, and the progress, stay as they are. Gathered
+    /// gradients are forgotten. Where ranks are processes, all call it, with the same weights.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Pretrained`] lists parameters that are not stored, stored tensors that no stage takes, and those of
+    /// another shape or kind: the pipeline is as before, as it is if a store cannot be read.
+    pub fn load_pretrained(&mut self, weights: &Pretrained) -> Result<(), CheckpointError> {
+        let fits = self.ranks.ask(ReadPretrained { weights: weights.clone() })?;
+        let fits: Result<Vec<Fit>, CheckpointError> = fits.into_iter().collect();
+        self.finish(fits.and_then(Fit::of_all))
+    }
+
+    fn finish(&mut self, found: Result<(), CheckpointError>) -> Result<(), CheckpointError> {
         self.ranks.ask(Finish { adopt: found.is_ok() })?;
         found?;
         self.training.gradients_gone();
@@ -68,11 +86,16 @@ impl Command for Read {
     }
 
     fn run(&self, rank: &mut Rank, _: Instant) -> Result<Self::Reply, ExecuteError> {
-        if rank.executor().is_sharded() {
-            // Whole values are compared and adopted; `Finish` cuts them again.
-            rank.executor().gather_all()?;
-        }
-        Ok(read_stages(rank, &self.checkpoint, self.contents))
+        whole_weights(rank)?;
+        let (sharing, mut used) = (rank.sharing().clone(), BTreeSet::new());
+        let read = offer_stages(rank, |stage, held, progress| {
+            let weights = names_in_checkpoint(held, stage, &sharing);
+            let (index, has_optimizer) = (Some(stage.index()), held.has_optimizer());
+            let (state, places) = self.checkpoint.state_for(&weights, index, self.contents, has_optimizer, progress)?;
+            used.extend(places);
+            Ok(state)
+        });
+        Ok(read.map(|()| used))
     }
 
     fn exchange(&self, rank: &mut Rank, own: Self::Reply) -> Result<Vec<Self::Reply>, ExecuteError> {
@@ -80,26 +103,53 @@ impl Command for Read {
     }
 }
 
-fn read_stages(
+/// Reads what each rank's stages need of pretrained weights, and keeps it aside.
+struct ReadPretrained {
+    weights: Pretrained,
+}
+
+impl Command for ReadPretrained {
+    type Reply = Result<Fit, CheckpointError>;
+    const NAME: &'static str = "reading pretrained weights";
+
+    fn run(&self, rank: &mut Rank, _: Instant) -> Result<Self::Reply, ExecuteError> {
+        whole_weights(rank)?;
+        Ok(self.weights.open().and_then(|mut opened| {
+            offer_stages(rank, |_, held, progress| {
+                progress();
+                opened.state_for(held)
+            })?;
+            Ok(opened.fit)
+        }))
+    }
+
+    fn exchange(&self, rank: &mut Rank, own: Self::Reply) -> Result<Vec<Self::Reply>, ExecuteError> {
+        gather_results(rank, own, CheckpointError::elsewhere)
+    }
+}
+
+/// Whole values are compared and adopted; [`Finish`] cuts them again.
+fn whole_weights(rank: &mut Rank) -> Result<(), ExecuteError> {
+    if rank.executor().is_sharded() {
+        rank.executor().gather_all()?;
+    }
+    Ok(())
+}
+
+/// Offers each stage what `read` gives for it, up to the first error; `read` calls the function that it gets while it works.
+fn offer_stages(
     rank: &mut Rank,
-    checkpoint: &Checkpoint,
-    contents: Contents,
-) -> Result<BTreeSet<usize>, CheckpointError> {
-    let sharing = rank.sharing().clone();
-    let mut used = BTreeSet::new();
+    mut read: impl FnMut(StageId, &dyn ErasedStage, &mut dyn FnMut()) -> Result<StageState, CheckpointError>,
+) -> Result<(), CheckpointError> {
     let stages: Vec<StageId> = rank.executor().stages().keys().copied().collect();
     for stage in stages {
         let (stages, link) = rank.executor().stages_and_link();
         let Some(held) = stages.get(&stage) else { continue };
-        let weights = names_in_checkpoint(held.as_ref(), stage, &sharing);
-        let mut progress = || link.set_activity(Activity::Loading);
-        let index = Some(stage.index());
-        let (state, places) = checkpoint.state_for(&weights, index, contents, held.has_optimizer(), &mut progress)?;
-        used.extend(places);
+        let state = read(stage, held.as_ref(), &mut || link.set_activity(Activity::Loading))?;
         rank.executor().offer(stage, state).map_err(CheckpointError::OptimizerState)?;
     }
     rank.executor().link().set_activity(Activity::Idle);
-    Ok(used)
+    Ok(())
 }
 
 /// Adopts what was kept aside, or discards it.

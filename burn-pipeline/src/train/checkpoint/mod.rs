@@ -16,6 +16,8 @@
 //!    model.
 //! 5. [`Pipeline::export`](crate::train::Pipeline::export) and [`Checkpoint::export`] write the whole model's weights into
 //!    one safetensors file, for other programs.
+//! 6. [`Pipeline::load_pretrained`](crate::train::Pipeline::load_pretrained) takes the weights that another program stored,
+//!    [`Pipeline::export_as`](crate::train::Pipeline::export_as) gives them back in its layout.
 //!
 //! ```no_run
 //! # fn take(pipeline: &mut burn_pipeline::train::Pipeline) -> Result<(), Box<dyn std::error::Error>> {
@@ -38,6 +40,7 @@ mod export;
 mod folder;
 mod load;
 mod manifest;
+mod pretrained;
 mod save;
 mod stored;
 mod tensors;
@@ -45,4 +48,5 @@ mod tensors;
 pub use error::CheckpointError;
 pub use folder::Checkpoints;
 pub use manifest::ParameterEntry;
+pub use pretrained::Pretrained;
 pub use stored::Checkpoint;

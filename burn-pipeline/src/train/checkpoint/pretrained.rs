@@ -1,0 +1,235 @@
+//! Weights that another program stored, fitted to a model.
+//!
+//! Guarantees: every parameter and buffer of the model gets a stored tensor, and every stored tensor is taken, but for the
+//! exceptions that the user names; all that does not fit is in one error. A tensor is read only where a stage needs it.
+//!
+//! 1. Every rank opens the stores. Burn's list names, shapes and element types, and map the files.
+//! 2. A parameter is looked up by its names in the model ([`Names`](crate::stage::Names)), then by those that the adapter
+//!    gives it (`gamma` is PyTorch's `weight`); a copy of a shared parameter also by the name of its first copy.
+//! 3. The adapter changes its layout, as the module around it asks: PyTorch's linear layers are transposed.
+//! 4. The values become the parameter's element type.
+
+use super::error::CheckpointError;
+use crate::stage::{AnyTensor, ErasedStage, NamedWeight, StageState, TensorKind};
+use burn::store::burn_pack::Tensor as Stored;
+use burn::store::{ModuleAdapter, ModuleContext, ModuleStore, bridge};
+use burn::tensor::{DType, TensorData};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+type Open = Arc<dyn Fn() -> Result<BTreeMap<String, Stored>, String> + Send + Sync>;
+type Which = Arc<dyn Fn(&str) -> bool + Send + Sync>;
+
+/// Weights that another program stored, for [`Pipeline::load_pretrained`](crate::train::Pipeline::load_pretrained).
+///
+/// ```no_run
+/// # fn load(pipeline: &mut burn_pipeline::Pipeline) -> Result<(), burn_pipeline::train::CheckpointError> {
+/// use burn::store::{PyTorchToBurnAdapter, SafetensorsStore};
+/// use burn_pipeline::train::Pretrained;
+///
+/// let weights = Pretrained::new(|| SafetensorsStore::from_file("model-00001-of-00002.safetensors"))
+///     .and(|| SafetensorsStore::from_file("model-00002-of-00002.safetensors"))
+///     .adapter(PyTorchToBurnAdapter)
+///     .ignored(|name| name.ends_with("rotary_emb.inv_freq"));
+/// pipeline.load_pretrained(&weights)
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Pretrained {
+    stores: Vec<Open>,
+    adapter: Option<Box<dyn ModuleAdapter>>,
+    optional: Which,
+    ignored: Which,
+}
+
+impl std::fmt::Debug for Pretrained {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (stores, adapted) = (self.stores.len(), self.adapter.is_some());
+        f.debug_struct("Pretrained").field("stores", &stores).field("adapted", &adapted).finish_non_exhaustive()
+    }
+}
+
+impl Pretrained {
+    /// What a Burn store holds (`SafetensorsStore`, `PytorchStore`, `BurnpackStore`); every rank opens one. Of its settings
+    /// the renaming counts; filters and adapters do not.
+    pub fn new<S: ModuleStore>(open: impl Fn() -> S + Send + Sync + 'static) -> Self {
+        let none: Which = Arc::new(|_| false);
+        Self { stores: Vec::new(), adapter: None, optional: none.clone(), ignored: none }.and(open)
+    }
+
+    /// And what another one holds: large models come in several files.
+    pub fn and<S: ModuleStore>(mut self, open: impl Fn() -> S + Send + Sync + 'static) -> Self {
+        self.stores.push(Arc::new(move || open().get_all_tensors().cloned().map_err(|error| error.to_string())));
+        self
+    }
+
+    /// Changes layouts and the names inside modules: `PyTorchToBurnAdapter` for what PyTorch stored.
+    pub fn adapter(mut self, adapter: impl ModuleAdapter + 'static) -> Self {
+        self.adapter = Some(Box::new(adapter));
+        self
+    }
+
+    /// Parameters, by their names in the model, that keep their own values where none are stored: a new head.
+    pub fn optional(mut self, which: impl Fn(&str) -> bool + Send + Sync + 'static) -> Self {
+        self.optional = Arc::new(which);
+        self
+    }
+
+    /// Stored tensors, by their names, that the model need not take.
+    pub fn ignored(mut self, which: impl Fn(&str) -> bool + Send + Sync + 'static) -> Self {
+        self.ignored = Arc::new(which);
+        self
+    }
+
+    /// Opens the stores.
+    pub(super) fn open(&self) -> Result<Opened<'_>, CheckpointError> {
+        let mut stored = BTreeMap::new();
+        for (store, open) in self.stores.iter().enumerate() {
+            let failed = |message| CheckpointError::Store { store, message };
+            for (name, tensor) in open().map_err(failed)? {
+                if stored.contains_key(&name) {
+                    return Err(failed(format!("an earlier store holds `{name}` too")));
+                }
+                stored.insert(name, (store, tensor));
+            }
+        }
+        let names = stored.keys().filter(|name| !(self.ignored)(name)).cloned().collect();
+        Ok(Opened { from: self, stored, fit: Fit { unused: names, ..Fit::default() } })
+    }
+}
+
+/// What one rank found; what all found decides.
+#[derive(Clone, Default, Debug, Serialize, Deserialize)]
+pub(super) struct Fit {
+    /// Parameters for which nothing is stored.
+    missing: BTreeSet<String>,
+    /// What is stored of another shape or kind, in words.
+    mismatched: BTreeSet<String>,
+    /// Stored tensors that no stage of the rank took.
+    unused: BTreeSet<String>,
+}
+
+impl Fit {
+    /// Does all that is stored fit all that the ranks hold?
+    ///
+    /// # Errors
+    /// [`CheckpointError::Pretrained`] lists what does not.
+    pub(super) fn of_all(fits: Vec<Fit>) -> Result<(), CheckpointError> {
+        let all = fits.into_iter().reduce(|mut all, mut next| {
+            all.missing.append(&mut next.missing);
+            all.mismatched.append(&mut next.mismatched);
+            all.unused.retain(|name| next.unused.contains(name));
+            all
+        });
+        let Fit { missing, mismatched, unused } = all.unwrap_or_default();
+        if missing.is_empty() && mismatched.is_empty() && unused.is_empty() {
+            return Ok(());
+        }
+        let list = |names: BTreeSet<String>| names.into_iter().collect();
+        Err(CheckpointError::Pretrained { missing: list(missing), mismatched: list(mismatched), unused: list(unused) })
+    }
+}
+
+/// Open stores, and what was found in them so far.
+pub(super) struct Opened<'a> {
+    from: &'a Pretrained,
+    /// Each tensor, and the number of its store.
+    stored: BTreeMap<String, (usize, Stored)>,
+    pub(super) fit: Fit,
+}
+
+impl Opened<'_> {
+    /// The values of a stage's parameters. What does not fit is noted, and left out.
+    ///
+    /// # Errors
+    /// If a tensor cannot be read, or a parameter is stored twice, with different values.
+    pub(super) fn state_for(&mut self, held: &dyn ErasedStage) -> Result<StageState, CheckpointError> {
+        let mut state = StageState::default();
+        for mut weight in held.named_weights() {
+            let first_copy = held.options().names.of_parameter(weight.id, &weight.path);
+            weight.names.push(first_copy);
+            let found = self.find(&weight);
+            for name in &found {
+                self.fit.unused.remove(name);
+            }
+            let Some(first) = found.first() else {
+                if !weight.names.iter().any(|name| (self.from.optional)(name)) {
+                    self.fit.missing.insert(weight.names.swap_remove(0));
+                }
+                continue;
+            };
+            let Some(data) = self.read(first, &weight)? else { continue };
+            for other in &found[1..] {
+                if self.read(other, &weight)?.is_some_and(|other| other.as_bytes() != data.as_bytes()) {
+                    return Err(CheckpointError::Copies { first: first.clone(), second: other.clone() });
+                }
+            }
+            state.weights.insert(weight.id, AnyTensor::from_data(data, &weight.value.device()));
+        }
+        Ok(state)
+    }
+
+    /// The names under which a parameter is stored.
+    fn find(&self, weight: &NamedWeight) -> Vec<String> {
+        let stored = |name: &String| self.stored.contains_key(name);
+        let under =
+            |name: &String| Some(name.clone()).filter(stored).or_else(|| self.alternative(name, weight).filter(stored));
+        let found: BTreeSet<String> = weight.names.iter().filter_map(under).collect();
+        found.into_iter().collect()
+    }
+
+    /// The name with what the adapter calls the parameter inside its module.
+    fn alternative(&self, name: &str, weight: &NamedWeight) -> Option<String> {
+        let (_, parameter) = split(&weight.path);
+        let module = ModuleContext::new(&weight.containers).module_type()?;
+        let other = self.from.adapter.as_ref()?.get_alternative_param_name(parameter, module)?;
+        Some(format!("{}{other}", split(name).0))
+    }
+
+    /// The parameter's values in its own layout and element type; `None` if they do not fit, which is noted.
+    fn read(&mut self, name: &str, weight: &NamedWeight) -> Result<Option<TensorData>, CheckpointError> {
+        let Some((store, mut tensor)) = self.stored.get(name).cloned() else { return Ok(None) };
+        if let Some(adapter) = &self.from.adapter {
+            tensor.name.clone_from(&weight.path);
+            tensor = adapter.adapt(tensor, ModuleContext::new(&weight.containers));
+        }
+        let value = &weight.value;
+        if tensor.shape != value.shape() || !becomes(tensor.dtype, value.kind()) {
+            let wanted = format!("{:?} of {:?}", value.shape().to_vec(), value.dtype());
+            let stored = format!("{:?} of {:?}", tensor.shape.to_vec(), tensor.dtype);
+            self.fit.mismatched.insert(format!("`{name}` is {stored}, the model's `{}` is {wanted}", weight.names[0]));
+            return Ok(None);
+        }
+        let read = bridge::into_data(tensor);
+        let data = read.map_err(|error| CheckpointError::Store { store, message: format!("`{name}`: {error}") })?;
+        Ok(Some(data.convert_dtype(value.dtype())))
+    }
+}
+
+/// A weight as a store would hold it: read from its device when its values are asked for.
+pub(super) fn adapted(weight: NamedWeight, adapter: &dyn ModuleAdapter) -> Stored {
+    let NamedWeight { path, mut names, containers, value, .. } = weight;
+    let (name, dtype, shape) = (names.swap_remove(0), value.dtype(), value.shape());
+    let read = move || value.to_data().map_err(burn::store::burn_pack::Error::ValidationError);
+    let mut tensor =
+        adapter.adapt(bridge::deferred(path.clone(), dtype, shape, None, read), ModuleContext::new(&containers));
+    let (from, to) = (split(&path).1, split(&tensor.name).1);
+    tensor.name = if from == to { name } else { format!("{}{to}", split(&name).0) };
+    tensor
+}
+
+/// A path, and the last part of it: `blocks.0.` and `weight`.
+fn split(path: &str) -> (&str, &str) {
+    path.split_at(path.rfind('.').map_or(0, |dot| dot + 1))
+}
+
+/// Can values of this element type become a parameter of this kind?
+fn becomes(stored: DType, kind: TensorKind) -> bool {
+    match kind {
+        TensorKind::Float => stored.is_float(),
+        TensorKind::Int => stored.is_int() || stored.is_uint(),
+        // Formats without booleans store them as integers.
+        TensorKind::Bool => stored.is_bool() || matches!(stored, DType::U8 | DType::U32),
+    }
+}
