@@ -38,11 +38,13 @@
 //! | [`cost`] | seconds and bytes of stages and links; cuts of a model into stages |
 //! | [`simulate`] | a plan and its costs give times, idle periods and memory; lower bounds |
 //! | [`trace`] | events, predicted or measured, as JSON for Perfetto, SVG or text |
+//! | [`page`] | a report as one HTML page: timelines, idle time, memory, choices |
 //! | [`planner`] | searches families, cuts, microbatch sizes and passes for the fastest plan under a memory cap |
 //!
 //! The binary `burn-pipeline` offers the same on the command line.
 
 pub mod cost;
+pub mod page;
 pub mod pass;
 pub mod plan;
 pub mod planner;

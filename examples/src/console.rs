@@ -6,8 +6,8 @@
 use crate::options::LogFormat;
 use crate::setup::Setup;
 use crate::step_log::StepLog;
-use crate::traces::{TraceError, TracePaths};
-use crate::training::{Evaluation, Measured};
+use crate::traces::{Measured, TraceError, TracePaths};
+use crate::training::Evaluation;
 use std::io::{self, Write};
 
 /// Where a rank prints.
@@ -107,17 +107,15 @@ impl<'a> Console<'a> {
     ///
     /// # Errors
     /// If a file cannot be written, or the output is closed.
-    pub fn timeline(
-        &mut self,
-        paths: &TracePaths,
-        Measured { track, predicted, profile }: &Measured,
-    ) -> Result<(), TraceError> {
+    pub fn timeline(&mut self, paths: &TracePaths, measured: &Measured) -> Result<(), TraceError> {
         if self.leads {
-            paths.write(track, predicted, profile)?;
+            paths.write(measured)?;
         }
         let closed = |source| TraceError { path: "the output".into(), source };
-        let (chrome, svg) = (paths.chrome.display(), paths.svg.display());
-        self.line(format_args!("{}: {chrome} (open it in ui.perfetto.dev), {svg}", track.name)).map_err(closed)?;
+        let (page, chrome, svg) = (paths.page.display(), paths.chrome.display(), paths.svg.display());
+        self.line(format_args!("prediction and measurement: {page}")).map_err(closed)?;
+        self.line(format_args!("{}: {chrome} (open it in ui.perfetto.dev), {svg}", measured.track.name))
+            .map_err(closed)?;
         let profile = paths.profile.display();
         self.line(format_args!("costs for `burn-pipeline simulate --profile`: {profile}")).map_err(closed)
     }

@@ -1,17 +1,37 @@
-//! Files for a measured timeline: a Chrome trace, an SVG drawing, and the profile that the simulator reads.
+//! Files for a measured timeline: a page for browsers, a Chrome trace, an SVG drawing, and the profile that the simulator reads.
 //!
-//! 1. A path ending in `.json` or `.svg` names all files, up to their ending; any other names a folder.
-//! 2. The Chrome trace holds measured and predicted tracks below each other, the drawing the measured one.
+//! 1. A path ending in `.html`, `.json` or `.svg` names all files, up to their ending; any other names a folder.
+//! 2. The page shows the last step under its prediction. The Chrome trace holds measured and predicted tracks below each
+//!    other, the drawing the measured one.
 //! 3. Steps are laid end to end: the events of each begin where the one before returned.
 
 use burn_pipeline::cost::Profile;
+use burn_pipeline::page::Page;
+use burn_pipeline::simulate::Simulation;
 use burn_pipeline::trace::{SvgOptions, Track, chrome};
 use std::io;
 use std::path::{Path, PathBuf};
 
+/// The last steps as they were measured, and one as the simulator predicts it from them.
+#[derive(Debug, Clone)]
+pub struct Measured {
+    /// The plan's name.
+    pub plan: String,
+    /// What the ranks did when, the steps end to end.
+    pub track: Track,
+    /// The last of them.
+    pub last: Track,
+    /// One step, simulated from the measured actions.
+    pub predicted: Simulation,
+    /// What actions cost, and the links between ranks.
+    pub profile: Profile,
+}
+
 /// Where the files go.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TracePaths {
+    /// Prediction and measurement as one page.
+    pub page: PathBuf,
     /// For Perfetto or `chrome://tracing`.
     pub chrome: PathBuf,
     /// The drawing.
@@ -34,12 +54,14 @@ impl TracePaths {
     /// The files for a path as a user gives it.
     pub fn new(path: &Path) -> Self {
         match path.extension().and_then(|extension| extension.to_str()) {
-            Some("json" | "svg") => Self {
+            Some("html" | "json" | "svg") => Self {
+                page: path.with_extension("html"),
                 chrome: path.with_extension("json"),
                 svg: path.with_extension("svg"),
                 profile: path.with_extension("profile.json"),
             },
             _ => Self {
+                page: path.join("report.html"),
                 chrome: path.join("trace.json"),
                 svg: path.join("timeline.svg"),
                 profile: path.join("profile.json"),
@@ -60,12 +82,16 @@ impl TracePaths {
     ///
     /// # Errors
     /// If one cannot be written.
-    pub fn write(&self, measured: &Track, predicted: &Track, profile: &Profile) -> Result<(), TraceError> {
+    pub fn write(&self, measured: &Measured) -> Result<(), TraceError> {
+        let Measured { plan, track, last, predicted, profile } = measured;
         let write = |path: &Path, text: String| {
             std::fs::write(path, text).map_err(|source| TraceError { path: path.to_owned(), source })
         };
-        write(&self.chrome, chrome(&[measured.clone(), predicted.clone()]))?;
-        write(&self.svg, measured.svg(&SvgOptions::default()))?;
+        let page = Page::new(plan).costs(profile.clone()).simulation("predicted from the measured actions", predicted);
+        write(&self.page, page.track(last).html())?;
+        let simulated = predicted.track(format!("{plan}, simulated from the measured actions, one step"));
+        write(&self.chrome, chrome(&[track.clone(), simulated]))?;
+        write(&self.svg, track.svg(&SvgOptions::default()))?;
         write(&self.profile, profile.to_json())
     }
 }
@@ -97,7 +123,8 @@ mod tests {
         assert_eq!(folder.chrome, Path::new("runs/a.b/trace.json"));
         assert_eq!(folder.svg, Path::new("runs/a.b/timeline.svg"));
         assert_eq!(folder.profile, Path::new("runs/a.b/profile.json"));
-        for given in ["x/steps.json", "x/steps.svg"] {
+        assert_eq!(folder.page, Path::new("runs/a.b/report.html"));
+        for given in ["x/steps.json", "x/steps.svg", "x/steps.html"] {
             let files = TracePaths::new(Path::new(given));
             assert_eq!(
                 (files.chrome.as_path(), files.svg.as_path()),

@@ -7,9 +7,9 @@ use crate::cut::CutError;
 use crate::moe::gpt::MoeGptError;
 use crate::saved::{OtherRun, same_flags};
 use crate::setup::Setup;
-use crate::traces::end_to_end;
+use crate::traces::{Measured, end_to_end};
 use burn::tensor::{Device, Int, Tensor, TensorData};
-use burn_pipeline::cost::{Profile, ProfileError};
+use burn_pipeline::cost::ProfileError;
 use burn_pipeline::execute::ExecuteError;
 use burn_pipeline::link::Link;
 use burn_pipeline::plan::Plan;
@@ -110,17 +110,6 @@ pub struct Evaluation {
     pub bigram: f64,
     /// Bytes that were predicted.
     pub bytes: usize,
-}
-
-/// The last steps as they were measured, and one as the simulator predicts it from them.
-#[derive(Debug, Clone)]
-pub struct Measured {
-    /// What the ranks did when, the steps end to end.
-    pub track: Track,
-    /// One step, simulated.
-    pub predicted: Track,
-    /// What actions cost, and the links between ranks.
-    pub profile: Profile,
 }
 
 /// A pipeline in training.
@@ -249,19 +238,17 @@ impl Training {
     /// # Errors
     /// If a rank fails.
     pub fn measured(&mut self) -> Result<Option<Measured>, TrainError> {
-        if self.recent.is_empty() {
-            return Ok(None);
-        }
+        let Some(last) = self.recent.back().map(|report| report.timeline.clone()) else { return Ok(None) };
         let profile = StepReport::profile(self.plan.placement(), self.recent.make_contiguous())?;
         let profile = profile.with_links(self.pipeline().measure_links()?)?;
-        let simulation = simulate(&self.plan, &profile, &SimulateOptions::default())?;
+        let predicted = simulate(&self.plan, &profile, &SimulateOptions::default())?;
         let (name, first) = (self.plan.name(), self.done + 1 - self.recent.len().min(self.done));
         let track = end_to_end(
             format!("{name}, measured, steps {first} to {}", self.done),
             self.recent.iter().map(|report| (report.seconds, &report.timeline)),
         );
-        let predicted = simulation.track(format!("{name}, simulated from the measured actions, one step"));
-        Ok(Some(Measured { track, predicted, profile }))
+        let last = Track { name: format!("measured, step {}", self.done), ..last };
+        Ok(Some(Measured { plan: name.to_owned(), track, last, predicted, profile }))
     }
 }
 

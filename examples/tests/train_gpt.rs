@@ -211,6 +211,10 @@ fn json_alone_is_on_standard_output_and_the_timeline_is_where_it_says() {
         let here = |event: &&serde_json::Value| event["pid"] == process && event["cat"] == "computation";
         assert_eq!(events.iter().filter(here).count(), steps * 2 * 4 * 2);
     }
+    let page = std::fs::read_to_string(folder.join("report.html")).unwrap();
+    assert!(
+        page.contains(r#""name":"predicted from the measured actions""#) && page.contains(r#""name":"measured, step "#)
+    );
     assert!(std::fs::read_to_string(folder.join("timeline.svg")).unwrap().starts_with("<svg"));
     let profile = std::fs::read_to_string(folder.join("profile.json")).unwrap();
     let profile = burn_pipeline::cost::Profile::from_json(&profile).unwrap();

@@ -1,11 +1,13 @@
-//! Any text: reading it as a plan gives a plan or an error, and what is read can be printed and read again,
+//! Any text: reading it as a plan, or as a trace, gives one or an error, and what is read can be printed and read again,
 //! drawn, rewritten by every pass, checked and simulated, all without a panic.
 #![no_main]
 
 use burn_pipeline_plan::cost::{Profile, UniformCosts};
+use burn_pipeline_plan::page::Page;
 use burn_pipeline_plan::pass::{Placing, WaitOptions};
 use burn_pipeline_plan::plan::{Action, CheckOptions, Plan, Transport};
 use burn_pipeline_plan::simulate::{SimulateOptions, simulate, unit_steps};
+use burn_pipeline_plan::trace::{chrome, read_chrome};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {
@@ -23,6 +25,12 @@ fuzz_target!(|text: &str| {
         let json = serde_json::to_string(&plan).expect("a plan can be stored");
         assert_eq!(serde_json::from_str::<Plan>(&json).expect("a stored plan can be read"), plan);
         rewrite(&plan);
+    }
+    // A rank of any number is read from a short text, and drawing as many takes a long time.
+    for track in read_chrome(text).unwrap_or_default().iter().filter(|track| track.rows() <= 64) {
+        let again = read_chrome(&chrome(std::slice::from_ref(track))).expect("a track's own trace is a trace");
+        assert_eq!(again[0].events.len(), track.events.len());
+        let _ = Page::new("fuzz").track(track).html();
     }
 });
 

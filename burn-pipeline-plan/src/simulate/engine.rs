@@ -124,9 +124,11 @@ impl Engine<'_> {
     /// Runs one computation, or two fused ones, whose inputs arrive as given.
     fn compute(&mut self, rank: usize, action: Action, tasks: &[MicrobatchTask], needs: &[Arrival], seconds: f64) {
         let state = &mut self.ranks[rank];
-        if let Some(last) = needs.iter().max_by(|a, b| a.arrived.total_cmp(&b.arrived)) {
-            state.idle_until(last.sent.min(last.arrived), last.cause);
-            state.idle_until(last.arrived, IdleCause::Transfer);
+        if let Some(last) = needs.iter().max_by(|a, b| a.made.total_cmp(&b.made)) {
+            state.idle_until(last.made, last.cause);
+        }
+        for need in needs {
+            state.idle_until(need.arrived, IdleCause::Transfer);
         }
         let (start, end) = (state.clock, state.clock + seconds);
         state.clock = end;

@@ -7,12 +7,13 @@ use std::collections::HashMap;
 /// The time of what has not happened yet. It is NaN, so every comparison with it is false.
 pub(super) const NEVER: f64 = f64::NAN;
 
-/// When a value left the task that made it, and when it arrives.
+/// When a value is made, when its transfer starts, and when it arrives.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Arrival {
+    pub(super) made: f64,
     pub(super) sent: f64,
     pub(super) arrived: f64,
-    /// Why a rank idles until `sent`.
+    /// Why a rank idles until `made`.
     pub(super) cause: IdleCause,
 }
 
@@ -21,6 +22,8 @@ pub(super) struct Arrival {
 pub(super) struct Message {
     /// When its receive was posted.
     pub(super) wanted: f64,
+    /// When its value was made.
+    pub(super) made: f64,
     /// When its transfer started.
     pub(super) sent: f64,
     /// When its last byte left.
@@ -31,7 +34,8 @@ pub(super) struct Message {
     pub(super) awaited: [bool; 2],
 }
 
-const NO_MESSAGE: Message = Message { wanted: NEVER, sent: NEVER, left: NEVER, arrived: NEVER, awaited: [false; 2] };
+const NO_MESSAGE: Message =
+    Message { wanted: NEVER, made: NEVER, sent: NEVER, left: NEVER, arrived: NEVER, awaited: [false; 2] };
 
 /// A message posted on a channel.
 #[derive(Clone, Copy, Debug)]
@@ -65,9 +69,8 @@ impl Transfers {
 
     /// The arrival of the message that a stage's computation uses.
     pub(super) fn arrival(&self, at: usize, forward: bool) -> Option<Arrival> {
-        let message = if forward { self.inputs[at] } else { self.gradients[at] };
-        let cause = IdleCause::of_value(forward);
-        (!message.arrived.is_nan()).then_some(Arrival { sent: message.sent, arrived: message.arrived, cause })
+        let Message { made, sent, arrived, .. } = if forward { self.inputs[at] } else { self.gradients[at] };
+        (!arrived.is_nan()).then_some(Arrival { made, sent, arrived, cause: IdleCause::of_value(forward) })
     }
 
     pub(super) fn message(&mut self, at: usize, forward: bool) -> &mut Message {

@@ -1,7 +1,7 @@
 //! The simulator: a plan and its costs give a timeline.
 //!
 //! [`simulate`] reports the makespan, two bubble rates, when and why each rank idles, and memory over time, for lowered
-//! and unlowered plans. [`Bounds`] are lower bounds on the makespan for any order of the same work. [`unit_steps()`] counts
+//! and unlowered plans. [`idle_periods`] finds the same causes in a step that was measured. [`Bounds`] are lower bounds on the makespan for any order of the same work. [`unit_steps()`] counts
 //! steps as PyTorch's simulator does.
 //!
 //! Reading order: `report` (the outcome), `state`, `engine` (the loop), `needs`, `transfers`, `collectives`,
@@ -25,6 +25,7 @@ mod collectives;
 mod engine;
 mod error;
 mod finish;
+mod idle;
 mod memory;
 mod messages;
 mod needs;
@@ -40,6 +41,7 @@ mod waits;
 pub use bounds::Bounds;
 pub use engine::simulate;
 pub use error::SimulateError;
+pub use idle::idle_periods;
 pub use memory::MemoryPoint;
 pub use options::SimulateOptions;
 pub use report::{IdleCause, IdlePeriod, RankReport, Simulation};

@@ -17,7 +17,7 @@ impl Engine<'_> {
         let (stage, placement) = (task.stage(), self.plan.placement());
         let own = self.at(stage, task.microbatch());
         let missing = |op| (task.with(stage, op).into(), placement.rank_of(stage));
-        let nothing = Arrival { sent: 0.0, arrived: 0.0, cause: IdleCause::Input };
+        let nothing = Arrival { made: 0.0, sent: 0.0, arrived: 0.0, cause: IdleCause::Input };
         let value = match task.op() {
             Op::Forward => match stage.previous() {
                 None => Ok(nothing),
@@ -54,7 +54,7 @@ impl Engine<'_> {
             return Err((task.with(from, op).into(), source));
         }
         let crossing = self.costs.crossing_seconds(source, target, if forward { from } else { stage });
-        Ok(Arrival { sent: made, arrived: made + crossing, cause })
+        Ok(Arrival { made, sent: made, arrived: made + crossing, cause })
     }
 
     /// `I` if the plan splits this backward, otherwise the `B` itself.

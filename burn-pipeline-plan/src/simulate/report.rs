@@ -21,11 +21,13 @@ pub enum IdleCause {
     Transfer,
     /// Its last computation is over, but the step is not.
     CoolDown,
+    /// All that it needs is there, and it has not started yet: in measured steps alone ([`idle_periods`](super::idle_periods)).
+    Overhead,
 }
 
 impl IdleCause {
-    /// All causes.
-    pub const ALL: [IdleCause; 5] =
+    /// The causes of a simulated step.
+    pub const SIMULATED: [IdleCause; 5] =
         [IdleCause::WarmUp, IdleCause::Input, IdleCause::Gradient, IdleCause::Transfer, IdleCause::CoolDown];
 
     /// Why a rank idles while a forward's input, or a backward's gradient, is still being computed.
@@ -42,6 +44,7 @@ impl std::fmt::Display for IdleCause {
             IdleCause::Gradient => "gradient",
             IdleCause::Transfer => "transfer",
             IdleCause::CoolDown => "cool-down",
+            IdleCause::Overhead => "overhead",
         })
     }
 }

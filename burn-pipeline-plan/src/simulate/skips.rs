@@ -1,8 +1,8 @@
 //! Values that go past the next stage over skip edges: when they reach the computation that uses them.
 //!
 //! 1. Their transfers are messages like any other, on the same channels; each has its own entry in the tables.
-//! 2. `F` waits for all its inputs, and `I` and `B` for all gradients of their outputs. The last to arrive sets the cause
-//!    of the idle time.
+//! 2. `F` waits for all its inputs, and `I` and `B` for all gradients of their outputs. It idles for the value until the
+//!    last one is made, and for the transfer until the last one arrives.
 //! 3. A value that arrives early occupies a receive buffer from its transfer to the end of the computation that uses it.
 
 use super::memory::Held;
@@ -45,14 +45,13 @@ impl Engine<'_> {
         }
     }
 
-    /// The latest arrival among the neighbour's value and the values over skip edges.
+    /// When the last of the neighbour's value and the values over skip edges is made, and when the last one arrives.
     pub(super) fn with_skips(&self, task: MicrobatchTask, neighbour: Arrival) -> Result<Arrival, (Task, usize)> {
         let mut last = neighbour;
         for from in self.past(task) {
-            let arrival = self.past_value(task, from)?;
-            if arrival.arrived > last.arrived {
-                last = arrival;
-            }
+            let skip = self.past_value(task, from)?;
+            last.made = last.made.max(skip.made);
+            last.arrived = last.arrived.max(skip.arrived);
         }
         Ok(last)
     }
@@ -74,7 +73,7 @@ impl Engine<'_> {
         let maker = if forward { from } else { stage };
         let cause = IdleCause::of_value(forward);
         let crossing = self.costs.skip_crossing_seconds(source, target, maker);
-        Ok(Arrival { sent: made, arrived: made + crossing, cause })
+        Ok(Arrival { made, sent: made, arrived: made + crossing, cause })
     }
 
     /// Accounts for the receive buffers of values that came over skip edges.

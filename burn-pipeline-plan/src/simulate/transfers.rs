@@ -89,7 +89,8 @@ impl Engine<'_> {
             }
             let cause = IdleCause::of_value(is_forward(task));
             let state = &mut self.ranks[rank];
-            state.idle_until(message.sent, cause);
+            state.idle_until(message.made, cause);
+            state.idle_until(message.sent, IdleCause::Transfer);
             let start = state.clock;
             state.clock = start.max(message.arrived);
             self.events.push(Event { rank, action: task.into(), start, end: self.ranks[rank].clock });
@@ -117,7 +118,8 @@ impl Engine<'_> {
             let left = start + link.occupied(self.sent_bytes(send));
             let arrived = left + link.latency;
             let before = *self.message_of(send);
-            *self.message_of(send) = Message { sent: start, left, arrived, ..before };
+            let made = self.value_of(send);
+            *self.message_of(send) = Message { made, sent: start, left, arrived, ..before };
             if let Some(channel) = self.transfers.channels.get_mut(&(from, to)) {
                 channel.started += 1;
                 channel.free = left;

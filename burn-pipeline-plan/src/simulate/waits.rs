@@ -42,21 +42,21 @@ impl Engine<'_> {
         }
         if start.op().is_send() {
             let over = if rendezvous { message.arrived } else { message.left };
-            self.stand(rank, wait.into(), message.sent, over, IdleCause::Transfer);
+            self.stand(rank, wait.into(), over, over, IdleCause::Transfer);
             let (bytes, now) = (self.sent_bytes(start), self.ranks[rank].clock);
             self.ranks[rank].memory.change(now, Held::SendBuffers, -bytes);
         } else {
             let cause = IdleCause::of_value(is_forward(start));
-            self.stand(rank, wait.into(), message.sent, message.arrived, cause);
+            self.stand(rank, wait.into(), message.made, message.arrived, cause);
         }
         true
     }
 
-    /// Idles until `sent` for the given cause, then until `over` for the transfer.
-    pub(super) fn stand(&mut self, rank: usize, task: Task, sent: f64, over: f64, cause: IdleCause) {
+    /// Idles until `made` for the given cause, then until `over` for the transfer.
+    pub(super) fn stand(&mut self, rank: usize, task: Task, made: f64, over: f64, cause: IdleCause) {
         let state = &mut self.ranks[rank];
         let start = state.clock;
-        state.idle_until(sent.min(over), cause);
+        state.idle_until(made, cause);
         state.idle_until(over, IdleCause::Transfer);
         self.events.push(Event { rank, action: task.into(), start, end: state.clock });
     }

@@ -20,7 +20,8 @@ pub fn chrome(tracks: &[Track]) -> String {
     let mut events = Vec::new();
     for (process, track) in tracks.iter().enumerate() {
         let ranks = track.rows();
-        events.push(named("process_name", process, 0, &json!(track.name)));
+        events.push(json!({ "name": "process_name", "ph": "M", "pid": process, "tid": 0,
+                            "args": { "name": track.name, "ranks": ranks } }));
         for rank in 0..ranks {
             name_thread(&mut events, process, rank, &format!("rank {rank}"), rank * 1000);
         }
@@ -66,7 +67,7 @@ fn complete(event: &Event, process: usize, thread: usize) -> Value {
     json!({
         "name": event.action.to_string(), "cat": kind.category(), "cname": kind.chrome_name(), "ph": "X",
         "pid": process, "tid": thread, "ts": event.start * 1e6, "dur": (event.end - event.start) * 1e6,
-        "args": { "tasks": event.action.tasks().map(describe).collect::<Vec<_>>() },
+        "args": { "rank": event.rank, "tasks": event.action.tasks().map(describe).collect::<Vec<_>>() },
     })
 }
 
@@ -76,12 +77,8 @@ fn describe(task: Task) -> Value {
             "microbatch": task.microbatch() })
 }
 
-fn named(what: &str, process: usize, thread: usize, name: &Value) -> Value {
-    json!({ "name": what, "ph": "M", "pid": process, "tid": thread, "args": { "name": name } })
-}
-
 fn name_thread(events: &mut Vec<Value>, process: usize, thread: usize, name: &str, place: usize) {
-    events.push(named("thread_name", process, thread, &json!(name)));
+    events.push(json!({ "name": "thread_name", "ph": "M", "pid": process, "tid": thread, "args": { "name": name } }));
     events.push(json!({ "name": "thread_sort_index", "ph": "M", "pid": process, "tid": thread,
                         "args": { "sort_index": place } }));
 }

@@ -35,7 +35,7 @@ pub struct ExposedTime {
 }
 
 /// A computed value: stage, microbatch, and whether it is an output or a gradient.
-type Product = (StageId, Option<usize>, bool);
+pub(crate) type Product = (StageId, Option<usize>, bool);
 
 impl Track {
     /// The exposed part of each transfer and exchange, in the order of the track's events.
@@ -127,7 +127,7 @@ fn is_transfer(op: Op) -> bool {
 }
 
 /// The value that a task computes and other ranks may wait for.
-fn product_of(task: Task) -> Option<Product> {
+pub(crate) fn product_of(task: Task) -> Option<Product> {
     match task.op() {
         Op::Forward => Some((task.stage(), task.microbatch(), true)),
         Op::Backward | Op::BackwardInput => Some((task.stage(), task.microbatch(), false)),
@@ -136,7 +136,7 @@ fn product_of(task: Task) -> Option<Product> {
 }
 
 /// The value that a receive waits for.
-fn awaited(task: Task) -> Option<Product> {
+pub(crate) fn awaited(task: Task) -> Option<Product> {
     let stage = task.stage();
     let next = || StageId::in_replica(stage.replica(), stage.index() + 1);
     match task.op() {

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 /// The kind of a task.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     Forward,
     Backward,
     Input,
@@ -20,7 +20,11 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    pub(super) fn of(task: Task) -> Self {
+    /// All kinds; those that compute come first.
+    pub(crate) const ALL: [Kind; 7] =
+        [Kind::Forward, Kind::Backward, Kind::Input, Kind::Weight, Kind::Transfer, Kind::Collective, Kind::Wait];
+
+    pub(crate) fn of(task: Task) -> Self {
         match task.op() {
             Op::Forward => Kind::Forward,
             Op::Backward => Kind::Backward,
@@ -33,7 +37,7 @@ impl Kind {
     }
 
     /// The colour of the first chunk, as red, green and blue.
-    pub(super) fn colour(self) -> [u8; 3] {
+    pub(crate) fn colour(self) -> [u8; 3] {
         match self {
             Kind::Forward => [0, 114, 178],
             Kind::Backward => [213, 94, 0],
@@ -46,7 +50,7 @@ impl Kind {
     }
 
     /// Its entry in the legend.
-    pub(super) fn words(self) -> &'static str {
+    pub(crate) fn words(self) -> &'static str {
         match self {
             Kind::Forward => "F forward",
             Kind::Backward => "B backward",
@@ -86,7 +90,7 @@ pub(super) fn is_compute(event: &Event) -> bool {
 }
 
 /// The stages of each rank that compute, in model order. A stage's position in the list is its chunk.
-pub(super) fn chunks(track: &Track) -> Vec<Vec<StageId>> {
+pub(crate) fn chunks(track: &Track) -> Vec<Vec<StageId>> {
     let mut stages = vec![BTreeSet::new(); track.rows()];
     for event in track.events.iter().filter(|event| is_compute(event)) {
         stages[event.rank].extend(event.action.tasks().map(Task::stage));

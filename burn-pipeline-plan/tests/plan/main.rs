@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests fail by panicking and print what they covered")]
 
 mod any_family;
+mod browser;
 mod brute_force;
 mod check;
 mod command_line;
@@ -13,6 +14,7 @@ mod exposed;
 mod golden;
 mod golden_orders;
 mod golden_text;
+mod idle;
 mod lowering;
 mod megatron;
 mod misc;
@@ -22,6 +24,7 @@ mod orders;
 mod overlap;
 mod overlap_growth;
 mod overlap_properties;
+mod page;
 mod paper_formulas;
 mod paper_tables;
 mod partition;

@@ -7,13 +7,15 @@
 
 use crate::costs::CostArguments;
 use crate::failure::Failure;
-use crate::files::read;
+use crate::files::{read, write};
 use crate::source::{Wanted, build, zb_auto};
 use crate::values::amount;
+use burn_pipeline_plan::page::{Choice, Choices, Page};
 use burn_pipeline_plan::schedule::{Chunks, Schedule, ZbAuto, all};
-use burn_pipeline_plan::simulate::{SimulateOptions, simulate};
+use burn_pipeline_plan::simulate::{SimulateOptions, Simulation, simulate};
 use serde_json::json;
 use std::io::Write;
+use std::path::PathBuf;
 
 /// The flags of `compare`.
 #[derive(clap::Args, Debug)]
@@ -33,6 +35,9 @@ pub(crate) struct Arguments {
     /// stages).
     #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = amount)]
     cap: Option<f64>,
+    /// Write the table and its Pareto front, and the fastest family's timeline, as one HTML page.
+    #[arg(long, value_name = "OUT.html")]
+    html: Option<PathBuf>,
     /// Print the result as one JSON object.
     #[arg(long)]
     json: bool,
@@ -48,6 +53,7 @@ struct Candidate {
     rate_makespan: f64,
     peak: f64,
     best: bool,
+    step: Simulation,
 }
 
 /// A family that cannot be used, and why.
@@ -75,6 +81,9 @@ pub(crate) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Fai
     }
     candidates.sort_by(|a, b| a.makespan.total_cmp(&b.makespan).then(a.peak.total_cmp(&b.peak)));
     mark_best(&mut candidates);
+    if let Some(path) = &arguments.html {
+        write(path, &page(&candidates, &refusals, arguments).html())?;
+    }
     if arguments.json {
         return print_json(&candidates, &refusals, out);
     }
@@ -83,6 +92,21 @@ pub(crate) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Fai
         return Err(Failure::Refused("no family can be used at this size and under this cap".into()));
     }
     Ok(())
+}
+
+/// The table as a picture, below the fastest family's timeline.
+fn page(candidates: &[Candidate], refusals: &[Refusal], arguments: &Arguments) -> Page {
+    let name = |name: &str, chunks: usize| format!("{name}, {chunks} chunks a rank");
+    let choice =
+        |c: &Candidate| Choice { name: name(&c.name, c.chunks), seconds: c.makespan, peak: c.peak, pareto: c.best };
+    let dropped = refusals.iter().map(|refusal| (name(&refusal.name, refusal.chunks), refusal.reason.clone()));
+    let (usable, dropped) = (candidates.iter().map(choice).collect(), dropped.collect());
+    let title = format!("All families on {} ranks, {} microbatches", arguments.ranks, arguments.microbatches);
+    let page = Page::new(title).choices(Choices { unit: "rank-microbatches".into(), usable, dropped });
+    match candidates.first() {
+        Some(fastest) => arguments.costs.on(page).simulation(&fastest.name, &fastest.step),
+        None => page,
+    }
 }
 
 /// All families with their names; the cost-driven one once for each memory limit.
@@ -127,6 +151,7 @@ fn candidate(name: &str, family: &dyn Schedule, chunks: usize, arguments: &Argum
         rate_makespan: step.bubble_rate_makespan(),
         peak,
         best: false,
+        step,
     })
 }
 

@@ -4,6 +4,7 @@ use crate::failure::Failure;
 use crate::files::read;
 use crate::values::amount;
 use burn_pipeline_plan::cost::{Profile, UniformCosts};
+use burn_pipeline_plan::page::Page;
 use burn_pipeline_plan::plan::{Placement, Plan};
 use std::path::PathBuf;
 
@@ -39,6 +40,11 @@ impl CostArguments {
         }
         let uniform = UniformCosts::new(self.forward, self.input, self.weight).with_transfer(self.transfer);
         Ok(Profile::uniform(placement, UniformCosts { overlap: self.fused, ..uniform })?)
+    }
+
+    /// A page that counts memory as these costs do: without a profile, a rank's activations of one microbatch are 1.
+    pub(crate) fn on(&self, page: Page) -> Page {
+        if self.profile.is_some() { page } else { page.memory_in("rank-microbatches") }
     }
 
     /// A plan with its profile. A plan without transfers gets the skip edges of the profile.

@@ -15,6 +15,7 @@ mod files;
 mod overlap;
 mod partition;
 mod plan;
+mod report;
 mod schedule;
 mod schedules;
 mod simulate;
@@ -56,6 +57,8 @@ enum Command {
     Partition(partition::Arguments),
     /// Find the fastest schedule, cut and number of microbatches for a model, under a memory cap.
     Plan(Box<plan::Arguments>),
+    /// Show a measured trace as one HTML page: timelines, idle time by cause, exposed communication.
+    Report(report::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -77,6 +80,7 @@ fn main() -> ExitCode {
         Command::Compare(arguments) => compare::run(&arguments, &mut out),
         Command::Partition(arguments) => partition::run(&arguments, &mut out),
         Command::Plan(arguments) => plan::run(&arguments, &mut out),
+        Command::Report(arguments) => report::run(&arguments, &mut out),
     };
     match run.and_then(|()| Ok(out.flush()?)) {
         Ok(()) => ExitCode::SUCCESS,

@@ -10,6 +10,7 @@ use crate::partition::read_layers;
 use crate::source::TransferArguments;
 use crate::values::{amount, positive};
 use burn_pipeline_plan::cost::{Layers, LinkCost, LinkCosts, Profile};
+use burn_pipeline_plan::page::{Choices, Page};
 use burn_pipeline_plan::planner::{
     Candidate, Cut, PassChoice, PlannerReport, Recompute, Request, Synthesis, Workload, best_plan,
 };
@@ -87,6 +88,9 @@ pub(crate) struct Arguments {
     /// Write its simulated timeline as SVG.
     #[arg(long, value_name = "OUT.svg")]
     svg: Option<PathBuf>,
+    /// Write its timeline, idle times and memory, and all candidates, as one HTML page.
+    #[arg(long, value_name = "OUT.html")]
+    html: Option<PathBuf>,
     /// Print the report as one JSON object.
     #[arg(long)]
     json: bool,
@@ -104,6 +108,11 @@ pub(crate) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Fai
     if let Some(path) = &arguments.svg {
         let track = planned.simulation.track(planned.best.to_string());
         write(path, &track.svg(&SvgOptions::fitting(&track)))?;
+    }
+    if let Some(path) = &arguments.html {
+        let page = Page::new(planned.best.to_string()).costs(planned.profile.clone());
+        let page = page.simulation("predicted", &planned.simulation).choices(Choices::from(&planned));
+        write(path, &arguments.cap.into_iter().fold(page, Page::cap).html())?;
     }
     if arguments.json {
         writeln!(out, "{}", report(&planned))?;

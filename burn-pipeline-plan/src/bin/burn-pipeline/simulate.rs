@@ -3,7 +3,9 @@
 use crate::costs::CostArguments;
 use crate::failure::Failure;
 use crate::files::write;
+use crate::report::tracks;
 use crate::source::{PlanArguments, TransferArguments};
+use burn_pipeline_plan::page::Page;
 use burn_pipeline_plan::plan::{Action, Plan};
 use burn_pipeline_plan::simulate::{Bounds, IdleCause, Simulation, simulate, unit_steps};
 use burn_pipeline_plan::trace::{SvgOptions, chrome};
@@ -32,6 +34,12 @@ pub(crate) struct Arguments {
     /// Write the timeline as SVG.
     #[arg(long, value_name = "OUT.svg")]
     svg: Option<PathBuf>,
+    /// Write the timeline, idle times and memory as one HTML page.
+    #[arg(long, value_name = "OUT.html")]
+    html: Option<PathBuf>,
+    /// A trace of the same plan, measured: the page shows it over the prediction.
+    #[arg(long, value_name = "TRACE.json", requires = "html")]
+    measured: Option<PathBuf>,
     /// Draw the timeline as text of this many columns below the report.
     #[arg(long, value_name = "COLUMNS")]
     ascii: Option<usize>,
@@ -56,6 +64,11 @@ pub(crate) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Fai
     }
     if let Some(path) = &arguments.svg {
         write(path, &track.svg(&SvgOptions::fitting(&track)))?;
+    }
+    if let Some(path) = &arguments.html {
+        let page = arguments.costs.on(Page::new(title(&plan)).costs(profile.clone())).simulation("predicted", &step);
+        let measured = arguments.measured.as_deref().map(tracks).transpose()?.unwrap_or_default();
+        write(path, &measured.iter().fold(page, Page::track).html())?;
     }
     if arguments.json {
         writeln!(out, "{}", report(&plan, &step, &bounds))?;
@@ -84,7 +97,7 @@ fn print_unit_steps(plan: &Plan, out: &mut impl Write) -> Result<(), Failure> {
 fn report(plan: &Plan, step: &Simulation, bounds: &Bounds) -> Value {
     let rank = |rank: &burn_pipeline_plan::simulate::RankReport| {
         let idle: serde_json::Map<String, Value> =
-            IdleCause::ALL.into_iter().map(|cause| (cause.to_string(), json!(rank.idle_of(cause)))).collect();
+            IdleCause::SIMULATED.into_iter().map(|cause| (cause.to_string(), json!(rank.idle_of(cause)))).collect();
         json!({
             "start": rank.start, "end": rank.end, "busy": rank.busy, "occupied": rank.occupied, "idle": idle,
             "peak_activations": rank.peak_activations, "peak_bytes": rank.peak_bytes,
@@ -122,14 +135,14 @@ fn print(plan: &Plan, step: &Simulation, bounds: &Bounds, out: &mut impl Write) 
         )?;
     }
     write!(out, "\n{:>5} {:>10} {:>10} {:>10} {:>8}  idle:", "rank", "start", "end", "busy", "peak")?;
-    for cause in IdleCause::ALL {
+    for cause in IdleCause::SIMULATED {
         write!(out, " {cause:>10}")?;
     }
     writeln!(out)?;
     for (rank, report) in step.ranks.iter().enumerate() {
         let (start, end, busy, peak) = (report.start, report.end, report.busy, report.peak_activations);
         write!(out, "{rank:>5} {start:>10.4} {end:>10.4} {busy:>10.4} {peak:>8.3}       ")?;
-        for cause in IdleCause::ALL {
+        for cause in IdleCause::SIMULATED {
             write!(out, " {:>10.4}", report.idle_of(cause))?;
         }
         writeln!(out)?;

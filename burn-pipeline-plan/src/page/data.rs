@@ -1,0 +1,152 @@
+//! A page's data as JSON.
+//!
+//! Times are rounded to ten digits of the longest step: a screen shows four of them, and files stay a third of the size.
+
+use super::{Page, Timeline};
+use crate::cost::Profile;
+use crate::plan::{Op, Task};
+use crate::simulate::IdleCause;
+use crate::trace::{Event, Kind, chunks};
+use serde::Serialize;
+
+const DIGITS: i32 = 10;
+
+#[derive(Serialize)]
+struct Data<'a> {
+    title: &'a str,
+    end: f64,
+    kinds: Vec<KindData>,
+    causes: Vec<String>,
+    timelines: Vec<TimelineData<'a>>,
+    unit: &'a str,
+    /// Whether the costs say what activations hold.
+    activations: bool,
+    cap: Option<f64>,
+    choices: &'a Option<super::Choices>,
+}
+
+#[derive(Serialize)]
+struct KindData {
+    words: &'static str,
+    colour: String,
+}
+
+#[derive(Serialize)]
+struct TimelineData<'a> {
+    name: &'a str,
+    end: f64,
+    ranks: Vec<RankData>,
+}
+
+#[derive(Serialize)]
+struct RankData {
+    /// Start, end, place in `kinds`, chunk, text, bytes of a transfer (0 if not known), exposed seconds of a transfer.
+    events: Vec<(f64, f64, usize, usize, String, f64, f64)>,
+    /// Start, end, place in `causes`.
+    idle: Vec<(f64, f64, usize)>,
+    busy: f64,
+    exposed: f64,
+    /// Bytes that are held during the whole step.
+    constant: f64,
+    /// Time and bytes, those included.
+    memory: Vec<(f64, f64)>,
+}
+
+/// Everything that the script draws.
+pub(super) fn json(page: &Page) -> String {
+    let end = page.timelines.iter().map(|timeline| timeline.track.end()).fold(0.0, f64::max);
+    let round = Round::new(end);
+    let kind = |kind: &Kind| {
+        let [red, green, blue] = kind.colour();
+        KindData { words: kind.words(), colour: format!("#{red:02x}{green:02x}{blue:02x}") }
+    };
+    let holds = |profile: &Profile| profile.stages().iter().any(|cost| cost.activation_bytes > 0.0);
+    let data = Data {
+        title: &page.title,
+        end: round.time(end),
+        kinds: Kind::ALL.iter().map(kind).collect(),
+        causes: causes().map(|cause| cause.to_string()).collect(),
+        timelines: page.timelines.iter().map(|timeline| of_timeline(timeline, page.profile.as_ref(), round)).collect(),
+        unit: page.unit.as_deref().unwrap_or("bytes"),
+        activations: page.profile.as_ref().is_none_or(holds),
+        cap: page.cap,
+        choices: &page.choices,
+    };
+    // Numbers and text always become JSON.
+    serde_json::to_string(&data).unwrap_or_default()
+}
+
+/// All causes, in the order in which the script has colours for them.
+fn causes() -> impl Iterator<Item = IdleCause> {
+    IdleCause::SIMULATED.into_iter().chain([IdleCause::Overhead])
+}
+
+/// Rounds times to a fixed number of digits of the longest one.
+#[derive(Clone, Copy)]
+struct Round(f64);
+
+impl Round {
+    fn new(end: f64) -> Self {
+        Self(if end > 0.0 { 10f64.powi(DIGITS - 1 - end.log10().floor() as i32) } else { 1.0 })
+    }
+
+    fn time(self, seconds: f64) -> f64 {
+        (seconds * self.0).round() / self.0
+    }
+}
+
+fn of_timeline<'a>(timeline: &'a Timeline, profile: Option<&Profile>, round: Round) -> TimelineData<'a> {
+    let track = &timeline.track;
+    let chunks = chunks(track);
+    let mut exposures = track.exposed_times().into_iter().peekable();
+    let mut ranks: Vec<RankData> = (0..track.rows()).map(|rank| of_rank(timeline, rank, round)).collect();
+    for event in &track.events {
+        let exposed = exposures.next_if(|exposure| exposure.event == *event).map_or(0.0, |exposure| exposure.exposed);
+        let Some(task) = event.action.tasks().next() else { continue };
+        let rank = &mut ranks[event.rank];
+        if task.op().is_compute() {
+            rank.busy += event.end - event.start;
+        }
+        rank.exposed += exposed;
+        let kind = Kind::ALL.iter().position(|kind| *kind == Kind::of(task)).unwrap_or(0);
+        let chunk = chunks[event.rank].iter().position(|stage| *stage == task.stage()).unwrap_or(0);
+        let bytes = profile.map_or(0.0, |profile| bytes(event, profile));
+        let (start, end, exposed) = (round.time(event.start), round.time(event.end), round.time(exposed));
+        rank.events.push((start, end, kind, chunk, event.action.to_string(), bytes, exposed));
+    }
+    for rank in &mut ranks {
+        rank.events.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)));
+    }
+    TimelineData { name: &track.name, end: round.time(track.end()), ranks }
+}
+
+fn of_rank(timeline: &Timeline, rank: usize, round: Round) -> RankData {
+    let cause = |cause| causes().position(|other| other == cause).unwrap_or(0);
+    let idle = timeline.idle.get(rank).into_iter().flatten();
+    let (constant, points) = timeline.memory.get(rank).cloned().unwrap_or_default();
+    RankData {
+        events: Vec::new(),
+        idle: idle.map(|idle| (round.time(idle.start), round.time(idle.end), cause(idle.cause))).collect(),
+        busy: 0.0,
+        exposed: 0.0,
+        constant,
+        memory: points.iter().map(|point| (round.time(point.time), constant + point.total())).collect(),
+    }
+}
+
+/// The bytes that a transfer moves; 0 for what is none.
+fn bytes(event: &Event, profile: &Profile) -> f64 {
+    let of = |task: Task| {
+        // What crosses is the output of the earlier stage, or the gradient for it.
+        let from = match task.op() {
+            Op::SendForward => task.stage(),
+            Op::ReceiveForward => task.skip_peer().or(task.stage().previous())?,
+            Op::SendBackward => task.skip_peer().or(task.stage().previous())?,
+            Op::ReceiveBackward => task.stage(),
+            _ => return None,
+        };
+        let cost = profile.stages().get(from.index())?;
+        Some(if task.skip_peer().is_some() { cost.skip_bytes } else { cost.message_bytes })
+    };
+    event.action.tasks().filter_map(of).sum()
+}

@@ -1,0 +1,160 @@
+//! Why ranks idled in a step that was measured: the causes that a simulation tells apart, found in the events alone.
+//!
+//! Guarantees: the periods of a rank are the time in which it does not compute, each moment once. A simulation's track gives
+//! the simulation's causes, if its transfers run beside computations. (A transfer that blocks its rank is the transfer's here;
+//! there the rank is occupied.)
+//!
+//! 1. Before a rank's first computation it warms up, after its last one it cools down.
+//! 2. A gap before a computation belongs to the value that the computation needs from another stage: until the last of them
+//!    is computed, the rank waits for an input or for a gradient.
+//! 3. What is left of the gap is the transfer's, until the last of them is received, and as long as another transfer, a wait
+//!    or a collective of the rank runs.
+//! 4. The rest is overhead: all was there, and the rank did not start. In a track without receives nothing shows when a value
+//!    arrived, so all of it is the transfer's.
+
+use super::report::{IdleCause, IdlePeriod};
+use crate::plan::{Op, StageId, Task};
+use crate::trace::{Event, Product, Track, awaited, product_of};
+use std::collections::HashMap;
+
+/// When and why each rank idled, in order of time: as [`RankReport::idle`](super::RankReport::idle), from the events alone.
+///
+/// ```
+/// use burn_pipeline_plan::cost::{Profile, UniformCosts};
+/// use burn_pipeline_plan::schedule::{OneFOneB, Schedule, Size};
+/// use burn_pipeline_plan::simulate::{IdleCause, SimulateOptions, idle_periods, simulate};
+///
+/// let plan = OneFOneB.build(Size::new(4, 8))?;
+/// let profile = Profile::uniform(plan.placement(), UniformCosts::new(1.0, 1.0, 1.0))?;
+/// let step = simulate(&plan, &profile, &SimulateOptions::default())?;
+/// let found = idle_periods(&step.track("measured"));
+/// let waited = found[0].iter().filter(|idle| idle.cause == IdleCause::Gradient).map(|idle| idle.end - idle.start);
+/// assert_eq!(waited.sum::<f64>(), step.ranks[0].idle_of(IdleCause::Gradient));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn idle_periods(track: &Track) -> Vec<Vec<IdlePeriod>> {
+    let found = Found::of(track);
+    (0..track.rows()).map(|rank| found.idle(rank, track.end())).collect()
+}
+
+/// What a track holds, by what is looked for.
+struct Found<'a> {
+    /// When each value was computed, in order of time.
+    made: HashMap<Product, Vec<(f64, f64)>>,
+    /// When each rank received each value, in order of time.
+    received: HashMap<(usize, Product), Vec<(f64, f64)>>,
+    /// The values that a stage's computation receives beside its neighbour's: skips.
+    skipped: HashMap<Product, Vec<Product>>,
+    /// Each rank's computations, in order of time.
+    computing: Vec<Vec<&'a Event>>,
+    /// Each rank's transfers, waits and collectives, merged, in order of time.
+    communicating: Vec<Vec<(f64, f64)>>,
+}
+
+impl<'a> Found<'a> {
+    fn of(track: &'a Track) -> Self {
+        let (mut made, mut received) = (HashMap::<_, Vec<_>>::new(), HashMap::<_, Vec<_>>::new());
+        let mut skipped = HashMap::<_, Vec<_>>::new();
+        let (mut computing, mut communicating) = (vec![Vec::new(); track.rows()], vec![Vec::new(); track.rows()]);
+        for event in &track.events {
+            if event.action.tasks().any(|task| task.op().is_compute()) {
+                computing[event.rank].push(event);
+            } else {
+                communicating[event.rank].push((event.start, event.end));
+            }
+            for task in event.action.tasks() {
+                if let Some(product) = product_of(task) {
+                    made.entry(product).or_default().push((event.start, event.end));
+                }
+                if let Some(value) = awaited(task) {
+                    received.entry((event.rank, value)).or_default().push((event.start, event.end));
+                    let user = (task.stage(), task.microbatch(), value.2);
+                    skipped.entry(user).or_default().extend(task.skip_peer().map(|_| value));
+                }
+            }
+        }
+        let by_start = |a: &(f64, f64), b: &(f64, f64)| a.0.total_cmp(&b.0);
+        made.values_mut().chain(received.values_mut()).for_each(|spans| spans.sort_by(by_start));
+        computing.iter_mut().for_each(|events| events.sort_by(|a, b| a.start.total_cmp(&b.start)));
+        let communicating = communicating.into_iter().map(merged).collect();
+        Self { made, received, skipped, computing, communicating }
+    }
+
+    fn idle(&self, rank: usize, step: f64) -> Vec<IdlePeriod> {
+        let events = &self.computing[rank];
+        let (mut clock, mut idle) = (0.0, Vec::new());
+        for (index, event) in events.iter().enumerate() {
+            match index {
+                0 => push(&mut idle, clock, event.start, IdleCause::WarmUp),
+                _ => self.gap(event, clock, &mut idle),
+            }
+            clock = event.end.max(clock);
+        }
+        push(&mut idle, clock, step, if events.is_empty() { IdleCause::WarmUp } else { IdleCause::CoolDown });
+        idle
+    }
+
+    /// The idle time from `from` to an event's start.
+    fn gap(&self, event: &Event, from: f64, idle: &mut Vec<IdlePeriod>) {
+        let needed: Vec<Product> = event.action.tasks().flat_map(|task| self.needs(task)).collect();
+        let made = needed.iter().filter_map(|value| Some((latest(self.made.get(value)?, event.start)?, value.2)));
+        let mut clock = from;
+        let mut idle_until = |until: f64, cause| {
+            push(idle, clock, until.min(event.start), cause);
+            clock = clock.max(until.min(event.start));
+            clock
+        };
+        if let Some((made, forward)) = made.max_by(|a, b| a.0.total_cmp(&b.0)) {
+            idle_until(made, IdleCause::of_value(forward));
+        }
+        if self.received.is_empty() {
+            idle_until(event.start, IdleCause::Transfer);
+        }
+        let received = |value: &Product| latest(self.received.get(&(event.rank, *value))?, event.start);
+        let clock = idle_until(needed.iter().filter_map(received).fold(from, f64::max), IdleCause::Transfer);
+        let spans = &self.communicating[event.rank];
+        let first = spans.partition_point(|&(_, end)| end <= clock);
+        for &(start, end) in spans[first..].iter().take_while(|(start, _)| *start < event.start) {
+            idle_until(start, IdleCause::Overhead);
+            idle_until(end, IdleCause::Transfer);
+        }
+        idle_until(event.start, IdleCause::Overhead);
+    }
+
+    /// The values of other stages that a computation needs.
+    fn needs(&self, task: Task) -> Vec<Product> {
+        let (stage, microbatch) = (task.stage(), task.microbatch());
+        let (neighbour, forward) = match task.op() {
+            Op::Forward => (stage.previous(), true),
+            op if op.gives_input_gradient() => (Some(StageId::in_replica(stage.replica(), stage.index() + 1)), false),
+            _ => return Vec::new(),
+        };
+        let skipped = self.skipped.get(&(stage, microbatch, forward)).cloned().unwrap_or_default();
+        neighbour.map(|stage| (stage, microbatch, forward)).into_iter().chain(skipped).collect()
+    }
+}
+
+/// The end of the last of these spans that began by a moment.
+fn latest(spans: &[(f64, f64)], by: f64) -> Option<f64> {
+    let begun = spans.partition_point(|&(start, _)| start <= by);
+    Some(spans[begun.checked_sub(1)?].1)
+}
+
+fn push(idle: &mut Vec<IdlePeriod>, start: f64, end: f64, cause: IdleCause) {
+    if end > start {
+        idle.push(IdlePeriod { start, end, cause });
+    }
+}
+
+/// The spans' union, in order of time.
+fn merged(mut spans: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
+    spans.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let mut union: Vec<(f64, f64)> = Vec::with_capacity(spans.len());
+    for (start, end) in spans {
+        match union.last_mut() {
+            Some(last) if start <= last.1 => last.1 = last.1.max(end),
+            _ => union.push((start, end)),
+        }
+    }
+    union
+}
