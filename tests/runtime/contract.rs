@@ -42,7 +42,7 @@ impl Data {
     }
 
     /// The plain loss of these samples, before any division that the contract does itself.
-    fn loss(&self, model: &Mlp, samples: Range<usize>, reduction: Reduction) -> Tensor<1> {
+    pub(crate) fn loss(&self, model: &Mlp, samples: Range<usize>, reduction: Reduction) -> Tensor<1> {
         let x = self.x.clone().slice([samples.clone()]).autodiff();
         let ids = self.ids.clone().slice([samples.clone()]).autodiff();
         let target = self.target.clone().slice([samples.clone()]).autodiff();
@@ -50,7 +50,7 @@ impl Data {
         elements(y, target, self.counts.clone().slice([samples]).autodiff(), reduction)
     }
 
-    fn weight(&self, samples: Range<usize>) -> f64 {
+    pub(crate) fn weight(&self, samples: Range<usize>) -> f64 {
         self.counts.clone().slice([samples]).sum().into_scalar::<f32>() as f64
     }
 }
@@ -127,7 +127,7 @@ fn distance(a: &[Vec<f32>], b: &[Vec<f32>]) -> f32 {
 }
 
 /// Batches as lists of sample ranges, cut into at most `microbatches` pieces each.
-fn pieces(batches: &[Range<usize>], microbatches: usize) -> Vec<Range<usize>> {
+pub(crate) fn pieces(batches: &[Range<usize>], microbatches: usize) -> Vec<Range<usize>> {
     let cut = |batch: &Range<usize>| {
         let mut start = batch.start;
         let sizes = sizes(batch.len(), microbatches.min(batch.len()));

@@ -77,7 +77,7 @@ impl Executor {
         }
         for task in action.tasks() {
             self.start(state, task)?;
-            let _span = tracing::trace_span!("task", rank = self.link.rank(), task = %task).entered();
+            let _span = tracing::trace_span!("task", otel.name = %task, rank = self.link.rank()).entered();
             self.run_task(state, task)?;
             state.count_held(&self.stages);
             state.record(self.link.rank(), Action::Single(task), state.started);
@@ -114,7 +114,7 @@ impl Executor {
         let [first, ..] = *tasks else { return Ok(()) };
         let (rank, count) = (self.link.rank(), tasks.len());
         self.start(state, first.into())?;
-        let _span = tracing::trace_span!("weights", rank, task = %first, tasks = count).entered();
+        let _span = tracing::trace_span!("task", otel.name = %first, rank, tasks = count).entered();
         let indices: Vec<usize> = tasks.iter().map(|&task| state.index(task)).collect();
         self.guarded(first, |stage| stage.backward_weights(&indices))?;
         state.count_held(&self.stages);

@@ -7,12 +7,12 @@ use std::collections::BTreeMap;
 
 /// One microbatch's loss, read from the device.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(crate) struct MicrobatchLoss {
+pub struct MicrobatchLoss {
     /// The microbatch's index in the whole batch.
     pub index: usize,
     /// The rank that computed it.
     pub rank: usize,
-    /// The stage that gave it, the last of its route.
+    /// The stage that gave it, the last of its route; its replica is the route ([`StageId::replica`]).
     pub stage: StageId,
     /// The value that the stage's loss function returned.
     pub loss: f64,

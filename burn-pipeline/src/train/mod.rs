@@ -29,6 +29,7 @@ mod shared;
 mod stages;
 mod step;
 
+pub use crate::execute::MicrobatchLoss;
 pub use checkpoint::{Checkpoint, CheckpointError, Checkpoints, ParameterEntry, Pretrained};
 pub use choose::{AutoError, AutoOptions, AutoPipeline, Decision, MeasureError, MeasuredLayers};
 pub use error::{BuildError, PipelineError};

@@ -1,8 +1,10 @@
 //! What a step or an evaluation reports to its caller.
 
+use crate::execute::MicrobatchLoss;
 use crate::plan::StageId;
+use crate::simulate::{IdlePeriod, idle_periods};
 use crate::stage::{ActivationBytes, Boundary, BoundaryError, Microbatches, Payload};
-use crate::trace::Track;
+use crate::trace::{Event, Track};
 use crate::train::non_finite::NonFinite;
 use crate::train::step::BatchOutcome;
 use std::collections::BTreeMap;
@@ -20,6 +22,8 @@ pub struct StepReport {
     pub skipped: Option<NonFinite>,
     /// Steps that were skipped since the pipeline was built, this one included.
     pub skipped_steps: u64,
+    /// The losses of this batch's microbatches, in order: on which rank and route, and with which weight in the batch's.
+    pub losses: Vec<MicrobatchLoss>,
     /// The numbers that the loss function wants observed in this batch, by microbatch; see
     /// [`Loss::observing`](crate::stage::Loss::observing).
     pub observed: Vec<Vec<f64>>,
@@ -47,9 +51,36 @@ pub struct StepReport {
 }
 
 impl StepReport {
+    /// Samples a second, from call to return.
+    pub fn samples_per_second(&self) -> f64 {
+        self.samples as f64 / self.seconds
+    }
+
+    /// The share of the rows' time in which a rank does not compute, on average: the measured
+    /// [`Simulation::bubble_rate_makespan`](crate::simulate::Simulation::bubble_rate_makespan).
+    pub fn bubble_rate(&self) -> f64 {
+        let computes = |event: &&Event| event.action.tasks().any(|task| task.op().is_compute());
+        let busy: f64 = self.timeline.events.iter().filter(computes).map(|event| event.end - event.start).sum();
+        1.0 - busy / (self.timeline.rows() as f64 * self.timeline.end())
+    }
+
+    /// When and why each rank idled, in order of time: for inputs, for gradients, for transfers, ..
+    pub fn idle(&self) -> Vec<Vec<IdlePeriod>> {
+        idle_periods(&self.timeline)
+    }
+
+    /// Seconds in which each rank computed nothing because of a transfer or an exchange between replicas
+    /// ([`Track::exposed_times`]).
+    pub fn exposed_seconds(&self) -> Vec<f64> {
+        let mut seconds = vec![0.0; self.timeline.rows()];
+        self.timeline.exposed_times().iter().for_each(|wait| seconds[wait.event.rank] += wait.exposed);
+        seconds
+    }
+
     /// Adds what one rank reports; ranks come in order.
     pub(super) fn add(&mut self, outcome: BatchOutcome) {
-        (self.loss, self.skipped, self.observed) = (outcome.loss, outcome.non_finite, outcome.observed);
+        (self.loss, self.skipped, self.losses) = (outcome.loss, outcome.non_finite, outcome.losses);
+        self.observed = outcome.observed;
         self.peak_held.push(outcome.peak_held);
         self.peak_held_bytes.push(outcome.peak_held_bytes);
         for (stage, bytes) in outcome.activations {
@@ -84,6 +115,8 @@ pub enum EvalResults {
 pub struct EvalReport {
     /// The loss, if the batch had a target and this process wants it.
     pub loss: Option<f64>,
+    /// The losses of the microbatches, in order, where `loss` is one.
+    pub losses: Vec<MicrobatchLoss>,
     /// The numbers that the loss function wants observed, by microbatch.
     pub observed: Vec<Vec<f64>>,
     /// Microbatches run.
@@ -101,11 +134,20 @@ impl EvalReport {
     /// If the last stage does not put out an `O`, or microbatches put out tensors that differ in more than their
     /// number of samples (see [`EvalReport::outputs`]).
     pub fn output<O: Boundary>(&self) -> Result<O, BoundaryError> {
-        let unlike = |_| BoundaryError::Structure { expected: "outputs that can be joined (read them with `outputs`)" };
-        O::from_payload(Microbatches::join(self.outputs.clone(), 0).map_err(unlike)?)
+        self.output_along(0)
     }
 
-    /// The last stage's outputs, one for each microbatch, in order. Shapes may differ where the batch came cut.
+    /// The last stage's outputs, of all microbatches joined along a dimension: where samples are not the first one.
+    ///
+    /// # Errors
+    /// As [`EvalReport::output`], and if a tensor does not have this dimension.
+    pub fn output_along<O: Boundary>(&self, dim: usize) -> Result<O, BoundaryError> {
+        let unlike = |_| BoundaryError::Structure { expected: "outputs that can be joined (read them with `outputs`)" };
+        O::from_payload(Microbatches::join(self.outputs.clone(), dim).map_err(unlike)?)
+    }
+
+    /// The last stage's outputs, one for each microbatch, in order: to be joined in another way, or reduced. Shapes may differ
+    /// where the batch came cut.
     ///
     /// # Errors
     /// If the last stage does not put out an `O`.

@@ -39,7 +39,7 @@ fn an_exported_model_holds_every_weight_under_its_name_whatever_the_cut() {
 }
 
 /// Each rank a pipeline of its own, as in processes; gives what each call gave.
-pub(super) fn on_each_rank<T: Send>(
+pub(crate) fn on_each_rank<T: Send>(
     builder: &Builder,
     ranks: usize,
     run: impl Fn(usize, &mut Pipeline) -> T + Sync,

@@ -12,6 +12,8 @@ mod random;
 mod resume;
 mod tied;
 
+pub(crate) use export::on_each_rank;
+
 use crate::cases::{Case, Text};
 use burn::optim::AdamWConfig;
 use burn::tensor::Device;

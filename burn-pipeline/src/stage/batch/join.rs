@@ -9,7 +9,7 @@ impl Microbatches {
     /// Joins the outputs of all microbatches, in order, along `dim`.
     ///
     /// # Errors
-    /// If they differ in kinds, element types, ranks, variants, or in sizes other than along `dim`.
+    /// If they differ in kinds, element types, ranks, variants, or in sizes other than along `dim`, or have no such dimension.
     pub fn join(outputs: Vec<Payload>, dim: usize) -> Result<Payload, MicrobatchError> {
         let mut columns: Vec<Vec<PayloadPart>> = Vec::new();
         for (row, output) in outputs.into_iter().enumerate() {
@@ -37,7 +37,7 @@ fn join(column: Vec<PayloadPart>, dim: usize) -> Result<PayloadPart, MicrobatchE
             PayloadPart::Tag(_) => return Err(MicrobatchError::Structure),
         }
     }
-    let alike = tensors.windows(2).all(|pair| joinable(&pair[0], &pair[1], dim));
+    let alike = tensors.iter().all(|tensor| joinable(&tensors[0], tensor, dim));
     match (tag, tensors.is_empty()) {
         (Some(tag), true) => Ok(PayloadPart::Tag(tag)),
         (None, false) if alike => {

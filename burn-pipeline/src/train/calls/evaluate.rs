@@ -34,17 +34,17 @@ impl Pipeline {
         let batch = Arc::new(batch);
         let wants_loss = results != EvalResults::Nothing;
         let has_loss = wants_loss && batch.has_target() && self.stages.has_loss();
-        let (mut loss, mut observed, mut outputs) = (0.0, Vec::new(), Vec::new());
+        let (mut loss, mut losses, mut observed, mut outputs) = (0.0, Vec::new(), Vec::new(), Vec::new());
         let wants_outputs = results == EvalResults::All;
         for outcome in self.ranks.ask(Evaluate { parts, batch: batch.clone(), wants_outputs })? {
             if wants_loss {
-                (loss, observed) = (outcome.loss, outcome.observed);
+                (loss, losses, observed) = (outcome.loss, outcome.losses, outcome.observed);
             }
             outputs.extend(outcome.outputs.into_iter().filter(|_| wants_outputs));
         }
         outputs.sort_by_key(|(microbatch, _)| *microbatch);
         let (loss, outputs) = (has_loss.then_some(loss), outputs.into_iter().map(|(_, output)| output).collect());
-        Ok(EvalReport { loss, observed, microbatches: batch.len(), samples: batch.samples(), outputs })
+        Ok(EvalReport { loss, losses, observed, microbatches: batch.len(), samples: batch.samples(), outputs })
     }
 
     fn admit_evaluation(&mut self, batch: Batch) -> Result<(Parts, Microbatches), PipelineError> {

@@ -48,6 +48,7 @@ impl RankPart {
         BatchOutcome {
             loss: own.loss,
             non_finite: own.non_finite,
+            losses: own.losses.clone(),
             observed: own.observed.clone(),
             outputs: Vec::new(),
             events: events.into_iter().filter_map(event).collect(),

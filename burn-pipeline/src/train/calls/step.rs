@@ -77,6 +77,7 @@ impl Pipeline {
             gradient_norm: None,
             skipped: None,
             skipped_steps: self.training.skipped_steps(),
+            losses: Vec::new(),
             observed: Vec::new(),
             microbatches: batch.len(),
             samples: batch.samples(),

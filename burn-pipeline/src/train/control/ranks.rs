@@ -100,11 +100,14 @@ impl Ranks {
         }
         let (sender, replies) = channel();
         let step = command.step();
+        let span = tracing::info_span!("command", otel.name = C::NAME, step);
+        let _entered = span.enter();
         let (command, began, processes) = (Arc::new(command), Instant::now(), self.processes);
         for tasks in &self.tasks {
-            let (command, sender) = (command.clone(), sender.clone());
+            let (command, sender, span) = (command.clone(), sender.clone(), span.clone());
             // A rank whose thread has ended sends no reply, which `collect` notices.
             let _ = tasks.send(Box::new(move |rank: &mut Rank| {
+                let _entered = tracing::debug_span!(parent: span, "rank", rank = rank.number()).entered();
                 let reply = run(rank, command.as_ref(), began, processes);
                 // What the command holds (a batch) is released before the caller goes on.
                 drop(command);

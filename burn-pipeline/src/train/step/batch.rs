@@ -3,7 +3,7 @@
 use super::contract::{Contract, evaluated_loss};
 use super::rank::Rank;
 use super::replicas;
-use crate::execute::{ExecuteError, Purpose, RankOutcome, ReplicaShare, Run};
+use crate::execute::{ExecuteError, MicrobatchLoss, Purpose, RankOutcome, ReplicaShare, Run};
 use crate::plan::{CheckedPlan, StageId};
 use crate::stage::{Accumulation, ActivationBytes, Microbatches, Payload};
 use crate::trace::Event;
@@ -18,6 +18,8 @@ pub(crate) struct BatchOutcome {
     pub(crate) loss: f64,
     /// The first loss since the last step that is NaN or infinite, the same on every rank; none where such losses pass.
     pub(crate) non_finite: Option<NonFinite>,
+    /// The losses of all microbatches, the same on every rank.
+    pub(crate) losses: Vec<MicrobatchLoss>,
     /// Numbers that the loss function wants observed, by microbatch, the same on every rank.
     pub(crate) observed: Vec<Vec<f64>>,
     /// Outputs of the last stage by microbatch, where an evaluation ended on this rank.
@@ -38,22 +40,10 @@ pub(crate) struct BatchOutcome {
 
 impl BatchOutcome {
     fn new(loss: f64, outcome: RankOutcome) -> Self {
-        let RankOutcome { observed, outputs, events, message_bytes, skip_bytes, peak_held, peak_held_bytes, .. } =
-            outcome;
-        let activations = BTreeMap::new();
-        let non_finite = None;
-        Self {
-            loss,
-            non_finite,
-            observed,
-            outputs,
-            events,
-            message_bytes,
-            skip_bytes,
-            peak_held,
-            peak_held_bytes,
-            activations,
-        }
+        let RankOutcome { losses, observed, outputs, events, message_bytes, skip_bytes, .. } = outcome;
+        let (peak_held, peak_held_bytes) = (outcome.peak_held, outcome.peak_held_bytes);
+        let held = Self { peak_held, peak_held_bytes, ..Self::default() };
+        Self { loss, losses, observed, outputs, events, message_bytes, skip_bytes, ..held }
     }
 }
 

@@ -3,8 +3,7 @@
 
 mod llama;
 
-use super::export::on_each_rank;
-use super::{Folder, weights};
+use super::{Folder, on_each_rank, weights};
 use crate::cases::read;
 use crate::shared::model::{SMALL, Text, declared, stage as tied_stage};
 use burn::optim::SgdConfig;
