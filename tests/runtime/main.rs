@@ -40,6 +40,7 @@ mod shared;
 mod skips;
 mod spans;
 mod split;
+mod step_to;
 mod threads;
 mod waits;
 mod warnings;

@@ -100,7 +100,8 @@ impl Executor {
         if let (true, Some(output)) = (state.run.trains(), &output) {
             self.check_spec(task, StagePort::Output, || output.clone())?;
         }
-        if let Some(loss) = loss {
+        if let Some(mut loss) = loss {
+            state.outcome.outputs.extend(loss.output.take().map(|output| (state.index(task), output)));
             state.losses.insert(state.index(task), (task, loss));
         }
         let Some(output) = output else { return Ok(()) };

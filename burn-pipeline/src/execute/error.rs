@@ -53,6 +53,9 @@ pub enum ExecuteError {
         "rank {rank}, stage {stage}: its optimizer does not step each element by itself (it uses norms or factors of whole parameters), so its parameters cannot be sharded; choose SGD, Adam, AdamW or the like, clip with `Builder::clip_norm`, or build without `sharded`"
     )]
     NotByElement { rank: usize, stage: StageId },
+    /// A weight that the caller stepped does not fit its parameter.
+    #[error("rank {rank}, stage {stage}: {source}")]
+    Stepped { rank: usize, stage: StageId, source: StageError },
     /// Parameters of a sharded stage were frozen or thawed.
     #[error(
         "rank {rank}, stage {stage}: other parameters are trained than at the start, but the stage is sharded, and pieces are cut at the start; freeze and thaw parameters without `sharded`, or build the pipeline anew from a checkpoint"

@@ -27,7 +27,8 @@ pub(crate) struct RankOutcome {
     pub losses: Vec<MicrobatchLoss>,
     /// The numbers that the loss function asked to observe, by microbatch, the same on every rank.
     pub observed: Vec<Vec<f64>>,
-    /// Outputs of the last stage with the index of their microbatch, if an evaluation ended on this rank.
+    /// Outputs of the last stage with the index of their microbatch, if an evaluation ended on this rank, or a step whose
+    /// outputs are wanted.
     pub outputs: Vec<(usize, Payload)>,
     /// What ran when, by the step's clock.
     pub events: Vec<Event>,

@@ -72,6 +72,11 @@ pub enum StageError {
     /// The optimizer's state cannot be taken out or put back.
     #[error("the optimizer's state: {0}")]
     OptimizerState(String),
+    /// A parameter was given a value of another shape or element type.
+    #[error(
+        "the new value of `{path}` is {got}, but the parameter is {expected}; give the stepped value of this parameter"
+    )]
+    Replaced { path: String, got: String, expected: String },
     /// Under a seed, an eager forward may have drawn random numbers that others disturbed.
     #[error(
         "the stage's random numbers cannot be proved to be those of `Builder::seed`, as {reason}; let the stage be captured (`SplitBackward` says which can be, and captured ones own their generator), let other threads draw from generators of their own, or build the pipeline without a seed"

@@ -74,6 +74,8 @@ pub struct Pipeline {
     /// Has no optimizer been given, and no step said so yet?
     pub(super) lacks_optimizer: bool,
     pub(super) on_non_finite: OnNonFinite,
+    /// Do steps report the last stage's outputs?
+    pub(super) outputs: bool,
     /// How the simulator prices messages of this pipeline's link.
     pub(super) simulate: SimulateOptions,
 }

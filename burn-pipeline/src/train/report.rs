@@ -27,6 +27,8 @@ pub struct StepReport {
     /// The numbers that the loss function wants observed in this batch, by microbatch; see
     /// [`Loss::observing`](crate::stage::Loss::observing).
     pub observed: Vec<Vec<f64>>,
+    /// One a microbatch, by its index; none unless asked for.
+    pub(crate) outputs: Vec<(usize, Payload)>,
     /// Microbatches run; a batch with fewer samples than microbatches gets one for each sample.
     pub microbatches: usize,
     /// Samples in the batch.
@@ -51,6 +53,24 @@ pub struct StepReport {
 }
 
 impl StepReport {
+    /// The last stage's outputs for this batch, of all microbatches joined along dimension 0; for a pipeline that was built with
+    /// [`Builder::outputs`](crate::Builder::outputs). They are those of the training forward, from before the step.
+    ///
+    /// # Errors
+    /// As [`EvalReport::output`]; and if outputs were not asked for.
+    pub fn output<O: Boundary>(&self) -> Result<O, BoundaryError> {
+        joined(&self.outputs, 0)
+    }
+
+    /// The last stage's outputs for this batch, one for each microbatch, in order; see [`StepReport::output`]. None if they were
+    /// not asked for.
+    ///
+    /// # Errors
+    /// If the last stage does not put out an `O`.
+    pub fn outputs<O: Boundary>(&self) -> Result<Vec<O>, BoundaryError> {
+        self.outputs.iter().cloned().map(|(_, output)| O::from_payload(output)).collect()
+    }
+
     /// Samples a second, from call to return.
     pub fn samples_per_second(&self) -> f64 {
         self.samples as f64 / self.seconds
@@ -81,6 +101,7 @@ impl StepReport {
     pub(super) fn add(&mut self, outcome: BatchOutcome) {
         (self.loss, self.skipped, self.losses) = (outcome.loss, outcome.non_finite, outcome.losses);
         self.observed = outcome.observed;
+        self.outputs.extend(outcome.outputs);
         self.peak_held.push(outcome.peak_held);
         self.peak_held_bytes.push(outcome.peak_held_bytes);
         for (stage, bytes) in outcome.activations {
@@ -123,8 +144,8 @@ pub struct EvalReport {
     pub microbatches: usize,
     /// Samples in the batch.
     pub samples: usize,
-    /// One a microbatch, in order; none where this process wants none.
-    pub(crate) outputs: Vec<Payload>,
+    /// One a microbatch, by its index, in order; none where this process wants none.
+    pub(crate) outputs: Vec<(usize, Payload)>,
 }
 
 impl EvalReport {
@@ -142,8 +163,7 @@ impl EvalReport {
     /// # Errors
     /// As [`EvalReport::output`], and if a tensor does not have this dimension.
     pub fn output_along<O: Boundary>(&self, dim: usize) -> Result<O, BoundaryError> {
-        let unlike = |_| BoundaryError::Structure { expected: "outputs that can be joined (read them with `outputs`)" };
-        O::from_payload(Microbatches::join(self.outputs.clone(), dim).map_err(unlike)?)
+        joined(&self.outputs, dim)
     }
 
     /// The last stage's outputs, one for each microbatch, in order: to be joined in another way, or reduced. Shapes may differ
@@ -152,6 +172,13 @@ impl EvalReport {
     /// # Errors
     /// If the last stage does not put out an `O`.
     pub fn outputs<O: Boundary>(&self) -> Result<Vec<O>, BoundaryError> {
-        self.outputs.iter().cloned().map(O::from_payload).collect()
+        self.outputs.iter().cloned().map(|(_, output)| O::from_payload(output)).collect()
     }
+}
+
+/// The outputs of all microbatches joined along a dimension.
+fn joined<O: Boundary>(outputs: &[(usize, Payload)], dim: usize) -> Result<O, BoundaryError> {
+    let unlike = |_| BoundaryError::Structure { expected: "outputs that can be joined (read them with `outputs`)" };
+    let outputs = outputs.iter().map(|(_, output)| output.clone()).collect();
+    O::from_payload(Microbatches::join(outputs, dim).map_err(unlike)?)
 }

@@ -3,7 +3,7 @@
 //! Each backward is seeded with the microbatch's number of samples over the first one's (1 if microbatches have the same
 //! size), and the accumulated gradients are scaled once, after the last backward. So even microbatches cost no scaling.
 
-use crate::stage::boundary::AnyTensor;
+use crate::stage::boundary::{AnyTensor, Payload};
 use burn::tensor::{Device, Tensor};
 
 /// The name of an extra that the runtime provides: a `Tensor<1>` of one element, the gradient that the microbatch's loss
@@ -105,12 +105,14 @@ pub struct Loss {
     pub(crate) value: Tensor<1>,
     pub(crate) weight: Option<Weight>,
     pub(crate) observed: Option<Tensor<1>>,
+    /// The outputs that it is the loss of, where the caller wants them.
+    pub(crate) output: Option<Payload>,
 }
 
 impl Loss {
     /// A sum over the microbatch with its weight (for [`Reduction::Weighted`]).
     pub fn weighted(sum: Tensor<1>, weight: impl Into<Weight>) -> Self {
-        Self { value: sum, weight: Some(weight.into()), observed: None }
+        Self { value: sum, weight: Some(weight.into()), observed: None, output: None }
     }
 
     /// The same loss, with numbers of the microbatch that every rank knows once the step is over (auxiliary losses,
@@ -122,7 +124,7 @@ impl Loss {
 
 impl From<Tensor<1>> for Loss {
     fn from(value: Tensor<1>) -> Self {
-        Self { value, weight: None, observed: None }
+        Self { value, weight: None, observed: None, output: None }
     }
 }
 
@@ -135,12 +137,15 @@ pub(crate) struct LossPart {
     pub weight: Option<Weight>,
     /// The observed numbers, if the loss function gave some.
     pub observed: Option<AnyTensor>,
+    /// The outputs that it is the loss of, where the caller wants them.
+    pub output: Option<Payload>,
 }
 
 impl From<Loss> for LossPart {
     fn from(loss: Loss) -> Self {
         let observed = loss.observed.map(|numbers| AnyTensor::new(numbers).inner());
-        Self { value: AnyTensor::new(loss.value).inner(), weight: loss.weight, observed }
+        let output = loss.output.map(Payload::inner);
+        Self { value: AnyTensor::new(loss.value).inner(), weight: loss.weight, observed, output }
     }
 }
 

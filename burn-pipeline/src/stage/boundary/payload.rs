@@ -93,6 +93,12 @@ impl Payload {
         Ok(Self(self.0.into_iter().map(map).collect::<Result<_, E>>()?))
     }
 
+    /// The same payload without autodiff.
+    pub(crate) fn inner(self) -> Self {
+        let Ok(payload) = self.map_tensors(|_, tensor| Ok::<_, Infallible>(tensor.inner()));
+        payload
+    }
+
     /// The same payload for another thread: see [`AnyTensor::unshared`].
     pub(crate) fn unshared(self) -> Self {
         let Ok(payload) = self.map_tensors(|_, tensor| Ok::<_, Infallible>(tensor.unshared()));

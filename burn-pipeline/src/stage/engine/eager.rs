@@ -295,11 +295,7 @@ fn detached(computed: TrackedOutput) -> (ForwardOutput, Vec<AnyTensor>) {
 /// The payload without autodiff, and the same tensors with their graph.
 fn detach(payload: Payload) -> (ForwardOutput, Vec<AnyTensor>) {
     let tracked: Vec<AnyTensor> = payload.tensors().cloned().collect();
-    let plain = payload.into_parts().map(|part| match part {
-        PayloadPart::Tensor(tensor) => PayloadPart::Tensor(tensor.inner()),
-        tag => tag,
-    });
-    (ForwardOutput::Activations(Payload::from_parts(plain)), tracked)
+    (ForwardOutput::Activations(payload.inner()), tracked)
 }
 
 /// Takes the gradients of a module's parameters, in visiting order.

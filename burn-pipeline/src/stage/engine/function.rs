@@ -42,11 +42,13 @@ pub(crate) enum TrackedOutput {
 pub(crate) struct StageFunction<M: Stage> {
     loss: Option<LossFunction<M::Output>>,
     target: Option<PayloadCheck>,
+    /// Do losses come with the outputs that they are of?
+    keeps_output: bool,
 }
 
 impl<M: Stage> Clone for StageFunction<M> {
     fn clone(&self) -> Self {
-        Self { loss: self.loss.clone(), target: self.target }
+        Self { loss: self.loss.clone(), target: self.target, keeps_output: self.keeps_output }
     }
 }
 
@@ -59,7 +61,7 @@ impl<M: Stage> std::fmt::Debug for StageFunction<M> {
 impl<M: Stage> StageFunction<M> {
     /// The module's forward alone.
     pub(crate) fn forward_only() -> Self {
-        Self { loss: None, target: None }
+        Self { loss: None, target: None, keeps_output: false }
     }
 
     /// The module's forward followed by a loss.
@@ -67,7 +69,12 @@ impl<M: Stage> StageFunction<M> {
         loss: impl Fn(M::Output, T) -> L + Send + Sync + 'static,
     ) -> Self {
         let erased = move |output: M::Output, target: Payload| Ok(loss(output, T::from_payload(target)?).into());
-        Self { loss: Some(Arc::new(erased)), target: Some(check::<T>) }
+        Self { loss: Some(Arc::new(erased)), target: Some(check::<T>), keeps_output: false }
+    }
+
+    /// Whether training forwards return outputs beside their loss.
+    pub(crate) fn keep_output(&mut self, keep: bool) {
+        self.keeps_output = keep;
     }
 
     /// Checks of what the stage reads from the batch.
@@ -96,7 +103,15 @@ impl<M: Stage> StageFunction<M> {
     pub(crate) fn train(&self, module: &M, call: ForwardCall) -> Result<TrackedOutput, StageError> {
         let output = self.output(module, call.input, call.extra)?;
         if call.ends_route {
-            return Ok(TrackedOutput::Loss(Box::new(self.loss(output, call.target)?)));
+            let (output, kept) = match self.keeps_output {
+                false => (output, None),
+                true => {
+                    let kept = output.into_payload();
+                    (M::Output::from_payload(kept.clone()).map_err(StageError::Input)?, Some(kept))
+                }
+            };
+            let loss = self.loss(output, call.target)?;
+            return Ok(TrackedOutput::Loss(Box::new(Loss { output: kept, ..loss })));
         }
         Ok(TrackedOutput::Output(output.into_payload()))
     }

@@ -58,6 +58,7 @@ pub(crate) trait ErasedStage: DescribeStage + InterleaveStage + StageWeights + U
 impl<M: Stage> ErasedStage for Typed<M> {
     fn choose(&mut self, split: SplitBackward, splits: bool, keep_outputs: bool) {
         let eager = |reason| Eager::new(reason).keeping_outputs(keep_outputs).deferring(splits);
+        self.function.keep_output(self.options.outputs);
         let (function, programs, compile) = (self.function.clone(), self.options.programs, self.options.compile);
         let captured = |strict| {
             let otherwise = eager("it cannot be captured");

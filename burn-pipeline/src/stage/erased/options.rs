@@ -20,6 +20,8 @@ pub(crate) struct StageOptions {
     pub(crate) compile: bool,
     /// Do its forwards draw random numbers from a seed?
     pub(crate) seeded: bool,
+    /// Do training forwards give the outputs beside the loss?
+    pub(crate) outputs: bool,
 }
 
 /// The programs that a captured stage keeps where nothing else is said.
@@ -27,7 +29,15 @@ pub(crate) const PROGRAMS: usize = 64;
 
 impl Default for StageOptions {
     fn default() -> Self {
-        let (declared, names) = (None, Names::default());
-        Self { declared, names, recompute: false, sharded: None, programs: PROGRAMS, compile: false, seeded: false }
+        Self {
+            declared: None,
+            names: Names::default(),
+            recompute: false,
+            sharded: None,
+            programs: PROGRAMS,
+            compile: false,
+            seeded: false,
+            outputs: false,
+        }
     }
 }

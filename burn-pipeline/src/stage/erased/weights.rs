@@ -18,6 +18,11 @@ pub(crate) trait StageWeights {
     fn named_parameters(&self) -> Vec<NamedParameter>;
     /// Replaces the value of every float parameter, in visiting order.
     fn set_weights(&mut self, weights: Vec<AnyTensor>);
+    /// Replaces the values of those parameters and buffers that have a new one; moves it to the old one's device.
+    ///
+    /// # Errors
+    /// If a value has another shape or element type than the old one: nothing was replaced.
+    fn replace(&mut self, values: &HashMap<ParamId, AnyTensor>) -> Result<(), StageError>;
     /// Brings running statistics up to date: Burn keeps the last update of each thread aside.
     fn settle(&mut self);
     /// All parameters and buffers, in visiting order.
@@ -48,6 +53,20 @@ impl<M: Stage> StageWeights for Typed<M> {
             let ids = float_weights(&module).into_iter().map(|(id, _)| id);
             with_weights(module, &ids.zip(weights).collect())
         });
+    }
+
+    fn replace(&mut self, values: &HashMap<ParamId, AnyTensor>) -> Result<(), StageError> {
+        let mut replaced = HashMap::new();
+        for NamedWeight { id, path, value: old, .. } in self.named_weights() {
+            let Some(value) = values.get(&id) else { continue };
+            if (value.shape(), value.dtype()) != (old.shape(), old.dtype()) {
+                let spec = |tensor: &AnyTensor| format!("{:?} of {:?}", tensor.shape(), tensor.dtype());
+                return Err(StageError::Replaced { path, got: spec(value), expected: spec(&old) });
+            }
+            replaced.insert(id, value.clone().inner().to_device(&old.device()).unshared());
+        }
+        self.module = self.module.take().map(|module| with_weights(module, &replaced));
+        Ok(())
     }
 
     fn settle(&mut self) {

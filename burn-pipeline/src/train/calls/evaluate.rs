@@ -2,7 +2,7 @@
 
 use super::outcomes::gather_outcomes;
 use crate::execute::ExecuteError;
-use crate::stage::{Batch, Microbatches, Payload};
+use crate::stage::{Batch, Microbatches};
 use crate::train::control::{Call, Command};
 use crate::train::error::PipelineError;
 use crate::train::pipeline::Pipeline;
@@ -43,8 +43,14 @@ impl Pipeline {
             outputs.extend(outcome.outputs.into_iter().filter(|_| wants_outputs));
         }
         outputs.sort_by_key(|(microbatch, _)| *microbatch);
-        let (loss, outputs) = (has_loss.then_some(loss), outputs.into_iter().map(|(_, output)| output).collect());
-        Ok(EvalReport { loss, losses, observed, microbatches: batch.len(), samples: batch.samples(), outputs })
+        Ok(EvalReport {
+            loss: has_loss.then_some(loss),
+            losses,
+            observed,
+            microbatches: batch.len(),
+            samples: batch.samples(),
+            outputs,
+        })
     }
 
     fn admit_evaluation(&mut self, batch: Batch) -> Result<(Parts, Microbatches), PipelineError> {
@@ -73,10 +79,7 @@ impl Command for Evaluate {
 
     fn run(&self, rank: &mut Rank, began: Instant) -> Result<BatchOutcome, ExecuteError> {
         let (share, plan) = self.parts.of(rank.replica());
-        let outcome = rank.evaluate(plan, &self.batch, began, share)?;
-        let unshared = |(microbatch, output): (usize, Payload)| (microbatch, output.unshared());
-        let outputs = outcome.outputs.into_iter().map(unshared).collect();
-        Ok(BatchOutcome { outputs, ..outcome })
+        Ok(rank.evaluate(plan, &self.batch, began, share)?.for_another_thread())
     }
 
     fn exchange(&self, rank: &mut Rank, own: BatchOutcome) -> Result<Vec<BatchOutcome>, ExecuteError> {

@@ -1,6 +1,7 @@
 //! What a user calls on a pipeline, each call with the commands that it gives to the ranks.
 //!
-//! Read `step` (training), `evaluate`, `read` (weights, gradients, modules) and `metadata`; `outcomes` is how ranks in
+//! Read `step` (training), `evaluate`, `read` (weights, gradients, modules), `step_to` (weights that the caller
+//! stepped) and `metadata`; `outcomes` is how ranks in
 //! processes exchange what a batch gave.
 
 mod evaluate;
@@ -8,3 +9,4 @@ mod metadata;
 mod outcomes;
 mod read;
 mod step;
+mod step_to;

@@ -10,7 +10,7 @@ use crate::train::non_finite::{NonFinite, OnNonFinite};
 use crate::train::pipeline::Pipeline;
 use crate::train::plans::Parts;
 use crate::train::report::StepReport;
-use crate::train::step::{ApplyOutcome, BatchOutcome, Rank};
+use crate::train::step::{ApplyOutcome, BatchOutcome, Rank, deliver};
 use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::module::ParamId;
 use std::sync::Arc;
@@ -79,6 +79,7 @@ impl Pipeline {
             skipped_steps: self.training.skipped_steps(),
             losses: Vec::new(),
             observed: Vec::new(),
+            outputs: Vec::new(),
             microbatches: batch.len(),
             samples: batch.samples(),
             seconds: 0.0,
@@ -91,8 +92,9 @@ impl Pipeline {
             timeline: Track { name: "measured".to_owned(), ranks: self.plans.ranks(), events: Vec::new() },
         };
         let step = self.training.progress().steps + 1;
-        let train = Train { parts, batch, seed: self.training.batch_seed(), step, last };
+        let train = Train { parts, batch, seed: self.training.batch_seed(), step, last, outputs: self.outputs };
         self.ranks.ask(train)?.into_iter().for_each(|outcome| report.add(outcome));
+        report.outputs.sort_by_key(|(microbatch, _)| *microbatch);
         self.training.batch_done(report.samples);
         self.refuse_non_finite(report.skipped)?;
         report.seconds = began.elapsed().as_secs_f64();
@@ -131,6 +133,8 @@ struct Train {
     step: u64,
     /// Will the weights be stepped before the next batch?
     last: bool,
+    /// Are the last stage's outputs wanted?
+    outputs: bool,
 }
 
 impl Command for Train {
@@ -139,7 +143,8 @@ impl Command for Train {
 
     fn call(&self) -> Call {
         let (name, samples, microbatches) = (self.parts.name(), self.batch.samples(), self.batch.len());
-        Call::Shared(format!("training {name} over {samples} samples in {microbatches} microbatches"))
+        let outputs = if self.outputs { ", for its outputs" } else { "" };
+        Call::Shared(format!("training {name} over {samples} samples in {microbatches} microbatches{outputs}"))
     }
 
     fn step(&self) -> Option<u64> {
@@ -149,11 +154,13 @@ impl Command for Train {
     fn run(&self, rank: &mut Rank, began: Instant) -> Result<BatchOutcome, ExecuteError> {
         rank.draw_from(self.seed);
         let (share, plan) = self.parts.of(rank.replica());
-        rank.accumulate(plan, &self.batch, began, self.step, ReplicaShare { reduce: self.last, ..share })
+        let share = ReplicaShare { reduce: self.last, ..share };
+        Ok(rank.accumulate(plan, &self.batch, began, self.step, share)?.for_another_thread())
     }
 
     fn exchange(&self, rank: &mut Rank, own: BatchOutcome) -> Result<Vec<BatchOutcome>, ExecuteError> {
-        gather_outcomes(rank, own)
+        let outputs = if self.outputs { deliver(rank, own.outputs, true)? } else { Vec::new() };
+        gather_outcomes(rank, BatchOutcome { outputs, ..own })
     }
 }
 

@@ -39,6 +39,7 @@ pub struct Builder {
     pub(crate) captured_programs: usize,
     pub(crate) compile: bool,
     pub(crate) keep_outputs: bool,
+    pub(crate) outputs: bool,
     pub(crate) shared: Vec<SharedParameter>,
     pub(crate) skips: Vec<SkipEdge>,
     pub(crate) validate: Validate,
@@ -100,6 +101,7 @@ impl Default for Builder {
             captured_programs: PROGRAMS,
             compile: false,
             keep_outputs: false,
+            outputs: false,
             shared: Vec::new(),
             skips: Vec::new(),
             validate: Validate::Off,
@@ -239,6 +241,13 @@ impl Builder {
     /// were sent. For measuring what the release saves.
     pub fn keep_outputs(mut self, keep: bool) -> Self {
         self.keep_outputs = keep;
+        self
+    }
+
+    /// Gives the last stage's outputs with the report of every training step ([`StepReport::output`](crate::StepReport::output)), for
+    /// metrics; off by default, as it keeps them until the step is over, and sends them to every process.
+    pub fn outputs(mut self, outputs: bool) -> Self {
+        self.outputs = outputs;
         self
     }
 

@@ -102,7 +102,7 @@ impl Blueprint {
             let mut held = factory(&context).into_inner();
             let options = held.options_mut();
             (options.programs, options.seeded) = (builder.captured_programs, builder.seed.is_some());
-            options.compile |= builder.compile;
+            (options.compile, options.outputs) = (options.compile | builder.compile, builder.outputs);
             held.choose(builder.split, splits.contains(&stage), builder.keep_outputs);
             held.prepare(builder.accumulation, builder.optimizers.as_ref().map(|make| make()));
             Ok(held)

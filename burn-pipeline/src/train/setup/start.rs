@@ -136,7 +136,7 @@ impl Builder {
         let (processes, first_rank) = (job.is_some(), links.first().map_or(0, |link| link.rank()));
         let (timeout, threads, validate, seed) = (self.timeout, self.threads, self.validate, self.seed);
         let groups = self.groups.clone();
-        let (lacks_optimizer, on_non_finite) = (self.optimizers.is_none(), self.on_non_finite);
+        let (lacks_optimizer, on_non_finite, outputs) = (self.optimizers.is_none(), self.on_non_finite, self.outputs);
         let splits = split_stages(plans.current()?.plan());
         let blueprint = Arc::new(Blueprint { builder: self, placement: plans.placement().clone(), splits, job });
         let build = move |link: Box<dyn Link>| {
@@ -161,7 +161,17 @@ impl Builder {
         // Where every stage declared its specs, they cost no run on zeros, so that links can use them.
         let learns_metadata = validate != Validate::Off || stages.are_declared();
         let training = Training::new(seed);
-        Ok(Pipeline { ranks, plans, stages, training, learns_metadata, lacks_optimizer, on_non_finite, simulate })
+        Ok(Pipeline {
+            ranks,
+            plans,
+            stages,
+            training,
+            learns_metadata,
+            lacks_optimizer,
+            on_non_finite,
+            outputs,
+            simulate,
+        })
     }
 }
 

@@ -3,11 +3,14 @@
 use super::contract::Contract;
 use super::panic::caught;
 use super::rank::Rank;
+use super::replicas;
 use crate::execute::{ExecuteError, SpecCheck};
 use crate::link::Activity;
-use crate::stage::Validate;
+use crate::stage::{AnyTensor, Validate};
 use crate::train::non_finite::NonFinite;
 use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
+use burn::module::ParamId;
+use std::collections::HashMap;
 
 /// What stepping the weights gave.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -62,6 +65,40 @@ impl Rank {
         }
         let contract = std::mem::replace(&mut self.contract, Contract::new(self.settings.reduction));
         Ok(ApplyOutcome { loss: contract.loss(), gradient_norm, non_finite: None })
+    }
+
+    /// Takes over the weights that the caller stepped, by their ids, in the first copy of each stage; the other copies take
+    /// them from there. Then stages get what was observed, and what was gathered is forgotten.
+    ///
+    /// # Errors
+    /// If a value does not fit its parameter, or another rank failed.
+    pub(crate) fn step_to(
+        &mut self,
+        values: &HashMap<ParamId, AnyTensor>,
+        observed: &[Vec<f64>],
+    ) -> Result<(), ExecuteError> {
+        let rank = self.number();
+        self.executor.gather_all()?;
+        for (&stage, held) in self.executor.stages().iter_mut() {
+            held.replace(values).map_err(|source| ExecuteError::Stepped { rank, stage, source })?;
+        }
+        replicas::copy_weights(&mut self.executor, &self.placement)?;
+        self.executor.broadcast_weights()?;
+        self.sharing.copy_first(&mut self.executor)?;
+        let step = self.step;
+        for (stage, held) in self.executor.stages().iter_mut() {
+            let doing = || format!("changing stage {stage} after step {step}");
+            caught(rank, doing, || {
+                held.after_step(observed);
+                Ok(())
+            })?;
+        }
+        self.forget();
+        if self.executor.is_sharded() {
+            self.executor.reshard()?;
+        }
+        self.executor.release_all();
+        Ok(())
     }
 
     /// Leaves the weights alone and forgets what was gathered.

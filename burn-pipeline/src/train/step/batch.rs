@@ -22,7 +22,7 @@ pub(crate) struct BatchOutcome {
     pub(crate) losses: Vec<MicrobatchLoss>,
     /// Numbers that the loss function wants observed, by microbatch, the same on every rank.
     pub(crate) observed: Vec<Vec<f64>>,
-    /// Outputs of the last stage by microbatch, where an evaluation ended on this rank.
+    /// Outputs of the last stage by microbatch, where an evaluation ended on this rank, or a step whose outputs are wanted.
     pub(crate) outputs: Vec<(usize, Payload)>,
     /// What was done when.
     pub(crate) events: Vec<Event>,
@@ -44,6 +44,12 @@ impl BatchOutcome {
         let (peak_held, peak_held_bytes) = (outcome.peak_held, outcome.peak_held_bytes);
         let held = Self { peak_held, peak_held_bytes, ..Self::default() };
         Self { loss, losses, observed, outputs, events, message_bytes, skip_bytes, ..held }
+    }
+
+    /// The same, with outputs that another thread may read; see [`AnyTensor::unshared`](crate::stage::AnyTensor).
+    pub(crate) fn for_another_thread(mut self) -> Self {
+        self.outputs = self.outputs.into_iter().map(|(index, output)| (index, output.unshared())).collect();
+        self
     }
 }
 

@@ -11,8 +11,8 @@ use burn::backend::DispatchTensor;
 pub(in crate::stage::engine) enum OutputSpec {
     /// Outputs: tags, and `None` at the place of a tensor.
     Output(Vec<Option<usize>>),
-    /// A loss, and whether observed numbers follow it and its weight.
-    Loss(WeightSource, bool),
+    /// A loss, whether observed numbers follow it and its weight, and what outputs follow those, if they are wanted.
+    Loss(WeightSource, bool, Option<Vec<Option<usize>>>),
 }
 
 /// The source of a loss's weight.
@@ -52,15 +52,9 @@ impl OutputSpec {
     ) -> Result<ForwardOutput, StageError> {
         let mut outputs = outputs.into_iter().map(AnyTensor::from_dispatch);
         match self {
-            OutputSpec::Output(parts) => {
-                let part = |part: &Option<usize>| match part {
-                    Some(tag) => Some(PayloadPart::Tag(*tag)),
-                    None => outputs.next().map(PayloadPart::Tensor),
-                };
-                Ok(ForwardOutput::Activations(Payload::from_parts(parts.iter().filter_map(part).collect::<Vec<_>>())))
-            }
-            OutputSpec::Loss(weight, observed) => {
-                // The loss comes first, then its weight if that was computed, then what is observed.
+            OutputSpec::Output(parts) => Ok(ForwardOutput::Activations(payload(parts, &mut outputs))),
+            OutputSpec::Loss(weight, observed, output) => {
+                // The loss comes first, then its weight if that was computed, then what is observed, then outputs.
                 let value = outputs.next().ok_or(StageError::NoLoss)?;
                 let weight = match weight {
                     WeightSource::None => None,
@@ -68,8 +62,27 @@ impl OutputSpec {
                     WeightSource::Device => outputs.next().map(Weight::Device),
                 };
                 let observed = if *observed { outputs.next() } else { None };
-                Ok(ForwardOutput::Loss(Box::new(LossPart { value, weight, observed })))
+                let output = output.as_ref().map(|parts| payload(parts, &mut outputs));
+                Ok(ForwardOutput::Loss(Box::new(LossPart { value, weight, observed, output })))
             }
         }
     }
+}
+
+/// The structure of a payload: tags, and `None` at the place of a tensor.
+pub(super) fn structure(payload: &Payload) -> Vec<Option<usize>> {
+    let tag = |part: &PayloadPart| match part {
+        PayloadPart::Tensor(_) => None,
+        PayloadPart::Tag(tag) => Some(*tag),
+    };
+    payload.parts().map(tag).collect()
+}
+
+/// A payload of this structure, with the next tensors.
+fn payload(structure: &[Option<usize>], tensors: &mut impl Iterator<Item = AnyTensor>) -> Payload {
+    let part = |tag: &Option<usize>| match tag {
+        Some(tag) => Some(PayloadPart::Tag(*tag)),
+        None => tensors.next().map(PayloadPart::Tensor),
+    };
+    Payload::from_parts(structure.iter().filter_map(part).collect::<Vec<_>>())
 }

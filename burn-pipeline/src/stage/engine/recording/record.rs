@@ -9,7 +9,7 @@
 //!
 //! All of it runs under `catch_unwind`: an operation that cannot be captured panics somewhere in Burn.
 
-use super::output_spec::{OutputSpec, WeightSource};
+use super::output_spec::{OutputSpec, WeightSource, structure};
 use super::parameters::{Parameters, captured_module, edges, float_edges, lowered_module};
 use crate::ops::{HeldOutputs, OutputGradient};
 use crate::program::{
@@ -18,8 +18,8 @@ use crate::program::{
 };
 use crate::stage::Stage;
 use crate::stage::batch::Weight;
+use crate::stage::boundary::Payload;
 use crate::stage::boundary::{AnyTensor, TensorKind};
-use crate::stage::boundary::{Payload, PayloadPart};
 use crate::stage::engine::call::ForwardCall;
 use crate::stage::engine::function::{StageFunction, TrackedOutput, strategy_of};
 use crate::stage::error::StageError;
@@ -171,11 +171,7 @@ fn attach(
 fn outputs(computed: TrackedOutput, edges: &mut Edges) -> Result<(Vec<AnyTensor>, OutputSpec), String> {
     let (outputs, shape) = match computed {
         TrackedOutput::Output(payload) => {
-            let tag = |part: &PayloadPart| match part {
-                PayloadPart::Tensor(_) => None,
-                PayloadPart::Tag(tag) => Some(*tag),
-            };
-            (payload.tensors().cloned().collect(), OutputSpec::Output(payload.parts().map(tag).collect()))
+            (payload.tensors().cloned().collect(), OutputSpec::Output(structure(&payload)))
         }
         TrackedOutput::Loss(loss) => {
             let (value, weight) = (AnyTensor::new(loss.value), loss.weight);
@@ -191,7 +187,11 @@ fn outputs(computed: TrackedOutput, edges: &mut Edges) -> Result<(Vec<AnyTensor>
             if let Some(observed) = loss.observed.clone() {
                 edges.outputs.push(edge(AnyTensor::new(observed).as_dispatch())?);
             }
-            return Ok((vec![value], OutputSpec::Loss(weight, loss.observed.is_some())));
+            for output in loss.output.iter().flat_map(Payload::tensors) {
+                edges.outputs.push(edge(output.as_dispatch())?);
+            }
+            let output = loss.output.as_ref().map(structure);
+            return Ok((vec![value], OutputSpec::Loss(weight, loss.observed.is_some(), output)));
         }
     };
     for output in &outputs {

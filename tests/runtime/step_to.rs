@@ -1,0 +1,111 @@
+//! Outputs of training steps, and weights that the caller steps: what an optimizer outside of the pipeline needs.
+
+use crate::cases::read;
+use burn::optim::SgdConfig;
+use burn::tensor::{Device, Int, Tensor};
+use burn_pipeline::plan::StageId;
+use burn_pipeline::schedule::{Chunks, by_name};
+use burn_pipeline::stage::{AnyTensor, SplitBackward, TensorKind};
+use burn_pipeline::train::PipelineError;
+use burn_pipeline::{Accumulation, Batch, Builder, Pipeline, Size};
+use pipeline_tests::mlp::{WIDTH, stage};
+use std::collections::HashMap;
+
+const SAMPLES: usize = 10;
+const RATE: f64 = 0.05;
+
+fn batch() -> Batch {
+    let device = Device::flex();
+    let numbers = Tensor::<1, Int>::arange(0..(SAMPLES * WIDTH) as i64, &device).float().reshape([SAMPLES, WIDTH]);
+    let ids = Tensor::<1, Int>::arange(0..SAMPLES as i64, &device).reshape([SAMPLES, 1]).remainder_scalar(3);
+    Batch::new((numbers.clone().sin(), ids)).target(numbers.cos())
+}
+
+/// Two ranks and four microbatches of 3, 3, 2 and 2 samples.
+fn builder(schedule: &str) -> Builder {
+    let schedule = by_name(schedule).unwrap();
+    let chunks = match schedule.family().chunks {
+        Chunks::Exactly(chunks) => chunks,
+        Chunks::Any => 2,
+    };
+    let size = Size { ranks: 2, chunks, microbatches: 4 };
+    Pipeline::builder().schedule(schedule, size).stages(stage).devices(vec![Device::flex()])
+}
+
+fn numbers((scores, ids): (Tensor<2>, Tensor<2, Int>)) -> (Vec<f32>, Vec<f32>) {
+    (read(&AnyTensor::new(scores)), read(&AnyTensor::new(ids.float())))
+}
+
+#[test]
+fn outputs_of_a_training_step_are_those_of_the_model_before_it_however_stages_run() {
+    for schedule in ["GPipe", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV", "DualPipe"] {
+        for split in [SplitBackward::Eager, SplitBackward::Captured] {
+            let builder = builder(schedule).outputs(true).split(split).optimizer(|| SgdConfig::new().init());
+            let mut pipeline = builder.build().unwrap();
+            for step in 0..2 {
+                let before = numbers(pipeline.eval(batch()).unwrap().output().unwrap());
+                let report = pipeline.step(batch(), RATE).unwrap();
+                let outputs: Vec<(Tensor<2>, Tensor<2, Int>)> = report.outputs().unwrap();
+                let rows: Vec<usize> = outputs.iter().map(|(scores, _)| scores.dims()[0]).collect();
+                assert_eq!(rows, [3, 3, 2, 2], "{schedule}, {split:?}, step {step}");
+                assert!(numbers(report.output().unwrap()) == before, "{schedule}, {split:?}, step {step}");
+            }
+        }
+    }
+}
+
+#[test]
+fn outputs_that_were_not_asked_for_are_not_kept() {
+    let mut pipeline = builder("1F1B").build().unwrap();
+    let report = pipeline.accumulate(batch()).unwrap();
+    assert!(report.outputs::<(Tensor<2>, Tensor<2, Int>)>().unwrap().is_empty());
+    assert!(report.output::<(Tensor<2>, Tensor<2, Int>)>().is_err());
+}
+
+/// The caller's own optimizer: plain gradient descent.
+fn step(pipeline: &mut Pipeline) -> Result<f64, PipelineError> {
+    let report = pipeline.accumulate(batch())?;
+    let mut stepped = HashMap::new();
+    for (weights, gradients) in pipeline.named_weights()?.into_iter().zip(pipeline.take_gradients()?) {
+        let floats = weights.into_iter().filter(|weight| weight.value.kind() == TensorKind::Float);
+        for (weight, gradient) in floats.zip(gradients) {
+            if let Some(gradient) = gradient {
+                stepped.insert(weight.id, weight.value.plus(gradient.scale(-RATE)));
+            }
+        }
+    }
+    pipeline.step_to(stepped, report.observed)?;
+    Ok(report.loss)
+}
+
+#[test]
+fn weights_that_the_caller_steps_are_those_that_the_pipeline_would_in_every_copy_of_a_stage() {
+    for schedule in ["GPipe", "ZBVZeroBubble", "DualPipe"] {
+        for replicas in [1, 2] {
+            let builder = builder(schedule).accumulation(Accumulation::Ordered).data_parallel(replicas);
+            let mut own = builder.clone().optimizer(|| SgdConfig::new().init()).build().unwrap();
+            let mut caller = builder.build().unwrap();
+            for number in 1..=3 {
+                let expected = own.step(batch(), RATE).unwrap().loss;
+                // In a bidirectional placement, half of the microbatches run on the other copy of each stage.
+                assert_eq!(step(&mut caller).unwrap(), expected, "{schedule}, {replicas} replica(s), step {number}");
+                assert_eq!(caller.progress().steps, number);
+            }
+            let weights = |pipeline: &mut Pipeline| -> Vec<Vec<f32>> {
+                pipeline.weights().unwrap().iter().flatten().map(read).collect()
+            };
+            assert!(weights(&mut own) == weights(&mut caller), "{schedule}, {replicas} replica(s)");
+        }
+    }
+}
+
+#[test]
+fn a_stepped_weight_of_another_shape_is_refused_by_name() {
+    let mut pipeline = builder("GPipe").build().unwrap();
+    let weights = pipeline.named_weights().unwrap();
+    let (first, wrong) = (weights[1][0].id, Tensor::<1>::zeros([2], &Device::flex()));
+    let error = pipeline.step_to(HashMap::from([(first, AnyTensor::new(wrong))]), Vec::new()).unwrap_err();
+    let message = error.to_string();
+    assert!(message.contains(&format!("stage {}", StageId::new(1))), "{message}");
+    assert!(message.contains("`layers.0.linear.weight`") && message.contains("[2]"), "{message}");
+}
