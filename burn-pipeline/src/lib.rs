@@ -86,7 +86,8 @@
 //! | [`execute`] | the interpreter of a rank's row of the plan |
 //!
 //! The modules from `schedule` to `trace` are those of the crate `burn-pipeline-plan`, which does not depend on Burn. Ranks over
-//! MPI and NCCL are in the crates `burn-pipeline-mpi` and `burn-pipeline-nccl`, mixtures of experts in `burn-pipeline-moe`.
+//! MPI and NCCL are in the crates `burn-pipeline-mpi` and `burn-pipeline-nccl`, mixtures of experts in `burn-pipeline-moe`, Burn's own
+//! training loop over a pipeline in `burn-pipeline-learner`.
 
 pub mod _guide;
 pub mod execute;

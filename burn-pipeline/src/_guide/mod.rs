@@ -9,6 +9,7 @@
 //! | [`devices`] | Which devices work, and what is refused? |
 //! | [`many_machines`] | Ranks as processes, replicas, sharded parameters |
 //! | [`experts`] | Mixtures of experts |
+//! | [`burns_training_loop`] | Burn's `Learner`, its metrics and its dashboard over a pipeline |
 //! | [`checkpoints`] | Saving, going on, pretrained weights |
 //! | [`extend`] | A schedule, a transport, an operation of your own |
 //! | [`trouble`] | What an error or a slow step means |
@@ -38,6 +39,9 @@ pub mod many_machines {}
 
 #[doc = include_str!("experts.md")]
 pub mod experts {}
+
+#[doc = include_str!("burns_training_loop.md")]
+pub mod burns_training_loop {}
 
 #[doc = include_str!("checkpoints.md")]
 pub mod checkpoints {}

@@ -1,0 +1,58 @@
+//! Why a pipeline ends a training. Burn's loop gets it as a failed worker: [`burn_train::TrainingError::Workers`].
+
+use burn_pipeline::execute::ExecuteError;
+use burn_pipeline::stage::BoundaryError;
+use burn_pipeline::train::{BuildError, PipelineError};
+use burn_train::TrainingError;
+use burn_train::train::WorkerFailure;
+
+/// Why a pipeline ends a training.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LearnError {
+    #[error("the pipeline cannot be built: {0}")]
+    Build(#[from] BuildError),
+    #[error("{0}")]
+    Pipeline(#[from] PipelineError),
+    #[error("the last stage's output is not a `PipelineModel::LastOutput`: {0}")]
+    Output(#[from] BoundaryError),
+    #[error(
+        "stage {stage} holds `{path}`, which is no parameter of the model; make stages of clones of the model's layers (`PipelineModel::stage`), not of new ones"
+    )]
+    Foreign { stage: usize, path: String },
+    #[error(
+        "no stage holds `{name}`, so it would not be trained; give it to a stage (`PipelineModel::stage`), or freeze it (`no_grad`)"
+    )]
+    Missing { name: String },
+    #[error(
+        "stage {stage} holds `{path}` on {device}, but its rank computes on {rank}; move the part there (`fork(&at.device)` in `PipelineModel::stage`), or give the pipeline the model's device (`Builder::devices`)"
+    )]
+    Device { stage: usize, path: String, device: String, rank: String },
+    #[error(
+        "no parameter of the model is trained; make the model on a device with autodiff (`device.autodiff()`), and leave something unfrozen"
+    )]
+    NothingTrained,
+}
+
+impl LearnError {
+    /// The rank that failed, 0 if it was none of them.
+    fn rank(&self) -> usize {
+        match self {
+            Self::Pipeline(PipelineError::Rank(error)) => match error.cause() {
+                ExecuteError::Panic { rank, .. }
+                | ExecuteError::RankPanic { rank, .. }
+                | ExecuteError::Stage { rank, .. }
+                | ExecuteError::Link { rank, .. } => *rank,
+                _ => 0,
+            },
+            Self::Pipeline(PipelineError::Silent { rank, .. }) => *rank,
+            Self::Pipeline(PipelineError::Closed(failure)) => failure.rank,
+            _ => 0,
+        }
+    }
+}
+
+impl From<LearnError> for TrainingError {
+    fn from(error: LearnError) -> Self {
+        TrainingError::Workers(vec![WorkerFailure { device_id: error.rank(), message: error.to_string() }])
+    }
+}

@@ -1,0 +1,118 @@
+//! A model's parameters by their ids: gradients in, stepped values out, and whether a cut of the model is whole.
+//!
+//! Stages are made of clones of the model's layers, so a parameter has one id in the model and in its stage.
+
+use crate::error::LearnError;
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::optim::GradientsParams;
+use burn::tensor::{Bool, Device, Float, Int, Tensor};
+use burn_pipeline::stage::{AnyTensor, NamedWeight};
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+/// The gradients as Burn's optimizers take them, each on its parameter's device.
+pub(crate) fn gradients_of<M: Module>(model: &M, gradients: HashMap<ParamId, AnyTensor>) -> GradientsParams {
+    struct Register {
+        gradients: HashMap<ParamId, AnyTensor>,
+        registered: GradientsParams,
+    }
+
+    impl ModuleVisitor for Register {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let Some(gradient) = self.gradients.remove(&param.id) else { return };
+            let gradient = gradient.to_device(&param.lazy_device().inner());
+            // A gradient has its parameter's kind and rank.
+            if let Ok(gradient) = gradient.into_tensor::<D, Float>() {
+                self.registered.register(param.id, gradient);
+            }
+        }
+    }
+
+    let mut register = Register { gradients, registered: GradientsParams::new() };
+    model.visit(&mut register);
+    register.registered
+}
+
+/// The values of all trained parameters, without autodiff.
+pub(crate) fn trained_weights<M: Module>(model: &M) -> HashMap<ParamId, AnyTensor> {
+    struct Trained(HashMap<ParamId, AnyTensor>);
+
+    impl ModuleVisitor for Trained {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            if param.is_require_grad() {
+                self.0.insert(param.id, AnyTensor::new(param.val()).inner());
+            }
+        }
+    }
+
+    let mut trained = Trained(HashMap::new());
+    model.visit(&mut trained);
+    trained.0
+}
+
+/// Refuses a cut that leaves out a trained parameter, holds one that is not the model's, or holds one on another device than
+/// its rank's. Stages come in model order, as do the ranks' devices.
+pub(crate) fn check_cut<M: Module>(
+    model: &M,
+    stages: &[Vec<NamedWeight>],
+    devices: &BTreeMap<usize, Device>,
+) -> Result<(), LearnError> {
+    let names = names_of(model);
+    let known: HashSet<ParamId> = names.iter().map(|(id, ..)| *id).collect();
+    let mut held = HashSet::new();
+    for (stage, weights) in stages.iter().enumerate() {
+        for NamedWeight { id, path, value, .. } in weights {
+            if !known.contains(id) {
+                return Err(LearnError::Foreign { stage, path: path.clone() });
+            }
+            let (device, rank) = (value.device().inner(), devices.get(&stage).cloned().map(Device::inner));
+            if let Some(rank) = rank.filter(|rank| *rank != device) {
+                let (device, rank) = (format!("{device:?}"), format!("{rank:?}"));
+                return Err(LearnError::Device { stage, path: path.clone(), device, rank });
+            }
+            held.insert(*id);
+        }
+    }
+    let missing = names.into_iter().find(|(id, _, trained)| *trained && !held.contains(id));
+    missing.map_or(Ok(()), |(_, name, _)| Err(LearnError::Missing { name }))
+}
+
+/// Every parameter and buffer: its id, its path, and whether it is trained.
+fn names_of<M: Module>(model: &M) -> Vec<(ParamId, String, bool)> {
+    #[derive(Default)]
+    struct Names {
+        path: Vec<String>,
+        found: Vec<(ParamId, String, bool)>,
+    }
+
+    impl Names {
+        fn add(&mut self, id: ParamId, trained: bool) {
+            self.found.push((id, self.path.join("."), trained));
+        }
+    }
+
+    impl ModuleVisitor for Names {
+        fn enter_module(&mut self, name: &str, _: &str) {
+            self.path.push(name.to_owned());
+        }
+
+        fn exit_module(&mut self, _: &str, _: &str) {
+            self.path.pop();
+        }
+
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            self.add(param.id, param.is_require_grad());
+        }
+
+        fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
+            self.add(param.id, false);
+        }
+
+        fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
+            self.add(param.id, false);
+        }
+    }
+
+    let mut names = Names::default();
+    model.visit(&mut names);
+    names.found
+}

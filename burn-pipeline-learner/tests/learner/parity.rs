@@ -1,0 +1,89 @@
+//! The same numbers as on one device.
+
+use crate::classifier::Classifier;
+use crate::training::{Folder, Training, adam, assert_equal, device, learner, model, on, pipeline, training};
+use burn::grad_clipping::GradientClippingConfig;
+use burn::lr_scheduler::constant::ConstantLr;
+use burn::lr_scheduler::step::StepLrSchedulerConfig;
+use burn::optim::{AdamConfig, SgdConfig};
+use burn::tensor::Device;
+use burn_pipeline::{Builder, Pipeline, Size};
+use burn_train::Learner;
+use burn_train::checkpoint::KeepLastNCheckpoints;
+
+const RATE: f64 = 0.01;
+
+/// Trains on one device and as each of these pipelines, and compares.
+fn compare(
+    pipelines: impl IntoIterator<Item = (String, Builder)>,
+    set_up: impl Fn(Training) -> Training,
+    learner: impl Fn() -> Learner<Classifier>,
+) {
+    let folder = Folder::new();
+    let expected = set_up(training(&folder)).launch(learner());
+    for (name, builder) in pipelines {
+        let other = Folder::new();
+        let got = on(set_up(training(&other)), Some(builder)).launch(learner());
+        assert_equal(&name, (&folder, &expected), (&other, &got));
+    }
+}
+
+fn two_ranks() -> [(String, Builder); 1] {
+    [("1F1B on two ranks".to_owned(), pipeline("1F1B", 2))]
+}
+
+#[test]
+fn metrics_and_weights_are_those_of_one_device_on_one_to_three_ranks() {
+    let named = |schedule: &'static str, ranks| (format!("{schedule} on {ranks} rank(s)"), pipeline(schedule, ranks));
+    let pipelines =
+        ["GPipe", "1F1B", "ZBH1"].into_iter().flat_map(|schedule| (1..=3).map(move |ranks| named(schedule, ranks)));
+    compare(
+        pipelines.chain([named("ZBVZeroBubble", 3)]),
+        |training| training,
+        || learner(model(), ConstantLr::new(RATE)),
+    );
+}
+
+#[test]
+fn a_learning_rate_scheduler_steps_with_the_pipeline() {
+    let scheduler = || StepLrSchedulerConfig::new(0.05, 3).with_gamma(0.3).init().expect("a scheduler");
+    compare(two_ranks(), |training| training, || Learner::new(model(), SgdConfig::new().init(), scheduler()));
+}
+
+#[test]
+fn gradients_are_clipped_by_the_learners_optimizer() {
+    let optimizer = || AdamConfig::new().with_grad_clipping(Some(GradientClippingConfig::Norm(1e-2))).init();
+    compare(two_ranks(), |training| training, || Learner::new(model(), optimizer(), ConstantLr::new(RATE)));
+}
+
+#[test]
+fn gradients_are_accumulated_over_items() {
+    let accumulating = |training: Training| training.grads_accumulation(3);
+    compare(two_ranks(), accumulating, || Learner::new(model(), SgdConfig::new().init(), ConstantLr::new(0.05)));
+}
+
+#[test]
+fn running_statistics_come_back_into_the_learners_model() {
+    // With one microbatch, the statistics are those of the whole batch.
+    let pipeline = Pipeline::builder().schedule("GPipe", Size::new(2, 1)).devices(vec![Device::flex()]);
+    let with_norm = || learner(model().with_norm(&device()), ConstantLr::new(RATE));
+    compare([("with a batch norm".to_owned(), pipeline)], |training| training, with_norm);
+}
+
+#[test]
+fn a_training_that_goes_on_from_a_checkpoint_ends_as_one_that_never_stopped() {
+    let scheduler = || StepLrSchedulerConfig::new(0.02, 5).with_gamma(0.5).init().expect("a scheduler");
+    let whole = Folder::new();
+    let expected = training(&whole).num_epochs(4).launch(Learner::new(model(), adam(), scheduler()));
+    let folder = Folder::new();
+    let saving = |training: Training| {
+        let training = training.with_default_checkpointers().with_checkpointing_strategy(KeepLastNCheckpoints::new(2));
+        on(training, Some(pipeline("1F1B", 2)))
+    };
+    saving(training(&folder).num_epochs(2)).launch(Learner::new(model(), adam(), scheduler()));
+    // Other initial weights, which the checkpoint's replace; and another cut.
+    let other = Learner::new(Classifier::new(100, &device()), adam(), scheduler());
+    let resumed = saving(training(&folder).num_epochs(4).checkpoint(2));
+    let resumed = on(resumed, Some(pipeline("GPipe", 3))).launch(other);
+    assert_equal("resumed", (&whole, &expected), (&folder, &resumed));
+}

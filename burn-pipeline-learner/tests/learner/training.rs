@@ -1,0 +1,135 @@
+//! A training of the classifier, on one device or as a pipeline, and what is left of it.
+
+use crate::classifier::{Classifier, points};
+use burn::lr_scheduler::LrScheduler;
+use burn::optim::{AdamConfig, ModuleOptimizer};
+use burn::tensor::Device;
+use burn_pipeline::{Builder, Pipeline, Size};
+use burn_pipeline_learner::PipelineStrategy;
+use burn_train::metric::{AccuracyMetric, LossMetric};
+use burn_train::{Learner, LearningResult, SupervisedTraining, TrainingStrategy};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// A folder of its own for each training, removed in the end.
+pub(crate) struct Folder(pub(crate) PathBuf);
+
+impl Folder {
+    pub(crate) fn new() -> Self {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let next = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("burn-pipeline-learner-{}-{next}", std::process::id()));
+        std::fs::create_dir_all(&path).expect("a folder");
+        Self(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The pipeline of a schedule, with four microbatches.
+pub(crate) fn pipeline(schedule: &str, ranks: usize) -> Builder {
+    Pipeline::builder().schedule(schedule, size(schedule, ranks, 4)).devices(vec![Device::flex()])
+}
+
+/// Zero-bubble V needs two chunks a rank.
+pub(crate) fn size(schedule: &str, ranks: usize, microbatches: usize) -> Size {
+    match schedule {
+        "ZBVZeroBubble" => Size { chunks: 2, ..Size::new(ranks, microbatches) },
+        _ => Size::new(ranks, microbatches),
+    }
+}
+
+pub(crate) type Training = SupervisedTraining<Classifier>;
+
+/// A training over 40 points in batches of 12, of two epochs.
+pub(crate) fn training(folder: &Folder) -> Training {
+    SupervisedTraining::new(&folder.0, points(40, 12, 0.0), points(20, 8, 0.01))
+        .metrics((LossMetric::new(), AccuracyMetric::new()))
+        .with_application_logger(None)
+        .num_epochs(2)
+}
+
+/// With one device, or as a pipeline.
+pub(crate) fn on(training: Training, pipeline: Option<Builder>) -> Training {
+    match pipeline {
+        None => training,
+        Some(builder) => training.with_training_strategy(TrainingStrategy::from(PipelineStrategy::new(builder))),
+    }
+}
+
+/// Models are made with autodiff, as Burn's own training wants them.
+pub(crate) fn device() -> Device {
+    Device::flex().autodiff()
+}
+
+pub(crate) fn model() -> Classifier {
+    Classifier::new(7, &device())
+}
+
+pub(crate) fn learner(model: Classifier, scheduler: impl LrScheduler + 'static) -> Learner<Classifier> {
+    Learner::new(model, adam(), scheduler)
+}
+
+pub(crate) fn adam() -> ModuleOptimizer {
+    AdamConfig::new().init()
+}
+
+/// Every value of every metric, in the order of splits, epochs and metrics, as Burn's own logger wrote them; a line a file.
+pub(crate) fn metrics(folder: &Path) -> Vec<(String, Vec<f64>)> {
+    let mut found = Vec::new();
+    for split in ["train", "valid"] {
+        for epoch in 1..100 {
+            for metric in ["Loss", "Accuracy"] {
+                let name = format!("{split}/epoch-{epoch}/{metric}.log");
+                let Ok(text) = std::fs::read_to_string(folder.join(&name)) else { continue };
+                let value = |line: &str| line.split(',').next().and_then(|value| value.parse().ok()).expect("a number");
+                found.push((name, text.lines().map(value).collect()));
+            }
+        }
+    }
+    found
+}
+
+pub(crate) fn weights(model: &Classifier) -> Vec<f32> {
+    let stages = burn_pipeline::stage::named_weights(model, &Default::default());
+    let data = |weight: &burn_pipeline::stage::NamedWeight| weight.value.to_data().expect("values");
+    stages.iter().flat_map(|weight| data(weight).iter::<f32>().collect::<Vec<_>>()).collect()
+}
+
+/// Asserts that two trainings wrote the same metrics and ended with the same weights.
+pub(crate) fn assert_equal(
+    what: &str,
+    one: (&Folder, &LearningResult<Classifier>),
+    other: (&Folder, &LearningResult<Classifier>),
+) {
+    for (_, result) in [one, other] {
+        assert!(
+            result.error.is_none(),
+            "{what}: {}",
+            result.error.as_ref().map(ToString::to_string).unwrap_or_default()
+        );
+    }
+    let (expected, got) = (metrics(&one.0.0), metrics(&other.0.0));
+    assert!(!expected.is_empty(), "{what}: metrics were written");
+    assert_eq!(expected.len(), got.len(), "{what}: the same files");
+    for ((name, expected), (other, got)) in expected.iter().zip(&got) {
+        assert_eq!((name, expected.len()), (other, got.len()), "{what}");
+        for (expected, got) in expected.iter().zip(got) {
+            assert!((expected - got).abs() <= 1e-6 * expected.abs().max(1.0), "{what}, {name}: {got}, not {expected}");
+        }
+    }
+    let (expected, got) = (weights(&one.1.model), weights(&other.1.model));
+    assert_eq!(expected.len(), got.len(), "{what}");
+    for (expected, got) in expected.iter().zip(got) {
+        assert!((expected - got).abs() <= 1e-6 * expected.abs().max(1.0), "{what}: a weight is {got}, not {expected}");
+    }
+}
+
+/// Has the model the weights that it began with?
+pub(crate) fn is_untrained(model: &Classifier) -> bool {
+    weights(model) == weights(&self::model())
+}
