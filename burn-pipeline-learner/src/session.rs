@@ -16,7 +16,7 @@ use burn::module::ParamId;
 use burn::optim::GradientsParams;
 use burn::tensor::Device;
 use burn_pipeline::stage::{NamedWeight, TensorKind, with_weights};
-use burn_pipeline::{Builder, Pipeline};
+use burn_pipeline::{Builder, Pipeline, StageContext};
 use burn_train::{Learner, TrainStep};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -43,16 +43,20 @@ impl<M: PipelineModel> Session<M> {
         if trained.is_empty() {
             return Err(LearnError::NothingTrained);
         }
-        let devices = Arc::new(Mutex::new(BTreeMap::new()));
-        let (seen, parent) = (devices.clone(), Mutex::new(model.clone()));
-        let stage = move |at: &burn_pipeline::StageContext| {
-            seen.lock().unwrap_or_else(PoisonError::into_inner).insert(at.index, at.device.clone());
-            let parent = parent.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            parent.stage(at)
+        let cut = Arc::new(Mutex::new((model.clone(), BTreeMap::new())));
+        let whole = Arc::downgrade(&cut);
+        let stage = move |at: &StageContext| {
+            // The builder may keep this function; the weights of before the training go when `cut` does.
+            let cut = whole.upgrade().expect("stages are made while the pipeline is built");
+            let mut cut = cut.lock().unwrap_or_else(PoisonError::into_inner);
+            cut.1.insert(at.index, at.device.clone());
+            let model = cut.0.clone();
+            drop(cut);
+            model.stage(at)
         };
         let mut pipeline = builder.stages(stage).outputs(true).build()?;
         let weights = pipeline.named_weights()?;
-        check_cut(&model, &weights, &devices.lock().unwrap_or_else(PoisonError::into_inner))?;
+        check_cut(&model, &weights, &cut.lock().unwrap_or_else(PoisonError::into_inner).1)?;
         let floats = |stage: &Vec<NamedWeight>| {
             stage.iter().filter(|weight| weight.value.kind() == TensorKind::Float).map(|weight| weight.id).collect()
         };

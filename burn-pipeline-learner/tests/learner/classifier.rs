@@ -32,6 +32,7 @@ pub(crate) enum Cut {
     Whole,
     LeavesOut,
     New,
+    Twice,
 }
 
 impl Classifier {
@@ -45,6 +46,12 @@ impl Classifier {
     /// With running statistics behind the first layer.
     pub(crate) fn with_norm(self, device: &Device) -> Self {
         Self { norm: Some(BatchNormConfig::new(8).init(device)), ..self }
+    }
+
+    /// With a first layer that is not trained.
+    pub(crate) fn with_frozen_layer(mut self) -> Self {
+        self.layers[0] = self.layers[0].clone().no_grad();
+        self
     }
 
     /// The last stage's forward panics.
@@ -121,6 +128,7 @@ impl PipelineModel for Classifier {
         let layers = match self.mode {
             Cut::LeavesOut if at.is_first() => self.layers[share.start..share.end - 1].to_vec(),
             Cut::New => share.map(|i| LinearConfig::new(WIDTHS[i], WIDTHS[i + 1]).init(&at.device)).collect(),
+            Cut::Twice if at.is_last() => self.layers[1..2].iter().chain(&self.layers[share]).cloned().collect(),
             _ => self.layers[share].to_vec(),
         };
         let norm = self.norm.clone().filter(|_| at.is_first());

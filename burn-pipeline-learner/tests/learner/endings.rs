@@ -84,6 +84,13 @@ fn stages_of_new_layers_are_refused() {
 }
 
 #[test]
+fn a_layer_on_two_stages_that_is_not_declared_shared_is_refused() {
+    let (result, message) = failing(model().cut(Cut::Twice));
+    assert!(message.contains("layers.1.weight") && message.contains("share"), "{message}");
+    assert!(is_untrained(&result.model));
+}
+
+#[test]
 fn a_pipeline_that_cannot_be_built_ends_the_training_with_the_reason() {
     let folder = Folder::new();
     let builder = Pipeline::builder().devices(vec![Device::flex()]);

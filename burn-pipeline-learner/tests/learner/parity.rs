@@ -63,6 +63,12 @@ fn gradients_are_accumulated_over_items() {
 }
 
 #[test]
+fn frozen_parameters_stay_as_they_were() {
+    let frozen = || learner(model().with_frozen_layer(), ConstantLr::new(RATE));
+    compare(two_ranks(), |training| training, frozen);
+}
+
+#[test]
 fn running_statistics_come_back_into_the_learners_model() {
     // With one microbatch, the statistics are those of the whole batch.
     let pipeline = Pipeline::builder().schedule("GPipe", Size::new(2, 1)).devices(vec![Device::flex()]);
