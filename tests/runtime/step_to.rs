@@ -3,6 +3,7 @@
 use crate::cases::read;
 use burn::optim::SgdConfig;
 use burn::tensor::{Device, Int, Tensor};
+use burn_pipeline::link::Threads;
 use burn_pipeline::plan::StageId;
 use burn_pipeline::schedule::{Chunks, by_name};
 use burn_pipeline::stage::{AnyTensor, SplitBackward, TensorKind};
@@ -96,6 +97,35 @@ fn weights_that_the_caller_steps_are_those_that_the_pipeline_would_in_every_copy
             };
             assert!(weights(&mut own) == weights(&mut caller), "{schedule}, {replicas} replica(s)");
         }
+    }
+}
+
+#[test]
+fn every_process_gets_the_outputs_and_takes_over_the_weights_that_all_step() {
+    for schedule in ["1F1B", "DualPipe"] {
+        let run = |pipeline: &mut Pipeline| {
+            let outputs = |pipeline: &mut Pipeline| {
+                let report = pipeline.accumulate(batch()).unwrap();
+                numbers(report.output().unwrap())
+            };
+            let before = outputs(pipeline);
+            pipeline.take_gradients().unwrap();
+            let losses = [step(pipeline).unwrap(), step(pipeline).unwrap()];
+            (before, losses, outputs(pipeline))
+        };
+        let builder = builder(schedule).outputs(true).accumulation(Accumulation::Ordered);
+        let expected = run(&mut builder.clone().build().unwrap());
+        let links = Threads::new(2);
+        // Each rank a pipeline of its own, as if it were a process.
+        std::thread::scope(|scope| {
+            let rank = |rank: usize| {
+                let (builder, link) = (builder.clone(), Box::new(links.link(rank, Device::flex())));
+                scope.spawn(move || run(&mut builder.build_rank(link).unwrap()))
+            };
+            for (number, rank) in [rank(0), rank(1)].into_iter().enumerate() {
+                assert!(rank.join().unwrap() == expected, "{schedule}, rank {number}");
+            }
+        });
     }
 }
 

@@ -38,7 +38,7 @@ pub(crate) fn pipeline(schedule: &str, ranks: usize) -> Builder {
 /// Zero-bubble V needs two chunks a rank.
 pub(crate) fn size(schedule: &str, ranks: usize, microbatches: usize) -> Size {
     match schedule {
-        "ZBVZeroBubble" => Size { chunks: 2, ..Size::new(ranks, microbatches) },
+        "ZBVZeroBubble" => Size::new(ranks, microbatches).with_chunks(2),
         _ => Size::new(ranks, microbatches),
     }
 }
