@@ -166,7 +166,8 @@
 //!    both hold the same tensors. So what Burn's checkpointers save and `launch` returns is what was trained.
 //! 3. Metrics get [`PipelineModel::outcome`] of the item and of the last stage's outputs, joined to those of the whole item. A loss that
 //!    is computed there is that of one device, not an average of microbatches.
-//! 4. Validation runs forwards alone. Running statistics of stages come back into the `Learner`'s model after each epoch.
+//! 4. Validation runs forwards alone. Running statistics, and what `Stage::after_step` changes, come back into the `Learner`'s model after each
+//!    epoch.
 //!
 //! A checkpoint is Burn's own: it goes on under any number of ranks, any schedule, and on one device.
 //!

@@ -7,7 +7,7 @@
 //! 2. [`Session::train`] runs forwards and backwards. It takes the gradients of the whole item, as the loss contract scales them.
 //! 3. [`Session::step`] steps the learner's model with Burn's optimizer, and the stages take the stepped values over. On one
 //!    device both are handles of one tensor.
-//! 4. [`Session::settle`] brings buffers that stages change (running statistics) back into the learner's model.
+//! 4. [`Session::settle`] brings what stages change themselves (running statistics, parameters that follow a rule) back into the learner's model.
 
 use crate::error::LearnError;
 use crate::model::PipelineModel;

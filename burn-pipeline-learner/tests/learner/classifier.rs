@@ -3,7 +3,7 @@
 use burn::data::dataloader::batcher::Batcher;
 use burn::data::dataloader::{DataLoader, DataLoaderBuilder};
 use burn::data::dataset::InMemDataset;
-use burn::module::Module;
+use burn::module::{Module, Param};
 use burn::nn::loss::CrossEntropyLossConfig;
 use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
 use burn::tensor::{Device, Int, Tensor, activation::tanh};
@@ -20,6 +20,8 @@ const WIDTHS: [usize; 7] = [2, 8, 8, 8, 8, 8, 3];
 pub(crate) struct Classifier {
     pub(crate) layers: Vec<Linear>,
     norm: Option<BatchNorm>,
+    /// Steps that the first stage has seen.
+    pub(crate) steps: Option<Param<Tensor<1>>>,
     ends: bool,
     panics: bool,
     #[module(skip)]
@@ -40,12 +42,24 @@ impl Classifier {
         let linear = |i: usize| {
             init_seeded(seed + i as u64, device, |device| LinearConfig::new(WIDTHS[i], WIDTHS[i + 1]).init(device))
         };
-        Self { layers: (0..6).map(linear).collect(), norm: None, ends: true, panics: false, mode: Cut::Whole }
+        Self {
+            layers: (0..6).map(linear).collect(),
+            norm: None,
+            steps: None,
+            ends: true,
+            panics: false,
+            mode: Cut::Whole,
+        }
     }
 
     /// With running statistics behind the first layer.
     pub(crate) fn with_norm(self, device: &Device) -> Self {
         Self { norm: Some(BatchNormConfig::new(8).init(device)), ..self }
+    }
+
+    /// That counts its steps.
+    pub(crate) fn that_counts(self, device: &Device) -> Self {
+        Self { steps: Some(Param::from_tensor(Tensor::zeros([1], device)).no_grad()), ..self }
     }
 
     /// With a first layer that is not trained.
@@ -84,6 +98,12 @@ impl Stage for Classifier {
 
     fn forward(&self, x: Tensor<2>, (): ()) -> Tensor<2> {
         self.scores(x)
+    }
+
+    fn after_step(mut self, _: &[Vec<f64>]) -> Self {
+        let count = |steps: Param<Tensor<1>>| steps.map(|steps| steps + 1.0).no_grad();
+        self.steps = self.steps.map(count);
+        self
     }
 }
 
@@ -132,7 +152,8 @@ impl PipelineModel for Classifier {
             _ => self.layers[share].to_vec(),
         };
         let norm = self.norm.clone().filter(|_| at.is_first());
-        let part = Self { layers, norm, ends: at.is_last(), ..self.clone() };
+        let steps = self.steps.clone().filter(|_| at.is_first());
+        let part = Self { layers, norm, steps, ends: at.is_last(), ..self.clone() };
         match at.is_last() {
             true => StageBox::with_loss(part, loss),
             false => StageBox::new(part),

@@ -77,6 +77,20 @@ fn running_statistics_come_back_into_the_learners_model() {
 }
 
 #[test]
+fn what_a_stage_changes_after_a_step_comes_back_into_the_learners_model_and_its_checkpoints() {
+    let folder = Folder::new();
+    let counting = || learner(model().that_counts(&device()), ConstantLr::new(RATE));
+    let saving = |epochs| {
+        let training = training(&folder).num_epochs(epochs).with_default_checkpointers();
+        on(training, Some(pipeline("1F1B", 2)))
+    };
+    let steps = |model: &Classifier| model.steps.as_ref().map(|steps| steps.val().into_scalar::<f32>());
+    // Four items an epoch.
+    assert_eq!(steps(&saving(1).launch(counting()).model), Some(4.0));
+    assert_eq!(steps(&saving(3).checkpoint(1).launch(counting()).model), Some(12.0));
+}
+
+#[test]
 fn a_training_that_goes_on_from_a_checkpoint_ends_as_one_that_never_stopped() {
     let scheduler = || StepLrSchedulerConfig::new(0.02, 5).with_gamma(0.5).init().expect("a scheduler");
     let whole = Folder::new();
