@@ -5,7 +5,7 @@ use burn::module::{Module, Param};
 use burn::tensor::{DType, Device, Tensor};
 use burn_pipeline::schedule::Size;
 use burn_pipeline::stage::{Stage, StageBox};
-use burn_pipeline::train::{Builder, Pipeline};
+use burn_pipeline::train::{BuildError, Builder, Pipeline};
 
 #[derive(Module, Debug)]
 struct Scaled {
@@ -45,6 +45,29 @@ fn parameters_of_a_type_that_the_device_does_not_compute_in_are_refused_by_name(
             }
         }
         drop(pipeline(device, DType::F32).build().unwrap());
+    }
+}
+
+/// Can a pipeline be built on the device?
+pub(crate) fn answers(device: &Device) -> bool {
+    match pipeline(device.clone(), DType::F32).build() {
+        Ok(_) => true,
+        Err(BuildError::NoDevice { .. }) => false,
+        Err(other) => panic!("{other}"),
+    }
+}
+
+#[cfg(feature = "cuda")]
+#[test]
+fn without_a_cuda_driver_building_says_what_to_install() {
+    let _turn = turn();
+    match pipeline(Device::cuda(0), DType::F32).build() {
+        Ok(_) => println!("CUDA's driver is there"),
+        Err(error) => {
+            let message = error.to_string();
+            let wanted = ["does not answer", "install its driver (NVIDIA's for CUDA"];
+            assert!(wanted.iter().all(|wanted| message.contains(wanted)), "{message}");
+        }
     }
 }
 
