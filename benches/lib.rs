@@ -5,5 +5,6 @@ pub mod gpt_step;
 pub mod heap;
 pub mod heavy_head;
 pub mod plain;
+pub mod roofline;
 pub mod sleeping;
 pub mod spread;

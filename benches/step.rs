@@ -2,7 +2,7 @@
 //!
 //! `cargo bench -p benches --bench step [-- [--rounds N] [--families A,B] [--merge] [--compile]]`: with `--merge`, families that split
 //! their backward run a second time with `Builder::merge_weights`; with `--compile`, all run a second time with
-//! `Builder::compile`, and 1F1B on one rank beside them.
+//! `Builder::compile`, with 1F1B on one rank beside them, and the products of a step alone, the roofline of one rank.
 //!
 //! 1. Every contestant is built first: same model, same batch, same optimizer.
 //! 2. Rounds run all contestants one after the other, so that whatever else the machine does hits all alike.
@@ -15,6 +15,7 @@
 
 use benches::gpt_step::{self, BATCH, MICROBATCHES, Options, RATE, config};
 use benches::plain::PlainLoop;
+use benches::roofline::Roofline;
 use benches::spread::Spread;
 use burn_pipeline::plan::Op;
 use burn_pipeline::schedule::{OneFOneB, Schedule, Size, all};
@@ -58,7 +59,8 @@ fn main() {
     let plain_options = Options::default();
     let mut contestants: Vec<Contestant> =
         families().filter_map(|schedule| contestant(schedule, RANKS, plain_options)).collect();
-    if std::env::args().any(|argument| argument == "--compile") {
+    let compile = std::env::args().any(|argument| argument == "--compile");
+    if compile {
         let options = Options { compile: true, ..plain_options };
         contestants.extend(contestant(Box::new(OneFOneB), 1, plain_options));
         contestants.extend(contestant(Box::new(OneFOneB), 1, options));
@@ -77,10 +79,15 @@ fn main() {
     let tokens = gpt_step::tokens();
     let mut plain = PlainLoop::new(config(), 1, MICROBATCHES);
     let mut plain_seconds = Vec::new();
+    let mut roofline = compile.then(|| (Roofline::new(&config()), Vec::new()));
     for round in 0..rounds + 2 {
         let seconds = plain.step(&tokens.0, &tokens.1, RATE);
         if round >= 2 {
             plain_seconds.push(seconds);
+        }
+        if let Some((products, seconds)) = &mut roofline {
+            let took = products.run();
+            seconds.extend((round >= 2).then_some(took));
         }
         for contestant in &mut contestants {
             let batch = gpt_step::batch(&tokens);
@@ -93,6 +100,15 @@ fn main() {
         }
     }
     print(&Spread::of(&plain_seconds), &mut contestants);
+    if let Some((products, seconds)) = roofline {
+        let alone = Spread::of(&seconds);
+        let (giga, rate) = (products.flops() / 1e9, products.flops() / alone.median / 1e9);
+        println!("\nroofline, the products of matrices alone, 1 thread: {alone} ms, {giga:.0} GFLOP, {rate:.0} GFLOP/s");
+        for contestant in contestants.iter().filter(|contestant| contestant.size.ranks == 1) {
+            let ratio = Spread::of(&contestant.steps).median / alone.median;
+            println!("{}: {ratio:.2} times the roofline", contestant.name);
+        }
+    }
 }
 
 fn print(plain: &Spread, contestants: &mut [Contestant]) {

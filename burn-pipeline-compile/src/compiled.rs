@@ -3,8 +3,9 @@
 use crate::clean::clean;
 use crate::graph::is_float;
 use crate::place::place;
-use crate::product::product;
+use crate::product::{multiply_one, product};
 use crate::read::read;
+use crate::region::Region;
 use crate::steps::{Step, Work, steps};
 use crate::storage::Fresh;
 use crate::view::view;
@@ -82,6 +83,11 @@ impl Compiled {
                     summary.regions += 1;
                     summary.fused += region.nodes;
                 }
+                Work::Blocks { region, .. } => {
+                    summary.regions += 1;
+                    summary.fused += region.nodes;
+                    summary.products += 1;
+                }
                 Work::Matmul => summary.products += 1,
                 Work::Place(parts) => summary.products += parts.iter().filter(|part| part.product).count(),
                 Work::Interpret(op) => *summary.interpreted.entry(crate::graph::name(op)).or_default() += 1,
@@ -124,11 +130,14 @@ impl Step {
                 let inputs: Vec<FlexTensor> = self.reads.iter().map(|input| tensors.read(input)).collect();
                 let given = region.run(&inputs);
                 drop(inputs);
-                for (id, value) in given {
-                    if let Some(output) = self.outputs.iter().find(|output| output.id == id) {
-                        tensors.write(output, value);
-                    }
-                }
+                self.give(given, tensors);
+            }
+            Work::Blocks { region, made } => {
+                let [lhs, rhs] = [0, 1].map(|place| tensors.read(&self.reads[place]));
+                let inputs: Vec<FlexTensor> = self.reads[2..].iter().map(|input| tensors.read(input)).collect();
+                let given = run_blocks(region, *made, [&lhs, &rhs], &inputs);
+                drop((lhs, rhs, inputs));
+                self.give(given, tensors);
             }
         }
         for tensor in &self.drops {
@@ -136,6 +145,28 @@ impl Step {
             drop(tensors.read(tensor));
         }
     }
+
+    /// Hands a region's results over.
+    fn give(&self, given: Vec<(TensorId, FlexTensor)>, tensors: &mut impl Tensors) {
+        for (id, value) in given {
+            if let Some(output) = self.outputs.iter().find(|output| output.id == id) {
+                tensors.write(output, value);
+            }
+        }
+    }
+}
+
+/// Runs a region behind a batch of products, matrix by matrix.
+fn run_blocks(
+    region: &Region,
+    made: usize,
+    [lhs, rhs]: [&FlexTensor; 2],
+    inputs: &[FlexTensor],
+) -> Vec<(TensorId, FlexTensor)> {
+    let shape = &region.inputs[made].tensor.shape;
+    let count = shape[..shape.num_dims() - 2].iter().product();
+    // SAFETY: there is room for a block of the region's rows, which is a matrix.
+    region.run_blocks((made, count), inputs, |place, to| unsafe { multiply_one(lhs, rhs, shape, place, to) })
 }
 
 fn filled(value: f32, output: &TensorIr) -> FlexTensor {

@@ -6,6 +6,7 @@
 use crate::storage::Fresh;
 use burn::backend::flex::{FlexTensor, Layout};
 use burn::backend::ir::{TensorId, TensorIr};
+use burn::tensor::Shape;
 use gemm::Parallelism;
 use rayon::prelude::*;
 
@@ -38,6 +39,19 @@ pub(crate) fn product(lhs: &FlexTensor, rhs: &FlexTensor, output: &TensorIr) -> 
     // SAFETY: the products have written every matrix.
     let mut given = unsafe { fresh.tensors(std::slice::from_ref(output)) };
     given.swap_remove(0)
+}
+
+/// Writes one matrix of the product of two batches, in order.
+///
+/// # Safety
+/// `to` has room for a matrix, and nothing else refers to it.
+pub(crate) unsafe fn multiply_one(lhs: &FlexTensor, rhs: &FlexTensor, shape: &Shape, place: usize, to: *mut f32) {
+    let (lhs, rhs) = (Matrix::of(lhs), Matrix::of(rhs));
+    let (batch, rank) = (&shape[..shape.num_dims() - 2], shape.num_dims());
+    let sizes = [shape[rank - 2], shape[rank - 1], lhs.layout.shape().last().copied().unwrap_or(1)];
+    let (left, right) = (lhs.matrix(place, batch), rhs.matrix(place, batch));
+    // SAFETY: the caller's promise.
+    unsafe { multiply(sizes, (to, sizes[1].cast_signed(), 1), left, right, Parallelism::None) };
 }
 
 /// Writes the product of two batches of matrices where a layout says.

@@ -19,6 +19,12 @@ pub(crate) enum Work {
     Matmul,
     Place(Vec<Part>),
     Region(Box<Region>),
+    /// A region that runs matrix by matrix behind a batch of products, which nothing else reads: its input at place `made`. The
+    /// step reads the product's operands, then the other inputs.
+    Blocks {
+        region: Box<Region>,
+        made: usize,
+    },
 }
 
 /// One step of a compiled program.
@@ -37,8 +43,40 @@ pub(crate) fn steps(graph: &Graph, fed: &[TensorIr]) -> Vec<Step> {
     let groups = fuse(graph);
     let outside = outside(graph, &groups);
     let mut steps: Vec<Step> = groups.iter().flat_map(|group| group_steps(graph, group, &outside)).collect();
+    join_products(&mut steps, &graph.kept);
     release(&mut steps, fed, &graph.kept);
     steps
+}
+
+/// Joins batches of products with the regions that alone read them, so that scores are never written whole.
+fn join_products(steps: &mut Vec<Step>, kept: &HashSet<TensorId>) {
+    let mut place = 0;
+    while place < steps.len() {
+        if let Some((product, made)) = joinable(steps, place, kept) {
+            let product = steps.remove(product);
+            place -= 1;
+            let step = &mut steps[place];
+            if let Work::Region(region) = &step.work {
+                step.work = Work::Blocks { region: region.clone(), made };
+                step.reads.remove(made);
+                step.reads.splice(0..0, product.reads);
+            }
+        }
+        place += 1;
+    }
+}
+
+/// The step of a batch of products that only the region at this place reads, and its place among the region's inputs.
+fn joinable(steps: &[Step], place: usize, kept: &HashSet<TensorId>) -> Option<(usize, usize)> {
+    let Work::Region(region) = &steps[place].work else { return None };
+    let earlier = steps[..place].iter().enumerate().filter(|(_, step)| step.work == Work::Matmul);
+    earlier.rev().find_map(|(product, step)| {
+        let output = &step.outputs[0];
+        let reads = |step: &Step| step.reads.iter().filter(|read| read.id == output.id).count();
+        let alone = steps.iter().map(reads).sum::<usize>() == 1 && !kept.contains(&output.id);
+        let made = region.inputs.iter().position(|input| input.tensor.id == output.id)?;
+        (alone && region.takes_blocks(made)).then_some((product, made))
+    })
 }
 
 /// Tensors that are kept, or read by another group than the one that makes them.
@@ -147,6 +185,9 @@ impl Display for Step {
             Work::Matmul => write!(f, "{outputs} = Matmul({reads})"),
             Work::Place(parts) => write!(f, "{outputs} = {}({reads})", places(parts)),
             Work::Region(region) => write!(f, "{region}"),
+            Work::Blocks { region, .. } => {
+                write!(f, "{region} behind Matmul({}, {})", text(&self.reads[0]), text(&self.reads[1]))
+            }
         }
     }
 }

@@ -7,13 +7,16 @@
 //!    A tensor that is read outside is written to its own storage, and read from there by the region itself.
 //! 2. Buffers that live within a tile only are shared by values that do not live at the same time ([`slots`]).
 //! 3. A run finds where the rows of its inputs lie ([`places`]), reads them in place if their elements follow each other, and
-//!    copies them into the tile otherwise ([`run`]).
+//!    copies them into the tile otherwise ([`source`], [`run`]).
+//! 4. A region that alone reads a batch of products runs behind each matrix of it, while that is in the cache ([`blocks`]).
 
+mod blocks;
 mod held;
 mod lower;
 mod places;
 mod run;
 mod slots;
+mod source;
 
 use crate::graph::text;
 use crate::tile::{Argument, Instruction};

@@ -1,6 +1,6 @@
 //! Running a region on tensors.
 
-use super::places::Places;
+use super::source::{Shared, Source};
 use super::{Kind, Output, Region};
 use crate::storage::Fresh;
 use crate::tile::{Argument, Buffer, Sum, Tile, run};
@@ -19,34 +19,15 @@ const PIECE: usize = 64;
 /// Pieces, at most.
 const PIECES: usize = 16;
 /// Elements that are worth several threads.
-const PARALLEL: usize = 64 * 1024;
+pub(super) const PARALLEL: usize = 64 * 1024;
 
 thread_local! {
     static SCRATCH: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A pointer that threads share; each writes its own rows.
-#[derive(Clone, Copy)]
-struct Shared<T>(*mut T);
-
-// SAFETY: pieces of a region write rows of their own.
-unsafe impl<T> Send for Shared<T> {}
-// SAFETY: as above.
-unsafe impl<T> Sync for Shared<T> {}
-
-/// An input as it lies.
-struct Source<'a> {
-    tensor: &'a FlexTensor,
-    places: Places,
-    wide: bool,
-    mask: bool,
-    /// Is it read where it lies? Else it is copied, tile by tile.
-    direct: bool,
-}
-
 /// Where an output is written.
 #[derive(Clone, Copy)]
-enum Target {
+pub(super) enum Target {
     Values {
         at: Shared<f32>,
         columns: usize,
@@ -70,7 +51,7 @@ impl Region {
     pub(crate) fn run(&self, inputs: &[FlexTensor]) -> Vec<(TensorId, FlexTensor)> {
         let tile = self.tile();
         let sources: Vec<Source<'_>> =
-            self.inputs.iter().zip(inputs).map(|(input, t)| self.source(input, t, tile)).collect();
+            self.inputs.iter().zip(inputs).map(|(input, t)| Source::new(self, input, Some(t), tile.0)).collect();
         let pieces = self.pieces();
         let mut fresh: Vec<Fresh> = self.outputs.iter().map(|output| self.storage(output, pieces)).collect();
         let targets: Vec<Target> =
@@ -89,7 +70,7 @@ impl Region {
     }
 
     /// Rows and columns of a tile.
-    fn tile(&self) -> (usize, usize) {
+    pub(super) fn tile(&self) -> (usize, usize) {
         let columns = if self.whole_rows || self.columns <= LONG { self.columns } else { TILE };
         ((TILE / columns).clamp(1, self.rows.max(1)), columns)
     }
@@ -99,18 +80,7 @@ impl Region {
         (self.rows / PIECE).clamp(1, PIECES)
     }
 
-    fn source<'a>(&self, input: &super::Input, tensor: &'a FlexTensor, tile: (usize, usize)) -> Source<'a> {
-        let places = Places::of(input, tensor.layout());
-        let mask = crate::graph::is_mask(&input.tensor);
-        let long_runs = places.run().is_none_or(|run| 4 * run >= tile.0);
-        let in_order = match input.wide && self.columns > 1 {
-            true => places.inner == 1 && places.step() >= 0,
-            false => places.step() == 1 || self.rows == 1,
-        };
-        Source { tensor, wide: input.wide, mask, direct: !mask && in_order && long_runs, places }
-    }
-
-    fn storage(&self, output: &Output, pieces: usize) -> Fresh {
+    pub(super) fn storage(&self, output: &Output, pieces: usize) -> Fresh {
         let elements = |wide| if wide { self.rows * self.columns } else { self.rows };
         match output.kind {
             Kind::Values { wide } => Fresh::floats(elements(wide)),
@@ -119,7 +89,7 @@ impl Region {
         }
     }
 
-    fn target(&self, output: &Output, fresh: &mut Fresh) -> Target {
+    pub(super) fn target(&self, output: &Output, fresh: &mut Fresh) -> Target {
         let columns = |wide| if wide { self.columns } else { 1 };
         match output.kind {
             Kind::Values { wide } => Target::Values { at: Shared(fresh.as_floats()), columns: columns(wide) },
@@ -135,7 +105,7 @@ impl Region {
     }
 
     /// Runs over some rows, on this thread.
-    fn piece(
+    pub(super) fn piece(
         &self,
         piece: usize,
         rows: Range<usize>,
@@ -210,7 +180,7 @@ impl Output {
 }
 
 /// The tensors of an output; sums of pieces are added in their order.
-fn given(output: &Output, fresh: Fresh, pieces: usize) -> Vec<(TensorId, FlexTensor)> {
+pub(super) fn given(output: &Output, fresh: Fresh, pieces: usize) -> Vec<(TensorId, FlexTensor)> {
     let summed = output.sums_one_row() && matches!(output.kind, Kind::Sum { .. });
     let fresh = if summed { fresh.sum(output.sum_length(), pieces) } else { fresh };
     // SAFETY: tiles have written values and masks of all rows; sums were zeros.
@@ -312,45 +282,6 @@ impl Tiles<'_> {
                 (to, std::slice::from_raw_parts(buffer.at.add(line * buffer.step), width))
             };
             to.iter_mut().zip(from).for_each(|(to, value)| *to = u8::from(*value != 0.0));
-        }
-    }
-}
-
-impl Source<'_> {
-    /// A tile of it, where it lies.
-    fn in_place(&self, row: usize, column: usize, columns: usize) -> Buffer {
-        let floats: &[f32] = self.tensor.storage();
-        let column = if self.wide && columns > 1 { column as isize } else { 0 };
-        // SAFETY: the row and the column are in the tensor. Nothing writes to it.
-        let at = unsafe { floats.as_ptr().offset(self.places.row(row) + column) }.cast_mut();
-        Buffer { at, step: self.places.step().unsigned_abs() }
-    }
-
-    /// Copies a tile of it.
-    fn copy(&self, to: Buffer, row: usize, rows: usize, column: usize, columns: usize) {
-        let (width, inner) = if self.wide { (columns, self.places.inner) } else { (1, 0) };
-        let column = if self.wide { column as isize * inner } else { 0 };
-        for line in 0..rows {
-            let start = self.places.row(row + line) + column;
-            // SAFETY: the buffer has room for the tile, and nothing else refers to it now.
-            let to = unsafe { std::slice::from_raw_parts_mut(to.at.add(line * to.step), width) };
-            match self.mask {
-                true => strided(to, self.tensor.bytes(), start, inner, |byte| f32::from(u8::from(byte != 0))),
-                false => strided(to, self.tensor.storage::<f32>(), start, inner, |value| value),
-            }
-        }
-    }
-}
-
-/// Copies strided elements.
-fn strided<T: Copy>(to: &mut [f32], from: &[T], start: isize, stride: isize, read: impl Fn(T) -> f32) {
-    let begin = start.unsigned_abs();
-    match stride {
-        1 => to.iter_mut().zip(&from[begin..]).for_each(|(to, value)| *to = read(*value)),
-        0 => to.fill(read(from[begin])),
-        _ => {
-            let places = (0..to.len()).map(|place| (start + place as isize * stride).unsigned_abs());
-            to.iter_mut().zip(places).for_each(|(to, place)| *to = read(from[place]));
         }
     }
 }

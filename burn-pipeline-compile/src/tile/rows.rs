@@ -19,14 +19,20 @@ fn lanes(row: &[f32], start: f32, join: impl Fn(f32, f32) -> f32) -> f32 {
     for (lane, value) in rest.iter().enumerate() {
         lanes[lane] = join(lanes[lane], *value);
     }
-    let mut half = LANES / 2;
-    while half > 0 {
-        for lane in 0..half {
-            lanes[lane] = join(lanes[lane], lanes[lane + half]);
-        }
-        half /= 2;
+    // Arrays of known sizes, so that halves are added as vectors.
+    macro_rules! half {
+        ($from:expr, $size:literal) => {{
+            let mut to = [0.0; $size];
+            for lane in 0..$size {
+                to[lane] = join($from[lane], $from[lane + $size]);
+            }
+            to
+        }};
     }
-    lanes[0]
+    let lanes = half!(lanes, 16);
+    let lanes = half!(lanes, 8);
+    let lanes = half!(lanes, 4);
+    join(join(lanes[0], lanes[2]), join(lanes[1], lanes[3]))
 }
 
 /// The larger one; NaN if one of them is.

@@ -182,3 +182,24 @@ fn sums_do_not_depend_on_the_number_of_threads() {
     assert_eq!(one, four);
     near(&expected, &one);
 }
+
+#[test]
+fn scores_are_never_written_whole_and_do_not_depend_on_the_number_of_threads() {
+    let mut listed = Listed::default();
+    let (queries, keys) = (listed.feed(&[2, 3, 130, 10]), listed.feed(&[2, 3, 10, 140]));
+    let scores = listed.matmul(&queries, &keys);
+    let soft = listed.softmax(&scores);
+    let program = compiled(&listed, &[soft.clone()]);
+    assert_eq!(program.len(), 1, "{program}");
+    let fed = [wave(&[2, 3, 130, 10], 0.3), wave(&[2, 3, 10, 140], 0.7)];
+    let given = |threads: usize, wanted: &[burn::backend::ir::TensorIr]| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        pool.install(|| both(&listed, &fed, wanted))
+    };
+    let ((expected, one), (_, three)) = (given(1, &[soft.clone()]), given(3, &[soft.clone()]));
+    assert_eq!(one, three);
+    near(&expected, &one);
+    // Where the scores are kept too, they are one product, and the softmax gives the same bits.
+    let (_, whole) = given(1, &[soft, scores]);
+    assert_eq!(whole[0], one[0]);
+}

@@ -1,0 +1,86 @@
+//! An input of a region while it runs: read in place, or copied tile by tile.
+
+use super::places::Places;
+use super::{Input, Region};
+use crate::tile::Buffer;
+use burn::backend::flex::{FlexTensor, Layout};
+
+/// A pointer that threads share; each writes its own rows.
+#[derive(Clone, Copy)]
+pub(super) struct Shared<T>(pub(super) *mut T);
+
+// SAFETY: pieces of a region write rows of their own.
+unsafe impl<T> Send for Shared<T> {}
+// SAFETY: as above.
+unsafe impl<T> Sync for Shared<T> {}
+
+/// An input as it lies.
+#[derive(Clone)]
+pub(super) struct Source<'a> {
+    /// `None` for one that is written block by block.
+    tensor: Option<&'a FlexTensor>,
+    /// Where its places are counted from.
+    pub(super) floats: Shared<f32>,
+    pub(super) places: Places,
+    pub(super) wide: bool,
+    mask: bool,
+    /// Is it read where it lies? Else it is copied, tile by tile.
+    pub(super) direct: bool,
+}
+
+impl<'a> Source<'a> {
+    /// An input of a region, which runs over tiles with this many rows; without a tensor, one that is written block by block.
+    pub(super) fn new(region: &Region, input: &Input, tensor: Option<&'a FlexTensor>, tile_rows: usize) -> Self {
+        let places = match tensor {
+            Some(tensor) => Places::of(input, tensor.layout()),
+            None => Places::of(input, &Layout::contiguous(input.tensor.shape.clone())),
+        };
+        let mask = crate::graph::is_mask(&input.tensor);
+        let long_runs = places.run().is_none_or(|run| 4 * run >= tile_rows);
+        let in_order = match input.wide && region.columns > 1 {
+            true => places.inner == 1 && places.step() >= 0,
+            false => places.step() == 1 || region.rows == 1,
+        };
+        let floats = tensor.filter(|_| !mask).map_or(std::ptr::null(), |tensor| tensor.storage::<f32>().as_ptr());
+        let direct = !mask && in_order && long_runs;
+        Self { tensor, floats: Shared(floats.cast_mut()), wide: input.wide, mask, direct, places }
+    }
+
+    /// A tile of it, where it lies.
+    pub(super) fn in_place(&self, row: usize, column: usize, columns: usize) -> Buffer {
+        let column = if self.wide && columns > 1 { column as isize } else { 0 };
+        // The row and the column are in the tensor, or in the block that was just written. Nothing writes to it meanwhile.
+        let at = self.floats.0.wrapping_offset(self.places.row(row) + column);
+        Buffer { at, step: self.places.step().unsigned_abs() }
+    }
+
+    /// Copies a tile of it.
+    pub(super) fn copy(&self, to: Buffer, row: usize, rows: usize, column: usize, columns: usize) {
+        // What is written block by block lies in order, so it is read in place.
+        let Some(tensor) = self.tensor else { return };
+        let (width, inner) = if self.wide { (columns, self.places.inner) } else { (1, 0) };
+        let column = if self.wide { column as isize * inner } else { 0 };
+        for line in 0..rows {
+            let start = self.places.row(row + line) + column;
+            // SAFETY: the buffer has room for the tile, and nothing else refers to it now.
+            let to = unsafe { std::slice::from_raw_parts_mut(to.at.add(line * to.step), width) };
+            match self.mask {
+                true => strided(to, tensor.bytes(), start, inner, |byte| f32::from(u8::from(byte != 0))),
+                false => strided(to, tensor.storage::<f32>(), start, inner, |value| value),
+            }
+        }
+    }
+}
+
+/// Copies strided elements.
+fn strided<T: Copy>(to: &mut [f32], from: &[T], start: isize, stride: isize, read: impl Fn(T) -> f32) {
+    let begin = start.unsigned_abs();
+    match stride {
+        1 => to.iter_mut().zip(&from[begin..]).for_each(|(to, value)| *to = read(*value)),
+        0 => to.fill(read(from[begin])),
+        _ => {
+            let places = (0..to.len()).map(|place| (start + place as isize * stride).unsigned_abs());
+            to.iter_mut().zip(places).for_each(|(to, place)| *to = read(from[place]));
+        }
+    }
+}
