@@ -1,6 +1,7 @@
 //! What the runtime's tests share: small models, and the plain loop that a pipeline must equal.
 
 pub mod at_once;
+pub mod connections;
 pub mod drawn;
 pub mod faulty_link;
 pub mod layers;

@@ -1,4 +1,4 @@
-//! Tensors that stages read beside hidden states: document ids, masks, tables.
+//! What stages read beside hidden states: document ids, masks, tables, plain numbers and strings.
 //!
 //! Guarantees: tensors with one entry per sample are cut with the samples, others go whole to every microbatch. A stage reads
 //! the piece of the microbatch that it runs, in whatever order microbatches run, because pieces are looked up by
@@ -11,10 +11,8 @@
 //! 3. [`BatchExtras::attach`] makes them extras of the batch, which stages name.
 //! 4. A stage whose layers read different extras takes them as [`StageExtras`].
 
-use burn::tensor::kind::Basic;
 use burn::tensor::{Int, Tensor};
-use burn_pipeline::stage::{AnyTensor, Batch, Boundary, BoundaryError, Payload, PayloadReader, Split};
-use std::collections::VecDeque;
+use burn_pipeline::stage::{AnyTensor, Batch, Boundary, BoundaryError, Payload, PayloadReader, PayloadSpec, Split};
 
 /// The document of each token of packed sequences `[batch, seq]`. The number grows by one at every `bos` token, the first of
 /// its document.
@@ -109,9 +107,9 @@ impl BatchExtras {
 /// The extras that one stage reads, in the order in which it names them. Their number is free, so one module type can serve
 /// stages that read different extras.
 ///
-/// As the last part of `Stage::Extra` it takes all remaining tensors.
+/// As the last part of `Stage::Extra` it takes all that remains: tensors, plain numbers and strings.
 #[derive(Debug, Clone, Default)]
-pub struct StageExtras(VecDeque<AnyTensor>);
+pub struct StageExtras(Payload);
 
 /// A stage reads an extra that it did not name, or of another type.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -120,42 +118,39 @@ pub enum StageExtrasError {
     /// All extras have been read.
     #[error("the stage reads `{name}`, but it has read all extras that it names; name it in `Stage::extras`")]
     Missing { name: String },
-    /// The next tensor has another kind or rank.
-    #[error("the extra `{name}` is a {kind} tensor of rank {rank}, and the stage reads another type; check the batch")]
-    Mismatch { name: String, kind: String, rank: usize },
+    /// The next extra has another type.
+    #[error(
+        "the extra `{name}` has another type than the stage reads: {source}; what is left is {left}; check the batch"
+    )]
+    Mismatch { name: String, source: BoundaryError, left: PayloadSpec },
 }
 
 impl StageExtras {
-    /// Takes the next tensor. `name` is for the error.
+    /// Takes the next extra: a tensor, an `f64`, `i64`, `bool`, `String`, or whatever else can be one. `name` is for the
+    /// error.
     ///
     /// # Errors
-    /// If none is left, or it has another kind or rank.
-    pub fn take<const D: usize, K: Basic + 'static>(&mut self, name: &str) -> Result<Tensor<D, K>, StageExtrasError> {
+    /// If none is left, or it has another type.
+    pub fn take<T: Boundary>(&mut self, name: &str) -> Result<T, StageExtrasError> {
         let name = name.to_owned();
-        let Some(next) = self.0.pop_front() else { return Err(StageExtrasError::Missing { name }) };
-        next.into_tensor().map_err(|(kind, rank)| StageExtrasError::Mismatch { name, kind: kind.to_string(), rank })
-    }
-}
-
-impl FromIterator<AnyTensor> for StageExtras {
-    fn from_iter<I: IntoIterator<Item = AnyTensor>>(tensors: I) -> Self {
-        Self(tensors.into_iter().collect())
+        if self.0.parts().next().is_none() {
+            return Err(StageExtrasError::Missing { name });
+        }
+        let left = PayloadSpec::of_payload(&self.0);
+        let mut reader = PayloadReader::new(std::mem::take(&mut self.0));
+        let value = T::read(&mut reader).map_err(|source| StageExtrasError::Mismatch { name, source, left });
+        self.0 = reader.rest();
+        value
     }
 }
 
 impl Boundary for StageExtras {
     fn write(self, payload: &mut Payload) {
-        self.0.into_iter().for_each(|tensor| payload.push_tensor(tensor));
+        let before = std::mem::take(payload);
+        *payload = Payload::from_parts(before.into_parts().chain(self.0.into_parts()));
     }
 
     fn read(payload: &mut PayloadReader) -> Result<Self, BoundaryError> {
-        let mut tensors = VecDeque::new();
-        loop {
-            match payload.any_tensor() {
-                Ok(tensor) => tensors.push_back(tensor),
-                Err(BoundaryError::Missing { .. }) => return Ok(Self(tensors)),
-                Err(error) => return Err(error),
-            }
-        }
+        Ok(Self(payload.rest()))
     }
 }

@@ -5,7 +5,7 @@ use crate::cases::{Text, builder, distance, noise, pipelined, plain, rich};
 use crate::parity::{assert_close, assert_every_family};
 use burn::tensor::{Device, Int, Tensor};
 use burn_pipeline::schedule::{Size, by_name};
-use burn_pipeline::stage::{SplitBackward, Stage, init_seeded};
+use burn_pipeline::stage::{Boundary, SplitBackward, Stage, init_seeded};
 use burn_pipeline::train::StageContext;
 use burn_pipeline_moe::extras::{StageExtras, StageExtrasError};
 use burn_pipeline_moe::layers::{Attention, AttentionConfig, AttentionContext};
@@ -88,14 +88,18 @@ fn a_stage_reads_the_side_data_that_its_layers_need() {
 #[test]
 fn side_data_that_is_not_there_or_is_another_is_named() {
     let ids = Tensor::<2, Int>::zeros([1, 2], &Device::flex());
-    let mut side: StageExtras = [burn_pipeline::stage::AnyTensor::new(ids)].into_iter().collect();
-    let error = side.clone().take::<2, burn::tensor::Float>("mask").unwrap_err();
+    let mut side = StageExtras::from_payload((ids, (0.5, "de".to_owned())).into_payload()).unwrap();
+    let error = side.clone().take::<Tensor<2>>("mask").unwrap_err();
     assert_eq!(
         error.to_string(),
-        "the extra `mask` is a int tensor of rank 2, and the stage reads another type; check the batch"
+        "the extra `mask` has another type than the stage reads: tensor 0 of the payload is a int tensor of rank 2, but a \
+         float tensor of rank 2 is expected; what is left is (int I32 [1, 2]; f64 0.5; string \"de\"); check the batch"
     );
-    assert!(side.take::<2, Int>("ids").is_ok());
-    assert_eq!(side.take::<2, Int>("more").unwrap_err(), StageExtrasError::Missing { name: "more".to_owned() });
+    assert!(side.take::<Tensor<2, Int>>("ids").is_ok());
+    assert!(side.clone().take::<i64>("heat").unwrap_err().to_string().contains("a plain integer (i64)"));
+    assert_eq!(side.take("heat"), Ok(0.5));
+    assert_eq!(side.take("language"), Ok("de".to_owned()));
+    assert_eq!(side.take::<bool>("more"), Err(StageExtrasError::Missing { name: "more".to_owned() }));
 }
 
 const D: usize = 8;

@@ -49,6 +49,7 @@ fn bools(numbers: &[i32]) -> Bools {
 fn contents(payload: &Payload) -> Vec<String> {
     let part = |part: &PayloadPart| match part {
         PayloadPart::Tag(tag) => format!("tag {tag}"),
+        PayloadPart::Host(value) => value.to_string(),
         PayloadPart::Tensor(t) => format!("{} {:?} {:?}", t.kind(), t.shape(), t.to_data().unwrap()),
     };
     payload.parts().map(part).collect()
@@ -104,6 +105,24 @@ proptest! {
         );
         assert!(same, "{which:?} came out as another variant");
         prop_assert_eq!(contents(&read.into_payload()), contents(&payload));
+    }
+
+    #[test]
+    fn plain_values_come_out_as_they_went_in_and_as_nothing_else(
+        number in any::<f64>(),
+        integer in any::<i64>(),
+        flag in any::<bool>(),
+        text in proptest::option::of(".*"),
+    ) {
+        type Plain = (f64, (i64, Vec<bool>), Option<String>);
+        let payload = (number, (integer, vec![flag, !flag]), text.clone()).into_payload();
+        let read = Plain::from_payload(payload.clone()).unwrap();
+        prop_assert_eq!((read.0.to_bits(), read.1, read.2), (number.to_bits(), (integer, vec![flag, !flag]), text));
+        let refused = |error: Result<(), BoundaryError>| matches!(error, Err(BoundaryError::Structure { .. }));
+        assert!(refused(<(i64, (i64, Vec<bool>), Option<String>)>::from_payload(payload.clone()).map(drop)));
+        assert!(refused(<(f64, (f64, Vec<bool>), Option<String>)>::from_payload(payload.clone()).map(drop)));
+        assert!(refused(<(f64, (i64, Vec<i64>), Option<String>)>::from_payload(payload.clone()).map(drop)));
+        assert!(refused(<(f64, (Floats, Vec<bool>), Option<String>)>::from_payload(payload).map(drop)));
     }
 
     #[test]

@@ -2,13 +2,15 @@
 //! cause is a slip that others made before, it says what to write instead.
 
 use crate::watchdog::quiet_ranks;
+use burn::backend::DispatchTensor;
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::SgdConfig;
 use burn::tensor::{Device, Int, Tensor};
 use burn_pipeline::execute::ExecuteError;
+use burn_pipeline::ops::{DeferredOp, deferred};
 use burn_pipeline::schedule::Size;
-use burn_pipeline::stage::{Batch, Stage, StageBox, StageError};
+use burn_pipeline::stage::{Batch, SplitBackward, Stage, StageBox, StageError};
 use burn_pipeline::train::{Pipeline, PipelineError, StageContext};
 
 /// A layer of given widths. From its third forward on, it may break.
@@ -73,6 +75,62 @@ fn a_wrong_width_says_who_sent_it_in_which_step_and_where_in_the_plan() {
         let closed = pipeline.step(batch(), 0.1).unwrap_err().to_string();
         assert!(closed.contains("rank 2, stage 2, microbatch 0, F") && !closed.contains("\nin step"), "{closed}");
     }
+}
+
+/// Gives its input back, and breaks in the backward.
+#[derive(Debug)]
+struct Breaking;
+
+impl DeferredOp for Breaking {
+    fn name(&self) -> &'static str {
+        "breaking"
+    }
+
+    fn inputs(&self) -> usize {
+        1
+    }
+
+    fn forward(&self, operands: &[DispatchTensor]) -> DispatchTensor {
+        operands[0].clone()
+    }
+
+    fn gradient(&self, _: usize, _: &[DispatchTensor], _: &DispatchTensor) -> DispatchTensor {
+        panic!("no gradient today")
+    }
+}
+
+/// A layer whose backward breaks.
+#[derive(Module, Debug)]
+struct Backless {
+    linear: Linear,
+}
+
+impl Stage for Backless {
+    type Input = Tensor<2>;
+    type Extra = ();
+    type Output = Tensor<2>;
+
+    fn forward(&self, x: Tensor<2>, (): ()) -> Tensor<2> {
+        let operands = [self.linear.forward(x), self.linear.weight.val()].map(Tensor::into_dispatch);
+        Tensor::from_dispatch(deferred(Breaking, operands.into()))
+    }
+}
+
+#[test]
+fn a_backward_that_breaks_says_what_gradient_it_had_got_from_whom() {
+    quiet_ranks();
+    let stages = |at: &StageContext| {
+        let linear = LinearConfig::new(if at.is_first() { 4 } else { 5 }, 5).init(&at.device);
+        match at.is_last() {
+            false => StageBox::new(Backless { linear }),
+            true => StageBox::with_loss(Layer { linear }, |y: Tensor<2>, t: Tensor<2>| (y - t).square().mean()),
+        }
+    };
+    let builder = Pipeline::builder().schedule("ZBH1", Size::new(2, 2)).devices(vec![Device::flex()]);
+    let mut pipeline = builder.stages(stages).split(SplitBackward::Eager).build().unwrap();
+    let said = pipeline.accumulate(Batch::new(rows(4)).target(rows(5))).unwrap_err().to_string();
+    assert!(said.starts_with("rank 0, stage 0, microbatch 0, I: ") && said.contains("no gradient today"), "{said}");
+    assert!(said.contains("it got the gradient of its output (tag 1; tag 1; float F32 [3, 5]) from stage 1"), "{said}");
 }
 
 #[test]

@@ -31,6 +31,7 @@ mod non_finite;
 mod observed;
 mod parameter_groups;
 mod parity;
+mod plain;
 mod profile;
 mod recompute;
 mod refusals;

@@ -77,7 +77,7 @@ fn bad() -> Vec<Bad> {
         |e| matches!(e, PipelineError::Batch(MicrobatchError::MissingExtra { stage: 0, name }) if name == "mask"),
     );
     add(masked(Batch::new(rows(1)).target(ints())), |e| {
-        let PipelineError::Refused { stage, source: StageError::Target(BoundaryError::Mismatch { .. }) } = e else {
+        let PipelineError::Refused { stage, source: StageError::Target(BoundaryError::Mismatch { .. }), .. } = e else {
             return false;
         };
         stage.index() > 0
@@ -92,11 +92,11 @@ fn bad() -> Vec<Bad> {
                 .split_input(vec![Split::Dim(1)])
                 .split_target(vec![Split::Dim(1)]),
         ),
-        |e| matches!(e, PipelineError::Refused { stage, source: StageError::Input(_) } if *stage == StageId::new(0)),
+        |e| matches!(e, PipelineError::Refused { stage, source: StageError::Input(_), .. } if *stage == StageId::new(0)),
     );
     add(
         Batch::new(rows(1)).target(rows(2)).extra("mask", ints()),
-        |e| matches!(e, PipelineError::Refused { stage, source: StageError::Extra { .. } } if *stage == StageId::new(0)),
+        |e| matches!(e, PipelineError::Refused { stage, source: StageError::Extra { .. }, .. } if *stage == StageId::new(0)),
     );
     add(masked(Batch::new(rows(1)).target(rows(2))).split_input(vec![Split::Dim(0); 2]), |e| {
         matches!(e, PipelineError::Batch(MicrobatchError::SplitCount { tensors: 1, splits: 2, .. }))

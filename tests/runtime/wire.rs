@@ -5,7 +5,7 @@ use burn::tensor::{BoolStore, Bytes, DType, Device, Tensor, TensorData};
 use burn_pipeline::link::kit::{Frame, Packed, Repeat};
 use burn_pipeline::link::{Header, Message, MessageKind, WireError};
 use burn_pipeline::plan::StageId;
-use burn_pipeline::stage::{AnyTensor, Payload, PayloadPart, TensorKind};
+use burn_pipeline::stage::{AnyTensor, HostValue, Payload, PayloadPart, TensorKind};
 use proptest::prelude::{Just, Strategy, any, prop_oneof};
 use proptest::{collection::vec, prop_assert, prop_assert_eq, proptest, test_runner::Config};
 use serde::Serialize;
@@ -31,6 +31,7 @@ const DTYPES: [DType; 13] = [
 #[derive(Clone, Debug)]
 enum Piece {
     Structure(usize),
+    Host(HostValue),
     Tensor(DType, Vec<usize>, Vec<u8>),
 }
 
@@ -46,7 +47,13 @@ fn piece() -> impl Strategy<Value = Piece> {
         };
         Piece::Tensor(dtype, shape, (0..count).map(byte).collect())
     });
-    prop_oneof![1 => any::<usize>().prop_map(Piece::Structure), 4 => tensor]
+    let host = prop_oneof![
+        any::<f64>().prop_map(HostValue::Float),
+        any::<i64>().prop_map(HostValue::Int),
+        any::<bool>().prop_map(HostValue::Bool),
+        ".*".prop_map(HostValue::Text),
+    ];
+    prop_oneof![1 => any::<usize>().prop_map(Piece::Structure), 2 => host.prop_map(Piece::Host), 4 => tensor]
 }
 
 fn header() -> impl Strategy<Value = Header> {
@@ -76,6 +83,7 @@ fn header() -> impl Strategy<Value = Header> {
 fn message(header: Header, pieces: &[Piece]) -> Message {
     let part = |piece: &Piece| match piece {
         Piece::Structure(form) => PayloadPart::Tag(*form),
+        Piece::Host(value) => PayloadPart::Host(value.clone()),
         Piece::Tensor(dtype, shape, bytes) => {
             let data = TensorData::from_bytes_vec(bytes.clone(), shape.clone(), *dtype);
             PayloadPart::Tensor(AnyTensor::from_data_exact(data, &Device::flex()))
@@ -101,6 +109,7 @@ fn assert_pieces(payload: Payload, pieces: &[Piece]) {
     for (part, piece) in parts.into_iter().zip(pieces) {
         match (part, piece) {
             (PayloadPart::Tag(got), Piece::Structure(form)) => assert_eq!(got, *form),
+            (PayloadPart::Host(got), Piece::Host(value)) => assert_eq!(got, *value),
             (PayloadPart::Tensor(tensor), Piece::Tensor(dtype, shape, bytes)) => {
                 assert_eq!((tensor.kind(), tensor.dtype()), (TensorKind::of(*dtype), *dtype));
                 assert_eq!(tensor.shape().to_vec(), *shape);
@@ -208,7 +217,7 @@ fn forged(magic: &[u8; 4], version: u16, contents: &impl Serialize) -> Result<Fr
 #[test]
 fn forged_fields_are_refused() {
     // A header is a kind, a stage (replica and index) and a microbatch; a part is 0 and a tag, or 1, an element type
-    // and a shape.
+    // and a shape, or 2, a type of plain values and a value.
     let header = (0u32, (0u8, 3u16), 5usize);
     let tensor = (1u32, DType::F32, vec![2usize, 3]);
     let parts = || vec![tensor.clone()];
@@ -223,8 +232,10 @@ fn forged_fields_are_refused() {
     refused(forged(b"bplk", version, &((200u32, (0u8, 3u16), 5usize), parts())));
     refused(forged(b"bplk", version, &((0u32, (2u8, 3u16), 5usize), parts())));
     refused(forged(b"bplk", version, &((0u32, (0u8, 65_536u32), 5usize), parts())));
-    refused(forged(b"bplk", version, &(header, vec![(2u32, DType::F32, vec![2usize, 3])])));
+    refused(forged(b"bplk", version, &(header, vec![(3u32, DType::F32, vec![2usize, 3])])));
     refused(forged(b"bplk", version, &(header, vec![(1u32, 200u32, vec![2usize, 3])])));
+    assert!(forged(b"bplk", version, &(header, vec![(2u32, 1u32, -7i64)])).is_ok());
+    refused(forged(b"bplk", version, &(header, vec![(2u32, 4u32, -7i64)])));
     refused(forged(b"bplk", version, &(header, u32::MAX)));
     refused(forged(b"bplk", version, &(header, parts(), 0u8)));
     let huge = usize::MAX / 2;

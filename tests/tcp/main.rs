@@ -10,6 +10,8 @@ mod leaving;
 mod machines;
 #[path = "../ranks/odd.rs"]
 mod odd;
+#[path = "../ranks/plain.rs"]
+mod plain;
 #[path = "../ranks/rates.rs"]
 mod rates;
 mod rendezvous;
@@ -22,6 +24,7 @@ use burn_pipeline::schedule::{OneFOneB, Size};
 use burn_pipeline::train::Pipeline;
 use cases::{Case, Text};
 use pipeline_tests::at_once::for_each_at_once;
+use pipeline_tests::connections::established;
 use pipeline_tests::faulty_link::Fault;
 use pipeline_tests::leaving::Leaving;
 use std::io::{BufRead, BufReader, Read};
@@ -124,9 +127,12 @@ fn one_rank_of_several_processes() {
             std::thread::sleep(10 * DEADLINE);
             return;
         }
-        let since = Instant::now();
+        let (since, connected) = (Instant::now(), established());
         match pipeline.step(Text::new(4).batch(), 0.1) {
-            Ok(report) => println!("step {step} loss {:?}", report.loss),
+            Ok(report) => {
+                println!("connections: {}, new: {}", connected.len(), established().difference(&connected).count());
+                println!("step {step} loss {:?}", report.loss);
+            }
             Err(error) => {
                 println!("failed after {:.1} s: {error}", since.elapsed().as_secs_f64());
                 return;
@@ -171,6 +177,19 @@ fn rates_by_group_are_those_of_the_plain_loop_whichever_rank_holds_the_group() {
             for rank in 0..ranks {
                 let link = move || TcpLink::connect(&place(rank, ranks, port), Device::flex(), TIMEOUT).unwrap();
                 scope.spawn(move || rates::by_group(Box::new(link())));
+            }
+        });
+    }
+}
+
+#[test]
+fn plain_numbers_and_strings_are_those_of_their_microbatch_on_every_rank() {
+    for ranks in [2, 4] {
+        let port = port();
+        std::thread::scope(|scope| {
+            for rank in 0..ranks {
+                let link = move || TcpLink::connect(&place(rank, ranks, port), Device::flex(), TIMEOUT).unwrap();
+                scope.spawn(move || plain::by_microbatch(Box::new(link())));
             }
         });
     }
@@ -252,6 +271,18 @@ impl Drop for Processes {
 fn processes_have_the_losses_of_threads_bit_for_bit() {
     let (ranks, steps) = (3, 4);
     Processes::start(ranks, steps).assert_losses_of_threads(steps);
+}
+
+#[test]
+fn a_pipeline_over_tcp_is_connected_before_its_first_step() {
+    let ranks = 3;
+    for child in &mut Processes::start(ranks, 1).0 {
+        let mut text = String::new();
+        child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+        // One to each other rank before each step, and no other one after it.
+        let told: Vec<&str> = text.lines().filter(|line| line.starts_with("connections: ")).collect();
+        assert_eq!(told, [format!("connections: {}, new: 0", ranks - 1)], "{text}");
+    }
 }
 
 #[test]

@@ -241,7 +241,7 @@ impl Link for NcclLink {
         let bytes = frame.write().map_err(|source| self.endpoint.wire(to, source))?;
         let tensors = message.payload.into_parts().filter_map(|part| match part {
             PayloadPart::Tensor(tensor) => Some(into_cube(tensor)),
-            PayloadPart::Tag(_) => None,
+            PayloadPart::Host(_) | PayloadPart::Tag(_) => None,
         });
         let tensors = tensors.collect::<Result<_, _>>().map_err(|error| self.closed(&error))?;
         let own = (to == self.rank()).then(|| (frame, Slot::default()));

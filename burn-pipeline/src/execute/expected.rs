@@ -52,7 +52,7 @@ pub(crate) fn expected_messages(
 fn gradients(spec: &PayloadSpec) -> PayloadSpec {
     let tensors = spec.parts().iter().filter_map(|part| match part {
         SpecPart::Tensor(tensor) => Some(tensor),
-        SpecPart::Tag(_) => None,
+        SpecPart::Host(_) | SpecPart::Tag(_) => None,
     });
     let mut parts = vec![SpecPart::Tag(tensors.clone().count())];
     for tensor in tensors {

@@ -15,11 +15,11 @@ pub enum StageError {
     )]
     Input(#[source] BoundaryError),
     /// The extras do not have the type that the stage reads.
-    #[error("the batch's extras {} do not fit `Stage::Extra`: {source}; name them in its order, and give the batch tensors of its types", listed(.names))]
+    #[error("the batch's extras {} do not fit `Stage::Extra`: {source}; name them in its order, and give the batch values of its types", listed(.names))]
     Extra { names: Vec<&'static str>, source: BoundaryError },
     /// The stage reads extras and names none.
     #[error(
-        "`Stage::Extra` reads tensors, but `Stage::extras` names none of the batch's extras ({source}); implement `extras` to name them"
+        "`Stage::Extra` reads something, but `Stage::extras` names none of the batch's extras ({source}); implement `extras` to name them"
     )]
     NoExtras { source: BoundaryError },
     /// The target does not have the type that the loss function takes.

@@ -75,8 +75,8 @@ mod state;
 
 pub use batch::{Batch, LOSS_SEED, Loss, MicrobatchError, Microbatches, Reduction, Split, Weight};
 pub use boundary::{
-    AnyTensor, Boundary, BoundaryError, Payload, PayloadPart, PayloadReader, PayloadSpec, Skip, Skips, StageMetadata,
-    StagePort, TensorKind, Validate,
+    AnyTensor, Boundary, BoundaryError, HostValue, Payload, PayloadPart, PayloadReader, PayloadSpec, Skip, Skips,
+    StageMetadata, StagePort, TensorKind, Validate,
 };
 pub use engine::{ActivationBytes, DeferredShare, EngineReport, SplitBackward};
 pub use error::StageError;

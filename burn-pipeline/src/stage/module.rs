@@ -19,8 +19,8 @@ use burn::module::Module;
 /// counter that it moves on. It runs once for each microbatch, captured or not, and again where activations are recomputed
 /// by plain autodiff, where an output of a captured stage has no gradient (see [`SplitBackward`](crate::stage::SplitBackward)), and
 /// where a stage that cannot be captured draws under a seed (see [`Builder::seed`](crate::train::Builder::seed)). State that copies of the module must share stands
-/// behind an `Arc`. Every rank reads its own host: values that ranks must agree on are extras of the batch, which also
-/// spare a captured stage new programs for each value.
+/// behind an `Arc`. Every rank reads its own host: values that ranks must agree on are extras of the batch; as tensors they
+/// also spare a captured stage new programs for each value.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a stage of a model",
     note = "implement `burn_pipeline::Stage` for the module: its input, extra and output types, and `forward`"
@@ -28,7 +28,8 @@ use burn::module::Module;
 pub trait Stage: Module + Sync + 'static {
     /// What comes from the stage before, or from the batch on the first stage.
     type Input: Boundary;
-    /// What the stage reads beside its input, cut per microbatch (masks, document ids); `()` for nothing.
+    /// What the stage reads beside its input: tensors, cut per microbatch (masks, document ids), plain numbers and strings;
+    /// `()` for nothing.
     type Extra: Boundary;
     /// What goes to the next stage, or to the loss on the last one.
     type Output: Boundary;

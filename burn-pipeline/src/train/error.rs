@@ -9,7 +9,7 @@ use crate::link::{Activity, Failure};
 use crate::pass::PassError;
 use crate::plan::{CheckError, PlanError, StageId};
 use crate::schedule::ScheduleError;
-use crate::stage::{MicrobatchError, StageError};
+use crate::stage::{MicrobatchError, PayloadSpec, StageError};
 use crate::train::non_finite::NonFinite;
 use burn::module::ParamGroup;
 
@@ -106,9 +106,9 @@ pub enum PipelineError {
     /// The batch cannot be cut, or does not hold what stages read. Nothing was run; the pipeline is as before.
     #[error(transparent)]
     Batch(#[from] MicrobatchError),
-    /// The batch's tensors are not what a stage takes. Nothing was run; the pipeline is as before.
-    #[error("stage {stage} does not take this batch: {source}")]
-    Refused { stage: StageId, source: StageError },
+    /// What the batch holds is not what a stage takes; `got` is its spec. Nothing was run; the pipeline is as before.
+    #[error("stage {stage} does not take this batch: {source}; the batch holds {got}")]
+    Refused { stage: StageId, source: StageError, got: PayloadSpec },
     /// No plan can be made for the batch. Nothing was run; the pipeline is as before.
     #[error(transparent)]
     Plan(Box<BuildError>),

@@ -1,7 +1,7 @@
 //! What a pipeline knows of its stages, in model order, wherever they live.
 
 use crate::plan::StageId;
-use crate::stage::{Batch, BatchChecks, Microbatches, NamedWeight, StageError};
+use crate::stage::{Batch, BatchChecks, Microbatches, NamedWeight, Payload, PayloadSpec, StageError};
 use crate::train::error::PipelineError;
 use crate::train::shared::SharedReport;
 use burn::module::{ParamGroup, ParamId};
@@ -34,14 +34,19 @@ impl StageFacts {
 
     /// Does the stage take what a batch holds for it?
     fn check(&self, batch: &Batch) -> Result<(), PipelineError> {
-        let refused = |source| PipelineError::Refused { stage: self.stage, source };
+        let refused = |source, got: &Payload| {
+            let got = PayloadSpec::of_payload(got);
+            PipelineError::Refused { stage: self.stage, source, got }
+        };
         if self.stage.index() == 0 {
-            (self.takes.input)(batch.whole_input().clone()).map_err(|source| refused(StageError::Input(source)))?;
+            let input = batch.whole_input();
+            (self.takes.input)(input.clone()).map_err(|source| refused(StageError::Input(source), input))?;
         }
         let extra = batch.whole_extra(self.stage.index(), &self.extras)?;
-        (self.takes.extra)(extra).map_err(|source| refused(StageError::extra(source, &self.extras)))?;
+        let taken = (self.takes.extra)(extra.clone());
+        taken.map_err(|source| refused(StageError::extra(source, &self.extras), &extra))?;
         if let (Some(takes), Some(target)) = (self.takes.target, batch.whole_target()) {
-            takes(target.clone()).map_err(|source| refused(StageError::Target(source)))?;
+            takes(target.clone()).map_err(|source| refused(StageError::Target(source), target))?;
         }
         Ok(())
     }

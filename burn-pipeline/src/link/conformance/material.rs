@@ -2,7 +2,7 @@
 
 use crate::link::{Header, Link, Message, MessageKind};
 use crate::plan::StageId;
-use crate::stage::{AnyTensor, Boundary, Payload, TensorKind};
+use crate::stage::{AnyTensor, Boundary, Payload, PayloadSpec, TensorKind};
 use burn::tensor::{Bool, DType, Device, Int, Tensor, TensorData};
 use std::time::{Duration, Instant};
 
@@ -50,11 +50,12 @@ pub(super) fn assert_same(payload: &Payload, expected: &Payload) {
         };
         payload.tensors().map(tensor).collect()
     };
-    assert_eq!(payload.parts().count(), expected.parts().count());
+    assert_eq!(PayloadSpec::of_payload(payload), PayloadSpec::of_payload(expected));
     assert!(read(payload) == read(expected), "another payload came");
 }
 
-/// A payload with floats of every width, integers, booleans, a tensor without elements, missing tensors and empty lists.
+/// A payload with floats of every width, integers, booleans, a tensor without elements, missing tensors, empty lists, and
+/// plain values.
 pub(super) fn mixed_payload() -> Payload {
     let device = Device::flex();
     let x = Tensor::<2>::from_floats([[f32::MIN_POSITIVE / 2.0, -0.0, f32::INFINITY], [1e-8, 0.1, -3.5]], &device);
@@ -65,5 +66,6 @@ pub(super) fn mixed_payload() -> Payload {
     let wide: Vec<AnyTensor> = casts.into_iter().map(|dtype| AnyTensor::new(x.clone().cast(dtype))).collect();
     let ints = [DType::I64, DType::I16, DType::I8, DType::U32, DType::U8];
     let ints: Vec<AnyTensor> = ints.into_iter().map(|dtype| AnyTensor::new(ids.clone().cast(dtype))).collect();
-    ((Some(x), None::<Tensor<1>>), (ids, mask), (empty, wide), ints, Vec::<Tensor<1>>::new()).into_payload()
+    let plain = ((f64::NAN, -0.0, i64::MIN), (true, "Zürich".to_owned(), String::new()));
+    ((Some(x), None::<Tensor<1>>), (ids, mask), (empty, wide), ints, Vec::<Tensor<1>>::new(), plain).into_payload()
 }

@@ -5,14 +5,14 @@
 //!
 //! 1. A frame is [sealed](super::sealed) bytes: magic `bplk`, the version, the header and the parts in postcard's
 //!    encoding, a CRC-32.
-//! 2. A part is a tag of the payload's structure, or a tensor's element type and shape.
+//! 2. A part is a tag of the payload's structure, a plain value, or a tensor's element type and shape.
 //! 3. The bytes of the tensors follow the frame, in its order ([`Packed`](super::Packed)). They have no checksum: the
 //!    transports are reliable, and a sum over activations would cost a pass over memory.
 
 use super::sealed::{open, seal};
 use crate::link::header::{Header, Message};
 use crate::link::wire_error::WireError;
-use crate::stage::{PayloadPart, PayloadSpec, SpecPart, TensorKind, TensorSpec};
+use crate::stage::{HostValue, PayloadPart, PayloadSpec, SpecPart, TensorKind, TensorSpec};
 use burn::tensor::DType;
 use burn::tensor::quantization::QuantScheme;
 use serde::{Deserialize, Serialize};
@@ -33,6 +33,7 @@ pub struct Frame {
 pub(super) enum FramePart {
     Tag(usize),
     Tensor { dtype: DType, shape: Vec<usize> },
+    Host(HostValue),
 }
 
 impl FramePart {
@@ -61,6 +62,7 @@ impl Frame {
     pub fn of(message: &Message) -> Result<Self, WireError> {
         let parts = message.payload.parts().map(|part| match part {
             PayloadPart::Tag(tag) => Ok(FramePart::Tag(*tag)),
+            PayloadPart::Host(value) => Ok(FramePart::Host(value.clone())),
             PayloadPart::Tensor(tensor) => FramePart::tensor(tensor.dtype(), tensor.shape().to_vec()),
         });
         Ok(Self::new(message.header, parts.collect::<Result<_, _>>()?))
@@ -71,6 +73,7 @@ impl Frame {
     pub fn expected(header: Header, spec: &PayloadSpec) -> Option<Self> {
         let parts = spec.parts().iter().map(|part| match part {
             SpecPart::Tag(tag) => Some(FramePart::Tag(*tag)),
+            SpecPart::Host(value) => Some(FramePart::Host(value.clone())),
             SpecPart::Tensor(TensorSpec { kind, dtype, dims }) => {
                 let dtype = (*dtype).filter(|dtype| TensorKind::of(*dtype) == *kind)?;
                 FramePart::tensor(dtype, dims.iter().copied().collect::<Option<_>>()?).ok()
@@ -99,7 +102,7 @@ impl Frame {
                 Err(WireError::Quantised { dtype: DType::QFloat(QuantScheme::default()) })
             }
             FramePart::Tensor { dtype, shape } => FramePart::tensor(dtype, shape),
-            tag => Ok(tag),
+            other => Ok(other),
         });
         Ok(Self::new(header, checked.collect::<Result<_, _>>()?))
     }
@@ -118,6 +121,7 @@ impl Frame {
     pub fn spec(&self) -> PayloadSpec {
         PayloadSpec::from_parts(self.parts.iter().map(|part| match part {
             FramePart::Tag(tag) => SpecPart::Tag(*tag),
+            FramePart::Host(value) => SpecPart::Host(value.clone()),
             FramePart::Tensor { dtype, shape } => {
                 let dims = shape.iter().map(|&size| Some(size)).collect();
                 SpecPart::Tensor(TensorSpec { kind: TensorKind::of(*dtype), dtype: Some(*dtype), dims })
@@ -128,7 +132,7 @@ impl Frame {
     /// Element type and shape of each tensor, in order.
     pub fn tensors(&self) -> impl Iterator<Item = (DType, &[usize])> {
         self.parts.iter().filter_map(|part| match part {
-            FramePart::Tag(_) => None,
+            FramePart::Tag(_) | FramePart::Host(_) => None,
             FramePart::Tensor { dtype, shape } => Some((*dtype, shape.as_slice())),
         })
     }

@@ -32,6 +32,7 @@ impl Packed {
         for part in message.payload.into_parts() {
             match part {
                 PayloadPart::Tag(tag) => parts.push(FramePart::Tag(tag)),
+                PayloadPart::Host(value) => parts.push(FramePart::Host(value)),
                 PayloadPart::Tensor(tensor) => {
                     // A quantised tensor is refused before it is read.
                     FramePart::tensor(tensor.dtype(), Vec::new())?;
@@ -80,6 +81,7 @@ impl Frame {
         for part in self.parts.iter() {
             match part {
                 FramePart::Tag(tag) => payload.push_tag(*tag),
+                FramePart::Host(value) => payload.push_host(value.clone()),
                 FramePart::Tensor { dtype, shape } => {
                     let expected = lengths.next().unwrap_or(0);
                     let (index, body) = bodies.next().ok_or(WireError::Body { index: tensors, got: 0, expected })?;
@@ -102,6 +104,7 @@ impl Frame {
         let mut tensors = tensors.into_iter();
         let parts = self.parts.iter().filter_map(|part| match part {
             FramePart::Tag(tag) => Some(PayloadPart::Tag(*tag)),
+            FramePart::Host(value) => Some(PayloadPart::Host(value.clone())),
             FramePart::Tensor { .. } => tensors.next().map(PayloadPart::Tensor),
         });
         Payload::from_parts(parts.collect::<Vec<_>>())

@@ -66,6 +66,7 @@ pub(super) fn unpack(payload: Payload) -> Result<TensorList, String> {
             PayloadPart::Tag(tag) => tags.push(tag),
             PayloadPart::Tensor(tensor) if tensor.rank() != 1 => return Err("a buffer is not flat".to_owned()),
             PayloadPart::Tensor(tensor) => buffers.push((tensor, 0usize)),
+            PayloadPart::Host(_) => return Err("it holds a plain value".to_owned()),
         }
     }
     let mut tags = tags.into_iter();

@@ -26,21 +26,25 @@ impl Microbatches {
     }
 }
 
-/// Joins one part of all microbatches: tensors along `dim`, tags if they are all equal.
+/// Joins one part of all microbatches: tensors along `dim`, others if they are all equal.
 fn join(column: Vec<PayloadPart>, dim: usize) -> Result<PayloadPart, MicrobatchError> {
     let mut tensors: Vec<AnyTensor> = Vec::new();
-    let mut tag = None;
+    let mut others = Vec::new();
     for part in column {
         match part {
             PayloadPart::Tensor(tensor) => tensors.push(tensor),
-            PayloadPart::Tag(number) if tag.is_none_or(|tag| tag == number) => tag = Some(number),
-            PayloadPart::Tag(_) => return Err(MicrobatchError::Structure),
+            other => others.push(other),
         }
     }
     let alike = tensors.iter().all(|tensor| joinable(&tensors[0], tensor, dim));
-    match (tag, tensors.is_empty()) {
-        (Some(tag), true) => Ok(PayloadPart::Tag(tag)),
-        (None, false) if alike => {
+    let equal = others.iter().all(|other| match (&others[0], other) {
+        (PayloadPart::Tag(one), PayloadPart::Tag(other)) => one == other,
+        (PayloadPart::Host(one), PayloadPart::Host(other)) => one == other,
+        _ => false,
+    });
+    match (others.pop().filter(|_| equal), tensors.is_empty()) {
+        (Some(other), true) => Ok(other),
+        (None, false) if equal && alike => {
             AnyTensor::cat(tensors, dim).map(PayloadPart::Tensor).ok_or(MicrobatchError::Structure)
         }
         _ => Err(MicrobatchError::Structure),

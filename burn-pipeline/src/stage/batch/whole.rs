@@ -32,7 +32,8 @@ impl Batch {
         self
     }
 
-    /// Adds an extra that stages read beside their input, by name (see `Stage::extras`).
+    /// Adds an extra that stages read beside their input, by name (see `Stage::extras`). Plain numbers and strings are the same
+    /// for all microbatches, unless these come cut ([`Batch::from_microbatches`]).
     pub fn extra(mut self, name: impl Into<String>, value: impl Boundary) -> Self {
         let name = name.into();
         let splits = self.early.remove(&Some(name.clone()));

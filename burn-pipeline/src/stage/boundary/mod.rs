@@ -1,10 +1,11 @@
 //! What crosses a stage's boundary, and what is known of it beforehand.
 //!
-//! Reading order: [`any_tensor`] (a tensor of any rank and kind), [`payload`] (the flat list that travels), [`values`] (a
+//! Reading order: [`any_tensor`] (a tensor of any rank and kind), [`host_value`] (a plain number or string), [`payload`] (the flat list that travels), [`values`] (a
 //! user's types as payloads), [`skip`] (values that go past the next stage), [`payload_spec`] (kinds, element types and
 //! sizes), [`metadata`] (the specs of a stage's boundary).
 
 mod any_tensor;
+mod host_value;
 mod metadata;
 mod payload;
 mod payload_spec;
@@ -12,6 +13,7 @@ mod skip;
 mod values;
 
 pub use any_tensor::{AnyTensor, TensorKind};
+pub use host_value::HostValue;
 pub use metadata::{StageMetadata, StagePort, Validate};
 pub use payload::{BoundaryError, Payload, PayloadPart, PayloadReader};
 pub use payload_spec::PayloadSpec;

@@ -1,10 +1,11 @@
 //! The flat list in which a value crosses a stage boundary.
 //!
 //! Guarantees: a payload that does not hold the value that is read from it is refused, with the part that did not fit. A
-//! [`Payload`] holds tensors, and a tag (a small number) wherever a value's layout varies: is the option there, how long is
-//! the list, which variant is it.
+//! [`Payload`] holds tensors, plain values, and a tag (a small number) wherever a value's layout varies: is the option there,
+//! how long is the list, which variant is it.
 
 use super::any_tensor::{AnyTensor, TensorKind};
+use super::host_value::HostValue;
 use burn::tensor::Tensor;
 use burn::tensor::kind::Basic;
 use std::collections::VecDeque;
@@ -18,11 +19,13 @@ pub(super) const EDGE: usize = usize::MAX;
 pub enum PayloadPart {
     /// A tensor.
     Tensor(AnyTensor),
+    /// A plain number or string.
+    Host(HostValue),
     /// A number that says what follows: is an option there, a list's length, a variant.
     Tag(usize),
 }
 
-/// A value as a flat list of tensors and tags: what a stage sends and receives.
+/// A value as a flat list of tensors, plain values and tags: what a stage sends and receives.
 #[derive(Clone, Debug, Default)]
 pub struct Payload(VecDeque<PayloadPart>);
 
@@ -41,7 +44,7 @@ pub enum BoundaryError {
     /// Parts were left over.
     #[error("the payload holds {left} part(s) more than the value that reads it")]
     LeftOver { left: usize },
-    /// A tensor in place of a tag, a tag in place of a tensor, or an unknown variant.
+    /// A part of another kind (a tensor, a plain value of one type, a tag), or an unknown variant.
     #[error("the payload does not hold {expected} where it is expected")]
     Structure { expected: &'static str },
 }
@@ -55,6 +58,11 @@ impl Payload {
     /// Appends a tensor.
     pub fn push_tensor(&mut self, tensor: AnyTensor) {
         self.0.push_back(PayloadPart::Tensor(tensor));
+    }
+
+    /// Appends a plain value.
+    pub fn push_host(&mut self, value: HostValue) {
+        self.0.push_back(PayloadPart::Host(value));
     }
 
     /// Appends a tag.
@@ -76,7 +84,7 @@ impl Payload {
     pub fn tensors(&self) -> impl Iterator<Item = &AnyTensor> {
         self.0.iter().filter_map(|part| match part {
             PayloadPart::Tensor(tensor) => Some(tensor),
-            PayloadPart::Tag(_) => None,
+            PayloadPart::Host(_) | PayloadPart::Tag(_) => None,
         })
     }
 
@@ -88,7 +96,7 @@ impl Payload {
                 position += 1;
                 f(position - 1, tensor).map(PayloadPart::Tensor)
             }
-            tag => Ok(tag),
+            other => Ok(other),
         };
         Ok(Self(self.0.into_iter().map(map).collect::<Result<_, E>>()?))
     }
@@ -135,7 +143,7 @@ impl PayloadReader {
     /// If the next part is not a tensor of that rank and kind.
     pub fn tensor<const D: usize, K: Basic + 'static>(&mut self) -> Result<Tensor<D, K>, BoundaryError> {
         match self.next("a tensor")? {
-            PayloadPart::Tag(_) => Err(BoundaryError::Structure { expected: "a tensor" }),
+            PayloadPart::Host(_) | PayloadPart::Tag(_) => Err(BoundaryError::Structure { expected: "a tensor" }),
             PayloadPart::Tensor(tensor) => tensor.into_tensor().map_err(|(got, got_rank)| BoundaryError::Mismatch {
                 index: self.index - 1,
                 got,
@@ -153,8 +161,24 @@ impl PayloadReader {
     pub fn any_tensor(&mut self) -> Result<AnyTensor, BoundaryError> {
         match self.next("a tensor")? {
             PayloadPart::Tensor(tensor) => Ok(tensor),
-            PayloadPart::Tag(_) => Err(BoundaryError::Structure { expected: "a tensor" }),
+            PayloadPart::Host(_) | PayloadPart::Tag(_) => Err(BoundaryError::Structure { expected: "a tensor" }),
         }
+    }
+
+    /// Takes a plain value of any type.
+    ///
+    /// # Errors
+    /// If the next part is none.
+    pub fn host(&mut self, expected: &'static str) -> Result<HostValue, BoundaryError> {
+        match self.next(expected)? {
+            PayloadPart::Host(value) => Ok(value),
+            PayloadPart::Tensor(_) | PayloadPart::Tag(_) => Err(BoundaryError::Structure { expected }),
+        }
+    }
+
+    /// All that was not read.
+    pub fn rest(&mut self) -> Payload {
+        Payload(std::mem::take(&mut self.parts))
     }
 
     /// The number of parts that were not read.

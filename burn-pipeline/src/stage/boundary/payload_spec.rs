@@ -1,6 +1,8 @@
-//! Kinds, element types and sizes of a payload, without its values: what is expected at a stage's boundary.
+//! Kinds, element types and sizes of a payload, without its tensors' values: what is expected at a stage's boundary. Of a
+//! plain value only the type is expected.
 
 use super::any_tensor::{AnyTensor, TensorKind};
+use super::host_value::HostValue;
 use super::payload::{EDGE, Payload, PayloadPart};
 use super::values::Boundary;
 use burn::tensor::{DType, Shape};
@@ -24,11 +26,13 @@ pub(crate) struct TensorSpec {
 pub(crate) enum SpecPart {
     /// A tensor.
     Tensor(TensorSpec),
+    /// A plain value.
+    Host(HostValue),
     /// A tag (is an option there, a list's length, a variant).
     Tag(usize),
 }
 
-/// The specs of a payload's tensors, and its tags.
+/// The specs of a payload's tensors, its plain values and its tags.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
@@ -81,6 +85,7 @@ impl std::fmt::Display for SpecPart {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             SpecPart::Tensor(tensor) => tensor.fmt(f),
+            SpecPart::Host(value) => value.fmt(f),
             SpecPart::Tag(number) => write!(f, "tag {number}"),
         }
     }
@@ -103,6 +108,7 @@ impl PayloadSpec {
     pub fn of_payload(payload: &Payload) -> Self {
         let part = |part: &PayloadPart| match part {
             PayloadPart::Tensor(tensor) => SpecPart::Tensor(TensorSpec::of(tensor)),
+            PayloadPart::Host(value) => SpecPart::Host(value.clone()),
             PayloadPart::Tag(number) => SpecPart::Tag(*number),
         };
         Self(payload.parts().map(part).collect())
@@ -144,6 +150,7 @@ impl PayloadSpec {
                 let dims = one.dims.iter().zip(&other.dims).map(|(a, b)| a.filter(|_| a == b)).collect();
                 alike.then_some(SpecPart::Tensor(TensorSpec { dims, ..one.clone() }))
             }
+            (SpecPart::Host(one), SpecPart::Host(other)) => one.is_like(other).then(|| SpecPart::Host(one.clone())),
             (one, other) => (one == other).then(|| one.clone()),
         };
         let parts = self.0.iter().zip(&other.0).map(both).collect::<Option<Vec<_>>>();
@@ -157,6 +164,7 @@ impl PayloadSpec {
             let (got, wanted) = (self.0.get(place), expected.0.get(place));
             let fits = match (got, wanted) {
                 (Some(SpecPart::Tensor(got)), Some(SpecPart::Tensor(wanted))) => got.fits(wanted),
+                (Some(SpecPart::Host(got)), Some(SpecPart::Host(wanted))) => got.is_like(wanted),
                 (got, wanted) => got == wanted,
             };
             let tensor = matches!(got, Some(SpecPart::Tensor(_))) || matches!(wanted, Some(SpecPart::Tensor(_)));

@@ -1,5 +1,5 @@
-//! What may cross a stage boundary: tensors of any rank and kind, alone, in tuples, options, vectors, or in a user's own
-//! structs and enums.
+//! What may cross a stage boundary: tensors of any rank and kind and plain numbers and strings, alone, in tuples, options,
+//! vectors, or in a user's own structs and enums.
 //!
 //! Guarantees: [`Boundary::into_payload`] and then [`Boundary::from_payload`] give the same value back.
 //!
@@ -15,6 +15,7 @@
 //! ```
 
 use super::any_tensor::AnyTensor;
+use super::host_value::HostValue;
 use super::payload::{BoundaryError, Payload, PayloadReader};
 use burn::tensor::Tensor;
 use burn::tensor::kind::Basic;
@@ -35,7 +36,7 @@ use burn::tensor::kind::Basic;
     message = "`{Self}` cannot cross a stage boundary",
     label = "not a `Boundary`",
     note = "for a struct or an enum of tensors write `burn_pipeline::boundary!(struct Name {{ field, field }});` or `boundary!(enum Name {{ Variant(a), Variant(b) }});`",
-    note = "tensors, and tuples, options and vectors of such values, cross as they are; numbers cross as tensors"
+    note = "tensors, `f64`, `i64`, `bool` and `String`, and tuples, options and vectors of such values, cross as they are"
 )]
 pub trait Boundary: Sized + Send + 'static {
     /// Appends the value's parts.
@@ -86,6 +87,30 @@ impl Boundary for AnyTensor {
     fn read(payload: &mut PayloadReader) -> Result<Self, BoundaryError> {
         payload.any_tensor()
     }
+}
+
+macro_rules! host_values {
+    ($($type:ty => $variant:ident, $expected:literal;)*) => {$(
+        impl Boundary for $type {
+            fn write(self, payload: &mut Payload) {
+                payload.push_host(HostValue::$variant(self));
+            }
+
+            fn read(payload: &mut PayloadReader) -> Result<Self, BoundaryError> {
+                match payload.host($expected)? {
+                    HostValue::$variant(value) => Ok(value),
+                    _ => Err(BoundaryError::Structure { expected: $expected }),
+                }
+            }
+        }
+    )*};
+}
+
+host_values! {
+    f64 => Float, "a plain number (f64)";
+    i64 => Int, "a plain integer (i64)";
+    bool => Bool, "a plain bool";
+    String => Text, "a string";
 }
 
 impl<T: Boundary> Boundary for Option<T> {

@@ -15,7 +15,7 @@
 /// - A forward that is recorded and known: 1.1 ms for a transformer block of width 256 (202 operations), whose forward and backward
 ///   over 512 tokens take 239 ms on a processor (0.5 %, in a development build); 0.1 ms for a small stack of layers, which is as long as it computes.
 /// - One that is new: 26 ms more for that block. A value that changes
-///   with every step costs that each step, and is reported by `tracing` once; given to the batch as an extra
+///   with every step costs that each step, and is reported by `tracing` once; given to the batch as a tensor
 ///   ([`Stage::Extra`](crate::stage::Stage::Extra)) it costs nothing. `Builder::captured_programs` bounds how many are kept.
 /// - A tensor that a module holds outside a `Param` is copied to the host for each forward; on a GPU that waits for the
 ///   device. A `Param` that is not trained costs nothing.

@@ -121,8 +121,8 @@ impl Captured {
         if let Some(changed) = changed.filter(|_| !std::mem::replace(&mut self.warned, true)) {
             tracing::warn!(
                 changed,
-                "the stage's forward is not the one that was captured, and is captured anew: something that it reads from \
-                 the host changed; give it to the batch as an extra (`Stage::Extra`), and it is captured once"
+                "the stage's forward is not the one that was captured, and is captured anew: a plain value, or something \
+                 that it reads from the host, changed; give it to the batch as a tensor (`Batch::extra`), and it is captured once"
             );
         }
         self.elsewhere.doubt();

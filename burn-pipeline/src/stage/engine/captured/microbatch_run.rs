@@ -173,6 +173,6 @@ impl MicrobatchRun {
 fn tensors(payload: Payload) -> impl Iterator<Item = DispatchTensor> {
     payload.into_parts().filter_map(|part| match part {
         PayloadPart::Tensor(tensor) => Some(tensor.inner().into_dispatch()),
-        PayloadPart::Tag(_) => None,
+        PayloadPart::Host(_) | PayloadPart::Tag(_) => None,
     })
 }

@@ -1,7 +1,7 @@
 //! What a captured forward returns, so that a replay's plain tensors become the same thing again.
 
 use crate::stage::batch::{LossPart, Weight};
-use crate::stage::boundary::{AnyTensor, Payload, PayloadPart};
+use crate::stage::boundary::{AnyTensor, Payload, PayloadPart, SpecPart};
 use crate::stage::engine::call::ForwardOutput;
 use crate::stage::error::StageError;
 use burn::backend::DispatchTensor;
@@ -9,10 +9,10 @@ use burn::backend::DispatchTensor;
 /// What a training forward returns.
 #[derive(Clone, PartialEq, Debug)]
 pub(in crate::stage::engine) enum OutputSpec {
-    /// Outputs: tags, and `None` at the place of a tensor.
-    Output(Vec<Option<usize>>),
+    /// Outputs: tags and plain values, and `None` at the place of a tensor.
+    Output(Vec<Option<SpecPart>>),
     /// A loss, whether observed numbers follow it and its weight, and what outputs follow those, if they are wanted.
-    Loss(WeightSource, bool, Option<Vec<Option<usize>>>),
+    Loss(WeightSource, bool, Option<Vec<Option<SpecPart>>>),
 }
 
 /// The source of a loss's weight.
@@ -69,20 +69,22 @@ impl OutputSpec {
     }
 }
 
-/// The structure of a payload: tags, and `None` at the place of a tensor.
-pub(super) fn structure(payload: &Payload) -> Vec<Option<usize>> {
-    let tag = |part: &PayloadPart| match part {
+/// The structure of a payload: tags and plain values, and `None` at the place of a tensor.
+pub(super) fn structure(payload: &Payload) -> Vec<Option<SpecPart>> {
+    let spec = |part: &PayloadPart| match part {
         PayloadPart::Tensor(_) => None,
-        PayloadPart::Tag(tag) => Some(*tag),
+        PayloadPart::Host(value) => Some(SpecPart::Host(value.clone())),
+        PayloadPart::Tag(tag) => Some(SpecPart::Tag(*tag)),
     };
-    payload.parts().map(tag).collect()
+    payload.parts().map(spec).collect()
 }
 
 /// A payload of this structure, with the next tensors.
-fn payload(structure: &[Option<usize>], tensors: &mut impl Iterator<Item = AnyTensor>) -> Payload {
-    let part = |tag: &Option<usize>| match tag {
-        Some(tag) => Some(PayloadPart::Tag(*tag)),
-        None => tensors.next().map(PayloadPart::Tensor),
+fn payload(structure: &[Option<SpecPart>], tensors: &mut impl Iterator<Item = AnyTensor>) -> Payload {
+    let part = |spec: &Option<SpecPart>| match spec {
+        Some(SpecPart::Host(value)) => Some(PayloadPart::Host(value.clone())),
+        Some(SpecPart::Tag(tag)) => Some(PayloadPart::Tag(*tag)),
+        Some(SpecPart::Tensor(_)) | None => tensors.next().map(PayloadPart::Tensor),
     };
     Payload::from_parts(structure.iter().filter_map(part).collect::<Vec<_>>())
 }

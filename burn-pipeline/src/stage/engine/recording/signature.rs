@@ -1,4 +1,5 @@
-//! The key of a stage's programs: shapes, element types and tags of what a call holds, and none of its values.
+//! The key of a stage's programs: shapes, element types and tags of what a call holds, and none of its values. Programs of
+//! one key may differ: which are a call's is found by recording it.
 
 use super::parameters::{ParameterSpec, Parameters};
 use crate::stage::boundary::{Payload, PayloadPart};
@@ -8,6 +9,8 @@ use burn::tensor::{DType, Device};
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum PartSpec {
     Tensor(Vec<usize>, DType),
+    /// A plain value: what a forward makes of it is in its recording.
+    Host,
     Tag(usize),
 }
 
@@ -43,6 +46,7 @@ impl Signature {
 fn specs(payload: &Payload) -> Vec<PartSpec> {
     let spec = |part: &PayloadPart| match part {
         PayloadPart::Tensor(tensor) => PartSpec::Tensor(tensor.shape().to_vec(), tensor.dtype()),
+        PayloadPart::Host(_) => PartSpec::Host,
         PayloadPart::Tag(tag) => PartSpec::Tag(*tag),
     };
     payload.parts().map(spec).collect()
