@@ -38,6 +38,9 @@ pub enum PassError {
         "rank {rank}, step {step}: {action} works on {needs} stages at once, above the bound of {max_active} unsharded stages; raise it"
     )]
     TooFewActive { rank: usize, step: usize, action: Action, needs: usize, max_active: usize },
+    /// Two plans of which one is to be the other after moves have other cells.
+    #[error("rank {rank}: its row does not have the same cells in both plans; give a plan and what passes made of it")]
+    OtherCells { rank: usize },
     /// An overlap pass needs sends and receives to move, and the plan has none.
     #[error("the plan is not lowered; run `Plan::with_transfers` first")]
     NotLowered,

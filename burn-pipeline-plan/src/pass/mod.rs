@@ -11,6 +11,8 @@
 //! 4. [`with_waits`], which separates the start of each inserted operation from its end, and [`overlap`], which moves
 //!    both so that computation hides the time between.
 //!
+//! [`first_moves`] undoes part of what passes have done, to find the move after which numbers are wrong.
+//!
 //! Idle cells mean nothing to a plan; [`Plan::without_idle`](crate::plan::Plan::without_idle) removes them before a pass.
 //!
 //! [`merge_backward`]: crate::plan::Plan::merge_backward
@@ -18,9 +20,11 @@
 //! [`with_reduce_grad`]: crate::plan::Plan::with_reduce_grad
 //! [`with_transfers`]: crate::plan::Plan::with_transfers
 //! [`with_waits`]: crate::plan::Plan::with_waits
+//! [`first_moves`]: crate::plan::Plan::first_moves
 
 mod error;
 mod merge_backward;
+mod moves;
 pub mod overlap;
 mod reduce_grad;
 mod transfers;

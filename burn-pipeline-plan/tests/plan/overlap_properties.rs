@@ -27,7 +27,7 @@ fn waits() -> impl Strategy<Value = WaitOptions> {
 }
 
 /// A lowered plan with waits, and costs for it.
-fn lowered() -> impl Strategy<Value = (Plan, Profile)> {
+pub(crate) fn lowered() -> impl Strategy<Value = (Plan, Profile)> {
     (priced(5, 8), any::<[bool; 3]>(), waits()).prop_map(|((plan, profile), [merge, shard, reduce], waits)| {
         let plan = if merge { plan.merge_backward() } else { plan };
         let plan = if shard { plan.with_unshard(2).unwrap() } else { plan };
@@ -36,16 +36,18 @@ fn lowered() -> impl Strategy<Value = (Plan, Profile)> {
     })
 }
 
-fn options() -> impl Strategy<Value = OverlapOptions> {
+pub(crate) fn options() -> impl Strategy<Value = OverlapOptions> {
     let bytes = prop_oneof![Just(0.0), 0.0..20.0f64];
     let reach = prop_oneof![0..6usize, Just(usize::MAX)];
-    (transport(), any::<bool>(), bytes, reach, 0..6usize, prop_oneof![Just(0.0), 0.0..2.0f64]).prop_map(
-        |(transport, overlap, extra_bytes, reach, group, margin)| OverlapOptions {
+    let margin = prop_oneof![Just(0.0), 0.0..2.0f64];
+    (transport(), any::<[bool; 2]>(), bytes, reach, 0..6usize, margin).prop_map(
+        |(transport, [overlap, estimates], extra_bytes, reach, group, margin)| OverlapOptions {
             simulate: SimulateOptions { transport, overlap },
             extra_bytes,
             reach,
             group,
             margin,
+            estimates,
             recount: true,
         },
     )

@@ -3,10 +3,29 @@
 use crate::failure::Failure;
 use crate::files::read;
 use crate::values::amount;
-use burn_pipeline_plan::cost::{Profile, UniformCosts};
+use burn_pipeline_plan::cost::{Factors, Profile, UniformCosts};
 use burn_pipeline_plan::page::Page;
 use burn_pipeline_plan::plan::{Placement, Plan};
 use std::path::PathBuf;
+
+/// The factor of a kind of operation.
+type Kind = fn(&mut Factors) -> &mut f64;
+
+/// Parses `transfer=2` and the like.
+fn factor(text: &str) -> Result<(Kind, f64), String> {
+    let (kind, value) = text.split_once('=').ok_or("write KIND=FACTOR")?;
+    let kind: Kind = match kind {
+        "forward" => |factors| &mut factors.forward,
+        "input" => |factors| &mut factors.input,
+        "weight" => |factors| &mut factors.weight,
+        "backward" => |factors| &mut factors.backward,
+        "unshard" => |factors| &mut factors.unshard,
+        "reduce_grad" => |factors| &mut factors.reduce_grad,
+        "transfer" => |factors| &mut factors.transfer,
+        _ => return Err("the kinds are forward, input, weight, backward, unshard, reduce_grad and transfer".into()),
+    };
+    Ok((kind, amount(value)?))
+}
 
 /// The flags for costs.
 #[derive(clap::Args, Debug, Clone)]
@@ -29,17 +48,26 @@ pub(crate) struct CostArguments {
     /// A profile with the costs of every stage and link, instead of the numbers above.
     #[arg(long, value_name = "FILE.json", conflicts_with_all = ["forward", "input", "weight", "fused", "transfer"])]
     pub(crate) profile: Option<PathBuf>,
+    /// Multiply the seconds of a kind of operation, in all stages or links: forward, input, weight, backward, unshard,
+    /// reduce_grad or transfer.
+    #[arg(long, value_name = "KIND=FACTOR,..", value_delimiter = ',', value_parser = factor)]
+    pub(crate) scale: Vec<(Kind, f64)>,
 }
 
 impl CostArguments {
-    /// The profile for a placement, from the flags or the file.
+    /// The profile for a placement, from the flags or the file, scaled.
     pub(crate) fn profile(&self, placement: &Placement) -> Result<Profile, Failure> {
-        if let Some(path) = &self.profile {
-            return Profile::from_json(&read(path)?)
-                .map_err(|error| Failure::Input(format!("{}: {error}", path.display())));
-        }
-        let uniform = UniformCosts::new(self.forward, self.input, self.weight).with_transfer(self.transfer);
-        Ok(Profile::uniform(placement, UniformCosts { overlap: self.fused, ..uniform })?)
+        let profile = match &self.profile {
+            Some(path) => Profile::from_json(&read(path)?)
+                .map_err(|error| Failure::Input(format!("{}: {error}", path.display())))?,
+            None => {
+                let uniform = UniformCosts::new(self.forward, self.input, self.weight).with_transfer(self.transfer);
+                Profile::uniform(placement, UniformCosts { overlap: self.fused, ..uniform })?
+            }
+        };
+        let mut factors = Factors::default();
+        self.scale.iter().for_each(|(kind, factor)| *kind(&mut factors) = *factor);
+        Ok(profile.scaled(&factors)?)
     }
 
     /// A page that counts memory as these costs do: without a profile, a rank's activations of one microbatch are 1.

@@ -40,6 +40,12 @@ pub(crate) struct Arguments {
     /// How much longer than a transfer the computation beside it should be, as a share of the transfer's seconds.
     #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = amount)]
     margin: f64,
+    /// Do not decide by seconds: move as far as order, data, memory and reach allow.
+    #[arg(long)]
+    no_estimates: bool,
+    /// Make only the first N of all moves, to find the one after which numbers are wrong.
+    #[arg(long, value_name = "N")]
+    moves: Option<usize>,
     /// Write the resulting plan as CSV.
     #[arg(long, value_name = "OUT.csv")]
     out: Option<PathBuf>,
@@ -70,11 +76,19 @@ pub(crate) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Fai
         reach: arguments.reach,
         group: arguments.group,
         margin: arguments.margin,
+        estimates: !arguments.no_estimates,
         recount: false,
     };
     let before = simulate(&plan, &profile, &options.simulate)?;
     let passes: Vec<OverlapPass> = arguments.passes.iter().map(|named| named.0).collect();
-    let after = plan.overlap(&profile, &passes, &options)?;
+    let mut after = plan.overlap(&profile, &passes, &options)?;
+    if let Some(moves) = arguments.moves {
+        let unmoved = plan.overlap(&profile, &[], &options)?.plan;
+        let (_, all) = unmoved.first_moves(&after.plan, usize::MAX)?;
+        let (moved, made) = unmoved.first_moves(&after.plan, moves)?;
+        writeln!(out, "{made} of {all} moves are made; the tables tell of all")?;
+        after.plan = moved;
+    }
     let end = simulate(&after.plan, &profile, &options.simulate)?;
     for report in &after.reports {
         writeln!(out, "{report}")?;

@@ -32,7 +32,10 @@ pub(super) struct Prepared {
 impl Prepared {
     pub(super) fn new(judge: &Judge<'_>, pass: OverlapPass) -> Result<Self, PassError> {
         let plan = &judge.plan;
-        let rows = cell::rows(plan, &judge.profile.costs(plan.placement())?);
+        let mut rows = cell::rows(plan, &judge.profile.costs(plan.placement())?);
+        if !judge.options.estimates {
+            rows.iter_mut().flatten().for_each(|cell| (cell.seconds, cell.comm) = (0.0, 0.0));
+        }
         let edges = Edges::new(plan);
         let mut uses = Uses::new(&edges);
         let places = match pass {

@@ -10,6 +10,7 @@
 //!    Computations and releases may join, waits only when a start rises, another start never.
 //! 3. Waits that move earlier with a group lose the neighbour's computation, which no longer hides what they wait for.
 //!    The group moves only if the start gains more than these lose.
+//! 4. Without estimates nothing counts as hidden or lost, and computations do not join.
 //!
 //! Follows `_reorder_communication_preserving_peak_memory_internal` and `sink_waits_iterative` of PyTorch's
 //! `torch/_inductor/comms.py`, which recompute the estimates; here each swap updates them.
@@ -117,10 +118,15 @@ impl<'a> Mover<'a> {
         &self.order.cells[cell as usize]
     }
 
-    /// Does computation cover the seconds of a start, and the margin?
+    /// Does computation cover the seconds of a start, and the margin? Unknown without estimates.
     fn is_hidden(&self, start: u32) -> bool {
         let OverlapEstimate { communication, computation } = self.estimates[start as usize];
-        computation >= communication * (1.0 + self.options.margin)
+        self.options.estimates && computation >= communication * (1.0 + self.options.margin)
+    }
+
+    /// May a cell move along? What a computation's move costs is not known without estimates.
+    fn joins(&self, cell: &Cell) -> bool {
+        self.group.len() <= self.options.group && (self.options.estimates || cell.role != Role::Compute)
     }
 
     /// The most swaps of one start or wait. It bounds the cells without computation too, which the reach does not count.
@@ -146,7 +152,7 @@ impl<'a> Mover<'a> {
                 break Limit::Order(cell.action);
             }
             if self.group.iter().any(|&member| are_tied(cell, self.cell(member))) {
-                if self.group.len() > self.options.group {
+                if !self.joins(cell) {
                     break Limit::Data(cell.action);
                 }
                 self.group.insert(0, candidate);
@@ -214,8 +220,7 @@ impl<'a> Mover<'a> {
             let cell = self.cell(candidate);
             self.looked += self.group.len();
             if self.group.iter().any(|&member| are_tied(self.cell(member), cell)) {
-                let joins = matches!(cell.role, Role::Compute | Role::Release);
-                if !joins || self.group.len() > self.options.group {
+                if !matches!(cell.role, Role::Compute | Role::Release) || !self.joins(cell) {
                     break Limit::Data(cell.action);
                 }
                 self.group.push(candidate);

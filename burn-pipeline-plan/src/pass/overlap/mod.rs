@@ -13,6 +13,10 @@
 //!   ([`Profile::median`](crate::cost::Profile::median)) get one plan;
 //! - the passes themselves take near linear time; each result is simulated once more to be judged.
 //!
+//! Without estimates ([`OverlapOptions::estimates`]) each pass has one order, whatever the seconds are: iterative passes move
+//! each start up to what makes its value or the start before, and each wait down to its first use, as far as memory and reach
+//! allow, and no computation moves along; greedy ones do so for all cells at once, and fill nothing. The judge still simulates.
+//!
 //! How a plan goes through, file by file:
 //!
 //! 1. `options` names the passes and their budgets.

@@ -70,13 +70,17 @@ pub struct OverlapOptions {
     pub group: usize,
     /// A start counts as hidden once computation covers its seconds times `1 + margin`.
     pub margin: f64,
+    /// Decide by seconds? If not, no seconds decide where cells go: see [`overlap`](super). For profiles that know bytes
+    /// alone, or nothing.
+    pub estimates: bool,
     /// Recount memory after every swap and compare: a debugging aid, quadratic in the plan.
     pub recount: bool,
 }
 
 impl Default for OverlapOptions {
-    /// No extra memory, a reach of 8 computations, up to 4 cells that move along, no margin.
+    /// No extra memory, a reach of 8 computations, up to 4 cells that move along, no margin, decisions by estimates.
     fn default() -> Self {
-        Self { simulate: SimulateOptions::default(), extra_bytes: 0.0, reach: 8, group: 4, margin: 0.0, recount: false }
+        let simulate = SimulateOptions::default();
+        Self { simulate, extra_bytes: 0.0, reach: 8, group: 4, margin: 0.0, estimates: true, recount: false }
     }
 }

@@ -18,6 +18,18 @@ fn simulate_prints_the_fields_that_scripts_read() {
     // The closed form with transfers: 9 of bubble and (2*3*(8/4+1)-2) messages of 0.1.
     let report = json(&print("simulate --name 1F1B --ranks 4 --microbatches 8 --transfer 0.1 --json"));
     assert!(near(&report["makespan"], 34.6), "{report}");
+    // The same, and (8 + 4 - 1) (2 + 6), by factors.
+    let report =
+        json(&print("simulate --name 1F1B --ranks 4 --microbatches 8 --transfer 0.05 --scale transfer=2 --json"));
+    assert!(near(&report["makespan"], 34.6), "{report}");
+    let report = json(&print("simulate --name 1F1B --ranks 4 --microbatches 8 --scale forward=2,backward=3 --json"));
+    assert!(near(&report["makespan"], 88.0), "{report}");
+    for (wrong, says) in
+        [("sideways=2", "the kinds are"), ("transfer", "KIND=FACTOR"), ("input=-1", "zero or a positive")]
+    {
+        let outcome = run(&format!("simulate --name 1F1B --ranks 4 --microbatches 8 --scale {wrong}"));
+        assert!(outcome.code == 2 && outcome.err.contains(says), "{wrong}: {}", outcome.err);
+    }
     let costs = "--forward 10 --input 12 --weight 9 --fused 28";
     let report = json(&print(&format!("simulate --name DualPipe --ranks 4 --microbatches 8 {costs} --json")));
     let idle = report["makespan"].as_f64().unwrap() - report["ranks"][0]["busy"].as_f64().unwrap();
@@ -109,6 +121,17 @@ fn overlap_prints_a_table_a_pass_and_writes_the_plan() {
     // The plan that was written takes what the last line says.
     let step = json(&print(&format!("simulate --plan {plan} --transfer 0.5 --blocking --json")));
     assert!((step["makespan"].as_f64().unwrap() - times[1]).abs() < 1e-4, "{last}");
+    // Some of the moves, then all of them, which is the plan again; and other ones without estimates.
+    let written = || std::fs::read_to_string(&out).unwrap();
+    let whole = written();
+    let some = print(&format!("overlap {size} --moves 3 --out {plan}"));
+    assert!(some.contains("3 of ") && written() != whole, "{some}");
+    print(&format!("check {plan}"));
+    print(&format!("overlap {size} --moves 100000 --out {plan}"));
+    assert_eq!(written(), whole);
+    print(&format!("overlap {size} --no-estimates --out {plan}"));
+    assert_ne!(written(), whole);
+    print(&format!("check {plan}"));
     let only = print(&format!("overlap {size} --passes sink-waits"));
     assert_eq!(only.matches("stopped by").count(), 1);
     let wrong = run(&format!("overlap {size} --passes sink"));
