@@ -35,6 +35,7 @@ mod plain;
 mod profile;
 mod recompute;
 mod refusals;
+mod replace;
 mod reports;
 mod seam;
 mod shared;

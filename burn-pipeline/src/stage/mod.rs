@@ -79,6 +79,7 @@ pub use boundary::{
     StageMetadata, StagePort, TensorKind, Validate,
 };
 pub use engine::{ActivationBytes, DeferredShare, EngineReport, SplitBackward};
+pub use erased::ReplaceError;
 pub use error::StageError;
 pub use module::Stage;
 pub use random::init_seeded;
@@ -91,6 +92,6 @@ pub(crate) use boundary::{SpecMismatch, SpecPart, TensorSpec};
 pub(crate) use engine::{
     BatchChecks, Direction, ForwardCall, ForwardOutput, Gradients, StageWork, WorkResult, WorkStarted,
 };
-pub(crate) use erased::{ErasedStage, PROGRAMS};
+pub(crate) use erased::{Change, ErasedStage, Offered, PROGRAMS};
 pub(crate) use random::{ForwardSeed, mixed};
 pub(crate) use state::{GradientStore, NamedParameter, ParameterState, StageState, StateValue, with_optimizer_state};

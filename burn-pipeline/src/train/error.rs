@@ -9,7 +9,7 @@ use crate::link::{Activity, Failure};
 use crate::pass::PassError;
 use crate::plan::{CheckError, PlanError, StageId};
 use crate::schedule::ScheduleError;
-use crate::stage::{MicrobatchError, PayloadSpec, StageError};
+use crate::stage::{MicrobatchError, PayloadSpec, ReplaceError, StageError};
 use crate::train::non_finite::NonFinite;
 use burn::module::ParamGroup;
 
@@ -148,6 +148,9 @@ pub enum PipelineError {
     /// An earlier failure closed the pipeline.
     #[error("the pipeline was closed by an earlier failure of rank {}: {}; build it anew", .0.rank, .0.message)]
     Closed(Failure),
+    /// A stage keeps its module. Nothing was changed; the pipeline is as before.
+    #[error("stage {stage} keeps its module: {source}")]
+    Replace { stage: usize, source: ReplaceError },
     /// No such stage, or a stage of another module type.
     #[error("stage {stage} is not a `{wanted}`, or this process has no such stage")]
     NoSuchModule { stage: usize, wanted: &'static str },

@@ -6,7 +6,7 @@
 //!
 //! Rooms, from the bottom up:
 //!
-//! 1. `error`, `non_finite`, `progress`, `report`, `stages`: values that pipeline and user share.
+//! 1. `error`, `non_finite`, `progress`, `report`, `context`, `facts`, `stages`: values that pipeline and user share.
 //! 2. `plans`: the plans that a pipeline runs. `shared`: parameters that several stages hold.
 //! 3. `step`: what one rank does with a batch and its weights.
 //! 4. `control`: commands to all ranks, and their replies.
@@ -17,8 +17,10 @@
 mod calls;
 mod checkpoint;
 mod choose;
+mod context;
 mod control;
 mod error;
+mod facts;
 mod non_finite;
 mod pipeline;
 mod plans;
@@ -32,10 +34,11 @@ mod step;
 pub use crate::execute::MicrobatchLoss;
 pub use checkpoint::{Checkpoint, CheckpointError, Checkpoints, ParameterEntry, Pretrained};
 pub use choose::{AutoError, AutoOptions, AutoPipeline, Decision, MeasureError, MeasuredLayers};
+pub use context::StageContext;
 pub use error::{BuildError, PipelineError};
 pub use non_finite::{NonFinite, OnNonFinite};
 pub use pipeline::Pipeline;
 pub use progress::Progress;
 pub use report::{EvalReport, EvalResults, StepReport};
-pub use setup::{Builder, StageContext};
+pub use setup::Builder;
 pub use shared::{SharedCopy, SharedParameter, SharedReport};

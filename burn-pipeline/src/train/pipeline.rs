@@ -71,6 +71,10 @@ pub struct Pipeline {
     pub(super) training: Training,
     /// Are the stages' metadata to be learned before the next batch?
     pub(super) learns_metadata: bool,
+    /// Are they to be learned at all, again after a module was replaced?
+    pub(super) wants_metadata: bool,
+    /// Has every stage the module that the factory makes?
+    pub(super) is_as_built: bool,
     /// Has no optimizer been given, and no step said so yet?
     pub(super) lacks_optimizer: bool,
     pub(super) on_non_finite: OnNonFinite,

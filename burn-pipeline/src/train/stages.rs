@@ -1,56 +1,12 @@
 //! What a pipeline knows of its stages, in model order, wherever they live.
 
-use crate::plan::StageId;
-use crate::stage::{Batch, BatchChecks, Microbatches, NamedWeight, Payload, PayloadSpec, StageError};
+use super::facts::StageFacts;
+use crate::stage::{Batch, Microbatches};
 use crate::train::error::PipelineError;
 use crate::train::shared::SharedReport;
 use burn::module::{ParamGroup, ParamId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-
-/// What a stage says of itself once it is built.
-#[derive(Debug, Clone)]
-pub(crate) struct StageFacts {
-    pub(crate) stage: StageId,
-    /// Names of the extras that it reads from a batch.
-    pub(crate) extras: Vec<&'static str>,
-    pub(crate) has_loss: bool,
-    /// Were the specs at its boundary declared?
-    pub(crate) declared: bool,
-    pub(crate) takes: BatchChecks,
-    pub(crate) weight_bytes: usize,
-    /// Has it state that its forward can change (running statistics)?
-    pub(crate) has_forward_state: bool,
-    /// Paths of its parameters, each with a name in the whole model.
-    pub(crate) names: Vec<(String, String)>,
-}
-
-impl StageFacts {
-    /// Each path with each name.
-    pub(crate) fn names(weights: Vec<NamedWeight>) -> Vec<(String, String)> {
-        let named = |weight: NamedWeight| weight.names.into_iter().map(move |name| (weight.path.clone(), name));
-        weights.into_iter().flat_map(named).collect()
-    }
-
-    /// Does the stage take what a batch holds for it?
-    fn check(&self, batch: &Batch) -> Result<(), PipelineError> {
-        let refused = |source, got: &Payload| {
-            let got = PayloadSpec::of_payload(got);
-            PipelineError::Refused { stage: self.stage, source, got }
-        };
-        if self.stage.index() == 0 {
-            let input = batch.whole_input();
-            (self.takes.input)(input.clone()).map_err(|source| refused(StageError::Input(source), input))?;
-        }
-        let extra = batch.whole_extra(self.stage.index(), &self.extras)?;
-        let taken = (self.takes.extra)(extra.clone());
-        taken.map_err(|source| refused(StageError::extra(source, &self.extras), &extra))?;
-        if let (Some(takes), Some(target)) = (self.takes.target, batch.whole_target()) {
-            takes(target.clone()).map_err(|source| refused(StageError::Target(source), target))?;
-        }
-        Ok(())
-    }
-}
 
 /// All stages of a model, and the parameters that they share.
 #[derive(Debug)]
@@ -69,6 +25,12 @@ impl Stages {
         let names: BTreeSet<&String> = facts.iter().flat_map(|facts| &facts.names).map(|(_, name)| name).collect();
         let names = names.into_iter().cloned().collect();
         Self { facts, shared, names }
+    }
+
+    /// The same where some stages say something else now.
+    pub(crate) fn renewed(&self, now: Vec<StageFacts>) -> Self {
+        let others = self.facts.iter().filter(|known| !now.iter().any(|facts| facts.stage == known.stage));
+        Self::new(others.cloned().chain(now.iter().cloned()).collect(), self.shared.clone())
     }
 
     /// The names of all parameters and buffers in the model, each once.

@@ -120,7 +120,7 @@ impl Payload {
 }
 
 /// Reads a [`Payload`] from its front.
-#[derive(Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct PayloadReader {
     parts: VecDeque<PayloadPart>,
     index: usize,

@@ -3,14 +3,13 @@
 
 use super::describe::DescribeStage;
 use super::interleave::InterleaveStage;
+use super::replace::ReplaceModule;
 use super::typed::Typed;
 use super::update::UpdateStage;
 use super::weights::StageWeights;
 use crate::stage::batch::LossPart;
 use crate::stage::boundary::{AnyTensor, Boundary, Payload};
-use crate::stage::engine::{
-    Captured, Eager, Engine, EngineReport, ForwardCall, ForwardOutput, Gradients, Recompute, SplitBackward,
-};
+use crate::stage::engine::{EngineReport, ForwardCall, ForwardOutput, Gradients, SplitBackward};
 use crate::stage::error::StageError;
 use crate::stage::module::Stage;
 use crate::stage::state::{Accumulation, GradientStore, collected, float_weights, parameter_ids, retie, step_in_model};
@@ -19,7 +18,9 @@ use burn::module::ParamId;
 use burn::optim::ModuleOptimizer;
 
 /// A stage of any module type, as the executor drives it: payloads and gradients go in and out.
-pub(crate) trait ErasedStage: DescribeStage + InterleaveStage + StageWeights + UpdateStage + Send {
+pub(crate) trait ErasedStage:
+    DescribeStage + InterleaveStage + ReplaceModule + StageWeights + UpdateStage + Send
+{
     /// Chooses the engine, before any forward: `splits` says whether the plan runs `I` and `W` on this stage, and
     /// `keep_outputs` whether plain autodiff holds outputs until their backward.
     fn choose(&mut self, split: SplitBackward, splits: bool, keep_outputs: bool);
@@ -57,26 +58,7 @@ pub(crate) trait ErasedStage: DescribeStage + InterleaveStage + StageWeights + U
 
 impl<M: Stage> ErasedStage for Typed<M> {
     fn choose(&mut self, split: SplitBackward, splits: bool, keep_outputs: bool) {
-        let eager = |reason| Eager::new(reason).keeping_outputs(keep_outputs).deferring(splits);
-        self.function.keep_output(self.options.outputs);
-        let (function, programs, compile) = (self.function.clone(), self.options.programs, self.options.compile);
-        let captured = |strict| {
-            let otherwise = eager("it cannot be captured");
-            Box::new(Captured::new(strict, programs, otherwise).compiling(compile))
-        };
-        let engine: Box<dyn Engine<M>> = match (split, splits) {
-            (SplitBackward::Eager, _) => Box::new(eager("it was asked for")),
-            // A captured forward has a generator of its own for its random numbers, and only a captured one is compiled.
-            (SplitBackward::Auto, false) if !self.options.seeded && !compile => {
-                Box::new(eager("the plan does not split its backward"))
-            }
-            (SplitBackward::Auto, _) => captured(false),
-            (SplitBackward::Captured, _) => captured(true),
-        };
-        self.engine = match self.options.recompute {
-            true => Box::new(Recompute::new(engine, function)),
-            false => engine,
-        };
+        self.choose_engine(split, splits, keep_outputs);
     }
 
     fn prepare(&mut self, accumulation: Accumulation, optimizer: Option<ModuleOptimizer>) {

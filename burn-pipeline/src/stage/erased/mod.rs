@@ -4,16 +4,19 @@
 //!
 //! One type implements everything, [`typed`]; each trait is one concern, in a file with its implementation:
 //! [`describe`] (what the stage is), [`interleave`] (work in pieces, and the engine), [`weights`] (parameters and
-//! checkpoints), [`update`] (around the optimizer step), [`erased_stage`] (running and stepping; it stands on the others).
+//! checkpoints), [`update`] (around the optimizer step), [`replace`] (another module in its place), [`erased_stage`] (running and stepping; it stands on the others).
 
 mod describe;
 mod erased_stage;
 mod interleave;
 mod options;
+mod replace;
 mod typed;
 mod update;
 mod weights;
 
 pub(crate) use erased_stage::ErasedStage;
 pub(crate) use options::PROGRAMS;
+pub use replace::ReplaceError;
+pub(crate) use replace::{Change, Offered};
 pub(super) use typed::Typed;

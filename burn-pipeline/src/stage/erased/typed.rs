@@ -3,7 +3,7 @@
 
 use super::options::StageOptions;
 use crate::stage::boundary::AnyTensor;
-use crate::stage::engine::{Eager, Engine, StageFunction};
+use crate::stage::engine::{Captured, Eager, Engine, Recompute, SplitBackward, StageFunction};
 use crate::stage::error::StageError;
 use crate::stage::module::Stage;
 use crate::stage::state::GradientStore;
@@ -23,6 +23,10 @@ pub(in crate::stage) struct Typed<M: Stage> {
     pub(super) options: StageOptions,
     /// What the module's forward can change, once it was looked for.
     pub(super) forward_state: OnceCell<Vec<ParamId>>,
+    /// How its engine was chosen: the way to split, whether the plan splits, and whether outputs are kept.
+    pub(super) chosen: (SplitBackward, bool, bool),
+    /// A module to take its place, until every rank has found its own to fit.
+    pub(super) replacement: Option<M>,
     /// Weights and optimizer from a checkpoint, until every rank has found its part of it readable.
     pub(super) offered: Option<(HashMap<ParamId, AnyTensor>, Option<ModuleOptimizer>)>,
 }
@@ -40,6 +44,8 @@ impl<M: Stage> Typed<M> {
             optimizer: None,
             options: StageOptions::default(),
             forward_state: OnceCell::new(),
+            chosen: (SplitBackward::default(), false, false),
+            replacement: None,
             offered: None,
         }
     }
@@ -53,5 +59,30 @@ impl<M: Stage> Typed<M> {
     pub(super) fn forget(&mut self) {
         self.engine.clear();
         self.store.clear();
+    }
+
+    /// See [`ErasedStage::choose`](super::ErasedStage::choose).
+    pub(super) fn choose_engine(&mut self, split: SplitBackward, splits: bool, keep_outputs: bool) {
+        self.chosen = (split, splits, keep_outputs);
+        let eager = |reason| Eager::new(reason).keeping_outputs(keep_outputs).deferring(splits);
+        self.function.keep_output(self.options.outputs);
+        let (function, programs, compile) = (self.function.clone(), self.options.programs, self.options.compile);
+        let captured = |strict| {
+            let otherwise = eager("it cannot be captured");
+            Box::new(Captured::new(strict, programs, otherwise).compiling(compile))
+        };
+        let engine: Box<dyn Engine<M>> = match (split, splits) {
+            (SplitBackward::Eager, _) => Box::new(eager("it was asked for")),
+            // A captured forward has a generator of its own for its random numbers, and only a captured one is compiled.
+            (SplitBackward::Auto, false) if !self.options.seeded && !compile => {
+                Box::new(eager("the plan does not split its backward"))
+            }
+            (SplitBackward::Auto, _) => captured(false),
+            (SplitBackward::Captured, _) => captured(true),
+        };
+        self.engine = match self.options.recompute {
+            true => Box::new(Recompute::new(engine, function)),
+            false => engine,
+        };
     }
 }

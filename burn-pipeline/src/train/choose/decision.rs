@@ -101,6 +101,9 @@ pub enum AutoError {
     /// Weights cannot be moved.
     #[error("weights cannot be moved to the new pipeline: {0}")]
     Move(#[from] CheckpointError),
+    /// A new pipeline would have the old module.
+    #[error("a stage's module was replaced, and a new pipeline would be built with the old one")]
+    Replaced,
     /// A rank failed.
     #[error(transparent)]
     Pipeline(#[from] PipelineError),

@@ -19,6 +19,9 @@ pub(super) fn switch(pipeline: &mut Pipeline, builder: &Builder, source: Source)
     if pipeline.ranks.are_processes() {
         return replace_plan(pipeline, source);
     }
+    if !pipeline.is_as_built {
+        return Err(AutoError::Replaced);
+    }
     let folder = Folder::new();
     let checkpoints = Checkpoints::new(&folder.0);
     pipeline.save(&checkpoints, &())?;

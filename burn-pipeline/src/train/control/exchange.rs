@@ -3,8 +3,9 @@
 use super::command::Command;
 use crate::execute::ExecuteError;
 use crate::link::{Header, Link, Message, MessageKind, gather};
-use crate::plan::StageId;
+use crate::plan::{Placement, StageId};
 use crate::stage::{AnyTensor, Boundary, Payload};
+use crate::train::facts::{SentFacts, StageFacts};
 use crate::train::step::Rank;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -53,6 +54,22 @@ pub(crate) fn gather_results<T: Clone + Serialize + DeserializeOwned, E: Display
         *place = own;
     }
     Ok(results)
+}
+
+/// Gives every rank the facts of all ranks' stages: its own as they are, the others' as they can be sent.
+pub(crate) fn exchange_facts(
+    link: &mut dyn Link,
+    own: Vec<StageFacts>,
+    placement: &Placement,
+    timeout: Duration,
+) -> Result<Vec<StageFacts>, ExecuteError> {
+    let table: Vec<Vec<SentFacts>> = gather_all(link, &own.iter().map(SentFacts::of).collect(), timeout)?;
+    for (peer, row) in table.iter().enumerate() {
+        ExecuteError::refuse_unknown(link.rank(), peer, placement, row.iter().map(|facts| facts.stage))?;
+    }
+    let rows = table.into_iter().enumerate().filter(|(rank, _)| *rank != link.rank());
+    let foreign = rows.flat_map(|(_, row)| row).map(SentFacts::facts);
+    Ok(own.into_iter().chain(foreign).collect())
 }
 
 /// Tensors of some stages.

@@ -21,5 +21,5 @@ mod worker;
 
 pub(crate) use agreement::{Job, agree_on_job, agree_on_parameters};
 pub(crate) use command::{Call, Command};
-pub(crate) use exchange::{Exchange, gather_all, gather_results, gather_tensors};
+pub(crate) use exchange::{Exchange, exchange_facts, gather_all, gather_results, gather_tensors};
 pub(crate) use ranks::{Ranks, Start};

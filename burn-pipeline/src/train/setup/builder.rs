@@ -1,11 +1,11 @@
 //! Setting a pipeline up: everything that the user chooses.
 
-use super::context::StageContext;
 use crate::cost::LinkCosts;
 use crate::execute::FusedActions;
 use crate::plan::{Plan, SkipEdge};
 use crate::schedule::{IntoSchedule, ScheduleError, Size};
 use crate::stage::{Accumulation, PROGRAMS, Reduction, SplitBackward, StageBox, Validate};
+use crate::train::context::StageContext;
 use crate::train::non_finite::OnNonFinite;
 use crate::train::pipeline::Pipeline;
 use crate::train::plans::{Replication, Source};

@@ -1,13 +1,11 @@
 //! Setting a pipeline up and starting it.
 //!
-//! Read `builder` (what the user chooses), `context` (what a stage's factory gets), `start` (plan, links, threads), `job`
+//! Read `builder` (what the user chooses), `start` (plan, links, threads), `job`
 //! (what ranks in processes must have in common) and `rank` (how a thread builds its stages).
 
 mod builder;
-mod context;
 mod job;
 mod rank;
 mod start;
 
 pub use builder::Builder;
-pub use context::StageContext;

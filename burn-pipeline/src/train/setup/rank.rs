@@ -7,19 +7,18 @@
 //! 4. The rank starts: equal weights, shared parameters, shards ([`Rank::start`]).
 
 use super::builder::Builder;
-use super::context::StageContext;
 use crate::execute::{ExecuteError, Executor, RunOptions};
 use crate::group::Grid;
 use crate::link::{Activity, Link};
 use crate::plan::{Placement, StageId};
-use crate::stage::{AnyTensor, BatchChecks, ErasedStage, NamedWeight};
-use crate::train::control::{Job, agree_on_job, agree_on_parameters, gather_all};
+use crate::stage::{AnyTensor, ErasedStage, NamedWeight};
+use crate::train::context::StageContext;
+use crate::train::control::{Job, agree_on_job, agree_on_parameters, exchange_facts, gather_all};
+use crate::train::facts::StageFacts;
 use crate::train::shared::SharedReport;
-use crate::train::stages::StageFacts;
 use crate::train::step::{Rank, caught};
 use burn::module::ParamId;
 use burn::tensor::{DType, Device};
-use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What all ranks of this process are built from.
@@ -73,18 +72,8 @@ impl Blueprint {
                 let device = format!("{:?}", device.clone().inner());
                 ExecuteError::ElementType { rank: link.rank(), stage, name, dtype, device }
             })?;
-            let weights = held.weights();
-            parameters.push(described(&weights));
-            facts.push(StageFacts {
-                stage,
-                extras: held.extras(),
-                has_loss: held.batch_checks().target.is_some(),
-                declared: held.options().declared.is_some(),
-                takes: held.batch_checks(),
-                has_forward_state: !held.forward_state().is_empty(),
-                weight_bytes: weights.iter().map(|(_, weight)| weight.bytes()).sum(),
-                names: StageFacts::names(named),
-            });
+            parameters.push(described(&held.weights()));
+            facts.push(StageFacts::of(stage, held.as_ref()));
             stages.insert(stage, held);
         }
         if job.is_some() {
@@ -122,14 +111,7 @@ impl Blueprint {
         let timeout = self.builder.timeout;
         let parameters: Vec<(usize, String)> = own.iter().map(|facts| facts.stage.index()).zip(parameters).collect();
         agree_on_parameters(link.rank(), &gather_all(link, &parameters, timeout)?)?;
-        let table: Vec<Vec<SentFacts>> = gather_all(link, &own.iter().map(SentFacts::of).collect(), timeout)?;
-        for (peer, row) in table.iter().enumerate() {
-            let stages = row.iter().map(|facts| facts.stage);
-            ExecuteError::refuse_unknown(link.rank(), peer, &self.placement, stages)?;
-        }
-        let rows = table.into_iter().enumerate().filter(|(rank, _)| *rank != link.rank());
-        let foreign = rows.flat_map(|(_, row)| row).map(SentFacts::facts);
-        Ok(own.into_iter().chain(foreign).collect())
+        exchange_facts(link, own, &self.placement, timeout)
     }
 }
 
@@ -146,30 +128,4 @@ fn computes_in(device: &Device, weights: &[NamedWeight]) -> Result<(), (String, 
 fn described(weights: &[(ParamId, AnyTensor)]) -> String {
     let described = weights.iter().map(|(_, weight)| format!("{:?}{:?}", weight.dtype(), weight.shape().to_vec()));
     described.collect::<Vec<_>>().join(" ")
-}
-
-/// What another process learns of a stage.
-#[derive(Serialize, Deserialize)]
-struct SentFacts {
-    stage: StageId,
-    has_loss: bool,
-    declared: bool,
-    weight_bytes: usize,
-    has_forward_state: bool,
-    names: Vec<(String, String)>,
-}
-
-impl SentFacts {
-    fn of(facts: &StageFacts) -> Self {
-        let StageFacts { stage, has_loss, declared, weight_bytes, has_forward_state, .. } = *facts;
-        Self { stage, has_loss, declared, weight_bytes, has_forward_state, names: facts.names.clone() }
-    }
-
-    /// Whether a batch fits the stage is checked by the process that holds it: elsewhere every batch does.
-    fn facts(self) -> StageFacts {
-        let Self { stage, has_loss, declared, weight_bytes, has_forward_state, names } = self;
-        let takes = BatchChecks { input: |_| Ok(()), extra: |_| Ok(()), target: None };
-        let extras = Vec::new();
-        StageFacts { stage, extras, has_loss, declared, takes, weight_bytes, has_forward_state, names }
-    }
 }

@@ -167,6 +167,8 @@ impl Builder {
             stages,
             training,
             learns_metadata,
+            wants_metadata: learns_metadata,
+            is_as_built: true,
             lacks_optimizer,
             on_non_finite,
             outputs,

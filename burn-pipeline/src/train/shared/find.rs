@@ -26,7 +26,7 @@ impl Sharing {
         rows.sort_by_key(|row| row.stage);
         let claims = claims(&rows, declared, placement.stages())?;
         refuse_undeclared(&rows, &claims)?;
-        let mut sharing = Self::default();
+        let mut sharing = Self { declared: declared.to_vec(), ..Self::default() };
         for replica in 0..placement.routes() {
             for (number, declaration) in declared.iter().enumerate() {
                 let of = |(row, claim): (&HeldParameter, &Option<usize>)| {

@@ -1,8 +1,10 @@
 //! What all ranks agreed on about shared parameters.
 
+use super::declare::SharedParameter;
 use super::report::SharedReport;
 use crate::execute::Executor;
 use crate::plan::StageId;
+use crate::stage::{NamedParameter, Offered};
 use burn::module::ParamId;
 use std::collections::BTreeSet;
 
@@ -39,6 +41,8 @@ pub(crate) struct Sharing {
     /// Copies that are not the first of their parameter: the gradient norm leaves them out.
     pub(super) repeats: BTreeSet<(StageId, u64)>,
     pub(super) reports: Vec<SharedReport>,
+    /// What the user declared.
+    pub(super) declared: Vec<SharedParameter>,
     /// Were copies compared after the first step?
     pub(super) compared: bool,
     /// The number of this data-parallel replica's first group among the groups of all.
@@ -68,6 +72,17 @@ impl Sharing {
                 }
             }
         }
+    }
+
+    /// The path of a parameter that a new module would take out of what is shared, or add to it.
+    pub(crate) fn changed_by(&self, offered: &Offered) -> Option<String> {
+        let shared = |of: &[NamedParameter]| -> Vec<(ParamId, String)> {
+            let held = of.iter().filter(|parameter| self.declared.iter().any(|shared| shared.holds(&parameter.path)));
+            held.map(|parameter| (parameter.id, parameter.path.clone())).collect()
+        };
+        let (before, after) = (shared(&offered.before), shared(&offered.after));
+        let lost = before.iter().find(|copy| !after.contains(copy));
+        lost.or_else(|| after.iter().find(|copy| !before.contains(copy))).map(|(_, path)| path.clone())
     }
 
     /// What is shared, and how.

@@ -131,6 +131,19 @@ impl Rank {
         result
     }
 
+    /// Gives all copies of every stage the first one's weights, and forgets what was gathered; all ranks call it.
+    pub(crate) fn equalize(&mut self) -> Result<(), ExecuteError> {
+        self.executor.gather_all()?;
+        replicas::copy_weights(&mut self.executor, &self.placement)?;
+        self.executor.broadcast_weights()?;
+        self.forget();
+        if self.executor.is_sharded() {
+            self.executor.reshard()?;
+        }
+        self.executor.release_all();
+        Ok(())
+    }
+
     /// Forgets gradients and losses gathered since the last step.
     pub(crate) fn forget(&mut self) {
         self.executor.stages().values_mut().for_each(|stage| stage.clear());

@@ -1,0 +1,223 @@
+//! Another module in a stage's place: a head of another size, layers frozen or thawed, an adapter added.
+//!
+//! Guarantees: later steps, evaluations and checkpoints are those of a loop on one device that replaces the same layers between
+//! the same steps, in every copy of the stage; or the stage keeps its module, and the pipeline is as before.
+//!
+//! 1. Every rank that holds the stage makes its module anew and keeps it aside ([`Offer`]).
+//! 2. The caller makes sure that all fit: copies are alike, and no fresh parameter is on another stage, too.
+//! 3. Every rank adopts what it kept aside, or drops it ([`Finish`]); copies take the first one's weights, as at the start.
+
+use crate::execute::ExecuteError;
+use crate::plan::StageId;
+use crate::stage::{Change, NamedParameter, Offered, ReplaceError, Stage};
+use crate::train::context::StageContext;
+use crate::train::control::{Call, Command, exchange_facts, gather_results};
+use crate::train::error::PipelineError;
+use crate::train::facts::StageFacts;
+use crate::train::pipeline::Pipeline;
+use crate::train::step::{Rank, caught};
+use serde::{Deserialize, Serialize};
+use std::any::type_name;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Instant;
+
+impl Pipeline {
+    /// Replaces the module of one stage between two steps by what `change` makes of a copy of it. `change` runs on every rank that
+    /// holds the stage (both copies of a bidirectional placement, data-parallel replicas); all copies then take the first
+    /// one's weights. Where ranks are processes, all make the call.
+    ///
+    /// The optimizer keeps what it knows of parameters whose identifiers stay, and starts anew with fresh ones, which are
+    /// made on [`StageContext::device`]. The stage's loss, names and options stay as they were. A checkpoint that is saved
+    /// from now on fits pipelines with the new module. An [`AutoPipeline`](crate::train::AutoPipeline) no longer switches.
+    ///
+    /// ```
+    /// # use burn::module::Module;
+    /// # use burn::nn::{Linear, LinearConfig};
+    /// # use burn::optim::SgdConfig;
+    /// # use burn::tensor::{Device, Tensor};
+    /// # use burn_pipeline::{Batch, Pipeline, Size, Stage, StageBox, StageContext};
+    /// # #[derive(Module, Debug)]
+    /// # struct Part { body: Linear, head: Option<Linear> }
+    /// # impl Stage for Part {
+    /// #     type Input = Tensor<2>;
+    /// #     type Extra = ();
+    /// #     type Output = Tensor<2>;
+    /// #     fn forward(&self, x: Tensor<2>, _: ()) -> Tensor<2> {
+    /// #         let x = self.body.forward(x);
+    /// #         match &self.head { Some(head) => head.forward(x), None => x }
+    /// #     }
+    /// # }
+    /// # fn stage(at: &StageContext) -> StageBox {
+    /// #     let linear = || LinearConfig::new(3, 3).init(&at.device);
+    /// #     let part = Part { body: linear(), head: at.is_last().then(linear) };
+    /// #     match at.is_last() {
+    /// #         false => StageBox::new(part),
+    /// #         true => StageBox::with_loss(part, |y: Tensor<2>, t: Tensor<2>| (y - t).square().mean()),
+    /// #     }
+    /// # }
+    /// # let builder = Pipeline::builder().schedule("1F1B", Size::new(2, 2)).stages(stage).devices(vec![Device::flex()]);
+    /// # let mut pipeline = builder.optimizer(|| SgdConfig::new().init()).build()?;
+    /// # let batch = |classes: usize| {
+    /// #     let ones = |width| Tensor::<2>::ones([4, width], &Device::flex());
+    /// #     Batch::new(ones(3)).target(ones(classes))
+    /// # };
+    /// pipeline.step(batch(3), 0.1)?;
+    /// // Five classes from here on.
+    /// pipeline.replace_module(1, |part: Part, at: &StageContext| {
+    ///     Part { head: Some(LinearConfig::new(3, 5).init(&at.device)), ..part }
+    /// })?;
+    /// pipeline.step(batch(5), 0.1)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`PipelineError::NoSuchModule`] if there is no such stage or its module is not an `M`, and [`PipelineError::Replace`] if the
+    /// new one does not fit: nothing was changed. If a rank fails, the pipeline is closed.
+    pub fn replace_module<M: Stage>(
+        &mut self,
+        stage: usize,
+        change: impl Fn(M, &StageContext) -> M + Send + Sync + 'static,
+    ) -> Result<(), PipelineError> {
+        let refused = |source| PipelineError::Replace { stage, source };
+        let admitted = if self.training.is_mid_step() { Err(ReplaceError::GradientsWait) } else { Ok(()) };
+        self.ranks.admit(admitted.map_err(refused))?;
+        let offers = self.ranks.ask(Offer { stage, change: Arc::new(change) })?;
+        let offers: Result<Vec<RankOffer>, ReplaceError> = offers.into_iter().collect();
+        let fits =
+            offers.map_err(refused).and_then(|offers| match offers.iter().any(|offer| !offer.copies.is_empty()) {
+                true => all_fit(&offers).map_err(refused),
+                false => Err(PipelineError::NoSuchModule { stage, wanted: type_name::<M>() }),
+            });
+        let facts = self.ranks.ask(Finish { stage, adopt: fits.is_ok() })?;
+        fits?;
+        self.stages = self.stages.renewed(facts.concat());
+        self.learns_metadata = self.wants_metadata;
+        self.is_as_built = false;
+        Ok(())
+    }
+}
+
+/// What one rank offers.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct RankOffer {
+    /// The parameters of each copy that the rank holds, described.
+    copies: Vec<String>,
+    /// Parameters that the old module does not have: identifier and path.
+    fresh: Vec<(u64, String)>,
+    /// The parameters of the rank's other stages.
+    others: Vec<u64>,
+}
+
+/// Do the offers of all ranks go together?
+fn all_fit(offers: &[RankOffer]) -> Result<(), ReplaceError> {
+    let copies: Vec<&String> = offers.iter().flat_map(|offer| &offer.copies).collect();
+    if let [first, rest @ ..] = copies.as_slice()
+        && let Some(other) = rest.iter().find(|other| *other != first)
+    {
+        return Err(ReplaceError::Unlike { one: (*first).clone(), other: (*other).clone() });
+    }
+    let others: BTreeSet<u64> = offers.iter().flat_map(|offer| offer.others.iter().copied()).collect();
+    match offers.iter().flat_map(|offer| &offer.fresh).find(|(id, _)| others.contains(id)) {
+        Some((_, path)) => Err(ReplaceError::Elsewhere { path: path.clone() }),
+        None => Ok(()),
+    }
+}
+
+/// Makes a stage's module anew and keeps it aside.
+struct Offer<M> {
+    stage: usize,
+    change: Arc<dyn Fn(M, &StageContext) -> M + Send + Sync>,
+}
+
+impl<M: Stage> Command for Offer<M> {
+    type Reply = Result<RankOffer, ReplaceError>;
+    const NAME: &'static str = "replacing a stage's module";
+
+    fn call(&self) -> Call {
+        Call::Shared(format!("{} (stage {}, a `{}`)", Self::NAME, self.stage, type_name::<M>()))
+    }
+
+    fn run(&self, rank: &mut Rank, _: Instant) -> Result<Self::Reply, ExecuteError> {
+        let mut offer = RankOffer { copies: Vec::new(), fresh: Vec::new(), others: Vec::new() };
+        let stages: Vec<StageId> = rank.executor().stages().keys().copied().collect();
+        for stage in stages {
+            if stage.index() != self.stage {
+                let held = rank.executor().stages().get(&stage);
+                offer.others.extend(held.iter().flat_map(|held| held.parameters()).map(|id| id.val()));
+                continue;
+            }
+            match self.offer(rank, stage) {
+                Ok(Some(offered)) => offer.add(&offered),
+                Ok(None) => {}
+                Err(refused) => return Ok(Err(refused)),
+            }
+        }
+        Ok(Ok(offer))
+    }
+
+    fn exchange(&self, rank: &mut Rank, own: Self::Reply) -> Result<Vec<Self::Reply>, ExecuteError> {
+        gather_results(rank, own, |rank, message| ReplaceError::Rank { rank, message })
+    }
+}
+
+impl<M: Stage> Offer<M> {
+    /// One copy's offer; `None` if its module has another type.
+    fn offer(&self, rank: &mut Rank, stage: StageId) -> Result<Option<Offered>, ReplaceError> {
+        if rank.executor().shards(stage) {
+            return Err(ReplaceError::Sharded);
+        }
+        let (number, stages, device) = (rank.number(), rank.placement().stages(), rank.executor().device().clone());
+        let at = StageContext { index: self.stage, stages, rank: number, device: device.clone() };
+        let make = self.change.clone();
+        let change = Change::<M>(Box::new(move |module| make(module, &at)));
+        let Some(held) = rank.executor().stages().get_mut(&stage) else { return Ok(None) };
+        let made = caught(number, || Self::NAME.to_owned(), || Ok(held.offer_module(&change, &device)));
+        let offered = made.map_err(|panic| match panic {
+            ExecuteError::RankPanic { message, .. } => ReplaceError::Panic { message },
+            other => ReplaceError::Panic { message: other.to_string() },
+        })??;
+        let changed = offered.as_ref().and_then(|offered| rank.sharing().changed_by(offered));
+        changed.map_or(Ok(offered), |path| Err(ReplaceError::Shared { path }))
+    }
+}
+
+impl RankOffer {
+    fn add(&mut self, offered: &Offered) {
+        let described = |p: &NamedParameter| {
+            let trained = if p.trainable { "trained" } else { "frozen" };
+            format!("`{}` {:?} of {:?}, {trained}", p.path, p.shape, p.dtype)
+        };
+        self.copies.push(offered.after.iter().map(described).collect::<Vec<_>>().join("; "));
+        self.fresh.extend(offered.fresh().map(|fresh| (fresh.id.val(), fresh.path.clone())));
+    }
+}
+
+/// Adopts what was kept aside, or drops it.
+struct Finish {
+    stage: usize,
+    adopt: bool,
+}
+
+impl Command for Finish {
+    type Reply = Vec<StageFacts>;
+    const NAME: &'static str = "ending the replacement of a module";
+
+    fn run(&self, rank: &mut Rank, _: Instant) -> Result<Self::Reply, ExecuteError> {
+        let index = self.stage;
+        for (_, held) in rank.executor().stages().iter_mut().filter(|(stage, _)| stage.index() == index) {
+            if self.adopt { held.adopt_module() } else { held.withdraw_module() }
+        }
+        if !self.adopt {
+            return Ok(Vec::new());
+        }
+        rank.equalize()?;
+        let stages = rank.executor().stages().iter().filter(|(stage, _)| stage.index() == index);
+        Ok(stages.map(|(&stage, held)| StageFacts::of(stage, held.as_ref())).collect())
+    }
+
+    fn exchange(&self, rank: &mut Rank, own: Self::Reply) -> Result<Vec<Self::Reply>, ExecuteError> {
+        let (timeout, placement) = (rank.executor().timeout(), rank.placement().clone());
+        Ok(vec![exchange_facts(rank.executor().link(), own, &placement, timeout)?])
+    }
+}

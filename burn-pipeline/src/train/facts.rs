@@ -1,0 +1,90 @@
+//! What a stage says of itself, wherever it lives: what it reads from a batch, its parameters' names and sizes.
+
+use crate::plan::StageId;
+use crate::stage::{Batch, BatchChecks, ErasedStage, NamedWeight, Payload, PayloadSpec, StageError};
+use crate::train::error::PipelineError;
+use serde::{Deserialize, Serialize};
+
+/// What a stage says of itself once it is built.
+#[derive(Debug, Clone)]
+pub(crate) struct StageFacts {
+    pub(crate) stage: StageId,
+    /// Names of the extras that it reads from a batch.
+    pub(crate) extras: Vec<&'static str>,
+    pub(crate) has_loss: bool,
+    /// Were the specs at its boundary declared?
+    pub(crate) declared: bool,
+    pub(crate) takes: BatchChecks,
+    pub(crate) weight_bytes: usize,
+    /// Has it state that its forward can change (running statistics)?
+    pub(crate) has_forward_state: bool,
+    /// Paths of its parameters, each with a name in the whole model.
+    pub(crate) names: Vec<(String, String)>,
+}
+
+impl StageFacts {
+    /// What a stage says.
+    pub(crate) fn of(stage: StageId, held: &dyn ErasedStage) -> Self {
+        Self {
+            stage,
+            extras: held.extras(),
+            has_loss: held.batch_checks().target.is_some(),
+            declared: held.options().declared.is_some(),
+            takes: held.batch_checks(),
+            has_forward_state: !held.forward_state().is_empty(),
+            weight_bytes: held.weights().iter().map(|(_, weight)| weight.bytes()).sum(),
+            names: Self::names(held.named_weights()),
+        }
+    }
+
+    /// Each path with each name.
+    fn names(weights: Vec<NamedWeight>) -> Vec<(String, String)> {
+        let named = |weight: NamedWeight| weight.names.into_iter().map(move |name| (weight.path.clone(), name));
+        weights.into_iter().flat_map(named).collect()
+    }
+
+    /// Does the stage take what a batch holds for it?
+    pub(crate) fn check(&self, batch: &Batch) -> Result<(), PipelineError> {
+        let refused = |source, got: &Payload| {
+            let got = PayloadSpec::of_payload(got);
+            PipelineError::Refused { stage: self.stage, source, got }
+        };
+        if self.stage.index() == 0 {
+            let input = batch.whole_input();
+            (self.takes.input)(input.clone()).map_err(|source| refused(StageError::Input(source), input))?;
+        }
+        let extra = batch.whole_extra(self.stage.index(), &self.extras)?;
+        let taken = (self.takes.extra)(extra.clone());
+        taken.map_err(|source| refused(StageError::extra(source, &self.extras), &extra))?;
+        if let (Some(takes), Some(target)) = (self.takes.target, batch.whole_target()) {
+            takes(target.clone()).map_err(|source| refused(StageError::Target(source), target))?;
+        }
+        Ok(())
+    }
+}
+
+/// What another process learns of a stage.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct SentFacts {
+    pub(crate) stage: StageId,
+    has_loss: bool,
+    declared: bool,
+    weight_bytes: usize,
+    has_forward_state: bool,
+    names: Vec<(String, String)>,
+}
+
+impl SentFacts {
+    pub(crate) fn of(facts: &StageFacts) -> Self {
+        let StageFacts { stage, has_loss, declared, weight_bytes, has_forward_state, .. } = *facts;
+        Self { stage, has_loss, declared, weight_bytes, has_forward_state, names: facts.names.clone() }
+    }
+
+    /// Whether a batch fits the stage is checked by the process that holds it: elsewhere every batch does.
+    pub(crate) fn facts(self) -> StageFacts {
+        let Self { stage, has_loss, declared, weight_bytes, has_forward_state, names } = self;
+        let takes = BatchChecks { input: |_| Ok(()), extra: |_| Ok(()), target: None };
+        let extras = Vec::new();
+        StageFacts { stage, extras, has_loss, declared, takes, weight_bytes, has_forward_state, names }
+    }
+}
