@@ -4,19 +4,21 @@
 //! --from runs/checkpoints --prompt "ROMEO:"`; `-- --help` lists the flags.
 //!
 //! The pipeline has its own number of ranks, whatever the checkpoint was saved from. Several texts are as many
-//! microbatches, so that ranks work at the same time; one text goes from rank to rank.
+//! microbatches, so that ranks work at the same time; one text goes from rank to rank. Ranks keep keys and values of what was
+//! written, so that each byte runs once, until it fills the window that the model was trained on.
 
 use burn_pipeline::schedule::{ForwardOnly, Size};
 use burn_pipeline::train::{CheckpointError, Checkpoints, Pipeline};
 use clap::Parser;
 use pipeline_examples::device::{DeviceError, DeviceName};
-use pipeline_examples::generate::{Sampling, generate};
+use pipeline_examples::generate::{Generator, Sampling, generate, generate_cached};
 use pipeline_examples::saved::RunFlags;
 use pipeline_examples::training::TrainError;
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Instant;
 
 /// Runs the program.
 pub fn main() -> ExitCode {
@@ -32,10 +34,13 @@ pub fn run(arguments: impl Iterator<Item = OsString>, out: &mut dyn Write, err: 
             return error.exit_code() as u8;
         }
     };
+    let began = Instant::now();
     let written = texts(&options).and_then(|texts| {
+        let (seconds, bytes) = (began.elapsed().as_secs_f64(), texts.iter().map(Vec::len).sum::<usize>());
         for text in texts {
             writeln!(out, "{}{}\n", options.prompt, String::from_utf8_lossy(&text))?;
         }
+        writeln!(err, "{bytes} bytes in {seconds:.2} s, {:.0} a second", bytes as f64 / seconds)?;
         Ok(())
     });
     match written {
@@ -67,10 +72,15 @@ pub fn texts(options: &GenerateOptions) -> Result<Vec<Vec<u8>>, GenerateError> {
     let seq = model.seq;
     let size = Size::new(options.ranks, options.texts);
     let builder = Pipeline::builder().schedule(ForwardOnly, size).devices(vec![device.clone()]);
-    let mut pipeline = builder.stages(move |at| model.stage(at)).build().map_err(TrainError::from)?;
+    let builder = match options.uncached {
+        true => builder.stages(move |at| model.stage(at)),
+        false => builder.stages(move |at| Generator::stage(&model, at)),
+    };
+    let mut pipeline = builder.build().map_err(TrainError::from)?;
     pipeline.load_weights(&checkpoint)?;
     let GenerateOptions { length, texts, temperature, seed, .. } = *options;
     let sampling = Sampling { length, texts, temperature, seed };
+    let generate = if options.uncached { generate } else { generate_cached };
     Ok(generate(&mut pipeline, &device, seq, options.prompt.as_bytes(), &sampling)?)
 }
 
@@ -99,6 +109,9 @@ pub struct GenerateOptions {
     /// What the draws depend on.
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub seed: u64,
+    /// Run the whole window for every byte, instead of keeping keys and values.
+    #[arg(long)]
+    pub uncached: bool,
     /// Where to compute.
     #[arg(long, value_enum, default_value_t = DeviceName::Flex, value_name = "NAME")]
     pub device: DeviceName,

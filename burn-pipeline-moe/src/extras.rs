@@ -10,6 +10,8 @@
 //!    number of samples by chance.
 //! 3. [`BatchExtras::attach`] makes them extras of the batch, which stages name.
 //! 4. A stage whose layers read different extras takes them as [`StageExtras`].
+//!
+//! Numbers and text need no rule: [`Batch::extra`] gives them to the batch, and every microbatch gets them.
 
 use burn::tensor::{Int, Tensor};
 use burn_pipeline::stage::{AnyTensor, Batch, Boundary, BoundaryError, Payload, PayloadReader, PayloadSpec, Split};

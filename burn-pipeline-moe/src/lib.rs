@@ -80,11 +80,13 @@
 //! | module | what is there |
 //! |---|---|
 //! | [`router`] | scores, top-k choice, gates, and the rows of experts that tokens go to |
-//! | [`layers`] | experts, shared experts, attention, transformer blocks, mixture of depths, multi-token prediction |
+//! | [`layers`] | experts, shared experts, attention, transformer blocks, mixture of depths, multi-token prediction, embeddings of code structure |
 //! | [`losses`] | load-balancing loss, router z-loss and the router loss of mixture of depths, as plain functions |
 //! | [`auxiliary`] | these losses averaged over the whole model, injected on each stage, and reported |
 //! | [`balance`] | balancing without a loss, by a bias that moves after every step |
 //! | [`extras`] | document ids, masks and other tensors that stages read beside hidden states |
+//! | [`lengths`] | rows of several lengths: padding out of attention and loss |
+//! | [`cache`] | keys and values kept for generation |
 //! | [`cost`] | blocks as layers for partitioners and the planner |
 //! | [`ops`] | the operations below: routing, permutation of tokens, grouped products, injection |
 //!
@@ -98,9 +100,11 @@
 
 pub mod auxiliary;
 pub mod balance;
+pub mod cache;
 pub mod cost;
 pub mod extras;
 pub mod layers;
+pub mod lengths;
 pub mod losses;
 pub mod ops;
 pub mod router;

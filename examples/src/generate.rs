@@ -1,15 +1,17 @@
 //! Text from a trained model, byte by byte, through the pipeline's own forward pass.
 //!
-//! Several texts go through the ranks as microbatches. Each byte is drawn from the model's scores over the temperature; the
+//! Several texts go through the ranks as microbatches. [`Generator`]s keep keys and values, so that each byte runs once. Each byte is drawn from the model's scores over the temperature; the
 //! draws depend on the seed alone.
 
 use crate::corpus::Windows;
-use crate::gpt::Signal;
+use crate::gpt::{GptConfig, GptPart, Signal};
 use crate::random::SplitMix64;
 use crate::training::{TrainError, tokens};
+use burn::module::Module;
 use burn::tensor::{Device, Tensor};
-use burn_pipeline::stage::Batch;
-use burn_pipeline::train::Pipeline;
+use burn_pipeline::stage::{Batch, Names, Stage, StageBox};
+use burn_pipeline::train::{Pipeline, StageContext};
+use burn_pipeline_moe::cache::{CachePlace, KeyValueCache, LayerCache};
 
 /// How to draw.
 #[derive(Debug, Clone)]
@@ -36,12 +38,76 @@ pub fn generate(
     sampling: &Sampling,
 ) -> Result<Vec<Vec<u8>>, TrainError> {
     continued(seq, prompt, sampling, |seen| {
-        let batch = Batch::new(Signal::Tokens(tokens(&seen.inputs, seen.seq, device)));
-        match pipeline.eval(batch)?.output()? {
-            Signal::Logits(scores) | Signal::Hidden(scores) => Ok(scores),
-            Signal::Tokens(_) => Err(TrainError::NoScores),
-        }
+        scores(pipeline, Batch::new(Signal::Tokens(tokens(&seen.inputs, seen.seq, device))))
     })
+}
+
+/// As [`generate`], over a pipeline of [`Generator`]s: each byte runs once, until what was written fills the window. From there on
+/// each byte moves the positions of all others, and the whole window runs.
+///
+/// # Errors
+/// As [`generate`].
+pub fn generate_cached(
+    pipeline: &mut Pipeline,
+    device: &Device,
+    seq: usize,
+    prompt: &[u8],
+    sampling: &Sampling,
+) -> Result<Vec<Vec<u8>>, TrainError> {
+    let mut held = 0;
+    continued(seq, prompt, sampling, |seen| {
+        let start = if seen.seq > held { held } else { 0 };
+        held = seen.seq;
+        let text = |(slot, row): (usize, &[u8])| {
+            let new = Signal::Tokens(tokens(&row[start..], seen.seq - start, device));
+            Batch::new(new).extra(PLACE, CachePlace { slot, start })
+        };
+        let texts = seen.inputs.chunks(seen.seq).enumerate().map(text).collect();
+        scores(pipeline, Batch::from_microbatches(texts))
+    })
+}
+
+/// The scores of a batch.
+fn scores(pipeline: &mut Pipeline, batch: Batch) -> Result<Tensor<3>, TrainError> {
+    match pipeline.eval(batch)?.output()? {
+        Signal::Logits(scores) | Signal::Hidden(scores) => Ok(scores),
+        Signal::Tokens(_) => Err(TrainError::NoScores),
+    }
+}
+
+/// The extra that says which text a microbatch goes on with, and where.
+const PLACE: &str = "place";
+
+/// A part of the model that keeps keys and values.
+#[derive(Module, Debug)]
+pub struct Generator {
+    part: GptPart,
+    #[module(skip)]
+    cache: KeyValueCache,
+}
+
+impl Generator {
+    /// A stage of the model, to write texts with.
+    pub fn stage(model: &GptConfig, at: &StageContext) -> StageBox {
+        let names = Names::default().layers_from("part.blocks", at.layers(model.layers).start);
+        let names = names.renamed(|name| name.strip_prefix("part.").unwrap_or(name).to_owned());
+        StageBox::new(Self { part: model.part(at), cache: KeyValueCache::new() }).named(names)
+    }
+}
+
+impl Stage for Generator {
+    type Input = Signal;
+    type Extra = CachePlace;
+    type Output = Signal;
+
+    fn extras(&self) -> Vec<&'static str> {
+        vec![PLACE]
+    }
+
+    fn forward(&self, input: Signal, place: CachePlace) -> Signal {
+        let run = |caches: &mut [LayerCache]| self.part.forward_cached(input, place.start, caches);
+        self.cache.run(place, self.part.blocks(), run).unwrap_or_else(|error| panic!("{error}"))
+    }
 }
 
 /// As [`generate`], with scores `[texts, bytes seen, vocab]` of what was written so far from anywhere: it is given as

@@ -15,6 +15,7 @@ use burn_pipeline::boundary;
 use burn_pipeline::cost::Partition;
 use burn_pipeline::stage::{Names, Stage, StageBox, init_seeded};
 use burn_pipeline::train::StageContext;
+use burn_pipeline_moe::cache::{CacheError, LayerCache};
 use std::ops::Range;
 
 /// The model's size.
@@ -205,12 +206,38 @@ impl Stage for GptPart {
     type Output = Signal;
 
     fn forward(&self, input: Signal, (): ()) -> Signal {
-        let hidden = match (input, &self.embed) {
-            (Signal::Tokens(tokens), Some(embed)) => embed.forward(tokens),
+        let hidden = self.blocks.iter().fold(self.enter(input, 0), |hidden, block| block.forward(hidden));
+        self.leave(hidden)
+    }
+}
+
+impl GptPart {
+    /// The number of blocks.
+    pub(crate) fn blocks(&self) -> usize {
+        self.blocks.len()
+    }
+
+    /// Runs the part on tokens from position `start` on; `caches` keep those before, one a block.
+    pub(crate) fn forward_cached(
+        &self,
+        input: Signal,
+        start: usize,
+        caches: &mut [LayerCache],
+    ) -> Result<Signal, CacheError> {
+        let mut blocks = self.blocks.iter().zip(caches);
+        let hidden = blocks.try_fold(self.enter(input, start), |x, (block, cache)| block.forward_cached(x, cache))?;
+        Ok(self.leave(hidden))
+    }
+
+    fn enter(&self, input: Signal, start: usize) -> Tensor<3> {
+        match (input, &self.embed) {
+            (Signal::Tokens(tokens), Some(embed)) => embed.forward(tokens, start),
             (Signal::Hidden(hidden), None) => hidden,
             (other, _) => panic!("a stage takes tokens if it is the first, else hidden states; got {other:?}"),
-        };
-        let hidden = self.blocks.iter().fold(hidden, |hidden, block| block.forward(hidden));
+        }
+    }
+
+    fn leave(&self, hidden: Tensor<3>) -> Signal {
         match &self.head {
             Some(head) => Signal::Logits(head.scores.forward(head.norm.forward(hidden))),
             None => Signal::Hidden(hidden),
@@ -219,33 +246,49 @@ impl Stage for GptPart {
 }
 
 impl Embed {
-    fn forward(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
+    fn forward(&self, tokens: Tensor<2, Int>, start: usize) -> Tensor<3> {
         let [_, seq] = tokens.dims();
-        let positions = Tensor::<1, Int>::arange(0..seq as i64, &tokens.device()).unsqueeze::<2>();
+        let positions = start as i64..(start + seq) as i64;
+        let positions = Tensor::<1, Int>::arange(positions, &tokens.device()).unsqueeze::<2>();
         self.token.forward(tokens) + self.position.forward(positions)
     }
 }
 
 impl Block {
     fn forward(&self, x: Tensor<3>) -> Tensor<3> {
-        let x = x.clone() + self.attention(self.norm_attention.forward(x));
+        let [query, key, value] = self.parts(self.norm_attention.forward(x.clone()));
+        self.mixed(x + self.attention(query, key, value))
+    }
+
+    fn forward_cached(&self, x: Tensor<3>, cache: &mut LayerCache) -> Result<Tensor<3>, CacheError> {
+        let [query, key, value] = self.parts(self.norm_attention.forward(x.clone()));
+        let (key, value) = cache.extend(key, value)?;
+        Ok(self.mixed(x + self.attention(query, key, value)))
+    }
+
+    fn mixed(&self, x: Tensor<3>) -> Tensor<3> {
         let wide = gelu(self.up.forward(self.norm_mlp.forward(x.clone())));
         x + self.down.forward(wide)
     }
 
-    /// Causal self-attention of `[batch, seq, d_model]`.
-    fn attention(&self, x: Tensor<3>) -> Tensor<3> {
+    /// Queries, keys and values `[batch, heads, seq, width]`.
+    fn parts(&self, x: Tensor<3>) -> [Tensor<4>; 3] {
         let [batch, seq, d] = x.dims();
         let head = d / self.heads;
         let split = |part: Tensor<3>| part.reshape([batch, seq, self.heads, head]).swap_dims(1, 2);
         let parts = self.query_key_value.forward(x).chunk(3, 2);
         let [query, key, value] = <[Tensor<3>; 3]>::try_from(parts).expect("three equal chunks of three widths");
-        let (query, key, value) = (split(query), split(key), split(value));
-        let future = Tensor::<2, Bool>::tril_mask([seq, seq], 0, &query.device());
+        [split(query), split(key), split(value)]
+    }
+
+    /// Causal self-attention of the last tokens of a sequence to all of it.
+    fn attention(&self, query: Tensor<4>, key: Tensor<4>, value: Tensor<4>) -> Tensor<3> {
+        let ([batch, heads, seq, head], [_, _, all, _]) = (query.dims(), key.dims());
+        let future = Tensor::<2, Bool>::tril_mask([seq, all], (all - seq) as i64, &query.device());
         let scores = query.matmul(key.swap_dims(2, 3)).div_scalar((head as f64).sqrt());
         let scores = scores.mask_fill(future.unsqueeze::<4>(), -1.0e9);
         let mixed = softmax(scores, 3).matmul(value);
-        self.project.forward(mixed.swap_dims(1, 2).reshape([batch, seq, d]))
+        self.project.forward(mixed.swap_dims(1, 2).reshape([batch, seq, heads * head]))
     }
 }
 

@@ -308,8 +308,14 @@ fn a_saved_model_writes_the_same_texts_over_any_number_of_ranks_and_alone() {
         let likeliest = scores.slice([0..1, seen.len() - 1..seen.len()]).argmax(2).into_scalar::<i64>();
         text.push(likeliest as u8);
     }
-    let written = texts(&options("--prompt ROMEO: --ranks 3 --temperature 0.0000001")).unwrap();
-    assert_eq!(written[0], text[6..]);
+    let likeliest = |flags: &str| texts(&options(&format!("{flags} --temperature 0.0000001"))).unwrap();
+    assert_eq!(likeliest("--prompt ROMEO: --ranks 3")[0], text[6..]);
+    assert_eq!(likeliest("--prompt ROMEO: --ranks 3 --uncached")[0], text[6..]);
+    for prompt in ["A", "ROMEO:", "sixteen-and-more", "the-window-is-sixteen-bytes-wide"] {
+        let (kept, uncached) =
+            (format!("--prompt {prompt} --texts 2"), format!("--prompt {prompt} --texts 2 --uncached"));
+        assert_eq!(likeliest(&kept), likeliest(&uncached), "{prompt}");
+    }
 }
 
 #[test]

@@ -37,7 +37,7 @@ pub(crate) fn rich() -> MoeGptConfig {
     let config =
         config().with_ngram_buckets(31).with_structures(STRUCTURES).with_platforms(PLATFORMS).with_squash(true);
     let config = config.with_windows(vec![0, 3, 2]).with_rotary(true).with_without_rotary(vec![1, 4]);
-    config.with_relations(RELATED)
+    config.with_relations(RELATED).with_scale_embeddings(true)
 }
 
 /// The same, which predicts two tokens after the next one, the second by a block with experts.

@@ -47,6 +47,7 @@ fn each_part_makes_a_difference() {
         ("squash", rich().with_squash(false)),
         ("windows", rich().with_windows(Vec::new())),
         ("relations", rich().with_relations(0)),
+        ("the embeddings' scale", rich().with_scale_embeddings(false)),
     ] {
         assert!((loss(&without) - whole).abs() > 1e-7, "{name} changes nothing");
     }

@@ -4,14 +4,17 @@
 
 mod ahead;
 mod balance;
+mod cache;
 mod captured;
 mod cases;
+mod code;
 mod cuts;
 mod depths;
 mod enriched;
 mod fused;
 mod injection;
 mod layers;
+mod lengths;
 mod losses;
 mod parity;
 mod planted;

@@ -3,6 +3,7 @@
 use super::context::AttentionContext;
 use super::initial::SMALL;
 use super::rotary::rotated;
+use crate::cache::{CacheError, LayerCache};
 use burn::config::Config;
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
@@ -53,40 +54,72 @@ pub struct Attention {
 impl Attention {
     /// Runs the layer on `[batch, seq, d_model]`.
     pub fn forward(&self, x: Tensor<3>, context: &AttentionContext) -> Tensor<3> {
+        let [query, key, value] = self.parts(x, context);
+        self.attend(query, key, value, context.documents.clone(), context)
+    }
+
+    /// Runs the layer on the tokens `[batch, seq, d_model]` that come after those in the cache, and adds them there. The
+    /// context is that of the new tokens; a bias is `[batch, heads, seq, cached + seq]`.
+    ///
+    /// # Errors
+    /// As [`LayerCache::extend`].
+    pub fn forward_cached(
+        &self,
+        x: Tensor<3>,
+        context: &AttentionContext,
+        cache: &mut LayerCache,
+    ) -> Result<Tensor<3>, CacheError> {
+        let [query, key, value] = self.parts(x, context);
+        let (key, value) = cache.extend(key, value)?;
+        let documents = cache.extend_documents(context.documents.clone());
+        Ok(self.attend(query, key, value, documents, context))
+    }
+
+    /// Queries, keys and values `[batch, heads, seq, width]`.
+    fn parts(&self, x: Tensor<3>, context: &AttentionContext) -> [Tensor<4>; 3] {
         let [batch, seq, d] = x.dims();
         let (width, heads) = (d / self.heads, self.heads);
-        let hidden = self.hidden(context.documents.clone());
         let joint = self.query_key_value.forward_deferred(x);
         let part = |i: usize| joint.clone().narrow(2, i * d, d).reshape([batch, seq, heads, width]).swap_dims(1, 2);
-        let (mut query, mut key, value) = (part(0), part(1), part(2));
-        if self.rotary {
-            query = rotated(query, &context.positions);
-            key = rotated(key, &context.positions);
-        }
+        let turned = |x: Tensor<4>| if self.rotary { rotated(x, &context.positions) } else { x };
+        [turned(part(0)), turned(part(1)), part(2)]
+    }
+
+    /// The layer's output for the queries; `documents` are those of the keys.
+    fn attend(
+        &self,
+        query: Tensor<4>,
+        key: Tensor<4>,
+        value: Tensor<4>,
+        documents: Tensor<2, Int>,
+        context: &AttentionContext,
+    ) -> Tensor<3> {
+        let ([batch, heads, seq, width], [_, all]) = (query.dims(), documents.dims());
+        let hidden = self.hidden(context.documents.clone(), documents);
         let mut scores = query.matmul(key.swap_dims(2, 3)).div_scalar((width as f64).sqrt());
         if let Some(bias) = &context.bias {
             scores = scores + bias.clone();
         }
-        let scores = scores.mask_fill(hidden.unsqueeze_dim::<4>(1).expand([batch, heads, seq, seq]), -1.0e9);
+        let scores = scores.mask_fill(hidden.unsqueeze_dim::<4>(1).expand([batch, heads, seq, all]), -1.0e9);
         let mixed = softmax(scores, 3).matmul(value);
-        self.project.forward_deferred(mixed.swap_dims(1, 2).reshape([batch, seq, d]))
+        self.project.forward_deferred(mixed.swap_dims(1, 2).reshape([batch, seq, heads * width]))
     }
 
-    /// True where a token does not attend to another one, `[batch, seq, seq]`.
-    fn hidden(&self, documents: Tensor<2, Int>) -> Tensor<3, Bool> {
-        let ([batch, seq], device) = (documents.dims(), documents.device());
-        let square = [batch, seq, seq];
-        let of = documents.clone().unsqueeze_dim::<3>(2).expand(square);
-        let other = of.not_equal(documents.unsqueeze_dim::<3>(1).expand(square));
-        let future = Tensor::<2, Bool>::tril_mask([seq, seq], 0, &device);
+    /// True where a token does not attend to another one, `[batch, seq, all]`: the last `seq` of all tokens.
+    fn hidden(&self, documents: Tensor<2, Int>, of_all: Tensor<2, Int>) -> Tensor<3, Bool> {
+        let ([batch, seq], [_, all], device) = (documents.dims(), of_all.dims(), documents.device());
+        let (pairs, before) = ([batch, seq, all], (all - seq) as i64);
+        let of = documents.unsqueeze_dim::<3>(2).expand(pairs);
+        let other = of.not_equal(of_all.unsqueeze_dim::<3>(1).expand(pairs));
+        let future = Tensor::<2, Bool>::tril_mask([seq, all], before, &device);
         let hidden = match self.window {
-            Some(window) if window < seq => {
+            Some(window) if window < all => {
                 // Tokens before the window: below the diagonal at this distance.
-                let past = Tensor::<2, Bool>::triu_mask([seq, seq], 1 - window as i64, &device);
+                let past = Tensor::<2, Bool>::triu_mask([seq, all], before + 1 - window as i64, &device);
                 future.bool_or(past)
             }
             _ => future,
         };
-        other.bool_or(hidden.unsqueeze::<3>().expand(square))
+        other.bool_or(hidden.unsqueeze::<3>().expand(pairs))
     }
 }

@@ -7,6 +7,7 @@ use super::feed_forward::FeedForwardConfig;
 use super::layer_auxiliary::LayerAuxiliary;
 use super::mixture::MixtureOfExpertsConfig;
 use super::transformer::{FeedForwardOrExperts, TransformerBlock};
+use crate::cache::{CacheError, LayerCache};
 #[cfg(doc)]
 use crate::router::Capacity;
 use burn::config::Config;
@@ -148,6 +149,23 @@ impl Block {
         match self {
             Block::All(inner) => inner.forward(x, context),
             Block::Some(depths) => depths.forward(x, context),
+        }
+    }
+
+    /// Runs the block on the tokens `[batch, seq, d_model]` that come after those in the cache, and adds them there; the context
+    /// is that of the new tokens ([`AttentionContext::starting_at`]). For evaluation; see [`cache`](crate::cache).
+    ///
+    /// # Errors
+    /// As [`LayerCache::extend`]; if the block's tokens cannot run one by one.
+    pub fn forward_cached(
+        &self,
+        x: Tensor<3>,
+        context: &AttentionContext,
+        cache: &mut LayerCache,
+    ) -> Result<(Tensor<3>, LayerAuxiliary), CacheError> {
+        match self {
+            Block::All(inner) => inner.forward_cached(x, context, cache),
+            Block::Some(_) => Err(CacheError::Depths),
         }
     }
 

@@ -23,6 +23,11 @@ impl AttentionContext {
         Self { documents, positions, bias: None }
     }
 
+    /// The same for sequences whose first tokens here are at this position: those before are in a [cache](crate::cache).
+    pub fn starting_at(self, position: usize) -> Self {
+        Self { positions: self.positions.add_scalar(position as i64), ..self }
+    }
+
     /// The same with a bias `[batch, heads, seq, seq]`.
     pub fn with_bias(self, bias: Option<Tensor<4>>) -> Self {
         Self { bias, ..self }

@@ -94,6 +94,11 @@ impl MixtureOfExperts {
         Self { router: self.router.with_updated_bias(load, rate), ..self }
     }
 
+    /// Does a token's output not depend on the tokens beside it?
+    pub(super) fn runs_tokens_alone(&self) -> bool {
+        self.capacity == Capacity::Dropless
+    }
+
     /// Why the layer cannot be captured, if so; see [`Capacity::skip_capture`].
     pub fn skip_capture(&self) -> Option<&'static str> {
         self.capacity.skip_capture()

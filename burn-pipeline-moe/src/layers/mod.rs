@@ -14,6 +14,7 @@ mod layer_auxiliary;
 mod mixture;
 mod multi_token;
 mod rotary;
+mod structure;
 mod transformer;
 
 pub use attention::{Attention, AttentionConfig};
@@ -25,4 +26,5 @@ pub use feed_forward::{FeedForward, FeedForwardConfig};
 pub use layer_auxiliary::LayerAuxiliary;
 pub use mixture::{MixtureOfExperts, MixtureOfExpertsConfig};
 pub use multi_token::{MultiTokenPrediction, predict_ahead};
+pub use structure::{StructureEmbedding, StructureEmbeddingConfig, StructureIds};
 pub use transformer::{FeedForwardOrExperts, TransformerBlock};

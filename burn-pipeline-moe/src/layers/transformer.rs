@@ -5,6 +5,7 @@ use super::context::AttentionContext;
 use super::feed_forward::FeedForward;
 use super::layer_auxiliary::LayerAuxiliary;
 use super::mixture::MixtureOfExperts;
+use crate::cache::{CacheError, LayerCache};
 use burn::module::Module;
 use burn::nn::LayerNorm;
 use burn::tensor::Tensor;
@@ -32,7 +33,28 @@ pub struct TransformerBlock {
 impl TransformerBlock {
     /// As [`Block::forward`](super::Block::forward).
     pub fn forward(&self, x: Tensor<3>, context: &AttentionContext) -> (Tensor<3>, LayerAuxiliary) {
-        let x = x.clone() + self.attention.forward(self.norm_attention.forward(x), context);
+        let attended = self.attention.forward(self.norm_attention.forward(x.clone()), context);
+        self.mixed(x + attended)
+    }
+
+    /// As [`Block::forward_cached`](super::Block::forward_cached).
+    pub fn forward_cached(
+        &self,
+        x: Tensor<3>,
+        context: &AttentionContext,
+        cache: &mut LayerCache,
+    ) -> Result<(Tensor<3>, LayerAuxiliary), CacheError> {
+        if let FeedForwardOrExperts::Experts(mixture) = &self.mix
+            && !mixture.runs_tokens_alone()
+        {
+            return Err(CacheError::Capacity);
+        }
+        let attended = self.attention.forward_cached(self.norm_attention.forward(x.clone()), context, cache)?;
+        Ok(self.mixed(x + attended))
+    }
+
+    /// The second half.
+    fn mixed(&self, x: Tensor<3>) -> (Tensor<3>, LayerAuxiliary) {
         let normed = self.norm_mix.forward(x.clone());
         let (y, auxiliary) = match &self.mix {
             FeedForwardOrExperts::Dense(dense) => (dense.forward(normed), LayerAuxiliary::default()),

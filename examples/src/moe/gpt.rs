@@ -79,6 +79,9 @@ pub struct MoeGptConfig {
     /// How many tokens back each block sees, itself included, in turns; 0 for all, as all do if there is none.
     #[config(default = "Vec::new()")]
     pub windows: Vec<usize>,
+    /// Multiply token embeddings by the square root of the width (Vaswani et al., 2017, section 3.4).
+    #[config(default = false)]
+    pub scale_embeddings: bool,
     /// Turn queries and keys by position, in place of learned positions.
     #[config(default = false)]
     pub rotary: bool,
@@ -283,6 +286,7 @@ impl MoeGptConfig {
             structure: table(self.structures, device),
             platform: table(self.platforms, device),
             squash: self.squash.then(|| DynamicTanh::new(d, device)),
+            scale: if self.scale_embeddings { (d as f64).sqrt() } else { 1.0 },
         })
     }
 

@@ -34,6 +34,8 @@ pub(crate) struct Embed {
     pub(crate) structure: Option<Embedding>,
     pub(crate) platform: Option<Embedding>,
     pub(crate) squash: Option<DynamicTanh>,
+    /// What token embeddings are multiplied by.
+    pub(crate) scale: f64,
 }
 
 /// Predicts tokens after the next one.
@@ -113,6 +115,9 @@ impl Embed {
     fn forward(&self, tokens: Tensor<2, Int>, sides: &Sides) -> Tensor<3> {
         let [_, seq] = tokens.dims();
         let mut x = self.token.forward_deferred(tokens.clone());
+        if self.scale != 1.0 {
+            x = x.mul_scalar(self.scale);
+        }
         if let Some(position) = &self.position {
             x = x + position.val().narrow(0, 0, seq).unsqueeze::<3>();
         }

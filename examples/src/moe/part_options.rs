@@ -36,6 +36,9 @@ pub struct PartOptions {
     /// Embeds how a window begins: within a word, before one, on a new line.
     #[arg(long)]
     pub platform: bool,
+    /// Multiplies embeddings of bytes by the square root of the width.
+    #[arg(long)]
+    pub scale_embeddings: bool,
     /// Squashes embeddings by a dynamic tanh.
     #[arg(long)]
     pub squash: bool,
@@ -61,6 +64,7 @@ impl PartOptions {
         let model = model.with_ahead(ahead).with_ahead_weight(value).with_windows(self.windows.clone());
         let model = model.with_rotary(self.rotary).with_without_rotary(self.without_rotary.clone());
         let model = model.with_ngram_buckets(buckets).with_squash(self.squash);
+        let model = model.with_scale_embeddings(self.scale_embeddings);
         let model = model.with_structures(count(self.structure, STRUCTURES_OF_TEXT));
         let model = model.with_platforms(count(self.platform, PLATFORMS_OF_TEXT));
         let model = model.with_relations(count(self.relations, RELATIONS_OF_TEXT));

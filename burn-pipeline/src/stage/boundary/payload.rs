@@ -120,7 +120,7 @@ impl Payload {
 }
 
 /// Reads a [`Payload`] from its front.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug)]
 pub struct PayloadReader {
     parts: VecDeque<PayloadPart>,
     index: usize,
