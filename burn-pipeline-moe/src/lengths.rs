@@ -1,7 +1,7 @@
 //! Rows of several lengths in one batch: how many positions of each row are valid; the rest is padding.
 //!
-//! Guarantees: attention gives a valid token what it gives it in a row without padding, and a padding token sees itself
-//! alone; a loss over valid tokens is the batch's mean over them, however the batch is cut. A row may have no valid token;
+//! Guarantees: attention gives a valid token what it gives it in a row without padding, up to rounding, and a padding token
+//! sees itself alone; a loss over valid tokens is the batch's mean over them, however the batch is cut. A row may have no valid token;
 //! rows without counts are whole, never empty.
 //!
 //! 1. [`RowLengths`] has the number of valid tokens of each row, given as such, or as blocks of one size or of a size for

@@ -9,7 +9,7 @@
 
 use super::typed::Typed;
 use crate::stage::module::Stage;
-use crate::stage::state::{NamedParameter, named_parameters};
+use crate::stage::state::{NamedParameter, NamedWeight, named_parameters, named_weights, with_weights};
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::{Device, Tensor};
 use std::any::Any;
@@ -116,7 +116,10 @@ impl<M: Stage> ReplaceModule for Typed<M> {
             let (path, got, expected) = (fresh.path.clone(), format!("{got:?}"), format!("{device:?}"));
             return Err(ReplaceError::Device { path, got, expected });
         }
-        self.replacement = Some(new);
+        // The function may hold tensors of another thread.
+        let unshared = |weight: NamedWeight| (weight.id, weight.value.unshared());
+        let values = named_weights(&new, &self.options.names).into_iter().map(unshared).collect();
+        self.replacement = Some(with_weights(new, &values));
         Ok(Some(offered))
     }
 

@@ -124,10 +124,13 @@ fn all_fit(offers: &[RankOffer]) -> Result<(), ReplaceError> {
     }
 }
 
+/// The caller's function.
+type Make<M> = Arc<dyn Fn(M, &StageContext) -> M + Send + Sync>;
+
 /// Makes a stage's module anew and keeps it aside.
 struct Offer<M> {
     stage: usize,
-    change: Arc<dyn Fn(M, &StageContext) -> M + Send + Sync>,
+    change: Make<M>,
 }
 
 impl<M: Stage> Command for Offer<M> {
