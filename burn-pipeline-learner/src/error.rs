@@ -1,6 +1,7 @@
 //! Why a pipeline ends a training. Burn's loop gets it as a failed worker: [`burn_train::TrainingError::Workers`].
 
 use burn_pipeline::execute::ExecuteError;
+use burn_pipeline::link::LinkError;
 use burn_pipeline::stage::BoundaryError;
 use burn_pipeline::train::{BuildError, PipelineError};
 use burn_train::TrainingError;
@@ -31,6 +32,18 @@ pub(crate) enum LearnError {
         "no parameter of the model is trained; make the model on a device with autodiff (`device.autodiff()`), and leave something unfrozen"
     )]
     NothingTrained,
+    #[error("the processes cannot start together: {0}")]
+    Link(#[from] LinkError),
+    #[error(
+        "the learner of rank 0 cannot be taken over: {0}; all processes must make the same model, optimizer and scheduler"
+    )]
+    State(String),
+    #[error("this strategy's link has been used by an earlier training; connect a new one for each")]
+    LinkUsed,
+    #[error(
+        "rank {rank} is {theirs}, while rank 0 is {first}; all processes must run the same program, with the same optimizer and scheduler, on devices of one kind"
+    )]
+    Apart { rank: usize, theirs: String, first: String },
 }
 
 impl LearnError {
@@ -45,7 +58,9 @@ impl LearnError {
                 _ => 0,
             },
             Self::Pipeline(PipelineError::Silent { rank, .. }) => *rank,
-            Self::Pipeline(PipelineError::Closed(failure)) => failure.rank,
+            Self::Pipeline(PipelineError::Closed(failure)) | Self::Link(LinkError::Peer(failure)) => failure.rank,
+            Self::Pipeline(PipelineError::Elsewhere { rank, .. } | PipelineError::Diverged { rank, .. })
+            | Self::Apart { rank, .. } => *rank,
             _ => 0,
         }
     }

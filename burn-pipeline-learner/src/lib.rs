@@ -192,10 +192,13 @@
 //! A stage that panics, a rank that does not answer and a cut that leaves out a layer end the training, with the model as it was
 //! trained so far. `LearningResult::error` names rank, stage, microbatch and operation.
 
+mod epoch;
 mod error;
 mod model;
 mod parameters;
 mod session;
+mod silent;
+mod state;
 mod strategy;
 
 pub use model::PipelineModel;

@@ -1,6 +1,6 @@
 //! What a user says of a model that Burn's training loop is to run as a pipeline.
 
-use burn_pipeline::stage::Boundary;
+use burn_pipeline::stage::{Boundary, BoundaryError, Microbatches};
 use burn_pipeline::{Batch, StageBox, StageContext};
 use burn_train::{InferenceStep, LearnerModel, TrainStep};
 
@@ -26,7 +26,18 @@ pub trait PipelineModel:
     /// The batch of an item: its input for the first stage, its target for the loss, and what stages read beside.
     fn batch(item: &<Self as TrainStep>::Input) -> Batch;
 
-    /// What the metrics get of an item. `output` is the last stage's for the whole item: those of all microbatches joined, in order,
-    /// along dimension 0.
+    /// The last stage's outputs of all microbatches, in order, as one for the whole item: joined along dimension 0, unless you write it
+    /// otherwise, for samples in another dimension, or for what is summed and not joined.
+    ///
+    /// # Errors
+    /// If the outputs cannot be joined.
+    fn join(outputs: Vec<Self::LastOutput>) -> Result<Self::LastOutput, BoundaryError> {
+        let unlike =
+            |_| BoundaryError::Structure { expected: "outputs that can be joined (write `PipelineModel::join`)" };
+        let outputs = outputs.into_iter().map(Boundary::into_payload).collect();
+        Self::LastOutput::from_payload(Microbatches::join(outputs, 0).map_err(unlike)?)
+    }
+
+    /// What the metrics get of an item. `output` is the last stage's for the whole item, as [`PipelineModel::join`] gives it.
     fn outcome(item: <Self as TrainStep>::Input, output: Self::LastOutput) -> <Self as TrainStep>::Output;
 }

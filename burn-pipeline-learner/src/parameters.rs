@@ -6,7 +6,8 @@ use crate::error::LearnError;
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::{Bool, Device, Float, Int, Tensor};
-use burn_pipeline::stage::{AnyTensor, NamedWeight};
+use burn_pipeline::stage::{AnyTensor, NamedWeight, Names, named_weights};
+use burn_train::{Learner, LearnerModel};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// The gradients as Burn's optimizers take them, each on its parameter's device.
@@ -49,6 +50,27 @@ pub(crate) fn trained_weights<M: Module>(model: &M) -> HashMap<ParamId, AnyTenso
     trained.0
 }
 
+/// A checksum of all parameters and buffers, as text.
+pub(crate) fn checksum<M: Module>(model: &M) -> String {
+    let mut hasher = crc32fast::Hasher::new();
+    for weight in named_weights(model, &Names::default()) {
+        match weight.value.to_data() {
+            Ok(data) => hasher.update(data.as_bytes()),
+            Err(message) => return format!("that cannot be read ({message})"),
+        }
+    }
+    format!("#{:08x}", hasher.finalize())
+}
+
+/// The learning rate of the last step, as text; with a checksum over the parameters' rates, which may be others by group.
+pub(crate) fn rates<M: LearnerModel>(learner: &Learner<M>) -> String {
+    let (rates, mut hasher) = (learner.lr_current(), crc32fast::Hasher::new());
+    for (id, name, _) in names_of(&learner.model()) {
+        hasher.update(&rates.lr_from_param(id, Some(&name)).to_le_bytes());
+    }
+    format!("{} #{:08x}", rates.base(), hasher.finalize())
+}
+
 /// Refuses a cut that leaves out a trained parameter, holds one that is not the model's, or holds one on another device than
 /// its rank's. Stages come in model order, as do the ranks' devices.
 pub(crate) fn check_cut<M: Module>(
@@ -74,6 +96,11 @@ pub(crate) fn check_cut<M: Module>(
     }
     let missing = names.into_iter().find(|(id, _, trained)| *trained && !held.contains(id));
     missing.map_or(Ok(()), |(_, name, _)| Err(LearnError::Missing { name }))
+}
+
+/// The ids of all parameters and buffers, in visiting order.
+pub(crate) fn ids_of<M: Module>(model: &M) -> Vec<ParamId> {
+    names_of(model).into_iter().map(|(id, ..)| id).collect()
 }
 
 /// Every parameter and buffer: its id, its path, and whether it is trained.

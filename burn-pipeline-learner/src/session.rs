@@ -1,43 +1,61 @@
 //! A learner and the pipeline that computes for it.
 //!
 //! Guarantees: the learner's model and optimizer are the ones that are stepped, so what Burn saves and returns is what was
-//! trained; the pipeline's stages hold the same values after every step.
+//! trained; the pipeline's stages hold the same values after every step. Where ranks are processes, each has a learner, and all of
+//! them have the same values.
 //!
 //! 1. Stages are clones of the learner's layers, so parameters find each other by their ids.
 //! 2. [`Session::train`] runs forwards and backwards. It takes the gradients of the whole item, as the loss contract scales them.
 //! 3. [`Session::step`] steps the learner's model with Burn's optimizer, and the stages take the stepped values over. On one
 //!    device both are handles of one tensor.
 //! 4. [`Session::settle`] brings what stages change themselves (running statistics, parameters that follow a rule) back into the learner's model.
+//! 5. Where ranks are processes, gradients go to all of them, outputs to rank 0. [`Session::agree`] compares what they do.
 
 use crate::error::LearnError;
 use crate::model::PipelineModel;
-use crate::parameters::{check_cut, gradients_of, trained_weights};
+use crate::parameters::{check_cut, gradients_of, ids_of, trained_weights};
 use burn::module::ParamId;
 use burn::optim::GradientsParams;
 use burn::tensor::Device;
+use burn_pipeline::link::Link;
 use burn_pipeline::stage::{NamedWeight, TensorKind, with_weights};
+use burn_pipeline::train::EvalResults;
 use burn_pipeline::{Builder, Pipeline, StageContext};
 use burn_train::{Learner, TrainStep};
 use std::collections::{BTreeMap, HashMap};
+use std::fmt::Display;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A learner and the pipeline that computes for it.
 pub(crate) struct Session<M: PipelineModel> {
     pipeline: Pipeline,
+    /// The learner's ids of parameters, by those of every process: running statistics keep their own when a learner is taken over.
+    ids: HashMap<ParamId, ParamId>,
     /// The float parameters of each stage, in the order in which the pipeline gives gradients.
     places: Vec<Vec<ParamId>>,
     /// Parameters and buffers that the optimizer does not step.
     others: Vec<ParamId>,
     /// What losses observed since the last step.
     observed: Vec<Vec<f64>>,
+    /// Is this the process that gets outputs?
+    leads: bool,
+    /// Are there other processes?
+    several: bool,
     model: std::marker::PhantomData<fn() -> M>,
 }
 
 type Outcome<M> = <M as TrainStep>::Output;
 
+/// The reason that a process was given to stop, if it was to stop.
+pub(crate) type Stop = Option<Option<String>>;
+
 impl<M: PipelineModel> Session<M> {
-    /// Builds the pipeline around the learner's model.
-    pub(crate) fn start(builder: Builder, learner: &Learner<M>) -> Result<Self, LearnError> {
+    /// Builds the pipeline around the learner's model: of threads, or this process's rank of it.
+    pub(crate) fn start(
+        builder: Builder,
+        link: Option<Box<dyn Link>>,
+        learner: &Learner<M>,
+    ) -> Result<Self, LearnError> {
         let model = learner.model();
         let trained = trained_weights(&model);
         if trained.is_empty() {
@@ -54,26 +72,46 @@ impl<M: PipelineModel> Session<M> {
             drop(cut);
             model.stage(at)
         };
-        let mut pipeline = builder.stages(stage).outputs(true).build()?;
-        let weights = pipeline.named_weights()?;
-        check_cut(&model, &weights, &cut.lock().unwrap_or_else(PoisonError::into_inner).1)?;
+        let builder = builder.stages(stage);
+        let several = link.is_some();
+        let leads = link.as_ref().is_none_or(|link| link.rank() == 0);
+        let mut pipeline = match link {
+            None => builder.outputs(true).build()?,
+            Some(link) => builder.outputs(leads).compare_batches(true).build_rank(link)?,
+        };
+        let own = ids_of(&model);
+        let rows = pipeline.exchange(own.iter().map(ParamId::val).collect::<Vec<u64>>())?;
+        let ids =
+            rows.into_iter().flat_map(|row| row.into_iter().map(ParamId::from).zip(own.iter().copied())).collect();
+        let weights = named_weights(&mut pipeline, &ids)?;
+        let checked = check_cut(&model, &weights, &cut.lock().unwrap_or_else(PoisonError::into_inner).1);
+        checked.inspect_err(|error| pipeline.leave(error))?;
         let floats = |stage: &Vec<NamedWeight>| {
             stage.iter().filter(|weight| weight.value.kind() == TensorKind::Float).map(|weight| weight.id).collect()
         };
         let places = weights.iter().map(floats).collect();
-        let ids = weights.iter().flatten().map(|weight| weight.id);
-        let others = ids.filter(|id| !trained.contains_key(id)).collect();
-        Ok(Self { pipeline, places, others, observed: Vec::new(), model: std::marker::PhantomData })
+        let held = weights.iter().flatten().map(|weight| weight.id);
+        let others = held.filter(|id| !trained.contains_key(id)).collect();
+        Ok(Self {
+            pipeline,
+            ids,
+            places,
+            others,
+            observed: Vec::new(),
+            leads,
+            several,
+            model: std::marker::PhantomData,
+        })
     }
 
-    /// Forwards and backwards of an item: its gradients, and what metrics get.
+    /// Forwards and backwards of an item: its gradients, and what metrics get, on rank 0.
     pub(crate) fn train(
         &mut self,
         learner: &Learner<M>,
         item: <M as TrainStep>::Input,
-    ) -> Result<(GradientsParams, Outcome<M>), LearnError> {
+    ) -> Result<(GradientsParams, Option<Outcome<M>>), LearnError> {
         let report = self.pipeline.accumulate(M::batch(&item))?;
-        let output = report.output()?;
+        let output = self.leads.then(|| M::join(report.outputs()?)).transpose()?;
         let stages = self.places.iter().zip(self.pipeline.take_gradients()?);
         let gradients = stages.flat_map(|(ids, gradients)| ids.iter().copied().zip(gradients));
         let gradients = gradients.filter_map(|(id, gradient)| Some((id, gradient?))).collect();
@@ -82,7 +120,7 @@ impl<M: PipelineModel> Session<M> {
             None => gradients_of(&learner.model(), gradients),
         };
         self.observed.extend(report.observed);
-        Ok((gradients, M::outcome(item, output)))
+        Ok((gradients, output.map(|output| M::outcome(item, output))))
     }
 
     /// Steps the learner's model, and gives the stages what came of it.
@@ -92,10 +130,12 @@ impl<M: PipelineModel> Session<M> {
         Ok(self.pipeline.step_to(weights, std::mem::take(&mut self.observed))?)
     }
 
-    /// Forwards of an item: what metrics get.
-    pub(crate) fn validate(&mut self, item: <M as TrainStep>::Input) -> Result<Outcome<M>, LearnError> {
-        let output = self.pipeline.eval(M::batch(&item))?.output()?;
-        Ok(M::outcome(item, output))
+    /// Forwards of an item: what metrics get, on rank 0.
+    pub(crate) fn validate(&mut self, item: <M as TrainStep>::Input) -> Result<Option<Outcome<M>>, LearnError> {
+        let results = if self.leads { EvalResults::All } else { EvalResults::Nothing };
+        let report = self.pipeline.eval_for(M::batch(&item), results)?;
+        let output = self.leads.then(|| M::join(report.outputs()?)).transpose()?;
+        Ok(output.map(|output| M::outcome(item, output)))
     }
 
     /// Brings what the optimizer does not step back into the learner's model.
@@ -103,12 +143,47 @@ impl<M: PipelineModel> Session<M> {
         if self.others.is_empty() {
             return Ok(());
         }
-        let weights = self.pipeline.named_weights()?.into_iter().flatten();
+        let weights = named_weights(&mut self.pipeline, &self.ids)?.into_iter().flatten();
         let others = weights.filter(|weight| self.others.contains(&weight.id));
         let others: HashMap<_, _> = others.map(|weight| (weight.id, weight.value)).collect();
         learner.load_model(with_weights(learner.model(), &others).into_record());
         Ok(())
     }
+
+    /// Does any process stop here, and why? All must be at the same place with the same values, which `place` says in words.
+    pub(crate) fn agree(&mut self, own: Stop, place: String) -> Result<Stop, LearnError> {
+        let rows = self.pipeline.exchange((own, place))?;
+        let odd = rows.iter().position(|(_, place)| *place != rows[0].1);
+        match odd {
+            Some(rank) => Err(LearnError::Apart { rank, theirs: rows[rank].1.clone(), first: rows[0].1.clone() }),
+            None => Ok(rows.into_iter().find_map(|(stop, _)| stop)),
+        }
+    }
+
+    /// Are there other processes?
+    pub(crate) fn is_one_of_several(&self) -> bool {
+        self.several
+    }
+
+    /// What rank 0 decided.
+    pub(crate) fn as_first(&mut self, own: bool) -> Result<bool, LearnError> {
+        Ok(self.pipeline.exchange(own)?.first().copied().unwrap_or(own))
+    }
+
+    /// Ends the job of all processes.
+    pub(crate) fn leave(&mut self, reason: impl Display) {
+        self.pipeline.leave(reason);
+    }
+}
+
+/// All parameters and buffers of the stages, under the learner's ids.
+fn named_weights(
+    pipeline: &mut Pipeline,
+    ids: &HashMap<ParamId, ParamId>,
+) -> Result<Vec<Vec<NamedWeight>>, LearnError> {
+    let mut weights = pipeline.named_weights()?;
+    weights.iter_mut().flatten().for_each(|weight| weight.id = ids.get(&weight.id).copied().unwrap_or(weight.id));
+    Ok(weights)
 }
 
 /// The device of the model's first parameter, without autodiff, where items are made.

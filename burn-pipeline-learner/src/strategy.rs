@@ -4,33 +4,102 @@
 //! stopping, interruptions and dashboards work as they do there; a failure of a rank ends the training with an error that
 //! names it ([`LearningResult::error`](burn_train::LearningResult)), and the model trained so far is returned.
 //!
+//! 1. Where ranks are processes, all take over rank 0's learner and its numbers of epochs (`state`).
+//! 2. Each epoch trains and validates (`epoch`).
+//! 3. Checkpoints and early stopping are rank 0's; the others get its decision.
+//!
 //! Source: `SingleDeviceTrainingStrategy` of burn-train 0.22.1.
 
+use crate::epoch::Fit;
 use crate::error::LearnError;
 use crate::model::PipelineModel;
 use crate::session::{Session, data_device};
-use burn::data::dataloader::Progress;
-use burn::optim::GradientsAccumulator;
+use crate::silent::Silent;
+use crate::state::share;
 use burn_pipeline::Builder;
+use burn_pipeline::link::Link;
 use burn_train::{
-    EventProcessorTraining, InferenceStep, Interrupter, Learner, LearnerEvent, SupervisedLearningStrategy,
-    SupervisedTrainingEventProcessor, TrainLoader, TrainStep, TrainingComponents, TrainingItem, TrainingStrategy,
-    ValidLoader,
+    EventProcessorTraining, Learner, SupervisedLearningStrategy, SupervisedTraining, SupervisedTrainingEventProcessor,
+    TrainLoader, TrainingComponents, TrainingStrategy, ValidLoader,
 };
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
-/// Trains a [`PipelineModel`] as a pipeline of ranks on threads of this process, under Burn's own training loop.
+/// Trains a [`PipelineModel`] as a pipeline under Burn's own training loop: of ranks on threads of this process, or of processes.
 ///
 /// The builder says how: schedule, devices, reduction, .. Its stages and its optimizer are the learner's, whatever it was given.
-#[derive(Clone, Debug)]
 pub struct PipelineStrategy {
     builder: Builder,
+    ranks: Ranks,
+}
+
+/// Where ranks are.
+enum Ranks {
+    Threads,
+    /// This process is one; the link goes to the training that is launched.
+    Processes {
+        rank: usize,
+        link: Mutex<Option<Box<dyn Link>>>,
+    },
 }
 
 impl PipelineStrategy {
-    /// A strategy that runs the pipeline which this builder describes.
+    /// A strategy that runs the pipeline which this builder describes, its ranks on threads of this process.
     pub fn new(builder: Builder) -> Self {
-        Self { builder }
+        Self { builder, ranks: Ranks::Threads }
+    }
+
+    /// A strategy for one rank of several processes, which `link` joins. Each runs the same program, with its own end of the link
+    /// and an equal builder, and sets its training up with [`PipelineStrategy::on`]; see the [crate's page](crate#ranks-as-processes).
+    pub fn of_rank(builder: Builder, link: Box<dyn Link>) -> Self {
+        Self { builder, ranks: Ranks::Processes { rank: link.rank(), link: Mutex::new(Some(link)) } }
+    }
+
+    /// Sets a training up to run under this strategy. On other processes than rank 0's it also takes Burn's dashboard and log away.
+    pub fn on<M: PipelineModel>(self, training: SupervisedTraining<M>) -> SupervisedTraining<M> {
+        let training = match self.ranks {
+            Ranks::Processes { rank: 1.., .. } => training.renderer(Box::new(Silent)).with_application_logger(None),
+            _ => training,
+        };
+        training.with_training_strategy(self.into())
+    }
+
+    /// The link to the other processes.
+    fn link(&self) -> Result<Option<Box<dyn Link>>, LearnError> {
+        match &self.ranks {
+            Ranks::Threads => Ok(None),
+            Ranks::Processes { link, .. } => {
+                let link = link.lock().unwrap_or_else(PoisonError::into_inner).take();
+                link.ok_or(LearnError::LinkUsed).map(Some)
+            }
+        }
+    }
+
+    /// The session, and rank 0's first and last epoch and the items that it counts as one step.
+    fn start<M: PipelineModel>(
+        &self,
+        learner: &mut Learner<M>,
+        components: &TrainingComponents<M>,
+        first: usize,
+    ) -> Result<(Session<M>, [usize; 3]), LearnError> {
+        let own = [first, components.num_epochs, components.grad_accumulation.unwrap_or(1)];
+        let Some(mut link) = self.link()? else {
+            return Ok((Session::start(self.builder.clone(), None, learner)?, own));
+        };
+        let timeout = self.builder.get_timeout();
+        let shared = share(link.as_mut(), learner, own.map(|number| number as u64), &components.event_store, timeout);
+        // While the link is still there: a rank that only closed it would not say why.
+        let shared = shared.inspect_err(|error| link.abort(error.to_string()))?;
+        Ok((Session::start(self.builder.clone(), Some(link), learner)?, shared.map(|number| number as usize)))
+    }
+}
+
+impl std::fmt::Debug for PipelineStrategy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let rank = match self.ranks {
+            Ranks::Threads => None,
+            Ranks::Processes { rank, .. } => Some(rank),
+        };
+        f.debug_struct("PipelineStrategy").field("builder", &self.builder).field("rank", &rank).finish()
     }
 }
 
@@ -44,145 +113,52 @@ impl<M: PipelineModel> SupervisedLearningStrategy<M> for PipelineStrategy {
     fn fit(
         &self,
         components: TrainingComponents<M>,
-        learner: Learner<M>,
+        mut learner: Learner<M>,
         train: TrainLoader<M>,
         valid: ValidLoader<M>,
         starting_epoch: usize,
     ) -> (M, SupervisedTrainingEventProcessor<M>) {
         let interrupter = components.interrupter.clone();
-        let session = match Session::start(self.builder.clone(), &learner) {
-            Ok(session) => session,
+        let (session, [first, last, every]) = match self.start(&mut learner, &components, starting_epoch) {
+            Ok(started) => started,
             Err(error) => {
                 interrupter.fail(error);
                 return (learner.model(), components.event_processor);
             }
         };
+        let leads = !matches!(self.ranks, Ranks::Processes { rank: 1.., .. });
         let device = data_device(&learner);
         let (train, valid) = (train.to_device(&device), valid.to_device(&device));
-        let (events, accumulation) = (components.event_processor, components.grad_accumulation);
-        let mut fit = Fit { session, learner, events, interrupter, train, valid, accumulation };
-        let (mut checkpointer, mut early_stopping) = (components.checkpointer, components.early_stopping);
-        for epoch in starting_epoch..=components.num_epochs {
+        let mut fit = Fit {
+            session,
+            learner,
+            events: components.event_processor,
+            interrupter,
+            train,
+            valid,
+            every,
+            leads,
+            stopped: false,
+        };
+        let mut checkpointer = components.checkpointer.filter(|_| leads);
+        let mut early_stopping = components.early_stopping.filter(|_| leads);
+        for epoch in first..=last {
             fit.epoch(epoch);
             if checkpointer.is_some() || early_stopping.is_some() {
                 fit.interrupter.fail_on_error(fit.events.flush());
             }
-            if fit.interrupter.should_stop() {
+            if fit.epoch_stops(epoch) {
                 break;
             }
             if let Some(checkpointer) = &mut checkpointer {
                 checkpointer.checkpoint(&fit.learner, epoch, &components.event_store);
             }
-            if early_stopping.as_mut().is_some_and(|stopping| stopping.should_stop(epoch, &components.event_store)) {
+            let stops =
+                early_stopping.as_mut().is_some_and(|stopping| stopping.should_stop(epoch, &components.event_store));
+            if fit.as_first(stops) {
                 break;
             }
         }
         (fit.learner.model(), fit.events)
-    }
-}
-
-/// A training under way.
-struct Fit<M: PipelineModel> {
-    session: Session<M>,
-    learner: Learner<M>,
-    events: SupervisedTrainingEventProcessor<M>,
-    interrupter: Interrupter,
-    train: TrainLoader<M>,
-    valid: ValidLoader<M>,
-    accumulation: Option<usize>,
-}
-
-impl<M: PipelineModel> Fit<M> {
-    /// Trains on all items, and validates unless something stopped the training.
-    fn epoch(&mut self, epoch: usize) {
-        let (train, valid) = (self.train.clone(), self.valid.clone());
-        let start = |total_items| LearnerEvent::StartSplit { epoch_number: epoch, total_items };
-        self.interrupter.fail_on_error(self.events.process_train(start(train.num_items())));
-        self.train_split(&train);
-        self.interrupter.fail_on_error(self.events.process_train(LearnerEvent::EndSplit(epoch)));
-        if !self.interrupter.should_stop() {
-            self.interrupter.fail_on_error(self.events.process_valid(start(valid.num_items())));
-            self.validate_split(&valid);
-            self.interrupter.fail_on_error(self.events.process_valid(LearnerEvent::EndSplit(epoch)));
-            self.interrupter.fail_on_error(self.events.process_train(LearnerEvent::EndEpoch(epoch)));
-        }
-        // An error of its own would follow one that is reported already.
-        if self.interrupter.error().is_none() {
-            self.interrupter.fail_on_error(self.session.settle(&mut self.learner));
-        }
-    }
-
-    fn train_split(&mut self, loader: &TrainLoader<M>) {
-        let mut accumulator = Accumulator::new(self.accumulation);
-        let (mut items, mut iteration) = (loader.iter(), 0);
-        while let Some(item) = items.next() {
-            iteration += 1;
-            let progress = items.progress();
-            let trained = match item {
-                Ok(item) => self.train_item(item, &progress, &mut accumulator),
-                Err(error) => return self.interrupter.fail(error),
-            };
-            let outcome = match trained {
-                Ok(outcome) => outcome,
-                Err(error) => return self.interrupter.fail(error),
-            };
-            let item = TrainingItem::new(outcome, progress, Some(iteration), Some(self.learner.lr_current()));
-            self.interrupter.fail_on_error(self.events.process_train(LearnerEvent::ProcessedItem(item)));
-            if self.interrupter.should_stop() {
-                return;
-            }
-        }
-    }
-
-    /// Trains on an item; the weights are stepped if it is the last of those that count as one.
-    fn train_item(
-        &mut self,
-        item: <M as TrainStep>::Input,
-        progress: &Progress,
-        accumulator: &mut Accumulator<M>,
-    ) -> Result<<M as TrainStep>::Output, LearnError> {
-        let (gradients, outcome) = self.session.train(&self.learner, item)?;
-        accumulator.gradients.accumulate(&self.learner.model(), gradients);
-        accumulator.items += 1;
-        if accumulator.items >= accumulator.every || progress.is_completed() {
-            accumulator.items = 0;
-            self.learner.lr_step();
-            self.session.step(&mut self.learner, accumulator.gradients.grads())?;
-        }
-        Ok(outcome)
-    }
-
-    fn validate_split(&mut self, loader: &ValidLoader<M>) {
-        let (mut items, mut iteration) = (loader.iter(), 0);
-        while let Some(item) = items.next() {
-            iteration += 1;
-            let progress = items.progress();
-            let validated = match item {
-                Ok(item) => self.session.validate(item),
-                Err(error) => return self.interrupter.fail(error),
-            };
-            let outcome: <M as InferenceStep>::Output = match validated {
-                Ok(outcome) => outcome,
-                Err(error) => return self.interrupter.fail(error),
-            };
-            let item = TrainingItem::new(outcome, progress, Some(iteration), None);
-            self.interrupter.fail_on_error(self.events.process_valid(LearnerEvent::ProcessedItem(item)));
-            if self.interrupter.should_stop() {
-                return;
-            }
-        }
-    }
-}
-
-/// The gradients of items that count as one step.
-struct Accumulator<M> {
-    gradients: GradientsAccumulator<M>,
-    items: usize,
-    every: usize,
-}
-
-impl<M> Accumulator<M> {
-    fn new(every: Option<usize>) -> Self {
-        Self { gradients: GradientsAccumulator::new(), items: 0, every: every.unwrap_or(1) }
     }
 }

@@ -7,7 +7,7 @@ use burn_pipeline::link::Threads;
 use burn_pipeline::plan::StageId;
 use burn_pipeline::schedule::{Chunks, by_name};
 use burn_pipeline::stage::{AnyTensor, SplitBackward, TensorKind};
-use burn_pipeline::train::PipelineError;
+use burn_pipeline::train::{PipelineError, StepReport};
 use burn_pipeline::{Accumulation, Batch, Builder, Pipeline, Size};
 use pipeline_tests::mlp::{WIDTH, stage};
 use std::collections::HashMap;
@@ -16,9 +16,13 @@ const SAMPLES: usize = 10;
 const RATE: f64 = 0.05;
 
 fn batch() -> Batch {
+    rows(SAMPLES)
+}
+
+fn rows(samples: usize) -> Batch {
     let device = Device::flex();
-    let numbers = Tensor::<1, Int>::arange(0..(SAMPLES * WIDTH) as i64, &device).float().reshape([SAMPLES, WIDTH]);
-    let ids = Tensor::<1, Int>::arange(0..SAMPLES as i64, &device).reshape([SAMPLES, 1]).remainder_scalar(3);
+    let numbers = Tensor::<1, Int>::arange(0..(samples * WIDTH) as i64, &device).float().reshape([samples, WIDTH]);
+    let ids = Tensor::<1, Int>::arange(0..samples as i64, &device).reshape([samples, 1]).remainder_scalar(3);
     Batch::new((numbers.clone().sin(), ids)).target(numbers.cos())
 }
 
@@ -50,8 +54,34 @@ fn outputs_of_a_training_step_are_those_of_the_model_before_it_however_stages_ru
                 let rows: Vec<usize> = outputs.iter().map(|(scores, _)| scores.dims()[0]).collect();
                 assert_eq!(rows, [3, 3, 2, 2], "{schedule}, {split:?}, step {step}");
                 assert!(numbers(report.output().unwrap()) == before, "{schedule}, {split:?}, step {step}");
+                assert_joined_otherwise(&report, &before.0);
             }
         }
+    }
+}
+
+/// Outputs joined along another dimension and reduced by a function of the caller's are those of the whole batch, rearranged.
+fn assert_joined_otherwise(report: &StepReport, whole: &[f32]) {
+    let sums = |scores: Tensor<2>| scores.sum_dim(0);
+    let outputs: Vec<(Tensor<2>, Tensor<2, Int>)> = report.outputs().unwrap();
+    let reduced = outputs.into_iter().map(|(scores, _)| sums(scores)).reduce(|all, more| all + more).unwrap();
+    let whole = Tensor::<1>::from_floats(whole, &Device::flex()).reshape([SAMPLES, WIDTH]);
+    let distance = (reduced - sums(whole)).abs().max().into_scalar::<f32>();
+    assert!(distance < 1e-5, "{distance}");
+    // Microbatches have 3, 3, 2 and 2 rows, so they cannot stand side by side.
+    assert!(report.output_along::<(Tensor<2>, Tensor<2, Int>)>(1).is_err());
+}
+
+#[test]
+fn outputs_of_even_microbatches_stand_side_by_side_along_the_second_dimension() {
+    let mut pipeline = builder("1F1B").outputs(true).build().unwrap();
+    let report = pipeline.accumulate(rows(8)).unwrap();
+    let outputs: Vec<(Tensor<2>, Tensor<2, Int>)> = report.outputs().unwrap();
+    let (scores, _): (Tensor<2>, Tensor<2, Int>) = report.output_along(1).unwrap();
+    assert_eq!(scores.dims(), [2, 4 * WIDTH]);
+    for (microbatch, (expected, _)) in outputs.into_iter().enumerate() {
+        let piece = scores.clone().narrow(1, microbatch * WIDTH, WIDTH);
+        assert_eq!(piece.into_data(), expected.into_data(), "microbatch {microbatch}");
     }
 }
 

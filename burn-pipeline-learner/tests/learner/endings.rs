@@ -1,7 +1,7 @@
 //! How trainings end: early, interrupted, or by an error.
 
 use crate::classifier::{Classifier, Cut};
-use crate::training::{Folder, assert_equal, is_untrained, learner, metrics, model, on, pipeline, training};
+use crate::training::{Folder, assert_equal, is_untrained, learner, message, metrics, model, on, pipeline, training};
 use burn::lr_scheduler::constant::ConstantLr;
 use burn::optim::SgdConfig;
 use burn::tensor::Device;
@@ -55,7 +55,7 @@ fn failing(model: Classifier) -> (LearningResult<Classifier>, String) {
     let folder = Folder::new();
     let builder = pipeline("1F1B", 2).timeout(Duration::from_secs(20));
     let result = on(training(&folder), Some(builder)).launch(learner(model, ConstantLr::new(0.01)));
-    let message = result.error.as_ref().map(ToString::to_string).unwrap_or_default();
+    let message = message(&result);
     (result, message)
 }
 

@@ -106,13 +106,7 @@ pub(crate) fn assert_equal(
     one: (&Folder, &LearningResult<Classifier>),
     other: (&Folder, &LearningResult<Classifier>),
 ) {
-    for (_, result) in [one, other] {
-        assert!(
-            result.error.is_none(),
-            "{what}: {}",
-            result.error.as_ref().map(ToString::to_string).unwrap_or_default()
-        );
-    }
+    assert_same_weights(what, one.1, other.1);
     let (expected, got) = (metrics(&one.0.0), metrics(&other.0.0));
     assert!(!expected.is_empty(), "{what}: metrics were written");
     assert_eq!(expected.len(), got.len(), "{what}: the same files");
@@ -122,11 +116,23 @@ pub(crate) fn assert_equal(
             assert!((expected - got).abs() <= 1e-6 * expected.abs().max(1.0), "{what}, {name}: {got}, not {expected}");
         }
     }
-    let (expected, got) = (weights(&one.1.model), weights(&other.1.model));
+}
+
+/// Asserts that two trainings ended well, with the same weights.
+pub(crate) fn assert_same_weights(what: &str, one: &LearningResult<Classifier>, other: &LearningResult<Classifier>) {
+    for result in [one, other] {
+        assert!(result.error.is_none(), "{what}: {}", message(result));
+    }
+    let (expected, got) = (weights(&one.model), weights(&other.model));
     assert_eq!(expected.len(), got.len(), "{what}");
     for (expected, got) in expected.iter().zip(got) {
         assert!((expected - got).abs() <= 1e-6 * expected.abs().max(1.0), "{what}: a weight is {got}, not {expected}");
     }
+}
+
+/// What a training's error says.
+pub(crate) fn message(result: &LearningResult<Classifier>) -> String {
+    result.error.as_ref().map(ToString::to_string).unwrap_or_default()
 }
 
 /// Has the model the weights that it began with?

@@ -78,8 +78,10 @@ pub struct Pipeline {
     /// Has no optimizer been given, and no step said so yet?
     pub(super) lacks_optimizer: bool,
     pub(super) on_non_finite: OnNonFinite,
-    /// Do steps report the last stage's outputs?
+    /// Do steps report the last stage's outputs to this process?
     pub(super) outputs: bool,
+    /// Do processes compare their batches?
+    pub(super) compares_batches: bool,
     /// How the simulator prices messages of this pipeline's link.
     pub(super) simulate: SimulateOptions,
 }

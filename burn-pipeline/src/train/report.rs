@@ -59,11 +59,19 @@ impl StepReport {
     /// # Errors
     /// As [`EvalReport::output`]; and if outputs were not asked for.
     pub fn output<O: Boundary>(&self) -> Result<O, BoundaryError> {
-        joined(&self.outputs, 0)
+        self.output_along(0)
     }
 
-    /// The last stage's outputs for this batch, one for each microbatch, in order; see [`StepReport::output`]. None if they were
-    /// not asked for.
+    /// The same, joined along a dimension: where samples are not the first one.
+    ///
+    /// # Errors
+    /// As [`StepReport::output`], and if a tensor does not have this dimension.
+    pub fn output_along<O: Boundary>(&self, dim: usize) -> Result<O, BoundaryError> {
+        joined(&self.outputs, dim)
+    }
+
+    /// The last stage's outputs for this batch, one for each microbatch, in order, for a reduction of your own; see
+    /// [`EvalReport::outputs`]. None if they were not asked for.
     ///
     /// # Errors
     /// If the last stage does not put out an `O`.
@@ -168,6 +176,17 @@ impl EvalReport {
 
     /// The last stage's outputs, one for each microbatch, in order: to be joined in another way, or reduced. Shapes may differ
     /// where the batch came cut.
+    ///
+    /// ```
+    /// # use burn::tensor::Tensor;
+    /// # use burn_pipeline::{stage::BoundaryError, train::EvalReport};
+    /// /// Scores of all samples, and how often each expert was used by them.
+    /// fn reduced(report: &EvalReport) -> Result<(Tensor<2>, Tensor<1>), BoundaryError> {
+    ///     let (scores, uses): (Vec<Tensor<2>>, Vec<Tensor<1>>) = report.outputs()?.into_iter().unzip();
+    ///     let uses = uses.into_iter().reduce(|all, more| all + more);
+    ///     Ok((Tensor::cat(scores, 0), uses.ok_or(BoundaryError::Missing { expected: "an output" })?))
+    /// }
+    /// ```
     ///
     /// # Errors
     /// If the last stage does not put out an `O`.

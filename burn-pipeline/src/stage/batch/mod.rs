@@ -1,8 +1,9 @@
 //! A batch, its microbatches, and what the loss of a microbatch means for the whole batch.
 //!
 //! Reading order: [`loss`] (the loss contract), [`split`] (rules), [`whole`] (the batch), [`microbatches`] (cutting it),
-//! [`pre_cut`] (batches that come in microbatches already), [`join`] (outputs put together).
+//! [`pre_cut`] (batches that come in microbatches already), [`join`] (outputs put together), [`checksum`] (processes compare batches).
 
+mod checksum;
 mod join;
 mod loss;
 mod microbatches;

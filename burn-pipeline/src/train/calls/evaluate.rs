@@ -31,12 +31,13 @@ impl Pipeline {
     pub fn eval_for(&mut self, batch: Batch, results: EvalResults) -> Result<EvalReport, PipelineError> {
         let admitted = self.admit_evaluation(batch);
         let (parts, batch) = self.ranks.admit(admitted)?;
+        let values = self.compared(&batch);
         let batch = Arc::new(batch);
         let wants_loss = results != EvalResults::Nothing;
         let has_loss = wants_loss && batch.has_target() && self.stages.has_loss();
         let (mut loss, mut losses, mut observed, mut outputs) = (0.0, Vec::new(), Vec::new(), Vec::new());
         let wants_outputs = results == EvalResults::All;
-        for outcome in self.ranks.ask(Evaluate { parts, batch: batch.clone(), wants_outputs })? {
+        for outcome in self.ranks.ask(Evaluate { parts, batch: batch.clone(), values, wants_outputs })? {
             if wants_loss {
                 (loss, losses, observed) = (outcome.loss, outcome.losses, outcome.observed);
             }
@@ -64,6 +65,8 @@ impl Pipeline {
 struct Evaluate {
     parts: Parts,
     batch: Arc<Microbatches>,
+    /// What processes compare of the batch's values.
+    values: String,
     /// Does this process want the outputs?
     wants_outputs: bool,
 }
@@ -74,7 +77,8 @@ impl Command for Evaluate {
 
     fn call(&self) -> Call {
         let (name, samples, microbatches) = (self.parts.name(), self.batch.samples(), self.batch.len());
-        Call::Shared(format!("evaluating {name} over {samples} samples in {microbatches} microbatches"))
+        let values = &self.values;
+        Call::Shared(format!("evaluating {name} over {samples} samples in {microbatches} microbatches{values}"))
     }
 
     fn run(&self, rank: &mut Rank, began: Instant) -> Result<BatchOutcome, ExecuteError> {

@@ -91,8 +91,9 @@ impl Pipeline {
             skip_bytes: vec![0; stages],
             timeline: Track { name: "measured".to_owned(), ranks: self.plans.ranks(), events: Vec::new() },
         };
-        let step = self.training.progress().steps + 1;
-        let train = Train { parts, batch, seed: self.training.batch_seed(), step, last, outputs: self.outputs };
+        let (step, seed, values) =
+            (self.training.progress().steps + 1, self.training.batch_seed(), self.compared(&batch));
+        let train = Train { parts, batch, values, seed, step, last, outputs: self.outputs };
         self.ranks.ask(train)?.into_iter().for_each(|outcome| report.add(outcome));
         report.outputs.sort_by_key(|(microbatch, _)| *microbatch);
         self.training.batch_done(report.samples);
@@ -112,6 +113,15 @@ impl Pipeline {
         }
     }
 
+    /// What processes compare of a batch's values, if they do, as text.
+    pub(super) fn compared(&self, batch: &Microbatches) -> String {
+        match self.compares_batches.then(|| batch.checksum()) {
+            None => String::new(),
+            Some(Ok(checksum)) => format!(" with values #{checksum:08x}"),
+            Some(Err(message)) => format!(" with values that cannot be read ({message})"),
+        }
+    }
+
     fn admit_training(&mut self, batch: Batch) -> Result<(Parts, Microbatches), PipelineError> {
         let batch = self.stages.admit_training(batch, self.plans.microbatches(), self.placement().ranks())?;
         let parts = self.plans.training_parts(batch.len());
@@ -127,13 +137,15 @@ impl Pipeline {
 struct Train {
     parts: Parts,
     batch: Microbatches,
+    /// What processes compare of the batch's values.
+    values: String,
     /// What forwards draw random numbers from.
     seed: Option<u64>,
     /// The step that it is run for, counted from 1.
     step: u64,
     /// Will the weights be stepped before the next batch?
     last: bool,
-    /// Are the last stage's outputs wanted?
+    /// Does this process want the last stage's outputs?
     outputs: bool,
 }
 
@@ -143,8 +155,8 @@ impl Command for Train {
 
     fn call(&self) -> Call {
         let (name, samples, microbatches) = (self.parts.name(), self.batch.samples(), self.batch.len());
-        let outputs = if self.outputs { ", for its outputs" } else { "" };
-        Call::Shared(format!("training {name} over {samples} samples in {microbatches} microbatches{outputs}"))
+        let values = &self.values;
+        Call::Shared(format!("training {name} over {samples} samples in {microbatches} microbatches{values}"))
     }
 
     fn step(&self) -> Option<u64> {
@@ -159,7 +171,7 @@ impl Command for Train {
     }
 
     fn exchange(&self, rank: &mut Rank, own: BatchOutcome) -> Result<Vec<BatchOutcome>, ExecuteError> {
-        let outputs = if self.outputs { deliver(rank, own.outputs, true)? } else { Vec::new() };
+        let outputs = if rank.sends_outputs() { deliver(rank, own.outputs, self.outputs)? } else { Vec::new() };
         gather_outcomes(rank, BatchOutcome { outputs, ..own })
     }
 }

@@ -40,6 +40,7 @@ pub struct Builder {
     pub(crate) compile: bool,
     pub(crate) keep_outputs: bool,
     pub(crate) outputs: bool,
+    pub(crate) compare_batches: bool,
     pub(crate) shared: Vec<SharedParameter>,
     pub(crate) skips: Vec<SkipEdge>,
     pub(crate) validate: Validate,
@@ -77,8 +78,8 @@ impl Builder {
 
     /// What all ranks do alike.
     pub(super) fn settings(&self) -> Settings {
-        let Self { reduction, clip_norm, on_non_finite, validate, .. } = *self;
-        Settings { reduction, clip_norm, on_non_finite, validate }
+        let Self { reduction, clip_norm, on_non_finite, validate, outputs, .. } = *self;
+        Settings { reduction, clip_norm, on_non_finite, validate, outputs }
     }
 }
 
@@ -102,6 +103,7 @@ impl Default for Builder {
             compile: false,
             keep_outputs: false,
             outputs: false,
+            compare_batches: false,
             shared: Vec::new(),
             skips: Vec::new(),
             validate: Validate::Off,
@@ -189,6 +191,11 @@ impl Builder {
         self
     }
 
+    /// The timeout that was set, or the one by default: for programs that use the link before the pipeline is built.
+    pub fn get_timeout(&self) -> Duration {
+        self.timeout
+    }
+
     /// Clips gradients to this norm, above 0, taken over all ranks. Infinity never clips: the norm is only reported and looked
     /// at ([`Builder::on_non_finite`]).
     pub fn clip_norm(mut self, norm: f64) -> Self {
@@ -245,9 +252,17 @@ impl Builder {
     }
 
     /// Gives the last stage's outputs with the report of every training step ([`StepReport::output`](crate::StepReport::output)), for
-    /// metrics; off by default, as it keeps them until the step is over, and sends them to every process.
+    /// metrics; off by default, as it keeps them until the step is over. Where ranks are processes, each says it for itself: outputs
+    /// travel to the processes that asked for them, and to no other.
     pub fn outputs(mut self, outputs: bool) -> Self {
         self.outputs = outputs;
+        self
+    }
+
+    /// Where ranks are processes: compares their batches before each call, by a checksum of all values, so that data loaders that give
+    /// other items are an error and not other numbers. Off by default, as every process reads its whole batch off its device.
+    pub fn compare_batches(mut self, compare: bool) -> Self {
+        self.compare_batches = compare;
         self
     }
 

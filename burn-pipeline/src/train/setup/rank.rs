@@ -1,6 +1,6 @@
 //! Building one rank on its thread.
 //!
-//! 1. Ranks in processes compare their jobs.
+//! 1. Ranks in processes compare their jobs, and learn whether one of them wants outputs of steps.
 //! 2. The factory makes the rank's stages, one after the other.
 //! 3. Ranks in processes exchange what they say of their stages. Two ranks that hold one stage must hold the same
 //!    parameters.
@@ -16,7 +16,7 @@ use crate::train::context::StageContext;
 use crate::train::control::{Job, agree_on_job, agree_on_parameters, exchange_facts, gather_all};
 use crate::train::facts::StageFacts;
 use crate::train::shared::SharedReport;
-use crate::train::step::{Rank, caught};
+use crate::train::step::{Rank, Settings, caught};
 use burn::module::ParamId;
 use burn::tensor::{DType, Device};
 use std::collections::{BTreeMap, BTreeSet};
@@ -43,7 +43,7 @@ impl Blueprint {
         let Self { builder, placement, .. } = self;
         // While the link is still there: a rank that only closed it would not say why.
         let made = self.stages(link.as_mut(), &device).inspect_err(|error| link.abort(error.to_string()));
-        let (stages, facts) = made?;
+        let (stages, facts, outputs) = made?;
         link.set_activity(Activity::Idle);
         let options = RunOptions {
             timeout: builder.timeout,
@@ -51,22 +51,25 @@ impl Blueprint {
             merge_weights: builder.merge_weights,
             fused: builder.fused,
         };
+        let settings = Settings { outputs, ..builder.settings() };
         let executor = Executor::new(link, stages, device, options).among(builder.replicas);
-        let rank = Rank::start(executor, placement.clone(), builder.settings(), &builder.shared, builder.sharded)?;
+        let rank = Rank::start(executor, placement.clone(), settings, &builder.shared, builder.sharded)?;
         let shared = rank.sharing().reports().to_vec();
         Ok((rank, (facts, shared)))
     }
 
-    /// The rank's stages, and what it knows of all stages: steps 1 to 3 of the header.
-    fn stages(&self, link: &mut dyn Link, device: &Device) -> Result<(Stages, Vec<StageFacts>), ExecuteError> {
+    /// The rank's stages, what it knows of all stages, and whether any process wants outputs of steps: steps 1 to 3 of the header.
+    fn stages(&self, link: &mut dyn Link, device: &Device) -> Result<(Stages, Vec<StageFacts>, bool), ExecuteError> {
         let Self { builder, placement, job, .. } = self;
+        let mut outputs = builder.outputs;
         if let Some(job) = job {
             agree_on_job(link, job, builder.timeout)?;
+            outputs = gather_all(link, &outputs, builder.timeout)?.contains(&true);
         }
         let (mut stages, mut facts, mut parameters) = (BTreeMap::new(), Vec::new(), Vec::new());
         for stage in placement.stages_of(Grid::new(link.rank(), builder.replicas).pipeline_rank()) {
             link.set_activity(Activity::Building(stage));
-            let held = self.stage(link.rank(), stage, device)?;
+            let held = self.stage(link.rank(), stage, device, outputs)?;
             let named = held.named_weights();
             computes_in(device, &named).map_err(|(name, dtype)| {
                 let device = format!("{:?}", device.clone().inner());
@@ -79,11 +82,17 @@ impl Blueprint {
         if job.is_some() {
             facts = self.exchange(link, facts, parameters)?;
         }
-        Ok((stages, facts))
+        Ok((stages, facts, outputs))
     }
 
-    /// Makes one stage.
-    fn stage(&self, rank: usize, stage: StageId, device: &Device) -> Result<Box<dyn ErasedStage>, ExecuteError> {
+    /// Makes one stage; the last one keeps its outputs if they are wanted.
+    fn stage(
+        &self,
+        rank: usize,
+        stage: StageId,
+        device: &Device,
+        outputs: bool,
+    ) -> Result<Box<dyn ErasedStage>, ExecuteError> {
         let Self { builder, placement, splits, .. } = self;
         let factory = builder.factory.as_ref().ok_or(ExecuteError::NoStage { rank, stage })?;
         let context = StageContext { index: stage.index(), stages: placement.stages(), rank, device: device.clone() };
@@ -91,7 +100,7 @@ impl Blueprint {
             let mut held = factory(&context).into_inner();
             let options = held.options_mut();
             (options.programs, options.seeded) = (builder.captured_programs, builder.seed.is_some());
-            (options.compile, options.outputs) = (options.compile | builder.compile, builder.outputs);
+            (options.compile, options.outputs) = (options.compile | builder.compile, outputs);
             held.choose(builder.split, splits.contains(&stage), builder.keep_outputs);
             held.prepare(builder.accumulation, builder.optimizers.as_ref().map(|make| make()));
             Ok(held)

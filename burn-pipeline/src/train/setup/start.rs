@@ -137,6 +137,7 @@ impl Builder {
         let (timeout, threads, validate, seed) = (self.timeout, self.threads, self.validate, self.seed);
         let groups = self.groups.clone();
         let (lacks_optimizer, on_non_finite, outputs) = (self.optimizers.is_none(), self.on_non_finite, self.outputs);
+        let compares_batches = processes && self.compare_batches;
         let splits = split_stages(plans.current()?.plan());
         let blueprint = Arc::new(Blueprint { builder: self, placement: plans.placement().clone(), splits, job });
         let build = move |link: Box<dyn Link>| {
@@ -172,6 +173,7 @@ impl Builder {
             lacks_optimizer,
             on_non_finite,
             outputs,
+            compares_batches,
             simulate,
         })
     }

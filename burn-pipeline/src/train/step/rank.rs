@@ -20,6 +20,8 @@ pub(crate) struct Settings {
     pub(crate) on_non_finite: OnNonFinite,
     /// Which tensors at stage boundaries are compared with the stages' metadata.
     pub(crate) validate: Validate,
+    /// Does any process want the last stage's outputs of training steps?
+    pub(crate) outputs: bool,
 }
 
 /// One rank of a training job.
@@ -97,6 +99,11 @@ impl Rank {
     /// The rank's executor, and through it its stages.
     pub(crate) fn executor(&mut self) -> &mut Executor {
         &mut self.executor
+    }
+
+    /// Does any process want the last stage's outputs of training steps?
+    pub(crate) fn sends_outputs(&self) -> bool {
+        self.settings.outputs
     }
 
     /// Where stages live.

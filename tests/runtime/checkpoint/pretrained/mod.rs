@@ -2,6 +2,7 @@
 //! with and trained (`goldens/llama.py`).
 
 mod llama;
+mod pytorch;
 
 use super::{Folder, on_each_rank, weights};
 use crate::cases::read;

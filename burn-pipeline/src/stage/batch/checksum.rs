@@ -1,0 +1,38 @@
+//! A checksum over all that a batch holds, by which processes compare their batches.
+
+use super::microbatches::Microbatches;
+use super::split::Cuttable;
+use crate::stage::boundary::PayloadPart;
+
+impl Microbatches {
+    /// CRC-32 over names, tags, and every tensor's element type, shape and values, which are read off their devices.
+    ///
+    /// # Errors
+    /// If a device cannot be read.
+    pub(crate) fn checksum(&self) -> Result<u32, String> {
+        let mut hasher = crc32fast::Hasher::new();
+        for batch in self.wholes() {
+            let extras = batch.extras.iter().map(|(name, extra)| (name.as_str(), extra));
+            let target = batch.target.iter().map(|target| ("target", target));
+            for (name, part) in [("input", &batch.input)].into_iter().chain(target).chain(extras) {
+                hasher.update(name.as_bytes());
+                add(&mut hasher, part)?;
+            }
+        }
+        Ok(hasher.finalize())
+    }
+}
+
+fn add(hasher: &mut crc32fast::Hasher, part: &Cuttable) -> Result<(), String> {
+    for part in part.payload.parts() {
+        match part {
+            PayloadPart::Tag(tag) => hasher.update(&(*tag as u64).to_le_bytes()),
+            PayloadPart::Tensor(tensor) => {
+                let data = tensor.to_data()?;
+                hasher.update(format!("{:?}{:?}", data.dtype(), data.shape()).as_bytes());
+                hasher.update(data.as_bytes());
+            }
+        }
+    }
+    Ok(())
+}

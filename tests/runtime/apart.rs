@@ -1,0 +1,92 @@
+//! Ranks that each hold a pipeline of their own, as processes do: what they exchange, compare and ask for.
+
+use burn::optim::SgdConfig;
+use burn::tensor::{Device, Int, Tensor};
+use burn_pipeline::link::Threads;
+use burn_pipeline::train::PipelineError;
+use burn_pipeline::{Batch, Builder, Pipeline, Size};
+use pipeline_tests::mlp::{WIDTH, stage};
+
+const SAMPLES: usize = 8;
+
+fn builder() -> Builder {
+    let builder = Pipeline::builder().schedule("1F1B", Size::new(2, 4)).stages(stage).devices(vec![Device::flex()]);
+    builder.optimizer(|| SgdConfig::new().init())
+}
+
+/// Numbers and ids for `mlp`; one number is `odd`.
+fn batch(odd: f32) -> Batch {
+    let device = Device::flex();
+    let numbers = Tensor::<1, Int>::arange(0..(SAMPLES * WIDTH) as i64, &device).float().reshape([SAMPLES, WIDTH]);
+    let numbers = numbers.sin().slice_assign([3..4, 1..2], Tensor::from_floats([[odd]], &device));
+    let ids = Tensor::<1, Int>::arange(0..SAMPLES as i64, &device).reshape([SAMPLES, 1]).remainder_scalar(3);
+    Batch::new((numbers.clone(), ids)).target(numbers.cos())
+}
+
+/// What each of two ranks gives, with its number.
+fn each<T: Send>(builder: impl Fn(usize) -> Builder, run: impl Fn(usize, &mut Pipeline) -> T + Sync) -> [T; 2] {
+    let links = Threads::new(2);
+    std::thread::scope(|scope| {
+        let rank = |number: usize| {
+            let (builder, link, run) = (builder(number), links.link(number, Device::flex()), &run);
+            scope.spawn(move || run(number, &mut builder.build_rank(Box::new(link)).unwrap()))
+        };
+        [rank(0), rank(1)].map(|rank| rank.join().unwrap())
+    })
+}
+
+type Output = (Tensor<2>, Tensor<2, Int>);
+
+#[test]
+fn outputs_of_steps_go_to_the_processes_that_asked_for_them_and_to_no_other() {
+    let rows = |pipeline: &mut Pipeline| {
+        let outputs: Vec<Output> = pipeline.step(batch(0.5), 0.1).unwrap().outputs().unwrap();
+        outputs
+            .into_iter()
+            .flat_map(|(scores, _)| scores.into_data().iter::<f32>().collect::<Vec<_>>())
+            .collect::<Vec<f32>>()
+    };
+    let expected = rows(&mut builder().outputs(true).build().unwrap());
+    assert_eq!(expected.len(), SAMPLES * WIDTH);
+    for wanting in [[true, false], [false, true], [true, true], [false, false]] {
+        let got = each(|rank| builder().outputs(wanting[rank]), |_, pipeline| rows(pipeline));
+        let wanted = wanting.map(|wants| if wants { expected.clone() } else { Vec::new() });
+        assert!(got == wanted, "{wanting:?}");
+    }
+}
+
+#[test]
+fn every_process_gets_the_values_of_all_in_the_order_of_ranks() {
+    let exchanged = each(|_| builder(), |rank, pipeline| pipeline.exchange((rank, "of its own".to_owned())).unwrap());
+    assert_eq!(exchanged.map(|rows| rows.into_iter().map(|(rank, _)| rank).collect::<Vec<_>>()), [[0, 1], [0, 1]]);
+    assert_eq!(builder().build().unwrap().exchange(7).unwrap(), [7], "threads are one process");
+}
+
+#[test]
+fn batches_that_differ_in_one_number_are_refused_before_anything_runs_where_they_are_compared() {
+    let compared = |compare: bool, run: &(dyn Fn(&mut Pipeline, Batch) -> Result<(), PipelineError> + Sync)| {
+        each(
+            |_| builder().compare_batches(compare),
+            |rank, pipeline| {
+                let refused = run(pipeline, batch([0.5, 0.25][rank]));
+                (refused, run(pipeline, batch(0.5)))
+            },
+        )
+    };
+    let train = |pipeline: &mut Pipeline, batch| pipeline.step(batch, 0.1).map(drop);
+    let evaluate = |pipeline: &mut Pipeline, batch| pipeline.eval(batch).map(drop);
+    for (run, says) in [
+        (&train as &(dyn Fn(&mut Pipeline, Batch) -> _ + Sync), "training 1F1B"),
+        (&evaluate, "evaluating ForwardOnly"),
+    ] {
+        for (refused, equal) in compared(true, run) {
+            let message = refused.unwrap_err().to_string();
+            assert!(message.starts_with(&format!("rank 1 is {says} over")), "{message}");
+            assert!(message.contains("in 4 microbatches with values #"), "{message}");
+            equal.unwrap();
+        }
+        for (unseen, _) in compared(false, run) {
+            unseen.unwrap();
+        }
+    }
+}
