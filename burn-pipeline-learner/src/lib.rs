@@ -184,8 +184,37 @@
 //! - Parameters stay where the model has them. Where ranks have devices of their own, `stage` moves its part there
 //!   (`fork(&at.device)`); gradients and stepped values then travel, unless the model's own parts are on these devices.
 //!
-//! Ranks are threads of this process. There is no way to hand the strategy a link to other processes: a `Learner` holds the
-//! whole model, writes files and draws a dashboard, and would do so in each of them. Jobs of several processes drive `Pipeline` themselves.
+//! # Ranks as processes
+//!
+//! By default ranks are threads of this process. As processes, over TCP, MPI or NCCL, each runs the same program with its own end of a link:
+//!
+//! ```no_run
+//! # use burn::tensor::Device;
+//! # use burn_pipeline::link::{Launch, TcpLink};
+//! # use burn_pipeline::{Pipeline, Size};
+//! # use burn_pipeline_learner::{PipelineModel, PipelineStrategy};
+//! # use burn_train::{Learner, SupervisedTraining};
+//! # use std::time::Duration;
+//! # fn train<M: PipelineModel>(training: SupervisedTraining<M>, learner: Learner<M>) -> Result<(), Box<dyn std::error::Error>> {
+//! let launch = Launch::from_environment()?.ok_or("start me with torchrun or srun, or set RANK and the like")?;
+//! let link = TcpLink::connect(&launch.rendezvous()?, Device::flex(), Duration::from_secs(60))?;
+//! let ranks = Pipeline::builder().schedule("1F1B", Size::new(launch.ranks, 8)).devices(vec![Device::flex()]);
+//! let result = PipelineStrategy::of_rank(ranks, Box::new(link)).on(training).launch(learner);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! - At the start all processes take over rank 0's learner: weights, the state of optimizer and scheduler, numbers of epochs, accumulation.
+//!   So initial values need no seed, and a checkpoint that rank 0 has loaded counts for all.
+//! - Rank 0 has the metrics, the dashboard, the log, checkpoints and early stopping; [`PipelineStrategy::on`] takes dashboard and log from the
+//!   others. They go through the same epochs, and stop where it stops. An interruption of any process stops all after the same item.
+//! - Each process holds the whole model, gets all gradients, and steps all parameters, so each returns the trained model. A model that no process can hold
+//!   needs `Pipeline` without a `Learner`.
+//! - Each process runs its own data loaders, which must give the same items in the same order: a shuffle has its seed, but the batches
+//!   of `num_workers` come as they are ready. Processes compare the values of each batch before they run it, learning rates after each
+//!   item, and weights after each epoch, by checksums; what differs ends the training with an error that says on which rank.
+//! - A process that fails or is lost ends the trainings of all others with an error that names it. No wait takes longer than
+//!   `Builder::timeout`; so between two items none may be busy for longer, with a checkpoint, say.
 //!
 //! # Failures
 //!

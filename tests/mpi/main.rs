@@ -85,6 +85,13 @@ fn rates_by_group_are_those_of_the_plain_loop_whichever_process_holds_the_group(
 }
 
 #[test]
+fn processes_under_burns_training_loop_have_the_metrics_and_weights_of_one_device() {
+    for ranks in [2, 3] {
+        passes(ranks, "learner");
+    }
+}
+
+#[test]
 fn shared_parameters_are_summed_over_processes_as_over_threads() {
     for ranks in [2, 4] {
         passes(ranks, "shared");

@@ -12,6 +12,9 @@ mod auto;
 #[path = "../runtime/cases.rs"]
 mod cases;
 mod checkpoints;
+#[allow(dead_code, reason = "the tests on threads use all of it")]
+#[path = "../../burn-pipeline-learner/tests/learner/classifier.rs"]
+mod classifier;
 mod conform;
 mod experts;
 #[allow(dead_code, reason = "the tests on threads use all of it")]
@@ -19,6 +22,9 @@ mod experts;
 mod experts_cases;
 mod faults;
 mod jobs;
+#[allow(dead_code, reason = "the tests on threads use all of it")]
+#[path = "../../burn-pipeline-learner/tests/learner/ranks.rs"]
+mod learner_ranks;
 mod metadata;
 #[allow(dead_code, reason = "the tests that run this program read what is said")]
 mod odd;
@@ -30,6 +36,9 @@ mod starts;
 #[path = "../runtime/shared/model.rs"]
 mod tied;
 mod times;
+#[allow(dead_code, reason = "the tests on threads use all of it")]
+#[path = "../../burn-pipeline-learner/tests/learner/training.rs"]
+mod training;
 
 use burn_pipeline_mpi::Mpi;
 use std::ffi::OsString;
@@ -79,6 +88,7 @@ fn main() -> ExitCode {
         ["reads", _] => passed(|| jobs::reads(&mpi)),
         ["agree", _] => passed(|| auto::agree(&mpi)),
         ["go-back", _] => passed(|| auto::go_back(&mpi)),
+        ["learner", _] => passed(|| learner_ranks::compare(Box::new(mpi.link(burn::tensor::Device::flex()).unwrap()))),
         ["experts", _] => passed(|| experts::metrics(&mpi)),
         ["rates", _] => passed(|| rates::by_group(Box::new(mpi.link(burn::tensor::Device::flex()).unwrap()))),
         ["shared", _] => passed(|| parity::shared(&mpi)),

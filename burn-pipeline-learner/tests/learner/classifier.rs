@@ -77,7 +77,21 @@ impl Classifier {
         Self { mode, ..self }
     }
 
-    fn scores(&self, x: Tensor<2>) -> Tensor<2> {
+    /// The part that a stage holds.
+    pub(crate) fn part(&self, at: &StageContext) -> Self {
+        let share = at.layers(self.layers.len());
+        let layers = match self.mode {
+            Cut::LeavesOut if at.is_first() => self.layers[share.start..share.end - 1].to_vec(),
+            Cut::New => share.map(|i| LinearConfig::new(WIDTHS[i], WIDTHS[i + 1]).init(&at.device)).collect(),
+            Cut::Twice if at.is_last() => self.layers[1..2].iter().chain(&self.layers[share]).cloned().collect(),
+            _ => self.layers[share].to_vec(),
+        };
+        let norm = self.norm.clone().filter(|_| at.is_first());
+        let steps = self.steps.clone().filter(|_| at.is_first());
+        Self { layers, norm, steps, ends: at.is_last(), ..self.clone() }
+    }
+
+    pub(crate) fn scores(&self, x: Tensor<2>) -> Tensor<2> {
         assert!(!self.panics || !self.ends, "this layer is broken");
         let last = self.layers.len() - 1;
         self.layers.iter().enumerate().fold(x, |x, (i, layer)| {
@@ -109,15 +123,15 @@ impl Stage for Classifier {
 
 #[derive(Clone, Debug)]
 pub(crate) struct Points {
-    x: Tensor<2>,
-    targets: Tensor<1, Int>,
+    pub(crate) x: Tensor<2>,
+    pub(crate) targets: Tensor<1, Int>,
 }
 
-fn loss(scores: Tensor<2>, targets: Tensor<1, Int>) -> Tensor<1> {
+pub(crate) fn loss(scores: Tensor<2>, targets: Tensor<1, Int>) -> Tensor<1> {
     CrossEntropyLossConfig::new().init(&scores.device()).forward(scores, targets)
 }
 
-fn outcome(scores: Tensor<2>, targets: Tensor<1, Int>) -> ClassificationOutput {
+pub(crate) fn outcome(scores: Tensor<2>, targets: Tensor<1, Int>) -> ClassificationOutput {
     ClassificationOutput::new(loss(scores.clone(), targets.clone()), scores, targets)
 }
 
@@ -144,16 +158,7 @@ impl PipelineModel for Classifier {
     type LastOutput = Tensor<2>;
 
     fn stage(&self, at: &StageContext) -> StageBox {
-        let share = at.layers(self.layers.len());
-        let layers = match self.mode {
-            Cut::LeavesOut if at.is_first() => self.layers[share.start..share.end - 1].to_vec(),
-            Cut::New => share.map(|i| LinearConfig::new(WIDTHS[i], WIDTHS[i + 1]).init(&at.device)).collect(),
-            Cut::Twice if at.is_last() => self.layers[1..2].iter().chain(&self.layers[share]).cloned().collect(),
-            _ => self.layers[share].to_vec(),
-        };
-        let norm = self.norm.clone().filter(|_| at.is_first());
-        let steps = self.steps.clone().filter(|_| at.is_first());
-        let part = Self { layers, norm, steps, ends: at.is_last(), ..self.clone() };
+        let part = self.part(at);
         match at.is_last() {
             true => StageBox::with_loss(part, loss),
             false => StageBox::new(part),

@@ -3,8 +3,11 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests fail by panicking, and tell other processes why")]
 
+mod apart;
 mod classifier;
 mod endings;
+mod guide;
+mod joined;
 mod parity;
 mod processes;
 mod ranks;
