@@ -11,7 +11,7 @@
 //!    [`OverlapPass::USUAL`], with room for two activations of the largest stage more a rank. *Awaited where used* is what
 //!    pipelines do without passes.
 //! 4. *Planned*: what [`best_plan`] finds for these layers and links, its cut included. *`AutoPipeline`*: one that starts
-//!    with an even cut, measures steps and links itself, and switches.
+//!    with one stage a rank and an even cut, measures steps, layers and links itself, and tries what it plans.
 //! 5. All contestants take turns, round by round. A pass is a step without the optimizer: what the simulator predicts.
 //! 6. *By its own costs*: what the simulator predicts with the seconds that this contestant's own actions were measured to
 //!    take. It differs from the prediction where costs depend on what runs beside them, and from the measurement where the
@@ -181,22 +181,19 @@ impl Setting {
 
     /// A pipeline that has chosen its schedule by its own measurements.
     fn chosen_at_run_time(&self) -> Contestant {
-        let size = Size { ranks: self.ranks, chunks: 2, microbatches: self.microbatches };
-        let cut = Partition::even(BLOCKS, 2 * self.ranks).unwrap();
-        let builder = self.model.builder(cut.clone()).delayed(self.network.clone());
-        let options = AutoOptions { warm_up: 2, measured: 4, trial: 4, ..AutoOptions::default() };
-        let mut pipeline = AutoPipeline::new(builder, size, options).unwrap();
-        for _ in 0..2 * options.warm_up + options.measured + options.trial {
+        let size = Size { ranks: self.ranks, chunks: 1, microbatches: self.microbatches };
+        let builder = self.model.builder(Partition::even(BLOCKS, self.ranks).unwrap());
+        let options = AutoOptions { layers: Some(BLOCKS), ..AutoOptions::default() };
+        let mut pipeline = AutoPipeline::new(builder.delayed(self.network.clone()), size, options).unwrap();
+        while matches!(pipeline.decision(), Decision::Measuring | Decision::Trying(_)) {
             pipeline.step(self.model.batch(self.microbatches), RATE).unwrap();
         }
         println!("AutoPipeline: {}\n", pipeline.decision());
-        let (ran, predicted) = match pipeline.decision() {
-            Decision::Switched { planned, .. } => (planned.best.strategy.to_string(), planned.best.seconds),
-            Decision::Kept { running, seconds, .. } => (running.clone(), *seconds),
-            Decision::Reverted { running, seconds, .. } => (format!("{running} again"), *seconds),
-            other => panic!("{other}"),
+        let (Decision::Switched(choice) | Decision::Kept(choice)) = pipeline.decision() else {
+            panic!("{}", pipeline.decision())
         };
-        Contestant::new(format!("AutoPipeline: {ran}"), &cut, predicted, pipeline)
+        let (name, predicted) = (format!("AutoPipeline: {}", choice.running), choice.running_seconds);
+        Contestant { name, cut: String::new(), predicted, pipeline, reports: Vec::new(), steps: Vec::new() }
     }
 }
 

@@ -33,9 +33,9 @@ impl Stage for Blocks {
     }
 }
 
-/// A stage of the model under a cut, with the loss on the last one.
-pub fn stage(at: &StageContext, cut: &Partition) -> StageBox {
-    let blocks = cut.ranges().nth(at.index).unwrap_or_default();
+/// A stage of the model, with the loss on the last one.
+pub fn stage(at: &StageContext) -> StageBox {
+    let blocks = at.layers(BLOCKS);
     let names = burn_pipeline::stage::Names::default().layers_from("parts", blocks.start);
     let part = |index| config().part(&StageContext { index, stages: BLOCKS, ..at.clone() });
     let blocks = Blocks { parts: blocks.map(part).collect() };
@@ -55,6 +55,6 @@ pub fn batch(sequences: usize) -> Batch {
 
 /// All that a pipeline of this model needs but what it runs.
 pub fn builder(cut: Partition) -> Builder {
-    let builder = Pipeline::builder().devices(vec![Device::flex()]).stages(move |at| stage(at, &cut));
+    let builder = Pipeline::builder().devices(vec![Device::flex()]).stages(stage).cut(cut);
     builder.optimizer(|| AdamWConfig::new().init())
 }

@@ -108,7 +108,7 @@ pub fn builder(cut: Partition, forward: f64) -> Builder {
             let scale = Param::from_tensor(Tensor::<2>::ones([1, SHAPE[1]], &at.device));
             Block { scale, seconds: [seconds, seconds, seconds / 2.0] }
         };
-        let blocks = cut.ranges().nth(at.index).unwrap_or_default();
+        let blocks = at.layers(BLOCKS);
         let names = burn_pipeline::stage::Names::default().layers_from("blocks", blocks.start);
         let blocks = Blocks { blocks: blocks.map(block).collect() };
         let stage = match at.is_last() {
@@ -117,7 +117,7 @@ pub fn builder(cut: Partition, forward: f64) -> Builder {
         };
         stage.named(names)
     };
-    let builder = Pipeline::builder().devices(vec![Device::flex()]).stages(stage);
+    let builder = Pipeline::builder().devices(vec![Device::flex()]).stages(stage).cut(cut);
     // A captured program would be replayed without its sleep.
     builder.optimizer(|| SgdConfig::new().init()).split(SplitBackward::Eager)
 }

@@ -76,7 +76,7 @@ fn stack() -> StageBox {
 /// One block: stage 1 of 3 of a model with three.
 fn block() -> StageBox {
     let config = GptConfig::new().with_d_model(256).with_layers(3).with_heads(4).with_seq(128);
-    let at = StageContext { index: 1, stages: 3, rank: 0, device: Device::flex().autodiff() };
+    let at = StageContext { index: 1, stages: 3, rank: 0, device: Device::flex().autodiff(), cut: None };
     config.stage(&at)
 }
 

@@ -78,17 +78,15 @@ impl UNetConfig {
         2 * self.levels + 1
     }
 
-    fn bounds(&self, stages: usize) -> Vec<usize> {
-        let start = |index| {
-            let device = Device::default();
-            StageContext { index, stages, rank: 0, device }.layers(self.blocks()).start
-        };
-        (0..stages).map(start).chain([self.blocks()]).collect()
+    fn bounds(&self, at: &StageContext) -> Vec<usize> {
+        let start = |index| StageContext { index, ..at.clone() }.layers(self.blocks()).start;
+        (0..at.stages).map(start).chain([self.blocks()]).collect()
     }
 
     /// The edges past the next stage that the model needs when it is cut into so many stages.
     pub fn edges(&self, stages: usize) -> Vec<(usize, usize)> {
-        let bounds = self.bounds(stages);
+        let at = StageContext { index: 0, stages, rank: 0, device: Device::default(), cut: None };
+        let bounds = self.bounds(&at);
         let edge = |level| (stage_of(&bounds, level), stage_of(&bounds, 2 * self.levels - level));
         let edges: std::collections::BTreeSet<_> =
             (0..self.levels).map(edge).filter(|(from, to)| to - from > 1).collect();
@@ -105,7 +103,7 @@ impl UNetConfig {
             blocks: blocks.map(block).collect(),
             pool: AvgPool2dConfig::new([2, 2]).init(),
             levels: self.levels,
-            bounds: self.bounds(at.stages),
+            bounds: self.bounds(at),
         }
     }
 

@@ -6,12 +6,12 @@ use burn::tensor::Device;
 use burn_pipeline::cost::{LinkCost, LinkCosts, Profile, StageCost};
 use burn_pipeline::plan::Plan;
 use burn_pipeline::schedule::Size;
-use burn_pipeline::train::{AutoOptions, AutoPipeline, Builder, Decision};
+use burn_pipeline::train::{AutoOptions, AutoPipeline, Builder, Choice, Decision};
 use burn_pipeline_mpi::Mpi;
 use pipeline_tests::reference::Reference;
 
 const MICROBATCHES: usize = 6;
-const STEPS: usize = 8;
+const STEPS: usize = 18;
 /// As the builder clips.
 const CLIP: f64 = 0.05;
 
@@ -60,10 +60,11 @@ pub(crate) fn agree(mpi: &Mpi) {
     let options = AutoOptions { cap: Some(4.5), ..options };
     let own = measured_by(mpi.rank(), mpi.ranks());
     let link = Box::new(mpi.link(Device::flex()).unwrap());
-    let mut auto = AutoPipeline::new_rank(chosen_by(size), size, options, link).unwrap().with_profile(own.clone());
+    let mut auto =
+        AutoPipeline::new_rank(chosen_by(size), size, options.clone(), link).unwrap().with_profile(own.clone());
     train(&mut auto);
     let runs = text(auto.current_plan().unwrap().plan());
-    let Decision::Switched { planned, seconds, .. } = auto.decision() else { panic!("{}", auto.decision()) };
+    let Decision::Switched(Choice { planned, seconds, .. }) = auto.decision() else { panic!("{}", auto.decision()) };
     assert_eq!(text(planned.plan.plan()), runs);
     println!("together: {seconds:?} {} {runs}", planned.best.seconds);
     drop(auto);
@@ -85,10 +86,9 @@ pub(crate) fn go_back(mpi: &Mpi) {
     let mut auto =
         AutoPipeline::new_rank(chosen_by(size).delayed(slow), size, options, link).unwrap().with_profile(profile);
     train(&mut auto);
-    assert_eq!((auto.switches(), auto.current_plan().unwrap().plan().name()), (2, "ZBH1"));
-    let Decision::Reverted { measured_before, measured_after, .. } = auto.decision() else {
-        panic!("{}", auto.decision())
-    };
-    assert!(measured_after > measured_before);
-    println!("together: {measured_before:?}, {measured_after:?}");
+    assert_eq!((auto.switches(), auto.current_plan().unwrap().plan().name()), (4, "ZBH1"));
+    let Decision::Kept(Choice { trials, .. }) = auto.decision() else { panic!("{}", auto.decision()) };
+    let trial = &trials[0];
+    assert!(trial.saved < 0.0, "{trial}");
+    println!("together: {:?}, {:?}", trial.running_seconds, trial.challenger_seconds);
 }

@@ -23,6 +23,13 @@ pub(crate) struct Executor {
     pub(super) spec_check: SpecCheck,
 }
 
+/// Stages that a rank holds beside those that run, with what belongs to them.
+pub(crate) struct Aside {
+    stages: Stages,
+    group: ReplicaGroup,
+    spec_check: SpecCheck,
+}
+
 impl std::fmt::Debug for Executor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Executor").field("rank", &self.link.rank()).field("device", &self.device).finish()
@@ -42,6 +49,19 @@ impl Executor {
         let stages = self.stages.iter().map(|(&stage, held)| (stage, held.as_ref()));
         self.group = ReplicaGroup::new(Grid::new(self.link.rank(), replicas), stages);
         self
+    }
+
+    /// Other stages for this rank, to be run in place of those that it runs.
+    pub(crate) fn aside(&self, stages: Stages) -> Aside {
+        let group = ReplicaGroup::new(self.grid(), stages.iter().map(|(&stage, held)| (stage, held.as_ref())));
+        Aside { stages, group, spec_check: SpecCheck::Off }
+    }
+
+    /// Runs the stages that were aside, and puts the others there.
+    pub(crate) fn swap(&mut self, aside: &mut Aside) {
+        std::mem::swap(&mut self.stages, &mut aside.stages);
+        std::mem::swap(&mut self.group, &mut aside.group);
+        std::mem::swap(&mut self.spec_check, &mut aside.spec_check);
     }
 
     /// The rank's position among pipeline ranks and replicas.

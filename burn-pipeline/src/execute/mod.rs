@@ -50,7 +50,7 @@ mod values;
 pub(crate) use context::Purpose;
 pub use context::RunContext;
 pub use error::ExecuteError;
-pub(crate) use executor::{Executor, panic_message};
+pub(crate) use executor::{Aside, Executor, panic_message};
 pub(crate) use expected::expected_messages;
 pub use options::FusedActions;
 pub(crate) use options::RunOptions;

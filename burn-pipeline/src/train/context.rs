@@ -1,5 +1,6 @@
 //! Where a stage is built: what a factory is given.
 
+use crate::cost::Partition;
 use burn::tensor::Device;
 
 /// Where a stage is to be built.
@@ -13,11 +14,18 @@ pub struct StageContext {
     pub rank: usize,
     /// The rank's device, with autodiff.
     pub device: Device,
+    /// How the model's layers are cut, where that was given or planned ([`Builder::cut`](crate::train::Builder::cut)).
+    pub cut: Option<Partition>,
 }
 
 impl StageContext {
-    /// This stage's share of `layers` layers, in order; earlier stages take one more where it is not even.
+    /// This stage's share of `layers` layers, in order: that of [`StageContext::cut`], if it cuts so many layers into so many
+    /// stages. Else all stages get equally many; earlier ones take one more where it is not even.
     pub fn layers(&self, layers: usize) -> std::ops::Range<usize> {
+        let fits = |cut: &&Partition| (cut.layers(), cut.stages()) == (layers, self.stages);
+        if let Some(share) = self.cut.as_ref().filter(fits).and_then(|cut| cut.ranges().nth(self.index)) {
+            return share;
+        }
         let (each, more) = (layers / self.stages, layers % self.stages);
         let start = self.index * each + self.index.min(more);
         start..start + each + usize::from(self.index < more)

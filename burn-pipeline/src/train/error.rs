@@ -3,7 +3,7 @@
 //! The two stand together since each can be the other's cause: ranks fail while a pipeline is built, and a batch may
 //! need a plan that cannot be built.
 
-use crate::cost::ProfileError;
+use crate::cost::{PartitionError, ProfileError};
 use crate::execute::ExecuteError;
 use crate::link::{Activity, Failure};
 use crate::pass::PassError;
@@ -94,6 +94,9 @@ pub enum BuildError {
     /// The network given to `Builder::delayed` is not valid.
     #[error(transparent)]
     Delay(#[from] ProfileError),
+    /// The layers cannot be cut into the stages.
+    #[error(transparent)]
+    Layers(#[from] PartitionError),
     /// Stages could not be made.
     #[error("building the stages failed: {0}")]
     Stages(Box<PipelineError>),

@@ -56,7 +56,7 @@ impl Stages {
     }
 
     /// The last stage, if it has no loss.
-    fn lacks_loss(&self) -> Option<usize> {
+    pub(crate) fn lacks_loss(&self) -> Option<usize> {
         let last = self.facts.iter().map(|facts| facts.stage.index()).max()?;
         let lacks = self.facts.iter().any(|facts| facts.stage.index() == last && !facts.has_loss);
         lacks.then_some(last)

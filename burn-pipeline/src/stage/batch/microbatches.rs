@@ -88,6 +88,19 @@ impl Microbatches {
         Self { batch, bounds }
     }
 
+    /// One microbatch as a batch of its own.
+    pub(crate) fn alone(&self, microbatch: usize) -> Result<Batch, MicrobatchError> {
+        let batch = self.piece_batch(microbatch);
+        let piece = |part: &Cuttable, what: &str| {
+            let payload = self.piece(part, what, microbatch)?;
+            Ok(Cuttable { payload, splits: part.splits.clone() })
+        };
+        let extras = batch.extras.iter().map(|(name, extra)| Ok((name.clone(), piece(extra, name)?)));
+        let target = batch.target.as_ref().map(|target| piece(target, "the target")).transpose()?;
+        let (input, extras) = (piece(&batch.input, "the input")?, extras.collect::<Result<_, _>>()?);
+        Ok(Batch { input, target, extras, early: batch.early.clone(), pieces: Vec::new() })
+    }
+
     /// The batch that a microbatch is cut from; the microbatch itself if the batch came in microbatches.
     pub(super) fn piece_batch(&self, microbatch: usize) -> &Batch {
         self.batch.pieces.get(microbatch).unwrap_or(&self.batch)

@@ -25,8 +25,20 @@ impl Pipeline {
         Ok(Profile::median(&profiles?)?)
     }
 
-    /// The longest of what all ranks measured, in seconds: ranks that decide by it decide alike.
-    pub(super) fn agree_on_longest(&mut self, own: f64) -> Result<f64, PipelineError> {
-        Ok(self.ranks.ask(Exchange(own))?.into_iter().fold(own, f64::max))
+    /// The longest of what all ranks measured, in seconds, step by step: ranks that decide by it decide alike.
+    pub(super) fn agree_on_longest(&mut self, own: Vec<f64>) -> Result<Vec<f64>, PipelineError> {
+        let longest = |all: Vec<f64>, other: Vec<f64>| all.iter().zip(other).map(|(a, b)| a.max(b)).collect();
+        Ok(self.ranks.ask(Exchange(own.clone()))?.into_iter().fold(own, longest))
+    }
+
+    /// Fails on all ranks if one of them could not measure.
+    pub(super) fn agree_on_success<T>(&mut self, own: Result<T, AutoError>) -> Result<T, AutoError> {
+        let failure = own.as_ref().err().map(ToString::to_string);
+        let failures = self.ranks.ask(Exchange(failure))?.into_iter().enumerate();
+        let first = failures.filter_map(|(rank, failure)| Some((rank, failure?))).next();
+        match (own, first) {
+            (Ok(_), Some((rank, message))) => Err(AutoError::Elsewhere { rank, message }),
+            (own, _) => own,
+        }
     }
 }

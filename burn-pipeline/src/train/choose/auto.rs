@@ -1,28 +1,28 @@
 //! A schedule chosen by what the first steps cost.
 //!
-//! Guarantees: the numbers are those of a pipeline that never switched (bit for bit with ordered accumulation); a failure
-//! of planning or switching leaves the running pipeline as it is, with the reason in [`Decision`]; the schedule that
-//! stays is no slower, as measured, than the first one.
+//! Guarantees: the numbers are those of a pipeline that never switched (bit for bit with ordered accumulation and one number of
+//! microbatches); a failure of planning or switching leaves what runs as it is, with the reason in [`Decision`]; what stays
+//! is the first plan, or was measured to be faster than what ran before it.
 //!
 //! 1. Training starts with a schedule that splits its backward, so that `F`, `I` and `W` are measured separately. The
-//!    first steps warm up; the next ones are measured, and the links after them.
-//! 2. The planner prices everything that can run the same stages on the same ranks, in any placement: the catalogue,
-//!    passes, and a schedule synthesised for the profile ([`request`](super::request)). Costs are the median of what all
-//!    ranks measured, so that ranks in processes come to the same answer ([`Pipeline::agree_on_profile`]).
-//! 3. If the best one is predicted to be enough faster, it runs from the next step on ([`switch`](super::switch)).
-//! 4. Then the new schedule's passes are measured in the same way. If they take longer (costs change with what runs
-//!    beside them, above all on shared cores), the first schedule runs again. All ranks compare the same numbers: the
-//!    longest that any of them measured.
+//!    first steps warm up; the next ones are measured, and the links after them, and layers where they may be cut ([`Costs`]).
+//! 2. The planner prices everything that can run on the same ranks ([`request`](super::request)): families, placements, cuts,
+//!    numbers of stages and of microbatches, recomputation, passes, and schedules synthesised for the costs. Costs are the
+//!    median of what all ranks measured, so that ranks in processes come to the same answer.
+//! 3. If the best one is predicted to be enough faster, it and what runs take turns ([`Trials`]): costs change with what runs
+//!    beside them, above all on shared cores, so what counts is what both take in the same minutes. Then 1F1B is tried, which splits
+//!    no backward and depends least on costs.
 
-use super::decision::{AutoError, Decision};
+use super::contender::{Contender, Folder};
+use super::costs::{Costs, Wanted};
+use super::decision::{AutoError, Choice, Decision};
 use super::options::AutoOptions;
-use super::profile::median;
-use super::request::{request, source_of};
-use super::switch::switch;
-use crate::cost::Profile;
+use super::request::request;
+use super::trials::Trials;
+use crate::cost::{Layer, Layers, LinkCosts, Partition, Profile};
 use crate::link::Link;
 use crate::plan::{CheckedPlan, Plan};
-use crate::planner::best_plan;
+use crate::planner::{PassChoice, PlannerReport, Strategy, best_plan};
 use crate::schedule::{Schedule, ScheduleError, Size, by_name};
 use crate::simulate::simulate;
 use crate::stage::Batch;
@@ -32,17 +32,25 @@ use crate::train::plans::Source;
 use crate::train::report::StepReport;
 use crate::train::setup::Builder;
 use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
+use std::collections::VecDeque;
 use std::sync::Arc;
+
+/// The families that are tried whatever is predicted of them, the first one that fits.
+const PLAIN: [&str; 2] = ["1F1B", "Interleaved1F1B"];
+
+/// By which share of a pass predictions may be off for these.
+const DOUBT: f64 = 0.5;
 
 /// A pipeline that measures its first steps and then chooses its schedule.
 ///
-/// It starts with a zero-bubble schedule. After [`AutoOptions::measured`] steps it plans with the measured costs, switches
-/// to the best schedule if that is predicted to be enough faster, and switches back if it turns out slower. Losses and
-/// weights are those of a pipeline that never switched.
+/// It starts with a zero-bubble schedule. After [`AutoOptions::measured`] steps it plans with the measured costs. If another plan
+/// is predicted to be enough faster, both take turns, and it stays if it is measured to be faster. Losses and weights are those
+/// of a pipeline that never switched.
 ///
-/// Ranks of one process move stages: the pipeline is saved into a temporary folder and loaded into a new one, so
-/// parameters need names that are unique in the model; see [`Names`](crate::stage::Names). Ranks in processes keep their
-/// stages and run another plan.
+/// With [`AutoOptions::layers`] it may also cut the model otherwise, with [`AutoOptions::microbatches`] the batch, and with
+/// [`AutoOptions::recompute`] stages may recompute to fit under a cap. Stages that move are stored in a folder
+/// ([`AutoOptions::folder`]), so parameters need names that are unique in the model; see [`Names`](crate::stage::Names). While two
+/// plans with different stages take turns, a rank holds the weights and optimizer state of both.
 #[derive(Debug)]
 pub struct AutoPipeline {
     builder: Builder,
@@ -51,46 +59,66 @@ pub struct AutoPipeline {
     pipeline: Pipeline,
     /// Costs to plan by instead of measured ones.
     profile: Option<Profile>,
-    reports: Vec<StepReport>,
-    /// What ran first, while what runs now is on trial.
-    first: Option<Source>,
+    phase: Phase,
     switches: usize,
     decision: Decision,
 }
 
+/// What steps are measured for.
+#[derive(Debug)]
+enum Phase {
+    /// To plan.
+    Measuring(Box<Contender>, Vec<StepReport>),
+    /// To compare plans.
+    Trying(Box<Trials>),
+    /// For nothing.
+    Over,
+}
+
 impl AutoPipeline {
-    /// Starts with a zero-bubble schedule of this size. The builder needs no schedule. Ranks, stages a rank and microbatches
-    /// do not change.
+    /// Starts with a zero-bubble schedule of this size. The builder needs no schedule. The ranks do not change.
     ///
     /// # Errors
-    /// As [`Builder::build`].
+    /// As [`Builder::build`]; and if there are fewer layers than stages.
     pub fn new(builder: Builder, size: Size, options: AutoOptions) -> Result<Self, BuildError> {
-        let pipeline = builder.clone().schedule(first_schedule(size)?, size).build()?;
-        Ok(Self::with(builder, size, options, pipeline, Decision::Measuring))
+        let first = first(&builder, size, &options)?;
+        let pipeline = first.builder.clone().source(first.source.clone()).build()?;
+        let phase = Phase::Measuring(Box::new(first), Vec::new());
+        Ok(Self::with(builder, size, options, pipeline, phase, Decision::Measuring))
     }
 
     /// As [`AutoPipeline::new`], with this process as one rank, joined to the others by `link`. All processes make the same
-    /// calls ([`Builder::build_rank`]) and come to the same decision. Stages do not move.
+    /// calls ([`Builder::build_rank`]) and come to the same decision. Stages move only if all see the folder
+    /// ([`AutoOptions::folder`]) and no parameter is shared by stages.
     ///
     /// # Errors
-    /// As [`Builder::build_rank`].
+    /// As [`Builder::build_rank`]; and if there are fewer layers than stages.
     pub fn new_rank(
         builder: Builder,
         size: Size,
         options: AutoOptions,
         link: Box<dyn Link>,
     ) -> Result<Self, BuildError> {
-        let pipeline = builder.clone().schedule(first_schedule(size)?, size).build_rank(link)?;
-        Ok(Self::with(builder, size, options, pipeline, Decision::Measuring))
+        let first = first(&builder, size, &options)?;
+        let pipeline = first.builder.clone().source(first.source.clone()).build_rank(link)?;
+        let phase = Phase::Measuring(Box::new(first), Vec::new());
+        Ok(Self::with(builder, size, options, pipeline, phase, Decision::Measuring))
     }
 
-    fn with(builder: Builder, size: Size, options: AutoOptions, pipeline: Pipeline, decision: Decision) -> Self {
-        let (profile, reports, first) = (None, Vec::new(), None);
-        Self { builder, size, options, pipeline, profile, reports, first, switches: 0, decision }
+    fn with(
+        builder: Builder,
+        size: Size,
+        options: AutoOptions,
+        pipeline: Pipeline,
+        phase: Phase,
+        decision: Decision,
+    ) -> Self {
+        Self { builder, size, options, pipeline, profile: None, phase, switches: 0, decision }
     }
 
-    /// Plans by these costs (of an earlier run, say) instead of measured ones. Ranks in processes agree on the median of
-    /// theirs. Passes are measured all the same, so a choice that misleading costs led to is taken back.
+    /// Plans by these costs (of an earlier run, say) instead of measured ones: those of the layers, or of the first plan's stages,
+    /// which are kept then. Ranks in processes agree on the median of theirs. Steps are compared all the same, so misleading
+    /// costs choose nothing slower.
     pub fn with_profile(self, profile: Profile) -> Self {
         Self { profile: Some(profile), ..self }
     }
@@ -106,7 +134,7 @@ impl AutoPipeline {
     /// A pipeline that keeps its schedule, for programs that hold either kind.
     pub fn fixed(pipeline: Pipeline) -> Self {
         let (builder, options) = (Builder::default(), AutoOptions::default());
-        Self::with(builder, Size::new(1, 1), options, pipeline, Decision::Fixed)
+        Self::with(builder, Size::new(1, 1), options, pipeline, Phase::Over, Decision::Fixed)
     }
 
     /// The pipeline that runs now.
@@ -119,7 +147,7 @@ impl AutoPipeline {
         &self.decision
     }
 
-    /// How often the plan was changed so far: 0, 1, or 2 where the first one runs again.
+    /// How often the plan was changed so far: each turn of a trial counts.
     pub fn switches(&self) -> usize {
         self.switches
     }
@@ -132,7 +160,7 @@ impl AutoPipeline {
         self.pipeline.plans.current()
     }
 
-    /// Trains on one batch. Chooses the schedule after the last measured step, and later keeps it or goes back.
+    /// Trains on one batch. Plans after the last measured step, and later changes plans between steps while they are compared.
     ///
     /// # Errors
     /// As [`Pipeline::step`]. Failures of planning and switching are no errors: see [`AutoPipeline::decision`].
@@ -141,90 +169,172 @@ impl AutoPipeline {
         batch: Batch,
         learning_rate: impl Into<ModuleLearningRate>,
     ) -> Result<StepReport, PipelineError> {
+        let wanted = self.options.warm_up + self.options.measured.max(1);
+        let last = matches!(&self.phase, Phase::Measuring(_, steps) if steps.len() + 1 >= wanted);
+        let sample = last.then(|| batch.clone());
         let report = self.pipeline.step(batch, learning_rate)?;
         // A smaller batch (an epoch's last, say) has other costs.
         if report.microbatches == self.pipeline.plans.microbatches() {
-            self.measure(&report);
+            self.take(&report, sample);
         }
         Ok(report)
     }
 
-    /// Keeps a step's measurements, and decides when there are enough of them.
-    fn measure(&mut self, report: &StepReport) {
-        let (measuring, on_trial) = (matches!(self.decision, Decision::Measuring), self.first.is_some());
-        if !measuring && !on_trial {
-            return;
-        }
-        self.reports.push(report.clone());
-        let wanted = if on_trial { self.options.trial } else { self.options.measured };
-        if self.reports.len() < self.options.warm_up + wanted.max(1) {
-            return;
-        }
-        let measured = self.reports.split_off(self.options.warm_up);
-        self.reports.clear();
-        let decided = if on_trial { self.judge(&measured) } else { self.decide(&measured) };
+    /// Takes a step's measurements, and decides when there are enough of them.
+    fn take(&mut self, report: &StepReport, sample: Option<Batch>) {
+        let (mut trials, decided) = match (std::mem::replace(&mut self.phase, Phase::Over), sample) {
+            (Phase::Over, _) => return,
+            (Phase::Measuring(running, mut steps), None) => {
+                steps.push(report.clone());
+                self.phase = Phase::Measuring(running, steps);
+                return;
+            }
+            (Phase::Measuring(running, mut steps), Some(batch)) => {
+                steps.push(report.clone());
+                match self.compare(*running, &steps.split_off(self.options.warm_up), &batch) {
+                    Ok((mut trials, choice)) => {
+                        self.decision = Decision::Trying(choice);
+                        let goes_on = self.with_choice(|pipeline, choice| trials.next(pipeline, choice));
+                        (trials, goes_on)
+                    }
+                    Err(error) => return self.fail(error),
+                }
+            }
+            (Phase::Trying(mut trials), _) => {
+                let goes_on = self.with_choice(|pipeline, choice| trials.take(pipeline, choice, report.seconds));
+                (trials, goes_on)
+            }
+        };
+        self.switches += std::mem::take(&mut trials.switches);
         match decided {
-            Ok(decision) => self.decision = decision,
+            Ok(true) => self.phase = Phase::Trying(trials),
+            Ok(false) => self.end(),
             Err(error) => {
-                tracing::warn!(%error, "the schedule stays as it is");
-                self.decision = Decision::Failed(error);
+                trials.give_up(&mut self.pipeline);
+                self.fail(error);
             }
         }
     }
 
-    fn decide(&mut self, measured: &[StepReport]) -> Result<Decision, AutoError> {
-        let pass = self.pipeline.agree_on_longest(pass_seconds(measured))?;
-        let own = match &self.profile {
-            Some(profile) => profile.clone(),
-            None => {
-                StepReport::profile(self.pipeline.placement(), measured)?.with_links(self.pipeline.measure_links()?)?
-            }
-        };
-        let own = own.with_skips(self.pipeline.plans.skips().to_vec())?;
-        let profile = self.pipeline.agree_on_profile(&own)?;
-        let planned = Box::new(best_plan(&request(&self.pipeline, self.size, &self.options, &profile)?)?);
-        let running = self.current_plan()?;
-        let seconds = simulate(running.plan(), &profile, &self.pipeline.simulate)?.makespan;
-        let best = planned.best.seconds;
-        tracing::info!(running = seconds, best, choice = %planned.best, "schedules compared");
-        let before = running.plan().name().to_owned();
-        if best >= seconds * (1.0 - self.options.gain) {
-            return Ok(Decision::Kept { planned, running: before, seconds });
+    fn with_choice(
+        &mut self,
+        run: impl FnOnce(&mut Pipeline, &mut Choice) -> Result<bool, AutoError>,
+    ) -> Result<bool, AutoError> {
+        match &mut self.decision {
+            Decision::Trying(choice) => run(&mut self.pipeline, choice),
+            _ => Ok(false),
         }
-        let first = self.pipeline.plans.source().clone();
-        self.switch(source_of(&planned, self.size))?;
-        self.first = (self.options.trial > 0).then_some(first);
-        Ok(Decision::Switched { planned, before, seconds, measured_before: pass, measured_after: None })
     }
 
-    /// Keeps what is on trial, or goes back to what ran before.
-    fn judge(&mut self, measured: &[StepReport]) -> Result<Decision, AutoError> {
-        let first = self.first.take();
-        let after = self.pipeline.agree_on_longest(pass_seconds(measured))?;
+    /// All trials are over.
+    fn end(&mut self) {
         let decision = std::mem::replace(&mut self.decision, Decision::Measuring);
-        let (Decision::Switched { planned, before, seconds, measured_before, .. }, Some(first)) = (decision, first)
-        else {
-            return Ok(Decision::Fixed);
+        self.decision = match decision {
+            Decision::Trying(choice) if choice.running == choice.first => Decision::Kept(choice),
+            Decision::Trying(choice) => Decision::Switched(choice),
+            other => other,
         };
-        tracing::info!(before = measured_before, after, "passes compared");
-        if after <= measured_before {
-            let measured_after = Some(after);
-            return Ok(Decision::Switched { planned, before, seconds, measured_before, measured_after });
-        }
-        self.switch(first)?;
-        Ok(Decision::Reverted { planned, running: before, seconds, measured_before, measured_after: after })
     }
 
-    fn switch(&mut self, source: Source) -> Result<(), AutoError> {
-        switch(&mut self.pipeline, &self.builder, source)?;
-        self.switches += 1;
-        Ok(())
+    fn fail(&mut self, error: AutoError) {
+        tracing::warn!(%error, "the schedule stays as it is");
+        self.decision = Decision::Failed(error);
+    }
+
+    /// Plans, and says what is to be compared.
+    fn compare(
+        &mut self,
+        running: Contender,
+        steps: &[StepReport],
+        batch: &Batch,
+    ) -> Result<(Box<Trials>, Choice), AutoError> {
+        let folder = Folder::new(&mut self.pipeline, self.options.folder.as_deref())?;
+        let stages_move = !self.pipeline.ranks.are_processes() || (folder.is_shared && self.builder.shared.is_empty());
+        let costs = self.costs(&running, stages_move, steps, batch)?;
+        let (plan, layers) = (self.pipeline.plans.current()?, &costs.workloads[0].layers);
+        let profile = costs.cut.profile(layers, costs.links.clone())?;
+        let seconds = simulate(plan.plan(), &profile, &self.pipeline.simulate)?.makespan;
+        let request = request(&self.pipeline, self.size, &self.options, &costs, stages_move);
+        let planned = Box::new(best_plan(&request)?);
+        tracing::info!(running = seconds, best = planned.best.seconds, choice = %planned.best, "plans priced");
+        let contenders = self.contenders(&planned, &costs, &running, seconds)?;
+        let first = running.name.clone();
+        let trial = (self.options.trial, self.options.warm_up);
+        let trials = Box::new(Trials::new(running, contenders, (folder, stages_move), trial));
+        let choice =
+            Choice { planned, running: first.clone(), first, seconds, running_seconds: seconds, trials: Vec::new() };
+        Ok((trials, choice))
+    }
+
+    fn costs(
+        &mut self,
+        running: &Contender,
+        stages_move: bool,
+        steps: &[StepReport],
+        batch: &Batch,
+    ) -> Result<Costs, AutoError> {
+        let stages = self.pipeline.placement().stages();
+        let (cut, builder) = match running.builder.cut.clone().filter(|_| stages_move && self.cuts_layers()) {
+            Some(cut) => (cut, &self.builder),
+            None => (Partition::even(stages, stages)?, &running.builder),
+        };
+        let fixed = self.pipeline.stages.have_forward_state() || self.builder.seed.is_some();
+        let other = |&count: &usize| !fixed && count > 0 && count != self.size.microbatches;
+        let others: Vec<usize> = self.options.microbatches.iter().copied().filter(other).collect();
+        let (microbatches, bytes) = (self.size.microbatches, self.options.cap.is_some());
+        let wanted = Wanted { builder, cut: &cut, microbatches, others: &others, bytes };
+        match &self.profile {
+            Some(profile) => Costs::known(&mut self.pipeline, profile, &wanted),
+            None => Costs::measured(&mut self.pipeline, steps, batch, &wanted),
+        }
+    }
+
+    fn cuts_layers(&self) -> bool {
+        self.options.layers.is_some() && self.builder.seed.is_none()
+    }
+
+    /// What is to be tried, in order.
+    fn contenders(
+        &self,
+        planned: &PlannerReport,
+        costs: &Costs,
+        running: &Contender,
+        seconds: f64,
+    ) -> Result<VecDeque<Contender>, AutoError> {
+        let (mut contenders, ranks) = (VecDeque::new(), self.size.ranks);
+        let best = &planned.best;
+        if best.seconds < seconds * (1.0 - self.options.gain) {
+            contenders.push_back(Contender::new(best, Some(&planned.plan), costs, running, ranks)?);
+        }
+        let of = |name: &str| {
+            let mut found = planned.candidates.iter();
+            found.find(|found| {
+                found.strategy == Strategy::Family(name.to_owned()) && found.passes == PassChoice::AsBuilt
+            })
+        };
+        let plain = PLAIN.iter().find_map(|name| of(name));
+        let worth = |seconds_of: f64| seconds_of < seconds * (1.0 - self.options.gain + DOUBT);
+        if let Some(plain) = plain.filter(|plain| self.options.trial > 0 && worth(plain.seconds)) {
+            let is_best = (&plain.strategy, &plain.partition) == (&best.strategy, &best.partition);
+            if !is_best || contenders.is_empty() {
+                contenders.push_back(Contender::new(plain, None, costs, running, ranks)?);
+            }
+        }
+        Ok(contenders)
     }
 }
 
-/// Seconds of a pass, from its first action to its last: the median of some.
-fn pass_seconds(steps: &[StepReport]) -> f64 {
-    median(&mut steps.iter().map(|step| step.timeline.end()).collect::<Vec<_>>())
+/// What runs first.
+fn first(builder: &Builder, size: Size, options: &AutoOptions) -> Result<Contender, BuildError> {
+    let (schedule, mut builder) = (first_schedule(size)?, builder.clone());
+    if let Some(layers) = options.layers.filter(|_| builder.seed.is_none()) {
+        let cut = Partition::even(layers, size.ranks * size.chunks)?;
+        let layers = Layers::new(vec![Layer::new('L'); layers])?.with_skips(builder.skips.clone())?;
+        builder.skips = cut.profile(&layers, LinkCosts::default())?.skips().to_vec();
+        builder.cut = Some(cut);
+    }
+    let name = schedule.build(size)?.name().to_owned();
+    Ok(Contender { source: Source::Schedule(Arc::from(schedule), size), builder, name, seconds: 0.0 })
 }
 
 /// A schedule that splits its backward and runs at any size with so many stages a rank.

@@ -1,10 +1,14 @@
 //! What was decided about the schedule, and why.
 
+use super::layers::MeasureError;
+use super::trial::Trial;
 use crate::cost::{PartitionError, ProfileError};
 use crate::planner::{PlannerError, PlannerReport};
 use crate::simulate::SimulateError;
 use crate::train::checkpoint::CheckpointError;
 use crate::train::error::{BuildError, PipelineError};
+use crate::train::setup::MoveError;
+use std::path::PathBuf;
 
 /// What was decided about the schedule.
 #[derive(Debug)]
@@ -13,43 +17,40 @@ pub enum Decision {
     Measuring,
     /// The schedule was fixed, not to be chosen.
     Fixed,
-    /// The running plan is kept, as the best one is not enough faster.
-    Kept {
-        /// What the planner found.
-        planned: Box<PlannerReport>,
-        /// The plan that runs.
-        running: String,
-        /// Its predicted seconds.
-        seconds: f64,
-    },
-    /// Another schedule runs now.
-    Switched {
-        /// What the planner found; its best runs.
-        planned: Box<PlannerReport>,
-        /// The plan that ran before.
-        before: String,
-        /// Its predicted seconds.
-        seconds: f64,
-        /// Seconds of a pass with the plan that ran before, the longest that any rank measured.
-        measured_before: f64,
-        /// The same with the chosen one; none until it has run long enough.
-        measured_after: Option<f64>,
-    },
-    /// The first schedule runs again: the best was measured to take longer.
-    Reverted {
-        /// What the planner found.
-        planned: Box<PlannerReport>,
-        /// The plan that ran first and runs again.
-        running: String,
-        /// Its predicted seconds.
-        seconds: f64,
-        /// Seconds of a pass with the plan that runs, the longest that any rank measured.
-        measured_before: f64,
-        /// The same with the one that was chosen.
-        measured_after: f64,
-    },
+    /// The running plan and a challenger take turns.
+    Trying(Choice),
+    /// The first plan is kept: no other one was predicted or measured to be enough faster.
+    Kept(Choice),
+    /// Another plan runs now.
+    Switched(Choice),
     /// What runs is kept, as something failed on the way.
     Failed(AutoError),
+}
+
+/// What was compared, and what came of it.
+#[derive(Debug)]
+pub struct Choice {
+    /// What the planner found.
+    pub planned: Box<PlannerReport>,
+    /// The first plan.
+    pub first: String,
+    /// Its predicted seconds of a pass.
+    pub seconds: f64,
+    /// What runs now, or ran before the trial that is under way.
+    pub running: String,
+    /// The predicted seconds of its pass.
+    pub running_seconds: f64,
+    /// The trials so far, in order.
+    pub trials: Vec<Trial>,
+}
+
+impl std::fmt::Display for Choice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for trial in &self.trials {
+            writeln!(f, "  {trial}")?;
+        }
+        self.planned.fmt(f)
+    }
 }
 
 /// The decision and its reasons, in words.
@@ -59,22 +60,23 @@ impl std::fmt::Display for Decision {
             Decision::Measuring => f.write_str("none yet: steps are still measured"),
             Decision::Fixed => f.write_str("the schedule was given"),
             Decision::Failed(error) => write!(f, "what runs is kept: {error}"),
-            Decision::Kept { planned, running, seconds } => {
-                writeln!(f, "{running} is kept, predicted {seconds:.6} s a pass: the best is not enough faster")?;
-                planned.fmt(f)
+            Decision::Trying(choice) => {
+                let Choice { running, running_seconds, .. } = choice;
+                writeln!(f, "{running}, predicted {running_seconds:.6} s a pass, and another plan take turns")?;
+                choice.fmt(f)
             }
-            Decision::Switched { planned, before, seconds, measured_before, measured_after } => {
-                write!(f, "{before}, predicted {seconds:.6} s a pass, was left for the best; measured: ")?;
-                match measured_after {
-                    Some(after) => writeln!(f, "{measured_before:.6} s a pass before, {after:.6} s with the best")?,
-                    None => writeln!(f, "{measured_before:.6} s a pass before, the best is still on trial")?,
-                }
-                planned.fmt(f)
+            Decision::Kept(choice) => {
+                let Choice { running, running_seconds, .. } = choice;
+                writeln!(f, "{running} is kept, predicted {running_seconds:.6} s a pass: no other is enough faster")?;
+                choice.fmt(f)
             }
-            Decision::Reverted { planned, running, seconds, measured_before, measured_after } => {
-                write!(f, "{running}, predicted {seconds:.6} s a pass, runs again; measured: ")?;
-                writeln!(f, "{measured_before:.6} s a pass before, {measured_after:.6} s with the best")?;
-                planned.fmt(f)
+            Decision::Switched(choice) => {
+                let Choice { first, seconds, running, running_seconds, .. } = choice;
+                writeln!(
+                    f,
+                    "{first}, predicted {seconds:.6} s a pass, was left for {running}, {running_seconds:.6} s"
+                )?;
+                choice.fmt(f)
             }
         }
     }
@@ -95,11 +97,48 @@ pub enum AutoError {
     /// What runs cannot be simulated.
     #[error("the running plan cannot be simulated: {0}")]
     Simulate(#[from] SimulateError),
-    /// The new pipeline cannot be built.
-    #[error("the new pipeline cannot be built: {0}")]
+    /// Layers cannot be measured.
+    #[error("the layers cannot be measured: {0}")]
+    Layers(#[from] MeasureError),
+    /// A cap was given, and nothing tells what a layer or stage holds for its backward.
+    #[error(
+        "nobody knows what layer {layer} holds for its backward, so no plan can be kept under the cap: {reason}; give its costs (`AutoPipeline::with_profile`), or no cap"
+    )]
+    UnknownBytes {
+        /// The layer or stage.
+        layer: usize,
+        /// Why it is not known.
+        reason: String,
+    },
+    /// Another process could not measure.
+    #[error("rank {rank} could not measure: {message}")]
+    Elsewhere {
+        /// The rank.
+        rank: usize,
+        /// Its error.
+        message: String,
+    },
+    /// A folder for stages that move cannot be made.
+    #[error("the folder {} for stages that move cannot be made: {message}", folder.display())]
+    Folder {
+        /// The folder.
+        folder: PathBuf,
+        /// Why.
+        message: String,
+    },
+    /// Another plan or its stages cannot be built.
+    #[error("the other plan's stages cannot be built: {0}")]
     Build(#[from] BuildError),
+    /// A rank cannot build the stages of another plan.
+    #[error("rank {rank} cannot build the other plan's stages: {message}")]
+    OtherStages {
+        /// The rank.
+        rank: usize,
+        /// Its error.
+        message: String,
+    },
     /// Weights cannot be moved.
-    #[error("weights cannot be moved to the new pipeline: {0}")]
+    #[error("weights cannot be moved to the other stages: {0}")]
     Move(#[from] CheckpointError),
     /// A new pipeline would have the old module.
     #[error("a stage's module was replaced, and a new pipeline would be built with the old one")]
@@ -107,4 +146,16 @@ pub enum AutoError {
     /// A rank failed.
     #[error(transparent)]
     Pipeline(#[from] PipelineError),
+}
+
+impl From<MoveError> for AutoError {
+    fn from(error: MoveError) -> Self {
+        match error {
+            MoveError::Build(error) => Self::Build(error),
+            MoveError::Stages { rank, message } => Self::OtherStages { rank, message },
+            MoveError::Replaced => Self::Replaced,
+            MoveError::Checkpoint(error) => Self::Move(error),
+            MoveError::Pipeline(error) => Self::Pipeline(error),
+        }
+    }
 }

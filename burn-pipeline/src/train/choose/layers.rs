@@ -146,7 +146,7 @@ impl<'a> Walk<'a> {
     /// One layer's numbers, and its output.
     fn layer(&mut self, index: usize, kind: char, input: Payload) -> Result<(Layer, Payload), MeasureError> {
         let factory = self.builder.factory.as_ref().ok_or(MeasureError::NoStages)?;
-        let context = StageContext { index, stages: self.layers, rank: 0, device: self.device.clone() };
+        let context = StageContext { index, stages: self.layers, rank: 0, device: self.device.clone(), cut: None };
         let held = factory(&context).into_inner();
         let call = self.call(held.as_ref(), index, input)?;
         let failed = |source| MeasureError::Stage { layer: index, layers: self.layers, source };

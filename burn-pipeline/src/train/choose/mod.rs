@@ -1,10 +1,13 @@
 //! Measuring a model and its links, and choosing a schedule by what was measured.
 //!
-//! Read `layers` with `layer`, `links` and `profile` (what is measured), `agree` (what all ranks agree on), then `auto` with `options`,
-//! `request`, `switch` and `decision`.
+//! Read `layers` with `layer`, `links` and `profile` (what is measured), `agree` (what all ranks agree on), `costs` (what plans
+//! are priced by), `request` (what the planner is asked), `contender` (what could run, and how it changes places with what
+//! runs), `trial` (how two plans are compared), `trials` (one after the other), then `auto` with `options` and `decision`.
 
 mod agree;
 mod auto;
+mod contender;
+mod costs;
 mod decision;
 mod layer;
 mod layers;
@@ -12,9 +15,11 @@ mod links;
 mod options;
 mod profile;
 mod request;
-mod switch;
+mod trial;
+mod trials;
 
 pub use auto::AutoPipeline;
-pub use decision::{AutoError, Decision};
+pub use decision::{AutoError, Choice, Decision};
 pub use layers::{MeasureError, MeasuredLayers};
 pub use options::AutoOptions;
+pub use trial::Trial;

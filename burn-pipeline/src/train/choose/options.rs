@@ -1,24 +1,51 @@
 //! How a schedule is chosen.
 
+use std::path::PathBuf;
+
 /// How a schedule is chosen.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct AutoOptions {
     /// Steps before measuring, for captures, compiled kernels and the optimizer's first state.
     pub warm_up: usize,
     /// Steps that are measured.
     pub measured: usize,
-    /// The share of a pass that the best plan must be predicted to save, for a switch.
+    /// The share of a pass that the best plan must be predicted to save, to be tried.
     pub gain: f64,
-    /// Steps that are measured after a switch, after as many warm-up steps as at the start. With 0 there is no trial.
+    /// Steps of each of two plans that are compared in a trial, rounded up to a multiple of 4. With 0 there is no trial: the
+    /// best plan runs because it is predicted to.
     pub trial: usize,
     /// The most bytes that a rank may hold.
     pub cap: Option<f64>,
     /// Bytes held for each byte of parameters: 2 with gradients, 4 with Adam's moments.
     pub state_factor: f64,
+    /// Layers of the model, if the stages' factory makes the layers that
+    /// [`StageContext::layers`](crate::train::StageContext::layers) gives it: then they may be cut in any way, into other
+    /// numbers of stages a rank. Skip edges of the builder are between layers then. `None` keeps the stages as they are; so does
+    /// a seed ([`Builder::seed`](crate::train::Builder::seed)), as random numbers belong to stages.
+    pub layers: Option<usize>,
+    /// Other numbers of microbatches that a batch may be cut into. Sums are rounded in another order then, and memory, kernels
+    /// and batches that are too small differ; a model whose forward changes or draws anything keeps its number.
+    pub microbatches: Vec<usize>,
+    /// Whether stages may recompute, to fit under the cap. Their forwards must give the same numbers when they run again.
+    pub recompute: bool,
+    /// Where stages are stored while they move: the system's temporary folder by default. Ranks in processes keep their stages
+    /// unless all of them see the folder.
+    pub folder: Option<PathBuf>,
 }
 
 impl Default for AutoOptions {
     fn default() -> Self {
-        Self { warm_up: 2, measured: 5, gain: 0.02, trial: 5, cap: None, state_factor: 4.0 }
+        Self {
+            warm_up: 2,
+            measured: 5,
+            gain: 0.02,
+            trial: 12,
+            cap: None,
+            state_factor: 4.0,
+            layers: None,
+            microbatches: Vec::new(),
+            recompute: false,
+            folder: None,
+        }
     }
 }

@@ -59,6 +59,15 @@ impl Plans {
         Ok(Self { source, skips, replication, transport, placement, training, evaluation })
     }
 
+    /// The plans of the same ranks over other stages, with these skip edges.
+    pub(crate) fn moved(&self, source: Source, skips: &[SkipEdge]) -> Result<Self, BuildError> {
+        let plans = Self::new(source, skips, self.replication, self.transport)?;
+        match (plans.placement.ranks(), self.placement.ranks()) {
+            (ranks, linked) if ranks != linked => Err(BuildError::Ranks { ranks, linked }),
+            _ => Ok(plans),
+        }
+    }
+
     /// The same pipeline with something else to run; its first plan is built and checked.
     pub(crate) fn with_source(&self, source: Source) -> Result<Self, BuildError> {
         let plans = Self::new(source, &self.skips, self.replication, self.transport)?;
@@ -67,10 +76,6 @@ impl Plans {
             return Err(BuildError::Moved { schedule: plans.name(), microbatches });
         }
         Ok(plans)
-    }
-
-    pub(crate) fn source(&self) -> &Source {
-        &self.source
     }
 
     pub(crate) fn placement(&self) -> &Placement {

@@ -1,6 +1,6 @@
 //! What a pipeline runs: a schedule family at a size, or one given plan.
 
-use crate::plan::{Plan, SkipEdge};
+use crate::plan::{Action, MicrobatchTask, Plan, PlanError, SkipEdge};
 use crate::schedule::{Schedule, Size};
 use crate::train::error::BuildError;
 use std::sync::Arc;
@@ -12,6 +12,8 @@ pub(crate) enum Source {
     Schedule(Arc<dyn Schedule>, Size),
     /// One plan, with its number of microbatches.
     Plan(Arc<Plan>),
+    /// A plan that was chosen for batches of this size; smaller ones leave out the microbatches that they lack.
+    Chosen(Arc<Plan>),
 }
 
 impl Source {
@@ -19,8 +21,11 @@ impl Source {
     pub(super) fn plan(&self, microbatches: usize) -> Result<Plan, BuildError> {
         match self {
             Source::Schedule(schedule, size) => Ok(schedule.build(Size { microbatches, ..*size })?),
-            Source::Plan(plan) if plan.total_microbatches() == microbatches => Ok(Plan::clone(plan)),
-            Source::Plan(plan) => {
+            Source::Plan(plan) | Source::Chosen(plan) if plan.total_microbatches() == microbatches => {
+                Ok(Plan::clone(plan))
+            }
+            Source::Chosen(plan) if microbatches < plan.total_microbatches() => Ok(fewer(plan, microbatches)?),
+            Source::Plan(plan) | Source::Chosen(plan) => {
                 Err(BuildError::FixedPlan { planned: plan.total_microbatches(), wanted: microbatches })
             }
         }
@@ -30,13 +35,27 @@ impl Source {
     pub(super) fn microbatches(&self) -> usize {
         match self {
             Source::Schedule(_, size) => size.microbatches,
-            Source::Plan(plan) => plan.total_microbatches(),
+            Source::Plan(plan) | Source::Chosen(plan) => plan.total_microbatches(),
         }
     }
 
     /// The model's skip edges: those declared to the builder, and those of a given plan.
     pub(super) fn skips(&self, declared: &[SkipEdge]) -> Vec<SkipEdge> {
-        let own = if let Source::Plan(plan) = self { plan.skips() } else { &[] };
+        let own = if let Source::Plan(plan) | Source::Chosen(plan) = self { plan.skips() } else { &[] };
         declared.iter().chain(own.iter().filter(|edge| !declared.contains(edge))).copied().collect()
     }
+}
+
+/// The computations of a plan for its first microbatches, in its order; what they need still comes before them.
+fn fewer(plan: &Plan, microbatches: usize) -> Result<Plan, PlanError> {
+    let routes = plan.placement().routes();
+    let share = |route: usize| (microbatches + routes - 1 - route) / routes;
+    let kept = |task: MicrobatchTask| task.op().is_compute() && task.microbatch() < share(task.stage().replica());
+    let shorter = |action: &Action| match *action {
+        Action::Overlap(a, b) if kept(a) && kept(b) => Some(*action),
+        _ => action.tasks().find(|task| task.of_microbatch().is_some_and(kept)).map(Action::Single),
+    };
+    let rows = plan.rows().iter().map(|row| row.iter().filter_map(shorter).collect()).collect();
+    let counts = (0..routes).map(share).collect();
+    Plan::new(plan.name(), plan.placement().clone(), counts, rows)?.with_skips(plan.skips().to_vec())
 }

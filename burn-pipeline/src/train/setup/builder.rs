@@ -1,6 +1,6 @@
 //! Setting a pipeline up: everything that the user chooses.
 
-use crate::cost::LinkCosts;
+use crate::cost::{LinkCosts, Partition};
 use crate::execute::FusedActions;
 use crate::plan::{Plan, SkipEdge};
 use crate::schedule::{IntoSchedule, ScheduleError, Size};
@@ -43,6 +43,9 @@ pub struct Builder {
     pub(crate) compare_batches: bool,
     pub(crate) shared: Vec<SharedParameter>,
     pub(crate) skips: Vec<SkipEdge>,
+    pub(crate) cut: Option<Partition>,
+    /// Stages that recompute, whatever their factory says of them.
+    pub(crate) recomputing: Vec<usize>,
     pub(crate) validate: Validate,
     pub(crate) seed: Option<u64>,
     pub(crate) merge_weights: bool,
@@ -106,6 +109,8 @@ impl Default for Builder {
             compare_batches: false,
             shared: Vec::new(),
             skips: Vec::new(),
+            cut: None,
+            recomputing: Vec::new(),
             validate: Validate::Off,
             seed: None,
             merge_weights: false,
@@ -145,6 +150,13 @@ impl Builder {
     /// one place. In a bidirectional placement it is called for both replicas; the second takes the first's weights.
     pub fn stages(mut self, factory: impl Fn(&StageContext) -> StageBox + Send + Sync + 'static) -> Self {
         self.factory = Some(Arc::new(factory));
+        self
+    }
+
+    /// Cuts the model's layers in this way (as the planner found it, say): [`StageContext::layers`] gives each stage its share.
+    /// A factory that asks for another number of layers, or builds another number of stages, is not affected.
+    pub fn cut(mut self, cut: Partition) -> Self {
+        self.cut = Some(cut);
         self
     }
 

@@ -8,7 +8,7 @@
 
 use super::builder::Builder;
 use crate::execute::{ExecuteError, Executor, RunOptions};
-use crate::group::Grid;
+use crate::group::{Grid, Stages};
 use crate::link::{Activity, Link};
 use crate::plan::{Placement, StageId};
 use crate::stage::{AnyTensor, ErasedStage, NamedWeight};
@@ -31,8 +31,12 @@ pub(super) struct Blueprint {
     pub(super) job: Option<Job>,
 }
 
-/// A rank's stages.
-type Stages = BTreeMap<StageId, Box<dyn ErasedStage>>;
+/// What a rank has made: its stages, what it knows of them, and what their parameters are, in words.
+pub(super) struct Made {
+    pub(super) stages: Stages,
+    facts: Vec<StageFacts>,
+    parameters: Vec<(usize, String)>,
+}
 
 /// A rank, and what it knows of all stages, its own or those of all processes.
 pub(super) type Built = (Rank, (Vec<StageFacts>, Vec<SharedReport>));
@@ -60,12 +64,20 @@ impl Blueprint {
 
     /// The rank's stages, what it knows of all stages, and whether any process wants outputs of steps: steps 1 to 3 of the header.
     fn stages(&self, link: &mut dyn Link, device: &Device) -> Result<(Stages, Vec<StageFacts>, bool), ExecuteError> {
-        let Self { builder, placement, job, .. } = self;
+        let Self { builder, job, .. } = self;
         let mut outputs = builder.outputs;
         if let Some(job) = job {
             agree_on_job(link, job, builder.timeout)?;
             outputs = gather_all(link, &outputs, builder.timeout)?.contains(&true);
         }
+        let made = self.make(link, device, outputs)?;
+        let (stages, facts) = self.facts(link, made)?;
+        Ok((stages, facts, outputs))
+    }
+
+    /// Makes the rank's stages; the last one keeps its outputs if they are wanted.
+    pub(super) fn make(&self, link: &mut dyn Link, device: &Device, outputs: bool) -> Result<Made, ExecuteError> {
+        let Self { builder, placement, .. } = self;
         let (mut stages, mut facts, mut parameters) = (BTreeMap::new(), Vec::new(), Vec::new());
         for stage in placement.stages_of(Grid::new(link.rank(), builder.replicas).pipeline_rank()) {
             link.set_activity(Activity::Building(stage));
@@ -75,14 +87,18 @@ impl Blueprint {
                 let device = format!("{:?}", device.clone().inner());
                 ExecuteError::ElementType { rank: link.rank(), stage, name, dtype, device }
             })?;
-            parameters.push(described(&held.weights()));
+            parameters.push((stage.index(), described(&held.weights())));
             facts.push(StageFacts::of(stage, held.as_ref()));
             stages.insert(stage, held);
         }
-        if job.is_some() {
-            facts = self.exchange(link, facts, parameters)?;
-        }
-        Ok((stages, facts, outputs))
+        Ok(Made { stages, facts, parameters })
+    }
+
+    /// The stages, and what is known of all stages of all ranks of this process, or of all processes.
+    pub(super) fn facts(&self, link: &mut dyn Link, made: Made) -> Result<(Stages, Vec<StageFacts>), ExecuteError> {
+        let Made { stages, facts, parameters } = made;
+        let facts = if self.job.is_some() { self.exchange(link, facts, parameters)? } else { facts };
+        Ok((stages, facts))
     }
 
     /// Makes one stage; the last one keeps its outputs if they are wanted.
@@ -95,12 +111,19 @@ impl Blueprint {
     ) -> Result<Box<dyn ErasedStage>, ExecuteError> {
         let Self { builder, placement, splits, .. } = self;
         let factory = builder.factory.as_ref().ok_or(ExecuteError::NoStage { rank, stage })?;
-        let context = StageContext { index: stage.index(), stages: placement.stages(), rank, device: device.clone() };
+        let context = StageContext {
+            index: stage.index(),
+            stages: placement.stages(),
+            rank,
+            device: device.clone(),
+            cut: builder.cut.clone(),
+        };
         let make = || {
             let mut held = factory(&context).into_inner();
             let options = held.options_mut();
             (options.programs, options.seeded) = (builder.captured_programs, builder.seed.is_some());
             (options.compile, options.outputs) = (options.compile | builder.compile, outputs);
+            options.recompute |= builder.recomputing.contains(&stage.index());
             held.choose(builder.split, splits.contains(&stage), builder.keep_outputs);
             held.prepare(builder.accumulation, builder.optimizers.as_ref().map(|make| make()));
             Ok(held)
@@ -115,10 +138,9 @@ impl Blueprint {
         &self,
         link: &mut dyn Link,
         own: Vec<StageFacts>,
-        parameters: Vec<String>,
+        parameters: Vec<(usize, String)>,
     ) -> Result<Vec<StageFacts>, ExecuteError> {
         let timeout = self.builder.timeout;
-        let parameters: Vec<(usize, String)> = own.iter().map(|facts| facts.stage.index()).zip(parameters).collect();
         agree_on_parameters(link.rank(), &gather_all(link, &parameters, timeout)?)?;
         exchange_facts(link, own, &self.placement, timeout)
     }

@@ -2,12 +2,13 @@
 
 use super::contract::Contract;
 use super::replicas;
-use crate::execute::{ExecuteError, Executor};
+use crate::execute::{Aside, ExecuteError, Executor};
+use crate::group::Stages;
 use crate::link::LinkError;
 use crate::plan::Placement;
 use crate::stage::{ForwardSeed, Reduction, Validate, mixed};
 use crate::train::non_finite::OnNonFinite;
-use crate::train::shared::{SharedParameter, Sharing};
+use crate::train::shared::{SharedParameter, SharedReport, Sharing};
 
 /// What the user chose for all ranks alike.
 #[derive(Clone, Copy, Debug)]
@@ -37,6 +38,21 @@ pub(crate) struct Rank {
     pub(super) step: u64,
     /// What was observed of each microbatch since the weights were last stepped.
     pub(super) observed: Vec<Vec<f64>>,
+    /// Stages beside those that run.
+    standby: Option<Standby>,
+}
+
+/// Stages of another arrangement, built and agreed on by all ranks, that do not run.
+struct Standby {
+    aside: Aside,
+    placement: Placement,
+    sharing: Sharing,
+}
+
+impl std::fmt::Debug for Standby {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Standby").field("placement", &self.placement).finish_non_exhaustive()
+    }
 }
 
 impl Rank {
@@ -61,7 +77,48 @@ impl Rank {
         // While the link is still there: a rank that only closed it would not say why.
         let sharing = started.inspect_err(|error| executor.fail(error))?;
         let (contract, observed) = (Contract::new(settings.reduction), Vec::new());
-        Ok(Self { executor, placement, settings, contract, sharing, step: 1, observed })
+        Ok(Self { executor, placement, settings, contract, sharing, step: 1, observed, standby: None })
+    }
+
+    /// Keeps other stages beside those that run, in place of what stood by; all ranks do it with the same declarations. The
+    /// steps are those of [`Rank::start`].
+    ///
+    /// # Errors
+    /// The inner one is the same on all ranks, and the rank is as before.
+    pub(crate) fn stand_by(
+        &mut self,
+        stages: Stages,
+        placement: Placement,
+        shared: &[SharedParameter],
+        shard_all: bool,
+    ) -> Result<Result<Vec<SharedReport>, ExecuteError>, ExecuteError> {
+        self.standby = None;
+        let mut aside = self.executor.aside(stages);
+        self.executor.swap(&mut aside);
+        let agreed = Self::agree(&mut self.executor, &placement, shared, shard_all);
+        self.executor.swap(&mut aside);
+        let sharing = match agreed {
+            Ok(sharing) => sharing,
+            // Every rank finds it in the same table.
+            Err(error @ ExecuteError::Shared { .. }) => return Ok(Err(error)),
+            Err(error) => return Err(error),
+        };
+        let reports = sharing.reports().to_vec();
+        self.standby = Some(Standby { aside, placement, sharing });
+        Ok(Ok(reports))
+    }
+
+    /// Runs what stands by, and has the others stand by.
+    pub(crate) fn swap(&mut self) {
+        let Some(standby) = &mut self.standby else { return };
+        self.executor.swap(&mut standby.aside);
+        std::mem::swap(&mut self.placement, &mut standby.placement);
+        std::mem::swap(&mut self.sharing, &mut standby.sharing);
+    }
+
+    /// Drops what stands by.
+    pub(crate) fn dismiss(&mut self) {
+        self.standby = None;
     }
 
     /// The steps of [`Rank::start`].

@@ -1,0 +1,203 @@
+//! The costs that plans are priced by: of layers where they may be cut, else of the stages as they are.
+//!
+//! Guarantees: ranks in processes go on with the same costs, to the last bit; a cost that the running stages show is theirs.
+//!
+//! 1. Seconds and bytes of the stages come from measured steps, with all ranks at work.
+//! 2. Where layers are finer than stages, or other numbers of microbatches are asked for, each layer is measured alone on a
+//!    microbatch of each size ([`Builder::measure_layers`]). Its seconds are then scaled, operation by operation, so that the
+//!    layers of a stage together take what the stage was measured to take beside the others.
+//! 3. All ranks take the median of what they measured.
+
+use super::decision::AutoError;
+use super::layers::MeasureError;
+use crate::cost::{Layer, Layers, LinkCosts, Partition, Profile, StageCost};
+use crate::planner::Workload;
+use crate::stage::Batch;
+use crate::train::pipeline::Pipeline;
+use crate::train::report::StepReport;
+use crate::train::setup::Builder;
+
+/// Rounds over the layers of which medians are taken.
+const ROUNDS: usize = 5;
+
+/// What plans are priced by.
+pub(super) struct Costs {
+    /// The layers (or the stages, where these stay as they are) for each number of microbatches; that of the running plan is
+    /// first.
+    pub(super) workloads: Vec<Workload>,
+    pub(super) links: LinkCosts,
+    /// The cut that runs.
+    pub(super) cut: Partition,
+}
+
+/// What costs are measured for.
+pub(super) struct Wanted<'a> {
+    pub(super) builder: &'a Builder,
+    /// The cut that runs, of layers or of stages that stay as they are.
+    pub(super) cut: &'a Partition,
+    /// Microbatches of one replica in the running plan, and others.
+    pub(super) microbatches: usize,
+    pub(super) others: &'a [usize],
+    /// Must bytes be known?
+    pub(super) bytes: bool,
+}
+
+impl Costs {
+    /// From costs that the user knows: of the layers, if there are as many, or of the stages.
+    pub(super) fn known(pipeline: &mut Pipeline, own: &Profile, wanted: &Wanted<'_>) -> Result<Self, AutoError> {
+        let profile = pipeline.agree_on_profile(own)?;
+        let stages = wanted.cut.stages();
+        let finest = |layers| Partition::even(layers, layers);
+        let cut = match profile.stages().len() == wanted.cut.layers() {
+            true => wanted.cut.clone(),
+            false => finest(stages)?,
+        };
+        let skips = if cut.layers() == stages { pipeline.plans.skips() } else { &wanted.builder.skips };
+        let layers = Layers::of_profile(&profile)?.with_skips(skips.to_vec())?;
+        let workloads = vec![Workload::new(wanted.microbatches, layers)];
+        Ok(Self { workloads, links: profile.links().clone(), cut })
+    }
+
+    /// From steps of the running plan, and layers measured on a batch.
+    pub(super) fn measured(
+        pipeline: &mut Pipeline,
+        steps: &[StepReport],
+        batch: &Batch,
+        wanted: &Wanted<'_>,
+    ) -> Result<Self, AutoError> {
+        let stages = StepReport::profile(pipeline.placement(), steps)?.with_links(pipeline.measure_links()?)?;
+        let stages = stages.with_skips(pipeline.plans.skips().to_vec())?;
+        let own = wanted.measure(&stages, steps, batch);
+        let own = pipeline.agree_on_success(own)?;
+        let mut workloads = Vec::new();
+        let mut links = LinkCosts::default();
+        for Workload { microbatches, layers, input_bytes } in own {
+            let profile = finest(&layers, stages.links().clone())?;
+            let agreed = pipeline.agree_on_profile(&profile)?;
+            let layers = Layers::of_profile(&agreed)?;
+            links = agreed.links().clone();
+            workloads.push(Workload { microbatches, layers, input_bytes });
+        }
+        Ok(Self { workloads, links: everywhere(links), cut: wanted.cut.clone() })
+    }
+}
+
+/// Layers as the stages of the finest cut.
+fn finest(layers: &Layers, links: LinkCosts) -> Result<Profile, AutoError> {
+    Ok(Partition::even(layers.len(), layers.len())?.profile(layers, links)?)
+}
+
+/// Links that were not measured, as the running plan does not use them, count as the slowest that was.
+fn everywhere(links: LinkCosts) -> LinkCosts {
+    let mut default = links.default;
+    for link in &links.between {
+        default.latency = default.latency.max(link.latency);
+        default.bandwidth = match (default.bandwidth, link.bandwidth) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+    }
+    LinkCosts { default, ..links }
+}
+
+impl Wanted<'_> {
+    /// What this process measures.
+    fn measure(&self, stages: &Profile, steps: &[StepReport], batch: &Batch) -> Result<Vec<Workload>, AutoError> {
+        let as_they_are = self.cut.layers() == self.cut.stages();
+        let unknown = |layer, reason: &str| Err(AutoError::UnknownBytes { layer, reason: reason.to_owned() });
+        if as_they_are && self.others.is_empty() {
+            let known = |step: &StepReport, stage: usize| step.activations.get(stage).copied().flatten().is_some();
+            let silent = (0..self.cut.stages()).find(|&stage| !steps.iter().any(|step| known(step, stage)));
+            if let (true, Some(stage)) = (self.bytes, silent) {
+                return unknown(stage, "its engine cannot tell");
+            }
+            return Ok(vec![self.workload(self.microbatches, Layers::of_profile(stages)?, batch)?]);
+        }
+        let mut alone = Vec::new();
+        for &microbatches in std::iter::once(&self.microbatches).chain(self.others) {
+            let cut = batch.clone().cut(microbatches * self.builder.replicas).map_err(MeasureError::from)?;
+            if cut.len() != microbatches * self.builder.replicas {
+                // Too few samples, or a batch that came in microbatches.
+                continue;
+            }
+            let kinds = vec!['L'; self.cut.layers()];
+            let measured = self.builder.measure_layers(cut.alone(0).map_err(MeasureError::from)?, &kinds, ROUNDS)?;
+            if let (true, Some((layer, reason))) = (self.bytes, measured.uncaptured.first()) {
+                return unknown(*layer, reason);
+            }
+            alone.push((microbatches, measured.layers));
+        }
+        let Some((_, first)) = alone.first() else { return unknown(0, "the batch cannot be cut as before") };
+        let scales = scales(first, self.cut, stages)?;
+        let scaled = |(microbatches, layers): &(usize, Layers)| {
+            self.workload(*microbatches, beside_others(layers, &scales)?, batch)
+        };
+        alone.iter().map(scaled).collect()
+    }
+
+    fn workload(&self, microbatches: usize, layers: Layers, batch: &Batch) -> Result<Workload, AutoError> {
+        let bytes = batch.whole_input().bytes() as f64 / (microbatches * self.builder.replicas) as f64;
+        Ok(Workload { input_bytes: bytes, ..Workload::new(microbatches, layers) })
+    }
+}
+
+/// For each layer, by how much longer its stage's `F`, `I`, `W` and `B` take than its layers alone.
+fn scales(alone: &Layers, cut: &Partition, stages: &Profile) -> Result<Vec<[f64; 4]>, AutoError> {
+    let summed = cut.profile(alone, LinkCosts::default())?;
+    let mut scales = Vec::new();
+    for ((range, sum), stage) in cut.ranges().zip(summed.stages()).zip(stages.stages()) {
+        let ratio = |measured: f64, sum: f64| if sum > 0.0 { measured / sum } else { 1.0 };
+        let split = stage.input_backward() + stage.weight_backward();
+        let whole = ratio(split, sum.input_backward() + sum.weight_backward());
+        let [input, weight]: [fn(&StageCost) -> f64; 2] = [StageCost::input_backward, StageCost::weight_backward];
+        let of = |part: fn(&StageCost) -> f64| ratio(part(stage), part(sum));
+        let backward = stage.backward.map_or(whole, |backward| ratio(backward, sum.full_backward()));
+        let scale = [ratio(stage.forward, sum.forward), of(input), of(weight), backward];
+        scales.extend(range.map(|_| scale));
+    }
+    Ok(scales)
+}
+
+/// Layers whose seconds are scaled.
+fn beside_others(layers: &Layers, scales: &[[f64; 4]]) -> Result<Layers, AutoError> {
+    let scaled = |(layer, [forward, input, weight, backward]): (&Layer, &[f64; 4])| Layer {
+        forward: layer.forward * forward,
+        input: layer.input * input,
+        weight: layer.weight * weight,
+        backward: layer.backward.map(|seconds| seconds * backward),
+        ..layer.clone()
+    };
+    let layers_scaled = layers.all().iter().zip(scales).map(scaled).collect();
+    Ok(Layers::new(layers_scaled)?.with_skips(layers.skips().to_vec())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layers_of_a_stage_take_what_it_was_measured_to_take_and_keep_their_shares() {
+        let layer = |seconds: f64| Layer {
+            backward: Some(2.5 * seconds),
+            ..Layer::new('L').with_seconds(seconds, 2.0 * seconds, seconds)
+        };
+        let alone = Layers::new(vec![layer(1.0), layer(3.0), layer(5.0)]).unwrap();
+        let cut = Partition::from_boundaries(3, &[2]).unwrap();
+        let stage = |seconds: f64, backward| StageCost {
+            input: Some(10.0 * seconds),
+            weight: Some(seconds),
+            backward,
+            ..StageCost { forward: seconds, ..StageCost::default() }
+        };
+        let stages = Profile::new(vec![stage(8.0, Some(30.0)), stage(10.0, None)], LinkCosts::default()).unwrap();
+        let scaled = beside_others(&alone, &scales(&alone, &cut, &stages).unwrap()).unwrap();
+        let together = cut.profile(&scaled, LinkCosts::default()).unwrap();
+        for (got, wanted) in together.stages().iter().zip(stages.stages()) {
+            assert_eq!((got.forward, got.input, got.weight), (wanted.forward, wanted.input, wanted.weight));
+        }
+        // As measured; and where only its parts were, as much longer than alone as they.
+        assert_eq!(together.stages()[0].backward, Some(30.0));
+        assert!((together.stages()[1].backward.unwrap() - 12.5 * 110.0 / 15.0).abs() < 1e-9);
+        assert_eq!(scaled.all()[1].forward, 3.0 * scaled.all()[0].forward);
+    }
+}

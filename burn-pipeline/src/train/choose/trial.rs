@@ -1,0 +1,160 @@
+//! A trial: the running plan and a challenger take turns, and their steps are compared.
+//!
+//! Guarantees: what slows the machine down for a while, or more and more, falls on both alike; a challenger that is no
+//! faster wins by chance in about one of six trials, and then by less than the spread.
+//!
+//! 1. Of `4t` steps of each plan, the running one takes `t`, then the challenger `2t`, the running one `2t`, the challenger
+//!    `2t`, and the running one `t` (the order ABBA, repeated).
+//! 2. The first step of a turn is not counted, nor are those in which a challenger warms up.
+//! 3. Steps are paired in order. The challenger wins if the median of the pairs' differences is above its standard error:
+//!    `1.2533 s / sqrt(n)` for `n` pairs, with `s` estimated as 1.4826 times the median absolute deviation, which single slow
+//!    steps do not change (Rousseeuw and Croux, Alternatives to the Median Absolute Deviation, 1993).
+
+use super::profile::median;
+use std::collections::VecDeque;
+
+/// How a challenger did against the plan that ran: seconds of steps, from call to return, the longest that any rank measured.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Trial {
+    /// The challenger.
+    pub challenger: String,
+    /// The seconds of its pass that were predicted.
+    pub predicted: f64,
+    /// The median step of the plan that ran.
+    pub running_seconds: f64,
+    /// The median step of the challenger.
+    pub challenger_seconds: f64,
+    /// What the challenger saves: the median difference between steps of both that were run close together.
+    pub saved: f64,
+    /// The standard error of that median.
+    pub spread: f64,
+}
+
+impl Trial {
+    /// Did the challenger win? It runs from then on.
+    pub fn is_won(&self) -> bool {
+        self.saved > self.spread
+    }
+
+    /// Compares steps of the plan that ran and of the challenger, paired in order.
+    pub(super) fn new(challenger: String, predicted: f64, [running, challenging]: [Vec<f64>; 2]) -> Self {
+        let mut differences: Vec<f64> = running.iter().zip(&challenging).map(|(a, b)| a - b).collect();
+        let saved = median(&mut differences);
+        let pairs = differences.len() as f64;
+        let mut deviations: Vec<f64> = differences.iter().map(|difference| (difference - saved).abs()).collect();
+        let spread = 1.2533 * 1.4826 * median(&mut deviations) / pairs.sqrt();
+        let [running_seconds, challenger_seconds] = [running, challenging].map(|mut seconds| median(&mut seconds));
+        Self { challenger, predicted, running_seconds, challenger_seconds, saved, spread }
+    }
+}
+
+impl std::fmt::Display for Trial {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { challenger, running_seconds, challenger_seconds, saved, spread, .. } = self;
+        let won = if self.is_won() { "taken" } else { "left" };
+        write!(f, "{won}: {challenger}; {challenger_seconds:.6} s a step against {running_seconds:.6}")?;
+        write!(f, ", {saved:.6} s saved (spread {spread:.6})")
+    }
+}
+
+/// What comes after a step.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Next {
+    /// Another step of the same plan.
+    Same,
+    /// The other plan's turn.
+    Change,
+    /// All steps were run; the plan that ran before runs.
+    Over,
+}
+
+/// Steps of one plan in a row.
+struct Turn {
+    challenger: bool,
+    /// Steps that are not counted.
+    settle: usize,
+    steps: usize,
+}
+
+/// The turns of two plans.
+pub(super) struct Turns {
+    left: VecDeque<Turn>,
+    /// Counted steps' seconds, of the plan that ran and of the challenger.
+    pub(super) seconds: [Vec<f64>; 2],
+}
+
+impl Turns {
+    /// Turns of so many counted steps of each plan; the challenger runs `warm_up` steps first.
+    pub(super) fn new(steps: usize, warm_up: usize) -> Self {
+        let share = steps.div_ceil(4).max(1);
+        let turn = |(index, shares): (usize, usize)| {
+            let settle = if index == 1 { warm_up.max(1) } else { 1 };
+            Turn { challenger: index % 2 == 1, settle, steps: shares * share }
+        };
+        Self { left: [1, 2, 2, 2, 1].into_iter().enumerate().map(turn).collect(), seconds: Default::default() }
+    }
+
+    /// Takes a step in.
+    pub(super) fn take(&mut self, seconds: f64) -> Next {
+        let Some(turn) = self.left.front_mut() else { return Next::Over };
+        if turn.settle > 0 {
+            turn.settle -= 1;
+            return Next::Same;
+        }
+        self.seconds[usize::from(turn.challenger)].push(seconds);
+        turn.steps -= 1;
+        if turn.steps > 0 {
+            return Next::Same;
+        }
+        self.left.pop_front();
+        if self.left.is_empty() { Next::Over } else { Next::Change }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_plans_run_equally_often_and_a_drift_falls_on_both_alike() {
+        let (mut turns, mut challenging, mut step) = (Turns::new(5, 3), false, 0.0);
+        loop {
+            // Each step takes longer than the one before; warm-up steps do not count.
+            step += 1.0;
+            match turns.take(step) {
+                Next::Same => {}
+                Next::Change => challenging = !challenging,
+                Next::Over => break,
+            }
+        }
+        assert!(!challenging, "the plan that ran before runs at the end");
+        let [running, challenger] = &turns.seconds;
+        assert_eq!((running.len(), challenger.len()), (8, 8));
+        let mean = |seconds: &[f64]| seconds.iter().sum::<f64>() / 8.0;
+        assert!((mean(running) - mean(challenger)).abs() < 1.0, "{running:?} {challenger:?}");
+        assert!(!Trial::new(String::new(), 0.0, turns.seconds).is_won());
+    }
+
+    #[test]
+    fn one_slow_step_decides_nothing_and_a_steady_gain_does() {
+        let trial = |challenger: [f64; 8]| {
+            let running = vec![1.0, 1.01, 0.99, 1.0, 1.02, 0.98, 1.0, 1.01];
+            Trial::new(String::new(), 0.0, [running, challenger.to_vec()])
+        };
+        assert!(!trial([1.0, 1.0, 1.0, 1.01, 1.0, 1.0, 1.0, 1.0]).is_won());
+        assert!(trial([0.9, 0.91, 0.9, 9.0, 0.89, 0.9, 0.9, 0.91]).is_won());
+        let slow = trial([1.1, 1.12, 1.1, 0.1, 1.09, 1.1, 1.1, 1.1]);
+        assert!(!slow.is_won() && slow.saved < 0.0, "{slow}");
+    }
+
+    #[test]
+    fn plans_that_are_equally_fast_rarely_change_places() {
+        let noise = |trial: usize, seed: usize| (((trial * 16 + seed) * 2_654_435_761) % 1000) as f64 / 1e4;
+        let won = (0..300).filter(|&trial| {
+            let steps = [0, 8].map(|first| (first..first + 8).map(|step| 1.0 + noise(trial, step)).collect());
+            Trial::new(String::new(), 0.0, steps).is_won()
+        });
+        let won = won.count();
+        assert!((1..75).contains(&won), "{won} of 300");
+    }
+}

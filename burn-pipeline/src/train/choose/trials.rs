@@ -1,0 +1,121 @@
+//! Trials, one after the other: each contender against what runs then.
+//!
+//! Guarantees: what runs at the end is the first plan, or won a trial against what ran before it; an error leaves a plan
+//! running, with the weights of the last step.
+//!
+//! 1. A contender is made ready beside what runs ([`Ready`]), and both take turns ([`Turns`]).
+//! 2. Ranks in processes compare the longest of what they measured for each step, so that all decide alike.
+//! 3. A contender that wins stays. The loser is dropped, and the next contender is tried.
+
+use super::contender::{Contender, Folder, Ready};
+use super::decision::{AutoError, Choice};
+use super::trial::{Next, Trial, Turns};
+use crate::train::pipeline::Pipeline;
+use std::collections::VecDeque;
+
+/// Trials that are under way.
+pub(super) struct Trials {
+    running: Contender,
+    contenders: VecDeque<Contender>,
+    contest: Option<Contest>,
+    folder: Folder,
+    /// May stages move?
+    stages_move: bool,
+    /// Steps of each plan in a trial, and those in which a contender warms up.
+    steps: usize,
+    warm_up: usize,
+    /// How often plans changed places.
+    pub(super) switches: usize,
+}
+
+/// A contender that takes turns with what runs.
+struct Contest {
+    contender: Contender,
+    ready: Ready,
+    turns: Turns,
+}
+
+impl std::fmt::Debug for Trials {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let contender = self.contest.as_ref().map(|contest| &contest.contender.name);
+        f.debug_struct("Trials").field("running", &self.running.name).field("contender", &contender).finish()
+    }
+}
+
+impl Trials {
+    pub(super) fn new(
+        running: Contender,
+        contenders: VecDeque<Contender>,
+        (folder, stages_move): (Folder, bool),
+        (steps, warm_up): (usize, usize),
+    ) -> Self {
+        Self { running, contenders, contest: None, folder, stages_move, steps, warm_up, switches: 0 }
+    }
+
+    /// Makes the next contender ready, if there is one. Without steps to try it in, it runs at once.
+    pub(super) fn next(&mut self, pipeline: &mut Pipeline, choice: &mut Choice) -> Result<bool, AutoError> {
+        let Some(contender) = self.contenders.pop_front() else { return Ok(false) };
+        let ready = Ready::new(pipeline, &self.running, &contender, self.stages_move)?;
+        let turns = Turns::new(self.steps, self.warm_up);
+        self.contest = Some(Contest { contender, ready, turns });
+        if self.steps > 0 {
+            return Ok(true);
+        }
+        self.change(pipeline)?;
+        self.settle(pipeline, true, choice)?;
+        self.next(pipeline, choice)
+    }
+
+    /// Takes a step in. Returns whether trials go on.
+    pub(super) fn take(
+        &mut self,
+        pipeline: &mut Pipeline,
+        choice: &mut Choice,
+        seconds: f64,
+    ) -> Result<bool, AutoError> {
+        let Some(contest) = &mut self.contest else { return Ok(false) };
+        match contest.turns.take(seconds) {
+            Next::Same => return Ok(true),
+            Next::Change => return self.change(pipeline).map(|()| true),
+            Next::Over => {}
+        }
+        let Contest { contender, turns, .. } = contest;
+        let [running, challenging] = std::mem::take(&mut turns.seconds);
+        let seconds = [pipeline.agree_on_longest(running)?, pipeline.agree_on_longest(challenging)?];
+        let trial = Trial::new(contender.name.clone(), contender.seconds, seconds);
+        tracing::info!(%trial, "plans compared");
+        let won = trial.is_won();
+        choice.trials.push(trial);
+        if won {
+            self.change(pipeline)?;
+        }
+        self.settle(pipeline, won, choice)?;
+        self.next(pipeline, choice)
+    }
+
+    /// What runs and the contender change places.
+    fn change(&mut self, pipeline: &mut Pipeline) -> Result<(), AutoError> {
+        let Some(contest) = &mut self.contest else { return Ok(()) };
+        contest.ready.exchange(pipeline, &self.folder)?;
+        self.switches += 1;
+        Ok(())
+    }
+
+    /// Ends a contest: what does not run is dropped.
+    fn settle(&mut self, pipeline: &mut Pipeline, won: bool, choice: &mut Choice) -> Result<(), AutoError> {
+        let Some(contest) = self.contest.take() else { return Ok(()) };
+        if won {
+            (choice.running, choice.running_seconds) = (contest.contender.name.clone(), contest.contender.seconds);
+            self.running = contest.contender;
+        }
+        contest.ready.dismiss(pipeline)
+    }
+
+    /// Drops a contender after an error; whatever runs goes on.
+    pub(super) fn give_up(&mut self, pipeline: &mut Pipeline) {
+        if let Some(contest) = self.contest.take() {
+            // A pipeline that cannot drop it is closed, which the next step says.
+            let _ = contest.ready.dismiss(pipeline);
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! Other stages for a pipeline that runs: another cut or placement, recomputation, another engine.
+//!
+//! Guarantees: an error leaves the running pipeline as it was, on all ranks alike, unless a rank was lost; weights,
+//! optimizer state and progress are those of the stages that ran before, to the last bit.
+//!
+//! 1. [`Pipeline::stand_by`]: every rank makes its other stages beside those that run, on the same thread and link. If
+//!    one cannot, none keeps them. They are agreed on as at the start of a pipeline ([`Rank::stand_by`]).
+//! 2. [`Pipeline::change_places`]: a checkpoint is saved, stages that stand by and those that run change places, and the ones
+//!    that run now load it. This can be repeated, both ways.
+//! 3. [`Pipeline::dismiss`]: what stands by is dropped. Until then both are in memory.
+
+use super::builder::Builder;
+use super::rank::Blueprint;
+use crate::execute::ExecuteError;
+use crate::stage::Validate;
+use crate::train::checkpoint::{Checkpoint, CheckpointError, Checkpoints};
+use crate::train::control::{Command, gather_all};
+use crate::train::error::{BuildError, PipelineError};
+use crate::train::pipeline::Pipeline;
+use crate::train::plans::{Plans, Source, split_stages};
+use crate::train::shared::SharedReport;
+use crate::train::facts::StageFacts;
+use crate::train::stages::Stages;
+use crate::train::step::Rank;
+use std::time::Instant;
+
+/// Plans and stages that a pipeline could run instead of those that it runs.
+#[derive(Debug)]
+pub(crate) struct Standby {
+    plans: Plans,
+    stages: Stages,
+    learns_metadata: bool,
+}
+
+/// Why other stages cannot be run.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum MoveError {
+    #[error(transparent)]
+    Build(#[from] BuildError),
+    #[error("rank {rank} cannot build the other stages: {message}")]
+    Stages { rank: usize, message: String },
+    #[error("a stage's module was replaced, and the other stages have the old one")]
+    Replaced,
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    #[error(transparent)]
+    Pipeline(#[from] PipelineError),
+}
+
+impl Pipeline {
+    /// Makes stages as this builder says, for what is to be run, and keeps them beside those that run.
+    pub(crate) fn stand_by(&mut self, builder: &Builder, source: Source) -> Result<Standby, MoveError> {
+        self.is_unchanged()?;
+        let mut plans = self.plans.moved(source, &builder.skips)?;
+        let plan = plans.current()?;
+        let validates = builder.validate != Validate::Off;
+        let blueprint = Blueprint {
+            builder: builder.clone(),
+            placement: plans.placement().clone(),
+            splits: split_stages(plan.plan()),
+            job: self.ranks.are_processes().then(Vec::new),
+        };
+        let built: Result<Vec<_>, MoveError> = self.ranks.ask(StandBy { blueprint })?.into_iter().collect();
+        let (facts, shared): (Vec<_>, Vec<_>) = built?.into_iter().unzip();
+        let stages = Stages::new(facts.concat(), shared.into_iter().next().unwrap_or_default());
+        if let Some((stage, last)) = stages.loss_inside() {
+            return Err(BuildError::LossInside { stage, last }.into());
+        }
+        if let Some(last) = stages.lacks_loss().filter(|_| self.stages.has_loss()) {
+            return Err(PipelineError::NoLoss { last, ranks: self.placement().ranks() }.into());
+        }
+        let learns_metadata = validates || stages.are_declared();
+        Ok(Standby { plans, stages, learns_metadata })
+    }
+
+    /// Runs the stages that stand by, with the weights, optimizer state and progress of those that ran, which stand by then.
+    pub(crate) fn change_places(&mut self, standby: &mut Standby, checkpoints: &Checkpoints) -> Result<(), MoveError> {
+        self.is_unchanged()?;
+        let saved = Checkpoint::open(self.save(checkpoints, &())?);
+        let checkpoint = self.ranks.admit(saved)?;
+        self.swap(standby)?;
+        let loaded = self.load(&checkpoint);
+        if loaded.is_err() {
+            self.swap(standby)?;
+        }
+        Ok(loaded?)
+    }
+
+    /// Do all stages hold the modules with which they were built?
+    fn is_unchanged(&self) -> Result<(), MoveError> {
+        if self.is_as_built { Ok(()) } else { Err(MoveError::Replaced) }
+    }
+
+    fn swap(&mut self, standby: &mut Standby) -> Result<(), PipelineError> {
+        self.ranks.ask(Swap)?;
+        std::mem::swap(&mut self.plans, &mut standby.plans);
+        std::mem::swap(&mut self.stages, &mut standby.stages);
+        std::mem::swap(&mut self.learns_metadata, &mut standby.learns_metadata);
+        Ok(())
+    }
+
+    /// Drops what stands by.
+    pub(crate) fn dismiss(&mut self) -> Result<(), PipelineError> {
+        self.ranks.ask(Dismiss).map(drop)
+    }
+}
+
+/// Has each rank make its other stages.
+struct StandBy {
+    blueprint: Blueprint,
+}
+
+impl Command for StandBy {
+    type Reply = Result<(Vec<StageFacts>, Vec<SharedReport>), MoveError>;
+    const NAME: &'static str = "building other stages";
+
+    fn run(&self, rank: &mut Rank, _: Instant) -> Result<Self::Reply, ExecuteError> {
+        let (device, timeout) = (rank.executor().device().clone(), rank.executor().timeout());
+        let outputs = rank.sends_outputs();
+        let made = self.blueprint.make(rank.executor().link(), &device, outputs);
+        let failure = made.as_ref().err().map(ToString::to_string);
+        let failures = gather_all(rank.executor().link(), &failure, timeout)?;
+        let made = match (made, first(failures)) {
+            (Ok(made), None) => made,
+            (_, Some(failure)) => return Ok(Err(failure)),
+            (Err(error), None) => return Ok(Err(failed(rank, &error))),
+        };
+        let (stages, facts) = match self.blueprint.facts(rank.executor().link(), made) {
+            Ok(known) => known,
+            // Every rank compares the same table.
+            Err(error @ ExecuteError::Handshake { .. }) => return Ok(Err(failed(rank, &error))),
+            Err(error) => return Err(error),
+        };
+        let Blueprint { builder, placement, .. } = &self.blueprint;
+        let shared = rank.stand_by(stages, placement.clone(), &builder.shared, builder.sharded)?;
+        Ok(shared.map(|shared| (facts, shared)).map_err(|error| failed(rank, &error)))
+    }
+}
+
+fn first(failures: Vec<Option<String>>) -> Option<MoveError> {
+    let failures = failures.into_iter().enumerate();
+    failures.filter_map(|(rank, failure)| Some(MoveError::Stages { rank, message: failure? })).next()
+}
+
+fn failed(rank: &Rank, error: &ExecuteError) -> MoveError {
+    MoveError::Stages { rank: rank.number(), message: error.cause().to_string() }
+}
+
+/// Has each rank run what stands by.
+struct Swap;
+
+impl Command for Swap {
+    type Reply = ();
+    const NAME: &'static str = "changing to other stages";
+
+    fn run(&self, rank: &mut Rank, _: Instant) -> Result<(), ExecuteError> {
+        rank.swap();
+        Ok(())
+    }
+}
+
+/// Has each rank drop what stands by.
+struct Dismiss;
+
+impl Command for Dismiss {
+    type Reply = ();
+    const NAME: &'static str = "dropping other stages";
+
+    fn run(&self, rank: &mut Rank, _: Instant) -> Result<(), ExecuteError> {
+        rank.dismiss();
+        Ok(())
+    }
+}
