@@ -103,7 +103,9 @@ fn main() {
     if let Some((products, seconds)) = roofline {
         let alone = Spread::of(&seconds);
         let (giga, rate) = (products.flops() / 1e9, products.flops() / alone.median / 1e9);
-        println!("\nroofline, the products of matrices alone, 1 thread: {alone} ms, {giga:.0} GFLOP, {rate:.0} GFLOP/s");
+        println!(
+            "\nroofline, the products of matrices alone, 1 thread: {alone} ms, {giga:.0} GFLOP, {rate:.0} GFLOP/s"
+        );
         for contestant in contestants.iter().filter(|contestant| contestant.size.ranks == 1) {
             let ratio = Spread::of(&contestant.steps).median / alone.median;
             println!("{}: {ratio:.2} times the roofline", contestant.name);

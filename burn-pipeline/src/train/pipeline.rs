@@ -7,6 +7,7 @@
 //! What it does stands beside what it takes: `setup` builds it, `calls` trains, evaluates and reads, `checkpoint` saves
 //! and loads, `choose` measures.
 
+use crate::cost::Partition;
 use crate::plan::{CheckedPlan, Placement};
 use crate::simulate::SimulateOptions;
 use crate::train::control::Ranks;
@@ -73,6 +74,8 @@ pub struct Pipeline {
     pub(super) learns_metadata: bool,
     /// Are they to be learned at all, again after a module was replaced?
     pub(super) wants_metadata: bool,
+    /// How the model's layers are cut, where that was given or planned.
+    pub(super) cut: Option<Partition>,
     /// Has every stage the module that the factory makes?
     pub(super) is_as_built: bool,
     /// Has no optimizer been given, and no step said so yet?

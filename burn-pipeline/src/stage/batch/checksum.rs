@@ -5,7 +5,7 @@ use super::split::Cuttable;
 use crate::stage::boundary::PayloadPart;
 
 impl Microbatches {
-    /// CRC-32 over names, tags, and every tensor's element type, shape and values, which are read off their devices.
+    /// CRC-32 over names, tags, plain values, and every tensor's element type, shape and values, which are read off their devices.
     ///
     /// # Errors
     /// If a device cannot be read.
@@ -26,6 +26,7 @@ impl Microbatches {
 fn add(hasher: &mut crc32fast::Hasher, part: &Cuttable) -> Result<(), String> {
     for part in part.payload.parts() {
         match part {
+            PayloadPart::Host(value) => hasher.update(value.to_string().as_bytes()),
             PayloadPart::Tag(tag) => hasher.update(&(*tag as u64).to_le_bytes()),
             PayloadPart::Tensor(tensor) => {
                 let data = tensor.to_data()?;

@@ -36,7 +36,7 @@ use burn::tensor::kind::Basic;
     message = "`{Self}` cannot cross a stage boundary",
     label = "not a `Boundary`",
     note = "for a struct or an enum of tensors write `burn_pipeline::boundary!(struct Name {{ field, field }});` or `boundary!(enum Name {{ Variant(a), Variant(b) }});`",
-    note = "tensors, `f64`, `i64`, `bool` and `String`, and tuples, options and vectors of such values, cross as they are"
+    note = "tensors, `f64`, `i64`, `usize`, `bool` and `String`, and tuples, options and vectors of such values, cross as they are"
 )]
 pub trait Boundary: Sized + Send + 'static {
     /// Appends the value's parts.
@@ -111,6 +111,18 @@ host_values! {
     i64 => Int, "a plain integer (i64)";
     bool => Bool, "a plain bool";
     String => Text, "a string";
+}
+
+/// Crosses as an `i64`. One above [`i64::MAX`] is refused where it is read.
+impl Boundary for usize {
+    fn write(self, payload: &mut Payload) {
+        (self as u64).cast_signed().write(payload);
+    }
+
+    fn read(payload: &mut PayloadReader) -> Result<Self, BoundaryError> {
+        let refused = BoundaryError::Structure { expected: "a plain integer that is not negative (usize)" };
+        Self::try_from(i64::read(payload)?).map_err(|_| refused)
+    }
 }
 
 impl<T: Boundary> Boundary for Option<T> {

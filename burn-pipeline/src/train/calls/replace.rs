@@ -7,6 +7,7 @@
 //! 2. The caller makes sure that all fit: copies are alike, and no fresh parameter is on another stage, too.
 //! 3. Every rank adopts what it kept aside, or drops it ([`Finish`]); copies take the first one's weights, as at the start.
 
+use crate::cost::Partition;
 use crate::execute::ExecuteError;
 use crate::plan::StageId;
 use crate::stage::{Change, NamedParameter, Offered, ReplaceError, Stage};
@@ -82,7 +83,7 @@ impl Pipeline {
         let refused = |source| PipelineError::Replace { stage, source };
         let admitted = if self.training.is_mid_step() { Err(ReplaceError::GradientsWait) } else { Ok(()) };
         self.ranks.admit(admitted.map_err(refused))?;
-        let offers = self.ranks.ask(Offer { stage, change: Arc::new(change) })?;
+        let offers = self.ranks.ask(Offer { stage, change: Arc::new(change), cut: self.cut.clone() })?;
         let offers: Result<Vec<RankOffer>, ReplaceError> = offers.into_iter().collect();
         let fits =
             offers.map_err(refused).and_then(|offers| match offers.iter().any(|offer| !offer.copies.is_empty()) {
@@ -131,6 +132,8 @@ type Make<M> = Arc<dyn Fn(M, &StageContext) -> M + Send + Sync>;
 struct Offer<M> {
     stage: usize,
     change: Make<M>,
+    /// How the layers are cut that run now.
+    cut: Option<Partition>,
 }
 
 impl<M: Stage> Command for Offer<M> {
@@ -171,7 +174,8 @@ impl<M: Stage> Offer<M> {
             return Err(ReplaceError::Sharded);
         }
         let (number, stages, device) = (rank.number(), rank.placement().stages(), rank.executor().device().clone());
-        let at = StageContext { index: self.stage, stages, rank: number, device: device.clone() };
+        let (index, cut) = (self.stage, self.cut.clone());
+        let at = StageContext { index, stages, rank: number, device: device.clone(), cut };
         let make = self.change.clone();
         let change = Change::<M>(Box::new(move |module| make(module, &at)));
         let Some(held) = rank.executor().stages().get_mut(&stage) else { return Ok(None) };

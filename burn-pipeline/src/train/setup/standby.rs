@@ -11,15 +11,16 @@
 
 use super::builder::Builder;
 use super::rank::Blueprint;
+use crate::cost::Partition;
 use crate::execute::ExecuteError;
 use crate::stage::Validate;
 use crate::train::checkpoint::{Checkpoint, CheckpointError, Checkpoints};
 use crate::train::control::{Command, gather_all};
 use crate::train::error::{BuildError, PipelineError};
+use crate::train::facts::StageFacts;
 use crate::train::pipeline::Pipeline;
 use crate::train::plans::{Plans, Source, split_stages};
 use crate::train::shared::SharedReport;
-use crate::train::facts::StageFacts;
 use crate::train::stages::Stages;
 use crate::train::step::Rank;
 use std::time::Instant;
@@ -30,6 +31,8 @@ pub(crate) struct Standby {
     plans: Plans,
     stages: Stages,
     learns_metadata: bool,
+    wants_metadata: bool,
+    cut: Option<Partition>,
 }
 
 /// Why other stages cannot be run.
@@ -70,7 +73,8 @@ impl Pipeline {
             return Err(PipelineError::NoLoss { last, ranks: self.placement().ranks() }.into());
         }
         let learns_metadata = validates || stages.are_declared();
-        Ok(Standby { plans, stages, learns_metadata })
+        let cut = builder.cut.clone();
+        Ok(Standby { plans, stages, learns_metadata, wants_metadata: learns_metadata, cut })
     }
 
     /// Runs the stages that stand by, with the weights, optimizer state and progress of those that ran, which stand by then.
@@ -96,6 +100,8 @@ impl Pipeline {
         std::mem::swap(&mut self.plans, &mut standby.plans);
         std::mem::swap(&mut self.stages, &mut standby.stages);
         std::mem::swap(&mut self.learns_metadata, &mut standby.learns_metadata);
+        std::mem::swap(&mut self.wants_metadata, &mut standby.wants_metadata);
+        std::mem::swap(&mut self.cut, &mut standby.cut);
         Ok(())
     }
 

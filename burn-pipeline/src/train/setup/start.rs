@@ -135,7 +135,7 @@ impl Builder {
         });
         let (processes, first_rank) = (job.is_some(), links.first().map_or(0, |link| link.rank()));
         let (timeout, threads, validate, seed) = (self.timeout, self.threads, self.validate, self.seed);
-        let groups = self.groups.clone();
+        let (groups, cut) = (self.groups.clone(), self.cut.clone());
         let (lacks_optimizer, on_non_finite, outputs) = (self.optimizers.is_none(), self.on_non_finite, self.outputs);
         let compares_batches = processes && self.compare_batches;
         let splits = split_stages(plans.current()?.plan());
@@ -169,6 +169,7 @@ impl Builder {
             training,
             learns_metadata,
             wants_metadata: learns_metadata,
+            cut,
             is_as_built: true,
             lacks_optimizer,
             on_non_finite,
