@@ -5,7 +5,7 @@
 //! is the first plan, or was measured to be faster than what ran before it.
 //!
 //! 1. Training starts with a schedule that splits its backward, so that `F`, `I` and `W` are measured separately. The
-//!    first steps warm up; the next ones are measured, and the links after them, and layers where they may be cut ([`Costs`]).
+//!    first steps warm up; the next ones are measured, and the links after them, and layers where they may be cut ([`costs`](super::costs)).
 //! 2. The planner prices everything that can run on the same ranks ([`request`](super::request)): families, placements, cuts,
 //!    numbers of stages and of microbatches, recomputation, passes, and schedules synthesised for the costs. Costs are the
 //!    median of what all ranks measured, so that ranks in processes come to the same answer.
@@ -13,33 +13,22 @@
 //!    beside them, above all on shared cores, so what counts is what both take in the same minutes. Then 1F1B is tried, which splits
 //!    no backward and depends least on costs.
 
-use super::contender::{Contender, Folder};
-use super::costs::{Costs, Wanted};
+use super::compare::{Setting, compare, first, first_schedule};
+use super::contender::Contender;
 use super::decision::{AutoError, Choice, Decision};
 use super::options::AutoOptions;
-use super::request::request;
 use super::trials::Trials;
-use crate::cost::{Layer, Layers, LinkCosts, Partition, Profile};
+use crate::cost::Profile;
 use crate::link::Link;
 use crate::plan::{CheckedPlan, Plan};
-use crate::planner::{PassChoice, PlannerReport, Strategy, best_plan};
-use crate::schedule::{Schedule, ScheduleError, Size, by_name};
-use crate::simulate::simulate;
+use crate::schedule::{ScheduleError, Size};
 use crate::stage::Batch;
 use crate::train::error::{BuildError, PipelineError};
 use crate::train::pipeline::Pipeline;
-use crate::train::plans::Source;
 use crate::train::report::StepReport;
 use crate::train::setup::Builder;
 use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
-use std::collections::VecDeque;
 use std::sync::Arc;
-
-/// The families that are tried whatever is predicted of them, the first one that fits.
-const PLAIN: [&str; 2] = ["1F1B", "Interleaved1F1B"];
-
-/// By which share of a pass predictions may be off for these.
-const DOUBT: f64 = 0.5;
 
 /// A pipeline that measures its first steps and then chooses its schedule.
 ///
@@ -53,12 +42,8 @@ const DOUBT: f64 = 0.5;
 /// plans with different stages take turns, a rank holds the weights and optimizer state of both.
 #[derive(Debug)]
 pub struct AutoPipeline {
-    builder: Builder,
-    size: Size,
-    options: AutoOptions,
+    setting: Setting,
     pipeline: Pipeline,
-    /// Costs to plan by instead of measured ones.
-    profile: Option<Profile>,
     phase: Phase,
     switches: usize,
     decision: Decision,
@@ -84,7 +69,7 @@ impl AutoPipeline {
         let first = first(&builder, size, &options)?;
         let pipeline = first.builder.clone().source(first.source.clone()).build()?;
         let phase = Phase::Measuring(Box::new(first), Vec::new());
-        Ok(Self::with(builder, size, options, pipeline, phase, Decision::Measuring))
+        Ok(Self::with(Setting { builder, size, options, profile: None }, pipeline, phase, Decision::Measuring))
     }
 
     /// As [`AutoPipeline::new`], with this process as one rank, joined to the others by `link`. All processes make the same
@@ -102,25 +87,18 @@ impl AutoPipeline {
         let first = first(&builder, size, &options)?;
         let pipeline = first.builder.clone().source(first.source.clone()).build_rank(link)?;
         let phase = Phase::Measuring(Box::new(first), Vec::new());
-        Ok(Self::with(builder, size, options, pipeline, phase, Decision::Measuring))
+        Ok(Self::with(Setting { builder, size, options, profile: None }, pipeline, phase, Decision::Measuring))
     }
 
-    fn with(
-        builder: Builder,
-        size: Size,
-        options: AutoOptions,
-        pipeline: Pipeline,
-        phase: Phase,
-        decision: Decision,
-    ) -> Self {
-        Self { builder, size, options, pipeline, profile: None, phase, switches: 0, decision }
+    fn with(setting: Setting, pipeline: Pipeline, phase: Phase, decision: Decision) -> Self {
+        Self { setting, pipeline, phase, switches: 0, decision }
     }
 
     /// Plans by these costs (of an earlier run, say) instead of measured ones: those of the layers, or of the first plan's stages,
     /// which are kept then. Ranks in processes agree on the median of theirs. Steps are compared all the same, so misleading
     /// costs choose nothing slower.
     pub fn with_profile(self, profile: Profile) -> Self {
-        Self { profile: Some(profile), ..self }
+        Self { setting: Setting { profile: Some(profile), ..self.setting }, ..self }
     }
 
     /// The plan that runs while steps are measured, without transfers.
@@ -134,7 +112,8 @@ impl AutoPipeline {
     /// A pipeline that keeps its schedule, for programs that hold either kind.
     pub fn fixed(pipeline: Pipeline) -> Self {
         let (builder, options) = (Builder::default(), AutoOptions::default());
-        Self::with(builder, Size::new(1, 1), options, pipeline, Phase::Over, Decision::Fixed)
+        let setting = Setting { builder, size: Size::new(1, 1), options, profile: None };
+        Self::with(setting, pipeline, Phase::Over, Decision::Fixed)
     }
 
     /// The pipeline that runs now.
@@ -169,7 +148,7 @@ impl AutoPipeline {
         batch: Batch,
         learning_rate: impl Into<ModuleLearningRate>,
     ) -> Result<StepReport, PipelineError> {
-        let wanted = self.options.warm_up + self.options.measured.max(1);
+        let wanted = self.setting.options.warm_up + self.setting.options.measured.max(1);
         let last = matches!(&self.phase, Phase::Measuring(_, steps) if steps.len() + 1 >= wanted);
         let sample = last.then(|| batch.clone());
         let report = self.pipeline.step(batch, learning_rate)?;
@@ -191,7 +170,8 @@ impl AutoPipeline {
             }
             (Phase::Measuring(running, mut steps), Some(batch)) => {
                 steps.push(report.clone());
-                match self.compare(*running, &steps.split_off(self.options.warm_up), &batch) {
+                let measured = steps.split_off(self.setting.options.warm_up);
+                match compare(&self.setting, &mut self.pipeline, *running, &measured, &batch) {
                     Ok((mut trials, choice)) => {
                         self.decision = Decision::Trying(choice);
                         let goes_on = self.with_choice(|pipeline, choice| trials.next(pipeline, choice));
@@ -240,104 +220,4 @@ impl AutoPipeline {
         tracing::warn!(%error, "the schedule stays as it is");
         self.decision = Decision::Failed(error);
     }
-
-    /// Plans, and says what is to be compared.
-    fn compare(
-        &mut self,
-        running: Contender,
-        steps: &[StepReport],
-        batch: &Batch,
-    ) -> Result<(Box<Trials>, Choice), AutoError> {
-        let folder = Folder::new(&mut self.pipeline, self.options.folder.as_deref())?;
-        let stages_move = !self.pipeline.ranks.are_processes() || (folder.is_shared && self.builder.shared.is_empty());
-        let costs = self.costs(&running, stages_move, steps, batch)?;
-        let (plan, layers) = (self.pipeline.plans.current()?, &costs.workloads[0].layers);
-        let profile = costs.cut.profile(layers, costs.links.clone())?;
-        let seconds = simulate(plan.plan(), &profile, &self.pipeline.simulate)?.makespan;
-        let request = request(&self.pipeline, self.size, &self.options, &costs, stages_move);
-        let planned = Box::new(best_plan(&request)?);
-        tracing::info!(running = seconds, best = planned.best.seconds, choice = %planned.best, "plans priced");
-        let contenders = self.contenders(&planned, &costs, &running, seconds)?;
-        let first = running.name.clone();
-        let trial = (self.options.trial, self.options.warm_up);
-        let trials = Box::new(Trials::new(running, contenders, (folder, stages_move), trial));
-        let choice =
-            Choice { planned, running: first.clone(), first, seconds, running_seconds: seconds, trials: Vec::new() };
-        Ok((trials, choice))
-    }
-
-    fn costs(
-        &mut self,
-        running: &Contender,
-        stages_move: bool,
-        steps: &[StepReport],
-        batch: &Batch,
-    ) -> Result<Costs, AutoError> {
-        let stages = self.pipeline.placement().stages();
-        let (cut, builder) = match running.builder.cut.clone().filter(|_| stages_move && self.cuts_layers()) {
-            Some(cut) => (cut, &self.builder),
-            None => (Partition::even(stages, stages)?, &running.builder),
-        };
-        let fixed = self.pipeline.stages.have_forward_state() || self.builder.seed.is_some();
-        let other = |&count: &usize| !fixed && count > 0 && count != self.size.microbatches;
-        let others: Vec<usize> = self.options.microbatches.iter().copied().filter(other).collect();
-        let (microbatches, bytes) = (self.size.microbatches, self.options.cap.is_some());
-        let wanted = Wanted { builder, cut: &cut, microbatches, others: &others, bytes };
-        match &self.profile {
-            Some(profile) => Costs::known(&mut self.pipeline, profile, &wanted),
-            None => Costs::measured(&mut self.pipeline, steps, batch, &wanted),
-        }
-    }
-
-    fn cuts_layers(&self) -> bool {
-        self.options.layers.is_some() && self.builder.seed.is_none()
-    }
-
-    /// What is to be tried, in order.
-    fn contenders(
-        &self,
-        planned: &PlannerReport,
-        costs: &Costs,
-        running: &Contender,
-        seconds: f64,
-    ) -> Result<VecDeque<Contender>, AutoError> {
-        let (mut contenders, ranks) = (VecDeque::new(), self.size.ranks);
-        let best = &planned.best;
-        if best.seconds < seconds * (1.0 - self.options.gain) {
-            contenders.push_back(Contender::new(best, Some(&planned.plan), costs, running, ranks)?);
-        }
-        let of = |name: &str| {
-            let mut found = planned.candidates.iter();
-            found.find(|found| {
-                found.strategy == Strategy::Family(name.to_owned()) && found.passes == PassChoice::AsBuilt
-            })
-        };
-        let plain = PLAIN.iter().find_map(|name| of(name));
-        let worth = |seconds_of: f64| seconds_of < seconds * (1.0 - self.options.gain + DOUBT);
-        if let Some(plain) = plain.filter(|plain| self.options.trial > 0 && worth(plain.seconds)) {
-            let is_best = (&plain.strategy, &plain.partition) == (&best.strategy, &best.partition);
-            if !is_best || contenders.is_empty() {
-                contenders.push_back(Contender::new(plain, None, costs, running, ranks)?);
-            }
-        }
-        Ok(contenders)
-    }
-}
-
-/// What runs first.
-fn first(builder: &Builder, size: Size, options: &AutoOptions) -> Result<Contender, BuildError> {
-    let (schedule, mut builder) = (first_schedule(size)?, builder.clone());
-    if let Some(layers) = options.layers.filter(|_| builder.seed.is_none()) {
-        let cut = Partition::even(layers, size.ranks * size.chunks)?;
-        let layers = Layers::new(vec![Layer::new('L'); layers])?.with_skips(builder.skips.clone())?;
-        builder.skips = cut.profile(&layers, LinkCosts::default())?.skips().to_vec();
-        builder.cut = Some(cut);
-    }
-    let name = schedule.build(size)?.name().to_owned();
-    Ok(Contender { source: Source::Schedule(Arc::from(schedule), size), builder, name, seconds: 0.0 })
-}
-
-/// A schedule that splits its backward and runs at any size with so many stages a rank.
-fn first_schedule(size: Size) -> Result<Box<dyn Schedule>, ScheduleError> {
-    by_name(if size.chunks == 1 { "ZBH1" } else { "InterleavedZeroBubble" })
 }

@@ -2,10 +2,11 @@
 //!
 //! Read `layers` with `layer`, `links` and `profile` (what is measured), `agree` (what all ranks agree on), `costs` (what plans
 //! are priced by), `request` (what the planner is asked), `contender` (what could run, and how it changes places with what
-//! runs), `trial` (how two plans are compared), `trials` (one after the other), then `auto` with `options` and `decision`.
+//! runs), `trial` (how two plans are compared), `trials` (one after the other), `compare` (which ones), then `auto` with `options` and `decision`.
 
 mod agree;
 mod auto;
+mod compare;
 mod contender;
 mod costs;
 mod decision;

@@ -1,0 +1,140 @@
+//! What runs first, and what is to be compared with it after the first steps.
+//!
+//! 1. The first plan is a zero-bubble one, over an even cut where layers may be cut.
+//! 2. The planner's best is tried where it is predicted to be enough faster.
+//! 3. The best 1F1B of all candidates is tried too: it splits no backward, and depends least on costs that may be misleading.
+
+use super::contender::{Contender, Folder};
+use super::costs::{Costs, Wanted};
+use super::decision::{AutoError, Choice};
+use super::options::AutoOptions;
+use super::request::request;
+use super::trials::Trials;
+use crate::cost::{Layer, Layers, LinkCosts, Partition, Profile};
+use crate::planner::{PassChoice, PlannerReport, Strategy, best_plan};
+use crate::schedule::{Schedule, ScheduleError, Size, by_name};
+use crate::simulate::simulate;
+use crate::stage::Batch;
+use crate::train::error::BuildError;
+use crate::train::pipeline::Pipeline;
+use crate::train::plans::Source;
+use crate::train::report::StepReport;
+use crate::train::setup::Builder;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// The families that are tried whatever is predicted of them, the first one that fits.
+const PLAIN: [&str; 2] = ["1F1B", "Interleaved1F1B"];
+
+/// By which share of a pass predictions may be off for these.
+const DOUBT: f64 = 0.5;
+
+/// What the user chose.
+#[derive(Debug)]
+pub(super) struct Setting {
+    pub(super) builder: Builder,
+    pub(super) size: Size,
+    pub(super) options: AutoOptions,
+    /// Costs to plan by instead of measured ones.
+    pub(super) profile: Option<Profile>,
+}
+
+/// Plans, and says what is to be compared.
+pub(super) fn compare(
+    setting: &Setting,
+    pipeline: &mut Pipeline,
+    running: Contender,
+    steps: &[StepReport],
+    batch: &Batch,
+) -> Result<(Box<Trials>, Choice), AutoError> {
+    let folder = Folder::new(pipeline, setting.options.folder.as_deref())?;
+    let stages_move = !pipeline.ranks.are_processes() || (folder.is_shared && setting.builder.shared.is_empty());
+    let costs = costs(setting, pipeline, &running, stages_move, steps, batch)?;
+    let (plan, layers) = (pipeline.plans.current()?, &costs.workloads[0].layers);
+    let profile = costs.cut.profile(layers, costs.links.clone())?;
+    let seconds = simulate(plan.plan(), &profile, &pipeline.simulate)?.makespan;
+    let request = request(pipeline, setting.size, &setting.options, &costs, stages_move);
+    let planned = Box::new(best_plan(&request)?);
+    tracing::info!(running = seconds, best = planned.best.seconds, choice = %planned.best, "plans priced");
+    let contenders = contenders(setting, &planned, &costs, &running, seconds)?;
+    let first = running.name.clone();
+    let trial = (setting.options.trial, setting.options.warm_up);
+    let trials = Box::new(Trials::new(running, contenders, (folder, stages_move), trial));
+    let choice =
+        Choice { planned, running: first.clone(), first, seconds, running_seconds: seconds, trials: Vec::new() };
+    Ok((trials, choice))
+}
+
+fn costs(
+    setting: &Setting,
+    pipeline: &mut Pipeline,
+    running: &Contender,
+    stages_move: bool,
+    steps: &[StepReport],
+    batch: &Batch,
+) -> Result<Costs, AutoError> {
+    let stages = pipeline.placement().stages();
+    let (cut, builder) = match running.builder.cut.clone().filter(|_| stages_move && cuts_layers(setting)) {
+        Some(cut) => (cut, &setting.builder),
+        None => (Partition::even(stages, stages)?, &running.builder),
+    };
+    let fixed = pipeline.stages.have_forward_state() || setting.builder.seed.is_some();
+    let other = |&count: &usize| !fixed && count > 0 && count != setting.size.microbatches;
+    let others: Vec<usize> = setting.options.microbatches.iter().copied().filter(other).collect();
+    let (microbatches, bytes) = (setting.size.microbatches, setting.options.cap.is_some());
+    let wanted = Wanted { builder, cut: &cut, microbatches, others: &others, bytes };
+    match &setting.profile {
+        Some(profile) => Costs::known(pipeline, profile, &wanted),
+        None => Costs::measured(pipeline, steps, batch, &wanted),
+    }
+}
+
+fn cuts_layers(setting: &Setting) -> bool {
+    setting.options.layers.is_some() && setting.builder.seed.is_none()
+}
+
+/// What is to be tried, in order.
+fn contenders(
+    setting: &Setting,
+    planned: &PlannerReport,
+    costs: &Costs,
+    running: &Contender,
+    seconds: f64,
+) -> Result<VecDeque<Contender>, AutoError> {
+    let (mut contenders, ranks) = (VecDeque::new(), setting.size.ranks);
+    let best = &planned.best;
+    if best.seconds < seconds * (1.0 - setting.options.gain) {
+        contenders.push_back(Contender::new(best, Some(&planned.plan), costs, running, ranks)?);
+    }
+    let of = |name: &str| {
+        let mut found = planned.candidates.iter();
+        found.find(|found| found.strategy == Strategy::Family(name.to_owned()) && found.passes == PassChoice::AsBuilt)
+    };
+    let plain = PLAIN.iter().find_map(|name| of(name));
+    let worth = |seconds_of: f64| seconds_of < seconds * (1.0 - setting.options.gain + DOUBT);
+    if let Some(plain) = plain.filter(|plain| setting.options.trial > 0 && worth(plain.seconds)) {
+        let is_best = (&plain.strategy, &plain.partition) == (&best.strategy, &best.partition);
+        if !is_best || contenders.is_empty() {
+            contenders.push_back(Contender::new(plain, None, costs, running, ranks)?);
+        }
+    }
+    Ok(contenders)
+}
+
+/// What runs first.
+pub(super) fn first(builder: &Builder, size: Size, options: &AutoOptions) -> Result<Contender, BuildError> {
+    let (schedule, mut builder) = (first_schedule(size)?, builder.clone());
+    if let Some(layers) = options.layers.filter(|_| builder.seed.is_none()) {
+        let cut = Partition::even(layers, size.ranks * size.chunks)?;
+        let layers = Layers::new(vec![Layer::new('L'); layers])?.with_skips(builder.skips.clone())?;
+        builder.skips = cut.profile(&layers, LinkCosts::default())?.skips().to_vec();
+        builder.cut = Some(cut);
+    }
+    let name = schedule.build(size)?.name().to_owned();
+    Ok(Contender { source: Source::Schedule(Arc::from(schedule), size), builder, name, seconds: 0.0 })
+}
+
+/// A schedule that splits its backward and runs at any size with so many stages a rank.
+pub(super) fn first_schedule(size: Size) -> Result<Box<dyn Schedule>, ScheduleError> {
+    by_name(if size.chunks == 1 { "ZBH1" } else { "InterleavedZeroBubble" })
+}
